@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from jobs import cli, redaction
+from jobs.command_line.output_files import check_outputs, replace_file
 from jobs.command_line.parsers import build_parser
 from jobs.config import Config, ConfigError
 from jobs.lake_access import open_lake_with_data
 from pipeline.alerts.conditions import CONDITIONS, Thresholds
 from pipeline.alerts.episodes import SEVERITY_ORDER
 from pipeline.alerts.update import current_alerts
+from pipeline.lake.lake import Lake
 from pipeline.text import escape_as_hex, format_cell, json_default
 from schemas.table import RUN_ID
 
@@ -54,7 +56,7 @@ def run(job_run: cli.JobRun) -> cli.Outcome:
     found = current_alerts(lake, alert_thresholds(config), job_run.arguments.as_of).to_pylist()
     alerts = sorted((row for row in found if not wanted or row["condition"] in wanted), key=_sort_key)
     active = [row for row in alerts if row["until"] is None]
-    _write_json_lines(job_run.arguments.json, alerts)
+    _write_json_lines(job_run, lake, alerts)
     if job_run.arguments.json != "-":
         shown = alerts if job_run.arguments.ended else active
         cli.write_output("".join(f"{line}\n" for row in shown for line in format_alert(row)))
@@ -85,16 +87,19 @@ def format_alert(row: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _write_json_lines(target: str | None, alerts: Sequence[Mapping[str, Any]]) -> None:
-    """Write alerts as JSON lines to a file, or to standard output for ``-``; None writes nothing."""
+def _write_json_lines(job_run: cli.JobRun, lake: Lake, alerts: Sequence[Mapping[str, Any]]) -> None:
+    """Write alerts as JSON lines to the file of ``--json``, if there is one, or to standard output for ``-``."""
+    target = job_run.arguments.json
     if target is None:
         return
     text = "".join(f"{json.dumps(_json_fields(row), default=json_default)}\n" for row in alerts)
     if target == "-":
         cli.write_output(text)
         return
+    check_outputs(job_run, lake, [Path(target)])
     try:
-        Path(target).write_text(text, encoding="utf-8")
+        with replace_file(Path(target)) as out:
+            out.write(text.encode())
     except OSError as error:
         raise ConfigError(f"{target}: {error.strerror}") from error
 

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
-from typing import Any, TextIO
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
 
 from jobs import cli
+from jobs.command_line.output_files import check_outputs, replace_file
 from jobs.command_line.parsers import build_parser
 from jobs.config import ConfigError
 from jobs.lake_access import open_lake_with_data
+from pipeline.lake.lake import Lake
 from pipeline.reports.views.catalog import COVERAGE_VIEW, QUESTIONS, VIEWS_BY_NAME, LakeViews, views_of_question
 from pipeline.reports.views.view import View
 from pipeline.text import format_table, json_default
@@ -47,15 +51,14 @@ def run(job_run: cli.JobRun) -> cli.Outcome:
     views.create_temporary(list(dict.fromkeys([*(view.name for view in requested), COVERAGE_VIEW])))
     target = job_run.arguments.json
     try:
-        output = None if target is None else sys.stdout if target == "-" else open(target, "w", encoding="utf-8")  # noqa: PTH123, SIM115
+        with _open_json_file(job_run, lake, target) as output:
+            counts = {
+                view.name: _write_answer(views, view, job_run.arguments.rows, output, json_only=target == "-")
+                for view in requested
+            }
     except OSError as error:
         raise ConfigError(f"{target}: {error.strerror}") from error
-    try:
-        counts = {view.name: _write_answer(views, view, job_run.arguments.rows, output) for view in requested}
-    finally:
-        if output is not None and output is not sys.stdout:
-            output.close()
-    if output is not sys.stdout:
+    if target != "-":
         for number in numbers:
             if QUESTIONS[number].missing_evidence:
                 cli.write_output(f"Not answered ({number}): {QUESTIONS[number].missing_evidence}\n")
@@ -79,22 +82,32 @@ def _list_questions() -> list[str]:
     return lines
 
 
-def _write_answer(views: LakeViews, view: View, max_rows: int, output: TextIO | None) -> int:
+@contextmanager
+def _open_json_file(job_run: cli.JobRun, lake: Lake, target: str | None) -> Iterator[BinaryIO | None]:
+    """Yield the file of ``--json``; None if there is none, or if it is standard output."""
+    if target is None or target == "-":
+        yield None
+        return
+    check_outputs(job_run, lake, [Path(target)])
+    with replace_file(Path(target)) as output:
+        yield output
+
+
+def _write_answer(views: LakeViews, view: View, max_rows: int, output: BinaryIO | None, *, json_only: bool) -> int:
     """Print the rows of a view with its gaps in coverage, and write them as JSON lines; return the number of rows.
 
-    ``max_rows`` of 0 means all rows. ``output`` receives the JSON lines; if it is standard output, nothing else is
-    printed.
+    ``max_rows`` of 0 means all rows. ``output`` receives the JSON lines. ``json_only`` prints them, and nothing else.
     """
     frame = views.read(view.name)
     # Arrow keeps the time zone. collect() would return naive times in the zone of this machine.
     rows = (frame.limit(max_rows + 1) if max_rows else frame).toArrow().to_pylist()
     shown = rows[:max_rows] if max_rows else rows
     json_lines = "".join(f"{json.dumps({'view': view.name, **row}, default=json_default)}\n" for row in shown)
-    if output is sys.stdout:
+    if json_only:
         cli.write_output(json_lines)
         return len(shown)
     if output is not None:
-        output.write(json_lines)
+        output.write(json_lines.encode())
     lines = [
         f"{view.question_number}. {QUESTIONS[view.question_number].text}",
         f"{view.name}: one row is {view.row_meaning}",

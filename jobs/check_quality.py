@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from jobs import cli
+from jobs.command_line.output_files import check_outputs, replace_file
 from jobs.command_line.parsers import build_parser
 from jobs.config import ConfigError
 from jobs.lake_access import lake_lease, open_lake_with_data
@@ -17,32 +18,31 @@ from pipeline.quality.suites import Suite, SuiteError, bundled_suites, read_suit
 from schemas.quality import QUALITY_RESULTS
 
 JOB = "check_quality"
+PAGE_FILE = "index.html"
 
 
 def run(job_run: cli.JobRun) -> cli.Outcome:
     """Check the lake, print the expectations that failed and, if asked, write a page of the results."""
     suites = select_suites(job_run)
     lake = open_lake_with_data(job_run)
+    page = Path(job_run.arguments.docs, PAGE_FILE) if job_run.arguments.docs else None
+    if page is not None:
+        check_outputs(job_run, lake, [page])
     with lake_lease(job_run, lake):
         found = check_lake(
-            job_run, lake, suites, all_rows=job_run.arguments.all or bool(job_run.arguments.docs), check_freshness=True
+            job_run, lake, suites, all_rows=job_run.arguments.all or page is not None, check_freshness=True
         )
     lines = found.summary_lines() or ["quality   nothing changed since the last check, which found no error"]
     cli.write_output("\n".join(lines) + "\n")
-    if job_run.arguments.docs:
+    if page is not None:
         try:
-            page = _write_page(Path(job_run.arguments.docs), found)
+            page.parent.mkdir(parents=True, exist_ok=True)
+            with replace_file(page) as out:
+                out.write(render_results(found.rows).encode())
         except OSError as error:
             raise ConfigError(f"--docs: {error}") from error
         cli.log_progress(f"page: {page}")
     return outcome_of_results(found)
-
-
-def _write_page(folder: Path, found: CheckResult) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    page = folder / "index.html"
-    page.write_text(render_results(found.rows), encoding="utf-8")
-    return page
 
 
 def select_suites(job_run: cli.JobRun) -> tuple[Suite, ...]:

@@ -31,6 +31,7 @@ from pipeline.bronze.input_files import ledger_path
 from pipeline.bronze.ledger_entries import DateRange, ReprocessSelector
 from pipeline.lake.errors import SchemaError
 from pipeline.lake.local_paths import local_path
+from pipeline.text import escape_lines, escape_unprintable
 
 LAKE_HELP = "folder of the Delta tables; if lake.catalog names a catalog, the folder of the runs' working files"
 _UMASKS: Mapping[FileAccess, int] = {"owner": 0o077, "group_read": 0o027, "group_write": 0o007, "all_read": 0o022}
@@ -296,7 +297,8 @@ def run_job(
             if isinstance(error, (ConfigError, SchemaError)):
                 log_progress(f"{job}: {error}")
                 return ExitCode.USAGE_ERROR
-            log_progress("\n".join(f"{job}: {line}" for line in report_lines(error)))
+            for line in report_lines(error):
+                log_progress(f"{job}: {line}")
             outcome = Outcome(error=summarize_exception(error))
     write_output(outcome.summary_json(job, run_id, time.monotonic() - started) + "\n")
     return outcome.exit_code
@@ -333,13 +335,17 @@ def write_output(text: str) -> None:
 
 def log_progress(message: str) -> None:
     """Write one line of progress to standard error."""
-    _write(sys.stderr, message + "\n")
+    _write(sys.stderr, escape_unprintable(message) + "\n")
 
 
 def _write(stream: TextIO, text: str) -> None:
-    """Write text to a stream and flush it. If its reader has gone (``| head``), the run continues without it."""
+    """Write text to a stream and flush it. If its reader has gone (``| head``), the run continues without it.
+
+    Everything that a terminal or a log shows passes here. Names and texts may be an attacker's, so all that a terminal
+    would obey, and all that is not text, is escaped.
+    """
     try:
-        stream.write(text)
+        stream.write(escape_lines(text, stream.encoding))
         stream.flush()
     except BrokenPipeError:
         with open(os.devnull, "w", encoding="utf-8") as nowhere:  # noqa: PTH123

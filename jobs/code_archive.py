@@ -11,12 +11,16 @@ import io
 import os
 import tempfile
 import zipfile
+from itertools import chain
 from pathlib import Path, PurePosixPath
 
 from pyspark.sql import SparkSession
 
 PACKAGES = ("jobs", "pipeline", "schemas", "udfs")
-_WHEEL_DATA = {"conf/quality": "pipeline/suites"}  # as in pyproject.toml; an installed wheel has no conf folder
+_WHEEL_DATA = {
+    "conf/quality": "pipeline/suites",
+    "conf/jars.sha256": "jobs/command_line/jars.sha256",
+}  # as in pyproject.toml; an installed wheel has no conf folder
 _ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)
 _uploaded_sessions: set[str] = set()  # ids of Connect sessions that have the code
 
@@ -40,7 +44,7 @@ def source_files(folder: Path) -> dict[str, Path]:
     found = {
         (PurePosixPath(target) / path.relative_to(folder / source).as_posix()).as_posix(): path
         for source, target in folders.items()
-        for path in (folder / source).rglob("*")
+        for path in chain([folder / source], (folder / source).rglob("*"))
         if path.is_file() and "__pycache__" not in path.parts
     }
     return dict(sorted(found.items()))

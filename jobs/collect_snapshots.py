@@ -17,7 +17,7 @@ from jobs import cli
 from jobs.command_line.parsers import build_parser
 from jobs.config import CollectorConfig, CollectorMachine, ConfigError
 from pipeline.collector.client import Credentials, ServerAddress
-from pipeline.collector.round import RetryPolicy
+from pipeline.collector.round import RetryPolicy, RoundLimits
 from pipeline.collector.scheduler import CollectionSchedule, Collector
 from pipeline.collector.targets import CollectionTarget, validate_queues
 
@@ -110,6 +110,7 @@ def build_collector(config: CollectorConfig, out: Path) -> Collector:
         retry_policy=RetryPolicy(config.timeout.total_seconds(), config.retries, config.backoff.total_seconds()),
         schedule=CollectionSchedule(config.interval.total_seconds(), config.rounds),
         max_parallel=config.max_parallel,
+        limits=RoundLimits(config.max_objects, int(config.max_bytes), config.max_time.total_seconds()),
     )
 
 
@@ -141,7 +142,7 @@ def _collect(job_run: cli.JobRun, collector: Collector) -> cli.Outcome:
             report = landed.report
             cli.log_progress(report.format_line())
             counts.update(asked=report.requested, answered=report.answered, failed=report.failed, rounds=1)
-            counts["files"] += landed.path is not None
+            counts["files"] += len(landed.paths)
             waited, busy = waited + report.retry_wait_s, busy + report.seconds
             if report.requested and not report.stopped:
                 answered[report.name] = answered.get(report.name, False) or report.reached

@@ -358,6 +358,23 @@ class CollectorConfig:
         timedelta(seconds=1), "wait before the first retry; it doubles each time", minimum=0
     )
     max_parallel: int = setting_field(8, "number of machines queried in parallel", minimum=1, maximum=256)
+    max_objects: int = setting_field(
+        10_000,
+        "number of objects (the machine and its queues) that a round queries at one machine; the other queues are "
+        "recorded as limit_objects",
+        minimum=1,
+        maximum=1_000_000,
+    )
+    max_bytes: ByteSize = setting_field(
+        ByteSize(128 << 20),
+        "bytes of answers that a round takes from one machine; what is left is recorded as limit_bytes",
+        minimum=1,
+    )
+    max_time: timedelta = setting_field(
+        timedelta(minutes=15),
+        "time that a round takes at one machine; what is left is recorded as limit_seconds",
+        minimum=0.001,
+    )
     interval: timedelta = setting_field(
         timedelta(seconds=60), "time between the starts of two rounds at a machine", minimum=0
     )

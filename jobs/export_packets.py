@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from jobs import cli
+from jobs.command_line.output_files import check_outputs, replace_file
 from jobs.command_line.parsers import build_parser
 from jobs.config import ConfigError
 from jobs.lake_access import open_lake_with_data
@@ -25,8 +26,10 @@ def run(job_run: cli.JobRun) -> cli.Outcome:
     if not found.intervals_by_path:
         raise ConfigError(f"no such call in {job_run.arguments.lake}: {', '.join(found.call_keys_not_found)}")
     capture = job_run.config.capture
+    target = Path(job_run.arguments.out)
+    check_outputs(job_run, lake, [target])
     try:
-        with Path(job_run.arguments.out).open("wb") as out:
+        with replace_file(target) as out:
             packets = write_packets(
                 found.intervals_by_path, out, capture.max_expansion, int(capture.max_expanded_bytes)
             )

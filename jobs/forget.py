@@ -7,13 +7,13 @@ from captures that are still in their folders. A job that was killed can be repe
 
 from __future__ import annotations
 
-import shutil
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from jobs import cli, publish_dashboards, redaction, run_all
+from jobs import check_quality, cli, publish_dashboards, redaction, run_all
 from jobs.command_line.parsers import build_parser
 from jobs.config import ConfigError
 from jobs.lake_access import lake_lease, open_lake_with_data
@@ -98,7 +98,9 @@ def _republish_pages(job_run: cli.JobRun, lake: Lake) -> None:
     for folder in dict.fromkeys([*([lake_pages] if lake_pages.is_dir() else []), *map(Path, job_run.arguments.pages)]):
         publish_dashboards.publish_pages(job_run, lake, folder)
     for folder in map(Path, job_run.arguments.docs):
-        shutil.rmtree(folder, ignore_errors=True)
+        (folder / check_quality.PAGE_FILE).unlink(missing_ok=True)  # and nothing else of a folder that was misspelt
+        with suppress(OSError):
+            folder.rmdir()
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from jobs import cli
+from jobs.command_line.output_files import check_outputs, replace_file
 from jobs.command_line.parsers import build_parser
 from jobs.config import ConfigError
 from jobs.lake_access import open_lake_with_data
@@ -39,8 +40,11 @@ def publish_pages(
     """Write the pages of a lake to a folder, unless they are already there and up to date.
 
     The pages of a lake without tables say that nothing was read; without ``allow_empty`` they are an error of usage.
+    So is a folder in which a page would replace a file that jobs read.
     Each file is replaced atomically. Their provenance is stored beside them: table versions, options and program.
     """
+    if not (out / _PROVENANCE_FILE).exists():  # else the files are pages
+        check_outputs(job_run, lake, [out / name for name in (PAGE_FILE, METRICS_FILE, DASHBOARD_FILE)])
     provenance = _page_provenance(lake, rows, job_run.arguments.as_of)
     if (unchanged := _unchanged_pages(out, provenance)) is not None:
         cli.log_progress("the pages are up to date")
@@ -93,9 +97,8 @@ def highlight_lines(published: cli.Outcome) -> list[str]:
 
 def _replace_file(path: Path, text: str) -> int:
     data = text.encode("utf-8")
-    temporary = path.with_name(f".{path.name}.part")
-    temporary.write_bytes(data)
-    temporary.replace(path)
+    with replace_file(path) as out:
+        out.write(data)
     return len(data)
 
 

@@ -31,6 +31,7 @@ from pyspark.sql import SparkSession
 from jobs import code_archive
 from jobs.code_archive import PACKAGES
 from jobs.command_line.java_process import JAVA
+from jobs.command_line.pinned_jars import invalid_jars, pinned_jars
 from jobs.command_line.private_folder import LOCAL_FOLDERS_VARIABLE, PRIVATE_FOLDER
 from jobs.config import ConfigError
 from jobs.python_daemon import reduce_garbage_collection
@@ -293,7 +294,7 @@ def java_options(class_archive: Path = JAVA_CLASS_ARCHIVE) -> dict[str, str]:
 
 
 def delta_jars() -> list[Path]:
-    """Return the paths of Delta's jars, sorted; ConfigError if they are missing or have the wrong version."""
+    """Return the paths of Delta's jars, sorted; ConfigError unless they are those that this version was tested with."""
     folder = Path(os.environ.get(JARS_VARIABLE) or PROJECT_ROOT / ".cache" / "jars")
     jars = sorted(folder.glob("delta-*.jar"))
     try:
@@ -306,6 +307,11 @@ def delta_jars() -> list[Path]:
         )
     if others := [jar.name for jar in jars if not jar.stem.endswith(f"-{wanted}")]:
         raise ConfigError(f"{folder} holds {', '.join(others)}, but delta-spark is {wanted}: run 'make setup'")
+    unknown = {jar.name for jar in jars} - pinned_jars().keys()
+    if changed := sorted({*unknown, *invalid_jars(folder)}):
+        raise ConfigError(
+            f"{folder}: {', '.join(changed)}: missing, or not the bytes of conf/jars.sha256: run 'make setup'"
+        )
     return jars
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import sys
 from collections.abc import Sequence
@@ -24,8 +23,6 @@ def run(job_run: cli.JobRun) -> cli.Outcome:
         raise ConfigError("which message? Give --id, --lookup-id with --queue, --label or --queue")
     request = TraceRequest(arguments.id, arguments.lookup_id, arguments.queue, arguments.label, arguments.most)
     trace = trace_messages(open_lake_with_data(job_run), request)
-    if isinstance(sys.stdout, io.TextIOWrapper):  # characters that the terminal's encoding lacks are escaped
-        sys.stdout.reconfigure(errors="backslashreplace")
     for timeline in trace.timelines:
         text = json.dumps(timeline_to_json(timeline)) if arguments.json else "\n".join([*format_timeline(timeline), ""])
         cli.write_output(text + "\n")

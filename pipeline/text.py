@@ -7,6 +7,7 @@ point.
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -16,6 +17,7 @@ from typing import Final
 CODE_POINT_FORMAT: Final = "<U+{:04X}>"
 _MAX_COMBINING_MARKS: Final = 3  # on one letter; more of them would cover the lines above
 _MAX_CELL_CHARS: Final = 60
+_PLAIN_LINES: Final = re.compile(r"[\n -~]*")
 
 
 def escape_unprintable(text: str, max_chars: int | None = None, *, code_format: str = CODE_POINT_FORMAT) -> str:
@@ -32,6 +34,17 @@ def escape_unprintable(text: str, max_chars: int | None = None, *, code_format: 
         unsafe = not char.isprintable() or marks > _MAX_COMBINING_MARKS
         parts.append(code_format.format(ord(char)) if unsafe else char)
     return "".join(parts) + ("..." if max_chars is not None and len(text) > max_chars else "")
+
+
+def escape_lines(text: str, encoding: str | None = None) -> str:
+    r"""Return lines that are safe to print: all but line feeds as in ``escape_unprintable``.
+
+    Characters that ``encoding`` lacks (None: it has all) become ``\uXXXX``.
+    """
+    if _PLAIN_LINES.fullmatch(text):
+        return text
+    safe = "\n".join(map(escape_unprintable, text.split("\n")))
+    return safe if encoding is None else safe.encode(encoding, "backslashreplace").decode(encoding)
 
 
 def escape_as_hex(text: str) -> str:

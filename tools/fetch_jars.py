@@ -3,13 +3,12 @@
 Spark's resolver (Ivy) fetches them by name, so that it uses the mirrors and proxies of the machine. Their dependencies
 are not fetched, because Spark contains them.
 
-    python tools/fetch_jars.py [--check]     --check: fetch nothing; exit with 1 if a jar is missing or wrong
+    python -m tools.fetch_jars [--check]     --check: fetch nothing; exit with 1 if a jar is missing or wrong
 """
 
 from __future__ import annotations
 
 import argparse
-import hashlib
 import os
 import shutil
 import subprocess
@@ -17,27 +16,14 @@ import sys
 import tempfile
 from pathlib import Path
 
+from jobs.command_line.pinned_jars import invalid_jars, pinned_jars
+
 ROOT = Path(__file__).resolve().parents[1]
 JAR_FOLDER = ROOT / ".cache" / "jars"
 DELTA_GROUP = "io.delta"
 # Groups of Delta's dependencies, which are not fetched.
 EXCLUDED_GROUPS = ("com.*", "commons-*", "io.airlift", "io.unitycatalog", "jakarta.*", "javax.*", "org.*")
 MAX_ATTEMPTS = 3
-
-
-def pinned_jars() -> dict[str, str]:
-    """Return the jars of conf/jars.sha256: SHA-256 by file name."""
-    lines = (ROOT / "conf" / "jars.sha256").read_text(encoding="utf-8").split("\n")
-    return {name: digest for digest, name in (line.split() for line in lines if line)}
-
-
-def invalid_jars(folder: Path) -> list[str]:
-    """Return the names of pinned jars that are missing in a folder or have another digest there."""
-    return [name for name, digest in pinned_jars().items() if _digest(folder / name) != digest]
-
-
-def _digest(path: Path) -> str | None:
-    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
 
 
 def fetch_jars() -> list[str]:

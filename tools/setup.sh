@@ -125,9 +125,9 @@ need_command() {
 # --- Delta's jars, and the settings of spark-submit --------------------------------------------------------------
 
 need_jars() {
-  if "$VENV/bin/python" tools/fetch_jars.py --check; then return; fi
+  if "$VENV/bin/python" -m tools.fetch_jars --check; then return; fi
   say "Delta's jars (once)"
-  "$VENV/bin/python" tools/fetch_jars.py || stop "Delta's jars could not be fetched: see the lines above"
+  "$VENV/bin/python" -m tools.fetch_jars || stop "Delta's jars could not be fetched: see the lines above"
 }
 
 # With an archive of the classes that a run loads, Java starts in half the time. Without it everything works, slower.

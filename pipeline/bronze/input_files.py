@@ -109,6 +109,15 @@ def _absolute_path(uri: str) -> str:
     return str(Path(local_path(uri)).absolute())
 
 
+def file_identity(path: str) -> tuple[int, int] | None:
+    """Return what is equal for all names of a local file; None if there is no file at the path of an ``InputFile``."""
+    try:
+        found = Path(filesystems.unescape_path(path)).stat()
+    except (OSError, ValueError):
+        return None
+    return found.st_dev, found.st_ino
+
+
 def find_file(path: str) -> InputFile | None:
     """Return the current state of the file at a path of an ``InputFile``; None if it is missing or not accessible."""
     try:

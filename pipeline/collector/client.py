@@ -32,6 +32,8 @@ from pipeline.collector.transport import (
     ConnectionCutError,
     DeadlineTransport,
     ProtocolError,
+    RoundBudget,
+    RoundLimitError,
     StopSignal,
     fault_status,
 )
@@ -89,18 +91,20 @@ class ManagementAnswer:
 
 
 class ManagementClient:
-    """One connection to the qmmgmt interface of a queue manager. Methods raise ``RequestError``.
+    """One connection to the qmmgmt interface of a queue manager. Methods raise RequestError, or RoundLimitError.
 
     ``waited_s`` is the time that closed connections spent waiting for the server.
     """
 
     def __init__(
-        self, server: ServerAddress, credentials: Credentials, *, timeout_s: float, stop_signal: StopSignal
-    ) -> None:
+        self, server: ServerAddress, credentials: Credentials, *, timeout_s: float, stop_signal: StopSignal,
+        budget: RoundBudget,
+    ) -> None:  # fmt: skip
         self._server = server
         self._credentials = credentials
         self._timeout_s = timeout_s
         self._stop_signal = stop_signal
+        self._budget = budget
         self._transport: DeadlineTransport | None = None
         self._rpc: Any = None
         self.peer_address: str | None = None
@@ -126,7 +130,7 @@ class ManagementClient:
 
     def _new_transport(self, port: int) -> DeadlineTransport:
         self._transport = DeadlineTransport(
-            self._server.host, port, timeout_s=self._timeout_s, stop_signal=self._stop_signal
+            self._server.host, port, timeout_s=self._timeout_s, stop_signal=self._stop_signal, budget=self._budget
         )
         return self._transport
 
@@ -180,7 +184,7 @@ class ManagementClient:
         """Convert every error of an exchange to ``RequestError``, and close the connection except after a fault."""
         try:
             yield
-        except (CollectionStoppedError, RequestError):
+        except (CollectionStoppedError, RequestError, RoundLimitError):
             self.close()
             raise
         except Exception as error:  # noqa: BLE001 - impacket does not validate what it reads: any exception can follow

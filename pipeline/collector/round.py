@@ -24,7 +24,15 @@ from pipeline.collector.targets import (
     discovered_queues,
     property_batches,
 )
-from pipeline.collector.transport import CollectionStoppedError, StopSignal
+from pipeline.collector.transport import (
+    BYTES_LIMIT_CODE,
+    OBJECTS_LIMIT_CODE,
+    SECONDS_LIMIT_CODE,
+    CollectionStoppedError,
+    RoundBudget,
+    RoundLimitError,
+    StopSignal,
+)
 from udfs import codes
 from udfs.call_results import call_succeeded
 from udfs.dcerpc.interfaces import QMMGMT_NAME
@@ -33,6 +41,7 @@ COLLECTOR_VERSION: Final = "1"
 SNAPSHOT_LINE_VERSION: Final = 1  # ``version`` in snapshot files
 _ILLEGAL_PROPID: Final = 0xC00E0039
 _MAX_SILENT_OBJECTS: Final = 3  # unanswered objects in a row, after which the rest of the round is skipped
+_FINAL_CODES: Final = frozenset({UNAUTHENTICATED_CODE, OBJECTS_LIMIT_CODE, BYTES_LIMIT_CODE, SECONDS_LIMIT_CODE})
 SnapshotRow = dict[str, Any]
 
 
@@ -43,6 +52,18 @@ class RetryPolicy:
     timeout_s: float = 10.0
     retries: int = 2
     backoff_s: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class RoundLimits:
+    """What a round may take from one queue manager: objects that are asked for, bytes of answers, and seconds."""
+
+    objects: int = 10_000
+    answer_bytes: int = 128 << 20
+    seconds: float = 900.0
+
+
+DEFAULT_LIMITS: Final = RoundLimits()
 
 
 @dataclass(slots=True)
@@ -59,6 +80,7 @@ class RoundReport:
     retry_wait_s: float = 0.0
     stopped: bool = False
     reached: bool = False  # some object was answered, maybe with an error HRESULT
+    not_named: int = 0  # queues that are in no snapshot: beyond twice the number of objects that may be asked for
 
     @property
     def failed(self) -> int:
@@ -72,6 +94,7 @@ class RoundReport:
             f"{self.name}: round {self.round_number}: {self.requested} objects requested, {self.answered} answered, "
             f"{self.failed} failed{f' ({why})' if why else ''}, {self.seconds:.2f} s"
             + (f", {self.retries} retries" if self.retries else "")
+            + (f", {self.not_named} more queues are in no snapshot" if self.not_named else "")
             + (", stopped early" if self.stopped else "")
         )
 
@@ -89,29 +112,40 @@ class CollectionRound:
 
     def __init__(
         self, target: CollectionTarget, credentials: Credentials, retry_policy: RetryPolicy, stop_signal: StopSignal, *,
-        round_number: int = 1, unsupported_properties: dict[str, set[int]] | None = None, now: UtcNow = utc_now,
+        limits: RoundLimits = DEFAULT_LIMITS, round_number: int = 1,
+        unsupported_properties: dict[str, set[int]] | None = None, now: UtcNow = utc_now,
     ) -> None:  # fmt: skip
-        """``unsupported_properties`` (by object type) is kept between rounds: properties that the machine rejects."""
+        """``unsupported_properties`` (by object type) is kept between rounds: properties that the machine rejects.
+
+        The seconds of ``limits`` begin now.
+        """
         self._target = target
         self._retry_policy = retry_policy
         self._stop_signal = stop_signal
+        self._max_objects = limits.objects
+        self._budget = RoundBudget(limits.seconds, limits.answer_bytes)
         self._client = ManagementClient(
-            target.address, credentials, timeout_s=retry_policy.timeout_s, stop_signal=stop_signal
+            target.address, credentials, timeout_s=retry_policy.timeout_s, stop_signal=stop_signal, budget=self._budget
         )
         self._unsupported = {} if unsupported_properties is None else unsupported_properties
         self._now = now
         self._silent_objects = 0
         self._connecting = False
-        self._fatal_error: RequestError | None = None
+        self._fatal_error: RequestError | RoundLimitError | None = None
         self.report = RoundReport(target.name, round_number)
 
     def collect(self) -> Iterator[SnapshotRow]:
-        """Yield a snapshot of the machine and of each queue; ends early if the collector is stopped."""
+        """Yield a snapshot of the machine and of each queue; ends early if the collector is stopped.
+
+        Queues beyond a limit are snapshots too, whose error names the limit: at most as many as may be asked for.
+        """
         begun = time.monotonic()
         try:
             machine, answer = self._collect_object(None, MACHINE_PROPERTIES)
             yield machine
-            for name in [*configured_queues(self._target), *discovered_queues(self._target, answer)]:
+            names = [*configured_queues(self._target), *discovered_queues(self._target, answer)]
+            self.report.not_named = max(len(names) - 2 * self._max_objects, 0)
+            for name in names[: 2 * self._max_objects]:
                 snapshot, _ = self._collect_object(name, self._target.properties)
                 yield snapshot
         except CollectionStoppedError:
@@ -142,10 +176,9 @@ class CollectionRound:
         }
         self.report.requested += 1
         try:
-            if self._fatal_error is not None:
-                raise self._fatal_error
+            self._raise_if_over()
             hresult, values = self._get_properties(object_type, format_name, properties)
-        except RequestError as error:
+        except (RequestError, RoundLimitError) as error:
             row["error"] = error.code
             row["server_address"] = self._client.peer_address
             self._record_failure(error)
@@ -167,12 +200,19 @@ class CollectionRound:
         absent: tuple[int, Any] = (0, None)
         return row, ManagementAnswer(hresult, [values.get(number, absent) for number in properties])
 
-    def _record_failure(self, error: RequestError) -> None:
+    def _raise_if_over(self) -> None:
+        """Raise the error that ended the round, or RoundLimitError if no more objects may be asked for."""
+        if self._fatal_error is not None:
+            raise self._fatal_error
+        if self.report.requested > self._max_objects:
+            raise RoundLimitError(OBJECTS_LIMIT_CODE)
+
+    def _record_failure(self, error: RequestError | RoundLimitError) -> None:
         self.report.failure_counts[error.code] += 1
         self._silent_objects += 1
         silent = self._silent_objects >= _MAX_SILENT_OBJECTS and not error.code.startswith("fault:")
-        if self._connecting or silent or error.code == UNAUTHENTICATED_CODE:
-            self._fatal_error = error  # further requests would only time out
+        if self._connecting or silent or error.code in _FINAL_CODES:
+            self._fatal_error = error  # further requests would only time out, or lock the account
 
     def _get_properties(
         self, object_type: str, format_name: str | None, properties: Sequence[int]
@@ -212,7 +252,8 @@ class CollectionRound:
         for attempt in range(self._retry_policy.retries + 1):
             if attempt:
                 self.report.retries += 1
-                self._stop_signal.sleep(pause)
+                self._stop_signal.sleep(min(pause, max(self._budget.seconds_left, 0.0)))
+                self._budget.raise_if_late()
                 pause *= 2
             try:
                 if not self._client.connected:

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pipeline.collector.client import Credentials
-from pipeline.collector.round import CollectionRound, RetryPolicy, RoundReport
-from pipeline.collector.snapshot_writer import write_snapshot_file
+from pipeline.collector.round import DEFAULT_LIMITS, CollectionRound, RetryPolicy, RoundLimits, RoundReport
+from pipeline.collector.snapshot_writer import write_snapshot_files
 from pipeline.collector.targets import CollectionTarget
 from pipeline.collector.transport import StopSignal
 
@@ -39,10 +39,10 @@ class _ScheduledRound:
 
 @dataclass(frozen=True, slots=True)
 class CompletedRound:
-    """A completed round: its report, and the path of its snapshot file (None if it has no snapshots)."""
+    """A completed round: its report, and the paths of its snapshot files."""
 
     report: RoundReport
-    path: Path | None
+    paths: list[Path]
 
 
 class Collector:
@@ -50,12 +50,13 @@ class Collector:
 
     def __init__(
         self, targets: Sequence[CollectionTarget], credentials: Credentials, folder: Path, *, retry_policy: RetryPolicy,
-        schedule: CollectionSchedule, max_parallel: int,
+        schedule: CollectionSchedule, max_parallel: int, limits: RoundLimits = DEFAULT_LIMITS,
     ) -> None:  # fmt: skip
         self._targets = targets
         self._credentials = credentials
         self._folder = folder
         self._retry_policy = retry_policy
+        self._limits = limits
         self._schedule = schedule
         self._max_parallel = max_parallel
         self._stop_signal = StopSignal()
@@ -66,7 +67,7 @@ class Collector:
         self._stop_signal.stop_requested = True
 
     def run(self) -> Iterator[CompletedRound]:
-        """Run all rounds; yield each one when its file is written. OSError if a file cannot be written."""
+        """Run all rounds; yield each one when its last file is written. OSError if a file cannot be written."""
         started_at = time.monotonic()
         due = [_ScheduledRound(started_at, index) for index in range(len(self._targets))]
         heapq.heapify(due)
@@ -118,11 +119,12 @@ class Collector:
             self._credentials,
             self._retry_policy,
             self._stop_signal,
+            limits=self._limits,
             round_number=scheduled.round_number,
             unsupported_properties=self._unsupported_properties[scheduled.target_index],
         )
-        snapshots = list(collection_round.collect())
-        return CompletedRound(collection_round.report, write_snapshot_file(self._folder, target.name, snapshots))
+        paths = write_snapshot_files(self._folder, target.name, collection_round.collect())
+        return CompletedRound(collection_round.report, paths)
 
     def _next_round(self, scheduled: _ScheduledRound) -> _ScheduledRound | None:
         """Return the machine's next round; a round that takes longer than the interval skips the ones it overlaps."""

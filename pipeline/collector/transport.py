@@ -16,8 +16,11 @@ from impacket.dcerpc.v5.transport import TCPTransport
 PDU_HEADER_BYTES: Final = 16  # of connection-oriented PDUs, [C706] 12.6.3.1
 FAULT_PDU: Final = 3
 RESPONSE_PDU: Final = 2
-MAX_RESPONSE_BYTES: Final = 64 << 20  # the largest real responses are lists of some thousand queues
+MAX_RESPONSE_BYTES: Final = 16 << 20  # the largest real responses are lists of some thousand queues, below 1 MB
 _POLL_S: Final = 0.25  # interval at which waits notice a stop request
+OBJECTS_LIMIT_CODE: Final = "limit_objects"
+BYTES_LIMIT_CODE: Final = "limit_bytes"
+SECONDS_LIMIT_CODE: Final = "limit_seconds"
 
 
 class ConnectionCutError(ConnectionError):
@@ -30,6 +33,38 @@ class ProtocolError(ConnectionError):
 
 class CollectionStoppedError(Exception):
     """The collector was stopped: the running exchange is abandoned."""
+
+
+class RoundLimitError(Exception):
+    """A queue manager has used up what a round may take. ``code`` is the ``error`` of what is not asked any more."""
+
+    def __init__(self, code: str) -> None:
+        super().__init__(code)
+        self.code = code
+
+
+class RoundBudget:
+    """The seconds and bytes of answers that a round may still take from one queue manager."""
+
+    def __init__(self, max_seconds: float, max_bytes: int) -> None:
+        self._until = time.monotonic() + max_seconds
+        self._bytes_left = max_bytes
+
+    @property
+    def seconds_left(self) -> float:
+        """Seconds until the round must end."""
+        return self._until - time.monotonic()
+
+    def raise_if_late(self) -> None:
+        """Raise RoundLimitError if the time is over."""
+        if self.seconds_left <= 0:
+            raise RoundLimitError(SECONDS_LIMIT_CODE)
+
+    def take(self, size: int) -> None:
+        """Count received bytes; RoundLimitError if they are more than are left."""
+        self._bytes_left -= size
+        if self._bytes_left < 0:
+            raise RoundLimitError(BYTES_LIMIT_CODE)
 
 
 class StopSignal:
@@ -57,10 +92,11 @@ class DeadlineTransport(TCPTransport):  # type: ignore[misc]  # impacket has no 
     ``last_pdu`` is the last received PDU; ``waited_s`` is the time spent waiting for the peer.
     """
 
-    def __init__(self, host: str, port: int, *, timeout_s: float, stop_signal: StopSignal) -> None:
+    def __init__(self, host: str, port: int, *, timeout_s: float, stop_signal: StopSignal, budget: RoundBudget) -> None:
         super().__init__(host, port)
         self._address = (host, port)
         self._timeout_s = timeout_s
+        self._budget = budget
         self._stop_signal = stop_signal
         self._socket: socket.socket | None = None
         self._deadline = 0.0
@@ -70,8 +106,9 @@ class DeadlineTransport(TCPTransport):  # type: ignore[misc]  # impacket has no 
         self.waited_s = 0.0
 
     def start_exchange(self) -> None:
-        """Set the deadline of the next exchange."""
-        self._deadline = time.monotonic() + self._timeout_s
+        """Set the deadline of the next exchange; RoundLimitError if the round has no time left."""
+        self._budget.raise_if_late()
+        self._deadline = time.monotonic() + min(self._timeout_s, self._budget.seconds_left)
         self._bytes = 0
 
     @property
@@ -83,12 +120,15 @@ class DeadlineTransport(TCPTransport):  # type: ignore[misc]  # impacket has no 
             return None
 
     def connect(self) -> int:
-        """Connect; OSError (including TimeoutError) on failure."""
+        """Connect; OSError (including TimeoutError) on failure, RoundLimitError at the end of the round's time."""
         self.start_exchange()
         self._stop_signal.raise_if_stopped()
         begun = time.monotonic()
         try:
-            self._socket = socket.create_connection(self._address, self._timeout_s)
+            self._socket = socket.create_connection(self._address, max(self._deadline - time.monotonic(), 0.001))
+        except TimeoutError:
+            self._budget.raise_if_late()
+            raise
         finally:
             self.waited_s += time.monotonic() - begun
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -125,6 +165,7 @@ class DeadlineTransport(TCPTransport):  # type: ignore[misc]  # impacket has no 
         if head[0] != 5 or size < PDU_HEADER_BYTES:
             raise ProtocolError("the peer does not speak RPC")
         self._bytes += size
+        self._budget.take(size)
         if self._bytes > MAX_RESPONSE_BYTES:
             raise ProtocolError(f"response of more than {MAX_RESPONSE_BYTES} bytes")
         return head + self._receive_exactly(size - PDU_HEADER_BYTES)
@@ -135,6 +176,7 @@ class DeadlineTransport(TCPTransport):  # type: ignore[misc]  # impacket has no 
             self._stop_signal.raise_if_stopped()
             left = self._deadline - time.monotonic()
             if left <= 0:
+                self._budget.raise_if_late()
                 raise TimeoutError("no answer in time")
             connected.settimeout(min(left, _POLL_S))
             begun = time.monotonic()

@@ -12,6 +12,9 @@ A contender is dead when it is of this host and all its processes are gone (a dr
 the driver is), or when its counter stood still for ``stale_s``, counted by the one who looks: clocks of two machines
 are never compared. The dead one's files are removed by whoever finds it, ticket first; several may, to the same end.
 A run that was only asleep finds its ticket gone: ``Lease.check`` tells it to stop.
+
+Whatever else lies in the folder is a stranger's. Names that no contender gives are left alone. A contender whose sign
+of life cannot be read may be alive: it is waited for like one of another machine, and then taken for dead.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 import subprocess
 import time
 import uuid
@@ -35,6 +39,10 @@ import pyarrow.fs as pafs
 from udfs.files.filesystems import resolve_filesystem
 
 LEASE_FOLDER: Final = "_lease"
+_OWN_NAME: Final = re.compile(r"(?!9{6})[0-9]{12}-[0-9A-Za-z]{1,64}\.ticket|[0-9A-Za-z]{1,64}\.(beat|choosing)")
+_MAX_BEAT_BYTES: Final = 1 << 20  # with thousands of processes
+_MAX_TEXT_CHARS: Final = 100  # of what a sign of life says, in a message
+_MAX_STRANGERS: Final = 3  # to name in a message
 _LOOKS: Final = 5  # at a file that is rewritten in its place, before it counts as empty
 LogLine = Callable[[str], None]
 Process = tuple[int, str]  # its id, and when it started: ids are used again
@@ -56,9 +64,20 @@ class _Folder:
         self._filesystem.create_dir(self._root, recursive=True)
 
     def names(self) -> set[str]:
-        """Return the names of all files there."""
-        selector = pafs.FileSelector(self._root, allow_not_found=True)
-        return {info.base_name for info in self._filesystem.get_file_info(selector)}
+        """Return the names of all files of contenders there."""
+        return {name for name, is_file in self._entries() if is_file and _OWN_NAME.fullmatch(name)}
+
+    def strangers(self) -> list[str]:
+        """Return the names of all else that is there, sorted."""
+        return sorted(name for name, is_file in self._entries() if not (is_file and _OWN_NAME.fullmatch(name)))
+
+    def _entries(self) -> Iterator[tuple[str, bool]]:
+        """Yield the name of each entry, and whether it is a file."""
+        for info in self._filesystem.get_file_info(pafs.FileSelector(self._root, allow_not_found=True)):
+            try:
+                yield info.base_name, info.type == pafs.FileType.File
+            except UnicodeDecodeError:
+                yield "a name that is not UTF-8", False
 
     def put(self, name: str, data: bytes = b"") -> None:
         """Create or rewrite a file: readers may find it empty meanwhile."""
@@ -66,10 +85,13 @@ class _Folder:
             stream.write(data)
 
     def read(self, name: str) -> bytes | None:
-        """Return a file's bytes; None when it cannot be read."""
+        """Return a file's first bytes, as many as a sign of life has; None when it cannot be read."""
+        path = f"{self._root}/{name}"
         try:
-            with self._filesystem.open_input_stream(f"{self._root}/{name}") as stream:
-                data: bytes = stream.read()
+            if self._filesystem.get_file_info(path).type != pafs.FileType.File:  # a pipe would never end
+                return None
+            with self._filesystem.open_input_stream(path) as stream:
+                data: bytes = stream.read(_MAX_BEAT_BYTES)
         except OSError:
             return None
         return data
@@ -106,6 +128,7 @@ class Lease:
         self.token = uuid.uuid4().hex
         self._folder = _Folder(lake_root)
         self._lake, self._run_id, self._say = lake_root, run_id, say
+        self._place = f"{lake_root.rstrip('/')}/{LEASE_FOLDER}"
         self._beat_s, self._stale_s, self._poll_s = beat_s, stale_s, poll_s
         self._ticket: str | None = None
         self._held = False
@@ -123,6 +146,7 @@ class Lease:
         self._stop = Event()
         self._thread = Thread(target=self._live, name="lease", daemon=True)
         self._seen: dict[str, _Heartbeat] = {}
+        self._fixed: set[str] = set()  # the dead whose files cannot be removed
 
     def check(self) -> None:
         """Raise ``LeaseError`` when the lease is lost, or may be: ask before what must not be done twice."""
@@ -154,6 +178,12 @@ class Lease:
         logged: str | None = None
         self._beat()
         self._thread.start()
+        if strangers := self._folder.strangers():
+            more = f" and {len(strangers) - _MAX_STRANGERS} more" if len(strangers) > _MAX_STRANGERS else ""
+            self._say(
+                f"{self._place}: {', '.join(strangers[:_MAX_STRANGERS])}{more}: no run made this; it is left alone, "
+                "remove it if nobody needs it"
+            )
         self._take_ticket()
         while True:
             choosing = {_token(name) for name in self._folder.names() if name.endswith(".choosing")} - {self.token}
@@ -218,7 +248,7 @@ class Lease:
             self._beaten_at = begun
 
     def _bury(self, tokens: set[str], names: set[str]) -> bool:
-        """Take the dead among the contenders out of the queue; whether there was one."""
+        """Take the dead among the contenders out of the queue; whether there was one that could be."""
         dead = []
         for token in sorted(tokens):
             beat = self._folder.read(f"{token}.beat")
@@ -227,9 +257,14 @@ class Lease:
             elif _gone(beat):
                 dead.append((token, "is gone"))
         for token, why in dead:
-            self._say(f"{self._who(token)} {why}: its place is taken over")
+            if token not in self._fixed:
+                self._say(f"{self._who(token)} {why}: its place is taken over")
             self._remove(token, names)
-        return bool(dead)
+        if not dead:
+            return False
+        left = {_token(name) for name in self._folder.names()}
+        self._fixed = {token for token, _ in dead if token in left}
+        return len(self._fixed) < len(dead)
 
     def _sweep(self, names: set[str]) -> None:
         """Remove what dead runs of this machine left that were not in the queue any more.
@@ -262,16 +297,25 @@ class Lease:
             self._folder.drop(f"{token}.{kind}")
 
     def _who(self, token: str) -> str:
+        """Say who a contender is; what is not as it should be, where, and what to do about it."""
         about: dict[str, Any] = {}
         for _ in range(_LOOKS):
             about = _parsed(self._folder.read(f"{token}.beat"))
             if about:
                 break
             time.sleep(self._poll_s / _LOOKS)  # it may just be written
+        fixed = f" (dead; its files cannot be removed: remove {self._place}/*{token}*)" if token in self._fixed else ""
         if not about:
-            return "another run"
-        run_id, host, process, since = (about.get(name) for name in ("run_id", "host", "process", "since"))
-        return f"run {run_id} ({host}, process {process}, since {since})"
+            return (
+                f"another run{fixed}"
+                if fixed
+                else (
+                    f"another run ({self._place}/{token}.beat is no sign of life that can be read: after "
+                    f"{self._stale_s:.0f} s without a change it counts as dead; if no run is on this lake, remove it)"
+                )
+            )
+        told = (str(about.get(name))[:_MAX_TEXT_CHARS] for name in ("run_id", "host", "process", "since"))
+        return "run {} ({}, process {}, since {})".format(*told) + fixed
 
 
 @contextmanager
@@ -314,6 +358,8 @@ def _gone(beat: bytes | None) -> bool:
     processes = said.get("processes")
     if said.get("machine") != _machine() or not isinstance(processes, list) or not processes:
         return False
+    if not all(isinstance(each, list) and list(map(type, each)) == [int, str] for each in processes):
+        return False
     return not any(process_start_time(pid) == when for pid, when in processes)
 
 
@@ -321,7 +367,7 @@ def _parsed(data: bytes | None) -> dict[str, Any]:
     """A JSON object; empty when there is none, or only a part of it is written yet."""
     try:
         found = json.loads(data or b"")
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 

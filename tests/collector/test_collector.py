@@ -12,6 +12,7 @@ import time
 import pytest
 from impacket.krb5 import constants, kerberosv5
 
+from collector.snapshot_files import queue as queue_line
 from jobs import collect_snapshots
 from jobs.config import CollectorConfig, CollectorMachine, Config
 from peer.estate import NOT_ACTIVE, Estate, EstateThread, machines
@@ -20,8 +21,9 @@ from peer.faults import CuttingProxy, FixedAnswerServer
 from peer.manager import Manager
 from peer.server import ACCOUNT
 from pipeline.collector.client import Credentials, ServerAddress
-from pipeline.collector.round import CollectionRound, RetryPolicy
+from pipeline.collector.round import CollectionRound, RetryPolicy, RoundLimits
 from pipeline.collector.scheduler import CollectionSchedule, Collector
+from pipeline.collector.snapshot_writer import write_snapshot_files
 from pipeline.collector.targets import QUEUE_PROPERTIES, CollectionTarget
 from pipeline.collector.transport import StopSignal
 
@@ -279,6 +281,78 @@ def test_many_properties_are_asked_in_batches(estate):
         collect(target_of(estate, "orders1", properties=many, discover=(), queues=("orders1\\private$\\ledger",)))[0]
     )
     assert [each["property_id"] for each in found["ledger"]["properties"]] == list(QUEUE_PROPERTIES)
+
+
+# Limits of a round
+
+
+@pytest.mark.parametrize(
+    ("limits", "code"),
+    [
+        (RoundLimits(objects=3), "limit_objects"),
+        (RoundLimits(answer_bytes=2500), "limit_bytes"),
+        (RoundLimits(seconds=0.5), "limit_seconds"),
+    ],
+)
+def test_what_a_limit_cuts_is_recorded_as_not_asked(estate, limits, code):
+    estate.machines[0].manager.delay_s = 0.2 if code == "limit_seconds" else 0.0
+    snapshots, report = collect(target_of(estate, "orders1"), limits=limits)
+    errors = [each["error"] for each in snapshots]
+    asked = errors.index(code)
+    assert errors == [None] * asked + [code] * (6 - asked)
+    assert 1 <= asked < 5
+    assert len(by_queue(snapshots)) == 6
+    for each in snapshots[asked:]:
+        assert (each["hresult"], each["collected_at"]) == (None, None)
+        assert {(value["vt"], value["value_json"]) for value in each["properties"]} == {(None, None)}
+    assert (report.failure_counts[code], report.retries) == (6 - asked, 0)
+    assert f"{code} {6 - asked}" in report.format_line()
+
+
+def test_an_answer_that_is_cut_gives_no_queues_and_half_of_nothing(estate):
+    queues = ("orders1\\private$\\ledger",)
+    snapshots, report = collect(target_of(estate, "orders1", queues=queues), limits=RoundLimits(answer_bytes=10))
+    assert [(each["object_type"], each["error"]) for each in snapshots] == [
+        ("machine", "limit_bytes"), ("queue", "limit_bytes"),
+    ]  # fmt: skip
+    assert not report.reached
+
+
+def test_the_snapshots_of_what_is_not_asked_are_limited_too(estate):
+    snapshots, report = collect(target_of(estate, "orders1"), limits=RoundLimits(objects=1))
+    assert [each["error"] for each in snapshots] == [None, "limit_objects", "limit_objects"]
+    assert report.not_named == 3
+    assert "3 more queues are in no snapshot" in report.format_line()
+
+
+def test_retries_end_with_the_time_of_a_round(estate):
+    cutting = CuttingProxy(port(estate, "orders1"), 10)
+    policy = RetryPolicy(timeout_s=60, retries=2, backoff_s=3600)
+    with EstateThread(cutting):
+        target = CollectionTarget("orders1", ServerAddress("127.0.0.1", cutting.port))
+        snapshots, report = collect(target, retry_policy=policy, limits=RoundLimits(seconds=0.3))
+    assert [each["error"] for each in snapshots] == ["limit_seconds"]
+    assert report.retries == 1
+
+
+@pytest.mark.parametrize("limits", [{"part_bytes": 1000}, {"part_seconds": 0.0}])
+def test_files_land_whole_while_the_round_goes_on(tmp_path, limits):
+    def landed():
+        return [json.loads(line) for path in tmp_path.rglob("*.jsonl") for line in path.read_text().splitlines()]
+
+    def snapshots(count):
+        for number in range(count):
+            assert len(landed()) == number
+            yield queue_line(number) | {"error": "x" * 1000}
+        raise OSError("no more")
+
+    with pytest.raises(OSError, match="no more"):
+        write_snapshot_files(tmp_path, "qm1", snapshots(4), **limits)
+    assert sorted(values(each)[7] for each in landed()) == [0, 1, 2, 3]
+    assert list(tmp_path.rglob(".*")) == []
+    few = write_snapshot_files(tmp_path, "few", (queue_line(number) for number in range(3)))
+    assert len(few) == 1
+    assert write_snapshot_files(tmp_path, "none", []) == []
 
 
 # The job

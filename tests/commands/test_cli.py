@@ -1,7 +1,9 @@
 """Command line of all jobs: exit codes, errors in one line, and the summary as the last line of standard output."""
 
+import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -131,6 +133,57 @@ def test_an_unforeseen_exception_is_exit_code_4_with_the_error_in_the_summary_an
     assert len(lines) < 20
     assert "DAGScheduler.scala" not in streams.err
     assert "more" not in lines[-1]
+
+
+# What a terminal obeys, what reorders a line, and bytes of a file name that are not UTF-8.
+HOSTILE = [
+    "\x1b]0;t\x07",
+    "\x1b[2J",
+    "\r",
+    "\x9b31m",
+    "\u202e",
+    "\u2066",
+    "\u200f",
+    "\0",
+    "\x7f",
+    "\udcff",
+    "e" + "\u0301" * 9,
+]
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_no_terminal_obeys_a_name(text, capsys):
+    cli.log_progress(f"reading {text}.pcap\nready: 0 errors")
+    cli.write_output(f"{text}\nsecond\n")
+    with pytest.raises(SystemExit):
+        cli.build_base_parser("a_job", None).parse_args(["--lake", "x", text])
+
+    def run(_):
+        raise ConfigError(text)
+
+    run_a_job(["--lake", "x"], run)
+    run_a_job(["--lake", "x"], lambda _: 1 // text)
+    streams = capsys.readouterr()
+    assert text not in streams.out + streams.err
+    lines = [*streams.out.split("\n"), *streams.err.split("\n")]
+    assert [line for line in lines if not line.isprintable()] == []
+    assert "second" in lines
+    assert streams.err.startswith("reading ")
+    assert "<U+000A>ready" in streams.err.split("\n")[0]  # one call, one line
+
+
+def test_what_the_encoding_of_a_terminal_lacks_is_escaped(monkeypatch):
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stderr", io.TextIOWrapper(written, encoding="ascii"))
+    cli.log_progress("Aufträge\u202e")
+    assert written.getvalue() == b"Auftr\\xe4ge<U+202E>\n"
+
+
+def test_only_the_command_line_writes_to_the_terminal(project):
+    """So that everything is escaped. ``ask`` only compares with it."""
+    paths = [path for package in ("jobs", "pipeline", "schemas", "udfs") for path in (project / package).rglob("*.py")]
+    named = {path.name for path in paths if re.search(r"sys\.(stdout|stderr)|\bprint\(", path.read_text())}
+    assert named == {"cli.py", "ask.py"}
 
 
 def test_an_exception_without_a_message_is_told_by_its_type(capsys):

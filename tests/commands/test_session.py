@@ -220,6 +220,21 @@ def test_jars_that_are_missing_or_of_another_version_are_one_clear_line(monkeypa
         session.delta_jars()
 
 
+@pytest.mark.parametrize("change", ["another byte", "gone", "one more"])
+def test_a_jar_that_was_changed_is_not_loaded(monkeypatch, tmp_path, change):
+    for jar in session.delta_jars():
+        (tmp_path / jar.name).symlink_to(jar)
+    monkeypatch.setenv(session.JARS_VARIABLE, str(tmp_path))
+    assert len(session.delta_jars()) == 5
+    name = "delta-storage-4.4.0.jar" if change != "one more" else "delta-hooks-4.4.0.jar"
+    data = (tmp_path / name).read_bytes() if change == "another byte" else b""
+    (tmp_path / name).unlink(missing_ok=True)
+    if change != "gone":
+        (tmp_path / name).write_bytes(data[:-1] + b"!")
+    with pytest.raises(ConfigError, match=rf"{name}: missing, or not the bytes of conf/jars.sha256: run 'make setup'"):
+        session.delta_jars()
+
+
 def test_packages_of_one_origin(project):
     assert session.check_single_installation() == project
 

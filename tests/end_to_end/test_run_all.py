@@ -298,6 +298,16 @@ def test_a_pipe_longer_than_the_spool_may_be_stops_with_one_line(captures, tmp_p
     assert done.stderr.decode().strip() == "ingest_captures: -: more than 1000 bytes (capture.spool_bytes)"
 
 
+def test_packets_are_never_written_over_a_capture_of_the_lake(lake, tmp_path, capsys):
+    call = lake.read(RPC_CALLS).first()
+    (capture,) = lake.read(CAPTURE_FILES).where(f"capture_id = '{call['capture_id']}'").collect()
+    link, before = tmp_path / "out.pcapng", Path(capture["path"]).read_bytes()
+    link.hardlink_to(capture["path"])
+    assert export_packets.main(["--lake", lake.root, "--call", call["call_key"], "--out", str(link)]) == 2
+    assert f"out.pcapng: is {capture['path']}, which jobs read" in capsys.readouterr().err
+    assert Path(capture["path"]).read_bytes() == before
+
+
 @pytest.mark.tool("tshark")
 def test_packets_of_a_call_open_in_wireshark(lake, tmp_path, capsys):
     call = lake.read(RPC_CALLS).where("opnum = 7 and interface_name = 'RemoteRead' and response_fragments = 1").first()

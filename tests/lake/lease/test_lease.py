@@ -284,6 +284,75 @@ def test_who_queues_makes_a_beat_that_was_removed_again(tmp_path):
             hold_lease(tmp_path, "other", wait_s=0, say=quiet, **SHORT).__enter__()
 
 
+# -- what no run made --------------------------------------------------------------------------------------------------
+
+MINE = json.dumps({"run_id": "r", "machine": "M", "processes": "P"})
+ODD_BEATS = {
+    "empty": b"",
+    "not UTF-8": b"\xff\xfe\0",
+    "deep": b"[" * 100_000,
+    "huge": b" " * 3_000_000,
+    "a list": b"[1, 2]",
+    "a number of many digits": b'{"processes": ' + b"9" * 10_000 + b"}",
+    "of the future": b'{"run_id": "r", "since": "9999-12-31 23:59:59 UTC", "processes": [[7, "1"]]}',
+    "wrong types": b'{"run_id": {"a": [1]}, "host": 7, "process": "x", "since": null, "processes": {"7": 1}}',
+    "a text that is long": json.dumps({"run_id": "\x1b[2J" + "r" * 100_000}).encode(),
+    **{
+        f"processes {processes}": MINE.replace('"P"', processes).encode()
+        for processes in ("[1]", "[[1]]", '[["/etc", "1"]]', '[[true, "1"]]', '[[1e400, "1"]]', "[null]", "[[]]")
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("beat", ODD_BEATS.values(), ids=ODD_BEATS)
+def test_an_odd_sign_of_life_is_a_strangers(tmp_path, monkeypatch, beat):
+    """It may be alive: nobody takes its place before its time. Then it is told of, and followed."""
+    monkeypatch.setattr("pipeline.lake.lease._machine", lambda: "M")
+    said = []
+    folder = tmp_path / LEASE_FOLDER
+    folder.mkdir()
+    (folder / "0abc.beat").write_bytes(beat)
+    (folder / "000000000001-0abc.ticket").touch()
+    with pytest.raises(LeaseError, match="run"):
+        hold_lease(tmp_path, "mine", wait_s=0.02, say=said.append, beat_s=0.05, stale_s=60, poll_s=0.005).__enter__()
+    with hold_lease(tmp_path, "mine", wait_s=60, say=said.append, beat_s=0.05, stale_s=0.1, poll_s=0.005):
+        assert [name.rpartition(".")[2] for name in leftovers(tmp_path)] == ["ticket", "beat"]
+    assert "sign of life" in said[-1]
+    assert max(map(len, said)) < 700
+
+
+def test_what_no_run_names_so_is_left_alone_and_told(tmp_path):
+    said = []
+    folder = tmp_path / LEASE_FOLDER
+    folder.mkdir()
+    for name in ("x.ticket", "1-abc.ticket", "999999999999-abc.ticket", "README", "0a-b.beat", ".nfs0001"):
+        (folder / name).touch()
+    os.mkfifo(folder / "0pipe.beat")
+    (folder / "0there.beat").symlink_to("/nowhere")
+    for name in ("000000000003-0abc.ticket", "0abc.choosing", "0abc.beat"):
+        (folder / name).mkdir()
+    Path(os.fsdecode(bytes(folder) + b"/\xff.ticket")).touch()
+    before = leftovers(tmp_path)
+    with hold_lease(tmp_path, "mine", wait_s=0, say=said.append, **SHORT) as held:
+        held.check()
+        assert any(name.startswith("000000000001-") for name in leftovers(tmp_path))
+    assert leftovers(tmp_path) == before
+    assert len(said) == 1
+    assert " and 8 more: no run made this" in said[0]
+
+
+def test_the_dead_whose_files_cannot_be_removed_are_waited_for(tmp_path, monkeypatch):
+    folder = tmp_path / LEASE_FOLDER
+    folder.mkdir()
+    (folder / "000000000001-0abc.ticket").touch()
+    drop = _Folder.drop
+    monkeypatch.setattr(_Folder, "drop", lambda self, name: None if "0abc" in name else drop(self, name))
+    said = []
+    with pytest.raises(LeaseError, match=r"cannot be removed: remove .*_lease/\*0abc\*"):
+        hold_lease(tmp_path, "mine", wait_s=1, say=said.append, beat_s=0.05, stale_s=0.05, poll_s=0.01).__enter__()
+    assert len(said) <= 4
+
+
 # -- elsewhere, asleep -------------------------------------------------------------------------------------------------
 
 
@@ -418,6 +487,9 @@ class Memory:
             if name in self.files:
                 found.add(name)
         return found
+
+    def strangers(self) -> list[str]:
+        return []
 
     def put(self, name: str, data: bytes = b"") -> None:
         self.turns.step()
