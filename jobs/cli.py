@@ -29,9 +29,9 @@ from jobs.command_line.java_process import JAVA
 from jobs.config import Config, ConfigError, FileAccess
 from pipeline.bronze.input_files import ledger_path
 from pipeline.bronze.ledger_entries import DateRange, ReprocessSelector
-from pipeline.lake.errors import SchemaError
+from pipeline.lake.errors import LakeNameError, SchemaError
 from pipeline.lake.local_paths import local_path
-from pipeline.text import escape_lines, escape_unprintable
+from pipeline.text import escape_lines, escape_unprintable, is_utf8
 
 LAKE_HELP = "folder of the Delta tables; if lake.catalog names a catalog, the folder of the runs' working files"
 _UMASKS: Mapping[FileAccess, int] = {"owner": 0o077, "group_read": 0o027, "group_write": 0o007, "all_read": 0o022}
@@ -215,6 +215,13 @@ def parse_local_path(text: str) -> str:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
+def parse_text(text: str) -> str:
+    """Parse a text that is looked for in tables: they hold no text that is not UTF-8."""
+    if not is_utf8(text):
+        raise argparse.ArgumentTypeError(f"not UTF-8: {text!r}")
+    return text
+
+
 def parse_utc_time(text: str) -> datetime:
     """Parse an ISO 8601 time and convert it to UTC; a time without an offset is UTC."""
     try:
@@ -275,8 +282,8 @@ def run_job(
 ) -> int:
     """Parse the arguments, load the settings, run the job and print its summary; return the exit code.
 
-    A ConfigError or SchemaError is printed as one line and gives exit code 2. Any other exception gives exit code 4,
-    and the summary describes it. Ctrl-C gives exit code 130.
+    A ConfigError, LakeNameError or SchemaError is printed as one line and gives exit code 2. Any other exception gives
+    exit code 4, and the summary describes it. Ctrl-C gives exit code 130.
     """
     started, run_id = time.monotonic(), uuid.uuid4().hex
     with _handle_interrupts() as interrupted:
@@ -294,7 +301,7 @@ def run_job(
             if interrupted.is_set() or isinstance(error, KeyboardInterrupt):
                 log_progress(f"{job}: interrupted; run again to continue")
                 return ExitCode.INTERRUPTED
-            if isinstance(error, (ConfigError, SchemaError)):
+            if isinstance(error, (ConfigError, LakeNameError, SchemaError)):
                 log_progress(f"{job}: {error}")
                 return ExitCode.USAGE_ERROR
             for line in report_lines(error):

@@ -65,6 +65,8 @@ OTHER_SPARKS = ("SPARK_", "PYSPARK_", "HADOOP_", "YARN_")  # prefixes
 KEPT_VARIABLES = (LOCAL_FOLDERS_VARIABLE,)  # where Spark's temporary files are
 _MAX_SOCKET_FOLDER = 60  # characters: a socket's path has at most 103 on some systems, and its name has 42
 
+_NO_ESCAPES = "spark.sql.parser.escapedStringLiterals"  # a setting by which SQL is as in Spark 1
+
 # Java classes that PySpark looks up by name for each call, with their most used members.
 CACHED_JAVA_MEMBERS: Mapping[str, tuple[str, ...]] = {
     "functions": ("col", "lit"),
@@ -155,10 +157,17 @@ def get_spark_session(
             spark = builder.getOrCreate()
     else:
         spark = builder.getOrCreate()
+    _require_escapes(spark)
     cache_java_members(spark)
     if code_archive.is_spark_connect(spark):
         code_archive.upload_code(spark, check_single_installation())
     return spark
+
+
+def _require_escapes(spark: SparkSession) -> None:
+    """Raise ConfigError if the session takes backslashes in SQL as they are: they escape what texts hold."""
+    if spark.conf.isModifiable(_NO_ESCAPES) and spark.conf.get(_NO_ESCAPES, "false") == "true":
+        raise ConfigError(f"{_NO_ESCAPES} is true in this session: set it to false")
 
 
 def set_local_environment() -> None:

@@ -52,6 +52,15 @@ def escape_as_hex(text: str) -> str:
     return escape_unprintable(text, code_format="\\x{:02x}")
 
 
+def is_utf8(text: str) -> bool:
+    """Whether a text can be encoded: one from a command line or a file's name may hold lone surrogates."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def format_time(at_us: int) -> str:
     """Return a time, given in microseconds since the epoch, as UTC text to the second."""
     return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=at_us)).strftime("%Y-%m-%d %H:%M:%S")

@@ -184,8 +184,12 @@ def quoted(name: str) -> str:
 
 
 def literal(text: str) -> str:
-    """A text as a literal of Spark SQL."""
-    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    """A text as a literal of Spark SQL.
+
+    ``$`` is escaped too: Spark replaces ``${...}`` in SQL, also within literals, before it parses it. To be parsed with
+    ``spark.sql.parser.escapedStringLiterals`` off. DuckDB spells literals in another way.
+    """
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'").replace("$", "\\u0024")
     return f"'{escaped}'"
 
 

@@ -139,7 +139,13 @@ def _collect_snapshots() -> cli.JobArgumentParser:
 def _export_packets() -> cli.JobArgumentParser:
     parser = _base("export_packets")
     parser.add_argument(
-        "--call", metavar="KEY", nargs="+", action="extend", required=True, help="call_key values of rpc_calls"
+        "--call",
+        metavar="KEY",
+        type=cli.parse_text,
+        nargs="+",
+        action="extend",
+        required=True,
+        help="call_key values of rpc_calls",
     )
     parser.add_argument(
         "--out", metavar="FILE", type=cli.parse_local_path, required=True, help="the pcapng file to write"
@@ -222,10 +228,14 @@ def _run_all() -> cli.JobArgumentParser:
 
 def _trace_message() -> cli.JobArgumentParser:
     parser = _base("trace_message")
-    parser.add_argument("--id", metavar="GUID\\N", help="message identifier, as in silver.messages.message_id")
+    parser.add_argument(
+        "--id", metavar="GUID\\N", type=cli.parse_text, help="message identifier, as in silver.messages.message_id"
+    )
     parser.add_argument("--lookup-id", metavar="N", type=int, help="lookup identifier of the message; needs --queue")
-    parser.add_argument("--queue", metavar="NAME", help="any name of a queue that the message was read from")
-    parser.add_argument("--label", metavar="TEXT", help="label of the message, the whole text")
+    parser.add_argument(
+        "--queue", metavar="NAME", type=cli.parse_text, help="any name of a queue that the message was read from"
+    )
+    parser.add_argument("--label", metavar="TEXT", type=cli.parse_text, help="label of the message, the whole text")
     parser.add_argument(
         "--most",
         metavar="N",

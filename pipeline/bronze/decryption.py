@@ -28,7 +28,7 @@ from pyspark.sql import functions as F
 
 from pipeline.bronze.ingest_captures import LogFunction, bronze_versions
 from pipeline.lake.date_filters import dates_condition
-from pipeline.lake.frames import arrow_to_frame
+from pipeline.lake.frames import arrow_to_frame, read_parquet_folder
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries import CHANGE_FEED_ERRORS, POST_IMAGES, where_in
 from pipeline.lake.recovery import RunMarkers
@@ -208,7 +208,7 @@ class _DecryptionRun:
         decrypted = calls.select(*RPC_CALLS.names).groupBy("connection_id").applyInArrow(decrypt_connection, schema)
         with fixed_row_batches(self.lake.spark):
             decrypted.write.mode("overwrite").option("compression", "lz4").parquet(str(folder))
-        rows = self.lake.spark.read.schema(schema).parquet(str(folder))
+        rows = read_parquet_folder(self.lake.spark, str(folder), schema)
         counts = rows.groupBy("opened_by", "closed_reason", "verified_by").count().toArrow()
         if counts.num_rows:
             self.lake.delete_values(RPC_CALLS, "call_key", rows.select("call_key"), dates=dates)

@@ -29,7 +29,7 @@ from pipeline.bronze.input_files import InputFile
 from pipeline.bronze.retention_cutoff import RetentionCutoff
 from pipeline.lake.arrow_rows import datetime_to_us, us_to_datetime
 from pipeline.lake.date_filters import dates_condition
-from pipeline.lake.frames import arrow_to_frame, values_to_frame
+from pipeline.lake.frames import arrow_to_frame, read_parquet_folder, values_to_frame
 from pipeline.lake.lake import Lake
 from pipeline.lake.recovery import RunMarkers, undo_unfinished_runs
 from pipeline.lake.schema_enforcement import arrow_schema, event_date_column
@@ -153,7 +153,9 @@ class _SnapshotIngestRun:
 
     def _staged_rows(self, kind: str, table: Table) -> DataFrame:
         """Return staged rows with all columns of their table."""
-        rows = self._drop_rows_before_cutoff(self.lake.spark.read.parquet(f"{self.staging_folder}/{kind}"), kind)
+        rows = self._drop_rows_before_cutoff(
+            read_parquet_folder(self.lake.spark, f"{self.staging_folder}/{kind}"), kind
+        )
         stamp = {RUN_ID: F.lit(self.run_id), INGESTED_AT: F.lit(self.ingested_at)}
         missing = {
             column.name: F.lit(None).cast(column.type)
@@ -174,7 +176,7 @@ class _SnapshotIngestRun:
             return rows.where(f"NOT coalesce({older}, FALSE)")
         if not Path(self.staging_folder, _SNAPSHOTS).is_dir():
             return rows
-        snapshots = self.lake.spark.read.parquet(f"{self.staging_folder}/{_SNAPSHOTS}")
+        snapshots = read_parquet_folder(self.lake.spark, f"{self.staging_folder}/{_SNAPSHOTS}")
         return rows.join(snapshots.where(older).select("source_path").distinct(), "source_path", "left_anti")
 
     def _write_broken_lines(self, files: list[RowDict]) -> int:

@@ -5,3 +5,7 @@ from __future__ import annotations
 
 class SchemaError(Exception):
     """A frame or a stored table that differs from its declared schema; the message names every column that does."""
+
+
+class LakeNameError(Exception):
+    """A name of a lake's folder, or of its catalog, that Spark would not take as it is."""

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
+from typing import Final
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
+
+_PATTERN_SIGNS: Final = re.compile(r"([\\{}\[\]*?])")
 
 
 def arrow_to_frame(spark: SparkSession, rows: pa.Table) -> DataFrame:
@@ -23,3 +28,9 @@ def arrow_to_frame(spark: SparkSession, rows: pa.Table) -> DataFrame:
 def values_to_frame(spark: SparkSession, values: Iterable[str], name: str) -> DataFrame:
     """Return texts as a frame of one sorted column."""
     return arrow_to_frame(spark, pa.table({name: pa.array(sorted(values), pa.string())}))
+
+
+def read_parquet_folder(spark: SparkSession, folder: str, schema: StructType | None = None) -> DataFrame:
+    """Return the rows of Parquet files in a folder; its name is no pattern, which it is for Spark's reader."""
+    reader = spark.read if schema is None else spark.read.schema(schema)
+    return reader.parquet(_PATTERN_SIGNS.sub(r"\\\1", folder))

@@ -29,7 +29,7 @@ from pipeline.lake import codegen, sessions
 from pipeline.lake.arrow_rows import is_in
 from pipeline.lake.concurrency import Result, TaskName, run_concurrently
 from pipeline.lake.date_filters import dates_condition
-from pipeline.lake.errors import SchemaError
+from pipeline.lake.errors import LakeNameError, SchemaError
 from pipeline.lake.frames import arrow_to_frame, values_to_frame
 from pipeline.lake.local import row_cache, transaction
 from pipeline.lake.local.commits import CommitHistory, Snapshot
@@ -53,6 +53,7 @@ from pipeline.lake.schema_enforcement import arrow_schema, changed_keys, conform
 from pipeline.lake.settings import spark_conf
 from pipeline.lake.tasks import PartitionedRows
 from pipeline.lake.writes import Append, ReplaceAll, ReplaceChanged, Write
+from pipeline.text import is_utf8
 from schemas.table import EVENT_DATE, INGESTED_AT, RUN_ID, Table, literal, quoted
 
 # Error conditions of Delta and Spark for a table that does not exist; any other error is raised.
@@ -95,7 +96,13 @@ class Lake:
     """The declared tables in one place. A table is created when it is first written."""
 
     def __init__(self, spark: SparkSession, root: str, *, catalog: str | None = None, prefix: str = "") -> None:
-        """``root`` is a folder or URI; with ``catalog`` the tables live there, and ``root`` holds only work files."""
+        """``root`` is a folder or URI; with ``catalog`` the tables live there, and ``root`` holds only work files.
+
+        LakeNameError for names that Spark cannot take, or would replace: it does so with ``${...}`` in SQL.
+        """
+        for name in filter(None, (root, catalog, prefix)):
+            if "${" in name or not is_utf8(name):
+                raise LakeNameError(f"{name!r}: Spark takes no name with ${{, or that is not UTF-8; rename the lake")
         self.spark = spark
         self.root = root.rstrip("/") if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", root) else os.path.abspath(root)  # noqa: PTH100
         self.catalog = catalog
@@ -136,9 +143,10 @@ class Lake:
     def commit_message(self, provenance: str) -> Iterator[None]:
         """Give all commits within the block this provenance; concurrent commits share it.
 
-        MERGE, UPDATE and DELETE take the message of their commit from the session only.
+        MERGE, UPDATE and DELETE take the message of their commit from the session only, and Spark replaces ``${...}``
+        in settings: ``$`` is spelled as JSON may spell it.
         """
-        with spark_conf(self.spark, {_USER_METADATA: provenance}):
+        with spark_conf(self.spark, {_USER_METADATA: provenance.replace("$", "\\u0024")}):
             yield
 
     def path(self, table: Table) -> str:

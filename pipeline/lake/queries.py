@@ -87,6 +87,11 @@ def sql_list(names: Values) -> str:
     return f"({', '.join(spelled) or 'NULL'})"
 
 
+def double_braces(text: str) -> str:
+    """Return text for SQL that is formatted: ``SparkSession.sql`` with frames takes braces for names of inputs."""
+    return text.replace("{", "{{").replace("}", "}}")
+
+
 def query_in_spark(spark: SparkSession, sql: str, of: Mapping[str, DataFrame | pa.Table | Values]) -> DataFrame:
     """Return Spark's answer as a frame; at least one input has rows."""
     frames: dict[str, Any] = {}
@@ -97,7 +102,7 @@ def query_in_spark(spark: SparkSession, sql: str, of: Mapping[str, DataFrame | p
         elif isinstance(given, pa.Table):
             frames[name] = arrow_to_frame(spark, given)
         elif isinstance(given, str) or len(given) <= MAX_IN_LIST:
-            texts[name] = sql_list(given).replace("{", "{{").replace("}", "}}")
+            texts[name] = double_braces(sql_list(given))
             continue
         else:
             frames[name] = arrow_to_frame(spark, pa.table({"value": values_array(given)}))

@@ -23,6 +23,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
 from pipeline.bronze.retention_cutoff import RetentionCutoff
 from pipeline.lake.concurrency import run_concurrently
@@ -41,7 +42,7 @@ from schemas.collected_snapshots import SNAPSHOT_FILES, SNAPSHOTS_RAW
 from schemas.comqc import COMQC_CALLS
 from schemas.hosts import HOSTS
 from schemas.queue_snapshots import PROPERTIES
-from schemas.table import RUN_ID, Table, literal
+from schemas.table import RUN_ID, Table
 from udfs.pseudonyms import Pseudonymizer
 
 # Jobs make pseudonyms, and may not import udfs.
@@ -146,7 +147,7 @@ class RedactionRun:
             run_concurrently(writes)
         provenance = self._stamp_silver(any_rows=bool(tables))
         for table in _LEDGER_TABLES:
-            fresh = self.scratch_lake.read(table).where(f"startswith({RUN_ID}, {literal(run_id)})")
+            fresh = self.scratch_lake.read(table).where(F.col(RUN_ID).startswith(run_id))
             if not fresh.isEmpty():
                 self._publish_rows(table, fresh)
         return None if self.lake.provenance(HOSTS).items() >= provenance.items() else provenance
@@ -156,13 +157,14 @@ class RedactionRun:
         lake = self.lake
         if not captures or not lake.exists(RPC_CALLS):
             return
-        condition = f"capture_id IN ({', '.join(literal(name) for name in sorted(captures))})"
-        calls = lake.read(RPC_CALLS).where(condition).select("call_key").distinct()
+        condition = "capture_id IN {names}"
+        sql = f"SELECT DISTINCT call_key FROM {{calls}} WHERE {condition}"
+        calls = lake.frame(sql, calls=RPC_CALLS, names=captures)
         for table in DECODED_TABLES:
             if lake.exists(table):
                 lake.delete_values(table, "call_key", calls, dates=None)
         for table in (*_TABLES_WITH_CAPTURE_ID, CAPTURE_FILES):
-            lake.delete(table, condition)
+            lake.delete(table, condition, names=captures)
 
     def _publish_rows(self, table: Table, rows: DataFrame) -> None:
         """Write redacted rows: replace those of the same calls, connections, snapshots or files, add the others."""

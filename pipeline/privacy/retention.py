@@ -16,11 +16,12 @@ from pipeline.bronze.input_files import FindFile, find_file
 from pipeline.bronze.ledger_entries import LEDGER_COLUMNS, LedgerEntry
 from pipeline.bronze.retention_cutoff import RetentionCutoff, recount_connection_calls, upsert_rows
 from pipeline.lake.lake import Lake
+from pipeline.lake.queries import Values
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, PENDING, QUARANTINE, RPC_BINDS, RPC_CALLS
 from schemas.collected_snapshots import SNAPSHOT_FILES, SNAPSHOTS_RAW
 from schemas.hosts import HOSTS
 from schemas.quality import QUALITY_RESULTS
-from schemas.table import EVENT_DATE, INGESTED_AT, Table, literal
+from schemas.table import EVENT_DATE, INGESTED_AT, Table
 from udfs.rows import RowDict
 
 _TABLES_WITH_CAPTURE_ID: Final = (RPC_CALLS, RPC_BINDS, QUARANTINE, PENDING)
@@ -63,11 +64,11 @@ class _RetentionRun:
         before = f"< {self.cutoff.timestamp_sql}"
         undated = self._undated_captures()
         day = f"{EVENT_DATE} < DATE'{self.cutoff.first_kept_date}'"
-        self._delete(RPC_CALLS, f"{day}{self._or_undated_sql(RPC_CALLS, undated)}")
+        self._delete(RPC_CALLS, f"{day}{_or_undated_sql(RPC_CALLS)}", undated=undated)
         self._delete(CONNECTIONS, f"{_CONNECTION_TIME_SQL} {before}")
         self._remove_binds(undated)
-        self._delete(QUARANTINE, f"seen_at {before}{self._or_undated_sql(QUARANTINE, undated)}")
-        self._delete(PENDING, f"last_packet_at {before}{self._or_undated_sql(PENDING, undated)}")
+        self._delete(QUARANTINE, f"seen_at {before}{_or_undated_sql(QUARANTINE)}", undated=undated)
+        self._delete(PENDING, f"last_packet_at {before}{_or_undated_sql(PENDING)}", undated=undated)
         self._trim_pending()
         if undated and not self.dry_run:
             self._remove_undated_connections()
@@ -80,13 +81,15 @@ class _RetentionRun:
             recount_connection_calls(self.lake, self.cutoff)
         return self.result
 
-    def _delete(self, table: Table, condition: str) -> None:
+    def _delete(self, table: Table, condition: str, **of: Values) -> None:
+        """Delete the rows that meet a condition; names in braces stand for values, as for ``Lake.delete``."""
         if not self.lake.exists(table):
             return
-        rows = self.lake.read(table).where(condition).count()
+        counted = self.lake.query(f"SELECT count(*) AS n FROM {{rows}} WHERE {condition}", rows=table, **of)
+        rows: int = counted["n"][0].as_py()
         self.result.add(table, rows)
         if rows and not self.dry_run:
-            self.lake.delete(table, condition)
+            self.lake.delete(table, condition, **of)
 
     # -- captures --------------------------------------------------------------------------------------------------
 
@@ -101,17 +104,11 @@ class _RetentionRun:
         ledger: list[RowDict] = self.lake.read(CAPTURE_FILES).toArrow().to_pylist()
         return {row["capture_id"] for row in ledger if self.cutoff.is_capture_expired(row)} & found
 
-    def _or_undated_sql(self, table: Table, captures: Collection[str]) -> str:
-        """Return a SQL alternative for rows of captures that have no time; nothing without captures."""
-        if not captures:
-            return ""
-        names = ", ".join(literal(name) for name in sorted(captures))
-        return f" OR ({_TIME_COLUMNS[table]} IS NULL AND capture_id IN ({names}))"
-
     def _remove_binds(self, undated: Collection[str]) -> None:
         """Delete older binds of connections that ended before the cutoff."""
         time = self.cutoff.timestamp_sql
-        old = self.lake.read(RPC_BINDS).where(f"bound_at < {time}{self._or_undated_sql(RPC_BINDS, undated)}")
+        sql = f"SELECT bind_key, connection_id FROM {{binds}} WHERE bound_at < {time}{_or_undated_sql(RPC_BINDS)}"
+        old = self.lake.frame(sql, binds=RPC_BINDS, undated=undated)
         kept = self.lake.read(CONNECTIONS).where(f"{_CONNECTION_TIME_SQL} >= {time}").select("connection_id")
         removed = old.join(kept, "connection_id", "left_anti").select("bind_key").toArrow()
         self.result.add(RPC_BINDS, removed.num_rows)
@@ -196,10 +193,10 @@ class _RetentionRun:
         ledger = self.lake.read(SNAPSHOT_FILES)
         older_paths = [row[0] for row in ledger.where(older).select("path").collect()]
         partly_older = ledger.where(f"first_asked_at {before} OR {older}").select("path").collect()
-        names = sorted(literal(row[0]) for row in partly_older)
+        names = sorted(row[0] for row in partly_older)
         for begin in range(0, len(names), _PATHS_PER_DELETE):
-            paths = ", ".join(names[begin : begin + _PATHS_PER_DELETE])
-            self._delete(QUARANTINE, f"capture_id IS NULL AND source_path IN ({paths})")
+            paths = names[begin : begin + _PATHS_PER_DELETE]
+            self._delete(QUARANTINE, "capture_id IS NULL AND source_path IN {paths}", paths=paths)
         self._delete(SNAPSHOTS_RAW, f"coalesce(asked_at, collected_at, {INGESTED_AT}) {before}")
         missing = {path for path in older_paths if self.find_file(path) is None}
         self.result.add(SNAPSHOT_FILES, len(missing))
@@ -219,3 +216,8 @@ class _RetentionRun:
             self.lake.update(
                 QUALITY_RESULTS, dict.fromkeys(("observed", "failed_keys"), "NULL"), quoting, provenance=provenance
             )
+
+
+def _or_undated_sql(table: Table) -> str:
+    """Return a SQL alternative for the rows without a time of the captures ``{undated}``."""
+    return f" OR ({_TIME_COLUMNS[table]} IS NULL AND capture_id IN {{undated}})"

@@ -24,7 +24,7 @@ from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.date_filters import MAX_DATES, dates_condition
 from pipeline.lake.incremental import ChangeFeeds
 from pipeline.lake.lake import Lake
-from pipeline.lake.queries import CHANGE_COLUMNS, POST_IMAGES, where_in
+from pipeline.lake.queries import CHANGE_COLUMNS, POST_IMAGES, double_braces, where_in
 from pipeline.lake.schema_enforcement import event_date_column
 from pipeline.quality.suites import Lookup, Suite, SuiteError
 from schemas.table import EVENT_DATE, Table, literal
@@ -170,7 +170,7 @@ def _suite_rows(lake: Lake, suite: Suite, options: BatchOptions) -> DataFrame:
     """Return the rows that a suite's own SQL derives from its table."""
     names = f"cast(array({', '.join(map(literal, options.machines))}) AS array<string>)"
     now = f"timestamp_micros({datetime_to_us(options.now)})"
-    sql = (suite.rows_sql or "").replace("{now}", now).replace("{machines}", names)
+    sql = (suite.rows_sql or "").replace("{now}", now).replace("{machines}", double_braces(names))
     return lake.spark.sql(sql, table=lake.read(suite.table))
 
 

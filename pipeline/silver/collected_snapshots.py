@@ -24,6 +24,7 @@ from pyspark.sql import DataFrame
 from pipeline.bronze.failed_inputs import mark_failed_snapshot_files
 from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.date_filters import dates_condition
+from pipeline.lake.frames import read_parquet_folder
 from pipeline.lake.lake import Lake
 from pipeline.lake.net_changes import net_changes
 from pipeline.lake.queries import CHANGE_FEED_ERRORS
@@ -124,7 +125,7 @@ def _decode_task(folder: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.
 
 def _staged_rows_not_in(lake: Lake, table: Table, folder: str, days: dict[str, set[date | None]]) -> DataFrame:
     """Return the staged rows of snapshots of which the table has no row yet."""
-    rows = lake.spark.read.schema(table.struct()).parquet(f"{folder}/{table.name}")
+    rows = read_parquet_folder(lake.spark, f"{folder}/{table.name}", table.struct())
     stored = (
         lake.read(table)
         .where(COLLECTOR_ROWS_SQL)

@@ -25,6 +25,7 @@ from pyspark.sql import functions as F
 
 from pipeline.bronze.failed_inputs import mark_failed
 from pipeline.lake.concurrency import run_concurrently
+from pipeline.lake.frames import read_parquet_folder
 from pipeline.lake.incremental import IncrementalUpdate, commits_with_provenance
 from pipeline.lake.lake import Lake
 from pipeline.lake.net_changes import NetChanges, net_changes
@@ -194,7 +195,7 @@ class _SilverUpdate(_DecodeOptions):
         spark = self.lake.spark
         if not count:
             return spark.createDataFrame([], table.struct())
-        return spark.read.schema(table.struct()).parquet(f"{found.staging_folder}/{table.name}")
+        return read_parquet_folder(spark, f"{found.staging_folder}/{table.name}", table.struct())
 
     # Writing
 

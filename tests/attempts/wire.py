@@ -142,7 +142,7 @@ def _desc2(call: dict) -> dict:
 
 def response_of(call: dict, brought: int | None) -> bytes:
     """The response's stub; ``brought`` is the number of the message that comes with it."""
-    message = None if brought is None else Message(b"body", number=brought, sent=SENT_AT)
+    message = None if brought is None else Message(b"body", label=call.get("label", ""), number=brought, sent=SENT_AT)
     hresult = {"return": call.get("hresult", 0)}
     handle = bytes.fromhex(call["context_handle"]) if "context_handle" in call else NULL
     if call["protocol"] == "RemoteRead":

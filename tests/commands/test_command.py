@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from commands.test_without_network import WITHOUT_NETWORK
+from hostile import NOT_UTF8
 from jobs import __main__ as command
 from jobs.command_line.parsers import build_parser
 from jobs.session import JARS_VARIABLE, PROJECT_ROOT, delta_jars
@@ -82,6 +83,13 @@ def test_snapshots_are_collected_without_spark(tmp_path):
 def test_a_job_gets_the_other_arguments(capsys):
     assert command.main(["run-all", "--as-of", "soon"]) == 2
     assert capsys.readouterr().err.startswith("run_all: argument --as-of: not a time")
+
+
+@pytest.mark.parametrize("text", NOT_UTF8)
+def test_a_text_that_no_table_holds_is_not_looked_for(text, capsys):
+    for job, argument in (("trace_message", "--label"), ("trace_message", "--queue"), ("export_packets", "--call")):
+        assert command.main([job, argument, text]) == 2
+        assert f"argument {argument}: not UTF-8: " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["nothing", "session", "__main__", "../run_all"])

@@ -191,6 +191,18 @@ def test_a_session_that_runs_is_the_one_to_use(spark):
 
 
 @pytest.mark.spark
+def test_a_session_that_does_not_escape_texts_is_refused(spark, monkeypatch):
+    other = spark.newSession()
+    other.conf.set("spark.sql.parser.escapedStringLiterals", "true")
+    monkeypatch.setattr(session, "SparkSession", SimpleNamespace(
+        builder=SimpleNamespace(appName=lambda _: SimpleNamespace(getOrCreate=lambda: other)),
+        getActiveSession=lambda: other,
+    ))  # fmt: skip
+    with pytest.raises(ConfigError, match="escapedStringLiterals is true"):
+        session.get_spark_session("another")
+
+
+@pytest.mark.spark
 def test_java_is_asked_once_what_a_name_stands_for(spark, monkeypatch):
     for name in session.CACHED_JAVA_MEMBERS:
         vars(spark._jvm).pop(name, None)

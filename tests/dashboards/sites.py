@@ -13,17 +13,6 @@ from pipeline.dashboards.datasets import DATASETS
 NOON = datetime(2024, 5, 1, 12, tzinfo=UTC)
 TIME = pa.timestamp("us", tz="UTC")
 
-# Labels and queue names that try to be more than text.
-HOSTILE = (
-    "<script>window.owned=1</script>",
-    "</script><script>window.owned=1</script>",
-    "\"><img src=x onerror='window.owned=1'>",
-    '<b>bold</b> & <a href="javascript:window.owned=1">x</a>',
-    "%{x} ${window.owned=1} {{plotly}} &lt;i&gt;",
-    "\u202eegnaro\u2066 \u200bnul\x00 \x1b[31m",
-    "]]> --> <!-- <svg onload=window.owned=1>",
-)
-
 
 def at(seconds):
     return NOON + timedelta(seconds=seconds)

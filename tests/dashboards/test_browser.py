@@ -8,7 +8,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from dashboards import browser
-from dashboards.sites import HOSTILE, NOON, alert, attempt, call, data, evidence, host, quality, queue, site
+from dashboards.sites import NOON, alert, attempt, call, data, evidence, host, quality, queue, site
+from hostile import MARKUP
 from pipeline.dashboards.html_page import render_page
 from pipeline.quality.results_page import render_results
 from pipeline.queues.history import NOT_CONNECTED_STATES, STATE_ON_HOLD
@@ -29,7 +30,7 @@ FIRST_TABLE = "[...document.querySelector('main table').querySelectorAll('tbody 
 def pages(tmp_path_factory):
     """HTML files of dashboards: ordinary, with hostile names, with very many rows, with all states, with checks."""
     folder = tmp_path_factory.mktemp("site")
-    made = {"plain": site(), "hostile": site(names=HOSTILE), "large": large(), "states": states(), "checked": checked()}
+    made = {"plain": site(), "hostile": site(names=MARKUP), "large": large(), "states": states(), "checked": checked()}
     for name, each in made.items():
         (folder / f"{name}.html").write_text(render_page(each), encoding="utf-8")
     return {name: folder / f"{name}.html" for name in made}
@@ -474,15 +475,15 @@ def test_hostile_names_stay_text(at, pages):
         assert at.run("document.querySelectorAll('dialog script, dialog img').length") == 0
     at.go("#queues")
     cells_shown = at.run(f"{FIRST_TABLE}.map((each) => each.cells[0].textContent)")
-    assert len(cells_shown) == len(HOSTILE)
+    assert len(cells_shown) == len(MARKUP)
     # Invisible and bidirectional characters are escaped.
     spelt = str.maketrans({c: f"\\u{{{ord(c):x}}}" for c in "\u202e\u2066\u200b\x00\x1b"})
-    assert set(cells_shown) == {name.translate(spelt) for name in HOSTILE}
+    assert set(cells_shown) == {name.translate(spelt) for name in MARKUP}
     at.wait(DRAWN)
     labels = at.run("[...document.querySelectorAll('.chart text')].map((each) => each.textContent)")
     assert any("<script>" in each for each in labels)
     assert at.run("document.querySelectorAll('.chart svg a, .chart svg script, .chart svg image').length") == 0
-    for name in HOSTILE:
+    for name in MARKUP:
         at.go("#reads?" + at.run(f"new URLSearchParams({{queue: {json.dumps(name)}}}).toString()"))
         found = at.run(f"[...{RECEIVES}.querySelectorAll('tbody tr')].map((each) => each.cells[1].textContent)")
         assert name.translate(spelt) in found

@@ -14,7 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dashboards.sites import HOSTILE, at, data, queue, site
+from dashboards.sites import at, data, queue, site
+from hostile import TEXTS
 from pipeline.dashboards.dashboard_data import encode_table, json_for_script, to_json_value
 from pipeline.dashboards.html_page import render_page
 from pipeline.dashboards.problems import count_problems
@@ -47,7 +48,7 @@ class Elements(HTMLParser):
 @pytest.fixture(scope="module")
 def made():
     parser = Elements()
-    text = render_page(site(names=HOSTILE))
+    text = render_page(site(names=TEXTS))
     parser.feed(text)
     return text, parser
 
@@ -83,7 +84,7 @@ def test_hostile_names_stay_in_the_data(made):
     text, parser = made
     (held,) = (text for tag, attrs, text in parser.texts if attrs.get("type") == "application/json")
     assert not re.search("[<>&]", held)
-    assert json.loads(held)["data"]["queues"]["columns"]["queue"]["values"] == list(HOSTILE)
+    assert json.loads(held)["data"]["queues"]["columns"]["queue"]["values"] == list(TEXTS)
     assert [tag for tag, _ in parser.found].count("script") == 3
     assert "window.owned" not in text.replace(held, "")
 

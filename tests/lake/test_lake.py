@@ -1,5 +1,6 @@
 """The lake: tables with their comments, written whole or not at all, wherever they live."""
 
+import json
 from dataclasses import replace
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -14,6 +15,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.testing import assertDataFrameEqual
 
+from hostile import TEXTS
 from pipeline.lake.codegen import (
     CODEGEN_OFF_SETTINGS,
     MIN_LAKE_BYTES_FOR_CODEGEN,
@@ -21,7 +23,7 @@ from pipeline.lake.codegen import (
     enable_for_sizes,
 )
 from pipeline.lake.date_filters import dates_condition
-from pipeline.lake.errors import SchemaError
+from pipeline.lake.errors import LakeNameError, SchemaError
 from pipeline.lake.frames import arrow_to_frame
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries import ChangeFeedError
@@ -187,12 +189,14 @@ def test_a_merge_replaces_adds_and_deletes_in_one_commit_and_rewrites_no_other_r
     rows = quarantine(spark, ("a", "2", NOON), ("b", "2", NOON), ("c", "2", NOON), ("d", "2", None), ("e", "2", NOON))
     rows = rows.withColumn("gone", F.col("quarantine_key").isin("b", "e"))
     day = date(2024, 2, 29)
-    filled.merge(QUARANTINE, rows, dates={EVE.date(), day, None}, delete_when="gone", provenance="these")
+    these = {"names": {text: text for text in TEXTS}}
+    filled.merge(QUARANTINE, rows, dates={EVE.date(), day, None}, delete_when="gone", provenance=json.dumps(these))
     assert stored(filled) == [("a", "2", day), ("c", "2", day), ("d", "2", None)]
-    assert (filled.version(QUARANTINE), filled.provenance_json(QUARANTINE)) == (2, "these")
+    assert (filled.version(QUARANTINE), filled.provenance(QUARANTINE)) == (2, these)
     metrics = spark.sql(f"DESCRIBE HISTORY {filled.sql_name(QUARANTINE)} LIMIT 1").first()["operationMetrics"]
     assert metrics["numTargetRowsCopied"] == "0"
-    assert filled.provenance_json(QUARANTINE) == "these"
+    filled.commit_provenance(QUARANTINE, json.dumps({"now": these}))
+    assert filled.provenance(QUARANTINE) == {"now": these}
     filled.append(QUARANTINE, quarantine(spark, ("f", "3", NOON)))
     assert filled.provenance_json(QUARANTINE) is None  # what one commit was made of is not said of the next
 
@@ -279,12 +283,19 @@ def test_dates_are_named_one_by_one_and_very_many_as_a_range():
     assert dates_condition([]) == "FALSE"
 
 
-def test_rows_named_by_any_text_can_be_taken_out(lake, spark):
-    lake.delete(QUARANTINE, "run_id IN {runs}", runs=["nothing there yet"])
-    lake.append(QUARANTINE, quarantine(spark, ("a", "it's \\ one", NOON), ("b", "two", NOON)))
-    run = "it's \\ one"
-    lake.delete(QUARANTINE, "run_id IN {runs}", runs=[run])
-    assert stored(lake) == [("b", "two", date(2024, 2, 29))]
+def test_rows_named_by_any_text_can_be_taken_out(filled, spark):
+    filled.append(QUARANTINE, quarantine(spark, *((text, text, NOON) for text in TEXTS)))
+    filled.delete(QUARANTINE, "run_id IN {several} OR run_id = {one}", several=TEXTS[1:], one=TEXTS[0])
+    assert [key for key, *_ in stored(filled)] == ["a", "b", "c"]
+
+
+def test_a_name_that_spark_would_replace_is_refused(tmp_path):
+    path = str(tmp_path)
+    for root, catalog, prefix in (
+        (f"{path}/${{env:HOME}}", None, ""), (f"{path}/\udcff", None, ""), (path, "${a}", ""), (path, "a", "b${c}"),
+    ):  # fmt: skip
+        with pytest.raises(LakeNameError, match="rename the lake"):
+            Lake(None, root, catalog=catalog, prefix=prefix)
 
 
 @pytest.mark.parametrize("zone", ["UTC", "Pacific/Auckland", "America/Los_Angeles"])

@@ -10,12 +10,14 @@ import pytest
 
 from capture.merge.cutting import cut, evenly, plain
 from end_to_end.lakes import run
+from hostile import LONG, TEXTS
 from jobs import ingest_snapshots
 from lake.writes import log_of, rows, writes
 from pcapgen.record import sample_captures
+from pipeline.lake.frames import arrow_to_frame
 from pipeline.lake.lake import Lake
 from pipeline.lake.local.local_sql import LocalSql
-from pipeline.lake.queries import ChangeFeedError, ChangesSince, query_in_spark, values_array
+from pipeline.lake.queries import ChangeFeedError, ChangesSince, query_in_spark, values_array, where_in
 from schemas.bronze import QUARANTINE
 
 pytestmark = pytest.mark.spark
@@ -158,6 +160,19 @@ def test_an_expression_has_one_value(spark, sql):
         for by in (lambda sql, of: query_in_spark(spark, sql, of).toArrow(), here)
     ]
     assert told(found[0], False) == told(found[1], False)
+
+
+def test_no_text_is_more_than_a_text(spark):
+    texts = [*TEXTS, LONG]
+    rows = pa.table({"text": texts})
+    one = {f"text{place}": text for place, text in enumerate(texts)}
+    cases = " ".join(f"WHEN text = {{{name}}} THEN {place}" for place, name in enumerate(one))
+    sql = f"SELECT text, CASE {cases} END AS place FROM {{rows}} WHERE text IN {{texts}}"
+    of = {"rows": rows, "texts": texts, **one}
+    expected = {text: place for place, text in enumerate(texts)}
+    for found in (here(sql, of), query_in_spark(spark, sql, of).toArrow()):
+        assert dict(zip(found["text"].to_pylist(), found["place"].to_pylist(), strict=True)) == expected
+    assert where_in(arrow_to_frame(spark, rows), "text", texts).count() == len(texts)
 
 
 def here(sql, of):

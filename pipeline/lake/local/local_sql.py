@@ -111,7 +111,7 @@ def _text(given: Given, register: Callable[[pa.Table], str]) -> str:
     if isinstance(given, pa.Table):
         return register(given)
     if isinstance(given, str):
-        return _literal(given)
+        given = pa.array([given])
     return f"(SELECT value FROM {register(pa.table({'value': given}))})"
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
+from operator import or_
 from typing import Any, Final, TypeVar
 
 import pyarrow as pa
@@ -33,7 +34,7 @@ from schemas.queue_aliases import QUEUE_ALIASES
 from schemas.queue_opens import QUEUE_OPENS
 from schemas.receive_attempts import QUEUE_OPERATIONS, RECEIVE_ATTEMPTS
 from schemas.remote_read_calls import REMOTE_READ_CALLS
-from schemas.table import Table, literal
+from schemas.table import Table
 from udfs.queues.normal_form import normalize_queue_names
 
 _CALL_COLUMNS: Final = (
@@ -135,8 +136,7 @@ def _find_messages(lake: Lake, request: TraceRequest) -> tuple[dict[str, str], d
 
 
 def _any_column_in(names: Collection[str], *columns: str) -> Column:
-    literals = ", ".join(map(literal, names))
-    return F.expr(" OR ".join(f"{column} IN ({literals})" for column in columns))
+    return reduce(or_, (F.col(column).isin(list(names)) for column in columns))
 
 
 def _sortable_text(at: Column) -> Column:
@@ -154,8 +154,8 @@ def _read_trace_rows(lake: Lake, keys: Collection[str], numbers: Collection[Numb
     lookups = {number for _, number in numbers}
     lookups |= {int(row["lookup_id"]) for row in messages if row["lookup_id"] is not None}
     by_number = f"lookup_id IN ({', '.join(map(str, sorted(lookups)))})" if lookups else "FALSE"
-    by_key = f"message_key IN ({', '.join(map(literal, sorted(keys)))})" if keys else "FALSE"
-    attempts = _to_rows(lake.read(RECEIVE_ATTEMPTS).where(f"{by_key} OR {by_number}").drop("run_id", "event_date"))
+    ours = F.col("message_key").isin(sorted(keys)) | F.expr(by_number)
+    attempts = _to_rows(lake.read(RECEIVE_ATTEMPTS).where(ours).drop("run_id", "event_date"))
     queues = sorted({row["queue"] for row in attempts if row["queue"] is not None})
     in_queues = _any_column_in(queues, "queue") if queues else F.lit(False)  # noqa: FBT003
     operations = lake.read(QUEUE_OPERATIONS)
@@ -166,7 +166,7 @@ def _read_trace_rows(lake: Lake, keys: Collection[str], numbers: Collection[Numb
             "operations": partial(
                 _to_rows, operations.where(F.expr(by_number) | ((F.col("operation") == "purge") & in_queues))
             ),
-            "sequences": partial(_to_rows, lake.read(ACK_SEQUENCES).where(f"{by_key} OR {by_number}")),
+            "sequences": partial(_to_rows, lake.read(ACK_SEQUENCES).where(ours)),
             "comqc": partial(
                 _to_rows, where_in(lake.read(COMQC_CALLS), "message_key", keys).drop("marshaled", "arguments")
             ),

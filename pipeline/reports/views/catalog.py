@@ -13,10 +13,12 @@ from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
 from pipeline.bronze.event_time import NEWEST_EVENT_TIME_QUERY
 from pipeline.lake.arrow_rows import datetime_to_us
 from pipeline.lake.lake import Lake
+from pipeline.lake.queries import where_in
 from pipeline.reports.views.calls import CALL_VIEWS
 from pipeline.reports.views.machines import MACHINE_VIEWS
 from pipeline.reports.views.messages import MESSAGE_VIEWS
@@ -115,6 +117,7 @@ VIEWS_BY_NAME: Final = {view.name: view for view in (*QUEUE_VIEWS, *MACHINE_VIEW
 
 COVERAGE_VIEW: Final = "not_known"
 _TABLE_NAME: Final = re.compile(r"\b(bronze|silver|gold)\.([a-z_]+)\b")
+_SETTING: Final = re.compile(r"\bsetting\.([a-z_]+)\b")
 
 
 def views_of_question(number: int) -> list[View]:
@@ -179,22 +182,18 @@ class LakeViews:
         times = [row[column] for row in found for column in view.time_columns if row.get(column) is not None]
         column = view.server_column
         servers = {row[column] for row in found if row[column] is not None} if column else set()
-        conditions = ["TRUE"]
+        within = "TRUE"
         if times:
-            first, last = min(times), max(times)
-            within = f"hour > {_timestamp_sql(first - timedelta(hours=1))} AND hour <= {_timestamp_sql(last)}"
-            conditions.append(f"(hour IS NULL OR ({within}))")
+            first, last = _timestamp_sql(min(times) - timedelta(hours=1)), _timestamp_sql(max(times))
+            within = f"hour IS NULL OR (hour > {first} AND hour <= {last})"
+        gaps = self.read(COVERAGE_VIEW).where(within)
         if servers:
             names = self.lake.provenance(QUEUE_HISTORY).get("names", {})
             addresses = servers | {address for address, name in names.items() if name in servers}
-            in_list = ", ".join(literal(address) for address in sorted(addresses))
-            conditions.append(f"(server_address IS NULL OR server_address IN ({in_list}))")
-        measures = (name for name in self.read(COVERAGE_VIEW).columns if name not in ("hour", "server_address"))
-        sums = ", ".join(f"sum({measure}) AS {measure}" for measure in measures)
-        return self.lake.spark.sql(
-            f"SELECT server_address, min(hour) AS from_hour, max(hour) AS to_hour, {sums} FROM {quoted(COVERAGE_VIEW)} "
-            f"WHERE {' AND '.join(conditions)} GROUP BY server_address ORDER BY server_address NULLS FIRST"
-        )
+            gaps = where_in(gaps, "server_address", {*addresses, None})
+        measures = (F.sum(name).alias(name) for name in gaps.columns if name not in ("hour", "server_address"))
+        hours = F.min("hour").alias("from_hour"), F.max("hour").alias("to_hour")
+        return gaps.groupBy("server_address").agg(*hours, *measures).orderBy(F.asc_nulls_first("server_address"))
 
     def _tables_of(self, view: View) -> set[Table]:
         """Return the tables that a view selects from."""
@@ -204,29 +203,31 @@ class LakeViews:
     def _resolve_sql(self, view: View, name: Callable[[Table], str]) -> str:
         """Return the SQL of a view with table names and settings filled in."""
         now = NEWEST_EVENT_TIME_QUERY if self.as_of is None else f"(SELECT {_timestamp_sql(self.as_of)} AS now)"
-        text = view.sql.replace("setting.now", now).replace("setting.quotas", self._quotas_sql())
-        text = text.replace("setting.machine_quotas", self._machine_quotas_sql())
-        text = text.replace("setting.max_gap_s", repr(self.max_gap.total_seconds()))
-        return _TABLE_NAME.sub(lambda found: name(catalog.table(found[0])), text)
+        text = _TABLE_NAME.sub(lambda found: name(catalog.table(found[0])), view.sql.replace("setting.now", now))
+        settings = {
+            "quotas": self._quotas_sql(),
+            "machine_quotas": self._machine_quotas_sql(),
+            "max_gap_s": repr(self.max_gap.total_seconds()),
+        }
+        # All at once, and last: a queue with a quota may be called like a table, or like a setting.
+        return _SETTING.sub(lambda found: settings[found[1]], text)
 
     def _quotas_sql(self) -> str:
         """Return the quotas as a subquery."""
         every = (None, (self.queue_quota_bytes, self.journal_quota_bytes))
-        lines = [
-            f"SELECT {'CAST(NULL AS STRING)' if queue is None else literal(queue)} AS queue, "
-            f"{_bigint_sql(messages)} AS messages, {_bigint_sql(journal)} AS journal"
+        rows = (
+            f"({_string_sql(queue)}, {_bigint_sql(messages)}, {_bigint_sql(journal)})"
             for queue, (messages, journal) in (every, *self.quotas.items())
-        ]
-        return f"({' UNION ALL '.join(lines)})"
+        )
+        return f"(SELECT * FROM VALUES {', '.join(rows)} AS quotas(queue, messages, journal))"
 
     def _machine_quotas_sql(self) -> str:
         """Return the quotas of queue managers as a subquery."""
-        lines = [
-            f"SELECT {'CAST(NULL AS STRING)' if machine is None else literal(machine)} AS queue_manager, "
-            f"{_bigint_sql(size)} AS bytes"
-            for machine, size in ((None, self.machine_quota_bytes), *self.machine_quotas.items())
-        ]
-        return f"({' UNION ALL '.join(lines)})"
+        every = (None, self.machine_quota_bytes)
+        rows = (
+            f"({_string_sql(machine)}, {_bigint_sql(size)})" for machine, size in (every, *self.machine_quotas.items())
+        )
+        return f"(SELECT * FROM VALUES {', '.join(rows)} AS quotas(queue_manager, bytes))"
 
 
 def _temporary_name(table: Table) -> str:
@@ -235,6 +236,10 @@ def _temporary_name(table: Table) -> str:
 
 def _timestamp_sql(when: datetime) -> str:
     return f"timestamp_micros({datetime_to_us(when)})"
+
+
+def _string_sql(text: str | None) -> str:
+    return "CAST(NULL AS STRING)" if text is None else literal(text)
 
 
 def _bigint_sql(size: int | None) -> str:

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from alerts.scenario import NAMES
+from hostile import TEXTS
 from jobs import ask
 from pipeline.lake.lake import Lake
 from pipeline.reports.views.catalog import COVERAGE_VIEW, QUESTIONS, VIEWS_BY_NAME, LakeViews, views_of_question
@@ -212,7 +213,9 @@ def views(spark):
         },
         {QUEUE_HISTORY: {"names": {"10.0.0.1": "srv1"}}},
     )  # fmt: skip
-    made = LakeViews(lake, None, None, None, {G: (30_000, 9_000)}, machine_quotas={"srv1": 1000})
+    quotas = {G: (30_000, 9_000)} | dict.fromkeys(TEXTS, (1, 1))
+    machine_quotas = {"srv1": 1000} | dict.fromkeys(TEXTS, 1)
+    made = LakeViews(lake, None, None, None, quotas, machine_quotas=machine_quotas)
     made.create_temporary()
     return made
 
@@ -455,6 +458,9 @@ def test_an_answer_is_told_with_what_was_not_seen_of_its_hours_and_servers(views
     both = beside("response_times", server_address=server, first_at=at(30), last_at=at(80))
     assert both == [(None, None, None), (server, 7, 3)]
     assert beside("stuck_queues", queue_manager="srv1", since=at(70), until=at(100)) == [(server, None, 3)]
+    columns = views.read("stuck_queues").columns
+    everyone = [dict.fromkeys(columns) | {"queue_manager": name} for name in ("srv1", *TEXTS)]
+    assert [row[0] for row in views.coverage_for("stuck_queues", everyone).collect()] == [None, server]
     assert [row[0] for row in beside("negative_acknowledgements")] == [None, server, "10.0.0.7"]  # of all there is
 
 
