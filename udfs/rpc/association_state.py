@@ -228,7 +228,10 @@ class RpcAssociation:
     def has_handshake(self) -> bool:
         """Whether the tokens contain a handshake from which session keys can be derived."""
         if self.token_count != self.handshake_check[0]:
-            self.handshake_check = self.token_count, has_usable_handshake([token for one in self.binds for token in one.tokens])
+            self.handshake_check = (
+                self.token_count,
+                has_usable_handshake([token for one in self.binds for token in one.tokens]),
+            )
         return self.handshake_check[1]
 
     def _pop_answered_bind(self, call_id: int) -> BindExchange | None:
