@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 from bench.traffic import ACK, EPOCH_US, NDR, PCAP_HEADER, PUSH, REMOTE_READ, SYN, build_pdu, pcap_record
@@ -255,11 +256,23 @@ CASES: dict[str, Callable[[int], CaseResult]] = {
 
 
 def measure_case(name: str, count: int) -> CaseResult:
-    """Run one case in this process; return its result with CPU seconds and peak memory in MB (decimal)."""
-    begin = time.process_time()
+    """Run one case in this process; return its result with CPU seconds, peak memory and temporary files in MB."""
+    begin, written = time.process_time(), _written_bytes()
     result = CASES[name](count)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return {"case": name, "cpu_s": round(time.process_time() - begin, 2), "peak_mb": round(peak / 1e6), **result}
+    return {
+        "case": name,
+        "cpu_s": round(time.process_time() - begin, 2),
+        "peak_mb": round(peak / 1e6),
+        "written_mb": round((_written_bytes() - written) / 1e6, 1),
+        **result,
+    }
+
+
+def _written_bytes() -> int:
+    """Return the bytes that this process wrote so far: to temporary files; 0 where the system does not say it."""
+    io_counts = Path("/proc/self/io")
+    return int(io_counts.read_text().split("wchar:")[1].split()[0]) if io_counts.exists() else 0
 
 
 def main() -> int:

@@ -123,6 +123,13 @@ class CaptureConfig:
     block_bytes: ByteSize = setting_field(
         ByteSize(16 << 20), "bytes of a capture in memory at a time", minimum=64 << 10, maximum=1 << 30
     )
+    alone_memory_bytes: ByteSize = setting_field(
+        ByteSize(4 << 30), "maximum memory for a capture that is read again alone, after a task ended at it", minimum=1
+    )
+    alone_file_bytes: ByteSize = setting_field(
+        ByteSize(64 << 30), "maximum bytes of each file that reading it alone writes", minimum=1
+    )
+    alone_timeout: timedelta = setting_field(timedelta(hours=1), "how long reading it alone may take", minimum=1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,6 +59,9 @@ def reader_options(config: Config) -> dict[str, object]:
         "block_bytes": int(capture.block_bytes),
         "max_expansion": capture.max_expansion,
         "max_expanded_bytes": int(capture.max_expanded_bytes),
+        "alone_memory_bytes": int(capture.alone_memory_bytes),
+        "alone_file_bytes": int(capture.alone_file_bytes),
+        "alone_seconds": capture.alone_timeout.total_seconds(),
     }
 
 

@@ -9,6 +9,7 @@ Any other exception is an error of this program. It is the error of the capture 
 
 from __future__ import annotations
 
+import errno
 import re
 import traceback
 from pathlib import Path
@@ -20,6 +21,9 @@ _FAILURE: Final = re.compile(r"(\w+ in [^ ]+\.py, line \d+): ")  # how the text 
 DECODING_SNAPSHOT: Final = "decoding snapshot"
 _STEP: Final = re.compile(rf"merging|decoding call|{DECODING_SNAPSHOT}")  # what may come before it, with names
 
+_SHORTAGES: Final = frozenset(
+    {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENOMEM, errno.EMFILE, errno.ENFILE}
+)
 TRUNCATED: Final = "truncated"
 MALFORMED: Final = "malformed"
 UNSUPPORTED: Final = "unsupported"
@@ -57,9 +61,22 @@ class UnsupportedError(DecodeError):
     code = UNSUPPORTED
 
 
+class ResourceLimitError(Exception):
+    """Reading an input took more memory, disk or time than it may."""
+
+
+def is_resource_failure(error: Exception) -> bool:
+    """Whether an exception is for want of memory, disk or time: with fewer inputs at once it may not occur."""
+    if isinstance(error, OSError):
+        return error.errno in _SHORTAGES
+    return isinstance(error, (MemoryError, ResourceLimitError))
+
+
 def describe_failure(error: Exception) -> str:
     """Return in one line what exception was raised, and where: in the code, and in the input if its notes say it."""
     frames = traceback.extract_tb(error.__traceback__)
+    if not frames:
+        return " ".join(str(error).split())
     ours = [each for each in frames if each.filename.startswith(_PROJECT) and "site-packages" not in each.filename]
     frame = (ours or frames)[-1]
     place = f"{type(error).__name__} in {frame.filename.removeprefix(_PROJECT).lstrip('/')}, line {frame.lineno}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -16,6 +17,8 @@ from pipeline.bronze.ledger_entries import PlannedRead
 from pipeline.lake.staging_files import StagingWriter
 from pipeline.lake.tasks import MIN_TASKS, TASK_BYTES, PartitionedRows, balance_by_size
 from udfs.capture.capture_reader import CaptureReadRequest, ReadOptions, failed_capture_row, read_capture_batches
+from udfs.errors import is_resource_failure
+from udfs.keys import key
 from udfs.tcp.time_limits import DEFAULT_TIME_LIMITS, TimeLimits
 from udfs.tcp.tunnels import TUNNEL_PORTS
 
@@ -41,7 +44,8 @@ def whole_file_splits(files: list[InputFile]) -> list[CaptureSplit]:
     return [CaptureSplit(file, CaptureReadRequest(), file.size) for file in files]
 
 
-def _split_of(read: PlannedRead) -> CaptureSplit:
+def split_of(read: PlannedRead) -> CaptureSplit:
+    """Return the split that a planned read means."""
     capture_id = read.capture_id if read.first_key is not None else None  # else the path's key
     part = CaptureReadRequest(capture_id, read.resume_state, read.reread_endpoints)
     return CaptureSplit(read.file, part, max(read.file.size - read.start_offset, 0))
@@ -75,25 +79,32 @@ READ_OPTION_NAMES: Final = (
 
 
 def read_split(
-    split: CaptureSplit, options: ReadOptions, staging: StagingWriter
+    split: CaptureSplit, options: ReadOptions, staging: StagingWriter, *, may_be_read_again: bool = False
 ) -> Iterator[tuple[str, pa.RecordBatch]]:
     """Yield the rows of one capture, each batch with its kind; write those of all kinds to the staging files.
 
-    If reading it fails, its other rows are removed from the staging files, and its row of the ledger says why.
+    If reading it or writing its rows fails, these are removed from the staging files, and its row of the ledger says
+    why. With ``may_be_read_again`` there is no such row for want of memory, disk or time.
     """
     source = split.file.capture_source()
-    batches = read_capture_batches(source, options, split.part)
-    while True:
-        try:
-            kind_and_rows = next(batches, None)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the other captures are read
-            staging.discard()
-            kind_and_rows, batches = ("capture_files", failed_capture_row(source, split.part, error)), iter(())
-        if kind_and_rows is None:
-            break
-        staging.add(*kind_and_rows)
-        yield kind_and_rows
-    staging.close()
+    try:
+        for kind_and_rows in read_capture_batches(source, options, split.part):
+            staging.add(*kind_and_rows)
+            yield kind_and_rows
+        staging.close()
+    except Exception as error:  # noqa: BLE001 - whatever it is, the other captures are read
+        staging.discard()
+        if may_be_read_again and is_resource_failure(error):
+            return
+        failed = failed_capture_row(source, split.part, error)
+        staging.add("capture_files", failed)
+        yield "capture_files", failed
+        staging.close()
+
+
+def mark_path(marks: Path, path: str) -> Path:
+    """Return the file that says that a capture is being read."""
+    return marks / key(path)
 
 
 def build_read_tasks(
@@ -102,16 +113,18 @@ def build_read_tasks(
     *,
     rows: str = "rpc_calls",
     staging_folder: str | None = None,
+    marks: Path | None = None,
     **options: Any,  # noqa: ANN401 - numbers and texts
 ) -> PartitionedRows:
     """Return the rows of planned reads, a part for each task; ``options`` as ``read_options`` takes them.
 
     ``rows`` is the kind that is returned. Those of all kinds go to ``staging_folder``: one Parquet file for each
     capture and kind, named by the capture's path, so that a repeated task overwrites its own files. What each task
-    reads is written to ``task_file``, one line of JSON for each.
+    reads is written to ``task_file``, one line of JSON for each. A capture is marked in the folder ``marks`` while it
+    is read; it stays marked, without rows, if that fails for want of memory, disk or time.
     """
     reads_by_path = {read.file.path: read for read in reads}
-    tasks = group_by_task([_split_of(read) for read in reads])
+    tasks = group_by_task([split_of(read) for read in reads])
     lines = (json.dumps([reads_by_path[split.file.path].to_json_dict() for split in task]) for task in tasks)
     task_file.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     texts = {name: str(value) for name, value in options.items()}
@@ -119,11 +132,17 @@ def build_read_tasks(
     def rows_of_task(number: int) -> Iterator[pa.RecordBatch]:
         with task_file.open(encoding="utf-8") as file:
             values = json.loads(next(islice(file, number, None)))
-        for split in (_split_of(PlannedRead.from_json_dict(each)) for each in values):
+        for split in (split_of(PlannedRead.from_json_dict(each)) for each in values):
             staging = StagingWriter(staging_folder, split.file.path)
-            for kind, batch in read_split(split, read_options(texts), staging):
+            mark = None if marks is None else mark_path(marks, split.file.path)
+            with suppress(OSError):
+                if mark is not None:
+                    mark.touch()
+            for kind, batch in read_split(split, read_options(texts), staging, may_be_read_again=mark is not None):
                 if kind == rows:
                     yield batch
+            if mark is not None and staging.is_published:
+                mark.unlink(missing_ok=True)
 
     size = sum(split.size for task in tasks for split in task)
     return PartitionedRows(len(tasks), size, rows_of_task)

@@ -22,11 +22,12 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from pipeline.bronze import learned_endpoints, merge_connections
 from pipeline.bronze.call_observer import CallObserver, ObservedWrite
-from pipeline.bronze.capture_tasks import build_read_tasks, time_limits
+from pipeline.bronze.capture_tasks import time_limits
 from pipeline.bronze.failed_inputs import failed_columns, mark_failed
 from pipeline.bronze.ingest_plan import files_on_days, plan_ingest, plan_reprocessing
 from pipeline.bronze.input_files import InputFile, newest_paths
 from pipeline.bronze.ledger_entries import LEDGER_COLUMNS, DateRange, IngestPlan, LedgerEntry, ReprocessSelector
+from pipeline.bronze.lone_reads import interrupted_reads, read_captures
 from pipeline.bronze.merge_connections import MergeChanges
 from pipeline.bronze.retention_cutoff import RetentionCutoff, recount_connection_calls
 from pipeline.bronze.write_tables import BronzeWriter, PendingExpiry
@@ -35,6 +36,7 @@ from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.lake import Lake, versions_by_name
 from pipeline.lake.recovery import RunMarkers, undo_unfinished_runs
 from pipeline.lake.staging_files import count_staged_rows
+from pipeline.lake.tasks import PartitionedRows
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, PENDING, QUARANTINE, RPC_BINDS, RPC_CALLS
 from udfs.capture.capture_reader import BRONZE_SCHEMAS
 from udfs.rows import RowDict
@@ -106,8 +108,9 @@ def ingest(
     from ``as_of`` or else from the newest packet read. ``observer`` sees the calls on their way into the table, in runs
     that change no stored call.
     """
-    options = options or IngestOptions()
+    options, suspects = options or IngestOptions(), frozenset[str]()
     if not options.dry_run:
+        suspects = interrupted_reads(RunMarkers.of(lake).unfinished_folders())
         undo_unfinished_runs(lake, BRONZE_TABLES, CAPTURE_FILES, log)
     ledger = _read_ledger(lake)
     plan = _plan_reads(files, ledger, options, log)
@@ -131,7 +134,7 @@ def ingest(
         versions = bronze_versions(lake)
         folder = runs.begin(round_id, versions)
         writer = BronzeWriter(lake, round_id, folder, versions, plan, observer, cutoff)
-        result.add(_IngestRound(writer, reader_options, pending_expiry, as_of, endpoints).run(log))
+        result.add(_IngestRound(writer, reader_options, pending_expiry, as_of, endpoints, suspects).run(log))
         if cutoff is not None:
             recount_connection_calls(lake, cutoff)
         runs.end(round_id)
@@ -196,6 +199,7 @@ class _IngestRound:
     pending_expiry: dt.timedelta
     as_of: dt.datetime | None
     endpoints: set[str]  # server endpoints named by calls of any capture; those of this round are added
+    suspects: frozenset[str]  # marks of captures that earlier runs were killed at
 
     def run(self, log: LogFunction) -> CaptureIngestResult:
         """Remove and rename stored captures, read, merge, write."""
@@ -239,18 +243,20 @@ class _IngestRound:
         writer, reads = self.writer, self.writer.plan.reads
         if not reads:
             return []
-        tasks = build_read_tasks(
-            reads,
-            writer.folder / "tasks.jsonl",
-            rows="capture_files",
-            staging_folder=str(writer.staged_tables),
-            **self.reader_options,
-        )
         schema = from_arrow_schema(BRONZE_SCHEMAS["capture_files"])
-        steps: dict[str, Callable[[], Any]] = {_READ: partial(tasks.table, writer.lake.spark, schema)}
+
+        def run_tasks(tasks: PartitionedRows) -> None:
+            tasks.table(writer.lake.spark, schema)
+
+        read = partial(
+            read_captures, reads, writer.folder, writer.staged_tables, self.reader_options, run_tasks, log,
+            self.suspects,
+        )  # fmt: skip
+        steps: dict[str, Callable[[], Any]] = {_READ: read}
         steps |= {str(table): partial(writer.lake.prepare_commit, table) for table in (RPC_CALLS, CAPTURE_FILES)}
         with _log_progress(writer.staged_tables / CAPTURE_FILES.name, len(reads), log):
-            rows: list[RowDict] = run_concurrently(steps)[_READ].cast(BRONZE_SCHEMAS["capture_files"]).to_pylist()
+            run_concurrently(steps)
+        rows: list[RowDict] = writer.read_staged(CAPTURE_FILES.name).sort_by("path").to_pylist()
         writer.trim_staged_rows(rows)
         return rows
 

@@ -63,6 +63,10 @@ class RunMarkers:
         found: dict[str, list[str]] = json.loads(note.read_text(encoding="utf-8")) if note.exists() else {}
         return found
 
+    def unfinished_folders(self) -> list[Path]:
+        """Return the folders of the staging files of runs that have begun and not finished."""
+        return [self.root / run_id for run_id in self.unfinished()]
+
     def unfinished(self) -> dict[str, dict[str, int | None]]:
         """Return the runs that have begun and not finished, with the table versions at which they began."""
         found = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -38,6 +39,7 @@ class StagingWriter:
         self._writers: dict[str, pq.ParquetWriter] = {}
         self._waiting: dict[str, list[pa.RecordBatch]] = defaultdict(list)
         self._bytes: Counter[str] = Counter()  # buffered
+        self.is_published = False
 
     def add(self, kind: str, rows: pa.RecordBatch) -> None:
         """Add rows of a kind."""
@@ -51,23 +53,27 @@ class StagingWriter:
             self._write(kind)
 
     def discard(self) -> None:
-        """Remove the rows that were added so far."""
+        """Remove the rows that were added so far; a full disk does not hinder it."""
         for kind, writer in self._writers.items():
-            writer.close()
+            with suppress(OSError):
+                writer.close()
             filesystem, name = self._place(str(self._folder), kind)
-            filesystem.delete_file(name)
+            with suppress(OSError):
+                filesystem.delete_file(name)
         self._writers.clear()
         self._waiting.clear()
         self._bytes.clear()
 
     def close(self) -> None:
-        """Publish the files; the ledger's row comes last, since progress is counted by it."""
-        for kind, writer in sorted(self._writers.items(), key=lambda entry: entry[0] == "capture_files"):
+        """Publish the files, when all are written; the ledger's row comes last, since progress is counted by it."""
+        for kind, writer in self._writers.items():
             self._write(kind)
             writer.close()
+        for kind in sorted(self._writers, key=lambda kind: kind == "capture_files"):
             if "://" not in str(self._folder):
                 place = Path(str(self._folder)) / kind
                 (place / self._temporary).replace(place / self._name)
+        self.is_published = True
 
     def _write(self, kind: str) -> None:
         """Write the buffered rows as one row group."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -15,13 +15,13 @@ from udfs.dcerpc.interfaces import INTERFACES_BY_UUID
 from udfs.files.capture_file import NO_TIME
 from udfs.files.capture_fingerprint import DECODER_VERSION
 from udfs.keys import key
-from udfs.rpc.association_state import RpcAssociation
-from udfs.rpc.call_assembly import association_of
+from udfs.rpc.call_assembly import association_of, known_association_of
 from udfs.rpc.call_schema import TIMESTAMP_US, rows_to_batch
 from udfs.rpc.connection_identity import connection_id, four_tuple, key_fields
 from udfs.rpc.pdu_framing import QUARANTINE_SAMPLE_BYTES, FramingState, StrayBytes
 from udfs.sealed.claimed_identity import UNKNOWN_IDENTITY, identities_by_context
 from udfs.sealed.security_tokens import TOKEN_TYPE
+from udfs.tcp.capture_budget import CaptureBudget
 from udfs.tcp.connections import ConnectionKind, TcpConnection
 from udfs.tcp.packet_decoder import PacketDecoder
 from udfs.tcp.tunnels import MAX_DEPTH
@@ -176,12 +176,13 @@ def _to_us(time: int | None) -> int | None:
     return None if time is None or time == NO_TIME else time // 1000
 
 
-def _to_batch(rows: list[dict[str, Any]], schema: pa.Schema, time: str) -> pa.RecordBatch:
+def _to_batch(rows: Iterable[dict[str, Any]], schema: pa.Schema, time: str) -> pa.RecordBatch:
     """Convert rows to a record batch; ``event_date`` is the date of the column ``time``."""
-    for row in rows:
-        moment = row[time]
-        row["event_date"] = None if moment is None else moment // _DAY_US
-    return rows_to_batch(rows, schema)
+
+    def event_date(moment: int | None) -> int | None:
+        return None if moment is None else moment // _DAY_US
+
+    return rows_to_batch(({**row, "event_date": event_date(row[time])} for row in rows), schema)
 
 
 def _four_tuple_columns(connection: TcpConnection) -> dict[str, Any]:
@@ -256,7 +257,7 @@ def capture_file_row(
         "calls": counts["calls"],
         "calls_damaged": counts["calls_damaged"],
         "tunnels": _tunnel_rows(scan.decoder),
-        "packets_not_read": _not_read_rows(scan.decoder),
+        "packets_not_read": _not_read_rows(scan.decoder, scan.budget),
     }
     return _to_batch([row], CAPTURE_FILES_SCHEMA, "first_packet_at")
 
@@ -278,7 +279,7 @@ def sort_tunnels(tunnels: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(tunnels, key=order)[:_MAX_TUNNEL_ROWS]
 
 
-def _not_read_rows(decoder: PacketDecoder | None) -> list[dict[str, Any]] | None:
+def _not_read_rows(decoder: PacketDecoder | None, budget: CaptureBudget) -> list[dict[str, Any]] | None:
     """Return how many packets of a capture are not read, by what they are; None if there are none."""
     if decoder is None:
         return None
@@ -287,6 +288,7 @@ def _not_read_rows(decoder: PacketDecoder | None) -> list[dict[str, Any]] | None
     ]
     if decoder.nested_too_deep:
         found.append({"what": f"in more than {MAX_DEPTH} tunnels", "packets": decoder.nested_too_deep})
+    found += [{"what": what, "packets": count} for what, count in sorted(budget.unread_packets.items())]
     return found or None
 
 
@@ -294,7 +296,12 @@ def connection_rows(
     connections: list[TcpConnection], msmq_indexes: set[int], calls: Mapping[int, int]
 ) -> pa.RecordBatch:
     """Return the ``connections`` rows of MSMQ RPC and of the binary protocol; ``calls``: counts by connection index."""
-    rows = []
+    return _to_batch(_connection_rows(connections, msmq_indexes, calls), CONNECTIONS_SCHEMA, "first_packet_at")
+
+
+def _connection_rows(
+    connections: list[TcpConnection], msmq_indexes: set[int], calls: Mapping[int, int]
+) -> Iterator[dict[str, Any]]:
     for connection in connections:
         binary = connection.kind is ConnectionKind.BINARY
         if connection.index not in msmq_indexes and not binary:
@@ -304,7 +311,7 @@ def connection_rows(
         closed = connection.end_time_and_cause
         trip = connection.round_trip_ns
         association = association_of(connection)
-        rows.append(
+        yield (
             {
                 "connection_id": connection_id(connection),
                 **_four_tuple_columns(connection),
@@ -329,12 +336,14 @@ def connection_rows(
                 "tunnel_identifier": connection.tunnel_identifier,
             }
         )
-    return _to_batch(rows, CONNECTIONS_SCHEMA, "first_packet_at")
 
 
 def bind_rows(connections: list[TcpConnection], msmq_indexes: set[int], capture_id: str) -> pa.RecordBatch:
     """Return the ``rpc_binds`` rows of MSMQ connections: one per proposed presentation context."""
-    rows = []
+    return _to_batch(_bind_rows(connections, msmq_indexes, capture_id), RPC_BINDS_SCHEMA, "bound_at")
+
+
+def _bind_rows(connections: list[TcpConnection], msmq_indexes: set[int], capture_id: str) -> Iterator[dict[str, Any]]:
     for connection in connections:
         if connection.index not in msmq_indexes:
             continue
@@ -357,7 +366,7 @@ def bind_rows(connections: list[TcpConnection], msmq_indexes: set[int], capture_
                     else None
                 )
                 result = answer.result if answer is not None else "unknown" if bind.nak_reason is None else "rejected"
-                rows.append(
+                yield (
                     {
                         "bind_key": key(*key_fields(connection), bind.sequence, time, element.context_id),
                         "connection_id": identity,
@@ -385,16 +394,16 @@ def bind_rows(connections: list[TcpConnection], msmq_indexes: set[int], capture_
                         "auth_service": claimed.service,
                     }
                 )
-    return _to_batch(rows, RPC_BINDS_SCHEMA, "bound_at")
 
 
-def quarantine_rows(connections: list[TcpConnection], msmq_indexes: set[int], capture_id: str) -> list[dict[str, Any]]:
-    """Return the ``quarantine`` rows: stray bytes of MSMQ connections, and of RPC that could not be recognised.
+def quarantine_rows(
+    connections: list[TcpConnection], msmq_indexes: set[int], capture_id: str
+) -> Iterator[dict[str, Any]]:
+    """Yield the ``quarantine`` rows: stray bytes of MSMQ connections, and of RPC that could not be recognised.
 
     They are input of ``quarantine_batch``. Additional keys: ``index`` of the connection, and ``open``, whether another
     capture may show what the bytes are.
     """
-    rows: list[dict[str, Any]] = []
     for connection in connections:
         if connection.kind is not ConnectionKind.RPC:
             continue
@@ -410,29 +419,34 @@ def quarantine_rows(connections: list[TcpConnection], msmq_indexes: set[int], ca
                 isinstance(s.framing_state, FramingState) and s.framing_state.recognised for s in connection.directions
             )
             strays = state.strays if is_ours else state.unrecognised_runs if recognised else []
-            rows += [
-                quarantine_row(connection, side.base_sequence, stray, capture_id, is_msmq=is_ours) for stray in strays
-            ]
+            for stray in strays:
+                yield quarantine_row(connection, side.base_sequence, stray, capture_id, is_msmq=is_ours)
         if is_ours:
             base = connection.directions[connection.likely_client_side()].base_sequence
-            rows += [
-                quarantine_row(connection, base, stray, capture_id) for stray in _malformed_bind_strays(association)
-            ]
+            for stray in association.quarantined_binds:
+                yield quarantine_row(connection, base, stray, capture_id)
+            # Of these neither position nor bytes are known.
             for number, side in enumerate(connection.directions):
-                if side.unrecognised_bytes:  # skipped before recognition: neither position nor bytes are known
-                    early = StrayBytes(
-                        0, side.unrecognised_bytes, b"", "before_recognition", connection.first_time_ns, 0, -1 - number,
-                        provisional=True,
-                    )  # fmt: skip
-                    rows.append(quarantine_row(connection, -1 - number, early, capture_id))
-    return rows
+                if size := side.unrecognised_bytes:
+                    yield _unplaced_row(connection, number, size, "before_recognition", capture_id, provisional=True)
+                if size := association.unkept_call_bytes[number]:
+                    yield _unplaced_row(connection, number, size, "waiting_limit", capture_id, provisional=False)
+
+
+def _unplaced_row(
+    connection: TcpConnection, side: int, size: int, reason: str, capture_id: str, *, provisional: bool
+) -> dict[str, Any]:
+    """Return the ``quarantine`` row of bytes of a direction of which only the number is known."""
+    stray = StrayBytes(0, size, b"", reason, connection.first_time_ns, 0, -1 - side, provisional=provisional)
+    return quarantine_row(connection, -1 - side, stray, capture_id)
 
 
 def flush_stray_rows(connections: Iterable[TcpConnection], capture_id: str) -> pa.RecordBatch | None:
     """Return ``quarantine`` rows of MSMQ connections with many strays, and remove these; None if there are none."""
     rows = []
     for connection in connections:
-        if not association_of(connection).is_msmq:
+        association = known_association_of(connection)
+        if association is None or not association.is_msmq:
             continue
         for side in connection.directions:
             state = side.framing_state
@@ -444,13 +458,6 @@ def flush_stray_rows(connections: Iterable[TcpConnection], capture_id: str) -> p
 
 
 _MAX_STRAYS_IN_MEMORY: Final = 1000
-
-
-def _malformed_bind_strays(association: RpcAssociation) -> list[StrayBytes]:
-    return [
-        StrayBytes(offset, size, sample, reason, time, number, file_offset, provisional=True)
-        for reason, offset, time, number, file_offset, size, sample in association.malformed_binds
-    ]
 
 
 def quarantine_row(
@@ -478,7 +485,7 @@ def quarantine_row(
     }
 
 
-def quarantine_batch(rows: list[dict[str, Any]]) -> pa.RecordBatch:
+def quarantine_batch(rows: Iterable[dict[str, Any]]) -> pa.RecordBatch:
     """Convert rows of ``quarantine_row`` to a record batch."""
     return _to_batch(rows, QUARANTINE_SCHEMA, "seen_at")
 

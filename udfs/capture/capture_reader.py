@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO, Final, NamedTuple
+from typing import Any, BinaryIO, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -40,7 +40,7 @@ from udfs.capture.bronze_rows import (
 from udfs.capture.capture_scan import CaptureScan
 from udfs.capture.open_connections import PENDING_SCHEMA, build_pending_rows, find_open_connections
 from udfs.dcerpc.interfaces import infer_interface
-from udfs.errors import describe_failure
+from udfs.errors import describe_failure, is_resource_failure
 from udfs.files.capture_file import NO_TIME, CaptureFileReader, NotACaptureError, RecordBlock, resume_read_offset
 from udfs.files.file_source import DecompressedStream, ExpansionLimitError, FileSource
 from udfs.rpc.association_state import RpcAssociation
@@ -188,15 +188,22 @@ def read_capture_batches(
     yield "capture_files", capture_file_row(scan, source, msmq_indexes, reported)
     yield "connections", connection_rows(scan.connections, msmq_indexes, by_connection)
     yield "rpc_binds", bind_rows(scan.connections, msmq_indexes, scan.capture_id)
-    strays = quarantine_rows(scan.connections, msmq_indexes, scan.capture_id)
-    yield "quarantine", quarantine_batch(strays)
-    yield "pending", build_pending_rows(scan.open_connections, scan.capture_id, emitted, strays, inferred, learned)
+    open_strays: dict[int, list[str]] = {}
+
+    def strays() -> Iterator[dict[str, Any]]:
+        for row in quarantine_rows(scan.connections, msmq_indexes, scan.capture_id):
+            if row["open"]:
+                open_strays.setdefault(row["index"], []).append(row["quarantine_key"])
+            yield row
+
+    yield "quarantine", quarantine_batch(strays())
+    yield "pending", build_pending_rows(scan.open_connections, scan.capture_id, emitted, open_strays, inferred, learned)
 
 
 def failed_capture_row(source: FileSource, request: CaptureReadRequest, error: Exception) -> pa.RecordBatch:
     """Return the ``capture_files`` row of a capture whose reading raised an exception: unreadable, and why."""
     scan = CaptureScan(capture_id=request.capture_id or "", reread_endpoints=request.reread_endpoints)
-    scan.error = ("failed", describe_failure(error))
+    scan.error = ("resource_limit" if is_resource_failure(error) else "failed", describe_failure(error))
     return capture_file_row(scan, source, set(), ())
 
 
@@ -246,7 +253,7 @@ def _scan_capture(
     rows.learned_endpoints = {endpoint: set(names) for endpoint, names in learned.items()}
     scan.learned_endpoints, scan.learned_by_connection = rows.learned_endpoints, rows.learned_by_connection
     scan.emitted_calls = rows.emitted
-    scan.connections, scan.source, scan.decoder = tracker.connections, source, decoder
+    scan.connections, scan.source, scan.decoder, scan.budget = tracker.connections, source, decoder, tracker.budget
     packet_hash = scan.first_packet_hash
 
     def process(streams: BlockStreams, *, final: bool) -> Iterator[tuple[str, pa.RecordBatch]]:
@@ -263,42 +270,30 @@ def _scan_capture(
         while assembler.pdu_listings:
             yield "pdus", pdu_batch(assembler.pdu_listings.pop(0))
 
-    try:
-        state = json.loads(request.resume_state) if request.resume_state is not None else None
-        begin = 0 if state is None else resume_read_offset(state)
-        with source.open_decompressed(options.max_expansion_ratio, options.max_expanded_bytes, begin) as stream:
-            file_reader = scan.file_reader = CaptureFileReader(stream, _block_bytes(source, options), resume_from=state)
-            for records in _blocks_of_capture(file_reader, scan):
-                packet_hash.add_block(records.buffer, records.file_offset, file_reader)
-                rows.capture_id = scan.capture_id = request.capture_id or packet_hash.key or source.path_key
-                if not len(records.packet_start):
-                    continue
-                _count_records(scan, records)
-                try:
-                    segments = decoder.decode_block(records)
-                    _count_segments(scan, segments)
-                    streams = tracker.add_block(mirror_copies.leave_out(segments))
-                    rows.block += 1
-                    yield from process(streams, final=False)
-                except Exception as error:
-                    last = records.first_packet_number + len(records.packet_start) - 1
-                    error.add_note(f"in packets {records.first_packet_number} to {last}")
-                    raise
-                seen = {s.connection.index: s.connection for s in streams.streams}
-                for selected in (True, False):  # another pass returns the rows of the others
-                    chosen = (c for index, c in seen.items() if rows.returns(index) is selected)
-                    strays = flush_stray_rows(chosen, scan.capture_id)
-                    if strays is not None and selected:
-                        yield "quarantine", strays
-            if isinstance(stream, DecompressedStream) and stream.error is not None:
-                kind = "cut_short" if stream.ended_early else "damaged"
-                scan.error = (kind, f"the compressed stream: {stream.error}")
-    except ExpansionLimitError as error:
-        scan.error = ("expansion_limit", str(error))
-    except OSError as error:
-        scan.error = ("unreadable", str(error))
+    for file_reader, records in _blocks_of_capture(source, options, request, scan):
+        packet_hash.add_block(records.buffer, records.file_offset, file_reader)
+        rows.capture_id = scan.capture_id = request.capture_id or packet_hash.key or source.path_key
+        if not len(records.packet_start):
+            continue
+        _count_records(scan, records)
+        try:
+            segments = decoder.decode_block(records)
+            _count_segments(scan, segments)
+            streams = tracker.add_block(mirror_copies.leave_out(segments))
+            rows.block += 1
+            yield from process(streams, final=False)
+        except Exception as error:
+            last = records.first_packet_number + len(records.packet_start) - 1
+            error.add_note(f"in packets {records.first_packet_number} to {last}")
+            raise
+        seen = {s.connection.index: s.connection for s in streams.streams}
+        for selected in (True, False):  # another pass returns the rows of the others
+            chosen = (c for index, c in seen.items() if rows.returns(index) is selected)
+            strays = flush_stray_rows(chosen, scan.capture_id)
+            if strays is not None and selected:
+                yield "quarantine", strays
     assembler.retain_unfinished(tracker.connections)
-    scan.open_connections = find_open_connections(tracker.connections, scan.last_time_ns)
+    scan.open_connections = find_open_connections(tracker.connections, scan.last_time_ns, tracker.budget)
     rows.capture_ended = True
     yield from process(tracker.finish_capture(), final=True)
     skipped = dict.fromkeys(_connections_to_reread(scan, tracker.known_endpoints), 0)
@@ -313,13 +308,28 @@ def _scan_capture(
         yield "rpc_calls", batch
 
 
-def _blocks_of_capture(file_reader: CaptureFileReader, scan: CaptureScan) -> Iterator[RecordBlock]:
-    """Yield the blocks of a file; of one that is no capture none, and ``scan.error`` says so."""
+def _blocks_of_capture(
+    source: FileSource, options: ReadOptions, request: CaptureReadRequest, scan: CaptureScan
+) -> Iterator[tuple[CaptureFileReader, RecordBlock]]:
+    """Yield the blocks of a file, as far as it can be read; ``scan.error`` says what is wrong with it."""
+    state = json.loads(request.resume_state) if request.resume_state is not None else None
+    begin = 0 if state is None else resume_read_offset(state)
     try:
-        yield from file_reader.read_blocks()
-    except NotACaptureError as error:
-        is_compressed = isinstance(file_reader.stream, DecompressedStream)
-        scan.error = ("not_a_capture" if is_compressed else error.kind, str(error))
+        with source.open_decompressed(options.max_expansion_ratio, options.max_expanded_bytes, begin) as stream:
+            file_reader = scan.file_reader = CaptureFileReader(stream, _block_bytes(source, options), resume_from=state)
+            try:
+                for records in file_reader.read_blocks():
+                    yield file_reader, records
+            except NotACaptureError as error:
+                is_compressed = isinstance(file_reader.stream, DecompressedStream)
+                scan.error = ("not_a_capture" if is_compressed else error.kind, str(error))
+            if isinstance(stream, DecompressedStream) and stream.error is not None:
+                kind = "cut_short" if stream.ended_early else "damaged"
+                scan.error = (kind, f"the compressed stream: {stream.error}")
+    except ExpansionLimitError as error:
+        scan.error = ("expansion_limit", str(error))
+    except OSError as error:
+        scan.error = ("unreadable", str(error))
 
 
 def _block_bytes(source: FileSource, options: ReadOptions) -> int:

@@ -11,6 +11,7 @@ from udfs.files.capture_fingerprint import FirstPacketHash
 from udfs.files.file_source import FileSource
 from udfs.rpc.call_rows import EmittedCalls, InferredContexts
 from udfs.tcp.bad_copies import SuspectBytes
+from udfs.tcp.capture_budget import CaptureBudget
 from udfs.tcp.connections import TcpConnection
 from udfs.tcp.packet_decoder import PacketDecoder
 
@@ -24,7 +25,7 @@ class CaptureScan:
     connection index. ``connections_to_reread``: indexes of connections that were skipped before the capture showed that
     they are MSMQ, or that have ``suspect_bytes``, with the number of the block from which rows are missing.
     ``returned_calls``: of calls of the latter that have rows already. ``open_connections``: those that may continue
-    in another capture. ``reread_endpoints``: of the ``ReadRequest``.
+    in another capture. ``budget``: what is left of the capture's limits. ``reread_endpoints``: of the ``ReadRequest``.
     """
 
     connections: list[TcpConnection] = field(default_factory=list)
@@ -46,4 +47,5 @@ class CaptureScan:
     emitted_calls: EmittedCalls = field(default_factory=EmittedCalls)
     first_packet_hash: FirstPacketHash = field(default_factory=FirstPacketHash)
     open_connections: list[OpenConnection] = field(default_factory=list)
+    budget: CaptureBudget = field(default_factory=CaptureBudget)
     reread_endpoints: tuple[str, ...] = ()

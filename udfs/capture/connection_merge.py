@@ -57,6 +57,7 @@ from udfs.rpc.call_rows import CallRowBuilder, InferredContexts
 from udfs.rpc.call_schema import RPC_CALLS_SCHEMA
 from udfs.rpc.connection_identity import connection_id, four_tuple
 from udfs.rpc.pdu_framing import QUARANTINE_SAMPLE_BYTES, FramingState, PduFramer, StrayBytes
+from udfs.tcp.capture_budget import CaptureBudget
 from udfs.tcp.connection_tracker import BlockStreams, ConnectionTracker
 from udfs.tcp.connections import ConnectionKind, TcpConnection, sequence_difference
 from udfs.tcp.four_tuples import PackedEndpoint
@@ -180,7 +181,7 @@ def merge_connections(pending: Sequence[RowDict], limits: TimeLimits = DEFAULT_T
     remainders = [_Remainder(row) for row in sorted(pending, key=_time_order)]
     packet_numbers = _PacketNumbers()
     tracker, framer, assembler, builder = (
-        ConnectionTracker(limits),
+        ConnectionTracker(limits, CaptureBudget.unlimited()),
         PduFramer(),
         CallAssembler(),
         CallRowBuilder(),
@@ -566,7 +567,7 @@ def _quarantine_rows(
     packet_numbers: _PacketNumbers,
 ) -> list[RowDict]:
     """Return ``quarantine`` rows: strays of MSMQ connections, and all bytes of unrecognised RPC connections."""
-    rows = quarantine_rows([c for c in connections if c.index in msmq_indexes], msmq_indexes, "")
+    rows = list(quarantine_rows([c for c in connections if c.index in msmq_indexes], msmq_indexes, ""))
     for row in rows:
         number = row["packet_number"] or 0
         row["capture_id"] = packet_numbers.captures[number]

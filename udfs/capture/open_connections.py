@@ -24,11 +24,12 @@ from udfs.dcerpc.interfaces import CallShape
 from udfs.files.capture_file import NO_TIME
 from udfs.keys import key
 from udfs.rpc.association_state import RetainedPdu, RpcAssociation
-from udfs.rpc.call_assembly import association_of
+from udfs.rpc.call_assembly import known_association_of
 from udfs.rpc.call_rows import EmittedCalls, InferredContexts
 from udfs.rpc.call_schema import TIMESTAMP_US, rows_to_batch
 from udfs.rpc.connection_identity import connection_id, four_tuple
 from udfs.rpc.pdu_framing import QUARANTINE_SAMPLE_BYTES, FramingState, StrayBytes
+from udfs.tcp.capture_budget import NOT_HANDED_ON, CaptureBudget
 from udfs.tcp.connections import (
     BufferedSegment,
     ConnectionKind,
@@ -125,9 +126,6 @@ CLOSED_CONNECTION_RETENTION_NS: Final = (
     60_000_000_000  # after the end of a connection its last packets may be in the next file
 )
 LearnedInterfaces = Mapping[tuple[bytes, int], Iterable[str]]  # by (address, port), from port queries and ept_map
-MAX_HALF_OPEN_CONNECTIONS: Final = 100_000  # of one capture, with few packets and no data, that get a row
-_MAX_HALF_OPEN_PACKETS: Final = 3
-_BATCH_ROWS: Final = 4096  # as Python objects, which are much larger than Arrow rows
 _MAX_RUNS: Final = 64  # of an unrecognised direction; further ones are not merged
 _MAX_PLACEHOLDER_BYTES: Final = 1 << 30  # bytes per segment without data: sequence number differences stay unambiguous
 _MASK: Final = 0xFFFFFFFF
@@ -149,13 +147,13 @@ class OpenConnection:
     retained_pdus: list[RetainedPdu]
 
 
-def find_open_connections(connections: Iterable[TcpConnection], last_time: int | None) -> list[OpenConnection]:
+def find_open_connections(
+    connections: Iterable[TcpConnection], last_time: int | None, budget: CaptureBudget
+) -> list[OpenConnection]:
     """Return the connections that may continue in another capture; ``last_time``: of the capture, in ns."""
     found = []
-    for connection in _limit_half_open(connections):
-        association = association_of(connection)
-        if not _may_continue(connection, association, last_time):
-            continue
+    for connection in _limit_open([one for one in connections if _may_continue(one, last_time)], budget):
+        association = known_association_of(connection)
         sides = []
         for side in connection.directions:
             state = side.framing_state
@@ -179,31 +177,36 @@ def find_open_connections(connections: Iterable[TcpConnection], last_time: int |
                     framing_state=framing_state,
                 )
             )
-        found.append(OpenConnection(connection, sides, list(association.retained_pdus)))
+        found.append(OpenConnection(connection, sides, [] if association is None else list(association.retained_pdus)))
     return found
 
 
-def _limit_half_open(connections: Iterable[TcpConnection]) -> list[TcpConnection]:
-    """Drop the oldest half-open connections beyond a limit: so many are a SYN flood."""
-    every = list(connections)
-    half_open = [
-        one for one in every if one.kind is ConnectionKind.UNDECIDED and one.packet_count <= _MAX_HALF_OPEN_PACKETS
-    ]
-    if len(half_open) <= MAX_HALF_OPEN_CONNECTIONS:
-        return every
-    half_open.sort(key=lambda one: (one.last_time_ns, one.endpoints))
-    flood = {one.index for one in half_open[:-MAX_HALF_OPEN_CONNECTIONS]}
-    return [one for one in every if one.index not in flood]
+def _limit_open(connections: list[TcpConnection], budget: CaptureBudget) -> list[TcpConnection]:
+    """Drop the open connections beyond the limit: those that showed least of RPC, of these the oldest."""
+    if len(connections) <= budget.open_connections:
+        return connections
+
+    def rank(one: TcpConnection) -> tuple[int, int, Any]:
+        association = known_association_of(one)
+        shows_msmq = association is not None and association.is_msmq
+        kind = 3 if shows_msmq else 2 if one.kind is ConnectionKind.RPC and one.syn_seen else int(one.on_known_port)
+        return kind, one.last_time_ns, one.endpoints
+
+    dropped = sorted(connections, key=rank)[: len(connections) - budget.open_connections]
+    budget.unread_packets[NOT_HANDED_ON] += sum(one.packet_count for one in dropped)
+    indexes = {one.index for one in dropped}
+    return [one for one in connections if one.index not in indexes]
 
 
-def _may_continue(connection: TcpConnection, association: RpcAssociation, last_time: int | None) -> bool:
+def _may_continue(connection: TcpConnection, last_time: int | None) -> bool:
     """Whether a connection may continue: false if it was seen completely, ended long ago, with all calls finished."""
     if connection.kind not in _KIND_NAMES:
         return False
     seen_from_start = (
         all(side.syn_sequence is not None for side in connection.directions) and connection.round_trip_ns is not None
     )
-    unfinished = any(kept.context_id >= 0 for kept in association.retained_pdus)
+    association = known_association_of(connection)
+    unfinished = association is not None and any(kept.context_id >= 0 for kept in association.retained_pdus)
     if not seen_from_start or connection.end_time_and_cause is None or unfinished or last_time is None:
         return True
     return last_time - connection.last_time_ns < CLOSED_CONNECTION_RETENTION_NS
@@ -213,14 +216,15 @@ def build_pending_rows(
     open_connections: Iterable[OpenConnection],
     capture_id: str,
     emitted: EmittedCalls,
-    strays: Iterable[dict[str, Any]],
+    open_strays: Mapping[int, list[str]],
     inferred: InferredContexts,
     learned: LearnedInterfaces,
 ) -> pa.RecordBatch:
     """Return the rows of ``bronze.pending``, the remainders of open connections.
 
-    ``emitted``: the calls that became rows. ``strays``: rows of ``quarantine_rows``. ``inferred``: the contexts with an
-    inferred interface, whose calls are rows already. ``learned``: interfaces by endpoint.
+    ``emitted``: the calls that became rows. ``open_strays``: keys of quarantined bytes that another capture may
+    explain, by connection index. ``inferred``: the contexts with an inferred interface, whose calls are rows already.
+    ``learned``: interfaces by endpoint.
     """
 
     def is_row(index: int, context_id: int) -> bool:
@@ -234,32 +238,23 @@ def build_pending_rows(
     for (index, context_id), keys in emitted.unfinished_keys.items():
         if is_row(index, context_id):
             calls.setdefault(index, []).extend(keys)
-    quarantine: dict[int, list[str]] = {}
-    for stray in strays:
-        if stray["open"]:
-            quarantine.setdefault(stray["index"], []).append(stray["quarantine_key"])
-    rows: list[dict[str, Any]] = []
-    batches: list[pa.RecordBatch] = []
     with_inferred = {index for index, _ in inferred}
-    for one in open_connections:
-        if len(rows) == _BATCH_ROWS:
-            batches.append(rows_to_batch(rows, PENDING_SCHEMA))
-            rows = []
-        index = one.connection.index
-        rows.append(
-            {
-                **_pending_row(one, capture_id, inferred, learned),
-                "counted": packet_count_column(
-                    one.connection, is_msmq=association_of(one.connection).is_msmq or index in with_inferred
-                ),
-                "counted_server": four_tuple(one.connection)[2],
-                "finished_calls": finished.get(index, []),
-                "call_keys": sorted(calls.get(index, [])),
-                "quarantine_keys": sorted(quarantine.get(index, [])),
-            }
-        )
-    batches.append(rows_to_batch(rows, PENDING_SCHEMA))
-    return pa.Table.from_batches(batches).combine_chunks().to_batches()[0] if len(batches) > 1 else batches[0]
+
+    def row(one: OpenConnection) -> dict[str, Any]:
+        index, association = one.connection.index, known_association_of(one.connection)
+        return {
+            **_pending_row(one, capture_id, inferred, learned),
+            "counted": packet_count_column(
+                one.connection,
+                is_msmq=index in with_inferred or (association is not None and association.is_msmq),
+            ),
+            "counted_server": four_tuple(one.connection)[2],
+            "finished_calls": finished.get(index, []),
+            "call_keys": sorted(calls.get(index, [])),
+            "quarantine_keys": sorted(open_strays.get(index, [])),
+        }
+
+    return rows_to_batch(map(row, open_connections), PENDING_SCHEMA)
 
 
 def four_tuple_key(row: Mapping[str, Any]) -> str:
@@ -282,7 +277,7 @@ def packet_count_column(connection: TcpConnection, *, is_msmq: bool) -> str:
 def _pending_row(
     opened: OpenConnection, capture_id: str, inferred: InferredContexts, learned: LearnedInterfaces
 ) -> dict[str, Any]:
-    connection, association = opened.connection, association_of(opened.connection)
+    connection, association = opened.connection, known_association_of(opened.connection) or RpcAssociation()
     # Calls of contexts with an inferred interface are rows already.
     unbound = [
         kept for kept in association.retained_unbound_pdus if (connection.index, kept.context_id) not in inferred

@@ -7,20 +7,27 @@ transfer syntax.
 from __future__ import annotations
 
 from bisect import bisect_right, insort
-from collections import Counter, deque
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from udfs.dcerpc.bind_pdus import ContextElement, ContextResult, MalformedBindError, parse_bind, parse_bind_ack
+from udfs.dcerpc.bind_pdus import ContextElement, ContextResult, parse_bind, parse_bind_ack
 from udfs.dcerpc.interfaces import INTERFACES_BY_UUID, CallShape
 from udfs.dcerpc.pdu_headers import ALTER_CONTEXT, ALTER_CONTEXT_RESP, AUTH3, BIND, BIND_ACK, BIND_NAK
+from udfs.rpc.pdu_framing import StrayBytes
 from udfs.sealed.security_tokens import HandshakeToken, has_usable_handshake
+from udfs.tcp.capture_budget import CaptureBudget
 
 AUTH_LEVEL_CONNECT = 2
 MAX_UNANSWERED_BINDS = 64
 MAX_EARLY_ANSWERS = 16
 MAX_TOKENS_PER_BIND = 16  # a handshake has three
-MAX_BINDS_PER_CONNECTION = 1 << 12  # more binds are treated as malformed
+MAX_BINDS_PER_CONNECTION = 1 << 12
+MAX_QUARANTINED_BINDS = 1 << 12  # of one connection; further ones are added to the last
+
+
+class BindLimitError(Exception):
+    """A bind exceeds the limit of its connection or capture."""
 
 
 class RetainedPdu(NamedTuple):
@@ -97,14 +104,17 @@ class RpcAssociation:
     ``is_msmq``: a bind proposed an interface of MSMQ or the endpoint mapper. ``is_begin_seen``: the bind PDU that
     begins the association was captured, not only alter_context PDUs. ``contexts``: meanings by context id.
     ``unbound_call_shapes``: by context id, of calls whose bind was not seen. ``early_answers``: answers seen before
-    their binds. ``retained_pdus``: of binds and unfinished calls; ``retained_unbound_pdus``: of complete calls without
-    a bind. Over the limit PDUs are not retained: ``dropped_bytes`` counts those of calls without a bind by (context id,
-    side), ``unretained_offsets`` has those of unfinished calls as (1 for a response, 0 for others; stream offset).
+    their binds. ``quarantined_binds``: PDUs that were not added, malformed or over a limit. ``retained_pdus``: of binds
+    and unfinished calls; ``retained_unbound_pdus``: of complete calls without a bind. Over the limit PDUs are not
+    retained: ``dropped_bytes`` counts those of calls without a bind by (context id, side), ``unretained_offsets`` has
+    those of unfinished calls as (1 for a response, 0 for others; stream offset).
+    ``unkept_call_bytes``: by side, of calls without a bind that are no rows because too many waited.
     """
 
+    budget: CaptureBudget = field(default_factory=CaptureBudget)  # of the capture
     binds: list[BindExchange] = field(default_factory=list)  # by stream offset
     binds_by_call_id: dict[int, list[BindExchange]] = field(default_factory=dict)
-    unanswered_binds: deque[BindExchange] = field(default_factory=lambda: deque(maxlen=MAX_UNANSWERED_BINDS))
+    unanswered_binds: list[BindExchange] = field(default_factory=list)
     contexts: dict[int, list[BoundContext]] = field(default_factory=dict)
     unbound_call_shapes: dict[int, set[CallShape]] = field(default_factory=dict)
     group_id: int | None = None
@@ -112,12 +122,13 @@ class RpcAssociation:
     is_msmq: bool = False
     is_begin_seen: bool = False
     early_answers: list[tuple[int, bytes, str, int, int, HandshakeToken | None]] = field(default_factory=list)
-    malformed_binds: list[tuple[str, int, int, int, int, int, bytes]] = field(default_factory=list)
+    quarantined_binds: list[StrayBytes] = field(default_factory=list)
     retained_pdus: list[RetainedPdu] = field(default_factory=list)
     retained_unbound_pdus: list[RetainedPdu] = field(default_factory=list)
     retained_bytes: int = 0
     dropped_bytes: Counter[tuple[int, int]] = field(default_factory=Counter)
     unretained_offsets: set[tuple[int, int]] = field(default_factory=set)
+    unkept_call_bytes: list[int] = field(default_factory=lambda: [0, 0])
     token_count: int = 0
     handshake_check: tuple[int, bool] = (0, False)  # cache of has_handshake: number of tokens, result
 
@@ -130,15 +141,18 @@ class RpcAssociation:
         self, body: bytes, order: str, end: int, offset: int, sequence: int, call_id: int, time: int, number: int,
         auth: tuple[int | None, int | None], token: HandshakeToken | None = None,
     ) -> None:  # fmt: skip
-        """Add a bind or alter_context PDU. Raises ``MalformedBindError``."""
+        """Add a bind or alter_context PDU. Raises ``MalformedBindError``, ``BindLimitError``."""
         xmit, receive, group, elements = parse_bind(body, order, end)
-        if len(self.binds) >= MAX_BINDS_PER_CONNECTION:
-            raise MalformedBindError
+        parts = sum(1 + len(element.transfer_syntaxes) for element in elements)
+        if len(self.binds) >= MAX_BINDS_PER_CONNECTION or parts > self.budget.contexts:
+            raise BindLimitError
+        self.budget.contexts -= parts
         bind = BindExchange(offset, sequence, call_id, elements, time, number, xmit, receive, group, *auth)
         self._add_token(bind, token)
         self.binds.append(bind)
         self.binds_by_call_id.setdefault(call_id, []).append(bind)
         self.unanswered_binds.append(bind)
+        del self.unanswered_binds[:-MAX_UNANSWERED_BINDS]
         self.is_begin_seen |= body[2] == BIND
         for element in elements:
             if element.interface_uuid in INTERFACES_BY_UUID:
@@ -228,10 +242,8 @@ class RpcAssociation:
     def has_handshake(self) -> bool:
         """Whether the tokens contain a handshake from which session keys can be derived."""
         if self.token_count != self.handshake_check[0]:
-            self.handshake_check = (
-                self.token_count,
-                has_usable_handshake([token for one in self.binds for token in one.tokens]),
-            )
+            tokens = [token for one in self.binds for token in one.tokens]
+            self.handshake_check = self.token_count, has_usable_handshake(tokens)
         return self.handshake_check[1]
 
     def _pop_answered_bind(self, call_id: int) -> BindExchange | None:
@@ -244,12 +256,12 @@ class RpcAssociation:
             self.unanswered_binds.remove(bind)
         return bind
 
-    def add_malformed_bind(
-        self, offset: int, time: int, number: int, file_offset: int, size: int, sample: bytes
-    ) -> None:
-        """Record a bind that cannot be parsed, for quarantine."""
-        if len(self.malformed_binds) < MAX_BINDS_PER_CONNECTION:
-            self.malformed_binds.append(("malformed_bind", offset, time, number, file_offset, size, sample))
+    def quarantine_bind(self, bind: StrayBytes) -> None:
+        """Record a PDU for quarantine; beyond the limit only its size."""
+        if len(self.quarantined_binds) < MAX_QUARANTINED_BINDS:
+            self.quarantined_binds.append(bind)
+        else:
+            self.quarantined_binds[-1].size += bind.size
 
     def usual_context(self, context_id: int) -> BoundContext | None:
         """Return the first meaning of a context id that the server did not refuse, else the first one; None without."""

@@ -9,6 +9,8 @@ from typing import Any, Final
 import pyarrow as pa
 
 MAX_MEMORY_BYTES: Final = 64 << 20
+MAX_FILE_BYTES: Final = 4 << 30
+_COMPRESSED: Final = pa.ipc.IpcWriteOptions(compression="zstd")
 
 
 class BatchSpool:
@@ -21,15 +23,20 @@ class BatchSpool:
         self._file: Any = None
         self._writer: Any = None
 
+    @property
+    def is_full(self) -> bool:
+        """Whether the file has reached ``MAX_FILE_BYTES``: no more should be added."""
+        return self._file is not None and self._file.tell() >= MAX_FILE_BYTES
+
     def add(self, batch: pa.RecordBatch) -> None:
-        """Add a batch; beyond ``MAX_MEMORY_BYTES`` all batches in memory are written to the file."""
+        """Add a batch; beyond ``MAX_MEMORY_BYTES`` all batches in memory go to the file. Raises ``OSError``."""
         self._memory.append(batch)
         self._bytes += batch.nbytes
         if self._bytes <= MAX_MEMORY_BYTES:
             return
         if self._writer is None:
             self._file = tempfile.TemporaryFile()  # noqa: SIM115 - closed in drain()
-            self._writer = pa.ipc.new_stream(self._file, self.schema)
+            self._writer = pa.ipc.new_stream(self._file, self.schema, options=_COMPRESSED)
         for kept in self._memory:
             self._writer.write_batch(kept)
         self._memory, self._bytes = [], 0

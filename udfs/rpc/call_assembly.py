@@ -37,11 +37,12 @@ from udfs.rpc.association_state import (
     AUTH_LEVEL_CONNECT,
     BIND_ANSWER_TYPES,
     BIND_REQUEST_TYPES,
+    BindLimitError,
     BoundContext,
     RetainedPdu,
     RpcAssociation,
 )
-from udfs.rpc.pdu_framing import FramedPdus, FramingState, StrayBytes
+from udfs.rpc.pdu_framing import QUARANTINE_SAMPLE_BYTES, FramedPdus, FramingState, StrayBytes
 from udfs.sealed.security_tokens import HandshakeToken
 from udfs.tcp.connection_tracker import BlockStreams
 from udfs.tcp.connections import ConnectionKind, TcpConnection
@@ -160,8 +161,13 @@ class AssembledCalls:
 def association_of(connection: TcpConnection) -> RpcAssociation:
     """Return the RPC association state of a connection; created at the first use."""
     if not isinstance(connection.rpc_state, RpcAssociation):
-        connection.rpc_state = RpcAssociation()
+        connection.rpc_state = RpcAssociation(connection.budget)
     return connection.rpc_state
+
+
+def known_association_of(connection: TcpConnection) -> RpcAssociation | None:
+    """Return the RPC association state of a connection; None if nothing of RPC was seen."""
+    return connection.rpc_state if isinstance(connection.rpc_state, RpcAssociation) else None
 
 
 class CallAssembler:
@@ -231,7 +237,7 @@ def retain_call_pdus(
     connections: list[TcpConnection],
     *, is_unbound: bool = False, is_finished: bool = False,
 ) -> bool:  # fmt: skip
-    """Retain the PDUs of one call for other captures; none of them if its connection is at the limit.
+    """Retain the PDUs of one call for other captures; none of them if its connection or capture is at the limit.
 
     Of a damaged PDU only a rebuilt header is retained. ``is_unbound``: a complete call of a context without a bind.
     ``is_finished``: a complete call that only a repetition in another capture can change. Returns whether they were
@@ -240,7 +246,8 @@ def retain_call_pdus(
     connection = connections[int(pdus.connection_index[indexes[0]])]
     association = association_of(connection)
     kept = association.retained_unbound_pdus if is_unbound else association.retained_pdus
-    if len(kept) >= MAX_RETAINED_PDUS or association.retained_bytes > MAX_RETAINED_BYTES:
+    budget = connection.budget
+    if len(kept) >= MAX_RETAINED_PDUS or association.retained_bytes > MAX_RETAINED_BYTES or budget.retained_bytes <= 0:
         context = int(pdus.context_id[indexes[0]])
         if not association.contexts.get(context):  # without a bind it is no row either: only its capture has it
             for index in indexes:
@@ -252,6 +259,7 @@ def retain_call_pdus(
         acknowledgement = (connection.directions[side ^ 1].base_sequence or 0) + int(pdus.acknowledged_offset[index])
         body = bytes(data(index)) if pdus.is_whole[index] else _rebuild_header(pdus, index)
         association.retained_bytes += len(body)
+        budget.retained_bytes -= len(body)
         kept.append(
             RetainedPdu(
                 side, int(pdus.stream_offset[index]), int(pdus.frag_length[index]), body, int(pdus.time_ns[index]),
@@ -426,7 +434,10 @@ def _process_binds(header: _Headers, streams: BlockStreams, connections: list[Tc
             association = association_of(connection)
             at, size = int(header.start[index]), int(header.size[index])
             body = streams.buffer[at : at + size]
-            if len(association.retained_pdus) < MAX_RETAINED_PDUS:
+            budget = connection.budget
+            is_retained = len(association.retained_pdus) < MAX_RETAINED_PDUS and size <= budget.retained_bytes
+            if is_retained:
+                budget.retained_bytes -= size
                 side = streams.streams[int(header.stream[index])].side
                 association.retained_pdus.append(
                     RetainedPdu(
@@ -448,6 +459,7 @@ def _process_binds(header: _Headers, streams: BlockStreams, connections: list[Tc
                 if token_bytes
                 else None
             )
+            reason = None if is_retained else "bind_limit"
             try:
                 if types is BIND_REQUEST_TYPES:
                     association.add_bind(
@@ -456,13 +468,20 @@ def _process_binds(header: _Headers, streams: BlockStreams, connections: list[Tc
                     )  # fmt: skip
                 elif types is BIND_ANSWER_TYPES:
                     association.add_bind_answer(int(ptype[index]), body, order, trailer, call_id, token)
-                elif token is not None:
-                    association.add_auth3_token(call_id, offset, token)
+                elif token is not None and not association.add_auth3_token(call_id, offset, token):
+                    reason = "bind_limit"
             except MalformedBindError:
+                reason = "malformed_bind"
+            except BindLimitError:
+                reason = "bind_limit"
+            if reason is not None:
                 time, number, where = header.time[index], header.number[index], header.file_offset[index]
-                association.add_malformed_bind(
-                    int(header.offset[index]), int(time), int(number), int(where), size, body[:256]
-                )
+                association.quarantine_bind(
+                    StrayBytes(
+                        offset, size, body[:QUARANTINE_SAMPLE_BYTES], reason, int(time), int(number), int(where),
+                        provisional=is_retained,
+                    )
+                )  # fmt: skip
 
 
 def _security_token(body: bytes, order: str, trailer: int, sequence: int, *, from_client: bool) -> HandshakeToken:

@@ -137,7 +137,9 @@ class CallRowBuilder:
         else:
             unexplained = contexts.is_unbound & ~self._is_inferred(owner, context, unknown, connections)
             unfinished = retain_for_other_captures(calls, candidates, unexplained, owner, connections)
-        if len(unknown):
+        if len(unknown) and self._waiting.is_full:
+            _count_unkept(calls, unknown, owner, connections)
+        elif len(unknown):
             rows = self._make_rows(calls, unknown, owner[unknown], contexts, connections)
             self._record_emitted(rows, owner[unknown], context[unknown], unfinished[unknown])
             column = pa.array(owner[unknown] << 17 | context[unknown])
@@ -383,6 +385,16 @@ def _stream_places(rows: pa.RecordBatch, owner: Ints) -> pa.Array:
     sequence = pc.coalesce(rows.column("request_sequence"), rows.column("response_sequence"))
     parts = (pa.array(owner), rows.column("call_id"), sequence)
     return pc.binary_join_element_wise(*(part.cast(pa.string()) for part in parts), "|")
+
+
+def _count_unkept(calls: AssembledCalls, rows: Ints, owner: Ints, connections: list[TcpConnection]) -> None:
+    """Count the bytes of calls without a bind for which there is no room to wait."""
+    sizes = np.add.reduceat(calls.pdus.frag_length, calls.halves.first_pdu)
+    for number, half in enumerate((calls.request_half[rows], calls.response_half[rows])):
+        byte_counts = np.where(half >= 0, sizes[half], 0)
+        for index in np.unique(owner[rows]).tolist():
+            side = connections[index].likely_client_side() ^ number
+            association_of(connections[index]).unkept_call_bytes[side] += int(byte_counts[owner[rows] == index].sum())
 
 
 def _count_calls(owner: Ints, connections: list[TcpConnection]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import islice
 from typing import Any, Final
 
 import numpy as np
@@ -99,6 +100,7 @@ RPC_CALLS_SCHEMA: Final = pa.schema(
         ("event_date", pa.date32()),
     ]
 )
+_ROWS_AT_A_TIME: Final = 4096
 CALL_OUTCOMES: Final = ("no_request", "damaged", "no_response", "fault", "encrypted", "unbound", "ok")
 
 
@@ -107,14 +109,20 @@ def has_whole_half(row: Mapping[str, Any], half: str) -> bool:
     return row[f"{half}_stub"] is not None or (half == "response" and row["fault_status"] is not None)
 
 
-def rows_to_batch(rows: list[dict[str, Any]], schema: pa.Schema) -> pa.RecordBatch:
-    """Convert rows to a record batch. Times in the rows are in microseconds, dates in days, both since 1970."""
+def rows_to_batch(rows: Iterable[dict[str, Any]], schema: pa.Schema) -> pa.RecordBatch:
+    """Convert rows to a record batch. Times in the rows are in microseconds, dates in days, both since 1970.
+
+    A few thousand are converted at a time: as Python objects they are much larger.
+    """
     plain = {TIMESTAMP_US: pa.int64(), pa.date32(): pa.int32()}
-    columns = []
-    for column in schema:
-        values = [row[column.name] for row in rows]
-        columns.append(pa.array(values, plain.get(column.type, column.type)).cast(column.type))
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
+    every, batches = iter(rows), []
+    while some := list(islice(every, _ROWS_AT_A_TIME)):
+        columns = [
+            pa.array([row[column.name] for row in some], plain.get(column.type, column.type)).cast(column.type)
+            for column in schema
+        ]
+        batches.append(pa.RecordBatch.from_arrays(columns, schema=schema))
+    return pa.concat_batches(batches) if batches else pa.RecordBatch.from_pylist([], schema)
 
 
 def timestamp_column(values: Ints, valid: Bools) -> pa.Array:

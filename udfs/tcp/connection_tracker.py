@@ -17,6 +17,7 @@ from udfs.dcerpc.interfaces import BINARY_PROTOCOL_PORT
 from udfs.dcerpc.pdu_headers import payloads_starting_like_pdus
 from udfs.files.capture_file import BUFFER_PADDING_BYTES
 from udfs.tcp.bad_copies import SuspectBytes, drop_bad_copies
+from udfs.tcp.capture_budget import NOT_FOLLOWED, NOT_RECOGNISED, CaptureBudget
 from udfs.tcp.connections import (
     GAP_FRAMED_BEFORE,
     GAP_FRAMED_ELSEWHERE,
@@ -40,7 +41,7 @@ from udfs.tcp.tunnels import NO_IDENTIFIER
 
 _Endpoints = tuple[PackedEndpoint, PackedEndpoint]
 _FIRST_DYNAMIC_PORT: Final = 1024
-_MAX_TOTAL_SKIPPED_BYTES: Final = 4 << 20  # bytes kept of skipped segments, all connections together
+_HELD_SEGMENT_BYTES: Final = 256  # of memory that a segment out of order takes beside its payload
 _GAP_CAUSES: Final = {
     FRAMED_BEFORE: GAP_FRAMED_BEFORE,
     SKIPPED_BEFORE: "skipped",
@@ -127,13 +128,14 @@ class ConnectionTracker:
     connection of each segment in the last block.
     """
 
-    def __init__(self, limits: TimeLimits) -> None:
+    def __init__(self, limits: TimeLimits, budget: CaptureBudget | None = None) -> None:
+        self.budget = budget or CaptureBudget()
         self.connections: list[TcpConnection] = []
         self.known_endpoints: set[tuple[bytes, int]] = set()
         self.suspect_bytes: dict[int, SuspectBytes] = {}
         self.segment_connections = np.zeros(0, np.int64)
         self._window, self._max_clock_skew = limits.reorder_window_ns, limits.max_clock_skew_ns
-        self._skipped_bytes_kept = 0
+        self._beyond_limit: TcpConnection | None = None  # stands for all connections that are not followed
         self._connection_by_endpoints: dict[tuple[_Endpoints, int], TcpConnection] = {}  # and tunnel
         self._active_directions: dict[
             int, tuple[TcpConnection, int]
@@ -203,11 +205,17 @@ class ConnectionTracker:
             if connection is None:
                 connection = self._add_connection(name, s, int(row), fresh)
             parts = [(connection, rows)]
-            if special[group] or self._starts_discontinuous(connection, s, rows, side):
+            if connection is not self._beyond_limit and (
+                special[group] or self._starts_discontinuous(connection, s, rows, side)
+            ):
                 parts = self._split_connections(connection, name, s, rows, side, marked, jumped, fresh)
             for connection, part in parts:
                 owner[part] = connection.index
-                connection.packet_count += int(weight[group]) if part is rows else int(s.record_count[part].sum())
+                packets = int(weight[group]) if part is rows else int(s.record_count[part].sum())
+                connection.packet_count += packets
+                if connection is self._beyond_limit:
+                    self.budget.unread_packets[NOT_FOLLOWED] += packets
+                    continue
                 self._update_connection(connection, s, part, side)
                 if connection.kind is ConnectionKind.OTHER:
                     continue
@@ -234,13 +242,22 @@ class ConnectionTracker:
         row: int,
         fresh: list[tuple[int, TcpConnection]],
     ) -> TcpConnection:
+        """Return a new connection, or the one that stands for all connections over the limit."""
         time = int(s.time_ns[row])
         tunnel = int(s.tunnel_identifier[row])
-        connection = TcpConnection(len(self.connections), name, time, time)
-        connection.tunnel_identifier = None if tunnel == NO_IDENTIFIER else tunnel
+        if self.budget.connections <= 0:
+            self._connection_by_endpoints.pop((name, tunnel), None)
+            if self._beyond_limit is not None:
+                return self._beyond_limit
+        connection = TcpConnection(len(self.connections), name, time, time, budget=self.budget)
         self.connections.append(connection)
-        self._connection_by_endpoints[name, tunnel] = connection
         fresh.append((row, connection))
+        if self.budget.connections <= 0:
+            connection.kind, self._beyond_limit = ConnectionKind.OTHER, connection
+            return connection
+        self.budget.connections -= 1
+        connection.tunnel_identifier = None if tunnel == NO_IDENTIFIER else tunnel
+        self._connection_by_endpoints[name, tunnel] = connection
         return connection
 
     def _starts_discontinuous(self, connection: TcpConnection, s: TcpSegments, rows: Ints, side: Ints) -> bool:
@@ -280,26 +297,14 @@ class ConnectionTracker:
                     parts.append((connection, rows[begin:position]))
                     begin = position
                 connection = self._add_connection(name, s, row, fresh)
+                if connection is self._beyond_limit:
+                    break
                 direction = connection.directions[number]
             direction.last_sequence = (sequence + int(s.payload_length[row])) & 0xFFFFFFFF
             if flags & ACK:
                 direction.last_acknowledgement = int(s.acknowledgement[row])
-            if not marked[row]:
-                continue
-            if flags & SYN:
-                if direction.syn_sequence is None:
-                    direction.begin_at_syn(sequence)
-                    if connection.kind is ConnectionKind.COLD:
-                        connection.kind = ConnectionKind.UNDECIDED
-                if not connection.client_certain:
-                    connection.client_side, connection.client_certain = (number ^ 1 if flags & ACK else number), True
-                if not flags & ACK and connection.syn_time_ns is None:
-                    connection.syn_time_ns = time
-            if flags & FIN and (direction.fin_time_ns is None or time < direction.fin_time_ns):
-                direction.fin_time_ns = time
-                direction.fin_sequence = (sequence + int(s.payload_length[row])) & 0xFFFFFFFF
-            if flags & RST and (connection.reset_time_ns is None or time < connection.reset_time_ns):
-                connection.reset_time_ns = time
+            if marked[row]:
+                _record_flags(connection, number, flags, time, sequence, int(s.payload_length[row]))
         parts.append((connection, rows[begin:]))
         return parts
 
@@ -357,12 +362,16 @@ class ConnectionTracker:
         if self._pdu_starts is None:
             self._pdu_starts = payloads_starting_like_pdus(s.buffer, s.payload_start, s.captured_length)
         begins = np.nonzero(self._pdu_starts[rows])[0]
+        if len(begins) and self.budget.recognitions <= 0:
+            self.budget.unread_packets[NOT_RECOGNISED] += int(s.record_count[rows[begins[0] :]].sum())
+            begins = begins[:0]
         skipped = rows[: begins[0]] if len(begins) else rows
         for number, direction in enumerate(connection.directions):
             direction.unrecognised_bytes += int(s.payload_length[skipped[side[skipped] == number]].sum())
         self._keep_skipped(connection, s, skipped, side)
         if not len(begins):
             return None
+        self.budget.recognitions -= 1
         connection.kind = ConnectionKind.RPC
         return rows[begins[0] :]
 
@@ -377,11 +386,11 @@ class ConnectionTracker:
             start, captured = int(s.payload_start[row]), int(s.captured_length[row])
             if (
                 connection.skipped_bytes_kept + captured > MAX_SKIPPED_BYTES_KEPT
-                or self._skipped_bytes_kept + captured > _MAX_TOTAL_SKIPPED_BYTES
+                or captured > self.budget.skipped_bytes
             ):
                 return
             connection.skipped_bytes_kept += captured
-            self._skipped_bytes_kept += captured
+            self.budget.skipped_bytes -= captured
             connection.first_skipped_segments.append(
                 SkippedSegment(
                     int(side[row]), int(s.time_ns[row]), int(s.packet_number[row]), int(s.file_offset[row]),
@@ -429,6 +438,7 @@ class ConnectionTracker:
                     direction.next_offset += total
                     direction.distinct_bytes += total
                     continue
+            held = _memory_of_held(direction)
             for position in range(begin, end + 1):
                 row = int(rows[position])
                 start, captured = int(s.payload_start[row]), int(s.captured_length[row])
@@ -448,6 +458,10 @@ class ConnectionTracker:
                     ),
                     self._window,
                 )
+            self.budget.held_bytes -= _memory_of_held(direction) - held
+            if self.budget.held_bytes < 0 and direction.held_segments:
+                self.budget.held_bytes += _memory_of_held(direction)
+                direction.release_held(None)
 
     def _join_streams(self, s: TcpSegments | None, rows: Ints) -> BlockStreams:
         """Join the delivered bytes of all directions into one buffer, direction after direction."""
@@ -500,6 +514,27 @@ class ConnectionTracker:
         )
 
 
+def _record_flags(
+    connection: TcpConnection, number: int, flags: int, time: int, sequence: int, payload_length: int
+) -> None:
+    """Record SYN, FIN and RST of a segment that side ``number`` sent."""
+    direction = connection.directions[number]
+    if flags & SYN:
+        if direction.syn_sequence is None:
+            direction.begin_at_syn(sequence)
+            if connection.kind is ConnectionKind.COLD:
+                connection.kind = ConnectionKind.UNDECIDED
+        if not connection.client_certain:
+            connection.client_side, connection.client_certain = (number ^ 1 if flags & ACK else number), True
+        if not flags & ACK and connection.syn_time_ns is None:
+            connection.syn_time_ns = time
+    if flags & FIN and (direction.fin_time_ns is None or time < direction.fin_time_ns):
+        direction.fin_time_ns = time
+        direction.fin_sequence = (sequence + payload_length) & 0xFFFFFFFF
+    if flags & RST and (connection.reset_time_ns is None or time < connection.reset_time_ns):
+        connection.reset_time_ns = time
+
+
 def _update_last_numbers(connection: TcpConnection, s: TcpSegments, rows: Ints, side: Ints) -> None:
     """Record the last sequence number and acknowledgement of both directions."""
     mine = side[rows]
@@ -511,6 +546,11 @@ def _update_last_numbers(connection: TcpConnection, s: TcpSegments, rows: Ints, 
         direction.last_sequence = (int(s.sequence[last]) + int(s.payload_length[last])) & 0xFFFFFFFF
         if (int(s.tcp_flags[last]) & (ACK | RST)) == ACK:
             direction.last_acknowledgement = int(s.acknowledgement[last])
+
+
+def _memory_of_held(direction: StreamDirection) -> int:
+    """Return about how many bytes of memory the segments of a direction that are out of order take."""
+    return direction.held_bytes + _HELD_SEGMENT_BYTES * len(direction.held_segments)
 
 
 def _first_delivered_offset(direction: StreamDirection) -> int:

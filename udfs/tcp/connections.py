@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 
 from udfs.dcerpc.interfaces import BINARY_PROTOCOL_PORT, EPM_PORT, MSMQ_RPC_PORTS
 from udfs.files.capture_file import NO_TIME
+from udfs.tcp.capture_budget import CaptureBudget
 
 _MASK: Final = 0xFFFFFFFF
 MAX_SEQUENCE_JUMP: Final = 16 << 20  # bytes; sequence numbers farther apart are not of one connection
@@ -438,6 +439,7 @@ class TcpConnection:
     first_skipped_segments: list[SkippedSegment] = field(default_factory=list)  # the first ones
     skipped_bytes_kept: int = 0  # in these
     rpc_state: object = None  # RpcAssociation, set by the RPC layer
+    budget: CaptureBudget = field(default_factory=CaptureBudget)  # of its capture
     cached_identity: tuple[object, ...] | None = None  # ConnectionIdentity
 
     @property

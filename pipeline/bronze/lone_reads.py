@@ -1,0 +1,176 @@
+"""Captures whose reading ended for want of memory, disk or time are read again alone, in a process with limits.
+
+A task marks the capture that it reads (``reading_marks``). A capture that is marked and has no row of the ledger among
+the staging files was being read when its task, or the whole run, died: or its task could not write its rows. What
+fails again within the limits is ``unreadable`` with ``resource_limit``. The other captures are ingested.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from pipeline.bronze.capture_tasks import (
+    CaptureSplit,
+    build_read_tasks,
+    mark_path,
+    read_options,
+    read_split,
+    split_of,
+)
+from pipeline.bronze.ledger_entries import PlannedRead
+from pipeline.lake.staging_files import StagingWriter
+from pipeline.lake.tasks import PartitionedRows
+from udfs.capture.capture_reader import failed_capture_row
+from udfs.errors import ResourceLimitError
+from udfs.keys import key
+
+_MARKS: Final = "reading"  # folder of the marks, in that of a run
+_OUT_OF_MEMORY: Final = 75  # exit code of the process that reads one capture
+RunTasks = Callable[[PartitionedRows], object]
+ReadAlone = Callable[["LoneRead"], None]
+LogFunction = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class LoneReadLimits:
+    """Limits of a process that reads one capture: bytes of memory, bytes of each file that it writes, seconds."""
+
+    memory_bytes: int = 4 << 30
+    file_bytes: int = 64 << 30
+    seconds: float = 3600
+
+    @staticmethod
+    def of(options: Mapping[str, Any]) -> LoneReadLimits:
+        """Return the limits among the reader's options; defaults for those that are not there."""
+        defaults = LoneReadLimits()
+        return LoneReadLimits(
+            int(options.get("alone_memory_bytes", defaults.memory_bytes)),
+            int(options.get("alone_file_bytes", defaults.file_bytes)),
+            float(options.get("alone_seconds", defaults.seconds)),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LoneRead:
+    """One capture to read alone, where its rows go, and the reader's options."""
+
+    read: PlannedRead
+    staging_folder: str
+    options: Mapping[str, str]
+
+
+def interrupted_reads(folders: Iterable[Path]) -> frozenset[str]:
+    """Return the marks in the folders of runs that were killed: of captures that were being read."""
+    return frozenset(mark.name for folder in folders for mark in (folder / _MARKS).glob("*"))
+
+
+def read_captures(
+    reads: Sequence[PlannedRead], folder: Path, staging_folder: Path, options: Mapping[str, Any], run_tasks: RunTasks,
+    log: LogFunction, suspects: frozenset[str] = frozenset(), read_alone: ReadAlone | None = None,
+) -> None:  # fmt: skip
+    """Read captures into staging files: by tasks, then alone those at which tasks ended.
+
+    ``folder`` is the run's. ``suspects`` are marks of captures that an earlier run was killed at. Raises the error of
+    the tasks if no capture was being read.
+    """
+    read_alone = read_alone or read_in_process
+    marks = folder / _MARKS
+    marks.mkdir(parents=True, exist_ok=True)
+
+    def is_read(read: PlannedRead) -> bool:
+        return (staging_folder / "capture_files" / f"{key(read.file.path)}.parquet").exists()
+
+    def is_marked(read: PlannedRead) -> bool:
+        return mark_path(marks, read.file.path).exists()
+
+    for read in reads:
+        if (mark := mark_path(marks, read.file.path)).name in suspects:
+            mark.touch()
+    by_tasks = [read for read in reads if not is_marked(read)]
+    while by_tasks:
+        task_file, target = folder / "tasks.jsonl", str(staging_folder)
+        tasks = build_read_tasks(
+            by_tasks, task_file, rows="capture_files", staging_folder=target, marks=marks, **options
+        )  # fmt: skip
+        try:
+            run_tasks(tasks)
+        except Exception as error:
+            if not any(is_marked(read) and not is_read(read) for read in by_tasks):
+                raise
+            log(f"a task that reads captures ended: {' '.join(str(error).split())[:300]}")
+            by_tasks = [read for read in by_tasks if not is_marked(read) and not is_read(read)]
+        else:
+            break
+    texts = {name: str(value) for name, value in options.items()}
+    for read in reads:
+        if not is_read(read):
+            log(f"{read.file.path}: read again, alone")
+            read_alone(LoneRead(read, str(staging_folder), texts))
+
+
+def read_in_process(lone: LoneRead) -> None:
+    """Read one capture in a process of its own with limits; if that fails, its row of the ledger says why."""
+    limits = LoneReadLimits.of(lone.options)
+    request = json.dumps([lone.read.to_json_dict(), lone.staging_folder, dict(lone.options)])
+    modules = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "ARROW_DEFAULT_MEMORY_POOL": "system"}
+    command = [sys.executable, "-m", "pipeline.bronze.lone_reads"]
+    try:
+        done = subprocess.run(  # noqa: S603 - this program, with no argument of the input
+            command, input=request, text=True, check=False, env={**os.environ, **modules}, timeout=limits.seconds,
+            capture_output=True,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        why: Exception = ResourceLimitError(f"reading it alone took longer than {limits.seconds:g} s")
+    else:
+        if not done.returncode:
+            return
+        if done.returncode == _OUT_OF_MEMORY:
+            why = ResourceLimitError(f"reading it alone took more than {limits.memory_bytes} bytes of memory")
+        elif done.returncode < 0:
+            why = ResourceLimitError(f"the process that read it alone was ended by signal {-done.returncode}")
+        else:
+            why = RuntimeError(f"reading it alone: {(done.stderr.strip().splitlines() or [''])[-1]}")
+    _stage_failure(lone, why)
+
+
+def _stage_failure(lone: LoneRead, why: Exception) -> None:
+    split = split_of(lone.read)
+    staging = StagingWriter(lone.staging_folder, split.file.path)
+    staging.add("capture_files", failed_capture_row(split.file.capture_source(), split.part, why))
+    staging.close()
+
+
+def _set_limits(limits: LoneReadLimits) -> None:
+    """Limit this process. Where the system has no such limits, only time is limited, by the parent."""
+    if sys.platform == "win32":
+        return
+    import resource  # noqa: PLC0415 (not on Windows)
+
+    for kind, most in ((resource.RLIMIT_DATA, limits.memory_bytes), (resource.RLIMIT_FSIZE, limits.file_bytes)):
+        resource.setrlimit(kind, (most, most))
+
+
+def main() -> int:
+    """Read the capture that standard input names; return the exit code."""
+    values, staging_folder, options = json.loads(sys.stdin.read())
+    split: CaptureSplit = split_of(PlannedRead.from_json_dict(values))
+    limits = LoneReadLimits.of(options)
+    _set_limits(limits)
+    staging = StagingWriter(staging_folder, split.file.path)
+    try:
+        for _ in read_split(split, read_options(options), staging):
+            pass
+    except MemoryError:
+        os._exit(_OUT_OF_MEMORY)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
