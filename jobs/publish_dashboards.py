@@ -67,8 +67,10 @@ def publish_pages(
     except OSError as error:
         raise ConfigError(f"{error.filename or out}: {error.strerror or error}") from error
     cli.log_progress(f"the pages are in {(out / PAGE_FILE).resolve().as_uri()}")
-    for name, total in truncated.items():
-        cli.log_progress(f"  {name}: the page has {rows} of {total} rows; totals are of all rows")
+    for name, data in site.datasets.items():
+        if data.rows is not None and data.truncated:
+            shown = f"{data.rows.num_rows} of {data.total_rows} rows"
+            cli.log_progress(f"  {name}: the page has {shown}; totals are of all rows")
     return cli.Outcome(summary_fields=summary)
 
 

@@ -1,12 +1,13 @@
-"""Text for people: escaping of text from the wire, table cells and console tables, counts and times in sentences.
+"""Text for people: escaping and cutting of text from the wire, table cells, console tables, counts, times in sentences.
 
 Labels and names on the wire are whatever a sender wrote. A terminal obeys control characters and escape sequences, and
 bidirectional marks reorder a line. Such characters, and all others that are not printable, are replaced by their code
-point.
+point. They can also be a megabyte long: what is shown is cut, and says so.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
 import unicodedata
 from collections.abc import Sequence
@@ -16,12 +17,27 @@ from typing import Final
 
 CODE_POINT_FORMAT: Final = "<U+{:04X}>"
 _MAX_COMBINING_MARKS: Final = 3  # on one letter; more of them would cover the lines above
+MAX_TEXT_CHARS: Final = 500  # of a text of the wire in pages, and in lines at a terminal
+CUT_DIGEST_CHARS: Final = 8
 _MAX_CELL_CHARS: Final = 60
+_CUT_CELL_CHARS: Final = 36  # left of a longer one: with the mark it is no wider
+_MAX_CELL_ITEMS: Final = 20
 _PLAIN_LINES: Final = re.compile(r"[\n -~]*")
 
 
-def escape_unprintable(text: str, max_chars: int | None = None, *, code_format: str = CODE_POINT_FORMAT) -> str:
-    r"""Return a text that is safe to print: ``<U+202E>`` for unprintable characters, ``...`` after ``max_chars``.
+def cut_text(text: str, max_chars: int = MAX_TEXT_CHARS, *, distinct: bool = False) -> str:
+    """Return a text; of one with more than ``max_chars`` characters as many, and how many more it has.
+
+    With ``distinct`` the beginning of the SHA-256 of its UTF-8 follows, so that different texts stay different.
+    """
+    if len(text) <= max_chars:
+        return text
+    digest = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:CUT_DIGEST_CHARS]
+    return f"{text[:max_chars]}... (+{len(text) - max_chars} characters{f', {digest}' if distinct else ''})"
+
+
+def escape_unprintable(text: str, max_chars: int = MAX_TEXT_CHARS, *, code_format: str = CODE_POINT_FORMAT) -> str:
+    r"""Return a text that is safe to print: ``<U+202E>`` for unprintable characters, cut after ``max_chars``.
 
     Unprintable is what ``str.isprintable`` says: controls, bidirectional marks and other formats, lone surrogates,
     private-use and unassigned code points, line and paragraph separators, and all spaces but the plain one.
@@ -29,21 +45,21 @@ def escape_unprintable(text: str, max_chars: int | None = None, *, code_format: 
     """
     parts: list[str] = []
     marks = 0
-    for char in text if max_chars is None else text[:max_chars]:
+    for char in cut_text(text, max_chars):
         marks = marks + 1 if unicodedata.category(char) in ("Mn", "Me") else 0
         unsafe = not char.isprintable() or marks > _MAX_COMBINING_MARKS
         parts.append(code_format.format(ord(char)) if unsafe else char)
-    return "".join(parts) + ("..." if max_chars is not None and len(text) > max_chars else "")
+    return "".join(parts)
 
 
 def escape_lines(text: str, encoding: str | None = None) -> str:
-    r"""Return lines that are safe to print: all but line feeds as in ``escape_unprintable``.
+    r"""Return lines that are safe to print: all but line feeds as in ``escape_unprintable``, uncut.
 
     Characters that ``encoding`` lacks (None: it has all) become ``\uXXXX``.
     """
     if _PLAIN_LINES.fullmatch(text):
         return text
-    safe = "\n".join(map(escape_unprintable, text.split("\n")))
+    safe = "\n".join(escape_unprintable(line, len(line)) for line in text.split("\n"))
     return safe if encoding is None else safe.encode(encoding, "backslashreplace").decode(encoding)
 
 
@@ -82,9 +98,10 @@ def format_cell(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.3f}".rstrip("0").rstrip(".")
     if isinstance(value, list | tuple):
-        return ", ".join(map(format_cell, value))
-    text = escape_as_hex(str(value))
-    return text if len(text) <= _MAX_CELL_CHARS else f"{text[: _MAX_CELL_CHARS - 3]}..."
+        more = [f"... (+{format_count(len(value) - _MAX_CELL_ITEMS, 'value')})"] if len(value) > _MAX_CELL_ITEMS else []
+        return ", ".join([*map(format_cell, value[:_MAX_CELL_ITEMS]), *more])
+    text = str(value)
+    return escape_as_hex(text if len(text) <= _MAX_CELL_CHARS else cut_text(text, _CUT_CELL_CHARS))
 
 
 def json_default(value: object) -> int | float | str:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from jobs.command_line.java_process import JAVA, remove_java_frames
+from pipeline.text import cut_text
 
 _PROJECT: Final = Path(__file__).resolve().parents[2]
 _PACKAGES: Final = ("jobs", "pipeline", "schemas", "udfs")
@@ -53,4 +54,4 @@ def _is_own(path: Path) -> bool:
 
 
 def _shorten(line: str) -> str:
-    return line if len(line) <= _MAX_CHARACTERS else f"{line[:_MAX_CHARACTERS]}..."
+    return cut_text(line, _MAX_CHARACTERS)

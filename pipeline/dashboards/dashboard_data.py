@@ -21,6 +21,7 @@ from pipeline.queues.eod_transfers import TROUBLED_CONDITIONS
 from pipeline.queues.history import NOT_CONNECTED_STATES, STATE_UNKNOWN
 
 MAX_DATASET_ROWS: Final = 5_000  # of each dataset in the page, by default
+MAX_DATASET_BYTES: Final = 8 << 20  # of the rows of each dataset, and of the sums over all of its rows
 MAX_SAFE_INTEGER: Final = 2**53 - 1  # larger integers are not exact in JavaScript: they are sent as text
 _LONE_SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _MAX_DISTINCT_SHARE: Final = 0.7  # columns with a larger share of distinct values are not dictionary-encoded

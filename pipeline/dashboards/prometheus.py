@@ -15,8 +15,10 @@ from typing import Any, Final, NamedTuple
 
 from pipeline.dashboards.dashboard_data import DashboardData, DatasetRows, current_state
 from pipeline.queues.history import STATE_UNKNOWN
+from pipeline.text import cut_text
 from udfs.rows import RowDict
 
+_MAX_LABEL_CHARS: Final = 200
 _QUEUE_LABELS: Final = ("queue", "queue_manager", "queue_format_name")
 _QUALITY_LABELS: Final = ("table", "suite", "expectation", "severity")
 _COVERAGE_LABELS: Final = ("layer", "measure", "server_address")
@@ -195,7 +197,7 @@ def _gauge_families(rows: Iterable[RowDict], gauges: Mapping[str, tuple[str, str
 
 def _source_family(name: str, text: str, rows: Iterable[RowDict]) -> MetricFamily:
     """Return a metric that names sources; they are no labels of values, so that sums count each thing once."""
-    of_rows = ((row, each) for row in rows for each in (row["sources"] or "").split(", ") if each)
+    of_rows = ((row, _cut(each)) for row in rows for each in (row["sources"] or "").split(", ") if each)
     return MetricFamily(name, text, [(_labels(row, _QUEUE_LABELS) | {"source": each}, 1) for row, each in of_rows])
 
 
@@ -227,4 +229,8 @@ def _dataset_rows(dashboard: DashboardData, name: str, *, summary: bool = False)
 
 def _labels(row: Mapping[str, Any], names: Iterable[str]) -> dict[str, str]:
     """Return the labels of a row. Null is the empty text, which Prometheus treats as no label."""
-    return {name: "" if row[name] is None else str(row[name]) for name in names}
+    return {name: "" if row[name] is None else _cut(str(row[name])) for name in names}
+
+
+def _cut(text: str) -> str:
+    return cut_text(text, _MAX_LABEL_CHARS, distinct=True)

@@ -11,9 +11,12 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as f
+from pyspark.sql.types import ArrayType, StringType
 
 from pipeline.bronze.event_time import newest_event_time_us
-from pipeline.dashboards.dashboard_data import MAX_DATASET_ROWS, DashboardData, DatasetRows
+from pipeline.dashboards.dashboard_data import MAX_DATASET_BYTES, MAX_DATASET_ROWS, DashboardData, DatasetRows
 from pipeline.dashboards.datasets import (
     CALLS_DATASET,
     CAPTURE_PATHS_SQL,
@@ -29,6 +32,7 @@ from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.frames import values_to_frame
 from pipeline.lake.lake import Lake
 from pipeline.queues.last_reports import max_gap_s
+from pipeline.text import CUT_DIGEST_CHARS, MAX_TEXT_CHARS
 from schemas import catalog
 
 _KEYS_VIEW: Final = "msmq_dashboard_keys"  # temporary view with the keys to look up
@@ -38,10 +42,11 @@ _NOT_COMPUTED: Final = "not computed: the lake has no {}"
 
 
 class RowLimits(NamedTuple):
-    """Maximum number of rows of a dataset, and of the aggregates over a dataset with more rows."""
+    """Maximum number of rows of a dataset, and of the aggregates over a dataset with more rows; bytes of each."""
 
     dataset_rows: int = MAX_DATASET_ROWS
     summary_rows: int = 30_000
+    table_bytes: int = MAX_DATASET_BYTES
 
 
 def read_dashboard_data(
@@ -93,13 +98,52 @@ def _read_dataset(
     if missing:
         return DatasetRows(None, note=_NOT_COMPUTED.format(", ".join(missing)))
     query = fill_table_names(dataset.rows_sql, tables, max_gap_s=gap_s)
-    rows = lake.spark.sql(f"{query}\nLIMIT {limits.dataset_rows + 1}").toArrow()
-    if rows.num_rows <= limits.dataset_rows:
+    rows = _read_rows(lake, f"{query}\nLIMIT {limits.dataset_rows + 1}")
+    if rows.num_rows <= limits.dataset_rows and rows.nbytes <= limits.table_bytes:
         return DatasetRows(rows, rows.num_rows, query)
     total = _count_rows(lake, query)
-    summary, step_s, note = _read_summary(lake, tables, dataset, query, limits.summary_rows)
-    first_rows = _read_first_rows(lake, dataset, query, limits.dataset_rows)
+    summary, step_s, note = _read_summary(lake, tables, dataset, query, limits)
+    first_rows = _within_bytes(_read_first_rows(lake, dataset, query, limits.dataset_rows), limits.table_bytes)
     return DatasetRows(first_rows, total, query, dataset.selection, summary, step_s, note)
+
+
+def _read_rows(lake: Lake, sql: str) -> pa.Table:
+    """Return the rows of a query, with its texts cut."""
+    return cut_texts(lake.spark.sql(sql)).toArrow()
+
+
+def cut_texts(frame: DataFrame) -> DataFrame:
+    """Return a frame with its texts cut in Spark, as ``pipeline.text.cut_text`` does; different ones stay different."""
+
+    def cut(text: Column) -> Column:
+        count = f.length(text) - MAX_TEXT_CHARS
+        digest = f.substring(f.sha2(text, 256), 1, CUT_DIGEST_CHARS)
+        parts = (
+            f.substring(text, 1, MAX_TEXT_CHARS),
+            f.lit("... (+"),
+            count,
+            f.lit(" characters, "),
+            digest,
+            f.lit(")"),
+        )
+        return f.when(count <= 0, text).otherwise(f.concat(*parts))
+
+    columns = []
+    for field in frame.schema:
+        column = frame[f"`{field.name}`"]
+        if isinstance(field.dataType, StringType):
+            column = cut(column).alias(field.name)
+        elif isinstance(field.dataType, ArrayType) and isinstance(field.dataType.elementType, StringType):
+            column = f.transform(column, cut).alias(field.name)
+        columns.append(column)
+    return frame.select(columns)
+
+
+def _within_bytes(rows: pa.Table, limit: int) -> pa.Table:
+    """Return the first rows of a table that have at most ``limit`` bytes."""
+    while rows.num_rows and rows.nbytes > limit:
+        rows = rows.slice(0, min(rows.num_rows * limit // rows.nbytes, rows.num_rows - 1))
+    return rows
 
 
 def _count_rows(lake: Lake, query: str) -> int:
@@ -112,16 +156,17 @@ def _read_first_rows(lake: Lake, dataset: Dataset, query: str, limit: int) -> pa
     rank = f"row_number() OVER (PARTITION BY {dataset.partition_by} ORDER BY {dataset.order_by})"
     ranked = f"SELECT *, {rank if dataset.partition_by else 1} AS _place FROM ({query})"
     selected = f"SELECT * FROM ({ranked}) ORDER BY _place, {dataset.order_by} LIMIT {limit}"
-    return lake.spark.sql(selected).drop("_place").toArrow()
+    return cut_texts(lake.spark.sql(selected).drop("_place")).toArrow()
 
 
 def _read_summary(
-    lake: Lake, tables: Mapping[str, str], dataset: Dataset, query: str, limit: int
+    lake: Lake, tables: Mapping[str, str], dataset: Dataset, query: str, limits: RowLimits
 ) -> tuple[pa.Table | None, int | None, str]:
     """Return aggregates over all rows, their time step in seconds, and a note if groups were left out.
 
-    The time step is the shortest that gives at most ``limit`` groups.
+    The time step is the shortest that gives at most ``summary_rows`` groups, in ``table_bytes``.
     """
+    limit = limits.summary_rows
     if not dataset.time_column and not dataset.summary_sql:
         return None, None, ""
     if dataset.summary_sql:
@@ -139,11 +184,12 @@ def _read_summary(
     for step in TIME_STEPS_S:
         if sizes[step] > limit and step != TIME_STEPS_S[-1]:
             continue
-        rows = lake.spark.sql(f"{texts[step]}\nORDER BY n DESC LIMIT {limit + 1}").toArrow()
-        if rows.num_rows <= limit:
+        rows = _read_rows(lake, f"{texts[step]}\nORDER BY n DESC LIMIT {limit + 1}")
+        if rows.num_rows <= limit and rows.nbytes <= limits.table_bytes:
             return rows, step, ""
-    note = f"sums of the {limit} largest groups; smaller ones are left out"
-    return rows.slice(0, limit), TIME_STEPS_S[-1], note
+    rows = _within_bytes(rows.slice(0, limit), limits.table_bytes)
+    note = f"sums of the {rows.num_rows} largest groups; smaller ones are left out"
+    return rows, TIME_STEPS_S[-1], note
 
 
 def _summary_sql(dataset: Dataset, query: str, step: int) -> str:
@@ -187,14 +233,15 @@ def _read_referenced_rows(
     if evidence and calls.truncated:  # otherwise the dataset has all calls, and the other keys are not of calls
         all_calls = fill_table_names(CALLS_DATASET.rows_sql, tables)
         evidence_calls = f"SELECT * FROM ({all_calls}) WHERE call_key IN (SELECT key FROM {keys})"
-        queries["evidence_calls"] = partial(_read_query, lake, evidence_calls)
+        queries["evidence_calls"] = partial(_read_query, lake, evidence_calls, limits.table_bytes)
     for name, table, sql, needed in (
         ("labels", "silver.messages", MESSAGE_LABELS_SQL, messages),
         ("snapshots", "bronze.snapshots_raw", SNAPSHOT_LINES_SQL, evidence),
         ("hosts", "silver.hosts", HOSTS_SQL, evidence),
     ):
         if needed and (sql_name := _sql_name(lake, table)):
-            queries[name] = partial(_read_query, lake, fill_table_names(sql, {table: sql_name}, keys=keys))
+            query = fill_table_names(sql, {table: sql_name}, keys=keys)
+            queries[name] = partial(_read_query, lake, query, limits.table_bytes)
     found = run_concurrently(queries)
     return found | _add_capture_paths(lake, tables, data, {CALLS_DATASET.name: calls} | found)
 
@@ -220,7 +267,7 @@ def _add_capture_paths(
             ids = pa.chunked_array([*rows.column("capture_id").chunks, *rows.column("response_capture_id").chunks])
             used = [key for key in pc.unique(ids).to_pylist() if key]
             sql = fill_table_names(CAPTURE_PATHS_SQL, tables, keys=_create_keys_view(lake, used))
-            paths = lake.spark.sql(sql).toArrow()
+            paths = _read_rows(lake, sql)
         for column in ("capture", "response_capture"):
             path_column = _paths_of(rows.column(f"{column}_id"), paths)
             rows = rows.set_column(rows.schema.get_field_index(f"{column}_id"), column, path_column)
@@ -235,9 +282,9 @@ def _paths_of(capture_ids: pa.ChunkedArray, paths: pa.Table | None) -> pa.Array:
     return pa.array([path_by_id.get(key) for key in capture_ids.to_pylist()], pa.string())
 
 
-def _read_query(lake: Lake, sql: str) -> DatasetRows:
-    rows = lake.spark.sql(sql).toArrow()
-    return DatasetRows(rows, rows.num_rows, "")
+def _read_query(lake: Lake, sql: str, max_bytes: int) -> DatasetRows:
+    rows = _read_rows(lake, sql)
+    return DatasetRows(_within_bytes(rows, max_bytes), rows.num_rows, "")
 
 
 def _evidence_keys(data: Mapping[str, DatasetRows]) -> list[str]:

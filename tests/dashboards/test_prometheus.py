@@ -69,6 +69,14 @@ def test_hostile_names_come_back_as_they_were():
     assert {labels["queue"] for labels, _ in found["msmq_queue_messages"]} == set(names)
 
 
+def test_names_of_a_megabyte_are_cut_and_stay_different():
+    text = render_metrics(site([f"{'q' * 1_000_000}{number}" for number in range(10)]))
+    assert len(text) < 200_000
+    names = {labels["queue"] for labels, _ in read(text)["msmq_queue_messages"]}
+    assert len(names) == 10
+    assert all(name.startswith("q" * 200 + "... (+999801 characters, ") for name in names)
+
+
 def test_what_is_not_known_has_no_sample_and_is_never_zero():
     unknown = {"state": "UNKNOWN", "known_until": None, "reported_at": None}
     rows = [

@@ -5,7 +5,7 @@ import unicodedata
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.text import escape_unprintable
+from pipeline.text import cut_text, escape_unprintable, format_cell
 
 HOSTILE = {
     "\x1b]0;owned\x07": "<U+001B>]0;owned<U+0007>",
@@ -32,10 +32,18 @@ def test_marks_do_not_pile_up():
     assert escape_unprintable("a" + "\u0301" * 40).count("\u0301") == 3
 
 
-@given(st.text(st.characters(codec=None), max_size=60), st.none() | st.integers(0, 20))
+@given(st.text(st.characters(codec=None), max_size=60), st.integers(0, 60))
 def test_nothing_that_is_obeyed_is_left(text, most):
     found = escape_unprintable(text, most)
     assert all(unicodedata.category(char) not in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp") for char in found)
     found.encode()
-    if most is not None and len(text) > most:
-        assert found.endswith("...")
+    if len(text) > most:
+        assert found.endswith(f"... (+{len(text) - most} characters)")
+
+
+def test_texts_of_a_megabyte_are_cut_and_say_so():
+    one, two = ("x" * 1_000_000 + end for end in "ab")
+    assert escape_unprintable(one) == "x" * 500 + "... (+999501 characters)"
+    assert format_cell(one) == "x" * 36 + "... (+999965 characters)"
+    assert format_cell([1] * 22) == "1, " * 20 + "... (+2 values)"
+    assert cut_text(one, 9, distinct=True) != cut_text(two, 9, distinct=True)
