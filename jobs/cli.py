@@ -277,11 +277,12 @@ def run_job(
     A ConfigError or SchemaError is printed as one line and gives exit code 2. Any other exception gives exit code 4,
     and the summary describes it. Ctrl-C gives exit code 130.
     """
-    started, run_id = time.monotonic(), uuid.uuid4().hex
+    started, run_id, redacting = time.monotonic(), uuid.uuid4().hex, False
     with _handle_interrupts() as interrupted:
         try:
             arguments = parser.parse_args(argv)
             config = Config.load(arguments.conf, arguments.overrides)
+            redacting = bool(config.privacy.redact)
             job_run = JobRun(job, arguments, config, run_id, datetime.now(UTC))
             with job_run.exit_stack:
                 previous_umask = os.umask(_UMASKS[config.privacy.file_access])  # Java and its workers have it too
@@ -296,8 +297,8 @@ def run_job(
             if isinstance(error, (ConfigError, SchemaError)):
                 log_progress(f"{job}: {error}")
                 return ExitCode.USAGE_ERROR
-            log_progress("\n".join(f"{job}: {line}" for line in report_lines(error)))
-            outcome = Outcome(error=summarize_exception(error))
+            log_progress("\n".join(f"{job}: {line}" for line in report_lines(error, values=not redacting)))
+            outcome = Outcome(error=summarize_exception(error, values=not redacting))
     write_output(outcome.summary_json(job, run_id, time.monotonic() - started) + "\n")
     return outcome.exit_code
 
