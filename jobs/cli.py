@@ -35,6 +35,7 @@ from pipeline.text import escape_lines, escape_unprintable, is_utf8
 
 LAKE_HELP = "folder of the Delta tables; if lake.catalog names a catalog, the folder of the runs' working files"
 _UMASKS: Mapping[FileAccess, int] = {"owner": 0o077, "group_read": 0o027, "group_write": 0o007, "all_read": 0o022}
+_MAX_LINE_CHARS = 4_000  # of progress and messages: paths are long
 _CAPTURE_ID = re.compile(r"[0-9a-f]{32}")
 
 
@@ -285,11 +286,12 @@ def run_job(
     A ConfigError, LakeNameError or SchemaError is printed as one line and gives exit code 2. Any other exception gives
     exit code 4, and the summary describes it. Ctrl-C gives exit code 130.
     """
-    started, run_id = time.monotonic(), uuid.uuid4().hex
+    started, run_id, redacting = time.monotonic(), uuid.uuid4().hex, False
     with _handle_interrupts() as interrupted:
         try:
             arguments = parser.parse_args(argv)
             config = Config.load(arguments.conf, arguments.overrides)
+            redacting = bool(config.privacy.redact)
             job_run = JobRun(job, arguments, config, run_id, datetime.now(UTC))
             with job_run.exit_stack:
                 previous_umask = os.umask(_UMASKS[config.privacy.file_access])  # Java and its workers have it too
@@ -304,9 +306,9 @@ def run_job(
             if isinstance(error, (ConfigError, LakeNameError, SchemaError)):
                 log_progress(f"{job}: {error}")
                 return ExitCode.USAGE_ERROR
-            for line in report_lines(error):
+            for line in report_lines(error, values=not redacting):
                 log_progress(f"{job}: {line}")
-            outcome = Outcome(error=summarize_exception(error))
+            outcome = Outcome(error=summarize_exception(error, values=not redacting))
     write_output(outcome.summary_json(job, run_id, time.monotonic() - started) + "\n")
     return outcome.exit_code
 
@@ -342,7 +344,7 @@ def write_output(text: str) -> None:
 
 def log_progress(message: str) -> None:
     """Write one line of progress to standard error."""
-    _write(sys.stderr, escape_unprintable(message) + "\n")
+    _write(sys.stderr, escape_unprintable(message, _MAX_LINE_CHARS) + "\n")
 
 
 def _write(stream: TextIO, text: str) -> None:

@@ -96,7 +96,7 @@ def update_bronze(
     not_read: Counter[str] = Counter()
     for row in done.file_rows:
         if row["status"] != "complete":
-            cli.log_progress(f"{row['path']}: {row['status']}: {row['error']}")
+            cli.log_progress(f"{row['path']}: {row['status']}: {redaction.loggable_error(job_run, row['error'])}")
         not_read.update({each["what"]: each["packets"] for each in row["packets_not_read"] or ()})
     for what, packets in sorted(not_read.items()):
         cli.log_progress(f"warning: {packets} packets are not read: {what}")
@@ -148,7 +148,7 @@ def decode_to_silver(
         failures=failures, declarations=_load_declarations(job_run.config),
     )  # fmt: skip
     for capture_id, why in failures.items():
-        outcome.report_unreadable(f"capture {capture_id}: unreadable: {why}")
+        outcome.report_unreadable(f"capture {capture_id}: unreadable: {redaction.loggable_error(job_run, why)}")
     return written
 
 

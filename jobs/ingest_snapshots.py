@@ -39,7 +39,7 @@ def update_bronze(job_run: cli.JobRun, lake: Lake, files: list[InputFile], outco
     outcome.input_failed |= done.has_unreadable_files
     for row in done.file_rows:
         if row["error"] is not None:
-            cli.log_progress(f"{row['path']}: {row['status']}: {row['error']}")
+            cli.log_progress(f"{row['path']}: {row['status']}: {redaction.loggable_error(job_run, row['error'])}")
         if row["quarantined"]:
             cli.log_progress(f"{row['path']}: {row['quarantined']} of {row['lines']} lines are not snapshots")
     unreadable = sum(row["status"] != "complete" for row in done.file_rows)
@@ -53,12 +53,14 @@ def update_bronze(job_run: cli.JobRun, lake: Lake, files: list[InputFile], outco
     counts.rows_flagged += broken
 
 
-def decode_to_silver(lake: Lake, outcome: cli.Outcome) -> tuple[dict[str, int], Mapping[str, Any] | None]:
+def decode_to_silver(
+    job_run: cli.JobRun, lake: Lake, outcome: cli.Outcome
+) -> tuple[dict[str, int], Mapping[str, Any] | None]:
     """Decode new snapshots into silver; return the rows written by table and the provenance for silver.hosts."""
     failures: dict[str, str] = {}
     written, hosts_provenance = hosts.update_collected_snapshots(lake, failures)
     for path, why in failures.items():
-        outcome.report_unreadable(f"{path}: unreadable: {why}")
+        outcome.report_unreadable(f"{path}: unreadable: {redaction.loggable_error(job_run, why)}")
     return written, hosts_provenance
 
 
@@ -73,7 +75,7 @@ def run(job_run: cli.JobRun) -> cli.Outcome:
     with lake_lease(job_run, lake), redaction.open_scratch_lake(job_run, lake, pseudonymizer, files) as redacting:
         update_bronze(job_run, lake if redacting is None else redacting.scratch_lake, files, outcome)
         if redacting is not None:
-            decode_to_silver(redacting.scratch_lake, outcome)
+            decode_to_silver(job_run, redacting.scratch_lake, outcome)
             redacting.publish(run_id=job_run.run_id, read_paths=())
     return outcome
 

@@ -26,6 +26,7 @@ from pipeline.privacy.redaction import (
     RedactionError,
     RedactionRun,
     mark_redacted,
+    remove_failure_values,
     require_unredacted,
 )
 
@@ -53,6 +54,11 @@ def load_pseudonymizer(job_run: cli.JobRun) -> Pseudonymizer | None:
     if len(key) < _MIN_KEY_BYTES:
         raise ConfigError(f"{source}: a key needs {_MIN_KEY_BYTES} bytes or more; make one with: openssl rand -hex 32")
     return Pseudonymizer(kinds, key)
+
+
+def loggable_error(job_run: cli.JobRun, text: str) -> str:
+    """Return the text of an error as it may be logged: without values of the input in a redacting run."""
+    return remove_failure_values(text) if job_run.config.privacy.redact else text
 
 
 def scratch_lake_name(lake: Lake) -> str:

@@ -126,7 +126,7 @@ def _update_silver(
     cli.log_progress("decoding calls")
     for table, rows in decode_to_silver(job_run, lake, outcome, keep_stubs=keep_stubs, decoded=decoded).items():
         outcome.tables[table] = cli.TableCounts(rows_out=rows)
-    written, hosts_provenance = ingest_snapshots.decode_to_silver(lake, outcome)
+    written, hosts_provenance = ingest_snapshots.decode_to_silver(job_run, lake, outcome)
     for table, rows in written.items():
         outcome.tables.setdefault(table, cli.TableCounts()).rows_out += rows
     outcome.tables[str(HOSTS)] = cli.TableCounts()

@@ -17,29 +17,36 @@ _MAX_JAVA_LINES: Final = 10
 _MAX_CHARACTERS: Final = 1_000  # of a line
 
 
-def summarize_exception(error: BaseException) -> str:
-    """Return an exception in one line: its type, the first line of its message, and the innermost cause in Java."""
-    lines = _message_lines(error)
+def summarize_exception(error: BaseException, *, values: bool = True) -> str:
+    """Return an exception in one line: its type, the first line of its message, and the innermost cause in Java.
+
+    Without ``values`` only the type, and what the system says of it: a message may hold values of the input.
+    """
+    system = [error.strerror] if isinstance(error, OSError) and error.strerror else []
+    lines = _message_lines(error) if values else system
     causes = [line.removeprefix(_CAUSE) for line in lines if line.startswith(_CAUSE)]
     first = [f"{type(error).__name__}: {lines[0]}"] if lines else [type(error).__name__]
     ended = f" (Spark's Java process has ended: {JAVA.exit_code})" if JAVA.exit_code is not None else ""
     return _shorten("; caused by ".join([*first, *causes[-1:]])) + ended
 
 
-def report_lines(error: BaseException) -> list[str]:
-    """Return lines for standard error: what happened, what to do, where it was, and the rest of the message."""
+def report_lines(error: BaseException, *, values: bool = True) -> list[str]:
+    """Return lines for standard error: what happened, what to do, where it was, and the rest of the message.
+
+    Without ``values`` nothing of the message, and nothing that Java wrote.
+    """
     frames = [
         f"  at {Path(frame.filename).relative_to(_PROJECT)}:{frame.lineno} in {frame.name}"
         for frame in traceback.extract_tb(error.__traceback__)
         if _is_own(Path(frame.filename))
     ]
     rest = [f"  {_shorten(line)}" for line in _message_lines(error)[1 : _MAX_LINES + 1]]
+    rest += [f"  Java: {_shorten(line)}" for line in JAVA.last_lines(_MAX_JAVA_LINES)]
     return [
-        f"an error that was not foreseen ended the run: {summarize_exception(error)}",
+        f"an error that was not foreseen ended the run: {summarize_exception(error, values=values)}",
         "run the same command again: it continues from what earlier runs completed. If it fails again, report this:",
         *frames[-_MAX_LINES:],
-        *rest,
-        *(f"  Java: {_shorten(line)}" for line in JAVA.last_lines(_MAX_JAVA_LINES)),
+        *(rest if values else ["  the message is not shown, because names are redacted"]),
     ]
 
 

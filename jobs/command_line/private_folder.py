@@ -1,16 +1,18 @@
 """The private folder of this process: scratch lakes, spooled input, temporary files of Spark and Java. No Spark.
 
 All of these may hold what was captured, so only this user may read the folder. It is removed when the process ends. A
-process that was killed leaves it, and the next run with the same ``privacy.scratch_folder`` removes it. A lock tells
-whether a folder is in use: the process and the Java process that it starts hold it, and the system releases it when
-both have ended.
+process that was killed leaves it, and the next run on the same machine with the same ``privacy.scratch_folder`` removes
+it. A lock tells whether a folder is in use: the process and the Java process that it starts hold it, and the system
+releases it when both have ended.
 """
 
 from __future__ import annotations
 
 import atexit
 import fcntl
+import hashlib
 import os
+import platform
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -21,6 +23,8 @@ from typing import Final
 from jobs.config import ConfigError
 
 LOCAL_FOLDERS_VARIABLE: Final = "SPARK_LOCAL_DIRS"
+_USER_PREFIX: Final = f"msmq-{os.getuid()}-"
+_MACHINE_PREFIX: Final = f"{_USER_PREFIX}{hashlib.sha256(platform.node().encode()).hexdigest()[:8]}-"
 _LOCK_FILE: Final = "lock"
 _OPEN_LOCK: Final = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
 
@@ -61,7 +65,7 @@ class PrivateFolder:
 
     def _make(self, place: Path) -> Path:
         while True:
-            folder = Path(tempfile.mkdtemp(prefix=_prefix(), dir=place))
+            folder = Path(tempfile.mkdtemp(prefix=_MACHINE_PREFIX, dir=place))
             lock = os.open(folder / _LOCK_FILE, _OPEN_LOCK, 0o600)
             with suppress(OSError):  # a store without locks: see remove_left_subfolders
                 fcntl.flock(lock, fcntl.LOCK_EX)
@@ -77,8 +81,8 @@ PRIVATE_FOLDER: Final = PrivateFolder()
 
 
 def remove_left_folders(place: Path | None) -> None:
-    """Remove the private folders at a place whose processes have ended."""
-    for folder in (place or _default_place()).glob(f"{_prefix()}*"):
+    """Remove the private folders at a place whose processes have ended, of this machine: locks may not reach others."""
+    for folder in (place or _default_place()).glob(f"{_MACHINE_PREFIX}*"):
         with suppress(OSError):
             lock = os.open(folder / _LOCK_FILE, _OPEN_LOCK, 0o600)
             try:
@@ -89,18 +93,14 @@ def remove_left_folders(place: Path | None) -> None:
 
 
 def remove_left_subfolders(place: Path | None, name: str) -> None:
-    """Remove a subfolder from all private folders at a place but the own one.
+    """Remove a subfolder from all private folders at a place but the own one, also of other machines.
 
     Only if no other run uses it. On a store without locks this is all that removes it.
     """
     own = PRIVATE_FOLDER.path(place)
-    for folder in own.parent.glob(f"{_prefix()}*/{name}"):
+    for folder in own.parent.glob(f"{_USER_PREFIX}*/{name}"):
         if folder.parent != own:
             shutil.rmtree(folder, ignore_errors=True)
-
-
-def _prefix() -> str:
-    return f"msmq-{os.getuid()}-"
 
 
 def _default_place() -> Path:

@@ -43,12 +43,13 @@ from schemas.comqc import COMQC_CALLS
 from schemas.hosts import HOSTS
 from schemas.queue_snapshots import PROPERTIES
 from schemas.table import RUN_ID, Table
+from udfs.errors import remove_failure_values
 from udfs.pseudonyms import Pseudonymizer
 
-# Jobs make pseudonyms, and may not import udfs.
+# Jobs make pseudonyms and log errors, and may not import udfs.
 __all__ = [
     "Pseudonymizer", "RedactionError", "RedactionRun", "is_redacted", "mark_redacted",
-    "require_unredacted",
+    "remove_failure_values", "require_unredacted",
 ]  # fmt: skip
 
 _LEDGER_TABLES: Final = (CAPTURE_FILES, SNAPSHOT_FILES)

@@ -186,6 +186,20 @@ def test_only_the_command_line_writes_to_the_terminal(project):
     assert named == {"cli.py"}
 
 
+@pytest.mark.parametrize(
+    ("error", "shown"),
+    [(ValueError("srv1"), "ValueError"), (OSError(28, "No space left", "srv1"), "OSError: No space left")],
+)
+def test_a_redacting_run_shows_no_message_of_an_exception(capsys, error, shown):
+    def run(_):
+        raise error
+
+    assert run_a_job(["--lake", "x", "--set", "privacy.redact=[hosts]"], run) == 4
+    streams = capsys.readouterr()
+    assert json.loads(streams.out)["error"] == shown
+    assert "srv1" not in streams.out + streams.err
+
+
 def test_an_exception_without_a_message_is_told_by_its_type(capsys):
     def run(_):
         raise ZeroDivisionError

@@ -117,7 +117,9 @@ def test_a_profile_for_another_spark_breaks_nothing_and_java_prints_nothing(proj
         "<configuration><property><name>fs.defaultFS</name><value>hdfs://nowhere:8020</value></property></configuration>"
     )
     (tmp_path / "conf" / "spark-defaults.conf").write_text("spark.master yarn\n")
+    (tmp_path / "temporary").mkdir()
     env = without_launcher() | {name: value.format(tmp_path) for name, value in BROKEN_PROFILE.items()}
+    env |= {"SPARK_LOCAL_DIRS": str(tmp_path / "temporary"), "TMPDIR": str(tmp_path / "temporary")}
     capture, lake = project / "data" / "sample" / "01-remoteread-ndr.pcap", tmp_path / "the lake"
     uri = f"file://{tmp_path}/the%20lake"
     read = [sys.executable, "-m", "jobs", "ingest_captures", "--captures", str(capture), "--lake", uri]
@@ -128,6 +130,8 @@ def test_a_profile_for_another_spark_breaks_nothing_and_java_prints_nothing(proj
     assert all("capture files read" in line for line in others)
     assert json.loads(done.stdout)["tables"]["bronze.rpc_calls"]["rows_out"] == 54
     assert (lake / "bronze" / "rpc_calls" / "_delta_log").is_dir()
+    assert [path for path in lake.rglob("*") if path.stat().st_mode & 0o077] == []
+    assert list((tmp_path / "temporary").iterdir()) == []
     again = subprocess.run(
         [*read, "--dry-run"], cwd=project, env=env, capture_output=True, text=True, check=False, timeout=300
     )

@@ -6,7 +6,7 @@ The calls are made from the declarations of the test peer: each text and each bu
 import json
 import struct
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from messages import building
 from pcapgen import containers, frames, rpc, tunnels
@@ -66,6 +66,21 @@ class Tokens:
             f"IP={text()}:1801", f"IP=10.77.0.3:{text()}", f"IPv6={text()}", f"FOREIGN={text()}", f"{text()}:1801",
             f"[{text()}]:1801", text(), rf"\\{text()}", self.path(), f"{text()}.{text()}", f"10.77.0.3%{text()}",
         ]  # fmt: skip
+
+
+def readings(value: str | bytes) -> Iterator[str]:
+    """Yield the texts in lower case that a value can be read as: bytes in all encodings, hex digits as bytes."""
+    if isinstance(value, bytes):
+        yield value.decode("latin-1").lower()
+        for encoding in ("utf-16-le", "utf-16-be"):
+            for shift in (0, 1):
+                yield value[shift:].decode(encoding, "ignore").lower()
+        return
+    yield value.lower()
+    try:
+        yield from readings(bytes.fromhex(value))
+    except ValueError:
+        return
 
 
 def captures(tokens: Tokens) -> list[bytes]:

@@ -1,15 +1,20 @@
 """A redacted lake: no name is in any of its files, and its tables agree with those of a lake without redaction."""
 
 import json
+import os
 import shutil
+import signal
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 
-from jobs import export_packets, ingest_captures, ingest_snapshots, run_all
+from jobs import ask, export_packets, ingest_captures, ingest_snapshots, run_all
 from pipeline.lake.lake import Lake
+from privacy.redaction import planted
 from schemas.ack_sequences import ACK_SEQUENCES
 from schemas.alerts import ALERTS
 from schemas.bronze import CAPTURE_FILES, RPC_CALLS
@@ -57,15 +62,9 @@ def options(key, root, workplace):
 
 
 def texts(value):
-    """Yield all texts in a value, and bytes decoded as texts that they may hold."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, bytes):
-        yield from (
-            value.decode("latin-1"),
-            value.decode("utf-16-le", "ignore"),
-            value[1:].decode("utf-16-le", "ignore"),
-        )
+    """Yield all texts in a value in lower case, and bytes decoded as texts that they may hold."""
+    if isinstance(value, str | bytes):
+        yield from planted.readings(value)
     elif isinstance(value, dict):
         for name, each in value.items():
             yield name
@@ -80,7 +79,7 @@ def found(root: Path, names=NAMES) -> list[tuple[str, str]]:
     hits = []
     for path in (path for path in root.rglob("*") if path.is_file()):
         held = pq.ParquetFile(path).read().to_pylist() if path.suffix == ".parquet" else path.read_bytes()
-        told = {text.lower() for text in texts(held)}
+        told = set(texts(held))
         hits += [(str(path.relative_to(root)), name) for name in names if any(name in text for text in told)]
     return hits
 
@@ -103,7 +102,7 @@ def test_no_name_is_in_any_file(ingested, key):
     lake, work = ingested
     assert found(Path(lake.root)) == []
     assert found(Path(lake.root), (key.read_text().strip(),)) == []
-    assert list(work.iterdir()) == []
+    assert [path.name for path in work.rglob("*") if path.is_file()] == ["lock"]  # of this process
 
 
 def test_rows_are_all_there_and_join(ingested):
@@ -157,6 +156,57 @@ def test_the_key_can_be_in_the_environment(monkeypatch, capsys, tmp_path):
     monkeypatch.delenv("MSMQ_REDACT_KEY")
     assert run_all.main(["--set", EVERYTHING, "--lake", str(tmp_path / "lake"), "--captures", str(tmp_path)]) == 2
     assert "needs a key" in capsys.readouterr().err
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("form", [planted.LETTERS, planted.NUMERALS], ids=["letters", "numerals"])
+def test_no_token_of_the_input_is_in_the_lake_its_pages_or_logs(spark, key, tmp_path, capfd, form):
+    tokens = planted.Tokens(form)
+    (tmp_path / "in").mkdir()
+    for number, capture in enumerate(planted.captures(tokens)):
+        (tmp_path / "in" / f"{number}.pcapng").write_bytes(capture)
+    snapshots = tmp_path / "snapshots.jsonl"
+    snapshots.write_text("\n".join(planted.snapshot_lines(tokens)))
+    out, logs = tmp_path / "out", tmp_path / "out" / "logs"
+    mine = ["--captures", str(tmp_path / "in"), "--snapshots", str(snapshots), "--pages", str(out / "pages")]
+    assert run_all.main([*options(key, out / "lake", tmp_path / "work"), *mine, "--set", "quality.in_runs=true"]) in (
+        1,
+        3,
+    )
+    assert ask.main(["--lake", str(out / "lake"), "--rows", "0", *map(str, range(1, 26))]) == 0
+    logs.mkdir()
+    for name, text in zip(("output", "errors"), capfd.readouterr(), strict=True):
+        (logs / name).write_text(text)
+    assert Lake(spark, str(out / "lake")).read(MESSAGES).count() > 20
+    stem = form.partition("{")[0].lower()
+    assert found(tmp_path / "in", [stem])
+    assert found(out, [stem]) == []
+    assert found(tmp_path / "work", [stem]) == []
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("after", ["reading", "decoding calls", "replacing names"])
+def test_what_a_killed_run_leaves_is_private_and_the_next_job_removes_it(project, key, tmp_path, after):
+    place = tmp_path / "place"
+    place.mkdir()
+    environment = {**os.environ, "TMPDIR": str(place)}
+    command = [sys.executable, "-m", "jobs", "run_all", "--set", EVERYTHING, "--redact-key", str(key)]
+    command += ["--lake", str(tmp_path / "lake"), "--captures", str(project / "data" / "sample")]
+    with subprocess.Popen(
+        command, cwd=project, env=environment, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
+        start_new_session=True,
+    ) as run:  # fmt: skip
+        for line in run.stderr:
+            if line.startswith(after):
+                break
+        os.killpg(run.pid, signal.SIGKILL)
+    (left,) = place.iterdir()
+    assert left.stat().st_mode & 0o777 == 0o700
+    assert {name for _, name in found(place)}
+    assert found(tmp_path / "lake") == []
+    command = [sys.executable, "-m", "jobs", "alerts", "--lake", str(tmp_path / "lake")]
+    subprocess.run(command, cwd=project, env=environment, check=False, capture_output=True)
+    assert list(place.iterdir()) == []
 
 
 @pytest.mark.long
