@@ -37,7 +37,7 @@ test: setup  ## run the tests (PYTEST_ARGS=...: more arguments for pytest)
 test-all: setup  ## run all tests, also the long ones; a missing program or data set is a failure
 	@$(PYTEST) --long --require-tools $(PYTEST_ARGS)
 
-fuzz: setup  ## fuzz the decoders with atheris (FUZZ_SECONDS=20 for each; FUZZ="messages comqc": only these)
+fuzz: setup  ## fuzz the decoders with atheris, and whole runs (FUZZ_SECONDS=20 for each; FUZZ="messages run_all": only these)
 	@PYTHONPATH=tests:tests/support $(PY) -m fuzz.run --seconds $(FUZZ_SECONDS) $(FUZZ)
 
 chaos: setup  ## kill runs, fill disks, run two at a time; the tables must be equal (CHAOS_KILLS=200, CHAOS_PAIRS=50)

@@ -38,7 +38,12 @@ PROJECT = {"bench", "jobs", "pipeline", "schemas", "udfs"}
 
 
 def pages(project):
-    return [project / "README.md", project / "CONTRIBUTING.md", *sorted((project / "docs").rglob("*.md"))]
+    return [
+        project / "README.md",
+        project / "CONTRIBUTING.md",
+        project / "SECURITY.md",
+        *sorted((project / "docs").rglob("*.md")),
+    ]
 
 
 def anchors(path):
