@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-.PHONY: help setup demo test test-all fuzz chaos check format bench wheel pyfiles dashboard docs tables-doc rules-doc questions-doc configuration-doc rooms-doc test-peer estate record-estate record-sample clean
+.PHONY: help setup demo test test-all fuzz chaos check format bench wheel pyfiles dashboard lock docs tables-doc rules-doc questions-doc configuration-doc notices-doc rooms-doc test-peer estate record-estate record-sample clean
 
 PY := .venv/bin/python
 LAKE ?= .lake/demo
@@ -37,7 +37,7 @@ test: setup  ## run the tests (PYTEST_ARGS=...: more arguments for pytest)
 test-all: setup  ## run all tests, also the long ones; a missing program or data set is a failure
 	@$(PYTEST) --long --require-tools $(PYTEST_ARGS)
 
-fuzz: setup  ## fuzz the decoders with atheris (FUZZ_SECONDS=20 for each; FUZZ="messages comqc": only these)
+fuzz: setup  ## fuzz the decoders with atheris, and whole runs (FUZZ_SECONDS=20 for each; FUZZ="messages run_all": only these)
 	@PYTHONPATH=tests:tests/support $(PY) -m fuzz.run --seconds $(FUZZ_SECONDS) $(FUZZ)
 
 chaos: setup  ## kill runs, fill disks, run two at a time; the tables must be equal (CHAOS_KILLS=200, CHAOS_PAIRS=50)
@@ -64,7 +64,10 @@ pyfiles: setup  ## build dist/pyfiles.zip, for spark-submit --py-files
 dashboard: setup  ## write the dashboard that databricks.yml deploys (SCHEMA=msmq)
 	@PYTHONPATH=. $(PY) tools/write_bundle_dashboard.py conf/msmq.lvdash.json $(SCHEMA)
 
-docs: tables-doc rules-doc questions-doc configuration-doc rooms-doc  ## write the generated pages of docs/reference
+lock: setup  ## write the hashes of the packages into conf/requirements.txt, after a version was changed there
+	@tools/lock_packages.sh
+
+docs: tables-doc rules-doc questions-doc configuration-doc rooms-doc notices-doc  ## write the generated pages
 
 tables-doc: setup  ## write tables.md from schemas/ and example_rows.json
 	@PYTHONPATH=. $(PY) tools/write_tables_doc.py docs/reference/tables.md
@@ -77,6 +80,9 @@ questions-doc: setup  ## write questions.md and alerts.md from the views and con
 
 configuration-doc: setup  ## write configuration.md from jobs/config.py and conf/local.yml
 	@PYTHONPATH=. $(PY) tools/write_configuration_doc.py docs/reference/configuration.md
+
+notices-doc: setup  ## write THIRD_PARTY_NOTICES.md from the installed packages
+	@PYTHONPATH=. $(PY) tools/write_notices_doc.py THIRD_PARTY_NOTICES.md
 
 rooms-doc: setup  ## draw the rooms of pipeline/ and their imports into architecture.md
 	@$(PY) tools/draw_rooms.py

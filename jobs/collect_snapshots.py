@@ -38,11 +38,17 @@ def load_credentials(config: CollectorConfig) -> Credentials:
         raise ConfigError(f"collector.user: is needed for authentication {config.authentication}")
     # With Kerberos, kinit may have put a ticket into a cache. Then no password is needed.
     has_ticket = config.authentication == "kerberos" and bool(os.environ.get("KRB5CCNAME"))
+    password = "" if has_ticket else _read_password(config)
+    if config.authentication == "ntlm":
+        cli.log_progress(
+            f"{JOB}: collector.authentication ntlm: whoever answers in a queue manager's place can use the logon "
+            "elsewhere; with kerberos they cannot (SECURITY.md)"
+        )
     return Credentials(
         config.authentication,
         config.user,
         config.domain,
-        "" if has_ticket else _read_password(config),
+        password,
         privacy=config.privacy,
         kdc=config.kdc,
     )

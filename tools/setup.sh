@@ -3,7 +3,8 @@
 # .cache, conf/spark.conf for spark-submit, and, if the package manager may be used, Java and the capture tools. A second
 # run finds everything in place, changes nothing, and needs no network.
 #
-# PYTHON=... chooses the Python; MSMQ_NO_SYSTEM_PACKAGES=1 does not use the package manager.
+# PYTHON=... chooses the Python; MSMQ_NO_SYSTEM_PACKAGES=1 does not use the package manager; MSMQ_BUILD_TOOLS=1 lets pip
+# fetch tools that build packages, without hashes.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -91,6 +92,21 @@ say_if_another() {
   if [ "$named" != "$used" ]; then say "not $PYTHON ($named) but $1 ($used) is used: $why"; fi
 }
 
+# pip takes no file whose hash is not in the list. That holds for the tool that builds packages from source too: it is
+# installed first, and pip fetches no other. Only a source that needs another tool, where an index has no wheel for this
+# machine, needs MSMQ_BUILD_TOOLS=1.
+install_packages() {
+  local isolation="--no-build-isolation"
+  [ -z "${MSMQ_BUILD_TOOLS:-}" ] || isolation="--use-pep517"
+  sed -n '/^setuptools==/,/[^\\]$/p' "$LOCK" >.cache/build-tool.txt
+  if pip_install --only-binary :all: .cache/build-tool.txt && pip_install "$isolation" "$LOCK"; then return; fi
+  stop "the packages of $LOCK could not be installed: see the lines above. MSMQ_BUILD_TOOLS=1 lets pip fetch other tools
+  to build them, which are not verified"
+}
+pip_install() {  # the last argument is the list
+  "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check --require-hashes "${@:1:$#-1}" --requirement "${!#}"
+}
+
 need_packages() {
   local python wanted
   wanted="$(cksum <"$LOCK") $PWD"
@@ -111,8 +127,7 @@ need_packages() {
     rm -rf "$VENV"
     "$python" -m venv "$VENV" || stop "$python cannot make a virtual environment. Type: sudo apt-get install python3-venv"
   fi
-  "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check --requirement "$LOCK" ||
-    stop "the packages of $LOCK could not be installed: see the lines above"
+  install_packages
   printf '%s\n' "$wanted" >"$VENV/.stamp"
 }
 

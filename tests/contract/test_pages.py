@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tools import write_configuration_doc, write_questions_doc, write_rules_doc, write_tables_doc
+from tools import write_configuration_doc, write_notices_doc, write_questions_doc, write_rules_doc, write_tables_doc
 
 GENERATED = {
     "tables": write_tables_doc.page,
@@ -20,7 +20,17 @@ FENCE = re.compile(r"^( *)```.*?^\1```", re.MULTILINE | re.DOTALL)
 CODE = re.compile(r"`([^`\n]+)`")
 # A backticked path of the repository: begins with one of its folders, or names a file of its top folder.
 FOLDERS = ("bench", "conf", "data", "docs", "jobs", "notebooks", "pipeline", "schemas", "tests", "tools", "udfs", ".ci")
-FILES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "Makefile", "pyproject.toml", "databricks.yml")
+FILES = (
+    "README.md",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    "SECURITY.md",
+    "THIRD_PARTY_NOTICES.md",
+    "LICENSE",
+    "Makefile",
+    "pyproject.toml",
+    "databricks.yml",
+)
 PATH = re.compile(rf"(?:{'|'.join(map(re.escape, FOLDERS))})(?:/[A-Za-z0-9_.*-]+)*/?|{'|'.join(map(re.escape, FILES))}")
 # Made by set-up and by make targets, not kept in the repository.
 MADE = {"conf/spark.conf", "pipeline/suites"}
@@ -28,7 +38,12 @@ PROJECT = {"bench", "jobs", "pipeline", "schemas", "udfs"}
 
 
 def pages(project):
-    return [project / "README.md", project / "CONTRIBUTING.md", *sorted((project / "docs").rglob("*.md"))]
+    return [
+        project / "README.md",
+        project / "CONTRIBUTING.md",
+        project / "SECURITY.md",
+        *sorted((project / "docs").rglob("*.md")),
+    ]
 
 
 def anchors(path):
@@ -103,3 +118,8 @@ def test_examples_import_names_that_exist(project):
                 there = dir(importlib.import_module(module))
                 wrong += [f"{page.name}: {module}.{name}" for name in names.split(", ") if name not in there]
     assert wrong == []
+
+
+def test_the_notices_are_those_of_the_installed_packages(project):
+    """`make notices-doc` writes them again."""
+    assert (project / "THIRD_PARTY_NOTICES.md").read_text(encoding="utf-8") == write_notices_doc.page()

@@ -64,8 +64,13 @@ def test_deltas_jar_and_package_are_one_version(project):
 
 
 def test_the_environment_is_what_is_pinned_and_declared(project):
-    """The lock's versions are the installed ones, and every declared requirement is in the lock."""
-    lock = dict(re.findall(r"^([\w.-]+)==(\S+)$", (project / "conf" / "requirements.txt").read_text(), re.MULTILINE))
+    """The lock's versions, each with its hashes, are the installed ones; every declared requirement is in the lock."""
+    text = (project / "conf" / "requirements.txt").read_text()
+    lock = dict(re.findall(r"^([\w.-]+)==(\S+) \\$", text, re.MULTILINE))
+    entries = re.split(r"^(?=\w)", re.sub(r"^#.*\n", "", text, flags=re.MULTILINE), flags=re.MULTILINE)[1:]
+    hashed = r"[\w.-]+==\S+( \\\n    --hash=sha256:[0-9a-f]{64})+\n"
+    assert [entry for entry in entries if not re.fullmatch(hashed, entry)] == []
+    assert len(entries) == len(lock)
     assert {name: version(name) for name in lock} == lock
     declared = tomllib.loads((project / "pyproject.toml").read_text())["project"]
     extras = declared["optional-dependencies"]

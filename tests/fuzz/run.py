@@ -1,7 +1,8 @@
-"""Fuzz the decoders: ``python -m fuzz.run [--seconds N] [harness ...]``, or ``make fuzz``.
+"""Fuzz the decoders, and whole runs: ``python -m fuzz.run [--seconds N] [harness ...]``, or ``make fuzz``.
 
 Each harness runs in its own process for the given time. Failing inputs are written to ``tests/fuzz/crashes``, to the
-folder of the harness, where the tests find them. Exit code 1: something failed; 2: atheris is missing.
+folder of the harness, where the tests find them. ``run_all`` is no harness of atheris but ``fuzz/whole_runs.py``. Exit
+code 1: something failed; 2: atheris is missing.
 """
 
 import argparse
@@ -10,6 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+WHOLE_RUNS = "run_all"
 CRASHES = Path(__file__).parent / "crashes"
 LONGEST = 4096  # bytes of an input: many headers, yet small enough for a thousand runs in seconds
 INSTALL = "make fuzz needs atheris. Type: .venv/bin/python -m pip install 'atheris>=3,<4'"
@@ -45,7 +47,7 @@ def main():
     top.add_argument("--corpus", type=Path, help="folder for the corpus, which the next run starts from")
     top.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     arguments = top.parse_args()
-    if find_spec("atheris") is None:
+    if find_spec("atheris") is None and arguments.harness != [WHOLE_RUNS]:
         print(INSTALL, file=sys.stderr)
         return 2
     if arguments.inside:
@@ -53,10 +55,15 @@ def main():
         return 0
     from fuzz.harnesses import HARNESSES  # noqa: PLC0415
 
-    if unknown := set(arguments.harness) - {*HARNESSES}:
-        top.error(f"no such harness: {', '.join(sorted(unknown))}; there are {', '.join(HARNESSES)}")
+    targets = [*HARNESSES, WHOLE_RUNS]
+    if unknown := set(arguments.harness) - {*targets}:
+        top.error(f"no such harness: {', '.join(sorted(unknown))}; there are {', '.join(targets)}")
     failed = []
-    for name in arguments.harness or HARNESSES:
+    for name in arguments.harness or targets:
+        if name == WHOLE_RUNS:
+            rounds = [sys.executable, "-m", "fuzz.whole_runs", f"--seconds={arguments.seconds}"]
+            failed += [name] if subprocess.run(rounds, check=False).returncode else []
+            continue
         with tempfile.TemporaryDirectory(prefix="msmq-fuzz-") as scratch:
             corpus = (arguments.corpus or Path(scratch)) / name
             corpus.mkdir(parents=True, exist_ok=True)
