@@ -35,6 +35,7 @@ NOT_OF_THE_INPUT = [
         f"bronze.capture_files.{name}"
         for name in ("compression", "other_files", "other_paths", "packets_not_read.what")
     ),
+    "bronze.pending.over_limit",
     *(f"bronze.snapshot_files.{name}" for name in ("error", "run_id", "status")),
     *(f"silver.properties.errors.{name}" for name in ("code", "field")),
     *(f"silver.comqc_calls.{name}" for name in ("argument_names", "interface_name", "method")),
