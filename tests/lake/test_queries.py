@@ -6,6 +6,7 @@ from collections import Counter
 from decimal import Decimal
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from capture.merge.cutting import cut, evenly, plain
@@ -14,9 +15,10 @@ from hostile import LONG, TEXTS
 from jobs import ingest_snapshots
 from lake.writes import log_of, rows, writes
 from pcapgen.record import sample_captures
-from pipeline.lake.frames import arrow_to_frame
+from pipeline.lake.frames import arrow_to_frame, read_parquet_folder
 from pipeline.lake.lake import Lake
-from pipeline.lake.local.local_sql import LocalSql
+from pipeline.lake.local.local_sql import LocalSql, Relation
+from pipeline.lake.local.table_files import Rows
 from pipeline.lake.queries import ChangeFeedError, ChangesSince, query_in_spark, values_array, where_in
 from schemas.bronze import QUARANTINE
 
@@ -175,9 +177,21 @@ def test_no_text_is_more_than_a_text(spark):
     assert where_in(arrow_to_frame(spark, rows), "text", texts).count() == len(texts)
 
 
+def test_a_name_of_a_folder_is_no_pattern(spark, tmp_path):
+    schema = pa.schema([("text", pa.string())])
+    names = ("a[2]{3,4}?* $x 'q'", "a23bc $x 'q'")  # as a pattern, the first stands for the second too
+    for name in names:
+        (tmp_path / name).mkdir()
+        pq.write_table(pa.table({"text": [name]}, schema), tmp_path / name / "rows.parquet")
+    for name in names:
+        rows = Relation.of_rows(schema, [Rows(tmp_path / name / "rows.parquet")])
+        assert here("SELECT text FROM {rows}", {"rows": rows})["text"].to_pylist() == [name]
+        assert read_parquet_folder(spark, str(tmp_path / name)).collect() == [(name,)]
+
+
 def here(sql, of):
     return LocalSql().answer(
-        sql, {name: each if isinstance(each, pa.Table) else values_array(each) for name, each in of.items()}
+        sql, {name: each if isinstance(each, pa.Table | Relation) else values_array(each) for name, each in of.items()}
     )
 
 

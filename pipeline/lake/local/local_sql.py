@@ -8,6 +8,7 @@ functions that DuckDB names otherwise have Spark's names here (``_MACROS``).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 from threading import Lock
@@ -38,6 +39,7 @@ _SPELLINGS: Final = (("array(", "list_value("),)  # what no function can be name
 _CHANGE: Final = pa.schema([("_kind", pa.string()), ("_change_type", pa.string()), ("_commit_version", pa.int64())])
 _PLACE: Final = pa.schema([("_file", pa.string()), ("_row", pa.int64())])
 _NOTHING: Final = pa.schema([])
+_PATTERN_SIGNS: Final = re.compile(r"([\[*?])")
 
 
 class Relation:
@@ -74,7 +76,7 @@ class Relation:
         more = "" if told is None else f", {told}"
         for (without, only), several in groupby(sorted(rows, key=_chosen), key=_chosen):
             files = list(several)
-            paths = ", ".join(_literal(str(each.path)) for each in files).replace("{", "{{").replace("}", "}}")
+            paths = ", ".join(map(_path_literal, files)).replace("{", "{{").replace("}", "}}")
             part = f"SELECT file.*{more} FROM read_parquet([{paths}], union_by_name = true) AS file"
             if without or only:
                 name = f"numbers{len(self._tables)}"
@@ -153,8 +155,9 @@ class LocalSql:
             return self._connection.cursor()
 
 
-def _literal(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
+def _path_literal(rows: Rows) -> str:
+    """Return the path of a file as a literal; DuckDB takes it for a pattern."""
+    return "'" + _PATTERN_SIGNS.sub(r"[\1]", str(rows.path)).replace("'", "''") + "'"
 
 
 def _quoted(name: str) -> str:
