@@ -36,4 +36,8 @@ class CaptureBudget:
     @staticmethod
     def unlimited() -> CaptureBudget:
         """Return a budget for remainders: their captures had limits."""
-        return CaptureBudget(**{each.name: sys.maxsize for each in fields(CaptureBudget) if each.type == "int"})
+        budget = CaptureBudget()
+        for each in fields(budget):
+            if each.name != "unread_packets":
+                setattr(budget, each.name, sys.maxsize)
+        return budget
