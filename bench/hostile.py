@@ -192,7 +192,9 @@ def _read_capture(data: bytes) -> CaseResult:
     for kind, batch in read_capture_batches(FileSource.from_bytes(data, "hostile")):
         rows[kind] = rows.get(kind, 0) + batch.num_rows
         if kind == "capture_files":
-            result |= {name: batch.column(name)[0].as_py() for name in ("status", "damage", "packets", "packets_not_read")}
+            result |= {
+                name: batch.column(name)[0].as_py() for name in ("status", "damage", "packets", "packets_not_read")
+            }
     return {**result, "rows": rows}
 
 

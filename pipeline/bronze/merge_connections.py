@@ -67,9 +67,9 @@ class MergeChanges:
     Calls that a capture finished alone stay and are updated by ``labels`` (their connection) and ``bind_contexts``
     (what their contexts mean); ``relabeled`` are the (capture, previous connection) whose stored calls change by that.
     ``updated_remainders`` are the keys of those that are new or changed. ``count_corrections``, by capture, are to be
-    added to its counts. ``overlapping_connections`` were seen by several captures at the same time: their calls are merged call by
-    call, with what each tap shows of them. ``affects_stored_rows`` is whether the tables hold any of this, ``dates`` on
-    which dates.
+    added to its counts. ``overlapping_connections`` were seen by several captures at the same time: their calls are
+    merged call by call, with what each tap shows of them. ``affects_stored_rows`` is whether the tables hold any of
+    this, ``dates`` on which dates.
 
     ``failures``, by capture, say why merging it failed. Its calls stay as it shows them alone. ``unmergeable`` are the
     keys of the remainders: they leave ``bronze.pending``, so that merging with later captures does not fail again.

@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import errno
-import io
 import shutil
-import tempfile
-from functools import partial
 
 import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 import pytest
 
 from bench import hostile
-from pipeline.bronze import lone_reads
 from pipeline.bronze.capture_tasks import mark_path, read_options, read_split, split_of
 from pipeline.bronze.ingest_plan import plan_ingest
 from pipeline.bronze.input_files import list_files
 from pipeline.bronze.lone_reads import LoneRead, interrupted_reads, read_captures, read_in_process
 from pipeline.lake.staging_files import StagingWriter
 from udfs.capture.capture_reader import BRONZE_SCHEMAS, read_capture
-from udfs.errors import describe_failure, is_resource_failure
 from udfs.files.capture_file import CaptureFileReader
-from udfs.rpc import batch_spool
 from udfs.rpc.batch_spool import BatchSpool
 from udfs.rpc.call_rows import CallRowBuilder
 
@@ -55,7 +49,7 @@ def ingest(reads, tmp_path):
 
     def once(run_tasks=lambda tasks: list(tasks.read_in_driver()), **arguments):
         staged = tmp_path / "run" / "tables"
-        read_captures(reads, tmp_path / "run", staged, {}, run_tasks, lambda line: None, **arguments)
+        read_captures(reads, tmp_path / "run", staged, {}, run_tasks, log=[].append, **arguments)
         assert len(list((staged / "capture_files").iterdir())) == len(reads)  # nothing half written beside them
         rows = pads.dataset(staged / "capture_files", BRONZE_SCHEMAS["capture_files"]).to_table().to_pylist()
         found = pads.dataset(staged / "rpc_calls", BRONZE_SCHEMAS["rpc_calls"]).to_table()
@@ -117,3 +111,89 @@ def test_want_of_memory_or_disk_at_one_capture(ingest, inject, reads, step, erro
     assert alone == [BAD]
     assert {row["status"] for row in ledger.values()} == {"complete"}
     assert ledger[BAD]["calls"] == read_capture(reads[1].file.path)["rpc_calls"].num_rows
+
+
+@pytest.mark.parametrize("error", [MemoryError(), FULL_DISK, BROKEN_DISK], ids=["memory", "full disk", "broken disk"])
+def test_a_capture_that_fails_again_is_unreadable(ingest, inject, error):
+    inject("make rows", error, -1)
+    ledger = ingest(read_alone=read_in_this_process)
+    assert [(name, row["status"], row["damage"]) for name, row in sorted(ledger.items())] == [
+        (FIRST, "complete", None), (BAD, "unreadable", "resource_limit"), (LAST, "complete", None)
+    ]  # fmt: skip
+    assert ledger[BAD]["error"].startswith(f"{type(error).__name__} in ")
+
+
+class KilledError(BaseException):
+    """The end of a task's process, which no ``except Exception`` sees."""
+
+
+def test_a_task_that_dies_at_a_capture(ingest, inject):
+    """The captures of the task that were not begun are read by tasks again."""
+    runs, alone = [], []
+
+    def run_tasks(tasks):
+        runs.append(tasks.row_count)
+        try:
+            list(tasks.read_in_driver())
+        except KilledError as error:
+            raise RuntimeError("Python worker exited unexpectedly") from error
+
+    inject("make rows", KilledError(), 1)
+    ledger = ingest(run_tasks, read_alone=lambda lone: (alone.append(lone), read_in_this_process(lone)))
+    assert {row["status"] for row in ledger.values()} == {"complete"}
+    assert [lone.read.file.path.rsplit("/", 1)[1] for lone in alone] == [BAD]
+    assert runs in ([3], [3, 1], [3, 2])  # depends on which of them the task had read
+
+
+def test_a_capture_at_which_a_run_was_killed_is_read_alone_by_the_next(ingest, inject, reads, tmp_path):
+    inject("make rows", KilledError(), 1)
+    with pytest.raises(KilledError):
+        ingest()
+    suspects = interrupted_reads([tmp_path / "run"])
+    assert suspects == {mark_path(tmp_path, reads[1].file.path).name}
+    shutil.rmtree(tmp_path / "run")
+    sizes, alone = [], []
+    ledger = ingest(
+        lambda tasks: (sizes.append(tasks.row_count), list(tasks.read_in_driver())),
+        suspects=suspects,
+        read_alone=lambda lone: (alone.append(lone.read), read_in_this_process(lone)),
+    )
+    assert (sizes, alone) == ([2], [reads[1]])
+    assert {row["status"] for row in ledger.values()} == {"complete"}
+
+
+def test_an_error_of_the_tasks_at_no_capture_ends_the_run(ingest):
+    def run_tasks(tasks):
+        raise RuntimeError("no workers")
+
+    with pytest.raises(RuntimeError, match="no workers"):
+        ingest(run_tasks)
+
+
+LIMITS = {
+    "memory": ({"alone_memory_bytes": 200 << 20}, "took more than its limits of memory (209715200 bytes)"),
+    "disk": ({"alone_file_bytes": 1000}, "or disk (1000 bytes for a file)"),
+    "time": ({"alone_seconds": 0.1}, "took longer than 0.1 s"),
+}
+
+
+@pytest.mark.parametrize(
+    "limit", [pytest.param(each, marks=[pytest.mark.long] * (each != "memory")) for each in LIMITS]
+)
+def test_the_limits_of_the_process_that_reads_a_capture_alone(tmp_path, limit):
+    options, expected = LIMITS[limit]
+    path = tmp_path / "hostile.pcap"
+    path.write_bytes(hostile.calls_without_bind(400_000 if limit == "memory" else 1000))
+    (read,) = plan_ingest(list_files([str(path)]), []).reads
+    read_in_process(LoneRead(read, str(tmp_path / "tables"), {name: str(value) for name, value in options.items()}))
+    staged = pads.dataset(tmp_path / "tables" / "capture_files", BRONZE_SCHEMAS["capture_files"])
+    (row,) = staged.to_table().to_pylist()
+    assert (row["status"], row["damage"], row["capture_id"]) == ("unreadable", "resource_limit", read.capture_id)
+    assert expected in row["error"]
+
+
+def test_a_process_without_need_of_limits_reads_as_tasks_do(ingest, reads, tmp_path):
+    marks = tmp_path / "run" / "reading"
+    suspects = frozenset(mark_path(marks, read.file.path).name for read in reads[:1])
+    ledger = ingest(suspects=suspects)
+    assert ledger[FIRST]["calls"] == read_capture(reads[0].file.path)["rpc_calls"].num_rows
