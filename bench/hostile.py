@@ -57,15 +57,15 @@ def plausible_first_bytes_packed(count: int) -> bytes:
     return gzip.compress(plausible_first_bytes(count), mtime=0)
 
 
-def _one_connection(pdus: Iterator[bytes], *, syn: bool) -> bytes:
-    """Return a capture of one connection whose client sends PDUs, joined to packets of at most 64,000 bytes."""
+def _one_connection(pdus: Iterator[bytes], *, syn: bool, packet_bytes: int = 64_000) -> bytes:
+    """Return a capture of one connection whose client sends PDUs, joined to packets."""
 
     def frames() -> Iterator[bytes]:
         if syn:
             yield _ethernet_frame(1024, 99, SYN)
         at, waiting = 100, b""
         for pdu in pdus:
-            if len(waiting) + len(pdu) > 64_000:
+            if waiting and len(waiting) + len(pdu) > packet_bytes:
                 yield _ethernet_frame(1024, at, ACK | PUSH, waiting)
                 at, waiting = at + len(waiting), b""
             waiting += pdu
@@ -74,9 +74,14 @@ def _one_connection(pdus: Iterator[bytes], *, syn: bool) -> bytes:
     return _pcap(frames())
 
 
-def calls_without_bind(count: int) -> bytes:
+def calls_without_bind(count: int, packet_bytes: int = 64_000) -> bytes:
     """One connection without SYN and bind, with ``count`` requests that are not answered."""
-    return _one_connection((build_pdu(0, n, struct.pack("<IHH", 0, 0, 7)) for n in range(count)), syn=False)
+    return _one_connection(map(cursor_request, range(count)), syn=False, packet_bytes=packet_bytes)
+
+
+def cursor_request(call_id: int) -> bytes:
+    """Return the request of an R_CreateCursor (RemoteRead, opnum 4), whose size shows the interface without a bind."""
+    return build_pdu(0, call_id, struct.pack("<IHH", 20, 0, 4) + bytes(20))
 
 
 def _bind(call_id: int, contexts: int) -> bytes:
@@ -187,7 +192,9 @@ def _read_capture(data: bytes) -> CaseResult:
     for kind, batch in read_capture_batches(FileSource.from_bytes(data, "hostile")):
         rows[kind] = rows.get(kind, 0) + batch.num_rows
         if kind == "capture_files":
-            result |= {name: batch.column(name)[0].as_py() for name in ("status", "damage", "packets")}
+            result |= {
+                name: batch.column(name)[0].as_py() for name in ("status", "damage", "packets", "packets_not_read")
+            }
     return {**result, "rows": rows}
 
 

@@ -11,9 +11,11 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Thread
 from typing import Any, Final
 
 from pipeline.bronze.capture_tasks import (
@@ -28,11 +30,13 @@ from pipeline.bronze.ledger_entries import PlannedRead
 from pipeline.lake.staging_files import StagingWriter
 from pipeline.lake.tasks import PartitionedRows
 from udfs.capture.capture_reader import failed_capture_row
-from udfs.errors import ResourceLimitError
+from udfs.errors import ResourceLimitError, is_resource_failure
 from udfs.keys import key
 
 _MARKS: Final = "reading"  # folder of the marks, in that of a run
-_OUT_OF_MEMORY: Final = 75  # exit code of the process that reads one capture
+_MEMORY_IN_USE: Final = Path("/proc/self/statm")  # in pages; the second number is that of resident ones
+_MEMORY_INTERVAL_S: Final = 0.02
+_BEYOND_LIMITS: Final = 75  # exit code of the process that reads one capture
 RunTasks = Callable[[PartitionedRows], object]
 ReadAlone = Callable[["LoneRead"], None]
 LogFunction = Callable[[str], None]
@@ -131,8 +135,9 @@ def read_in_process(lone: LoneRead) -> None:
     else:
         if not done.returncode:
             return
-        if done.returncode == _OUT_OF_MEMORY:
-            why = ResourceLimitError(f"reading it alone took more than {limits.memory_bytes} bytes of memory")
+        if done.returncode == _BEYOND_LIMITS:
+            memory, disk = f"memory ({limits.memory_bytes} bytes)", f"disk ({limits.file_bytes} bytes for a file)"
+            why = ResourceLimitError(f"reading it alone took more than its limits of {memory} or {disk}")
         elif done.returncode < 0:
             why = ResourceLimitError(f"the process that read it alone was ended by signal {-done.returncode}")
         else:
@@ -148,13 +153,25 @@ def _stage_failure(lone: LoneRead, why: Exception) -> None:
 
 
 def _set_limits(limits: LoneReadLimits) -> None:
-    """Limit this process. Where the system has no such limits, only time is limited, by the parent."""
+    """Limit this process. Where the system has no such limits, only time is limited, by the parent.
+
+    A thread ends the process when it takes too much memory: Python may not survive an allocation that the system
+    refuses, which therefore happens at twice the limit only.
+    """
     if sys.platform == "win32":
         return
     import resource  # noqa: PLC0415 (not on Windows)
 
-    for kind, most in ((resource.RLIMIT_DATA, limits.memory_bytes), (resource.RLIMIT_FSIZE, limits.file_bytes)):
+    for kind, most in ((resource.RLIMIT_DATA, 2 * limits.memory_bytes), (resource.RLIMIT_FSIZE, limits.file_bytes)):
         resource.setrlimit(kind, (most, most))
+    if _MEMORY_IN_USE.exists():
+        Thread(target=_watch_memory, args=(limits.memory_bytes, resource.getpagesize()), daemon=True).start()
+
+
+def _watch_memory(most: int, page_bytes: int) -> None:
+    while int(_MEMORY_IN_USE.read_text(encoding="ascii").split()[1]) * page_bytes <= most:
+        time.sleep(_MEMORY_INTERVAL_S)
+    os._exit(_BEYOND_LIMITS)
 
 
 def main() -> int:
@@ -167,8 +184,10 @@ def main() -> int:
     try:
         for _ in read_split(split, read_options(options), staging):
             pass
-    except MemoryError:
-        os._exit(_OUT_OF_MEMORY)
+    except (MemoryError, OSError) as error:
+        if not is_resource_failure(error):
+            raise
+        os._exit(_BEYOND_LIMITS)  # without the end of the interpreter, for which there may be no memory
     return 0
 
 

@@ -45,6 +45,7 @@ from udfs.tcp.time_limits import DEFAULT_TIME_LIMITS, TimeLimits
 
 Dates = set[dt.date | None]
 _Remainders = list[tuple[RowDict, bool]]  # with whether they are of this run
+_FOUR_TUPLE: Final = ["client_address", "client_port", "server_address", "server_port"]
 _ONE, _TWO = (f"concat_ws('|', {side}_address, {side}_port)" for side in ("client", "server"))
 _FLOW_SQL: Final = f"concat_ws(' ', least({_ONE}, {_TWO}), greatest({_ONE}, {_TWO}))"  # as ``four_tuple_key``
 _FLOWS_PER_BATCH: Final = 2000  # four-tuples merged at a time: their remainders are in memory
@@ -65,10 +66,10 @@ class MergeChanges:
 
     Calls that a capture finished alone stay and are updated by ``labels`` (their connection) and ``bind_contexts``
     (what their contexts mean); ``relabeled`` are the (capture, previous connection) whose stored calls change by that.
-    ``pending_rows`` are remainders that are new or changed. ``count_corrections``, by capture, are to be added to its
-    counts. ``overlapping_connections`` were seen by several captures at the same time: their calls are merged call by
-    call, with what each tap shows of them. ``affects_stored_rows`` is whether the tables hold any of this, ``dates`` on
-    which dates.
+    ``updated_remainders`` are the keys of those that are new or changed. ``count_corrections``, by capture, are to be
+    added to its counts. ``overlapping_connections`` were seen by several captures at the same time: their calls are
+    merged call by call, with what each tap shows of them. ``affects_stored_rows`` is whether the tables hold any of
+    this, ``dates`` on which dates.
 
     ``failures``, by capture, say why merging it failed. Its calls stay as it shows them alone. ``unmergeable`` are the
     keys of the remainders: they leave ``bronze.pending``, so that merging with later captures does not fail again.
@@ -86,7 +87,7 @@ class MergeChanges:
     replaced_quarantine_keys: set[str] = field(default_factory=set)
     overlapping_connections: dict[str, ConnectionTaps] = field(default_factory=dict)
     count_corrections: dict[str, list[RowDict]] = field(default_factory=lambda: defaultdict(list))
-    pending_rows: list[RowDict] = field(default_factory=list)
+    updated_remainders: set[str] = field(default_factory=set)
     dates: Dates = field(default_factory=set)
     affects_stored_rows: bool = False
     failures: dict[str, str] = field(default_factory=dict)
@@ -107,8 +108,6 @@ class MergeChanges:
 
     def new_rows(self, name: str) -> pa.Table:
         """Return the merged rows of a table."""
-        if name == "pending":
-            return pending_table(self.pending_rows)
         return pa.Table.from_batches(self.batches.get(name, []), BRONZE_SCHEMAS[name])
 
 
@@ -121,21 +120,28 @@ def merge_pending(
     ``removed`` are those of captures that were removed: their four-tuples are merged even if only one remainder is
     left.
     """
-    groups: dict[str, _Remainders] = defaultdict(list)
-    for table, is_fresh in ((stored, False), (fresh, True)):
-        for row in table.to_pylist():
-            groups[four_tuple_key(row)].append((row, is_fresh))
+    places: dict[str, list[int]] = defaultdict(list)
+    both = pa.concat_tables([stored, fresh])
+    for place, name in enumerate(_four_tuple_keys(both)):
+        places[name].append(place)
     removed_rows = removed.to_pylist()
     removed_flows = {four_tuple_key(row) for row in removed_rows}
     changes = MergeChanges(limits)
-    to_merge = [rows for name, rows in sorted(groups.items()) if len(rows) > 1 or name in removed_flows]
-    for begin in range(0, len(to_merge), _FLOWS_PER_BATCH):
-        _merge_batch(changes, to_merge[begin : begin + _FLOWS_PER_BATCH])
+    to_merge = [found for name, found in sorted(places.items()) if len(found) > 1 or name in removed_flows]
+    for begin in range(0, len(to_merge), _FLOWS_PER_BATCH):  # as Python objects rows are much larger
+        batch = to_merge[begin : begin + _FLOWS_PER_BATCH]
+        rows = iter(both.take(list(chain.from_iterable(batch))).to_pylist())
+        _merge_batch(changes, [[(next(rows), place >= stored.num_rows) for place in found] for found in batch])
     for row in removed_rows:  # its capture's rows are gone, but a row of bronze.connections names no capture
         changes.previous_connection_ids.add(row["connection_id"])
         changes.dates.update(packet_dates(row))
         changes.affects_stored_rows = True
     return changes
+
+
+def _four_tuple_keys(pending: pa.Table) -> Iterator[str]:
+    for batch in pending.select(_FOUR_TUPLE).to_batches():
+        yield from map(four_tuple_key, batch.to_pylist())
 
 
 def _merge_batch(changes: MergeChanges, batch: Sequence[_Remainders]) -> None:
@@ -178,6 +184,7 @@ def _add_batch(
     after = {row["pending_key"]: row for row in found.pending_changes.to_pylist()}
     changes.connection_labels += labels.values()
     changes.overlapping_connections |= found.taps
+    remainders: list[RowDict] = []
     for meaning in found.context_meanings.to_pylist():
         changes.bind_contexts[meaning["capture_id"], meaning["was_connection_id"]].append(meaning)
     for row, is_fresh in rows:
@@ -198,7 +205,9 @@ def _add_batch(
         if row["pending_key"] in single:
             now |= {"merge_digest": None, "calls_made": None}
         if row["pending_key"] in after and (is_fresh or now != row):
-            changes.pending_rows.append(now)
+            remainders.append(now)
+    changes.updated_remainders.update(row["pending_key"] for row in remainders)
+    changes.batches["pending"] += pending_table(remainders).to_batches()
     for packets in found.packet_counts.to_pylist():
         changes.count_corrections[packets.pop("capture_id")].append(packets)
     for table, batch in found.tables.items():
@@ -390,7 +399,6 @@ def read_stored_pending(lake: Lake, fresh: pa.Table) -> pa.Table:
     """Return the stored rows of ``bronze.pending`` that have a four-tuple of ``fresh``."""
     if not lake.exists(PENDING) or not fresh.num_rows:
         return pending_table([])
-    four_tuples = fresh.select(["client_address", "client_port", "server_address", "server_port"])
-    flows = {four_tuple_key(row) for row in four_tuples.to_pylist()}
+    flows = set(_four_tuple_keys(fresh))
     found = lake.select(PENDING, f"{_FLOW_SQL} IN {{flows}}", BRONZE_SCHEMAS["pending"].names, flows=flows)
     return found.cast(BRONZE_SCHEMAS["pending"])

@@ -155,8 +155,7 @@ class BronzeWriter:
 
     def write_tables(self, changes: MergeChanges, expiry: PendingExpiry | None) -> None:
         """Write all tables but the ledger, concurrently."""
-        previous, updated = changes.previous_connection_ids, {row["pending_key"] for row in changes.pending_rows}
-        updated |= changes.unmergeable
+        previous, updated = changes.previous_connection_ids, changes.updated_remainders | changes.unmergeable
 
         def write_connections(counts: Mapping[str, int]) -> None:
             rows = _with_call_counts(changes.new_rows("connections"), counts)

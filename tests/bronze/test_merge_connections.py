@@ -54,7 +54,7 @@ def test_a_remainder_that_is_read_again_and_joined_with_no_other_is_as_it_was(ca
     names = Counter(map(four_tuple_key, rows.to_pylist()))
     alone = rows.filter(pa.array([names[four_tuple_key(row)] == 1 for row in rows.to_pylist()], pa.bool_()))
     found = merge_connections.merge_pending(alone, BRONZE_SCHEMAS["pending"].empty_table(), alone)
-    assert {row["pending_key"]: row for row in found.pending_rows} == {
+    assert {row["pending_key"]: row for row in found.new_rows("pending").to_pylist()} == {
         row["pending_key"]: row for row in alone.to_pylist()
     }
 
@@ -77,7 +77,7 @@ def test_calls_that_come_to_the_same_stay_and_all_others_are_made_anew(ring):
         }
         unchanged += len(changes.unchanged_call_keys)
         calls = {key: row for key, row in calls.items() if key not in changes.replaced_call_keys} | now
-        pending |= {row["pending_key"]: row for row in (*fresh.to_pylist(), *changes.pending_rows)}
+        pending |= {row["pending_key"]: row for row in (*fresh.to_pylist(), *changes.new_rows("pending").to_pylist())}
     assert unchanged
     whole = merge_connections.merge_pending(pa.concat_tables(ring), none, none).new_rows("rpc_calls").to_pylist()
     assert calls == {row["call_key"]: row for row in whole}

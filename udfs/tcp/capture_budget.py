@@ -38,6 +38,6 @@ class CaptureBudget:
         """Return a budget for remainders: their captures had limits."""
         budget = CaptureBudget()
         for each in fields(budget):
-            if each.type == "int":
+            if each.name != "unread_packets":
                 setattr(budget, each.name, sys.maxsize)
         return budget
