@@ -18,8 +18,10 @@ close whose answer was not captured may have ended a handle; a call refused afte
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from pipeline.attempts.associations import ClientAssociation
 from pipeline.attempts.calls import CALL_ROLES, CLOCK_TOLERANCE_US, ONE_CLOCK, CallRole, DecodedCall
@@ -27,6 +29,7 @@ from pipeline.attempts.timeline import Timeline
 
 NOT_OPENED = frozenset({"no_open", "queue_unknown"})
 QUEUE_UNNAMED = frozenset({"queue_unknown"})
+_NEVER: Final = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,7 @@ class QueueHandles:
         self._closes = Timeline[DecodedCall]()  # by the same: those that were not refused
         self._closed_at = Timeline[DecodedCall]()  # by the same: those that were accepted
         self._sessions = Timeline[DecodedCall]()  # RemoteQMOpenQueue, by hQueue
+        self._lowest_over: defaultdict[str, list[int]] = defaultdict(list)  # by session: when it or one behind was over
         self._session_closes = Timeline[DecodedCall]()  # by association and hQueue
         self._strays = Timeline[DecodedCall]()  # RemoteQMCloseQueue of what was not opened in sight, by association
         self._targets = Timeline[DecodedCall]()  # R_OpenQueueForMove, by association and the number it returned
@@ -124,8 +128,8 @@ class QueueHandles:
         """Return the open whose handle a Start used; a handle is valid from open to close."""
         given = start.queue_handle if start.protocol == "qm2qm" else start.context_handle
         if not given:
-            asked = self._asked.until((self._of(start).name, start.protocol), start.at)
-            return OpenedQueue(missing=QUEUE_UNNAMED if asked else NOT_OPENED)
+            asked = self._asked.latest((self._of(start).name, start.protocol), start.at)
+            return OpenedQueue(missing=NOT_OPENED if asked is None else QUEUE_UNNAMED)
         return self._by_number(start) if start.protocol == "qm2qm" else self._by_context(start)
 
     def _by_context(self, start: DecodedCall) -> OpenedQueue:
@@ -137,7 +141,7 @@ class QueueHandles:
 
     def _by_number(self, start: DecodedCall) -> OpenedQueue:
         session = self._sessions.latest(start.queue_handle, start.at)
-        if session is not None and self._over(session, start.at):
+        if session is not None and self._over_at(session) < start.at:
             return OpenedQueue(missing=NOT_OPENED)
         named = self._name_of(start.queue_handle, session, start.at)
         if named is None:
@@ -161,19 +165,31 @@ class QueueHandles:
         if found is None:
             return None
         since = found.responded_at or 0
-        adopted = [call for call in self._sessions.between(number, since, until) if call is not session]
-        if any(self._over(call, until) for call in adopted):
+        sessions, low, high = self._sessions.span(number, since, until)
+        if low < high and self._first_over(sessions, low, high) < until:
             return None
+        adopted = high - low > 1 or (low < high and sessions[low] is not session)
         if session is not None and not adopted and self._let_go(found, until - _clock_slack_us(found, session)):
             return None
         return found
 
-    def _over(self, session: DecodedCall, at: int) -> bool:
-        """Whether a queue that RemoteQMOpenQueue opened was closed, or its association had ended, at a time."""
-        return self._closed(session, at) or self._ended(session, at)
+    def _first_over(self, sessions: list[DecodedCall], low: int, high: int) -> int:
+        """Return when the first of the sessions of a number was over, from place ``low`` to before ``high``."""
+        lowest = self._lowest_over[sessions[low].call_key]
+        for session in sessions[low + len(lowest) : high]:
+            lowest.append(min([self._over_at(session), *lowest[-1:]]))
+        return lowest[high - low - 1]
+
+    def _over_at(self, session: DecodedCall) -> int:
+        """Return when a queue that RemoteQMOpenQueue opened was closed, or its association ended."""
+        closed, ended_at = self._close_of(session), self._of(session).ended_at
+        return min(_NEVER if closed is None else closed.at, _NEVER if ended_at is None else ended_at)
+
+    def _close_of(self, opened: DecodedCall) -> DecodedCall | None:
+        return self._closed_at.first_after(self._context(opened), opened.responded_at or opened.at)
 
     def _closed(self, opened: DecodedCall, at: int) -> bool:
-        closed = self._closed_at.first_after(self._context(opened), opened.responded_at or opened.at)
+        closed = self._close_of(opened)
         return closed is not None and closed.at < at
 
     def _may_have_closed(self, opened: DecodedCall, use: DecodedCall) -> tuple[DecodedCall, ...]:

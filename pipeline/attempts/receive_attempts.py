@@ -16,7 +16,7 @@ Times are microseconds since the epoch, UTC.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from typing import Final
@@ -243,20 +243,25 @@ class _AttemptsOfServer(ServerCalls):
 
     def _cancels(self) -> dict[str, list[DecodedCall]]:
         """Assign each accepted cancel to the latest attempt with its key that began before it."""
-        starts = Timeline[DecodedCall]()
-        for start in self.by_role["start"]:
-            key = self._cancel_key(start)
-            if key is not None:
-                starts.add(key, start, start.at)
+        starts = deque(self.by_role["start"])
+        waiting: dict[Hashable, list[DecodedCall]] = defaultdict(list)  # the latest last
+        holding: dict[Hashable, DecodedCall] = {}  # the latest one that can hold a message
         owned: dict[str, list[DecodedCall]] = defaultdict(list)
         for call in self.by_role["cancel"]:
+            while starts and starts[0].at <= call.at:
+                start = starts.popleft()
+                key = self._cancel_key(start)
+                if key is not None:
+                    waiting[key].append(start)
+                if key is not None and _can_hold(start):
+                    holding[key] = start
             key = self._cancel_key(call)
             if key is None or not call.is_accepted or call.requested_at is None:
                 continue
-            latest = starts.until(key, call.requested_at)[::-1]
-            at = call.requested_at
-            waiting = next((c for c in latest if (self._waited_until(c) or at) >= at), None)
-            found = next(filter(_can_hold, latest), None) if waiting is None else waiting
+            reads = waiting[key]
+            while reads and (self._waited_until(reads[-1]) or call.at) < call.at:
+                reads.pop()
+            found = reads[-1] if reads else holding.get(key)
             if found is not None:
                 owned[found.call_key].append(call)
         return owned

@@ -22,18 +22,24 @@ class Timeline(Generic[TimelineItem]):
         self._items[key].append(item)
         self._times[key].append(at)
 
-    def until(self, key: Hashable, at: int) -> list[TimelineItem]:
-        """Return the items up to and at a time."""
+    def after(self, key: Hashable, at: int, limit: int) -> list[TimelineItem]:
+        """Return the first items after a time, ``limit`` at most."""
         if key not in self._items:
             return []
-        return self._items[key][: bisect_right(self._times[key], at)]
+        place = bisect_right(self._times[key], at)
+        return self._items[key][place : place + limit]
 
     def between(self, key: Hashable, after: int, until: int) -> list[TimelineItem]:
         """Return the items after a time, up to and at another."""
+        items, low, high = self.span(key, after, until)
+        return items[low:high]
+
+    def span(self, key: Hashable, after: int, until: int) -> tuple[list[TimelineItem], int, int]:
+        """Return all items of a key, and the places of those after a time, up to and at another: begin and end."""
         if key not in self._items:
-            return []
+            return [], 0, 0
         times = self._times[key]
-        return self._items[key][bisect_right(times, after) : bisect_right(times, until)]
+        return self._items[key], bisect_right(times, after), bisect_right(times, until)
 
     def latest(self, key: Hashable, at: int) -> TimelineItem | None:
         """Return the last item up to and at a time."""

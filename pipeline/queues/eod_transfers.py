@@ -13,6 +13,7 @@ epoch (UTC).
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
@@ -69,13 +70,57 @@ def compute_transfers(
     for series, rows in groupby(
         sorted(every, key=lambda row: (_sort_key(row), *observation_order(row))), key=series_key
     ):
-        known = before[series]
+        known = _InFlight()
+        previous: RowDict | None = None
+        for previous in before[series]:
+            known.add(previous)
         for row in rows:
-            _compare(row, known, resend_rise, max_gap)
+            _compare(row, previous, known, resend_rise, max_gap)
             row["ladder_step"], row["ladder_interval_s"] = _ladder_step(row["resend_count"], ladder_s)
-            known.append(row)
+            known.add(row)
+            previous = row
             out.append(row)
     return out
+
+
+class _InFlight:
+    """The last rows of a series in which the oldest unacknowledged number of one sequence was in flight and rose."""
+
+    def __init__(self) -> None:
+        self._rows: list[RowDict] = []
+        # Next numbers, each lower than all that come later, with the index of its row: the last one below a number is
+        # found by bisection.
+        self._next_numbers: list[tuple[int, int]] = []
+
+    def add(self, row: RowDict) -> None:
+        """Add the next row of the series."""
+        if row["in_flight_s"] is None or (self._rows and not self._continues(row)):
+            self._rows, self._next_numbers = [], []
+        if row["in_flight_s"] is None:
+            return
+        while self._next_numbers and self._next_numbers[-1][0] >= row["next_number"]:
+            self._next_numbers.pop()
+        self._next_numbers.append((row["next_number"], len(self._rows)))
+        self._rows.append(row)
+
+    def _continues(self, row: RowDict) -> bool:
+        last = self._rows[-1]
+        rises = bool(last["first_unacked_number"] <= row["first_unacked_number"])
+        return rises and bool(last["sequence_id"] == row["sequence_id"])
+
+    def since(self, row: RowDict) -> int | None:
+        """Return the time of the first observation that showed a row's oldest unacknowledged number as sent, if any."""
+        first, following = row["first_unacked_number"], row["next_number"]
+        if first is None or following is None or not first < following:
+            return None
+        if not self._rows or not self._continues(row):
+            return int(row["observed_at"])
+        last = self._rows[-1]
+        if last["first_unacked_number"] == first and last["next_number"] > first:
+            return number_sent_since(last)
+        place = bisect_right(self._next_numbers, (first, len(self._rows)))
+        begin = self._next_numbers[place - 1][1] + 1 if place else 0
+        return int((self._rows[begin] if begin < len(self._rows) else row)["observed_at"])
 
 
 def sequence_timestamp(sequence_id: int) -> int:
@@ -147,9 +192,8 @@ def _has_unacked(row: Mapping[str, Any]) -> bool | None:
     return True if row["first_unacked_number"] is not None else None
 
 
-def _compare(row: RowDict, known: Sequence[RowDict], resend_rise: int, max_gap: int) -> None:
-    """Set the columns of a row that depend on the earlier rows of its series, ``known``."""
-    previous = known[-1] if known else None
+def _compare(row: RowDict, previous: RowDict | None, known: _InFlight, resend_rise: int, max_gap: int) -> None:
+    """Set the columns of a row that depend on the earlier rows of its series."""
     if previous is not None:
         row["evidence"] = [previous["snapshot_id"], row["snapshot_id"]]
         if row["observed_at"] - previous["observed_at"] > max_gap:
@@ -159,7 +203,7 @@ def _compare(row: RowDict, known: Sequence[RowDict], resend_rise: int, max_gap: 
         if _is_stalled(row, previous) and not row["sequence_reset"]:
             since = previous["stalled_since"] if previous["stalled_since"] is not None else previous["observed_at"]
             row["stalled_since"] = since
-    since = _in_flight_since(row, known)
+    since = known.since(row)
     row["in_flight_s"] = None if since is None else (row["observed_at"] - since) / _US
     row["condition"] = _condition(row, previous, resend_rise)
     row["confidence"] = "partial" if row["missing"] else "complete"
@@ -197,23 +241,6 @@ def _is_stalled(row: RowDict, previous: RowDict) -> bool:
     same = all(row[name] == previous[name] for name in ("sequence_id", "last_ack_at"))
     same = same and acknowledged_number(row) == acknowledged_number(previous)
     return same and bool(_has_unacked(row) and _has_unacked(previous))
-
-
-def _in_flight_since(row: RowDict, known: Sequence[RowDict]) -> int | None:
-    """Return the time of the first observation that showed the oldest unacknowledged number as sent, if any."""
-    first, following = row["first_unacked_number"], row["next_number"]
-    if first is None or following is None or not first < following:
-        return None
-    since, oldest = row["observed_at"], first
-    for each in reversed(known):
-        if each["sequence_id"] != row["sequence_id"] or each["in_flight_s"] is None:
-            break
-        if each["next_number"] <= first or each["first_unacked_number"] > oldest:
-            break
-        since, oldest = each["observed_at"], each["first_unacked_number"]
-        if oldest == first:
-            return number_sent_since(each)
-    return int(since)
 
 
 def number_sent_since(row: Mapping[str, Any]) -> int:

@@ -142,8 +142,9 @@ class _StateChanges:
         about = action.object_key
         for place in {about, (about[0], None)} if about is not None else ():
             moments = self._moments.get(place, [])
-            found = moments[bisect_left(moments, (since,)) : bisect_left(moments, (until + 1,))]
-            if any(call_key != action.call["call_key"] for _, call_key in found):
+            begin, end = bisect_left(moments, (since,)), bisect_left(moments, (until + 1,))
+            first = moments[begin : min(end, begin + 3)]  # an action has two moments at most
+            if any(call_key != action.call["call_key"] for _, call_key in first):
                 return True
         return False
 

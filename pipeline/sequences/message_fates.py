@@ -26,6 +26,7 @@ Times are microseconds since the epoch (UTC).
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -47,6 +48,7 @@ _SYSTEM_SUFFIXES: Final = frozenset({";journal", ";deadletter", ";deadxact"})
 _TAKEN: Final = frozenset({"acked", "rejected"})
 _TRANSACTION_OPEN: Final = "transaction_open"  # in ``missing``
 _NEVER: Final = 1 << 62
+_MAX_PROOFS: Final = 100  # reads of other queues that may show that a transaction was aborted, the first of all
 _NOT_TAKEN: Final = frozenset({"returned", "held", "purged"})  # fates without a reader that took it
 _IN_QUEUE: Final = frozenset({"returned", "held"})
 
@@ -294,7 +296,7 @@ def build_message_histories(
     every = list(removals)
     confirmed = _RemovalIndex(each for each in every if each.confirmed)
     unconfirmed = _RemovalIndex(each for each in every if not each.confirmed)
-    elsewhere = _reads_by_queue_family(messages := group_reads_by_message(reads))
+    elsewhere = _ReturnedReads(messages := group_reads_by_message(reads))
     found = []
     reused_at: dict[tuple[QueueRef, int], int] = {}  # when an identifier was first used for the next message
     for message, message_reads in sorted(messages.items(), key=lambda item: item[1][0].handout_order, reverse=True):
@@ -314,8 +316,8 @@ def build_message_histories(
             until = _NEVER if identifier is None else reused_at.get(identifier, _NEVER)
             confirmed.apply_to(history, until)
             history.unconfirmed_removals = unconfirmed.after_last_handout(history, until)
-            family = elsewhere.get(queue_family(message.queue_ref, message.message_key), ())
             last = history.last_settled
+            family = elsewhere.returned_after(queue_family(message.queue_ref, message.message_key), last.ended_at)
             proof = next((read for read in family if read.proves_abort_elsewhere(last)), None)
             if proof is not None:
                 history.abort_last_settled(proof)
@@ -336,16 +338,22 @@ def queue_family(queue_ref: QueueRef, message_key: str | None) -> tuple[str, str
     return None if suffix in _SYSTEM_SUFFIXES else (queue, message_key)
 
 
-def _reads_by_queue_family(
-    messages: Mapping[MessageIdentity, Sequence[ReadAttempt]],
-) -> Mapping[tuple[str, str] | None, list[ReadAttempt]]:
-    """Return the reads with an AbortCounter by ``queue_family``, in the order of handouts."""
-    found: defaultdict[tuple[str, str] | None, list[ReadAttempt]] = defaultdict(list)
-    for message, reads in messages.items():
-        family = queue_family(message.queue_ref, message.message_key)
-        if family is not None:
-            found[family] += (read for read in reads if read.abort_count is not None)
-    return {family: sorted(reads, key=lambda read: read.handout_order) for family, reads in found.items()}
+class _ReturnedReads:
+    """The reads with an AbortCounter that returned a message, by ``queue_family``, in the order of handouts."""
+
+    def __init__(self, messages: Mapping[MessageIdentity, Sequence[ReadAttempt]]) -> None:
+        found: list[tuple[tuple[str, str], ReadAttempt]] = []
+        for message, reads in messages.items():
+            family = queue_family(message.queue_ref, message.message_key)
+            if family is not None:
+                found += ((family, read) for read in reads if None not in (read.abort_count, read.returned_at))
+        self._reads = Timeline[ReadAttempt]()
+        for family, read in sorted(found, key=lambda each: each[1].handout_order):
+            self._reads.add(family, read, read.handed_out_at)
+
+    def returned_after(self, family: tuple[str, str] | None, at: int | None) -> list[ReadAttempt]:
+        """Return the first reads of a family after a time, ``_MAX_PROOFS`` at most."""
+        return [] if at is None else self._reads.after(family, at, _MAX_PROOFS)
 
 
 def _receives_with_aborts(reads: Sequence[ReadAttempt]) -> tuple[list[ReadAttempt], list[ReadAttempt]]:
@@ -354,11 +362,15 @@ def _receives_with_aborts(reads: Sequence[ReadAttempt]) -> tuple[list[ReadAttemp
     ``reads`` are in the order of handouts. Of each receive the first later read counts.
     """
     receives, proofs = [], []
-    for place, read in enumerate(reads):
+    returned = [read for read in reads if read.returned_at is not None]  # in the order of these times
+    times = [read.handed_out_at for read in returned]
+    place = 0  # in ``returned``: behind the read
+    for read in reads:
+        place += read.returned_at is not None
         if not read.counts_as_receive:
             continue
-        later_reads = reads[place + 1 :] if read.is_provisional else ()
-        proof = next((later for later in later_reads if later.proves_abort_of(read)), None)
+        after = len(times) if read.ended_at is None else bisect_right(times, read.ended_at, lo=place)
+        proof = returned[after] if after < len(times) and returned[after].proves_abort_of(read) else None
         receives.append(read if proof is None else read.as_aborted())
         if proof is not None and not proof.counts_as_receive:
             proofs.append(proof)
