@@ -9,6 +9,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -78,7 +79,10 @@ def found(root: Path, names=NAMES) -> list[tuple[str, str]]:
     """Return (file, name) for each name that a file of a folder holds, compressed by Parquet or not."""
     hits = []
     for path in (path for path in root.rglob("*") if path.is_file()):
-        held = pq.ParquetFile(path).read().to_pylist() if path.suffix == ".parquet" else path.read_bytes()
+        try:
+            held = pq.ParquetFile(path).read().to_pylist() if path.suffix == ".parquet" else path.read_bytes()
+        except pa.ArrowInvalid:  # half a file of a killed run
+            held = path.read_bytes()
         told = set(texts(held))
         hits += [(str(path.relative_to(root)), name) for name in names if any(name in text for text in told)]
     return hits
@@ -159,9 +163,8 @@ def test_the_key_can_be_in_the_environment(monkeypatch, capsys, tmp_path):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("form", [planted.LETTERS, planted.NUMERALS], ids=["letters", "numerals"])
-def test_no_token_of_the_input_is_in_the_lake_its_pages_or_logs(spark, key, tmp_path, capfd, form):
-    tokens = planted.Tokens(form)
+def test_no_token_of_the_input_is_in_the_lake_its_pages_or_logs(spark, key, tmp_path, capfd):
+    tokens = planted.Tokens(planted.LETTERS)
     (tmp_path / "in").mkdir()
     for number, capture in enumerate(planted.captures(tokens)):
         (tmp_path / "in" / f"{number}.pcapng").write_bytes(capture)
@@ -178,15 +181,14 @@ def test_no_token_of_the_input_is_in_the_lake_its_pages_or_logs(spark, key, tmp_
     for name, text in zip(("output", "errors"), capfd.readouterr(), strict=True):
         (logs / name).write_text(text)
     assert Lake(spark, str(out / "lake")).read(MESSAGES).count() > 20
-    stem = form.partition("{")[0].lower()
+    stem = planted.LETTERS.partition("{")[0]
     assert found(tmp_path / "in", [stem])
     assert found(out, [stem]) == []
     assert found(tmp_path / "work", [stem]) == []
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("after", ["reading", "decoding calls", "replacing names"])
-def test_what_a_killed_run_leaves_is_private_and_the_next_job_removes_it(project, key, tmp_path, after):
+def test_what_a_killed_run_leaves_is_private_and_the_next_job_removes_it(project, key, tmp_path):
     place = tmp_path / "place"
     place.mkdir()
     environment = {**os.environ, "TMPDIR": str(place)}
@@ -197,14 +199,14 @@ def test_what_a_killed_run_leaves_is_private_and_the_next_job_removes_it(project
         start_new_session=True,
     ) as run:  # fmt: skip
         for line in run.stderr:
-            if line.startswith(after):
+            if line.startswith("replacing names"):
                 break
         os.killpg(run.pid, signal.SIGKILL)
     (left,) = place.iterdir()
     assert left.stat().st_mode & 0o777 == 0o700
     assert {name for _, name in found(place)}
     assert found(tmp_path / "lake") == []
-    command = [sys.executable, "-m", "jobs", "alerts", "--lake", str(tmp_path / "lake")]
+    command = [sys.executable, "-m", "jobs", "forget", "--before", "2000-01-01", "--lake", str(tmp_path / "lake")]
     subprocess.run(command, cwd=project, env=environment, check=False, capture_output=True)
     assert list(place.iterdir()) == []
 
