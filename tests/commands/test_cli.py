@@ -180,10 +180,10 @@ def test_what_the_encoding_of_a_terminal_lacks_is_escaped(monkeypatch):
 
 
 def test_only_the_command_line_writes_to_the_terminal(project):
-    """So that everything is escaped. ``ask`` only compares with it."""
+    """So that everything is escaped."""
     paths = [path for package in ("jobs", "pipeline", "schemas", "udfs") for path in (project / package).rglob("*.py")]
     named = {path.name for path in paths if re.search(r"sys\.(stdout|stderr)|\bprint\(", path.read_text())}
-    assert named == {"cli.py", "ask.py"}
+    assert named == {"cli.py"}
 
 
 def test_an_exception_without_a_message_is_told_by_its_type(capsys):
