@@ -27,7 +27,9 @@ from pipeline.collector.get_info_codec import (
     encode_request,
 )
 from pipeline.collector.transport import (
+    ANSWER_LIMIT_CODE,
     RESPONSE_PDU,
+    AnswerLimitError,
     CollectionStoppedError,
     ConnectionCutError,
     DeadlineTransport,
@@ -199,6 +201,8 @@ class ManagementClient:
             return RequestError(TIMEOUT_CODE, "no answer in time", retryable=True)
         if isinstance(error, ConnectionCutError | ConnectionResetError | BrokenPipeError):
             return RequestError(CONNECTION_LOST_CODE, "the connection was closed", retryable=True)
+        if isinstance(error, AnswerLimitError):
+            return RequestError(ANSWER_LIMIT_CODE, str(error), retryable=False)
         if isinstance(error, ProtocolError):
             return RequestError(MALFORMED_CODE, str(error), retryable=False)
         if isinstance(error, OSError) and not isinstance(error, KerberosError):

@@ -18,6 +18,7 @@ FAULT_PDU: Final = 3
 RESPONSE_PDU: Final = 2
 MAX_RESPONSE_BYTES: Final = 16 << 20  # the largest real responses are lists of some thousand queues, below 1 MB
 _POLL_S: Final = 0.25  # interval at which waits notice a stop request
+ANSWER_LIMIT_CODE: Final = "limit_answer"
 OBJECTS_LIMIT_CODE: Final = "limit_objects"
 BYTES_LIMIT_CODE: Final = "limit_bytes"
 SECONDS_LIMIT_CODE: Final = "limit_seconds"
@@ -28,7 +29,11 @@ class ConnectionCutError(ConnectionError):
 
 
 class ProtocolError(ConnectionError):
-    """The received bytes are not a PDU, or too many for a response."""
+    """The received bytes are not a PDU."""
+
+
+class AnswerLimitError(ConnectionError):
+    """The received bytes are too many for a response."""
 
 
 class CollectionStoppedError(Exception):
@@ -167,7 +172,7 @@ class DeadlineTransport(TCPTransport):  # type: ignore[misc]  # impacket has no 
         self._bytes += size
         self._budget.take(size)
         if self._bytes > MAX_RESPONSE_BYTES:
-            raise ProtocolError(f"response of more than {MAX_RESPONSE_BYTES} bytes")
+            raise AnswerLimitError(f"response of more than {MAX_RESPONSE_BYTES} bytes")
         return head + self._receive_exactly(size - PDU_HEADER_BYTES)
 
     def _receive_exactly(self, size: int) -> bytes:

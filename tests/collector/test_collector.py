@@ -20,6 +20,7 @@ from peer.estate import Machine as Simulated
 from peer.faults import CuttingProxy, FixedAnswerServer
 from peer.manager import Manager
 from peer.server import ACCOUNT
+from pipeline.collector import transport
 from pipeline.collector.client import Credentials, ServerAddress
 from pipeline.collector.round import CollectionRound, RetryPolicy, RoundLimits
 from pipeline.collector.scheduler import CollectionSchedule, Collector
@@ -316,6 +317,16 @@ def test_an_answer_that_is_cut_gives_no_queues_and_half_of_nothing(estate):
         ("machine", "limit_bytes"), ("queue", "limit_bytes"),
     ]  # fmt: skip
     assert not report.reached
+
+
+def test_an_answer_that_is_too_long_is_cut_alone(estate, monkeypatch):
+    monkeypatch.setattr(transport, "MAX_RESPONSE_BYTES", 600)  # all but the error of the inactive queue are longer
+    queues = tuple(f"orders1\\private$\\{name}" for name in ("ledger", "inactive", "growing"))
+    snapshots, report = collect(target_of(estate, "orders1", queues=queues))
+    assert {name: each["error"] for name, each in by_queue(snapshots).items()} == {
+        "": "limit_answer", "ledger": "limit_answer", "inactive": None, "growing": "limit_answer",
+    }  # fmt: skip
+    assert (report.retries, report.failure_counts["limit_answer"]) == (0, 3)
 
 
 def test_the_snapshots_of_what_is_not_asked_are_limited_too(estate):
