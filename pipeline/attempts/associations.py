@@ -7,8 +7,9 @@ association. Group ids are reused, so an association lasts as long as one of its
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,13 @@ class RpcConnection:
     syn_seen: bool = True
     server_bytes: int = 1
     missing_bytes: int = 0
+
+    @staticmethod
+    def of(facts: Mapping[str, Any]) -> RpcConnection:
+        """Return the connection with these fields. Where no packet has a time, it counts as lost in part: at 0."""
+        if facts["first_packet_at"] is None:
+            facts = {**facts, "first_packet_at": 0, "last_packet_at": 0, "missing_bytes": 1}
+        return RpcConnection(**facts)
 
     @property
     def is_stray(self) -> bool:

@@ -263,7 +263,7 @@ def calls_from_rows(rows: pa.Table, facts: tuple[str, ...] = _FACTS) -> list[Dec
 
 def connections_from_rows(rows: pa.Table) -> list[RpcConnection]:
     """Return rows of bronze.connections as ``RpcConnection`` objects."""
-    return [RpcConnection(**row) for row in _rows(rows, CONNECTION_FIELDS)]
+    return [RpcConnection.of(row) for row in _rows(rows, CONNECTION_FIELDS)]
 
 
 def passthrough_columns(calls: pa.Table) -> dict[str, dict[str, Any]]:

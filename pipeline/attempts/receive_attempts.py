@@ -226,7 +226,8 @@ class _AttemptsOfServer(ServerCalls):
         owned: dict[str, list[DecodedCall]] = defaultdict(list)
         for call in self.by_role[role]:
             key = key_of(call)
-            holder = holders.latest(key, call.requested_at) if key is not None and call.requested_at else None
+            at = call.responded_at if call.requested_at is None else call.requested_at
+            holder = holders.latest(key, at) if key is not None and at is not None else None
             if holder is not None:
                 owned[holder.call_key].append(call)
         return owned
