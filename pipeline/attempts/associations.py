@@ -25,12 +25,15 @@ class RpcConnection:
     syn_seen: bool = True
     server_bytes: int = 1
     missing_bytes: int = 0
+    closed_by: str | None = None
 
     @staticmethod
     def of(facts: Mapping[str, Any]) -> RpcConnection:
-        """Return the connection with these fields. Where no packet has a time, it counts as lost in part: at 0."""
+        """Return the connection with these fields; one whose beginning or end has no time counts as lost in part."""
+        if facts["first_packet_at"] is None or (facts["closed_by"] is not None and facts["closed_at"] is None):
+            facts = {**facts, "missing_bytes": 1}
         if facts["first_packet_at"] is None:
-            facts = {**facts, "first_packet_at": 0, "last_packet_at": 0, "missing_bytes": 1}
+            facts |= {"first_packet_at": 0, "last_packet_at": 0}
         return RpcConnection(**facts)
 
     @property

@@ -108,7 +108,9 @@ _GROUP_COLUMNS: Final = (
 
 _CONNECTION_COLUMNS: Final = (
     *(name for name in CONNECTION_FIELDS if name not in (*_TIMES, "missing_bytes")),
-    "CASE WHEN first_packet_at IS NULL THEN 1 ELSE missing_bytes END AS missing_bytes",  # as ``RpcConnection.of``
+    # as ``RpcConnection.of``
+    "CASE WHEN first_packet_at IS NULL OR (closed_by IS NOT NULL AND closed_at IS NULL) THEN 1 ELSE missing_bytes END"
+    " AS missing_bytes",
 )
 
 CHANGED_CONNECTIONS_QUERY: Final = (

@@ -60,7 +60,7 @@ class ServerCalls:
         roles: Mapping[tuple[str, int], CallRole] = CALL_ROLES,
     ) -> None:
         calls = [call for call in calls if (call.protocol, call.opnum) in roles]
-        untimed = {call.connection_id for call in calls if call.requested_at is None and call.responded_at is None}
+        untimed = {call.connection_id for call in calls if call.requested_at is None and call.outcome != "no_request"}
         self.connections = {connection.connection_id: connection for connection in connections}
         self._widen_lifetimes(calls)
         self.association = group_into_associations(self.connections.values())

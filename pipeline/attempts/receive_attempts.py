@@ -142,6 +142,8 @@ class ReceiveAttempt(CallConclusion):
         self.outcome, self.ending_call = outcome, call
         if call is not None:
             self.ended_at = call.captured_request_at
+            if self.ended_at is None:  # its packet has no time
+                self.missing.add("capture_loss")
         elif at is not None:
             self.ended_at = at + self._ahead_us
         if call is not None:
