@@ -106,11 +106,12 @@ _GROUP_COLUMNS: Final = (
     f"NOT coalesce(syn_seen, FALSE) AND {_GROUP_SQL} IS NULL AS stray",
 )  # fmt: skip
 
+# Of the beginning or the end of a connection (``RpcConnection.of``).
+_HAS_NO_TIME: Final = "first_packet_at IS NULL OR (closed_by IS NOT NULL AND closed_at IS NULL)"
+
 _CONNECTION_COLUMNS: Final = (
     *(name for name in CONNECTION_FIELDS if name not in (*_TIMES, "missing_bytes")),
-    # as ``RpcConnection.of``
-    "CASE WHEN first_packet_at IS NULL OR (closed_by IS NOT NULL AND closed_at IS NULL) THEN 1 ELSE missing_bytes END"
-    " AS missing_bytes",
+    f"CASE WHEN {_HAS_NO_TIME} THEN 1 ELSE missing_bytes END AS missing_bytes",
 )
 
 CHANGED_CONNECTIONS_QUERY: Final = (
