@@ -122,7 +122,7 @@ CAPTURE_FILES = Table(
             BIGINT,
             "packets whose times are later than ingested_at by more than ingest.max_time_ahead: read without a time",
         ),
-        *run_columns("bronze", "first_packet_at"),
+        *run_columns("bronze", "first_packet_at", "the run that first read these bytes"),
     ),
 )
 

@@ -30,11 +30,12 @@ class RpcConnection:
     @staticmethod
     def of(facts: Mapping[str, Any]) -> RpcConnection:
         """Return the connection with these fields; one whose beginning or end has no time counts as lost in part."""
-        if facts["first_packet_at"] is None or (facts["closed_by"] is not None and facts["closed_at"] is None):
-            facts = {**facts, "missing_bytes": 1}
-        if facts["first_packet_at"] is None:
-            facts |= {"first_packet_at": 0, "last_packet_at": 0}
-        return RpcConnection(**facts)
+        known = dict(facts)
+        if known["first_packet_at"] is None:
+            known |= {"first_packet_at": 0, "last_packet_at": 0, "missing_bytes": 1}
+        if known["closed_by"] is not None and known["closed_at"] is None:
+            known["missing_bytes"] = 1
+        return RpcConnection(**known)
 
     @property
     def is_stray(self) -> bool:
