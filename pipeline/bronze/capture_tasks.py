@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from pipeline.bronze.ingest_clock import IngestClock
 from pipeline.bronze.input_files import InputFile
 from pipeline.bronze.ledger_entries import PlannedRead
 from pipeline.lake.staging_files import StagingWriter
@@ -44,10 +45,11 @@ def whole_file_splits(files: list[InputFile]) -> list[CaptureSplit]:
     return [CaptureSplit(file, CaptureReadRequest(), file.size) for file in files]
 
 
-def split_of(read: PlannedRead) -> CaptureSplit:
-    """Return the split that a planned read means."""
+def split_of(read: PlannedRead, clock: IngestClock) -> CaptureSplit:
+    """Return the split that a planned read means; times that are ahead of ``clock`` are not used."""
     capture_id = read.capture_id if read.first_key is not None else None  # else the path's key
-    part = CaptureReadRequest(capture_id, read.resume_state, read.reread_endpoints)
+    latest_ns = clock.latest_us(read.ingested_us) * 1000
+    part = CaptureReadRequest(capture_id, read.resume_state, read.reread_endpoints, latest_ns)
     return CaptureSplit(read.file, part, max(read.file.size - read.start_offset, 0))
 
 
@@ -110,6 +112,7 @@ def mark_path(marks: Path, path: str) -> Path:
 def build_read_tasks(
     reads: Sequence[PlannedRead],
     task_file: Path,
+    clock: IngestClock,
     *,
     rows: str = "rpc_calls",
     staging_folder: str | None = None,
@@ -121,10 +124,11 @@ def build_read_tasks(
     ``rows`` is the kind that is returned. Those of all kinds go to ``staging_folder``: one Parquet file for each
     capture and kind, named by the capture's path, so that a repeated task overwrites its own files. What each task
     reads is written to ``task_file``, one line of JSON for each. A capture is marked in the folder ``marks`` while it
-    is read; it stays marked, without rows, if that fails for want of memory, disk or time.
+    is read; it stays marked, without rows, if that fails for want of memory, disk or time. Times that are ahead of
+    ``clock`` are not used.
     """
     reads_by_path = {read.file.path: read for read in reads}
-    tasks = group_by_task([split_of(read) for read in reads])
+    tasks = group_by_task([split_of(read, clock) for read in reads])
     lines = (json.dumps([reads_by_path[split.file.path].to_json_dict() for split in task]) for task in tasks)
     task_file.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     texts = {name: str(value) for name, value in options.items()}
@@ -132,7 +136,7 @@ def build_read_tasks(
     def rows_of_task(number: int) -> Iterator[pa.RecordBatch]:
         with task_file.open(encoding="utf-8") as file:
             values = json.loads(next(islice(file, number, None)))
-        for split in (split_of(PlannedRead.from_json_dict(each)) for each in values):
+        for split in (split_of(PlannedRead.from_json_dict(each), clock) for each in values):
             staging = StagingWriter(staging_folder, split.file.path)
             mark = None if marks is None else mark_path(marks, split.file.path)
             with suppress(OSError):

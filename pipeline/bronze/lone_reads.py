@@ -7,6 +7,7 @@ fails again within the limits is ``unreadable`` with ``resource_limit``. The oth
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import os
 import subprocess
@@ -26,6 +27,7 @@ from pipeline.bronze.capture_tasks import (
     read_split,
     split_of,
 )
+from pipeline.bronze.ingest_clock import IngestClock
 from pipeline.bronze.ledger_entries import PlannedRead
 from pipeline.lake.staging_files import StagingWriter
 from pipeline.lake.tasks import PartitionedRows
@@ -63,9 +65,10 @@ class LoneReadLimits:
 
 @dataclass(frozen=True, slots=True)
 class LoneRead:
-    """One capture to read alone, where its rows go, and the reader's options."""
+    """One capture to read alone, by which clock, where its rows go, and the reader's options."""
 
     read: PlannedRead
+    clock: IngestClock
     staging_folder: str
     options: Mapping[str, str]
 
@@ -76,8 +79,8 @@ def interrupted_reads(folders: Iterable[Path]) -> frozenset[str]:
 
 
 def read_captures(
-    reads: Sequence[PlannedRead], folder: Path, staging_folder: Path, options: Mapping[str, Any], run_tasks: RunTasks,
-    log: LogFunction, suspects: frozenset[str] = frozenset(), read_alone: ReadAlone | None = None,
+    reads: Sequence[PlannedRead], clock: IngestClock, folder: Path, staging_folder: Path,
+    options: Mapping[str, Any], run_tasks: RunTasks, log: LogFunction, suspects: frozenset[str] = frozenset(), read_alone: ReadAlone | None = None,
 ) -> None:  # fmt: skip
     """Read captures into staging files: by tasks, then alone those at which tasks ended.
 
@@ -101,7 +104,7 @@ def read_captures(
     while by_tasks:
         task_file, target = folder / "tasks.jsonl", str(staging_folder)
         tasks = build_read_tasks(
-            by_tasks, task_file, rows="capture_files", staging_folder=target, marks=marks, **options
+            by_tasks, task_file, clock, rows="capture_files", staging_folder=target, marks=marks, **options
         )  # fmt: skip
         try:
             run_tasks(tasks)
@@ -116,13 +119,14 @@ def read_captures(
     for read in reads:
         if not is_read(read):
             log(f"{read.file.path}: read again, alone")
-            read_alone(LoneRead(read, str(staging_folder), texts))
+            read_alone(LoneRead(read, clock, str(staging_folder), texts))
 
 
 def read_in_process(lone: LoneRead) -> None:
     """Read one capture in a process of its own with limits; if that fails, its row of the ledger says why."""
     limits = LoneReadLimits.of(lone.options)
-    request = json.dumps([lone.read.to_json_dict(), lone.staging_folder, dict(lone.options)])
+    clock = lone.clock.now.isoformat(), lone.clock.max_time_ahead.total_seconds()
+    request = json.dumps([lone.read.to_json_dict(), clock, lone.staging_folder, dict(lone.options)])
     modules = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "ARROW_DEFAULT_MEMORY_POOL": "system"}
     command = [sys.executable, "-m", "pipeline.bronze.lone_reads"]
     try:
@@ -146,7 +150,7 @@ def read_in_process(lone: LoneRead) -> None:
 
 
 def _stage_failure(lone: LoneRead, why: Exception) -> None:
-    split = split_of(lone.read)
+    split = split_of(lone.read, lone.clock)
     staging = StagingWriter(lone.staging_folder, split.file.path)
     staging.add("capture_files", failed_capture_row(split.file.capture_source(), split.part, why))
     staging.close()
@@ -176,8 +180,9 @@ def _watch_memory(most: int, page_bytes: int) -> None:
 
 def main() -> int:
     """Read the capture that standard input names; return the exit code."""
-    values, staging_folder, options = json.loads(sys.stdin.read())
-    split: CaptureSplit = split_of(PlannedRead.from_json_dict(values))
+    values, (now, seconds_ahead), staging_folder, options = json.loads(sys.stdin.read())
+    clock = IngestClock(dt.timedelta(seconds=seconds_ahead), dt.datetime.fromisoformat(now))
+    split: CaptureSplit = split_of(PlannedRead.from_json_dict(values), clock)
     limits = LoneReadLimits.of(options)
     _set_limits(limits)
     staging = StagingWriter(staging_folder, split.file.path)

@@ -11,6 +11,7 @@ import pytest
 
 from bench import hostile
 from pipeline.bronze.capture_tasks import mark_path, read_options, read_split, split_of
+from pipeline.bronze.ingest_clock import IngestClock
 from pipeline.bronze.ingest_plan import plan_ingest
 from pipeline.bronze.input_files import list_files
 from pipeline.bronze.lone_reads import LoneRead, interrupted_reads, read_captures, read_in_process
@@ -49,7 +50,7 @@ def ingest(reads, tmp_path):
 
     def once(run_tasks=lambda tasks: list(tasks.read_in_driver()), **arguments):
         staged = tmp_path / "run" / "tables"
-        read_captures(reads, tmp_path / "run", staged, {}, run_tasks, log=[].append, **arguments)
+        read_captures(reads, IngestClock(), tmp_path / "run", staged, {}, run_tasks, log=[].append, **arguments)
         assert len(list((staged / "capture_files").iterdir())) == len(reads)  # nothing half written beside them
         rows = pads.dataset(staged / "capture_files", BRONZE_SCHEMAS["capture_files"]).to_table().to_pylist()
         found = pads.dataset(staged / "rpc_calls", BRONZE_SCHEMAS["rpc_calls"]).to_table()
@@ -89,7 +90,7 @@ def inject(monkeypatch):
 
 def read_in_this_process(lone: LoneRead) -> None:
     """Stand for ``read_in_process`` where a test injects faults."""
-    split = split_of(lone.read)
+    split = split_of(lone.read, lone.clock)
     for _ in read_split(split, read_options(lone.options), StagingWriter(lone.staging_folder, split.file.path)):
         pass
 
@@ -185,7 +186,9 @@ def test_the_limits_of_the_process_that_reads_a_capture_alone(tmp_path, limit):
     path = tmp_path / "hostile.pcap"
     path.write_bytes(hostile.calls_without_bind(400_000 if limit == "memory" else 1000))
     (read,) = plan_ingest(list_files([str(path)]), []).reads
-    read_in_process(LoneRead(read, str(tmp_path / "tables"), {name: str(value) for name, value in options.items()}))
+    read_in_process(
+        LoneRead(read, IngestClock(), str(tmp_path / "tables"), {name: str(value) for name, value in options.items()})
+    )
     staged = pads.dataset(tmp_path / "tables" / "capture_files", BRONZE_SCHEMAS["capture_files"])
     (row,) = staged.to_table().to_pylist()
     assert (row["status"], row["damage"], row["capture_id"]) == ("unreadable", "resource_limit", read.capture_id)

@@ -84,7 +84,8 @@ class Captured:
         """The earliest time of each packet that it kept, in ns, by side, sequence number and SYN."""
         found: dict[tuple[int, int, int], int] = {}
         for segment in self.row["segments"]:
-            if segment["flags"] & SYN or segment["data"]:  # the time of others is that of their end
+            is_timed = segment["time_ns"] != NO_TIME
+            if is_timed and (segment["flags"] & SYN or segment["data"]):  # the time of others is that of their end
                 place = segment["side"], segment["sequence"], segment["flags"] & SYN
                 found[place] = min(segment["time_ns"], found.get(place, segment["time_ns"]))
         return found
