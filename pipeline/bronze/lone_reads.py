@@ -80,7 +80,8 @@ def interrupted_reads(folders: Iterable[Path]) -> frozenset[str]:
 
 def read_captures(
     reads: Sequence[PlannedRead], clock: IngestClock, folder: Path, staging_folder: Path,
-    options: Mapping[str, Any], run_tasks: RunTasks, log: LogFunction, suspects: frozenset[str] = frozenset(), read_alone: ReadAlone | None = None,
+    options: Mapping[str, Any], run_tasks: RunTasks, log: LogFunction, suspects: frozenset[str] = frozenset(),
+    read_alone: ReadAlone | None = None,
 ) -> None:  # fmt: skip
     """Read captures into staging files: by tasks, then alone those at which tasks ended.
 
