@@ -6,6 +6,7 @@ Rows are dictionaries with times in microseconds. Frequent events come as counts
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from datetime import timedelta
@@ -218,8 +219,9 @@ def finding_alerts(rows: Iterable[Mapping[str, Any]], limits: Thresholds, now: i
             continue
         apart = [row for row in seen if _clock_difference_us(row) >= timedelta_to_us(limits.max_clock_difference)]
         events = [EventCount(row["observed_at"], row["observed_at"], 1, tuple(row["evidence"] or ())) for row in apart]
+        most = max(apart, key=lambda row: (_clock_difference_us(row), row["actual"]), default=None)
         for run in episodes_from_events(events, now, window=limits.growth_window):
-            run.message = max(apart, key=lambda row: (_clock_difference_us(row), row["actual"]))["actual"]
+            run.message = most["actual"] if most is not None else ""
             yield Alert("clocks_differ", subject, run)
 
 
@@ -267,8 +269,9 @@ def missing_snapshot_alerts(rows: Iterable[Mapping[str, Any]], now: int) -> Iter
 def _hourly_episodes(bad: list[tuple[int, str]], now: int) -> Iterator[Episode]:
     """Yield the episodes of successive bad hours, each with the message of its last hour; ``bad``: (hour, message)."""
     events = [EventCount(hour, hour + _HOUR_US) for hour, _ in bad]
+    hours = [hour for hour, _ in bad]
     for run in episodes_from_events(events, now, window=timedelta(microseconds=_HOUR_US)):
-        run.message = [message for hour, message in bad if hour <= run.last_seen_at and hour <= now][-1]
+        run.message = bad[bisect_right(hours, min(run.last_seen_at, now)) - 1][1]
         yield run
 
 

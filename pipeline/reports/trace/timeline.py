@@ -136,6 +136,8 @@ class _TimelineBuilder:
             self.attempts_by_key[row["message_key"]].append(row)
             if row["message_key"] is not None and row["lookup_id"] is not None:
                 self.keys_by_number[_location_and_number(row)].add(row["message_key"])
+        self.comqc_by_sighting = _group_by(rows.comqc, "sighting_key")
+        self.replies_by_message = _group_by(rows.replies, "correlation_id")
 
     def for_message_key(self, key: str) -> MessageTimeline:
         """Return the timeline of the message with a key."""
@@ -217,6 +219,7 @@ class _TimelineBuilder:
     ) -> Iterator[TimelineEvent]:
         for row in sightings:
             yield from self._sighting_events(row)
+        yield from self._reply_events(sightings)
         for row in attempts:
             by_number = row["message_key"] is None and row["lookup_id"] is not None
             yield from self._attempt_events(row, self._other_candidates(row) if by_number else 0)
@@ -238,17 +241,18 @@ class _TimelineBuilder:
         route = f"{call.get('server_address', '?')} -> {call.get('client_address', '?')}:{call.get('client_port', '?')}"
         text = f"{route}, {_body_size_text(row)}" + (", not fully decoded" if row["errors"] else "")
         yield self._response_event("seen", row["call_key"], row["seen_at"], text, row["sighting_key"])
-        for recorded in self.rows.comqc:
-            if recorded["sighting_key"] == row["sighting_key"]:
-                method = f"interface {recorded['interface_id'] or '?'}, opnum {recorded['opnum']}"
-                if recorded["is_dispatch"]:
-                    method += f", dispatch id {recorded['dispatch_id']}"
-                if recorded["method"] is not None:
-                    method = f"{recorded['method']} ({method})"
-                text = f"call {recorded['call_index']} of class {recorded['target_clsid'] or '?'}: {method}"
-                yield self._response_event("COM+ call", row["call_key"], row["seen_at"], text, row["sighting_key"])
-        for reply in self.rows.replies:
-            if row["message_id"] is not None and reply["correlation_id"] == row["message_id"]:
+        for recorded in self.comqc_by_sighting.get(row["sighting_key"], ()):
+            method = f"interface {recorded['interface_id'] or '?'}, opnum {recorded['opnum']}"
+            if recorded["is_dispatch"]:
+                method += f", dispatch id {recorded['dispatch_id']}"
+            if recorded["method"] is not None:
+                method = f"{recorded['method']} ({method})"
+            text = f"call {recorded['call_index']} of class {recorded['target_clsid'] or '?'}: {method}"
+            yield self._response_event("COM+ call", row["call_key"], row["seen_at"], text, row["sighting_key"])
+
+    def _reply_events(self, sightings: Iterable[RowMapping]) -> Iterator[TimelineEvent]:
+        for message_id in {row["message_id"] for row in sightings} - {None}:
+            for reply in self.replies_by_message.get(message_id, ()):
                 sender, queue = reply["source_queue_manager"] or "?", reply["queue"] or "?"
                 text = f"{reply['class_name']} from {sender}, in {queue}"
                 yield self._response_event("reply", reply["call_key"], reply["seen_at"], text, reply["sighting_key"])
@@ -291,14 +295,13 @@ class _TimelineBuilder:
         locations = {location for location, _ in numbers} | {queue_location(row) for row in attempts}
         starts = [row["started_at"] or row["returned_at"] for row in attempts]
         since = min([at for at in (arrived_at, *starts) if at is not None], default=None)
-        consumed = [
-            row["ended_at"] for row in attempts if row["outcome"] in CONSUMED_OUTCOMES and row["ended_at"] is not None
-        ]
+        ends = (row["ended_at"] for row in attempts if row["outcome"] in CONSUMED_OUTCOMES)
+        consumed_at = min((at for at in ends if at is not None), default=None)
         for row in self.rows.operations:
             at = row["requested_at"] or row["responded_at"]
             if row["operation"] != "purge" or queue_location(row) not in locations or at is None:
                 continue
-            if since is not None and at >= since and not any(end <= at for end in consumed):
+            if since is not None and at >= since and (consumed_at is None or at < consumed_at):
                 yield self._request_event("purge", row["call_key"], at, f"its queue was purged: {row['outcome']}")
 
     def _finding_event(self, row: RowMapping) -> TimelineEvent:
@@ -370,6 +373,13 @@ _FATE_COLUMNS: Final = (
 )  # fmt: skip
 # Order of events at the same time; other kinds come last.
 _KIND_ORDER: Final = ("sent", "arrived", "name", "open", "start", "seen", "COM+ call", "call", "ended")
+
+
+def _group_by(rows: Iterable[RowMapping], name: str) -> Mapping[Any, Sequence[RowMapping]]:
+    found: defaultdict[Any, list[RowMapping]] = defaultdict(list)
+    for row in rows:
+        found[row[name]].append(row)
+    return found
 
 
 def truncate_to_hour(at: datetime) -> datetime:

@@ -1,7 +1,4 @@
-"""Inputs of the benchmark of slopes (``bench.slopes``): what a reader of captures can be given n times.
-
-Each function of ``READER_INPUTS`` returns a capture with ``count`` of what its name says.
-"""
+"""Captures for the benchmark of slopes (``bench.slopes``): ``count`` of what the name of a function says."""
 
 from __future__ import annotations
 
@@ -273,7 +270,7 @@ def mirrors(count: int) -> bytes:
     return _tunnelled([list(_conversation(_bound(_exchange(2))))] * count)
 
 
-READER_INPUTS: Final[tuple[Callable[[int], bytes], ...]] = (
+CAPTURES: Final[tuple[Callable[[int], bytes], ...]] = (
     calls, calls_of_one_id, calls_without_a_bind, calls_answered_backwards, requests_alone, responses_alone,
     fragments_of_a_call, cancels, binds, contexts, auth3_pdus, bytes_of_no_pdu, connections, connections_of_one_port,
     half_open_connections, segments_backwards, segments_in_any_order, segments_with_gaps, segments_sent_again,
