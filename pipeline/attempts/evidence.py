@@ -7,6 +7,7 @@ since the epoch, UTC.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -69,10 +70,13 @@ class ServerCalls:
             for connection in self.connections.values()
             if connection.missing_bytes or connection.connection_id in untimed
         }
-        self._strays: defaultdict[str | None, list[RpcConnection]] = defaultdict(list)  # by client
-        for connection in self.connections.values():
+        # By client, in order of their beginnings: these, and the latest end so far.
+        self._strays: defaultdict[str | None, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
+        for connection in sorted(self.connections.values(), key=lambda connection: connection.first_packet_at):
             if connection.is_stray:
-                self._strays[connection.client_address].append(connection)
+                begins, ends = self._strays[connection.client_address]
+                begins.append(connection.first_packet_at)
+                ends.append(max([connection.last_packet_at, *ends[-1:]]))
         self.calls = sorted(calls, key=lambda call: (call.at, call.call_key))
         self.by_role: dict[CallRole, list[DecodedCall]] = {role: [] for role in roles.values()}
         for call in self.calls:
@@ -116,8 +120,9 @@ class ServerCalls:
     def may_share_association(self, call: DecodedCall, since: int, until: int) -> bool:
         """Whether a stray connection that existed between two times may belong to a call's association."""
         own = self.connections.get(call.connection_id)
-        strays = () if own is None else self._strays[own.client_address]
-        return any(stray.first_packet_at <= until and stray.last_packet_at >= since for stray in strays)
+        begins, ends = ([], []) if own is None else self._strays[own.client_address]
+        place = bisect_right(begins, until)
+        return place > 0 and ends[place - 1] >= since
 
     def find_queue(self, answer: CallConclusion) -> str | None:
         """Return the queue behind the handle that a call used, and add the opens to the conclusion's evidence."""
