@@ -17,6 +17,7 @@ from bench.memory import PeakMemory
 from jobs.session import PROJECT_ROOT, get_spark_session
 from pipeline.bronze.capture_tasks import build_read_tasks, group_by_task, whole_file_splits
 from pipeline.bronze.ingest_captures import ingest
+from pipeline.bronze.ingest_clock import IngestClock
 from pipeline.bronze.ingest_plan import plan_ingest
 from pipeline.bronze.input_files import list_files
 from pipeline.lake import codegen
@@ -79,7 +80,7 @@ class LakeBench:
             side = Path(lake.root) / "side"
             side.mkdir(parents=True)
             reads = plan_ingest(listed, []).reads
-            tasks = build_read_tasks(reads, side / "tasks.jsonl")
+            tasks = build_read_tasks(reads, side / "tasks.jsonl", IngestClock())
             frame = tasks.frame(self.spark, from_arrow_schema(BRONZE_SCHEMAS["rpc_calls"]))
             lake.append(RPC_CALLS, frame.withColumns({RUN_ID: F.lit("bench"), INGESTED_AT: F.current_timestamp()}))
             seconds = time.perf_counter() - begin

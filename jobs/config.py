@@ -97,6 +97,18 @@ class LakeConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class IngestConfig:
+    """What captures and snapshots have in common."""
+
+    max_time_ahead: timedelta = setting_field(
+        timedelta(days=1),
+        "how much later than the clock of the machine that reads them packets and snapshots may say that they were "
+        "made. Beyond it, a packet is read without its time and a snapshot goes to bronze.quarantine",
+        minimum=0,
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class CaptureConfig:
     """How captures are read, and the limits for hostile ones."""
 
@@ -397,6 +409,7 @@ class Config:
     """All settings, by section. ``Config()`` holds the defaults; ``Config.load`` reads a file and overrides."""
 
     lake: LakeConfig = LakeConfig()
+    ingest: IngestConfig = IngestConfig()
     capture: CaptureConfig = CaptureConfig()
     store: StoreConfig = StoreConfig()
     comqc: ComqcConfig = ComqcConfig()

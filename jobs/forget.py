@@ -11,6 +11,7 @@ import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from jobs import cli, publish_dashboards, redaction, run_all
@@ -37,8 +38,9 @@ def run(job_run: cli.JobRun) -> cli.Outcome:
             )
     pseudonymizer = redaction.load_pseudonymizer(job_run)
     lake = open_lake_with_data(job_run)
+    apply_retention = partial(retention.apply_retention, lake, max_time_ahead=job_run.config.ingest.max_time_ahead)
     if job_run.arguments.dry_run:
-        return _report_rows(retention.apply_retention(lake, cutoff, dry_run=True), "would be removed")
+        return _report_rows(apply_retention(cutoff, dry_run=True), "would be removed")
     with lake_lease(job_run, lake), redaction.check_redaction_matches(job_run, lake, pseudonymizer):
         # Otherwise the next run would restore table versions that have the old rows.
         undo_unfinished_runs(lake, BRONZE_TABLES, CAPTURE_FILES, cli.log_progress)
@@ -49,7 +51,7 @@ def run(job_run: cli.JobRun) -> cli.Outcome:
             cutoff = earlier
         cutoff.save(runs)  # before anything else: from now on no run reads older data
         cli.log_progress(f"deleting rows older than {cutoff.first_kept_date}")
-        outcome = _report_rows(retention.apply_retention(lake, cutoff), "removed")
+        outcome = _report_rows(apply_retention(cutoff), "removed")
         redacted_run = replace(job_run, config=redaction.redact_config(job_run.config, pseudonymizer))
         run_all.update_silver_and_gold(redacted_run, lake, cli.Outcome())
         spooled = _remove_spooled_captures(lake, cutoff)

@@ -86,6 +86,7 @@ def update_bronze(
         as_of=arguments.as_of,
         options=ingest_captures.IngestOptions(arguments.between, arguments.reprocess, arguments.dry_run),
         observer=None if keys else decoder,
+        max_time_ahead=job_run.config.ingest.max_time_ahead,
     )
     outcome.bytes_read += sum(row["size_bytes"] for row in done.file_rows)
     outcome.input_failed |= done.has_unreadable_files
@@ -98,6 +99,9 @@ def update_bronze(
         cli.log_progress(f"warning: {packets} packets are not read: {what}")
     if not_read:
         outcome.summary_fields["packets_not_read"] = dict(sorted(not_read.items()))
+    if ahead := sum(row["packets_ahead"] for row in done.file_rows):
+        cli.log_progress(f"warning: {ahead} packets are read without their times, which are ahead of the clock")
+        outcome.summary_fields["packets_ahead"] = ahead
     flagged = {
         str(RPC_CALLS): sum(row["calls_damaged"] for row in done.file_rows),
         str(CAPTURE_FILES): sum(row["status"] != "complete" for row in done.file_rows),

@@ -34,7 +34,10 @@ def update_bronze(job_run: cli.JobRun, lake: Lake, files: list[InputFile], outco
     Broken lines go to quarantine and are not a failure. A file that cannot be read is one.
     """
     dry_run = getattr(job_run.arguments, "dry_run", False)
-    done = ingest_snapshots.ingest(lake, files, run_id=job_run.run_id, log=cli.log_progress, dry_run=dry_run)
+    done = ingest_snapshots.ingest(
+        lake, files, run_id=job_run.run_id, log=cli.log_progress, dry_run=dry_run,
+        max_time_ahead=job_run.config.ingest.max_time_ahead,
+    )  # fmt: skip
     outcome.bytes_read += sum(row["size_bytes"] for row in done.file_rows)
     outcome.input_failed |= done.has_unreadable_files
     for row in done.file_rows:

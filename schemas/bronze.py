@@ -117,7 +117,12 @@ CAPTURE_FILES = Table(
             ArrayType(_NOT_READ),
             "packets that are counted and not read, by what they are: link types, deeper nesting; null when none",
         ),
-        *run_columns("bronze", "first_packet_at"),
+        Column(
+            "packets_ahead",
+            BIGINT,
+            "packets whose times are later than ingested_at by more than ingest.max_time_ahead: read without a time",
+        ),
+        *run_columns("bronze", "first_packet_at", "the run that first read these bytes"),
     ),
 )
 

@@ -167,14 +167,17 @@ TUNNEL_IDENTIFIER = Column(
 )
 
 
-def run_columns(layer: Layer, dated_by: str) -> tuple[Column, ...]:
-    """The columns that end every fact table of a layer; ``dated_by`` says in words where event_date is from."""
+def run_columns(layer: Layer, dated_by: str, clock_of: str = "that run") -> tuple[Column, ...]:
+    """The columns that end every fact table of a layer.
+
+    ``dated_by`` says in words where event_date is from, ``clock_of`` when ingested_at was.
+    """
     columns: tuple[Column, ...] = (
         Column(EVENT_DATE, DATE, f"UTC date of {dated_by}; the table is clustered by it"),
         Column(RUN_ID, STRING, "run that wrote the row; may differ between two ways of reading the same files"),
     )
     if layer == "bronze":
-        columns += (Column(INGESTED_AT, TIMESTAMP, "clock time of that run, UTC; may differ like run_id"),)
+        columns += (Column(INGESTED_AT, TIMESTAMP, f"clock time of {clock_of}, UTC; may differ like run_id"),)
     return columns
 
 

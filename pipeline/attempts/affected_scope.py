@@ -272,7 +272,7 @@ def _connection(row: Mapping[str, Any]) -> RpcConnection:
     facts: dict[str, Any] = {
         name: CONNECTION_DEFAULTS.get(name) if row[name] is None else row[name] for name in CONNECTION_FIELDS
     }
-    return RpcConnection(**facts)
+    return RpcConnection.of(facts)
 
 
 def _read_places(lake: Lake, table: Table, where: str, **of: QueryInput) -> list[tuple[str, date | None]]:

@@ -7,8 +7,9 @@ association. Group ids are reused, so an association lasts as long as one of its
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,17 @@ class RpcConnection:
     syn_seen: bool = True
     server_bytes: int = 1
     missing_bytes: int = 0
+    closed_by: str | None = None
+
+    @staticmethod
+    def of(facts: Mapping[str, Any]) -> RpcConnection:
+        """Return the connection with these fields; one whose beginning or end has no time counts as lost in part."""
+        known = dict(facts)
+        if known["first_packet_at"] is None:
+            known |= {"first_packet_at": 0, "last_packet_at": 0, "missing_bytes": 1}
+        if known["closed_by"] is not None and known["closed_at"] is None:
+            known["missing_bytes"] = 1
+        return RpcConnection(**known)
 
     @property
     def is_stray(self) -> bool:

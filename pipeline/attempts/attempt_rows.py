@@ -49,7 +49,7 @@ MESSAGE_ERRORS: Final = "message_errors"
 QUEUE_COLUMNS: Final = ("queue", "inferred_queue")  # of silver.messages
 CONNECTION_FIELDS: Final = (
     "connection_id", "client_address", "first_packet_at", "last_packet_at", "closed_at", "association_group_id",
-    "syn_seen", "server_bytes", "missing_bytes",
+    "syn_seen", "server_bytes", "missing_bytes", "closed_by",
 )  # fmt: skip
 CONNECTION_DEFAULTS: Final[dict[str, Any]] = {"bind_seen": True, "encrypted": False, "outcome": "ok", "syn_seen": False,
                                     "server_bytes": 0, "missing_bytes": 0}  # fmt: skip
@@ -263,7 +263,7 @@ def calls_from_rows(rows: pa.Table, facts: tuple[str, ...] = _FACTS) -> list[Dec
 
 def connections_from_rows(rows: pa.Table) -> list[RpcConnection]:
     """Return rows of bronze.connections as ``RpcConnection`` objects."""
-    return [RpcConnection(**row) for row in _rows(rows, CONNECTION_FIELDS)]
+    return [RpcConnection.of(row) for row in _rows(rows, CONNECTION_FIELDS)]
 
 
 def passthrough_columns(calls: pa.Table) -> dict[str, dict[str, Any]]:

@@ -101,11 +101,18 @@ _GROUP_SQL: Final = "CASE WHEN association_group_id <> 0 THEN CAST(association_g
 # whether it is a stray (``RpcConnection.is_stray``).
 _GROUP_COLUMNS: Final = (
     "server_address", "coalesce(server_address, '') AS server", "coalesce(client_address, '') AS client",
-    f"coalesce({_GROUP_SQL}, connection_id) AS association", *(f"unix_micros({name}) AS {name}" for name in _TIMES),
+    f"coalesce({_GROUP_SQL}, connection_id) AS association",
+    *(f"coalesce(unix_micros({name}), 0) AS {name}" for name in _TIMES[:2]), "unix_micros(closed_at) AS closed_at",
     f"NOT coalesce(syn_seen, FALSE) AND {_GROUP_SQL} IS NULL AS stray",
 )  # fmt: skip
 
-_CONNECTION_COLUMNS: Final = tuple(name for name in CONNECTION_FIELDS if name not in _TIMES)
+# Of the beginning or the end of a connection (``RpcConnection.of``).
+_HAS_NO_TIME: Final = "first_packet_at IS NULL OR (closed_by IS NOT NULL AND closed_at IS NULL)"
+
+_CONNECTION_COLUMNS: Final = (
+    *(name for name in CONNECTION_FIELDS if name not in (*_TIMES, "missing_bytes")),
+    f"CASE WHEN {_HAS_NO_TIME} THEN 1 ELSE missing_bytes END AS missing_bytes",
+)
 
 CHANGED_CONNECTIONS_QUERY: Final = (
     f"SELECT {', '.join((*_CONNECTION_COLUMNS, *_GROUP_COLUMNS))}, _change_type IN {sql_values(POST_IMAGES)} AS added,"

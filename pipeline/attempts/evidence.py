@@ -60,13 +60,14 @@ class ServerCalls:
         roles: Mapping[tuple[str, int], CallRole] = CALL_ROLES,
     ) -> None:
         calls = [call for call in calls if (call.protocol, call.opnum) in roles]
+        untimed = {call.connection_id for call in calls if call.requested_at is None and call.outcome != "no_request"}
         self.connections = {connection.connection_id: connection for connection in connections}
         self._widen_lifetimes(calls)
         self.association = group_into_associations(self.connections.values())
         self._with_gaps = {
             self.association[connection.connection_id].name
             for connection in self.connections.values()
-            if connection.missing_bytes
+            if connection.missing_bytes or connection.connection_id in untimed
         }
         self._strays: defaultdict[str | None, list[RpcConnection]] = defaultdict(list)  # by client
         for connection in self.connections.values():
@@ -109,7 +110,7 @@ class ServerCalls:
         return not goes_on and not connection.missing_bytes
 
     def has_gaps(self, call: DecodedCall) -> bool:
-        """Whether bytes of a call's association were not captured: a missing call may have been in them."""
+        """Whether a call may be missing in a call's association: bytes were not captured, or calls have no time."""
         return self.association_of(call).name in self._with_gaps
 
     def may_share_association(self, call: DecodedCall, since: int, until: int) -> bool:

@@ -142,6 +142,8 @@ class ReceiveAttempt(CallConclusion):
         self.outcome, self.ending_call = outcome, call
         if call is not None:
             self.ended_at = call.captured_request_at
+            if self.ended_at is None:  # its packet has no time
+                self.missing.add("capture_loss")
         elif at is not None:
             self.ended_at = at + self._ahead_us
         if call is not None:
@@ -226,7 +228,8 @@ class _AttemptsOfServer(ServerCalls):
         owned: dict[str, list[DecodedCall]] = defaultdict(list)
         for call in self.by_role[role]:
             key = key_of(call)
-            holder = holders.latest(key, call.requested_at) if key is not None and call.requested_at else None
+            at = call.responded_at if call.requested_at is None else call.requested_at
+            holder = holders.latest(key, at) if key is not None and at is not None else None
             if holder is not None:
                 owned[holder.call_key].append(call)
         return owned

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from pipeline.bronze.ingest_clock import IngestClock
 from pipeline.bronze.input_files import InputFile
 from pipeline.bronze.ledger_entries import PlannedRead
 from pipeline.lake.staging_files import StagingWriter
@@ -41,9 +42,10 @@ def whole_file_splits(files: list[InputFile]) -> list[CaptureSplit]:
     return [CaptureSplit(file, CaptureReadRequest(), file.size) for file in files]
 
 
-def _split_of(read: PlannedRead) -> CaptureSplit:
+def _split_of(read: PlannedRead, clock: IngestClock) -> CaptureSplit:
     capture_id = read.capture_id if read.first_key is not None else None  # else the path's key
-    part = CaptureReadRequest(capture_id, read.resume_state, read.reread_endpoints)
+    latest_ns = clock.latest_us(read.ingested_us) * 1000
+    part = CaptureReadRequest(capture_id, read.resume_state, read.reread_endpoints, latest_ns)
     return CaptureSplit(read.file, part, max(read.file.size - read.start_offset, 0))
 
 
@@ -99,6 +101,7 @@ def read_split(
 def build_read_tasks(
     reads: Sequence[PlannedRead],
     task_file: Path,
+    clock: IngestClock,
     *,
     rows: str = "rpc_calls",
     staging_folder: str | None = None,
@@ -108,10 +111,10 @@ def build_read_tasks(
 
     ``rows`` is the kind that is returned. Those of all kinds go to ``staging_folder``: one Parquet file for each
     capture and kind, named by the capture's path, so that a repeated task overwrites its own files. What each task
-    reads is written to ``task_file``, one line of JSON for each.
+    reads is written to ``task_file``, one line of JSON for each. Times that are ahead of ``clock`` are not used.
     """
     reads_by_path = {read.file.path: read for read in reads}
-    tasks = group_by_task([_split_of(read) for read in reads])
+    tasks = group_by_task([_split_of(read, clock) for read in reads])
     lines = (json.dumps([reads_by_path[split.file.path].to_json_dict() for split in task]) for task in tasks)
     task_file.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     texts = {name: str(value) for name, value in options.items()}
@@ -119,7 +122,7 @@ def build_read_tasks(
     def rows_of_task(number: int) -> Iterator[pa.RecordBatch]:
         with task_file.open(encoding="utf-8") as file:
             values = json.loads(next(islice(file, number, None)))
-        for split in (_split_of(PlannedRead.from_json_dict(each)) for each in values):
+        for split in (_split_of(PlannedRead.from_json_dict(each), clock) for each in values):
             staging = StagingWriter(staging_folder, split.file.path)
             for kind, batch in read_split(split, read_options(texts), staging):
                 if kind == rows:

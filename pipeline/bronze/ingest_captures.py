@@ -24,6 +24,7 @@ from pipeline.bronze import learned_endpoints, merge_connections
 from pipeline.bronze.call_observer import CallObserver, ObservedWrite
 from pipeline.bronze.capture_tasks import build_read_tasks, time_limits
 from pipeline.bronze.failed_inputs import failed_columns, mark_failed
+from pipeline.bronze.ingest_clock import DEFAULT_MAX_TIME_AHEAD, IngestClock
 from pipeline.bronze.ingest_plan import files_on_days, plan_ingest, plan_reprocessing
 from pipeline.bronze.input_files import InputFile, newest_paths
 from pipeline.bronze.ledger_entries import LEDGER_COLUMNS, DateRange, IngestPlan, LedgerEntry, ReprocessSelector
@@ -99,12 +100,14 @@ def ingest(
     lake: Lake, files: list[InputFile], *, run_id: str, reader_options: dict[str, Any], log: LogFunction,
     pending_expiry: dt.timedelta = dt.timedelta(days=7), as_of: dt.datetime | None = None,
     options: IngestOptions | None = None, observer: CallObserver | None = None,
+    max_time_ahead: dt.timedelta = DEFAULT_MAX_TIME_AHEAD,
 ) -> CaptureIngestResult:  # fmt: skip
     """Ingest captures into bronze. Files that the ledger knows unchanged are not read again.
 
     ``pending_expiry`` is how long an unfinished call or connection is waited for, in the packets' time, counted back
     from ``as_of`` or else from the newest packet read. ``observer`` sees the calls on their way into the table, in runs
-    that change no stored call.
+    that change no stored call. Packets are read without their times if these are later than the clock by more than
+    ``max_time_ahead``.
     """
     options = options or IngestOptions()
     if not options.dry_run:
@@ -130,7 +133,7 @@ def ingest(
         round_id = run_id if not rounds else f"{run_id}-{rounds}"
         versions = bronze_versions(lake)
         folder = runs.begin(round_id, versions)
-        writer = BronzeWriter(lake, round_id, folder, versions, plan, observer, cutoff)
+        writer = BronzeWriter(lake, round_id, folder, versions, plan, IngestClock(max_time_ahead), observer, cutoff)
         result.add(_IngestRound(writer, reader_options, pending_expiry, as_of, endpoints).run(log))
         if cutoff is not None:
             recount_connection_calls(lake, cutoff)
@@ -242,6 +245,7 @@ class _IngestRound:
         tasks = build_read_tasks(
             reads,
             writer.folder / "tasks.jsonl",
+            writer.clock,
             rows="capture_files",
             staging_folder=str(writer.staged_tables),
             **self.reader_options,

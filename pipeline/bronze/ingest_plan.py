@@ -82,7 +82,7 @@ def plan_reprocessing(
         if new in reads:  # it has grown
             plan.reads[reads[new]] = replace(plan.reads[reads[new]], start_offset=0, resume_state=None)
         elif (file := _find_unchanged_file(files, find_file)) is not None:
-            plan.reads.append(PlannedRead(new, file, files, entry.first_key))
+            plan.reads.append(PlannedRead(new, file, files, entry.first_key, ingested_us=entry.ingested_us))
             plan.changed_file_sets.pop(new, None)
         else:
             plan.missing_captures.append(entry)

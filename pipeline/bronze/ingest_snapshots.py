@@ -25,6 +25,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from pipeline.bronze.failed_inputs import NOT_DECODED_SQL
 from pipeline.bronze.ingest_captures import BRONZE_TABLES, LogFunction
+from pipeline.bronze.ingest_clock import DEFAULT_MAX_TIME_AHEAD, IngestClock
 from pipeline.bronze.input_files import InputFile
 from pipeline.bronze.retention_cutoff import RetentionCutoff
 from pipeline.lake.arrow_rows import datetime_to_us, us_to_datetime
@@ -76,9 +77,13 @@ class SnapshotIngestResult:
 
 
 def ingest(
-    lake: Lake, files: Sequence[InputFile], *, run_id: str, log: LogFunction, dry_run: bool = False
-) -> SnapshotIngestResult:
-    """Ingest the snapshots of files that are new or have changed; with ``dry_run`` only list them."""
+    lake: Lake, files: Sequence[InputFile], *, run_id: str, log: LogFunction, dry_run: bool = False,
+    max_time_ahead: dt.timedelta = DEFAULT_MAX_TIME_AHEAD,
+) -> SnapshotIngestResult:  # fmt: skip
+    """Ingest the snapshots of files that are new or have changed; with ``dry_run`` only list them.
+
+    Snapshots with a time later than the clock by more than ``max_time_ahead`` go to quarantine.
+    """
     if not dry_run:
         # Now: if a later ingest did it, it would also restore what is written to bronze.quarantine here.
         undo_unfinished_runs(lake, BRONZE_TABLES, CAPTURE_FILES, log)
@@ -103,7 +108,8 @@ def ingest(
     folder = RunMarkers.of(lake).root / "snapshots"
     shutil.rmtree(folder, ignore_errors=True)  # staging files of a killed run
     try:
-        _SnapshotIngestRun(lake, run_id, str(folder / uuid4().hex), fresh, {path for path, *_ in ledger}).run(result)
+        known_paths, clock = {path for path, *_ in ledger}, IngestClock(max_time_ahead)
+        _SnapshotIngestRun(lake, run_id, str(folder / uuid4().hex), fresh, known_paths, clock).run(result)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return result
@@ -118,11 +124,11 @@ class _SnapshotIngestRun:
     staging_folder: str
     files: list[InputFile]
     known_paths: set[str]
-    ingested_at: dt.datetime = field(default_factory=lambda: dt.datetime.now(dt.UTC))
+    clock: IngestClock
 
     def run(self, result: SnapshotIngestResult) -> None:
         """Read to staging files, then write broken lines, snapshots and the ledger; add the counts to ``result``."""
-        counts = read_snapshot_files(self.lake, self.files, self.staging_folder).to_pylist()
+        counts = read_snapshot_files(self.lake, self.files, self.staging_folder, self.clock).to_pylist()
         counts_by_path = {row["path"]: row for row in counts}
         result.file_rows = [self._ledger_row(file, counts_by_path[file.path]) for file in self.files]
         result.rows_written[str(QUARANTINE)] = self._write_broken_lines(result.file_rows)
@@ -154,7 +160,7 @@ class _SnapshotIngestRun:
     def _staged_rows(self, kind: str, table: Table) -> DataFrame:
         """Return staged rows with all columns of their table."""
         rows = self._drop_rows_before_cutoff(self.lake.spark.read.parquet(f"{self.staging_folder}/{kind}"), kind)
-        stamp = {RUN_ID: F.lit(self.run_id), INGESTED_AT: F.lit(self.ingested_at)}
+        stamp = {RUN_ID: F.lit(self.run_id), INGESTED_AT: F.lit(self.clock.now)}
         missing = {
             column.name: F.lit(None).cast(column.type)
             for column in table.columns
@@ -225,14 +231,14 @@ class _SnapshotIngestRun:
         return int(ids)
 
     def _write_ledger(self, files: list[RowDict]) -> None:
-        stamp = {RUN_ID: self.run_id, INGESTED_AT: self.ingested_at}
+        stamp = {RUN_ID: self.run_id, INGESTED_AT: self.clock.now}
         rows = pa.Table.from_pylist([{**row, **stamp} for row in files], arrow_schema(SNAPSHOT_FILES))
         stored = self.lake.select_by_values(SNAPSHOT_FILES, {row["path"] for row in files})
         self.lake.create(SNAPSHOT_FILES)
         self.lake.replace_changed(SNAPSHOT_FILES, rows, stored, dates=set(stored.column(EVENT_DATE).to_pylist()))
 
 
-def read_snapshot_files(lake: Lake, files: Collection[InputFile], staging_folder: str) -> pa.Table:
+def read_snapshot_files(lake: Lake, files: Collection[InputFile], staging_folder: str, clock: IngestClock) -> pa.Table:
     """Read snapshot files to staging files; return the counts of each file (``_FILE_COUNTS_SCHEMA``).
 
     A task reads several files. It writes one staging file for each kind of rows, named by its number.
@@ -240,23 +246,23 @@ def read_snapshot_files(lake: Lake, files: Collection[InputFile], staging_folder
     paths = values_to_frame(lake.spark, [file.path for file in files], "path")
     size = sum(file.size for file in files)
     tasks = min(_MAX_TASKS, len(files), max(1, -(-len(files) // _FILES_PER_TASK), size // _BYTES_PER_TASK))
-    read = partial(_read_task, staging_folder)
+    read = partial(_read_task, staging_folder, us_to_datetime(clock.latest_us()))
     return paths.repartition(tasks, "path").mapInArrow(read, from_arrow_schema(_FILE_COUNTS_SCHEMA)).toArrow()
 
 
-def _read_task(staging_folder: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _read_task(staging_folder: str, latest: dt.datetime, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     staging = StagingWriter(staging_folder, task_number())
-    counts = [_read_file(path, staging) for batch in batches for path in batch.column("path").to_pylist()]
+    counts = [_read_file(path, staging, latest) for batch in batches for path in batch.column("path").to_pylist()]
     staging.close()
     yield pa.RecordBatch.from_pylist(counts, schema=_FILE_COUNTS_SCHEMA)
 
 
-def _read_file(path: str, staging: StagingWriter) -> RowDict:
+def _read_file(path: str, staging: StagingWriter, latest: dt.datetime) -> RowDict:
     """Read one file to staging files; return its counts, with an error if it could not be read to its end."""
     counts: RowDict = {"path": path, "snapshots": 0, "quarantined": 0, "first_us": None, "last_us": None, "error": None}
     try:
         with FileSource.from_path(path).open_decompressed(MAX_EXPANSION_RATIO, MAX_EXPANDED_BYTES) as stream:
-            rows = snapshot_lines.read_snapshot_rows(stream, path)
+            rows = snapshot_lines.read_snapshot_rows(stream, path, latest)
             while part := list(islice(rows, _LINES_PER_BATCH)):
                 good = [row for row in part if "reason" not in row]
                 bad = [row for row in part if "reason" in row]

@@ -19,6 +19,7 @@ from typing import Any, Final
 
 import pyarrow.fs as pafs
 
+from pipeline.lake.arrow_rows import datetime_to_us, us_to_datetime
 from pipeline.lake.local_paths import local_path
 from udfs.files import filesystems
 from udfs.files.file_source import FileSource, open_stored_file
@@ -121,7 +122,7 @@ def find_file(path: str) -> InputFile | None:
         return None
     if info.type != pafs.FileType.File:
         return None
-    return InputFile(path, info.size, info.mtime_ns // 1000 if info.mtime_ns else None)
+    return InputFile(path, info.size, _modified_us(info.mtime_ns) if info.mtime_ns else None)
 
 
 def _list_local(uri: str, report: Report) -> list[InputFile]:
@@ -217,7 +218,7 @@ def _problem(path: str, error: OSError) -> str:
 
 def _stat_file(path: str) -> InputFile:
     facts = Path(path).stat()
-    return InputFile(filesystems.escape_path(path), facts.st_size, facts.st_mtime_ns // 1000)
+    return InputFile(filesystems.escape_path(path), facts.st_size, _modified_us(facts.st_mtime_ns))
 
 
 def is_pipe(uri: str) -> bool:
@@ -267,8 +268,13 @@ def _list_remote(uri: str, report: Report) -> Iterator[InputFile]:
         raise MissingInputError(f"no file {'matches' if pattern else 'at'} {uri}")
 
 
+def _modified_us(modified_ns: int) -> int:
+    """Return a time of modification in microseconds, limited to the years of a timestamp: a file system holds any."""
+    return datetime_to_us(us_to_datetime(modified_ns // 1000))
+
+
 def _object_file(scheme: str, entry: Any) -> InputFile:  # noqa: ANN401 - pyarrow's
-    return InputFile(f"{scheme}://{entry.path}", entry.size, entry.mtime_ns // 1000 if entry.mtime_ns else None)
+    return InputFile(f"{scheme}://{entry.path}", entry.size, _modified_us(entry.mtime_ns) if entry.mtime_ns else None)
 
 
 def _matches_pattern(parts: list[str], pattern: list[str]) -> bool:

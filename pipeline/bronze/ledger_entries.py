@@ -40,7 +40,7 @@ class LedgerEntry:
     ``file`` is the file whose content counts; ``other_files`` are copies and beginnings of it, as they were when they
     were compared. ``first_key`` is the key of the bytes up to the end of the first packet (None without a packet). It
     differs from ``capture_id`` where another capture with other bytes begins with the same packet. ``resume`` is the
-    reader's state (JSON) at the end of the capture.
+    reader's state (JSON) at the end of the capture. ``ingested_us`` is the clock when it was first read as it is.
     """
 
     capture_id: str
@@ -56,6 +56,7 @@ class LedgerEntry:
     last_us: int | None = None
     reread_endpoints: tuple[str, ...] = ()
     learned_endpoints: tuple[str, ...] = ()
+    ingested_us: int | None = None
 
     @staticmethod
     def from_row(row: Mapping[str, Any]) -> LedgerEntry:
@@ -76,6 +77,7 @@ class LedgerEntry:
             row["last_us"],
             tuple(row["reread_endpoints"] or ()),
             tuple(row["learned_endpoints"] or ()),
+            row["ingested_us"],
         )
 
     @property
@@ -89,7 +91,7 @@ LEDGER_COLUMNS: Final = (
     "capture_id", "path", "size_bytes", "unix_micros(modified_at) AS modified_us", "content_bytes", "tail_key",
     "compression", "first_key", "other_paths", "other_files", "status", "damage", "resume", "decoder_version",
     "unix_micros(first_packet_at) AS first_us", "unix_micros(last_packet_at) AS last_us",
-    "reread_endpoints", "learned_endpoints",
+    "reread_endpoints", "learned_endpoints", "unix_micros(ingested_at) AS ingested_us",
 )  # fmt: skip
 
 
@@ -175,7 +177,7 @@ class PlannedRead:
     """A capture to read, from its beginning or from ``start_offset`` with the reader's state ``resume_state``.
 
     ``start_offset`` is in decompressed bytes, ``resume_state`` is JSON. ``file`` is that of ``capture_files``, or a
-    copy of it if that is gone.
+    copy of it if that is gone. ``ingested_us`` is the clock of the run that read the same bytes before; None: none did.
     """
 
     capture_id: str
@@ -185,6 +187,7 @@ class PlannedRead:
     start_offset: int = 0
     resume_state: str | None = None
     reread_endpoints: tuple[str, ...] = ()  # whose connections are parsed from their first byte on
+    ingested_us: int | None = None
 
     def to_json_dict(self) -> dict[str, Any]:
         """Return the fields as values that JSON can hold."""

@@ -215,10 +215,10 @@ def _changes_finished_calls(row: RowDict, label: RowDict, contexts: Sequence[Row
 
 
 def packet_dates(row: RowDict) -> Iterator[dt.date | None]:
-    """Yield each date from a remainder's first packet to its last; None, for rows without a date, if one is unknown."""
+    """Yield each date from a remainder's first packet to its last, and None, for rows of packets without a time."""
     first, last = row["first_packet_at"], row["last_packet_at"]
+    yield None
     if first is None or last is None:
-        yield None
         return
     for number in range((last.date() - first.date()).days + 1):
         yield first.date() + dt.timedelta(days=number)

@@ -4,7 +4,8 @@
 that have grown, or that are read again bring nothing older back. Days begin at midnight UTC.
 
 The age of a call, a bind or a quarantined run of bytes is its own time. The age of a connection is its last packet:
-while it goes on, its binds stay, and its calls from the cutoff on. Rows without a time are as old as their capture.
+while it goes on, its binds stay, and its calls from the cutoff on. Rows without a time are as old as their capture. A
+capture without a time is as old as its file, and that was modified before it was read, whatever it says.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from pipeline.lake.frames import arrow_to_frame
 from pipeline.lake.lake import Lake
 from pipeline.lake.recovery import RunMarkers
 from schemas.bronze import CONNECTIONS, RPC_CALLS
-from schemas.table import EVENT_DATE, Table
+from schemas.table import EVENT_DATE, INGESTED_AT, Table
 from udfs.capture.bronze_rows import sum_server_connections
 from udfs.capture.overlapping_captures import WHOLE_PDU
 from udfs.dcerpc.pdu_headers import ALTER_CONTEXT, ALTER_CONTEXT_RESP, AUTH3, BIND, BIND_ACK, BIND_NAK
@@ -46,7 +47,7 @@ _CONTENT_COLUMNS: Final = (
 )  # fmt: skip
 _COUNT_COLUMNS: Final = (
     "packets", "packets_tcp", "packets_truncated", "packets_used", "packets_other", "packets_damaged",
-    "packets_binary_protocol",
+    "packets_binary_protocol", "packets_ahead",
 )  # fmt: skip
 
 
@@ -89,7 +90,8 @@ class RetentionCutoff:
     def is_capture_expired(self, capture: Mapping[str, Any]) -> bool:
         """Whether all of a capture is older than the cutoff, by its row of ``bronze.capture_files``."""
         emptied = capture.get("first_key") is not None and not capture["packets"]  # by ``trim_ledger_row``
-        return emptied or self.excludes_time(capture["last_packet_at"], capture["modified_at"])
+        file_times = [time for time in (capture["modified_at"], capture.get(INGESTED_AT)) if time is not None]
+        return emptied or self.excludes_time(capture["last_packet_at"], min(file_times, default=None))
 
     def affects_capture(self, capture: Mapping[str, Any]) -> bool:
         """Whether a capture holds packets from before the cutoff, or may because it has no times."""

@@ -20,6 +20,7 @@ import pyarrow.dataset as pads
 
 from pipeline.bronze import merge_connections
 from pipeline.bronze.call_observer import CallObserver, RemovedCalls
+from pipeline.bronze.ingest_clock import IngestClock
 from pipeline.bronze.ledger_entries import IngestPlan, PlannedRead
 from pipeline.bronze.merge_connections import MergeChanges
 from pipeline.bronze.retention_cutoff import RetentionCutoff
@@ -44,14 +45,17 @@ _MERGED: Final = "merged"  # the folder of the staging files that merging gave
 # Counts of a capture that was resumed: the parts add up.
 _ADDED_COUNTS: Final = (
     "packets", "packets_tcp", "packets_truncated", "packets_used", "packets_other", "packets_damaged",
-    "packets_binary_protocol",
+    "packets_binary_protocol", "packets_ahead",
 )  # fmt: skip
 _Rows = TypeVar("_Rows", pa.Table, pa.RecordBatch)
 
 
 @dataclass(frozen=True, slots=True)
 class PendingExpiry:
-    """Selects rows of ``bronze.pending`` whose last packet came before a time: no more is waited for."""
+    """Selects rows of ``bronze.pending`` whose last packet came before a time: no more is waited for.
+
+    A row without a time of its own is as old as its ingestion: those of this run have not expired.
+    """
 
     expires_before: dt.datetime
 
@@ -59,7 +63,8 @@ class PendingExpiry:
     def sql(self) -> str:
         """The SQL condition of expired rows."""
         time = f"timestamp_micros({datetime_to_us(self.expires_before)})"
-        return f"event_date <= DATE'{self.expires_before.date()}' AND last_packet_at < {time}"
+        dated = f"event_date <= DATE'{self.expires_before.date()}' AND last_packet_at < {time}"
+        return f"({dated} OR event_date IS NULL AND {INGESTED_AT} < {time})"
 
     def drop_expired(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Return the rows that have not expired."""
@@ -81,9 +86,9 @@ class BronzeWriter:
     folder: Path
     versions_before: dict[str, int | None]
     plan: IngestPlan
+    clock: IngestClock
     observer: CallObserver | None = None
     cutoff: RetentionCutoff | None = None
-    ingested_at: dt.datetime = field(default_factory=lambda: dt.datetime.now(dt.UTC))
     removed_calls: RemovedCalls = field(default_factory=RemovedCalls, init=False)
     _kept_servers: dict[str, set[str]] = field(
         default_factory=dict, init=False
@@ -106,7 +111,12 @@ class BronzeWriter:
     def trim_staged_rows(self, file_rows: Sequence[RowDict]) -> None:
         """Remove rows from before the retention cutoff from the staging files."""
         if self.cutoff is not None:
-            self._kept_servers = self.cutoff.trim_staging_files(self.staged_tables, file_rows)
+            ingested = {read.file.path: self._ingested_at(read) for read in self.plan.reads}
+            captures = [{**row, INGESTED_AT: ingested[row["path"]]} for row in file_rows]
+            self._kept_servers = self.cutoff.trim_staging_files(self.staged_tables, captures)
+
+    def _ingested_at(self, read: PlannedRead) -> dt.datetime:
+        return self.clock.ingested_at(read.ingested_us)
 
     # -- stored captures -------------------------------------------------------------------------------------------
 
@@ -217,7 +227,7 @@ class BronzeWriter:
         Staging files are read once, by the tasks that write the table. ``observe`` gets each task's batches and number.
         ``deleted`` are keys of stored rows on ``dates``; expired rows are deleted too, and not inserted.
         """
-        run_id, ingested_at = self.run_id, self.ingested_at
+        run_id, ingested_at = self.run_id, self.clock.now
         merged_folder = self.folder / _MERGED / table.name
         staging = StagingWriter(str(merged_folder.parent), _MERGED)
         for batch in merged.to_batches():
@@ -279,7 +289,7 @@ class BronzeWriter:
             self.lake.append(table, self._stamp(table, rows))
 
     def _stamp(self, table: Table, rows: pa.Table) -> pa.Table:
-        return _stamp_rows(table, rows, self.run_id, self.ingested_at)
+        return _stamp_rows(table, rows, self.run_id, self.clock.now)
 
     # -- the ledger ------------------------------------------------------------------------------------------------
 
@@ -287,10 +297,11 @@ class BronzeWriter:
         """Write ``bronze.capture_files``: captures that were read, whose files changed, or whose counts changed.
 
         ``count_corrections``, by capture, are added to its counts: merging counts the packets of connections again.
-        Returns how many rows were written.
+        Returns how many rows were written. ``ingested_at`` of captures whose bytes were read before stays.
         """
         rows = {row["path"]: row for row in file_rows}
         schema = pa.schema([f for f in BRONZE_SCHEMAS["capture_files"] if f.name in CAPTURE_FILES.names])
+        schema = schema.append(arrow_schema(CAPTURE_FILES).field(INGESTED_AT))
         affected = {*(read.capture_id for read in self.plan.reads), *self.plan.changed_file_sets, *count_corrections}
         stored = schema.empty_table()
         if self.versions_before[str(CAPTURE_FILES)] is not None:  # else this round created it, empty
@@ -299,7 +310,7 @@ class BronzeWriter:
         written = []
         for read in self.plan.reads:
             before = ledger.get(read.capture_id) if read.start_offset else None
-            row = _ledger_row(read, rows[read.file.path], before)
+            row = {**_ledger_row(read, rows[read.file.path], before), INGESTED_AT: self._ingested_at(read)}
             if self.cutoff is not None and read.file.path in self._kept_servers:
                 servers_before = () if before is None else before["servers"] or ()
                 row = self.cutoff.trim_ledger_row(row, self._kept_servers[read.file.path] | set(servers_before))
@@ -314,7 +325,8 @@ class BronzeWriter:
         if written:
             table = pa.Table.from_pylist([{name: row[name] for name in schema.names} for row in written], schema)
             dates = {row["event_date"] for row in ledger.values()}
-            self.lake.replace_changed(CAPTURE_FILES, self._stamp(CAPTURE_FILES, table), stored, dates=dates)
+            stamped = _stamp_rows(CAPTURE_FILES, table, self.run_id, None)
+            self.lake.replace_changed(CAPTURE_FILES, stamped, stored, dates=dates)
         return len(written)
 
 
@@ -325,7 +337,7 @@ def _ledger_row(read: PlannedRead, row: RowDict, before: RowDict | None) -> RowD
     if before is None:
         return row
     for name in _ADDED_COUNTS:
-        row[name] = row[name] + before[name]
+        row[name] = None if before[name] is None else row[name] + before[name]
     for name, better in (("first_packet_at", min), ("last_packet_at", max)):
         row[name] = better([time for time in (row[name], before[name]) if time is not None], default=None)
     row |= sum_server_connections(row["server_connections"], before["server_connections"])
@@ -348,9 +360,11 @@ def _file_columns(columns: RowDict) -> RowDict:
     return {**columns, "modified_at": None if modified is None else epoch + dt.timedelta(microseconds=modified)}
 
 
-def _stamp_rows(table: Table, rows: _Rows, run_id: str, ingested_at: dt.datetime) -> _Rows:
-    """Return rows with all columns of the table, ``run_id`` and ``ingested_at`` filled in."""
-    run = {RUN_ID: pa.scalar(run_id, pa.string()), INGESTED_AT: pa.scalar(ingested_at, pa.timestamp("us", "UTC"))}
+def _stamp_rows(table: Table, rows: _Rows, run_id: str, ingested_at: dt.datetime | None) -> _Rows:
+    """Return rows with all columns of the table, ``run_id`` filled in, and ``ingested_at`` where it is given."""
+    run = {RUN_ID: pa.scalar(run_id, pa.string())}
+    if ingested_at is not None:
+        run[INGESTED_AT] = pa.scalar(ingested_at, pa.timestamp("us", "UTC"))
     arrays = [pa.repeat(run[name], rows.num_rows) if name in run else rows.column(name) for name in table.names]
     return type(rows).from_arrays(arrays, names=list(table.names))
 

@@ -110,7 +110,10 @@ MESSAGE_INPUT: Final = InputQuery(
     MESSAGES, tuple("errors AS message_errors" if name == "errors" else name for name in evaluate.MESSAGE_COLUMNS)
 )
 """Message columns, by the call that returned the message."""
-RPC_CONNECTION_INPUT: Final = InputQuery(CONNECTIONS, (*evaluate.CONNECTION_COLUMNS, "calls"), "kind = 'rpc'")
+RPC_CONNECTION_INPUT: Final = InputQuery(
+    CONNECTIONS, (*evaluate.CONNECTION_COLUMNS, "calls"), "kind = 'rpc' AND first_packet_at IS NOT NULL"
+)
+"""RPC connections. Rules judge in the order of time: a connection without any is not judged."""
 
 
 def calls_with_stub_columns(*, stubs_kept: bool) -> InputQuery:

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import date
+from datetime import date, timedelta
 from typing import Final
 
+from pipeline.bronze.ingest_clock import DEFAULT_MAX_TIME_AHEAD, is_ahead_sql
 from pipeline.bronze.input_files import FindFile, find_file
 from pipeline.bronze.ledger_entries import LEDGER_COLUMNS, LedgerEntry
 from pipeline.bronze.retention_cutoff import RetentionCutoff, recount_connection_calls, upsert_rows
@@ -42,10 +43,11 @@ class RetentionResult:
 
 
 def apply_retention(
-    lake: Lake, cutoff: RetentionCutoff, *, dry_run: bool = False, find_file: FindFile = find_file
-) -> RetentionResult:
+    lake: Lake, cutoff: RetentionCutoff, *, dry_run: bool = False, find_file: FindFile = find_file,
+    max_time_ahead: timedelta = DEFAULT_MAX_TIME_AHEAD,
+) -> RetentionResult:  # fmt: skip
     """Delete what is older than the cutoff from bronze, quality results and hosts. With ``dry_run`` only count it."""
-    return _RetentionRun(lake, cutoff, dry_run, find_file).run()
+    return _RetentionRun(lake, cutoff, dry_run, find_file, max_time_ahead).run()
 
 
 @dataclass(slots=True)
@@ -56,6 +58,7 @@ class _RetentionRun:
     cutoff: RetentionCutoff
     dry_run: bool
     find_file: FindFile
+    max_time_ahead: timedelta
     result: RetentionResult = field(default_factory=RetentionResult)
 
     def run(self) -> RetentionResult:
@@ -192,7 +195,7 @@ class _RetentionRun:
         if not self.lake.exists(SNAPSHOT_FILES):
             return
         before = f"< {self.cutoff.timestamp_sql}"
-        older = f"coalesce(last_asked_at, modified_at, ingested_at) {before}"
+        older = f"coalesce(last_asked_at, least(modified_at, {INGESTED_AT})) {before}"
         ledger = self.lake.read(SNAPSHOT_FILES)
         older_paths = [row[0] for row in ledger.where(older).select("path").collect()]
         partly_older = ledger.where(f"first_asked_at {before} OR {older}").select("path").collect()
@@ -200,7 +203,9 @@ class _RetentionRun:
         for begin in range(0, len(names), _PATHS_PER_DELETE):
             paths = ", ".join(names[begin : begin + _PATHS_PER_DELETE])
             self._delete(QUARANTINE, f"capture_id IS NULL AND source_path IN ({paths})")
-        self._delete(SNAPSHOTS_RAW, f"coalesce(asked_at, collected_at, {INGESTED_AT}) {before}")
+        # Snapshots that are ahead are as old as their ingestion: of lakes that were once written with another limit.
+        ahead = f"({is_ahead_sql('asked_at', self.max_time_ahead)} AND {INGESTED_AT} {before})"
+        self._delete(SNAPSHOTS_RAW, f"coalesce(asked_at, collected_at, {INGESTED_AT}) {before} OR {ahead}")
         missing = {path for path in older_paths if self.find_file(path) is None}
         self.result.add(SNAPSHOT_FILES, len(missing))
         self.result.emptied_file_count += len(older_paths) - len(missing)

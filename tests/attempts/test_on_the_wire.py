@@ -1,6 +1,7 @@
 """The reference queue manager's traffic as a capture, cut at random, read in any order: gold still tells its truth."""
 
 from collections import Counter
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -66,6 +67,7 @@ def test_cut_at_random_and_read_in_any_order(seed, steps, runs):
     assert rows == truth(broker)
 
 
+_FAR_NS = 80 * 366 * 86400 * 10**9
 _OF_A_BEGINNING = 5  # packets: three of the handshake, the bind and its answer
 
 
@@ -110,7 +112,14 @@ def unseen_of(tables):
     return {"capture_loss": possible_loss_until(connections, captures)}
 
 
-def what_is_complete_is_true(seed, steps):
+def with_wrong_times(chance, records):
+    """A capture of all packets, of which some say that they are eighty years later."""
+    share = chance.choice((0.02, 0.1, 0.3))
+    later = [replace(each, time_ns=each.time_ns + _FAR_NS) if chance.random() < share else each for each in records]
+    return pcap(later).data
+
+
+def what_is_complete_is_true(seed, steps, *, wrong_times=False):
     """Of a capture with gaps, whatever is called complete is as it was: outcomes of attempts, and fates as of its end.
 
     A connection's last packet, a RST, has no bytes that could be missed: where it was lost the connection seems to go
@@ -121,7 +130,10 @@ def what_is_complete_is_true(seed, steps):
     assume(broker.calls)
     records, capture, without_ends = lossy(chance, records_of(broker))
     assume(records)
-    tables = read_captures([[capture]])
+    if wrong_times:
+        records, without_ends = [record for _, record in records_of(broker)], True
+        capture = with_wrong_times(chance, records)
+    tables = read_captures([[capture]], latest_time_ns=records[-1].time_ns)
     assume(len(tables["rpc_calls"]))
     attempts, operations, _, _ = gold_of(tables)
     sure = [row for row in attempts.to_pylist() if row["confidence"] == "complete"]
@@ -142,6 +154,19 @@ def what_is_complete_is_true(seed, steps):
 @given(st.integers(0, 2**32), st.integers(20, 60))
 def test_whatever_was_lost_what_is_complete_is_true(seed, steps):
     what_is_complete_is_true(seed, steps)
+
+
+@settings(max_examples=6, deadline=None)
+@given(st.integers(0, 2**32), st.integers(20, 60))
+def test_whatever_is_ahead_of_the_clock_what_is_complete_is_true(seed, steps):
+    what_is_complete_is_true(seed, steps, wrong_times=True)
+
+
+@pytest.mark.long
+@settings(max_examples=300, deadline=None)
+@given(st.integers(0, 2**32), st.integers(20, 150))
+def test_whatever_is_ahead_in_much_what_is_complete_is_true(seed, steps):
+    what_is_complete_is_true(seed, steps, wrong_times=True)
 
 
 @pytest.mark.long

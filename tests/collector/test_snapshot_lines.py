@@ -35,6 +35,7 @@ def test_a_value_that_is_json_itself_is_put_into_a_text():
 
 
 WHOLE = json.dumps(queue())
+LATEST = datetime(2024, 5, 3, 12, tzinfo=UTC)
 
 
 @pytest.mark.parametrize(
@@ -56,6 +57,10 @@ WHOLE = json.dumps(queue())
         (json.dumps(queue(asked_at=None)).encode(), "malformed"),
         (json.dumps(queue(asked_at="2024-05-01T12:00:00")).encode(), "malformed"),
         (json.dumps(queue(asked_at="0001-01-01T00:00:00+12:00")).encode(), "malformed"),
+        (json.dumps(queue(asked_at="9999-12-31T23:59:59.999999-12:00")).encode(), "malformed"),
+        (json.dumps(queue(asked_at="9999-12-31T23:59:59.999999Z")).encode(), "time_ahead"),
+        (json.dumps(queue(asked_at="2024-05-03T12:00:00.000001Z")).encode(), "time_ahead"),
+        (json.dumps(queue(collected_at="2105-01-01T00:00:00Z")).encode(), "time_ahead"),
         (json.dumps(queue(collected_at="soon")).encode(), "malformed"),
         (json.dumps(queue(hresult=2**32)).encode(), "malformed"),
         (json.dumps(queue(hresult=0.0)).encode(), "malformed"),
@@ -66,7 +71,12 @@ WHOLE = json.dumps(queue())
 )
 def test_what_is_no_snapshot_has_a_reason(line, reason):
     with pytest.raises(BrokenLineError, match=f"^{reason}$"):
-        parse_snapshot_line(line)
+        parse_snapshot_line(line, LATEST)
+
+
+def test_the_latest_time_is_not_ahead_and_without_a_clock_any_time_is_one():
+    for at, latest in (("2024-05-03T12:00:00Z", LATEST), ("9999-12-31T23:59:59.999999Z", None)):
+        assert parse_snapshot_line(json.dumps(queue(asked_at=at, collected_at=None)).encode(), latest)["asked_at"]
 
 
 def test_broken_lines_have_their_place_and_the_rest_is_used():

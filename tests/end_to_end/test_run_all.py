@@ -18,6 +18,7 @@ import example_rows
 from jobs import export_packets, ingest_captures, publish_dashboards, run_all, trace_message
 from pipeline.bronze.capture_tasks import build_read_tasks
 from pipeline.bronze.ingest_captures import BRONZE_TABLES
+from pipeline.bronze.ingest_clock import IngestClock
 from pipeline.bronze.ingest_plan import plan_ingest
 from pipeline.bronze.input_files import InputFile, list_files
 from pipeline.dashboards.read_datasets import RowLimits, read_dashboard_data
@@ -465,7 +466,9 @@ def test_what_a_run_reads_is_what_the_data_source_reads(spark, captures, tmp_pat
     tasks = tmp_path / "tasks.jsonl"
     reads = plan_ingest(list_files([str(captures)]), []).reads
     for kind in ("capture_files", "rpc_calls"):
-        rows = build_read_tasks(reads, tasks, rows=kind).frame(spark, from_arrow_schema(BRONZE_SCHEMAS[kind]))
+        rows = build_read_tasks(reads, tasks, IngestClock(), rows=kind).frame(
+            spark, from_arrow_schema(BRONZE_SCHEMAS[kind])
+        )
         whole = spark.read.format("msmq_capture").option("rows", kind).load(str(captures))
         assert rows.schema == whole.schema
         assert sorted(rows.collect(), key=str) == sorted(whole.collect(), key=str)

@@ -121,13 +121,16 @@ def test_once_whatever_is_read_how_often(lake, tmp_path, monkeypatch):
 
 def test_broken_lines_go_to_quarantine_and_leave_it_when_they_are_whole(lake, tmp_path):
     whole = json.dumps(queue(8, at=LATER))
-    path = write(tmp_path / "a.jsonl", machine(), "nonsense", queue(version=9), whole[:100])
+    ahead = queue(asked_at="9999-12-31T23:59:59.999999Z", collected_at=None)
+    path = write(tmp_path / "a.jsonl", machine(), "nonsense", queue(version=9), whole[:100], ahead)
     done = ingest(lake, path)
     assert not done.has_unreadable_files
     found = sorted(rows(lake, QUARANTINE), key=lambda row: row["source_line"])
     assert [(row["source_path"], row["source_line"], row["reason"]) for row in found] == [
         (str(path), 2, "not_json"), (str(path), 3, "unknown_version"), (str(path), 4, "not_json"),
+        (str(path), 5, "time_ahead"),
     ]  # fmt: skip
+    assert {row["last_asked_at"].year for row in rows(lake, SNAPSHOT_FILES)} == {2024}
     assert {row["capture_id"] for row in found} == {None}
     write(path, machine(), "nonsense", queue(version=9), whole)
     ingest(lake, path)

@@ -81,6 +81,7 @@ CAPTURE_FILES_SCHEMA: Final = pa.schema(
         ("calls_damaged", pa.int64()),
         ("tunnels", TUNNELS_TYPE),
         ("packets_not_read", NOT_READ_TYPE),
+        ("packets_ahead", pa.int64()),
         ("event_date", pa.date32()),
     ]
 )
@@ -257,6 +258,7 @@ def capture_file_row(
         "calls_damaged": counts["calls_damaged"],
         "tunnels": _tunnel_rows(scan.decoder),
         "packets_not_read": _not_read_rows(scan.decoder),
+        "packets_ahead": scan.counts["ahead"],
     }
     return _to_batch([row], CAPTURE_FILES_SCHEMA, "first_packet_at")
 
@@ -319,7 +321,7 @@ def connection_rows(
                 "retransmitted_bytes": one.retransmitted_bytes + two.retransmitted_bytes,
                 "conflicting_bytes": one.conflicting_bytes + two.conflicting_bytes,
                 "missing_bytes": one.missing_bytes + two.missing_bytes,
-                "round_trip_ms": None if trip is None else trip / 1e6,
+                "round_trip_ms": None if trip is None or trip == NO_TIME else trip / 1e6,
                 "association_group_id": association.group_id
                 if association.group_id is not None
                 else next((bind.group_id for bind in association.binds), None),

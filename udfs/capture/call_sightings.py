@@ -17,7 +17,7 @@ from udfs.capture.tap_clocks import set_clocks, to_time, to_us
 from udfs.capture.taps import ConnectionTaps
 from udfs.keys import key
 from udfs.rows import RowDict
-from udfs.rpc.call_schema import GIVEN_UP_COLUMNS, HALVES, IN_PART, NOT_SEEN, WHOLE, has_whole_half
+from udfs.rpc.call_schema import CALL_TIME_COLUMNS, GIVEN_UP_COLUMNS, HALVES, IN_PART, NOT_SEEN, WHOLE, has_whole_half
 from udfs.tcp.time_limits import DEFAULT_TIME_LIMITS, TimeLimits
 
 _FOUR_TUPLE_COLUMNS: Final = ("client_address", "client_port", "server_address", "server_port")
@@ -85,7 +85,7 @@ def to_sighting(row: RowDict, *, finished: bool) -> RowDict:
     """
     return {
         **{name: row[name] for name in _POSITION_COLUMNS},
-        **{name: to_us(row[name]) for name in (*_TIME_COLUMNS, *GIVEN_UP_COLUMNS)},
+        **{name: to_us(row[name]) for name in CALL_TIME_COLUMNS},
         **{
             half: NOT_SEEN if not row[f"{half}_fragments"] else WHOLE if has_whole_half(row, half) else IN_PART
             for half in HALVES
@@ -207,7 +207,7 @@ def _merge_rows(rows: list[RowDict], taps: Mapping[str, ConnectionTaps]) -> RowD
     place = *(row[name] for name in _FOUR_TUPLE_COLUMNS), row["tunnel_identifier"]
     call = row["call_id"], row[f"{half}_sequence"], places[f"{half}_at"]
     row["call_key"] = key(*(place[:-1] if place[-1] is None else place), *call)
-    times = (row["request_at"], row["response_at"])
+    times = (row[name] for name in CALL_TIME_COLUMNS)
     row["event_date"] = next((time.date() for time in times if time is not None), None)
     return row
 

@@ -119,12 +119,14 @@ class CaptureReadRequest:
 
     ``capture_id``: the key, None to compute it from the file. ``resume_state``: JSON of
     ``CaptureFileReader.resume_state``. ``reread_endpoints``: endpoints (``InterfaceEndpoint.text``) that other captures
-    show; connections to them are framed from their first byte on.
+    show; connections to them are framed from their first byte on. ``latest_time_ns``: a packet that says that it is
+    later counts as one without a time; None: packets may have any time.
     """
 
     capture_id: str | None = None
     resume_state: str | None = None
     reread_endpoints: tuple[str, ...] = ()
+    latest_time_ns: int | None = None
 
 
 class RereadConnections(NamedTuple):
@@ -273,6 +275,7 @@ def _scan_capture(
                 rows.capture_id = scan.capture_id = request.capture_id or packet_hash.key or source.path_key
                 if not len(records.packet_start):
                     continue
+                _drop_times_ahead(scan, records, request.latest_time_ns)
                 _count_records(scan, records)
                 try:
                     segments = decoder.decode_block(records)
@@ -325,6 +328,14 @@ def _blocks_of_capture(file_reader: CaptureFileReader, scan: CaptureScan) -> Ite
 def _block_bytes(source: FileSource, options: ReadOptions) -> int:
     """Return the number of bytes to read at once, at most the size of a plain file."""
     return options.block_bytes if source.compression else min(options.block_bytes, source.stored_bytes + 1)
+
+
+def _drop_times_ahead(scan: CaptureScan, records: RecordBlock, latest_ns: int | None) -> None:
+    """Count the packets with a time that cannot be, because it is later than the latest one, and drop these times."""
+    if latest_ns is not None:
+        ahead = records.time_ns > latest_ns
+        scan.counts["ahead"] += int(ahead.sum())
+        records.time_ns[ahead] = NO_TIME
 
 
 def _count_records(scan: CaptureScan, records: RecordBlock) -> None:

@@ -44,6 +44,7 @@ from udfs.capture.overlapping_captures import (
     side_by_side_pairs,
     tunnel_identifier,
 )
+from udfs.capture.positions import order_of_remainders
 from udfs.capture.taps import ConnectionTaps, assign_taps
 from udfs.dcerpc.interfaces import INTERFACES_BY_UUID, CallShape
 from udfs.files.capture_file import NO_TIME
@@ -59,7 +60,7 @@ from udfs.tcp.connection_tracker import BlockStreams, ConnectionTracker
 from udfs.tcp.connections import ConnectionKind, TcpConnection, sequence_difference
 from udfs.tcp.four_tuples import PackedEndpoint
 from udfs.tcp.packet_decoder import FRAMED_BEFORE, RECORD_SEGMENT, SKIPPED_BEFORE, STREAM_START, TcpSegments
-from udfs.tcp.time_limits import DEFAULT_TIME_LIMITS, TimeLimits
+from udfs.tcp.time_limits import DEFAULT_TIME_LIMITS, TimeLimits, earliest_ns
 
 CONNECTION_LABELS_SCHEMA: Final = pa.schema(
     [
@@ -248,7 +249,8 @@ def _build_blocks(remainders: Iterable[_Remainder], max_clock_skew_ns: int) -> l
         by_four_tuple[_packed_endpoints(remainder.row)].append(remainder)
     numbers = itertools.count(1)
     for of_four_tuple in by_four_tuple.values():
-        for position, group in enumerate(_groups_of_four_tuple(of_four_tuple, max_clock_skew_ns)):
+        in_order = [of_four_tuple[index] for index in order_of_remainders([each.row for each in of_four_tuple])]
+        for position, group in enumerate(_groups_of_four_tuple(in_order, max_clock_skew_ns)):
             number = next(numbers)
             for remainder in group.remainders:
                 remainder.group = number
@@ -348,11 +350,11 @@ def _assign_connections(
             continue
         connection = tracker.connections[int(tracker.segment_connections[end - 1])]
         if connection.index >= known_count:
-            connection.named_at_ns = min(_named_at(remainder.row) for remainder in group.remainders)
+            connection.named_at_ns = earliest_ns(*(_named_at(remainder.row) for remainder in group.remainders))
         for remainder in group.remainders:
             row = remainder.row
             remainder.connection = connection
-            connection.first_time_ns = min(connection.first_time_ns, row["first_time_ns"])
+            connection.first_time_ns = earliest_ns(connection.first_time_ns, row["first_time_ns"])
             connection.last_time_ns = max(connection.last_time_ns, row["last_time_ns"])
             if connection.client_side is None and row["client_known"]:
                 low, _ = _packed_endpoints(row)

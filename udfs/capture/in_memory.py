@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from udfs.capture.call_relabelling import relabel_calls
 from udfs.capture.call_sightings import merge_sightings, restore_single_capture_row
-from udfs.capture.capture_reader import BRONZE_SCHEMAS, read_capture
+from udfs.capture.capture_reader import BRONZE_SCHEMAS, CaptureReadRequest, read_capture
 from udfs.capture.connection_merge import MergeResult, add_packet_counts, merge_connections
 from udfs.capture.open_connections import four_tuple_key
 from udfs.rows import RowDict
@@ -23,17 +23,20 @@ from udfs.tcp.time_limits import DEFAULT_TIME_LIMITS, TimeLimits
 BRONZE_TABLES: Final = ("capture_files", "connections", "rpc_binds", "rpc_calls", "quarantine", "pending")
 
 
-def read_captures(runs: Iterable[Sequence[bytes]], limits: TimeLimits = DEFAULT_TIME_LIMITS) -> dict[str, pa.Table]:
+def read_captures(
+    runs: Iterable[Sequence[bytes]], limits: TimeLimits = DEFAULT_TIME_LIMITS, latest_time_ns: int | None = None
+) -> dict[str, pa.Table]:
     """Return the bronze tables after a sequence of runs, each over the bytes of some captures.
 
     A capture whose first packet is known already is skipped (``pipeline.bronze.ingest_plan`` compares more).
+    ``latest_time_ns`` is as in ``CaptureReadRequest``.
     """
     tables: dict[str, list[RowDict]] = {name: [] for name in BRONZE_TABLES}
     known: set[str] = set()
     for captures in runs:
         fresh: list[RowDict] = []
         for capture in captures:
-            found = read_capture(capture, limits=limits)
+            found = read_capture(capture, limits=limits, request=CaptureReadRequest(latest_time_ns=latest_time_ns))
             if found["capture_files"]["capture_id"][0].as_py() in known:
                 continue
             known.add(found["capture_files"]["capture_id"][0].as_py())

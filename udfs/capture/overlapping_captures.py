@@ -97,6 +97,8 @@ def _time_differences(one: RowDict, two: RowDict) -> list[int]:
     times: tuple[dict[Any, int], dict[Any, int]] = ({}, {})
     for row, found in zip((one, two), times, strict=True):
         for segment in row["segments"]:
+            if segment["time_ns"] == NO_TIME:
+                continue
             if segment["flags"] & SYN or segment["data"]:  # the time of others is that of their end
                 place = segment["side"], segment["sequence"], segment["flags"] & SYN
                 found[place] = min(segment["time_ns"], found.get(place, segment["time_ns"]))

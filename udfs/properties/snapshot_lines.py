@@ -24,6 +24,7 @@ _BLOCK_BYTES: Final = 1 << 20
 _SAMPLE_BYTES: Final = 256
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 NOT_JSON, UNKNOWN_VERSION, MALFORMED, TOO_LONG = "not_json", "unknown_version", "malformed", "line_too_long"
+TIME_AHEAD: Final = "time_ahead"
 _TIME: Final = pa.timestamp("us", tz="UTC")
 SNAPSHOT_SCHEMA: Final = pa.schema(
     {
@@ -103,12 +104,15 @@ def _make_line(number: int, offset: int, size: int, buffered: bytearray) -> Iter
         yield FileLine(number, offset, size, data if whole else None, data[:_SAMPLE_BYTES])
 
 
-def read_snapshot_rows(stream: ReadableStream, path: str) -> Iterator[JsonObject]:
-    """Yield a row of ``SNAPSHOT_SCHEMA`` per valid line, and of ``BROKEN_LINE_SCHEMA`` (has ``reason``) per other."""
+def read_snapshot_rows(stream: ReadableStream, path: str, latest: datetime | None = None) -> Iterator[JsonObject]:
+    """Yield a row of ``SNAPSHOT_SCHEMA`` per valid line, and of ``BROKEN_LINE_SCHEMA`` (has ``reason``) per other.
+
+    A snapshot that says that it was made later than ``latest`` is not valid; None: it may have any time.
+    """
     for line in iterate_lines(stream):
         place = {"source_path": path, "source_line": line.number}
         try:
-            yield {**parse_snapshot_line(line.data), **place}
+            yield {**parse_snapshot_line(line.data, latest), **place}
         except BrokenLineError as error:
             yield {
                 "quarantine_key": key(path, line.number),
@@ -120,10 +124,10 @@ def read_snapshot_rows(stream: ReadableStream, path: str) -> Iterator[JsonObject
             }
 
 
-def parse_snapshot_line(line: bytes | None) -> JsonObject:
+def parse_snapshot_line(line: bytes | None, latest: datetime | None = None) -> JsonObject:
     """Return a line as a row of ``bronze.snapshots_raw``, without source path and line; raises BrokenLineError.
 
-    None is a line that is too long.
+    None is a line that is too long. ``latest`` is as for ``read_snapshot_rows``.
     """
     if line is None:
         raise BrokenLineError(TOO_LONG)
@@ -136,7 +140,10 @@ def parse_snapshot_line(line: bytes | None) -> JsonObject:
     version = record.get("version")
     if type(version) is not int or version != FORMAT_VERSION:
         raise BrokenLineError(UNKNOWN_VERSION)
-    return _snapshot_row(record)
+    row = _snapshot_row(record)
+    if latest is not None and max(row["asked_at"], row["collected_at"] or row["asked_at"]) > latest:
+        raise BrokenLineError(TIME_AHEAD)
+    return row
 
 
 def _snapshot_row(record: JsonObject) -> JsonObject:

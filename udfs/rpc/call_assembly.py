@@ -31,7 +31,6 @@ from udfs.dcerpc.pdu_headers import (
     REQUEST,
     RESPONSE,
 )
-from udfs.files.capture_file import NO_TIME
 from udfs.rpc.association_state import (
     AUTH3_PDU_TYPES,
     AUTH_LEVEL_CONNECT,
@@ -45,6 +44,7 @@ from udfs.rpc.pdu_framing import FramedPdus, FramingState, StrayBytes
 from udfs.sealed.security_tokens import HandshakeToken
 from udfs.tcp.connection_tracker import BlockStreams
 from udfs.tcp.connections import ConnectionKind, TcpConnection
+from udfs.tcp.time_limits import latest_ns
 
 REQUEST_HALF, CANCEL_HALF, ORPHANED_HALF, RESPONSE_HALF = 0, 1, 2, 3  # PduColumns.half_kind; fault PDUs are responses
 _HALF_KIND_BY_TYPE: Final = np.full(256, -1, np.int64)
@@ -344,7 +344,7 @@ def _read_headers(streams: BlockStreams, framed: FramedPdus) -> _Headers:
     head.done_number = streams.packet_number[last]
     if len(start):  # of the packets of each PDU the latest: a segment that was sent again can come after the last one
         bounds = np.stack([first, last + 1], axis=1).ravel()
-        head.done = np.maximum.reduceat(np.append(streams.time_ns, NO_TIME), bounds)[::2]
+        head.done = latest_ns(np.append(streams.time_ns, 0), bounds)[::2]
     if not framed.damaged:
         return head
     broken = [b for _, b in framed.damaged]

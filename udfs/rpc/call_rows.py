@@ -25,7 +25,6 @@ from udfs.dcerpc.interfaces import (
 )
 from udfs.dcerpc.pdu_headers import FAULT, REQUEST
 from udfs.dcerpc.verification_trailer import strip_verification_trailers
-from udfs.files.capture_file import NO_TIME
 from udfs.rpc.batch_spool import BatchSpool
 from udfs.rpc.call_assembly import (
     AUTH_LEVEL_CALL,
@@ -40,6 +39,7 @@ from udfs.rpc.call_assembly import (
 from udfs.rpc.call_contexts import CallContexts, resolve_contexts
 from udfs.rpc.call_schema import (
     CALL_OUTCOMES,
+    CALL_TIME_COLUMNS,
     CLOCKS_STRUCT,
     RPC_CALLS_SCHEMA,
     SIGHTING_STRUCT,
@@ -51,6 +51,7 @@ from udfs.rpc.connection_identity import compute_call_keys, connection_columns
 from udfs.rpc.pdu_retention import retain_for_other_captures, unretained_pdu_mask
 from udfs.rpc.stub_columns import signed_bytes_column, stub_column
 from udfs.tcp.connections import TcpConnection
+from udfs.tcp.time_limits import latest_ns
 
 _EPT_MAP_CALL: Final = (EPM_NAME, EPT_MAP_OPNUM)
 _PLACE_COLUMNS: Final = ["call_id", "request_sequence", "response_sequence"]
@@ -249,7 +250,7 @@ class CallRowBuilder:
             6,
         )
         names, peers = connection_columns(owner, connections)
-        done_at = np.maximum.reduceat(pdus.end_time_ns, halves.first_pdu)
+        done_at = latest_ns(pdus.end_time_ns, halves.first_pdu)
         request_stub = stub_column(calls, request, whole_request)
         if not privacy[ask_first].all():  # sealed stubs stay as captured and contain no recognisable trailer
             request_stub = strip_verification_trailers(request_stub)
@@ -267,7 +268,6 @@ class CallRowBuilder:
         capture = pa.array([self.capture_id], pa.string())
         zero = np.zeros(len(rows), np.int64)
         opnum = pdus.opnum[ask_first]
-        dates = np.where(asked, np.where(request_at == NO_TIME, response_at, request_at), response_at)
         closed = np.full(len(rows), -1)
         for row in np.nonzero(outcome == CALL_OUTCOMES.index("encrypted"))[0].tolist():
             closed[row] = association_of(connections[int(owner[row])]).has_handshake
@@ -322,10 +322,10 @@ class CallRowBuilder:
             ),
             "request_span": pa.array(_stream_span(pdus, ask_first, ask_last), mask=~asked),
             "response_span": pa.array(_stream_span(pdus, reply_first, reply_last), mask=~answered),
-            "event_date": pa.array(
-                np.where(dates == NO_TIME, 0, dates // 1000 // _DAY_US), pa.int32(), mask=dates == NO_TIME
-            ),
         }
+        times = pc.coalesce(*(columns[name] for name in CALL_TIME_COLUMNS)).cast(pa.int64())
+        days = np.asarray(times.fill_null(0)) // _DAY_US
+        columns["event_date"] = pa.array(days, pa.int32(), mask=np.asarray(times.is_null()))
         return pa.RecordBatch.from_arrays(
             [
                 value.cast(field_.type) if isinstance(value, pa.Array) else pa.array(value).cast(field_.type)

@@ -17,6 +17,8 @@ TIMESTAMP_US: Final = pa.timestamp("us", "UTC")
 HALVES: Final = ("request", "response")
 GIVEN_UP_COLUMNS: Final = ("cancelled_at", "orphaned_at")
 """Columns with the times when the client gave up a call."""
+CALL_TIME_COLUMNS: Final = ("request_at", "request_done_at", "response_at", "response_done_at", *GIVEN_UP_COLUMNS)
+"""All columns with times. ``event_date`` is the date of the first one that is known."""
 NOT_SEEN, IN_PART, WHOLE = 0, 1, 2
 """How much of a half a sighting shows."""
 SIGHTING_STRUCT: Final = pa.struct(

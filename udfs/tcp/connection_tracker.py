@@ -15,7 +15,7 @@ import numpy as np
 from udfs.array_types import Bools, Ints
 from udfs.dcerpc.interfaces import BINARY_PROTOCOL_PORT
 from udfs.dcerpc.pdu_headers import payloads_starting_like_pdus
-from udfs.files.capture_file import BUFFER_PADDING_BYTES
+from udfs.files.capture_file import BUFFER_PADDING_BYTES, NO_TIME
 from udfs.tcp.bad_copies import SuspectBytes, drop_bad_copies
 from udfs.tcp.connections import (
     GAP_FRAMED_BEFORE,
@@ -35,7 +35,7 @@ from udfs.tcp.connections import (
 )
 from udfs.tcp.four_tuples import PackedEndpoint, group_by_four_tuple, packed_endpoints
 from udfs.tcp.packet_decoder import ACK, FIN, FRAMED_BEFORE, RST, SKIPPED_BEFORE, STREAM_START, SYN, TcpSegments
-from udfs.tcp.time_limits import TimeLimits
+from udfs.tcp.time_limits import TimeLimits, earliest_ns, elapsed_ns
 from udfs.tcp.tunnels import NO_IDENTIFIER
 
 _Endpoints = tuple[PackedEndpoint, PackedEndpoint]
@@ -295,35 +295,34 @@ class ConnectionTracker:
                     connection.client_side, connection.client_certain = (number ^ 1 if flags & ACK else number), True
                 if not flags & ACK and connection.syn_time_ns is None:
                     connection.syn_time_ns = time
-            if flags & FIN and (direction.fin_time_ns is None or time < direction.fin_time_ns):
+            if flags & FIN and _is_earlier(time, direction.fin_time_ns):
                 direction.fin_time_ns = time
                 direction.fin_sequence = (sequence + int(s.payload_length[row])) & 0xFFFFFFFF
-            if flags & RST and (connection.reset_time_ns is None or time < connection.reset_time_ns):
+            if flags & RST and _is_earlier(time, connection.reset_time_ns):
                 connection.reset_time_ns = time
         parts.append((connection, rows[begin:]))
         return parts
 
     def _is_new_connection(self, connection: TcpConnection, number: int, sequence: int, time: int) -> bool:
         direction, other = connection.directions[number], connection.directions[number ^ 1]
+        age = elapsed_ns(connection.first_time_ns, time)
         if direction.syn_sequence is not None:  # a SYN that is sent again comes within minutes
-            return direction.syn_sequence != sequence or time - connection.first_time_ns > self._max_clock_skew
+            return direction.syn_sequence != sequence or age > self._max_clock_skew
         if direction.last_sequence is not None:
             # Data before the SYN: reordered if it follows the SYN closely, else the SYN opens a new connection.
             ahead = sequence_difference(direction.last_sequence - sequence - 1)
-            return (
-                direction.started
-                or not 0 <= ahead <= MAX_SEQUENCE_JUMP
-                or abs(time - connection.first_time_ns) > self._window
-            )
+            return direction.started or not 0 <= ahead <= MAX_SEQUENCE_JUMP or abs(age) > self._window
         if other.last_sequence is None or other.syn_sequence is not None:
             return False
-        return abs(time - connection.first_time_ns) > self._window
+        return abs(age) > self._window
 
     def _update_connection(self, connection: TcpConnection, s: TcpSegments, rows: Ints, side: Ints) -> None:
         """Record times, sequence numbers and acknowledgements of segments in their connection."""
         times = s.time_ns[rows]
-        connection.last_time_ns = max(connection.last_time_ns, int(times.max()))
-        connection.first_time_ns = min(connection.first_time_ns, int(times.min()))
+        known = times[times != NO_TIME]
+        if len(known):
+            connection.last_time_ns = max(connection.last_time_ns, int(known.max()))
+            connection.first_time_ns = earliest_ns(connection.first_time_ns, int(known.min()))
         _update_last_numbers(connection, s, rows, side)
         for number, direction in enumerate(connection.directions):
             if direction.last_acknowledgement is not None:
@@ -591,8 +590,16 @@ def _is_discontinuous(direction: StreamDirection, s: TcpSegments, row: int) -> b
     )
 
 
+def _is_earlier(time: int, known: int | None) -> bool:
+    """Whether a packet is the first of its kind: there is none yet, or it is known to be earlier."""
+    return known is None or (time != NO_TIME and earliest_ns(time, known) != known)
+
+
 def _record_round_trip(connection: TcpConnection, s: TcpSegments, rows: Ints, side: Ints) -> None:
-    """Record the time from SYN to the handshake's last ACK, the client's first ACK of exactly the server's SYN."""
+    """Record the time from SYN to the handshake's last ACK, the client's first ACK of exactly the server's SYN.
+
+    It is ``NO_TIME`` where one of the two has no time.
+    """
     client = connection.client_side
     if client is None or connection.syn_time_ns is None:
         return
@@ -604,7 +611,10 @@ def _record_round_trip(connection: TcpConnection, s: TcpSegments, rows: Ints, si
         ((s.tcp_flags[mine] & (SYN | ACK | RST)) == ACK)
         & (s.sequence[mine] == (ours.syn_sequence + 1) & 0xFFFFFFFF)
         & (s.acknowledgement[mine] == (theirs.syn_sequence + 1) & 0xFFFFFFFF)
-        & (s.time_ns[mine] >= connection.syn_time_ns)  # a SYN captured after it cannot be used
+        # a SYN captured after it cannot be used
+        & ((s.time_ns[mine] >= connection.syn_time_ns) | (s.time_ns[mine] == NO_TIME))
     ]
     if len(last):
-        connection.round_trip_ns = int(s.time_ns[last].min()) - connection.syn_time_ns
+        at = int(s.time_ns[last].min())  # NO_TIME is the smallest
+        known = NO_TIME not in (at, connection.syn_time_ns)
+        connection.round_trip_ns = at - connection.syn_time_ns if known else NO_TIME

@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 
 from udfs.dcerpc.interfaces import BINARY_PROTOCOL_PORT, EPM_PORT, MSMQ_RPC_PORTS
 from udfs.files.capture_file import NO_TIME
+from udfs.tcp.time_limits import earliest_ns, elapsed_ns
 
 _MASK: Final = 0xFFFFFFFF
 MAX_SEQUENCE_JUMP: Final = 16 << 20  # bytes; sequence numbers farther apart are not of one connection
@@ -139,7 +140,7 @@ class StreamDirection:
     fin_sequence: int | None = None  # sequence number of the end of the stream, by its FIN
     held_segments: list[BufferedSegment] = field(default_factory=list)  # out of order, by stream offset
     held_bytes: int = 0
-    held_since_ns: int = 0
+    held_since_ns: int = NO_TIME
     delivered: list[SegmentRun | BufferedSegment | StreamGap] = field(default_factory=list)  # in this block, in order
     partial_pdu: list[BufferedSegment] = field(default_factory=list)  # delivered, not a whole PDU yet
     early_segments: list[BufferedSegment] = field(default_factory=list)  # came after the start, but lie before it
@@ -199,7 +200,7 @@ class StreamDirection:
         """Insert a data segment that may be out of order, repeated or truncated; ``window``: reorder window in ns."""
         if self.base_sequence is None:
             self.base_sequence = packet.sequence
-        if self.held_segments and packet.time_ns - self.held_since_ns > window:
+        if self.held_segments and elapsed_ns(self.held_since_ns, packet.time_ns) > window:
             self.release_held(packet.time_ns - window)
         self._insert(packet)
         if not self.held_segments:
@@ -215,7 +216,7 @@ class StreamDirection:
 
         ``once``: only up to the next missing bytes.
         """
-        while self.held_segments and (before is None or self.held_since_ns < before):
+        while self.held_segments and (before is None or elapsed_ns(self.held_since_ns, before) > 0):
             lowest = self.held_segments[0].stream_offset
             if not self.started:
                 self.started, self.first_offset, self.next_offset = True, lowest, lowest
@@ -294,7 +295,7 @@ class StreamDirection:
         """Hold the bytes of a segment that no held segment has; note the others as repeats."""
         if not self.held_segments:
             self.held_since_ns = packet.time_ns
-        self.held_since_ns = min(self.held_since_ns, packet.time_ns)
+        self.held_since_ns = earliest_ns(self.held_since_ns, packet.time_ns)
         begin, end = at + skip, at + packet.captured_length
         lost = packet.payload_length - packet.captured_length
         if not self.held_segments or self.held_segments[-1].stream_offset + len(self.held_segments[-1].data) <= begin:
@@ -370,7 +371,7 @@ class StreamDirection:
                     self._add_gap(end, segment.gap_cause)
         if count:
             del held[:count]
-            self.held_since_ns = min((segment.time_ns for segment in held[:_NEAREST_HELD_SEGMENTS]), default=0)
+            self.held_since_ns = earliest_ns(*(segment.time_ns for segment in held[:_NEAREST_HELD_SEGMENTS]))
 
     def compare_repeats(self, joined: bytes | memoryview, start: int, end_offset: int) -> None:
         """Compare repeated bytes with the stream, and count and keep those that differ.
@@ -433,7 +434,7 @@ class TcpConnection:
     last_time_ns: int = NO_TIME
     packet_count: int = 0
     syn_time_ns: int | None = None
-    round_trip_ns: int | None = None  # SYN to the handshake's last ACK
+    round_trip_ns: int | None = None  # SYN to the handshake's last ACK; NO_TIME if both were seen, one without a time
     reset_time_ns: int | None = None
     first_skipped_segments: list[SkippedSegment] = field(default_factory=list)  # the first ones
     skipped_bytes_kept: int = 0  # in these
@@ -468,9 +469,12 @@ class TcpConnection:
 
     @property
     def end_time_and_cause(self) -> tuple[int, str] | None:
-        """Time in ns and cause of the end: ``rst``, or ``fin`` at the later of both first FINs; None while open."""
-        fins = [side.fin_time_ns for side in self.directions]
-        fin = max(fins) if None not in fins else None  # type: ignore[type-var]
+        """Time in ns and cause of the end: ``rst``, or ``fin`` at the later of both first FINs; None while open.
+
+        The time is ``NO_TIME`` where one of these packets has none.
+        """
+        one, two = (side.fin_time_ns for side in self.directions)
+        fin = None if one is None or two is None else NO_TIME if NO_TIME in (one, two) else max(one, two)
         if self.reset_time_ns is not None and (fin is None or self.reset_time_ns < fin):
             return self.reset_time_ns, "rst"
         return None if fin is None else (fin, "fin")

@@ -21,6 +21,7 @@ from udfs.array_types import Bools, Ints, Octets
 from udfs.files.capture_file import BUFFER_PADDING_BYTES, UNKNOWN_LINK_TYPE, RecordBlock
 from udfs.tcp.link_layers import ETHERTYPE_IPV4, ETHERTYPE_IPV6, NOT_KNOWN, find_network_headers
 from udfs.tcp.octets import gather_bytes, u16, u32
+from udfs.tcp.time_limits import elapsed_ns
 from udfs.tcp.tunnels import (
     IP_GRE,
     IP_IN_IP,
@@ -344,7 +345,7 @@ class PacketDecoder:
             return None  # truncated by the capture, or beyond the maximum datagram size
         incomplete = self._incomplete[names.protocol == _TCP]
         known = incomplete.get(names)
-        if known is None or time - known.since > _FRAGMENT_LIFETIME_NS:
+        if known is None or elapsed_ns(known.since, time) > _FRAGMENT_LIFETIME_NS:
             if len(incomplete) >= _MAX_INCOMPLETE_DATAGRAMS:
                 del incomplete[next(iter(incomplete))]
             known = incomplete[names] = _FragmentedDatagram(since=time)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 
 import pytest
 
 from bronze.ledger.simulation import HEADER, IngestSimulation, capture, record
 from jobs import cli
 from pcapgen.model import key
+from pipeline.bronze.ingest_clock import IngestClock
 from pipeline.bronze.ingest_plan import files_on_days, plan_ingest, plan_reprocessing
 from pipeline.bronze.input_files import InputFile
 from pipeline.bronze.ledger_entries import (
@@ -172,6 +173,19 @@ def test_files_need_not_be_among_those_of_the_run():
     )
     plan_reprocessing(done, simulation.ledger.values(), ReprocessSelector(), find_file=simulation.find_file)
     assert [(read.capture_id, read.file.path) for read in done.reads] == [(A_KEY, "/c/1")]
+
+
+def test_a_capture_is_read_again_by_the_clock_of_its_first_reading_unless_it_has_grown():
+    simulation = IngestSimulation()
+    for path in ("/c/1", "/d/1"):
+        simulation.put(path, AB if path == "/c/1" else capture("x"))
+    simulation.run()
+    simulation.ledger = {name: replace(entry, ingested_us=5) for name, entry in simulation.ledger.items()}
+    simulation.put("/c/1", ABC)
+    done, _ = run_and_reprocess(simulation, ReprocessSelector())
+    assert {read.file.path: read.ingested_us for read in done.reads} == {"/c/1": None, "/d/1": 5}
+    clock = IngestClock(timedelta(seconds=1), datetime(2024, 1, 1, tzinfo=UTC))
+    assert [clock.latest_us(None), clock.latest_us(5)] == [us("2024-01-01T00:00:01"), 1_000_005]
 
 
 def test_days_and_decoder_versions():

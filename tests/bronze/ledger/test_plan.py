@@ -454,7 +454,7 @@ def test_the_other_files_survive_the_ledger():
         "capture_id": "k", "path": "/c/1", "size_bytes": 1, "modified_us": 2, "content_bytes": None, "tail_key": None,
         "compression": None, "first_key": "k", "other_paths": ["/c/2"], "other_files": names.other_files_json,
         "status": "complete", "damage": None, "resume": None, "decoder_version": "1", "first_us": None, "last_us": None,
-        "reread_endpoints": ["10.0.0.1|49700|qmmgmt"], "learned_endpoints": None,
+        "reread_endpoints": ["10.0.0.1|49700|qmmgmt"], "learned_endpoints": None, "ingested_us": None,
     }  # fmt: skip
     known = LedgerEntry.from_row(row)
     assert known.reread_endpoints == ("10.0.0.1|49700|qmmgmt",)

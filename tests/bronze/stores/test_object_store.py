@@ -164,7 +164,7 @@ def test_an_object_that_is_put_anew_and_longer_is_read_on(bucket, sample):
     run_columns = {
         "capture_id": read.capture_id, "first_key": read.first_key, "other_paths": None, "other_files": None,
         "first_us": None, "last_us": None, "modified_us": read.file.modified_us, "reread_endpoints": None,
-        "learned_endpoints": None,
+        "learned_endpoints": None, "ingested_us": None,
     }  # fmt: skip
     ledger = [LedgerEntry.from_row({**before, **run_columns})]
     assert not plan_ingest(list_files([uri]), ledger)

@@ -135,6 +135,18 @@ def test_what_has_no_time_is_as_old_as_its_capture():
         assert not CUTOFF.keeps_row(kind, none, (), capture_dropped=True)
 
 
+@pytest.mark.parametrize(
+    ("modified", "ingested", "expired"), [(2105, 2022, True), (2022, 2105, True), (2105, 2024, False)]
+)
+def test_a_capture_without_a_time_is_as_old_as_its_file_which_was_not_modified_after_it_was_read(
+    modified, ingested, expired
+):
+    at = {"modified_at": modified, "ingested_at": ingested}
+    times = {name: dt.datetime(year, 1, 1, tzinfo=dt.UTC) for name, year in at.items()}
+    capture = {"first_key": "a", "packets": 1, "last_packet_at": None, **times}
+    assert CUTOFF.is_capture_expired(capture) is expired
+
+
 def test_the_date_is_noted_in_the_lake(tmp_path):
     runs = RunMarkers(tmp_path / "_runs")
     assert RetentionCutoff.load(runs) is None
