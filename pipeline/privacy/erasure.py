@@ -29,6 +29,7 @@ from schemas.table import Table
 
 _LOG_FILE: Final = re.compile(r"\.?(\d{20})\.")  # with the version; a dot before it: a checksum file
 _CHECKPOINT_FILE: Final = re.compile(r"(\d{20})\.checkpoint\..*parquet")
+_LOCAL_PATH: Final = re.compile(r"file:(?://)?(/.*)", re.DOTALL)
 _CACHED_REPORTS: Final = ("summary", "queues")  # files in ``_runs``, by versions that are gone
 _MAX_PARALLEL: Final = 4
 
@@ -140,7 +141,11 @@ def _purge_table(table: Table, provenance: str | None, lake: Lake) -> None:
 
 def _remove_old_files(table: Table, lake: Lake) -> None:
     lake.vacuum(table)
-    filesystem, root = pafs.FileSystem.from_uri(lake.location(table))
+    location = lake.location(table)
+    if local := _LOCAL_PATH.fullmatch(location):  # not escaped as a URI has to be
+        filesystem, root = pafs.LocalFileSystem(), local[1]
+    else:
+        filesystem, root = pafs.FileSystem.from_uri(location)
     files = filesystem.get_file_info(pafs.FileSelector(f"{root}/_delta_log", recursive=True, allow_not_found=True))
     for path in log_files_before_checkpoint([(info.base_name, info.path) for info in files if info.is_file]):
         filesystem.delete_file(path)
