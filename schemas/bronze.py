@@ -76,8 +76,8 @@ CAPTURE_FILES = Table(
             "damage",
             STRING,
             "kind of error: cut_short (last record not whole), zero_tail (zero bytes up to the end), damaged, empty, "
-            "expansion_limit, not_a_capture, unreadable (cannot be opened), resource_limit (took more memory, disk or time "
-            "than it may, read alone), or failed (an error of this program)",
+            "expansion_limit, not_a_capture, unreadable (cannot be opened), resource_limit (took more memory, disk or "
+            "time than it may, read alone), or failed (an error of this program)",
         ),
         Column("first_key", STRING, "key of the bytes up to the end of the first packet; null when there is no packet"),
         Column(
