@@ -160,7 +160,9 @@ class QueueHandles:
         found = self._named.latest(number, until)
         if session is not None and (found is None or not _same_numbers(found, session)):
             found = self._named.first_after(number, until)  # by the clock of a tap that is ahead
-            if found is None or not _same_numbers(found, session) or found.at > until + _clock_slack_us(found, session):
+            if found is None or not _same_numbers(found, session):
+                return None
+            if (found.responded_at or 0) > until + _clock_slack_us(found, session):
                 return None
         if found is None:
             return None

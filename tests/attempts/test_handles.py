@@ -58,6 +58,7 @@ def test_an_open_that_was_refused_or_came_later_names_nothing():
     assert queues(name(0, INVALID_HANDLE), qm_open(1), qm_start(2)) == [None]
     assert queues(name(0, SILENT), qm_open(1), qm_start(2)) == [None]
     assert queues(qm_open(1), qm_start(2), name(3)) == [None]
+    assert queues(name(1), qm_open(1), qm_start(2)) == [None]  # by one clock the number was not given yet
 
 
 def test_a_number_given_to_a_later_open_is_another_queue():
