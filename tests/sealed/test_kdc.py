@@ -23,7 +23,7 @@ from peer.reading import RemoteReader
 from peer.security import PRIVACY
 from peer.server import ServerThread
 from pipeline.collector.client import Credentials, ManagementClient, RequestError, ServerAddress
-from pipeline.collector.transport import StopSignal
+from pipeline.collector.transport import RoundBudget, StopSignal
 from sealed.impackets_client import open_thrice
 from sealed.opened import decrypted_calls, digests, reasons
 from sealed.tap import Tap
@@ -175,9 +175,8 @@ def ask(realm, monkeypatch):
         who = Credentials("kerberos", "reader", REALM, password, privacy=privacy, kdc="127.0.0.1")
         with ServerThread() as server:
             server.server.service.kerberos = lambda: KerberosServer(service)
-            client = ManagementClient(
-                ServerAddress(COLLECTED, server.ports["remoteread"]), who, timeout_s=10, stop_signal=StopSignal()
-            )
+            address, budget = ServerAddress(COLLECTED, server.ports["remoteread"]), RoundBudget(60, 1 << 20)
+            client = ManagementClient(address, who, timeout_s=10, stop_signal=StopSignal(), budget=budget)
             try:
                 client.connect()
                 return client.get_info(None, [1]).hresult, server.do(lambda manager: list(manager.ledger.calls))
