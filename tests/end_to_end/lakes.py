@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -134,10 +134,11 @@ class Job:
             time.sleep(_POLL_S)
         self.succeed()
 
-    def succeed(self) -> None:
-        """Wait for the job's end; it must succeed."""
+    def succeed(self) -> str:
+        """Wait for the job's end, and return its standard error; it must succeed."""
         code, output = self.end()
         assert code == 0, f"exit code {code}:\n{output}"
+        return output
 
     def end(self) -> tuple[int, str]:
         """Wait for the job's end; return exit code and standard error."""
@@ -186,6 +187,13 @@ class Job:
             time.sleep(_POLL_S)
         self.succeed()
         return None
+
+    def kill_when(self, ready: Callable[[], bool], what: str) -> str:
+        """Kill ``what`` once something is true; return a description."""
+        while not (ready() and (chosen := self._chosen(what))):
+            assert self._process.poll() is None, "finished before"
+            time.sleep(_POLL_S)
+        return self._killed(chosen, what, "in time")
 
     def _killed(self, chosen: Sequence[int], what: str, when: str) -> str:
         self._kill(chosen)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
+import struct
 import time
 from functools import cache
 from pathlib import Path
@@ -11,10 +12,14 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from end_to_end.conversations import SMALL, Conversations
+from capture.merge.cutting import plain
+from end_to_end.conversations import SAMPLE, SMALL, Conversations
 from end_to_end.lakes import ALL, BRONZE, KILLED, WRITTEN_BY, Job, run, tables
 from pipeline.lake.lake import Lake
 from pipeline.lake.recovery import RunMarkers
+from pipeline.lake.tasks import MAX_DRIVER_BYTES
+from schemas.bronze import CAPTURE_FILES
+from udfs.keys import key
 
 pytestmark = pytest.mark.spark
 LONG = pytest.mark.long  # for `make test-all`
@@ -76,6 +81,27 @@ def test_a_killed_run_repeated_leaves_the_tables_of_an_undisturbed_one(
     run(lake, talks.cut, job=job)
     assert RunMarkers.of(lake).unfinished() == {}
     talks.equal(lake, expected)
+
+
+@LONG
+@pytest.mark.parametrize(("what", "size"), [("workers", MAX_DRIVER_BYTES), ("all", MAX_DRIVER_BYTES // 2)])
+def test_a_capture_whose_reading_process_is_killed_is_read_again_alone(spark, tmp_path, what, size):
+    """Large runs read in workers, and go on; small ones in the job's own process, and the next run goes on."""
+    captures, root = tmp_path / "captures", tmp_path / "lake"
+    captures.mkdir()
+    other = struct.pack("<IIII", 1_700_000_000, 0, 60_000, 60_000) + bytes(60_000)
+    large = captures / "large.pcap"
+    large.write_bytes(plain(SAMPLE["01-remoteread-ndr.pcap"]) + other * (size // len(other) + 1))
+    shutil.copy(SAMPLE["04-qmmgmt.pcapng"], captures)
+    marks = f"_runs/*/reading/{key(str(large))}"
+    job = Job(root, [captures], BRONZE)
+    outcome = job.kill_when(lambda: any(root.glob(marks)), what)
+    if what == "all":
+        outcome = Job(root, [captures], BRONZE).succeed()
+    assert f"{large}: read again, alone" in outcome, outcome
+    ledger = Lake(spark, str(root)).read(CAPTURE_FILES).collect()
+    found = {Path(row.path).name: row.status for row in ledger}
+    assert found == {"04-qmmgmt.pcapng": "complete", "large.pcap": "complete"}
 
 
 FEW_PAIRS = [((1,), (2,)), ((1, 2), (1, 2))]
