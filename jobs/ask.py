@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -50,14 +50,11 @@ def run(job_run: cli.JobRun) -> cli.Outcome:
     defined: dict[str, Any] = {"defined": views.create_permanent()} if job_run.arguments.define else {}
     views.create_temporary(list(dict.fromkeys([*(view.name for view in requested), COVERAGE_VIEW])))
     target = job_run.arguments.json
-    try:
-        with _open_json_file(job_run, lake, target) as output:
-            counts = {
-                view.name: _write_answer(views, view, job_run.arguments.rows, output, json_only=target == "-")
-                for view in requested
-            }
-    except OSError as error:
-        raise ConfigError(f"{target}: {error.strerror}") from error
+    with _open_json_file(job_run, lake, target) as output:
+        counts = {
+            view.name: _write_answer(views, view, job_run.arguments.rows, output, json_only=target == "-")
+            for view in requested
+        }
     if target != "-":
         for number in numbers:
             if QUESTIONS[number].missing_evidence:
@@ -84,12 +81,16 @@ def _list_questions() -> list[str]:
 
 @contextmanager
 def _open_json_file(job_run: cli.JobRun, lake: Lake, target: str | None) -> Iterator[BinaryIO | None]:
-    """Yield the file of ``--json``; None if there is none, or if it is standard output."""
+    """Yield the file of ``--json``; None if there is none, or if it is standard output. ConfigError if it cannot be."""
     if target is None or target == "-":
         yield None
         return
     check_outputs(job_run, lake, [Path(target)])
-    with replace_file(Path(target)) as output:
+    with ExitStack() as stack:
+        try:
+            output = stack.enter_context(replace_file(Path(target)))
+        except OSError as error:
+            raise ConfigError(f"{target}: {error.strerror}") from error
         yield output
 
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import fields
 from itertools import chain
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final, get_args
 
 from jobs import cli
 from jobs.config import ConfigError
@@ -17,10 +17,10 @@ from pipeline.bronze.input_files import file_identity
 from pipeline.lake.lake import Lake
 from schemas.bronze import CAPTURE_FILES
 from schemas.collected_snapshots import SNAPSHOT_FILES
+from schemas.table import Layer
 
 _PART_SUFFIX: Final = ".msmq-part"
 _OPTIONS_WITH_INPUTS: Final = ("conf", "keys", "redact_key")
-_LAYERS: Final = ("bronze", "silver", "gold")
 
 
 @contextmanager
@@ -69,7 +69,7 @@ def check_outputs(job_run: cli.JobRun, lake: Lake, paths: Iterable[Path]) -> Non
     for path in paths:
         target = path.resolve()
         below = target.relative_to(root).parts if target.is_relative_to(root) else ()
-        if below and (below[0] in _LAYERS or below[0].startswith("_")):
+        if below and (below[0] in get_args(Layer) or below[0].startswith("_")):
             raise ConfigError(f"{path}: lies among the tables of the lake; choose another place")
         if target.is_file() and (identity := file_identity(str(target))) is not None:
             existing[identity] = path

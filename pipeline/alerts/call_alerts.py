@@ -219,9 +219,9 @@ def finding_alerts(rows: Iterable[Mapping[str, Any]], limits: Thresholds, now: i
             continue
         apart = [row for row in seen if _clock_difference_us(row) >= timedelta_to_us(limits.max_clock_difference)]
         events = [EventCount(row["observed_at"], row["observed_at"], 1, tuple(row["evidence"] or ())) for row in apart]
-        most = max(apart, key=lambda row: (_clock_difference_us(row), row["actual"]), default=None)
+        message = max(((_clock_difference_us(row), row["actual"]) for row in apart), default=(0, ""))[1]
         for run in episodes_from_events(events, now, window=limits.growth_window):
-            run.message = most["actual"] if most is not None else ""
+            run.message = message
             yield Alert("clocks_differ", subject, run)
 
 

@@ -21,15 +21,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
 
 from pipeline.attempts.associations import ClientAssociation
 from pipeline.attempts.calls import CALL_ROLES, CLOCK_TOLERANCE_US, ONE_CLOCK, CallRole, DecodedCall
-from pipeline.attempts.timeline import Timeline
+from pipeline.attempts.timeline import NEVER, Timeline
 
 NOT_OPENED = frozenset({"no_open", "queue_unknown"})
 QUEUE_UNNAMED = frozenset({"queue_unknown"})
-_NEVER: Final = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +183,7 @@ class QueueHandles:
     def _over_at(self, session: DecodedCall) -> int:
         """Return when a queue that RemoteQMOpenQueue opened was closed, or its association ended."""
         closed, ended_at = self._close_of(session), self._of(session).ended_at
-        return min(_NEVER if closed is None else closed.at, _NEVER if ended_at is None else ended_at)
+        return min(NEVER if closed is None else closed.at, NEVER if ended_at is None else ended_at)
 
     def _close_of(self, opened: DecodedCall) -> DecodedCall | None:
         return self._closed_at.first_after(self._context(opened), opened.responded_at or opened.at)

@@ -5,7 +5,10 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Hashable
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
+
+NEVER: Final = 1 << 62
+"""A time after all others, in microseconds."""
 
 TimelineItem = TypeVar("TimelineItem")
 

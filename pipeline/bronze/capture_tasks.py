@@ -98,10 +98,15 @@ def read_split(
         staging.discard()
         if may_be_read_again and is_resource_failure(error):
             return
-        failed = failed_capture_row(source, split.part, error)
-        staging.add("capture_files", failed)
-        yield "capture_files", failed
-        staging.close()
+        yield "capture_files", stage_failure(split, staging, error)
+
+
+def stage_failure(split: CaptureSplit, staging: StagingWriter, error: Exception) -> pa.RecordBatch:
+    """Publish the row of the ledger that says why a capture could not be read, and return it."""
+    failed = failed_capture_row(split.file.capture_source(), split.part, error)
+    staging.add("capture_files", failed)
+    staging.close()
+    return failed
 
 
 def mark_path(marks: Path, path: str) -> Path:

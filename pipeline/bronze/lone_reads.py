@@ -1,6 +1,6 @@
 """Captures whose reading ended for want of memory, disk or time are read again alone, in a process with limits.
 
-A task marks the capture that it reads (``reading_marks``). A capture that is marked and has no row of the ledger among
+A task marks the capture that it reads (``mark_path``). A capture that is marked and has no row of the ledger among
 the staging files was being read when its task, or the whole run, died: or its task could not write its rows. What
 fails again within the limits is ``unreadable`` with ``resource_limit``. The other captures are ingested.
 """
@@ -26,14 +26,13 @@ from pipeline.bronze.capture_tasks import (
     read_options,
     read_split,
     split_of,
+    stage_failure,
 )
 from pipeline.bronze.ingest_clock import IngestClock
 from pipeline.bronze.ledger_entries import PlannedRead
-from pipeline.lake.staging_files import StagingWriter
+from pipeline.lake.staging_files import StagingWriter, staging_file_name
 from pipeline.lake.tasks import PartitionedRows
-from udfs.capture.capture_reader import failed_capture_row
 from udfs.errors import ResourceLimitError, is_resource_failure
-from udfs.keys import key
 
 _MARKS: Final = "reading"  # folder of the marks, in that of a run
 _MEMORY_IN_USE: Final = Path("/proc/self/statm")  # in pages; the second number is that of resident ones
@@ -93,7 +92,7 @@ def read_captures(
     marks.mkdir(parents=True, exist_ok=True)
 
     def is_read(read: PlannedRead) -> bool:
-        return (staging_folder / "capture_files" / f"{key(read.file.path)}.parquet").exists()
+        return (staging_folder / "capture_files" / staging_file_name(read.file.path)).exists()
 
     def is_marked(read: PlannedRead) -> bool:
         return mark_path(marks, read.file.path).exists()
@@ -147,14 +146,7 @@ def read_in_process(lone: LoneRead) -> None:
             why = ResourceLimitError(f"the process that read it alone was ended by signal {-done.returncode}")
         else:
             why = RuntimeError(f"reading it alone: {(done.stderr.strip().splitlines() or [''])[-1]}")
-    _stage_failure(lone, why)
-
-
-def _stage_failure(lone: LoneRead, why: Exception) -> None:
-    split = split_of(lone.read, lone.clock)
-    staging = StagingWriter(lone.staging_folder, split.file.path)
-    staging.add("capture_files", failed_capture_row(split.file.capture_source(), split.part, why))
-    staging.close()
+    stage_failure(split_of(lone.read, lone.clock), StagingWriter(lone.staging_folder, lone.read.file.path), why)
 
 
 def _set_limits(limits: LoneReadLimits) -> None:

@@ -25,6 +25,11 @@ _LEAST_BYTES: Final = 4 << 20  # of one task
 _GROUP_BYTES: Final = 4 << 20  # of a row group at least, but for the last one
 
 
+def staging_file_name(path: str) -> str:
+    """Return the name of the staging files of what is read from a path."""
+    return f"{key(path)}.parquet"
+
+
 class StagingWriter:
     """Writes the staging files of one task: ``<folder>/<kind>/<key of its path>.parquet``, each complete or absent.
 
@@ -35,7 +40,7 @@ class StagingWriter:
     def __init__(self, folder: str | None, path: str) -> None:
         """``folder`` is a path or URI; None: nothing is written."""
         self._folder = folder
-        self._name = f"{key(path)}.parquet"
+        self._name = staging_file_name(path)
         self._writers: dict[str, pq.ParquetWriter] = {}
         self._waiting: dict[str, list[pa.RecordBatch]] = defaultdict(list)
         self._bytes: Counter[str] = Counter()  # buffered

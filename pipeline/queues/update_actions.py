@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from pipeline.lake.lake import Lake
 from pipeline.queues.management_actions import ManagementAction, StateReport, action_rows
-from pipeline.queues.named_update import NamedUpdate, begin_named_update
+from pipeline.queues.named_update import BEFORE_ALL, NamedUpdate, begin_named_update
 from pipeline.queues.queue_managers import with_machine_sql
 from pipeline.queues.queue_rows import QueueSettings, to_gold_table
 from pipeline.silver import queue_aliases
@@ -34,7 +34,6 @@ from udfs.rows import RowDict
 
 CODE_VERSION: Final = "1"  # raised when rows are computed differently: all are recomputed
 ACTIONS_PER_QUERY: Final = 5_000  # whose snapshots are read at once
-_ALL: Final = -(1 << 62)  # a time before all others
 _ACTION_OPNUM: Final = 1
 _SNAPSHOTS_SQL: Final = f"SELECT min(unix_micros(observed_at)) AS `at` FROM {{feed}} WHERE {QMMGMT_SUCCEEDED_SQL}"
 _CHANGES: Final = {  # the earliest time of what changed
@@ -79,7 +78,7 @@ class _ActionsUpdate(NamedUpdate):
         if since is None:
             self.step.commit_provenance()
             return 0
-        if since == _ALL:
+        if since == BEFORE_ALL:
             self.step.prepare_full_reads(*_CHANGES)
         there = self.lake.select(MANAGEMENT_ACTIONS, _since_sql(since, "responded_at", "requested_at"))
         rows = to_gold_table(MANAGEMENT_ACTIONS, list(self._rows(since)), self.run_id)
@@ -89,12 +88,12 @@ class _ActionsUpdate(NamedUpdate):
         """Return the time since which actions are affected, microseconds; None where none is."""
         step = self.step
         if not step.provenance_before or not step.has_same_inputs("max_gap_us", "actions") or self._is_renamed():
-            return _ALL
+            return BEFORE_ALL
         first: int | None = None
         for table, sql in _CHANGES.items():
             rows = step.changes(table, sql, 1)
             if rows is None:
-                return _ALL
+                return BEFORE_ALL
             times = [row["at"] for row in rows if row["at"] is not None]
             first = min(times if first is None else [*times, first], default=None)
         return None if first is None else first - self.max_gap
@@ -121,13 +120,13 @@ class _ActionsUpdate(NamedUpdate):
             reports |= self._read_reports(wanted[first : first + ACTIONS_PER_QUERY])
         for row in action_rows(actions, reports, self.max_gap):
             times = (at for at in (row["responded_at"], row["requested_at"]) if at is not None)
-            if max(times, default=_ALL) >= since:
+            if max(times, default=BEFORE_ALL) >= since:
                 yield {**row, "queue": canonical_queue_name(row["queue"], canonical)}
 
     def _read_calls(self, since: int) -> list[RowDict]:
         """Return the calls from ``max_gap`` before a time on, times in microseconds."""
         names = ", ".join(f"calls.{name}" for name in _CALL_COLUMNS)
-        begin = since if since == _ALL else since - self.max_gap
+        begin = since if since == BEFORE_ALL else since - self.max_gap
         calls = f"""
 SELECT {names}, unix_micros(requested_at) AS requested_at, unix_micros(responded_at) AS responded_at,
   calls.queue_manager, 'wire' AS source, pdus.auth_level, coalesce(pdus.bind_seen, FALSE) AS bind_seen,
@@ -177,6 +176,6 @@ FROM {{near}} AS near JOIN ({snapshots}) AS found
 
 def _since_sql(since: int, *times: str) -> str:
     """Return the SQL condition that one of the times is at or after ``since``; it lets Delta skip files."""
-    if since == _ALL:
+    if since == BEFORE_ALL:
         return "TRUE"
     return f"({' OR '.join(f'{name} >= timestamp_micros({since})' for name in times)})"

@@ -17,7 +17,7 @@ from pipeline.lake.incremental import query_at_most
 from pipeline.lake.lake import Lake
 from pipeline.lake.settings import fixed_row_batches
 from pipeline.queues import machine_rows
-from pipeline.queues.named_update import NamedUpdate, begin_named_update
+from pipeline.queues.named_update import BEFORE_ALL, NamedUpdate, begin_named_update
 from pipeline.queues.queue_rows import QueueSettings, from_gold_table, to_gold_table
 from schemas.queue_history import MACHINE_HISTORY
 from schemas.table import Table
@@ -26,7 +26,6 @@ from udfs.rows import RowDict
 CODE_VERSION: Final = "1"  # raised when rows are computed differently: all are recomputed
 MAX_EVENTS_IN_MEMORY: Final = 300_000
 _MAX_CHANGES: Final = 100_000  # queue managers with changes; with more, all rows are recomputed
-_ALL: Final = -(1 << 62)  # a time before all others
 
 # The last interval of each changed queue manager that began before the change, of those that end at a time or later.
 _LAST_UNCHANGED: Final = """
@@ -76,7 +75,7 @@ class _MachinesUpdate(NamedUpdate):
         for address in before.keys() | now.keys():
             old, new = before.get(address, address), now.get(address, address)
             if old != new:
-                changed |= {old: _ALL, new: _ALL}
+                changed |= {old: BEFORE_ALL, new: BEFORE_ALL}
         return changed
 
     def _recompute_changed(self, changed: dict[str, int]) -> int:
@@ -85,13 +84,13 @@ class _MachinesUpdate(NamedUpdate):
         That interval's beginning stays, for it follows from earlier events; its end may move.
         """
         lake, machines = self.lake, sorted(changed)
-        starts = dict.fromkeys(machines, _ALL) | self._last_unchanged(changed)
+        starts = dict.fromkeys(machines, BEFORE_ALL) | self._last_unchanged(changed)
         events = self._read_events(starts)
         if events is None:
             return self._recompute_all()
         rows = machine_rows.machine_history_rows(machine_rows.events_by_machine(events), self.max_gap)
         first = min(starts.values())
-        newer = "" if first == _ALL else f" AND valid_from >= timestamp_micros({first})"
+        newer = "" if first == BEFORE_ALL else f" AND valid_from >= timestamp_micros({first})"
         there = lake.select(MACHINE_HISTORY, f"queue_manager IN {{machines}}{newer}", machines=machines)
         is_replaced = [row["valid_from"] >= starts[row["queue_manager"]] for row in from_gold_table(there)]
         there = there.filter(pa.array(is_replaced, pa.bool_()))
@@ -115,12 +114,12 @@ class _MachinesUpdate(NamedUpdate):
 
     def _read_events(self, starts: dict[str, int]) -> list[RowDict] | None:
         """Return the events on which the rows of each queue manager rest from a time on; None if they are too many."""
-        begins = {machine: start if start == _ALL else start - self.max_gap for machine, start in starts.items()}
+        begins = {machine: start if start == BEFORE_ALL else start - self.max_gap for machine, start in starts.items()}
         first = min(begins.values())
         wanted = pa.table({"machine": list(begins), "begins": pa.array(begins.values(), pa.int64())})
         out: list[RowDict] = []
         for table in machine_rows.EVENT_TABLES:
-            events = machine_rows.events_sql(table, None if first == _ALL else first)
+            events = machine_rows.events_sql(table, None if first == BEFORE_ALL else first)
             sql = f"""
 SELECT every.* FROM ({events}) AS every
 JOIN {{wanted}} AS wanted ON wanted.machine = every.machine AND every.`at` >= wanted.begins"""

@@ -35,7 +35,7 @@ from typing import Final, NamedTuple
 from pipeline.attempts.calls import DecodeErrorFields
 from pipeline.attempts.capture_gaps import NO_LOSS, PossibleLoss, gap_codes_after
 from pipeline.attempts.evidence import confidence_level
-from pipeline.attempts.timeline import Timeline
+from pipeline.attempts.timeline import NEVER, Timeline
 from udfs.queues.normal_form import split_queue_suffix
 
 _FATE: Final = {
@@ -47,7 +47,6 @@ _SETTLED_AT_END: Final = frozenset({"acked", "nacked", "rejected", "rundown", "c
 _SYSTEM_SUFFIXES: Final = frozenset({";journal", ";deadletter", ";deadxact"})
 _TAKEN: Final = frozenset({"acked", "rejected"})
 _TRANSACTION_OPEN: Final = "transaction_open"  # in ``missing``
-_NEVER: Final = 1 << 62
 _MAX_PROOFS: Final = 100  # reads of other queues that may show that a transaction was aborted, the first of all
 _NOT_TAKEN: Final = frozenset({"returned", "held", "purged"})  # fates without a reader that took it
 _IN_QUEUE: Final = frozenset({"returned", "held"})
@@ -313,7 +312,7 @@ def build_message_histories(
                 poison_after=poison_after,
                 possible_loss=possible_loss,
             )
-            until = _NEVER if identifier is None else reused_at.get(identifier, _NEVER)
+            until = NEVER if identifier is None else reused_at.get(identifier, NEVER)
             confirmed.apply_to(history, until)
             history.unconfirmed_removals = unconfirmed.after_last_handout(history, until)
             last = history.last_settled

@@ -15,7 +15,7 @@ from udfs.dcerpc.interfaces import INTERFACES_BY_UUID
 from udfs.files.capture_file import NO_TIME
 from udfs.files.capture_fingerprint import DECODER_VERSION
 from udfs.keys import key
-from udfs.rpc.call_assembly import association_of, known_association_of
+from udfs.rpc.call_assembly import association_of, shows_msmq
 from udfs.rpc.call_schema import TIMESTAMP_US, rows_to_batch
 from udfs.rpc.connection_identity import connection_id, four_tuple, key_fields
 from udfs.rpc.pdu_framing import QUARANTINE_SAMPLE_BYTES, FramingState, StrayBytes
@@ -447,8 +447,7 @@ def flush_stray_rows(connections: Iterable[TcpConnection], capture_id: str) -> p
     """Return ``quarantine`` rows of MSMQ connections with many strays, and remove these; None if there are none."""
     rows = []
     for connection in connections:
-        association = known_association_of(connection)
-        if association is None or not association.is_msmq:
+        if not shows_msmq(connection):
             continue
         for side in connection.directions:
             state = side.framing_state

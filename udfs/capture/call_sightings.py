@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, Final
 
+from udfs.capture.disjoint_sets import DisjointSets
 from udfs.capture.overlapping_captures import MAX_AT_ONCE, nearest_before
 from udfs.capture.tap_clocks import set_clocks, to_time, to_us
 from udfs.capture.taps import ConnectionTaps
@@ -111,14 +112,7 @@ def _rank(seen: RowDict) -> tuple[int, int, int, str, int]:
 
 def _group_by_call(rows: list[RowDict], max_skew_us: int) -> list[list[RowDict]]:
     """Group rows of the same call: the same first byte of a half, each within the largest skew of the next."""
-    parent = list(range(len(rows)))
-
-    def root(index: int) -> int:
-        while parent[index] != index:
-            parent[index] = parent[parent[index]]
-            index = parent[index]
-        return index
-
+    sets = DisjointSets(len(rows))
     for half in HALVES:
         by_byte: dict[Any, list[tuple[int, int]]] = defaultdict(list)
         for index, row in enumerate(rows):
@@ -132,13 +126,10 @@ def _group_by_call(rows: list[RowDict], max_skew_us: int) -> list[list[RowDict]]
                 near = (index for at, index in before if later - at <= max_skew_us)
                 same = next((index for index in near if not _have_other_bytes(rows[index], rows[other])), None)
                 if same is not None:
-                    parent[root(other)] = root(same)
+                    sets.join(other, same)
         for index, other in _pairs_with_lost_start(rows, half):
-            parent[root(other)] = root(index)
-    found: dict[int, list[RowDict]] = defaultdict(list)
-    for index, row in enumerate(rows):
-        found[root(index)].append(row)
-    return list(found.values())
+            sets.join(other, index)
+    return [[rows[index] for index in group] for group in sets.groups()]
 
 
 def _have_other_bytes(one: RowDict, two: RowDict) -> bool:

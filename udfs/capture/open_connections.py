@@ -24,7 +24,7 @@ from udfs.dcerpc.interfaces import CallShape
 from udfs.files.capture_file import NO_TIME
 from udfs.keys import key
 from udfs.rpc.association_state import RetainedPdu, RpcAssociation
-from udfs.rpc.call_assembly import known_association_of
+from udfs.rpc.call_assembly import known_association_of, shows_msmq
 from udfs.rpc.call_rows import EmittedCalls, InferredContexts
 from udfs.rpc.call_schema import TIMESTAMP_US, rows_to_batch
 from udfs.rpc.connection_identity import connection_id, four_tuple
@@ -187,9 +187,9 @@ def _limit_open(connections: list[TcpConnection], budget: CaptureBudget) -> list
         return connections
 
     def rank(one: TcpConnection) -> tuple[int, int, Any]:
-        association = known_association_of(one)
-        shows_msmq = association is not None and association.is_msmq
-        kind = 3 if shows_msmq else 2 if one.kind is ConnectionKind.RPC and one.syn_seen else int(one.on_known_port)
+        kind = (
+            3 if shows_msmq(one) else 2 if one.kind is ConnectionKind.RPC and one.syn_seen else int(one.on_known_port)
+        )
         return kind, one.last_time_ns, one.endpoints
 
     dropped = sorted(connections, key=rank)[: len(connections) - budget.open_connections]
@@ -241,12 +241,11 @@ def build_pending_rows(
     with_inferred = {index for index, _ in inferred}
 
     def row(one: OpenConnection) -> dict[str, Any]:
-        index, association = one.connection.index, known_association_of(one.connection)
+        index = one.connection.index
         return {
             **_pending_row(one, capture_id, inferred, learned),
             "counted": packet_count_column(
-                one.connection,
-                is_msmq=index in with_inferred or (association is not None and association.is_msmq),
+                one.connection, is_msmq=index in with_inferred or shows_msmq(one.connection)
             ),
             "counted_server": four_tuple(one.connection)[2],
             "finished_calls": finished.get(index, []),

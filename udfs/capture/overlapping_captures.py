@@ -16,6 +16,7 @@ from itertools import chain, starmap
 from operator import itemgetter
 from typing import Any, Final, NamedTuple, TypeVar
 
+from udfs.capture.disjoint_sets import DisjointSets
 from udfs.dcerpc.pdu_headers import read_frag_length, walk_pdus
 from udfs.files.capture_file import BUFFER_PADDING_BYTES, NO_TIME
 from udfs.rows import RowDict
@@ -247,20 +248,10 @@ def side_by_side_pairs(captured: Sequence[Captured], overlaps: Overlaps, numbers
 
 def group_simultaneous(count_of_rows: int, pairs: Iterable[tuple[int, int]]) -> list[list[int]]:
     """Group the indexes of the remainders of a four-tuple that overlap; ``pairs`` as ``side_by_side_pairs``."""
-    parent = list(range(count_of_rows))
-
-    def root(index: int) -> int:
-        while parent[index] != index:
-            parent[index] = parent[parent[index]]
-            index = parent[index]
-        return index
-
+    sets = DisjointSets(count_of_rows)
     for earlier, later in pairs:
-        parent[root(later)] = root(earlier)
-    found: dict[int, list[int]] = defaultdict(list)
-    for index in range(count_of_rows):
-        found[root(index)].append(index)
-    return list(found.values())
+        sets.join(later, earlier)
+    return sets.groups()
 
 
 def pairs_of_taps(

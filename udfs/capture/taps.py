@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate, islice
 from typing import NamedTuple
 
+from udfs.capture.disjoint_sets import DisjointSets
 from udfs.capture.overlapping_captures import (
     MAX_AT_ONCE,
     Captured,
@@ -45,16 +46,17 @@ def assign_taps(captured: Sequence[Captured], numbers: Sequence[int], side_by_si
     by_conversation: dict[int, list[int]] = defaultdict(list)
     for index, number in enumerate(numbers):
         by_conversation[number].append(index)
-    taps = [0] * len(captured)
+    taps, sets = [0] * len(captured), DisjointSets(len(captured))
     for indexes in by_conversation.values():
         if any(index in overlapping for index in indexes):
-            _assign_taps_of_conversation(captured, indexes, overlapping, taps)
+            _assign_taps_of_conversation(captured, indexes, overlapping, sets, taps)
     return taps
 
 
 def _assign_taps_of_conversation(
-    captured: Sequence[Captured], indexes: Sequence[int], overlapping: Mapping[int, set[int]], taps: list[int]
-) -> None:
+    captured: Sequence[Captured], indexes: Sequence[int], overlapping: Mapping[int, set[int]], sets: DisjointSets,
+    taps: list[int],
+) -> None:  # fmt: skip
     candidates = []
     for place, later in enumerate(indexes):
         beside = overlapping.get(later, ())
@@ -62,27 +64,20 @@ def _assign_taps_of_conversation(
         for earlier in islice(before, MAX_AT_ONCE):
             apart = captured[later].row["first_time_ns"] - captured[earlier].row["last_time_ns"]
             candidates.append((_distance(captured[earlier].spans, captured[later].spans), abs(apart), earlier, later))
-    parent = {index: index for index in indexes}
     others = {index: set(overlapping.get(index, ())) for index in indexes}  # of each tap: the taps it overlaps
 
-    def tap_of(index: int) -> int:
-        while parent[index] != index:
-            parent[index] = parent[parent[index]]
-            index = parent[index]
-        return index
-
     for _, _, earlier, later in sorted(candidates):
-        one, two = sorted((tap_of(earlier), tap_of(later)), key=lambda tap: len(others[tap]))
+        one, two = sorted((sets.root(earlier), sets.root(later)), key=lambda tap: len(others[tap]))
         if one == two or one in others[two]:
             continue
-        parent[one] = two
+        sets.join(one, two)
         for other in others[one]:
             others[other].remove(one)
             others[other].add(two)
         others[two] |= others.pop(one)
     found: dict[int, int] = {}
     for index in indexes:
-        taps[index] = found.setdefault(tap_of(index), len(found))
+        taps[index] = found.setdefault(sets.root(index), len(found))
 
 
 def _distance(earlier: tuple[Span, Span], later: tuple[Span, Span]) -> int:

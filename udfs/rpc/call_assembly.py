@@ -170,6 +170,12 @@ def known_association_of(connection: TcpConnection) -> RpcAssociation | None:
     return connection.rpc_state if isinstance(connection.rpc_state, RpcAssociation) else None
 
 
+def shows_msmq(connection: TcpConnection) -> bool:
+    """Return whether a bind of an MSMQ interface was seen on a connection."""
+    association = known_association_of(connection)
+    return association is not None and association.is_msmq
+
+
 class CallAssembler:
     """Assembles the calls of one capture, block after block.
 

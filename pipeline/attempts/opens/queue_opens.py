@@ -26,7 +26,7 @@ from typing import Final, NamedTuple, TypeAlias
 from pipeline.attempts.associations import RpcConnection
 from pipeline.attempts.calls import OPEN_ROLES, CallRole, DecodedCall
 from pipeline.attempts.evidence import CallConclusion, ServerCalls, confidence_level
-from pipeline.attempts.timeline import Timeline
+from pipeline.attempts.timeline import NEVER, Timeline
 from udfs.codes import DENY_SHARE, MQ_ERROR_SHARING_VIOLATION, PEEK_ACCESS, RECEIVE_ACCESS
 
 _OPENINGS: Final[tuple[CallRole, ...]] = ("name", "open", "target", "proxy")
@@ -233,7 +233,7 @@ class _ServerOpens:
         elif server.has_gaps(call) or call.connection_id not in server.connections:
             opened.ended_by = "unknown"
             opened.missing.add("capture_loss")
-        elif server.may_share_association(call, since, ended if ended is not None else _NEVER):
+        elif server.may_share_association(call, since, ended if ended is not None else NEVER):
             opened.ended_by = "unknown"
             opened.missing.add("capture_begins")
         elif ended is None:
@@ -253,7 +253,7 @@ class _ServerOpens:
             if each.remote_open is not None and each.outcome == "opened":
                 sessions[each.remote_open.call_key].append(each)
         for name, adopting in sessions.items():
-            first = min(adopting, key=lambda each: (_NEVER if each.until is None else each.until, each.call.call_key))
+            first = min(adopting, key=lambda each: (NEVER if each.until is None else each.until, each.call.call_key))
             number = by_key[name]
             number.ended_by, number.closed_at, number.until = first.ended_by, first.closed_at, first.until
             number.used_calls = [first.call, *first.used_calls]
@@ -278,12 +278,9 @@ class _ServerOpens:
             opened.bound_at = connection.first_packet_at
 
     def _count_cursors(self, opened: QueueOpen) -> int:
-        until = _NEVER if opened.until is None else opened.until
+        until = NEVER if opened.until is None else opened.until
         owner = opened.call.queue_handle if opened.role == "name" else self._handle(opened.call)
         return len(self._cursors.between(owner, opened.call.responded_at or 0, until))
-
-
-_NEVER: Final = 1 << 62
 
 
 def _in_order(calls: Iterable[DecodedCall]) -> list[DecodedCall]:

@@ -161,9 +161,8 @@ def _conflicting_openings(openings: Iterable[_QueueOpening]) -> Iterator[Violati
         if opening.call["queue"] is not None:
             by_queue[opening.call["queue"]].append(opening)
     for same_queue in by_queue.values():
-        earlier: defaultdict[SharingMode, list[tuple[int, str, _QueueOpening]]] = defaultdict(
-            list
-        )  # heaps, by their ends
+        # Heaps, by the ends of openings.
+        earlier: defaultdict[SharingMode, list[tuple[int, str, _QueueOpening]]] = defaultdict(list)
         for opening in same_queue:
             conflicting = [held for mode, held in earlier.items() if share_modes_conflict(mode, opening.mode)]
             for held in conflicting:

@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.lake.local.table_files import Change, Rows
+from pipeline.lake.queries import double_braces
 
 _SETTINGS: Final = ("SET GLOBAL TimeZone = 'UTC'", "SET memory_limit = '2GB'", "SET parquet_metadata_cache = true",
                     "SET autoinstall_known_extensions = false")  # fmt: skip
@@ -76,7 +77,7 @@ class Relation:
         more = "" if told is None else f", {told}"
         for (without, only), several in groupby(sorted(rows, key=_chosen), key=_chosen):
             files = list(several)
-            paths = ", ".join(map(_path_literal, files)).replace("{", "{{").replace("}", "}}")
+            paths = double_braces(", ".join(map(_path_literal, files)))
             part = f"SELECT file.*{more} FROM read_parquet([{paths}], union_by_name = true) AS file"
             if without or only:
                 name = f"numbers{len(self._tables)}"
