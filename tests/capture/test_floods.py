@@ -7,7 +7,7 @@ import pytest
 from bench import hostile
 from pcapgen.record import sample_captures
 from udfs.capture.capture_reader import read_capture
-from udfs.rpc import batch_spool, call_assembly
+from udfs.rpc import batch_spool, waiting_pdus
 from udfs.rpc.association_state import MAX_TOKENS_PER_BIND, RpcAssociation
 from udfs.sealed.security_tokens import HandshakeToken
 from udfs.tcp import capture_budget, connection_tracker
@@ -109,12 +109,12 @@ def test_bytes_out_of_order_over_the_limit_are_given_up(limited):
 
 def test_calls_without_a_bind_for_which_there_is_no_room_to_wait_are_quarantined(monkeypatch):
     monkeypatch.setattr(batch_spool, "MAX_MEMORY_BYTES", 0)
-    monkeypatch.setattr(call_assembly, "MAX_WAITING_PDUS", 10)  # else they are finished at the end, all at once
+    monkeypatch.setattr(waiting_pdus, "MAX_WAITING_PDUS", 10)  # else they are finished at the end, all at once
     data = hostile.calls_without_bind(500, packet_bytes=1000)
-    whole = read_capture(data, block_bytes=1 << 13)
+    whole = read_capture(data, block_bytes=1 << 12)
     assert (whole["rpc_calls"].num_rows, quarantined(whole, "waiting_limit")) == (500, [])
     monkeypatch.setattr(batch_spool, "MAX_FILE_BYTES", 0)
-    tables = read_capture(data, block_bytes=1 << 13)
+    tables = read_capture(data, block_bytes=1 << 12)
     kept = tables["rpc_calls"].num_rows
     assert 0 < kept < 500
     assert sum(quarantined(tables, "waiting_limit")) == (500 - kept) * len(hostile.cursor_request(0))

@@ -41,13 +41,24 @@ from udfs.rpc.association_state import (
     RetainedPdu,
     RpcAssociation,
 )
+from udfs.rpc.pdu_columns import (
+    CANCEL_HALF,
+    NEVER_NS,
+    ORPHANED_HALF,
+    REQUEST_HALF,
+    RESPONSE_HALF,
+    AssembledCalls,
+    CallHalves,
+    PduColumns,
+    expand_ranges,
+)
 from udfs.rpc.pdu_framing import QUARANTINE_SAMPLE_BYTES, FramedPdus, FramingState, StrayBytes
+from udfs.rpc.waiting_pdus import WaitingPdus
 from udfs.sealed.security_tokens import HandshakeToken
 from udfs.tcp.connection_tracker import BlockStreams
 from udfs.tcp.connections import ConnectionKind, TcpConnection
 from udfs.tcp.time_limits import latest_ns
 
-REQUEST_HALF, CANCEL_HALF, ORPHANED_HALF, RESPONSE_HALF = 0, 1, 2, 3  # PduColumns.half_kind; fault PDUs are responses
 _HALF_KIND_BY_TYPE: Final = np.full(256, -1, np.int64)
 _HALF_KIND_BY_TYPE[[REQUEST, CO_CANCEL, ORPHANED, RESPONSE, FAULT]] = [
     REQUEST_HALF,
@@ -60,102 +71,8 @@ _IS_CLIENT_TYPE: Final = np.isin(np.arange(256), sorted(CLIENT_PDU_TYPES))
 
 AUTH_LEVEL_CALL, AUTH_LEVEL_PRIVACY = 3, 6  # from CALL on PDUs are signed, at PRIVACY sealed ([MS-RPCE] 2.2.1.1.8)
 STUB_AFTER_UUID: Final = 40  # where the stub of a request with an object UUID begins
-MAX_WAITING_PDUS: Final = 200_000  # of unfinished calls in memory; over the limit the calls are returned unfinished
-MAX_WAITING_BYTES: Final = 64 << 20
 MAX_RETAINED_PDUS: Final = 1 << 13  # of one connection, retained for other captures
 MAX_RETAINED_BYTES: Final = 1 << 20
-NEVER_NS: Final = np.iinfo(np.int64).max  # time of an event that did not happen
-
-
-@dataclass(slots=True)
-class PduColumns:
-    """Request, response, fault, cancel and orphaned PDUs as columns, with one element per PDU.
-
-    ``stream_offset``: in its own direction; ``client_position``: of its half, in the client's stream;
-    ``acknowledged_offset``: how far the sender had acknowledged the other direction; ``gaps_before``: in its direction.
-    ``stub_start``: from the PDU's start, at most where its security trailer or the PDU itself ends; ``time_ns``: of its
-    first byte; ``end_time_ns``: when it was complete. ``body_index``: index of its kept bytes; -1 if they are in the
-    block's buffer, at ``buffer_start``. Unknown ids, opnums and statuses are -1, also those that the PDU is too short
-    for.
-    """
-
-    connection_index: Ints
-    call_id: Ints
-    half_kind: Ints
-    stream_offset: Ints
-    client_position: Ints
-    acknowledged_offset: Ints
-    gaps_before: Ints
-    pfc_flags: Ints
-    pdu_type: Ints
-    context_id: Ints
-    opnum: Ints
-    alloc_hint: Ints
-    fault_status: Ints
-    stub_start: Ints
-    stub_size: Ints
-    frag_length: Ints
-    auth_type: Ints
-    auth_level: Ints
-    big_endian: Ints
-    is_whole: Ints
-    time_ns: Ints
-    end_time_ns: Ints
-    packet_number: Ints
-    file_offset: Ints
-    buffer_start: Ints
-    body_index: Ints
-
-    def select(self, index: Ints | Bools) -> PduColumns:
-        """Return the rows selected by an index or a mask."""
-        return PduColumns(*(getattr(self, column.name)[index] for column in fields(self)))
-
-    @staticmethod
-    def concat(parts: list[PduColumns]) -> PduColumns:
-        """Concatenate the rows of several tables."""
-        if len(parts) == 1:
-            return parts[0]
-        return PduColumns(*(np.concatenate([getattr(p, column.name) for p in parts]) for column in fields(PduColumns)))
-
-
-@dataclass(slots=True)
-class CallHalves:
-    """Requests, responses, cancels and orphaned PDUs as columns; ``first_pdu``, ``last_pdu`` index ``PduColumns``.
-
-    ``has_last``: the last PDU is flagged LAST, so that no further PDU can follow.
-    """
-
-    first_pdu: Ints
-    last_pdu: Ints
-    pdu_count: Ints
-    is_whole: Bools
-    has_last: Bools
-
-
-@dataclass(slots=True)
-class AssembledCalls:
-    """Finished calls as columns: index of the request and of the response in ``halves`` (-1: not seen), event times.
-
-    ``call_of_half``: index of the call of each half, -1 if unfinished. ``unpaired_halves``: cancels and orphaned PDUs
-    without a call. ``buffer`` and ``kept_bodies`` hold the bytes of the PDUs.
-    """
-
-    pdus: PduColumns
-    halves: CallHalves
-    request_half: Ints
-    response_half: Ints
-    cancelled_ns: Ints  # or NEVER_NS
-    orphaned_ns: Ints
-    call_of_half: Ints
-    unpaired_halves: Ints
-    buffer: bytes
-    kept_bodies: list[bytes]
-
-    def pdu_bytes(self, index: int) -> memoryview:
-        """Return the bytes of one PDU, as far as they are known."""
-        start, size = int(self.pdus.buffer_start[index]), int(self.pdus.frag_length[index])
-        body = int(self.pdus.body_index[index])
-        return memoryview(self.buffer)[start : start + size] if body < 0 else memoryview(self.kept_bodies[body])
 
 
 def association_of(connection: TcpConnection) -> RpcAssociation:
@@ -184,8 +101,7 @@ class CallAssembler:
 
     def __init__(self, *, all_pdus: bool = False) -> None:
         self._all_pdus = all_pdus
-        self._waiting: PduColumns | None = None
-        self._bodies: list[bytes] = []
+        self._waiting = WaitingPdus()
         self.pdu_listings: list[dict[str, Ints]] = []
 
     def assemble(
@@ -197,45 +113,34 @@ class CallAssembler:
             self.pdu_listings.append(_list_pdus(header, streams))
         header = _drop_wrong_direction(header, streams)
         _process_binds(header, streams, connections)
-        parts = [self._waiting] if self._waiting is not None else []
+        return_all = final or self._waiting.is_over_limit
+        parts, kept = (
+            self._waiting.take_all()
+            if return_all
+            else self._waiting.take(dict.fromkeys(stream.connection.index for stream in streams.streams))
+        )
         fresh = _select_call_pdus(header, streams)
         if fresh is not None:
             parts.append(fresh)
         if not parts:
             return None
-        pdus, kept = PduColumns.concat(parts), self._bodies
-        pdus, halves = _join_fragments(pdus)
-        calls, waiting = _pair_halves(pdus, halves, connections, streams.buffer, kept, final=final)
-        self._store_unfinished(calls, waiting)
+        pdus, halves = _join_fragments(PduColumns.concat(parts))
+        calls, waiting = _pair_halves(pdus, halves, connections, streams.buffer, kept, final=return_all)
+        self._waiting.store(calls, waiting)
         return calls
 
     def retain_unfinished(self, connections: list[TcpConnection]) -> None:
         """Retain the PDUs of calls that are unfinished at the end of this capture, for other captures."""
-        if self._waiting is None:
-            return
-        pdus = self._waiting
-        calls: dict[tuple[int, int], list[int]] = {}
-        for index, name in enumerate(zip(pdus.connection_index.tolist(), pdus.call_id.tolist(), strict=True)):
-            calls.setdefault(name, []).append(index)
-        for (owner, _), which in calls.items():
-            if not retain_call_pdus(pdus, which, self._bodies.__getitem__, connections):
-                left = association_of(connections[owner]).unretained_offsets
-                left.update(
-                    (int(pdus.half_kind[index] == RESPONSE_HALF), int(pdus.stream_offset[index])) for index in which
-                )
-
-    def _store_unfinished(self, calls: AssembledCalls, waiting: Ints) -> None:
-        """Store the PDUs of unfinished calls with their bytes, for the next block."""
-        if not len(waiting):
-            self._waiting, self._bodies = None, []
-            return
-        left = calls.pdus.select(waiting)
-        bodies = [
-            bytes(calls.pdu_bytes(index)) if whole else b""
-            for index, whole in zip(waiting.tolist(), left.is_whole.tolist(), strict=True)
-        ]
-        left.body_index, left.buffer_start = np.arange(len(bodies)), np.zeros(len(bodies), np.int64)
-        self._waiting, self._bodies = left, bodies
+        for pdus, bodies in self._waiting.of_connections():
+            calls: dict[int, list[int]] = {}
+            for index, call_id in enumerate(pdus.call_id.tolist()):
+                calls.setdefault(call_id, []).append(index)
+            for which in calls.values():
+                if not retain_call_pdus(pdus, which, bodies.__getitem__, connections):
+                    left = association_of(connections[int(pdus.connection_index[0])]).unretained_offsets
+                    left.update(
+                        (int(pdus.half_kind[index] == RESPONSE_HALF), int(pdus.stream_offset[index])) for index in which
+                    )
 
 
 def retain_call_pdus(
@@ -634,8 +539,6 @@ def _pair_halves(
     waits = ~finished & ((request >= 0) | (response >= 0))
     members = np.nonzero(waits[group])[0]
     waiting = expand_ranges(halves.first_pdu[order[members]], halves.last_pdu[order[members]])
-    if len(waiting) > MAX_WAITING_PDUS or int(pdus.frag_length[waiting].sum()) > MAX_WAITING_BYTES:
-        finished, waiting = np.ones(groups, bool), waiting[:0]
     has_half = (request >= 0) | (response >= 0)
     done = np.nonzero(finished & has_half)[0]
     call = np.full(groups, -1)
@@ -647,16 +550,6 @@ def _pair_halves(
         pdus, halves, request[done], response[done], cancelled[done], orphaned[done], of_half, unpaired, joined, kept
     )
     return calls, waiting
-
-
-def expand_ranges(first: Ints, last: Ints) -> Ints:
-    """Return the numbers of the ranges ``first[i]`` to ``last[i]``, both included, one range after the other."""
-    sizes = last - first + 1
-    if not len(sizes):
-        return np.zeros(0, np.int64)
-    offsets = np.cumsum(sizes) - sizes
-    numbers: Ints = np.arange(sizes.sum()) - np.repeat(offsets - first, sizes)
-    return numbers
 
 
 def _finished_groups(

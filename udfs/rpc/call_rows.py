@@ -29,10 +29,7 @@ from udfs.rpc.batch_spool import BatchSpool
 from udfs.rpc.call_assembly import (
     AUTH_LEVEL_CALL,
     AUTH_LEVEL_PRIVACY,
-    NEVER_NS,
     STUB_AFTER_UUID,
-    AssembledCalls,
-    PduColumns,
     association_of,
     retain_call_pdus,
 )
@@ -48,6 +45,7 @@ from udfs.rpc.call_schema import (
 )
 from udfs.rpc.call_shapes import record_call_shapes
 from udfs.rpc.connection_identity import compute_call_keys, connection_columns
+from udfs.rpc.pdu_columns import NEVER_NS, AssembledCalls, PduColumns
 from udfs.rpc.pdu_retention import retain_for_other_captures, unretained_pdu_mask
 from udfs.rpc.stub_columns import signed_bytes_column, stub_column
 from udfs.tcp.connections import TcpConnection

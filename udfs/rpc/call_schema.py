@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from udfs.array_types import Bools, Ints
 from udfs.files.capture_file import NO_TIME
-from udfs.rpc.call_assembly import NEVER_NS
+from udfs.rpc.pdu_columns import NEVER_NS
 
 TIMESTAMP_US: Final = pa.timestamp("us", "UTC")
 HALVES: Final = ("request", "response")

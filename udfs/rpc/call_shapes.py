@@ -10,7 +10,8 @@ from udfs.array_types import Ints
 from udfs.dcerpc.interfaces import NDR64_NAME, NDR_NAME, CallShape
 from udfs.dcerpc.pdu_headers import FAULT
 from udfs.dcerpc.verification_trailer import find_verification_trailer
-from udfs.rpc.call_assembly import AUTH_LEVEL_PRIVACY, AssembledCalls, association_of
+from udfs.rpc.call_assembly import AUTH_LEVEL_PRIVACY, association_of
+from udfs.rpc.pdu_columns import AssembledCalls
 from udfs.tcp.connections import TcpConnection
 
 _MAX_FIXED_STUB_BYTES: Final = 512  # bytes; longer stubs are not told apart, because no fixed layout is as long

@@ -7,7 +7,8 @@ from typing import Final
 import numpy as np
 
 from udfs.array_types import Bools, Ints
-from udfs.rpc.call_assembly import AssembledCalls, association_of, expand_ranges, retain_call_pdus
+from udfs.rpc.call_assembly import association_of, retain_call_pdus
+from udfs.rpc.pdu_columns import AssembledCalls, expand_ranges
 from udfs.tcp.connections import TcpConnection
 
 # Bytes of request and response, up to which a complete call is retained in case another capture repeats it.

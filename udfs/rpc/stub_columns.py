@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from udfs.array_types import Bools, Ints
-from udfs.rpc.call_assembly import AssembledCalls, expand_ranges
+from udfs.rpc.pdu_columns import AssembledCalls, expand_ranges
 from udfs.sealed.protected_pdu import pack_pdu
 
 
