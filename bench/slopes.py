@@ -55,7 +55,7 @@ def _growth(name: str, make: Callable[[int], Callable[[], object]], count: int) 
     took = []
     for factor in FACTORS:
         step = make(factor * count)
-        took.append(min(_seconds(step) for _ in range(2 if factor == 1 else 1)))
+        took.append(min(_seconds(step) for _ in range(2 if factor in (1, FACTORS[-1]) else 1)))
     log_progress(f"slopes: {name}: {', '.join(f'{seconds:.2f}' for seconds in took)} s")
     if took[-1] < MIN_SECONDS:
         return None
