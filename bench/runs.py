@@ -13,9 +13,10 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from deltalake import DeltaTable
+
 from bench.measure import Measure, log_progress
 from bench.traffic import EPOCH_US, generate_captures
-from pipeline.lake.local.commits import newest_in_log
 
 DAY_US = 86_400_000_000
 RING_FILES = 100
@@ -51,8 +52,12 @@ def count_changed_rows(lake: Path, since: dict[str, int]) -> int:
 
 def table_versions(lake: Path) -> dict[str, int]:
     """Return the newest version of each table."""
-    found = {table: newest_in_log(lake / table / "_delta_log") for table in TABLES}
-    return {table: commit.version for table, commit in found.items() if commit is not None}
+    folders = {table: lake / table for table in TABLES}
+    return {
+        table: DeltaTable(folder.as_uri()).version()
+        for table, folder in folders.items()
+        if (folder / "_delta_log").is_dir()
+    }
 
 
 def measure(folder: Path, total: int, days: int) -> list[Measure]:

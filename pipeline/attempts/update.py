@@ -31,9 +31,7 @@ from pipeline.attempts.attempt_rows import receive_attempts_frame, with_deleted_
 from pipeline.attempts.changed_rows import MAX_CHANGES, RPC_CONNECTIONS_QUERY, InputChanges
 from pipeline.attempts.client_identity import CHANGED_BINDS_QUERY, connections_with_other_claims
 from pipeline.attempts.opens import update_opens
-from pipeline.attempts.opens.open_rows import OPEN_CALLS
 from pipeline.attempts.operation_rows import queue_operations_frame
-from pipeline.attempts.server_openings import OPEN_AND_CLOSE_CALLS
 from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.date_filters import dates_condition
 from pipeline.lake.incremental import IncrementalUpdate, query_at_most
@@ -234,7 +232,6 @@ class _AttemptsUpdate:
         message_queues.update_in_spark(lake, dates=None)
         step.provenance_now |= {"ends": ends, "numbered": numbered, "cancels": cancels}
         step.commit_provenance()
-        lake.cache_rows(*OPEN_AND_CLOSE_CALLS.values(), *OPEN_CALLS.values())  # the next run reads them
         return written
 
     def _attempts_frame(

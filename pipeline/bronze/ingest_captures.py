@@ -256,7 +256,7 @@ class _IngestRound:
             log, self.suspects,
         )  # fmt: skip
         steps: dict[str, Callable[[], Any]] = {_READ: read}
-        steps |= {str(table): partial(writer.lake.prepare_commit, table) for table in (RPC_CALLS, CAPTURE_FILES)}
+        steps |= {str(table): partial(writer.lake.create, table) for table in (RPC_CALLS, CAPTURE_FILES)}
         with _log_progress(writer.staged_tables / CAPTURE_FILES.name, len(reads), log):
             run_concurrently(steps)
         rows: list[RowDict] = writer.read_staged(CAPTURE_FILES.name).sort_by("path").to_pylist()
@@ -275,7 +275,7 @@ class _IngestRound:
             _MERGE: partial(merge_connections.merge_pending, fresh, stored, removed, limits)
         }
         for table in (CONNECTIONS, RPC_BINDS, QUARANTINE, PENDING):
-            steps[str(table)] = partial(lake.prepare_commit, table)
+            steps[str(table)] = partial(lake.create, table)
         changes: MergeChanges = run_concurrently(steps)[_MERGE]
         return changes
 

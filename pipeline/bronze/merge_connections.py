@@ -51,7 +51,6 @@ _FLOW_SQL: Final = f"concat_ws(' ', least({_ONE}, {_TWO}), greatest({_ONE}, {_TW
 _FLOWS_PER_BATCH: Final = 2000  # four-tuples merged at a time: their remainders are in memory
 _MAX_DRIVER_ROWS: Final = 20_000  # updated in this process: whole rows are in memory
 _DELETED: Final = "_deleted"
-_SOURCE_PREFIX: Final = "_source_"  # of the columns of a MERGE's source
 
 
 @dataclass(slots=True)
@@ -278,23 +277,18 @@ def _update_stored_rows(
         changed = [_row_changes(batch, update(batch), key, updated_columns) for batch in stored.to_batches()]
         rows = pa.concat_tables(changed)
         if rows.num_rows <= _MAX_DRIVER_ROWS:
-            deleted = rows[_DELETED].combine_chunks()
-            lake.delete_values(table, key, set(rows[key].filter(deleted).to_pylist()), dates=dates)
-            lake.update_columns(table, rows.filter(pc.invert(deleted)).drop_columns(_DELETED), dates=dates)
+            if rows.num_rows:
+                lake.update_columns(table, rows, dates=dates, deleted=_DELETED)
             return
 
     def row_changes(batches: Batches) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            changed = _row_changes(batch, update(batch), key, updated_columns)
-            yield from changed.rename_columns(schema.names).to_batches()
+            yield from _row_changes(batch, update(batch), key, updated_columns).to_batches()
 
-    fields = [StructField(_SOURCE_PREFIX + name, table.struct()[name].dataType) for name in (key, *updated_columns)]
-    schema = StructType(fields).add(_SOURCE_PREFIX + _DELETED, "boolean")
+    fields = [StructField(name, table.struct()[name].dataType) for name in (key, *updated_columns)]
+    schema = StructType(fields).add(_DELETED, "boolean")
     source = lake.frame(f"SELECT {', '.join(columns)} FROM {{rows}} WHERE {where}", rows=table, names=connections)
-    lake.update_matched(
-        table, source.mapInArrow(row_changes, schema), f"{key} = {_SOURCE_PREFIX}{key} AND {dates_condition(dates)}",
-        update={name: _SOURCE_PREFIX + name for name in updated_columns}, delete=_SOURCE_PREFIX + _DELETED,
-    )  # fmt: skip
+    lake.update_columns(table, source.mapInArrow(row_changes, schema), dates=dates, deleted=_DELETED)
 
 
 def _row_changes(before: pa.RecordBatch, after: pa.RecordBatch, key: str, updated_columns: Sequence[str]) -> pa.Table:

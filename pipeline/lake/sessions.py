@@ -1,14 +1,15 @@
-"""Extra Spark sessions, so that settings of one step are not seen by steps that run at the same time.
+"""Spark sessions: one that starts when it is first used, and extra ones for steps that run at the same time.
 
-They are pooled, and live as long as the session that they belong to. Python must not collect one while others work: a
-Spark Connect session closes, in the thread that collects it, what all sessions of the process share, and may wait
-there for threads that wait for it (PySpark 4.1, ``SparkSession.__del__``). The run would hang.
+Settings of one step are not seen by the others. Extra sessions are pooled, and live as long as the session that they
+belong to. Python must not collect one while others work: a Spark Connect session closes, in the thread that collects
+it, what all sessions of the process share, and may wait there for threads that wait for it (PySpark 4.1,
+``SparkSession.__del__``). The run would hang.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import Final
@@ -17,6 +18,39 @@ from weakref import WeakKeyDictionary
 from pyspark.sql import SparkSession
 
 from pipeline.lake import codegen
+
+
+class LazySession:
+    """A Spark session that is made when it is first used; most small runs need none, and then no Java is started."""
+
+    def __init__(self, make: Callable[[], SparkSession]) -> None:
+        self._make = make
+        self._made: SparkSession | None = None
+        self._lock = Lock()
+
+    @staticmethod
+    def of(spark: SparkSession) -> LazySession:
+        """Return a session that was made before."""
+        return LazySession(lambda: spark)
+
+    @property
+    def is_made(self) -> bool:
+        """Whether the session was used."""
+        return self._made is not None
+
+    @property
+    def spark(self) -> SparkSession:
+        """The session."""
+        with self._lock:
+            if self._made is None:
+                self._made = self._make()
+            return self._made
+
+    @contextmanager
+    def own(self) -> Iterator[LazySession]:
+        """Yield a session of one's own; its settings are those of a new one, or a copy behind Spark Connect."""
+        with ExitStack() as stack:
+            yield LazySession(lambda: stack.enter_context(own_session(self.spark)))
 
 
 @dataclass(slots=True)

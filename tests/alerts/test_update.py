@@ -13,7 +13,7 @@ from pipeline.alerts.conditions import CONDITIONS
 from pipeline.alerts.inputs import ALERT_SOURCES
 from pipeline.alerts.update import current_alerts, update
 from pipeline.lake.lake import Lake
-from pipeline.lake.local.commits import Snapshot
+from pipeline.lake.table_store import Snapshot
 from queue_states.queue_events import MINUTE, incoming, outgoing, snapshot
 from reports.questions.in_memory_lake import NOW, InMemoryLake, history_tables, rows
 from schemas.alerts import ALERTS

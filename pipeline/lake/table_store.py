@@ -1,0 +1,160 @@
+"""What a lake needs of the library that stores its tables. There are two: ``delta_rs`` and ``spark_store``.
+
+Which one stores a lake is fixed when the lake is made (``lake_record``). Both make Delta tables with the same columns
+and rows. A lake whose tables are folders is stored by delta-rs, without Java; one whose tables are in a catalog by
+Spark.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from datetime import date
+from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+
+from pipeline.lake.queries import QueryInput, Values
+from pipeline.lake.tasks import PartitionedRows
+from schemas.table import Column, Table
+
+StoreName = Literal["delta-rs", "spark"]
+RowsToWrite: TypeAlias = DataFrame | pa.Table | PartitionedRows
+"""Rows to be written."""
+Dates: TypeAlias = Collection[date | None]
+"""Event dates, None among them for rows without one."""
+
+# Operations that change no row and no column: what somebody does to keep a table fast and small.
+MAINTENANCE: Final = frozenset({
+    "OPTIMIZE", "REORG", "VACUUM START", "VACUUM END", "COMPUTE STATS", "CLUSTER BY",
+    "SET TBLPROPERTIES", "UNSET TBLPROPERTIES", "UPGRADE PROTOCOL", "ROW TRACKING BACKFILL",
+})  # fmt: skip
+
+
+class ConflictError(Exception):
+    """Others changed a table again and again while a change of it was computed."""
+
+
+class Snapshot(NamedTuple):
+    """A commit of a table: its version from 0, its provenance, and how many rows it wrote.
+
+    ``operation`` is Delta's name of what was done.
+    """
+
+    version: int
+    provenance_json: str | None
+    rows_written: int = 0
+    operation: str | None = None
+
+    @property
+    def keeps_provenance(self) -> bool:
+        """Whether the table is still made of what an earlier commit says: this one says nothing and changed no row."""
+        return self.provenance_json is None and self.operation in MAINTENANCE
+
+    def provenance(self) -> dict[str, Any]:
+        """Return the provenance, read as JSON; empty if there is none, or it is not a JSON object."""
+        try:
+            made = json.loads(self.provenance_json or "")
+        except ValueError:
+            return {}
+        return made if isinstance(made, dict) else {}
+
+
+class CommitNote(NamedTuple):
+    """What a commit says of itself: the provenance of its table, and that of the first commit where two are needed."""
+
+    provenance: str | None = None
+    previous_provenance: str | None = None
+
+
+class TableStore(Protocol):
+    """Stores the tables of one lake. All tables but those of ``stored_columns`` and ``create`` exist.
+
+    A commit is made only where it changes something. Conditions and expressions are Spark's SQL; names in braces stand
+    for values. Threads may use it for different tables at once.
+    """
+
+    name: StoreName
+
+    def stored_columns(self, table: Table) -> Mapping[str, str] | None:
+        """Return the types of the stored columns by name, as Spark's simple strings; None when there is no table."""
+
+    def create(self, table: Table) -> None:
+        """Create a table, empty, with its comments, if it does not exist."""
+
+    def add_columns(self, table: Table, columns: Sequence[Column], note: CommitNote) -> None:
+        """Add columns to a table."""
+
+    def snapshot(self, table: Table) -> Snapshot:
+        """Return the newest commit that is no maintenance, with the provenance of the table."""
+
+    def snapshots_since(self, table: Table, version: int) -> list[Snapshot]:
+        """Return the commits after a version, the oldest first."""
+
+    def size(self, table: Table) -> int:
+        """Return the size of a table's files, in bytes."""
+
+    def read(self, table: Table) -> DataFrame:
+        """Return a table's stored columns as a frame."""
+
+    def read_changes(self, table: Table, since: int, until: int) -> DataFrame:
+        """Return what changed after a version, up to another, with ``CHANGE_COLUMNS``."""
+
+    def query(self, sql: str, inputs: Mapping[str, QueryInput]) -> pa.Table:
+        """Return the answer to a query; tables among the inputs exist."""
+
+    def append(self, table: Table, rows: RowsToWrite, note: CommitNote) -> None:
+        """Add rows."""
+
+    def replace(self, table: Table, rows: DataFrame | pa.Table, note: CommitNote) -> None:
+        """Make these all rows of a table; a frame may have been read from it."""
+
+    def delete_and_insert(
+        self, table: Table, condition: str, values: Mapping[str, Values],
+        rows: pa.Table | PartitionedRows | None, note: CommitNote,
+    ) -> None:  # fmt: skip
+        """Delete the rows that meet a condition, and add others."""
+
+    def delete_values(
+        self, table: Table, column: str, values: DataFrame, dates: Dates | None, note: CommitNote
+    ) -> None:
+        """Delete the rows whose column has a value of a frame of one column, without duplicates."""
+
+    def update(
+        self, table: Table, assignments: Mapping[str, str], condition: str, values: Mapping[str, Values],
+        note: CommitNote,
+    ) -> None:  # fmt: skip
+        """Set columns to expressions in the rows that meet a condition."""
+
+    def update_columns(
+        self, table: Table, rows: DataFrame | pa.Table, dates: Dates | None, deleted: str | None, note: CommitNote
+    ) -> None:
+        """Set the columns of ``rows`` in the rows that have their keys, or delete those (``Lake.update_columns``)."""
+
+    def merge(self, table: Table, rows: DataFrame, options: MergeOptions, note: CommitNote) -> None:
+        """Upsert a frame's rows by key."""
+
+    def commit_note(self, table: Table, note: CommitNote) -> None:
+        """Commit a note alone: no row changes."""
+
+    def restore(self, table: Table, version: int, note: CommitNote) -> None:
+        """Restore a table to a version, by a commit of its own."""
+
+    def purge(self, table: Table, note: CommitNote) -> None:
+        """Write the files again without deleted rows, and begin the log again. No row changes."""
+
+    def vacuum(self, table: Table) -> None:
+        """Delete all files that the newest version does not need."""
+
+    def location(self, table: Table) -> str:
+        """Return the URI of the table's folder."""
+
+
+class MergeOptions(NamedTuple):
+    """How rows are merged (``Lake.merge``): by which keys, at which dates, which are deleted, which stay."""
+
+    keys: Sequence[str]
+    dates: Dates | None
+    delete_when: str | None
+    unless_same: bool
