@@ -33,4 +33,13 @@ def values_to_frame(spark: SparkSession, values: Iterable[str], name: str) -> Da
 def read_parquet_folder(spark: SparkSession, folder: str, schema: StructType | None = None) -> DataFrame:
     """Return the rows of Parquet files in a folder; its name is no pattern, which it is for Spark's reader."""
     reader = spark.read if schema is None else spark.read.schema(schema)
-    return reader.parquet(_PATTERN_SIGNS.sub(r"\\\1", folder))
+    return reader.parquet(_escaped(folder))
+
+
+def read_parquet_files(spark: SparkSession, files: Iterable[str], schema: StructType) -> DataFrame:
+    """Return the rows of Parquet files; columns that a file does not have are null."""
+    return spark.read.schema(schema).parquet(*map(_escaped, files))
+
+
+def _escaped(path: str) -> str:
+    return _PATTERN_SIGNS.sub(r"\\\1", path)

@@ -26,7 +26,6 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from deltalake.table import TableMerger
 from deltalake.transaction import AddAction, RemoveAction
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
@@ -38,6 +37,7 @@ from pipeline.lake.delta_rs.data_files import (
     write_data_files,
 )
 from pipeline.lake.delta_rs.duckdb_sql import DataFiles, DuckDbSql, Given
+from pipeline.lake.frames import read_parquet_files
 from pipeline.lake.parquet_options import MAX_ROW_GROUP_ROWS, STUB_COLUMNS
 from pipeline.lake.queries import (
     CHANGE_COLUMNS,
@@ -185,14 +185,16 @@ class DeltaRsStore:
     # -- reading ---------------------------------------------------------------------------------------------------
 
     def read(self, table: Table) -> DataFrame:
-        """Return a table's rows as a frame."""
-        return self.session.spark.read.format("delta").load(self.folder(table))
+        """Return a table's rows as a frame over its files, which Spark reads without asking Delta for them."""
+        files = self._files(table).paths
+        if not files:
+            return self.session.spark.createDataFrame([], table.struct()).limit(0)  # of which Spark knows the size
+        return read_parquet_files(self.session.spark, files, table.struct())
 
     def read_changes(self, table: Table, since: int, until: int) -> DataFrame:
         """Return what changed after a version as a frame."""
         if since >= until:
-            none = self.read(table).limit(0)
-            return none.withColumns({"_change_type": F.lit(""), "_commit_version": F.lit(0).cast("bigint")})
+            return self.session.spark.createDataFrame([], _feed_struct(table)).limit(0)
         feed = self.session.spark.read.format("delta").option("readChangeFeed", "true")
         return feed.option("startingVersion", since + 1).option("endingVersion", until).load(self.folder(table))
 
@@ -455,6 +457,11 @@ class DeltaRsStore:
 def _name(column: str) -> str:
     """Return a column's name as both DuckDB and delta-rs take it."""
     return f'"{column}"'
+
+
+def _feed_struct(table: Table) -> StructType:
+    kind, version = CHANGE_COLUMNS
+    return table.struct().add(kind, StringType()).add(version, LongType())
 
 
 def _uri(folder: str) -> str:
