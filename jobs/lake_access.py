@@ -4,31 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from jobs import cli
 from jobs.command_line.private_folder import remove_left_folders
 from jobs.config import ConfigError
-from jobs.session import check_single_installation, get_spark_session
+from jobs.session import check_single_installation, get_spark_session, prepare_process
 from pipeline.lake.lake import Lake
 from pipeline.lake.lease import LeaseError, hold_lease
+from pipeline.lake.sessions import LazySession
 from schemas.bronze import CAPTURE_FILES
 from schemas.collected_snapshots import SNAPSHOT_FILES, SNAPSHOTS_RAW
 
 
 def open_lake(job_run: cli.JobRun) -> Lake:
-    """Return the lake named by the arguments and settings, with a Spark session. Removes what killed runs left."""
+    """Return the lake named by the arguments and settings. Removes what killed runs left.
+
+    Its Spark session starts when a step first needs it.
+    """
     check_single_installation()
     config, scratch_folder = job_run.config.lake, job_run.config.privacy.scratch_folder
     remove_left_folders(scratch_folder)
-    spark = get_spark_session(job_run.job, scratch_folder=scratch_folder)
-    return Lake(spark, job_run.arguments.lake, catalog=config.catalog, prefix=config.prefix)
+    prepare_process()
+    session = LazySession(partial(get_spark_session, job_run.job, scratch_folder=scratch_folder))
+    return Lake(session, job_run.arguments.lake, catalog=config.catalog, prefix=config.prefix)
 
 
 def open_lake_with_data(job_run: cli.JobRun) -> Lake:
     """Return the lake of a job that reads what earlier runs wrote; ConfigError if no input was ever read into it.
 
-    Nothing is made: no folder, no table. A folder that does not exist is reported without starting Spark.
+    Nothing is made: no folder, no table.
     """
     place = job_run.arguments.lake
     if job_run.config.lake.catalog is not None or Path(place).is_dir():

@@ -144,8 +144,6 @@ def get_spark_session(
     """
     builder = SparkSession.builder.appName(app_name)
     if started_as_plain_python():
-        reduce_garbage_collection()  # the driver too makes many small objects: rows of bronze.pending and of gold
-        sys.setswitchinterval(_SWITCH_INTERVAL_S)
         set_local_environment()
         settings = {"spark.app.name": app_name, **local_spark_settings(), **(overrides or {})}
         settings |= _temporary_file_settings(PRIVATE_FOLDER.path(scratch_folder), settings)
@@ -162,6 +160,13 @@ def get_spark_session(
     if code_archive.is_spark_connect(spark):
         code_archive.upload_code(spark, check_single_installation())
     return spark
+
+
+def prepare_process() -> None:
+    """Prepare a process that was started as plain Python for much work with rows."""
+    if started_as_plain_python():
+        reduce_garbage_collection()  # of small objects: rows of bronze.pending and of gold
+        sys.setswitchinterval(_SWITCH_INTERVAL_S)
 
 
 def _require_escapes(spark: SparkSession) -> None:

@@ -126,7 +126,7 @@ def ingest(
     cutoff = RetentionCutoff.load(runs)
     if plan:
         size = sum(read.file.size - read.start_offset for read in plan.reads)
-        codegen.enable_for_sizes(lake.spark, size, sum(entry.file.size for entry in ledger))
+        codegen.enable_for_sizes(lake.session, size, sum(entry.file.size for entry in ledger))
         log(f"reading {len(plan.reads)} capture files, {size / 1e6:.1f} MB; {plan.skipped_files} known already")
     else:
         log(f"nothing new in {plan.skipped_files} capture files")
@@ -249,7 +249,7 @@ class _IngestRound:
         schema = from_arrow_schema(BRONZE_SCHEMAS["capture_files"])
 
         def run_tasks(tasks: PartitionedRows) -> None:
-            tasks.table(writer.lake.spark, schema)
+            tasks.table(writer.lake.session, schema)
 
         read = partial(
             read_captures, reads, writer.clock, writer.folder, writer.staged_tables, self.reader_options, run_tasks,

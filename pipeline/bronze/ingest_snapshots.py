@@ -87,13 +87,12 @@ def ingest(
     if not dry_run:
         # Now: if a later ingest did it, it would also restore what is written to bronze.quarantine here.
         undo_unfinished_runs(lake, BRONZE_TABLES, CAPTURE_FILES, log)
-    was_read = F.expr(f"status = 'complete' OR {NOT_DECODED_SQL}")
-    ledger = {
-        (row[0], row[1], row[2]): row[3]
-        for row in lake.read(SNAPSHOT_FILES)
-        .select("path", "size_bytes", F.unix_micros("modified_at"), was_read)
-        .collect()
-    }
+    known = lake.query(
+        "SELECT path, size_bytes, unix_micros(modified_at) AS modified_us, "
+        f"status = 'complete' OR {NOT_DECODED_SQL} AS was_read FROM {{ledger}}",
+        ledger=SNAPSHOT_FILES,
+    ).to_pylist()
+    ledger = {(row["path"], row["size_bytes"], row["modified_us"]): row["was_read"] for row in known}
     fresh = [file for file in files if not ledger.get((file.path, file.size, file.modified_us))]
     result = SnapshotIngestResult(skipped_files=len(files) - len(fresh))
     if not fresh:

@@ -295,7 +295,7 @@ class Lake:
     def prepare_table_scan(self, table: Table) -> None:
         """Prepare Spark to read a table as a whole, for a recomputation."""
         if self.exists(table):
-            codegen.enable_for_sizes(self.spark, self.store.size(table))
+            codegen.enable_for_sizes(self.session, self.store.size(table))
 
     # -- writing ---------------------------------------------------------------------------------------------------
 

@@ -13,8 +13,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pyspark.sql import functions as F
-
 from pipeline.lake.lake import Lake
 from schemas.table import RUN_ID, Table
 
@@ -85,7 +83,7 @@ def undo_unfinished_runs(lake: Lake, tables: Sequence[Table], ledger: Table, say
     for run_id, versions in runs.unfinished().items():
         before = versions.get(str(ledger))
         written = lake.version(ledger) not in (None, before)
-        if not written or not lake.read(ledger).where(F.col(RUN_ID) == run_id).limit(1).count():
+        if not written or not lake.select(ledger, f"{RUN_ID} = {{run}}", [RUN_ID], run=run_id).num_rows:
             say(f"an earlier run did not end: its work is undone ({run_id})")
             for table in tables:
                 lake.restore(table, versions.get(str(table)))

@@ -16,6 +16,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from pipeline.lake.sessions import LazySession
+
 MIN_TASKS: Final = 8  # where the work suffices: the cores of a small machine, and some to balance
 TASK_BYTES: Final = 64 << 20  # of one task, where there is more than that for each
 MAX_DRIVER_BYTES: Final = 128 << 20  # of all tasks that are done in this process
@@ -62,11 +64,11 @@ class PartitionedRows:
 
         return spark.range(0, self.row_count, 1, max(self.row_count, 1)).mapInArrow(read, schema)
 
-    def table(self, spark: SparkSession, schema: StructType) -> pa.Table:
+    def table(self, session: LazySession, schema: StructType) -> pa.Table:
         """Return the rows as an Arrow table in the driver."""
         if self.fits_in_driver:
             return pa.Table.from_batches(self.read_in_driver(), to_arrow_schema(schema))
-        return self.frame(spark, schema).toArrow()
+        return self.frame(session.spark, schema).toArrow()
 
 
 def prefetch(things: Iterable[Item]) -> Iterator[Item]:

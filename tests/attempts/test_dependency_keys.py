@@ -16,7 +16,7 @@ from attempts.broker import CLEAN_UP, Broker, captured
 from attempts.telling import facts_of, gold_of
 from pipeline.attempts import dependency_keys
 from pipeline.attempts.ongoing_associations import find_ongoing
-from pipeline.lake.local.local_sql import LocalSql
+from pipeline.lake.delta_rs.duckdb_sql import DuckDbSql
 from pipeline.lake.queries import query_in_spark
 from udfs.keys import key
 
@@ -78,7 +78,7 @@ def story(seed):
 def answered(sql, spark, rows):
     """The answer to a question on rows: of DuckDB here, or of Spark."""
     of = {"rows": rows}
-    return LocalSql().answer(sql, of) if spark is None else query_in_spark(spark, sql, of).toArrow()
+    return DuckDbSql().answer(sql, of) if spark is None else query_in_spark(spark, sql, of).toArrow()
 
 
 def names_of(spark, stories):

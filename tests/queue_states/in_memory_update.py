@@ -9,12 +9,12 @@ import pyarrow as pa
 from pyspark.sql.types import ArrayType
 
 from pipeline.lake.arrow_rows import rows_to_table
-from pipeline.lake.local.local_sql import LocalSql
+from pipeline.lake.delta_rs.duckdb_sql import DuckDbSql
 from pipeline.lake.queries import values_array
 from pipeline.lake.schema_enforcement import arrow_schema
 from schemas.table import Table
 
-_SQL = LocalSql()
+_SQL = DuckDbSql()
 
 
 def row(table, **values):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.lake.local.local_sql import LocalSql
+from pipeline.lake.delta_rs.duckdb_sql import DuckDbSql
 from pipeline.lake.queries import query_in_spark
 from pipeline.silver.decode import DECODED_TABLES, decode_calls, decode_collected_snapshots
 from pipeline.silver.hosts import apply_host_changes, compute_hosts
@@ -33,7 +33,9 @@ class LakeInMemory:
 
     def query(self, sql, /, **of):
         given = {name: self.rows[str(each)] for name, each in of.items()}
-        return LocalSql().answer(sql, given) if self.spark is None else query_in_spark(self.spark, sql, given).toArrow()
+        return (
+            DuckDbSql().answer(sql, given) if self.spark is None else query_in_spark(self.spark, sql, given).toArrow()
+        )
 
 
 @pytest.mark.spark

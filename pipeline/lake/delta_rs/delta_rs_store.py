@@ -413,7 +413,7 @@ class DeltaRsStore:
             yield _file_rows(write_data_files(folder, table, part(number)))
 
         parts = PartitionedRows(rows.row_count, rows.size, write_part)
-        return _files_of(parts.table(self.session.spark, _FILE_COLUMNS))
+        return _files_of(parts.table(self.session, _FILE_COLUMNS))
 
     def _commit_files(self, table: Table, files: Sequence[DataFile], mode: str, note: CommitNote) -> None:
         if not files and mode == "append" and note.provenance is None:

@@ -8,8 +8,7 @@ from pyspark.sql.types import TimestampType
 
 from alerts.scenario import NAMES, SETTINGS
 from pipeline.lake.arrow_rows import rows_to_table
-from pipeline.lake.local import row_cache
-from pipeline.lake.local.local_sql import LocalSql
+from pipeline.lake.delta_rs.duckdb_sql import DuckDbSql
 from pipeline.lake.queries import CachedFilter, values_array
 from pipeline.lake.schema_enforcement import arrow_schema
 from pipeline.queues import queue_rows
@@ -65,13 +64,14 @@ class InMemoryLake:
         return self.spark.createDataFrame(self.tables[table])
 
     def query(self, sql, /, **of):
-        return LocalSql().answer(sql, {name: self._input(each) for name, each in of.items()})
+        return DuckDbSql().answer(sql, {name: self._input(each) for name, each in of.items()})
 
     def _input(self, source):
         if isinstance(source, Table):
             return self.tables.get(source, arrow_schema(source).empty_table())
         if isinstance(source, CachedFilter):
-            return LocalSql().answer(row_cache.all_of_them(source), {"rows": self._input(source.table)})
+            sql = f"SELECT {', '.join(source.column_names)} FROM {{rows}} WHERE {source.where}"
+            return DuckDbSql().answer(sql, {"rows": self._input(source.table)})
         return source if isinstance(source, pa.Table) else values_array(source)
 
     def exists(self, table):
