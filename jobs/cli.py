@@ -29,7 +29,7 @@ from jobs.command_line.java_process import JAVA
 from jobs.config import Config, ConfigError, FileAccess
 from pipeline.bronze.input_files import ledger_path
 from pipeline.bronze.ledger_entries import DateRange, ReprocessSelector
-from pipeline.lake.errors import LakeNameError, SchemaError
+from pipeline.lake.errors import LakeNameError, SchemaError, StoreError
 from pipeline.lake.local_paths import local_path
 from pipeline.text import escape_lines, escape_unprintable, is_utf8
 
@@ -106,7 +106,7 @@ class JobRun:
     """One run of a job: its arguments, settings, run id and start time.
 
     ``started_at`` is the machine's clock time, in UTC. ``exit_stack`` is closed when the run ends, also after an error:
-    enter there what must be released or removed with the run.
+    enter there what must be released or removed with the run. ``summary_fields`` are added to the summary.
     """
 
     job: str
@@ -115,6 +115,7 @@ class JobRun:
     run_id: str
     started_at: datetime
     exit_stack: ExitStack = field(default_factory=ExitStack)
+    summary_fields: dict[str, Any] = field(default_factory=dict)
 
 
 class JobArgumentParser(argparse.ArgumentParser):
@@ -283,8 +284,8 @@ def run_job(
 ) -> int:
     """Parse the arguments, load the settings, run the job and print its summary; return the exit code.
 
-    A ConfigError, LakeNameError or SchemaError is printed as one line and gives exit code 2. Any other exception gives
-    exit code 4, and the summary describes it. Ctrl-C gives exit code 130.
+    A ConfigError, LakeNameError, SchemaError or StoreError is printed as one line and gives exit code 2. Any other
+    exception gives exit code 4, and the summary describes it. Ctrl-C gives exit code 130.
     """
     started, run_id, redacting = time.monotonic(), uuid.uuid4().hex, False
     with _handle_interrupts() as interrupted:
@@ -297,13 +298,14 @@ def run_job(
                 previous_umask = os.umask(_UMASKS[config.privacy.file_access])  # Java and its workers have it too
                 job_run.exit_stack.callback(os.umask, previous_umask)
                 outcome = run(job_run)
+                outcome.summary_fields = job_run.summary_fields | outcome.summary_fields
         except SystemExit as stop:  # from argparse, which has already printed the help or the error
             return int(stop.code or 0)
         except BaseException as error:  # noqa: BLE001 - whatever it is, it ends in one line and an exit code
             if interrupted.is_set() or isinstance(error, KeyboardInterrupt):
                 log_progress(f"{job}: interrupted; run again to continue")
                 return ExitCode.INTERRUPTED
-            if isinstance(error, (ConfigError, LakeNameError, SchemaError)):
+            if isinstance(error, (ConfigError, LakeNameError, SchemaError, StoreError)):
                 log_progress(f"{job}: {error}")
                 return ExitCode.USAGE_ERROR
             for line in report_lines(error, values=not redacting):

@@ -31,6 +31,7 @@ class ByteSize(int):
 
 
 RedactableField = Literal["labels", "queues", "hosts", "addresses", "senders"]
+LakeStore = Literal["auto", "delta-rs", "spark"]
 FileAccess = Literal["owner", "group_read", "group_write", "all_read"]
 DiscoverySources = Literal["active", "private"]
 AuthenticationMethod = Literal["none", "ntlm", "kerberos"]
@@ -92,6 +93,11 @@ class LakeConfig:
 
     catalog: str | None = setting_field(None, "catalog of the tables; null: Delta tables in the folder of --lake")
     prefix: str = setting_field("", "text before the layer's name in the catalog: <catalog>.<prefix>bronze.rpc_calls")
+    store: LakeStore = setting_field(
+        "auto",
+        "what stores the tables of a new lake; it holds from then on. auto: spark in a catalog, behind Spark Connect "
+        "and on Databricks, else delta-rs",
+    )
     lease_wait: timedelta = setting_field(
         timedelta(minutes=10), "how long a run waits for another run on the same lake before it gives up", minimum=0
     )

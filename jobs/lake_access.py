@@ -28,7 +28,11 @@ def open_lake(job_run: cli.JobRun) -> Lake:
     remove_left_folders(scratch_folder)
     prepare_process()
     session = LazySession(partial(get_spark_session, job_run.job, scratch_folder=scratch_folder))
-    return Lake(session, job_run.arguments.lake, catalog=config.catalog, prefix=config.prefix)
+    store = None if config.store == "auto" else config.store
+    lake = Lake(session, job_run.arguments.lake, catalog=config.catalog, prefix=config.prefix, store=store)
+    cli.log_progress(f"tables stored by {lake.store_name}")
+    job_run.summary_fields["store"] = lake.store_name
+    return lake
 
 
 def open_lake_with_data(job_run: cli.JobRun) -> Lake:

@@ -37,6 +37,7 @@ from jobs.config import ConfigError
 from jobs.python_daemon import reduce_garbage_collection
 from pipeline.lake.codegen import CODEGEN_OFF_SETTINGS
 from pipeline.lake.parquet_options import DISTINCT_VALUED_COLUMNS, GROUP_BYTES, MAX_ROW_GROUP_ROWS, STUB_COLUMNS
+from pipeline.lake.sessions import REMOTE_VARIABLES
 
 # Longest time that a computing thread keeps the interpreter lock from threads with a response from Java or DuckDB. One
 # commit calls Java about fifty times.
@@ -53,12 +54,7 @@ JARS_VARIABLE = "MSMQ_JARS"  # folder with Delta's jars, for an installed wheel,
 
 # Environment variables that a launcher sets: spark-submit, a Spark Connect client, or a Databricks cluster. If one is
 # set, the launcher has chosen the settings of the session.
-LAUNCHER_VARIABLES = (
-    "PYSPARK_GATEWAY_PORT",
-    "SPARK_REMOTE",
-    "SPARK_CONNECT_MODE_ENABLED",
-    "DATABRICKS_RUNTIME_VERSION",
-)
+LAUNCHER_VARIABLES = ("PYSPARK_GATEWAY_PORT", *REMOTE_VARIABLES)
 
 # Environment variables that configure other Sparks and Hadoops: left by a profile, they would break a local session.
 OTHER_SPARKS = ("SPARK_", "PYSPARK_", "HADOOP_", "YARN_")  # prefixes

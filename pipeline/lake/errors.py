@@ -7,5 +7,9 @@ class SchemaError(Exception):
     """A frame or a stored table that differs from its declared schema; the message names every column that does."""
 
 
+class StoreError(Exception):
+    """A lake whose tables are stored otherwise than was asked for, or by another version."""
+
+
 class LakeNameError(Exception):
     """A name of a lake's folder, or of its catalog, that Spark would not take as it is."""

@@ -25,6 +25,7 @@ from pipeline.lake.date_filters import dates_condition
 from pipeline.lake.delta_rs.delta_rs_store import DeltaRsStore
 from pipeline.lake.errors import LakeNameError, SchemaError
 from pipeline.lake.frames import values_to_frame
+from pipeline.lake.lake_record import choose_store, record_store
 from pipeline.lake.queries import (
     MAX_IN_LIST,
     CachedFilter,
@@ -41,7 +42,7 @@ from pipeline.lake.schema_enforcement import (
     conform_table,
     select_fields,
 )
-from pipeline.lake.sessions import LazySession
+from pipeline.lake.sessions import LazySession, is_remote
 from pipeline.lake.spark_store import SparkStore
 from pipeline.lake.table_store import CommitNote, Dates, MergeOptions, RowsToWrite, Snapshot, StoreName
 from pipeline.lake.tasks import PartitionedRows
@@ -67,8 +68,9 @@ class Lake:
     ) -> None:  # fmt: skip
         """``root`` is a folder; with ``catalog`` the tables live there, and ``root`` holds only work files.
 
-        ``store``: what stores the tables; by default delta-rs where they are folders, Spark in a catalog. LakeNameError
-        for names that Spark cannot take, or would replace: it does so with ``${...}`` in SQL.
+        ``store``: what stores the tables of a new lake; by default Spark in a catalog, behind Spark Connect and on
+        Databricks, else delta-rs. StoreError if they are stored otherwise. LakeNameError for names that the store cannot
+        take, and for those that Spark would replace: it does so with ``${...}`` in SQL.
         """
         for name in filter(None, (root, catalog, prefix)):
             if "${" in name or not is_utf8(name):
@@ -77,8 +79,10 @@ class Lake:
         self.root = root.rstrip("/") if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", root) else os.path.abspath(root)  # noqa: PTH100
         self.catalog = catalog
         self.prefix = prefix
+        default: StoreName = "delta-rs" if catalog is None and not is_remote(session) else "spark"
+        self.store_name = choose_store(self.root, wanted=store, default=default, in_catalog=catalog is not None)
         self.store: DeltaRsStore | SparkStore
-        if (store or ("delta-rs" if catalog is None else "spark")) == "delta-rs":
+        if self.store_name == "delta-rs":
             if found := _NOT_IN_FOLDERS.search(self.root):
                 raise LakeNameError(f"{root!r}: delta-rs takes no folder with {found[0]!r} in its name; rename it")
             self.store = DeltaRsStore(self.root, self.session)
@@ -95,11 +99,6 @@ class Lake:
     def spark(self) -> SparkSession:
         """The Spark session; it starts when it is first used."""
         return self.session.spark
-
-    @property
-    def store_name(self) -> StoreName:
-        """What stores the tables."""
-        return self.store.name
 
     @contextmanager
     def hold_exclusive_access(self, check: Callable[[], None]) -> Iterator[None]:
@@ -191,6 +190,7 @@ class Lake:
     def create(self, table: Table) -> None:
         """Create the table, empty, with its comments and a change feed, if it does not exist."""
         if not self.exists(table):
+            record_store(self.root, self.store_name)
             self.store.create(table)
             self._seen.add(str(table))
 
@@ -222,7 +222,7 @@ class Lake:
     @property
     def can_read_without_spark(self) -> bool:
         """Whether queries and small commits are done in this process rather than by Spark."""
-        return self.store.name == "delta-rs"
+        return self.store_name == "delta-rs"
 
     def query(self, sql: str, /, **of: QueryInput) -> pa.Table:
         """Return the answer to a SQL query whose inputs stand in it as names in braces.

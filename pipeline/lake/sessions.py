@@ -8,6 +8,7 @@ it, what all sessions of the process share, and may wait there for threads that 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -18,6 +19,15 @@ from weakref import WeakKeyDictionary
 from pyspark.sql import SparkSession
 
 from pipeline.lake import codegen
+
+# Environment variables of Spark Connect clients and Databricks clusters.
+REMOTE_VARIABLES: Final = ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "DATABRICKS_RUNTIME_VERSION")
+
+
+def is_remote(session: SparkSession | LazySession) -> bool:
+    """Whether a session is, or will be, one of Spark Connect or Databricks: files are not those of this machine."""
+    is_connected = type(session).__module__.startswith("pyspark.sql.connect")
+    return is_connected or any(os.environ.get(name) for name in REMOTE_VARIABLES)
 
 
 class LazySession:

@@ -289,11 +289,12 @@ def killed(monkeypatch, where, name, step):
 @pytest.mark.long
 @pytest.mark.parametrize("here", [True, False], ids=["one commit a table", "Spark's two"])
 def test_gold_killed_before_any_commit_and_repeated_is_that_of_an_undisturbed_run(lake, here):
+    if not here:
+        lake = Lake(lake.spark, lake.root, store="spark")
+
     def gold(lake=lake):
         return attempts_update.update(lake, cleanup=CLEANUP)
 
-    if not here:
-        lake._local = None
     add(lake, CONNECTIONS, *CONNECTED)
     add(lake, RPC_CALLS, OPEN, START, *OTHERS)
     silver(lake)

@@ -15,10 +15,9 @@ from hostile import LONG, TEXTS
 from jobs import ingest_snapshots
 from lake.writes import log_of, rows, writes
 from pcapgen.record import sample_captures
+from pipeline.lake.delta_rs.duckdb_sql import DataFiles, DuckDbSql
 from pipeline.lake.frames import arrow_to_frame, read_parquet_folder
 from pipeline.lake.lake import Lake
-from pipeline.lake.local.local_sql import LocalSql, Relation
-from pipeline.lake.local.table_files import Rows
 from pipeline.lake.queries import ChangeFeedError, ChangesSince, query_in_spark, values_array, where_in
 from schemas.bronze import QUARANTINE
 
@@ -84,7 +83,7 @@ def test_what_runs_ask_has_one_answer(spark, project, tmp_path, twice, parts):
 
 
 def test_what_changed_is_what_spark_tells(lake, twice):
-    for write in writes(lake):
+    for write, *_ in writes(lake):
         write()
     newest = lake.version(QUARANTINE)
     for since in range(newest):
@@ -102,10 +101,10 @@ def test_changes_that_nobody_can_tell_any_more_are_an_error(lake, spark):
     told = lake.query("SELECT quarantine_key FROM {feed}", feed=ChangesSince(QUARANTINE, since, newest))
     assert sorted(told["quarantine_key"].to_pylist()) == ["a", "b", "b", "c"]
     lake.vacuum(QUARANTINE)
-    with pytest.raises(ChangeFeedError, match="gone are"):
+    with pytest.raises(ChangeFeedError, match="is not known"):
         lake.query("SELECT * FROM {feed}", feed=ChangesSince(QUARANTINE, since, newest))
     (log_of(lake) / f"{newest:020}.json").unlink()
-    with pytest.raises(ChangeFeedError, match="is not told"):
+    with pytest.raises(ChangeFeedError, match="is not known"):
         lake.query("SELECT * FROM {feed}", feed=ChangesSince(QUARANTINE, since, newest))
 
 
@@ -184,15 +183,14 @@ def test_a_name_of_a_folder_is_no_pattern(spark, tmp_path):
         (tmp_path / name).mkdir()
         pq.write_table(pa.table({"text": [name]}, schema), tmp_path / name / "rows.parquet")
     for name in names:
-        rows = Relation.of_rows(schema, [Rows(tmp_path / name / "rows.parquet")])
+        rows = DataFiles(schema, [str(tmp_path / name / "rows.parquet")])
         assert here("SELECT text FROM {rows}", {"rows": rows})["text"].to_pylist() == [name]
         assert read_parquet_folder(spark, str(tmp_path / name)).collect() == [(name,)]
 
 
 def here(sql, of):
-    return LocalSql().answer(
-        sql, {name: each if isinstance(each, pa.Table | Relation) else values_array(each) for name, each in of.items()}
-    )
+    given = {name: each if isinstance(each, pa.Table | DataFiles) else values_array(each) for name, each in of.items()}
+    return DuckDbSql().answer(sql, given)
 
 
 @pytest.mark.parametrize(

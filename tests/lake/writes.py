@@ -16,15 +16,17 @@ def log_of(lake):
 
 
 def writes(lake):
-    """Commits of every kind, and more of them than Delta makes before it writes a checkpoint."""
-    yield lambda: lake.create(QUARANTINE)
-    yield lambda: lake.append(QUARANTINE, rows(lake.spark, "a", "b", "c"), provenance='{"a": 1}')
-    yield lambda: lake.commit_provenance(QUARANTINE, "stamped, \u00fc\n\U0001f600")
-    yield lambda: lake.delete_values(QUARANTINE, "quarantine_key", ["a"], dates=[None])
-    yield lambda: lake.merge(QUARANTINE, rows(lake.spark, "b", "d"), dates=[None], provenance="[1, 2]")
-    yield lambda: lake.replace(QUARANTINE, rows(lake.spark, "e"), provenance="replaced")
-    yield lambda: lake.update(QUARANTINE, {"reason": "'other'"}, "TRUE")
-    yield lambda: lake.restore(QUARANTINE, 1)
+    """Commits of every kind, each with the provenance that it has and the rows that it writes, where that is told."""
+    spark = lake.spark
+    said = "stamped, \u00fc\n\U0001f600"
+    yield lambda: lake.create(QUARANTINE), None, 0
+    yield lambda: lake.append(QUARANTINE, rows(spark, "a", "b", "c"), provenance='{"a": 1}'), '{"a": 1}', 3
+    yield lambda: lake.commit_provenance(QUARANTINE, said), said, 0
+    yield lambda: lake.delete_values(QUARANTINE, "quarantine_key", ["a"], dates=[None]), None, None
+    yield lambda: lake.merge(QUARANTINE, rows(spark, "b", "d"), dates=[None], provenance="[1, 2]"), "[1, 2]", None
+    yield lambda: lake.replace(QUARANTINE, rows(spark, "e"), provenance="replaced"), "replaced", 1
+    yield lambda: lake.update(QUARANTINE, {"reason": "'other'"}, "TRUE"), None, None
+    yield lambda: lake.restore(QUARANTINE, 1), None, None
     for number in range(6):
-        yield lambda number=number: lake.commit_provenance(QUARANTINE, f"{number}")
-    yield lambda: lake.purge(QUARANTINE, "purged")
+        yield lambda number=number: lake.commit_provenance(QUARANTINE, f"{number}"), f"{number}", 0
+    yield lambda: lake.purge(QUARANTINE, "purged"), "purged", 0

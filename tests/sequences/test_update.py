@@ -170,7 +170,7 @@ def test_in_any_order_and_number_of_runs_all_is_as_if_made_anew(lake, monkeypatc
 @pytest.mark.parametrize("here", [True, False], ids=["one commit", "Spark's two"])
 def test_killed_before_any_commit_and_repeated(lake, monkeypatch, here):
     if not here:
-        lake._local = None
+        lake = Lake(lake.spark, lake.root, store="spark")
     follower = Follower(lake, Broker(Random(5)).run(120))
     follower.write()
     follower.broker.run(40)

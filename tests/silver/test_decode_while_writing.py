@@ -77,7 +77,7 @@ def test_where_spark_changes_calls_by_two_commits_what_changes_is_decoded_afterw
     lake, captures, decode_jobs, tmp_path
 ):
     one, _, others = captures
-    lake._local = None
+    lake = Lake(lake.spark, lake.root, store="spark")
     update_silver(lake, ingest(lake, tmp_path / "files", "one", one))
     assert decode_jobs == []
     decoded = ingest(lake, tmp_path / "files", "others", *others)

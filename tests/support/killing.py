@@ -23,8 +23,7 @@ def dying(lake: Lake, commits: int):
         if left < 0:
             raise KilledError
 
-    held = Lake(lake.spark, lake.root)
-    held._local = held._local and lake._local  # where Spark writes, it does
+    held = Lake(lake.spark, lake.root, store=lake.store_name)
     with held.hold_exclusive_access(check):
         yield held
 

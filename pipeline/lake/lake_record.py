@@ -1,0 +1,59 @@
+"""The record of a lake: what stores its tables. It is written when the lake is made, and holds from then on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Final, get_args
+
+from pipeline.lake.errors import StoreError
+from pipeline.lake.table_store import StoreName
+from schemas.table import Layer
+
+_RECORD: Final = "_lake.json"
+_FORM: Final = 1  # of the lake's folders and tables; another one has another number
+
+
+def choose_store(root: str, *, wanted: StoreName | None, default: StoreName, in_catalog: bool) -> StoreName:
+    """Return what stores the tables of the lake in a folder: what its record says, else what is wanted, or the default.
+
+    StoreError if the lake is stored by another one than is wanted, or has a form that this version does not know.
+    """
+    if wanted == "delta-rs" and in_catalog:
+        raise StoreError("delta-rs stores no tables of a catalog: set lake.store to spark")
+    recorded = _read(root)
+    if recorded is None:
+        if not in_catalog and any(any(Path(root, layer).glob("*/_delta_log")) for layer in get_args(Layer)):
+            raise StoreError(f"{root}: made by an earlier version of this program: have run_all make a new lake")
+        return wanted or default
+    for store in get_args(StoreName):
+        if recorded == {"form": _FORM, "store": store}:
+            break
+    else:
+        raise StoreError(f"{root}: made by another version of this program: run that one, or make a new lake")
+    if wanted is not None and wanted != store:
+        raise StoreError(f"{root}: its tables are stored by {store}, not by {wanted}: set lake.store to {store}")
+    found: StoreName = store
+    return found
+
+
+def record_store(root: str, store: StoreName) -> None:
+    """Write the record of a lake that is made now; one that is there stays."""
+    path = Path(root, _RECORD)
+    if path.exists():
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{_RECORD}")
+    temporary.write_text(json.dumps({"form": _FORM, "store": store}) + "\n", encoding="utf-8")
+    temporary.replace(path)
+
+
+def _read(root: str) -> dict[str, Any] | None:
+    """Return what the record says, {} if it cannot be read; None where there is none."""
+    try:
+        found = json.loads(Path(root, _RECORD).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,184 @@
+"""Files that Arrow writes for a table: every reader finds the same rows in them, and passes over the right ones."""
+
+import datetime as dt
+import json
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import functions as F
+
+from pipeline.lake.delta_rs import data_files
+from pipeline.lake.delta_rs.data_files import write_data_files
+from pipeline.lake.errors import SchemaError
+from pipeline.lake.parquet_options import MAX_ROW_GROUP_ROWS
+from pipeline.lake.schema_enforcement import arrow_schema, conform_table
+from pipeline.lake.tasks import PartitionedRows
+from schemas.bronze import CAPTURE_FILES, QUARANTINE
+from schemas.catalog import ALL_TABLES
+from schemas.messages import MESSAGES
+from schemas.queue_snapshots import QUEUE_SNAPSHOTS
+
+SCHEMA = arrow_schema(QUARANTINE)
+NOON = dt.datetime(2024, 2, 29, 12, tzinfo=dt.UTC)
+TIMES = [
+    None,
+    dt.datetime(1969, 12, 31, 23, 59, 59, 999999, tzinfo=dt.UTC),
+    dt.datetime(2024, 2, 28, 0, 0, 0, 1, tzinfo=dt.UTC),
+    dt.datetime(2024, 2, 29, 12, 0, 0, 123999, tzinfo=dt.UTC),
+    dt.datetime(9999, 12, 31, 23, 59, 59, 999999, tzinfo=dt.UTC),
+]
+
+
+def quarantine(*rows):
+    """Rows of (key, time)."""
+    told = [{"quarantine_key": key, "seen_at": at, "sample": b"x"} for key, at in rows]
+    return conform_table(
+        QUARANTINE, pa.Table.from_pylist(told, pa.schema([f for f in SCHEMA if f.name != "event_date"]))
+    )
+
+
+def delta(lake, table=QUARANTINE):
+    return DeltaTable(lake.location(table))
+
+
+def spark_delta(lake, table=QUARANTINE):
+    """The table as Spark reads it that asks Delta for the files."""
+    return lake.spark.read.format("delta").load(lake.path(table))
+
+
+@pytest.mark.spark
+def test_files_of_any_table_are_read_as_they_were_written(lake):
+    """Nested columns too, with and without values."""
+    made = {
+        MESSAGES: {"header_sizes": [("BaseHeader", 16)], "errors": [{"code": "c", "field": None, "offset": 5}]},
+        QUEUE_SNAPSHOTS: {
+            "property_states": [("state", "value")],
+            "eod_next_seq": {"sequence_id": 2**64 - 1, "sequence_number": 1, "previous_number": None},
+            "eod_source_info": [{"sender_format_name": "DIRECT=OS:a\\q", "last_access_at": TIMES[1]}],
+            "connection_history": [{"status": 1, "addresses": ["10.0.0.1", None], "changed_at": None}],
+            "nexthops": [],
+        },
+        CAPTURE_FILES: {"link_types": [1, 113], "other_paths": ["a"]},
+    }
+    for table in ALL_TABLES:
+        lake.create(table)
+        rows = pa.Table.from_pylist([{table.key[0]: "a", **made.get(table, {})}, {}], arrow_schema(table))
+        lake.append(table, rows)
+        read = (
+            lake.select(table, "TRUE"),
+            lake.read(table).toArrow(),
+            spark_delta(lake, table).toArrow(),
+            delta(lake, table).to_pyarrow_table(),
+        )
+        for found in read:
+            assert found.cast(rows.schema).to_pylist() == rows.to_pylist(), table
+
+
+@pytest.mark.spark
+def test_readers_pass_over_the_files_that_hold_no_such_row(lake):
+    """Also at the edge of a millisecond: statistics that Delta writes have no more of a time."""
+    for number, at in enumerate(TIMES):
+        lake.append(QUARANTINE, quarantine((f"{number}", at), (f"{number}+", at)))
+    dataset = delta(lake).to_pyarrow_dataset()
+    assert len([*dataset.get_fragments()]) == len(TIMES)
+    us = dt.timedelta(microseconds=1)
+    for number, at in enumerate(TIMES[1:], 1):
+        for name, value, least in (
+            ("seen_at", at, at - us),
+            ("event_date", at.date(), at.date() - dt.timedelta(days=1)),
+            ("quarantine_key", f"{number}", f"{number - 1}~"),
+        ):
+            spark_side, arrow_side = F.col(name), pc.field(name)
+            for spark_filter, arrow_filter in (
+                (spark_side == value, arrow_side == pa.scalar(value, SCHEMA.field(name).type)),
+                (
+                    (spark_side > least) & (spark_side <= value),
+                    (arrow_side > pa.scalar(least, SCHEMA.field(name).type))
+                    & (arrow_side <= pa.scalar(value, SCHEMA.field(name).type)),
+                ),
+            ):
+                found = spark_delta(lake).where(spark_filter)
+                files = [*dataset.get_fragments(arrow_filter)]
+                assert (len(found.inputFiles()), len(files)) == (1, 1), (name, value)
+                for keys in (
+                    {row.quarantine_key for row in found.collect()},
+                    {*dataset.to_table(["quarantine_key"], arrow_filter)["quarantine_key"].to_pylist()},
+                ):
+                    assert f"{number}" in keys <= {f"{number}", f"{number}+"}
+    assert spark_delta(lake).where("seen_at IS NULL").count() == 2
+    assert len(spark_delta(lake).where("seen_at IS NULL").inputFiles()) == 1
+    assert dataset.to_table(filter=pc.field("seen_at").is_null()).num_rows == 2
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("little", [True, False])
+def test_rows_of_tasks_are_written_here_or_in_tasks_of_spark(lake, little):
+    def rows(number):
+        return quarantine(*((f"{number} {row}", NOON) for row in range(number))).to_batches()
+
+    tasks = PartitionedRows(4, 0 if little else 1 << 40, rows)
+    lake.append(QUARANTINE, tasks, provenance="tasks")
+    assert len(delta(lake).file_uris()) == (1 if little else 3)
+    assert lake.read(QUARANTINE).count() == lake.count_rows_written(QUARANTINE) == 1 + 2 + 3
+    assert lake.provenance_json(QUARANTINE) == "tasks"
+
+
+def test_rows_come_in_groups_of_pages_with_checksums(tmp_path):
+    rows = quarantine(*((f"{row:05}", NOON) for row in range(MAX_ROW_GROUP_ROWS // 2)))
+    (file,) = write_data_files(str(tmp_path), QUARANTINE, rows.to_batches() * 5)
+    told = pq.read_metadata(tmp_path / file.name)
+    assert [told.row_group(group).num_rows for group in range(3)] == [
+        MAX_ROW_GROUP_ROWS,
+        MAX_ROW_GROUP_ROWS,
+        MAX_ROW_GROUP_ROWS // 2,
+    ]
+    assert (file.row_count, file.size) == (told.num_rows, (tmp_path / file.name).stat().st_size)
+    with pytest.raises(OSError, match="CRC"):
+        spoilt(tmp_path / file.name)
+
+
+def spoilt(path):
+    """Read a file of which a page changed on disk."""
+    column = pq.read_metadata(path).row_group(0).column(SCHEMA.names.index("quarantine_key"))
+    content = bytearray(path.read_bytes())
+    content[column.data_page_offset + column.total_compressed_size - 1] ^= 1
+    path.write_bytes(content)
+    return pq.read_table(path, page_checksum_verification=True)
+
+
+def test_files_end_where_they_are_large_enough(tmp_path, monkeypatch):
+    monkeypatch.setattr(data_files, "MAX_FILE_BYTES", 1)
+    batches = [quarantine((f"{number}", NOON)).to_batches()[0] for number in range(3)]
+    monkeypatch.setattr(data_files, "MAX_ROW_GROUP_ROWS", 2)
+    files = write_data_files(str(tmp_path), QUARANTINE, batches)
+    assert [pq.read_table(tmp_path / file.name)["quarantine_key"].to_pylist() for file in files] == [["0", "1"], ["2"]]
+    least = [json.loads(file.statistics_json)["minValues"]["quarantine_key"] for file in files]
+    assert (least, [file.row_count for file in files]) == (["0", "2"], [2, 1])
+
+
+def test_without_a_row_there_is_no_file(tmp_path):
+    assert write_data_files(str(tmp_path), QUARANTINE, [pa.RecordBatch.from_pylist([], SCHEMA)]) == []
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_statistics_say_nothing_of_long_texts_and_of_times_beyond_the_calendar(tmp_path):
+    rows = quarantine(("k" * 33, NOON), ("k", None), (None, None))
+    beyond = pa.array([1 << 60, None, None], pa.int64()).cast(SCHEMA.field("seen_at").type)
+    rows = rows.set_column(SCHEMA.get_field_index("seen_at"), SCHEMA.field("seen_at"), beyond)
+    (file,) = write_data_files(str(tmp_path), QUARANTINE, rows.to_batches())
+    day = NOON.date().isoformat()
+    assert json.loads(file.statistics_json) == {
+        "numRecords": 3, "minValues": {"event_date": day}, "maxValues": {"event_date": day},
+        "nullCount": {"event_date": 2, "quarantine_key": 1, "seen_at": 2},
+    }  # fmt: skip
+
+
+def test_rows_of_another_schema_are_refused_and_every_difference_named():
+    rows = pa.table({"quarantine_key": [1], "x": ["y"]}).append_column("seen_at", pa.array(["now"]))
+    with pytest.raises(
+        SchemaError, match=r"bronze.quarantine: quarantine_key: int64 instead of string; capture_id: missing"
+    ):
+        conform_table(QUARANTINE, rows.append_column("event_date", pa.array([None], pa.date32())))
