@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any, Final, get_args
+from uuid import uuid4
 
 from pipeline.lake.errors import StoreError
 from pipeline.lake.table_store import StoreName
@@ -43,7 +44,7 @@ def record_store(root: str, store: StoreName) -> None:
     if path.exists():
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{_RECORD}")
+    temporary = path.with_name(f".{_RECORD}.{uuid4().hex}")  # threads may make the first tables at once
     temporary.write_text(json.dumps({"form": _FORM, "store": store}) + "\n", encoding="utf-8")
     temporary.replace(path)
 

@@ -196,7 +196,8 @@ class DeltaRsStore:
         if since >= until:
             return self.session.spark.createDataFrame([], _feed_struct(table)).limit(0)
         feed = self.session.spark.read.format("delta").option("readChangeFeed", "true")
-        return feed.option("startingVersion", since + 1).option("endingVersion", until).load(self.folder(table))
+        rows = feed.option("startingVersion", since + 1).option("endingVersion", until).load(self.folder(table))
+        return rows.select(*table.names, *CHANGE_COLUMNS)
 
     def query(self, sql: str, inputs: Mapping[str, QueryInput]) -> pa.Table:
         """Return the answer to a query."""
