@@ -49,7 +49,7 @@ class DataFileWriter:
         """Add rows; event_date may be left out."""
         self._waiting.append(conform_table(self._table, pa.Table.from_batches([rows])))
         self._waiting_rows += rows.num_rows
-        self._waiting_bytes += rows.nbytes
+        self._waiting_bytes += rows.get_total_buffer_size()  # nbytes reads offsets that Spark does not send
         if self._waiting_rows >= MAX_ROW_GROUP_ROWS or self._waiting_bytes >= GROUP_BYTES:
             self._write()
 

@@ -1,0 +1,244 @@
+"""Tables that delta-rs stores: changes of rows are as Spark makes them, also while others write."""
+
+import datetime as dt
+import shutil
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import functions as F
+
+from pipeline.lake.delta_rs import delta_rs_store
+from pipeline.lake.errors import LakeNameError
+from pipeline.lake.frames import arrow_to_frame
+from pipeline.lake.lake import Lake
+from pipeline.lake.queries import ChangesSince
+from pipeline.lake.schema_enforcement import arrow_schema
+from pipeline.lake.table_store import ConflictError
+from schemas.bronze import QUARANTINE
+from schemas.messages import MESSAGES
+from schemas.queue_snapshots import QUEUE_SNAPSHOTS
+from schemas.receive_attempts import RECEIVE_ATTEMPTS
+
+pytestmark = pytest.mark.spark
+
+NOON = dt.datetime(2024, 2, 29, 12, tzinfo=dt.UTC)
+
+
+def rows(*told, **shared):
+    """Rows of bronze.quarantine, of (key, reason, size, time)."""
+    names = ("quarantine_key", "reason", "size_bytes", "seen_at")
+    schema = pa.schema([field for field in arrow_schema(QUARANTINE) if field.name != "event_date"])
+    return pa.Table.from_pylist([dict(zip(names, row, strict=True)) | shared for row in told], schema)
+
+
+def stored(lake):
+    found = lake.select(QUARANTINE, "TRUE", ("quarantine_key", "reason", "size_bytes"))
+    return sorted((tuple(row.values()) for row in found.to_pylist()), key=str)
+
+
+ALIKE = (
+    ("a", "one", 1, NOON), ("a", "two", 1, NOON), ("a", None, 1, NOON), ("a", "one", None, NOON),
+    ("a", None, None, None), (None, None, 1, None), (None, "one", 1, NOON), ("b", "one", 1, NOON),
+    ("b", None, 2, None),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "quarantine_key = 'a' AND reason = 'one' AND size_bytes = 1",
+        "quarantine_key = 'a' AND reason IS NULL",
+        "reason IS NULL AND size_bytes = 1",
+        "size_bytes IS NULL OR reason = 'two'",
+        "quarantine_key IS NULL",
+        "quarantine_key IN {some} AND event_date IS NULL",
+        "coalesce(reason, 'one') = 'one'",
+    ],
+)
+def test_of_rows_with_one_key_those_alone_change_that_meet_the_condition(lake, condition):
+    of = {"some": ["a", "b"]} if "{some}" in condition else {}
+    lake.append(QUARANTINE, rows(*ALIKE))
+    columns = "quarantine_key, CASE WHEN {0} THEN 'new' ELSE reason END, CASE WHEN {0} THEN 7 ELSE size_bytes END"
+    updated, left = (
+        sorted((tuple(row.values()) for row in lake.query(sql, rows=QUARANTINE, **of).to_pylist()), key=str)
+        for sql in (
+            f"SELECT {columns.format(condition)} FROM {{rows}}",
+            f"SELECT quarantine_key, reason, size_bytes FROM {{rows}} WHERE ({condition}) IS NOT TRUE",
+        )
+    )
+    assert 0 < len(left) < len(updated) == len(ALIKE)
+    lake.update(QUARANTINE, {"reason": "'new'", "size_bytes": "7"}, condition, **of)
+    assert stored(lake) == updated
+    lake.restore(QUARANTINE, 1)
+    lake.delete(QUARANTINE, condition, **of)
+    assert stored(lake) == left
+
+
+@pytest.fixture
+def intruder(lake, spark, monkeypatch):
+    """A function that has another writer commit before each of the next commits, as often as it is told."""
+    left, other, properties = [], Lake(spark, lake.root), delta_rs_store._properties
+
+    def after_another(*given):
+        if left:
+            row = left.pop()
+            before, left[:] = left[:], ()
+            other.append(QUARANTINE, row)
+            left[:] = before
+        return properties(*given)
+
+    monkeypatch.setattr(delta_rs_store, "_properties", after_another)
+    return lambda times: left.extend(rows((f"other {number}", None, 1, NOON)) for number in range(times))
+
+
+REASONS = pa.table({"quarantine_key": ["a", "other 0"], "reason": ["r", "r"]})
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (lambda lake: lake.append(QUARANTINE, rows(("b", "r", 1, NOON))),
+         [("a", None, 1), ("b", "r", 1), ("other 0", None, 1), ("other 1", None, 1)]),
+        (lambda lake: lake.update(QUARANTINE, {"reason": "'r'"}, "reason IS NULL"),
+         [("a", "r", 1), ("other 0", "r", 1), ("other 1", "r", 1)]),
+        (lambda lake: lake.delete(QUARANTINE, "quarantine_key IN ('a', 'other 0')"), [("other 1", None, 1)]),
+        (lambda lake: lake.replace(QUARANTINE, rows(("b", "r", 1, NOON))), [("b", "r", 1)]),
+        (lambda lake: lake.merge(QUARANTINE, arrow_to_frame(lake.spark, rows(("other 0", "r", 2, NOON))), dates=None),
+         [("a", None, 1), ("other 0", "r", 2), ("other 1", None, 1)]),
+        (lambda lake: lake.update_columns(QUARANTINE, REASONS, dates=None),
+         [("a", "r", 1), ("other 0", "r", 1), ("other 1", None, 1)]),
+    ],
+    ids=["append", "update", "delete", "replace", "merge", "update_columns"],
+)  # fmt: skip
+def test_what_others_committed_meanwhile_is_changed_too(lake, intruder, change, expected):
+    lake.append(QUARANTINE, rows(("a", None, 1, NOON)))
+    intruder(2)
+    with lake.commit_message("mine"):
+        change(lake)
+    assert stored(lake) == expected
+    assert (lake.version(QUARANTINE), lake.provenance_json(QUARANTINE)) == (4, "mine")
+    lake.append(QUARANTINE, rows(("a", None, 1, NOON)))
+    intruder(100)
+    with pytest.raises(ConflictError, match="others change this table"):
+        change(lake)
+
+
+@pytest.mark.parametrize("as_frame", [True, False])
+def test_columns_are_set_in_the_rows_of_some_keys_and_other_rows_deleted(lake, spark, tmp_path, as_frame):
+    new = pa.table({"quarantine_key": ["a", "b", "none"], "reason": ["new", None, "new"], "gone": [False, True, False]})
+    found = []
+    for each in (lake, Lake(spark, str(tmp_path / "other"), store="spark")):
+        each.append(QUARANTINE, rows(*ALIKE))
+        given = arrow_to_frame(spark, new) if as_frame else new
+        each.update_columns(QUARANTINE, given, dates=[NOON.date()], deleted="gone")
+        dated = stored(each)
+        each.update_columns(QUARANTINE, new.select(["quarantine_key", "gone"]), dates=None, deleted="gone")
+        found.append((dated, stored(each)))
+        version = each.version(QUARANTINE)
+        each.update_columns(QUARANTINE, new.slice(2), dates=None, deleted="gone")
+        assert each.version(QUARANTINE) == version or each.store_name == "spark"
+    assert found[0] == found[1]
+    assert [row[1] for row in found[0][0]].count("new") == 4
+    assert "b" not in {row[0] for row in found[0][1]}
+
+
+ERRORS = [{"code": "c", "field": None, "offset": 5}]
+NESTED = {
+    MESSAGES: ("label", {"header_sizes": [("BaseHeader", 16)], "errors": ERRORS}),
+    QUEUE_SNAPSHOTS: ("queue_format_name", {
+        "property_states": [("state", "value")],
+        "eod_next_seq": {"sequence_id": 2**64 - 1, "sequence_number": 1, "previous_number": None},
+        "connection_history": [{"status": 1, "addresses": ["10.0.0.1", None], "changed_at": None}],
+    }),
+    RECEIVE_ATTEMPTS: ("queue", {"errors": ERRORS, "missing": ["end", None], "evidence": []}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("table", "unless_same"),
+    [(MESSAGES, False), (QUEUE_SNAPSHOTS, False), (RECEIVE_ATTEMPTS, False), (RECEIVE_ATTEMPTS, True)],
+    ids=str,
+)
+def test_a_merge_makes_the_rows_that_spark_makes(lake, spark, tmp_path, table, unless_same):
+    """Where maps are not compared: Spark does not."""
+    fact, nested = NESTED[table]
+    key = table.key[0]
+
+    def frame(run, *told):
+        made = pa.Table.from_pylist(
+            [nested | {"run_id": run, key: name, fact: value} for name, value in told], arrow_schema(table)
+        )
+        return arrow_to_frame(spark, made)
+
+    before = frame("1", *((name, "old") for name in ("same", "changed", "gone", "left")))
+    new = frame("2", ("same", "old"), ("changed", "new"), ("gone", "old"), ("fresh", "new"), ("never", "new"))
+    new = new.withColumn("is_gone", F.col(key).isin("gone", "never"))
+    none = new.where(f"{key} = 'never' OR ({unless_same} AND {key} = 'same')")
+    found = []
+    for each in (lake, Lake(spark, str(tmp_path / "other"), store="spark")):
+        each.append(table, before)
+        for merged in (new, none):
+            version = each.version(table)
+            each.merge(table, merged, dates=[None] if table.event_date_columns else None, delete_when="is_gone",
+                       unless_same=unless_same)  # fmt: skip
+        assert each.version(table) == version
+        found.append(sorted(each.select(table, "TRUE").to_pylist(), key=lambda row: row[key]))
+    assert found[0] == found[1]
+    told = {row[key]: (row[fact], row["run_id"]) for row in found[0]}
+    assert told == {"same": ("old", "1" if unless_same else "2"), "changed": ("new", "2"), "left": ("old", "1"),
+                    "fresh": ("new", "2")}  # fmt: skip
+
+
+def test_a_merged_row_takes_the_place_of_all_rows_with_its_key(lake, spark, tmp_path):
+    new = arrow_to_frame(spark, rows(("a", "new", 7, NOON), ("b", "one", 1, NOON)))
+    found = []
+    for each in (lake, Lake(spark, str(tmp_path / "other"), store="spark")):
+        each.append(QUARANTINE, rows(*ALIKE))
+        each.merge(QUARANTINE, new, dates=[NOON.date()], unless_same=True)
+        found.append(stored(each))
+    assert found[0] == found[1]
+
+
+def test_compaction_is_no_change_and_the_feed_tells_of_none(lake):
+    for key in "abc":
+        lake.append(QUARANTINE, rows((key, None, 1, NOON)))
+    version = lake.version(QUARANTINE)
+    DeltaTable(lake.location(QUARANTINE)).optimize.compact()
+    assert len(DeltaTable(lake.location(QUARANTINE)).file_uris()) == 1
+    lake.delete(QUARANTINE, "quarantine_key = 'b'")
+    newest = lake.version(QUARANTINE)
+    asked = ChangesSince(QUARANTINE, version, newest)
+    feed = lake.query("SELECT quarantine_key, _change_type, _commit_version FROM {feed}", feed=asked)
+    assert feed.to_pylist() == [{"quarantine_key": "b", "_change_type": "delete", "_commit_version": newest}]
+    told = lake.changes(QUARANTINE, version).select(*feed.column_names).collect()
+    assert [row.asDict() for row in told] == feed.to_pylist()
+
+
+def test_a_table_made_anew_in_its_folder_is_read_anew(lake, spark):
+    lake.append(QUARANTINE, rows(("a", None, 1, NOON)))
+    shutil.rmtree(lake.path(QUARANTINE))
+    Lake(spark, lake.root).append(QUARANTINE, rows(("b", None, 1, NOON)))
+    assert stored(lake) == [("b", None, 1)]
+
+
+@pytest.mark.parametrize("name", ["a#b", "a?b", "a[b", "a]b", "a\\b", "a^b", "a|b", "a%20b", "a\nb"])
+def test_a_folder_that_delta_rs_does_not_take_is_refused(spark, tmp_path, name):
+    with pytest.raises(LakeNameError, match="delta-rs takes no folder"):
+        Lake(spark, str(tmp_path / name))
+    Lake(spark, str(tmp_path / name), store="spark")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [" a b ", "100%", "%2", "%zz", "a'b\"c`d", "<{$x}>", "a:b;c,d=e&f@g!", "*~+()", "\u00fc\U0001f600\u00a0"],
+)
+def test_any_other_folder_is_a_lake(spark, tmp_path, name):
+    lake = Lake(spark, str(tmp_path / name))
+    lake.append(QUARANTINE, rows(("a", None, 1, NOON)))
+    lake.update(QUARANTINE, {"reason": "'r'"}, "TRUE")
+    for each in (lake, Lake(spark, str(tmp_path / name))):
+        assert stored(each) == [("a", "r", 1)]
+        assert [row.reason for row in each.read(QUARANTINE).collect()] == ["r"]
+    assert lake.changes(QUARANTINE, 1).count() == 2
+    assert [path.name for path in tmp_path.iterdir()] == [name]
