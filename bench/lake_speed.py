@@ -20,9 +20,8 @@ from pipeline.bronze.ingest_captures import ingest
 from pipeline.bronze.ingest_clock import IngestClock
 from pipeline.bronze.ingest_plan import plan_ingest
 from pipeline.bronze.input_files import list_files
-from pipeline.lake import codegen
 from pipeline.lake.lake import Lake
-from pipeline.lake.sessions import LazySession
+from pipeline.lake.spark.sessions import LazySession
 from pipeline.silver import update as silver_update
 from pipeline.silver.decode_tasks import DecodedWrite
 from schemas.bronze import RPC_CALLS
@@ -75,7 +74,7 @@ class LakeBench:
         """Write captures to bronze.rpc_calls only, without merging connections across captures."""
         lake = self._lake()
         listed = list_files([str(path) for path in files])
-        codegen.enable_for_sizes(LazySession.of(self.spark), sum(file.size for file in listed))  # as ingest does
+        LazySession.of(self.spark).expect_to_read(sum(file.size for file in listed))  # as ingest does
         with PeakMemory() as peak:
             begin = time.perf_counter()
             side = Path(lake.root) / "side"

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from jobs import cli, redaction
+from jobs.command_line.key_file import load_keys
 from jobs.command_line.parsers import build_parser
 from jobs.command_line.private_folder import PRIVATE_FOLDER
 from jobs.config import Config, ConfigError
-from jobs.key_file import load_keys
 from jobs.lake_access import lake_lease, open_lake
 from pipeline.bronze import ingest_captures
 from pipeline.bronze.decryption import DecryptionKeys, decrypt_calls

@@ -13,7 +13,7 @@ from jobs.config import ConfigError
 from jobs.session import check_single_installation, get_spark_session, prepare_process
 from pipeline.lake.lake import Lake
 from pipeline.lake.lease import LeaseError, hold_lease
-from pipeline.lake.sessions import LazySession
+from pipeline.lake.spark.sessions import LazySession
 from schemas.bronze import CAPTURE_FILES
 from schemas.collected_snapshots import SNAPSHOT_FILES, SNAPSHOTS_RAW
 
@@ -30,7 +30,6 @@ def open_lake(job_run: cli.JobRun) -> Lake:
     session = LazySession(partial(get_spark_session, job_run.job, scratch_folder=scratch_folder))
     store = None if config.store == "auto" else config.store
     lake = Lake(session, job_run.arguments.lake, catalog=config.catalog, prefix=config.prefix, store=store)
-    cli.log_progress(f"tables stored by {lake.store_name}")
     job_run.summary_fields["store"] = lake.store_name
     return lake
 
@@ -57,6 +56,7 @@ def lake_lease(job_run: cli.JobRun, lake: Lake) -> Iterator[None]:
     if getattr(job_run.arguments, "dry_run", False):
         yield
         return
+    cli.log_progress(f"the tables are stored by {lake.store_name}")
     try:
         wait_s = job_run.config.lake.lease_wait.total_seconds()
         with (

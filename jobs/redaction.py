@@ -15,10 +15,10 @@ from dataclasses import replace
 from typing import Final
 
 from jobs import cli
+from jobs.command_line.key_file import read_secret
 from jobs.command_line.parsers import REDACT_KEY_FILE_VARIABLE, REDACT_KEY_VARIABLE
 from jobs.command_line.private_folder import PRIVATE_FOLDER, remove_left_subfolders
 from jobs.config import Config, ConfigError
-from jobs.key_file import read_secret
 from pipeline.bronze.input_files import InputFile
 from pipeline.lake.lake import Lake
 from pipeline.privacy.redaction import (

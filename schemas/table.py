@@ -173,7 +173,7 @@ def run_columns(layer: Layer, dated_by: str, clock_of: str = "that run") -> tupl
     ``dated_by`` says in words where event_date is from, ``clock_of`` when ingested_at was.
     """
     columns: tuple[Column, ...] = (
-        Column(EVENT_DATE, DATE, f"UTC date of {dated_by}; the table is clustered by it"),
+        Column(EVENT_DATE, DATE, f"UTC date of {dated_by}; files of other dates are not read"),
         Column(RUN_ID, STRING, "run that wrote the row; may differ between two ways of reading the same files"),
     )
     if layer == "bronze":

@@ -183,6 +183,19 @@ def _forget() -> cli.JobArgumentParser:
     return parser
 
 
+def _maintain() -> cli.JobArgumentParser:
+    parser = _base("maintain")
+    parser.add_argument(
+        "--retain-days",
+        metavar="DAYS",
+        type=cli.parse_positive_int,
+        default=7,
+        help="how many days of old table versions and change feeds stay (default: 7). A layer that is further behind "
+        "is recomputed by its next run",
+    )
+    return parser
+
+
 def _ingest_captures() -> cli.JobArgumentParser:
     parser = _base("ingest_captures", captures=True)
     _add_redact_key(parser)
@@ -254,6 +267,7 @@ PARSERS: Final[Mapping[str, Callable[[], cli.JobArgumentParser]]] = {
     "collect_snapshots": _collect_snapshots,
     "export_packets": _export_packets,
     "forget": _forget,
+    "maintain": _maintain,
     "ingest_captures": _ingest_captures,
     "ingest_snapshots": _ingest_snapshots,
     "publish_dashboards": _publish_dashboards,

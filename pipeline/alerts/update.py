@@ -26,7 +26,7 @@ from pipeline.lake.arrow_rows import datetime_to_us, rows_to_table, timedelta_to
 from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.incremental import IncrementalUpdate, query_at_most
 from pipeline.lake.lake import Lake
-from pipeline.lake.settings import fixed_row_batches
+from pipeline.lake.spark.settings import fixed_row_batches
 from pipeline.silver.queue_aliases import AliasIndex
 from schemas.alerts import ALERTS
 from schemas.bronze import CAPTURE_FILES, RPC_CALLS

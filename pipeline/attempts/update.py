@@ -37,7 +37,7 @@ from pipeline.lake.date_filters import dates_condition
 from pipeline.lake.incremental import IncrementalUpdate, query_at_most
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries import where_in
-from pipeline.lake.settings import fixed_row_batches
+from pipeline.lake.spark.settings import fixed_row_batches
 from pipeline.silver import queue_aliases
 from pipeline.silver.queue_aliases import AliasGroups, AliasIndex
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, RPC_BINDS, RPC_CALLS

@@ -32,7 +32,6 @@ from pipeline.bronze.lone_reads import interrupted_reads, read_captures
 from pipeline.bronze.merge_connections import MergeChanges
 from pipeline.bronze.retention_cutoff import RetentionCutoff, recount_connection_calls
 from pipeline.bronze.write_tables import BronzeWriter, PendingExpiry
-from pipeline.lake import codegen
 from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.lake import Lake, versions_by_name
 from pipeline.lake.recovery import RunMarkers, undo_unfinished_runs
@@ -126,7 +125,7 @@ def ingest(
     cutoff = RetentionCutoff.load(runs)
     if plan:
         size = sum(read.file.size - read.start_offset for read in plan.reads)
-        codegen.enable_for_sizes(lake.session, size, sum(entry.file.size for entry in ledger))
+        lake.session.expect_to_read(size, sum(entry.file.size for entry in ledger))
         log(f"reading {len(plan.reads)} capture files, {size / 1e6:.1f} MB; {plan.skipped_files} known already")
     else:
         log(f"nothing new in {plan.skipped_files} capture files")

@@ -30,10 +30,10 @@ from pipeline.bronze.input_files import InputFile
 from pipeline.bronze.retention_cutoff import RetentionCutoff
 from pipeline.lake.arrow_rows import datetime_to_us, us_to_datetime
 from pipeline.lake.date_filters import dates_condition
-from pipeline.lake.frames import arrow_to_frame, read_parquet_folder, values_to_frame
 from pipeline.lake.lake import Lake
 from pipeline.lake.recovery import RunMarkers, undo_unfinished_runs
 from pipeline.lake.schema_enforcement import arrow_schema, event_date_column
+from pipeline.lake.spark.frames import arrow_to_frame, read_parquet_folder, values_to_frame
 from pipeline.lake.staging_files import StagingWriter, task_number
 from schemas.bronze import CAPTURE_FILES, QUARANTINE
 from schemas.collected_snapshots import SNAPSHOT_FILES, SNAPSHOTS_RAW

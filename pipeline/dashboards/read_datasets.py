@@ -29,8 +29,8 @@ from pipeline.dashboards.datasets import (
 )
 from pipeline.lake.arrow_rows import us_to_datetime
 from pipeline.lake.concurrency import run_concurrently
-from pipeline.lake.frames import values_to_frame
 from pipeline.lake.lake import Lake
+from pipeline.lake.spark.frames import values_to_frame
 from pipeline.queues.last_reports import max_gap_s
 from pipeline.text import CUT_DIGEST_CHARS, MAX_TEXT_CHARS
 from schemas import catalog

@@ -35,7 +35,7 @@ from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.incremental import ChangeFeeds
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries import BoundQuery, QueryInput
-from pipeline.lake.settings import fixed_row_batches
+from pipeline.lake.spark.settings import fixed_row_batches
 from pipeline.queues import queue_rows
 from pipeline.queues.queue_managers import QueueManagerNames
 from pipeline.queues.queue_rows import QueueNames

@@ -55,11 +55,11 @@ from pipeline.findings.rules.queue_facts import QueueRuleLimits
 from pipeline.lake.arrow_rows import is_in
 from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.date_filters import dates_condition
-from pipeline.lake.frames import arrow_to_frame
 from pipeline.lake.incremental import IncrementalUpdate, commits_with_provenance
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries import MAX_IN_LIST, where_in
-from pipeline.lake.settings import fixed_row_batches
+from pipeline.lake.spark.frames import arrow_to_frame
+from pipeline.lake.spark.settings import fixed_row_batches
 from pipeline.silver.update import LAST_COMMITTED_TABLE, STUBS_EMPTIED_PROVENANCE
 from schemas.bronze import CONNECTIONS, RPC_BINDS, RPC_CALLS
 from schemas.findings import FINDINGS

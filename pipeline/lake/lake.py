@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
+from datetime import timedelta
 from functools import partial
 from typing import Any, Final
 
@@ -18,13 +19,11 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from pipeline.lake import codegen
 from pipeline.lake.arrow_rows import is_in
 from pipeline.lake.concurrency import Result, TaskName, run_concurrently
 from pipeline.lake.date_filters import dates_condition
 from pipeline.lake.delta_rs.delta_rs_store import DeltaRsStore
 from pipeline.lake.errors import LakeNameError, SchemaError
-from pipeline.lake.frames import values_to_frame
 from pipeline.lake.lake_record import choose_store, record_store
 from pipeline.lake.queries import (
     MAX_IN_LIST,
@@ -42,8 +41,9 @@ from pipeline.lake.schema_enforcement import (
     conform_table,
     select_fields,
 )
-from pipeline.lake.sessions import LazySession, is_remote
-from pipeline.lake.spark_store import SparkStore
+from pipeline.lake.spark.frames import values_to_frame
+from pipeline.lake.spark.sessions import LazySession, is_remote
+from pipeline.lake.spark.spark_store import SparkStore
 from pipeline.lake.table_store import CommitNote, Dates, MergeOptions, RowsToWrite, Snapshot, StoreName
 from pipeline.lake.tasks import PartitionedRows
 from pipeline.lake.writes import Append, ReplaceAll, ReplaceChanged, Write
@@ -69,8 +69,8 @@ class Lake:
         """``root`` is a folder; with ``catalog`` the tables live there, and ``root`` holds only work files.
 
         ``store``: what stores the tables of a new lake; by default Spark in a catalog, behind Spark Connect and on
-        Databricks, else delta-rs. StoreError if they are stored otherwise. LakeNameError for names that the store cannot
-        take, and for those that Spark would replace: it does so with ``${...}`` in SQL.
+        Databricks, else delta-rs. StoreError if they are stored otherwise. LakeNameError for names that the store does
+        not take, and for those that Spark would replace: it does so with ``${...}`` in SQL.
         """
         for name in filter(None, (root, catalog, prefix)):
             if "${" in name or not is_utf8(name):
@@ -295,7 +295,7 @@ class Lake:
     def prepare_table_scan(self, table: Table) -> None:
         """Prepare Spark to read a table as a whole, for a recomputation."""
         if self.exists(table):
-            codegen.enable_for_sizes(self.session, self.store.size(table))
+            self.session.expect_to_read(self.store.size(table))
 
     # -- writing ---------------------------------------------------------------------------------------------------
 
@@ -547,6 +547,14 @@ class Lake:
         """
         self._check()
         self.store.vacuum(table)
+
+    def maintain(self, table: Table, retain: timedelta) -> None:
+        """Join small files, and delete those that no version younger than ``retain`` needs. No row changes.
+
+        Only with exclusive access, like ``vacuum``.
+        """
+        with self._commit(table):
+            self.store.maintain(table, retain)
 
     def location(self, table: Table) -> str:
         """Return the URI of the table's folder."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from datetime import date
+from datetime import date, timedelta
 from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias
 
 import pyarrow as pa
@@ -146,6 +146,9 @@ class TableStore(Protocol):
 
     def vacuum(self, table: Table) -> None:
         """Delete all files that the newest version does not need."""
+
+    def maintain(self, table: Table, retain: timedelta) -> None:
+        """Join small files, and delete files that no version younger than ``retain`` needs. No row changes."""
 
     def location(self, table: Table) -> str:
         """Return the URI of the table's folder."""

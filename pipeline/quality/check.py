@@ -18,9 +18,9 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from pipeline.lake.concurrency import run_concurrently
-from pipeline.lake.frames import arrow_to_frame
 from pipeline.lake.incremental import IncrementalUpdate
 from pipeline.lake.lake import Lake
+from pipeline.lake.spark.frames import arrow_to_frame
 from pipeline.quality.batches import (
     MAX_CHANGED_VALUES,
     BatchOptions,

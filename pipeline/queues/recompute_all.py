@@ -12,7 +12,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StringType, StructType
 
 from pipeline.lake.lake import Lake
-from pipeline.lake.settings import fixed_row_batches
+from pipeline.lake.spark.settings import fixed_row_batches
 from pipeline.queues import queue_rows
 from pipeline.queues.queue_rows import QueueNames, QueueSettings
 from schemas.eod import EOD_SOURCES, EOD_TRANSFERS

@@ -15,7 +15,7 @@ import pyarrow as pa
 from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.incremental import query_at_most
 from pipeline.lake.lake import Lake
-from pipeline.lake.settings import fixed_row_batches
+from pipeline.lake.spark.settings import fixed_row_batches
 from pipeline.queues import machine_rows
 from pipeline.queues.named_update import BEFORE_ALL, NamedUpdate, begin_named_update
 from pipeline.queues.queue_rows import QueueSettings, from_gold_table, to_gold_table

@@ -25,7 +25,7 @@ from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.incremental import IncrementalUpdate, query_at_most
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries import Values
-from pipeline.lake.settings import fixed_row_batches
+from pipeline.lake.spark.settings import fixed_row_batches
 from pipeline.sequences.message_fates import QueueRef, ReadAttempt, Removal, queue_family
 from pipeline.sequences.sequence_rows import (
     ACK_SEQUENCES_SCHEMA,

@@ -24,12 +24,12 @@ from pyspark.sql import DataFrame
 from pipeline.bronze.failed_inputs import mark_failed_snapshot_files
 from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.date_filters import dates_condition
-from pipeline.lake.frames import read_parquet_folder
 from pipeline.lake.lake import Lake
 from pipeline.lake.net_changes import net_changes
 from pipeline.lake.queries import CHANGE_FEED_ERRORS
 from pipeline.lake.recovery import RunMarkers
 from pipeline.lake.schema_enforcement import event_date_column
+from pipeline.lake.spark.frames import read_parquet_folder
 from pipeline.lake.staging_files import StagingWriter, task_number
 from pipeline.silver.decode import DecodeFailure, decode_snapshots_safely
 from pipeline.silver.decode_tasks import stage_failures, staged_failures

@@ -164,7 +164,7 @@ def test_the_wheel_holds_the_entry_points_and_leaves_spark_to_the_cluster(bundle
         assert [each["whl"] for each in task["libraries"]] == ["dist/*.whl"]
     always = [each for each in about.get_all("Requires-Dist") if "extra ==" not in each]
     assert always
-    assert [each for each in always if re.match(r"(pyspark|delta)", each)] == []
+    assert [each for each in always if re.match(r"(pyspark|delta-spark)", each)] == []
 
 
 @pytest.mark.long

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -20,7 +20,7 @@ from jobs import alerts, ask, export_packets, forget, ingest_captures, publish_d
 from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.lake import Lake
 from schemas import bronze, catalog
-from schemas.table import Table
+from schemas.table import INGESTED_AT, RUN_ID, Table
 
 _POLL_S = 0.02
 _TIMEOUT_S = 600.0
@@ -33,6 +33,12 @@ def tables(lake: Lake, of: Iterable[Table] = catalog.DATA_TABLES) -> dict[str, p
         return lake.read(table).toArrow()
 
     return run_concurrently({table.name: partial(read, table) for table in of})
+
+
+def facts(rows: pa.Table) -> Counter[str]:
+    """Return how often each row occurs, without the columns of the run, which differ between two runs."""
+    kept = rows.drop_columns([name for name in (RUN_ID, INGESTED_AT) if name in rows.column_names])
+    return Counter(map(repr, kept.to_pylist()))
 
 
 BRONZE, ALL = "ingest_captures", "run_all"  # jobs: to bronze only, or all layers

@@ -10,7 +10,7 @@ import pytest
 from end_to_end.lakes import reading_jobs
 from jobs import check_quality, run_all
 from pipeline.lake.lake import Lake
-from pipeline.lake.settings import spark_conf
+from pipeline.lake.spark.settings import spark_conf
 from schemas import catalog
 
 pytestmark = pytest.mark.spark

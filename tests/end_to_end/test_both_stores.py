@@ -1,21 +1,17 @@
 """The whole sample through both stores: every table has the same rows, cell by cell, and others can read them."""
 
-from collections import Counter
-
 import duckdb
-import polars
+import polars as pl
 import pytest
 from deltalake import DeltaTable
 
-from end_to_end.lakes import tables
+from end_to_end.lakes import facts, tables
 from jobs import run_all
 from pipeline.lake.lake import Lake
 from schemas import catalog
-from schemas.table import INGESTED_AT, RUN_ID
 
 pytestmark = pytest.mark.spark
 
-RUNS = (RUN_ID, INGESTED_AT)  # what differs between two runs over the same input
 AS_OF = "2026-12-01T00:00:00Z"
 
 
@@ -25,12 +21,6 @@ def run(lake, project, store):
         "--lake", lake.root, "--captures", str(data / "sample"), "--as-of", AS_OF, "--set", f"lake.store={store}",
         "--snapshots", str(data / "estate" / "snapshots"),
     ]) == 0  # fmt: skip
-
-
-def facts(rows):
-    """How often each row occurs, without the columns of the run."""
-    kept = rows.drop_columns([name for name in RUNS if name in rows.column_names])
-    return Counter(map(repr, map(sorted, map(dict.items, kept.to_pylist()))))
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +47,7 @@ def test_anybody_reads_the_tables(lakes):
             path, count = lake.path(table), lake.read(table).count()
             delta = DeltaTable(path)
             assert len(delta.to_pandas()) == count
-            assert polars.read_delta(path).height == count
+            assert pl.read_delta(path).height == count
             files = [f"{path}/{name}" for name in delta.get_add_actions().column("path").to_pylist()]
             if files:
                 assert duckdb.read_parquet(files, union_by_name=True).count("*").fetchall() == [(count,)]

@@ -16,19 +16,19 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.testing import assertDataFrameEqual
 
 from hostile import TEXTS
-from pipeline.lake.codegen import (
-    CODEGEN_OFF_SETTINGS,
-    MIN_LAKE_BYTES_FOR_CODEGEN,
-    MIN_READ_BYTES_FOR_CODEGEN,
-    enable_for_sizes,
-)
 from pipeline.lake.date_filters import dates_condition
 from pipeline.lake.errors import LakeNameError, SchemaError
-from pipeline.lake.frames import arrow_to_frame
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries import ChangeFeedError
 from pipeline.lake.schema_enforcement import conform_frame
-from pipeline.lake.settings import fixed_row_batches, small_arrow_batches
+from pipeline.lake.spark.codegen import (
+    CODEGEN_OFF_SETTINGS,
+    MIN_LAKE_BYTES_FOR_CODEGEN,
+    MIN_READ_BYTES_FOR_CODEGEN,
+)
+from pipeline.lake.spark.frames import arrow_to_frame
+from pipeline.lake.spark.sessions import LazySession
+from pipeline.lake.spark.settings import fixed_row_batches, small_arrow_batches
 from schemas.bronze import CAPTURE_FILES, QUARANTINE
 from schemas.receive_attempts import RECEIVE_ATTEMPTS
 from schemas.table import DOUBLE, STRING, Column
@@ -366,10 +366,10 @@ def test_queries_are_compiled_where_much_is_read(spark, tmp_path, much):
     lake = Lake(spark.newSession(), str(tmp_path / "lake"))  # the tests' own session has compiled where it read much
     asked = [lake.spark.conf.get(name) for name in CODEGEN_OFF_SETTINGS]
     assert asked == list(CODEGEN_OFF_SETTINGS.values())
-    enable_for_sizes(lake.spark, MIN_READ_BYTES_FOR_CODEGEN - 1, MIN_LAKE_BYTES_FOR_CODEGEN - 1)
+    lake.session.expect_to_read(MIN_READ_BYTES_FOR_CODEGEN - 1, MIN_LAKE_BYTES_FOR_CODEGEN - 1)
     with lake.with_own_session() as other:
         assert [other.spark.conf.get(name) for name in CODEGEN_OFF_SETTINGS] == asked
-    enable_for_sizes(lake.spark, *much)
+    lake.session.expect_to_read(*much)
     with lake.with_own_session() as other:
         for each in (lake, other):
             assert [each.spark.conf.get(name) for name in CODEGEN_OFF_SETTINGS] == ["true", "FALLBACK"]
@@ -379,7 +379,7 @@ def test_queries_are_compiled_where_much_is_read(spark, tmp_path, much):
 def test_what_somebody_else_chose_for_compiling_stays(spark):
     other = spark.newSession()
     other.conf.set("spark.sql.codegen.wholeStage", "true")
-    enable_for_sizes(other, MIN_READ_BYTES_FOR_CODEGEN)
+    LazySession.of(other).expect_to_read(MIN_READ_BYTES_FOR_CODEGEN)
     assert other.conf.get("spark.sql.codegen.factoryMode") == "NO_CODEGEN"
 
 

@@ -16,9 +16,9 @@ from jobs import ingest_snapshots
 from lake.writes import log_of, rows, writes
 from pcapgen.record import sample_captures
 from pipeline.lake.delta_rs.duckdb_sql import DataFiles, DuckDbSql
-from pipeline.lake.frames import arrow_to_frame, read_parquet_folder
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries import ChangeFeedError, ChangesSince, query_in_spark, values_array, where_in
+from pipeline.lake.spark.frames import arrow_to_frame, read_parquet_folder
 from schemas.bronze import QUARANTINE
 
 pytestmark = pytest.mark.spark

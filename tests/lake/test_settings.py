@@ -11,7 +11,7 @@ import pytest
 
 from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.lake import Lake
-from pipeline.lake.settings import spark_conf
+from pipeline.lake.spark.settings import spark_conf
 from schemas.bronze import CONNECTIONS, QUARANTINE, RPC_BINDS
 
 SAYS = "spark.databricks.delta.commitInfo.userMetadata"

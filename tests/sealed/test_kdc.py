@@ -14,7 +14,7 @@ from impacket.krb5.asn1 import Ticket
 from impacket.krb5.ccache import CCache
 from pyasn1.codec.der import decoder
 
-from jobs.key_file import load_keys
+from jobs.command_line.key_file import load_keys
 from peer.client import NDR
 from peer.client import Client as PeerClient
 from peer.kerberos import AES128_SHA2, AES256_SHA2, KerberosClient, KerberosServer, ServiceTicket

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobs import ingest_captures, run_all
+from jobs.command_line.key_file import KEYS_FILE_VARIABLE, load_keys
 from jobs.config import ConfigError
-from jobs.key_file import KEYS_FILE_VARIABLE, load_keys
 from udfs.sealed.decryption_keys import DecryptionKeys, KerberosKey, NtlmKey
 
 SECRET = "c0rrect-h0rse"

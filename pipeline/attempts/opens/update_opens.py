@@ -30,7 +30,7 @@ from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.incremental import query_at_most
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries import where_in
-from pipeline.lake.settings import fixed_row_batches
+from pipeline.lake.spark.settings import fixed_row_batches
 from schemas.bronze import CONNECTIONS, RPC_BINDS, RPC_CALLS
 from schemas.calls import CLIENT_CALLS
 from schemas.queue_opens import QUEUE_OPENS

@@ -1,1 +1,1 @@
-"""Delta tables in folders of this machine, read and committed without a Spark job."""
+"""Tables of folders: stored by delta-rs, queried by DuckDB."""

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
+from datetime import timedelta
 from pathlib import Path
 from threading import Lock, RLock
 from typing import Any, Final, NamedTuple, TypeVar
@@ -37,7 +38,6 @@ from pipeline.lake.delta_rs.data_files import (
     write_data_files,
 )
 from pipeline.lake.delta_rs.duckdb_sql import DataFiles, DuckDbSql, Given
-from pipeline.lake.frames import read_parquet_files
 from pipeline.lake.parquet_options import MAX_ROW_GROUP_ROWS, STUB_COLUMNS
 from pipeline.lake.queries import (
     CHANGE_COLUMNS,
@@ -49,7 +49,8 @@ from pipeline.lake.queries import (
     values_array,
 )
 from pipeline.lake.schema_enforcement import arrow_schema, conform_frame, conform_table, select_fields
-from pipeline.lake.sessions import LazySession
+from pipeline.lake.spark.frames import read_parquet_files
+from pipeline.lake.spark.sessions import LazySession
 from pipeline.lake.table_store import (
     CommitNote,
     ConflictError,
@@ -362,15 +363,15 @@ class DeltaRsStore:
 
     def _changing(self, table: Table, delta: DeltaTable, rows: pads.Dataset, options: MergeOptions) -> pa.Table:
         """Return the rows of a merge that change the table: of deleted ones those that are there."""
-        found = " AND ".join(f"s.{_name(name)} = t.{_name(name)}" for name in options.keys)
+        same_key = " AND ".join(f"s.{_name(name)} = t.{_name(name)}" for name in options.keys)
         facts = [name for name in table.names if name not in (RUN_ID, INGESTED_AT)]
         same = " AND ".join(f"s.{_name(name)} IS NOT DISTINCT FROM t.{_name(name)}" for name in facts)
-        missing = f"t.{_name(options.keys[0])} IS NULL"
-        changes = f"{missing} OR NOT ({same})" if options.unless_same else "TRUE"
-        sql = (
-            f"SELECT s.* FROM {{fresh}} s LEFT JOIN (SELECT * FROM {{rows}} WHERE {dates_condition(options.dates)}) t"
-            f" ON {found} WHERE CASE WHEN s.{_DELETED} THEN NOT {missing} ELSE {changes} END"
-        )
+        there = " AND ".join([f"FROM {{rows}} AS t WHERE {same_key}", *_dates_of_target(table, options.dates)])
+        exists = f"EXISTS (SELECT 1 {there})"
+        changes = "TRUE"
+        if options.unless_same:
+            changes = f"(NOT {exists} OR EXISTS (SELECT 1 {there} AND NOT ({same})))"
+        sql = f"SELECT s.* FROM {{fresh}} AS s WHERE CASE WHEN s.{_DELETED} THEN {exists} ELSE {changes} END"
         files = _data_files(table, self.folder(table), delta)
         return self._sql.answer(sql, {"fresh": rows.to_table(), "rows": files}).cast(rows.schema)
 
@@ -388,6 +389,15 @@ class DeltaRsStore:
         """Delete all files that the newest version does not need."""
         with self._newest(table) as delta:
             delta.vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
+
+    def maintain(self, table: Table, retain: timedelta) -> None:
+        """Join small files, delete those that no version younger than ``retain`` needs, and begin the log again."""
+        with self._newest(table) as delta:
+            delta.optimize.compact(target_size=MAX_FILE_BYTES, writer_properties=_WRITER)
+            hours = int(retain / timedelta(hours=1))
+            delta.vacuum(hours, dry_run=False, enforce_retention_duration=False, full=True)
+            delta.create_checkpoint()
+            delta.cleanup_metadata()
 
     def location(self, table: Table) -> str:
         """Return the URI of a table's folder."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
+from datetime import timedelta
 from typing import Any, Final
 
 import pyarrow as pa
@@ -18,7 +19,6 @@ from pyspark.sql import functions as F
 
 from pipeline.lake.date_filters import dates_condition
 from pipeline.lake.delta_rs.data_files import columns_with_statistics
-from pipeline.lake.frames import arrow_to_frame
 from pipeline.lake.queries import (
     CHANGE_COLUMNS,
     CachedFilter,
@@ -29,8 +29,9 @@ from pipeline.lake.queries import (
     sql_list,
 )
 from pipeline.lake.schema_enforcement import conform_frame
-from pipeline.lake.sessions import LazySession
-from pipeline.lake.settings import spark_conf
+from pipeline.lake.spark.frames import arrow_to_frame
+from pipeline.lake.spark.sessions import LazySession
+from pipeline.lake.spark.settings import spark_conf
 from pipeline.lake.table_store import CommitNote, Dates, MergeOptions, RowsToWrite, Snapshot, StoreName
 from pipeline.lake.tasks import PartitionedRows
 from schemas.table import EVENT_DATE, INGESTED_AT, RUN_ID, Column, Table, literal, quoted
@@ -300,6 +301,13 @@ class SparkStore:
         """Delete all files that the newest version does not need."""
         with spark_conf(self.session.spark, _VACUUM):
             self.session.spark.sql(f"VACUUM {self.sql_name(table)} RETAIN 0 HOURS")
+
+    def maintain(self, table: Table, retain: timedelta) -> None:
+        """Join small files, and delete those that no version younger than ``retain`` needs."""
+        self.session.spark.sql(f"OPTIMIZE {self.sql_name(table)}")
+        hours = int(retain / timedelta(hours=1))
+        with spark_conf(self.session.spark, _VACUUM):
+            self.session.spark.sql(f"VACUUM {self.sql_name(table)} RETAIN {hours} HOURS")
 
     def location(self, table: Table) -> str:
         """Return the URI of the table's folder."""

@@ -7,12 +7,9 @@ without; a session that somebody else made is left as it is.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from pyspark.sql import SparkSession
-
-if TYPE_CHECKING:
-    from pipeline.lake.sessions import LazySession
 
 MIN_READ_BYTES_FOR_CODEGEN: Final = (
     64 << 20
@@ -24,11 +21,15 @@ CODEGEN_OFF_SETTINGS: Final = {"spark.sql.codegen.wholeStage": "false", "spark.s
 _COMPILED: Final = {"spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryMode": "FALLBACK"}  # the defaults
 
 
-def enable_for_sizes(session: LazySession, size: int, held: int = 0) -> None:
-    """Enable compiled queries if many bytes are to be read (``size``) or the lake was made from many (``held``)."""
-    is_much = size >= MIN_READ_BYTES_FOR_CODEGEN or held >= MIN_LAKE_BYTES_FOR_CODEGEN
-    if is_much and _is_interpreted(session.spark):
-        _set(session.spark, _COMPILED)
+def is_worth_it(size: int, held: int = 0) -> bool:
+    """Whether to compile queries if so many bytes are to be read (``size``), of a lake made from so many (``held``)."""
+    return size >= MIN_READ_BYTES_FOR_CODEGEN or held >= MIN_LAKE_BYTES_FOR_CODEGEN
+
+
+def enable(spark: SparkSession) -> None:
+    """Enable compiled queries, unless somebody else made the session."""
+    if _is_interpreted(spark):
+        _set(spark, _COMPILED)
 
 
 def copy_codegen_settings(spark: SparkSession, other: SparkSession) -> None:

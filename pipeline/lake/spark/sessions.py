@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 
 from pyspark.sql import SparkSession
 
-from pipeline.lake import codegen
+from pipeline.lake.spark import codegen
 
 # Environment variables of Spark Connect clients and Databricks clusters.
 REMOTE_VARIABLES: Final = ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "DATABRICKS_RUNTIME_VERSION")
@@ -55,6 +55,11 @@ class LazySession:
             if self._made is None:
                 self._made = self._make()
             return self._made
+
+    def expect_to_read(self, size: int, held: int = 0) -> None:
+        """Have queries compiled if many bytes are to be read (``size``) or the lake was made from many (``held``)."""
+        if codegen.is_worth_it(size, held):
+            codegen.enable(self.spark)
 
     @contextmanager
     def own(self) -> Iterator[LazySession]:

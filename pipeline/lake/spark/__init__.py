@@ -1,0 +1,1 @@
+"""Spark: its sessions and their settings, Arrow tables as frames, and the tables that Spark stores."""
