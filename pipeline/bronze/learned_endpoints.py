@@ -13,8 +13,6 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 
 from pipeline.lake.lake import Lake
 from schemas.bronze import PENDING
@@ -41,18 +39,15 @@ def stored_pending_at_endpoints(lake: Lake, endpoints: Collection[str]) -> list[
     """Return stored rows of ``bronze.pending`` whose interface is unknown, with either end at one of the endpoints."""
     if not endpoints or not lake.exists(PENDING):
         return []
-    addresses = sorted({(endpoint.address, endpoint.port) for endpoint in map(InterfaceEndpoint.parse, endpoints)})
-    at = lake.spark.createDataFrame(addresses, "_address string, _port int")
-    pending = lake.read(PENDING).where(_WITHOUT_ENDPOINT_SQL).select(*PENDING_COLUMNS)
-    return [row.asDict() for row in _with_either_end_at(pending, at).collect()]
-
-
-def _with_either_end_at(pending: DataFrame, at: DataFrame) -> DataFrame:
-    client, server = (
-        (F.col(f"{end}_address") == F.col("_address")) & (F.col(f"{end}_port") == F.col("_port"))
-        for end in ("client", "server")
+    parsed = sorted({(endpoint.address, endpoint.port) for endpoint in map(InterfaceEndpoint.parse, endpoints)})
+    at = pa.table({"address": [address for address, _ in parsed], "port": [port for _, port in parsed]})
+    either = " OR ".join(f"({end}_address = known.address AND {end}_port = known.port)" for end in ("client", "server"))
+    sql = (
+        f"SELECT {', '.join(PENDING_COLUMNS)} FROM {{pending}} WHERE {_WITHOUT_ENDPOINT_SQL} "
+        f"AND EXISTS (SELECT 1 FROM {{at}} AS known WHERE {either})"
     )
-    return pending.join(F.broadcast(at), client | server, "left_semi")
+    found: list[RowDict] = lake.query(sql, pending=PENDING, at=at).to_pylist()
+    return found
 
 
 def captures_to_reread(rows: Iterable[RowDict], endpoints: Iterable[str]) -> dict[str, set[str]]:

@@ -369,7 +369,7 @@ class Lake:
         Elsewhere these are two commits: the first one keeps ``previous_provenance``.
         """
         self.create(table)
-        if not isinstance(gone, DataFrame) and len(gone) > MAX_IN_LIST and not self.can_read_without_spark:
+        if len(gone) > MAX_IN_LIST and not self.can_read_without_spark:
             self.delete_values(table, column, gone, dates=dates, also=also, provenance=previous_provenance)
             gone, also = (), None
         condition = _condition(column, gone, dates, also)

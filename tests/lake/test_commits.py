@@ -13,12 +13,12 @@ pytestmark = pytest.mark.spark
 def test_each_commit_tells_what_it_was_made_of(lake_of_each_store):
     lake, told = lake_of_each_store, {}
     for write, provenance, written in writes(lake):
-        before = lake.version(QUARANTINE)
         write()
-        assert lake.provenance_json(QUARANTINE) == provenance
-        assert lake.count_rows_written(QUARANTINE) == written or written is None
-        newest = lake.version(QUARANTINE)
-        assert newest == (0 if before is None else before + 1) or provenance == "purged"
+        snapshot = lake.snapshot(QUARANTINE)
+        assert snapshot.provenance_json == provenance
+        assert snapshot.rows_written == written or written is None
+        newest = snapshot.version
+        assert newest == len(told) or provenance == "purged"
         told[newest] = provenance
     for since in (-1, 2, newest - 1):
         found = lake.provenance_since(QUARANTINE, since)
@@ -87,8 +87,9 @@ def test_maintenance_changes_neither_version_nor_provenance(lake_of_each_store, 
     version, commits = lake.version(QUARANTINE), commits_of(lake)
     for maintain in BY_SPARK if by_spark else (compact, vacuum):
         maintain(lake)
-        assert (lake.version(QUARANTINE), lake.provenance_json(QUARANTINE)) == (version, "made of this")
-        assert keys(lake) == ["b", "c"]
+        snapshot = lake.snapshot(QUARANTINE)
+        assert (snapshot.version, snapshot.provenance_json) == (version, "made of this")
+    assert keys(lake) == ["b", "c"]
     assert commits_of(lake) > commits
     assert lake.provenance_since(QUARANTINE, version) == {}
     lake.append(QUARANTINE, rows(lake.spark, "d"))

@@ -8,6 +8,7 @@ in SQL (``duckdb_sql``) and handed to the merge as a table of keys: no value sta
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -21,6 +22,7 @@ from urllib.parse import unquote
 from uuid import uuid4
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.dataset as pads
 from deltalake import ColumnProperties, CommitProperties, DeltaTable, Field, Schema, WriterProperties
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
@@ -63,6 +65,7 @@ from pipeline.lake.table_store import (
 from pipeline.lake.tasks import PartitionedRows, prefetch
 from schemas.table import EVENT_DATE, INGESTED_AT, RUN_ID, Column, Table
 
+_ALL_COLUMNS: Final = re.compile(r"(SELECT|DISTINCT|\.|,)\s*\*")  # in a query; count(*) names none
 _TRIES: Final = 5  # of a commit that others come before
 _DELETED: Final = "_deleted"
 _ROWS_WRITTEN: Final = "rowsWritten"  # in what a commit says of itself, beside the provenance
@@ -222,8 +225,9 @@ class DeltaRsStore:
     def _changes(self, source: ChangesSince, sql: str) -> pa.Table:
         """Return the change feed that a query asks for, without columns that the query does not name."""
         table, since, until = source
+        names_all = _ALL_COLUMNS.search(sql) is not None
         schema = pa.schema(
-            [*(field for field in arrow_schema(table) if "*" in sql or field.name in sql), *_CHANGE_FIELDS]
+            [*(field for field in arrow_schema(table) if names_all or field.name in sql), *_CHANGE_FIELDS]
         )
         if since >= until:
             return schema.empty_table()
@@ -275,9 +279,10 @@ class DeltaRsStore:
         """Delete the rows of a version that meet a condition, and add others, in one commit.
 
         Of the rows to delete their key is taken, and the columns that the condition names: whatever else has the same
-        values meets the condition too.
+        values meets the condition too. Lists and the like, which a merge does not compare, are left to the key.
         """
-        names = [name for name in table.names if name in table.key or name == EVENT_DATE or name in condition]
+        plain = [field.name for field in arrow_schema(table) if not pa.types.is_nested(field.type)]
+        names = [name for name in plain if name in table.key or name == EVENT_DATE or name in condition]
         given: dict[str, Given] = {name: values_array(found) for name, found in values.items()}
         given["rows"] = _data_files(table, self.folder(table), delta)
         sql = f"SELECT DISTINCT {', '.join(map(_name, names))} FROM {{rows}} WHERE {condition}"
@@ -334,9 +339,12 @@ class DeltaRsStore:
             names = [name for name in source.schema.names if name not in (*table.key, deleted)]
             columns = {_name(name): f"s.{_name(name)}" for name in names}
             found = [*map(_same, table.key), *_dates_of_target(table, dates)]
+            count = source.count_rows()
+            if not count:
+                return
 
             def change(delta: DeltaTable) -> None:
-                merger = _merger(delta, found, source.scanner().to_reader(), note, 0)
+                merger = _merger(delta, found, source.scanner().to_reader(), note, count)
                 if deleted is not None:
                     merger = merger.when_matched_delete(f"s.{_name(deleted)}")
                 merger.when_matched_update(columns).execute()
@@ -354,7 +362,8 @@ class DeltaRsStore:
             def change(delta: DeltaTable) -> None:
                 changes = self._changing(table, delta, source, options)
                 if changes.num_rows:
-                    merger = _merger(delta, found, changes, note, 0)
+                    written = changes.num_rows - (pc.sum(changes[_DELETED]).as_py() or 0)
+                    merger = _merger(delta, found, changes, note, written)
                     merger.when_matched_delete(f"s.{_DELETED}").when_matched_update(columns).when_not_matched_insert(
                         columns, predicate=f"NOT s.{_DELETED}"
                     ).execute()
