@@ -49,7 +49,8 @@ _MAIN = {BRONZE: ingest_captures.main, ALL: run_all.main}
 
 def run(lake: Lake, *captures: Path, job: str = ALL) -> None:
     """Run a job in this process."""
-    assert _MAIN[job](["--lake", lake.root, "--captures", *map(str, captures)]) == 0
+    stored = f"lake.store={lake.store_name}"
+    assert _MAIN[job](["--lake", lake.root, "--set", stored, "--captures", *map(str, captures)]) == 0
 
 
 def reading_jobs(root: Path, out: Path, call_key: str = "k") -> Iterator[tuple[ModuleType, list[str]]]:

@@ -17,6 +17,7 @@ from end_to_end.conversations import SAMPLE, SMALL, Conversations
 from end_to_end.lakes import ALL, BRONZE, KILLED, WRITTEN_BY, Job, run, tables
 from pipeline.lake.lake import Lake
 from pipeline.lake.recovery import RunMarkers
+from pipeline.lake.table_store import StoreName
 from pipeline.lake.tasks import MAX_DRIVER_BYTES
 from schemas.bronze import CAPTURE_FILES
 from udfs.keys import key
@@ -38,15 +39,15 @@ def talks(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def prepared(spark, talks, tmp_path_factory):
-    """For each job, made once: a lake with the files of the first run, a watched second run, and its tables.
+    """For each job and store, made once: a lake with the files of the first run, a watched second run, its tables.
 
     Quick tests use the job that ingests to bronze, others the one through all layers.
     """
 
     @cache
-    def of(job: str) -> tuple[Lake, Job, dict[str, pa.Table]]:
+    def of(job: str, store: StoreName = "delta-rs") -> tuple[Lake, Job, dict[str, pa.Table]]:
         folder = tmp_path_factory.mktemp(job)
-        begun = Lake(spark, str(folder / "begun"))
+        begun = Lake(spark, str(folder / "begun"), store=store)
         run(begun, talks.run(1), job=job)
         undisturbed = Job(_copied(begun, folder), [talks.cut], job)
         undisturbed.watch()
@@ -74,7 +75,7 @@ KILLS = [(KILLED[number % 4], (number + 0.5) / 23) for number in range(22)]  # o
 def test_a_killed_run_repeated_leaves_the_tables_of_an_undisturbed_one(
     spark, talks, prepared, tmp_path, job, what, when
 ):
-    begun, undisturbed, expected = prepared(job)
+    begun, undisturbed, expected = prepared(job, "spark" if what in {"java", "workers"} else "delta-rs")
     lake = Lake(spark, str(_copied(begun, tmp_path)))
     outcome = Job(Path(lake.root), [talks.cut], job).kill(undisturbed.moment(when), what)
     print(outcome)  # shown when the test fails
