@@ -68,12 +68,9 @@ def test_files_of_any_table_are_read_as_they_were_written(lake):
         rows = pa.Table.from_pylist([{table.key[0]: "a", **made.get(table, {})}, {}], arrow_schema(table))
         for given in (rows, arrow_to_frame(lake.spark, rows)) if table in made else (rows,):
             lake.replace(table, given)
-            read = (
-                lake.select(table, "TRUE"),
-                lake.read(table).toArrow(),
-                spark_delta(lake, table).toArrow(),
-                delta(lake, table).to_pyarrow_table(),
-            )
+            read = [lake.select(table, "TRUE"), delta(lake, table).to_pyarrow_table()]
+            if table in made:
+                read += [lake.read(table).toArrow(), spark_delta(lake, table).toArrow()]
             for found in read:
                 assert sorted(found.cast(rows.schema).to_pylist(), key=str) == sorted(rows.to_pylist(), key=str), table
 

@@ -73,6 +73,7 @@ def test_what_is_added_and_what_changes_is_decoded_on_the_way(lake, captures, de
     assert not (RunMarkers.of(lake).root / "decoded").exists()
 
 
+@pytest.mark.long
 def test_where_spark_changes_calls_by_two_commits_what_changes_is_decoded_afterwards(
     lake, captures, decode_jobs, tmp_path
 ):
