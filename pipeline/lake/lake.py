@@ -369,9 +369,11 @@ class Lake:
         Elsewhere these are two commits: the first one keeps ``previous_provenance``.
         """
         self.create(table)
-        if len(gone) > MAX_IN_LIST and not self.can_read_without_spark:
+        if not self.can_read_without_spark:  # two commits: the lease is checked before each
             self.delete_values(table, column, gone, dates=dates, also=also, provenance=previous_provenance)
-            gone, also = (), None
+            if isinstance(rows, PartitionedRows) or rows.num_rows:
+                self.append(table, rows, provenance=provenance)
+            return
         condition = _condition(column, gone, dates, also)
         if condition is None:
             if isinstance(rows, PartitionedRows) or rows.num_rows:
