@@ -25,15 +25,7 @@ from pipeline.lake.date_filters import dates_condition
 from pipeline.lake.delta_rs.delta_rs_store import DeltaRsStore
 from pipeline.lake.errors import LakeNameError, SchemaError
 from pipeline.lake.lake_record import choose_store, record_store
-from pipeline.lake.queries import (
-    MAX_IN_LIST,
-    CachedFilter,
-    ChangeFeedError,
-    ChangesSince,
-    QueryInput,
-    Values,
-    query_in_spark,
-)
+from pipeline.lake.queries import MAX_IN_LIST, CachedFilter, ChangeFeedError, ChangesSince, QueryInput, Values
 from pipeline.lake.schema_enforcement import (
     arrow_schema,
     changed_keys,
@@ -43,10 +35,10 @@ from pipeline.lake.schema_enforcement import (
 )
 from pipeline.lake.spark.frames import values_to_frame
 from pipeline.lake.spark.sessions import LazySession, is_remote
-from pipeline.lake.spark.spark_store import SparkStore
-from pipeline.lake.table_store import CommitNote, Dates, MergeOptions, RowsToWrite, Snapshot, StoreName
+from pipeline.lake.spark.spark_store import SparkStore, query_tables, read_feed
+from pipeline.lake.table_store import CommitNote, MergeOptions, RowsToWrite, Snapshot, StoreName, TablePlaces
 from pipeline.lake.tasks import PartitionedRows
-from pipeline.lake.writes import Append, ReplaceAll, ReplaceChanged, Write
+from pipeline.lake.writes import Append, Dates, ReplaceAll, ReplaceChanged, Write
 from pipeline.text import is_utf8
 from schemas.table import Table, quoted
 
@@ -77,17 +69,17 @@ class Lake:
                 raise LakeNameError(f"{name!r}: Spark takes no name with ${{, or that is not UTF-8; rename the lake")
         self.session = session if isinstance(session, LazySession) else LazySession.of(session)
         self.root = root.rstrip("/") if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", root) else os.path.abspath(root)  # noqa: PTH100
-        self.catalog = catalog
-        self.prefix = prefix
+        self.catalog, self.prefix = catalog, prefix
+        self._places = TablePlaces(self.root, catalog, prefix)
         default: StoreName = "delta-rs" if catalog is None and not is_remote(session) else "spark"
         self.store_name = choose_store(self.root, wanted=store, default=default, in_catalog=catalog is not None)
         self.store: DeltaRsStore | SparkStore
         if self.store_name == "delta-rs":
             if found := _NOT_IN_FOLDERS.search(self.root):
                 raise LakeNameError(f"{root!r}: delta-rs takes no folder with {found[0]!r} in its name; rename it")
-            self.store = DeltaRsStore(self.root, self.session)
+            self.store = DeltaRsStore(self._places, self.session)
         else:
-            self.store = SparkStore(self.root, self.session, catalog=catalog, prefix=prefix)
+            self.store = SparkStore(self._places, self.session)
         self._seen: set[str] = set()  # tables known to exist: they do not go away under a run
         self._missing: set[str] = set()  # tables known not to exist, while nobody else creates any
         self._narrow: dict[str, Table] = {}  # of these, those made before some of their columns were declared
@@ -134,15 +126,11 @@ class Lake:
 
     def path(self, table: Table) -> str:
         """Return where the table is: its folder, or its full name in the catalog."""
-        if self.catalog is None:
-            return f"{self.root}/{table.layer}/{table.name}"
-        return ".".join((self.catalog, f"{self.prefix}{table.layer}", table.name))
+        return self._places.path(table)
 
     def sql_name(self, table: Table) -> str:
         """Return the table's name for SQL, quoted."""
-        if self.catalog is None:
-            return f"delta.{quoted(self.path(table))}"
-        return ".".join(quoted(part) for part in (self.catalog, f"{self.prefix}{table.layer}", table.name))
+        return self._places.sql_name(table)
 
     # -- tables ----------------------------------------------------------------------------------------------------
 
@@ -211,13 +199,7 @@ class Lake:
         """Return the table's rows as a frame; an empty frame with the table's schema if it does not exist yet."""
         if not self.exists(table):
             return self.spark.createDataFrame([], table.struct()).limit(0)  # by the limit Spark knows it without asking
-        rows = self.store.read(table)
-        if str(table) in self._narrow:
-            stored = {*rows.columns}
-            rows = rows.withColumns(
-                {column.name: F.lit(None).cast(column.type) for column in table.columns if column.name not in stored}
-            )
-        return rows
+        return self.store.read(table)
 
     @property
     def can_read_without_spark(self) -> bool:
@@ -232,29 +214,23 @@ class Lake:
         texts or numbers, or one text. The SQL is Spark's, as far as DuckDB knows it too; types of computed columns may
         differ, so cast where the type matters. ChangeFeedError where changes are not known.
         """
-        return self.store.query(sql, {name: self._existing(source) for name, source in of.items()})
-
-    def _existing(self, source: QueryInput) -> QueryInput:
-        """Return an input; an empty Arrow table in the place of a table that does not exist."""
-        if isinstance(source, Table) and not self.exists(source):
-            return arrow_schema(source).empty_table()
-        if isinstance(source, CachedFilter) and not self.exists(source.table):
-            return select_fields(arrow_schema(source.table), source.column_names).empty_table()
-        if isinstance(source, ChangesSince):
-            self._check_feed(*source)
-        return source
+        return self.store.query(sql, self._existing(of))
 
     def frame(self, sql: str, /, **of: QueryInput) -> DataFrame:
         """Return Spark's answer to a query, as for ``query``, as a frame."""
-        return query_in_spark(self.spark, sql, {name: self._spark_input(source) for name, source in of.items()})
+        return query_tables(self.store, sql, self._existing(of))
 
-    def _spark_input(self, source: QueryInput) -> DataFrame | pa.Table | Values:
-        """Return an input for Spark."""
-        if isinstance(source, ChangesSince):
-            return self.changes(*source)
-        if isinstance(source, CachedFilter):
-            return self.read(source.table).where(source.where).select(*source.column_names)
-        return self.read(source) if isinstance(source, Table) else source
+    def _existing(self, inputs: Mapping[str, QueryInput]) -> dict[str, QueryInput]:
+        """Return the inputs of a query, with an empty Arrow table in the place of each table that does not exist."""
+        found = dict(inputs)
+        for name, source in inputs.items():
+            if isinstance(source, Table) and not self.exists(source):
+                found[name] = arrow_schema(source).empty_table()
+            elif isinstance(source, CachedFilter) and not self.exists(source.table):
+                found[name] = select_fields(arrow_schema(source.table), source.column_names).empty_table()
+            elif isinstance(source, ChangesSince):
+                _check_feed(*source)
+        return found
 
     def select_by_values(
         self, table: Table, values: Collection[str], *, dates: Dates | None = None,
@@ -284,13 +260,7 @@ class Lake:
         changed it. ChangeFeedError when there is no such version. That the feed was off, or its files are gone, shows
         when the frame is first used (``CHANGE_FEED_ERRORS``).
         """
-        newest = self.version(table) if until is None else until
-        self._check_feed(table, since, newest)
-        return self.store.read_changes(table, since, since if newest is None else newest)
-
-    def _check_feed(self, table: Table, since: int, until: int | None) -> None:
-        if until is None or since > until:
-            raise ChangeFeedError(f"{table} has no version {since}: it is at {until}")
+        return read_feed(self.store, *_check_feed(table, since, self.version(table) if until is None else until))
 
     def prepare_table_scan(self, table: Table) -> None:
         """Prepare Spark to read a table as a whole, for a recomputation."""
@@ -369,19 +339,16 @@ class Lake:
         Elsewhere these are two commits: the first one keeps ``previous_provenance``.
         """
         self.create(table)
-        if not self.can_read_without_spark:  # two commits: the lease is checked before each
+        if len(gone) > MAX_IN_LIST and not self.can_read_without_spark:
             self.delete_values(table, column, gone, dates=dates, also=also, provenance=previous_provenance)
-            if isinstance(rows, PartitionedRows) or rows.num_rows:
-                self.append(table, rows, provenance=provenance)
-            return
+            gone, also = (), None
         condition = _condition(column, gone, dates, also)
         if condition is None:
             if isinstance(rows, PartitionedRows) or rows.num_rows:
                 self.append(table, rows, provenance=provenance)
             return
-        with self._commit(table, provenance) as note:
-            notes = note._replace(previous_provenance=previous_provenance)
-            self.store.delete_and_insert(table, condition, {"values": gone}, rows, notes)
+        with self._commit(table, provenance, previous_provenance) as note:
+            self.store.delete_and_insert(table, condition, {"values": gone}, rows, note)
 
     def delete_values(
         self, table: Table, column: str, values: Collection[str] | DataFrame, *, dates: Dates | None,
@@ -402,7 +369,7 @@ class Lake:
         condition = _condition(column, values, dates, also)
         if condition is not None:
             with self._commit(table, provenance) as note:
-                self.store.delete_and_insert(table, condition, {"values": values}, None, note)
+                self.store.delete(table, condition, {"values": values}, note)
 
     def delete(self, table: Table, condition: str, **of: Values) -> None:
         """Delete the rows that meet a SQL condition; nothing happens where there is no table or no such row.
@@ -411,7 +378,7 @@ class Lake:
         """
         if self.exists(table):
             with self._commit(table) as note:
-                self.store.delete_and_insert(table, condition, of, None, note)
+                self.store.delete(table, condition, of, note)
 
     def update(
         self, table: Table, assignments: Mapping[str, str], condition: str, *, provenance: str | None = None,
@@ -555,22 +522,31 @@ class Lake:
 
         Only with exclusive access, like ``vacuum``.
         """
-        with self._commit(table):
-            self.store.maintain(table, retain)
+        with self._commit(table) as note:
+            self.store.maintain(table, int(retain / timedelta(hours=1)), note)
 
     def location(self, table: Table) -> str:
         """Return the URI of the table's folder."""
         return self.store.location(table)
 
     @contextmanager
-    def _commit(self, table: Table, provenance: str | None = None) -> Iterator[CommitNote]:
-        """Yield what a commit within the block says of itself; the lease is checked before."""
-        self._check()
+    def _commit(
+        self, table: Table, provenance: str | None = None, previous_provenance: str | None = None
+    ) -> Iterator[CommitNote]:
+        """Yield what is to be said of the commits within the block; the lease is checked before each of them."""
+        now, before = (self._provenance if each is None else each for each in (provenance, previous_provenance))
         try:
-            yield CommitNote(self._provenance if provenance is None else provenance)
+            yield CommitNote(now, self._check, before)
         finally:
             if self._commits is not None:
                 self._commits.pop(str(table), None)
+
+
+def _check_feed(table: Table, since: int, until: int | None) -> ChangesSince:
+    """Return the changes between two versions; ChangeFeedError if there is no such version."""
+    if until is None or since > until:
+        raise ChangeFeedError(f"{table} has no version {since}: it is at {until}")
+    return ChangesSince(table, since, until)
 
 
 def _conformed(table: Table, rows: RowsToWrite) -> Any:  # noqa: ANN401 - the kind of rows that was given

@@ -27,15 +27,13 @@ def choose_store(root: str, *, wanted: StoreName | None, default: StoreName, in_
         if not in_catalog and any(any(Path(root, layer).glob("*/_delta_log")) for layer in get_args(Layer)):
             raise StoreError(f"{root}: made by an earlier version of this program: have run_all make a new lake")
         return wanted or default
-    for store in get_args(StoreName):
-        if recorded == {"form": _FORM, "store": store}:
-            break
-    else:
+    names: tuple[StoreName, ...] = get_args(StoreName)
+    store = next((name for name in names if recorded == {"form": _FORM, "store": name}), None)
+    if store is None:
         raise StoreError(f"{root}: made by another version of this program: run that one, or make a new lake")
     if wanted is not None and wanted != store:
         raise StoreError(f"{root}: its tables are stored by {store}, not by {wanted}: set lake.store to {store}")
-    found: StoreName = store
-    return found
+    return store
 
 
 def record_store(root: str, store: StoreName) -> None:

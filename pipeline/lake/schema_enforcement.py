@@ -48,6 +48,12 @@ def arrow_schema(table: Table) -> pa.Schema:
     return to_arrow_schema(table.struct())
 
 
+def columns_with_statistics(table: Table) -> list[str]:
+    """Return the columns of a table that files have statistics of: those by which rows are looked up."""
+    dated = (EVENT_DATE,) if table.event_date_columns else ()
+    return list(dict.fromkeys((*dated, *table.key, *table.event_date_columns)))
+
+
 def conform_table(table: Table, rows: pa.Table) -> pa.Table:
     """Return an Arrow table with exactly the table's columns, in order; event_date is computed where it is missing.
 

@@ -8,22 +8,21 @@ Spark.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
-from datetime import date, timedelta
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from pipeline.lake.queries import QueryInput, Values
+from pipeline.lake.spark.sessions import LazySession
 from pipeline.lake.tasks import PartitionedRows
-from schemas.table import Column, Table
+from pipeline.lake.writes import Dates
+from schemas.table import Column, Table, quoted
 
 StoreName = Literal["delta-rs", "spark"]
 RowsToWrite: TypeAlias = DataFrame | pa.Table | PartitionedRows
 """Rows to be written."""
-Dates: TypeAlias = Collection[date | None]
-"""Event dates, None among them for rows without one."""
 
 # Operations that change no row and no column: what somebody does to keep a table fast and small.
 MAINTENANCE: Final = frozenset({
@@ -61,11 +60,48 @@ class Snapshot(NamedTuple):
         return made if isinstance(made, dict) else {}
 
 
-class CommitNote(NamedTuple):
-    """What a commit says of itself: the provenance of its table, and that of the first commit where two are needed."""
+class TablePlaces(NamedTuple):
+    """Where the tables of a lake are: below a folder, or in a catalog, in schemas whose names begin with a prefix."""
 
-    provenance: str | None = None
+    root: str
+    catalog: str | None
+    prefix: str
+
+    def path(self, table: Table) -> str:
+        """Return a table's folder, or its full name in the catalog."""
+        if self.catalog is None:
+            return f"{self.root}/{table.layer}/{table.name}"
+        return ".".join((self.catalog, f"{self.prefix}{table.layer}", table.name))
+
+    def sql_name(self, table: Table) -> str:
+        """Return a table's name for Spark's SQL, quoted."""
+        if self.catalog is None:
+            return f"delta.{quoted(self.path(table))}"
+        return f"{self.sql_schema(table)}.{quoted(table.name)}"
+
+    def sql_schema(self, table: Table) -> str:
+        """Return the name for SQL of the schema that a table of a catalog is in, quoted."""
+        return f"{quoted(self.catalog or '')}.{quoted(self.prefix + table.layer)}"
+
+
+class CommitNote(NamedTuple):
+    """The provenance of a commit's table, and that of the first commit where two are needed.
+
+    ``check`` is called before each commit, and raises where none may be made.
+    """
+
+    provenance: str | None
+    check: Callable[[], None]
     previous_provenance: str | None = None
+
+
+class MergeOptions(NamedTuple):
+    """How rows are merged (``Lake.merge``): by which keys, at which dates, which are deleted, which stay."""
+
+    keys: Sequence[str]
+    dates: Dates | None
+    delete_when: str | None
+    unless_same: bool
 
 
 class TableStore(Protocol):
@@ -76,6 +112,7 @@ class TableStore(Protocol):
     """
 
     name: StoreName
+    session: LazySession
 
     def stored_columns(self, table: Table) -> Mapping[str, str] | None:
         """Return the types of the stored columns by name, as Spark's simple strings; None when there is no table."""
@@ -96,10 +133,10 @@ class TableStore(Protocol):
         """Return the size of a table's files, in bytes."""
 
     def read(self, table: Table) -> DataFrame:
-        """Return a table's stored columns as a frame."""
+        """Return a table's rows as a frame; declared columns that it does not have are null."""
 
     def read_changes(self, table: Table, since: int, until: int) -> DataFrame:
-        """Return what changed after a version, up to another, with ``CHANGE_COLUMNS``."""
+        """Return what changed after a version, up to a later one, with ``CHANGE_COLUMNS``."""
 
     def query(self, sql: str, inputs: Mapping[str, QueryInput]) -> pa.Table:
         """Return the answer to a query; tables among the inputs exist."""
@@ -110,11 +147,14 @@ class TableStore(Protocol):
     def replace(self, table: Table, rows: DataFrame | pa.Table, note: CommitNote) -> None:
         """Make these all rows of a table; a frame may have been read from it."""
 
+    def delete(self, table: Table, condition: str, values: Mapping[str, Values], note: CommitNote) -> None:
+        """Delete the rows that meet a condition."""
+
     def delete_and_insert(
-        self, table: Table, condition: str, values: Mapping[str, Values],
-        rows: pa.Table | PartitionedRows | None, note: CommitNote,
+        self, table: Table, condition: str, values: Mapping[str, Values], rows: pa.Table | PartitionedRows,
+        note: CommitNote,
     ) -> None:  # fmt: skip
-        """Delete the rows that meet a condition, and add others."""
+        """Delete the rows that meet a condition, and add others: in one commit, or in two."""
 
     def delete_values(
         self, table: Table, column: str, values: DataFrame, dates: Dates | None, note: CommitNote
@@ -147,17 +187,8 @@ class TableStore(Protocol):
     def vacuum(self, table: Table) -> None:
         """Delete all files that the newest version does not need."""
 
-    def maintain(self, table: Table, retain: timedelta) -> None:
-        """Join small files, and delete files that no version younger than ``retain`` needs. No row changes."""
+    def maintain(self, table: Table, retain_hours: int, note: CommitNote) -> None:
+        """Join small files, and delete files that no version of the last hours needs. No row changes."""
 
     def location(self, table: Table) -> str:
         """Return the URI of the table's folder."""
-
-
-class MergeOptions(NamedTuple):
-    """How rows are merged (``Lake.merge``): by which keys, at which dates, which are deleted, which stay."""
-
-    keys: Sequence[str]
-    dates: Dates | None
-    delete_when: str | None
-    unless_same: bool

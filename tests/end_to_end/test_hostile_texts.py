@@ -16,7 +16,7 @@ import pytest
 from attempts.wire import capture_of
 from collector.snapshot_files import machine, queue, write
 from hostile import FILE_NAME, LONG, NOT_UTF8, QUOTED, REPLACED, TEXTS
-from jobs import ask, check_quality, export_packets, forget, run_all, trace_message
+from jobs import ask, check_quality, export_packets, forget, maintain, run_all, trace_message
 from pipeline.lake.lake import Lake
 from pipeline.reports.views.catalog import QUESTIONS
 from schemas import catalog
@@ -73,7 +73,7 @@ def test_every_job_takes_them_as_they_are(spark, tmp_path, capsys, prefix):
     def summary() -> dict:
         return json.loads(capsys.readouterr().out.splitlines()[-1])
 
-    root, pages, conf = tmp_path / "the 'lake' {1} [2] $x", tmp_path / "pages", tmp_path / "conf.yml"
+    root, pages, conf = tmp_path / "the 'lake' {1} (2) $x", tmp_path / "pages", tmp_path / "conf.yml"
     configured = (*REPLACED, *QUOTED)
     conf.write_text(json.dumps({
         "lake": {"catalog": prefix and "spark_catalog", "prefix": prefix or ""},
@@ -112,6 +112,7 @@ def test_every_job_takes_them_as_they_are(spark, tmp_path, capsys, prefix):
         assert export_packets.main([*given, *calls, "--out", str(tmp_path / "some.pcapng")]) == 3
         assert summary()["packets"] > 0
 
+        assert maintain.main(given) == 0
         assert forget.main([*given, "--before", str(KEPT_FROM), "--pages", str(pages)]) == 0
         assert summary()["forgotten"]["bronze.snapshots_raw"] == 2 * len(NAMES)
         assert {row[0] for row in lake.read(MESSAGES).select("label").collect()} == set(LABELS)

@@ -1,5 +1,7 @@
 """What a lake tells of its tables' commits, whichever library stores them."""
 
+from dataclasses import replace
+
 import pytest
 from deltalake import DeltaTable
 
@@ -7,6 +9,7 @@ from lake.writes import log_of, rows, writes
 from pipeline.lake.lake import Lake
 from pipeline.lake.spark.settings import spark_conf
 from schemas.bronze import QUARANTINE
+from schemas.table import STRING, Column
 
 pytestmark = pytest.mark.spark
 
@@ -111,3 +114,14 @@ def test_a_new_column_is_no_maintenance(lake_of_each_store):
     lake.append(QUARANTINE, rows(lake.spark, "a"), provenance="made of this")
     lake.spark.sql(f"ALTER TABLE {lake.sql_name(QUARANTINE)} ADD COLUMNS (another INT)")
     assert lake.provenance_json(QUARANTINE) is None
+
+
+def test_a_column_that_a_table_does_not_have_yet_is_null_in_every_answer(lake_of_each_store):
+    """Readers do not add the columns that were declared since: the next run does."""
+    lake, later = lake_of_each_store, replace(QUARANTINE, columns=(*QUARANTINE.columns, Column("news", STRING, "n")))
+    lake.append(QUARANTINE, rows(lake.spark, "a"))
+    reader = Lake(lake.spark, lake.root, catalog=lake.catalog, prefix=lake.prefix)
+    sql = "SELECT quarantine_key, news FROM {rows}"
+    for found in (reader.query(sql, rows=later), reader.frame(sql, rows=later).toArrow()):
+        assert found.to_pylist() == [{"quarantine_key": "a", "news": None}]
+    assert reader.read(later).select("news").first()["news"] is None

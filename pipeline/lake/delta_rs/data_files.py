@@ -18,8 +18,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pipeline.lake.parquet_options import DISTINCT_VALUED_COLUMNS, GROUP_BYTES, MAX_ROW_GROUP_ROWS, STUB_COLUMNS
-from pipeline.lake.schema_enforcement import arrow_schema, conform_table
-from schemas.table import EVENT_DATE, Table
+from pipeline.lake.schema_enforcement import arrow_schema, columns_with_statistics, conform_table
+from schemas.table import Table
 
 MAX_FILE_BYTES: Final = 64 << 20  # a changed row makes its file be written again
 _MAX_TEXT_CHARS: Final = 32  # of a text in a file's statistics; columns with longer ones have none
@@ -142,12 +142,6 @@ class _Statistics:
             for found in (self._least, self._most)
         )
         return {"numRecords": count, "minValues": least, "maxValues": most, "nullCount": dict(self._nulls)}
-
-
-def columns_with_statistics(table: Table) -> list[str]:
-    """Return the columns of a table that files have statistics of: those by which rows are looked up."""
-    dated = (EVENT_DATE,) if table.event_date_columns else ()
-    return list(dict.fromkeys((*dated, *table.key, *table.event_date_columns)))
 
 
 def _json_value(value: Any) -> Any:  # noqa: ANN401 - whatever a column holds

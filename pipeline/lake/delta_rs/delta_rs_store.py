@@ -14,10 +14,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
-from datetime import timedelta
 from pathlib import Path
 from threading import Lock, RLock
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
 from uuid import uuid4
 
@@ -30,16 +29,11 @@ from deltalake.table import TableMerger
 from deltalake.transaction import AddAction, RemoveAction
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import LongType, StringType, StructField, StructType
+from pyspark.sql.types import LongType, StringType, StructType
 
 from pipeline.lake.date_filters import dates_condition
-from pipeline.lake.delta_rs.data_files import (
-    MAX_FILE_BYTES,
-    DataFile,
-    columns_with_statistics,
-    write_data_files,
-)
-from pipeline.lake.delta_rs.duckdb_sql import DataFiles, DuckDbSql, Given
+from pipeline.lake.delta_rs.data_files import MAX_FILE_BYTES, DataFile, write_data_files
+from pipeline.lake.delta_rs.duckdb_sql import DataFiles, DuckDbSql, Given, quoted
 from pipeline.lake.parquet_options import MAX_ROW_GROUP_ROWS, STUB_COLUMNS
 from pipeline.lake.queries import (
     CHANGE_COLUMNS,
@@ -50,25 +44,32 @@ from pipeline.lake.queries import (
     Values,
     values_array,
 )
-from pipeline.lake.schema_enforcement import arrow_schema, conform_frame, conform_table, select_fields
-from pipeline.lake.spark.frames import read_parquet_files
+from pipeline.lake.schema_enforcement import (
+    arrow_schema,
+    columns_with_statistics,
+    conform_frame,
+    conform_table,
+    select_fields,
+)
+from pipeline.lake.spark.frames import change_feed, read_parquet_files
 from pipeline.lake.spark.sessions import LazySession
 from pipeline.lake.table_store import (
     CommitNote,
     ConflictError,
-    Dates,
     MergeOptions,
     RowsToWrite,
     Snapshot,
     StoreName,
+    TablePlaces,
 )
 from pipeline.lake.tasks import PartitionedRows, prefetch
+from pipeline.lake.writes import Dates
 from schemas.table import EVENT_DATE, INGESTED_AT, RUN_ID, Column, Table
 
 _ALL_COLUMNS: Final = re.compile(r"(SELECT|DISTINCT|\.|,)\s*\*")  # in a query; count(*) names none
 _TRIES: Final = 5  # of a commit that others come before
 _DELETED: Final = "_deleted"
-_ROWS_WRITTEN: Final = "rowsWritten"  # in what a commit says of itself, beside the provenance
+_ROWS_WRITTEN: Final = "rowsWritten"  # in a commit's metadata, beside the provenance
 _PROVENANCE: Final = "userMetadata"  # as Delta names it
 _WRITER: Final = WriterProperties(
     compression="ZSTD", max_row_group_size=MAX_ROW_GROUP_ROWS,
@@ -76,20 +77,18 @@ _WRITER: Final = WriterProperties(
         stub: ColumnProperties(dictionary_enabled=False, statistics_enabled="NONE") for stub in STUB_COLUMNS
     },
 )  # fmt: skip
-_FILE_COLUMNS: Final = StructType(
-    [
-        StructField("name", StringType()),
-        StructField("size", LongType()),
-        StructField("row_count", LongType()),
-        StructField("statistics_json", StringType()),
-    ]
+_FILE_COLUMNS: Final = (  # of ``DataFile``
+    StructType()
+    .add("name", StringType())
+    .add("size", LongType())
+    .add("row_count", LongType())
+    .add("statistics_json", StringType())
 )
 _CHANGE_FIELDS: Final = (pa.field(CHANGE_COLUMNS[0], pa.string()), pa.field(CHANGE_COLUMNS[1], pa.int64()))
-Result = TypeVar("Result")
 
 
 class _OpenTable(NamedTuple):
-    """A table that was read before: its log is read on. ``identity`` tells it from another one made in its folder."""
+    """A table that was read before: its log is read on. Another table made in its folder has another ``identity``."""
 
     delta: DeltaTable
     identity: tuple[int, ...]
@@ -100,8 +99,8 @@ class DeltaRsStore:
 
     name: StoreName = "delta-rs"
 
-    def __init__(self, root: str, session: LazySession) -> None:
-        self._root, self.session = root, session
+    def __init__(self, places: TablePlaces, session: LazySession) -> None:
+        self._places, self.session = places, session
         self._sql = DuckDbSql()
         self._known: dict[str, _OpenTable] = {}
         self._locks: dict[str, RLock] = {}
@@ -115,13 +114,9 @@ class DeltaRsStore:
 
     # -- tables ----------------------------------------------------------------------------------------------------
 
-    def folder(self, table: Table) -> str:
-        """Return the folder of a table."""
-        return f"{self._root}/{table.layer}/{table.name}"
-
     def stored_columns(self, table: Table) -> Mapping[str, str] | None:
         """Return the types of the stored columns by name; None when there is no table."""
-        if not Path(self.folder(table), "_delta_log").is_dir():
+        if not Path(self._places.path(table), "_delta_log").is_dir():
             return None
         try:
             with self._newest(table) as delta:
@@ -132,9 +127,9 @@ class DeltaRsStore:
 
     def create(self, table: Table) -> None:
         """Create a table with a change feed, without deletion vectors, which few readers know, and not clustered."""
-        Path(self.folder(table)).mkdir(parents=True, exist_ok=True)
+        Path(self._places.path(table)).mkdir(parents=True, exist_ok=True)
         DeltaTable.create(
-            _uri(self.folder(table)), Schema.from_json(table.struct().json()), mode="ignore",
+            _uri(self._places.path(table)), Schema.from_json(table.struct().json()), mode="ignore",
             description=table.comment,
             configuration={
                 "delta.enableChangeDataFeed": "true",
@@ -147,13 +142,12 @@ class DeltaRsStore:
         """Add columns to a table."""
         fields = StructType([column.field() for column in columns])
         new: list[Field] = Schema.from_json(fields.json()).fields
-        with self._newest(table) as delta:
-            delta.alter.add_columns(new, commit_properties=_properties(note))
+        self._retry(table, note, lambda delta: delta.alter.add_columns(new, commit_properties=_properties(note)))
 
     @contextmanager
     def _newest(self, table: Table) -> Iterator[DeltaTable]:
         """Yield a table's newest version, which no other thread uses meanwhile; TableNotFoundError without a table."""
-        folder = self.folder(table)
+        folder = self._places.path(table)
         with self._lock:
             lock = self._locks.setdefault(folder, RLock())
         with lock:
@@ -196,11 +190,8 @@ class DeltaRsStore:
         return read_parquet_files(self.session.spark, files, table.struct())
 
     def read_changes(self, table: Table, since: int, until: int) -> DataFrame:
-        """Return what changed after a version as a frame."""
-        if since >= until:
-            return self.session.spark.createDataFrame([], _feed_struct(table)).limit(0)
-        feed = self.session.spark.read.format("delta").option("readChangeFeed", "true")
-        rows = feed.option("startingVersion", since + 1).option("endingVersion", until).load(self.folder(table))
+        """Return what changed after a version, up to a later one."""
+        rows = change_feed(self.session.spark, since, until).load(self._places.path(table))
         return rows.select(*table.names, *CHANGE_COLUMNS)
 
     def query(self, sql: str, inputs: Mapping[str, QueryInput]) -> pa.Table:
@@ -220,15 +211,18 @@ class DeltaRsStore:
 
     def _files(self, table: Table) -> DataFiles:
         with self._newest(table) as delta:
-            return _data_files(table, self.folder(table), delta)
+            return self._data_files(delta, table)
+
+    def _data_files(self, delta: DeltaTable, table: Table) -> DataFiles:
+        names = pa.table(delta.get_add_actions())["path"].to_pylist()
+        return DataFiles(arrow_schema(table), [f"{self._places.path(table)}/{unquote(name)}" for name in names])
 
     def _changes(self, source: ChangesSince, sql: str) -> pa.Table:
         """Return the change feed that a query asks for, without columns that the query does not name."""
         table, since, until = source
-        names_all = _ALL_COLUMNS.search(sql) is not None
-        schema = pa.schema(
-            [*(field for field in arrow_schema(table) if names_all or field.name in sql), *_CHANGE_FIELDS]
-        )
+        takes_all = _ALL_COLUMNS.search(sql) is not None
+        columns = [field for field in arrow_schema(table) if takes_all or field.name in sql]
+        schema = pa.schema([*columns, *_CHANGE_FIELDS])
         if since >= until:
             return schema.empty_table()
         try:
@@ -252,9 +246,13 @@ class DeltaRsStore:
         """Commit a note alone."""
         self._commit_files(table, (), "append", note)
 
+    def delete(self, table: Table, condition: str, values: Mapping[str, Values], note: CommitNote) -> None:
+        """Delete the rows that meet a condition."""
+        self._replace_rows(table, condition, values, arrow_schema(table).empty_table(), note)
+
     def delete_and_insert(
-        self, table: Table, condition: str, values: Mapping[str, Values],
-        rows: pa.Table | PartitionedRows | None, note: CommitNote,
+        self, table: Table, condition: str, values: Mapping[str, Values], rows: pa.Table | PartitionedRows,
+        note: CommitNote,
     ) -> None:  # fmt: skip
         """Delete and add rows: in one commit where the rows to add are in memory, else in two.
 
@@ -262,82 +260,83 @@ class DeltaRsStore:
         """
         if isinstance(rows, PartitionedRows) and not rows.fits_in_driver:
             files = self._write(table, rows)
-            before = note._replace(provenance=note.previous_provenance)
-            self._retry(table, lambda delta: self._replace_rows(table, delta, condition, values, None, before))
+            self.delete(table, condition, values, note._replace(provenance=note.previous_provenance))
             self._commit_files(table, files, "append", note)
             return
-        if isinstance(rows, PartitionedRows):
-            batches = list(rows.read_in_driver())
-            rows = pa.Table.from_batches(batches) if batches else None
-        added = None if rows is None else conform_table(table, rows)
-        self._retry(table, lambda delta: self._replace_rows(table, delta, condition, values, added, note))
+        batches = list(rows.read_in_driver() if isinstance(rows, PartitionedRows) else rows.to_batches())
+        added = conform_table(table, pa.Table.from_batches(batches)) if batches else arrow_schema(table).empty_table()
+        self._replace_rows(table, condition, values, added, note)
 
     def _replace_rows(
-        self, table: Table, delta: DeltaTable, condition: str, values: Mapping[str, Values], added: pa.Table | None,
+        self, table: Table, condition: str, values: Mapping[str, Values], added: pa.Table, note: CommitNote
+    ) -> None:
+        """Delete the rows that meet a condition, and add others, in one commit."""
+        self._retry(table, note, lambda delta: self._replace_in(delta, table, condition, values, added, note))
+
+    def _replace_in(
+        self, delta: DeltaTable, table: Table, condition: str, values: Mapping[str, Values], added: pa.Table,
         note: CommitNote,
     ) -> None:  # fmt: skip
-        """Delete the rows of a version that meet a condition, and add others, in one commit.
+        """Delete the rows of a version that meet a condition, and add others.
 
         Of the rows to delete their key is taken, and the columns that the condition names: whatever else has the same
         values meets the condition too. Lists and the like, which a merge does not compare, are left to the key.
         """
         plain = [field.name for field in arrow_schema(table) if not pa.types.is_nested(field.type)]
         names = [name for name in plain if name in table.key or name == EVENT_DATE or name in condition]
-        given: dict[str, Given] = {name: values_array(found) for name, found in values.items()}
-        given["rows"] = _data_files(table, self.folder(table), delta)
-        sql = f"SELECT DISTINCT {', '.join(map(_name, names))} FROM {{rows}} WHERE {condition}"
-        deleted = self._sql.answer(sql, given).cast(select_fields(arrow_schema(table), names))
-        added = arrow_schema(table).empty_table() if added is None else added
+        deleted = self._select(delta, table, f"DISTINCT {', '.join(map(quoted, names))}", condition, values)
+        deleted = deleted.cast(select_fields(arrow_schema(table), names))
         if not deleted.num_rows:
             if added.num_rows:
-                self._add_files(delta, write_data_files(self.folder(table), table, added.to_batches()), "append", note)
+                self._add_files(delta, self._write(table, added), "append", note)
             return
         source = pa.concat_tables(
             [_marked(deleted, is_deleted=True), _marked(added, is_deleted=False)], promote_options="default"
         )
         found = [f"s.{_DELETED}", *(_same(name, can_be_null=bool(deleted[name].null_count)) for name in names)]
-        columns = {_name(name): f"s.{_name(name)}" for name in table.names}
         if EVENT_DATE in names:
             found += _dates_of_target(table, set(deleted[EVENT_DATE].to_pylist()))
         merger = _merger(delta, found, source, note, added.num_rows)
-        merger.when_matched_delete().when_not_matched_insert(columns, predicate=f"NOT s.{_DELETED}").execute()
+        merger.when_matched_delete().when_not_matched_insert(
+            _from_source(table.names), predicate=f"NOT s.{_DELETED}"
+        ).execute()
+
+    def _select(
+        self, delta: DeltaTable, table: Table, columns: str, condition: str, values: Mapping[str, Values]
+    ) -> pa.Table:
+        """Return columns, in SQL, of the rows of a version that meet a condition."""
+        given: dict[str, Given] = {name: values_array(found) for name, found in values.items()}
+        files = self._data_files(delta, table)
+        return self._sql.answer(f"SELECT {columns} FROM {{rows}} WHERE {condition}", {**given, "rows": files})
 
     def delete_values(
         self, table: Table, column: str, values: DataFrame, dates: Dates | None, note: CommitNote
     ) -> None:
         """Delete the rows whose column has a value of a frame of one column."""
         wanted = values.toArrow().column(0).combine_chunks().drop_null()
-        self.delete_and_insert(
-            table,
-            f"{_name(column)} IN {{values}} AND {dates_condition(dates)}",
-            {"values": wanted.to_pylist()},
-            None,
-            note,
-        )
+        condition = f"{quoted(column)} IN {{values}} AND {dates_condition(dates)}"
+        self.delete(table, condition, {"values": wanted.to_pylist()}, note)
 
     def update(
         self, table: Table, assignments: Mapping[str, str], condition: str, values: Mapping[str, Values],
         note: CommitNote,
     ) -> None:  # fmt: skip
         """Set columns to expressions in the rows that meet a condition."""
-        selected = ", ".join(f"{assignments.get(name, _name(name))} AS {_name(name)}" for name in table.names)
+        selected = ", ".join(f"{assignments.get(name, quoted(name))} AS {quoted(name)}" for name in table.names)
 
         def change(delta: DeltaTable) -> None:
-            found: dict[str, Given] = {name: values_array(given) for name, given in values.items()}
-            found["rows"] = _data_files(table, self.folder(table), delta)
-            rows = self._sql.answer(f"SELECT {selected} FROM {{rows}} WHERE {condition}", found)
+            rows = self._select(delta, table, selected, condition, values).cast(arrow_schema(table))
             if rows.num_rows:
-                self._replace_rows(table, delta, condition, values, rows.cast(arrow_schema(table)), note)
+                self._replace_in(delta, table, condition, values, rows, note)
 
-        self._retry(table, change)
+        self._retry(table, note, change)
 
     def update_columns(
         self, table: Table, rows: DataFrame | pa.Table, dates: Dates | None, deleted: str | None, note: CommitNote
     ) -> None:
         """Set columns in the rows that have the keys of others, or delete them."""
         with self._staged(rows) as source:
-            names = [name for name in source.schema.names if name not in (*table.key, deleted)]
-            columns = {_name(name): f"s.{_name(name)}" for name in names}
+            columns = _from_source([name for name in source.schema.names if name not in (*table.key, deleted)])
             found = [*map(_same, table.key), *_dates_of_target(table, dates)]
             count = source.count_rows()
             if not count:
@@ -346,16 +345,16 @@ class DeltaRsStore:
             def change(delta: DeltaTable) -> None:
                 merger = _merger(delta, found, source.scanner().to_reader(), note, count)
                 if deleted is not None:
-                    merger = merger.when_matched_delete(f"s.{_name(deleted)}")
+                    merger = merger.when_matched_delete(f"s.{quoted(deleted)}")
                 merger.when_matched_update(columns).execute()
 
-            self._retry(table, change)
+            self._retry(table, note, change)
 
     def merge(self, table: Table, rows: DataFrame, options: MergeOptions, note: CommitNote) -> None:
         """Upsert a frame's rows by key."""
         gone = options.delete_when
         marked = rows.withColumnRenamed(gone, _DELETED) if gone else rows.selectExpr("*", f"false AS {_DELETED}")
-        columns = {_name(name): f"s.{_name(name)}" for name in table.names}
+        columns = _from_source(table.names)
         found = [*map(_same, options.keys), *_dates_of_target(table, options.dates)]
         with self._staged(conform_frame(table, marked, more=(_DELETED,))) as source:
 
@@ -368,25 +367,25 @@ class DeltaRsStore:
                         columns, predicate=f"NOT s.{_DELETED}"
                     ).execute()
 
-            self._retry(table, change)
+            self._retry(table, note, change)
 
     def _changing(self, table: Table, delta: DeltaTable, rows: pads.Dataset, options: MergeOptions) -> pa.Table:
         """Return the rows of a merge that change the table: of deleted ones those that are there."""
-        same_key = " AND ".join(f"s.{_name(name)} = t.{_name(name)}" for name in options.keys)
         facts = [name for name in table.names if name not in (RUN_ID, INGESTED_AT)]
-        same = " AND ".join(f"s.{_name(name)} IS NOT DISTINCT FROM t.{_name(name)}" for name in facts)
-        there = " AND ".join([f"FROM {{rows}} AS t WHERE {same_key}", *_dates_of_target(table, options.dates)])
+        same = " AND ".join(_same(name, can_be_null=True) for name in facts)
+        found = " AND ".join([*map(_same, options.keys), *_dates_of_target(table, options.dates)])
+        there = f"FROM {{rows}} AS t WHERE {found}"
         exists = f"EXISTS (SELECT 1 {there})"
         changes = "TRUE"
         if options.unless_same:
             changes = f"(NOT {exists} OR EXISTS (SELECT 1 {there} AND NOT ({same})))"
         sql = f"SELECT s.* FROM {{fresh}} AS s WHERE CASE WHEN s.{_DELETED} THEN {exists} ELSE {changes} END"
-        files = _data_files(table, self.folder(table), delta)
-        return self._sql.answer(sql, {"fresh": rows.to_table(), "rows": files}).cast(rows.schema)
+        answer = self._sql.answer(sql, {"fresh": rows.to_table(), "rows": self._data_files(delta, table)})
+        return answer.cast(rows.schema)
 
     def restore(self, table: Table, version: int, note: CommitNote) -> None:
         """Restore a table to a version."""
-        self._retry(table, lambda delta: delta.restore(version, commit_properties=_properties(note)))
+        self._retry(table, note, lambda delta: delta.restore(version, commit_properties=_properties(note)))
 
     def purge(self, table: Table, note: CommitNote) -> None:
         """Begin the log again: files hold no deleted rows."""
@@ -399,24 +398,24 @@ class DeltaRsStore:
         with self._newest(table) as delta:
             delta.vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
 
-    def maintain(self, table: Table, retain: timedelta) -> None:
-        """Join small files, delete those that no version younger than ``retain`` needs, and begin the log again."""
+    def maintain(self, table: Table, retain_hours: int, note: CommitNote) -> None:
+        """Join small files, delete those that no version of the last hours needs, and begin the log again."""
+        note.check()
         with self._newest(table) as delta:
             delta.optimize.compact(target_size=MAX_FILE_BYTES, writer_properties=_WRITER)
-            hours = int(retain / timedelta(hours=1))
-            delta.vacuum(hours, dry_run=False, enforce_retention_duration=False, full=True)
+            delta.vacuum(retain_hours, dry_run=False, enforce_retention_duration=False, full=True)
             delta.create_checkpoint()
             delta.cleanup_metadata()
 
     def location(self, table: Table) -> str:
         """Return the URI of a table's folder."""
-        return Path(self.folder(table)).as_uri()
+        return _uri(self._places.path(table))
 
     # -- files and commits -----------------------------------------------------------------------------------------
 
     def _write(self, table: Table, rows: RowsToWrite) -> list[DataFile]:
         """Write rows to files of a table, in this process or in Spark's tasks."""
-        folder = self.folder(table)
+        folder = self._places.path(table)
         if isinstance(rows, DataFrame):
 
             def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -436,9 +435,8 @@ class DeltaRsStore:
         return _files_of(parts.table(self.session, _FILE_COLUMNS))
 
     def _commit_files(self, table: Table, files: Sequence[DataFile], mode: str, note: CommitNote) -> None:
-        if not files and mode == "append" and note.provenance is None:
-            return
-        self._retry(table, lambda delta: self._add_files(delta, files, mode, note))
+        if files or mode == "overwrite" or note.provenance is not None:
+            self._retry(table, note, lambda delta: self._add_files(delta, files, mode, note))
 
     @staticmethod
     def _add_files(delta: DeltaTable, files: Sequence[DataFile], mode: str, note: CommitNote) -> None:
@@ -449,15 +447,18 @@ class DeltaRsStore:
         rows = sum(file.row_count for file in files)
         delta.create_write_transaction(actions, mode, delta.schema(), commit_properties=_properties(note, rows))
 
-    def _retry(self, table: Table, change: Callable[[DeltaTable], Result]) -> Result:
+    def _retry(self, table: Table, note: CommitNote, change: Callable[[DeltaTable], object]) -> None:
         """Change a table in its newest version; again, if others commit before. ConflictError if they always do."""
         for _ in range(_TRIES):
+            note.check()
             with self._newest(table) as delta:
                 try:
-                    return change(delta)
+                    change(delta)
                 except CommitFailedError as error:
                     failed = error
-        raise ConflictError(f"{self.folder(table)}: others change this table all the time") from failed
+                else:
+                    return
+        raise ConflictError(f"{self._places.path(table)}: others change this table all the time") from failed
 
     @contextmanager
     def _staged(self, rows: DataFrame | pa.Table) -> Iterator[pads.Dataset]:
@@ -465,7 +466,7 @@ class DeltaRsStore:
         if isinstance(rows, pa.Table):
             yield pads.dataset(rows)
             return
-        folder = Path(self._root, "_runs", f".merge-{uuid4().hex}")
+        folder = Path(self._places.root, "_runs", f".merge-{uuid4().hex}")
         folder.mkdir(parents=True)
         try:
             rows.write.parquet(str(folder / "rows"))
@@ -474,33 +475,18 @@ class DeltaRsStore:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _name(column: str) -> str:
-    """Return a column's name as both DuckDB and delta-rs take it."""
-    return f'"{column}"'
-
-
-def _feed_struct(table: Table) -> StructType:
-    kind, version = CHANGE_COLUMNS
-    return table.struct().add(kind, StringType()).add(version, LongType())
-
-
 def _uri(folder: str) -> str:
     """Return a folder as delta-rs takes it: a path, which it does not take for a URI."""
     return Path(folder).as_uri()
 
 
 def _identity(folder: str) -> tuple[int, ...]:
-    """Return what tells a table from another one made in its folder later; () where its first commit is gone."""
+    """Return what another table, made in the same folder later, has otherwise; () where the first commit is gone."""
     try:
         first = Path(folder, "_delta_log", f"{0:020}.json").stat()
     except OSError:
         return ()
     return first.st_ino, first.st_mtime_ns
-
-
-def _data_files(table: Table, folder: str, delta: DeltaTable) -> DataFiles:
-    names = pa.table(delta.get_add_actions())["path"].to_pylist()
-    return DataFiles(arrow_schema(table), [f"{folder}/{unquote(name)}" for name in names])
 
 
 def _snapshot(commit: Mapping[str, Any]) -> Snapshot:
@@ -510,10 +496,10 @@ def _snapshot(commit: Mapping[str, Any]) -> Snapshot:
 
 def _properties(note: CommitNote, rows_written: int = 0) -> CommitProperties:
     """Return the properties of a commit that fails where another one came before."""
-    told = {_ROWS_WRITTEN: str(rows_written)}
+    metadata = {_ROWS_WRITTEN: str(rows_written)}
     if note.provenance is not None:
-        told[_PROVENANCE] = note.provenance
-    return CommitProperties(custom_metadata=told, max_commit_retries=0)
+        metadata[_PROVENANCE] = note.provenance
+    return CommitProperties(custom_metadata=metadata, max_commit_retries=0)
 
 
 def _merger(
@@ -527,9 +513,14 @@ def _merger(
     )  # fmt: skip
 
 
+def _from_source(names: Iterable[str]) -> dict[str, str]:
+    """Return columns of a merge, which take the values of the rows that are merged."""
+    return {quoted(name): f"s.{quoted(name)}" for name in names}
+
+
 def _same(name: str, *, can_be_null: bool = False) -> str:
     """Return the condition that a row of a merge and one of the table have the same value in a column."""
-    return f"(t.{_name(name)} {'IS NOT DISTINCT FROM' if can_be_null else '='} s.{_name(name)})"
+    return f"(t.{quoted(name)} {'IS NOT DISTINCT FROM' if can_be_null else '='} s.{quoted(name)})"
 
 
 def _dates_of_target(table: Table, dates: Dates | None) -> list[str]:
@@ -542,10 +533,7 @@ def _marked(rows: pa.Table, *, is_deleted: bool) -> pa.Table:
 
 
 def _file_rows(files: Sequence[DataFile]) -> pa.RecordBatch:
-    columns = zip(*files, strict=True) if files else ((),) * len(_FILE_COLUMNS.fields)
-    types = (pa.string(), pa.int64(), pa.int64(), pa.string())
-    arrays = [pa.array(values, kind) for values, kind in zip(columns, types, strict=True)]
-    return pa.record_batch(arrays, names=_FILE_COLUMNS.names)
+    return pa.RecordBatch.from_pylist([file._asdict() for file in files], to_arrow_schema(_FILE_COLUMNS))
 
 
 def _files_of(rows: pa.Table) -> list[DataFile]:

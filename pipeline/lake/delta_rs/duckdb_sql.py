@@ -43,7 +43,7 @@ class DataFiles(NamedTuple):
 
     def sql(self, register: Callable[[pa.Table], str]) -> str:
         """Return a query of the rows; ``register`` gives an Arrow table a name."""
-        columns = ", ".join(map(_quoted, self.schema.names))
+        columns = ", ".join(map(quoted, self.schema.names))
         rows = f"SELECT * FROM {register(self.schema.empty_table())}"
         if self.paths:
             files = ", ".join(map(_path_literal, self.paths))
@@ -109,5 +109,6 @@ def _path_literal(path: str) -> str:
     return "'" + _PATTERN_SIGNS.sub(r"[\1]", path).replace("'", "''") + "'"
 
 
-def _quoted(name: str) -> str:
+def quoted(name: str) -> str:
+    """Return a column's name as DuckDB and delta-rs take it."""
     return '"' + name.replace('"', '""') + '"'

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Final
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
@@ -39,6 +39,12 @@ def read_parquet_folder(spark: SparkSession, folder: str, schema: StructType | N
 def read_parquet_files(spark: SparkSession, files: Iterable[str], schema: StructType) -> DataFrame:
     """Return the rows of Parquet files; columns that a file does not have are null."""
     return spark.read.schema(schema).parquet(*map(_escaped, files))
+
+
+def change_feed(spark: SparkSession, since: int, until: int) -> DataFrameReader:
+    """Return Spark's reader of the changes of a Delta table after a version, up to a later one."""
+    feed = spark.read.format("delta").option("readChangeFeed", "true")
+    return feed.option("startingVersion", since + 1).option("endingVersion", until)
 
 
 def _escaped(path: str) -> str:

@@ -44,11 +44,6 @@ class LazySession:
         return LazySession(lambda: spark)
 
     @property
-    def is_made(self) -> bool:
-        """Whether the session was used."""
-        return self._made is not None
-
-    @property
     def spark(self) -> SparkSession:
         """The session."""
         with self._lock:

@@ -9,16 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
-from datetime import timedelta
 from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.errors import AnalysisException
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, DataFrameReader
 from pyspark.sql import functions as F
 
 from pipeline.lake.date_filters import dates_condition
-from pipeline.lake.delta_rs.data_files import columns_with_statistics
 from pipeline.lake.queries import (
     CHANGE_COLUMNS,
     CachedFilter,
@@ -28,12 +26,21 @@ from pipeline.lake.queries import (
     query_in_spark,
     sql_list,
 )
-from pipeline.lake.schema_enforcement import conform_frame
-from pipeline.lake.spark.frames import arrow_to_frame
+from pipeline.lake.schema_enforcement import columns_with_statistics, conform_frame
+from pipeline.lake.spark.frames import arrow_to_frame, change_feed
 from pipeline.lake.spark.sessions import LazySession
 from pipeline.lake.spark.settings import spark_conf
-from pipeline.lake.table_store import CommitNote, Dates, MergeOptions, RowsToWrite, Snapshot, StoreName
+from pipeline.lake.table_store import (
+    CommitNote,
+    MergeOptions,
+    RowsToWrite,
+    Snapshot,
+    StoreName,
+    TablePlaces,
+    TableStore,
+)
 from pipeline.lake.tasks import PartitionedRows
+from pipeline.lake.writes import Dates
 from schemas.table import EVENT_DATE, INGESTED_AT, RUN_ID, Column, Table, literal, quoted
 
 # Error conditions of Delta and Spark for a table that does not exist; any other error is raised.
@@ -60,9 +67,8 @@ class SparkStore:
 
     name: StoreName = "spark"
 
-    def __init__(self, root: str, session: LazySession, *, catalog: str | None, prefix: str) -> None:
-        self._root, self.session = root, session
-        self._catalog, self._prefix = catalog, prefix
+    def __init__(self, places: TablePlaces, session: LazySession) -> None:
+        self._places, self.session = places, session
 
     def with_session(self, session: LazySession) -> SparkStore:
         """Return the same store for another session."""
@@ -70,23 +76,14 @@ class SparkStore:
         other.session = session
         return other
 
-    def sql_name(self, table: Table) -> str:
-        """Return a table's name for SQL, quoted."""
-        if self._catalog is None:
-            return f"delta.{quoted(self._path(table))}"
-        return ".".join(quoted(part) for part in (self._catalog, f"{self._prefix}{table.layer}", table.name))
-
-    def _path(self, table: Table) -> str:
-        return f"{self._root}/{table.layer}/{table.name}"
-
     # -- tables ----------------------------------------------------------------------------------------------------
 
     def stored_columns(self, table: Table) -> Mapping[str, str] | None:
         """Return the types of the stored columns by name; None when there is no table."""
-        if self._catalog is not None and not self.session.spark.catalog.tableExists(self.sql_name(table)):
+        if self._is_in_catalog and not self.session.spark.catalog.tableExists(self._sql_name(table)):
             return None
         try:
-            schema = self.read(table).schema
+            schema = self._stored(table).schema
         except AnalysisException as error:
             if error.getCondition() not in MISSING_TABLE_CONDITIONS:
                 raise
@@ -101,11 +98,10 @@ class SparkStore:
         a change feed, which incremental updates read, and deletion vectors, so that a few changed rows do not rewrite
         whole files.
         """
-        if self._catalog is not None:
-            schema = ".".join(quoted(part) for part in (self._catalog, f"{self._prefix}{table.layer}"))
-            self.session.spark.sql(f"CREATE SCHEMA IF NOT EXISTS {schema}")
+        if self._is_in_catalog:
+            self.session.spark.sql(f"CREATE SCHEMA IF NOT EXISTS {self._places.sql_schema(table)}")
         self.session.spark.sql(
-            f"CREATE TABLE IF NOT EXISTS {self.sql_name(table)} (\n  {table.columns_ddl()}\n) USING DELTA\n"
+            f"CREATE TABLE IF NOT EXISTS {self._sql_name(table)} (\n  {table.columns_ddl()}\n) USING DELTA\n"
             + (f"CLUSTER BY ({EVENT_DATE})\n" if table.event_date_columns else "")
             + f"COMMENT {table.comment_literal()}\n"
             + "TBLPROPERTIES ('delta.enableChangeDataFeed' = 'true', 'delta.enableDeletionVectors' = 'true', "
@@ -115,7 +111,7 @@ class SparkStore:
     def add_columns(self, table: Table, columns: Sequence[Column], note: CommitNote) -> None:
         """Add columns to a table."""
         added = ", ".join(column.ddl() for column in columns)
-        self._run(f"ALTER TABLE {self.sql_name(table)} ADD COLUMNS ({added})", note)
+        self._run(f"ALTER TABLE {self._sql_name(table)} ADD COLUMNS ({added})", note)
 
     # -- versions --------------------------------------------------------------------------------------------------
 
@@ -132,14 +128,14 @@ class SparkStore:
     def _history(self, table: Table, count: int | None = None) -> list[Snapshot]:
         """Return the newest commits, the newest first: so many of them, or all."""
         limit = "" if count is None else f" LIMIT {count}"
-        history = self.session.spark.sql(f"DESCRIBE HISTORY {self.sql_name(table)}{limit}")
+        history = self.session.spark.sql(f"DESCRIBE HISTORY {self._sql_name(table)}{limit}")
         return [
             Snapshot(version, provenance, int((metrics or {}).get("numOutputRows", 0)), operation)
             for version, provenance, metrics, operation in history.select(*_COMMIT).collect()
         ]
 
     def _detail(self, table: Table, name: str) -> Any:  # noqa: ANN401 - whatever Delta tells
-        row = self.session.spark.sql(f"DESCRIBE DETAIL {self.sql_name(table)}").select(name).first()
+        row = self.session.spark.sql(f"DESCRIBE DETAIL {self._sql_name(table)}").select(name).first()
         return None if row is None else row[0]
 
     def size(self, table: Table) -> int:
@@ -148,34 +144,32 @@ class SparkStore:
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
+    @property
+    def _is_in_catalog(self) -> bool:
+        return self._places.catalog is not None
+
+    def _sql_name(self, table: Table) -> str:
+        return self._places.sql_name(table)
+
+    def _stored(self, table: Table, reader: DataFrameReader | None = None) -> DataFrame:
+        """Return a table's stored columns, as a reader reads them."""
+        reader = reader or self.session.spark.read.format("delta")
+        return reader.table(self._sql_name(table)) if self._is_in_catalog else reader.load(self._places.path(table))
+
     def read(self, table: Table) -> DataFrame:
-        """Return a table's stored columns as a frame."""
-        reader = self.session.spark.read
-        if self._catalog is not None:
-            return reader.table(self.sql_name(table))
-        return reader.format("delta").load(self._path(table))
+        """Return a table's rows as a frame; declared columns that it does not have are null."""
+        rows = self._stored(table)
+        missing = [column for column in table.columns if column.name not in rows.columns]
+        return rows.withColumns({column.name: F.lit(None).cast(column.type) for column in missing}) if missing else rows
 
     def read_changes(self, table: Table, since: int, until: int) -> DataFrame:
-        """Return what changed after a version, up to another, with ``CHANGE_COLUMNS``."""
-        if since >= until:
-            none = self.read(table).limit(0)
-            return none.withColumns({"_change_type": F.lit(""), "_commit_version": F.lit(0).cast("bigint")})
-        feed = self.session.spark.read.format("delta").option("readChangeFeed", "true")
-        feed = feed.option("startingVersion", since + 1).option("endingVersion", until)
-        rows = feed.table(self.sql_name(table)) if self._catalog is not None else feed.load(self._path(table))
+        """Return what changed after a version, up to a later one, with ``CHANGE_COLUMNS``."""
+        rows = self._stored(table, change_feed(self.session.spark, since, until))
         return rows.select(*table.names, *CHANGE_COLUMNS)
 
     def query(self, sql: str, inputs: Mapping[str, QueryInput]) -> pa.Table:
         """Return the answer to a query."""
-        given: dict[str, DataFrame | pa.Table | Values] = {}
-        for name, source in inputs.items():
-            if isinstance(source, ChangesSince):
-                given[name] = self.read_changes(*source)
-            elif isinstance(source, CachedFilter):
-                given[name] = self.read(source.table).where(source.where).select(*source.column_names)
-            else:
-                given[name] = self.read(source) if isinstance(source, Table) else source
-        return query_in_spark(self.session.spark, sql, given).toArrow()
+        return query_tables(self, sql, inputs).toArrow()
 
     # -- writing ---------------------------------------------------------------------------------------------------
 
@@ -203,26 +197,29 @@ class SparkStore:
             writer = writer.mode("overwrite").option("replaceWhere", "true")
         if note.provenance is not None:
             writer = writer.option("userMetadata", note.provenance)
-        if self._catalog is not None:
-            writer.saveAsTable(self.sql_name(table))
+        note.check()
+        if self._is_in_catalog:
+            writer.saveAsTable(self._sql_name(table))
         else:
-            writer.save(self._path(table))
+            writer.save(self._places.path(table))
 
     def commit_note(self, table: Table, note: CommitNote) -> None:
         """Commit a note alone: no row changes."""
         said = literal(note.provenance or "")
-        self._run(f"ALTER TABLE {self.sql_name(table)} SET TBLPROPERTIES ('provenance' = {said})", note)
+        self._run(f"ALTER TABLE {self._sql_name(table)} SET TBLPROPERTIES ('provenance' = {said})", note)
+
+    def delete(self, table: Table, condition: str, values: Mapping[str, Values], note: CommitNote) -> None:
+        """Delete the rows that meet a condition."""
+        spelled = condition.format(**{name: sql_list(given) for name, given in values.items()})
+        self._run(f"DELETE FROM {self._sql_name(table)} WHERE {spelled}", note)  # takes no named parameters
 
     def delete_and_insert(
-        self, table: Table, condition: str, values: Mapping[str, Values],
-        rows: pa.Table | PartitionedRows | None, note: CommitNote,
+        self, table: Table, condition: str, values: Mapping[str, Values], rows: pa.Table | PartitionedRows,
+        note: CommitNote,
     ) -> None:  # fmt: skip
         """Delete the rows that meet a condition, and add others, in two commits."""
-        adds = isinstance(rows, PartitionedRows) or (rows is not None and rows.num_rows > 0)
-        first = note._replace(provenance=note.previous_provenance) if adds else note
-        spelled = condition.format(**{name: sql_list(given) for name, given in values.items()})
-        self._run(f"DELETE FROM {self.sql_name(table)} WHERE {spelled}", first)  # takes no named parameters
-        if rows is not None and adds:
+        self.delete(table, condition, values, note._replace(provenance=note.previous_provenance))
+        if isinstance(rows, PartitionedRows) or rows.num_rows:
             self.append(table, rows, note)
 
     def delete_values(
@@ -231,7 +228,7 @@ class SparkStore:
         """Delete the rows whose column has a value of a frame of one column, without duplicates."""
         found = F.expr(f"{quoted(column)} = {_KEY} AND {dates_condition(dates)}")
         with self._says(note):
-            values.toDF(_KEY).mergeInto(self.sql_name(table), found).whenMatched().delete().merge()
+            values.toDF(_KEY).mergeInto(self._sql_name(table), found).whenMatched().delete().merge()
 
     def update(
         self, table: Table, assignments: Mapping[str, str], condition: str, values: Mapping[str, Values],
@@ -240,7 +237,7 @@ class SparkStore:
         """Set columns to expressions in the rows that meet a condition."""
         to = ", ".join(f"{quoted(column)} = {expression}" for column, expression in assignments.items())
         spelled = f"SET {to} WHERE {condition}".format(**{name: sql_list(given) for name, given in values.items()})
-        self._run(f"UPDATE {self.sql_name(table)} {spelled}", note)
+        self._run(f"UPDATE {self._sql_name(table)} {spelled}", note)
 
     def update_columns(
         self, table: Table, rows: DataFrame | pa.Table, dates: Dates | None, deleted: str | None, note: CommitNote
@@ -249,7 +246,7 @@ class SparkStore:
         frame = rows if isinstance(rows, DataFrame) else arrow_to_frame(self.session.spark, rows)
         new = frame.withColumnsRenamed({name: _NEW + name for name in frame.columns})
         found = [f"{quoted(name)} = {quoted(_NEW + name)}" for name in table.key] + [dates_condition(dates)]
-        merger = new.mergeInto(self.sql_name(table), F.expr(" AND ".join(found)))
+        merger = new.mergeInto(self._sql_name(table), F.expr(" AND ".join(found)))
         if deleted is not None:
             merger = merger.whenMatched(F.col(_NEW + deleted)).delete()
         values = {name: F.col(_NEW + name) for name in frame.columns if name not in (*table.key, deleted)}
@@ -274,7 +271,7 @@ class SparkStore:
         with self._says(note):
             (
                 new.withColumnsRenamed({name: _NEW + name for name in table.names})
-                .mergeInto(self.sql_name(table), F.expr(" AND ".join(found)))
+                .mergeInto(self._sql_name(table), F.expr(" AND ".join(found)))
                 .whenMatched(F.col(_GONE)).delete()
                 .whenMatched(differs).update(values)
                 .whenNotMatched(~F.col(_GONE)).insert(values)
@@ -285,11 +282,11 @@ class SparkStore:
 
     def restore(self, table: Table, version: int, note: CommitNote) -> None:
         """Restore a table to a version, by a commit of its own."""
-        self._run(f"RESTORE TABLE {self.sql_name(table)} TO VERSION AS OF {version}", note)
+        self._run(f"RESTORE TABLE {self._sql_name(table)} TO VERSION AS OF {version}", note)
 
     def purge(self, table: Table, note: CommitNote) -> None:
         """Write the files again without deleted rows, and the log so that older entries are not needed."""
-        name, provenance = self.sql_name(table), note.provenance
+        name, provenance = self._sql_name(table), note.provenance
         # A commit without rows leaves its provenance in the table's properties too, where it outlives the commit.
         also_set = "" if provenance is None else f", 'provenance' = {literal(provenance)}"
         also_unset = ", 'provenance'" if provenance is None else ""
@@ -299,15 +296,16 @@ class SparkStore:
 
     def vacuum(self, table: Table) -> None:
         """Delete all files that the newest version does not need."""
-        with spark_conf(self.session.spark, _VACUUM):
-            self.session.spark.sql(f"VACUUM {self.sql_name(table)} RETAIN 0 HOURS")
+        self._vacuum(table, 0)
 
-    def maintain(self, table: Table, retain: timedelta) -> None:
-        """Join small files, and delete those that no version younger than ``retain`` needs."""
-        self.session.spark.sql(f"OPTIMIZE {self.sql_name(table)}")
-        hours = int(retain / timedelta(hours=1))
+    def _vacuum(self, table: Table, retain_hours: int) -> None:
         with spark_conf(self.session.spark, _VACUUM):
-            self.session.spark.sql(f"VACUUM {self.sql_name(table)} RETAIN {hours} HOURS")
+            self.session.spark.sql(f"VACUUM {self._sql_name(table)} RETAIN {retain_hours} HOURS")
+
+    def maintain(self, table: Table, retain_hours: int, note: CommitNote) -> None:
+        """Join small files, and delete those that no version of the last hours needs."""
+        self._run(f"OPTIMIZE {self._sql_name(table)}", note)
+        self._vacuum(table, retain_hours)
 
     def location(self, table: Table) -> str:
         """Return the URI of the table's folder."""
@@ -319,13 +317,35 @@ class SparkStore:
 
     @contextmanager
     def _says(self, note: CommitNote) -> Iterator[None]:
-        """Give the commits within the block their provenance.
+        """Give the commit within the block its provenance, once it may be made.
 
         MERGE, UPDATE and DELETE take it from the session only, and Spark replaces ``${...}`` in settings: ``$`` is
         spelled as JSON may spell it.
         """
+        note.check()
         if note.provenance is None:
             yield
             return
         with spark_conf(self.session.spark, {_USER_METADATA: note.provenance.replace("$", "\\u0024")}):
             yield
+
+
+def query_tables(store: TableStore, sql: str, inputs: Mapping[str, QueryInput]) -> DataFrame:
+    """Return Spark's answer to a query over a store's tables as a frame; tables among the inputs exist."""
+    given: dict[str, DataFrame | pa.Table | Values] = {}
+    for name, source in inputs.items():
+        if isinstance(source, ChangesSince):
+            given[name] = read_feed(store, *source)
+        elif isinstance(source, CachedFilter):
+            given[name] = store.read(source.table).where(source.where).select(*source.column_names)
+        else:
+            given[name] = store.read(source) if isinstance(source, Table) else source
+    return query_in_spark(store.session.spark, sql, given)
+
+
+def read_feed(store: TableStore, table: Table, since: int, until: int) -> DataFrame:
+    """Return what changed in a table after a version, up to another or the same, with ``CHANGE_COLUMNS``."""
+    if since < until:
+        return store.read_changes(table, since, until)
+    kind, version = CHANGE_COLUMNS
+    return store.session.spark.createDataFrame([], table.struct().add(kind, "string").add(version, "long")).limit(0)
