@@ -31,10 +31,12 @@ from pipeline.bronze.input_files import ledger_path
 from pipeline.bronze.ledger_entries import DateRange, ReprocessSelector
 from pipeline.lake.errors import LakeNameError, SchemaError, StoreError
 from pipeline.lake.local_paths import local_path
+from pipeline.lake.table_store import ConflictError
 from pipeline.text import escape_lines, escape_unprintable, is_utf8
 
 LAKE_HELP = "folder of the Delta tables; if lake.catalog names a catalog, the folder of the runs' working files"
 _UMASKS: Mapping[FileAccess, int] = {"owner": 0o077, "group_read": 0o027, "group_write": 0o007, "all_read": 0o022}
+_MAX_CONFLICTS = 2  # with somebody else's changes, in one run
 _MAX_LINE_CHARS = 4_000  # of progress and messages: paths are long
 _CAPTURE_ID = re.compile(r"[0-9a-f]{32}")
 
@@ -297,7 +299,7 @@ def run_job(
             with job_run.exit_stack:
                 previous_umask = os.umask(_UMASKS[config.privacy.file_access])  # Java and its workers have it too
                 job_run.exit_stack.callback(os.umask, previous_umask)
-                outcome = run(job_run)
+                outcome = _run_undisturbed(run, job_run)
                 outcome.summary_fields = job_run.summary_fields | outcome.summary_fields
         except SystemExit as stop:  # from argparse, which has already printed the help or the error
             return int(stop.code or 0)
@@ -313,6 +315,16 @@ def run_job(
             outcome = Outcome(error=summarize_exception(error, values=not redacting))
     write_output(outcome.summary_json(job, run_id, time.monotonic() - started) + "\n")
     return outcome.exit_code
+
+
+def _run_undisturbed(run: Callable[[JobRun], Outcome], job_run: JobRun) -> Outcome:
+    """Run a job; again, from the beginning, if somebody else changed a table meanwhile. ConflictError at last."""
+    for _ in range(_MAX_CONFLICTS):
+        try:
+            return run(job_run)
+        except ConflictError as error:
+            log_progress(f"{job_run.job}: {error}: nothing of theirs is overwritten; the run begins again")
+    return run(job_run)
 
 
 @contextmanager

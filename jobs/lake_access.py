@@ -61,7 +61,7 @@ def lake_lease(job_run: cli.JobRun, lake: Lake) -> Iterator[None]:
         wait_s = job_run.config.lake.lease_wait.total_seconds()
         with (
             hold_lease(lake.root, job_run.run_id, wait_s=wait_s, say=cli.log_progress) as mine,
-            lake.hold_exclusive_access(mine.check),
+            lake.hold_exclusive_access(mine.check, cli.log_progress),
         ):
             yield
     except LeaseError as error:

@@ -22,6 +22,7 @@ from pipeline.dashboards.prometheus import render_metrics
 from pipeline.dashboards.read_datasets import RowLimits, read_dashboard_data
 from pipeline.lake.lake import Lake, versions_by_name
 from schemas import catalog
+from schemas.bronze import WATERMARKS
 
 JOB = "publish_dashboards"
 PAGE_FILE, METRICS_FILE, DASHBOARD_FILE = "index.html", "metrics.prom", "msmq.lvdash.json"
@@ -75,9 +76,13 @@ def publish_pages(
 
 
 def _page_provenance(lake: Lake, rows: int, as_of: datetime | None) -> dict[str, Any]:
-    newest = lake.snapshots(*catalog.ALL_TABLES)
-    options = {"lake": lake.path(catalog.ALL_TABLES[0]), "rows": rows, "as_of": str(as_of)}
-    return {**options, "tables": versions_by_name(newest, catalog.ALL_TABLES), "program": page_code_digest()}
+    tables = [table for table in catalog.ALL_TABLES if table is not WATERMARKS]
+    options = {"lake": lake.path(tables[0]), "rows": rows, "as_of": str(as_of)}
+    return {
+        **options,
+        "tables": versions_by_name(lake.snapshots(*tables), tables),
+        "program": page_code_digest(),
+    }
 
 
 def _unchanged_pages(out: Path, provenance: dict[str, Any]) -> dict[str, Any] | None:

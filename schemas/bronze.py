@@ -483,4 +483,23 @@ PENDING = Table(
     ),
 )
 
+# What runs note of the tables; not a function of what was read.
+WATERMARKS = Table(
+    "bronze",
+    "watermarks",
+    "One row per table: its version when a run last ended, and what it was made of then. Runs read it.",
+    key=("table",),
+    event_date_columns=(),
+    columns=(
+        Column("table", STRING, "layer.table"),
+        Column("version", BIGINT, "Delta version of the table"),
+        Column(
+            "provenance",
+            STRING,
+            "JSON: versions of the tables that it was computed from, settings, version of the code; {} for none",
+        ),
+        Column("rows", BIGINT, "rows of the table at that version"),
+    ),
+)
+
 TABLES = (CAPTURE_FILES, CONNECTIONS, RPC_BINDS, RPC_CALLS, QUARANTINE, PENDING)

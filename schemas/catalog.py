@@ -35,7 +35,7 @@ GOLD: tuple[Table, ...] = (
 DATA_TABLES: tuple[Table, ...] = (*bronze.TABLES, *collected_snapshots.TABLES, *SILVER, *GOLD)
 
 # What runs say of themselves: alone not a function of what was read.
-RUN_TABLES: tuple[Table, ...] = quality.TABLES
+RUN_TABLES: tuple[Table, ...] = (*quality.TABLES, bronze.WATERMARKS)
 ALL_TABLES: tuple[Table, ...] = (*DATA_TABLES, *RUN_TABLES)
 
 

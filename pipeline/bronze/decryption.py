@@ -171,7 +171,11 @@ class _DecryptionRun:
         counts: Counter[str] = Counter()
         names = sorted(connections)
         runs, run_id = RunMarkers.of(self.lake), f"{self.run_id}-opening"
-        folder = runs.begin(run_id, bronze_versions(self.lake))  # if it is killed, the next ingest undoes it
+        captures = self.lake.query(
+            "SELECT DISTINCT capture_id FROM {calls} WHERE connection_id IN {names}", calls=RPC_CALLS, names=names
+        )
+        # If it is killed, the next ingest undoes it.
+        folder = runs.begin(run_id, bronze_versions(self.lake), captures.column(0).drop_null().to_pylist())
         for begin in range(0, len(names), _CONNECTIONS_PER_BATCH):
             counts += self._decrypt_batch(names[begin : begin + _CONNECTIONS_PER_BATCH], folder / f"{begin}")
         runs.end(run_id)

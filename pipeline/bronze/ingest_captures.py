@@ -31,7 +31,7 @@ from pipeline.bronze.ledger_entries import LEDGER_COLUMNS, DateRange, IngestPlan
 from pipeline.bronze.lone_reads import interrupted_reads, read_captures
 from pipeline.bronze.merge_connections import MergeChanges
 from pipeline.bronze.retention_cutoff import RetentionCutoff, recount_connection_calls
-from pipeline.bronze.write_tables import BronzeWriter, PendingExpiry
+from pipeline.bronze.write_tables import BronzeWriter, PendingExpiry, stored_captures
 from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.lake import Lake, versions_by_name
 from pipeline.lake.recovery import RunMarkers, undo_unfinished_runs
@@ -114,14 +114,16 @@ def ingest(
     if not options.dry_run:
         suspects = interrupted_reads(RunMarkers.of(lake).unfinished_folders())
         undo_unfinished_runs(lake, BRONZE_TABLES, CAPTURE_FILES, log)
-    ledger = _read_ledger(lake)
+    ledger, runs = _read_ledger(lake), RunMarkers.of(lake)
     plan = _plan_reads(files, ledger, options, log)
+    if (replaced := runs.captures_to_replace()) is not None:
+        plan_reprocessing(plan, ledger, ReprocessSelector(captures=replaced))
+        plan.replaced_captures |= stored_captures(lake) - {entry.capture_id for entry in ledger}
     result = CaptureIngestResult(skipped_files=plan.skipped_files, newest_paths=newest_paths(files))
     if options.dry_run:
         for line in list(plan.describe()) or [f"nothing new in {plan.skipped_files} capture files"]:
             log(line)
         return result
-    runs = RunMarkers.of(lake)
     cutoff = RetentionCutoff.load(runs)
     if plan:
         size = sum(read.file.size - read.start_offset for read in plan.reads)
@@ -134,13 +136,15 @@ def ingest(
     while plan:
         round_id = run_id if not rounds else f"{run_id}-{rounds}"
         versions = bronze_versions(lake)
-        folder = runs.begin(round_id, versions)
+        changed = {*plan.replaced_captures, *plan.renamed_captures, *(read.capture_id for read in plan.reads)}
+        folder = runs.begin(round_id, versions, changed)
         writer = BronzeWriter(lake, round_id, folder, versions, plan, IngestClock(max_time_ahead), observer, cutoff)
         result.add(_IngestRound(writer, reader_options, pending_expiry, as_of, endpoints, suspects).run(log))
         if cutoff is not None:
             recount_connection_calls(lake, cutoff)
         runs.end(round_id)
         plan, rounds = _plan_rereads(lake, runs, log), rounds + 1
+    runs.set_captures_to_replace(None)
     return result
 
 
@@ -269,6 +273,7 @@ class _IngestRound:
         """
         lake = self.writer.lake
         stored = merge_connections.read_stored_pending(lake, pa.concat_tables([fresh, removed]))
+        RunMarkers.of(lake).add_captures(self.writer.run_id, stored["capture_id"].unique().to_pylist())
         limits = time_limits(self.reader_options)
         steps: dict[str, Callable[[], Any]] = {
             _MERGE: partial(merge_connections.merge_pending, fresh, stored, removed, limits)

@@ -73,6 +73,15 @@ class PendingExpiry:
         return rows.filter(pc.invert(pc.fill_null(expired, False)))  # noqa: FBT003
 
 
+def stored_captures(lake: Lake) -> set[str]:
+    """Return the captures that bronze has rows of."""
+    found = set[str]()
+    for table in _TABLES_WITH_CAPTURE_ID:
+        rows = lake.query("SELECT DISTINCT capture_id FROM {rows} WHERE capture_id IS NOT NULL", rows=table)
+        found.update(rows.column(0).to_pylist())
+    return found
+
+
 @dataclass(slots=True)
 class BronzeWriter:
     """Writes the tables of one round. ``folder`` holds its staging files; ``observer`` sees the calls that are added.

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from copy import copy
 from datetime import timedelta
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -36,10 +36,21 @@ from pipeline.lake.schema_enforcement import (
 from pipeline.lake.spark.frames import values_to_frame
 from pipeline.lake.spark.sessions import LazySession, is_remote
 from pipeline.lake.spark.spark_store import SparkStore, query_tables, read_feed
-from pipeline.lake.table_store import CommitNote, MergeOptions, RowsToWrite, Snapshot, StoreName, TablePlaces
+from pipeline.lake.table_store import (
+    CommitNote,
+    ConflictError,
+    MergeOptions,
+    RowsToWrite,
+    Snapshot,
+    StoreName,
+    TablePlaces,
+)
 from pipeline.lake.tasks import PartitionedRows
+from pipeline.lake.watermarks import Watermark, read_watermarks, replace_versions, settle, watermark_rows
 from pipeline.lake.writes import Append, Dates, ReplaceAll, ReplaceChanged, Write
 from pipeline.text import is_utf8
+from schemas.bronze import WATERMARKS
+from schemas.catalog import ALL_TABLES
 from schemas.table import Table, quoted
 
 # What delta-rs does not take in the name of a folder: it takes the path for a URL, and decodes it twice.
@@ -49,6 +60,13 @@ _NOT_IN_FOLDERS: Final = re.compile(r"[#?\[\]\\^|\x00-\x1f\x7f]|%[0-9A-Fa-f]{2}"
 def versions_by_name(snapshots: Mapping[Table, Snapshot], tables: Iterable[Table]) -> dict[str, int | None]:
     """Return the versions of tables by their names, None for a table that does not exist."""
     return {str(table): snapshots[table].version if table in snapshots else None for table in tables}
+
+
+class Changers(NamedTuple):
+    """Who changed a table since some version: this program, others. A log with gaps counts as others."""
+
+    ours: bool
+    others: bool
 
 
 class Lake:
@@ -85,6 +103,9 @@ class Lake:
         self._narrow: dict[str, Table] = {}  # of these, those made before some of their columns were declared
         self._check: Callable[[], None] = lambda: None  # asked before each commit: it raises where none may be
         self._commits: dict[str, Snapshot] | None = None  # the newest of each table, while nobody else makes any
+        self._known: dict[str, int] = {}  # the version of each table that was read last, with exclusive access
+        self._watermarks: dict[str, Watermark] = {}  # with exclusive access
+        self._same: dict[tuple[str, int], int] = {}  # versions of tables, and later ones with the same rows
         self._provenance: str | None = None  # of commits that have none of their own
 
     @property
@@ -93,19 +114,68 @@ class Lake:
         return self.session.spark
 
     @contextmanager
-    def hold_exclusive_access(self, check: Callable[[], None]) -> Iterator[None]:
+    def hold_exclusive_access(
+        self, check: Callable[[], None], say: Callable[[str], object] = lambda _: None
+    ) -> Iterator[None]:
         """Hold exclusive write access within the block. Cached table versions stay valid.
 
-        ``check`` runs before every commit; it raises if the lease is lost.
+        ``check`` runs before every commit; it raises if the lease is lost. A commit is a ConflictError if somebody else
+        has changed its table since its version was last read here. ``say`` takes a line on each table that somebody
+        else has changed since the last run.
         """
         self._check, self._commits = check, {}
         self._missing.clear()
+        self._known.clear()
         try:
             for table in list(self._narrow.values()):
                 self.add_missing_columns(table)
+            self._watermarks = self._read_watermarks()
+            self._settle_tables(say)
             yield
+            self.keep_watermarks()
         finally:
             self._commits = None
+
+    def _settle_tables(self, say: Callable[[str], object]) -> None:
+        """Read the newest version of every table, and what it was made of."""
+        marks = dict(self._watermarks)
+        for table, snapshot in self.snapshots(*ALL_TABLES).items():
+            mark = marks.get(str(table))
+            if mark is not None and mark.version < snapshot.version and snapshot.is_foreign:
+                say(f"{table}: somebody else changed it after version {mark.version} ({snapshot.operation})")
+
+    def keep_watermarks(self) -> None:
+        """Keep what each table is made of now, in ``bronze.watermarks``; only with exclusive access."""
+        tables = [table for table in ALL_TABLES if str(table) in self._seen and table is not WATERMARKS]
+        marks = {
+            table: Watermark(found.version, found.provenance_json, -1)
+            for table, found in self.snapshots(*tables).items()
+        }
+        old = {name: mark._replace(row_count=-1) for name, mark in self._watermarks.items()}
+        changed = [table for table, mark in marks.items() if mark != old.get(str(table))]
+        if not changed:
+            return
+        counts = self._count_rows(changed)
+        kept = {str(table): mark._replace(row_count=counts[table]) for table, mark in marks.items() if table in counts}
+        self._watermarks = {**self._watermarks, **kept}
+        self.replace(WATERMARKS, watermark_rows(self._watermarks))
+
+    def note_same_versions(self, same: Mapping[Table, Iterable[int]]) -> None:
+        """Note versions of tables that have the same rows as the newest ones: tables made of those are up to date."""
+        for table, versions in same.items():
+            newest = self.version(table)
+            if newest is not None:
+                self._same |= {(str(table), version): newest for version in versions if version != newest}
+
+    def _read_watermarks(self) -> dict[str, Watermark]:
+        return read_watermarks(self.select(WATERMARKS, "TRUE")) if self.exists(WATERMARKS) else {}
+
+    def _count_rows(self, tables: Sequence[Table]) -> dict[Table, int]:
+        """Return the number of rows of tables."""
+        inputs = {f"table{number}": table for number, table in enumerate(tables)}
+        counts = (f"SELECT '{name}' AS name, count(*) AS n FROM {{{name}}}" for name in inputs)
+        found = self.query(" UNION ALL ".join(counts), **inputs).to_pylist()
+        return {inputs[row["name"]]: row["n"] for row in found}
 
     @contextmanager
     def with_own_session(self) -> Iterator[Lake]:
@@ -443,7 +513,7 @@ class Lake:
     # -- versions --------------------------------------------------------------------------------------------------
 
     def version(self, table: Table) -> int | None:
-        """Return the table's version, from 0; None when it does not exist. Maintenance makes no new version."""
+        """Return the table's version, from 0; None when it does not exist."""
         newest = self.snapshot(table)
         return None if newest is None else newest.version
 
@@ -453,10 +523,32 @@ class Lake:
             return None
         known = None if self._commits is None else self._commits.get(str(table))
         if known is None:
-            known = self.store.snapshot(table)
+            known = self._read_snapshot(table)
             if self._commits is not None:
                 self._commits[str(table)] = known
-        return known
+                self._known[str(table)] = known.version
+        return known._replace(provenance_json=replace_versions(known.provenance_json, self._same))
+
+    def _read_snapshot(self, table: Table) -> Snapshot:
+        """Return the newest commit of a table, with the provenance of its rows, whoever made the commit."""
+        newest, name = self.store.snapshot(table), str(table)
+        if table is WATERMARKS:
+            return newest
+        exclusive = self._commits is not None
+        if newest.is_ours and not exclusive:
+            return newest
+        mark = (self._watermarks if exclusive else self._read_watermarks()).get(name)
+        if mark is not None and mark.version == newest.version:
+            return newest._replace(provenance_json=mark.provenance_json)
+        if newest.is_ours:
+            return newest
+        commits = self.store.snapshots_since(table, -1 if mark is None else mark.version)
+        settled = settle(newest, mark, commits, lambda: self._count_rows([table])[table])
+        if exclusive:
+            if settled.foreign is not None and name in self._known:
+                raise _conflict(table, settled.foreign)
+            self._same |= {(name, version): newest.version for version in settled.same_versions}
+        return settled.snapshot
 
     def snapshots(self, *tables: Table) -> dict[Table, Snapshot]:
         """Return the snapshot of each table, read concurrently; tables that do not exist are left out."""
@@ -483,7 +575,7 @@ class Lake:
         if newest is None or newest <= since:
             return {}
         commits = self.store.snapshots_since(table, since)
-        return {commit.version: commit.provenance_json for commit in commits if not commit.keeps_provenance}
+        return {commit.version: commit.provenance_json for commit in commits if not commit.is_maintenance}
 
     def versions_text(self, *tables: Table) -> str:
         """Return the Delta versions of tables as one text, which changes when one of them does."""
@@ -494,12 +586,23 @@ class Lake:
     def restore(self, table: Table, version: int | None) -> None:
         """Restore a table to a version, by a commit of its own; None: to the empty table.
 
-        The change feed has the changes there and back.
+        The change feed has the changes there and back. RestoreError where the version's files or log are gone.
         """
         wanted, there = version or 0, self.version(table)
         if there is not None and there != wanted:
             with self._commit(table) as note:
                 self.store.restore(table, wanted, note)
+
+    def changed_since(self, table: Table, version: int | None) -> Changers:
+        """Return who changed a table after a version; None: after it was made."""
+        since, newest = version or 0, self.version(table)
+        if newest is None or newest <= since:
+            return Changers(ours=False, others=False)
+        commits = self.store.snapshots_since(table, since)
+        return Changers(
+            ours=any(commit.is_ours for commit in commits),
+            others=len(commits) < newest - since or any(commit.is_foreign for commit in commits),
+        )
 
     def purge(self, table: Table, provenance: str | None) -> None:
         """Rewrite the table's files without deleted rows, and its log so that older entries are not needed.
@@ -529,6 +632,18 @@ class Lake:
         """Return the URI of the table's folder."""
         return self.store.location(table)
 
+    def _check_commit(self, table: Table, known: int | None) -> None:
+        """Raise where no commit may be made: the lease is lost, or somebody else changed the table.
+
+        ``known`` is the version that was read last.
+        """
+        self._check()
+        if known is None or self.store.snapshot(table).version == known:
+            return
+        foreign = next((each for each in self.store.snapshots_since(table, known) if each.is_foreign), None)
+        if foreign is not None:
+            raise _conflict(table, foreign)
+
     @contextmanager
     def _commit(
         self, table: Table, provenance: str | None = None, previous_provenance: str | None = None
@@ -536,10 +651,15 @@ class Lake:
         """Yield what is to be said of the commits within the block; the lease is checked before each of them."""
         now, before = (self._provenance if each is None else each for each in (provenance, previous_provenance))
         try:
-            yield CommitNote(now, self._check, before)
+            yield CommitNote(now, partial(self._check_commit, table, self._known.get(str(table))), before)
         finally:
             if self._commits is not None:
                 self._commits.pop(str(table), None)
+
+
+def _conflict(table: Table, foreign: Snapshot) -> ConflictError:
+    what = f"version {foreign.version}, {foreign.operation}"
+    return ConflictError(f"{table}: somebody else changed it while this run worked ({what})")
 
 
 def _check_feed(table: Table, since: int, until: int | None) -> ChangesSince:

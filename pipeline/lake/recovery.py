@@ -2,21 +2,31 @@
 
 Delta has no transaction over several tables. So a run notes the versions of the tables in a marker when it begins,
 and writes the ledger last. A run without a ledger entry is undone as a whole by the next run: every table is restored
-to the version noted, whatever was appended, merged or deleted.
+to the version noted, whatever was appended, merged or deleted. A run that cannot be undone is brought forward: the
+captures that it changed are read again, and rows of captures that the ledger does not have are deleted.
 """
 
 from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from pipeline.lake.lake import Lake
+from pipeline.lake.table_store import RestoreError
 from schemas.table import RUN_ID, Table
 
 Say = Callable[[str], None]
+
+
+class UnfinishedRun(NamedTuple):
+    """A run that has begun and not finished: the table versions at which it began, and the captures it changes."""
+
+    versions: dict[str, int | None]
+    captures: list[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,15 +40,20 @@ class RunMarkers:
         """Return the folder of a lake."""
         return RunMarkers(Path(lake.root) / "_runs")
 
-    def begin(self, run_id: str, versions: dict[str, int | None]) -> Path:
-        """Mark a run as begun at these versions of its tables; return the folder for its staging files."""
+    def begin(self, run_id: str, versions: dict[str, int | None], captures: Iterable[str] = ()) -> Path:
+        """Mark a run as begun at these versions of its tables; return the folder for its staging files.
+
+        ``captures`` are those whose rows it changes (``add_captures``).
+        """
         side = self.root / run_id
         side.mkdir(parents=True, exist_ok=True)
-        marker = json.dumps({"run_id": run_id, "versions": versions})
-        temporary = self.root / f".{run_id}.json"
-        temporary.write_text(marker, encoding="utf-8")
-        temporary.replace(self.root / f"{run_id}.json")
+        self._write(f"{run_id}.json", UnfinishedRun(versions, sorted(captures))._asdict())
         return side
+
+    def add_captures(self, run_id: str, captures: Iterable[str]) -> None:
+        """Add captures whose rows a run is about to change to its marker."""
+        run = self.unfinished()[run_id]
+        self._write(f"{run_id}.json", run._replace(captures=sorted({*run.captures, *captures}))._asdict())
 
     def end(self, run_id: str) -> None:
         """Delete a run's staging files, then its marker."""
@@ -47,44 +62,75 @@ class RunMarkers:
 
     def set_captures_to_reread(self, captures: Mapping[str, Collection[str]]) -> None:
         """Set which captures are to be read again, each for connections to some endpoints; none: done."""
-        note = self.root / "again"
-        if not captures:
-            note.unlink(missing_ok=True)
-            return
-        temporary = self.root / ".again"
-        temporary.write_text(json.dumps({name: sorted(captures[name]) for name in captures}), encoding="utf-8")
-        temporary.replace(note)
+        self._write("again", {name: sorted(captures[name]) for name in captures} or None)
 
     def captures_to_reread(self) -> dict[str, list[str]]:
         """Return which captures are to be read again."""
-        note = self.root / "again"
-        found: dict[str, list[str]] = json.loads(note.read_text(encoding="utf-8")) if note.exists() else {}
+        found: dict[str, list[str]] = self._read("again") or {}
         return found
+
+    def set_captures_to_replace(self, captures: Iterable[str] | None) -> None:
+        """Set which captures are to be read again because a run was killed and cannot be undone; None: done."""
+        self._write("replace", None if captures is None else sorted(captures))
+
+    def captures_to_replace(self) -> frozenset[str] | None:
+        """Return the captures whose rows are to be replaced, and those of captures without a ledger row; None: none."""
+        found = self._read("replace")
+        return None if found is None else frozenset(found)
+
+    def _write(self, name: str, value: Any) -> None:  # noqa: ANN401 - whatever JSON has
+        """Write a file of this folder in one step; None: delete it."""
+        path = self.root / name
+        if value is None:
+            path.unlink(missing_ok=True)
+            return
+        self.root.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".{name}")
+        temporary.write_text(json.dumps(value), encoding="utf-8")
+        temporary.replace(path)
+
+    def _read(self, name: str) -> Any:  # noqa: ANN401 - whatever JSON has
+        path = self.root / name
+        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
 
     def unfinished_folders(self) -> list[Path]:
         """Return the folders of the staging files of runs that have begun and not finished."""
         return [self.root / run_id for run_id in self.unfinished()]
 
-    def unfinished(self) -> dict[str, dict[str, int | None]]:
-        """Return the runs that have begun and not finished, with the table versions at which they began."""
-        found = {}
-        for path in sorted(self.root.glob("*.json")) if self.root.is_dir() else ():
-            if not path.name.startswith("."):
-                found[path.stem] = json.loads(path.read_text(encoding="utf-8"))["versions"]
-        return found
+    def unfinished(self) -> dict[str, UnfinishedRun]:
+        """Return the runs that have begun and not finished."""
+        markers = sorted(self.root.glob("*.json")) if self.root.is_dir() else []
+        found = {path.stem: self._read(path.name) for path in markers if not path.name.startswith(".")}
+        return {run_id: UnfinishedRun(each["versions"], each.get("captures", [])) for run_id, each in found.items()}
 
 
 def undo_unfinished_runs(lake: Lake, tables: Sequence[Table], ledger: Table, say: Say) -> None:
     """Undo the runs that did not finish, unless the ledger shows that only removing the marker was missing.
 
-    Only while holding the lake's lease: another run's work would be undone.
+    Where somebody else has changed a table since, or removed the files of its earlier version, it is not undone: the
+    captures that it was reading, and those that these share connections with, are to be read again
+    (``captures_to_replace``). Only while holding the lake's lease: another run's
+    work would be undone.
     """
     runs = RunMarkers.of(lake)
-    for run_id, versions in runs.unfinished().items():
+    for run_id, (versions, captures) in runs.unfinished().items():
         before = versions.get(str(ledger))
         written = lake.version(ledger) not in (None, before)
         if not written or not lake.select(ledger, f"{RUN_ID} = {{run}}", [RUN_ID], run=run_id).num_rows:
             say(f"an earlier run did not end: its work is undone ({run_id})")
-            for table in tables:
-                lake.restore(table, versions.get(str(table)))
+            try:
+                _restore(lake, {table: versions.get(str(table)) for table in tables})
+            except RestoreError as error:
+                say(f"it cannot be undone ({error}): the captures that it was reading are read again")
+                runs.set_captures_to_replace({*captures, *(runs.captures_to_replace() or ())})
         runs.end(run_id)
+
+
+def _restore(lake: Lake, versions: Mapping[Table, int | None]) -> None:
+    """Restore the tables that a run has changed since their versions; RestoreError if others have changed them too."""
+    changers = {table: lake.changed_since(table, version) for table, version in versions.items()}
+    changed = [table for table, by in changers.items() if by.ours]
+    if others := [str(table) for table in changed if changers[table].others]:
+        raise RestoreError(f"somebody else has changed {', '.join(others)} since")
+    for table in changed:
+        lake.restore(table, versions[table])

@@ -24,21 +24,29 @@ StoreName = Literal["delta-rs", "spark"]
 RowsToWrite: TypeAlias = DataFrame | pa.Table | PartitionedRows
 """Rows to be written."""
 
-# Operations that change no row and no column: what somebody does to keep a table fast and small.
-MAINTENANCE: Final = frozenset({
-    "OPTIMIZE", "REORG", "VACUUM START", "VACUUM END", "COMPUTE STATS", "CLUSTER BY",
+NO_PROVENANCE: Final = "{}"
+"""The provenance in a commit of this program whose table has none, as those have that are read."""
+
+# Operations that change no row: what somebody does to keep a table fast and small.
+_MAINTENANCE: Final = frozenset({
+    "CREATE TABLE", "OPTIMIZE", "REORG", "VACUUM START", "VACUUM END", "COMPUTE STATS", "CLUSTER BY",
     "SET TBLPROPERTIES", "UNSET TBLPROPERTIES", "UPGRADE PROTOCOL", "ROW TRACKING BACKFILL",
 })  # fmt: skip
 
 
 class ConflictError(Exception):
-    """Others changed a table again and again while a change of it was computed."""
+    """Somebody else changed a table while a change of it was computed."""
+
+
+class RestoreError(Exception):
+    """A table cannot be restored to a version: its files or its log are gone."""
 
 
 class Snapshot(NamedTuple):
     """A commit of a table: its version from 0, its provenance, and how many rows it wrote.
 
-    ``operation`` is Delta's name of what was done.
+    ``operation`` is Delta's name of what was done. Commits of this program have a provenance, if only
+    ``NO_PROVENANCE``; those of others have none.
     """
 
     version: int
@@ -47,9 +55,19 @@ class Snapshot(NamedTuple):
     operation: str | None = None
 
     @property
-    def keeps_provenance(self) -> bool:
-        """Whether the table is still made of what an earlier commit says: this one says nothing and changed no row."""
-        return self.provenance_json is None and self.operation in MAINTENANCE
+    def is_ours(self) -> bool:
+        """Whether this program made it."""
+        return self.provenance_json is not None
+
+    @property
+    def is_maintenance(self) -> bool:
+        """Whether somebody else, or a library, made it, and changed no row."""
+        return not self.is_ours and self.operation in _MAINTENANCE
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether somebody else made it, and changed rows or columns."""
+        return not self.is_ours and not self.is_maintenance
 
     def provenance(self) -> dict[str, Any]:
         """Return the provenance, read as JSON; empty if there is none, or it is not a JSON object."""
@@ -94,6 +112,11 @@ class CommitNote(NamedTuple):
     check: Callable[[], None]
     previous_provenance: str | None = None
 
+    @property
+    def metadata(self) -> str:
+        """What the commit says of the table's provenance."""
+        return self.provenance or NO_PROVENANCE
+
 
 class MergeOptions(NamedTuple):
     """How rows are merged (``Lake.merge``): by which keys, at which dates, which are deleted, which stay."""
@@ -124,10 +147,10 @@ class TableStore(Protocol):
         """Add columns to a table."""
 
     def snapshot(self, table: Table) -> Snapshot:
-        """Return the newest commit that is no maintenance, with the provenance of the table."""
+        """Return the newest commit."""
 
     def snapshots_since(self, table: Table, version: int) -> list[Snapshot]:
-        """Return the commits after a version, the oldest first."""
+        """Return the commits after a version that the log still has, the oldest first."""
 
     def size(self, table: Table) -> int:
         """Return the size of a table's files, in bytes."""
@@ -179,7 +202,7 @@ class TableStore(Protocol):
         """Commit a note alone: no row changes."""
 
     def restore(self, table: Table, version: int, note: CommitNote) -> None:
-        """Restore a table to a version, by a commit of its own."""
+        """Restore a table to a version, by a commit of its own; RestoreError where that cannot be done."""
 
     def purge(self, table: Table, note: CommitNote) -> None:
         """Write the files again without deleted rows, and begin the log again. No row changes."""

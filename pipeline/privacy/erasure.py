@@ -5,9 +5,8 @@ whose entries hold smallest and largest values of files and conditions of delete
 without its deleted rows (``Lake.purge``), a checkpoint starts its log again, all other files are removed (VACUUM
 without retention), and so are the log entries before the checkpoint.
 
-The provenance in a table's commit names versions of its input tables. The commits made here change no row: they repeat
-the provenance with the new versions, so that the next run finds nothing to do. A table comes after all tables that it
-names, so that a killed run leaves no table that names a future version.
+The commits made here change no row: the watermarks of tables get the new versions of their inputs, so that the next run
+finds nothing to do. The watermarks' own table is written and purged last, since what it says of a table holds names.
 """
 
 from __future__ import annotations
@@ -15,16 +14,18 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import pyarrow.fs as pafs
 
 from pipeline.lake.lake import Lake, run_in_parallel
 from pipeline.lake.recovery import RunMarkers
+from pipeline.lake.table_store import Snapshot
 from pipeline.silver.update import STUBS_EMPTIED_PROVENANCE
 from schemas import catalog
+from schemas.bronze import RPC_CALLS, WATERMARKS
 from schemas.table import Table
 
 _LOG_FILE: Final = re.compile(r"\.?(\d{20})\.")  # with the version; a dot before it: a checksum file
@@ -36,27 +37,24 @@ _MAX_PARALLEL: Final = 4
 
 def erase_history(lake: Lake) -> int:
     """Leave only current rows in the files of every table; return the number of tables. Requires exclusive access."""
-    tables = [table for table in catalog.ALL_TABLES if lake.exists(table)]
-    newest = lake.snapshots(*tables)
-    before = {str(table): snapshot.version for table, snapshot in newest.items()}
-    provenance = {table: snapshot.provenance() for table, snapshot in newest.items()}
-    equivalent = _equivalent_versions(lake, provenance, before)
-    after: dict[str, int] = {}
-    for level in dependency_levels({table: _tables_named_in(provenance[table], before) for table in tables}):
-        for begin in range(0, len(level), _MAX_PARALLEL):
-            batch = level[begin : begin + _MAX_PARALLEL]
-            updated = {
-                table: update_provenance_versions(newest[table].provenance_json, before, after, equivalent)
-                for table in batch
-            }
-            # Each table in a session of its own: a commit's provenance is a setting of the session.
-            run_in_parallel(lake, {table: partial(_purge_table, table, updated[table]) for table in batch})
-            after |= {str(table): lake.version(table) or 0 for table in batch}
-    _update_decryption_state(lake, before, after)
-    for begin in range(0, len(tables), _MAX_PARALLEL):
-        batch = tables[begin : begin + _MAX_PARALLEL]
-        run_in_parallel(lake, {table: partial(_remove_old_files, table) for table in batch})
+    tables = [table for table in catalog.ALL_TABLES if lake.exists(table) and table is not WATERMARKS]
+    before = lake.snapshots(*tables)
+    same = {table: {found.version} for table, found in before.items()}
+    same.setdefault(RPC_CALLS, set()).update(_versions_before_stubs_were_emptied(lake, before))
+    # Each table in a session of its own: a commit's provenance is a setting of the session.
+    _in_parallel(lake, tables, lambda table, own: own.purge(table, before[table].provenance_json))
+    lake.note_same_versions(same)
+    _update_decryption_state(lake, before)
+    lake.keep_watermarks()
+    lake.purge(WATERMARKS, None)
+    _in_parallel(lake, [*tables, WATERMARKS], _remove_old_files)
     return len(tables)
+
+
+def _in_parallel(lake: Lake, tables: Sequence[Table], step: Callable[[Table, Lake], None]) -> None:
+    """Do something with each table, a few at once."""
+    for begin in range(0, len(tables), _MAX_PARALLEL):
+        run_in_parallel(lake, {table: partial(step, table) for table in tables[begin : begin + _MAX_PARALLEL]})
 
 
 def remove_leftover_files(lake: Lake) -> None:
@@ -69,74 +67,15 @@ def remove_leftover_files(lake: Lake) -> None:
             path.unlink(missing_ok=True)
 
 
-def dependency_levels(names: Mapping[Table, Collection[str]]) -> list[list[Table]]:
-    """Group tables into levels, each after the tables that its tables name. Circular references are in the last one."""
-    left, done, found = list(names), set[str](), []
-    there = {str(table) for table in left}
-    while left:
-        ready = [table for table in left if not {*names[table]} & there - done - {str(table)}] or left
-        found.append(ready)
-        done |= {str(table) for table in ready}
-        left = [table for table in left if table not in ready]
-    return found
-
-
-def _table_named_in(name: str, tables: Mapping[str, Any]) -> str | None:
-    """Return the table that a key of a provenance names, maybe after a prefix; None if it names none."""
-    last = name.rpartition(" ")[2]
-    return last if last in tables else None
-
-
-def _tables_named_in(provenance: Mapping[str, Any], tables: Mapping[str, Any]) -> set[str]:
-    return {table for table in (_table_named_in(name, tables) for name in provenance) if table is not None}
-
-
-def update_provenance_versions(
-    provenance: str | None, before: Mapping[str, int], after: Mapping[str, int], equivalent: Collection[tuple[str, int]]
-) -> str | None:
-    """Replace the versions of tables in a provenance by those ``after``, where they were up to date ``before``.
-
-    ``equivalent`` are tables and versions that count as up to date. A provenance that is no JSON object is not changed.
-    """
-    try:
-        values = json.loads(provenance or "")
-    except ValueError:
-        return provenance
-    if not isinstance(values, dict):
-        return provenance
-    for name, value in values.items():
-        table = _table_named_in(name, after)
-        if table is None or not isinstance(value, int):
-            continue
-        if value == before[table] or (table, value) in equivalent:
-            values[name] = after[table]
-    return json.dumps(values)
-
-
-def _equivalent_versions(
-    lake: Lake, provenance: Mapping[Table, Mapping[str, Any]], before: Mapping[str, int]
-) -> set[tuple[str, int]]:
-    """Return tables and versions after which commits only removed stubs: they are as good as the newest version."""
-    found = set()
-    for name, version in _versions_named_in(provenance.values(), before):
-        messages = lake.provenance_since(catalog.table(name), version) if version < before[name] else {}
-        if {*messages.values()} == {STUBS_EMPTIED_PROVENANCE}:
-            found.add((name, version))
-    return found
-
-
-def _versions_named_in(provenance: Iterable[Mapping[str, Any]], tables: Mapping[str, int]) -> set[tuple[str, int]]:
-    found = set()
-    for values in provenance:
-        for name, value in values.items():
-            table = _table_named_in(name, tables)
-            if table is not None and isinstance(value, int):
-                found.add((table, value))
-    return found
-
-
-def _purge_table(table: Table, provenance: str | None, lake: Lake) -> None:
-    lake.purge(table, provenance)
+def _versions_before_stubs_were_emptied(lake: Lake, newest: Mapping[Table, Snapshot]) -> set[int]:
+    """Return versions of bronze.rpc_calls that others name, and after which commits only emptied stubs."""
+    named = {snapshot.provenance().get(str(RPC_CALLS)) for snapshot in newest.values()}
+    return {
+        version
+        for version in named
+        if isinstance(version, int)
+        and {*lake.provenance_since(RPC_CALLS, version).values()} == {STUBS_EMPTIED_PROVENANCE}
+    }
 
 
 def _remove_old_files(table: Table, lake: Lake) -> None:
@@ -159,14 +98,13 @@ def log_files_before_checkpoint(files: Sequence[tuple[str, str]]) -> list[str]:
     return [path for name, path in files if (found := _LOG_FILE.match(name)) and int(found[1]) < max(checkpoints)]
 
 
-def _update_decryption_state(lake: Lake, before: Mapping[str, int], after: Mapping[str, int]) -> None:
+def _update_decryption_state(lake: Lake, before: Mapping[Table, Snapshot]) -> None:
     """Set the version in the state file of decryption to the newest one, if it was up to date."""
     path = RunMarkers.of(lake).root / "opening"
     if not path.exists():
         return
     state = json.loads(path.read_text(encoding="utf-8"))
-    calls = "bronze.rpc_calls"
-    if calls in after and state["version"] == before[calls]:
+    if RPC_CALLS in before and state["version"] == before[RPC_CALLS].version:
         temporary = path.with_name(".opening")
-        temporary.write_text(json.dumps({**state, "version": after[calls]}), encoding="utf-8")
+        temporary.write_text(json.dumps({**state, "version": lake.version(RPC_CALLS)}), encoding="utf-8")
         temporary.replace(path)

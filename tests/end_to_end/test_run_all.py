@@ -128,20 +128,29 @@ def test_running_again_changes_no_table(lake, captures, capsys):
     assert all(counts["rows_out"] == 0 for counts in summary(capsys)["tables"].values())
 
 
-def test_a_run_that_was_killed_is_undone(spark, captures, tmp_path):
+@pytest.mark.parametrize("can_be_undone", [True, False])
+def test_a_run_that_was_killed_is_undone_or_brought_forward(spark, captures, tmp_path, capsys, can_be_undone):
     """A run killed after it appended calls and before it wrote the ledger leaves its marker and rows."""
     lake = Lake(spark, str(tmp_path / "lake"))
     one, two = str(captures / SAMPLES[0]), str(captures / SAMPLES[3])
     assert ingest_captures.main(["--lake", lake.root, "--captures", one]) == 0
-    calls = lake.read(RPC_CALLS).count()
-    RunMarkers.of(lake).begin("killed", {str(table): lake.version(table) for table in BRONZE_TABLES})
+    calls, capture_id = lake.read(RPC_CALLS).count(), lake.read(CAPTURE_FILES).first().capture_id
+    versions = {str(table): lake.version(table) for table in BRONZE_TABLES}
+    RunMarkers.of(lake).begin("killed", versions, [capture_id])
     lake.append(RPC_CALLS, lake.read(RPC_CALLS).withColumn("run_id", F.lit("killed")))
-    assert lake.read(RPC_CALLS).count() == 2 * calls
+    lake.append(RPC_CALLS, lake.read(RPC_CALLS).withColumns({"run_id": F.lit("killed"), "capture_id": F.lit("new")}))
+    assert lake.read(RPC_CALLS).count() == 4 * calls
+    if not can_be_undone:
+        lake.update(RPC_CALLS, {"outcome": "'other'"}, "TRUE")  # which writes all files again
+        lake.vacuum(RPC_CALLS)
+    capsys.readouterr()
     assert ingest_captures.main(["--lake", lake.root, "--captures", one, two]) == 0
+    assert ("it cannot be undone" in capsys.readouterr().err) is not can_be_undone
     assert lake.read(RPC_CALLS).where("run_id = 'killed'").count() == 0
-    capture_id = lake.read(CAPTURE_FILES).where(F.col("path") == one).first().capture_id
+    assert {row.capture_id for row in lake.read(CAPTURE_FILES).where(F.col("path") == one).collect()} == {capture_id}
     assert lake.read(RPC_CALLS).where(F.col("capture_id") == capture_id).count() == calls
     assert RunMarkers.of(lake).unfinished() == {}
+    assert RunMarkers.of(lake).captures_to_replace() is None
 
 
 @pytest.mark.long

@@ -57,6 +57,7 @@ from pipeline.lake.table_store import (
     CommitNote,
     ConflictError,
     MergeOptions,
+    RestoreError,
     RowsToWrite,
     Snapshot,
     StoreName,
@@ -161,16 +162,12 @@ class DeltaRsStore:
     # -- versions --------------------------------------------------------------------------------------------------
 
     def snapshot(self, table: Table) -> Snapshot:
-        """Return the newest commit that is no maintenance, with the provenance of the table."""
+        """Return the newest commit."""
         with self._newest(table) as delta:
-            newest = _snapshot(delta.history(1)[0])
-            if not newest.keeps_provenance:
-                return newest
-            commits = list(map(_snapshot, delta.history()))
-        return next((commit for commit in commits if not commit.keeps_provenance), commits[-1])
+            return _snapshot(delta.history(1)[0])
 
     def snapshots_since(self, table: Table, version: int) -> list[Snapshot]:
-        """Return the commits after a version, the oldest first."""
+        """Return the commits after a version that the log still has, the oldest first."""
         with self._newest(table) as delta:
             commits = map(_snapshot, delta.history(max(delta.version() - version, 1)))
             return sorted((commit for commit in commits if commit.version > version), key=lambda each: each.version)
@@ -384,8 +381,13 @@ class DeltaRsStore:
         return answer.cast(rows.schema)
 
     def restore(self, table: Table, version: int, note: CommitNote) -> None:
-        """Restore a table to a version."""
-        self._retry(table, note, lambda delta: delta.restore(version, commit_properties=_properties(note)))
+        """Restore a table to a version; RestoreError where its files or its log are gone."""
+        try:
+            self._retry(table, note, lambda delta: delta.restore(version, commit_properties=_properties(note)))
+        except CommitFailedError:
+            raise
+        except DeltaError as error:
+            raise RestoreError(f"{table} has no version {version} any more: {error}") from error
 
     def purge(self, table: Table, note: CommitNote) -> None:
         """Begin the log again: files hold no deleted rows."""
@@ -496,9 +498,7 @@ def _snapshot(commit: Mapping[str, Any]) -> Snapshot:
 
 def _properties(note: CommitNote, rows_written: int = 0) -> CommitProperties:
     """Return the properties of a commit that fails where another one came before."""
-    metadata = {_ROWS_WRITTEN: str(rows_written)}
-    if note.provenance is not None:
-        metadata[_PROVENANCE] = note.provenance
+    metadata = {_ROWS_WRITTEN: str(rows_written), _PROVENANCE: note.metadata}
     return CommitProperties(custom_metadata=metadata, max_commit_retries=0)
 
 

@@ -12,7 +12,8 @@ from copy import copy
 from typing import Any, Final
 
 import pyarrow as pa
-from pyspark.errors import AnalysisException
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, DataFrameReader
 from pyspark.sql import functions as F
 
@@ -33,6 +34,7 @@ from pipeline.lake.spark.settings import spark_conf
 from pipeline.lake.table_store import (
     CommitNote,
     MergeOptions,
+    RestoreError,
     RowsToWrite,
     Snapshot,
     StoreName,
@@ -116,13 +118,12 @@ class SparkStore:
     # -- versions --------------------------------------------------------------------------------------------------
 
     def snapshot(self, table: Table) -> Snapshot:
-        """Return the newest commit that is no maintenance, with the provenance of the table."""
+        """Return the newest commit."""
         (newest,) = self._history(table, 1)
-        commits = self._history(table) if newest.keeps_provenance else [newest]
-        return next((commit for commit in commits if not commit.keeps_provenance), commits[-1])
+        return newest
 
     def snapshots_since(self, table: Table, version: int) -> list[Snapshot]:
-        """Return the commits after a version, the oldest first."""
+        """Return the commits after a version that the log still has, the oldest first."""
         return [commit for commit in self._history(table)[::-1] if commit.version > version]
 
     def _history(self, table: Table, count: int | None = None) -> list[Snapshot]:
@@ -193,10 +194,9 @@ class SparkStore:
         elif isinstance(rows, pa.Table):
             rows = arrow_to_frame(spark, rows)
         writer = rows.write.format("delta").mode("append").option("compression", "zstd")
+        writer = writer.option("userMetadata", note.metadata)
         if replace:  # a plain overwrite takes the clustering away, replacing all rows does not
             writer = writer.mode("overwrite").option("replaceWhere", "true")
-        if note.provenance is not None:
-            writer = writer.option("userMetadata", note.provenance)
         note.check()
         if self._is_in_catalog:
             writer.saveAsTable(self._sql_name(table))
@@ -281,8 +281,11 @@ class SparkStore:
     # -- maintenance -----------------------------------------------------------------------------------------------
 
     def restore(self, table: Table, version: int, note: CommitNote) -> None:
-        """Restore a table to a version, by a commit of its own."""
-        self._run(f"RESTORE TABLE {self._sql_name(table)} TO VERSION AS OF {version}", note)
+        """Restore a table to a version, by a commit of its own; RestoreError where its files or its log are gone."""
+        try:
+            self._run(f"RESTORE TABLE {self._sql_name(table)} TO VERSION AS OF {version}", note)
+        except (PySparkException, Py4JJavaError) as error:
+            raise RestoreError(f"{table} has no version {version} any more: {error}") from error
 
     def purge(self, table: Table, note: CommitNote) -> None:
         """Write the files again without deleted rows, and the log so that older entries are not needed."""
@@ -323,10 +326,7 @@ class SparkStore:
         spelled as JSON may spell it.
         """
         note.check()
-        if note.provenance is None:
-            yield
-            return
-        with spark_conf(self.session.spark, {_USER_METADATA: note.provenance.replace("$", "\\u0024")}):
+        with spark_conf(self.session.spark, {_USER_METADATA: note.metadata.replace("$", "\\u0024")}):
             yield
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import json
 from dataclasses import replace
 
 import pyarrow as pa
@@ -18,11 +17,7 @@ from pcapgen.model import Dialogue, make_stub
 from pipeline.bronze.retention_cutoff import RetentionCutoff
 from pipeline.lake.recovery import RunMarkers
 from pipeline.lake.staging_files import StagingWriter
-from pipeline.privacy.erasure import dependency_levels, log_files_before_checkpoint, update_provenance_versions
-from schemas.bronze import RPC_CALLS
-from schemas.hosts import HOSTS
-from schemas.receive_attempts import RECEIVE_ATTEMPTS
-from schemas.remote_read_calls import REMOTE_READ_CALLS
+from pipeline.privacy.erasure import log_files_before_checkpoint
 from udfs.capture.capture_reader import read_capture
 from udfs.capture.connection_merge import merge_connections
 
@@ -153,29 +148,6 @@ def test_the_date_is_noted_in_the_lake(tmp_path):
     CUTOFF.save(runs)
     assert RetentionCutoff.load(runs) == CUTOFF
     assert runs.unfinished() == {}
-
-
-def test_commits_are_said_anew_after_those_that_they_name():
-    names = {RPC_CALLS: set(), REMOTE_READ_CALLS: {str(RPC_CALLS)}, HOSTS: {str(REMOTE_READ_CALLS), str(RPC_CALLS)}}
-    names[RECEIVE_ATTEMPTS] = {str(REMOTE_READ_CALLS), "a table that is not there"}
-    assert dependency_levels(dict(reversed(names.items()))) == [
-        [RPC_CALLS],
-        [REMOTE_READ_CALLS],
-        [RECEIVE_ATTEMPTS, HOSTS],
-    ]
-    circle = {RPC_CALLS: {str(HOSTS)}, HOSTS: {str(RPC_CALLS)}}
-    assert dependency_levels(circle) == [[RPC_CALLS, HOSTS]]
-
-
-def test_a_commit_names_versions_as_they_are_now_where_it_was_up_to_date():
-    before, after = {"bronze.rpc_calls": 7, "silver.messages": 3}, {"bronze.rpc_calls": 10, "silver.messages": 6}
-    made = {"bronze.rpc_calls": 7, "seen silver.messages": 2, "decoder": "3", "ends": {"10.0.0.1": 7}}
-    updated = json.loads(update_provenance_versions(json.dumps(made), before, after, set()) or "")
-    assert updated == {**made, "bronze.rpc_calls": 10}  # of silver.messages it had not seen the last
-    updated = json.loads(update_provenance_versions(json.dumps(made), before, after, {("silver.messages", 2)}) or "")
-    assert updated["seen silver.messages"] == 6
-    assert update_provenance_versions(None, before, after, set()) is None
-    assert update_provenance_versions("stubs emptied", before, after, set()) == "stubs emptied"
 
 
 def test_of_a_log_what_is_before_its_newest_checkpoint_goes():

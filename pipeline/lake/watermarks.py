@@ -1,0 +1,92 @@
+"""What tables were made of, kept beside them: maintenance and a cleanup of the log, by anybody, do not lose it.
+
+A commit of this program has the provenance of its table in its metadata, so that rows and provenance change together.
+At the end of a run ``bronze.watermarks`` takes, for each table, its version, its provenance, and how many rows it has.
+The next run compares the newest version of each table with that:
+
+* it is the same version, or there was only maintenance since: the table has the same rows and the same provenance, and
+  what other tables say of the earlier version holds for the newest one;
+* this program made a commit since: the run was killed before its end, and the commit has the provenance;
+* somebody else changed rows since: what the table was made of is not known any more.
+
+Where the log has lost commits since then, the number of rows tells whether any changed them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from pipeline.lake.schema_enforcement import arrow_schema
+from pipeline.lake.table_store import Snapshot
+from schemas.bronze import WATERMARKS
+
+
+class Watermark(NamedTuple):
+    """What a table was made of at the end of a run, and how many rows it had."""
+
+    version: int
+    provenance_json: str | None
+    row_count: int
+
+
+class Settled(NamedTuple):
+    """The newest snapshot of a table, the earlier versions with the same rows, and a change by somebody else."""
+
+    snapshot: Snapshot
+    same_versions: tuple[int, ...] = ()
+    foreign: Snapshot | None = None
+
+
+def read_watermarks(rows: pa.Table) -> dict[str, Watermark]:
+    """Return the watermarks of tables by their names, from the rows of ``bronze.watermarks``."""
+    return {row["table"]: Watermark(row["version"], row["provenance"], row["rows"]) for row in rows.to_pylist()}
+
+
+def watermark_rows(watermarks: Mapping[str, Watermark]) -> pa.Table:
+    """Return the rows of ``bronze.watermarks``."""
+    rows = [dict(zip(WATERMARKS.names, (name, *mark), strict=True)) for name, mark in sorted(watermarks.items())]
+    return pa.Table.from_pylist(rows, arrow_schema(WATERMARKS))
+
+
+def settle(
+    newest: Snapshot, mark: Watermark | None, commits: Sequence[Snapshot], count_rows: Callable[[], int]
+) -> Settled:
+    """Return what a table is made of whose newest commit is not of this program.
+
+    ``commits`` are those after the watermark, or all without one, that the log still has, the oldest first.
+    ``count_rows`` counts the rows of the table.
+    """
+    last = next((commit for commit in reversed(commits) if not commit.is_maintenance), None)
+    if last is not None and last.is_ours:
+        same = (last.version,)
+        return Settled(newest._replace(provenance_json=last.provenance_json, rows_written=last.rows_written), same)
+    if mark is None:
+        return Settled(newest)
+    is_complete = len(commits) == newest.version - mark.version
+    if last is None and (is_complete or (mark.version < newest.version and count_rows() == mark.row_count)):
+        return Settled(newest._replace(provenance_json=mark.provenance_json), (mark.version,))
+    return Settled(newest, foreign=last or newest)
+
+
+def replace_versions(provenance_json: str | None, same: Mapping[tuple[str, int], int]) -> str | None:
+    """Return a provenance with later versions of tables that have the same rows.
+
+    ``same`` has them by the table's name and the version named. In a provenance a table's name may stand behind another
+    word. A provenance that is no JSON object is returned as it is.
+    """
+    try:
+        values = json.loads(provenance_json or "")
+    except ValueError:
+        return provenance_json
+    if not isinstance(values, dict):
+        return provenance_json
+    replaced = {name: _later_version(name, value, same) for name, value in values.items()}
+    return provenance_json if replaced == values else json.dumps(replaced)
+
+
+def _later_version(name: str, value: Any, same: Mapping[tuple[str, int], int]) -> Any:  # noqa: ANN401 - as JSON has it
+    return same.get((name.rpartition(" ")[2], value), value) if isinstance(value, int) else value
