@@ -16,7 +16,8 @@ import duckdb
 import pyarrow as pa
 
 _SETTINGS: Final = ("SET GLOBAL TimeZone = 'UTC'", "SET memory_limit = '2GB'", "SET parquet_metadata_cache = true",
-                    "SET autoinstall_known_extensions = false")  # fmt: skip
+                    "SET autoinstall_known_extensions = false",
+                    "SET GLOBAL default_null_order = 'NULLS_FIRST_ON_ASC_LAST_ON_DESC'")  # fmt: skip
 _MACROS: Final = (
     "unix_micros(moment) AS epoch_us(moment)",
     "timestamp_micros(number) AS make_timestamptz(CAST(number AS BIGINT))",
@@ -27,6 +28,9 @@ _MACROS: Final = (
     "collect_set(value) AS coalesce(array_agg(DISTINCT value) FILTER (WHERE value IS NOT NULL), [])",
     "array_position(list, value) AS CASE WHEN list IS NOT NULL THEN coalesce(list_position(list, value), 0) END",
     "try_element_at(list, place) AS list_extract(list, place)",
+    "slice(list, first, count) AS array_slice(list, first, first + count - 1)",
+    "sequence(first, last) AS generate_series(first, last)",
+    "sha2(bytes, bits) AS sha256(bytes)",
     # The same for the same values, whichever question asks; Spark's is another number.
     "xxhash64(a, b) AS CAST(hash(a, b) >> 1 AS BIGINT), (a, b, c) AS CAST(hash(a, b, c) >> 1 AS BIGINT)",
 )
