@@ -17,7 +17,7 @@ from lake.writes import log_of, rows, writes
 from pcapgen.record import sample_captures
 from pipeline.lake.delta_rs.duckdb_sql import DataFiles, DuckDbSql
 from pipeline.lake.lake import Lake
-from pipeline.lake.queries import ChangeFeedError, ChangesSince, query_in_spark, values_array, where_in
+from pipeline.lake.queries import ChangeFeedError, ChangesSince, UnknownSqlError, query_in_spark, values_array, where_in
 from pipeline.lake.spark.frames import arrow_to_frame, read_parquet_folder
 from pipeline.text import cut_text, cut_text_sql
 from schemas.bronze import QUARANTINE
@@ -139,6 +139,8 @@ VALUES = pa.table(
         "slice(list, 1, 1)",
         "slice(list, 2, 5)",
         "size(sequence(place, place + 2))",
+        "size(array_intersect(list, array('a', 'b'))) = size(array_distinct(list))",
+        "text || '{{2}}'",
         "sha2(text, 256)",
         "sha2(unhex('20000000' || hex(text)), 256)",
         "'0x' || lpad(hex(abs(number)), 8, '0')",
@@ -222,6 +224,12 @@ def here(sql, of):
 def test_a_question_has_one_answer(spark, sql):
     of = {"rows": VALUES}
     assert told(query_in_spark(spark, sql, of).toArrow(), False) == told(here(sql, of), False)
+
+
+@pytest.mark.parametrize("sql", ["no_function(text)", "no_column", "place <=> 1", "transform(list, one -> one)"])
+def test_what_duckdb_does_not_know_is_said(sql):
+    with pytest.raises(UnknownSqlError):
+        here(f"SELECT {sql} FROM {{rows}}", {"rows": VALUES})
 
 
 def test_long_texts_are_cut_in_sql_as_elsewhere(spark):

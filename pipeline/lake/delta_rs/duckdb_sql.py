@@ -15,6 +15,8 @@ from typing import Final, NamedTuple, TypeAlias
 import duckdb
 import pyarrow as pa
 
+from pipeline.lake.queries import UnknownSqlError
+
 _SETTINGS: Final = ("SET GLOBAL TimeZone = 'UTC'", "SET memory_limit = '2GB'", "SET parquet_metadata_cache = true",
                     "SET autoinstall_known_extensions = false",
                     "SET GLOBAL default_null_order = 'NULLS_FIRST_ON_ASC_LAST_ON_DESC'")  # fmt: skip
@@ -78,7 +80,7 @@ class DuckDbSql:
         self._lock = Lock()
 
     def answer(self, sql: str, of: Mapping[str, Given]) -> pa.Table:
-        """Return the answer to a query, in which names in braces stand for what is given."""
+        """Return the answer to a query, in which names in braces stand for what is given; UnknownSqlError."""
         cursor = self._cursor()
         count = 0
 
@@ -94,6 +96,8 @@ class DuckDbSql:
             asked = sql.format(**{name: _text(each, register) for name, each in of.items()})
             # Rows found here and there come in chunks of a few, for which all that is done with them would pay.
             return cursor.sql(asked).to_arrow_table().combine_chunks()
+        except duckdb.ProgrammingError as error:
+            raise UnknownSqlError(" ".join(str(error).split())) from error
         finally:
             cursor.close()
 
