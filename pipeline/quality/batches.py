@@ -21,7 +21,7 @@ from pyspark.sql import functions as F
 
 from pipeline.lake.arrow_rows import datetime_to_us
 from pipeline.lake.concurrency import run_concurrently
-from pipeline.lake.date_filters import MAX_DATES, dates_condition
+from pipeline.lake.date_filters import MAX_DATES, dates_condition, utc_date_sql
 from pipeline.lake.incremental import ChangeFeeds
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries import CHANGE_COLUMNS, POST_IMAGES, BoundQuery, UnknownSqlError, double_braces
@@ -29,7 +29,6 @@ from pipeline.quality.suites import Lookup, Suite, SuiteError
 from schemas.table import EVENT_DATE, Table, quoted
 
 MAX_CHANGED_VALUES: Final = 100_000  # that the driver takes; with more, the whole table is checked
-_DAY_US: Final = 86_400_000_000
 
 
 @dataclass(slots=True)
@@ -200,8 +199,7 @@ def _derived_rows_sql(suite: Suite) -> str:
         applies = None if each.applies_sql is None else double_braces(each.applies_sql)
         derived[f"_{each.name}"] = ours if applies is None else f"CASE WHEN {applies} THEN {ours} END"
         for place, time in enumerate(each.time_span_sql or ()):
-            days = f"CAST(floor(unix_micros({double_braces(time)}) / {_DAY_US}) AS int)"
-            derived[f"_{each.name}_{place}"] = f"date_from_unix_date({days})"
+            derived[f"_{each.name}_{place}"] = utc_date_sql(double_braces(time))
     names = dict.fromkeys((suite.row_key, *(name for name in suite.checked_columns if name not in counted)))
     columns = [quoted(name) for name in names if name not in derived]
     columns += [f"{sql} AS {quoted(name)}" for name, sql in derived.items()]
