@@ -81,9 +81,9 @@ def decode_new_snapshots(lake: Lake, since_version: int | None, failures: dict[s
 
 
 def _decode_new(lake: Lake, since: int | None, folder: str, failures: dict[str, str]) -> dict[str, int]:
-    feed = _changes(lake, since)
-    before = None if feed is None else _keys_before(lake, feed)
-    if feed is None or before is None:
+    feed = ChangesSince(SNAPSHOTS_RAW, since or 0, lake.version(SNAPSHOTS_RAW) or 0)
+    before = None if since is None else _keys_before(lake, feed)
+    if before is None:  # decode all
         rows = _read_rows(lake, f"SELECT {_INPUTS} FROM {{rows}}", rows=SNAPSHOTS_RAW)
     else:
         rows = _read_rows(lake, _NEW_ROWS_SQL, feed=feed)
@@ -104,14 +104,8 @@ def _decode_new(lake: Lake, since: int | None, folder: str, failures: dict[str, 
     return written
 
 
-def _changes(lake: Lake, since: int | None) -> ChangesSince | None:
-    """Return what was added and changed after a version; None: decode all."""
-    newest = lake.version(SNAPSHOTS_RAW)
-    return None if since is None or newest is None else ChangesSince(SNAPSHOTS_RAW, since, newest)
-
-
 def _keys_before(lake: Lake, feed: ChangesSince) -> dict[str, date | None] | None:
-    """Return the keys of changed and deleted snapshots, with the date of their rows in silver; None: decode all."""
+    """Return the keys of changed and deleted snapshots, with the date of their rows in silver; None: not known."""
     try:
         found = query_at_most(lake, _OLD_KEYS_SQL, MAX_ROWS_IN_DRIVER, feed=feed)
     except CHANGE_FEED_ERRORS:

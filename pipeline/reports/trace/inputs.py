@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -154,8 +154,9 @@ def _ask(lake: Lake, sql: str, **inputs: QueryInput) -> TraceInputRows:
     return found
 
 
-def _rows_where(lake: Lake, table: Table, columns: Iterable[str], where: str, **values: Values) -> TraceInputRows:
-    return _ask(lake, f"SELECT {', '.join(map(quoted, columns))} FROM {{rows}} WHERE {where}", rows=table, **values)
+def _rows_where(lake: Lake, table: Table, columns: Sequence[str], where: str, **values: Values) -> TraceInputRows:
+    found: TraceInputRows = lake.select(table, where, columns, **values).to_pylist()
+    return found
 
 
 def _all_columns(table: Table, *without: str) -> list[str]:
@@ -228,7 +229,7 @@ def _read_trace_rows(lake: Lake, keys: Collection[str], numbers: Collection[Numb
     )
 
 
-def _rows_of_calls(lake: Lake, table: Table, calls: Collection[str], columns: Iterable[str]) -> TraceInputRows:
+def _rows_of_calls(lake: Lake, table: Table, calls: Collection[str], columns: Sequence[str]) -> TraceInputRows:
     return _rows_where(lake, table, columns, "call_key IN {calls}", calls=calls)
 
 
