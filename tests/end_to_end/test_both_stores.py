@@ -11,6 +11,7 @@ from deltalake import DeltaTable
 from end_to_end.lakes import facts, tables
 from jobs import run_all
 from pipeline.dashboards.dashboard_data import to_json_value
+from pipeline.dashboards.datasets import DATASETS
 from pipeline.dashboards.read_datasets import RowLimits, read_dashboard_data
 from pipeline.lake.lake import Lake
 from schemas import catalog
@@ -54,8 +55,9 @@ def test_both_stores_give_pages_the_same_rows(lakes):
             for store in ("delta-rs", "spark")
         )
         assert one.keys() == other.keys()
-        for name, found in one.items():
-            there = other[name]
+        chosen = one if limits == RowLimits() else [dataset.name for dataset in DATASETS]  # not what rows refer to
+        for name in chosen:
+            found, there = one[name], other[name]
             assert (found.total_rows, found.note) == (there.total_rows, there.note), name
             assert found.rows is None or found.rows.column_names == there.rows.column_names
             if found.rows is not None and not found.truncated:
