@@ -34,7 +34,7 @@ from pipeline.attempts.opens import update_opens
 from pipeline.attempts.operation_rows import queue_operations_frame
 from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.date_filters import dates_condition
-from pipeline.lake.incremental import IncrementalUpdate, query_at_most
+from pipeline.lake.incremental import IncrementalUpdate
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries import where_in
 from pipeline.lake.spark.settings import fixed_row_batches
@@ -89,7 +89,7 @@ class _AttemptsUpdate:
         queries: dict[str, Callable[[], Any]] = {
             "captures": lambda: _read_captures(lake),
             "aliases": lambda: AliasIndex.load(lake),
-            "connections": partial(query_at_most, lake, RPC_CONNECTIONS_QUERY, MAX_CHANGES, connections=CONNECTIONS),
+            "connections": partial(lake.query_at_most, RPC_CONNECTIONS_QUERY, MAX_CHANGES, connections=CONNECTIONS),
             "reads": partial(step.changes, REMOTE_READ_CALLS, changed_rows.CHANGED_READS_QUERY, MAX_CHANGES),
             "clients": partial(step.changes, CLIENT_CALLS, changed_rows.CHANGED_CLIENT_CALLS_QUERY, MAX_CHANGES),
             "moved": partial(step.changes, CONNECTIONS, changed_rows.CHANGED_CONNECTIONS_QUERY, MAX_CHANGES),

@@ -27,7 +27,6 @@ from pipeline.attempts.opens.open_rows import (
 )
 from pipeline.lake.arrow_rows import is_in
 from pipeline.lake.concurrency import run_concurrently
-from pipeline.lake.incremental import query_at_most
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries import where_in
 from pipeline.lake.spark.settings import fixed_row_batches
@@ -115,4 +114,4 @@ def _rows_in_memory(
 
 def _calls(lake: Lake, table: Table, servers: Collection[str]) -> pa.Table | None:
     sql = f"SELECT {', '.join(_COLUMNS[table])} FROM {{rows}} WHERE server_address IN {{servers}}"
-    return query_at_most(lake, sql, _MAX_CALLS_IN_MEMORY, rows=OPEN_CALLS[table], servers=servers)
+    return lake.query_at_most(sql, _MAX_CALLS_IN_MEMORY, rows=OPEN_CALLS[table], servers=servers)

@@ -171,6 +171,13 @@ class SparkStore:
         """Return the answer to a query."""
         return query_tables(self, sql, inputs).toArrow()
 
+    def query_at_most(
+        self, sql: str, inputs: Mapping[str, QueryInput], max_rows: int, max_bytes: int
+    ) -> pa.Table | None:
+        """Return the answer to a query; None where it has more rows or bytes."""
+        found = self.query(f"{sql} LIMIT {max_rows + 1}", inputs)
+        return found if found.num_rows <= max_rows and found.nbytes <= max_bytes else None
+
     # -- writing ---------------------------------------------------------------------------------------------------
 
     def append(self, table: Table, rows: RowsToWrite, note: CommitNote) -> None:
