@@ -174,7 +174,7 @@ class _ScopeQueries(NamedTuple):
             ),
         }
 
-    def calls_with_keys(self, names: Sequence[str], some: Collection[int]) -> pa.Table:
+    def calls_with_keys(self, names: Sequence[str], some: Collection[str]) -> pa.Table:
         """Return the calls of ongoing associations that have one of some keys, with the keys that they depend on."""
         where = f"connection_id IN {{ongoing}} AND {dependency_keys.keys_overlap(names, 'some')}"
         rests_on = (f"{dependency_keys.key_array(dependency_keys.REQUIRED_KEYS)} AS rests_on",)

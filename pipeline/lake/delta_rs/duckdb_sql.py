@@ -28,8 +28,6 @@ _MACROS: Final = (
     "collect_set(value) AS coalesce(array_agg(DISTINCT value) FILTER (WHERE value IS NOT NULL), [])",
     "array_position(list, value) AS CASE WHEN list IS NOT NULL THEN coalesce(list_position(list, value), 0) END",
     "try_element_at(list, place) AS list_extract(list, place)",
-    # The same for the same values, whichever question asks; Spark's is another number.
-    "xxhash64(a, b) AS CAST(hash(a, b) >> 1 AS BIGINT), (a, b, c) AS CAST(hash(a, b, c) >> 1 AS BIGINT)",
 )
 _SPELLINGS: Final = (("array(", "list_value("),)  # what no function can be named
 _BATCH_ROWS: Final = 2048  # of an answer that is read bit by bit: DuckDB computes so many at once
