@@ -1,8 +1,8 @@
 """Recomputes the attempts and operations of a scope in memory.
 
-For few rows this takes a fraction of a second, where Spark plans for seconds. The functions are those that
-``attempt_rows.receive_attempts_frame`` applies in Spark. Of ongoing associations the affected calls are found by the
-keys that they depend on (``dependency_keys``), and then the calls that publish their keys.
+The functions are those of ``attempt_rows.attempts_function``, but few calls of the servers are read. Of ongoing
+associations the affected calls are found by the keys that they depend on (``dependency_keys``), and then the calls that
+publish their keys.
 """
 
 from __future__ import annotations
