@@ -24,9 +24,9 @@ from pipeline.alerts.inputs import ALERT_SOURCES, AlertContext, AlertSource, Tim
 from pipeline.bronze.event_time import newest_event_time_us
 from pipeline.lake.arrow_rows import datetime_to_us, rows_to_table, timedelta_to_us, times_to_us
 from pipeline.lake.concurrency import run_concurrently
-from pipeline.lake.incremental import IncrementalUpdate, query_at_most
+from pipeline.lake.incremental import IncrementalUpdate
 from pipeline.lake.lake import Lake
-from pipeline.lake.spark.settings import fixed_row_batches
+from pipeline.lake.spark.groups import groups_to_table
 from pipeline.silver.queue_aliases import AliasIndex
 from schemas.alerts import ALERTS
 from schemas.bronze import CAPTURE_FILES, RPC_CALLS
@@ -45,7 +45,6 @@ from udfs.keys import key
 from udfs.rows import RowMapping
 
 CODE_VERSION: Final = "3"  # raised when alerts are computed differently: all are recomputed
-MAX_IN_MEMORY: Final = 200_000  # rows of one source; of more, the alerts are found in Spark
 MAX_FOR_FULL_UPDATE: Final = 20_000  # rows of all sources; with fewer, all alerts are recomputed
 _FOLLOWED: Final = (
     QUEUE_HISTORY, EOD_TRANSFERS, EOD_SOURCES, RECEIVE_ATTEMPTS, MESSAGES, REMOTE_READ_CALLS, MANAGEMENT_CALLS,
@@ -193,15 +192,18 @@ class _AlertsUpdate:
         return at
 
     def _find_in(self, source: AlertSource, window: TimeWindow) -> tuple[pa.Table, int]:
-        """Return the alerts in one source's rows, and the number of rows."""
-        query = source.query(self.limits, window)
+        """Return the alerts in one source's rows, and the number of rows; more than a few where Spark finds them."""
         find = _alerts_function(source, self.limits, window.now, self.context, self.run_id)
-        rows = query_at_most(self.lake, query.sql, MAX_IN_MEMORY, **query.inputs)
-        if rows is not None:
-            return find(rows), rows.num_rows
-        with fixed_row_batches(self.lake.spark):
-            groups = self.lake.frame(query.sql, **query.inputs).groupBy(*source.grouping_columns)
-            return groups.applyInArrow(find, ALERTS.struct()).toArrow().cast(_SCHEMA), MAX_IN_MEMORY + 1
+        counts: list[int] = []  # of the one call in memory: what Spark's tasks add stays there
+
+        def find_and_count(parts: Mapping[str, pa.Table]) -> pa.Table:
+            counts.append(parts["rows"].num_rows)
+            return find(parts["rows"])
+
+        query = source.query(self.limits, window)
+        found = self.lake.map_groups({"rows": query}, source.grouping_columns, find_and_count, ALERTS.struct())
+        alerts = groups_to_table(found).cast(_SCHEMA)
+        return alerts, counts[0] if counts else MAX_FOR_FULL_UPDATE + 1
 
     def _with_reasons(self, alerts: pa.Table) -> pa.Table:
         """Return the alerts; those of disconnected queues with what the queue manager says of the reason."""

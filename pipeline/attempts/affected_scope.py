@@ -80,7 +80,7 @@ class RecomputeScope:
     cancelled_requests: frozenset[tuple[Any, ...]] = frozenset()
     ongoing_connections: frozenset[str] = frozenset()
     newly_closed_connections: frozenset[str] = frozenset()
-    changed_keys: frozenset[int] = frozenset()
+    changed_keys: frozenset[str] = frozenset()
     changed_calls: frozenset[str] = frozenset()
 
     def __bool__(self) -> bool:
@@ -180,7 +180,7 @@ class _AffectedCalls:
     places: list[tuple[str, date | None]]
     connections: set[str]
     recomputed_whole: set[str]
-    changed_keys: set[int]
+    changed_keys: set[str]
     cancelled_requests: set[tuple[Any, ...]] = field(default_factory=set)
 
     def add_cancelled_starts(self, lake: Lake, changed: InputChanges) -> None:

@@ -1,14 +1,12 @@
 """Rows of gold.receive_attempts, computed by ``receive_attempts.find_attempts`` from each server's calls.
 
-Many calls are processed in Spark, one grouped function call per server (``receive_attempts_frame``); few are
-processed in memory by the same function (``receive_attempts_table``), since a second Spark plan costs more than they
-do.
+``server_queries`` reads what they are made of for whole servers (``Lake.map_groups``), ``call_facts_table`` joins it.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
@@ -20,10 +18,15 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pipeline.attempts import receive_attempts as attempts_receive_attempts
 from pipeline.attempts.associations import RpcConnection
 from pipeline.attempts.calls import CALL_ROLES, ONE_CLOCK, Clocks, DecodedCall
-from pipeline.attempts.client_identity import IDENTITY_COLUMNS, client_identity, identities_frame
+from pipeline.attempts.client_identity import IDENTITIES_SQL, IDENTITY_COLUMNS, client_identity
 from pipeline.attempts.evidence import CallConclusion
-from pipeline.lake.arrow_rows import epoch_day, rows_to_table, table_to_rows, times_to_us
+from pipeline.lake.arrow_rows import epoch_day, is_in, rows_to_table, table_to_rows
+from pipeline.lake.queries import BoundQuery, CachedFilter
+from schemas.bronze import CONNECTIONS, RPC_BINDS, RPC_CALLS
+from schemas.calls import CLIENT_CALLS
+from schemas.messages import MESSAGES
 from schemas.receive_attempts import RECEIVE_ATTEMPTS
+from schemas.remote_read_calls import REMOTE_READ_CALLS
 from schemas.table import Table
 from udfs.codes import result_name
 from udfs.keys import key
@@ -56,62 +59,6 @@ CONNECTION_DEFAULTS: Final[dict[str, Any]] = {"bind_seen": True, "encrypted": Fa
 
 
 _SCHEMA: Final = to_arrow_schema(RECEIVE_ATTEMPTS.struct())
-
-
-def receive_attempts_frame(
-    reads: DataFrame,
-    connections: DataFrame,
-    calls: DataFrame,
-    captures: DataFrame | None = None,
-    *,
-    ends: DataFrame | None = None,
-    messages: DataFrame | None = None,
-    clients: DataFrame | None = None,
-    binds: DataFrame | None = None,
-    aliases: Mapping[str, str] | None = None,
-    cleanup_s: float = attempts_receive_attempts.CLEANUP_INTERVAL_US / 1e6,
-) -> DataFrame:
-    """Return gold.receive_attempts computed in Spark from calls and connections.
-
-    The inputs are silver.remote_read_calls, bronze.connections and bronze.rpc_calls. ``ends``
-    (``capture_ends_by_server``) gives the end of each server's capture; without it ``captures``
-    (bronze.capture_files) does, and without both the last packet of the server's connections. ``cleanup_s`` is the
-    clean-up timer of pending receives (timers.cleanup). The calls may be part of a server's: whole associations, the
-    qm2qm Starts and cancels that share queue handle and request number with theirs, and what opens and closes queues
-    by number. ``messages`` (silver.messages) gives ``message_key``, ``message_bytes``, ``abort_count`` and
-    ``inferred_queue``, ``clients`` (silver.client_calls) the queues of qm2qm attempts, ``binds`` (bronze.rpc_binds) who
-    the clients claim to be, ``aliases`` the canonical name of each queue name. Rows keep their Start's run_id.
-    """
-    ends = capture_ends_by_server(connections, captures) if ends is None else ends
-    facts = join_call_facts(reads, calls, clients)
-    if messages is not None:
-        returned = messages.selectExpr(*MESSAGE_COLUMNS).select("call_key", *_MESSAGE, MESSAGE_ERRORS)
-        facts = facts.join(returned, "call_key", "left")
-    if binds is not None:
-        facts = facts.join(identities_frame(binds), "connection_id", "left")
-    facts = facts.join(F.broadcast(ends), "server_address", "left")
-    settle = _attempts_function(aliases or {}, cleanup_us=round(cleanup_s * 1e6))
-    return apply_per_server(facts, connections, settle, RECEIVE_ATTEMPTS)
-
-
-def join_call_facts(reads: DataFrame, calls: DataFrame, clients: DataFrame | None = None) -> DataFrame:
-    """Return the calls that have a role in remote reads, joined with what bronze knows of them."""
-    ours = reads.where(IS_READ_SQL).selectExpr(*READ_COLUMNS)
-    facts = ours.join(calls.selectExpr(*OUTCOME_COLUMNS), "call_key", "left")
-    if clients is None:
-        return facts
-    return facts.unionByName(
-        clients.where(IS_CLIENT_CALL_SQL).selectExpr(*CLIENT_CALL_COLUMNS), allowMissingColumns=True
-    )
-
-
-def apply_per_server(
-    facts: DataFrame, connections: DataFrame, settle: Callable[[pa.Table, pa.Table], pa.Table], table: Table
-) -> DataFrame:
-    """Apply a function to each server's calls and connections in Spark; it returns rows of a table."""
-    servers = connections.where(F.col("kind") == "rpc").select(*CONNECTION_FIELDS, "server_address")
-    grouped = facts.groupBy("server_address").cogroup(servers.groupBy("server_address"))
-    return grouped.applyInArrow(settle, table.struct())
 
 
 def _has_role(interface: str) -> str:
@@ -149,6 +96,65 @@ MESSAGE_COLUMNS: Final = (
 """Columns of attempts on the message that a call returned, and on its queue."""
 
 
+def select_of_servers(
+    table: Table | CachedFilter, columns: Sequence[str], where: str, servers: Collection[str | None] | None
+) -> BoundQuery:
+    """Return the query for columns and server_address of the rows of some servers, or of all (None)."""
+    names = columns if "server_address" in columns else (*columns, "server_address")
+    sql = f"SELECT {', '.join(names)} FROM {{rows}} WHERE {where}"
+    if servers is None:
+        return BoundQuery(sql, {"rows": table})
+    unknown = " OR server_address IS NULL" if None in servers else ""
+    known = {server for server in servers if server is not None}
+    return BoundQuery(f"{sql} AND (server_address IN {{servers}}{unknown})", {"rows": table, "servers": known})
+
+
+def connection_query(servers: Collection[str | None] | None) -> BoundQuery:
+    """Return the query for the RPC connections of some servers, or of all (None)."""
+    return select_of_servers(CONNECTIONS, CONNECTION_FIELDS, "kind = 'rpc'", servers)
+
+
+def identity_query(servers: Collection[str | None] | None) -> BoundQuery:
+    """Return the query for what clients of the connections of some servers claim, or of all (None)."""
+    binds = select_of_servers(RPC_BINDS, ("connection_id", "auth_principal", "auth_workstation"), "TRUE", servers)
+    return binds.wrap(f"{IDENTITIES_SQL.replace('{rows}', '{answer} AS binds')} GROUP BY connection_id")
+
+
+def server_queries(servers: Collection[str | None] | None) -> dict[str, BoundQuery]:
+    """Return the queries for what attempts at some servers, or at all (None), are made of, with server_address."""
+    messages = select_of_servers(REMOTE_READ_CALLS, ("call_key",), IS_READ_SQL, servers)
+    columns = ", ".join(f"messages.{name}" for name in MESSAGE_COLUMNS)
+    messages = messages.wrap(
+        f"SELECT {columns}, calls.server_address FROM {{messages}} AS messages"
+        " JOIN {answer} AS calls ON calls.call_key = messages.call_key"
+    )
+    return {
+        "reads": select_of_servers(REMOTE_READ_CALLS, READ_COLUMNS, IS_READ_SQL, servers),
+        "clients": select_of_servers(CLIENT_CALLS, CLIENT_CALL_COLUMNS, IS_CLIENT_CALL_SQL, servers),
+        "known": select_of_servers(RPC_CALLS, OUTCOME_COLUMNS, IS_CLIENT_CALL_SQL, servers),
+        "messages": messages._replace(inputs={**messages.inputs, "messages": MESSAGES}),
+        "identities": identity_query(servers),
+        "connections": connection_query(servers),
+    }
+
+
+def attempts_function(
+    *, ends: Mapping[str, int], aliases: Mapping[str, str], cleanup_s: float, only: frozenset[str] | None = None
+) -> Callable[[Mapping[str, pa.Table]], pa.Table]:
+    """Return the function that makes the attempts from the answers to ``server_queries``.
+
+    Parameters as for ``receive_attempts_table``; ``only``: the connections whose attempts are wanted, None for all.
+    """
+
+    def find(parts: Mapping[str, pa.Table]) -> pa.Table:
+        joined = {name: parts[name].drop_columns(["server_address"]) for name in ("known", "messages", "identities")}
+        facts = call_facts_table(parts["reads"], parts["clients"], **joined)
+        rows = receive_attempts_table(facts, parts["connections"], ends=ends, aliases=aliases, cleanup_s=cleanup_s)
+        return rows if only is None else rows.filter(is_in(rows, "connection_id", only))
+
+    return find
+
+
 def call_facts_table(
     reads: pa.Table,
     clients: pa.Table | None,
@@ -157,7 +163,7 @@ def call_facts_table(
     messages: pa.Table,
     identities: pa.Table | None = None,
 ) -> pa.Table:
-    """Return what ``join_call_facts`` does, with the messages, for Arrow tables with the columns above.
+    """Return the calls that have a role in remote reads, joined with what bronze, binds and messages know of them.
 
     ``identities``: who the clients of connections claim to be (``identities_table``).
     """
@@ -204,22 +210,6 @@ def join_by_key(calls: pa.Table, more: pa.Table, key: str = "call_key") -> pa.Ta
     return calls
 
 
-def capture_ends_by_server(connections: DataFrame, captures: DataFrame | None = None) -> DataFrame:
-    """Return the end of each server's capture: server_address, capture_ends_at.
-
-    That is the last packet of captures (bronze.capture_files) with packets of the server, else of its connections.
-    """
-    if captures is None:
-        ends = connections.where("kind = 'rpc'").select("server_address", F.col("last_packet_at").alias("at"))
-    else:
-        ends = captures.select(F.explode("servers").alias("server_address"), F.col("last_packet_at").alias("at"))
-    return (
-        ends.where("server_address IS NOT NULL AND at IS NOT NULL")
-        .groupBy("server_address")
-        .agg(F.max("at").alias("capture_ends_at"))
-    )
-
-
 def with_deleted_keys(now: DataFrame, before: DataFrame) -> DataFrame:
     """Return rows of gold.receive_attempts with the column ``gone``: true for keys that no longer exist."""
     old = before.select(F.col("attempt_key").alias("_old"))
@@ -229,18 +219,10 @@ def with_deleted_keys(now: DataFrame, before: DataFrame) -> DataFrame:
     return both.withColumn("attempt_key", F.coalesce("attempt_key", "_old")).drop("_old")
 
 
-def _attempts_function(aliases: Mapping[str, str], *, cleanup_us: int) -> Callable[[pa.Table, pa.Table], pa.Table]:
-    def settle(calls: pa.Table, connections: pa.Table) -> pa.Table:
-        ends_at = pc.max(times_to_us(calls.column("capture_ends_at"))).as_py()
-        return attempts_of_server(calls, connections, ends_at, aliases=aliases, cleanup_us=cleanup_us)
-
-    return settle
-
-
 def attempts_of_server(
     calls: pa.Table, connections: pa.Table, ends_at: int | None, *, aliases: Mapping[str, str], cleanup_us: int
 ) -> pa.Table:
-    """Return the attempts of one server's calls as rows; the calls have the columns of ``join_call_facts``."""
+    """Return the attempts of one server's calls as rows; the calls have the columns of ``call_facts_table``."""
     through = passthrough_columns(calls)
     made = attempts_receive_attempts.find_attempts(
         calls_from_rows(calls), connections_from_rows(connections), capture_ends_at=ends_at, cleanup_us=cleanup_us

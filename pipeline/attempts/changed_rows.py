@@ -46,7 +46,7 @@ _NAMES: Final = ("call_key", "queue", "queue_format_name", "context_handle", "_c
 REQUEST_KEY_COLUMNS: Final = ("server_address", "queue_handle", "request_id")  # shared by a qm2qm Start and its cancel
 
 PUBLISHED_KEYS_SCHEMA: Final = pa.schema(
-    {"connection_id": pa.string(), "call_key": pa.string(), "published_keys": pa.list_(pa.int64())}
+    {"connection_id": pa.string(), "call_key": pa.string(), "published_keys": pa.list_(pa.string())}
 )
 
 FeedRow: TypeAlias = Mapping[str, Any]

@@ -10,8 +10,6 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries import POST_IMAGES
@@ -38,15 +36,16 @@ def connections_with_other_claims(images: Iterable[Mapping[str, Any]]) -> dict[s
     return {connection: server for _, connection, server, *_ in differing}
 
 
-def identities_frame(binds: DataFrame) -> DataFrame:
-    """Return what the clients of connections claim, in Spark: connection_id, ``IDENTITY_COLUMNS``."""
-    return binds.where(_CLAIMS).groupBy("connection_id").agg(*(F.expr(chosen) for chosen in _CHOSEN))
+IDENTITIES_SQL: Final = (
+    f"SELECT connection_id, min(server_address) AS server_address, {', '.join(_CHOSEN)} FROM {{rows}} WHERE ({_CLAIMS})"
+)
+"""Query over bronze.rpc_binds for what the clients of connections claim, to be grouped by connection_id."""
 
 
 def identities_table(lake: Lake, connections: Collection[str]) -> pa.Table:
-    """Return the same of some connections as an Arrow table."""
-    sql = f"SELECT connection_id, {', '.join(_CHOSEN)} FROM {{binds}} WHERE ({_CLAIMS}) AND connection_id IN {{names}}"
-    return lake.query(f"{sql} GROUP BY connection_id", binds=RPC_BINDS, names=connections)
+    """Return what the clients of some connections claim: connection_id, ``IDENTITY_COLUMNS``."""
+    sql = f"{IDENTITIES_SQL} AND connection_id IN {{names}} GROUP BY connection_id"
+    return lake.query(sql, rows=RPC_BINDS, names=connections).drop_columns(["server_address"])
 
 
 def client_identity(through: Mapping[str, Any]) -> dict[str, str | None]:

@@ -3,10 +3,11 @@
 Each call publishes keys, and each attempt, purge or move requires some: a changed call affects the answers that
 require one of its keys. The keys follow what ``receive_attempts`` and ``handles`` look up: the call itself; request
 number and handle (a Start, its End, its cancel); the message within its context (a Start that brought it, a
-rejection); the context or queue number (opens, closes, uses). Keys are hashes. Two may collide by chance, and they do
-not name the association: then more is recomputed than needed, and comes out the same.
+rejection); the context or queue number (opens, closes, uses). Keys do not name the association: where another one has
+the same, more is recomputed than needed, and comes out the same.
 
-All are SQL expressions over the columns of silver.remote_read_calls: numbers, null where a call has no such key.
+All are SQL expressions over the columns of silver.remote_read_calls: texts, the same in all engines; null where a call
+has no such key.
 """
 
 from __future__ import annotations
@@ -30,8 +31,7 @@ def _is(protocol: str, *roles: CallRole) -> str:
 
 def _key_sql(kind: str, *parts: str) -> str:
     """Return the SQL of a key; null where one of its parts is null."""
-    there = " AND ".join(f"{part} IS NOT NULL" for part in parts)
-    return f"CASE WHEN {there} THEN xxhash64('{kind}', {', '.join(parts)}) END"
+    return " || ' ' || ".join((f"'{kind}'", *(f"CAST({part} AS string)" for part in parts)))
 
 
 def _when(condition: str, name: str) -> str:
@@ -129,10 +129,10 @@ def key_array(names: Iterable[str]) -> str:
 
 def keys_overlap(names: Iterable[str], some: str) -> str:
     """Return the SQL condition that a call has one of some keys; ``some`` is the query input with their values."""
-    return f"({' OR '.join(f'{name} IN {{{some}}}' for name in names)})"
+    return f"({' OR '.join(f'({name}) IN {{{some}}}' for name in names)})"
 
 
-def keys_in_column(rows: pa.Table, column: str) -> set[int]:
+def keys_in_column(rows: pa.Table, column: str) -> set[str]:
     """Return the keys in an array column."""
     return set(pc.drop_null(pc.list_flatten(rows[column])).to_pylist())
 

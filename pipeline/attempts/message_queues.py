@@ -12,7 +12,6 @@ from datetime import date
 from typing import Final
 
 import pyarrow as pa
-from pyspark.sql import functions as F
 
 from pipeline.attempts.attempt_rows import QUEUE_COLUMNS
 from pipeline.lake.date_filters import dates_condition
@@ -20,9 +19,26 @@ from pipeline.lake.lake import Lake
 from pipeline.lake.queries import MAX_IN_LIST
 from schemas.messages import MESSAGES
 from schemas.receive_attempts import RECEIVE_ATTEMPTS
+from schemas.table import EVENT_DATE
 
 Dates = Collection[date | None]
 
+_WANTED: Final = {
+    "queue": "attempts.opened_queue",
+    "inferred_queue": "CASE WHEN attempts.opened_queue IS NULL THEN messages.destination_queue END",
+}
+_DIFFERS: Final = " OR ".join(f"messages.{name} IS DISTINCT FROM {sql}" for name, sql in _WANTED.items())
+# The messages of some dates whose queues must change.
+_CHANGED_SQL: Final = f"""
+SELECT messages.sighting_key, messages.{EVENT_DATE}, {", ".join(f"{sql} AS {name}" for name, sql in _WANTED.items())}
+FROM (SELECT * FROM {{{{messages}}}} WHERE {{dates}}) AS messages
+JOIN (SELECT attempt_key, opened_queue FROM {{{{attempts}}}} WHERE {{dates}}) AS attempts
+  ON attempts.attempt_key = messages.sighting_key
+WHERE {_DIFFERS}"""
+# All messages with the queues that they must have.
+_ALL_SQL: Final = f"""
+SELECT {", ".join(f"{_WANTED.get(name, f'messages.{name}')} AS {name}" for name in MESSAGES.names)}
+FROM {{messages}} AS messages LEFT JOIN {{attempts}} AS attempts ON attempts.attempt_key = messages.sighting_key"""
 _SAYS: Final = pa.schema([(name, pa.string()) for name in ("sighting_key", *QUEUE_COLUMNS)])
 
 
@@ -47,32 +63,16 @@ def write_message_queues(lake: Lake, wanted: pa.Table, *, dates: Dates) -> None:
         lake.update_columns(MESSAGES, wanted, dates=dates, provenance=lake.provenance_json(MESSAGES))
 
 
-def update_in_spark(lake: Lake, *, dates: Dates | None) -> None:
-    """Update the rows of some dates, None for all, to what gold.receive_attempts has; for many rows, in Spark."""
-    attempts = lake.read(RECEIVE_ATTEMPTS).select(F.col("attempt_key").alias("sighting_key"), "opened_queue")
-    messages = lake.read(MESSAGES)
-    if dates is not None:
-        attempts, messages = attempts.where(dates_condition(dates)), messages.where(dates_condition(dates))
-    wanted = {
-        "queue": F.col("opened_queue"),
-        "inferred_queue": F.when(F.col("opened_queue").isNull(), F.col("destination_queue")),
-    }
-    known = messages.join(attempts, "sighting_key")
-    differs = ~(
-        F.col("queue").eqNullSafe(wanted["queue"]) & F.col("inferred_queue").eqNullSafe(wanted["inferred_queue"])
-    )
-    rows = known.where(differs).select("sighting_key", *(column.alias(name) for name, column in wanted.items()))
-    few = rows.limit(MAX_IN_LIST + 1).toArrow()
-    if few.num_rows <= MAX_IN_LIST:
-        write_message_queues(lake, few.cast(_SAYS), dates=_dates(lake, dates))
+def update(lake: Lake, *, dates: Dates | None) -> None:
+    """Update the rows of some dates, None for all, to what gold.receive_attempts has."""
+    inputs = {"messages": MESSAGES, "attempts": RECEIVE_ATTEMPTS}
+    sql = _CHANGED_SQL.format(dates=dates_condition(dates))
+    few = lake.query_at_most(sql, MAX_IN_LIST, **inputs)
+    if few is not None:
+        found = set(few[EVENT_DATE].to_pylist()) if dates is None else dates
+        write_message_queues(lake, few.select(_SAYS.names).cast(_SAYS), dates=found)
     elif dates is None:  # nearly all: rewriting is faster than finding them
-        joined = messages.join(attempts, "sighting_key", "left").withColumns(wanted)
-        lake.replace(MESSAGES, joined.drop("opened_queue"), provenance=lake.provenance_json(MESSAGES))
+        lake.replace(MESSAGES, lake.frame(_ALL_SQL, **inputs), provenance=lake.provenance_json(MESSAGES))
     else:
+        rows = lake.frame(sql, **inputs).drop(EVENT_DATE)
         lake.update_columns(MESSAGES, rows, dates=dates, provenance=lake.provenance_json(MESSAGES))
-
-
-def _dates(lake: Lake, dates: Dates | None) -> Dates:
-    if dates is not None:
-        return dates
-    return [row[0] for row in lake.read(MESSAGES).select("event_date").distinct().collect()]

@@ -5,30 +5,38 @@ They rest on the same calls as attempts do (``attempt_rows``), and are computed 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import partial
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from pipeline.attempts.attempt_rows import (
-    apply_per_server,
+    CLIENT_CALL_COLUMNS,
+    IS_CLIENT_CALL_SQL,
+    IS_READ_SQL,
+    OUTCOME_COLUMNS,
+    READ_COLUMNS,
     calls_from_rows,
+    connection_query,
     connections_from_rows,
     decode_errors,
     iterate_servers,
-    join_call_facts,
+    join_by_key,
     passthrough_columns,
+    select_of_servers,
 )
 from pipeline.attempts.calls import CALL_ROLES
 from pipeline.attempts.operations import QueueOperation
 from pipeline.attempts.operations import find_operations as operations_here
-from pipeline.lake.arrow_rows import epoch_day, rows_to_table
+from pipeline.attempts.server_openings import methods_condition
+from pipeline.lake.arrow_rows import epoch_day, is_in, rows_to_table
+from pipeline.lake.queries import BoundQuery
+from schemas.bronze import RPC_CALLS
+from schemas.calls import CLIENT_CALLS
 from schemas.receive_attempts import QUEUE_OPERATIONS
+from schemas.remote_read_calls import REMOTE_READ_CALLS
 from udfs.codes import result_name
 from udfs.queues.alias_groups import canonical_queue_name
 
@@ -37,23 +45,38 @@ _OPERATIONS: Final = [method for method, role in CALL_ROLES.items() if role in (
 _STARTS: Final = [method for method, role in CALL_ROLES.items() if role == "start"]
 
 
-def queue_operations_frame(
-    reads: DataFrame,
-    connections: DataFrame,
-    calls: DataFrame,
-    *,
-    clients: DataFrame | None = None,
-    aliases: Mapping[str, str] | None = None,
-) -> DataFrame:
-    """Return gold.queue_operations computed in Spark; parameters as for ``attempt_rows.receive_attempts_frame``."""
-    facts = join_call_facts(reads, calls, clients)
-    servers = reads.where(_among(reads, _OPERATIONS)).select("server_address").distinct()
-    facts = facts.where(~_among(facts, _STARTS)).join(
-        F.broadcast(servers.withColumnRenamed("server_address", "_server")),
-        F.col("server_address").eqNullSafe(F.col("_server")),
-        "left_semi",
-    )
-    return apply_per_server(facts, connections, partial(operations_of_server, aliases=aliases or {}), QUEUE_OPERATIONS)
+def operation_queries(servers: Collection[str | None] | None) -> dict[str, BoundQuery]:
+    """Return the queries for what operations at some servers, or at all (None), are made of, with server_address.
+
+    Only servers with operations count, and no Starts, of which most calls are.
+    """
+    there = "coalesce(server_address, '')"
+    done = f"{there} IN (SELECT {there} FROM {{rows}} WHERE {methods_condition(_OPERATIONS, 'protocol')})"
+    reads = f"{IS_READ_SQL} AND NOT {methods_condition(_STARTS, 'protocol')} AND {done}"
+    known = f"{IS_CLIENT_CALL_SQL} AND NOT {methods_condition(_STARTS)}"
+    return {
+        "reads": select_of_servers(REMOTE_READ_CALLS, READ_COLUMNS, reads, servers),
+        "clients": select_of_servers(CLIENT_CALLS, CLIENT_CALL_COLUMNS, IS_CLIENT_CALL_SQL, servers),
+        "known": select_of_servers(RPC_CALLS, OUTCOME_COLUMNS, known, servers),
+        "connections": connection_query(servers),
+    }
+
+
+def operations_function(
+    aliases: Mapping[str, str], only: frozenset[str] | None = None
+) -> Callable[[Mapping[str, pa.Table]], pa.Table]:
+    """Return the function that makes the operations from the answers to ``operation_queries``.
+
+    ``only``: the connections whose operations are wanted, None for all.
+    """
+
+    def find(parts: Mapping[str, pa.Table]) -> pa.Table:
+        facts = join_by_key(parts["reads"], parts["known"].drop_columns(["server_address"]))
+        facts = pa.concat_tables([facts, parts["clients"]], promote_options="default")
+        rows = queue_operations_table(facts, parts["connections"], aliases=aliases)
+        return rows if only is None else rows.filter(is_in(rows, "connection_id", only))
+
+    return find
 
 
 def queue_operations_table(facts: pa.Table, connections: pa.Table, *, aliases: Mapping[str, str]) -> pa.Table:
@@ -72,15 +95,10 @@ def queue_operations_table(facts: pa.Table, connections: pa.Table, *, aliases: M
 
 
 def operations_of_server(calls: pa.Table, connections: pa.Table, *, aliases: Mapping[str, str]) -> pa.Table:
-    """Return the operations of one server's calls as rows; the calls have the columns of ``join_call_facts``."""
+    """Return the operations of one server's calls as rows; the calls have the columns of ``call_facts_table``."""
     through = passthrough_columns(calls)
     made = operations_here(calls_from_rows(calls), connections_from_rows(connections))
     return rows_to_table([_row(operation, through, aliases) for operation in made], _SCHEMA)
-
-
-def _among(calls: DataFrame, methods: list[tuple[str, int]]) -> Any:  # noqa: ANN401 - a Column, however it is made
-    method = F.concat_ws(" ", calls["protocol"], calls["opnum"])
-    return method.isin(*(f"{protocol} {opnum}" for protocol, opnum in methods))
 
 
 def _method(facts: pa.Table) -> pa.ChunkedArray:

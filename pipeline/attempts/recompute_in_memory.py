@@ -1,8 +1,8 @@
 """Recomputes the attempts and operations of a scope in memory.
 
-For few rows this takes a fraction of a second, where Spark plans for seconds. The functions are those that
-``attempt_rows.receive_attempts_frame`` applies in Spark. Of ongoing associations the affected calls are found by the
-keys that they depend on (``dependency_keys``), and then the calls that publish their keys.
+The functions are those of ``attempt_rows.attempts_function``, but few calls of the servers are read. Of ongoing
+associations the affected calls are found by the keys that they depend on (``dependency_keys``), and then the calls that
+publish their keys.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ class _ScopeQueries(NamedTuple):
             ),
         }
 
-    def calls_with_keys(self, names: Sequence[str], some: Collection[int]) -> pa.Table:
+    def calls_with_keys(self, names: Sequence[str], some: Collection[str]) -> pa.Table:
         """Return the calls of ongoing associations that have one of some keys, with the keys that they depend on."""
         where = f"connection_id IN {{ongoing}} AND {dependency_keys.keys_overlap(names, 'some')}"
         rests_on = (f"{dependency_keys.key_array(dependency_keys.REQUIRED_KEYS)} AS rests_on",)

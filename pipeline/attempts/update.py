@@ -17,7 +17,6 @@ from typing import Any, Final, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 
 from pipeline.attempts import (
     affected_scope,
@@ -27,22 +26,22 @@ from pipeline.attempts import (
     recompute_in_memory,
 )
 from pipeline.attempts.affected_scope import RecomputeScope
-from pipeline.attempts.attempt_rows import receive_attempts_frame, with_deleted_keys
+from pipeline.attempts.attempt_rows import attempts_function, server_queries, with_deleted_keys
 from pipeline.attempts.changed_rows import MAX_CHANGES, RPC_CONNECTIONS_QUERY, InputChanges
 from pipeline.attempts.client_identity import CHANGED_BINDS_QUERY, connections_with_other_claims
 from pipeline.attempts.opens import update_opens
-from pipeline.attempts.operation_rows import queue_operations_frame
+from pipeline.attempts.operation_rows import operation_queries, operations_function
 from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.date_filters import dates_condition
-from pipeline.lake.incremental import IncrementalUpdate, query_at_most
+from pipeline.lake.incremental import IncrementalUpdate
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries import where_in
-from pipeline.lake.spark.settings import fixed_row_batches
+from pipeline.lake.spark.frames import arrow_to_frame
+from pipeline.lake.spark.groups import group_batches, groups_to_table
 from pipeline.silver import queue_aliases
 from pipeline.silver.queue_aliases import AliasGroups, AliasIndex
-from schemas.bronze import CAPTURE_FILES, CONNECTIONS, RPC_BINDS, RPC_CALLS
+from schemas.bronze import CAPTURE_FILES, CONNECTIONS, RPC_BINDS
 from schemas.calls import CLIENT_CALLS
-from schemas.messages import MESSAGES
 from schemas.queue_aliases import QUEUE_ALIASES
 from schemas.queue_snapshots import QUEUE_SNAPSHOTS
 from schemas.receive_attempts import QUEUE_OPERATIONS, RECEIVE_ATTEMPTS
@@ -52,7 +51,7 @@ INPUTS: Final = (
     REMOTE_READ_CALLS, CLIENT_CALLS, CONNECTIONS, RPC_BINDS, CAPTURE_FILES, QUEUE_SNAPSHOTS, QUEUE_ALIASES,
 )  # fmt: skip
 _FOLLOWED: Final = (REMOTE_READ_CALLS, CLIENT_CALLS, CONNECTIONS, RPC_BINDS, QUEUE_ALIASES)  # by their change feeds
-_MAX_CALLS_IN_MEMORY: Final = 500_000  # more calls are recomputed in Spark
+_MAX_CALLS_IN_MEMORY: Final = 500_000  # of a scope; with more, all calls of its servers are read
 _CODE_VERSION: Final = 8  # raised when attempts, operations or opens are computed differently: all rows are recomputed
 _MAX_SERVERS: Final = 5000  # whose capture ends the provenance keeps; with more, all rows are recomputed
 Capture: TypeAlias = tuple[list[str], int | None, int | None]
@@ -89,7 +88,7 @@ class _AttemptsUpdate:
         queries: dict[str, Callable[[], Any]] = {
             "captures": lambda: _read_captures(lake),
             "aliases": lambda: AliasIndex.load(lake),
-            "connections": partial(query_at_most, lake, RPC_CONNECTIONS_QUERY, MAX_CHANGES, connections=CONNECTIONS),
+            "connections": partial(lake.query_at_most, RPC_CONNECTIONS_QUERY, MAX_CHANGES, connections=CONNECTIONS),
             "reads": partial(step.changes, REMOTE_READ_CALLS, changed_rows.CHANGED_READS_QUERY, MAX_CHANGES),
             "clients": partial(step.changes, CLIENT_CALLS, changed_rows.CHANGED_CLIENT_CALLS_QUERY, MAX_CHANGES),
             "moved": partial(step.changes, CONNECTIONS, changed_rows.CHANGED_CONNECTIONS_QUERY, MAX_CHANGES),
@@ -104,7 +103,10 @@ class _AttemptsUpdate:
             },
         }
         found = run_concurrently(queries)
-        ends = _capture_ends(found["captures"])
+        every_end = capture_gaps.latest_by_server(
+            (server, at) for servers, at, _ in found["captures"] for server in servers
+        )
+        ends = every_end if len(every_end) <= _MAX_SERVERS else None
         step.provenance_now["lost"] = _possible_loss(lake, found["connections"], found["captures"])
         feeds = [found[name] for name in ("reads", "clients", "moved", "expiring", "claims")]
         opened = [found[f"opens of {table.name}"] for table in (REMOTE_READ_CALLS, CLIENT_CALLS)]
@@ -118,7 +120,7 @@ class _AttemptsUpdate:
             step.provenance_now[str(QUEUE_ALIASES)] = lake.version(QUEUE_ALIASES)
         renamed = queue_aliases.replaced_canonical_names(step.feeds) if incremental else None
         if renamed is None or ends is None:
-            return self._recompute_all(ends, aliases.canonical_names)
+            return self._recompute_all(every_end, aliases.canonical_names)
         earlier = {server for server, at in step.provenance_before["ends"].items() if ends.get(server, -1) < at}
         changes = replace(
             changes, published_keys=found["keys"], servers_with_earlier_capture_end=earlier, renamed_queues=renamed
@@ -130,7 +132,6 @@ class _AttemptsUpdate:
                 .union(row["server_address"] for rows in opened for row in rows)
                 .union(connections_with_other_claims(changes.claims).values()),
                 renamed=renamed,
-                connections=found["connections"],
                 aliases=aliases.canonical_names,
             )
         return self._recompute_affected(changes, found["connections"], ends, aliases.canonical_names)
@@ -153,7 +154,7 @@ class _AttemptsUpdate:
             return changed_rows.PUBLISHED_KEYS_SCHEMA.empty_table()
         return feeds.table(REMOTE_READ_CALLS, changed_rows.PUBLISHED_DEPENDENCY_KEYS_QUERY, MAX_CHANGES)
 
-    # Some attempts, in memory or in Spark, or all
+    # Some attempts, or all
 
     def _recompute_affected(
         self, changes: InputChanges, connections: pa.Table | None, ends: dict[str, int], aliases: Mapping[str, str]
@@ -175,7 +176,7 @@ class _AttemptsUpdate:
             step.commit_provenance()
             return 0
         if scope.call_count > _MAX_CALLS_IN_MEMORY:
-            return self._recompute_in_spark(scope, ends, aliases)
+            return self._recompute_servers(scope, ends, aliases)
         found = recompute_in_memory.recompute(
             lake,
             scope,
@@ -196,79 +197,63 @@ class _AttemptsUpdate:
         if rows.num_rows or current.num_rows:
             self.lake.replace_changed(QUEUE_OPERATIONS, rows, current, dates=scope.dates)
 
-    def _recompute_in_spark(self, scope: RecomputeScope, ends: dict[str, int], aliases: Mapping[str, str]) -> int:
-        """Recompute the scope in Spark, of all calls of its servers."""
+    def _recompute_servers(self, scope: RecomputeScope, ends: dict[str, int], aliases: Mapping[str, str]) -> int:
+        """Recompute the scope of all calls of its servers."""
         lake = self.lake
         dates = dates_condition(scope.dates)
         in_scope = partial(where_in, column="connection_id", values=scope.connections)
-        rows = in_scope(self._attempts_frame(self._ends_frame(ends), aliases, servers=scope.servers))
-        current = in_scope(lake.read(RECEIVE_ATTEMPTS).where(dates))
-        with fixed_row_batches(lake.spark):
-            operations = in_scope(self._operations_frame(aliases, servers=scope.servers)).toArrow()
+        only = frozenset(scope.connections)
+        operations = groups_to_table(self._operations(aliases, scope.servers, only))
         self._replace_operations(operations, in_scope(lake.read(QUEUE_OPERATIONS).where(dates)).toArrow(), scope)
+        rows = self._attempts(ends, aliases, scope.servers, only)
+        frame = arrow_to_frame(lake.spark, rows) if isinstance(rows, pa.Table) else rows
+        current = in_scope(lake.read(RECEIVE_ATTEMPTS).where(dates))
         before = lake.version(RECEIVE_ATTEMPTS)
-        with fixed_row_batches(lake.spark):
+        with group_batches(frame):
             lake.merge(
-                RECEIVE_ATTEMPTS, with_deleted_keys(rows, current), dates=scope.dates, delete_when="gone",
+                RECEIVE_ATTEMPTS, with_deleted_keys(frame, current), dates=scope.dates, delete_when="gone",
                 unless_same=True, provenance=json.dumps(self.step.provenance_before),
             )  # fmt: skip
         written = lake.count_rows_written(RECEIVE_ATTEMPTS) if lake.version(RECEIVE_ATTEMPTS) != before else 0
-        message_queues.update_in_spark(lake, dates=scope.dates)
+        message_queues.update(lake, dates=scope.dates)
         self.step.commit_provenance()
         return written
 
-    def _recompute_all(self, ends: dict[str, int] | None, aliases: Mapping[str, str]) -> int:
-        """Recompute all attempts and operations in Spark."""
+    def _recompute_all(self, ends: dict[str, int], aliases: Mapping[str, str]) -> int:
+        """Recompute all attempts and operations; ``ends`` are those of all servers, however many."""
         lake, step = self.lake, self.step
         step.prepare_full_reads(*_FOLLOWED)
         numbered, cancels = changed_rows.latest_start_by_server_and_any_cancel(lake)
-        frame = self._ends_frame(ends) if ends is not None else None
         lake.add_missing_columns(RECEIVE_ATTEMPTS)
-        with fixed_row_batches(lake.spark):
-            update_opens.update_all(lake, aliases)
-            lake.replace(QUEUE_OPERATIONS, self._operations_frame(aliases))
-            lake.replace(RECEIVE_ATTEMPTS, self._attempts_frame(frame, aliases))
+        update_opens.update_all(lake, aliases)
+        for table, rows in (
+            (QUEUE_OPERATIONS, self._operations(aliases)),
+            (RECEIVE_ATTEMPTS, self._attempts(ends, aliases)),
+        ):
+            with group_batches(rows):
+                lake.replace(table, rows)
         written = lake.count_rows_written(RECEIVE_ATTEMPTS)
-        message_queues.update_in_spark(lake, dates=None)
-        step.provenance_now |= {"ends": ends, "numbered": numbered, "cancels": cancels}
+        message_queues.update(lake, dates=None)
+        known_ends = ends if len(ends) <= _MAX_SERVERS else None
+        step.provenance_now |= {"ends": known_ends, "numbered": numbered, "cancels": cancels}
         step.commit_provenance()
         return written
 
-    def _attempts_frame(
-        self, ends: DataFrame | None, aliases: Mapping[str, str], *, servers: Collection[str | None] | None = None
-    ) -> DataFrame:
-        """Return the attempts at some servers, or at all, computed in Spark."""
-        reads, connections, calls, clients, binds = self._input_frames(servers)
-        return receive_attempts_frame(
-            reads,
-            connections,
-            calls,
-            self.lake.read(CAPTURE_FILES),
-            ends=ends,
-            messages=self.lake.read(MESSAGES),
-            clients=clients,
-            binds=binds,
-            aliases=aliases,
-            cleanup_s=self.cleanup_s,
-        )
+    def _attempts(
+        self, ends: dict[str, int], aliases: Mapping[str, str], servers: Collection[str | None] | None = None,
+        only: frozenset[str] | None = None,
+    ) -> pa.Table | DataFrame:  # fmt: skip
+        """Return the attempts at some servers, or at all; of those the ones over ``only`` some connections."""
+        find = attempts_function(ends=ends, aliases=aliases, cleanup_s=self.cleanup_s, only=only)
+        return self.lake.map_groups(server_queries(servers), ("server_address",), find, RECEIVE_ATTEMPTS.struct())
 
-    def _operations_frame(
-        self, aliases: Mapping[str, str], *, servers: Collection[str | None] | None = None
-    ) -> DataFrame:
-        """Return the operations at some servers, or at all, computed in Spark."""
-        reads, connections, calls, clients, _ = self._input_frames(servers)
-        return queue_operations_frame(reads, connections, calls, clients=clients, aliases=aliases)
-
-    def _input_frames(self, servers: Collection[str | None] | None) -> list[DataFrame]:
-        frames = [
-            self.lake.read(table) for table in (REMOTE_READ_CALLS, CONNECTIONS, RPC_CALLS, CLIENT_CALLS, RPC_BINDS)
-        ]
-        return frames if servers is None else [where_in(frame, "server_address", servers) for frame in frames]
-
-    def _ends_frame(self, ends: dict[str, int]) -> DataFrame:
-        """Return the last captured packet of each server as a frame: server_address, capture_ends_at."""
-        rows = self.lake.spark.createDataFrame(list(ends.items()), "server_address string, at bigint")
-        return rows.select("server_address", F.timestamp_micros("at").alias("capture_ends_at"))
+    def _operations(
+        self, aliases: Mapping[str, str], servers: Collection[str | None] | None = None,
+        only: frozenset[str] | None = None,
+    ) -> pa.Table | DataFrame:  # fmt: skip
+        """Return the operations at some servers, or at all; of those the ones over ``only`` some connections."""
+        find = operations_function(aliases, only)
+        return self.lake.map_groups(operation_queries(servers), ("server_address",), find, QUEUE_OPERATIONS.struct())
 
 
 def _read_captures(lake: Lake) -> list[Capture]:
@@ -278,12 +263,6 @@ def _read_captures(lake: Lake) -> list[Capture]:
     )
     rows = lake.query(sql, captures=CAPTURE_FILES)
     return [*zip(*(column.to_pylist() for column in rows.columns), strict=True)]
-
-
-def _capture_ends(captures: list[Capture]) -> dict[str, int] | None:
-    """Return the last captured packet of each server, microseconds; None where there are too many servers."""
-    found = capture_gaps.latest_by_server((server, at) for servers, at, _ in captures for server in servers)
-    return found if len(found) <= _MAX_SERVERS else None
 
 
 def _possible_loss(lake: Lake, connections: pa.Table | None, captures: list[Capture]) -> dict[str, int]:

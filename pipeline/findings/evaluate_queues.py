@@ -6,7 +6,7 @@ managers their names of gold, and times are microseconds since the epoch.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
@@ -71,12 +71,3 @@ def _finding_of_violation(rule_id: str, violation: QueueViolation, facts: QueueF
         call=violation.call, observed_at=violation.observed_at, expected=rule.requirement, actual=violation.actual,
         evidence=list(violation.evidence), scope=QUEUE_SCOPE, queue=facts.queue,
     )  # fmt: skip
-
-
-def split_parts(rows: pa.Table, columns: Mapping[str, Iterable[str]]) -> dict[str, pa.Table]:
-    """Split rows by their column ``part``, each part with its own columns."""
-    marks = rows.column("part").to_pylist()
-    found: dict[str, pa.Table] = {}
-    for name in FACT_PARTS:
-        found[name] = rows.filter(pa.array([mark == name for mark in marks], pa.bool_())).select(list(columns[name]))
-    return found

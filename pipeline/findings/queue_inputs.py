@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import date, timedelta
-from functools import partial, reduce
+from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
@@ -26,7 +26,6 @@ from pipeline.findings.evaluate_queues import (
     FACT_PARTS,
     QUEUE_SCOPE,
     evaluate_queues,
-    split_parts,
 )
 from pipeline.findings.rules.queue_facts import DAY_US, QueueRuleLimits
 from pipeline.findings.rules.transactional_queues import MAX_SNAPSHOT_DISTANCE_US
@@ -34,8 +33,8 @@ from pipeline.lake.arrow_rows import table_to_rows, times_to_us
 from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.incremental import ChangeFeeds
 from pipeline.lake.lake import Lake
-from pipeline.lake.queries import BoundQuery, QueryInput
-from pipeline.lake.spark.settings import fixed_row_batches
+from pipeline.lake.queries import MAX_ROWS_IN_MEMORY, BoundQuery, QueryInput
+from pipeline.lake.spark.groups import groups_to_table, map_groups_in_spark
 from pipeline.queues import queue_rows
 from pipeline.queues.queue_managers import QueueManagerNames
 from pipeline.queues.queue_rows import QueueNames
@@ -57,7 +56,6 @@ from udfs.call_results import QMMGMT_SUCCEEDED_SQL
 SOURCE_TABLES: Final = (
     QUEUE_SNAPSHOTS, RECEIVE_ATTEMPTS, QUEUE_OPERATIONS, EOD_SOURCES, ACK_SEQUENCES, QUEUE_ALIASES,
 )  # fmt: skip
-MAX_ROWS_IN_MEMORY: Final = 200_000  # more rows of one part are evaluated in Spark
 _MAX_CHANGED_QUEUES: Final = 5000  # more changed queues are all computed again
 _RULES_BY_PART: Final = {
     "counts": ("O03", "O04"),
@@ -279,11 +277,14 @@ class _QueueFactsReader:
 
     def _read_into(self, rows: dict[str, Rows], queries: Mapping[str, BoundQuery]) -> bool:
         """Read the rows of queries, with canonical names, into ``rows``; return whether they are few enough."""
-        limit = f"SELECT * FROM {{answer}} LIMIT {MAX_ROWS_IN_MEMORY + 1}"
-        found = self._run({name: query.wrap(limit) for name, query in queries.items()})
+        ask = self.lake.query_at_most
+        found = run_concurrently(
+            {name: partial(ask, query.sql, MAX_ROWS_IN_MEMORY, **query.inputs) for name, query in queries.items()}
+        )
         for name, table in found.items():
-            rows[name] = queue_rows.with_canonical_names(table_to_rows(table), self.names)
-        return all(table.num_rows <= MAX_ROWS_IN_MEMORY for table in found.values())
+            if table is not None:
+                rows[name] = queue_rows.with_canonical_names(table_to_rows(table), self.names)
+        return None not in found.values()
 
     def _read_attempts_into(self, rows: dict[str, Rows]) -> bool:
         """Read the reads of queues that have reports, and of messages that were delivered again."""
@@ -337,31 +338,26 @@ class _QueueFactsReader:
         asked_at = F.least(F.coalesce("request_at", "asked_at", "observed_at"), "observed_at")
         evidence = reads.select("queue", F.explode("evidence").alias("call_key")).distinct()
         connections = frame(BoundQuery(_SELECT_CONNECTIONS, {"rows": CONNECTIONS}))
+        named = self._with_names
+        uses = named(frame(self._receives_query()).unionByName(frame(self._moves_query())))
+        kinds = named(frame(self._kinds_query()))
         frames = {
-            "counts": frame(self._counts_query()),
-            "reports": reports.withColumn("asked_at", asked_at).drop("request_at"),
+            "counts": named(frame(self._counts_query())),
+            "reports": named(reports.withColumn("asked_at", asked_at).drop("request_at")),
             "reads": reads,
             "calls": evidence.join(calls, "call_key"),
             "connections": reads.select("queue", "connection_id").distinct().join(connections, "connection_id"),
-            "sources": frame(self._sources_query()),
-        }
-        uses = self._with_names(frame(self._receives_query()).unionByName(frame(self._moves_query())))
-        kinds = self._with_names(frame(self._kinds_query()))
-        frames |= {
+            "sources": named(frame(self._sources_query())),
             "uses": uses.join(kinds.select("queue").distinct(), "queue", "left_semi"),
             "kinds": kinds.join(uses.select("queue").distinct(), "queue", "left_semi"),
         }
-        columns = {name: tuple(frame.columns) for name, frame in frames.items()}
-        parts = [frame.withColumn("part", F.lit(name)) for name, frame in frames.items()]
-        union = self._with_names(reduce(partial(DataFrame.unionByName, allowMissingColumns=True), parts))
         limits = self.limits
 
-        def evaluate(rows: pa.Table) -> pa.Table:
-            tables = split_parts(rows, columns)
-            return evaluate_queues({name: table_to_rows(table) for name, table in tables.items()}, limits)
+        def evaluate(parts: Mapping[str, pa.Table]) -> pa.Table:
+            return evaluate_queues({name: table_to_rows(rows) for name, rows in parts.items()}, limits)
 
-        with fixed_row_batches(self.lake.spark):
-            return union.groupBy("queue").applyInArrow(evaluate, FINDINGS.struct()).toArrow().cast(FINDINGS_SCHEMA)
+        found = map_groups_in_spark(frames, ("queue",), evaluate, FINDINGS.struct())
+        return groups_to_table(found).cast(FINDINGS_SCHEMA)
 
     def _with_names(self, rows: DataFrame) -> DataFrame:
         """Return rows with the canonical names of queues and queue managers."""

@@ -12,13 +12,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from functools import partial, reduce
+from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 
 from pipeline.attempts.changed_rows import CHANGED_CONNECTIONS_QUERY, connections_before_change
 from pipeline.attempts.server_openings import IS_OPEN_OR_CLOSE, OPEN_AND_CLOSE_CALLS
@@ -44,6 +43,7 @@ from pipeline.findings.inputs import (
     ServersInput,
     calls_with_stub_columns,
     join_decoded_columns,
+    messages_by_server,
     packet_dates,
     read_findings,
     stub_column_expressions,
@@ -57,9 +57,9 @@ from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.date_filters import dates_condition
 from pipeline.lake.incremental import IncrementalUpdate, commits_with_provenance
 from pipeline.lake.lake import Lake
-from pipeline.lake.queries import MAX_IN_LIST, where_in
+from pipeline.lake.queries import MAX_IN_LIST, BoundQuery, Values
 from pipeline.lake.spark.frames import arrow_to_frame
-from pipeline.lake.spark.settings import fixed_row_batches
+from pipeline.lake.spark.groups import groups_to_table
 from pipeline.silver.update import LAST_COMMITTED_TABLE, STUBS_EMPTIED_PROVENANCE
 from schemas.bronze import CONNECTIONS, RPC_BINDS, RPC_CALLS
 from schemas.findings import FINDINGS
@@ -71,11 +71,21 @@ from udfs.dcerpc.interfaces import QM2QM_NAME, QMCOMM_NAME, QMMGMT_NAME, REMOTE_
 CODE_VERSION: Final = "7"  # raised when rules are added or changed: they are evaluated on everything again
 _FOLLOWED: Final = (RPC_CALLS, CONNECTIONS, RPC_BINDS)
 _INPUTS: Final = (*_FOLLOWED, HOSTS, *queue_inputs.SOURCE_TABLES)
-_MAX_CALLS_IN_MEMORY: Final = 200_000  # more calls are evaluated in Spark
+_MAX_CALLS_IN_MEMORY: Final = 200_000  # more affected calls are evaluated server by server
 _EXPLAINABLE_RULES: Final = ("P11", "R57", "R61", "R64", "R73")  # another association's opening can explain a violation
 _MOVE_OPNUMS: Final = (10, 15)  # of RemoteRead: the first and last method that uses what moves open
-_PARTS: Final = ("calls", "reads", "clients", "management", "connections", "binds")
 _CALL_PARTS: Final = ("calls", "reads", "clients", "management")
+_DECODED_PARTS: Final = (*_CALL_PARTS[1:], "messages", "changed", "managed")
+_OPENS_OR_CLOSES: Final = f"coalesce({IS_OPEN_OR_CLOSE}, FALSE)"
+# The calls of affected connections, and all calls that open or close at affected servers.
+_AFFECTED_CALLS: Final = (
+    f"((NOT {_OPENS_OR_CLOSES} AND connection_id IN {{names}})"
+    f" OR ({_OPENS_OR_CLOSES} AND server_address IN {{servers}}))"
+)
+_CHANGED_BY_SERVER: Final = (
+    "SELECT changed.*, calls.server_address FROM {changed} AS changed"
+    " JOIN (SELECT call_key, server_address FROM {calls}) AS calls ON calls.call_key = changed.call_key"
+)
 _LONG_AGO_US: Final = -(1 << 62)
 
 
@@ -194,7 +204,7 @@ class _FindingsUpdate:
                 found.add(server)
         return found
 
-    # Some associations, in memory or in Spark
+    # Some associations
 
     def _evaluate_affected(self, affected: AffectedAssociations, queues: AffectedQueues) -> int:
         """Evaluate the rules on what is affected, and replace the findings that differ."""
@@ -217,7 +227,7 @@ class _FindingsUpdate:
             if not many:
                 rows, current = self._evaluate_in_memory(affected, servers, ours)
         if many:
-            rows, current = self._evaluate_in_spark(affected)
+            rows, current = self._evaluate_by_server(affected)
         stays = affected.unaffected_findings(lookback.stored_findings)
         rows = pa.concat_tables([rows, lookback.findings, stays])
         current = pa.concat_tables([current, lookback.stored_findings])
@@ -275,10 +285,9 @@ class _FindingsUpdate:
         rows = evaluate.evaluate_calls(facts, only_connections=affected.connections, contexts=servers.contexts)
         return pa.concat_tables([rows, affected.unaffected_findings(found["current"])]), found["current"]
 
-    def _evaluate_in_spark(self, affected: AffectedAssociations) -> tuple[pa.Table, pa.Table]:
-        """Return the same, evaluated in Spark."""
-        with fixed_row_batches(self.lake.spark):
-            rows = self._findings_frame(affected).toArrow().cast(FINDINGS_SCHEMA)
+    def _evaluate_by_server(self, affected: AffectedAssociations) -> tuple[pa.Table, pa.Table]:
+        """Return the same, evaluated server by server."""
+        rows = groups_to_table(self._evaluate_calls(affected)).cast(FINDINGS_SCHEMA)
         current = self._current_findings(affected)
         return pa.concat_tables([rows, affected.unaffected_findings(current)]), current
 
@@ -292,40 +301,31 @@ class _FindingsUpdate:
     # Everything
 
     def _evaluate_all(self) -> int:
-        """Evaluate the rules on everything: in memory where that is little."""
+        """Evaluate the rules on everything."""
         lake, step = self.lake, self.step
         lake.add_missing_columns(FINDINGS)
         step.prepare_full_reads(*_FOLLOWED, *queue_inputs.SOURCE_TABLES)
-        connections = RPC_CONNECTION_INPUT.read_rows(lake, f"TRUE LIMIT {MAX_IN_LIST + 1}")
-        count = pc.sum(connections["calls"]).as_py() or 0
-        rows: DataFrame | pa.Table
-        if connections.num_rows <= MAX_IN_LIST and count <= _MAX_CALLS_IN_MEMORY:
-            parts = self._inputs | {"messages": MESSAGE_INPUT}
-            queries: dict[str, Callable[[], pa.Table]] = {
-                name: partial(part.read_rows, lake) for name, part in parts.items()
-            }
-            queries["machines"] = partial(duplicate_machines.find_duplicate_machines, lake)
-            found = run_concurrently(queries)
-            calls = join_decoded_columns(*(found[name] for name in (*_CALL_PARTS, "messages")))
-            openings = calls.filter(evaluate.is_open_or_close_call(calls))
-            columns = connections.select(list(evaluate.CONNECTION_COLUMNS))
-            facts = EvaluationInput(calls, openings, columns, found["binds"])
-            rows = pa.concat_tables([evaluate.evaluate_calls(facts), found["machines"], self.queues.compute_all()])
-        else:
-            others = pa.concat_tables([duplicate_machines.find_duplicate_machines(lake), self.queues.compute_all()])
-            rows = self._findings_frame(None).unionByName(arrow_to_frame(lake.spark, others))
-        with fixed_row_batches(lake.spark):
-            return step.replace_all(rows)
+        queries: dict[str, Callable[[], Any]] = {
+            "calls": partial(self._evaluate_calls, None),
+            "machines": partial(duplicate_machines.find_duplicate_machines, lake),
+            "queues": self.queues.compute_all,
+        }
+        found = run_concurrently(queries)
+        rows, others = found["calls"], pa.concat_tables([found["machines"], found["queues"]])
+        if isinstance(rows, pa.Table):
+            return step.replace_all(pa.concat_tables([rows, others]))
+        return step.replace_all(rows.unionByName(arrow_to_frame(lake.spark, others)))
 
     @property
     def _inputs(self) -> dict[str, InputQuery]:
-        """What is read of calls and binds, with the bytes of stubs where these are kept."""
+        """What is read of calls, binds and connections, with the bytes of stubs where these are kept."""
         return {
             "calls": calls_with_stub_columns(stubs_kept=self.stubs),
             "reads": REMOTE_READ_INPUT,
             "clients": CLIENT_CALL_INPUT,
             "management": MANAGEMENT_CALL_INPUT,
             "binds": BIND_INPUT,
+            "connections": RPC_CONNECTION_INPUT,
         }
 
     @property
@@ -334,54 +334,38 @@ class _FindingsUpdate:
         columns = ("call_key", *stub_column_expressions(stubs_kept=self.stubs))
         return InputQuery(RPC_CALLS, columns, f"interface_name = '{QMMGMT_NAME}'")
 
-    def _findings_frame(self, affected: AffectedAssociations | None) -> DataFrame:
-        """Return the findings of what is affected, or of all calls, evaluated in Spark: one group for each server."""
-        lake = self.lake
-        parts = self._inputs
-        if affected is not None and affected.calls is not None:
-            parts["calls"] = calls_with_stub_columns(stubs_kept=False)
-        frames = {name: part.read_frame(lake) for name, part in parts.items()}
-        names = (name.rpartition(" ")[2] for name in MESSAGE_INPUT.columns)
-        frames["reads"] = frames["reads"].join(MESSAGE_INPUT.read_frame(lake).select(*names), "call_key", "left")
-        frames["connections"] = RPC_CONNECTION_INPUT.read_frame(lake).drop("calls")
+    def _evaluate_calls(self, affected: AffectedAssociations | None) -> pa.Table | DataFrame:
+        """Return the findings of what is affected, or of all calls, in memory or in Spark (``Lake.map_groups``)."""
+        where: dict[str, str] = {}
+        inputs: dict[str, Values] = {}
+        queries, changed = self._inputs, None if affected is None else affected.calls
+        if changed is not None:
+            queries["calls"] = calls_with_stub_columns(stubs_kept=False)
         if affected is not None:
-            frames |= {name: _affected_calls(frames[name], affected) for name in _CALL_PARTS}
-            frames["connections"] = where_in(frames["connections"], "server_address", affected.servers)
-            frames["binds"] = where_in(frames["binds"], "connection_id", affected.connections)
-            if affected.calls is not None:
-                changed = arrow_to_frame(lake.spark, affected.calls.rows)
-                managed = where_in(self._management_stubs.read_frame(lake), "connection_id", affected.connections)
-                managed = managed.select("call_key", *STUB_COLUMN_TYPES)
-                managed = managed.join(changed.select("call_key"), "call_key", "left_anti")
-                stubs = changed.unionByName(managed, allowMissingColumns=True)
-                frames["calls"] = frames["calls"].drop(*STUB_COLUMN_TYPES).join(stubs, "call_key", "left")
-        marked = [frames[name].withColumn("part", F.lit(name)) for name in _PARTS]
-        union = reduce(partial(DataFrame.unionByName, allowMissingColumns=True), marked)
-        columns = {name: tuple(frames[name].columns) for name in _PARTS}
-        find = _findings_function(columns, None if affected is None else frozenset(affected.connections))
-        return union.groupBy("server_address").applyInArrow(find, FINDINGS.struct())
+            where = dict.fromkeys(_CALL_PARTS, _AFFECTED_CALLS)
+            where |= {"connections": "server_address IN {servers}", "binds": "connection_id IN {names}"}
+            inputs = {"names": affected.connections, "servers": affected.servers}
+        parts = {name: query.by_server(where.get(name, "TRUE"), **inputs) for name, query in queries.items()}
+        parts["messages"] = messages_by_server()
+        if changed is not None:
+            parts["managed"] = self._management_stubs.by_server("connection_id IN {names}", **inputs)
+            parts["changed"] = BoundQuery(_CHANGED_BY_SERVER, {"changed": changed.rows, "calls": RPC_CALLS})
+        find = _findings_function(None if affected is None else frozenset(affected.connections))
+        return self.lake.map_groups(parts, ("server_address",), find, FINDINGS.struct())
 
 
-def _affected_calls(rows: DataFrame, affected: AffectedAssociations) -> DataFrame:
-    """Return the calls of affected connections, and all calls that open or close at affected servers."""
-    opened = F.expr(f"coalesce({IS_OPEN_OR_CLOSE}, FALSE)")
-    ours = where_in(rows.where(~opened), "connection_id", affected.connections)
-    return ours.unionByName(where_in(rows.where(opened), "server_address", affected.servers))
-
-
-def _findings_function(
-    columns: Mapping[str, tuple[str, ...]], only_connections: Collection[str] | None
-) -> Callable[[pa.Table], pa.Table]:
-    """Return the function that gives the findings of one server's rows, each marked with its part.
+def _findings_function(only_connections: Collection[str] | None) -> Callable[[Mapping[str, pa.Table]], pa.Table]:
+    """Return the function that gives the findings of servers' rows.
 
     ``only_connections``: those whose associations are evaluated; None: all.
     """
 
-    def find(rows: pa.Table) -> pa.Table:
-        parts = {name: rows.filter(pc.equal(rows["part"], name)).select(list(columns[name])) for name in _PARTS}
-        calls = join_decoded_columns(*(parts[name] for name in _CALL_PARTS))
+    def find(parts: Mapping[str, pa.Table]) -> pa.Table:
+        calls = parts["calls"].drop_columns([*STUB_COLUMN_TYPES]) if "changed" in parts else parts["calls"]
+        calls = join_decoded_columns(calls, *(parts[name] for name in _DECODED_PARTS if name in parts))
         openings = calls.filter(evaluate.is_open_or_close_call(calls))
-        facts = EvaluationInput(calls, openings, parts["connections"], parts["binds"])
+        connections = parts["connections"].select(list(evaluate.CONNECTION_COLUMNS))
+        facts = EvaluationInput(calls, openings, connections, parts["binds"])
         return evaluate.evaluate_calls(facts, only_connections=only_connections)
 
     return find

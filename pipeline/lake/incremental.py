@@ -25,6 +25,7 @@ from pyspark.sql import DataFrame
 
 from pipeline.lake.lake import Lake, versions_by_name
 from pipeline.lake.queries import CHANGE_FEED_ERRORS, ChangesSince, QueryInput
+from pipeline.lake.spark.groups import group_batches
 from pipeline.lake.table_store import Snapshot
 from pipeline.lake.writes import Append, ProvenanceOnly, ReplaceAll, ReplaceChanged, Write
 from schemas.table import EVENT_DATE, Table
@@ -60,7 +61,7 @@ class ChangeFeeds:
         if since is None or self.is_unchanged(table):
             return None
         try:
-            return query_at_most(self.lake, sql, limit, feed=ChangesSince(table, since, until), **inputs)
+            return self.lake.query_at_most(sql, limit, feed=ChangesSince(table, since, until), **inputs)
         except CHANGE_FEED_ERRORS:
             return None
 
@@ -136,8 +137,9 @@ class IncrementalUpdate:
         return self._commit(ReplaceChanged(rows, current, found))
 
     def replace_all(self, rows: DataFrame | pa.Table) -> int:
-        """Make these all rows of the table; return how many are written."""
-        return self._commit(ReplaceAll(rows))
+        """Make these all rows of the table, which may be those of ``Lake.map_groups``; return how many are written."""
+        with group_batches(rows):
+            return self._commit(ReplaceAll(rows))
 
     def append(self, rows: DataFrame | pa.Table) -> int:
         """Add rows; return how many are written."""
@@ -157,12 +159,6 @@ class IncrementalUpdate:
     def _commit(self, write: Write) -> int:
         read = self.snapshots.get(self.target)
         return self.lake.commit(self.target, write, provenance=json.dumps(self.provenance_now), read=read).rows_written
-
-
-def query_at_most(lake: Lake, sql: str, limit: int, **inputs: QueryInput) -> pa.Table | None:
-    """Return the answer to a query if it has at most ``limit`` rows; None if it has more."""
-    found: pa.Table = lake.query(f"{sql} LIMIT {limit + 1}", **inputs)
-    return found if found.num_rows <= limit else None
 
 
 def commits_with_provenance(lake: Lake, table: Table, since: int | None, provenance: str) -> list[int]:

@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from pipeline.lake.arrow_rows import is_in
 from pipeline.lake.concurrency import Result, TaskName, run_concurrently
@@ -25,7 +26,17 @@ from pipeline.lake.date_filters import dates_condition
 from pipeline.lake.delta_rs.delta_rs_store import DeltaRsStore
 from pipeline.lake.errors import LakeNameError, SchemaError
 from pipeline.lake.lake_record import choose_store, record_store
-from pipeline.lake.queries import MAX_IN_LIST, CachedFilter, ChangeFeedError, ChangesSince, QueryInput, Values
+from pipeline.lake.queries import (
+    MAX_BYTES_IN_MEMORY,
+    MAX_IN_LIST,
+    MAX_ROWS_IN_MEMORY,
+    BoundQuery,
+    CachedFilter,
+    ChangeFeedError,
+    ChangesSince,
+    QueryInput,
+    Values,
+)
 from pipeline.lake.schema_enforcement import (
     arrow_schema,
     changed_keys,
@@ -34,6 +45,7 @@ from pipeline.lake.schema_enforcement import (
     select_fields,
 )
 from pipeline.lake.spark.frames import values_to_frame
+from pipeline.lake.spark.groups import map_groups_in_spark
 from pipeline.lake.spark.sessions import LazySession, is_remote
 from pipeline.lake.spark.spark_store import SparkStore, query_tables, read_feed
 from pipeline.lake.table_store import (
@@ -289,6 +301,37 @@ class Lake:
     def frame(self, sql: str, /, **of: QueryInput) -> DataFrame:
         """Return Spark's answer to a query, as for ``query``, as a frame."""
         return query_tables(self.store, sql, self._existing(of))
+
+    def query_at_most(self, sql: str, limit: int, /, **of: QueryInput) -> pa.Table | None:
+        """Return the answer as ``query`` does; None where it has more rows, or more than ``MAX_BYTES_IN_MEMORY``."""
+        return self.store.query_at_most(sql, self._existing(of), limit, MAX_BYTES_IN_MEMORY)
+
+    def map_groups(
+        self, parts: Mapping[str, BoundQuery], keys: Sequence[str],
+        function: Callable[[Mapping[str, pa.Table]], pa.Table], schema: StructType,
+    ) -> pa.Table | DataFrame:  # fmt: skip
+        """Return what a function makes of the answers to queries: in memory where they are few rows, else in Spark.
+
+        ``function`` takes tables by the names of the queries, and returns a table with the ``schema``. Of rows that
+        have the same values of ``keys``, columns of every query, one call gets all: in memory it gets all there are,
+        in Spark as many as it happens; so it may look at rows of several groups, but not compare them. What it gives
+        in Spark is written or read within ``group_batches``.
+        """
+        found = self._query_all_at_most(parts)
+        if found is not None:
+            return function(found)
+        frames = {name: self.frame(query.sql, **query.inputs) for name, query in parts.items()}
+        return map_groups_in_spark(frames, keys, function, schema)
+
+    def _query_all_at_most(self, parts: Mapping[str, BoundQuery]) -> dict[str, pa.Table] | None:
+        """Return the answers to queries by name; None where one has too many rows, or all too many bytes."""
+        ask = self.query_at_most
+        found = run_concurrently(
+            {name: partial(ask, query.sql, MAX_ROWS_IN_MEMORY, **query.inputs) for name, query in parts.items()}
+        )
+        answers = {name: rows for name, rows in found.items() if rows is not None}
+        fit = len(answers) == len(found) and sum(rows.nbytes for rows in answers.values()) <= MAX_BYTES_IN_MEMORY
+        return answers if fit else None
 
     def _existing(self, inputs: Mapping[str, QueryInput]) -> dict[str, QueryInput]:
         """Return the inputs of a query, with an empty Arrow table in the place of each table that does not exist."""

@@ -164,6 +164,11 @@ class TableStore(Protocol):
     def query(self, sql: str, inputs: Mapping[str, QueryInput]) -> pa.Table:
         """Return the answer to a query; tables among the inputs exist."""
 
+    def query_at_most(
+        self, sql: str, inputs: Mapping[str, QueryInput], max_rows: int, max_bytes: int
+    ) -> pa.Table | None:
+        """Return the answer to a query; None where it has more rows or bytes."""
+
     def append(self, table: Table, rows: RowsToWrite, note: CommitNote) -> None:
         """Add rows."""
 

@@ -18,7 +18,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from pipeline.lake.concurrency import run_concurrently
-from pipeline.lake.incremental import IncrementalUpdate, query_at_most
+from pipeline.lake.incremental import IncrementalUpdate
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries import PRE_IMAGES
 from pipeline.queues import queue_rows, recompute_all, recompute_queues
@@ -220,7 +220,7 @@ class _QueuesUpdate:
         self.names = self._names(hosts, aliases)
 
         def read(events: queue_rows.EventQuery) -> pa.Table | None:
-            return query_at_most(lake, events.build_sql(self.settings, 0, "TRUE"), limit, rows=events.table)
+            return lake.query_at_most(events.build_sql(self.settings, 0, "TRUE"), limit, rows=events.table)
 
         found = run_concurrently({place: partial(read, each) for place, each in enumerate(queue_rows.EVENT_QUERIES)})
         parts = [rows for rows in found.values() if rows is not None]

@@ -5,26 +5,21 @@ The names of queue managers are those of gold.queue_history, which is updated be
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from functools import partial
+from collections.abc import Callable, Mapping
 from itertools import chain
 from typing import Final
 
 import pyarrow as pa
 
-from pipeline.lake.concurrency import run_concurrently
-from pipeline.lake.incremental import query_at_most
 from pipeline.lake.lake import Lake
-from pipeline.lake.spark.settings import fixed_row_batches
+from pipeline.lake.queries import MAX_ROWS_IN_MEMORY, BoundQuery
 from pipeline.queues import machine_rows
 from pipeline.queues.named_update import BEFORE_ALL, NamedUpdate, begin_named_update
 from pipeline.queues.queue_rows import QueueSettings, from_gold_table, to_gold_table
 from schemas.queue_history import MACHINE_HISTORY
-from schemas.table import Table
 from udfs.rows import RowDict
 
 CODE_VERSION: Final = "1"  # raised when rows are computed differently: all are recomputed
-MAX_EVENTS_IN_MEMORY: Final = 300_000
 _MAX_CHANGES: Final = 100_000  # queue managers with changes; with more, all rows are recomputed
 
 # The last interval of each changed queue manager that began before the change, of those that end at a time or later.
@@ -123,39 +118,29 @@ class _MachinesUpdate(NamedUpdate):
             sql = f"""
 SELECT every.* FROM ({events}) AS every
 JOIN {{wanted}} AS wanted ON wanted.machine = every.machine AND every.`at` >= wanted.begins"""
-            rows = query_at_most(self.lake, sql, MAX_EVENTS_IN_MEMORY, rows=table, names=self.names, wanted=wanted)
+            rows = self.lake.query_at_most(sql, MAX_ROWS_IN_MEMORY, rows=table, names=self.names, wanted=wanted)
             if rows is None:
                 return None
             out += rows.to_pylist()
         return out
 
     def _recompute_all(self) -> int:
-        """Recompute all rows: in memory, or in Spark where the events are too many."""
-        lake, names = self.lake, self.names
+        """Recompute all rows."""
         self.step.prepare_full_reads(*machine_rows.EVENT_TABLES)
-
-        def read(sql: str, table: Table) -> pa.Table | None:
-            return query_at_most(lake, sql, MAX_EVENTS_IN_MEMORY, rows=table, names=names)
-
-        queries = {table: machine_rows.events_sql(table) for table in machine_rows.EVENT_TABLES}
-        found = run_concurrently({table: partial(read, sql, table) for table, sql in queries.items()})
-        parts = [rows for rows in found.values() if rows is not None]
-        if len(parts) == len(found):
-            events = chain.from_iterable(rows.to_pylist() for rows in parts)
-            return self.step.replace_all(_gold_rows(events, self.max_gap, self.run_id))
-        snapshots, actions = (lake.frame(sql, rows=table, names=names) for table, sql in queries.items())
-        with fixed_row_batches(lake.spark):
-            every = snapshots.unionByName(actions, allowMissingColumns=True).groupBy("machine")
-            rows = every.applyInArrow(_row_maker(self.max_gap, self.run_id), MACHINE_HISTORY.struct())
-            return self.step.replace_all(rows)
+        events = {
+            table.name: BoundQuery(machine_rows.events_sql(table), {"rows": table, "names": self.names})
+            for table in machine_rows.EVENT_TABLES
+        }
+        make_rows = _row_maker(self.max_gap, self.run_id)
+        return self.step.replace_all(self.lake.map_groups(events, ("machine",), make_rows, MACHINE_HISTORY.struct()))
 
 
-def _gold_rows(events: Iterable[RowDict], max_gap: int, run_id: str) -> pa.Table:
-    """Return the rows of the table from all events of some queue managers."""
-    rows = machine_rows.machine_history_rows(machine_rows.events_by_machine(events), max_gap)
-    return to_gold_table(MACHINE_HISTORY, rows, run_id)
+def _row_maker(max_gap: int, run_id: str) -> Callable[[Mapping[str, pa.Table]], pa.Table]:
+    """Return the function that makes the rows of the table from all events of some queue managers."""
 
+    def make_rows(events: Mapping[str, pa.Table]) -> pa.Table:
+        every = chain.from_iterable(rows.to_pylist() for rows in events.values())
+        rows = machine_rows.machine_history_rows(machine_rows.events_by_machine(every), max_gap)
+        return to_gold_table(MACHINE_HISTORY, rows, run_id)
 
-def _row_maker(max_gap: int, run_id: str) -> Callable[[pa.Table], pa.Table]:
-    """Return the function with which Spark makes the rows of one queue manager."""
-    return lambda events: _gold_rows(events.to_pylist(), max_gap, run_id)
+    return make_rows

@@ -9,7 +9,7 @@ however old.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -17,15 +17,12 @@ from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 
 from pipeline.attempts import capture_gaps
 from pipeline.lake.concurrency import run_concurrently
-from pipeline.lake.incremental import IncrementalUpdate, query_at_most
+from pipeline.lake.incremental import IncrementalUpdate
 from pipeline.lake.lake import Lake
-from pipeline.lake.queries import Values
-from pipeline.lake.spark.settings import fixed_row_batches
+from pipeline.lake.queries import BoundQuery, Values
 from pipeline.sequences.message_fates import QueueRef, ReadAttempt, Removal, queue_family
 from pipeline.sequences.sequence_rows import (
     ACK_SEQUENCES_SCHEMA,
@@ -44,11 +41,8 @@ from schemas.ack_sequences import ACK_SEQUENCES
 from schemas.receive_attempts import QUEUE_OPERATIONS, RECEIVE_ATTEMPTS
 from udfs.rows import RowDict
 
-MAX_ROWS_IN_MEMORY: Final = (
-    100_000  # attempts, or changes, that the driver takes; with more, all rows are recomputed in Spark
-)
+MAX_ROWS_IN_MEMORY: Final = 100_000  # changes, or attempts of what changed; with more, all rows are recomputed
 _CODE_VERSION: Final = 4  # raised when sequences are computed differently: all rows are recomputed
-_GROUPS: Final = 200  # of messages, in Spark; each is computed by one call of Python
 _MAX_QUEUES: Final = 1000  # that a condition on operations names
 _INPUTS: Final = (RECEIVE_ATTEMPTS, QUEUE_OPERATIONS)
 _MESSAGE_COLUMNS: Final = ("queue", "server_address", "lookup_id", "message_key")  # which message, with its handle
@@ -67,6 +61,23 @@ _CHANGED_OPERATIONS: Final = (
     f" WHERE {NOT_REFUSED_SQL}"
 )
 _ATTEMPTS: Final = f"SELECT {', '.join(READ_ATTEMPT_COLUMNS)} FROM {{attempts}} WHERE {MESSAGE_KNOWN_SQL}"
+_GROUP: Final = "message_group"
+# A queue and its subqueues are one place: moves keep the identifier.
+_PLACED_ATTEMPTS: Final = f"""
+SELECT {", ".join(READ_ATTEMPT_COLUMNS)},
+  coalesce(split_part(queue, ';', 1), concat_ws(' ', server_address, {HANDLE_SQL.rpartition(" AS ")[0]})) AS place
+FROM {{attempts}} WHERE {MESSAGE_KNOWN_SQL}"""
+# All attempts with the group that each belongs to, of 256: messages are not split. The messages of a place are told
+# apart by lookup identifier or message_key; where some attempts have only the one and some only the other, all messages
+# of the place are in one group.
+_GROUPED_ATTEMPTS: Final = f"""
+SELECT {", ".join(f"every.{name.rpartition(' ')[2]}" for name in READ_ATTEMPT_COLUMNS)},
+  left(md5(concat_ws(' ', every.place, CASE WHEN mixed.place IS NULL
+    THEN coalesce(CAST(every.lookup_id AS string), every.message_key) END)), 2) AS {_GROUP}
+FROM ({_PLACED_ATTEMPTS}) AS every LEFT JOIN (
+  SELECT place FROM ({_PLACED_ATTEMPTS}) AS placed GROUP BY place
+  HAVING bool_or(lookup_id IS NULL) AND bool_or(lookup_id IS NOT NULL)
+) AS mixed ON mixed.place = every.place"""
 _REMOVALS: Final = f"SELECT {', '.join(REMOVAL_COLUMNS)} FROM {{operations}} WHERE {NOT_REFUSED_SQL}"
 _LOSS: Final = "unseen"  # part of the provenance: until when calls may have been missed (``capture_gaps.PossibleLoss``)
 MessageKey = tuple[QueueRef, int | None, str | None]
@@ -236,7 +247,7 @@ class _SequencesUpdate:
         about = "(lookup_id IN {numbers} OR message_key IN {keys})"
         sql = f"{_ATTEMPTS} AND {about}"
         queries: dict[str, Callable[[], Any]] = {
-            "reads": partial(query_at_most, lake, sql, MAX_ROWS_IN_MEMORY, attempts=RECEIVE_ATTEMPTS, **values),
+            "reads": partial(lake.query_at_most, sql, MAX_ROWS_IN_MEMORY, attempts=RECEIVE_ATTEMPTS, **values),
             "current": partial(lake.select, ACK_SEQUENCES, about, **values),
         }
         if places := affected.places - known.places:
@@ -253,41 +264,17 @@ class _SequencesUpdate:
         return {"lost_after_us": lost_after_us, "poison_after": now["poison_after"], "possible_loss": now[_LOSS]}
 
     def recompute_all(self) -> int:
-        """Recompute all rows: in memory where the attempts are few."""
+        """Recompute all rows, of all attempts at each message."""
         lake = self.lake
         self._note_possible_loss(_sealed_until(lake))
         removals = to_removals(lake.query(_REMOVALS, operations=QUEUE_OPERATIONS))
-        reads = query_at_most(lake, _ATTEMPTS, MAX_ROWS_IN_MEMORY, attempts=RECEIVE_ATTEMPTS)
-        rows: DataFrame | pa.Table
-        if reads is not None:
-            rows = ack_sequence_rows(to_read_attempts(reads), removals, **self._settings)
-        else:
-            frame = lake.read(RECEIVE_ATTEMPTS).where(MESSAGE_KNOWN_SQL).selectExpr(*READ_ATTEMPT_COLUMNS)
-            rows = ack_sequences_frame(frame, removals, **self._settings)
-        with fixed_row_batches(lake.spark):
-            return self.step.replace_all(rows)
+        settings = self._settings
 
+        def compute(parts: Mapping[str, pa.Table]) -> pa.Table:
+            return ack_sequence_rows(to_read_attempts(parts["reads"].drop_columns([_GROUP])), removals, **settings)
 
-def ack_sequences_frame(reads: DataFrame, removals: Sequence[Removal], **settings: Any) -> DataFrame:  # noqa: ANN401
-    """Return gold.ack_sequences computed in Spark, in groups of whole messages, by ``ack_sequence_rows``.
-
-    The messages of a place are told apart by lookup identifier or message_key; where some attempts have only the one
-    and some only the other, all messages of the place are one group.
-    """
-    queue = F.expr("split_part(queue, ';', 1)")  # a queue and its subqueues are one place: moves keep the identifier
-    place = [F.coalesce(queue, "server_address", F.lit("")), F.when(F.col("queue").isNull(), F.col("handle"))]
-    unnumbered = F.max(F.col("lookup_id").isNull())
-    mixed = reads.groupBy(F.xxhash64(*place)).agg(unnumbered, F.max(F.col("lookup_id").isNotNull())).toDF("p", "k", "l")
-    whole = [row[0] for row in mixed.where("k AND l").select("p").collect()]
-    message = F.when(~F.xxhash64(*place).isin(whole), F.coalesce(F.col("lookup_id").cast("string"), "message_key"))
-    group = F.pmod(F.xxhash64(*place, message), F.lit(_GROUPS))
-    every_removal = list(removals)
-
-    def compute(rows: pa.Table) -> pa.Table:
-        attempts = to_read_attempts(rows.drop_columns(["_group"]))
-        return ack_sequence_rows(attempts, every_removal, **settings)
-
-    return reads.withColumn("_group", group).groupBy("_group").applyInArrow(compute, ACK_SEQUENCES.struct())
+        reads = BoundQuery(_GROUPED_ATTEMPTS, {"attempts": RECEIVE_ATTEMPTS})
+        return self.step.replace_all(lake.map_groups({"reads": reads}, (_GROUP,), compute, ACK_SEQUENCES.struct()))
 
 
 def _message_of_row(row: Mapping[str, Any]) -> MessageKey:

@@ -26,7 +26,6 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pipeline.bronze.failed_inputs import mark_failed_snapshot_files
 from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.date_filters import dates_condition, utc_date_sql
-from pipeline.lake.incremental import query_at_most
 from pipeline.lake.lake import Lake
 from pipeline.lake.net_changes import MAX_ROWS_IN_DRIVER
 from pipeline.lake.queries import CHANGE_FEED_ERRORS, POST_IMAGES, PRE_IMAGES, ChangesSince, QueryInput
@@ -107,7 +106,7 @@ def _decode_new(lake: Lake, since: int | None, folder: str, failures: dict[str, 
 def _keys_before(lake: Lake, feed: ChangesSince) -> dict[str, date | None] | None:
     """Return the keys of changed and deleted snapshots, with the date of their rows in silver; None: not known."""
     try:
-        found = query_at_most(lake, _OLD_KEYS_SQL, MAX_ROWS_IN_DRIVER, feed=feed)
+        found = lake.query_at_most(_OLD_KEYS_SQL, MAX_ROWS_IN_DRIVER, feed=feed)
     except CHANGE_FEED_ERRORS:
         return None
     return None if found is None else dict(zip(found["snapshot_id"].to_pylist(), found["day"].to_pylist(), strict=True))
@@ -115,7 +114,7 @@ def _keys_before(lake: Lake, feed: ChangesSince) -> dict[str, date | None] | Non
 
 def _read_rows(lake: Lake, sql: str, **inputs: QueryInput) -> DataFrame | pa.Table:
     """Return snapshots to decode: an Arrow table if they are few."""
-    few = query_at_most(lake, sql, _MAX_ROWS_IN_MEMORY, **inputs)
+    few = lake.query_at_most(sql, _MAX_ROWS_IN_MEMORY, **inputs)
     if few is None:
         return lake.frame(sql, **inputs)
     return few.cast(select_fields(arrow_schema(SNAPSHOTS_RAW), INPUT_COLUMNS))

@@ -201,13 +201,13 @@ class _SilverUpdate(_DecodeOptions):
 
     def _recompute_all(self, decoded: CallDecoder | None = None) -> dict[str, int]:
         """Recompute all tables from all calls; ``decoded``: they are decoded already."""
-        lake, calls = self.lake, self.lake.read(RPC_CALLS)
+        lake = self.lake
         exists = run_concurrently({table: partial(lake.exists, table) for table in DECODED_TABLES})
         if decoded is None:
             self.step.prepare_full_reads(RPC_CALLS)
-            decoded = self._decode(calls)
+            decoded = self._decode(lake.read(RPC_CALLS))
         found, written, provenance = decoded, decoded.row_counts(), self._provenance()
-        bare = calls.where(has_no_stubs()).select("call_key")
+        bare = lake.read(RPC_CALLS).where(has_no_stubs()).select("call_key") if self.emptied else None
 
         def write(table: Table) -> None:
             count = written[str(table)]
@@ -220,9 +220,9 @@ class _SilverUpdate(_DecodeOptions):
                     lake.append(table, found.decoded_rows(table), provenance=of_table)
                 return
             rows = self._rows(table, found, count)
-            if self.emptied and table in ROW_PER_CALL_TABLES:
+            if bare is not None and table in ROW_PER_CALL_TABLES:
                 rows = keep_decoded_columns(table, rows, bare, lake.read(table))
-            elif self.emptied:
+            elif bare is not None:
                 rows = rows.unionByName(lake.read(table).join(bare, "call_key", "left_semi"))
             if "source" in table.names:  # the collector's rows do not come from calls
                 rows = rows.unionByName(lake.read(table).where("source = 'collector'"))

@@ -12,6 +12,7 @@ from pipeline.alerts import update as alerts_update
 from pipeline.alerts.conditions import CONDITIONS
 from pipeline.alerts.inputs import ALERT_SOURCES
 from pipeline.alerts.update import current_alerts, update
+from pipeline.lake import lake as lake_module
 from pipeline.lake.lake import Lake
 from pipeline.lake.table_store import Snapshot
 from queue_states.queue_events import MINUTE, incoming, outgoing, snapshot
@@ -214,8 +215,8 @@ def test_alerts_follow_run_by_run_as_if_made_anew(spark, tmp_path, monkeypatch):
     assert asked == [0]  # the day of the newest packet before
     followed = current()
     assert ("queue_disconnected", 100.0, days * 1440.0) in minutes(followed)
-    for limit in (alerts_update.MAX_IN_MEMORY, 0):  # on the driver, in Spark
-        monkeypatch.setattr(alerts_update, "MAX_IN_MEMORY", limit)
+    for limit in (lake_module.MAX_ROWS_IN_MEMORY, -1):  # in memory, in Spark
+        monkeypatch.setattr(lake_module, "MAX_ROWS_IN_MEMORY", limit)
         lake.commit_provenance(ALERTS, "nothing")
         update(lake, LIMITS, "full")
         assert current() == followed

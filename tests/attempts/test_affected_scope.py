@@ -4,8 +4,8 @@ import datetime as dt
 
 import pytest
 
-from attempts.test_tables import FOUR_TUPLE, HANDLE, _connection, at
-from attempts.test_update import CLEANUP, add, change, gold_anew, plain
+from attempts.test_tables import FOUR_TUPLE, HANDLE, _connection, at, gold_anew
+from attempts.test_update import CLEANUP, add, change, plain
 from pipeline.attempts import changed_rows, recompute_in_memory
 from pipeline.attempts import update as attempts_update
 from pipeline.attempts.attempt_rows import receive_attempts_table
@@ -45,6 +45,15 @@ WAITING = ASKED | {"hresult": 0}
 ON_QUEUE = {"queue_handle": 28, "request_id": 7}
 
 
+def _find_too_many_connections(monkeypatch):
+    ask = Lake.query_at_most
+
+    def asked(lake, sql, limit, /, **of):
+        return None if sql == changed_rows.RPC_CONNECTIONS_QUERY else ask(lake, sql, limit, **of)
+
+    monkeypatch.setattr(Lake, "query_at_most", asked)
+
+
 class Story:
     """A lake whose gold follows; says after each step which attempts were written, by the Starts' names."""
 
@@ -64,7 +73,7 @@ class Story:
     def written(self, cleanup=CLEANUP):
         before = self.lake.version(RECEIVE_ATTEMPTS)
         attempts_update.update(self.lake, cleanup=cleanup)
-        assert plain(self.lake.read(RECEIVE_ATTEMPTS)) == plain(gold_anew(self.lake, cleanup))
+        assert plain(self.lake.read(RECEIVE_ATTEMPTS)) == plain(gold_anew(self.lake, cleanup.total_seconds()))
         rows = self.lake.changes(RECEIVE_ATTEMPTS, -1 if before is None else before)
         return sorted({self.names[row[0]] for row in rows.select("attempt_key").collect()})
 
@@ -255,7 +264,7 @@ def test_a_stray_of_the_same_client_reaches_what_nobody_is_seen_to_end(story, mo
     assert story.written() == ["start"]
     assert missing() == []
     # The same where there are too many connections to be brought here.
-    monkeypatch.setattr(attempts_update, "query_at_most", lambda *_args, **_inputs: None)  # too many
+    _find_too_many_connections(monkeypatch)
     change(story.lake, CONNECTIONS, stray(5, 10))
     assert story.written() == ["start"]
     story.add(read("peek2", START, 5, 5.5, **(ASKED | {"action": 0x80000000, "request_id": 9, "hresult": 0})))
@@ -285,7 +294,7 @@ def test_the_commit_says_until_when_calls_can_have_been_lost(story, monkeypatch,
         return round(at(seconds).timestamp() * 1e6)
 
     if not here:
-        monkeypatch.setattr(attempts_update, "query_at_most", lambda *_args, **_inputs: None)  # too many
+        _find_too_many_connections(monkeypatch)
     assert lost() == {}
     change(story.lake, CONNECTIONS, _connection("c9", 0, **OTHER_SERVER, last_packet_at=at(4), missing_bytes=5))
     assert lost() == {"10.0.0.9": us(4)}

@@ -25,7 +25,7 @@ from attempts.test_handles import APP, LARGE, READER
 from pipeline.attempts.attempt_rows import CONNECTION_FIELDS
 from pipeline.attempts.calls import OPEN_ROLES, DecodedCall
 from pipeline.attempts.client_identity import IDENTITY_COLUMNS
-from pipeline.attempts.opens.open_rows import queue_opens_table
+from pipeline.attempts.opens.open_rows import opens_function
 from pipeline.attempts.opens.queue_opens import find_opens, share_modes_conflict
 from pipeline.silver.decode import decode_calls
 from schemas.calls import CLIENT_CALLS
@@ -37,6 +37,7 @@ RECEIVE, PEEK, DENY_NONE, DENY_SHARE = 0x01, 0x20, 0, 1
 VIOLATION = 0xC00E0009
 SHARED, EXCLUSIVE = (RECEIVE, DENY_NONE), (RECEIVE, DENY_SHARE)
 CLAIMS = ("auth_principal", "auth_workstation")
+SERVER = "server_address"
 STRAY = connection("stray", last=9.0, group=None, syn_seen=False)
 OTHER = connection("c2", group=2, client="10.0.0.3")
 
@@ -195,27 +196,17 @@ def opens_of(path):
     reads, clients = (pa.Table.from_batches([silver[str(table)]]) for table in (REMOTE_READ_CALLS, CLIENT_CALLS))
     clients = clients.append_column("protocol", clients["interface_name"])
     known = calls.append_column("encrypted", calls["sealed"])
-    made = queue_opens_table(
-        *(_playing(reads), tables["connections"].select([*CONNECTION_FIELDS, "server_address"])),
-        known.select(
-            [
-                "call_key",
-                "opened_by",
-                "outcome",
-                "fault_status",
-                "bind_seen",
-                "cancelled_at",
-                "orphaned_at",
-                "encrypted",
-            ]
-        ),
-        _playing(clients),
-        tables["rpc_binds"]
-        .group_by("connection_id")
-        .aggregate([(name, "max") for name in CLAIMS])
-        .rename_columns({f"{name}_max": claimed for name, claimed in zip(CLAIMS, IDENTITY_COLUMNS, strict=True)}),
-        aliases={},
-    )
+    claims = tables["rpc_binds"].group_by("connection_id").aggregate([(name, "max") for name in (*CLAIMS, SERVER)])
+    claimed = dict(zip(CLAIMS, IDENTITY_COLUMNS, strict=True)) | {SERVER: SERVER}
+    parts = {
+        "reads": _playing(reads),
+        "clients": _playing(clients),
+        "known": known.select(["call_key", "opened_by", "outcome", "fault_status", "bind_seen", "cancelled_at",
+                               "orphaned_at", "encrypted", SERVER]),
+        "identities": claims.rename_columns({f"{name}_max": other for name, other in claimed.items()}),
+        "connections": tables["connections"].select([*CONNECTION_FIELDS, SERVER]),
+    }  # fmt: skip
+    made = opens_function({})(parts)
     assert tuple(made.column_names) == QUEUE_OPENS.names
     by_key = {row["call_key"]: row for row in calls.drop_columns(["request_stub", "response_stub"]).to_pylist()}
     return made.to_pylist(), by_key

@@ -6,13 +6,13 @@ from decimal import Decimal
 import pytest
 
 from attempts.test_affected_scope import read
-from attempts.test_tables import FOUR_TUPLE, HANDLE, _connection, at
-from attempts.test_update import CLEANUP, add, change, gold_anew, killed, plain
+from attempts.test_tables import FOUR_TUPLE, HANDLE, _connection, at, gold_anew
+from attempts.test_update import CLEANUP, add, change, killed, plain
 from pipeline.attempts import affected_scope, message_queues, recompute_in_memory
 from pipeline.attempts import update as attempts_update
-from pipeline.attempts.opens import update_opens
-from pipeline.attempts.opens.open_rows import queue_opens_frame
-from pipeline.attempts.operation_rows import queue_operations_frame
+from pipeline.attempts.opens.open_rows import open_queries, opens_function
+from pipeline.attempts.operation_rows import operation_queries, operations_function
+from pipeline.lake import lake as lake_module
 from pipeline.lake.lake import Lake
 from pipeline.silver.queue_aliases import AliasIndex, compute_alias_rows
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, RPC_BINDS, RPC_CALLS
@@ -64,18 +64,18 @@ def brought(name, at_s, destination="srv1\\sent-to"):
             "seen_at": at(at_s), "destination_queue": destination}  # fmt: skip
 
 
+def anew(lake, queries, find):
+    """Rows as they would be if they were made now of all there is."""
+    parts = {name: lake.query(query.sql, **query.inputs) for name, query in queries.items()}
+    return lake.spark.createDataFrame(find(parts))
+
+
 def operations_anew(lake):
-    """gold.queue_operations as it would be if it were made now of all there is."""
-    reads, connections, calls, clients = map(lake.read, (REMOTE_READ_CALLS, CONNECTIONS, RPC_CALLS, CLIENT_CALLS))
-    return queue_operations_frame(
-        reads, connections, calls, clients=clients, aliases=AliasIndex.load(lake).canonical_names
-    )
+    return anew(lake, operation_queries(None), operations_function(AliasIndex.load(lake).canonical_names))
 
 
 def opens_anew(lake):
-    """gold.queue_opens as it would be if it were made now of all there is."""
-    tables = (REMOTE_READ_CALLS, CONNECTIONS, RPC_CALLS, CLIENT_CALLS, RPC_BINDS)
-    return queue_opens_frame(*map(lake.read, tables), aliases=AliasIndex.load(lake).canonical_names)
+    return anew(lake, open_queries(None), opens_function(AliasIndex.load(lake).canonical_names))
 
 
 class Story:
@@ -304,7 +304,7 @@ def test_in_any_order_and_number_of_runs_all_is_as_if_made_anew(story, monkeypat
     if not here:
         monkeypatch.setattr(attempts_update, "_MAX_CALLS_IN_MEMORY", -1)
         monkeypatch.setattr(recompute_in_memory, "recompute", None)
-        monkeypatch.setattr(update_opens, "_MAX_CALLS_IN_MEMORY", 0)
+        monkeypatch.setattr(lake_module, "MAX_ROWS_IN_MEMORY", -1)
     reads, clients, messages = _happenings(seed)
     chance = random.Random(seed)
     chance.shuffle(reads)

@@ -7,8 +7,11 @@ import pytest
 from pyspark.testing import assertDataFrameEqual
 
 from peer.idl import QueueFormat
-from pipeline.attempts.attempt_rows import receive_attempts_frame
+from pipeline.attempts.attempt_rows import attempts_function, server_queries
+from pipeline.attempts.capture_gaps import latest_by_server
+from pipeline.lake.lake import Lake
 from pipeline.silver.decode_tasks import decode_remote_read_calls
+from pipeline.silver.queue_aliases import AliasIndex
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, RPC_CALLS
 from schemas.messages import MESSAGES
 from schemas.receive_attempts import RECEIVE_ATTEMPTS
@@ -124,11 +127,30 @@ def test_calls_become_their_parameters(spark, keep_packets):
     assert made.schema.fieldNames() == REMOTE_READ_CALLS.struct().fieldNames()
 
 
-def test_no_calls_become_no_rows(spark):
-    calls, connections = frame(spark, RPC_CALLS, []), frame(spark, CONNECTIONS, [])
-    reads = decode_remote_read_calls(calls)
-    assert reads.collect() == []
-    assert receive_attempts_frame(reads, connections, calls).collect() == []
+def gold_anew(lake, cleanup_s=300):
+    """Attempts as they would be if they were made now of all there is."""
+    parts = {name: lake.query(query.sql, **query.inputs) for name, query in server_queries(None).items()}
+    captured = "SELECT servers, unix_micros(last_packet_at) AS `at` FROM {rows} WHERE servers IS NOT NULL"
+    captures = lake.query(captured, rows=CAPTURE_FILES).to_pylist()
+    ends = latest_by_server((server, row["at"]) for row in captures for server in row["servers"])
+    find = attempts_function(ends=ends, aliases=AliasIndex.load(lake).canonical_names, cleanup_s=cleanup_s)
+    return lake.spark.createDataFrame(find(parts), RECEIVE_ATTEMPTS.struct())
+
+
+def filled(spark, root, calls, connections, **more):
+    """A lake with calls, what they decode to, connections, and more tables' rows."""
+    lake, calls = Lake(spark, str(root)), frame(spark, RPC_CALLS, calls)
+    lake.append(RPC_CALLS, calls)
+    lake.append(REMOTE_READ_CALLS, decode_remote_read_calls(calls))
+    lake.append(CONNECTIONS, frame(spark, CONNECTIONS, connections))
+    for table in (CAPTURE_FILES, MESSAGES):
+        lake.append(table, frame(spark, table, more.get(table.name, [])))
+    return lake
+
+
+def test_no_calls_become_no_rows(spark, tmp_path):
+    assert decode_remote_read_calls(frame(spark, RPC_CALLS, [])).collect() == []
+    assert gold_anew(filled(spark, tmp_path, [], [])).collect() == []
 
 
 def _connection(name, first, closed=None, **more):
@@ -184,30 +206,26 @@ ATTEMPTS = [
 ]  # fmt: skip
 
 
-def test_calls_and_connections_become_attempts(spark):
-    calls = frame(spark, RPC_CALLS, [OPEN, START, END, *OTHERS])
-    captures = frame(spark, CAPTURE_FILES, [{"capture_id": "one", "servers": SERVERS, "last_packet_at": at(10)},
-                                            {"capture_id": "another", "last_packet_at": at(9999)}])  # fmt: skip
-    connections = frame(spark, CONNECTIONS, CONNECTED)
-    messages = frame(spark, MESSAGES, [{"call_key": "start", "message_key": "m", "body_bytes": 5, "abort_count": 2}])
-    made = receive_attempts_frame(decode_remote_read_calls(calls), connections, calls, captures, messages=messages)
+def test_calls_and_connections_become_attempts(spark, tmp_path):
+    captures = [{"capture_id": "one", "servers": SERVERS, "last_packet_at": at(10)},
+                {"capture_id": "another", "last_packet_at": at(9999)}]  # fmt: skip
+    messages = [{"sighting_key": "s", "call_key": "start", "message_key": "m", "body_bytes": 5, "abort_count": 2}]
+    calls = [OPEN, START, END, *OTHERS]
+    made = gold_anew(filled(spark, tmp_path, calls, CONNECTED, capture_files=captures, messages=messages))
     expected = [ATTEMPTS[0] | {"message_key": "m", "message_bytes": 5, "abort_count": 2}, *ATTEMPTS[1:]]
     assertDataFrameEqual(made, frame(spark, RECEIVE_ATTEMPTS, expected))
-    assert made.schema.fieldNames() == RECEIVE_ATTEMPTS.struct().fieldNames()
 
 
-def test_the_capture_of_a_server_ends_with_the_newest_capture_that_holds_packets_of_it(spark):
-    calls = frame(spark, RPC_CALLS, [OPEN, START])
-    connections = frame(spark, CONNECTIONS, CONNECTED)
-    reads = decode_remote_read_calls(calls)
-
+def test_the_capture_of_a_server_ends_with_the_newest_capture_that_holds_packets_of_it(spark, tmp_path):
     def outcomes(last_packet_at, **options):
-        one = {"capture_id": "one", "servers": SERVERS, "last_packet_at": at(last_packet_at)}
-        captures = frame(spark, CAPTURE_FILES, [one])
-        made = receive_attempts_frame(reads, connections, calls, captures, **options)
+        captures = [] if last_packet_at is None else [
+            {"capture_id": "one", "servers": SERVERS, "last_packet_at": at(last_packet_at)}
+        ]  # fmt: skip
+        root = tmp_path / f"{last_packet_at} {options}"
+        made = gold_anew(filled(spark, root, [OPEN, START], CONNECTED, capture_files=captures), **options)
         return [row.outcome for row in made.collect()]
 
     assert outcomes(302) == ["in_flight"]
     assert outcomes(304) == ["expired"]
     assert outcomes(20, cleanup_s=5) == ["expired"]
-    assert [row.outcome for row in receive_attempts_frame(reads, connections, calls).collect()] == ["in_flight"]
+    assert outcomes(None) == ["in_flight"]

@@ -5,18 +5,14 @@ import datetime as dt
 import pytest
 from pyspark.sql import functions as F
 
-from attempts.test_tables import CONNECTED, END, OPEN, OTHERS, START, at, call, frame
+from attempts.test_tables import CONNECTED, END, OPEN, OTHERS, START, at, call, frame, gold_anew
 from killing import killed_and_repeated
 from pipeline.attempts import update as attempts_update
-from pipeline.attempts.attempt_rows import receive_attempts_frame
 from pipeline.lake.lake import Lake
 from pipeline.silver import update as silver_update
 from pipeline.silver.decode import DECODED_TABLES, decode_calls
 from pipeline.silver.decode_tasks import CallDecoder
-from pipeline.silver.queue_aliases import AliasIndex
-from schemas.bronze import CAPTURE_FILES, CONNECTIONS, PENDING, RPC_BINDS, RPC_CALLS
-from schemas.calls import CLIENT_CALLS
-from schemas.messages import MESSAGES
+from schemas.bronze import CONNECTIONS, PENDING, RPC_CALLS
 from schemas.receive_attempts import RECEIVE_ATTEMPTS
 from schemas.remote_read_calls import REMOTE_READ_CALLS
 
@@ -68,17 +64,6 @@ def silver_follows(lake):
         rows = expected[str(table)].to_pylist() if expected else []
         assert sorted(made, key=str) == sorted(rows, key=str), table
     return True
-
-
-def gold_anew(lake, cleanup=CLEANUP):
-    """Gold as it would be if it were made now of all there is."""
-    reads, connections, calls, captures, messages, clients, binds = map(
-        lake.read, (REMOTE_READ_CALLS, CONNECTIONS, RPC_CALLS, CAPTURE_FILES, MESSAGES, CLIENT_CALLS, RPC_BINDS)
-    )
-    return receive_attempts_frame(
-        reads, connections, calls, captures, messages=messages, clients=clients, binds=binds,
-        aliases=AliasIndex.load(lake).canonical_names, cleanup_s=cleanup.total_seconds(),
-    )  # fmt: skip
 
 
 def keys(df):

@@ -12,6 +12,7 @@ from findings.facts import facts, plain, read
 from pipeline.findings import affected_associations, evaluate
 from pipeline.findings import update as findings_update
 from pipeline.findings.lookback import evaluate_ongoing_associations
+from pipeline.lake import lake as lake_module
 from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.lake import Lake
 from pipeline.quality import coverage
@@ -198,6 +199,7 @@ def test_findings_and_coverage_follow_what_comes_and_goes(spark, tmp_path, proje
 def test_what_one_association_opens_explains_others_that_were_there_then(spark, tmp_path, project, monkeypatch, most):
     """Openings come before, long after, at the same time within the clock tolerance, or with another version."""
     monkeypatch.setattr(findings_update, "_MAX_CALLS_IN_MEMORY", most)
+    monkeypatch.setattr(lake_module, "MAX_ROWS_IN_MEMORY", most)
     dependent = read(next((project / "data" / "sample").glob("03-*")))
     applications = names_of(dependent, "qmcomm")
     others = set(dependent["connections"]["connection_id"].to_pylist()) - applications
@@ -241,6 +243,7 @@ def test_more_calls_of_associations_that_go_on(spark, tmp_path, project, monkeyp
     Ongoing associations are evaluated with related calls first, and with all only where these show something new.
     """
     monkeypatch.setattr(findings_update, "_MAX_CALLS_IN_MEMORY", most)
+    monkeypatch.setattr(lake_module, "MAX_ROWS_IN_MEMORY", most)
     results = []
 
     def spy(*args, **options):

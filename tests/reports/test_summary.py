@@ -2,11 +2,9 @@
 
 import pytest
 
-from attempts.test_tables import CONNECTED, END, OPEN, OTHERS, START, at, frame
-from pipeline.attempts.attempt_rows import receive_attempts_frame
+from attempts.test_tables import ATTEMPTS, CONNECTED, END, OPEN, OTHERS, START, at, frame
 from pipeline.lake.lake import Lake
 from pipeline.reports.summary import SummaryCount, console_summary, format_summary, read_counts
-from pipeline.silver.decode_tasks import decode_remote_read_calls
 from schemas.ack_sequences import ACK_SEQUENCES
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, QUARANTINE, RPC_CALLS
 from schemas.calls import CLIENT_CALLS
@@ -108,7 +106,7 @@ def test_a_lake_is_counted(spark, tmp_path):
     seen = [{"sighting_key": str(n), "class_name": name, "seen_at": at(0)} for n, name in enumerate(["A", "B", "A"])]
     lake.append(MESSAGES, frame(spark, MESSAGES, seen))
     lake.append(CLIENT_CALLS, frame(spark, CLIENT_CALLS, [{"call_key": "c", "requested_at": at(0)}]))
-    lake.append(RECEIVE_ATTEMPTS, receive_attempts_frame(decode_remote_read_calls(calls), connections, calls))
+    lake.append(RECEIVE_ATTEMPTS, frame(spark, RECEIVE_ATTEMPTS, ATTEMPTS))
     read = [{"sequence_key": str(n), "fate": "held", "loss_risk": risk} for n, risk in enumerate(["poison", None])]
     lake.append(ACK_SEQUENCES, frame(spark, ACK_SEQUENCES, read))
     files = [{"capture_id": "one", "status": "complete", "packets": 9, "packets_used": 7, "packets_other": 2},

@@ -13,6 +13,7 @@ from attempts.stories import OTHER_HANDLE, PEEK, UOW, connection, end, opened, s
 from attempts.telling import SERVER, gold_of, sequences_here
 from killing import killed_and_repeated
 from pipeline.attempts.calls import DecodedCall
+from pipeline.lake import lake as lake_module
 from pipeline.lake.lake import Lake
 from pipeline.sequences import update as sequences_update
 from schemas.ack_sequences import ACK_SEQUENCES
@@ -119,7 +120,7 @@ def test_more_of_a_capture_changes_the_messages_it_is_about_and_no_others(lake, 
         assert any(row["missing"] == ["sealed"] for row in expected)
         follower.write({call["call_key"] for call in follower.broker.calls} - gone - {*starts[-1:]})
     # Another setting recomputes everything, here in Spark.
-    monkeypatch.setattr(sequences_update, "MAX_ROWS_IN_MEMORY", -1)
+    monkeypatch.setattr(lake_module, "MAX_ROWS_IN_MEMORY", -1)
     follower.write(lost_after=dt.timedelta(seconds=5), poison_after=1)
 
 
@@ -159,6 +160,7 @@ def test_in_any_order_and_number_of_runs_all_is_as_if_made_anew(lake, monkeypatc
     broker = Broker(Random(seed)).run(250)
     if not here:
         monkeypatch.setattr(sequences_update, "MAX_ROWS_IN_MEMORY", -1)
+        monkeypatch.setattr(lake_module, "MAX_ROWS_IN_MEMORY", -1)
     follower = Follower(lake, broker)
     part_of = {call["call_key"]: chance.randint(1, 5) for call in broker.calls}
     for part in range(1, 6):

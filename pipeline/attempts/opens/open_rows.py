@@ -1,34 +1,33 @@
 """Rows of gold.queue_opens, computed by ``queue_opens.find_opens`` from each server's calls that open and close queues.
 
-These calls are few: those of a server are processed together, in memory (``queue_opens_table``) or in Spark
-(``queue_opens_frame``), by the same function.
+These calls are few: those of a server are processed together (``opens_function``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import partial
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from pipeline.attempts.attempt_rows import (
     OUTCOME_COLUMNS,
-    apply_per_server,
     calls_from_rows,
+    connection_query,
     connections_from_rows,
     decode_errors,
+    identity_query,
     iterate_servers,
     join_by_key,
+    select_of_servers,
 )
 from pipeline.attempts.calls import OPEN_ROLES
-from pipeline.attempts.client_identity import IDENTITY_COLUMNS, client_identity, identities_frame
+from pipeline.attempts.client_identity import IDENTITY_COLUMNS, client_identity
 from pipeline.attempts.opens.queue_opens import QueueOpen, find_opens
 from pipeline.attempts.server_openings import methods_condition
 from pipeline.lake.arrow_rows import epoch_day, rows_to_table
-from pipeline.lake.queries import CachedFilter
+from pipeline.lake.queries import BoundQuery, CachedFilter
 from schemas.bronze import RPC_CALLS
 from schemas.calls import CLIENT_CALLS
 from schemas.queue_opens import QUEUE_OPENS
@@ -70,47 +69,32 @@ OPEN_CALLS: Final[dict[Table, CachedFilter]] = {
 """These calls, by the table whose rows they are."""
 
 
-def queue_opens_frame(
-    reads: DataFrame,
-    connections: DataFrame,
-    calls: DataFrame,
-    clients: DataFrame,
-    binds: DataFrame,
-    *,
-    aliases: Mapping[str, str],
-) -> DataFrame:
-    """Return gold.queue_opens computed in Spark.
+def open_queries(servers: Collection[str] | None) -> dict[str, BoundQuery]:
+    """Return the queries for what the opens of some servers, or of all (None), are made of, with server_address."""
+    return {
+        "reads": select_of_servers(OPEN_CALLS[REMOTE_READ_CALLS], READ_COLUMNS, "TRUE", servers),
+        "clients": select_of_servers(OPEN_CALLS[CLIENT_CALLS], CLIENT_COLUMNS, "TRUE", servers),
+        "known": select_of_servers(OPEN_CALLS[RPC_CALLS], OUTCOME_COLUMNS, "TRUE", servers),
+        "identities": identity_query(servers),
+        "connections": connection_query(servers),
+    }
 
-    The inputs are silver.remote_read_calls, bronze.connections, bronze.rpc_calls, silver.client_calls and
-    bronze.rpc_binds, of whole servers; ``aliases`` are the canonical name of each queue name.
+
+def opens_function(aliases: Mapping[str, str]) -> Callable[[Mapping[str, pa.Table]], pa.Table]:
+    """Return the function that makes the opens from the answers to ``open_queries``.
+
+    ``aliases`` are the canonical name of each queue name.
     """
-    reads, calls, clients = (
-        frame.where(OPEN_CALLS[table].where)
-        for table, frame in ((REMOTE_READ_CALLS, reads), (RPC_CALLS, calls), (CLIENT_CALLS, clients))
-    )
-    ours = reads.selectExpr(*READ_COLUMNS).unionByName(clients.selectExpr(*CLIENT_COLUMNS))
-    facts = ours.join(calls.selectExpr(*OUTCOME_COLUMNS), "call_key", "left")
-    facts = facts.join(identities_frame(binds), "connection_id", "left")
-    return apply_per_server(facts, connections, partial(opens_of_server, aliases=aliases), QUEUE_OPENS)
 
+    def find(parts: Mapping[str, pa.Table]) -> pa.Table:
+        facts = pa.concat_tables([parts["reads"], parts["clients"]], promote_options="default")
+        known, identities = (parts[name].drop_columns(["server_address"]) for name in ("known", "identities"))
+        facts = join_by_key(join_by_key(facts, known), identities, "connection_id")
+        servers = iterate_servers(facts, parts["connections"])
+        made = [opens_of_server(ours, theirs, aliases=aliases) for _, ours, theirs in servers]
+        return pa.concat_tables([_SCHEMA.empty_table(), *made])
 
-def queue_opens_table(
-    reads: pa.Table,
-    connections: pa.Table,
-    known: pa.Table,
-    clients: pa.Table,
-    identities: pa.Table,
-    *,
-    aliases: Mapping[str, str],
-) -> pa.Table:
-    """Return gold.queue_opens computed in memory, from the columns above of the calls of whole servers.
-
-    ``identities``: who the clients of connections claim to be (``identities_table``).
-    """
-    facts = join_by_key(pa.concat_tables([reads, clients], promote_options="default"), known)
-    facts = join_by_key(facts, identities, "connection_id")
-    parts = [opens_of_server(ours, theirs, aliases=aliases) for _, ours, theirs in iterate_servers(facts, connections)]
-    return pa.concat_tables([_SCHEMA.empty_table(), *parts])
+    return find
 
 
 def opens_of_server(calls: pa.Table, connections: pa.Table, *, aliases: Mapping[str, str]) -> pa.Table:

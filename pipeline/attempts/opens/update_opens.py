@@ -9,37 +9,18 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
-from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
+from pyspark.sql import DataFrame
 
-from pipeline.attempts.attempt_rows import OUTCOME_COLUMNS
-from pipeline.attempts.changed_rows import GROUP_COLUMNS, RPC_CONNECTIONS_QUERY, FeedRow
-from pipeline.attempts.client_identity import identities_table
-from pipeline.attempts.opens.open_rows import (
-    CLIENT_COLUMNS,
-    IS_OPEN_CALL_SQL,
-    OPEN_CALLS,
-    READ_COLUMNS,
-    queue_opens_frame,
-    queue_opens_table,
-)
-from pipeline.lake.arrow_rows import is_in
-from pipeline.lake.concurrency import run_concurrently
-from pipeline.lake.incremental import query_at_most
+from pipeline.attempts.changed_rows import GROUP_COLUMNS, FeedRow
+from pipeline.attempts.opens.open_rows import IS_OPEN_CALL_SQL, open_queries, opens_function
 from pipeline.lake.lake import Lake
-from pipeline.lake.queries import where_in
-from pipeline.lake.spark.settings import fixed_row_batches
-from schemas.bronze import CONNECTIONS, RPC_BINDS, RPC_CALLS
-from schemas.calls import CLIENT_CALLS
+from pipeline.lake.spark.groups import group_batches, groups_to_table
 from schemas.queue_opens import QUEUE_OPENS
-from schemas.remote_read_calls import REMOTE_READ_CALLS
 from schemas.table import EVENT_DATE, Table
 
-_MAX_CALLS_IN_MEMORY: Final = 500_000  # more calls are processed in Spark
-_COLUMNS: Final = {REMOTE_READ_CALLS: READ_COLUMNS, CLIENT_CALLS: CLIENT_COLUMNS, RPC_CALLS: OUTCOME_COLUMNS}
-_INPUTS: Final = (REMOTE_READ_CALLS, CONNECTIONS, RPC_CALLS, CLIENT_CALLS, RPC_BINDS)  # of ``queue_opens_frame``
 _LIFE: Final = (*GROUP_COLUMNS, "first_packet_at", "closed_at", "syn_seen")
 
 
@@ -65,13 +46,9 @@ def update_servers(
     servers: Collection[str | None],
     *,
     renamed: Collection[str],
-    connections: pa.Table | None,
     aliases: Mapping[str, str],
 ) -> None:
-    """Recompute the opens of some servers, and of those where a queue was ``renamed``; replace the rows that differ.
-
-    ``connections`` as for ``find_recompute_scope``.
-    """
+    """Recompute the opens of some servers, and of those where a queue was ``renamed``; replace the rows that differ."""
     named = {server for server in servers if server is not None}
     if renamed and lake.exists(QUEUE_OPENS):
         base = "split_part(queue, ';', 1)"
@@ -79,12 +56,7 @@ def update_servers(
         named |= {*lake.query(sql, opens=QUEUE_OPENS, names=renamed)["server_address"].to_pylist()} - {None}
     if not named:
         return
-    rows = _rows_in_memory(lake, named, connections, aliases)
-    if rows is None:
-        with fixed_row_batches(lake.spark):
-            frames = [lake.read(table) for table in _INPUTS]
-            theirs = (where_in(frame, "server_address", named) for frame in frames)
-            rows = queue_opens_frame(*theirs, aliases=aliases).toArrow()
+    rows = groups_to_table(_opens(lake, named, aliases))
     current = lake.select(QUEUE_OPENS, "server_address IN {servers}", servers=named)
     dates = {*rows[EVENT_DATE].to_pylist(), *current[EVENT_DATE].to_pylist()}
     if rows.num_rows or current.num_rows:
@@ -92,27 +64,11 @@ def update_servers(
 
 
 def update_all(lake: Lake, aliases: Mapping[str, str]) -> None:
-    """Recompute all opens in Spark."""
-    frames = [lake.read(table) for table in _INPUTS]
-    lake.replace(QUEUE_OPENS, queue_opens_frame(*frames, aliases=aliases))
+    """Recompute all opens."""
+    rows = _opens(lake, None, aliases)
+    with group_batches(rows):
+        lake.replace(QUEUE_OPENS, rows)
 
 
-def _rows_in_memory(
-    lake: Lake, servers: Collection[str], connections: pa.Table | None, aliases: Mapping[str, str]
-) -> pa.Table | None:
-    """Return the opens of some servers; None where there are too many calls."""
-    found = run_concurrently({str(table): partial(_calls, lake, table, servers) for table in OPEN_CALLS})
-    reads, known, clients = (found[str(table)] for table in (REMOTE_READ_CALLS, RPC_CALLS, CLIENT_CALLS))
-    if reads is None or known is None or clients is None:
-        return None
-    if connections is None:
-        sql = f"SELECT * FROM ({RPC_CONNECTIONS_QUERY}) WHERE server_address IN {{servers}}"
-        connections = lake.query(sql, connections=CONNECTIONS, servers=servers)
-    here = connections.filter(is_in(connections, "server_address", servers))
-    clients_of = {*reads["connection_id"].to_pylist(), *clients["connection_id"].to_pylist()}
-    return queue_opens_table(reads, here, known, clients, identities_table(lake, clients_of), aliases=aliases)
-
-
-def _calls(lake: Lake, table: Table, servers: Collection[str]) -> pa.Table | None:
-    sql = f"SELECT {', '.join(_COLUMNS[table])} FROM {{rows}} WHERE server_address IN {{servers}}"
-    return query_at_most(lake, sql, _MAX_CALLS_IN_MEMORY, rows=OPEN_CALLS[table], servers=servers)
+def _opens(lake: Lake, servers: Collection[str] | None, aliases: Mapping[str, str]) -> pa.Table | DataFrame:
+    return lake.map_groups(open_queries(servers), ("server_address",), opens_function(aliases), QUEUE_OPENS.struct())

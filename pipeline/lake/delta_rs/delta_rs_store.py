@@ -190,7 +190,16 @@ class DeltaRsStore:
 
     def query(self, sql: str, inputs: Mapping[str, QueryInput]) -> pa.Table:
         """Return the answer to a query."""
-        return self._sql.answer(sql, {name: self._given(sql, source) for name, source in inputs.items()})
+        return self._sql.answer(sql, self._all_given(sql, inputs))
+
+    def query_at_most(
+        self, sql: str, inputs: Mapping[str, QueryInput], max_rows: int, max_bytes: int
+    ) -> pa.Table | None:
+        """Return the answer to a query; None where it has more rows or bytes."""
+        return self._sql.answer_at_most(sql, self._all_given(sql, inputs), max_rows, max_bytes)
+
+    def _all_given(self, sql: str, inputs: Mapping[str, QueryInput]) -> dict[str, Given]:
+        return {name: self._given(sql, source) for name, source in inputs.items()}
 
     def _given(self, sql: str, source: QueryInput) -> Given:
         """Return what a name in a query stands for."""

@@ -8,7 +8,8 @@ otherwise have Spark's names here (``_MACROS``).
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from threading import Lock
 from typing import Final, NamedTuple, TypeAlias
 
@@ -33,10 +34,9 @@ _MACROS: Final = (
     "slice(list, first, count) AS array_slice(list, first, first + count - 1)",
     "sequence(first, last) AS generate_series(first, last)",
     "sha2(bytes, bits) AS sha256(bytes)",
-    # The same for the same values, whichever question asks; Spark's is another number.
-    "xxhash64(a, b) AS CAST(hash(a, b) >> 1 AS BIGINT), (a, b, c) AS CAST(hash(a, b, c) >> 1 AS BIGINT)",
 )
 _SPELLINGS: Final = (("array(", "list_value("),)  # what no function can be named
+_BATCH_ROWS: Final = 2048  # of an answer that is read bit by bit: DuckDB computes so many at once
 _PATTERN_SIGNS: Final = re.compile(r"([\[*?])")
 
 
@@ -81,6 +81,26 @@ class DuckDbSql:
 
     def answer(self, sql: str, of: Mapping[str, Given]) -> pa.Table:
         """Return the answer to a query, in which names in braces stand for what is given; UnknownSqlError."""
+        with self._asked(sql, of) as found:
+            # Rows found here and there come in chunks of a few, for which all that is done with them would pay.
+            return found.to_arrow_table().combine_chunks()
+
+    def answer_at_most(self, sql: str, of: Mapping[str, Given], max_rows: int, max_bytes: int) -> pa.Table | None:
+        """Return the same; None where it has more rows or bytes, as soon as so many are read."""
+        with self._asked(f"{sql} LIMIT {max_rows + 1}", of) as found:
+            reader = found.to_arrow_reader(_BATCH_ROWS)
+            batches, size = [], 0
+            for batch in reader:
+                batches.append(batch)
+                size += batch.nbytes
+                if size > max_bytes:
+                    return None
+            rows = pa.Table.from_batches(batches, reader.schema)
+            return rows.combine_chunks() if rows.num_rows <= max_rows else None
+
+    @contextmanager
+    def _asked(self, sql: str, of: Mapping[str, Given]) -> Iterator[duckdb.DuckDBPyRelation]:
+        """Yield the answer to a query, which is computed as it is read."""
         cursor = self._cursor()
         count = 0
 
@@ -93,9 +113,7 @@ class DuckDbSql:
         try:
             for ours, here in _SPELLINGS:
                 sql = sql.replace(ours, here)
-            asked = sql.format(**{name: _text(each, register) for name, each in of.items()})
-            # Rows found here and there come in chunks of a few, for which all that is done with them would pay.
-            return cursor.sql(asked).to_arrow_table().combine_chunks()
+            yield cursor.sql(sql.format(**{name: _text(each, register) for name, each in of.items()}))
         except duckdb.ProgrammingError as error:
             raise UnknownSqlError(" ".join(str(error).split())) from error
         finally:

@@ -50,6 +50,7 @@ MISSING_TABLE_CONDITIONS: Final = frozenset({
     "DELTA_TABLE_NOT_FOUND", "DELTA_PATH_DOES_NOT_EXIST", "DELTA_MISSING_DELTA_TABLE", "PATH_NOT_FOUND",
 })  # fmt: skip
 _GONE: Final = "_gone"
+_RESULT_LIMIT: Final = "spark.driver.maxResultSize"  # in the error where an answer is larger
 _KEY: Final = "_key"
 _NEW: Final = "_new_"
 _USER_METADATA: Final = "spark.databricks.delta.commitInfo.userMetadata"  # MERGE and UPDATE take no options
@@ -171,6 +172,21 @@ class SparkStore:
     def query(self, sql: str, inputs: Mapping[str, QueryInput]) -> pa.Table:
         """Return the answer to a query."""
         return query_tables(self, sql, inputs).toArrow()
+
+    def query_at_most(
+        self, sql: str, inputs: Mapping[str, QueryInput], max_rows: int, max_bytes: int
+    ) -> pa.Table | None:
+        """Return the answer to a query; None where it has more rows or bytes.
+
+        Spark itself ends a query whose answer is larger than the driver takes.
+        """
+        try:
+            found = self.query(f"{sql} LIMIT {max_rows + 1}", inputs)
+        except (PySparkException, Py4JJavaError) as error:
+            if _RESULT_LIMIT not in str(error):
+                raise
+            return None
+        return found if found.num_rows <= max_rows and found.nbytes <= max_bytes else None
 
     # -- writing ---------------------------------------------------------------------------------------------------
 

@@ -66,6 +66,9 @@ class InMemoryLake:
     def query(self, sql, /, **of):
         return DuckDbSql().answer(sql, {name: self._input(each) for name, each in of.items()})
 
+    def map_groups(self, parts, _, function, __):
+        return function({name: self.query(query.sql, **query.inputs) for name, query in parts.items()})
+
     def _input(self, source):
         if isinstance(source, Table):
             return self.tables.get(source, arrow_schema(source).empty_table())
