@@ -9,12 +9,10 @@ caller holds the lake's lease.
 from __future__ import annotations
 
 import datetime as dt
-import shutil
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
-from pathlib import Path
 from typing import Final
 from uuid import uuid4
 
@@ -31,6 +29,7 @@ from pipeline.bronze.retention_cutoff import RetentionCutoff
 from pipeline.lake.arrow_rows import datetime_to_us, us_to_datetime
 from pipeline.lake.date_filters import dates_condition
 from pipeline.lake.lake import Lake
+from pipeline.lake.lake_path import LakePath
 from pipeline.lake.recovery import RunMarkers, undo_unfinished_runs
 from pipeline.lake.schema_enforcement import arrow_schema, event_date_column
 from pipeline.lake.spark.frames import arrow_to_frame, read_parquet_folder, values_to_frame
@@ -105,12 +104,12 @@ def ingest(
     megabytes = sum(file.size for file in fresh) / 1e6
     log(f"reading {len(fresh)} snapshot files, {megabytes:.1f} MB; {result.skipped_files} known")
     folder = RunMarkers.of(lake).root / "snapshots"
-    shutil.rmtree(folder, ignore_errors=True)  # staging files of a killed run
+    folder.remove_folder()  # staging files of a killed run
     try:
         known_paths, clock = {path for path, *_ in ledger}, IngestClock(max_time_ahead)
         _SnapshotIngestRun(lake, run_id, str(folder / uuid4().hex), fresh, known_paths, clock).run(result)
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        folder.remove_folder()
     return result
 
 
@@ -159,7 +158,7 @@ class _SnapshotIngestRun:
     def _staged_rows(self, kind: str, table: Table) -> DataFrame:
         """Return staged rows with all columns of their table."""
         rows = self._drop_rows_before_cutoff(
-            read_parquet_folder(self.lake.spark, f"{self.staging_folder}/{kind}"), kind
+            read_parquet_folder(self.lake.spark, LakePath(self.staging_folder) / kind), kind
         )
         stamp = {RUN_ID: F.lit(self.run_id), INGESTED_AT: F.lit(self.clock.now)}
         missing = {
@@ -179,9 +178,10 @@ class _SnapshotIngestRun:
         older = f"coalesce(asked_at, collected_at) < {cutoff.timestamp_sql}"
         if kind == _SNAPSHOTS:
             return rows.where(f"NOT coalesce({older}, FALSE)")
-        if not Path(self.staging_folder, _SNAPSHOTS).is_dir():
+        staged = LakePath(self.staging_folder) / _SNAPSHOTS
+        if not staged.is_folder():
             return rows
-        snapshots = read_parquet_folder(self.lake.spark, f"{self.staging_folder}/{_SNAPSHOTS}")
+        snapshots = read_parquet_folder(self.lake.spark, staged)
         return rows.join(snapshots.where(older).select("source_path").distinct(), "source_path", "left_anti")
 
     def _write_broken_lines(self, files: list[RowDict]) -> int:

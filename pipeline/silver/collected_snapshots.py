@@ -8,7 +8,6 @@ their keys.
 
 from __future__ import annotations
 
-import shutil
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from datetime import date
@@ -25,6 +24,7 @@ from pipeline.bronze.failed_inputs import mark_failed_snapshot_files
 from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.date_filters import dates_condition
 from pipeline.lake.lake import Lake
+from pipeline.lake.lake_path import LakePath
 from pipeline.lake.net_changes import net_changes
 from pipeline.lake.queries import CHANGE_FEED_ERRORS
 from pipeline.lake.recovery import RunMarkers
@@ -55,11 +55,11 @@ def decode_new_snapshots(lake: Lake, since_version: int | None, failures: dict[s
     and added to ``failures`` with the reason.
     """
     folder = RunMarkers.of(lake).root / "collected"
-    shutil.rmtree(folder, ignore_errors=True)
+    folder.remove_folder()
     try:
         return _decode_new(lake, since_version, str(folder / uuid4().hex), failures)
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        folder.remove_folder()
 
 
 def _decode_new(lake: Lake, since: int | None, folder: str, failures: dict[str, str]) -> dict[str, int]:
@@ -125,7 +125,7 @@ def _decode_task(folder: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.
 
 def _staged_rows_not_in(lake: Lake, table: Table, folder: str, days: dict[str, set[date | None]]) -> DataFrame:
     """Return the staged rows of snapshots of which the table has no row yet."""
-    rows = read_parquet_folder(lake.spark, f"{folder}/{table.name}", table.struct())
+    rows = read_parquet_folder(lake.spark, LakePath(folder) / table.name, table.struct())
     stored = (
         lake.read(table)
         .where(COLLECTOR_ROWS_SQL)
