@@ -45,10 +45,8 @@ def lake_location(place: str) -> str:
 
 def absolute_location(root: str) -> str:
     """Return the absolute path of a lake's folder, or its URI; LakeNameError for an object store other than S3."""
-    if not _SCHEME.match(root):
-        return os.path.abspath(root)  # noqa: PTH100
-    if not is_remote(root):
-        return root.rstrip("/")
+    if not is_remote(root) and not root.lower().startswith("file:"):
+        return root.rstrip("/") if _SCHEME.match(root) else os.path.abspath(root)  # noqa: PTH100
     try:
         return lake_location(root)
     except ValueError as error:

@@ -16,7 +16,8 @@ import duckdb
 import pyarrow as pa
 import pyarrow.dataset as pads
 
-from pipeline.lake.lake_path import LakePath, parquet_dataset
+from pipeline.lake.delta_rs.remote_files import remote_dataset
+from pipeline.lake.lake_path import LakePath
 
 _SETTINGS: Final = ("SET GLOBAL TimeZone = 'UTC'", "SET memory_limit = '2GB'", "SET parquet_metadata_cache = true",
                     "SET autoinstall_known_extensions = false")  # fmt: skip
@@ -52,7 +53,7 @@ class DataFiles(NamedTuple):
         """Return a query of the rows. DuckDB reads files of this machine; pyarrow reads others, as DuckDB asks."""
         columns = ", ".join(map(quoted, self.schema.names))
         is_remote = any(file.is_remote for file in self.files)
-        given = parquet_dataset(self.files, self.schema) if is_remote else self.schema.empty_table()
+        given = remote_dataset(self.files, self.schema) if is_remote else self.schema.empty_table()
         rows = f"SELECT * FROM {register(given)}"
         if self.files and not is_remote:
             files = ", ".join(_path_literal(file.location) for file in self.files)
