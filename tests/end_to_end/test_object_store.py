@@ -1,0 +1,174 @@
+"""A lake on an object store: the tables of a folder, whatever happens to a run."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from bronze.stores.bucket import serving
+from end_to_end.lakes import facts
+from jobs import run_all
+from pipeline.bronze.ingest_captures import BRONZE_TABLES
+from pipeline.lake.lake import Lake
+from pipeline.lake.lake_path import LakePath
+from pipeline.lake.lease import hold_lease
+from pipeline.lake.recovery import RunMarkers
+from pipeline.lake.schema_enforcement import arrow_schema
+from pipeline.lake.spark.sessions import LazySession
+from schemas import catalog
+from schemas.bronze import RPC_CALLS
+
+pytestmark = pytest.mark.spark
+
+LAKE, RING = "s3://captures/a lake/é", "s3://captures/ring"
+CAPTURES = ("01-remoteread-ndr.pcap", "04-qmmgmt.pcapng", "08-endpoint-mapper.pcap")
+_JOBS = """
+import importlib, json, sys
+for job, arguments in json.loads(sys.argv[1]):
+    code = importlib.import_module(f"jobs.{job}").main(arguments)
+    if code:
+        sys.exit(code)
+"""
+
+
+@pytest.fixture(scope="module")
+def bucket():
+    with serving() as server, pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith("AWS_")]:
+            patch.delenv(name)
+        for name, value in server.environment.items():
+            patch.setenv(name, value)
+        yield server
+
+
+def run(*jobs):
+    """Run jobs one after the other in a process whose Spark knows the bucket; return their summaries and its log."""
+    done = subprocess.run(
+        [sys.executable, "-c", _JOBS, json.dumps(jobs)], capture_output=True, text=True, check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "a-secret" not in done.stdout + done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")], done.stderr
+
+
+def lake_at(root):
+    """A lake for which no Spark is started."""
+    return Lake(LazySession(lambda: pytest.fail("Spark is not needed")), str(root))
+
+
+def contents(root):
+    """Read the tables of a lake, by name."""
+    lake, found = lake_at(root), {}
+    for table in catalog.DATA_TABLES:
+        rows = lake.query("SELECT * FROM {rows}", rows=table)
+        found[str(table)] = facts(rows.select(table.names).cast(arrow_schema(table)))
+    return found
+
+
+@pytest.fixture(scope="module")
+def runs(bucket, project, tmp_path_factory):
+    """Two runs on an object store, between which one was killed, then maintenance; and one on a folder.
+
+    Returns the folder, the lakes' rows after the runs, and the logs.
+    """
+    sample, folder = project / "data" / "sample", tmp_path_factory.mktemp("folder") / "lake"
+    for name in CAPTURES[:2]:
+        bucket.upload(f"ring/{name}", sample / name)
+    _, first = run(["run_all", ["--lake", LAKE, "--captures", RING]])
+    lake = lake_at(LAKE)
+    RunMarkers.of(lake).begin("killed", {str(table): lake.version(table) for table in BRONZE_TABLES})
+    calls = lake.select(RPC_CALLS, "TRUE")
+    place = calls.column_names.index("run_id")
+    lake.append(RPC_CALLS, calls.set_column(place, "run_id", pa.repeat("killed", calls.num_rows)))
+    bucket.upload(f"ring/{CAPTURES[2]}", sample / CAPTURES[2])
+    _, second = run(
+        ["run_all", ["--lake", LAKE, "--captures", RING]], ["run_all", ["--lake", str(folder), "--captures", RING]]
+    )
+    return contents(LAKE), contents(folder), first, second
+
+
+def test_the_tables_are_those_of_a_folder(runs):
+    on_store, in_folder, _, _ = runs
+    assert sum(sum(rows.values()) for rows in on_store.values()) > 500
+    for name, rows in in_folder.items():
+        assert on_store[name] == rows, name
+
+
+def test_a_run_that_was_killed_is_undone(runs):
+    *_, first, second = runs
+    assert "its work is undone" not in first
+    assert "an earlier run did not end: its work is undone (killed)" in second
+    assert RunMarkers.of(lake_at(LAKE)).unfinished() == {}
+    assert [each.name for each in (LakePath(LAKE) / "_runs").entries() if each.is_folder()] == []
+
+
+def test_others_read_the_tables_directly(runs, bucket):
+    options = {"aws_endpoint": bucket.endpoint, "aws_region": "us-east-1", "aws_allow_http": "true"}
+    found = DeltaTable("s3://captures/a%20lake/%C3%A9/bronze/rpc_calls", storage_options=options)
+    assert found.to_pyarrow_dataset().count_rows() == sum(runs[0]["bronze.rpc_calls"].values()) > 0
+
+
+def test_a_second_run_waits_for_the_first_and_gives_up(runs, capsys):
+    with hold_lease(LAKE, "the first", say=print):
+        assert run_all.main(["--lake", LAKE, "--captures", RING, "--set", "lake.lease_wait=0s"]) == 2
+    assert f"works on {LAKE}; waited 0 s for it to end" in capsys.readouterr().err
+
+
+def test_after_maintenance_the_next_run_has_nothing_to_do(runs):
+    (maintained, again), _ = run(
+        ["maintain", ["--lake", LAKE, "--retain-days", "1"]], ["run_all", ["--lake", LAKE, "--captures", RING]]
+    )
+    lake = lake_at(LAKE)
+    assert maintained["tables_maintained"] == sum(map(lake.exists, catalog.ALL_TABLES))
+    assert {name: counts["rows_out"] for name, counts in again["tables"].items() if counts["rows_out"]} == {}
+    assert contents(LAKE) == runs[0]
+
+
+@pytest.mark.long
+def test_forget_and_redaction(runs, project, tmp_path):
+    (forgotten,), _ = run(["forget", ["--lake", LAKE, "--before", "2026-11-22"]])
+    assert forgotten["tables_erased"] > 20
+    assert contents(LAKE)["bronze.rpc_calls"] == {}
+    assert all((LakePath(LAKE) / "bronze" / "rpc_calls" / "_delta_log").files())
+    key, redacted = tmp_path / "key", "s3://captures/redacted"
+    key.write_text("k" * 32)
+    more = ["--captures", RING, "--set", "privacy.redact=[hosts]", "--redact-key", str(key)]
+    run(["run_all", ["--lake", redacted, *more]], ["run_all", ["--lake", str(tmp_path / "lake"), *more]])
+    assert contents(redacted) == contents(tmp_path / "lake")
+    assert contents(redacted)["bronze.rpc_calls"]
+
+
+@pytest.mark.parametrize(
+    ("lake", "more", "says"),
+    [
+        ("s3://captures/new", ["--set", "lake.store=spark"], "Spark needs a folder"),
+        ("s3://captures/new", ["--set", "lake.catalog=spark_catalog"], "Spark needs a folder"),
+        ("s3://captures/new/[1]", [], "delta-rs takes no folder with '[' in its name"),
+        ("s3://no-such-bucket/lake", [], "s3://no-such-bucket/lake: "),
+        ("s3://captures/new", ["--captures", "-"], "standard input and pipes are read into lakes in folders only"),
+        ("gs://captures/new", [], "not a place on this machine"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line_before_anything_is_written(bucket, capsys, project, lake, more, says):
+    capture = str(project / "data" / "sample" / CAPTURES[0])
+    assert run_all.main(["--lake", lake, "--captures", capture, *more]) == 2
+    streams = capsys.readouterr()
+    lines = [line for line in streams.err.splitlines() if line != "the tables are stored by delta-rs"]
+    assert (streams.out, len(lines)) == ("", 1), streams.err
+    assert says in lines[0]
+    assert (LakePath("s3://captures/new")).exists() is False
+
+
+def test_a_store_out_of_reach_is_one_line(bucket, monkeypatch, capsys, project):
+    bucket.deny("s3:*", "/denied/*")
+    capture = str(project / "data" / "sample" / CAPTURES[0])
+    try:
+        assert run_all.main(["--lake", "s3://captures/denied", "--captures", capture]) == 2
+    finally:
+        bucket.client.delete_bucket_policy(Bucket="captures")
+    assert capsys.readouterr().err.count("\n") == 1
