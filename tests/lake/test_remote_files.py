@@ -1,6 +1,7 @@
 """Files that DuckDB reads through pyarrow, as on an object store: the rows that it reads of the files itself."""
 
 import datetime as dt
+from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -55,3 +56,14 @@ def test_answers_are_those_of_local_files(files, condition, columns, monkeypatch
     there = DuckDbSql().answer(sql, {"rows": DataFiles(SCHEMA, files)})
     assert there.schema == here.schema
     assert sorted(map(str, there.to_pylist())) == sorted(map(str, here.to_pylist()))
+
+
+def test_many_questions_at_once_wait_for_none_of_the_others(files, monkeypatch):
+    monkeypatch.setattr(DataFiles, "sql", lambda _, register: f"(FROM {register(remote_dataset(files, SCHEMA))})")
+    engine, rows = DuckDbSql(), DataFiles(SCHEMA, files)
+
+    def ask(_):
+        return engine.answer("SELECT key FROM {rows} WHERE key IN {keys}", {"rows": rows, "keys": pa.array(["b", "e"])})
+
+    with ThreadPoolExecutor(64) as pool:
+        assert [found.num_rows for found in pool.map(ask, range(256))] == [2] * 256

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from typing import Any, Final
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.dataset as pads
@@ -35,29 +35,39 @@ class _RemoteFiles(pads.FileSystemDataset):  # type: ignore[misc]  # pyarrow has
 
     def scanner(
         self, columns: Sequence[str] | None = None, filter: pads.Expression | None = None  # noqa: A002
-    ) -> pads.Scanner:  # fmt: skip
-        """Return a reader of columns, all by default, of the rows that meet a condition."""
-        columns = columns or self.schema.names
-        if filter is None:
-            return super().scanner(columns=columns)
-        schema = pa.schema([self.schema.field(name) for name in columns])
-        return pads.Scanner.from_batches(self._filtered(columns, filter), schema=schema)
+    ) -> _Scanner:  # fmt: skip
+        """Return what reads columns, all by default, of the rows that meet a condition."""
+        return _Scanner(self, columns or self.schema.names, filter)
 
-    def _filtered(self, columns: Sequence[str], condition: pads.Expression) -> Iterator[pa.RecordBatch]:
-        fragments = list(self.get_fragments())
-        have_views = [_has_views(each.physical_schema) for each in fragments]
-        plain, others = (
-            self._of([each for each, has_views in zip(fragments, have_views, strict=True) if has_views == wanted])
-            for wanted in (False, True)
-        )
-        yield from plain.scanner(columns=columns, filter=condition).to_batches()
+
+class _Scanner(NamedTuple):
+    """Reads rows in the thread that asks for them.
+
+    A ``Scanner`` of pyarrow would run this code in the threads that it waits for: several at once would wait for ever.
+    """
+
+    files: pads.FileSystemDataset
+    columns: Sequence[str]
+    condition: pads.Expression | None
+
+    def to_reader(self) -> pa.RecordBatchReader:
+        """Return the rows, in batches."""
+        schema = pa.schema([self.files.schema.field(name) for name in self.columns])
+        return pa.RecordBatchReader.from_batches(schema, self._batches())
+
+    def _batches(self) -> Iterator[pa.RecordBatch]:
+        columns, condition = self.columns, self.condition
+        fragments: dict[bool, list[pads.Fragment]] = {True: [], False: []}
+        for fragment in self.files.get_fragments():
+            fragments[condition is not None and _has_views(fragment.physical_schema)].append(fragment)
+        yield from self._of(fragments[False]).scanner(columns=columns, filter=condition).to_batches()
         asked = str(condition)
-        needed = [name for name in self.schema.names if name in columns or name in asked]
-        for batch in others.scanner(columns=needed).to_batches():
+        needed = [name for name in self.files.schema.names if name in columns or name in asked]
+        for batch in self._of(fragments[True]).scanner(columns=needed).to_batches():
             yield from pa.table(batch).filter(condition).select(columns).to_batches()
 
-    def _of(self, fragments: Sequence[Any]) -> pads.Dataset:
-        return pads.FileSystemDataset(fragments, self.schema, self.format, self.filesystem)
+    def _of(self, fragments: Sequence[pads.Fragment]) -> pads.Dataset:
+        return pads.FileSystemDataset(fragments, self.files.schema, self.files.format, self.files.filesystem)
 
 
 def _has_views(schema: pa.Schema) -> bool:
