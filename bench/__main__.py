@@ -18,7 +18,19 @@ from bench.traffic import generate_captures
 
 MIN_BOUNDED_BYTES = 200_000_000  # smaller captures have no bounds: Delta's fixed cost per commit dominates their time
 SMALL_CAPTURE_BYTES = 500_000_000  # smaller captures are measured twice as often
-PARTS = ("decoders", "sealed", "gold", "findings", "spark", "captures", "runs", "files", "collector", "slopes")
+PARTS = (
+    "decoders",
+    "sealed",
+    "gold",
+    "findings",
+    "spark",
+    "captures",
+    "runs",
+    "files",
+    "collector",
+    "scattered",
+    "slopes",
+)
 TSHARK_FIELDS = (
     "frame.number",
     "tcp.stream",
@@ -209,6 +221,12 @@ def build_parser() -> argparse.ArgumentParser:
         help="size of a capture with sealed calls (default: 100M; 0: none)",
     )
     top.add_argument(
+        "--scattered",
+        type=parse_size,
+        default=parse_size("10G"),
+        help="size of a table of which scattered rows are changed (default: 10G; 0: none)",
+    )
+    top.add_argument(
         "--rows", type=int, default=200_000, help="number of packets and stubs for the decoders (default: 200000)"
     )
     top.add_argument(
@@ -258,6 +276,7 @@ def main() -> None:
         sizes, memory, ring, rows = [20_000_000, 100_000_000], 100_000_000, 50_000_000, 20_000
         queues = min(queues, 50)
         arguments.files = min(arguments.files, 2_000)
+        arguments.scattered = min(arguments.scattered, parse_size("300M"))
         arguments.sealed = min(arguments.sealed, parse_size("10M"))
     measures: list[Measure] = []
     with tempfile.TemporaryDirectory(prefix="msmq-bench-", dir=arguments.folder) as folder:
@@ -287,6 +306,10 @@ def main() -> None:
             measures += measure_findings(arguments.rows, arguments.repeat)
         if queues and "collector" in arguments.only:
             measures += collector.measure(Path(folder) / "collector", queues, 100)
+        if arguments.scattered and "scattered" in arguments.only:
+            from bench import scattered  # noqa: PLC0415 (pipeline, which generate does not need)
+
+            measures += scattered.measure(Path(folder) / "scattered", arguments.scattered)
         if "slopes" in arguments.only:
             from bench import slopes  # noqa: PLC0415 (the tests' own exchanges)
 

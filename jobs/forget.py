@@ -85,7 +85,7 @@ def _remove_spooled_captures(lake: Lake, cutoff: RetentionCutoff) -> int:
         return 0
     kept = {
         row["path"]
-        for row in lake.read(CAPTURE_FILES).select("path", "first_packet_at", "last_packet_at").toArrow().to_pylist()
+        for row in lake.select(CAPTURE_FILES, "TRUE", ("path", "first_packet_at", "last_packet_at")).to_pylist()
         if not cutoff.affects_capture(row)
     }
     removed = [path for path in sorted(folder.iterdir()) if str(path) not in kept]

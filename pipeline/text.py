@@ -36,6 +36,13 @@ def cut_text(text: str, max_chars: int = MAX_TEXT_CHARS, *, distinct: bool = Fal
     return f"{text[:max_chars]}... (+{len(text) - max_chars} characters{f', {digest}' if distinct else ''})"
 
 
+def cut_text_sql(text: str, max_chars: int = MAX_TEXT_CHARS) -> str:
+    """Return the SQL of a text cut as ``cut_text`` does; different ones stay different. ``text``: a column, in SQL."""
+    digest = f"substring(sha2({text}, 256), 1, {CUT_DIGEST_CHARS})"
+    more = f"'... (+' || CAST(length({text}) - {max_chars} AS string) || ' characters, ' || {digest} || ')'"
+    return f"CASE WHEN length({text}) <= {max_chars} THEN {text} ELSE substring({text}, 1, {max_chars}) || {more} END"
+
+
 def escape_unprintable(text: str, max_chars: int = MAX_TEXT_CHARS, *, code_format: str = CODE_POINT_FORMAT) -> str:
     r"""Return a text that is safe to print: ``<U+202E>`` for unprintable characters, cut after ``max_chars``.
 

@@ -55,4 +55,4 @@ def response_ms_sql(requested: str, responded: str, clocks: str) -> str:
     The arguments are names of columns: both times, and ``clocks`` of the same row.
     """
     one_clock = f"{clocks}.request_tap IS NOT DISTINCT FROM {clocks}.response_tap"
-    return f"CASE WHEN {one_clock} THEN (unix_micros({responded}) - unix_micros({requested})) / 1000D END"
+    return f"CASE WHEN {one_clock} THEN (unix_micros({responded}) - unix_micros({requested})) / 1000 END"

@@ -94,5 +94,4 @@ def _named_files(job_run: cli.JobRun) -> Iterator[str | Path]:
 def _ledger_files(lake: Lake) -> Iterator[str]:
     """Yield the files that were read into the lake."""
     for ledger in (CAPTURE_FILES, SNAPSHOT_FILES):
-        if lake.exists(ledger):
-            yield from lake.read(ledger).select("path").toArrow().column("path").to_pylist()
+        yield from lake.query("SELECT path FROM {rows}", rows=ledger)["path"].to_pylist()

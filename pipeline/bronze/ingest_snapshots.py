@@ -9,16 +9,14 @@ caller holds the lake's lease.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import islice
 from typing import Final
 from uuid import uuid4
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
+import pyarrow.compute as pc
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from pipeline.bronze.failed_inputs import NOT_DECODED_SQL
@@ -29,11 +27,11 @@ from pipeline.bronze.retention_cutoff import RetentionCutoff
 from pipeline.lake.arrow_rows import datetime_to_us, us_to_datetime
 from pipeline.lake.date_filters import dates_condition
 from pipeline.lake.lake import Lake
-from pipeline.lake.lake_path import LakePath
+from pipeline.lake.lake_path import LakePath, parquet_dataset
 from pipeline.lake.recovery import RunMarkers, undo_unfinished_runs
-from pipeline.lake.schema_enforcement import arrow_schema, event_date_column
-from pipeline.lake.spark.frames import arrow_to_frame, read_parquet_folder, values_to_frame
-from pipeline.lake.staging_files import StagingWriter, task_number
+from pipeline.lake.schema_enforcement import arrow_schema, conform_table, select_fields
+from pipeline.lake.staging_files import StagingWriter, staged_rows
+from pipeline.lake.tasks import PartitionedRows, balance_by_size
 from schemas.bronze import CAPTURE_FILES, QUARANTINE
 from schemas.collected_snapshots import SNAPSHOT_FILES, SNAPSHOTS_RAW
 from schemas.table import EVENT_DATE, INGESTED_AT, RUN_ID, Table
@@ -41,14 +39,12 @@ from udfs.errors import describe_failure
 from udfs.files.capture_fingerprint import MAX_EXPANDED_BYTES, MAX_EXPANSION_RATIO
 from udfs.files.file_source import FileSource
 from udfs.properties import snapshot_lines
-from udfs.properties.snapshot_lines import BROKEN_LINE_SCHEMA, SNAPSHOT_SCHEMA
 from udfs.rows import RowDict
 
 _LINES_PER_BATCH: Final = 2000
 _MAX_TASKS: Final = 64
 _FILES_PER_TASK: Final = 16
 _BYTES_PER_TASK: Final = 16 << 20
-_SNAPSHOTS, _BROKEN = "snapshots", "broken"  # kinds of staging files
 _FILE_COUNTS_SCHEMA: Final = pa.schema(
     {
         "path": pa.string(),
@@ -56,9 +52,21 @@ _FILE_COUNTS_SCHEMA: Final = pa.schema(
         "quarantined": pa.int64(),
         "first_us": pa.int64(),
         "last_us": pa.int64(),
+        "is_older": pa.bool_(),  # whether it has snapshots from before the retention cutoff
         "error": pa.string(),
     }
 )
+# The smallest (path, line) of each snapshot, unless the table has a smaller one.
+_CHOSEN_SQL: Final = """SELECT new.source_path, new.source_line, new.snapshot_id,
+  stored.snapshot_id IS NOT NULL AS replaces
+FROM (
+  SELECT *, row_number() OVER (PARTITION BY snapshot_id ORDER BY source_path, source_line) AS place FROM {new}
+) AS new LEFT JOIN {stored} AS stored ON new.snapshot_id = stored.snapshot_id AND {dates}
+WHERE new.place = 1 AND (stored.snapshot_id IS NULL OR new.source_path < stored.source_path
+  OR (new.source_path = stored.source_path AND new.source_line < stored.source_line))"""
+
+
+RowFilter = Callable[[pa.RecordBatch], pa.RecordBatch]
 
 
 @dataclass(slots=True)
@@ -126,14 +134,25 @@ class _SnapshotIngestRun:
 
     def run(self, result: SnapshotIngestResult) -> None:
         """Read to staging files, then write broken lines, snapshots and the ledger; add the counts to ``result``."""
-        counts = read_snapshot_files(self.lake, self.files, self.staging_folder, self.clock).to_pylist()
+        counts = read_snapshot_files(self.lake, self.files, self._reader()).to_pylist()
         counts_by_path = {row["path"]: row for row in counts}
         result.file_rows = [self._ledger_row(file, counts_by_path[file.path]) for file in self.files]
-        result.rows_written[str(QUARANTINE)] = self._write_broken_lines(result.file_rows)
-        has_snapshots = any(row["snapshots"] for row in result.file_rows)
-        result.rows_written[str(SNAPSHOTS_RAW)] = self._write_snapshots(any_rows=has_snapshots)
+        older = {row["path"] for row in counts if row["is_older"]}
+        result.rows_written[str(QUARANTINE)] = self._write_broken_lines(result.file_rows, older)
+        result.rows_written[str(SNAPSHOTS_RAW)] = self._write_snapshots()
         self._write_ledger(result.file_rows)
         result.rows_written[str(SNAPSHOT_FILES)] = len(result.file_rows)
+
+    def _reader(self) -> SnapshotReader:
+        latest, cutoff = us_to_datetime(self.clock.latest_us()), RetentionCutoff.load(RunMarkers.of(self.lake))
+        return SnapshotReader(self.staging_folder, latest, cutoff, self._stamp)
+
+    @property
+    def _stamp(self) -> RowDict:
+        return {RUN_ID: self.run_id, INGESTED_AT: self.clock.now}
+
+    def _staged_rows(self, table: Table, keep: RowFilter | None) -> PartitionedRows:
+        return staged_rows(LakePath(self.staging_folder) / table.name, table, keep)
 
     @staticmethod
     def _ledger_row(file: InputFile, counts: RowDict) -> RowDict:
@@ -155,130 +174,129 @@ class _SnapshotIngestRun:
             EVENT_DATE: None if first is None else first.date(),
         }
 
-    def _staged_rows(self, kind: str, table: Table) -> DataFrame:
-        """Return staged rows with all columns of their table."""
-        rows = self._drop_rows_before_cutoff(
-            read_parquet_folder(self.lake.spark, LakePath(self.staging_folder) / kind), kind
-        )
-        stamp = {RUN_ID: F.lit(self.run_id), INGESTED_AT: F.lit(self.clock.now)}
-        missing = {
-            column.name: F.lit(None).cast(column.type)
-            for column in table.columns
-            if column.name not in (*rows.columns, EVENT_DATE)
-        }
-        return rows.withColumns({**missing, **stamp, EVENT_DATE: event_date_column(*table.event_date_columns)}).select(
-            *(F.col(column.name).cast(column.type).alias(column.name) for column in table.columns)
-        )
+    def _write_broken_lines(self, files: list[RowDict], older: Collection[str]) -> int:
+        """Replace the broken lines of these files in ``bronze.quarantine``; return how many there are.
 
-    def _drop_rows_before_cutoff(self, rows: DataFrame, kind: str) -> DataFrame:
-        """Drop snapshots from before the retention cutoff, and broken lines (without a time) of files that hold one."""
-        cutoff = RetentionCutoff.load(RunMarkers.of(self.lake))
-        if cutoff is None:
-            return rows
-        older = f"coalesce(asked_at, collected_at) < {cutoff.timestamp_sql}"
-        if kind == _SNAPSHOTS:
-            return rows.where(f"NOT coalesce({older}, FALSE)")
-        staged = LakePath(self.staging_folder) / _SNAPSHOTS
-        if not staged.is_folder():
-            return rows
-        snapshots = read_parquet_folder(self.lake.spark, staged)
-        return rows.join(snapshots.where(older).select("source_path").distinct(), "source_path", "left_anti")
-
-    def _write_broken_lines(self, files: list[RowDict]) -> int:
-        """Replace the broken lines of these files in ``bronze.quarantine``; return how many there are."""
+        They have no time: those of ``older`` files, which hold snapshots from before the retention cutoff, are dropped.
+        """
         broken: int = sum(row["quarantined"] for row in files)
         paths = {row["path"] for row in files if row["quarantined"] or row["path"] in self.known_paths}
         if paths and self.lake.exists(QUARANTINE):
             self.lake.delete_values(QUARANTINE, "source_path", paths, dates={None})
         if broken:
-            self.lake.append(QUARANTINE, self._staged_rows(_BROKEN, QUARANTINE))
+            dropped = pa.array(sorted(older), pa.string())
+
+            def is_kept(rows: pa.RecordBatch) -> pa.RecordBatch:
+                return rows.filter(pc.invert(pc.is_in(rows.column("source_path"), dropped)))
+
+            self.lake.append(QUARANTINE, self._staged_rows(QUARANTINE, is_kept if older else None))
         return broken
 
-    def _write_snapshots(self, *, any_rows: bool) -> int:
+    def _write_snapshots(self) -> int:
         """Write the snapshots that are new, or whose (path, line) is smaller than the stored one; return how many."""
-        lake = self.lake
-        if not any_rows:
+        lake, files = self.lake, (LakePath(self.staging_folder) / SNAPSHOTS_RAW.name).files()
+        if not files:
             lake.create(SNAPSHOTS_RAW)
             return 0
-        rows = self._staged_rows(_SNAPSHOTS, SNAPSHOTS_RAW)
-        place = F.struct("source_path", "source_line")
-        first = rows.groupBy("snapshot_id").agg(
-            F.min(place).alias("first"), F.count("*").alias("times"), F.min(EVENT_DATE).alias("day")
+        names = ["snapshot_id", "source_path", "source_line", EVENT_DATE]
+        new = parquet_dataset([*files], select_fields(arrow_schema(SNAPSHOTS_RAW), names)).to_table()
+        dates = set(new.column(EVENT_DATE).to_pylist())
+        sql = _CHOSEN_SQL.replace("{dates}", dates_condition(dates, "stored.event_date"))
+        chosen = lake.query(sql, new=new, stored=SNAPSHOTS_RAW)
+        lake.delete_values(
+            SNAPSHOTS_RAW, "snapshot_id", chosen.filter(chosen["replaces"])["snapshot_id"].to_pylist(), dates=dates
         )
-        most, days, ids = first.agg(F.max("times"), F.collect_set("day"), F.count("*")).first()  # type: ignore[misc]  # an aggregate has a row
-        if most > 1:
-            chosen = first.select("snapshot_id", F.col("first").alias("_first"))
-            rows = rows.join(chosen, "snapshot_id").where(place == F.col("_first")).drop("_first")
-            rows = rows.dropDuplicates(["snapshot_id"])  # of equal rows: a file has each line number once
-        if not lake.exists(SNAPSHOTS_RAW):
-            lake.append(SNAPSHOTS_RAW, rows)
-            return int(ids)
-        stored = (
-            lake.read(SNAPSHOTS_RAW)
-            .where(dates_condition(days))
-            .select("snapshot_id", F.struct("source_path", "source_line").alias("stored"))
-            .join(first.select("snapshot_id", "first"), "snapshot_id")
-            .select("snapshot_id", (F.col("first") < F.col("stored")).alias("smaller"))
-            .toArrow()
-        )
-        if stored.num_rows:
-            kept = stored.filter(pa.compute.invert(stored.column("smaller"))).select(["snapshot_id"])
-            replaced = set(stored.filter(stored.column("smaller")).column("snapshot_id").to_pylist())
-            rows = rows.join(F.broadcast(arrow_to_frame(lake.spark, kept)), "snapshot_id", "left_anti")
-            lake.delete_values(SNAPSHOTS_RAW, "snapshot_id", replaced, dates=set(days))
-            ids -= kept.num_rows
-        if ids:
-            lake.append(SNAPSHOTS_RAW, rows)
-        return int(ids)
+        places = set(zip(chosen["source_path"].to_pylist(), chosen["source_line"].to_pylist(), strict=True))
+
+        def is_chosen(rows: pa.RecordBatch) -> pa.RecordBatch:
+            found = zip(rows.column("source_path").to_pylist(), rows.column("source_line").to_pylist(), strict=True)
+            return rows.filter(pa.array([place in places for place in found]))
+
+        if places:
+            is_all = len(places) == new.num_rows
+            lake.append(SNAPSHOTS_RAW, self._staged_rows(SNAPSHOTS_RAW, None if is_all else is_chosen))
+        return len(places)
 
     def _write_ledger(self, files: list[RowDict]) -> None:
-        stamp = {RUN_ID: self.run_id, INGESTED_AT: self.clock.now}
-        rows = pa.Table.from_pylist([{**row, **stamp} for row in files], arrow_schema(SNAPSHOT_FILES))
+        rows = pa.Table.from_pylist([{**row, **self._stamp} for row in files], arrow_schema(SNAPSHOT_FILES))
         stored = self.lake.select_by_values(SNAPSHOT_FILES, {row["path"] for row in files})
         self.lake.create(SNAPSHOT_FILES)
         self.lake.replace_changed(SNAPSHOT_FILES, rows, stored, dates=set(stored.column(EVENT_DATE).to_pylist()))
 
 
-def read_snapshot_files(lake: Lake, files: Collection[InputFile], staging_folder: str, clock: IngestClock) -> pa.Table:
+@dataclass(frozen=True, slots=True)
+class SnapshotReader:
+    """Reads snapshot files to staging files of ``bronze.snapshots_raw`` and ``bronze.quarantine``.
+
+    Snapshots later than ``latest`` are broken lines. Those from before the retention cutoff are counted and left out.
+    ``stamp`` has the columns of the run.
+    """
+
+    staging_folder: str
+    latest: dt.datetime
+    cutoff: RetentionCutoff | None
+    stamp: Mapping[str, object]
+
+    def read(self, paths: Collection[str], task: str) -> pa.RecordBatch:
+        """Read some files to staging files of this name; return their counts."""
+        staging = StagingWriter(self.staging_folder, task)
+        counts = [self._read_file(path, staging) for path in paths]
+        staging.close()
+        return pa.RecordBatch.from_pylist(counts, schema=_FILE_COUNTS_SCHEMA)
+
+    def _read_file(self, path: str, staging: StagingWriter) -> RowDict:
+        """Read one file to staging files; return its counts, with an error if it could not be read to its end."""
+        counts: RowDict = {
+            "path": path, "snapshots": 0, "quarantined": 0, "first_us": None, "last_us": None, "is_older": False,
+            "error": None,
+        }  # fmt: skip
+        try:
+            with FileSource.from_path(path).open_decompressed(MAX_EXPANSION_RATIO, MAX_EXPANDED_BYTES) as stream:
+                rows = snapshot_lines.read_snapshot_rows(stream, path, self.latest)
+                while part := list(islice(rows, _LINES_PER_BATCH)):
+                    self._stage(part, staging, counts)
+                # Of a compressed file that is damaged, what came before is used.
+                counts["error"] = getattr(stream, "error", None)
+        except OSError as error:
+            counts["error"] = (error.strerror or str(error)).splitlines()[0]
+        except Exception as error:  # noqa: BLE001 - it is the error of one file: the others are read
+            counts["error"] = describe_failure(error)
+        return counts
+
+    def _stage(self, part: Sequence[RowDict], staging: StagingWriter, counts: RowDict) -> None:
+        """Add some rows of a file to the staging files, and to its counts."""
+        good = [row for row in part if "reason" not in row]
+        bad = [row for row in part if "reason" in row]
+        times = [datetime_to_us(row["asked_at"]) for row in good]
+        for name, better in (("first_us", min), ("last_us", max)):
+            known = [counts[name]] if counts[name] is not None else []
+            counts[name] = better([*times, *known], default=None)
+        counts["snapshots"] += len(good)
+        counts["quarantined"] += len(bad)
+        if self.cutoff is not None:
+            kept = [row for row in good if not self.cutoff.excludes_time(row["asked_at"], row["collected_at"])]
+            counts["is_older"] |= len(kept) < len(good)
+            good = kept
+        for table, rows in ((SNAPSHOTS_RAW, good), (QUARANTINE, bad)):
+            for batch in self._table_rows(table, rows).to_batches():
+                staging.add(table.name, batch)
+
+    def _table_rows(self, table: Table, rows: Sequence[RowDict]) -> pa.Table:
+        """Return rows with all columns of their table."""
+        schema = pa.schema([column for column in arrow_schema(table) if column.name != EVENT_DATE])
+        return conform_table(table, pa.Table.from_pylist([{**row, **self.stamp} for row in rows], schema))
+
+
+def read_snapshot_files(lake: Lake, files: Collection[InputFile], reader: SnapshotReader) -> pa.Table:
     """Read snapshot files to staging files; return the counts of each file (``_FILE_COUNTS_SCHEMA``).
 
-    A task reads several files. It writes one staging file for each kind of rows, named by its number.
+    A task reads several files. Its staging files are named by its number, so that a repeated task replaces its own.
     """
-    paths = values_to_frame(lake.spark, [file.path for file in files], "path")
     size = sum(file.size for file in files)
-    tasks = min(_MAX_TASKS, len(files), max(1, -(-len(files) // _FILES_PER_TASK), size // _BYTES_PER_TASK))
-    read = partial(_read_task, staging_folder, us_to_datetime(clock.latest_us()))
-    return paths.repartition(tasks, "path").mapInArrow(read, from_arrow_schema(_FILE_COUNTS_SCHEMA)).toArrow()
+    count = min(_MAX_TASKS, max(1, -(-len(files) // _FILES_PER_TASK), size // _BYTES_PER_TASK))
+    tasks = [[file.path for file in task] for task in balance_by_size(list(files), lambda file: file.size, count)]
 
+    def read(number: int) -> Iterator[pa.RecordBatch]:
+        yield reader.read(tasks[number], str(number))
 
-def _read_task(staging_folder: str, latest: dt.datetime, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    staging = StagingWriter(staging_folder, task_number())
-    counts = [_read_file(path, staging, latest) for batch in batches for path in batch.column("path").to_pylist()]
-    staging.close()
-    yield pa.RecordBatch.from_pylist(counts, schema=_FILE_COUNTS_SCHEMA)
-
-
-def _read_file(path: str, staging: StagingWriter, latest: dt.datetime) -> RowDict:
-    """Read one file to staging files; return its counts, with an error if it could not be read to its end."""
-    counts: RowDict = {"path": path, "snapshots": 0, "quarantined": 0, "first_us": None, "last_us": None, "error": None}
-    try:
-        with FileSource.from_path(path).open_decompressed(MAX_EXPANSION_RATIO, MAX_EXPANDED_BYTES) as stream:
-            rows = snapshot_lines.read_snapshot_rows(stream, path, latest)
-            while part := list(islice(rows, _LINES_PER_BATCH)):
-                good = [row for row in part if "reason" not in row]
-                bad = [row for row in part if "reason" in row]
-                staging.add(_SNAPSHOTS, pa.RecordBatch.from_pylist(good, schema=SNAPSHOT_SCHEMA))
-                staging.add(_BROKEN, pa.RecordBatch.from_pylist(bad, schema=BROKEN_LINE_SCHEMA))
-                counts["snapshots"] += len(good)
-                counts["quarantined"] += len(bad)
-                times = [datetime_to_us(row["asked_at"]) for row in good]
-                for name, better in (("first_us", min), ("last_us", max)):
-                    known = [counts[name]] if counts[name] is not None else []
-                    counts[name] = better([*times, *known], default=None)
-            if (damage := getattr(stream, "error", None)) is not None:  # of a compressed file: what came before is used
-                counts["error"] = damage
-    except OSError as error:
-        counts["error"] = (error.strerror or str(error)).splitlines()[0]
-    except Exception as error:  # noqa: BLE001 - it is the error of one file: the others are read
-        counts["error"] = describe_failure(error)
-    return counts
+    return PartitionedRows(len(tasks), size, read).table(lake.session, from_arrow_schema(_FILE_COUNTS_SCHEMA))

@@ -1,8 +1,8 @@
 """SQL of the dashboard datasets: whole rows, and aggregates over all rows where there are too many of them.
 
-In the SQL, ``{name}`` stands for a table, ``{max_gap_s}`` for the setting history.max_gap in seconds and ``{step}`` for
-the length of a time bucket in seconds. Aggregates have the column names of the rows that they summarize, and ``n``, the
-number of these rows.
+In the SQL, ``{name}`` stands for a table, ``{max_gap_s}`` for the setting history.max_gap in seconds and ``{step_us}``
+for the length of a time bucket in microseconds. It is valid for Spark and for DuckDB (``Lake.query``). Aggregates have
+the column names of the rows that they summarize, and ``n``, the number of these rows.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pipeline.queues.last_reports import (
     LAST_TRANSFERS_SQL,
 )
 from pipeline.reports.views.canonical import with_canonical_queues
+from pipeline.text import cut_text_sql
 from schemas.table import literal
 from udfs.call_results import response_ms_sql, succeeded_sql
 from udfs.codes import MQ_ERROR_IO_TIMEOUT, MQ_INFORMATION_REMOTE_CANCELED_BY_CLIENT
@@ -58,12 +59,12 @@ class Dataset:
 
 def _method_name_sql(alias: str) -> str:
     """Return SQL for the method name of a row, from ``interface_name`` and ``opnum`` of a table alias."""
-    names = ", ".join(
-        f"{literal(f'{interface.name}:{number}')}, {literal(method)}"
+    names = " ".join(
+        f"WHEN {literal(f'{interface.name}:{number}')} THEN {literal(method)}"
         for interface in INTERFACES_BY_NAME.values()
         for number, method in enumerate(interface.methods)
     )
-    return f"try_element_at(map({names}), concat({alias}.interface_name, ':', {alias}.opnum))"
+    return f"CASE {alias}.interface_name || ':' || CAST({alias}.opnum AS string) {names} END"
 
 
 _EVIDENCE_COLUMNS: Final = (
@@ -101,7 +102,7 @@ CALLS_DATASET: Final = Dataset(
        c.client_address, c.client_port, c.server_address, c.server_port, c.request_at, c.response_at,
        {_RESPONSE_MS} AS response_ms, c.outcome, c.fault_status, r.hresult_name,
        CASE WHEN c.outcome = 'fault'
-              THEN concat_ws(' ', 'fault', coalesce(r.fault_name, format_string('0x%08X', c.fault_status)))
+              THEN concat_ws(' ', 'fault', coalesce(r.fault_name, '0x' || lpad(hex(c.fault_status), 8, '0')))
             WHEN c.outcome <> 'ok' THEN c.outcome
             WHEN r.returned_port = 0 THEN 'port 0' ELSE coalesce(r.hresult_name, 'ok') END AS result,
        c.outcome IN ('fault', 'no_response', 'damaged')
@@ -132,17 +133,18 @@ FROM {{queue_history}}""",
         order_by="valid_from DESC, interval_key",
         selection="the newest of each queue",
         partition_by=_QUEUE_COLUMNS,
-        summary_sql=f"""SELECT {_QUEUE_COLUMNS}, timestamp_seconds(place * {{step}}) AS valid_from,
-       timestamp_seconds((place + 1) * {{step}}) AS valid_to,
-       max_by(state, least(unix_micros(valid_to), (place + 1) * {{step}} * 1000000)
-                     - greatest(unix_micros(valid_from), place * {{step}} * 1000000)) AS state,
+        summary_sql=f"""SELECT {_QUEUE_COLUMNS}, timestamp_micros(place * {{step_us}}) AS valid_from,
+       timestamp_micros((place + 1) * {{step_us}}) AS valid_to,
+       max_by(state, least(unix_micros(valid_to), (place + 1) * {{step_us}})
+                     - greatest(unix_micros(valid_from), place * {{step_us}})) AS state,
        max(message_count) AS message_count, max(bytes) AS bytes, max(journal_count) AS journal_count,
        max(journal_bytes) AS journal_bytes, count(*) AS n
-FROM {{queue_history}} LATERAL VIEW explode(sequence(
-       unix_seconds(valid_from) div {{step}}, (unix_micros(valid_to) - 1) div 1000000 div {{step}})) AS place
+FROM (SELECT *, explode(sequence(
+       CAST(floor(unix_micros(valid_from) / {{step_us}}) AS bigint),
+       CAST(floor((unix_micros(valid_to) - 1) / {{step_us}}) AS bigint))) AS place FROM {{queue_history}})
 GROUP BY {_QUEUE_COLUMNS}, place""",
-        summary_size_sql=f"""SELECT approx_count_distinct(struct({_QUEUE_COLUMNS}))
-  * (1 + (unix_seconds(max(valid_to)) - unix_seconds(min(valid_from))) / {{step}}) FROM {{queue_history}}""",
+        summary_size_sql=f"""SELECT approx_count_distinct(concat_ws('|', {_QUEUE_COLUMNS}))
+  * (1 + (unix_micros(max(valid_to)) - unix_micros(min(valid_from))) / {{step_us}}) FROM {{queue_history}}""",
     ),
     Dataset(
         "transfer_points",
@@ -247,10 +249,10 @@ FROM {{queue_operations}}""",
        o.workstation, o.access_name, o.share_mode_name, o.requested_at, o.opened_at, o.closed_at, o.outcome,
        o.result_name, o.ended_by, o.cursors, holders.held_by, size(o.blocks) AS blocks, {_EVIDENCE_COLUMNS}
 FROM {{queue_opens}} o LEFT JOIN (
-  SELECT refused.call_key, sort_array(collect_list(concat_ws(' ', held.client_address, held.principal,
-    held.access_name, held.share_mode_name))) AS held_by
+  SELECT refused.call_key, array_sort(array_agg({cut_text_sql("held.holder_text")})) AS held_by
   FROM (SELECT call_key, explode(blocked_by) AS holder FROM {{queue_opens}}) refused
-  JOIN {{queue_opens}} held ON held.call_key = refused.holder GROUP BY refused.call_key) holders
+  JOIN (SELECT call_key, concat_ws(' ', client_address, principal, access_name, share_mode_name) AS holder_text
+    FROM {{queue_opens}}) held ON held.call_key = refused.holder GROUP BY refused.call_key) holders
   ON o.call_key = holders.call_key""",
         order_by="result_name IS NOT DISTINCT FROM 'MQ_ERROR_SHARING_VIOLATION' DESC, requested_at DESC, call_key",
         selection="sharing violations first, then the newest",
@@ -268,7 +270,7 @@ FROM {{comqc_calls}} q LEFT JOIN {_MESSAGES_SQL} m ON q.sighting_key = m.sightin
         partition_by="target_clsid, interface_id, opnum, dispatch_id",
         time_column="seen_at",
         group_by="queue, inferred_queue, target_clsid, interface_id, is_dispatch, opnum, dispatch_id",
-        aggregates="count(*) AS n, sum(marshaled_bytes) AS marshaled_bytes",
+        aggregates="count(*) AS n, CAST(sum(marshaled_bytes) AS bigint) AS marshaled_bytes",
         other_tables=("silver.messages", "silver.queue_aliases"),
     ),
     Dataset(
@@ -321,7 +323,7 @@ WHERE _place <= {QUALITY_RUNS}""",
         selection="the newest",
         time_column="hour",
         group_by="server_address, layer, measure",
-        aggregates="sum(value) AS value, count(*) AS n",
+        aggregates="CAST(sum(value) AS bigint) AS value, count(*) AS n",
     ),
     Dataset(
         "captures",
@@ -335,23 +337,21 @@ FROM {capture_files}""",
     ),
 )  # fmt: skip
 
-MESSAGE_LABELS_SQL: Final = """SELECT message_key, first.*
-FROM (SELECT message_key, min_by(struct(label, message_id, class_name, sent_at,
-       source_queue_manager, body_bytes), struct(seen_at, sighting_key)) AS first
-FROM {messages} WHERE message_key IN (SELECT key FROM {keys}) GROUP BY message_key)"""
+MESSAGE_LABELS_SQL: Final = """SELECT message_key, label, message_id, class_name, sent_at, source_queue_manager,
+       body_bytes
+FROM (SELECT *, row_number() OVER (PARTITION BY message_key ORDER BY seen_at, sighting_key) AS place
+      FROM {rows} WHERE message_key IN {keys}) WHERE place = 1"""
 """Labels and identifiers of messages by ``message_key``."""
 
-CAPTURE_PATHS_SQL: Final = (
-    """SELECT capture_id, path FROM {capture_files} WHERE capture_id IN (SELECT key FROM {keys})"""
-)
+CAPTURE_PATHS_SQL: Final = "SELECT capture_id, path FROM {rows} WHERE capture_id IN {keys}"
 """Paths of captures by ``capture_id``."""
 
 SNAPSHOT_LINES_SQL: Final = """SELECT snapshot_id, queue_manager, object_type, format_name, asked_at, error,
        source_path, source_line
-FROM {snapshots_raw} WHERE snapshot_id IN (SELECT key FROM {keys})"""
+FROM {rows} WHERE snapshot_id IN {keys}"""
 """File and line of snapshots by ``snapshot_id``."""
 
 HOSTS_SQL: Final = """SELECT host_key, queue_manager_id, host_name, address, source, first_seen_at, last_seen_at,
        sightings
-FROM {hosts} WHERE host_key IN (SELECT key FROM {keys})"""
+FROM {rows} WHERE host_key IN {keys}"""
 """Names and addresses that were seen together, by ``host_key``."""

@@ -11,9 +11,6 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as f
-from pyspark.sql.types import ArrayType, StringType
 
 from pipeline.bronze.event_time import newest_event_time_us
 from pipeline.dashboards.dashboard_data import MAX_DATASET_BYTES, MAX_DATASET_ROWS, DashboardData, DatasetRows
@@ -30,14 +27,19 @@ from pipeline.dashboards.datasets import (
 from pipeline.lake.arrow_rows import us_to_datetime
 from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.lake import Lake
-from pipeline.lake.spark.frames import values_to_frame
+from pipeline.lake.queries import BoundQuery
 from pipeline.queues.last_reports import max_gap_s
-from pipeline.text import CUT_DIGEST_CHARS, MAX_TEXT_CHARS
+from pipeline.text import cut_text_sql
 from schemas import catalog
+from schemas.bronze import CAPTURE_FILES
+from schemas.collected_snapshots import SNAPSHOTS_RAW
+from schemas.hosts import HOSTS
+from schemas.messages import MESSAGES
+from schemas.table import quoted
 
-_KEYS_VIEW: Final = "msmq_dashboard_keys"  # temporary view with the keys to look up
 _NOW_QUERY: Final = "now"  # name of the query that runs beside those of the datasets
 _DATASETS_WITH_CALL_KEY: Final = ("comqc", "findings", "operations", "opens", "actions")  # their call is evidence too
+_ESTIMATES_EXCEED: Final = 1.3  # what an estimated number of groups may be times their true number
 _NOT_COMPUTED: Final = "not computed: the lake has no {}"
 
 
@@ -56,13 +58,12 @@ def read_dashboard_data(
 
     A dataset whose table does not exist is marked as not computed.
     """
-    tables = _existing_tables(lake)
     gap_s = max_gap_s(lake)
-    queries = {dataset.name: partial(_read_dataset, lake, tables, dataset, limits, gap_s) for dataset in DATASETS}
+    queries = {dataset.name: partial(_read_dataset, lake, dataset, limits, gap_s) for dataset in DATASETS}
     results: dict[str, Any] = run_concurrently({**queries, _NOW_QUERY: partial(newest_event_time_us, lake)})
     now: int | None = results.pop(_NOW_QUERY)
     data: dict[str, DatasetRows] = results
-    data |= _read_referenced_rows(lake, tables, data, limits)
+    data |= _read_referenced_rows(lake, data, limits)
     return DashboardData(
         lake_name=lake.root if lake.catalog is None else f"{lake.catalog}.{lake.prefix}",
         as_of=as_of or (None if now is None else us_to_datetime(now)),
@@ -72,71 +73,40 @@ def read_dashboard_data(
     )
 
 
-def _existing_tables(lake: Lake) -> dict[str, str]:
-    """Return the quoted SQL names of the existing tables of all datasets, by ``layer.name``."""
-    names = sorted({name for dataset in DATASETS for name in dataset.tables})
-    sql_names = run_concurrently({name: partial(_sql_name, lake, name) for name in names})
-    return {name: sql_name for name, sql_name in sql_names.items() if sql_name is not None}
+def fill_table_names(sql: str, sql_names: Mapping[str, str]) -> str:
+    """Return SQL with the names of tables in braces replaced by their SQL names, given by ``layer.name``."""
+    return sql.format_map({name.partition(".")[2]: sql_name for name, sql_name in sql_names.items()})
 
 
-def _sql_name(lake: Lake, name: str) -> str | None:
-    """Return the quoted SQL name of a table; None if it does not exist."""
-    table = catalog.table(name)
-    return lake.sql_name(table) if lake.exists(table) else None
-
-
-def fill_table_names(sql: str, tables: Mapping[str, str], **parameters: object) -> str:
-    """Return SQL with ``{name}`` replaced by the SQL name of the table, and the other placeholders by parameters."""
-    short_names = {name.partition(".")[2]: sql_name for name, sql_name in tables.items()}
-    return sql.format_map({**short_names, **parameters})
-
-
-def _read_dataset(
-    lake: Lake, tables: Mapping[str, str], dataset: Dataset, limits: RowLimits, gap_s: float
-) -> DatasetRows:
-    missing = [name for name in dataset.tables if name not in tables]
+def _read_dataset(lake: Lake, dataset: Dataset, limits: RowLimits, gap_s: float) -> DatasetRows:
+    missing = [name for name in dataset.tables if not lake.exists(catalog.table(name))]
     if missing:
         return DatasetRows(None, note=_NOT_COMPUTED.format(", ".join(missing)))
-    query = fill_table_names(dataset.rows_sql, tables, max_gap_s=gap_s)
-    rows = _read_rows(lake, f"{query}\nLIMIT {limits.dataset_rows + 1}")
+    tables = {catalog.table(name).name: catalog.table(name) for name in dataset.tables}
+    query = BoundQuery(dataset.rows_sql.replace("{max_gap_s}", str(gap_s)), tables)
+    shown = fill_table_names(query.sql, {str(table): lake.sql_name(table) for table in tables.values()})
+    rows = _read_rows(lake, query.wrap(f"SELECT * FROM {{answer}} LIMIT {limits.dataset_rows + 1}"))
     if rows.num_rows <= limits.dataset_rows and rows.nbytes <= limits.table_bytes:
-        return DatasetRows(rows, rows.num_rows, query)
-    total = _count_rows(lake, query)
-    summary, step_s, note = _read_summary(lake, tables, dataset, query, limits)
+        return DatasetRows(rows, rows.num_rows, shown)
+    total = _ask(lake, query.wrap("SELECT count(*) AS n FROM {answer}"))["n"][0].as_py()
+    summary, step_s, note = _read_summary(lake, dataset, query, limits)
     first_rows = _within_bytes(_read_first_rows(lake, dataset, query, limits.dataset_rows), limits.table_bytes)
-    return DatasetRows(first_rows, total, query, dataset.selection, summary, step_s, note)
+    return DatasetRows(first_rows, total, shown, dataset.selection, summary, step_s, note)
 
 
-def _read_rows(lake: Lake, sql: str) -> pa.Table:
-    """Return the rows of a query, with its texts cut."""
-    return cut_texts(lake.spark.sql(sql)).toArrow()
+def _ask(lake: Lake, query: BoundQuery) -> pa.Table:
+    return lake.query(query.sql, **query.inputs)
 
 
-def cut_texts(frame: DataFrame) -> DataFrame:
-    """Return a frame with its texts cut in Spark, as ``pipeline.text.cut_text`` does; different ones stay different."""
-
-    def cut(text: Column) -> Column:
-        count = f.length(text) - MAX_TEXT_CHARS
-        digest = f.substring(f.sha2(text, 256), 1, CUT_DIGEST_CHARS)
-        parts = (
-            f.substring(text, 1, MAX_TEXT_CHARS),
-            f.lit("... (+"),
-            count,
-            f.lit(" characters, "),
-            digest,
-            f.lit(")"),
-        )
-        return f.when(count <= 0, text).otherwise(f.concat(*parts))
-
-    columns = []
-    for field in frame.schema:
-        column = frame[f"`{field.name}`"]
-        if isinstance(field.dataType, StringType):
-            column = cut(column).alias(field.name)
-        elif isinstance(field.dataType, ArrayType) and isinstance(field.dataType.elementType, StringType):
-            column = f.transform(column, cut).alias(field.name)
-        columns.append(column)
-    return frame.select(columns)
+def _read_rows(lake: Lake, query: BoundQuery) -> pa.Table:
+    """Return the rows of a query. Texts are cut before they get here: on the wire they may be a megabyte long."""
+    columns = [
+        f"{cut_text_sql(quoted(field.name))} AS {quoted(field.name)}"
+        if pa.types.is_string(field.type)
+        else quoted(field.name)
+        for field in _ask(lake, query.wrap("SELECT * FROM {answer} LIMIT 0")).schema
+    ]
+    return _ask(lake, query.wrap(f"SELECT {', '.join(columns)} FROM {{answer}}"))
 
 
 def _within_bytes(rows: pa.Table, limit: int) -> pa.Table:
@@ -146,21 +116,16 @@ def _within_bytes(rows: pa.Table, limit: int) -> pa.Table:
     return rows
 
 
-def _count_rows(lake: Lake, query: str) -> int:
-    count: int = lake.spark.sql(f"SELECT count(*) FROM ({query})").collect()[0][0]
-    return count
-
-
-def _read_first_rows(lake: Lake, dataset: Dataset, query: str, limit: int) -> pa.Table:
+def _read_first_rows(lake: Lake, dataset: Dataset, query: BoundQuery, limit: int) -> pa.Table:
     """Return the first rows of each group: the first row of every group comes before the second of any."""
     rank = f"row_number() OVER (PARTITION BY {dataset.partition_by} ORDER BY {dataset.order_by})"
-    ranked = f"SELECT *, {rank if dataset.partition_by else 1} AS _place FROM ({query})"
-    selected = f"SELECT * FROM ({ranked}) ORDER BY _place, {dataset.order_by} LIMIT {limit}"
-    return cut_texts(lake.spark.sql(selected).drop("_place")).toArrow()
+    ranked = query.wrap(f"SELECT *, {rank if dataset.partition_by else 1} AS _place FROM {{answer}}")
+    selected = ranked.wrap(f"SELECT * FROM {{answer}} ORDER BY _place, {dataset.order_by} LIMIT {limit}")
+    return _read_rows(lake, selected).drop_columns(["_place"])
 
 
 def _read_summary(
-    lake: Lake, tables: Mapping[str, str], dataset: Dataset, query: str, limits: RowLimits
+    lake: Lake, dataset: Dataset, query: BoundQuery, limits: RowLimits
 ) -> tuple[pa.Table | None, int | None, str]:
     """Return aggregates over all rows, their time step in seconds, and a note if groups were left out.
 
@@ -170,21 +135,23 @@ def _read_summary(
     if not dataset.time_column and not dataset.summary_sql:
         return None, None, ""
     if dataset.summary_sql:
-        texts = {step: fill_table_names(dataset.summary_sql, tables, step=step) for step in TIME_STEPS_S}
-        sizes_sql = (fill_table_names(dataset.summary_size_sql, tables, step=step) for step in TIME_STEPS_S)
-        estimate = f"SELECT {', '.join(f'({size})' for size in sizes_sql)}"
+        summary = query._replace(sql=dataset.summary_sql)
+        sizes = [f"({_of_step(dataset.summary_size_sql, step)}) AS n{step}" for step in TIME_STEPS_S]
+        estimate = query._replace(sql=f"SELECT {', '.join(sizes)}")
     else:
-        texts = {step: _summary_sql(dataset, query, step) for step in TIME_STEPS_S}
+        summary = _summary(dataset, query)
         groups = _strip_aliases(dataset.group_by)
         counts = (
-            f"approx_count_distinct(struct({_time_bucket_sql(dataset, step)}, {groups}))" for step in TIME_STEPS_S
+            f"approx_count_distinct(concat_ws('|', {_of_step(_time_bucket_sql(dataset), step)}, {groups})) AS n{step}"
+            for step in TIME_STEPS_S
         )
-        estimate = f"SELECT {', '.join(counts)} FROM ({query})"
-    sizes = dict(zip(TIME_STEPS_S, lake.spark.sql(estimate).collect()[0], strict=True))
+        estimate = query.wrap(f"SELECT {', '.join(counts)} FROM {{answer}}")
+    size = _ask(lake, estimate).to_pylist()[0]
     for step in TIME_STEPS_S:
-        if sizes[step] > limit and step != TIME_STEPS_S[-1]:
+        if (size[f"n{step}"] or 0) > limit * _ESTIMATES_EXCEED and step != TIME_STEPS_S[-1]:
             continue
-        rows = _read_rows(lake, f"{texts[step]}\nORDER BY n DESC LIMIT {limit + 1}")
+        of_step = summary._replace(sql=_of_step(summary.sql, step))
+        rows = _read_rows(lake, of_step.wrap(f"SELECT * FROM {{answer}} ORDER BY n DESC LIMIT {limit + 1}"))
         if rows.num_rows <= limit and rows.nbytes <= limits.table_bytes:
             return rows, step, ""
     rows = _within_bytes(rows.slice(0, limit), limits.table_bytes)
@@ -192,14 +159,19 @@ def _read_summary(
     return rows, TIME_STEPS_S[-1], note
 
 
-def _summary_sql(dataset: Dataset, query: str, step: int) -> str:
-    columns = f"{_time_bucket_sql(dataset, step)} AS {dataset.time_column}, {dataset.group_by}"
+def _summary(dataset: Dataset, query: BoundQuery) -> BoundQuery:
+    columns = f"{_time_bucket_sql(dataset)} AS {dataset.time_column}, {dataset.group_by}"
     numbers = ", ".join(str(number + 1) for number in range(1 + len(_split_columns(dataset.group_by))))
-    return f"SELECT {columns}, {dataset.aggregates} FROM ({query}) GROUP BY {numbers}"
+    return query.wrap(f"SELECT {columns}, {dataset.aggregates} FROM {{answer}} GROUP BY {numbers}")
 
 
-def _time_bucket_sql(dataset: Dataset, step: int) -> str:
-    return f"timestamp_seconds(unix_seconds({dataset.time_column}) div {step} * {step})"
+def _time_bucket_sql(dataset: Dataset) -> str:
+    micros = f"floor(unix_micros({dataset.time_column}) / {{step_us}}) * {{step_us}}"
+    return f"timestamp_micros(CAST({micros} AS bigint))"
+
+
+def _of_step(sql: str, step_s: int) -> str:
+    return sql.replace("{step_us}", str(step_s * 1_000_000))
 
 
 def _strip_aliases(columns: str) -> str:
@@ -219,41 +191,33 @@ def _split_columns(columns: str) -> list[str]:
     return [part.strip() for part in parts]
 
 
-def _read_referenced_rows(
-    lake: Lake, tables: dict[str, str], data: Mapping[str, DatasetRows], limits: RowLimits
-) -> dict[str, DatasetRows]:
+def _read_referenced_rows(lake: Lake, data: Mapping[str, DatasetRows], limits: RowLimits) -> dict[str, DatasetRows]:
     """Return the calls, snapshots and hosts that rows have as evidence, and the labels of their messages."""
     calls = data[CALLS_DATASET.name]
     present = set() if calls.rows is None else set(calls.rows.column("call_key").to_pylist())
     evidence = [key for key in _evidence_keys(data) if key not in present][: 2 * limits.dataset_rows]
     messages = list(dict.fromkeys(_distinct_values(data, ("attempts", "sequences"), "message_key")))
     messages = messages[: 2 * limits.dataset_rows]
-    keys = _create_keys_view(lake, evidence + messages)
     queries = {}
     if evidence and calls.truncated:  # otherwise the dataset has all calls, and the other keys are not of calls
-        all_calls = fill_table_names(CALLS_DATASET.rows_sql, tables)
-        evidence_calls = f"SELECT * FROM ({all_calls}) WHERE call_key IN (SELECT key FROM {keys})"
-        queries["evidence_calls"] = partial(_read_query, lake, evidence_calls, limits.table_bytes)
+        tables = {catalog.table(name).name: catalog.table(name) for name in CALLS_DATASET.tables}
+        all_calls = BoundQuery(CALLS_DATASET.rows_sql, {**tables, "keys": evidence})
+        wanted = all_calls.wrap("SELECT * FROM {answer} WHERE call_key IN {keys}")
+        queries["evidence_calls"] = partial(_read_query, lake, wanted, limits.table_bytes)
     for name, table, sql, needed in (
-        ("labels", "silver.messages", MESSAGE_LABELS_SQL, messages),
-        ("snapshots", "bronze.snapshots_raw", SNAPSHOT_LINES_SQL, evidence),
-        ("hosts", "silver.hosts", HOSTS_SQL, evidence),
+        ("labels", MESSAGES, MESSAGE_LABELS_SQL, messages),
+        ("snapshots", SNAPSHOTS_RAW, SNAPSHOT_LINES_SQL, evidence),
+        ("hosts", HOSTS, HOSTS_SQL, evidence),
     ):
-        if needed and (sql_name := _sql_name(lake, table)):
-            query = fill_table_names(sql, {table: sql_name}, keys=keys)
+        if needed and lake.exists(table):
+            query = BoundQuery(sql, {"rows": table, "keys": needed})
             queries[name] = partial(_read_query, lake, query, limits.table_bytes)
     found = run_concurrently(queries)
-    return found | _add_capture_paths(lake, tables, data, {CALLS_DATASET.name: calls} | found)
-
-
-def _create_keys_view(lake: Lake, keys: list[str]) -> str:
-    """Create a temporary view with one column ``key``, and return its name."""
-    values_to_frame(lake.spark, keys, "key").createOrReplaceTempView(_KEYS_VIEW)
-    return _KEYS_VIEW
+    return found | _add_capture_paths(lake, data, {CALLS_DATASET.name: calls} | found)
 
 
 def _add_capture_paths(
-    lake: Lake, tables: Mapping[str, str], data: Mapping[str, DatasetRows], results: Mapping[str, DatasetRows]
+    lake: Lake, data: Mapping[str, DatasetRows], results: Mapping[str, DatasetRows]
 ) -> dict[str, DatasetRows]:
     """Return the datasets of calls with capture paths in place of ids: columns ``capture``, ``response_capture``."""
     found = {}
@@ -266,8 +230,7 @@ def _add_capture_paths(
         if captures.truncated:
             ids = pa.chunked_array([*rows.column("capture_id").chunks, *rows.column("response_capture_id").chunks])
             used = [key for key in pc.unique(ids).to_pylist() if key]
-            sql = fill_table_names(CAPTURE_PATHS_SQL, tables, keys=_create_keys_view(lake, used))
-            paths = _read_rows(lake, sql)
+            paths = _read_rows(lake, BoundQuery(CAPTURE_PATHS_SQL, {"rows": CAPTURE_FILES, "keys": used}))
         for column in ("capture", "response_capture"):
             path_column = _paths_of(rows.column(f"{column}_id"), paths)
             rows = rows.set_column(rows.schema.get_field_index(f"{column}_id"), column, path_column)
@@ -282,8 +245,8 @@ def _paths_of(capture_ids: pa.ChunkedArray, paths: pa.Table | None) -> pa.Array:
     return pa.array([path_by_id.get(key) for key in capture_ids.to_pylist()], pa.string())
 
 
-def _read_query(lake: Lake, sql: str, max_bytes: int) -> DatasetRows:
-    rows = _read_rows(lake, sql)
+def _read_query(lake: Lake, query: BoundQuery, max_bytes: int) -> DatasetRows:
+    rows = _read_rows(lake, query)
     return DatasetRows(_within_bytes(rows, max_bytes), rows.num_rows, "")
 
 

@@ -1,4 +1,4 @@
-"""SQL conditions on event_date, by which tables are laid out: files of other dates are not read."""
+"""SQL of dates: conditions on event_date, by which tables are laid out; files of other dates are not read."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Final
 
 from schemas.table import EVENT_DATE
 
+_DAY_US: Final = 86_400_000_000
 MAX_DATES: Final = 500  # a condition names so many dates one by one, more of them as a range
 
 
@@ -23,3 +24,8 @@ def dates_condition(dates: Collection[date | None] | None, column: str = EVENT_D
         named = ", ".join(f"DATE'{day}'" for day in days)
         conditions.append(f"{column} IN ({named})")
     return f"({' OR '.join(conditions)})" if conditions else "FALSE"
+
+
+def utc_date_sql(time: str) -> str:
+    """Return the SQL of the UTC date of a time, given as SQL, whatever the session's time zone."""
+    return f"date_from_unix_date(CAST(floor(unix_micros({time}) / {_DAY_US}) AS int))"

@@ -28,6 +28,10 @@ class ChangeFeedError(Exception):
     """The table has no such version: its changes since then are not known."""
 
 
+class UnknownSqlError(Exception):
+    """SQL that DuckDB does not know, or that does not fit the inputs; Spark may know it."""
+
+
 # What asking for changes ends with where nothing can tell them any more: PySpark translates not all that Java says.
 CHANGE_FEED_ERRORS: Final = (ChangeFeedError, PySparkException, Py4JJavaError)
 
@@ -109,7 +113,8 @@ def query_in_spark(spark: SparkSession, sql: str, of: Mapping[str, DataFrame | p
             texts[name] = f"(SELECT value FROM {{{name}}})"
             continue
         texts[name] = f"{{{name}}}"
-    return spark.sql(sql.format(**texts), **frames)  # which gives frames names of their own, as long as it needs them
+    asked = sql.replace("{{", "{{{{").replace("}}", "}}}}").format(**texts)  # Spark formats it once more
+    return spark.sql(asked, **frames)  # which gives frames names of their own, as long as it needs them
 
 
 def where_in(rows: DataFrame, column: str, values: Collection[str | None]) -> DataFrame:

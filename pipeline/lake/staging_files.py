@@ -14,7 +14,8 @@ import pyarrow.parquet as pq
 from pyspark import TaskContext
 
 from pipeline.lake.lake_path import LakePath, open_parquet
-from pipeline.lake.tasks import balance_by_size, task_bytes
+from pipeline.lake.tasks import PartitionedRows, balance_by_size, task_bytes
+from schemas.table import Table
 from udfs.keys import key
 
 Batches = Iterable[pa.RecordBatch]
@@ -133,6 +134,22 @@ def _cut(file: LakePath, size: int, most: int) -> list[StagedPart]:
     step = -(-groups // -(-size // most))
     parts = [range(first, min(first + step, groups)) for first in range(0, groups, step)]
     return [StagedPart(str(file), size // len(parts), part) for part in parts]
+
+
+def staged_rows(
+    folder: LakePath, table: Table, keep: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None
+) -> PartitionedRows:
+    """Return the columns of a table from the staging files of a folder; ``keep``: of a batch the rows that it returns.
+
+    A part for each task (``plan_tasks``).
+    """
+    tasks, names = plan_tasks(folder), list(table.names)
+
+    def rows(number: int) -> Iterator[pa.RecordBatch]:
+        batches = (batch.select(names) for part in tasks[number] for batch in part.read())
+        return batches if keep is None else map(keep, batches)
+
+    return PartitionedRows(len(tasks), sum(part.size for task in tasks for part in task), rows)
 
 
 def count_staged_rows(folder: LakePath) -> int:

@@ -16,18 +16,17 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.errors import AnalysisException
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from pipeline.lake.arrow_rows import datetime_to_us
 from pipeline.lake.concurrency import run_concurrently
-from pipeline.lake.date_filters import MAX_DATES, dates_condition
+from pipeline.lake.date_filters import MAX_DATES, dates_condition, utc_date_sql
 from pipeline.lake.incremental import ChangeFeeds
 from pipeline.lake.lake import Lake
-from pipeline.lake.queries import CHANGE_COLUMNS, POST_IMAGES, double_braces, where_in
-from pipeline.lake.schema_enforcement import event_date_column
+from pipeline.lake.queries import CHANGE_COLUMNS, POST_IMAGES, BoundQuery, UnknownSqlError, double_braces
 from pipeline.quality.suites import Lookup, Suite, SuiteError
-from schemas.table import EVENT_DATE, Table, literal
+from schemas.table import EVENT_DATE, Table, quoted
 
 MAX_CHANGED_VALUES: Final = 100_000  # that the driver takes; with more, the whole table is checked
 
@@ -55,8 +54,7 @@ def read_column_changes(feeds: ChangeFeeds, suites: Collection[Suite]) -> Column
 def _changed_values(feeds: ChangeFeeds, table: Table, column: str) -> ChangedValues | None:
     added = f"{CHANGE_COLUMNS[0]} IN ({', '.join(map(repr, POST_IMAGES))})"
     net = f"CAST(sum(CASE WHEN {added} THEN 1 ELSE -1 END) AS bigint) AS net"
-    day = EVENT_DATE if table.event_date_columns else "CAST(NULL AS date)"
-    sql = f"SELECT CAST({column} AS string) AS value, {day} AS day, {net} FROM {{feed}} GROUP BY ALL"
+    sql = f"SELECT {_value_and_day(table, column)}, {net} FROM {{feed}} GROUP BY ALL"
     rows = feeds.rows(table, sql, MAX_CHANGED_VALUES)
     if rows is None:
         return None
@@ -69,8 +67,9 @@ def _changed_values(feeds: ChangeFeeds, table: Table, column: str) -> ChangedVal
     return found
 
 
-def _day(table: Table) -> Column:
-    return (F.col(EVENT_DATE) if table.event_date_columns else F.lit(None).cast("date")).alias("day")
+def _value_and_day(table: Table, column: str) -> str:
+    day = EVENT_DATE if table.event_date_columns else "CAST(NULL AS date)"
+    return f"CAST({quoted(column)} AS string) AS value, {day} AS day"
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,21 +114,36 @@ def select_batch(lake: Lake, suite: Suite, changes: ColumnChanges, options: Batc
 
 def _select_batch(lake: Lake, suite: Suite, changes: ColumnChanges, options: BatchOptions) -> CheckBatch | None:
     if suite.rows_sql is not None:
-        return CheckBatch(suite, _derived_rows(suite, _suite_rows(lake, suite, options)).toArrow(), None)
+        return CheckBatch(suite, _ask(lake, _suite_rows(suite, options)), None)
     if not lake.exists(suite.table):
         return None
-    table = lake.read(suite.table)
-    selection = None if options.all_rows else _select_values(table, suite, changes)
+    selection = None if options.all_rows else _select_values(lake, suite, changes)
+    rows = BoundQuery("SELECT * FROM {rows}", {"rows": suite.table})
     if selection is not None:
         if not selection.changed:
             return None
-        table = where_in(table.where(dates_condition(_dates(suite, selection))), suite.key, selection.changed)
-    in_memory = _derived_rows(suite, table).limit(options.max_rows_in_memory + 1).toArrow()
-    rows = _complete_in_spark(lake, suite, table) if in_memory.num_rows > options.max_rows_in_memory else in_memory
-    return CheckBatch(suite, rows, selection)
+        condition = f"{dates_condition(_dates(suite, selection))} AND {_is_among(suite.key, 'keys', selection.changed)}"
+        rows = BoundQuery(f"{rows.sql} WHERE {condition}", {**rows.inputs, "keys": selection.changed - {None}})
+    derived = rows.wrap(_derived_rows_sql(suite))
+    in_memory = _ask(lake, derived.wrap(f"SELECT * FROM {{answer}} LIMIT {options.max_rows_in_memory + 1}"))
+    is_small = in_memory.num_rows <= options.max_rows_in_memory
+    return CheckBatch(suite, in_memory if is_small else _complete_in_spark(lake, suite, derived), selection)
 
 
-def _select_values(table: DataFrame, suite: Suite, changes: ColumnChanges) -> ChangedValues | None:
+def _ask(lake: Lake, query: BoundQuery) -> pa.Table:
+    """Return the answer to a query with SQL of a suite: from Spark where this process does not know the SQL."""
+    try:
+        return lake.query(query.sql, **query.inputs)
+    except UnknownSqlError:
+        return lake.frame(query.sql, **query.inputs).toArrow()
+
+
+def _is_among(sql: str, name: str, values: Collection[str | None]) -> str:
+    """Return the condition that an expression has one of the values that ``name`` stands for; null may be one."""
+    return f"({sql} IN {{{name}}} OR {sql} IS NULL)" if None in values else f"{sql} IN {{{name}}}"
+
+
+def _select_values(lake: Lake, suite: Suite, changes: ColumnChanges) -> ChangedValues | None:
     """Return the values of the suite's key whose rows are checked; None: all."""
     own = changes.get((suite.table, suite.key))
     if own is None:
@@ -140,10 +154,12 @@ def _select_values(table: DataFrame, suite: Suite, changes: ColumnChanges) -> Ch
         if theirs is None:
             return None
         if theirs.removed:
-            referring = where_in(table.withColumn("_ours", F.expr(each.key_sql)), "_ours", theirs.removed)
-            for value, day in referring.select(F.col(suite.key).cast("string"), _day(suite.table)).distinct().collect():
-                values.changed.add(value)
-                values.dates.add(day)
+            refers = _is_among(f"({double_braces(each.key_sql)})", "removed", theirs.removed)
+            sql = f"SELECT DISTINCT {_value_and_day(suite.table, suite.key)} FROM {{rows}} WHERE {refers}"
+            inputs = {"rows": suite.table, "removed": theirs.removed - {None}}
+            for row in _ask(lake, BoundQuery(sql, inputs)).to_pylist():
+                values.changed.add(row["value"])
+                values.dates.add(row["day"])
     return values
 
 
@@ -166,26 +182,28 @@ def _date_range(dates: Collection[date | None], margin_days: int) -> set[date | 
     return None if last - first >= MAX_DATES else {None, *map(date.fromordinal, range(first, last + 1))}
 
 
-def _suite_rows(lake: Lake, suite: Suite, options: BatchOptions) -> DataFrame:
-    """Return the rows that a suite's own SQL derives from its table."""
-    names = f"cast(array({', '.join(map(literal, options.machines))}) AS array<string>)"
+def _suite_rows(suite: Suite, options: BatchOptions) -> BoundQuery:
+    """Ask for the rows that a suite's own SQL derives from its table."""
     now = f"timestamp_micros({datetime_to_us(options.now)})"
-    sql = (suite.rows_sql or "").replace("{now}", now).replace("{machines}", double_braces(names))
-    return lake.spark.sql(sql, table=lake.read(suite.table))
+    machines = pa.table({"names": pa.array([list(options.machines)], pa.list_(pa.string()))})
+    sql = (suite.rows_sql or "").replace("{now}", now).replace("{machines}", "(SELECT names FROM {machines})")
+    return BoundQuery(sql, {"table": suite.table, "machines": machines}).wrap(_derived_rows_sql(suite))
 
 
-def _derived_rows(suite: Suite, rows: DataFrame) -> DataFrame:
-    """Return the columns to check, the key, and the keys of lookups, in one pass over the rows."""
-    derived = {name: F.expr(sql) for name, sql in suite.derived_columns.items()}
+def _derived_rows_sql(suite: Suite) -> str:
+    """Ask for the columns to check, the key, and the keys of lookups, of the rows that ``{answer}`` stands for."""
+    derived = {name: double_braces(sql) for name, sql in suite.derived_columns.items()}
+    counted = {name for each in suite.lookups for name in each.count_expressions}
     for each in suite.lookups:
-        ours = F.expr(each.key_sql).cast("string")
-        derived[f"_{each.name}"] = ours if each.applies_sql is None else F.when(F.expr(each.applies_sql), ours)
-        for place, name in enumerate(each.time_span_sql or ()):
-            derived[f"_{each.name}_{place}"] = event_date_column(name)
-    names = dict.fromkeys((suite.row_key, *(name for name in suite.checked_columns if name in rows.columns)))
-    return rows.select(
-        *(name for name in names if name not in derived), *(column.alias(name) for name, column in derived.items())
-    )
+        ours = f"CAST({double_braces(each.key_sql)} AS string)"
+        applies = None if each.applies_sql is None else double_braces(each.applies_sql)
+        derived[f"_{each.name}"] = ours if applies is None else f"CASE WHEN {applies} THEN {ours} END"
+        for place, time in enumerate(each.time_span_sql or ()):
+            derived[f"_{each.name}_{place}"] = utc_date_sql(double_braces(time))
+    names = dict.fromkeys((suite.row_key, *(name for name in suite.checked_columns if name not in counted)))
+    columns = [quoted(name) for name in names if name not in derived]
+    columns += [f"{sql} AS {quoted(name)}" for name, sql in derived.items()]
+    return f"SELECT {', '.join(columns)} FROM {{answer}}"
 
 
 def add_lookup_columns(lake: Lake, batch: CheckBatch, whole_tables: Mapping[Table, pa.Table]) -> CheckBatch:
@@ -215,13 +233,13 @@ def _look_up(
     if rows is not None and len(counts) == 1 and each.where_sql is None and each.key_column in rows.column_names:
         there = Counter(rows[each.key_column].to_pylist())
         return {value: {counts[0]: there[value]} for value in values if value in there}
-    theirs = lake.read(each.table).where(each.where_sql or "TRUE")
+    days: set[date | None] | None = None
     if batch.selection is not None and isinstance(batch.rows, pa.Table):
         # A margin of one day: of partly captured calls the layers take the date from different packets.
         days = _date_range(batch.selection.dates, 1) if each.same_dates else _span_dates(batch.rows, each)
-        theirs = theirs.where(dates_condition(days))
-    counted = _count_by_key(each, where_in(theirs, each.key_column, values))
-    return {row["_of"]: row for row in counted.toArrow().to_pylist()}
+    condition = f"{dates_condition(days)} AND {quoted(each.key_column)} IN {{keys}}"
+    counted = _ask(lake, BoundQuery(_count_by_key_sql(each, condition), {"rows": each.table, "keys": values}))
+    return {row["_of"]: row for row in counted.to_pylist()}
 
 
 def _span_dates(rows: pa.Table, each: Lookup) -> set[date | None] | None:
@@ -234,17 +252,18 @@ def _span_dates(rows: pa.Table, each: Lookup) -> set[date | None] | None:
     return _date_range([first, last], 0)
 
 
-def _count_by_key(each: Lookup, theirs: DataFrame) -> DataFrame:
-    """Return the counts of a lookup by key (column ``_of``)."""
-    by_key = theirs.groupBy(F.col(each.key_column).cast("string").alias("_of"))
-    return by_key.agg(*(F.expr(sql).cast("bigint").alias(name) for name, sql in each.count_expressions.items()))
+def _count_by_key_sql(each: Lookup, condition: str = "TRUE") -> str:
+    """Ask for the counts of a lookup by key (column ``_of``)."""
+    counts = ", ".join(f"CAST({sql} AS bigint) AS {name}" for name, sql in each.count_expressions.items())
+    where = f"{condition} AND ({double_braces(each.where_sql or 'TRUE')})"
+    return f"SELECT CAST({quoted(each.key_column)} AS string) AS _of, {counts} FROM {{rows}} WHERE {where} GROUP BY 1"
 
 
-def _complete_in_spark(lake: Lake, suite: Suite, table: DataFrame) -> DataFrame:
+def _complete_in_spark(lake: Lake, suite: Suite, derived: BoundQuery) -> DataFrame:
     """Return the rows with all derived and lookup columns, as a Spark frame."""
-    rows = _derived_rows(suite, table)
+    rows = lake.frame(derived.sql, **derived.inputs)
     for each in suite.lookups:
-        counted = _count_by_key(each, lake.read(each.table).where(each.where_sql or "TRUE"))
+        counted = lake.frame(_count_by_key_sql(each), rows=each.table)
         joined = rows.join(counted, F.col(f"_{each.name}") == F.col("_of"), "left").drop("_of")
         there = F.col(f"_{each.name}").isNotNull()
         rows = joined.withColumns(

@@ -20,7 +20,6 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.incremental import IncrementalUpdate
 from pipeline.lake.lake import Lake
-from pipeline.lake.spark.frames import arrow_to_frame
 from pipeline.quality.batches import (
     MAX_CHANGED_VALUES,
     BatchOptions,
@@ -104,7 +103,7 @@ def check_suites(lake: Lake, suites: Sequence[Suite], options: CheckOptions) -> 
         found = _validate(batches, due, validator.result(), options)
     step.provenance_now[_FAILED] = sorted({row["suite"] for row in found.failed_rows("error")})
     if found.rows:
-        step.append(arrow_to_frame(lake.spark, results_table(found.rows)))
+        step.append(results_table(found.rows))
     elif not same:
         step.commit_provenance()
     return found

@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from pipeline.lake.concurrency import run_concurrently
-from pipeline.lake.date_filters import MAX_DATES, dates_condition
+from pipeline.lake.date_filters import MAX_DATES, dates_condition, utc_date_sql
 from pipeline.lake.incremental import IncrementalUpdate
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries import BoundQuery
@@ -37,7 +37,7 @@ _FOLLOWED: Final = (CAPTURE_FILES, CONNECTIONS, RPC_CALLS, QUARANTINE, SNAPSHOTS
 _INPUTS: Final = (*_FOLLOWED, REMOTE_READ_CALLS)
 _HOUR_US: Final = 3_600_000_000
 _DAY_US: Final = 86_400_000_000
-_ANSWERED_ON: Final = f"date_from_unix_date(CAST(floor(unix_micros(response_at) / {_DAY_US}) AS int))"
+_ANSWERED_ON: Final = utc_date_sql("response_at")
 _SCHEMA: Final = to_arrow_schema(COVERAGE.struct())
 
 Dates = set[date | None] | None

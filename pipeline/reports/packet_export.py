@@ -5,14 +5,14 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, BinaryIO, Final
+from typing import BinaryIO, Final
 
 import numpy as np
 import numpy.typing as npt
-from pyspark.sql import functions as F
 
 from pipeline.lake.lake import Lake
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, RPC_BINDS, RPC_CALLS
+from schemas.table import Table
 from udfs.files.capture_file import CaptureFileReader
 from udfs.files.file_source import FileSource
 from udfs.files.pcapng_writer import PcapngWriter
@@ -52,34 +52,36 @@ class ExportPlan:
 def plan_export(lake: Lake, call_keys: Iterable[str]) -> ExportPlan:
     """Find the captures and times of calls: each call, and its connection from the first packet to the last bind."""
     keys = sorted(set(call_keys))
-    begin, end = F.least("request_at", "response_at"), F.greatest("request_done_at", "response_done_at")
-    calls = lake.read(RPC_CALLS).where(F.col("call_key").isin(keys))
-    rows = calls.select(*_CALL_COLUMNS, F.unix_micros(begin).alias("begin"), F.unix_micros(end).alias("end")).collect()
+    times = """unix_micros(least(request_at, response_at)) AS begin_us,
+  unix_micros(greatest(request_done_at, response_done_at)) AS end_us"""
+    sql = f"SELECT {', '.join(_CALL_COLUMNS)}, {times} FROM {{calls}} WHERE call_key IN {{keys}}"
+    rows = lake.query(sql, calls=RPC_CALLS, keys=keys).to_pylist()
     connections = {row["connection_id"] for row in rows}
-    first_packets = _times_by_connection(lake, CONNECTIONS, connections, F.min("first_packet_at"))
-    last_binds = _times_by_connection(lake, RPC_BINDS, connections, F.max("bound_at"))
-    captures = {row["capture_id"] for row in rows} | {row["response_capture_id"] for row in rows}
-    files = lake.read(CAPTURE_FILES).where(F.col("capture_id").isin([c for c in captures if c]))
-    paths = {row["capture_id"]: row["path"] for row in files.select("capture_id", "path").collect()}
+    first_packets = _times_by_connection(lake, CONNECTIONS, connections, "min(first_packet_at)")
+    last_binds = _times_by_connection(lake, RPC_BINDS, connections, "max(bound_at)")
+    captures = {row[name] for row in rows for name in ("capture_id", "response_capture_id")} - {None}
+    files = lake.select_by_values(CAPTURE_FILES, captures, columns=("capture_id", "path")).to_pylist()
+    paths = {row["capture_id"]: row["path"] for row in files}
     intervals_by_path: dict[str, list[ConnectionInterval]] = {}
     for row in rows:
         client = (ipaddress.ip_address(row["client_address"]).packed, row["client_port"])
         server = (ipaddress.ip_address(row["server_address"]).packed, row["server_port"])
-        intervals = [ConnectionInterval(client, server, row["begin"], row["end"], f"call {row['call_key']}")]
+        intervals = [ConnectionInterval(client, server, row["begin_us"], row["end_us"], f"call {row['call_key']}")]
         connection = row["connection_id"]
         if connection in last_binds and connection in first_packets:
-            bind_end = min(last_binds[connection] + _BIND_ANSWER_US, row["begin"])  # the answer precedes the request
+            bind_end = min(last_binds[connection] + _BIND_ANSWER_US, row["begin_us"])  # the answer precedes the request
             intervals.append(ConnectionInterval(client, server, first_packets[connection], bind_end, "bind"))
         for capture in {row["capture_id"], row["response_capture_id"]} & paths.keys():
             intervals_by_path.setdefault(paths[capture], []).extend(intervals)
     return ExportPlan(intervals_by_path, sorted(set(keys) - {row["call_key"] for row in rows}))
 
 
-def _times_by_connection(lake: Lake, table: Any, connections: set[str], time: Any) -> dict[str, int]:  # noqa: ANN401
-    """Return an aggregated time of each connection, in microseconds since the epoch; nulls are left out."""
-    rows = lake.read(table).where(F.col("connection_id").isin(sorted(connections)))
-    found = rows.groupBy("connection_id").agg(F.unix_micros(time)).collect()
-    return {row[0]: row[1] for row in found if row[1] is not None}
+def _times_by_connection(lake: Lake, table: Table, connections: set[str], time: str) -> dict[str, int]:
+    """Return an aggregated time, in SQL, of each connection, in microseconds since the epoch; nulls are left out."""
+    where = "WHERE connection_id IN {connections} GROUP BY connection_id"
+    sql = f"SELECT connection_id, unix_micros({time}) AS at FROM {{rows}} {where}"
+    found = lake.query(sql, rows=table, connections=connections).to_pylist()
+    return {row["connection_id"]: row["at"] for row in found if row["at"] is not None}
 
 
 def write_packets(

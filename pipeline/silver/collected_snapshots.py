@@ -9,7 +9,7 @@ their keys.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import date
 from functools import partial
 from itertools import chain
@@ -19,18 +19,20 @@ from uuid import uuid4
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from pipeline.bronze.failed_inputs import mark_failed_snapshot_files
 from pipeline.lake.concurrency import run_concurrently
-from pipeline.lake.date_filters import dates_condition
+from pipeline.lake.date_filters import dates_condition, utc_date_sql
+from pipeline.lake.incremental import query_at_most
 from pipeline.lake.lake import Lake
 from pipeline.lake.lake_path import LakePath
-from pipeline.lake.net_changes import net_changes
-from pipeline.lake.queries import CHANGE_FEED_ERRORS
+from pipeline.lake.net_changes import MAX_ROWS_IN_DRIVER
+from pipeline.lake.queries import CHANGE_FEED_ERRORS, POST_IMAGES, PRE_IMAGES, ChangesSince, QueryInput
 from pipeline.lake.recovery import RunMarkers
-from pipeline.lake.schema_enforcement import event_date_column
-from pipeline.lake.spark.frames import read_parquet_folder
-from pipeline.lake.staging_files import StagingWriter, task_number
+from pipeline.lake.schema_enforcement import arrow_schema, select_fields
+from pipeline.lake.staging_files import StagingWriter, staged_rows, task_number
+from pipeline.lake.tasks import PartitionedRows
 from pipeline.silver.decode import DecodeFailure, decode_snapshots_safely
 from pipeline.silver.decode_tasks import stage_failures, staged_failures
 from schemas.collected_snapshots import SNAPSHOTS_RAW
@@ -45,6 +47,21 @@ INPUT_COLUMNS: Final = (
 )  # fmt: skip
 COLLECTOR_ROWS_SQL: Final = "source = 'collector'"
 SOURCE_TABLE_NAME: Final = str(SNAPSHOTS_RAW)
+_MAX_ROWS_IN_MEMORY: Final = 10_000  # snapshots that are decoded in this process
+_INPUTS: Final = ", ".join(INPUT_COLUMNS)
+
+
+def _ends_sql(names: str, columns: str, images: Sequence[str], order: str) -> str:
+    """Return the SQL of the first or last of each snapshot's changes, where it is one of ``images``."""
+    after = f"_change_type IN ({', '.join(map(repr, POST_IMAGES))})"
+    place = f"row_number() OVER (PARTITION BY snapshot_id ORDER BY _commit_version {order}, {after} {order}) AS place"
+    ends = f"SELECT {columns}, _change_type, {place} FROM {{feed}}"
+    return f"SELECT {names} FROM ({ends}) WHERE place = 1 AND _change_type IN ({', '.join(map(repr, images))})"
+
+
+_NEW_ROWS_SQL: Final = _ends_sql(_INPUTS, _INPUTS, POST_IMAGES, "DESC")
+_OLD_DAY: Final = utc_date_sql("coalesce(collected_at, asked_at)")
+_OLD_KEYS_SQL: Final = _ends_sql("snapshot_id, day", f"snapshot_id, {_OLD_DAY} AS day", PRE_IMAGES, "ASC")
 _ROW_COUNTS_SCHEMA: Final = pa.schema({"table": pa.string(), "day": pa.date32(), "rows": pa.int64()})
 
 
@@ -63,13 +80,18 @@ def decode_new_snapshots(lake: Lake, since_version: int | None, failures: dict[s
 
 
 def _decode_new(lake: Lake, since: int | None, folder: str, failures: dict[str, str]) -> dict[str, int]:
-    rows, replaced, dates = _read_changes(lake, since)
-    written, days = _decode_to_staging(lake.read(SNAPSHOTS_RAW) if rows is None else rows, folder)
+    feed = ChangesSince(SNAPSHOTS_RAW, since or 0, lake.version(SNAPSHOTS_RAW) or 0)
+    before = None if since is None else _keys_before(lake, feed)
+    if before is None:  # decode all
+        rows = _read_rows(lake, f"SELECT {_INPUTS} FROM {{rows}}", rows=SNAPSHOTS_RAW)
+    else:
+        rows = _read_rows(lake, _NEW_ROWS_SQL, feed=feed)
+    written, days = _decode_to_staging(rows, folder)
     for table in SNAPSHOT_TABLES:
-        if rows is None:
+        if before is None:
             lake.delete(table, COLLECTOR_ROWS_SQL)
-        elif replaced:
-            lake.delete_values(table, "snapshot_id", replaced, dates=dates)
+        else:
+            lake.delete_values(table, "snapshot_id", before.keys(), dates=set(before.values()))
 
     def append(table: Table) -> None:
         lake.append(table, _staged_rows_not_in(lake, table, folder, days))
@@ -77,33 +99,39 @@ def _decode_new(lake: Lake, since: int | None, folder: str, failures: dict[str, 
     run_concurrently({table: partial(append, table) for table in SNAPSHOT_TABLES if written[str(table)]})
     for failure in staged_failures(folder):
         failures[failure.source] = f"{DECODING_SNAPSHOT} {failure.row_key}: {failure.error}"
-    mark_failed_snapshot_files(lake, failures, all_decoded=rows is None)
+    mark_failed_snapshot_files(lake, failures, all_decoded=before is None)
     return written
 
 
-def _read_changes(lake: Lake, since: int | None) -> tuple[DataFrame | None, Collection[str], Collection[date | None]]:
-    """Return added and changed rows, and keys and dates of changed ones as they were. None for the rows: decode all."""
-    if since is None:
-        return None, (), ()
+def _keys_before(lake: Lake, feed: ChangesSince) -> dict[str, date | None] | None:
+    """Return the keys of changed and deleted snapshots, with the date of their rows in silver; None: not known."""
     try:
-        net = net_changes(
-            lake.changes(SNAPSHOTS_RAW, since), "snapshot_id", [event_date_column("collected_at", "asked_at")], {}
-        )
+        found = query_at_most(lake, _OLD_KEYS_SQL, MAX_ROWS_IN_DRIVER, feed=feed)
     except CHANGE_FEED_ERRORS:
-        return None, (), ()
-    return (None, (), ()) if net.keys_before is None else (net.rows, frozenset(net.keys_before), net.dates)
+        return None
+    return None if found is None else dict(zip(found["snapshot_id"].to_pylist(), found["day"].to_pylist(), strict=True))
 
 
-def _decode_to_staging(rows: DataFrame, folder: str) -> tuple[Counter[str], dict[str, set[date | None]]]:
-    """Decode to staging files in one Spark job; return row counts and dates of each table."""
+def _read_rows(lake: Lake, sql: str, **inputs: QueryInput) -> DataFrame | pa.Table:
+    """Return snapshots to decode: an Arrow table if they are few."""
+    few = query_at_most(lake, sql, _MAX_ROWS_IN_MEMORY, **inputs)
+    if few is None:
+        return lake.frame(sql, **inputs)
+    return few.cast(select_fields(arrow_schema(SNAPSHOTS_RAW), INPUT_COLUMNS))
+
+
+def _decode_to_staging(rows: DataFrame | pa.Table, folder: str) -> tuple[Counter[str], dict[str, set[date | None]]]:
+    """Decode to staging files, in one Spark job where there are many; return row counts and dates of each table."""
     written: Counter[str] = Counter()
     days: dict[str, set[date | None]] = {str(table): set() for table in SNAPSHOT_TABLES}
-    counted = rows.select(*INPUT_COLUMNS).mapInArrow(
-        partial(_decode_task, folder), "table string, day date, rows bigint"
-    )
-    for table, day, count in counted.collect():
-        written[table] += count
-        days[table].add(day)
+    decode = partial(_decode_task, folder)
+    if isinstance(rows, DataFrame):
+        counted = rows.mapInArrow(decode, from_arrow_schema(_ROW_COUNTS_SCHEMA)).toArrow()
+    else:
+        counted = pa.Table.from_batches(decode(rows.to_batches()), _ROW_COUNTS_SCHEMA)
+    for row in counted.to_pylist():
+        written[row["table"]] += row["rows"]
+        days[row["table"]].add(row["day"])
     return written, days
 
 
@@ -123,14 +151,13 @@ def _decode_task(folder: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.
     yield pa.RecordBatch.from_pylist(counts, schema=_ROW_COUNTS_SCHEMA)
 
 
-def _staged_rows_not_in(lake: Lake, table: Table, folder: str, days: dict[str, set[date | None]]) -> DataFrame:
+def _staged_rows_not_in(lake: Lake, table: Table, folder: str, days: dict[str, set[date | None]]) -> PartitionedRows:
     """Return the staged rows of snapshots of which the table has no row yet."""
-    rows = read_parquet_folder(lake.spark, LakePath(folder) / table.name, table.struct())
-    stored = (
-        lake.read(table)
-        .where(COLLECTOR_ROWS_SQL)
-        .where(dates_condition(days[str(table)]))
-        .select("snapshot_id")
-        .distinct()
-    )
-    return rows.join(stored, "snapshot_id", "left_anti").select(*table.names)
+    where = f"{COLLECTOR_ROWS_SQL} AND {dates_condition(days[str(table)])}"
+    stored = lake.query(f"SELECT DISTINCT snapshot_id FROM {{rows}} WHERE {where}", rows=table)["snapshot_id"]
+    known = stored.combine_chunks()
+
+    def is_new(rows: pa.RecordBatch) -> pa.RecordBatch:
+        return rows.filter(pc.invert(pc.is_in(rows.column("snapshot_id"), known)))
+
+    return staged_rows(LakePath(folder) / table.name, table, is_new if len(known) else None)

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from pipeline.bronze.call_observer import ObservedWrite
 from pipeline.lake.lake_path import LakePath
 from pipeline.lake.schema_enforcement import event_date_column
-from pipeline.lake.staging_files import Batches, StagingWriter, count_staged_rows, plan_tasks, task_number
+from pipeline.lake.staging_files import Batches, StagingWriter, count_staged_rows, plan_tasks, staged_rows, task_number
 from pipeline.lake.tasks import PartitionedRows
 from pipeline.silver.decode import (
     DECODED_TABLES,
@@ -101,12 +101,7 @@ class CallDecoder:
 
     def decoded_rows(self, table: Table) -> PartitionedRows:
         """Return the decoded rows of a table."""
-        tasks, names = plan_tasks(LakePath(self.staging_folder) / table.name), list(table.names)
-
-        def rows(number: int) -> Iterator[pa.RecordBatch]:
-            return (batch.select(names) for part in tasks[number] for batch in part.read())
-
-        return PartitionedRows(len(tasks), sum(part.size for task in tasks for part in task), rows)
+        return staged_rows(LakePath(self.staging_folder) / table.name, table)
 
 
 def stage_failures(staging: StagingWriter, failures: Sequence[DecodeFailure]) -> None:

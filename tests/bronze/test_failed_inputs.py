@@ -238,30 +238,17 @@ def test_an_exception_while_calls_that_two_captures_saw_are_merged(spark, tmp_pa
     assert seen.count() == calls.count()
 
 
-def fail_in_workers(monkeypatch, task, module, name, *, when):
-    """Let a function of a module fail in Spark's workers: ``task`` patches it there before it does its work.
+def fail_when(monkeypatch, name, when):
+    """Let a function, given by its full name, fail where ``when`` is true of its first argument."""
+    place, attribute = name.rsplit(".", 1)
+    right = getattr(importlib.import_module(place), attribute)
 
-    ``when`` takes the function's first argument. It is no function of this module, which workers cannot import.
-    """
-    place, attribute = task.rsplit(".", 1)
+    def failing(first, *others):
+        if when(first):
+            raise RuntimeError("a bug")
+        return right(first, *others)
 
-    def planted(*arguments):
-        worker_task = getattr(importlib.import_module(place), attribute)
-        patched = importlib.import_module(module)
-        right = getattr(patched, name)
-
-        def failing(first, *others):
-            if when(first):
-                raise RuntimeError("a bug")
-            return right(first, *others)
-
-        setattr(patched, name, failing)
-        try:
-            yield from list(worker_task(*arguments))
-        finally:
-            setattr(patched, name, right)
-
-    monkeypatch.setattr(task, planted)
+    monkeypatch.setattr(name, failing)
 
 
 @pytest.fixture
@@ -288,8 +275,7 @@ def test_an_exception_while_a_collected_snapshot_is_decoded(snapshot_run, monkey
         return any((row["format_name"] or "").endswith("$\\a") and row["properties"] for row in rows)
 
     with monkeypatch.context() as patch:
-        task, module = "pipeline.silver.collected_snapshots._decode_task", "pipeline.silver.decode"
-        fail_in_workers(patch, task, module, "decode_collected_snapshots", when=has_values_of_a)
+        fail_when(patch, "pipeline.silver.decode.decode_collected_snapshots", has_values_of_a)
         code, ledger, lake, printed = snapshot_run()
     assert code == 3
     assert ledger["good.jsonl"] == ("complete", None)
@@ -313,8 +299,7 @@ def test_an_exception_while_a_collected_snapshot_is_decoded(snapshot_run, monkey
 @pytest.mark.spark
 def test_an_exception_while_a_snapshot_file_is_read(snapshot_run, monkeypatch):
     with monkeypatch.context() as patch:
-        task, module = "pipeline.bronze.ingest_snapshots._read_task", "pipeline.bronze.ingest_snapshots"
-        fail_in_workers(patch, task, module, "datetime_to_us", when=lambda time: time.hour == 13)
+        fail_when(patch, "pipeline.bronze.ingest_snapshots.datetime_to_us", lambda time: time.hour == 13)
         code, ledger, _, printed = snapshot_run()
     assert code == 3
     assert ledger["good.jsonl"] == ("complete", None)

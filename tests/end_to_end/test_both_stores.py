@@ -1,5 +1,8 @@
 """The whole sample through both stores: every table has the same rows, cell by cell, and others can read them."""
 
+from collections import Counter
+from datetime import UTC, datetime
+
 import duckdb
 import polars as pl
 import pytest
@@ -7,6 +10,9 @@ from deltalake import DeltaTable
 
 from end_to_end.lakes import facts, tables
 from jobs import run_all
+from pipeline.dashboards.dashboard_data import to_json_value
+from pipeline.dashboards.datasets import DATASETS
+from pipeline.dashboards.read_datasets import RowLimits, read_dashboard_data
 from pipeline.lake.lake import Lake
 from schemas import catalog
 
@@ -38,6 +44,36 @@ def test_both_stores_hold_the_same_rows(lakes):
     for name in one:
         assert facts(one[name]) == facts(other[name]), name
     assert sum(rows.num_rows for rows in one.values()) > 5_000
+
+
+def test_both_stores_give_pages_the_same_rows(lakes):
+    """Whole datasets; and what is cut of them, where no choice is left among equals."""
+    moment = datetime(2026, 12, 1, tzinfo=UTC)
+    for limits in (RowLimits(), RowLimits(dataset_rows=20, summary_rows=500)):
+        one, other = (
+            read_dashboard_data(lakes[store], limits=limits, published_at=moment).datasets
+            for store in ("delta-rs", "spark")
+        )
+        assert one.keys() == other.keys()
+        chosen = one if limits == RowLimits() else [dataset.name for dataset in DATASETS]  # not what rows refer to
+        for name in chosen:
+            found, there = one[name], other[name]
+            assert (found.total_rows, found.note) == (there.total_rows, there.note), name
+            assert found.rows is None or found.rows.column_names == there.rows.column_names
+            if found.rows is not None and not found.truncated:
+                assert alike(found.rows) == alike(there.rows), name
+            if found.summary is not None and found.summary_step_s == there.summary_step_s:
+                assert alike(found.summary) == alike(there.summary), name
+
+
+def alike(rows):
+    """Return how often each row occurs, as a page holds it: numbers are numbers, whatever their type or last digit."""
+
+    def shown(value):
+        return float(f"{value:.9g}") if isinstance(value, float) else to_json_value(value)
+
+    columns = [map(shown, rows[name].to_pylist()) for name in rows.column_names]
+    return Counter(map(repr, zip(*columns, strict=True)))
 
 
 def test_anybody_reads_the_tables(lakes):

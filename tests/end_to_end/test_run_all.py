@@ -23,14 +23,13 @@ from pipeline.bronze.ingest_captures import BRONZE_TABLES
 from pipeline.bronze.ingest_clock import IngestClock
 from pipeline.bronze.ingest_plan import plan_ingest
 from pipeline.bronze.input_files import InputFile, list_files
-from pipeline.dashboards.read_datasets import RowLimits, cut_texts, read_dashboard_data
+from pipeline.dashboards.read_datasets import RowLimits, read_dashboard_data
 from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.lake import Lake
 from pipeline.lake.recovery import RunMarkers
 from pipeline.quality.check import CheckOptions, check_suites
 from pipeline.quality.suites import read_suites
 from pipeline.silver.capture_source import register_capture_source
-from pipeline.text import cut_text
 from schemas import catalog
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, RPC_BINDS, RPC_CALLS
 from schemas.quality import QUALITY_RESULTS
@@ -461,18 +460,6 @@ def test_queries_and_widgets_of_the_databricks_dashboard_run(lake, pages):
         assert frame.columns == [field["name"] for field in query["fields"]]
         run += 1
     assert run > 15
-
-
-def test_long_texts_are_cut_in_spark_as_elsewhere(spark):
-    texts = ["a" * 500, "é" * 501, "\U0001f600" * 1000 + "x", None]
-    frame = spark.createDataFrame(
-        [(number, text, [text]) for number, text in enumerate(texts)], "n INT, t STRING, l ARRAY<STRING>"
-    )
-    expected = [text and cut_text(text, distinct=True) for text in texts]
-    rows = cut_texts(frame).toArrow().to_pylist()
-    assert [(row["t"], row["l"]) for row in sorted(rows, key=lambda row: row["n"])] == [
-        (text, [text]) for text in expected
-    ]
 
 
 @pytest.mark.long

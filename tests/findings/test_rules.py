@@ -281,6 +281,15 @@ def test_taps_do_not_tell_the_order_of_two_connections(rule):
     assert rule not in broken(by_taps(STORIES[rule][0]))
 
 
+@pytest.mark.parametrize("rule", STORIES)
+def test_rows_that_stand_twice_end_nothing(rule):
+    """Somebody else appended them: a check of quality says so."""
+    story = STORIES[rule][0]
+    story = copy.deepcopy(story if isinstance(story, Story) else Story(story))
+    story.calls.extend(copy.deepcopy(story.calls))
+    broken(story)
+
+
 def test_a_context_closed_early_is_found_where_clocks_cannot_be_why():
     def story(opened_at):
         return Story([*app(closed=False), qc(3, 1, None, context_handle=H)], others=[qm_open(opened_at, **elsewhere)])

@@ -18,8 +18,9 @@ from pcapgen.record import sample_captures
 from pipeline.lake.delta_rs.duckdb_sql import DataFiles, DuckDbSql
 from pipeline.lake.lake import Lake
 from pipeline.lake.lake_path import LakePath
-from pipeline.lake.queries import ChangeFeedError, ChangesSince, query_in_spark, values_array, where_in
+from pipeline.lake.queries import ChangeFeedError, ChangesSince, UnknownSqlError, query_in_spark, values_array, where_in
 from pipeline.lake.spark.frames import arrow_to_frame, read_parquet_folder
+from pipeline.text import cut_text, cut_text_sql
 from schemas.bronze import QUARANTINE
 
 pytestmark = pytest.mark.spark
@@ -134,6 +135,17 @@ VALUES = pa.table(
         "coalesce(size(list), -1)",
         "try_element_at(list, -1)",
         "substring(bytes, 1, 4)",
+        "substring(text, 2, 3)",
+        "substr(text, 3)",
+        "slice(list, 1, 1)",
+        "slice(list, 2, 5)",
+        "size(sequence(place, place + 2))",
+        "size(array_intersect(list, array('a', 'b'))) = size(array_distinct(list))",
+        "text || '{{2}}'",
+        "sha2(text, 256)",
+        "sha2(unhex('20000000' || hex(text)), 256)",
+        "'0x' || lpad(hex(abs(number)), 8, '0')",
+        cut_text_sql("text", 5),
         "substring(bytes, -12, 12)",
         "octet_length(bytes)",
         "split_part(text, ';', 1)",
@@ -203,8 +215,27 @@ def here(sql, of):
         "SELECT size(collect_set(CASE WHEN flag THEN text END)) AS n FROM {rows}",
         "SELECT text FROM (SELECT *, row_number() OVER (PARTITION BY flag ORDER BY place) n FROM {rows}) WHERE n < 2",
         "SELECT one.text FROM {rows} AS one LEFT JOIN {rows} AS two USING (place) WHERE two.flag",
+        "SELECT explode(sequence(place, place + 1)) AS each FROM {rows}",
+        "SELECT array_sort(array_agg(coalesce(text, 'z'))) AS all FROM {rows}",
+        "SELECT number FROM {rows} ORDER BY number LIMIT 1",
+        "SELECT number FROM {rows} ORDER BY number DESC LIMIT 1",
+        "SELECT `text` FROM (SELECT *, rank() OVER (PARTITION BY flag ORDER BY text) AS n FROM {rows}) WHERE n = 1",
     ],
 )
 def test_a_question_has_one_answer(spark, sql):
     of = {"rows": VALUES}
     assert told(query_in_spark(spark, sql, of).toArrow(), False) == told(here(sql, of), False)
+
+
+@pytest.mark.parametrize("sql", ["no_function(text)", "no_column", "place <=> 1", "transform(list, one -> one)"])
+def test_what_duckdb_does_not_know_is_said(sql):
+    with pytest.raises(UnknownSqlError):
+        here(f"SELECT {sql} FROM {{rows}}", {"rows": VALUES})
+
+
+def test_long_texts_are_cut_in_sql_as_elsewhere(spark):
+    texts = ["a" * 500, "é" * 501, "\U0001f600" * 1000 + "x", None]
+    of = {"rows": pa.table({"number": range(len(texts)), "text": texts})}
+    sql = f"SELECT {cut_text_sql('`text`')} AS text FROM {{rows}} ORDER BY number"
+    for found in (query_in_spark(spark, sql, of).toArrow(), here(sql, of)):
+        assert found["text"].to_pylist() == [text and cut_text(text, distinct=True) for text in texts]

@@ -12,7 +12,7 @@ from hostile import TEXTS
 from jobs import check_quality, run_all
 from pipeline.lake.lake import Lake
 from pipeline.quality.check import CheckOptions, check_suites
-from pipeline.quality.suites import read_suites
+from pipeline.quality.suites import Expectation, Suite, SuiteError, read_suites
 from schemas.bronze import CONNECTIONS, RPC_CALLS
 from schemas.collected_snapshots import SNAPSHOTS_RAW
 from schemas.quality import QUALITY_RESULTS
@@ -113,6 +113,21 @@ def test_the_clean_sample_passes_and_each_planted_fault_is_caught(lake, suites, 
     found = run_check(lake, suites, late, "configured", **machines)
     assert failed(found) == {("freshness", "machines_fresh"), ("freshness", "configured_machines_fresh")}
     assert next(row for row in found.failed_rows("error"))["unexpected"] == 2 + len(TEXTS)
+
+
+def test_sql_that_spark_alone_knows_is_evaluated_too(lake, fresh):
+    columns = {"same": "call_key <=> call_key", "text": "regexp_replace(call_key, '[0-9a-f]{32}', 'a key')"}
+    expectations = tuple(
+        Expectation(name, "expect_column_values_to_be_in_set", {"column": name, "value_set": [value]}, "error", name)
+        for name, value in (("same", True), ("text", "a key"))
+    )
+    suite = Suite("own", RPC_CALLS, "", "call_key", False, None, (), columns, expectations)
+    found = run_check(lake, [suite], fresh, "own")
+    assert {(row["expectation"], row["success"], row["evaluated"] > 10) for row in found.rows} == {
+        ("same", True, True), ("text", True, True)
+    }  # fmt: skip
+    with pytest.raises(SuiteError, match="no_column"):
+        run_check(lake, [replace(suite, derived_columns={"same": "no_column", "text": "1"})], fresh, "wrong")
 
 
 def test_many_rows_are_judged_by_spark_as_few_are_here(lake, suites, fresh):

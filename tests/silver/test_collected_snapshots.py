@@ -9,6 +9,7 @@ from collector.snapshot_files import AT, failed, machine, queue, write
 from killing import KilledError, dying
 from pipeline.bronze import ingest_snapshots
 from pipeline.bronze.input_files import list_files
+from pipeline.lake import tasks
 from pipeline.lake.lake import Lake
 from pipeline.silver import collected_snapshots, hosts
 from pipeline.silver import update as silver_update
@@ -117,6 +118,21 @@ def test_once_whatever_is_read_how_often(lake, tmp_path, monkeypatch):
     assert sorted(row["message_count"] for row in rows(lake, QUEUE_SNAPSHOTS)) == [7, 8]
     assert len(rows(lake, MACHINE_SNAPSHOTS)) == 1
     assert len(rows(lake, SNAPSHOT_FILES)) == 3
+
+
+def test_many_are_read_and_decoded_by_spark_as_few_are_here(spark, lake, tmp_path, monkeypatch):
+    files = [
+        write(tmp_path / "b.jsonl", machine(), queue(7), "nonsense"), write(tmp_path / "c.jsonl", queue(7), queue(7)),
+        write(tmp_path / "a.jsonl", queue(8, at=LATER), machine()),
+    ]  # fmt: skip
+    many = Lake(spark, str(tmp_path / "many"))
+    for part in (files[:2], files):
+        ingest_and_update(lake, *part)
+        with monkeypatch.context() as patched:
+            patched.setattr(tasks, "MAX_DRIVER_BYTES", -1)
+            patched.setattr(collected_snapshots, "_MAX_ROWS_IN_MEMORY", 0)
+            ingest_and_update(many, *part)
+    assert everything(many) == everything(lake)
 
 
 def test_broken_lines_go_to_quarantine_and_leave_it_when_they_are_whole(lake, tmp_path):

@@ -162,8 +162,8 @@ def _conflicting_openings(openings: Iterable[_QueueOpening]) -> Iterator[Violati
             by_queue[opening.call["queue"]].append(opening)
     for same_queue in by_queue.values():
         # Heaps, by the ends of openings.
-        earlier: defaultdict[SharingMode, list[tuple[int, str, _QueueOpening]]] = defaultdict(list)
-        for opening in same_queue:
+        earlier: defaultdict[SharingMode, list[tuple[int, int, _QueueOpening]]] = defaultdict(list)
+        for number, opening in enumerate(same_queue):
             conflicting = [held for mode, held in earlier.items() if share_modes_conflict(mode, opening.mode)]
             for held in conflicting:
                 while held and held[0][0] <= opening.call.started_at:
@@ -172,7 +172,7 @@ def _conflicting_openings(openings: Iterable[_QueueOpening]) -> Iterator[Violati
             if (holder := next(found, None)) is not None:
                 actual = f"the queue is open with dwShareMode {holder.call['share_mode']}"
                 yield Violation(opening.call, actual, (holder.call, opening.call))
-            heappush(earlier[opening.mode], (opening.open_until, opening.call["call_key"], opening))
+            heappush(earlier[opening.mode], (opening.open_until, number, opening))
 
 
 @server_rule("R08", _BOTH_OPENINGS)

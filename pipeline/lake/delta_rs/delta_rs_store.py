@@ -28,13 +28,13 @@ from deltalake.table import TableMerger
 from deltalake.transaction import AddAction, RemoveAction
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import LongType, StringType, StructType
+from pyspark.sql.types import BinaryType, LongType, StringType, StructType
 
 from pipeline.lake.date_filters import dates_condition
 from pipeline.lake.delta_rs.data_files import MAX_FILE_BYTES, DataFile, write_data_files
 from pipeline.lake.delta_rs.duckdb_sql import DataFiles, DuckDbSql, Given, quoted
 from pipeline.lake.lake_path import LakePath, parquet_dataset
-from pipeline.lake.parquet_options import MAX_ROW_GROUP_ROWS, STUB_COLUMNS
+from pipeline.lake.parquet_options import MAX_ROW_GROUP_ROWS, MAX_ROW_GROUP_ROWS_WITH_BYTES, STUB_COLUMNS
 from pipeline.lake.queries import (
     CHANGE_COLUMNS,
     CachedFilter,
@@ -73,12 +73,9 @@ _TRIES: Final = 5  # of a commit that others come before
 _DELETED: Final = "_deleted"
 _ROWS_WRITTEN: Final = "rowsWritten"  # in a commit's metadata, beside the provenance
 _PROVENANCE: Final = "userMetadata"  # as Delta names it
-_WRITER: Final = WriterProperties(
-    compression="ZSTD", max_row_group_size=MAX_ROW_GROUP_ROWS,
-    column_properties={
-        stub: ColumnProperties(dictionary_enabled=False, statistics_enabled="NONE") for stub in STUB_COLUMNS
-    },
-)  # fmt: skip
+_STUB_PROPERTIES: Final = dict.fromkeys(
+    STUB_COLUMNS, ColumnProperties(dictionary_enabled=False, statistics_enabled="NONE")
+)
 _FILE_COLUMNS: Final = (  # of ``DataFile``
     StructType()
     .add("name", StringType())
@@ -306,7 +303,7 @@ class DeltaRsStore:
         found = [f"s.{_DELETED}", *(_same(name, can_be_null=bool(deleted[name].null_count)) for name in names)]
         if EVENT_DATE in names:
             found += _dates_of_target(table, set(deleted[EVENT_DATE].to_pylist()))
-        merger = _merger(delta, found, source, note, added.num_rows)
+        merger = _merger(table, delta, found, source, note, added.num_rows)
         merger.when_matched_delete().when_not_matched_insert(
             _from_source(table.names), predicate=f"NOT s.{_DELETED}"
         ).execute()
@@ -353,7 +350,7 @@ class DeltaRsStore:
                 return
 
             def change(delta: DeltaTable) -> None:
-                merger = _merger(delta, found, source.scanner().to_reader(), note, count)
+                merger = _merger(table, delta, found, source.scanner().to_reader(), note, count)
                 if deleted is not None:
                     merger = merger.when_matched_delete(f"s.{quoted(deleted)}")
                 merger.when_matched_update(columns).execute()
@@ -372,7 +369,7 @@ class DeltaRsStore:
                 changes = self._changing(table, delta, source, options)
                 if changes.num_rows:
                     written = changes.num_rows - (pc.sum(changes[_DELETED]).as_py() or 0)
-                    merger = _merger(delta, found, changes, note, written)
+                    merger = _merger(table, delta, found, changes, note, written)
                     merger.when_matched_delete(f"s.{_DELETED}").when_matched_update(columns).when_not_matched_insert(
                         columns, predicate=f"NOT s.{_DELETED}"
                     ).execute()
@@ -417,7 +414,7 @@ class DeltaRsStore:
         """Join small files, delete those that no version of the last hours needs, and begin the log again."""
         note.check()
         with self._newest(table) as delta:
-            delta.optimize.compact(target_size=MAX_FILE_BYTES, writer_properties=_WRITER)
+            delta.optimize.compact(target_size=MAX_FILE_BYTES, writer_properties=_writer(table))
             delta.vacuum(retain_hours, dry_run=False, enforce_retention_duration=False, full=True)
             delta.create_checkpoint()
             delta.cleanup_metadata()
@@ -542,13 +539,20 @@ def _properties(note: CommitNote, rows_written: int = 0) -> CommitProperties:
     return CommitProperties(custom_metadata=metadata, max_commit_retries=0)
 
 
+def _writer(table: Table) -> WriterProperties:
+    """Return how delta-rs writes files. It holds row groups in memory, and limits them by rows, not by bytes."""
+    has_bytes = any(isinstance(column.type, BinaryType) for column in table.columns)
+    rows = MAX_ROW_GROUP_ROWS_WITH_BYTES if has_bytes else MAX_ROW_GROUP_ROWS
+    return WriterProperties(compression="ZSTD", max_row_group_size=rows, column_properties=_STUB_PROPERTIES)
+
+
 def _merger(
-    delta: DeltaTable, conditions: Sequence[str], source: pa.Table | pa.RecordBatchReader, note: CommitNote,
-    rows_written: int,
+    table: Table, delta: DeltaTable, conditions: Sequence[str], source: pa.Table | pa.RecordBatchReader,
+    note: CommitNote, rows_written: int,
 ) -> TableMerger:  # fmt: skip
     """Return a merge of rows (``s``) into a table (``t``)."""
     return delta.merge(
-        source, " AND ".join(conditions), source_alias="s", target_alias="t", writer_properties=_WRITER,
+        source, " AND ".join(conditions), source_alias="s", target_alias="t", writer_properties=_writer(table),
         commit_properties=_properties(note, rows_written),
     )  # fmt: skip
 

@@ -18,9 +18,11 @@ import pyarrow.dataset as pads
 
 from pipeline.lake.delta_rs.remote_files import remote_dataset
 from pipeline.lake.lake_path import LakePath
+from pipeline.lake.queries import UnknownSqlError
 
 _SETTINGS: Final = ("SET GLOBAL TimeZone = 'UTC'", "SET memory_limit = '2GB'", "SET parquet_metadata_cache = true",
-                    "SET autoinstall_known_extensions = false")  # fmt: skip
+                    "SET autoinstall_known_extensions = false",
+                    "SET GLOBAL default_null_order = 'NULLS_FIRST_ON_ASC_LAST_ON_DESC'")  # fmt: skip
 _MACROS: Final = (
     "unix_micros(moment) AS epoch_us(moment)",
     "timestamp_micros(number) AS make_timestamptz(CAST(number AS BIGINT))",
@@ -31,6 +33,9 @@ _MACROS: Final = (
     "collect_set(value) AS coalesce(array_agg(DISTINCT value) FILTER (WHERE value IS NOT NULL), [])",
     "array_position(list, value) AS CASE WHEN list IS NOT NULL THEN coalesce(list_position(list, value), 0) END",
     "try_element_at(list, place) AS list_extract(list, place)",
+    "slice(list, first, count) AS array_slice(list, first, first + count - 1)",
+    "sequence(first, last) AS generate_series(first, last)",
+    "sha2(bytes, bits) AS sha256(bytes)",
     # The same for the same values, whichever question asks; Spark's is another number.
     "xxhash64(a, b) AS CAST(hash(a, b) >> 1 AS BIGINT), (a, b, c) AS CAST(hash(a, b, c) >> 1 AS BIGINT)",
 )
@@ -84,7 +89,7 @@ class DuckDbSql:
         self._lock = Lock()
 
     def answer(self, sql: str, of: Mapping[str, Given]) -> pa.Table:
-        """Return the answer to a query, in which names in braces stand for what is given."""
+        """Return the answer to a query, in which names in braces stand for what is given; UnknownSqlError."""
         cursor = self._cursor()
         count = 0
 
@@ -100,6 +105,8 @@ class DuckDbSql:
             asked = sql.format(**{name: _text(each, register) for name, each in of.items()})
             # Rows found here and there come in chunks of a few, for which all that is done with them would pay.
             return cursor.sql(asked).to_arrow_table().combine_chunks()
+        except duckdb.ProgrammingError as error:
+            raise UnknownSqlError(" ".join(str(error).split())) from error
         finally:
             cursor.close()
 

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from functools import partial, reduce
-from operator import or_
+from datetime import datetime
+from functools import partial
 from typing import Any, Final, TypeVar
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
 
+from pipeline.lake.arrow_rows import datetime_to_us, us_to_datetime
 from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.lake import Lake
-from pipeline.lake.queries import where_in
+from pipeline.lake.queries import QueryInput, Values
 from pipeline.reports.trace.timeline import (
     MessageTimeline,
     NumberInQueue,
@@ -34,7 +33,7 @@ from schemas.queue_aliases import QUEUE_ALIASES
 from schemas.queue_opens import QUEUE_OPENS
 from schemas.receive_attempts import QUEUE_OPERATIONS, RECEIVE_ATTEMPTS
 from schemas.remote_read_calls import REMOTE_READ_CALLS
-from schemas.table import Table
+from schemas.table import Table, quoted
 from udfs.queues.normal_form import normalize_queue_names
 
 _CALL_COLUMNS: Final = (
@@ -45,9 +44,11 @@ _CALL_COLUMNS: Final = (
 _OPEN_COLUMNS: Final = (
     "call_key", "principal", "workstation", "access_name", "share_mode_name", "outcome", "closed_at", "ended_by",
 )  # fmt: skip
+_METHOD_COLUMNS: Final = ("call_key", "method", "hresult_name")
 _UNUSED_MESSAGE_COLUMNS: Final = (
     "body", "extension", "soap_header", "header_sizes", "run_id", "event_date", "decoder_version",
 )  # fmt: skip
+_LOOKUP_ID: Final = "CAST(lookup_id AS string)"  # as a value it may be larger than a bigint
 _LOCATION_COLUMNS: Final = ("queue", "server_address", "context_handle", "queue_handle")
 
 TraceInputRows = list[dict[str, Any]]
@@ -95,11 +96,10 @@ def _earliest(seen_at: dict[_T, str], last_at: str, count: int) -> dict[_T, str]
 def queue_names(lake: Lake, queue: str) -> set[str]:
     """Return all names of a queue: its normal form, and the aliases in silver.queue_aliases."""
     name = normalize_queue_names(pa.array([queue], pa.string())).to_pylist()[0] or queue.lower()
-    aliases = lake.read(QUEUE_ALIASES)
-    canonical = aliases.where((F.col("queue") == name) | (F.col("canonical_queue") == name)).select("canonical_queue")
-    group = aliases.join(F.broadcast(canonical.distinct()), "canonical_queue", "left_semi")
-    found = group.select("queue", "canonical_queue").distinct().collect()
-    return {name, *(text for row in found for text in row)}
+    group = "SELECT canonical_queue FROM {aliases} WHERE queue = {name} OR canonical_queue = {name}"
+    sql = f"SELECT DISTINCT queue, canonical_queue FROM {{aliases}} WHERE canonical_queue IN ({group})"
+    found = _ask(lake, sql, aliases=QUEUE_ALIASES, name=name)
+    return {name, *(text for row in found for text in row.values())}
 
 
 def _find_messages(lake: Lake, request: TraceRequest) -> tuple[dict[str, str], dict[NumberInQueue, str]]:
@@ -107,82 +107,98 @@ def _find_messages(lake: Lake, request: TraceRequest) -> tuple[dict[str, str], d
 
     A lookup id stands for a message only where its reads have no message key.
     """
-    names = None if request.queue is None else sorted(queue_names(lake, request.queue))
-    messages, attempts = lake.read(MESSAGES), lake.read(RECEIVE_ATTEMPTS)
+    values: dict[str, Values] = {}
+    messages, attempts = ["message_key IS NOT NULL"], ["message_key IS NULL AND lookup_id IS NOT NULL"]
     if request.message_id is not None:
-        messages = messages.where(F.col("message_id") == request.message_id.lower().strip("{}").replace("}\\", "\\"))
+        values["message_id"] = request.message_id.lower().strip("{}").replace("}\\", "\\")
+        messages.append("message_id = {message_id}")
     if request.label is not None:
-        messages = messages.where(F.col("label") == request.label)
+        values["label"] = request.label
+        messages.append("label = {label}")
     if request.lookup_id is not None:
-        number = F.lit(str(request.lookup_id)).cast("decimal(20,0)")
-        messages, attempts = (rows.where(F.col("lookup_id") == number) for rows in (messages, attempts))
-    if names is not None:
-        messages = messages.where(_any_column_in(names, "queue", "inferred_queue"))
-        attempts = attempts.where(_any_column_in(names, "queue", "opened_queue", "inferred_queue"))
-    limit = request.max_messages + 1
-    with_key = messages.where("message_key IS NOT NULL")
-    keyed = with_key.groupBy("message_key").agg(_sortable_text(F.min("seen_at")).alias("at"))
-    queries = {"messages": partial(_to_rows, keyed.orderBy("at", "message_key").limit(limit))}
+        values["lookup_id"] = str(request.lookup_id)
+        messages.append(f"{_LOOKUP_ID} = {{lookup_id}}")
+        attempts.append(f"{_LOOKUP_ID} = {{lookup_id}}")
+    if request.queue is not None:
+        values["names"] = queue_names(lake, request.queue)
+        messages.append("(queue IN {names} OR inferred_queue IN {names})")
+        attempts.append("(queue IN {names} OR opened_queue IN {names} OR inferred_queue IN {names})")
+
+    def earliest(table: Table, key: str, at: str, conditions: list[str]) -> TraceInputRows:
+        where = " AND ".join(conditions)
+        sql = f"SELECT {key}, unix_micros(min({at})) AS first_us FROM {{rows}} WHERE {where} GROUP BY {key}"
+        limit = request.max_messages + 1
+        return _ask(lake, f"{sql} ORDER BY first_us, {key} LIMIT {limit}", rows=table, **values)
+
+    queries = {"messages": partial(earliest, MESSAGES, "message_key", "seen_at", messages)}
     if request.message_id is None and request.label is None:
         # Reads without a message key: the header was not captured whole. silver.messages has the others.
-        first_at = F.min(F.coalesce("started_at", "returned_at"))
-        without_key = attempts.where("message_key IS NULL AND lookup_id IS NOT NULL")
-        grouped = without_key.groupBy(*_LOCATION_COLUMNS, "lookup_id").agg(_sortable_text(first_at).alias("at"))
-        queries["attempts"] = partial(_to_rows, grouped.orderBy("at", "lookup_id").limit(limit))
+        number = ", ".join(("lookup_id", *_LOCATION_COLUMNS))
+        started = "coalesce(started_at, returned_at)"
+        queries["attempts"] = partial(earliest, RECEIVE_ATTEMPTS, number, started, attempts)
     found = run_concurrently(queries)
-    keys = {row["message_key"]: row["at"] or "" for row in found["messages"]}
-    numbers = {(queue_location(row), int(row["lookup_id"])): row["at"] or "" for row in found.get("attempts", ())}
+    keys = {row["message_key"]: _sortable_text(row["first_us"]) for row in found["messages"]}
+    numbers = {
+        (queue_location(row), int(row["lookup_id"])): _sortable_text(row["first_us"])
+        for row in found.get("attempts", ())
+    }
     return keys, numbers
 
 
-def _any_column_in(names: Collection[str], *columns: str) -> Column:
-    return reduce(or_, (F.col(column).isin(list(names)) for column in columns))
+def _sortable_text(at_us: int | None) -> str:
+    return "" if at_us is None else us_to_datetime(at_us).replace(tzinfo=None).isoformat(timespec="microseconds")
 
 
-def _sortable_text(at: Column) -> Column:
-    return F.date_format(at, "yyyy-MM-dd'T'HH:mm:ss.SSSSSS")
-
-
-def _to_rows(frame: DataFrame) -> TraceInputRows:
-    found: TraceInputRows = frame.toArrow().to_pylist()
+def _ask(lake: Lake, sql: str, **inputs: QueryInput) -> TraceInputRows:
+    found: TraceInputRows = lake.query(sql, **inputs).to_pylist()
     return found
+
+
+def _rows_where(lake: Lake, table: Table, columns: Sequence[str], where: str, **values: Values) -> TraceInputRows:
+    found: TraceInputRows = lake.select(table, where, columns, **values).to_pylist()
+    return found
+
+
+def _all_columns(table: Table, *without: str) -> list[str]:
+    return [name for name in table.names if name not in without]
 
 
 def _read_trace_rows(lake: Lake, keys: Collection[str], numbers: Collection[NumberInQueue]) -> TraceRows:
     """Return all rows about messages given by key, or by queue location and lookup id."""
-    messages = _to_rows(where_in(lake.read(MESSAGES), "message_key", keys).drop(*_UNUSED_MESSAGE_COLUMNS))
-    lookups = {number for _, number in numbers}
-    lookups |= {int(row["lookup_id"]) for row in messages if row["lookup_id"] is not None}
-    by_number = f"lookup_id IN ({', '.join(map(str, sorted(lookups)))})" if lookups else "FALSE"
-    ours = F.col("message_key").isin(sorted(keys)) | F.expr(by_number)
-    attempts = _to_rows(lake.read(RECEIVE_ATTEMPTS).where(ours).drop("run_id", "event_date"))
-    queues = sorted({row["queue"] for row in attempts if row["queue"] is not None})
-    in_queues = _any_column_in(queues, "queue") if queues else F.lit(False)  # noqa: FBT003
-    operations = lake.read(QUEUE_OPERATIONS)
+    message_columns = _all_columns(MESSAGES, *_UNUSED_MESSAGE_COLUMNS)
+    messages = _rows_where(lake, MESSAGES, message_columns, "message_key IN {keys}", keys=keys)
+    lookups = {str(number) for _, number in numbers}
+    lookups |= {str(row["lookup_id"]) for row in messages if row["lookup_id"] is not None}
+    by_number = f"{_LOOKUP_ID} IN {{lookups}}"
+    ours = partial(_rows_where, where=f"message_key IN {{keys}} OR {by_number}", keys=keys, lookups=lookups)
+    attempts = ours(lake, RECEIVE_ATTEMPTS, _all_columns(RECEIVE_ATTEMPTS, "run_id", "event_date"))
+    queues = {row["queue"] for row in attempts if row["queue"] is not None}
     identifiers = {row["message_id"] for row in messages if row["message_id"] is not None}
     evidence = {call for row in attempts for call in row["evidence"] or ()} | {row["call_key"] for row in messages}
     found = run_concurrently(
         {
             "operations": partial(
-                _to_rows, operations.where(F.expr(by_number) | ((F.col("operation") == "purge") & in_queues))
+                _rows_where, lake, QUEUE_OPERATIONS, QUEUE_OPERATIONS.names,
+                f"{by_number} OR (operation = 'purge' AND queue IN {{queues}})", lookups=lookups, queues=queues,
             ),
-            "sequences": partial(_to_rows, lake.read(ACK_SEQUENCES).where(ours)),
+            "sequences": partial(ours, lake, ACK_SEQUENCES, ACK_SEQUENCES.names),
             "comqc": partial(
-                _to_rows, where_in(lake.read(COMQC_CALLS), "message_key", keys).drop("marshaled", "arguments")
+                _rows_where, lake, COMQC_CALLS, _all_columns(COMQC_CALLS, "marshaled", "arguments"),
+                "message_key IN {keys}", keys=keys,
             ),
             "replies": partial(
-                _to_rows, where_in(lake.read(MESSAGES), "correlation_id", identifiers).drop(*_UNUSED_MESSAGE_COLUMNS)
+                _rows_where, lake, MESSAGES, message_columns, "correlation_id IN {identifiers}", identifiers=identifiers
             ),
         }
-    )
+    )  # fmt: skip
     evidence |= {row["call_key"] for name in ("operations", "replies") for row in found[name]}
     found |= run_concurrently(
         {
-            "calls": partial(_to_rows, where_in(lake.read(RPC_CALLS), "call_key", evidence).select(*_CALL_COLUMNS)),
-            "reads": partial(_read_methods, lake, REMOTE_READ_CALLS, evidence, "ack_name"),
-            "clients": partial(_read_methods, lake, CLIENT_CALLS, evidence),
+            "calls": partial(_rows_of_calls, lake, RPC_CALLS, evidence, _CALL_COLUMNS),
+            "reads": partial(_rows_of_calls, lake, REMOTE_READ_CALLS, evidence, (*_METHOD_COLUMNS, "ack_name")),
+            "clients": partial(_rows_of_calls, lake, CLIENT_CALLS, evidence, _METHOD_COLUMNS),
             "findings": partial(_read_findings, lake, evidence),
-            "opens": partial(_to_rows, where_in(lake.read(QUEUE_OPENS), "call_key", evidence).select(*_OPEN_COLUMNS)),
+            "opens": partial(_rows_of_calls, lake, QUEUE_OPENS, evidence, _OPEN_COLUMNS),
         }
     )
     times = {row[name] for row in found["calls"] for name in ("request_at", "response_at")} - {None}
@@ -192,7 +208,7 @@ def _read_trace_rows(lake: Lake, keys: Collection[str], numbers: Collection[Numb
         {
             "coverage": partial(_read_coverage, lake, hours),
             "files": partial(
-                _to_rows, where_in(lake.read(CAPTURE_FILES), "capture_id", captures).select("capture_id", "path")
+                _rows_where, lake, CAPTURE_FILES, ("capture_id", "path"), "capture_id IN {ids}", ids=captures
             ),
         }
     )
@@ -213,19 +229,21 @@ def _read_trace_rows(lake: Lake, keys: Collection[str], numbers: Collection[Numb
     )
 
 
-def _read_methods(lake: Lake, table: Table, calls: Collection[str], *more: str) -> TraceInputRows:
-    """Return method and result of calls, from a table of silver."""
-    return _to_rows(where_in(lake.read(table), "call_key", calls).select("call_key", "method", "hresult_name", *more))
+def _rows_of_calls(lake: Lake, table: Table, calls: Collection[str], columns: Sequence[str]) -> TraceInputRows:
+    return _rows_where(lake, table, columns, "call_key IN {calls}", calls=calls)
 
 
-def _read_findings(lake: Lake, calls: Iterable[str]) -> TraceInputRows:
+def _read_findings(lake: Lake, calls: Collection[str]) -> TraceInputRows:
     """Return the findings whose violating call or evidence is among the calls."""
-    evidence = F.array_union(F.array("call_key"), F.coalesce("evidence", F.array().cast("array<string>")))
-    findings = lake.read(FINDINGS).withColumn("_evidence", F.explode(evidence))
-    return _to_rows(where_in(findings, "_evidence", set(calls)).drop("_evidence", "run_id", "event_date").distinct())
+    columns = ", ".join(map(quoted, _all_columns(FINDINGS, "run_id", "event_date")))
+    each = "SELECT finding_key, explode(evidence) AS call FROM {findings}"
+    sql = f"""SELECT {columns} FROM {{findings}} WHERE call_key IN {{calls}}
+  OR finding_key IN (SELECT finding_key FROM ({each}) WHERE call IN {{calls}})"""
+    return _ask(lake, sql, findings=FINDINGS, calls=calls)
 
 
-def _read_coverage(lake: Lake, hours: Collection[Any]) -> TraceInputRows:
+def _read_coverage(lake: Lake, hours: Collection[datetime]) -> TraceInputRows:
     """Return the counts of gold.coverage for these hours, and those without an hour; none without hours."""
-    rows = lake.read(COVERAGE).select("hour", "server_address", "layer", "measure", "value")
-    return _to_rows(rows.where(F.col("hour").isNull() | F.col("hour").isin(sorted(hours)))) if hours else []
+    columns = ("hour", "server_address", "layer", "measure", "value")
+    where, values = "hour IS NULL OR unix_micros(hour) IN {hours}", [datetime_to_us(hour) for hour in hours]
+    return _rows_where(lake, COVERAGE, columns, where, hours=values) if hours else []

@@ -20,7 +20,7 @@ def with_canonical_queues(
         is_whole = f"{queue} LIKE 'direct=%' OR {queue} LIKE '%,%'"
         base = f"CASE WHEN {is_whole} THEN {queue} ELSE split_part({queue}, ';', 1) END"
         whole, part = f"{column}_whole", f"{column}_base"
-        suffix = f"substring({queue}, length({base}) + 1)"
+        suffix = f"substr({queue}, length({base}) + 1)"
         selected.append(f"coalesce({whole}.canonical, {part}.canonical || {suffix}, {queue}) AS {column}")
         joins.append(f"LEFT JOIN {names} AS {whole} ON {whole}.queue = {queue}")
         joins.append(f"LEFT JOIN {names} AS {part} ON {part}.queue = {base}")
