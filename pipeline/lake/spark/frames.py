@@ -30,7 +30,7 @@ def arrow_to_frame(spark: SparkSession, rows: pa.Table) -> DataFrame:
     A table without rows needs an explicit schema: Spark Connect does not take it from the table.
     """
     batches = [batch for batch in rows.to_batches() if batch.num_rows]
-    whole = pa.Table.from_batches(batches, rows.schema) if batches else rows
+    whole = pa.Table.from_batches(batches, rows.schema) if batches else rows.schema.empty_table()
     schema = None if batches else from_arrow_schema(rows.schema)
     return spark.createDataFrame(whole, schema)  # type: ignore[arg-type, call-overload, unused-ignore]  # Arrow since Spark 4
 
