@@ -21,6 +21,7 @@ from pipeline.bronze.ingest_clock import IngestClock
 from pipeline.bronze.ingest_plan import plan_ingest
 from pipeline.bronze.input_files import list_files
 from pipeline.lake.lake import Lake
+from pipeline.lake.lake_path import LakePath
 from pipeline.lake.spark.sessions import LazySession
 from pipeline.silver import update as silver_update
 from pipeline.silver.decode_tasks import DecodedWrite
@@ -80,7 +81,7 @@ class LakeBench:
             side = Path(lake.root) / "side"
             side.mkdir(parents=True)
             reads = plan_ingest(listed, []).reads
-            tasks = build_read_tasks(reads, side / "tasks.jsonl", IngestClock())
+            tasks = build_read_tasks(reads, LakePath(f"{side}/tasks.jsonl"), IngestClock())
             frame = tasks.frame(self.spark, from_arrow_schema(BRONZE_SCHEMAS["rpc_calls"]))
             lake.append(RPC_CALLS, frame.withColumns({RUN_ID: F.lit("bench"), INGESTED_AT: F.current_timestamp()}))
             seconds = time.perf_counter() - begin

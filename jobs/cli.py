@@ -30,11 +30,14 @@ from jobs.config import Config, ConfigError, FileAccess
 from pipeline.bronze.input_files import ledger_path
 from pipeline.bronze.ledger_entries import DateRange, ReprocessSelector
 from pipeline.lake.errors import LakeNameError, SchemaError, StoreError
-from pipeline.lake.local_paths import local_path
+from pipeline.lake.local_paths import lake_location, local_path
 from pipeline.lake.table_store import ConflictError
 from pipeline.text import escape_lines, escape_unprintable, is_utf8
 
-LAKE_HELP = "folder of the Delta tables; if lake.catalog names a catalog, the folder of the runs' working files"
+LAKE_HELP = (
+    "folder of the Delta tables, also s3://BUCKET/...; if lake.catalog names a catalog, the folder of the runs' "
+    "working files"
+)
 _UMASKS: Mapping[FileAccess, int] = {"owner": 0o077, "group_read": 0o027, "group_write": 0o007, "all_read": 0o022}
 _MAX_CONFLICTS = 2  # with somebody else's changes, in one run
 _MAX_LINE_CHARS = 4_000  # of progress and messages: paths are long
@@ -158,7 +161,7 @@ def build_base_parser(
         help="override one setting, for example store.stubs=false; may be repeated",
     )
     if lake:
-        parser.add_argument("--lake", metavar="FOLDER", type=parse_local_path, required=True, help=LAKE_HELP)
+        parser.add_argument("--lake", metavar="FOLDER", type=parse_lake_location, required=True, help=LAKE_HELP)
     if captures:
         parser.add_argument(
             "--captures",
@@ -215,6 +218,14 @@ def parse_local_path(text: str) -> str:
     """Parse a place on this machine: a path, or a ``file:`` URI, which becomes a path."""
     try:
         return local_path(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def parse_lake_location(text: str) -> str:
+    """Parse the place of a lake: a path, a ``file:`` URI, which becomes a path, or an S3 URI."""
+    try:
+        return lake_location(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
 

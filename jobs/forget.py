@@ -81,7 +81,7 @@ def _report_rows(result: retention.RetentionResult, what: str) -> cli.Outcome:
 def _remove_spooled_captures(lake: Lake, cutoff: RetentionCutoff) -> int:
     """Remove spooled captures that contain older packets or have no row in the ledger; return their number."""
     folder = Path(lake.root) / "_spool"
-    if not folder.is_dir():
+    if lake.folder.is_remote or not folder.is_dir():
         return 0
     kept = {
         row["path"]
@@ -97,7 +97,8 @@ def _remove_spooled_captures(lake: Lake, cutoff: RetentionCutoff) -> int:
 def _republish_pages(job_run: cli.JobRun, lake: Lake) -> None:
     """Rewrite the pages, and remove pages of check_quality because they quote rows."""
     lake_pages = Path(lake.root) / "pages"
-    for folder in dict.fromkeys([*([lake_pages] if lake_pages.is_dir() else []), *map(Path, job_run.arguments.pages)]):
+    has_pages = not lake.folder.is_remote and lake_pages.is_dir()
+    for folder in dict.fromkeys([*([lake_pages] if has_pages else []), *map(Path, job_run.arguments.pages)]):
         publish_dashboards.publish_pages(job_run, lake, folder)
     for folder in map(Path, job_run.arguments.docs):
         (folder / check_quality.PAGE_FILE).unlink(missing_ok=True)  # and nothing else of a folder that was misspelt

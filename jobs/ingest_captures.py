@@ -18,6 +18,7 @@ from pipeline.bronze import ingest_captures
 from pipeline.bronze.decryption import DecryptionKeys, decrypt_calls
 from pipeline.bronze.input_files import InputError, InputFile, is_pipe, list_files, spool_pipe
 from pipeline.lake.lake import Lake
+from pipeline.lake.lake_path import LakePath
 from pipeline.silver import update as silver_update
 from pipeline.silver.declaration_file import DeclarationError, Declarations, load_declarations
 from pipeline.silver.decode_tasks import CallDecoder, DecodedWrite
@@ -35,9 +36,11 @@ def list_captures(job_run: cli.JobRun, lake_root: str, outcome: cli.Outcome) -> 
         raise ConfigError("no captures: --captures takes files, folders, patterns or - for standard input")
     limit = job_run.config.capture.spool_bytes
     try:
-        folder = Path(lake_root) / "_spool"
+        folder, has_pipes = Path(lake_root) / "_spool", any(map(is_pipe, uris))
         only_for_the_run = job_run.config.privacy.redact or job_run.arguments.dry_run
-        if only_for_the_run and any(map(is_pipe, uris)):
+        if has_pipes and not only_for_the_run and LakePath(lake_root).is_remote:
+            raise ConfigError(f"{lake_root}: standard input and pipes are read into lakes in folders only")
+        if has_pipes and only_for_the_run:
             subfolder = PRIVATE_FOLDER.subfolder(job_run.config.privacy.scratch_folder, "spool")
             folder = job_run.exit_stack.enter_context(subfolder)
         named = [str(spool_pipe(uri, folder, limit)) if is_pipe(uri) else uri for uri in uris]

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 
 from jobs import cli
 from jobs.command_line.private_folder import remove_left_folders
 from jobs.config import ConfigError
 from jobs.session import check_single_installation, get_spark_session, prepare_process
 from pipeline.lake.lake import Lake
+from pipeline.lake.lake_path import LakePath
 from pipeline.lake.lease import LeaseError, hold_lease
 from pipeline.lake.spark.sessions import LazySession
 from schemas.bronze import CAPTURE_FILES
@@ -40,11 +40,18 @@ def open_lake_with_data(job_run: cli.JobRun) -> Lake:
     Nothing is made: no folder, no table.
     """
     place = job_run.arguments.lake
-    if job_run.config.lake.catalog is not None or Path(place).is_dir():
+    if job_run.config.lake.catalog is not None or _is_folder(place):
         lake = open_lake(job_run)
         if any(map(lake.exists, (CAPTURE_FILES, SNAPSHOT_FILES, SNAPSHOTS_RAW))):
             return lake
     raise ConfigError(f"{place}: no captures or snapshots were read into this lake; run 'msmq run_all' first")
+
+
+def _is_folder(place: str) -> bool:
+    try:
+        return LakePath(place).is_folder()
+    except OSError as error:
+        raise ConfigError(f"{place}: {' '.join(str(error).split())}") from error
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from jobs import cli
 from jobs.config import ConfigError
 from pipeline.bronze.input_files import file_identity
 from pipeline.lake.lake import Lake
+from pipeline.lake.lake_path import LakePath
 from schemas.bronze import CAPTURE_FILES
 from schemas.collected_snapshots import SNAPSHOT_FILES
 from schemas.table import Layer
@@ -65,10 +66,10 @@ def check_outputs(job_run: cli.JobRun, lake: Lake, paths: Iterable[Path]) -> Non
     snapshot file of the lake's ledgers, or a file that an option or a setting names.
     """
     existing: dict[tuple[int, int], Path] = {}
-    root = Path(job_run.arguments.lake).resolve()
+    root = None if LakePath(job_run.arguments.lake).is_remote else Path(job_run.arguments.lake).resolve()
     for path in paths:
         target = path.resolve()
-        below = target.relative_to(root).parts if target.is_relative_to(root) else ()
+        below = target.relative_to(root).parts if root is not None and target.is_relative_to(root) else ()
         if below and (below[0] in get_args(Layer) or below[0].startswith("_")):
             raise ConfigError(f"{path}: lies among the tables of the lake; choose another place")
         if target.is_file() and (identity := file_identity(str(target))) is not None:

@@ -6,8 +6,6 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import islice
-from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
@@ -15,6 +13,7 @@ import pyarrow as pa
 from pipeline.bronze.ingest_clock import IngestClock
 from pipeline.bronze.input_files import InputFile
 from pipeline.bronze.ledger_entries import PlannedRead
+from pipeline.lake.lake_path import LakePath
 from pipeline.lake.staging_files import StagingWriter
 from pipeline.lake.tasks import MIN_TASKS, TASK_BYTES, PartitionedRows, balance_by_size
 from udfs.capture.capture_reader import CaptureReadRequest, ReadOptions, failed_capture_row, read_capture_batches
@@ -109,19 +108,19 @@ def stage_failure(split: CaptureSplit, staging: StagingWriter, error: Exception)
     return failed
 
 
-def mark_path(marks: Path, path: str) -> Path:
+def mark_path(marks: LakePath, path: str) -> LakePath:
     """Return the file that says that a capture is being read."""
     return marks / key(path)
 
 
 def build_read_tasks(
     reads: Sequence[PlannedRead],
-    task_file: Path,
+    task_file: LakePath,
     clock: IngestClock,
     *,
     rows: str = "rpc_calls",
     staging_folder: str | None = None,
-    marks: Path | None = None,
+    marks: LakePath | None = None,
     **options: Any,  # noqa: ANN401 - numbers and texts
 ) -> PartitionedRows:
     """Return the rows of planned reads, a part for each task; ``options`` as ``read_options`` takes them.
@@ -135,23 +134,22 @@ def build_read_tasks(
     reads_by_path = {read.file.path: read for read in reads}
     tasks = group_by_task([split_of(read, clock) for read in reads])
     lines = (json.dumps([reads_by_path[split.file.path].to_json_dict() for split in task]) for task in tasks)
-    task_file.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    task_file.write_text("".join(f"{line}\n" for line in lines))
     texts = {name: str(value) for name, value in options.items()}
 
     def rows_of_task(number: int) -> Iterator[pa.RecordBatch]:
-        with task_file.open(encoding="utf-8") as file:
-            values = json.loads(next(islice(file, number, None)))
+        values = json.loads(task_file.read_text().split("\n")[number])
         for split in (split_of(PlannedRead.from_json_dict(each), clock) for each in values):
             staging = StagingWriter(staging_folder, split.file.path)
             mark = None if marks is None else mark_path(marks, split.file.path)
             with suppress(OSError):
                 if mark is not None:
-                    mark.touch()
+                    mark.write_text("")
             for kind, batch in read_split(split, read_options(texts), staging, may_be_read_again=mark is not None):
                 if kind == rows:
                     yield batch
             if mark is not None and staging.is_published:
-                mark.unlink(missing_ok=True)
+                mark.remove_file()
 
     size = sum(split.size for task in tasks for split in task)
     return PartitionedRows(len(tasks), size, rows_of_task)

@@ -19,7 +19,6 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
@@ -29,9 +28,10 @@ from pyspark.sql import functions as F
 from pipeline.bronze.ingest_captures import LogFunction, bronze_versions
 from pipeline.lake.date_filters import dates_condition
 from pipeline.lake.lake import Lake
+from pipeline.lake.lake_path import LakePath
 from pipeline.lake.queries import CHANGE_FEED_ERRORS, POST_IMAGES, where_in
 from pipeline.lake.recovery import RunMarkers
-from pipeline.lake.spark.frames import arrow_to_frame, read_parquet_folder
+from pipeline.lake.spark.frames import arrow_to_frame, read_parquet_folder, write_parquet_folder
 from pipeline.lake.spark.settings import fixed_row_batches
 from schemas.bronze import RPC_BINDS, RPC_CALLS
 from schemas.table import EVENT_DATE
@@ -85,23 +85,21 @@ def decrypt_calls(lake: Lake, keys: DecryptionKeys, *, run_id: str, log: LogFunc
 class _DecryptionState:
     """The state file: the version of ``bronze.rpc_calls`` looked at, and contexts of connections not all decrypted."""
 
-    path: Path
+    path: LakePath
     version: int | None = None
     unopened: dict[str, str] = field(default_factory=dict)  # by connection, as ``_context_summary`` gives it
 
     @staticmethod
     def load(lake: Lake) -> _DecryptionState:
         path = RunMarkers.of(lake).root / "opening"
-        if not path.exists():
+        try:
+            state = json.loads(path.read_text())
+        except FileNotFoundError:
             return _DecryptionState(path)
-        state = json.loads(path.read_text(encoding="utf-8"))
         return _DecryptionState(path, state["version"], state["closed"])
 
     def save(self) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = self.path.with_name(".opening")
-        temporary.write_text(json.dumps({"version": self.version, "closed": self.unopened}), encoding="utf-8")
-        temporary.replace(self.path)
+        self.path.write_text(json.dumps({"version": self.version, "closed": self.unopened}))
 
 
 def _connections_with_changed_calls(lake: Lake, since: int | None, newest: int) -> set[str]:
@@ -181,7 +179,7 @@ class _DecryptionRun:
         runs.end(run_id)
         return counts
 
-    def _decrypt_batch(self, names: Collection[str], folder: Path) -> Counter[str]:
+    def _decrypt_batch(self, names: Collection[str], folder: LakePath) -> Counter[str]:
         calls = where_in(self.lake.read(RPC_CALLS), "connection_id", names).where(_UNDECRYPTED_SQL)
         size = F.sum(sum((F.coalesce(F.octet_length(f"{half}_stub"), F.lit(0)) for half in HALVES), F.lit(0)))
         found = calls.select(F.count("*"), size, F.collect_set(EVENT_DATE), F.max(F.col(EVENT_DATE).isNull())).first()
@@ -201,7 +199,7 @@ class _DecryptionRun:
         return _count_results(rows)
 
     def _decrypt_in_spark(
-        self, calls: DataFrame, contexts: ContextsByConnection, dates: Collection[Any], folder: Path
+        self, calls: DataFrame, contexts: ContextsByConnection, dates: Collection[Any], folder: LakePath
     ) -> Counter[str]:
         """Decrypt calls in Spark; rows are staged in ``folder``, so that each is decrypted once."""
         schema = calls.select(*RPC_CALLS.names).schema
@@ -211,8 +209,8 @@ class _DecryptionRun:
 
         decrypted = calls.select(*RPC_CALLS.names).groupBy("connection_id").applyInArrow(decrypt_connection, schema)
         with fixed_row_batches(self.lake.spark):
-            decrypted.write.mode("overwrite").option("compression", "lz4").parquet(str(folder))
-        rows = read_parquet_folder(self.lake.spark, str(folder), schema)
+            write_parquet_folder(decrypted, folder)
+        rows = read_parquet_folder(self.lake.spark, folder, schema)
         counts = rows.groupBy("opened_by", "closed_reason", "verified_by").count().toArrow()
         if counts.num_rows:
             self.lake.delete_values(RPC_CALLS, "call_key", rows.select("call_key"), dates=dates)

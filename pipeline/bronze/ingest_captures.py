@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from threading import Event, Thread
 from typing import Any, Final
 
@@ -34,6 +33,7 @@ from pipeline.bronze.retention_cutoff import RetentionCutoff, recount_connection
 from pipeline.bronze.write_tables import BronzeWriter, PendingExpiry, stored_captures
 from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.lake import Lake, versions_by_name
+from pipeline.lake.lake_path import LakePath
 from pipeline.lake.recovery import RunMarkers, undo_unfinished_runs
 from pipeline.lake.staging_files import count_staged_rows
 from pipeline.lake.tasks import PartitionedRows
@@ -309,7 +309,7 @@ class _IngestRound:
 
 
 @contextmanager
-def _log_progress(folder: Path, total: int, log: LogFunction) -> Iterator[None]:
+def _log_progress(folder: LakePath, total: int, log: LogFunction) -> Iterator[None]:
     """Log how many captures were read, every few seconds while the number grows.
 
     A task writes a capture's ledger row to ``folder`` when it has read the capture: these files are counted.
@@ -319,7 +319,7 @@ def _log_progress(folder: Path, total: int, log: LogFunction) -> Iterator[None]:
     def watch() -> None:
         logged = 0
         while not done.wait(_PROGRESS_INTERVAL_S):
-            read = sum(not path.name.startswith(".") for path in folder.glob("*")) if folder.is_dir() else 0
+            read = len(folder.files())
             if read != logged:
                 log(f"{read} of {total} capture files read")
                 logged = read

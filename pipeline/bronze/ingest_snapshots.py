@@ -9,17 +9,14 @@ caller holds the lake's lease.
 from __future__ import annotations
 
 import datetime as dt
-import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from pathlib import Path
 from typing import Final
 from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from pipeline.bronze.failed_inputs import NOT_DECODED_SQL
@@ -30,8 +27,9 @@ from pipeline.bronze.retention_cutoff import RetentionCutoff
 from pipeline.lake.arrow_rows import datetime_to_us, us_to_datetime
 from pipeline.lake.date_filters import dates_condition
 from pipeline.lake.lake import Lake
+from pipeline.lake.lake_path import LakePath, parquet_dataset
 from pipeline.lake.recovery import RunMarkers, undo_unfinished_runs
-from pipeline.lake.schema_enforcement import arrow_schema, conform_table
+from pipeline.lake.schema_enforcement import arrow_schema, conform_table, select_fields
 from pipeline.lake.staging_files import StagingWriter, staged_rows
 from pipeline.lake.tasks import PartitionedRows, balance_by_size
 from schemas.bronze import CAPTURE_FILES, QUARANTINE
@@ -114,12 +112,12 @@ def ingest(
     megabytes = sum(file.size for file in fresh) / 1e6
     log(f"reading {len(fresh)} snapshot files, {megabytes:.1f} MB; {result.skipped_files} known")
     folder = RunMarkers.of(lake).root / "snapshots"
-    shutil.rmtree(folder, ignore_errors=True)  # staging files of a killed run
+    folder.remove_folder()  # staging files of a killed run
     try:
         known_paths, clock = {path for path, *_ in ledger}, IngestClock(max_time_ahead)
         _SnapshotIngestRun(lake, run_id, str(folder / uuid4().hex), fresh, known_paths, clock).run(result)
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        folder.remove_folder()
     return result
 
 
@@ -154,7 +152,7 @@ class _SnapshotIngestRun:
         return {RUN_ID: self.run_id, INGESTED_AT: self.clock.now}
 
     def _staged_rows(self, table: Table, keep: RowFilter | None) -> PartitionedRows:
-        return staged_rows(Path(self.staging_folder, table.name), table, keep)
+        return staged_rows(LakePath(self.staging_folder) / table.name, table, keep)
 
     @staticmethod
     def _ledger_row(file: InputFile, counts: RowDict) -> RowDict:
@@ -196,11 +194,12 @@ class _SnapshotIngestRun:
 
     def _write_snapshots(self) -> int:
         """Write the snapshots that are new, or whose (path, line) is smaller than the stored one; return how many."""
-        lake, folder = self.lake, Path(self.staging_folder, SNAPSHOTS_RAW.name)
-        if not folder.is_dir():
+        lake, files = self.lake, (LakePath(self.staging_folder) / SNAPSHOTS_RAW.name).files()
+        if not files:
             lake.create(SNAPSHOTS_RAW)
             return 0
-        new = pq.read_table(folder, columns=["snapshot_id", "source_path", "source_line", EVENT_DATE])
+        names = ["snapshot_id", "source_path", "source_line", EVENT_DATE]
+        new = parquet_dataset([*files], select_fields(arrow_schema(SNAPSHOTS_RAW), names)).to_table()
         dates = set(new.column(EVENT_DATE).to_pylist())
         sql = _CHOSEN_SQL.replace("{dates}", dates_condition(dates, "stored.event_date"))
         chosen = lake.query(sql, new=new, stored=SNAPSHOTS_RAW)

@@ -30,6 +30,7 @@ from pipeline.bronze.capture_tasks import (
 )
 from pipeline.bronze.ingest_clock import IngestClock
 from pipeline.bronze.ledger_entries import PlannedRead
+from pipeline.lake.lake_path import LakePath
 from pipeline.lake.staging_files import StagingWriter, staging_file_name
 from pipeline.lake.tasks import PartitionedRows
 from udfs.errors import ResourceLimitError, is_resource_failure
@@ -72,13 +73,13 @@ class LoneRead:
     options: Mapping[str, str]
 
 
-def interrupted_reads(folders: Iterable[Path]) -> frozenset[str]:
+def interrupted_reads(folders: Iterable[LakePath]) -> frozenset[str]:
     """Return the marks in the folders of runs that were killed: of captures that were being read."""
-    return frozenset(mark.name for folder in folders for mark in (folder / _MARKS).glob("*"))
+    return frozenset(mark.name for folder in folders for mark in (folder / _MARKS).entries())
 
 
 def read_captures(
-    reads: Sequence[PlannedRead], clock: IngestClock, folder: Path, staging_folder: Path,
+    reads: Sequence[PlannedRead], clock: IngestClock, folder: LakePath, staging_folder: LakePath,
     options: Mapping[str, Any], run_tasks: RunTasks, log: LogFunction, suspects: frozenset[str] = frozenset(),
     read_alone: ReadAlone | None = None,
 ) -> None:  # fmt: skip
@@ -89,7 +90,7 @@ def read_captures(
     """
     read_alone = read_alone or read_in_process
     marks = folder / _MARKS
-    marks.mkdir(parents=True, exist_ok=True)
+    marks.make_folder()
 
     def is_read(read: PlannedRead) -> bool:
         return (staging_folder / "capture_files" / staging_file_name(read.file.path)).exists()
@@ -99,7 +100,7 @@ def read_captures(
 
     for read in reads:
         if (mark := mark_path(marks, read.file.path)).name in suspects:
-            mark.touch()
+            mark.write_text("")
     by_tasks = [read for read in reads if not is_marked(read)]
     while by_tasks:
         task_file, target = folder / "tasks.jsonl", str(staging_folder)

@@ -15,7 +15,6 @@ import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
-from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
@@ -24,6 +23,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from pipeline.lake.lake import Lake
+from pipeline.lake.lake_path import LakePath, open_parquet
 from pipeline.lake.recovery import RunMarkers
 from pipeline.lake.spark.frames import arrow_to_frame
 from schemas.bronze import CONNECTIONS, RPC_CALLS
@@ -36,6 +36,7 @@ from udfs.rows import RowDict
 from udfs.tcp.packet_decoder import FRAMED_BEFORE, SKIPPED_BEFORE
 
 _BINDS: Final = frozenset((BIND, BIND_ACK, BIND_NAK, ALTER_CONTEXT, ALTER_CONTEXT_RESP, AUTH3))
+_FILE: Final = "forgotten"  # in the folder of the runs
 _PTYPE_OFFSET: Final = 2  # of the type of a PDU ([C706] 12.6.3.1)
 _TABLES_WITH_SERVER: Final = ("rpc_calls", "rpc_binds", "pending")
 _TRIMMED_TABLES: Final = ("connections", "rpc_calls", "rpc_binds", "quarantine", "pending")  # binds need connections
@@ -60,17 +61,15 @@ class RetentionCutoff:
     @staticmethod
     def load(runs: RunMarkers) -> RetentionCutoff | None:
         """Return the cutoff of a lake; None if it has none."""
-        path = runs.root / "forgotten"
-        if not path.exists():
+        try:
+            said = json.loads((runs.root / _FILE).read_text())
+        except FileNotFoundError:
             return None
-        return RetentionCutoff(dt.date.fromisoformat(json.loads(path.read_text(encoding="utf-8"))["before"]))
+        return RetentionCutoff(dt.date.fromisoformat(said["before"]))
 
     def save(self, runs: RunMarkers) -> None:
         """Store the cutoff in the lake, for all later runs."""
-        runs.root.mkdir(parents=True, exist_ok=True)
-        temporary = runs.root / ".forgotten"
-        temporary.write_text(json.dumps({"before": self.first_kept_date.isoformat()}), encoding="utf-8")
-        temporary.replace(runs.root / "forgotten")
+        (runs.root / _FILE).write_text(json.dumps({"before": self.first_kept_date.isoformat()}))
 
     @property
     def first_kept_time(self) -> dt.datetime:
@@ -160,7 +159,7 @@ class RetentionCutoff:
 
     # -- staging files of a run --------------------------------------------------------------------------------------
 
-    def trim_staging_files(self, folder: Path, captures: Iterable[Mapping[str, Any]]) -> dict[str, set[str]]:
+    def trim_staging_files(self, folder: LakePath, captures: Iterable[Mapping[str, Any]]) -> dict[str, set[str]]:
         """Remove what is older than the cutoff from a run's staging files, before anything is written to the lake.
 
         ``captures`` are their rows of ``bronze.capture_files``. Returns, by path of the captures that may hold anything
@@ -174,17 +173,17 @@ class RetentionCutoff:
             if self.affects_capture(capture)
         }
 
-    def _trim_capture_files(self, folder: Path, name: str, *, capture_dropped: bool) -> set[str]:
+    def _trim_capture_files(self, folder: LakePath, name: str, *, capture_dropped: bool) -> set[str]:
         connections: set[str] = set()
         servers: set[str] = set()
         for table in _TRIMMED_TABLES:
             path = folder / table / name
             if not path.exists():
                 continue
-            temporary = path.with_name(f".{name}.kept")
-            with pq.ParquetFile(path) as source:
+            temporary = path.temporary("kept")
+            with open_parquet(path) as source, temporary.open_output() as sink:
                 schema = source.schema_arrow
-                with pq.ParquetWriter(temporary, schema, compression="lz4", write_statistics=False) as out:
+                with pq.ParquetWriter(sink, schema, compression="lz4", write_statistics=False) as out:
                     for batch in source.iter_batches(_ROWS_PER_BATCH):
                         rows = [
                             self.trim_pending_row(row) if table == "pending" else row
@@ -196,7 +195,7 @@ class RetentionCutoff:
                         elif table in _TABLES_WITH_SERVER:
                             servers |= {row["server_address"] for row in rows}
                         out.write_batch(pa.RecordBatch.from_pylist(rows, schema=schema))
-            temporary.replace(path)
+            path.publish(temporary)
         return servers
 
 

@@ -11,12 +11,10 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as pads
 
 from pipeline.bronze import merge_connections
 from pipeline.bronze.call_observer import CallObserver, RemovedCalls
@@ -28,6 +26,7 @@ from pipeline.lake.arrow_rows import datetime_to_us, is_in
 from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.date_filters import dates_condition
 from pipeline.lake.lake import Lake
+from pipeline.lake.lake_path import LakePath, parquet_dataset
 from pipeline.lake.schema_enforcement import arrow_schema, changed_keys, select_fields
 from pipeline.lake.staging_files import Batches, BatchTransform, StagingWriter, plan_tasks
 from pipeline.lake.tasks import PartitionedRows
@@ -92,7 +91,7 @@ class BronzeWriter:
 
     lake: Lake
     run_id: str
-    folder: Path
+    folder: LakePath
     versions_before: dict[str, int | None]
     plan: IngestPlan
     clock: IngestClock
@@ -104,18 +103,13 @@ class BronzeWriter:
     )  # by path, of captures that the cutoff trimmed
 
     @property
-    def staged_tables(self) -> Path:
+    def staged_tables(self) -> LakePath:
         """The folder of the staging files that the read tasks write."""
         return self.folder / "tables"
 
     def read_staged(self, name: str) -> pa.Table:
         """Return the staged rows of a table."""
-        folder = self.staged_tables / name
-        return (
-            pads.dataset(folder, BRONZE_SCHEMAS[name]).to_table()
-            if folder.is_dir()
-            else BRONZE_SCHEMAS[name].empty_table()
-        )
+        return parquet_dataset([*(self.staged_tables / name).files()], BRONZE_SCHEMAS[name]).to_table()
 
     def trim_staged_rows(self, file_rows: Sequence[RowDict]) -> None:
         """Remove rows from before the retention cutoff from the staging files."""
@@ -237,7 +231,7 @@ class BronzeWriter:
         """
         run_id, ingested_at = self.run_id, self.clock.now
         merged_folder = self.folder / _MERGED / table.name
-        staging = StagingWriter(str(merged_folder.parent), _MERGED)
+        staging = StagingWriter(str(merged_folder.folder), _MERGED)
         for batch in merged.to_batches():
             staging.add(table.name, batch)
         staging.close()

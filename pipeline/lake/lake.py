@@ -6,7 +6,6 @@ of two libraries (``TableStore``); which one is fixed when the lake is made.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,8 +23,10 @@ from pipeline.lake.arrow_rows import is_in
 from pipeline.lake.concurrency import Result, TaskName, run_concurrently
 from pipeline.lake.date_filters import dates_condition
 from pipeline.lake.delta_rs.delta_rs_store import DeltaRsStore
-from pipeline.lake.errors import LakeNameError, SchemaError
+from pipeline.lake.errors import LakeNameError, SchemaError, StoreError
+from pipeline.lake.lake_path import LakePath
 from pipeline.lake.lake_record import choose_store, record_store
+from pipeline.lake.local_paths import absolute_location
 from pipeline.lake.queries import (
     MAX_BYTES_IN_MEMORY,
     MAX_IN_LIST,
@@ -98,17 +99,20 @@ class Lake:
             if "${" in name or not is_utf8(name):
                 raise LakeNameError(f"{name!r}: Spark takes no name with ${{, or that is not UTF-8; rename the lake")
         self.session = session if isinstance(session, LazySession) else LazySession.of(session)
-        self.root = root.rstrip("/") if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", root) else os.path.abspath(root)  # noqa: PTH100
+        self.root = absolute_location(root)
+        self.folder = LakePath(self.root)
         self.catalog, self.prefix = catalog, prefix
         self._places = TablePlaces(self.root, catalog, prefix)
         default: StoreName = "delta-rs" if catalog is None and not is_remote(session) else "spark"
-        self.store_name = choose_store(self.root, wanted=store, default=default, in_catalog=catalog is not None)
+        self.store_name = choose_store(self.folder, wanted=store, default=default, in_catalog=catalog is not None)
         self.store: DeltaRsStore | SparkStore
         if self.store_name == "delta-rs":
             if found := _NOT_IN_FOLDERS.search(self.root):
                 raise LakeNameError(f"{root!r}: delta-rs takes no folder with {found[0]!r} in its name; rename it")
             self.store = DeltaRsStore(self._places, self.session)
         else:
+            if self.folder.is_remote:
+                raise StoreError(f"{self.root}: Spark needs a folder; set lake.store to delta-rs, without a catalog")
             self.store = SparkStore(self._places, self.session)
         self._seen: set[str] = set()  # tables known to exist: they do not go away under a run
         self._missing: set[str] = set()  # tables known not to exist, while nobody else creates any
@@ -260,7 +264,7 @@ class Lake:
     def create(self, table: Table) -> None:
         """Create the table, empty, with its comments and a change feed, if it does not exist."""
         if not self.exists(table):
-            record_store(self.root, self.store_name)
+            record_store(self.folder, self.store_name)
             self.store.create(table)
             self._seen.add(str(table))
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any, Final, get_args
-from uuid import uuid4
 
 from pipeline.lake.errors import StoreError
+from pipeline.lake.lake_path import LakePath
 from pipeline.lake.table_store import StoreName
 from schemas.table import Layer
 
@@ -15,7 +14,7 @@ _RECORD: Final = "_lake.json"
 _FORM: Final = 1  # of the lake's folders and tables; another one has another number
 
 
-def choose_store(root: str, *, wanted: StoreName | None, default: StoreName, in_catalog: bool) -> StoreName:
+def choose_store(root: LakePath, *, wanted: StoreName | None, default: StoreName, in_catalog: bool) -> StoreName:
     """Return what stores the tables of the lake in a folder: what its record says, else what is wanted, or the default.
 
     StoreError if the lake is stored by another one than is wanted, or has a form that this version does not know.
@@ -24,7 +23,7 @@ def choose_store(root: str, *, wanted: StoreName | None, default: StoreName, in_
         raise StoreError("delta-rs stores no tables of a catalog: set lake.store to spark")
     recorded = _read(root)
     if recorded is None:
-        if not in_catalog and any(any(Path(root, layer).glob("*/_delta_log")) for layer in get_args(Layer)):
+        if not in_catalog and _has_tables(root):
             raise StoreError(f"{root}: made by an earlier version of this program: have run_all make a new lake")
         return wanted or default
     names: tuple[StoreName, ...] = get_args(StoreName)
@@ -36,23 +35,26 @@ def choose_store(root: str, *, wanted: StoreName | None, default: StoreName, in_
     return store
 
 
-def record_store(root: str, store: StoreName) -> None:
+def record_store(root: LakePath, store: StoreName) -> None:
     """Write the record of a lake that is made now; one that is there stays."""
-    path = Path(root, _RECORD)
-    if path.exists():
-        return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{_RECORD}.{uuid4().hex}")  # threads may make the first tables at once
-    temporary.write_text(json.dumps({"form": _FORM, "store": store}) + "\n", encoding="utf-8")
-    temporary.replace(path)
+    record = root / _RECORD
+    if not record.exists():
+        record.write_text(json.dumps({"form": _FORM, "store": store}) + "\n")
 
 
-def _read(root: str) -> dict[str, Any] | None:
+def _has_tables(root: LakePath) -> bool:
+    layers: tuple[str, ...] = get_args(Layer)
+    return any((table / "_delta_log").is_folder() for layer in layers for table in (root / layer).entries())
+
+
+def _read(root: LakePath) -> dict[str, Any] | None:
     """Return what the record says, {} if it cannot be read; None where there is none."""
     try:
-        found = json.loads(Path(root, _RECORD).read_text(encoding="utf-8"))
+        found = json.loads((root / _RECORD).read_text())
     except FileNotFoundError:
         return None
-    except (OSError, ValueError):
+    except (OSError, ValueError) as error:
+        if root.is_remote and isinstance(error, OSError):
+            raise StoreError(f"{root}: {' '.join(str(error).split())}") from error
         return {}
     return found if isinstance(found, dict) else {}

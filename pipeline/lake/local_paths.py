@@ -1,13 +1,18 @@
-"""Places on this machine: a path, or the same as a ``file:`` URI."""
+"""Places of files and lakes as they are told: a path, the same as a ``file:`` URI, or an S3 URI for a lake."""
 
 from __future__ import annotations
 
+import os
 import re
 from typing import Final
 from urllib.parse import unquote
 
+from pipeline.lake.errors import LakeNameError
+from udfs.files.filesystems import StorageLocationError, canonical_location, is_remote, split_s3_uri
+
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(?=/)")
 _CREDENTIALS: Final = re.compile(r"//[^/]*@")
+_S3: Final = re.compile(r"s3[an]?:", re.IGNORECASE)
 
 
 def local_path(place: str) -> str:
@@ -20,7 +25,9 @@ def local_path(place: str) -> str:
     if not place.lower().startswith("file:"):
         if _SCHEME.match(place):
             shown = _CREDENTIALS.sub("//...@", place)
-            raise ValueError(f"{shown}: not a place on this machine; give a path or file:///PATH")
+            raise ValueError(
+                f"{shown}: not a place on this machine; give a path or file:///PATH, for a lake also s3://BUCKET/PATH"
+            )
         return place
     path = place[len("file:") :]
     if path.startswith("//"):
@@ -29,3 +36,30 @@ def local_path(place: str) -> str:
             raise ValueError(f"{place}: {host} is another machine; give a path or file:///PATH")
         path = f"/{below}"
     return unquote(path, errors="surrogateescape")
+
+
+def lake_location(place: str) -> str:
+    """Return the path of a lake's folder, or its URI ``s3://BUCKET/...``; ValueError, in one line, for other places."""
+    return _s3_location(place) if _S3.match(place) else local_path(place)
+
+
+def absolute_location(root: str) -> str:
+    """Return the absolute path of a lake's folder, or its URI; LakeNameError for an object store other than S3."""
+    if not is_remote(root) and not root.lower().startswith("file:"):
+        return root.rstrip("/") if _SCHEME.match(root) else os.path.abspath(root)  # noqa: PTH100
+    try:
+        return lake_location(root)
+    except ValueError as error:
+        raise LakeNameError(str(error)) from None
+
+
+def _s3_location(uri: str) -> str:
+    """Return the S3 URI of a lake, with the scheme ``s3`` and without a slash at its end; ValueError if it is none."""
+    shown = _CREDENTIALS.sub("//...@", uri)
+    try:
+        _, name = split_s3_uri(uri)
+    except StorageLocationError as error:
+        raise ValueError(f"{shown}: {error}") from None
+    if {"", ".", ".."} & {*name.rstrip("/").split("/")}:
+        raise ValueError(f"{shown}: a part of the name is empty, or a dot or two")
+    return canonical_location(uri).rstrip("/")

@@ -9,13 +9,12 @@ captures that it changed are read again, and rows of captures that the ledger do
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from pipeline.lake.lake import Lake
+from pipeline.lake.lake_path import LakePath
 from pipeline.lake.table_store import RestoreError
 from schemas.table import RUN_ID, Table
 
@@ -33,20 +32,20 @@ class UnfinishedRun(NamedTuple):
 class RunMarkers:
     """The folder ``_runs`` of a lake: a marker for each run that has not finished, and the runs' staging files."""
 
-    root: Path
+    root: LakePath
 
     @staticmethod
     def of(lake: Lake) -> RunMarkers:
         """Return the folder of a lake."""
-        return RunMarkers(Path(lake.root) / "_runs")
+        return RunMarkers(lake.folder / "_runs")
 
-    def begin(self, run_id: str, versions: dict[str, int | None], captures: Iterable[str] = ()) -> Path:
+    def begin(self, run_id: str, versions: dict[str, int | None], captures: Iterable[str] = ()) -> LakePath:
         """Mark a run as begun at these versions of its tables; return the folder for its staging files.
 
         ``captures`` are those whose rows it changes (``add_captures``).
         """
         side = self.root / run_id
-        side.mkdir(parents=True, exist_ok=True)
+        side.make_folder()
         self._write(f"{run_id}.json", UnfinishedRun(versions, sorted(captures))._asdict())
         return side
 
@@ -57,8 +56,8 @@ class RunMarkers:
 
     def end(self, run_id: str) -> None:
         """Delete a run's staging files, then its marker."""
-        shutil.rmtree(self.root / run_id, ignore_errors=True)
-        (self.root / f"{run_id}.json").unlink(missing_ok=True)
+        (self.root / run_id).remove_folder()
+        (self.root / f"{run_id}.json").remove_file()
 
     def set_captures_to_reread(self, captures: Mapping[str, Collection[str]]) -> None:
         """Set which captures are to be read again, each for connections to some endpoints; none: done."""
@@ -82,25 +81,23 @@ class RunMarkers:
         """Write a file of this folder in one step; None: delete it."""
         path = self.root / name
         if value is None:
-            path.unlink(missing_ok=True)
-            return
-        self.root.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{name}")
-        temporary.write_text(json.dumps(value), encoding="utf-8")
-        temporary.replace(path)
+            path.remove_file()
+        else:
+            path.write_text(json.dumps(value))
 
     def _read(self, name: str) -> Any:  # noqa: ANN401 - whatever JSON has
-        path = self.root / name
-        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+        try:
+            return json.loads((self.root / name).read_text())
+        except FileNotFoundError:
+            return None
 
-    def unfinished_folders(self) -> list[Path]:
+    def unfinished_folders(self) -> list[LakePath]:
         """Return the folders of the staging files of runs that have begun and not finished."""
         return [self.root / run_id for run_id in self.unfinished()]
 
     def unfinished(self) -> dict[str, UnfinishedRun]:
         """Return the runs that have begun and not finished."""
-        markers = sorted(self.root.glob("*.json")) if self.root.is_dir() else []
-        found = {path.stem: self._read(path.name) for path in markers if not path.name.startswith(".")}
+        found = {file.name.removesuffix(".json"): self._read(file.name) for file in self.root.files(".json")}
         return {run_id: UnfinishedRun(each["versions"], each.get("captures", [])) for run_id, each in found.items()}
 
 

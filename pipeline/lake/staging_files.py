@@ -7,28 +7,26 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
-import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 from pyspark import TaskContext
 
-from pipeline.lake.tasks import MIN_TASKS, TASK_BYTES, PartitionedRows, balance_by_size
+from pipeline.lake.lake_path import LakePath, open_parquet
+from pipeline.lake.tasks import PartitionedRows, balance_by_size, task_bytes
 from schemas.table import Table
-from udfs.files.filesystems import resolve_filesystem
 from udfs.keys import key
 
 Batches = Iterable[pa.RecordBatch]
 BatchTransform = Callable[[Batches], Batches]
-_LEAST_BYTES: Final = 4 << 20  # of one task
+_SUFFIX: Final = ".parquet"
 _GROUP_BYTES: Final = 4 << 20  # of a row group at least, but for the last one
 
 
 def staging_file_name(path: str) -> str:
     """Return the name of the staging files of what is read from a path."""
-    return f"{key(path)}.parquet"
+    return f"{key(path)}{_SUFFIX}"
 
 
 class StagingWriter:
@@ -52,7 +50,7 @@ class StagingWriter:
         if self._folder is None or not rows.num_rows:
             return
         if kind not in self._writers:
-            self._writers[kind] = self._writer(self._folder, kind, rows.schema)
+            self._writers[kind] = self._writer(kind, rows.schema)
         self._waiting[kind].append(rows)
         self._bytes[kind] += rows.nbytes
         if self._bytes[kind] >= _GROUP_BYTES:
@@ -63,22 +61,21 @@ class StagingWriter:
         for kind, writer in self._writers.items():
             with suppress(OSError):
                 writer.close()
-            filesystem, name = self._place(str(self._folder), kind)
             with suppress(OSError):
-                filesystem.delete_file(name)
+                self._files(kind)[1].remove_file()
         self._writers.clear()
         self._waiting.clear()
         self._bytes.clear()
 
     def close(self) -> None:
         """Publish the files, when all are written; the ledger's row comes last, since progress is counted by it."""
-        for kind, writer in self._writers.items():
+        kinds = sorted(self._writers, key=lambda kind: kind == "capture_files")
+        for kind in kinds:
             self._write(kind)
-            writer.close()
-        for kind in sorted(self._writers, key=lambda kind: kind == "capture_files"):
-            if "://" not in str(self._folder):
-                place = Path(str(self._folder)) / kind
-                (place / self._temporary).replace(place / self._name)
+            self._writers[kind].close()
+        for kind in kinds:
+            file, temporary = self._files(kind)
+            file.publish(temporary)
         self.is_published = True
 
     def _write(self, kind: str) -> None:
@@ -87,20 +84,15 @@ class StagingWriter:
             self._writers[kind].write_table(pa.Table.from_batches(waiting))
         self._bytes[kind] = 0
 
-    @property
-    def _temporary(self) -> str:
-        return f".{self._name}.{os.getpid()}"
+    def _files(self, kind: str) -> tuple[LakePath, LakePath]:
+        """Return the file of a kind of rows, and where it is written until it is complete."""
+        file = LakePath(str(self._folder)) / kind / self._name
+        return file, file.temporary(str(os.getpid()))
 
-    def _place(self, folder: str, kind: str) -> tuple[pafs.FileSystem, str]:
-        """Return the file system and the name of the file that rows of a kind are written to."""
-        if "://" in folder:
-            filesystem, root = resolve_filesystem(folder)
-            return filesystem, f"{root}/{kind}/{self._name}"  # an object is visible only when complete
-        return pafs.LocalFileSystem(), f"{folder}/{kind}/{self._temporary}"
-
-    def _writer(self, folder: str, kind: str, schema: pa.Schema) -> pq.ParquetWriter:
-        filesystem, name = self._place(folder, kind)
-        filesystem.create_dir(name.rpartition("/")[0], recursive=True)
+    def _writer(self, kind: str, schema: pa.Schema) -> pq.ParquetWriter:
+        _, file = self._files(kind)
+        file.folder.make_folder()
+        filesystem, name = file.place
         texts = [field.name for field in schema if pa.types.is_string(field.type)]
         return pq.ParquetWriter(
             name, schema, filesystem=filesystem, compression="snappy", use_dictionary=texts, write_statistics=False
@@ -117,35 +109,35 @@ class StagedPart:
 
     def read(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows, a row group at a time."""
-        with pq.ParquetFile(self.path, memory_map=True) as file:
+        with open_parquet(LakePath(self.path)) as file:
             for group in range(file.num_row_groups) if self.groups is None else self.groups:
                 yield from file.read_row_group(group, use_threads=False).combine_chunks().to_batches()
 
 
-def plan_tasks(*folders: Path) -> list[list[StagedPart]]:
+def plan_tasks(*folders: LakePath) -> list[list[StagedPart]]:
     """Return the parts of the staging files in some folders, distributed to tasks: each row group to one of them.
 
     Tasks grow with the bytes up to a limit; only a file larger than that is split.
     """
-    sizes = {file: file.stat().st_size for folder in folders for file in _files(folder)}
+    sizes = {file: size for folder in folders for file, size in folder.files(_SUFFIX).items()}
     total = sum(sizes.values())
-    most = min(max(total // MIN_TASKS, _LEAST_BYTES), TASK_BYTES)
+    most = task_bytes(total)
     pieces = [piece for file, size in sizes.items() for piece in _cut(file, size, most)]
     return balance_by_size(pieces, lambda piece: piece.size, -(-total // most))
 
 
-def _cut(file: Path, size: int, most: int) -> list[StagedPart]:
+def _cut(file: LakePath, size: int, most: int) -> list[StagedPart]:
     """Return a file in parts of at most so many bytes; fewer where it has fewer row groups."""
     if size <= most:
         return [StagedPart(str(file), size)]
-    groups = pq.read_metadata(file).num_row_groups
+    groups = _metadata(file).num_row_groups
     step = -(-groups // -(-size // most))
     parts = [range(first, min(first + step, groups)) for first in range(0, groups, step)]
     return [StagedPart(str(file), size // len(parts), part) for part in parts]
 
 
 def staged_rows(
-    folder: Path, table: Table, keep: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None
+    folder: LakePath, table: Table, keep: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None
 ) -> PartitionedRows:
     """Return the columns of a table from the staging files of a folder; ``keep``: of a batch the rows that it returns.
 
@@ -160,14 +152,14 @@ def staged_rows(
     return PartitionedRows(len(tasks), sum(part.size for task in tasks for part in task), rows)
 
 
-def count_staged_rows(folder: Path) -> int:
+def count_staged_rows(folder: LakePath) -> int:
     """Return the number of rows in the staging files of a folder."""
-    return sum(pq.read_metadata(file).num_rows for file in _files(folder))
+    return sum(_metadata(file).num_rows for file in folder.files(_SUFFIX))
 
 
-def _files(folder: Path) -> list[Path]:
-    """Return the complete files in a folder; none where there is no folder."""
-    return sorted(folder.glob("[!.]*.parquet")) if folder.is_dir() else []
+def _metadata(file: LakePath) -> pq.FileMetaData:
+    with open_parquet(file) as opened:
+        return opened.metadata
 
 
 def task_number() -> str:

@@ -20,6 +20,7 @@ from pipeline.lake.spark.sessions import LazySession
 
 MIN_TASKS: Final = 8  # where the work suffices: the cores of a small machine, and some to balance
 TASK_BYTES: Final = 64 << 20  # of one task, where there is more than that for each
+_LEAST_TASK_BYTES: Final = 4 << 20
 MAX_DRIVER_BYTES: Final = 128 << 20  # of all tasks that are done in this process
 
 Item = TypeVar("Item")
@@ -34,6 +35,11 @@ def balance_by_size(things: Sequence[Item], size: Callable[[Item], int], count: 
         lists[number].append(thing)
         heapq.heapreplace(least, (held + size(thing), several + 1, number))
     return lists
+
+
+def task_bytes(total: int) -> int:
+    """Return how many bytes a task takes, of so many in all."""
+    return min(max(total // MIN_TASKS, _LEAST_TASK_BYTES), TASK_BYTES)
 
 
 @dataclass(frozen=True, slots=True)

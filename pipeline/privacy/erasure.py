@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
@@ -27,6 +26,7 @@ from pipeline.silver.update import STUBS_EMPTIED_PROVENANCE
 from schemas import catalog
 from schemas.bronze import RPC_CALLS, WATERMARKS
 from schemas.table import Table
+from udfs.files.filesystems import resolve_filesystem
 
 _LOG_FILE: Final = re.compile(r"\.?(\d{20})\.")  # with the version; a dot before it: a checksum file
 _CHECKPOINT_FILE: Final = re.compile(r"(\d{20})\.checkpoint\..*parquet")
@@ -59,12 +59,11 @@ def _in_parallel(lake: Lake, tables: Sequence[Table], step: Callable[[Table, Lak
 
 def remove_leftover_files(lake: Lake) -> None:
     """Remove files of killed runs, and cached reports, from the lake's folder ``_runs``."""
-    root = RunMarkers.of(lake).root
-    for path in sorted(root.iterdir()) if root.is_dir() else ():
-        if path.is_dir():
-            shutil.rmtree(path, ignore_errors=True)
+    for path in RunMarkers.of(lake).root.entries():
+        if path.is_folder():
+            path.remove_folder()
         elif path.name.startswith(".") or path.name in _CACHED_REPORTS:
-            path.unlink(missing_ok=True)
+            path.remove_file()
 
 
 def _versions_before_stubs_were_emptied(lake: Lake, newest: Mapping[Table, Snapshot]) -> set[int]:
@@ -84,7 +83,7 @@ def _remove_old_files(table: Table, lake: Lake) -> None:
     if local := _LOCAL_PATH.fullmatch(location):  # not escaped as a URI has to be
         filesystem, root = pafs.LocalFileSystem(), local[1]
     else:
-        filesystem, root = pafs.FileSystem.from_uri(location)
+        filesystem, root = resolve_filesystem(location)
     files = filesystem.get_file_info(pafs.FileSelector(f"{root}/_delta_log", recursive=True, allow_not_found=True))
     for path in log_files_before_checkpoint([(info.base_name, info.path) for info in files if info.is_file]):
         filesystem.delete_file(path)
@@ -101,10 +100,9 @@ def log_files_before_checkpoint(files: Sequence[tuple[str, str]]) -> list[str]:
 def _update_decryption_state(lake: Lake, before: Mapping[Table, Snapshot]) -> None:
     """Set the version in the state file of decryption to the newest one, if it was up to date."""
     path = RunMarkers.of(lake).root / "opening"
-    if not path.exists():
+    try:
+        state = json.loads(path.read_text())
+    except FileNotFoundError:
         return
-    state = json.loads(path.read_text(encoding="utf-8"))
     if RPC_CALLS in before and state["version"] == before[RPC_CALLS].version:
-        temporary = path.with_name(".opening")
-        temporary.write_text(json.dumps({**state, "version": lake.version(RPC_CALLS)}), encoding="utf-8")
-        temporary.replace(path)
+        path.write_text(json.dumps({**state, "version": lake.version(RPC_CALLS)}))

@@ -66,7 +66,7 @@ class RedactionError(Exception):
 
 def is_redacted(lake: Lake) -> bool:
     """Whether the names in a lake are redacted."""
-    return (Path(lake.root) / _MARKER_FILE).exists()
+    return (lake.folder / _MARKER_FILE).exists()
 
 
 def require_unredacted(lake: Lake) -> None:
@@ -82,10 +82,10 @@ def mark_redacted(lake: Lake, pseudonyms: Pseudonymizer) -> None:
 
     The note has a check value of the key. It helps to guess a key as much as any pseudonym: keys have to be random.
     """
-    marker = Path(lake.root) / _MARKER_FILE
+    marker = lake.folder / _MARKER_FILE
     wanted = {"kinds": sorted(pseudonyms.kinds), "check": pseudonyms.key_fingerprint()}
     if marker.exists():
-        found = json.loads(marker.read_text(encoding="utf-8"))
+        found = json.loads(marker.read_text())
         if found != wanted:
             raise RedactionError(
                 f"{lake.root}: names in this lake are redacted with another key, or of other kinds "
@@ -97,10 +97,7 @@ def mark_redacted(lake: Lake, pseudonyms: Pseudonymizer) -> None:
             f"{lake.root}: this lake was filled without redaction; use another folder for --lake and read all captures"
             " again"
         )
-    marker.parent.mkdir(parents=True, exist_ok=True)
-    temporary = marker.with_name(f".{_MARKER_FILE}")
-    temporary.write_text(json.dumps(wanted), encoding="utf-8")
-    temporary.replace(marker)
+    marker.write_text(json.dumps(wanted))
 
 
 @dataclass(slots=True)

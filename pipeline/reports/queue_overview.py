@@ -43,16 +43,13 @@ def queue_lines(lake: Lake, as_of_us: int | None = None) -> list[str]:
     made_of = [_CACHE_FORMAT, now, *(each.version for each in found.values())]
     cache_file = RunMarkers.of(lake).root / "queues"
     with suppress(OSError, ValueError, TypeError, KeyError):
-        cached = json.loads(cache_file.read_text(encoding="utf-8"))
+        cached = json.loads(cache_file.read_text())
         if cached["made_of"] == made_of:
             return [str(line) for line in cached["lines"]]
     rows = [*_last_reports(lake), *_unanswered(lake)]
     lines = format_queues(rows, now, max_lines=_MAX_LINES)
     with suppress(OSError):  # a read-only lake has no cache
-        cache_file.parent.mkdir(parents=True, exist_ok=True)
-        temporary = cache_file.with_name(".queues")
-        temporary.write_text(json.dumps({"made_of": made_of, "lines": lines}), encoding="utf-8")
-        temporary.replace(cache_file)
+        cache_file.write_text(json.dumps({"made_of": made_of, "lines": lines}))
     return lines
 
 

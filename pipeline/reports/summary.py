@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from itertools import chain
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.lake import Lake
+from pipeline.lake.lake_path import LakePath
 from pipeline.lake.recovery import RunMarkers
 from pipeline.queues.last_reports import LAST_TRANSFERS_SQL, max_gap_s
 from schemas.ack_sequences import ACK_SEQUENCES
@@ -233,21 +233,18 @@ def read_counts(lake: Lake) -> list[SummaryCount]:
     return [count for _, counts in now.values() for count in counts]
 
 
-def _read_cache(path: Path) -> dict[str, _CachedCounts]:
+def _read_cache(path: LakePath) -> dict[str, _CachedCounts]:
     """Return the cached counts by table name; empty if the cache is missing, unreadable or of another format."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text())
         tables = content["tables"].items() if content["format"] == _CACHE_FORMAT else ()
         return {name: (version, [SummaryCount(*each) for each in counts]) for name, (version, counts) in tables}
     except (OSError, ValueError, TypeError, KeyError):
         return {}
 
 
-def _write_cache(path: Path, counted: Mapping[str, _CachedCounts]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(".summary")
-    temporary.write_text(json.dumps({"format": _CACHE_FORMAT, "tables": counted}), encoding="utf-8")
-    temporary.replace(path)
+def _write_cache(path: LakePath, counted: Mapping[str, _CachedCounts]) -> None:
+    path.write_text(json.dumps({"format": _CACHE_FORMAT, "tables": counted}))
 
 
 def _count_files(lake: Lake) -> list[SummaryCount]:

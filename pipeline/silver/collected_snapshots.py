@@ -8,13 +8,11 @@ their keys.
 
 from __future__ import annotations
 
-import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import date
 from functools import partial
 from itertools import chain
-from pathlib import Path
 from typing import Final
 from uuid import uuid4
 
@@ -27,6 +25,7 @@ from pipeline.bronze.failed_inputs import mark_failed_snapshot_files
 from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.date_filters import dates_condition, utc_date_sql
 from pipeline.lake.lake import Lake
+from pipeline.lake.lake_path import LakePath
 from pipeline.lake.net_changes import MAX_ROWS_IN_DRIVER
 from pipeline.lake.queries import CHANGE_FEED_ERRORS, POST_IMAGES, PRE_IMAGES, ChangesSince, QueryInput
 from pipeline.lake.recovery import RunMarkers
@@ -72,11 +71,11 @@ def decode_new_snapshots(lake: Lake, since_version: int | None, failures: dict[s
     and added to ``failures`` with the reason.
     """
     folder = RunMarkers.of(lake).root / "collected"
-    shutil.rmtree(folder, ignore_errors=True)
+    folder.remove_folder()
     try:
         return _decode_new(lake, since_version, str(folder / uuid4().hex), failures)
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        folder.remove_folder()
 
 
 def _decode_new(lake: Lake, since: int | None, folder: str, failures: dict[str, str]) -> dict[str, int]:
@@ -160,4 +159,4 @@ def _staged_rows_not_in(lake: Lake, table: Table, folder: str, days: dict[str, s
     def is_new(rows: pa.RecordBatch) -> pa.RecordBatch:
         return rows.filter(pc.invert(pc.is_in(rows.column("snapshot_id"), known)))
 
-    return staged_rows(Path(folder, table.name), table, is_new if len(known) else None)
+    return staged_rows(LakePath(folder) / table.name, table, is_new if len(known) else None)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
@@ -13,6 +12,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from pipeline.bronze.call_observer import ObservedWrite
+from pipeline.lake.lake_path import LakePath
 from pipeline.lake.schema_enforcement import event_date_column
 from pipeline.lake.staging_files import Batches, StagingWriter, count_staged_rows, plan_tasks, staged_rows, task_number
 from pipeline.lake.tasks import PartitionedRows
@@ -96,11 +96,12 @@ class CallDecoder:
 
     def row_counts(self) -> dict[str, int]:
         """Return the number of decoded rows by full table name."""
-        return {name: count_staged_rows(Path(self.staging_folder) / folder) for name, folder in _FOLDER_NAMES.items()}
+        folder = LakePath(self.staging_folder)
+        return {table: count_staged_rows(folder / name) for table, name in _FOLDER_NAMES.items()}
 
     def decoded_rows(self, table: Table) -> PartitionedRows:
         """Return the decoded rows of a table."""
-        return staged_rows(Path(self.staging_folder) / table.name, table)
+        return staged_rows(LakePath(self.staging_folder) / table.name, table)
 
 
 def stage_failures(staging: StagingWriter, failures: Sequence[DecodeFailure]) -> None:
@@ -111,7 +112,7 @@ def stage_failures(staging: StagingWriter, failures: Sequence[DecodeFailure]) ->
 
 def staged_failures(staging_folder: str) -> list[DecodeFailure]:
     """Return the failures of all decoding tasks of a staging folder."""
-    parts = chain.from_iterable(plan_tasks(Path(staging_folder) / _FAILURES))
+    parts = chain.from_iterable(plan_tasks(LakePath(staging_folder) / _FAILURES))
     return [DecodeFailure(**row) for part in parts for batch in part.read() for row in batch.to_pylist()]
 
 

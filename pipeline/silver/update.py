@@ -11,12 +11,10 @@ a change of decoders or of declarations, or without a change feed.
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from functools import partial
-from pathlib import Path
 from typing import Final
 from uuid import uuid4
 
@@ -27,6 +25,7 @@ from pipeline.bronze.failed_inputs import mark_failed
 from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.incremental import IncrementalUpdate, commits_with_provenance
 from pipeline.lake.lake import Lake
+from pipeline.lake.lake_path import LakePath
 from pipeline.lake.net_changes import NetChanges, net_changes
 from pipeline.lake.queries import CHANGE_FEED_ERRORS
 from pipeline.lake.recovery import RunMarkers
@@ -58,7 +57,7 @@ def make_call_decoder(
 ) -> CallDecoder:
     """Return a decoder for calls while they are written to bronze.rpc_calls; files of an earlier one are deleted."""
     folder = RunMarkers.of(lake).root / "decoded"
-    shutil.rmtree(folder, ignore_errors=True)
+    folder.remove_folder()
     return CallDecoder(str(folder), keep_packets, keep_bodies, declarations)
 
 
@@ -91,9 +90,9 @@ def update(
     mark_failed(lake, work.failures)
     if failures is not None:
         failures.update(work.failures)
-    shutil.rmtree(folder, ignore_errors=True)
+    folder.remove_folder()
     if decoded is not None:
-        shutil.rmtree(decoded.decoder.staging_folder, ignore_errors=True)
+        LakePath(decoded.decoder.staging_folder).remove_folder()
     if not keep_stubs:
         _empty_stubs(lake)
     return written
@@ -112,7 +111,7 @@ class _SilverUpdate(_DecodeOptions):
     """One update of the decoded tables."""
 
     step: IncrementalUpdate
-    folder: Path  # of the staging files
+    folder: LakePath  # of the staging files
     decoded: DecodedWrite | None
     failures: dict[str, str] = field(default_factory=dict)  # by capture, of decoding
 
@@ -184,7 +183,7 @@ class _SilverUpdate(_DecodeOptions):
     def _decode(self, calls: DataFrame) -> CallDecoder:
         """Decode calls in Spark to staging files."""
         folder = self.folder / uuid4().hex
-        folder.mkdir(parents=True)
+        folder.make_folder()
         found = CallDecoder(str(folder), self.keep_packets, self.keep_bodies, self.declarations)
         found.decode_in_spark(calls)
         self.failures |= found.failures()
@@ -195,7 +194,7 @@ class _SilverUpdate(_DecodeOptions):
         spark = self.lake.spark
         if not count:
             return spark.createDataFrame([], table.struct())
-        return read_parquet_folder(spark, f"{found.staging_folder}/{table.name}", table.struct())
+        return read_parquet_folder(spark, LakePath(found.staging_folder) / table.name, table.struct())
 
     # Writing
 
@@ -234,7 +233,7 @@ class _SilverUpdate(_DecodeOptions):
 
     def _apply_decoded(self, decoded: DecodedWrite) -> dict[str, int]:
         """Insert what was decoded of new calls, and delete the rows of removed ones."""
-        self.folder.mkdir(parents=True, exist_ok=True)  # from here on tables may have rows that others do not have yet
+        self.folder.make_folder()  # from here on tables may have rows that others do not have yet
         found, removed, provenance = decoded.decoder, decoded.write.removed_calls, self._provenance()
         written = found.row_counts()
 

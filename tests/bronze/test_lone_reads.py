@@ -15,6 +15,7 @@ from pipeline.bronze.ingest_clock import IngestClock
 from pipeline.bronze.ingest_plan import plan_ingest
 from pipeline.bronze.input_files import list_files
 from pipeline.bronze.lone_reads import LoneRead, interrupted_reads, read_captures, read_in_process
+from pipeline.lake.lake_path import LakePath
 from pipeline.lake.staging_files import StagingWriter
 from udfs.capture.capture_reader import BRONZE_SCHEMAS, read_capture
 from udfs.files.capture_file import CaptureFileReader
@@ -50,7 +51,8 @@ def ingest(reads, tmp_path):
 
     def once(run_tasks=lambda tasks: list(tasks.read_in_driver()), **arguments):
         staged = tmp_path / "run" / "tables"
-        read_captures(reads, IngestClock(), tmp_path / "run", staged, {}, run_tasks, log=[].append, **arguments)
+        run, tables = LakePath(str(tmp_path / "run")), LakePath(str(staged))
+        read_captures(reads, IngestClock(), run, tables, {}, run_tasks, log=[].append, **arguments)
         assert len(list((staged / "capture_files").iterdir())) == len(reads)  # nothing half written beside them
         rows = pads.dataset(staged / "capture_files", BRONZE_SCHEMAS["capture_files"]).to_table().to_pylist()
         found = pads.dataset(staged / "rpc_calls", BRONZE_SCHEMAS["rpc_calls"]).to_table()
@@ -150,8 +152,8 @@ def test_a_capture_at_which_a_run_was_killed_is_read_alone_by_the_next(ingest, i
     inject("make rows", KilledError(), 1)
     with pytest.raises(KilledError):
         ingest()
-    suspects = interrupted_reads([tmp_path / "run"])
-    assert suspects == {mark_path(tmp_path, reads[1].file.path).name}
+    suspects = interrupted_reads([LakePath(str(tmp_path / "run"))])
+    assert suspects == {mark_path(LakePath(str(tmp_path)), reads[1].file.path).name}
     shutil.rmtree(tmp_path / "run")
     sizes, alone = [], []
     ledger = ingest(

@@ -22,12 +22,19 @@ FORMS = {
     "file:///data/%FF": "/data/\udcff",
 }
 NOT_HERE = {
-    "s3a://bucket/lake": "s3a://bucket/lake: not a place on this machine",
-    "s3://user:secret@bucket/lake": "s3://...@bucket/lake: not a place on this machine",
     "hdfs://name:8020/lake": "not a place on this machine",
     "dbfs:/lake": "not a place on this machine",
     "file://server/lake": "server is another machine",
     "": "an empty text is no path",
+}
+ON_S3 = {"s3://bucket/my lake/": "s3://bucket/my lake", "s3a://bucket": "s3://bucket", "s3n://b/c/d": "s3://b/c/d"}
+NOT_ON_S3 = {  # nor on this machine
+    "s3://user:secret@bucket/lake": "s3://...@bucket/lake: ",
+    "s3:///lake": "s3:///lake: ",
+    "s3:/lake": "s3:/lake: ",
+    "s3://buck*t/lake": "s3://buck*t/lake: ",
+    "s3://bucket/a/../b": "s3://bucket/a/../b: ",
+    "s3://bucket//lake": "s3://bucket//lake: ",
 }
 INPUTS = ("captures", "snapshots")  # these may also be on an object store: tests/bronze/stores
 
@@ -60,7 +67,10 @@ def test_every_job_is_in_the_table():
 @pytest.mark.parametrize(("job", "option"), places())
 def test_every_job_takes_every_form(job, option, capsys):
     assert {form: parse(job, option, form) for form in FORMS} == FORMS
-    for place, complaint in NOT_HERE.items():
+    if option == "--lake":
+        assert {place: parse(job, option, place) for place in ON_S3} == ON_S3
+    here = {place: f"{text}not a place on this machine" for place, text in NOT_ON_S3.items() if place[:5] == "s3://"}
+    for place, complaint in (NOT_HERE | (NOT_ON_S3 if option == "--lake" else here)).items():
         with pytest.raises(SystemExit) as stop:
             parse(job, option, place)
         message = capsys.readouterr().err

@@ -22,6 +22,7 @@ from jobs import forget, run_all
 from pcapgen.record import sample_captures
 from pipeline.bronze.retention_cutoff import RetentionCutoff
 from pipeline.lake.lake import Lake
+from pipeline.lake.lake_path import LakePath
 from pipeline.lake.recovery import RunMarkers
 from schemas import catalog
 from schemas.bronze import CAPTURE_FILES, RPC_CALLS
@@ -151,7 +152,7 @@ def full(spark, world, tmp_path_factory):
 def never(spark, world, day, tmp_path_factory):
     """A lake whose cutoff was set before it read anything."""
     root = tmp_path_factory.mktemp("never") / "lake"
-    RetentionCutoff(dt.date.fromisoformat(day)).save(RunMarkers(root / "_runs"))
+    RetentionCutoff(dt.date.fromisoformat(day)).save(RunMarkers(LakePath(str(root / "_runs"))))
     assert run_all.main(arguments(world, root)) == 0
     return Lake(spark, str(root))
 

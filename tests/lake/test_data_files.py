@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 from pipeline.lake.delta_rs import data_files
 from pipeline.lake.delta_rs.data_files import write_data_files
 from pipeline.lake.errors import SchemaError
+from pipeline.lake.lake_path import LakePath
 from pipeline.lake.parquet_options import MAX_ROW_GROUP_ROWS
 from pipeline.lake.schema_enforcement import arrow_schema, conform_table
 from pipeline.lake.spark.frames import arrow_to_frame
@@ -117,7 +118,7 @@ def test_rows_of_tasks_are_written_here_or_in_tasks_of_spark(lake, little):
 
 def test_rows_come_in_groups_of_pages_with_checksums(tmp_path):
     rows = quarantine(*((f"{row:05}", NOON) for row in range(MAX_ROW_GROUP_ROWS // 2)))
-    (file,) = write_data_files(str(tmp_path), QUARANTINE, rows.to_batches() * 5)
+    (file,) = write_data_files(LakePath(str(tmp_path)), QUARANTINE, rows.to_batches() * 5)
     told = pq.read_metadata(tmp_path / file.name)
     assert [told.row_group(group).num_rows for group in range(3)] == [
         MAX_ROW_GROUP_ROWS,
@@ -142,14 +143,14 @@ def test_files_end_where_they_are_large_enough(tmp_path, monkeypatch):
     monkeypatch.setattr(data_files, "MAX_FILE_BYTES", 1)
     batches = [quarantine((f"{number}", NOON)).to_batches()[0] for number in range(3)]
     monkeypatch.setattr(data_files, "MAX_ROW_GROUP_ROWS", 2)
-    files = write_data_files(str(tmp_path), QUARANTINE, batches)
+    files = write_data_files(LakePath(str(tmp_path)), QUARANTINE, batches)
     assert [pq.read_table(tmp_path / file.name)["quarantine_key"].to_pylist() for file in files] == [["0", "1"], ["2"]]
     least = [json.loads(file.statistics_json)["minValues"]["quarantine_key"] for file in files]
     assert (least, [file.row_count for file in files]) == (["0", "2"], [2, 1])
 
 
 def test_without_a_row_there_is_no_file(tmp_path):
-    assert write_data_files(str(tmp_path), QUARANTINE, [pa.RecordBatch.from_pylist([], SCHEMA)]) == []
+    assert write_data_files(LakePath(str(tmp_path)), QUARANTINE, [pa.RecordBatch.from_pylist([], SCHEMA)]) == []
     assert [*tmp_path.iterdir()] == []
 
 
@@ -157,7 +158,7 @@ def test_statistics_say_nothing_of_long_texts_and_of_times_beyond_the_calendar(t
     rows = quarantine(("k" * 33, NOON), ("k", None), (None, None))
     beyond = pa.array([1 << 60, None, None], pa.int64()).cast(SCHEMA.field("seen_at").type)
     rows = rows.set_column(SCHEMA.get_field_index("seen_at"), SCHEMA.field("seen_at"), beyond)
-    (file,) = write_data_files(str(tmp_path), QUARANTINE, rows.to_batches())
+    (file,) = write_data_files(LakePath(str(tmp_path)), QUARANTINE, rows.to_batches())
     day = NOON.date().isoformat()
     assert json.loads(file.statistics_json) == {
         "numRecords": 3, "minValues": {"event_date": day}, "maxValues": {"event_date": day},

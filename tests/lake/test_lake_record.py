@@ -7,11 +7,14 @@ import pytest
 
 from jobs import run_all
 from pipeline.lake.errors import StoreError
+from pipeline.lake.lake_path import LakePath
 from pipeline.lake.lake_record import choose_store, record_store
 
 
 def choose(root, wanted=None, *, in_catalog=False):
-    return choose_store(str(root), wanted=wanted, default="spark" if in_catalog else "delta-rs", in_catalog=in_catalog)
+    return choose_store(
+        LakePath(str(root)), wanted=wanted, default="spark" if in_catalog else "delta-rs", in_catalog=in_catalog
+    )
 
 
 def test_a_new_lake_has_what_is_wanted_and_keeps_it(tmp_path):
@@ -20,8 +23,8 @@ def test_a_new_lake_has_what_is_wanted_and_keeps_it(tmp_path):
     )  # fmt: skip
     assert list(tmp_path.iterdir()) == []  # only making a table makes a lake
     lake = tmp_path / "lake"
-    record_store(str(lake), "spark")
-    record_store(str(lake), "delta-rs")
+    record_store(LakePath(str(lake)), "spark")
+    record_store(LakePath(str(lake)), "delta-rs")
     assert json.loads((lake / "_lake.json").read_text()) == {"form": 1, "store": "spark"}
     assert (choose(lake), choose(lake, "spark")) == ("spark", "spark")
     with pytest.raises(StoreError, match=r"stored by spark, not by delta-rs: set lake\.store to spark"):

@@ -17,6 +17,7 @@ from lake.writes import log_of, rows, writes
 from pcapgen.record import sample_captures
 from pipeline.lake.delta_rs.duckdb_sql import DataFiles, DuckDbSql
 from pipeline.lake.lake import Lake
+from pipeline.lake.lake_path import LakePath
 from pipeline.lake.queries import ChangeFeedError, ChangesSince, UnknownSqlError, query_in_spark, values_array, where_in
 from pipeline.lake.spark.frames import arrow_to_frame, read_parquet_folder
 from pipeline.text import cut_text, cut_text_sql
@@ -200,9 +201,9 @@ def test_a_name_of_a_folder_is_no_pattern(spark, tmp_path):
         (tmp_path / name).mkdir()
         pq.write_table(pa.table({"text": [name]}, schema), tmp_path / name / "rows.parquet")
     for name in names:
-        rows = DataFiles(schema, [str(tmp_path / name / "rows.parquet")])
+        rows = DataFiles(schema, [LakePath(str(tmp_path / name / "rows.parquet"))])
         assert here("SELECT text FROM {rows}", {"rows": rows})["text"].to_pylist() == [name]
-        assert read_parquet_folder(spark, str(tmp_path / name)).collect() == [(name,)]
+        assert read_parquet_folder(spark, LakePath(str(tmp_path / name))).collect() == [(name,)]
 
 
 def here(sql, of):

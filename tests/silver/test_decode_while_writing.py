@@ -117,6 +117,6 @@ def test_what_was_decoded_is_not_taken_where_it_is_not_all(lake, captures, decod
     if why == "a commit more":
         lake.update(RPC_CALLS, {"outcome": "'damaged'"}, "run_id = 'one'")
     elif why == "silver was not finished":
-        (RunMarkers.of(lake).root / "silver").mkdir()
+        (RunMarkers.of(lake).root / "silver").make_folder()
     update_silver(lake, decoded)
     assert len(decode_jobs) == 1

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import pyarrow.fs as pafs
 
+_S3_SCHEMES: Final = ("s3:", "s3a:", "s3n:")
 _S3_URI: Final = re.compile(r"s3[an]?://(?P<name>(?P<bucket>[^/]+).*)", re.DOTALL)
 _BUCKET_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _CONNECT_TIMEOUT_S: Final = 10.0
@@ -65,19 +66,31 @@ def resolve_filesystem(location: str) -> tuple[Any, str]:
     """Return the ``pyarrow.fs`` file system and the name in it. Raises ``OSError`` or ``ValueError``."""
     if "://" not in location and not location.startswith("file:"):
         return pafs.LocalFileSystem(), location
-    found = _S3_URI.fullmatch(location)
-    if found is None:
-        if location.startswith(("s3:", "s3a:", "s3n:")):
-            raise StorageLocationError("no bucket: expected s3://BUCKET/...")
+    if not location.startswith(_S3_SCHEMES):
         filesystem, name = pafs.FileSystem.from_uri(location)
         return filesystem, name
+    bucket, name = split_s3_uri(location)
+    return _s3_client(*s3_endpoint_and_region(bucket)), name.rstrip("/")
+
+
+def split_s3_uri(location: str) -> tuple[str, str]:
+    """Return the bucket of an S3 URI, and bucket and key; StorageLocationError if it is not usable."""
+    found = _S3_URI.fullmatch(location)
+    if found is None:
+        raise StorageLocationError("no bucket: expected s3://BUCKET/...")
     if "@" in found["bucket"]:
         raise StorageLocationError(
             "credentials do not belong in a URI: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a role"
         )
     if not _BUCKET_NAME.fullmatch(found["bucket"]):
         raise StorageLocationError("a bucket is named by letters, digits, dots and hyphens, and is no pattern")
-    return _s3_client(found["bucket"], *_endpoint_and_region()), found["name"].rstrip("/")
+    return found["bucket"], found["name"]
+
+
+def s3_endpoint_and_region(bucket: str) -> tuple[str | None, str]:
+    """Return the S3 endpoint, None for Amazon's, and the region: from the environment, else the bucket's."""
+    endpoint, region = _endpoint_and_region()
+    return endpoint, region or ("us-east-1" if endpoint else _bucket_region(bucket))
 
 
 def _endpoint_and_region() -> tuple[str | None, str | None]:
@@ -87,10 +100,14 @@ def _endpoint_and_region() -> tuple[str | None, str | None]:
 
 
 @lru_cache(maxsize=64)
-def _s3_client(bucket: str, endpoint: str | None, region: str | None) -> Any:  # noqa: ANN401 - a file system of pyarrow
-    """Return the S3 client for a bucket. Cached, because creating one reads credentials and may query the region."""
-    if region is None:
-        region = "us-east-1" if endpoint else pafs.resolve_s3_region(bucket)
+def _bucket_region(bucket: str) -> str:
+    """Return the region of a bucket, for which Amazon is asked."""
+    return str(pafs.resolve_s3_region(bucket))
+
+
+@lru_cache(maxsize=64)
+def _s3_client(endpoint: str | None, region: str) -> Any:  # noqa: ANN401 - a file system of pyarrow
+    """Return an S3 client. Cached, because creating one reads credentials."""
     return pafs.S3FileSystem(
         region=region,
         endpoint_override=endpoint,

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from pipeline.lake.lake_path import LakePath
 from pipeline.lake.parquet_options import DISTINCT_VALUED_COLUMNS, GROUP_BYTES, MAX_ROW_GROUP_ROWS, STUB_COLUMNS
 from pipeline.lake.schema_enforcement import arrow_schema, columns_with_statistics, conform_table
 from schemas.table import Table
@@ -37,7 +38,7 @@ class DataFile(NamedTuple):
 class DataFileWriter:
     """Writes rows to files of a table, as they come. They are part of the table once they are committed."""
 
-    def __init__(self, folder: str, table: Table) -> None:
+    def __init__(self, folder: LakePath, table: Table) -> None:
         """``folder`` is the table's."""
         self._folder, self._table, self._schema = folder, table, arrow_schema(table)
         self._file: _DataFile | None = None
@@ -80,9 +81,9 @@ class DataFileWriter:
 class _DataFile:
     """A file that is being written."""
 
-    def __init__(self, folder: str, table: Table, schema: pa.Schema) -> None:
+    def __init__(self, folder: LakePath, table: Table, schema: pa.Schema) -> None:
         self._name = f"part-00000-{uuid4()}-c000.zstd.parquet"
-        self._sink = pa.OSFile(f"{folder}/{self._name}", "wb")
+        self._sink = (folder / self._name).open_output()
         self._writer = pq.ParquetWriter(
             self._sink, schema, compression="zstd", write_page_checksum=True, store_schema=False,
             use_dictionary=[name for name in schema.names if name not in DISTINCT_VALUED_COLUMNS],
@@ -150,7 +151,7 @@ def _json_value(value: Any) -> Any:  # noqa: ANN401 - whatever a column holds
     return value.isoformat() if isinstance(value, date) else value
 
 
-def write_data_files(folder: str, table: Table, rows: Iterable[pa.RecordBatch]) -> list[DataFile]:
+def write_data_files(folder: LakePath, table: Table, rows: Iterable[pa.RecordBatch]) -> list[DataFile]:
     """Write rows to files in a table's folder; return these, for the commit."""
     writer = DataFileWriter(folder, table)
     for batch in rows:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,7 +16,7 @@ from copy import copy
 from pathlib import Path
 from threading import Lock, RLock
 from typing import Any, Final, NamedTuple
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 from uuid import uuid4
 
 import pyarrow as pa
@@ -34,6 +33,7 @@ from pyspark.sql.types import BinaryType, LongType, StringType, StructType
 from pipeline.lake.date_filters import dates_condition
 from pipeline.lake.delta_rs.data_files import MAX_FILE_BYTES, DataFile, write_data_files
 from pipeline.lake.delta_rs.duckdb_sql import DataFiles, DuckDbSql, Given, quoted
+from pipeline.lake.lake_path import LakePath, parquet_dataset
 from pipeline.lake.parquet_options import MAX_ROW_GROUP_ROWS, MAX_ROW_GROUP_ROWS_WITH_BYTES, STUB_COLUMNS
 from pipeline.lake.queries import (
     CHANGE_COLUMNS,
@@ -51,7 +51,7 @@ from pipeline.lake.schema_enforcement import (
     conform_table,
     select_fields,
 )
-from pipeline.lake.spark.frames import change_feed, read_parquet_files
+from pipeline.lake.spark.frames import arrow_to_frame, change_feed, read_parquet_files, write_parquet_folder
 from pipeline.lake.spark.sessions import LazySession
 from pipeline.lake.table_store import (
     CommitNote,
@@ -66,6 +66,7 @@ from pipeline.lake.table_store import (
 from pipeline.lake.tasks import PartitionedRows, prefetch
 from pipeline.lake.writes import Dates
 from schemas.table import EVENT_DATE, INGESTED_AT, RUN_ID, Column, Table
+from udfs.files.filesystems import s3_endpoint_and_region, split_s3_uri
 
 _ALL_COLUMNS: Final = re.compile(r"(SELECT|DISTINCT|\.|,)\s*\*")  # in a query; count(*) names none
 _TRIES: Final = 5  # of a commit that others come before
@@ -100,8 +101,8 @@ class DeltaRsStore:
     def __init__(self, places: TablePlaces, session: LazySession) -> None:
         self._places, self.session = places, session
         self._sql = DuckDbSql()
-        self._known: dict[str, _OpenTable] = {}
-        self._locks: dict[str, RLock] = {}
+        self._known: dict[LakePath, _OpenTable] = {}
+        self._locks: dict[LakePath, RLock] = {}
         self._lock = Lock()
 
     def with_session(self, session: LazySession) -> DeltaRsStore:
@@ -114,7 +115,8 @@ class DeltaRsStore:
 
     def stored_columns(self, table: Table) -> Mapping[str, str] | None:
         """Return the types of the stored columns by name; None when there is no table."""
-        if not Path(self._places.path(table), "_delta_log").is_dir():
+        folder = self._folder(table)
+        if not folder.is_remote and not (folder / "_delta_log").is_folder():
             return None
         try:
             with self._newest(table) as delta:
@@ -125,10 +127,12 @@ class DeltaRsStore:
 
     def create(self, table: Table) -> None:
         """Create a table with a change feed, without deletion vectors, which few readers know, and not clustered."""
-        Path(self._places.path(table)).mkdir(parents=True, exist_ok=True)
+        folder = self._folder(table)
+        if not folder.is_remote:
+            folder.make_folder()
         DeltaTable.create(
-            _uri(self._places.path(table)), Schema.from_json(table.struct().json()), mode="ignore",
-            description=table.comment,
+            _uri(folder), Schema.from_json(table.struct().json()), mode="ignore", description=table.comment,
+            storage_options=_storage_options(folder),
             configuration={
                 "delta.enableChangeDataFeed": "true",
                 "delta.dataSkippingStatsColumns": ",".join(columns_with_statistics(table)),
@@ -145,13 +149,13 @@ class DeltaRsStore:
     @contextmanager
     def _newest(self, table: Table) -> Iterator[DeltaTable]:
         """Yield a table's newest version, which no other thread uses meanwhile; TableNotFoundError without a table."""
-        folder = self._places.path(table)
+        folder = self._folder(table)
         with self._lock:
             lock = self._locks.setdefault(folder, RLock())
         with lock:
             known, identity = self._known.get(folder), _identity(folder)
             if known is None or known.identity != identity:
-                known = self._known[folder] = _OpenTable(DeltaTable(_uri(folder)), identity)
+                known = self._known[folder] = _OpenTable(_open(folder), identity)
             else:
                 known.delta.update_incremental()
             yield known.delta
@@ -178,14 +182,18 @@ class DeltaRsStore:
 
     def read(self, table: Table) -> DataFrame:
         """Return a table's rows as a frame over its files, which Spark reads without asking Delta for them."""
-        files = self._files(table).paths
-        if not files:
+        with self._newest(table) as delta:
+            sizes = self._sizes(delta, table)
+        if not sizes:
             return self.session.spark.createDataFrame([], table.struct()).limit(0)  # of which Spark knows the size
-        return read_parquet_files(self.session.spark, files, table.struct())
+        return read_parquet_files(self.session.spark, sizes, table.struct())
 
     def read_changes(self, table: Table, since: int, until: int) -> DataFrame:
         """Return what changed after a version, up to a later one."""
-        rows = change_feed(self.session.spark, since, until).load(self._places.path(table))
+        folder = self._folder(table)
+        if folder.is_remote:
+            return arrow_to_frame(self.session.spark, self._changes(ChangesSince(table, since, until), "*"))
+        rows = change_feed(self.session.spark, since, until).load(folder.location)
         return rows.select(*table.names, *CHANGE_COLUMNS)
 
     def query(self, sql: str, inputs: Mapping[str, QueryInput]) -> pa.Table:
@@ -217,13 +225,18 @@ class DeltaRsStore:
             return self._data_files(delta, table)
 
     def _data_files(self, delta: DeltaTable, table: Table) -> DataFiles:
-        names = pa.table(delta.get_add_actions())["path"].to_pylist()
-        return DataFiles(arrow_schema(table), [f"{self._places.path(table)}/{unquote(name)}" for name in names])
+        return DataFiles(arrow_schema(table), list(self._sizes(delta, table)))
+
+    def _sizes(self, delta: DeltaTable, table: Table) -> dict[LakePath, int]:
+        """Return the data files of a version, and their bytes."""
+        files, folder = pa.table(delta.get_add_actions()), self._folder(table)
+        names = (folder / unquote(name) for name in files["path"].to_pylist())
+        return dict(zip(names, files["size_bytes"].to_pylist(), strict=True))
 
     def _changes(self, source: ChangesSince, sql: str) -> pa.Table:
         """Return the change feed that a query asks for, without columns that the query does not name."""
         table, since, until = source
-        takes_all = _ALL_COLUMNS.search(sql) is not None
+        takes_all = sql == "*" or _ALL_COLUMNS.search(sql) is not None
         columns = [field for field in arrow_schema(table) if takes_all or field.name in sql]
         schema = pa.schema([*columns, *_CHANGE_FIELDS])
         if since >= until:
@@ -417,13 +430,13 @@ class DeltaRsStore:
 
     def location(self, table: Table) -> str:
         """Return the URI of a table's folder."""
-        return _uri(self._places.path(table))
+        return _uri(self._folder(table))
 
     # -- files and commits -----------------------------------------------------------------------------------------
 
     def _write(self, table: Table, rows: RowsToWrite) -> list[DataFile]:
         """Write rows to files of a table, in this process or in Spark's tasks."""
-        folder = self._places.path(table)
+        folder = self._folder(table)
         if isinstance(rows, DataFrame):
 
             def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -474,24 +487,51 @@ class DeltaRsStore:
         if isinstance(rows, pa.Table):
             yield pads.dataset(rows)
             return
-        folder = Path(self._places.root, "_runs", f".merge-{uuid4().hex}")
-        folder.mkdir(parents=True)
+        folder = LakePath(self._places.root) / "_runs" / f".merge-{uuid4().hex}"
         try:
-            rows.write.parquet(str(folder / "rows"))
-            yield pads.dataset(folder / "rows", format="parquet", schema=to_arrow_schema(rows.schema))
+            write_parquet_folder(rows, folder / "rows")
+            yield parquet_dataset([*(folder / "rows").files(".parquet")], to_arrow_schema(rows.schema))
         finally:
-            shutil.rmtree(folder, ignore_errors=True)
+            folder.remove_folder()
+
+    def _folder(self, table: Table) -> LakePath:
+        return LakePath(self._places.path(table))
 
 
-def _uri(folder: str) -> str:
-    """Return a folder as delta-rs takes it: a path, which it does not take for a URI."""
-    return Path(folder).as_uri()
+def _uri(folder: LakePath) -> str:
+    """Return a folder as delta-rs takes it: a URI with its escapes."""
+    if not folder.is_remote:
+        return Path(folder.location).as_uri()
+    return f"s3://{quote(split_s3_uri(folder.location)[1])}"
 
 
-def _identity(folder: str) -> tuple[int, ...]:
-    """Return what another table, made in the same folder later, has otherwise; () where the first commit is gone."""
+def _storage_options(folder: LakePath) -> dict[str, str] | None:
+    """Return how delta-rs reaches the object store that a folder is on; its credentials it takes from the environment.
+
+    Commits are put only where there is none of their version yet.
+    """
+    if not folder.is_remote:
+        return None
+    endpoint, region = s3_endpoint_and_region(split_s3_uri(folder.location)[0])
+    options = {"aws_region": region, "aws_conditional_put": "etag"}
+    if endpoint is not None:
+        options |= {"aws_endpoint": endpoint, "aws_allow_http": str(endpoint.startswith("http://")).lower()}
+    return options
+
+
+def _open(folder: LakePath) -> DeltaTable:
+    return DeltaTable(_uri(folder), storage_options=_storage_options(folder))
+
+
+def _identity(folder: LakePath) -> tuple[int, ...]:
+    """Return what another table, made in the same folder later, has otherwise.
+
+    () where the first commit is gone, and on an object store, where it is not looked at: each look takes a while.
+    """
+    if folder.is_remote:
+        return ()
     try:
-        first = Path(folder, "_delta_log", f"{0:020}.json").stat()
+        first = Path(folder.location, "_delta_log", f"{0:020}.json").stat()
     except OSError:
         return ()
     return first.st_ino, first.st_mtime_ns

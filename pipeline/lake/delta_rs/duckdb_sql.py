@@ -15,7 +15,10 @@ from typing import Final, NamedTuple, TypeAlias
 
 import duckdb
 import pyarrow as pa
+import pyarrow.dataset as pads
 
+from pipeline.lake.delta_rs.remote_files import remote_dataset
+from pipeline.lake.lake_path import LakePath
 from pipeline.lake.queries import UnknownSqlError
 
 _SETTINGS: Final = ("SET GLOBAL TimeZone = 'UTC'", "SET memory_limit = '2GB'", "SET parquet_metadata_cache = true",
@@ -40,19 +43,25 @@ _BATCH_ROWS: Final = 2048  # of an answer that is read bit by bit: DuckDB comput
 _PATTERN_SIGNS: Final = re.compile(r"([\[*?])")
 
 
+Register: TypeAlias = Callable[[pa.Table | pads.Dataset], str]
+"""Gives rows a name for a query."""
+
+
 class DataFiles(NamedTuple):
     """The rows of data files; columns of ``schema`` that files do not have are null."""
 
     schema: pa.Schema
-    paths: Sequence[str]
+    files: Sequence[LakePath]
     where: str | None = None
 
-    def sql(self, register: Callable[[pa.Table], str]) -> str:
-        """Return a query of the rows; ``register`` gives an Arrow table a name."""
+    def sql(self, register: Register) -> str:
+        """Return a query of the rows. DuckDB reads files of this machine; pyarrow reads others, as DuckDB asks."""
         columns = ", ".join(map(quoted, self.schema.names))
-        rows = f"SELECT * FROM {register(self.schema.empty_table())}"
-        if self.paths:
-            files = ", ".join(map(_path_literal, self.paths))
+        is_remote = any(file.is_remote for file in self.files)
+        given = remote_dataset(self.files, self.schema) if is_remote else self.schema.empty_table()
+        rows = f"SELECT * FROM {register(given)}"
+        if self.files and not is_remote:
+            files = ", ".join(_path_literal(file.location) for file in self.files)
             rows += f" UNION ALL BY NAME SELECT * FROM read_parquet([{files}], union_by_name = true)"
         return f"(SELECT {columns} FROM ({rows})" + ("" if self.where is None else f" WHERE {self.where}") + ")"
 
@@ -61,8 +70,8 @@ Given: TypeAlias = DataFiles | pa.Table | pa.Array | str
 """What a name in a query stands for: rows, values that a column may be ``IN``, or one text."""
 
 
-def _text(given: Given, register: Callable[[pa.Table], str]) -> str:
-    """Return what stands for rows or values in a query; ``register`` gives an Arrow table a name."""
+def _text(given: Given, register: Register) -> str:
+    """Return what stands for rows or values in a query."""
     if isinstance(given, DataFiles):
         return given.sql(register)
     if isinstance(given, pa.Table):
@@ -104,10 +113,10 @@ class DuckDbSql:
         cursor = self._cursor()
         count = 0
 
-        def register(table: pa.Table) -> str:
+        def register(rows: pa.Table | pads.Dataset) -> str:
             nonlocal count
             count += 1
-            cursor.register(f"given{count}", table)
+            cursor.register(f"given{count}", rows)
             return f"given{count}"
 
         try:

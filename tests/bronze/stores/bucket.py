@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,9 +12,17 @@ from pathlib import Path
 from typing import Any
 
 import boto3
-from moto.server import ThreadedMotoServer
 
 NAME = "captures"
+_SERVER = """
+import sys
+from moto.server import ThreadedMotoServer
+server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+server.start()
+print("http://%s:%s" % server.get_host_and_port(), flush=True)
+sys.stdin.read()  # until the one that asked for it ends
+server.stop()
+"""
 _DENY = {"Version": "2012-10-17", "Statement": [{"Effect": "Deny", "Principal": "*"}]}
 
 
@@ -52,11 +62,15 @@ class Bucket:
 
 @contextmanager
 def serving() -> Iterator[Bucket]:
-    """Serve an empty bucket on a free port of this machine."""
-    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    endpoint = f"http://{host}:{port}"
+    """Serve an empty bucket on a free port of this machine, by a process of its own.
+
+    In this process, it would wait for ever for a library that asks it and lets no other thread of Python run meanwhile.
+    """
+    command = [sys.executable, "-c", _SERVER]
+    server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    assert server.stdin is not None
+    assert server.stdout is not None
+    endpoint = server.stdout.readline().decode().strip()
     client = boto3.client(
         "s3",
         region_name="us-east-1",
@@ -68,4 +82,5 @@ def serving() -> Iterator[Bucket]:
     try:
         yield Bucket(endpoint, client)
     finally:
-        server.stop()
+        server.stdin.close()
+        server.wait()

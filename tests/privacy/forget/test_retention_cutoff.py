@@ -15,6 +15,7 @@ from pcapgen import conversation as t
 from pcapgen import rpc
 from pcapgen.model import Dialogue, make_stub
 from pipeline.bronze.retention_cutoff import RetentionCutoff
+from pipeline.lake.lake_path import LakePath
 from pipeline.lake.recovery import RunMarkers
 from pipeline.lake.staging_files import StagingWriter
 from pipeline.privacy.erasure import log_files_before_checkpoint
@@ -86,7 +87,7 @@ def test_side_files_lose_what_is_older(tmp_path):
     assert CUTOFF.affects_capture(capture)
     assert not CUTOFF.is_capture_expired(capture)
     assert {row["opnum"] for row in read_staging_file(tmp_path, "rpc_calls")} == {7, 9}
-    assert CUTOFF.trim_staging_files(tmp_path, [capture]) == {"a capture": set(capture["servers"])}
+    assert CUTOFF.trim_staging_files(LakePath(str(tmp_path)), [capture]) == {"a capture": set(capture["servers"])}
     assert [row["opnum"] for row in read_staging_file(tmp_path, "rpc_calls")] == [9]
     assert len(read_staging_file(tmp_path, "connections")) == 1  # it goes on
     assert len(read_staging_file(tmp_path, "rpc_binds")) == 1
@@ -98,7 +99,7 @@ def test_side_files_of_a_capture_that_is_older_are_empty(tmp_path):
     tables = write_staging_files(tmp_path, conversation()[0])
     (capture,) = tables["capture_files"].to_pylist()
     assert cutoff.is_capture_expired(capture)
-    assert cutoff.trim_staging_files(tmp_path, [capture]) == {"a capture": set()}
+    assert cutoff.trim_staging_files(LakePath(str(tmp_path)), [capture]) == {"a capture": set()}
     for kind in ("rpc_calls", "connections", "rpc_binds", "quarantine", "pending"):
         assert read_staging_file(tmp_path, kind) == []
     kept = cutoff.trim_ledger_row(capture, ())
@@ -143,7 +144,7 @@ def test_a_capture_without_a_time_is_as_old_as_its_file_which_was_not_modified_a
 
 
 def test_the_date_is_noted_in_the_lake(tmp_path):
-    runs = RunMarkers(tmp_path / "_runs")
+    runs = RunMarkers(LakePath(str(tmp_path / "_runs")))
     assert RetentionCutoff.load(runs) is None
     CUTOFF.save(runs)
     assert RetentionCutoff.load(runs) == CUTOFF
