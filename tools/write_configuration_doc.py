@@ -51,7 +51,7 @@ These are not settings, because they are secret or belong to one machine:
 | `MSMQ_COLLECTOR_PASSWORD` | password of the collector: [collecting](../guides/collecting.md#authentication) |
 | `MSMQ_JARS` | folder with Delta's jars, if the project is installed from its wheel |
 | `SPARK_REMOTE` | Spark Connect server: [operations](../guides/operations.md#spark-connect) |
-| `AWS_...` | credentials for captures on S3: [operations](../guides/operations.md#captures-on-an-object-store) |
+| `AWS_...` | credentials for captures and lakes on S3: [operations](../guides/operations.md#object-stores) |
 """
 
 _TYPES: Final[dict[Any, str]] = {

@@ -106,6 +106,7 @@ def runs(bucket, project, tmp_path_factory):
     return contents(LAKE), contents(folder), summaries, log
 
 
+@pytest.mark.long
 def test_the_tables_are_those_of_a_folder(runs):
     on_store, in_folder, *_ = runs
     assert sum(sum(rows.values()) for rows in on_store.values()) > 500
@@ -113,6 +114,7 @@ def test_the_tables_are_those_of_a_folder(runs):
         assert on_store[name] == rows, name
 
 
+@pytest.mark.long
 def test_a_run_that_was_killed_is_undone(runs):
     *_, log = runs
     assert log.count("an earlier run did not end: its work is undone (killed)") == 1
@@ -120,18 +122,21 @@ def test_a_run_that_was_killed_is_undone(runs):
     assert [each.name for each in (LakePath(LAKE) / "_runs").entries() if each.is_folder()] == []
 
 
+@pytest.mark.long
 def test_others_read_the_tables_directly(runs, bucket):
     options = {"aws_endpoint": bucket.endpoint, "aws_region": "us-east-1", "aws_allow_http": "true"}
     found = DeltaTable("s3://captures/a%20lake/%C3%A9/bronze/rpc_calls", storage_options=options)
     assert found.to_pyarrow_dataset().count_rows() == sum(runs[0]["bronze.rpc_calls"].values()) > 0
 
 
+@pytest.mark.long
 def test_a_second_run_waits_for_the_first_and_gives_up(runs, capsys):
     with hold_lease(LAKE, "the first", say=print):
         assert run_all.main(["--lake", LAKE, "--captures", RING, "--set", "lake.lease_wait=0s"]) == 2
     assert f"works on {LAKE}; waited 0 s for it to end" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_after_maintenance_the_next_run_has_nothing_to_do(runs):
     _, _, (*_, maintained, last), _ = runs
     assert maintained["tables_maintained"] > 20
