@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
@@ -19,12 +19,16 @@ from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql import DataFrame
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
 
 from pipeline.lake.arrow_rows import is_in
 from pipeline.lake.date_filters import dates_condition
 from pipeline.lake.lake import Lake
-from pipeline.lake.schema_enforcement import changed_keys
+from pipeline.lake.queries import BoundQuery
+from pipeline.lake.schema_enforcement import arrow_schema, changed_keys, select_fields
+from pipeline.lake.spark.groups import group_batches
 from pipeline.lake.staging_files import Batches, BatchTransform
 from schemas.bronze import PENDING, QUARANTINE, RPC_CALLS
 from schemas.table import Table
@@ -49,7 +53,6 @@ _FOUR_TUPLE: Final = ["client_address", "client_port", "server_address", "server
 _ONE, _TWO = (f"concat_ws('|', {side}_address, {side}_port)" for side in ("client", "server"))
 _FLOW_SQL: Final = f"concat_ws(' ', least({_ONE}, {_TWO}), greatest({_ONE}, {_TWO}))"  # as ``four_tuple_key``
 _FLOWS_PER_BATCH: Final = 2000  # four-tuples merged at a time: their remainders are in memory
-_MAX_DRIVER_ROWS: Final = 20_000  # updated in this process: whole rows are in memory
 _DELETED: Final = "_deleted"
 
 
@@ -263,32 +266,26 @@ def _update_stored_rows(
 ) -> None:  # fmt: skip
     """Apply ``update`` to a table's rows of some connections; rows that it drops are deleted.
 
-    ``update`` takes ``input_columns``, of which it may change ``updated_columns``. Few rows are updated in this
-    process, many by a MERGE in Spark.
+    ``update`` takes ``input_columns``, the connection among them, of which it may change ``updated_columns``.
     """
     if not connections or not lake.exists(table):
         return
     (key,) = table.key
     columns, where = (key, *input_columns), f"connection_id IN {{names}} AND {dates_condition(dates)}"
-    if lake.can_read_without_spark:
-        stored = lake.select(table, where, columns, names=connections)
-        if not stored.num_rows:
-            return
-        changed = [_row_changes(batch, update(batch), key, updated_columns) for batch in stored.to_batches()]
-        rows = pa.concat_tables(changed)
-        if rows.num_rows <= _MAX_DRIVER_ROWS:
-            if rows.num_rows:
-                lake.update_columns(table, rows, dates=dates, deleted=_DELETED)
-            return
+    stored = BoundQuery(
+        f"SELECT {', '.join(columns)} FROM {{rows}} WHERE {where}", {"rows": table, "names": connections}
+    )
+    schema = StructType([table.struct()[name] for name in (key, *updated_columns)]).add(_DELETED, "boolean")
 
-    def row_changes(batches: Batches) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            yield from _row_changes(batch, update(batch), key, updated_columns).to_batches()
+    def changes(parts: Mapping[str, pa.Table]) -> pa.Table:
+        rows = parts["rows"].cast(select_fields(arrow_schema(table), columns))
+        found = [_row_changes(batch, update(batch), key, updated_columns) for batch in rows.to_batches()]
+        return pa.concat_tables(found) if found else to_arrow_schema(schema).empty_table()
 
-    fields = [StructField(name, table.struct()[name].dataType) for name in (key, *updated_columns)]
-    schema = StructType(fields).add(_DELETED, "boolean")
-    source = lake.frame(f"SELECT {', '.join(columns)} FROM {{rows}} WHERE {where}", rows=table, names=connections)
-    lake.update_columns(table, source.mapInArrow(row_changes, schema), dates=dates, deleted=_DELETED)
+    rows = lake.map_groups({"rows": stored}, ("connection_id",), changes, schema)
+    if isinstance(rows, DataFrame) or rows.num_rows:
+        with group_batches(rows):
+            lake.update_columns(table, rows, dates=dates, deleted=_DELETED)
 
 
 def _row_changes(before: pa.RecordBatch, after: pa.RecordBatch, key: str, updated_columns: Sequence[str]) -> pa.Table:

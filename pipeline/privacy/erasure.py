@@ -79,7 +79,7 @@ def _versions_before_stubs_were_emptied(lake: Lake, newest: Mapping[Table, Snaps
 
 def _remove_old_files(table: Table, lake: Lake) -> None:
     lake.vacuum(table)
-    location = lake.location(table)
+    location = lake.path(table) if lake.catalog is None else lake.location(table)
     if local := _LOCAL_PATH.fullmatch(location):  # not escaped as a URI has to be
         filesystem, root = pafs.LocalFileSystem(), local[1]
     else:

@@ -37,7 +37,7 @@ def marked(root):
 
 
 def test_what_was_deleted_is_in_no_file_and_the_next_run_finds_nothing_to_do(spark, tmp_path):
-    lake = Lake(spark, str(tmp_path / "lake"))
+    lake = Lake(spark, str(tmp_path / "a lake, 100 %"))
     with lake.hold_exclusive_access(lambda: None):
         lake.append(QUARANTINE, rows(spark, ("zqmarker1", OLD, b"zqmarker"), ("keep", YOUNG, b"k")))
         lake.append(QUARANTINE, rows(spark, ("zqmarker2", OLD, b"zqmarker")))
