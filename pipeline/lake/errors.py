@@ -13,3 +13,11 @@ class StoreError(Exception):
 
 class LakeNameError(Exception):
     """A name of a lake's folder, or of its catalog, that Spark would not take as it is."""
+
+
+class ConflictError(Exception):
+    """Somebody else changed a table while a change of it was computed."""
+
+
+class RestoreError(Exception):
+    """A table cannot be restored to a version: its files or its log are gone."""

@@ -23,7 +23,7 @@ from pipeline.lake.arrow_rows import is_in
 from pipeline.lake.concurrency import Result, TaskName, run_concurrently
 from pipeline.lake.date_filters import dates_condition
 from pipeline.lake.delta_rs.delta_rs_store import DeltaRsStore
-from pipeline.lake.errors import LakeNameError, SchemaError, StoreError
+from pipeline.lake.errors import ConflictError, LakeNameError, SchemaError, StoreError
 from pipeline.lake.lake_path import LakePath
 from pipeline.lake.lake_record import choose_store, record_store
 from pipeline.lake.local_paths import absolute_location
@@ -51,7 +51,6 @@ from pipeline.lake.spark.sessions import LazySession, is_remote
 from pipeline.lake.spark.spark_store import SparkStore, query_tables, read_feed
 from pipeline.lake.table_store import (
     CommitNote,
-    ConflictError,
     MergeOptions,
     RowsToWrite,
     Snapshot,
@@ -574,7 +573,11 @@ class Lake:
             if self._commits is not None:
                 self._commits[str(table)] = known
                 self._known[str(table)] = known.version
-        return known._replace(provenance_json=replace_versions(known.provenance_json, self._same))
+        return self._with_later_versions(known)
+
+    def _with_later_versions(self, snapshot: Snapshot) -> Snapshot:
+        """Return a snapshot whose provenance names the newest versions with the same rows, as far as they are known."""
+        return snapshot._replace(provenance_json=replace_versions(snapshot.provenance_json, self._same))
 
     def _read_snapshot(self, table: Table) -> Snapshot:
         """Return the newest commit of a table, with the provenance of its rows, whoever made the commit."""
@@ -600,7 +603,8 @@ class Lake:
     def snapshots(self, *tables: Table) -> dict[Table, Snapshot]:
         """Return the snapshot of each table, read concurrently; tables that do not exist are left out."""
         found = run_concurrently({table: partial(self.snapshot, table) for table in tables})
-        return {table: commit for table, commit in found.items() if commit is not None}
+        # Only now it is known of each of them which earlier versions have the same rows.
+        return {table: self._with_later_versions(commit) for table, commit in found.items() if commit is not None}
 
     def count_rows_written(self, table: Table) -> int:
         """Return how many rows the table's last commit wrote."""

@@ -13,9 +13,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from pipeline.lake.errors import RestoreError
 from pipeline.lake.lake import Lake
 from pipeline.lake.lake_path import LakePath
-from pipeline.lake.table_store import RestoreError
 from schemas.table import RUN_ID, Table
 
 Say = Callable[[str], None]

@@ -34,14 +34,6 @@ _MAINTENANCE: Final = frozenset({
 })  # fmt: skip
 
 
-class ConflictError(Exception):
-    """Somebody else changed a table while a change of it was computed."""
-
-
-class RestoreError(Exception):
-    """A table cannot be restored to a version: its files or its log are gone."""
-
-
 class Snapshot(NamedTuple):
     """A commit of a table: its version from 0, its provenance, and how many rows it wrote.
 

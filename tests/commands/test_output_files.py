@@ -13,6 +13,7 @@ import pytest
 from jobs import cli, forget
 from jobs.command_line.output_files import check_outputs, replace_file
 from jobs.config import Config, ConfigError
+from pipeline.lake.lake import Lake
 from schemas.bronze import CAPTURE_FILES
 
 
@@ -22,12 +23,8 @@ class Ledgers:
     def __init__(self, *paths):
         self.paths = [str(path) for path in paths]
 
-    def exists(self, table):
-        return table == CAPTURE_FILES
-
-    def read(self, _):
-        chosen = pa.table({"path": self.paths})
-        return SimpleNamespace(select=lambda _: SimpleNamespace(toArrow=lambda: chosen))
+    def query(self, _, *, rows):
+        return pa.table({"path": self.paths if rows == CAPTURE_FILES else []})
 
 
 @pytest.fixture
@@ -126,7 +123,7 @@ def test_forget_removes_a_results_page_and_nothing_beside_it(tmp_path, monkeypat
         (tmp_path / folder / "index.html").touch()
     (tmp_path / "captures" / "one.pcap").touch()
     arguments = SimpleNamespace(pages=[], docs=[str(tmp_path / "docs"), str(tmp_path / "captures")])
-    forget._republish_pages(SimpleNamespace(arguments=arguments), SimpleNamespace(root=str(tmp_path / "lake")))
+    forget._republish_pages(SimpleNamespace(arguments=arguments), Lake(None, str(tmp_path / "lake")))
     assert sorted(str(path.relative_to(tmp_path)) for path in Path(tmp_path).rglob("*")) == [
         "captures", "captures/one.pcap",
     ]  # fmt: skip

@@ -46,6 +46,7 @@ def test_both_stores_hold_the_same_rows(lakes):
     assert sum(rows.num_rows for rows in one.values()) > 5_000
 
 
+@pytest.mark.long
 def test_both_stores_give_pages_the_same_rows(lakes):
     """Whole datasets; and what is cut of them, where no choice is left among equals."""
     moment = datetime(2026, 12, 1, tzinfo=UTC)

@@ -12,6 +12,7 @@ from schemas.table import STRING, Column
 pytestmark = pytest.mark.spark
 
 
+@pytest.mark.long
 def test_each_commit_tells_what_it_was_made_of(lake_of_each_store):
     lake, told = lake_of_each_store, {}
     for write, provenance, written in writes(lake):

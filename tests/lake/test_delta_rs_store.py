@@ -9,12 +9,11 @@ from deltalake import DeltaTable
 from pyspark.sql import functions as F
 
 from pipeline.lake.delta_rs import delta_rs_store
-from pipeline.lake.errors import LakeNameError
+from pipeline.lake.errors import ConflictError, LakeNameError
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries import ChangesSince
 from pipeline.lake.schema_enforcement import arrow_schema
 from pipeline.lake.spark.frames import arrow_to_frame
-from pipeline.lake.table_store import ConflictError
 from schemas.bronze import QUARANTINE
 from schemas.messages import MESSAGES
 from schemas.queue_snapshots import QUEUE_SNAPSHOTS

@@ -15,10 +15,10 @@ from schemas.bronze import QUARANTINE
 _WRITER = """
 import sys
 import pyarrow as pa
+from pipeline.lake.errors import ConflictError
 from pipeline.lake.lake import Lake
 from pipeline.lake.schema_enforcement import arrow_schema
 from pipeline.lake.spark.sessions import LazySession
-from pipeline.lake.table_store import ConflictError
 from schemas.bronze import QUARANTINE
 
 root, name, count = sys.argv[1:]

@@ -7,10 +7,11 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from lake.writes import log_of, rows
+from pipeline.lake.errors import ConflictError
 from pipeline.lake.lake import Lake
 from pipeline.lake.recovery import RunMarkers, undo_unfinished_runs
 from pipeline.lake.spark.settings import spark_conf
-from pipeline.lake.table_store import ConflictError, Snapshot
+from pipeline.lake.table_store import Snapshot
 from pipeline.lake.watermarks import Watermark, replace_versions, settle
 from schemas.bronze import CAPTURE_FILES, QUARANTINE, WATERMARKS
 from schemas.quality import QUALITY_RESULTS
@@ -140,6 +141,7 @@ def keeps_provenance(lake, maintenance):
 
 
 @pytest.mark.spark
+@pytest.mark.long
 def test_maintenance_by_spark_loses_nothing(lake_of_each_store):
     few_tasks = {"spark.sql.sources.parallelPartitionDiscovery.parallelism": "2"}  # else VACUUM takes 10,000
     with spark_conf(lake_of_each_store.spark, few_tasks):

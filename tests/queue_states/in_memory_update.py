@@ -67,6 +67,13 @@ class InMemoryUpdate:
         self.read.append(found.num_rows)
         return found
 
+    def query_at_most(self, sql, limit, /, **of):
+        found = self.query(sql, **of)
+        return found if found.num_rows <= limit else None
+
+    def map_groups(self, parts, _keys, function, _schema):
+        return function({name: self.query(part.sql, **part.inputs) for name, part in parts.items()})
+
     def _input(self, source):
         if isinstance(source, Table):
             if source == self.target:

@@ -33,6 +33,7 @@ from pyspark.sql.types import BinaryType, LongType, StringType, StructType
 from pipeline.lake.date_filters import dates_condition
 from pipeline.lake.delta_rs.data_files import MAX_FILE_BYTES, DataFile, write_data_files
 from pipeline.lake.delta_rs.duckdb_sql import DataFiles, DuckDbSql, Given, quoted
+from pipeline.lake.errors import ConflictError, RestoreError
 from pipeline.lake.lake_path import LakePath, parquet_dataset
 from pipeline.lake.parquet_options import MAX_ROW_GROUP_ROWS, MAX_ROW_GROUP_ROWS_WITH_BYTES, STUB_COLUMNS
 from pipeline.lake.queries import (
@@ -55,9 +56,7 @@ from pipeline.lake.spark.frames import arrow_to_frame, change_feed, read_parquet
 from pipeline.lake.spark.sessions import LazySession
 from pipeline.lake.table_store import (
     CommitNote,
-    ConflictError,
     MergeOptions,
-    RestoreError,
     RowsToWrite,
     Snapshot,
     StoreName,

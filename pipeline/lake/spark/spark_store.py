@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame, DataFrameReader
 from pyspark.sql import functions as F
 
 from pipeline.lake.date_filters import dates_condition
+from pipeline.lake.errors import RestoreError
 from pipeline.lake.queries import (
     CHANGE_COLUMNS,
     CachedFilter,
@@ -34,7 +35,6 @@ from pipeline.lake.spark.settings import spark_conf
 from pipeline.lake.table_store import (
     CommitNote,
     MergeOptions,
-    RestoreError,
     RowsToWrite,
     Snapshot,
     StoreName,
