@@ -111,6 +111,7 @@ BROKEN_PROFILE = {
 
 
 @pytest.mark.spark
+@pytest.mark.long
 def test_a_profile_for_another_spark_breaks_nothing_and_java_prints_nothing(project, tmp_path):
     (tmp_path / "conf").mkdir()
     (tmp_path / "conf" / "core-site.xml").write_text(

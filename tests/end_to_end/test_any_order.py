@@ -58,7 +58,7 @@ def rewritten(lake: Lake, table: Table, since: int | None) -> int:
 @pytest.mark.parametrize(
     ("name", "orders", "ways", "job"),
     [
-        ("01-remoteread-ndr.pcap", ORDERS[3::48], [(2, 3)], BRONZE),
+        pytest.param("01-remoteread-ndr.pcap", ORDERS[3::24], [(2, 3)], BRONZE, marks=LONG),
         pytest.param("01-remoteread-ndr.pcap", ORDERS, [(5,), (1, 1, 1, 1, 1)], ALL, marks=LONG),
         pytest.param("03-qm2qm-dependent-client.pcap", ORDERS, [(5,), (1, 1, 1, 1, 1)], ALL, marks=LONG),
     ],

@@ -145,7 +145,7 @@ def changed(lake, since):
     return sorted(tuple(row) for row in rows.collect())
 
 
-@pytest.fixture(params=["path", "catalog"])
+@pytest.fixture(params=["path", pytest.param("catalog", marks=pytest.mark.long)])
 def filled(request, spark, tmp_path):
     """A lake with three rows, two of which have a date, as version 1."""
     catalog = {"catalog": "spark_catalog", "prefix": "filled_"} if request.param == "catalog" else {}

@@ -2,6 +2,7 @@
 
 import json
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
@@ -46,15 +47,15 @@ def test_what_was_deleted_is_in_no_file_and_the_next_run_finds_nothing_to_do(spa
         lake.commit_provenance(QUARANTINE, json.dumps({"ends": {}}))
         version = lake.version(QUARANTINE)
         lake.commit_provenance(QUALITY_RESULTS, json.dumps({str(QUARANTINE): version, "seen bronze.nothing": version}))
-        runs = RunMarkers.of(lake)
-        (runs.root / "silver" / "left").mkdir(parents=True)
+        work = Path(str(RunMarkers.of(lake).root))
+        (work / "silver" / "left").mkdir(parents=True)
         for name in ("summary", ".half", "again"):
-            (runs.root / name).write_text("zqmarker" if name != "again" else "{}")
+            (work / name).write_text("zqmarker" if name != "again" else "{}")
         assert len(marked(tmp_path)) > 5
         assert erasure.erase_history(lake) == 2
         erasure.remove_leftover_files(lake)
     assert marked(tmp_path) == []
-    assert [path.name for path in runs.root.iterdir()] == ["again"]
+    assert [path.name for path in work.iterdir()] == ["again"]
     again = Lake(spark, lake.root)
     assert [row.quarantine_key for row in again.read(QUARANTINE).collect()] == ["keep"]
     newest = again.version(QUARANTINE)
@@ -65,7 +66,7 @@ def test_what_was_deleted_is_in_no_file_and_the_next_run_finds_nothing_to_do(spa
     assert [row.quarantine_key for row in again.changes(QUARANTINE, newest).collect()] == ["new"]
     # A table that was computed from a version that is gone is recomputed.
     feeds = ChangeFeeds(again, {str(QUARANTINE): 1}, {str(QUARANTINE): again.version(QUARANTINE)})
-    assert feeds.rows(QUARANTINE, lambda feed: feed.select("quarantine_key"), 10) is None
+    assert feeds.rows(QUARANTINE, "SELECT quarantine_key FROM {feed}", 10) is None
     with again.hold_exclusive_access(lambda: None):  # once more, with nothing to do
         assert erasure.erase_history(again) == 2
     assert Lake(spark, lake.root).read(QUARANTINE).count() == 2
