@@ -142,7 +142,7 @@ def due(rows, until):
     return found
 
 
-@pytest.mark.parametrize("by_spark", [True, False])
+@pytest.mark.parametrize("by_spark", [False, pytest.param(True, marks=pytest.mark.long)])
 @pytest.mark.parametrize("seeds", [range(75), pytest.param(range(75, 2000), marks=pytest.mark.long)], ids=str)
 def test_a_change_touches_what_rests_on_the_names_that_it_tells_under_and_nothing_else(spark, seeds, by_spark):
     stories = [story(seed) for seed in seeds]

@@ -183,7 +183,7 @@ def parts_of(calls, chance):
         yield {*ordered}, {key for key in ordered if chance.random() < 0.2} or {chance.choice(ordered)}
 
 
-@pytest.mark.parametrize("by_spark", [True, False])
+@pytest.mark.parametrize("by_spark", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_what_a_few_calls_come_to_tells_whether_all_come_to_something_else(spark, by_spark):
     named_stories = list(stories())
     named, seen = dependency_keys_of(spark if by_spark else None, named_stories), Counter()

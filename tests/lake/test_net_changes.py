@@ -62,7 +62,7 @@ def model(rows):
     return sorted(left), was
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(rows=feeds())
 def test_a_feed_comes_to_the_same_here_and_in_spark(spark, monkeypatch, rows):
     left, was = model(rows)
