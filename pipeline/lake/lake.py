@@ -153,27 +153,21 @@ class Lake:
 
     def _settle_tables(self, say: Callable[[str], object]) -> None:
         """Read the newest version of every table, and what it was made of."""
-        marks = dict(self._watermarks)
         for table, snapshot in self.snapshots(*ALL_TABLES).items():
-            mark = marks.get(str(table))
+            mark = self._watermarks.get(str(table))
             if mark is not None and mark.version < snapshot.version and snapshot.is_foreign:
                 say(f"{table}: somebody else changed it after version {mark.version} ({snapshot.operation})")
 
     def keep_watermarks(self) -> None:
         """Keep what each table is made of now, in ``bronze.watermarks``; only with exclusive access."""
         tables = [table for table in ALL_TABLES if str(table) in self._seen and table is not WATERMARKS]
-        marks = {
-            table: Watermark(found.version, found.provenance_json, -1)
-            for table, found in self.snapshots(*tables).items()
-        }
-        old = {name: mark._replace(row_count=-1) for name, mark in self._watermarks.items()}
-        changed = [table for table, mark in marks.items() if mark != old.get(str(table))]
-        if not changed:
-            return
-        counts = self._count_rows(changed)
-        kept = {str(table): mark._replace(row_count=counts[table]) for table, mark in marks.items() if table in counts}
-        self._watermarks = {**self._watermarks, **kept}
-        self.replace(WATERMARKS, watermark_rows(self._watermarks))
+        kept = {name: (mark.version, mark.provenance_json) for name, mark in self._watermarks.items()}
+        found = {table: (now.version, now.provenance_json) for table, now in self.snapshots(*tables).items()}
+        changed = [table for table, now in found.items() if now != kept.get(str(table))]
+        if changed:
+            counts = self._count_rows(changed)
+            self._watermarks |= {str(table): Watermark(*found[table], counts[table]) for table in changed}
+            self.replace(WATERMARKS, watermark_rows(self._watermarks))
 
     def note_same_versions(self, same: Mapping[Table, Iterable[int]]) -> None:
         """Note versions of tables that have the same rows as the newest ones: tables made of those are up to date."""

@@ -7,10 +7,10 @@ import shutil
 from pathlib import Path
 
 import pytest
-from deltalake import DeltaTable
 
 from end_to_end.lakes import reading_jobs
 from jobs import check_quality, run_all
+from lake.writes import clean_log
 from pipeline.lake.lake import Lake
 from pipeline.lake.spark.settings import spark_conf
 from schemas import catalog
@@ -62,11 +62,7 @@ def maintain(lake, table):
     name = lake.sql_name(table)
     for statement in ("OPTIMIZE {}", "VACUUM {} RETAIN 0 HOURS", "ALTER TABLE {} SET TBLPROPERTIES ('some.day' = 'x')"):
         lake.spark.sql(statement.format(name))
-    delta = DeltaTable(lake.location(table))
-    delta.create_checkpoint()
-    delta.alter.set_table_properties({"some.day": "y"}, raise_if_not_exists=False)
-    for path in sorted(Path(lake.path(table), "_delta_log").glob("*.json"))[:-1]:
-        path.unlink()
+    clean_log(lake, table)
 
 
 def rows_written(capsys):

@@ -1,12 +1,11 @@
 """What a table was made of survives maintenance by anybody; what somebody else changed is noticed."""
 
 import json
-from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from lake.writes import log_of, rows
+from lake.writes import clean_log, log_of, rows
 from pipeline.lake.errors import ConflictError
 from pipeline.lake.lake import Lake
 from pipeline.lake.recovery import RunMarkers, undo_unfinished_runs
@@ -71,15 +70,6 @@ def compact(lake, table):
 
 def vacuum(lake, table):
     DeltaTable(lake.location(table)).vacuum(0, dry_run=False, enforce_retention_duration=False)
-
-
-def clean_log(lake, table):
-    """Leave only what is newer than a checkpoint, and one entry that changes nothing."""
-    delta = DeltaTable(lake.location(table))
-    delta.create_checkpoint()
-    delta.alter.set_table_properties({"some.day": "x"}, raise_if_not_exists=False)
-    for path in sorted(Path(lake.path(table), "_delta_log").glob("*.json"))[:-1]:
-        path.unlink()
 
 
 def of_spark(statement):

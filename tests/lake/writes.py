@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from deltalake import DeltaTable
+
 from pipeline.lake.table_store import NO_PROVENANCE
 from schemas.bronze import QUARANTINE
 
@@ -10,6 +12,15 @@ COLUMNS = QUARANTINE.struct(without=("event_date",))
 
 def rows(spark, *keys):
     return spark.createDataFrame([[key, *[None] * (len(COLUMNS) - 1)] for key in keys], COLUMNS)
+
+
+def clean_log(lake, table):
+    """Leave only what is newer than a checkpoint, and one entry that changes nothing."""
+    delta = DeltaTable(lake.location(table))
+    delta.create_checkpoint()
+    delta.alter.set_table_properties({"another.day": "x"}, raise_if_not_exists=False)
+    for path in sorted(Path(lake.path(table), "_delta_log").glob("*.json"))[:-1]:
+        path.unlink()
 
 
 def log_of(lake):
