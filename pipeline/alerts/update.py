@@ -26,7 +26,7 @@ from pipeline.lake.arrow_rows import datetime_to_us, rows_to_table, timedelta_to
 from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.incremental import IncrementalUpdate
 from pipeline.lake.lake import Lake
-from pipeline.lake.spark.groups import groups_to_table
+from pipeline.lake.queries import GroupedQuery
 from pipeline.silver.queue_aliases import AliasIndex
 from schemas.alerts import ALERTS
 from schemas.bronze import CAPTURE_FILES, RPC_CALLS
@@ -201,8 +201,8 @@ class _AlertsUpdate:
             return find(parts["rows"])
 
         query = source.query(self.limits, window)
-        found = self.lake.map_groups({"rows": query}, source.grouping_columns, find_and_count, ALERTS.struct())
-        alerts = groups_to_table(found).cast(_SCHEMA)
+        grouped = GroupedQuery({"rows": query}, source.grouping_columns, find_and_count, ALERTS.struct())
+        alerts = self.lake.map_few_groups(grouped).cast(_SCHEMA)
         return alerts, counts[0] if counts else MAX_FOR_FULL_UPDATE + 1
 
     def _with_reasons(self, alerts: pa.Table) -> pa.Table:

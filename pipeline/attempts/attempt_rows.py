@@ -1,12 +1,14 @@
 """Rows of gold.receive_attempts, computed by ``receive_attempts.find_attempts`` from each server's calls.
 
-``server_queries`` reads what they are made of for whole servers (``Lake.map_groups``), ``call_facts_table`` joins it.
+``server_slices`` reads what they are made of, for all calls, and ``recompute_in_memory`` for some.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, repeat
+from operator import attrgetter
 from typing import Any, Final
 
 import pyarrow as pa
@@ -15,21 +17,18 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from pipeline.attempts import receive_attempts as attempts_receive_attempts
 from pipeline.attempts.associations import RpcConnection
-from pipeline.attempts.calls import CALL_ROLES, ONE_CLOCK, Clocks, DecodedCall
-from pipeline.attempts.client_identity import IDENTITIES_SQL, IDENTITY_COLUMNS, client_identity
+from pipeline.attempts.calls import CALL_ROLES, ONE_CLOCK, Clocks, DecodedCall, DecodeErrorFields
+from pipeline.attempts.client_identity import IDENTITIES_SQL, IDENTITY_COLUMNS
 from pipeline.attempts.evidence import CallConclusion
-from pipeline.lake.arrow_rows import epoch_day, is_in, rows_to_table, table_to_rows
+from pipeline.attempts.receive_attempts import ReceiveAttempt, find_attempts
+from pipeline.lake.arrow_rows import epoch_day, is_in, table_to_rows, times_to_us, unique_rows, values_to_array
 from pipeline.lake.queries import BoundQuery, CachedFilter
-from schemas.bronze import CONNECTIONS, RPC_BINDS, RPC_CALLS
-from schemas.calls import CLIENT_CALLS
-from schemas.messages import MESSAGES
+from schemas.bronze import CONNECTIONS, RPC_BINDS
 from schemas.receive_attempts import RECEIVE_ATTEMPTS
-from schemas.remote_read_calls import REMOTE_READ_CALLS
 from schemas.table import Table
 from udfs.codes import result_name
-from udfs.keys import key
+from udfs.keys import keys_of_texts
 from udfs.queues.alias_groups import canonical_queue_name
 
 # Columns of the calls that the state machine takes under their own names, and those that gold takes over unchanged.
@@ -39,12 +38,26 @@ _READ: Final = (
     "request_id", "lookup_id", "sequence_id", "transaction_id", "acknowledgement_class", "ack", "move_context",
     "hresult", "errors",
 )  # fmt: skip
+_OF_START: Final = (
+    "protocol", "connection_id", "context_handle", "remote_read_handle", "queue_handle", "request_id", "timeout_ms",
+    "transaction_id",
+)  # fmt: skip
+_RENAMED: Final = {"started_at": "requested_at", "returned_at": "responded_at", "start_hresult": "hresult"}
+# Columns of gold that are attributes of ``ReceiveAttempt``.
+_COMPUTED: Final = (
+    "action_name", "is_receive", "transactional", "lookup_id", "end_hresult", "outcome", "ack_refused",
+    "ack_unanswered", "reader_gone_at", "gaps", "evidence", "confidence",
+)  # fmt: skip
+# How far ahead the clock of each time is, as ``clocks`` has it.
+_AHEAD: Final = {
+    **dict.fromkeys(("requested_at", "cancelled_at", "orphaned_at"), "request_ahead_us"),
+    "responded_at": "response_ahead_us",
+}
 _CLIENT: Final = (
     "call_key", "protocol", "opnum", "connection_id", "requested_at", "responded_at", "clocks", "queue",
     "context_handle", "queue_handle", "queue_descriptor", "open_context", "hresult", "errors", "outcome",
 )  # fmt: skip
 _KNOWN: Final = ("outcome", "fault_status", "bind_seen", "cancelled_at", "orphaned_at", "encrypted")
-_FACTS: Final = (*_READ, *_KNOWN)
 _PASSTHROUGH: Final = ("client_address", "client_port", "server_address", "server_port", "queue_format_name", "run_id")
 _IDENTITY: Final = ("opened_by", *IDENTITY_COLUMNS)
 _MESSAGE: Final = ("message_key", "message_bytes", "abort_count", "destination_queue")
@@ -120,37 +133,24 @@ def identity_query(servers: Collection[str | None] | None) -> BoundQuery:
     return binds.wrap(f"{IDENTITIES_SQL.replace('{rows}', '{answer} AS binds')} GROUP BY connection_id")
 
 
-def server_queries(servers: Collection[str | None] | None) -> dict[str, BoundQuery]:
-    """Return the queries for what attempts at some servers, or at all (None), are made of, with server_address."""
-    messages = select_of_servers(REMOTE_READ_CALLS, ("call_key",), IS_READ_SQL, servers)
-    columns = ", ".join(f"messages.{name}" for name in MESSAGE_COLUMNS)
-    messages = messages.wrap(
-        f"SELECT {columns}, calls.server_address FROM {{messages}} AS messages"
-        " JOIN {answer} AS calls ON calls.call_key = messages.call_key"
-    )
-    return {
-        "reads": select_of_servers(REMOTE_READ_CALLS, READ_COLUMNS, IS_READ_SQL, servers),
-        "clients": select_of_servers(CLIENT_CALLS, CLIENT_CALL_COLUMNS, IS_CLIENT_CALL_SQL, servers),
-        "known": select_of_servers(RPC_CALLS, OUTCOME_COLUMNS, IS_CLIENT_CALL_SQL, servers),
-        "messages": messages._replace(inputs={**messages.inputs, "messages": MESSAGES}),
-        "identities": identity_query(servers),
-        "connections": connection_query(servers),
-    }
-
-
 def attempts_function(
     *, ends: Mapping[str, int], aliases: Mapping[str, str], cleanup_s: float, only: frozenset[str] | None = None
 ) -> Callable[[Mapping[str, pa.Table]], pa.Table]:
-    """Return the function that makes the attempts from the answers to ``server_queries``.
+    """Return the function that makes the attempts from the answers to ``server_slices.attempt_queries``.
 
     Parameters as for ``receive_attempts_table``; ``only``: the connections whose attempts are wanted, None for all.
     """
 
     def find(parts: Mapping[str, pa.Table]) -> pa.Table:
-        joined = {name: parts[name].drop_columns(["server_address"]) for name in ("known", "messages", "identities")}
-        facts = call_facts_table(parts["reads"], parts["clients"], **joined)
-        rows = receive_attempts_table(facts, parts["connections"], ends=ends, aliases=aliases, cleanup_s=cleanup_s)
-        return rows if only is None else rows.filter(is_in(rows, "connection_id", only))
+        own = parts["calls"]
+        every = pa.concat_tables([own, parts["shared"], parts["clients"]], promote_options="default")
+        wanted = set(own["connection_id"].unique().to_pylist())
+        if only is not None:
+            wanted &= only
+        rows = receive_attempts_table(
+            unique_rows(every, "call_key"), parts["connections"], ends=ends, aliases=aliases, cleanup_s=cleanup_s
+        )
+        return rows.filter(is_in(rows, "connection_id", wanted))
 
     return find
 
@@ -223,11 +223,13 @@ def attempts_of_server(
     calls: pa.Table, connections: pa.Table, ends_at: int | None, *, aliases: Mapping[str, str], cleanup_us: int
 ) -> pa.Table:
     """Return the attempts of one server's calls as rows; the calls have the columns of ``call_facts_table``."""
-    through = passthrough_columns(calls)
-    made = attempts_receive_attempts.find_attempts(
+    made = find_attempts(
         calls_from_rows(calls), connections_from_rows(connections), capture_ends_at=ends_at, cleanup_us=cleanup_us
     )
-    return rows_to_table([_row(attempt, through[attempt.start_call.call_key], aliases) for attempt in made], _SCHEMA)
+    places = pc.index_in(
+        pa.array([each.call.call_key for each in made], pa.string()), calls["call_key"].combine_chunks()
+    )
+    return _attempts_table(made, calls.take(places), aliases)
 
 
 def _rows(table: pa.Table, names: tuple[str, ...]) -> list[dict[str, Any]]:
@@ -237,10 +239,44 @@ def _rows(table: pa.Table, names: tuple[str, ...]) -> list[dict[str, Any]]:
     return table_to_rows(pa.table(columns, names))
 
 
-def calls_from_rows(rows: pa.Table, facts: tuple[str, ...] = _FACTS) -> list[DecodedCall]:
-    """Return rows as ``DecodedCall`` objects; their errors include those of the messages that they returned."""
-    names = (*facts, *(name for name in (MESSAGE_ERRORS,) if name in rows.column_names))
-    return [_call(row) for row in _rows(rows, names)]
+def calls_from_rows(rows: pa.Table) -> list[DecodedCall]:
+    """Return rows as ``DecodedCall`` objects; their errors include those of the messages that they returned.
+
+    Times become those of one clock. Columns that the rows do not have are as in a call of which nothing is known.
+    """
+    return [*map(DecodedCall, *(_call_values(rows, name) for name in DecodedCall._fields))]
+
+
+def _call_values(rows: pa.Table, name: str) -> Iterable[Any]:
+    """Return the values of one field of ``DecodedCall``."""
+    default = DecodedCall._field_defaults.get(name)
+    if name == "errors":
+        return _errors_of_calls(rows)
+    if name not in rows.column_names:
+        return repeat(default, rows.num_rows)
+    column = rows[name]
+    if name == "clocks" and column.null_count < rows.num_rows:
+        return [ONE_CLOCK if clocks is None else Clocks(**clocks) for clocks in column.to_pylist()]
+    if name in _AHEAD:
+        column = times_to_us(column)
+        if rows["clocks"].null_count < rows.num_rows:
+            column = pc.subtract(column, pc.fill_null(pc.struct_field(rows["clocks"], _AHEAD[name]), 0))
+    elif pa.types.is_decimal(column.type):
+        column = column.cast(pa.uint64())
+    if column.null_count == rows.num_rows:
+        return repeat(default, rows.num_rows)
+    return (column.fill_null(default) if default is not None else column).to_pylist()  # type: ignore[no-any-return]
+
+
+def _errors_of_calls(rows: pa.Table) -> Iterable[tuple[DecodeErrorFields, ...]]:
+    """Return the errors of each call, and of the message that it returned."""
+    columns = [rows[name] for name in ("errors", MESSAGE_ERRORS) if name in rows.column_names]
+    if all(column.null_count == rows.num_rows for column in columns):
+        return repeat((), rows.num_rows)
+    every = (
+        chain.from_iterable(filter(None, some)) for some in zip(*(one.to_pylist() for one in columns), strict=True)
+    )
+    return [tuple((error["code"], error["field"], error["offset"]) for error in errors) for errors in every]
 
 
 def connections_from_rows(rows: pa.Table) -> list[RpcConnection]:
@@ -260,21 +296,6 @@ def decode_errors(answer: CallConclusion) -> list[dict[str, Any]]:
     return [dict(zip(("code", "field", "offset"), error, strict=True)) for error in answer.errors]
 
 
-def _call(row: dict[str, Any]) -> DecodedCall:
-    for name in ("lookup_id", "sequence_id", "move_context"):
-        row[name] = None if row.get(name) is None else int(row[name])
-    errors = (*(row["errors"] or ()), *(row.pop(MESSAGE_ERRORS, None) or ()))
-    row["errors"] = tuple((error["code"], error["field"], error["offset"]) for error in errors)
-    if row["clocks"] is None:
-        row["clocks"] = ONE_CLOCK
-    else:
-        clocks = row["clocks"] = Clocks(**row["clocks"])
-        for name in ("requested_at", "cancelled_at", "orphaned_at", "responded_at"):
-            if row[name] is not None:
-                row[name] -= (clocks.response_ahead_us if name == "responded_at" else clocks.request_ahead_us) or 0
-    return DecodedCall(**row)
-
-
 def _result_name(hresult: int | None) -> str | None:
     return None if hresult is None else result_name(hresult)
 
@@ -283,49 +304,44 @@ def _to_ms(span_us: int | None) -> float | None:
     return None if span_us is None else span_us / 1000
 
 
-def _row(
-    attempt: attempts_receive_attempts.ReceiveAttempt, through: Mapping[str, Any], aliases: Mapping[str, str]
-) -> dict[str, Any]:
-    start = attempt.start_call
-    attempt.infer_queue(through.get("destination_queue"))
-    times = (start.captured_request_at, start.captured_response_at, attempt.ended_at)
-    return {
-        **dict.fromkeys(_MESSAGE),
-        **through,
-        **client_identity(through),
-        "attempt_key": key(start.call_key),
-        "protocol": start.protocol,
-        "queue": canonical_queue_name(attempt.queue, aliases),
-        "inferred_queue": canonical_queue_name(attempt.inferred_queue, aliases),
-        "opened_queue": attempt.queue,
-        "connection_id": start.connection_id,
-        "context_handle": start.context_handle,
-        "remote_read_handle": start.remote_read_handle,
-        "queue_handle": start.queue_handle,
-        "request_id": start.request_id,
-        "action_name": attempt.action_name,
-        "timeout_ms": start.timeout_ms,
-        "is_receive": attempt.is_receive,
-        "transactional": attempt.transactional,
-        "transaction_id": start.transaction_id,
-        "started_at": start.captured_request_at,
-        "returned_at": start.captured_response_at,
-        "ended_at": attempt.ended_at,
-        "wait_ms": _to_ms(attempt.wait_us),
-        "hold_ms": _to_ms(attempt.hold_us),
-        "lookup_id": attempt.lookup_id,
-        "start_hresult": start.hresult,
-        "start_hresult_name": _result_name(start.hresult),
-        "end_hresult": attempt.end_hresult,
-        "end_hresult_name": _result_name(attempt.end_hresult),
-        "outcome": attempt.outcome,
-        "ack_refused": attempt.ack_refused,
-        "ack_unanswered": attempt.ack_unanswered,
-        "reader_gone_at": attempt.reader_gone_at,
-        "gaps": attempt.gaps,
-        "evidence": attempt.evidence,
-        "confidence": attempt.confidence,
-        "missing": sorted(attempt.missing),
-        "errors": decode_errors(attempt),
-        "event_date": epoch_day(*times),
+def _attempts_table(attempts: Sequence[ReceiveAttempt], starts: pa.Table, aliases: Mapping[str, str]) -> pa.Table:
+    """Return attempts as rows of gold.receive_attempts; ``starts`` are the rows of their Starts."""
+    for attempt, destination in zip(attempts, _column(starts, "destination_queue").to_pylist(), strict=True):
+        attempt.infer_queue(destination)
+    found = {queue for attempt in attempts for queue in (attempt.queue, attempt.inferred_queue)}
+    names = {queue: canonical_queue_name(queue, aliases) for queue in found}
+    ended = [attempt.ended_at for attempt in attempts]
+    times = (times_to_us(starts[name]).to_pylist() for name in ("requested_at", "responded_at"))
+    computed: dict[str, list[Any]] = {
+        **{name: [*map(attrgetter(name), attempts)] for name in _COMPUTED},
+        "attempt_key": keys_of_texts(starts["call_key"].to_pylist()),
+        "queue": [names[attempt.queue] for attempt in attempts],
+        "inferred_queue": [names[attempt.inferred_queue] for attempt in attempts],
+        "opened_queue": [attempt.queue for attempt in attempts],
+        "ended_at": ended,
+        "wait_ms": [_to_ms(attempt.wait_us) for attempt in attempts],
+        "hold_ms": [_to_ms(attempt.hold_us) for attempt in attempts],
+        "start_hresult_name": [*map(_result_name, starts["hresult"].to_pylist())],
+        "end_hresult_name": [_result_name(attempt.end_hresult) for attempt in attempts],
+        "missing": [sorted(attempt.missing) for attempt in attempts],
+        "errors": [*map(decode_errors, attempts)],
+        "event_date": [*map(epoch_day, *times, ended)],
     }
+    taken = {
+        **{name: _column(starts, name) for name in (*_PASSTHROUGH, *_MESSAGE, *_OF_START)},
+        **{name: starts[column] for name, column in _RENAMED.items()},
+        "principal": pc.coalesce(_column(starts, "opened_by"), _column(starts, "claimed_principal")),
+        "workstation": _column(starts, "claimed_workstation"),
+    }
+    columns = [
+        values_to_array(computed[field.name], field.type)
+        if field.name in computed
+        else taken[field.name].cast(field.type)
+        for field in _SCHEMA
+    ]
+    return pa.Table.from_arrays(columns, schema=_SCHEMA)
+
+
+def _column(rows: pa.Table, name: str) -> pa.ChunkedArray:
+    """Return a column; texts that are all null where the rows have none."""
+    return rows[name] if name in rows.column_names else pa.chunked_array([pa.nulls(rows.num_rows, pa.string())])

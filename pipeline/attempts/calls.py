@@ -5,7 +5,6 @@ Times are microseconds since the epoch, UTC.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
 from udfs.call_results import call_succeeded
@@ -70,8 +69,7 @@ OPEN_ROLES: Final[dict[tuple[str, int], CallRole]] = {
 a port is asked for before a remote queue is opened."""
 
 
-@dataclass(frozen=True, slots=True)
-class DecodedCall:
+class DecodedCall(NamedTuple):
     """A row of silver.remote_read_calls or silver.client_calls, with what bronze.rpc_calls knows of it.
 
     ``requested_at`` and ``responded_at`` are times of one clock for all calls of a connection (``clocks``).

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.attempts.calls import CALL_ROLES, CallRole
+from pipeline.lake.arrow_rows import unique_rows
 
 _RR, _QM = "RemoteRead", "qm2qm"
 _LOOKUP_IDS: Final = 1 << 56  # the wire carries the lower 56 bits of an identifier
@@ -139,6 +140,4 @@ def keys_in_column(rows: pa.Table, column: str) -> set[str]:
 
 def concat_unique(calls: pa.Table, *more: pa.Table) -> pa.Table:
     """Return calls and further ones, with the columns of the first, each call once."""
-    every = pa.concat_tables([calls, *(part.select(calls.column_names) for part in more)])
-    places = {name: place for place, name in reversed([*enumerate(every["call_key"].to_pylist())])}
-    return every if len(places) == every.num_rows else every.take(pa.array(sorted(places.values()), pa.int64()))
+    return unique_rows(pa.concat_tables([calls, *(part.select(calls.column_names) for part in more)]), "call_key")

@@ -11,6 +11,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 from pipeline.attempts.associations import ClientAssociation, RpcConnection, group_into_associations
 from pipeline.attempts.calls import CALL_ROLES, ONE_CLOCK, CallRole, DecodedCall, DecodeErrorFields
@@ -26,16 +27,24 @@ class CallConclusion:
     used_calls: list[DecodedCall] = field(default_factory=list, kw_only=True)
 
     @property
-    def evidence(self) -> list[str]:
-        """Keys of the calls that the conclusion rests on, in order of time."""
+    def evidence_calls(self) -> list[DecodedCall]:
+        """The calls that the conclusion rests on, in order of time."""
+        if not self.used_calls:
+            return [self.call]
         calls = {call.call_key: call for call in (self.call, *self.used_calls)}
-        return [call.call_key for call in sorted(calls.values(), key=lambda call: (call.at, call.call_key))]
+        return sorted(calls.values(), key=attrgetter("at", "call_key"))
+
+    @property
+    def evidence(self) -> list[str]:
+        """Their keys."""
+        return [call.call_key for call in self.evidence_calls]
 
     @property
     def errors(self) -> list[DecodeErrorFields]:
-        """Decode errors of these calls."""
-        calls = {call.call_key: call for call in (self.call, *self.used_calls)}
-        return [error for key in self.evidence for error in calls[key].errors]
+        """Their decode errors."""
+        if not any(call.errors for call in (self.call, *self.used_calls)):
+            return []
+        return [error for call in self.evidence_calls for error in call.errors]
 
 
 def confidence_level(missing: Iterable[str], *, guessed: bool) -> str:

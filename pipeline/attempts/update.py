@@ -16,7 +16,6 @@ from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame
 
 from pipeline.attempts import (
     affected_scope,
@@ -26,18 +25,17 @@ from pipeline.attempts import (
     recompute_in_memory,
 )
 from pipeline.attempts.affected_scope import RecomputeScope
-from pipeline.attempts.attempt_rows import attempts_function, server_queries, with_deleted_keys
+from pipeline.attempts.attempt_rows import attempts_function, with_deleted_keys
 from pipeline.attempts.changed_rows import MAX_CHANGES, RPC_CONNECTIONS_QUERY, InputChanges
 from pipeline.attempts.client_identity import CHANGED_BINDS_QUERY, connections_with_other_claims
 from pipeline.attempts.opens import update_opens
 from pipeline.attempts.operation_rows import operation_queries, operations_function
+from pipeline.attempts.server_slices import SLICE_KEYS, attempt_queries
 from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.date_filters import dates_condition
 from pipeline.lake.incremental import IncrementalUpdate
 from pipeline.lake.lake import Lake
-from pipeline.lake.queries import where_in
-from pipeline.lake.spark.frames import arrow_to_frame
-from pipeline.lake.spark.groups import group_batches, groups_to_table
+from pipeline.lake.queries import GroupedQuery, where_in
 from pipeline.silver import queue_aliases
 from pipeline.silver.queue_aliases import AliasGroups, AliasIndex
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, RPC_BINDS
@@ -203,16 +201,15 @@ class _AttemptsUpdate:
         dates = dates_condition(scope.dates)
         in_scope = partial(where_in, column="connection_id", values=scope.connections)
         only = frozenset(scope.connections)
-        operations = groups_to_table(self._operations(aliases, scope.servers, only))
+        operations = lake.map_few_groups(self._operations(aliases, scope.servers, only))
         self._replace_operations(operations, in_scope(lake.read(QUEUE_OPERATIONS).where(dates)).toArrow(), scope)
-        rows = self._attempts(ends, aliases, scope.servers, only)
-        frame = arrow_to_frame(lake.spark, rows) if isinstance(rows, pa.Table) else rows
         current = in_scope(lake.read(RECEIVE_ATTEMPTS).where(dates))
         before = lake.version(RECEIVE_ATTEMPTS)
-        with group_batches(frame):
+        with lake.map_groups(self._attempts(ends, aliases, scope.servers, only)) as rows:
+            now = with_deleted_keys(lake.to_frame(rows, RECEIVE_ATTEMPTS.struct()), current)
             lake.merge(
-                RECEIVE_ATTEMPTS, with_deleted_keys(frame, current), dates=scope.dates, delete_when="gone",
-                unless_same=True, provenance=json.dumps(self.step.provenance_before),
+                RECEIVE_ATTEMPTS, now, dates=scope.dates, delete_when="gone", unless_same=True,
+                provenance=json.dumps(self.step.provenance_before),
             )  # fmt: skip
         written = lake.count_rows_written(RECEIVE_ATTEMPTS) if lake.version(RECEIVE_ATTEMPTS) != before else 0
         message_queues.update(lake, dates=scope.dates)
@@ -226,11 +223,11 @@ class _AttemptsUpdate:
         numbered, cancels = changed_rows.latest_start_by_server_and_any_cancel(lake)
         lake.add_missing_columns(RECEIVE_ATTEMPTS)
         update_opens.update_all(lake, aliases)
-        for table, rows in (
+        for table, found in (
             (QUEUE_OPERATIONS, self._operations(aliases)),
             (RECEIVE_ATTEMPTS, self._attempts(ends, aliases)),
         ):
-            with group_batches(rows):
+            with lake.map_groups(found) as rows:
                 lake.replace(table, rows)
         written = lake.count_rows_written(RECEIVE_ATTEMPTS)
         message_queues.update(lake, dates=None)
@@ -242,18 +239,19 @@ class _AttemptsUpdate:
     def _attempts(
         self, ends: dict[str, int], aliases: Mapping[str, str], servers: Collection[str | None] | None = None,
         only: frozenset[str] | None = None,
-    ) -> pa.Table | DataFrame:  # fmt: skip
-        """Return the attempts at some servers, or at all; of those the ones over ``only`` some connections."""
+    ) -> GroupedQuery:  # fmt: skip
+        """Return the query for attempts at some servers, or at all; over ``only`` some connections."""
         find = attempts_function(ends=ends, aliases=aliases, cleanup_s=self.cleanup_s, only=only)
-        return self.lake.map_groups(server_queries(servers), ("server_address",), find, RECEIVE_ATTEMPTS.struct())
+        queries = attempt_queries(self.lake, servers, ends)
+        return GroupedQuery(queries, SLICE_KEYS, find, RECEIVE_ATTEMPTS.struct())
 
     def _operations(
         self, aliases: Mapping[str, str], servers: Collection[str | None] | None = None,
         only: frozenset[str] | None = None,
-    ) -> pa.Table | DataFrame:  # fmt: skip
-        """Return the operations at some servers, or at all; of those the ones over ``only`` some connections."""
+    ) -> GroupedQuery:  # fmt: skip
+        """Return the query for operations at some servers, or at all; over ``only`` some connections."""
         find = operations_function(aliases, only)
-        return self.lake.map_groups(operation_queries(servers), ("server_address",), find, QUEUE_OPERATIONS.struct())
+        return GroupedQuery(operation_queries(servers), ("server_address",), find, QUEUE_OPERATIONS.struct())
 
 
 def _read_captures(lake: Lake) -> list[Capture]:

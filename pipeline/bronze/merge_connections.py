@@ -19,16 +19,14 @@ from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from pipeline.lake.arrow_rows import is_in
 from pipeline.lake.date_filters import dates_condition
 from pipeline.lake.lake import Lake
-from pipeline.lake.queries import BoundQuery
+from pipeline.lake.queries import BoundQuery, GroupedQuery
 from pipeline.lake.schema_enforcement import arrow_schema, changed_keys, select_fields
-from pipeline.lake.spark.groups import group_batches
 from pipeline.lake.staging_files import Batches, BatchTransform
 from schemas.bronze import PENDING, QUARANTINE, RPC_CALLS
 from schemas.table import Table
@@ -282,10 +280,10 @@ def _update_stored_rows(
         found = [_row_changes(batch, update(batch), key, updated_columns) for batch in rows.to_batches()]
         return pa.concat_tables(found) if found else to_arrow_schema(schema).empty_table()
 
-    rows = lake.map_groups({"rows": stored}, ("connection_id",), changes, schema)
-    if isinstance(rows, DataFrame) or rows.num_rows:
-        with group_batches(rows):
-            lake.update_columns(table, rows, dates=dates, deleted=_DELETED)
+    with lake.map_groups(GroupedQuery({"rows": stored}, ("connection_id",), changes, schema)) as rows:
+        if not isinstance(rows, pa.Table) or rows.num_rows:
+            few = rows if isinstance(rows, pa.Table) else lake.to_frame(rows, schema)
+            lake.update_columns(table, few, dates=dates, deleted=_DELETED)
 
 
 def _row_changes(before: pa.RecordBatch, after: pa.RecordBatch, key: str, updated_columns: Sequence[str]) -> pa.Table:

@@ -34,7 +34,8 @@ from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.incremental import ChangeFeeds
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries import MAX_ROWS_IN_MEMORY, BoundQuery, QueryInput
-from pipeline.lake.spark.groups import groups_to_table, map_groups_in_spark
+from pipeline.lake.spark.groups import map_groups_in_spark
+from pipeline.lake.spark.settings import fixed_row_batches
 from pipeline.queues import queue_rows
 from pipeline.queues.queue_managers import QueueManagerNames
 from pipeline.queues.queue_rows import QueueNames
@@ -357,7 +358,8 @@ class _QueueFactsReader:
             return evaluate_queues({name: table_to_rows(rows) for name, rows in parts.items()}, limits)
 
         found = map_groups_in_spark(frames, ("queue",), evaluate, FINDINGS.struct())
-        return groups_to_table(found).cast(FINDINGS_SCHEMA)
+        with fixed_row_batches(self.lake.spark):
+            return found.toArrow().cast(FINDINGS_SCHEMA)
 
     def _with_names(self, rows: DataFrame) -> DataFrame:
         """Return rows with the canonical names of queues and queue managers."""

@@ -17,7 +17,6 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame
 
 from pipeline.attempts.changed_rows import CHANGED_CONNECTIONS_QUERY, connections_before_change
 from pipeline.attempts.server_openings import IS_OPEN_OR_CLOSE, OPEN_AND_CLOSE_CALLS
@@ -57,9 +56,7 @@ from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.date_filters import dates_condition
 from pipeline.lake.incremental import IncrementalUpdate, commits_with_provenance
 from pipeline.lake.lake import Lake
-from pipeline.lake.queries import MAX_IN_LIST, BoundQuery, Values
-from pipeline.lake.spark.frames import arrow_to_frame
-from pipeline.lake.spark.groups import groups_to_table
+from pipeline.lake.queries import MAX_IN_LIST, BoundQuery, GroupedQuery, Values
 from pipeline.silver.update import LAST_COMMITTED_TABLE, STUBS_EMPTIED_PROVENANCE
 from schemas.bronze import CONNECTIONS, RPC_BINDS, RPC_CALLS
 from schemas.findings import FINDINGS
@@ -287,7 +284,7 @@ class _FindingsUpdate:
 
     def _evaluate_by_server(self, affected: AffectedAssociations) -> tuple[pa.Table, pa.Table]:
         """Return the same, evaluated server by server."""
-        rows = groups_to_table(self._evaluate_calls(affected)).cast(FINDINGS_SCHEMA)
+        rows = self.lake.map_few_groups(self._findings_of_calls(affected)).cast(FINDINGS_SCHEMA)
         current = self._current_findings(affected)
         return pa.concat_tables([rows, affected.unaffected_findings(current)]), current
 
@@ -306,15 +303,13 @@ class _FindingsUpdate:
         lake.add_missing_columns(FINDINGS)
         step.prepare_full_reads(*_FOLLOWED, *queue_inputs.SOURCE_TABLES)
         queries: dict[str, Callable[[], Any]] = {
-            "calls": partial(self._evaluate_calls, None),
             "machines": partial(duplicate_machines.find_duplicate_machines, lake),
             "queues": self.queues.compute_all,
         }
         found = run_concurrently(queries)
-        rows, others = found["calls"], pa.concat_tables([found["machines"], found["queues"]])
-        if isinstance(rows, pa.Table):
-            return step.replace_all(pa.concat_tables([rows, others]))
-        return step.replace_all(rows.unionByName(arrow_to_frame(lake.spark, others)))
+        others = pa.concat_tables([found["machines"], found["queues"]])
+        with lake.map_groups(self._findings_of_calls(None)) as rows:
+            return step.replace_all(lake.concat(rows, others))
 
     @property
     def _inputs(self) -> dict[str, InputQuery]:
@@ -334,8 +329,8 @@ class _FindingsUpdate:
         columns = ("call_key", *stub_column_expressions(stubs_kept=self.stubs))
         return InputQuery(RPC_CALLS, columns, f"interface_name = '{QMMGMT_NAME}'")
 
-    def _evaluate_calls(self, affected: AffectedAssociations | None) -> pa.Table | DataFrame:
-        """Return the findings of what is affected, or of all calls, in memory or in Spark (``Lake.map_groups``)."""
+    def _findings_of_calls(self, affected: AffectedAssociations | None) -> GroupedQuery:
+        """Return the query for the findings of what is affected, or of all calls."""
         where: dict[str, str] = {}
         inputs: dict[str, Values] = {}
         queries, changed = self._inputs, None if affected is None else affected.calls
@@ -351,7 +346,7 @@ class _FindingsUpdate:
             parts["managed"] = self._management_stubs.by_server("connection_id IN {names}", **inputs)
             parts["changed"] = BoundQuery(_CHANGED_BY_SERVER, {"changed": changed.rows, "calls": RPC_CALLS})
         find = _findings_function(None if affected is None else frozenset(affected.connections))
-        return self.lake.map_groups(parts, ("server_address",), find, FINDINGS.struct())
+        return GroupedQuery(parts, ("server_address",), find, FINDINGS.struct())
 
 
 def _findings_function(only_connections: Collection[str] | None) -> Callable[[Mapping[str, pa.Table]], pa.Table]:

@@ -17,7 +17,7 @@ _LAST_US: Final = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // timedelta(micro
 
 def rows_to_table(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:
     """Return dictionaries as an Arrow table with a schema; other keys are left out."""
-    return pa.Table.from_arrays([_array([row[f.name] for row in rows], f.type) for f in schema], schema=schema)
+    return pa.Table.from_arrays([values_to_array([row[f.name] for row in rows], f.type) for f in schema], schema=schema)
 
 
 def table_to_rows(table: pa.Table) -> list[dict[str, Any]]:
@@ -30,6 +30,12 @@ def table_to_rows(table: pa.Table) -> list[dict[str, Any]]:
 def is_in(rows: pa.Table | pa.RecordBatch, column: str, values: Collection[str]) -> Any:  # noqa: ANN401 - of either's kind
     """Return which rows have one of some texts in a column, as a boolean array."""
     return pc.is_in(rows.column(column), pa.array(sorted(values), pa.string()))
+
+
+def unique_rows(rows: pa.Table, key: str) -> pa.Table:
+    """Return the first of the rows that have the same text in a column, in order."""
+    places = {name: place for place, name in reversed([*enumerate(rows[key].to_pylist())])}
+    return rows if len(places) == rows.num_rows else rows.take(pa.array(sorted(places.values()), pa.int64()))
 
 
 def epoch_day(*times: int | None) -> int | None:
@@ -61,7 +67,8 @@ def times_to_us(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return column.cast(pa.timestamp("us", tz="UTC")).cast(pa.int64())
 
 
-def _array(values: list[Any], to: pa.DataType) -> pa.Array:
+def values_to_array(values: list[Any], to: pa.DataType) -> pa.Array:
+    """Return values as an array: times in microseconds and days since the epoch as what they are."""
     if pa.types.is_timestamp(to):
         return pa.array(values, pa.int64()).cast(pa.timestamp("us")).cast(pa.timestamp("us", tz="UTC")).cast(to)
     if pa.types.is_date(to):

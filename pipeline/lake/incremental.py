@@ -25,8 +25,7 @@ from pyspark.sql import DataFrame
 
 from pipeline.lake.lake import Lake, versions_by_name
 from pipeline.lake.queries import CHANGE_FEED_ERRORS, ChangesSince, QueryInput
-from pipeline.lake.spark.groups import group_batches
-from pipeline.lake.table_store import Snapshot
+from pipeline.lake.table_store import RowsToWrite, Snapshot
 from pipeline.lake.writes import Append, ProvenanceOnly, ReplaceAll, ReplaceChanged, Write
 from schemas.table import EVENT_DATE, Table
 from udfs.rows import RowDict
@@ -136,10 +135,9 @@ class IncrementalUpdate:
         found = set(current[EVENT_DATE].to_pylist()) if dates is None else dates
         return self._commit(ReplaceChanged(rows, current, found))
 
-    def replace_all(self, rows: DataFrame | pa.Table) -> int:
-        """Make these all rows of the table, which may be those of ``Lake.map_groups``; return how many are written."""
-        with group_batches(rows):
-            return self._commit(ReplaceAll(rows))
+    def replace_all(self, rows: RowsToWrite) -> int:
+        """Make these all rows of the table; return how many are written."""
+        return self._commit(ReplaceAll(rows))
 
     def append(self, rows: DataFrame | pa.Table) -> int:
         """Add rows; return how many are written."""

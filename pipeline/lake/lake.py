@@ -35,6 +35,7 @@ from pipeline.lake.queries import (
     CachedFilter,
     ChangeFeedError,
     ChangesSince,
+    GroupedQuery,
     QueryInput,
     Values,
 )
@@ -45,8 +46,7 @@ from pipeline.lake.schema_enforcement import (
     conform_table,
     select_fields,
 )
-from pipeline.lake.spark.frames import values_to_frame
-from pipeline.lake.spark.groups import map_groups_in_spark
+from pipeline.lake.spark.frames import arrow_to_frame, values_to_frame
 from pipeline.lake.spark.sessions import LazySession, is_remote
 from pipeline.lake.spark.spark_store import SparkStore, query_tables, read_feed
 from pipeline.lake.table_store import (
@@ -303,22 +303,48 @@ class Lake:
         """Return the answer as ``query`` does; None where it has more rows, or more than ``MAX_BYTES_IN_MEMORY``."""
         return self.store.query_at_most(sql, self._existing(of), limit, MAX_BYTES_IN_MEMORY)
 
-    def map_groups(
-        self, parts: Mapping[str, BoundQuery], keys: Sequence[str],
-        function: Callable[[Mapping[str, pa.Table]], pa.Table], schema: StructType,
-    ) -> pa.Table | DataFrame:  # fmt: skip
-        """Return what a function makes of the answers to queries: in memory where they are few rows, else in Spark.
+    @contextmanager
+    def map_groups(self, query: GroupedQuery) -> Iterator[RowsToWrite]:
+        """Yield what a function makes of the answers to queries: an Arrow table where they are few rows.
 
-        ``function`` takes tables by the names of the queries, and returns a table with the ``schema``. Of rows that
-        have the same values of ``keys``, columns of every query, one call gets all: in memory it gets all there are,
-        in Spark as many as it happens; so it may look at rows of several groups, but not compare them. What it gives
-        in Spark is written or read within ``group_batches``.
+        Else tasks compute it when it is used within the block. Of rows that have the same values of the keys one call
+        gets all: in memory it gets all rows there are, in tasks those of as many groups as it happens; so it may look
+        at rows of several groups, but not compare them.
         """
-        found = self._query_all_at_most(parts)
+        found = self._query_all_at_most(query.parts)
         if found is not None:
-            return function(found)
-        frames = {name: self.frame(query.sql, **query.inputs) for name, query in parts.items()}
-        return map_groups_in_spark(frames, keys, function, schema)
+            yield query.function(found)
+            return
+        existing = {name: part._replace(inputs=self._existing(part.inputs)) for name, part in query.parts.items()}
+        with self.store.map_groups(query._replace(parts=existing)) as rows:
+            yield rows
+
+    def map_few_groups(self, query: GroupedQuery) -> pa.Table:
+        """Return the same as an Arrow table: what the function makes are few rows, however many it is made of."""
+        with self.map_groups(query) as rows:
+            return self.collect(rows, query.schema)
+
+    def to_frame(self, rows: RowsToWrite, schema: StructType) -> DataFrame:
+        """Return rows as a frame."""
+        if isinstance(rows, PartitionedRows):
+            return rows.frame(self.spark, schema)
+        return arrow_to_frame(self.spark, rows) if isinstance(rows, pa.Table) else rows
+
+    def concat(self, rows: RowsToWrite, more: pa.Table) -> RowsToWrite:
+        """Return rows and a few more."""
+        if isinstance(rows, PartitionedRows):
+            return rows.followed_by(more)
+        return (
+            pa.concat_tables([rows, more])
+            if isinstance(rows, pa.Table)
+            else rows.unionByName(arrow_to_frame(self.spark, more))
+        )
+
+    def collect(self, rows: RowsToWrite, schema: StructType) -> pa.Table:
+        """Return rows as an Arrow table."""
+        if isinstance(rows, PartitionedRows):
+            return rows.table(self.session, schema)
+        return rows if isinstance(rows, pa.Table) else rows.toArrow()
 
     def _query_all_at_most(self, parts: Mapping[str, BoundQuery]) -> dict[str, pa.Table] | None:
         """Return the answers to queries by name; None where one has too many rows, or all too many bytes."""
@@ -386,7 +412,7 @@ class Lake:
         with self._commit(table, provenance) as note:
             self.store.append(table, conformed, note)
 
-    def replace(self, table: Table, rows: DataFrame | pa.Table, *, provenance: str | None = None) -> None:
+    def replace(self, table: Table, rows: RowsToWrite, *, provenance: str | None = None) -> None:
         """Make these all rows of the table, in one commit; a frame may have been read from the table."""
         if not self.exists(table):
             self.append(table, rows, provenance=provenance)

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import pyarrow as pa
@@ -13,7 +13,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import BinaryType
+from pyspark.sql.types import BinaryType, StructType
 
 from pipeline.lake.spark.frames import arrow_to_frame, values_to_frame
 from schemas.table import Table, literal, quoted
@@ -78,6 +78,15 @@ class BoundQuery(NamedTuple):
     def wrap(self, sql: str) -> BoundQuery:
         """Return a query over this one's answer, which ``{answer}`` stands for."""
         return self._replace(sql=sql.replace("{answer}", f"({self.sql})"))
+
+
+class GroupedQuery(NamedTuple):
+    """Queries, and a function of the groups of their answers, as ``Lake.map_groups`` takes them."""
+
+    parts: Mapping[str, BoundQuery]
+    keys: Sequence[str]
+    function: Callable[[Mapping[str, pa.Table]], pa.Table]
+    schema: StructType
 
 
 def values_array(names: Values) -> pa.Array | str:

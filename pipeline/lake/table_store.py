@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from pipeline.lake.queries import QueryInput, Values
+from pipeline.lake.queries import GroupedQuery, QueryInput, Values
 from pipeline.lake.spark.sessions import LazySession
 from pipeline.lake.tasks import PartitionedRows
 from pipeline.lake.writes import Dates
@@ -164,7 +165,10 @@ class TableStore(Protocol):
     def append(self, table: Table, rows: RowsToWrite, note: CommitNote) -> None:
         """Add rows."""
 
-    def replace(self, table: Table, rows: DataFrame | pa.Table, note: CommitNote) -> None:
+    def map_groups(self, query: GroupedQuery) -> AbstractContextManager[DataFrame | PartitionedRows]:
+        """Yield what the function makes of groups, which tasks compute when it is used; tables in it exist."""
+
+    def replace(self, table: Table, rows: RowsToWrite, note: CommitNote) -> None:
         """Make these all rows of a table; a frame may have been read from it."""
 
     def delete(self, table: Table, condition: str, values: Mapping[str, Values], note: CommitNote) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
 import pyarrow as pa
@@ -44,16 +44,25 @@ def task_bytes(total: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class PartitionedRows:
-    """Rows in numbered parts, each given by a function of its number from 0; ``size`` is about their bytes."""
+    """Rows in numbered parts, each given by a function of its number from 0; ``size`` is about their bytes.
+
+    ``in_tasks``: to compute them takes so long that tasks do it, however few bytes they have.
+    """
 
     row_count: int
     size: int
     rows: Callable[[int], Iterable[pa.RecordBatch]]
+    in_tasks: bool = False
 
     @property
     def fits_in_driver(self) -> bool:
         """Whether the driver computes them faster than Spark tasks."""
-        return self.size <= MAX_DRIVER_BYTES
+        return self.size <= MAX_DRIVER_BYTES and not self.in_tasks
+
+    def followed_by(self, more: pa.Table) -> PartitionedRows:
+        """Return these rows with a part more."""
+        last, batches, rows = self.row_count, more.to_batches(), self.rows
+        return replace(self, row_count=last + 1, rows=lambda number: batches if number == last else rows(number))
 
     def read_in_driver(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows of all parts, one after the other."""

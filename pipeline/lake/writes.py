@@ -9,6 +9,8 @@ from typing import NamedTuple, TypeAlias
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
+from pipeline.lake.tasks import PartitionedRows
+
 Dates: TypeAlias = Collection[date | None]
 
 
@@ -27,7 +29,7 @@ class ReplaceChanged(NamedTuple):
 class ReplaceAll(NamedTuple):
     """Make ``rows`` all that the table has."""
 
-    rows: DataFrame | pa.Table
+    rows: DataFrame | pa.Table | PartitionedRows
 
 
 class Append(NamedTuple):

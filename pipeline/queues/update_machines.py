@@ -12,7 +12,7 @@ from typing import Final
 import pyarrow as pa
 
 from pipeline.lake.lake import Lake
-from pipeline.lake.queries import MAX_ROWS_IN_MEMORY, BoundQuery
+from pipeline.lake.queries import MAX_ROWS_IN_MEMORY, BoundQuery, GroupedQuery
 from pipeline.queues import machine_rows
 from pipeline.queues.named_update import BEFORE_ALL, NamedUpdate, begin_named_update
 from pipeline.queues.queue_rows import QueueSettings, from_gold_table, to_gold_table
@@ -132,7 +132,9 @@ JOIN {{wanted}} AS wanted ON wanted.machine = every.machine AND every.`at` >= wa
             for table in machine_rows.EVENT_TABLES
         }
         make_rows = _row_maker(self.max_gap, self.run_id)
-        return self.step.replace_all(self.lake.map_groups(events, ("machine",), make_rows, MACHINE_HISTORY.struct()))
+        query = GroupedQuery(events, ("machine",), make_rows, MACHINE_HISTORY.struct())
+        with self.lake.map_groups(query) as rows:
+            return self.step.replace_all(rows)
 
 
 def _row_maker(max_gap: int, run_id: str) -> Callable[[Mapping[str, pa.Table]], pa.Table]:

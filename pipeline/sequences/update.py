@@ -22,7 +22,7 @@ from pipeline.attempts import capture_gaps
 from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.incremental import IncrementalUpdate
 from pipeline.lake.lake import Lake
-from pipeline.lake.queries import BoundQuery, Values
+from pipeline.lake.queries import BoundQuery, GroupedQuery, Values
 from pipeline.sequences.message_fates import QueueRef, ReadAttempt, Removal, queue_family
 from pipeline.sequences.sequence_rows import (
     ACK_SEQUENCES_SCHEMA,
@@ -274,7 +274,9 @@ class _SequencesUpdate:
             return ack_sequence_rows(to_read_attempts(parts["reads"].drop_columns([_GROUP])), removals, **settings)
 
         reads = BoundQuery(_GROUPED_ATTEMPTS, {"attempts": RECEIVE_ATTEMPTS})
-        return self.step.replace_all(lake.map_groups({"reads": reads}, (_GROUP,), compute, ACK_SEQUENCES.struct()))
+        query = GroupedQuery({"reads": reads}, (_GROUP,), compute, ACK_SEQUENCES.struct())
+        with lake.map_groups(query) as rows:
+            return self.step.replace_all(rows)
 
 
 def _message_of_row(row: Mapping[str, Any]) -> MessageKey:

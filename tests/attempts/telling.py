@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict
 
 import pyarrow as pa
 
@@ -29,14 +29,14 @@ _ERRORS = pa.list_(pa.struct({"code": pa.string(), "field": pa.string(), "offset
 _TIMES = {"requested_at", "responded_at", "cancelled_at", "orphaned_at"}
 
 
-def _kind(field):
-    if field.name in _TIMES:
+def _kind(name, annotation):
+    if name in _TIMES:
         return TIME
-    return _ERRORS if field.name == "errors" else _KINDS[field.type]
+    return _ERRORS if name == "errors" else _KINDS[annotation.__forward_arg__]
 
 
 _FACTS = pa.schema(
-    [(field.name, _kind(field)) for field in fields(DecodedCall)]
+    [(name, _kind(name, annotation)) for name, annotation in DecodedCall.__annotations__.items()]
     + [(name, pa.int32() if name.endswith("port") else pa.string()) for name in PLACES]
     + [("message_key", pa.string()), ("message_bytes", pa.int64()), ("abort_count", pa.int32())]
     + [("destination_queue", pa.string())]
@@ -76,7 +76,7 @@ def facts_of(calls, connections, *, message_key=key_of, destination=None, messag
         ]
         if not key:
             message["message_errors"] = None
-        rows.append(asdict(replace(call, errors=())) | {"errors": errors} | place | message)
+        rows.append(call._replace(errors=())._asdict() | {"errors": errors} | place | message)
     connected = [asdict(each) | {"server_address": SERVER} for each in connections]
     return pa.Table.from_pylist(rows, _FACTS), pa.Table.from_pylist(connected, _CONNECTIONS)
 

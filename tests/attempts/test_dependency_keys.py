@@ -44,7 +44,7 @@ def as_of(calls, connections, at):
 
     def shown(call):
         given = {"context_handle": None} if call.opnum == 2 else {}
-        return replace(call, **ANSWERED, **given) if (call.responded_at or 0) > at else call
+        return call._replace(**ANSWERED, **given) if (call.responded_at or 0) > at else call
 
     there = []
     for each in connections:
@@ -59,7 +59,7 @@ def story(seed):
     chance = Random(seed)
     broker = Broker(chance).run(STEPS, **chance.choice(OFTEN))
     calls, connections = captured(broker)
-    calls = [replace(call, **UNREAD) if chance.random() < 0.02 else call for call in calls]
+    calls = [call._replace(**UNREAD) if chance.random() < 0.02 else call for call in calls]
     first, last = calls[0].requested_at, broker.now
     if chance.random() < 0.6:  # a part of the calls comes later, all of one method or any
         method = chance.choice([None, *sorted({(call.protocol, call.opnum) for call in calls})])

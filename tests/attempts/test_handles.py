@@ -74,9 +74,9 @@ def test_taps_do_not_tell_the_order_of_two_connections(opens_at):
     """A session with the numbers of an application is after its open and before its close, whatever clocks say."""
     calls = name(0), qm_open(opens_at), release(2), qm_start(4), qm_end(5)
     assert queues(*calls) == [None]
-    assert queues(*(replace(call, clocks=Clocks(0, 0, 0, 0)) for call in calls)) == [ORDERS]
+    assert queues(*(call._replace(clocks=Clocks(0, 0, 0, 0)) for call in calls)) == [ORDERS]
     far = (name(10), *calls[1:]) if opens_at < 0 else (name(-10), release(-9), *calls[1:2], *calls[3:])
-    assert queues(*(replace(call, clocks=Clocks(0, 0, 0, 0)) for call in far)) == [None]
+    assert queues(*(call._replace(clocks=Clocks(0, 0, 0, 0)) for call in far)) == [None]
 
 
 def test_a_closed_queue_lends_its_name_to_no_later_read():
@@ -135,7 +135,7 @@ def test_a_read_whose_session_was_not_captured_has_the_name_and_lacks_the_open()
 
 
 def test_a_read_without_its_number_is_from_no_queue():
-    (attempt,) = told(name(0), qm_open(1), replace(qm_start(2), queue_handle=None), qm_end(3), connections=PLACES)
+    (attempt,) = told(name(0), qm_open(1), qm_start(2)._replace(queue_handle=None), qm_end(3), connections=PLACES)
     assert (attempt["queue"], attempt["missing"]) == (None, ["queue_unknown"])
 
 
@@ -143,7 +143,7 @@ def test_a_read_without_its_number_is_from_no_queue():
 def test_a_context_handle_names_its_queue_in_its_association_until_it_is_closed(gone):
     calls = [opened(), start(1), *([close(2)] if gone == "closed" else []), start(3, name="start2")]
     if gone != "closed":
-        calls[-1] = replace(calls[-1], connection_id="c2")
+        calls[-1] = calls[-1]._replace(connection_id="c2")
     assert queues(*calls, connections=[READER, OTHER_READER]) == [ORDERS, None]
 
 

@@ -43,7 +43,7 @@ OTHER = connection("c2", group=2, client="10.0.0.3")
 
 
 def mode(call, access=RECEIVE, share_mode=DENY_NONE):
-    return replace(call, access=access, share_mode=share_mode)
+    return call._replace(access=access, share_mode=share_mode)
 
 
 def refused(at, *, name="refused", access=RECEIVE, share_mode=DENY_SHARE, **more):

@@ -1,7 +1,5 @@
 """What became of a receive: one story per outcome, and what is said when part of the story was not seen."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -237,7 +235,7 @@ def test_cancelled_by_its_own_client(how):
     assert told(opened(), start(1, SILENT, **{how: us(9)})) == [
         became("cancelled", 9.0, evidence="open start", missing=missing)
     ]
-    faulted = replace(start(1, None, answer=9.2), outcome="fault", fault_status=0x1C00000D, **{how: us(9)})
+    faulted = start(1, None, answer=9.2)._replace(outcome="fault", fault_status=0x1C00000D, **{how: us(9)})
     assert told(opened(), faulted) == [became("cancelled", 9.0, evidence="open start")]
 
 
@@ -263,7 +261,7 @@ def test_timed_out_and_empty():
 
 def test_failed_by_an_error_or_a_fault():
     assert told(opened(), start(1, INVALID_HANDLE)) == [became("failed", evidence="open start")]
-    faulted = replace(start(1, None), outcome="fault", fault_status=0x000006F7)
+    faulted = start(1, None)._replace(outcome="fault", fault_status=0x000006F7)
     assert told(opened(), faulted) == [became("failed", evidence="open start")]
 
 
@@ -303,7 +301,7 @@ def test_an_end_that_is_not_there_may_have_been_lost():
 
 def test_sealed_calls_say_no_more_than_that():
     sealed = {"encrypted": True, "context_handle": None, "request_id": None, "action": None, "timeout_ms": None}
-    blind = replace(start(1, None), outcome="encrypted", **sealed)
+    blind = start(1, None)._replace(outcome="encrypted", **sealed)
     unread = opened(queue=None, handle=None, encrypted=True, outcome="encrypted")
     assert told(unread, blind) == [became("unknown", queue=None, evidence="start", missing="queue_unknown sealed")]
     (attempt,) = find_attempts([blind], [connection()])
@@ -325,7 +323,7 @@ def test_an_end_shows_that_a_start_without_its_answer_got_a_message():
 
 
 def test_a_damaged_answer_leaves_the_outcome_open_unless_an_end_tells():
-    damaged = replace(start(1, None), outcome="damaged")
+    damaged = start(1, None)._replace(outcome="damaged")
     closed, lossy = connection(closed=5), connection(missing_bytes=1460)
     assert told(opened(), damaged, connections=[closed]) == [
         became("unknown", evidence="open start", missing="damaged")
@@ -337,24 +335,24 @@ def test_a_damaged_answer_leaves_the_outcome_open_unless_an_end_tells():
 
 
 def test_in_flight_the_capture_ends_inside_the_answer():
-    damaged = replace(start(1, None), outcome="damaged")
+    damaged = start(1, None)._replace(outcome="damaged")
     in_flight = became("in_flight", evidence="open start", missing="capture_ends damaged")
     assert told(opened(), damaged) == [in_flight]
     assert told(opened(), damaged, until=9e5) == [in_flight]  # its time-out has passed, but its answer had begun
-    assert told(opened(), replace(damaged, action=None, request_id=None)) != [in_flight]  # the request is damaged
+    assert told(opened(), damaged._replace(action=None, request_id=None)) != [in_flight]  # the request is damaged
     later = close(3, handle=OTHER_HANDLE)
     assert told(opened(), damaged, later) == [became("unknown", evidence="open start", missing="damaged")]
 
 
 def test_an_end_whose_answer_the_capture_ends_in_is_not_known_to_have_succeeded():
-    cut = replace(end(2, hresult=None), outcome="damaged")
+    cut = end(2, hresult=None)._replace(outcome="damaged")
     assert told(opened(), start(1), cut) == [became("acked", 2.0, None, missing="capture_ends damaged")]
     (attempt,) = find_attempts([opened(), start(1), cut], [connection()])
     assert attempt.ack_unanswered
 
 
 def test_a_stub_that_does_not_decode_is_named():
-    broken = replace(start(1, None), errors=(("malformed", "response.end of stub", 28),))
+    broken = start(1, None)._replace(errors=(("malformed", "response.end of stub", 28),))
     assert told(opened(), broken) == [became("unknown", evidence="open start", missing="decode_error")]
     (attempt,) = find_attempts([opened(), broken], [connection()])
     assert attempt.errors == [("malformed", "response.end of stub", 28)]

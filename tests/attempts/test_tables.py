@@ -7,8 +7,9 @@ import pytest
 from pyspark.testing import assertDataFrameEqual
 
 from peer.idl import QueueFormat
-from pipeline.attempts.attempt_rows import attempts_function, server_queries
+from pipeline.attempts.attempt_rows import attempts_function
 from pipeline.attempts.capture_gaps import latest_by_server
+from pipeline.attempts.server_slices import attempt_queries
 from pipeline.lake.lake import Lake
 from pipeline.silver.decode_tasks import decode_remote_read_calls
 from pipeline.silver.queue_aliases import AliasIndex
@@ -129,10 +130,11 @@ def test_calls_become_their_parameters(spark, keep_packets):
 
 def gold_anew(lake, cleanup_s=300):
     """Attempts as they would be if they were made now of all there is."""
-    parts = {name: lake.query(query.sql, **query.inputs) for name, query in server_queries(None).items()}
     captured = "SELECT servers, unix_micros(last_packet_at) AS `at` FROM {rows} WHERE servers IS NOT NULL"
     captures = lake.query(captured, rows=CAPTURE_FILES).to_pylist()
     ends = latest_by_server((server, row["at"]) for row in captures for server in row["servers"])
+    queries = attempt_queries(lake, None, ends)
+    parts = {name: lake.query(query.sql, **query.inputs) for name, query in queries.items()}
     find = attempts_function(ends=ends, aliases=AliasIndex.load(lake).canonical_names, cleanup_s=cleanup_s)
     return lake.spark.createDataFrame(find(parts), RECEIVE_ATTEMPTS.struct())
 

@@ -1,15 +1,13 @@
-"""What is computed of groups of rows is the same in memory and in Spark, whichever is chosen."""
+"""What is computed of groups of rows is the same in memory and in tasks, whichever is chosen."""
 
 import pyarrow as pa
 import pytest
-from pyspark.sql import DataFrame
 from pyspark.sql.types import LongType, StringType, StructType
 
 from lake.writes import rows
 from pipeline.lake import lake as lake_module
 from pipeline.lake.lake import Lake
-from pipeline.lake.queries import BoundQuery
-from pipeline.lake.spark.groups import groups_to_table
+from pipeline.lake.queries import BoundQuery, GroupedQuery
 from schemas.bronze import QUARANTINE
 
 pytestmark = pytest.mark.spark
@@ -54,26 +52,33 @@ def in_order(table):
 
 @pytest.mark.parametrize("store", ["delta-rs", "spark"])
 @pytest.mark.parametrize("limit", ["MAX_ROWS_IN_MEMORY", "MAX_BYTES_IN_MEMORY"])
-def test_groups_come_out_the_same_in_memory_and_in_spark(spark, tmp_path, monkeypatch, store, limit):
+def test_groups_come_out_the_same_in_memory_and_in_tasks(spark, tmp_path, monkeypatch, store, limit):
     lake, sizes = Lake(spark, str(tmp_path / "lake"), store=store), []
-    find = summing(sizes)
-    here = lake.map_groups(PARTS, ("key", "other"), find, OUT)
-    assert isinstance(here, pa.Table)
+    query = GroupedQuery(PARTS, ("key", "other"), summing(sizes), OUT)
+    with lake.map_groups(query) as here:
+        assert isinstance(here, pa.Table)
     assert sizes == [9]
     monkeypatch.setattr(lake_module, limit, 3)
-    there = lake.map_groups(PARTS, ("key", "other"), find, OUT)
-    assert isinstance(there, DataFrame)
-    assert in_order(here) == in_order(groups_to_table(there)) == sorted(EXPECTED, key=str)
+    with lake.map_groups(query) as there:
+        assert not isinstance(there, pa.Table)
+        assert in_order(lake.collect(there, OUT)) == in_order(here) == sorted(EXPECTED, key=str)
+        more = lake.collect(lake.concat(there, here), OUT)
+        frame = lake.to_frame(there, OUT).toArrow()
+    assert in_order(more) == sorted([*EXPECTED, *EXPECTED], key=str)
+    assert in_order(frame) == in_order(lake.map_few_groups(query)) == in_order(here)
     assert sizes == [9]
+    assert not [*(lake.folder / "_runs").entries()]
 
 
 def test_a_part_without_rows_has_its_columns(spark, tmp_path, monkeypatch):
     lake = Lake(spark, str(tmp_path / "lake"))
     none = BoundQuery("SELECT key, other, value FROM {rows} WHERE value > 99", {"rows": NUMBERS})
-    some = PARTS | {"numbers": none}
-    here = lake.map_groups(some, ("key",), summing([]), OUT)
+    query = GroupedQuery(PARTS | {"numbers": none}, ("key",), summing([]), OUT)
+    here = lake.map_few_groups(query)
     monkeypatch.setattr(lake_module, "MAX_ROWS_IN_MEMORY", -1)
-    assert in_order(here) == in_order(groups_to_table(lake.map_groups(some, ("key",), summing([]), OUT)))
+    assert in_order(here) == in_order(lake.map_few_groups(query))
+    nothing = query._replace(parts=dict.fromkeys(PARTS, none))
+    assert lake.map_few_groups(nothing).num_rows == 0
 
 
 def test_an_answer_of_long_texts_is_not_read_to_its_end(spark, tmp_path):

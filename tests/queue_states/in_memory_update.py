@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 
@@ -71,8 +72,9 @@ class InMemoryUpdate:
         found = self.query(sql, **of)
         return found if found.num_rows <= limit else None
 
-    def map_groups(self, parts, _keys, function, _schema):
-        return function({name: self.query(part.sql, **part.inputs) for name, part in parts.items()})
+    @contextmanager
+    def map_groups(self, query):
+        yield query.function({name: self.query(part.sql, **part.inputs) for name, part in query.parts.items()})
 
     def _input(self, source):
         if isinstance(source, Table):

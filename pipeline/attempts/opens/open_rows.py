@@ -42,8 +42,6 @@ _SILVER: Final = (
     "call_key", "opnum", "connection_id", "requested_at", "responded_at", "clocks", "queue", "context_handle",
     "queue_handle", "queue_descriptor", "open_context", "access", "share_mode", "returned_port", "hresult", "errors",
 )  # fmt: skip
-_KNOWN: Final = ("outcome", "fault_status", "bind_seen", "cancelled_at", "orphaned_at", "encrypted")
-_FACTS: Final = (*_SILVER, "protocol", *_KNOWN)
 _PASSTHROUGH: Final = (
     "method", "client_address", "client_port", "server_address", "server_port", "queue_format_name", "client_id",
     "run_id",
@@ -102,7 +100,7 @@ def opens_of_server(calls: pa.Table, connections: pa.Table, *, aliases: Mapping[
     rows = calls.select(["call_key", *_PASSTHROUGH, "opened_by", *IDENTITY_COLUMNS]).to_pylist()
     through = {row.pop("call_key"): row for row in rows}
     found = find_opens(
-        calls_from_rows(calls, _FACTS),
+        calls_from_rows(calls),
         connections_from_rows(connections),
         ports=lambda call: through[call.call_key]["server_port"],
         canonical=lambda queue: canonical_queue_name(queue, aliases),

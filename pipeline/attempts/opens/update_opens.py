@@ -11,13 +11,10 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final
 
-import pyarrow as pa
-from pyspark.sql import DataFrame
-
 from pipeline.attempts.changed_rows import GROUP_COLUMNS, FeedRow
 from pipeline.attempts.opens.open_rows import IS_OPEN_CALL_SQL, open_queries, opens_function
 from pipeline.lake.lake import Lake
-from pipeline.lake.spark.groups import group_batches, groups_to_table
+from pipeline.lake.queries import GroupedQuery
 from schemas.queue_opens import QUEUE_OPENS
 from schemas.table import EVENT_DATE, Table
 
@@ -56,7 +53,7 @@ def update_servers(
         named |= {*lake.query(sql, opens=QUEUE_OPENS, names=renamed)["server_address"].to_pylist()} - {None}
     if not named:
         return
-    rows = groups_to_table(_opens(lake, named, aliases))
+    rows = lake.map_few_groups(_opens(named, aliases))
     current = lake.select(QUEUE_OPENS, "server_address IN {servers}", servers=named)
     dates = {*rows[EVENT_DATE].to_pylist(), *current[EVENT_DATE].to_pylist()}
     if rows.num_rows or current.num_rows:
@@ -65,10 +62,10 @@ def update_servers(
 
 def update_all(lake: Lake, aliases: Mapping[str, str]) -> None:
     """Recompute all opens."""
-    rows = _opens(lake, None, aliases)
-    with group_batches(rows):
+    with lake.map_groups(_opens(None, aliases)) as rows:
         lake.replace(QUEUE_OPENS, rows)
 
 
-def _opens(lake: Lake, servers: Collection[str] | None, aliases: Mapping[str, str]) -> pa.Table | DataFrame:
-    return lake.map_groups(open_queries(servers), ("server_address",), opens_function(aliases), QUEUE_OPENS.struct())
+def _opens(servers: Collection[str] | None, aliases: Mapping[str, str]) -> GroupedQuery:
+    """Return what the opens of some servers are made of, or of all (None)."""
+    return GroupedQuery(open_queries(servers), ("server_address",), opens_function(aliases), QUEUE_OPENS.struct())

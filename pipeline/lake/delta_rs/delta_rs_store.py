@@ -33,6 +33,7 @@ from pyspark.sql.types import BinaryType, LongType, StringType, StructType
 from pipeline.lake.date_filters import dates_condition
 from pipeline.lake.delta_rs.data_files import MAX_FILE_BYTES, DataFile, write_data_files
 from pipeline.lake.delta_rs.duckdb_sql import DataFiles, DuckDbSql, Given, quoted
+from pipeline.lake.delta_rs.group_files import rows_of_groups
 from pipeline.lake.errors import ConflictError, RestoreError
 from pipeline.lake.lake_path import LakePath, parquet_dataset
 from pipeline.lake.parquet_options import MAX_ROW_GROUP_ROWS, MAX_ROW_GROUP_ROWS_WITH_BYTES, STUB_COLUMNS
@@ -41,6 +42,7 @@ from pipeline.lake.queries import (
     CachedFilter,
     ChangeFeedError,
     ChangesSince,
+    GroupedQuery,
     QueryInput,
     Values,
     values_array,
@@ -205,6 +207,16 @@ class DeltaRsStore:
         """Return the answer to a query; None where it has more rows or bytes."""
         return self._sql.answer_at_most(sql, self._all_given(sql, inputs), max_rows, max_bytes)
 
+    @contextmanager
+    def map_groups(self, query: GroupedQuery) -> Iterator[PartitionedRows]:
+        """Yield what the function makes of groups, which tasks compute when it is used."""
+        folder = LakePath(self._places.root) / "_runs" / f".groups-{uuid4().hex}"
+        parts = {name: (part.sql, self._all_given(*part)) for name, part in query.parts.items()}
+        try:
+            yield rows_of_groups(self._sql, parts, query, folder)
+        finally:
+            folder.remove_folder()
+
     def _all_given(self, sql: str, inputs: Mapping[str, QueryInput]) -> dict[str, Given]:
         return {name: self._given(sql, source) for name, source in inputs.items()}
 
@@ -253,7 +265,7 @@ class DeltaRsStore:
         """Add rows."""
         self._commit_files(table, self._write(table, rows), "append", note)
 
-    def replace(self, table: Table, rows: DataFrame | pa.Table, note: CommitNote) -> None:
+    def replace(self, table: Table, rows: RowsToWrite, note: CommitNote) -> None:
         """Make these all rows of a table."""
         self._commit_files(table, self._write(table, rows), "overwrite", note)
 
@@ -451,7 +463,7 @@ class DeltaRsStore:
         def write_part(number: int) -> Iterator[pa.RecordBatch]:
             yield _file_rows(write_data_files(folder, table, part(number)))
 
-        parts = PartitionedRows(rows.row_count, rows.size, write_part)
+        parts = PartitionedRows(rows.row_count, rows.size, write_part, in_tasks=True)
         return _files_of(parts.table(self.session, _FILE_COLUMNS))
 
     def _commit_files(self, table: Table, files: Sequence[DataFile], mode: str, note: CommitNote) -> None:

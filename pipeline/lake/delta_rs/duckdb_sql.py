@@ -40,6 +40,7 @@ _MACROS: Final = (
 )
 _SPELLINGS: Final = (("array(", "list_value("),)  # what no function can be named
 _BATCH_ROWS: Final = 2048  # of an answer that is read bit by bit: DuckDB computes so many at once
+_LARGE_BATCH_ROWS: Final = 65_536  # of one that is read as a whole
 _PATTERN_SIGNS: Final = re.compile(r"([\[*?])")
 
 
@@ -93,6 +94,12 @@ class DuckDbSql:
         with self._asked(sql, of) as found:
             # Rows found here and there come in chunks of a few, for which all that is done with them would pay.
             return found.to_arrow_table().combine_chunks()
+
+    @contextmanager
+    def read_answer(self, sql: str, of: Mapping[str, Given]) -> Iterator[pa.RecordBatchReader]:
+        """Yield the answer in batches, which are computed as they are read."""
+        with self._asked(sql, of) as found:
+            yield found.to_arrow_reader(_LARGE_BATCH_ROWS)
 
     def answer_at_most(self, sql: str, of: Mapping[str, Given], max_rows: int, max_bytes: int) -> pa.Table | None:
         """Return the same; None where it has more rows or bytes, as soon as so many are read."""

@@ -1,9 +1,8 @@
-"""Rows that are computed group by group in Spark, where they are too many for memory (``Lake.map_groups``)."""
+"""Rows that Spark computes group by group, of tables that it stores (``Lake.map_groups``)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from functools import partial, reduce
 
 import pyarrow as pa
@@ -11,8 +10,6 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
-
-from pipeline.lake.spark.settings import fixed_row_batches
 
 
 def map_groups_in_spark(
@@ -45,16 +42,3 @@ def _unpacked(packed: pa.ChunkedArray) -> pa.Table:
     chunks = [chunk.filter(pc.is_valid(chunk)) for chunk in packed.chunks]
     batches = [pa.RecordBatch.from_struct_array(chunk) for chunk in chunks if len(chunk)]
     return pa.Table.from_batches(batches, pa.schema(list(packed.type)))
-
-
-def group_batches(rows: DataFrame | pa.Table) -> AbstractContextManager[None]:
-    """Return a block in which rows of ``Lake.map_groups`` are used: Spark hands groups to Python in large batches."""
-    return fixed_row_batches(rows.sparkSession) if isinstance(rows, DataFrame) else nullcontext()
-
-
-def groups_to_table(rows: DataFrame | pa.Table) -> pa.Table:
-    """Return rows of ``Lake.map_groups``, which must be few, as an Arrow table."""
-    if isinstance(rows, pa.Table):
-        return rows
-    with group_batches(rows):
-        return rows.toArrow()

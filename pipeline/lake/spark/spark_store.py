@@ -23,6 +23,7 @@ from pipeline.lake.queries import (
     CHANGE_COLUMNS,
     CachedFilter,
     ChangesSince,
+    GroupedQuery,
     QueryInput,
     Values,
     query_in_spark,
@@ -30,8 +31,9 @@ from pipeline.lake.queries import (
 )
 from pipeline.lake.schema_enforcement import columns_with_statistics, conform_frame
 from pipeline.lake.spark.frames import arrow_to_frame, change_feed
+from pipeline.lake.spark.groups import map_groups_in_spark
 from pipeline.lake.spark.sessions import LazySession
-from pipeline.lake.spark.settings import spark_conf
+from pipeline.lake.spark.settings import fixed_row_batches, spark_conf
 from pipeline.lake.table_store import (
     CommitNote,
     MergeOptions,
@@ -188,13 +190,20 @@ class SparkStore:
             return None
         return found if found.num_rows <= max_rows and found.nbytes <= max_bytes else None
 
+    @contextmanager
+    def map_groups(self, query: GroupedQuery) -> Iterator[DataFrame]:
+        """Yield what the function makes of groups, which tasks compute when it is used."""
+        frames = {name: query_tables(self, *part) for name, part in query.parts.items()}
+        with fixed_row_batches(self.session.spark):
+            yield map_groups_in_spark(frames, query.keys, query.function, query.schema)
+
     # -- writing ---------------------------------------------------------------------------------------------------
 
     def append(self, table: Table, rows: RowsToWrite, note: CommitNote) -> None:
         """Add rows."""
         self._write(table, rows, note, replace=False)
 
-    def replace(self, table: Table, rows: DataFrame | pa.Table, note: CommitNote) -> None:
+    def replace(self, table: Table, rows: RowsToWrite, note: CommitNote) -> None:
         """Make these all rows of a table.
 
         Delta makes no commit where there is no row before and after: then a second one keeps the provenance.

@@ -66,8 +66,8 @@ class InMemoryLake:
     def query(self, sql, /, **of):
         return DuckDbSql().answer(sql, {name: self._input(each) for name, each in of.items()})
 
-    def map_groups(self, parts, _, function, __):
-        return function({name: self.query(query.sql, **query.inputs) for name, query in parts.items()})
+    def map_few_groups(self, query):
+        return query.function({name: self.query(part.sql, **part.inputs) for name, part in query.parts.items()})
 
     def _input(self, source):
         if isinstance(source, Table):

@@ -1,0 +1,150 @@
+"""Queries for what the attempts at servers are made of, cut into slices that are computed apart.
+
+A slice of a server has whole associations: all connections of a client with one association group, at any time. With
+them come the rows of other slices that its calls depend on:
+
+* of queues that are read by number (qm2qm): what opened and closed them, cancels, and reads that share their number
+  with a cancel, and all connections of their associations;
+* connections whose beginning and bind were not captured: they may be part of any association of their client.
+
+Where several clocks meet, calls make their connections last longer, so all calls must be there: such a server has one
+slice, and so has one of which it is not known when its captures end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Final
+
+from pipeline.attempts.attempt_rows import (
+    CLIENT_CALL_COLUMNS,
+    CONNECTION_FIELDS,
+    IS_CLIENT_CALL_SQL,
+    IS_READ_SQL,
+    MESSAGE_COLUMNS,
+    OUTCOME_COLUMNS,
+    READ_COLUMNS,
+)
+from pipeline.attempts.changed_rows import CANCEL_OPNUM, OPENING_OPNUMS, REQUEST_KEY_COLUMNS, START_OPNUMS, sql_values
+from pipeline.attempts.client_identity import IDENTITIES_SQL, IDENTITY_COLUMNS
+from pipeline.lake.lake import Lake
+from pipeline.lake.queries import BoundQuery, QueryInput
+from schemas.bronze import CONNECTIONS, RPC_BINDS, RPC_CALLS
+from schemas.calls import CLIENT_CALLS
+from schemas.messages import MESSAGES
+from schemas.remote_read_calls import REMOTE_READ_CALLS
+
+SLICE_KEYS: Final = ("server_address", "slice")
+_CALLS_PER_SLICE: Final = 10_000  # and up to sixteen times as many: a slice is named by hexadecimal digits
+_MAX_DIGITS: Final = 3
+
+_GROUP: Final = "CASE WHEN association_group_id <> 0 THEN CAST(association_group_id AS string) END"
+_REQUEST: Final = f"concat_ws('|', {', '.join(REQUEST_KEY_COLUMNS)})"
+_FACTS: Final = ("opened_by", "outcome", "fault_status", "bind_seen", "cancelled_at", "orphaned_at", "encrypted")
+_OF_MESSAGE: Final = ("message_key", "message_bytes", "abort_count", "destination_queue", "message_errors")
+
+# The tables that all queries rest on. ``decisive`` are the calls that attempts of other slices depend on.
+_TABLES: Final = f"""
+WITH reads AS (
+  SELECT {", ".join(READ_COLUMNS)}, {_REQUEST} AS request FROM {{{{reads}}}} WHERE {IS_READ_SQL} AND {{of_servers}}
+), connections AS (
+  SELECT *,
+    CASE WHEN server_address IN {{{{sliced}}}} THEN left(sha2(conversation, 256), {{digits}}) ELSE '' END AS slice
+  FROM (
+    SELECT {", ".join(CONNECTION_FIELDS)}, server_address,
+      NOT coalesce(syn_seen, FALSE) AND {_GROUP} IS NULL AS is_stray,
+      concat_ws('|', server_address, coalesce(client_address, ''), coalesce({_GROUP}, connection_id)) AS conversation
+    FROM {{{{connections}}}} WHERE kind = 'rpc' AND {{of_servers}}
+  )
+), own AS (
+  SELECT reads.*, coalesce(connections.slice, '') AS slice
+  FROM reads LEFT JOIN connections ON connections.connection_id = reads.connection_id
+), by_number AS (
+  SELECT DISTINCT server_address, slice FROM own WHERE protocol = 'qm2qm'
+), decisive AS (
+  SELECT * FROM reads WHERE protocol = 'qm2qm' AND server_address IN {{{{sliced}}}} AND (
+    opnum IN {sql_values((*OPENING_OPNUMS, CANCEL_OPNUM))} OR (
+      opnum IN {sql_values(START_OPNUMS)}
+      AND request IN (SELECT request FROM reads WHERE protocol = 'qm2qm' AND opnum = {CANCEL_OPNUM})
+    )
+  )
+), openings AS (
+  SELECT {", ".join(CLIENT_CALL_COLUMNS)} FROM {{{{clients}}}} WHERE {IS_CLIENT_CALL_SQL} AND {{of_servers}}
+), known AS (
+  SELECT {", ".join(OUTCOME_COLUMNS)} FROM {{{{calls}}}} WHERE {IS_CLIENT_CALL_SQL} AND {{of_servers}}
+)"""
+_SAME_SERVER: Final = "ON by_number.server_address IS NOT DISTINCT FROM"
+_KNOWN: Final = ", ".join(f"known.{name}" for name in _FACTS)
+_OWN: Final = f"""{_TABLES}, messages AS (
+  SELECT {", ".join(MESSAGE_COLUMNS)} FROM {{{{messages}}}}
+), identities AS (
+  {IDENTITIES_SQL.replace("{rows}", "{{binds}} AS binds")} GROUP BY connection_id
+)
+SELECT {", ".join(f"own.{name}" for name in READ_COLUMNS)}, own.slice, {_KNOWN},
+  {", ".join((*IDENTITY_COLUMNS, *_OF_MESSAGE))}
+FROM own
+LEFT JOIN known ON known.call_key = own.call_key
+LEFT JOIN messages ON messages.call_key = own.call_key
+LEFT JOIN identities ON identities.connection_id = own.connection_id"""
+_SHARED: Final = f"""{_TABLES}
+SELECT {", ".join(f"decisive.{name}" for name in READ_COLUMNS)}, by_number.slice, {_KNOWN}
+FROM decisive JOIN by_number {_SAME_SERVER} decisive.server_address
+LEFT JOIN known ON known.call_key = decisive.call_key"""
+_CLIENTS: Final = f"""{_TABLES}
+SELECT openings.*, by_number.slice FROM openings JOIN by_number {_SAME_SERVER} openings.server_address"""
+_CONNECTIONS: Final = f"""{_TABLES}, shared AS (
+  SELECT connections.*, by_number.slice AS place
+  FROM connections JOIN by_number {_SAME_SERVER} connections.server_address
+  WHERE conversation IN (SELECT conversation FROM connections WHERE connection_id IN (
+    SELECT connection_id FROM decisive UNION ALL SELECT connection_id FROM openings
+  ))
+), strays AS (
+  SELECT connections.*, places.slice AS place FROM connections
+  JOIN (SELECT DISTINCT server_address, client_address, slice FROM connections) AS places
+  ON places.server_address IS NOT DISTINCT FROM connections.server_address
+    AND places.client_address IS NOT DISTINCT FROM connections.client_address
+  WHERE is_stray
+)
+SELECT DISTINCT {", ".join(CONNECTION_FIELDS)}, server_address, place AS slice FROM (
+  SELECT *, slice AS place FROM connections UNION ALL SELECT * FROM shared UNION ALL SELECT * FROM strays
+)"""
+_CALLS: Final = f"""
+SELECT server_address, count(*) AS calls, count(clocks) AS clocks FROM {{{{reads}}}}
+WHERE {IS_READ_SQL} AND {{of_servers}} GROUP BY server_address"""
+
+
+def attempt_queries(
+    lake: Lake, servers: Collection[str | None] | None, known_ends: Collection[str]
+) -> dict[str, BoundQuery]:
+    """Return the queries for the calls and connections of some servers, or of all (None), by slice (``SLICE_KEYS``).
+
+    ``known_ends``: the servers of which it is known when their captures end. ``calls`` are those whose attempts are
+    made, with what other tables know of them; ``shared`` and ``clients`` are calls that these depend on.
+    """
+    of_servers, inputs = _condition(servers)
+    counts = lake.query(_CALLS.format(of_servers=of_servers), reads=REMOTE_READ_CALLS, **inputs).to_pylist()
+    digits = _digits(max((row["calls"] for row in counts), default=0))
+    sliced = {row["server_address"] for row in counts if not row["clocks"]} & {*known_ends} if digits else set()
+    tables: dict[str, QueryInput] = {
+        "reads": REMOTE_READ_CALLS, "clients": CLIENT_CALLS, "connections": CONNECTIONS, "calls": RPC_CALLS,
+        "messages": MESSAGES, "binds": RPC_BINDS,
+    }  # fmt: skip
+    texts = {"calls": _OWN, "shared": _SHARED, "clients": _CLIENTS, "connections": _CONNECTIONS}
+    return {
+        name: BoundQuery(sql.format(of_servers=of_servers, digits=digits), {**tables, **inputs, "sliced": sliced})
+        for name, sql in texts.items()
+    }
+
+
+def _digits(calls: int) -> int:
+    """Return with how many hexadecimal digits to name the slices of a server with so many calls."""
+    return sum(calls > _CALLS_PER_SLICE * 16**digits for digits in range(_MAX_DIGITS))
+
+
+def _condition(servers: Collection[str | None] | None) -> tuple[str, dict[str, QueryInput]]:
+    """Return the condition of rows of some servers, or of all (None), and its values."""
+    if servers is None:
+        return "TRUE", {}
+    unknown = " OR server_address IS NULL" if None in servers else ""
+    known = {server for server in servers if server is not None}
+    return f"(server_address IN {{servers}}{unknown})", {"servers": known}

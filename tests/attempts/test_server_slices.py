@@ -1,0 +1,127 @@
+"""Attempts that are computed slice by slice are those of whole servers, whatever was captured."""
+
+from dataclasses import replace
+from random import Random
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from attempts.broker import Broker, captured
+from attempts.telling import SERVER, facts_of
+from pipeline.attempts import server_slices
+from pipeline.attempts.attempt_rows import attempts_function, receive_attempts_table
+from pipeline.attempts.calls import Clocks
+from pipeline.attempts.server_slices import attempt_queries
+from pipeline.lake.delta_rs.duckdb_sql import DuckDbSql
+from pipeline.lake.queries import values_array
+from pipeline.lake.schema_enforcement import arrow_schema
+from schemas.bronze import CONNECTIONS, RPC_BINDS, RPC_CALLS
+from schemas.calls import CLIENT_CALLS
+from schemas.messages import MESSAGES
+from schemas.remote_read_calls import REMOTE_READ_CALLS
+from schemas.table import Table
+
+_SQL = DuckDbSql()
+_AT_RPC = {"protocol": "interface_name", "requested_at": "request_at", "responded_at": "response_at"}
+_OF_MESSAGE = {"message_bytes": "body_bytes", "message_errors": "errors"}
+
+
+class TablesInMemory:
+    """Tables that are asked as those of a lake."""
+
+    def __init__(self, tables):
+        self.tables = tables
+
+    def query(self, sql, /, **of):
+        given = {
+            name: self.tables[each] if isinstance(each, Table) else values_array(each) for name, each in of.items()
+        }
+        return _SQL.answer(sql, given)
+
+
+def as_table(table, rows, renamed=()):
+    """Rows with the columns of a table: those that they have, under other names, and else nulls."""
+    renamed = dict(renamed)
+    held = {renamed.get(name, name): rows[name] for name in rows.column_names}
+    schema = arrow_schema(table)
+    return pa.table(
+        [held[name].cast(kind) if name in held else pa.nulls(len(rows), kind) for name, kind in
+         zip(schema.names, schema.types, strict=True)],
+        schema=schema,
+    )  # fmt: skip
+
+
+def tables_of(facts, connections):
+    """The tables of bronze and silver that the facts come from."""
+    place = facts.column_names.index("clocks")
+    taps = pc.is_valid(pc.struct_field(facts["clocks"], "request_tap"))
+    nothing = pa.nulls(len(facts), facts["clocks"].type)
+    facts = facts.set_column(place, "clocks", pc.if_else(taps, facts["clocks"], nothing))
+    ours = pc.is_in(facts["protocol"], pa.array(["qm2qm", "RemoteRead"]))
+    reads, clients = facts.filter(ours), facts.filter(pc.invert(ours))
+    calls = facts.append_column("sealed", facts["encrypted"])
+    kind = pa.array(["rpc"] * len(connections), pa.string())
+    return {
+        REMOTE_READ_CALLS: as_table(REMOTE_READ_CALLS, reads),
+        CLIENT_CALLS: as_table(CLIENT_CALLS, clients, {"protocol": "interface_name"}),
+        RPC_CALLS: as_table(RPC_CALLS, calls.drop_columns(["errors"]), _AT_RPC),
+        MESSAGES: as_table(MESSAGES, facts.drop_columns(["queue", "errors"]), _OF_MESSAGE),
+        CONNECTIONS: as_table(CONNECTIONS, connections.append_column("kind", kind)),
+        RPC_BINDS: arrow_schema(RPC_BINDS).empty_table(),
+    }
+
+
+def by_slice(tables, ends):
+    """The attempts, computed slice by slice, and how many slices have calls."""
+    lake = TablesInMemory(tables)
+    parts = {name: lake.query(part.sql, **part.inputs) for name, part in attempt_queries(lake, None, ends).items()}
+    find = attempts_function(ends=ends, aliases={}, cleanup_s=300)
+    slices = parts["calls"]["slice"].unique().to_pylist()
+    made = [find({name: part.filter(pc.equal(part["slice"], each)) for name, part in parts.items()}) for each in slices]
+    return pa.concat_tables(made).sort_by("attempt_key").to_pylist(), len(slices)
+
+
+def slices_change_nothing(seed, steps):
+    chance, broker = Random(seed), Broker(Random(seed)).run(steps)
+    calls, connections = captured(broker, begin=chance.choice([0, 0, steps // 2]))
+    if not calls:
+        return 0
+    # Some connections were there before: they may belong to any association of their client. Some share a client.
+    connections = [
+        replace(each, syn_seen=False, association_group_id=None) if chance.random() < 0.2 else each
+        for each in connections
+    ]
+    connections = [replace(each, client_address=f"10.0.1.{chance.randrange(3)}") for each in connections]
+    if chance.random() < 0.2:
+        calls = [call._replace(clocks=Clocks(0, 0, 1, chance.choice([0, 500_000]))) for call in calls]
+    facts, connected = facts_of(calls, connections)
+    ends = {SERVER: broker.now}
+    whole = receive_attempts_table(facts, connected, ends=ends, aliases={}, cleanup_s=300)
+    made, slices = by_slice(tables_of(facts, connected), ends)
+    assert made == whole.sort_by("attempt_key").to_pylist()
+    return slices
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 2**32), st.integers(20, 80))
+def test_slices_change_no_attempt(seed, steps):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(server_slices, "_CALLS_PER_SLICE", 1)
+        slices_change_nothing(seed, steps)
+
+
+@pytest.mark.long
+@settings(max_examples=300, deadline=None)
+@given(st.integers(0, 2**32), st.integers(20, 200))
+def test_slices_change_no_attempt_of_many(seed, steps):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(server_slices, "_CALLS_PER_SLICE", 1)
+        slices_change_nothing(seed, steps)
+
+
+def test_a_busy_server_has_many_slices(monkeypatch):
+    monkeypatch.setattr(server_slices, "_CALLS_PER_SLICE", 1)
+    assert max(slices_change_nothing(seed, 200) for seed in range(6)) > 2
