@@ -1,321 +1,288 @@
-"""One run at a time on one lake: a queue of tickets in the folder ``_lease``, held by a heartbeat.
+"""One run at a time on one lake: by a file lock in a folder, by conditional puts on an object store.
 
-It asks little of the store, so that one way serves local folders and object stores: files are created, listed and
-removed, none is renamed, and a listing shows every file that is there from its beginning to its end. This is
-Lamport's bakery: a contender first shows that it is choosing, takes a number above all it sees, and then waits until
-nobody is choosing and nobody has a smaller one. Names alone decide; no two contenders ever write one file.
+The run that works on a lake has a record there, ``_lease/holder.json``: who it is, and a number that goes up every few
+seconds. Who may write the record:
 
-* ``<token>.beat``: who it is, its processes, and a counter that goes up while it lives
-* ``<token>.choosing``, then ``<number>-<token>.ticket``
+* in a folder, who has locked the file ``_lease/lock``. The system frees it when the process ends, however it ends.
+* on an object store, who has read the record that is there: a put names its ``e_tag``, or that there is none.
 
-A contender is dead when it is of this host and all its processes are gone (a driver's JVM may still be committing when
-the driver is), or when its counter stood still for ``stale_s``, counted by the one who looks: clocks of two machines
-are never compared. The dead one's files are removed by whoever finds it, ticket first; several may, to the same end.
-A run that was only asleep finds its ticket gone: ``Lease.check`` tells it to stop.
+A run that waits takes the place of another one whose record has not changed for ``stale_s``. The one who waits counts
+that: clocks of two machines are never compared. In a folder it needs not wait so long for a run of its own machine,
+whose lock is free. That of another machine tells nothing where the locks of a file system hold on one machine only.
 
-Whatever else lies in the folder is a stranger's. Names that no contender gives are left alone. A contender whose sign
-of life cannot be read may be alive: it is waited for like one of another machine, and then taken for dead.
+Every run reads the record before each commit (``Lease.check``). Whatever went wrong, two runs that both believe to hold
+a lake see one record, so at most one of them goes on.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import platform
-import re
-import subprocess
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from contextlib import ExitStack, contextmanager, suppress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from threading import Event, Lock, Thread
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-import pyarrow.fs as pafs
+import obstore
+from filelock import FileLock, Timeout
+from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
+from obstore.store import S3Store
 
-from udfs.files.filesystems import resolve_filesystem
+from pipeline.lake.lake_path import LakePath
+from pipeline.lake.local_paths import absolute_location
+from udfs.files.filesystems import s3_endpoint_and_region, split_s3_uri
+
+if TYPE_CHECKING:
+    from obstore import PutMode
+    from obstore.store import S3Config
 
 LEASE_FOLDER: Final = "_lease"
-_OWN_NAME: Final = re.compile(r"(?!9{6})[0-9]{12}-[0-9A-Za-z]{1,64}\.ticket|[0-9A-Za-z]{1,64}\.(beat|choosing)")
-_MAX_BEAT_BYTES: Final = 1 << 20  # with thousands of processes
-_MAX_TEXT_CHARS: Final = 100  # of what a sign of life says, in a message
-_MAX_STRANGERS: Final = 3  # to name in a message
-_LOOKS: Final = 5  # at a file that is rewritten in its place, before it counts as empty
+_RECORD: Final = "holder.json"
+_FREE: Final = b"{}"  # what a run leaves in place of its record
+_NO_LOCKS: Final = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
+_REQUEST_TIMEOUT: Final = timedelta(seconds=10)
+_RETRY_TIMEOUT: Final = timedelta(seconds=15)  # for a request that failed; shorter than half of stale_s
+_MAX_ERROR_CHARS: Final = 300
+_MAX_TEXT_CHARS: Final = 100  # of what a record says, in a message
 LogLine = Callable[[str], None]
-Process = tuple[int, str]  # its id, and when it started: ids are used again
 
 
 class LeaseError(Exception):
     """Another run works on the lake, or has taken this run's place; the message is one line."""
 
 
-class _Folder:
-    """The lease's folder on any file system of ``pyarrow.fs``; all but ``read`` and ``drop`` raise ``OSError``."""
+class _Record(NamedTuple):
+    """A record as it was read."""
 
-    def __init__(self, lake_root: str) -> None:
-        if "://" in lake_root or lake_root.startswith("file:"):
-            self._filesystem, root = resolve_filesystem(lake_root)
-        else:
-            self._filesystem, root = pafs.LocalFileSystem(), str(Path(lake_root).absolute())
-        self._root = f"{root.rstrip('/')}/{LEASE_FOLDER}"
-        self._filesystem.create_dir(self._root, recursive=True)
+    data: bytes
+    e_tag: str | None = None
 
-    def names(self) -> set[str]:
-        """Return the names of all files of contenders there."""
-        return {name for name, is_file in self._entries() if is_file and _OWN_NAME.fullmatch(name)}
-
-    def strangers(self) -> list[str]:
-        """Return the names of all else that is there, sorted."""
-        return sorted(name for name, is_file in self._entries() if not (is_file and _OWN_NAME.fullmatch(name)))
-
-    def _entries(self) -> Iterator[tuple[str, bool]]:
-        """Yield the name of each entry, and whether it is a file."""
-        for info in self._filesystem.get_file_info(pafs.FileSelector(self._root, allow_not_found=True)):
-            try:
-                yield info.base_name, info.type == pafs.FileType.File
-            except UnicodeDecodeError:
-                yield "a name that is not UTF-8", False
-
-    def put(self, name: str, data: bytes = b"") -> None:
-        """Create or rewrite a file: readers may find it empty meanwhile."""
-        with self._filesystem.open_output_stream(f"{self._root}/{name}") as stream:
-            stream.write(data)
-
-    def read(self, name: str) -> bytes | None:
-        """Return a file's first bytes, as many as a sign of life has; None when it cannot be read."""
-        path = f"{self._root}/{name}"
+    @property
+    def says(self) -> dict[str, Any]:
+        """What is in it; empty where that is no JSON object."""
         try:
-            if self._filesystem.get_file_info(path).type != pafs.FileType.File:  # a pipe would never end
-                return None
-            with self._filesystem.open_input_stream(path) as stream:
-                data: bytes = stream.read(_MAX_BEAT_BYTES)
-        except OSError:
+            found = json.loads(self.data)
+        except (ValueError, RecursionError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
+
+class _Folder:
+    """The record in a folder, and the lock. All functions raise ``OSError``."""
+
+    tells_end = True  # of a run of this machine
+
+    def __init__(self, folder: LakePath) -> None:
+        folder.make_folder()
+        self.record = folder / _RECORD
+        self._written = self.record.temporary(uuid.uuid4().hex)
+        self._lock = FileLock((folder / "lock").location, thread_local=False, fallback_to_soft=False)
+
+    def enter(self) -> bool:
+        """Lock it, unless it is; whether nobody else has."""
+        try:
+            self._lock.acquire(blocking=False)
+        except Timeout:
+            return False
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                raise
+            raise OSError(f"its file system cannot lock files ({error}); put the lake on one that can") from error
+        return True
+
+    def read(self) -> _Record | None:
+        """Return the record; None without one."""
+        try:
+            return _Record(Path(self.record.location).read_bytes())
+        except FileNotFoundError:
             return None
-        return data
 
-    def drop(self, name: str) -> None:
-        """Remove a file, if it is there and can be."""
-        with suppress(OSError):
-            self._filesystem.delete_file(f"{self._root}/{name}")
+    def put(self, data: bytes, _: _Record | None) -> bool:
+        """Write the record in one step; True."""
+        with self._written.open_output() as stream:
+            stream.write(data)
+        self.record.publish(self._written)
+        return True
+
+    def leave(self) -> None:
+        """Unlock it."""
+        self._lock.release(force=True)
 
 
-@dataclass(frozen=True, slots=True)
-class _Heartbeat:
-    """A contender's counter as this run sees it, and for how many seconds it has stood still while this one looked."""
+class _ObjectStore:
+    """The record on an object store. All functions raise ``OSError``."""
 
-    beat: bytes | None
-    still_s: float
-    looked_at: float
+    tells_end = False
+
+    def __init__(self, folder: LakePath) -> None:
+        self.record = folder / _RECORD
+        bucket, name = split_s3_uri(folder.location)
+        endpoint, region = s3_endpoint_and_region(bucket)
+        config: S3Config = {"region": region, "conditional_put": "etag"}
+        if endpoint is not None:
+            config["endpoint"] = endpoint
+        self._store = S3Store(
+            bucket,
+            prefix=name.partition("/")[2],
+            config=config,
+            client_options={"allow_http": (endpoint or "").startswith("http://"), "timeout": _REQUEST_TIMEOUT},
+            retry_config={"retry_timeout": _RETRY_TIMEOUT},
+        )
+
+    def enter(self) -> bool:
+        """Return True: there is nothing to lock."""
+        return True
+
+    def read(self) -> _Record | None:
+        """Return the record; None without one."""
+        try:
+            found = obstore.get(self._store, _RECORD)
+            return _Record(bytes(found.bytes()), found.meta["e_tag"])
+        except FileNotFoundError:
+            return None
+        except BaseError as error:
+            raise OSError(str(error)) from error
+
+    def put(self, data: bytes, before: _Record | None) -> bool:
+        """Write the record in place of one that was read, or of none; False where another one is there."""
+        try:
+            mode: PutMode = "create" if before is None else {"e_tag": before.e_tag}
+            obstore.put(self._store, _RECORD, data, mode=mode)
+        except (AlreadyExistsError, PreconditionError):
+            return False
+        except BaseError as error:
+            raise OSError(str(error)) from error
+        return True
+
+    def leave(self) -> None:
+        """Do nothing: there is nothing to unlock."""
 
 
 class Lease:
-    """A contender for the lake; ``lease`` makes it, and the run asks it with ``check`` whether it still holds."""
+    """The right of a run to write to a lake. ``hold_lease`` gives it, ``check`` tells whether it still holds."""
 
     def __init__(
-        self,
-        lake_root: str,
-        run_id: str,
-        *,
-        say: LogLine,
-        beat_s: float = 5.0,
-        stale_s: float = 60.0,
-        poll_s: float = 0.5,
+        self, lake_root: str, run_id: str, *, say: LogLine, beat_s: float, stale_s: float, poll_s: float
     ) -> None:
-        """``beat_s``: between two beats; ``stale_s``: without one a run counts as dead; ``poll_s``: between looks."""
-        self.token = uuid.uuid4().hex
-        self._folder = _Folder(lake_root)
+        """Raise ``OSError`` or ``ValueError`` where no lease can be. Arguments: see ``hold_lease``."""
+        folder = LakePath(absolute_location(lake_root)) / LEASE_FOLDER
+        self._place = _ObjectStore(folder) if folder.is_remote else _Folder(folder)
         self._lake, self._run_id, self._say = lake_root, run_id, say
-        self._place = f"{lake_root.rstrip('/')}/{LEASE_FOLDER}"
         self._beat_s, self._stale_s, self._poll_s = beat_s, stale_s, poll_s
-        self._ticket: str | None = None
-        self._held = False
-        self._lost = False
-        self._beats = 0
-        self._beating = Lock()
         self._about = {
             "run_id": run_id,
             "host": platform.node(),
-            "machine": _machine(),
             "process": os.getpid(),
             "since": datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC"),
+            "token": uuid.uuid4().hex,
         }
-        self._beaten_at = _now()
+        self._beat = 0
+        self._renewed_at = _now()
+        self._not_held = f"run {run_id} does not hold the lease of {lake_root}"
+        self._trouble: str | None = self._not_held
+        self._renewing = Lock()
         self._stop = Event()
         self._thread = Thread(target=self._live, name="lease", daemon=True)
-        self._seen: dict[str, _Heartbeat] = {}
-        self._fixed: set[str] = set()  # the dead whose files cannot be removed
 
     def check(self) -> None:
         """Raise ``LeaseError`` when the lease is lost, or may be: ask before what must not be done twice."""
-        if not self._held:
-            raise LeaseError(f"run {self._run_id} does not hold the lease of {self._lake}")
-        with suppress(OSError):
-            self._lost = self._lost or self._ticket not in self._folder.names()
-        if self._lost:
-            raise LeaseError(f"another run has taken the lease of {self._lake} over from run {self._run_id}")
-        still = _now() - self._beaten_at
-        if still > self._stale_s / 2 and not self._renewed():
-            raise LeaseError(f"the lease of {self._lake} could not be renewed for {still:.0f} s by run {self._run_id}")
-
-    def _renewed(self) -> bool:
-        """Show a late sign of life, of a run that was asleep; whether the place is still its own.
-
-        Who found it dead just before takes its ticket at once: after a while it is gone, or nobody did.
-        """
-        try:
-            self._beat()
-            time.sleep(4 * self._poll_s)
-            return self._ticket in self._folder.names()
-        except OSError:
-            return False
+        with self._renewing:
+            late_s = _now() - self._renewed_at
+            with suppress(OSError):  # an object store that is out of reach for a while
+                self._look(renew=late_s > self._stale_s / 2)
+            if self._trouble is not None:
+                raise LeaseError(self._trouble)
+            if _now() - self._renewed_at > self._stale_s / 2:
+                raise LeaseError(
+                    f"the lease of {self._lake} could not be renewed for {late_s:.0f} s by run {self._run_id}"
+                )
 
     def acquire(self, wait_s: float) -> None:
-        """Wait for the lease at most ``wait_s`` seconds; then raise ``LeaseError``, which says who holds it."""
+        """Wait for the lease at most ``wait_s`` seconds; ``LeaseError``, which says who has it, or ``OSError``."""
         until = _now() + wait_s
-        logged: str | None = None
-        self._beat()
-        self._thread.start()
-        if strangers := self._folder.strangers():
-            more = f" and {len(strangers) - _MAX_STRANGERS} more" if len(strangers) > _MAX_STRANGERS else ""
-            self._say(
-                f"{self._place}: {', '.join(strangers[:_MAX_STRANGERS])}{more}: no run made this; it is left alone, "
-                "remove it if nobody needs it"
-            )
-        self._take_ticket()
+        still_s, before, told = 0.0, None, None
         while True:
-            choosing = {_token(name) for name in self._folder.names() if name.endswith(".choosing")} - {self.token}
-            # Only now the tickets: whoever was choosing before and is not any more has one, or has gone.
-            names = self._folder.names()
-            if self._ticket not in names:
-                self._take_ticket()  # held for dead: the place in the queue is lost
-                continue
-            first = sorted(name for name in names if name.endswith(".ticket") and name < self._ticket)
-            waits_for = choosing | {_token(name) for name in first}
-            if not waits_for:
-                self._held = True
-                self._sweep(names)
+            is_free = self._place.enter()
+            found = self._place.read()
+            still_s = still_s + self._poll_s if found == before else 0.0
+            before = found
+            if is_free and self._take(found, still_s):
+                self._trouble = None
+                self._thread.start()
                 return
-            if self._bury(waits_for, names):
-                continue
-            holder = _token(first[0]) if first else min(choosing)
+            who = self._who(found)
             if _now() >= until:
-                raise LeaseError(f"{self._who(holder)} works on {self._lake}; waited {wait_s:.0f} s for it to end")
-            if logged != holder:
-                logged = holder
-                self._say(f"{self._who(holder)} works on {self._lake}: waiting for it to end")
+                raise LeaseError(f"{who} works on {self._lake}; waited {wait_s:.0f} s for it to end")
+            if told != who:
+                told = who
+                self._say(f"{who} works on {self._lake}: waiting for it to end")
             time.sleep(self._poll_s)
 
     def release(self) -> None:
-        """Leave the queue; does no harm when nothing is held."""
+        """Let the next run have the lake; does no harm when nothing is held."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join()
-        self._held = False
-        if self._ticket is not None:
-            self._folder.drop(self._ticket)
-        self._remove(self.token, set())
+        self._trouble = self._not_held
+        with suppress(OSError):
+            found = self._place.read()
+            if self._is_own(found):
+                self._place.put(_FREE, found)
+        self._place.leave()
 
-    def _take_ticket(self) -> None:
-        """Stand at the end of the queue."""
-        while True:
-            self._folder.put(f"{self.token}.choosing")
-            numbers = [int(name.partition("-")[0]) for name in self._folder.names() if name.endswith(".ticket")]
-            ticket = self._ticket = f"{max(numbers, default=0) + 1:012d}-{self.token}.ticket"
-            self._folder.put(ticket)
-            # Held for dead while choosing, others did not wait: the number may be too small.
-            if f"{self.token}.choosing" in self._folder.names():
-                self._folder.drop(f"{self.token}.choosing")
-                return
-            self._folder.drop(ticket)
+    def _take(self, found: _Record | None, still_s: float) -> bool:
+        """Write the record of this run, unless another run is at work; whether that was done."""
+        if self._is_own(found):
+            return True  # it was written, and then the connection broke
+        if found is not None and found.data != _FREE:
+            has_ended = self._place.tells_end and found.says.get("host") == platform.node()
+            if not has_ended and still_s < self._stale_s:
+                return False
+            self._say(f"{self._who(found)} is gone: its place is taken over")
+        return self._write(found)
 
     def _live(self) -> None:
         while not self._stop.wait(self._beat_s):
-            with suppress(OSError):  # a store that is out of reach for a while: check() counts the time
-                if self._held and self._ticket not in self._folder.names():
-                    self._lost = True
-                    return
-                self._beat()
+            with self._renewing, suppress(OSError):
+                self._look(renew=True)
 
-    def _beat(self) -> None:
-        with self._beating:
-            self._beats += 1
-            begun = _now()
-            said = {**self._about, "beat": self._beats, "processes": process_family()}
-            self._folder.put(f"{self.token}.beat", json.dumps(said).encode())
-            self._beaten_at = begun
-
-    def _bury(self, tokens: set[str], names: set[str]) -> bool:
-        """Take the dead among the contenders out of the queue; whether there was one that could be."""
-        dead = []
-        for token in sorted(tokens):
-            beat = self._folder.read(f"{token}.beat")
-            if self._still(token, beat) >= self._stale_s:
-                dead.append((token, f"has shown no sign of life for {self._stale_s:.0f} s"))
-            elif _gone(beat):
-                dead.append((token, "is gone"))
-        for token, why in dead:
-            if token not in self._fixed:
-                self._say(f"{self._who(token)} {why}: its place is taken over")
-            self._remove(token, names)
-        if not dead:
-            return False
-        left = {_token(name) for name in self._folder.names()}
-        self._fixed = {token for token, _ in dead if token in left}
-        return len(self._fixed) < len(dead)
-
-    def _sweep(self, names: set[str]) -> None:
-        """Remove what dead runs of this machine left that were not in the queue any more.
-
-        A beat that is empty, or half there, was left by a run that was killed as it wrote it; or it is being written
-        by a run that is about to queue: that one's next beat makes the file again, and until then it counts as alive.
-        """
-        queued = {_token(name) for name in names if name.endswith((".ticket", ".choosing"))}
-        for token in sorted({_token(name) for name in names} - queued):
-            beat = self._folder.read(f"{token}.beat")
-            if _gone(beat) or (beat is not None and not _parsed(beat)):
-                self._remove(token, set())
-
-    def _still(self, token: str, beat: bytes | None) -> float:
-        """For how long a contender's counter has stood still, seconds; time in which nobody looked does not count."""
-        now = _now()
-        before = self._seen.get(token)
-        if before is None or before.beat != beat:
-            self._seen[token] = _Heartbeat(beat, 0.0, now)
-            return 0.0
-        still = before.still_s + min(now - before.looked_at, 4 * self._poll_s)
-        self._seen[token] = _Heartbeat(beat, still, now)
-        return still
-
-    def _remove(self, token: str, names: set[str]) -> None:
-        """Remove a contender's files: what the queue goes by first."""
-        for name in sorted(name for name in names if name.endswith(".ticket") and _token(name) == token):
-            self._folder.drop(name)
-        for kind in ("choosing", "beat"):
-            self._folder.drop(f"{token}.{kind}")
-
-    def _who(self, token: str) -> str:
-        """Say who a contender is; what is not as it should be, where, and what to do about it."""
-        about: dict[str, Any] = {}
-        for _ in range(_LOOKS):
-            about = _parsed(self._folder.read(f"{token}.beat"))
-            if about:
-                break
-            time.sleep(self._poll_s / _LOOKS)  # it may just be written
-        fixed = f" (dead; its files cannot be removed: remove {self._place}/*{token}*)" if token in self._fixed else ""
-        if not about:
-            return (
-                f"another run{fixed}"
-                if fixed
-                else (
-                    f"another run ({self._place}/{token}.beat is no sign of life that can be read: after "
-                    f"{self._stale_s:.0f} s without a change it counts as dead; if no run is on this lake, remove it)"
-                )
+    def _look(self, *, renew: bool) -> None:
+        """Look whether the lease is lost; if not, renew it. The caller holds ``_renewing``."""
+        found = self._place.read()
+        if self._trouble is None and not self._is_own(found):
+            self._trouble = (
+                f"run {self._run_id} has lost the lease of {self._lake}: {self._who(found)} has taken it over"
             )
-        told = (str(about.get(name))[:_MAX_TEXT_CHARS] for name in ("run_id", "host", "process", "since"))
-        return "run {} ({}, process {}, since {})".format(*told) + fixed
+        if self._trouble is None and renew:
+            self._write(found)
+
+    def _write(self, before: _Record | None) -> bool:
+        """Write this run's record in place of one that was read; whether that was still there."""
+        self._beat += 1
+        begun = _now()
+        if not self._place.put(json.dumps({**self._about, "beat": self._beat}).encode(), before):
+            return False
+        self._renewed_at = begun
+        return True
+
+    def _is_own(self, found: _Record | None) -> bool:
+        return found is not None and found.says.get("token") == self._about["token"]
+
+    def _who(self, found: _Record | None) -> str:
+        """Say who wrote a record."""
+        if found is None or found.data == _FREE:
+            return "another run"
+        says = found.says
+        if not says:
+            return f"another run ({self._place.record} cannot be read: if none is at work, remove it)"
+        told = (str(says.get(name))[:_MAX_TEXT_CHARS] for name in ("run_id", "host", "process", "since"))
+        return "run {} ({}, process {}, since {})".format(*told)
 
 
 @contextmanager
@@ -329,112 +296,27 @@ def hold_lease(
     stale_s: float = 60.0,
     poll_s: float = 0.5,
 ) -> Iterator[Lease]:
-    """Hold the lake for a run: a local folder or a URI that ``pyarrow.fs`` knows.
+    """Hold a lake for a run; its root is a local folder, or a URI ``s3://BUCKET/...``.
 
     Waits at most ``wait_s`` seconds for a run that is there already. Raises ``LeaseError`` when it does not end, or
-    when the lake cannot be written.
+    when the lake cannot be written. ``beat_s``: seconds between two records of a run; ``stale_s``: without a new one it
+    counts as ended; ``poll_s``: between two looks of a run that waits.
     """
-    try:
-        mine = Lease(str(lake_root), run_id, say=say, beat_s=beat_s, stale_s=stale_s, poll_s=poll_s)
-    except (OSError, ValueError) as error:
-        raise LeaseError(f"{lake_root}: no lease can be taken there: {error}") from error
-    try:
+    with ExitStack() as held:
         try:
+            mine = Lease(str(lake_root), run_id, say=say, beat_s=beat_s, stale_s=stale_s, poll_s=poll_s)
+            held.callback(mine.release)
             mine.acquire(wait_s)
-        except OSError as error:
-            raise LeaseError(f"{lake_root}: no lease can be taken there: {error}") from error
+        except (OSError, ValueError) as error:
+            raise LeaseError(f"{lake_root}: no lease can be taken there: {_one_line(error)}") from error
         yield mine
-    finally:
-        mine.release()
 
 
-def _token(name: str) -> str:
-    return name.rpartition(".")[0].rpartition("-")[2]
-
-
-def _gone(beat: bytes | None) -> bool:
-    """Whether a contender was of this machine and none of its processes is there any more."""
-    said = _parsed(beat)
-    processes = said.get("processes")
-    if said.get("machine") != _machine() or not isinstance(processes, list) or not processes:
-        return False
-    if not all(isinstance(each, list) and list(map(type, each)) == [int, str] for each in processes):
-        return False
-    return not any(process_start_time(pid) == when for pid, when in processes)
-
-
-def _parsed(data: bytes | None) -> dict[str, Any]:
-    """A JSON object; empty when there is none, or only a part of it is written yet."""
-    try:
-        found = json.loads(data or b"")
-    except (ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
+def _one_line(error: Exception) -> str:
+    """Return what an error says: those of obstore have many lines, and more of them for its authors."""
+    return " ".join(str(error).partition("Debug source")[0].split())[:_MAX_ERROR_CHARS]
 
 
 def _now() -> float:
     """Seconds that also pass while the machine sleeps."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
-
-
-# -- processes ---------------------------------------------------------------------------------------------------------
-
-_PROC: Final = Path("/proc")
-
-
-def _machine() -> str:
-    """Where process ids mean the same: this boot of this machine, and this container."""
-    boot, space = _PROC / "sys/kernel/random/boot_id", _PROC / "self/ns/pid"
-    try:
-        return f"{boot.read_text().strip()} {space.readlink()}"
-    except OSError:
-        return f"{platform.node()} {uuid.getnode():x}"
-
-
-def process_start_time(pid: int) -> str | None:
-    """Return when a process started, as a text to compare; None when it is gone, or dead and only not yet reaped."""
-    found = _processes().get(pid) if not _PROC.joinpath("self/stat").exists() else _stat(pid)
-    return None if found is None else found[1]
-
-
-def process_family() -> list[Process]:
-    """Return this process, all below it, and the JVM above it that ``spark-submit`` made."""
-    everyone = _processes()
-    children: dict[int, list[int]] = {}
-    for pid, (parent, _) in everyone.items():
-        children.setdefault(parent, []).append(pid)
-    out: list[Process] = []
-    if "PYSPARK_GATEWAY_PORT" in os.environ and os.getppid() in everyone:
-        out.append((os.getppid(), everyone[os.getppid()][1]))
-    todo = [os.getpid()]
-    while todo:
-        pid = todo.pop()
-        if pid in everyone:
-            out.append((pid, everyone[pid][1]))
-        todo += children.get(pid, [])
-    return sorted(out)
-
-
-def _processes() -> dict[int, tuple[int, str]]:
-    """The machine's living processes: each one's parent, and when it started."""
-    if _PROC.joinpath("self/stat").exists():
-        found = {int(path.name): _stat(int(path.name)) for path in _PROC.iterdir() if path.name.isdecimal()}
-        return {pid: facts for pid, facts in found.items() if facts is not None}
-    listed = subprocess.run(
-        ["ps", "-axo", "pid=,ppid=,stat=,lstart="],  # noqa: S607 - wherever the system has it
-        env={**os.environ, "LC_ALL": "C", "TZ": "UTC"},
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
-    rows = [line.split(maxsplit=3) for line in listed.splitlines()]
-    return {int(row[0]): (int(row[1]), row[3]) for row in rows if len(row) == 4 and not row[2].startswith("Z")}
-
-
-def _stat(pid: int) -> tuple[int, str] | None:
-    try:
-        fields = (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return None
-    # State, parent, and ticks from the boot to its start (proc(5): fields 3, 4, 22).
-    return None if fields[0] in {"Z", "X"} else (int(fields[1]), fields[19])

@@ -1,4 +1,7 @@
-"""``python worker.py LAKE JOURNAL RUN ROUNDS HOLD_S``: take the lease again and again, and tell when it is held."""
+"""``python worker.py LAKE JOURNAL RUN ROUNDS HOLD_S``: take the lease again and again, and tell when it is held.
+
+Who holds it for long starts a child, as a driver does its JVM.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +15,13 @@ from pipeline.lake.lease import hold_lease
 
 def main(lake: str, journal: str, run: str, rounds: str, hold_s: str) -> None:
     out = os.open(journal, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.write(out, f"start {run}\n".encode())
     for _ in range(int(rounds)):
-        with hold_lease(lake, run, wait_s=120, say=lambda _: None, beat_s=0.1, stale_s=60, poll_s=0.002) as held:
+        with hold_lease(lake, run, wait_s=120, say=lambda _: None, beat_s=0.1, poll_s=0.01) as held:
+            if float(hold_s) > 60:
+                subprocess.Popen(["sleep", "30"])
             os.write(out, f"enter {run}\n".encode())
-            if float(hold_s) < 0:
-                subprocess.Popen(["sleep", str(-float(hold_s))])  # as a JVM that goes on when its driver is killed
-                time.sleep(0.3)  # a beat tells of it
-                os.write(out, f"child {run}\n".encode())
-            time.sleep(abs(float(hold_s)))
+            time.sleep(float(hold_s))
             held.check()
             os.write(out, f"leave {run}\n".encode())
 
