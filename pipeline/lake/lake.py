@@ -30,6 +30,7 @@ from pipeline.lake.local_paths import absolute_location
 from pipeline.lake.queries import (
     MAX_BYTES_IN_MEMORY,
     MAX_IN_LIST,
+    MAX_ROWS_BESIDE_TASKS,
     MAX_ROWS_IN_MEMORY,
     BoundQuery,
     CachedFilter,
@@ -348,10 +349,10 @@ class Lake:
 
     def _query_all_at_most(self, parts: Mapping[str, BoundQuery]) -> dict[str, pa.Table] | None:
         """Return the answers to queries by name; None where one has too many rows, or all too many bytes."""
-        ask = self.query_at_most
-        found = run_concurrently(
-            {name: partial(ask, query.sql, MAX_ROWS_IN_MEMORY, **query.inputs) for name, query in parts.items()}
-        )
+        ask, most = self.query_at_most, MAX_ROWS_IN_MEMORY
+        if self.session.has_started:  # tasks on all cores begin at once
+            most = min(most, MAX_ROWS_BESIDE_TASKS)
+        found = run_concurrently({name: partial(ask, query.sql, most, **query.inputs) for name, query in parts.items()})
         answers = {name: rows for name, rows in found.items() if rows is not None}
         fit = len(answers) == len(found) and sum(rows.nbytes for rows in answers.values()) <= MAX_BYTES_IN_MEMORY
         return answers if fit else None

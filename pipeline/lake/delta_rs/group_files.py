@@ -39,9 +39,9 @@ class _Part:
         """Return the bytes of each slice."""
         return Counter({int(each.name): sum(each.files().values()) for each in self.folder.entries()})
 
-    def read(self, number: int) -> pa.Table:
-        """Return the rows of a slice."""
-        files = [*(self.folder / str(number)).files()]
+    def read(self, numbers: Sequence[int]) -> pa.Table:
+        """Return the rows of some slices."""
+        files = [file for number in numbers for file in (self.folder / str(number)).files()]
         if not files:
             return self.schema.empty_table()
         rows = pads.dataset([file.place[1] for file in files], self.schema, _FORMAT, files[0].place[0])
@@ -58,8 +58,7 @@ def rows_of_groups(
     tasks = balance_by_size(list(sizes), sizes.__getitem__, max(MIN_TASKS, sizes.total() // _TASK_BYTES))
 
     def rows(number: int) -> Iterator[pa.RecordBatch]:
-        for place in tasks[number]:
-            yield from function({name: part.read(place) for name, part in written.items()}).to_batches()
+        yield from function({name: part.read(tasks[number]) for name, part in written.items()}).to_batches()
 
     return PartitionedRows(len(tasks), sizes.total(), rows, in_tasks=True)
 

@@ -33,15 +33,23 @@ def is_remote(session: SparkSession | LazySession) -> bool:
 class LazySession:
     """A Spark session that is made when it is first used; most small runs need none, and then no Java is started."""
 
-    def __init__(self, make: Callable[[], SparkSession]) -> None:
-        self._make = make
+    def __init__(self, make: Callable[[], SparkSession], origin: LazySession | None = None) -> None:
+        """``origin``: the session that this one is made from, in the same Java."""
+        self._make, self._origin = make, origin
         self._made: SparkSession | None = None
         self._lock = Lock()
 
     @staticmethod
     def of(spark: SparkSession) -> LazySession:
         """Return a session that was made before."""
-        return LazySession(lambda: spark)
+        found = LazySession(lambda: spark)
+        found._made = spark
+        return found
+
+    @property
+    def has_started(self) -> bool:
+        """Whether Java runs already."""
+        return self._made is not None or (self._origin is not None and self._origin.has_started)
 
     @property
     def spark(self) -> SparkSession:
@@ -60,7 +68,7 @@ class LazySession:
     def own(self) -> Iterator[LazySession]:
         """Yield a session of one's own; its settings are those of a new one, or a copy behind Spark Connect."""
         with ExitStack() as stack:
-            yield LazySession(lambda: stack.enter_context(own_session(self.spark)))
+            yield LazySession(lambda: stack.enter_context(own_session(self.spark)), self)
 
 
 @dataclass(slots=True)
