@@ -25,6 +25,7 @@ PARTS = (
     "findings",
     "spark",
     "captures",
+    "whole",
     "runs",
     "files",
     "collector",
@@ -296,6 +297,11 @@ def main() -> None:
             measures += spark_udf.measure(Path(folder) / "udf", rows, max(rows // 20, 1))
         if sizes and "captures" in arguments.only:
             measures += measure_captures(Path(folder), sizes, arguments.ring, memory, arguments.repeat)
+        if len(sizes) > 1 and "whole" in arguments.only:
+            from bench import whole_runs  # noqa: PLC0415 (Spark)
+
+            least = min(sizes) if arguments.quick else max(sizes) // 10
+            measures += whole_runs.measure(Path(folder) / "whole", (least, max(sizes)), time_tshark)
         if ring and "runs" in arguments.only:
             measures += runs.measure(Path(folder) / "runs", ring, arguments.history)
         if arguments.files and "files" in arguments.only:

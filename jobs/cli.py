@@ -21,6 +21,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, date, datetime
 from enum import IntEnum
+from itertools import pairwise
 from types import FrameType
 from typing import Any, NoReturn, TextIO
 
@@ -105,12 +106,30 @@ class Outcome:
         return json.dumps({**summary, **self.summary_fields})
 
 
+@dataclass(slots=True)
+class Stages:
+    """The stages of a run, one after the other: when each began."""
+
+    _begun: dict[str, float] = field(default_factory=dict)
+
+    def begin(self, name: str) -> None:
+        """End the stage before, and begin one; a stage that begins again counts from then on."""
+        self._begun.pop(name, None)
+        self._begun[name] = time.monotonic()
+
+    def seconds(self) -> dict[str, float]:
+        """Return how long each stage took; the last one ends now."""
+        names, begun = [*self._begun], [*self._begun.values(), time.monotonic()]
+        return {name: round(end - begin, 3) for name, (begin, end) in zip(names, pairwise(begun), strict=True)}
+
+
 @dataclass(frozen=True, slots=True)
 class JobRun:
     """One run of a job: its arguments, settings, run id and start time.
 
     ``started_at`` is the machine's clock time, in UTC. ``exit_stack`` is closed when the run ends, also after an error:
-    enter there what must be released or removed with the run. ``summary_fields`` are added to the summary.
+    enter there what must be released or removed with the run. ``summary_fields`` are added to the summary, and how
+    long each of the ``stages`` took.
     """
 
     job: str
@@ -120,6 +139,7 @@ class JobRun:
     started_at: datetime
     exit_stack: ExitStack = field(default_factory=ExitStack)
     summary_fields: dict[str, Any] = field(default_factory=dict)
+    stages: Stages = field(default_factory=Stages)
 
 
 class JobArgumentParser(argparse.ArgumentParser):
@@ -311,6 +331,8 @@ def run_job(
                 job_run.exit_stack.callback(os.umask, previous_umask)
                 outcome = _run_undisturbed(run, job_run)
                 outcome.summary_fields = job_run.summary_fields | outcome.summary_fields
+                if took := job_run.stages.seconds():
+                    outcome.summary_fields["stages"] = took
         except SystemExit as stop:  # from argparse, which has already printed the help or the error
             return int(stop.code or 0)
         except BaseException as error:  # noqa: BLE001 - whatever it is, it ends in one line and an exit code

@@ -74,6 +74,7 @@ def run(job_run: cli.JobRun) -> cli.Outcome:
             redacted_run = replace(job_run, config=redaction.redact_config(job_run.config, pseudonymizer))
             update_gold(redacted_run, lake, outcome, hosts_provenance)
             lines = _check_quality(job_run, lake, suites, outcome) if suites else []
+            job_run.stages.begin("reports")
             as_of = job_run.arguments.as_of
             queues = queue_lines(lake, None if as_of is None else datetime_to_us(as_of))
             cli.write_output("\n".join([console_summary(lake), *queues, *lines]) + "\n")
@@ -100,6 +101,7 @@ def _update_bronze_and_silver(
     """
     target = lake if redacting is None else redacting.scratch_lake
     decoder = build_inline_decoder(job_run, target)
+    job_run.stages.begin("reading")
     done = update_bronze(job_run, target, captures, outcome, keys, decoder)
     if snapshot_files:
         ingest_snapshots.update_bronze(job_run, target, snapshot_files, outcome)
@@ -123,6 +125,7 @@ def _update_silver(
     job_run: cli.JobRun, lake: Lake, outcome: cli.Outcome, *, keep_stubs: bool, decoded: DecodedWrite | None = None
 ) -> Mapping[str, Any] | None:
     """Decode new calls and snapshots of bronze into silver; return the provenance for silver.hosts, or None."""
+    job_run.stages.begin("decoding")
     cli.log_progress("decoding calls")
     for table, rows in decode_to_silver(job_run, lake, outcome, keep_stubs=keep_stubs, decoded=decoded).items():
         outcome.tables[table] = cli.TableCounts(rows_out=rows)
@@ -155,6 +158,7 @@ def update_gold(
 def _gold_steps(job_run: cli.JobRun, hosts_provenance: Mapping[str, Any] | None) -> Iterator[UpdateSteps]:
     """Yield the update steps from silver to gold in groups; the steps of a group are independent of each other."""
     config, run_id = job_run.config, job_run.run_id
+    job_run.stages.begin("attempts")
     cli.log_progress("updating receive attempts")
     first: UpdateSteps = {
         RECEIVE_ATTEMPTS: partial(attempts_update.update, cleanup=config.timers.cleanup, declared=config.queues.aliases)
@@ -162,6 +166,7 @@ def _gold_steps(job_run: cli.JobRun, hosts_provenance: Mapping[str, Any] | None)
     if hosts_provenance is not None:
         first[HOSTS] = partial(hosts.update_hosts, run_id=run_id, provenance=hosts_provenance)
     yield first
+    job_run.stages.begin("sequences")
     cli.log_progress("updating sequences and queue histories")
     reads, queue_settings = config.reads, queue_state_settings(config)
     yield {
@@ -169,6 +174,7 @@ def _gold_steps(job_run: cli.JobRun, hosts_provenance: Mapping[str, Any] | None)
         QUEUE_HISTORY: partial(queues_update.update, settings=queue_settings, run_id=run_id),
     }
     limits = alert_thresholds(config)
+    job_run.stages.begin("findings")
     cli.log_progress("updating machines, findings, coverage and alerts")
     yield {
         MACHINE_HISTORY: partial(update_machines.update, settings=queue_settings, run_id=run_id),
@@ -177,6 +183,7 @@ def _gold_steps(job_run: cli.JobRun, hosts_provenance: Mapping[str, Any] | None)
         COVERAGE: partial(coverage.update, run_id=run_id),
     }
     as_of = job_run.arguments.as_of
+    job_run.stages.begin("alerts")
     yield {ALERTS: partial(alerts_update.update, limits=limits, run_id=run_id, as_of=as_of)}
 
 
@@ -204,6 +211,7 @@ def queue_rule_limits(thresholds: Thresholds) -> QueueRuleLimits:
 
 def _check_quality(job_run: cli.JobRun, lake: Lake, suites: Sequence[Suite], outcome: cli.Outcome) -> list[str]:
     """Check the changed rows against their expectations; return lines about those that failed."""
+    job_run.stages.begin("quality")
     cli.log_progress("checking quality")
     result = check_quality.check_lake(job_run, lake, suites)
     checked = check_quality.outcome_of_results(result)

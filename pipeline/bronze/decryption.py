@@ -15,7 +15,6 @@ were looked at, and why connections could not be decrypted: codes of reasons, no
 
 from __future__ import annotations
 
-import json
 from collections import Counter, defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
@@ -41,6 +40,8 @@ from udfs.sealed.kerberos_handshake import KeytabError, parse_keytab
 from udfs.sealed.protected_pdu import DecryptionFailure
 from udfs.sealed.security_contexts import SecurityContext, build_security_contexts
 from udfs.sealed.security_tokens import tokens_from_rows
+
+_STATE: Final = "opening"  # name of the state file
 
 # Jobs load keys, and may not import udfs.
 __all__ = ["DecryptionKeys", "KeytabError", "NtlmKey", "decrypt_calls", "decrypt_rows", "parse_keytab"]
@@ -85,21 +86,26 @@ def decrypt_calls(lake: Lake, keys: DecryptionKeys, *, run_id: str, log: LogFunc
 class _DecryptionState:
     """The state file: the version of ``bronze.rpc_calls`` looked at, and contexts of connections not all decrypted."""
 
-    path: LakePath
+    runs: RunMarkers
     version: int | None = None
     unopened: dict[str, str] = field(default_factory=dict)  # by connection, as ``_context_summary`` gives it
 
     @staticmethod
     def load(lake: Lake) -> _DecryptionState:
-        path = RunMarkers.of(lake).root / "opening"
-        try:
-            state = json.loads(path.read_text())
-        except FileNotFoundError:
-            return _DecryptionState(path)
-        return _DecryptionState(path, state["version"], state["closed"])
+        runs = RunMarkers.of(lake)
+        state = runs.read_state(_STATE)
+        return _DecryptionState(runs) if state is None else _DecryptionState(runs, state["version"], state["closed"])
 
     def save(self) -> None:
-        self.path.write_text(json.dumps({"version": self.version, "closed": self.unopened}))
+        self.runs.write_state(_STATE, {"version": self.version, "closed": self.unopened})
+
+
+def keep_state(lake: Lake, version: int | None) -> None:
+    """Have the state name the newest version of ``bronze.rpc_calls`` where it names one that has the same rows."""
+    state = _DecryptionState.load(lake)
+    if state.version is not None and state.version == version:
+        state.version = lake.version(RPC_CALLS)
+        state.save()
 
 
 def _connections_with_changed_calls(lake: Lake, since: int | None, newest: int) -> set[str]:

@@ -11,7 +11,6 @@ capture without a time is as old as its file, and that was modified before it wa
 from __future__ import annotations
 
 import datetime as dt
-import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
@@ -61,15 +60,12 @@ class RetentionCutoff:
     @staticmethod
     def load(runs: RunMarkers) -> RetentionCutoff | None:
         """Return the cutoff of a lake; None if it has none."""
-        try:
-            said = json.loads((runs.root / _FILE).read_text())
-        except FileNotFoundError:
-            return None
-        return RetentionCutoff(dt.date.fromisoformat(said["before"]))
+        said = runs.read_state(_FILE)
+        return None if said is None else RetentionCutoff(dt.date.fromisoformat(said["before"]))
 
     def save(self, runs: RunMarkers) -> None:
         """Store the cutoff in the lake, for all later runs."""
-        (runs.root / _FILE).write_text(json.dumps({"before": self.first_kept_date.isoformat()}))
+        runs.write_state(_FILE, {"before": self.first_kept_date.isoformat()})
 
     @property
     def first_kept_time(self) -> dt.datetime:

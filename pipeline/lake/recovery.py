@@ -46,13 +46,13 @@ class RunMarkers:
         """
         side = self.root / run_id
         side.make_folder()
-        self._write(f"{run_id}.json", UnfinishedRun(versions, sorted(captures))._asdict())
+        self.write_state(f"{run_id}.json", UnfinishedRun(versions, sorted(captures))._asdict())
         return side
 
     def add_captures(self, run_id: str, captures: Iterable[str]) -> None:
         """Add captures whose rows a run is about to change to its marker."""
         run = self.unfinished()[run_id]
-        self._write(f"{run_id}.json", run._replace(captures=sorted({*run.captures, *captures}))._asdict())
+        self.write_state(f"{run_id}.json", run._replace(captures=sorted({*run.captures, *captures}))._asdict())
 
     def end(self, run_id: str) -> None:
         """Delete a run's staging files, then its marker."""
@@ -61,35 +61,42 @@ class RunMarkers:
 
     def set_captures_to_reread(self, captures: Mapping[str, Collection[str]]) -> None:
         """Set which captures are to be read again, each for connections to some endpoints; none: done."""
-        self._write("again", {name: sorted(captures[name]) for name in captures} or None)
+        self.write_state("again", {name: sorted(captures[name]) for name in captures} or None)
 
     def captures_to_reread(self) -> dict[str, list[str]]:
         """Return which captures are to be read again."""
-        found: dict[str, list[str]] = self._read("again") or {}
+        found: dict[str, list[str]] = self.read_state("again") or {}
         return found
 
     def set_captures_to_replace(self, captures: Iterable[str] | None) -> None:
         """Set which captures are to be read again because a run was killed and cannot be undone; None: done."""
-        self._write("replace", None if captures is None else sorted(captures))
+        self.write_state("replace", None if captures is None else sorted(captures))
 
     def captures_to_replace(self) -> frozenset[str] | None:
         """Return the captures whose rows are to be replaced, and those of captures without a ledger row; None: none."""
-        found = self._read("replace")
+        found = self.read_state("replace")
         return None if found is None else frozenset(found)
 
-    def _write(self, name: str, value: Any) -> None:  # noqa: ANN401 - whatever JSON has
-        """Write a file of this folder in one step; None: delete it."""
+    def write_state(self, name: str, value: Any) -> None:  # noqa: ANN401 - whatever JSON has
+        """Write a file of this folder, as JSON, in one step; None: delete it."""
         path = self.root / name
         if value is None:
             path.remove_file()
         else:
             path.write_text(json.dumps(value))
 
-    def _read(self, name: str) -> Any:  # noqa: ANN401 - whatever JSON has
+    def read_state(self, name: str) -> Any:  # noqa: ANN401 - whatever JSON has
+        """Return what is in a file of this folder; None without one."""
         try:
             return json.loads((self.root / name).read_text())
         except FileNotFoundError:
             return None
+
+    def remove_staging_folders(self) -> None:
+        """Remove the staging files of single steps (``Lake.map_groups``), which a killed run left."""
+        for path in self.root.entries():
+            if path.name.startswith(".") and path.is_folder():
+                path.remove_folder()
 
     def unfinished_folders(self) -> list[LakePath]:
         """Return the folders of the staging files of runs that have begun and not finished."""
@@ -97,7 +104,7 @@ class RunMarkers:
 
     def unfinished(self) -> dict[str, UnfinishedRun]:
         """Return the runs that have begun and not finished."""
-        found = {file.name.removesuffix(".json"): self._read(file.name) for file in self.root.files(".json")}
+        found = {file.name.removesuffix(".json"): self.read_state(file.name) for file in self.root.files(".json")}
         return {run_id: UnfinishedRun(each["versions"], each.get("captures", [])) for run_id, each in found.items()}
 
 
@@ -110,6 +117,7 @@ def undo_unfinished_runs(lake: Lake, tables: Sequence[Table], ledger: Table, say
     work would be undone.
     """
     runs = RunMarkers.of(lake)
+    runs.remove_staging_folders()
     for run_id, (versions, captures) in runs.unfinished().items():
         before = versions.get(str(ledger))
         written = lake.version(ledger) not in (None, before)

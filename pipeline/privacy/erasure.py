@@ -11,7 +11,6 @@ finds nothing to do. The watermarks' own table is written and purged last, since
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -19,6 +18,7 @@ from typing import Final
 
 import pyarrow.fs as pafs
 
+from pipeline.bronze import decryption
 from pipeline.lake.lake import Lake, run_in_parallel
 from pipeline.lake.recovery import RunMarkers
 from pipeline.lake.table_store import Snapshot
@@ -44,7 +44,8 @@ def erase_history(lake: Lake) -> int:
     # Each table in a session of its own: a commit's provenance is a setting of the session.
     _in_parallel(lake, tables, lambda table, own: own.purge(table, before[table].provenance_json))
     lake.note_same_versions(same)
-    _update_decryption_state(lake, before)
+    if RPC_CALLS in before:
+        decryption.keep_state(lake, before[RPC_CALLS].version)
     lake.keep_watermarks()
     lake.purge(WATERMARKS, None)
     _in_parallel(lake, [*tables, WATERMARKS], _remove_old_files)
@@ -95,14 +96,3 @@ def log_files_before_checkpoint(files: Sequence[tuple[str, str]]) -> list[str]:
     if not checkpoints:
         return []
     return [path for name, path in files if (found := _LOG_FILE.match(name)) and int(found[1]) < max(checkpoints)]
-
-
-def _update_decryption_state(lake: Lake, before: Mapping[Table, Snapshot]) -> None:
-    """Set the version in the state file of decryption to the newest one, if it was up to date."""
-    path = RunMarkers.of(lake).root / "opening"
-    try:
-        state = json.loads(path.read_text())
-    except FileNotFoundError:
-        return
-    if RPC_CALLS in before and state["version"] == before[RPC_CALLS].version:
-        path.write_text(json.dumps({**state, "version": lake.version(RPC_CALLS)}))
