@@ -39,6 +39,12 @@ _CALLS_PER_SLICE: Final = 10_000  # and up to sixteen times as many: a slice is 
 _MAX_DIGITS: Final = 3
 
 _GROUP: Final = "CASE WHEN association_group_id <> 0 THEN CAST(association_group_id AS string) END"
+CONVERSATION_SQL: Final = (
+    f"concat_ws('|', server_address, coalesce(client_address, ''), coalesce({_GROUP}, connection_id))"
+)
+"""What connections of one association have in common, as text, over bronze.connections."""
+SLICE_SQL: Final = "CASE WHEN server_address IN {{sliced}} THEN left(sha2(conversation, 256), {digits}) ELSE '' END"
+"""The slice of a connection by its ``conversation``; to be formatted with ``digits``, ``sliced`` are the servers."""
 _REQUEST: Final = f"concat_ws('|', {', '.join(REQUEST_KEY_COLUMNS)})"
 _FACTS: Final = ("opened_by", "outcome", "fault_status", "bind_seen", "cancelled_at", "orphaned_at", "encrypted")
 _OF_MESSAGE: Final = ("message_key", "message_bytes", "abort_count", "destination_queue", "message_errors")
@@ -48,12 +54,10 @@ _TABLES: Final = f"""
 WITH reads AS (
   SELECT {", ".join(READ_COLUMNS)}, {_REQUEST} AS request FROM {{{{reads}}}} WHERE {IS_READ_SQL} AND {{of_servers}}
 ), connections AS (
-  SELECT *,
-    CASE WHEN server_address IN {{{{sliced}}}} THEN left(sha2(conversation, 256), {{digits}}) ELSE '' END AS slice
-  FROM (
+  SELECT *, {SLICE_SQL} AS slice FROM (
     SELECT {", ".join(CONNECTION_FIELDS)}, server_address,
       NOT coalesce(syn_seen, FALSE) AND {_GROUP} IS NULL AS is_stray,
-      concat_ws('|', server_address, coalesce(client_address, ''), coalesce({_GROUP}, connection_id)) AS conversation
+      {CONVERSATION_SQL} AS conversation
     FROM {{{{connections}}}} WHERE kind = 'rpc' AND {{of_servers}}
   )
 ), own AS (
@@ -123,7 +127,7 @@ def attempt_queries(
     """
     of_servers, inputs = _condition(servers)
     counts = lake.query(_CALLS.format(of_servers=of_servers), reads=REMOTE_READ_CALLS, **inputs).to_pylist()
-    digits = _digits(max((row["calls"] for row in counts), default=0))
+    digits = slice_digits(max((row["calls"] for row in counts), default=0))
     sliced = {row["server_address"] for row in counts if not row["clocks"]} & {*known_ends} if digits else set()
     tables: dict[str, QueryInput] = {
         "reads": REMOTE_READ_CALLS, "clients": CLIENT_CALLS, "connections": CONNECTIONS, "calls": RPC_CALLS,
@@ -136,7 +140,7 @@ def attempt_queries(
     }
 
 
-def _digits(calls: int) -> int:
+def slice_digits(calls: int) -> int:
     """Return with how many hexadecimal digits to name the slices of a server with so many calls."""
     return sum(calls > _CALLS_PER_SLICE * 16**digits for digits in range(_MAX_DIGITS))
 

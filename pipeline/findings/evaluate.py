@@ -152,6 +152,7 @@ def iter_rows(table: pa.Table) -> Iterator[dict[str, Any]]:
 class ServerContext(NamedTuple):
     """One server: its connections by association, the association of each connection, and its opening calls."""
 
+    server: str | None
     connections_by_association: Mapping[str, Sequence[dict[str, Any]]]
     associations: Mapping[str, ClientAssociation]
     history: ServerHistory
@@ -165,10 +166,12 @@ def server_contexts(connections: pa.Table, opening_calls: pa.Table) -> list[Serv
     calls: defaultdict[str | None, list[CapturedCall]] = defaultdict(list)
     for row in iter_rows(opening_calls):
         calls[row.get("server_address")].append(CapturedCall(row))
-    return [_server_context(theirs, calls[server]) for server, theirs in by_server.items()]
+    return [_server_context(server, theirs, calls[server]) for server, theirs in by_server.items()]
 
 
-def _server_context(connections: Sequence[dict[str, Any]], opening_calls: Iterable[CapturedCall]) -> ServerContext:
+def _server_context(
+    server: str | None, connections: Sequence[dict[str, Any]], opening_calls: Iterable[CapturedCall]
+) -> ServerContext:
     associations = group_into_associations(_to_connection(row) for row in connections)
     by_association: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
     for row in connections:
@@ -177,7 +180,8 @@ def _server_context(connections: Sequence[dict[str, Any]], opening_calls: Iterab
         name: 0 if any(row["missing_bytes"] for row in rows) else max(row["last_packet_at"] for row in rows)
         for name, rows in by_association.items()
     }
-    return ServerContext(by_association, associations, ServerHistory(opening_calls, associations, lossless_until))
+    history = ServerHistory(opening_calls, associations, lossless_until)
+    return ServerContext(server, by_association, associations, history)
 
 
 def evaluate_calls(
@@ -185,14 +189,14 @@ def evaluate_calls(
     *,
     only_connections: Collection[str] | None = None,
     contexts: Sequence[ServerContext] | None = None,
-    with_server_rules: bool = True,
+    server_rules_of: Collection[str | None] | None = None,
 ) -> pa.Table:
     """Evaluate the rules on calls and servers, and return the findings as rows of gold.findings.
 
     ``only_connections``: evaluate only associations that have one of these connections. ``contexts``: the server
-    contexts of the input, where they are known already. ``with_server_rules``: evaluate the rules on servers too. Where
-    calls have a column ``is_changed``, rules on single calls (``single_call_rules``) are evaluated only where it is
-    true.
+    contexts of the input, where they are known already. ``server_rules_of``: evaluate the rules on servers only of
+    these; None: of all. Where calls have a column ``is_changed``, rules on single calls (``single_call_rules``) are
+    evaluated only where it is true.
     """
     contexts = server_contexts(inputs.connections, inputs.open_calls) if contexts is None else contexts
     binds = defaultdict(list)
@@ -202,7 +206,7 @@ def evaluate_calls(
     rows: list[dict[str, Any]] = []
     for server in contexts:
         rows += _association_findings(inputs, calls, server, binds, only_connections)
-        if with_server_rules:
+        if server_rules_of is None or server.server in server_rules_of:
             found = ((check, violation) for check in SERVER_CHECKS for violation in check.check(server.history))
             rows += _finding_rows(found, _SERVER_SCOPE)
     return rows_to_table(rows, FINDINGS_SCHEMA)

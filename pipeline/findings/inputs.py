@@ -14,7 +14,7 @@ from pipeline.findings import evaluate
 from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.date_filters import MAX_DATES
 from pipeline.lake.lake import Lake
-from pipeline.lake.queries import BoundQuery, QueryInput, Values
+from pipeline.lake.queries import QueryInput, Values
 from schemas.bronze import CONNECTIONS, RPC_BINDS, RPC_CALLS
 from schemas.calls import CLIENT_CALLS, MANAGEMENT_CALLS
 from schemas.findings import FINDINGS
@@ -51,11 +51,6 @@ class InputQuery(NamedTuple):
         """Return the ids of the connections whose rows meet a condition."""
         sql = self._sql("DISTINCT connection_id", f"{where} AND connection_id IS NOT NULL")
         return set(lake.query(sql, rows=self.table, **inputs)["connection_id"].to_pylist())
-
-    def by_server(self, where: str = "TRUE", /, **inputs: QueryInput) -> BoundQuery:
-        """Return the query for the same rows with their server's address, by which they can be grouped."""
-        more = () if "server_address" in self.columns else ("server_address",)
-        return BoundQuery(self._sql(", ".join((*self.columns, *more)), where), {"rows": self.table, **inputs})
 
     def _sql(self, columns: str, where: str) -> str:
         condition = where.replace("interface_name", self.interface_sql)
@@ -110,14 +105,6 @@ RPC_CONNECTION_INPUT: Final = InputQuery(
     CONNECTIONS, (*evaluate.CONNECTION_COLUMNS, "calls"), "kind = 'rpc' AND first_packet_at IS NOT NULL"
 )
 """RPC connections. Rules judge in the order of time: a connection without any is not judged."""
-
-
-def messages_by_server() -> BoundQuery:
-    """Return the query for all messages with the address of the server that returned them."""
-    columns = ", ".join(f"messages.{name}" for name in MESSAGE_INPUT.columns)
-    calls = "(SELECT call_key, server_address FROM {calls}) AS calls ON calls.call_key = messages.call_key"
-    sql = f"SELECT {columns}, calls.server_address FROM {{messages}} AS messages JOIN {calls}"
-    return BoundQuery(sql, {"messages": MESSAGES, "calls": REMOTE_READ_CALLS})
 
 
 def calls_with_stub_columns(*, stubs_kept: bool) -> InputQuery:

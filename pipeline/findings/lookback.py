@@ -175,7 +175,7 @@ def evaluate_ongoing_associations(
     rest = openings.filter(pc.and_(is_in(openings, "connection_id", ongoing), pc.invert(is_read)))
     calls = pa.concat_tables([calls, rest.drop_columns([*STUB_COLUMN_TYPES])], promote_options="default")
     inputs = EvaluationInput(calls, openings, connections, found["binds"], frozenset(found["unreadable"]))
-    findings = evaluate_calls(inputs, only_connections=ongoing, contexts=servers.contexts, with_server_rules=False)
+    findings = evaluate_calls(inputs, only_connections=ongoing, contexts=servers.contexts, server_rules_of=())
     with_other_interfaces = {ongoing[name] for name in found["clients"] | found["management"]}
     unaffected = _unaffected_associations(findings, stored, ongoing) - with_other_interfaces
     names = frozenset(name for name, association in ongoing.items() if association in unaffected)

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 
 from pipeline.attempts.changed_rows import CHANGED_CONNECTIONS_QUERY, connections_before_change
 from pipeline.attempts.server_openings import IS_OPEN_OR_CLOSE, OPEN_AND_CLOSE_CALLS
+from pipeline.attempts.server_slices import SLICE_KEYS
 from pipeline.findings import duplicate_machines, evaluate, queue_inputs
 from pipeline.findings.affected_associations import (
     GET_VERSION_OPNUM,
@@ -42,7 +43,6 @@ from pipeline.findings.inputs import (
     ServersInput,
     calls_with_stub_columns,
     join_decoded_columns,
-    messages_by_server,
     packet_dates,
     read_findings,
     stub_column_expressions,
@@ -51,12 +51,13 @@ from pipeline.findings.lookback import LookbackResult, evaluate_ongoing_associat
 from pipeline.findings.queue_inputs import AffectedQueues, QueueFindings
 from pipeline.findings.rules.call_history import CapturedCall, ServerHistory
 from pipeline.findings.rules.queue_facts import QueueRuleLimits
-from pipeline.lake.arrow_rows import is_in
+from pipeline.findings.sliced_inputs import IS_FIRST, IS_OWN, SlicedInputs
+from pipeline.lake.arrow_rows import is_in, unique_rows
 from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.date_filters import dates_condition
 from pipeline.lake.incremental import IncrementalUpdate, commits_with_provenance
 from pipeline.lake.lake import Lake
-from pipeline.lake.queries import MAX_IN_LIST, BoundQuery, GroupedQuery, Values
+from pipeline.lake.queries import MAX_IN_LIST, GroupedQuery, Values
 from pipeline.silver.update import LAST_COMMITTED_TABLE, STUBS_EMPTIED_PROVENANCE
 from schemas.bronze import CONNECTIONS, RPC_BINDS, RPC_CALLS
 from schemas.findings import FINDINGS
@@ -79,10 +80,7 @@ _AFFECTED_CALLS: Final = (
     f"((NOT {_OPENS_OR_CLOSES} AND connection_id IN {{names}})"
     f" OR ({_OPENS_OR_CLOSES} AND server_address IN {{servers}}))"
 )
-_CHANGED_BY_SERVER: Final = (
-    "SELECT changed.*, calls.server_address FROM {changed} AS changed"
-    " JOIN (SELECT call_key, server_address FROM {calls}) AS calls ON calls.call_key = changed.call_key"
-)
+_SLICE: Final = SLICE_KEYS[1]
 _LONG_AGO_US: Final = -(1 << 62)
 
 
@@ -320,7 +318,6 @@ class _FindingsUpdate:
             "clients": CLIENT_CALL_INPUT,
             "management": MANAGEMENT_CALL_INPUT,
             "binds": BIND_INPUT,
-            "connections": RPC_CONNECTION_INPUT,
         }
 
     @property
@@ -340,13 +337,15 @@ class _FindingsUpdate:
             where = dict.fromkeys(_CALL_PARTS, _AFFECTED_CALLS)
             where |= {"connections": "server_address IN {servers}", "binds": "connection_id IN {names}"}
             inputs = {"names": affected.connections, "servers": affected.servers}
-        parts = {name: query.by_server(where.get(name, "TRUE"), **inputs) for name, query in queries.items()}
-        parts["messages"] = messages_by_server()
+        slices = SlicedInputs.of(self.lake)
+        parts = {name: slices.rows(query, where.get(name, "TRUE"), **inputs) for name, query in queries.items()}
+        parts["connections"] = slices.connections(where.get("connections", "TRUE"), **inputs)
+        parts["messages"] = slices.messages()
         if changed is not None:
-            parts["managed"] = self._management_stubs.by_server("connection_id IN {names}", **inputs)
-            parts["changed"] = BoundQuery(_CHANGED_BY_SERVER, {"changed": changed.rows, "calls": RPC_CALLS})
+            parts["managed"] = slices.rows(self._management_stubs, "connection_id IN {names}", **inputs)
+            parts["changed"] = slices.changed(changed.rows)
         find = _findings_function(None if affected is None else frozenset(affected.connections))
-        return GroupedQuery(parts, ("server_address",), find, FINDINGS.struct())
+        return GroupedQuery(parts, SLICE_KEYS, find, FINDINGS.struct())
 
 
 def _findings_function(only_connections: Collection[str] | None) -> Callable[[Mapping[str, pa.Table]], pa.Table]:
@@ -356,11 +355,29 @@ def _findings_function(only_connections: Collection[str] | None) -> Callable[[Ma
     """
 
     def find(parts: Mapping[str, pa.Table]) -> pa.Table:
-        calls = parts["calls"].drop_columns([*STUB_COLUMN_TYPES]) if "changed" in parts else parts["calls"]
-        calls = join_decoded_columns(calls, *(parts[name] for name in _DECODED_PARTS if name in parts))
+        every = _without_repeated_openings(parts["calls"])
+        calls = every.drop_columns([*STUB_COLUMN_TYPES]) if "changed" in parts else every
+        decoded = (parts[name].drop_columns([_SLICE]) for name in _DECODED_PARTS if name in parts)
+        calls = join_decoded_columns(calls.drop_columns([_SLICE]), *decoded)
         openings = calls.filter(evaluate.is_open_or_close_call(calls))
-        connections = parts["connections"].select(list(evaluate.CONNECTION_COLUMNS))
-        facts = EvaluationInput(calls, openings, connections, parts["binds"])
-        return evaluate.evaluate_calls(facts, only_connections=only_connections)
+        rows = parts["connections"]
+        own = set(rows.filter(rows[IS_OWN])["connection_id"].to_pylist())
+        firsts = set(rows.filter(rows[IS_FIRST])["server_address"].to_pylist())
+        connections = unique_rows(rows, "connection_id").select(list(evaluate.CONNECTION_COLUMNS))
+        facts = EvaluationInput(calls, openings, connections, parts["binds"].drop_columns([_SLICE]))
+        only = own if only_connections is None else own.intersection(only_connections)
+        return evaluate.evaluate_calls(facts, only_connections=only, server_rules_of=firsts)
 
     return find
+
+
+def _without_repeated_openings(calls: pa.Table) -> pa.Table:
+    """Return the calls of some slices with the calls that open and close of one slice of each server: all have them."""
+    places = zip(calls["server_address"].to_pylist(), calls[_SLICE].to_pylist(), strict=True)
+    is_opening = evaluate.is_open_or_close_call(calls).to_pylist()
+    firsts: dict[str | None, str] = {}
+    kept = [
+        not opens or firsts.setdefault(server, place) == place
+        for opens, (server, place) in zip(is_opening, places, strict=True)
+    ]
+    return calls if all(kept) else calls.filter(pa.array(kept, pa.bool_()))

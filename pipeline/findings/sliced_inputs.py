@@ -1,0 +1,117 @@
+"""Queries that read the input of the rules on calls by slices of servers, which are evaluated apart.
+
+A slice has whole associations (``pipeline.attempts.server_slices``), and of all others of its server what opens and
+closes queues there, with the connections of these associations. Rules on a server as a whole are evaluated in its
+first slice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+
+from pipeline.attempts.server_openings import IS_OPEN_OR_CLOSE
+from pipeline.attempts.server_slices import CONVERSATION_SQL, SLICE_SQL, slice_digits
+from pipeline.findings.inputs import MESSAGE_INPUT, RPC_CONNECTION_INPUT, InputQuery
+from pipeline.lake.lake import Lake
+from pipeline.lake.queries import BoundQuery, QueryInput
+from schemas.bronze import CONNECTIONS, RPC_CALLS
+from schemas.remote_read_calls import REMOTE_READ_CALLS
+
+IS_OWN: Final = "is_own"
+IS_FIRST: Final = "is_first"
+
+_IS_OPENING: Final = f"coalesce({IS_OPEN_OR_CLOSE}, FALSE)"
+_SLICES: Final = f"""
+WITH slices AS (
+  SELECT connection_id, server_address, conversation, {SLICE_SQL} AS slice
+  FROM (SELECT *, {CONVERSATION_SQL} AS conversation FROM {{{{connections}}}} WHERE kind = 'rpc')
+), places AS (
+  SELECT server_address, slice, min(slice) OVER (PARTITION BY server_address) AS first
+  FROM (SELECT DISTINCT server_address, slice FROM slices)
+)"""
+_ROWS: Final = f"""{_SLICES}, found AS (
+  SELECT {{columns}}, connection_id AS _connection, server_address AS _server, {{is_opening}} AS _is_opening
+  FROM {{{{rows}}}} WHERE {{where}}
+)
+SELECT {{names}}, _server AS server_address, coalesce(slice, '') AS slice
+FROM found LEFT JOIN slices ON slices.connection_id = found._connection WHERE NOT _is_opening
+UNION ALL
+SELECT {{names}}, _server AS server_address, slice
+FROM found JOIN places ON places.server_address IS NOT DISTINCT FROM found._server WHERE _is_opening"""
+_MESSAGES: Final = f"""{_SLICES}
+SELECT {", ".join(f"messages.{name}" for name in MESSAGE_INPUT.columns)},
+  calls.server_address, coalesce(slice, '') AS slice
+FROM {{{{messages}}}} AS messages
+JOIN (SELECT call_key, connection_id, server_address FROM {{{{calls}}}}) AS calls ON calls.call_key = messages.call_key
+LEFT JOIN slices ON slices.connection_id = calls.connection_id"""
+_CHANGED: Final = f"""{_SLICES}
+SELECT changed.*, calls.server_address, coalesce(slice, '') AS slice FROM {{{{changed}}}} AS changed
+JOIN (SELECT call_key, connection_id, server_address FROM {{{{calls}}}}) AS calls ON calls.call_key = changed.call_key
+LEFT JOIN slices ON slices.connection_id = calls.connection_id"""
+_CONNECTIONS: Final = f"""{_SLICES}, found AS (
+  SELECT {", ".join(RPC_CONNECTION_INPUT.columns)} FROM {{{{connections}}}}
+  WHERE {RPC_CONNECTION_INPUT.where} AND {{where}}
+), opening AS (
+  SELECT conversation FROM slices
+  WHERE connection_id IN (SELECT connection_id FROM {{{{calls}}}} WHERE {_IS_OPENING})
+)
+SELECT found.*, slices.slice, TRUE AS {IS_OWN}, slices.slice = firsts.first AS {IS_FIRST}
+FROM found JOIN slices ON slices.connection_id = found.connection_id
+JOIN (SELECT DISTINCT server_address, first FROM places) AS firsts
+  ON firsts.server_address IS NOT DISTINCT FROM found.server_address
+UNION ALL
+SELECT found.*, places.slice, FALSE AS {IS_OWN}, places.slice = places.first AS {IS_FIRST}
+FROM found JOIN slices ON slices.connection_id = found.connection_id
+JOIN places ON places.server_address IS NOT DISTINCT FROM found.server_address AND places.slice <> slices.slice
+WHERE slices.conversation IN (SELECT conversation FROM opening)"""
+_CALLS: Final = "SELECT server_address, count(*) AS calls FROM {calls} GROUP BY server_address"
+
+
+class SlicedInputs(NamedTuple):
+    """How servers are cut: the ``sliced`` ones, with slices of so many hexadecimal ``digits``."""
+
+    sliced: frozenset[str]
+    digits: int
+
+    @staticmethod
+    def of(lake: Lake) -> SlicedInputs:
+        """Return how to cut the servers of a lake, by how many calls they have."""
+        counts = lake.query(_CALLS, calls=RPC_CALLS).to_pylist()
+        digits = slice_digits(max((row["calls"] for row in counts), default=0))
+        servers = frozenset(row["server_address"] for row in counts) - {None}
+        return SlicedInputs(servers if digits else frozenset(), digits)
+
+    def rows(self, query: InputQuery, where: str = "TRUE", /, **inputs: QueryInput) -> BoundQuery:
+        """Return the query for the rows of calls, or of binds, that meet a condition."""
+        is_opening = "FALSE" if "opnum" not in query.table.names else _IS_OPENING
+        texts = {
+            "columns": ", ".join(query.columns),
+            "names": ", ".join(f"found.{name}" for name in map(_name, query.columns) if name != "server_address"),
+            "is_opening": is_opening.replace("interface_name", query.interface_sql),
+            "where": f"{query.where} AND {where}".replace("interface_name", query.interface_sql),
+        }
+        return self._bound(_ROWS, texts, {"rows": query.table, **inputs})
+
+    def messages(self) -> BoundQuery:
+        """Return the query for all messages."""
+        return self._bound(_MESSAGES, {}, {"messages": MESSAGE_INPUT.table, "calls": REMOTE_READ_CALLS})
+
+    def changed(self, calls: pa.Table) -> BoundQuery:
+        """Return the query for rows of calls; the calls have ``call_key``."""
+        return self._bound(_CHANGED, {}, {"changed": calls, "calls": RPC_CALLS})
+
+    def connections(self, where: str = "TRUE", /, **inputs: QueryInput) -> BoundQuery:
+        """Return the query for connections that meet a condition: whether it ``IS_OWN``, and the slice ``IS_FIRST``."""
+        return self._bound(_CONNECTIONS, {"where": where}, {"calls": RPC_CALLS, **inputs})
+
+    def _bound(self, sql: str, texts: Mapping[str, str], inputs: Mapping[str, QueryInput]) -> BoundQuery:
+        text = sql.format(digits=self.digits, **texts)
+        return BoundQuery(text, {"connections": CONNECTIONS, "sliced": self.sliced, **inputs})
+
+
+def _name(column: str) -> str:
+    """Return the name of a column in SQL."""
+    return column.rpartition(" AS ")[2]
