@@ -86,6 +86,16 @@ class QueueNames:
         """Return the canonical name of a queue in normal form."""
         return canonical_queue_name(text, self.canonical_texts)
 
+    def as_table(self, texts: Iterable[str | None]) -> pa.Table:
+        """Return normal forms (``queue``) and their canonical names (``canonical_queue``) as an Arrow table.
+
+        Canonical names are there as normal forms too: tables of gold have them.
+        """
+        known = {text: self.canonical_queue(text) for text in texts if text is not None}
+        known |= {name: name for name in known.values() if name is not None and name not in known}
+        columns = {"queue": list(known), "canonical_queue": list(known.values())}
+        return pa.table(columns, pa.schema(dict.fromkeys(columns, pa.string())))
+
 
 class EventQuery(NamedTuple):
     """A query for the events of queues in a table; ``{rows}`` in its SQL stands for the table's rows.
@@ -179,10 +189,12 @@ SELECT {kind} AS kind, server_address AS queue_manager, {queue} AS queue, unix_m
 FROM {{rows}} WHERE {at} IS NOT NULL AND {where}"""
 
 
+SNAPSHOT_EVENT_QUERY: Final = EventQuery(QUEUE_SNAPSHOTS, _snapshot_events_sql)
+"""The query for snapshots of queues."""
 READ_EVENT_QUERY: Final = EventQuery(RECEIVE_ATTEMPTS, attempt_events_sql)
 """The query for reads. They are counted, and do not begin a history."""
 EVENT_QUERIES: Final = (
-    EventQuery(QUEUE_SNAPSHOTS, _snapshot_events_sql),
+    SNAPSHOT_EVENT_QUERY,
     READ_EVENT_QUERY,
     EventQuery(MANAGEMENT_CALLS, _pause_events_sql),
     EventQuery(QUEUE_OPERATIONS, _operation_events_sql("queue", "moved_out")),
