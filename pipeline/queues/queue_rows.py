@@ -109,15 +109,15 @@ class EventQuery(NamedTuple):
     queue_column: str = "queue"
 
 
-def _since_sql(at: int, *times: str) -> str:
-    """Return the SQL condition that one of the times is at or after ``at``; it lets Delta skip files."""
+def since_sql(at: int, *times: str) -> str:
+    """Return the SQL condition that one of the times is at or after ``at``, microseconds; it lets files be skipped."""
     return f"({' OR '.join(f'{name} >= timestamp_micros({max(at, 0)})' for name in times)})"
 
 
 def _snapshot_events_sql(_: QueueSettings, since: int, where: str) -> str:
     """Return the SQL for successful snapshots; a failed one is no evidence."""
     times = (f"unix_micros({name}) AS {name}" for name in _REPORTED_TIMES)
-    recent = _since_sql(since, "observed_at")
+    recent = since_sql(since, "observed_at")
     return f"""
 SELECT 'snapshot' AS kind, queue_manager, queue, unix_micros(observed_at) AS `at`, snapshot_id AS key,
   queue_format_name AS name, source, errors, {", ".join((*_REPORTED, *times))}
@@ -144,7 +144,7 @@ SELECT CASE WHEN {taken} THEN 'received' WHEN outcome = 'peeked' THEN 'peeked' W
   try_element_at(evidence, -1) AS key, 'wire' AS source, unix_micros(returned_at) AS handed_out_at, missing
 FROM {{rows}}
 WHERE queue IS NOT NULL AND (is_receive IS NULL OR is_receive OR outcome = 'peeked')
-  AND {_since_sql(wide, "started_at", "returned_at", "ended_at")} AND {where}"""
+  AND {since_sql(wide, "started_at", "returned_at", "ended_at")} AND {where}"""
     return f"SELECT * FROM ({events}) WHERE kind IS NOT NULL AND `at` >= {since}"
 
 
@@ -160,7 +160,7 @@ def _pause_events_sql(_: QueueSettings, since: int, where: str) -> str:
         "no_response": "responded_at IS NULL",
     }
     missing = ", ".join(f"CASE WHEN {holds} THEN '{code}' END" for code, holds in codes.items())
-    done = f"{PAUSE_OR_RESUME_SQL} AND {_since_sql(since, 'responded_at', 'requested_at')} AND queue IS NOT NULL"
+    done = f"{PAUSE_OR_RESUME_SQL} AND {since_sql(since, 'responded_at', 'requested_at')} AND queue IS NOT NULL"
     return _call_events_sql(
         "CASE WHEN hresult IS NULL THEN 'doubt' ELSE lower(action) END",
         "queue",
@@ -174,7 +174,7 @@ def _operation_events_sql(queue: str, moved: str) -> Callable[[QueueSettings, in
 
     def build(_: QueueSettings, since: int, where: str) -> str:
         kind = f"CASE WHEN outcome = 'unknown' THEN 'doubt' WHEN operation = 'move' THEN '{moved}' ELSE operation END"
-        known = f"outcome <> 'failed' AND {queue} IS NOT NULL AND {_since_sql(since, 'responded_at', 'requested_at')}"
+        known = f"outcome <> 'failed' AND {queue} IS NOT NULL AND {since_sql(since, 'responded_at', 'requested_at')}"
         return _call_events_sql(kind, queue, "missing", f"{known} AND {where}")
 
     return build

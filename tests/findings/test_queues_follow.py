@@ -7,8 +7,8 @@ import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from findings.facts import plain
-from pipeline.findings import queue_inputs
 from pipeline.findings import update as findings_update
+from pipeline.lake import lake as lake_module
 from pipeline.lake.arrow_rows import epoch_day, rows_to_table
 from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.lake import Lake
@@ -195,7 +195,7 @@ def test_findings_on_queues_follow_what_comes_and_goes(spark, tmp_path, monkeypa
     assert findings_update.update(world.lake) == 0
     assert world.lake.version(FINDINGS) == version
     assert world.recomputed() == found
-    monkeypatch.setattr(queue_inputs, "MAX_ROWS_IN_MEMORY", 0)  # in Spark
+    monkeypatch.setattr(lake_module, "MAX_ROWS_IN_MEMORY", -1)  # in Spark
     assert world.recomputed() == found
     monkeypatch.undo()
     world.take("a report on the wire")
