@@ -28,7 +28,7 @@ from pipeline.findings.queue_queries import (
     use_time,
 )
 from pipeline.findings.rules.queue_facts import DAY_US, QueueRuleLimits
-from pipeline.lake.arrow_rows import table_to_rows, times_to_us
+from pipeline.lake.arrow_rows import is_in, table_to_rows, times_to_us
 from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.incremental import ChangeFeeds
 from pipeline.lake.lake import Lake
@@ -157,6 +157,7 @@ class QueueFindings:
         where = f"scope = '{QUEUE_SCOPE}' AND queue IN {{queues}} AND rule_id IN {{rules}} AND {oldest} AND {late}"
         stored = self.lake.select(FINDINGS, where, FINDINGS_SCHEMA.names, queues=affected.queues, rules=rules)
         rows = self._evaluate(affected.queues, since, day, affected.parts)
+        rows = rows.filter(is_in(rows, "rule_id", rules))  # what one part needs may show a rule of another one too
         of_rules = [first_times.get(rule, since) for rule in rows.column("rule_id").to_pylist()]
         first = pa.array(of_rules, pa.int64())
         rows = rows.filter(pc.greater_equal(times_to_us(rows.column("observed_at")), first))
