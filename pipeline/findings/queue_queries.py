@@ -104,11 +104,12 @@ bool_or({self._has_kind}) AS kinds, bool_or({self._has_kind} AND upper(xact) = '
         queries: dict[str, BoundQuery] = {}
         if counted := named("counts", "counts"):
             queries["counts"] = self._counts_query(counted)
-        if reported := named("reports", "reports"):
-            queries["reports"] = self._reports_query(reported)
+        reported = named("reports", "reports")
         if reported or "again" in self.parts:
             reads = self._reads_query(reported)
             queries |= {"reads": _with_connections(reads), "calls": self._calls_query(reads)}
+            if reported:
+                queries["reports"] = self._reports_query(reported, reads)
         if of_kind := named("kinds", "kinds"):
             queries["kinds"] = self._kinds_query(of_kind)
             queries["uses"] = self._uses_query(of_kind, named("kinds", "not_transactional"))
@@ -134,9 +135,10 @@ bool_or({self._has_kind}) AS kinds, bool_or({self._has_kind} AND upper(xact) = '
 
     def _snapshots(self, names: Iterable[str], columns: str, where: str) -> BoundQuery:
         """Return the query for snapshots of queues by names, with the ``canonical_queue``."""
-        found = f"SELECT source, queue_manager, queue, observed_at, snapshot_id, {columns} FROM {{rows}} WHERE {where}"
+        always = "source, queue_manager, queue, observed_at, snapshot_id"
+        found = f"SELECT {always}, {columns} FROM {{snapshots}} WHERE {where}"
         sql = f"SELECT found.*, canonical_queue FROM ({found}) AS found JOIN {{names}} AS names USING (queue)"
-        return BoundQuery(sql, {"rows": QUEUE_SNAPSHOTS, "names": self.names.as_table(names)})
+        return BoundQuery(sql, {"snapshots": QUEUE_SNAPSHOTS, "names": self.names.as_table(names)})
 
     def _counts_query(self, names: Iterable[str]) -> BoundQuery:
         """Return the query for counts of dead-letter queues and of journals."""
@@ -144,11 +146,11 @@ bool_or({self._has_kind}) AS kinds, bool_or({self._has_kind} AND upper(xact) = '
         found = self._snapshots(names, f"{counted}, journal_message_count", self._has_counts)
         return found.wrap(f"SELECT {_SNAPSHOT_COLUMNS}, message_count, journal_message_count FROM {{answer}}")
 
-    def _reports_query(self, names: Iterable[str]) -> BoundQuery:
-        """Return the query for reports of local queues, with the capture of each, and when it was asked for."""
+    def _reports_query(self, names: Iterable[str], reads: BoundQuery) -> BoundQuery:
+        """Return the query for reports of queues with reads, with the capture of each, and when it was asked for."""
         found = self._snapshots(names, "call_key, message_count, subqueue_count", self._is_report)
         reports = found.wrap(f"""
-WITH reports AS {{answer}},
+WITH reports AS (SELECT * FROM {{answer}} WHERE canonical_queue IN (SELECT queue FROM ({reads.sql}))),
   of_calls AS (SELECT call_key AS key, capture_id, request_at FROM {{calls}}
     WHERE {self._days} AND call_key IN (SELECT call_key FROM reports)),
   of_collector AS (SELECT snapshot_id AS id, asked_at FROM {{asked}}
@@ -156,7 +158,7 @@ WITH reports AS {{answer}},
 SELECT {_SNAPSHOT_COLUMNS}, message_count, subqueue_count, capture_id,
   least(coalesce(request_at, asked_at, observed_at), observed_at) AS asked_at
 FROM reports LEFT JOIN of_calls ON key = call_key LEFT JOIN of_collector ON id = snapshot_id""")
-        return _with_inputs(reports, calls=RPC_CALLS, asked=SNAPSHOTS_RAW)
+        return _with_inputs(reports, **reads.inputs, calls=RPC_CALLS, asked=SNAPSHOTS_RAW)
 
     def _kinds_query(self, names: Iterable[str]) -> BoundQuery:
         """Return the query for snapshots that tell whether a queue is transactional: the first one of each hour."""
