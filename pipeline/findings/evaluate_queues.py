@@ -20,13 +20,13 @@ from pipeline.queues.growth import CountSample
 
 RULE_MODULES: Final = (queues, duplicate_delivery, transactional_queues)
 QUEUE_SCOPE: Final = "queue"
-FACT_PARTS: Final = ("counts", "reports", "reads", "calls", "connections", "sources", "kinds", "uses")
+FACT_PARTS: Final = ("counts", "reports", "reads", "calls", "sources", "kinds", "uses")
 
 
 def evaluate_queues(rows: Mapping[str, Sequence[dict[str, Any]]], limits: QueueRuleLimits) -> pa.Table:
-    """Evaluate the rules on queues, and return the findings; ``rows`` has the rows of each of ``FACT_PARTS``."""
+    """Evaluate the rules on queues, and return the findings; ``rows`` has the rows of some of ``FACT_PARTS``."""
+    rows = dict.fromkeys(FACT_PARTS, ()) | dict(rows)
     calls = {row["call_key"]: row for row in rows["calls"]}
-    connections = {row["connection_id"]: row for row in rows["connections"]}
     every = (row for name in ("counts", "reports", "reads", "sources", "kinds", "uses") for row in rows[name])
     names = dict.fromkeys((row["queue_manager"], row["queue"]) for row in every)
     queues = {name: QueueFacts(*name) for name in names}
@@ -43,7 +43,7 @@ def evaluate_queues(rows: Mapping[str, Sequence[dict[str, Any]]], limits: QueueR
         facts_of(row).reports.append(row)
     for row in sorted(rows["reads"], key=lambda row: str(row["attempt_key"])):
         of_read = {each: calls[each] for each in row["evidence"] or () if each in calls}
-        facts_of(row).reads.append(QueueRead(row, of_read, connections.get(row["connection_id"], {})))
+        facts_of(row).reads.append(QueueRead(row, of_read))
     for row in rows["sources"]:
         facts_of(row).senders_with_other_numbers.append(row)
     for row in sorted(rows["kinds"], key=lambda row: (row["observed_at"], row["snapshot_id"])):

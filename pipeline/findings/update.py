@@ -66,7 +66,7 @@ from schemas.queue_history import QUEUE_HISTORY
 from schemas.queue_snapshots import QUEUE_SNAPSHOTS
 from udfs.dcerpc.interfaces import QM2QM_NAME, QMCOMM_NAME, QMMGMT_NAME, REMOTE_READ_NAME
 
-CODE_VERSION: Final = "7"  # raised when rules are added or changed: they are evaluated on everything again
+CODE_VERSION: Final = "8"  # raised when rules are added or changed: they are evaluated on everything again
 _FOLLOWED: Final = (RPC_CALLS, CONNECTIONS, RPC_BINDS)
 _INPUTS: Final = (*_FOLLOWED, HOSTS, *queue_inputs.SOURCE_TABLES)
 _MAX_CALLS_IN_MEMORY: Final = 200_000  # more affected calls are evaluated server by server

@@ -43,6 +43,11 @@ def is_transfer_snapshot(snapshot: Mapping[str, Any]) -> bool:
     return outgoing or any(snapshot[name] is not None for name in EOD_PROPERTIES)
 
 
+_IS_OUTGOING: Final = "upper(location) = 'REMOTE' AND upper(xact) = 'YES'"
+IS_TRANSFER_SNAPSHOT_SQL: Final = f"({_IS_OUTGOING} OR {' OR '.join(f'{name} IS NOT NULL' for name in EOD_PROPERTIES)})"
+"""The SQL condition of rows of silver.queue_snapshots for ``is_transfer_snapshot``."""
+
+
 def series_key(row: Mapping[str, Any]) -> SeriesKey:
     """Return the key of the series that an observation belongs to."""
     manager, queue, name, source = (row[part] for part in SERIES_COLUMNS)

@@ -86,6 +86,16 @@ class QueueNames:
         """Return the canonical name of a queue in normal form."""
         return canonical_queue_name(text, self.canonical_texts)
 
+    def as_table(self, texts: Iterable[str | None]) -> pa.Table:
+        """Return normal forms (``queue``) and their canonical names (``canonical_queue``) as an Arrow table.
+
+        Canonical names are there as normal forms too: tables of gold have them.
+        """
+        known = {text: self.canonical_queue(text) for text in texts if text is not None}
+        known |= {name: name for name in known.values() if name is not None and name not in known}
+        columns = {"queue": list(known), "canonical_queue": list(known.values())}
+        return pa.table(columns, pa.schema(dict.fromkeys(columns, pa.string())))
+
 
 class EventQuery(NamedTuple):
     """A query for the events of queues in a table; ``{rows}`` in its SQL stands for the table's rows.
@@ -99,15 +109,15 @@ class EventQuery(NamedTuple):
     queue_column: str = "queue"
 
 
-def _since_sql(at: int, *times: str) -> str:
-    """Return the SQL condition that one of the times is at or after ``at``; it lets Delta skip files."""
+def since_sql(at: int, *times: str) -> str:
+    """Return the SQL condition that one of the times is at or after ``at``, microseconds; it lets files be skipped."""
     return f"({' OR '.join(f'{name} >= timestamp_micros({max(at, 0)})' for name in times)})"
 
 
 def _snapshot_events_sql(_: QueueSettings, since: int, where: str) -> str:
     """Return the SQL for successful snapshots; a failed one is no evidence."""
     times = (f"unix_micros({name}) AS {name}" for name in _REPORTED_TIMES)
-    recent = _since_sql(since, "observed_at")
+    recent = since_sql(since, "observed_at")
     return f"""
 SELECT 'snapshot' AS kind, queue_manager, queue, unix_micros(observed_at) AS `at`, snapshot_id AS key,
   queue_format_name AS name, source, errors, {", ".join((*_REPORTED, *times))}
@@ -134,7 +144,7 @@ SELECT CASE WHEN {taken} THEN 'received' WHEN outcome = 'peeked' THEN 'peeked' W
   try_element_at(evidence, -1) AS key, 'wire' AS source, unix_micros(returned_at) AS handed_out_at, missing
 FROM {{rows}}
 WHERE queue IS NOT NULL AND (is_receive IS NULL OR is_receive OR outcome = 'peeked')
-  AND {_since_sql(wide, "started_at", "returned_at", "ended_at")} AND {where}"""
+  AND {since_sql(wide, "started_at", "returned_at", "ended_at")} AND {where}"""
     return f"SELECT * FROM ({events}) WHERE kind IS NOT NULL AND `at` >= {since}"
 
 
@@ -150,7 +160,7 @@ def _pause_events_sql(_: QueueSettings, since: int, where: str) -> str:
         "no_response": "responded_at IS NULL",
     }
     missing = ", ".join(f"CASE WHEN {holds} THEN '{code}' END" for code, holds in codes.items())
-    done = f"{PAUSE_OR_RESUME_SQL} AND {_since_sql(since, 'responded_at', 'requested_at')} AND queue IS NOT NULL"
+    done = f"{PAUSE_OR_RESUME_SQL} AND {since_sql(since, 'responded_at', 'requested_at')} AND queue IS NOT NULL"
     return _call_events_sql(
         "CASE WHEN hresult IS NULL THEN 'doubt' ELSE lower(action) END",
         "queue",
@@ -164,7 +174,7 @@ def _operation_events_sql(queue: str, moved: str) -> Callable[[QueueSettings, in
 
     def build(_: QueueSettings, since: int, where: str) -> str:
         kind = f"CASE WHEN outcome = 'unknown' THEN 'doubt' WHEN operation = 'move' THEN '{moved}' ELSE operation END"
-        known = f"outcome <> 'failed' AND {queue} IS NOT NULL AND {_since_sql(since, 'responded_at', 'requested_at')}"
+        known = f"outcome <> 'failed' AND {queue} IS NOT NULL AND {since_sql(since, 'responded_at', 'requested_at')}"
         return _call_events_sql(kind, queue, "missing", f"{known} AND {where}")
 
     return build
@@ -179,10 +189,12 @@ SELECT {kind} AS kind, server_address AS queue_manager, {queue} AS queue, unix_m
 FROM {{rows}} WHERE {at} IS NOT NULL AND {where}"""
 
 
+SNAPSHOT_EVENT_QUERY: Final = EventQuery(QUEUE_SNAPSHOTS, _snapshot_events_sql)
+"""The query for snapshots of queues."""
 READ_EVENT_QUERY: Final = EventQuery(RECEIVE_ATTEMPTS, attempt_events_sql)
 """The query for reads. They are counted, and do not begin a history."""
 EVENT_QUERIES: Final = (
-    EventQuery(QUEUE_SNAPSHOTS, _snapshot_events_sql),
+    SNAPSHOT_EVENT_QUERY,
     READ_EVENT_QUERY,
     EventQuery(MANAGEMENT_CALLS, _pause_events_sql),
     EventQuery(QUEUE_OPERATIONS, _operation_events_sql("queue", "moved_out")),

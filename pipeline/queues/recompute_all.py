@@ -1,108 +1,121 @@
-"""Recompute gold's queue tables in Spark, for more events than fit in the driver: one group per queue."""
+"""Recompute all rows of gold's queue tables: in memory, or queue after queue in Spark (``Lake.map_groups``)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from functools import partial, reduce
-from typing import Final
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import chain
+from typing import Final, TypeAlias
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StringType, StructType
 
 from pipeline.lake.lake import Lake
-from pipeline.lake.spark.settings import fixed_row_batches
+from pipeline.lake.queries import BoundQuery, GroupedQuery
 from pipeline.queues import queue_rows
-from pipeline.queues.queue_rows import QueueNames, QueueSettings
+from pipeline.queues.eod_transfers import IS_TRANSFER_SNAPSHOT_SQL
+from pipeline.queues.queue_rows import EventQuery, QueueNames, QueueSettings
+from schemas.calls import MANAGEMENT_CALLS
 from schemas.eod import EOD_SOURCES, EOD_TRANSFERS
 from schemas.queue_history import QUEUE_HISTORY
+from schemas.queue_snapshots import QUEUE_SNAPSHOTS
+from schemas.receive_attempts import QUEUE_OPERATIONS
 from schemas.table import Table
+from udfs.rows import RowDict
 
-_QUEUE: Final = "_to"  # internal column: the canonical queue that a row is grouped by
+Parts: TypeAlias = Mapping[str, pa.Table]
 
-
-def recompute_in_spark(
-    lake: Lake, names: QueueNames, settings: QueueSettings, run_id: str, provenance: str
-) -> dict[str, int]:
-    """Replace all rows of the three tables and return their numbers; the history's commit has the provenance."""
-    with fixed_row_batches(lake.spark):
-        parts = [lake.frame(each.build_sql(settings, 0, "TRUE"), rows=each.table) for each in queue_rows.EVENT_QUERIES]
-        events = reduce(partial(DataFrame.unionByName, allowMissingColumns=True), parts)
-        named = _named(events, names)
-        lake.replace(EOD_TRANSFERS, named.where("kind = 'snapshot'").groupBy(_QUEUE).applyInArrow(
-            _row_maker(EOD_TRANSFERS, settings, run_id), EOD_TRANSFERS.struct()
-        ))  # fmt: skip
-        receivers = named.where("kind = 'snapshot' AND size(eod_source_info) > 0")
-        senders = _repeat_per_receiver(lake.read(EOD_TRANSFERS), receivers, names)
-        lake.replace(EOD_SOURCES, receivers.groupBy(_QUEUE).cogroup(senders.groupBy(_QUEUE)).applyInArrow(
-            _source_row_maker(names, settings, run_id), EOD_SOURCES.struct()
-        ))  # fmt: skip
-        history = named.groupBy(_QUEUE).applyInArrow(
-            _row_maker(QUEUE_HISTORY, settings, run_id), QUEUE_HISTORY.struct()
-        )
-        lake.replace(QUEUE_HISTORY, history, provenance=provenance)
-    return {str(table): lake.count_rows_written(table) for table in (EOD_TRANSFERS, EOD_SOURCES, QUEUE_HISTORY)}
+# The names of all queues that may have a history: reads alone make none.
+_QUEUE_NAMES: Final = f"""
+SELECT queue FROM {{snapshots}}
+UNION SELECT queue FROM {{actions}} WHERE {queue_rows.PAUSE_OR_RESUME_SQL}
+UNION SELECT queue FROM {{operations}}
+UNION SELECT target_queue FROM {{operations}}"""
+_HAS_SOURCES: Final = "size(eod_source_info) > 0"
+# What receivers say of the senders of their incoming sequences.
+_SENDER_NAMES: Final = f"""
+SELECT DISTINCT queue, incoming.sender_format_name AS sender_format_name
+FROM (SELECT queue, explode(eod_source_info) AS incoming FROM {{snapshots}} WHERE {_HAS_SOURCES})"""
+_SENDERS: Final = """
+SELECT transfers.*, pairs.receiver AS canonical_queue
+FROM {transfers} AS transfers JOIN {pairs} AS pairs ON pairs.sender = transfers.queue"""
 
 
-def _with_queue(rows: DataFrame) -> StructType:
-    return StructType([*rows.schema.fields]).add(_QUEUE, StringType())
+@dataclass(frozen=True, slots=True)
+class FullRecompute:
+    """All rows of the queue tables. ``queues`` are those that may have a history (``QueueNames.as_table``)."""
+
+    lake: Lake
+    names: QueueNames
+    settings: QueueSettings
+    run_id: str
+    queues: pa.Table
+
+    @staticmethod
+    def begin(lake: Lake, names: QueueNames, settings: QueueSettings, run_id: str) -> FullRecompute:
+        """Read which queues there are."""
+        tables = {"snapshots": QUEUE_SNAPSHOTS, "actions": MANAGEMENT_CALLS, "operations": QUEUE_OPERATIONS}
+        texts = lake.query(_QUEUE_NAMES, **tables)["queue"].to_pylist()
+        return FullRecompute(lake, names, settings, run_id, names.as_table(texts))
+
+    def history(self) -> GroupedQuery:
+        """Return all rows of gold.queue_history."""
+        names, settings = self.names, self.settings
+        events = {f"{each.table.name}_{each.queue_column}": self._events(each) for each in queue_rows.EVENT_QUERIES}
+        return self._map(QUEUE_HISTORY, events, lambda parts: queue_rows.history_rows(_named(parts, names), settings))
+
+    def transfers(self) -> GroupedQuery:
+        """Return all rows of gold.eod_transfers."""
+        names, settings = self.names, self.settings
+
+        def find(parts: Parts) -> list[RowDict]:
+            return queue_rows.eod_transfer_rows(queue_rows.snapshot_observations(_named(parts, names)), settings)
+
+        snapshots = self._events(queue_rows.SNAPSHOT_EVENT_QUERY, IS_TRANSFER_SNAPSHOT_SQL)
+        return self._map(EOD_TRANSFERS, {"snapshots": snapshots}, find)
+
+    def sources(self) -> GroupedQuery:
+        """Return all rows of gold.eod_sources, compared with the stored rows of gold.eod_transfers."""
+        names, settings = self.names, self.settings
+
+        def find(parts: Parts) -> list[RowDict]:
+            observed = queue_rows.snapshot_observations(_named({"snapshots": parts["snapshots"]}, names))
+            receivers = queue_rows.with_sender_queues(observed, names)
+            return queue_rows.eod_source_rows(receivers, queue_rows.from_gold_table(parts["senders"]), names, settings)
+
+        snapshots = self._events(queue_rows.SNAPSHOT_EVENT_QUERY, _HAS_SOURCES)
+        senders = BoundQuery(_SENDERS, {"transfers": EOD_TRANSFERS, "pairs": self._senders_of_receivers()})
+        return self._map(EOD_SOURCES, {"snapshots": snapshots, "senders": senders}, find)
+
+    def _map(
+        self, table: Table, parts: Mapping[str, BoundQuery], find: Callable[[Parts], list[RowDict]]
+    ) -> GroupedQuery:
+        """Return the query for the rows of a table that ``find`` gives for whole queues."""
+        run_id = self.run_id
+
+        def make_rows(parts: Parts) -> pa.Table:
+            return queue_rows.to_gold_table(table, find(parts), run_id)
+
+        return GroupedQuery(parts, ("canonical_queue",), make_rows, table.struct())
+
+    def _events(self, query: EventQuery, where: str = "TRUE") -> BoundQuery:
+        """Return the query for events with the canonical names of their queues."""
+        events = query.build_sql(self.settings, 0, where)
+        sql = f"""
+SELECT events.*, queues.canonical_queue
+FROM ({events}) AS events JOIN {{queues}} AS queues ON queues.queue = events.queue"""
+        return BoundQuery(sql, {"rows": query.table, "queues": self.queues})
+
+    def _senders_of_receivers(self) -> pa.Table:
+        """Return the queues whose transfers each receiver is compared with: its own, and those that senders name."""
+        pairs: set[tuple[str | None, str | None]] = set()
+        for row in self.lake.query(_SENDER_NAMES, snapshots=QUEUE_SNAPSHOTS).to_pylist():
+            receiver = self.names.canonical_queue(row["queue"])
+            pairs |= {(receiver, receiver), (receiver, queue_rows.sender_queue(row, self.names))}
+        schema = pa.schema({"receiver": pa.string(), "sender": pa.string()})
+        return pa.Table.from_pylist([{"receiver": to, "sender": sender} for to, sender in pairs], schema)
 
 
-def _named(events: DataFrame, names: QueueNames) -> DataFrame:
-    """Return events with the names of queue managers and queues in gold."""
-    schema = _with_queue(events)
-    arrow = to_arrow_schema(schema)
-
-    def rename(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            rows = queue_rows.with_canonical_names(batch.to_pylist(), names)
-            yield pa.RecordBatch.from_pylist([row | {_QUEUE: row["queue"]} for row in rows], schema=arrow)
-
-    return events.mapInArrow(rename, schema)
-
-
-def _repeat_per_receiver(senders: DataFrame, receivers: DataFrame, names: QueueNames) -> DataFrame:
-    """Repeat senders' rows for each queue whose receivers they are compared with: their own, and those that name it."""
-
-    def pairs(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            found = {
-                (queue_rows.sender_queue(each, names), row[_QUEUE])
-                for row in batch.to_pylist()
-                for each in row["eod_source_info"]
-            }
-            rows = [{"sends": sends, _QUEUE: to} for sends, to in found if sends not in (None, to)]
-            yield pa.RecordBatch.from_pylist(rows, schema=pa.schema({"sends": pa.string(), _QUEUE: pa.string()}))
-
-    named_by = receivers.mapInArrow(pairs, f"sends string, {_QUEUE} string").distinct()
-    others = senders.join(named_by, senders["queue"] == named_by["sends"]).drop("sends")
-    return senders.withColumn(_QUEUE, senders["queue"]).unionByName(others)
-
-
-def _row_maker(table: Table, settings: QueueSettings, run_id: str) -> Callable[[pa.Table], pa.Table]:
-    """Return the function that makes a table's rows from the events of one queue."""
-
-    def make_rows(events: pa.Table) -> pa.Table:
-        rows = list(queue_rows.to_uniform_rows(events.to_pylist()))
-        if table == QUEUE_HISTORY:
-            made = queue_rows.history_rows(rows, settings)
-        else:
-            made = queue_rows.eod_transfer_rows(queue_rows.snapshot_observations(rows), settings)
-        return queue_rows.to_gold_table(table, made, run_id)
-
-    return make_rows
-
-
-def _source_row_maker(
-    names: QueueNames, settings: QueueSettings, run_id: str
-) -> Callable[[pa.Table, pa.Table], pa.Table]:
-    """Return the function that compares incoming sequences of one queue with the transfer rows of their senders."""
-
-    def make_rows(receivers: pa.Table, senders: pa.Table) -> pa.Table:
-        observed = queue_rows.snapshot_observations(queue_rows.to_uniform_rows(receivers.to_pylist()))
-        sequences = queue_rows.with_sender_queues(observed, names)
-        made = queue_rows.eod_source_rows(sequences, queue_rows.from_gold_table(senders), names, settings)
-        return queue_rows.to_gold_table(EOD_SOURCES, made, run_id)
-
-    return make_rows
+def _named(events: Parts, names: QueueNames) -> list[RowDict]:
+    """Return events as uniform rows, with the names of queues and queue managers in gold."""
+    rows = chain.from_iterable(part.to_pylist() for part in events.values())
+    return queue_rows.with_canonical_names(queue_rows.to_uniform_rows(rows), names)

@@ -8,7 +8,6 @@ they were computed with.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -21,9 +20,10 @@ from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.incremental import IncrementalUpdate
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries import PRE_IMAGES
-from pipeline.queues import queue_rows, recompute_all, recompute_queues
+from pipeline.queues import queue_rows, recompute_queues
 from pipeline.queues.queue_managers import QueueManagerNames
 from pipeline.queues.queue_rows import QueueNames, QueueSettings
+from pipeline.queues.recompute_all import FullRecompute
 from pipeline.queues.recompute_queues import RowDelta, RowDeltas, TooManyEventsError
 from pipeline.silver import queue_aliases
 from pipeline.silver.queue_aliases import AliasIndex
@@ -213,43 +213,19 @@ class _QueuesUpdate:
         }
 
     def _recompute_all(self, hosts: pa.Table, aliases: Mapping[str, str]) -> dict[str, int]:
-        """Recompute all rows: in memory, or in Spark where the events are too many."""
-        lake, limit = self.lake, recompute_queues.MAX_EVENTS_IN_MEMORY
-        self.step.prepare_full_reads(*_FOLLOWED)
+        """Recompute all rows."""
+        lake, step = self.lake, self.step
+        step.prepare_full_reads(*_FOLLOWED)
         self.configured = self._configured_names(None)
         self.names = self._names(hosts, aliases)
-
-        def read(events: queue_rows.EventQuery) -> pa.Table | None:
-            return lake.query_at_most(events.build_sql(self.settings, 0, "TRUE"), limit, rows=events.table)
-
-        found = run_concurrently({place: partial(read, each) for place, each in enumerate(queue_rows.EVENT_QUERIES)})
-        parts = [rows for rows in found.values() if rows is not None]
-        count = sum(rows.num_rows for rows in parts)
-        in_memory = len(parts) == len(found) and count <= limit
-        self._keep_names(has_histories=count > 0 or not in_memory)
-        if not in_memory:
-            provenance = json.dumps(self.step.provenance_now)
-            self.written |= recompute_all.recompute_in_spark(lake, self.names, self.settings, self.run_id, provenance)
-            return self.written
-        events = queue_rows.to_uniform_rows(chain.from_iterable(rows.to_pylist() for rows in parts))
-        named = queue_rows.with_canonical_names(events, self.names)
-        observed = queue_rows.snapshot_observations(named)
-        transfers = queue_rows.eod_transfer_rows(observed, self.settings)
-        receivers = queue_rows.with_sender_queues(observed, self.names)
-        sources = queue_rows.eod_source_rows(receivers, transfers, self.names, self.settings)
-        history = queue_rows.history_rows(named, self.settings)
-
-        def replace(table: Table, rows: list[RowDict]) -> None:
-            self.written[str(table)] = len(rows)
-            made = queue_rows.to_gold_table(table, rows, self.run_id)
-            if table is QUEUE_HISTORY:
-                self.step.replace_all(made)
-            else:
-                lake.replace(table, made)
-
-        run_concurrently({table: partial(replace, table, rows)
-                          for table, rows in ((EOD_TRANSFERS, transfers), (EOD_SOURCES, sources))})  # fmt: skip
-        replace(QUEUE_HISTORY, history)
+        every = FullRecompute.begin(lake, self.names, self.settings, self.run_id)
+        self._keep_names(has_histories=every.queues.num_rows > 0)
+        for table, query in ((EOD_TRANSFERS, every.transfers), (EOD_SOURCES, every.sources)):
+            with lake.map_groups(query()) as rows:
+                lake.replace(table, rows)
+            self.written[str(table)] = lake.count_rows_written(table)
+        with lake.map_groups(every.history()) as rows:
+            self.written[str(QUEUE_HISTORY)] = step.replace_all(rows)
         return self.written
 
 

@@ -72,7 +72,7 @@ class World:
             "lookup_id": message, "message_key": f"m{message}" if brought else None,
             "start_hresult": 0 if brought else 0xC00E001B, "outcome": outcome, "ack_refused": False,
             "ack_unanswered": False, "evidence": [start, end] if ended is not None else [start], "missing": [],
-            "errors": [],
+            "errors": [], "first_packet_at": us(began), "association_group_id": group,
         } | more)  # fmt: skip
         for name in (start, end) if ended is not None else (start,):
             brings = name == start and brought
@@ -80,9 +80,6 @@ class World:
                 "call_key": name, "capture_id": capture, "request_at": us(at), "cursor_handle": 0,
                 "arrived_at": us(arrived) if brings else None,
             })  # fmt: skip
-        self.rows["connections"].append(
-            {"connection_id": connection, "first_packet_at": us(began), "association_group_id": group}
-        )
         return self
 
     def receive(self, at, outcome="acked", **more):

@@ -7,8 +7,8 @@ import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from findings.facts import plain
-from pipeline.findings import queue_inputs
 from pipeline.findings import update as findings_update
+from pipeline.lake import lake as lake_module
 from pipeline.lake.arrow_rows import epoch_day, rows_to_table
 from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.lake import Lake
@@ -78,8 +78,10 @@ def connection(client):
 
 def twice(at):
     """One message that two readers receive."""
-    yield from read(at, "acked", message=77, ended=at + 1)
-    yield from read(at + 5, "acked", message=77, ended=at + 6, client="10.0.0.3")
+    for place, client in enumerate(("10.0.0.5", "10.0.0.3")):
+        yield from connection(client)
+        begin = at + 5 * place
+        yield from read(begin, "acked", message=77, ended=begin + 1, client=client)
     yield ACK_SEQUENCES, {
         "sequence_key": f"q{at}", "queue": ORDERS, "lookup_id": 77, "message_key": "m77", "attempts": 2,
         "outcomes": ["acked", "acked"], "first_attempt_at": us(at), "settled_at": us(at + 6), "evidence": [],
@@ -113,7 +115,7 @@ PARTS = {
     "transactions": [*connection("10.0.0.4"), *transactions(0), *transactions(3 * DAY), *transactions(9 * DAY)],
     "a queue that is not transactional": [*kind(HOUR, "NO"), *kind(HOUR + 60, "No"), *kind(3.5 * DAY, "NO")],
     "it is made anew": [*kind(9.2 * DAY, "NO"), *kind(9.4 * DAY, "YES")],
-    "reads": [*connection("10.0.0.2"), *connection("10.0.0.3"), *read(0), *read(40)],
+    "reads": [*connection("10.0.0.2"), *read(0), *read(40)],
     "a report on the wire": [*snapshot(20, 0, source="wire", queue=ALIAS)],  # by another name of the queue
     "a report beside it": [*snapshot(21, 0)],
     "a report that is right": [*snapshot(22, 3)],
@@ -166,7 +168,10 @@ class World:
 
     def found(self):
         findings_update.update(self.lake)
-        return plain(self.lake.read(FINDINGS).where("scope = 'queue'").toArrow())
+        rows = self.lake.read(FINDINGS).where("scope = 'queue'").toArrow()
+        found = plain(rows)
+        assert len(found) == rows.num_rows
+        return found
 
     def recomputed(self):
         self.lake.commit_provenance(FINDINGS, "nothing")
@@ -195,7 +200,7 @@ def test_findings_on_queues_follow_what_comes_and_goes(spark, tmp_path, monkeypa
     assert findings_update.update(world.lake) == 0
     assert world.lake.version(FINDINGS) == version
     assert world.recomputed() == found
-    monkeypatch.setattr(queue_inputs, "MAX_ROWS_IN_MEMORY", 0)  # in Spark
+    monkeypatch.setattr(lake_module, "MAX_ROWS_IN_MEMORY", -1)  # in Spark
     assert world.recomputed() == found
     monkeypatch.undo()
     world.take("a report on the wire")
@@ -204,3 +209,14 @@ def test_findings_on_queues_follow_what_comes_and_goes(spark, tmp_path, monkeypa
     fewer = world.found()
     assert len(fewer) < len(found)
     assert world.recomputed() == fewer
+
+
+def test_a_report_leaves_the_findings_of_other_rules_as_they_are(spark, tmp_path):
+    """It makes the reads of its queue be read, and these show two readers of a message once more."""
+    world = World(spark, tmp_path / "lake")
+    world.lake.commit_provenance(QUEUE_HISTORY, world.names)
+    world.add("two readers")
+    found = world.found()
+    assert [row["rule_id"] for row in found.values()] == ["R53"]
+    world.add("a report that is right")
+    assert world.found() == found

@@ -6,8 +6,8 @@ from jobs import run_all
 from jobs.config import Config
 from pipeline.lake import lake as lake_module
 from pipeline.lake.lake import Lake
-from pipeline.queues import recompute_queues, update_actions, update_machines
 from pipeline.queues import update as queues_update
+from pipeline.queues import update_actions, update_machines
 from pipeline.queues.update import update
 from schemas.eod import EOD_SOURCES, EOD_TRANSFERS
 from schemas.queue_history import MACHINE_HISTORY, MANAGEMENT_ACTIONS, QUEUE_HISTORY
@@ -62,8 +62,7 @@ def test_states_follow_run_by_run_as_if_made_anew(spark, project, tmp_path, monk
     assert set(update(lake, SETTINGS, "again").values()) == {0}
     assert lake.versions_text(*TABLES) == versions
 
-    for limit in (lake_module.MAX_ROWS_IN_MEMORY, 0):  # in memory, in Spark
-        monkeypatch.setattr(recompute_queues, "MAX_EVENTS_IN_MEMORY", limit)
+    for limit in (lake_module.MAX_ROWS_IN_MEMORY, -1):  # in memory, in Spark
         monkeypatch.setattr(lake_module, "MAX_ROWS_IN_MEMORY", limit)
         for table in (QUEUE_HISTORY, MACHINE_HISTORY, MANAGEMENT_ACTIONS):
             lake.commit_provenance(table, "nothing")

@@ -65,13 +65,13 @@ def _of_different_associations(first: QueueRead, second: QueueRead) -> bool:
     """Tell whether two reads certainly belong to different associations."""
     if first["connection_id"] == second["connection_id"]:
         return False
-    groups = {read.connection_row.get("association_group_id") or None for read in (first, second)}
+    groups = {read["association_group_id"] or None for read in (first, second)}
     return first["client_address"] != second["client_address"] or (len(groups) == 2 and None not in groups)
 
 
 def _captured_together(first: QueueRead, second: QueueRead) -> bool:
     """Tell whether two reads have one clock, and no restart of the queue manager can lie between them."""
-    connected_at = second.connection_row.get("first_packet_at")
+    connected_at = second["first_packet_at"]
     if connected_at is None or second["returned_at"] - first["ended_at"] > DAY_US:
         return False
     same_capture = first.capture_ids == second.capture_ids and len(first.capture_ids) == 1

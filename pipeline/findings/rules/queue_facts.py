@@ -38,13 +38,12 @@ class QueueRuleLimits:
 class QueueRead:
     """A read: a row of gold.receive_attempts with the calls that it consists of, by call key.
 
-    A call has ``capture_id``, ``arrived_at`` of the returned message, and ``cursor_handle`` of the request. The
-    connection has ``first_packet_at`` and ``association_group_id``.
+    The row has ``first_packet_at`` and ``association_group_id`` of its connection too. A call has ``capture_id``,
+    ``arrived_at`` of the returned message, and ``cursor_handle`` of the request.
     """
 
     row: RowMapping
     calls: Mapping[str, RowMapping] = field(default_factory=dict)
-    connection_row: RowMapping = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> Any:  # noqa: ANN401 - of whichever column
         return self.row[name]
@@ -95,7 +94,7 @@ class QueueFacts:
     ``capture_id`` and ``asked_at``. ``reads`` are the reads of all its readers. ``disagreeing_sources`` are rows of
     gold.eod_sources whose sender and receiver disagree. ``transactional_reports`` are snapshots that tell whether the
     queue is transactional, the first of each hour, in order of time. ``transaction_uses`` are receives in a
-    transaction, and moves to the queue or its subqueues, that RemoteRead answered MQ_OK (``queue_inputs``).
+    transaction, and moves to the queue or its subqueues, that RemoteRead answered MQ_OK (``queue_queries``).
     """
 
     queue_manager: str | None
