@@ -2,6 +2,7 @@
 
 from collections import Counter
 from datetime import UTC, datetime
+from types import SimpleNamespace
 
 import duckdb
 import polars as pl
@@ -13,6 +14,9 @@ from jobs import run_all
 from pipeline.dashboards.dashboard_data import to_json_value
 from pipeline.dashboards.datasets import DATASETS
 from pipeline.dashboards.read_datasets import RowLimits, read_dashboard_data
+from pipeline.findings import sliced_inputs
+from pipeline.findings import update as findings_update
+from pipeline.lake import lake as lake_module
 from pipeline.lake.lake import Lake
 from schemas import catalog
 
@@ -31,11 +35,14 @@ def run(lake, project, store):
 
 @pytest.fixture(scope="module")
 def lakes(spark, project, tmp_path_factory):
-    """The same input in a lake of each store."""
+    """The same input in a lake of each store; without the report at the end of a run, for which Spark takes long."""
     found = {}
-    for store in ("delta-rs", "spark"):
-        found[store] = Lake(spark, str(tmp_path_factory.mktemp(store)), store=store)
-        run(found[store], project, store)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run_all, "console_summary", lambda _lake: "")
+        patch.setattr(run_all, "queue_lines", lambda _lake, _as_of: [])
+        for store in ("delta-rs", "spark"):
+            found[store] = Lake(spark, str(tmp_path_factory.mktemp(store)), store=store)
+            run(found[store], project, store)
     return found
 
 
@@ -44,6 +51,25 @@ def test_both_stores_hold_the_same_rows(lakes):
     for name in one:
         assert facts(one[name]) == facts(other[name]), name
     assert sum(rows.num_rows for rows in one.values()) > 5_000
+
+
+@pytest.mark.parametrize("store", ["delta-rs", "spark"])
+def test_slices_of_servers_change_no_finding(lakes, store, monkeypatch):
+    """In tasks, as of many calls, and of slices of a few: the same findings as of whole servers."""
+    lake = lakes[store]
+    update = findings_update._FindingsUpdate(SimpleNamespace(lake=lake), stubs=True, queues=None)
+    whole = lake.map_few_groups(update._findings_of_calls(None)).sort_by("finding_key").to_pylist()
+    monkeypatch.setattr(lake_module, "MAX_ROWS_IN_MEMORY", -1)
+    monkeypatch.setattr(sliced_inputs, "slice_digits", lambda _calls: 1)
+    found = lake.map_few_groups(update._findings_of_calls(None)).sort_by("finding_key").to_pylist()
+    assert found == whole
+    assert len(whole) > 100
+    query = sliced_inputs.SlicedInputs.of(lake).connections()
+    distinct = query.wrap("SELECT DISTINCT server_address, slice, is_first FROM {answer}")
+    places = lake.query(distinct.sql, **distinct.inputs)
+    assert places.num_rows > len({*places["server_address"].to_pylist()})
+    firsts = places.filter(places["is_first"])["server_address"].to_pylist()
+    assert sorted(firsts, key=str) == sorted({*places["server_address"].to_pylist()}, key=str)
 
 
 @pytest.mark.long
