@@ -115,6 +115,7 @@ def spark(tmp_path_factory):
             "spark.master": "local[2]",
             "spark.sql.shuffle.partitions": "2",
             "spark.default.parallelism": "2",
+            "spark.sql.adaptive.enabled": "false",  # what it finds out about rows takes longer than these few take
             "spark.driver.memory": "4g",  # Delta caches what it has read of hundreds of lakes
             # This session lives longer than that of a job, so the optimising compiler pays off.
             "spark.driver.extraJavaOptions": options.replace(C1_COMPILER_OPTIONS, ""),

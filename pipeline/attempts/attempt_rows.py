@@ -143,7 +143,8 @@ def attempts_function(
 
     def find(parts: Mapping[str, pa.Table]) -> pa.Table:
         own = parts["calls"]
-        every = pa.concat_tables([own, parts["shared"], parts["clients"]], promote_options="default")
+        others = (parts[name] for name in ("shared", "clients") if name in parts)
+        every = pa.concat_tables([own, *others], promote_options="default")
         wanted = set(own["connection_id"].unique().to_pylist())
         if only is not None:
             wanted &= only

@@ -61,8 +61,7 @@ WITH reads AS (
     FROM {{{{connections}}}} WHERE kind = 'rpc' AND {{of_servers}}
   )
 ), own AS (
-  SELECT reads.*, coalesce(connections.slice, '') AS slice
-  FROM reads LEFT JOIN connections ON connections.connection_id = reads.connection_id
+  {{own}}
 ), by_number AS (
   SELECT DISTINCT server_address, slice FROM own WHERE protocol = 'qm2qm'
 ), decisive AS (
@@ -77,6 +76,10 @@ WITH reads AS (
 ), known AS (
   SELECT {", ".join(OUTCOME_COLUMNS)} FROM {{{{calls}}}} WHERE {IS_CLIENT_CALL_SQL} AND {{of_servers}}
 )"""
+_SLICED_OWN: Final = """
+  SELECT reads.*, coalesce(connections.slice, '') AS slice
+  FROM reads LEFT JOIN connections ON connections.connection_id = reads.connection_id"""
+_WHOLE_OWN: Final = "SELECT *, '' AS slice FROM reads"
 _SAME_SERVER: Final = "ON by_number.server_address IS NOT DISTINCT FROM"
 _KNOWN: Final = ", ".join(f"known.{name}" for name in _FACTS)
 _OWN: Final = f"""{_TABLES}, messages AS (
@@ -112,6 +115,13 @@ _CONNECTIONS: Final = f"""{_TABLES}, shared AS (
 SELECT DISTINCT {", ".join(CONNECTION_FIELDS)}, server_address, place AS slice FROM (
   SELECT *, slice AS place FROM connections UNION ALL SELECT * FROM shared UNION ALL SELECT * FROM strays
 )"""
+# The same of servers that have one slice each.
+_WHOLE_CLIENTS: Final = f"""
+SELECT {", ".join(CLIENT_CALL_COLUMNS)}, '' AS slice FROM {{{{clients}}}}
+WHERE {IS_CLIENT_CALL_SQL} AND {{of_servers}}"""
+_WHOLE_CONNECTIONS: Final = f"""
+SELECT {", ".join(CONNECTION_FIELDS)}, server_address, '' AS slice FROM {{{{connections}}}}
+WHERE kind = 'rpc' AND {{of_servers}}"""
 _CALLS: Final = f"""
 SELECT server_address, count(*) AS calls, count(clocks) AS clocks FROM {{{{reads}}}}
 WHERE {IS_READ_SQL} AND {{of_servers}} GROUP BY server_address"""
@@ -123,7 +133,8 @@ def attempt_queries(
     """Return the queries for the calls and connections of some servers, or of all (None), by slice (``SLICE_KEYS``).
 
     ``known_ends``: the servers of which it is known when their captures end. ``calls`` are those whose attempts are
-    made, with what other tables know of them; ``shared`` and ``clients`` are calls that these depend on.
+    made, with what other tables know of them; ``shared`` and ``clients`` are calls that these depend on; without slices
+    none is shared.
     """
     of_servers, inputs = _condition(servers)
     counts = lake.query(_CALLS.format(of_servers=of_servers), reads=REMOTE_READ_CALLS, **inputs).to_pylist()
@@ -133,9 +144,14 @@ def attempt_queries(
         "reads": REMOTE_READ_CALLS, "clients": CLIENT_CALLS, "connections": CONNECTIONS, "calls": RPC_CALLS,
         "messages": MESSAGES, "binds": RPC_BINDS,
     }  # fmt: skip
-    texts = {"calls": _OWN, "shared": _SHARED, "clients": _CLIENTS, "connections": _CONNECTIONS}
+    own = _SLICED_OWN if sliced else _WHOLE_OWN
+    texts = {"calls": _OWN, "clients": _WHOLE_CLIENTS, "connections": _WHOLE_CONNECTIONS}
+    if sliced:
+        texts |= {"shared": _SHARED, "clients": _CLIENTS, "connections": _CONNECTIONS}
     return {
-        name: BoundQuery(sql.format(of_servers=of_servers, digits=digits), {**tables, **inputs, "sliced": sliced})
+        name: BoundQuery(
+            sql.format(of_servers=of_servers, digits=digits, own=own), {**tables, **inputs, "sliced": sliced}
+        )
         for name, sql in texts.items()
     }
 

@@ -19,41 +19,43 @@ from pipeline.lake.lake import Lake
 from pipeline.lake.queries import BoundQuery, QueryInput
 from schemas.bronze import CONNECTIONS, RPC_CALLS
 from schemas.remote_read_calls import REMOTE_READ_CALLS
+from schemas.table import Table
 
 IS_OWN: Final = "is_own"
 IS_FIRST: Final = "is_first"
 
 _IS_OPENING: Final = f"coalesce({IS_OPEN_OR_CLOSE}, FALSE)"
 _SLICES: Final = f"""
-WITH slices AS (
+slices AS (
   SELECT connection_id, server_address, conversation, {SLICE_SQL} AS slice
   FROM (SELECT *, {CONVERSATION_SQL} AS conversation FROM {{{{connections}}}} WHERE kind = 'rpc')
 ), places AS (
   SELECT server_address, slice, min(slice) OVER (PARTITION BY server_address) AS first
   FROM (SELECT DISTINCT server_address, slice FROM slices)
+),"""
+_FOUND: Final = """
+found AS (
+  SELECT {columns}, connection_id AS _connection, server_address AS _server, {is_opening} AS _is_opening
+  FROM {{rows}} WHERE {where}
 )"""
-_ROWS: Final = f"""{_SLICES}, found AS (
-  SELECT {{columns}}, connection_id AS _connection, server_address AS _server, {{is_opening}} AS _is_opening
-  FROM {{{{rows}}}} WHERE {{where}}
-)
+_ROWS: Final = f"""WITH {_SLICES} {_FOUND}
 SELECT {{names}}, _server AS server_address, coalesce(slice, '') AS slice
 FROM found LEFT JOIN slices ON slices.connection_id = found._connection WHERE NOT _is_opening
 UNION ALL
 SELECT {{names}}, _server AS server_address, slice
 FROM found JOIN places ON places.server_address IS NOT DISTINCT FROM found._server WHERE _is_opening"""
-_MESSAGES: Final = f"""{_SLICES}
-SELECT {", ".join(f"messages.{name}" for name in MESSAGE_INPUT.columns)},
-  calls.server_address, coalesce(slice, '') AS slice
-FROM {{{{messages}}}} AS messages
-JOIN (SELECT call_key, connection_id, server_address FROM {{{{calls}}}}) AS calls ON calls.call_key = messages.call_key
+_WHOLE_ROWS: Final = f"WITH {_FOUND} SELECT {{names}}, _server AS server_address, '' AS slice FROM found"
+_BY_CALL: Final = f"""WITH {_SLICES} calls AS (
+  SELECT call_key, connection_id, server_address FROM {{{{calls}}}}
+)
+SELECT {{columns}}, calls.server_address, coalesce(slice, '') AS slice FROM {{{{rows}}}} AS found
+JOIN calls ON calls.call_key = found.call_key
 LEFT JOIN slices ON slices.connection_id = calls.connection_id"""
-_CHANGED: Final = f"""{_SLICES}
-SELECT changed.*, calls.server_address, coalesce(slice, '') AS slice FROM {{{{changed}}}} AS changed
-JOIN (SELECT call_key, connection_id, server_address FROM {{{{calls}}}}) AS calls ON calls.call_key = changed.call_key
-LEFT JOIN slices ON slices.connection_id = calls.connection_id"""
-_CONNECTIONS: Final = f"""{_SLICES}, found AS (
-  SELECT {", ".join(RPC_CONNECTION_INPUT.columns)} FROM {{{{connections}}}}
-  WHERE {RPC_CONNECTION_INPUT.where} AND {{where}}
+_WHOLE_BY_CALL: Final = """
+SELECT {columns}, calls.server_address, '' AS slice FROM {{rows}} AS found
+JOIN (SELECT call_key, server_address FROM {{calls}}) AS calls ON calls.call_key = found.call_key"""
+_CONNECTIONS: Final = f"""WITH {_SLICES} found AS (
+  SELECT {{columns}} FROM {{{{connections}}}} WHERE {{where}}
 ), opening AS (
   SELECT conversation FROM slices
   WHERE connection_id IN (SELECT connection_id FROM {{{{calls}}}} WHERE {_IS_OPENING})
@@ -67,6 +69,8 @@ SELECT found.*, places.slice, FALSE AS {IS_OWN}, places.slice = places.first AS 
 FROM found JOIN slices ON slices.connection_id = found.connection_id
 JOIN places ON places.server_address IS NOT DISTINCT FROM found.server_address AND places.slice <> slices.slice
 WHERE slices.conversation IN (SELECT conversation FROM opening)"""
+_WHOLE_CONNECTIONS: Final = f"""
+SELECT {{columns}}, '' AS slice, TRUE AS {IS_OWN}, TRUE AS {IS_FIRST} FROM {{{{connections}}}} WHERE {{where}}"""
 _CALLS: Final = "SELECT server_address, count(*) AS calls FROM {calls} GROUP BY server_address"
 
 
@@ -93,22 +97,29 @@ class SlicedInputs(NamedTuple):
             "is_opening": is_opening.replace("interface_name", query.interface_sql),
             "where": f"{query.where} AND {where}".replace("interface_name", query.interface_sql),
         }
-        return self._bound(_ROWS, texts, {"rows": query.table, **inputs})
+        return self._bound(_ROWS, _WHOLE_ROWS, texts, {"rows": query.table, **inputs})
 
     def messages(self) -> BoundQuery:
         """Return the query for all messages."""
-        return self._bound(_MESSAGES, {}, {"messages": MESSAGE_INPUT.table, "calls": REMOTE_READ_CALLS})
+        columns = ", ".join(f"found.{name}" for name in MESSAGE_INPUT.columns)
+        return self._by_call(columns, MESSAGE_INPUT.table, REMOTE_READ_CALLS)
 
     def changed(self, calls: pa.Table) -> BoundQuery:
         """Return the query for rows of calls; the calls have ``call_key``."""
-        return self._bound(_CHANGED, {}, {"changed": calls, "calls": RPC_CALLS})
+        return self._by_call("found.*", calls, RPC_CALLS)
 
     def connections(self, where: str = "TRUE", /, **inputs: QueryInput) -> BoundQuery:
         """Return the query for connections that meet a condition: whether it ``IS_OWN``, and the slice ``IS_FIRST``."""
-        return self._bound(_CONNECTIONS, {"where": where}, {"calls": RPC_CALLS, **inputs})
+        columns, here = ", ".join(RPC_CONNECTION_INPUT.columns), f"{RPC_CONNECTION_INPUT.where} AND {where}"
+        texts = {"columns": columns, "where": here}
+        return self._bound(_CONNECTIONS, _WHOLE_CONNECTIONS, texts, {"calls": RPC_CALLS, **inputs})
 
-    def _bound(self, sql: str, texts: Mapping[str, str], inputs: Mapping[str, QueryInput]) -> BoundQuery:
-        text = sql.format(digits=self.digits, **texts)
+    def _by_call(self, columns: str, rows: QueryInput, calls: Table) -> BoundQuery:
+        return self._bound(_BY_CALL, _WHOLE_BY_CALL, {"columns": columns}, {"rows": rows, "calls": calls})
+
+    def _bound(self, sql: str, whole: str, texts: Mapping[str, str], inputs: Mapping[str, QueryInput]) -> BoundQuery:
+        """Return a query for slices; ``whole`` is the same for servers that have one slice each."""
+        text = (sql if self.sliced else whole).format(digits=self.digits, **texts)
         return BoundQuery(text, {"connections": CONNECTIONS, "sliced": self.sliced, **inputs})
 
 

@@ -135,6 +135,7 @@ def looked_at(story, monkeypatch):
     return ask
 
 
+@pytest.mark.long
 def test_of_an_association_that_goes_on_what_shares_nothing_with_a_change_is_not_looked_at(story, looked_at):
     more = ASKED | {"action": 0x80000000, "hresult": 0}
     story.add(*(read(f"peek{n}", START, 4, 4.5, **(more | {"request_id": n})) for n in range(10, 30)))

@@ -58,12 +58,36 @@ def without_spark(*arguments):
     return subprocess.run(command_line, cwd=PROJECT_ROOT, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize("name", sorted(command.list_jobs()))
-def test_help_and_wrong_usage_need_no_spark(name):
-    helped, wrong = without_spark(name, "--help"), without_spark(name, "--nothing")
-    assert (helped.returncode, helped.stderr) == (0, "")
-    assert helped.stdout.startswith(f"usage: msmq {name} ")
-    assert (wrong.returncode, wrong.stderr.count("\n")) == (2, 1)
+# Asks several jobs in one such Python; arguments: the jobs, and what each is asked.
+SEVERAL_WITHOUT_SPARK = WITHOUT_SPARK.replace(
+    "sys.exit(main(sys.argv[1:]))",
+    """
+import io, json
+from contextlib import redirect_stderr, redirect_stdout
+
+found = {}
+for name in sys.argv[2:]:
+    with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as err:
+        code = main([name, sys.argv[1]])
+    found[name] = [code, out.getvalue(), err.getvalue()]
+print(json.dumps(found))
+""",
+)
+
+
+@pytest.mark.parametrize("option", ["--help", "--nothing"])
+def test_help_and_wrong_usage_need_no_spark(option):
+    names = sorted(command.list_jobs())
+    command_line = [sys.executable, "-c", SEVERAL_WITHOUT_SPARK, option, *names]
+    done = subprocess.run(command_line, cwd=PROJECT_ROOT, capture_output=True, text=True, check=True)
+    found = json.loads(done.stdout)
+    assert sorted(found) == names
+    for name, (code, printed, said) in found.items():
+        if option == "--help":
+            assert (code, said) == (0, "")
+            assert printed.startswith(f"usage: msmq {name} ")
+        else:
+            assert (code, said.count("\n")) == (2, 1)
 
 
 def test_a_job_without_spark_is_one_line_and_exit_2():

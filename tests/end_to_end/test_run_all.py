@@ -498,6 +498,7 @@ def test_of_what_is_cut_the_pages_hold_sums_over_all(lake):
     assert None not in paths
 
 
+@pytest.mark.long
 def test_what_a_run_reads_is_what_the_data_source_reads(spark, captures, tmp_path):
     register_capture_source(spark)
     tasks = tmp_path / "tasks.jsonl"

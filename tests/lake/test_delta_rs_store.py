@@ -123,7 +123,7 @@ def test_what_others_committed_meanwhile_is_changed_too(lake, intruder, change, 
         change(lake)
 
 
-@pytest.mark.parametrize("as_frame", [True, False])
+@pytest.mark.parametrize("as_frame", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_columns_are_set_in_the_rows_of_some_keys_and_other_rows_deleted(lake, spark, tmp_path, as_frame):
     new = pa.table({"quarantine_key": ["a", "b", "none"], "reason": ["new", None, "new"], "gone": [False, True, False]})
     found = []
@@ -156,7 +156,11 @@ NESTED = {
 
 @pytest.mark.parametrize(
     ("table", "unless_same"),
-    [(MESSAGES, False), (QUEUE_SNAPSHOTS, False), (RECEIVE_ATTEMPTS, False), (RECEIVE_ATTEMPTS, True)],
+    [
+        (MESSAGES, False),
+        (RECEIVE_ATTEMPTS, True),
+        *(pytest.param(table, False, marks=pytest.mark.long) for table in (QUEUE_SNAPSHOTS, RECEIVE_ATTEMPTS)),
+    ],
     ids=str,
 )
 def test_a_merge_makes_the_rows_that_spark_makes(lake, spark, tmp_path, table, unless_same):

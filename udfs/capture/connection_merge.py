@@ -50,7 +50,7 @@ from udfs.capture.positions import order_of_remainders
 from udfs.capture.taps import ConnectionTaps, assign_taps
 from udfs.dcerpc.interfaces import INTERFACES_BY_UUID, CallShape
 from udfs.files.capture_file import NO_TIME
-from udfs.keys import key
+from udfs.keys import hash_encoded_fields, key
 from udfs.rows import RowDict
 from udfs.rpc.association_state import BoundContext
 from udfs.rpc.call_assembly import CallAssembler, association_of, auth_if_connect_level
@@ -706,9 +706,10 @@ def _pending_changes(
     """Return the changed columns of the remainders: connection, and keys of the rows that were made from them."""
     digest = {(label["capture_id"], label["was_connection_id"]): label["merge_digest"] for label in labels}
     made: dict[tuple[str, str], dict[str, str]] = defaultdict(dict)
-    for call in calls.to_pylist():
-        values = (value if isinstance(value, bytes) else repr(value) for value in call.values())
-        made[call["connection_id"], call["capture_id"]][call["call_key"]] = key(*values)
+    names = (calls[name].to_pylist() for name in ("connection_id", "capture_id", "call_key"))
+    columns = (_plain_numbers(column).to_pylist() for column in calls.columns)
+    for connection, capture, call, *values in zip(*names, *columns, strict=True):
+        made[connection, capture][call] = _digest(values)
     of: dict[tuple[int, str], list[str]] = defaultdict(list)
     for stray in strays:
         of[stray["index"], stray["capture_id"]].append(stray["quarantine_key"])
@@ -733,6 +734,19 @@ def _pending_changes(
                 }
             )
     return pa.RecordBatch.from_pylist(rows, PENDING_CHANGES_SCHEMA)
+
+
+def _plain_numbers(column: pa.Array) -> pa.Array:
+    """Return times and dates as numbers, of which Python objects are made sooner."""
+    if pa.types.is_timestamp(column.type):
+        return column.cast(pa.int64())
+    return column.cast(pa.int32()) if pa.types.is_date(column.type) else column
+
+
+def _digest(values: Sequence[object]) -> str:
+    """Return a digest of a row's values: there are very many, so they are spelled all at once, and bytes not at all."""
+    texts = repr([len(value) if isinstance(value, bytes) else value for value in values])
+    return hash_encoded_fields(b"".join((texts.encode(), *(value for value in values if isinstance(value, bytes)))))
 
 
 def _context_meaning_rows(by_connection: dict[int, list[_Remainder]], inferred: InferredContexts) -> list[RowDict]:

@@ -145,7 +145,14 @@ def test_the_files_count_their_packets_as_the_uncut_one(name):
     assert {count: pc.sum(ledger[count]).as_py() for count in COUNTS} == {count: whole[count] for count in COUNTS}
 
 
-@pytest.mark.parametrize("name", ["fragments", "bind in pieces", "another protocol", "nobody answers"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "bind in pieces",
+        "another protocol",
+        *(pytest.param(name, marks=pytest.mark.long) for name in ("fragments", "nobody answers")),
+    ],
+)
 def test_after_each_run_the_tables_are_those_of_the_files_read_so_far(name):
     """Runs leave no trace: one after another, or the same files in one run."""
     for order in SOME:
