@@ -21,8 +21,10 @@ from udfs.tcp.time_limits import earliest_ns, elapsed_ns
 
 _MASK: Final = 0xFFFFFFFF
 MAX_SEQUENCE_JUMP: Final = 16 << 20  # bytes; sequence numbers farther apart are not of one connection
-# A direction without its SYN is held back until its order is certain: for the reorder window, or up to these limits.
+# A direction without its SYN is held back until its order is certain, up to these limits. What comes out of order later
+# than that was lost and sent again: a busy connection, held for the whole reorder window, would not begin in its file.
 MAX_START_HOLD_BYTES: Final = 16 << 10
+MAX_START_HOLD_NS: Final = 100_000_000
 _MAX_HELD_BYTES: Final = 16 << 20  # out of order in one direction; receive windows are rarely larger
 _MAX_HELD_SEGMENTS: Final = 1 << 16
 _MAX_UNACKNOWLEDGED_GAPS: Final = 1 << 12  # of one direction; of further ones it is not known who lost them
@@ -201,6 +203,9 @@ class StreamDirection:
         """Insert a data segment that may be out of order, repeated or truncated; ``window``: reorder window in ns."""
         if self.base_sequence is None:
             self.base_sequence = packet.sequence
+        waited = elapsed_ns(self.held_since_ns, packet.time_ns) if self.held_segments else 0
+        if not self.started and waited > (hold := min(window, MAX_START_HOLD_NS)):
+            self.release_held(packet.time_ns - hold, once=True)  # gaps behind the start are waited for as usual
         if self.held_segments and elapsed_ns(self.held_since_ns, packet.time_ns) > window:
             self.release_held(packet.time_ns - window)
         self._insert(packet)
