@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from deltalake import DeltaTable
 
@@ -27,13 +28,20 @@ TABLES = (
 )  # fmt: skip
 
 
-def time_run(lake: Path, captures: Sequence[Path]) -> float:
-    """Run the whole pipeline over captures and return the seconds that it takes."""
-    command = [sys.executable, "-m", "jobs.run_all", "--lake", str(lake), "--captures", *map(str, captures)]
-    begin = time.perf_counter()
+def run_all(lake: Path, captures: Sequence[Path], prefix: Sequence[str] = ()) -> dict[str, Any]:
+    """Run the whole pipeline over captures, by a command with a prefix; return its summary."""
+    command = [*prefix, sys.executable, "-m", "jobs.run_all", "--lake", str(lake), "--captures", *map(str, captures)]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     if done.returncode:
-        raise SystemExit(f"runs: run_all ended with {done.returncode}:\n{done.stderr[-2000:]}")
+        raise SystemExit(f"run_all ended with {done.returncode}:\n{done.stderr[-2000:]}")
+    summary: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return summary
+
+
+def time_run(lake: Path, captures: Sequence[Path]) -> float:
+    """Run the whole pipeline over captures and return the seconds that it takes, the start of Python included."""
+    begin = time.perf_counter()
+    run_all(lake, captures)
     return time.perf_counter() - begin
 
 

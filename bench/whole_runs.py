@@ -6,15 +6,13 @@ speeds are those of the bytes by which the larger capture is larger than the sma
 
 from __future__ import annotations
 
-import json
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from bench.measure import Measure, log_progress
+from bench.runs import run_all
 from bench.traffic import generate_captures
 
 _KINDS: Final = {"single file": (0, 1.0, 1.3), "ring": (20, 1.5, 2.0)}  # files of a ring; floor and goal
@@ -49,33 +47,23 @@ def measure(folder: Path, sizes: tuple[int, int], time_tshark: TimeTshark) -> li
             shutil.rmtree(folder / "captures")
         small, large = runs
         speed = (listings[1] - listings[0]) / (large["seconds"] - small["seconds"])
-        attempts, calls = (
-            _more(large, small, lambda run, name=name: run["tables"]["gold.receive_attempts"][name])  # type: ignore[misc]
-            for name in ("rows_out", "rows_in")
-        )
-        by_attempts, by_findings = (
-            _more(large, small, lambda run, stage=stage: run["stages"][stage])  # type: ignore[misc]
-            for stage in ("attempts", "findings")
-        )
         out += [
             Measure(f"{kind}: run_all against tshark", speed, "x", floor, goal),
-            Measure(f"{kind}: attempts", attempts / by_attempts, "/s", 60_000, 100_000),
-            Measure(f"{kind}: findings, calls", calls / by_findings, "/s", 100_000, 150_000),
+            Measure(f"{kind}: attempts", _rate(small, large, "rows_out", "attempts"), "/s", 60_000, 100_000),
+            Measure(f"{kind}: findings, calls", _rate(small, large, "rows_in", "findings"), "/s", 100_000, 150_000),
         ]
     return out
 
 
-def _more(large: dict[str, Any], small: dict[str, Any], of: Callable[[dict[str, Any]], float]) -> float:
-    """Return by how much the larger run has more of something."""
-    return of(large) - of(small)
+def _rate(small: dict[str, Any], large: dict[str, Any], count: str, stage: str) -> float:
+    """Return how many more attempts the larger run made, or of calls, by the seconds that a stage took longer."""
+    few, many = (run["tables"]["gold.receive_attempts"][count] for run in (small, large))
+    short, long = (run["stages"][stage] for run in (small, large))
+    return float((many - few) / (long - short))
 
 
 def _run(lake: Path, files: Sequence[Path], prefix: Sequence[str] = ()) -> dict[str, Any]:
     """Run the whole pipeline over captures into a new lake; return its summary."""
-    command = [*prefix, sys.executable, "-m", "jobs.run_all", "--lake", str(lake), "--captures", *map(str, files)]
-    done = subprocess.run(command, check=False, capture_output=True, text=True)
-    shutil.rmtree(lake, ignore_errors=True)
-    if done.returncode:
-        raise SystemExit(f"whole runs: run_all ended with {done.returncode}:\n{done.stderr[-2000:]}")
-    summary: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    summary = run_all(lake, files, prefix)
+    shutil.rmtree(lake)
     return summary

@@ -23,7 +23,7 @@ from pipeline.attempts.client_identity import IDENTITIES_SQL, IDENTITY_COLUMNS
 from pipeline.attempts.evidence import CallConclusion
 from pipeline.attempts.receive_attempts import ReceiveAttempt, find_attempts
 from pipeline.lake.arrow_rows import epoch_day, is_in, table_to_rows, times_to_us, unique_rows, values_to_array
-from pipeline.lake.queries import BoundQuery, CachedFilter
+from pipeline.lake.queries import BoundQuery, CachedFilter, QueryInput
 from schemas.bronze import CONNECTIONS, RPC_BINDS
 from schemas.receive_attempts import RECEIVE_ATTEMPTS
 from schemas.table import Table
@@ -57,18 +57,20 @@ _CLIENT: Final = (
     "call_key", "protocol", "opnum", "connection_id", "requested_at", "responded_at", "clocks", "queue",
     "context_handle", "queue_handle", "queue_descriptor", "open_context", "hresult", "errors", "outcome",
 )  # fmt: skip
-_KNOWN: Final = ("outcome", "fault_status", "bind_seen", "cancelled_at", "orphaned_at", "encrypted")
+OUTCOME_FACTS: Final = (
+    "opened_by", "outcome", "fault_status", "bind_seen", "cancelled_at", "orphaned_at", "encrypted",
+)  # fmt: skip
+"""What ``OUTCOME_COLUMNS`` tell of each call."""
 _PASSTHROUGH: Final = ("client_address", "client_port", "server_address", "server_port", "queue_format_name", "run_id")
 _IDENTITY: Final = ("opened_by", *IDENTITY_COLUMNS)
-_MESSAGE: Final = ("message_key", "message_bytes", "abort_count", "destination_queue")
+MESSAGE_FACTS: Final = ("message_key", "message_bytes", "abort_count", "destination_queue")
 MESSAGE_ERRORS: Final = "message_errors"
 QUEUE_COLUMNS: Final = ("queue", "inferred_queue")  # of silver.messages
 CONNECTION_FIELDS: Final = (
     "connection_id", "client_address", "first_packet_at", "last_packet_at", "closed_at", "association_group_id",
     "syn_seen", "server_bytes", "missing_bytes", "closed_by",
 )  # fmt: skip
-CONNECTION_DEFAULTS: Final[dict[str, Any]] = {"bind_seen": True, "encrypted": False, "outcome": "ok", "syn_seen": False,
-                                    "server_bytes": 0, "missing_bytes": 0}  # fmt: skip
+CONNECTION_DEFAULTS: Final[dict[str, Any]] = {"syn_seen": False, "server_bytes": 0, "missing_bytes": 0}
 
 
 _SCHEMA: Final = to_arrow_schema(RECEIVE_ATTEMPTS.struct())
@@ -97,7 +99,7 @@ CLIENT_CALL_COLUMNS: Final = (
 )
 
 OUTCOME_COLUMNS: Final = (
-    "call_key", "opened_by", *(name for name in _KNOWN if name != "encrypted"),
+    "call_key", *(name for name in OUTCOME_FACTS if name != "encrypted"),
     "sealed AND opened_by IS NULL AS encrypted",
 )  # fmt: skip
 """What bronze.rpc_calls knows of each call: its outcome, fault, security, cancellation."""
@@ -114,12 +116,18 @@ def select_of_servers(
 ) -> BoundQuery:
     """Return the query for columns and server_address of the rows of some servers, or of all (None)."""
     names = columns if "server_address" in columns else (*columns, "server_address")
-    sql = f"SELECT {', '.join(names)} FROM {{rows}} WHERE {where}"
+    of_servers, inputs = servers_condition(servers)
+    sql = f"SELECT {', '.join(names)} FROM {{rows}} WHERE {where} AND {of_servers}"
+    return BoundQuery(sql, {"rows": table, **inputs})
+
+
+def servers_condition(servers: Collection[str | None] | None) -> tuple[str, dict[str, QueryInput]]:
+    """Return the condition of rows of some servers, or of all (None), and its values."""
     if servers is None:
-        return BoundQuery(sql, {"rows": table})
+        return "TRUE", {}
     unknown = " OR server_address IS NULL" if None in servers else ""
     known = {server for server in servers if server is not None}
-    return BoundQuery(f"{sql} AND (server_address IN {{servers}}{unknown})", {"rows": table, "servers": known})
+    return f"(server_address IN {{servers}}{unknown})", {"servers": known}
 
 
 def connection_query(servers: Collection[str | None] | None) -> BoundQuery:
@@ -173,7 +181,7 @@ def call_facts_table(
         facts = join_by_key(facts, identities, "connection_id")
     if clients is not None:
         facts = pa.concat_tables([facts, clients], promote_options="default")
-    return join_by_key(facts, messages.select(["call_key", *_MESSAGE, MESSAGE_ERRORS]))
+    return join_by_key(facts, messages.select(["call_key", *MESSAGE_FACTS, MESSAGE_ERRORS]))
 
 
 def receive_attempts_table(
@@ -287,7 +295,7 @@ def connections_from_rows(rows: pa.Table) -> list[RpcConnection]:
 
 def passthrough_columns(calls: pa.Table) -> dict[str, dict[str, Any]]:
     """Return, by call, the columns that gold takes over unchanged."""
-    handed = (*_PASSTHROUGH, *(name for name in (*_MESSAGE, *_IDENTITY) if name in calls.column_names))
+    handed = (*_PASSTHROUGH, *(name for name in (*MESSAGE_FACTS, *_IDENTITY) if name in calls.column_names))
     rows = calls.select(["call_key", *handed]).to_pylist()
     return {row.pop("call_key"): row for row in rows}
 
@@ -329,7 +337,7 @@ def _attempts_table(attempts: Sequence[ReceiveAttempt], starts: pa.Table, aliase
         "event_date": [*map(epoch_day, *times, ended)],
     }
     taken = {
-        **{name: _column(starts, name) for name in (*_PASSTHROUGH, *_MESSAGE, *_OF_START)},
+        **{name: _column(starts, name) for name in (*_PASSTHROUGH, *MESSAGE_FACTS, *_OF_START)},
         **{name: starts[column] for name, column in _RENAMED.items()},
         "principal": pc.coalesce(_column(starts, "opened_by"), _column(starts, "claimed_principal")),
         "workstation": _column(starts, "claimed_workstation"),

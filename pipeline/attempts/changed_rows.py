@@ -95,15 +95,18 @@ CHANGED_CLIENT_CALLS_QUERY: Final = (
 )
 """Query over the change feed of silver.client_calls: calls that open, close, or show queue names."""
 
-_GROUP_SQL: Final = "CASE WHEN association_group_id <> 0 THEN CAST(association_group_id AS string) END"
+ASSOCIATION_GROUP_SQL: Final = "CASE WHEN association_group_id <> 0 THEN CAST(association_group_id AS string) END"
+"""The association group of a connection as text; null without one."""
+IS_STRAY_SQL: Final = f"NOT coalesce(syn_seen, FALSE) AND {ASSOCIATION_GROUP_SQL} IS NULL"
+"""Whether a connection is a stray (``RpcConnection.is_stray``)."""
 
 # The group of an RPC connection: server, client, and association group (the connection itself without one); and
 # whether it is a stray (``RpcConnection.is_stray``).
 _GROUP_COLUMNS: Final = (
     "server_address", "coalesce(server_address, '') AS server", "coalesce(client_address, '') AS client",
-    f"coalesce({_GROUP_SQL}, connection_id) AS association",
+    f"coalesce({ASSOCIATION_GROUP_SQL}, connection_id) AS association",
     *(f"coalesce(unix_micros({name}), 0) AS {name}" for name in _TIMES[:2]), "unix_micros(closed_at) AS closed_at",
-    f"NOT coalesce(syn_seen, FALSE) AND {_GROUP_SQL} IS NULL AS stray",
+    f"{IS_STRAY_SQL} AS stray",
 )  # fmt: skip
 
 # Of the beginning or the end of a connection (``RpcConnection.of``).

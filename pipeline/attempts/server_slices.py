@@ -16,16 +16,28 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final
 
+from pipeline.attempts.affected_scope import REQUEST_KEY_SQL
 from pipeline.attempts.attempt_rows import (
     CLIENT_CALL_COLUMNS,
     CONNECTION_FIELDS,
     IS_CLIENT_CALL_SQL,
     IS_READ_SQL,
     MESSAGE_COLUMNS,
+    MESSAGE_ERRORS,
+    MESSAGE_FACTS,
     OUTCOME_COLUMNS,
+    OUTCOME_FACTS,
     READ_COLUMNS,
+    servers_condition,
 )
-from pipeline.attempts.changed_rows import CANCEL_OPNUM, OPENING_OPNUMS, REQUEST_KEY_COLUMNS, START_OPNUMS, sql_values
+from pipeline.attempts.changed_rows import (
+    ASSOCIATION_GROUP_SQL,
+    CANCEL_OPNUM,
+    IS_STRAY_SQL,
+    OPENING_OPNUMS,
+    START_OPNUMS,
+    sql_values,
+)
 from pipeline.attempts.client_identity import IDENTITIES_SQL, IDENTITY_COLUMNS
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries import BoundQuery, QueryInput
@@ -38,25 +50,22 @@ SLICE_KEYS: Final = ("server_address", "slice")
 _CALLS_PER_SLICE: Final = 10_000  # and up to sixteen times as many: a slice is named by hexadecimal digits
 _MAX_DIGITS: Final = 3
 
-_GROUP: Final = "CASE WHEN association_group_id <> 0 THEN CAST(association_group_id AS string) END"
 CONVERSATION_SQL: Final = (
-    f"concat_ws('|', server_address, coalesce(client_address, ''), coalesce({_GROUP}, connection_id))"
+    f"concat_ws('|', server_address, coalesce(client_address, ''), coalesce({ASSOCIATION_GROUP_SQL}, connection_id))"
 )
 """What connections of one association have in common, as text, over bronze.connections."""
 SLICE_SQL: Final = "CASE WHEN server_address IN {{sliced}} THEN left(sha2(conversation, 256), {digits}) ELSE '' END"
 """The slice of a connection by its ``conversation``; to be formatted with ``digits``, ``sliced`` are the servers."""
-_REQUEST: Final = f"concat_ws('|', {', '.join(REQUEST_KEY_COLUMNS)})"
-_FACTS: Final = ("opened_by", "outcome", "fault_status", "bind_seen", "cancelled_at", "orphaned_at", "encrypted")
-_OF_MESSAGE: Final = ("message_key", "message_bytes", "abort_count", "destination_queue", "message_errors")
 
 # The tables that all queries rest on. ``decisive`` are the calls that attempts of other slices depend on.
 _TABLES: Final = f"""
 WITH reads AS (
-  SELECT {", ".join(READ_COLUMNS)}, {_REQUEST} AS request FROM {{{{reads}}}} WHERE {IS_READ_SQL} AND {{of_servers}}
+  SELECT {", ".join(READ_COLUMNS)}, {REQUEST_KEY_SQL} AS request FROM {{{{reads}}}}
+  WHERE {IS_READ_SQL} AND {{of_servers}}
 ), connections AS (
   SELECT *, {SLICE_SQL} AS slice FROM (
     SELECT {", ".join(CONNECTION_FIELDS)}, server_address,
-      NOT coalesce(syn_seen, FALSE) AND {_GROUP} IS NULL AS is_stray,
+      {IS_STRAY_SQL} AS is_stray,
       {CONVERSATION_SQL} AS conversation
     FROM {{{{connections}}}} WHERE kind = 'rpc' AND {{of_servers}}
   )
@@ -81,14 +90,14 @@ _SLICED_OWN: Final = """
   FROM reads LEFT JOIN connections ON connections.connection_id = reads.connection_id"""
 _WHOLE_OWN: Final = "SELECT *, '' AS slice FROM reads"
 _SAME_SERVER: Final = "ON by_number.server_address IS NOT DISTINCT FROM"
-_KNOWN: Final = ", ".join(f"known.{name}" for name in _FACTS)
+_KNOWN: Final = ", ".join(f"known.{name}" for name in OUTCOME_FACTS)
 _OWN: Final = f"""{_TABLES}, messages AS (
   SELECT {", ".join(MESSAGE_COLUMNS)} FROM {{{{messages}}}}
 ), identities AS (
   {IDENTITIES_SQL.replace("{rows}", "{{binds}} AS binds")} GROUP BY connection_id
 )
 SELECT {", ".join(f"own.{name}" for name in READ_COLUMNS)}, own.slice, {_KNOWN},
-  {", ".join((*IDENTITY_COLUMNS, *_OF_MESSAGE))}
+  {", ".join((*IDENTITY_COLUMNS, *MESSAGE_FACTS, MESSAGE_ERRORS))}
 FROM own
 LEFT JOIN known ON known.call_key = own.call_key
 LEFT JOIN messages ON messages.call_key = own.call_key
@@ -136,7 +145,7 @@ def attempt_queries(
     made, with what other tables know of them; ``shared`` and ``clients`` are calls that these depend on; without slices
     none is shared.
     """
-    of_servers, inputs = _condition(servers)
+    of_servers, inputs = servers_condition(servers)
     counts = lake.query(_CALLS.format(of_servers=of_servers), reads=REMOTE_READ_CALLS, **inputs).to_pylist()
     digits = slice_digits(max((row["calls"] for row in counts), default=0))
     sliced = {row["server_address"] for row in counts if not row["clocks"]} & {*known_ends} if digits else set()
@@ -159,12 +168,3 @@ def attempt_queries(
 def slice_digits(calls: int) -> int:
     """Return with how many hexadecimal digits to name the slices of a server with so many calls."""
     return sum(calls > _CALLS_PER_SLICE * 16**digits for digits in range(_MAX_DIGITS))
-
-
-def _condition(servers: Collection[str | None] | None) -> tuple[str, dict[str, QueryInput]]:
-    """Return the condition of rows of some servers, or of all (None), and its values."""
-    if servers is None:
-        return "TRUE", {}
-    unknown = " OR server_address IS NULL" if None in servers else ""
-    known = {server for server in servers if server is not None}
-    return f"(server_address IN {{servers}}{unknown})", {"servers": known}

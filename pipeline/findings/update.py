@@ -355,11 +355,11 @@ def _findings_function(only_connections: Collection[str] | None) -> Callable[[Ma
     """
 
     def find(parts: Mapping[str, pa.Table]) -> pa.Table:
-        every = _without_repeated_openings(parts["calls"])
+        every, is_opening = _without_repeated_openings(parts["calls"])
         calls = every.drop_columns([*STUB_COLUMN_TYPES]) if "changed" in parts else every
         decoded = (parts[name].drop_columns([_SLICE]) for name in _DECODED_PARTS if name in parts)
         calls = join_decoded_columns(calls.drop_columns([_SLICE]), *decoded)
-        openings = calls.filter(evaluate.is_open_or_close_call(calls))
+        openings = calls.filter(is_opening)
         rows = parts["connections"]
         own = set(rows.filter(rows[IS_OWN])["connection_id"].to_pylist())
         firsts = set(rows.filter(rows[IS_FIRST])["server_address"].to_pylist())
@@ -371,13 +371,16 @@ def _findings_function(only_connections: Collection[str] | None) -> Callable[[Ma
     return find
 
 
-def _without_repeated_openings(calls: pa.Table) -> pa.Table:
-    """Return the calls of some slices with the calls that open and close of one slice of each server: all have them."""
+def _without_repeated_openings(calls: pa.Table) -> tuple[pa.Table, pa.Array]:
+    """Return the calls of some slices, those that open and close once, and which they are: every slice has them all."""
+    is_opening = evaluate.is_open_or_close_call(calls)
     places = zip(calls["server_address"].to_pylist(), calls[_SLICE].to_pylist(), strict=True)
-    is_opening = evaluate.is_open_or_close_call(calls).to_pylist()
     firsts: dict[str | None, str] = {}
-    kept = [
-        not opens or firsts.setdefault(server, place) == place
-        for opens, (server, place) in zip(is_opening, places, strict=True)
-    ]
-    return calls if all(kept) else calls.filter(pa.array(kept, pa.bool_()))
+    kept = pa.array(
+        [
+            not opens or firsts.setdefault(server, place) == place
+            for opens, (server, place) in zip(is_opening.to_pylist(), places, strict=True)
+        ],
+        pa.bool_(),
+    )
+    return calls.filter(kept), is_opening.filter(kept)

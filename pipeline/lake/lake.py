@@ -335,11 +335,9 @@ class Lake:
         """Return rows and a few more."""
         if isinstance(rows, PartitionedRows):
             return rows.followed_by(more)
-        return (
-            pa.concat_tables([rows, more])
-            if isinstance(rows, pa.Table)
-            else rows.unionByName(arrow_to_frame(self.spark, more))
-        )
+        if isinstance(rows, pa.Table):
+            return pa.concat_tables([rows, more])
+        return rows.unionByName(arrow_to_frame(self.spark, more))
 
     def collect(self, rows: RowsToWrite, schema: StructType) -> pa.Table:
         """Return rows as an Arrow table."""

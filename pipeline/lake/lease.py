@@ -81,7 +81,6 @@ class _Folder:
     def __init__(self, folder: LakePath) -> None:
         folder.make_folder()
         self.record = folder / _RECORD
-        self._written = self.record.temporary(uuid.uuid4().hex)
         self._lock = FileLock((folder / "lock").location, thread_local=False, fallback_to_soft=False)
 
     def enter(self) -> bool:
@@ -105,9 +104,7 @@ class _Folder:
 
     def put(self, data: bytes, _: _Record | None) -> bool:
         """Write the record in one step; True."""
-        with self._written.open_output() as stream:
-            stream.write(data)
-        self.record.publish(self._written)
+        self.record.write_text(data.decode())
         return True
 
     def leave(self) -> None:

@@ -85,6 +85,13 @@ def by_slice(tables, ends):
 
 
 def slices_change_nothing(seed, steps):
+    """Compare what slices of a few calls give; return how many there are."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(server_slices, "_CALLS_PER_SLICE", 1)
+        return compare(seed, steps)
+
+
+def compare(seed, steps):
     chance, broker = Random(seed), Broker(Random(seed)).run(steps)
     calls, connections = captured(broker, begin=chance.choice([0, 0, steps // 2]))
     if not calls:
@@ -108,20 +115,15 @@ def slices_change_nothing(seed, steps):
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 2**32), st.integers(20, 80))
 def test_slices_change_no_attempt(seed, steps):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(server_slices, "_CALLS_PER_SLICE", 1)
-        slices_change_nothing(seed, steps)
+    slices_change_nothing(seed, steps)
 
 
 @pytest.mark.long
 @settings(max_examples=300, deadline=None)
 @given(st.integers(0, 2**32), st.integers(20, 200))
 def test_slices_change_no_attempt_of_many(seed, steps):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(server_slices, "_CALLS_PER_SLICE", 1)
-        slices_change_nothing(seed, steps)
+    slices_change_nothing(seed, steps)
 
 
-def test_a_busy_server_has_many_slices(monkeypatch):
-    monkeypatch.setattr(server_slices, "_CALLS_PER_SLICE", 1)
+def test_a_busy_server_has_many_slices():
     assert max(slices_change_nothing(seed, 200) for seed in range(6)) > 2

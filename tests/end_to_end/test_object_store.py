@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from bronze.stores.bucket import serving
+from bronze.stores.bucket import serving_here
 from end_to_end.lakes import facts
 from jobs import run_all
 from pipeline.bronze.ingest_captures import BRONZE_TABLES
@@ -41,11 +41,7 @@ for job, arguments in json.loads(sys.argv[1]):
 
 @pytest.fixture(scope="module")
 def bucket():
-    with serving() as server, pytest.MonkeyPatch.context() as patch:
-        for name in [name for name in os.environ if name.startswith("AWS_")]:
-            patch.delenv(name)
-        for name, value in server.environment.items():
-            patch.setenv(name, value)
+    with serving_here() as server:
         yield server
 
 

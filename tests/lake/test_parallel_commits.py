@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from bronze.stores.bucket import serving
+from bronze.stores.bucket import serving_here
 from pipeline.lake.lake import Lake
 from pipeline.lake.spark.sessions import LazySession
 from schemas.bronze import QUARANTINE
@@ -60,12 +60,8 @@ def check_commits(root, count):
 
 
 @pytest.fixture
-def bucket(monkeypatch):
-    with serving() as server:
-        for name in [name for name in os.environ if name.startswith("AWS_")]:
-            monkeypatch.delenv(name)
-        for name, value in server.environment.items():
-            monkeypatch.setenv(name, value)
+def bucket():
+    with serving_here() as server:
         yield server
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import boto3
+import pytest
 
 NAME = "captures"
 _SERVER = """
@@ -41,6 +43,13 @@ class Bucket:
             "AWS_ENDPOINT_URL": self.endpoint,
             "AWS_EC2_METADATA_DISABLED": "true",
         }
+
+    def set_environment(self, patch: pytest.MonkeyPatch) -> None:
+        """Have this process reach it, and nothing else."""
+        for name in [name for name in os.environ if name.startswith("AWS_")]:
+            patch.delenv(name)
+        for name, value in self.environment.items():
+            patch.setenv(name, value)
 
     def put(self, key: str, data: bytes) -> str:
         """Put an object, or overwrite it; return its URI."""
@@ -84,3 +93,11 @@ def serving() -> Iterator[Bucket]:
     finally:
         server.stdin.close()
         server.wait()
+
+
+@contextmanager
+def serving_here() -> Iterator[Bucket]:
+    """Serve an empty bucket that this process reaches by its environment."""
+    with serving() as bucket, pytest.MonkeyPatch.context() as patch:
+        bucket.set_environment(patch)
+        yield bucket

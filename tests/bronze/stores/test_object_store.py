@@ -1,7 +1,6 @@
 """Captures on an object store are listed, identified, read and refused like files in folders."""
 
 import gzip
-import os
 
 import pytest
 import zstandard
@@ -24,10 +23,7 @@ def server():
 
 @pytest.fixture
 def bucket(server, monkeypatch):
-    for name in [name for name in os.environ if name.startswith("AWS_")]:
-        monkeypatch.delenv(name)
-    for name, value in server.environment.items():
-        monkeypatch.setenv(name, value)
+    server.set_environment(monkeypatch)
     yield server
     server.client.delete_bucket_policy(Bucket="captures")
     listed = server.client.list_objects_v2(Bucket="captures").get("Contents", ())

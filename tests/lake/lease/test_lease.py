@@ -19,7 +19,7 @@ import obstore
 import pytest
 from filelock import FileLock
 
-from bronze.stores.bucket import serving
+from bronze.stores.bucket import serving_here
 from pipeline.lake import lease
 from pipeline.lake.lake_path import LakePath
 from pipeline.lake.lease import LEASE_FOLDER, LeaseError, hold_lease
@@ -66,11 +66,7 @@ def until(condition, what: str, seconds: float = 60) -> None:
 
 @pytest.fixture(scope="module")
 def bucket():
-    with serving() as server, pytest.MonkeyPatch.context() as patch:
-        for name in [name for name in os.environ if name.startswith("AWS_")]:
-            patch.delenv(name)
-        for name, value in server.environment.items():
-            patch.setenv(name, value)
+    with serving_here() as server:
         yield server
 
 
