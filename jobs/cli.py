@@ -40,6 +40,8 @@ LAKE_HELP = (
 )
 _UMASKS: Mapping[FileAccess, int] = {"owner": 0o077, "group_read": 0o027, "group_write": 0o007, "all_read": 0o022}
 _MAX_CONFLICTS = 2  # with somebody else's changes, in one run
+_METER_INTERVAL_S = 5.0
+_METER_LINE = "{percentage:.0f} % read: {n_fmt} of {total_fmt}B, {rate_fmt}, {remaining} left{postfix}"
 _MAX_LINE_CHARS = 4_000  # of progress and messages: paths are long
 _CAPTURE_ID = re.compile(r"[0-9a-f]{32}")
 
@@ -391,6 +393,35 @@ def write_output(text: str) -> None:
 def log_progress(message: str) -> None:
     """Write one line of progress to standard error."""
     _write(sys.stderr, escape_unprintable(message, _MAX_LINE_CHARS) + "\n")
+
+
+@contextmanager
+def byte_meter(total: int) -> Iterator[Callable[[int, str], None]]:
+    """Yield a function that shows how many of so many bytes are done: a bar on a terminal, elsewhere lines.
+
+    It takes the bytes, and a text that is shown with them. The lines come every few seconds.
+    """
+    from tqdm import tqdm  # noqa: PLC0415 (no command waits for it that reads nothing)
+
+    if sys.stderr.isatty():
+        with tqdm(total=total, unit="B", unit_scale=True, leave=False) as bar:
+
+            def draw(done: int, text: str) -> None:
+                bar.set_postfix_str(text, refresh=False)
+                bar.update(done - bar.n)
+
+            yield draw
+        return
+    begun = shown = time.monotonic()
+
+    def log(done: int, text: str) -> None:
+        nonlocal shown
+        if (now := time.monotonic()) - shown >= _METER_INTERVAL_S:
+            shown = now
+            log_progress(tqdm.format_meter(done, total, now - begun, unit="B", unit_scale=True, postfix=text,
+                                           bar_format=_METER_LINE))  # fmt: skip
+
+    yield log
 
 
 def _write(stream: TextIO, text: str) -> None:

@@ -94,6 +94,7 @@ def update_bronze(
         options=ingest_captures.IngestOptions(arguments.between, arguments.reprocess, arguments.dry_run),
         observer=None if keys else decoder,
         max_time_ahead=job_run.config.ingest.max_time_ahead,
+        meter=cli.byte_meter,
     )
     outcome.bytes_read += sum(row["size_bytes"] for row in done.file_rows)
     outcome.input_failed |= done.has_unreadable_files

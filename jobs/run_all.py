@@ -41,6 +41,7 @@ from pipeline.reports.summary import console_summary
 from pipeline.sequences import update as sequences_update
 from pipeline.silver import hosts
 from pipeline.silver.decode_tasks import DecodedWrite
+from pipeline.text import format_count
 from schemas.ack_sequences import ACK_SEQUENCES
 from schemas.alerts import ALERTS
 from schemas.coverage import COVERAGE
@@ -127,8 +128,10 @@ def _update_silver(
     """Decode new calls and snapshots of bronze into silver; return the provenance for silver.hosts, or None."""
     job_run.stages.begin("decoding")
     cli.log_progress("decoding calls")
-    for table, rows in decode_to_silver(job_run, lake, outcome, keep_stubs=keep_stubs, decoded=decoded).items():
+    rows_decoded = decode_to_silver(job_run, lake, outcome, keep_stubs=keep_stubs, decoded=decoded)
+    for table, rows in rows_decoded.items():
         outcome.tables[table] = cli.TableCounts(rows_out=rows)
+    _log_rows_written(rows_decoded)
     written, hosts_provenance = ingest_snapshots.decode_to_silver(job_run, lake, outcome)
     for table, rows in written.items():
         outcome.tables.setdefault(table, cli.TableCounts()).rows_out += rows
@@ -147,12 +150,20 @@ def update_gold(
     """Update silver.hosts and all tables of gold from silver, and add the row counts to ``outcome``."""
     decoded = outcome.tables[str(REMOTE_READ_CALLS)].rows_out
     for steps in _gold_steps(job_run, hosts_provenance):
-        for step_table, written in run_in_parallel(lake, steps).items():
-            for table, count in [(str(step_table), written)] if isinstance(written, int) else written.items():
-                outcome.tables[table] = cli.TableCounts(rows_out=count)
+        rows: dict[str, int] = {}
+        for table, written in run_in_parallel(lake, steps).items():
+            rows |= {str(table): written} if isinstance(written, int) else written
+        outcome.tables |= {table: cli.TableCounts(rows_out=count) for table, count in rows.items()}
+        _log_rows_written(rows)
     for table_of_calls in (RECEIVE_ATTEMPTS, FINDINGS):
         outcome.tables[str(table_of_calls)].rows_in = decoded
     outcome.tables[str(ACK_SEQUENCES)].rows_in = outcome.tables[str(RECEIVE_ATTEMPTS)].rows_out
+
+
+def _log_rows_written(rows: Mapping[str, int]) -> None:
+    """Log how many rows of tables were written, if any were."""
+    if written := [f"{table} {format_count(count, 'row')}" for table, count in rows.items() if count]:
+        cli.log_progress(f"  written: {', '.join(written)}")
 
 
 def _gold_steps(job_run: cli.JobRun, hosts_provenance: Mapping[str, Any] | None) -> Iterator[UpdateSteps]:
@@ -160,12 +171,10 @@ def _gold_steps(job_run: cli.JobRun, hosts_provenance: Mapping[str, Any] | None)
     config, run_id = job_run.config, job_run.run_id
     job_run.stages.begin("attempts")
     cli.log_progress("updating receive attempts")
-    first: UpdateSteps = {
-        RECEIVE_ATTEMPTS: partial(attempts_update.update, cleanup=config.timers.cleanup, declared=config.queues.aliases)
-    }
-    if hosts_provenance is not None:
-        first[HOSTS] = partial(hosts.update_hosts, run_id=run_id, provenance=hosts_provenance)
-    yield first
+    attempts = partial(attempts_update.update, cleanup=config.timers.cleanup, declared=config.queues.aliases)
+    yield {RECEIVE_ATTEMPTS: attempts}
+    if hosts_provenance is not None:  # after what the attempts change in messages, so that no run reads these again
+        yield {HOSTS: partial(hosts.update_hosts, run_id=run_id, provenance=hosts_provenance)}
     job_run.stages.begin("sequences")
     cli.log_progress("updating sequences and queue histories")
     reads, queue_settings = config.reads, queue_state_settings(config)

@@ -9,7 +9,7 @@ from pipeline.alerts import call_alerts, machine_alerts, queue_alerts, transfer_
 from pipeline.alerts.conditions import Thresholds
 from pipeline.alerts.episodes import Alert
 from pipeline.lake.arrow_rows import timedelta_to_us
-from pipeline.lake.queries import BoundQuery, CachedFilter
+from pipeline.lake.queries import BoundQuery, FilteredTable
 from schemas.bronze import RPC_CALLS
 from schemas.calls import CLIENT_CALLS, MANAGEMENT_CALLS
 from schemas.collected_snapshots import SNAPSHOTS_RAW
@@ -99,7 +99,7 @@ def _overdue_receives_query(limits: Thresholds, window: TimeWindow) -> BoundQuer
     """
     long = f"hold_ms >= {timedelta_to_us(limits.unacknowledged_read_after) / 1000}"
     trouble = f"outcome IN ('in_flight', 'expired', 'rundown', 'failed') OR ack_refused OR {long}"
-    in_trouble = CachedFilter(RECEIVE_ATTEMPTS, f"is_receive AND returned_at IS NOT NULL AND ({trouble})")
+    in_trouble = FilteredTable(RECEIVE_ATTEMPTS, f"is_receive AND returned_at IS NOT NULL AND ({trouble})")
     where = window.filter_sql("returned_at", "ended_at", or_sql="outcome = 'in_flight'")
     return _select_rows(RECEIVE_ATTEMPTS, call_alerts.ATTEMPT_COLUMNS, where)._replace(inputs={"rows": in_trouble})
 

@@ -23,7 +23,7 @@ from pipeline.attempts.client_identity import IDENTITIES_SQL, IDENTITY_COLUMNS
 from pipeline.attempts.evidence import CallConclusion
 from pipeline.attempts.receive_attempts import ReceiveAttempt, find_attempts
 from pipeline.lake.arrow_rows import epoch_day, is_in, table_to_rows, times_to_us, unique_rows, values_to_array
-from pipeline.lake.queries import BoundQuery, CachedFilter, QueryInput
+from pipeline.lake.queries import BoundQuery, FilteredTable, QueryInput
 from schemas.bronze import CONNECTIONS, RPC_BINDS
 from schemas.receive_attempts import RECEIVE_ATTEMPTS
 from schemas.table import Table
@@ -112,7 +112,7 @@ MESSAGE_COLUMNS: Final = (
 
 
 def select_of_servers(
-    table: Table | CachedFilter, columns: Sequence[str], where: str, servers: Collection[str | None] | None
+    table: Table | FilteredTable, columns: Sequence[str], where: str, servers: Collection[str | None] | None
 ) -> BoundQuery:
     """Return the query for columns and server_address of the rows of some servers, or of all (None)."""
     names = columns if "server_address" in columns else (*columns, "server_address")

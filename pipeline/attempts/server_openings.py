@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Final
 
-from pipeline.lake.queries import CachedFilter
+from pipeline.lake.queries import FilteredTable
 from schemas.bronze import RPC_CALLS
 from schemas.calls import CLIENT_CALLS
 from schemas.remote_read_calls import REMOTE_READ_CALLS
@@ -37,9 +37,9 @@ def methods_condition(methods: Iterable[tuple[str, int]], interface: str = "inte
 IS_OPEN_OR_CLOSE: Final = methods_condition(OPEN_AND_CLOSE_METHODS)
 """The condition of rows with interface_name and opnum that they are of the methods in ``LEDGER``."""
 
-OPEN_AND_CLOSE_CALLS: Final[dict[Table, CachedFilter]] = {
-    RPC_CALLS: CachedFilter(RPC_CALLS, IS_OPEN_OR_CLOSE),
-    REMOTE_READ_CALLS: CachedFilter(REMOTE_READ_CALLS, methods_condition(OPEN_AND_CLOSE_METHODS, "protocol")),
-    CLIENT_CALLS: CachedFilter(CLIENT_CALLS, IS_OPEN_OR_CLOSE),
+OPEN_AND_CLOSE_CALLS: Final[dict[Table, FilteredTable]] = {
+    RPC_CALLS: FilteredTable(RPC_CALLS, IS_OPEN_OR_CLOSE),
+    REMOTE_READ_CALLS: FilteredTable(REMOTE_READ_CALLS, methods_condition(OPEN_AND_CLOSE_METHODS, "protocol")),
+    CLIENT_CALLS: FilteredTable(CLIENT_CALLS, IS_OPEN_OR_CLOSE),
 }
 """These calls, by the table whose rows they are."""

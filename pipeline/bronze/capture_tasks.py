@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -13,12 +12,13 @@ import pyarrow as pa
 from pipeline.bronze.ingest_clock import IngestClock
 from pipeline.bronze.input_files import InputFile
 from pipeline.bronze.ledger_entries import PlannedRead
+from pipeline.bronze.read_progress import MarkedSource, mark_path
 from pipeline.lake.lake_path import LakePath
 from pipeline.lake.staging_files import StagingWriter
 from pipeline.lake.tasks import MIN_TASKS, TASK_BYTES, PartitionedRows, balance_by_size
 from udfs.capture.capture_reader import CaptureReadRequest, ReadOptions, failed_capture_row, read_capture_batches
 from udfs.errors import is_resource_failure
-from udfs.keys import key
+from udfs.files.file_source import FileSource
 from udfs.tcp.time_limits import DEFAULT_TIME_LIMITS, TimeLimits
 from udfs.tcp.tunnels import TUNNEL_PORTS
 
@@ -80,14 +80,20 @@ READ_OPTION_NAMES: Final = (
 
 
 def read_split(
-    split: CaptureSplit, options: ReadOptions, staging: StagingWriter, *, may_be_read_again: bool = False
+    split: CaptureSplit,
+    options: ReadOptions,
+    staging: StagingWriter,
+    source: FileSource | None = None,
+    *,
+    may_be_read_again: bool = False,
 ) -> Iterator[tuple[str, pa.RecordBatch]]:
     """Yield the rows of one capture, each batch with its kind; write those of all kinds to the staging files.
 
+    ``source``: by default the split's file.
     If reading it or writing its rows fails, these are removed from the staging files, and its row of the ledger says
     why. With ``may_be_read_again`` there is no such row for want of memory, disk or time.
     """
-    source = split.file.capture_source()
+    source = source or split.file.capture_source()
     try:
         for kind_and_rows in read_capture_batches(source, options, split.part):
             staging.add(*kind_and_rows)
@@ -106,11 +112,6 @@ def stage_failure(split: CaptureSplit, staging: StagingWriter, error: Exception)
     staging.add("capture_files", failed)
     staging.close()
     return failed
-
-
-def mark_path(marks: LakePath, path: str) -> LakePath:
-    """Return the file that says that a capture is being read."""
-    return marks / key(path)
 
 
 def build_read_tasks(
@@ -141,14 +142,15 @@ def build_read_tasks(
         values = json.loads(task_file.read_text().split("\n")[number])
         for split in (split_of(PlannedRead.from_json_dict(each), clock) for each in values):
             staging = StagingWriter(staging_folder, split.file.path)
-            mark = None if marks is None else mark_path(marks, split.file.path)
-            with suppress(OSError):
-                if mark is not None:
-                    mark.write_text("")
-            for kind, batch in read_split(split, read_options(texts), staging, may_be_read_again=mark is not None):
-                if kind == rows:
-                    yield batch
-            if mark is not None and staging.is_published:
+            if marks is None:
+                batches = read_split(split, read_options(texts), staging)
+                yield from (batch for kind, batch in batches if kind == rows)
+                continue
+            mark = mark_path(marks, split.file.path)
+            with MarkedSource(split.file.capture_source(), mark, split.file.size - split.size) as source:
+                batches = read_split(split, read_options(texts), staging, source, may_be_read_again=True)
+                yield from (batch for kind, batch in batches if kind == rows)
+            if staging.is_published:
                 mark.remove_file()
 
     size = sum(split.size for task in tasks for split in task)

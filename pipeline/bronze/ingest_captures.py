@@ -9,11 +9,9 @@ that far (``pipeline.lake.recovery``). The caller holds the lake's lease.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from threading import Event, Thread
 from typing import Any, Final
 
 import pyarrow as pa
@@ -29,11 +27,11 @@ from pipeline.bronze.input_files import InputFile, newest_paths
 from pipeline.bronze.ledger_entries import LEDGER_COLUMNS, DateRange, IngestPlan, LedgerEntry, ReprocessSelector
 from pipeline.bronze.lone_reads import interrupted_reads, read_captures
 from pipeline.bronze.merge_connections import MergeChanges
+from pipeline.bronze.read_progress import Meter, ReadProgress, no_meter
 from pipeline.bronze.retention_cutoff import RetentionCutoff, recount_connection_calls
 from pipeline.bronze.write_tables import BronzeWriter, PendingExpiry, stored_captures
 from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.lake import Lake, versions_by_name
-from pipeline.lake.lake_path import LakePath
 from pipeline.lake.recovery import RunMarkers, undo_unfinished_runs
 from pipeline.lake.staging_files import count_staged_rows
 from pipeline.lake.tasks import PartitionedRows
@@ -42,7 +40,6 @@ from udfs.capture.capture_reader import BRONZE_SCHEMAS
 from udfs.rows import RowDict
 
 BRONZE_TABLES: Final = (RPC_CALLS, CONNECTIONS, RPC_BINDS, QUARANTINE, PENDING, CAPTURE_FILES)  # the ledger is last
-_PROGRESS_INTERVAL_S: Final = 3.0
 _READ, _MERGE = "read", "merge"  # steps that run beside the preparation of commits
 LogFunction = Callable[[str], None]
 
@@ -101,14 +98,14 @@ def ingest(
     lake: Lake, files: list[InputFile], *, run_id: str, reader_options: dict[str, Any], log: LogFunction,
     pending_expiry: dt.timedelta = dt.timedelta(days=7), as_of: dt.datetime | None = None,
     options: IngestOptions | None = None, observer: CallObserver | None = None,
-    max_time_ahead: dt.timedelta = DEFAULT_MAX_TIME_AHEAD,
+    max_time_ahead: dt.timedelta = DEFAULT_MAX_TIME_AHEAD, meter: Meter = no_meter,
 ) -> CaptureIngestResult:  # fmt: skip
     """Ingest captures into bronze. Files that the ledger knows unchanged are not read again.
 
     ``pending_expiry`` is how long an unfinished call or connection is waited for, in the packets' time, counted back
     from ``as_of`` or else from the newest packet read. ``observer`` sees the calls on their way into the table, in runs
     that change no stored call. Packets are read without their times if these are later than the clock by more than
-    ``max_time_ahead``.
+    ``max_time_ahead``. ``meter`` shows how much is read.
     """
     options, suspects = options or IngestOptions(), frozenset[str]()
     if not options.dry_run:
@@ -139,7 +136,7 @@ def ingest(
         changed = {*plan.replaced_captures, *plan.renamed_captures, *(read.capture_id for read in plan.reads)}
         folder = runs.begin(round_id, versions, changed)
         writer = BronzeWriter(lake, round_id, folder, versions, plan, IngestClock(max_time_ahead), observer, cutoff)
-        result.add(_IngestRound(writer, reader_options, pending_expiry, as_of, endpoints, suspects).run(log))
+        result.add(_IngestRound(writer, reader_options, pending_expiry, as_of, endpoints, suspects, meter).run(log))
         if cutoff is not None:
             recount_connection_calls(lake, cutoff)
         runs.end(round_id)
@@ -206,6 +203,7 @@ class _IngestRound:
     as_of: dt.datetime | None
     endpoints: set[str]  # server endpoints named by calls of any capture; those of this round are added
     suspects: frozenset[str]  # marks of captures that earlier runs were killed at
+    meter: Meter
 
     def run(self, log: LogFunction) -> CaptureIngestResult:
         """Remove and rename stored captures, read, merge, write."""
@@ -260,7 +258,7 @@ class _IngestRound:
         )  # fmt: skip
         steps: dict[str, Callable[[], Any]] = {_READ: read}
         steps |= {str(table): partial(writer.lake.create, table) for table in (RPC_CALLS, CAPTURE_FILES)}
-        with _log_progress(writer.staged_tables / CAPTURE_FILES.name, len(reads), log):
+        with ReadProgress(reads, writer.folder, writer.staged_tables / CAPTURE_FILES.name).shown(self.meter):
             run_concurrently(steps)
         rows: list[RowDict] = writer.read_staged(CAPTURE_FILES.name).sort_by("path").to_pylist()
         writer.trim_staged_rows(rows)
@@ -306,28 +304,3 @@ class _IngestRound:
         times = (row["last_packet_at"] for row in file_rows if row["last_packet_at"] is not None)
         now = self.as_of or max(times, default=None)
         return None if now is None else PendingExpiry(now - self.pending_expiry)
-
-
-@contextmanager
-def _log_progress(folder: LakePath, total: int, log: LogFunction) -> Iterator[None]:
-    """Log how many captures were read, every few seconds while the number grows.
-
-    A task writes a capture's ledger row to ``folder`` when it has read the capture: these files are counted.
-    """
-    done = Event()
-
-    def watch() -> None:
-        logged = 0
-        while not done.wait(_PROGRESS_INTERVAL_S):
-            read = len(folder.files())
-            if read != logged:
-                log(f"{read} of {total} capture files read")
-                logged = read
-
-    watcher = Thread(target=watch, daemon=True)
-    watcher.start()
-    try:
-        yield
-    finally:
-        done.set()
-        watcher.join()

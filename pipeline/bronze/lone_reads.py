@@ -22,7 +22,6 @@ from typing import Any, Final
 from pipeline.bronze.capture_tasks import (
     CaptureSplit,
     build_read_tasks,
-    mark_path,
     read_options,
     read_split,
     split_of,
@@ -30,12 +29,12 @@ from pipeline.bronze.capture_tasks import (
 )
 from pipeline.bronze.ingest_clock import IngestClock
 from pipeline.bronze.ledger_entries import PlannedRead
+from pipeline.bronze.read_progress import mark_path, marks_folder
 from pipeline.lake.lake_path import LakePath
 from pipeline.lake.staging_files import StagingWriter, staging_file_name
 from pipeline.lake.tasks import PartitionedRows
 from udfs.errors import ResourceLimitError, is_resource_failure
 
-_MARKS: Final = "reading"  # folder of the marks, in that of a run
 _MEMORY_IN_USE: Final = Path("/proc/self/statm")  # in pages; the second number is that of resident ones
 _MEMORY_INTERVAL_S: Final = 0.02
 _BEYOND_LIMITS: Final = 75  # exit code of the process that reads one capture
@@ -75,7 +74,7 @@ class LoneRead:
 
 def interrupted_reads(folders: Iterable[LakePath]) -> frozenset[str]:
     """Return the marks in the folders of runs that were killed: of captures that were being read."""
-    return frozenset(mark.name for folder in folders for mark in (folder / _MARKS).entries())
+    return frozenset(mark.name for folder in folders for mark in marks_folder(folder).entries())
 
 
 def read_captures(
@@ -89,7 +88,7 @@ def read_captures(
     the tasks if no capture was being read.
     """
     read_alone = read_alone or read_in_process
-    marks = folder / _MARKS
+    marks = marks_folder(folder)
     marks.make_folder()
 
     def is_read(read: PlannedRead) -> bool:

@@ -27,7 +27,7 @@ from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.date_filters import dates_condition
 from pipeline.lake.lake import Lake
 from pipeline.lake.lake_path import LakePath, parquet_dataset
-from pipeline.lake.schema_enforcement import arrow_schema, changed_keys, select_fields
+from pipeline.lake.schema_enforcement import arrow_schema, changed_keys
 from pipeline.lake.staging_files import Batches, BatchTransform, StagingWriter, plan_tasks
 from pipeline.lake.tasks import PartitionedRows
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, PENDING, QUARANTINE, RPC_BINDS, RPC_CALLS
@@ -39,7 +39,6 @@ from udfs.capture.connection_merge import add_packet_counts
 from udfs.rows import RowDict
 
 _TABLES_WITH_CAPTURE_ID: Final = (RPC_CALLS, RPC_BINDS, QUARANTINE, PENDING, CAPTURE_FILES)
-_CALL_TIMES: Final = ("request_at", "response_at")
 _MERGED: Final = "merged"  # the folder of the staging files that merging gave
 # Counts of a capture that was resumed: the parts add up.
 _ADDED_COUNTS: Final = (
@@ -276,14 +275,10 @@ class BronzeWriter:
         return {name: counts[name] for name in changes.overlapping_connections}
 
     def _stored_calls(self, changes: MergeChanges) -> pa.Table:
-        """Return the stored rows of calls that merging built again.
-
-        Where only a scan of the table would give whole rows, these are the columns that locate silver's rows.
-        """
-        columns = () if self.lake.can_read_without_spark else ("call_key", *_CALL_TIMES)
+        """Return the stored rows of calls that merging built again."""
         if not changes.replaced_call_keys:
-            return select_fields(arrow_schema(RPC_CALLS), columns or RPC_CALLS.names).empty_table()
-        return self.lake.select_by_values(RPC_CALLS, changes.replaced_call_keys, dates=changes.dates, columns=columns)
+            return arrow_schema(RPC_CALLS).empty_table()
+        return self.lake.select_by_values(RPC_CALLS, changes.replaced_call_keys, dates=changes.dates)
 
     def _append(self, table: Table, rows: pa.Table) -> None:
         """Append rows, if there are any."""
@@ -373,8 +368,6 @@ def _stamp_rows(table: Table, rows: _Rows, run_id: str, ingested_at: dt.datetime
 
 def _unchanged_calls(calls: pa.Table, stored: pa.Table) -> set[str]:
     """Return the keys of calls whose stored rows are equal: nothing has to follow them."""
-    if not {*calls.column_names} <= {*stored.column_names}:
-        return set()
     known = calls.filter(is_in(calls, "call_key", stored["call_key"].to_pylist()))
     fresh, _ = changed_keys(known, stored, "call_key")
     return {*known["call_key"].to_pylist()} - fresh
@@ -384,7 +377,7 @@ def _silver_dates(calls: pa.Table) -> frozenset[dt.date | None]:
     """Return the event dates that silver's rows of calls can have: those of request and response."""
     if not calls.num_rows:
         return frozenset()
-    times = {time for name in _CALL_TIMES for time in calls[name].to_pylist()}
+    times = {time for name in ("request_at", "response_at") for time in calls[name].to_pylist()}
     return frozenset({None, *(time.date() for time in times if time is not None)})
 
 

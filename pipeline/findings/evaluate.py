@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
+from itertools import chain
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -139,14 +140,24 @@ def is_open_or_close_call(table: pa.Table) -> pa.Array:
 
 def iter_rows(table: pa.Table) -> Iterator[dict[str, Any]]:
     """Yield rows as dictionaries without nulls; times are microseconds since the epoch."""
-    names = [name for name in table.column_names if table[name].null_count < table.num_rows]
-    for nullable in table_to_rows(table.select(names)):
-        row = {name: value for name, value in nullable.items() if value is not None}
-        if "action_text" in row:
-            row["action"] = row.pop("action_text")
-        if "header_sizes" in row:
+    for nullable in table_to_rows(_without_null_columns(table)):
+        yield {name: value for name, value in nullable.items() if value is not None}
+
+
+def captured_calls(table: pa.Table) -> Iterator[CapturedCall]:
+    """Yield the calls of rows with ``CALL_COLUMNS`` and what silver decoded (``join_by_call_key``)."""
+    known = _without_null_columns(table)
+    maps, texts = (name in known.column_names for name in ("header_sizes", "action_text"))
+    for row in table_to_rows(known):
+        if maps and row["header_sizes"] is not None:
             row["header_sizes"] = dict(row["header_sizes"])
-        yield row
+        if texts and row["action_text"] is not None:
+            row["action"] = row["action_text"]
+        yield CapturedCall(row)
+
+
+def _without_null_columns(table: pa.Table) -> pa.Table:
+    return table.select([name for name in table.column_names if table[name].null_count < table.num_rows])
 
 
 class ServerContext(NamedTuple):
@@ -164,8 +175,8 @@ def server_contexts(connections: pa.Table, opening_calls: pa.Table) -> list[Serv
     for row in iter_rows(connections):
         by_server[row.get("server_address")].append(_complete_connection_row(row))
     calls: defaultdict[str | None, list[CapturedCall]] = defaultdict(list)
-    for row in iter_rows(opening_calls):
-        calls[row.get("server_address")].append(CapturedCall(row))
+    for call in captured_calls(opening_calls):
+        calls[call["server_address"]].append(call)
     return [_server_context(server, theirs, calls[server]) for server, theirs in by_server.items()]
 
 
@@ -242,7 +253,7 @@ def _association_findings(
         ours = [bind for name in names for bind in binds.get(name, ())]
         if tables or ours:
             history = AssociationHistory(
-                [CapturedCall(row) for table in tables for row in iter_rows(table)],
+                [*chain.from_iterable(map(captured_calls, tables))],
                 rows,
                 server.associations[names[0]],
                 binds=ours,
@@ -267,35 +278,43 @@ def check_association(
     ``changed_only``: rules on single calls are checked only for calls whose ``is_changed`` is true.
     """
     for call in history.calls:
-        for check in _call_checks(call.method, skip_single_call_rules=changed_only and not call["is_changed"]):
-            if _precondition_met(call, check.needs):
-                found = check.check(call)
-                if found:
-                    is_violation = isinstance(found, Violation)
-                    yield check, found if is_violation else Violation(call, found if isinstance(found, str) else "")
+        evidence = _Evidence(call.request_decoded, call.response_decoded, call.succeeded)
+        for check in _call_checks(
+            call.method, evidence, skip_single_call_rules=changed_only and not call["is_changed"]
+        ):
+            found = check.check(call)
+            if found:
+                is_violation = isinstance(found, Violation)
+                yield check, found if is_violation else Violation(call, found if isinstance(found, str) else "")
     for check in ASSOCIATION_CHECKS:
         if history.is_complete or check.needs != "complete":
             for violation in check.check(history):
                 yield check, violation
 
 
-@lru_cache(maxsize=256)  # hostile captures have any opnum
-def _call_checks(method: tuple[str, int], *, skip_single_call_rules: bool) -> tuple[RuleCheck, ...]:
-    """Return the checks on single calls of a method.
+class _Evidence(NamedTuple):
+    """What was read of a call: whether its request, its response, and that it succeeded."""
+
+    request: bool
+    answer: bool
+    ok: bool
+
+    def suffices(self, needs: RequiredEvidence) -> bool:
+        """Whether a check that needs some evidence can judge the call."""
+        return needs == "headers" or bool(getattr(self, needs))
+
+
+@lru_cache(maxsize=1024)  # hostile captures have any opnum
+def _call_checks(
+    method: tuple[str, int], evidence: _Evidence, *, skip_single_call_rules: bool
+) -> tuple[RuleCheck, ...]:
+    """Return the checks on single calls of a method that can judge a call of which so much was read.
 
     ``skip_single_call_rules``: without those of rules whose checks look at one call only.
     """
     checks = (*CALL_CHECKS_FOR_ANY_METHOD, *CALL_CHECKS_BY_METHOD.get(method, ()))
     skipped = single_call_rules() if skip_single_call_rules else ()
-    return tuple(check for check in checks if check.rule_id not in skipped)
-
-
-def _precondition_met(call: CapturedCall, needs: RequiredEvidence) -> bool:
-    if needs == "request":
-        return call.request_decoded
-    if needs == "ok":
-        return call.succeeded
-    return needs == "headers" or call.response_decoded
+    return tuple(check for check in checks if check.rule_id not in skipped and evidence.suffices(check.needs))
 
 
 def _finding_rows(violations: Iterable[tuple[RuleCheck, Violation]], scope: str) -> Iterator[dict[str, Any]]:
@@ -327,7 +346,7 @@ def finding_of_violation(rule: Rule, violation: Violation, scope: str) -> dict[s
     return finding_row(
         rule.rule_id, source=violation.source or rule.source_for(call.method if call is not None else ("", -1)),
         severity=violation.severity or rule.severity, subject=subject,
-        call=call.row if call is not None else {}, observed_at=observed_at, expected=rule.requirement,
+        call=call if call is not None else {}, observed_at=observed_at, expected=rule.requirement,
         actual=violation.actual or rule.violation, evidence=list(dict.fromkeys(each["call_key"] for each in in_order)),
         scope=scope,
     )  # fmt: skip

@@ -43,7 +43,7 @@ class InputQuery(NamedTuple):
     def read_rows(self, lake: Lake, where: str = "TRUE", /, **inputs: QueryInput) -> pa.Table:
         """Return the rows that meet a condition; ``inputs`` are what it names in braces.
 
-        ``rows`` among ``inputs`` is read in place of the table, for instance a cached part of it.
+        ``rows`` among ``inputs`` is read in place of the table, for instance a part of it.
         """
         return lake.query(self._sql(", ".join(self.columns), where), **{"rows": self.table, **inputs})
 

@@ -65,10 +65,10 @@ class _RemoteReadCalls(NamedTuple):
         names = self.connection_ids
         return self.lake.query(f"{columns} WHERE {ours}", reads=REMOTE_READ_CALLS, names=names, **inputs)
 
-    def select_keys_sharing(self, rows: pa.Table) -> pa.Table:
-        """Return the call keys of rows that have a dependency key in common with other rows."""
+    def select_keys_sharing(self, rows: pa.Table, *others: str, **inputs: QueryInput) -> pa.Table:
+        """Return the call keys of rows that have a dependency key in common with other rows, or meet a condition."""
         overlap = dependency_keys.keys_overlap(dependency_keys.RULE_KEYS, "some")
-        return self.select_keys(overlap, some=keys_in_column(rows, "explains"))
+        return self.select_keys(" OR ".join((overlap, *others)), some=keys_in_column(rows, "explains"), **inputs)
 
 
 def lookback_call_keys(
@@ -87,13 +87,10 @@ def lookback_call_keys(
     concerned = f"{_in_flight_condition(*span)} OR {_ALWAYS_INCLUDED} OR call_key IN {{evidence}}"
     some = reads.select_keys(concerned, evidence=evidence)
     contexts, numbers = _opened_or_closed(openings, changed_keys)
-    more = [reads.select_keys_sharing(some)]
-    if contexts:
-        of_contexts = f"protocol = '{REMOTE_READ_NAME}' AND context_handle IN {{contexts}}"
-        more.append(reads.select_keys(of_contexts, contexts=contexts))
-    if numbers:
-        more.append(reads.select_keys(f"protocol = '{QM2QM_NAME}' AND queue_handle IN {{numbers}}", numbers=numbers))
-    some = concat_unique(some, *more)
+    of_contexts = f"(protocol = '{REMOTE_READ_NAME}' AND context_handle IN {{contexts}})"
+    of_numbers = f"(protocol = '{QM2QM_NAME}' AND queue_handle IN {{numbers}})"
+    more = reads.select_keys_sharing(some, of_contexts, of_numbers, contexts=contexts, numbers=numbers)
+    some = concat_unique(some, more)
     found = concat_unique(some, reads.select_keys_sharing(some))
     return {*found["call_key"].to_pylist(), *changed_keys, *evidence}
 

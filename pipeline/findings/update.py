@@ -190,8 +190,8 @@ class _FindingsUpdate:
             for name, part in parts.items()
         }
         calls: defaultdict[str, list[CapturedCall]] = defaultdict(list)
-        for row in evaluate.iter_rows(join_decoded_columns(*run_concurrently(queries).values())):
-            calls[row["server_address"]].append(CapturedCall(row))
+        for call in evaluate.captured_calls(join_decoded_columns(*run_concurrently(queries).values())):
+            calls[call["server_address"]].append(call)
         for server, names in new.items():
             now = ServerHistory(calls[server], {})
             before = ServerHistory([call for call in calls[server] if call["call_key"] not in names], {})

@@ -29,14 +29,13 @@ from pipeline.lake.lake_record import choose_store, record_store
 from pipeline.lake.local_paths import absolute_location
 from pipeline.lake.queries import (
     MAX_BYTES_IN_MEMORY,
-    MAX_IN_LIST,
     MAX_ROWS_BESIDE_TASKS,
     MAX_ROWS_IN_MEMORY,
-    BoundQuery,
-    CachedFilter,
     ChangeFeedError,
     ChangesSince,
+    FilteredTable,
     GroupedQuery,
+    MemoryLimits,
     QueryInput,
     Values,
 )
@@ -281,15 +280,10 @@ class Lake:
             return self.spark.createDataFrame([], table.struct()).limit(0)  # by the limit Spark knows it without asking
         return self.store.read(table)
 
-    @property
-    def can_read_without_spark(self) -> bool:
-        """Whether queries and small commits are done in this process rather than by Spark."""
-        return self.store_name == "delta-rs"
-
     def query(self, sql: str, /, **of: QueryInput) -> pa.Table:
         """Return the answer to a SQL query whose inputs stand in it as names in braces.
 
-        An input is a table, the rows of a table under a fixed condition (``CachedFilter``), the changes of a table
+        An input is a table, the rows of a table under a fixed condition (``FilteredTable``), the changes of a table
         (``ChangesSince``, with the columns of ``changes``), an Arrow table, or values for ``IN``: a collection of
         texts or numbers, or one text. The SQL is Spark's, as far as DuckDB knows it too; types of computed columns may
         differ, so cast where the type matters. ChangeFeedError where changes are not known.
@@ -312,13 +306,13 @@ class Lake:
         gets all: in memory it gets all rows there are, in tasks those of as many groups as it happens; so it may look
         at rows of several groups, but not compare them.
         """
-        found = self._query_all_at_most(query.parts)
-        if found is not None:
-            yield query.function(found)
-            return
+        rows = MAX_ROWS_IN_MEMORY
+        if self.session.has_started:  # tasks on all cores begin at once
+            rows = min(rows, MAX_ROWS_BESIDE_TASKS)
         existing = {name: part._replace(inputs=self._existing(part.inputs)) for name, part in query.parts.items()}
-        with self.store.map_groups(query._replace(parts=existing)) as rows:
-            yield rows
+        limits = MemoryLimits(rows, MAX_BYTES_IN_MEMORY)
+        with self.store.map_groups(query._replace(parts=existing), limits) as found:
+            yield query.function(found) if isinstance(found, Mapping) else found
 
     def map_few_groups(self, query: GroupedQuery) -> pa.Table:
         """Return the same as an Arrow table: what the function makes are few rows, however many it is made of."""
@@ -345,23 +339,13 @@ class Lake:
             return rows.table(self.session, schema)
         return rows if isinstance(rows, pa.Table) else rows.toArrow()
 
-    def _query_all_at_most(self, parts: Mapping[str, BoundQuery]) -> dict[str, pa.Table] | None:
-        """Return the answers to queries by name; None where one has too many rows, or all too many bytes."""
-        ask, most = self.query_at_most, MAX_ROWS_IN_MEMORY
-        if self.session.has_started:  # tasks on all cores begin at once
-            most = min(most, MAX_ROWS_BESIDE_TASKS)
-        found = run_concurrently({name: partial(ask, query.sql, most, **query.inputs) for name, query in parts.items()})
-        answers = {name: rows for name, rows in found.items() if rows is not None}
-        fit = len(answers) == len(found) and sum(rows.nbytes for rows in answers.values()) <= MAX_BYTES_IN_MEMORY
-        return answers if fit else None
-
     def _existing(self, inputs: Mapping[str, QueryInput]) -> dict[str, QueryInput]:
         """Return the inputs of a query, with an empty Arrow table in the place of each table that does not exist."""
         found = dict(inputs)
         for name, source in inputs.items():
             if isinstance(source, Table) and not self.exists(source):
                 found[name] = arrow_schema(source).empty_table()
-            elif isinstance(source, CachedFilter) and not self.exists(source.table):
+            elif isinstance(source, FilteredTable) and not self.exists(source.table):
                 found[name] = select_fields(arrow_schema(source.table), source.column_names).empty_table()
             elif isinstance(source, ChangesSince):
                 _check_feed(*source)
@@ -474,7 +458,7 @@ class Lake:
         Elsewhere these are two commits: the first one keeps ``previous_provenance``.
         """
         self.create(table)
-        if len(gone) > MAX_IN_LIST and not self.can_read_without_spark:
+        if len(gone) > self.store.max_values:
             self.delete_values(table, column, gone, dates=dates, also=also, provenance=previous_provenance)
             gone, also = (), None
         condition = _condition(column, gone, dates, also)
@@ -496,7 +480,7 @@ class Lake:
         """
         if not self.exists(table):
             return
-        if isinstance(values, DataFrame) or (not self.can_read_without_spark and len(values) > MAX_IN_LIST):
+        if isinstance(values, DataFrame) or len(values) > self.store.max_values:
             wanted = values if isinstance(values, DataFrame) else values_to_frame(self.spark, values, "value")
             with self._commit(table, provenance) as note:
                 self.store.delete_values(table, column, wanted, dates, note)

@@ -47,12 +47,8 @@ class ChangesSince(NamedTuple):
     until: int
 
 
-class CachedFilter(NamedTuple):
-    """An input: the rows of a table that meet a fixed condition, in SQL over its columns; without its binary columns.
-
-    Such rows are few, and every run reads them: where the tables' files are local they are cached (``row_cache``), so
-    that the table is not scanned for them each time.
-    """
+class FilteredTable(NamedTuple):
+    """An input: the rows of a table that meet a condition, in SQL over its columns; without its binary columns."""
 
     table: Table
     where: str
@@ -66,7 +62,7 @@ class CachedFilter(NamedTuple):
 Values: TypeAlias = Collection[str] | Collection[int] | str
 """What a column may be ``IN``, without null; or one text."""
 
-QueryInput: TypeAlias = Table | ChangesSince | CachedFilter | pa.Table | Values
+QueryInput: TypeAlias = Table | ChangesSince | FilteredTable | pa.Table | Values
 """What a name in a question stands for: rows, or values."""
 
 
@@ -88,6 +84,13 @@ class GroupedQuery(NamedTuple):
     keys: Sequence[str]
     function: Callable[[Mapping[str, pa.Table]], pa.Table]
     schema: StructType
+
+
+class MemoryLimits(NamedTuple):
+    """How many rows the answer to each of some queries may have in memory, and how many bytes all of them together."""
+
+    rows: int
+    bytes: int
 
 
 def values_array(names: Values) -> pa.Array | str:

@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from pipeline.lake.queries import GroupedQuery, QueryInput, Values
+from pipeline.lake.queries import GroupedQuery, MemoryLimits, QueryInput, Values
 from pipeline.lake.spark.sessions import LazySession
 from pipeline.lake.tasks import PartitionedRows
 from pipeline.lake.writes import Dates
@@ -129,6 +129,8 @@ class TableStore(Protocol):
 
     name: StoreName
     session: LazySession
+    max_values: int
+    """How many values a condition may name; more are deleted by ``delete_values``."""
 
     def stored_columns(self, table: Table) -> Mapping[str, str] | None:
         """Return the types of the stored columns by name, as Spark's simple strings; None when there is no table."""
@@ -165,8 +167,13 @@ class TableStore(Protocol):
     def append(self, table: Table, rows: RowsToWrite, note: CommitNote) -> None:
         """Add rows."""
 
-    def map_groups(self, query: GroupedQuery) -> AbstractContextManager[DataFrame | PartitionedRows]:
-        """Yield what the function makes of groups, which tasks compute when it is used; tables in it exist."""
+    def map_groups(
+        self, query: GroupedQuery, limits: MemoryLimits
+    ) -> AbstractContextManager[Mapping[str, pa.Table] | DataFrame | PartitionedRows]:
+        """Yield the answers to the queries where they are few; else what the function makes of groups.
+
+        Tasks compute it when it is used. Tables in the queries exist.
+        """
 
     def replace(self, table: Table, rows: RowsToWrite, note: CommitNote) -> None:
         """Make these all rows of a table; a frame may have been read from it."""

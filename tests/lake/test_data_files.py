@@ -139,8 +139,9 @@ def spoilt(path):
     return pq.read_table(path, page_checksum_verification=True)
 
 
-def test_files_end_where_they_are_large_enough(tmp_path, monkeypatch):
-    monkeypatch.setattr(data_files, "MAX_FILE_BYTES", 1)
+@pytest.mark.parametrize(("limit", "most"), [("MAX_FILE_BYTES", 1), ("MAX_FILE_ROWS", 2)])
+def test_files_end_where_they_are_large_enough(tmp_path, monkeypatch, limit, most):
+    monkeypatch.setattr(data_files, limit, most)
     batches = [quarantine((f"{number}", NOON)).to_batches()[0] for number in range(3)]
     monkeypatch.setattr(data_files, "MAX_ROW_GROUP_ROWS", 2)
     files = write_data_files(LakePath(str(tmp_path)), QUARANTINE, batches)

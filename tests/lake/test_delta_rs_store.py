@@ -142,6 +142,47 @@ def test_columns_are_set_in_the_rows_of_some_keys_and_other_rows_deleted(lake, s
     assert "b" not in {row[0] for row in found[0][1]}
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda lake: lake.update(QUARANTINE, {"reason": "'r'"}, "quarantine_key IN ('h2', 'h4')"),
+        lambda lake: lake.delete(QUARANTINE, "quarantine_key IN ('h2', 'h4')"),
+        lambda lake: lake.delete_and_insert(
+            QUARANTINE, "quarantine_key", ["h2", "h4"], rows(("new", "r", 1, NOON)), dates=None
+        ),
+        lambda lake: lake.update_columns(
+            QUARANTINE, pa.table({"quarantine_key": ["h2", "h4"], "reason": ["r", "r"]}), dates=None
+        ),
+        lambda lake: lake.merge(
+            QUARANTINE, arrow_to_frame(lake.spark, rows(("h2", "r", 1, NOON), ("h4", "r", 1, NOON))), dates=None
+        ),
+    ],
+    ids=["update", "delete", "delete_and_insert", "update_columns", "merge"],
+)
+def test_only_files_of_the_times_of_changed_rows_are_read(lake, change):
+    for hour in range(6):
+        lake.append(QUARANTINE, rows((f"h{hour}", None, 1, NOON + dt.timedelta(hours=hour))))
+    lake.append(QUARANTINE, rows(("untimed", None, 1, None)))
+    change(lake)
+    metrics = DeltaTable(lake.path(QUARANTINE)).history(1)[0]["operationMetrics"]
+    assert metrics["num_target_files_scanned"] == 2
+    assert {("h2", None, 1), ("h4", None, 1)}.isdisjoint(stored(lake))
+    assert {("h0", None, 1), ("h5", None, 1), ("untimed", None, 1)} < {*stored(lake)}
+
+
+def test_rows_without_a_time_or_beyond_the_calendar_change_too(lake):
+    beyond = rows(("far", None, 1, NOON)).drop_columns("seen_at")
+    times = pa.array([1 << 60], pa.int64()).cast(arrow_schema(QUARANTINE).field("seen_at").type)
+    lake.append(QUARANTINE, beyond.append_column("seen_at", times).append_column("event_date", [[NOON.date()]]))
+    lake.append(QUARANTINE, rows(("none", None, 1, None), ("old", None, 1, dt.datetime(1, 1, 1, tzinfo=dt.UTC))))
+    many = [(f"{day}", None, 1, NOON + dt.timedelta(days=day * day)) for day in range(40)]
+    lake.append(QUARANTINE, rows(*many))
+    for keys in (["none"], ["old"], ["far", "none"], [*map(str, range(1, 40, 2))], ["0", "none"]):
+        new = pa.table({"quarantine_key": keys, "reason": [" ".join(keys)] * len(keys)})
+        lake.update_columns(QUARANTINE, new, dates=None)
+        assert {key for key, reason, _ in stored(lake) if reason == " ".join(keys)} == {*keys}
+
+
 ERRORS = [{"code": "c", "field": None, "offset": 5}]
 NESTED = {
     MESSAGES: ("label", {"header_sizes": [("BaseHeader", 16)], "errors": ERRORS}),

@@ -27,7 +27,7 @@ from pipeline.attempts.client_identity import IDENTITY_COLUMNS, client_identity
 from pipeline.attempts.opens.queue_opens import QueueOpen, find_opens
 from pipeline.attempts.server_openings import methods_condition
 from pipeline.lake.arrow_rows import epoch_day, rows_to_table
-from pipeline.lake.queries import BoundQuery, CachedFilter
+from pipeline.lake.queries import BoundQuery, FilteredTable
 from schemas.bronze import RPC_CALLS
 from schemas.calls import CLIENT_CALLS
 from schemas.queue_opens import QUEUE_OPENS
@@ -60,8 +60,8 @@ IS_OPEN_CALL_SQL: Final = {
     RPC_CALLS: methods_condition(OPEN_ROLES),
 }
 """The condition of the calls that open and close queues, ask for ports and create cursors, by their table."""
-OPEN_CALLS: Final[dict[Table, CachedFilter]] = {
-    table: CachedFilter(table, f"{condition} AND server_address IS NOT NULL")
+OPEN_CALLS: Final[dict[Table, FilteredTable]] = {
+    table: FilteredTable(table, f"{condition} AND server_address IS NOT NULL")
     for table, condition in IS_OPEN_CALL_SQL.items()
 }
 """These calls, by the table whose rows they are."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate, takewhile
-from typing import Any, Final, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
 from pipeline.attempts.associations import ClientAssociation
 from pipeline.attempts.calls import CLOCK_TOLERANCE_US
@@ -49,7 +49,7 @@ _OPNUM_OUT_OF_RANGE: Final = 0x1C010002  # the fault status nca_s_op_rng_error
 Result = TypeVar("Result")
 
 
-class CapturedCall:
+class CapturedCall(dict[str, Any]):
     """One RPC call: a row of bronze.rpc_calls with the columns that silver decoded. ``call[name]`` is None without one.
 
     ``request_decoded``: the request was captured and decoded completely. ``response_decoded``: the response was too,
@@ -58,31 +58,34 @@ class CapturedCall:
     None. Both are times of one clock for all calls of a connection (column ``clocks``).
     """
 
-    __slots__ = ("method", "request_decoded", "responded_at", "response_decoded", "row", "started_at", "succeeded")
+    __slots__ = ("method", "request_decoded", "responded_at", "response_decoded", "started_at", "succeeded")
 
-    def __init__(self, row: dict[str, Any]) -> None:
-        outcome = row["outcome"]
-        opnum = row.get("opnum")
-        self.method: tuple[str, int] = (row.get("interface_name") or "", -1 if opnum is None else opnum)
-        asked_at, answered_at = row.get("request_at"), row.get("response_at")
-        if (clocks := row.get("clocks")) is not None:
+    # Rules look at columns more often than at anything else: a dictionary gives them fastest.
+    __missing__: ClassVar[Callable[..., Any]] = {}.get
+    __eq__ = object.__eq__  # a call equals itself alone
+    __hash__ = object.__hash__  # type: ignore[assignment]
+
+    def __init__(self, row: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> None:
+        """``row`` has outcome, and of the other columns at least those that are not null."""
+        super().__init__(row)
+        outcome, opnum = self["outcome"], self["opnum"]
+        self.method: tuple[str, int] = (self["interface_name"] or "", -1 if opnum is None else opnum)
+        asked_at, answered_at = self["request_at"], self["response_at"]
+        if (clocks := self["clocks"]) is not None:
             request_ahead, response_ahead = clocks["request_ahead_us"] or 0, clocks["response_ahead_us"] or 0
             asked_at = None if asked_at is None else asked_at - request_ahead
             answered_at = None if answered_at is None else answered_at - response_ahead
-            given_up = {name: row[name] for name in ("cancelled_at", "orphaned_at") if row.get(name) is not None}
-            row = row | {name: at - request_ahead for name, at in given_up.items()}
-        self.row = row
+            given_up = {name: self[name] for name in ("cancelled_at", "orphaned_at") if self[name] is not None}
+            self.update({name: at - request_ahead for name, at in given_up.items()})
         self.started_at: int = asked_at if asked_at is not None else answered_at or 0
         self.responded_at: int | None = answered_at
-        wrong = {str(error["field"] or "").split(".", 1)[0] for error in row.get("errors") or ()}
-        closed = bool(row.get("sealed")) and row.get("opened_by") is None
-        readable = row.get("bind_seen") is not False and outcome not in UNREADABLE_OUTCOMES and not closed
+        errors = self["errors"]
+        wrong = {str(error["field"] or "").split(".", 1)[0] for error in errors} if errors else ()
+        closed = bool(self["sealed"]) and self["opened_by"] is None
+        readable = self["bind_seen"] is not False and outcome not in UNREADABLE_OUTCOMES and not closed
         self.request_decoded = readable and asked_at is not None and "request" not in wrong
         self.response_decoded = self.request_decoded and outcome == "ok" and "response" not in wrong
-        self.succeeded = self.response_decoded and call_succeeded(self.method[0], row.get("hresult")) is True
-
-    def __getitem__(self, name: str) -> Any:  # noqa: ANN401 - depends on the column
-        return self.row.get(name)
+        self.succeeded = self.response_decoded and call_succeeded(self.method[0], self["hresult"]) is True
 
     @property
     def seen_by_taps(self) -> bool:
@@ -92,7 +95,7 @@ class CapturedCall:
     @property
     def fault_status(self) -> int | None:
         """The status of the fault that answered the call; None without a fault."""
-        status: int | None = self.row.get("fault_status")
+        status: int | None = self["fault_status"]
         return status
 
     @property
@@ -103,7 +106,7 @@ class CapturedCall:
     @property
     def failed(self) -> bool:
         """The response was seen, and is a fault, or has the result of a call that did not succeed."""
-        unsuccessful = call_succeeded(self.method[0], self.row.get("hresult")) is False
+        unsuccessful = call_succeeded(self.method[0], self["hresult"]) is False
         return self.fault_status is not None or (self.response_decoded and unsuccessful)
 
     @property

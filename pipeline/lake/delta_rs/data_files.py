@@ -23,6 +23,7 @@ from pipeline.lake.schema_enforcement import arrow_schema, columns_with_statisti
 from schemas.table import Table
 
 MAX_FILE_BYTES: Final = 64 << 20  # a changed row makes its file be written again
+MAX_FILE_ROWS: Final = 100_000
 _MAX_TEXT_CHARS: Final = 32  # of a text in a file's statistics; columns with longer ones have none
 
 
@@ -69,7 +70,7 @@ class DataFileWriter:
         if self._file is None:
             self._file = _DataFile(self._folder, self._table, self._schema)
         self._file.write(waiting)
-        if self._file.size >= MAX_FILE_BYTES:
+        if self._file.size >= MAX_FILE_BYTES or self._file.row_count >= MAX_FILE_ROWS:
             self._close_file()
 
     def _close_file(self) -> None:
@@ -89,7 +90,7 @@ class _DataFile:
             use_dictionary=[name for name in schema.names if name not in DISTINCT_VALUED_COLUMNS],
             write_statistics=[name for name in schema.names if name not in STUB_COLUMNS],
         )  # fmt: skip
-        self._rows = 0
+        self.row_count = 0
         self._statistics = _Statistics(table)
 
     @property
@@ -99,14 +100,14 @@ class _DataFile:
 
     def write(self, rows: pa.Table) -> None:
         self._writer.write_table(rows, row_group_size=MAX_ROW_GROUP_ROWS)
-        self._rows += rows.num_rows
+        self.row_count += rows.num_rows
         self._statistics.add(rows)
 
     def close(self) -> DataFile:
         self._writer.close()
         size = self.size
         self._sink.close()
-        return DataFile(self._name, size, self._rows, json.dumps(self._statistics.of_rows(self._rows)))
+        return DataFile(self._name, size, self.row_count, json.dumps(self._statistics.of_rows(self.row_count)))
 
 
 class _Statistics:

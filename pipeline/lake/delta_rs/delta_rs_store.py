@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -31,18 +32,20 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, LongType, StringType, StructType
 
 from pipeline.lake.date_filters import dates_condition
-from pipeline.lake.delta_rs.data_files import MAX_FILE_BYTES, DataFile, write_data_files
+from pipeline.lake.delta_rs.data_files import MAX_FILE_BYTES, MAX_FILE_ROWS, DataFile, write_data_files
 from pipeline.lake.delta_rs.duckdb_sql import DataFiles, DuckDbSql, Given, quoted
-from pipeline.lake.delta_rs.group_files import rows_of_groups
+from pipeline.lake.delta_rs.group_files import answer_groups
+from pipeline.lake.delta_rs.merge_conditions import at_dates, near_times, same_value, values_of_source
 from pipeline.lake.errors import ConflictError, RestoreError
 from pipeline.lake.lake_path import LakePath, parquet_dataset
 from pipeline.lake.parquet_options import MAX_ROW_GROUP_ROWS, MAX_ROW_GROUP_ROWS_WITH_BYTES, STUB_COLUMNS
 from pipeline.lake.queries import (
     CHANGE_COLUMNS,
-    CachedFilter,
     ChangeFeedError,
     ChangesSince,
+    FilteredTable,
     GroupedQuery,
+    MemoryLimits,
     QueryInput,
     Values,
     values_array,
@@ -98,6 +101,7 @@ class DeltaRsStore:
     """The tables below a folder."""
 
     name: StoreName = "delta-rs"
+    max_values = sys.maxsize
 
     def __init__(self, places: TablePlaces, session: LazySession) -> None:
         self._places, self.session = places, session
@@ -208,12 +212,14 @@ class DeltaRsStore:
         return self._sql.answer_at_most(sql, self._all_given(sql, inputs), max_rows, max_bytes)
 
     @contextmanager
-    def map_groups(self, query: GroupedQuery) -> Iterator[PartitionedRows]:
-        """Yield what the function makes of groups, which tasks compute when it is used."""
+    def map_groups(
+        self, query: GroupedQuery, limits: MemoryLimits
+    ) -> Iterator[Mapping[str, pa.Table] | PartitionedRows]:
+        """Yield the answers to the queries where they are few, else what the function makes of groups in tasks."""
         folder = LakePath(self._places.root) / "_runs" / f".groups-{uuid4().hex}"
         parts = {name: (part.sql, self._all_given(*part)) for name, part in query.parts.items()}
         try:
-            yield rows_of_groups(self._sql, parts, query, folder)
+            yield answer_groups(self._sql, parts, query, limits, folder)
         finally:
             folder.remove_folder()
 
@@ -224,7 +230,7 @@ class DeltaRsStore:
         """Return what a name in a query stands for."""
         if isinstance(source, Table):
             return self._files(source)
-        if isinstance(source, CachedFilter):
+        if isinstance(source, FilteredTable):
             files = self._files(source.table)
             return files._replace(schema=select_fields(files.schema, source.column_names), where=source.where)
         if isinstance(source, ChangesSince):
@@ -311,8 +317,9 @@ class DeltaRsStore:
         """
         plain = [field.name for field in arrow_schema(table) if not pa.types.is_nested(field.type)]
         names = [name for name in plain if name in table.key or name == EVENT_DATE or name in condition]
-        deleted = self._select(delta, table, f"DISTINCT {', '.join(map(quoted, names))}", condition, values)
-        deleted = deleted.cast(select_fields(arrow_schema(table), names))
+        columns = [*dict.fromkeys((*names, *table.event_date_columns))]
+        deleted = self._select(delta, table, f"DISTINCT {', '.join(map(quoted, columns))}", condition, values)
+        deleted = deleted.cast(select_fields(arrow_schema(table), columns))
         if not deleted.num_rows:
             if added.num_rows:
                 self._add_files(delta, self._write(table, added), "append", note)
@@ -320,12 +327,13 @@ class DeltaRsStore:
         source = pa.concat_tables(
             [_marked(deleted, is_deleted=True), _marked(added, is_deleted=False)], promote_options="default"
         )
-        found = [f"s.{_DELETED}", *(_same(name, can_be_null=bool(deleted[name].null_count)) for name in names)]
+        found = [f"s.{_DELETED}", *(same_value(name, can_be_null=bool(deleted[name].null_count)) for name in names)]
         if EVENT_DATE in names:
-            found += _dates_of_target(table, set(deleted[EVENT_DATE].to_pylist()))
+            found += at_dates(table, set(deleted[EVENT_DATE].to_pylist()))
+        found += near_times(table, deleted)
         merger = _merger(table, delta, found, source, note, added.num_rows)
         merger.when_matched_delete().when_not_matched_insert(
-            _from_source(table.names), predicate=f"NOT s.{_DELETED}"
+            values_of_source(table.names), predicate=f"NOT s.{_DELETED}"
         ).execute()
 
     def _select(
@@ -363,13 +371,13 @@ class DeltaRsStore:
     ) -> None:
         """Set columns in the rows that have the keys of others, or delete them."""
         with self._staged(rows) as source:
-            columns = _from_source([name for name in source.schema.names if name not in (*table.key, deleted)])
-            found = [*map(_same, table.key), *_dates_of_target(table, dates)]
+            columns = values_of_source([name for name in source.schema.names if name not in (*table.key, deleted)])
             count = source.count_rows()
             if not count:
                 return
 
             def change(delta: DeltaTable) -> None:
+                found = self._matching(table, delta, source, table.key, dates)
                 merger = _merger(table, delta, found, source.scanner().to_reader(), note, count)
                 if deleted is not None:
                     merger = merger.when_matched_delete(f"s.{quoted(deleted)}")
@@ -381,13 +389,13 @@ class DeltaRsStore:
         """Upsert a frame's rows by key."""
         gone = options.delete_when
         marked = rows.withColumnRenamed(gone, _DELETED) if gone else rows.selectExpr("*", f"false AS {_DELETED}")
-        columns = _from_source(table.names)
-        found = [*map(_same, options.keys), *_dates_of_target(table, options.dates)]
+        columns = values_of_source(table.names)
         with self._staged(conform_frame(table, marked, more=(_DELETED,))) as source:
 
             def change(delta: DeltaTable) -> None:
                 changes = self._changing(table, delta, source, options)
                 if changes.num_rows:
+                    found = self._matching(table, delta, changes, options.keys, options.dates)
                     written = changes.num_rows - (pc.sum(changes[_DELETED]).as_py() or 0)
                     merger = _merger(table, delta, found, changes, note, written)
                     merger.when_matched_delete(f"s.{_DELETED}").when_matched_update(columns).when_not_matched_insert(
@@ -396,11 +404,25 @@ class DeltaRsStore:
 
             self._retry(table, note, change)
 
+    def _matching(
+        self, table: Table, delta: DeltaTable, rows: pads.Dataset | pa.Table, keys: Sequence[str], dates: Dates | None
+    ) -> list[str]:
+        """Return the conditions of a merge that rows of the table have the keys of others."""
+        found = [*map(same_value, keys), *at_dates(table, dates)]
+        times = table.event_date_columns
+        if not times:
+            return found
+        fresh = rows.to_table(columns=list(keys)) if isinstance(rows, pads.Dataset) else rows.select(list(keys))
+        sql = f"SELECT DISTINCT {', '.join(f't.{quoted(name)}' for name in times)} FROM {{rows}} AS t"
+        sql += f" WHERE EXISTS (SELECT 1 FROM {{fresh}} AS s WHERE {' AND '.join(found)})"
+        there = self._sql.answer(sql, {"fresh": fresh, "rows": self._data_files(delta, table)})
+        return found + near_times(table, there.cast(select_fields(arrow_schema(table), times)))
+
     def _changing(self, table: Table, delta: DeltaTable, rows: pads.Dataset, options: MergeOptions) -> pa.Table:
         """Return the rows of a merge that change the table: of deleted ones those that are there."""
         facts = [name for name in table.names if name not in (RUN_ID, INGESTED_AT)]
-        same = " AND ".join(_same(name, can_be_null=True) for name in facts)
-        found = " AND ".join([*map(_same, options.keys), *_dates_of_target(table, options.dates)])
+        same = " AND ".join(same_value(name, can_be_null=True) for name in facts)
+        found = " AND ".join([*map(same_value, options.keys), *at_dates(table, options.dates)])
         there = f"FROM {{rows}} AS t WHERE {found}"
         exists = f"EXISTS (SELECT 1 {there})"
         changes = "TRUE"
@@ -434,7 +456,7 @@ class DeltaRsStore:
         """Join small files, delete those that no version of the last hours needs, and begin the log again."""
         note.check()
         with self._newest(table) as delta:
-            delta.optimize.compact(target_size=MAX_FILE_BYTES, writer_properties=_writer(table))
+            delta.optimize.compact(target_size=_file_bytes(delta), writer_properties=_writer(table))
             delta.vacuum(retain_hours, dry_run=False, enforce_retention_duration=False, full=True)
             delta.create_checkpoint()
             delta.cleanup_metadata()
@@ -566,6 +588,13 @@ def _writer(table: Table) -> WriterProperties:
     return WriterProperties(compression="ZSTD", max_row_group_size=rows, column_properties=_STUB_PROPERTIES)
 
 
+def _file_bytes(delta: DeltaTable) -> int:
+    """Return how large the files of a table may be, so that they have no more rows than others may."""
+    files = pa.table(delta.get_add_actions())
+    size, rows = (pc.sum(files[name]).as_py() or 0 for name in ("size_bytes", "num_records"))
+    return min(MAX_FILE_BYTES, size * MAX_FILE_ROWS // rows) if rows else MAX_FILE_BYTES
+
+
 def _merger(
     table: Table, delta: DeltaTable, conditions: Sequence[str], source: pa.Table | pa.RecordBatchReader,
     note: CommitNote, rows_written: int,
@@ -575,21 +604,6 @@ def _merger(
         source, " AND ".join(conditions), source_alias="s", target_alias="t", writer_properties=_writer(table),
         commit_properties=_properties(note, rows_written),
     )  # fmt: skip
-
-
-def _from_source(names: Iterable[str]) -> dict[str, str]:
-    """Return columns of a merge, which take the values of the rows that are merged."""
-    return {quoted(name): f"s.{quoted(name)}" for name in names}
-
-
-def _same(name: str, *, can_be_null: bool = False) -> str:
-    """Return the condition that a row of a merge and one of the table have the same value in a column."""
-    return f"(t.{quoted(name)} {'IS NOT DISTINCT FROM' if can_be_null else '='} s.{quoted(name)})"
-
-
-def _dates_of_target(table: Table, dates: Dates | None) -> list[str]:
-    """Return the condition of a merge that only files of some dates are read."""
-    return [dates_condition(dates, f"t.{EVENT_DATE}")] if table.event_date_columns and dates is not None else []
 
 
 def _marked(rows: pa.Table, *, is_deleted: bool) -> pa.Table:

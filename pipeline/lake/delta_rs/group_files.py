@@ -1,60 +1,119 @@
-"""Answers to queries in files by group, for tasks that compute some groups each (``Lake.map_groups``).
+"""What is computed of groups: from answers in memory, or from files of answers by group (``Lake.map_groups``).
 
-DuckDB answers each query once, in batches. Its rows are spread over slices by a hash of their group, so that rows of
-one group are together; a task takes some slices of similar size in all. Rows go from file to file without Java.
+DuckDB answers each query once, in batches. Where all are few, they stay in memory. Else their rows are spread over
+slices by a hash of their group, so that rows of one group are together; a task takes some slices of similar size in
+all. Rows go from file to file without Java.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from itertools import chain
+from typing import Final, TypeAlias
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.dataset as pads
 
 from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.delta_rs.duckdb_sql import DuckDbSql, Given, quoted
 from pipeline.lake.lake_path import LakePath
-from pipeline.lake.queries import GroupedQuery
+from pipeline.lake.queries import GroupedQuery, MemoryLimits
 from pipeline.lake.tasks import MIN_TASKS, PartitionedRows, balance_by_size
 
 _SLICES: Final = 128  # a few for each task
 _SLICE: Final = "_slice"
-_TASK_BYTES: Final = 32 << 20  # of a task's files, where there is more than that for each: rows take ten times as much
-_FORMAT: Final = pads.IpcFileFormat()
-_OPTIONS: Final = _FORMAT.make_write_options(compression="lz4")
+_TASK_BYTES: Final = 96 << 20  # of a task's rows, where there is more than that for each: as objects they take more
+_OPTIONS: Final = pa.ipc.IpcWriteOptions(compression="lz4")
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """The files of one query's answer, in a folder for each slice that has rows."""
+    """The file of one query's answer, whose batches have rows of one slice each: which ones, and how many bytes."""
 
-    folder: LakePath
+    file: LakePath
     schema: pa.Schema
+    batches: Mapping[int, Sequence[int]]
+    sizes: Counter[int]
 
-    def sizes(self) -> Counter[int]:
-        """Return the bytes of each slice."""
-        return Counter({int(each.name): sum(each.files().values()) for each in self.folder.entries()})
-
-    def read(self, numbers: Sequence[int]) -> pa.Table:
+    def read(self, slices: Sequence[int]) -> pa.Table:
         """Return the rows of some slices."""
-        files = [file for number in numbers for file in (self.folder / str(number)).files()]
-        if not files:
-            return self.schema.empty_table()
-        rows = pads.dataset([file.place[1] for file in files], self.schema, _FORMAT, files[0].place[0])
-        return rows.to_table()
+        filesystem, name = self.file.place
+        with filesystem.open_input_file(name) as source, pa.ipc.open_file(source) as reader:
+            numbers = sorted(number for each in slices for number in self.batches.get(each, ()))
+            rows = pa.Table.from_batches(map(reader.get_batch, numbers), self.schema)
+        return rows.combine_chunks()
 
 
-def rows_of_groups(
-    sql: DuckDbSql, parts: Mapping[str, tuple[str, Mapping[str, Given]]], query: GroupedQuery, folder: LakePath
-) -> PartitionedRows:
-    """Return what the function makes of the groups of the answers to ``parts``, whose files are in a new folder."""
-    write = {name: partial(_write, sql, *part, query.keys, folder / name) for name, part in parts.items()}
-    written, function = run_concurrently(write), query.function
-    sizes = sum((part.sizes() for part in written.values()), Counter[int]())
+BoundParts: TypeAlias = Mapping[str, tuple[str, Mapping[str, Given]]]
+"""Queries by name, each with what its names in braces stand for."""
+
+
+class _Answer:
+    """The answer to one query, with a column for the slice: the batches read first, and a reader of the others."""
+
+    def __init__(self, reader: pa.RecordBatchReader, limits: MemoryLimits) -> None:
+        self._reader, self._first, self.is_whole = reader, [], False
+        rows = size = 0
+        while rows <= limits.rows and size <= limits.bytes:
+            batch = next(reader, None)
+            if batch is None:
+                self.is_whole = True
+                return
+            self._first.append(batch)
+            rows, size = rows + batch.num_rows, size + batch.nbytes
+
+    def table(self) -> pa.Table:
+        """Return the rows of an answer that was read as a whole."""
+        rows = pa.Table.from_batches(self._first, self._reader.schema).drop_columns([_SLICE])
+        return rows.combine_chunks()
+
+    def write(self, file: LakePath) -> _Part:
+        """Write all rows to a new file."""
+        schema = self._reader.schema.remove(self._reader.schema.get_field_index(_SLICE))
+        batches: defaultdict[int, list[int]] = defaultdict(list)
+        sizes: Counter[int] = Counter()
+        first, self._first = self._first, []
+        with file.open_output() as sink, pa.ipc.new_file(sink, schema, options=_OPTIONS) as writer:
+            parts = chain.from_iterable(map(_by_slice, chain(first, self._reader)))
+            for count, (number, rows) in enumerate(parts):
+                writer.write_batch(rows)
+                batches[number].append(count)
+                sizes[number] += rows.nbytes
+        return _Part(file, schema, dict(batches), sizes)
+
+
+def _by_slice(batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Yield the rows of each slice."""
+    numbers = batch.column(_SLICE).to_numpy()
+    order = np.argsort(numbers, kind="stable")
+    rows = batch.drop_columns([_SLICE]).take(pa.array(order))
+    slices, begins = np.unique(numbers[order], return_index=True)
+    for number, begin, end in zip(slices.tolist(), begins, [*begins[1:], len(order)], strict=True):
+        yield number, rows.slice(begin, end - begin)
+
+
+def answer_groups(
+    sql: DuckDbSql, parts: BoundParts, query: GroupedQuery, limits: MemoryLimits, folder: LakePath
+) -> dict[str, pa.Table] | PartitionedRows:
+    """Return the answers to ``parts`` where they are few, else what the function makes of their groups in tasks.
+
+    Tasks read files in a folder that is made anew.
+    """
+    with ExitStack() as stack:
+        begin = {name: partial(_begin, stack, sql, *part, query.keys, limits) for name, part in parts.items()}
+        answers = run_concurrently(begin)
+        if all(answer.is_whole for answer in answers.values()):
+            tables = {name: answer.table() for name, answer in answers.items()}
+            if sum(rows.nbytes for rows in tables.values()) <= limits.bytes:
+                return tables
+        folder.make_folder()
+        written = run_concurrently({name: partial(answer.write, folder / name) for name, answer in answers.items()})
+    function = query.function
+    sizes = sum((part.sizes for part in written.values()), Counter[int]())
     tasks = balance_by_size(list(sizes), sizes.__getitem__, max(MIN_TASKS, sizes.total() // _TASK_BYTES))
 
     def rows(number: int) -> Iterator[pa.RecordBatch]:
@@ -63,16 +122,9 @@ def rows_of_groups(
     return PartitionedRows(len(tasks), sizes.total(), rows, in_tasks=True)
 
 
-def _write(sql: DuckDbSql, query: str, of: Mapping[str, Given], keys: Sequence[str], folder: LakePath) -> _Part:
-    """Write the answer to a query to files."""
+def _begin(
+    stack: ExitStack, sql: DuckDbSql, query: str, of: Mapping[str, Given], keys: Sequence[str], limits: MemoryLimits
+) -> _Answer:
+    """Begin to read the answer to a query; it can be read until the stack ends."""
     sliced = f"SELECT *, CAST(hash({', '.join(map(quoted, keys))}) % {_SLICES} AS INTEGER) AS {_SLICE} FROM ({query})"
-    filesystem, name = folder.place
-    folder.make_folder()
-    with sql.read_answer(sliced, of) as reader:
-        schema = reader.schema
-        slices = pads.partitioning(pa.schema([schema.field(_SLICE)]))
-        pads.write_dataset(
-            reader, name, filesystem=filesystem, format=_FORMAT, file_options=_OPTIONS, partitioning=slices,
-            existing_data_behavior="overwrite_or_ignore",
-        )  # fmt: skip
-    return _Part(folder, schema.remove(schema.get_field_index(_SLICE)))
+    return _Answer(stack.enter_context(sql.read_answer(sliced, of)), limits)

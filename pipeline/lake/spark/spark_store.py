@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
+from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
@@ -17,13 +18,16 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, DataFrameReader
 from pyspark.sql import functions as F
 
+from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.date_filters import dates_condition
 from pipeline.lake.errors import RestoreError
 from pipeline.lake.queries import (
     CHANGE_COLUMNS,
-    CachedFilter,
+    MAX_IN_LIST,
     ChangesSince,
+    FilteredTable,
     GroupedQuery,
+    MemoryLimits,
     QueryInput,
     Values,
     query_in_spark,
@@ -71,6 +75,7 @@ class SparkStore:
     """The tables below a folder, or in a catalog."""
 
     name: StoreName = "spark"
+    max_values = MAX_IN_LIST
 
     def __init__(self, places: TablePlaces, session: LazySession) -> None:
         self._places, self.session = places, session
@@ -191,8 +196,13 @@ class SparkStore:
         return found if found.num_rows <= max_rows and found.nbytes <= max_bytes else None
 
     @contextmanager
-    def map_groups(self, query: GroupedQuery) -> Iterator[DataFrame]:
-        """Yield what the function makes of groups, which tasks compute when it is used."""
+    def map_groups(self, query: GroupedQuery, limits: MemoryLimits) -> Iterator[Mapping[str, pa.Table] | DataFrame]:
+        """Yield the answers to the queries where they are few, else what the function makes of groups in tasks."""
+        ask = {name: partial(self.query_at_most, *part, *limits) for name, part in query.parts.items()}
+        answers = {name: rows for name, rows in run_concurrently(ask).items() if rows is not None}
+        if len(answers) == len(query.parts) and sum(rows.nbytes for rows in answers.values()) <= limits.bytes:
+            yield answers
+            return
         frames = {name: query_tables(self, *part) for name, part in query.parts.items()}
         with fixed_row_batches(self.session.spark):
             yield map_groups_in_spark(frames, query.keys, query.function, query.schema)
@@ -361,7 +371,7 @@ def query_tables(store: TableStore, sql: str, inputs: Mapping[str, QueryInput]) 
     for name, source in inputs.items():
         if isinstance(source, ChangesSince):
             given[name] = read_feed(store, *source)
-        elif isinstance(source, CachedFilter):
+        elif isinstance(source, FilteredTable):
             given[name] = store.read(source.table).where(source.where).select(*source.column_names)
         else:
             given[name] = store.read(source) if isinstance(source, Table) else source

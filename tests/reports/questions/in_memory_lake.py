@@ -9,7 +9,7 @@ from pyspark.sql.types import TimestampType
 from alerts.scenario import NAMES, SETTINGS
 from pipeline.lake.arrow_rows import rows_to_table
 from pipeline.lake.delta_rs.duckdb_sql import DuckDbSql
-from pipeline.lake.queries import CachedFilter, values_array
+from pipeline.lake.queries import FilteredTable, values_array
 from pipeline.lake.schema_enforcement import arrow_schema
 from pipeline.queues import queue_rows
 from schemas.bronze import CAPTURE_FILES
@@ -72,7 +72,7 @@ class InMemoryLake:
     def _input(self, source):
         if isinstance(source, Table):
             return self.tables.get(source, arrow_schema(source).empty_table())
-        if isinstance(source, CachedFilter):
+        if isinstance(source, FilteredTable):
             sql = f"SELECT {', '.join(source.column_names)} FROM {{rows}} WHERE {source.where}"
             return DuckDbSql().answer(sql, {"rows": self._input(source.table)})
         return source if isinstance(source, pa.Table) else values_array(source)

@@ -1,0 +1,68 @@
+"""Conditions of merges by delta-rs: which rows of a table (``t``) are meant by those that are merged (``s``).
+
+delta-rs reads all columns of every file that conditions on ``t`` alone do not exclude by the file's statistics. So
+conditions name dates and times of the rows that are looked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from pipeline.lake.date_filters import dates_condition
+from pipeline.lake.delta_rs.duckdb_sql import quoted
+from pipeline.lake.writes import Dates
+from schemas.table import EVENT_DATE, Table
+
+_MAX_SPANS: Final = 16  # of times that a condition names
+_SLACK: Final = timedelta(seconds=1)  # some writers cut times in statistics off to milliseconds
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_FIRST_US, _LAST_US = (  # what every reader of times takes, also as nanoseconds
+    int((datetime(year, 1, 1, tzinfo=UTC) - _EPOCH) / timedelta(microseconds=1)) for year in (1678, 2262)
+)
+
+
+def same_value(name: str, *, can_be_null: bool = False) -> str:
+    """Return the condition that two rows have the same value in a column."""
+    return f"(t.{quoted(name)} {'IS NOT DISTINCT FROM' if can_be_null else '='} s.{quoted(name)})"
+
+
+def values_of_source(names: Iterable[str]) -> dict[str, str]:
+    """Return columns with the values of the rows that are merged, as a merge sets them."""
+    return {quoted(name): f"s.{quoted(name)}" for name in names}
+
+
+def at_dates(table: Table, dates: Dates | None) -> list[str]:
+    """Return the condition that a row of the table is of one of these dates; none where they are not known."""
+    return [dates_condition(dates, f"t.{EVENT_DATE}")] if table.event_date_columns and dates is not None else []
+
+
+def near_times(table: Table, rows: pa.Table) -> list[str]:
+    """Return conditions that rows of the table meet which have the same times as one of ``rows``.
+
+    The times are those that give ``event_date``: their columns have statistics.
+    """
+    return [_is_near(f"t.{quoted(name)}", rows[name]) for name in table.event_date_columns]
+
+
+def _is_near(column: str, times: pa.ChunkedArray) -> str:
+    known = np.unique(times.drop_null().cast(pa.int64()).to_numpy())
+    if len(known) and not _FIRST_US <= known[0] <= known[-1] < _LAST_US:
+        return "TRUE"
+    spans = [f"{column} BETWEEN '{first - _SLACK}' AND '{last + _SLACK}'" for first, last in _spans(known)]
+    if times.null_count:
+        spans.append(f"{column} IS NULL")
+    return f"({' OR '.join(spans) or 'FALSE'})"
+
+
+def _spans(times: np.ndarray) -> Iterator[tuple[datetime, datetime]]:
+    """Yield a few spans that hold all of some times, microseconds in order; they are parted where these lie apart."""
+    apart = np.sort(np.argsort(np.diff(times))[1 - _MAX_SPANS :])
+    for part in np.split(times, apart + 1):
+        if len(part):
+            first, last = (_EPOCH + timedelta(microseconds=int(each)) for each in (part[0], part[-1]))
+            yield first, last
