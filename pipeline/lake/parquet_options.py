@@ -16,5 +16,5 @@ DISTINCT_VALUED_COLUMNS: Final = (
 STUB_COLUMNS: Final = ("request_stub", "response_stub")  # of which nobody asks for the least and the greatest
 # What a change touches is looked for by its connection in whole tables: row groups without it are not read.
 MAX_ROW_GROUP_ROWS: Final = 20_000
-MAX_ROW_GROUP_ROWS_WITH_BYTES: Final = 2_000  # where a writer counts no bytes, and rows hold stubs or bodies
-GROUP_BYTES: Final = 16 << 20  # of stubs: memory has to hold what is being written
+MAX_ROW_GROUP_ROWS_WITH_BYTES: Final = 1_000  # where a writer counts no bytes, and rows hold stubs or bodies
+GROUP_BYTES: Final = 8 << 20  # of stubs: memory has to hold what is being written
