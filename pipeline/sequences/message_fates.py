@@ -29,12 +29,12 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from itertools import chain
 from typing import Final, NamedTuple
 
 from pipeline.attempts.calls import DecodeErrorFields
 from pipeline.attempts.capture_gaps import NO_LOSS, PossibleLoss, gap_codes_after
-from pipeline.attempts.evidence import confidence_level
 from pipeline.attempts.timeline import NEVER, Timeline
 from udfs.queues.normal_form import split_queue_suffix
 
@@ -60,8 +60,7 @@ class QueueRef(NamedTuple):
     handle: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ReadAttempt:
+class ReadAttempt(NamedTuple):
     """A row of gold.receive_attempts whose message is known."""
 
     attempt_key: str
@@ -99,7 +98,7 @@ class ReadAttempt:
     def as_aborted(self) -> ReadAttempt:
         """Return it as an attempt in a transaction that was aborted."""
         missing = tuple(code for code in self.missing if code != _TRANSACTION_OPEN)
-        return replace(self, outcome="aborted", missing=missing)
+        return self._replace(outcome="aborted", missing=missing)
 
     def proves_abort_of(self, earlier: ReadAttempt) -> bool:
         """Whether the message was handed out to this attempt after an earlier one took it in a transaction."""
@@ -116,8 +115,9 @@ class ReadAttempt:
     @property
     def handed_out_at(self) -> int:
         """The time when the server handed the message out."""
-        times = (self.returned_at, self.started_at, self.ended_at)
-        return next((time for time in times if time is not None), 0)
+        if self.returned_at is not None:
+            return self.returned_at
+        return self.started_at if self.started_at is not None else self.ended_at or 0
 
     @property
     def handout_order(self) -> tuple[int, str]:
@@ -150,8 +150,7 @@ class Removal:
     errors: tuple[DecodeErrorFields, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class MessageIdentity:
+class MessageIdentity(NamedTuple):
     """The identity of a message: its queue and its lookup identifier, its message_key, or both."""
 
     queue_ref: QueueRef
@@ -218,16 +217,19 @@ class MessageHistory:
     @property
     def loss_risk(self) -> str | None:
         """The first loss risk that applies, or None."""
-        acked = [read for read in self.receives if read.outcome == "acked"]
+        receives = self.receives
+        acked = [read for read in receives if read.outcome == "acked"]
+        if len(acked) > 1:
+            return "read_twice"
+        if any(read.ack_refused for read in receives):
+            return "ack_failed"
+        if any(read.ack_unanswered for read in receives):
+            return "ack_unanswered"
         gone = [read.reader_gone_at - read.ended_at for read in acked if read.reader_gone_at and read.ended_at]
-        risks = {
-            "read_twice": len(acked) > 1,
-            "ack_failed": any(read.ack_refused for read in self.receives),
-            "ack_unanswered": any(read.ack_unanswered for read in self.receives),
-            "reader_lost": any(after <= self.lost_after_us for after in gone),
-            "poison": sum(read.outcome in _GIVEN_BACK for read in self.receives) >= self.poison_after,
-        }
-        return next((risk for risk, holds in risks.items() if holds), None)
+        if gone and min(gone) <= self.lost_after_us:
+            return "reader_lost"
+        given_back = len([read for read in receives if read.outcome in _GIVEN_BACK])
+        return "poison" if given_back >= self.poison_after else None
 
     @property
     def readers(self) -> list[str]:
@@ -242,23 +244,19 @@ class MessageHistory:
     @property
     def supporting_rows(self) -> Sequence[ReadAttempt | Removal]:
         """The receives, what shows that they were aborted, and the operations that removed the message or may have."""
-        removals = (each for each in (self.move_back, self.removal) if each is not None)
-        return (
-            *self.receives,
-            *self.abort_proofs,
-            *removals,
-            *(self.unconfirmed_removals if self.removal is None else ()),
-        )
+        removals = [each for each in (self.move_back, self.removal) if each is not None]
+        more = self.unconfirmed_removals if self.removal is None else ()
+        return (*self.receives, *self.abort_proofs, *removals, *more)
 
     @property
     def evidence(self) -> list[str]:
         """Keys of the calls that support the result, without those of peeks."""
-        return list(dict.fromkeys(call for each in self.supporting_rows for call in each.evidence))
+        return list(dict.fromkeys(chain.from_iterable([each.evidence for each in self.supporting_rows])))
 
     @property
     def missing(self) -> list[str]:
         """Codes of what is missing, including what may have hidden a later reader or the close of a handle."""
-        codes = {code for each in self.supporting_rows for code in each.missing}
+        codes = set(chain.from_iterable([each.missing for each in self.supporting_rows]))
         not_taken = self.fate in _NOT_TAKEN
         if (not_taken or self.loss_risk == "reader_lost") and any(read.has_capture_gaps for read in self.receives):
             codes.add("capture_loss")
@@ -270,12 +268,7 @@ class MessageHistory:
     @property
     def errors(self) -> list[DecodeErrorFields]:
         """The decode errors of the supporting rows."""
-        return list(dict.fromkeys(error for each in self.supporting_rows for error in each.errors))
-
-    @property
-    def confidence(self) -> str:
-        """The confidence level that follows from what is missing."""
-        return confidence_level(self.missing, guessed=self.inferred_queue is not None)
+        return list(dict.fromkeys(chain.from_iterable([each.errors for each in self.supporting_rows])))
 
 
 def build_message_histories(

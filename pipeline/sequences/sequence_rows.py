@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
@@ -9,7 +10,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from pipeline.attempts.calls import DecodeErrorFields
 from pipeline.attempts.capture_gaps import NO_LOSS, PossibleLoss
-from pipeline.lake.arrow_rows import epoch_day, rows_to_table, table_to_rows
+from pipeline.attempts.evidence import confidence_level
+from pipeline.lake.arrow_rows import epoch_day, table_to_rows, times_to_us, values_to_array
 from pipeline.sequences.message_fates import (
     MessageHistory,
     QueueRef,
@@ -54,7 +56,21 @@ def queue_ref_of(row: AnyRow) -> QueueRef:
 
 def to_read_attempts(rows: pa.Table) -> list[ReadAttempt]:
     """Return rows with ``READ_ATTEMPT_COLUMNS`` as objects."""
-    return [_read(row) for row in table_to_rows(rows)]
+    times = (name for name in rows.column_names if pa.types.is_timestamp(rows.schema.field(name).type))
+    of = {name: times_to_us(rows[name]) for name in times}
+    values = {name: of.get(name, rows[name]).to_pylist() for name in rows.column_names}
+    values["queue_ref"] = [
+        QueueRef(queue) if queue is not None else QueueRef(None, server, handle)
+        for queue, server, handle in zip(values["queue"], values["server_address"], values["handle"], strict=True)
+    ]
+    values["lookup_id"] = [*map(decimal_to_int, values["lookup_id"])]
+    values["has_capture_gaps"] = values["gaps"]
+    for name in ("ack_refused", "ack_unanswered", "has_capture_gaps"):
+        values[name] = [*map(bool, values[name])]
+    for name in ("evidence", "missing"):
+        values[name] = [tuple(each or ()) for each in values[name]]
+    values["errors"] = [*map(_errors, values["errors"])]
+    return [*map(ReadAttempt, *(values[name] for name in ReadAttempt._fields))]
 
 
 def to_removals(rows: pa.Table) -> list[Removal]:
@@ -69,7 +85,7 @@ def to_removals(rows: pa.Table) -> list[Removal]:
             row["outcome"] == "done",
             tuple(row["evidence"] or ()),
             tuple(row["missing"] or ()),
-            _errors(row),
+            _errors(row["errors"]),
         )
         for row in table_to_rows(rows)
     ]
@@ -87,7 +103,9 @@ def ack_sequence_rows(
     found = build_message_histories(
         reads, removals, lost_after_us=lost_after_us, poison_after=poison_after, possible_loss=possible_loss
     )
-    return rows_to_table([_row(history) for history in found], ACK_SEQUENCES_SCHEMA)
+    columns = _columns(found)
+    arrays = [values_to_array(columns[field.name], field.type) for field in ACK_SEQUENCES_SCHEMA]
+    return pa.Table.from_arrays(arrays, schema=ACK_SEQUENCES_SCHEMA)
 
 
 def decimal_to_int(value: Any) -> int | None:  # noqa: ANN401 - a decimal, as Arrow and Spark give it
@@ -95,61 +113,44 @@ def decimal_to_int(value: Any) -> int | None:  # noqa: ANN401 - a decimal, as Ar
     return None if value is None else int(value)
 
 
-def _errors(row: AnyRow) -> tuple[DecodeErrorFields, ...]:
-    return tuple((error["code"], error["field"], error["offset"]) for error in row["errors"] or ())
+def _errors(errors: Sequence[Mapping[str, Any]] | None) -> tuple[DecodeErrorFields, ...]:
+    return tuple((error["code"], error["field"], error["offset"]) for error in errors or ())
 
 
-def _read(row: AnyRow) -> ReadAttempt:
-    return ReadAttempt(
-        row["attempt_key"],
-        queue_ref_of(row),
-        decimal_to_int(row["lookup_id"]),
-        row["message_key"],
-        row["is_receive"],
-        row["outcome"],
-        row["client_address"],
-        row["server_address"],
-        row["started_at"],
-        row["returned_at"],
-        row["ended_at"],
-        bool(row["ack_refused"]),
-        bool(row["ack_unanswered"]),
-        row["reader_gone_at"],
-        row["inferred_queue"],
-        tuple(row["evidence"] or ()),
-        tuple(row["missing"] or ()),
-        _errors(row),
-        row["run_id"],
-        bool(row["gaps"]),
-        row["abort_count"],
-    )
-
-
-def _row(history: MessageHistory) -> dict[str, Any]:
-    message, removal = history.message, history.removal
-    first, last = history.receives[0], history.last_settled
+def _columns(found: Sequence[MessageHistory]) -> dict[str, list[Any]]:
+    """Return the columns of the rows of messages."""
+    messages, firsts = [each.message for each in found], [each.receives[0] for each in found]
+    lasts, removals = [each.last_settled for each in found], [each.removal for each in found]
+    inferred, missing = [each.inferred_queue for each in found], [each.missing for each in found]
     return {
-        "sequence_key": key(*message.queue_ref, message.lookup_id, message.message_key),
-        **message.queue_ref._asdict(),
-        "inferred_queue": history.inferred_queue,
-        "lookup_id": message.lookup_id,
-        "message_key": message.message_key,
-        "attempts": len(history.receives),
-        "peeks": history.peeks,
-        "outcomes": [read.outcome for read in history.receives],
-        "readers": history.readers,
-        "first_attempt_at": first.started_at,
-        "settled_at": last.ended_at,
-        "fate": history.fate,
-        "redelivered": len(history.receives) > 1,
-        "loss_risk": history.loss_risk,
-        "moved_to": history.seen_in_queue if removal is None else removal.target_queue,
-        "removed_at": None if removal is None else removal.removed_at,
-        "attempt_keys": [read.attempt_key for read in history.receives],
-        "evidence": history.evidence,
-        "confidence": history.confidence,
-        "missing": history.missing,
-        "errors": [dict(zip(("code", "field", "offset"), error, strict=True)) for error in history.errors],
-        "event_date": epoch_day(first.started_at, last.ended_at),
-        "run_id": last.run_id,
+        "sequence_key": [key(*each.queue_ref, each.lookup_id, each.message_key) for each in messages],
+        **{name: [getattr(each.queue_ref, name) for each in messages] for name in QueueRef._fields},
+        "inferred_queue": inferred,
+        "lookup_id": [each.lookup_id for each in messages],
+        "message_key": [each.message_key for each in messages],
+        "attempts": [len(each.receives) for each in found],
+        "peeks": [each.peeks for each in found],
+        "outcomes": [[read.outcome for read in each.receives] for each in found],
+        "readers": [each.readers for each in found],
+        "first_attempt_at": [each.started_at for each in firsts],
+        "settled_at": [each.ended_at for each in lasts],
+        "fate": [each.fate for each in found],
+        "redelivered": [len(each.receives) > 1 for each in found],
+        "loss_risk": [each.loss_risk for each in found],
+        "moved_to": [
+            each.seen_in_queue if removal is None else removal.target_queue
+            for each, removal in zip(found, removals, strict=True)
+        ],
+        "removed_at": [None if each is None else each.removed_at for each in removals],
+        "attempt_keys": [[read.attempt_key for read in each.receives] for each in found],
+        "evidence": [each.evidence for each in found],
+        "confidence": [
+            confidence_level(codes, guessed=queue is not None) for codes, queue in zip(missing, inferred, strict=True)
+        ],
+        "missing": missing,
+        "errors": [
+            [dict(zip(("code", "field", "offset"), error, strict=True)) for error in each.errors] for each in found
+        ],
+        "event_date": [epoch_day(first.started_at, last.ended_at) for first, last in zip(firsts, lasts, strict=True)],
+        "run_id": [each.run_id for each in lasts],
     }
