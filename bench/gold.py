@@ -44,8 +44,8 @@ def build_calls(reads: int) -> tuple[list[DecodedCall], list[RpcConnection]]:
 def reads_from_attempts(attempts: Iterable[Any]) -> list[ReadAttempt]:
     """Convert attempts to the input of the message fates."""
     return [
-        ReadAttempt(a.start_call.call_key, QueueRef(a.queue), a.lookup_id, None, a.is_receive, a.outcome, "10.0.0.1",
-             a.start_call.requested_at, a.start_call.responded_at, a.ended_at, evidence=tuple(a.evidence))
+        ReadAttempt(a.call.call_key, QueueRef(a.queue), a.lookup_id, None, a.is_receive, a.outcome, "10.0.0.1",
+             a.call.requested_at, a.call.responded_at, a.ended_at, evidence=tuple(a.evidence))
         for a in attempts
     ]  # fmt: skip
 

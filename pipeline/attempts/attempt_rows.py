@@ -280,7 +280,7 @@ def _call_values(rows: pa.Table, name: str) -> Iterable[Any]:
 def _errors_of_calls(rows: pa.Table) -> Iterable[tuple[DecodeErrorFields, ...]]:
     """Return the errors of each call, and of the message that it returned."""
     columns = [rows[name] for name in ("errors", MESSAGE_ERRORS) if name in rows.column_names]
-    if all(column.null_count == rows.num_rows for column in columns):
+    if not any(len(pc.list_flatten(column)) for column in columns):
         return repeat((), rows.num_rows)
     every = (
         chain.from_iterable(filter(None, some)) for some in zip(*(one.to_pylist() for one in columns), strict=True)

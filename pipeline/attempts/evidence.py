@@ -11,6 +11,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from operator import attrgetter
 
 from pipeline.attempts.associations import ClientAssociation, RpcConnection, group_into_associations
@@ -90,10 +91,15 @@ class ServerCalls:
         self.by_role: dict[CallRole, list[DecodedCall]] = {role: [] for role in roles.values()}
         for call in self.calls:
             self.by_role[roles[call.protocol, call.opnum]].append(call)
-        self._last_answers: defaultdict[str, int] = defaultdict(int)  # by connection
-        for call in self.calls:
-            self._last_answers[call.connection_id] = max(self._last_answers[call.connection_id], call.responded_at or 0)
         self.handles = QueueHandles(self.calls, self.association_of, roles)
+
+    @cached_property
+    def _last_answers(self) -> dict[str, int]:
+        """The time of the last answer on each connection."""
+        last: defaultdict[str, int] = defaultdict(int)
+        for call in self.calls:
+            last[call.connection_id] = max(last[call.connection_id], call.responded_at or 0)
+        return last
 
     def _widen_lifetimes(self, calls: Iterable[DecodedCall]) -> None:
         """Make connections that several taps saw last from their first to their last call: the clocks differ."""

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from pipeline.attempts.associations import ClientAssociation
 from pipeline.attempts.calls import CALL_ROLES, CLOCK_TOLERANCE_US, ONE_CLOCK, CallRole, DecodedCall
@@ -30,8 +30,7 @@ NOT_OPENED = frozenset({"no_open", "queue_unknown"})
 QUEUE_UNNAMED = frozenset({"queue_unknown"})
 
 
-@dataclass(frozen=True, slots=True)
-class OpenedQueue:
+class OpenedQueue(NamedTuple):
     """What is known of the queue behind a Start: its normal form, the calls that show it, and what is missing."""
 
     queue: str | None = None

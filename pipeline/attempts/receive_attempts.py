@@ -51,7 +51,7 @@ _ANSWER_SLACK_US: Final = 5_000_000  # a server's timers and the way back; after
 
 @dataclass(slots=True)
 class ReceiveAttempt(CallConclusion):
-    """One Start and what became of it: the facts of a row of gold.receive_attempts.
+    """One Start (``call``) and what became of it: the facts of a row of gold.receive_attempts.
 
     ``ack_refused``: an End with RR_ACK was refused; ``ack_unanswered``: the answer of the End that counts was not
     captured; ``reader_gone_at``: when the last connection ended of a reader that took the message and never closed
@@ -70,39 +70,34 @@ class ReceiveAttempt(CallConclusion):
     ending_call: DecodedCall | None = None
 
     @property
-    def start_call(self) -> DecodedCall:
-        """The Start."""
-        return self.call
-
-    @property
     def is_receive(self) -> bool | None:
         """A receive, not a peek; None when the action was not captured."""
-        return None if self.start_call.action is None else not is_peek_action(self.start_call.action)
+        return None if self.call.action is None else not is_peek_action(self.call.action)
 
     @property
     def transactional(self) -> bool | None:
         """Within a transaction; None when the method that can be was not readable."""
-        if self.start_call.transaction_id is not None:
+        if self.call.transaction_id is not None:
             return True
-        unread = self.start_call.opnum == _TRANSACTIONAL and self.start_call.action is None
+        unread = self.call.opnum == _TRANSACTIONAL and self.call.action is None
         return None if unread else False
 
     @property
     def lookup_id(self) -> int | None:
         """The returned message's identifier, 56 bits; None without a message, and where the method returns none."""
-        if not self.start_call.is_accepted or not self.start_call.sequence_id:
+        if not self.call.is_accepted or not self.call.sequence_id:
             return None
-        return self.start_call.sequence_id & LOOKUP_ID_ACTION_FLAG
+        return self.call.sequence_id & LOOKUP_ID_ACTION_FLAG
 
     @property
     def action_name(self) -> str | None:
         """MQ_ACTION_... or MQ_LOOKUP_...; None when the action was not captured."""
-        return None if self.start_call.action is None else code_name(ACTION_NAMES, self.start_call.action)
+        return None if self.call.action is None else code_name(ACTION_NAMES, self.call.action)
 
     @property
     def wait_us(self) -> int | None:
         """From the request to its response; None where two taps saw them."""
-        start = self.start_call
+        start = self.call
         if start.clocks.request_tap != start.clocks.response_tap:
             return None
         return _difference(start.captured_response_at, start.captured_request_at)
@@ -110,7 +105,7 @@ class ReceiveAttempt(CallConclusion):
     @property
     def hold_us(self) -> int | None:
         """From the response to what ended the attempt; None where two taps saw them."""
-        start, end = self.start_call, self.ending_call
+        start, end = self.call, self.ending_call
         if end is None:
             ended_at = None if self.ended_at is None else self.ended_at - self._ahead_us
             return _difference(ended_at, start.responded_at)
@@ -121,8 +116,8 @@ class ReceiveAttempt(CallConclusion):
     @property
     def _ahead_us(self) -> int:
         """How far ahead the clock is of the tap that saw the response, else the request."""
-        clocks = self.start_call.clocks
-        ahead_us = clocks.request_ahead_us if self.start_call.responded_at is None else clocks.response_ahead_us
+        clocks = self.call.clocks
+        ahead_us = clocks.request_ahead_us if self.call.responded_at is None else clocks.response_ahead_us
         return ahead_us or 0
 
     @property
@@ -218,6 +213,9 @@ class _AttemptsOfServer(ServerCalls):
 
     def _belonging(self, role: CallRole) -> dict[str, list[DecodedCall]]:
         """Assign each End or rejection to the latest attempt before it that can hold a message; by the Start's key."""
+        owned: dict[str, list[DecodedCall]] = defaultdict(list)
+        if not self.by_role[role]:
+            return owned
         key_of = self._attempt_key if role == "end" else self._reject_key
         since = self._held_from if role == "end" else self._answered_at
         holders = Timeline[DecodedCall]()
@@ -225,7 +223,6 @@ class _AttemptsOfServer(ServerCalls):
             key = key_of(start)
             if key is not None and _can_hold(start):
                 holders.add(key, start, since(start))
-        owned: dict[str, list[DecodedCall]] = defaultdict(list)
         for call in self.by_role[role]:
             key = key_of(call)
             at = call.responded_at if call.requested_at is None else call.requested_at
@@ -287,7 +284,7 @@ class _AttemptsOfServer(ServerCalls):
     # What became of it
 
     def _settle(self, attempt: ReceiveAttempt) -> None:
-        start = attempt.start_call
+        start = attempt.call
         ends = self.ends.get(start.call_key, [])
         held = start.is_accepted and attempt.is_receive
         if held or ends:
@@ -305,7 +302,7 @@ class _AttemptsOfServer(ServerCalls):
         attempt.used_calls += ends
         rejects = [
             call
-            for call in self.rejects.get(attempt.start_call.call_key, [])
+            for call in self.rejects.get(attempt.call.call_key, [])
             if call.is_accepted and call.acknowledgement_class == MQMSG_CLASS_NACK_RECEIVE_REJECTED
         ]
         end = _deciding_end(ends)
@@ -318,14 +315,14 @@ class _AttemptsOfServer(ServerCalls):
         elif end is not None:
             attempt.end_call({RR_ACK: "acked", RR_NACK: "nacked"}.get(end.ack or 0, "unknown"), end)
             # After the clean-up timer, or another End, it can be of a later Start with the same number.
-            if attempt.gaps and (end is not ends[0] or self._is_late(attempt.start_call, end)):
+            if attempt.gaps and (end is not ends[0] or self._is_late(attempt.call, end)):
                 attempt.missing.add("capture_loss")
         else:
             self._settle_unended(attempt, ends)
 
     def _settle_unended(self, attempt: ReceiveAttempt, refused: list[DecodedCall]) -> None:
         """Decide a held message without an End that took effect: by the first thing that happened."""
-        start = attempt.start_call
+        start = attempt.call
         if attempt.gaps:
             attempt.missing.add("capture_loss")
         since = start.responded_at if start.responded_at is not None else start.at
@@ -335,7 +332,7 @@ class _AttemptsOfServer(ServerCalls):
 
     def _settle_by_what_happened(self, attempt: ReceiveAttempt, since: int, refused: list[DecodedCall]) -> int:
         """Return until when the message was held, as far as is known."""
-        start = attempt.start_call
+        start = attempt.call
         happened: list[tuple[int, int, str, DecodedCall | None]] = []  # time, rank, outcome, call
         happened += [(call.at, 0, "failed", call) for call in refused]
         cancels = self.cancels.get(start.call_key, [])
@@ -368,7 +365,7 @@ class _AttemptsOfServer(ServerCalls):
 
     def _settle_cancelled(self, attempt: ReceiveAttempt) -> bool:
         """Decide a read that did not return a message, if something cancelled it while it waited."""
-        start = attempt.start_call
+        start = attempt.call
         until = self._waited_until(start)
         cancels = [call for call in self.cancels.get(start.call_key, []) if until is None or call.at <= until]
         if cancels:
@@ -386,7 +383,7 @@ class _AttemptsOfServer(ServerCalls):
 
     def _settle_refused(self, attempt: ReceiveAttempt) -> None:
         """Decide a Start that was answered with an error or a fault."""
-        start = attempt.start_call
+        start = attempt.call
         if self._settle_cancelled(attempt):
             return
         if start.result in _CANCELLED:
@@ -406,7 +403,7 @@ class _AttemptsOfServer(ServerCalls):
         """Decide a Start without a whole answer: it still waits, the capture ends inside it, or it was not captured."""
         if self._settle_cancelled(attempt):
             return
-        start = attempt.start_call
+        start = attempt.call
         connection = self.connections.get(start.connection_id)
         if connection is not None and (connection.closed_at is not None or not connection.server_bytes):
             return
@@ -419,14 +416,16 @@ class _AttemptsOfServer(ServerCalls):
 
     def _settle_risk(self, attempt: ReceiveAttempt) -> None:
         """Note what can have become of an acknowledgement."""
-        ends = self.ends.get(attempt.start_call.call_key, [])
-        attempt.ack_refused = any(end.is_refused and end.ack == RR_ACK for end in ends)
+        ends = self.ends.get(attempt.call.call_key)
+        if ends is None:
+            return
+        attempt.ack_refused = any(end.ack == RR_ACK and end.is_refused for end in ends)
         end = _deciding_end(ends)
         if end is None or end.ack != RR_ACK:
             return
         attempt.ack_unanswered = end.responded_at is None or self.is_cut_off(end)
-        gone_at = self.association_of(attempt.start_call).ended_at
-        if gone_at is not None and gone_at >= end.at and not self.handles.last_close_until(attempt.start_call, gone_at):
+        gone_at = self.association_of(attempt.call).ended_at
+        if gone_at is not None and gone_at >= end.at and not self.handles.last_close_until(attempt.call, gone_at):
             attempt.reader_gone_at = gone_at
 
 
@@ -435,8 +434,10 @@ def _deciding_end(ends: list[DecodedCall]) -> DecodedCall | None:
 
     An End after an accepted one belongs to a Start with the same number that was not captured.
     """
-    accepted = next((end for end in ends if end.is_accepted), None)
-    return accepted or next((end for end in reversed(ends) if not end.is_refused), None)
+    for end in ends:
+        if end.is_accepted:
+            return end
+    return next((end for end in reversed(ends) if not end.is_refused), None)
 
 
 def _difference(later: int | None, earlier: int | None) -> int | None:

@@ -193,13 +193,13 @@ def test_a_queue_is_that_of_an_open_before_and_the_order_of_rows_says_nothing(ha
         assert attempt.queue is None or attempt.queue in {call.queue for call in named}
         assert ("queue_unknown" in attempt.missing) == (attempt.queue is None)
         for call in named:
-            assert (call.queue_handle, call.is_accepted) == (attempt.start_call.queue_handle, True)
-            assert call.responded_at <= attempt.start_call.at
+            assert (call.queue_handle, call.is_accepted) == (attempt.call.queue_handle, True)
+            assert call.responded_at <= attempt.call.at
             # No later open of that number was answered in between: the newest is its owner's word.
             session = next(
                 (c for c in calls if c.call_key in attempt.evidence and c.opnum == 2 and c is not call), None
             )
-            until = attempt.start_call.at if session is None else session.at
+            until = attempt.call.at if session is None else session.at
             later = [c.responded_at for c in calls if c.protocol == "qmcomm" and c.opnum == 2 and c.is_accepted
                      and c.queue_handle == call.queue_handle and c.responded_at <= until]  # fmt: skip
             assert max(later) == call.responded_at

@@ -518,12 +518,12 @@ def test_whatever_happened_every_start_is_told_once_and_in_any_order_alike(happe
     calls, connections, order = happened
     attempts = find_attempts(calls, connections, capture_ends_at=us(400))
     starts = {call.call_key for call in calls if CALL_ROLES[call.protocol, call.opnum] == "start"}
-    assert sorted(attempt.start_call.call_key for attempt in attempts) == sorted(starts)
+    assert sorted(attempt.call.call_key for attempt in attempts) == sorted(starts)
     shuffled = find_attempts([calls[place] for place in order], connections[::-1], capture_ends_at=us(400))
     assert [facts(attempt) for attempt in shuffled] == [facts(attempt) for attempt in attempts]
     for attempt in attempts:
         assert attempt.outcome in ATTEMPT_OUTCOMES
         assert (attempt.confidence == "complete") == (not attempt.missing)
-        assert attempt.start_call.call_key in attempt.evidence
+        assert attempt.call.call_key in attempt.evidence
         assert attempt.outcome != "in_flight" or "capture_ends" in attempt.missing
-        assert attempt.ended_at is None or attempt.ended_at >= attempt.start_call.at
+        assert attempt.ended_at is None or attempt.ended_at >= attempt.call.at
