@@ -146,9 +146,8 @@ def iter_rows(table: pa.Table) -> Iterator[dict[str, Any]]:
 
 def captured_calls(table: pa.Table) -> Iterator[CapturedCall]:
     """Yield the calls of rows with ``CALL_COLUMNS`` and what silver decoded (``join_by_call_key``)."""
-    known = _without_null_columns(table)
-    maps, texts = (name in known.column_names for name in ("header_sizes", "action_text"))
-    for row in table_to_rows(known):
+    maps, texts = (name in table.column_names for name in ("header_sizes", "action_text"))
+    for row in table_to_rows(table):
         if maps and row["header_sizes"] is not None:
             row["header_sizes"] = dict(row["header_sizes"])
         if texts and row["action_text"] is not None:
@@ -156,8 +155,9 @@ def captured_calls(table: pa.Table) -> Iterator[CapturedCall]:
         yield CapturedCall(row)
 
 
-def _without_null_columns(table: pa.Table) -> pa.Table:
-    return table.select([name for name in table.column_names if table[name].null_count < table.num_rows])
+def _without_null_columns(table: pa.Table, *kept: str) -> pa.Table:
+    names = (name for name in table.column_names if name in kept or table[name].null_count < table.num_rows)
+    return table.select(list(names))
 
 
 class ServerContext(NamedTuple):
@@ -213,7 +213,7 @@ def evaluate_calls(
     binds = defaultdict(list)
     for row in iter_rows(inputs.binds):
         binds[row["connection_id"]].append(defaultdict(lambda: None, row))
-    calls = _split_by_connection(inputs.calls)
+    calls = _split_by_connection(_without_null_columns(inputs.calls, "connection_id"))
     rows: list[dict[str, Any]] = []
     for server in contexts:
         rows += _association_findings(inputs, calls, server, binds, only_connections)

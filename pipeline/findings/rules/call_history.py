@@ -41,7 +41,7 @@ CLOSE_METHODS: Final = {
 LOOKUP_ID_NUMBER_MASK: Final = (1 << 56) - 1
 TIMER_SLACK_US: Final = 3_000_000  # timers tick once a second, and packets take time (rules Q64, R45)
 CLEANUP_TIMEOUT_US: Final = 300_000_000  # after which a server gives up a receive that is not ended (rule R72)
-_END_OF_TIME: Final = 1 << 62
+END_OF_TIME: Final = 1 << 62  # a time after all others, in microseconds
 UNREADABLE_OUTCOMES: Final = {"damaged", "no_request", "unbound", "encrypted"}
 _OPNUM_OUT_OF_RANGE: Final = 0x1C010002  # the fault status nca_s_op_rng_error
 
@@ -138,8 +138,9 @@ class CapturedCall(dict[str, Any]):
 
         ``side`` is ``request`` or ``response``; a field matches where it is part of the name in the error.
         """
-        errors = (error for error in self["errors"] or () if error["code"] == "malformed")
-        found = (str(error["field"] or "") for error in errors)
+        if not self["errors"]:
+            return False
+        found = [str(error["field"] or "") for error in self["errors"] if error["code"] == "malformed"]
         return any(name.startswith(f"{side}.") and any(each in name for each in fields) for name in found)
 
     def read_stub_integer(self, side: str, offset: int, size: int = 4) -> int | None:
@@ -170,7 +171,7 @@ class HandleLifetime:
     def open_until(self) -> int:
         """The time until which the handle may be open: its close was answered then."""
         answered_at = None if self.close_call is None else self.close_call.responded_at
-        return _END_OF_TIME if answered_at is None else answered_at
+        return END_OF_TIME if answered_at is None else answered_at
 
     def closed_before(self, time: int) -> bool:
         """Tell whether the handle was certainly closed before a time."""
@@ -248,7 +249,7 @@ class HandleLifetimes:
         if handle not in self._spans:
             lifetimes = self._by_handle.get(handle, ())
             self._spans[handle] = TimeSpans((each.open_call.started_at, each.open_until) for each in lifetimes)
-        until = call.responded_at if call.responded_at is not None else _END_OF_TIME
+        until = call.responded_at if call.responded_at is not None else END_OF_TIME
         return self._spans[handle].any_meets(call.started_at, until)
 
     def __iter__(self) -> Iterator[HandleLifetime]:
@@ -272,7 +273,7 @@ class PendingReceive:
         """The time until which a server may have it to end: it failed, or its End was answered then."""
         over = [self.receive_call.responded_at if self.receive_call.failed else None]
         over.append(None if self.end_call is None else self.end_call.responded_at)
-        return min((at for at in over if at is not None), default=_END_OF_TIME)
+        return min((at for at in over if at is not None), default=END_OF_TIME)
 
 
 class AssociationHistory:

@@ -32,7 +32,9 @@ _ALGORITHMS_BY_LEVEL: Final = {1: _RC_ALGORITHMS, 2: _RC_ALGORITHMS, 3: _RC_ALGO
 
 def _wrong_field(call: CapturedCall, *fields: str) -> str | None:
     """Return the first of some fields of the packet whose value is wrong; None where none of them is."""
-    found = (str(error["field"] or "") for error in call["message_errors"] or ())
+    if not call["message_errors"]:
+        return None
+    found = (str(error["field"] or "") for error in call["message_errors"])
     return next((name for name in found if name in fields), None)
 
 

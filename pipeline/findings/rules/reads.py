@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from pipeline.findings.rules.call_history import (
     CLEANUP_TIMEOUT_US,
+    END_OF_TIME,
     QM2QM_READS,
     READ_METHODS,
     REMOTE_READ_READS,
@@ -216,7 +217,7 @@ def _cancels_with_reads(
 
     for call in history.calls_of(cancel):
         if call.request_decoded:
-            until = call.responded_at if call.responded_at is not None else 1 << 62
+            until = call.responded_at if call.responded_at is not None else END_OF_TIME
             asked = by_request_id.started_before((call[queue], call["request_id"]), until)
             of_queue = by_queue.started_before(call[queue], until)
             yield call, pending(asked, call.started_at), asked, pending(of_queue, call.started_at)
@@ -364,8 +365,12 @@ class _PendingSweep:
         return [pending.receive_call for pending in found]
 
 
-def _ends_without_receive(history: AssociationHistory) -> Iterator[tuple[CapturedCall, list[CapturedCall]]]:
-    """Yield Ends on open contexts that had no receive to end, each with the oldest pending receives of the context."""
+def _ends_without_receive(history: AssociationHistory) -> list[tuple[CapturedCall, list[CapturedCall]]]:
+    """Return Ends on open contexts that had no receive to end, each with the oldest pending receives of the context."""
+    return history.share(_ends_without_receive, lambda: [*_find_ends_without_receive(history)])
+
+
+def _find_ends_without_receive(history: AssociationHistory) -> Iterator[tuple[CapturedCall, list[CapturedCall]]]:
     by_context: defaultdict[str, list[PendingReceive]] = defaultdict(list)
     for (context, _), receives in history.pending_receives.items():
         by_context[context] += receives
@@ -378,7 +383,7 @@ def _ends_without_receive(history: AssociationHistory) -> Iterator[tuple[Capture
         context_open = history.context_lifetime(call) if call.request_decoded else None
         if context_open is None or context_open.closed_before(call.started_at):
             continue
-        until = call.responded_at if call.responded_at is not None else 1 << 62
+        until = call.responded_at if call.responded_at is not None else END_OF_TIME
         own = spans.get((call["context_handle"], call["request_id"]))
         if own is None or not own.any_meets(call.started_at, until):
             sweep = sweeps.get(call["context_handle"])

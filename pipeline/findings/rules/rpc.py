@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any, Final
 
-from pipeline.findings.rules.call_history import OPEN_METHODS, AssociationHistory, CapturedCall
+from pipeline.findings.rules.call_history import END_OF_TIME, OPEN_METHODS, AssociationHistory, CapturedCall
 from pipeline.findings.rules.qmmgmt import MAX_PROPERTIES
 from pipeline.findings.rules.registry import (
     PROTOCOL_RULES,
@@ -54,15 +54,19 @@ def _calls_with_accepted_contexts(history: AssociationHistory) -> Iterator[tuple
     by_connection: defaultdict[str, list[Any]] = defaultdict(list)
     for bind in history.binds:
         by_connection[bind["connection_id"]].append(bind)
-    for call in history.calls:
-        connection = history.connections.get(call["connection_id"])
-        binds = by_connection.get(call["connection_id"])
-        if connection is None or not binds or not connection["syn_seen"] or connection["missing_bytes"]:
+    accepted_at: dict[str, list[tuple[int, int]]] = {}  # of connections whose binds are known: times and contexts
+    for name, binds in by_connection.items():
+        connection = history.connections.get(name)
+        if connection is None or not connection["syn_seen"] or connection["missing_bytes"]:
             continue
         if all(bind["result"] != "unknown" and bind["bound_at"] is not None for bind in binds):
             accepted = [bind for bind in binds if bind["result"] == "accepted"]
-            before = [bind for bind in accepted if call.seen_by_taps or bind["bound_at"] <= call.started_at]
-            yield call, {bind["context_id"] for bind in before}
+            accepted_at[name] = [(bind["bound_at"], bind["context_id"]) for bind in accepted]
+    for call in history.calls:
+        known = accepted_at.get(call["connection_id"])
+        if known is not None:
+            at = END_OF_TIME if call.seen_by_taps else call.started_at
+            yield call, {context for bound_at, context in known if bound_at <= at}
 
 
 @association_rule("P02", "the connection was captured from its SYN without a gap")
