@@ -147,6 +147,9 @@ def iter_rows(table: pa.Table) -> Iterator[dict[str, Any]]:
 def captured_calls(table: pa.Table) -> Iterator[CapturedCall]:
     """Yield the calls of rows with ``CALL_COLUMNS`` and what silver decoded (``join_by_call_key``)."""
     maps, texts = (name in table.column_names for name in ("header_sizes", "action_text"))
+    decimals = [field.name for field in table.schema if pa.types.is_decimal(field.type)]
+    for name in decimals:  # 64-bit numbers without a sign
+        table = table.set_column(table.schema.get_field_index(name), name, table[name].cast(pa.uint64()))
     for row in table_to_rows(table):
         if maps and row["header_sizes"] is not None:
             row["header_sizes"] = dict(row["header_sizes"])
