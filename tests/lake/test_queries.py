@@ -44,7 +44,7 @@ def told(found):
 @pytest.fixture
 def twice(monkeypatch):
     """Ask each question of both engines; what was asked, by its text without numbers, with the most rows it had."""
-    asked, query, query_at_most = Counter(), Lake.query, Lake.query_at_most
+    asked, query, query_at_most, map_groups = Counter(), Lake.query, Lake.query_at_most, Lake.map_groups
 
     def check(lake, sql, found, of):
         if lake.store_name == "delta-rs" and found is not None:
@@ -58,6 +58,12 @@ def twice(monkeypatch):
     def ask_at_most(lake, sql, limit, /, **of):
         return check(lake, sql, query_at_most(lake, sql, limit, **of), of)
 
+    def ask_by_groups(lake, grouped):
+        for part in grouped.parts.values():
+            ask(lake, part.sql, **part.inputs)
+        return map_groups(lake, grouped)
+
+    monkeypatch.setattr(Lake, "map_groups", ask_by_groups)
     monkeypatch.setattr(Lake, "query", ask)
     monkeypatch.setattr(Lake, "query_at_most", ask_at_most)
     return asked
