@@ -86,18 +86,21 @@ def read_only(scene: Scene) -> str:
     when = scene.chance.choice([0.0, 0.3, 0.6, 0.9])
     with mounted(scene.root, 2 << 30):
         if not when:
-            _mount("-o", "remount,ro", str(scene.root))
+            _cover_read_only(scene.root)
         job = scene.start()
         if when:
             scene.wait(job, when)
-            while job.running() and not _try_mount(
-                "-o", "remount,ro", str(scene.root)
-            ):  # fails while a file is being written
-                time.sleep(POLL_S)
+            _cover_read_only(scene.root)
         code, output = job.end()
-        _mount("-o", "remount,rw", str(scene.root))
+        subprocess.run(["umount", str(scene.root)], check=True)
         _keep_contents(scene.root)
     return f"from {when} on: exit code {code}: {_last_line(output)}"
+
+
+def _cover_read_only(folder: Path) -> None:
+    """Mount a folder over itself, read-only: files that are open stay so, a lease's lock among them."""
+    _mount("--bind", str(folder), str(folder))
+    _mount("-o", "remount,bind,ro", str(folder))
 
 
 def growing(scene: Scene) -> str:
@@ -184,10 +187,6 @@ def _kept_folder(folder: Path) -> Path:
 def _keep_contents(folder: Path) -> None:
     """Copy the contents of the disk, to be restored after it is unmounted."""
     shutil.copytree(folder, _kept_folder(folder))
-
-
-def _try_mount(*arguments: str) -> bool:
-    return subprocess.run(["mount", *arguments], capture_output=True, check=False).returncode == 0
 
 
 def _mount(*arguments: str) -> None:
