@@ -46,7 +46,7 @@ class MarkedSource:
     def __init__(self, source: FileSource, mark: LakePath, start: int) -> None:
         """``start`` is where reading begins, in bytes of the stored file."""
         self._source, self._mark, self._start = source, mark, start
-        self._file: Any = None
+        self._files: list[Any] = []  # that were opened
         self._ended = Event()
         self._noting = Thread(target=self._note, daemon=True)
 
@@ -63,14 +63,18 @@ class MarkedSource:
         self._noting.join()
 
     def _open(self) -> BinaryIO:
-        self._file = self._source.open_file()
-        return self._file  # type: ignore[no-any-return]
+        self._files.append(file := self._source.open_file())
+        return file
 
     def _note(self) -> None:
-        """Write every second how far the file that was opened last is read."""
+        """Write every second how far the file is read that was read farthest, of those that are open."""
         while not self._ended.wait(_NOTE_INTERVAL_S):
-            with suppress(OSError, ValueError, AttributeError):  # a full disk; a file that is closed, or not open yet
-                self._mark.write_text(str(max(self._file.tell() - self._start, 0)))
+            positions = [0]
+            for file in [*self._files]:
+                with suppress(OSError, ValueError):  # it is closed
+                    positions.append(file.tell() - self._start)
+            with suppress(OSError):  # a full disk
+                self._mark.write_text(str(max(positions)))
 
 
 class ReadProgress:

@@ -67,6 +67,7 @@ def test_bytes_are_counted_while_a_capture_is_read(reads, tmp_path, monkeypatch,
     marked = MarkedSource(FileSource.from_path(str(file)), mark, start)
     with marked as source, source.open_decompressed(100, 1 << 30) as stream:
         assert noted(0) == 0
+        assert source.compression == ("gzip" if suffix else None)  # opens and closes it once more
         assert stream.readinto(bytearray(20_000)) == 20_000
         if not suffix:
             assert noted(20_000 - start) == 20_000 - start
