@@ -17,7 +17,13 @@ _LAST_US: Final = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // timedelta(micro
 
 def rows_to_table(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:
     """Return dictionaries as an Arrow table with a schema; other keys are left out."""
-    return pa.Table.from_arrays([values_to_array([row[f.name] for row in rows], f.type) for f in schema], schema=schema)
+    return columns_to_table({name: [row[name] for row in rows] for name in schema.names}, schema)
+
+
+def columns_to_table(columns: Mapping[str, list[Any]], schema: pa.Schema) -> pa.Table:
+    """Return columns of plain values as an Arrow table with a schema; other columns are left out."""
+    arrays = [values_to_array(columns[field.name], field.type) for field in schema]
+    return pa.Table.from_arrays(arrays, schema=schema)
 
 
 def table_to_rows(table: pa.Table) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pipeline.attempts.calls import DecodeErrorFields
 from pipeline.attempts.capture_gaps import NO_LOSS, PossibleLoss
 from pipeline.attempts.evidence import confidence_level
-from pipeline.lake.arrow_rows import epoch_day, table_to_rows, times_to_us, values_to_array
+from pipeline.lake.arrow_rows import columns_to_table, epoch_day, table_to_rows, times_to_us
 from pipeline.sequences.message_fates import (
     MessageHistory,
     QueueRef,
@@ -49,9 +49,11 @@ REMOVAL_COLUMNS: Final = (
 
 def queue_ref_of(row: AnyRow) -> QueueRef:
     """Return the queue of an attempt or operation, from its columns queue, server_address and handle."""
-    if row["queue"] is not None:
-        return QueueRef(row["queue"])
-    return QueueRef(None, row["server_address"], row["handle"])
+    return _queue_ref(row["queue"], row["server_address"], row["handle"])
+
+
+def _queue_ref(queue: str | None, server_address: str | None, handle: str | None) -> QueueRef:
+    return QueueRef(queue) if queue is not None else QueueRef(None, server_address, handle)
 
 
 def to_read_attempts(rows: pa.Table) -> list[ReadAttempt]:
@@ -59,10 +61,7 @@ def to_read_attempts(rows: pa.Table) -> list[ReadAttempt]:
     times = (name for name in rows.column_names if pa.types.is_timestamp(rows.schema.field(name).type))
     of = {name: times_to_us(rows[name]) for name in times}
     values = {name: of.get(name, rows[name]).to_pylist() for name in rows.column_names}
-    values["queue_ref"] = [
-        QueueRef(queue) if queue is not None else QueueRef(None, server, handle)
-        for queue, server, handle in zip(values["queue"], values["server_address"], values["handle"], strict=True)
-    ]
+    values["queue_ref"] = [*map(_queue_ref, *(values[name] for name in ("queue", "server_address", "handle")))]
     values["lookup_id"] = [*map(decimal_to_int, values["lookup_id"])]
     values["has_capture_gaps"] = values["gaps"]
     for name in ("ack_refused", "ack_unanswered", "has_capture_gaps"):
@@ -103,9 +102,7 @@ def ack_sequence_rows(
     found = build_message_histories(
         reads, removals, lost_after_us=lost_after_us, poison_after=poison_after, possible_loss=possible_loss
     )
-    columns = _columns(found)
-    arrays = [values_to_array(columns[field.name], field.type) for field in ACK_SEQUENCES_SCHEMA]
-    return pa.Table.from_arrays(arrays, schema=ACK_SEQUENCES_SCHEMA)
+    return columns_to_table(_columns(found), ACK_SEQUENCES_SCHEMA)
 
 
 def decimal_to_int(value: Any) -> int | None:  # noqa: ANN401 - a decimal, as Arrow and Spark give it

@@ -13,6 +13,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
+from pipeline.lake.arrow_rows import datetime_to_us, times_to_us, us_to_datetime
 from pipeline.lake.date_filters import dates_condition
 from pipeline.lake.delta_rs.duckdb_sql import quoted
 from pipeline.lake.writes import Dates
@@ -20,10 +21,8 @@ from schemas.table import EVENT_DATE, Table
 
 _MAX_SPANS: Final = 16  # of times that a condition names
 _SLACK: Final = timedelta(seconds=1)  # some writers cut times in statistics off to milliseconds
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_FIRST_US, _LAST_US = (  # what every reader of times takes, also as nanoseconds
-    int((datetime(year, 1, 1, tzinfo=UTC) - _EPOCH) / timedelta(microseconds=1)) for year in (1678, 2262)
-)
+# What every reader of times takes, also as nanoseconds.
+_FIRST_US, _LAST_US = (datetime_to_us(datetime(year, 1, 1, tzinfo=UTC)) for year in (1678, 2262))
 
 
 def same_value(name: str, *, can_be_null: bool = False) -> str:
@@ -50,7 +49,7 @@ def near_times(table: Table, rows: pa.Table) -> list[str]:
 
 
 def _is_near(column: str, times: pa.ChunkedArray) -> str:
-    known = np.unique(times.drop_null().cast(pa.int64()).to_numpy())
+    known = np.unique(times_to_us(times.drop_null()).to_numpy())
     if len(known) and not _FIRST_US <= known[0] <= known[-1] < _LAST_US:
         return "TRUE"
     spans = [f"{column} BETWEEN '{first - _SLACK}' AND '{last + _SLACK}'" for first, last in _spans(known)]
@@ -64,5 +63,4 @@ def _spans(times: np.ndarray) -> Iterator[tuple[datetime, datetime]]:
     apart = np.sort(np.argsort(np.diff(times))[1 - _MAX_SPANS :])
     for part in np.split(times, apart + 1):
         if len(part):
-            first, last = (_EPOCH + timedelta(microseconds=int(each)) for each in (part[0], part[-1]))
-            yield first, last
+            yield us_to_datetime(int(part[0])), us_to_datetime(int(part[-1]))
