@@ -1,0 +1,555 @@
+r"""The account of an exchange: what the queue managers know of it, the truth that decoders are compared with.
+
+A file of JSON lines; `record` says what a line is. Times are nanoseconds since 1970 by the clock of the exchange, a few
+microseconds from those of the capture. Identifiers of packets and sessions are numbers of this file, from 1.
+
+`exchange`   first line: name, about, capture; queue managers; when it began; when its last packet was sent (capture end)
+`session`    a connection: its ends, what the handshake said, `outcome`, `ended`, counts of each side
+`packet`     a packet of a session in the order of sending: side, place in its stream, kind, digest, numbers, and the
+             packets that acknowledged and stored it
+`ping`       a request, and its answer
+`message`    a message to one destination queue on one hop: sendings, acknowledgements, `outcome`
+`sequence`   a sequence of transactional messages on one hop: numbers, resends, acknowledgements, stalls
+
+The words of `outcome`, `ended` and `kind`, and most names, are those of the tables' columns. Nothing is decoded: senders
+and receivers say it, each when it happens.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import uuid
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from peer.transfers import layouts as p
+from peer.transfers.clock import SECOND
+
+if TYPE_CHECKING:
+    from peer.transfers.exchange import Exchange
+    from peer.transfers.queue_manager import QueueManager
+    from peer.transfers.session import Session
+
+VERSION = 1
+CLIENT, SERVER = SIDES = ("client", "server")
+SILENT_AFTER_NS = 600 * SECOND
+STALL_AFTER_NS = 30 * SECOND
+
+
+@dataclass(eq=False)
+class PacketEntry:
+    """One packet as its sender wrote it, with what became of it."""
+
+    number: int
+    session: SessionEntry
+    side: str
+    offset: int
+    kind: str
+    sent_ns: int
+    data: bytes
+    message: p.UserMessage | None
+    header: p.SessionHeader | None
+    session_number: int | None = None
+    recoverable_number: int | None = None
+    acknowledged_by: PacketEntry | None = None
+    stored_by: PacketEntry | None = None
+    received: bool = False  # by the queue manager, not by its machine alone
+    transaction: tuple[int, int, int] | None = None  # sequence, number, previous: they change when it is sent again
+
+    @property
+    def sender(self) -> str:
+        return self.session.ends[self.side][0]
+
+    @property
+    def receiver(self) -> str:
+        return self.session.ends[SERVER if self.side == CLIENT else CLIENT][0]
+
+    def line(self) -> dict[str, Any]:
+        out: dict[str, Any] = {
+            "record": "packet",
+            "packet": self.number,
+            "session": self.session.number,
+            "sent_by": self.side,
+            "stream_offset": self.offset,
+            "length_bytes": len(self.data),
+            "kind": self.kind,
+            "flags": int.from_bytes(self.data[2:4], "little"),
+            "packet_size": int.from_bytes(self.data[8:12], "little"),
+            "sent_at": self.sent_ns,
+            "sha256": hashlib.sha256(self.data).hexdigest(),
+            "received": self.received,
+        }
+        if self.header is not None:
+            names = (
+                "ack_sequence_number", "recoverable_ack_number", "recoverable_ack_flags", "user_sequence_number",
+                "recoverable_sequence_number", "window_size",
+            )  # fmt: skip
+            out["session_header"] = dict(zip(names, list(vars(self.header).values())[:6], strict=True))
+        if self.session_number is not None:
+            out["session_number"], out["recoverable_number"] = self.session_number, self.recoverable_number
+            out["acknowledged_by"], out["stored_by"] = _number(self.acknowledged_by), _number(self.stored_by)
+        if self.message is not None:
+            out["message_class"] = self.message.message_class
+            out["message_id"] = self.message.message_id
+            out["destination_queue"] = str(self.message.destination)
+            if self.transaction is not None:
+                names = ("transaction_sequence_id", "transaction_number", "previous_transaction_number")
+                out |= dict(zip(names, self.transaction, strict=True))
+        if self.kind in {"order_ack", "final_ack"}:
+            out |= _order_body(self)
+        return out
+
+
+def _order_body(packet: PacketEntry) -> dict[str, Any]:
+    assert packet.message is not None
+    body = p.OrderBody.decode(packet.message.body)
+    out: dict[str, Any] = {
+        "transaction_sequence_id": body.sequence,
+        "transaction_number": body.number,
+        "previous_transaction_number": body.previous,
+    }
+    if packet.kind == "final_ack":
+        out["acknowledged_message_id"] = f"{str(body.source).upper()}\\{body.message}"
+    return out
+
+
+def _number(packet: PacketEntry | None) -> int | None:
+    return None if packet is None else packet.number
+
+
+@dataclass(eq=False)
+class SessionEntry:
+    """One connection."""
+
+    number: int
+    ends: dict[str, tuple[str, int]]
+    opened_ns: int
+    initiator: uuid.UUID | None = None
+    acceptor: uuid.UUID | None = None
+    asked: uuid.UUID | None = None
+    pinged: bool = False
+    uptime_ms: int | None = None
+    recoverable_ack_timeout_ms: int | None = None
+    ack_timeout_ms: int | None = None
+    client_window: int | None = None
+    server_window: int | None = None
+    outcome: str | None = None
+    ended: str | None = None
+    closed_by: str | None = None
+    closed_ns: int | None = None
+    packets: list[PacketEntry] = field(default_factory=list)
+
+    def line(self, end_ns: int) -> dict[str, Any]:
+        counted = [each for each in self.packets if each.session_number is not None]
+        out: dict[str, Any] = {
+            "record": "session",
+            "session": self.number,
+            "client_address": self.ends[CLIENT][0],
+            "client_port": self.ends[CLIENT][1],
+            "server_address": self.ends[SERVER][0],
+            "server_port": self.ends[SERVER][1],
+            "opened_at": self.opened_ns,
+            "closed_at": self.closed_ns,
+            "closed_by": self.closed_by,
+            "initiator_queue_manager": _guid(self.initiator),
+            "acceptor_queue_manager": _guid(self.acceptor or self.asked),
+            "asked_queue_manager": _guid(self.asked),
+            "by_direct_name": self.asked is None,
+            "pinged": self.pinged,
+            "initiator_uptime_ms": self.uptime_ms,
+            "recoverable_ack_timeout_ms": self.recoverable_ack_timeout_ms,
+            "ack_timeout_ms": self.ack_timeout_ms,
+            "client_window": self.client_window,
+            "server_window": self.server_window,
+            "outcome": self.outcome or "unanswered",
+            "ended": self.ending(end_ns),
+        }
+        for side in SIDES:
+            mine = [each for each in counted if each.side == side]
+            messages = [each for each in mine if each.kind == "user_message"]
+            counts = {
+                "messages": len(messages),
+                "bytes": sum(len(each.data) for each in messages),
+                "recoverable": sum(each.recoverable_number is not None for each in messages),
+                "transactional": sum(each.transaction is not None for each in messages),
+                "order_acks": sum(each.kind == "order_ack" for each in mine),
+                "final_acks": sum(each.kind == "final_ack" for each in mine),
+                "session_acks": sum(each.kind == "session_ack" and each.side == side for each in self.packets),
+                "piggybacked": sum(each.header is not None for each in mine),
+                "numbered": len(mine),
+                "acknowledged": sum(each.acknowledged_by is not None for each in mine),
+                "unacknowledged": sum(each.acknowledged_by is None for each in mine),
+                "stored": sum(each.stored_by is not None for each in mine),
+            }
+            out |= {f"{side}_{name}": value for name, value in counts.items()}
+        return out
+
+    def ending(self, end_ns: int) -> str | None:
+        """`ended` of silver.sessions."""
+        if self.closed_ns is not None:
+            return self.outcome if self.outcome == "refused" else "unopened" if self.outcome is None else self.ended
+        last = max((each.sent_ns for each in self.packets), default=self.opened_ns)
+        return "silent" if end_ns - last >= SILENT_AFTER_NS else None
+
+
+def _guid(value: uuid.UUID | None) -> str | None:
+    return None if value is None else str(value).upper()
+
+
+@dataclass
+class PingEntry:
+    """One ping."""
+
+    client: tuple[str, int]
+    server: str
+    request: p.Ping
+    requested_ns: int
+    responded_ns: int | None = None
+    answer: p.Ping | None = None
+
+    def answered(self, at_ns: int, answer: p.Ping) -> None:
+        self.responded_ns, self.answer = at_ns, answer
+
+    def line(self) -> dict[str, Any]:
+        return {
+            "record": "ping",
+            "client_address": self.client[0],
+            "client_port": self.client[1],
+            "server_address": self.server,
+            "cookie": self.request.cookie,
+            "client_queue_manager": _guid(self.request.queue_manager),
+            "server_queue_manager": None if self.answer is None else _guid(self.answer.queue_manager),
+            "requested_at": self.requested_ns,
+            "responded_at": self.responded_ns,
+            "refused": None if self.answer is None else self.answer.refused,
+            "workstation": self.request.workstation,
+        }
+
+
+class Account:
+    """All that happened, in order."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        self.exchange = exchange
+        self.began_ns = exchange.clock.now()
+        self.closed = False  # what happens later is no part of it
+        self.sessions: list[SessionEntry] = []
+        self.packets: list[PacketEntry] = []
+        self.pings: list[PingEntry] = []
+        self.reports: dict[str, tuple[str, int, str | None]] = {}  # by their own id: what they report
+        self._places: dict[tuple[int, str, int], PacketEntry] = {}
+
+    # -- what the queue managers say, when it happens ----------------------------------------------------------------
+
+    def connected(self, client: tuple[str, int], server: tuple[str, int]) -> SessionEntry:
+        """Return the entry of a connection; the second end that comes finds that of the first."""
+        ends = {CLIENT: client, SERVER: server}
+        for entry in reversed(self.sessions):
+            if entry.ends == ends:
+                return entry
+        self.sessions.append(SessionEntry(len(self.sessions) + 1, ends, self.exchange.clock.now()))
+        return self.sessions[-1]
+
+    def sent(self, session: Session, offset: int, kind: str, data: bytes, message: p.UserMessage | None) -> PacketEntry:
+        entry = session.entry
+        assert entry is not None
+        header = message.session_header if message is not None else None
+        if kind == "session_ack":
+            header = p.SessionHeader.decode(data[20:])
+        now = self.exchange.clock.now()
+        packet = PacketEntry(len(self.packets) + 1, entry, session.side, offset, kind, now, data, message, header)
+        if message is not None and message.transaction is not None:
+            transaction = message.transaction
+            packet.transaction = (transaction.sequence, transaction.number, transaction.previous)
+        self.packets.append(packet)
+        entry.packets.append(packet)
+        self._places[entry.number, session.side, offset] = packet
+        return packet
+
+    def arrived(self, session: Session, offset: int, data: bytes) -> PacketEntry:
+        """Find the packet that came in; what was received is what was sent."""
+        assert session.entry is not None
+        packet = self._places[session.entry.number, SERVER if session.side == CLIENT else CLIENT, offset]
+        assert packet.data == data
+        packet.received = True
+        return packet
+
+    @staticmethod
+    def acknowledged(packet: PacketEntry, by: PacketEntry) -> None:
+        packet.acknowledged_by = by
+
+    @staticmethod
+    def stored(packet: PacketEntry, by: PacketEntry) -> None:
+        packet.stored_by = by
+
+    def ping(self, manager: QueueManager, port: int, server: str, request: p.Ping) -> PingEntry:
+        entry = PingEntry((manager.address, port), server, request, self.exchange.clock.now())
+        self.pings.append(entry)
+        return entry
+
+    @property
+    def ended_ns(self) -> int:
+        """Time of the last packet: the capture end."""
+        times = [each.sent_ns for each in self.packets]
+        times += [each.closed_ns or each.opened_ns for each in self.sessions]
+        times += [each.responded_ns or each.requested_ns for each in self.pings]
+        return max(times, default=self.began_ns)
+
+    # -- what follows from it ----------------------------------------------------------------------------------------
+
+    def queue_manager_of(self, packet: PacketEntry, *, receiver: bool) -> uuid.UUID | None:
+        """Queue manager at an end of the packet's session."""
+        by_client = (packet.side == CLIENT) != receiver
+        return packet.session.initiator if by_client else packet.session.acceptor
+
+    def hops(self) -> Iterator[list[PacketEntry]]:
+        """Sendings of a message to one destination queue on one hop, in order."""
+        groups: dict[tuple[str, str, str, str], list[PacketEntry]] = defaultdict(list)
+        for packet in self.packets:
+            if packet.kind == "user_message" and packet.message is not None:
+                message = packet.message
+                groups[message.message_id, str(message.destination), packet.sender, packet.receiver].append(packet)
+        yield from groups.values()
+
+    def _order_acks(self, first: PacketEntry) -> list[PacketEntry]:
+        """Order acks of a transactional message (transfer-tables, section 4): of its hop, or else of others."""
+        message, transaction = first.message, first.transaction
+        if message is None or transaction is None:
+            return []
+        found = []
+        for packet in self.packets[first.number :]:
+            ack = packet.message
+            if packet.kind != "order_ack" or ack is None:
+                continue
+            body = p.OrderBody.decode(ack.body)
+            acknowledged = ack.queue_manager
+            if acknowledged == p.NOBODY:
+                acknowledged = self.queue_manager_of(packet, receiver=True) or p.NOBODY
+            if (
+                body.sequence == transaction[0]
+                and body.number >= transaction[1]
+                and acknowledged in {message.source, p.NOBODY}
+                and message.queue_manager in {ack.source, p.NOBODY}
+            ):
+                found.append(packet)
+        here = [each for each in found if (each.sender, each.receiver) == (first.receiver, first.sender)]
+        if here or message.queue_manager != p.NOBODY:
+            return here or found
+        far = self.queue_manager_of(first, receiver=True)
+        return [each for each in found if far is None or (each.message is not None and each.message.source == far)]
+
+    def _final_acks(self, first: PacketEntry) -> list[PacketEntry]:
+        message = first.message
+        assert message is not None
+        found = []
+        for packet in self.packets[first.number :]:
+            if packet.kind == "final_ack" and packet.message is not None:
+                body = p.OrderBody.decode(packet.message.body)
+                if (body.source, body.message) == (message.source, message.number):
+                    found.append(packet)
+        here = [each for each in found if (each.sender, each.receiver) == (first.receiver, first.sender)]
+        return here or found
+
+    def _administration_acks(self, first: PacketEntry, *, copies: bool) -> list[PacketEntry]:
+        message = first.message
+        assert message is not None
+        return [
+            packet
+            for packet in self.packets[first.number :]
+            if packet.kind == "user_message"
+            and packet.message is not None
+            and message_kind(packet.message) == "administration_ack"
+            and packet.message.correlation == message.identity
+            and (not copies or packet.message.response in {message.destination, None})
+        ]
+
+    def message_line(self, sendings: list[PacketEntry], *, copies: bool) -> dict[str, Any]:
+        """Describe one row of gold.message_transfers."""
+        first = sendings[0]
+        message = first.message
+        assert message is not None
+        order, final = self._order_acks(first), self._final_acks(first)
+        if copies and first.transaction is not None:
+            final = [each for each in final if _order_body(each)["transaction_sequence_id"] == first.transaction[0]]
+        answers = self._administration_acks(first, copies=copies)
+        arrival = [each for each in answers if not each.message.message_class & p.RECEIVE_STAGE]  # type: ignore[union-attr]
+        receive = [each for each in answers if each.message.message_class & p.RECEIVE_STAGE]  # type: ignore[union-attr]
+        acknowledged = [each for each in sendings if each.acknowledged_by is not None]
+        stored = [each for each in sendings if each.stored_by is not None]
+        reports: dict[str, PacketEntry] = {}
+        for packet in self.packets[first.number :]:
+            if (
+                packet.message is not None
+                and self.reports.get(packet.message.message_id, ("",))[0] == message.message_id
+            ):
+                reports.setdefault(packet.message.message_id, packet)
+        classes = [each[0].message.message_class for each in (final, arrival, receive) if each]  # type: ignore[union-attr]
+        expires = None if message.time_to_reach == p.NEVER else (message.sent + message.time_to_reach) * SECOND
+        line: dict[str, Any] = {
+            "record": "message",
+            "message_id": message.message_id,
+            "message_kind": message_kind(message),
+            "class": message.message_class,
+            "destination_queue": str(message.destination),
+            "destination_queue_manager": None if message.queue_manager == p.NOBODY else _guid(message.queue_manager),
+            "sender_address": first.sender,
+            "receiver_address": first.receiver,
+            "hop_count": message.hops,
+            "delivery": "recoverable" if message.recoverable else "express",
+            "transactional": first.transaction is not None,
+            "transaction_sequence_id": first.transaction[0] if first.transaction else None,
+            "transaction_number": first.transaction[1] if first.transaction else None,
+            "acknowledgement_requested": message.acknowledge,
+            "journaling": message.journaling,
+            "body_bytes": len(message.body),
+            "sent_at": message.sent * SECOND,
+            "expires_at": expires,
+            "packet_bytes": len(first.data),
+            "sendings": [each.number for each in sendings],
+            "sessions": len({each.session.number for each in sendings}),
+            "session_acked_by": min((each.acknowledged_by.number for each in acknowledged), default=None),  # type: ignore[union-attr]
+            "stored_by": min((each.stored_by.number for each in stored), default=None),  # type: ignore[union-attr]
+            "acknowledged_sendings": len(acknowledged),
+            "order_acked_by": order[0].number if order else None,
+            "final_acked_by": final[0].number if final else None,
+            "final_class": final[0].message.message_class if final else None,  # type: ignore[union-attr]
+            "arrival_acked_by": arrival[0].number if arrival else None,
+            "arrival_class": arrival[0].message.message_class if arrival else None,  # type: ignore[union-attr]
+            "receive_acked_by": receive[0].number if receive else None,
+            "receive_class": receive[0].message.message_class if receive else None,  # type: ignore[union-attr]
+            "reports": [
+                {"packet": each.number, "hop_count": self.reports[name][1], "next_hop": self.reports[name][2]}
+                for name, each in reports.items()
+            ],
+        }
+        end = self.ended_ns
+        if any(each & p.NEGATIVE for each in classes):
+            outcome = "rejected"
+        elif p.ACK_RECEIVE in classes:
+            outcome = "received"
+        elif order or p.ACK_REACH_QUEUE in classes:
+            outcome = "delivered"
+        elif acknowledged:
+            outcome = "transferred"
+        elif expires is not None and expires < end:
+            outcome = "expired"
+        elif any(each.session.ending(end) is None for each in sendings):
+            outcome = "in_flight"
+        else:
+            outcome = "unacknowledged"
+        return line | {"outcome": outcome}
+
+    def sequence_lines(self) -> Iterator[dict[str, Any]]:
+        """Describe the rows of gold.transfer_sequences."""
+        groups: dict[tuple[str, str, int, str, str], list[PacketEntry]] = defaultdict(list)
+        for packet in self.packets:
+            if packet.kind == "user_message" and packet.transaction is not None and packet.message is not None:
+                message = packet.message
+                name = (str(message.source).upper(), str(message.destination), packet.transaction[0])
+                groups[*name, packet.sender, packet.receiver].append(packet)
+        for (source, destination, identifier, sender, receiver), sendings in groups.items():
+            acks = {each.number: each for sending in sendings for each in self._order_acks(sending)}
+            times: dict[int, list[PacketEntry]] = defaultdict(list)
+            for each in sendings:
+                times[each.transaction[1]].append(each)  # type: ignore[index]
+            events = sorted([*sendings, *acks.values()], key=lambda each: each.number)
+            stalls, highest = _stalls(events, self.ended_ns)
+            waiting = sorted(each for each in times if each > highest)
+            yield {
+                "record": "sequence",
+                "source_queue_manager": source,
+                "destination_queue": destination,
+                "transaction_sequence_id": identifier,
+                "sender_address": sender,
+                "receiver_address": receiver,
+                "messages": len(times),
+                "sendings": len(sendings),
+                "resends": len(sendings) - len(times),
+                "first_number": min(times),
+                "last_number": max(times),
+                "missing": [each for each in range(min(times), max(times)) if each not in times],
+                "order_acks": sorted(acks),
+                "acknowledged_number": highest or None,
+                "waiting": len(waiting),
+                "first_waiting_number": waiting[0] if waiting else None,
+                "stalls": stalls,
+            }
+
+    def lines(self, name: str = "", about: str = "", capture: str = "") -> Iterator[dict[str, Any]]:
+        """All lines of the account."""
+        yield {
+            "record": "exchange",
+            "version": VERSION,
+            "name": name,
+            "about": about,
+            "capture": capture,
+            "began_at": self.began_ns,
+            "ended_at": self.ended_ns,
+            "queue_managers": [
+                {"name": each.name, "address": each.address, "guid": _guid(each.guid)}
+                for each in self.exchange.managers
+            ],
+        }
+        for session in self.sessions:
+            yield session.line(self.ended_ns)
+        for packet in self.packets:
+            yield packet.line()
+        for ping in self.pings:
+            yield ping.line()
+        hops = list(self.hops())
+        queues: dict[str, set[str]] = defaultdict(set)
+        for sendings in hops:
+            message = sendings[0].message
+            assert message is not None
+            queues[message.message_id].add(str(message.destination))
+        for sendings in hops:
+            copies = len(queues[sendings[0].message.message_id]) > 1  # type: ignore[union-attr]
+            yield self.message_line(sendings, copies=copies)
+        yield from self.sequence_lines()
+
+    def write(self, path: Path, name: str, about: str, capture: str) -> None:
+        lines = (json.dumps(each, ensure_ascii=False) for each in self.lines(name, about, capture))
+        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def message_kind(message: p.UserMessage) -> str:
+    """`message_kind` of silver.messages."""
+    if message.message_class == p.REPORT:
+        return "report"
+    if message.message_class in {p.ACK_REACH_QUEUE, p.ACK_RECEIVE} or message.message_class & p.NEGATIVE:
+        return "administration_ack"
+    return "application"
+
+
+def _stalls(events: list[PacketEntry], end_ns: int) -> tuple[list[dict[str, Any]], int]:
+    """Waits of 30 s and more for an order ack, and the highest number that was acknowledged."""
+    sent: set[int] = set()
+    highest, began, out = 0, None, []
+
+    def wait_ends(at_ns: int, packet: PacketEntry | None) -> None:
+        assert began is not None
+        if at_ns - began.sent_ns >= STALL_AFTER_NS:
+            waiting = {each for each in sent if each > highest}
+            out.append({"began_by": began.number, "ended_by": _number(packet), "first_number": min(waiting),
+                        "waiting": len(waiting)})  # fmt: skip
+
+    for event in events:
+        if event.kind == "order_ack":
+            number = _order_body(event)["transaction_number"]
+            if number > highest:
+                if began is not None:
+                    wait_ends(event.sent_ns, event)
+                highest = number
+                began = event if any(each > highest for each in sent) else None
+        else:
+            assert event.transaction is not None
+            sent.add(event.transaction[1])
+            if began is None and event.transaction[1] > highest:
+                began = event
+    if began is not None:
+        wait_ends(end_ns, None)
+    return out, highest
