@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-.PHONY: help setup demo test test-all fuzz chaos check format bench wheel pyfiles dashboard lock docs tables-doc rules-doc questions-doc configuration-doc notices-doc rooms-doc test-peer estate record-estate record-sample clean
+.PHONY: help setup demo test test-all fuzz chaos check format bench wheel pyfiles dashboard lock docs tables-doc rules-doc questions-doc configuration-doc notices-doc rooms-doc test-peer estate record-estate record-sample record-transfers clean
 
 PY := .venv/bin/python
 LAKE ?= .lake/demo
@@ -98,6 +98,9 @@ record-estate: setup  ## record data/estate again, with the collector and on the
 
 record-sample: setup  ## record data/sample again (as root, because it makes network namespaces)
 	@PYTHONPATH=tests/support $(PY) -m peer.record $(RECORD_ARGS)
+
+record-transfers: setup  ## record data/transfers again (as root, because it makes a network namespace)
+	@PYTHONPATH=tests/support $(PY) -m peer.transfers.record $(RECORD_ARGS)
 
 clean:  ## remove the files that runs and tools have made; keep .venv and .cache
 	@rm -rf dist .lake .mypy_cache .pytest_cache .ruff_cache .hypothesis spark-warehouse metastore_db derby.log

@@ -93,10 +93,11 @@ class Wire:
 class Tcpdump:
     """tcpdump on one end of the wire, from `start` to `stop`."""
 
-    def __init__(self, wire: Wire, path: Path, *options: str) -> None:
+    def __init__(self, wire: Wire, path: Path, *options: str, packets: str = "tcp") -> None:
         self.wire = wire
         self.path = path
         self.options = options
+        self.packets = packets
         self._process: subprocess.Popen[bytes] | None = None
         self.report = ""
 
@@ -106,7 +107,7 @@ class Tcpdump:
         with log.open("wb") as errors:
             self._process = subprocess.Popen(
                 ["ip", "netns", "exec", self.wire.server, "tcpdump", "-i", self.wire.interface, "-s", "0", "-U",
-                 "-B", "16384", "-Z", "root", "-w", str(self.path), *self.options, "tcp"],
+                 "-B", "16384", "-Z", "root", "-w", str(self.path), *self.options, self.packets],
                 stderr=errors,
             )  # fmt: skip
         for _ in range(200):

@@ -3,7 +3,7 @@ r"""The account of an exchange: what the queue managers know of it, the truth th
 A file of JSON lines; `record` says what a line is. Times are nanoseconds since 1970 by the clock of the exchange, a few
 microseconds from those of the capture. Identifiers of packets and sessions are numbers of this file, from 1.
 
-`exchange`   first line: name, about, capture; queue managers; when it began; when its last packet was sent (capture end)
+`exchange`   first line: name, about, capture; queue managers; its begin; its last packet's time (capture end)
 `session`    a connection: its ends, what the handshake said, `outcome`, `ended`, counts of each side
 `packet`     a packet of a session in the order of sending: side, place in its stream, kind, digest, numbers, and the
              packets that acknowledged and stored it
@@ -11,8 +11,8 @@ microseconds from those of the capture. Identifiers of packets and sessions are 
 `message`    a message to one destination queue on one hop: sendings, acknowledgements, `outcome`
 `sequence`   a sequence of transactional messages on one hop: numbers, resends, acknowledgements, stalls
 
-The words of `outcome`, `ended` and `kind`, and most names, are those of the tables' columns. Nothing is decoded: senders
-and receivers say it, each when it happens.
+The words of `outcome`, `ended` and `kind`, and most names, are those of the tables. Nothing is decoded: senders and
+receivers say it, each when it happens.
 """
 
 from __future__ import annotations
@@ -59,6 +59,7 @@ class PacketEntry:
     stored_by: PacketEntry | None = None
     received: bool = False  # by the queue manager, not by its machine alone
     transaction: tuple[int, int, int] | None = None  # sequence, number, previous: they change when it is sent again
+    recorded: bool = True  # not before the recorder started
 
     @property
     def sender(self) -> str:
@@ -82,6 +83,7 @@ class PacketEntry:
             "sent_at": self.sent_ns,
             "sha256": hashlib.sha256(self.data).hexdigest(),
             "received": self.received,
+            "recorded": self.recorded,
         }
         if self.header is not None:
             names = (
@@ -137,6 +139,7 @@ class SessionEntry:
     ack_timeout_ms: int | None = None
     client_window: int | None = None
     server_window: int | None = None
+    recorded: bool = True  # its SYN too
     outcome: str | None = None
     ended: str | None = None
     closed_by: str | None = None
@@ -155,10 +158,11 @@ class SessionEntry:
             "opened_at": self.opened_ns,
             "closed_at": self.closed_ns,
             "closed_by": self.closed_by,
+            "recorded": self.recorded,
             "initiator_queue_manager": _guid(self.initiator),
             "acceptor_queue_manager": _guid(self.acceptor or self.asked),
             "asked_queue_manager": _guid(self.asked),
-            "by_direct_name": self.asked is None,
+            "by_direct_name": None if self.initiator is None else self.asked is None,
             "pinged": self.pinged,
             "initiator_uptime_ms": self.uptime_ms,
             "recoverable_ack_timeout_ms": self.recoverable_ack_timeout_ms,
@@ -191,7 +195,7 @@ class SessionEntry:
     def ending(self, end_ns: int) -> str | None:
         """`ended` of silver.sessions."""
         if self.closed_ns is not None:
-            return self.outcome if self.outcome == "refused" else "unopened" if self.outcome is None else self.ended
+            return self.outcome if self.outcome == "refused" else self.ended if self.outcome == "open" else "unopened"
         last = max((each.sent_ns for each in self.packets), default=self.opened_ns)
         return "silent" if end_ns - last >= SILENT_AFTER_NS else None
 
@@ -241,6 +245,7 @@ class Account:
         self.packets: list[PacketEntry] = []
         self.pings: list[PingEntry] = []
         self.reports: dict[str, tuple[str, int, str | None]] = {}  # by their own id: what they report
+        self.queued: set[tuple[str, str]] = set()  # messages that got into their queue, of another queue manager
         self._places: dict[tuple[int, str, int], PacketEntry] = {}
 
     # -- what the queue managers say, when it happens ----------------------------------------------------------------
@@ -253,6 +258,11 @@ class Account:
                 return entry
         self.sessions.append(SessionEntry(len(self.sessions) + 1, ends, self.exchange.clock.now()))
         return self.sessions[-1]
+
+    def recorder_starts(self) -> None:
+        """Note that what happened so far is in no capture."""
+        for each in (*self.sessions, *self.packets):
+            each.recorded = False
 
     def sent(self, session: Session, offset: int, kind: str, data: bytes, message: p.UserMessage | None) -> PacketEntry:
         entry = session.entry
@@ -407,6 +417,7 @@ class Account:
             "journaling": message.journaling,
             "body_bytes": len(message.body),
             "sent_at": message.sent * SECOND,
+            "queued": (message.message_id, str(message.destination)) in self.queued,
             "expires_at": expires,
             "packet_bytes": len(first.data),
             "sendings": [each.number for each in sendings],

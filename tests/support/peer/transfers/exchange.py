@@ -36,19 +36,18 @@ class Exchange:
         self.waiting_pings = 0
         self._failures: list[str] = []
 
-    def manager(self, name: str, host: int, settings: Settings | None = None) -> QueueManager:
-        """Make a queue manager on an address."""
+    async def manager(self, name: str, host: int, settings: Settings | None = None) -> QueueManager:
+        """Start a queue manager on an address."""
         guid = uuid.UUID(f"{0x9C40_1000 + host:08x}-3f6b-4d2e-a1c5-{0x0242_AC11_0000 + host:012x}")
         made = QueueManager(self, name, f"{self.addresses}{host}", guid, settings)
         self.managers.append(made)
+        await made.start()
         return made
 
     async def __aenter__(self) -> Exchange:
         asyncio.get_running_loop().set_exception_handler(
             lambda _, context: self._failures.append(repr(context.get("exception") or context["message"]))
         )
-        for manager in self.managers:
-            await manager.start()
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -86,6 +85,16 @@ class Exchange:
         if name.direct is not None and name.direct.upper().startswith("TCP:"):
             return name.direct[4:].split("\\")[0]
         return None
+
+    async def stranger(self, source: str, target: str, data: bytes) -> None:
+        """Connect as something else than a queue manager, send that, and read until the other side closes."""
+        reader, writer = await asyncio.open_connection(target, self.port, local_addr=(source, 0))
+        entry = self.account.connected(writer.get_extra_info("sockname")[:2], (target, self.port))
+        entry.outcome = "not_binary_protocol"
+        writer.write(data)
+        await reader.read()
+        writer.close()
+        await self.clock.settle()
 
     # -- connections -------------------------------------------------------------------------------------------------
 

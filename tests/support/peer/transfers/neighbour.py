@@ -61,9 +61,11 @@ class Sequence:
         """Set the previous number of a message that is sent again: that of the message ahead of it (3.1.7.1.3)."""
         transaction = position.message.transaction
         assert transaction is not None
-        at = self.unacked.index(position)
-        ahead = self.unacked[at - 1].message.transaction if at else None
-        transaction.previous = ahead.number if ahead else 0
+        waiting = [each for each in self.neighbour.table if each.sequence is self]
+        at = waiting.index(position)
+        ahead = waiting[at - 1].message.transaction if at else None
+        none_ahead = self.acknowledged if self.neighbour.manager.settings.bridges_from_acknowledged else 0
+        transaction.previous = ahead.number if ahead else none_ahead
 
     def acknowledge(self, number: int) -> None:
         """Take an order ack (3.1.5.6)."""

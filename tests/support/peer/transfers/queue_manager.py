@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import datetime as dt
 import itertools
+import socket
 import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING
 from peer.transfers import layouts as p
 from peer.transfers.clock import SECOND, Clock, Timer
 from peer.transfers.neighbour import Neighbour, Position, Sequence
-from peer.transfers.session import OPEN, Session
+from peer.transfers.session import OPEN, SERVER, Session
 
 if TYPE_CHECKING:
     from peer.transfers.exchange import Exchange
@@ -43,6 +44,7 @@ class Settings:
     session_acks: bool = True
     order_acks: bool = True
     order_acks_recoverable: bool = False  # DM of order acks: 0 by 2.2.4, 1 by 3.1.7.17 (D14)
+    bridges_from_acknowledged: bool = False  # Previous of a resend with none ahead: 0, or the last acknowledged number
     insecure_nacks: bool = False  # SendInsecureNacks
     paused: bool = False  # sends nothing
 
@@ -175,9 +177,11 @@ class QueueManager:
         first = self.message(destinations[0], body, several=header, **fields)
         copies = [first]
         for each in destinations[1:]:
-            other = self.message(each, body, several=header, **fields)
-            copies.append(replace(other, number=first.number))
+            copies.append(self.message(each, body, several=header, **fields))
+            copies[-1].number = first.number
         for copy in copies:
+            if copy.transaction is not None:  # each queue has its sequence
+                copy.transaction = replace(copy.transaction)
             self.submit(copy)
         return copies
 
@@ -241,7 +245,7 @@ class QueueManager:
         """Return the running sequence to a queue, or a new one if all of the last was acknowledged (3.1.1.5)."""
         name = str(destination)
         running = self.sequences.get(name)
-        if running is None or (running.next_number > 1 and not running.unacked):
+        if running is None or not any(each.sequence is running for each in neighbour.table):
             identifier = self.sequence_epoch << 32 | next(self._sequence_ordinals)
             running = self.sequences[name] = Sequence(neighbour, identifier)
         return running
@@ -292,6 +296,7 @@ class QueueManager:
         if why is None:
             assert queue is not None
             queue.messages.append(message)
+            self.exchange.account.queued.add((message.message_id, str(message.destination)))
             if message.acknowledge & p.POSITIVE_ARRIVAL:
                 self.administration_ack(message, p.ACK_REACH_QUEUE)
             return
@@ -488,10 +493,20 @@ class QueueManager:
                 return
             session = Session(self, neighbour)
             neighbour.session = session
-            await asyncio.get_running_loop().create_connection(
-                lambda: session, neighbour.address, self.exchange.port, local_addr=(self.address, 0)
-            )
+            loop = asyncio.get_running_loop()
+            with contextlib.ExitStack() as unless_connected:
+                sock = unless_connected.enter_context(socket.socket(proto=socket.IPPROTO_TCP))  # no Nagle
+                sock.setblocking(False)
+                sock.bind((self.address, 0))
+                server = (neighbour.address, self.exchange.port)
+                entry = self.exchange.account.connected(sock.getsockname(), server)
+                entry.outcome = "not_established"
+                await loop.sock_connect(sock, server)
+                entry.outcome = None
+                unless_connected.pop_all()
+            await loop.create_connection(lambda: session, sock=sock)
         except OSError:
+            entry.closed_by, entry.closed_ns = SERVER, self.clock.now()
             neighbour.session = None
             neighbour.try_again()
         finally:

@@ -99,10 +99,16 @@ class Session(asyncio.Protocol):
             self._write("establish_connection", request.encode())
 
     def data_received(self, data: bytes) -> None:
+        if self.deaf:
+            return
         self.read += len(data)
         self._buffer += data
         while len(self._buffer) >= 16 and self.state != CLOSED:
-            length = p.packet_length(p.BaseHeader.decode(self._buffer))
+            try:
+                length = p.packet_length(p.BaseHeader.decode(self._buffer))
+            except ValueError:  # 3.1.5.1.2
+                self.close()
+                return
             if len(self._buffer) < length:
                 return
             packet, self._buffer = self._buffer[:length], self._buffer[length:]
@@ -113,10 +119,8 @@ class Session(asyncio.Protocol):
         self._closed("reset" if exc is not None else "closed")
 
     def listen_no_more(self) -> None:
-        """Stop reading: what is sent from now on arrives at the machine and never at the queue manager."""
+        """Ignore what is sent from now on: it arrives at the machine and never at the queue manager."""
         self.deaf = True
-        assert self.transport is not None
-        self.transport.pause_reading()
 
     def close(self, why: str = "closed", *, reset: bool = False) -> None:
         """Close the connection, with FIN or RST; there is no packet for it (3.1.5.9)."""

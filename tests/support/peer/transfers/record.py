@@ -1,0 +1,169 @@
+"""Record data/transfers again: `python -m peer.transfers.record` (needs root, ip, tcpdump, editcap).
+
+All queue managers run in one namespace, on addresses of its loopback interface with an MTU of 1500 and offloads off, so
+that segments are as on a wire. The clock of an exchange jumps; the packets' times are moved to it afterwards.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import datetime as dt
+import os
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from peer.netns import Tcpdump, Wire, disable_offloads, enter, ip
+from peer.record import Sample, finish, missing_programs
+from peer.transfers import scripts
+from peer.transfers.clock import SECOND, Clock
+from peer.transfers.exchange import Exchange
+
+ADDRESSES = "10.77.1."
+HOSTS = range(1, 5)
+BEGIN = dt.datetime(2026, 11, 21, 9, 0, tzinfo=dt.UTC)
+QUIET_S = 0.06  # longer than TCP delays an acknowledgement
+Script = Callable[[Exchange, Callable[[], None]], Awaitable[None]]
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A capture of data/transfers: its script and file format."""
+
+    play: Script
+    form: str = "pcap"  # pcap, pcapng, pcap.gz
+    nanoseconds: bool = False
+    late: bool = False  # the script itself says when the recorder starts
+
+    @property
+    def name(self) -> str:
+        number = RECORDINGS.index(self) + 1
+        return f"{number:02d}-{self.play.__name__.replace('_', '-')}"
+
+
+RECORDINGS = (
+    Recording(scripts.handshakes),
+    Recording(scripts.session_acks, nanoseconds=True),
+    Recording(scripts.transactions, "pcapng"),
+    Recording(scripts.administration_acks),
+    Recording(scripts.resends),
+    Recording(scripts.two_hops, "pcapng", nanoseconds=True),
+    Recording(scripts.several_queues),
+    Recording(scripts.stall, "pcap.gz"),
+    Recording(scripts.large_messages, "pcap.gz", nanoseconds=True),
+    Recording(scripts.mid_stream, late=True),
+)
+
+
+def loopback() -> Wire:
+    """Make a namespace with the addresses of all queue managers on its loopback interface."""
+    name = f"peer-t-{os.getpid():x}"
+    wire = Wire(name, name, interface="lo")
+    ip("netns", "add", name)
+    try:
+        ip("-n", name, "link", "set", "lo", "up", "mtu", "1500")
+        for host in HOSTS:
+            ip("-n", name, "addr", "add", f"{ADDRESSES}{host}/24", "dev", "lo")
+    except BaseException:
+        wire.remove()
+        raise
+    return wire
+
+
+def move_times(capture: Path, clock: Clock) -> None:
+    """Write the clock's times into a pcap of tcpdump, which has real ones."""
+    data = bytearray(capture.read_bytes())
+    unit = {0xA1B2C3D4: 1000, 0xA1B23C4D: 1}[struct.unpack_from("<I", data)[0]]
+    at = 24
+    while at < len(data):
+        seconds, rest, length = struct.unpack_from("<III", data, at)
+        moved = clock.moved(seconds * SECOND + rest * unit)
+        struct.pack_into("<II", data, at, moved // SECOND, moved % SECOND // unit)
+        at += 16 + length
+    capture.write_bytes(data)
+
+
+def record(recording: Recording, wire: Wire, work: Path, out: Path, truths: Path) -> str:
+    """Play one script and write capture and account; returns a line with the result."""
+    raw = work / f"{recording.name}.pcap"
+    precision = "nano" if recording.nanoseconds else "micro"
+    # In its usual mode tcpdump can lose what arrived within a second before it stops.
+    options = ("--immediate-mode", f"--time-stamp-precision={precision}")
+    dump = Tcpdump(wire, raw, *options, packets="tcp or udp")
+    exchanges: list[Exchange] = []
+    failures: list[BaseException] = []
+
+    async def play() -> None:
+        exchange = Exchange(addresses=ADDRESSES, begin=BEGIN.timestamp(), quiet_s=QUIET_S)
+        exchanges.append(exchange)
+
+        def start() -> None:
+            exchange.account.recorder_starts()
+            dump.start()
+
+        async with exchange:
+            await recording.play(exchange, start)
+            await exchange.clock.settle()
+            exchange.account.closed = True
+            dump.stop()
+
+    def run() -> None:
+        try:
+            enter(wire.server)
+            disable_offloads(wire.interface)
+            asyncio.run(play())
+        except BaseException as error:  # noqa: BLE001 - handed to the main thread
+            failures.append(error)
+
+    thread = threading.Thread(target=run, name="peer-transfers")
+    thread.start()
+    thread.join()
+    if failures:
+        raise RuntimeError(f"{recording.name}: {failures[0]}") from failures[0]
+    move_times(raw, exchanges[0].clock)
+    sample = Sample(recording.name, None, recording.form, recording.nanoseconds)  # type: ignore[arg-type]
+    finish(raw, sample, out)
+    about = (recording.play.__doc__ or "").splitlines()[0]
+    exchanges[0].account.write(truths / f"{recording.name}.account.jsonl", recording.name, about, sample.file)
+    return f"{sample.file}: {(out / sample.file).stat().st_size} bytes"
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Record all, or what is named."""
+    parser = argparse.ArgumentParser(prog="python -m peer.transfers.record", description="Record data/transfers anew.")
+    parser.add_argument("--out", type=Path, default=Path("data/transfers"), help="folder (default %(default)s)")
+    parser.add_argument(
+        "--accounts", type=Path, default=Path("tests/transfers_peer/accounts"),
+        help="folder of what really happened (%(default)s)",
+    )  # fmt: skip
+    parser.add_argument("names", nargs="*", help="only recordings whose name begins with one of these")
+    options = parser.parse_args(argv)
+    if lacking := missing_programs():
+        print(f"peer.transfers.record: needs {', '.join(lacking)} (packages iproute2, tcpdump, wireshark-common)",
+              file=sys.stderr)  # fmt: skip
+        return 2
+    for folder in (options.out, options.accounts):
+        folder.mkdir(parents=True, exist_ok=True)
+    try:
+        wire = loopback()
+    except subprocess.CalledProcessError as error:
+        print(f"peer.transfers.record: cannot make a network namespace: {error.stderr.strip()}", file=sys.stderr)
+        return 2
+    try:
+        with tempfile.TemporaryDirectory() as work:
+            for recording in RECORDINGS:
+                if not options.names or recording.name.startswith(tuple(options.names)):
+                    print(record(recording, wire, Path(work), options.out, options.accounts), flush=True)
+    finally:
+        wire.remove()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
