@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bench import collector, runs
+from bench import collector, runs, transfers
 from bench.measure import Measure, format_report, log_progress
 from bench.traffic import generate_captures
 
@@ -253,6 +253,7 @@ def build_parser() -> argparse.ArgumentParser:
     made.add_argument("bytes", type=parse_size)
     made.add_argument("--files", type=int, default=0, help="number of files of a ring")
     made.add_argument("--single", action="store_true", help="one connection for the whole capture")
+    made.add_argument("--transfers", action="store_true", help="messages on their way (TCP 1801), not RPC")
     return top
 
 
@@ -266,6 +267,10 @@ def main() -> None:
         from bench import streamed  # noqa: PLC0415 (the reader, which generate does not need)
 
         streamed.print_streamed(arguments.bytes)
+        return
+    if arguments.command == "generate" and arguments.transfers:
+        for path in transfers.generate_captures(arguments.into, arguments.bytes, ring=arguments.files or 1):
+            print(path)
         return
     if arguments.command == "generate":
         for path in generate_captures(arguments.into, arguments.bytes, ring=arguments.files, single=arguments.single):
