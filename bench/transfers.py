@@ -74,8 +74,10 @@ class End:
 class Transfers:
     """The packets of one connection."""
 
-    def __init__(self, flow: TcpConnection, rng: random.Random, *, think_us: float, epoch: int) -> None:
-        self.flow, self.rng, self.think_us, self.epoch = flow, rng, think_us, epoch
+    def __init__(
+        self, flow: TcpConnection, rng: random.Random, *, think_us: float, epoch: int, sizes: tuple[int, int]
+    ) -> None:
+        self.flow, self.rng, self.think_us, self.epoch, self.sizes = flow, rng, think_us, epoch, sizes
         ends = (flow.client, flow.server)
         self.ends = [End(uuid.uuid5(uuid.NAMESPACE_OID, each.hex()).bytes_le) for each in ends]
         addresses = [".".join(map(str, each)) for each in ends]
@@ -143,7 +145,8 @@ class Transfers:
     def _message(self, side: int, kind: int) -> Iterator[Packet]:
         """Send an application message."""
         rng, end = self.rng, self.ends[side]
-        size = int(200 * 327.68 ** rng.random())  # 200 B to 64 KB
+        least, most = self.sizes
+        size = int(least * (most / least) ** rng.random())
         at = rng.randrange(len(BODY_POOL) - size)
         transaction = b""
         if kind == _TRANSACTIONAL:
@@ -218,7 +221,9 @@ class Transfers:
             yield from self._session_ack(1 - side)
 
 
-def _connections_of_slot(slot: int, seed: int, begin_us: int, think_us: float) -> Iterator[Packet]:
+def _connections_of_slot(
+    slot: int, seed: int, begin_us: int, think_us: float, sizes: tuple[int, int]
+) -> Iterator[Packet]:
     """Yield the packets of successive connections in one slot."""
     rng = random.Random(f"transfers/{seed}/{slot}")
     now = begin_us + rng.randrange(200_000)
@@ -236,17 +241,25 @@ def _connections_of_slot(slot: int, seed: int, begin_us: int, think_us: float) -
             slot=slot,
         )
         epoch = begin_us // 1_000_000 - 1_000_000 + count  # each session's sequences are newer than the last one's
-        transfers = Transfers(flow, rng, think_us=think_us, epoch=epoch)
+        transfers = Transfers(flow, rng, think_us=think_us, epoch=epoch, sizes=sizes)
         yield from transfers.run(None if lives_long else rng.randrange(20, 400))
         now = flow.now_us + rng.randrange(1000, 100_000)
         count += 1
 
 
 def generate_packets(
-    *, seed: int = 1, begin_us: int = EPOCH_US, slots: int = SLOTS, think_us: float = 100_000
+    *,
+    seed: int = 1,
+    begin_us: int = EPOCH_US,
+    slots: int = SLOTS,
+    think_us: float = 100_000,
+    sizes: tuple[int, int] = (200, 65_536),
 ) -> Iterator[Packet]:
-    """Yield endless packets in order of time."""
-    return heapq.merge(*(_connections_of_slot(slot, seed, begin_us, think_us) for slot in range(slots)))
+    """Yield endless packets in order of time: of ``slots`` connections at a time, with bodies of these sizes.
+
+    One slot is one session without an end: with small bodies its numbers soon need more than their 16 bits.
+    """
+    return heapq.merge(*(_connections_of_slot(slot, seed, begin_us, think_us, sizes) for slot in range(slots)))
 
 
 def generate_captures(folder: Path, total: int, *, ring: int = 20, seed: int = 1) -> list[Path]:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pcapgen import containers
 from pcapgen.conversation import CLIENT, SERVER
-from pcapgen.exchanges import Damage, covered, damages, read_frames, recorded, tap
+from pcapgen.exchanges import Damage, Sighting, covered, damages, read_frames, recorded, sighting, tap
 
 ROOT = Path(__file__).parents[2]
 TALKS = recorded(ROOT / "data" / "transfers" / "05-resends.pcap")
@@ -61,17 +61,32 @@ def test_spans_are_those_of_the_packets(damage, number, side):
             payload = segment[(segment[12] >> 4) * 4 :]
             assert TALKS[number].stream(side)[begin : begin + len(payload)] == payload
             found |= set(range(begin, begin + len(payload)))
-    spans = made.seen.get((number, side), [])
-    assert found == {at for begin, end in spans for at in range(begin, end)}
+    assert found == {at for begin, end in made.spans(number, side) for at in range(begin, end)}
+    for at in list(found)[:20]:
+        piece = made.first(number, side, at)
+        record = made.records[piece.packet_number - 1]
+        assert record.time_ns == piece.time_ns
+        assert record.frame[at - piece.end :][:1] == TALKS[number].stream(side)[at : at + 1]
 
 
 def test_two_taps_complete_one_another():
     one, other = tap(TALKS, Damage(one_side=CLIENT)), tap(TALKS, Damage(one_side=SERVER, clock_ns=3_000_000))
     size = len(TALKS[0].stream(SERVER))
     assert one.captured(0, SERVER, 0, size) == 0
-    spans = [each.seen.get((0, SERVER), []) for each in (one, other)]
-    assert covered(spans, 0, size) == size
+    assert sighting([one, other], 0, SERVER, 0, size) == Sighting(size, True, size, 1, (1,))
+    assert sighting([one], 0, SERVER, 0, 572) == Sighting(0, False, 0, 0, ())
     assert covered([[(0, 4), (2, 8)], [(6, 9), (20, 30)]], 1, 25) == 8 + 5
+
+
+def test_a_packet_with_a_hole_is_cut():
+    whole = tap(TALKS, Damage(cuts=(100,)))
+    data = [number for number, each in enumerate(whole.records) if len(each.frame) == 154]
+    holed = tap(TALKS, Damage(cuts=(100,), lost=(data[2],)))
+    assert sighting([holed], 0, CLIENT, 0, 572) == Sighting(472, False, 200, 1, ())
+    assert sighting([holed, whole], 0, CLIENT, 0, 572) == Sighting(572, True, 572, 2, (1,))
+    piece = holed.first(0, CLIENT, 450)
+    assert (piece.begin, piece.end) == (400, 500)
+    assert holed.first(0, CLIENT, 250) is None
 
 
 @pytest.mark.parametrize("name", ["05-resends"])

@@ -102,6 +102,7 @@ def test_session_headers_say_what_their_side_had_sent(accounts, name):
 def test_what_was_queued_was_received(accounts, name):
     """A message that got into its queue was read there, and none is there that nobody sent."""
     account = accounts[name]
+    assert all(each.received for each in account.packets if each.header)  # so acknowledgements are those of the wire
     read = {
         (each.message.message_id, str(each.message.destination))
         for each in account.packets
@@ -143,7 +144,11 @@ def test_session_acks(accounts):
     assert max(by.values()) == 32  # by count: half of the window
     late = [each for each in account.packets if each.stored_by and each.stored_by is not each.acknowledged_by]
     assert len(late) == 3  # the slow disk
-    assert min(each.header.window for each in account.packets if each.header) == 4
+    assert {each.header.window for each in account.packets if each.header} == {1, 4, 64}
+    first, second, third = rows(account, "session")
+    assert 9_900 < first["client_window_full_ms"] < 10_100  # one of 1, until its acknowledgement after 10 s
+    assert 7_900 < second["client_window_full_ms"] < 8_100  # 4 of 4, for 8 s
+    assert third["client_window_full_ms"] == 0
 
 
 def test_transactions(accounts):
@@ -186,8 +191,9 @@ def test_administration_acks_of_every_class(accounts):
 def test_resends(accounts):
     account = accounts["resends"]
     found = {row["message_id"][-4:]: row for row in rows(account, "message")}
-    assert [len(row["sendings"]) for row in found.values()] == [2, 2, 2, 2, 2, 2, 1, 2, 2, 2, 2, 2]
-    assert found["4103"]["outcome"] == "unacknowledged"  # express, and its queue manager restarted
+    assert [len(row["sendings"]) for row in found.values()] == [2, 2, 2, 2, 2, 2, 1, 1, 2, 2, 2, 2, 2]
+    assert found["4103"]["outcome"] == "expired"
+    assert found["4104"]["outcome"] == "unacknowledged"  # express, and its queue manager restarted
     assert {row["sessions"] for row in found.values()} == {1, 2}
     assert Counter(row["ended"] for row in rows(account, "session"))["reset"] == 3
 
@@ -199,6 +205,8 @@ def test_two_hops(accounts):
         hops[row["message_id"]].append(row)
     (first,) = [each for name, each in hops.items() if name.endswith("AC110001\\4097")]
     assert [(row["hop_count"], len(row["reports"])) for row in first] == [(0, 4), (1, 2)]
+    (late,) = [each for each in rows(account, "message") if each["expires_at"]]
+    assert (late["arrival_class"], late["outcome"], late["receiver_address"]) == (0x8002, "rejected", "127.0.0.4")
     routed = [each for each in hops.values() if len(each) == 2 and each[0]["transactional"]]
     assert len(routed) == 4
     for one, other in routed:

@@ -2,8 +2,8 @@
 
 An exchange is a list of `Talk`, one per connection: who sent which bytes when. It comes from a scripted exchange
 (`scripted`) or from a recording (`recorded`). `tap` makes the packets that one tap captures of it, by a `Damage`: other
-segments, losses, copies, another order, a late start, an early stop, another clock. Two taps are two calls. `Tap.seen`
-says what a tap has of each side's stream, so that a test knows which packets are whole, cut or missing.
+segments, losses, copies, another order, a late start, an early stop, another clock. Two taps are two calls. `sighting`
+says what taps have of a packet of the exchange: whole, cut or missing.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import heapq
 import itertools
 import socket
 import struct
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -60,16 +59,56 @@ class Damage:
     one_side: int | None = None  # captures what this side sends, and nothing else
 
 
+@dataclass(frozen=True)
+class Piece:
+    """Bytes of a side's stream in one captured packet."""
+
+    time_ns: int
+    packet_number: int  # from 1, as in a capture file
+    begin: int
+    end: int
+
+
 @dataclass
 class Tap:
-    """Packets of one tap in order of time, and the bytes it has of each (connection, side): spans of stream offsets."""
+    """Packets of one tap in order of time, and what they have of each (connection, side), by offset in its stream."""
 
     records: list[Record]
-    seen: dict[tuple[int, int], list[tuple[int, int]]] = field(default_factory=dict)
+    pieces: dict[tuple[int, int], list[Piece]] = field(default_factory=dict)
+
+    def spans(self, talk: int, side: int) -> list[tuple[int, int]]:
+        """Spans of a side's stream that this tap has, each as long as can be."""
+        return _joined([(piece.begin, piece.end) for piece in self.pieces.get((talk, side), [])])
 
     def captured(self, talk: int, side: int, begin: int, end: int) -> int:
         """Bytes of a span of a side's stream that this tap has."""
-        return covered([self.seen.get((talk, side), [])], begin, end)
+        return covered([self.spans(talk, side)], begin, end)
+
+    def first(self, talk: int, side: int, offset: int) -> Piece | None:
+        """Return the earliest captured packet with that byte."""
+        return next((each for each in self.pieces.get((talk, side), []) if each.begin <= offset < each.end), None)
+
+
+@dataclass(frozen=True)
+class Sighting:
+    """What taps have of one packet of the protocol above TCP."""
+
+    seen_bytes: int
+    complete: bool
+    prefix_bytes: int  # up to its first hole
+    observations: int  # taps with any byte of it
+    whole_in: tuple[int, ...]  # taps that have all of it
+
+
+def sighting(taps: Sequence[Tap], talk: int, side: int, begin: int, length: int) -> Sighting:
+    """Return what taps have of a packet; whether a reader finds it behind a hole is another matter."""
+    end = begin + length
+    spans = [each.spans(talk, side) for each in taps]
+    sizes = [covered([each], begin, end) for each in spans]
+    seen = covered(spans, begin, end)
+    prefix = next((last for first, last in _joined([*itertools.chain(*spans)]) if first <= begin < last), begin)
+    whole = tuple(number for number, size in enumerate(sizes) if size == length)
+    return Sighting(seen, seen == length, min(prefix, end) - begin, sum(map(bool, sizes)), whole)
 
 
 def covered(spans: Sequence[Sequence[tuple[int, int]]], begin: int, end: int) -> int:
@@ -151,15 +190,14 @@ def tap(talks: Sequence[Talk], damage: Damage | None = None) -> Tap:
     begin, end = (first + round(share * (last - first)) for share in (damage.begin, damage.end))
     lost = {each % len(parts) for each in damage.lost}
     result = Tap([])
-    spans: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
     for place, (part, number) in enumerate(parts):
         if place in lost or not begin <= part.time_ns <= end or damage.one_side == 1 - part.side:
             continue
         time_ns = part.time_ns + damage.clock_ns + (part.time_ns - first) * damage.drift_ppm // 1_000_000
         result.records.append(Record(time_ns, frames.ethernet(packet(talks[number].flow, part))))
         if part.payload:
-            spans[number, part.side].append((part.offset, part.offset + len(part.payload)))
-    result.seen = {key: _joined(each) for key, each in spans.items()}
+            piece = Piece(time_ns, len(result.records), part.offset, part.offset + len(part.payload))
+            result.pieces.setdefault((number, part.side), []).append(piece)
     return result
 
 

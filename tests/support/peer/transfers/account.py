@@ -20,7 +20,6 @@ from __future__ import annotations
 import hashlib
 import json
 import uuid
-from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from peer.transfers import layouts as p
 from peer.transfers.clock import SECOND
+from peer.transfers.outcomes import message_lines, sequence_lines, window_full_ms
 
 if TYPE_CHECKING:
     from peer.transfers.exchange import Exchange
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 VERSION = 1
 CLIENT, SERVER = SIDES = ("client", "server")
 SILENT_AFTER_NS = 600 * SECOND
-STALL_AFTER_NS = 30 * SECOND
 
 
 @dataclass(eq=False)
@@ -68,6 +67,11 @@ class PacketEntry:
     @property
     def receiver(self) -> str:
         return self.session.ends[SERVER if self.side == CLIENT else CLIENT][0]
+
+    def end_guid(self, *, receiver: bool) -> uuid.UUID | None:
+        """Queue manager at an end of the packet's session."""
+        by_client = (self.side == CLIENT) != receiver
+        return self.session.initiator if by_client else self.session.acceptor
 
     def line(self) -> dict[str, Any]:
         out: dict[str, Any] = {
@@ -190,14 +194,19 @@ class SessionEntry:
                 "stored": sum(each.stored_by is not None for each in mine),
             }
             out |= {f"{side}_{name}": value for name, value in counts.items()}
+            out[f"{side}_window_full_ms"] = window_full_ms(self, side, end_ns)
         return out
 
     def ending(self, end_ns: int) -> str | None:
         """`ended` of silver.sessions."""
         if self.closed_ns is not None:
             return self.outcome if self.outcome == "refused" else self.ended if self.outcome == "open" else "unopened"
-        last = max((each.sent_ns for each in self.packets), default=self.opened_ns)
-        return "silent" if end_ns - last >= SILENT_AFTER_NS else None
+        return "silent" if end_ns - self.last_ns >= SILENT_AFTER_NS else None
+
+    @property
+    def last_ns(self) -> int:
+        """Time of the last packet."""
+        return max((each.sent_ns for each in self.packets), default=self.opened_ns)
 
 
 def _guid(value: uuid.UUID | None) -> str | None:
@@ -309,187 +318,6 @@ class Account:
         times += [each.responded_ns or each.requested_ns for each in self.pings]
         return max(times, default=self.began_ns)
 
-    # -- what follows from it ----------------------------------------------------------------------------------------
-
-    def queue_manager_of(self, packet: PacketEntry, *, receiver: bool) -> uuid.UUID | None:
-        """Queue manager at an end of the packet's session."""
-        by_client = (packet.side == CLIENT) != receiver
-        return packet.session.initiator if by_client else packet.session.acceptor
-
-    def hops(self) -> Iterator[list[PacketEntry]]:
-        """Sendings of a message to one destination queue on one hop, in order."""
-        groups: dict[tuple[str, str, str, str], list[PacketEntry]] = defaultdict(list)
-        for packet in self.packets:
-            if packet.kind == "user_message" and packet.message is not None:
-                message = packet.message
-                groups[message.message_id, str(message.destination), packet.sender, packet.receiver].append(packet)
-        yield from groups.values()
-
-    def _order_acks(self, first: PacketEntry) -> list[PacketEntry]:
-        """Order acks of a transactional message (transfer-tables, section 4): of its hop, or else of others."""
-        message, transaction = first.message, first.transaction
-        if message is None or transaction is None:
-            return []
-        found = []
-        for packet in self.packets[first.number :]:
-            ack = packet.message
-            if packet.kind != "order_ack" or ack is None:
-                continue
-            body = p.OrderBody.decode(ack.body)
-            acknowledged = ack.queue_manager
-            if acknowledged == p.NOBODY:
-                acknowledged = self.queue_manager_of(packet, receiver=True) or p.NOBODY
-            if (
-                body.sequence == transaction[0]
-                and body.number >= transaction[1]
-                and acknowledged in {message.source, p.NOBODY}
-                and message.queue_manager in {ack.source, p.NOBODY}
-            ):
-                found.append(packet)
-        here = [each for each in found if (each.sender, each.receiver) == (first.receiver, first.sender)]
-        if here or message.queue_manager != p.NOBODY:
-            return here or found
-        far = self.queue_manager_of(first, receiver=True)
-        return [each for each in found if far is None or (each.message is not None and each.message.source == far)]
-
-    def _final_acks(self, first: PacketEntry) -> list[PacketEntry]:
-        message = first.message
-        assert message is not None
-        found = []
-        for packet in self.packets[first.number :]:
-            if packet.kind == "final_ack" and packet.message is not None:
-                body = p.OrderBody.decode(packet.message.body)
-                if (body.source, body.message) == (message.source, message.number):
-                    found.append(packet)
-        here = [each for each in found if (each.sender, each.receiver) == (first.receiver, first.sender)]
-        return here or found
-
-    def _administration_acks(self, first: PacketEntry, *, copies: bool) -> list[PacketEntry]:
-        message = first.message
-        assert message is not None
-        return [
-            packet
-            for packet in self.packets[first.number :]
-            if packet.kind == "user_message"
-            and packet.message is not None
-            and message_kind(packet.message) == "administration_ack"
-            and packet.message.correlation == message.identity
-            and (not copies or packet.message.response in {message.destination, None})
-        ]
-
-    def message_line(self, sendings: list[PacketEntry], *, copies: bool) -> dict[str, Any]:
-        """Describe one row of gold.message_transfers."""
-        first = sendings[0]
-        message = first.message
-        assert message is not None
-        order, final = self._order_acks(first), self._final_acks(first)
-        if copies and first.transaction is not None:
-            final = [each for each in final if _order_body(each)["transaction_sequence_id"] == first.transaction[0]]
-        answers = self._administration_acks(first, copies=copies)
-        arrival = [each for each in answers if not each.message.message_class & p.RECEIVE_STAGE]  # type: ignore[union-attr]
-        receive = [each for each in answers if each.message.message_class & p.RECEIVE_STAGE]  # type: ignore[union-attr]
-        acknowledged = [each for each in sendings if each.acknowledged_by is not None]
-        stored = [each for each in sendings if each.stored_by is not None]
-        reports: dict[str, PacketEntry] = {}
-        for packet in self.packets[first.number :]:
-            if (
-                packet.message is not None
-                and self.reports.get(packet.message.message_id, ("",))[0] == message.message_id
-            ):
-                reports.setdefault(packet.message.message_id, packet)
-        classes = [each[0].message.message_class for each in (final, arrival, receive) if each]  # type: ignore[union-attr]
-        expires = None if message.time_to_reach == p.NEVER else (message.sent + message.time_to_reach) * SECOND
-        line: dict[str, Any] = {
-            "record": "message",
-            "message_id": message.message_id,
-            "message_kind": message_kind(message),
-            "class": message.message_class,
-            "destination_queue": str(message.destination),
-            "destination_queue_manager": None if message.queue_manager == p.NOBODY else _guid(message.queue_manager),
-            "sender_address": first.sender,
-            "receiver_address": first.receiver,
-            "hop_count": message.hops,
-            "delivery": "recoverable" if message.recoverable else "express",
-            "transactional": first.transaction is not None,
-            "transaction_sequence_id": first.transaction[0] if first.transaction else None,
-            "transaction_number": first.transaction[1] if first.transaction else None,
-            "acknowledgement_requested": message.acknowledge,
-            "journaling": message.journaling,
-            "body_bytes": len(message.body),
-            "sent_at": message.sent * SECOND,
-            "queued": (message.message_id, str(message.destination)) in self.queued,
-            "expires_at": expires,
-            "packet_bytes": len(first.data),
-            "sendings": [each.number for each in sendings],
-            "sessions": len({each.session.number for each in sendings}),
-            "session_acked_by": min((each.acknowledged_by.number for each in acknowledged), default=None),  # type: ignore[union-attr]
-            "stored_by": min((each.stored_by.number for each in stored), default=None),  # type: ignore[union-attr]
-            "acknowledged_sendings": len(acknowledged),
-            "order_acked_by": order[0].number if order else None,
-            "final_acked_by": final[0].number if final else None,
-            "final_class": final[0].message.message_class if final else None,  # type: ignore[union-attr]
-            "arrival_acked_by": arrival[0].number if arrival else None,
-            "arrival_class": arrival[0].message.message_class if arrival else None,  # type: ignore[union-attr]
-            "receive_acked_by": receive[0].number if receive else None,
-            "receive_class": receive[0].message.message_class if receive else None,  # type: ignore[union-attr]
-            "reports": [
-                {"packet": each.number, "hop_count": self.reports[name][1], "next_hop": self.reports[name][2]}
-                for name, each in reports.items()
-            ],
-        }
-        end = self.ended_ns
-        if any(each & p.NEGATIVE for each in classes):
-            outcome = "rejected"
-        elif p.ACK_RECEIVE in classes:
-            outcome = "received"
-        elif order or p.ACK_REACH_QUEUE in classes:
-            outcome = "delivered"
-        elif acknowledged:
-            outcome = "transferred"
-        elif expires is not None and expires < end:
-            outcome = "expired"
-        elif any(each.session.ending(end) is None for each in sendings):
-            outcome = "in_flight"
-        else:
-            outcome = "unacknowledged"
-        return line | {"outcome": outcome}
-
-    def sequence_lines(self) -> Iterator[dict[str, Any]]:
-        """Describe the rows of gold.transfer_sequences."""
-        groups: dict[tuple[str, str, int, str, str], list[PacketEntry]] = defaultdict(list)
-        for packet in self.packets:
-            if packet.kind == "user_message" and packet.transaction is not None and packet.message is not None:
-                message = packet.message
-                name = (str(message.source).upper(), str(message.destination), packet.transaction[0])
-                groups[*name, packet.sender, packet.receiver].append(packet)
-        for (source, destination, identifier, sender, receiver), sendings in groups.items():
-            acks = {each.number: each for sending in sendings for each in self._order_acks(sending)}
-            times: dict[int, list[PacketEntry]] = defaultdict(list)
-            for each in sendings:
-                times[each.transaction[1]].append(each)  # type: ignore[index]
-            events = sorted([*sendings, *acks.values()], key=lambda each: each.number)
-            stalls, highest = _stalls(events, self.ended_ns)
-            waiting = sorted(each for each in times if each > highest)
-            yield {
-                "record": "sequence",
-                "source_queue_manager": source,
-                "destination_queue": destination,
-                "transaction_sequence_id": identifier,
-                "sender_address": sender,
-                "receiver_address": receiver,
-                "messages": len(times),
-                "sendings": len(sendings),
-                "resends": len(sendings) - len(times),
-                "first_number": min(times),
-                "last_number": max(times),
-                "missing": [each for each in range(min(times), max(times)) if each not in times],
-                "order_acks": sorted(acks),
-                "acknowledged_number": highest or None,
-                "waiting": len(waiting),
-                "first_waiting_number": waiting[0] if waiting else None,
-                "stalls": stalls,
-            }
-
     def lines(self, name: str = "", about: str = "", capture: str = "") -> Iterator[dict[str, Any]]:
         """All lines of the account."""
         yield {
@@ -511,56 +339,9 @@ class Account:
             yield packet.line()
         for ping in self.pings:
             yield ping.line()
-        hops = list(self.hops())
-        queues: dict[str, set[str]] = defaultdict(set)
-        for sendings in hops:
-            message = sendings[0].message
-            assert message is not None
-            queues[message.message_id].add(str(message.destination))
-        for sendings in hops:
-            copies = len(queues[sendings[0].message.message_id]) > 1  # type: ignore[union-attr]
-            yield self.message_line(sendings, copies=copies)
-        yield from self.sequence_lines()
+        yield from message_lines(self)
+        yield from sequence_lines(self)
 
     def write(self, path: Path, name: str, about: str, capture: str) -> None:
         lines = (json.dumps(each, ensure_ascii=False) for each in self.lines(name, about, capture))
         path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-
-
-def message_kind(message: p.UserMessage) -> str:
-    """`message_kind` of silver.messages."""
-    if message.message_class == p.REPORT:
-        return "report"
-    if message.message_class in {p.ACK_REACH_QUEUE, p.ACK_RECEIVE} or message.message_class & p.NEGATIVE:
-        return "administration_ack"
-    return "application"
-
-
-def _stalls(events: list[PacketEntry], end_ns: int) -> tuple[list[dict[str, Any]], int]:
-    """Waits of 30 s and more for an order ack, and the highest number that was acknowledged."""
-    sent: set[int] = set()
-    highest, began, out = 0, None, []
-
-    def wait_ends(at_ns: int, packet: PacketEntry | None) -> None:
-        assert began is not None
-        if at_ns - began.sent_ns >= STALL_AFTER_NS:
-            waiting = {each for each in sent if each > highest}
-            out.append({"began_by": began.number, "ended_by": _number(packet), "first_number": min(waiting),
-                        "waiting": len(waiting)})  # fmt: skip
-
-    for event in events:
-        if event.kind == "order_ack":
-            number = _order_body(event)["transaction_number"]
-            if number > highest:
-                if began is not None:
-                    wait_ends(event.sent_ns, event)
-                highest = number
-                began = event if any(each > highest for each in sent) else None
-        else:
-            assert event.transaction is not None
-            sent.add(event.transaction[1])
-            if began is None and event.transaction[1] > highest:
-                began = event
-    if began is not None:
-        wait_ends(end_ns, None)
-    return out, highest

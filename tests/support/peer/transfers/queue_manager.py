@@ -215,6 +215,12 @@ class QueueManager:
             session.close(reset=True)
         self.seen.clear()
 
+    def resume(self) -> None:
+        """Send again, after a pause (3.1.7.14)."""
+        self.settings.paused = False
+        for neighbour in list(self.neighbours.values()):
+            neighbour.dispatch()
+
     # -- sending -----------------------------------------------------------------------------------------------------
 
     def submit(self, message: p.UserMessage) -> None:

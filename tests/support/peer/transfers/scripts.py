@@ -86,6 +86,13 @@ async def session_acks(x: Exchange, start: Callable[[], None]) -> None:
     hq.settings.disk_s = 0
     shop.send(orders.name.private, text(150), label="on disk before them", recoverable=True)
     await x.pass_time(5)
+    x.session(hq, shop).window = 1  # hq is short of memory: a window of 1 (note 15 of [MS-MQMQ])
+    shop.send(orders.name.private, text(70), label="its acknowledgement says so")
+    await x.pass_time(11)
+    for number in range(3):
+        shop.send(orders.name.private, text(70), label=f"one at a time {number}", recoverable=number > 0)
+    x.session(hq, shop).window = 64
+    await x.pass_time(15)
     bank.settings.window, bank.settings.session_acks = 4, False
     for number in range(7):  # by name
         shop.send(ledger.name.direct, text(120, number), label=f"window of 4, {number}")
@@ -221,6 +228,7 @@ async def resends(x: Exchange, start: Callable[[], None]) -> None:
     await x.pass_time(16)
     x.session(hq, shop).listen_no_more()
     three("received once")
+    shop.send(orders.name.private, text(140), label="not sent again: expired", time_to_reach=3)
     await x.pass_time(0.1)  # on the wire, and never read
     await x.break_session(hq, shop)
     await x.pass_time(16)
@@ -258,8 +266,13 @@ async def two_hops(x: Exchange, start: Callable[[], None]) -> None:
     await x.pass_time(3)
     shop.send_transaction([(orders.name.private, text(80))], label="refused behind the router", journaling=1)
     await x.pass_time(3)
-    await x.break_session(relay, hq)  # the router's message to hq waits for the next session
+    await x.break_session(relay, hq)
+    relay.settings.paused = True
     shop.send(orders.name.private, text(90), label="waits at the router", **traced)
+    shop.send(orders.name.private, text(95), label="expires at the router", time_to_reach=4, acknowledge=ALL_ACKS,
+              admin=acks.name.private)  # fmt: skip
+    await x.pass_time(6)
+    relay.resume()
     await x.pass_time(20)
 
 
