@@ -1,7 +1,8 @@
 r"""The account of an exchange: what the queue managers know of it, the truth that decoders are compared with.
 
 A file of JSON lines; `record` says what a line is. Times are nanoseconds since 1970 by the clock of the exchange, a few
-microseconds from those of the capture. Identifiers of packets and sessions are numbers of this file, from 1.
+microseconds from those of the capture. Packets and sessions have numbers in this file, from 1. Queues are format names
+as they were sent.
 
 `exchange`   first line: name, about, capture; queue managers; its begin; its last packet's time (capture end)
 `session`    a connection: its ends, what the handshake said, `outcome`, `ended`, counts of each side
@@ -119,7 +120,7 @@ def _order_body(packet: PacketEntry) -> dict[str, Any]:
         "previous_transaction_number": body.previous,
     }
     if packet.kind == "final_ack":
-        out["acknowledged_message_id"] = f"{str(body.source).upper()}\\{body.message}"
+        out["acknowledged_message_id"] = f"{body.source}\\{body.message}"
     return out
 
 
@@ -210,7 +211,7 @@ class SessionEntry:
 
 
 def _guid(value: uuid.UUID | None) -> str | None:
-    return None if value is None else str(value).upper()
+    return None if value is None else str(value)
 
 
 @dataclass

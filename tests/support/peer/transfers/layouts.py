@@ -336,7 +336,7 @@ class UserMessage:
 
     @property
     def message_id(self) -> str:
-        return f"{str(self.source).upper()}\\{self.number}"
+        return f"{self.source}\\{self.number}"
 
     @property
     def kind(self) -> str:

@@ -57,9 +57,9 @@ def _message_line(account: Account, sendings: list[PacketEntry], *, copies: bool
         "message_id": message.message_id,
         "message_kind": message_kind(message),
         "class": message.message_class,
-        "source_queue_manager": str(message.source).upper(),
+        "source_queue_manager": str(message.source),
         "destination_queue": str(message.destination),
-        "destination_queue_manager": None if message.queue_manager == p.NOBODY else str(message.queue_manager).upper(),
+        "destination_queue_manager": None if message.queue_manager == p.NOBODY else str(message.queue_manager),
         "sender_address": first.sender,
         "receiver_address": first.receiver,
         "hop_count": message.hops,
@@ -165,7 +165,7 @@ def sequence_lines(account: Account) -> Iterator[dict[str, Any]]:
     groups: dict[tuple[str, str, int, str, str], list[PacketEntry]] = defaultdict(list)
     for packet in account.packets:
         if packet.kind == "user_message" and packet.transaction is not None:
-            name = str(packet.message.source).upper(), str(packet.message.destination), packet.transaction[0]
+            name = str(packet.message.source), str(packet.message.destination), packet.transaction[0]
             groups[*name, packet.sender, packet.receiver].append(packet)
     for (source, destination, identifier, sender, receiver), sendings in groups.items():
         acks = {each.number: each for sending in sendings for each in _order_acks(account, sending)}
