@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pcapgen import containers
 from pcapgen.conversation import CLIENT, SERVER
-from pcapgen.exchanges import Damage, Sighting, covered, damages, read_frames, recorded, sighting, tap
+from pcapgen.exchanges import Damage, Sighting, covered, damages, over_ipv6, read_frames, recorded, sighting, tap
 
 ROOT = Path(__file__).parents[2]
 TALKS = recorded(ROOT / "data" / "transfers" / "05-resends.pcap")
@@ -76,6 +76,12 @@ def test_two_taps_complete_one_another():
     assert sighting([one, other], 0, SERVER, 0, size) == Sighting(size, True, size, 1, (1,))
     assert sighting([one], 0, SERVER, 0, 572) == Sighting(0, False, 0, 0, ())
     assert covered([[(0, 4), (2, 8)], [(6, 9), (20, 30)]], 1, 25) == 8 + 5
+
+
+def test_an_exchange_over_ipv6_has_the_same_segments():
+    one, six = tap(TALKS), tap(over_ipv6(TALKS))
+    assert one.pieces == six.pieces
+    assert {record.frame[12:14] for record in six.records} == {b"\x86\xdd"}
 
 
 def test_a_packet_with_a_hole_is_cut():

@@ -50,7 +50,9 @@ class Damage:
 
     cuts: tuple[int, ...] = (1460,)  # lengths of segments, in turn
     lost: tuple[int, ...] = ()  # segments that the tap misses
-    copies: tuple[tuple[int, int], ...] = ()  # data segments sent again, so many places later
+    copies: tuple[
+        tuple[int, int, int], ...
+    ] = ()  # data segments sent again, so many places later, from bytes before on
     moves: tuple[tuple[int, int], ...] = ()  # data segments captured so many places later or earlier
     begin: float = 0.0  # share of the exchange's time at which the tap starts, and stops
     end: float = 1.0
@@ -128,15 +130,15 @@ def damages(*, lossy: bool = True, most: int = 10) -> st.SearchStrategy[Damage]:
         lambda sizes: tuple([*sizes, 400] if sum(sizes) < 40 * len(sizes) else sizes)
     )
 
-    def pairs(low: int, high: int) -> st.SearchStrategy[tuple[tuple[int, int], ...]]:
-        return st.lists(st.tuples(places, st.integers(low, high)), **few).map(tuple)
+    copies = st.tuples(places, st.integers(1, 8), st.sampled_from([0, 0, 1, 20, 700]))
+    moves = st.tuples(places, st.integers(-8, 8))
 
     return st.builds(
         Damage,
         cuts=cuts,
         lost=st.lists(places, **few).map(tuple) if lossy else st.just(()),
-        copies=pairs(1, 8),
-        moves=pairs(-8, 8),
+        copies=st.lists(copies, **few).map(tuple),
+        moves=st.lists(moves, **few).map(tuple),
         begin=st.sampled_from([0.0, 0.0, 0.1, 0.5]) if lossy else st.just(0.0),
         end=st.sampled_from([1.0, 1.0, 0.9, 0.6]) if lossy else st.just(1.0),
         clock_ns=st.integers(-2 * SECOND, 2 * SECOND),
@@ -185,7 +187,7 @@ def tap(talks: Sequence[Talk], damage: Damage | None = None) -> Tap:
     parts = list(heapq.merge(*streams, key=lambda each: each[0].time_ns))
     if not parts:
         return Tap([])
-    parts = _again(parts, damage)
+    parts = _again(parts, talks, damage)
     first, last = parts[0][0].time_ns, max(part.time_ns for part, _ in parts)
     begin, end = (first + round(share * (last - first)) for share in (damage.begin, damage.end))
     lost = {each % len(parts) for each in damage.lost}
@@ -201,7 +203,7 @@ def tap(talks: Sequence[Talk], damage: Damage | None = None) -> Tap:
     return result
 
 
-def _again(parts: list[tuple[Segment, int]], damage: Damage) -> list[tuple[Segment, int]]:
+def _again(parts: list[tuple[Segment, int]], talks: Sequence[Talk], damage: Damage) -> list[tuple[Segment, int]]:
     """Add copies of data and change its order, between handshake and end of its connection; times stay in order."""
 
     def put(part: tuple[Segment, int], at: int) -> None:
@@ -211,11 +213,14 @@ def _again(parts: list[tuple[Segment, int]], damage: Damage) -> list[tuple[Segme
         parts.insert(min(max(at, begin), end), part)
 
     parts = list(parts)
-    for place, later in damage.copies:
+    for place, later, back in damage.copies:
         data = [at for at, (part, _) in enumerate(parts) if part.payload]
         if data:
             at = data[place % len(data)]
-            put(parts[at], at + later)
+            part, number = parts[at]
+            begin = max(part.offset - back, 0)
+            payload = talks[number].stream(part.side)[begin : part.offset + len(part.payload)][:1460]
+            put((replace(part, offset=begin, payload=payload), number), at + later)
     for place, distance in damage.moves:
         data = [at for at, (part, _) in enumerate(parts) if part.payload]
         if data:
@@ -234,6 +239,18 @@ def _joined(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
         else:
             out.append((begin, end))
     return out
+
+
+def over_ipv6(talks: Sequence[Talk]) -> list[Talk]:
+    """The same exchange between addresses of IPv6."""
+    return [
+        replace(talk, flow=replace(talk.flow, client=_ipv6(talk.flow.client), server=_ipv6(talk.flow.server)))
+        for talk in talks
+    ]
+
+
+def _ipv6(address: str) -> str:
+    return f"fd00::{':'.join(f'{int(each):x}' for each in address.split('.'))}"
 
 
 # -- exchanges ---------------------------------------------------------------------------------------------------------

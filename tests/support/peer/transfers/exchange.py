@@ -38,8 +38,8 @@ class Exchange:
 
     async def manager(self, name: str, host: int, settings: Settings | None = None) -> QueueManager:
         """Start a queue manager on an address."""
-        guid = uuid.UUID(f"{0x9C40_1000 + host:08x}-3f6b-4d2e-a1c5-{0x0242_AC11_0000 + host:012x}")
-        made = QueueManager(self, name, f"{self.addresses}{host}", guid, settings)
+        address = f"{self.addresses}{host}"
+        made = QueueManager(self, name, address, uuid.uuid5(uuid.NAMESPACE_DNS, f"{name}.{address}"), settings)
         self.managers.append(made)
         await made.start()
         return made

@@ -1,7 +1,8 @@
 """Record data/transfers again: `python -m peer.transfers.record` (needs root, ip, tcpdump, editcap).
 
 All queue managers run in one namespace, on addresses of its loopback interface with an MTU of 1500 and offloads off, so
-that segments are as on a wire. The clock of an exchange jumps; the packets' times are moved to it afterwards.
+that segments are as on a wire. The clock of an exchange jumps; the packets' times are moved to it afterwards. Each
+recording has its own network, queue managers and time, so that its account holds also where all are read together.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ from peer.transfers import scripts
 from peer.transfers.clock import SECOND, Clock
 from peer.transfers.exchange import Exchange
 
-ADDRESSES = "10.77.1."
 HOSTS = range(1, 5)
 BEGIN = dt.datetime(2026, 11, 21, 9, 0, tzinfo=dt.UTC)
+APART = dt.timedelta(minutes=30)  # longer than a script
 QUIET_S = 0.06  # longer than TCP delays an acknowledgement
 Script = Callable[[Exchange, Callable[[], None]], Awaitable[None]]
 
@@ -42,9 +43,16 @@ class Recording:
     late: bool = False  # the script itself says when the recorder starts
 
     @property
+    def number(self) -> int:
+        return RECORDINGS.index(self) + 1
+
+    @property
     def name(self) -> str:
-        number = RECORDINGS.index(self) + 1
-        return f"{number:02d}-{self.play.__name__.replace('_', '-')}"
+        return f"{self.number:02d}-{self.play.__name__.replace('_', '-')}"
+
+    @property
+    def addresses(self) -> str:
+        return f"10.77.{100 + self.number}."
 
 
 RECORDINGS = (
@@ -68,8 +76,9 @@ def loopback() -> Wire:
     ip("netns", "add", name)
     try:
         ip("-n", name, "link", "set", "lo", "up", "mtu", "1500")
-        for host in HOSTS:
-            ip("-n", name, "addr", "add", f"{ADDRESSES}{host}/24", "dev", "lo")
+        for recording in RECORDINGS:
+            for host in HOSTS:
+                ip("-n", name, "addr", "add", f"{recording.addresses}{host}/24", "dev", "lo")
     except BaseException:
         wire.remove()
         raise
@@ -100,7 +109,8 @@ def record(recording: Recording, wire: Wire, work: Path, out: Path, truths: Path
     failures: list[BaseException] = []
 
     async def play() -> None:
-        exchange = Exchange(addresses=ADDRESSES, begin=BEGIN.timestamp(), quiet_s=QUIET_S)
+        begin = BEGIN + (recording.number - 1) * APART
+        exchange = Exchange(addresses=recording.addresses, begin=begin.timestamp(), quiet_s=QUIET_S)
         exchanges.append(exchange)
 
         def start() -> None:
