@@ -1,8 +1,6 @@
 """Damaged captures of exchanges hold exactly the bytes that they say; whole ones, all."""
 
 import hashlib
-import json
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -11,9 +9,9 @@ from hypothesis import strategies as st
 from pcapgen import containers
 from pcapgen.conversation import CLIENT, SERVER
 from pcapgen.exchanges import Damage, Sighting, covered, damages, over_ipv6, read_frames, recorded, sighting, tap
+from transfers_peer.reading import DATA, account_lines, of
 
-ROOT = Path(__file__).parents[2]
-TALKS = recorded(ROOT / "data" / "transfers" / "05-resends.pcap")
+TALKS = recorded(DATA / "05-resends.pcap")
 RELAXED = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
@@ -97,7 +95,6 @@ def test_a_packet_with_a_hole_is_cut():
 
 @pytest.mark.parametrize("name", ["05-resends"])
 def test_the_account_names_the_same_packets(name):
-    lines = [json.loads(line) for line in (Path(__file__).parent / "accounts" / f"{name}.account.jsonl").open()]
-    first = next(line for line in lines if line["record"] == "packet")
+    first = of(account_lines(name), "packet")[0]
     data = TALKS[0].stream(CLIENT)[: first["length_bytes"]]
     assert hashlib.sha256(data).hexdigest() == first["sha256"]

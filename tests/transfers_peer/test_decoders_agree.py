@@ -6,25 +6,11 @@ from pathlib import Path
 import pytest
 
 from messages.reading import one
-from pcapgen.exchanges import recorded
 from peer.transfers import layouts as p
+from transfers_peer.reading import CAPTURES, messages
 from udfs.queues.normal_form import normalize_queue_name
 
 ROOT = Path(__file__).parents[2]
-CAPTURES = sorted((ROOT / "data" / "transfers").glob("*.pcap*"))
-
-
-def messages(path):
-    """The counted packets of a recording, cut by the peer's layouts."""
-    for talk in recorded(path):
-        for side in (0, 1):
-            stream, at = talk.stream(side), 0
-            while at < len(stream) and stream[at + 4 : at + 8] == b"LIOR":
-                base = p.BaseHeader.decode(stream[at:])
-                packet = stream[at : at + p.packet_length(base)]
-                at += len(packet)
-                if not base.internal:
-                    yield packet
 
 
 def queue(name):

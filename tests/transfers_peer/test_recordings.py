@@ -1,18 +1,15 @@
 """data/transfers is what its accounts say: packet by packet, and by tshark; recorded anew, it is the same exchange."""
 
 import hashlib
-import json
 import subprocess
 from collections import Counter, defaultdict
-from pathlib import Path
 
 import pytest
 
 from pcapgen.exchanges import read_frames, recorded
 from peer.transfers.record import RECORDINGS, main
+from transfers_peer.reading import ACCOUNTS, DATA, account_lines, of
 
-ROOT = Path(__file__).parents[2]
-DATA, ACCOUNTS = ROOT / "data" / "transfers", Path(__file__).parent / "accounts"
 NAMES = [recording.name for recording in RECORDINGS]
 CLIENT, SERVER = 0, 1
 LARGEST_FRAME = 1514
@@ -21,12 +18,8 @@ TCP_DELAY_NS = 50_000_000  # of the last acknowledgement
 
 
 def load(name, accounts=ACCOUNTS, data=DATA):
-    lines = [json.loads(line) for line in (accounts / f"{name}.account.jsonl").read_text().splitlines()]
+    lines = account_lines(name, accounts)
     return data / lines[0]["capture"], lines
-
-
-def of(lines, record):
-    return [line for line in lines if line["record"] == record]
 
 
 def ends(session):
