@@ -111,16 +111,15 @@ def record(sample: Sample, wire: Wire, work: Path, out: Path, truths: Path, shif
         form = "nsecpcap" if sample.nanoseconds else "pcap"
         subprocess.run(["editcap", "-F", form, "-t", str(shift), str(raw), str(moved)], check=True)
         raw = moved
-    finish(raw, sample, out)
+    finish(raw, sample.form, out / sample.file)
     return f"{sample.file}: {(out / sample.file).stat().st_size} bytes"
 
 
-def finish(raw: Path, sample: Sample, out: Path) -> None:
+def finish(raw: Path, form: str, target: Path) -> None:
     """Convert the capture to its file format."""
-    target = out / sample.file
-    if sample.form == "pcapng":
+    if form == "pcapng":
         subprocess.run(["editcap", "-F", "pcapng", str(raw), str(target)], check=True)
-    elif sample.form == "pcap.gz":
+    elif form == "pcap.gz":
         with raw.open("rb") as source, gzip.GzipFile(target, "wb", mtime=0) as packed:
             shutil.copyfileobj(source, packed)
     else:

@@ -12,7 +12,7 @@ from peer.transfers import layouts as p
 from peer.transfers.account import Account, SessionEntry
 from peer.transfers.clock import Clock
 from peer.transfers.queue_manager import QueueManager, Settings
-from peer.transfers.session import CLIENT, Session
+from peer.transfers.session import Session
 
 PORT, PING_PORT = 1801, 3527  # [MS-MQQB] 2.1.1, 2.1.2
 
@@ -165,6 +165,3 @@ def free_ports(hosts: tuple[str, ...] = ("127.0.0.1", "127.0.0.2", "127.0.0.3", 
                     other.bind((host, port))
         found.append(port)
     return found[0], found[1]
-
-
-__all__ = ["CLIENT", "PING_PORT", "PORT", "Exchange", "free_ports"]

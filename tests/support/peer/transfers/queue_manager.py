@@ -78,7 +78,7 @@ class Incoming:
     number: int = 0
     rejected: int = 0
     timer: Timer | None = None
-    first_due_ns: int = 0
+    acknowledged_ns: int = 0  # LastOrderAckSendTime
 
 
 class QueueManager:
@@ -365,10 +365,9 @@ class QueueManager:
         else:
             state.rejected += 1
         settings, now = self.settings, self.clock.now()
+        state.acknowledged_ns = state.acknowledged_ns or now
         running = state.timer is not None and state.timer.running
-        if not running:
-            state.first_due_ns = now
-        if not running or now - state.first_due_ns < settings.order_ack_most_s * SECOND:
+        if not running or now - state.acknowledged_ns < settings.order_ack_most_s * SECOND:
             if state.timer is not None:
                 state.timer.stop()
             source = (message.source, session)
@@ -379,6 +378,7 @@ class QueueManager:
         """Send an order ack (3.1.6.9, 3.1.7.17), if there is something to acknowledge."""
         if not self.settings.order_acks or not state.number:
             return
+        state.acknowledged_ns = self.clock.now()
         body = p.OrderBody(state.identifier, state.number, state.number - 1)
         recoverable = self.settings.order_acks_recoverable
         self._to_order_queue(source, session, p.ORDER_ACK, body, recoverable=recoverable)

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from peer.netns import Tcpdump, Wire, disable_offloads, enter, ip
-from peer.record import Sample, finish, missing_programs
+from peer.record import finish, missing_programs
 from peer.transfers import scripts
 from peer.transfers.clock import SECOND, Clock
 from peer.transfers.exchange import Exchange
@@ -40,7 +40,6 @@ class Recording:
     play: Script
     form: str = "pcap"  # pcap, pcapng, pcap.gz
     nanoseconds: bool = False
-    late: bool = False  # the script itself says when the recorder starts
 
     @property
     def number(self) -> int:
@@ -65,7 +64,7 @@ RECORDINGS = (
     Recording(scripts.several_queues),
     Recording(scripts.stall, "pcap.gz"),
     Recording(scripts.large_messages, "pcap.gz", nanoseconds=True),
-    Recording(scripts.mid_stream, late=True),
+    Recording(scripts.mid_stream),
 )
 
 
@@ -137,11 +136,11 @@ def record(recording: Recording, wire: Wire, work: Path, out: Path, truths: Path
     if failures:
         raise RuntimeError(f"{recording.name}: {failures[0]}") from failures[0]
     move_times(raw, exchanges[0].clock)
-    sample = Sample(recording.name, None, recording.form, recording.nanoseconds)  # type: ignore[arg-type]
-    finish(raw, sample, out)
+    target = out / f"{recording.name}.{recording.form}"
+    finish(raw, recording.form, target)
     about = (recording.play.__doc__ or "").splitlines()[0]
-    exchanges[0].account.write(truths / f"{recording.name}.account.jsonl", recording.name, about, sample.file)
-    return f"{sample.file}: {(out / sample.file).stat().st_size} bytes"
+    exchanges[0].account.write(truths / f"{recording.name}.account.jsonl", recording.name, about, target.name)
+    return f"{target.name}: {target.stat().st_size} bytes"
 
 
 def main(argv: list[str] | None = None) -> int:

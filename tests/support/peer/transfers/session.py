@@ -75,7 +75,6 @@ class Session(asyncio.Protocol):
         self._ack_wait: Timer | None = None
         self._ack_send: Timer | None = None
         self._ack_at_ns = 0
-        self._end: str | None = None
 
     # -- connection --------------------------------------------------------------------------------------------------
 
