@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import shutil
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
+import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import from_arrow_schema
 
 from bench import limit
 from bench.memory import PeakMemory
@@ -23,11 +25,11 @@ from pipeline.bronze.input_files import list_files
 from pipeline.lake.lake import Lake
 from pipeline.lake.lake_path import LakePath
 from pipeline.lake.spark.sessions import LazySession
+from pipeline.lake.tasks import PartitionedRows
 from pipeline.silver import update as silver_update
 from pipeline.silver.decode_tasks import DecodedWrite
 from schemas.bronze import RPC_CALLS
 from schemas.table import INGESTED_AT, RUN_ID
-from udfs.capture.capture_reader import BRONZE_SCHEMAS
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,16 @@ SEPARATE_EXECUTOR = {
     "spark.executor.memory": "2g",
     "spark.executorEnv.PYTHONPATH": str(PROJECT_ROOT),
 }
+
+
+def _stamped_rows(tasks: PartitionedRows, number: int) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a task with the columns of the run."""
+    for batch in tasks.rows(number):
+        run = {
+            RUN_ID: pa.repeat("bench", batch.num_rows),
+            INGESTED_AT: pa.repeat(dt.datetime.now(dt.UTC), batch.num_rows),
+        }
+        yield pa.RecordBatch.from_pydict({**dict(zip(batch.schema.names, batch.columns, strict=True)), **run})
 
 
 class LakeBench:
@@ -82,8 +94,7 @@ class LakeBench:
             side.mkdir(parents=True)
             reads = plan_ingest(listed, []).reads
             tasks = build_read_tasks(reads, LakePath(f"{side}/tasks.jsonl"), IngestClock())
-            frame = tasks.frame(self.spark, from_arrow_schema(BRONZE_SCHEMAS["rpc_calls"]))
-            lake.append(RPC_CALLS, frame.withColumns({RUN_ID: F.lit("bench"), INGESTED_AT: F.current_timestamp()}))
+            lake.append(RPC_CALLS, replace(tasks, rows=partial(_stamped_rows, tasks), in_tasks=True))
             seconds = time.perf_counter() - begin
         rows = lake.count_rows_written(RPC_CALLS)
         request, response = self._sizes(lake)

@@ -75,7 +75,7 @@ class LimitReader(DataSourceReader):
             name, kind = field.name, field.dataType
             if name in self._sizes:
                 columns[name] = _binary_column(rows, self._sizes[name], shift)
-            elif isinstance(kind, (BinaryType, ArrayType)):
+            elif isinstance(kind, (BinaryType, ArrayType, StructType)):
                 columns[name] = pa.nulls(rows, to_arrow_type(kind))
             elif name in UNIQUE_COLUMNS:
                 columns[name] = pa.array([os.urandom(16).hex() for _ in range(rows)], pa.string())

@@ -17,7 +17,6 @@ from schemas import (
     quality,
     queue_aliases,
     queue_history,
-    queue_opens,
     queue_snapshots,
     receive_attempts,
     remote_read_calls,
@@ -29,7 +28,7 @@ SILVER: tuple[Table, ...] = (
     *queue_snapshots.TABLES, *hosts.TABLES,
 )  # fmt: skip
 GOLD: tuple[Table, ...] = (
-    *receive_attempts.TABLES, *queue_opens.TABLES, *ack_sequences.TABLES, *queue_history.TABLES, *eod.TABLES,
+    *receive_attempts.TABLES, *ack_sequences.TABLES, *queue_history.TABLES, *eod.TABLES,
     *findings.TABLES, *coverage.TABLES, *alerts.TABLES,
 )  # fmt: skip
 DATA_TABLES: tuple[Table, ...] = (*bronze.TABLES, *collected_snapshots.TABLES, *SILVER, *GOLD)

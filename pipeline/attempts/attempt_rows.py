@@ -70,6 +70,7 @@ CONNECTION_FIELDS: Final = (
     "connection_id", "client_address", "first_packet_at", "last_packet_at", "closed_at", "association_group_id",
     "syn_seen", "server_bytes", "missing_bytes", "closed_by",
 )  # fmt: skip
+IS_RPC_CONNECTION_SQL: Final = "kind = 'rpc'"
 CONNECTION_DEFAULTS: Final[dict[str, Any]] = {"syn_seen": False, "server_bytes": 0, "missing_bytes": 0}
 
 
@@ -132,7 +133,7 @@ def servers_condition(servers: Collection[str | None] | None) -> tuple[str, dict
 
 def connection_query(servers: Collection[str | None] | None) -> BoundQuery:
     """Return the query for the RPC connections of some servers, or of all (None)."""
-    return select_of_servers(CONNECTIONS, CONNECTION_FIELDS, "kind = 'rpc'", servers)
+    return select_of_servers(CONNECTIONS, CONNECTION_FIELDS, IS_RPC_CONNECTION_SQL, servers)
 
 
 def identity_query(servers: Collection[str | None] | None) -> BoundQuery:

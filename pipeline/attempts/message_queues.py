@@ -16,7 +16,7 @@ import pyarrow as pa
 from pipeline.attempts.attempt_rows import QUEUE_COLUMNS
 from pipeline.lake.date_filters import dates_condition
 from pipeline.lake.lake import Lake
-from pipeline.lake.queries import MAX_IN_LIST, BoundQuery, GroupedQuery
+from pipeline.lake.queries import MAX_IN_LIST
 from schemas.messages import MESSAGES
 from schemas.receive_attempts import RECEIVE_ATTEMPTS
 from schemas.table import EVENT_DATE
@@ -72,14 +72,7 @@ def update(lake: Lake, *, dates: Dates | None) -> None:
         found = set(few[EVENT_DATE].to_pylist()) if dates is None else dates
         write_message_queues(lake, few.select(_SAYS.names).cast(_SAYS), dates=found)
     elif dates is None:  # nearly all: rewriting is faster than finding them
-        rewritten = GroupedQuery({"rows": BoundQuery(_ALL_SQL, inputs)}, MESSAGES.key, _rows, MESSAGES.struct())
-        with lake.map_groups(rewritten) as every:
-            lake.replace(MESSAGES, every, provenance=lake.provenance_json(MESSAGES))
+        lake.replace_by_query(MESSAGES, _ALL_SQL, **inputs, provenance=lake.provenance_json(MESSAGES))
     else:
         rows = lake.frame(sql, **inputs).drop(EVENT_DATE)
         lake.update_columns(MESSAGES, rows, dates=dates, provenance=lake.provenance_json(MESSAGES))
-
-
-def _rows(parts: Mapping[str, pa.Table]) -> pa.Table:
-    """Return the answer to the one query."""
-    return parts["rows"]

@@ -5,7 +5,7 @@ They rest on the same calls as attempts do (``attempt_rows``), and are computed 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
@@ -14,12 +14,13 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from pipeline.attempts.attempt_rows import (
     CLIENT_CALL_COLUMNS,
+    CONNECTION_FIELDS,
     IS_CLIENT_CALL_SQL,
     IS_READ_SQL,
+    IS_RPC_CONNECTION_SQL,
     OUTCOME_COLUMNS,
     READ_COLUMNS,
     calls_from_rows,
-    connection_query,
     connections_from_rows,
     decode_errors,
     iterate_servers,
@@ -33,10 +34,11 @@ from pipeline.attempts.operations import find_operations as operations_here
 from pipeline.attempts.server_openings import methods_condition
 from pipeline.lake.arrow_rows import epoch_day, is_in, rows_to_table
 from pipeline.lake.queries import BoundQuery
-from schemas.bronze import RPC_CALLS
+from schemas.bronze import CONNECTIONS, RPC_CALLS
 from schemas.calls import CLIENT_CALLS
 from schemas.receive_attempts import QUEUE_OPERATIONS
 from schemas.remote_read_calls import REMOTE_READ_CALLS
+from schemas.table import Table
 from udfs.codes import result_name
 from udfs.queues.alias_groups import canonical_queue_name
 
@@ -51,14 +53,19 @@ def operation_queries(servers: Collection[str | None] | None) -> dict[str, Bound
     Only servers with operations count, and no Starts, of which most calls are.
     """
     there = "coalesce(server_address, '')"
-    done = f"{there} IN (SELECT {there} FROM {{rows}} WHERE {methods_condition(_OPERATIONS, 'protocol')})"
-    reads = f"{IS_READ_SQL} AND NOT {methods_condition(_STARTS, 'protocol')} AND {done}"
+    done = f"{there} IN (SELECT {there} FROM {{reads}} WHERE {methods_condition(_OPERATIONS, 'protocol')})"
+
+    def select(table: Table, columns: Sequence[str], where: str) -> BoundQuery:
+        query = select_of_servers(table, columns, f"{where} AND {done}", servers)
+        return query._replace(inputs={**query.inputs, "reads": REMOTE_READ_CALLS})
+
+    reads = f"{IS_READ_SQL} AND NOT {methods_condition(_STARTS, 'protocol')}"
     known = f"{IS_CLIENT_CALL_SQL} AND NOT {methods_condition(_STARTS)}"
     return {
-        "reads": select_of_servers(REMOTE_READ_CALLS, READ_COLUMNS, reads, servers),
-        "clients": select_of_servers(CLIENT_CALLS, CLIENT_CALL_COLUMNS, IS_CLIENT_CALL_SQL, servers),
-        "known": select_of_servers(RPC_CALLS, OUTCOME_COLUMNS, known, servers),
-        "connections": connection_query(servers),
+        "reads": select(REMOTE_READ_CALLS, READ_COLUMNS, reads),
+        "clients": select(CLIENT_CALLS, CLIENT_CALL_COLUMNS, IS_CLIENT_CALL_SQL),
+        "known": select(RPC_CALLS, OUTCOME_COLUMNS, known),
+        "connections": select(CONNECTIONS, CONNECTION_FIELDS, IS_RPC_CONNECTION_SQL),
     }
 
 

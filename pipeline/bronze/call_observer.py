@@ -31,9 +31,9 @@ class RemovedCalls:
 
 @dataclass(frozen=True, slots=True)
 class ObservedWrite:
-    """A commit of ``bronze.rpc_calls``, from one version to the next, whose added rows an observer all saw.
+    """The commits of a run to ``bronze.rpc_calls``, from one version to another, whose added rows an observer all saw.
 
-    ``removed_calls`` are those that it deleted or changed; no other row differs.
+    ``removed_calls`` are those that they deleted or changed; no other row differs.
     """
 
     from_version: int

@@ -222,14 +222,17 @@ class _IngestRound:
             runs.set_captures_to_reread({**runs.captures_to_reread(), **reread})
         if changes.overlapping_connections or plan.replaced_captures:  # stored calls change by further commits
             writer.observer = None
+        before = writer.versions_before[str(RPC_CALLS)] or 0
+        if (lake.version(RPC_CALLS) or 0) != before:  # stored calls were relabelled
+            writer.observer = None
         writer.write_tables(changes, self._expiry(result.file_rows))
         failures = dict(changes.failures)
         for row in result.file_rows:
             if (why := failures.pop(row["capture_id"], None)) is not None:
                 row.update(failed_columns(why))
-        before = writer.versions_before[str(RPC_CALLS)] or 0
-        if writer.observer is not None and (version := lake.version(RPC_CALLS)) == before + 1:
-            result.recorded_write = ObservedWrite(before, version, writer.removed_calls)
+        after = lake.snapshot(RPC_CALLS)
+        if writer.observer is not None and after is not None and after.version > before and after.is_ours:
+            result.recorded_write = ObservedWrite(before, after.version, writer.removed_calls)
         for table in (CONNECTIONS, RPC_BINDS, QUARANTINE, PENDING):
             result.rows_written[str(table)] = count_staged_rows(writer.staged_tables / table.name)
         result.rows_written[str(CAPTURE_FILES)] = writer.write_ledger(result.file_rows, changes.count_corrections)

@@ -44,7 +44,7 @@ from pipeline.findings.rules.registry import (
     Violation,
     single_call_rules,
 )
-from pipeline.lake.arrow_rows import epoch_day, rows_to_table, table_to_rows
+from pipeline.lake.arrow_rows import epoch_day, rows_to_table, table_to_rows, times_to_us
 from schemas.findings import FINDINGS
 from udfs.keys import key
 
@@ -146,16 +146,25 @@ def iter_rows(table: pa.Table) -> Iterator[dict[str, Any]]:
 
 def captured_calls(table: pa.Table) -> Iterator[CapturedCall]:
     """Yield the calls of rows with ``CALL_COLUMNS`` and what silver decoded (``join_by_call_key``)."""
-    maps, texts = (name in table.column_names for name in ("header_sizes", "action_text"))
-    decimals = [field.name for field in table.schema if pa.types.is_decimal(field.type)]
-    for name in decimals:  # 64-bit numbers without a sign
-        table = table.set_column(table.schema.get_field_index(name), name, table[name].cast(pa.uint64()))
-    for row in table_to_rows(table):
-        if maps and row["header_sizes"] is not None:
-            row["header_sizes"] = dict(row["header_sizes"])
-        if texts and row["action_text"] is not None:
-            row["action"] = row["action_text"]
-        yield CapturedCall(row)
+    plain = _plain_columns(_without_null_columns(table))
+    columns = {name: plain[name].to_pylist() for name in plain.column_names}
+    if "header_sizes" in columns:
+        columns["header_sizes"] = [sizes and dict(sizes) for sizes in columns["header_sizes"]]
+    for row in zip(*columns.values(), strict=True):
+        call = CapturedCall(zip(columns, row, strict=True))
+        if call["action_text"] is not None:
+            call["action"] = call["action_text"]
+        yield call
+
+
+def _plain_columns(table: pa.Table) -> pa.Table:
+    """Return rows with their times in microseconds since the epoch, and 64-bit numbers without a sign as integers."""
+    for place, field in enumerate(table.schema):
+        if pa.types.is_timestamp(field.type):
+            table = table.set_column(place, field.name, times_to_us(table.column(place)))
+        elif pa.types.is_decimal(field.type):
+            table = table.set_column(place, field.name, table.column(place).cast(pa.uint64()))
+    return table
 
 
 def _without_null_columns(table: pa.Table, *kept: str) -> pa.Table:
@@ -216,7 +225,7 @@ def evaluate_calls(
     binds = defaultdict(list)
     for row in iter_rows(inputs.binds):
         binds[row["connection_id"]].append(defaultdict(lambda: None, row))
-    calls = _split_by_connection(_without_null_columns(inputs.calls, "connection_id"))
+    calls = _split_by_connection(_plain_columns(_without_null_columns(inputs.calls, "connection_id")))
     rows: list[dict[str, Any]] = []
     for server in contexts:
         rows += _association_findings(inputs, calls, server, binds, only_connections)

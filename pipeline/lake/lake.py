@@ -404,6 +404,11 @@ class Lake:
         with self._commit(table, provenance) as note:
             self.store.replace(table, conformed, note)
 
+    def replace_by_query(self, table: Table, sql: str, /, *, provenance: str | None = None, **of: QueryInput) -> None:
+        """Make the answer to a query, as for ``query``, all rows of the table, in one commit; it may ask the table."""
+        with self.store.read_answer(sql, self._existing(of)) as rows:
+            self.replace(table, rows, provenance=provenance)
+
     def merge(
         self, table: Table, rows: DataFrame, *, dates: Dates | None, keys: Sequence[str] = (),
         delete_when: str | None = None, unless_same: bool = False, provenance: str | None = None,

@@ -164,6 +164,9 @@ class TableStore(Protocol):
     ) -> pa.Table | None:
         """Return the answer to a query; None where it has more rows or bytes."""
 
+    def read_answer(self, sql: str, inputs: Mapping[str, QueryInput]) -> AbstractContextManager[RowsToWrite]:
+        """Yield the answer to a query, which is computed as it is written, and never all in memory."""
+
     def append(self, table: Table, rows: RowsToWrite, note: CommitNote) -> None:
         """Add rows."""
 

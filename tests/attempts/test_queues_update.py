@@ -19,9 +19,8 @@ from schemas.bronze import CAPTURE_FILES, CONNECTIONS, RPC_BINDS, RPC_CALLS
 from schemas.calls import CLIENT_CALLS
 from schemas.messages import MESSAGES
 from schemas.queue_aliases import QUEUE_ALIASES
-from schemas.queue_opens import QUEUE_OPENS
 from schemas.queue_snapshots import QUEUE_SNAPSHOTS
-from schemas.receive_attempts import QUEUE_OPERATIONS, RECEIVE_ATTEMPTS
+from schemas.receive_attempts import QUEUE_OPENS, QUEUE_OPERATIONS, RECEIVE_ATTEMPTS
 from schemas.remote_read_calls import REMOTE_READ_CALLS
 from udfs.keys import key
 

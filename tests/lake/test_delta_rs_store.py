@@ -123,6 +123,37 @@ def test_what_others_committed_meanwhile_is_changed_too(lake, intruder, change, 
         change(lake)
 
 
+def test_a_table_is_replaced_by_the_answer_to_a_query_over_itself(lake, spark, tmp_path):
+    names = ", ".join("upper(reason) AS reason" if name == "reason" else name for name in QUARANTINE.names)
+    for each in (lake, Lake(spark, str(tmp_path / "other"), store="spark")):
+        each.append(QUARANTINE, rows(("a", "r", 1, NOON), ("b", None, 1, NOON), ("c", "r", 2, NOON)))
+        sql = f"SELECT {names} FROM {{rows}} WHERE quarantine_key IN {{keys}}"
+        each.replace_by_query(QUARANTINE, sql, rows=QUARANTINE, keys=["a", "b"], provenance="mine")
+        assert stored(each) == [("a", "R", 1), ("b", None, 1)]
+        assert each.provenance_json(QUARANTINE) == "mine"
+
+
+@pytest.mark.parametrize("others", [0, 1, 2])
+def test_new_rows_are_added_beside_the_files_of_changed_ones(lake, intruder, others):
+    """The next change of a new row writes no row again that was there before it; a change has no moment without it."""
+    with lake.commit_message("before"):
+        lake.append(QUARANTINE, rows(("a", None, 1, NOON), ("b", None, 1, NOON), ("c", None, 1, NOON)))
+    intruder(others)
+    lake.delete_and_insert(
+        QUARANTINE, "quarantine_key", ["a", "b"], rows(("a", "r", 1, NOON), ("new", "r", 1, NOON)), dates=None,
+        provenance="mine", previous_provenance="before",
+    )  # fmt: skip
+    there = [(f"other {number}", None, 1) for number in range(others)]
+    assert stored(lake) == [("a", "r", 1), ("c", None, 1), ("new", "r", 1), *there]
+    commits = lake.store.snapshots_since(QUARANTINE, 1)
+    ours = [commit for commit in commits if commit.provenance_json in ("before", "mine")]
+    merged = [(commit.provenance_json, commit.rows_written) for commit in ours if commit.operation == "MERGE"]
+    assert merged[0] == ("before", 1)
+    assert (ours[-1].operation, ours[-1].provenance_json, ours[-1].rows_written) == ("WRITE", "mine", 2)
+    fragments = DeltaTable(lake.location(QUARANTINE)).to_pyarrow_dataset().get_fragments()
+    assert ["new"] in [each.to_table()["quarantine_key"].to_pylist() for each in fragments]
+
+
 @pytest.mark.parametrize("as_frame", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_columns_are_set_in_the_rows_of_some_keys_and_other_rows_deleted(lake, spark, tmp_path, as_frame):
     new = pa.table({"quarantine_key": ["a", "b", "none"], "reason": ["new", None, "new"], "gone": [False, True, False]})
@@ -164,7 +195,8 @@ def test_only_files_of_the_times_of_changed_rows_are_read(lake, change):
         lake.append(QUARANTINE, rows((f"h{hour}", None, 1, NOON + dt.timedelta(hours=hour))))
     lake.append(QUARANTINE, rows(("untimed", None, 1, None)))
     change(lake)
-    metrics = DeltaTable(lake.path(QUARANTINE)).history(1)[0]["operationMetrics"]
+    (merge,) = (commit for commit in DeltaTable(lake.path(QUARANTINE)).history() if commit["operation"] == "MERGE")
+    metrics = merge["operationMetrics"]
     assert metrics["num_target_files_scanned"] == 2
     assert {("h2", None, 1), ("h4", None, 1)}.isdisjoint(stored(lake))
     assert {("h0", None, 1), ("h5", None, 1), ("untimed", None, 1)} < {*stored(lake)}

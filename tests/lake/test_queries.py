@@ -45,6 +45,7 @@ def told(found):
 def twice(monkeypatch):
     """Ask each question of both engines; what was asked, by its text without numbers, with the most rows it had."""
     asked, query, query_at_most, map_groups = Counter(), Lake.query, Lake.query_at_most, Lake.map_groups
+    replace_by_query = Lake.replace_by_query
 
     def check(lake, sql, found, of):
         if lake.store_name == "delta-rs" and found is not None:
@@ -63,7 +64,12 @@ def twice(monkeypatch):
             ask(lake, part.sql, **part.inputs)
         return map_groups(lake, grouped)
 
+    def ask_for_a_table(lake, table, sql, /, *, provenance=None, **of):
+        ask(lake, sql, **of)
+        return replace_by_query(lake, table, sql, provenance=provenance, **of)
+
     monkeypatch.setattr(Lake, "map_groups", ask_by_groups)
+    monkeypatch.setattr(Lake, "replace_by_query", ask_for_a_table)
     monkeypatch.setattr(Lake, "query", ask)
     monkeypatch.setattr(Lake, "query_at_most", ask_at_most)
     return asked

@@ -15,7 +15,7 @@ from pipeline.attempts.changed_rows import GROUP_COLUMNS, FeedRow
 from pipeline.attempts.opens.open_rows import IS_OPEN_CALL_SQL, open_queries, opens_function
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries import GroupedQuery
-from schemas.queue_opens import QUEUE_OPENS
+from schemas.receive_attempts import QUEUE_OPENS
 from schemas.table import EVENT_DATE, Table
 
 _LIFE: Final = (*GROUP_COLUMNS, "first_packet_at", "closed_at", "syn_seen")

@@ -212,6 +212,12 @@ class DeltaRsStore:
         return self._sql.answer_at_most(sql, self._all_given(sql, inputs), max_rows, max_bytes)
 
     @contextmanager
+    def read_answer(self, sql: str, inputs: Mapping[str, QueryInput]) -> Iterator[PartitionedRows]:
+        """Yield the answer to a query, which is computed as it is written."""
+        with self._sql.read_answer(sql, self._all_given(sql, inputs)) as batches:
+            yield PartitionedRows(1, 0, lambda _: batches)
+
+    @contextmanager
     def map_groups(
         self, query: GroupedQuery, limits: MemoryLimits
     ) -> Iterator[Mapping[str, pa.Table] | PartitionedRows]:
@@ -287,9 +293,10 @@ class DeltaRsStore:
         self, table: Table, condition: str, values: Mapping[str, Values], rows: pa.Table | PartitionedRows,
         note: CommitNote,
     ) -> None:  # fmt: skip
-        """Delete and add rows: in one commit where the rows to add are in memory, else in two.
+        """Delete and add rows. Rows in memory that have the keys of deleted ones replace these in the same commit.
 
-        Between the two commits rows are missing, so the first one has the previous provenance.
+        The others are added by a second commit, so the first one has the previous provenance. A merge would write them
+        into the files of the rows that it changes: each run would write those of the run before again.
         """
         if isinstance(rows, PartitionedRows) and not rows.fits_in_driver:
             files = self._write(table, rows)
@@ -303,7 +310,7 @@ class DeltaRsStore:
     def _replace_rows(
         self, table: Table, condition: str, values: Mapping[str, Values], added: pa.Table, note: CommitNote
     ) -> None:
-        """Delete the rows that meet a condition, and add others, in one commit."""
+        """Delete the rows that meet a condition, and add others."""
         self._retry(table, note, lambda delta: self._replace_in(delta, table, condition, values, added, note))
 
     def _replace_in(
@@ -320,21 +327,23 @@ class DeltaRsStore:
         columns = [*dict.fromkeys((*names, *table.event_date_columns))]
         deleted = self._select(delta, table, f"DISTINCT {', '.join(map(quoted, columns))}", condition, values)
         deleted = deleted.cast(select_fields(arrow_schema(table), columns))
-        if not deleted.num_rows:
-            if added.num_rows:
-                self._add_files(delta, self._write(table, added), "append", note)
-            return
-        source = pa.concat_tables(
-            [_marked(deleted, is_deleted=True), _marked(added, is_deleted=False)], promote_options="default"
-        )
-        found = [f"s.{_DELETED}", *(same_value(name, can_be_null=bool(deleted[name].null_count)) for name in names)]
-        if EVENT_DATE in names:
-            found += at_dates(table, set(deleted[EVENT_DATE].to_pylist()))
-        found += near_times(table, deleted)
-        merger = _merger(table, delta, found, source, note, added.num_rows)
-        merger.when_matched_delete().when_not_matched_insert(
-            values_of_source(table.names), predicate=f"NOT s.{_DELETED}"
-        ).execute()
+        changed, new = _split_by_key(added, deleted, table.key)
+        if deleted.num_rows:
+            source = pa.concat_tables(
+                [_marked(deleted, is_deleted=True), _marked(changed, is_deleted=False)], promote_options="default"
+            )
+            found = [f"s.{_DELETED}", *(same_value(name, can_be_null=bool(deleted[name].null_count)) for name in names)]
+            if EVENT_DATE in names:
+                found += at_dates(table, set(deleted[EVENT_DATE].to_pylist()))
+            found += near_times(table, deleted)
+            first = note._replace(provenance=note.previous_provenance) if new.num_rows else note
+            merger = _merger(table, delta, found, source, first, changed.num_rows)
+            merger.when_matched_delete().when_not_matched_insert(
+                values_of_source(table.names), predicate=f"NOT s.{_DELETED}"
+            ).execute()
+        if new.num_rows:
+            note.check()
+            self._add_files(delta, self._write(table, new), "append", note, changed.num_rows)
 
     def _select(
         self, delta: DeltaTable, table: Table, columns: str, condition: str, values: Mapping[str, Values]
@@ -493,12 +502,14 @@ class DeltaRsStore:
             self._retry(table, note, lambda delta: self._add_files(delta, files, mode, note))
 
     @staticmethod
-    def _add_files(delta: DeltaTable, files: Sequence[DataFile], mode: str, note: CommitNote) -> None:
+    def _add_files(
+        delta: DeltaTable, files: Sequence[DataFile], mode: str, note: CommitNote, written_before: int = 0
+    ) -> None:
         now = time.time_ns() // 1_000_000
         actions: list[AddAction | RemoveAction] = [
             AddAction(file.name, file.size, {}, now, data_change=True, stats=file.statistics_json) for file in files
         ]
-        rows = sum(file.row_count for file in files)
+        rows = sum(file.row_count for file in files) + written_before
         delta.create_write_transaction(actions, mode, delta.schema(), commit_properties=_properties(note, rows))
 
     def _retry(self, table: Table, note: CommitNote, change: Callable[[DeltaTable], object]) -> None:
@@ -604,6 +615,15 @@ def _merger(
         source, " AND ".join(conditions), source_alias="s", target_alias="t", writer_properties=_writer(table),
         commit_properties=_properties(note, rows_written),
     )  # fmt: skip
+
+
+def _split_by_key(rows: pa.Table, others: pa.Table, key: Sequence[str]) -> tuple[pa.Table, pa.Table]:
+    """Return the rows that have the key of one of others, and the rows that do not."""
+    theirs = set(zip(*(others[name].to_pylist() for name in key), strict=True))
+    found = pa.array(
+        [each in theirs for each in zip(*(rows[name].to_pylist() for name in key), strict=True)], pa.bool_()
+    )
+    return rows.filter(found), rows.filter(pc.invert(found))
 
 
 def _marked(rows: pa.Table, *, is_deleted: bool) -> pa.Table:

@@ -30,8 +30,7 @@ from schemas.coverage import COVERAGE
 from schemas.findings import FINDINGS
 from schemas.messages import MESSAGES
 from schemas.queue_aliases import QUEUE_ALIASES
-from schemas.queue_opens import QUEUE_OPENS
-from schemas.receive_attempts import QUEUE_OPERATIONS, RECEIVE_ATTEMPTS
+from schemas.receive_attempts import QUEUE_OPENS, QUEUE_OPERATIONS, RECEIVE_ATTEMPTS
 from schemas.remote_read_calls import REMOTE_READ_CALLS
 from schemas.table import Table, quoted
 from udfs.queues.normal_form import normalize_queue_names
