@@ -48,6 +48,9 @@ from udfs.rpc.call_assembly import CallAssembler, association_of
 from udfs.rpc.call_rows import CallRowBuilder, EmittedCalls, InferredContext, InferredContexts
 from udfs.rpc.call_schema import RPC_CALLS_SCHEMA
 from udfs.rpc.pdu_framing import PduFramer
+from udfs.sessions.packet_framing import SessionFramer, recognise_sessions
+from udfs.sessions.packet_headers import is_establish_connection
+from udfs.sessions.packet_rows import SESSION_PACKETS_SCHEMA, SessionPacketRows
 from udfs.tcp.bad_copies import SuspectBytes, find_suspect_bytes
 from udfs.tcp.connection_tracker import BlockStreams, ConnectionTracker
 from udfs.tcp.connections import ConnectionKind, TcpConnection
@@ -60,6 +63,7 @@ BRONZE_SCHEMAS: Final = {
     "rpc_calls": RPC_CALLS_SCHEMA,
     "connections": CONNECTIONS_SCHEMA,
     "rpc_binds": RPC_BINDS_SCHEMA,
+    "session_packets": SESSION_PACKETS_SCHEMA,
     "quarantine": QUARANTINE_SCHEMA,
     "pending": PENDING_SCHEMA,
     "capture_files": CAPTURE_FILES_SCHEMA,
@@ -199,7 +203,9 @@ def read_capture_batches(
             yield row
 
     yield "quarantine", quarantine_batch(strays())
-    yield "pending", build_pending_rows(scan.open_connections, scan.capture_id, emitted, open_strays, inferred, learned)
+    yield "pending", build_pending_rows(
+        scan.open_connections, scan.capture_id, emitted, open_strays, inferred, learned, scan.unfinished_packets
+    )
 
 
 def failed_capture_row(source: FileSource, request: CaptureReadRequest, error: Exception) -> pa.RecordBatch:
@@ -246,12 +252,15 @@ def _scan_capture(
     again: RereadConnections,
 ) -> Iterator[tuple[str, pa.RecordBatch]]:
     """Make one pass over a capture. ``learned``: known MSMQ endpoints; ``again``: what to read again, None: all."""
-    decoder, tracker, framer = PacketDecoder(options.tunnel_ports), ConnectionTracker(options.limits), PduFramer()
+    decoder, framer, session_framer = PacketDecoder(options.tunnel_ports), PduFramer(), SessionFramer()
+    tracker = ConnectionTracker(options.limits, begins_session=is_establish_connection)
     mirror_copies = MirrorCopies()
     tracker.known_endpoints = set(learned)
     tracker.suspect_bytes = {index: suspect.copy() for index, suspect in again.suspect_bytes.items()}
     assembler = CallAssembler(all_pdus=options.all_pdus and again.only is None)
     rows = CallRowBuilder(again.only, again.returned_calls)
+    packet_rows = SessionPacketRows()
+    scan.unfinished_packets = packet_rows.unfinished_keys
     rows.learned_endpoints = {endpoint: set(names) for endpoint, names in learned.items()}
     scan.learned_endpoints, scan.learned_by_connection = rows.learned_endpoints, rows.learned_by_connection
     scan.emitted_calls = rows.emitted
@@ -259,22 +268,27 @@ def _scan_capture(
     packet_hash = scan.first_packet_hash
 
     def process(streams: BlockStreams, *, final: bool) -> Iterator[tuple[str, pa.RecordBatch]]:
+        recognise_sessions(streams, final=final)
         framed = framer.frame_block(streams, final=final)
+        for packets in session_framer.frame_block(streams, final=final):
+            batch = packet_rows.build_rows(packets, tracker.connections)
+            if again.only is None:
+                yield "session_packets", batch
         for connection in {s.connection.index: s.connection for s in streams.streams}.values():
             suspect = find_suspect_bytes(connection)
             if suspect is not None and connection.index not in again.suspect_bytes:
                 scan.suspect_bytes.setdefault(connection.index, SuspectBytes()).add(suspect)
                 rows.withheld.setdefault(connection.index, rows.block)
         calls = assembler.assemble(streams, framed, tracker.connections, final=final)
-        batch = rows.build_rows(calls, tracker.connections) if calls is not None else None
-        if batch is not None:
-            yield "rpc_calls", batch
+        found = rows.build_rows(calls, tracker.connections) if calls is not None else None
+        if found is not None:
+            yield "rpc_calls", found
         while assembler.pdu_listings:
             yield "pdus", pdu_batch(assembler.pdu_listings.pop(0))
 
     for file_reader, records in _blocks_of_capture(source, options, request, scan):
         packet_hash.add_block(records.buffer, records.file_offset, file_reader)
-        rows.capture_id = scan.capture_id = request.capture_id or packet_hash.key or source.path_key
+        packet_rows.capture_id = rows.capture_id = scan.capture_id = request.capture_id or packet_hash.key or source.path_key
         if not len(records.packet_start):
             continue
         _drop_times_ahead(scan, records, request.latest_time_ns)

@@ -26,6 +26,7 @@ class CaptureScan:
     they are MSMQ, or that have ``suspect_bytes``, with the number of the block from which rows are missing.
     ``returned_calls``: of calls of the latter that have rows already. ``open_connections``: those that may continue
     in another capture. ``budget``: what is left of the capture's limits. ``reread_endpoints``: of the ``ReadRequest``.
+    ``unfinished_packets``: keys of packets that other captures may change, by connection index.
     """
 
     connections: list[TcpConnection] = field(default_factory=list)
@@ -49,3 +50,4 @@ class CaptureScan:
     open_connections: list[OpenConnection] = field(default_factory=list)
     budget: CaptureBudget = field(default_factory=CaptureBudget)
     reread_endpoints: tuple[str, ...] = ()
+    unfinished_packets: dict[int, list[str]] = field(default_factory=dict)

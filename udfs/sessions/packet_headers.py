@@ -1,0 +1,164 @@
+"""Headers by which packets of the binary protocol are found in a stream ([MS-MQMQ] 2.2.19.1, [MS-MQQB] 2.2).
+
+All functions take the octets of a stream in a buffer, ``data[at:end]``: what lies behind ``end`` is not looked at.
+Numbers are little-endian.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+from udfs.messages.header_layouts import (
+    BASE_FLAG_IN,
+    BASE_FLAG_SH,
+    INFINITE_TIMEOUT,
+    MAX_PACKET_BYTES,
+    PACKET_SIGNATURE,
+    PACKET_VERSION,
+    QUEUE_NAME_FIELDS,
+    SESSION_HEADER_BYTES,
+    USER_FLAG_MP,
+)
+
+MIN_STEP_BYTES: Final = 12  # of a header up to PacketSize: fewer octets are no packet
+MIN_SEARCH_BYTES: Final = 20  # of a header that a search may find
+HEADER_BYTES: Final = 64  # octets from which a header is judged: up to UserHeader.Flags
+PACKET_TYPE_BITS: Final = 0xF  # InternalHeader.Flags.PT
+SESSION_ACK, ESTABLISH_CONNECTION, CONNECTION_PARAMETERS = 1, 2, 3  # PT, [MS-MQQB] 2.2.1
+USER_FLAGS_AT: Final = 60  # of UserHeader.Flags in a packet
+_MIN_PACKET_BYTES: Final = 16
+_MIN_MESSAGE_BYTES: Final = 120  # BaseHeader, UserHeader and MessagePropertiesHeader
+_ESTABLISH_CONNECTION_BYTES: Final = 572
+_INTERNAL_SIZES: Final = frozenset({(36, SESSION_ACK), (_ESTABLISH_CONNECTION_BYTES, ESTABLISH_CONNECTION),
+                                    (32, CONNECTION_PARAMETERS)})  # fmt: skip
+_SIZES_OF_INTERNAL: Final = frozenset(size for size, _ in _INTERNAL_SIZES)
+_SIGNATURE_OCTETS: Final = PACKET_SIGNATURE.to_bytes(4, "little")
+_ALLOWED_NAMES: Final = tuple((shift, frozenset(kinds)) for name, _, shift, kinds in QUEUE_NAME_FIELDS
+                              if name != "ResponseQueue")  # fmt: skip
+_unpack_base = struct.Struct("<BxHII").unpack_from  # version, flags, signature, size
+_unpack_word = struct.Struct("<I").unpack_from
+_unpack_short = struct.Struct("<H").unpack_from
+
+
+def read_packet_size(data: bytes | memoryview, at: int, end: int) -> tuple[int, int] | None:
+    """Return Flags and PacketSize of the packet at ``at``, where a reader in step expects one; None if it is none.
+
+    At least ``MIN_STEP_BYTES`` octets are needed.
+    """
+    if end - at < MIN_STEP_BYTES:
+        return None
+    version, flags, signature, size = _unpack_base(data, at)
+    if version != PACKET_VERSION or signature != PACKET_SIGNATURE or not _MIN_PACKET_BYTES <= size <= MAX_PACKET_BYTES:
+        return None
+    return flags, size
+
+
+def is_valid_header(data: bytes | memoryview, at: int, end: int) -> bool:
+    """Whether a valid header stands at ``at``; fields behind ``end`` are not asked, but ``MIN_STEP_BYTES`` octets."""
+    found = read_packet_size(data, at, end)
+    if found is None:
+        return False
+    flags, size = found
+    seen = end - at
+    if flags & BASE_FLAG_IN:
+        if size not in _SIZES_OF_INTERNAL or (seen >= 16 and _unpack_word(data, at + 12)[0] != INFINITE_TIMEOUT):
+            return False
+        return seen < 20 or (size, _unpack_short(data, at + 18)[0] & PACKET_TYPE_BITS) in _INTERNAL_SIZES
+    if size < _MIN_MESSAGE_BYTES:
+        return False
+    if seen < HEADER_BYTES:
+        return True
+    word = _unpack_word(data, at + USER_FLAGS_AT)[0]
+    return bool(word & USER_FLAG_MP) and all(word >> shift & 7 in kinds for shift, kinds in _ALLOWED_NAMES)
+
+
+def may_be_followed_by_session_header(flags: int) -> bool:
+    """Whether 16 octets of a SessionHeader may follow a packet that PacketSize does not count: IN = 0, SH = 1."""
+    return flags & (BASE_FLAG_IN | BASE_FLAG_SH) == BASE_FLAG_SH
+
+
+def session_header_bytes(data: bytes | memoryview, at: int, end: int, *, run_ends: bool) -> int | None:
+    """Return how many octets of a SessionHeader follow a packet with IN = 0 and SH = 1 that ends at ``at``: 16 or 0.
+
+    They are 16 unless a valid header stands at ``at`` and none behind them (sheet D2). None: octets behind ``end``
+    decide, and may come, because the run does not end there.
+    """
+    behind = at + SESSION_HEADER_BYTES
+    enough = run_ends or end - at >= SESSION_HEADER_BYTES + HEADER_BYTES
+    if not enough and _may_be_header(data, at, end):
+        return None
+    return 0 if enough and is_valid_header(data, at, end) and not is_valid_header(data, behind, end) else (
+        SESSION_HEADER_BYTES
+    )  # fmt: skip
+
+
+def find_header(data: bytes, at: int, end: int, *, run_ends: bool) -> tuple[int | None, int]:
+    """Search ``data[at:end]`` for the next packet of a reader that is out of step.
+
+    It is the first valid header of 20 octets or more with another valid header where its length says, or behind which
+    the run ends there. Returns its offset, or None; then the second number is the offset from which octets are
+    needed until more have come (``end`` for none).
+    """
+    place = at
+    while True:
+        found = data.find(_SIGNATURE_OCTETS, place + 4, end)
+        if found < 0:
+            return None, end if run_ends else max(place, end - 7)
+        place = found - 4
+        if data[place] == PACKET_VERSION:
+            if end - place < MIN_SEARCH_BYTES and not run_ends:
+                return None, place
+            confirmed = _is_confirmed(data, place, end, run_ends=run_ends)
+            if confirmed is None:
+                return None, place
+            if confirmed:
+                return place, place
+        place += 1
+
+
+def is_establish_connection(octets: bytes | memoryview) -> bool:
+    """Whether the first 20 octets of a side are the header of an EstablishConnection packet ([MS-MQQB] 2.2.3)."""
+    return len(octets) >= MIN_SEARCH_BYTES and may_be_establish_connection(octets)
+
+
+def may_be_establish_connection(octets: bytes | memoryview) -> bool:
+    """Whether octets may begin the header of an EstablishConnection packet, as far as there are up to 20 of them."""
+    seen = min(len(octets), MIN_SEARCH_BYTES)
+    if not _may_be_header(octets, 0, seen):
+        return False
+    if seen < MIN_STEP_BYTES:
+        return True
+    return bool(octets[2] & BASE_FLAG_IN) and _unpack_word(octets, 8)[0] == _ESTABLISH_CONNECTION_BYTES
+
+
+def _is_confirmed(data: bytes, at: int, end: int, *, run_ends: bool) -> bool | None:
+    """Whether a header with another one where its length says stands at ``at``; None: octets behind ``end`` decide."""
+    if end - at < MIN_SEARCH_BYTES or not is_valid_header(data, at, end):
+        return False
+    if not run_ends and end - at < HEADER_BYTES:
+        return None
+    flags, size = _unpack_base(data, at)[1:4:2]
+    behind = at + size
+    if behind > end - MIN_STEP_BYTES:
+        return True if run_ends else None
+    if may_be_followed_by_session_header(flags):
+        more = session_header_bytes(data, behind, end, run_ends=run_ends)
+        if more is None:
+            return None
+        behind += more
+    if not run_ends and end - behind < HEADER_BYTES:
+        return None if _may_be_header(data, behind, end) else False
+    return end - behind < MIN_STEP_BYTES or is_valid_header(data, behind, end)
+
+
+def _may_be_header(data: bytes | memoryview, at: int, end: int) -> bool:
+    """Whether the octets that are there do not exclude a valid header."""
+    there = min(end, at + MIN_STEP_BYTES)
+    if at >= end:
+        return True
+    if there - at < MIN_STEP_BYTES:
+        return data[at] == PACKET_VERSION and bytes(data[at + 4 : min(there, at + 8)]) == (
+            _SIGNATURE_OCTETS[: max(0, min(there - at, 8) - 4)]
+        )  # fmt: skip
+    return is_valid_header(data, at, end)
