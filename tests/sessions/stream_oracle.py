@@ -61,7 +61,9 @@ def is_valid(side: Side, at: int) -> bool:
     if size < 120:
         return False
     user = field(60, 64)
-    return user is None or bool(user >> 21 & 1 and user >> 10 & 7 in (0, 3, 5, 7) and user >> 13 & 7 in (0, 2, 3, 5, 6, 7))
+    return user is None or bool(
+        user >> 21 & 1 and user >> 10 & 7 in (0, 3, 5, 7) and user >> 13 & 7 in (0, 2, 3, 5, 6, 7)
+    )
 
 
 def length(side: Side, at: int) -> int:

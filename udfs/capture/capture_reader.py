@@ -203,8 +203,11 @@ def read_capture_batches(
             yield row
 
     yield "quarantine", quarantine_batch(strays())
-    yield "pending", build_pending_rows(
-        scan.open_connections, scan.capture_id, emitted, open_strays, inferred, learned, scan.unfinished_packets
+    yield (
+        "pending",
+        build_pending_rows(
+            scan.open_connections, scan.capture_id, emitted, open_strays, inferred, learned, scan.unfinished_packets
+        ),
     )
 
 
@@ -288,7 +291,9 @@ def _scan_capture(
 
     for file_reader, records in _blocks_of_capture(source, options, request, scan):
         packet_hash.add_block(records.buffer, records.file_offset, file_reader)
-        packet_rows.capture_id = rows.capture_id = scan.capture_id = request.capture_id or packet_hash.key or source.path_key
+        packet_rows.capture_id = rows.capture_id = scan.capture_id = (
+            request.capture_id or packet_hash.key or source.path_key
+        )
         if not len(records.packet_start):
             continue
         _drop_times_ahead(scan, records, request.latest_time_ns)

@@ -192,7 +192,11 @@ def _limit_open(connections: list[TcpConnection], budget: CaptureBudget) -> list
 
     def rank(one: TcpConnection) -> tuple[int, int, Any]:
         kind = (
-            3 if shows_msmq(one) or one.kind is ConnectionKind.BINARY else 2 if one.kind is ConnectionKind.RPC and one.syn_seen else int(one.on_known_port)
+            3
+            if shows_msmq(one) or one.kind is ConnectionKind.BINARY
+            else 2
+            if one.kind is ConnectionKind.RPC and one.syn_seen
+            else int(one.on_known_port)
         )
         return kind, one.last_time_ns, one.endpoints
 

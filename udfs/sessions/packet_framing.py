@@ -22,6 +22,7 @@ from udfs.rpc.pdu_framing import MAX_STRAYS_PER_DIRECTION, QUARANTINE_SAMPLE_BYT
 from udfs.sessions.packet_headers import (
     MIN_SEARCH_BYTES,
     MIN_STEP_BYTES,
+    Behind,
     find_header,
     may_be_establish_connection,
     may_be_followed_by_session_header,
@@ -48,15 +49,16 @@ _REASON_CUT_HEADER: Final = "cut_header"
 
 @dataclass(slots=True)
 class OpenPacket:
-    """A packet of which bytes are still missing. ``length``: None until it is known whether a SessionHeader follows.
+    """A packet of which bytes are still missing.
 
-    ``pieces``: its captured bytes, in order; ``seen_bytes``: how many were captured (fewer are kept beyond a limit).
+    ``length``: PacketSize, and the SessionHeader behind it; ``is_undecided``: what follows will show whether there is
+    one. ``pieces``: its captured bytes, in order; ``seen_bytes``: how many were captured (fewer are kept beyond a
+    limit).
     """
 
     stream_offset: int
-    flags: int
-    size: int
-    length: int | None
+    length: int
+    is_undecided: bool
     pieces: list[BufferedSegment] = field(default_factory=list)
     seen_bytes: int = 0
     kept_bytes: int = 0
@@ -65,7 +67,11 @@ class OpenPacket:
     @property
     def end(self) -> int:
         """Stream offset of its end, as far as that is known."""
-        return self.stream_offset + (self.size if self.length is None else self.length)
+        return self.stream_offset + self.length
+
+    def decide(self, session_header_bytes: int) -> None:
+        """Set how many bytes of a SessionHeader follow."""
+        self.length, self.is_undecided = self.length + session_header_bytes, False
 
 
 @dataclass(slots=True)
@@ -161,7 +167,7 @@ def recognise_sessions(streams: BlockStreams, *, final: bool) -> None:
             continue
         first = stream.extents[0]
         head = streams.buffer[first.start : min(first.end, first.start + MIN_SEARCH_BYTES)]
-        if first.stream_offset != direction.first_offset or not may_be_establish_connection(head):
+        if not may_be_establish_connection(head):
             continue
         if len(head) < MIN_SEARCH_BYTES:
             if connection.kind is not ConnectionKind.BINARY and not final and len(stream.extents) == 1:
@@ -228,63 +234,68 @@ class _SideFramer:
                 self._pass_gap(extent.gap_before)
             if extent.start == extent.end:
                 continue
-            behind = extents[position + 1].gap_before if position + 1 < len(extents) else self._stream.gap_after
-            self._frame_extent(extent, run_ends=self._final or behind is not None)
+            gap = extents[position + 1].gap_before if position + 1 < len(extents) else self._stream.gap_after
+            self._frame_extent(extent, self._behind(gap))
         if self._stream.gap_after is not None:
             self._pass_gap(self._stream.gap_after)
         if self._final:
             self._end_packet()
             self._close_stray()
 
+    def _behind(self, gap: StreamGap | None) -> Behind:
+        if gap is None:
+            return Behind.NOTHING if self._final else Behind.MORE
+        return Behind.NOTHING if gap.is_hole or gap.cause == "skipped" else Behind.PACKET
+
     def _pass_gap(self, gap: StreamGap) -> None:
         """Update the state for a hole, or for bytes that were framed when the capture was read."""
         state, opened = self._state, self._state.open_packet
         self._close_stray()
         if not gap.is_hole:
-            if opened is not None and opened.length is None and gap.start == opened.end and gap.cause != "skipped":
-                opened.length = opened.size  # a packet was cut behind it
+            if opened is not None and gap.start == opened.end and gap.cause != "skipped":
+                opened.is_undecided = False  # a packet was cut behind it
             self._end_packet()
             state.found |= gap.cause != "skipped"
             state.in_step, state.out_of_step_reason = gap.cause != "skipped", _REASON_NOT_A_PACKET
             return
         if opened is not None:
-            if opened.length is None and gap.end > opened.end:
-                opened.length = opened.size + SESSION_HEADER_BYTES  # no header is seen where it would end
+            if opened.is_undecided and gap.end > opened.end:
+                opened.decide(SESSION_HEADER_BYTES)  # no header is seen where it would end
             if gap.end <= opened.end:
-                if gap.end == opened.end and opened.length is not None:
+                if gap.end == opened.end and not opened.is_undecided:
                     self._end_packet()  # its end is known: still in step
                 return
         self._end_packet()
         state.in_step, state.out_of_step_reason = False, _REASON_CAPTURE_LOSS
 
-    def _frame_extent(self, extent: StreamExtent, *, run_ends: bool) -> None:
-        """Cut ``extent`` into packets; ``run_ends``: a hole or the end of the stream is behind it."""
+    def _frame_extent(self, extent: StreamExtent, behind: Behind) -> None:
+        """Cut ``extent`` into packets."""
         state, data, end = self._state, self._streams.buffer, extent.end
         shift = extent.stream_offset - extent.start
         at = extent.start
         while at < end or state.open_packet is not None:
             if state.open_packet is not None:
-                at, is_done = self._continue_packet(at, end, shift, run_ends=run_ends)
-                if not is_done:
+                at = self._continue_packet(state.open_packet, at, end, shift, behind)
+                if state.open_packet is not None:
                     return
             elif state.in_step:
-                at = self._walk(at, end, shift, run_ends=run_ends)
+                at = self._walk(at, end, shift, behind)
                 if at == end or not state.in_step:
                     continue
                 if end - at < MIN_STEP_BYTES:
-                    if not run_ends:
+                    if behind is Behind.MORE:
                         self._keep_partial(at, end, shift)
                         return
-                    state.in_step, state.out_of_step_reason = False, _REASON_CUT_HEADER
+                    is_cut = behind is Behind.NOTHING
+                    state.in_step = False
+                    state.out_of_step_reason = _REASON_CUT_HEADER if is_cut else _REASON_NOT_A_PACKET
                     self._add_stray(at, end, shift)
                     return
-                found = read_packet_size(data, at, end)
-                assert found is not None  # _walk would have stopped
-                flags, size = found
-                length = None if may_be_followed_by_session_header(flags) else size
-                state.open_packet, state.found = OpenPacket(at + shift, flags, size, length), True
+                flags, size = read_packet_size(data, at, end) or (0, 0)  # _walk has seen that it is one
+                undecided = may_be_followed_by_session_header(flags)
+                state.open_packet, state.found = OpenPacket(at + shift, size, undecided), True
             else:
-                found_at, keep = find_header(data, at, end, run_ends=run_ends)
+                found_at, keep = find_header(data, at, end, behind)
                 if found_at is None and keep < end and not self._may_wait(end - keep):
                     found_at, keep = None, keep + 1  # beyond the limit the header is not believed
                     self._add_stray(at, keep, shift)
@@ -300,7 +311,7 @@ class _SideFramer:
                 self._close_stray()
                 state.in_step, at = True, found_at
 
-    def _walk(self, at: int, end: int, shift: int, *, run_ends: bool) -> int:
+    def _walk(self, at: int, end: int, shift: int, behind: Behind) -> int:
         """Note the packets that lie whole in ``buffer[at:end]``; return where the first one begins that does not."""
         data, starts, lengths = self._streams.buffer, self._whole.starts, self._whole.lengths
         first, is_packet = len(starts), True
@@ -314,7 +325,7 @@ class _SideFramer:
             if may_be_followed_by_session_header(flags):
                 if at + length > end:
                     break
-                more = session_header_bytes(data, at + length, end, run_ends=run_ends)
+                more = session_header_bytes(data, at + length, end, behind)
                 if more is None:
                     break
                 length += more
@@ -346,29 +357,27 @@ class _SideFramer:
                 count += 1
         return count
 
-    def _continue_packet(self, at: int, end: int, shift: int, *, run_ends: bool) -> tuple[int, bool]:
-        """Add bytes to the open packet; return where they end, and whether the packet ended."""
-        opened = self._state.open_packet
-        assert opened is not None
+    def _continue_packet(self, opened: OpenPacket, at: int, end: int, shift: int, behind: Behind) -> int:
+        """Add bytes to the open packet, and end it if they are all that it has; return where they end."""
         while True:
             stop = min(end, opened.end - shift)
             if stop > at:
                 self._add_to_packet(opened, at, stop, shift)
                 at = stop
             if at + shift < opened.end:
-                return at, False
-            if opened.length is not None:
+                return at
+            if not opened.is_undecided:
                 self._end_packet()
                 self._state.in_step = True
-                return at, True
-            if at == end and run_ends:
-                return at, False  # the gap behind decides, or the end
-            more = session_header_bytes(self._streams.buffer, at, end, run_ends=run_ends)
+                return at
+            if at == end and behind is not Behind.MORE:
+                return at  # the gap behind decides, or the end
+            more = session_header_bytes(self._streams.buffer, at, end, behind)
             if more is None:
                 if at < end:
                     self._keep_partial(at, end, shift)
-                return at, False
-            opened.length = opened.size + more
+                return at
+            opened.decide(more)
 
     def _add_to_packet(self, opened: OpenPacket, at: int, stop: int, shift: int) -> None:
         opened.end_time_ns = max(opened.end_time_ns, self._streams.latest_time(at, stop))
@@ -390,8 +399,8 @@ class _SideFramer:
         if opened is None:
             return
         state.open_packet = None
-        if opened.length is None:
-            opened.length = opened.size + SESSION_HEADER_BYTES
+        if opened.is_undecided:
+            opened.decide(SESSION_HEADER_BYTES)
         self._budget.packet_bytes += opened.kept_bytes
         provisional = self._final
         begins_early = self._may_follow and opened.stream_offset < self._direction.first_offset + START_BYTES
@@ -481,30 +490,25 @@ def _columns_of_ended(ended: list[_Ended]) -> FramedPackets:
     rows: list[tuple[int, ...]] = []
     at = 0
     for index, side, packet, provisional in ended:
-        assert packet.length is not None
-        size, whole_size = 0, 0
-        begins = packet.stream_offset
+        size, begins, first, tail = 0, packet.stream_offset, packet.pieces[0], _seen_tail(packet)
         for piece in packet.pieces:
-            if piece.stream_offset == begins + size:
-                size += len(piece.data)
-            whole_size += len(piece.data)
-        data = b"".join(piece.data for piece in packet.pieces)
-        tail = _seen_tail(packet)
-        first = packet.pieces[0]
-        parts += [data[:size], tail]
+            if piece.stream_offset != begins + size:
+                break  # a hole
+            parts.append(piece.data)
+            size += len(piece.data)
+        parts.append(tail)
         rows.append((
             at, size, at + size if tail else -1, index, side, begins, packet.length, packet.seen_bytes, first.time_ns,
             packet.end_time_ns, first.packet_number, first.file_offset, int(provisional),
         ))  # fmt: skip
         at += size + len(tail)
     parts.append(bytes(64))
-    columns = np.array(rows, np.int64).T
-    return FramedPackets(b"".join(parts), *columns[:12], columns[12].astype(bool))
+    columns: list[Ints] = list(np.array(rows, np.int64).T.copy())
+    return FramedPackets(b"".join(parts), *columns[:12], provisional=columns[12].astype(bool))
 
 
 def _seen_tail(packet: OpenPacket) -> bytes:
     """Return the last 16 bytes of a packet; none where not all of them were seen."""
-    assert packet.length is not None
     behind = packet.stream_offset + packet.length
     tail = b""
     for piece in reversed(packet.pieces):

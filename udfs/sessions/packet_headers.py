@@ -1,12 +1,13 @@
 """Headers by which packets of the binary protocol are found in a stream ([MS-MQMQ] 2.2.19.1, [MS-MQQB] 2.2).
 
-All functions take the octets of a stream in a buffer, ``data[at:end]``: what lies behind ``end`` is not looked at.
-Numbers are little-endian.
+All functions take the octets of a stream in a buffer, ``data[at:end]``: what lies behind ``end`` is not looked at,
+``Behind`` says what it is. Numbers are little-endian.
 """
 
 from __future__ import annotations
 
 import struct
+from enum import Enum
 from typing import Final
 
 from udfs.messages.header_layouts import (
@@ -39,6 +40,14 @@ _ALLOWED_NAMES: Final = tuple((shift, frozenset(kinds)) for name, _, shift, kind
 _unpack_base = struct.Struct("<BxHII").unpack_from  # version, flags, signature, size
 _unpack_word = struct.Struct("<I").unpack_from
 _unpack_short = struct.Struct("<H").unpack_from
+
+
+class Behind(Enum):
+    """What is behind the octets of a stream that a function sees."""
+
+    MORE = 1  # further octets may come
+    NOTHING = 2  # a hole, or the end of the stream
+    PACKET = 3  # a packet, which was cut when its capture was read
 
 
 def read_packet_size(data: bytes | memoryview, at: int, end: int) -> tuple[int, int] | None:
@@ -78,22 +87,21 @@ def may_be_followed_by_session_header(flags: int) -> bool:
     return flags & (BASE_FLAG_IN | BASE_FLAG_SH) == BASE_FLAG_SH
 
 
-def session_header_bytes(data: bytes | memoryview, at: int, end: int, *, run_ends: bool) -> int | None:
+def session_header_bytes(data: bytes | memoryview, at: int, end: int, behind: Behind) -> int | None:
     """Return how many octets of a SessionHeader follow a packet with IN = 0 and SH = 1 that ends at ``at``: 16 or 0.
 
     They are 16 unless a valid header stands at ``at`` and none behind them (sheet D2). None: octets behind ``end``
-    decide, and may come, because the run does not end there.
+    decide, and may come.
     """
-    behind = at + SESSION_HEADER_BYTES
-    enough = run_ends or end - at >= SESSION_HEADER_BYTES + HEADER_BYTES
-    if not enough and _may_be_header(data, at, end):
+    if at == end and behind is Behind.PACKET:
+        return 0
+    if behind is Behind.MORE and end - at < SESSION_HEADER_BYTES + HEADER_BYTES and _may_be_header(data, at, end):
         return None
-    return 0 if enough and is_valid_header(data, at, end) and not is_valid_header(data, behind, end) else (
-        SESSION_HEADER_BYTES
-    )  # fmt: skip
+    is_next = is_valid_header(data, at, end) and not is_valid_header(data, at + SESSION_HEADER_BYTES, end)
+    return 0 if is_next else SESSION_HEADER_BYTES
 
 
-def find_header(data: bytes, at: int, end: int, *, run_ends: bool) -> tuple[int | None, int]:
+def find_header(data: bytes, at: int, end: int, behind: Behind) -> tuple[int | None, int]:
     """Search ``data[at:end]`` for the next packet of a reader that is out of step.
 
     It is the first valid header of 20 octets or more with another valid header where its length says, or behind which
@@ -104,12 +112,12 @@ def find_header(data: bytes, at: int, end: int, *, run_ends: bool) -> tuple[int 
     while True:
         found = data.find(_SIGNATURE_OCTETS, place + 4, end)
         if found < 0:
-            return None, end if run_ends else max(place, end - 7)
+            return None, max(place, end - 7) if behind is Behind.MORE else end
         place = found - 4
         if data[place] == PACKET_VERSION:
-            if end - place < MIN_SEARCH_BYTES and not run_ends:
+            if end - place < MIN_SEARCH_BYTES and behind is Behind.MORE:
                 return None, place
-            confirmed = _is_confirmed(data, place, end, run_ends=run_ends)
+            confirmed = _is_confirmed(data, place, end, behind)
             if confirmed is None:
                 return None, place
             if confirmed:
@@ -132,24 +140,24 @@ def may_be_establish_connection(octets: bytes | memoryview) -> bool:
     return bool(octets[2] & BASE_FLAG_IN) and _unpack_word(octets, 8)[0] == _ESTABLISH_CONNECTION_BYTES
 
 
-def _is_confirmed(data: bytes, at: int, end: int, *, run_ends: bool) -> bool | None:
+def _is_confirmed(data: bytes, at: int, end: int, behind: Behind) -> bool | None:
     """Whether a header with another one where its length says stands at ``at``; None: octets behind ``end`` decide."""
     if end - at < MIN_SEARCH_BYTES or not is_valid_header(data, at, end):
         return False
-    if not run_ends and end - at < HEADER_BYTES:
+    if behind is Behind.MORE and end - at < HEADER_BYTES:
         return None
-    flags, size = _unpack_base(data, at)[1:4:2]
-    behind = at + size
-    if behind > end - MIN_STEP_BYTES:
-        return True if run_ends else None
-    if may_be_followed_by_session_header(flags):
-        more = session_header_bytes(data, behind, end, run_ends=run_ends)
+    flags, size = read_packet_size(data, at, end) or (0, 0)
+    there = at + size
+    if there <= end and may_be_followed_by_session_header(flags):
+        more = session_header_bytes(data, there, end, behind)
         if more is None:
             return None
-        behind += more
-    if not run_ends and end - behind < HEADER_BYTES:
-        return None if _may_be_header(data, behind, end) else False
-    return end - behind < MIN_STEP_BYTES or is_valid_header(data, behind, end)
+        there += more
+    if end - there >= MIN_STEP_BYTES and (behind is not Behind.MORE or end - there >= HEADER_BYTES):
+        return is_valid_header(data, there, end)
+    if behind is Behind.MORE:
+        return None if there > end or _may_be_header(data, there, end) else False
+    return there == end or behind is Behind.NOTHING
 
 
 def _may_be_header(data: bytes | memoryview, at: int, end: int) -> bool:

@@ -165,7 +165,8 @@ def _identity_columns(
         prefixes.append(encode_key_fields(*ends, *(() if tunnel is None else (tunnel,))))
         bases.append(direction.base_sequence or 0)
         firsts.append(direction.first_offset)
-        rows.append((connection_identity(connection).connection_id, *tuples, "client" if is_client else "server", tunnel))
+        sent_by = "client" if is_client else "server"
+        rows.append((connection_identity(connection).connection_id, *tuples, sent_by, tunnel))
     names = ("connection_id", "client_address", "client_port", "server_address", "server_port", "sent_by",
              "tunnel_identifier")  # fmt: skip
     take = pa.array(number)
@@ -281,7 +282,7 @@ def _packet_bytes(framed: FramedPackets) -> pa.Array:
     """Return the captured bytes of each packet up to its first hole."""
     start, end = framed.start, framed.start + framed.available
     # Packets that follow one another are copied at once.
-    heads = np.nonzero(np.append(True, start[1:] != end[:-1]))[0]  # noqa: FBT003
+    heads = np.nonzero(np.append(True, start[1:] != end[:-1]))[0]
     lasts = np.append(heads[1:], len(start)) - 1
     memory = memoryview(framed.buffer)
     data = b"".join(memory[low:high] for low, high in zip(start[heads].tolist(), end[lasts].tolist(), strict=True))

@@ -125,7 +125,8 @@ class BlockStreams:
 class ConnectionTracker:
     """Tracks the TCP connections of one capture, block after block.
 
-    ``known_endpoints``: (address, port) on which MSMQ is known to listen. ``suspect_bytes``: by connection index, bytes
+    ``known_endpoints``: (address, port) on which MSMQ is known to listen, for RPC; ``session_endpoints``: for the
+    binary protocol. ``suspect_bytes``: by connection index, bytes
     of which copies with a wrong checksum are left out. ``segment_connections``: index of the
     connection of each segment in the last block. ``begins_session``: whether a direction whose first captured bytes
     these are shows the binary protocol.
@@ -141,6 +142,7 @@ class ConnectionTracker:
         self._begins_session = begins_session
         self.connections: list[TcpConnection] = []
         self.known_endpoints: set[tuple[bytes, int]] = set()
+        self.session_endpoints: set[tuple[bytes, int]] = set()
         self.suspect_bytes: dict[int, SuspectBytes] = {}
         self.segment_connections = np.zeros(0, np.int64)
         self._window, self._max_clock_skew = limits.reorder_window_ns, limits.max_clock_skew_ns
@@ -356,7 +358,10 @@ class ConnectionTracker:
         if connection.kind is not ConnectionKind.UNDECIDED and connection.kind is not ConnectionKind.COLD:
             return rows
         ports = (connection.port_of_side(0), connection.port_of_side(1))
-        if BINARY_PROTOCOL_PORT in ports:
+        if BINARY_PROTOCOL_PORT in ports or (
+            self.session_endpoints
+            and any((address, port) in self.session_endpoints for _, address, port in connection.endpoints)
+        ):
             connection.kind = ConnectionKind.BINARY
             return rows
         if connection.directions[0].syn_sequence is not None or connection.directions[1].syn_sequence is not None:

@@ -57,7 +57,9 @@ def message(
     """
     name = direct_name("TCP:10.0.0.1\\q") if queue is None else queue
     text = (label + "\0").encode("utf-16-le") if label else b""
-    user = bytes(range(32)) + struct.pack("<IIII", 0xFFFFFFFF, 1_700_000_000, 7, queue_type << 10 | 1 << 21 | user_flags)
+    user = bytes(range(32)) + struct.pack(
+        "<IIII", 0xFFFFFFFF, 1_700_000_000, 7, queue_type << 10 | 1 << 21 | user_flags
+    )
     data = text + body
     data += bytes(-len(data) % 4 + padding)
     properties = struct.pack("<BBH20x", 0, len(text) // 2, message_class)
@@ -66,7 +68,9 @@ def message(
     return base_header(flags | (0 if header is None else SH), 16 + len(rest)) + rest + (header or b"")
 
 
-def order_ack(number: int = 1, *, message_class: int = 0xFF, direct: bool = False, header: bytes | None = None) -> bytes:
+def order_ack(
+    number: int = 1, *, message_class: int = 0xFF, direct: bool = False, header: bytes | None = None
+) -> bytes:
     """Return an OrderAck or, by its class, a FinalAck packet ([MS-MQQB] 2.2.4, 2.2.5)."""
     body = struct.pack("<QII20x", 5, number, number - 1)
     queue = direct_name("TCP:10.0.0.9\\PRIVATE$\\order_queue$") if direct else struct.pack("<I", 4)
