@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import ArrayType, StructField, StructType
 
 from schemas.table import (
     BIGINT,
@@ -13,6 +13,7 @@ from schemas.table import (
     INT,
     STRING,
     TIMESTAMP,
+    TUNNEL_IDENTIFIER,
     Column,
     Table,
     run_columns,
@@ -29,6 +30,16 @@ SESSION_HEADER = StructType(
     ]
 )
 """SessionHeader ([MS-MQMQ] 2.2.20.4)."""
+
+PACKET_SIGHTING = StructType(
+    [
+        StructField("capture_id", STRING),
+        StructField("packet_number", BIGINT),
+        StructField("byte_offset", BIGINT),
+        StructField("sent_at", TIMESTAMP),
+        StructField("sent_done_at", TIMESTAMP),
+    ]
+)
 
 SESSION_PACKETS = Table(
     "bronze",
@@ -79,6 +90,13 @@ SESSION_PACKETS = Table(
         ),
         Column("packet", BINARY, "its bytes up to the first one that is missing; kept as stubs are (store.stubs)"),
         Column("observations", INT, "captures with any byte of it; a copy of a file is not one more"),
+        Column(
+            "sightings",
+            ArrayType(PACKET_SIGHTING),
+            "captures that have it whole, the first one first; null where one capture alone has bytes of it, and where "
+            "none has it whole",
+        ),
+        TUNNEL_IDENTIFIER,
         *run_columns("bronze", "sent_at"),
     ),
 )

@@ -28,17 +28,19 @@ from pipeline.lake.date_filters import dates_condition
 from pipeline.lake.lake import Lake
 from pipeline.lake.lake_path import LakePath, parquet_dataset
 from pipeline.lake.schema_enforcement import arrow_schema, changed_keys
-from pipeline.lake.staging_files import Batches, BatchTransform, StagingWriter, plan_tasks
+from pipeline.lake.staging_files import Batches, BatchTransform, StagedPart, StagingWriter, plan_tasks
 from pipeline.lake.tasks import PartitionedRows
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, PENDING, QUARANTINE, RPC_BINDS, RPC_CALLS
+from schemas.session_packets import SESSION_PACKETS
 from schemas.table import INGESTED_AT, RUN_ID, Table, literal
 from udfs.capture.bronze_rows import sort_tunnels, sum_server_connections
 from udfs.capture.call_sightings import row_without_captures
 from udfs.capture.capture_reader import BRONZE_SCHEMAS
 from udfs.capture.connection_merge import add_packet_counts
 from udfs.rows import RowDict
+from udfs.sessions.packet_sightings import packet_without_captures
 
-_TABLES_WITH_CAPTURE_ID: Final = (RPC_CALLS, RPC_BINDS, QUARANTINE, PENDING, CAPTURE_FILES)
+_TABLES_WITH_CAPTURE_ID: Final = (RPC_CALLS, RPC_BINDS, SESSION_PACKETS, QUARANTINE, PENDING, CAPTURE_FILES)
 _MERGED: Final = "merged"  # the folder of the staging files that merging gave
 # Counts of a capture that was resumed: the parts add up.
 _ADDED_COUNTS: Final = (
@@ -131,6 +133,7 @@ class BronzeWriter:
         rows = rows.cast(BRONZE_SCHEMAS["pending"])
         dates = {day for row in rows.to_pylist() for day in merge_connections.packet_dates(row)}
         self._remove_sightings(dates, rows["connection_id"].unique().to_pylist())
+        self._remove_packet_sightings(dates)
         for table in _TABLES_WITH_CAPTURE_ID:
             lake.delete(table, "capture_id IN {names}", names=replaced)
         return rows
@@ -149,6 +152,19 @@ class BronzeWriter:
         left = [row for row in (row_without_captures(row, replaced) for row in rows) if row is not None]
         self.lake.delete_values(RPC_CALLS, "call_key", {row["call_key"] for row in rows}, dates=dates)
         self._append(RPC_CALLS, pa.Table.from_pylist(left, schema))
+
+    def _remove_packet_sightings(self, dates: Collection[dt.date | None]) -> None:
+        """Rebuild packets that replaced captures share with others, from the sightings of the others alone."""
+        replaced, schema = self.plan.replaced_captures, BRONZE_SCHEMAS["session_packets"]
+        names = ", ".join(literal(name) for name in sorted(replaced))
+        sql = (
+            f"SELECT {', '.join(schema.names)} FROM {{rows}} WHERE {dates_condition(dates)}"
+            f" AND exists(sightings, s -> s.capture_id IN ({names}))"
+        )
+        rows = self.lake.frame(sql, rows=SESSION_PACKETS).toArrow().cast(schema).to_pylist()
+        left = [row for row in (packet_without_captures(row, replaced) for row in rows) if row is not None]
+        self.lake.delete_values(SESSION_PACKETS, "packet_key", {row["packet_key"] for row in rows}, dates=dates)
+        self._append(SESSION_PACKETS, pa.Table.from_pylist(left, schema))
 
     def rename_captures(self) -> None:
         """Give stored captures their new keys, all in one statement per table: two captures may swap keys."""
@@ -180,6 +196,7 @@ class BronzeWriter:
             RPC_CALLS: partial(self._write_calls, changes),
             CONNECTIONS: partial(write_connections, {}),
             RPC_BINDS: lambda: self._write(RPC_BINDS, changes, "connection_id", previous),
+            SESSION_PACKETS: partial(self._write_packets, changes),
             QUARANTINE: lambda: self._write(QUARANTINE, changes, "quarantine_key", changes.replaced_quarantine_keys),
             PENDING: lambda: self._write(PENDING, changes, "pending_key", updated, expiry=expiry),
         }
@@ -200,6 +217,8 @@ class BronzeWriter:
         rows = changes.new_rows(table.name) if rows is None else rows
         if table is QUARANTINE:
             transform = merge_connections.apply_connection_ids(changes)
+        elif table is SESSION_PACKETS:
+            transform = merge_connections.apply_packet_moves(changes)
         else:
             transform = merge_connections.exclude_rows(column, replaced)
         if table is CONNECTIONS and self.plan.replaced_captures:  # connections that are read again may be stored
@@ -273,6 +292,21 @@ class BronzeWriter:
         self._append(RPC_CALLS, merged)
         counts = Counter(merged.column("connection_id").to_pylist())
         return {name: counts[name] for name in changes.overlapping_connections}
+
+    def _write_packets(self, changes: MergeChanges) -> None:
+        """Write the packets of the binary protocol."""
+        rows, replaced = changes.new_rows("session_packets"), changes.replaced_packet_keys
+        if changes.shared_sessions:
+            self.lake.create(SESSION_PACKETS)
+            shared = is_in(rows, "connection_id", changes.shared_sessions)
+            staged = (batch for part in self._staged_parts(SESSION_PACKETS) for batch in part.read())
+            merged, keys = merge_connections.merge_shared_packets(self.lake, changes, rows.filter(shared), staged)
+            rows = pa.concat_tables([rows.filter(pc.invert(shared)), merged])
+            replaced = replaced | keys
+        self._write(SESSION_PACKETS, changes, "packet_key", replaced, rows=rows)
+
+    def _staged_parts(self, table: Table) -> list[StagedPart]:
+        return [part for task in plan_tasks(self.staged_tables / table.name) for part in task]
 
     def _stored_calls(self, changes: MergeChanges) -> pa.Table:
         """Return the stored rows of calls that merging built again."""

@@ -16,7 +16,7 @@ from typing import Final
 
 import numpy as np
 
-from udfs.array_types import Bools, Ints
+from udfs.array_types import Ints
 from udfs.messages.header_layouts import MAX_PACKET_BYTES, SESSION_HEADER_BYTES
 from udfs.rpc.pdu_framing import MAX_STRAYS_PER_DIRECTION, QUARANTINE_SAMPLE_BYTES, REASON_CAPTURE_BEGINS, StrayBytes
 from udfs.sessions.packet_headers import (
@@ -122,7 +122,7 @@ class FramedPackets:
     last 16 bytes are, -1 where not all were seen. ``stream_offset``: in its direction, of connection
     ``connection_index`` and ``side``. ``length``, ``seen``: in the stream; of these, captured. Times, number and file
     offset are those of the segment with its first byte; ``end_time_ns``: the latest time of its segments.
-    ``provisional``: its bytes are kept for other captures, which may show more.
+    ``provisional``: 1 where its bytes are kept for other captures, which may show more.
     """
 
     buffer: bytes
@@ -138,7 +138,7 @@ class FramedPackets:
     end_time_ns: Ints
     packet_number: Ints
     file_offset: Ints
-    provisional: Bools
+    provisional: Ints
 
 
 @dataclass(slots=True)
@@ -480,7 +480,7 @@ def _columns_of_whole(streams: BlockStreams, whole: _WholePackets) -> FramedPack
         streams.buffer, start, length, start + length - SESSION_HEADER_BYTES, connection, side, start + shift, length,
         length, streams.time_ns[first], end_time, streams.packet_number[first],
         streams.file_offset[first] + start - streams.segment_start[first],
-        place < np.repeat(spans[:, 4], count),
+        (place < np.repeat(spans[:, 4], count)).astype(np.int64),
     )  # fmt: skip
 
 
@@ -504,7 +504,7 @@ def _columns_of_ended(ended: list[_Ended]) -> FramedPackets:
         at += size + len(tail)
     parts.append(bytes(64))
     columns: list[Ints] = list(np.array(rows, np.int64).T.copy())
-    return FramedPackets(b"".join(parts), *columns[:12], provisional=columns[12].astype(bool))
+    return FramedPackets(b"".join(parts), *columns)
 
 
 def _seen_tail(packet: OpenPacket) -> bytes:

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from udfs.keys import key
 from udfs.rows import RowDict
-from udfs.sessions.packet_rows import PACKET_SIGHTING_TYPE, SESSION_PACKETS_SCHEMA
+from udfs.sessions.packet_rows import PACKET_SIGHTING_TYPE
 
 MOVED_COLUMNS: Final = (
     "connection_id", "client_address", "client_port", "server_address", "server_port", "sent_by", "stream_offset"
