@@ -132,8 +132,9 @@ class BronzeWriter:
         rows = lake.select(PENDING, "capture_id IN {names}", BRONZE_SCHEMAS["pending"].names, names=replaced)
         rows = rows.cast(BRONZE_SCHEMAS["pending"])
         dates = {day for row in rows.to_pylist() for day in merge_connections.packet_dates(row)}
-        self._remove_sightings(dates, rows["connection_id"].unique().to_pylist())
-        self._remove_packet_sightings(dates)
+        connections = rows["connection_id"].unique().to_pylist()
+        self._remove_sightings(dates, connections)
+        self._remove_packet_sightings(dates, connections)
         for table in _TABLES_WITH_CAPTURE_ID:
             lake.delete(table, "capture_id IN {names}", names=replaced)
         return rows
@@ -153,15 +154,12 @@ class BronzeWriter:
         self.lake.delete_values(RPC_CALLS, "call_key", {row["call_key"] for row in rows}, dates=dates)
         self._append(RPC_CALLS, pa.Table.from_pylist(left, schema))
 
-    def _remove_packet_sightings(self, dates: Collection[dt.date | None]) -> None:
+    def _remove_packet_sightings(self, dates: Collection[dt.date | None], connections: Collection[str]) -> None:
         """Rebuild packets that replaced captures share with others, from the sightings of the others alone."""
         replaced, schema = self.plan.replaced_captures, BRONZE_SCHEMAS["session_packets"]
-        names = ", ".join(literal(name) for name in sorted(replaced))
-        sql = (
-            f"SELECT {', '.join(schema.names)} FROM {{rows}} WHERE {dates_condition(dates)}"
-            f" AND exists(sightings, s -> s.capture_id IN ({names}))"
-        )
-        rows = self.lake.frame(sql, rows=SESSION_PACKETS).toArrow().cast(schema).to_pylist()
+        where = f"connection_id IN {{names}} AND sightings IS NOT NULL AND {dates_condition(dates)}"
+        stored = self.lake.select(SESSION_PACKETS, where, schema.names, names=connections).cast(schema)
+        rows = [row for row in stored.to_pylist() if replaced & {seen["capture_id"] for seen in row["sightings"]}]
         left = [row for row in (packet_without_captures(row, replaced) for row in rows) if row is not None]
         self.lake.delete_values(SESSION_PACKETS, "packet_key", {row["packet_key"] for row in rows}, dates=dates)
         self._append(SESSION_PACKETS, pa.Table.from_pylist(left, schema))

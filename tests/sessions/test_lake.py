@@ -95,6 +95,7 @@ def test_machines_that_saw_parts_of_it_side_by_side(whole, tmp_path, order):
     assert found["quarantine"] == expected["quarantine"]
 
 
+@pytest.mark.spark
 def test_a_capture_that_is_read_again_changes_nothing(tmp_path):
     records = session()
     for number, taken in enumerate((records[:40], records[20:])):

@@ -62,7 +62,7 @@ from udfs.rpc.pdu_framing import QUARANTINE_SAMPLE_BYTES, FramingState, PduFrame
 from udfs.sessions.packet_framing import SessionFramer, recognise_sessions
 from udfs.sessions.packet_headers import is_establish_connection
 from udfs.sessions.packet_rows import SESSION_PACKETS_SCHEMA, SessionPacketRows
-from udfs.sessions.packet_sightings import PACKET_MOVES_SCHEMA, PacketCoverage
+from udfs.sessions.packet_sightings import PACKET_MOVES_SCHEMA, KeptBytes, PacketCoverage
 from udfs.tcp.capture_budget import CaptureBudget
 from udfs.tcp.connection_tracker import BlockStreams, ConnectionTracker
 from udfs.tcp.connections import ConnectionKind, TcpConnection, sequence_difference
@@ -601,15 +601,18 @@ def _packet_coverage(by_connection: dict[int, list[_Remainder]]) -> dict[str, Pa
         if connection.kind is not ConnectionKind.BINARY:
             continue
         ranges: dict[str, list[tuple[str, int, int]]] = {}
+        kept: dict[str, list[KeptBytes]] = {}
         for number, name in _sides_by_name(connection):
             first = connection.directions[number].first_offset
-            ranges[name] = [
-                (remainder.row["capture_id"], low - first, high - first)
-                for remainder in remainders
-                if remainder.stream_ends
-                for low, high in captured_ranges(remainder.row, number, remainder.stream_ends[number])
-            ]
-        found[connection_id(connection)] = PacketCoverage(ranges)
+            ranges[name], kept[name] = [], []
+            for remainder in remainders:
+                capture_id, ends = remainder.row["capture_id"], remainder.stream_ends
+                for low, high, segment in captured_ranges(remainder.row, number, ends[number]) if ends else ():
+                    ranges[name].append((capture_id, low - first, high - first))
+                    if segment["data"]:
+                        place = segment["time_ns"], segment["number"], segment["file_offset"]
+                        kept[name].append(KeptBytes(capture_id, low - first, high - first, *place))
+        found[connection_id(connection)] = PacketCoverage(ranges, kept)
     return found
 
 

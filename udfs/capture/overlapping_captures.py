@@ -280,8 +280,10 @@ def captured_size(segment: RowDict) -> int:
     return int(segment["size"] if segment["data"] is None else len(segment["data"]))
 
 
-def captured_ranges(row: RowDict, side: int, end: int) -> Iterator[tuple[int, int]]:
-    """Yield the ranges of stream offsets that a remainder has of a direction, which was read up to the offset ``end``.
+def captured_ranges(row: RowDict, side: int, end: int) -> Iterator[tuple[int, int, RowDict]]:
+    """Yield the ranges of stream offsets that a remainder has of a direction, each with its segment.
+
+    ``end``: the offset up to which the direction was read.
 
     From one segment to the next the way is short, whatever the size of the stream: sequence numbers wrap around.
     """
@@ -290,9 +292,9 @@ def captured_ranges(row: RowDict, side: int, end: int) -> Iterator[tuple[int, in
     for number, segment in enumerate(body):
         at += sequence_difference(segment["sequence"] - last) if number else 0
         last = segment["sequence"]
-        places.append((at, at + captured_size(segment)))
+        places.append((at, at + captured_size(segment), segment))
     shift = end - at - sequence_difference(row["stream_ends"][side]["sequence"] - last)
-    yield from ((low + shift, high + shift) for low, high in places if high > low)
+    yield from ((low + shift, high + shift, segment) for low, high, segment in places if high > low)
 
 
 def _captured_span(row: RowDict, side: int) -> Span:

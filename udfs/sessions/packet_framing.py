@@ -79,7 +79,8 @@ class SessionSide:
     """Framing state of one side of a connection between blocks.
 
     ``kept``: bytes that another capture may explain or complete, beside those of ``open_packet``, ``open_stray`` and
-    the direction's ``partial_pdu``. ``found``: a packet was cut.
+    the direction's ``partial_pdu``. ``found``: a packet was cut. ``is_uncertain``: of the next packet it is not seen
+    what follows: another capture may show that it is none.
     """
 
     in_step: bool
@@ -89,6 +90,7 @@ class SessionSide:
     stray_pieces: list[BufferedSegment] = field(default_factory=list)
     strays: list[StrayBytes] = field(default_factory=list)
     found: bool = False
+    is_uncertain: bool = False
     kept: list[BufferedSegment] = field(default_factory=list)
     kept_bytes: int = 0
     waiting_bytes: int = 0  # in ``partial_pdu``, counted in the budget
@@ -295,11 +297,10 @@ class _SideFramer:
                 undecided = may_be_followed_by_session_header(flags)
                 state.open_packet, state.found = OpenPacket(at + shift, size, undecided), True
             else:
-                found_at, keep = find_header(data, at, end, behind)
+                found_at, keep, is_certain = find_header(data, at, end, behind)
                 if found_at is None and keep < end and not self._may_wait(end - keep):
-                    found_at, keep = None, keep + 1  # beyond the limit the header is not believed
-                    self._add_stray(at, keep, shift)
-                    at = keep
+                    self._add_stray(at, keep + 1, shift)  # beyond the limit the header is not believed
+                    at = keep + 1
                     continue
                 stop = keep if found_at is None else found_at
                 if stop > at:
@@ -309,7 +310,7 @@ class _SideFramer:
                         self._keep_partial(keep, end, shift)
                     return
                 self._close_stray()
-                state.in_step, at = True, found_at
+                state.in_step, at, state.is_uncertain = True, found_at, not is_certain
 
     def _walk(self, at: int, end: int, shift: int, behind: Behind) -> int:
         """Note the packets that lie whole in ``buffer[at:end]``; return where the first one begins that does not."""
@@ -347,14 +348,13 @@ class _SideFramer:
         starts, lengths = self._whole.starts, self._whole.lengths
         if self._final:
             return len(starts) - first
+        limit = self._direction.first_offset + START_BYTES - shift if self._may_follow else 0
         count = 0
-        if self._may_follow:
-            limit = self._direction.first_offset + START_BYTES - shift
-            while first + count < len(starts) and starts[first + count] < limit:
-                at = starts[first + count]
-                if not self._keep(self._streams.copy_segments(at, at + lengths[first + count], at + shift)):
-                    break
-                count += 1
+        while first + count < len(starts) and (starts[first + count] < limit or self._state.is_uncertain):
+            at, self._state.is_uncertain = starts[first + count], False
+            if not self._keep(self._streams.copy_segments(at, at + lengths[first + count], at + shift)):
+                break
+            count += 1
         return count
 
     def _continue_packet(self, opened: OpenPacket, at: int, end: int, shift: int, behind: Behind) -> int:
@@ -404,7 +404,8 @@ class _SideFramer:
         self._budget.packet_bytes += opened.kept_bytes
         provisional = self._final
         begins_early = self._may_follow and opened.stream_offset < self._direction.first_offset + START_BYTES
-        if not self._final and (opened.seen_bytes < opened.length or begins_early):
+        is_uncertain, state.is_uncertain = state.is_uncertain, False
+        if not self._final and (opened.seen_bytes < opened.length or begins_early or is_uncertain):
             provisional = opened.kept_bytes == opened.seen_bytes and self._keep(opened.pieces)
         self._ended.append((self._connection.index, self._stream.side, opened, provisional))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from enum import Enum
-from typing import Final
+from typing import Final, NamedTuple
 
 from udfs.messages.header_layouts import (
     BASE_FLAG_IN,
@@ -48,6 +48,15 @@ class Behind(Enum):
     MORE = 1  # further octets may come
     NOTHING = 2  # a hole, or the end of the stream
     PACKET = 3  # a packet, which was cut when its capture was read
+
+
+class _Follows(Enum):
+    """What is where the length of a packet ends: a header, nothing that is seen, something else; or it is unknown."""
+
+    HEADER = 1
+    NOTHING = 2
+    OTHER = 3
+    UNKNOWN = 4
 
 
 def read_packet_size(data: bytes | memoryview, at: int, end: int) -> tuple[int, int] | None:
@@ -101,27 +110,37 @@ def session_header_bytes(data: bytes | memoryview, at: int, end: int, behind: Be
     return 0 if is_next else SESSION_HEADER_BYTES
 
 
-def find_header(data: bytes, at: int, end: int, behind: Behind) -> tuple[int | None, int]:
+class Search(NamedTuple):
+    """Result of ``find_header``: the offset of a packet, or None; then octets from ``keep`` on are needed when more come.
+
+    ``is_certain``: another header stands where the packet ends. If not, the octets that are seen end there.
+    """
+
+    found: int | None
+    keep: int
+    is_certain: bool = True
+
+
+def find_header(data: bytes, at: int, end: int, behind: Behind) -> Search:
     """Search ``data[at:end]`` for the next packet of a reader that is out of step.
 
     It is the first valid header of 20 octets or more with another valid header where its length says, or behind which
-    the run ends there. Returns its offset, or None; then the second number is the offset from which octets are
-    needed until more have come (``end`` for none).
+    the run ends there.
     """
     place = at
     while True:
         found = data.find(_SIGNATURE_OCTETS, place + 4, end)
         if found < 0:
-            return None, max(place, end - 7) if behind is Behind.MORE else end
+            return Search(None, max(place, end - 7) if behind is Behind.MORE else end)
         place = found - 4
         if data[place] == PACKET_VERSION:
             if end - place < MIN_SEARCH_BYTES and behind is Behind.MORE:
-                return None, place
-            confirmed = _is_confirmed(data, place, end, behind)
-            if confirmed is None:
-                return None, place
-            if confirmed:
-                return place, place
+                return Search(None, place)
+            follows = _what_follows(data, place, end, behind)
+            if follows is _Follows.UNKNOWN:
+                return Search(None, place)
+            if follows is not _Follows.OTHER:
+                return Search(place, place, follows is _Follows.HEADER)
         place += 1
 
 
@@ -140,24 +159,27 @@ def may_be_establish_connection(octets: bytes | memoryview) -> bool:
     return bool(octets[2] & BASE_FLAG_IN) and _unpack_word(octets, 8)[0] == _ESTABLISH_CONNECTION_BYTES
 
 
-def _is_confirmed(data: bytes, at: int, end: int, behind: Behind) -> bool | None:
-    """Whether a header with another one where its length says stands at ``at``; None: octets behind ``end`` decide."""
+def _what_follows(data: bytes, at: int, end: int, behind: Behind) -> _Follows:
+    """Return what is where the packet at ``at`` ends; ``OTHER`` too if no valid header stands at ``at``."""
     if end - at < MIN_SEARCH_BYTES or not is_valid_header(data, at, end):
-        return False
+        return _Follows.OTHER
     if behind is Behind.MORE and end - at < HEADER_BYTES:
-        return None
+        return _Follows.UNKNOWN
     flags, size = read_packet_size(data, at, end) or (0, 0)
     there = at + size
     if there <= end and may_be_followed_by_session_header(flags):
         more = session_header_bytes(data, there, end, behind)
         if more is None:
-            return None
+            return _Follows.UNKNOWN
         there += more
     if end - there >= MIN_STEP_BYTES and (behind is not Behind.MORE or end - there >= HEADER_BYTES):
-        return is_valid_header(data, there, end)
+        return _Follows.HEADER if is_valid_header(data, there, end) else _Follows.OTHER
     if behind is Behind.MORE:
-        return None if there > end or _may_be_header(data, there, end) else False
-    return there == end or behind is Behind.NOTHING
+        is_open = there > end or _may_be_header(data, there, end)
+        return _Follows.UNKNOWN if is_open else _Follows.OTHER
+    if there == end and behind is Behind.PACKET:
+        return _Follows.HEADER
+    return _Follows.NOTHING if behind is Behind.NOTHING else _Follows.OTHER
 
 
 def _may_be_header(data: bytes | memoryview, at: int, end: int) -> bool:

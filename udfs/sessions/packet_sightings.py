@@ -12,11 +12,12 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import accumulate
 from operator import itemgetter
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from udfs.files.capture_file import NO_TIME
 from udfs.keys import key
 from udfs.rows import RowDict
 from udfs.sessions.packet_rows import PACKET_SIGHTING_TYPE
@@ -43,18 +44,53 @@ _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _PLACE: Final = tuple(field.name for field in PACKET_SIGHTING_TYPE)
 
 
+class KeptBytes(NamedTuple):
+    """Bytes of a side that a remainder keeps, with the captured packet that they are of.
+
+    ``capture_id``; stream offsets of the first byte and behind the last one; time in ns, packet number, file offset.
+    """
+
+    capture_id: str
+    begin: int
+    end: int
+    time_ns: int
+    packet_number: int
+    file_offset: int
+
+
 class PacketCoverage:
     """Which bytes of both sides of a connection which captures have, by stream offsets of the connection's rows.
 
-    ``ranges``: by ``client`` or ``server``, (capture, first offset, offset behind the last one).
+    ``ranges``: by ``client`` or ``server``, (capture, first offset, offset behind the last one). ``kept``: of these,
+    the bytes that the captures did not cut into packets for good.
     """
 
-    def __init__(self, ranges: Mapping[str, Iterable[tuple[str, int, int]]]) -> None:
+    def __init__(
+        self, ranges: Mapping[str, Iterable[tuple[str, int, int]]], kept: Mapping[str, Iterable[KeptBytes]]
+    ) -> None:
         self._ranges = {side: _by_capture(found) for side, found in ranges.items()}
+        self._kept: dict[tuple[str, str], list[KeptBytes]] = defaultdict(list)
+        for side, found in kept.items():
+            for piece in sorted(found, key=itemgetter(1, 2)):
+                self._kept[side, piece.capture_id].append(piece)
 
     def captures_with(self, side: str, offset: int, size: int) -> int:
         """Return how many captures have any of ``size`` bytes of a side from ``offset`` on."""
         return sum(_meets(parts, offset, offset + size) for parts in self._ranges.get(side, {}).values())
+
+    def whole_sightings(self, side: str, offset: int, size: int) -> Iterator[RowDict]:
+        """Yield the places of a packet in the captures that keep all bytes of it."""
+        for (of_side, capture_id), pieces in self._kept.items():
+            if of_side == side and (carriers := _carriers(pieces, offset, offset + size)):
+                first = carriers[0]
+                times = [piece.time_ns for piece in carriers]
+                yield {
+                    "capture_id": capture_id,
+                    "packet_number": first.packet_number,
+                    "byte_offset": first.file_offset + offset - first.begin,
+                    "sent_at": _to_time(first.time_ns),
+                    "sent_done_at": None if NO_TIME in times else _to_time(max(times)),
+                }
 
     def is_shared(self) -> bool:
         """Whether several captures have the same byte."""
@@ -76,6 +112,25 @@ def _by_capture(ranges: Iterable[tuple[str, int, int]]) -> dict[str, list[tuple[
         else:
             own.append((low, high))
     return found
+
+
+def _carriers(pieces: list[KeptBytes], begin: int, end: int) -> list[KeptBytes]:
+    """Return the pieces that together have all bytes of ``[begin, end)``; none if some are missing."""
+    place = bisect_right(pieces, begin, key=itemgetter(1)) - 1
+    if place < 0:
+        return []
+    found = []
+    while begin < end:
+        if place == len(pieces) or not pieces[place].begin <= begin < pieces[place].end:
+            return []
+        found.append(pieces[place])
+        begin = pieces[place].end
+        place += 1
+    return found
+
+
+def _to_time(time_ns: int) -> dt.datetime | None:
+    return None if time_ns == NO_TIME else _EPOCH + dt.timedelta(microseconds=time_ns // 1000)
 
 
 def _meets(parts: list[tuple[int, int]], low: int, high: int) -> bool:
@@ -132,7 +187,10 @@ def merge_packet_sightings(
             behind, last_side = offset, side
         if offset < behind:
             continue  # inside of another packet
-        row = _earliest(whole[place]) if place in whole else others[place]
+        any_row = whole[place][0] if place in whole else others[place]
+        kept = coverage.whole_sightings(side, offset, any_row["length_bytes"])
+        whole[place] += [_at_place(any_row, seen) for seen in kept]
+        row = _earliest(whole[place]) if whole[place] else others[place]
         row |= {"observations": max(coverage.captures_with(side, offset, row["length_bytes"]), 1)}
         if row["observations"] == 1:
             row["sightings"] = None
@@ -154,9 +212,13 @@ def _single_sightings(row: RowDict) -> Iterator[RowDict]:
     """Yield a row for each capture that had a packet whole."""
     if row["sightings"]:
         for seen in row["sightings"]:
-            yield {**row, **seen, "packet_key": _packet_key(row, seen["sent_at"]), "sightings": None}
+            yield _at_place(row, seen)
     elif row["complete"] and row["observations"] == 1:
         yield row
+
+
+def _at_place(row: RowDict, seen: RowDict) -> RowDict:
+    return {**row, **seen, "packet_key": _packet_key(row, seen["sent_at"]), "sightings": None}
 
 
 def _earliest(rows: list[RowDict]) -> RowDict:
