@@ -31,7 +31,7 @@ from pipeline.lake.schema_enforcement import arrow_schema, changed_keys
 from pipeline.lake.staging_files import Batches, BatchTransform, StagedPart, StagingWriter, plan_tasks
 from pipeline.lake.tasks import PartitionedRows
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, PENDING, QUARANTINE, RPC_BINDS, RPC_CALLS
-from schemas.session_packets import SESSION_PACKETS
+from schemas.session_packets import PINGS, SESSION_PACKETS
 from schemas.table import INGESTED_AT, RUN_ID, Table, literal
 from udfs.capture.bronze_rows import sort_tunnels, sum_server_connections
 from udfs.capture.call_sightings import row_without_captures
@@ -39,8 +39,9 @@ from udfs.capture.capture_reader import BRONZE_SCHEMAS
 from udfs.capture.connection_merge import add_packet_counts
 from udfs.rows import RowDict
 from udfs.sessions.packet_sightings import packet_without_captures
+from udfs.sessions.pings import ping_rows, pings_batch, pings_of_rows
 
-_TABLES_WITH_CAPTURE_ID: Final = (RPC_CALLS, RPC_BINDS, SESSION_PACKETS, QUARANTINE, PENDING, CAPTURE_FILES)
+_TABLES_WITH_CAPTURE_ID: Final = (RPC_CALLS, RPC_BINDS, SESSION_PACKETS, PINGS, QUARANTINE, PENDING, CAPTURE_FILES)
 _MERGED: Final = "merged"  # the folder of the staging files that merging gave
 # Counts of a capture that was resumed: the parts add up.
 _ADDED_COUNTS: Final = (
@@ -135,6 +136,7 @@ class BronzeWriter:
         connections = rows["connection_id"].unique().to_pylist()
         self._remove_sightings(dates, connections)
         self._remove_packet_sightings(dates, connections)
+        self._write_pings(removed=replaced)
         for table in _TABLES_WITH_CAPTURE_ID:
             lake.delete(table, "capture_id IN {names}", names=replaced)
         return rows
@@ -195,6 +197,7 @@ class BronzeWriter:
             CONNECTIONS: partial(write_connections, {}),
             RPC_BINDS: lambda: self._write(RPC_BINDS, changes, "connection_id", previous),
             SESSION_PACKETS: partial(self._write_packets, changes),
+            PINGS: self._write_pings,
             QUARANTINE: lambda: self._write(QUARANTINE, changes, "quarantine_key", changes.replaced_quarantine_keys),
             PENDING: lambda: self._write(PENDING, changes, "pending_key", updated, expiry=expiry),
         }
@@ -302,6 +305,27 @@ class BronzeWriter:
             rows = pa.concat_tables([rows.filter(pc.invert(shared)), merged])
             replaced = replaced | keys
         self._write(SESSION_PACKETS, changes, "packet_key", replaced, rows=rows)
+
+    def _write_pings(self, removed: Sequence[str] = ()) -> None:
+        """Write pings: those of this round with the stored ones that they may belong to.
+
+        With ``removed``, only take out what these captures saw.
+        """
+        lake, schema = self.lake, BRONZE_SCHEMAS["pings"]
+        staged = schema.empty_table() if removed else self.read_staged(PINGS.name)
+        where, names = "cookie IN {names}", staged["cookie"].unique().to_pylist()
+        if removed:
+            where, names = "capture_id IN {names} OR response_capture_id IN {names}", [*removed]
+        if not names:
+            return
+        lake.create(PINGS)
+        stored = lake.select(PINGS, where, schema.names, names=names).cast(schema)
+        rows = ping_rows(pings_of_rows([*stored.to_pylist(), *staged.to_pylist()], removed))
+        found = pa.Table.from_batches([pings_batch(rows)])
+        dates = {*stored["event_date"].to_pylist(), *found["event_date"].to_pylist()}
+        fresh, stale = changed_keys(found, stored, "ping_key")
+        lake.delete_values(PINGS, "ping_key", stale, dates=dates)
+        self._append(PINGS, found.filter(is_in(found, "ping_key", fresh)))
 
     def _staged_parts(self, table: Table) -> list[StagedPart]:
         return [part for task in plan_tasks(self.staged_tables / table.name) for part in task]

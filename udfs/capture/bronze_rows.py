@@ -215,6 +215,7 @@ def capture_file_row(
     counts, file_reader = scan.counts, scan.file_reader
     used = sum(connection.packet_count for connection in scan.connections if connection.index in msmq_indexes)
     binary = sum(connection.packet_count for connection in scan.connections if connection.kind is ConnectionKind.BINARY)
+    binary += counts["pings"]
     damage, error = scan.error or (None, None)
     if damage is None and file_reader is not None and file_reader.damage is not None:
         damage, error = file_reader.damage.kind, file_reader.damage.message

@@ -51,7 +51,9 @@ from udfs.rpc.pdu_framing import PduFramer
 from udfs.sessions.packet_framing import SessionFramer, recognise_sessions
 from udfs.sessions.packet_headers import is_establish_connection
 from udfs.sessions.packet_rows import SESSION_PACKETS_SCHEMA, SessionPacketRows
+from udfs.sessions.pings import MAX_PINGS, PING_PORT, PINGS_SCHEMA, ping_rows, pings_batch, read_ping
 from udfs.tcp.bad_copies import SuspectBytes, find_suspect_bytes
+from udfs.tcp.capture_budget import PINGS_NOT_READ
 from udfs.tcp.connection_tracker import BlockStreams, ConnectionTracker
 from udfs.tcp.connections import ConnectionKind, TcpConnection
 from udfs.tcp.mirror_copies import MirrorCopies
@@ -64,6 +66,7 @@ BRONZE_SCHEMAS: Final = {
     "connections": CONNECTIONS_SCHEMA,
     "rpc_binds": RPC_BINDS_SCHEMA,
     "session_packets": SESSION_PACKETS_SCHEMA,
+    "pings": PINGS_SCHEMA,
     "quarantine": QUARANTINE_SCHEMA,
     "pending": PENDING_SCHEMA,
     "capture_files": CAPTURE_FILES_SCHEMA,
@@ -193,6 +196,7 @@ def read_capture_batches(
     msmq_indexes = {c.index for c in scan.connections if c.index in with_inferred or is_msmq_connection(c)}
     yield "capture_files", capture_file_row(scan, source, msmq_indexes, reported)
     yield "connections", connection_rows(scan.connections, msmq_indexes, by_connection)
+    yield "pings", pings_batch(ping_rows(scan.pings))
     yield "rpc_binds", bind_rows(scan.connections, msmq_indexes, scan.capture_id)
     open_strays: dict[int, list[str]] = {}
 
@@ -255,7 +259,8 @@ def _scan_capture(
     again: RereadConnections,
 ) -> Iterator[tuple[str, pa.RecordBatch]]:
     """Make one pass over a capture. ``learned``: known MSMQ endpoints; ``again``: what to read again, None: all."""
-    decoder, framer, session_framer = PacketDecoder(options.tunnel_ports), PduFramer(), SessionFramer()
+    decoder = PacketDecoder(options.tunnel_ports, frozenset({PING_PORT}))
+    framer, session_framer = PduFramer(), SessionFramer()
     tracker = ConnectionTracker(options.limits, begins_session=is_establish_connection)
     mirror_copies = MirrorCopies()
     tracker.known_endpoints = set(learned)
@@ -301,6 +306,7 @@ def _scan_capture(
         try:
             segments = decoder.decode_block(records)
             _count_segments(scan, segments)
+            _add_pings(scan, decoder)
             streams = tracker.add_block(mirror_copies.leave_out(segments))
             rows.block += 1
             yield from process(streams, final=False)
@@ -382,6 +388,17 @@ def _count_records(scan: CaptureScan, records: RecordBlock) -> None:
 def _count_segments(scan: CaptureScan, segments: TcpSegments) -> None:
     scan.counts["tcp"] += int(segments.record_count.sum())
     scan.counts["damaged"] += int((segments.record_classes == RECORD_DAMAGED).sum())
+
+
+def _add_pings(scan: CaptureScan, decoder: PacketDecoder) -> None:
+    for datagram in decoder.datagrams:
+        if (ping := read_ping(datagram, scan.capture_id)) is None:
+            continue
+        scan.counts["pings"] += datagram.packet_count
+        if len(scan.pings) < MAX_PINGS:
+            scan.pings.append(ping)
+        else:
+            scan.budget.unread_packets[PINGS_NOT_READ] += datagram.packet_count
 
 
 def infer_contexts(scan: CaptureScan) -> InferredContexts:

@@ -20,10 +20,11 @@ from udfs.capture.open_connections import four_tuple_key
 from udfs.rows import RowDict
 from udfs.sessions.packet_rows import SESSION_PACKETS_SCHEMA
 from udfs.sessions.packet_sightings import merge_packet_sightings, move_packets
+from udfs.sessions.pings import ping_rows, pings_of_rows
 from udfs.tcp.time_limits import DEFAULT_TIME_LIMITS, TimeLimits
 
 BRONZE_TABLES: Final = (
-    "capture_files", "connections", "rpc_binds", "rpc_calls", "session_packets", "quarantine", "pending"
+    "capture_files", "connections", "rpc_binds", "rpc_calls", "session_packets", "pings", "quarantine", "pending"
 )  # fmt: skip
 
 
@@ -47,6 +48,7 @@ def read_captures(
             for name in BRONZE_TABLES:
                 tables[name] += found[name].to_pylist()
             fresh += found["pending"].to_pylist()
+        tables["pings"] = ping_rows(pings_of_rows(tables["pings"]))
         keys = {four_tuple_key(row) for row in fresh}
         pending = [row for row in tables["pending"] if four_tuple_key(row) in keys]
         apply_merge(tables, pending, merge_connections(pending, limits), limits)

@@ -111,7 +111,7 @@ def session_header_bytes(data: bytes | memoryview, at: int, end: int, behind: Be
 
 
 class Search(NamedTuple):
-    """Result of ``find_header``: the offset of a packet, or None; then octets from ``keep`` on are needed when more come.
+    """Result of ``find_header``: the offset of a packet, or None; then octets from ``keep`` on are needed later.
 
     ``is_certain``: another header stands where the packet ends. If not, the octets that are seen end there.
     """

@@ -11,6 +11,7 @@ from typing import Final
 NOT_FOLLOWED: Final = "of connections over the limit"
 NOT_RECOGNISED: Final = "that begin like RPC, of connections over the limit of those without a SYN"
 NOT_HANDED_ON: Final = "together with other captures, of open connections over the limit"
+PINGS_NOT_READ: Final = "pings over their limit"
 NOT_KEPT: Final = "with all bytes, of packets of the binary protocol over the limit of unfinished ones"
 
 
