@@ -74,6 +74,7 @@ def shown(tables):
 @settings(max_examples=400, deadline=None, suppress_health_check=SLOW)
 @given(sides())
 @example((packets.base_header(0, 0x400000) * 3, [30], {1}, True, 1 << 10))
+@example((packets.establish_connection() + b"\0", [572, 1], set(), False, 1 << 10))
 def test_any_side_is_cut_as_the_rules_say(side):
     stream, sizes, lost, syn, block = side
     parts = segments_of(stream, sizes, lost, syn)

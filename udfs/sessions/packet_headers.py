@@ -175,7 +175,7 @@ def _what_follows(data: bytes, at: int, end: int, behind: Behind) -> _Follows:
     if end - there >= MIN_STEP_BYTES and (behind is not Behind.MORE or end - there >= HEADER_BYTES):
         return _Follows.HEADER if is_valid_header(data, there, end) else _Follows.OTHER
     if behind is Behind.MORE:
-        is_open = there > end or _may_be_header(data, there, end)
+        is_open = end - there < MIN_STEP_BYTES or _may_be_header(data, there, end)  # the run may end there
         return _Follows.UNKNOWN if is_open else _Follows.OTHER
     if there == end and behind is Behind.PACKET:
         return _Follows.HEADER
