@@ -8,12 +8,15 @@ from itertools import permutations
 import pytest
 from deltalake import DeltaTable
 
+import example_rows
 from capture.merge.cutting import cut
 from jobs import ingest_captures
 from pcapgen import containers
 from pcapgen import conversation as tcp
 from pcapgen import sessions as packets
+from schemas.session_packets import PINGS, SESSION_PACKETS
 from schemas.table import INGESTED_AT, RUN_ID
+from sessions.test_pings import answer, request
 
 FLOW = tcp.Flow(server_port=packets.PORT)
 TABLES = ("session_packets", "connections", "quarantine")
@@ -106,3 +109,17 @@ def test_a_capture_that_is_read_again_changes_nothing(tmp_path):
     again = ["--lake", str(tmp_path / "lake"), "--captures", *files, "--reprocess", f"capture={files[0]}"]
     assert ingest_captures.main(again) == 0
     assert facts(tmp_path / "lake") == before
+
+
+def test_the_example_rows(tmp_path):
+    records = session()
+    shorter = [containers.Record(record.time_ns - 2000, record.frame) for record in records[:60]]
+    pinged = [request(-2), answer(-1)]
+    (tmp_path / "1.pcap").write_bytes(containers.pcap([*pinged, *records], magic=containers.NANOSECONDS).data)
+    (tmp_path / "2.pcap").write_bytes(containers.pcap(shorter, magic=containers.NANOSECONDS).data)
+    read(tmp_path / "lake", tmp_path / "1.pcap", tmp_path / "2.pcap")
+    tables = {
+        table: DeltaTable(str(tmp_path / "lake" / "bronze" / table.name)).to_pyarrow_table()
+        for table in (SESSION_PACKETS, PINGS)
+    }
+    example_rows.check(tables)

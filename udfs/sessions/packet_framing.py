@@ -28,6 +28,7 @@ from udfs.sessions.packet_headers import (
     may_be_followed_by_session_header,
     read_packet_size,
     session_header_bytes,
+    walk_packets,
 )
 from udfs.tcp.capture_budget import NOT_KEPT, CaptureBudget
 from udfs.tcp.connection_tracker import BlockStream, BlockStreams, StreamExtent
@@ -314,32 +315,14 @@ class _SideFramer:
 
     def _walk(self, at: int, end: int, shift: int, behind: Behind) -> int:
         """Note the packets that lie whole in ``buffer[at:end]``; return where the first one begins that does not."""
-        data, starts, lengths = self._streams.buffer, self._whole.starts, self._whole.lengths
-        first, is_packet = len(starts), True
-        last = end - MIN_STEP_BYTES
-        while at <= last:
-            found = read_packet_size(data, at, end)
-            if found is None:
-                is_packet = False
-                break
-            flags, length = found
-            if may_be_followed_by_session_header(flags):
-                if at + length > end:
-                    break
-                more = session_header_bytes(data, at + length, end, behind)
-                if more is None:
-                    break
-                length += more
-            if at + length > end:
-                break
-            starts.append(at)
-            lengths.append(length)
-            at += length
+        starts, lengths = self._whole.starts, self._whole.lengths
+        first = len(starts)
+        at, in_step = walk_packets(self._streams.buffer, at, end, behind, starts, lengths)
         if count := len(starts) - first:
             self._state.found = True
             provisional = self._keep_start(first, shift)
             self._whole.spans.append((count, self._connection.index, self._stream.side, shift, provisional))
-        if not is_packet:
+        if not in_step:
             self._state.in_step, self._state.out_of_step_reason = False, _REASON_NOT_A_PACKET
         return at
 

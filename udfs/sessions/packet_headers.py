@@ -34,6 +34,7 @@ _ESTABLISH_CONNECTION_BYTES: Final = 572
 _INTERNAL_SIZES: Final = frozenset({(36, SESSION_ACK), (_ESTABLISH_CONNECTION_BYTES, ESTABLISH_CONNECTION),
                                     (32, CONNECTION_PARAMETERS)})  # fmt: skip
 _SIZES_OF_INTERNAL: Final = frozenset(size for size, _ in _INTERNAL_SIZES)
+_SESSION_HEADER_BITS: Final = BASE_FLAG_IN | BASE_FLAG_SH
 _SIGNATURE_OCTETS: Final = PACKET_SIGNATURE.to_bytes(4, "little")
 _ALLOWED_NAMES: Final = tuple((shift, frozenset(kinds)) for name, _, shift, kinds in QUEUE_NAME_FIELDS
                               if name != "ResponseQueue")  # fmt: skip
@@ -93,7 +94,7 @@ def is_valid_header(data: bytes | memoryview, at: int, end: int) -> bool:
 
 def may_be_followed_by_session_header(flags: int) -> bool:
     """Whether 16 octets of a SessionHeader may follow a packet that PacketSize does not count: IN = 0, SH = 1."""
-    return flags & (BASE_FLAG_IN | BASE_FLAG_SH) == BASE_FLAG_SH
+    return flags & _SESSION_HEADER_BITS == BASE_FLAG_SH
 
 
 def session_header_bytes(data: bytes | memoryview, at: int, end: int, behind: Behind) -> int | None:
@@ -108,6 +109,43 @@ def session_header_bytes(data: bytes | memoryview, at: int, end: int, behind: Be
         return None
     is_next = is_valid_header(data, at, end) and not is_valid_header(data, at + SESSION_HEADER_BYTES, end)
     return 0 if is_next else SESSION_HEADER_BYTES
+
+
+def walk_packets(
+    data: bytes, at: int, end: int, behind: Behind, starts: list[int], lengths: list[int]
+) -> tuple[int, bool]:
+    """Walk packets that follow one another from ``at`` on; append start and length of each that is whole.
+
+    Returns where the walk stopped, and whether it is in step: if so, the octets from there are the beginning of an
+    incomplete packet, or there are none. If not, they are no packet.
+    """
+    unpack, add_start, add_length = _unpack_base, starts.append, lengths.append
+    last = end - MIN_STEP_BYTES
+    while at <= last:
+        version, flags, signature, length = unpack(data, at)
+        if (
+            version != PACKET_VERSION
+            or signature != PACKET_SIGNATURE
+            or not (_MIN_PACKET_BYTES <= length <= MAX_PACKET_BYTES)
+        ):
+            return at, False
+        there = at + length
+        if there > end:
+            break
+        if flags & _SESSION_HEADER_BITS == BASE_FLAG_SH:
+            if there <= last and unpack(data, there)[2] != PACKET_SIGNATURE:
+                there += SESSION_HEADER_BYTES
+            else:
+                more = session_header_bytes(data, there, end, behind)
+                if more is None:
+                    break
+                there += more
+            if there > end:
+                break
+        add_start(at)
+        add_length(there - at)
+        at = there
+    return at, True
 
 
 class Search(NamedTuple):

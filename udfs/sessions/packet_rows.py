@@ -95,6 +95,7 @@ _ORDER_QUEUE_NAME: Final = "order_queue$"
 _DQ_SHIFT: Final = QUEUE_NAME_FIELDS[0][2]
 _NAME_BYTES: Final = np.array(QUEUE_NAME_BYTES, np.int64)
 _LABEL_AT, _LABEL_LENGTH_AT, _CLASS_AT = 56, 1, 2  # in the MessagePropertiesHeader
+_KEY_DIGITS: Final = 32
 _DAY_NS: Final = 86_400_000_000_000
 
 
@@ -116,11 +117,11 @@ class SessionPacketRows:
         kind, classes = _classify(framed, octets, head, flags)
         columns, sequence, keys = _identity_columns(framed, connections)
         for place in np.nonzero(framed.provisional)[0].tolist():
-            self.unfinished_keys[int(framed.connection_index[place])].append(keys[place])
+            self.unfinished_keys[int(framed.connection_index[place])].append(keys[place].as_py())
         complete, count = framed.seen == framed.length, len(keys)
         every = np.ones(count, bool)
         columns |= {
-            "packet_key": pa.array(keys, pa.string()),
+            "packet_key": keys,
             "tcp_sequence": pa.array(sequence),
             "capture_id": pa.repeat(pa.scalar(self.capture_id, pa.string()), count),
             "packet_number": pa.array(framed.packet_number),
@@ -150,7 +151,7 @@ class SessionPacketRows:
 
 def _identity_columns(
     framed: FramedPackets, connections: list[TcpConnection]
-) -> tuple[dict[str, pa.Array], Ints, list[str]]:
+) -> tuple[dict[str, pa.Array], Ints, pa.StringArray]:
     """Return the columns that connection and side give, the sequence numbers, and the keys of the packets."""
     sides, number = np.unique(framed.connection_index * 2 + framed.side, return_inverse=True)
     rows: list[tuple[Any, ...]] = []
@@ -179,14 +180,20 @@ def _identity_columns(
     return columns, sequence, _packet_keys(prefixes, number, sequence, framed.time_ns)
 
 
-def _packet_keys(prefixes: list[bytes], number: Ints, sequence: Ints, time_ns: Ints) -> list[str]:
-    """Return the keys of packets: sender's and receiver's address and port, sequence number, time in microseconds."""
-    sha, keys = hashlib.sha256, []
-    for which, one, time in zip(number.tolist(), sequence.tolist(), time_ns.tolist(), strict=True):
-        a, t = b"%d" % one, b"%d" % (time // 1000)
-        moment = b"\xff\xff\xff\xff" if time == NO_TIME else b"%c\0\0\0%b" % (len(t), t)
-        keys.append(sha(b"%b%c\0\0\0%b%b" % (prefixes[which], len(a), a, moment)).hexdigest()[:32])
-    return keys
+def _packet_keys(prefixes: list[bytes], number: Ints, sequence: Ints, time_ns: Ints) -> pa.StringArray:
+    """Return the keys of packets (``udfs.keys``): both ends, the sender first, sequence number, time in us."""
+    sha = hashlib.sha256
+    moments = {time: encode_key_fields(None if time == NO_TIME else time // 1000) for time in set(time_ns.tolist())}
+    texts = [b"%d" % each for each in sequence.tolist()]
+    digests = b"".join(
+        [
+            sha(b"%b%c\0\0\0%b%b" % (prefixes[which], len(text), text, moments[time])).digest()
+            for which, text, time in zip(number.tolist(), texts, time_ns.tolist(), strict=True)
+        ]
+    )
+    digits = np.frombuffer(digests, np.uint8).reshape(-1, sha().digest_size)[:, : _KEY_DIGITS // 2].tobytes().hex()
+    offsets = np.arange(len(texts) + 1, dtype=np.int32) * _KEY_DIGITS
+    return pa.StringArray.from_buffers(len(texts), pa.py_buffer(offsets), pa.py_buffer(digits.encode()))
 
 
 def _classify(framed: FramedPackets, octets: Octets, head: Octets, flags: Ints) -> tuple[Ints, Ints]:
