@@ -74,6 +74,9 @@ BRONZE_SCHEMAS: Final = {
 }
 
 
+SESSION_ENDPOINT: Final = "binary_protocol"  # stands for an interface's name in an ``InterfaceEndpoint``
+
+
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
     """Options of the reader.
@@ -167,7 +170,8 @@ def read_capture_batches(
     emitted = EmittedCalls()
     learned: dict[tuple[bytes, int], set[str]] = {}
     for known in map(InterfaceEndpoint.parse, request.reread_endpoints):
-        learned.setdefault(known.packed_endpoint, set()).add(known.interface_name)
+        if known.interface_name != SESSION_ENDPOINT:
+            learned.setdefault(known.packed_endpoint, set()).add(known.interface_name)
     reported: set[str] = set()
     while True:
         scan = CaptureScan()
@@ -264,6 +268,8 @@ def _scan_capture(
     tracker = ConnectionTracker(options.limits, begins_session=is_establish_connection)
     mirror_copies = MirrorCopies()
     tracker.known_endpoints = set(learned)
+    endpoints = map(InterfaceEndpoint.parse, request.reread_endpoints)
+    tracker.session_endpoints = {one.packed_endpoint for one in endpoints if one.interface_name == SESSION_ENDPOINT}
     tracker.suspect_bytes = {index: suspect.copy() for index, suspect in again.suspect_bytes.items()}
     assembler = CallAssembler(all_pdus=options.all_pdus and again.only is None)
     rows = CallRowBuilder(again.only, again.returned_calls)

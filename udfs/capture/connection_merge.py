@@ -31,7 +31,7 @@ from udfs.capture.bronze_rows import (
     server_connection_counts,
     sum_server_connections,
 )
-from udfs.capture.capture_reader import endpoint_texts, infer_contexts, is_msmq_connection
+from udfs.capture.capture_reader import SESSION_ENDPOINT, endpoint_texts, infer_contexts, is_msmq_connection
 from udfs.capture.capture_scan import CaptureScan
 from udfs.capture.open_connections import PENDING_SCHEMA, SIDE_STRUCT, packet_count_column
 from udfs.capture.overlapping_captures import (
@@ -757,12 +757,19 @@ def _label_rows(
                     "handshake": handshake,
                     "together": _is_shared(remainders),
                     "merge_digest": digest,
-                    "again": _bound_interfaces(connection)
-                    if index in msmq_indexes and "capture" in row["waits_for"]
+                    "again": _interfaces_to_reread(connection, is_msmq=index in msmq_indexes)
+                    if "capture" in row["waits_for"]
                     else None,
                 }
             )
     return rows
+
+
+def _interfaces_to_reread(connection: TcpConnection, *, is_msmq: bool) -> list[str] | None:
+    """Return what a capture that kept only a part of a connection has to know of it: names of MSMQ interfaces."""
+    if connection.kind is ConnectionKind.BINARY:
+        return [SESSION_ENDPOINT]
+    return _bound_interfaces(connection) if is_msmq else None
 
 
 def _bound_interfaces(connection: TcpConnection) -> list[str]:
