@@ -14,19 +14,27 @@ from pcapgen.reading import to_rows
 from sessions.test_framing import FLOW, PARTS
 from udfs.capture.capture_reader import read_capture
 from udfs.capture.in_memory import read_captures
+from udfs.sessions import packet_framing
 
 SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
 LEFT_OUT = PLACES | OF_THE_RUN | {"observations"}  # captures with a packet: one more where it was cut
 
 
+# No packets inside of bodies: a file that begins there believes them, if it does not keep enough.
+PLAIN = st.sampled_from([
+    packets.connection_parameters(), packets.session_ack(), packets.order_ack(), packets.message(b"x" * 700),
+    packets.message(b"y" * 300, header=packets.session_header(3)), packets.message(b"z" * 90), b"garbage " * 9,
+])  # fmt: skip
+
+
 @st.composite
-def sessions(draw):
+def sessions(draw, content=PARTS):
     """The segments of a session: a handshake, any packets of both sides, some segments lost, maybe begun in between."""
     script = tcp.Script()
     if draw(st.booleans()):
         for side, data in packets.handshake():
             script.send(side, data)
-    for side, data in draw(st.lists(st.tuples(st.sampled_from([0, 1]), PARTS), min_size=1, max_size=8)):
+    for side, data in draw(st.lists(st.tuples(st.sampled_from([0, 1]), content), min_size=1, max_size=8)):
         script.send(side, data)
     parts = tcp.segments(
         script,
@@ -67,10 +75,7 @@ def accounted(tables):
         assert seen == row["client_bytes"] + row["server_bytes"]
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=SLOW)
-@given(st.data())
-def test_any_cut_in_any_order(data):
-    parts = data.draw(sessions())
+def cut_anywhere(data, parts):
     assume(len(parts) > 1)
     records = tcp.records(FLOW, parts)
     capture = containers.pcap(records, magic=containers.NANOSECONDS).data
@@ -84,3 +89,16 @@ def test_any_cut_in_any_order(data):
     accounted(found)
     same_packets(found, whole)
     equal(found, read_captures([pieces]))
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=SLOW)
+@given(st.data())
+def test_any_cut_in_any_order(data):
+    cut_anywhere(data, data.draw(sessions()))
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[*SLOW, HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_any_cut_where_files_keep_little_of_their_beginning(monkeypatch, data):
+    monkeypatch.setattr(packet_framing, "START_BYTES", data.draw(st.sampled_from([0, 300])))
+    cut_anywhere(data, data.draw(sessions(PLAIN)))
