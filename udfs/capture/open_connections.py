@@ -356,7 +356,7 @@ def _pending_row(
         "recognised": any(
             isinstance(side.framing_state, FramingState) and side.framing_state.recognised for side in opened.directions
         ),
-        "stream_ends": [_stream_end(side) for side in opened.directions],
+        "stream_ends": [_stream_end(side) for side in opened.directions if connection.kind is ConnectionKind.BINARY],
         "packets": connection.packet_count,
         "learned_interfaces": sorted(learned.get((server_octets, server_port), ())),
         "sides": sides,
@@ -380,11 +380,12 @@ def _pending_row(
 
 
 def _stream_end(side: StreamDirection) -> dict[str, int]:
-    """Return the place up to which a direction was read, with its offset in rows of packets."""
-    return {
-        "sequence": ((side.base_sequence or 0) + side.next_offset) & _MASK,
-        "stream_offset": side.next_offset - side.first_offset,
-    }
+    """Return the place up to which a direction was seen, with its offset in rows of packets."""
+    held, end, first = side.held_segments, side.next_offset, side.first_offset
+    if held:
+        end = held[-1].stream_offset + len(held[-1].data)
+        first = first if side.started else held[0].stream_offset
+    return {"sequence": ((side.base_sequence or 0) + end) & _MASK, "stream_offset": end - first}
 
 
 def _stray_to_run(number: int, side: StreamDirection | None, stray: StrayBytes) -> dict[str, Any]:
