@@ -415,6 +415,7 @@ _EVIDENCE = StructType(
         StructField("syntax", STRING),
     ]
 )
+_STREAM_PLACE = StructType([StructField("sequence", BIGINT), StructField("stream_offset", BIGINT)])
 _DROPPED = StructType([StructField("context_id", INT), StructField("side", INT), StructField("bytes", BIGINT)])
 _RUN = StructType(
     [
@@ -470,6 +471,12 @@ PENDING = Table(
         Column("call_keys", STRINGS, "bronze.rpc_calls made from this and similar rows: merging replaces them"),
         Column("calls_made", STRING, "digest of these calls as the last merge made them; null when it made none"),
         Column("quarantine_keys", STRINGS, "bronze.quarantine likewise"),
+        Column("packet_keys", STRINGS, "bronze.session_packets likewise"),
+        Column(
+            "stream_ends",
+            ArrayType(_STREAM_PLACE),
+            "TCP sequence number up to which each side was read, and its offset in bronze.session_packets, bytes",
+        ),
         Column("runs", ArrayType(_RUN), "runs of bytes that go to quarantine if the connection stays unrecognised"),
         Column("dropped_bytes", ArrayType(_DROPPED), "bytes of calls without a bind that were too many to be kept"),
         Column("merge_digest", STRING, "digest of what the last merge changed in its finished calls; null if nothing"),

@@ -20,6 +20,7 @@ from schemas import (
     queue_snapshots,
     receive_attempts,
     remote_read_calls,
+    session_packets,
 )
 from schemas.table import Table
 
@@ -31,7 +32,8 @@ GOLD: tuple[Table, ...] = (
     *receive_attempts.TABLES, *ack_sequences.TABLES, *queue_history.TABLES, *eod.TABLES,
     *findings.TABLES, *coverage.TABLES, *alerts.TABLES,
 )  # fmt: skip
-DATA_TABLES: tuple[Table, ...] = (*bronze.TABLES, *collected_snapshots.TABLES, *SILVER, *GOLD)
+BRONZE: tuple[Table, ...] = (*bronze.TABLES, *session_packets.TABLES)
+DATA_TABLES: tuple[Table, ...] = (*BRONZE, *collected_snapshots.TABLES, *SILVER, *GOLD)
 
 # What runs say of themselves: alone not a function of what was read.
 RUN_TABLES: tuple[Table, ...] = (*quality.TABLES, bronze.WATERMARKS)

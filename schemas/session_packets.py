@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import ArrayType, StructField, StructType
 
 from schemas.table import (
     BIGINT,
@@ -13,6 +13,7 @@ from schemas.table import (
     INT,
     STRING,
     TIMESTAMP,
+    TUNNEL_IDENTIFIER,
     Column,
     Table,
     run_columns,
@@ -29,6 +30,16 @@ SESSION_HEADER = StructType(
     ]
 )
 """SessionHeader ([MS-MQMQ] 2.2.20.4)."""
+
+PACKET_SIGHTING = StructType(
+    [
+        StructField("capture_id", STRING),
+        StructField("packet_number", BIGINT),
+        StructField("byte_offset", BIGINT),
+        StructField("sent_at", TIMESTAMP),
+        StructField("sent_done_at", TIMESTAMP),
+    ]
+)
 
 SESSION_PACKETS = Table(
     "bronze",
@@ -68,7 +79,7 @@ SESSION_PACKETS = Table(
         Column("version", INT, "BaseHeader.VersionNumber"),
         Column("flags", INT, "BaseHeader.Flags"),
         Column("packet_size", BIGINT, "BaseHeader.PacketSize, bytes"),
-        Column("length_bytes", BIGINT, "its length in the stream, with the SessionHeader behind it"),
+        Column("length_bytes", BIGINT, "its length in the stream, with the SessionHeader behind it, bytes"),
         Column("seen_bytes", BIGINT, "of length_bytes, those that were captured"),
         Column("complete", BOOLEAN, "all of its bytes were captured"),
         Column("message_class", INT, "MessagePropertiesHeader.MessageClass; null where not seen and for other kinds"),
@@ -79,6 +90,13 @@ SESSION_PACKETS = Table(
         ),
         Column("packet", BINARY, "its bytes up to the first one that is missing; kept as stubs are (store.stubs)"),
         Column("observations", INT, "captures with any byte of it; a copy of a file is not one more"),
+        Column(
+            "sightings",
+            ArrayType(PACKET_SIGHTING),
+            "captures that have it whole, the first one first; null where one capture alone has bytes of it, and where "
+            "none has it whole",
+        ),
+        TUNNEL_IDENTIFIER,
         *run_columns("bronze", "sent_at"),
     ),
 )
@@ -100,7 +118,7 @@ PINGS = Table(
         Column("server_address", STRING, "IP address of the one who is asked, as text"),
         Column("requested_at", TIMESTAMP, "time of the request, UTC; null when it was not seen"),
         Column("responded_at", TIMESTAMP, "time of the answer, UTC; null when it was not seen"),
-        Column("cookie", BIGINT, "Cookie"),
+        Column("cookie", BIGINT, "Cookie: ties an answer to its request"),
         Column("client_queue_manager", STRING, "QMGuid of the request"),
         Column("server_queue_manager", STRING, "QMGuid of the answer"),
         Column("refused", BOOLEAN, "the answer refuses a connection (RF)"),

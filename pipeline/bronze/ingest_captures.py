@@ -36,10 +36,14 @@ from pipeline.lake.recovery import RunMarkers, undo_unfinished_runs
 from pipeline.lake.staging_files import count_staged_rows
 from pipeline.lake.tasks import PartitionedRows
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, PENDING, QUARANTINE, RPC_BINDS, RPC_CALLS
+from schemas.session_packets import PINGS, SESSION_PACKETS
 from udfs.capture.capture_reader import BRONZE_SCHEMAS
 from udfs.rows import RowDict
 
-BRONZE_TABLES: Final = (RPC_CALLS, CONNECTIONS, RPC_BINDS, QUARANTINE, PENDING, CAPTURE_FILES)  # the ledger is last
+# The ledger is last.
+BRONZE_TABLES: Final = (
+    RPC_CALLS, CONNECTIONS, RPC_BINDS, SESSION_PACKETS, PINGS, QUARANTINE, PENDING, CAPTURE_FILES
+)  # fmt: skip
 _READ, _MERGE = "read", "merge"  # steps that run beside the preparation of commits
 LogFunction = Callable[[str], None]
 
@@ -233,7 +237,7 @@ class _IngestRound:
         after = lake.snapshot(RPC_CALLS)
         if writer.observer is not None and after is not None and after.version > before and after.is_ours:
             result.recorded_write = ObservedWrite(before, after.version, writer.removed_calls)
-        for table in (CONNECTIONS, RPC_BINDS, QUARANTINE, PENDING):
+        for table in (CONNECTIONS, RPC_BINDS, SESSION_PACKETS, PINGS, QUARANTINE, PENDING):
             result.rows_written[str(table)] = count_staged_rows(writer.staged_tables / table.name)
         result.rows_written[str(CAPTURE_FILES)] = writer.write_ledger(result.file_rows, changes.count_corrections)
         mark_failed(lake, failures)  # captures of earlier runs
@@ -279,7 +283,7 @@ class _IngestRound:
         steps: dict[str, Callable[[], Any]] = {
             _MERGE: partial(merge_connections.merge_pending, fresh, stored, removed, limits)
         }
-        for table in (CONNECTIONS, RPC_BINDS, QUARANTINE, PENDING):
+        for table in (CONNECTIONS, RPC_BINDS, SESSION_PACKETS, PINGS, QUARANTINE, PENDING):
             steps[str(table)] = partial(lake.create, table)
         changes: MergeChanges = run_concurrently(steps)[_MERGE]
         return changes

@@ -29,6 +29,7 @@ from pipeline.lake.queries import BoundQuery, GroupedQuery
 from pipeline.lake.schema_enforcement import arrow_schema, changed_keys, select_fields
 from pipeline.lake.staging_files import Batches, BatchTransform
 from schemas.bronze import PENDING, QUARANTINE, RPC_CALLS
+from schemas.session_packets import SESSION_PACKETS
 from schemas.table import Table
 from udfs.capture import call_relabelling
 from udfs.capture.call_sightings import merge_sightings, restore_single_capture_row
@@ -43,6 +44,13 @@ from udfs.capture.open_connections import four_tuple_key
 from udfs.capture.taps import ConnectionTaps
 from udfs.errors import describe_failure
 from udfs.rows import RowDict
+from udfs.sessions.packet_sightings import (
+    MOVED_COLUMNS,
+    PACKET_MOVES_SCHEMA,
+    PacketCoverage,
+    merge_packet_sightings,
+    move_packets,
+)
 from udfs.tcp.time_limits import DEFAULT_TIME_LIMITS, TimeLimits
 
 Dates = set[dt.date | None]
@@ -52,6 +60,7 @@ _ONE, _TWO = (f"concat_ws('|', {side}_address, {side}_port)" for side in ("clien
 _FLOW_SQL: Final = f"concat_ws(' ', least({_ONE}, {_TWO}), greatest({_ONE}, {_TWO}))"  # as ``four_tuple_key``
 _FLOWS_PER_BATCH: Final = 2000  # four-tuples merged at a time: their remainders are in memory
 _DELETED: Final = "_deleted"
+_ROW: Final = "_row"  # number of a row
 
 
 @dataclass(slots=True)
@@ -71,6 +80,11 @@ class MergeChanges:
     merged call by call, with what each tap shows of them. ``affects_stored_rows`` is whether the tables hold any of
     this, ``dates`` on which dates.
 
+    Packets of the binary protocol likewise: ``rebuilt_packets`` (capture and key) were made of remainders,
+    ``replaced_packet_keys`` are the keys of the stored ones. Those that a capture cut alone are moved to their
+    connection by ``packet_moves``; ``moved`` are the (capture, previous connection) whose stored packets change by
+    that. Of ``shared_sessions`` several captures have the same bytes: one row is left of each packet.
+
     ``failures``, by capture, say why merging it failed. Its calls stay as it shows them alone. ``unmergeable`` are the
     keys of the remainders: they leave ``bronze.pending``, so that merging with later captures does not fail again.
     """
@@ -86,6 +100,11 @@ class MergeChanges:
     unchanged_call_keys: set[str] = field(default_factory=set)
     replaced_quarantine_keys: set[str] = field(default_factory=set)
     overlapping_connections: dict[str, ConnectionTaps] = field(default_factory=dict)
+    rebuilt_packets: set[tuple[str, str]] = field(default_factory=set)
+    replaced_packet_keys: set[str] = field(default_factory=set)
+    packet_moves: list[RowDict] = field(default_factory=list)
+    moved: set[tuple[str, str]] = field(default_factory=set)
+    shared_sessions: dict[str, PacketCoverage] = field(default_factory=dict)
     count_corrections: dict[str, list[RowDict]] = field(default_factory=lambda: defaultdict(list))
     updated_remainders: set[str] = field(default_factory=set)
     dates: Dates = field(default_factory=set)
@@ -184,6 +203,9 @@ def _add_batch(
     after = {row["pending_key"]: row for row in found.pending_changes.to_pylist()}
     changes.connection_labels += labels.values()
     changes.overlapping_connections |= found.taps
+    changes.shared_sessions |= found.shared_sessions
+    moves = {(move["capture_id"], move["was_connection_id"]): move for move in found.packet_moves.to_pylist()}
+    changes.packet_moves += moves.values()
     remainders: list[RowDict] = []
     for meaning in found.context_meanings.to_pylist():
         changes.bind_contexts[meaning["capture_id"], meaning["was_connection_id"]].append(meaning)
@@ -191,6 +213,11 @@ def _add_batch(
         name = row["capture_id"], row["connection_id"]
         changes.previous_connection_ids.add(row["connection_id"])
         changes.rebuilt_calls |= {(row["capture_id"], key) for key in row["call_keys"]}
+        changes.rebuilt_packets |= {(row["capture_id"], key) for key in row["packet_keys"]}
+        if not is_fresh:
+            changes.replaced_packet_keys.update(row["packet_keys"])
+            if name in moves and _changes_packets(row, moves[name]):
+                changes.moved.add(name)
         changes.replaced_quarantine_keys.update(row["quarantine_keys"])
         changes.dates.update(packet_dates(row))
         changes.affects_stored_rows |= not is_fresh
@@ -223,6 +250,12 @@ def _changes_finished_calls(row: RowDict, label: RowDict, contexts: Sequence[Row
     return bool(contexts) or (label["handshake"] and "beginning" in row["waits_for"])
 
 
+def _changes_packets(row: RowDict, move: RowDict) -> bool:
+    """Whether merging changes packets that the capture cut alone: their connection, client or stream offsets."""
+    ends = ("client_address", "client_port", "connection_id")
+    return any(row[name] != move[name] for name in ends) or bool(move["client_shift"] or move["server_shift"])
+
+
 def packet_dates(row: RowDict) -> Iterator[dt.date | None]:
     """Yield each date from a remainder's first packet to its last, and None, for rows of packets without a time."""
     first, last = row["first_packet_at"], row["last_packet_at"]
@@ -234,7 +267,14 @@ def packet_dates(row: RowDict) -> Iterator[dt.date | None]:
 
 
 def relabel_stored_rows(lake: Lake, changes: MergeChanges) -> None:
-    """Update stored calls and quarantined bytes whose connection, or the meaning of whose context, changed."""
+    """Update stored calls, packets and quarantined bytes whose connection, or the meaning of whose context, changed."""
+    moves = [move for move in changes.packet_moves if (move["capture_id"], move["was_connection_id"]) in changes.moved]
+    if moves:
+        batch = pa.RecordBatch.from_pylist(moves, PACKET_MOVES_SCHEMA)
+        _update_stored_rows(
+            lake, SESSION_PACKETS, changes.dates, {move["was_connection_id"] for move in moves},
+            ("capture_id", *MOVED_COLUMNS), MOVED_COLUMNS, lambda rows: move_packets(rows, batch),
+        )  # fmt: skip
     changed = [
         label
         for label in changes.connection_labels
@@ -332,6 +372,61 @@ def apply_bind_context(changes: MergeChanges) -> BatchTransform:
             yield call_relabelling.relabel_calls(call_relabelling.drop_merged_calls(batch, rebuilt), labels, meanings)
 
     return with_bind_context
+
+
+def apply_packet_moves(changes: MergeChanges) -> BatchTransform:
+    """Return a transform for staged packets: they are moved to their merged connections.
+
+    Packets made of remainders are dropped: merging made them again. So are those of shared sessions, which
+    ``merge_shared_packets`` returns.
+    """
+    if not changes.packet_moves:
+        return iter
+    moves = pa.RecordBatch.from_pylist(changes.packet_moves, PACKET_MOVES_SCHEMA)
+    exclude = exclude_rows("packet_key", {key for _, key in changes.rebuilt_packets})
+    exclude_shared = exclude_rows("connection_id", _staged_ids_of_shared(changes))
+
+    def moved(batches: Batches) -> Iterator[pa.RecordBatch]:
+        return (move_packets(batch, moves) for batch in exclude(exclude_shared(batches)))
+
+    return moved
+
+
+def _staged_ids_of_shared(changes: MergeChanges) -> set[str]:
+    """Return the connections, as the captures alone saw them, that are parts of shared sessions."""
+    return {
+        move["was_connection_id"] for move in changes.packet_moves if move["connection_id"] in changes.shared_sessions
+    }
+
+
+def merge_shared_packets(
+    lake: Lake, changes: MergeChanges, joint: pa.Table, staged: Batches
+) -> tuple[pa.Table, set[str]]:
+    """Merge the packets of sessions of which several captures have the same bytes: one row for each packet.
+
+    ``joint``: rows that merging cut from the bytes of all captures; ``staged``: rows of this run's captures. Returns
+    the rows, and the keys of the stored ones that they replace.
+    """
+    schema, moves = joint.schema, pa.RecordBatch.from_pylist(changes.packet_moves, PACKET_MOVES_SCHEMA)
+    where = f"connection_id IN {{names}} AND {dates_condition(changes.dates)}"
+    stored = lake.select(SESSION_PACKETS, where, schema.names, names=changes.shared_sessions).cast(schema)
+    ids = pa.array(sorted(_staged_ids_of_shared(changes)), pa.string())
+    own = (batch.filter(pc.is_in(batch["connection_id"], ids)) for batch in staged)
+    fresh = pa.Table.from_batches([move_packets(batch, moves) for batch in own], schema)
+    every = pa.concat_tables([stored, fresh, joint])
+    # Bytes stay in Arrow: as Python objects rows are much larger.
+    rows = every.drop_columns(["packet"]).append_column(_ROW, pa.array(range(every.num_rows), pa.int64())).to_pylist()
+    alone: dict[str, list[RowDict]] = defaultdict(list)
+    together: dict[str, list[RowDict]] = defaultdict(list)
+    for row in rows:
+        (alone if row[_ROW] < stored.num_rows + fresh.num_rows else together)[row["connection_id"]].append(row)
+    merged: list[RowDict] = []
+    for name, coverage in sorted(changes.shared_sessions.items()):
+        merged += merge_packet_sightings(alone[name], together[name], changes.rebuilt_packets, coverage)
+    packets = every["packet"].take(pa.array([row.pop(_ROW) for row in merged], pa.int64()))
+    light = pa.Table.from_pylist(merged, schema.remove(schema.get_field_index("packet")))
+    columns = [packets if name == "packet" else light[name] for name in schema.names]
+    return pa.Table.from_arrays(columns, schema=schema), set(stored["packet_key"].to_pylist())
 
 
 def merge_overlapping_calls(lake: Lake, changes: MergeChanges, rows: pa.Table) -> pa.Table:

@@ -37,8 +37,12 @@ from udfs.tcp.packet_decoder import FRAMED_BEFORE, SKIPPED_BEFORE
 _BINDS: Final = frozenset((BIND, BIND_ACK, BIND_NAK, ALTER_CONTEXT, ALTER_CONTEXT_RESP, AUTH3))
 _FILE: Final = "forgotten"  # in the folder of the runs
 _PTYPE_OFFSET: Final = 2  # of the type of a PDU ([C706] 12.6.3.1)
-_TABLES_WITH_SERVER: Final = ("rpc_calls", "rpc_binds", "pending")
-_TRIMMED_TABLES: Final = ("connections", "rpc_calls", "rpc_binds", "quarantine", "pending")  # binds need connections
+_TABLES_WITH_SERVER: Final = ("rpc_calls", "rpc_binds", "session_packets", "pings", "pending")
+# Binds need connections.
+_TRIMMED_TABLES: Final = (
+    "connections", "rpc_calls", "rpc_binds", "session_packets", "pings", "quarantine", "pending"
+)  # fmt: skip
+_TIME_COLUMNS: Final = {"pending": "last_packet_at", "quarantine": "seen_at", "session_packets": "sent_at"}
 _ROWS_PER_BATCH: Final = 4096
 # Columns of the ledger that describe the content of a capture, and that count it.
 _CONTENT_COLUMNS: Final = (
@@ -119,7 +123,7 @@ class RetentionCutoff:
         times: tuple[dt.datetime | None, ...]
         if table == "connections":
             times = row["last_packet_at"], row["closed_at"], row["first_packet_at"]
-        elif table == "rpc_calls":
+        elif table in ("rpc_calls", "pings"):
             day = row["event_date"]
             return not capture_dropped if day is None else bool(day >= self.first_kept_date)
         elif table == "rpc_binds":
@@ -127,7 +131,7 @@ class RetentionCutoff:
             if row["connection_id"] in connections:
                 return True
         else:
-            times = (row["last_packet_at"],) if table == "pending" else (row["seen_at"],)
+            times = (row[_TIME_COLUMNS[table]],)
         return not (capture_dropped if all(time is None for time in times) else self.excludes_time(*times))
 
     def trim_pending_row(self, row: RowDict) -> RowDict:

@@ -28,17 +28,20 @@ from pipeline.lake.date_filters import dates_condition
 from pipeline.lake.lake import Lake
 from pipeline.lake.lake_path import LakePath, parquet_dataset
 from pipeline.lake.schema_enforcement import arrow_schema, changed_keys
-from pipeline.lake.staging_files import Batches, BatchTransform, StagingWriter, plan_tasks
+from pipeline.lake.staging_files import Batches, BatchTransform, StagedPart, StagingWriter, plan_tasks
 from pipeline.lake.tasks import PartitionedRows
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, PENDING, QUARANTINE, RPC_BINDS, RPC_CALLS
+from schemas.session_packets import PINGS, SESSION_PACKETS
 from schemas.table import INGESTED_AT, RUN_ID, Table, literal
 from udfs.capture.bronze_rows import sort_tunnels, sum_server_connections
 from udfs.capture.call_sightings import row_without_captures
 from udfs.capture.capture_reader import BRONZE_SCHEMAS
 from udfs.capture.connection_merge import add_packet_counts
 from udfs.rows import RowDict
+from udfs.sessions.packet_sightings import packet_without_captures
+from udfs.sessions.pings import ping_rows, pings_batch, pings_of_rows
 
-_TABLES_WITH_CAPTURE_ID: Final = (RPC_CALLS, RPC_BINDS, QUARANTINE, PENDING, CAPTURE_FILES)
+_TABLES_WITH_CAPTURE_ID: Final = (RPC_CALLS, RPC_BINDS, SESSION_PACKETS, PINGS, QUARANTINE, PENDING, CAPTURE_FILES)
 _MERGED: Final = "merged"  # the folder of the staging files that merging gave
 # Counts of a capture that was resumed: the parts add up.
 _ADDED_COUNTS: Final = (
@@ -130,7 +133,10 @@ class BronzeWriter:
         rows = lake.select(PENDING, "capture_id IN {names}", BRONZE_SCHEMAS["pending"].names, names=replaced)
         rows = rows.cast(BRONZE_SCHEMAS["pending"])
         dates = {day for row in rows.to_pylist() for day in merge_connections.packet_dates(row)}
-        self._remove_sightings(dates, rows["connection_id"].unique().to_pylist())
+        connections = rows["connection_id"].unique().to_pylist()
+        self._remove_sightings(dates, connections)
+        self._remove_packet_sightings(dates, connections)
+        self._write_pings(removed=replaced)
         for table in _TABLES_WITH_CAPTURE_ID:
             lake.delete(table, "capture_id IN {names}", names=replaced)
         return rows
@@ -149,6 +155,16 @@ class BronzeWriter:
         left = [row for row in (row_without_captures(row, replaced) for row in rows) if row is not None]
         self.lake.delete_values(RPC_CALLS, "call_key", {row["call_key"] for row in rows}, dates=dates)
         self._append(RPC_CALLS, pa.Table.from_pylist(left, schema))
+
+    def _remove_packet_sightings(self, dates: Collection[dt.date | None], connections: Collection[str]) -> None:
+        """Rebuild packets that replaced captures share with others, from the sightings of the others alone."""
+        replaced, schema = self.plan.replaced_captures, BRONZE_SCHEMAS["session_packets"]
+        where = f"connection_id IN {{names}} AND sightings IS NOT NULL AND {dates_condition(dates)}"
+        stored = self.lake.select(SESSION_PACKETS, where, schema.names, names=connections).cast(schema)
+        rows = [row for row in stored.to_pylist() if replaced & {seen["capture_id"] for seen in row["sightings"]}]
+        left = [row for row in (packet_without_captures(row, replaced) for row in rows) if row is not None]
+        self.lake.delete_values(SESSION_PACKETS, "packet_key", {row["packet_key"] for row in rows}, dates=dates)
+        self._append(SESSION_PACKETS, pa.Table.from_pylist(left, schema))
 
     def rename_captures(self) -> None:
         """Give stored captures their new keys, all in one statement per table: two captures may swap keys."""
@@ -180,6 +196,8 @@ class BronzeWriter:
             RPC_CALLS: partial(self._write_calls, changes),
             CONNECTIONS: partial(write_connections, {}),
             RPC_BINDS: lambda: self._write(RPC_BINDS, changes, "connection_id", previous),
+            SESSION_PACKETS: partial(self._write_packets, changes),
+            PINGS: self._write_pings,
             QUARANTINE: lambda: self._write(QUARANTINE, changes, "quarantine_key", changes.replaced_quarantine_keys),
             PENDING: lambda: self._write(PENDING, changes, "pending_key", updated, expiry=expiry),
         }
@@ -200,6 +218,8 @@ class BronzeWriter:
         rows = changes.new_rows(table.name) if rows is None else rows
         if table is QUARANTINE:
             transform = merge_connections.apply_connection_ids(changes)
+        elif table is SESSION_PACKETS:
+            transform = merge_connections.apply_packet_moves(changes)
         else:
             transform = merge_connections.exclude_rows(column, replaced)
         if table is CONNECTIONS and self.plan.replaced_captures:  # connections that are read again may be stored
@@ -273,6 +293,42 @@ class BronzeWriter:
         self._append(RPC_CALLS, merged)
         counts = Counter(merged.column("connection_id").to_pylist())
         return {name: counts[name] for name in changes.overlapping_connections}
+
+    def _write_packets(self, changes: MergeChanges) -> None:
+        """Write the packets of the binary protocol."""
+        rows, replaced = changes.new_rows("session_packets"), changes.replaced_packet_keys
+        if changes.shared_sessions:
+            self.lake.create(SESSION_PACKETS)
+            shared = is_in(rows, "connection_id", changes.shared_sessions)
+            staged = (batch for part in self._staged_parts(SESSION_PACKETS) for batch in part.read())
+            merged, keys = merge_connections.merge_shared_packets(self.lake, changes, rows.filter(shared), staged)
+            rows = pa.concat_tables([rows.filter(pc.invert(shared)), merged])
+            replaced = replaced | keys
+        self._write(SESSION_PACKETS, changes, "packet_key", replaced, rows=rows)
+
+    def _write_pings(self, removed: Sequence[str] = ()) -> None:
+        """Write pings: those of this round with the stored ones that they may belong to.
+
+        With ``removed``, only take out what these captures saw.
+        """
+        lake, schema = self.lake, BRONZE_SCHEMAS["pings"]
+        staged = schema.empty_table() if removed else self.read_staged(PINGS.name)
+        where, names = "cookie IN {names}", staged["cookie"].unique().to_pylist()
+        if removed:
+            where, names = "capture_id IN {names} OR response_capture_id IN {names}", [*removed]
+        if not names:
+            return
+        lake.create(PINGS)
+        stored = lake.select(PINGS, where, schema.names, names=names).cast(schema)
+        rows = ping_rows(pings_of_rows([*stored.to_pylist(), *staged.to_pylist()], removed))
+        found = pa.Table.from_batches([pings_batch(rows)])
+        dates = {*stored["event_date"].to_pylist(), *found["event_date"].to_pylist()}
+        fresh, stale = changed_keys(found, stored, "ping_key")
+        lake.delete_values(PINGS, "ping_key", stale, dates=dates)
+        self._append(PINGS, found.filter(is_in(found, "ping_key", fresh)))
+
+    def _staged_parts(self, table: Table) -> list[StagedPart]:
+        return [part for task in plan_tasks(self.staged_tables / table.name) for part in task]
 
     def _stored_calls(self, changes: MergeChanges) -> pa.Table:
         """Return the stored rows of calls that merging built again."""

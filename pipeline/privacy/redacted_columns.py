@@ -22,6 +22,7 @@ from schemas.comqc import COMQC_CALLS
 from schemas.messages import MESSAGES
 from schemas.queue_snapshots import MACHINE_SNAPSHOTS, PROPERTIES, QUEUE_SNAPSHOTS
 from schemas.remote_read_calls import REMOTE_READ_CALLS
+from schemas.session_packets import PINGS, SESSION_PACKETS
 from schemas.table import Table
 from udfs.errors import remove_failure_values
 from udfs.keys import key
@@ -42,6 +43,8 @@ REDACTED_BRONZE_TABLES: Final = (
     CONNECTIONS,
     RPC_BINDS,
     RPC_CALLS,
+    SESSION_PACKETS,
+    PINGS,
     QUARANTINE,
     PENDING,
     SNAPSHOTS_RAW,
@@ -136,7 +139,8 @@ _TEXTS: Final = _redact_nested(Pseudonymizer.any_text)
 
 # In every table that has them.
 _COMMON_COLUMNS: Final[Mapping[str, ColumnRedactor]] = {
-    **dict.fromkeys(("connection_id", "call_key", "bind_key", "snapshot_id", "pending_key", "quarantine_key"), _KEY),
+    **dict.fromkeys(("connection_id", "call_key", "bind_key", "snapshot_id", "pending_key", "quarantine_key",
+                     "packet_key", "ping_key"), _KEY),
     **dict.fromkeys(("client_address", "server_address"), _ADDRESS),
     **dict.fromkeys(("queue", "queue_format_name"), _NAME),
     "queue_manager": _MACHINE,
@@ -182,12 +186,14 @@ _TABLE_COLUMNS: Final[Mapping[Table, Mapping[str, ColumnRedactor]]] = {
             ("request_stub", "response_stub", "request_signed_bytes", "response_signed_bytes"), null_column
         ),
     },
+    SESSION_PACKETS: {**dict.fromkeys(("sent_by", "kind", "sightings"), copy_column), "packet": null_column},
+    PINGS: dict.fromkeys(("client_queue_manager", "server_queue_manager"), copy_column),  # GUIDs
     QUARANTINE: {"reason": copy_column, "sample": null_column, "source_path": _SNAPSHOT_FILE},
     PENDING: {
         **dict.fromkeys(("kind", "waits_for", "counted", "evidence", "over_limit"), copy_column),
         "learned_interfaces": copy_column,  # interfaces
         "counted_server": _ADDRESS,
-        **dict.fromkeys(("call_keys", "quarantine_keys"), _KEYS),
+        **dict.fromkeys(("call_keys", "quarantine_keys", "packet_keys"), _KEYS),
         **dict.fromkeys(("segments", "runs", "merge_digest", "calls_made"), null_column),
     },
     SNAPSHOTS_RAW: {

@@ -42,6 +42,7 @@ from schemas.collected_snapshots import SNAPSHOT_FILES, SNAPSHOTS_RAW
 from schemas.comqc import COMQC_CALLS
 from schemas.hosts import HOSTS
 from schemas.queue_snapshots import PROPERTIES
+from schemas.session_packets import PINGS, SESSION_PACKETS
 from schemas.table import RUN_ID, Table
 from udfs.errors import remove_failure_values
 from udfs.pseudonyms import Pseudonymizer
@@ -53,7 +54,7 @@ __all__ = [
 ]  # fmt: skip
 
 _LEDGER_TABLES: Final = (CAPTURE_FILES, SNAPSHOT_FILES)
-_TABLES_WITH_CAPTURE_ID: Final = (RPC_CALLS, RPC_BINDS, QUARANTINE, PENDING)
+_TABLES_WITH_CAPTURE_ID: Final = (RPC_CALLS, RPC_BINDS, SESSION_PACKETS, PINGS, QUARANTINE, PENDING)
 _BRONZE_DATA_TABLES: Final = (*_TABLES_WITH_CAPTURE_ID, CONNECTIONS, SNAPSHOTS_RAW)
 # The column by which rows are replaced together, where it is not the table's key.
 _REPLACE_KEYS: Final[Mapping[Table, str]] = {PROPERTIES: "snapshot_id", COMQC_CALLS: "sighting_key"}

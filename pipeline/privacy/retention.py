@@ -22,11 +22,15 @@ from schemas.bronze import CAPTURE_FILES, CONNECTIONS, PENDING, QUARANTINE, RPC_
 from schemas.collected_snapshots import SNAPSHOT_FILES, SNAPSHOTS_RAW
 from schemas.hosts import HOSTS
 from schemas.quality import QUALITY_RESULTS
+from schemas.session_packets import PINGS, SESSION_PACKETS
 from schemas.table import EVENT_DATE, INGESTED_AT, Table
 from udfs.rows import RowDict
 
-_TABLES_WITH_CAPTURE_ID: Final = (RPC_CALLS, RPC_BINDS, QUARANTINE, PENDING)
-_TIME_COLUMNS: Final = {RPC_BINDS: "bound_at", QUARANTINE: "seen_at", PENDING: "last_packet_at", RPC_CALLS: EVENT_DATE}
+_TABLES_WITH_CAPTURE_ID: Final = (RPC_CALLS, RPC_BINDS, SESSION_PACKETS, PINGS, QUARANTINE, PENDING)
+_TIME_COLUMNS: Final = {
+    RPC_BINDS: "bound_at", SESSION_PACKETS: "sent_at", PINGS: EVENT_DATE, QUARANTINE: "seen_at",
+    PENDING: "last_packet_at", RPC_CALLS: EVENT_DATE,
+}  # fmt: skip
 _CONNECTION_TIME_SQL: Final = "coalesce(last_packet_at, closed_at, first_packet_at)"
 _PATHS_PER_DELETE: Final = 500
 
@@ -69,6 +73,8 @@ class _RetentionRun:
         day = f"{EVENT_DATE} < DATE'{self.cutoff.first_kept_date}'"
         self._delete(RPC_CALLS, f"{day}{_or_undated_sql(RPC_CALLS)}", undated=undated)
         self._delete(CONNECTIONS, f"{_CONNECTION_TIME_SQL} {before}")
+        self._delete(PINGS, f"{day}{_or_undated_sql(PINGS)}", undated=undated)
+        self._delete(SESSION_PACKETS, f"sent_at {before}{_or_undated_sql(SESSION_PACKETS)}", undated=undated)
         self._remove_binds(undated)
         self._delete(QUARANTINE, f"seen_at {before}{_or_undated_sql(QUARANTINE)}", undated=undated)
         self._delete(PENDING, f"last_packet_at {before}{_or_undated_sql(PENDING)}", undated=undated)
@@ -132,7 +138,7 @@ class _RetentionRun:
     def _remove_undated_connections(self) -> None:
         """Delete connections without a time of which no other row is left."""
         left = self.lake.read(CONNECTIONS).where(f"{_CONNECTION_TIME_SQL} IS NULL")
-        for table in (RPC_CALLS, RPC_BINDS, PENDING):
+        for table in (RPC_CALLS, RPC_BINDS, SESSION_PACKETS, PENDING):
             left = left.join(self.lake.read(table).select("connection_id"), "connection_id", "left_anti")
         removed = {row[0] for row in left.select("connection_id").collect()}
         self.result.add(CONNECTIONS, len(removed))
@@ -179,7 +185,7 @@ class _RetentionRun:
     def _servers_by_capture(self, captures: Collection[str]) -> Mapping[str, set[str]]:
         """Return the servers of the rows that are left, by capture; nothing without captures."""
         found: defaultdict[str, set[str]] = defaultdict(set)
-        for table in (RPC_CALLS, RPC_BINDS, PENDING) if captures else ():
+        for table in (RPC_CALLS, RPC_BINDS, SESSION_PACKETS, PINGS, PENDING) if captures else ():
             rows = self.lake.read(table).select("capture_id", "server_address").distinct()
             for capture_id, server in rows.collect():
                 found[capture_id].add(server)

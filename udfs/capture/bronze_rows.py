@@ -21,6 +21,7 @@ from udfs.rpc.connection_identity import connection_id, four_tuple, key_fields
 from udfs.rpc.pdu_framing import QUARANTINE_SAMPLE_BYTES, FramingState, StrayBytes
 from udfs.sealed.claimed_identity import UNKNOWN_IDENTITY, identities_by_context
 from udfs.sealed.security_tokens import TOKEN_TYPE
+from udfs.sessions.packet_framing import SessionSide
 from udfs.tcp.capture_budget import CaptureBudget
 from udfs.tcp.connections import ConnectionKind, TcpConnection
 from udfs.tcp.packet_decoder import PacketDecoder
@@ -214,6 +215,7 @@ def capture_file_row(
     counts, file_reader = scan.counts, scan.file_reader
     used = sum(connection.packet_count for connection in scan.connections if connection.index in msmq_indexes)
     binary = sum(connection.packet_count for connection in scan.connections if connection.kind is ConnectionKind.BINARY)
+    binary += counts["pings"]
     damage, error = scan.error or (None, None)
     if damage is None and file_reader is not None and file_reader.damage is not None:
         damage, error = file_reader.damage.kind, file_reader.damage.message
@@ -407,6 +409,8 @@ def quarantine_rows(
     capture may show what the bytes are.
     """
     for connection in connections:
+        if connection.kind is ConnectionKind.BINARY:
+            yield from _session_stray_rows(connection, capture_id)
         if connection.kind is not ConnectionKind.RPC:
             continue
         association = association_of(connection)
@@ -435,6 +439,15 @@ def quarantine_rows(
                     yield _unplaced_row(connection, number, size, "waiting_limit", capture_id, provisional=False)
 
 
+def _session_stray_rows(connection: TcpConnection, capture_id: str) -> Iterator[dict[str, Any]]:
+    """Yield the ``quarantine`` rows of a connection of the binary protocol."""
+    for side in connection.directions:
+        state = side.framing_state
+        if isinstance(state, SessionSide):
+            for stray in state.strays_with_reasons():
+                yield quarantine_row(connection, side.base_sequence, stray, capture_id)
+
+
 def _unplaced_row(
     connection: TcpConnection, side: int, size: int, reason: str, capture_id: str, *, provisional: bool
 ) -> dict[str, Any]:
@@ -447,11 +460,12 @@ def flush_stray_rows(connections: Iterable[TcpConnection], capture_id: str) -> p
     """Return ``quarantine`` rows of MSMQ connections with many strays, and remove these; None if there are none."""
     rows = []
     for connection in connections:
-        if not shows_msmq(connection):
-            continue
         for side in connection.directions:
             state = side.framing_state
-            if isinstance(state, FramingState) and len(state.strays) > _MAX_STRAYS_IN_MEMORY:
+            if not isinstance(state, (FramingState, SessionSide)) or len(state.strays) <= _MAX_STRAYS_IN_MEMORY:
+                continue
+            # Of a side without a packet all bytes have another reason, in the end.
+            if state.found if isinstance(state, SessionSide) else shows_msmq(connection):
                 done = [stray for stray in state.strays if not stray.provisional]
                 rows += [quarantine_row(connection, side.base_sequence, stray, capture_id) for stray in done]
                 state.strays = [stray for stray in state.strays if stray.provisional]

@@ -48,7 +48,12 @@ from udfs.rpc.call_assembly import CallAssembler, association_of
 from udfs.rpc.call_rows import CallRowBuilder, EmittedCalls, InferredContext, InferredContexts
 from udfs.rpc.call_schema import RPC_CALLS_SCHEMA
 from udfs.rpc.pdu_framing import PduFramer
+from udfs.sessions.packet_framing import SessionFramer, recognise_sessions
+from udfs.sessions.packet_headers import is_establish_connection
+from udfs.sessions.packet_rows import SESSION_PACKETS_SCHEMA, SessionPacketRows
+from udfs.sessions.pings import MAX_PINGS, PING_PORT, PINGS_SCHEMA, ping_rows, pings_batch, read_ping
 from udfs.tcp.bad_copies import SuspectBytes, find_suspect_bytes
+from udfs.tcp.capture_budget import PINGS_NOT_READ
 from udfs.tcp.connection_tracker import BlockStreams, ConnectionTracker
 from udfs.tcp.connections import ConnectionKind, TcpConnection
 from udfs.tcp.mirror_copies import MirrorCopies
@@ -60,11 +65,16 @@ BRONZE_SCHEMAS: Final = {
     "rpc_calls": RPC_CALLS_SCHEMA,
     "connections": CONNECTIONS_SCHEMA,
     "rpc_binds": RPC_BINDS_SCHEMA,
+    "session_packets": SESSION_PACKETS_SCHEMA,
+    "pings": PINGS_SCHEMA,
     "quarantine": QUARANTINE_SCHEMA,
     "pending": PENDING_SCHEMA,
     "capture_files": CAPTURE_FILES_SCHEMA,
     "pdus": PDUS_SCHEMA,
 }
+
+
+SESSION_ENDPOINT: Final = "binary_protocol"  # stands for an interface's name in an ``InterfaceEndpoint``
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +170,8 @@ def read_capture_batches(
     emitted = EmittedCalls()
     learned: dict[tuple[bytes, int], set[str]] = {}
     for known in map(InterfaceEndpoint.parse, request.reread_endpoints):
-        learned.setdefault(known.packed_endpoint, set()).add(known.interface_name)
+        if known.interface_name != SESSION_ENDPOINT:
+            learned.setdefault(known.packed_endpoint, set()).add(known.interface_name)
     reported: set[str] = set()
     while True:
         scan = CaptureScan()
@@ -189,6 +200,7 @@ def read_capture_batches(
     msmq_indexes = {c.index for c in scan.connections if c.index in with_inferred or is_msmq_connection(c)}
     yield "capture_files", capture_file_row(scan, source, msmq_indexes, reported)
     yield "connections", connection_rows(scan.connections, msmq_indexes, by_connection)
+    yield "pings", pings_batch(ping_rows(scan.pings))
     yield "rpc_binds", bind_rows(scan.connections, msmq_indexes, scan.capture_id)
     open_strays: dict[int, list[str]] = {}
 
@@ -199,7 +211,12 @@ def read_capture_batches(
             yield row
 
     yield "quarantine", quarantine_batch(strays())
-    yield "pending", build_pending_rows(scan.open_connections, scan.capture_id, emitted, open_strays, inferred, learned)
+    yield (
+        "pending",
+        build_pending_rows(
+            scan.open_connections, scan.capture_id, emitted, open_strays, inferred, learned, scan.unfinished_packets
+        ),
+    )
 
 
 def failed_capture_row(source: FileSource, request: CaptureReadRequest, error: Exception) -> pa.RecordBatch:
@@ -246,12 +263,18 @@ def _scan_capture(
     again: RereadConnections,
 ) -> Iterator[tuple[str, pa.RecordBatch]]:
     """Make one pass over a capture. ``learned``: known MSMQ endpoints; ``again``: what to read again, None: all."""
-    decoder, tracker, framer = PacketDecoder(options.tunnel_ports), ConnectionTracker(options.limits), PduFramer()
+    decoder = PacketDecoder(options.tunnel_ports, frozenset({PING_PORT}))
+    framer, session_framer = PduFramer(), SessionFramer()
+    tracker = ConnectionTracker(options.limits, begins_session=is_establish_connection)
     mirror_copies = MirrorCopies()
     tracker.known_endpoints = set(learned)
+    endpoints = map(InterfaceEndpoint.parse, request.reread_endpoints)
+    tracker.session_endpoints = {one.packed_endpoint for one in endpoints if one.interface_name == SESSION_ENDPOINT}
     tracker.suspect_bytes = {index: suspect.copy() for index, suspect in again.suspect_bytes.items()}
     assembler = CallAssembler(all_pdus=options.all_pdus and again.only is None)
     rows = CallRowBuilder(again.only, again.returned_calls)
+    packet_rows = SessionPacketRows()
+    scan.unfinished_packets = packet_rows.unfinished_keys
     rows.learned_endpoints = {endpoint: set(names) for endpoint, names in learned.items()}
     scan.learned_endpoints, scan.learned_by_connection = rows.learned_endpoints, rows.learned_by_connection
     scan.emitted_calls = rows.emitted
@@ -259,22 +282,29 @@ def _scan_capture(
     packet_hash = scan.first_packet_hash
 
     def process(streams: BlockStreams, *, final: bool) -> Iterator[tuple[str, pa.RecordBatch]]:
+        recognise_sessions(streams, final=final)
         framed = framer.frame_block(streams, final=final)
+        for packets in session_framer.frame_block(streams, final=final):
+            batch = packet_rows.build_rows(packets, tracker.connections)
+            if again.only is None:
+                yield "session_packets", batch
         for connection in {s.connection.index: s.connection for s in streams.streams}.values():
             suspect = find_suspect_bytes(connection)
             if suspect is not None and connection.index not in again.suspect_bytes:
                 scan.suspect_bytes.setdefault(connection.index, SuspectBytes()).add(suspect)
                 rows.withheld.setdefault(connection.index, rows.block)
         calls = assembler.assemble(streams, framed, tracker.connections, final=final)
-        batch = rows.build_rows(calls, tracker.connections) if calls is not None else None
-        if batch is not None:
-            yield "rpc_calls", batch
+        found = rows.build_rows(calls, tracker.connections) if calls is not None else None
+        if found is not None:
+            yield "rpc_calls", found
         while assembler.pdu_listings:
             yield "pdus", pdu_batch(assembler.pdu_listings.pop(0))
 
     for file_reader, records in _blocks_of_capture(source, options, request, scan):
         packet_hash.add_block(records.buffer, records.file_offset, file_reader)
-        rows.capture_id = scan.capture_id = request.capture_id or packet_hash.key or source.path_key
+        packet_rows.capture_id = rows.capture_id = scan.capture_id = (
+            request.capture_id or packet_hash.key or source.path_key
+        )
         if not len(records.packet_start):
             continue
         _drop_times_ahead(scan, records, request.latest_time_ns)
@@ -282,6 +312,7 @@ def _scan_capture(
         try:
             segments = decoder.decode_block(records)
             _count_segments(scan, segments)
+            _add_pings(scan, decoder)
             streams = tracker.add_block(mirror_copies.leave_out(segments))
             rows.block += 1
             yield from process(streams, final=False)
@@ -363,6 +394,17 @@ def _count_records(scan: CaptureScan, records: RecordBlock) -> None:
 def _count_segments(scan: CaptureScan, segments: TcpSegments) -> None:
     scan.counts["tcp"] += int(segments.record_count.sum())
     scan.counts["damaged"] += int((segments.record_classes == RECORD_DAMAGED).sum())
+
+
+def _add_pings(scan: CaptureScan, decoder: PacketDecoder) -> None:
+    for datagram in decoder.datagrams:
+        if (ping := read_ping(datagram, scan.capture_id)) is None:
+            continue
+        scan.counts["pings"] += datagram.packet_count
+        if len(scan.pings) < MAX_PINGS:
+            scan.pings.append(ping)
+        else:
+            scan.budget.unread_packets[PINGS_NOT_READ] += datagram.packet_count
 
 
 def infer_contexts(scan: CaptureScan) -> InferredContexts:

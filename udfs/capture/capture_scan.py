@@ -10,6 +10,7 @@ from udfs.files.capture_file import CaptureFileReader
 from udfs.files.capture_fingerprint import FirstPacketHash
 from udfs.files.file_source import FileSource
 from udfs.rpc.call_rows import EmittedCalls, InferredContexts
+from udfs.sessions.pings import Ping
 from udfs.tcp.bad_copies import SuspectBytes
 from udfs.tcp.capture_budget import CaptureBudget
 from udfs.tcp.connections import TcpConnection
@@ -26,6 +27,8 @@ class CaptureScan:
     they are MSMQ, or that have ``suspect_bytes``, with the number of the block from which rows are missing.
     ``returned_calls``: of calls of the latter that have rows already. ``open_connections``: those that may continue
     in another capture. ``budget``: what is left of the capture's limits. ``reread_endpoints``: of the ``ReadRequest``.
+    ``pings``: of the binary protocol. ``unfinished_packets``: keys of packets that other captures may change, by
+    connection index.
     """
 
     connections: list[TcpConnection] = field(default_factory=list)
@@ -49,3 +52,5 @@ class CaptureScan:
     open_connections: list[OpenConnection] = field(default_factory=list)
     budget: CaptureBudget = field(default_factory=CaptureBudget)
     reread_endpoints: tuple[str, ...] = ()
+    pings: list[Ping] = field(default_factory=list)
+    unfinished_packets: dict[int, list[str]] = field(default_factory=dict)

@@ -31,12 +31,13 @@ from udfs.capture.bronze_rows import (
     server_connection_counts,
     sum_server_connections,
 )
-from udfs.capture.capture_reader import endpoint_texts, infer_contexts, is_msmq_connection
+from udfs.capture.capture_reader import SESSION_ENDPOINT, endpoint_texts, infer_contexts, is_msmq_connection
 from udfs.capture.capture_scan import CaptureScan
 from udfs.capture.open_connections import PENDING_SCHEMA, SIDE_STRUCT, packet_count_column
 from udfs.capture.overlapping_captures import (
     Captured,
     CapturedSegment,
+    captured_ranges,
     conversations,
     find_overlaps,
     group_simultaneous,
@@ -58,6 +59,10 @@ from udfs.rpc.call_rows import CallRowBuilder, InferredContexts
 from udfs.rpc.call_schema import RPC_CALLS_SCHEMA
 from udfs.rpc.connection_identity import connection_id, four_tuple
 from udfs.rpc.pdu_framing import QUARANTINE_SAMPLE_BYTES, FramingState, PduFramer, StrayBytes
+from udfs.sessions.packet_framing import SessionFramer, recognise_sessions
+from udfs.sessions.packet_headers import is_establish_connection
+from udfs.sessions.packet_rows import SESSION_PACKETS_SCHEMA, SessionPacketRows
+from udfs.sessions.packet_sightings import PACKET_MOVES_SCHEMA, KeptBytes, PacketCoverage
 from udfs.tcp.capture_budget import CaptureBudget
 from udfs.tcp.connection_tracker import BlockStreams, ConnectionTracker
 from udfs.tcp.connections import ConnectionKind, TcpConnection, sequence_difference
@@ -99,8 +104,8 @@ PRESENTATION_CONTEXTS_SCHEMA: Final = pa.schema(
 
 PENDING_CHANGES_SCHEMA: Final = pa.schema(
     [PENDING_SCHEMA.field(name) for name in (
-        "pending_key", "event_date", "connection_id", "call_keys", "calls_made", "quarantine_keys", "counted",
-        "counted_server", "merge_digest", "over_limit",
+        "pending_key", "event_date", "connection_id", "call_keys", "calls_made", "quarantine_keys", "packet_keys",
+        "stream_ends", "counted", "counted_server", "merge_digest", "over_limit",
     )]
 )  # fmt: skip
 TOO_MANY_AT_ONCE: Final = "too_many_at_once"
@@ -126,7 +131,9 @@ class MergeResult:
     capture; where ``known`` is false, the calls are dropped. ``pending_changes``: the changed columns of the
     remainders. ``packet_counts``: changes to rows of ``capture_files`` (see ``add_packet_counts``), with newly learned
     endpoints. ``taps``, by connection_id: of the connections that several captures saw at the same time, whose calls
-    ``call_sightings`` merges.
+    ``call_sightings`` merges. ``packet_moves`` (``PACKET_MOVES_SCHEMA``): where packets belong that a capture cut
+    alone. ``shared_sessions``, by connection_id: of the connections of the binary protocol of which several captures
+    have the same bytes, whose packets ``packet_sightings`` merges.
     """
 
     tables: dict[str, pa.RecordBatch]
@@ -135,6 +142,8 @@ class MergeResult:
     pending_changes: pa.RecordBatch
     packet_counts: pa.RecordBatch
     taps: dict[str, ConnectionTaps]
+    packet_moves: pa.RecordBatch
+    shared_sessions: dict[str, PacketCoverage]
 
 
 # The numeric fields of a remainder's segment, in the order that ``_build_segments`` unpacks.
@@ -151,6 +160,7 @@ class _Remainder:
     group: int = 0  # number of the group of overlapping remainders
     tap: int = 0  # number of the tap, in its conversation
     is_over_limit: bool = False  # it is not compared with all that overlap it
+    stream_ends: list[int] = field(default_factory=list)  # offsets of ``row["stream_ends"]`` in the connection
 
 
 @dataclass(slots=True)
@@ -182,17 +192,22 @@ def merge_connections(pending: Sequence[RowDict], limits: TimeLimits = DEFAULT_T
     remainders = [_Remainder(row) for row in sorted(pending, key=_time_order)]
     packet_numbers = _PacketNumbers()
     tracker, framer, assembler, builder = (
-        ConnectionTracker(limits, CaptureBudget.unlimited()),
+        ConnectionTracker(limits, CaptureBudget.unlimited(), is_establish_connection),
         PduFramer(),
         CallAssembler(),
         CallRowBuilder(),
     )
     tracker.known_endpoints = _rpc_endpoints(pending)
+    tracker.session_endpoints = _session_endpoints(pending)
+    session_framer, packet_rows, packets = SessionFramer(), SessionPacketRows(), list[pa.RecordBatch]()
     builder.capture_ended = True  # no PDUs are to be retained
     calls: list[pa.RecordBatch] = []
 
     def process(streams: BlockStreams, *, final: bool) -> None:
+        recognise_sessions(streams, final=final)
         framed = framer.frame_block(streams, final=final)
+        for each in session_framer.frame_block(streams, final=final):
+            packets.append(packet_rows.build_rows(each, tracker.connections))
         assembled = assembler.assemble(streams, framed, tracker.connections, final=final)
         batch = builder.build_rows(assembled, tracker.connections) if assembled is not None else None
         if batch is not None:
@@ -221,6 +236,7 @@ def merge_connections(pending: Sequence[RowDict], limits: TimeLimits = DEFAULT_T
     msmq_indexes = {c.index for c in tracker.connections if is_msmq_connection(c)} | {index for index, _ in inferred}
     _add_hidden_counts(by_connection)
     strays = _quarantine_rows(tracker.connections, by_connection, msmq_indexes, packet_numbers)
+    coverage = _packet_coverage(by_connection)
     counts = _count_calls(calls, by_connection, inferred, msmq_indexes, tracker.connections)
     tables = {
         "connections": connection_rows(tracker.connections, msmq_indexes, counts),
@@ -229,6 +245,7 @@ def merge_connections(pending: Sequence[RowDict], limits: TimeLimits = DEFAULT_T
         ),
         "quarantine": quarantine_batch(strays),
         "rpc_calls": _finish_call_rows(calls, packet_numbers),
+        "session_packets": _finish_packet_rows(packets, packet_numbers, coverage),
     }
     contexts = _context_meaning_rows(by_connection, inferred)
     labels = _label_rows(by_connection, msmq_indexes, contexts)
@@ -236,9 +253,11 @@ def merge_connections(pending: Sequence[RowDict], limits: TimeLimits = DEFAULT_T
         tables,
         pa.RecordBatch.from_pylist(labels, CONNECTION_LABELS_SCHEMA),
         pa.RecordBatch.from_pylist(contexts, PRESENTATION_CONTEXTS_SCHEMA),
-        _pending_changes(by_connection, labels, tables["rpc_calls"], strays, msmq_indexes),
+        _pending_changes(by_connection, labels, tables["rpc_calls"], tables["session_packets"], strays, msmq_indexes),
         _packet_count_changes(by_connection, msmq_indexes, builder.learned_by_connection),
         _taps_by_connection(by_connection),
+        pa.RecordBatch.from_pylist(_packet_moves(by_connection), PACKET_MOVES_SCHEMA),
+        {identity: found for identity, found in coverage.items() if found.is_shared()},
     )
 
 
@@ -311,6 +330,15 @@ def _rpc_endpoints(pending: Iterable[RowDict]) -> set[tuple[bytes, int]]:
     return {(octets, port) for row in pending if row["kind"] == "rpc" for _, octets, port in _packed_endpoints(row)}
 
 
+def _session_endpoints(pending: Iterable[RowDict]) -> set[tuple[bytes, int]]:
+    """Return the servers of connections that some capture shows to be of the binary protocol."""
+    return {
+        (_pack_address(row["server_address"])[1], row["server_port"])
+        for row in pending
+        if row["kind"] == "binary_protocol"
+    }
+
+
 def _build_segments(block: list[_RemainderGroup], packet_numbers: _PacketNumbers) -> tuple[TcpSegments, Ints]:
     """Return the segments of a block, and their number per remainder group."""
     counts = np.array([len(group.parts) for group in block], np.int64)
@@ -362,6 +390,10 @@ def _assign_connections(
         for remainder in group.remainders:
             row = remainder.row
             remainder.connection = connection
+            remainder.stream_ends = [
+                direction.stream_offset_of(place["sequence"])
+                for direction, place in zip(connection.directions, row["stream_ends"] or (), strict=False)
+            ]
             connection.first_time_ns = earliest_ns(connection.first_time_ns, row["first_time_ns"])
             connection.last_time_ns = max(connection.last_time_ns, row["last_time_ns"])
             if connection.client_side is None and row["client_known"]:
@@ -545,6 +577,89 @@ def _finish_call_rows(calls: list[pa.RecordBatch], packet_numbers: _PacketNumber
     return batch.set_column(place, RPC_CALLS_SCHEMA.field("observations"), pa.array([1] * len(asked), pa.int32()))
 
 
+def _finish_packet_rows(
+    packets: list[pa.RecordBatch], packet_numbers: _PacketNumbers, coverage: dict[str, PacketCoverage]
+) -> pa.RecordBatch:
+    """Return the rows of packets with their captures, and with how many captures have bytes of each."""
+    empty = pa.RecordBatch.from_pylist([], SESSION_PACKETS_SCHEMA)
+    batch = next(iter(pa.Table.from_batches(packets, SESSION_PACKETS_SCHEMA).combine_chunks().to_batches()), empty)
+    batch = _restore_packet_numbers(batch, packet_numbers, {"capture_id": "packet_number"})
+    places = (batch.column(name).to_pylist() for name in ("connection_id", "sent_by", "stream_offset", "length_bytes"))
+    counts = [
+        max(coverage[identity].captures_with(side, offset, size), 1) if identity in coverage else 1
+        for identity, side, offset, size in zip(*places, strict=True)
+    ]
+    place = SESSION_PACKETS_SCHEMA.get_field_index("observations")
+    return batch.set_column(place, SESSION_PACKETS_SCHEMA.field("observations"), pa.array(counts, pa.int32()))
+
+
+def _packet_coverage(by_connection: dict[int, list[_Remainder]]) -> dict[str, PacketCoverage]:
+    """Return what each capture has of connections of the binary protocol, by connection_id."""
+    found = {}
+    for remainders in by_connection.values():
+        connection = remainders[0].connection
+        if connection.kind is not ConnectionKind.BINARY:
+            continue
+        ranges: dict[str, list[tuple[str, int, int]]] = {}
+        kept: dict[str, list[KeptBytes]] = {}
+        for number, name in _sides_by_name(connection):
+            first = connection.directions[number].first_offset
+            ranges[name], kept[name] = [], []
+            for remainder in remainders:
+                capture_id, ends = remainder.row["capture_id"], remainder.stream_ends
+                for low, high, segment in captured_ranges(remainder.row, number, ends[number]) if ends else ():
+                    ranges[name].append((capture_id, low - first, high - first))
+                    if segment["data"]:
+                        place = segment["time_ns"], segment["number"], segment["file_offset"]
+                        kept[name].append(KeptBytes(capture_id, low - first, high - first, *place))
+        found[connection_id(connection)] = PacketCoverage(ranges, kept)
+    return found
+
+
+def _sides_by_name(connection: TcpConnection) -> tuple[tuple[int, str], tuple[int, str]]:
+    client = connection.likely_client_side()
+    return (client, "client"), (client ^ 1, "server")
+
+
+def _packet_moves(by_connection: dict[int, list[_Remainder]]) -> list[RowDict]:
+    """Return where the packets belong that each capture cut alone (``PACKET_MOVES_SCHEMA``)."""
+    rows = []
+    for remainders in by_connection.values():
+        connection = remainders[0].connection
+        if connection.kind is not ConnectionKind.BINARY:
+            continue
+        columns = dict(zip(PACKET_MOVES_SCHEMA.names[3:7], four_tuple(connection), strict=True))
+        for remainder in remainders:
+            now = _stream_ends(remainder)
+            shifts = {
+                f"{name}_shift": now[number]["stream_offset"] - remainder.row["stream_ends"][number]["stream_offset"]
+                if now
+                else 0
+                for number, name in _sides_by_name(connection)
+            }
+            rows.append(
+                {
+                    "capture_id": remainder.row["capture_id"],
+                    "was_connection_id": remainder.row["connection_id"],
+                    "connection_id": connection_id(connection),
+                    **columns,
+                    **shifts,
+                }
+            )
+    return rows
+
+
+def _stream_ends(remainder: _Remainder) -> list[RowDict]:
+    """Return the places up to which a remainder's directions were read, with offsets in the merged connection."""
+    directions = remainder.connection.directions
+    return [
+        {**place, "stream_offset": end - direction.first_offset}
+        for direction, place, end in zip(
+            directions, remainder.row["stream_ends"] or (), remainder.stream_ends, strict=False
+        )
+    ]
+
+
 def _taps_by_connection(by_connection: dict[int, list[_Remainder]]) -> dict[str, ConnectionTaps]:
     """Return the taps of the connections that several captures saw at the same time, by connection_id."""
     found = {}
@@ -569,7 +684,8 @@ def _quarantine_rows(
     packet_numbers: _PacketNumbers,
 ) -> list[RowDict]:
     """Return ``quarantine`` rows: strays of MSMQ connections, and all bytes of unrecognised RPC connections."""
-    rows = list(quarantine_rows([c for c in connections if c.index in msmq_indexes], msmq_indexes, ""))
+    chosen = [c for c in connections if c.index in msmq_indexes or c.kind is ConnectionKind.BINARY]
+    rows = list(quarantine_rows(chosen, msmq_indexes, ""))
     for row in rows:
         number = row["packet_number"] or 0
         row["capture_id"] = packet_numbers.captures[number]
@@ -641,12 +757,19 @@ def _label_rows(
                     "handshake": handshake,
                     "together": _is_shared(remainders),
                     "merge_digest": digest,
-                    "again": _bound_interfaces(connection)
-                    if index in msmq_indexes and "capture" in row["waits_for"]
+                    "again": _interfaces_to_reread(connection, is_msmq=index in msmq_indexes)
+                    if "capture" in row["waits_for"]
                     else None,
                 }
             )
     return rows
+
+
+def _interfaces_to_reread(connection: TcpConnection, *, is_msmq: bool) -> list[str] | None:
+    """Return what a capture that kept only a part of a connection has to know of it: names of MSMQ interfaces."""
+    if connection.kind is ConnectionKind.BINARY:
+        return [SESSION_ENDPOINT]
+    return _bound_interfaces(connection) if is_msmq else None
 
 
 def _bound_interfaces(connection: TcpConnection) -> list[str]:
@@ -700,6 +823,7 @@ def _pending_changes(
     by_connection: dict[int, list[_Remainder]],
     labels: list[RowDict],
     calls: pa.RecordBatch,
+    packets: pa.RecordBatch,
     strays: list[RowDict],
     msmq_indexes: set[int],
 ) -> pa.RecordBatch:
@@ -710,6 +834,10 @@ def _pending_changes(
     columns = (_plain_numbers(column).to_pylist() for column in calls.columns)
     for connection, capture, call, *values in zip(*names, *columns, strict=True):
         made[connection, capture][call] = _digest(values)
+    cut: dict[tuple[str, str], list[str]] = defaultdict(list)
+    columns_of_packets = (packets[name].to_pylist() for name in ("connection_id", "capture_id", "packet_key"))
+    for connection, capture, packet in zip(*columns_of_packets, strict=True):
+        cut[connection, capture].append(packet)
     of: dict[tuple[int, str], list[str]] = defaultdict(list)
     for stray in strays:
         of[stray["index"], stray["capture_id"]].append(stray["quarantine_key"])
@@ -727,6 +855,8 @@ def _pending_changes(
                     "call_keys": list(theirs),
                     "calls_made": key(*theirs.values()) if theirs else None,
                     "quarantine_keys": sorted(of.pop((index, capture_id), [])),
+                    "packet_keys": sorted(cut.pop((identity, capture_id), [])),
+                    "stream_ends": _stream_ends(remainder),
                     "counted": packet_count_column(remainder.connection, is_msmq=index in msmq_indexes),
                     "counted_server": four_tuple(remainder.connection)[2],
                     "merge_digest": digest[capture_id, remainder.row["connection_id"]],

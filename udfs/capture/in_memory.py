@@ -18,9 +18,14 @@ from udfs.capture.capture_reader import BRONZE_SCHEMAS, CaptureReadRequest, read
 from udfs.capture.connection_merge import MergeResult, add_packet_counts, merge_connections
 from udfs.capture.open_connections import four_tuple_key
 from udfs.rows import RowDict
+from udfs.sessions.packet_rows import SESSION_PACKETS_SCHEMA
+from udfs.sessions.packet_sightings import merge_packet_sightings, move_packets
+from udfs.sessions.pings import ping_rows, pings_of_rows
 from udfs.tcp.time_limits import DEFAULT_TIME_LIMITS, TimeLimits
 
-BRONZE_TABLES: Final = ("capture_files", "connections", "rpc_binds", "rpc_calls", "quarantine", "pending")
+BRONZE_TABLES: Final = (
+    "capture_files", "connections", "rpc_binds", "rpc_calls", "session_packets", "pings", "quarantine", "pending"
+)  # fmt: skip
 
 
 def read_captures(
@@ -43,6 +48,7 @@ def read_captures(
             for name in BRONZE_TABLES:
                 tables[name] += found[name].to_pylist()
             fresh += found["pending"].to_pylist()
+        tables["pings"] = ping_rows(pings_of_rows(tables["pings"]))
         keys = {four_tuple_key(row) for row in fresh}
         pending = [row for row in tables["pending"] if four_tuple_key(row) in keys]
         apply_merge(tables, pending, merge_connections(pending, limits), limits)
@@ -60,6 +66,9 @@ def apply_merge(
     affected = [row for row in tables["rpc_calls"] if row["connection_id"] in old_ids]
     calls = [row for row in tables["rpc_calls"] if row["connection_id"] not in old_ids]
     fresh["rpc_calls"] = merge_call_rows(affected, pending, merged, limits)
+    cut = [row for row in tables["session_packets"] if row["connection_id"] in old_ids]
+    tables["session_packets"] = [row for row in tables["session_packets"] if row["connection_id"] not in old_ids]
+    fresh["session_packets"] = merge_packet_rows(cut, pending, merged)
     for name in ("connections", "rpc_binds"):
         tables[name] = [row for row in tables[name] if row["connection_id"] not in old_ids]
     counts = Counter(row["connection_id"] for row in fresh["rpc_calls"])
@@ -83,6 +92,27 @@ def apply_merge(
     changes = {row["pending_key"]: row for row in merged.pending_changes.to_pylist()}
     for row in pending:
         row.update(changes[row["pending_key"]])
+
+
+def merge_packet_rows(rows: Iterable[RowDict], pending: Sequence[RowDict], merged: MergeResult) -> list[RowDict]:
+    """Return all ``session_packets`` rows of merged connections: those of the merge, and the moved existing ones.
+
+    ``rows`` are the existing rows of the connections in ``pending``, the merge's input rows.
+    """
+    fresh = merged.tables["session_packets"].to_pylist()
+    rebuilt = {(row["capture_id"], key) for row in pending for key in row["packet_keys"]}
+    moved = move_packets(pa.RecordBatch.from_pylist(list(rows), SESSION_PACKETS_SCHEMA), merged.packet_moves)
+    kept = moved.to_pylist()
+    found = [
+        row
+        for row in kept
+        if row["connection_id"] not in merged.shared_sessions and (row["capture_id"], row["packet_key"]) not in rebuilt
+    ]
+    found += [row for row in fresh if row["connection_id"] not in merged.shared_sessions]
+    for identity, coverage in merged.shared_sessions.items():
+        own, joint = ([row for row in part if row["connection_id"] == identity] for part in (kept, fresh))
+        found += merge_packet_sightings(own, joint, rebuilt, coverage)
+    return found
 
 
 def merge_call_rows(

@@ -29,6 +29,7 @@ from udfs.rpc.call_rows import EmittedCalls, InferredContexts
 from udfs.rpc.call_schema import TIMESTAMP_US, rows_to_batch
 from udfs.rpc.connection_identity import connection_id, four_tuple
 from udfs.rpc.pdu_framing import QUARANTINE_SAMPLE_BYTES, FramingState, StrayBytes
+from udfs.sessions.packet_framing import SessionSide
 from udfs.tcp.capture_budget import NOT_HANDED_ON, CaptureBudget
 from udfs.tcp.connections import (
     BufferedSegment,
@@ -63,6 +64,7 @@ SIDE_STRUCT: Final = pa.struct(
         ("passed_over_bytes", pa.int64()),
     ]
 )
+STREAM_PLACE_STRUCT: Final = pa.struct([("sequence", pa.int64()), ("stream_offset", pa.int64())])
 CALL_SHAPE_STRUCT: Final = pa.struct(
     [
         ("context_id", pa.int32()),
@@ -115,6 +117,8 @@ PENDING_SCHEMA: Final = pa.schema(
         ("call_keys", pa.list_(pa.string())),
         ("calls_made", pa.string()),
         ("quarantine_keys", pa.list_(pa.string())),
+        ("packet_keys", pa.list_(pa.string())),
+        ("stream_ends", pa.list_(STREAM_PLACE_STRUCT)),
         ("runs", pa.list_(BYTE_RUN_STRUCT)),
         ("dropped_bytes", pa.list_(DROPPED_BYTES_STRUCT)),
         ("merge_digest", pa.string()),
@@ -157,15 +161,15 @@ def find_open_connections(
         sides = []
         for side in connection.directions:
             state = side.framing_state
-            framing_state = (
-                replace(
+            framing_state: object = None
+            if isinstance(state, SessionSide):
+                framing_state = state.copy()
+            elif isinstance(state, FramingState):
+                framing_state = replace(
                     state,
                     leading_segments=list(state.leading_segments),
                     unrecognised_runs=list(state.unrecognised_runs),
                 )
-                if isinstance(state, FramingState)
-                else None
-            )
             sides.append(
                 replace(
                     side,
@@ -188,7 +192,11 @@ def _limit_open(connections: list[TcpConnection], budget: CaptureBudget) -> list
 
     def rank(one: TcpConnection) -> tuple[int, int, Any]:
         kind = (
-            3 if shows_msmq(one) else 2 if one.kind is ConnectionKind.RPC and one.syn_seen else int(one.on_known_port)
+            3
+            if shows_msmq(one) or one.kind is ConnectionKind.BINARY
+            else 2
+            if one.kind is ConnectionKind.RPC and one.syn_seen
+            else int(one.on_known_port)
         )
         return kind, one.last_time_ns, one.endpoints
 
@@ -219,12 +227,14 @@ def build_pending_rows(
     open_strays: Mapping[int, list[str]],
     inferred: InferredContexts,
     learned: LearnedInterfaces,
+    unfinished_packets: Mapping[int, list[str]],
 ) -> pa.RecordBatch:
     """Return the rows of ``bronze.pending``, the remainders of open connections.
 
     ``emitted``: the calls that became rows. ``open_strays``: keys of quarantined bytes that another capture may
     explain, by connection index. ``inferred``: the contexts with an inferred interface, whose calls are rows already.
-    ``learned``: interfaces by endpoint.
+    ``learned``: interfaces by endpoint. ``unfinished_packets``: keys of packets of the binary protocol that another
+    capture may change, by connection index.
     """
 
     def is_row(index: int, context_id: int) -> bool:
@@ -251,6 +261,7 @@ def build_pending_rows(
             "finished_calls": finished.get(index, []),
             "call_keys": sorted(calls.get(index, [])),
             "quarantine_keys": sorted(open_strays.get(index, [])),
+            "packet_keys": sorted(unfinished_packets.get(index, [])),
         }
 
     return rows_to_batch(map(row, open_connections), PENDING_SCHEMA)
@@ -345,6 +356,7 @@ def _pending_row(
         "recognised": any(
             isinstance(side.framing_state, FramingState) and side.framing_state.recognised for side in opened.directions
         ),
+        "stream_ends": [_stream_end(side) for side in opened.directions if connection.kind is ConnectionKind.BINARY],
         "packets": connection.packet_count,
         "learned_interfaces": sorted(learned.get((server_octets, server_port), ())),
         "sides": sides,
@@ -365,6 +377,15 @@ def _pending_row(
         "over_limit": None,
         "event_date": None if last_time == NO_TIME else last_time // _DAY_NS,
     }
+
+
+def _stream_end(side: StreamDirection) -> dict[str, int]:
+    """Return the place up to which a direction was seen, with its offset in rows of packets."""
+    held, end, first = side.held_segments, side.next_offset, side.first_offset
+    if held:
+        end = held[-1].stream_offset + len(held[-1].data)
+        first = first if side.started else held[0].stream_offset
+    return {"sequence": ((side.base_sequence or 0) + end) & _MASK, "stream_offset": end - first}
 
 
 def _stray_to_run(number: int, side: StreamDirection | None, stray: StrayBytes) -> dict[str, Any]:
@@ -436,6 +457,9 @@ def _data_segments(
 ) -> Iterator[dict[str, Any]]:
     """Yield the segments of a direction that are still needed, in order, and those without data between them."""
     base = side.base_sequence or 0
+    if isinstance(side.framing_state, SessionSide):
+        yield from _session_segments(number, side, side.framing_state, last_time)
+        return
     state = side.framing_state if isinstance(side.framing_state, FramingState) else FramingState()
     items: list[tuple[int, int, list[dict[str, Any]]]] = [
         (k.stream_offset, k.stream_offset + k.frag_length, _pdu_segments(base, k)) for k in kept
@@ -473,6 +497,24 @@ def _data_segments(
         cursor = end
     if started:
         yield from _placeholder_segments(number, side, cursor, side.next_offset, last_time, in_sync=state.in_sync)
+    for piece in side.held_segments:
+        yield from _buffered_segment(number, base, piece)[2]
+
+
+def _session_segments(
+    number: int, side: StreamDirection, state: SessionSide, last_time: int
+) -> Iterator[dict[str, Any]]:
+    """Yield the segments of a side of the binary protocol: its unfinished bytes, and what was cut between them."""
+    base, cursor = side.base_sequence or 0, side.first_offset
+    cut = state.open_stray is None or state.open_stray.provisional
+    unfinished = state.unfinished_pieces()
+    for piece in (*unfinished, *side.partial_pdu):
+        offset, end, rows = _buffered_segment(number, base, piece)
+        yield from _placeholder_segments(number, side, cursor, offset, piece.time_ns, in_sync=cut)
+        yield from rows
+        cursor = end
+    if side.started:
+        yield from _placeholder_segments(number, side, cursor, side.next_offset, last_time, in_sync=cut)
     for piece in side.held_segments:
         yield from _buffered_segment(number, base, piece)[2]
 

@@ -280,6 +280,23 @@ def captured_size(segment: RowDict) -> int:
     return int(segment["size"] if segment["data"] is None else len(segment["data"]))
 
 
+def captured_ranges(row: RowDict, side: int, end: int) -> Iterator[tuple[int, int, RowDict]]:
+    """Yield the ranges of stream offsets that a remainder has of a direction, each with its segment.
+
+    ``end``: the offset up to which the direction was read.
+
+    From one segment to the next the way is short, whatever the size of the stream: sequence numbers wrap around.
+    """
+    body = [segment for segment in row["segments"] if segment["side"] == side and is_payload(segment)]
+    at, last, places = 0, 0, []
+    for number, segment in enumerate(body):
+        at += sequence_difference(segment["sequence"] - last) if number else 0
+        last = segment["sequence"]
+        places.append((at, at + captured_size(segment), segment))
+    shift = end - at - sequence_difference(row["stream_ends"][side]["sequence"] - last)
+    yield from ((low + shift, high + shift, segment) for low, high, segment in places if high > low)
+
+
 def _captured_span(row: RowDict, side: int) -> Span:
     own = [segment for segment in row["segments"] if segment["side"] == side]
     syn = next((segment["sequence"] for segment in own if segment["flags"] & SYN), None)

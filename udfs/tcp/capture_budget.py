@@ -11,6 +11,8 @@ from typing import Final
 NOT_FOLLOWED: Final = "of connections over the limit"
 NOT_RECOGNISED: Final = "that begin like RPC, of connections over the limit of those without a SYN"
 NOT_HANDED_ON: Final = "together with other captures, of open connections over the limit"
+PINGS_NOT_READ: Final = "pings over their limit"
+NOT_KEPT: Final = "with all bytes, of packets of the binary protocol over the limit of unfinished ones"
 
 
 @dataclass(slots=True)
@@ -20,7 +22,8 @@ class CaptureBudget:
     ``connections``: to follow. ``recognitions``: connections without a SYN that may be recognised by a PDU header
     alone. ``open_connections``: to hand on to other captures. ``contexts``: presentation contexts and transfer
     syntaxes that binds propose. ``retained_bytes``: of PDUs, for other captures. ``skipped_bytes``: of segments that
-    came before recognition. ``held_bytes``: out of order. ``unread_packets``: beyond the limits of connections, by what
+    came before recognition. ``held_bytes``: out of order. ``packet_bytes``: of unfinished packets of the binary
+    protocol. ``unread_packets``: beyond the limits of connections, by what
     they are.
     """
 
@@ -31,6 +34,7 @@ class CaptureBudget:
     retained_bytes: int = 128 << 20
     skipped_bytes: int = 4 << 20
     held_bytes: int = 128 << 20
+    packet_bytes: int = 256 << 20
     unread_packets: Counter[str] = field(default_factory=Counter)
 
     @staticmethod

@@ -7,6 +7,7 @@ segments, not once per packet. A four-tuple becomes a new connection with a SYN 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -41,6 +42,7 @@ from udfs.tcp.tunnels import NO_IDENTIFIER
 
 _Endpoints = tuple[PackedEndpoint, PackedEndpoint]
 _FIRST_DYNAMIC_PORT: Final = 1024
+_FIRST_OCTETS: Final = 32  # of a direction, by which the binary protocol is recognised
 _HELD_SEGMENT_BYTES: Final = 256  # of memory that a segment out of order takes beside its payload
 _GAP_CAUSES: Final = {
     FRAMED_BEFORE: GAP_FRAMED_BEFORE,
@@ -123,15 +125,24 @@ class BlockStreams:
 class ConnectionTracker:
     """Tracks the TCP connections of one capture, block after block.
 
-    ``known_endpoints``: (address, port) on which MSMQ is known to listen. ``suspect_bytes``: by connection index, bytes
+    ``known_endpoints``: (address, port) on which MSMQ is known to listen, for RPC; ``session_endpoints``: for the
+    binary protocol. ``suspect_bytes``: by connection index, bytes
     of which copies with a wrong checksum are left out. ``segment_connections``: index of the
-    connection of each segment in the last block.
+    connection of each segment in the last block. ``begins_session``: whether a direction whose first captured bytes
+    these are shows the binary protocol.
     """
 
-    def __init__(self, limits: TimeLimits, budget: CaptureBudget | None = None) -> None:
+    def __init__(
+        self,
+        limits: TimeLimits,
+        budget: CaptureBudget | None = None,
+        begins_session: Callable[[bytes], bool] = lambda _: False,
+    ) -> None:
         self.budget = budget or CaptureBudget()
+        self._begins_session = begins_session
         self.connections: list[TcpConnection] = []
         self.known_endpoints: set[tuple[bytes, int]] = set()
+        self.session_endpoints: set[tuple[bytes, int]] = set()
         self.suspect_bytes: dict[int, SuspectBytes] = {}
         self.segment_connections = np.zeros(0, np.int64)
         self._window, self._max_clock_skew = limits.reorder_window_ns, limits.max_clock_skew_ns
@@ -347,7 +358,10 @@ class ConnectionTracker:
         if connection.kind is not ConnectionKind.UNDECIDED and connection.kind is not ConnectionKind.COLD:
             return rows
         ports = (connection.port_of_side(0), connection.port_of_side(1))
-        if BINARY_PROTOCOL_PORT in ports:
+        if BINARY_PROTOCOL_PORT in ports or (
+            self.session_endpoints
+            and any((address, port) in self.session_endpoints for _, address, port in connection.endpoints)
+        ):
             connection.kind = ConnectionKind.BINARY
             return rows
         if connection.directions[0].syn_sequence is not None or connection.directions[1].syn_sequence is not None:
@@ -358,6 +372,9 @@ class ConnectionTracker:
             connection.kind = ConnectionKind.RPC
             return rows
         connection.kind = ConnectionKind.COLD
+        if self._shows_session(connection, s, rows, side):
+            connection.kind = ConnectionKind.BINARY
+            return rows
         if self._pdu_starts is None:
             self._pdu_starts = payloads_starting_like_pdus(s.buffer, s.payload_start, s.captured_length)
         begins = np.nonzero(self._pdu_starts[rows])[0]
@@ -373,6 +390,18 @@ class ConnectionTracker:
         self.budget.recognitions -= 1
         connection.kind = ConnectionKind.RPC
         return rows[begins[0] :]
+
+    def _shows_session(self, connection: TcpConnection, s: TcpSegments, rows: Ints, side: Ints) -> bool:
+        """Whether the first captured bytes of a direction, which are among ``rows``, begin the binary protocol."""
+        for number, direction in enumerate(connection.directions):
+            if direction.unrecognised_bytes:
+                continue  # its first bytes were looked at
+            own = rows[(side[rows] == number) & (s.captured_length[rows] > 0)]
+            if len(own):
+                start, size = int(s.payload_start[own[0]]), int(s.captured_length[own[0]])
+                if self._begins_session(bytes(s.buffer[start : start + min(size, _FIRST_OCTETS)])):
+                    return True
+        return False
 
     def _keep_skipped(self, connection: TcpConnection, s: TcpSegments, rows: Ints, side: Ints) -> None:
         """Keep the first skipped segments: with another capture they may complete a PDU.

@@ -446,6 +446,7 @@ class TcpConnection:
     skipped_bytes_kept: int = 0  # in these
     rpc_state: object = None  # RpcAssociation, set by the RPC layer
     budget: CaptureBudget = field(default_factory=CaptureBudget)  # of its capture
+    session_asked_at_ns: int | None = None  # of the earliest EstablishConnection packet that begins a side
     cached_identity: tuple[object, ...] | None = None  # ConnectionIdentity
 
     @property

@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from udfs.array_types import Bools, Ints, Octets
 from udfs.files.capture_file import BUFFER_PADDING_BYTES, UNKNOWN_LINK_TYPE, RecordBlock
+from udfs.tcp.datagrams import UDP_HEADER_BYTES, UdpDatagram, has_port
 from udfs.tcp.link_layers import ETHERTYPE_IPV4, ETHERTYPE_IPV6, NOT_KNOWN, find_network_headers
 from udfs.tcp.octets import gather_bytes, u16, u32
 from udfs.tcp.time_limits import elapsed_ns
@@ -150,10 +151,15 @@ class PacketDecoder:
     """Decodes the blocks of one capture in order; keeps IP fragments of incomplete datagrams between blocks.
 
     ``tunnels`` are those that packets came through so far. ``unread_link_types``: packets by link type, of those that
-    are not read; ``nested_too_deep``: packets in more tunnels than are read.
+    are not read; ``nested_too_deep``: packets in more tunnels than are read. ``datagrams``: of the last block, those
+    from or to one of ``datagram_ports``.
     """
 
-    def __init__(self, tunnel_ports: Mapping[int, str] = TUNNEL_PORTS) -> None:
+    def __init__(
+        self, tunnel_ports: Mapping[int, str] = TUNNEL_PORTS, datagram_ports: frozenset[int] = frozenset()
+    ) -> None:
+        self.datagrams: list[UdpDatagram] = []
+        self._datagram_ports = datagram_ports
         self.tunnels = TunnelTable()
         self.unread_link_types: Counter[int] = Counter()
         self.nested_too_deep = 0
@@ -168,6 +174,7 @@ class PacketDecoder:
         packets = self._find_network_packets(octets, records, classes)
         parts: list[_IpPayloads] = []
         extra = bytearray()
+        self.datagrams = []
         for depth in range(MAX_DEPTH + 1):
             packets, unread = read_labels_and_sessions(octets, packets, self.tunnels)
             self.nested_too_deep += len(unread.record)
@@ -180,6 +187,8 @@ class PacketDecoder:
                 data = records.buffer + extra + bytes(BUFFER_PADDING_BYTES)
                 octets = np.frombuffer(data, np.uint8)
             parts += [payloads.take(np.nonzero(payloads.protocol == _TCP)[0]) for payloads in found]
+            for payloads in found:
+                self._add_datagrams(octets, payloads, records)
             inner = [self._open_tunnels(octets, payloads) for payloads in found]
             packets = Packets.concatenate([each for each in inner if each is not None])
             if not len(packets.record):
@@ -280,13 +289,34 @@ class PacketDecoder:
         return _append_reassembled(found, done, extra, len(records.buffer))
 
     def _may_be_tunnel(self, octets: Octets, protocol: Ints, start: Ints, fragment: Ints) -> Bools:
-        """Whether payloads may carry packets: of UDP, by its target port, which the first fragment alone has."""
+        """Whether payloads may be of use: of UDP, by its ports, which the first fragment alone has."""
         may_be = np.isin(protocol, TUNNEL_IP_PROTOCOLS)
         datagrams = np.nonzero((protocol == IP_UDP) & (fragment & 0x1FFF == 0))[0]
         if len(datagrams):
             port = u16(gather_bytes(octets, start[datagrams], 4), 2)
             may_be[datagrams] = np.isin(port, list(self._tunnel_ports))
+            if self._datagram_ports:
+                may_be[datagrams] |= has_port(octets, start[datagrams], self._datagram_ports)
         return may_be
+
+    def _add_datagrams(self, octets: Octets, payloads: _IpPayloads, records: RecordBlock) -> None:
+        """Note the UDP datagrams of the ports that were asked for."""
+        rows = np.nonzero((payloads.protocol == IP_UDP) & (payloads.captured >= UDP_HEADER_BYTES))[0]
+        if not len(rows) or not self._datagram_ports:
+            return
+        for row in rows[has_port(octets, payloads.start[rows], self._datagram_ports)].tolist():
+            start, record = int(payloads.start[row]), int(payloads.record[row])
+            header = bytes(octets[start : start + UDP_HEADER_BYTES])
+            source, target, size = (int.from_bytes(header[at : at + 2], "big") for at in (0, 2, 4))
+            end = start + min(int(payloads.captured[row]), max(size, UDP_HEADER_BYTES))
+            width = 4 if payloads.version[row] == 4 else 16
+            self.datagrams.append(
+                UdpDatagram(
+                    int(records.time_ns[record]), records.first_packet_number + record,
+                    payloads.source[row].tobytes()[:width], source, payloads.target[row].tobytes()[:width], target,
+                    bytes(octets[start + UDP_HEADER_BYTES : end]), int(payloads.weight[row]),
+                )
+            )  # fmt: skip
 
     def _decode_ipv6(
         self, octets: Octets, records: RecordBlock, packets: Packets, classes: npt.NDArray[np.int8], extra: bytearray

@@ -1,0 +1,63 @@
+"""Sessions on other ports than 1801: recognised by the first octets of a side, in this capture or in another one."""
+
+from __future__ import annotations
+
+import pytest
+
+from pcapgen import containers, frames
+from pcapgen import conversation as tcp
+from pcapgen import sessions as packets
+from pcapgen.reading import to_rows
+from udfs.capture.capture_reader import CaptureReadRequest, read_capture
+from udfs.capture.connection_merge import merge_connections
+
+PORT = 4711
+
+
+def session(server="10.0.0.1", client="10.0.0.9", size=3000, count=12):
+    script = tcp.Script()
+    for side, data in packets.handshake():
+        script.send(side, data)
+    for number in range(count):
+        script.send(0, packets.message(bytes([number]) * size, header=packets.session_header(number)))
+    return tcp.Flow(client=client, server=server, server_port=PORT), tcp.segments(script)
+
+
+def capture(flow, parts, link=frames.ethernet):
+    return containers.pcap(tcp.records(flow, parts, link), magic=containers.NANOSECONDS).data
+
+
+@pytest.mark.parametrize("ends", [("10.0.0.1", "10.0.0.9"), ("fe80::1", "fe80::9")])
+@pytest.mark.parametrize("link", [frames.ethernet, lambda packet: frames.ethernet(packet, vlans=((0x8100, 7),))])
+def test_it_is_read_over_ipv4_and_ipv6_and_without_its_syn(ends, link):
+    flow, parts = session(*ends)
+    for taken in (parts, [part for part in parts if not part.flags & frames.SYN]):
+        tables = read_capture(capture(flow, taken, link))
+        assert {row["sent_by"] for row in to_rows(tables["session_packets"])} == {"client", "server"}
+        assert tables["session_packets"].num_rows == 4 + 12
+        (connection,) = to_rows(tables["connections"])
+        assert (connection["client_address"], connection["client_port"]) == (flow.client, flow.client_port)
+
+
+def test_who_asks_first_is_the_client_whatever_the_ports():
+    flow, parts = session()
+    turned = tcp.Flow(server_port=60_000, client_port=1801)
+    tables = read_capture(capture(turned, [part for part in parts if not part.flags & frames.SYN]))
+    assert {(row["client_port"], row["server_port"]) for row in to_rows(tables["session_packets"])} == {(1801, 60_000)}
+    del flow
+
+
+def test_the_middle_of_it_is_read_again_when_another_capture_shows_the_beginning():
+    flow, parts = session()
+    first, second = parts[:9], parts[9:]
+    one, two = (read_capture(capture(flow, taken)) for taken in (first, second))
+    assert not two["session_packets"].num_rows
+    merged = merge_connections([*one["pending"].to_pylist(), *two["pending"].to_pylist()])
+    asked = {label["capture_id"]: label["again"] for label in merged.connection_labels.to_pylist()}
+    (capture_id,) = two["capture_files"]["capture_id"].to_pylist()
+    assert asked[capture_id] == ["binary_protocol"]
+    request = CaptureReadRequest(reread_endpoints=(f"{flow.server}|{PORT}|binary_protocol",))
+    again = read_capture(capture(flow, second), request=request)
+    assert again["session_packets"].num_rows > 0
+    both = merge_connections([*one["pending"].to_pylist(), *again["pending"].to_pylist()])
+    assert {label["again"] and tuple(label["again"]) for label in both.connection_labels.to_pylist()} == {None}
