@@ -21,12 +21,13 @@ from schemas import (
     queue_snapshots,
     receive_attempts,
     remote_read_calls,
+    sessions,
 )
 from schemas.table import Table
 
 SILVER: tuple[Table, ...] = (
     *remote_read_calls.TABLES, *calls.TABLES, *queue_aliases.TABLES, *messages.TABLES, *comqc.TABLES,
-    *queue_snapshots.TABLES, *hosts.TABLES,
+    *queue_snapshots.TABLES, *hosts.TABLES, *sessions.TABLES,
 )  # fmt: skip
 GOLD: tuple[Table, ...] = (
     *receive_attempts.TABLES, *queue_opens.TABLES, *ack_sequences.TABLES, *queue_history.TABLES, *eod.TABLES,

@@ -244,6 +244,8 @@ def _message_batches(reads: ColumnArrays, declarations: Declarations, *, keep_bo
         "sighting_key": pa.array(keys_of_texts(calls["call_key"].to_pylist()), pa.string()),
         "seen_in": calls["protocol"],
         "call_key": calls["call_key"],
+        "packet_key": nulls,
+        **dict.fromkeys(("session_number", "recoverable_number"), pa.nulls(rows, pa.int64())),
         "seen_at": calls["responded_at"],
         "queue": nulls,
         "inferred_queue": nulls,
@@ -287,7 +289,7 @@ def _lookup_ids(numbers: pa.Array) -> pa.Array:
 def _comqc_call_batch(sightings: ColumnArrays, found: pa.RecordBatch) -> pa.RecordBatch:
     """Return the batch of ``silver.comqc_calls``: recorded COM calls with the keys of the messages that hold them."""
     parents, flat = comqc.explode_calls(found)
-    names = ("sighting_key", "message_key", "call_key", "seen_at", EVENT_DATE, "run_id")
+    names = ("sighting_key", "message_key", "call_key", "packet_key", "seen_at", EVENT_DATE, "run_id")
     columns = {name: sightings[name].take(parents) for name in names}
     columns |= dict(zip(flat.schema.names, flat.columns, strict=True))
     columns["decoder_version"] = pa.repeat(pa.scalar(comqc.DECODER_VERSION), len(parents))

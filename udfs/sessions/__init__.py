@@ -1,0 +1,1 @@
+"""Packets of the binary protocol ([MS-MQQB]) between queue managers, TCP 1801."""
