@@ -127,7 +127,7 @@ def _count_from_anchors(
         return np.zeros(0, np.int64)
     starts = np.flatnonzero(breaks)
     stretch = np.cumsum(breaks) - 1
-    before = np.cumsum(numbered) - numbered  # of those that are numbered, over all stretches
+    before: Ints = np.cumsum(numbered) - numbered  # of those that are numbered, over all stretches
     value = np.where(anchors >= 0, anchors - numbered, -1)  # how many before the anchor, modulo 65536
     is_anchor, exact = anchors >= 0, packets.establishes
     if carried is not None:
@@ -139,7 +139,7 @@ def _count_from_anchors(
     anchored = (first < ends)[stretch]
     at = np.minimum(first, rows - 1)[stretch]
     number = value[at] + before - before[at] + 1
-    back = before[at] - before
+    back: Ints = before[at] - before
     ahead = np.arange(rows) < at
     old = (packets.sent_at < packets.sent_at[at] - expire_us) & (packets.sent_at != NO_TIME)
     out_of_reach = ahead & ((back > _MOST_BACKWARDS) | old | exact[at])
