@@ -48,6 +48,7 @@ MESSAGES = Table(
         Column("sighting_key", STRING, "key of call_key, in the binary protocol of packet_key: of this sighting"),
         Column("seen_in", STRING, "RemoteRead, qm2qm, binary_protocol"),
         Column("call_key", STRING, "the bronze.rpc_calls row whose response brought the message; null without RPC"),
+        Column("connection_id", STRING, "bronze.connections, the connection that carried it"),
         Column("packet_key", STRING, "the bronze.session_packets row that is the message; null for RPC"),
         Column("seen_at", TIMESTAMP, "when it was seen: responded_at of the call, sent_at of the packet, UTC"),
         Column(

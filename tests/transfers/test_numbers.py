@@ -236,7 +236,7 @@ def test_full_windows_and_sure_acknowledgements_are_those_of_the_plain_rules(sid
 
 
 def test_a_sure_acknowledgement():
-    """No anchor: 10 packets, then the other side acknowledges 64 + 1 more than before the second and the third: these are sure."""
+    """No anchor; the other side acknowledges 64 + 1 more than before the second and the third, so these are sure."""
     side = [packet(0, at, 100 + at) for at in range(10)]
     others = [packet(1, at, time, counted=False, said=header(ack)) for at, (time, ack) in enumerate(
         [(100, 65_530), (101, 65_530), (120, 20), (130, 65_530 + 64 + 1 - 65_536)]
