@@ -23,12 +23,13 @@ from pipeline.lake.lake import Lake
 from pipeline.lake.queries import POST_IMAGES
 from pipeline.silver.decode import DECODER_VERSIONS, message_batches
 from pipeline.silver.update import STUBS_EMPTIED_PROVENANCE
-from pipeline.transfers.connection_packets import (
-    HANDSHAKE_KINDS,
-    USER_FLAGS_SQL,
-    USER_MESSAGE,
-    ConnectionPackets,
-    arrange_packets,
+from pipeline.transfers.connection_packets import USER_MESSAGE, ConnectionPackets
+from pipeline.transfers.inputs import (
+    BINARY_PROTOCOL,
+    group_connections,
+    read_capture_ends,
+    read_decoded_messages,
+    read_packets,
 )
 from pipeline.transfers.session_rows import (
     CONNECTION_COLUMNS,
@@ -49,30 +50,12 @@ from udfs.messages.header_layouts import PROTOCOL_BINARY
 from udfs.sessions.packet_layouts import DECODER_VERSION
 
 CODE_VERSION: Final = "1"  # raised when rows are computed differently: all are recomputed
-BINARY_PROTOCOL: Final = "binary_protocol"  # bronze.connections.kind
 _MAX_CHANGES: Final = 2_000_000  # changed packets; with more, all connections are recomputed
-_MAX_PACKETS: Final = 500_000  # of connections that are recomputed together; one connection may have more
 _MAX_DECODED_BYTES: Final = 128 << 20  # of messages that are decoded together
-_BINARY_KINDS: Final = (*HANDSHAKE_KINDS, "order_ack", "final_ack")  # of which whole packets are read
-_WITH_BYTES: Final = f"kind IN ({', '.join(map(repr, _BINARY_KINDS))})"
 _CHANGED_PACKETS: Final = f"""
 SELECT connection_id, packet_key, bool_or(_change_type IN ({", ".join(map(repr, POST_IMAGES))})) AS present
 FROM {{feed}} WHERE {{emptied}} GROUP BY connection_id, packet_key"""
 _CHANGED_CONNECTIONS: Final = f"SELECT DISTINCT connection_id FROM {{feed}} WHERE kind = '{BINARY_PROTOCOL}'"
-_CAPTURE_ENDS: Final = """
-SELECT server, unix_micros(max(last_packet_at)) AS ends
-FROM (SELECT explode(servers) AS server, last_packet_at FROM {files})
-WHERE last_packet_at IS NOT NULL GROUP BY server"""
-_SIZES: Final = "SELECT connection_id, count(*) AS n FROM {rows} WHERE connection_id IN {names} GROUP BY connection_id"
-_PACKETS: Final = f"""
-SELECT packet_key, connection_id, client_address, client_port, server_address, server_port, sent_by, stream_offset,
-  capture_id, sent_at, kind, length_bytes, session_header, packet IS NULL AS bare,
-  CAST(octet_length(packet) AS bigint) AS packet_bytes,
-  CASE WHEN {_WITH_BYTES} THEN packet END AS packet, {USER_FLAGS_SQL} AS user_flags
-FROM {{rows}} WHERE connection_id IN {{names}}"""
-_DECODED: Final = f"""
-SELECT sighting_key, packet_key, session_number, recoverable_number, delivery, transactional, {EVENT_DATE}
-FROM {{messages}} WHERE connection_id IN {{names}} AND seen_in = '{PROTOCOL_BINARY}'"""
 _MESSAGES_SCHEMA: Final = to_arrow_schema(MESSAGES.struct())
 _COMQC_SCHEMA: Final = to_arrow_schema(COMQC_CALLS.struct())
 
@@ -147,14 +130,13 @@ class _SessionsUpdate:
 
     def run(self) -> dict[str, int]:
         """Recompute the affected connections, group by group."""
-        ends = self.lake.query(_CAPTURE_ENDS, files=CAPTURE_FILES).to_pylist()
-        self.capture_ends = {row["server"]: row["ends"] for row in ends}
+        self.capture_ends = read_capture_ends(self.lake)
         self.step.provenance_now["capture_ends"] = self.capture_ends
         affected = self._affected_connections()
         if affected is None:
             affected = self._all_connections()
         rows = [SESSIONS_SCHEMA.empty_table()]
-        rows += [self._recompute(names) for names in self._groups(affected)]
+        rows += [self._recompute(names) for names in group_connections(self.lake, affected)]
         if affected:
             current = self.lake.select(SESSIONS, "connection_id IN {names}", names=affected)
             new = pa.concat_tables(rows)
@@ -218,49 +200,21 @@ class _SessionsUpdate:
             found |= {*self.lake.query("SELECT connection_id FROM {rows}", rows=SESSIONS)["connection_id"].to_pylist()}
         return found
 
-    def _groups(self, names: Collection[str]) -> Iterator[list[str]]:
-        """Yield connections together as long as they have few packets."""
-        sizes = self.lake.query(_SIZES, rows=SESSION_PACKETS, names=names) if names else pa.table({})
-        packets = dict(zip(*(column.to_pylist() for column in sizes.columns), strict=True)) if sizes.num_columns else {}
-        group: list[str] = []
-        total = 0
-        for name in sorted(names):
-            size = packets.get(name, 0)
-            if group and total + size > _MAX_PACKETS:
-                yield group
-                group, total = [], 0
-            group.append(name)
-            total += size
-        if group:
-            yield group
-
     # One group of connections
 
     def _recompute(self, names: list[str]) -> pa.Table:
         """Recompute some connections; write their messages and order acks, and return their sessions."""
-        decoded = self._decoded_before(names)
-        packets = self.lake.query(_PACKETS, rows=SESSION_PACKETS, names=names)
-        place = pc.index_in(packets["packet_key"], decoded["packet_key"].combine_chunks())
-        for column in ("delivery", "transactional"):
-            packets = packets.append_column(column, decoded[column].take(place))
-        connections = self.lake.select(CONNECTIONS, "connection_id IN {names}", CONNECTION_COLUMNS, names=names)
-        known = connections["connection_id"].to_pylist()
-        packets = packets.filter(is_in(packets, "connection_id", known))  # of a connection that is gone they go too
-        found = arrange_packets(packets, known, timedelta_to_us(self.settings.expire))
+        self.lake.create(MESSAGES)
+        decoded = read_decoded_messages(self.lake, names)
+        expire = timedelta_to_us(self.settings.expire)
+        found, connections = read_packets(self.lake, names, decoded, CONNECTION_COLUMNS, expire)
         sessions = session_rows(connections, found, self.capture_ends, self.settings, self.run_id)
         self._write_order_acks(names, order_ack_rows(found, sessions, self.run_id))
         self._write_messages(found, decoded)
         return sessions
 
-    def _decoded_before(self, names: Collection[str]) -> pa.Table:
-        """Return what of the messages' rows is needed of those that are not decoded again."""
-        if not self.lake.exists(MESSAGES):
-            self.lake.create(MESSAGES)
-        return self.lake.query(_DECODED, messages=MESSAGES, names=names)
-
     def _write_order_acks(self, names: Collection[str], rows: pa.Table) -> None:
-        if not self.lake.exists(ORDER_ACKS):
-            self.lake.create(ORDER_ACKS)
+        self.lake.create(ORDER_ACKS)
         current = self.lake.select(ORDER_ACKS, "connection_id IN {names}", names=names)
         dates = {*rows[EVENT_DATE].to_pylist(), *current[EVENT_DATE].to_pylist()}
         self.written[str(ORDER_ACKS)] += self.lake.replace_changed(ORDER_ACKS, rows, current, dates=dates)

@@ -1,0 +1,96 @@
+"""Rules on the binary protocol: each is broken by one conversation, and kept by a similar one."""
+
+import pyarrow as pa
+import pytest
+
+from pipeline.findings import (
+    evaluate,  # noqa: F401 - its import registers the other checks
+    update_sessions,
+)
+from pipeline.findings.rules.registry import PACKET_CHECKS, SESSION_CHECKS
+from pipeline.findings.session_findings import evaluate_sessions
+from pipeline.lake.lake import Lake
+from pipeline.lake.spark.sessions import LazySession
+from pipeline.transfers import update as sessions_update
+from pipeline.transfers.connection_packets import arrange_packets
+from pipeline.transfers.session_rows import SessionSettings, session_rows
+from schemas.bronze import CONNECTIONS
+from schemas.findings import FINDINGS
+from schemas.session_packets import SESSION_PACKETS
+from transfers.conversations import SERVER, START, bronze, session_ack
+from transfers.session_stories import STORIES, handshake, messages_then
+from udfs.messages.message_decoder import decode_messages
+
+ENDS = {SERVER: round(START.timestamp() * 1e6) + 10**9}
+
+
+def findings(talk):
+    """The findings on one conversation, in memory."""
+    tables = bronze([talk])
+    packets, connections = tables[SESSION_PACKETS], tables[CONNECTIONS]
+    raw = packets["packet"].to_pylist()
+    columns = {
+        "user_flags": pa.array([each[60:64] for each in raw], pa.binary()),
+        "reach": pa.array([each[12:16] for each in raw], pa.binary()),
+        "delivery": pa.nulls(len(raw), pa.string()),
+        "transactional": pa.nulls(len(raw), pa.bool_()),
+    }
+    for name, column in columns.items():
+        packets = packets.append_column(name, column)
+    found = arrange_packets(packets, [talk.name], 10**15)
+    sessions = session_rows(connections, found, ENDS, SessionSettings(), "run")
+    messages = [row for row in talk.rows if row["kind"] == "user_message"]
+    decoded = decode_messages(pa.array([row["packet"] for row in messages], pa.binary()), "binary_protocol")
+    decoded["packet_key"] = pa.array([row["packet_key"] for row in messages], pa.string())
+    return evaluate_sessions(found, connections, sessions, pa.table(decoded), ENDS, "run").to_pylist()
+
+
+def test_each_rule_has_its_stories():
+    assert {check.rule_id for check in (*PACKET_CHECKS, *SESSION_CHECKS)} == set(STORIES)
+
+
+@pytest.mark.parametrize("rule", STORIES)
+def test_the_violating_conversation_is_found(rule):
+    found = [row for row in findings(STORIES[rule][0]) if row["rule_id"] == rule]
+    assert found
+    keys = {row["packet_key"] for row in STORIES[rule][0].rows}
+    for row in found:
+        assert row["packet_key"] in keys
+        assert row["packet_key"] in row["evidence"]
+        assert row["call_key"] is None
+
+
+@pytest.mark.parametrize("rule", STORIES)
+def test_the_innocent_conversation_is_not(rule):
+    assert [row for row in findings(STORIES[rule][1]) if row["rule_id"] == rule] == []
+
+
+def test_a_plain_conversation_has_no_finding():
+    talk = messages_then(("server", "session_ack", session_ack(ack=3), 9), closed=(10, "fin"))
+    assert findings(talk) == []
+
+
+@pytest.mark.parametrize("rule", ["T12", "T14", "T17", "T18"])
+def test_a_side_that_is_not_whole_is_not_judged(rule):
+    talk = STORIES[rule][0]
+    for change in ({"missing": 1}, {"syn_seen": False}):
+        before = {name: getattr(talk, name) for name in change}
+        for name, value in change.items():
+            setattr(talk, name, value)
+        assert [row for row in findings(talk) if row["rule_id"] == rule] == []
+        for name, value in before.items():
+            setattr(talk, name, value)
+
+
+def test_findings_follow_sessions_in_the_lake(tmp_path):
+    lake = Lake(LazySession(lambda: pytest.fail("Spark is not needed")), str(tmp_path / "lake"))
+    broken, well = STORIES["T10"]
+    for talk, count in ((broken, 1), (well, 0)):
+        for table, rows in bronze([talk]).items():
+            lake.replace(table, rows)
+        sessions_update.update(lake, "run")
+        assert update_sessions.update(lake, "run") == count
+        assert update_sessions.update(lake, "run") == 0
+        found = lake.select(FINDINGS, "TRUE").to_pylist()
+        assert [row["rule_id"] for row in found] == ["T10"] * count
+    assert handshake().rows
