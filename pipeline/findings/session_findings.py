@@ -6,6 +6,7 @@ A finding is of one packet: ``packet_key`` and ``evidence`` are keys of bronze.s
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
@@ -42,14 +43,15 @@ SESSION_SCOPE: Final = "session"
 RULE_MODULES: Final = (session_packets,)
 """The modules whose import registers the checks."""
 MESSAGE_COLUMNS: Final = (
-    "packet_key", "class", "message_kind", "priority", "delivery", "hop_count", "transactional", "transaction_number",
-    "previous_transaction_number", "time_to_reach_queue_s", "time_to_be_received_s", "acknowledgement_requested",
-    "journaling", "privacy_level", "errors",
+    "packet_key", "source_queue_manager", "destination_queue", "transaction_sequence_id", "class", "message_kind",
+    "priority", "delivery", "hop_count", "transactional", "transaction_number", "previous_transaction_number",
+    "time_to_reach_queue_s", "time_to_be_received_s", "acknowledgement_requested", "journaling", "privacy_level",
+    "errors",
 )  # fmt: skip
 """The columns of silver.messages that rules use."""
 CONNECTION_COLUMNS: Final = (
-    "connection_id", "client_address", "server_address", "first_packet_at", "last_packet_at", "closed_at", "syn_seen",
-    "client_bytes", "server_bytes", "missing_bytes",
+    "connection_id", "client_address", "client_port", "server_address", "server_port", "tunnel_identifier",
+    "first_packet_at", "last_packet_at", "closed_at", "syn_seen", "client_bytes", "server_bytes", "missing_bytes",
 )  # fmt: skip
 PACKET_COLUMNS: Final = ("packet_key", "flags", "packet_size", "seen_bytes", "reach", "user_flags", "packet")
 """The columns of bronze.session_packets that rules use beside those of ``arrange_packets``.
@@ -69,7 +71,7 @@ _ACK_FIELDS: Final = {
 def packet_facts(found: ConnectionPackets, messages: pa.Table) -> PacketFacts:
     """Return what rules look at; ``messages`` are the rows of silver.messages of these packets, ``MESSAGE_COLUMNS``."""
     table, rows = found.table, len(found.packets)
-    fields = {name: _numbers(table[name]) for name in ("flags", "packet_size")}
+    fields = {name: _numbers(table[name]) for name in ("flags", "packet_size", "tcp_sequence")}
     for name, column in (("time_to_reach_queue", "reach"), ("user_flags", "user_flags")):
         read = FixedRecords.read(table[column].combine_chunks(), _NUMBER)
         fields[name] = np.where(read.has("value"), read.records["value"].astype(np.int64), UNSEEN)
@@ -116,13 +118,17 @@ def _decoded(found: ConnectionPackets, rows: Ints, decode: Any, names: Mapping[s
 
 def evaluate_sessions(
     found: ConnectionPackets, connections: pa.Table, sessions: pa.Table, messages: pa.Table,
-    capture_ends: Mapping[str, int], run_id: str,
+    capture_ends: Mapping[str, int], run_id: str, not_packets: pa.Table | None = None,
 ) -> pa.Table:  # fmt: skip
     """Evaluate the rules on packets and sessions; return the findings as rows of gold.findings.
 
     ``found`` has ``PACKET_COLUMNS`` too. ``connections`` and ``sessions`` have one row for each of its connections.
-    ``capture_ends``: by server address, microseconds.
+    ``capture_ends``: by server address, microseconds. ``not_packets``: connection_id, quarantine_key and seen_at of the
+    connections' rows of bronze.quarantine with reason not_a_packet.
     """
+    stray: defaultdict[str, list[tuple[str, int]]] = defaultdict(list)
+    for row in [] if not_packets is None else table_to_rows(not_packets):
+        stray[row["connection_id"]].append((row["quarantine_key"], row["seen_at"] or 0))
     facts = packet_facts(found, messages)
     violations = [(check, each) for check in PACKET_CHECKS for each in check.check(facts)]
     by_id = {row["connection_id"]: row for row in table_to_rows(sessions)}
@@ -132,7 +138,7 @@ def evaluate_sessions(
         sides = (found.rows_of(place, 0), found.rows_of(place, 1))
         end = max(capture_ends.get(row["server_address"], 0), row["last_packet_at"] or 0)
         whole = whole_sides(found, sides, row, seen_bytes)
-        session = SessionFacts(facts, row, by_id[row["connection_id"]], sides, whole, end)
+        session = SessionFacts(facts, row, by_id[row["connection_id"]], sides, whole, end, stray[row["connection_id"]])
         violations += [(check, each) for check in SESSION_CHECKS for each in check.check(session)]
     return rows_to_table([*finding_rows(found, violations, run_id)], _FINDINGS_SCHEMA)
 

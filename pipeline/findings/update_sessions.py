@@ -23,6 +23,7 @@ from pipeline.lake.incremental import IncrementalUpdate
 from pipeline.lake.lake import Lake
 from pipeline.transfers.inputs import group_connections, read_capture_ends, read_decoded_messages, read_packets
 from pipeline.transfers.session_rows import SessionSettings
+from schemas.bronze import QUARANTINE
 from schemas.findings import FINDINGS
 from schemas.messages import MESSAGES
 from schemas.session_packets import SESSION_PACKETS
@@ -90,4 +91,7 @@ def _evaluate(
     messages = lake.select(
         MESSAGES, "connection_id IN {names} AND packet_key IS NOT NULL", MESSAGE_COLUMNS, names=names
     )
-    return evaluate_sessions(found, connections, sessions, messages, ends, run_id)
+    condition = "reason = 'not_a_packet' AND connection_id IN {names}"
+    columns = ("connection_id", "quarantine_key", "seen_at")
+    stray = lake.select(QUARANTINE, condition, columns, names=names) if lake.exists(QUARANTINE) else None
+    return evaluate_sessions(found, connections, sessions, messages, ends, run_id, stray)

@@ -17,6 +17,7 @@ START = dt.datetime(2026, 3, 1, 9, 0, tzinfo=dt.UTC)
 INITIATOR, ACCEPTOR = uuid.UUID(int=0x1111), uuid.UUID(int=0x2222)
 CLIENT, SERVER = "10.0.0.1", "10.0.0.2"
 CAPTURE = "c" * 32
+FIRST_SEQUENCE = {"client": 1, "server": 500_001}
 
 
 def base(flags, size, reach=0xFFFFFFFF):
@@ -97,9 +98,10 @@ class Conversation:
         self.missing += len(raw) - seen
         self.last = max(self.last, at)
         row = {
-            "packet_key": key(*sender, *receiver, offset + 1, micros), "connection_id": self.name,
+            "packet_key": key(*sender, *receiver, FIRST_SEQUENCE[side] + offset, micros),
+            "connection_id": self.name,
             "client_address": CLIENT, "client_port": self.port, "server_address": SERVER, "server_port": 1801,
-            "sent_by": side, "tcp_sequence": offset + 1, "stream_offset": offset, "capture_id": capture,
+            "sent_by": side, "tcp_sequence": FIRST_SEQUENCE[side] + offset, "stream_offset": offset, "capture_id": capture,
             "packet_number": len(self.rows) + 1, "byte_offset": 0, "sent_at": moment,
             "sent_done_at": moment if whole else None, "kind": kind, "version": 16,
             "flags": int.from_bytes(raw[2:4], "little"), "packet_size": int.from_bytes(raw[8:12], "little"),

@@ -101,6 +101,13 @@ def stories():
     yield "T24", one("user_message", urgent), one("user_message", message(flags=3))
     hops = [one("user_message", Packet(user=user).bytes()) for user in (0x1E, 0x1D)]
     yield "T25", *hops
+    again = [
+        saying(
+            *(("client", "user_message", message(5, transaction=(0, SEQUENCE, 4, 3), flags=0), at) for at in (1, then))
+        )
+        for then in (25.9, 26)
+    ]
+    yield "T29", *again
     limits = [one("user_message", message(kind=2, receive=receive)) for receive in (60, 0xFFFFFFFF)]
     yield "T27", *limits
 

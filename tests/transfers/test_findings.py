@@ -1,5 +1,7 @@
 """Rules on the binary protocol: each is broken by one conversation, and kept by a similar one."""
 
+import datetime as dt
+
 import pyarrow as pa
 import pytest
 
@@ -17,14 +19,15 @@ from pipeline.transfers.session_rows import SessionSettings, session_rows
 from schemas.bronze import CONNECTIONS
 from schemas.findings import FINDINGS
 from schemas.session_packets import SESSION_PACKETS
-from transfers.conversations import SERVER, START, bronze, session_ack
+from transfers.conversations import CLIENT, SERVER, START, bronze, session_ack
 from transfers.session_stories import STORIES, handshake, messages_then
+from udfs.keys import key
 from udfs.messages.message_decoder import decode_messages
 
 ENDS = {SERVER: round(START.timestamp() * 1e6) + 10**9}
 
 
-def findings(talk):
+def findings(talk, not_packets=None):
     """The findings on one conversation, in memory."""
     tables = bronze([talk])
     packets, connections = tables[SESSION_PACKETS], tables[CONNECTIONS]
@@ -42,11 +45,22 @@ def findings(talk):
     messages = [row for row in talk.rows if row["kind"] == "user_message"]
     decoded = decode_messages(pa.array([row["packet"] for row in messages], pa.binary()), "binary_protocol")
     decoded["packet_key"] = pa.array([row["packet_key"] for row in messages], pa.string())
-    return evaluate_sessions(found, connections, sessions, pa.table(decoded), ENDS, "run").to_pylist()
+    return evaluate_sessions(found, connections, sessions, pa.table(decoded), ENDS, "run", not_packets).to_pylist()
 
 
 def test_each_rule_has_its_stories():
-    assert {check.rule_id for check in (*PACKET_CHECKS, *SESSION_CHECKS)} == set(STORIES)
+    assert {check.rule_id for check in (*PACKET_CHECKS, *SESSION_CHECKS)} == {*STORIES, "T01"}
+
+
+def test_bytes_that_are_no_packet_are_the_finding_of_the_packet_before_them():
+    talk = handshake()
+    last = talk.rows[2]  # the client's second packet
+    seen = START + dt.timedelta(seconds=1)
+    ends = (CLIENT, 40_000, SERVER, 1801, last["tcp_sequence"] + last["length_bytes"])
+    for reason, expected in (("not_a_packet", [last["packet_key"]]), ("capture_loss", [])):
+        name = key(*ends, round(seen.timestamp() * 1e6), reason)
+        stray = pa.table({"connection_id": ["connection"], "quarantine_key": [name], "seen_at": [seen]})
+        assert [row["packet_key"] for row in findings(talk, stray) if row["rule_id"] == "T01"] == expected
 
 
 @pytest.mark.parametrize("rule", STORIES)

@@ -5,6 +5,7 @@ from random import Random
 
 import pytest
 
+import example_rows
 from pipeline.lake.lake import Lake
 from pipeline.lake.spark.sessions import LazySession
 from pipeline.transfers import update as sessions_update
@@ -99,6 +100,7 @@ def test_a_transfer(lake):
         "binary_protocol", "application", None, "10.0.0.1",
     )  # fmt: skip
     assert first["destination_queue"] == "srv1\\private$\\orders"
+    example_rows.check({table: lake.select(table, "TRUE") for table in (SESSIONS, ORDER_ACKS)})
 
 
 @pytest.mark.parametrize(

@@ -213,6 +213,7 @@ C11 | 3.1.4.19 | M | S | S | rpc_ACCloseCursor with hCursor 0x0000000B is a no-o
 C12 | 2.2.3.5 | M | C | S | OBJECT_FORMAT.ObjType = 1 on the wire | 2
 C13 | 3.1.5.3 | M | S | S | rpc_ACReceiveMessageEx on a remote proxy with pUow => failure | MQ_OK
 C14 | 3.2.4 | M | C | H | client calls R_QMQueryQMRegistryInternal before the other methods needing its strings | missing (soft)
+T01 | MQQB 3.1.5.1.2 | M | B | P | where a packet ends, another one begins: version 0x10, signature LIOR, a possible size | bytes that are no packet
 T02 | MQQB 2.2.1 | M | B | P | InternalHeader.Flags.PT in {1, 2, 3} | otherwise
 T03 | MQQB 2.2.1 | M | B | P | SessionAck: CS = 0 | CS = 1
 T04 | MQMQ 2.2.19.1 | M | B | P | TimeToReachQueue of an internal packet, an order ack or a final ack is 0xFFFFFFFF | otherwise
@@ -237,6 +238,7 @@ T24 | MQMQ 2.2.19.1 | M | S | P | priority 0 with a TransactionHeader | priority
 T25 | MQMQ 2.2.19.2 | M | S | P | UserHeader.Flags: MP = 1; DQ in {0, 3, 5, 7}; AQ in {0, 2, 3, 5, 6, 7}; TH only with DM = 1; RC <= 0x1D | otherwise
 T26 | MQQB 3.1.7.1.2 | S | S | P | a message is discarded when SentTime + TimeToReachQueue is over | arrives in its queue more than 5 s after that
 T27 | MQQB 3.1.7.15 | M | S | P | administration acknowledgement (class 0x0002, 0x4000, or bit 0x8000): TimeToReachQueue and TimeToBeReceived infinite; Properties.Flags, JN, JP, PrivacyLevel 0 | otherwise
+T29 | MQQB 3.1.1.3 | D | B | P | a number of a sequence is sent again 30 s after its last sending at the earliest | less than 25 s after it, on the same connection
 T30 | MQMQ 2.2.19.1 | M | S | P | BaseHeader: VersionNumber 0x10, Signature LIOR, PacketSize = size of the packet without SessionHeader, <= 0x00400000 | otherwise
 T31 | MQMQ 2.2.19.1 | M | S | P | BaseHeader.Flags: TR only with DH | TR without DH
 T32 | MQMQ 2.2.19.2 | S | S | P | a message with Properties.Flags other than 0 names an administration queue (a MUST that Windows does not keep) | AQ = 0, and no MultiQueueFormatHeader

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -59,7 +59,8 @@ class SessionFacts:
     """One connection of ``facts``: its row of bronze.connections, its sides, and until when it can be judged.
 
     ``whole``: by side, whether it was captured from its SYN without a hole or quarantine. ``session`` is its row of
-    silver.sessions. Times are microseconds.
+    silver.sessions. ``not_packets``: quarantine_key and time of its runs of bytes that are no packet, in step. Times
+    are microseconds.
     """
 
     facts: PacketFacts
@@ -68,6 +69,7 @@ class SessionFacts:
     sides: tuple[SideRows, SideRows]
     whole: tuple[bool, bool]
     capture_end: int
+    not_packets: Sequence[tuple[str, int]] = ()
 
     def first(self, side: int, kind: str) -> int | None:
         """Return the row of the first packet of a kind that a side sent."""

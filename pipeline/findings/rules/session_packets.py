@@ -1,4 +1,4 @@
-"""Rules on packets of the binary protocol and their sessions: T02 to T20, T22, T24, T25, T27. No Spark.
+"""Rules on packets of the binary protocol and their sessions: T01 to T20, T22, T24, T25, T27, T29. No Spark.
 
 A check looks at all packets at once and returns those that break its rule. What a rule needs and was not seen is not
 judged.
@@ -27,6 +27,7 @@ from pipeline.transfers.flow_control import DEFAULT_WINDOW
 from pipeline.transfers.packet_numbers import NO_NUMBER, NO_TIME, UNKNOWN_FLAGS
 from udfs.array_types import Bools, Ints
 from udfs.codes import MESSAGE_CLASS_NAMES
+from udfs.keys import key
 from udfs.messages.header_layouts import BASE_FLAG_IN, BASE_FLAG_SH, INFINITE_TIMEOUT, USER_FLAG_SH, USER_FLAG_TH
 from udfs.sessions import packet_layouts as layouts
 
@@ -46,6 +47,8 @@ _TIMEOUT_SLACK_US: Final = 10_000_000
 _MODULUS: Final = 1 << 16
 _HALF: Final = 1 << 15
 _MAX_HOP_COUNT: Final = 0x1D
+_NEAR_PACKETS: Final = 64  # before and behind a run in time, that may end where it begins
+_EARLIEST_RESEND_US: Final = 25_000_000
 _WRONG_FLAGS: Final = ("UserHeader.Flags.MP", "UserHeader.Flags.DQ", "UserHeader.Flags.AQ")
 _SEEN: Final = "the field was captured"
 
@@ -209,6 +212,49 @@ def sent_acknowledgement_message_invalid(facts: PacketFacts) -> Iterator[PacketV
 
 
 # Sessions
+
+
+@session_rule("T01", "the byte behind the packet was captured")
+def no_packet_follows(session: SessionFacts) -> Iterator[PacketViolation]:
+    """Where this packet ends no other one begins: version or signature is wrong there, or the size impossible."""
+    connection, packets = session.connection, session.facts.found.packets
+    ends = [connection[name] for name in ("client_address", "client_port", "server_address", "server_port")]
+    ends += [] if connection["tunnel_identifier"] is None else [connection["tunnel_identifier"]]
+    rows = np.concatenate([session.rows(side)[_ends_alone(session, side)] for side in (CLIENT, SERVER)])
+    rows = rows[np.argsort(packets.sent_at[rows], kind="stable")]
+    behind = (session.facts.fields["tcp_sequence"][rows] + packets.length[rows]) % (1 << 32)
+    for quarantine_key, seen_at in session.not_packets:
+        near = int(np.searchsorted(packets.sent_at[rows], seen_at, side="right"))
+        for place in range(max(near - _NEAR_PACKETS, 0), min(near + _NEAR_PACKETS, len(rows))):
+            if key(*ends, int(behind[place]), seen_at, "not_a_packet") == quarantine_key:
+                yield PacketViolation(int(rows[place]), "no packet begins where this one ends")
+
+
+def _ends_alone(session: SessionFacts, side: int) -> Bools:
+    """Return which packets of a side are not followed by another one without a byte between."""
+    packets, rows = session.facts.found.packets, session.rows(side)
+    alone = np.ones(len(rows), np.bool_)
+    alone[:-1] = packets.offset[rows[1:]] != (packets.offset[rows] + packets.length[rows])[:-1]
+    return alone
+
+
+@session_rule("T29", "both sendings were captured")
+def number_sent_again_early(session: SessionFacts) -> Iterator[PacketViolation]:
+    """A number of a sequence is sent again on the same connection less than 25 s after its last sending."""
+    sent_at, messages = session.facts.found.packets.sent_at, session.facts.messages
+    for side in (CLIENT, SERVER):
+        last: dict[Any, int] = {}
+        for row in session.rows(side).tolist():
+            message = messages.get(row)
+            if message is None or message["transaction_number"] is None or sent_at[row] == NO_TIME:
+                continue
+            names = ("source_queue_manager", "destination_queue", "transaction_sequence_id", "transaction_number")
+            number = tuple(message[name] for name in names)
+            before = last.get(number)
+            if before is not None and 0 <= sent_at[row] - sent_at[before] < _EARLIEST_RESEND_US:
+                after = (int(sent_at[row]) - int(sent_at[before])) / 1_000_000
+                yield PacketViolation(row, f"number {number[-1]} again after {after:g} s", (before, row))
+            last[number] = row
 
 
 @session_rule("T07", "request and answer were captured")
