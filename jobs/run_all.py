@@ -202,7 +202,7 @@ def _update_findings(lake: Lake, *, config: Config, limits: QueueRuleLimits, run
     """Update the findings on calls, queues and machines, then those on sessions; return how many rows are written."""
     sessions = SessionSettings(config.sessions.idle, config.sessions.silent_after, config.pending.expire)
     written = findings_update.update(lake, stubs=config.store.stubs, limits=limits)
-    return written + update_sessions.update(lake, run_id, sessions)
+    return written + update_sessions.update(lake, run_id, sessions, config.transfers.wait)
 
 
 def queue_state_settings(config: Config) -> QueueSettings:

@@ -1,4 +1,4 @@
-"""Update of the findings on packets and sessions of the binary protocol, rows of gold.findings with scope ``session``.
+"""Update of the findings on packets and sessions of the binary protocol, scopes ``session``, ``hop``.
 
 A change of a session's packets, or of its row, affects all rules on it: its findings are evaluated again and those that
 differ replaced. The provenance is kept beside that of the other findings, which other commits carry on
@@ -7,11 +7,14 @@ differ replaced. The provenance is kept beside that of the other findings, which
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from datetime import timedelta
 from typing import Any, Final
 
 import pyarrow as pa
 
+from pipeline.findings.hop_findings import HOP_SCOPE, HopFacts, hop_finding_rows
+from pipeline.findings.rules.registry import HOP_CHECKS
 from pipeline.findings.session_findings import (
     CONNECTION_COLUMNS,
     MESSAGE_COLUMNS,
@@ -35,6 +38,10 @@ _VERSION: Final = "session rules"  # in the provenance
 _INPUTS: Final = (SESSION_PACKETS, SESSIONS)
 _MAX_CHANGES: Final = 200_000  # connections; with more, all are evaluated
 _CHANGED: Final = "SELECT DISTINCT connection_id FROM {feed}"
+_ACKNOWLEDGING: Final = """
+SELECT DISTINCT acks.connection_id FROM {messages} AS acks JOIN (
+  SELECT message_id FROM {messages} WHERE connection_id IN {names}
+) AS sent ON sent.message_id = acks.correlation_id WHERE acks.packet_key IS NOT NULL"""
 _OPEN: Final = "SELECT connection_id FROM {rows} WHERE closed_at IS NULL AND ended IS NULL"  # time alone can break T18
 
 
@@ -43,10 +50,16 @@ def carried_provenance(before: Mapping[str, Any]) -> dict[str, Any]:
     return {name: before[name] for name in (_VERSION, *map(str, _INPUTS)) if name in before}
 
 
-def update(lake: Lake, run_id: str, settings: SessionSettings | None = None) -> int:
-    """Evaluate the rules on sessions that changed; return how many findings are written. After all other findings."""
+def update(
+    lake: Lake, run_id: str, settings: SessionSettings | None = None, wait: timedelta = timedelta(days=30)
+) -> int:
+    """Evaluate the rules on sessions that changed; return how many findings are written. After all other findings.
+
+    ``wait`` is the setting transfers.wait: how far back rules over several sessions look.
+    """
     settings = settings or SessionSettings()
-    step = IncrementalUpdate.begin(lake, FINDINGS, _INPUTS, {_VERSION: CODE_VERSION})
+    version = f"{CODE_VERSION}, {wait.total_seconds():g} s"
+    step = IncrementalUpdate.begin(lake, FINDINGS, _INPUTS, {_VERSION: version})
     if not step.exists(SESSIONS) or step.is_current():
         return 0
     affected = _affected(step)
@@ -63,7 +76,9 @@ def update(lake: Lake, run_id: str, settings: SessionSettings | None = None) -> 
     rows = [current.slice(0, 0)]
     ends = read_capture_ends(lake)
     rows += [_evaluate(lake, names, ends, settings, run_id) for names in group_connections(lake, affected)]
-    new = pa.concat_tables(rows)
+    hops = lake.select(FINDINGS, f"scope = '{HOP_SCOPE}'")  # few: they are all evaluated again
+    rows.append(_evaluate_hops(lake, affected | {*hops["connection_id"].to_pylist()}, wait, run_id))
+    new, current = pa.concat_tables(rows), pa.concat_tables([current, hops])
     return step.replace_changed(new, current, {*new[EVENT_DATE].to_pylist(), *current[EVENT_DATE].to_pylist()})
 
 
@@ -78,6 +93,16 @@ def _affected(step: IncrementalUpdate) -> set[str] | None:
             return None
         found |= {row["connection_id"] for row in changes}
     return found | {*step.lake.query(_OPEN, rows=SESSIONS)["connection_id"].to_pylist()}
+
+
+def _evaluate_hops(lake: Lake, names: Collection[str], wait: timedelta, run_id: str) -> pa.Table:
+    """Evaluate the rules over several sessions for what these sessions are about."""
+    wanted = {*names}
+    if names:  # a message that is read later may be one that an acknowledgement was sent for
+        wanted |= {*lake.query(_ACKNOWLEDGING, messages=MESSAGES, names=names)["connection_id"].to_pylist()}
+    facts = HopFacts(lake, wanted, int(wait.total_seconds()))
+    found = ((check.rule_id, each) for check in HOP_CHECKS for each in (check.check(facts) if wanted else ()))
+    return hop_finding_rows(found, run_id)
 
 
 def _evaluate(

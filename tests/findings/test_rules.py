@@ -38,10 +38,11 @@ from findings.exchanges import (
 from findings.management import STORIES as MANAGEMENT
 from findings.stories import NO_DESCRIPTOR, bind
 from findings.stories import STORIES as CALLS
-from pipeline.findings import evaluate_queues, session_findings  # noqa: F401 - their import registers checks
+from pipeline.findings import evaluate_queues, hop_findings, session_findings  # noqa: F401 - their import registers checks
 from pipeline.findings.evaluate import finding_of_violation
 from pipeline.findings.rules.registry import (
     ALL_RULES,
+    HOP_CHECKS,
     PACKET_CHECKS,
     PROTOCOL_RULES,
     QUEUE_CHECKS,
@@ -73,7 +74,7 @@ def test_every_rule_has_a_test_and_a_story_or_the_evidence_it_would_need():
     assert len(UNOBSERVABLE_RULES) <= 10
     of_queues = {rule for rule in PROTOCOL_RULES if {*checks_of_rule(rule)} & {*QUEUE_CHECKS}} - set(STORIES)
     assert of_queues == {"R59"}
-    of_sessions = {check.rule_id for check in (*PACKET_CHECKS, *SESSION_CHECKS)}
+    of_sessions = {check.rule_id for check in (*PACKET_CHECKS, *SESSION_CHECKS, *HOP_CHECKS)}
     assert set(STORIES) | of_queues | of_sessions == set(PROTOCOL_RULES) - set(UNOBSERVABLE_RULES)
 
 

@@ -1,10 +1,12 @@
 """Rules on the binary protocol: each is broken by one conversation, and kept by a similar one."""
 
 import datetime as dt
+import struct
 
 import pyarrow as pa
 import pytest
 
+from messages.building import SOURCE
 from pipeline.findings import (
     evaluate,  # noqa: F401 - its import registers the other checks
     update_sessions,
@@ -19,8 +21,18 @@ from pipeline.transfers.session_rows import SessionSettings, session_rows
 from schemas.bronze import CONNECTIONS
 from schemas.findings import FINDINGS
 from schemas.session_packets import SESSION_PACKETS
-from transfers.conversations import CLIENT, SERVER, START, bronze, session_ack
-from transfers.session_stories import STORIES, handshake, messages_then
+from transfers.conversations import (
+    CLIENT,
+    SERVER,
+    START,
+    Conversation,
+    acknowledgement,
+    bronze,
+    establish,
+    message,
+    session_ack,
+)
+from transfers.session_stories import SEQUENCE, STORIES, handshake, messages_then
 from udfs.keys import key
 from udfs.messages.message_decoder import decode_messages
 
@@ -108,3 +120,62 @@ def test_findings_follow_sessions_in_the_lake(tmp_path):
         found = lake.select(FINDINGS, "TRUE").to_pylist()
         assert [row["rule_id"] for row in found] == ["T10"] * count
     assert handshake().rows
+
+
+def hop_findings_of(tmp_path, *steps):
+    """The findings over several sessions after each step: conversations that bronze has then."""
+    lake = Lake(LazySession(lambda: pytest.fail("Spark is not needed")), str(tmp_path / "lake"))
+    for talks in steps:
+        for table, rows in bronze(talks).items():
+            current = lake.select(table, "TRUE") if lake.exists(table) else rows.slice(0, 0)
+            dates = {*rows["event_date"].to_pylist(), *current["event_date"].to_pylist()}
+            lake.replace_changed(table, rows, current, dates=dates)
+        sessions_update.update(lake, "run")
+        update_sessions.update(lake, "run")
+        found = lake.select(FINDINGS, "scope = 'hop'").to_pylist()
+        yield sorted((row["rule_id"], row["connection_id"]) for row in found)
+
+
+def session(name, port, *packets):
+    talk = Conversation(name, port)
+    for side, kind, raw, at in [
+        ("client", "establish_connection", establish(client=SOURCE), 0),
+        ("server", "establish_connection", establish(client=SOURCE), 0),
+        *packets,
+    ]:
+        talk.say(side, kind, raw, at)
+    return talk
+
+
+def test_order_acks_that_fall_over_two_sessions(tmp_path):
+    first = session("first", 1, ("server", "order_ack", acknowledgement(SEQUENCE, 5), 10))
+    second = session("second", 2, ("server", "order_ack", acknowledgement(SEQUENCE, 4), 20))
+    other = session("other", 3, ("server", "order_ack", acknowledgement(SEQUENCE + 1, 4), 20))
+    steps = [second], [first, second, other], [second, other]
+    assert list(hop_findings_of(tmp_path, *steps)) == [[], [("T21", "second")], []]
+
+
+def test_a_source_that_goes_back_to_a_lower_sequence(tmp_path):
+    def sent(sequence, number):
+        return message(number, transaction=(0, sequence, 1, 0), flags=0)
+
+    first = session("first", 1, ("client", "user_message", sent(SEQUENCE + 1, 1), 10))
+    second = session("second", 2, ("client", "user_message", sent(SEQUENCE, 2), 20))
+    again = session("again", 3, ("client", "user_message", sent(SEQUENCE, 2), 30))
+    steps = [second, again], [first, second, again]
+    assert list(hop_findings_of(tmp_path, *steps)) == [[], [("T23", "second")]]
+
+
+def test_a_message_whose_time_is_over_is_sent(tmp_path):
+    now = int(START.timestamp())
+    late = session("late", 1, ("client", "user_message", message(1, sent=now - 60, reach=40), 0))
+    timely = session("timely", 2, ("client", "user_message", message(1, sent=now - 60, reach=40), -20))
+    assert list(hop_findings_of(tmp_path, [late], [late, timely])) == [[("T26", "late")], []]
+
+
+def test_an_acknowledgement_that_nobody_asked_for(tmp_path):
+    asked = [session("asks", 1, ("client", "user_message", message(1, acknowledge=flags), 1)) for flags in (1, 2)]
+    correlation = SOURCE.bytes_le + struct.pack("<I", 1)
+    ack = session("ack", 2, ("server", "user_message", message(9, kind=2, correlation=correlation), 2))
+    steps = [ack], [ack, asked[1]], [ack, asked[0]]
+    assert list(hop_findings_of(tmp_path, *steps)) == [[], [("T28", "ack")], []]

@@ -183,6 +183,7 @@ SERVER_CHECKS: Final[list[RuleCheck]] = []
 QUEUE_CHECKS: Final[list[RuleCheck]] = []
 PACKET_CHECKS: Final[list[RuleCheck]] = []
 SESSION_CHECKS: Final[list[RuleCheck]] = []
+HOP_CHECKS: Final[list[RuleCheck]] = []
 
 
 def call_rule(
@@ -231,6 +232,11 @@ def session_rule(rule_id: str, precondition: str) -> Callable[[SessionCheck], Se
     return _registrar([SESSION_CHECKS], rule_id, "headers", precondition)
 
 
+def hop_rule(rule_id: str, precondition: str) -> Callable[[_Check], _Check]:
+    """Register a check that looks at what went from one address to another, over all sessions."""
+    return _registrar([HOP_CHECKS], rule_id, "headers", precondition)
+
+
 def _registrar(
     lists: Iterable[list[RuleCheck]], rule_id: str, needs: RequiredEvidence, precondition: str
 ) -> Callable[[_Check], _Check]:
@@ -258,7 +264,7 @@ def checks_of_rule(rule_id: str) -> list[RuleCheck]:
     return list(dict.fromkeys(check for check in checks if check.rule_id == rule_id))
 
 
-_OTHER_CHECKS: Final = (ASSOCIATION_CHECKS, SERVER_CHECKS, QUEUE_CHECKS, PACKET_CHECKS, SESSION_CHECKS)
+_OTHER_CHECKS: Final = (ASSOCIATION_CHECKS, SERVER_CHECKS, QUEUE_CHECKS, PACKET_CHECKS, SESSION_CHECKS, HOP_CHECKS)
 UNOBSERVABLE_RULES: Final = {
     "Q67": "what the queue manager did after the connection was lost: its journal of transactions, or a queue snapshot "
     "before and after with no other reader",
