@@ -1,4 +1,4 @@
-"""Rules over the sessions of a hop, from one address to another: T21, T23, T26, T28 -> rows of gold.findings.
+"""Rules over several sessions: T21, T23, T26, T28 of a hop (from one address to another), O07 -> gold.findings.
 
 What they look at crosses connections: a rule is evaluated for the sequences, messages and queues that changed sessions
 are about, over all sessions of the last transfers.wait. Queries find the few rows that break a rule.
@@ -13,11 +13,13 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from pipeline.findings.cloned_machines import Request, find_clones
 from pipeline.findings.rules.registry import ALL_RULES, hop_rule
 from pipeline.lake.arrow_rows import epoch_day, rows_to_table, table_to_rows
 from pipeline.lake.lake import Lake
 from schemas.findings import FINDINGS
 from schemas.messages import MESSAGES
+from schemas.session_packets import SESSION_PACKETS
 from schemas.sessions import ORDER_ACKS, SESSIONS
 from udfs.codes import MQMSG_CLASS_ACK_RECEIVE, NEGATIVE_CLASS_BIT, RECEIVE_CLASS_BIT
 from udfs.keys import key
@@ -49,6 +51,7 @@ class HopViolation(NamedTuple):
     row: Mapping[str, Any]
     actual: str
     evidence: tuple[str, ...]
+    subject: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +76,7 @@ class HopFacts:
         return f"RANGE BETWEEN INTERVAL {self.wait_s} SECONDS PRECEDING AND CURRENT ROW"
 
 
-_TABLES: Final = {"messages": MESSAGES, "sessions": SESSIONS, "acks": ORDER_ACKS}
+_TABLES: Final = {"messages": MESSAGES, "sessions": SESSIONS, "acks": ORDER_ACKS, "packets": SESSION_PACKETS}
 
 
 @hop_rule("T21", "both order acks were captured")
@@ -164,6 +167,39 @@ def _needed_flag(kind: int) -> int:
     return 2 if kind == MQMSG_CLASS_ACK_RECEIVE else 1
 
 
+_REQUESTS: Final = f"""
+SELECT s.connection_id, s.initiator_queue_manager, s.client_address AS sender_address, s.server_address,
+  s.initiator_uptime_ms, s.establish_requested_at AS sent_at, s.establish_requested_at AS seen_at, 'client' AS sent_by,
+  min(CASE WHEN p.kind = 'establish_connection' AND p.sent_at = s.establish_requested_at THEN p.packet_key END)
+    AS packet_key, max(p.sent_at) AS last_sent_at
+FROM {{sessions}} AS s JOIN {{packets}} AS p ON p.connection_id = s.connection_id
+WHERE s.initiator_queue_manager IN {{ids}} AND s.initiator_uptime_ms IS NOT NULL AND p.sent_by = 'client'
+  AND unix_micros(s.last_packet_at) >= {{since}} - {86_400_000_000}
+GROUP BY s.connection_id, s.initiator_queue_manager, s.client_address, s.server_address, s.initiator_uptime_ms,
+  s.establish_requested_at"""
+
+
+@hop_rule("O07", "requests of both were captured")
+def cloned_machines(facts: HopFacts) -> Iterator[HopViolation]:
+    """Requests with one ClientGuid show two machine starts that take turns, or whose sessions overlap."""
+    sql = """
+SELECT DISTINCT initiator_queue_manager AS id, unix_micros(establish_requested_at) AS at FROM {sessions}
+WHERE connection_id IN {names} AND initiator_uptime_ms IS NOT NULL AND establish_requested_at IS NOT NULL"""
+    known = facts.query(sql, names=facts.connections)
+    ids = {row["id"] for row in known} - {None}
+    sql = _REQUESTS.replace("{since}", str(min((row["at"] for row in known), default=0)))
+    rows = [row for row in facts.query(sql, ids=ids) if row["packet_key"] is not None] if ids else []
+    for identifier in sorted(ids):
+        ours = {row["packet_key"]: row for row in rows if row["initiator_queue_manager"] == identifier}
+        requests = [
+            Request(name, row["sent_at"], row["initiator_uptime_ms"], row["last_sent_at"] or row["sent_at"])
+            for name, row in ours.items()
+        ]
+        for found in find_clones(requests):
+            subject = f"queue manager {identifier}"
+            yield HopViolation(ours[found.request.packet_key], found.actual, found.evidence, subject)
+
+
 HopCheck = Callable[[HopFacts], Iterator[HopViolation]]
 
 
@@ -173,7 +209,7 @@ def hop_finding_rows(violations: Iterator[tuple[str, HopViolation]], run_id: str
     for rule_id, violation in violations:
         rule, row = ALL_RULES[rule_id], violation.row
         at = row["sent_at"] if rule_id == "T21" else row["seen_at"]
-        subject = f"{row['sent_by']} {row['sender_address']}"
+        subject = violation.subject or f"{row['sent_by']} {row['sender_address']}"
         finding = {
             "finding_key": key(rule_id, row["packet_key"]), "rule_id": rule_id, "source": rule.sources[0],
             "severity": rule.severity, "subject": subject, "call_key": None, "packet_key": row["packet_key"],

@@ -11,6 +11,7 @@ from pipeline.findings import (
     evaluate,  # noqa: F401 - its import registers the other checks
     update_sessions,
 )
+from pipeline.findings.cloned_machines import Request, find_clones
 from pipeline.findings.rules.registry import PACKET_CHECKS, SESSION_CHECKS
 from pipeline.findings.session_findings import evaluate_sessions
 from pipeline.lake.lake import Lake
@@ -179,3 +180,39 @@ def test_an_acknowledgement_that_nobody_asked_for(tmp_path):
     ack = session("ack", 2, ("server", "user_message", message(9, kind=2, correlation=correlation), 2))
     steps = [ack], [ack, asked[1]], [ack, asked[0]]
     assert list(hop_findings_of(tmp_path, *steps)) == [[], [("T28", "ack")], []]
+
+
+def request(name, at, started, *, lasts=1):
+    """A request ``at`` some seconds of a machine that was ``started`` then; its session lasts for some seconds."""
+    return Request(name, at * 1_000_000, (at - started) * 1000 % (1 << 32), (at + lasts) * 1_000_000)
+
+
+@pytest.mark.parametrize(
+    ("requests", "expected"),
+    [
+        ([("a", 100, 0), ("b", 200, 90), ("c", 300, 0), ("d", 400, 90)], ["d"]),
+        ([("a", 100, 0), ("b", 200, 59), ("c", 300, 0), ("d", 400, 59)], []),  # clocks differ
+        ([("a", 100, 0), ("b", 200, 90), ("c", 300, 250), ("d", 400, 350)], []),  # it starts again and again
+        ([("a", 100, 0), ("b", 200, 90), ("c", 300, 0)], []),
+        ([("a", 100, 0), ("b", 86_000, 90), ("c", 86_100, 0), ("d", 86_501, 90)], []),
+        ([("a", 5_000_000, 0), ("b", 5_000_100, 90), ("c", 5_000_200, 0), ("d", 5_000_300, 90)], ["d"]),  # wrapped
+    ],
+)
+def test_machine_starts_that_take_turns(requests, expected):
+    assert [found.request.packet_key for found in find_clones([request(*each) for each in requests])] == expected
+
+
+def test_sessions_of_two_machine_starts_that_overlap():
+    for lasts, expected in ((160, ["b"]), (159, [])):
+        requests = [request("a", 100, 0, lasts=lasts), request("b", 200, 90)]
+        assert [found.request.packet_key for found in find_clones(requests)] == expected
+
+
+def test_cloned_machines_in_the_lake(tmp_path):
+    talks = []
+    for number, (at, uptime) in enumerate([(0, 10**6), (100, 10**7), (200, 10**6 + 200_000), (300, 10**7 + 200_000)]):
+        talk = Conversation(f"session {number}", 50_000 + number)
+        talk.say("client", "establish_connection", establish(client=SOURCE, uptime=uptime), at)
+        talks.append(talk)
+    steps = talks[:3], talks
+    assert list(hop_findings_of(tmp_path, *steps)) == [[], [("O07", "session 3")]]

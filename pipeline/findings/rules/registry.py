@@ -115,9 +115,11 @@ OPERATIONAL_RULES: Final = {
              "sender and receiver disagree about the next number"),
         Rule("O06", (_RULES_PAGE,), "S", "B", "S", "what a queue manager reports of a queue is what reads of it show",
              "a report that no message, reader or clock that was not seen can explain"),
+        Rule("O07", ("MS-MQQB 3.1.3.2",), "S", "B", "P", "an identifier of a queue manager is one machine's",
+             "handshakes with it show two machine starts that take turns, or whose sessions overlap"),
     )
 }  # fmt: skip
-"""Rules on operation. O01 is checked on silver.hosts, O02 on messages, O03 to O06 on the state of queues."""
+"""Rules on operation. O01 is checked on silver.hosts, O02 on messages, O03 to O06 on queues, O07 on sessions."""
 ALL_RULES: Final = PROTOCOL_RULES | OPERATIONAL_RULES
 
 
