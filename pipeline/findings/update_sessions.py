@@ -17,6 +17,7 @@ from pipeline.findings.hop_findings import HOP_SCOPE, HopFacts, hop_finding_rows
 from pipeline.findings.rules.registry import HOP_CHECKS
 from pipeline.findings.session_findings import (
     CONNECTION_COLUMNS,
+    JUDGED_MESSAGES,
     MESSAGE_COLUMNS,
     SESSION_SCOPE,
     evaluate_sessions,
@@ -113,9 +114,7 @@ def _evaluate(
     expire = timedelta_to_us(settings.expire)
     found, connections = read_packets(lake, names, decoded, CONNECTION_COLUMNS, expire)
     sessions = lake.select(SESSIONS, "connection_id IN {names}", names=names)
-    messages = lake.select(
-        MESSAGES, "connection_id IN {names} AND packet_key IS NOT NULL", MESSAGE_COLUMNS, names=names
-    )
+    messages = lake.select(MESSAGES, f"connection_id IN {{names}} AND {JUDGED_MESSAGES}", MESSAGE_COLUMNS, names=names)
     condition = "reason = 'not_a_packet' AND connection_id IN {names}"
     columns = ("connection_id", "quarantine_key", "seen_at")
     stray = lake.select(QUARANTINE, condition, columns, names=names) if lake.exists(QUARANTINE) else None

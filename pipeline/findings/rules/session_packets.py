@@ -46,7 +46,7 @@ _DEFAULT_ACK_TIMEOUT_MS: Final = 20_000
 _TIMEOUT_SLACK_US: Final = 10_000_000
 _MODULUS: Final = 1 << 16
 _HALF: Final = 1 << 15
-_MAX_HOP_COUNT: Final = 0x1D
+MAX_HOP_COUNT: Final = 0x1D
 _NEAR_PACKETS: Final = 64  # before and behind a run in time, that may end where it begins
 _EARLIEST_RESEND_US: Final = 25_000_000
 _WRONG_FLAGS: Final = ("UserHeader.Flags.MP", "UserHeader.Flags.DQ", "UserHeader.Flags.AQ")
@@ -188,7 +188,7 @@ def sent_user_header_flags_invalid(facts: PacketFacts) -> Iterator[PacketViolati
             yield PacketViolation(row, f"{wrong[0]} is wrong")
         elif message["transactional"] and message["delivery"] != "recoverable":
             yield PacketViolation(row, "TH without DM = 1")
-        elif (message["hop_count"] or 0) > _MAX_HOP_COUNT:
+        elif (message["hop_count"] or 0) > MAX_HOP_COUNT:
             yield PacketViolation(row, f"RC 0x{message['hop_count']:02X}")
 
 
