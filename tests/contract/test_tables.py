@@ -181,8 +181,8 @@ CONTRACT = {
         missing array<string>, {ERRORS}, event_date date, run_id string""",
     "gold.findings": f"""
         finding_key string, rule_id string, source string, severity string, subject string, call_key string,
-        packet_key string, observed_at timestamp, message string, expected string, actual string, evidence array<string>,
-        confidence string, missing array<string>, {ERRORS}, event_date date, run_id string""",
+        packet_key string, observed_at timestamp, message string, expected string, actual string,
+        evidence array<string>, confidence string, missing array<string>, {ERRORS}, event_date date, run_id string""",
     "gold.alerts": f"""
         alert_key string, condition string, severity string, subject string, queue string, queue_manager string,
         since timestamp, until timestamp, last_seen_at timestamp, message string, suggestion string,

@@ -5,6 +5,8 @@ import struct
 import pyarrow as pa
 
 from messages.building import Packet
+from udfs.messages.message_decoder import decode_messages
+from udfs.messages.single_message import decode_message
 from udfs.sessions.acknowledgements import order_ack_columns, session_header_column
 from udfs.sessions.handshake_packets import (
     connection_parameters_columns,
@@ -123,3 +125,22 @@ def test_an_acknowledgement_that_is_cut_in_its_body():
     assert [(each["code"], each["field"]) for each in row["errors"]] == [
         ("truncated", "MessagePropertiesHeader.MessageBody")
     ]
+
+
+REPORT_LABEL = "5F0C:0000002A:03 received by 00000000-0000-0000-0000-000000002222 at 10:11 AM Sun,Mar 01 26"
+
+
+def test_a_report_says_what_it_traces():
+    body = "<MESSAGE ID>0000002A</MESSAGE ID>\r\n<NEXT HOP>10.0.0.7</NEXT HOP>\r\n".encode("utf-16-le")
+    packets = [
+        Packet(kind=1, label=REPORT_LABEL, body=body),
+        Packet(kind=1, label=REPORT_LABEL, body=b""),
+        Packet(kind=1, label="another label", body=body),
+        Packet(kind=0, label=REPORT_LABEL, body=body),
+    ]
+    decoded = decode_messages(pa.array([each.bytes() for each in packets]), "binary_protocol")
+    said = {"source_prefix": "5f0c", "message_ordinal": 42, "hop_count": 3}
+    assert decoded["report"].to_pylist() == [said | {"next_hop": "10.0.0.7"}, said | {"next_hop": None}, None, None]
+    assert decoded["message_kind"].to_pylist() == ["report", "report", "report", "application"]
+    single = [decode_message(each.bytes(), "binary_protocol")[0].get("report") for each in packets]
+    assert single == decoded["report"].to_pylist()
