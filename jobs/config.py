@@ -227,6 +227,39 @@ class EodConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class SessionsConfig:
+    """Sessions of the binary protocol (TCP 1801)."""
+
+    idle: timedelta = setting_field(
+        timedelta(seconds=120),
+        "how long nothing was sent before the end of a session that ended because it was idle (Windows: 300 to 600 s, "
+        "routing servers 120 to 240 s)",
+        minimum=0,
+    )
+    silent_after: timedelta = setting_field(
+        timedelta(minutes=10),
+        "a connection without an end is taken for gone after this time without a packet (Windows closes an idle "
+        "session within 10 minutes)",
+        minimum=0,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class TransfersConfig:
+    """Messages on their way between queue managers (TCP 1801)."""
+
+    stall_after: timedelta = setting_field(
+        timedelta(seconds=30),
+        "a sequence whose messages wait so long for an order acknowledgement stalls (the first step of the resend "
+        "ladder)",
+        minimum=0,
+    )
+    wait: timedelta = setting_field(
+        timedelta(days=30), "how long rows on transfers take in what comes later", minimum=0
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class TimersConfig:
     """Timers of queue managers that are not visible on the wire."""
 
@@ -455,6 +488,8 @@ class Config:
     queues: QueuesConfig = QueuesConfig()
     history: HistoryConfig = HistoryConfig()
     eod: EodConfig = EodConfig()
+    sessions: SessionsConfig = SessionsConfig()
+    transfers: TransfersConfig = TransfersConfig()
     timers: TimersConfig = TimersConfig()
     alerts: AlertsConfig = AlertsConfig()
     quotas: QuotasConfig = QuotasConfig()

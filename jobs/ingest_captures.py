@@ -22,6 +22,9 @@ from pipeline.lake.lake_path import LakePath
 from pipeline.silver import update as silver_update
 from pipeline.silver.declaration_file import DeclarationError, Declarations, load_declarations
 from pipeline.silver.decode_tasks import CallDecoder, DecodedWrite
+from pipeline.transfers import update as transfers_update
+from pipeline.transfers.session_rows import SessionSettings
+from pipeline.transfers.update import MessageSettings
 from schemas.bronze import CAPTURE_FILES, QUARANTINE, RPC_CALLS
 
 JOB = "ingest_captures"
@@ -146,15 +149,23 @@ def build_inline_decoder(job_run: cli.JobRun, lake: Lake) -> CallDecoder | None:
 def decode_to_silver(
     job_run: cli.JobRun, lake: Lake, outcome: cli.Outcome, *, keep_stubs: bool, decoded: DecodedWrite | None = None
 ) -> dict[str, int]:
-    """Decode new calls of bronze.rpc_calls into silver; return the number of rows written by table.
+    """Decode new calls and packets of bronze into silver; return the number of rows written by table.
 
     ``decoded`` holds the calls that ``update_bronze`` has already decoded.
     """
-    store, failures = job_run.config.store, dict[str, str]()
+    config, declarations = job_run.config, _load_declarations(job_run.config)
+    store, failures = config.store, dict[str, str]()
     written = silver_update.update(
         lake, keep_packets=store.packets, keep_bodies=store.bodies, keep_stubs=keep_stubs, decoded=decoded,
-        failures=failures, declarations=_load_declarations(job_run.config),
+        failures=failures, declarations=declarations,
     )  # fmt: skip
+    sessions = transfers_update.update(
+        lake, job_run.run_id,
+        SessionSettings(config.sessions.idle, config.sessions.silent_after, config.pending.expire),
+        MessageSettings(keep_bodies=store.bodies, keep_stubs=keep_stubs, declarations=declarations),
+    )  # fmt: skip
+    for table, rows in sessions.items():
+        written[table] = written.get(table, 0) + rows
     for capture_id, why in failures.items():
         outcome.report_unreadable(f"capture {capture_id}: unreadable: {redaction.loggable_error(job_run, why)}")
     return written

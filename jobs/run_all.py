@@ -27,6 +27,7 @@ from pipeline.attempts import update as attempts_update
 from pipeline.bronze.decryption import DecryptionKeys
 from pipeline.bronze.input_files import InputFile
 from pipeline.findings import update as findings_update
+from pipeline.findings import update_sessions
 from pipeline.findings.rules.queue_facts import QueueRuleLimits
 from pipeline.lake.arrow_rows import datetime_to_us, timedelta_to_us
 from pipeline.lake.lake import Lake, run_in_parallel
@@ -42,6 +43,7 @@ from pipeline.sequences import update as sequences_update
 from pipeline.silver import hosts
 from pipeline.silver.decode_tasks import DecodedWrite
 from pipeline.text import format_count
+from pipeline.transfers.session_rows import SessionSettings
 from schemas.ack_sequences import ACK_SEQUENCES
 from schemas.alerts import ALERTS
 from schemas.coverage import COVERAGE
@@ -188,12 +190,19 @@ def _gold_steps(job_run: cli.JobRun, hosts_provenance: Mapping[str, Any] | None)
     yield {
         MACHINE_HISTORY: partial(update_machines.update, settings=queue_settings, run_id=run_id),
         MANAGEMENT_ACTIONS: partial(update_actions.update, settings=queue_settings, run_id=run_id),
-        FINDINGS: partial(findings_update.update, stubs=config.store.stubs, limits=queue_rule_limits(limits)),
+        FINDINGS: partial(_update_findings, config=config, limits=queue_rule_limits(limits), run_id=run_id),
         COVERAGE: partial(coverage.update, run_id=run_id),
     }
     as_of = job_run.arguments.as_of
     job_run.stages.begin("alerts")
     yield {ALERTS: partial(alerts_update.update, limits=limits, run_id=run_id, as_of=as_of)}
+
+
+def _update_findings(lake: Lake, *, config: Config, limits: QueueRuleLimits, run_id: str) -> int:
+    """Update the findings on calls, queues and machines, then those on sessions; return how many rows are written."""
+    sessions = SessionSettings(config.sessions.idle, config.sessions.silent_after, config.pending.expire)
+    written = findings_update.update(lake, stubs=config.store.stubs, limits=limits)
+    return written + update_sessions.update(lake, run_id, sessions, config.transfers.wait)
 
 
 def queue_state_settings(config: Config) -> QueueSettings:

@@ -20,19 +20,19 @@ from schemas import (
     queue_snapshots,
     receive_attempts,
     remote_read_calls,
-    session_packets,
+    sessions,
 )
 from schemas.table import Table
 
 SILVER: tuple[Table, ...] = (
     *remote_read_calls.TABLES, *calls.TABLES, *queue_aliases.TABLES, *messages.TABLES, *comqc.TABLES,
-    *queue_snapshots.TABLES, *hosts.TABLES,
+    *queue_snapshots.TABLES, *hosts.TABLES, *sessions.TABLES,
 )  # fmt: skip
 GOLD: tuple[Table, ...] = (
     *receive_attempts.TABLES, *ack_sequences.TABLES, *queue_history.TABLES, *eod.TABLES,
     *findings.TABLES, *coverage.TABLES, *alerts.TABLES,
 )  # fmt: skip
-BRONZE: tuple[Table, ...] = (*bronze.TABLES, *session_packets.TABLES)
+BRONZE: tuple[Table, ...] = (*bronze.TABLES, *sessions.PACKET_TABLES)
 DATA_TABLES: tuple[Table, ...] = (*BRONZE, *collected_snapshots.TABLES, *SILVER, *GOLD)
 
 # What runs say of themselves: alone not a function of what was read.

@@ -39,7 +39,8 @@ COMQC_CALLS = Table(
     columns=(
         Column("sighting_key", STRING, "silver.messages: the sighting whose body holds the call"),
         Column("message_key", STRING, "silver.messages: the message, however often it was seen"),
-        Column("call_key", STRING, "bronze.rpc_calls: the call that carried the message"),
+        Column("call_key", STRING, "bronze.rpc_calls: the call that carried the message; null without RPC"),
+        Column("packet_key", STRING, "bronze.session_packets: the packet that is the message; null for RPC"),
         Column("seen_at", TIMESTAMP, "when the message was seen: seen_at of its sighting, UTC"),
         Column("call_index", INT, "order of the call in its message, from 0"),
         Column("header_offset", BIGINT, "where its method header begins, bytes from the start of the body"),

@@ -14,7 +14,7 @@ COVERAGE = Table(
         Column("coverage_key", STRING, "key of hour, server_address, layer and measure"),
         Column("hour", TIMESTAMP, "beginning of the hour, UTC; of a capture or connection that of its first packet"),
         Column("server_address", STRING, "IP address of the server; null where a number is of no single one"),
-        Column("layer", STRING, "capture, transport, rpc, stub, message, snapshot"),
+        Column("layer", STRING, "capture, transport, rpc, stub, session, message, snapshot"),
         Column("measure", STRING, "what is counted, see docs/reference/quality.md"),
         Column("value", BIGINT, "how many: packets, bytes, calls, messages or snapshots, as the measure's name says"),
         *run_columns("gold", "hour"),

@@ -1,4 +1,4 @@
-"""gold.findings: rules that were broken, each with the calls that prove it."""
+"""gold.findings: rules that were broken, each with the calls or packets that prove it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ FINDINGS = Table(
     event_date_columns=("observed_at",),
     columns=(
         Column(
-            "finding_key", STRING, "key of rule_id and call_key; of rule_id, subject and observed_at without a call"
+            "finding_key",
+            STRING,
+            "key of rule_id and call_key, or packet_key; without either of rule_id, subject and observed_at",
         ),
         Column(
             "rule_id",
@@ -26,14 +28,17 @@ FINDINGS = Table(
         ),
         Column("subject", STRING, "who breaks it: client or server and its address, or what it is about"),
         Column("call_key", STRING, "bronze.rpc_calls, the call that breaks the rule; for what never ends its Start"),
-        Column("observed_at", TIMESTAMP, "time of the request that breaks it, or of the answer if that does, UTC"),
+        Column(
+            "packet_key", STRING, "bronze.session_packets, the packet that breaks the rule; null for RPC and operation"
+        ),
+        Column("observed_at", TIMESTAMP, "time of the request, answer or packet that breaks it, UTC"),
         Column("message", STRING, "what is wrong, as a sentence"),
         Column("expected", STRING, "what the rule says"),
         Column("actual", STRING, "what was seen instead"),
         *EVIDENCE,
         Column("connection_id", STRING, "bronze.connections, of that call"),
         Column("server_address", STRING, "IP address of the server, as text"),
-        Column("scope", STRING, "what was looked at: association, server, queue, estate"),
+        Column("scope", STRING, "what was looked at: association, server, queue, session, hop, estate"),
         Column("queue", STRING, "canonical normal form of the queue that was looked at; null in other scopes"),
         *run_columns("gold", "observed_at"),
     ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pyspark.sql.types import ArrayType, IntegerType, MapType, StringType, StructField, StructType
+from pyspark.sql.types import ArrayType, IntegerType, LongType, MapType, StringType, StructField, StructType
 
 from schemas.table import (
     BIGINT,
@@ -23,6 +23,16 @@ DEVIATIONS = ArrayType(
     StructType([StructField("rule", STRING), StructField("offset", BIGINT), StructField("places", INT)])
 )
 
+REPORT = StructType(
+    [
+        StructField("source_prefix", StringType()),
+        StructField("message_ordinal", LongType()),
+        StructField("hop_count", IntegerType()),
+        StructField("next_hop", StringType()),
+    ]
+)
+"""What a report message says of a traced message ([MS-MQQB] 3.1.5.8.9, 3.1.7.1.7)."""
+
 MESSAGES = Table(
     layer="silver",
     name="messages",
@@ -35,10 +45,18 @@ MESSAGES = Table(
             STRING,
             "key of source_queue_manager, message_ordinal, sent_at; null when the UserHeader is not whole",
         ),
-        Column("sighting_key", STRING, "key of call_key: of this sighting"),
+        Column("sighting_key", STRING, "key of call_key, in the binary protocol of packet_key: of this sighting"),
         Column("seen_in", STRING, "RemoteRead, qm2qm, binary_protocol"),
-        Column("call_key", STRING, "the bronze.rpc_calls row whose response brought the message"),
-        Column("seen_at", TIMESTAMP, "when it was seen, responded_at of the call, UTC"),
+        Column("call_key", STRING, "the bronze.rpc_calls row whose response brought the message; null without RPC"),
+        Column("connection_id", STRING, "bronze.connections, the connection that carried it"),
+        Column("packet_key", STRING, "the bronze.session_packets row that is the message; null for RPC"),
+        Column("seen_at", TIMESTAMP, "when it was seen: responded_at of the call, sent_at of the packet, UTC"),
+        Column(
+            "session_number",
+            BIGINT,
+            "its number among its side's counted packets, from 1; null if unknown, and for RPC",
+        ),
+        Column("recoverable_number", BIGINT, "its number among the recoverable ones of these; null likewise"),
         Column("queue", STRING, "normal form of the queue it was read from; null when not known"),
         Column("inferred_queue", STRING, "the queue as guessed from the message's destination"),
         Column("lookup_id", UINT64, "the message's number in its queue, 56 bits: SequenceId, SequentialId"),
@@ -51,10 +69,20 @@ MESSAGES = Table(
             "QueueManagerAddress: GUID of the destination's queue manager, with RemoteRead of the host it came from; "
             "null when zero, or when RemoteRead has sender_address there",
         ),
+        Column(
+            "destination_queue_manager",
+            STRING,
+            "QueueManagerAddress, GUID of the destination's queue manager; null when zero, and for RPC",
+        ),
         Column("priority", INT, "0 to 7, 7 the highest; 0 for transactional messages"),
         Column("delivery", STRING, "express, recoverable; null for a mode that is not defined"),
         Column("class", INT, "MessageClass: an application's message, an acknowledgement, a report"),
         Column("class_name", STRING, "name of class; 0x and hex when unknown"),
+        Column(
+            "message_kind",
+            STRING,
+            "report (class 0x0001), administration_ack (0x0002, 0x4000, bit 0x8000), application",
+        ),
         Column("label", STRING, "the label to its first NUL; null without one"),
         Column("body_type", BIGINT, "VT code of the body"),
         Column("body_bytes", BIGINT, "declared size of the whole body, bytes: MessageSize, for SRMP MsgBodySize"),
@@ -121,6 +149,12 @@ MESSAGES = Table(
         Column("last_moved_raw", BIGINT, "LastMoveTime, the server's local time, unit in doubt; null when 0"),
         Column("dead_letter_queue", STRING, "normal form of the dead-letter queue that the sender asked for"),
         Column("dead_letter_queue_invalid", BOOLEAN, "DI bit, that queue cannot be used; null without that queue"),
+        Column(
+            "report",
+            REPORT,
+            "what a report's label says: first 4 hex digits of the traced message's source, its ordinal and hop count; "
+            "next_hop, an address, of the body. Null for other messages and other labels",
+        ),
         Column("sender_address", STRING, "IP address of the host it came from, as text"),
         Column(
             "header_sizes",

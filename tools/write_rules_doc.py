@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pipeline.findings import evaluate, evaluate_queues  # noqa: F401 - their import registers the checks
+from pipeline.findings import evaluate, evaluate_queues, hop_findings, session_findings  # noqa: F401 - their import registers the checks
 from pipeline.findings.rules.registry import OPERATIONAL_RULES, PROTOCOL_RULES, UNOBSERVABLE_RULES, Rule, checks_of_rule
 
 GROUPS = {
@@ -18,7 +18,7 @@ GROUPS = {
     "R": "RemoteRead, [MS-MQRR]",
     "M": "qmmgmt, [MS-MQMR]",
     "C": "qmcomm, [MS-MQMP]",
-    "T": "Message packets, [MS-MQMQ], [MS-MQQB]",
+    "T": "Message packets and sessions, [MS-MQMQ], [MS-MQQB]",
     "K": "COM+ queued components, [MC-COMQC]",
 }
 WHO = {"C": "client", "S": "server", "B": "either"}
@@ -47,6 +47,10 @@ that the server refused or did not answer, the server's if it answered MQ_OK.
 **Message packets.** T22 to T33 hold for each packet, whichever method returned it. The finding names the server that
 sent the packet; the queue manager that made it is in `silver.messages.source_queue_manager`. T26 compares times of two
 clocks, so it is a warning. T22 to T27 have the numbers of the rules of message transfer.
+
+**Sessions.** T01 to T29 hold for packets of the binary protocol (TCP 1801); of these T22, T24 to T27 for messages that
+RPC returned too. The finding names the side that sent the packet (`packet_key`). "The side was captured completely":
+from its SYN on, without a hole, and all of it is packets.
 
 **COM+ queued components.** K01 to K05 hold for each sighting of a message whose body was seen and is not encrypted. The
 finding names the queue manager that first accepted the message. One message that is read several times, on its way

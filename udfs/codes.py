@@ -285,6 +285,12 @@ MESSAGE_CLASS_NAMES: Final = {
     0xC004: "MQMSG_CLASS_NACK_RECEIVE_REJECTED",
 }
 
+MQMSG_CLASS_REPORT: Final = 0x0001
+MQMSG_CLASS_ORDER_ACK: Final = 0x00FF
+MQMSG_CLASS_ACK_RECEIVE: Final = 0x4000
+POSITIVE_ACKNOWLEDGEMENTS: Final = (0x0002, MQMSG_CLASS_ACK_RECEIVE)  # arrived in its queue, received
+NEGATIVE_CLASS_BIT: Final = 0x8000
+RECEIVE_CLASS_BIT: Final = 0x4000  # of what became of a message in its queue, not on its way
 RECEIVE_ACKNOWLEDGEMENTS: Final = frozenset(code for code in MESSAGE_CLASS_NAMES if code >= 0x4000)
 """Classes of acknowledgements that do not only tell that a message arrived."""
 

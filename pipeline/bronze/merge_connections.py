@@ -29,7 +29,7 @@ from pipeline.lake.queries import BoundQuery, GroupedQuery
 from pipeline.lake.schema_enforcement import arrow_schema, changed_keys, select_fields
 from pipeline.lake.staging_files import Batches, BatchTransform
 from schemas.bronze import PENDING, QUARANTINE, RPC_CALLS
-from schemas.session_packets import SESSION_PACKETS
+from schemas.sessions import SESSION_PACKETS
 from schemas.table import Table
 from udfs.capture import call_relabelling
 from udfs.capture.call_sightings import merge_sightings, restore_single_capture_row

@@ -31,7 +31,7 @@ from pipeline.lake.schema_enforcement import arrow_schema, changed_keys
 from pipeline.lake.staging_files import Batches, BatchTransform, StagedPart, StagingWriter, plan_tasks
 from pipeline.lake.tasks import PartitionedRows
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, PENDING, QUARANTINE, RPC_BINDS, RPC_CALLS
-from schemas.session_packets import PINGS, SESSION_PACKETS
+from schemas.sessions import PINGS, SESSION_PACKETS
 from schemas.table import INGESTED_AT, RUN_ID, Table, literal
 from udfs.capture.bronze_rows import sort_tunnels, sum_server_connections
 from udfs.capture.call_sightings import row_without_captures

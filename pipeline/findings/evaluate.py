@@ -381,6 +381,7 @@ def finding_row(
         "severity": severity,
         "subject": subject,
         "call_key": call_key,
+        "packet_key": None,
         "observed_at": observed_at,
         "message": f"{subject}: {actual}",
         "expected": expected,

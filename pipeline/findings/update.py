@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from pipeline.attempts.changed_rows import CHANGED_CONNECTIONS_QUERY, connections_before_change
 from pipeline.attempts.server_openings import IS_OPEN_OR_CLOSE, OPEN_AND_CLOSE_CALLS
 from pipeline.attempts.server_slices import SLICE_KEYS
-from pipeline.findings import duplicate_machines, evaluate, queue_inputs
+from pipeline.findings import duplicate_machines, evaluate, queue_inputs, update_sessions
 from pipeline.findings.affected_associations import (
     GET_VERSION_OPNUM,
     AffectedAssociations,
@@ -93,6 +93,7 @@ def update(lake: Lake, *, stubs: bool = True, limits: QueueRuleLimits | None = N
     limits = QueueRuleLimits() if limits is None else limits
     settings = {**limits.as_provenance(), "rules": CODE_VERSION, "stubs": stubs}
     step = IncrementalUpdate.begin(lake, FINDINGS, _INPUTS, settings, LAST_COMMITTED_TABLE, QUEUE_HISTORY)
+    step.provenance_now |= update_sessions.carried_provenance(step.provenance_before)
     step.provenance_now["names"] = step.provenance_of(QUEUE_HISTORY).get("names") or {}
     step.provenance_now["decoder"] = step.provenance_of(LAST_COMMITTED_TABLE).get("decoder")
     if not step.exists(RPC_CALLS, HOSTS, QUEUE_SNAPSHOTS) or step.is_current():
@@ -299,6 +300,8 @@ class _FindingsUpdate:
         """Evaluate the rules on everything."""
         lake, step = self.lake, self.step
         lake.add_missing_columns(FINDINGS)
+        for name in update_sessions.carried_provenance(step.provenance_now):
+            del step.provenance_now[name]  # findings on sessions go with all others, and are evaluated again
         step.prepare_full_reads(*_FOLLOWED, *queue_inputs.SOURCE_TABLES)
         queries: dict[str, Callable[[], Any]] = {
             "machines": partial(duplicate_machines.find_duplicate_machines, lake),

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pipeline.silver.decode import ROW_PER_CALL_TABLES, ROWS_PER_RESPONSE_TABLES
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, PENDING, QUARANTINE, RPC_BINDS, RPC_CALLS
@@ -22,7 +23,7 @@ from schemas.comqc import COMQC_CALLS
 from schemas.messages import MESSAGES
 from schemas.queue_snapshots import MACHINE_SNAPSHOTS, PROPERTIES, QUEUE_SNAPSHOTS
 from schemas.remote_read_calls import REMOTE_READ_CALLS
-from schemas.session_packets import PINGS, SESSION_PACKETS
+from schemas.sessions import ORDER_ACKS, PINGS, SESSION_PACKETS, SESSIONS
 from schemas.table import Table
 from udfs.errors import remove_failure_values
 from udfs.keys import key
@@ -50,7 +51,7 @@ REDACTED_BRONZE_TABLES: Final = (
     SNAPSHOTS_RAW,
     SNAPSHOT_FILES,
 )
-REDACTED_SILVER_TABLES: Final = (*ROWS_PER_RESPONSE_TABLES, *ROW_PER_CALL_TABLES)
+REDACTED_SILVER_TABLES: Final = (*ROWS_PER_RESPONSE_TABLES, *ROW_PER_CALL_TABLES, ORDER_ACKS, SESSIONS)
 
 
 def copy_column(_pseudonyms: Pseudonymizer, array: pa.Array) -> pa.Array:
@@ -214,7 +215,7 @@ _TABLE_COLUMNS: Final[Mapping[Table, Mapping[str, ColumnRedactor]]] = {
         **dict.fromkeys(
             ("seen_in", "source_queue_manager", "message_id", "delivery", "class_name", "correlation_id",
              "comqc_rejected", "comqc_deviations", "header_sizes", "queue_manager_address", "connector_type",
-             "connector_queue_manager"),
+             "connector_queue_manager", "destination_queue_manager", "message_kind"),
             copy_column,
         ),
         **dict.fromkeys(
@@ -227,10 +228,22 @@ _TABLE_COLUMNS: Final[Mapping[Table, Mapping[str, ColumnRedactor]]] = {
         ),
         **dict.fromkeys(("subqueue", "target_subqueue"), _QUEUE),
         "label": _redact_texts(Pseudonymizer.label),
+        "report": _redact_nested(next_hop=Pseudonymizer.address),
         "sender_id": _SENDER,
         "sender_address": _ADDRESS,
         "body_sha256": _KEY,  # a plain hash would confirm a guessed body
         **dict.fromkeys(("body", "extension", "soap_header"), null_column),
+    },
+    SESSIONS: dict.fromkeys(
+        ("closed_by", "initiator_queue_manager", "acceptor_queue_manager", "asked_queue_manager", "outcome", "ended"),
+        copy_column,
+    ),
+    ORDER_ACKS: {
+        **dict.fromkeys(
+            ("sent_by", "kind", "class_name", "queue_manager", "acknowledged_queue_manager", "acknowledged_message_id"),
+            copy_column,
+        ),
+        "destination_queue": _NAME,
     },
     COMQC_CALLS: {
         **dict.fromkeys(
@@ -306,8 +319,9 @@ def redact_rows(table: Table, rows: pa.RecordBatch, pseudonyms: Pseudonymizer) -
     """Redact rows of a table of bronze or silver. KeyError for a column with text or bytes that is not declared."""
     out = {}
     for field, array in zip(rows.schema, rows.columns, strict=True):
-        if field.name == "sighting_key":  # the key of the call_key
-            out[field.name] = replace_distinct(rows.column("call_key"), lambda call: key(pseudonyms.row_key(call)))
+        if field.name == "sighting_key":  # the key of the call_key, or of the packet_key
+            seen = pc.coalesce(rows.column("call_key"), rows.column("packet_key"))
+            out[field.name] = replace_distinct(seen, lambda row_key: key(pseudonyms.row_key(row_key)))
         elif not contains_text_or_bytes(field.type):
             out[field.name] = array
         elif (redactor := column_redactor(table, field.name)) is None:

@@ -32,7 +32,7 @@ from pipeline.lake.queries import MAX_IN_LIST
 from pipeline.lake.recovery import RunMarkers
 from pipeline.lake.spark.frames import arrow_to_frame
 from pipeline.lake.spark.settings import small_arrow_batches
-from pipeline.privacy.redacted_columns import redact_rows
+from pipeline.privacy.redacted_columns import REDACTED_SILVER_TABLES, redact_rows
 from pipeline.silver import collected_snapshots
 from pipeline.silver.decode import DECODED_TABLES, DECODER_VERSIONS
 from pipeline.silver.hosts import DECODER_VERSION as HOSTS_VERSION
@@ -42,7 +42,7 @@ from schemas.collected_snapshots import SNAPSHOT_FILES, SNAPSHOTS_RAW
 from schemas.comqc import COMQC_CALLS
 from schemas.hosts import HOSTS
 from schemas.queue_snapshots import PROPERTIES
-from schemas.session_packets import PINGS, SESSION_PACKETS
+from schemas.sessions import PINGS, SESSION_PACKETS
 from schemas.table import RUN_ID, Table
 from udfs.errors import remove_failure_values
 from udfs.pseudonyms import Pseudonymizer
@@ -140,7 +140,7 @@ class RedactionRun:
         paths = {row["capture_id"]: row["path"] for row in ledger}
         reread = {name for name, path in paths.items() if path in read_paths} & self.captures_to_redact
         self._remove_captures(reread | (self.captures_to_redact - paths.keys()))
-        tables = [table for table in (*_BRONZE_DATA_TABLES, *DECODED_TABLES) if self.scratch_lake.exists(table)]
+        tables = [table for table in (*_BRONZE_DATA_TABLES, *REDACTED_SILVER_TABLES) if self.scratch_lake.exists(table)]
         with small_arrow_batches(self.lake.spark):
             writes = {table: partial(self._publish_rows, table, self.scratch_lake.read(table)) for table in tables}
             run_concurrently(writes)

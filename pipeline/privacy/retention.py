@@ -22,7 +22,7 @@ from schemas.bronze import CAPTURE_FILES, CONNECTIONS, PENDING, QUARANTINE, RPC_
 from schemas.collected_snapshots import SNAPSHOT_FILES, SNAPSHOTS_RAW
 from schemas.hosts import HOSTS
 from schemas.quality import QUALITY_RESULTS
-from schemas.session_packets import PINGS, SESSION_PACKETS
+from schemas.sessions import PINGS, SESSION_PACKETS
 from schemas.table import EVENT_DATE, INGESTED_AT, Table
 from udfs.rows import RowDict
 

@@ -233,27 +233,45 @@ def _message_batches(reads: ColumnArrays, declarations: Declarations, *, keep_bo
     """
     returned = pc.indices_nonzero(reads["packet"].is_valid())
     names = (
-        "packet", "protocol", "section_types", "section_bytes", "section_allocated_bytes", "call_key", "responded_at",
-        "sequence_id", "arrived_at", "run_id",
+        "packet", "protocol", "section_types", "section_bytes", "section_allocated_bytes", "call_key", "connection_id",
+        "responded_at", "sequence_id", "arrived_at", "run_id",
     )  # fmt: skip
     calls = {name: reads[name].take(returned) for name in names}
     sections = {name: calls[name] for name in names if name.startswith("section_")}
-    decoded = messages.decode_messages(calls["packet"], calls["protocol"], **sections, bodies=keep_bodies)
     rows, nulls = len(returned), pa.nulls(len(returned), pa.string())
-    columns = {"body": pa.nulls(rows, pa.binary())} | decoded | {
+    sightings = {
         "sighting_key": pa.array(keys_of_texts(calls["call_key"].to_pylist()), pa.string()),
         "seen_in": calls["protocol"],
         "call_key": calls["call_key"],
+        "connection_id": calls["connection_id"],
+        "packet_key": nulls,
+        **dict.fromkeys(("session_number", "recoverable_number"), pa.nulls(rows, pa.int64())),
         "seen_at": calls["responded_at"],
         "queue": nulls,
         "inferred_queue": nulls,
         "lookup_id": _lookup_ids(calls["sequence_id"]),
         "arrived_at": calls["arrived_at"],
-        "comqc_rejected": nulls,
-        "comqc_deviations": pa.nulls(rows, comqc.DEVIATIONS_TYPE),
-        EVENT_DATE: _utc_dates(calls["responded_at"]),
         "run_id": calls["run_id"],
-    }  # fmt: skip
+    }
+    return message_batches(calls["packet"], sightings, declarations, sections=sections, keep_bodies=keep_bodies)
+
+
+def message_batches(
+    packets: pa.Array, sightings: ColumnArrays, declarations: Declarations, *,
+    sections: ColumnArrays = {}, keep_bodies: bool,  # noqa: B006 - it is only read
+) -> BatchesByTable:  # fmt: skip
+    """Return batches of messages, and of the COM calls recorded in their bodies, by full table name.
+
+    ``packets`` are their packets, binary. ``sightings`` has the columns of ``silver.messages`` that say how each was
+    seen, ``seen_in`` among them; they replace decoded ones. ``sections``: the ``section_*`` columns of RemoteRead.
+    """
+    protocols, rows = sightings["seen_in"], len(packets)
+    decoded = messages.decode_messages(packets, protocols, **sections, bodies=keep_bodies)
+    columns = {"body": pa.nulls(rows, pa.binary())} | decoded | {
+        "comqc_rejected": pa.nulls(rows, pa.string()),
+        "comqc_deviations": pa.nulls(rows, comqc.DEVIATIONS_TYPE),
+        EVENT_DATE: _utc_dates(sightings["seen_at"]),
+    } | dict(sightings)  # fmt: skip
     # Few messages hold recorded COM calls: bodies are extracted from these alone.
     recorded = pc.and_(columns["is_comqc"], pc.invert(pc.fill_null(columns["encrypted"], False)))  # noqa: FBT003
     chosen = pc.indices_nonzero(pc.fill_null(recorded, False))  # noqa: FBT003
@@ -262,9 +280,8 @@ def _message_batches(reads: ColumnArrays, declarations: Declarations, *, keep_bo
         recorders["body"] = columns["body"].take(chosen)
     else:
         chosen_sections = {name: array.take(chosen) for name, array in sections.items()}
-        packets, protocols = calls["packet"].take(chosen), calls["protocol"].take(chosen)
         recorders["body"] = messages.decode_messages(
-            packets, protocols, **chosen_sections, bodies=True, hashes=False, keys=False
+            packets.take(chosen), protocols.take(chosen), **chosen_sections, bodies=True, hashes=False, keys=False
         ).get("body", pa.nulls(len(chosen), pa.binary()))
     found = comqc.decode_bodies(
         recorders["body"], recorders["extension"], recorders["body_bytes"], marshaled=keep_bodies,
@@ -287,7 +304,7 @@ def _lookup_ids(numbers: pa.Array) -> pa.Array:
 def _comqc_call_batch(sightings: ColumnArrays, found: pa.RecordBatch) -> pa.RecordBatch:
     """Return the batch of ``silver.comqc_calls``: recorded COM calls with the keys of the messages that hold them."""
     parents, flat = comqc.explode_calls(found)
-    names = ("sighting_key", "message_key", "call_key", "seen_at", EVENT_DATE, "run_id")
+    names = ("sighting_key", "message_key", "call_key", "packet_key", "seen_at", EVENT_DATE, "run_id")
     columns = {name: sightings[name].take(parents) for name in names}
     columns |= dict(zip(flat.schema.names, flat.columns, strict=True))
     columns["decoder_version"] = pa.repeat(pa.scalar(comqc.DECODER_VERSION), len(parents))

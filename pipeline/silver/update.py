@@ -225,6 +225,8 @@ class _SilverUpdate(_DecodeOptions):
                 rows = rows.unionByName(lake.read(table).join(bare, "call_key", "left_semi"))
             if "source" in table.names:  # the collector's rows do not come from calls
                 rows = rows.unionByName(lake.read(table).where("source = 'collector'"))
+            if "packet_key" in table.names:  # nor do those of the binary protocol
+                rows = rows.unionByName(lake.read(table).where("packet_key IS NOT NULL"))
             lake.replace(table, rows, provenance=of_table)
 
         run_concurrently({table: partial(write, table) for table in DECODED_TABLES})

@@ -17,7 +17,7 @@ MAY_IMPORT = {
 # The rooms of pipeline/, and from which others each may import; text.py is for all.
 _SILVER = {"lake", "bronze", "silver"}
 _ATTEMPTS = {*_SILVER, "quality", "privacy", "attempts"}
-_ANSWERS = {*_ATTEMPTS, "sequences", "queues"}
+_ANSWERS = {*_ATTEMPTS, "transfers", "sequences", "queues"}
 ROOMS = {
     "lake": set(),
     "bronze": {"lake"},
@@ -25,6 +25,7 @@ ROOMS = {
     "quality": {"lake", "bronze"},
     "attempts": _SILVER,
     "privacy": _SILVER,
+    "transfers": _SILVER,
     "sequences": _ATTEMPTS,
     "queues": _ATTEMPTS,
     "findings": _ANSWERS,

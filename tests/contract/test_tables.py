@@ -19,6 +19,15 @@ HISTORY = (
     "array<struct<status:bigint,status_name:string,changed_at:timestamp,"
     "error:bigint,error_name:string,addresses:array<string>>>"
 )
+SIDES = ", ".join(
+    f"{side}_{name} bigint"
+    for side in ("client", "server")
+    for name in (
+        "messages", "bytes", "recoverable", "transactional", "order_acks", "final_acks", "session_acks", "piggybacked",
+        "numbered", "acknowledged", "unacknowledged", "stored", "window_full_ms",
+    )
+)  # fmt: skip
+REPORT = "struct<source_prefix:string,message_ordinal:bigint,hop_count:int,next_hop:string>"
 
 CONTRACT = {
     "bronze.capture_files": """
@@ -61,6 +70,21 @@ CONTRACT = {
     "silver.hosts": f"""
         queue_manager_id string, host_name string, address string, source string, first_seen_at timestamp,
         last_seen_at timestamp, sightings bigint, {ERRORS}, decoder_version string, event_date date, run_id string""",
+    "silver.sessions": f"""
+        connection_id string, {FOUR_TUPLE}, first_packet_at timestamp, last_packet_at timestamp, closed_at timestamp,
+        closed_by string, initiator_queue_manager string, acceptor_queue_manager string, asked_queue_manager string,
+        by_direct_name boolean, establish_requested_at timestamp, parameters_requested_at timestamp,
+        establish_answered_at timestamp, parameters_answered_at timestamp, round_trip_ms double,
+        initiator_uptime_ms bigint, pinged boolean, server_class boolean, recoverable_ack_timeout_ms bigint,
+        ack_timeout_ms bigint, client_window int, server_window int, outcome string, ended string,
+        {SIDES}, {ERRORS}, decoder_version string, event_date date, run_id string""",
+    "silver.order_acks": f"""
+        packet_key string, connection_id string, {FOUR_TUPLE}, sent_by string, sent_at timestamp, kind string,
+        class int, class_name string, queue_manager string, acknowledged_queue_manager string,
+        destination_queue string, transaction_sequence_id decimal(20,0), transaction_number bigint,
+        previous_transaction_number bigint, acknowledged_ordinal bigint, acknowledged_message_id string,
+        session_number bigint, recoverable_number bigint, {ERRORS}, decoder_version string, event_date date,
+        run_id string""",
     "silver.remote_read_calls": f"""
         call_key string, protocol string, method string, opnum int, connection_id string, call_id bigint, {FOUR_TUPLE},
         requested_at timestamp, responded_at timestamp, queue_format_type int, queue_format_name string, queue string,
@@ -157,8 +181,8 @@ CONTRACT = {
         missing array<string>, {ERRORS}, event_date date, run_id string""",
     "gold.findings": f"""
         finding_key string, rule_id string, source string, severity string, subject string, call_key string,
-        observed_at timestamp, message string, expected string, actual string, evidence array<string>,
-        confidence string, missing array<string>, {ERRORS}, event_date date, run_id string""",
+        packet_key string, observed_at timestamp, message string, expected string, actual string,
+        evidence array<string>, confidence string, missing array<string>, {ERRORS}, event_date date, run_id string""",
     "gold.alerts": f"""
         alert_key string, condition string, severity string, subject string, queue string, queue_manager string,
         since timestamp, until timestamp, last_seen_at timestamp, message string, suggestion string,

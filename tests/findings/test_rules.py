@@ -38,11 +38,15 @@ from findings.exchanges import (
 from findings.management import STORIES as MANAGEMENT
 from findings.stories import NO_DESCRIPTOR, bind
 from findings.stories import STORIES as CALLS
+from pipeline.findings import evaluate_queues, hop_findings, session_findings  # noqa: F401 - their import registers checks
 from pipeline.findings.evaluate import finding_of_violation
 from pipeline.findings.rules.registry import (
     ALL_RULES,
+    HOP_CHECKS,
+    PACKET_CHECKS,
     PROTOCOL_RULES,
     QUEUE_CHECKS,
+    SESSION_CHECKS,
     UNOBSERVABLE_RULES,
     checks_of_rule,
     single_call_rules,
@@ -64,13 +68,14 @@ def sides(rule, story):
 
 
 def test_every_rule_has_a_test_and_a_story_or_the_evidence_it_would_need():
-    """Rules on queues alone have their stories in test_of_queues."""
+    """Rules on queues alone have their stories in test_of_queues, those on sessions in tests/transfers."""
     untested = {rule for rule in PROTOCOL_RULES if not checks_of_rule(rule)}
     assert untested == set(UNOBSERVABLE_RULES)
     assert len(UNOBSERVABLE_RULES) <= 10
     of_queues = {rule for rule in PROTOCOL_RULES if {*checks_of_rule(rule)} & {*QUEUE_CHECKS}} - set(STORIES)
     assert of_queues == {"R59"}
-    assert set(STORIES) | of_queues == set(PROTOCOL_RULES) - set(UNOBSERVABLE_RULES)
+    of_sessions = {check.rule_id for check in (*PACKET_CHECKS, *SESSION_CHECKS, *HOP_CHECKS)} - {"O07"}
+    assert set(STORIES) | of_queues | of_sessions == set(PROTOCOL_RULES) - set(UNOBSERVABLE_RULES)
 
 
 @pytest.mark.parametrize("rule", STORIES)

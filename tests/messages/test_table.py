@@ -6,31 +6,36 @@ import pytest
 from messages.building import Packet
 from schemas.messages import MESSAGES
 from udfs.messages.message_decoder import decode_messages
+from udfs.messages.report_messages import REPORT_TYPE
 
 # Copied by hand from the contract with the table's users.
 CONTRACT = """
-    message_key string, sighting_key string, seen_in string, call_key string, seen_at timestamp, queue string,
-    inferred_queue string, lookup_id decimal(20,0), source_queue_manager string, message_ordinal bigint, message_id
-    string, queue_manager_address string, priority int, delivery string, class int, class_name string, label string,
-    body_type bigint, body_bytes bigint, body_bytes_seen bigint, body_sha256 string, body binary, body_complete
-    boolean, correlation_id string, app_specific bigint, sent_at timestamp, arrived_at timestamp,
-    time_to_reach_queue_s bigint, time_to_be_received_s bigint, destination_queue string, admin_queue string,
-    destination_list array<string>, admin_list array<string>, response_list array<string>, report_queue string,
-    admin_queue_type int, response_queue string, acknowledgement_requested int, journaling int, hop_count int,
-    traced boolean, transactional boolean, transaction_sequence_id decimal(20,0), transaction_number bigint,
-    previous_transaction_number bigint, transaction_index bigint, connector_queue_manager string,
-    first_in_transaction boolean, last_in_transaction boolean, authenticated boolean, signed boolean, encrypted
-    boolean, sender_id string, sender_certificate_bytes bigint, privacy_level bigint, hash_algorithm bigint,
-    encryption_algorithm bigint, connector_type string, extension binary, is_comqc boolean, comqc_rejected string,
-    comqc_deviations array<struct<rule:string,offset:bigint,places:int>>,
-    is_srmp boolean, soap_header string, soap_body_bytes bigint, subqueue string, target_subqueue string,
-    abort_count int, move_count int, subqueue_acknowledgement_class int, last_moved_raw bigint, dead_letter_queue
-    string, dead_letter_queue_invalid boolean, sender_address string, header_sizes map<string,int>, errors
-    array<struct<code:string,field:string,offset:bigint>>, decoder_version string, event_date date, run_id string
+    message_key string, sighting_key string, seen_in string, call_key string, connection_id string, packet_key
+    string, seen_at timestamp, session_number bigint, recoverable_number bigint, queue string, inferred_queue
+    string, lookup_id decimal(20,0), source_queue_manager string, message_ordinal bigint, message_id string,
+    queue_manager_address string, destination_queue_manager string, priority int, delivery string, class int,
+    class_name string, message_kind string, label string, body_type bigint, body_bytes bigint, body_bytes_seen
+    bigint, body_sha256 string, body binary, body_complete boolean, correlation_id string, app_specific bigint,
+    sent_at timestamp, arrived_at timestamp, time_to_reach_queue_s bigint, time_to_be_received_s bigint,
+    destination_queue string, admin_queue string, destination_list array<string>, admin_list array<string>,
+    response_list array<string>, report_queue string, admin_queue_type int, response_queue string,
+    acknowledgement_requested int, journaling int, hop_count int, traced boolean, transactional boolean,
+    transaction_sequence_id decimal(20,0), transaction_number bigint, previous_transaction_number bigint,
+    transaction_index bigint, connector_queue_manager string, first_in_transaction boolean, last_in_transaction
+    boolean, authenticated boolean, signed boolean, encrypted boolean, sender_id string, sender_certificate_bytes
+    bigint, privacy_level bigint, hash_algorithm bigint, encryption_algorithm bigint, connector_type string,
+    extension binary, is_comqc boolean, comqc_rejected string, comqc_deviations
+    array<struct<rule:string,offset:bigint,places:int>>, is_srmp boolean, soap_header string, soap_body_bytes
+    bigint, subqueue string, target_subqueue string, abort_count int, move_count int, subqueue_acknowledgement_class
+    int, last_moved_raw bigint, dead_letter_queue string, dead_letter_queue_invalid boolean, report
+    struct<source_prefix:string,message_ordinal:bigint,hop_count:int,next_hop:string>, sender_address string,
+    header_sizes map<string,int>, errors array<struct<code:string,field:string,offset:bigint>>, decoder_version
+    string, event_date date, run_id string
 """
 # What is not in the packet: of its call, of its body's decoder, of the run.
 ELSEWHERE = {
-    "sighting_key", "seen_in", "call_key", "seen_at", "queue", "inferred_queue", "lookup_id", "arrived_at",
+    "sighting_key", "seen_in", "call_key", "connection_id", "packet_key", "session_number", "recoverable_number",
+    "seen_at", "queue", "inferred_queue", "lookup_id", "arrived_at",
     "comqc_rejected", "comqc_deviations", "event_date", "run_id",
 }  # fmt: skip
 SPARK = {
@@ -43,6 +48,7 @@ SPARK = {
     pa.timestamp("us", tz="UTC"): "timestamp",
     pa.map_(pa.string(), pa.int32()): "map<string,int>",
     pa.list_(pa.string()): "array<string>",
+    REPORT_TYPE: "struct<source_prefix:string,message_ordinal:bigint,hop_count:int,next_hop:string>",
 }
 
 

@@ -14,7 +14,7 @@ from jobs import ingest_captures
 from pcapgen import containers
 from pcapgen import conversation as tcp
 from pcapgen import sessions as packets
-from schemas.session_packets import PINGS, SESSION_PACKETS
+from schemas.sessions import PINGS, SESSION_PACKETS
 from schemas.table import INGESTED_AT, RUN_ID
 from sessions.test_pings import answer, request
 

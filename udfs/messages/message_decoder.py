@@ -20,15 +20,17 @@ from udfs.messages.message_keys import message_key_column
 from udfs.messages.name_columns import gather_bytes
 from udfs.messages.packet_sections import locate_sections
 from udfs.messages.record_readers import PacketColumn, record_first_error, values_written
+from udfs.messages.report_messages import message_kind_column, report_column
 from udfs.stubs import arrow_primitives
 from udfs.stubs.byte_spans import decode_utf16, first_utf16_unit, slice_spans
 from udfs.stubs.column_cursors import MALFORMED_CODE, AnyArray, DecodedColumns
 from udfs.stubs.to_arrow import error_lists
 
+# 7: message kinds, reports, the destination's queue manager in the binary protocol
 # 6: connectors, format name lists, SOAP, report queue, certificate size, AcknowledgementClass; 5: hop count, trace
 # flag, type of administration queue, privacy level; 4: a size that decoding does not need ends nothing; 3: a
 # SessionHeader may be missing
-DECODER_VERSION: Final = "6"
+DECODER_VERSION: Final = "7"
 
 _U64: Final = pa.decimal128(20, 0)
 _INT32_MAX: Final = 0x7FFF_FFFF
@@ -149,6 +151,12 @@ def _add_identity(decoded: _ReadPackets, columns: dict[str, pa.Array], *, keys: 
     if named.any():
         named &= manager.any(axis=1)
     columns["queue_manager_address"] = _guid_column(np.ascontiguousarray(manager), named)
+    if decoded.packets.over_rpc.all():
+        columns["destination_queue_manager"] = pa.nulls(decoded.rows, pa.string())
+    else:
+        columns["destination_queue_manager"] = _guid_column(
+            np.ascontiguousarray(manager), named & ~decoded.packets.over_rpc
+        )
     columns["connector_type"] = _guid_column_at(decoded, "ConnectorType at", decoded.flags & layouts.USER_FLAG_CQ != 0)
     if keys:
         columns["message_key"] = message_key_column(
@@ -222,6 +230,7 @@ def _add_properties(decoded: _ReadPackets, columns: dict[str, pa.Array]) -> None
     kind = found["MessageClass"]
     columns["class"] = _number_column(kind, has, pa.int32())
     columns["class_name"] = _MESSAGE_CLASS_NAMES.take(pa.array(kind.astype(np.int32), mask=~has))
+    columns["message_kind"] = message_kind_column(kind.astype(np.int64), has)
     columns["acknowledgement_requested"] = _number_column(found["Flags"] & 0x0F, has, pa.int32())
     for name, field in (
         ("body_type", "BodyType"),
@@ -263,6 +272,15 @@ def _add_body(decoded: _ReadPackets, columns: dict[str, pa.Array], *, bodies: bo
         )
     if bodies:
         columns["body"] = slice_spans(decoded.packets.data, decoded.stored("body at"), seen, has)
+
+
+def _add_report(decoded: _ReadPackets, columns: dict[str, pa.Array]) -> None:
+    """Add what report messages say of the messages that they trace."""
+    known = decoded.has("MessagePropertiesHeader")
+    classes = np.where(known, decoded.properties["MessageClass"].astype(np.int64), -1)
+    reports = (classes == codes.MQMSG_CLASS_REPORT) & decoded.has("MessagePropertiesHeader whole")
+    bodies = slice_spans(decoded.packets.data, decoded.stored("body at"), decoded.stored("body seen"), reports)
+    columns["report"] = report_column(classes, columns["label"], bodies)
 
 
 def _add_optional_headers(decoded: _ReadPackets, columns: dict[str, pa.Array], soft: DecodedColumns) -> None:
@@ -391,6 +409,7 @@ def decode_messages(
     _add_properties(decoded, columns)
     columns.update(name_columns.queue_name_columns(column, out))
     _add_body(decoded, columns, bodies=bodies, hashes=hashes)
+    _add_report(decoded, columns)
     _add_optional_headers(decoded, columns, soft)
     _add_trailing_headers(decoded, columns, soft)
     columns["header_sizes"] = _header_size_maps(decoded)

@@ -20,6 +20,7 @@ from udfs.messages.name_columns import (
     numbered_queue_name,
     queue_manager_guid,
 )
+from udfs.messages.report_messages import parse_report
 from udfs.messages.single_message_headers import FieldError, OptionalHeaderReader, PacketCursor
 from udfs.sids import sid_text
 
@@ -110,6 +111,7 @@ class _SingleMessage(OptionalHeaderReader):
         overlaid = self.remote_read and kinds[0] == 7
         if not overlaid and any(manager):
             row["queue_manager_address"] = queue_manager_guid(manager)
+            row["destination_queue_manager"] = None if self.rpc else queue_manager_guid(manager)
         if overlaid:
             near = manager[2:4] == b"\1\0"
             row["sender_address"] = ip_address_text(b"\1" + manager[8:12] + bytes(12)) if near else None
@@ -187,6 +189,10 @@ class _SingleMessage(OptionalHeaderReader):
         flags, label, kind, correlation, *numbers = cursor.unpack("<BBH20s8I", "MessagePropertiesHeader")
         row["body_type"], row["app_specific"], size, allocated, privacy, *algorithms, extension = numbers
         row["privacy_level"], (row["hash_algorithm"], row["encryption_algorithm"]) = privacy, algorithms
+        negative = bool(kind & 0x8000)
+        row["message_kind"] = (
+            "report" if kind == 1 else "administration_ack" if kind in (2, 0x4000) or negative else "application"
+        )
         row |= {"class": kind, "class_name": codes.message_class_name(kind), "acknowledgement_requested": flags & 15}
         if any(correlation):
             row["correlation_id"] = (
@@ -284,6 +290,8 @@ def decode_message(
         other, none = _read_packet(packet, protocol, sections, other_span=True)
         if other is not None and not none:
             message, errors = other, none
+    if message.row.get("class") == 1:
+        message.row["report"] = parse_report(message.row.get("label"), message.row.get("body") or b"")
     if "header_sizes" in message.row:
         begun = [*message.cursor.header_starts.items(), ("", len(packet))]
         message.row["header_sizes"] = {name: after - at for (name, at), (_, after) in itertools.pairwise(begun)}

@@ -1,1 +1,1 @@
-"""Packets of the binary protocol between queue managers, [MS-MQQB]: framing, rows, pings."""
+"""Packets of the binary protocol between queue managers ([MS-MQQB]): framing, rows, bodies, pings."""

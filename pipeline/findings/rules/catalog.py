@@ -213,11 +213,35 @@ C11 | 3.1.4.19 | M | S | S | rpc_ACCloseCursor with hCursor 0x0000000B is a no-o
 C12 | 2.2.3.5 | M | C | S | OBJECT_FORMAT.ObjType = 1 on the wire | 2
 C13 | 3.1.5.3 | M | S | S | rpc_ACReceiveMessageEx on a remote proxy with pUow => failure | MQ_OK
 C14 | 3.2.4 | M | C | H | client calls R_QMQueryQMRegistryInternal before the other methods needing its strings | missing (soft)
+T01 | MQQB 3.1.5.1.2 | M | B | P | where a packet ends, another one begins: version 0x10, signature LIOR, a possible size | bytes that are no packet
+T02 | MQQB 2.2.1 | M | B | P | InternalHeader.Flags.PT in {1, 2, 3} | otherwise
+T03 | MQQB 2.2.1 | M | B | P | SessionAck: CS = 0 | CS = 1
+T04 | MQMQ 2.2.19.1 | M | B | P | TimeToReachQueue of an internal packet, an order ack or a final ack is 0xFFFFFFFF | otherwise
+T05 | MQQB 2.2.2, MQQB 2.2.3, MQQB 2.2.6 | M | B | P | PacketSize: ConnectionParameters 32, EstablishConnection 572, SessionAck 36 | otherwise
+T06 | MQQB 2.2.3.1 | M | B | P | EstablishConnection: RE = 0x10 | otherwise
+T07 | MQQB 3.1.5.3.1 | M | S | P | the answer to EstablishConnection repeats ClientGuid, TimeStamp and SE | otherwise
+T08 | MQQB 2.2.3.1 | M | S | P | the answer's padding is all 0x5A | otherwise
+T09 | MQQB 3.1.5.3.1 | M | S | P | an answer with CS = 0 has the ServerGuid that was asked for, if that was not zero | another one
+T10 | MQQB 3.1.5.4.1 | M | S | P | ConnectionParameters are answered with the same time-outs | otherwise
+T11 | MQQB 2.2.2.1 | M | B | P | RecoverableAckTimeout in 500..120000 ms, AckTimeout in 20000..120000 ms | otherwise
+T12 | MQQB 3.1.5.3, MQQB 3.1.5.4 | M | B | P | a side's first packet is EstablishConnection, its second ConnectionParameters; none of these later | otherwise
+T13 | MQQB 3.1.5.3.2 | M | C | P | the client sends nothing after the server's refusal | a packet later than it
+T14 | MQQB 3.1.5.5.5 | S | B | P | a SessionHeader's own counts are what its side had sent, 16 bits of it | otherwise
+T15 | MQQB 3.1.1.6.1 | M | B | P | a SessionHeader acknowledges no more than the other side sent | AckSequenceNumber above all that it sent
+T16 | MQQB 3.1.1.6.1 | M | B | P | AckSequenceNumber of a side never falls | (A - the one before) mod 65536 >= 32768
+T17 | MQQB 3.1.7.1 | S | B | P | a side sends only while fewer packets than the window are unacknowledged | as many as the larger of both latest windows, or more
+T18 | MQQB 3.1.6.3 | S | B | P | a side that is not acknowledged in time closes the connection | unacknowledged, not closed, nothing from the other side, for twice the time-out (by direct name four times) and 10 s
+T19 | MQQB 2.2.4 | M | B | P | order ack: no BaseHeader.Flags but PR, SH; UserHeader AQ, RQ, TH, SH 0; Properties.Flags, BodyType 0; MessageSize 36; previous number = number - 1 | otherwise
+T20 | MQQB 2.2.5 | M | B | P | final ack: as for order acks but for the previous number; DM = 1; a class that is defined | otherwise
+T21 | MQQB 3.1.1.6.2 | S | B | P | order acks of a sequence never fall, from one address to another | a lower number than an earlier one
 T22 | MQMQ 2.2.20.5 | M | S | P | TransactionHeader: TxSequenceNumber >= 1, PreviousTxSequenceNumber below it | TxSequenceNumber 0, or Previous not below it
+T23 | MQQB 3.1.1.5 | M | B | P | sequences of a source for one queue only grow, from one address to another | a message first sent in a lower one than an earlier message
 T24 | MQMQ 2.2.19.1 | M | S | P | priority 0 with a TransactionHeader | priority not 0
 T25 | MQMQ 2.2.19.2 | M | S | P | UserHeader.Flags: MP = 1; DQ in {0, 3, 5, 7}; AQ in {0, 2, 3, 5, 6, 7}; TH only with DM = 1; RC <= 0x1D | otherwise
 T26 | MQQB 3.1.7.1.2 | S | S | P | a message is discarded when SentTime + TimeToReachQueue is over | arrives in its queue more than 5 s after that
 T27 | MQQB 3.1.7.15 | M | S | P | administration acknowledgement (class 0x0002, 0x4000, or bit 0x8000): TimeToReachQueue and TimeToBeReceived infinite; Properties.Flags, JN, JP, PrivacyLevel 0 | otherwise
+T28 | MQQB 3.1.7.2.1 | S | B | P | an administration ack is one that its message asked for: 0x0002 by flag 1, 0x4000 by 2, 0x80.. by 4, 0xC0.. by 8 | one that it did not ask for
+T29 | MQQB 3.1.1.3 | D | B | P | a number of a sequence is sent again 30 s after its last sending at the earliest | less than 25 s after it, on the same connection
 T30 | MQMQ 2.2.19.1 | M | S | P | BaseHeader: VersionNumber 0x10, Signature LIOR, PacketSize = size of the packet without SessionHeader, <= 0x00400000 | otherwise
 T31 | MQMQ 2.2.19.1 | M | S | P | BaseHeader.Flags: TR only with DH | TR without DH
 T32 | MQMQ 2.2.19.2 | S | S | P | a message with Properties.Flags other than 0 names an administration queue (a MUST that Windows does not keep) | AQ = 0, and no MultiQueueFormatHeader

@@ -16,6 +16,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeVar
 from pipeline.findings.rules.call_history import AssociationHistory, CapturedCall, ServerHistory
 from pipeline.findings.rules.catalog import RULE_TABLE
 from pipeline.findings.rules.queue_facts import QueueFacts, QueueRuleLimits
+from pipeline.findings.rules.session_facts import PacketFacts, PacketViolation, SessionFacts
 from udfs.dcerpc.interfaces import QM2QM_NAME, QMCOMM2_NAME, QMCOMM_NAME, QMMGMT_NAME, REMOTE_READ_NAME
 
 RequiredEvidence = Literal["headers", "request", "answer", "ok", "complete"]
@@ -114,9 +115,11 @@ OPERATIONAL_RULES: Final = {
              "sender and receiver disagree about the next number"),
         Rule("O06", (_RULES_PAGE,), "S", "B", "S", "what a queue manager reports of a queue is what reads of it show",
              "a report that no message, reader or clock that was not seen can explain"),
+        Rule("O07", ("MS-MQQB 3.1.3.2",), "S", "B", "P", "an identifier of a queue manager is one machine's",
+             "handshakes with it show two machine starts that take turns, or whose sessions overlap"),
     )
 }  # fmt: skip
-"""Rules on operation. O01 is checked on silver.hosts, O02 on messages, O03 to O06 on the state of queues."""
+"""Rules on operation. O01 is checked on silver.hosts, O02 on messages, O03 to O06 on queues, O07 on sessions."""
 ALL_RULES: Final = PROTOCOL_RULES | OPERATIONAL_RULES
 
 
@@ -160,6 +163,8 @@ class QueueViolation(NamedTuple):
 CallCheck = Callable[[CapturedCall], Violation | str | bool | None]
 AssociationCheck = Callable[[AssociationHistory], Iterable[Violation]]
 ServerCheck = Callable[[ServerHistory], Iterable[Violation]]
+PacketCheck = Callable[[PacketFacts], Iterable[PacketViolation]]
+SessionCheck = Callable[[SessionFacts], Iterable[PacketViolation]]
 QueueCheck = Callable[[QueueFacts, QueueRuleLimits], Iterable[QueueViolation]]
 _Check = TypeVar("_Check")
 
@@ -178,6 +183,9 @@ CALL_CHECKS_FOR_ANY_METHOD: Final[list[RuleCheck]] = []
 ASSOCIATION_CHECKS: Final[list[RuleCheck]] = []
 SERVER_CHECKS: Final[list[RuleCheck]] = []
 QUEUE_CHECKS: Final[list[RuleCheck]] = []
+PACKET_CHECKS: Final[list[RuleCheck]] = []
+SESSION_CHECKS: Final[list[RuleCheck]] = []
+HOP_CHECKS: Final[list[RuleCheck]] = []
 
 
 def call_rule(
@@ -216,6 +224,21 @@ def queue_rule(rule_id: str, precondition: str) -> Callable[[QueueCheck], QueueC
     return _registrar([QUEUE_CHECKS], rule_id, "headers", precondition)
 
 
+def packet_rule(rule_id: str, precondition: str) -> Callable[[PacketCheck], PacketCheck]:
+    """Register a check that looks at packets of the binary protocol, each by itself."""
+    return _registrar([PACKET_CHECKS], rule_id, "headers", precondition)
+
+
+def session_rule(rule_id: str, precondition: str) -> Callable[[SessionCheck], SessionCheck]:
+    """Register a check that looks at all packets of one session of the binary protocol."""
+    return _registrar([SESSION_CHECKS], rule_id, "headers", precondition)
+
+
+def hop_rule(rule_id: str, precondition: str) -> Callable[[_Check], _Check]:
+    """Register a check that looks at what went from one address to another, over all sessions."""
+    return _registrar([HOP_CHECKS], rule_id, "headers", precondition)
+
+
 def _registrar(
     lists: Iterable[list[RuleCheck]], rule_id: str, needs: RequiredEvidence, precondition: str
 ) -> Callable[[_Check], _Check]:
@@ -239,10 +262,11 @@ def single_call_rules() -> frozenset[str]:
 def checks_of_rule(rule_id: str) -> list[RuleCheck]:
     """Return the checks of a rule."""
     of_calls = (*CALL_CHECKS_BY_METHOD.values(), CALL_CHECKS_FOR_ANY_METHOD)
-    checks = (check for found in (*of_calls, ASSOCIATION_CHECKS, SERVER_CHECKS, QUEUE_CHECKS) for check in found)
+    checks = (check for found in (*of_calls, *_OTHER_CHECKS) for check in found)
     return list(dict.fromkeys(check for check in checks if check.rule_id == rule_id))
 
 
+_OTHER_CHECKS: Final = (ASSOCIATION_CHECKS, SERVER_CHECKS, QUEUE_CHECKS, PACKET_CHECKS, SESSION_CHECKS, HOP_CHECKS)
 UNOBSERVABLE_RULES: Final = {
     "Q67": "what the queue manager did after the connection was lost: its journal of transactions, or a queue snapshot "
     "before and after with no other reader",

@@ -1,0 +1,222 @@
+"""Rules over several sessions: T21, T23, T26, T28 of a hop (from one address to another), O07 -> gold.findings.
+
+What they look at crosses connections: a rule is evaluated for the sequences, messages and queues that changed sessions
+are about, over all sessions of the last transfers.wait. Queries find the few rows that break a rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from pipeline.findings.cloned_machines import Request, find_clones
+from pipeline.findings.rules.registry import ALL_RULES, hop_rule
+from pipeline.lake.arrow_rows import epoch_day, rows_to_table, table_to_rows
+from pipeline.lake.lake import Lake
+from schemas.findings import FINDINGS
+from schemas.messages import MESSAGES
+from schemas.sessions import ORDER_ACKS, SESSION_PACKETS, SESSIONS
+from udfs.codes import MQMSG_CLASS_ACK_RECEIVE, NEGATIVE_CLASS_BIT, RECEIVE_CLASS_BIT
+from udfs.keys import key
+
+HOP_SCOPE: Final = "hop"
+_EXPIRY_SLACK_S: Final = 5
+_FINDINGS_SCHEMA: Final = to_arrow_schema(FINDINGS.struct())
+# Messages of the binary protocol as they were sent: on which hop, by which end's queue manager.
+_SENDINGS: Final = """
+SELECT m.packet_key, m.connection_id, m.seen_at, m.sender_address, s.client_address, s.server_address, m.message_key,
+  m.source_queue_manager, m.destination_queue, m.transaction_sequence_id, m.sent_at, m.time_to_reach_queue_s,
+  m.message_kind, m.class, m.correlation_id,
+  CASE WHEN m.sender_address = s.client_address THEN 'client' ELSE 'server' END AS sent_by,
+  CASE WHEN m.sender_address = s.client_address THEN s.server_address ELSE s.client_address END AS receiver_address,
+  CASE WHEN m.sender_address = s.client_address THEN s.initiator_queue_manager ELSE s.acceptor_queue_manager END
+    AS sender_queue_manager
+FROM {messages} AS m JOIN {sessions} AS s ON s.connection_id = m.connection_id
+WHERE m.packet_key IS NOT NULL"""
+_HOP: Final = "sender_address, receiver_address"
+_ACKS: Final = """
+SELECT *, CASE WHEN sent_by = 'client' THEN client_address ELSE server_address END AS sender_address,
+  CASE WHEN sent_by = 'client' THEN server_address ELSE client_address END AS receiver_address
+FROM {acks} WHERE kind = 'order_ack' AND CAST(transaction_sequence_id AS string) IN {sequences}"""
+
+
+class HopViolation(NamedTuple):
+    """A packet that breaks a rule: its row with packet_key, connection_id, sent_by, both addresses and time."""
+
+    row: Mapping[str, Any]
+    actual: str
+    evidence: tuple[str, ...]
+    subject: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HopFacts:
+    """What changed sessions are about, and how far back rules look: ``wait_s`` (transfers.wait, seconds)."""
+
+    lake: Lake
+    connections: Collection[str]
+    wait_s: int
+
+    def query(self, sql: str, **inputs: Any) -> list[dict[str, Any]]:  # noqa: ANN401 - inputs of a query
+        """Return the answer to a query over silver.messages, sessions and order_acks; times are microseconds."""
+        return table_to_rows(
+            self.lake.query(
+                sql, **{name: table for name, table in _TABLES.items() if f"{{{name}}}" in sql},
+                **{name: value for name, value in inputs.items() if f"{{{name}}}" in sql},
+            )
+        )  # fmt: skip
+
+    def earlier(self) -> str:
+        """Return the window frame of rows not later than the current one, as far as rules look back."""
+        return f"RANGE BETWEEN INTERVAL {self.wait_s} SECONDS PRECEDING AND CURRENT ROW"
+
+
+_TABLES: Final = {"messages": MESSAGES, "sessions": SESSIONS, "acks": ORDER_ACKS, "packets": SESSION_PACKETS}
+
+
+@hop_rule("T21", "both order acks were captured")
+def order_ack_falls(facts: HopFacts) -> Iterator[HopViolation]:
+    """An order ack acknowledges a lower number than an earlier one of the same sequence id and hop."""
+    sql = "SELECT DISTINCT CAST(transaction_sequence_id AS string) AS id FROM {acks} WHERE connection_id IN {names}"
+    ids = {row["id"] for row in facts.query(sql, names=facts.connections)} - {None}
+    window = f"(PARTITION BY transaction_sequence_id, {_HOP} ORDER BY sent_at {facts.earlier()})"
+    sql = f"""
+SELECT * FROM (
+  SELECT *, max(transaction_number) OVER {window} AS highest,
+    max_by(packet_key, transaction_number) OVER {window} AS before FROM ({_ACKS})
+) WHERE transaction_number < highest"""
+    for row in facts.query(sql, sequences=ids) if ids else ():
+        actual = f"number {row['transaction_number']} after {row['highest']}"
+        yield HopViolation(row, actual, (row["before"], row["packet_key"]))
+
+
+@hop_rule("T23", "both sendings, and the sender's handshake, were captured")
+def lower_sequence_sent(facts: HopFacts) -> Iterator[HopViolation]:
+    """A message is first sent, by its source, in a lower sequence than an earlier one for the same queue and hop."""
+    sql = f"""
+SELECT DISTINCT destination_queue FROM ({_SENDINGS} AND m.connection_id IN {{names}})
+WHERE transaction_sequence_id IS NOT NULL AND destination_queue IS NOT NULL"""
+    queues = {row["destination_queue"] for row in facts.query(sql, names=facts.connections)}
+    window = f"(PARTITION BY source_queue_manager, destination_queue, {_HOP} ORDER BY seen_at {facts.earlier()})"
+    first = f"(PARTITION BY message_key, destination_queue, {_HOP} ORDER BY seen_at, packet_key)"
+    own = "transaction_sequence_id IS NOT NULL AND sender_queue_manager = source_queue_manager"
+    sql = f"""
+SELECT * FROM (
+  SELECT *, max(transaction_sequence_id) OVER {window} AS highest, row_number() OVER {first} AS place,
+    max_by(packet_key, transaction_sequence_id) OVER {window} AS before
+  FROM ({_SENDINGS} AND m.destination_queue IN {{queues}}) WHERE {own}
+) WHERE transaction_sequence_id < highest AND place = 1"""
+    for row in facts.query(sql, queues=queues) if queues else ():
+        actual = f"sequence {int(row['transaction_sequence_id'])} after {int(row['highest'])}"
+        yield HopViolation(row, actual, (row["before"], row["packet_key"]))
+
+
+@hop_rule("T26", "its first sending on the hop was captured")
+def expired_message_sent(facts: HopFacts) -> Iterator[HopViolation]:
+    """A message is first sent on a hop more than 5 s after its time to reach the queue had passed."""
+    late = f"""
+{_SENDINGS} AND m.time_to_reach_queue_s IS NOT NULL
+  AND unix_micros(m.seen_at) > unix_micros(m.sent_at) + (m.time_to_reach_queue_s + {_EXPIRY_SLACK_S}) * 1000000"""
+    rows = facts.query(f"{late} AND m.connection_id IN {{names}}", names=facts.connections)
+    # A later sending of a message in another session is no longer the first one when this session shows an earlier one.
+    sent = {row["message_key"] for row in facts.query(f"{_SENDINGS} AND m.connection_id IN {{names}}",
+                                                      names=facts.connections)} - {None} if rows else set()  # fmt: skip
+    first = f"(PARTITION BY message_key, destination_queue, {_HOP} ORDER BY seen_at, packet_key)"
+    sql = f"""
+SELECT packet_key FROM (
+  SELECT packet_key, row_number() OVER {first} AS place FROM ({_SENDINGS} AND m.message_key IN {{keys}})
+) WHERE place = 1"""
+    firsts = {row["packet_key"] for row in facts.query(sql, keys=sent)} if sent else set()
+    for row in rows:
+        if row["packet_key"] in firsts:
+            after = (row["seen_at"] - row["sent_at"]) / 1_000_000 - row["time_to_reach_queue_s"]
+            yield HopViolation(row, f"sent {after:.0f} s after its time was over", (row["packet_key"],))
+
+
+@hop_rule("T28", "the message was captured before its acknowledgement")
+def acknowledgement_not_asked_for(facts: HopFacts) -> Iterator[HopViolation]:
+    """An administration ack is of a kind that its message, seen earlier, did not ask for."""
+    sql = f"{_SENDINGS} AND m.message_kind = 'administration_ack' AND m.correlation_id IS NOT NULL"
+    acks = facts.query(f"{sql} AND m.connection_id IN {{names}}", names=facts.connections)
+    names = {row["correlation_id"] for row in acks}
+    sql = """
+SELECT message_id, seen_at, acknowledgement_requested, coalesce(packet_key, call_key) AS seen_by FROM {messages}
+WHERE message_id IN {ids} AND acknowledgement_requested IS NOT NULL AND message_kind <> 'administration_ack'"""
+    messages: dict[str, list[dict[str, Any]]] = {}
+    for row in facts.query(sql, ids=names) if names else ():
+        messages.setdefault(row["message_id"], []).append(row)
+    for ack in acks:
+        since = ack["seen_at"] - facts.wait_s * 1_000_000
+        seen = [row for row in messages.get(ack["correlation_id"], ()) if since <= row["seen_at"] <= ack["seen_at"]]
+        last = max(seen, key=lambda row: (row["seen_at"], row["seen_by"]), default=None)
+        needed = _needed_flag(ack["class"])
+        if last is not None and not last["acknowledgement_requested"] & needed:
+            actual = f"class 0x{ack['class']:04X}, asked for 0x{last['acknowledgement_requested']:X}"
+            yield HopViolation(ack, actual, (last["seen_by"], ack["packet_key"]))
+
+
+def _needed_flag(kind: int) -> int:
+    """Return the bit of Properties.Flags that asks for an administration ack of a class ([MS-MQMQ] 2.2.19.3)."""
+    if kind & NEGATIVE_CLASS_BIT:
+        return 8 if kind & RECEIVE_CLASS_BIT else 4
+    return 2 if kind == MQMSG_CLASS_ACK_RECEIVE else 1
+
+
+_REQUESTS: Final = f"""
+SELECT s.connection_id, s.initiator_queue_manager, s.client_address AS sender_address, s.server_address,
+  s.initiator_uptime_ms, s.establish_requested_at AS sent_at, s.establish_requested_at AS seen_at, 'client' AS sent_by,
+  min(CASE WHEN p.kind = 'establish_connection' AND p.sent_at = s.establish_requested_at THEN p.packet_key END)
+    AS packet_key, max(p.sent_at) AS last_sent_at
+FROM {{sessions}} AS s JOIN {{packets}} AS p ON p.connection_id = s.connection_id
+WHERE s.initiator_queue_manager IN {{ids}} AND s.initiator_uptime_ms IS NOT NULL AND p.sent_by = 'client'
+  AND unix_micros(s.last_packet_at) >= {{since}} - {86_400_000_000}
+GROUP BY s.connection_id, s.initiator_queue_manager, s.client_address, s.server_address, s.initiator_uptime_ms,
+  s.establish_requested_at"""
+
+
+@hop_rule("O07", "requests of both were captured")
+def cloned_machines(facts: HopFacts) -> Iterator[HopViolation]:
+    """Requests with one ClientGuid show two machine starts that take turns, or whose sessions overlap."""
+    sql = """
+SELECT DISTINCT initiator_queue_manager AS id, unix_micros(establish_requested_at) AS at FROM {sessions}
+WHERE connection_id IN {names} AND initiator_uptime_ms IS NOT NULL AND establish_requested_at IS NOT NULL"""
+    known = facts.query(sql, names=facts.connections)
+    ids = {row["id"] for row in known} - {None}
+    sql = _REQUESTS.replace("{since}", str(min((row["at"] for row in known), default=0)))
+    rows = [row for row in facts.query(sql, ids=ids) if row["packet_key"] is not None] if ids else []
+    for identifier in sorted(ids):
+        ours = {row["packet_key"]: row for row in rows if row["initiator_queue_manager"] == identifier}
+        requests = [
+            Request(name, row["sent_at"], row["initiator_uptime_ms"], row["last_sent_at"] or row["sent_at"])
+            for name, row in ours.items()
+        ]
+        for found in find_clones(requests):
+            subject = f"queue manager {identifier}"
+            yield HopViolation(ours[found.request.packet_key], found.actual, found.evidence, subject)
+
+
+HopCheck = Callable[[HopFacts], Iterator[HopViolation]]
+
+
+def hop_finding_rows(violations: Iterator[tuple[str, HopViolation]], run_id: str) -> pa.Table:
+    """Return the rows of gold.findings for violations, each with its rule id."""
+    rows = {}
+    for rule_id, violation in violations:
+        rule, row = ALL_RULES[rule_id], violation.row
+        at = row["sent_at"] if rule_id == "T21" else row["seen_at"]
+        subject = violation.subject or f"{row['sent_by']} {row['sender_address']}"
+        finding = {
+            "finding_key": key(rule_id, row["packet_key"]), "rule_id": rule_id, "source": rule.sources[0],
+            "severity": rule.severity, "subject": subject, "call_key": None, "packet_key": row["packet_key"],
+            "observed_at": at, "message": f"{subject}: {violation.actual}", "expected": rule.requirement,
+            "actual": violation.actual, "evidence": list(dict.fromkeys(violation.evidence)), "confidence": "complete",
+            "missing": [], "errors": [], "connection_id": row["connection_id"],
+            "server_address": row["server_address"], "scope": HOP_SCOPE, "queue": None, "event_date": epoch_day(at),
+            "run_id": run_id,
+        }  # fmt: skip
+        rows[finding["finding_key"]] = finding
+    return rows_to_table([*rows.values()], _FINDINGS_SCHEMA)

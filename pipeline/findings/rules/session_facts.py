@@ -1,0 +1,114 @@
+"""What rules on the binary protocol look at: packets with their decoded fields, as arrays; sessions. No Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from pipeline.transfers.connection_packets import CLIENT, SERVER, ConnectionPackets, SideRows
+from udfs.array_types import Bools, Ints
+
+UNSEEN: Final = -1
+"""Stands in arrays of numbers for a field that was not seen."""
+
+
+class PacketViolation(NamedTuple):
+    """A packet that breaks a rule: its row in ``PacketFacts.found``, what was seen, and the rows that prove it.
+
+    ``source`` is the document and section, where the packet's kind decides which one.
+    """
+
+    row: int
+    actual: str
+    evidence: tuple[int, ...] = ()
+    source: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PacketFacts:
+    """All packets of some connections. Arrays have one value per row of ``found``.
+
+    ``fields``: numbers by name, ``UNSEEN`` where not seen: of all packets ``flags``, ``packet_size``,
+    ``time_to_reach_queue``, ``user_flags``; of internal ones ``packet_type``, ``refused``; of EstablishConnection
+    ``release``, ``padding_is_5a``, ``uptime_ms``, ``pinged``; of ConnectionParameters ``recoverable_ack_timeout_ms``,
+    ``ack_timeout_ms``, ``window_size``; of order and final acks ``requested``, ``body_type``, ``body_bytes``,
+    ``number``, ``previous``, ``class``. ``texts``: columns of GUIDs by name, ``client_guid`` and ``server_guid`` of
+    EstablishConnection. ``messages``: rows of silver.messages by row of ``found``.
+    """
+
+    found: ConnectionPackets
+    fields: Mapping[str, Ints]
+    texts: Mapping[str, pa.Array]
+    messages: Mapping[int, Mapping[str, Any]]
+
+    def seen(self, name: str) -> Bools:
+        """Return the rows in which a field was seen."""
+        return np.asarray(self.fields[name] != UNSEEN, np.bool_)
+
+    def is_kind(self, *kinds: str) -> Bools:
+        """Return the rows of some kinds."""
+        return self.found.is_kind(*kinds)
+
+
+@dataclass(frozen=True, slots=True)
+class SessionFacts:
+    """One connection of ``facts``: its row of bronze.connections, its sides, and until when it can be judged.
+
+    ``whole``: by side, whether it was captured from its SYN without a hole or quarantine. ``session`` is its row of
+    silver.sessions. ``not_packets``: quarantine_key and time of its runs of bytes that are no packet, in step. Times
+    are microseconds.
+    """
+
+    facts: PacketFacts
+    connection: Mapping[str, Any]
+    session: Mapping[str, Any]
+    sides: tuple[SideRows, SideRows]
+    whole: tuple[bool, bool]
+    capture_end: int
+    not_packets: Sequence[tuple[str, int]] = ()
+
+    def first(self, side: int, kind: str) -> int | None:
+        """Return the row of the first packet of a kind that a side sent."""
+        rows = self.rows(side, kind)
+        return int(rows[0]) if len(rows) else None
+
+    def rows(self, side: int, *kinds: str) -> Ints:
+        """Return the rows of a side's packets of some kinds, of all without any, in stream order."""
+        first, end = self.sides[side]
+        if not kinds:
+            return np.arange(first, end)
+        return first + np.flatnonzero(self.facts.found.is_kind_in(slice(first, end), *kinds))
+
+    def value(self, name: str, row: int | None) -> int | None:
+        """Return a field of a packet; None where it was not seen, or without a packet."""
+        found = UNSEEN if row is None else int(self.facts.fields[name][row])
+        return None if found == UNSEEN else found
+
+    def text(self, name: str, row: int | None) -> str | None:
+        """Return a GUID of a packet; None likewise."""
+        return None if row is None else self.facts.texts[name][row].as_py()
+
+
+def whole_sides(found: ConnectionPackets, sides: tuple[SideRows, SideRows], connection: Mapping[str, Any],
+                seen_bytes: Ints) -> tuple[bool, bool]:  # fmt: skip
+    """Return for each side whether it was captured from its SYN on, without a hole, and all of it is packets.
+
+    ``bronze.connections`` counts missing bytes of both sides together: what does not lie between or inside packets of
+    the one side may be missing at the end of the other.
+    """
+    bytes_of = (connection["client_bytes"] or 0, connection["server_bytes"] or 0)
+    clean, holes = [], []
+    for side in (CLIENT, SERVER):
+        rows = slice(*sides[side])
+        offset, length = found.packets.offset[rows], found.packets.length[rows]
+        seen = int(seen_bytes[rows].sum())
+        span = int(offset[-1] + length[-1]) if len(offset) else 0
+        clean.append(seen == bytes_of[side] == span)
+        holes.append(max(span - bytes_of[side], 0))
+    missing = connection["missing_bytes"] or 0
+    known = bool(connection["syn_seen"])
+    return known and clean[CLIENT] and missing <= holes[SERVER], known and clean[SERVER] and missing <= holes[CLIENT]

@@ -1,0 +1,120 @@
+"""Update of the findings on packets and sessions of the binary protocol, scopes ``session``, ``hop``.
+
+A change of a session's packets, or of its row, affects all rules on it: its findings are evaluated again and those that
+differ replaced. The provenance is kept beside that of the other findings, which other commits carry on
+(``carried_provenance``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from datetime import timedelta
+from typing import Any, Final
+
+import pyarrow as pa
+
+from pipeline.findings.hop_findings import HOP_SCOPE, HopFacts, hop_finding_rows
+from pipeline.findings.rules.registry import HOP_CHECKS
+from pipeline.findings.session_findings import (
+    CONNECTION_COLUMNS,
+    JUDGED_MESSAGES,
+    MESSAGE_COLUMNS,
+    SESSION_SCOPE,
+    evaluate_sessions,
+)
+from pipeline.lake.arrow_rows import timedelta_to_us
+from pipeline.lake.incremental import IncrementalUpdate
+from pipeline.lake.lake import Lake
+from pipeline.transfers.inputs import group_connections, read_capture_ends, read_decoded_messages, read_packets
+from pipeline.transfers.session_rows import SessionSettings
+from schemas.bronze import QUARANTINE
+from schemas.findings import FINDINGS
+from schemas.messages import MESSAGES
+from schemas.sessions import SESSION_PACKETS, SESSIONS
+from schemas.table import EVENT_DATE
+
+CODE_VERSION: Final = "1"  # raised when rules are added or changed: they are evaluated on everything again
+_VERSION: Final = "session rules"  # in the provenance
+_INPUTS: Final = (SESSION_PACKETS, SESSIONS)
+_MAX_CHANGES: Final = 200_000  # connections; with more, all are evaluated
+_CHANGED: Final = "SELECT DISTINCT connection_id FROM {feed}"
+_ACKNOWLEDGING: Final = """
+SELECT DISTINCT acks.connection_id FROM {messages} AS acks JOIN (
+  SELECT message_id FROM {messages} WHERE connection_id IN {names}
+) AS sent ON sent.message_id = acks.correlation_id WHERE acks.packet_key IS NOT NULL"""
+_OPEN: Final = "SELECT connection_id FROM {rows} WHERE closed_at IS NULL AND ended IS NULL"  # time alone can break T18
+
+
+def carried_provenance(before: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the part of the provenance of gold.findings that other commits of the table must carry on."""
+    return {name: before[name] for name in (_VERSION, *map(str, _INPUTS)) if name in before}
+
+
+def update(
+    lake: Lake, run_id: str, settings: SessionSettings | None = None, wait: timedelta = timedelta(days=30)
+) -> int:
+    """Evaluate the rules on sessions that changed; return how many findings are written. After all other findings.
+
+    ``wait`` is the setting transfers.wait: how far back rules over several sessions look.
+    """
+    settings = settings or SessionSettings()
+    version = f"{CODE_VERSION}, {wait.total_seconds():g} s"
+    step = IncrementalUpdate.begin(lake, FINDINGS, _INPUTS, {_VERSION: version})
+    if not step.exists(SESSIONS) or step.is_current():
+        return 0
+    affected = _affected(step)
+    if affected is None:
+        step.prepare_full_reads(SESSIONS)
+        affected = {*lake.query("SELECT connection_id FROM {rows}", rows=SESSIONS)["connection_id"].to_pylist()}
+        where = f"scope = '{SESSION_SCOPE}'"
+    else:
+        where = f"scope = '{SESSION_SCOPE}' AND connection_id IN {{names}}"
+    step.provenance_now = {**step.provenance_before, **step.provenance_now}
+    lake.create(FINDINGS)
+    lake.add_missing_columns(FINDINGS)
+    current = lake.select(FINDINGS, where, names=affected) if "{names}" in where else lake.select(FINDINGS, where)
+    rows = [current.slice(0, 0)]
+    ends = read_capture_ends(lake)
+    rows += [_evaluate(lake, names, ends, settings, run_id) for names in group_connections(lake, affected)]
+    hops = lake.select(FINDINGS, f"scope = '{HOP_SCOPE}'")  # few: they are all evaluated again
+    rows.append(_evaluate_hops(lake, affected | {*hops["connection_id"].to_pylist()}, wait, run_id))
+    new, current = pa.concat_tables(rows), pa.concat_tables([current, hops])
+    return step.replace_changed(new, current, {*new[EVENT_DATE].to_pylist(), *current[EVENT_DATE].to_pylist()})
+
+
+def _affected(step: IncrementalUpdate) -> set[str] | None:
+    """Return the connections to evaluate; None if all must be."""
+    if not step.has_same_inputs(_VERSION):
+        return None
+    found: set[str] = set()
+    for table in _INPUTS:
+        changes = step.changes(table, _CHANGED, _MAX_CHANGES)
+        if changes is None:
+            return None
+        found |= {row["connection_id"] for row in changes}
+    return found | {*step.lake.query(_OPEN, rows=SESSIONS)["connection_id"].to_pylist()}
+
+
+def _evaluate_hops(lake: Lake, names: Collection[str], wait: timedelta, run_id: str) -> pa.Table:
+    """Evaluate the rules over several sessions for what these sessions are about."""
+    wanted = {*names}
+    if names:  # a message that is read later may be one that an acknowledgement was sent for
+        wanted |= {*lake.query(_ACKNOWLEDGING, messages=MESSAGES, names=names)["connection_id"].to_pylist()}
+    facts = HopFacts(lake, wanted, int(wait.total_seconds()))
+    found = ((check.rule_id, each) for check in HOP_CHECKS for each in (check.check(facts) if wanted else ()))
+    return hop_finding_rows(found, run_id)
+
+
+def _evaluate(
+    lake: Lake, names: list[str], ends: Mapping[str, int], settings: SessionSettings, run_id: str
+) -> pa.Table:
+    """Evaluate the rules on some sessions."""
+    decoded = read_decoded_messages(lake, names)
+    expire = timedelta_to_us(settings.expire)
+    found, connections = read_packets(lake, names, decoded, CONNECTION_COLUMNS, expire)
+    sessions = lake.select(SESSIONS, "connection_id IN {names}", names=names)
+    messages = lake.select(MESSAGES, f"connection_id IN {{names}} AND {JUDGED_MESSAGES}", MESSAGE_COLUMNS, names=names)
+    condition = "reason = 'not_a_packet' AND connection_id IN {names}"
+    columns = ("connection_id", "quarantine_key", "seen_at")
+    stray = lake.select(QUARANTINE, condition, columns, names=names) if lake.exists(QUARANTINE) else None
+    return evaluate_sessions(found, connections, sessions, messages, ends, run_id, stray)

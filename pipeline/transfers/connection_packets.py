@@ -1,0 +1,180 @@
+"""Rows of ``bronze.session_packets`` as arrays by connection and side, with numbers and acknowledgements. No Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipeline.transfers.acknowledgements import NEVER, NO_HEADER, SessionHeaders, acknowledged_by, stored_by
+from pipeline.transfers.flow_control import times_of
+from pipeline.transfers.packet_numbers import (
+    NO_NUMBER,
+    NO_TIME,
+    UNKNOWN_FLAGS,
+    PacketNumbers,
+    SidePackets,
+    number_packets,
+)
+from udfs.array_types import Bools, Ints
+from udfs.messages.header_layouts import USER_FLAG_TH
+from udfs.sessions.acknowledgements import SESSION_HEADER_TYPE
+from udfs.sessions.fixed_records import FixedRecords
+
+CLIENT, SERVER = 0, 1
+SIDES: Final = ("client", "server")
+USER_MESSAGE, ORDER_ACK, FINAL_ACK, SESSION_ACK = "user_message", "order_ack", "final_ack", "session_ack"
+ESTABLISH_CONNECTION, CONNECTION_PARAMETERS = "establish_connection", "connection_parameters"
+HANDSHAKE_KINDS: Final = (ESTABLISH_CONNECTION, CONNECTION_PARAMETERS)
+COUNTED_KINDS: Final = (USER_MESSAGE, ORDER_ACK, FINAL_ACK)
+_USER_FLAGS: Final = np.dtype([("Flags", "<u4")])
+_DELIVERY_SHIFT: Final = 5  # DM of UserHeader.Flags
+USER_FLAGS_SQL: Final = "substring(packet, 61, 4)"  # UserHeader.Flags, at offset 60 of a packet with IN = 0
+
+
+class SideRows(NamedTuple):
+    """The rows of one side of one connection: ``first`` to ``end``, without ``end``."""
+
+    first: int
+    end: int
+
+
+@dataclass(slots=True)
+class ConnectionPackets:
+    """All packets of some connections: ``table`` sorted by connection, side and stream offset, and arrays beside it.
+
+    ``connection_ids`` are sorted; side 2 k is the client's, 2 k + 1 the server's of connection k. ``transactional``: TH
+    of counted packets, False where not seen. ``acknowledged_at``: time of the first session acknowledgement of a
+    numbered packet, or ``NEVER``; ``stored``: a SessionHeader says that the packet is on disk.
+    """
+
+    table: pa.Table
+    connection_ids: Sequence[str]
+    packets: SidePackets
+    numbers: PacketNumbers
+    transactional: Bools
+    acknowledged_at: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    stored: Bools = field(default_factory=lambda: np.zeros(0, np.bool_))
+
+    def rows_of(self, connection: int, side: int) -> SideRows:
+        """Return the rows of a side of a connection, by its place in ``connection_ids``."""
+        first, end = np.searchsorted(self.packets.side, [2 * connection + side, 2 * connection + side + 1])
+        return SideRows(int(first), int(end))
+
+    def is_kind(self, *kinds: str) -> Bools:
+        """Return which packets are of some kinds."""
+        return self.is_kind_in(slice(0, len(self.packets)), *kinds)
+
+    def is_kind_in(self, rows: slice, *kinds: str) -> Bools:
+        """Return which packets of a slice of rows are of some kinds."""
+        column = self.table["kind"].slice(rows.start, rows.stop - rows.start)
+        return np.asarray(pc.is_in(column, pa.array(kinds)).combine_chunks(), np.bool_)
+
+    def number_columns(self, rows: Ints) -> dict[str, pa.Array]:
+        """Return ``session_number`` and ``recoverable_number`` of some rows, null where not known."""
+        found = (("session_number", self.numbers.session), ("recoverable_number", self.numbers.recoverable))
+        return {name: pa.array(each[rows], mask=each[rows] == NO_NUMBER) for name, each in found}
+
+
+def arrange_packets(packets: pa.Table, connection_ids: Sequence[str], expire_us: int) -> ConnectionPackets:
+    """Sort packets, number them, and find what acknowledges them.
+
+    ``packets`` are all of some connections, with the columns of ``bronze.session_packets`` that follow: connection_id,
+    sent_by, stream_offset, length_bytes, sent_at, kind, session_header; and ``user_flags`` (UserHeader.Flags as up to 4
+    bytes), ``delivery`` and ``transactional`` (as decoded before, used where there are no flags). ``connection_ids``:
+    theirs, and others without packets. ``expire_us`` is the setting pending.expire.
+    """
+    names = sorted(connection_ids)
+    place = pc.index_in(packets["connection_id"], pa.array(names, pa.string())).combine_chunks()
+    side = 2 * np.asarray(place, np.int64) + np.asarray(pc.equal(packets["sent_by"], SIDES[SERVER]).combine_chunks())
+    order = np.lexsort((_ints(packets["stream_offset"]), side))
+    table, side = packets.take(pa.array(order)), side[order]
+    found = _side_packets(table, side)
+    numbers = number_packets(found, expire_us)
+    out = ConnectionPackets(table, names, found, numbers, _is_transactional(table))
+    out.acknowledged_at = np.full(len(found), NEVER, np.int64)
+    out.stored = np.zeros(len(found), np.bool_)
+    for connection in np.unique(side // 2).tolist():
+        both = out.rows_of(connection, CLIENT), out.rows_of(connection, SERVER)
+        _acknowledge(out, both[0], both[1])
+        _acknowledge(out, both[1], both[0])
+    return out
+
+
+def _ints(column: pa.ChunkedArray, absent: int = 0) -> Ints:
+    return np.asarray(pc.fill_null(column.cast(pa.int64()), absent).combine_chunks(), np.int64)
+
+
+def times(column: pa.ChunkedArray) -> Ints:
+    """Return a timestamp column as microseconds since the epoch, ``NO_TIME`` where null."""
+    return _ints(column.cast(pa.timestamp("us", tz="UTC")), NO_TIME)
+
+
+def _side_packets(table: pa.Table, side: Ints) -> SidePackets:
+    header = table["session_header"].combine_chunks()
+    fields = [_ints(pa.chunked_array([header.field(each.name)])) for each in SESSION_HEADER_TYPE]
+    has_header = np.asarray(header.is_valid())
+    counted = np.asarray(pc.is_in(table["kind"], pa.array(COUNTED_KINDS)).combine_chunks(), np.bool_)
+    establishes = np.asarray(pc.equal(table["kind"], ESTABLISH_CONNECTION).combine_chunks(), np.bool_)
+    return SidePackets(
+        side, _ints(table["stream_offset"]), _ints(table["length_bytes"]), times(table["sent_at"]), counted,
+        _recoverable(table), establishes, has_header, *(np.where(has_header, each, 0) for each in fields),
+    )  # fmt: skip
+
+
+def _user_flags(table: pa.Table) -> tuple[Ints, Bools]:
+    """Return UserHeader.Flags, and where they were seen."""
+    found = FixedRecords.read(table["user_flags"].combine_chunks(), _USER_FLAGS)
+    return found.records["Flags"].astype(np.int64), found.has("Flags")
+
+
+def _recoverable(table: pa.Table) -> Ints:
+    """Return 1 for packets with DM = 1, 0 for others, ``UNKNOWN_FLAGS`` where that was not seen."""
+    flags, seen = _user_flags(table)
+    before = pc.fill_null(pc.equal(table["delivery"], "recoverable").cast(pa.int64()), UNKNOWN_FLAGS)
+    decoded = np.asarray(before.combine_chunks(), np.int64)
+    return np.where(seen, ((flags >> _DELIVERY_SHIFT) & 3 == 1).astype(np.int64), decoded)
+
+
+def _is_transactional(table: pa.Table) -> Bools:
+    flags, seen = _user_flags(table)
+    before = np.asarray(pc.fill_null(table["transactional"], False).combine_chunks(), np.bool_)  # noqa: FBT003
+    return np.where(seen, flags & USER_FLAG_TH != 0, before)
+
+
+def headers_of(packets: SidePackets, rows: SideRows) -> tuple[SessionHeaders, Ints]:
+    """Return the SessionHeaders of a side, and the rows of the packets that carry them."""
+    carriers = rows.first + np.flatnonzero(packets.has_header[rows.first : rows.end])
+    found = SessionHeaders(
+        packets.sent_at[carriers], packets.ack[carriers], packets.recoverable_ack[carriers],
+        packets.recoverable_ack_flags[carriers],
+    )  # fmt: skip
+    return found, carriers
+
+
+def _acknowledge(found: ConnectionPackets, ours: SideRows, theirs: SideRows) -> None:
+    """Set what the headers of the other side acknowledge of one side's packets."""
+    headers, _ = headers_of(found.packets, theirs)
+    if not len(headers):
+        return
+    span = slice(ours.first, ours.end)
+    numbered = ours.first + np.flatnonzero(found.numbers.session[span] != NO_NUMBER)
+    by = acknowledged_by(found.numbers.session[numbered], found.packets.sent_at[numbered], headers)
+    found.acknowledged_at[numbered] = times_of(by, headers.sent_at)
+    numbered = ours.first + np.flatnonzero(found.numbers.recoverable[span] != NO_NUMBER)
+    by = stored_by(found.numbers.recoverable[numbered], found.packets.sent_at[numbered], headers)
+    found.stored[numbered] = by != NO_HEADER
+
+
+def first_rows(found: ConnectionPackets, kind: str, side: int) -> dict[int, int]:
+    """Return the row of the first packet of a kind that a side sent, by the connection's place."""
+    rows = np.flatnonzero(found.is_kind(kind) & (found.packets.side % 2 == side))
+    return dict(reversed([*_pairs(found.packets.side[rows] // 2, rows)]))
+
+
+def _pairs(keys: Ints, rows: Ints) -> Iterator[tuple[Any, Any]]:
+    return zip(keys.tolist(), rows.tolist(), strict=True)

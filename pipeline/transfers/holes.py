@@ -1,0 +1,78 @@
+"""Holes of a side: bytes that no capture has, and whether one may hold a packet's session acknowledgement. No Spark."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from pipeline.transfers.acknowledgements import NO_HEADER
+from udfs.array_types import Bools, Ints
+
+NO_PACKET: Final = -1
+END_OF_SIDE: Final = (1 << 62) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Holes:
+    """Where bytes of one side are missing, ascending, and inside which of its packets, ``NO_PACKET`` between packets.
+
+    ``begins`` are bytes in the side's stream; ``END_OF_SIDE`` stands for what is missing behind its last packet.
+    """
+
+    begins: Ints
+    inside: Ints
+
+    def __len__(self) -> int:
+        return len(self.begins)
+
+
+def find_holes(offset: Ints, length: Ints, seen: Ints, held: Ints, *, at_end: bool) -> Holes:
+    """Return the holes of a side, from its packets in stream order.
+
+    ``held`` are the bytes of each packet up to its first missing one. What lies between packets counts as a hole,
+    whether it is missing or was captured and is no packet: ``bronze.session_packets`` does not tell. ``at_end``: bytes
+    are missing behind the last packet.
+    """
+    index = np.arange(len(offset))
+    cut = seen < length
+    ends = offset + length
+    gap = np.flatnonzero(offset[1:] > ends[:-1]) if len(offset) else np.zeros(0, np.int64)
+    begins = [ends[gap], (offset + np.minimum(held, length))[cut]]
+    inside = [np.full(len(gap), NO_PACKET), index[cut]]
+    if len(offset) and offset[0] > 0:
+        begins, inside = [*begins, np.zeros(1, np.int64)], [*inside, np.full(1, NO_PACKET)]
+    if at_end:
+        begins, inside = [*begins, np.full(1, END_OF_SIDE)], [*inside, np.full(1, NO_PACKET)]
+    where, which = np.concatenate(begins), np.concatenate(inside)
+    order = np.argsort(where, kind="stable")
+    return Holes(where[order], which[order])
+
+
+def may_hold_acknowledgement(
+    sent_at: Ints, acknowledged_by: Ints, packet_sent_at: Ints, offset: Ints, length: Ints, headers: Ints,
+    may_have_header: Bools, holes: Holes,
+) -> Bools:  # fmt: skip
+    """Return for each sending whether a hole of the other side may hold its session acknowledgement.
+
+    ``sent_at`` and ``acknowledged_by`` (an index of ``headers``, or ``NO_HEADER``) are of the sendings. Of the other
+    side's packets, in stream order: ``packet_sent_at``, ``offset``, ``length``, ``may_have_header`` (flag SH is set, or
+    was not seen); ``headers`` are the indices of those that carry a SessionHeader. Such a hole lies behind the other
+    side's last packet before the sending, before the header that acknowledged it, or behind the last one if none did.
+    """
+    if not len(holes):
+        return np.zeros(len(sent_at), np.bool_)
+    earliest = np.minimum.accumulate(packet_sent_at[::-1])[::-1]
+    last = np.searchsorted(earliest, sent_at) - 1  # the other side's last packet before the sending
+    ends = np.append(offset + length, 0)
+    begin = np.where(last >= 0, ends[last], 0)
+    acked = acknowledged_by != NO_HEADER
+    carrier = headers[np.maximum(acknowledged_by, 0)] if len(headers) else np.zeros(len(sent_at), np.int64)
+    end = np.where(acked, np.append(offset, END_OF_SIDE)[carrier], END_OF_SIDE + 1)
+    if len(headers):
+        begin = np.where(acked, begin, np.maximum(begin, ends[headers[-1]]))
+    possible = (holes.inside == NO_PACKET) | np.append(may_have_header, True)[holes.inside]
+    count = np.concatenate([[0], np.cumsum(possible)])
+    low, high = np.searchsorted(holes.begins, begin), np.searchsorted(holes.begins, end)
+    return count[np.maximum(high, low)] > count[low]

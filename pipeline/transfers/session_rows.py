@@ -1,0 +1,343 @@
+"""Rows of silver.sessions and silver.order_acks, from the packets of connections. No Spark session is needed."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from pipeline.lake.arrow_rows import epoch_day, rows_to_table, table_to_rows, timedelta_to_us
+from pipeline.transfers.acknowledgements import NEVER
+from pipeline.transfers.connection_packets import (
+    CLIENT,
+    CONNECTION_PARAMETERS,
+    ESTABLISH_CONNECTION,
+    FINAL_ACK,
+    HANDSHAKE_KINDS,
+    ORDER_ACK,
+    SERVER,
+    SESSION_ACK,
+    SIDES,
+    USER_MESSAGE,
+    ConnectionPackets,
+    SideRows,
+    first_rows,
+)
+from pipeline.transfers.flow_control import window_full_us
+from pipeline.transfers.packet_numbers import NO_NUMBER, NO_TIME
+from schemas.sessions import ORDER_ACKS, SESSIONS
+from schemas.table import EVENT_DATE, RUN_ID
+from udfs.array_types import Ints
+from udfs.rows import RowDict
+from udfs.sessions.acknowledgements import order_ack_columns
+from udfs.sessions.handshake_packets import (
+    connection_parameters_columns,
+    establish_connection_columns,
+    internal_header_columns,
+)
+from udfs.sessions.packet_layouts import DECODER_VERSION
+
+SESSIONS_SCHEMA: Final = to_arrow_schema(SESSIONS.struct())
+ORDER_ACKS_SCHEMA: Final = to_arrow_schema(ORDER_ACKS.struct())
+_FROM_CONNECTION: Final = (
+    "connection_id", "client_address", "client_port", "server_address", "server_port", "first_packet_at",
+    "last_packet_at", "closed_at", "closed_by",
+)  # fmt: skip
+CONNECTION_COLUMNS: Final = (*_FROM_CONNECTION, "syn_seen", "client_bytes", "server_bytes")
+"""The columns of ``bronze.connections`` that rows of silver.sessions are made of."""
+_US_PER_MS: Final = 1000
+_LONG_AGO: Final = -(1 << 61)
+
+
+@dataclass(frozen=True, slots=True)
+class SessionSettings:
+    """The settings sessions.idle, sessions.silent_after and pending.expire."""
+
+    idle: timedelta = timedelta(seconds=120)
+    silent_after: timedelta = timedelta(minutes=10)
+    expire: timedelta = timedelta(days=7)
+
+    def as_provenance(self) -> dict[str, float]:
+        """Return the settings as JSON values."""
+        return {
+            "idle_s": self.idle.total_seconds(),
+            "silent_after_s": self.silent_after.total_seconds(),
+            "expire_s": self.expire.total_seconds(),
+        }
+
+
+def session_rows(
+    connections: pa.Table,
+    found: ConnectionPackets,
+    capture_ends: Mapping[str, int],
+    settings: SessionSettings,
+    run_id: str,
+) -> pa.Table:
+    """Return a row of silver.sessions for each connection.
+
+    ``connections`` has ``CONNECTION_COLUMNS``, a row for each of ``found.connection_ids``; ``capture_ends``: by server
+    address the time of the newest packet of captures with packets of that server, microseconds.
+    """
+    facts = _Handshakes.read(found)
+    rows = []
+    for connection in table_to_rows(connections.select(list(CONNECTION_COLUMNS))):
+        place = bisect_left(found.connection_ids, connection["connection_id"])
+        end = max(capture_ends.get(connection["server_address"], _LONG_AGO), connection["last_packet_at"] or _LONG_AGO)
+        rows.append(_Session(connection, place, found, facts, end, settings).row() | {RUN_ID: run_id})
+    return rows_to_table(rows, SESSIONS_SCHEMA)
+
+
+@dataclass(slots=True)
+class _Handshakes:
+    """What handshake packets say: by kind, then side, then connection the first packet; and who was refused."""
+
+    first: dict[str, tuple[dict[int, RowDict], dict[int, RowDict]]]
+    refused: set[int]
+    windows: Ints  # WindowSize by row, of ConnectionParameters; -1 elsewhere
+
+    @staticmethod
+    def read(found: ConnectionPackets) -> _Handshakes:
+        decoders = {
+            ESTABLISH_CONNECTION: establish_connection_columns,
+            CONNECTION_PARAMETERS: connection_parameters_columns,
+        }
+        first = {}
+        for kind, decode in decoders.items():
+            both = []
+            for side in (CLIENT, SERVER):
+                row_of = first_rows(found, kind, side)
+                chosen = np.array([*row_of.values()], np.int64)
+                columns = decode(_packets(found, chosen))
+                columns["sent_at"] = pa.array(found.packets.sent_at[chosen])
+                columns["capture_id"] = found.table["capture_id"].take(pa.array(chosen))
+                both.append(dict(zip(row_of, pa.table(columns).to_pylist(), strict=True)))
+            first[kind] = (both[0], both[1])
+        rows = np.flatnonzero(found.is_kind(*HANDSHAKE_KINDS) & (found.packets.side % 2 == SERVER))
+        refused = internal_header_columns(_packets(found, rows))["refused"]
+        places = found.packets.side[rows[np.asarray(pc.fill_null(refused, False))]] // 2  # noqa: FBT003
+        windows = np.full(len(found.packets), -1, np.int64)
+        rows = np.flatnonzero(found.is_kind(CONNECTION_PARAMETERS))
+        sizes = connection_parameters_columns(_packets(found, rows))["window_size"]
+        windows[rows] = np.asarray(pc.fill_null(sizes, -1))
+        return _Handshakes(first, set(places.tolist()), windows)
+
+
+def _packets(found: ConnectionPackets, rows: Ints) -> pa.Array:
+    return found.table["packet"].take(pa.array(rows, pa.int64())).combine_chunks()
+
+
+@dataclass(slots=True)
+class _Session:
+    """One connection; ``place`` is its place in ``found.connection_ids``, ``capture_end`` stands for now."""
+
+    connection: RowDict
+    place: int
+    found: ConnectionPackets
+    handshakes: _Handshakes
+    capture_end: int
+    settings: SessionSettings
+
+    def row(self) -> RowDict:
+        """Return the row of silver.sessions."""
+        connection = self.connection
+        sides = [self.found.rows_of(self.place, side) for side in (CLIENT, SERVER)]
+        ask, answer = (self._first(ESTABLISH_CONNECTION, side) for side in (CLIENT, SERVER))
+        asked, answered = (self._first(CONNECTION_PARAMETERS, side) for side in (CLIENT, SERVER))
+        silent = self._is_silent()
+        outcome = self._outcome(sides)
+        row = {name: connection[name] for name in _FROM_CONNECTION}
+        row |= {
+            "initiator_queue_manager": _first_of(ask.get("client_guid"), answer.get("client_guid")),
+            "acceptor_queue_manager": _first_of(answer.get("server_guid"), _asked(ask)),
+            "asked_queue_manager": _asked(ask),
+            "by_direct_name": ask.get("server_guid_is_zero"),
+            "establish_requested_at": _time(ask),
+            "parameters_requested_at": _time(asked),
+            "establish_answered_at": _time(answer),
+            "parameters_answered_at": _time(answered),
+            "round_trip_ms": self._round_trip_ms(ask, answer),
+            "initiator_uptime_ms": ask.get("uptime_ms"),
+            "pinged": ask.get("pinged"),
+            "server_class": ask.get("server_class"),
+            "recoverable_ack_timeout_ms": _first_of(*(p.get("recoverable_ack_timeout_ms") for p in (answered, asked))),
+            "ack_timeout_ms": _first_of(*(p.get("ack_timeout_ms") for p in (answered, asked))),
+            "client_window": asked.get("window_size"),
+            "server_window": answered.get("window_size"),
+            "outcome": outcome,
+            "errors": [],
+            "decoder_version": DECODER_VERSION,
+            EVENT_DATE: epoch_day(connection["first_packet_at"]),
+        }
+        for side, rows in enumerate(sides):
+            counts = self._counts(rows) | {"window_full_ms": self._window_full_ms(rows, sides, silent=silent)}
+            row |= {f"{SIDES[side]}_{name}": value for name, value in counts.items()}
+        row["ended"] = self._ended(sides, outcome, row["ack_timeout_ms"], silent=silent)
+        return row
+
+    def _first(self, kind: str, side: int) -> RowDict:
+        return self.handshakes.first[kind][side].get(self.place, {})
+
+    def _round_trip_ms(self, ask: RowDict, answer: RowDict) -> float | None:
+        """Return how long the answer took; None where two captures that were running side by side saw them."""
+        began, ended = _time(ask), _time(answer)
+        if began is None or ended is None or ended < began:
+            return None
+        if ask["capture_id"] != answer["capture_id"] and self._overlap(ask["capture_id"], answer["capture_id"]):
+            return None
+        return (ended - began) / _US_PER_MS
+
+    def _overlap(self, one: str, other: str) -> bool:
+        """Whether two captures saw the connection side by side: the spans of its packets in them overlap."""
+        sides = [self.found.rows_of(self.place, side) for side in (CLIENT, SERVER)]
+        captures = self.found.table["capture_id"].slice(sides[0].first, sides[1].end - sides[0].first)
+        sent = self.found.packets.sent_at[sides[0].first : sides[1].end]
+        spans = [
+            sent[np.asarray(pc.equal(captures, name).combine_chunks()) & (sent != NO_TIME)] for name in (one, other)
+        ]
+        return bool(spans[0].min() <= spans[1].max() and spans[1].min() <= spans[0].max())
+
+    def _counts(self, rows: SideRows) -> RowDict:
+        found, span = self.found, slice(rows.first, rows.end)
+        kinds = {kind: found.is_kind_in(span, kind) for kind in (USER_MESSAGE, ORDER_ACK, FINAL_ACK, SESSION_ACK)}
+        messages = kinds[USER_MESSAGE]
+        numbered = found.numbers.session[span] != NO_NUMBER
+        acknowledged = numbered & (found.acknowledged_at[span] != NEVER)
+        return {
+            "messages": int(messages.sum()),
+            "bytes": int(found.packets.length[span][messages].sum()),
+            "recoverable": int((messages & (found.packets.recoverable[span] == 1)).sum()),
+            "transactional": int((messages & found.transactional[span]).sum()),
+            "order_acks": int(kinds[ORDER_ACK].sum()),
+            "final_acks": int(kinds[FINAL_ACK].sum()),
+            "session_acks": int(kinds[SESSION_ACK].sum()),
+            "piggybacked": int((found.packets.counted[span] & found.packets.has_header[span]).sum()),
+            "numbered": int(numbered.sum()),
+            "acknowledged": int(acknowledged.sum()),
+            "unacknowledged": int(numbered.sum() - acknowledged.sum()),
+            "stored": int((numbered & found.stored[span]).sum()),
+        }
+
+    def _window_full_ms(self, rows: SideRows, sides: list[SideRows], *, silent: bool) -> int:
+        closed, last = self.connection["closed_at"], self.connection["last_packet_at"]
+        end = closed if closed is not None else last if silent else self.capture_end
+        numbered = rows.first + np.flatnonzero(self.found.numbers.session[rows.first : rows.end] != NO_NUMBER)
+        windows = (self._windows(sides[CLIENT]), self._windows(sides[SERVER]))
+        sent, acked = self.found.packets.sent_at[numbered], self.found.acknowledged_at[numbered]
+        return window_full_us(sent, acked, windows, end) // _US_PER_MS
+
+    def _windows(self, rows: SideRows) -> tuple[Ints, Ints]:
+        """Return times and values of the WindowSizes that a side said, in stream order."""
+        span = slice(rows.first, rows.end)
+        packets, said = self.found.packets, self.handshakes.windows[span]
+        sizes = np.where(packets.has_header[span], packets.window[span], said)
+        known = sizes >= 0
+        return packets.sent_at[span][known], sizes[known]
+
+    def _is_silent(self) -> bool:
+        """Whether no end was captured, and the connection has been quiet for long before the captures' end."""
+        last = self.connection["last_packet_at"]
+        quiet = timedelta_to_us(self.settings.silent_after)
+        return self.connection["closed_at"] is None and (last is None or self.capture_end - last >= quiet)
+
+    def _outcome(self, sides: list[SideRows]) -> str:
+        if self.place in self.handshakes.refused:
+            return "refused"
+        both = slice(sides[CLIENT].first, sides[SERVER].end)
+        talked = self.found.packets.counted[both].any() or self.found.is_kind_in(both, SESSION_ACK).any()
+        if self._first(CONNECTION_PARAMETERS, SERVER) or talked:
+            return "open"
+        asked = [row for kind in HANDSHAKE_KINDS for row in self._rows_of_kind(sides[CLIENT], kind)]
+        if asked:
+            kind = self.found.table["kind"][max(asked)].as_py()
+            if not self._first(kind, SERVER):
+                return "unanswered"
+        has_bytes = bool(self.connection["client_bytes"] or self.connection["server_bytes"])
+        if has_bytes and both.start == both.stop:
+            return "not_binary_protocol"
+        return "not_established" if not has_bytes and self.connection["syn_seen"] else "unknown"
+
+    def _rows_of_kind(self, rows: SideRows, kind: str) -> list[int]:
+        inside = self.found.is_kind_in(slice(rows.first, rows.end), kind)
+        return (rows.first + np.flatnonzero(inside)).tolist()
+
+    def _ended(self, sides: list[SideRows], outcome: str, ack_timeout_ms: int | None, *, silent: bool) -> str | None:
+        closed = self.connection["closed_at"]
+        if closed is None and not silent:
+            return None
+        if outcome != "open":
+            return "refused" if outcome == "refused" else "unopened"
+        if silent:
+            return "silent"
+        if ack_timeout_ms is not None and any(
+            self._timed_out(sides[side], sides[1 - side], closed - ack_timeout_ms * _US_PER_MS) for side in (0, 1)
+        ):
+            return "ack_timeout"
+        idle = timedelta_to_us(self.settings.idle)
+        both = slice(sides[CLIENT].first, sides[SERVER].end)
+        counted = self.found.packets.sent_at[both][self.found.packets.counted[both]]
+        if closed - self.connection["first_packet_at"] >= idle and not (counted > closed - idle).any():
+            return "idle"
+        return "reset" if self.connection["closed_by"] == "rst" else "closed"
+
+    def _timed_out(self, ours: SideRows, theirs: SideRows, until: int) -> bool:
+        """Whether a side's first unacknowledged packet and the other side's last one are not later than a time."""
+        span = slice(ours.first, ours.end)
+        lacking = (self.found.numbers.session[span] != NO_NUMBER) & (self.found.acknowledged_at[span] == NEVER)
+        if not lacking.any():
+            return False
+        first = self.found.packets.sent_at[ours.first + int(np.argmax(lacking))]
+        any_sent = theirs.end > theirs.first
+        last = self.found.packets.sent_at[theirs.end - 1] if any_sent else self.connection["first_packet_at"]
+        return bool(first <= until and last <= until)
+
+
+def _asked(request: RowDict) -> Any:  # noqa: ANN401 - a GUID as text, or None
+    return None if request.get("server_guid_is_zero") else request.get("server_guid")
+
+
+def _time(packet: RowDict) -> int | None:
+    at = packet.get("sent_at")
+    return None if at is None or at == NO_TIME else at
+
+
+def _first_of(*values: Any) -> Any:  # noqa: ANN401 - of the column
+    return next((value for value in values if value is not None), None)
+
+
+def order_ack_rows(found: ConnectionPackets, sessions: pa.Table, run_id: str) -> pa.Table:
+    """Return a row of silver.order_acks for each order and final acknowledgement.
+
+    ``sessions`` are the rows of silver.sessions of all connections of ``found``.
+    """
+    rows = np.flatnonzero(found.is_kind(ORDER_ACK, FINAL_ACK))
+    table = found.table.take(pa.array(rows))
+    decoded = order_ack_columns(_packets(found, rows))
+    place = pc.index_in(table["connection_id"], sessions["connection_id"].combine_chunks())
+    by_client = pc.equal(table["sent_by"], SIDES[CLIENT])
+    receiving = pc.if_else(
+        by_client,
+        sessions["acceptor_queue_manager"].take(place),
+        sessions["initiator_queue_manager"].take(place),
+    )
+    seen = decoded["queue_manager"].is_valid()  # else it is not known whether an address stands in the header
+    receiving = pc.if_else(seen, receiving.combine_chunks(), pa.scalar(None, pa.string()))
+    columns = {name: table[name].combine_chunks() for name in table.column_names if name in ORDER_ACKS.names}
+    columns |= {name: column for name, column in decoded.items() if name in ORDER_ACKS.names}
+    columns |= found.number_columns(rows)
+    columns["acknowledged_queue_manager"] = pc.coalesce(
+        decoded["acknowledged_source"], decoded["addressed_queue_manager"], receiving
+    )
+    days = [epoch_day(None if at == NO_TIME else at) for at in found.packets.sent_at[rows].tolist()]
+    columns[EVENT_DATE] = pa.array(days, pa.int32()).cast(pa.date32())
+    columns["decoder_version"] = pa.repeat(pa.scalar(DECODER_VERSION), len(rows))
+    columns[RUN_ID] = pa.repeat(pa.scalar(run_id, pa.string()), len(rows))
+    return pa.Table.from_arrays(
+        [columns[field.name].cast(field.type) for field in ORDER_ACKS_SCHEMA], schema=ORDER_ACKS_SCHEMA
+    )

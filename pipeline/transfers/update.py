@@ -1,0 +1,327 @@
+"""Update of silver.sessions, silver.order_acks and the messages of the binary protocol from bronze.session_packets.
+
+A change affects connections: those of changed packets, those whose row of bronze.connections changed, and open ones at
+servers whose captures end at another time. Of an affected connection all packets are numbered again, without their
+bytes; only new or changed messages are decoded, and of the others only numbers that came out differently are written.
+The commit of silver.sessions comes last: its provenance stands for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from pipeline.lake.arrow_rows import is_in, timedelta_to_us
+from pipeline.lake.incremental import IncrementalUpdate, commits_with_provenance
+from pipeline.lake.lake import Lake
+from pipeline.lake.queries import POST_IMAGES
+from pipeline.silver.decode import DECODER_VERSIONS, message_batches
+from pipeline.silver.update import STUBS_EMPTIED_PROVENANCE
+from pipeline.transfers.connection_packets import USER_MESSAGE, ConnectionPackets
+from pipeline.transfers.inputs import (
+    BINARY_PROTOCOL,
+    group_connections,
+    read_capture_ends,
+    read_decoded_messages,
+    read_packets,
+)
+from pipeline.transfers.session_rows import (
+    CONNECTION_COLUMNS,
+    SESSIONS_SCHEMA,
+    SessionSettings,
+    order_ack_rows,
+    session_rows,
+)
+from schemas.bronze import CAPTURE_FILES, CONNECTIONS
+from schemas.comqc import COMQC_CALLS
+from schemas.messages import MESSAGES
+from schemas.sessions import ORDER_ACKS, SESSION_PACKETS, SESSIONS
+from schemas.table import EVENT_DATE
+from udfs.comqc.declared_interfaces import NO_DECLARATIONS, Declarations
+from udfs.keys import keys_of_texts
+from udfs.messages.header_layouts import PROTOCOL_BINARY
+from udfs.sessions.packet_layouts import DECODER_VERSION
+
+CODE_VERSION: Final = "1"  # raised when rows are computed differently: all are recomputed
+_MAX_CHANGES: Final = 2_000_000  # changed packets; with more, all connections are recomputed
+_MAX_DECODED_BYTES: Final = 128 << 20  # of messages that are decoded together
+_CHANGED_PACKETS: Final = f"""
+SELECT connection_id, packet_key, bool_or(_change_type IN ({", ".join(map(repr, POST_IMAGES))})) AS present
+FROM {{feed}} WHERE {{emptied}} GROUP BY connection_id, packet_key"""
+_CHANGED_CONNECTIONS: Final = f"SELECT DISTINCT connection_id FROM {{feed}} WHERE kind = '{BINARY_PROTOCOL}'"
+_MESSAGES_SCHEMA: Final = to_arrow_schema(MESSAGES.struct())
+_COMQC_SCHEMA: Final = to_arrow_schema(COMQC_CALLS.struct())
+
+
+@dataclass(frozen=True, slots=True)
+class MessageSettings:
+    """What is kept of messages (store.bodies, store.stubs), and how COM+ methods are named (comqc.interfaces)."""
+
+    keep_bodies: bool = False
+    keep_stubs: bool = True
+    declarations: Declarations = NO_DECLARATIONS
+
+
+def update(
+    lake: Lake, run_id: str, sessions: SessionSettings | None = None, messages: MessageSettings | None = None
+) -> dict[str, int]:
+    """Update sessions, order acks and messages; return how many rows of each table are written.
+
+    Call it when silver is up to date with ``bronze.rpc_calls``. Without ``keep_stubs`` the packets of messages are
+    emptied afterwards, since they hold bodies.
+    """
+    sessions, messages = sessions or SessionSettings(), messages or MessageSettings()
+    written = {str(table): 0 for table in (SESSIONS, ORDER_ACKS, MESSAGES)}
+    settings = {
+        **sessions.as_provenance(),
+        "sessions": CODE_VERSION,
+        "decoder": f"{DECODER_VERSIONS}, sessions {DECODER_VERSION}",
+        "declarations": messages.declarations.fingerprint(),
+    }
+    inputs = (SESSION_PACKETS, CONNECTIONS, CAPTURE_FILES)
+    step = IncrementalUpdate.begin(lake, SESSIONS, inputs, settings)
+    if step.is_current() or not (step.exists(SESSION_PACKETS, SESSIONS) or _has_connections(lake)):
+        return written
+    written |= _SessionsUpdate(step, sessions, messages, run_id, [*settings]).run()
+    if not messages.keep_stubs:
+        _empty_packets(lake, timedelta_to_us(sessions.expire))
+    return written
+
+
+def _has_connections(lake: Lake) -> bool:
+    """Whether there are connections of the binary protocol; they may be without a packet of it."""
+    sql = f"SELECT connection_id FROM {{rows}} WHERE kind = '{BINARY_PROTOCOL}' LIMIT 1"
+    return lake.exists(CONNECTIONS) and lake.query(sql, rows=CONNECTIONS).num_rows > 0
+
+
+def _empty_packets(lake: Lake, expire_us: int) -> None:
+    """Empty the packets of messages in bronze; those that lack bytes are kept until no capture can fill them."""
+    newest = lake.query("SELECT unix_micros(max(sent_at)) AS at FROM {rows}", rows=SESSION_PACKETS)["at"][0].as_py()
+    old = f"sent_at < timestamp_micros({(newest or 0) - expire_us})"
+    condition = f"kind = '{USER_MESSAGE}' AND packet IS NOT NULL AND (complete OR {old})"
+    if lake.query(f"SELECT packet_key FROM {{rows}} WHERE {condition} LIMIT 1", rows=SESSION_PACKETS).num_rows:
+        lake.update(SESSION_PACKETS, {"packet": "NULL"}, condition, provenance=STUBS_EMPTIED_PROVENANCE)
+
+
+@dataclass(slots=True)
+class _SessionsUpdate:
+    """One update. ``changed``: keys of changed packets, None for all; ``capture_ends``: by server, microseconds."""
+
+    step: IncrementalUpdate
+    settings: SessionSettings
+    messages: MessageSettings
+    run_id: str
+    setting_names: list[str]
+    changed: pa.Array | None = None
+    capture_ends: dict[str, int] = field(default_factory=dict)
+    written: dict[str, int] = field(default_factory=lambda: {str(MESSAGES): 0, str(ORDER_ACKS): 0})
+
+    @property
+    def lake(self) -> Lake:
+        """The lake."""
+        return self.step.lake
+
+    def run(self) -> dict[str, int]:
+        """Recompute the affected connections, group by group."""
+        self.capture_ends = read_capture_ends(self.lake)
+        self.step.provenance_now["capture_ends"] = self.capture_ends
+        affected = self._affected_connections()
+        if affected is None:
+            affected = self._all_connections()
+        rows = [SESSIONS_SCHEMA.empty_table()]
+        rows += [self._recompute(names) for names in group_connections(self.lake, affected)]
+        if affected:
+            current = self.lake.select(SESSIONS, "connection_id IN {names}", names=affected)
+            new = pa.concat_tables(rows)
+            dates = {*new[EVENT_DATE].to_pylist(), *current[EVENT_DATE].to_pylist()}
+            self.written[str(SESSIONS)] = self.step.replace_changed(new, current, dates)
+        else:
+            self.step.commit_provenance()
+        return self.written
+
+    # What changed
+
+    def _affected_connections(self) -> set[str] | None:
+        """Return the connections to recompute; None if all must be."""
+        step = self.step
+        if not step.provenance_before or not step.has_same_inputs(*self.setting_names):
+            return None
+        packets, connections = self._changes(SESSION_PACKETS), self._changes(CONNECTIONS)
+        if packets is None or connections is None:
+            return None
+        self.changed = (
+            packets.filter(packets["present"])["packet_key"].combine_chunks() if len(packets) else pa.array([])
+        )
+        found = {*packets["connection_id"].to_pylist()} if len(packets) else set()
+        found |= {*connections["connection_id"].to_pylist()} if len(connections) else set()
+        return found | self._connections_by_capture_end()
+
+    def _changes(self, table: Any) -> pa.Table | None:  # noqa: ANN401 - a declared table
+        """Return the changed rows of an input, an empty table without a change; None where they are not known."""
+        feeds = self.step.feeds
+        if feeds.is_unchanged(table):
+            return pa.table({})
+        if table is CONNECTIONS:
+            return feeds.table(table, _CHANGED_CONNECTIONS, _MAX_CHANGES)
+        since = feeds.provenance_before.get(str(table))
+        skipped = commits_with_provenance(self.lake, table, since, STUBS_EMPTIED_PROVENANCE)
+        emptied = f"_commit_version NOT IN ({', '.join(map(str, skipped))})" if skipped else "TRUE"
+        return feeds.table(table, _CHANGED_PACKETS.replace("{emptied}", emptied), _MAX_CHANGES)
+
+    def _connections_by_capture_end(self) -> set[str]:
+        """Return the sessions without an end whose captures end at another time than before.
+
+        A later end makes open sessions silent; only an earlier one makes others open.
+        """
+        before: Mapping[str, int] = self.step.provenance_before.get("capture_ends", {})
+        now = self.capture_ends
+        later = {server for server, at in now.items() if at > before.get(server, at - 1)}
+        earlier = {server for server, at in before.items() if at > now.get(server, at - 1)}
+        sql = (
+            "SELECT connection_id FROM {rows} WHERE closed_at IS NULL"
+            " AND ((ended IS NULL AND server_address IN {later}) OR server_address IN {earlier})"
+        )
+        if not later and not earlier:
+            return set()
+        return {*self.lake.query(sql, rows=SESSIONS, later=later, earlier=earlier)["connection_id"].to_pylist()}
+
+    def _all_connections(self) -> set[str]:
+        self.step.prepare_full_reads(SESSION_PACKETS, CONNECTIONS)
+        sql = f"SELECT connection_id FROM {{rows}} WHERE kind = '{BINARY_PROTOCOL}'"
+        found = {*self.lake.query(sql, rows=CONNECTIONS)["connection_id"].to_pylist()}
+        if self.lake.exists(SESSIONS):
+            found |= {*self.lake.query("SELECT connection_id FROM {rows}", rows=SESSIONS)["connection_id"].to_pylist()}
+        return found
+
+    # One group of connections
+
+    def _recompute(self, names: list[str]) -> pa.Table:
+        """Recompute some connections; write their messages and order acks, and return their sessions."""
+        self.lake.create(MESSAGES)
+        decoded = read_decoded_messages(self.lake, names)
+        expire = timedelta_to_us(self.settings.expire)
+        found, connections = read_packets(self.lake, names, decoded, CONNECTION_COLUMNS, expire)
+        sessions = session_rows(connections, found, self.capture_ends, self.settings, self.run_id)
+        self._write_order_acks(names, order_ack_rows(found, sessions, self.run_id))
+        self._write_messages(found, decoded)
+        return sessions
+
+    def _write_order_acks(self, names: Collection[str], rows: pa.Table) -> None:
+        self.lake.create(ORDER_ACKS)
+        current = self.lake.select(ORDER_ACKS, "connection_id IN {names}", names=names)
+        dates = {*rows[EVENT_DATE].to_pylist(), *current[EVENT_DATE].to_pylist()}
+        self.written[str(ORDER_ACKS)] += self.lake.replace_changed(ORDER_ACKS, rows, current, dates=dates)
+
+    def _write_messages(self, found: ConnectionPackets, decoded: pa.Table) -> None:
+        """Decode new and changed messages and replace their rows; set changed numbers in the rows of others."""
+        table = found.table
+        message = found.is_kind(USER_MESSAGE)
+        old = np.asarray(pc.is_in(table["packet_key"], decoded["packet_key"].combine_chunks()).combine_chunks())
+        bare = np.asarray(table["bare"].combine_chunks())
+        if self.changed is None:
+            again = ~bare
+        else:
+            again = ~bare & np.asarray(pc.is_in(table["packet_key"], self.changed.cast(pa.string())).combine_chunks())
+        decode = np.flatnonzero(message & (again | (~old & ~bare)))
+        gone = decoded.filter(pc.invert(is_in(decoded, "packet_key", set(table["packet_key"].to_pylist()))))
+        self._delete_messages(gone)
+        for rows in _slices(decode, found):
+            self._decode_messages(found, rows)
+        kept = np.flatnonzero(message & old & ~np.isin(np.arange(len(message)), decode))
+        self._set_numbers(found, kept, decoded)
+
+    def _delete_messages(self, gone: pa.Table) -> None:
+        if gone.num_rows:
+            keys, dates = {*gone["sighting_key"].to_pylist()}, {*gone[EVENT_DATE].to_pylist()}
+            for table in (MESSAGES, COMQC_CALLS):
+                if self.lake.exists(table):
+                    provenance = self.lake.provenance_json(table)
+                    self.lake.delete_values(table, "sighting_key", keys, dates=dates, provenance=provenance)
+
+    def _decode_messages(self, found: ConnectionPackets, rows: np.ndarray[Any, Any]) -> None:
+        """Decode the messages of some rows, and replace what the tables have of them."""
+        table = found.table.take(pa.array(rows))
+        keys = table["packet_key"].to_pylist()
+        bytes_of = self.lake.query(
+            "SELECT packet_key, packet FROM {rows} WHERE packet_key IN {keys}", rows=SESSION_PACKETS, keys=keys
+        )
+        place = pc.index_in(table["packet_key"], bytes_of["packet_key"].combine_chunks())
+        packets = bytes_of["packet"].take(place).combine_chunks()
+        sightings = {
+            **self._sightings(table),
+            **found.number_columns(rows),
+            "run_id": pa.repeat(pa.scalar(self.run_id, pa.string()), len(rows)),
+        }
+        batches = message_batches(packets, sightings, self.messages.declarations, keep_bodies=self.messages.keep_bodies)
+        for written, schema in ((MESSAGES, _MESSAGES_SCHEMA), (COMQC_CALLS, _COMQC_SCHEMA)):
+            new = pa.Table.from_batches([batches[str(written)]], schema)
+            self.lake.create(written)
+            names = sightings["sighting_key"].to_pylist()
+            current = self.lake.select(written, "sighting_key IN {names}", names=names)
+            if not new.num_rows and not current.num_rows:
+                continue
+            dates = {*new[EVENT_DATE].to_pylist(), *current[EVENT_DATE].to_pylist()}
+            provenance = self.lake.provenance_json(written)
+            if written is MESSAGES:
+                self.written[str(MESSAGES)] += self.lake.replace_changed(
+                    written, new, current, dates=dates, provenance=provenance, previous_provenance=provenance
+                )
+            else:  # several rows have one sighting_key
+                gone = {*current["sighting_key"].to_pylist()}
+                self.lake.delete_and_insert(
+                    written,
+                    "sighting_key",
+                    gone,
+                    new,
+                    dates=dates,
+                    provenance=provenance,
+                    previous_provenance=provenance,
+                )
+
+    def _sightings(self, table: pa.Table) -> dict[str, pa.Array]:
+        """Return the columns of ``silver.messages`` that say how packets were seen."""
+        rows = table.num_rows
+        nulls = pa.nulls(rows, pa.string())
+        by_client = pc.equal(table["sent_by"], "client")
+        return {
+            "sighting_key": pa.array(keys_of_texts(table["packet_key"].to_pylist()), pa.string()),
+            "seen_in": pa.repeat(pa.scalar(PROTOCOL_BINARY), rows),
+            **dict.fromkeys(("call_key", "queue", "inferred_queue"), nulls),
+            "connection_id": table["connection_id"].combine_chunks(),
+            "packet_key": table["packet_key"].combine_chunks(),
+            "seen_at": table["sent_at"].combine_chunks(),
+            "lookup_id": pa.nulls(rows, pa.decimal128(20, 0)),
+            "arrived_at": pa.nulls(rows, pa.timestamp("us", tz="UTC")),
+            "sender_address": pc.if_else(by_client, table["client_address"], table["server_address"]).combine_chunks(),
+        }
+
+    def _set_numbers(self, found: ConnectionPackets, rows: np.ndarray[Any, Any], decoded: pa.Table) -> None:
+        """Write the numbers of messages that are not decoded again, where they differ."""
+        place = pc.index_in(found.table["packet_key"].take(pa.array(rows)), decoded["packet_key"].combine_chunks())
+        before, now = decoded.take(place.combine_chunks()), found.number_columns(rows)
+        differs = np.zeros(len(rows), np.bool_)
+        for name, column in now.items():
+            was = np.asarray(pc.fill_null(before[name], 0).combine_chunks())
+            differs |= was != np.asarray(pc.fill_null(column, 0))
+        chosen = pa.array(np.flatnonzero(differs))
+        if len(chosen):
+            columns = {name: column.take(chosen) for name, column in now.items()}
+            columns = {"sighting_key": before["sighting_key"].take(chosen)} | columns
+            dates = {*before[EVENT_DATE].take(chosen).to_pylist()}
+            provenance = self.lake.provenance_json(MESSAGES)
+            self.lake.update_columns(MESSAGES, pa.table(columns), dates=dates, provenance=provenance)
+            self.written[str(MESSAGES)] += len(chosen)
+
+
+def _slices(rows: np.ndarray[Any, Any], found: ConnectionPackets) -> Iterator[np.ndarray[Any, Any]]:
+    """Yield rows in parts of at most ``_MAX_DECODED_BYTES``."""
+    sizes = np.asarray(pc.fill_null(found.table["packet_bytes"], 0).combine_chunks(), np.int64)[rows]
+    part = np.cumsum(sizes) // _MAX_DECODED_BYTES
+    bounds = np.flatnonzero(np.diff(part)) + 1
+    yield from (each for each in np.split(rows, bounds) if len(each))

@@ -1,0 +1,250 @@
+"""The binary protocol ([MS-MQQB], TCP 1801): packets and pings in bronze, sessions and acknowledgements in silver."""
+
+from __future__ import annotations
+
+from pyspark.sql.types import ArrayType, StructField, StructType
+
+from schemas.table import (
+    BIGINT,
+    BINARY,
+    BOOLEAN,
+    DECODER_COLUMNS,
+    DOUBLE,
+    ENDPOINT_COLUMNS,
+    INT,
+    STRING,
+    TIMESTAMP,
+    TUNNEL_IDENTIFIER,
+    UINT64,
+    Column,
+    Table,
+    run_columns,
+)
+
+SESSION_HEADER = StructType(
+    [
+        StructField("ack_sequence_number", INT),
+        StructField("recoverable_ack_number", INT),
+        StructField("recoverable_ack_flags", BIGINT),
+        StructField("user_sequence_number", INT),
+        StructField("recoverable_sequence_number", INT),
+        StructField("window_size", INT),
+    ]
+)
+"""SessionHeader ([MS-MQMQ] 2.2.20.4)."""
+
+PACKET_SIGHTING = StructType(
+    [
+        StructField("capture_id", STRING),
+        StructField("packet_number", BIGINT),
+        StructField("byte_offset", BIGINT),
+        StructField("sent_at", TIMESTAMP),
+        StructField("sent_done_at", TIMESTAMP),
+    ]
+)
+
+SESSION_PACKETS = Table(
+    "bronze",
+    "session_packets",
+    "One row per packet of the binary protocol, complete or not.",
+    key=("packet_key",),
+    event_date_columns=("sent_at",),
+    columns=(
+        Column(
+            "packet_key",
+            STRING,
+            "key of the sender's address and port, the receiver's address and port, tcp_sequence, sent_at",
+        ),
+        Column("connection_id", STRING, "bronze.connections"),
+        *ENDPOINT_COLUMNS,
+        Column("sent_by", STRING, "the end that sent it: client or server"),
+        Column("tcp_sequence", BIGINT, "TCP sequence number of its first byte"),
+        Column(
+            "stream_offset",
+            BIGINT,
+            "bytes from its side's first payload byte: SYN's number + 1, without a SYN the lowest byte seen",
+        ),
+        Column("capture_id", STRING, "bronze.capture_files, where its first byte was captured"),
+        Column("packet_number", BIGINT, "captured packet of its first byte, from 1"),
+        Column("byte_offset", BIGINT, "of its first byte in the decompressed capture, bytes"),
+        Column("sent_at", TIMESTAMP, "time of the captured packet with its first byte, UTC"),
+        Column(
+            "sent_done_at",
+            TIMESTAMP,
+            "latest time of the captured packets with first copies of its bytes, UTC; null unless complete",
+        ),
+        Column(
+            "kind",
+            STRING,
+            "establish_connection, connection_parameters, session_ack, unknown; order_ack, final_ack, user_message",
+        ),
+        Column("version", INT, "BaseHeader.VersionNumber"),
+        Column("flags", INT, "BaseHeader.Flags"),
+        Column("packet_size", BIGINT, "BaseHeader.PacketSize, bytes"),
+        Column("length_bytes", BIGINT, "its length in the stream, with the SessionHeader behind it, bytes"),
+        Column("seen_bytes", BIGINT, "of length_bytes, those that were captured"),
+        Column("complete", BOOLEAN, "all of its bytes were captured"),
+        Column("message_class", INT, "MessagePropertiesHeader.MessageClass; null where not seen and for other kinds"),
+        Column(
+            "session_header",
+            SESSION_HEADER,
+            "of a session_ack, and of other packets with flag SH, in their last 16 bytes; null unless all were seen",
+        ),
+        Column("packet", BINARY, "its bytes up to the first one that is missing; kept as stubs are (store.stubs)"),
+        Column("observations", INT, "captures with any byte of it; a copy of a file is not one more"),
+        Column(
+            "sightings",
+            ArrayType(PACKET_SIGHTING),
+            "captures that have it whole, the first one first; null where one capture alone has bytes of it, and where "
+            "none has it whole",
+        ),
+        TUNNEL_IDENTIFIER,
+        *run_columns("bronze", "sent_at"),
+    ),
+)
+
+PINGS = Table(
+    "bronze",
+    "pings",
+    "One row per ping of the binary protocol (UDP 3527): a request with its answer, or one of them.",
+    key=("ping_key",),
+    event_date_columns=("requested_at", "responded_at"),
+    columns=(
+        Column(
+            "ping_key",
+            STRING,
+            "key of client address, client port, server address, cookie, requested_at (responded_at without a request)",
+        ),
+        Column("client_address", STRING, "IP address of the one who asks, as text"),
+        Column("client_port", INT, "UDP port of the one who asks"),
+        Column("server_address", STRING, "IP address of the one who is asked, as text"),
+        Column("requested_at", TIMESTAMP, "time of the request, UTC; null when it was not seen"),
+        Column("responded_at", TIMESTAMP, "time of the answer, UTC; null when it was not seen"),
+        Column("cookie", BIGINT, "Cookie: ties an answer to its request"),
+        Column("client_queue_manager", STRING, "QMGuid of the request"),
+        Column("server_queue_manager", STRING, "QMGuid of the answer"),
+        Column("refused", BOOLEAN, "the answer refuses a connection (RF)"),
+        Column("workstation", BOOLEAN, "RC of the request, else of the answer"),
+        Column("round_trip_ms", DOUBLE, "responded_at - requested_at, milliseconds"),
+        Column("capture_id", STRING, "bronze.capture_files, of the request"),
+        Column("packet_number", BIGINT, "packet of the request, from 1"),
+        Column("response_capture_id", STRING, "bronze.capture_files, of the answer"),
+        Column("response_packet", BIGINT, "packet of the answer, from 1"),
+        *run_columns("bronze", "the first of the row's times that is known, requested_at first"),
+    ),
+)
+
+PACKET_TABLES = (SESSION_PACKETS, PINGS)
+"""The tables of bronze."""
+
+_SIDE_COUNTS = (
+    ("messages", "packets of kind user_message that the {side} sent"),
+    ("bytes", "their length_bytes, bytes"),
+    ("recoverable", "of these, the recoverable ones (DM = 1)"),
+    ("transactional", "of these, those with a TransactionHeader (TH = 1)"),
+    ("order_acks", "packets of kind order_ack that the {side} sent"),
+    ("final_acks", "packets of kind final_ack that the {side} sent"),
+    ("session_acks", "packets of kind session_ack that the {side} sent"),
+    ("piggybacked", "counted packets of the {side} with a SessionHeader behind them"),
+    ("numbered", "counted packets of the {side} whose session_number is known"),
+    ("acknowledged", "of these, those that a SessionHeader of the other side acknowledged"),
+    ("unacknowledged", "of these, all others"),
+    ("stored", "counted packets of the {side} that a SessionHeader of the other side says are stored"),
+    (
+        "window_full_ms",
+        "milliseconds in which the {side}'s unacknowledged packets were at least the smaller of both latest windows",
+    ),
+)
+
+
+def _side_columns(side: str) -> tuple[Column, ...]:
+    return tuple(Column(f"{side}_{name}", BIGINT, comment.format(side=side)) for name, comment in _SIDE_COUNTS)
+
+
+SESSIONS = Table(
+    "silver",
+    "sessions",
+    "One row per connection of the binary protocol: its handshake, what each side sent, how it ended.",
+    key=("connection_id",),
+    event_date_columns=("first_packet_at",),
+    columns=(
+        Column("connection_id", STRING, "bronze.connections"),
+        *ENDPOINT_COLUMNS,
+        Column("first_packet_at", TIMESTAMP, "time of the connection's first packet, UTC"),
+        Column("last_packet_at", TIMESTAMP, "time of the connection's last packet, UTC"),
+        Column("closed_at", TIMESTAMP, "time of the RST, or of the later of both directions' earliest FINs, UTC"),
+        Column("closed_by", STRING, "fin or rst; null while open or half open"),
+        Column("initiator_queue_manager", STRING, "ClientGuid of the EstablishConnection request, else of its answer"),
+        Column("acceptor_queue_manager", STRING, "ServerGuid of the answer, else of the request unless zero"),
+        Column("asked_queue_manager", STRING, "ServerGuid of the request; null when zero"),
+        Column("by_direct_name", BOOLEAN, "ServerGuid of the request is zero: a direct format name led here"),
+        Column("establish_requested_at", TIMESTAMP, "first EstablishConnection packet of the client, UTC"),
+        Column("parameters_requested_at", TIMESTAMP, "first ConnectionParameters packet of the client, UTC"),
+        Column("establish_answered_at", TIMESTAMP, "first EstablishConnection packet of the server, UTC"),
+        Column("parameters_answered_at", TIMESTAMP, "first ConnectionParameters packet of the server, UTC"),
+        Column(
+            "round_trip_ms",
+            DOUBLE,
+            "establish_answered_at - establish_requested_at, milliseconds; null where negative, or of two taps",
+        ),
+        Column("initiator_uptime_ms", BIGINT, "TimeStamp of the request: milliseconds since that machine's start"),
+        Column("pinged", BOOLEAN, "the request says that a ping was sent first (SE = 0)"),
+        Column("server_class", BOOLEAN, "the request says that the initiator runs a server-class system (OS)"),
+        Column(
+            "recoverable_ack_timeout_ms",
+            BIGINT,
+            "RecoverableAckTimeout of the answered ConnectionParameters, else of the asked ones, milliseconds",
+        ),
+        Column("ack_timeout_ms", BIGINT, "AckTimeout, likewise, milliseconds"),
+        Column("client_window", INT, "WindowSize of the client's ConnectionParameters, packets"),
+        Column("server_window", INT, "WindowSize of the server's ConnectionParameters, packets"),
+        Column("outcome", STRING, "refused, open, unanswered, not_binary_protocol, not_established, unknown"),
+        Column(
+            "ended",
+            STRING,
+            "refused, unopened, silent, ack_timeout, idle, reset, closed; null while the connection is open",
+        ),
+        *_side_columns("client"),
+        *_side_columns("server"),
+        *DECODER_COLUMNS,
+        *run_columns("silver", "first_packet_at"),
+    ),
+)
+
+ORDER_ACKS = Table(
+    "silver",
+    "order_acks",
+    "One row per order acknowledgement and per final acknowledgement of a transactional message.",
+    key=("packet_key",),
+    event_date_columns=("sent_at",),
+    columns=(
+        Column("packet_key", STRING, "bronze.session_packets"),
+        Column("connection_id", STRING, "bronze.connections"),
+        *ENDPOINT_COLUMNS,
+        Column("sent_by", STRING, "the end that sent it: client or server"),
+        Column("sent_at", TIMESTAMP, "time of the captured packet with its first byte, UTC"),
+        Column("kind", STRING, "order_ack or final_ack"),
+        Column("class", INT, "MessageClass: 0x00FF of an order ack; 0x4000, or why a message was rejected"),
+        Column("class_name", STRING, "name of class; 0x and hex when unknown"),
+        Column("queue_manager", STRING, "SourceQueueManager: GUID of the queue manager that acknowledges"),
+        Column(
+            "acknowledged_queue_manager",
+            STRING,
+            "GUID of the acknowledged message's source: SourceGUID of a final ack; else QueueManagerAddress, or where "
+            "that is zero the queue manager at the receiving end of the session; null where not seen",
+        ),
+        Column("destination_queue", STRING, "normal form of the order queue that it is sent to"),
+        Column("transaction_sequence_id", UINT64, "TxSequenceID of the body: the acknowledged sequence"),
+        Column("transaction_number", BIGINT, "TxSequenceNumber of the body: an order ack means all up to it"),
+        Column("previous_transaction_number", BIGINT, "TxPreviousSequenceNumber of the body"),
+        Column("acknowledged_ordinal", BIGINT, "MessageID of a final ack's body; null for order acks"),
+        Column("acknowledged_message_id", STRING, "guid\\ordinal of the acknowledged message; null for order acks"),
+        Column("session_number", BIGINT, "its number among the counted packets of its side, from 1; null if unknown"),
+        Column("recoverable_number", BIGINT, "its number among the recoverable ones of its side; null likewise"),
+        *DECODER_COLUMNS,
+        *run_columns("silver", "sent_at"),
+    ),
+)
+
+TABLES = (SESSIONS, ORDER_ACKS)
+"""The tables of silver."""

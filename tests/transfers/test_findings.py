@@ -1,0 +1,218 @@
+"""Rules on the binary protocol: each is broken by one conversation, and kept by a similar one."""
+
+import datetime as dt
+import struct
+
+import pyarrow as pa
+import pytest
+
+from messages.building import SOURCE
+from pipeline.findings import (
+    evaluate,  # noqa: F401 - its import registers the other checks
+    update_sessions,
+)
+from pipeline.findings.cloned_machines import Request, find_clones
+from pipeline.findings.rules.registry import PACKET_CHECKS, SESSION_CHECKS
+from pipeline.findings.session_findings import evaluate_sessions
+from pipeline.lake.lake import Lake
+from pipeline.lake.spark.sessions import LazySession
+from pipeline.transfers import update as sessions_update
+from pipeline.transfers.connection_packets import arrange_packets
+from pipeline.transfers.session_rows import SessionSettings, session_rows
+from schemas.bronze import CONNECTIONS
+from schemas.findings import FINDINGS
+from schemas.sessions import SESSION_PACKETS
+from transfers.conversations import (
+    CLIENT,
+    SERVER,
+    START,
+    Conversation,
+    acknowledgement,
+    bronze,
+    establish,
+    message,
+    session_ack,
+)
+from transfers.session_stories import SEQUENCE, STORIES, handshake, messages_then
+from udfs.keys import key
+from udfs.messages.message_decoder import decode_messages
+
+ENDS = {SERVER: round(START.timestamp() * 1e6) + 10**9}
+
+
+def findings(talk, not_packets=None):
+    """The findings on one conversation, in memory."""
+    tables = bronze([talk])
+    packets, connections = tables[SESSION_PACKETS], tables[CONNECTIONS]
+    raw = packets["packet"].to_pylist()
+    columns = {
+        "user_flags": pa.array([each[60:64] for each in raw], pa.binary()),
+        "reach": pa.array([each[12:16] for each in raw], pa.binary()),
+        "delivery": pa.nulls(len(raw), pa.string()),
+        "transactional": pa.nulls(len(raw), pa.bool_()),
+    }
+    for name, column in columns.items():
+        packets = packets.append_column(name, column)
+    found = arrange_packets(packets, [talk.name], 10**15)
+    sessions = session_rows(connections, found, ENDS, SessionSettings(), "run")
+    messages = [row for row in talk.rows if row["kind"] == "user_message"]
+    decoded = decode_messages(pa.array([row["packet"] for row in messages], pa.binary()), "binary_protocol")
+    decoded["packet_key"] = pa.array([row["packet_key"] for row in messages], pa.string())
+    return evaluate_sessions(found, connections, sessions, pa.table(decoded), ENDS, "run", not_packets).to_pylist()
+
+
+def test_each_rule_has_its_stories():
+    assert {check.rule_id for check in (*PACKET_CHECKS, *SESSION_CHECKS)} == {*STORIES, "T01"}
+
+
+def test_bytes_that_are_no_packet_are_the_finding_of_the_packet_before_them():
+    talk = handshake()
+    last = talk.rows[2]  # the client's second packet
+    seen = START + dt.timedelta(seconds=1)
+    ends = (CLIENT, 40_000, SERVER, 1801, last["tcp_sequence"] + last["length_bytes"])
+    for reason, expected in (("not_a_packet", [last["packet_key"]]), ("capture_loss", [])):
+        name = key(*ends, round(seen.timestamp() * 1e6), reason)
+        stray = pa.table({"connection_id": ["connection"], "quarantine_key": [name], "seen_at": [seen]})
+        assert [row["packet_key"] for row in findings(talk, stray) if row["rule_id"] == "T01"] == expected
+
+
+@pytest.mark.parametrize("rule", STORIES)
+def test_the_violating_conversation_is_found(rule):
+    found = [row for row in findings(STORIES[rule][0]) if row["rule_id"] == rule]
+    assert found
+    keys = {row["packet_key"] for row in STORIES[rule][0].rows}
+    for row in found:
+        assert row["packet_key"] in keys
+        assert row["packet_key"] in row["evidence"]
+        assert row["call_key"] is None
+
+
+@pytest.mark.parametrize("rule", STORIES)
+def test_the_innocent_conversation_is_not(rule):
+    assert [row for row in findings(STORIES[rule][1]) if row["rule_id"] == rule] == []
+
+
+def test_a_plain_conversation_has_no_finding():
+    talk = messages_then(("server", "session_ack", session_ack(ack=3), 9), closed=(10, "fin"))
+    assert findings(talk) == []
+
+
+@pytest.mark.parametrize("rule", ["T12", "T14", "T17", "T18"])
+def test_a_side_that_is_not_whole_is_not_judged(rule):
+    talk = STORIES[rule][0]
+    for change in ({"missing": 1}, {"syn_seen": False}):
+        before = {name: getattr(talk, name) for name in change}
+        for name, value in change.items():
+            setattr(talk, name, value)
+        assert [row for row in findings(talk) if row["rule_id"] == rule] == []
+        for name, value in before.items():
+            setattr(talk, name, value)
+
+
+def test_findings_follow_sessions_in_the_lake(tmp_path):
+    lake = Lake(LazySession(lambda: pytest.fail("Spark is not needed")), str(tmp_path / "lake"))
+    broken, well = STORIES["T10"]
+    for talk, count in ((broken, 1), (well, 0)):
+        for table, rows in bronze([talk]).items():
+            lake.replace(table, rows)
+        sessions_update.update(lake, "run")
+        assert update_sessions.update(lake, "run") == count
+        assert update_sessions.update(lake, "run") == 0
+        found = lake.select(FINDINGS, "TRUE").to_pylist()
+        assert [row["rule_id"] for row in found] == ["T10"] * count
+    assert handshake().rows
+
+
+def hop_findings_of(tmp_path, *steps):
+    """The findings over several sessions after each step: conversations that bronze has then."""
+    lake = Lake(LazySession(lambda: pytest.fail("Spark is not needed")), str(tmp_path / "lake"))
+    for talks in steps:
+        for table, rows in bronze(talks).items():
+            current = lake.select(table, "TRUE") if lake.exists(table) else rows.slice(0, 0)
+            dates = {*rows["event_date"].to_pylist(), *current["event_date"].to_pylist()}
+            lake.replace_changed(table, rows, current, dates=dates)
+        sessions_update.update(lake, "run")
+        update_sessions.update(lake, "run")
+        found = lake.select(FINDINGS, "scope = 'hop'").to_pylist()
+        yield sorted((row["rule_id"], row["connection_id"]) for row in found)
+
+
+def session(name, port, *packets):
+    talk = Conversation(name, port)
+    for side, kind, raw, at in [
+        ("client", "establish_connection", establish(client=SOURCE), 0),
+        ("server", "establish_connection", establish(client=SOURCE), 0),
+        *packets,
+    ]:
+        talk.say(side, kind, raw, at)
+    return talk
+
+
+def test_order_acks_that_fall_over_two_sessions(tmp_path):
+    first = session("first", 1, ("server", "order_ack", acknowledgement(SEQUENCE, 5), 10))
+    second = session("second", 2, ("server", "order_ack", acknowledgement(SEQUENCE, 4), 20))
+    other = session("other", 3, ("server", "order_ack", acknowledgement(SEQUENCE + 1, 4), 20))
+    steps = [second], [first, second, other], [second, other]
+    assert list(hop_findings_of(tmp_path, *steps)) == [[], [("T21", "second")], []]
+
+
+def test_a_source_that_goes_back_to_a_lower_sequence(tmp_path):
+    def sent(sequence, number):
+        return message(number, transaction=(0, sequence, 1, 0), flags=0)
+
+    first = session("first", 1, ("client", "user_message", sent(SEQUENCE + 1, 1), 10))
+    second = session("second", 2, ("client", "user_message", sent(SEQUENCE, 2), 20))
+    again = session("again", 3, ("client", "user_message", sent(SEQUENCE, 2), 30))
+    steps = [second, again], [first, second, again]
+    assert list(hop_findings_of(tmp_path, *steps)) == [[], [("T23", "second")]]
+
+
+def test_a_message_whose_time_is_over_is_sent(tmp_path):
+    now = int(START.timestamp())
+    late = session("late", 1, ("client", "user_message", message(1, sent=now - 60, reach=40), 0))
+    timely = session("timely", 2, ("client", "user_message", message(1, sent=now - 60, reach=40), -20))
+    assert list(hop_findings_of(tmp_path, [late], [late, timely])) == [[("T26", "late")], []]
+
+
+def test_an_acknowledgement_that_nobody_asked_for(tmp_path):
+    asked = [session("asks", 1, ("client", "user_message", message(1, acknowledge=flags), 1)) for flags in (1, 2)]
+    correlation = SOURCE.bytes_le + struct.pack("<I", 1)
+    ack = session("ack", 2, ("server", "user_message", message(9, kind=2, correlation=correlation), 2))
+    steps = [ack], [ack, asked[1]], [ack, asked[0]]
+    assert list(hop_findings_of(tmp_path, *steps)) == [[], [("T28", "ack")], []]
+
+
+def request(name, at, started, *, lasts=1):
+    """A request ``at`` some seconds of a machine that was ``started`` then; its session lasts for some seconds."""
+    return Request(name, at * 1_000_000, (at - started) * 1000 % (1 << 32), (at + lasts) * 1_000_000)
+
+
+@pytest.mark.parametrize(
+    ("requests", "expected"),
+    [
+        ([("a", 100, 0), ("b", 200, 90), ("c", 300, 0), ("d", 400, 90)], ["d"]),
+        ([("a", 100, 0), ("b", 200, 59), ("c", 300, 0), ("d", 400, 59)], []),  # clocks differ
+        ([("a", 100, 0), ("b", 200, 90), ("c", 300, 250), ("d", 400, 350)], []),  # it starts again and again
+        ([("a", 100, 0), ("b", 200, 90), ("c", 300, 0)], []),
+        ([("a", 100, 0), ("b", 86_000, 90), ("c", 86_100, 0), ("d", 86_501, 90)], []),
+        ([("a", 5_000_000, 0), ("b", 5_000_100, 90), ("c", 5_000_200, 0), ("d", 5_000_300, 90)], ["d"]),  # wrapped
+    ],
+)
+def test_machine_starts_that_take_turns(requests, expected):
+    assert [found.request.packet_key for found in find_clones([request(*each) for each in requests])] == expected
+
+
+def test_sessions_of_two_machine_starts_that_overlap():
+    for lasts, expected in ((160, ["b"]), (159, [])):
+        requests = [request("a", 100, 0, lasts=lasts), request("b", 200, 90)]
+        assert [found.request.packet_key for found in find_clones(requests)] == expected
+
+
+def test_cloned_machines_in_the_lake(tmp_path):
+    talks = []
+    for number, (at, uptime) in enumerate([(0, 10**6), (100, 10**7), (200, 10**6 + 200_000), (300, 10**7 + 200_000)]):
+        talk = Conversation(f"session {number}", 50_000 + number)
+        talk.say("client", "establish_connection", establish(client=SOURCE, uptime=uptime), at)
+        talks.append(talk)
+    steps = talks[:3], talks
+    assert list(hop_findings_of(tmp_path, *steps)) == [[], [("O07", "session 3")]]

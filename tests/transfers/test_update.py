@@ -1,0 +1,278 @@
+"""silver.sessions, order_acks and messages of the binary protocol: what they say, and that runs in parts agree."""
+
+import datetime as dt
+from random import Random
+
+import pytest
+
+import example_rows
+from pipeline.lake.lake import Lake
+from pipeline.lake.spark.sessions import LazySession
+from pipeline.transfers import update as sessions_update
+from pipeline.transfers.session_rows import SessionSettings
+from pipeline.transfers.update import MessageSettings
+from schemas.messages import MESSAGES
+from schemas.sessions import ORDER_ACKS, SESSION_PACKETS, SESSIONS
+from transfers.conversations import (
+    ACCEPTOR,
+    INITIATOR,
+    START,
+    Conversation,
+    acknowledgement,
+    bronze,
+    establish,
+    message,
+    parameters,
+    session_ack,
+)
+
+SEQUENCE = 7 << 32 | 1
+
+
+@pytest.fixture
+def lake(tmp_path):
+    return Lake(LazySession(lambda: pytest.fail("Spark is not needed")), str(tmp_path / "lake"))
+
+
+def load(lake, conversations, ends_at=1000):
+    """Make bronze what these conversations are, row by row, as a run would."""
+    for table, rows in bronze(conversations, ends_at).items():
+        current = lake.select(table, "TRUE") if lake.exists(table) else rows.slice(0, 0)
+        dates = {*rows["event_date"].to_pylist(), *current["event_date"].to_pylist()}
+        lake.replace_changed(table, rows, current, dates=dates)
+
+
+def update(lake, **said):
+    messages = MessageSettings(**{name: said.pop(name) for name in ("keep_stubs",) if name in said})
+    return sessions_update.update(lake, "run", SessionSettings(**said), messages)
+
+
+def rows(lake, table):
+    found = lake.select(table, "TRUE").to_pylist()
+    return sorted(({k: v for k, v in row.items() if k != "run_id"} for row in found), key=lambda row: row[table.key[0]])
+
+
+def second(at):
+    return START + dt.timedelta(seconds=at)
+
+
+def transfer(name="one", port=40_000):
+    """A transactional and an express message, acknowledged by a SessionAck, an order ack and a final ack."""
+    talk = Conversation(name, port).handshake()
+    talk.say("client", "user_message", message(5, transaction=(0, SEQUENCE, 1, 0), flags=0), 1)
+    talk.say("client", "user_message", message(6), 2)
+    talk.say("server", "session_ack", session_ack(ack=2, r=1, flags=1), 3)
+    talk.say("server", "order_ack", acknowledgement(SEQUENCE, 1), 4)
+    talk.say("server", "final_ack", acknowledgement(SEQUENCE, 1, kind=0x4000, of=(INITIATOR, 5)), 5)
+    talk.say("client", "session_ack", session_ack(ack=2, user=2, recoverable=1), 6)
+    talk.closed = (500, "fin")
+    return talk
+
+
+def test_a_transfer(lake):
+    load(lake, [transfer()])
+    assert update(lake) == {str(SESSIONS): 1, str(ORDER_ACKS): 2, str(MESSAGES): 2}
+    (session,) = rows(lake, SESSIONS)
+    expected = {
+        "initiator_queue_manager": str(INITIATOR), "acceptor_queue_manager": str(ACCEPTOR),
+        "asked_queue_manager": str(ACCEPTOR), "by_direct_name": False, "round_trip_ms": 10.0,
+        "establish_requested_at": second(0), "parameters_answered_at": second(0.03), "initiator_uptime_ms": 1000,
+        "pinged": False, "server_class": True, "recoverable_ack_timeout_ms": 1000, "ack_timeout_ms": 20_000,
+        "client_window": 64, "server_window": 64, "outcome": "open", "ended": "idle",
+        "client_messages": 2, "client_recoverable": 1, "client_transactional": 1, "client_session_acks": 1,
+        "client_numbered": 2, "client_acknowledged": 2, "client_unacknowledged": 0, "client_stored": 1,
+        "client_window_full_ms": 0, "server_messages": 0, "server_order_acks": 1, "server_final_acks": 1,
+        "server_session_acks": 1, "server_numbered": 2, "server_acknowledged": 2, "server_stored": 0,
+    }  # fmt: skip
+    assert {name: session[name] for name in expected} == expected
+    order, final = sorted(rows(lake, ORDER_ACKS), key=lambda row: row["sent_at"])
+    assert (order["kind"], final["kind"]) == ("order_ack", "final_ack")
+    for row in (order, final):
+        assert row["acknowledged_queue_manager"] == str(INITIATOR)
+        assert (int(row["transaction_sequence_id"]), row["transaction_number"]) == (SEQUENCE, 1)
+    assert final["acknowledged_message_id"] == f"{INITIATOR}\\5"
+    assert (order["session_number"], final["session_number"], final["recoverable_number"]) == (1, 2, 1)
+    first, last = sorted(rows(lake, MESSAGES), key=lambda row: row["seen_at"])
+    assert [first[name] for name in ("session_number", "recoverable_number")] == [1, 1]
+    assert [last[name] for name in ("session_number", "recoverable_number")] == [2, None]
+    assert (first["seen_in"], first["message_kind"], first["call_key"], first["sender_address"]) == (
+        "binary_protocol", "application", None, "10.0.0.1",
+    )  # fmt: skip
+    assert first["destination_queue"] == "srv1\\private$\\orders"
+    example_rows.check({table: lake.select(table, "TRUE") for table in (SESSIONS, ORDER_ACKS)})
+
+
+@pytest.mark.parametrize(
+    ("says", "closed", "outcome", "ended"),
+    [
+        ([], None, "not_established", "unopened"),
+        ([("client", "establish_connection", establish())], None, "unanswered", "unopened"),
+        (
+            [
+                ("client", "establish_connection", establish()),
+                ("server", "establish_connection", establish(refuse=1)),
+            ],
+            (2, "fin"), "refused", "refused",
+        ),
+        (
+            [
+                ("client", "establish_connection", establish()),
+                ("server", "establish_connection", establish()),
+                ("client", "connection_parameters", parameters()),
+            ],
+            (2, "rst"), "unanswered", "unopened",
+        ),
+        ([("client", "user_message", message())], None, "open", "silent"),
+        ([("client", "user_message", message())], (5, "rst"), "open", "reset"),
+        ([("client", "user_message", message())], (5, "fin"), "open", "closed"),
+        ([("client", "user_message", message())], (125, "fin"), "open", "idle"),
+        ([("server", "unknown", establish())], (5, "fin"), "unknown", "unopened"),
+    ],
+)  # fmt: skip
+def test_outcomes_and_ends(lake, says, closed, outcome, ended):
+    talk = Conversation()
+    for at, (side, kind, raw) in enumerate(says):
+        talk.say(side, kind, raw, at)
+    talk.closed = closed
+    load(lake, [talk])
+    update(lake)
+    (session,) = rows(lake, SESSIONS)
+    assert (session["outcome"], session["ended"]) == (outcome, ended)
+
+
+def test_a_session_that_nobody_acknowledges_ends_by_its_time_out(lake):
+    talk = Conversation().handshake()
+    talk.say("client", "user_message", message(), 1)
+    talk.closed = (21, "rst")
+    load(lake, [talk])
+    update(lake)
+    assert rows(lake, SESSIONS)[0]["ended"] == "ack_timeout"
+    talk.say("server", "session_ack", session_ack(ack=0), 1.5)
+    load(lake, [talk])
+    update(lake)
+    assert rows(lake, SESSIONS)[0]["ended"] == "reset"
+
+
+def test_an_open_session_becomes_silent_when_captures_go_on(lake):
+    talk = Conversation().handshake()
+    load(lake, [talk], ends_at=100)
+    update(lake)
+    assert rows(lake, SESSIONS)[0]["ended"] is None
+    load(lake, [talk], ends_at=700)
+    assert update(lake)[str(SESSIONS)] == 1
+    assert rows(lake, SESSIONS)[0]["ended"] == "silent"
+    load(lake, [talk], ends_at=300)
+    update(lake)
+    assert rows(lake, SESSIONS)[0]["ended"] is None
+
+
+def test_a_full_window(lake):
+    talk = Conversation()
+    talk.say("client", "establish_connection", establish(), 0)
+    talk.say("client", "connection_parameters", parameters(window=2), 0)
+    for at in (1, 2, 3):
+        talk.say("client", "user_message", message(at), at)
+    talk.say("server", "session_ack", session_ack(ack=2), 7)
+    talk.closed = (10, "fin")
+    load(lake, [talk])
+    update(lake)
+    assert rows(lake, SESSIONS)[0]["client_window_full_ms"] == 5000
+
+
+def test_an_anchor_that_comes_later_numbers_what_was_decoded_before(lake):
+    talk = Conversation()
+    talk.skip("client", 10)
+    talk.say("client", "user_message", message(1), 1)
+    load(lake, [talk])
+    update(lake)
+    assert rows(lake, MESSAGES)[0]["session_number"] is None
+    talk.say("client", "user_message", message(2, sh={"user": 12}), 2)
+    load(lake, [talk])
+    assert update(lake)[str(MESSAGES)] == 2
+    assert sorted(row["session_number"] for row in rows(lake, MESSAGES)) == [11, 12]
+
+
+def test_without_stubs_messages_keep_what_was_decoded(lake):
+    talk = transfer()
+    load(lake, [talk])
+    update(lake, keep_stubs=False)
+    kept = lake.select(SESSION_PACKETS, "packet IS NOT NULL")["kind"].to_pylist()
+    assert "user_message" not in kept
+    assert len(kept) == 8
+    before = rows(lake, MESSAGES)
+    more = transfer("two", 40_001)
+    emptied = lake.select(SESSION_PACKETS, "TRUE")
+    added = bronze([more])[SESSION_PACKETS]
+    lake.append(SESSION_PACKETS, added)
+    for table, new in bronze([talk, more]).items():
+        if table is not SESSION_PACKETS:
+            lake.replace(table, new)
+    assert emptied.num_rows
+    assert update(lake, keep_stubs=False)[str(MESSAGES)] == 2
+    assert [row for row in rows(lake, MESSAGES) if row in before] == before
+
+
+def random_talk(seed):
+    draw = Random(seed)
+    talk = Conversation(f"talk {seed}", 41_000 + seed)
+    if draw.random() < 0.6:
+        talk.handshake()
+    sent, received = {"client": 0, "server": 0}, {"client": 0, "server": 0}
+    for at in range(1, 40):
+        side = draw.choice(["client", "server"])
+        other = "server" if side == "client" else "client"
+        if draw.random() < 0.1:
+            talk.skip(side, 100)
+            sent[side] += draw.choice([0, 1, 3])
+        received[side] = draw.randint(received[side], max(received[side], sent[other]))
+        said = {"ack": received[side], "user": sent[side], "r": 1, "flags": draw.getrandbits(16)}
+        if draw.random() < 0.25:
+            talk.say(side, "session_ack", session_ack(**said), at)
+            continue
+        sent[side] += 1
+        sh = {**said, "user": sent[side]} if draw.random() < 0.3 else None
+        if draw.random() < 0.2:
+            talk.say(side, "order_ack", acknowledgement(SEQUENCE, at), at)
+        else:
+            raw = message(at, recoverable=draw.random() < 0.5, sh=sh, label=None if at % 2 else "x")
+            talk.say(side, "user_message", raw, at, seen=draw.choice([None, None, None, 40, 70, len(raw) - 1]))
+    if draw.random() < 0.5:
+        talk.closed = (draw.choice([41, 400]), draw.choice(["fin", "rst"]))
+    return talk
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_runs_in_parts_give_the_tables_of_one_run(tmp_path, seed):
+    def lake_at(name):
+        return Lake(LazySession(lambda: pytest.fail("Spark is not needed")), str(tmp_path / name))
+
+    talks = [random_talk(10 * seed + number) for number in range(3)]
+    draw = Random(seed)
+    whole, parts = lake_at("whole"), lake_at("parts")
+    load(whole, talks)
+    update(whole)
+    every = [row for talk in talks for row in talk.rows]
+    seen = set()
+    while len(seen) < len(every):
+        left = [place for place in range(len(every)) if place not in seen]
+        seen |= set(draw.sample(left, min(len(left), 30)))
+        some = [
+            Conversation(
+                talk.name, talk.port, [row for row in talk.rows if every.index(row) in seen], closed=talk.closed, last=9
+            )
+            for talk in talks
+        ]
+        load(parts, some, ends_at=500)
+        update(parts)
+    load(parts, talks)
+    update(parts)
+    for table in (SESSIONS, ORDER_ACKS, MESSAGES):
+        assert rows(parts, table) == rows(whole, table)
+    assert rows(whole, MESSAGES)
+    load(parts, talks[1:])
+    update(parts)
+    gone = lake_at("gone")
+    load(gone, talks[1:])
+    update(gone)
+    for table in (SESSIONS, ORDER_ACKS, MESSAGES):
+        assert rows(parts, table) == rows(gone, table)

@@ -1,0 +1,54 @@
+"""Layouts of the binary protocol's own packets, [MS-MQQB] 2.2: numpy record types, flags, sizes. Little-endian.
+
+Offsets and sizes are bytes. BaseHeader and UserHeader are those of ``udfs.messages.header_layouts``.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from udfs.messages.header_layouts import BASE_HEADER, SESSION_HEADER_BYTES
+
+# What lies at the beginning of internal packets: BaseHeader, then InternalHeader, [MS-MQQB] 2.2.1
+INTERNAL_HEADER: Final = np.dtype([("Reserved", "<u2"), ("Flags", "<u2")])
+PACKET_TYPE_MASK: Final = 0x0F  # PT
+CONNECTION_REFUSED: Final = 1 << 4  # CS
+INTERNAL_PACKET_BYTES: Final = BASE_HEADER.itemsize + INTERNAL_HEADER.itemsize  # before what is a packet's own
+
+# EstablishConnectionHeader without its padding, [MS-MQQB] 2.2.3
+ESTABLISH_CONNECTION_HEADER: Final = np.dtype(
+    [("ClientGuid", "u1", (16,)), ("ServerGuid", "u1", (16,)), ("TimeStamp", "<u4"), ("OperatingSystem", "<u2"),
+     ("Reserved", "<u2")]
+)  # fmt: skip
+ESTABLISH_CONNECTION_BYTES: Final = 572
+ESTABLISH_PADDING_AT: Final = 60
+ESTABLISH_PADDING: Final = b"\x5a" * (ESTABLISH_CONNECTION_BYTES - ESTABLISH_PADDING_AT)  # of answers
+RELEASE_MASK: Final = 0xFF  # RE of OperatingSystem, 0x10
+RELEASE: Final = 0x10
+NOT_PINGED: Final = 1 << 8  # SE
+SERVER_CLASS: Final = 1 << 9  # OS
+
+# ConnectionParametersHeader, [MS-MQQB] 2.2.2
+CONNECTION_PARAMETERS_HEADER: Final = np.dtype(
+    [("RecoverableAckTimeout", "<u4"), ("AckTimeout", "<u4"), ("Reserved", "<u2"), ("WindowSize", "<u2")]
+)
+CONNECTION_PARAMETERS_BYTES: Final = 32
+SESSION_ACK_BYTES: Final = INTERNAL_PACKET_BYTES + SESSION_HEADER_BYTES  # [MS-MQQB] 2.2.6
+
+# SessionHeader, [MS-MQMQ] 2.2.20.4
+SESSION_HEADER: Final = np.dtype(
+    [("AckSequenceNumber", "<u2"), ("RecoverableMsgAckSeqNumber", "<u2"), ("RecoverableMsgAckFlags", "<u4"),
+     ("UserMsgSequenceNumber", "<u2"), ("RecoverableMsgSeqNumber", "<u2"), ("WindowSize", "<u2"), ("Reserved", "<u2")]
+)  # fmt: skip
+
+# Bodies of OrderAck and FinalAck, [MS-MQQB] 2.2.4.1 and 2.2.5.1. An OrderAck has reserved bytes behind the numbers.
+ACKNOWLEDGED_SEQUENCE: Final = np.dtype(
+    [("TxSequenceID", "<u8"), ("TxSequenceNumber", "<u4"), ("TxPreviousSequenceNumber", "<u4")]
+)
+ACKNOWLEDGED_MESSAGE: Final = np.dtype([("SourceGUID", "u1", (16,)), ("MessageID", "<u4")])
+ACKNOWLEDGEMENT_BODY_BYTES: Final = ACKNOWLEDGED_SEQUENCE.itemsize + ACKNOWLEDGED_MESSAGE.itemsize
+
+DECODER_VERSION: Final = "1"
+"""The version of the decoders of this folder: raised when they give other values."""
