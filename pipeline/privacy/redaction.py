@@ -41,8 +41,9 @@ from schemas.bronze import CAPTURE_FILES, CONNECTIONS, PENDING, QUARANTINE, RPC_
 from schemas.collected_snapshots import SNAPSHOT_FILES, SNAPSHOTS_RAW
 from schemas.comqc import COMQC_CALLS
 from schemas.hosts import HOSTS
+from schemas.messages import MESSAGES
 from schemas.queue_snapshots import PROPERTIES
-from schemas.sessions import PINGS, SESSION_PACKETS
+from schemas.sessions import ORDER_ACKS, PINGS, SESSION_PACKETS, SESSIONS
 from schemas.table import RUN_ID, Table
 from udfs.errors import remove_failure_values
 from udfs.pseudonyms import Pseudonymizer
@@ -157,11 +158,16 @@ class RedactionRun:
         if not captures or not lake.exists(RPC_CALLS):
             return
         condition = "capture_id IN {names}"
-        sql = f"SELECT DISTINCT call_key FROM {{calls}} WHERE {condition}"
-        calls = lake.frame(sql, calls=RPC_CALLS, names=captures)
-        for table in DECODED_TABLES:
-            if lake.exists(table):
-                lake.delete_values(table, "call_key", calls, dates=None)
+        for key_column, source, tables in (
+            ("call_key", RPC_CALLS, DECODED_TABLES),
+            ("packet_key", SESSION_PACKETS, (MESSAGES, COMQC_CALLS, ORDER_ACKS)),
+            ("connection_id", SESSION_PACKETS, (SESSIONS,)),
+        ):
+            sql = f"SELECT DISTINCT {key_column} FROM {{rows}} WHERE {condition}"
+            keys = lake.frame(sql, rows=source, names=captures)
+            for table in tables:
+                if lake.exists(table):
+                    lake.delete_values(table, key_column, keys, dates=None)
         for table in (*_TABLES_WITH_CAPTURE_ID, CAPTURE_FILES):
             lake.delete(table, condition, names=captures)
 
