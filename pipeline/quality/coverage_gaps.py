@@ -24,7 +24,7 @@ GAP_MEASURES: Final = tuple(
         ("capture", "files_unreadable", "captures that could not be read", "files"),
         ("transport", "bytes_missing", "payload bytes in no capture", "bytes bytes_missing"),
         ("transport", "bytes_binary_protocol",
-         "bytes of TCP 1801, where messages travel between queue managers, counted and not decoded", "bytes"),
+         "bytes of TCP 1801, where messages travel between queue managers: no view reads them yet", "bytes"),
         ("transport", "quarantined", "bytes that belong to nothing", "bytes"),
         ("transport", "connections_half_seen", "connections whose beginning was not captured", "connections"),
         ("rpc", "calls_half_seen", "calls of which a half was not seen", "calls"),

@@ -254,7 +254,7 @@ CALL_VIEWS: Final = (
         "a server and kind of connection (`rpc`, or `binary_protocol` for TCP 1801)",
         "Bytes that TCP retransmitted, and their share of all payload bytes. They show packet loss in the network, "
         "not the resends of Message Queuing (view resends).",
-        "Connections on TCP 1801 are counted, not decoded: which messages were sent again is unknown.",
+        "Which messages were sent again on TCP 1801 is not asked here: `silver.messages` has a row for each sending.",
         """
         SELECT server_address, kind, count(*) AS connections, sum(client_bytes + server_bytes) AS bytes,
           sum(retransmitted_bytes) AS retransmitted_bytes,

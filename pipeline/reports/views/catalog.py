@@ -41,7 +41,10 @@ class Question(NamedTuple):
     missing_evidence: str = ""
 
 
-_NEEDS_1801: Final = "requires decoded captures of the binary protocol (TCP 1801), which is counted and not decoded"
+_NEEDS_1801: Final = (
+    "requires packets of the binary protocol (TCP 1801), which are decoded (`silver.sessions`, `silver.messages`), and"
+    " which this view does not read yet"
+)
 QUESTIONS: Final = {
     1: Question("Which outgoing queues are not connected, since when, and why?", "S, part R"),
     2: Question("How long was each queue in each state?", "S"),
