@@ -41,8 +41,8 @@ spark.table("response_times").where("p99_ms > 1000")
 
 The column *From* says which evidence can answer a question: **R** RPC captures, **S** snapshots of queue managers
 (collected, or captured), **T** captures of the binary protocol on TCP 1801, which are decoded and which no view reads
-yet. In the SQL, `setting.now` is the time of the newest packet or snapshot (`--as-of` overrides it), and `setting.quotas` and
-`setting.machine_quotas` are the settings `quotas.*`.
+yet. In the SQL, `setting.now` is the time of the newest packet or snapshot (`--as-of` overrides it), and
+`setting.quotas` and `setting.machine_quotas` are the settings `quotas.*`.
 
 | # | Question | From | Views |
 | --- | --- | --- | --- |
