@@ -2,7 +2,7 @@
 
 A message was read from the queue whose handle its Start used, as gold.receive_attempts has it (``opened_queue``);
 both have the same key. Where that is not known the message's destination is a guess. Rows are written where they
-differ: an open can be captured long after the message.
+differ: an open can be captured long after the message. Messages on their way between queue managers are in no queue.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ Dates = Collection[date | None]
 
 _WANTED: Final = {
     "queue": "attempts.opened_queue",
-    "inferred_queue": "CASE WHEN attempts.opened_queue IS NULL THEN messages.destination_queue END",
+    "inferred_queue": (
+        "CASE WHEN attempts.opened_queue IS NULL AND messages.call_key IS NOT NULL THEN messages.destination_queue END"
+    ),
 }
 _DIFFERS: Final = " OR ".join(f"messages.{name} IS DISTINCT FROM {sql}" for name, sql in _WANTED.items())
 # The messages of some dates whose queues must change.

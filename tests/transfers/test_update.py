@@ -3,15 +3,19 @@
 import datetime as dt
 from random import Random
 
+import pyarrow as pa
 import pytest
 
 import example_rows
+from pipeline.attempts import message_queues
 from pipeline.lake.lake import Lake
+from pipeline.lake.schema_enforcement import arrow_schema
 from pipeline.lake.spark.sessions import LazySession
 from pipeline.transfers import update as sessions_update
 from pipeline.transfers.session_rows import SessionSettings
 from pipeline.transfers.update import MessageSettings
 from schemas.messages import MESSAGES
+from schemas.receive_attempts import RECEIVE_ATTEMPTS
 from schemas.sessions import ORDER_ACKS, SESSION_PACKETS, SESSIONS
 from transfers.conversations import (
     ACCEPTOR,
@@ -54,6 +58,20 @@ def rows(lake, table):
 
 def second(at):
     return START + dt.timedelta(seconds=at)
+
+
+@pytest.mark.parametrize("few", [0, 1000])
+def test_a_message_on_its_way_is_in_no_queue(lake, monkeypatch, few):
+    """Queues are set of messages that calls returned, row by row where they are few, else of all at once."""
+    monkeypatch.setattr(message_queues, "MAX_IN_LIST", few)
+    seen = {"seen_at": second(0), "event_date": second(0).date(), "destination_queue": r"srv\q"}
+    messages = [{"sighting_key": "a", "call_key": "a", **seen}, {"sighting_key": "b", "packet_key": "p", **seen}]
+    lake.append(MESSAGES, pa.Table.from_pylist(messages, arrow_schema(MESSAGES)))
+    attempt = {"attempt_key": "a", "started_at": second(0), "event_date": second(0).date()}
+    lake.append(RECEIVE_ATTEMPTS, pa.Table.from_pylist([attempt], arrow_schema(RECEIVE_ATTEMPTS)))
+    message_queues.update(lake, dates=None)
+    found = {row["sighting_key"]: (row["queue"], row["inferred_queue"]) for row in rows(lake, MESSAGES)}
+    assert found == {"a": (None, r"srv\q"), "b": (None, None)}
 
 
 def transfer(name="one", port=40_000):
