@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import published_frames as published
 from capture.merge.comparing import equal
 from pcapgen import containers, frames
 from pcapgen.containers import Record
 from pcapgen.conversation import START_NS
 from pcapgen.reading import to_rows
-from sessions import published
 from udfs.capture.capture_reader import read_capture
 from udfs.capture.in_memory import read_captures
 

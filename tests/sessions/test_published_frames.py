@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import published_frames as published
 from pcapgen import containers
 from pcapgen import conversation as tcp
 from pcapgen.reading import to_rows
-from sessions import published
 from udfs.capture.capture_reader import read_capture
 
 FLOW = tcp.Flow(server_port=1801)

@@ -5,6 +5,7 @@ import struct
 import pyarrow as pa
 
 from messages.building import Packet
+from published_frames import PUBLISHED
 from udfs.messages.message_decoder import decode_messages
 from udfs.messages.single_message import decode_message
 from udfs.sessions.acknowledgements import order_ack_columns, session_header_column
@@ -14,20 +15,7 @@ from udfs.sessions.handshake_packets import (
     internal_header_columns,
 )
 
-# [MS-MQQB] 4.1.3 to 4.1.8, hex dumps. The padding of both EstablishConnection packets is 0x5A to the end.
-FRAME_3 = (
-    bytes.fromhex(
-        "10C00B004C494F523C020000FFFFFFFF00000200D1587355509195954997B6E611EA26C60789CD434C39118F44459078909EA0FC"
-        "4ECADE1D10030000"
-    )
-    + bytes([0x5A]) * 512
-)
-FRAME_4 = bytes.fromhex(
-    "105A0B004C494F523C020000FFFFFFFF000002000523741F5EBE7741BC77C4DD7719E474EB6A3A3C67F5434187D385CF4D68CEB4"
-    "4ECADE1D1003"
-)  # its beginning
-FRAME_5 = bytes.fromhex("10C00B004C494F5220000000FFFFFFFF00000300D8050000C0D4010000004000")
-FRAME_8 = bytes.fromhex("10CD1B004C494F5224000000FFFFFFFF0000010001000000000000000000000040000000")
+FRAME_3, FRAME_4, FRAME_5, FRAME_8 = (PUBLISHED[number] for number in (3, 4, 5, 8))
 
 
 def rows(columns):

@@ -3,25 +3,17 @@
 Where text and octets of the specification differ (``text_differs`` in the file), the octets count (D29).
 """
 
-import json
 import uuid
-from pathlib import Path
 
 import pytest
 
 from peer.transfers import layouts as p
+from published_frames import PUBLISHED
 
-FRAMES = json.loads((Path(__file__).parent / "published_frames.json").read_text())["frames"]
 CLIENT = uuid.UUID("557358d1-9150-9595-4997-b6e611ea26c6")
 SERVER = uuid.UUID("43cd8907-394c-8f11-4445-9078909ea0fc")
 
 
-def octets(frame):
-    parts = ((each, 1) if isinstance(each, str) else each for each in frame["octets"])
-    return b"".join(bytes.fromhex(text) * times for text, times in parts)
-
-
-PUBLISHED = {frame["frame"]: octets(frame) for frame in FRAMES}
 SID = bytes.fromhex("010500000000000515000000ad4a9ebd36d9fa3d63a656dae8030000")
 MESSAGE = p.UserMessage(
     CLIENT, 2286, p.FormatName(direct="OS:a04bm02\\q"), "a".encode("utf-16-le") * 1000, sent=0x524F494C,
