@@ -28,5 +28,5 @@ def test_the_decoder_gives_the_columns_of_the_table():
     ]
     ours = {field.name for field in CALL_STRUCT}
     assert [name for name in COMQC_CALLS.names if name not in ours] == [
-        "sighting_key", "message_key", "call_key", "seen_at", "decoder_version", "event_date", "run_id",
+        "sighting_key", "message_key", "call_key", "packet_key", "seen_at", "decoder_version", "event_date", "run_id",
     ]  # fmt: skip
