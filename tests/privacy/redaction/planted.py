@@ -1,6 +1,7 @@
 """Captures and snapshot files in which each free text is a token of its own: a text that is not redacted shows.
 
 The calls are made from the declarations of the test peer: each text and each buffer of each parameter gets a token.
+Packets of the binary protocol get one wherever text, or bytes that may be anything, stand.
 """
 
 import json
@@ -9,12 +10,13 @@ import uuid
 from collections.abc import Iterable, Iterator
 
 from messages import building
-from pcapgen import containers, frames, rpc, tunnels
-from pcapgen.conversation import Flow, records, segments
+from pcapgen import containers, frames, rpc, sessions, tunnels
+from pcapgen.conversation import CLIENT, SERVER, START_NS, Flow, records, segments
 from pcapgen.model import Dialogue
 from peer import comqc, idl, ndr
 from peer.idl import QueueFormat, Variant
 from peer.methods import EPM, METHODS, QM2QM, QMCOMM, QMMGMT, REMOTEREAD
+from peer.transfers import layouts
 from udfs.properties.property_names import MACHINE_PROPERTY_NAMES, QUEUE_PROPERTY_NAMES
 
 GUID = uuid.UUID("0e1b7d1c-1111-2222-3333-444455556666")
@@ -84,17 +86,18 @@ def readings(value: str | bytes) -> Iterator[str]:
 
 
 def captures(tokens: Tokens) -> list[bytes]:
-    """Return captures of connections to all interfaces, whose own blocks hold texts too.
+    """Return captures of connections to all interfaces, of sessions and of pings, whose own blocks hold texts too.
 
     One is whole, a second tap saw less of it, one is of tunnels and cut short, two have halves of connections.
     """
-    whole, halves = [], ([], [])
-    makers = (_reads, _queue_managers_calls, _management, _client_calls, _endpoint_mapper, _stray)
+    whole, halves = [*_pings()], ([], [])
+    makers = (_reads, _queue_managers_calls, _management, _client_calls, _endpoint_mapper, _session, _stray)
     for number, make in enumerate(makers):
         dialogue = make(tokens)
         sent = [each.shifted(number * 10**9) for each in segments(dialogue.script)]
-        flow = Flow(client="10.77.0.2", server="10.77.0.1", client_port=40_000 + number)
-        other = Flow(client="10.77.0.4", server="10.77.0.1", client_port=40_000 + number)
+        port = sessions.PORT if make is _session else Flow.server_port
+        flow = Flow(client="10.77.0.2", server="10.77.0.1", client_port=40_000 + number, server_port=port)
+        other = Flow(client="10.77.0.4", server="10.77.0.1", client_port=40_000 + number, server_port=port)
         whole += records(flow, sent)
         middle = len(sent) // 2
         halves[0].extend(records(other, sent[:middle]))
@@ -322,6 +325,65 @@ def _endpoint_mapper(tokens):
     dialogue = _dialogue(tokens, EPM)
     _call(tokens, dialogue, EPM, 3, answered={"towers": (4, [tokens.octets()])})
     return dialogue
+
+
+def _session(tokens):
+    """Return a session of the binary protocol: messages and acknowledgements of both sides, and bytes of no packet."""
+    dialogue = Dialogue()
+    ask, answer = (
+        layouts.EstablishConnection(GUID, GUID, 1000, padding=(tokens.octets() * 64)[:512]).encode() for _ in "ab"
+    )
+    parameters = layouts.ConnectionParameters(500, 20_000, 64).encode()
+    for side, packet in ((CLIENT, ask), (SERVER, answer), (CLIENT, parameters), (SERVER, parameters)):
+        dialogue.raw(side, packet)
+    for side in (CLIENT, SERVER):
+        for packet in (*_packets(tokens), *_reports(tokens), *_order_acks(tokens)):
+            if packet.session is not None:
+                packet.session = packet.session[: layouts.SESSION_HEADER_BYTES]
+            dialogue.raw(side, packet.bytes())
+        dialogue.raw(side, sessions.session_ack(tokens.octets()[: layouts.SESSION_HEADER_BYTES]))
+        dialogue.raw(side, layouts.internal_packet(7, tokens.octets()))  # of no known type
+        dialogue.raw(side, building.Packet(body=tokens.octets(), label=tokens.text(), packet_size=150).bytes())
+        dialogue.raw(side, tokens.octets() * 4)
+    return dialogue
+
+
+def _reports(tokens):
+    """Yield report messages, whose labels and bodies name queue managers, and administration acknowledgements."""
+    text = tokens.text
+    for hop in (*tokens.hops(), text()):
+        body = building.wide(f"<{text()}>{text()}</{text()}><NEXT HOP> {hop} </NEXT HOP>{text()}")
+        yield building.Packet(kind=1, label=f"0e1b:0000004D:03 received by {text()} at {text()}", body=body)
+    yield building.Packet(kind=1, label=f"{text()}:0000004D:03 received by {text()}", body=tokens.octets())
+    yield building.Packet(kind=1, label=f"4E77:{text()}:03 received by ", body=tokens.octets(), debug=GUID.bytes_le)
+    for kind in (0x0002, 0x4000, 0x8003, 0xC123):
+        yield building.Packet(kind=kind, label=text(), body=tokens.octets(), manager=GUID.bytes_le)
+
+
+def _order_acks(tokens):
+    """Yield order and final acknowledgements to direct names, whole ones and some with a body that is too short."""
+    numbers = struct.pack("<QII", 5, 1, 0)
+    message = GUID.bytes_le + struct.pack("<I", 77)
+    for kind in (layouts.ORDER_ACK, layouts.ACK_RECEIVE, layouts.NACK_REJECTED, 0xC123):
+        for host in (f"OS:{tokens.text()}", f"TCP:{tokens.text()}", f"{tokens.text()}:{tokens.text()}"):
+            for body in (numbers + message, numbers + message + tokens.octets(), numbers, tokens.octets()[:16]):
+                yield building.Packet(
+                    kind=kind, label=layouts.ORDER_LABEL, body=body, extension=tokens.octets(), body_type=0, flags=0,
+                    queues=((7, {"name": host + layouts.ORDER_QUEUE}), *((7, {"name": tokens.direct()}) for _ in "ab")),
+                    session=tokens.octets(), manager=GUID.bytes_le, filler=tokens.octets(), allocation=200,
+                )  # fmt: skip
+
+
+def _pings():
+    """Yield pings, which have no room for a text: one with its answer, one without, and an answer without a request."""
+    for cookie, at, halves in ((1, 0, "both"), (2, 1, "request"), (3, 2, "answer")):
+        data = layouts.Ping(cookie, GUID).encode()
+        ends = ("10.77.0.2", 50_000), ("10.77.0.1", 3527)
+        for late, (source, target) in enumerate((ends, ends[::-1])):
+            if halves in ("both", ("request", "answer")[late]):
+                udp = struct.pack(">HHHH", source[1], target[1], 8 + len(data), 0) + data
+                packet = frames.ipv4(source[0], target[0], udp, protocol=17)
+                yield containers.Record(START_NS + at * 10**9 + late * 10**6, frames.ethernet(packet))
 
 
 def _stray(tokens):
