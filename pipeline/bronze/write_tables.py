@@ -243,9 +243,10 @@ class BronzeWriter:
         dates: Collection[dt.date | None], expiry: PendingExpiry | None = None,
         observe: Callable[[Batches, str], Batches] | None = None,
     ) -> None:  # fmt: skip
-        """Insert the staged rows, changed by ``transform``, and the ``merged`` ones; delete rows, all in one commit.
+        """Insert the staged rows, changed by ``transform``, and the ``merged`` ones; delete rows.
 
-        Staging files are read once, by the tasks that write the table. ``observe`` gets each task's batches and number.
+        In how many commits: see ``Lake.delete_and_insert``. Staging files are read once, by the tasks that write the
+        table. ``observe`` gets each task's batches and number.
         ``deleted`` are keys of stored rows on ``dates``; expired rows are deleted too, and not inserted.
         """
         run_id, ingested_at = self.run_id, self.clock.now

@@ -458,9 +458,10 @@ class Lake:
         dates: Dates | None, also: str | None = None, provenance: str | None = None,
         previous_provenance: str | None = None,
     ) -> None:  # fmt: skip
-        """Delete rows as ``delete_values`` does, and insert others, in one commit where that is possible.
+        """Delete rows as ``delete_values`` does, and insert others, in one commit or in two.
 
-        Elsewhere these are two commits: the first one keeps ``previous_provenance``.
+        In delta-rs rows in memory replace those of the same keys in one commit. Of two the first keeps
+        ``previous_provenance``.
         """
         self.create(table)
         if len(gone) > self.store.max_values:
