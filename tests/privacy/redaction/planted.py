@@ -370,7 +370,7 @@ def _order_acks(tokens):
                 yield building.Packet(
                     kind=kind, label=layouts.ORDER_LABEL, body=body, extension=tokens.octets(), body_type=0, flags=0,
                     queues=((7, {"name": host + layouts.ORDER_QUEUE}), *((7, {"name": tokens.direct()}) for _ in "ab")),
-                    session=tokens.octets(), manager=GUID.bytes_le, filler=tokens.octets(), allocation=200,
+                    session=tokens.octets(), manager=GUID.bytes_le,
                 )  # fmt: skip
 
 
