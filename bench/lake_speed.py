@@ -22,6 +22,7 @@ from pipeline.bronze.ingest_captures import ingest
 from pipeline.bronze.ingest_clock import IngestClock
 from pipeline.bronze.ingest_plan import plan_ingest
 from pipeline.bronze.input_files import list_files
+from pipeline.bronze.write_tables import stamp_rows
 from pipeline.lake.lake import Lake
 from pipeline.lake.lake_path import LakePath
 from pipeline.lake.spark.sessions import LazySession
@@ -55,12 +56,7 @@ SEPARATE_EXECUTOR = {
 
 def _stamped_rows(tasks: PartitionedRows, number: int) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a task with the columns of the run."""
-    for batch in tasks.rows(number):
-        run = {
-            RUN_ID: pa.repeat("bench", batch.num_rows),
-            INGESTED_AT: pa.repeat(dt.datetime.now(dt.UTC), batch.num_rows),
-        }
-        yield pa.RecordBatch.from_pydict({**dict(zip(batch.schema.names, batch.columns, strict=True)), **run})
+    return (stamp_rows(RPC_CALLS, batch, "bench", dt.datetime.now(dt.UTC)) for batch in tasks.rows(number))
 
 
 class LakeBench:

@@ -22,6 +22,7 @@ from pipeline.attempts.attempt_rows import (
     CONNECTION_FIELDS,
     IS_CLIENT_CALL_SQL,
     IS_READ_SQL,
+    IS_RPC_CONNECTION_SQL,
     MESSAGE_COLUMNS,
     MESSAGE_ERRORS,
     MESSAGE_FACTS,
@@ -67,7 +68,7 @@ WITH reads AS (
     SELECT {", ".join(CONNECTION_FIELDS)}, server_address,
       {IS_STRAY_SQL} AS is_stray,
       {CONVERSATION_SQL} AS conversation
-    FROM {{{{connections}}}} WHERE kind = 'rpc' AND {{of_servers}}
+    FROM {{{{connections}}}} WHERE {IS_RPC_CONNECTION_SQL} AND {{of_servers}}
   )
 ), own AS (
   {{own}}
@@ -130,7 +131,7 @@ SELECT {", ".join(CLIENT_CALL_COLUMNS)}, '' AS slice FROM {{{{clients}}}}
 WHERE {IS_CLIENT_CALL_SQL} AND {{of_servers}}"""
 _WHOLE_CONNECTIONS: Final = f"""
 SELECT {", ".join(CONNECTION_FIELDS)}, server_address, '' AS slice FROM {{{{connections}}}}
-WHERE kind = 'rpc' AND {{of_servers}}"""
+WHERE {IS_RPC_CONNECTION_SQL} AND {{of_servers}}"""
 _CALLS: Final = f"""
 SELECT server_address, count(*) AS calls, count(clocks) AS clocks FROM {{{{reads}}}}
 WHERE {IS_READ_SQL} AND {{of_servers}} GROUP BY server_address"""

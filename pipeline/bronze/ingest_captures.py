@@ -224,10 +224,9 @@ class _IngestRound:
         if reread := self._captures_to_reread(changes, result.file_rows, fresh):
             runs = RunMarkers.of(lake)
             runs.set_captures_to_reread({**runs.captures_to_reread(), **reread})
-        if changes.overlapping_connections or plan.replaced_captures:  # stored calls change by further commits
-            writer.observer = None
         before = writer.versions_before[str(RPC_CALLS)] or 0
-        if (lake.version(RPC_CALLS) or 0) != before:  # stored calls were relabelled
+        are_relabelled = (lake.version(RPC_CALLS) or 0) != before
+        if changes.overlapping_connections or plan.replaced_captures or are_relabelled:  # calls change otherwise too
             writer.observer = None
         writer.write_tables(changes, self._expiry(result.file_rows))
         failures = dict(changes.failures)

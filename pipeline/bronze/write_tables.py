@@ -264,7 +264,7 @@ class BronzeWriter:
 
         def rows(number: int) -> Batches:
             kept = staged(number) if expiry is None else map(expiry.drop_expired, staged(number))
-            stamped = (_stamp_rows(table, batch, run_id, ingested_at) for batch in kept)
+            stamped = (stamp_rows(table, batch, run_id, ingested_at) for batch in kept)
             return stamped if observe is None else observe(stamped, str(number))
 
         fresh = PartitionedRows(len(tasks), sum(part.size for task in tasks for part in task), rows)
@@ -343,7 +343,7 @@ class BronzeWriter:
             self.lake.append(table, self._stamp(table, rows))
 
     def _stamp(self, table: Table, rows: pa.Table) -> pa.Table:
-        return _stamp_rows(table, rows, self.run_id, self.clock.now)
+        return stamp_rows(table, rows, self.run_id, self.clock.now)
 
     # -- the ledger ------------------------------------------------------------------------------------------------
 
@@ -379,7 +379,7 @@ class BronzeWriter:
         if written:
             table = pa.Table.from_pylist([{name: row[name] for name in schema.names} for row in written], schema)
             dates = {row["event_date"] for row in ledger.values()}
-            stamped = _stamp_rows(CAPTURE_FILES, table, self.run_id, None)
+            stamped = stamp_rows(CAPTURE_FILES, table, self.run_id, None)
             self.lake.replace_changed(CAPTURE_FILES, stamped, stored, dates=dates)
         return len(written)
 
@@ -414,7 +414,7 @@ def _file_columns(columns: RowDict) -> RowDict:
     return {**columns, "modified_at": None if modified is None else epoch + dt.timedelta(microseconds=modified)}
 
 
-def _stamp_rows(table: Table, rows: _Rows, run_id: str, ingested_at: dt.datetime | None) -> _Rows:
+def stamp_rows(table: Table, rows: _Rows, run_id: str, ingested_at: dt.datetime | None) -> _Rows:
     """Return rows with all columns of the table, ``run_id`` filled in, and ``ingested_at`` where it is given."""
     run = {RUN_ID: pa.scalar(run_id, pa.string())}
     if ingested_at is not None:
