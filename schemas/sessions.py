@@ -270,6 +270,7 @@ SENDINGS = Table(
         Column("receiver_address", STRING, "IP address of the other end, as text"),
         Column("sender_queue_manager", STRING, "GUID of the sending end in the session's handshake; null if not seen"),
         Column("receiver_queue_manager", STRING, "GUID of the other end in the session's handshake; null likewise"),
+        Column("stream_offset", BIGINT, "its place in its side's stream, bytes: a captured packet can begin several"),
         Column("sent_at", TIMESTAMP, "time of the captured packet with its first byte, UTC"),
         Column(
             "transmit_ms",

@@ -1,5 +1,6 @@
 """Exactly-once sequences, computed event by event in plain Python: slow, and with nothing of the arrays' code."""
 
+from itertools import pairwise
 from typing import NamedTuple
 
 
@@ -65,7 +66,7 @@ def describe(sendings, acks, *, capture_end, stall_after, wait):
     numbers = sorted(by_number)
     again = [sending for sending in sent if sending is not by_number[sending.number][0]]
     gaps = []
-    for before, behind in zip(numbers, numbers[1:], strict=False):
+    for before, behind in pairwise(numbers):
         if behind > before + 1:
             bridged = any(each.previous < before + 1 for each in by_number[behind])
             gaps.append((before + 1, behind - 1, bridged))
@@ -136,7 +137,7 @@ STALL = ("began_at", "ended_at", "first_number", "waiting", "sendings")
 
 
 def follow(events, end):
-    """The waits, the highest acknowledged number, when it was said first, and the places of acks that raised nothing."""
+    """The waits, the highest acknowledged number, its first time, and the places of acks that raised nothing."""
     waits, highest, highest_at, useless = [], -1, None, []
     began = None  # the place of the event
     sent = set()

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from pipeline.transfers.packet_numbers import NO_TIME
-from pipeline.transfers.sequence_events import SequenceOrderAcks, TransactionalSendings, take_in
-from pipeline.transfers.sequence_predecessors import NO_PREDECESSOR, find_predecessors, how_they_began
-from pipeline.transfers.transfer_sequences import describe_sequences
+from pipeline.transfers.sequences.predecessors import NO_PREDECESSOR, find_predecessors, how_they_began
+from pipeline.transfers.sequences.sequence_events import SequenceOrderAcks, TransactionalSendings, take_in
+from pipeline.transfers.sequences.transfer_sequences import describe_sequences
 from transfers import reference_sequences as reference
 from transfers.reference_sequences import Ack, Sending
 
@@ -57,7 +57,8 @@ def row_of(found, place):
         row[name] = absent.get(value, value)
     gaps, stalls = found.gaps, found.stalls
     row["gaps"] = [
-        (int(gaps.first[at]), int(gaps.last[at]), bool(gaps.bridged[at])) for at in np.flatnonzero(gaps.sequence == place)
+        (int(gaps.first[at]), int(gaps.last[at]), bool(gaps.bridged[at]))
+        for at in np.flatnonzero(gaps.sequence == place)
     ]
     row["stalls"] = [
         tuple(absent.get(int(value), int(value)) for value in (
@@ -74,6 +75,7 @@ def row_of(found, place):
 
 def one(sendings, acks=(), capture_end=0, **said):
     """The row of one sequence; times of sendings and acks are seconds."""
+
     def scaled(rows):
         return [each._replace(at=round(each.at * S), **({"place": n} if isinstance(each, Sending) else {}))
                 for n, each in enumerate(rows)]  # fmt: skip
@@ -220,9 +222,7 @@ def random_sequence(draw):
         )
         for place in range(draw.choice([1, 2, 5, 30]))
     ]  # fmt: skip
-    acks = [
-        Ack(moment(), draw.randint(0, top + 1), draw.random() < 0.7) for _ in range(draw.choice([0, 0, 1, 3, 12]))
-    ]
+    acks = [Ack(moment(), draw.randint(0, top + 1), draw.random() < 0.7) for _ in range(draw.choice([0, 0, 1, 3, 12]))]
     return sendings, acks
 
 

@@ -9,14 +9,14 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeline.transfers.packet_numbers import NO_TIME
-from pipeline.transfers.sequence_events import (
+from pipeline.transfers.sequences.sequence_events import (
     NO_TXN_NUMBER,
     SequenceEvents,
     SequenceOrderAcks,
     TransactionalSendings,
     arrange_events,
 )
-from pipeline.transfers.sequence_numbers import (
+from pipeline.transfers.sequences.sequence_numbers import (
     NO_EVENT,
     NumberGaps,
     SentNumbers,
@@ -24,7 +24,7 @@ from pipeline.transfers.sequence_numbers import (
     find_gaps,
     sent_numbers,
 )
-from pipeline.transfers.sequence_stalls import Stalls, find_stalls
+from pipeline.transfers.sequences.stalls import Stalls, find_stalls
 from udfs.array_types import Bools, Ints
 
 _REFUSED_AFTER = 3  # sendings of the first number that waits
@@ -162,9 +162,7 @@ def _reasons(sendings: TransactionalSendings, numbers: SentNumbers, events: Sequ
     }
 
 
-def _condition(
-    events: SequenceEvents, numbers: SentNumbers, first_waiting: Ints, stalls: Stalls, unseen: Bools
-) -> Any:  # noqa: ANN401 - NumPy does not say that texts come out
+def _condition(events: SequenceEvents, numbers: SentNumbers, first_waiting: Ints, stalls: Stalls, unseen: Bools) -> Any:  # noqa: ANN401 - NumPy does not say that texts come out
     """Return the condition of each sequence: the first that holds."""
     last_useless_ack = np.full(len(first_waiting), NO_EVENT, np.int64)
     useless = np.flatnonzero(events.is_ack & ~events.raises)

@@ -1,4 +1,4 @@
-"""The numbers of exactly-once sequences: which were sent how often, gaps, and what a receiver has to refuse. No Spark."""
+"""The numbers of exactly-once sequences: how often sent, gaps, and what a receiver has to refuse. No Spark."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from pipeline.transfers.sequence_events import NO_TXN_NUMBER, SequenceEvents, TransactionalSendings
+from pipeline.transfers.sequences.sequence_events import NO_TXN_NUMBER, SequenceEvents, TransactionalSendings
 from udfs.array_types import Bools, Ints
 
 NO_EVENT: Final = -1
@@ -76,8 +76,8 @@ def find_gaps(numbers: SentNumbers) -> NumberGaps:
 def count_refusals(sendings: TransactionalSendings, starts: Ints) -> Ints:
     """Return by sequence how many sendings a receiver has to refuse ([MS-MQQB] 3.1.5.8.6).
 
-    ``starts`` has the first sending of each sequence, which is taken, and the number of all. A later one is taken if its
-    number is above that of the last one taken, and its previous number is not.
+    ``starts`` has the first sending of each sequence, which is taken, and the number of all. A later one is taken if
+    its number is above that of the last one taken, and its previous number is not.
     """
     numbers, previous = sendings.number.tolist(), sendings.previous.tolist()
     refused = []

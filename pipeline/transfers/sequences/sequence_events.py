@@ -111,8 +111,8 @@ def take_in(
 ) -> tuple[TransactionalSendings, SequenceOrderAcks, Ints, Ints]:
     """Return what belongs to the rows of sequences, and which rows of ``sendings`` and ``acks`` that is.
 
-    A row takes in the first sending, and what follows at most ``wait_us`` (transfers.wait) behind the packet before; and
-    order acks at most as long before the first sending, which was then not the first one. Order acks of other hops
+    A row takes in the first sending, and what follows at most ``wait_us`` (transfers.wait) behind the packet before;
+    and order acks at most as long before the first sending, which was then not the first one. Order acks of other hops
     count where their number is above that of every one of the same hop: a sequence may go on over another address.
     """
     same_hop = np.flatnonzero(acks.same_hop)

@@ -13,8 +13,8 @@ from typing import Final
 import numpy as np
 
 from pipeline.transfers.packet_numbers import NO_TIME
-from pipeline.transfers.sequence_events import SequenceEvents
-from pipeline.transfers.sequence_numbers import NO_EVENT, SentNumbers
+from pipeline.transfers.sequences.sequence_events import SequenceEvents
+from pipeline.transfers.sequences.sequence_numbers import NO_EVENT, SentNumbers
 from udfs.array_types import Bools, Ints
 
 MAX_STALLS: Final = 1000  # of a sequence that are described: the last ones
@@ -25,8 +25,8 @@ NO_STALL: Final = -1
 class Waits:
     """Waits by sequence and time: arrays of one length.
 
-    ``acknowledged``: the highest number acknowledged meanwhile, or ``NO_TXN_NUMBER``. ``began`` and ``ended`` are places
-    among the events, ``ended`` is ``NO_EVENT`` for a wait that goes on.
+    ``acknowledged``: the highest number acknowledged meanwhile, or ``NO_TXN_NUMBER``. ``began`` and ``ended`` are
+    places among the events, ``ended`` is ``NO_EVENT`` for a wait that goes on.
     """
 
     sequence: Ints
@@ -61,8 +61,9 @@ class Stalls:
     """Stalls by sequence and time, the last ``MAX_STALLS`` of each: arrays of one length; times are microseconds.
 
     ``ended_at`` is ``NO_TIME`` for one that goes on. ``first_number`` and ``waiting`` are of the numbers that wait just
-    before its end, ``sendings`` are their sendings meanwhile. By sequence: ``longest_us`` of all stalls, or ``NO_STALL``;
-    ``since``, when the one that goes on began, or ``NO_TIME``; ``waits_long``: a wait that goes on lasted long enough.
+    before its end, ``sendings`` are their sendings meanwhile. By sequence: ``longest_us`` of all stalls, or
+    ``NO_STALL``; ``since``, when the one that goes on began, or ``NO_TIME``; ``waits_long``: a wait that goes on lasted
+    long enough.
     """
 
     sequence: Ints
