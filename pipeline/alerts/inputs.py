@@ -11,7 +11,7 @@ from pipeline.alerts.episodes import Alert
 from pipeline.lake.arrow_rows import timedelta_to_us
 from pipeline.lake.queries import BoundQuery, FilteredTable
 from schemas.bronze import RPC_CALLS
-from schemas.calls import CLIENT_CALLS, MANAGEMENT_CALLS
+from schemas.calls import CLIENT_CALLS, MANAGEMENT_CALLS, REMOTE_READ_CALLS
 from schemas.collected_snapshots import SNAPSHOTS_RAW
 from schemas.coverage import COVERAGE
 from schemas.eod import EOD_SOURCES, EOD_TRANSFERS
@@ -19,7 +19,6 @@ from schemas.findings import FINDINGS
 from schemas.messages import MESSAGES
 from schemas.queue_history import MACHINE_HISTORY, QUEUE_HISTORY
 from schemas.receive_attempts import RECEIVE_ATTEMPTS
-from schemas.remote_read_calls import REMOTE_READ_CALLS
 from schemas.table import TIMESTAMP, Table
 from udfs.call_results import succeeded_sql
 from udfs.dcerpc.interfaces import QMMGMT_NAME

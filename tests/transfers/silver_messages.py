@@ -85,7 +85,8 @@ class Silver:
             "sent_at": at, "length_bytes": 100, "complete": True, "session_number": number, "capture_id": "capture",
             "session_acked_at": acked and acked[0], "session_acked_by": acked and acked[1],
             "session_acked_in": acked and "capture", "stored_at": stored and stored[0],
-            "stored_in": stored and "capture", "stored_by": stored and stored[1], "surely_acknowledged": False, "acknowledgement_may_be_missing": False,
+            "stored_in": stored and "capture", "stored_by": stored and stored[1], "surely_acknowledged": False,
+            "acknowledgement_may_be_missing": False,
             "unnumbered_by_loss": False, "handshake_seen": True, "transmit_ms": 0.5, "event_at": at,
         }  # fmt: skip
         row |= {each: said.pop(each) for each in of_sending if each in said}
