@@ -10,9 +10,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from pyspark.sql import SparkSession
 
 from bench.measure import Measure, format_report
 from pipeline.lake.lake import Lake
@@ -43,37 +45,38 @@ def fill(lake: Lake, first: int, count: int, sequences: int) -> None:
     texts = [f"{each % 20:032x}" for each in sequence.tolist()]
     common = {"packet_key": keys, "connection_id": texts, "event_at": at}
     message = {
-        "sighting_key": keys, "seen_in": "binary_protocol", "seen_at": _times(at), "source_queue_manager": "source",
+        "sighting_key": keys, "seen_in": "binary_protocol", "seen_at": timestamps(at), "source_queue_manager": "source",
         "destination_queue": r"srv\q", "transaction_sequence_id": ids, "transaction_number": number,
         "previous_transaction_number": number - 1,
     }  # fmt: skip
     sending = {
-        "stream_offset": place * 500, "sent_at": _times(at), "server_address": "10.0.0.2", "sent_by": "client",
+        "stream_offset": place * 500, "sent_at": timestamps(at), "server_address": "10.0.0.2", "sent_by": "client",
         "sender_address": "10.0.0.1", "receiver_address": "10.0.0.2", "sender_queue_manager": "source",
         "receiver_queue_manager": "target", "length_bytes": np.full(count, 500), "complete": np.ones(count, np.bool_),
-        "session_acked_at": _times(at + 100), "surely_acknowledged": np.zeros(count, np.bool_),
+        "session_acked_at": timestamps(at + 100), "surely_acknowledged": np.zeros(count, np.bool_),
     }  # fmt: skip
     acked = np.flatnonzero(number % _ACK_EVERY == 0)
     ack = {
         "packet_key": [f"{each:032x}" for each in (place[acked] + (1 << 40)).tolist()], "kind": "order_ack",
         "sent_by": "server", "client_address": "10.0.0.1", "server_address": "10.0.0.2",
-        "sent_at": _times(at[acked] + 500), "queue_manager": "target", "acknowledged_queue_manager": "source",
+        "sent_at": timestamps(at[acked] + 500), "queue_manager": "target", "acknowledged_queue_manager": "source",
         "transaction_sequence_id": ids.take(pa.array(acked)), "transaction_number": number[acked],
         "event_at": at[acked],
     }  # fmt: skip
-    capture = {"capture_id": [str(first)], "servers": [["10.0.0.2"]], "last_packet_at": _times(at[-1:])}
+    capture = {"capture_id": [str(first)], "servers": [["10.0.0.2"]], "last_packet_at": timestamps(at[-1:])}
     for table, columns in (
         (MESSAGES, {**common, **message}), (SENDINGS, {**common, **sending}), (ORDER_ACKS, ack),
         (CAPTURE_FILES, {**capture, "event_at": at[-1:]}),
     ):  # fmt: skip
-        lake.append(table, _table(table, columns))
+        lake.append(table, table_of(table, columns))
 
 
-def _times(at: np.ndarray) -> pa.Array:
+def timestamps(at: np.ndarray) -> pa.Array:
+    """Return microseconds as timestamps."""
     return pa.array(at).cast(pa.timestamp("us")).cast(_TIME)
 
 
-def _table(table: Table, columns: dict) -> pa.Table:
+def table_of(table: Table, columns: dict[str, Any]) -> pa.Table:
     """Return columns as rows of a declared table, its other columns null; a text alone is in all rows."""
     rows = len(columns["event_at"])
     days = pa.array((columns["event_at"] // 86_400_000_000).astype(np.int32)).cast(pa.date32())
@@ -89,7 +92,8 @@ def _table(table: Table, columns: dict) -> pa.Table:
     return pa.Table.from_arrays(arrays, schema=arrow_schema(table))
 
 
-def _no_spark() -> None:
+def no_spark() -> SparkSession:
+    """Stand in for a session: nothing here needs one."""
     raise AssertionError("Spark is not needed")
 
 
@@ -103,7 +107,7 @@ def measure(rows: int = SENDINGS_COUNT) -> Iterator[Measure]:
     """Measure the first update, and one after ``MORE`` more sendings."""
     for sequences in SEQUENCES:
         with tempfile.TemporaryDirectory() as folder:
-            lake = Lake(LazySession(_no_spark), folder)
+            lake = Lake(LazySession(no_spark), folder)
             fill(lake, 0, rows, sequences)
             name = f"{rows:,} sendings, {sequences:,} sequences"
             yield Measure(name, _timed_update(lake), "s", 60, 20, higher_is_better=False)

@@ -220,3 +220,101 @@ def test_texts_that_are_null_in_both_are_equal():
     )
     assert (rows_[1], rows_[2]) == (events[0], events[1])
     assert rows_[0] not in events
+
+
+def outcome_stories():
+    """A message each: how it was sent, what acknowledged it, and its outcome and what is missing, by the contract."""
+    acked = (2 * S, key("sh"))
+    yield "rejected", {"final": 0x8004, "acked": acked}, [], {"final_class": 0x8004}
+    yield "rejected", {"arrival": 0x8003, "journaling": 1}, [], {"arrival_class": 0x8003, "dead_letter_class": 0x8003}
+    yield "received", {"receive": 0x4000}, [], {"receive_class": 0x4000, "receive_ack_ms": 8000.0}
+    yield "received", {"final": 0x4000}, [], {"final_class": 0x4000, "final_ack_ms": 7000.0}
+    yield "delivered", {"order": 3}, [], {"order_acked_at": 6 * S, "order_ack_ms": 5000.0}
+    yield "transferred", {"order": 2, "acked": acked}, [], {"order_acked_at": None, "session_ack_ms": 1000.0}
+    yield "delivered", {"arrival": 2}, [], {"arrival_acked_at": 9 * S}
+    yield "transferred", {"surely_acknowledged": True, "number": None}, [], {"session_acked_at": None}
+    yield "unknown", {"number": None, "unnumbered_by_loss": True}, ["capture_loss"], {}
+    yield "unknown", {"acknowledgement_may_be_missing": True}, ["capture_loss"], {}
+    yield "expired", {"time_to_reach_queue_s": 50}, [], {"expires_at": 50 * S}
+    yield "in_flight", {"time_to_reach_queue_s": 150}, ["capture_ends"], {"expires_at": 150 * S}
+    yield "unacknowledged", {"session": "gone", "handshake_seen": False}, ["capture_begins"], {}
+    yield "unacknowledged", {"session": "gone", "complete": False}, ["damaged"], {}
+    yield (
+        "unacknowledged",
+        {"session": "gone", "errors": [{"code": "c", "field": "f", "offset": 1}]},
+        ["decode_error"],
+        {},
+    )
+
+
+def test_outcomes(lake):
+    silver = Silver(ends={TWO: 100 * S})
+    silver.session("open", ONE, TWO)
+    silver.session("gone", ONE, TWO, ended="closed")
+    told = {}
+    for ordinal, (outcome, story, missing, more) in enumerate(outcome_stories(), 1):
+        message_id = f"{GUIDS[ONE]}\\{ordinal}"
+        said = {"ordinal": ordinal, "journaling": 0, **story}
+        acks = {name: said.pop(name, None) for name in ("final", "arrival", "receive", "order")}
+        if acks["order"] is not None:
+            said |= {"transaction_sequence_id": 1000 + ordinal, "transaction_number": 3}
+            silver.ack("open", "server", 6 * S, sequence=1000 + ordinal, number=acks["order"])
+        silver.send(said.pop("session", "open"), "client", S, **said)
+        if acks["final"] is not None:
+            its = {"acknowledged_message_id": message_id, "class": acks["final"]}
+            silver.ack("open", "server", 8 * S, kind="final_ack", sequence=None, number=None, **its)
+        for kind in ("arrival", "receive"):
+            if acks[kind] is not None:
+                silver.message(
+                    9 * S, call_key=key(kind, ordinal), source=GUIDS[TWO], ordinal=ordinal, **{"class": acks[kind]},
+                    message_kind="administration_ack", correlation_id=message_id,
+                )  # fmt: skip
+        told[message_id] = {"outcome": outcome, "missing": missing, "dead_letter_class": None, **more}
+    update(lake, silver)
+    found = {row["message_id"]: row for row in rows(lake).values()}
+    assert {name: {each: found[name][each] for each in row} for name, row in told.items()} == told
+    check(lake, silver)
+
+
+def test_sent_again_by_the_next_session_then_acknowledged_and_read(lake):
+    """The example of the contract."""
+    silver = Silver(ends={TWO: 60 * S})
+    silver.session("first", ONE, TWO, ended="reset")
+    silver.session("second", ONE, TWO, at=20 * S)
+    its = {"transaction_sequence_id": 5, "transaction_number": 7, "transactional": True}
+    one = silver.send("first", "client", 1_200_000, **its)
+    two = silver.send("second", "client", 27_900_000, acked=(28_400_000, "header"), **its)
+    order = silver.ack("second", "server", 28_500_000, number=8)
+    final = silver.ack(
+        "second", "server", 30_000_000, kind="final_ack", acknowledged_message_id=one["message_id"], number=7
+    )
+    update(lake, silver)
+    (row,) = rows(lake).values()
+    told = {
+        "transaction_number": 7, "sendings": 2, "sessions": 2, "first_sent_at": 1_200_000, "last_sent_at": 27_900_000,
+        "session_acked_at": 28_400_000, "acknowledged_sendings": 1, "order_acked_at": 28_500_000,
+        "order_acked_elsewhere": False, "final_class": 0x4000, "outcome": "received", "packet_bytes": 100,
+        "resent_bytes": 100, "session_ack_ms": 27_200.0, "confidence": "complete",
+        "sequence_key": key(GUIDS[ONE], r"srv\q", 5, ONE, TWO), "sender_queue_manager": GUIDS[ONE],
+        "evidence": sorted({"header", *(each["packet_key"] for each in (one, two, order, final))}),
+    }  # fmt: skip
+    assert {name: row[name] for name in told} == told
+
+
+def test_evidence_is_bounded_and_an_order_ack_of_the_hop_comes_first(lake):
+    silver = Silver(ends={TWO: 9000 * S})
+    silver.session("hop", ONE, TWO)
+    silver.session("next", TWO, THREE)
+    sent = [
+        silver.send("hop", "client", at * S, transaction_sequence_id=5, transaction_number=1, complete=at > 3)
+        for at in range(1, 1011)
+    ]
+    elsewhere = silver.ack("next", "server", 1500 * S, queue_manager=GUIDS[TWO])
+    update(lake, silver)
+    (row,) = rows(lake).values()
+    assert (row["sendings"], row["order_acked_at"], row["order_acked_elsewhere"]) == (1010, 1500 * S, True)
+    assert row["evidence"] == sorted([elsewhere["packet_key"], *(each["packet_key"] for each in sent[-999:])])
+    silver.ack("hop", "server", 1600 * S, queue_manager=GUIDS[TWO])
+    update(lake, silver)
+    (row,) = rows(lake).values()
+    assert (row["order_acked_at"], row["order_acked_elsewhere"]) == (1600 * S, False)

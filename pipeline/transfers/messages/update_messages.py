@@ -169,7 +169,6 @@ class _MessagesUpdate:
 
     def _recompute_all(self) -> int:
         """Recompute all rows, some at a time; the last commit alone says what they rest on."""
-        self.step.prepare_full_reads(SENDINGS, MESSAGES, ORDER_ACKS, SESSIONS)
         *parts, last = self._scopes()
         written = 0
         for place, scope in enumerate(parts):
