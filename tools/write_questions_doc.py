@@ -128,7 +128,7 @@ def alerts_page() -> str:
     lines += [
         f"| `{key}` | {_table_cell(setting.meaning)} |\n"
         for key, setting in list_settings().items()
-        if key.startswith(("alerts.", "quotas."))
+        if key.startswith(("alerts.", "quotas.", "transfers."))
     ]
     return "".join(lines)
 

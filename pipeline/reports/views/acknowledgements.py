@@ -167,7 +167,7 @@ ACKNOWLEDGEMENT_VIEWS: Final = (
         "are those of the oldest message, until now. A message counts once.",
         _NOTHING_ELSE + " The least that there is: the total number of dead letters and its growth are in the view "
         "dead_letter_growth.",
-        f"""
+        """
         WITH found AS (
           SELECT queue, class_name, coalesce(message_key, sighting_key) AS message, min(sent_at) AS sent_at,
             min(seen_at) AS first_seen_at, max(seen_at) AS last_seen_at, max(destination_queue) AS destination_queue
@@ -187,9 +187,9 @@ ACKNOWLEDGEMENT_VIEWS: Final = (
           FROM """ + with_canonical_queues(
               "gold.message_transfers",
               {"queue": "rows.destination_queue"},
-              "message_key, source_queue_manager, sent_at, first_sent_at, last_sent_at, dead_letter_class, final_class, "
-              "final_class_name, arrival_class, arrival_class_name, receive_class, receive_class_name, outcome, "
-              "journaling, transfer_key",
+              "message_key, source_queue_manager, sent_at, first_sent_at, last_sent_at, dead_letter_class, "
+              "final_class, final_class_name, arrival_class, arrival_class_name, receive_class, receive_class_name, "
+              "outcome, journaling, transfer_key",
           ) + """
           GROUP BY message_key, source_queue_manager, queue
         ), dead AS (

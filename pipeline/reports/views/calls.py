@@ -236,11 +236,11 @@ CALL_VIEWS: Final = (
     ),
     View(
         "shared_identifiers", 22,
-        "an identifier of a queue manager that two machines share, and a rule that shows it (O07: also a day)",
-        "With rule O01, `machines` are two machines of different names, and `source` says where names and identifier "
-        "were seen together (silver.hosts). With rule O07 (`source` `transfers`), `machines` says how handshakes of "
-        "TCP 1801 show two machine starts under one identifier, in turns or at the same time. `names` and `addresses` "
-        "are those with which the identifier was seen.",
+        "an identifier of a queue manager that two machines share",
+        "Each rule that shows it has a row, O07 one for each day. With rule O01, `machines` are two machines of "
+        "different names, and `source` says where names and identifier were seen together (silver.hosts). With rule "
+        "O07 (`source` `transfers`), `machines` says how handshakes of TCP 1801 show two machine starts under one "
+        "identifier, in turns or at the same time. `names` and `addresses` are those with which it was seen.",
         "Machines whose names are unknown cannot be told apart by names: two addresses may be one machine. Behind NAT "
         "many identifiers share an address. Handshakes tell machines apart only while both are running.",
         """

@@ -64,15 +64,15 @@ TRANSFER_VIEWS: Final = (
           FROM seen
           WHERE first_unacked_number IS NOT NULL AND (next_at IS NULL OR reset_next)
         ), captured AS (
-          SELECT *, greatest(last_sent_at, acknowledged_at) AS observed_at FROM """ + _canonical_destinations(
+          SELECT *, last_packet_at AS observed_at FROM """ + _canonical_destinations(
               "gold.transfer_sequences",
               "sequence_key, source_queue_manager, destination_queue, transaction_sequence_id AS sequence_id, "
               "sender_address, receiver_address, first_number, last_number, first_waiting_number, waiting, condition, "
-              "last_sent_at, acknowledged_at, confidence, missing",
+              "last_packet_at, confidence, missing",
           ) + """
         ), followers AS (
           SELECT source_queue_manager, destination_queue, sender_address, receiver_address,
-            previous_sequence_id AS sequence_id, min(first_sent_at) AS followed_at, bool_or(began = 'emptied') AS emptied
+            previous_sequence_id AS sequence_id, min(first_sent_at) AS followed_at, max(began = 'emptied') AS emptied
           FROM gold.transfer_sequences WHERE previous_sequence_id IS NOT NULL GROUP BY ALL
         )
         SELECT queue_manager, queue, queue_format_name, source, sequence_id, from_number, to_number, messages, what,
@@ -157,7 +157,7 @@ TRANSFER_VIEWS: Final = (
         "Acknowledgements wait at the receiver, so both are upper bounds: a session acknowledgement up to half of its "
         "time-out (10 to 60 s) in thin traffic, an order acknowledgement 0.5 to 10 s. `size` is that of the whole "
         "packet. `source` is `transfers`.",
-        "Messages without an acknowledgement have no time: the alert transfers_stalled and the view "
+        "Messages without an acknowledgement have no time: the alert order_acks_stalled and the view "
         "never_acknowledged have them. Times between captures that saw the connection side by side are null: their "
         "clocks may differ. " + _ONLY_1801,
         """
@@ -188,7 +188,8 @@ TRANSFER_VIEWS: Final = (
         """
         SELECT date_trunc('day', first_sent_at) AS day, sender_address, receiver_address, message_kind,
           'transfers' AS source, count(*) AS messages, count_if(sendings > 1) AS resent_messages,
-          sum(sendings) AS sendings, sum(sendings - 1) AS resends, try_divide(sum(sendings - 1), sum(sendings)) AS share,
+          sum(sendings) AS sendings, sum(sendings - 1) AS resends,
+          try_divide(sum(sendings - 1), sum(sendings)) AS share,
           sum(packet_bytes + resent_bytes) AS bytes, sum(resent_bytes) AS resent_bytes,
           try_divide(sum(resent_bytes), sum(packet_bytes + resent_bytes)) AS bytes_share,
           min(first_sent_at) AS first_at, max(last_sent_at) AS last_at
@@ -202,8 +203,8 @@ TRANSFER_VIEWS: Final = (
         "message_hops", 24,
         "a hop of a message that was routed, that was traced, or that carries recorded COM+ calls",
         "`hop` counts the hops of the message in order of time; `hop_count` is how many routing servers it had passed "
-        "by then, as its packet says. `reports` are those of queue managers on its route, for messages that are traced. "
-        "`calls` is the number of recorded COM+ calls. `source` is `transfers`.",
+        "by then, as its packet says. `reports` are those of queue managers on its route, for messages that are "
+        "traced. `calls` is the number of recorded COM+ calls. `source` is `transfers`.",
         "A hop that was not captured is not shown: `hop_count` tells that there was one. Windows traces no message to "
         "several queues. " + _ONLY_1801,
         """
