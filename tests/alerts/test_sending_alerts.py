@@ -74,9 +74,8 @@ def test_stalls_that_follow_one_another_closely_are_one_alert():
 def test_a_stall_that_goes_on_is_open_and_was_seen_until_the_capture_ended():
     (row,) = alerts(sequence(0, 3, stall(10, None), longest_stall_s=1800.0))
     assert (row["since"], row["until"], row["last_seen_at"]) == (10 * MINUTE, None, 40 * MINUTE)
-    (row,) = alerts(sequence(0, 12, stall(1, 9), stall(30, None)), limits=replace(LIMITS, merge_within=timedelta(0)))[
-        1:
-    ]
+    found = alerts(sequence(0, 12, stall(1, 9), stall(30, None)))
+    row = max(found, key=lambda row: row["since"])
     assert (row["until"], row["last_seen_at"]) == (None, 30.5 * MINUTE)  # the longest one is the other
 
 
