@@ -35,8 +35,9 @@ def transfer(name, at=10, *, hop=(A, B), **more):
     row = {
         "transfer_key": f"{name} {hop}", "message_key": name, "message_id": f"a1\\{name}",
         "message_kind": "application", "class": 0, "source_queue_manager": "a1", "destination_queue": RAW,
-        "sender_address": hop[0], "receiver_address": hop[1], "acknowledgement_requested": 0, "journaling": 0, "hop_count": 0, "sent_at": at,
-        "packet_bytes": 1000, "resent_bytes": 0, "sendings": 1, "sessions": 1, "acknowledged_sendings": 1,
+        "sender_address": hop[0], "receiver_address": hop[1], "acknowledgement_requested": 0, "journaling": 0,
+        "hop_count": 0, "sent_at": at, "packet_bytes": 1000, "resent_bytes": 0, "sendings": 1, "sessions": 1,
+        "acknowledged_sendings": 1,
         "first_sent_at": at, "last_sent_at": at, "session_ack_ms": 1000.0, "outcome": "transferred",
         "confidence": "complete",
     }  # fmt: skip

@@ -80,8 +80,9 @@ def attempt(
 
 def message(name, seen, *, queue=QUEUE, sent=0.0, arrived=1.0, code=0, kind="MQMSG_CLASS_NORMAL", **more):
     row = {
-        "message_key": name, "sighting_key": f"{name}{seen}", "call_key": key(f"{name}{seen}"), "seen_at": seen, "queue": queue,
-        "seen_in": "RemoteRead", "sent_at": sent, "arrived_at": arrived, "class": code, "class_name": kind, "is_comqc": False,
+        "message_key": name, "sighting_key": f"{name}{seen}", "call_key": key(f"{name}{seen}"), "seen_at": seen,
+        "seen_in": "RemoteRead", "queue": queue, "sent_at": sent, "arrived_at": arrived, "class": code,
+        "class_name": kind, "is_comqc": False,
         "source_queue_manager": "a1", "message_id": f"a1\\{name}",
     }  # fmt: skip
     return row | more
