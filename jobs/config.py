@@ -323,7 +323,7 @@ class AlertsConfig:
         1, "sessions from one machine to another, refused or not answered, that raise an alert", minimum=1
     )
     refused_messages: int = setting_field(
-        1, "messages that wait behind a number which the receiver of a sequence refuses that raise an alert", minimum=1
+        1, "messages waiting behind a number that the receiver of a sequence refuses that raise an alert", minimum=1
     )
     resends: int = setting_field(20, "resends from one machine to another within resend_window", minimum=1)
     resend_share: float = setting_field(

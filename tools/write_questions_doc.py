@@ -70,8 +70,9 @@ The job writes nothing to the lake. With other thresholds, or another `--as-of` 
 alerts again. `--fail-on` is `error` by default; with `never` it only prints.
 
 **Since and until.** `since` is the first observation that showed the condition, `until` the first that no longer
-did. `until` is null while the condition holds. An alert that ended keeps its row. "Now" is the time of the newest
-packet or snapshot, not the clock.
+did. `until` is null while the condition holds. An alert that ended keeps its row, except `sequence_refused`: where the
+receiver takes the number after all, `order_acks_stalled` has the time. "Now" is the time of the newest packet or
+snapshot, not the clock.
 
 **Duration.** A condition that must hold for some time is reported when it was *observed* to hold for so long: at both
 ends, and nothing between says otherwise.
@@ -91,6 +92,7 @@ since the day of the change less the longest threshold.
 | Condition | Question | Holds when | What to do |
 | --- | --- | --- | --- |
 """
+_TRANSFER_SETTINGS = ("transfers.stall_after", "transfers.window_full_after", "transfers.slow_after")
 
 
 def questions_page() -> str:
@@ -128,7 +130,7 @@ def alerts_page() -> str:
     lines += [
         f"| `{key}` | {_table_cell(setting.meaning)} |\n"
         for key, setting in list_settings().items()
-        if key.startswith(("alerts.", "quotas.", "transfers."))
+        if key.startswith(("alerts.", "quotas.")) or key in _TRANSFER_SETTINGS
     ]
     return "".join(lines)
 

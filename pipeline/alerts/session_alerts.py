@@ -82,7 +82,7 @@ def _full_windows(sessions: Iterable[RowDict], column: str, limits: Thresholds, 
     """Yield the sessions in which one side had to wait for acknowledgements too long in all."""
     for row in sessions:
         full_ms = row[column]
-        if full_ms is None or full_ms * 1000 < timedelta_to_us(limits.window_full_after):
+        if not full_ms or full_ms * 1000 < timedelta_to_us(limits.window_full_after):
             continue
         last = min(row["last_packet_at"], now)
         ended = row["closed_at"] if row["closed_at"] is not None else last if row["ended"] is not None else None

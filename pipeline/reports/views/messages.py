@@ -60,13 +60,14 @@ MESSAGE_VIEWS: Final = (
         "`read_twice` is true if two receives of the message were acknowledged: applications have it twice. Otherwise "
         "it was only handed out again; `loss_risk` names another risk if there is one, `outcomes` lists the outcome "
         "of each receive. `delivered_twice` says whether the queue managers on its way delivered it twice (view "
-        "delivered_twice), null where TCP 1801 was not captured with it. `source` is `reads`.",
+        "delivered_twice), null where what was captured of TCP 1801 does not tell. `source` is `reads`.",
         _REMOTE_READS_ONLY + " A reinstalled queue manager numbers its messages from the beginning: messages of equal "
         "number are taken for the same.",
         """
         WITH transfers AS (
-          SELECT message_key, max(acknowledged_sendings > 1) AS delivered_twice FROM gold.message_transfers
-          WHERE message_key IS NOT NULL GROUP BY message_key
+          SELECT message_key, CASE WHEN max(acknowledged_sendings > 1) THEN TRUE
+            WHEN min(confidence = 'complete') THEN FALSE END AS delivered_twice
+          FROM gold.message_transfers WHERE message_key IS NOT NULL GROUP BY message_key
         )
         SELECT queue, inferred_queue, server_address, lookup_id, message_key, loss_risk = 'read_twice' AS read_twice,
           delivered_twice, 'reads' AS source, attempts, outcomes, readers, first_attempt_at, settled_at, fate,

@@ -172,12 +172,12 @@ def test_gaps_say_whether_they_may_be_the_captures(lake_views):
 def test_delivered_twice_is_not_read_twice(lake_views):
     read = lake_views({
         MESSAGE_TRANSFERS: [transfer(name, acknowledged_sendings=2) for name in ("both", "wire", "unread")]
-        + [transfer("once"), transfer("read")],
+        + [transfer("once"), transfer("read"), transfer("begun", confidence="partial")],
         ACK_SEQUENCES: [
             {"message_key": "both", "redelivered": True, "loss_risk": "read_twice"},
             {"message_key": "wire", "redelivered": False},
             {"message_key": "read", "redelivered": True, "loss_risk": "read_twice"},
-            {"message_key": "uncaptured", "redelivered": True},
+            {"message_key": "uncaptured", "redelivered": True}, {"message_key": "begun", "redelivered": True},
         ],
     })  # fmt: skip
     assert sorted(read("delivered_twice", "message_key", "queue", "read_twice", "source"), key=str) == [
@@ -185,7 +185,8 @@ def test_delivered_twice_is_not_read_twice(lake_views):
         ("wire", ORDERS, False, "transfers"),
     ]  # fmt: skip
     assert sorted(read("read_twice", "message_key", "read_twice", "delivered_twice", "source"), key=str) == [
-        ("both", True, True, "reads"), ("read", True, False, "reads"), ("uncaptured", None, None, "reads"),
+        ("begun", None, None, "reads"), ("both", True, True, "reads"), ("read", True, False, "reads"),
+        ("uncaptured", None, None, "reads"),
     ]  # fmt: skip
 
 
