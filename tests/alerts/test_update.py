@@ -271,7 +271,14 @@ def test_alerts_follow_run_by_run_as_if_made_anew(spark, tmp_path, monkeypatch):
     late = [row | {"at": row["at"] + days * 86_400_000_000, "key": f"late{row['key']}"} for row in queues(0, 61)]
     lake.commit_provenance(ALERTS, "nothing")
     update(lake, LIMITS, "full")
-    add(history_tables(late), days * 1440 + 61)
+    first_sequence = whole[TRANSFER_SEQUENCES].to_pylist()[0]
+    following = {name: first_sequence[name] for name in ("source_queue_manager", "destination_queue", *HOP)}
+    following |= {"sequence_key": "t", "first_sent_at": days * 1440 + 7, "last_packet_at": days * 1440 + 8}
+    packets, transfer, seen = resent("later", days * 1440 + 9, 40)
+    add(history_tables(late) | {
+        TRANSFER_SEQUENCES: rows(TRANSFER_SEQUENCES, following), SENDINGS: rows(SENDINGS, *packets),
+        MESSAGE_TRANSFERS: rows(MESSAGE_TRANSFERS, transfer), MESSAGES: rows(MESSAGES, *seen),
+    }, days * 1440 + 61)  # fmt: skip
     asked = []
     found = alerts_update._AlertsUpdate._find_affected
     monkeypatch.setattr(
@@ -281,6 +288,8 @@ def test_alerts_follow_run_by_run_as_if_made_anew(spark, tmp_path, monkeypatch):
     assert asked == [0]  # the day of the newest packet before
     followed = current()
     assert ("queue_disconnected", 100.0, days * 1440.0) in minutes(followed)
+    assert ("sequence_refused", 207.0, days * 1440.0 + 7) in minutes(followed)
+    assert {row[0] for row in minutes(followed) if row[1] > days * 1440} >= {"resend_storm", "transfers_slow"}
     for limit in (lake_module.MAX_ROWS_IN_MEMORY, -1):  # in memory, in Spark
         monkeypatch.setattr(lake_module, "MAX_ROWS_IN_MEMORY", limit)
         lake.commit_provenance(ALERTS, "nothing")
