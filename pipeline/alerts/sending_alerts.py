@@ -127,7 +127,8 @@ def _refused_episode(row: RowDict, followed_at: int | None, now: int) -> Episode
         f"the receiver acknowledges {acknowledged}: {format_count(row['waiting'], 'message')} wait"
     )
     until = max(followed_at, since) if followed_at is not None and followed_at <= now else None
-    episode = Episode(since, max(last, since), last, ERROR, message, until)
+    seen = max(last if until is None else min(last, until), since)
+    episode = Episode(since, seen, seen, ERROR, message, until)
     episode.add_evidence(tuple(row["evidence"] or ())[-1:], row["missing"] or ())
     return episode
 

@@ -88,6 +88,7 @@ def _full_windows(sessions: Iterable[RowDict], column: str, limits: Thresholds, 
         ended = row["closed_at"] if row["closed_at"] is not None else last if row["ended"] is not None else None
         until = ended if ended is not None and ended <= now else None
         message = f"the window was full of unacknowledged packets for {full_ms / 1000:.1f} s of the session"
-        episode = Episode(_begun(row), last, last, WARNING, message, until)
+        seen = last if until is None else min(last, until)  # packets may follow the end of both directions
+        episode = Episode(_begun(row), seen, seen, WARNING, message, until)
         episode.add_evidence((row["connection_id"],), ())
         yield episode

@@ -101,6 +101,8 @@ def test_a_refused_sequence_is_an_error_until_another_one_begins():
     assert periods(alerts(refused, sequence(60, 61, number=8, condition="waiting"))) == [
         ("sequence_refused", "error", 4, 60)
     ]
+    (row,) = alerts(refused, sequence(20, 21, number=8, condition="waiting"))
+    assert (row["last_seen_at"], row["until"]) == (20 * MINUTE, 20 * MINUTE)  # what came later is of no interest
     assert alerts(refused, limits=replace(LIMITS, refused_messages=3)) == []
     (never,) = alerts(sequence(0, 30, condition="refused"))
     assert (never["since"], "acknowledges nothing" in never["message"]) == (0, True)

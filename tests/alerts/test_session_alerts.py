@@ -82,6 +82,11 @@ def test_a_full_window_is_of_the_side_that_could_not_send():
     assert len(alerts(session(0, "open", client_window_full_ms=5_000), limits=shorter)) == 1
 
 
+def test_a_full_window_was_not_seen_behind_the_end_of_its_session():
+    (row,) = alerts(session(0, "open", server_window_full_ms=12_345, last_packet_at=2 * MINUTE))
+    assert (row["last_seen_at"], row["until"]) == (MINUTE, MINUTE)
+
+
 def test_a_full_window_holds_while_the_session_is_open():
     still = {"closed_at": None, "ended": None, "client_window_full_ms": 20_000}
     (row,) = alerts(session(0, "open", **still))

@@ -254,6 +254,7 @@ def test_alerts_are_those_of_the_accounts(lake):
         if acked and acked["sent_at"] - first["sent_at"] >= LIMITS.slow_after / timedelta(microseconds=1) * 1000:
             slow.add("messages from {} to {}".format(*hop_of(message)))
     found = current_alerts(lake, LIMITS).to_pylist()
+    assert all(row["since"] <= row["last_seen_at"] <= (row["until"] or row["last_seen_at"]) for row in found)
     subjects = defaultdict(set)
     for row in found:
         subjects[row["condition"]].add(row["subject"])
