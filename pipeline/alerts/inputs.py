@@ -197,38 +197,39 @@ def _sequences_query(_: Thresholds, window: TimeWindow) -> BoundQuery:
 
 
 def _resends_query(limits: Thresholds, window: TimeWindow) -> BoundQuery:
-    """Return a query that counts sendings and resends per hop and minute, of hops with enough resends for an alert."""
+    """Return a query that counts sendings and resends per hop and minute, of hops with enough resends for an alert.
+
+    Only messages that were sent again, which are few, are joined with their packets.
+    """
+    again = f"SELECT * FROM {{again}} WHERE {window.filter_sql('first_sent_at', 'last_sent_at')}"
     hop = "sender_address, receiver_address"
-    same = " AND ".join(f"again.{name} = sent.{name}" for name in ("sender_address", "receiver_address", "message_key"))
+    same_hop = " AND ".join(f"packets.{name} = sent.{name}" for name in hop.split(", "))
     sql = f"""
-SELECT * FROM (
-  SELECT *, sum(resends) OVER (PARTITION BY {hop}) AS of_hop FROM (
-    SELECT {hop}, CAST(floor(`at` / 60000000) AS bigint) AS minute, count(*) AS sendings,
-      count_if(is_resend) AS resends, min(CASE WHEN is_resend THEN `at` END) AS first_at,
-      max(CASE WHEN is_resend THEN `at` END) AS last_at,
-      array(min_by(packet_key, `at`) FILTER (WHERE is_resend), max_by(packet_key, `at`) FILTER (WHERE is_resend))
-        AS evidence
-    FROM (
-      SELECT sent.sender_address, sent.receiver_address, sent.`at`, sent.packet_key,
-        again.first_at IS NOT NULL AND sent.`at` > again.first_at AS is_resend
-      FROM (
-        SELECT packet_key, sender_address, receiver_address, `at`, message_key, destination_queue
-        FROM (
-          SELECT packet_key, sender_address, receiver_address, unix_micros(sent_at) AS `at` FROM {{sendings}}
-          WHERE {window.filter_sql("sent_at")}
-        ) JOIN (
-          SELECT packet_key, message_key, destination_queue FROM {{messages}} WHERE {window.filter_sql("seen_at")}
-        ) AS messages USING (packet_key)
-      ) AS sent LEFT JOIN (
-        SELECT message_key, destination_queue, sender_address, receiver_address, unix_micros(first_sent_at) AS first_at
-        FROM {{transfers}} WHERE {window.filter_sql("first_sent_at", "last_sent_at")}
-      ) AS again ON {same} AND coalesce(again.destination_queue, '') = coalesce(sent.destination_queue, '')
-    ) GROUP BY {hop}, CAST(floor(`at` / 60000000) AS bigint)
-  )
-) WHERE of_hop >= {limits.resends}"""
-    packets = FilteredTable(MESSAGES, "packet_key IS NOT NULL")
-    again = FilteredTable(MESSAGE_TRANSFERS, "sendings > 1")
-    return BoundQuery(sql, {"sendings": SENDINGS, "messages": packets, "transfers": again})
+WITH again AS ({again}),
+hops AS (SELECT {hop} FROM again GROUP BY {hop} HAVING sum(sendings - 1) >= {limits.resends}),
+packets AS (
+  SELECT messages.packet_key, again.sender_address, again.receiver_address,
+    unix_micros(again.first_sent_at) AS first_sent_us
+  FROM again JOIN {{messages}} AS messages ON messages.message_key = again.message_key
+    AND coalesce(messages.destination_queue, '') = coalesce(again.destination_queue, '')
+), sent AS (
+  SELECT packet_key, sender_address, receiver_address, unix_micros(sent_at) AS `at`
+  FROM {{sendings}} JOIN hops USING (sender_address, receiver_address) WHERE {window.filter_sql("sent_at")}
+), judged AS (
+  SELECT sent.*, coalesce(sent.`at` > packets.first_sent_us, FALSE) AS is_resend,
+    lpad(CAST(sent.`at` AS string), 20, '0') || sent.packet_key AS place
+  FROM sent LEFT JOIN packets ON packets.packet_key = sent.packet_key AND {same_hop}
+)
+SELECT {hop}, CAST(floor(`at` / 60000000) AS bigint) AS minute, count(*) AS sendings, count_if(is_resend) AS resends,
+  min(`at`) FILTER (WHERE is_resend) AS first_at, max(`at`) FILTER (WHERE is_resend) AS last_at,
+  array(substr(min(place) FILTER (WHERE is_resend), 21), substr(max(place) FILTER (WHERE is_resend), 21)) AS evidence
+FROM judged GROUP BY {hop}, CAST(floor(`at` / 60000000) AS bigint)"""
+    inputs = {
+        "sendings": SENDINGS,
+        "messages": FilteredTable(MESSAGES, "packet_key IS NOT NULL"),
+        "again": FilteredTable(MESSAGE_TRANSFERS, "sendings > 1"),
+    }
+    return BoundQuery(sql, inputs)
 
 
 def _slow_transfers_query(limits: Thresholds, window: TimeWindow) -> BoundQuery:
