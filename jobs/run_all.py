@@ -27,7 +27,7 @@ from pipeline.attempts import update as attempts_update
 from pipeline.bronze.decryption import DecryptionKeys
 from pipeline.bronze.input_files import InputFile
 from pipeline.findings import update as findings_update
-from pipeline.findings import update_sessions
+from pipeline.findings import update_reported_sequences, update_sessions
 from pipeline.findings.rules.queue_facts import QueueRuleLimits
 from pipeline.lake.arrow_rows import datetime_to_us, timedelta_to_us
 from pipeline.lake.lake import Lake, run_in_parallel
@@ -203,10 +203,11 @@ def _gold_steps(job_run: cli.JobRun, hosts_provenance: Mapping[str, Any] | None)
 
 
 def _update_findings(lake: Lake, *, config: Config, limits: QueueRuleLimits, run_id: str) -> int:
-    """Update the findings on calls, queues and machines, then those on sessions; return how many rows are written."""
+    """Update the findings on calls, queues and machines, on sessions, on sequences; return how many are written."""
     sessions = SessionSettings(config.sessions.idle, config.sessions.silent_after, config.pending.expire)
     written = findings_update.update(lake, stubs=config.store.stubs, limits=limits)
-    return written + update_sessions.update(lake, run_id, sessions, config.transfers.wait)
+    written += update_sessions.update(lake, run_id, sessions, config.transfers.wait)
+    return written + update_reported_sequences.update(lake, run_id)
 
 
 def sequence_settings(config: Config) -> SequenceSettings:
