@@ -19,14 +19,13 @@ from schemas import (
     queue_history,
     queue_snapshots,
     receive_attempts,
-    remote_read_calls,
     sessions,
     transfers,
 )
 from schemas.table import Table
 
 SILVER: tuple[Table, ...] = (
-    *remote_read_calls.TABLES, *calls.TABLES, *queue_aliases.TABLES, *messages.TABLES, *comqc.TABLES,
+    *calls.TABLES, *queue_aliases.TABLES, *messages.TABLES, *comqc.TABLES,
     *queue_snapshots.TABLES, *hosts.TABLES, *sessions.TABLES,
 )  # fmt: skip
 GOLD: tuple[Table, ...] = (

@@ -18,7 +18,7 @@ from pipeline.alerts.episodes import Alert
 from pipeline.lake.arrow_rows import timedelta_to_us
 from pipeline.lake.queries import BoundQuery, FilteredTable, QueryInput
 from schemas.bronze import CONNECTIONS, RPC_CALLS
-from schemas.calls import CLIENT_CALLS, MANAGEMENT_CALLS
+from schemas.calls import CLIENT_CALLS, MANAGEMENT_CALLS, REMOTE_READ_CALLS
 from schemas.collected_snapshots import SNAPSHOTS_RAW
 from schemas.coverage import COVERAGE
 from schemas.eod import EOD_SOURCES, EOD_TRANSFERS
@@ -26,7 +26,6 @@ from schemas.findings import FINDINGS
 from schemas.messages import MESSAGES
 from schemas.queue_history import MACHINE_HISTORY, QUEUE_HISTORY
 from schemas.receive_attempts import RECEIVE_ATTEMPTS
-from schemas.remote_read_calls import REMOTE_READ_CALLS
 from schemas.sessions import ORDER_ACKS, SENDINGS, SESSIONS
 from schemas.table import TIMESTAMP, Table
 from schemas.transfers import MESSAGE_TRANSFERS, TRANSFER_SEQUENCES

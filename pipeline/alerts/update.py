@@ -30,7 +30,7 @@ from pipeline.lake.queries import GroupedQuery
 from pipeline.silver.queue_aliases import AliasIndex
 from schemas.alerts import ALERTS
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, RPC_CALLS
-from schemas.calls import CLIENT_CALLS, MANAGEMENT_CALLS
+from schemas.calls import CLIENT_CALLS, MANAGEMENT_CALLS, REMOTE_READ_CALLS
 from schemas.collected_snapshots import SNAPSHOTS_RAW
 from schemas.coverage import COVERAGE
 from schemas.eod import EOD_SOURCES, EOD_TRANSFERS
@@ -39,7 +39,6 @@ from schemas.messages import MESSAGES
 from schemas.queue_history import MACHINE_HISTORY, QUEUE_HISTORY
 from schemas.queue_snapshots import QUEUE_SNAPSHOTS
 from schemas.receive_attempts import RECEIVE_ATTEMPTS
-from schemas.remote_read_calls import REMOTE_READ_CALLS
 from schemas.sessions import ORDER_ACKS, SENDINGS, SESSIONS
 from schemas.table import EVENT_DATE, RUN_ID
 from schemas.transfers import MESSAGE_TRANSFERS, TRANSFER_SEQUENCES

@@ -17,7 +17,7 @@ from queue_states.queue_events import FAR, MINUTE, incoming, outgoing, read, sna
 from reports.questions.in_memory_lake import NOW, InMemoryLake, call, history_tables, rows
 from schemas.ack_sequences import ACK_SEQUENCES
 from schemas.bronze import CONNECTIONS, RPC_CALLS
-from schemas.calls import MANAGEMENT_CALLS
+from schemas.calls import MANAGEMENT_CALLS, REMOTE_READ_CALLS
 from schemas.comqc import COMQC_CALLS
 from schemas.coverage import COVERAGE
 from schemas.findings import FINDINGS
@@ -27,7 +27,6 @@ from schemas.queue_aliases import QUEUE_ALIASES
 from schemas.queue_history import MACHINE_HISTORY, MANAGEMENT_ACTIONS, QUEUE_HISTORY
 from schemas.queue_snapshots import QUEUE_SNAPSHOTS
 from schemas.receive_attempts import QUEUE_OPENS, QUEUE_OPERATIONS, RECEIVE_ATTEMPTS
-from schemas.remote_read_calls import REMOTE_READ_CALLS
 from udfs.keys import key
 
 EPOCH = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - as collect() gives times
