@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -73,7 +74,7 @@ def _times(at: np.ndarray) -> pa.Array:
     return pa.array(at).cast(pa.timestamp("us")).cast(_TIME)
 
 
-def _table(table: Table, columns: dict) -> pa.Table:
+def _table(table: Table, columns: dict[str, Any]) -> pa.Table:
     """Return columns as rows of a declared table, its other columns null; a text alone is in all rows."""
     rows = len(columns["event_at"])
     days = pa.array((columns["event_at"] // 86_400_000_000).astype(np.int32)).cast(pa.date32())
@@ -89,7 +90,7 @@ def _table(table: Table, columns: dict) -> pa.Table:
     return pa.Table.from_arrays(arrays, schema=arrow_schema(table))
 
 
-def _no_spark() -> None:
+def _no_spark() -> Any:
     raise AssertionError("Spark is not needed")
 
 

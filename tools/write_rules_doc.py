@@ -9,8 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pipeline.findings import evaluate, evaluate_queues, hop_findings, session_findings  # noqa: F401 - their import registers the checks
-from pipeline.findings.rules import reported_sequences  # noqa: F401 - likewise
+from pipeline.findings import evaluate, evaluate_queues, hop_findings, reported_sequences, session_findings  # noqa: F401 - their import registers the checks
 from pipeline.findings.rules.registry import OPERATIONAL_RULES, PROTOCOL_RULES, UNOBSERVABLE_RULES, Rule, checks_of_rule
 
 GROUPS = {

@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.findings.evaluate import FINDINGS_SCHEMA, finding_row
+from pipeline.findings.reported_sequences import NO_NUMBERS, HighestNumbers, ReportedSequence
 from pipeline.findings.rules.registry import ALL_RULES, SEQUENCE_CHECKS
-from pipeline.findings.rules.reported_sequences import NO_NUMBERS, HighestNumbers, ReportedSequence
 from pipeline.lake.arrow_rows import rows_to_table, table_to_rows, times_to_us
 from pipeline.lake.incremental import ChangeFeeds, IncrementalUpdate
 from pipeline.lake.lake import Lake, versions_by_name
