@@ -45,7 +45,7 @@ def remote_read(packet, after_ns):
 
     dialogue = Dialogue(Flow(client="10.77.106.9", client_port=50_123, server=HQ))
     dialogue.bind(rpc.Context(0, rpc.QM2QM))
-    licence = {"pLicGuid": None, "dwMQS": 1, "hQueue": 3, "pQueue": 3, "dwpContext": 7}
+    licence = {"pLicGuid": UUID(int=1), "dwMQS": 1, "hQueue": 3, "pQueue": 3, "dwpContext": 7}
     for opnum, name, request, response in (
         (2, "RemoteQMOpenQueue", licence, {"phContext": HANDLE, "return": 0}),
         (0, "RemoteQMStartReceive", {"lpRemoteReadDesc": desc(None)},
