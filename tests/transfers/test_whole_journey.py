@@ -21,15 +21,15 @@ from stubs.helpers import peer_stub
 from transfers_peer.reading import DATA, account_lines, messages, of
 
 RECORDING = "06-two-hops"
-RECEIVE, ACKNOWLEDGED = 0, 1
+RECEIVE, ACKNOWLEDGED = 0, 2  # ulAction, dwAck
 HANDLE, HELD = bytes.fromhex("00000000" + "5a" * 16), bytes.fromhex("00000000" + "a5" * 16)
 SHOP, HQ, RELAY = "10.77.106.1", "10.77.106.2", "10.77.106.4"
 
 
 def followed_message():
-    """The account's last transactional message: both of its hops, as the peer tells them."""
+    """A transactional message that was received: both of its hops, as the peer tells them."""
     lines = of(account_lines(RECORDING), "message")
-    name = [line for line in lines if line["transactional"]][-1]["message_id"]
+    name = next(line["message_id"] for line in lines if line["transactional"] and line["outcome"] == "received")
     return [line for line in lines if line["message_id"] == name]
 
 
