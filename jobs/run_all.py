@@ -187,7 +187,6 @@ def _gold_steps(job_run: cli.JobRun, hosts_provenance: Mapping[str, Any] | None)
     reads, queue_settings = config.reads, queue_state_settings(config)
     yield {
         ACK_SEQUENCES: partial(sequences_update.update, lost_after=reads.lost_after, poison_after=reads.poison_after),
-        QUEUE_HISTORY: partial(queues_update.update, settings=queue_settings, run_id=run_id),
         MESSAGE_TRANSFERS: partial(
             update_messages.update,
             run_id=run_id,
@@ -195,6 +194,7 @@ def _gold_steps(job_run: cli.JobRun, hosts_provenance: Mapping[str, Any] | None)
         ),
         TRANSFER_SEQUENCES: partial(update_sequences.update, run_id=run_id, settings=sequence_settings(config)),
     }
+    yield {QUEUE_HISTORY: partial(queues_update.update, settings=queue_settings, run_id=run_id)}  # counts transfers
     limits = alert_thresholds(config)
     job_run.stages.begin("findings")
     cli.log_progress("updating machines, findings, coverage and alerts")

@@ -150,7 +150,8 @@ CONTRACT = {
     "gold.queue_history": f"""
         queue_manager string, queue string, queue_format_name string, valid_from timestamp, valid_to timestamp,
         state string, message_count bigint, bytes bigint, journal_count bigint, journal_bytes bigint, received bigint,
-        peeked bigint, nacked bigint, moved_in bigint, moved_out bigint, purged bigint, paused boolean,
+        peeked bigint, nacked bigint, arrived bigint, departed bigint, arrivals_seen boolean, moved_in bigint,
+        moved_out bigint, purged bigint, paused boolean,
         expected_message_count bigint, unexplained_change bigint, source string, evidence array<string>,
         confidence string, missing array<string>, {ERRORS}, event_date date, run_id string""",
     "gold.machine_history": f"""

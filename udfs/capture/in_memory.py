@@ -16,6 +16,7 @@ from udfs.capture.call_relabelling import relabel_calls
 from udfs.capture.call_sightings import merge_sightings, restore_single_capture_row
 from udfs.capture.capture_reader import BRONZE_SCHEMAS, CaptureReadRequest, read_capture
 from udfs.capture.connection_merge import MergeResult, add_packet_counts, merge_connections
+from udfs.capture.merge_candidates import merge_candidates
 from udfs.capture.open_connections import four_tuple_key
 from udfs.rows import RowDict
 from udfs.sessions.packet_rows import SESSION_PACKETS_SCHEMA
@@ -51,6 +52,7 @@ def read_captures(
         tables["pings"] = ping_rows(pings_of_rows(tables["pings"]))
         keys = {four_tuple_key(row) for row in fresh}
         pending = [row for row in tables["pending"] if four_tuple_key(row) in keys]
+        pending = [pending[index] for found in merge_candidates(pending, limits).values() for index in found]
         apply_merge(tables, pending, merge_connections(pending, limits), limits)
     return {name: pa.Table.from_pylist(rows, BRONZE_SCHEMAS[name]) for name, rows in tables.items()}
 
@@ -80,7 +82,8 @@ def apply_merge(
         if (row["capture_id"], row["quarantine_key"]) in replaced:
             continue
         if row["connection_id"] in old_ids:
-            row["connection_id"] = labels[row["capture_id"], row["connection_id"]]["connection_id"]
+            label = labels.get((row["capture_id"], row["connection_id"]), row)  # none where its remainder expired
+            row["connection_id"] = label["connection_id"]
         kept.append(row)
     tables["rpc_calls"], tables["quarantine"] = calls, kept
     for name, rows in fresh.items():
