@@ -9,6 +9,7 @@ const OWN_COLOURS = {
   ok: "#2f9e5f", fault: "#d8362b", no_response: "#e0701e", damaged: "#7c1f19", no_request: "#d9d2c5", unbound: "#b9c4cf", encrypted: "#6b6f76",
   "LOCAL CONNECTION": "#2f9e5f", CONNECTED: "#3b7dd8", WAITING: "#e6b422", ONHOLD: "#8a5a2b", "ON HOLD": "#8a5a2b", DISCONNECTED: "#d8362b", LOCKED: "#7c1f19",
   "NEED VALIDATE": "#e0701e", "NEED VALIDATION": "#e0701e", DISCONNECTING: "#a83a8c", NONACTIVE: "#b9c4cf", INACTIVE: "#b9c4cf", UNKNOWN: "#9aa2ac",
+  received: "#2f9e5f", delivered: "#67b7dc", transferred: "#3b7dd8", unacknowledged: "#d8362b", sent: "#3b7dd8", resent: "#e0701e", acknowledged: "#2f9e5f",
   error: "#d8362b", warning: "#e6b422", info: "#67b7dc",
 };
 const LEVEL_COLOURS = { ok: "#2f9e5f", warn: "#e0a21e", bad: "#cf3f36", unknown: "#9aa2ac", "": "#6f8fb5" };
