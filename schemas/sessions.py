@@ -33,6 +33,8 @@ SESSION_HEADER = StructType(
 )
 """SessionHeader ([MS-MQMQ] 2.2.20.4)."""
 
+CAPTURE_PAIR = StructType([StructField("one", STRING), StructField("other", STRING)])
+
 PACKET_SIGHTING = StructType(
     [
         StructField("capture_id", STRING),
@@ -206,6 +208,12 @@ SESSIONS = Table(
         ),
         *_side_columns("client"),
         *_side_columns("server"),
+        Column(
+            "overlapping_captures",
+            ArrayType(CAPTURE_PAIR),
+            "captures that saw it side by side, in pairs: the spans of its packets in them overlap, their clocks may "
+            "differ; null without one",
+        ),
         *DECODER_COLUMNS,
         *run_columns("silver", "first_packet_at"),
     ),
@@ -246,5 +254,58 @@ ORDER_ACKS = Table(
     ),
 )
 
-TABLES = (SESSIONS, ORDER_ACKS)
+SENDINGS = Table(
+    "silver",
+    "sendings",
+    "One row per user message packet: a message as it was sent in a session, and what acknowledged it there.",
+    key=("packet_key",),
+    event_date_columns=("sent_at",),
+    columns=(
+        Column("packet_key", STRING, "bronze.session_packets, also of its row in silver.messages"),
+        Column("connection_id", STRING, "bronze.connections"),
+        Column("capture_id", STRING, "bronze.capture_files, where its first byte was captured"),
+        Column("server_address", STRING, "IP address of the connection's server, as text"),
+        Column("sent_by", STRING, "the end that sent it: client or server"),
+        Column("sender_address", STRING, "IP address of the end that sent it, as text"),
+        Column("receiver_address", STRING, "IP address of the other end, as text"),
+        Column("sender_queue_manager", STRING, "GUID of the sending end in the session's handshake; null if not seen"),
+        Column("receiver_queue_manager", STRING, "GUID of the other end in the session's handshake; null likewise"),
+        Column("stream_offset", BIGINT, "its place in its side's stream, bytes: a captured packet can begin several"),
+        Column("sent_at", TIMESTAMP, "time of the captured packet with its first byte, UTC"),
+        Column(
+            "transmit_ms",
+            DOUBLE,
+            "time on the wire, from its first byte to its last, milliseconds; null unless complete, where negative, "
+            "and where captures put it together that ran side by side",
+        ),
+        Column("length_bytes", BIGINT, "its length in the stream, with the SessionHeader behind it, bytes"),
+        Column("complete", BOOLEAN, "all of its bytes were captured"),
+        Column("session_number", BIGINT, "its number among the counted packets of its side, from 1; null if unknown"),
+        Column("recoverable_number", BIGINT, "its number among the recoverable ones of its side; null likewise"),
+        Column("session_acked_at", TIMESTAMP, "time of the first SessionHeader that acknowledges it, UTC"),
+        Column("session_acked_by", STRING, "packet_key of the packet that carries this SessionHeader"),
+        Column("stored_at", TIMESTAMP, "time of the first SessionHeader that says that it is stored, UTC"),
+        Column("stored_by", STRING, "packet_key of the packet that carries this SessionHeader"),
+        Column(
+            "surely_acknowledged",
+            BOOLEAN,
+            "it has no number, and since it more was acknowledged than can have been in flight",
+        ),
+        Column(
+            "acknowledgement_may_be_missing",
+            BOOLEAN,
+            "bytes of the other side that were not captured may hold its session acknowledgement, or an earlier one",
+        ),
+        Column(
+            "unnumbered_by_loss",
+            BOOLEAN,
+            "it has no number, and its side lacks bytes, or has bytes that are no packet",
+        ),
+        Column("handshake_seen", BOOLEAN, "its side's EstablishConnection packet was captured"),
+        *DECODER_COLUMNS,
+        *run_columns("silver", "sent_at"),
+    ),
+)
+
+TABLES = (SESSIONS, ORDER_ACKS, SENDINGS)
 """The tables of silver."""

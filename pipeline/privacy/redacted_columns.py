@@ -23,7 +23,7 @@ from schemas.comqc import COMQC_CALLS
 from schemas.messages import MESSAGES
 from schemas.queue_snapshots import MACHINE_SNAPSHOTS, PROPERTIES, QUEUE_SNAPSHOTS
 from schemas.remote_read_calls import REMOTE_READ_CALLS
-from schemas.sessions import ORDER_ACKS, PINGS, SESSION_PACKETS, SESSIONS
+from schemas.sessions import ORDER_ACKS, PINGS, SENDINGS, SESSION_PACKETS, SESSIONS
 from schemas.table import Table
 from udfs.errors import remove_failure_values
 from udfs.keys import key
@@ -51,7 +51,7 @@ REDACTED_BRONZE_TABLES: Final = (
     SNAPSHOTS_RAW,
     SNAPSHOT_FILES,
 )
-REDACTED_SILVER_TABLES: Final = (*ROWS_PER_RESPONSE_TABLES, *ROW_PER_CALL_TABLES, ORDER_ACKS, SESSIONS)
+REDACTED_SILVER_TABLES: Final = (*ROWS_PER_RESPONSE_TABLES, *ROW_PER_CALL_TABLES, ORDER_ACKS, SENDINGS, SESSIONS)
 
 
 def copy_column(_pseudonyms: Pseudonymizer, array: pa.Array) -> pa.Array:
@@ -235,9 +235,15 @@ _TABLE_COLUMNS: Final[Mapping[Table, Mapping[str, ColumnRedactor]]] = {
         **dict.fromkeys(("body", "extension", "soap_header"), null_column),
     },
     SESSIONS: dict.fromkeys(
-        ("closed_by", "initiator_queue_manager", "acceptor_queue_manager", "asked_queue_manager", "outcome", "ended"),
+        ("closed_by", "initiator_queue_manager", "acceptor_queue_manager", "asked_queue_manager", "outcome", "ended",
+         "overlapping_captures"),
         copy_column,
     ),
+    SENDINGS: {
+        **dict.fromkeys(("sent_by", "sender_queue_manager", "receiver_queue_manager"), copy_column),
+        **dict.fromkeys(("sender_address", "receiver_address"), _ADDRESS),
+        **dict.fromkeys(("session_acked_by", "stored_by"), _KEY),
+    },
     ORDER_ACKS: {
         **dict.fromkeys(
             ("sent_by", "kind", "class_name", "queue_manager", "acknowledged_queue_manager", "acknowledged_message_id"),

@@ -43,7 +43,7 @@ from schemas.comqc import COMQC_CALLS
 from schemas.hosts import HOSTS
 from schemas.messages import MESSAGES
 from schemas.queue_snapshots import PROPERTIES
-from schemas.sessions import ORDER_ACKS, PINGS, SESSION_PACKETS, SESSIONS
+from schemas.sessions import ORDER_ACKS, PINGS, SENDINGS, SESSION_PACKETS, SESSIONS
 from schemas.table import RUN_ID, Table
 from udfs.errors import remove_failure_values
 from udfs.pseudonyms import Pseudonymizer
@@ -160,7 +160,7 @@ class RedactionRun:
         condition = "capture_id IN {names}"
         for key_column, source, tables in (
             ("call_key", RPC_CALLS, DECODED_TABLES),
-            ("packet_key", SESSION_PACKETS, (MESSAGES, COMQC_CALLS, ORDER_ACKS)),
+            ("packet_key", SESSION_PACKETS, (MESSAGES, COMQC_CALLS, ORDER_ACKS, SENDINGS)),
             ("connection_id", SESSION_PACKETS, (SESSIONS,)),
         ):
             sql = f"SELECT DISTINCT {key_column} FROM {{rows}} WHERE {condition}"

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.transfers.acknowledgements import NEVER, NO_HEADER, SessionHeaders, acknowledged_by, stored_by
+from pipeline.transfers.acknowledgements import NO_HEADER, SessionHeaders, acknowledged_by, stored_by
 from pipeline.transfers.flow_control import times_of
 from pipeline.transfers.packet_numbers import (
     NO_NUMBER,
@@ -24,6 +24,7 @@ from udfs.array_types import Bools, Ints
 from udfs.messages.header_layouts import USER_FLAG_TH
 from udfs.sessions.acknowledgements import SESSION_HEADER_TYPE
 from udfs.sessions.fixed_records import FixedRecords
+from udfs.sessions.handshake_packets import connection_parameters_columns
 
 CLIENT, SERVER = 0, 1
 SIDES: Final = ("client", "server")
@@ -48,8 +49,9 @@ class ConnectionPackets:
     """All packets of some connections: ``table`` sorted by connection, side and stream offset, and arrays beside it.
 
     ``connection_ids`` are sorted; side 2 k is the client's, 2 k + 1 the server's of connection k. ``transactional``: TH
-    of counted packets, False where not seen. ``acknowledged_at``: time of the first session acknowledgement of a
-    numbered packet, or ``NEVER``; ``stored``: a SessionHeader says that the packet is on disk.
+    of counted packets, False where not seen. ``acknowledged_by``: the row of the packet whose SessionHeader
+    acknowledged a numbered packet first, or ``NO_HEADER``; ``acknowledged_at``: its time, or ``NEVER``; ``stored_by``:
+    the row of the first whose SessionHeader says that the packet is on disk.
     """
 
     table: pa.Table
@@ -57,8 +59,9 @@ class ConnectionPackets:
     packets: SidePackets
     numbers: PacketNumbers
     transactional: Bools
+    acknowledged_by: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     acknowledged_at: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
-    stored: Bools = field(default_factory=lambda: np.zeros(0, np.bool_))
+    stored_by: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
 
     def rows_of(self, connection: int, side: int) -> SideRows:
         """Return the rows of a side of a connection, by its place in ``connection_ids``."""
@@ -96,12 +99,13 @@ def arrange_packets(packets: pa.Table, connection_ids: Sequence[str], expire_us:
     found = _side_packets(table, side)
     numbers = number_packets(found, expire_us)
     out = ConnectionPackets(table, names, found, numbers, _is_transactional(table))
-    out.acknowledged_at = np.full(len(found), NEVER, np.int64)
-    out.stored = np.zeros(len(found), np.bool_)
+    out.acknowledged_by = np.full(len(found), NO_HEADER, np.int64)
+    out.stored_by = np.full(len(found), NO_HEADER, np.int64)
     for connection in np.unique(side // 2).tolist():
         both = out.rows_of(connection, CLIENT), out.rows_of(connection, SERVER)
         _acknowledge(out, both[0], both[1])
         _acknowledge(out, both[1], both[0])
+    out.acknowledged_at = times_of(out.acknowledged_by, found.sent_at)
     return out
 
 
@@ -158,16 +162,26 @@ def headers_of(packets: SidePackets, rows: SideRows) -> tuple[SessionHeaders, In
 
 def _acknowledge(found: ConnectionPackets, ours: SideRows, theirs: SideRows) -> None:
     """Set what the headers of the other side acknowledge of one side's packets."""
-    headers, _ = headers_of(found.packets, theirs)
+    headers, carriers = headers_of(found.packets, theirs)
     if not len(headers):
         return
+    carrier_of = np.append(carriers, NO_HEADER)  # NO_HEADER is the last one
     span = slice(ours.first, ours.end)
     numbered = ours.first + np.flatnonzero(found.numbers.session[span] != NO_NUMBER)
     by = acknowledged_by(found.numbers.session[numbered], found.packets.sent_at[numbered], headers)
-    found.acknowledged_at[numbered] = times_of(by, headers.sent_at)
+    found.acknowledged_by[numbered] = carrier_of[by]
     numbered = ours.first + np.flatnonzero(found.numbers.recoverable[span] != NO_NUMBER)
     by = stored_by(found.numbers.recoverable[numbered], found.packets.sent_at[numbered], headers)
-    found.stored[numbered] = by != NO_HEADER
+    found.stored_by[numbered] = carrier_of[by]
+
+
+def window_sizes(found: ConnectionPackets) -> Ints:
+    """Return the WindowSize that each packet says, of ConnectionParameters or a SessionHeader; -1 in all others."""
+    sizes = np.where(found.packets.has_header, found.packets.window, -1)
+    rows = np.flatnonzero(found.is_kind(CONNECTION_PARAMETERS))
+    packets = found.table["packet"].take(pa.array(rows, pa.int64())).combine_chunks()
+    sizes[rows] = np.asarray(pc.fill_null(connection_parameters_columns(packets)["window_size"], -1))
+    return sizes
 
 
 def first_rows(found: ConnectionPackets, kind: str, side: int) -> dict[int, int]:

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from pipeline.lake.arrow_rows import epoch_day, rows_to_table, table_to_rows, timedelta_to_us
-from pipeline.transfers.acknowledgements import NEVER
+from pipeline.transfers.acknowledgements import NEVER, NO_HEADER
 from pipeline.transfers.connection_packets import (
     CLIENT,
     CONNECTION_PARAMETERS,
@@ -29,9 +29,11 @@ from pipeline.transfers.connection_packets import (
     ConnectionPackets,
     SideRows,
     first_rows,
+    window_sizes,
 )
 from pipeline.transfers.flow_control import window_full_us
 from pipeline.transfers.packet_numbers import NO_NUMBER, NO_TIME
+from pipeline.transfers.side_by_side import overlapping_captures
 from schemas.sessions import ORDER_ACKS, SESSIONS
 from schemas.table import EVENT_DATE, RUN_ID
 from udfs.array_types import Ints
@@ -100,7 +102,7 @@ class _Handshakes:
 
     first: dict[str, tuple[dict[int, RowDict], dict[int, RowDict]]]
     refused: set[int]
-    windows: Ints  # WindowSize by row, of ConnectionParameters; -1 elsewhere
+    windows: Ints  # WindowSize by row; -1 where none is said
 
     @staticmethod
     def read(found: ConnectionPackets) -> _Handshakes:
@@ -122,11 +124,7 @@ class _Handshakes:
         rows = np.flatnonzero(found.is_kind(*HANDSHAKE_KINDS) & (found.packets.side % 2 == SERVER))
         refused = internal_header_columns(_packets(found, rows))["refused"]
         places = found.packets.side[rows[np.asarray(pc.fill_null(refused, False))]] // 2  # noqa: FBT003
-        windows = np.full(len(found.packets), -1, np.int64)
-        rows = np.flatnonzero(found.is_kind(CONNECTION_PARAMETERS))
-        sizes = connection_parameters_columns(_packets(found, rows))["window_size"]
-        windows[rows] = np.asarray(pc.fill_null(sizes, -1))
-        return _Handshakes(first, set(places.tolist()), windows)
+        return _Handshakes(first, set(places.tolist()), window_sizes(found))
 
 
 def _packets(found: ConnectionPackets, rows: Ints) -> pa.Array:
@@ -152,6 +150,7 @@ class _Session:
         asked, answered = (self._first(CONNECTION_PARAMETERS, side) for side in (CLIENT, SERVER))
         silent = self._is_silent()
         outcome = self._outcome(sides)
+        overlaps = self._overlapping_captures()
         row = {name: connection[name] for name in _FROM_CONNECTION}
         row |= {
             "initiator_queue_manager": _first_of(ask.get("client_guid"), answer.get("client_guid")),
@@ -162,7 +161,7 @@ class _Session:
             "parameters_requested_at": _time(asked),
             "establish_answered_at": _time(answer),
             "parameters_answered_at": _time(answered),
-            "round_trip_ms": self._round_trip_ms(ask, answer),
+            "round_trip_ms": _round_trip_ms(ask, answer, overlaps),
             "initiator_uptime_ms": ask.get("uptime_ms"),
             "pinged": ask.get("pinged"),
             "server_class": ask.get("server_class"),
@@ -171,6 +170,7 @@ class _Session:
             "client_window": asked.get("window_size"),
             "server_window": answered.get("window_size"),
             "outcome": outcome,
+            "overlapping_captures": [{"one": one, "other": other} for one, other in overlaps] or None,
             "errors": [],
             "decoder_version": DECODER_VERSION,
             EVENT_DATE: epoch_day(connection["first_packet_at"]),
@@ -184,24 +184,12 @@ class _Session:
     def _first(self, kind: str, side: int) -> RowDict:
         return self.handshakes.first[kind][side].get(self.place, {})
 
-    def _round_trip_ms(self, ask: RowDict, answer: RowDict) -> float | None:
-        """Return how long the answer took; None where two captures that were running side by side saw them."""
-        began, ended = _time(ask), _time(answer)
-        if began is None or ended is None or ended < began:
-            return None
-        if ask["capture_id"] != answer["capture_id"] and self._overlap(ask["capture_id"], answer["capture_id"]):
-            return None
-        return (ended - began) / _US_PER_MS
-
-    def _overlap(self, one: str, other: str) -> bool:
-        """Whether two captures saw the connection side by side: the spans of its packets in them overlap."""
+    def _overlapping_captures(self) -> list[tuple[str, str]]:
+        """Return the pairs of captures that saw the connection side by side."""
         sides = [self.found.rows_of(self.place, side) for side in (CLIENT, SERVER)]
-        captures = self.found.table["capture_id"].slice(sides[0].first, sides[1].end - sides[0].first)
-        sent = self.found.packets.sent_at[sides[0].first : sides[1].end]
-        spans = [
-            sent[np.asarray(pc.equal(captures, name).combine_chunks()) & (sent != NO_TIME)] for name in (one, other)
-        ]
-        return bool(spans[0].min() <= spans[1].max() and spans[1].min() <= spans[0].max())
+        first, end = sides[CLIENT].first, sides[SERVER].end
+        captures = self.found.table["capture_id"].slice(first, end - first).combine_chunks()
+        return overlapping_captures(captures, self.found.packets.sent_at[first:end])
 
     def _counts(self, rows: SideRows) -> RowDict:
         found, span = self.found, slice(rows.first, rows.end)
@@ -221,7 +209,7 @@ class _Session:
             "numbered": int(numbered.sum()),
             "acknowledged": int(acknowledged.sum()),
             "unacknowledged": int(numbered.sum() - acknowledged.sum()),
-            "stored": int((numbered & found.stored[span]).sum()),
+            "stored": int((numbered & (found.stored_by[span] != NO_HEADER)).sum()),
         }
 
     def _window_full_ms(self, rows: SideRows, sides: list[SideRows], *, silent: bool) -> int:
@@ -235,10 +223,9 @@ class _Session:
     def _windows(self, rows: SideRows) -> tuple[Ints, Ints]:
         """Return times and values of the WindowSizes that a side said, in stream order."""
         span = slice(rows.first, rows.end)
-        packets, said = self.found.packets, self.handshakes.windows[span]
-        sizes = np.where(packets.has_header[span], packets.window[span], said)
+        sizes = self.handshakes.windows[span]
         known = sizes >= 0
-        return packets.sent_at[span][known], sizes[known]
+        return self.found.packets.sent_at[span][known], sizes[known]
 
     def _is_silent(self) -> bool:
         """Whether no end was captured, and the connection has been quiet for long before the captures' end."""
@@ -296,6 +283,15 @@ class _Session:
         any_sent = theirs.end > theirs.first
         last = self.found.packets.sent_at[theirs.end - 1] if any_sent else self.connection["first_packet_at"]
         return bool(first <= until and last <= until)
+
+
+def _round_trip_ms(ask: RowDict, answer: RowDict, overlaps: list[tuple[str, str]]) -> float | None:
+    """Return how long the answer took; None where two captures that were running side by side saw them."""
+    began, ended = _time(ask), _time(answer)
+    if began is None or ended is None or ended < began:
+        return None
+    one, other = sorted((ask["capture_id"], answer["capture_id"]))
+    return None if (one, other) in overlaps else (ended - began) / _US_PER_MS
 
 
 def _asked(request: RowDict) -> Any:  # noqa: ANN401 - a GUID as text, or None

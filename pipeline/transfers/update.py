@@ -1,4 +1,4 @@
-"""Update of silver.sessions, silver.order_acks and the messages of the binary protocol from bronze.session_packets.
+"""Update of silver.sessions, order_acks, sendings and the messages of the binary protocol from bronze.session_packets.
 
 A change affects connections: those of changed packets, those whose row of bronze.connections changed, and open ones at
 servers whose captures end at another time. Of an affected connection all packets are numbered again, without their
@@ -31,6 +31,7 @@ from pipeline.transfers.inputs import (
     read_decoded_messages,
     read_packets,
 )
+from pipeline.transfers.sending_rows import LOSS_COLUMNS, sending_rows
 from pipeline.transfers.session_rows import (
     CONNECTION_COLUMNS,
     SESSIONS_SCHEMA,
@@ -41,14 +42,14 @@ from pipeline.transfers.session_rows import (
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS
 from schemas.comqc import COMQC_CALLS
 from schemas.messages import MESSAGES
-from schemas.sessions import ORDER_ACKS, SESSION_PACKETS, SESSIONS
-from schemas.table import EVENT_DATE
+from schemas.sessions import ORDER_ACKS, SENDINGS, SESSION_PACKETS, SESSIONS
+from schemas.table import EVENT_DATE, Table
 from udfs.comqc.declared_interfaces import NO_DECLARATIONS, Declarations
 from udfs.keys import keys_of_texts
 from udfs.messages.header_layouts import PROTOCOL_BINARY
 from udfs.sessions.packet_layouts import DECODER_VERSION
 
-CODE_VERSION: Final = "1"  # raised when rows are computed differently: all are recomputed
+CODE_VERSION: Final = "2"  # raised when rows are computed differently: all are recomputed
 _MAX_CHANGES: Final = 2_000_000  # changed packets; with more, all connections are recomputed
 _MAX_DECODED_BYTES: Final = 128 << 20  # of messages that are decoded together
 _CHANGED_PACKETS: Final = f"""
@@ -71,13 +72,13 @@ class MessageSettings:
 def update(
     lake: Lake, run_id: str, sessions: SessionSettings | None = None, messages: MessageSettings | None = None
 ) -> dict[str, int]:
-    """Update sessions, order acks and messages; return how many rows of each table are written.
+    """Update sessions, order acks, sendings and messages; return how many rows of each table are written.
 
     Call it when silver is up to date with ``bronze.rpc_calls``. Without ``keep_stubs`` the packets of messages are
     emptied afterwards, since they hold bodies.
     """
     sessions, messages = sessions or SessionSettings(), messages or MessageSettings()
-    written = {str(table): 0 for table in (SESSIONS, ORDER_ACKS, MESSAGES)}
+    written = {str(table): 0 for table in (SESSIONS, ORDER_ACKS, SENDINGS, MESSAGES)}
     settings = {
         **sessions.as_provenance(),
         "sessions": CODE_VERSION,
@@ -120,7 +121,7 @@ class _SessionsUpdate:
     setting_names: list[str]
     changed: pa.Array | None = None
     capture_ends: dict[str, int] = field(default_factory=dict)
-    written: dict[str, int] = field(default_factory=lambda: {str(MESSAGES): 0, str(ORDER_ACKS): 0})
+    written: dict[str, int] = field(default_factory=lambda: {str(each): 0 for each in (MESSAGES, ORDER_ACKS, SENDINGS)})
 
     @property
     def lake(self) -> Lake:
@@ -202,21 +203,24 @@ class _SessionsUpdate:
     # One group of connections
 
     def _recompute(self, names: list[str]) -> pa.Table:
-        """Recompute some connections; write their messages and order acks, and return their sessions."""
+        """Recompute some connections; write their messages, sendings and order acks, and return their sessions."""
         self.lake.create(MESSAGES)
         decoded = read_decoded_messages(self.lake, names)
         expire = timedelta_to_us(self.settings.expire)
-        found, connections = read_packets(self.lake, names, decoded, CONNECTION_COLUMNS, expire)
+        columns = tuple(dict.fromkeys((*CONNECTION_COLUMNS, *LOSS_COLUMNS)))
+        found, connections = read_packets(self.lake, names, decoded, columns, expire)
         sessions = session_rows(connections, found, self.capture_ends, self.settings, self.run_id)
-        self._write_order_acks(names, order_ack_rows(found, sessions, self.run_id))
+        self._replace(ORDER_ACKS, names, order_ack_rows(found, sessions, self.run_id))
+        self._replace(SENDINGS, names, sending_rows(found, connections, sessions, self.run_id))
         self._write_messages(found, decoded)
         return sessions
 
-    def _write_order_acks(self, names: Collection[str], rows: pa.Table) -> None:
-        self.lake.create(ORDER_ACKS)
-        current = self.lake.select(ORDER_ACKS, "connection_id IN {names}", names=names)
-        dates = {*rows[EVENT_DATE].to_pylist(), *current[EVENT_DATE].to_pylist()}
-        self.written[str(ORDER_ACKS)] += self.lake.replace_changed(ORDER_ACKS, rows, current, dates=dates)
+    def _replace(self, table: Table, names: Collection[str], rows: pa.Table) -> None:
+        """Replace the rows of some connections in a table, as far as they differ."""
+        self.lake.create(table)
+        current = self.lake.select(table, "connection_id IN {names}", names=names)
+        dates = {*pc.unique(rows[EVENT_DATE]).to_pylist(), *pc.unique(current[EVENT_DATE]).to_pylist()}
+        self.written[str(table)] += self.lake.replace_changed(table, rows, current, dates=dates)
 
     def _write_messages(self, found: ConnectionPackets, decoded: pa.Table) -> None:
         """Decode new and changed messages and replace their rows; set changed numbers in the rows of others."""

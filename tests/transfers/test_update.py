@@ -16,7 +16,7 @@ from pipeline.transfers.session_rows import SessionSettings
 from pipeline.transfers.update import MessageSettings
 from schemas.messages import MESSAGES
 from schemas.receive_attempts import RECEIVE_ATTEMPTS
-from schemas.sessions import ORDER_ACKS, SESSION_PACKETS, SESSIONS
+from schemas.sessions import ORDER_ACKS, SENDINGS, SESSION_PACKETS, SESSIONS
 from transfers.conversations import (
     ACCEPTOR,
     INITIATOR,
@@ -89,7 +89,7 @@ def transfer(name="one", port=40_000):
 
 def test_a_transfer(lake):
     load(lake, [transfer()])
-    assert update(lake) == {str(SESSIONS): 1, str(ORDER_ACKS): 2, str(MESSAGES): 2}
+    assert update(lake) == {str(SESSIONS): 1, str(ORDER_ACKS): 2, str(SENDINGS): 2, str(MESSAGES): 2}
     (session,) = rows(lake, SESSIONS)
     expected = {
         "initiator_queue_manager": str(INITIATOR), "acceptor_queue_manager": str(ACCEPTOR),
@@ -117,7 +117,20 @@ def test_a_transfer(lake):
         "binary_protocol", "application", None, "10.0.0.1",
     )  # fmt: skip
     assert first["destination_queue"] == "srv1\\private$\\orders"
-    example_rows.check({table: lake.select(table, "TRUE") for table in (SESSIONS, ORDER_ACKS)})
+    ack = bronze([transfer()])[SESSION_PACKETS].to_pylist()[6]["packet_key"]  # the server's SessionAck
+    acked = {"session_acked_at": second(3), "session_acked_by": ack}
+    stored, ours = {"stored_at": second(3), "stored_by": ack}, {"sender_address": "10.0.0.1", "sent_by": "client"}
+    common = {
+        **acked, **ours, "receiver_address": "10.0.0.2", "sender_queue_manager": str(INITIATOR), "transmit_ms": 0.0,
+        "receiver_queue_manager": str(ACCEPTOR), "complete": True, "surely_acknowledged": False,
+        "acknowledgement_may_be_missing": False, "unnumbered_by_loss": False, "handshake_seen": True, "errors": [],
+    }  # fmt: skip
+    sendings = sorted(rows(lake, SENDINGS), key=lambda row: row["sent_at"])
+    assert [row["packet_key"] for row in sendings] == [first["packet_key"], last["packet_key"]]
+    for row, of_it in zip(sendings, (stored, {"stored_at": None, "stored_by": None}), strict=True):
+        assert {name: row[name] for name in (*common, *of_it)} == {**common, **of_it}
+    assert [(row["session_number"], row["recoverable_number"]) for row in sendings] == [(1, 1), (2, None)]
+    example_rows.check({table: lake.select(table, "TRUE") for table in (SESSIONS, ORDER_ACKS, SENDINGS)})
 
 
 @pytest.mark.parametrize(
@@ -284,7 +297,7 @@ def test_runs_in_parts_give_the_tables_of_one_run(tmp_path, seed):
         update(parts)
     load(parts, talks)
     update(parts)
-    for table in (SESSIONS, ORDER_ACKS, MESSAGES):
+    for table in (SESSIONS, ORDER_ACKS, SENDINGS, MESSAGES):
         assert rows(parts, table) == rows(whole, table)
     assert rows(whole, MESSAGES)
     load(parts, talks[1:])
@@ -292,5 +305,5 @@ def test_runs_in_parts_give_the_tables_of_one_run(tmp_path, seed):
     gone = lake_at("gone")
     load(gone, talks[1:])
     update(gone)
-    for table in (SESSIONS, ORDER_ACKS, MESSAGES):
+    for table in (SESSIONS, ORDER_ACKS, SENDINGS, MESSAGES):
         assert rows(parts, table) == rows(gone, table)

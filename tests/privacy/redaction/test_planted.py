@@ -26,7 +26,7 @@ from schemas.collected_snapshots import SNAPSHOTS_RAW
 from schemas.comqc import COMQC_CALLS
 from schemas.messages import MESSAGES
 from schemas.queue_snapshots import PROPERTIES
-from schemas.sessions import ORDER_ACKS, SESSION_PACKETS, SESSIONS
+from schemas.sessions import ORDER_ACKS, SENDINGS, SESSION_PACKETS, SESSIONS
 from udfs.capture.in_memory import read_captures
 from udfs.properties.property_names import MACHINE_PROPERTY_NAMES, QUEUE_PROPERTY_NAMES, property_name
 from udfs.properties.snapshot_lines import read_snapshot_rows
@@ -35,7 +35,7 @@ from udfs.pseudonyms import PSEUDONYM_KINDS, Pseudonymizer
 PROPERTIES_BY_TYPE = [("machine", number) for number in MACHINE_PROPERTY_NAMES]
 PROPERTIES_BY_TYPE += [("queue", number) for number in QUEUE_PROPERTY_NAMES]
 # Texts that are kept and are of no bytes of the input: names of files and compressions, codes that no row here has,
-# names from the user's file of comqc.interfaces, and errors of sessions, which never have any.
+# names from the user's file of comqc.interfaces, and errors of sessions and sendings, which never have any.
 NOT_OF_THE_INPUT = [
     *(
         f"bronze.capture_files.{name}"
@@ -46,7 +46,9 @@ NOT_OF_THE_INPUT = [
     *(f"silver.properties.errors.{name}" for name in ("code", "field")),
     *(f"silver.comqc_calls.{name}" for name in ("argument_names", "interface_name", "method")),
     "silver.messages.comqc_deviations.rule",
+    *(f"silver.sendings.errors.{name}" for name in ("code", "field")),
     *(f"silver.sessions.errors.{name}" for name in ("code", "field")),
+    *(f"silver.sessions.overlapping_captures.{name}" for name in ("one", "other")),
 ]
 BY = Pseudonymizer(PSEUDONYM_KINDS, b"a key of the tests")
 
@@ -79,7 +81,7 @@ def plain_tables(tokens, lake):
     for table in (SESSION_PACKETS, CONNECTIONS, CAPTURE_FILES):
         lake.append(table, pa.Table.from_batches([as_batch(table, out[str(table)])]))
     sessions_update.update(lake, uuid4().hex)
-    for table in (SESSIONS, ORDER_ACKS, MESSAGES, COMQC_CALLS):
+    for table in (SESSIONS, ORDER_ACKS, SENDINGS, MESSAGES, COMQC_CALLS):
         out[str(table)] = [*out.get(str(table), ()), *lake.select(table, "TRUE").to_pylist()]
     return out
 
