@@ -33,7 +33,8 @@ FROM {_with_canonical_queue("{message_transfers}")} WHERE {column} IS NOT NULL""
     for column, stage in _LATENCIES.items()
 )
 # Each number of a sequence when it was sent, sent again, and acknowledged by an order ack from the same hop.
-_POINTS_SQL: Final = """SELECT sequence_key, packet_key, observed_at, number, event, array(packet_key) AS evidence FROM (
+_POINTS_SQL: Final = """SELECT sequence_key, packet_key, observed_at, number, event, array(packet_key) AS evidence
+FROM (
   SELECT q.sequence_key, m.packet_key, m.seen_at AS observed_at, m.transaction_number AS number,
     CASE WHEN row_number() OVER (
       PARTITION BY q.sequence_key, m.transaction_number ORDER BY m.seen_at, m.packet_key) = 1
