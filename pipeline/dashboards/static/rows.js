@@ -172,7 +172,8 @@ function packetEvidence(packet) {
     h("div", {}, timeText(packet.sent_at) ?? "", " UTC, ", untrusted(`${from} \u2192 ${to}`)),
     copyable("capture file", packet.capture ?? "unknown"),
     copyable("packet", `frame.number == ${packet.packet_number}`),
-    copyable("conversation", conversationFilter(packet)));
+    copyable("conversation", conversationFilter(packet)),
+    copyable("export packets", `msmq export_packets --lake ${shellWord(SITE.lake)} --packet ${packet.packet_key} --out packet.pcapng`));
 }
 
 /** The time of a piece of evidence, for sorting; Infinity if it is not on this page. */
@@ -277,6 +278,7 @@ function showRow(wanted) {
     parts.push(relatedLinks(name, row), list);
     if (trace) parts.push(h("h2", {}, "Message history"), h("div", { class: "evidence" }, copyable("trace command", trace)));
     if (name === "captures") parts.push(h("div", { class: "evidence" }, copyable("capture file", rows.at(row, "path"))));
+    if (name === "sessions") parts.push(h("div", { class: "evidence" }, copyable("conversation", conversationFilter(rows.row(row))), copyable("export packets", `msmq export_packets --lake ${shellWord(SITE.lake)} --session ${rows.at(row, "connection_id")} --out session.pcapng`)));
     if (name === "quality") parts.push(qualityEvidence(rows, row));
     const keys = [...new Set([...(rows.at(row, "evidence") ?? []), ...(rows.has("call_key") ? [rows.at(row, "call_key")] : [])])].filter((each) => each);
     if (rows.has("attempt_keys")) {
