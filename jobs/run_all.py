@@ -43,6 +43,8 @@ from pipeline.sequences import update as sequences_update
 from pipeline.silver import hosts
 from pipeline.silver.decode_tasks import DecodedWrite
 from pipeline.text import format_count
+from pipeline.transfers.sequences import update_sequences
+from pipeline.transfers.sequences.sequence_rows import SequenceSettings
 from pipeline.transfers.session_rows import SessionSettings
 from schemas.ack_sequences import ACK_SEQUENCES
 from schemas.alerts import ALERTS
@@ -53,6 +55,7 @@ from schemas.queue_history import MACHINE_HISTORY, MANAGEMENT_ACTIONS, QUEUE_HIS
 from schemas.receive_attempts import RECEIVE_ATTEMPTS
 from schemas.remote_read_calls import REMOTE_READ_CALLS
 from schemas.table import Table
+from schemas.transfers import TRANSFER_SEQUENCES
 
 JOB = "run_all"
 
@@ -183,6 +186,7 @@ def _gold_steps(job_run: cli.JobRun, hosts_provenance: Mapping[str, Any] | None)
     yield {
         ACK_SEQUENCES: partial(sequences_update.update, lost_after=reads.lost_after, poison_after=reads.poison_after),
         QUEUE_HISTORY: partial(queues_update.update, settings=queue_settings, run_id=run_id),
+        TRANSFER_SEQUENCES: partial(update_sequences.update, run_id=run_id, settings=sequence_settings(config)),
     }
     limits = alert_thresholds(config)
     job_run.stages.begin("findings")
@@ -203,6 +207,11 @@ def _update_findings(lake: Lake, *, config: Config, limits: QueueRuleLimits, run
     sessions = SessionSettings(config.sessions.idle, config.sessions.silent_after, config.pending.expire)
     written = findings_update.update(lake, stubs=config.store.stubs, limits=limits)
     return written + update_sessions.update(lake, run_id, sessions, config.transfers.wait)
+
+
+def sequence_settings(config: Config) -> SequenceSettings:
+    """Return the settings of exactly-once sequences between queue managers."""
+    return SequenceSettings(config.transfers.stall_after, config.transfers.wait, config.pending.expire)
 
 
 def queue_state_settings(config: Config) -> QueueSettings:

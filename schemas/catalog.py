@@ -21,6 +21,7 @@ from schemas import (
     receive_attempts,
     remote_read_calls,
     sessions,
+    transfers,
 )
 from schemas.table import Table
 
@@ -29,7 +30,7 @@ SILVER: tuple[Table, ...] = (
     *queue_snapshots.TABLES, *hosts.TABLES, *sessions.TABLES,
 )  # fmt: skip
 GOLD: tuple[Table, ...] = (
-    *receive_attempts.TABLES, *ack_sequences.TABLES, *queue_history.TABLES, *eod.TABLES,
+    *receive_attempts.TABLES, *ack_sequences.TABLES, *queue_history.TABLES, *eod.TABLES, *transfers.TABLES,
     *findings.TABLES, *coverage.TABLES, *alerts.TABLES,
 )  # fmt: skip
 BRONZE: tuple[Table, ...] = (*bronze.TABLES, *sessions.PACKET_TABLES)

@@ -67,6 +67,7 @@ TRANSFER_SEQUENCES = Table(
         Column("last_number", BIGINT, "highest number"),
         Column("first_sent_at", TIMESTAMP, "sent_at of the first sending, UTC"),
         Column("last_sent_at", TIMESTAMP, "sent_at of the last sending, UTC"),
+        Column("last_packet_at", TIMESTAMP, "time of the last sending or order ack, UTC"),
         Column(
             "gaps",
             ArrayType(NUMBER_GAP),
@@ -78,7 +79,7 @@ TRANSFER_SEQUENCES = Table(
         Column(
             "refusals",
             BIGINT,
-            "sendings that a receiver has to refuse ([MS-MQQB] 3.1.5.8.6); null where bytes of its connections are lost",
+            "sendings that a receiver has to refuse ([MS-MQQB] 3.1.5.8.6); null where bytes of them may be missing",
         ),
         Column("order_acks", BIGINT, "order acks of the row, silver.order_acks"),
         Column("acknowledged_number", BIGINT, "highest number that they acknowledge; null without one"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
@@ -58,19 +59,26 @@ class SequenceSettings:
         }
 
 
-def sequence_rows(sendings: pa.Table, acks: pa.Table, settings: SequenceSettings, run_id: str) -> pa.Table:
+def sequence_rows(
+    sendings: pa.Table,
+    acks: pa.Table,
+    settings: SequenceSettings,
+    run_id: str,
+    fill_queue_managers: Callable[[pa.Table], pa.Table] = lambda rows: rows,
+) -> pa.Table:
     """Return a row of gold.transfer_sequences for each sequence and hop, without how it began.
 
     ``sendings`` are all sendings of some sequences: ``SEQUENCE_COLUMNS``, destination_queue_manager, packet_key,
     connection_id, stream_offset, sent_at, number, previous, length_bytes, complete, acknowledged, has_loss and
     capture_end (microseconds), and the queue managers of both ends. ``acks`` are all order acks that name one of these
     sequences: packet_key, sequence_id, number, sent_at, queue_manager, acknowledged_queue_manager and both addresses.
+    ``fill_queue_managers`` gets the first sending of each sequence, and returns them with more queue managers.
     """
     if not sendings.num_rows:
         return SEQUENCES_SCHEMA.empty_table()
     sequence, sendings = _in_order(sendings)
     first = np.flatnonzero(np.diff(sequence, prepend=-1))
-    names = sendings.take(pa.array(first))
+    names = fill_queue_managers(sendings.take(pa.array(first)))
     acks = acks.sort_by("packet_key")
     known = _first_known(sequence, sendings["destination_queue_manager"], len(first))
     names = names.set_column(names.column_names.index("destination_queue_manager"), "destination_queue_manager", known)
@@ -173,7 +181,10 @@ def _rows(names: pa.Table, found: TransferSequences, evidence: pa.Array, run_id:
         "sequence_epoch_at": _times(np.where(epochs == 0, NO_TIME, epochs)),
         **{name: pa.array(getattr(found, name)) for name in _COUNTS},
         **{name: _numbers(getattr(found, name)) for name in _NUMBERS},
-        **{name: _times(getattr(found, name)) for name in ("first_sent_at", "last_sent_at", "acknowledged_at")},
+        **{
+            name: _times(getattr(found, name))
+            for name in ("first_sent_at", "last_sent_at", "last_packet_at", "acknowledged_at")
+        },
         "gaps": _gaps(found, count),
         "stalls": _stalls(found, count),
         "longest_stall_s": pa.array(longest / _US, mask=longest == NO_STALL),

@@ -49,6 +49,7 @@ class TransferSequences:
     last_number: Ints
     first_sent_at: Ints
     last_sent_at: Ints
+    last_packet_at: Ints
     missing_numbers: Ints
     out_of_order: Ints
     refusals: Ints
@@ -103,6 +104,7 @@ def describe_sequences(
         last_number=numbers.number[numbers.starts[1:] - 1],
         first_sent_at=sendings.sent_at[starts[:-1]],
         last_sent_at=sendings.sent_at[starts[1:] - 1],
+        last_packet_at=events.at[events.starts[1:] - 1],
         missing_numbers=_sum(gaps.sequence, np.where(gaps.bridged, 0, gaps.last - gaps.first + 1), count),
         out_of_order=_count(events.sequence[is_first & (events.number < events.sent_before)], count),
         refusals=refusals,
