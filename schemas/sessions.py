@@ -229,6 +229,7 @@ ORDER_ACKS = Table(
         Column("packet_key", STRING, "bronze.session_packets"),
         Column("connection_id", STRING, "bronze.connections"),
         *ENDPOINT_COLUMNS,
+        Column("capture_id", STRING, "bronze.capture_files, where its first byte was captured"),
         Column("sent_by", STRING, "the end that sent it: client or server"),
         Column("sent_at", TIMESTAMP, "time of the captured packet with its first byte, UTC"),
         Column("kind", STRING, "order_ack or final_ack"),
@@ -284,8 +285,10 @@ SENDINGS = Table(
         Column("recoverable_number", BIGINT, "its number among the recoverable ones of its side; null likewise"),
         Column("session_acked_at", TIMESTAMP, "time of the first SessionHeader that acknowledges it, UTC"),
         Column("session_acked_by", STRING, "packet_key of the packet that carries this SessionHeader"),
+        Column("session_acked_in", STRING, "bronze.capture_files, where this packet was captured"),
         Column("stored_at", TIMESTAMP, "time of the first SessionHeader that says that it is stored, UTC"),
         Column("stored_by", STRING, "packet_key of the packet that carries this SessionHeader"),
+        Column("stored_in", STRING, "bronze.capture_files, where this packet was captured"),
         Column(
             "surely_acknowledged",
             BOOLEAN,

@@ -240,7 +240,9 @@ _TABLE_COLUMNS: Final[Mapping[Table, Mapping[str, ColumnRedactor]]] = {
         copy_column,
     ),
     SENDINGS: {
-        **dict.fromkeys(("sent_by", "sender_queue_manager", "receiver_queue_manager"), copy_column),
+        **dict.fromkeys(
+            ("sent_by", "sender_queue_manager", "receiver_queue_manager", "session_acked_in", "stored_in"), copy_column
+        ),
         **dict.fromkeys(("sender_address", "receiver_address"), _ADDRESS),
         **dict.fromkeys(("session_acked_by", "stored_by"), _KEY),
     },
