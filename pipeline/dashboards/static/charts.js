@@ -34,7 +34,7 @@ function chart(title, traces, layout, go) {
   AFTER_DRAW.push(() => {
     const colours = themeColours();
     const narrow = box.clientWidth < 520;
-    const named = layout.showlegend === false || (traces.length < 2 && !layout.showlegend) ? [] : traces.map((trace) => 34 + 7 * (trace.name ?? "").length);
+    const named = layout.showlegend === false || (traces.length < 2 && !layout.showlegend) ? [] : traces.filter((trace) => trace.showlegend !== false).map((trace) => 34 + 7 * (trace.name ?? "").length);
     const columns = Math.max(1, Math.floor((box.clientWidth - 60) / Math.max(1, ...named)));
     const legend = 20 * Math.ceil(named.length / columns);
     const axis = { gridcolor: colours.line, zerolinecolor: colours.line, automargin: true, fixedrange: narrow };

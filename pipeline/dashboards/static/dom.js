@@ -45,7 +45,7 @@ const LEVELS = {
   severity: { error: "bad", critical: "bad", warning: "warn", info: "" },
   outcome: { acked: "ok", peeked: "ok", ok: "ok", failed: "bad", expired: "bad", rundown: "bad", rejected: "bad", nacked: "warn", fault: "bad", no_response: "bad", damaged: "bad", encrypted: "unknown", unbound: "unknown", no_request: "unknown", unknown: "unknown", in_flight: "unknown", done: "ok", received: "ok", delivered: "ok", transferred: "ok", unacknowledged: "bad" },
   session_outcome: { open: "ok", refused: "bad", unanswered: "bad", not_binary_protocol: "warn", not_established: "warn", unknown: "unknown" },
-  session_end: { still_open: "ok", idle: "", closed: "", reset: "warn", ack_timeout: "bad", silent: "unknown", refused: "bad", unopened: "warn" },
+  session_end: { still_open: "", idle: "", closed: "", reset: "warn", ack_timeout: "bad", silent: "unknown", refused: "bad", unopened: "warn" },
   event: { sent: "", resent: "warn", acknowledged: "ok" },
   fate: { consumed: "ok", returned: "warn", rejected: "bad", held: "warn", unknown: "unknown" },
   loss_risk: { read_twice: "bad", ack_failed: "bad", ack_unanswered: "warn", reader_lost: "warn", poison: "bad" },

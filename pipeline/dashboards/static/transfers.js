@@ -34,9 +34,11 @@ function endNames(manager, addresses) {
   const known = [MANAGER_NAMES.get(manager), addresses.length > 2 ? `${addresses.length} addresses` : addresses.join(", "), manager];
   return known.filter((each) => each);
 }
+/** The first part of an identifier, which is long and shown as a whole in the row and the tooltip; other names as they are. */
+const shortId = (name) => (/^[0-9a-f]{8}-[0-9a-f-]{27}$/.test(name) ? name.slice(0, 8) + "\u2026" : name);
 function endElement(manager, addresses, most = 3) {
   const [first, ...others] = endNames(manager, addresses).slice(0, most);
-  return h("span", { title: [manager, ...addresses].filter((each) => each).map(escapeHidden).join("\n") }, untrusted(first ?? "unknown"), others.length ? h("small", {}, others.map((each) => untrusted(each))) : null);
+  return h("span", { title: [manager, ...addresses].filter((each) => each).map(escapeHidden).join("\n") }, untrusted(first ?? "unknown"), others.length ? h("small", {}, others.map((each) => untrusted(shortId(each)))) : null);
 }
 /** The column of one end of a hop, or of a session, with its machine's name. */
 const endColumn = (name, end, label, [manager, address] = [`${end}_queue_manager`, `${end}_address`]) => ({
@@ -59,6 +61,14 @@ function groupRows(name, state, key) {
     groups.get(of).push(row);
   }
   return { rows, groups };
+}
+
+/** A note where figures of a dataset lack filters that the messages beside them have; null if there is none. */
+function notAppliedNote(what, name, state) {
+  if (!DATA[name].computed) return null;
+  const applied = new Set(ignoredFilters("message_transfers", summaryOf("message_transfers"), state));
+  const ignored = ignoredFilters(name, summaryOf(name), state).filter((each) => !applied.has(each));
+  return ignored.length ? h("p", { class: "note cut" }, `${what} not filtered by ${ignored.join(", ")}.`) : null;
 }
 
 function pairs(state) {
@@ -92,8 +102,8 @@ function pairs(state) {
   const label = (text, n = 1) => ({ label: text, n });
   return [
     h("h2", {}, "Who sends to whom"),
-    intro("Times are p50 / p95 from the first sending: until the receiver's session acknowledged it, until its queue did in order (transactional messages), and for the bytes alone. Acknowledgements wait for each other, so these times are upper bounds."),
-    ignoredNote(ignoredFilters("transfer_latencies", DATA.transfer_latencies.computed ? summaryOf("transfer_latencies") : rows, globalFilters(state), false)),
+    intro("Times are p50 / p95 from the first sending: until the receiver's session acknowledged it, until its queue did in order (transactional messages), and for its bytes alone (0 where one captured packet has all of them). Receivers hold acknowledgements back, so the first two are upper bounds."),
+    notAppliedNote("Times are", "transfer_latencies", state), notAppliedNote("Numbers that wait are", "transfer_sequences", state),
     groupsTable(["from", "to", label("messages"), label("bytes"), label("sent again"), label("session ack"), label("order ack"), label("on the wire"), label("in flight"), label("wait for order ack"), label("not delivered")], groups,
       DATA.message_transfers.total ? undefined : "Sessions were captured, and no message in them."),
     DATA.transfer_latencies.summary ? h("p", { class: "note" }, "Percentiles of aggregates are accurate to 9 %: times are counted in classes, four per doubling.") : null,
@@ -147,23 +157,26 @@ function sequenceCharts(chosen, state) {
 function sequenceChart(row, list, points) {
   const rows = DATA.transfer_sequences.rows, at = (column) => rows.at(row, column);
   const ordered = [...list].sort((a, b) => points.at(a, "observed_at") - points.at(b, "observed_at"));
-  const [begin, last] = extent(ordered.map((each) => points.at(each, "observed_at")));
+  const [begin, last] = extent([...ordered.map((each) => points.at(each, "observed_at")), ...(at("acknowledged_at") === null ? [] : [at("acknowledged_at")])]);
   const margin = Math.max(0.04 * (last - begin), 50), end = last + margin; // a stall that goes on is drawn up to the edge
   const trace = (event, look) => {
     const of = ordered.filter((each) => points.at(each, "event") === event).map((each) => [points.at(each, "observed_at"), points.at(each, "number"), points.at(each, "packet_key")]);
     // The order ack may have come over another address of the receiver: only the sequence's own row tells of it then.
     if (event === "acknowledged" && at("acknowledged_number") !== null && !of.some(([, number]) => number >= at("acknowledged_number"))) of.push([at("acknowledged_at"), at("acknowledged_number"), null]);
-    if (event === "acknowledged" && of.length && of[of.length - 1][0] < end) of.push([end, of.reduce((most, [, number]) => Math.max(most, number), 0), null]); // the line goes on to the edge
     return {
-      type: "scatter", name: event.replace("resent", "sent again"), x: of.map(([time]) => plotlyTime(time)), y: of.map(([, number]) => number), hoverinfo: "text",
+      type: "scatter", mode: "markers", name: event.replace("resent", "sent again"), x: of.map(([time]) => plotlyTime(time)), y: of.map(([, number]) => number), hoverinfo: "text",
       hovertext: of.map(([time, number]) => `${event === "acknowledged" ? "acknowledged up to" : event.replace("resent", "sent again:")} ${number}<br>${timeText(time)}`),
       customdata: of.map(([, , key]) => (key === null ? link("transfers", { ...STATE.params, row: `transfer_sequences:${at("sequence_key")}` }) : link("transfers", { ...STATE.params, row: `sequence_points:${key}` }))), ...look,
     };
   };
+  const acks = trace("acknowledged", { marker: { size: 8, symbol: "diamond", color: OWN_COLOURS.acknowledged } });
+  // The highest acknowledged number holds until the next, and to the edge. An order ack of a lower one takes nothing back.
+  const steps = { type: "scatter", mode: "lines", x: [...acks.x, plotlyTime(end)], y: [], hoverinfo: "skip", showlegend: false, line: { shape: "hv", width: 1.5, color: OWN_COLOURS.acknowledged } };
+  for (const number of [...acks.y, 0]) steps.y.push(Math.max(number, steps.y.at(-1) ?? 0));
   const traces = [
-    trace("sent", { mode: "markers", marker: { size: 6, color: OWN_COLOURS.sent } }),
-    trace("resent", { mode: "markers", marker: { size: 8, symbol: "x", color: OWN_COLOURS.resent } }),
-    trace("acknowledged", { mode: "lines+markers", line: { shape: "hv", width: 1.5, color: OWN_COLOURS.acknowledged }, marker: { size: 6, symbol: "diamond", color: OWN_COLOURS.acknowledged } }),
+    acks.x.length ? steps : { x: [], y: [] }, acks,
+    trace("sent", { marker: { size: 6, color: OWN_COLOURS.sent } }),
+    trace("resent", { marker: { size: 8, symbol: "x", color: OWN_COLOURS.resent } }),
   ].filter((each) => each.x.length);
   const band = (colour, sides) => ({ type: "rect", line: { width: 0 }, fillcolor: colour, layer: "below", ...sides });
   const stalls = (at("stalls") ?? []).map((each) => band("rgba(207, 63, 54, 0.15)", { yref: "paper", y0: 0, y1: 1, x0: plotlyTime(Date.parse(each.began_at)), x1: plotlyTime(each.ended_at === null ? end : Math.min(Date.parse(each.ended_at), end)) }));
@@ -173,7 +186,7 @@ function sequenceChart(row, list, points) {
   return h("div", {},
     h("p", { class: "caption" }, h("a", { href: link("transfers", { ...STATE.params, row: `transfer_sequences:${at("sequence_key")}` }) }, untrusted(at("queue") ?? at("destination_queue") ?? "unknown queue")), " ", valueElement("condition", "text", at("condition")), h("br", {}),
       untrusted(`${names("sender")} \u2192 ${names("receiver")}`), `, sequence ${at("sequence_ordinal") ?? "unknown"}`, at("waiting") ? `, ${formatNumber(at("waiting"))} wait from ${at("first_waiting_number")}` : "", at("longest_stall_s") === null ? "" : `, longest stall ${durationText(at("longest_stall_s") * 1000)}`),
-    chart("Numbers over time", traces, { xaxis: { type: "date", range: [begin - margin, end].map(plotlyTime) }, yaxis: { tickformat: "d", ...(high - low < 10 ? { dtick: 1 } : {}) }, shapes: [...stalls, ...gaps], height: 260, showlegend: true }, go));
+    chart("Numbers over time", traces, { xaxis: { type: "date", range: [begin - margin, end].map(plotlyTime) }, yaxis: { tickformat: "d", ...(high - low < 10 ? { dtick: 1, range: [low - 0.6, high + 0.6] } : {}) }, shapes: [...stalls, ...gaps], height: 260, showlegend: true }, go));
 }
 
 // --- sessions ----------------------------------------------------------------------------------------------------------
@@ -183,7 +196,7 @@ function sessionSection(state) {
   if (!data.computed) return [title, notComputed(data)];
   const rows = data.rows, sums = summaryOf("sessions"), indexes = filterRows("sessions", sums, state);
   const full = (each, row) => Number(each.at(row, "client_window_full_ms") ?? 0) + Number(each.at(row, "server_window_full_ms") ?? 0);
-  const countTile = (name) => (each) => tile(facetLabel(each.values[0] ?? "unknown"), formatNumber(each.n), name === "session_outcome" ? "sessions" : "how sessions ended", LEVELS[name][each.values[0]] ?? "", rowsLink("transfers", { ...globalFilters(state), [name]: facetText(each.values[0]) }, "sessions"));
+  const countTile = (name) => (each) => tile((name === "session_end" && each.values[0] !== "still_open" ? "ended: " : "") + facetLabel(each.values[0] ?? "unknown"), formatNumber(each.n), "sessions", LEVELS[name][each.values[0]] ?? "", rowsLink("transfers", { ...globalFilters(state), [name]: facetText(each.values[0]) }, "sessions"));
   return [
     title,
     intro("Connections on TCP 1801. A full window means that the sender waited for acknowledgements before it could go on."),
