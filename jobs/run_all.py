@@ -43,6 +43,8 @@ from pipeline.sequences import update as sequences_update
 from pipeline.silver import hosts
 from pipeline.silver.decode_tasks import DecodedWrite
 from pipeline.text import format_count
+from pipeline.transfers.messages import update_messages
+from pipeline.transfers.messages.message_rows import TransferSettings
 from pipeline.transfers.sequences import update_sequences
 from pipeline.transfers.sequences.sequence_rows import SequenceSettings
 from pipeline.transfers.session_rows import SessionSettings
@@ -55,7 +57,7 @@ from schemas.queue_history import MACHINE_HISTORY, MANAGEMENT_ACTIONS, QUEUE_HIS
 from schemas.receive_attempts import RECEIVE_ATTEMPTS
 from schemas.remote_read_calls import REMOTE_READ_CALLS
 from schemas.table import Table
-from schemas.transfers import TRANSFER_SEQUENCES
+from schemas.transfers import MESSAGE_TRANSFERS, TRANSFER_SEQUENCES
 
 JOB = "run_all"
 
@@ -186,6 +188,11 @@ def _gold_steps(job_run: cli.JobRun, hosts_provenance: Mapping[str, Any] | None)
     yield {
         ACK_SEQUENCES: partial(sequences_update.update, lost_after=reads.lost_after, poison_after=reads.poison_after),
         QUEUE_HISTORY: partial(queues_update.update, settings=queue_settings, run_id=run_id),
+        MESSAGE_TRANSFERS: partial(
+            update_messages.update,
+            run_id=run_id,
+            settings=TransferSettings(config.transfers.wait, config.pending.expire),
+        ),
         TRANSFER_SEQUENCES: partial(update_sequences.update, run_id=run_id, settings=sequence_settings(config)),
     }
     limits = alert_thresholds(config)

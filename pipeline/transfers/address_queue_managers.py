@@ -95,4 +95,3 @@ def changed_spans(before: pa.Table, now: pa.Table, expire_us: int) -> Iterator[A
         ends = np.append(bounds[1:], FAR)
         for place in [place for place in range(len(bounds)) if one[place] != other[place]]:
             yield AddressSpan(address, int(bounds[place]), int(ends[place]))
-

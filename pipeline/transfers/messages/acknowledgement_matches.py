@@ -91,9 +91,7 @@ def first_order_acks(rows: MessageRows, acks: pa.Table) -> tuple[Ints, Bools]:
     return found, elsewhere
 
 
-def _order_acks(
-    rows: MessageRows, acks: pa.Table, ways: Sequence[tuple[Bools, str | None]], *, same_hop: bool
-) -> Ints:
+def _order_acks(rows: MessageRows, acks: pa.Table, ways: Sequence[tuple[Bools, str | None]], *, same_hop: bool) -> Ints:
     """Return the first order ack of each row; ``ways``: of which rows which column is who has to acknowledge, if any."""
     found = np.full(len(rows), NO_EVENT)
     values = np.asarray(acks["transaction_number"].combine_chunks(), np.int64)

@@ -414,9 +414,7 @@ def _side_by_side(connections: pa.Array, captures: pa.Array, event: _Event, over
 
 def _lists_of_reasons() -> pa.Array:
     """Return the lists of reason codes by their bits."""
-    lists = [
-        [reason for bit, reason in enumerate(_REASONS) if bits >> bit & 1] for bits in range(1 << len(_REASONS))
-    ]
+    lists = [[reason for bit, reason in enumerate(_REASONS) if bits >> bit & 1] for bits in range(1 << len(_REASONS))]
     return pa.array(lists, pa.list_(pa.string()))
 
 

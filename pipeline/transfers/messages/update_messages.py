@@ -154,7 +154,9 @@ class _MessagesUpdate:
             return 0
         ids = pa.table({"value": pa.array(sorted(self.affected), pa.string())})
         rows = self._recompute("m.message_id IN (SELECT value FROM {chosen})", chosen=ids)
-        sql = f"SELECT {', '.join(MESSAGE_TRANSFERS.names)} FROM {{rows}} WHERE message_id IN (SELECT value FROM {{ids}})"
+        sql = (
+            f"SELECT {', '.join(MESSAGE_TRANSFERS.names)} FROM {{rows}} WHERE message_id IN (SELECT value FROM {{ids}})"
+        )
         current = self.lake.query(sql, rows=MESSAGE_TRANSFERS, ids=ids).cast(TRANSFERS_SCHEMA)
         dates = {*pc.unique(rows[EVENT_DATE]).to_pylist(), *pc.unique(current[EVENT_DATE]).to_pylist()}
         return self.step.replace_changed(rows, current, dates)
