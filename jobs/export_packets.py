@@ -1,4 +1,7 @@
-"""Write the packets of chosen calls, and the bind that decodes them, to a pcapng file."""
+"""Write captured packets to a pcapng file.
+
+Of chosen calls with the bind that decodes them, of packets of the binary protocol, or of whole sessions.
+"""
 
 from __future__ import annotations
 
@@ -18,15 +21,18 @@ JOB = "export_packets"
 
 
 def run(job_run: cli.JobRun) -> cli.Outcome:
-    """Find the calls, read their captures again and write their packets."""
+    """Find what is asked for, read its captures again and write its packets."""
+    arguments = job_run.arguments
+    if not (arguments.call or arguments.packet or arguments.session):
+        raise ConfigError("give --call, --packet or --session")
     lake = open_lake_with_data(job_run)
     if is_redacted(lake):
-        raise ConfigError(f"{job_run.arguments.lake}: names are redacted, so the calls cannot be found in the captures")
-    found = plan_export(lake, job_run.arguments.call)
+        raise ConfigError(f"{arguments.lake}: names are redacted, so the packets cannot be found in the captures")
+    found = plan_export(lake, arguments.call, arguments.packet, arguments.session)
     if not found.intervals_by_path:
-        raise ConfigError(f"no such call in {job_run.arguments.lake}: {', '.join(found.call_keys_not_found)}")
+        raise ConfigError(f"not in {arguments.lake}: {', '.join(found.not_found)}")
     capture = job_run.config.capture
-    target = Path(job_run.arguments.out)
+    target = Path(arguments.out)
     check_outputs(job_run, lake, [target])
     try:
         with replace_file(target) as out:
@@ -35,10 +41,10 @@ def run(job_run: cli.JobRun) -> cli.Outcome:
             )
     except OSError as error:
         raise ConfigError(str(error)) from error
-    for key in found.call_keys_not_found:
-        cli.log_progress(f"no such call: {key}")
-    cli.log_progress(f"{packets} packets of {len(found.intervals_by_path)} captures in {job_run.arguments.out}")
-    return cli.Outcome(input_failed=bool(found.call_keys_not_found), summary_fields={"packets": packets})
+    for name in found.not_found:
+        cli.log_progress(f"not in the lake: {name}")
+    cli.log_progress(f"{packets} packets of {len(found.intervals_by_path)} captures in {arguments.out}")
+    return cli.Outcome(input_failed=bool(found.not_found), summary_fields={"packets": packets})
 
 
 def main(argv: Sequence[str] | None = None) -> int:

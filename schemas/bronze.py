@@ -432,7 +432,8 @@ _RUN = StructType(
 PENDING = Table(
     "bronze",
     "pending",
-    "One row per connection that a capture could not finish alone: what is needed to continue in other captures.",
+    "One row per connection that a capture could not finish alone, or that another one may have seen too: what merging "
+    "it across captures needs.",
     key=("pending_key",),
     event_date_columns=("last_packet_at",),
     columns=(

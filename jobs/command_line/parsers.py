@@ -138,15 +138,14 @@ def _collect_snapshots() -> cli.JobArgumentParser:
 
 def _export_packets() -> cli.JobArgumentParser:
     parser = _base("export_packets")
-    parser.add_argument(
-        "--call",
-        metavar="KEY",
-        type=cli.parse_text,
-        nargs="+",
-        action="extend",
-        required=True,
-        help="call_key values of rpc_calls",
-    )
+    for name, metavar, what in (
+        ("--call", "KEY", "call_key values of rpc_calls"),
+        ("--packet", "KEY", "packet_key values of session_packets: packets of the binary protocol"),
+        ("--session", "ID", "connection_id values of silver.sessions: all packets of these connections"),
+    ):
+        parser.add_argument(
+            name, metavar=metavar, type=cli.parse_text, nargs="+", action="extend", default=[], help=what
+        )
     parser.add_argument(
         "--out", metavar="FILE", type=cli.parse_local_path, required=True, help="the pcapng file to write"
     )

@@ -276,9 +276,9 @@ class _IngestRound:
         Merging uses one Python thread. The tables that are written next are created meanwhile.
         """
         lake = self.writer.lake
-        stored = merge_connections.read_stored_pending(lake, pa.concat_tables([fresh, removed]))
-        RunMarkers.of(lake).add_captures(self.writer.run_id, stored["capture_id"].unique().to_pylist())
         limits = time_limits(self.reader_options)
+        stored = merge_connections.read_stored_pending(lake, pa.concat_tables([fresh, removed]), limits)
+        RunMarkers.of(lake).add_captures(self.writer.run_id, stored["capture_id"].unique().to_pylist())
         steps: dict[str, Callable[[], Any]] = {
             _MERGE: partial(merge_connections.merge_pending, fresh, stored, removed, limits)
         }

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from pipeline.lake.arrow_rows import is_in
+from pipeline.lake.arrow_rows import datetime_to_us, is_in
 from pipeline.lake.date_filters import dates_condition
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries import BoundQuery, GroupedQuery
@@ -40,6 +40,7 @@ from udfs.capture.connection_merge import (
     MergeResult,
     merge_connections,
 )
+from udfs.capture.merge_candidates import CANDIDATE_COLUMNS, ended_reach_ns, merge_candidates
 from udfs.capture.open_connections import four_tuple_key
 from udfs.capture.taps import ConnectionTaps
 from udfs.errors import describe_failure
@@ -133,25 +134,27 @@ class MergeChanges:
 def merge_pending(
     fresh: pa.Table, stored: pa.Table, removed: pa.Table, limits: TimeLimits = DEFAULT_TIME_LIMITS
 ) -> MergeChanges:
-    """Merge the remainders of each four-tuple that has more than one.
+    """Merge the remainders of each four-tuple that has more than one, as far as they may be of one connection.
 
     ``fresh`` and ``stored`` are rows of ``bronze.pending``, of this run and of earlier ones, for the same four-tuples.
     ``removed`` are those of captures that were removed: their four-tuples are merged even if only one remainder is
     left.
     """
-    places: dict[str, list[int]] = defaultdict(list)
     both = pa.concat_tables([stored, fresh])
-    for place, name in enumerate(_four_tuple_keys(both)):
-        places[name].append(place)
-    removed_rows = removed.to_pylist()
-    removed_flows = {four_tuple_key(row) for row in removed_rows}
+    removed_flows = {*_four_tuple_keys(removed)}
     changes = MergeChanges(limits)
-    to_merge = [found for name, found in sorted(places.items()) if len(found) > 1 or name in removed_flows]
+    light, light_removed = (rows.select(CANDIDATE_COLUMNS).to_pylist() for rows in (both, removed))
+    candidates = merge_candidates(light, limits, light_removed)
+    to_merge = [
+        found
+        for name, found in sorted(candidates.items())
+        if found and (name in removed_flows or (len(found) > 1 and max(found) >= stored.num_rows))
+    ]
     for begin in range(0, len(to_merge), _FLOWS_PER_BATCH):  # as Python objects rows are much larger
         batch = to_merge[begin : begin + _FLOWS_PER_BATCH]
         rows = iter(both.take(list(chain.from_iterable(batch))).to_pylist())
         _merge_batch(changes, [[(next(rows), place >= stored.num_rows) for place in found] for found in batch])
-    for row in removed_rows:  # its capture's rows are gone, but a row of bronze.connections names no capture
+    for row in removed.to_pylist():  # its capture's rows are gone, but a row of bronze.connections names no capture
         changes.previous_connection_ids.add(row["connection_id"])
         changes.dates.update(packet_dates(row))
         changes.affects_stored_rows = True
@@ -479,10 +482,27 @@ def pending_table(rows: Sequence[RowDict]) -> pa.Table:
     return pa.Table.from_pylist(list(rows), BRONZE_SCHEMAS["pending"])
 
 
-def read_stored_pending(lake: Lake, fresh: pa.Table) -> pa.Table:
-    """Return the stored rows of ``bronze.pending`` that have a four-tuple of ``fresh``."""
+def read_stored_pending(lake: Lake, fresh: pa.Table, limits: TimeLimits = DEFAULT_TIME_LIMITS) -> pa.Table:
+    """Return the stored rows of ``bronze.pending`` that may be merged with ``fresh``: of the same four-tuples.
+
+    Of connections that were seen to their end, those that are near in time, with all other rows of these connections.
+    """
     if not lake.exists(PENDING) or not fresh.num_rows:
         return pending_table([])
-    flows = set(_four_tuple_keys(fresh))
-    found = lake.select(PENDING, f"{_FLOW_SQL} IN {{flows}}", BRONZE_SCHEMAS["pending"].names, flows=flows)
+    flows, columns = set(_four_tuple_keys(fresh)), BRONZE_SCHEMAS["pending"].names
+    times = pc.min(fresh["first_packet_at"]).as_py(), pc.max(fresh["last_packet_at"]).as_py()
+    may_match = "true"
+    if None not in times and not fresh["first_packet_at"].null_count:
+        low, high = (datetime_to_us(time) for time in times)
+        reach = ended_reach_ns(limits) // 1000
+        may_match = (
+            f"size(waits_for) > 0 OR first_packet_at IS NULL OR last_packet_at >= timestamp_micros({low - reach}) "
+            f"AND first_packet_at <= timestamp_micros({high + reach})"
+        )
+    of_flows = f"{_FLOW_SQL} IN {{flows}}"
+    found = lake.select(PENDING, f"{of_flows} AND ({may_match})", columns, flows=flows)
+    names = set(found["connection_id"].to_pylist())
+    if names and may_match != "true":
+        others = f"{of_flows} AND connection_id IN {{names}} AND NOT ({may_match})"
+        found = pa.concat_tables([found, lake.select(PENDING, others, columns, flows=flows, names=names)])
     return found.cast(BRONZE_SCHEMAS["pending"])

@@ -1,30 +1,51 @@
-"""Export of the packets of given calls from their captures to a pcapng file, so that Wireshark can show them."""
+"""Export of captured packets to a pcapng file, so that Wireshark can show them.
+
+Of chosen calls, of packets of the binary protocol, or of whole sessions. In names and comments here, a *packet* of the
+binary protocol is a row of ``bronze.session_packets``: it lies in one captured packet or more.
+"""
 
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import BinaryIO, Final
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import BinaryIO, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from pipeline.lake.lake import Lake
-from schemas.bronze import CAPTURE_FILES, CONNECTIONS, RPC_BINDS, RPC_CALLS
+from schemas.bronze import CAPTURE_FILES, CONNECTIONS, PENDING, QUARANTINE, RPC_BINDS, RPC_CALLS
+from schemas.sessions import SESSION_PACKETS
 from schemas.table import Table
-from udfs.files.capture_file import CaptureFileReader
+from udfs.files.capture_file import NO_TIME, CaptureFileReader
 from udfs.files.file_source import FileSource
 from udfs.files.pcapng_writer import PcapngWriter
+from udfs.rows import RowDict
 from udfs.tcp.packet_decoder import PacketDecoder, TcpSegments
 
 PCAPNG_APPLICATION: Final = "msmq-lakehouse"
 _BLOCK_BYTES: Final = 16 << 20
 _BIND_ANSWER_US: Final = 1_000_000  # longer than any server takes to answer a bind
-_CALL_COLUMNS: Final = (
-    "call_key", "connection_id", "client_address", "client_port", "server_address", "server_port", "capture_id",
-    "response_capture_id",
-)  # fmt: skip
+_NO_TIME_US: Final = NO_TIME // 1000
+_ENDS: Final = "client_address, client_port, server_address, server_port"
+# A packet that is not whole lasts, as far as is known, until the next one of its side begins.
+_PACKETS_SQL: Final = f"""
+SELECT p.packet_key, p.connection_id, p.capture_id, {", ".join(f"p.{name}" for name in _ENDS.split(", "))},
+  p.complete AND (p.observations = 1 OR p.sightings IS NOT NULL) AS is_whole,
+  unix_micros(min(p.sent_at)) AS begin_us,
+  unix_micros(coalesce(min(p.sent_done_at), min(n.sent_at), min(c.last_packet_at))) AS end_us
+FROM {{packets}} AS p
+LEFT JOIN {{packets}} AS n ON n.connection_id = p.connection_id AND n.sent_by = p.sent_by
+  AND n.stream_offset > p.stream_offset AND NOT p.complete
+LEFT JOIN {{connections}} AS c ON c.connection_id = p.connection_id
+WHERE p.packet_key IN {{keys}} GROUP BY ALL
+"""
+_CAPTURES_SQL: Final = " UNION ".join(
+    f"SELECT connection_id, capture_id FROM {{{name}}} WHERE connection_id IN {{ids}}"
+    for name in ("packets", "quarantine", "pending")
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,37 +64,105 @@ class ConnectionInterval:
 
 @dataclass(frozen=True, slots=True)
 class ExportPlan:
-    """The intervals to export from each capture file, and the call keys that the lake does not have."""
+    """The intervals to export from each capture file, and what of that asked for the lake does not have."""
 
     intervals_by_path: dict[str, list[ConnectionInterval]]
-    call_keys_not_found: list[str]
+    not_found: list[str]
 
 
-def plan_export(lake: Lake, call_keys: Iterable[str]) -> ExportPlan:
-    """Find the captures and times of calls: each call, and its connection from the first packet to the last bind."""
-    keys = sorted(set(call_keys))
-    times = """unix_micros(least(request_at, response_at)) AS begin_us,
-  unix_micros(greatest(request_done_at, response_done_at)) AS end_us"""
-    sql = f"SELECT {', '.join(_CALL_COLUMNS)}, {times} FROM {{calls}} WHERE call_key IN {{keys}}"
-    rows = lake.query(sql, calls=RPC_CALLS, keys=keys).to_pylist()
-    connections = {row["connection_id"] for row in rows}
-    first_packets = _times_by_connection(lake, CONNECTIONS, connections, "min(first_packet_at)")
-    last_binds = _times_by_connection(lake, RPC_BINDS, connections, "max(bound_at)")
-    captures = {row[name] for row in rows for name in ("capture_id", "response_capture_id")} - {None}
-    files = lake.select_by_values(CAPTURE_FILES, captures, columns=("capture_id", "path")).to_pylist()
+def plan_export(
+    lake: Lake, call_keys: Iterable[str] = (), packet_keys: Iterable[str] = (), sessions: Iterable[str] = ()
+) -> ExportPlan:
+    """Find the captures and times of calls, of packets of the binary protocol, and of sessions (connection_id).
+
+    Of a call: itself, and its connection from the first packet to the last bind. Of a packet that a capture has whole:
+    that capture. Else, and of a session: all captures that have bytes of the connection.
+    """
+    calls, packets, ids = sorted(set(call_keys)), sorted(set(packet_keys)), sorted(set(sessions))
+    found = [*_find_calls(lake, calls), *_find_packets(lake, packets), *_find_sessions(lake, ids)]
+    files = lake.select_by_values(
+        CAPTURE_FILES, {name for one in found for name in one.captures}, columns=("capture_id", "path")
+    ).to_pylist()
     paths = {row["capture_id"]: row["path"] for row in files}
     intervals_by_path: dict[str, list[ConnectionInterval]] = {}
-    for row in rows:
-        client = (ipaddress.ip_address(row["client_address"]).packed, row["client_port"])
-        server = (ipaddress.ip_address(row["server_address"]).packed, row["server_port"])
-        intervals = [ConnectionInterval(client, server, row["begin_us"], row["end_us"], f"call {row['call_key']}")]
-        connection = row["connection_id"]
+    for one in found:
+        for capture in sorted(one.captures & paths.keys()):
+            intervals_by_path.setdefault(paths[capture], []).extend(one.intervals)
+    there = {one.name for one in found}
+    wanted = [f"call {key}" for key in calls] + [f"packet {key}" for key in packets] + [f"session {key}" for key in ids]
+    return ExportPlan(intervals_by_path, [name for name in wanted if name not in there])
+
+
+class _Found(NamedTuple):
+    """Something to export: the captures that have it, and its intervals."""
+
+    name: str
+    captures: set[str]
+    intervals: list[ConnectionInterval]
+
+
+def _find_calls(lake: Lake, keys: Sequence[str]) -> Iterator[_Found]:
+    if not keys:
+        return
+    times = """unix_micros(least(request_at, response_at)) AS begin_us,
+  unix_micros(greatest(request_done_at, response_done_at)) AS end_us"""
+    columns = f"call_key, connection_id, {_ENDS}, capture_id, response_capture_id, {times}"
+    rows = lake.query(f"SELECT {columns} FROM {{calls}} WHERE call_key IN {{keys}}", calls=RPC_CALLS, keys=keys)
+    connections = set(rows["connection_id"].to_pylist())
+    first_packets = _times_by_connection(lake, CONNECTIONS, connections, "min(first_packet_at)")
+    last_binds = _times_by_connection(lake, RPC_BINDS, connections, "max(bound_at)")
+    for row in rows.to_pylist():
+        call = _interval(row, f"call {row['call_key']}")
+        intervals, connection = [call], row["connection_id"]
         if connection in last_binds and connection in first_packets:
-            bind_end = min(last_binds[connection] + _BIND_ANSWER_US, row["begin_us"])  # the answer precedes the request
-            intervals.append(ConnectionInterval(client, server, first_packets[connection], bind_end, "bind"))
-        for capture in {row["capture_id"], row["response_capture_id"]} & paths.keys():
-            intervals_by_path.setdefault(paths[capture], []).extend(intervals)
-    return ExportPlan(intervals_by_path, sorted(set(keys) - {row["call_key"] for row in rows}))
+            bind_end = min(last_binds[connection] + _BIND_ANSWER_US, call.begin_us)  # the answer precedes the request
+            begin = first_packets[connection]
+            intervals.append(replace(call, begin_us=begin, end_us=bind_end, comment="bind"))
+        yield _Found(call.comment, {row["capture_id"], row["response_capture_id"]} - {None}, intervals)
+
+
+def _find_packets(lake: Lake, keys: Sequence[str]) -> Iterator[_Found]:
+    if not keys:
+        return
+    found = lake.query(_PACKETS_SQL, packets=SESSION_PACKETS, connections=CONNECTIONS, keys=keys).to_pylist()
+    captures = _captures_of(lake, {row["connection_id"] for row in found if not row["is_whole"]})
+    for row in found:
+        own = {row["capture_id"]} if row["is_whole"] else captures[row["connection_id"]]
+        name = f"packet {row['packet_key']}"
+        yield _Found(name, own, [_interval(row, name)])
+
+
+def _find_sessions(lake: Lake, ids: Sequence[str]) -> Iterator[_Found]:
+    if not ids:
+        return
+    times = "unix_micros(first_packet_at) AS begin_us, unix_micros(last_packet_at) AS end_us"
+    where = "connection_id IN {ids} AND kind = 'binary_protocol'"
+    sql = f"SELECT connection_id, {_ENDS}, {times} FROM {{connections}} WHERE {where}"
+    found = lake.query(sql, connections=CONNECTIONS, ids=ids).to_pylist()
+    captures = _captures_of(lake, {row["connection_id"] for row in found})
+    for row in found:
+        name = f"session {row['connection_id']}"
+        yield _Found(name, captures[row["connection_id"]], [_interval(row, name)])
+
+
+def _captures_of(lake: Lake, connections: set[str]) -> Mapping[str, set[str]]:
+    """Return the captures that have bytes of each connection."""
+    found: dict[str, set[str]] = defaultdict(set)
+    if connections:
+        tables = {"packets": SESSION_PACKETS, "quarantine": QUARANTINE, "pending": PENDING}
+        for row in lake.query(_CAPTURES_SQL, ids=connections, **tables).to_pylist():
+            found[row["connection_id"]].add(row["capture_id"])
+    return found
+
+
+def _interval(row: RowDict, comment: str) -> ConnectionInterval:
+    """Return the interval of a row with both ends and times in us; without times, that of packets that have none."""
+    client = (ipaddress.ip_address(row["client_address"]).packed, row["client_port"])
+    server = (ipaddress.ip_address(row["server_address"]).packed, row["server_port"])
+    begin, end = row["begin_us"], row["end_us"]
+    if begin is None or end is None:
+        begin = end = _NO_TIME_US
+    return ConnectionInterval(client, server, begin, end, comment)
 
 
 def _times_by_connection(lake: Lake, table: Table, connections: set[str], time: str) -> dict[str, int]:

@@ -1,10 +1,12 @@
 """What the connections of one capture hold together is limited: what is over a limit is counted and has a name."""
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
 
 from bench import hostile
+from pcapgen import containers, conversation, sessions
 from pcapgen.record import sample_captures
 from udfs.capture.capture_reader import read_capture
 from udfs.rpc import batch_spool, waiting_pdus
@@ -136,3 +138,26 @@ def test_auth3_pdus_belong_to_the_last_bind_before_them_with_their_call_id():
         there_was_room = association.add_auth3_token(1, 150, token)
     assert there_was_room
     assert not association.add_auth3_token(1, 150, token)
+
+
+def test_connections_that_ended_take_what_open_ones_leave(limited):
+    """They are read to the end: of those that are not handed on no packet is unread."""
+    flow = conversation.Flow(server_port=sessions.PORT)
+    records = []
+    for number in range(6):
+        script = conversation.Script()
+        for side, data in sessions.handshake():
+            script.send(side, data)
+        start_ns = conversation.START_NS + number * 10**9
+        parts = conversation.segments(script, closed=number not in (1, 4), start_ns=start_ns)
+        records += conversation.records(replace(flow, client_port=50_000 + number), parts)
+    later = conversation.handshake(conversation.START_NS + 200 * 10**9)
+    records += conversation.records(replace(flow, client_port=60_000, server_port=9999), later)
+    capture = containers.pcap(records).data
+    for most, ports in ((9, [*range(50_000, 50_006), 60_000]), (5, [50_001, 50_003, 50_004, 50_005, 60_000]),
+                        (3, [50_001, 50_004, 60_000])):  # fmt: skip
+        limited(open_connections=most)
+        tables = read_capture(capture)
+        assert sorted(row["client_port"] for row in tables["pending"].to_pylist()) == ports
+        assert not_read(tables) == {}
+        assert tables["connections"].num_rows == 6

@@ -14,11 +14,14 @@ from pcapgen.reading import to_rows
 from sessions.stream_oracle import cut
 from sessions.test_any_cuts import accounted
 from sessions.test_framing import FLOW
-from udfs.capture.in_memory import read_captures
+from udfs.capture.capture_reader import read_capture
+from udfs.capture.connection_merge import merge_connections
+from udfs.capture.in_memory import BRONZE_TABLES, apply_merge, read_captures
 from udfs.sessions import packet_framing
 
 SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much,
         HealthCheck.function_scoped_fixture]  # fmt: skip
+OTHER = tcp.Flow(client_port=50_000, server_port=9999)
 # No packets inside of bodies: a machine that begins there believes them, if it does not keep enough.
 PLAIN = st.sampled_from([
     packets.connection_parameters(), packets.session_ack(), packets.order_ack(), packets.message(b"x" * 700),
@@ -29,8 +32,11 @@ PLAIN = st.sampled_from([
 
 
 @st.composite
-def observed(draw):
-    """The segments of a client, and for each machine what it has of them and how far its clock is ahead."""
+def observed(draw, fewest=2):
+    """The segments of a client, and for each machine what it has of them, how far its clock is ahead, how much later.
+
+    A machine that goes on for more than a minute has forgotten a connection that it saw to its end.
+    """
     stream = b"".join(draw(st.lists(PLAIN, min_size=2, max_size=9)))
     size = draw(st.integers(100, 600))
     parts = [*tcp.handshake(), tcp.Segment(tcp.START_NS + 400_000, 1, 0, 0, frames.ACK)]
@@ -39,12 +45,16 @@ def observed(draw):
         parts.append(tcp.Segment(now, 0, at, 0, frames.ACK, stream[at : at + size]))
         parts.append(tcp.Segment(now + 300_000, 1, 0, min(at + size, len(stream)), frames.ACK))
         now += 1_000_000
+    if draw(st.booleans()):
+        parts.append(tcp.Segment(now, 0, len(stream), 0, frames.FIN | frames.ACK))
+        parts.append(tcp.Segment(now + 100_000, 1, 0, len(stream) + 1, frames.FIN | frames.ACK))
     machines = []
-    for _ in range(draw(st.integers(2, 3))):
+    for _ in range(draw(st.integers(fewest, 3))):
         low = draw(st.sampled_from([0, 0, len(parts) // 4]))
         lost = draw(st.sets(st.integers(4, len(parts) - 1), max_size=4))
         ahead = draw(st.integers(-300_000, 300_000)) * 1000
-        machines.append(([each for at, each in enumerate(parts) if at >= low and at not in lost], ahead))
+        goes_on_s = draw(st.sampled_from([0, 0, 30, 100]))
+        machines.append(([each for at, each in enumerate(parts) if at >= low and at not in lost], ahead, goes_on_s))
     return stream, machines
 
 
@@ -53,23 +63,21 @@ def observed(draw):
 def test_machines_side_by_side(monkeypatch, made, data):
     monkeypatch.setattr(packet_framing, "START_BYTES", data.draw(st.sampled_from([0, 500, 64 << 10])))
     _, machines = made
-    files = [
-        containers.pcap(tcp.records(FLOW, [part.shifted(ahead) for part in parts]), magic=containers.NANOSECONDS).data
-        for parts, ahead in machines
-    ]
+    files = [file_of(machine) for machine in machines]
     assume(len({file[24:100] for file in files}) == len(files))
-    assume(all(any(part.payload for part in parts) for parts, _ in machines))
+    assume(all(any(part.payload for part in parts) for parts, *_ in machines))
     order = data.draw(st.permutations(range(len(files))))
     found = read_captures([[files[index]] for index in order])
     equal(found, read_captures([files]))
     accounted(found)
     seen = [
-        {part.offset + at: value for part in parts for at, value in enumerate(part.payload)} for parts, _ in machines
+        {part.offset + at: value for part in parts for at, value in enumerate(part.payload)} for parts, *_ in machines
     ]
     union = {at: value for octets in seen for at, value in octets.items()}
-    syn = any(part.offset < 0 and part.side == 0 for parts, _ in machines for part in parts)
+    syn = any(part.offset < 0 and part.side == 0 for parts, *_ in machines for part in parts)
     begin = 0 if syn else min(union)
     expected = cut(union, syn=syn, begin=begin, end=max(union) + 1)
+    assert len({row["connection_id"] for row in to_rows(found["session_packets"])}) <= 1
     rows = sorted(to_rows(found["session_packets"]), key=lambda row: row["stream_offset"])
     note(f"{expected}")
     assert [(r["stream_offset"] + begin, r["length_bytes"], r["seen_bytes"]) for r in rows] == expected.packets
@@ -89,7 +97,36 @@ def test_machines_side_by_side(monkeypatch, made, data):
             assert row["packet"] == bytes(union[at + index] for index in range(size))
 
 
+def file_of(machine):
+    parts, ahead, goes_on_s = machine
+    records = tcp.records(FLOW, [part.shifted(ahead) for part in parts])
+    if goes_on_s:
+        records += tcp.records(OTHER, tcp.handshake(tcp.START_NS + goes_on_s * 10**9))
+    return containers.pcap(records, magic=containers.NANOSECONDS).data
+
+
 def first_time(machine, at):
-    parts, ahead = machine
+    parts, ahead, _ = machine
     carriers = (part for part in parts if part.payload and part.offset <= at < part.offset + len(part.payload))
     return (min(part.time_ns for part in carriers) + ahead) // 1000
+
+
+@hypothesis.settings(report_multiple_bugs=False, max_examples=40, deadline=None, suppress_health_check=SLOW)
+@given(observed(fewest=3))
+def test_a_capture_whose_remainder_expired_still_counts(made):
+    """What a capture had of a packet whole stays in ``sightings``, and counts, when its remainder is gone."""
+    _, machines = made
+    files = [file_of(machine) for machine in machines]
+    assume(len({file[24:100] for file in files}) == len(files))
+    tables = {name: [] for name in BRONZE_TABLES}
+    for number, file in enumerate(files):
+        if number == len(files) - 1:
+            first, *others = sorted(tables["pending"], key=lambda row: row["first_time_ns"])
+            tables["pending"] = [first, *others[1:]]  # the first one names the connection
+        for name, rows in read_capture(file).items():
+            tables[name] += rows.to_pylist()
+        tables["pending"] = [row for row in tables["pending"] if row["server_port"] == packets.PORT]
+        apply_merge(tables, tables["pending"], merge_connections(tables["pending"]))
+    for row in tables["session_packets"]:
+        having = {seen["capture_id"] for seen in row["sightings"] or ()}
+        assert row["observations"] >= max(len(having), 1)

@@ -586,7 +586,7 @@ def _finish_packet_rows(
     batch = _restore_packet_numbers(batch, packet_numbers, {"capture_id": "packet_number"})
     places = (batch.column(name).to_pylist() for name in ("connection_id", "sent_by", "stream_offset", "length_bytes"))
     counts = [
-        max(coverage[identity].captures_with(side, offset, size), 1) if identity in coverage else 1
+        max(len(coverage[identity].captures_with(side, offset, size)), 1) if identity in coverage else 1
         for identity, side, offset, size in zip(*places, strict=True)
     ]
     place = SESSION_PACKETS_SCHEMA.get_field_index("observations")

@@ -16,6 +16,7 @@ from udfs.capture.call_relabelling import relabel_calls
 from udfs.capture.call_sightings import merge_sightings, restore_single_capture_row
 from udfs.capture.capture_reader import BRONZE_SCHEMAS, CaptureReadRequest, read_capture
 from udfs.capture.connection_merge import MergeResult, add_packet_counts, merge_connections
+from udfs.capture.merge_candidates import merge_candidates
 from udfs.capture.open_connections import four_tuple_key
 from udfs.rows import RowDict
 from udfs.sessions.packet_rows import SESSION_PACKETS_SCHEMA
@@ -51,6 +52,7 @@ def read_captures(
         tables["pings"] = ping_rows(pings_of_rows(tables["pings"]))
         keys = {four_tuple_key(row) for row in fresh}
         pending = [row for row in tables["pending"] if four_tuple_key(row) in keys]
+        pending = [pending[index] for found in merge_candidates(pending, limits).values() for index in found]
         apply_merge(tables, pending, merge_connections(pending, limits), limits)
     return {name: pa.Table.from_pylist(rows, BRONZE_SCHEMAS[name]) for name, rows in tables.items()}
 

@@ -2,9 +2,11 @@
 
 A *remainder* is the part of one connection that one capture could not finish alone: the bytes before the first whole
 PDU, those behind the last one, PDUs of calls whose other half is missing, and binds. Bytes that were framed and
-finished in between are one segment without data (``FRAMED_BEFORE``). ``connection_merge`` reads the remainders of
-several captures one after the other, as if they were blocks of one capture. The result is that of the uncut capture,
-without reading any file again.
+finished in between are one segment without data (``FRAMED_BEFORE``). A connection of MSMQ that was seen to its end has
+a remainder too: another tap may have captured it as well, and it is one connection.
+
+``connection_merge`` reads the remainders of several captures one after the other, as if they were blocks of one
+capture. The result is that of the uncut capture, without reading any file again.
 
 Byte counts that the segments do not show are stored as numbers (``SIDE_STRUCT``); the merge adds them to its own
 counts.
@@ -154,9 +156,13 @@ class OpenConnection:
 def find_open_connections(
     connections: Iterable[TcpConnection], last_time: int | None, budget: CaptureBudget
 ) -> list[OpenConnection]:
-    """Return the connections that may continue in another capture; ``last_time``: of the capture, in ns."""
+    """Return the connections that other captures may have more of; ``last_time``: of the capture, in ns."""
+    connections = list(connections)
+    waiting = [one for one in connections if _may_continue(one, last_time)]
+    indexes = {one.index for one in waiting}
+    ended = [one for one in connections if one.index not in indexes and _gives_rows(one)]
     found = []
-    for connection in _limit_open([one for one in connections if _may_continue(one, last_time)], budget):
+    for connection in _limit_open(waiting, ended, budget):
         association = known_association_of(connection)
         sides = []
         for side in connection.directions:
@@ -185,10 +191,11 @@ def find_open_connections(
     return found
 
 
-def _limit_open(connections: list[TcpConnection], budget: CaptureBudget) -> list[TcpConnection]:
-    """Drop the open connections beyond the limit: those that showed least of RPC, of these the oldest."""
-    if len(connections) <= budget.open_connections:
-        return connections
+def _limit_open(waiting: list[TcpConnection], ended: list[TcpConnection], budget: CaptureBudget) -> list[TcpConnection]:
+    """Drop the connections beyond the limit: first those that ended, of the others those that showed least of RPC.
+
+    Of equal ones the oldest are dropped. Packets of those that ended are not counted: they were read to the end.
+    """
 
     def rank(one: TcpConnection) -> tuple[int, int, Any]:
         kind = (
@@ -200,10 +207,14 @@ def _limit_open(connections: list[TcpConnection], budget: CaptureBudget) -> list
         )
         return kind, one.last_time_ns, one.endpoints
 
-    dropped = sorted(connections, key=rank)[: len(connections) - budget.open_connections]
-    budget.unread_packets[NOT_HANDED_ON] += sum(one.packet_count for one in dropped)
-    indexes = {one.index for one in dropped}
-    return [one for one in connections if one.index not in indexes]
+    if (excess := len(waiting) - budget.open_connections) > 0:
+        dropped = sorted(waiting, key=rank)[:excess]
+        budget.unread_packets[NOT_HANDED_ON] += sum(one.packet_count for one in dropped)
+        indexes = {one.index for one in dropped}
+        return [one for one in waiting if one.index not in indexes]
+    if (excess := len(waiting) + len(ended) - budget.open_connections) > 0:
+        ended = sorted(ended, key=rank)[excess:]
+    return sorted((*waiting, *ended), key=lambda one: one.index)
 
 
 def _may_continue(connection: TcpConnection, last_time: int | None) -> bool:
@@ -218,6 +229,13 @@ def _may_continue(connection: TcpConnection, last_time: int | None) -> bool:
     if not seen_from_start or connection.end_time_and_cause is None or unfinished or last_time is None:
         return True
     return last_time - connection.last_time_ns < CLOSED_CONNECTION_RETENTION_NS
+
+
+def _gives_rows(connection: TcpConnection) -> bool:
+    """Whether a connection has a row of its own, which another capture that saw it would repeat."""
+    association = known_association_of(connection)
+    is_rpc = association is not None and (association.is_msmq or bool(association.unbound_call_shapes))
+    return connection.kind is ConnectionKind.BINARY or is_rpc
 
 
 def build_pending_rows(

@@ -74,9 +74,10 @@ class PacketCoverage:
             for piece in sorted(found, key=itemgetter(1, 2)):
                 self._kept[side, piece.capture_id].append(piece)
 
-    def captures_with(self, side: str, offset: int, size: int) -> int:
-        """Return how many captures have any of ``size`` bytes of a side from ``offset`` on."""
-        return sum(_meets(parts, offset, offset + size) for parts in self._ranges.get(side, {}).values())
+    def captures_with(self, side: str, offset: int, size: int) -> set[str]:
+        """Return the captures that have any of ``size`` bytes of a side from ``offset`` on."""
+        by_capture = self._ranges.get(side, {})
+        return {name for name, parts in by_capture.items() if _meets(parts, offset, offset + size)}
 
     def whole_sightings(self, side: str, offset: int, size: int) -> Iterator[RowDict]:
         """Yield the places of a packet in the captures that keep all bytes of it."""
@@ -191,7 +192,10 @@ def merge_packet_sightings(
         kept = coverage.whole_sightings(side, offset, any_row["length_bytes"])
         whole[place] += [_at_place(any_row, seen) for seen in kept]
         row = _earliest(whole[place]) if whole[place] else others[place]
-        row |= {"observations": max(coverage.captures_with(side, offset, row["length_bytes"]), 1)}
+        # A remainder may have expired, or have forgotten some of very many holes: its capture still had the packet.
+        captures = coverage.captures_with(side, offset, row["length_bytes"])
+        captures.update(seen["capture_id"] for seen in row["sightings"] or ())
+        row |= {"observations": max(len(captures), 1)}
         if row["observations"] == 1:
             row["sightings"] = None
         merged.append(row)
