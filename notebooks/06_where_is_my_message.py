@@ -3,7 +3,7 @@
 # MAGIC # Where is my message?
 # MAGIC
 # MAGIC Enter a part of its **label**, or its identifier (`guid\number`). Without input, the notebook takes the message that
-# MAGIC went over most hops, and of these the one that was sent most often.
+# MAGIC went over most hops, and of these the one that most packets tell of.
 # MAGIC
 # MAGIC A message leaves its sender over TCP 1801, directly or over routing servers. Each stretch between two machines is a
 # MAGIC **hop**. On each hop the receiving machine acknowledges it in the session; transactional messages are also acknowledged
@@ -45,11 +45,10 @@ if search_text:
     transferred = found.join(transfers.select("message_key").distinct(), "message_key", "left_semi")
     first = (transferred if transferred.limit(1).count() else found).orderBy("seen_at", "sighting_key").first()
 else:
-    hops = transfers.where("message_kind = 'application'").groupBy("message_key")
-    hops = hops.agg(
-        F.countDistinct("sender_address", "receiver_address").alias("hops"), F.sum("sendings").alias("sendings")
-    )
-    first = hops.orderBy(F.desc("hops"), F.desc("sendings"), "message_key").first()
+    hop, packets = F.countDistinct("sender_address", "receiver_address"), F.sum(F.size("evidence"))
+    of_applications = transfers.where("message_kind = 'application'").groupBy("message_key")
+    hops = of_applications.agg(hop.alias("hops"), packets.alias("packets"))
+    first = hops.orderBy(F.desc("hops"), F.desc("packets"), "message_key").first()
 key = first["message_key"] if first else None
 print(f"message_key: {key or 'no message of that name was captured'}")
 
@@ -69,8 +68,9 @@ display(
 # MAGIC ## Hops
 # MAGIC
 # MAGIC One row for each hop and destination queue, in order. `outcome` is what is known of the message there: `transferred` means
-# MAGIC that the next machine has it, `delivered` that it is in its queue, `received` that an application took it. `sendings` above
-# MAGIC 1 means that it was sent again. `missing` says what was not captured.
+# MAGIC that the next machine has it, `delivered` that it is in its queue, `received` that an application took it, `unknown` that an
+# MAGIC acknowledgement may be missing from the captures. `sendings` above 1 means that it was sent again. `missing` says what was
+# MAGIC not captured.
 
 # COMMAND ----------
 
@@ -112,12 +112,8 @@ def events(rows, name, time, place, detail=None, key=None):
     return rows.where(F.col(time).isNotNull()).select(*columns)
 
 
-packets = table("bronze.session_packets").select(
-    "packet_key",
-    F.when(F.col("sent_by") == "client", F.col("server_address"))
-    .otherwise(F.col("client_address"))
-    .alias("receiver_address"),
-)
+receiver = F.when(F.col("sent_by") == "client", F.col("server_address")).otherwise(F.col("client_address"))
+packets = table("bronze.session_packets").select("packet_key", receiver.alias("receiver_address"))
 on_the_wire = sightings.where("packet_key IS NOT NULL").join(packets, "packet_key")
 reads = table("gold.receive_attempts").where(F.col("message_key") == key).withColumn("call_key", F.col("evidence")[0])
 reports = own.select(F.explode("reports").alias("report")).select("report.*").distinct()
@@ -185,20 +181,8 @@ display(
 
 last = own.orderBy(F.desc("first_sent_at"), F.desc("hop_count")).first()
 taken = reads.where("outcome = 'acked'").orderBy(F.desc("ended_at")).first()
-said = {
-    "received": "an application took it",
-    "delivered": "it is in its queue, or was",
-    "transferred": "that machine has it; of its queue nothing is known",
-    "rejected": "it was refused or discarded",
-    "expired": "its time ran out before it was acknowledged",
-    "in_flight": "it is not acknowledged yet, and its connection is open",
-    "unacknowledged": "it was not acknowledged, and its connections have gone",
-    "unknown": "an acknowledgement may be missing from the captures",
-}
 if last:
-    print(
-        f"Last hop: {last['sender_address']} to {last['receiver_address']}, {last['outcome']}: {said[last['outcome']]}."
-    )
+    print(f"Last hop: {last['sender_address']} to {last['receiver_address']}: {last['outcome']}.")
 elif key:
     print("It was not seen on TCP 1801: it stayed on one machine, took another way, or this was not captured.")
 if taken:
