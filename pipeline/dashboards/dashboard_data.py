@@ -23,6 +23,12 @@ from pipeline.queues.history import NOT_CONNECTED_STATES, STATE_UNKNOWN
 MAX_DATASET_ROWS: Final = 5_000  # of each dataset in the page, by default
 MAX_DATASET_BYTES: Final = 8 << 20  # of the rows of each dataset, and of the sums over all of its rows
 MAX_SAFE_INTEGER: Final = 2**53 - 1  # larger integers are not exact in JavaScript: they are sent as text
+NOT_DELIVERED_OUTCOMES: Final = ("rejected", "expired", "unacknowledged")
+"""Outcomes of messages in ``gold.message_transfers`` that did not get there, as far as was captured."""
+STUCK_CONDITIONS: Final = ("stalled", "refused")
+"""Conditions in ``gold.transfer_sequences`` in which numbers wait and are not acknowledged."""
+FAILED_SESSION_OUTCOMES: Final = ("refused", "unanswered")
+"""Outcomes in ``silver.sessions`` of sessions that the other machine did not open."""
 _LONE_SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _MAX_DISTINCT_SHARE: Final = 0.7  # columns with a larger share of distinct values are not dictionary-encoded
 
@@ -86,6 +92,9 @@ class DashboardData:
             "published_at": datetime_to_us(self.published_at),
             "not_connected": list(NOT_CONNECTED_STATES),
             "troubled": list(TROUBLED_CONDITIONS),
+            "not_delivered": list(NOT_DELIVERED_OUTCOMES),
+            "stuck": list(STUCK_CONDITIONS),
+            "failed_sessions": list(FAILED_SESSION_OUTCOMES),
             "coverage_gaps": [gap._asdict() for gap in GAP_MEASURES],
             "data": {name: data.to_json() for name, data in self.datasets.items()},
             "column_comments": {name: dict(columns) for name, columns in self.column_comments.items()},

@@ -16,6 +16,11 @@ _GRID_COLUMNS: Final = 6
 _WIDGET_VERSIONS: Final = {"counter": 2, "table": 2, "filter-multi-select": 2, "bar": 3, "line": 3, "area": 3}
 
 
+# A queue manager, else the address where no handshake named it.
+_SENDER: Final = "coalesce(sender_queue_manager, sender_address)"
+_RECEIVER: Final = "coalesce(receiver_queue_manager, receiver_address)"
+
+
 class TableNames(Protocol):
     """Gives the SQL names of a lake's tables."""
 
@@ -47,7 +52,44 @@ DASHBOARD_DATASETS: Final = (
 FROM {queue_history}""",
     ),
     DashboardDataset(
-        "transfers",
+        "pairs",
+        "Messages between queue managers",
+        f"""SELECT {_SENDER} AS sender, {_RECEIVER} AS receiver, message_kind, outcome,
+  date_trunc('HOUR', first_sent_at) AS hour, count(*) AS messages, sum(packet_bytes) AS bytes,
+  sum(sendings) - count(*) AS resends, sum(resent_bytes) AS resent_bytes FROM {{message_transfers}} GROUP BY ALL""",
+    ),
+    DashboardDataset(
+        "latencies",
+        "Latencies between queue managers",
+        f"""SELECT {_SENDER} AS sender, {_RECEIVER} AS receiver,
+  CASE WHEN packet_bytes < 4096 THEN 'below 4 KiB' WHEN packet_bytes < 65536 THEN 'below 64 KiB'
+       WHEN packet_bytes < 1048576 THEN 'below 1 MiB'
+       WHEN packet_bytes >= 1048576 THEN '1 MiB and more' END AS size, count(*) AS messages,
+  percentile_approx(transmit_ms, 0.5) AS transmit_p50_ms, percentile_approx(transmit_ms, 0.95) AS transmit_p95_ms,
+  percentile_approx(session_ack_ms, 0.5) AS session_ack_p50_ms,
+  percentile_approx(session_ack_ms, 0.95) AS session_ack_p95_ms,
+  percentile_approx(order_ack_ms, 0.5) AS order_ack_p50_ms,
+  percentile_approx(order_ack_ms, 0.95) AS order_ack_p95_ms FROM {{message_transfers}} GROUP BY ALL""",
+    ),
+    DashboardDataset(
+        "transfer_sequences",
+        "Sequences on TCP 1801",
+        f"""SELECT destination_queue, {_SENDER} AS sender, {_RECEIVER} AS receiver, condition, waiting,
+  first_waiting_number, acknowledged_number, messages, resends, missing_numbers, out_of_order, refusals,
+  longest_stall_s, stalled_since, first_sent_at, last_sent_at FROM {{transfer_sequences}}""",
+    ),
+    DashboardDataset(
+        "sessions",
+        "Sessions on TCP 1801",
+        """SELECT coalesce(initiator_queue_manager, client_address) AS initiator,
+  coalesce(acceptor_queue_manager, server_address) AS acceptor,
+  date_trunc('HOUR', first_packet_at) AS hour, first_packet_at, last_packet_at, outcome,
+  coalesce(ended, 'still open') AS ended, client_messages + server_messages AS messages,
+  client_bytes + server_bytes AS bytes, client_window_full_ms + server_window_full_ms AS window_full_ms
+FROM {sessions}""",
+    ),
+    DashboardDataset(
+        "eod_transfers",
         "Exactly-once transfers",
         """SELECT queue, queue_manager, queue_format_name, source, observed_at, condition, unacked_count, unread_count,
   first_unacked_number, next_number, resend_count, ladder_step, next_resend_at, in_flight_s, stalled_since
@@ -166,12 +208,109 @@ DASHBOARD_PAGES: Final[tuple[tuple[str, tuple[Widget, ...]], ...]] = (
     (
         "Transfers",
         (
+            Widget("filter-multi-select", "pairs", "Sender", ("sender",), 3, 1),
+            Widget("filter-multi-select", "pairs", "Receiver", ("receiver",), 3, 1),
+            Widget("bar", "pairs", "Messages by outcome", ("hour", "sum(`messages`)", "outcome"), 6, 6),
             Widget(
-                "line", "transfers", "Unacknowledged messages", ("observed_at", "max(`unacked_count`)", "queue"), 6, 7
+                "table",
+                "pairs",
+                "Who sends to whom",
+                (
+                    "hour",
+                    "sender",
+                    "receiver",
+                    "message_kind",
+                    "outcome",
+                    "messages",
+                    "bytes",
+                    "resends",
+                    "resent_bytes",
+                ),
+                6,
+                7,
             ),
             Widget(
                 "table",
-                "transfers",
+                "latencies",
+                "Latencies by size",
+                (
+                    "sender",
+                    "receiver",
+                    "size",
+                    "messages",
+                    "transmit_p50_ms",
+                    "transmit_p95_ms",
+                    "session_ack_p50_ms",
+                    "session_ack_p95_ms",
+                    "order_ack_p50_ms",
+                    "order_ack_p95_ms",
+                ),
+                6,
+                7,
+            ),
+            Widget(
+                "bar", "transfer_sequences", "Waiting numbers", ("destination_queue", "sum(`waiting`)", "condition")
+            ),
+            Widget("bar", "sessions", "Sessions by end", ("hour", "count(`outcome`)", "ended")),
+            Widget(
+                "table",
+                "transfer_sequences",
+                "Sequences",
+                (
+                    "condition",
+                    "destination_queue",
+                    "sender",
+                    "receiver",
+                    "waiting",
+                    "first_waiting_number",
+                    "acknowledged_number",
+                    "messages",
+                    "resends",
+                    "missing_numbers",
+                    "out_of_order",
+                    "refusals",
+                    "longest_stall_s",
+                    "stalled_since",
+                    "first_sent_at",
+                    "last_sent_at",
+                ),
+                6,
+                8,
+            ),
+            Widget(
+                "table",
+                "sessions",
+                "Sessions",
+                (
+                    "first_packet_at",
+                    "initiator",
+                    "acceptor",
+                    "outcome",
+                    "ended",
+                    "messages",
+                    "bytes",
+                    "window_full_ms",
+                    "last_packet_at",
+                ),
+                6,
+                7,
+            ),
+        ),
+    ),
+    (
+        "Exactly-once",
+        (
+            Widget(
+                "line",
+                "eod_transfers",
+                "Unacknowledged messages",
+                ("observed_at", "max(`unacked_count`)", "queue"),
+                6,
+                7,
+            ),
+            Widget(
+                "table",
+                "eod_transfers",
                 "Observations",
                 (
                     "observed_at",

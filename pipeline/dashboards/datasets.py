@@ -1,15 +1,11 @@
-"""SQL of the dashboard datasets: whole rows, and aggregates over all rows where there are too many of them.
-
-In the SQL, ``{name}`` stands for a table, ``{max_gap_s}`` for the setting history.max_gap in seconds and ``{step_us}``
-for the length of a time bucket in microseconds. It is valid for Spark and for DuckDB (``Lake.query``). Aggregates have
-the column names of the rows that they summarize, and ``n``, the number of these rows.
-"""
+"""SQL of the dashboard datasets (``Dataset``); those of the binary protocol are in ``transfer_datasets.py``."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
+from pipeline.dashboards.dataset_definition import EVIDENCE_COLUMNS, MAX_EVIDENCE_KEYS, Dataset, size_class_sql
+from pipeline.dashboards.transfer_datasets import TRANSFER_DATASETS
 from pipeline.queues.last_reports import (
     LAST_MACHINE_REPORTS_SQL,
     LAST_QUEUE_REPORTS_SQL,
@@ -23,38 +19,7 @@ from udfs.call_results import response_ms_sql, succeeded_sql
 from udfs.codes import MQ_ERROR_IO_TIMEOUT, MQ_INFORMATION_REMOTE_CANCELED_BY_CLIENT
 from udfs.dcerpc.interfaces import INTERFACES_BY_NAME
 
-TIME_STEPS_S: Final = (1, 10, 60, 300, 900, 3600, 6 * 3600, 86_400, 7 * 86_400, 100 * 366 * 86_400)
 QUALITY_RUNS: Final = 12  # the newest checks of a suite, whose results are shown one beside the other
-MAX_EVIDENCE_KEYS: Final = 12  # evidence keys in a row of a dataset; ``evidence_count`` is the number of all
-
-
-@dataclass(frozen=True, slots=True)
-class Dataset:
-    """One dataset of the dashboard: the SQL of its rows, and of the selection and aggregates if there are too many.
-
-    ``table`` is the table of the rows; without it, or without one of ``other_tables``, the dataset is not computed.
-    If there are too many rows, each group of ``partition_by`` keeps its first rows by ``order_by``, and ``selection``
-    says so to the reader. The aggregates over all rows group by time buckets of ``time_column`` and by ``group_by``.
-    Alternatively ``summary_sql`` is their whole query, and ``summary_size_sql`` estimates its number of rows.
-    """
-
-    name: str
-    table: str
-    rows_sql: str
-    order_by: str
-    selection: str
-    partition_by: str = ""
-    time_column: str = ""
-    group_by: str = ""
-    aggregates: str = ""
-    summary_sql: str = ""
-    summary_size_sql: str = ""
-    other_tables: tuple[str, ...] = ()
-
-    @property
-    def tables(self) -> tuple[str, ...]:
-        """All tables that the SQL reads."""
-        return (self.table, *self.other_tables)
 
 
 def _method_name_sql(alias: str) -> str:
@@ -67,9 +32,6 @@ def _method_name_sql(alias: str) -> str:
     return f"CASE {alias}.interface_name || ':' || CAST({alias}.opnum AS string) {names} END"
 
 
-_EVIDENCE_COLUMNS: Final = (
-    f"confidence, missing, slice(evidence, 1, {MAX_EVIDENCE_KEYS}) AS evidence, size(evidence) AS evidence_count"
-)
 _QUEUE_COLUMNS: Final = "queue, queue_manager, queue_format_name"
 _TRANSFER_COLUMNS: Final = (
     "snapshot_id, observed_at, sequence_id, last_acked_number, first_unacked_number, last_unacked_number, "
@@ -116,7 +78,7 @@ FROM {{rpc_calls}} c LEFT JOIN ({_RESULTS_SQL}) r ON c.call_key = r.call_key""",
     time_column="request_at",
     group_by=(
         "interface_name, method, server_address, client_address, outcome, result, failed, "
-        "pow(2, (floor(log2(greatest(response_ms, 0.001)) * 4) + 0.5) / 4) AS response_ms"
+        f"{size_class_sql('response_ms')} AS response_ms"
     ),
     aggregates="count(*) AS n, max(response_ms) AS response_ms_max",
     other_tables=("silver.remote_read_calls", "silver.management_calls", "silver.client_calls"),
@@ -128,7 +90,7 @@ DATASETS: Final = (
         "gold.queue_history",
         f"""SELECT {_QUEUE_COLUMNS}, interval_key, valid_from, valid_to, state, message_count, bytes, journal_count,
        journal_bytes, received, peeked, nacked, moved_in, moved_out, purged, paused, expected_message_count,
-       unexplained_change, source, {_EVIDENCE_COLUMNS}
+       unexplained_change, source, {EVIDENCE_COLUMNS}
 FROM {{queue_history}}""",
         order_by="valid_from DESC, interval_key",
         selection="the newest of each queue",
@@ -149,7 +111,7 @@ GROUP BY {_QUEUE_COLUMNS}, place""",
     Dataset(
         "transfer_points",
         "gold.eod_transfers",
-        f"SELECT {_QUEUE_COLUMNS}, source, {_TRANSFER_COLUMNS}, {_EVIDENCE_COLUMNS} FROM {{eod_transfers}}",
+        f"SELECT {_QUEUE_COLUMNS}, source, {_TRANSFER_COLUMNS}, {EVIDENCE_COLUMNS} FROM {{eod_transfers}}",
         order_by="observed_at DESC, snapshot_id",
         selection="the newest of each queue",
         partition_by=f"{_QUEUE_COLUMNS}, source",
@@ -165,7 +127,7 @@ GROUP BY {_QUEUE_COLUMNS}, place""",
         "queues",
         "gold.queue_history",
         f"""SELECT {_QUEUE_COLUMNS}, interval_key, state, known_until, reported_at, message_count, bytes, journal_count,
-       journal_bytes, paused, sources, {_EVIDENCE_COLUMNS} FROM ({LAST_QUEUE_REPORTS_SQL})""",
+       journal_bytes, paused, sources, {EVIDENCE_COLUMNS} FROM ({LAST_QUEUE_REPORTS_SQL})""",
         order_by="message_count DESC NULLS LAST, queue, queue_manager, interval_key",
         selection="queues with the most messages",
     ),
@@ -174,7 +136,7 @@ GROUP BY {_QUEUE_COLUMNS}, place""",
         "gold.machine_history",
         f"""SELECT queue_manager, interval_key, state, since, known_until, reported_at,
        try_cast(bytes_in_all_queues AS bigint) AS bytes_in_all_queues, active_queues, private_queues, directory_server,
-       sources, {_EVIDENCE_COLUMNS} FROM ({LAST_MACHINE_REPORTS_SQL})""",
+       sources, {EVIDENCE_COLUMNS} FROM ({LAST_MACHINE_REPORTS_SQL})""",
         order_by="bytes_in_all_queues DESC NULLS LAST, queue_manager",
         selection="queue managers with the most bytes",
     ),
@@ -183,7 +145,7 @@ GROUP BY {_QUEUE_COLUMNS}, place""",
         "gold.management_actions",
         f"""SELECT call_key, action, object_type, queue_manager, queue, queue_format_name, client_address,
        auth_level_name, requested_at, responded_at, outcome, coalesce(hresult_name, fault_name) AS result, state_before,
-       state_after, state_after_at, {_EVIDENCE_COLUMNS}
+       state_after, state_after_at, {EVIDENCE_COLUMNS}
 FROM {{management_actions}}""",
         order_by="requested_at DESC, call_key",
         selection="the newest",
@@ -191,7 +153,7 @@ FROM {{management_actions}}""",
     Dataset(
         "transfers",
         "gold.eod_transfers",
-        f"SELECT {_QUEUE_COLUMNS}, sources, {_TRANSFER_COLUMNS}, {_EVIDENCE_COLUMNS} FROM ({LAST_TRANSFERS_SQL})",
+        f"SELECT {_QUEUE_COLUMNS}, sources, {_TRANSFER_COLUMNS}, {EVIDENCE_COLUMNS} FROM ({LAST_TRANSFERS_SQL})",
         order_by="unacked_count DESC NULLS LAST, queue, queue_manager, snapshot_id",
         selection="transfers with most unacknowledged messages",
     ),
@@ -200,7 +162,7 @@ FROM {{management_actions}}""",
         "gold.eod_sources",
         f"""SELECT queue, queue_manager, queue_format_name, sender_queue_manager, sender_format_name, sender_queue,
        sources, observed_at, sequence_id, last_number, last_access_at, reject_count, disagrees_with_sender, source_key,
-       snapshot_id, {_EVIDENCE_COLUMNS} FROM ({LAST_SENDERS_SQL})""",
+       snapshot_id, {EVIDENCE_COLUMNS} FROM ({LAST_SENDERS_SQL})""",
         order_by="disagrees_with_sender NULLS LAST, reject_count DESC NULLS LAST, queue",
         selection="sequences that disagree or are rejected first",
     ),
@@ -210,7 +172,7 @@ FROM {{management_actions}}""",
         f"""SELECT attempt_key, protocol, queue, inferred_queue, server_address, server_port, client_address,
        client_port, action_name, is_receive, transactional, started_at, returned_at, ended_at, wait_ms, hold_ms,
        timeout_ms, lookup_id, message_key, message_bytes, start_hresult_name, end_hresult_name, outcome,
-       ack_refused, ack_unanswered, {_EVIDENCE_COLUMNS}
+       ack_refused, ack_unanswered, {EVIDENCE_COLUMNS}
 FROM {{receive_attempts}}""",
         order_by="started_at DESC, attempt_key",
         selection="the newest of each queue, server and outcome",
@@ -224,7 +186,7 @@ FROM {{receive_attempts}}""",
         "gold.ack_sequences",
         f"""SELECT sequence_key, queue, inferred_queue, server_address, lookup_id, message_key, attempts, peeks,
        outcomes, readers, first_attempt_at, settled_at, fate, redelivered, loss_risk, moved_to, removed_at,
-       slice(attempt_keys, 1, {MAX_EVIDENCE_KEYS}) AS attempt_keys, {_EVIDENCE_COLUMNS}
+       slice(attempt_keys, 1, {MAX_EVIDENCE_KEYS}) AS attempt_keys, {EVIDENCE_COLUMNS}
 FROM {{ack_sequences}}""",
         order_by="loss_risk NULLS LAST, redelivered DESC, first_attempt_at DESC, sequence_key",
         selection="the newest of each queue, fate and risk, messages at risk first",
@@ -237,7 +199,7 @@ FROM {{ack_sequences}}""",
         "operations",
         "gold.queue_operations",
         f"""SELECT call_key, operation, protocol, queue, target_queue, client_address, server_address, lookup_id,
-       requested_at, responded_at, hresult_name, outcome, {_EVIDENCE_COLUMNS}
+       requested_at, responded_at, hresult_name, outcome, {EVIDENCE_COLUMNS}
 FROM {{queue_operations}}""",
         order_by="requested_at DESC, call_key",
         selection="the newest",
@@ -247,7 +209,7 @@ FROM {{queue_operations}}""",
         "gold.queue_opens",
         f"""SELECT o.call_key, o.protocol, o.method, o.queue, o.client_address, o.server_address, o.principal,
        o.workstation, o.access_name, o.share_mode_name, o.requested_at, o.opened_at, o.closed_at, o.outcome,
-       o.result_name, o.ended_by, o.cursors, holders.held_by, size(o.blocks) AS blocks, {_EVIDENCE_COLUMNS}
+       o.result_name, o.ended_by, o.cursors, holders.held_by, size(o.blocks) AS blocks, {EVIDENCE_COLUMNS}
 FROM {{queue_opens}} o LEFT JOIN (
   SELECT refused.call_key, array_sort(array_agg({cut_text_sql("held.holder_text")})) AS held_by
   FROM (SELECT call_key, explode(blocked_by) AS holder FROM {{queue_opens}}) refused
@@ -277,7 +239,7 @@ FROM {{comqc_calls}} q LEFT JOIN {_MESSAGES_SQL} m ON q.sighting_key = m.sightin
         "findings",
         "gold.findings",
         f"""SELECT finding_key, rule_id, source, severity, subject, server_address, scope, observed_at, message,
-       expected, actual, call_key, {_EVIDENCE_COLUMNS}
+       expected, actual, call_key, {EVIDENCE_COLUMNS}
 FROM {{findings}}""",
         order_by="severity, observed_at DESC, finding_key",
         selection="the newest of each rule and subject",
@@ -290,7 +252,7 @@ FROM {{findings}}""",
         "alerts",
         "gold.alerts",
         f"""SELECT alert_key, condition, severity, subject, queue, queue_manager, since, until, last_seen_at, message,
-       suggestion, {_EVIDENCE_COLUMNS}
+       suggestion, {EVIDENCE_COLUMNS}
 FROM {{alerts}}""",
         order_by="until IS NOT NULL, severity, since DESC, alert_key",
         selection="active alerts first, then the newest",
@@ -335,6 +297,7 @@ FROM {capture_files}""",
         order_by="status = 'complete', last_packet_at DESC, path",
         selection="incomplete captures first, then the newest",
     ),
+    *TRANSFER_DATASETS,
 )  # fmt: skip
 
 MESSAGE_LABELS_SQL: Final = """SELECT message_key, label, message_id, class_name, sent_at, source_queue_manager,
@@ -355,3 +318,12 @@ HOSTS_SQL: Final = """SELECT host_key, queue_manager_id, host_name, address, sou
        sightings
 FROM {rows} WHERE host_key IN {keys}"""
 """Names and addresses that were seen together, by ``host_key``."""
+
+PACKETS_SQL: Final = """SELECT packet_key, client_address, client_port, server_address, server_port, sent_by, kind,
+       sent_at, length_bytes, complete, capture_id, packet_number
+FROM {rows} WHERE packet_key IN {keys}"""
+"""Packets of the binary protocol by ``packet_key``."""
+
+QUEUE_MANAGER_NAMES_SQL: Final = """SELECT queue_manager_id, max_by(host_name, last_seen_at) AS host_name
+FROM {rows} WHERE queue_manager_id IN {keys} AND host_name IS NOT NULL GROUP BY queue_manager_id"""
+"""The newest name of the machine of each queue manager, by ``queue_manager_id``."""

@@ -14,7 +14,16 @@ from typing import Final
 
 from pipeline.dashboards.dashboard_data import DashboardData, json_for_script
 
-SCRIPT_FILES: Final = ("data.js", "dom.js", "charts.js", "rows.js", "checks.js", "sections.js", "main.js")
+SCRIPT_FILES: Final = (
+    "data.js",
+    "dom.js",
+    "charts.js",
+    "rows.js",
+    "checks.js",
+    "transfers.js",
+    "sections.js",
+    "main.js",
+)
 _PLOTLY_STYLE_ID: Final = re.compile(r'getElementById\("([0-9a-f]{64})"\)')
 _SCRIPT_END: Final = "</script"
 

@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from pipeline.dashboards.dashboard_data import DashboardData, current_state
+from pipeline.dashboards.dashboard_data import (
+    FAILED_SESSION_OUTCOMES,
+    NOT_DELIVERED_OUTCOMES,
+    STUCK_CONDITIONS,
+    DashboardData,
+    current_state,
+)
 from pipeline.queues.eod_transfers import TROUBLED_CONDITIONS
 from pipeline.queues.history import NOT_CONNECTED_STATES
 from udfs.rows import RowDict
@@ -14,10 +20,13 @@ from udfs.rows import RowDict
 _CHECKS: Final[tuple[tuple[str, str, Callable[[RowDict], bool], str], ...]] = (
     ("alerts", "alerts", lambda row: row["until"] is None, "active alerts"),
     ("queues", "queues", lambda row: row["state"] in NOT_CONNECTED_STATES, "queues not connected"),
-    ("transfers", "transfers", lambda row: row["condition"] in TROUBLED_CONDITIONS, "transfers with problems"),
+    ("message_transfers", "transfers", lambda row: row["outcome"] in NOT_DELIVERED_OUTCOMES, "messages not delivered"),
+    ("transfer_sequences", "transfers", lambda row: row["condition"] in STUCK_CONDITIONS, "sequences stuck"),
+    ("sessions", "transfers", lambda row: row["session_outcome"] in FAILED_SESSION_OUTCOMES, "sessions refused"),
+    ("transfers", "eod", lambda row: row["condition"] in TROUBLED_CONDITIONS, "transfers with problems"),
     (
         "sources",
-        "transfers",
+        "eod",
         lambda row: bool(row["reject_count"] or row["disagrees_with_sender"]),
         "rejected senders",
     ),

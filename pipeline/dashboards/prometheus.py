@@ -8,9 +8,13 @@ are removed. Samples have no timestamps, which the textfile collector rejects: t
 from __future__ import annotations
 
 import math
-from collections import Counter
+from bisect import bisect_left
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
+from functools import partial
+from itertools import accumulate
+from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 from pipeline.dashboards.dashboard_data import DashboardData, DatasetRows, current_state
@@ -21,6 +25,10 @@ from udfs.rows import RowDict
 _MAX_LABEL_CHARS: Final = 200
 _QUEUE_LABELS: Final = ("queue", "queue_manager", "queue_format_name")
 _QUALITY_LABELS: Final = ("table", "suite", "expectation", "severity")
+_HOP_LABELS: Final = ("sender_queue_manager", "receiver_queue_manager", "sender_address", "receiver_address")
+_SEQUENCE_LABELS: Final = ("queue", *_HOP_LABELS)
+_SESSION_LABELS: Final = ("initiator_queue_manager", "acceptor_queue_manager", "client_address", "server_address")
+_QUANTILES: Final = (0.5, 0.95, 0.99)
 _COVERAGE_LABELS: Final = ("layer", "measure", "server_address")
 
 
@@ -73,6 +81,9 @@ def _metric_families(dashboard: DashboardData) -> Iterator[MetricFamily]:
     )
     yield from _queue_families(dashboard)
     yield from _transfer_families(dashboard)
+    yield from _message_transfer_families(dashboard)
+    yield from _sequence_families(dashboard)
+    yield from _session_families(dashboard)
     yield _sum_family(
         dashboard,
         "attempts",
@@ -104,7 +115,7 @@ def _metric_families(dashboard: DashboardData) -> Iterator[MetricFamily]:
         _COVERAGE_LABELS,
         "msmq_coverage_bytes",
         "Bytes captured and missing, by layer and measure of gold.coverage.",
-        value="value",
+        value=itemgetter("value"),
         where=_counts_bytes,
     )
     yield _sum_family(
@@ -114,7 +125,7 @@ def _metric_families(dashboard: DashboardData) -> Iterator[MetricFamily]:
         "msmq_coverage_items",
         "Packets, connections, calls, messages and snapshots captured and missing, by layer and measure of "
         "gold.coverage.",
-        value="value",
+        value=itemgetter("value"),
         where=lambda row: not _counts_bytes(row),
     )
     yield MetricFamily(
@@ -189,6 +200,104 @@ def _transfer_families(dashboard: DashboardData) -> Iterator[MetricFamily]:
     yield _source_family("msmq_transfer_source", "1 for each source that reported the transfer.", rows)
 
 
+def _message_transfer_families(dashboard: DashboardData) -> Iterator[MetricFamily]:
+    """Yield metrics of messages on TCP 1801, by hop; of messages by kind and outcome too."""
+    sums = partial(_sum_family, dashboard, "message_transfers")
+    yield sums(
+        (*_HOP_LABELS, "message_kind", "outcome"),
+        "msmq_message_transfers",
+        "Messages captured on their way between queue managers (TCP 1801), by what became of them.",
+    )
+    yield sums(
+        _HOP_LABELS,
+        "msmq_message_transfer_bytes",
+        "Bytes of the first sending of each of these messages.",
+        value=itemgetter("packet_bytes"),
+    )
+    yield sums(
+        _HOP_LABELS,
+        "msmq_message_transfer_resends",
+        "Sendings of these messages after the first one.",
+        value=lambda row: row["sendings"] - row.get("n", 1),
+    )
+    yield sums(
+        _HOP_LABELS,
+        "msmq_message_transfer_resent_bytes",
+        "Bytes of these sendings.",
+        value=itemgetter("resent_bytes"),
+    )
+    yield MetricFamily(
+        "msmq_message_transfer_latency_seconds",
+        "Time from the first sending of a message to its session ack or order ack, or on the wire, by quantile.",
+        _latency_samples(_dataset_rows(dashboard, "transfer_latencies", summary=True)),
+    )
+
+
+def _latency_samples(rows: Iterable[RowDict]) -> Iterator[tuple[dict[str, str], float]]:
+    """Yield the quantiles of each hop and stage: the smallest latency that no smaller share of the messages exceeds."""
+    by_stage: dict[tuple[str | None, ...], Counter[float]] = defaultdict(Counter)
+    labels = (*_HOP_LABELS, "stage")
+    for row in rows:
+        by_stage[tuple(row[name] for name in labels)][row["latency_ms"]] += row.get("n", 1)
+    for key, counts in sorted(by_stage.items(), key=lambda item: str(item[0])):
+        latencies = sorted(counts)
+        places = list(accumulate(counts[each] for each in latencies))
+        for quantile in _QUANTILES:
+            latency_ms = latencies[bisect_left(places, quantile * places[-1])]
+            stage = _labels(dict(zip(labels, key, strict=True)), labels)
+            yield stage | {"quantile": str(quantile)}, latency_ms / 1000
+
+
+def _sequence_families(dashboard: DashboardData) -> Iterator[MetricFamily]:
+    """Yield metrics of exactly-once sequences on TCP 1801, by queue and hop.
+
+    A sender begins a new sequence whenever its queue has emptied, so identifiers of sequences are no labels.
+    """
+    sums = partial(_sum_family, dashboard, "transfer_sequences")
+    yield sums(
+        (*_SEQUENCE_LABELS, "condition"), "msmq_transfer_sequences", "Sequences captured on TCP 1801, by condition."
+    )
+    for column, name, text in (
+        ("waiting", "waiting_messages", "Messages sent on TCP 1801 that no captured order ack acknowledges."),
+        ("resends", "resends", "Sendings of a number that was sent before."),
+        ("stall_count", "stalls", "Waits for an order ack that lasted transfers.stall_after or longer."),
+    ):
+        yield sums(_SEQUENCE_LABELS, f"msmq_transfer_sequence_{name}", text, value=itemgetter(column))
+    stalled: dict[tuple[str | None, ...], datetime] = {}
+    for row in _dataset_rows(dashboard, "transfer_sequences", summary=True):
+        key, since = tuple(row[name] for name in _SEQUENCE_LABELS), row["stalled_since"]
+        if since is not None:
+            stalled[key] = min(since, stalled.get(key, since))
+    yield MetricFamily(
+        "msmq_transfer_sequence_stalled_since_timestamp_seconds",
+        "Time since when the oldest stall that has not ended goes on.",
+        [
+            (_labels(dict(zip(_SEQUENCE_LABELS, key, strict=True)), _SEQUENCE_LABELS), since)
+            for key, since in sorted(stalled.items(), key=lambda item: str(item[0]))
+        ],
+    )
+
+
+def _session_families(dashboard: DashboardData) -> Iterator[MetricFamily]:
+    """Yield metrics of connections on TCP 1801, by the machines at both ends."""
+    sums = partial(_sum_family, dashboard, "sessions")
+    yield sums(
+        (*_SESSION_LABELS, "session_outcome", "session_end"),
+        "msmq_sessions",
+        "Sessions captured on TCP 1801, by outcome and how they ended.",
+    )
+    yield sums(
+        _SESSION_LABELS,
+        "msmq_session_window_full_seconds",
+        "Time for which senders waited because as many packets were unacknowledged as the window allows.",
+        value=_window_full_s,
+    )
+
+
+def _window_full_s(row: RowDict) -> float:
+    return ((row["client_window_full_ms"] or 0) + (row["server_window_full_ms"] or 0)) / 1000
+
+
 def _gauge_families(rows: Iterable[RowDict], gauges: Mapping[str, tuple[str, str]]) -> Iterator[MetricFamily]:
     """Yield a metric for each column in ``gauges`` (name, help), with a sample for each queue or transfer."""
     for column, (name, text) in gauges.items():
@@ -203,13 +312,13 @@ def _source_family(name: str, text: str, rows: Iterable[RowDict]) -> MetricFamil
 
 def _sum_family(
     dashboard: DashboardData, dataset: str, labels: tuple[str, ...], metric: str, help_text: str, *,
-    value: str | None = None, where: Callable[[RowDict], bool] | None = None,
+    value: Callable[[RowDict], float | None] | None = None, where: Callable[[RowDict], bool] | None = None,
 ) -> MetricFamily:  # fmt: skip
-    """Return a metric that sums a column, or counts rows, by label columns, over all rows that pass a filter."""
-    totals: Counter[tuple[str | None, ...]] = Counter()
+    """Return a metric that sums a value, or counts rows, by label columns, over all rows that pass a filter."""
+    totals: dict[tuple[str | None, ...], float] = defaultdict(int)
     for row in _dataset_rows(dashboard, dataset, summary=True):
         if where is None or where(row):
-            totals[tuple(row[column] for column in labels)] += row[value] if value else row.get("n", 1)
+            totals[tuple(row[column] for column in labels)] += (value(row) or 0) if value else row.get("n", 1)
     samples = [
         (_labels(dict(zip(labels, key, strict=True)), labels), number)
         for key, number in sorted(totals.items(), key=lambda item: str(item[0]))

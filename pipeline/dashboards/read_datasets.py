@@ -14,15 +14,16 @@ import pyarrow.compute as pc
 
 from pipeline.bronze.event_time import newest_event_time_us
 from pipeline.dashboards.dashboard_data import MAX_DATASET_BYTES, MAX_DATASET_ROWS, DashboardData, DatasetRows
+from pipeline.dashboards.dataset_definition import TIME_STEPS_S, Dataset
 from pipeline.dashboards.datasets import (
     CALLS_DATASET,
     CAPTURE_PATHS_SQL,
     DATASETS,
     HOSTS_SQL,
     MESSAGE_LABELS_SQL,
+    PACKETS_SQL,
+    QUEUE_MANAGER_NAMES_SQL,
     SNAPSHOT_LINES_SQL,
-    TIME_STEPS_S,
-    Dataset,
 )
 from pipeline.lake.arrow_rows import us_to_datetime
 from pipeline.lake.concurrency import run_concurrently
@@ -35,10 +36,17 @@ from schemas.bronze import CAPTURE_FILES
 from schemas.collected_snapshots import SNAPSHOTS_RAW
 from schemas.hosts import HOSTS
 from schemas.messages import MESSAGES
+from schemas.sessions import SESSION_PACKETS
 from schemas.table import quoted
 
 _NOW_QUERY: Final = "now"  # name of the query that runs beside those of the datasets
 _DATASETS_WITH_CALL_KEY: Final = ("comqc", "findings", "operations", "opens", "actions")  # their call is evidence too
+_DATASETS_WITH_MESSAGE_KEY: Final = ("attempts", "sequences", "message_transfers")
+_QUEUE_MANAGER_COLUMNS: Final = {
+    "message_transfers": ("sender_queue_manager", "receiver_queue_manager"),
+    "transfer_sequences": ("sender_queue_manager", "receiver_queue_manager"),
+    "sessions": ("initiator_queue_manager", "acceptor_queue_manager"),
+}
 _ESTIMATES_EXCEED: Final = 1.3  # what an estimated number of groups may be times their true number
 _NOT_COMPUTED: Final = "not computed: the lake has no {}"
 
@@ -192,12 +200,16 @@ def _split_columns(columns: str) -> list[str]:
 
 
 def _read_referenced_rows(lake: Lake, data: Mapping[str, DatasetRows], limits: RowLimits) -> dict[str, DatasetRows]:
-    """Return the calls, snapshots and hosts that rows have as evidence, and the labels of their messages."""
+    """Return the calls, packets, snapshots and hosts that are evidence of rows, and names of messages and machines."""
     calls = data[CALLS_DATASET.name]
     present = set() if calls.rows is None else set(calls.rows.column("call_key").to_pylist())
-    evidence = [key for key in _evidence_keys(data) if key not in present][: 2 * limits.dataset_rows]
-    messages = list(dict.fromkeys(_distinct_values(data, ("attempts", "sequences"), "message_key")))
+    evidence = [key for key in _evidence_keys(data) if key not in present][: 4 * limits.dataset_rows]
+    messages = list(dict.fromkeys(_distinct_values(data, _DATASETS_WITH_MESSAGE_KEY, "message_key")))
     messages = messages[: 2 * limits.dataset_rows]
+    managers: set[str] = set()
+    for name, columns in _QUEUE_MANAGER_COLUMNS.items():
+        for column in columns:
+            managers.update(_distinct_values(data, (name,), column))
     queries = {}
     if evidence and calls.truncated:  # otherwise the dataset has all calls, and the other keys are not of calls
         tables = {catalog.table(name).name: catalog.table(name) for name in CALLS_DATASET.tables}
@@ -208,33 +220,38 @@ def _read_referenced_rows(lake: Lake, data: Mapping[str, DatasetRows], limits: R
         ("labels", MESSAGES, MESSAGE_LABELS_SQL, messages),
         ("snapshots", SNAPSHOTS_RAW, SNAPSHOT_LINES_SQL, evidence),
         ("hosts", HOSTS, HOSTS_SQL, evidence),
+        ("packets", SESSION_PACKETS, PACKETS_SQL, evidence),
+        ("queue_manager_names", HOSTS, QUEUE_MANAGER_NAMES_SQL, sorted(managers)[: 2 * limits.dataset_rows]),
     ):
         if needed and lake.exists(table):
             query = BoundQuery(sql, {"rows": table, "keys": needed})
             queries[name] = partial(_read_query, lake, query, limits.table_bytes)
     found = run_concurrently(queries)
-    return found | _add_capture_paths(lake, data, {CALLS_DATASET.name: calls} | found)
+    return _add_capture_paths(lake, data, {CALLS_DATASET.name: calls} | found)
 
 
 def _add_capture_paths(
     lake: Lake, data: Mapping[str, DatasetRows], results: Mapping[str, DatasetRows]
 ) -> dict[str, DatasetRows]:
-    """Return the datasets of calls with capture paths in place of ids: columns ``capture``, ``response_capture``."""
-    found = {}
+    """Return calls and packets with capture paths in place of ids: ``capture`` and, of calls, ``response_capture``."""
+    found = dict(results)
     captures = data["captures"]
-    for name in (CALLS_DATASET.name, "evidence_calls"):
-        calls = results.get(name)
-        if calls is None or calls.rows is None:
+    for name in (CALLS_DATASET.name, "evidence_calls", "packets"):
+        dataset = results.get(name)
+        if dataset is None or dataset.rows is None:
             continue
-        rows, paths = calls.rows, captures.rows
+        rows, paths = dataset.rows, captures.rows
+        columns = [each for each in ("capture", "response_capture") if f"{each}_id" in rows.schema.names]
         if captures.truncated:
-            ids = pa.chunked_array([*rows.column("capture_id").chunks, *rows.column("response_capture_id").chunks])
+            ids = pa.chunked_array(
+                [chunk for each in columns for chunk in rows.column(f"{each}_id").chunks], pa.string()
+            )
             used = [key for key in pc.unique(ids).to_pylist() if key]
             paths = _read_rows(lake, BoundQuery(CAPTURE_PATHS_SQL, {"rows": CAPTURE_FILES, "keys": used}))
-        for column in ("capture", "response_capture"):
+        for column in columns:
             path_column = _paths_of(rows.column(f"{column}_id"), paths)
             rows = rows.set_column(rows.schema.get_field_index(f"{column}_id"), column, path_column)
-        found[name] = replace(calls, rows=rows)
+        found[name] = replace(dataset, rows=rows)
     return found
 
 

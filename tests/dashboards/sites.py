@@ -163,6 +163,88 @@ def action(name, number):
     }  # fmt: skip
 
 
+GUIDS = ("6b29fc40-ca47-1067-b31d-00dd010662da", "7c29fc40-ca47-1067-b31d-00dd010662db")
+
+
+def hop(**more):
+    return {
+        "sender_queue_manager": GUIDS[0], "receiver_queue_manager": GUIDS[1], "sender_address": "10.0.0.1",
+        "receiver_address": "10.0.0.7", **more,
+    }  # fmt: skip
+
+
+def message_transfer(name, number, **more):
+    return {
+        "transfer_key": f"t{number}", "message_key": f"m{number}", "message_id": f"{GUIDS[0]}\\{number}",
+        "message_kind": "application", "class_name": "MQMSG_CLASS_NORMAL", "source_queue_manager": GUIDS[0],
+        "queue": name, "destination_queue": f"direct=os:{name}", "delivery": "recoverable", "transactional": True,
+        "body_bytes": 100, "journaling": 0, "hop_count": 0, **hop(), "sequence_key": "z1",
+        "transaction_number": number, "sent_at": at(number), "expires_at": None, "packet_bytes": 1224,
+        "resent_bytes": 0, "sendings": 1, "sessions": 1, "acknowledged_sendings": 1, "first_sent_at": at(number),
+        "last_sent_at": at(number), "session_acked_at": at(number + 1), "order_acked_at": at(number + 2),
+        "final_acked_at": None, "final_class_name": None, "arrival_acked_at": None, "arrival_class_name": None,
+        "receive_acked_at": None, "receive_class_name": None, "transmit_ms": 0.5, "session_ack_ms": 1000.0,
+        "store_ms": None, "order_ack_ms": 2000.0, "final_ack_ms": None, "dead_letter_class": None,
+        "outcome": "delivered", **evidence(f"p{number}"), **more,
+    }  # fmt: skip
+
+
+def latency(number, stage, ms, **more):
+    return {
+        "transfer_key": f"t{number}", "first_sent_at": at(number), **hop(), "queue": "srv1\\private$\\orders",
+        "destination_queue": "direct=os:srv1", "message_kind": "application", "stage": stage, "latency_ms": ms, **more,
+    }  # fmt: skip
+
+
+def transfer_sequence(name, number, **more):
+    return {
+        "sequence_key": f"z{number}", "source_queue_manager": GUIDS[0], "queue": name,
+        "destination_queue": f"direct=os:{name}", "transaction_sequence_id": Decimal(2**63 + number),
+        "sequence_ordinal": number, **hop(), "condition": "stalled", "waiting": 2, "first_waiting_number": 2,
+        "acknowledged_number": 1, "acknowledged_at": at(3), "messages": 3, "sendings": 5, "sent_bytes": 6000,
+        "resends": 2, "resent_bytes": 2400, "first_number": 1, "last_number": 4, "first_sent_at": at(0),
+        "last_sent_at": at(60), "missing_numbers": 1, "out_of_order": 0, "refusals": 0, "order_acks": 1,
+        "gaps": [{"first": 3, "last": 3, "bridged": False}],
+        "stalls": [{"began_at": at(3), "ended_at": None, "first_number": 2, "waiting": 2, "sendings": 4}],
+        "stall_count": 1, "longest_stall_s": 997.0, "stalled_since": at(3), "began": "first",
+        "previous_sequence_id": None, **evidence("p1", "p2"), **more,
+    }  # fmt: skip
+
+
+def point(number, seconds, event, key="z1"):
+    packet = f"p{number}" if event == "sent" else f"{event}{number}-{seconds}"
+    return {
+        "sequence_key": key, "packet_key": packet, "observed_at": at(seconds), "number": number, "event": event,
+        "evidence": [packet],
+    }  # fmt: skip
+
+
+def session(number, **more):
+    return {
+        "connection_id": f"c{number}", "initiator_queue_manager": GUIDS[0], "acceptor_queue_manager": GUIDS[1],
+        "client_address": "10.0.0.1", "client_port": 50000 + number, "server_address": "10.0.0.7", "server_port": 1801,
+        "first_packet_at": at(0), "last_packet_at": at(100), "closed_at": at(100), "session_outcome": "open",
+        "session_end": "closed", "by_direct_name": True, "pinged": False, "round_trip_ms": 2.0,
+        "ack_timeout_ms": 20000, "recoverable_ack_timeout_ms": 500, "client_window": 64, "server_window": 64,
+        "messages": 3, "message_bytes": 6000, "unacknowledged": 0, "client_window_full_ms": 1500,
+        "server_window_full_ms": 0, "decode_errors": 0, "evidence": ["p1"], **more,
+    }  # fmt: skip
+
+
+def packet(number, **more):
+    return {
+        "packet_key": f"p{number}", "client_address": "10.0.0.1", "client_port": 50001, "server_address": "10.0.0.7",
+        "server_port": 1801, "sent_by": "client", "kind": "user_message", "sent_at": at(number), "length_bytes": 1224,
+        "complete": True, "capture": "/captures/wire.pcap", "packet_number": 20 + number, **more,
+    }  # fmt: skip
+
+
+def nothing_on_tcp_1801():
+    """The datasets of the binary protocol where its tables are there and have no rows."""
+    names = ("message_transfers", "transfer_latencies", "transfer_sequences", "sequence_points", "sessions", "packets")
+    return {name: data([]) for name in names}
+
+
 SEEN = (
     ("rpc", "calls", 100),
     ("rpc", "sealed", 3),
@@ -184,6 +266,26 @@ def site(names=("srv1\\private$\\orders", "far\\private$\\out"), **replaced):
         "transfers": data([transfer(name, number) for number, name in each]),
         "transfer_points": data([transfer(name, number, source="collector") for number, name in each]),
         "sources": data([]),
+        "message_transfers": data([message_transfer(name, number) for number, name in each]),
+        "transfer_latencies": data(
+            [
+                latency(number, stage, ms * number)
+                for number, _ in each
+                for stage, ms in (("on the wire", 0.5), ("session ack", 1000.0), ("order ack", 2000.0))
+            ]
+        ),
+        "transfer_sequences": data([transfer_sequence(name, number) for number, name in each]),
+        "sequence_points": data(
+            [
+                *(point(number, number, "sent") for number in (1, 2, 4)),
+                point(1, 3, "acknowledged"),
+                point(2, 30, "resent"),
+                point(4, 60, "resent"),
+            ]
+        ),
+        "sessions": data([session(number) for number, _ in each]),
+        "packets": data([packet(number) for number, _ in each]),
+        "queue_manager_names": data([{"queue_manager_id": GUIDS[0], "host_name": "relay1"}]),
         "attempts": data([attempt(name, number) for number, name in each]),
         "sequences": data([sequence(name, number) for number, name in each]),
         "operations": data([]),

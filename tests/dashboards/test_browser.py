@@ -8,14 +8,35 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from dashboards import browser
-from dashboards.sites import NOON, alert, attempt, call, data, evidence, host, quality, queue, site
+from dashboards.sites import (
+    GUIDS,
+    NOON,
+    alert,
+    attempt,
+    call,
+    data,
+    evidence,
+    host,
+    latency,
+    message_transfer,
+    nothing_on_tcp_1801,
+    point,
+    quality,
+    queue,
+    session,
+    site,
+    transfer_sequence,
+)
 from hostile import MARKUP
+from pipeline.dashboards.dashboard_data import DatasetRows
 from pipeline.dashboards.html_page import render_page
 from pipeline.quality.results_page import render_results
 from pipeline.queues.history import NOT_CONNECTED_STATES, STATE_ON_HOLD
 
 BEGIN = NOON - timedelta(minutes=15)
-SECTIONS = ("overview", "alerts", "queues", "transfers", "reads", "calls", "comqc", "findings", "quality", "coverage")
+SECTIONS = (
+    "overview", "alerts", "queues", "transfers", "eod", "reads", "calls", "comqc", "findings", "quality", "coverage",
+)  # fmt: skip
 DRAWN = "document.querySelectorAll('.chart.js-plotly-plot').length"
 HEADING = "[...document.querySelectorAll('h2')].find((each) => each.textContent === 'All receives and peeks')"
 RECEIVES = f"{HEADING}.nextElementSibling"
@@ -87,7 +108,41 @@ def large():
     return site(
         queues=data([queue(name, number) for number, name in enumerate(names, 1)]),
         attempts=data([attempt(names[number % 1000], number) for number in range(5000)], **truncated),
+        **many_transfers(names),
     )
+
+
+def many_transfers(names):
+    """The datasets of a million messages between three machines: first rows, and aggregates over all."""
+    ends = [{"sender_address": f"10.0.0.{n}", "sender_queue_manager": (GUIDS[0], None)[n]} for n in (0, 1)]
+    messages = [
+        message_transfer(names[n], n, n=n_rows, sendings=n_rows * 5 // 4, outcome=outcome, **end)
+        for n, end in enumerate(ends)
+        for outcome, n_rows in (("delivered", 400_000), ("rejected", 100_000))
+    ]
+    kept = ("queue", "message_kind", "outcome", "first_sent_at", "packet_bytes", "resent_bytes", "sendings", "n")
+    hop = ("sender_queue_manager", "receiver_queue_manager", "sender_address", "receiver_address")
+    latencies = [
+        latency(0, stage, ms, n=n_rows, **end)
+        for end in ends
+        for stage in ("session ack", "order ack")
+        for ms, n_rows in ((10.0, 900), (1000.0, 90), (60_000.0, 10))
+    ]
+    classes = (*hop, "first_sent_at", "stage", "latency_ms", "n")
+    steps = [{"sequence_key": "z1", "observed_at": at_step, "number": 100, "event": event, "n": 60}
+             for event in ("sent", "acknowledged") for at_step in (NOON, NOON + timedelta(hours=1))]  # fmt: skip
+
+    def cut(rows, summary, total, columns=None):
+        summary = [{name: row[name] for name in columns or row} for row in summary]
+        fields = {"total_rows": total, "selection": "the newest of each pair", "summary_step_s": 3600}
+        return data(rows, summary=data(summary).rows, **fields)
+
+    return {
+        "message_transfers": cut([message_transfer("q", n) for n in range(100)], messages, 1_000_000, (*hop, *kept)),
+        "transfer_latencies": cut([latency(1, "session ack", 5.0)], latencies, 2_000_000, classes),
+        "transfer_sequences": data([transfer_sequence(names[0], 1)]),
+        "sequence_points": cut([point(1, 1, "sent")], steps, 240),
+    }  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -136,6 +191,7 @@ def test_the_overview_says_what_is_wrong_and_leads_to_its_rows(at, pages):
     )
     assert [tile[:2] for tile in tiles] == [
         ["active alerts", "2"], ["queues not connected", "0"], ["queues in unknown state", "0"],
+        ["messages not delivered", "0"], ["sequences stuck", "2"], ["sessions refused", "0"],
         ["transfers with problems", "2"], ["rejected senders", "\u2013"], ["messages at risk", "2"],
         ["unsuccessful receives", "0"], ["failed calls", "0"], ["rule violations (error)", "2"],
         ["failed quality checks", "not computed"], ["captures not read whole", "0"],
@@ -190,7 +246,8 @@ def test_a_site_of_captures_that_could_not_be_read_says_so_and_shows_no_green(at
 
 def test_calls_whose_result_is_not_known_are_no_good_sign(at, tmp_path):
     sealed = [call("k1", 1, outcome="encrypted", result="encrypted", sealed=True)]
-    nothing = {name: data([]) for name in ("queues", "transfers", "alerts", "sequences", "attempts", "findings")}
+    names = ("queues", "transfers", "alerts", "sequences", "attempts", "findings")
+    nothing = {name: data([]) for name in names} | nothing_on_tcp_1801()
     (tmp_path / "sealed.html").write_text(render_page(site(calls=data(sealed), **nothing)), encoding="utf-8")
     at.open(tmp_path / "sealed.html")
     assert text(at, ".verdict").startswith("Nothing is known: the captures show no call whose result can be read")
@@ -220,6 +277,158 @@ def test_queue_managers_and_actions_stand_with_the_queues(at, pages):
     assert {(row[1], row[-2], row[-1]) for row in actions} == {("PAUSE", "CONNECTED", "ONHOLD")}
 
 
+PAIRS = "[...document.querySelector('main table').querySelectorAll('tbody tr')]"
+SHOWN = f"{PAIRS}.map((row) => [...row.cells].map((cell) => cell.innerText))"
+
+
+def heading(title):
+    return f"[...document.querySelectorAll('h2')].find((each) => each.textContent === '{title}')"
+
+
+def test_transfers_begin_with_who_sends_to_whom(at, tmp_path):
+    again = message_transfer("q", 3, sendings=4, resent_bytes=3672, outcome="rejected", first_sent_at=NOON)
+    unnamed = message_transfer("q", 4, sender_queue_manager=None, sender_address="10.0.0.9", outcome="in_flight")
+    rows = [message_transfer("q", 1), message_transfer("q", 2), again, unnamed]
+    found = {
+        "message_transfers": data(rows),
+        "transfer_latencies": data([latency(n, "session ack", n * 100.0) for n in range(1, 11)]),
+        "transfer_sequences": data([transfer_sequence("q", 1), transfer_sequence("q", 2, waiting=0)]),
+    }  # fmt: skip
+    (tmp_path / "pairs.html").write_text(render_page(site(**found)), encoding="utf-8")
+    at.open(tmp_path / "pairs.html", "#transfers")
+    headings = at.run("[...document.querySelectorAll('main h2')].map((each) => each.textContent)")
+    assert headings == [
+        "Who sends to whom", "Sequences: numbers over time", "All sequences", "Sessions", "Messages by outcome",
+        "All messages",
+    ]  # fmt: skip
+    assert at.run(SHOWN) == [
+        ["relay1\n10.0.0.1\n6b29fc40\u2026", "10.0.0.7\n7c29fc40\u2026", "3", "3.6 KiB", "50.0 %, 3.6 KiB",
+         "500 ms / 1.0 s", "\u2013", "\u2013", "0", "2", "1"],
+        ["10.0.0.9", "10.0.0.7\n7c29fc40\u2026", "1", "1.2 KiB", "none", "\u2013", "\u2013", "\u2013", "1", "\u2013",
+         "0"],
+    ]  # fmt: skip
+    for pair, cell, name, keys in (
+        (0, 0, "message_transfers", ["t1", "t2", "t3"]), (1, 0, "message_transfers", ["t4"]),
+        (0, 4, "message_transfers", ["t3"]), (0, 10, "message_transfers", ["t3"]),
+        (1, 8, "message_transfers", ["t4"]), (0, 9, "transfer_sequences", ["z1"]),
+    ):  # fmt: skip
+        at.open(tmp_path / "pairs.html", "#transfers")
+        at.go(at.run(f"{PAIRS}[{pair}].cells[{cell}].querySelector('a').hash"))
+        assert at.run("STATE.params.show") == name
+        column = at.run(f"FILTER_COLUMNS.{name}.key")
+        kept = (
+            f"filterRows('{name}', DATA.{name}.rows, STATE.params).map((row) => DATA.{name}.rows.at(row, '{column}'))"
+        )
+        assert at.run(kept) == keys, (pair, cell)
+        assert at.run(f"document.querySelectorAll('[data-rows={name}] tbody tr').length") == len(keys)
+
+
+def test_a_machine_of_a_pair_is_found_by_its_name(at, pages):
+    at.open(pages["plain"], "#transfers?machine=RELAY1")
+    assert len(at.run(SHOWN)) == 1
+    assert "2 rows" in at.run(f"{heading('Sessions')}.parentElement.textContent")
+    at.go("#transfers?machine=relay2")
+    assert text(at, "main .note") == "No data for these filters."
+
+
+def test_a_sequence_is_drawn_with_what_was_sent_again_and_acknowledged_and_with_its_stall(at, pages):
+    at.open(pages["plain"], "#transfers")
+    chart = "document.querySelector('[data-rows=sequence_points] .chart')"
+    at.wait(f"{chart}.data !== undefined")
+    traces = at.run(f"{chart}.data.map((each) => [each.name ?? 'steps', each.y])")
+    assert traces == [
+        ["steps", [1, 1]], ["acknowledged", [1]], ["sent", [1, 2, 4]], ["sent again", [2, 4]],
+    ]  # fmt: skip
+    stall, gap = at.run(f"{chart}.layout.shapes.map((each) => [each.x0, each.y0, each.y1])")
+    assert stall[0].startswith("2024-05-01 12:00:03")
+    assert gap[1:] == [2.5, 3.5]
+    at.go(at.run(f"{chart}.data[3].customdata[1]"))
+    assert "resent4-60" in text(at, "dialog[open]")
+
+
+def test_the_row_of_a_sequence_leads_to_its_chart_and_its_messages(at, tmp_path):
+    rows = [transfer_sequence("q", n, resends=10 - n) for n in range(1, 8)]
+    points = [point(n, n, "sent", key=f"z{n}") for n in range(1, 8)]
+    sent = [message_transfer("q", n, sequence_key=f"z{n}") for n in range(1, 8)]
+    found = {"transfer_sequences": data(rows), "sequence_points": data(points), "message_transfers": data(sent)}
+    (tmp_path / "sequences.html").write_text(render_page(site(**found)), encoding="utf-8")
+    at.open(tmp_path / "sequences.html", "#transfers?row=transfer_sequences:z7")
+    charts = "[...document.querySelectorAll('[data-rows=sequence_points] .chart')]"
+    assert at.run(f"{charts}.length") == 4
+    assert "4 of 7 sequences, the most troubled first" in text(at)
+    links = "[...document.querySelectorAll('dialog[open] a')].map((each) => [each.textContent, each.hash])"
+    addresses = dict(at.run(links))
+    at.go(addresses["its sequence over time"])
+    at.wait(f"{charts}.length === 1 && {charts}[0].data")
+    assert at.run(f"{charts}[0].data.find((each) => each.name === 'sent').y") == [7]
+    at.go(addresses["messages of its sequence"])
+    assert at.run("document.querySelectorAll('[data-rows=message_transfers] tbody tr').length") == 1
+
+
+@pytest.mark.parametrize("row", ["message_transfers:t2", "transfer_sequences:z1", "sequence_points:p2", "sessions:c1"])
+def test_rows_of_transfers_lead_to_packets(at, pages, row):
+    at.open(pages["plain"], f"#transfers?row={row}")
+    at.wait("document.querySelector('dialog[open]') !== null")
+    commands = at.run("[...document.querySelectorAll('dialog[open] .command')].map((each) => each.textContent)")
+    number = 1 if row.startswith("sessions") else 2
+    assert commands[-4:] == [
+        "/captures/wire.pcap",
+        f"frame.number == {20 + number}",
+        "ip.addr == 10.0.0.1 && ip.addr == 10.0.0.7 && tcp.port == 50001 && tcp.port == 1801",
+        f"msmq export_packets --lake /lake --packet p{number} --out packet.pcapng",
+    ]
+    if row.startswith("sessions"):
+        assert "msmq export_packets --lake /lake --session c1 --out session.pcapng" in commands
+
+
+def test_where_tcp_1801_was_not_captured_transfers_are_unknown_and_not_zero(at, tmp_path):
+    without = {each: DatasetRows(None, note=f"not computed: no {each}") for each in nothing_on_tcp_1801()}
+    for name, found, said in (
+        ("none", nothing_on_tcp_1801(), "TCP 1801 was not captured."),
+        ("old", without, "not computed"),
+    ):
+        (tmp_path / f"{name}.html").write_text(render_page(site(**found)), encoding="utf-8")
+        at.open(tmp_path / f"{name}.html", "#transfers")
+        assert said in text(at)
+        assert at.run("document.querySelectorAll('main table, main .tile, main .chart').length") == 0
+        assert "0" not in text(at).replace("1801", "")
+        at.go("#overview")
+        tiles = dict(
+            at.run("[...document.querySelectorAll('a.tile')].map((each) => each.innerText.split('\\n').slice(0, 2))")
+        )
+        unknown = {tiles[each] for each in ("messages not delivered", "sequences stuck", "sessions refused")}
+        assert unknown == {"\u2013" if name == "none" else "not computed"}
+
+
+def test_sessions_without_a_message_are_shown_and_said(at, tmp_path):
+    refused = session(1, session_outcome="refused", session_end="refused", messages=0)
+    found = nothing_on_tcp_1801() | {"sessions": data([refused])}
+    (tmp_path / "refused.html").write_text(render_page(site(**found)), encoding="utf-8")
+    at.open(tmp_path / "refused.html", "#transfers")
+    assert "Sessions were captured, and no message in them." in text(at)
+    assert "No transactional message was captured on TCP 1801" in text(at)
+    tiles = at.run("[...document.querySelectorAll('a.tile')].map((each) => each.innerText.split('\\n').slice(0, 2))")
+    assert ["refused", "1"] in tiles
+    at.go("#overview")
+    assert "sessions refused (1)" in text(at, ".verdict")
+
+
+def test_of_a_million_messages_figures_are_of_all_and_what_is_cut_is_said(at, pages):
+    at.open(pages["large"], "#transfers")
+    assert [row[:7] for row in at.run(SHOWN)] == [
+        ["relay1\n10.0.0.0\n6b29fc40\u2026", "10.0.0.7\n7c29fc40\u2026", "500\u202f000", "2.4 KiB",
+         "20.0 %, 0 B", "10 ms / 1.0 s", "10 ms / 1.0 s"],
+        ["10.0.0.1", "10.0.0.7\n7c29fc40\u2026", "500\u202f000", "2.4 KiB", "20.0 %, 0 B", "10 ms / 1.0 s",
+         "10 ms / 1.0 s"],
+    ]  # fmt: skip
+    assert "Percentiles of aggregates are accurate to 9 %" in text(at)
+    assert "There are 240 sendings and acknowledgements: charts show the highest number of each 1 h 0 min." in text(at)
+    assert "This page has 100 of 1\u202f000\u202f000 rows: the newest of each pair." in text(at)
+    at.go("#transfers?outcome=rejected")
+    assert [row[2] for row in at.run(SHOWN)] == ["100\u202f000", "100\u202f000"]
+    assert "Times are not filtered by outcome." in text(at)
+
+
 def test_a_total_of_what_nobody_reported_is_not_zero(at, tmp_path):
     rows = [queue("a", 1, message_count=None), queue("b", 2, message_count=None, bytes=None)]
     (tmp_path / "unreported.html").write_text(render_page(site(queues=data(rows))), encoding="utf-8")
@@ -247,7 +456,7 @@ def test_the_overview_says_which_of_its_numbers_are_not_filtered(at, pages):
     at.open(pages["plain"], "#overview?queue=orders")
     tiles = at.run("[...document.querySelectorAll('a.tile')].map((each) => each.innerText.split('\\n'))")
     assert {name for name, _, detail in tiles if "not by queue" in detail} == {
-        "failed calls", "rule violations (error)", "captures not read whole",
+        "sessions refused", "failed calls", "rule violations (error)", "captures not read whole",
     }  # fmt: skip
 
 
@@ -470,7 +679,12 @@ def test_hostile_names_stay_text(at, pages):
             at.run("document.querySelectorAll('main script, main img, main iframe, main a[href^=javascript]').length")
             == 0
         )
-    for address in ("#reads?row=attempts%3Aa1", "#comqc?row=comqc%3Ag2", "#queues?row=queues%3Ai3"):
+    for address in (
+        "#reads?row=attempts%3Aa1",
+        "#comqc?row=comqc%3Ag2",
+        "#transfers?row=message_transfers%3At3",
+        "#queues?row=queues%3Ai3",
+    ):
         at.go(address)
         assert at.run("document.querySelectorAll('dialog script, dialog img').length") == 0
     at.go("#queues")
@@ -510,6 +724,8 @@ def test_very_many_rows_are_paged_and_what_is_cut_is_said(at, pages):
 
 def test_keys_do_what_the_help_says(at, pages):
     at.open(pages["plain"])
+    at.key("-")
+    at.wait("location.hash === '#coverage'")
     at.key("3")
     at.wait("location.hash === '#queues'")
     at.key("/")

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dashboards.sites import at, data, queue, site
+from dashboards.sites import at, data, message_transfer, queue, site
 from hostile import TEXTS
-from pipeline.dashboards.dashboard_data import encode_table, json_for_script, to_json_value
+from pipeline.dashboards.dashboard_data import NOT_DELIVERED_OUTCOMES, encode_table, json_for_script, to_json_value
 from pipeline.dashboards.html_page import render_page
 from pipeline.dashboards.problems import count_problems
 from pipeline.quality.coverage import PARTS
@@ -154,6 +154,16 @@ def test_what_is_said_not_to_be_seen_is_counted():
 def test_a_queue_is_not_connected_as_long_as_that_holds(state):
     rows = [queue("waits", 1, state=state), queue("waited", 2, state=state, known_until=at(900)), queue("off", 3)]
     assert ("queues", "1 queues not connected") in count_problems(site(queues=data(rows)))
+
+
+def test_messages_that_did_not_get_there_are_a_problem():
+    outcomes = (*NOT_DELIVERED_OUTCOMES, "delivered")
+    rows = [message_transfer("q", n, outcome=outcome) for n, outcome in enumerate(outcomes)]
+    problems = list(count_problems(site(message_transfers=data(rows))))
+    assert ("transfers", f"{len(NOT_DELIVERED_OUTCOMES)} messages not delivered") in problems
+    assert ("transfers", "2 sequences stuck") in problems
+    assert ("eod", "2 transfers with problems") in problems
+    assert not any("sessions refused" in what for _, what in problems)
 
 
 def test_captures_that_were_not_read_whole_are_a_problem():

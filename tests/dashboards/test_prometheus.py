@@ -4,7 +4,22 @@ from __future__ import annotations
 
 import re
 
-from dashboards.sites import at, attempt, data, quality, queue, site, transfer
+from dashboards.sites import (
+    GUIDS,
+    at,
+    attempt,
+    data,
+    hop,
+    latency,
+    message_transfer,
+    nothing_on_tcp_1801,
+    quality,
+    queue,
+    session,
+    site,
+    transfer,
+    transfer_sequence,
+)
 from hostile import TEXTS
 from pipeline.dashboards.dashboard_data import DatasetRows
 from pipeline.dashboards.prometheus import render_metrics
@@ -114,6 +129,81 @@ def test_counts_are_of_all_rows_where_some_are_cut():
     truncated = data([attempt("a", 1, server_address="s")], total_rows=1000, summary=summary)
     found = read(render_metrics(site(attempts=truncated)))
     assert found["msmq_receive_attempts"] == [({"queue": "a", "server_address": "s", "outcome": "acked"}, 1000.0)]
+
+
+def test_messages_on_tcp_1801_are_counted_by_hop_and_outcome():
+    rows = [
+        message_transfer("q", 1),
+        message_transfer("q", 2, sendings=3, resent_bytes=2448),
+        message_transfer("other", 3, outcome="rejected"),
+        message_transfer("q", 4, sender_queue_manager=None, sender_address="10.0.0.9"),
+    ]
+    found = read(render_metrics(site(message_transfers=data(rows))))
+    unnamed = {**hop(), "sender_queue_manager": "", "sender_address": "10.0.0.9"}
+    kind = {"message_kind": "application"}
+    assert sorted(found["msmq_message_transfers"], key=str) == sorted(
+        [
+            ({**hop(), **kind, "outcome": "delivered"}, 2.0),
+            ({**hop(), **kind, "outcome": "rejected"}, 1.0),
+            ({**unnamed, **kind, "outcome": "delivered"}, 1.0),
+        ],
+        key=str,
+    )
+    assert dict(numbers(found["msmq_message_transfer_resends"])) == {"10.0.0.1": 2, "10.0.0.9": 0}
+    assert dict(numbers(found["msmq_message_transfer_resent_bytes"])) == {"10.0.0.1": 2448, "10.0.0.9": 0}
+    assert dict(numbers(found["msmq_message_transfer_bytes"])) == {"10.0.0.1": 3 * 1224, "10.0.0.9": 1224}
+
+
+def numbers(samples):
+    return [(labels["sender_address"], value) for labels, value in samples]
+
+
+def test_latencies_are_quantiles_in_seconds_also_of_aggregates():
+    rows = data([latency(n, "session ack", 10.0 * n) for n in range(1, 101)])
+    aggregates = data([latency(0, "session ack", 10.0, n=96), latency(0, "session ack", 1000.0, n=4)]).rows
+    cut = data([latency(1, "session ack", 1.0)], total_rows=100, summary=aggregates)
+    for given, expected in (
+        (rows, {"0.5": 0.5, "0.95": 0.95, "0.99": 0.99}),
+        (cut, {"0.5": 0.01, "0.95": 0.01, "0.99": 1.0}),
+    ):
+        found = read(render_metrics(site(transfer_latencies=given)))["msmq_message_transfer_latency_seconds"]
+        assert {labels["quantile"]: value for labels, value in found} == expected
+        assert {labels["stage"] for labels, _ in found} == {"session ack"}
+
+
+def test_sequences_have_no_identifiers_as_labels_and_sum_by_queue_and_hop():
+    rows = [
+        transfer_sequence("q", 1),
+        transfer_sequence("q", 2, stalled_since=at(1)),
+        transfer_sequence("q", 3, condition="acknowledged", waiting=0, stall_count=0, stalled_since=None),
+    ]
+    found = read(render_metrics(site(transfer_sequences=data(rows))))
+    labels = {"queue": "q", **hop()}
+    assert found["msmq_transfer_sequence_waiting_messages"] == [(labels, 4.0)]
+    assert found["msmq_transfer_sequence_stalls"] == [(labels, 2.0)]
+    assert found["msmq_transfer_sequence_resends"] == [(labels, 6.0)]
+    assert found["msmq_transfer_sequence_stalled_since_timestamp_seconds"] == [(labels, at(1).timestamp())]
+    assert {labels["condition"]: value for labels, value in found["msmq_transfer_sequences"]} == {
+        "stalled": 2, "acknowledged": 1,
+    }  # fmt: skip
+
+
+def test_sessions_are_counted_by_both_ends_outcome_and_end():
+    rows = [session(1), session(2), session(3, session_outcome="refused", session_end="refused")]
+    found = read(render_metrics(site(sessions=data(rows))))
+    counts = {(labels["session_outcome"], labels["session_end"]): value for labels, value in found["msmq_sessions"]}
+    assert counts == {("open", "closed"): 2, ("refused", "refused"): 1}
+    ((labels, full_s),) = found["msmq_session_window_full_seconds"]
+    assert labels["initiator_queue_manager"] == GUIDS[0]
+    assert full_s == 4.5
+
+
+def test_where_tcp_1801_was_not_captured_nothing_has_a_sample():
+    found = read(render_metrics(site(**nothing_on_tcp_1801())))
+    names = ("msmq_message_transfer", "msmq_transfer_sequence", "msmq_session")
+    families = {name for name in found if name.startswith(names)}
+    assert len(families) == 12
+    assert all(found[name] == [] for name in families)
 
 
 def test_each_expectation_has_its_state():

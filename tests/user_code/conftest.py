@@ -37,6 +37,6 @@ def write_demo_lake(request, root: Path) -> None:
     request.getfixturevalue("spark")
     project = request.getfixturevalue("project")
     data, settings = project / "data", project / "conf" / "cluster.yml"
-    captures = [str(data / "sample"), str(data / "estate" / "wire")]
+    captures = [str(data / "sample"), str(data / "estate" / "wire"), str(data / "transfers")]
     arguments = ["--conf", str(settings), "--captures", *captures, "--snapshots", str(data / "estate" / "snapshots")]
     assert run_all.main(["--lake", str(root), *arguments]) == 0

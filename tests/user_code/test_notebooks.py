@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,7 @@ from user_code.runner import cells, run
 
 FOLDER = Path(__file__).resolve().parents[2] / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.py"))
-TOUR, MESSAGE, STUCK, COMQC, QUALITY = NOTEBOOKS
+TOUR, MESSAGE, STUCK, COMQC, QUALITY, WHERE = NOTEBOOKS
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
@@ -27,6 +29,14 @@ def test_a_notebook_explains_itself_and_is_short(path):
 
 
 PREFIX = "notebooks_"
+ACCOUNTS = FOLDER.parent / "tests" / "transfers_peer" / "accounts"
+
+
+def account(name):
+    """What the queue managers of a recording know of its messages, a hop each, in the order of the first sending."""
+    lines = (ACCOUNTS / f"{name}.account.jsonl").read_text(encoding="utf-8").splitlines()
+    rows = [each for each in map(json.loads, lines) if each["record"] == "message"]
+    return sorted(rows, key=lambda each: each["sendings"])
 
 
 @pytest.fixture(scope="module", params=["folder", "catalog"])
@@ -102,6 +112,49 @@ class TestOnTheDemosLake:
         assert {queue.rpartition("billing")[2] for queue in retried[0]["queues"]} >= {"", "_0", "_4", "_deadqueue"}
         assert "poison" in {row["loss_risk"] for row in fates}
         assert len(output.figures) == 1
+
+    def test_a_message_that_went_over_most_hops(self, spark, places, capsys):
+        output = run(WHERE, spark, **places)
+        (message,), hops, lines, packets = output.tables
+        own = [each for each in account("06-two-hops") if each["message_id"] == message["message_id"]]
+        assert len(own) == 2
+        for hop, truth in zip(hops, own, strict=True):
+            assert {name: hop[name] for name in ("sender_address", "receiver_address", "hop_count", "outcome")} == {
+                name: truth[name] for name in ("sender_address", "receiver_address", "hop_count", "outcome")
+            }
+        events = Counter(line["event"] for line in lines)
+        assert events["sent"] == 1
+        assert events["sending"] == sum(len(each["sendings"]) for each in own) == 2
+        assert events["session ack"] == sum(each["session_acked_by"] is not None for each in own) == 2
+        assert events["receive ack"] == sum(each["receive_acked_by"] is not None for each in own)
+        assert events["report"] == len({number for each in own for number in each["reports"]}) > 2
+        times = [line["at"] for line in lines]
+        assert times == sorted(times)
+        sendings = [line["place"] for line in lines if line["event"] == "sending"]
+        assert sendings == [f"{each['sender_address']} \u2192 {each['receiver_address']}" for each in own]
+        assert {row["path"].rpartition("/")[2] for row in packets} == {"06-two-hops.pcapng"}
+        assert len({row["packet_number"] for row in packets}) == len(packets) > 4
+        assert len(output.figures) == 1
+        said = capsys.readouterr().out
+        assert f"Last hop: {own[1]['sender_address']} to {own[1]['receiver_address']}: {own[1]['outcome']}." in said
+
+    def test_a_message_that_was_sent_again_by_its_identifier(self, spark, places):
+        again = max(account("08-stall"), key=lambda each: len(each["sendings"]))
+        _, (hop,), lines, _ = run(WHERE, spark, **places, message=again["message_id"]).tables
+        assert hop["sendings"] == len(again["sendings"]) > 3
+        assert hop["outcome"] == again["outcome"]
+        sent_again = [line["at"] for line in lines if line["event"] == "sending"]
+        acked = [line["at"] for line in lines if line["event"] == "order ack"]
+        assert len(sent_again) == hop["sendings"]
+        assert acked > sent_again[-1:]
+
+    def test_a_message_that_was_read_and_not_seen_on_its_way(self, spark, places, capsys):
+        _, hops, lines, packets = run(WHERE, spark, **places, message="order 701").tables
+        assert hops == packets == []
+        assert {line["event"] for line in lines} >= {"sent", "seen in queue", "read begins", "read ends"}
+        said = capsys.readouterr().out
+        assert "It was not seen on TCP 1801" in said
+        assert run(WHERE, spark, **places, message="no such label").tables == [[], [], [], []]
 
     def test_quality(self, spark, places):
         output = run(QUALITY, spark, **places)

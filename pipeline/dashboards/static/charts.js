@@ -9,6 +9,7 @@ const OWN_COLOURS = {
   ok: "#2f9e5f", fault: "#d8362b", no_response: "#e0701e", damaged: "#7c1f19", no_request: "#d9d2c5", unbound: "#b9c4cf", encrypted: "#6b6f76",
   "LOCAL CONNECTION": "#2f9e5f", CONNECTED: "#3b7dd8", WAITING: "#e6b422", ONHOLD: "#8a5a2b", "ON HOLD": "#8a5a2b", DISCONNECTED: "#d8362b", LOCKED: "#7c1f19",
   "NEED VALIDATE": "#e0701e", "NEED VALIDATION": "#e0701e", DISCONNECTING: "#a83a8c", NONACTIVE: "#b9c4cf", INACTIVE: "#b9c4cf", UNKNOWN: "#9aa2ac",
+  received: "#2f9e5f", delivered: "#67b7dc", transferred: "#3b7dd8", unacknowledged: "#d8362b", sent: "#3b7dd8", resent: "#e0701e", acknowledged: "#2f9e5f",
   error: "#d8362b", warning: "#e6b422", info: "#67b7dc",
 };
 const LEVEL_COLOURS = { ok: "#2f9e5f", warn: "#e0a21e", bad: "#cf3f36", unknown: "#9aa2ac", "": "#6f8fb5" };
@@ -33,7 +34,7 @@ function chart(title, traces, layout, go) {
   AFTER_DRAW.push(() => {
     const colours = themeColours();
     const narrow = box.clientWidth < 520;
-    const named = layout.showlegend === false || (traces.length < 2 && !layout.showlegend) ? [] : traces.map((trace) => 34 + 7 * (trace.name ?? "").length);
+    const named = layout.showlegend === false || (traces.length < 2 && !layout.showlegend) ? [] : traces.filter((trace) => trace.showlegend !== false).map((trace) => 34 + 7 * (trace.name ?? "").length);
     const columns = Math.max(1, Math.floor((box.clientWidth - 60) / Math.max(1, ...named)));
     const legend = 20 * Math.ceil(named.length / columns);
     const axis = { gridcolor: colours.line, zerolinecolor: colours.line, automargin: true, fixedrange: narrow };

@@ -43,8 +43,12 @@ function checks(state) {
   const waiting = () => sumWhere("queues", state, (rows, row) => notConnected(row) && rows.at(row, "message_count") > 0);
   add("queues", "queues not connected", "queues", { problem: facet("queues", "_state", "down"), rests: () => sumWhere("queues", state, (_, row) => stateNow(row) !== "UNKNOWN"), params: { _state: "down" }, level: () => (waiting() ? "bad" : "warn"), detail: (number, whole) => `${number ? `${formatNumber(waiting())} with messages, ` : ""}of ${formatNumber(whole)} queues` });
   add("queues", "queues in unknown state", "queues", { problem: facet("queues", "_state", "UNKNOWN"), params: { _state: "UNKNOWN" }, level: "warn", detail: (_, whole) => `no valid report, of ${formatNumber(whole)} queues` });
-  add("transfers", "transfers with problems", "transfers", { problem: isTroubled, params: { _condition: "trouble" }, level: "bad", detail: (_, whole) => `${formatNumber(sumWhere("transfers", state, hasValue("condition", ["stalled"])))} stalled, of ${formatNumber(whole)}` });
-  add("transfers", "rejected senders", "sources", { problem: facet("sources", "_rejected"), params: { _rejected: "yes" }, level: "bad", detail: (_, whole) => `messages rejected, or sender and receiver disagree; of ${formatNumber(whole)} senders` });
+  const bad = (name, test) => () => (sumWhere(name, state, test) ? "bad" : "warn");
+  add("transfers", "messages not delivered", "message_transfers", { problem: isLost, params: { _lost: "yes" }, level: bad("message_transfers", hasValue("outcome", ["rejected", "unacknowledged"])), detail: (_, whole) => `rejected, expired or never acknowledged; of ${formatNumber(whole)} messages on TCP 1801` });
+  add("transfers", "sequences stuck", "transfer_sequences", { problem: isStuck, params: { _stuck: "yes" }, level: "bad", detail: (_, whole) => `stalled or refused by the receiver; of ${formatNumber(whole)} sequences` });
+  add("transfers", "sessions refused", "sessions", { problem: isFailedSession, params: { _failed: "yes" }, level: "bad", detail: (_, whole) => `refused or not answered; of ${formatNumber(whole)} sessions` });
+  add("eod", "transfers with problems", "transfers", { problem: isTroubled, params: { _condition: "trouble" }, level: "bad", detail: (_, whole) => `${formatNumber(sumWhere("transfers", state, hasValue("condition", ["stalled"])))} stalled, of ${formatNumber(whole)}` });
+  add("eod", "rejected senders", "sources", { problem: facet("sources", "_rejected"), params: { _rejected: "yes" }, level: "bad", detail: (_, whole) => `messages rejected, or sender and receiver disagree; of ${formatNumber(whole)} senders` });
   add("reads", "messages at risk", "sequences", { problem: facet("sequences", "_risk"), params: { _risk: "yes" }, level: "bad", detail: (_, whole) => `of ${formatNumber(whole)} received messages` });
   add("reads", "unsuccessful receives", "attempts", { problem: facet("attempts", "_wrong"), params: { _wrong: "yes" }, level: "warn", detail: (_, whole) => `of ${formatNumber(whole)}: failed, expired, rundown, rejected` });
   add("calls", "failed calls", "calls", { problem: hasValue("failed", [true]), rests: () => sumWhere("calls", state, isResultKnown), params: { failed: "true" }, level: "warn", detail: (number, whole) => `${shareText(number, whole)} of ${formatNumber(whole)}` });
@@ -57,10 +61,11 @@ function checks(state) {
 }
 const queueRows = (state) => filterRows("queues", DATA.queues.rows, state, false);
 
-/** The number of calls whose result is known, and of queues with a report: what all other figures rest on. */
+/** The number of calls whose result is known, of queues with a report, and of messages on TCP 1801: what figures rest on. */
 function observedRows(state) {
   const reported = (rows, row) => rows.at(row, "reported_at") !== null;
-  return (DATA.calls.computed ? sumWhere("calls", state, isResultKnown) : 0) + (DATA.queues.computed ? sumWhere("queues", state, reported) : 0);
+  const numbers = { calls: isResultKnown, queues: reported, message_transfers: anyRow };
+  return Object.entries(numbers).reduce((sum, [name, test]) => sum + (DATA[name].computed ? sumWhere(name, state, test) : 0), 0);
 }
 
 /** Coverage gaps as {layer, label, measure, part, whole, bytes}, summed over hours and servers. */

@@ -32,6 +32,8 @@ for (const [name, plain] of Object.entries(SITE.data)) {
     stepS: plain.summary ? plain.summary.step_s : null,
   };
 }
+/** Names of machines by the identifiers of their queue managers, as far as they were seen together. */
+const MANAGER_NAMES = new Map((DATA.queue_manager_names?.rows?.all() ?? []).map((row) => [DATA.queue_manager_names.rows.at(row, "queue_manager_id"), DATA.queue_manager_names.rows.at(row, "host_name")]));
 const AS_OF = SITE.as_of === null ? null : SITE.as_of / 1000;
 
 const FAILED_OUTCOMES = ["expired", "rundown", "failed", "rejected"];
@@ -46,6 +48,17 @@ function unknownSince(row) {
 /** Whether a queue is not connected although nobody put it on hold. */
 const notConnected = (row) => SITE.not_connected.includes(stateNow(row));
 
+/** Whether a message did not get there, as far as was captured: rejected, expired, or never acknowledged. */
+const isLost = (rows, row) => SITE.not_delivered.includes(rows.at(row, "outcome"));
+/** Whether numbers of a sequence wait and the captured traffic shows that it does not go on. */
+const isStuck = (rows, row) => SITE.stuck.includes(rows.at(row, "condition"));
+const isFailedSession = (rows, row) => SITE.failed_sessions.includes(rows.at(row, "session_outcome"));
+/** Facets of transfers for sessions, which have the same machines at either end. */
+const SESSION_ENDS = Object.fromEntries(["sender", "receiver"].flatMap((end) => [
+  [`${end}_queue_manager`, (rows, row, wanted) => ["initiator_queue_manager", "acceptor_queue_manager"].some((each) => facetText(rows.at(row, each)) === wanted)],
+  [`${end}_address`, (rows, row, wanted) => ["client_address", "server_address"].some((each) => facetText(rows.at(row, each)) === wanted)],
+]));
+
 /** By dataset: columns that the filters apply to, key column and title of a row, and facets that are no columns. */
 const FILTER_COLUMNS = {
   queues: { queue: ["queue", "queue_format_name"], machine: ["queue_manager"], key: "interval_key", title: "Queue", facets: { _state: (rows, row, wanted) => (wanted === "down" ? notConnected(row) : stateNow(row) === wanted) } },
@@ -54,6 +67,11 @@ const FILTER_COLUMNS = {
   actions: { queue: ["queue", "queue_format_name"], machine: ["queue_manager", "client_address"], from: "requested_at", key: "call_key", title: "Management action" },
   transfers: { queue: ["queue", "queue_format_name"], machine: ["queue_manager"], key: "snapshot_id", title: "Transfer", facets: { _condition: isTroubled } },
   transfer_points: { queue: ["queue", "queue_format_name"], machine: ["queue_manager"], from: "observed_at", key: "snapshot_id", title: "Observation of a transfer", facets: { _condition: isTroubled } },
+  message_transfers: { queue: ["queue", "destination_queue"], machine: ["sender_address", "receiver_address", "sender_queue_manager", "receiver_queue_manager"], names: ["sender_queue_manager", "receiver_queue_manager"], from: "first_sent_at", key: "transfer_key", title: "Transfer of a message", facets: { _lost: isLost, _resent: (rows, row) => rows.at(row, "sendings") > rowCount(rows, row) } },
+  transfer_latencies: { queue: ["queue", "destination_queue"], machine: ["sender_address", "receiver_address", "sender_queue_manager", "receiver_queue_manager"], names: ["sender_queue_manager", "receiver_queue_manager"], from: "first_sent_at" },
+  transfer_sequences: { queue: ["queue", "destination_queue"], machine: ["sender_address", "receiver_address", "sender_queue_manager", "receiver_queue_manager"], names: ["sender_queue_manager", "receiver_queue_manager"], from: "first_sent_at", to: "last_sent_at", key: "sequence_key", title: "Sequence of transactional messages", facets: { _stuck: isStuck, _waiting: (rows, row) => rows.at(row, "waiting") > 0 } },
+  sequence_points: { from: "observed_at", key: "packet_key", title: "Number of a sequence" },
+  sessions: { machine: ["client_address", "server_address", "initiator_queue_manager", "acceptor_queue_manager"], names: ["initiator_queue_manager", "acceptor_queue_manager"], from: "first_packet_at", to: "last_packet_at", key: "connection_id", title: "Session", facets: { _failed: isFailedSession, ...SESSION_ENDS } },
   sources: { queue: ["queue", "sender_queue"], machine: ["queue_manager", "sender_queue_manager"], key: "source_key", title: "Sender of an incoming queue", facets: { _rejected: (rows, row) => rows.at(row, "disagrees_with_sender") !== null || rows.at(row, "reject_count") > 0 } },
   attempts: { queue: ["queue", "inferred_queue"], machine: ["server_address", "client_address"], from: "started_at", key: "attempt_key", title: "Receive or peek", facets: { _wrong: (rows, row) => FAILED_OUTCOMES.includes(rows.at(row, "outcome")) } },
   sequences: { queue: ["queue", "inferred_queue"], machine: ["server_address", "readers"], from: "first_attempt_at", key: "sequence_key", title: "Received message", facets: { _risk: (rows, row) => rows.at(row, "loss_risk") !== null } },
@@ -73,7 +91,7 @@ const FILTER_COLUMNS = {
 /** Parts of the address that are no facets. `show` is the dataset whose rows come into view. */
 const RESERVED = new Set(["queue", "machine", "from", "to", "row", "show"]);
 /** The section and the dataset whose rows a number leads to, unless it says otherwise. */
-const ROWS_OF = { alerts: "alerts", queues: "queues", transfers: "transfers", reads: "attempts", calls: "calls", comqc: "comqc", findings: "findings", quality: "quality", coverage: "coverage" };
+const ROWS_OF = { alerts: "alerts", queues: "queues", transfers: "message_transfers", eod: "transfers", reads: "attempts", calls: "calls", comqc: "comqc", findings: "findings", quality: "quality", coverage: "coverage" };
 
 function contains(value, part) {
   if (Array.isArray(value)) return value.some((each) => contains(each, part));
@@ -87,7 +105,8 @@ function filterRows(name, rows, state, facets = true) {
   for (const filter of ["queue", "machine"]) {
     const names = (places[filter] ?? []).filter((each) => rows.has(each));
     const part = (state[filter] ?? "").toLowerCase();
-    if (part && names.length) tests.push((row) => names.some((each) => contains(rows.at(row, each), part)));
+    const guids = filter === "machine" ? (places.names ?? []) : []; // a machine can be searched by its name too
+    if (part && names.length) tests.push((row) => names.some((each) => contains(rows.at(row, each), part)) || guids.some((each) => contains(MANAGER_NAMES.get(rows.at(row, each)), part)));
   }
   const from = parseTime(state.from), to = parseTime(state.to);
   const begins = places.from && rows.has(places.from) ? rows.columns[places.from] : null;

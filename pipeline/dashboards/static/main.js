@@ -1,6 +1,7 @@
 "use strict";
 // Navigation: the address holds section, filters, facets and open row. The page is drawn from the address.
 
+const SECTION_KEYS = [..."1234567890-"];
 let STATE = { section: "overview", params: {} };
 
 function parseAddress() {
@@ -48,7 +49,7 @@ function drawFrame(params) {
       else if (each.level === "bad") counts[each.section] = { n: each.number, level: "bad" };
     }
   }
-  document.getElementById("nav").replaceChildren(...Object.entries(SECTIONS).map(([name, section], place) => h("a", { href: link(name, globalFilters(params)), "aria-current": STATE.section === name ? "page" : null, title: `key ${(place + 1) % 10}` }, section.label,
+  document.getElementById("nav").replaceChildren(...Object.entries(SECTIONS).map(([name, section], place) => h("a", { href: link(name, globalFilters(params)), "aria-current": STATE.section === name ? "page" : null, title: `key ${SECTION_KEYS[place]}` }, section.label,
     counts[name] ? h("span", { class: "count " + counts[name].level }, formatNumber(counts[name].n)) : null)));
   document.querySelector("nav a[aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" });
   for (const name of ["queue", "machine", "from", "to"]) {
@@ -79,7 +80,7 @@ function setTheme(theme) {
 
 function showKeys() {
   const dialog = document.getElementById("keys");
-  const keys = [["1 \u2026 9, 0", "sections"], ["/", "filter by queue"], ["m", "filter by machine"], ["c", "clear filters"], ["j, k or \u2193, \u2191", "next row, previous row (in a table)"], ["Enter", "open the row with its evidence"], ["Esc", "close"], ["t", "light or dark"], ["?", "this help"]];
+  const keys = [["1 \u2026 9, 0, -", "sections"], ["/", "filter by queue"], ["m", "filter by machine"], ["c", "clear filters"], ["j, k or \u2193, \u2191", "next row, previous row (in a table)"], ["Enter", "open the row with its evidence"], ["Esc", "close"], ["t", "light or dark"], ["?", "this help"]];
   dialog.replaceChildren(h("div", { class: "head" }, h("h2", {}, "Keyboard shortcuts and terms"), h("button", { type: "button", onclick: () => dialog.close() }, "close (Esc)")),
     h("div", { class: "body" }, h("dl", {}, keys.map(([key, what]) => [h("dt", {}, h("kbd", {}, key)), h("dd", {}, what)])),
       h("p", {}, "Every number links to its rows, and every row to its evidence: capture file and packet, or snapshot file and line. All times are in UTC. \u201cNow\u201d is the time of the newest packet or snapshot, not of this machine\u2019s clock. A dash means unknown. The address contains section, filters and open row: copy it to share the view."),
@@ -93,9 +94,9 @@ document.addEventListener("keydown", (event) => {
     return;
   }
   if (document.querySelector("dialog[open]")) return;
-  const place = event.key === "0" ? 9 : Number(event.key) - 1;
+  const place = SECTION_KEYS.indexOf(event.key);
   const names = Object.keys(SECTIONS);
-  if (/^[0-9]$/.test(event.key) && names[place]) go(link(names[place], globalFilters(STATE.params)));
+  if (place >= 0 && names[place]) go(link(names[place], globalFilters(STATE.params)));
   else if (event.key === "/") { event.preventDefault(); document.getElementById("f-queue").focus(); }
   else if (event.key === "m") { event.preventDefault(); document.getElementById("f-machine").focus(); }
   else if (event.key === "c") go(link(STATE.section));
@@ -130,11 +131,11 @@ window.addEventListener("hashchange", draw);
   const known = (id, places) => {
     const values = new Set();
     for (const [name, columns] of places) for (const column of columns) {
-      for (const value of DATA[name].rows?.columns[column] ?? []) if (typeof value === "string") values.add(value);
+      for (const value of DATA[name]?.rows?.columns[column] ?? []) if (typeof value === "string") values.add(value);
     }
     document.getElementById(id).replaceChildren(...[...values].sort().slice(0, 2000).map((value) => h("option", { value })));
   };
-  known("queues-known", [["queues", ["queue"]], ["attempts", ["queue"]], ["transfers", ["queue"]]]);
-  known("machines-known", [["queues", ["queue_manager"]], ["attempts", ["server_address", "client_address"]], ["calls", ["server_address"]]]);
+  known("queues-known", [["queues", ["queue"]], ["attempts", ["queue"]], ["transfers", ["queue"]], ["message_transfers", ["queue"]]]);
+  known("machines-known", [["queues", ["queue_manager"]], ["attempts", ["server_address", "client_address"]], ["calls", ["server_address"]], ["message_transfers", ["sender_address", "receiver_address"]], ["queue_manager_names", ["host_name"]]]);
   draw();
 }

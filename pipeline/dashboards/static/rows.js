@@ -106,6 +106,7 @@ const indexBy = (name, key) => {
 const LABEL_INDEX = indexBy("labels", "message_key");
 const SNAPSHOT_INDEX = indexBy("snapshots", "snapshot_id");
 const HOST_INDEX = indexBy("hosts", "host_key");
+const PACKET_INDEX = indexBy("packets", "packet_key");
 
 /** The label of a message; null if unknown. */
 function messageLabel(key) {
@@ -132,14 +133,19 @@ function qualityEvidence(rows, row) {
     h("div", { class: "evidence" }, copyable("check all rows", `msmq check_quality --lake ${shellWord(SITE.lake)} --all`))];
 }
 
+/** The Wireshark display filter of the connection of a call, packet or session. */
+function conversationFilter(ends) {
+  const family = (address) => (String(address).includes(":") ? "ipv6.addr" : "ip.addr");
+  return `${family(ends.client_address)} == ${ends.client_address} && ${family(ends.server_address)} == ${ends.server_address} && tcp.port == ${ends.client_port} && tcp.port == ${ends.server_port}`;
+}
+
 /** Wireshark display filters for a call: request and response packets, response in another file, conversation. */
 function displayFilters(call) {
-  const family = (address) => (String(address).includes(":") ? "ipv6.addr" : "ip.addr");
   const frames = [call.request_packet, call.capture === call.response_capture ? call.response_packet : null].filter((each) => each !== null);
   return {
     packets: frames.length ? frames.map((each) => `frame.number == ${each}`).join(" || ") : null,
     response: call.response_packet !== null && call.capture !== call.response_capture ? `frame.number == ${call.response_packet}` : null,
-    conversation: `${family(call.client_address)} == ${call.client_address} && ${family(call.server_address)} == ${call.server_address} && tcp.port == ${call.client_port} && tcp.port == ${call.server_port}`,
+    conversation: conversationFilter(call),
   };
 }
 
@@ -157,10 +163,24 @@ function callEvidence(rows, row) {
 }
 const shellWord = (text) => (/^[\w./:@%+=-]+$/.test(text) ? text : "'" + text.replaceAll("'", "'\\''") + "'");
 
+/** A packet of the binary protocol: what it is, who sent it when, and where it was captured. */
+function packetEvidence(packet) {
+  const client = `${packet.client_address}:${packet.client_port}`, server = `${packet.server_address}:${packet.server_port}`;
+  const [from, to] = packet.sent_by === "client" ? [client, server] : [server, client];
+  return h("div", { class: "evidence" },
+    h("div", {}, h("strong", {}, escapeHidden(`packet: ${facetLabel(packet.kind ?? "unknown")}`)), ", ", bytesText(packet.length_bytes) ?? "unknown length", packet.complete === false ? [" ", h("span", { class: "badge warn" }, "not captured whole")] : null),
+    h("div", {}, timeText(packet.sent_at) ?? "", " UTC, ", untrusted(`${from} \u2192 ${to}`)),
+    copyable("capture file", packet.capture ?? "unknown"),
+    copyable("packet", `frame.number == ${packet.packet_number}`),
+    copyable("conversation", conversationFilter(packet)),
+    copyable("export packets", `msmq export_packets --lake ${shellWord(SITE.lake)} --packet ${packet.packet_key} --out packet.pcapng`));
+}
+
 /** The time of a piece of evidence, for sorting; Infinity if it is not on this page. */
 function evidenceTime(key) {
   const call = CALL_INDEX.get(key), snapshot = SNAPSHOT_INDEX.get(key);
-  const host = HOST_INDEX.get(key);
+  const host = HOST_INDEX.get(key), packet = PACKET_INDEX.get(key);
+  if (packet !== undefined) return DATA.packets.rows.at(packet, "sent_at") ?? Infinity;
   if (call) return call[0].at(call[1], "request_at") ?? call[0].at(call[1], "response_at") ?? Infinity;
   return (snapshot !== undefined ? DATA.snapshots.rows.at(snapshot, "asked_at") : host !== undefined ? DATA.hosts.rows.at(host, "first_seen_at") : null) ?? Infinity;
 }
@@ -174,8 +194,9 @@ function evidenceBlock(key) {
     return h("div", { class: "evidence" }, h("div", {}, h("strong", {}, "collector snapshot: "), untrusted(`${snapshot.queue_manager} ${snapshot.format_name ?? snapshot.object_type}`)), h("div", {}, "requested ", timeText(snapshot.asked_at) ?? "", " UTC"),
       copyable("file and line", `${snapshot.source_path}:${snapshot.source_line}`));
   }
+  if (PACKET_INDEX.has(key)) return packetEvidence(DATA.packets.rows.row(PACKET_INDEX.get(key)));
   if (HOST_INDEX.has(key)) return hostEvidence(DATA.hosts.rows.row(HOST_INDEX.get(key)));
-  return h("div", { class: "evidence" }, h("div", {}, "call or snapshot that is not on this page"), copyable("key", key));
+  return h("div", { class: "evidence" }, h("div", {}, "call, packet or snapshot that is not on this page"), copyable("key", key));
 }
 
 /** The command that traces the message of a row; null without a message, or if its name cannot be typed. */
@@ -212,9 +233,16 @@ function relatedLinks(name, row) {
     if (DATA[data].rows && filterRows(data, DATA[data].rows, params).length) links.push(h("a", { href: rowsLink(section, params, data) }, text));
   };
   const queue = at("queue") ?? at("inferred_queue");
-  if (queue) for (const [section, data, text] of [["queues", "queues", "queue state"], ["transfers", "transfers", "transfers"], ["reads", "attempts", "receives"], ["comqc", "comqc", "COM+ calls"]]) addLink(section, data, { queue }, text);
+  if (queue) for (const [section, data, text] of [["queues", "queues", "queue state"], ["transfers", "message_transfers", "transfers"], ["eod", "transfers", "exactly-once state"], ["reads", "attempts", "receives"], ["comqc", "comqc", "COM+ calls"]]) addLink(section, data, { queue }, text);
   for (const machine of machines) addLink("calls", "calls", { machine }, "calls of this machine");
-  if (at("message_key")) links.push(h("a", { href: rowsLink("reads", { message_key: at("message_key") }) }, "receives of this message"));
+  if (at("message_key")) {
+    addLink("reads", "attempts", { message_key: at("message_key") }, "receives of this message");
+    addLink("transfers", "message_transfers", { message_key: at("message_key") }, "transfers of this message");
+  }
+  if (["message_transfers", "transfer_sequences", "sequence_points"].includes(name) && at("sequence_key")) {
+    addLink("transfers", "transfer_sequences", { sequence_key: at("sequence_key") }, "its sequence over time");
+    addLink("transfers", "message_transfers", { sequence_key: at("sequence_key") }, "messages of its sequence");
+  }
   return links.length ? h("p", {}, links.flatMap((each, place) => [place ? " \u00b7 " : "", each])) : null;
 }
 
@@ -250,6 +278,7 @@ function showRow(wanted) {
     parts.push(relatedLinks(name, row), list);
     if (trace) parts.push(h("h2", {}, "Message history"), h("div", { class: "evidence" }, copyable("trace command", trace)));
     if (name === "captures") parts.push(h("div", { class: "evidence" }, copyable("capture file", rows.at(row, "path"))));
+    if (name === "sessions") parts.push(h("div", { class: "evidence" }, copyable("conversation", conversationFilter(rows.row(row))), copyable("export packets", `msmq export_packets --lake ${shellWord(SITE.lake)} --session ${rows.at(row, "connection_id")} --out session.pcapng`)));
     if (name === "quality") parts.push(qualityEvidence(rows, row));
     const keys = [...new Set([...(rows.at(row, "evidence") ?? []), ...(rows.has("call_key") ? [rows.at(row, "call_key")] : [])])].filter((each) => each);
     if (rows.has("attempt_keys")) {
@@ -258,7 +287,7 @@ function showRow(wanted) {
     }
     if (keys.length || rows.has("evidence")) {
       const all = rows.at(row, "evidence_count") ?? keys.length;
-      parts.push(h("h2", {}, "Evidence"), all > keys.length ? h("p", { class: "note cut" }, `${keys.length} of ${formatNumber(all)} pieces of evidence`) : null, keys.length ? keys.sort((a, b) => evidenceTime(a) - evidenceTime(b)).map(evidenceBlock) : h("p", { class: "note" }, "No call or snapshot: this follows from their absence."));
+      parts.push(h("h2", {}, "Evidence"), all > keys.length ? h("p", { class: "note cut" }, `${keys.length} of ${formatNumber(all)} pieces of evidence`) : null, keys.length ? keys.sort((a, b) => evidenceTime(a) - evidenceTime(b)).map(evidenceBlock) : h("p", { class: "note" }, "No call, packet or snapshot: this follows from their absence."));
     }
   }
   dialog.replaceChildren(h("div", { class: "head" }, h("h2", {}, title), h("button", { type: "button", onclick: () => copyText(location.href) }, "copy link"), h("button", { type: "button", onclick: close, autofocus: true }, "close (Esc)")), h("div", { class: "body" }, parts));

@@ -9,6 +9,7 @@ const SECTIONS = {
   alerts: { label: "Alerts", render: alerts },
   queues: { label: "Queues", render: queues },
   transfers: { label: "Transfers", render: transfers },
+  eod: { label: "Exactly-once", render: exactlyOnce },
   reads: { label: "Reads", render: reads },
   calls: { label: "Calls", render: calls },
   comqc: { label: "COM+ calls", render: comqc },
@@ -177,11 +178,11 @@ function stateTimeline(chosen, all_, pieces, intervals, identity, name) {
   return chart("State" + some(chosen, all_), [...traces.values()], { barmode: "overlay", height: 110 + 22 * chosen.length, xaxis: { type: "date" }, showlegend: true, yaxis: { tickmode: "array", tickvals: chosen.map((_, place) => -place), ticktext: chosen.map((row) => plotlyText(ellipsize(name(row), 30))), range: [-chosen.length + 0.5, 0.5] } }, go);
 }
 
-// --- transfers -------------------------------------------------------------------------------------------------------------
+// --- exactly-once ----------------------------------------------------------------------------------------------------------
 
-function transfers(state) {
+function exactlyOnce(state) {
   const data = DATA.transfers;
-  if (!data.computed) return [h("h1", {}, "Transfers"), notComputed(data)];
+  if (!data.computed) return [h("h1", {}, "Exactly-once"), notComputed(data)];
   const rows = data.rows;
   const chosen = filterRows("transfers", rows, state);
   const rank = (row) => STATE_RANK[LEVELS.condition[rows.at(row, "condition")] ?? "unknown"];
@@ -201,14 +202,14 @@ function transfers(state) {
     const list = (series.get(identity(rows, row)) ?? []).filter((each) => points.at(each, column) !== null).sort((a, b) => points.at(a, "observed_at") - points.at(b, "observed_at"));
     return { type: "scatter", mode: "lines+markers", marker: { size: 5 }, line: { width: 1.5, color: COLOURS[place % COLOURS.length] }, name: plotlyText(ellipsize(name(row))), x: list.map((each) => plotlyTime(points.at(each, "observed_at"))), y: list.map((each) => points.at(each, column)),
       hovertext: list.map((each) => `${plotlyText(name(row))}<br>${plotlyText(valueText(column, "number", points.at(each, column)))}, ${plotlyText(points.at(each, "condition"))}<br>${timeText(points.at(each, "observed_at"))}`), hoverinfo: "text",
-      customdata: list.map((each) => (points.has("snapshot_id") ? link("transfers", { ...STATE.params, row: `transfer_points:${points.at(each, "snapshot_id")}` }) : null)) };
+      customdata: list.map((each) => (points.has("snapshot_id") ? link("eod", { ...STATE.params, row: `transfer_points:${points.at(each, "snapshot_id")}` }) : null)) };
   }).filter((trace) => trace.x.length), { xaxis: { type: "date" }, yaxis: { rangemode: "tozero" }, height: 250, showlegend: true }, go);
   return [
-    h("h1", {}, "Transfers"),
-    intro("Outgoing transactional queues: messages sent and not acknowledged, progress, and time of the next resend. The window is the range of numbers sent and not acknowledged."),
-    tiles(conditions.map((each) => tile(each.values[0] ?? "unknown", formatNumber(each.n), "transfers, last observation", LEVELS.condition[each.values[0]] ?? "unknown", rowsLink("transfers", { ...globalFilters(state), condition: facetText(each.values[0]) })))),
+    h("h1", {}, "Exactly-once"),
+    intro("What queue managers report of their outgoing transactional queues: messages sent and not acknowledged, progress, and time of the next resend. The window is the range of numbers sent and not acknowledged. What was captured of the messages themselves is under Transfers."),
+    tiles(conditions.map((each) => tile(each.values[0] ?? "unknown", formatNumber(each.n), "transfers, last observation", LEVELS.condition[each.values[0]] ?? "unknown", rowsLink("eod", { ...globalFilters(state), condition: facetText(each.values[0]) })))),
     facetChips(state, "transfers"),
-    h("h2", {}, "All transfers"),
+    h("h2", {}, "Last report of each queue"),
     rowsTable("transfers", [
       { name: "queue", show: (row) => untrusted(rows.at(row, "queue") ?? rows.at(row, "queue_format_name") ?? "unknown") }, { name: "queue_manager", label: "machine" }, { name: "queue_format_name", label: "format name" }, "sources", "condition", { name: "stalled_since", label: "stalled since" },
       { name: "unacked_count", label: "unacked" },
