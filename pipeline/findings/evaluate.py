@@ -185,11 +185,11 @@ def evaluate_calls(
     ]
     rows: list[dict[str, Any]] = []
     for violations in find_violations(inputs.calls, inputs.binds, associations, inputs.unreadable_connections):
-        rows += _finding_rows(violations, ASSOCIATION_SCOPE)
+        rows += finding_rows(violations, ASSOCIATION_SCOPE)
     for server in contexts:
         if server_rules_of is None or server.server in server_rules_of:
             found = ((check, violation) for check in SERVER_CHECKS for violation in check.check(server.history))
-            rows += _finding_rows(found, _SERVER_SCOPE)
+            rows += finding_rows(found, _SERVER_SCOPE)
     return rows_to_table(rows, FINDINGS_SCHEMA)
 
 
@@ -204,7 +204,7 @@ def _to_connection(row: Mapping[str, Any]) -> RpcConnection:
     )  # fmt: skip
 
 
-def _finding_rows(violations: Iterable[tuple[RuleCheck, Violation]], scope: str) -> Iterator[dict[str, Any]]:
+def finding_rows(violations: Iterable[tuple[RuleCheck, Violation]], scope: str) -> Iterator[dict[str, Any]]:
     """Yield one row for each rule and call; of several violations the most severe."""
     best: dict[str, dict[str, Any]] = {}
     for check, violation in violations:

@@ -17,6 +17,7 @@ from pipeline.attempts.associations import ClientAssociation
 from pipeline.findings.captured_rows import captured_calls, iter_rows, plain_columns, without_null_columns
 from pipeline.findings.columns.association_calls import AssociationCalls, Suspects, is_always_row
 from pipeline.findings.columns.call_columns import CallColumns, Mask, Method, Numbers
+from pipeline.findings.columns.receives import with_whole_exchanges
 from pipeline.findings.rules.call_history import UNREADABLE_OUTCOMES, AssociationHistory, CapturedCall, ServerHistory
 from pipeline.findings.rules.registry import (
     ASSOCIATION_CHECKS,
@@ -58,10 +59,12 @@ def find_violations(
     changed = columns.nonzero("is_changed") if "is_changed" in calls.column_names else None
     of_calls = [*_suspects_of_call_checks(columns, changed)]
     of_associations = [_suspects_of_association(ours, check) for check in ASSOCIATION_CHECKS]
-    masks = [mask for _, mask in of_calls]
-    masks += [mask for suspects in of_associations if suspects is not None for mask in suspects if mask is not None]
-    added = rows.add(np.logical_or.reduce([columns.nothing(), *masks]))
-    _add_rows(histories, columns, rows, added)
+    masks = [mask for suspects in of_associations if suspects is not None for mask in suspects if mask is not None]
+    related = np.logical_or.reduce([columns.nothing(), *masks])
+    if related.any():  # a receive without its End would seem to be pending
+        related = with_whole_exchanges(ours, related)
+    _add_rows(histories, columns, rows, rows.add(related))
+    rows.add(np.logical_or.reduce([columns.nothing(), *(mask for _, mask in of_calls)]))
     found: list[Violations] = [[] for _ in associations]
     _judge_calls(found, columns, rows, of_calls)
     _judge_associations(found, columns, rows, histories, of_associations)

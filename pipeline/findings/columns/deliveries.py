@@ -41,7 +41,11 @@ def _repeated_deliveries(calls: AssociationCalls) -> Suspects:
     groups = _messages(calls)
     rows = groups.rows
     gone_at = groups.smallest(np.where(calls.has("transaction_id"), END_OF_TIME, acknowledged_at(calls))[rows])
-    again = (groups.counts(calls.is_receive[rows]) > 1) | groups.any(calls.started_at[rows] > gone_at)
+    started = calls.started_at[rows]
+    again = (groups.counts(calls.is_receive[rows]) > 1) | groups.any(started > gone_at)
+    again |= groups.any(
+        calls.responded_at[rows] < started
+    )  # of clocks that differ: it seems to hold the message itself
     return Suspects(with_whole_exchanges(calls, _rows(calls, rows[again])))
 
 

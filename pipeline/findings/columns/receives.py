@@ -73,6 +73,7 @@ def _request_groups(calls: AssociationCalls) -> RequestGroups:
         | (previous(_END) & (kind == _CANCELS))
         | (previous(_END, _CANCELS) & (is_read & (was_answered_at > started)))
         | (~groups.is_first & (groups.before(started, 0) == started))
+        | (responded < started)
     )
     following = groups.after(kind, _NONE)
     wrong |= (kind == _RECEIVE) & (following == _NONE) & calls.succeeded[ours]
