@@ -1,4 +1,4 @@
-"""The calls of some associations as columns, with the queues and cursors that are open when each call is made. No Spark.
+"""The calls of some associations as columns, with the queues that are open when each call is made. No Spark.
 
 Calls that open, close or cancel are rows of the associations' histories already. Of all other calls, which are many,
 conditions find those that may break a rule (``Suspects``).
@@ -32,7 +32,7 @@ _INTERFACES: Final = (QM2QM_NAME, REMOTE_READ_NAME, QMCOMM_NAME, QMMGMT_NAME)
 
 
 def is_always_row(calls: CallColumns) -> Mask:
-    """Tell which calls are rows of their association's history in any case: all but reads, Ends and other interfaces."""
+    """Tell which calls are rows of their history in any case: those of MSMQ that are neither reads nor Ends."""
     return calls.of_interfaces(*_INTERFACES) & ~calls.of(*_MANY_METHODS)
 
 

@@ -43,9 +43,7 @@ def _repeated_deliveries(calls: AssociationCalls) -> Suspects:
     gone_at = groups.smallest(np.where(calls.has("transaction_id"), END_OF_TIME, acknowledged_at(calls))[rows])
     started = calls.started_at[rows]
     again = (groups.counts(calls.is_receive[rows]) > 1) | groups.any(started > gone_at)
-    again |= groups.any(
-        calls.responded_at[rows] < started
-    )  # of clocks that differ: it seems to hold the message itself
+    again |= groups.any(calls.responded_at[rows] < started)  # by clocks that differ
     return Suspects(with_whole_exchanges(calls, _rows(calls, rows[again])))
 
 

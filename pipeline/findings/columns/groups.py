@@ -91,7 +91,7 @@ class Groups:
 def latest_until(
     keys: Numbers, times: Numbers, asked_keys: Numbers, asked_times: Numbers, *, inclusive: bool = True
 ) -> Numbers:
-    """Return the place of the latest event with a key until a time (``inclusive``) or before it; -1 where there is none.
+    """Return the place of the latest event with a key until a time (``inclusive``) or before it; -1 without one.
 
     Of events with the same key and time it is the last one.
     """

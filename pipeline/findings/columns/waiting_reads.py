@@ -43,7 +43,7 @@ def _all_of(calls: AssociationCalls, groups: Groups, wrong: Mask) -> Suspects:
 
 
 def request_ids_of_held_messages(calls: AssociationCalls) -> Suspects:
-    """Return the reads of qm2qm whose request id has, in their queue, a message that may not be ended; with all Ends."""
+    """Return the reads of qm2qm whose request id has a message in their queue that may not be ended; with all Ends."""
     handles, unpaired = handle_groups(calls)
     rows = handles.rows
     accepted = (calls.of(QM2QM_END) & calls.succeeded)[rows]

@@ -229,8 +229,8 @@ def association_rule(
     """Register a check that looks at the calls of one association.
 
     ``suspects`` says, of columns, which calls may break the rule, and what the check needs beside them
-    (``Suspects``); None: calls that are rows in any case (``is_always_row``), and it needs no others. The check is given
-    a history with at least these, and its violations by other calls do not count.
+    (``Suspects``); None: calls that are rows in any case (``is_always_row``), and it needs no others. The check is
+    given a history with at least these, and its violations by other calls do not count.
     """
     return _registrar([ASSOCIATION_CHECKS], rule_id, "headers", precondition, suspects)
 
