@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.findings.rules.call_history import END_OF_TIME, LOOKUP_ID_NUMBER_MASK, UNREADABLE_OUTCOMES
+from pipeline.findings.rules.call_history import END_OF_TIME, LOOKUP_ID_NUMBER_MASK, UNREADABLE_OUTCOMES, Result
 from udfs.call_results import call_succeeded
 from udfs.codes import is_peek_action
 
@@ -40,11 +40,12 @@ class CallColumns:
         self.count = table.num_rows
         self._cache: dict[object, Any] = {}
 
-    def share(self, name: object, compute: Callable[[], Any]) -> Any:  # noqa: ANN401 - what ``compute`` returns
+    def share(self, name: object, compute: Callable[[], Result]) -> Result:
         """Return a result that several conditions use; it is computed once."""
         if name not in self._cache:
             self._cache[name] = compute()
-        return self._cache[name]
+        found: Result = self._cache[name]
+        return found
 
     # Columns
 
@@ -82,7 +83,8 @@ class CallColumns:
         if array.null_count:
             array = array.fill_null(0)
         found = array.to_numpy(zero_copy_only=False)
-        return found if found.dtype == np.uint64 else found.astype(np.int64)
+        result: Numbers = found if found.dtype == np.uint64 else found.astype(np.int64)
+        return result
 
     def nonzero(self, name: str) -> Mask:
         """Tell where a number is not 0, or a boolean is true."""
@@ -97,7 +99,8 @@ class CallColumns:
     def differs(self, one: str, other: str) -> Mask:
         """Tell where two columns of numbers have different values, or only one of them has one."""
         unequal = self.numbers(one) != self.numbers(other)
-        return unequal | (self.has(one) != self.has(other))
+        result: Mask = unequal | (self.has(one) != self.has(other))
+        return result
 
     def codes(self, name: str) -> Numbers:
         """Return a number for each text of a column: the same for the same text; -1 where it has none."""
@@ -138,7 +141,8 @@ class CallColumns:
         array = self.array(name)
         if array is None or pa.types.is_null(array.type):
             return np.zeros(self.count, np.int64)
-        return array.value_lengths().fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+        result: Numbers = array.value_lengths().fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+        return result
 
     def first_elements(self, name: str, place: int = 0) -> Numbers:
         """Return an element of each list of integers; 0 where there is none."""
@@ -198,11 +202,12 @@ class CallColumns:
         self, one: str, part: tuple[int, int], other: str, other_part: tuple[int, int], rows: Mask
     ) -> Mask:
         """Tell where a part of one stub, among some calls, differs from a part of another; both stubs are there."""
-        arrays, found = (self.array(one), self.array(other)), self.nothing()
+        found = self.nothing()
         rows = rows & self.has(one) & self.has(other)
         if rows.any():
-            parts = zip(arrays, (part, other_part), strict=True)
-            here, there = (pc.binary_slice(array.filter(pa.array(rows)), *places) for array, places in parts)
+            parts = zip((one, other), (part, other_part), strict=True)
+            chosen = self.table.select([one, other]).filter(pa.array(rows))
+            here, there = (pc.binary_slice(chosen[name], *places) for name, places in parts)
             found[rows] = pc.not_equal(here, there).to_numpy(zero_copy_only=False)
         return found
 

@@ -110,7 +110,8 @@ def _calls_on_invalid_contexts(calls: AssociationCalls) -> Suspects:
 
 
 def _is_on_peek_context(calls: AssociationCalls) -> Mask:
-    return calls.request_decoded & (calls.at_open(calls.numbers("access"), 0) == PEEK_ACCESS)
+    result: Mask = calls.request_decoded & (calls.at_open(calls.numbers("access"), 0) == PEEK_ACCESS)
+    return result
 
 
 def _reads_in_unenlisted_transactions(calls: AssociationCalls) -> Suspects:

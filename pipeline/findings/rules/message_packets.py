@@ -45,7 +45,8 @@ def _user_header_flags_may_be_invalid(calls: CallColumns) -> Mask:
 
 
 def _has_negative_class(calls: CallColumns) -> Mask:
-    return calls.numbers("class") & _NEGATIVE_CLASS != 0
+    result: Mask = calls.numbers("class") & _NEGATIVE_CLASS != 0
+    return result
 
 
 def _invalid_acknowledgement_messages(calls: AssociationCalls) -> Suspects:

@@ -43,13 +43,17 @@ def waits(calls: CallColumns) -> Mask:
 def has_invalid_number(calls: CallColumns) -> Mask:
     """Tell which reads returned a message number that is 0, or uses its top octet."""
     numbers = calls.numbers("sequence_id").astype(np.uint64)
-    return calls.has("sequence_id") & ((numbers == 0) | (numbers > LOOKUP_ID_NUMBER_MASK))
+    result: Mask = calls.has("sequence_id") & ((numbers == 0) | (numbers > LOOKUP_ID_NUMBER_MASK))
+    return result
 
 
 def returned_another_message(calls: CallColumns) -> Mask:
     """Tell which lookups of a message by its number returned another number."""
     requested = calls.requested_lookup_id & np.uint64(LOOKUP_ID_NUMBER_MASK)
-    return calls.equals("action", *LOOKUP_CURRENT_ACTIONS) & (calls.lookup_id_number != requested.astype(np.int64))
+    result: Mask = calls.equals("action", *LOOKUP_CURRENT_ACTIONS) & (
+        calls.lookup_id_number != requested.astype(np.int64)
+    )
+    return result
 
 
 def _read_layouts(calls: CallColumns) -> Iterator[tuple[Mask, int, bool]]:

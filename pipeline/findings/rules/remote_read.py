@@ -99,14 +99,16 @@ def _has_body_of_known_size(calls: CallColumns) -> Mask:
 def _body_is_split_wrongly(calls: CallColumns) -> Mask:
     kinds = np.where(calls.lengths("section_types") > 0, calls.first_elements("section_types"), -1)
     larger = calls.numbers("body_bytes") > calls.numbers("max_body_bytes")
-    return _has_body_of_known_size(calls) & (((kinds == 0) & larger) | ((kinds == 1) & ~larger))
+    result: Mask = _has_body_of_known_size(calls) & (((kinds == 0) & larger) | ((kinds == 1) & ~larger))
+    return result
 
 
 def _body_is_cut_wrongly(calls: CallColumns) -> Mask:
     left = calls.first_elements("section_allocated_bytes") - calls.first_elements("section_bytes")
     too_many = calls.numbers("body_bytes") - calls.numbers("max_body_bytes")
     cut = (calls.first_elements("section_types") == 1) & (too_many > 0)
-    return _has_body_of_known_size(calls) & cut & (left != too_many)
+    result: Mask = _has_body_of_known_size(calls) & cut & (left != too_many)
+    return result
 
 
 def _has_nonzero_octets_of_sections(calls: CallColumns) -> Mask:
@@ -122,7 +124,8 @@ def _extension_header_is_invalid(calls: CallColumns) -> Mask:
     lacks = calls.nothing()
     for name in _EXTENSION_FLAGS.values():
         lacks |= ~calls.map_has("header_sizes", name)
-    return calls.map_has("header_sizes", "ExtensionHeader") & ((size != _EXTENSION_BYTES) | lacks)
+    result: Mask = calls.map_has("header_sizes", "ExtensionHeader") & ((size != _EXTENSION_BYTES) | lacks)
+    return result
 
 
 @call_rule("R01", *_CONTEXT_OPENS, needs="headers", suspects=_format_name_type_may_be_invalid)
