@@ -167,7 +167,8 @@ class _Attempts:
         self.used += [_Belonging(self.every, column) for column in (self.ending, *opened.calls)]
         transactional = calls.is_known("transaction_id")[starts]
         self._miss("transaction_open", transactional & np.isin(self.outcome, (_ACKED, _REJECTED)))
-        evidence = Evidence.of(*zip(*self.used, strict=True), self.count, len(calls))
+        owners, used = zip(*self.used, strict=True)
+        evidence = Evidence.of(owners, used, self.count, len(calls))
         ack_refused, ack_unanswered, reader_gone_at = self._risks()
         return ReceiveAttempts(
             started=starts,
