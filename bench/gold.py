@@ -56,7 +56,8 @@ def reads_of(rows: pa.Table, connections: list[RpcConnection]) -> list[ReadAttem
     columns = (column.tolist() for column in (made.started, made.named, made.outcome, made.ended_at))
     return [
         ReadAttempt(call.call_key, QueueRef(queues[named]), lookup_ids[place], None, call.action == 0,
-             OUTCOMES[outcome], "10.0.0.1", call.requested_at, call.responded_at, ended_at, evidence=tuple(used[begins[n]:begins[n + 1]]))
+             OUTCOMES[outcome], "10.0.0.1", call.requested_at, call.responded_at, ended_at,
+             evidence=tuple(used[begins[n]:begins[n + 1]]))
         for n, (call, place, named, outcome, ended_at) in enumerate(zip(starts, *columns, strict=True))
     ]  # fmt: skip
 

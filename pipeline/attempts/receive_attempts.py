@@ -375,7 +375,8 @@ class _Attempts:
         closed = take_or(self.accepted, close, default=False) & (take_or(calls.at, close, NEVER) <= until)
         by_close = unread & ~by_cancel & ~by_client & closed
         self._end(by_close, _CANCELLED, close)
-        return by_cancel | by_client | by_close
+        cancelled: Flags = by_cancel | by_client | by_close
+        return cancelled
 
     def _settle_refused(self, refused: Flags) -> None:
         """Decide Starts that were answered with an error or a fault."""

@@ -354,7 +354,7 @@ def test_a_stub_that_does_not_decode_is_named():
     broken = start(1, None)._replace(errors=(("malformed", "response.end of stub", 28),))
     assert told(opened(), broken) == [became("unknown", evidence="open start", missing="decode_error")]
     (attempt,) = attempts_of([opened(), broken], [connection()])
-    assert attempt.errors == [("malformed", "response.end of stub", 28)]
+    assert [tuple(each.values()) for each in attempt.errors] == [("malformed", "response.end of stub", 28)]
 
 
 def test_an_attempt_whose_message_has_errors_is_not_complete():

@@ -212,7 +212,8 @@ class CallColumns:
     @cached_property
     def by_number(self) -> Flags:
         """Whether calls are of qm2qm, whose queues are used by number."""
-        return self.protocol == (self.protocols.index(QM2QM_NAME) if QM2QM_NAME in self.protocols else NOTHING)
+        found: Flags = self.protocol == (self.protocols.index(QM2QM_NAME) if QM2QM_NAME in self.protocols else NOTHING)
+        return found
 
     @cached_property
     def succeeded(self) -> tuple[Flags, Flags]:

@@ -128,7 +128,8 @@ class CallEvidence:
         has_request = np.logical_or.reduce([calls.numbers(name) != ABSENT for name in ("action", "ack", "request_id")])
         goes_on = (self.closed_at != ABSENT) | (last[self.connection] > calls.responded_at)
         damaged = calls.has_outcome("damaged") & (calls.responded_at != ABSENT) & no_result & ~calls.has_errors
-        return damaged & has_request & self.is_connected & ~goes_on & ~self._is_lossy
+        found: Flags = damaged & has_request & self.is_connected & ~goes_on & ~self._is_lossy
+        return found
 
     @cached_property
     def queues(self) -> OpenedQueues:
