@@ -20,7 +20,6 @@ from pipeline.attempts.attempt_rows import (
     IS_RPC_CONNECTION_SQL,
     OUTCOME_COLUMNS,
     READ_COLUMNS,
-    calls_from_rows,
     connections_from_rows,
     decode_errors,
     iterate_servers,
@@ -29,6 +28,7 @@ from pipeline.attempts.attempt_rows import (
     select_of_servers,
 )
 from pipeline.attempts.calls import CALL_ROLES
+from pipeline.attempts.columns.call_columns import calls_from_rows
 from pipeline.attempts.operations import QueueOperation
 from pipeline.attempts.operations import find_operations as operations_here
 from pipeline.attempts.server_openings import methods_condition

@@ -24,7 +24,6 @@ from pipeline.attempts.attempt_rows import (
     IS_READ_SQL,
     IS_RPC_CONNECTION_SQL,
     MESSAGE_COLUMNS,
-    MESSAGE_ERRORS,
     MESSAGE_FACTS,
     OUTCOME_COLUMNS,
     OUTCOME_FACTS,
@@ -40,6 +39,7 @@ from pipeline.attempts.changed_rows import (
     sql_values,
 )
 from pipeline.attempts.client_identity import IDENTITIES_SQL, IDENTITY_COLUMNS
+from pipeline.attempts.columns.call_columns import MESSAGE_ERRORS
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries import BoundQuery, QueryInput
 from schemas.bronze import CONNECTIONS, RPC_BINDS, RPC_CALLS

@@ -13,7 +13,6 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from pipeline.attempts.attempt_rows import (
     OUTCOME_COLUMNS,
-    calls_from_rows,
     connection_query,
     connections_from_rows,
     decode_errors,
@@ -24,6 +23,7 @@ from pipeline.attempts.attempt_rows import (
 )
 from pipeline.attempts.calls import OPEN_ROLES
 from pipeline.attempts.client_identity import IDENTITY_COLUMNS, client_identity
+from pipeline.attempts.columns.call_columns import calls_from_rows
 from pipeline.attempts.opens.queue_opens import QueueOpen, find_opens
 from pipeline.attempts.server_openings import methods_condition
 from pipeline.lake.arrow_rows import epoch_day, rows_to_table
