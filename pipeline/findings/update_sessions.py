@@ -25,7 +25,13 @@ from pipeline.findings.session_findings import (
 from pipeline.lake.arrow_rows import timedelta_to_us
 from pipeline.lake.incremental import IncrementalUpdate
 from pipeline.lake.lake import Lake
-from pipeline.transfers.inputs import group_connections, read_capture_ends, read_decoded_messages, read_packets
+from pipeline.transfers.inputs import (
+    count_packets,
+    group_connections,
+    read_capture_ends,
+    read_decoded_messages,
+    read_packets,
+)
 from pipeline.transfers.session_rows import SessionSettings
 from schemas.bronze import QUARANTINE
 from schemas.findings import FINDINGS
@@ -75,7 +81,8 @@ def update(
     current = lake.select(FINDINGS, where, names=affected) if "{names}" in where else lake.select(FINDINGS, where)
     rows = [current.slice(0, 0)]
     ends = read_capture_ends(lake)
-    rows += [_evaluate(lake, names, ends, settings, run_id) for names in group_connections(lake, affected)]
+    groups = group_connections(count_packets(lake, affected), affected)
+    rows += [_evaluate(lake, names, ends, settings, run_id) for names in groups]
     hops = lake.select(FINDINGS, f"scope = '{HOP_SCOPE}'")  # few: they are all evaluated again
     rows.append(_evaluate_hops(lake, affected | {*hops["connection_id"].to_pylist()}, wait, run_id))
     new, current = pa.concat_tables(rows), pa.concat_tables([current, hops])
