@@ -30,7 +30,7 @@ SILVER: tuple[Table, ...] = (
 )  # fmt: skip
 GOLD: tuple[Table, ...] = (
     *receive_attempts.TABLES, *ack_sequences.TABLES, *queue_history.TABLES, *eod.TABLES,
-    *findings.TABLES, *coverage.TABLES, *alerts.TABLES,
+    *findings.TABLES, *sessions.GOLD_TABLES, *coverage.TABLES, *alerts.TABLES,
 )  # fmt: skip
 BRONZE: tuple[Table, ...] = (*bronze.TABLES, *sessions.PACKET_TABLES)
 DATA_TABLES: tuple[Table, ...] = (*BRONZE, *collected_snapshots.TABLES, *SILVER, *GOLD)

@@ -8,6 +8,7 @@ whose clocks go back and forth all the time, has no checkpoint: it is computed a
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -28,7 +29,7 @@ from pipeline.transfers.flow_control import times_of
 from pipeline.transfers.packet_numbers import NO_NUMBER, NO_TIME, UNKNOWN_FLAGS
 from pipeline.transfers.session_totals import count_packets, said_windows, side_window_full_us
 from pipeline.transfers.side_by_side import capture_spans
-from udfs.array_types import Bools, Ints
+from udfs.array_types import Ints
 
 MIN_PACKETS: Final = 4096  # that a checkpoint adds to what is counted: few packets are sooner read again
 _MAX_HANDSHAKES: Final = 64  # packets that are kept; of a session that has more, no checkpoint is made
@@ -38,13 +39,15 @@ _HALF: Final = 1 << 15
 
 
 class Cut(NamedTuple):
-    """Packets sent ``until`` then are counted; what is said of them rests on packets up to ``settled``, microseconds."""
+    """Packets sent ``until`` then are counted; what is said of them rests on those up to ``settled``, microseconds."""
 
     until: int
     settled: int
 
 
-def latest_checkpoints(found: ConnectionPackets, gaps_are_holes: dict[str, bool], margin_us: int = 0) -> list[Checkpoint]:
+def latest_checkpoints(
+    found: ConnectionPackets, gaps_are_holes: Mapping[str, bool], margin_us: int = 0
+) -> list[Checkpoint]:
     """Return the checkpoints of connections: a new one where enough packets are final, else the one there is.
 
     ``gaps_are_holes``: by connection_id, whether bytes between its packets are missing. ``margin_us``: packets are
@@ -199,7 +202,7 @@ class _Maker:
         )  # fmt: skip
 
     def _sent_before(self, side: int, rows: Ints, numbered: Ints, numbers: Ints, sequence: Ints) -> int:
-        """Return how many packets a side had sent at the end of ``rows``: those ``numbered`` of them have ``numbers``."""
+        """Return how many packets a side had sent at the end of ``rows``, of which ``numbered`` have ``numbers``."""
         found, stretch = self.found, self.found.numbers.stretch
         last = rows[stretch[rows] == stretch[rows[-1]]]
         ours = numbered[numbered >= last[0]]

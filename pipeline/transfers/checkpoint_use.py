@@ -1,4 +1,4 @@
-"""Which checkpoints of sessions hold still: nothing up to them changed, and nothing that is new changes what was said."""
+"""Which checkpoints of sessions hold: nothing up to them changed, and nothing that is new changes what was said."""
 
 from __future__ import annotations
 
@@ -10,12 +10,22 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.lake.arrow_rows import table_to_rows
+from pipeline.lake.incremental import IncrementalUpdate, commits_with_provenance
 from pipeline.lake.lake import Lake
+from pipeline.lake.queries import POST_IMAGES
+from pipeline.silver.update import STUBS_EMPTIED_PROVENANCE
 from pipeline.transfers.checkpoints import Checkpoint, read_checkpoints
-from pipeline.transfers.connection_packets import CLIENT, SERVER, SIDES, ConnectionPackets
+from pipeline.transfers.connection_packets import CLIENT, HANDSHAKE_KINDS, SERVER, SIDES, ConnectionPackets
 from pipeline.transfers.packet_numbers import NO_TIME
 from pipeline.transfers.sending_rows import gaps_are_holes
+from schemas.sessions import SESSION_PACKETS
+from schemas.table import Table
 
+MAX_CHANGES: Final = 2_000_000  # changed packets; with more, all connections are recomputed
+_CHANGED_PACKETS: Final = f"""
+SELECT connection_id, packet_key, bool_or(_change_type IN ({", ".join(map(repr, POST_IMAGES))})) AS present,
+  min(sent_by) AS sent_by, min(stream_offset) AS stream_offset, min(unix_micros(sent_at)) AS sent_at_us
+FROM {{feed}} WHERE {{emptied}} GROUP BY connection_id, packet_key"""
 _SAID_OF_ALL: Final = ("initiator_queue_manager", "acceptor_queue_manager")
 """Columns of silver.sessions that stand in all rows of silver.order_acks or silver.sendings."""
 
@@ -54,9 +64,25 @@ class ChangedPackets:
         )
 
 
-def usable_checkpoints(lake: Lake, names: Collection[str], changes: ChangedPackets) -> dict[str, Checkpoint]:
-    """Return the checkpoints of some connections that no changed packet concerns."""
-    found = read_checkpoints(lake, names)
+def changed_packets(step: IncrementalUpdate) -> pa.Table | None:
+    """Return the packets that changed since a step's last commit, for ``ChangedPackets``; None where they are unknown.
+
+    Columns: connection_id, packet_key, present (it is there now), sent_by, stream_offset, sent_at_us. Packets that only
+    lost their bytes (``store.stubs``) are no change.
+    """
+    if step.feeds.is_unchanged(SESSION_PACKETS):
+        return pa.table({})
+    since = step.provenance_before.get(str(SESSION_PACKETS))
+    skipped = commits_with_provenance(step.lake, SESSION_PACKETS, since, STUBS_EMPTIED_PROVENANCE)
+    emptied = f"_commit_version NOT IN ({', '.join(map(str, skipped))})" if skipped else "TRUE"
+    return step.feeds.table(SESSION_PACKETS, _CHANGED_PACKETS.replace("{emptied}", emptied), MAX_CHANGES)
+
+
+def usable_checkpoints(
+    lake: Lake, table: Table, names: Collection[str], changes: ChangedPackets
+) -> dict[str, Checkpoint]:
+    """Return the checkpoints of some connections in a table that no changed packet concerns."""
+    found = read_checkpoints(lake, table, names)
     return {name: each for name, each in found.items() if changes.lie_behind(each)}
 
 
@@ -76,7 +102,7 @@ def outdated_checkpoints(
         for name in found.checkpoints
         if name not in rows
         or name not in then
-        or not _holds(found, found.connection_ids.index(name), rows[name], packets.get(name, 0))
+        or not still_holds(found, found.connection_ids.index(name), rows[name], packets.get(name, 0))
         or _differ(now[name], then[name])
     }
 
@@ -88,8 +114,11 @@ def _differ(now: Mapping[str, Any], then: Mapping[str, Any]) -> bool:
     )
 
 
-def _holds(found: ConnectionPackets, place: int, connection: Mapping[str, Any], packets: int) -> bool:
-    """Whether a connection's packets up to its checkpoint are as they were, and count as they did."""
+def still_holds(found: ConnectionPackets, place: int, connection: Mapping[str, Any], packets: int) -> bool:
+    """Whether a connection's packets up to its checkpoint are as they were, and count as they did.
+
+    ``connection`` is its row of bronze.connections; ``packets``: how many packets it has in all.
+    """
     checkpoint = found.checkpoint(place)
     if checkpoint is None:
         return True
@@ -103,8 +132,7 @@ def _holds(found: ConnectionPackets, place: int, connection: Mapping[str, Any], 
     closed = connection["closed_at"]
     if closed is not None and closed <= checkpoint.settled_until:
         return False
-    establishes = found.packets.establishes[span] & ~kept
-    if np.any(establishes):  # handshake_seen is said of all packets of a side
+    if np.any(found.is_kind_in(span, *HANDSHAKE_KINDS) & ~kept):  # what it says, it says of all packets
         return False
     has_gaps = any(side.bytes_between for side in checkpoint.sides)
     return not has_gaps or gaps_are_holes(found, place, connection) == checkpoint.gaps_are_holes

@@ -1,8 +1,9 @@
-"""Checkpoints of long sessions: what their packets up to some time come to, rows of silver.session_checkpoints. No Spark.
+"""Checkpoints of long sessions: what their packets up to some time come to. No Spark.
 
 A session stays open for weeks. What its packets up to ``counted_until`` come to is kept, and a later run goes on from
 there: it reads the packets behind, and a few *kept* ones. That holds as long as no packet up to ``settled_until``
-changes or is added; where one is, all of the session is computed anew.
+changes or is added; where one is, all of the session is computed anew. Two steps keep their own: silver's tables of
+sessions in silver.session_checkpoints, the findings on sessions in gold.finding_checkpoints.
 """
 
 from __future__ import annotations
@@ -17,12 +18,10 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pipeline.lake.arrow_rows import epoch_day, rows_to_table, table_to_rows
 from pipeline.lake.lake import Lake
 from pipeline.transfers.packet_numbers import NO_TIME
-from schemas.sessions import SESSION_CHECKPOINTS
-from schemas.table import EVENT_DATE, RUN_ID
+from schemas.table import EVENT_DATE, RUN_ID, Table
 
 UNKNOWN: Final = -1
 """Stands for a number, or a WindowSize, that is not known."""
-_SCHEMA: Final = to_arrow_schema(SESSION_CHECKPOINTS.struct())
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,11 +113,21 @@ class KeptPacket:
 
 
 @dataclass(frozen=True, slots=True)
+class Judged:
+    """What findings on packets up to a checkpoint rest on beside these packets, as gold.finding_checkpoints has it."""
+
+    client_whole: bool
+    server_whole: bool
+    time_out_us: int
+    not_packets: int
+
+
+@dataclass(frozen=True, slots=True)
 class Checkpoint:
     """What the packets of a connection up to ``counted_until`` come to; times are microseconds.
 
     It rests on packets up to ``settled_until``. ``last_counted_at``: the latest counted packet of both sides, or
-    ``NO_TIME``. ``gaps_are_holes``: bytes between packets count as missing.
+    ``NO_TIME``. ``gaps_are_holes``: bytes between packets count as missing. ``judged``: of checkpoints of findings.
     """
 
     connection_id: str
@@ -130,15 +139,16 @@ class Checkpoint:
     sides: tuple[SideCheckpoint, SideCheckpoint]
     captures: tuple[CaptureSpan, ...]
     kept_packets: tuple[KeptPacket, ...]
+    judged: Judged | None = None
 
 
 NO_SIDE: Final = SideCheckpoint()
 """Of a connection without a checkpoint."""
 
 
-def read_checkpoints(lake: Lake, names: Collection[str]) -> dict[str, Checkpoint]:
-    """Return the checkpoints of some connections, by connection_id."""
-    found = lake.select(SESSION_CHECKPOINTS, "connection_id IN {names}", names=names) if names else _SCHEMA.empty_table()
+def read_checkpoints(lake: Lake, table: Table, names: Collection[str]) -> dict[str, Checkpoint]:
+    """Return the checkpoints of some connections in a table, by connection_id."""
+    found = lake.select(table, "connection_id IN {names}", names=names) if names else pa.table({})
     return {row["connection_id"]: _from_row(row) for row in table_to_rows(found)}
 
 
@@ -154,19 +164,33 @@ def _from_row(row: Mapping[str, Any]) -> Checkpoint:
         for side in row["sides"]
     ]
     last = row["last_counted_at"]
+    judged = {each.name: row[each.name] for each in fields(Judged) if each.name in row}
     return Checkpoint(
         row["connection_id"], row["counted_until"], row["settled_until"], NO_TIME if last is None else last,
         row["largest_window"], row["gaps_are_holes"], (sides[0], sides[1]),
         tuple(CaptureSpan(**each) for each in row["captures"]),
         tuple(KeptPacket(**each) for each in row["kept_packets"]),
+        Judged(**judged) if judged else None,
     )  # fmt: skip
 
 
-def checkpoint_rows(checkpoints: Collection[Checkpoint], run_id: str) -> pa.Table:
-    """Return the rows of silver.session_checkpoints."""
+def write_checkpoints(
+    lake: Lake, table: Table, names: Collection[str], checkpoints: Collection[Checkpoint], run_id: str
+) -> None:
+    """Make these the checkpoints of some connections: ``names`` has theirs, and of those that have none."""
+    rows = checkpoint_rows(table, checkpoints, run_id)
+    lake.create(table)
+    current = lake.select(table, "connection_id IN {names}", names=names)
+    dates = {*rows[EVENT_DATE].to_pylist(), *current[EVENT_DATE].to_pylist()}
+    lake.replace_changed(table, rows, current, dates=dates)
+
+
+def checkpoint_rows(table: Table, checkpoints: Collection[Checkpoint], run_id: str) -> pa.Table:
+    """Return the rows of a table of checkpoints."""
     rows = []
     for each in checkpoints:
         row = asdict(each)
+        row |= row.pop("judged") or {}
         row["last_counted_at"] = None if each.last_counted_at == NO_TIME else each.last_counted_at
         rows.append(row | {EVENT_DATE: epoch_day(each.counted_until), RUN_ID: run_id})
-    return rows_to_table(rows, _SCHEMA)
+    return rows_to_table(rows, to_arrow_schema(table.struct()))

@@ -19,15 +19,20 @@ import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from pipeline.lake.arrow_rows import is_in, timedelta_to_us, us_to_datetime
-from pipeline.lake.incremental import IncrementalUpdate, commits_with_provenance
+from pipeline.lake.incremental import IncrementalUpdate
 from pipeline.lake.lake import Lake
-from pipeline.lake.queries import POST_IMAGES
 from pipeline.lake.schema_enforcement import changed_keys
 from pipeline.silver.decode import DECODER_VERSIONS, message_batches
 from pipeline.silver.update import STUBS_EMPTIED_PROVENANCE
 from pipeline.transfers.checkpoint_cuts import latest_checkpoints
-from pipeline.transfers.checkpoint_use import ChangedPackets, outdated_checkpoints, usable_checkpoints
-from pipeline.transfers.checkpoints import Checkpoint, checkpoint_rows
+from pipeline.transfers.checkpoint_use import (
+    MAX_CHANGES,
+    ChangedPackets,
+    changed_packets,
+    outdated_checkpoints,
+    usable_checkpoints,
+)
+from pipeline.transfers.checkpoints import Checkpoint, write_checkpoints
 from pipeline.transfers.connection_packets import USER_MESSAGE, ConnectionPackets
 from pipeline.transfers.inputs import (
     BINARY_PROTOCOL,
@@ -57,12 +62,7 @@ from udfs.messages.header_layouts import PROTOCOL_BINARY
 from udfs.sessions.packet_layouts import DECODER_VERSION
 
 CODE_VERSION: Final = "2"  # raised when rows are computed differently: all are recomputed
-_MAX_CHANGES: Final = 2_000_000  # changed packets; with more, all connections are recomputed
 _MAX_DECODED_BYTES: Final = 128 << 20  # of messages that are decoded together
-_CHANGED_PACKETS: Final = f"""
-SELECT connection_id, packet_key, bool_or(_change_type IN ({", ".join(map(repr, POST_IMAGES))})) AS present,
-  min(sent_by) AS sent_by, min(stream_offset) AS stream_offset, min(unix_micros(sent_at)) AS sent_at_us
-FROM {{feed}} WHERE {{emptied}} GROUP BY connection_id, packet_key"""
 _CHANGED_CONNECTIONS: Final = f"SELECT DISTINCT connection_id FROM {{feed}} WHERE kind = '{BINARY_PROTOCOL}'"
 _MESSAGES_SCHEMA: Final = to_arrow_schema(MESSAGES.struct())
 _COMQC_SCHEMA: Final = to_arrow_schema(COMQC_CALLS.struct())
@@ -168,7 +168,7 @@ class _SessionsUpdate:
         step = self.step
         if not step.provenance_before or not step.has_same_inputs(*self.setting_names):
             return None
-        packets, connections = self._changes(SESSION_PACKETS), self._changes(CONNECTIONS)
+        packets, connections = changed_packets(step), self._changed_connections()
         if packets is None or connections is None:
             return None
         self.changed = (
@@ -179,17 +179,12 @@ class _SessionsUpdate:
         found |= {*connections["connection_id"].to_pylist()} if len(connections) else set()
         return found | self._connections_by_capture_end()
 
-    def _changes(self, table: Any) -> pa.Table | None:  # noqa: ANN401 - a declared table
-        """Return the changed rows of an input, an empty table without a change; None where they are not known."""
+    def _changed_connections(self) -> pa.Table | None:
+        """Return the connections whose rows changed, an empty table without a change; None where they are not known."""
         feeds = self.step.feeds
-        if feeds.is_unchanged(table):
+        if feeds.is_unchanged(CONNECTIONS):
             return pa.table({})
-        if table is CONNECTIONS:
-            return feeds.table(table, _CHANGED_CONNECTIONS, _MAX_CHANGES)
-        since = feeds.provenance_before.get(str(table))
-        skipped = commits_with_provenance(self.lake, table, since, STUBS_EMPTIED_PROVENANCE)
-        emptied = f"_commit_version NOT IN ({', '.join(map(str, skipped))})" if skipped else "TRUE"
-        return feeds.table(table, _CHANGED_PACKETS.replace("{emptied}", emptied), _MAX_CHANGES)
+        return feeds.table(CONNECTIONS, _CHANGED_CONNECTIONS, MAX_CHANGES)
 
     def _connections_by_capture_end(self) -> set[str]:
         """Return the sessions without an end whose captures end at another time than before.
@@ -225,7 +220,7 @@ class _SessionsUpdate:
         before = self.lake.select(SESSIONS, "connection_id IN {names}", names=names)
         checkpoints = {}
         if self.changes is not None:
-            checkpoints = usable_checkpoints(self.lake, names, self.changes)
+            checkpoints = usable_checkpoints(self.lake, SESSION_CHECKPOINTS, names, self.changes)
         decoded, found, connections, sessions = self._compute(names, checkpoints)
         outdated = outdated_checkpoints(found, connections, sessions, before, self.packets)
         if outdated:
@@ -269,7 +264,8 @@ class _SessionsUpdate:
             "stored_by": carriers["packet_key"],
         }
         dates = {us_to_datetime(each.packet.sent_at_us).date() for each in every}
-        there = self.lake.select(SENDINGS, "packet_key IN {keys}", tuple(columns), keys=columns["packet_key"].to_pylist())
+        keys = columns["packet_key"].to_pylist()
+        there = self.lake.select_by_values(SENDINGS, keys, dates=dates, columns=tuple(columns))
         new = pa.table(columns).cast(there.schema)
         fresh, _ = changed_keys(new, there, "packet_key")
         new = new.filter(is_in(new, "packet_key", {*fresh} & {*there["packet_key"].to_pylist()}))
@@ -279,13 +275,8 @@ class _SessionsUpdate:
 
     def _write_checkpoints(self, names: Collection[str], found: ConnectionPackets, connections: pa.Table) -> None:
         losses = {row["connection_id"]: row for row in connections.select(LOSS_COLUMNS).to_pylist()}
-        holes = {
-            name: gaps_are_holes(found, place, losses[name]) for place, name in enumerate(found.connection_ids)
-        }
-        rows = checkpoint_rows(latest_checkpoints(found, holes), self.run_id)
-        current = self.lake.select(SESSION_CHECKPOINTS, "connection_id IN {names}", names=names)
-        dates = {*rows[EVENT_DATE].to_pylist(), *current[EVENT_DATE].to_pylist()}
-        self.lake.replace_changed(SESSION_CHECKPOINTS, rows, current, dates=dates)
+        holes = {name: gaps_are_holes(found, place, losses[name]) for place, name in enumerate(found.connection_ids)}
+        write_checkpoints(self.lake, SESSION_CHECKPOINTS, names, latest_checkpoints(found, holes), self.run_id)
 
     def _write_messages(self, found: ConnectionPackets, decoded: pa.Table) -> None:
         """Decode new and changed messages and replace their rows; set changed numbers in the rows of others."""

@@ -1,4 +1,4 @@
-"""Random long sessions, and how they come in parts: files one after the other, late ones, holes that are filled later."""
+"""Random long sessions, and how they come in parts: file after file, late ones, holes that are filled later."""
 
 import dataclasses
 from random import Random
@@ -76,9 +76,7 @@ def seen_so_far(talk, rows, *, closed=True):
         missing += max((row["stream_offset"] + row["length_bytes"] for row in ours), default=0)
         missing -= sum(row["seen_bytes"] for row in ours)
     last = max((row["sent_at"].timestamp() for row in rows), default=0) - START_S if rows else 0
-    return Conversation(
-        talk.name, talk.port, rows, closed=talk.closed if closed else None, missing=missing, last=last
-    )
+    return Conversation(talk.name, talk.port, rows, closed=talk.closed if closed else None, missing=missing, last=last)
 
 
 START_S = Conversation().connection()["first_packet_at"].timestamp()
@@ -87,7 +85,7 @@ START_S = Conversation().connection()["first_packet_at"].timestamp()
 def parts(draw: Random, talk, runs=6):
     """The packets that are there after each run: most come in order, some late, some files are forgotten."""
     rows = sorted(talk.rows, key=lambda row: row["sent_at"])
-    bounds = sorted(draw.sample(range(1, len(rows)), runs - 1)) + [len(rows)]
+    bounds = [*sorted(draw.sample(range(1, len(rows)), runs - 1)), len(rows)]
     lost = {id(row) for row in rows if draw.random() < draw.choice([0, 0, 0.03])}
     first = 0
     there, late = [], []

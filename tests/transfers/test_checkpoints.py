@@ -6,10 +6,10 @@ import pytest
 
 from pipeline.lake.lake import Lake
 from pipeline.lake.spark.sessions import LazySession
-from pipeline.transfers import checkpoint_cuts, inputs
+from pipeline.transfers import checkpoint_cuts
 from pipeline.transfers import update as sessions_update
 from schemas.messages import MESSAGES
-from schemas.sessions import ORDER_ACKS, SENDINGS, SESSION_CHECKPOINTS, SESSIONS
+from schemas.sessions import ORDER_ACKS, SENDINGS, SESSIONS
 from transfers.long_sessions import long_session, parts, seen_so_far
 from transfers.test_update import load, rows, update
 
