@@ -40,7 +40,7 @@ _CHECKPOINT_SIDE = StructType(
         *(
             StructField(name, BIGINT)
             for name in (
-                "packets", "end_offset", "settled_offset", "last_sent_at_us", "session_number", "recoverable_number",
+                "packets", "end_offset", "settled_offset", "session_number", "recoverable_number",
                 "messages", "bytes", "recoverable", "transactional", "order_acks", "final_acks", "session_acks",
                 "piggybacked", "recoverable_sent", "stored", "seen_bytes", "bytes_between", "bytes_cut", "window",
                 "window_full_us", "last_ack", "highest_ack",

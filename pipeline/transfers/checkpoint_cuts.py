@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -159,7 +159,6 @@ class _Maker:
     def _side(self, side: int, cut: Cut) -> SideCheckpoint:
         """Return what the packets of a side up to the cut come to."""
         found, packets, before = self.found, self.found.packets, self.found.side_before(self.place, side)
-        span = found.rows_of(self.place, side)
         mine = self.side == side
         rows = self.rows[mine & (self.sent_at <= cut.until)]
         settled = self.rows[mine & (self.sent_at <= cut.settled)]
@@ -171,34 +170,40 @@ class _Maker:
             before,
             settled_offset=max(settled_offset, before.end_offset),
             window_full_us=side_window_full_us(found, self.place, side, self.sizes, cut.until),
+            window=self._window(side, cut),
             in_flight=tuple(np.sort(in_flight[in_flight > cut.until]).tolist()),
             not_stored=self._not_stored(side, rows, cut),
             stored=before.stored + len(self._now_stored(side, cut)),
         )
-        if not len(rows):
-            return out
+        return self._with_packets(out, side, rows, numbered) if len(rows) else out
+
+    def _with_packets(self, before: SideCheckpoint, side: int, rows: Ints, numbered: Ints) -> SideCheckpoint:
+        """Return what a side comes to with ``rows``, of which ``numbered`` have numbers, behind the packets before."""
+        found, packets, span = self.found, self.found.packets, self.found.rows_of(self.place, side)
         chosen = np.zeros(span.end - span.first, np.bool_)
         chosen[rows - span.first] = True
         counts = count_packets(found, span, chosen)
         names = ("messages", "bytes", "recoverable", "transactional", "order_acks", "final_acks", "session_acks")
-        sums = {name: getattr(before, name) + counts[name] for name in (*names, "piggybacked")}
+        sums: dict[str, Any] = {
+            name: getattr(before, name) + counts[name] for name in (*names, "piggybacked", "stored")
+        }
         recoverable = rows[found.numbers.recoverable[rows] != NO_NUMBER]
         seen = np.asarray(found.table["seen_bytes"].take(pa.array(rows)).combine_chunks(), np.int64)
         last = int(rows[-1])
+        end = int(packets.offset[last] + packets.length[last])
+        acks: dict[str, Any] = self._acks(rows, span, before)
         return replace(
-            out, **sums, **self._acks(rows, span, before),
-            packets=before.packets + len(rows), end_offset=int(ends[last]), last_sent_at_us=int(packets.sent_at[last]),
-            settled_offset=max(settled_offset, int(ends[last])),
+            before, **sums, **acks,
+            packets=before.packets + len(rows), end_offset=end,
+            settled_offset=max(before.settled_offset, end),
             session_number=self._sent_before(side, rows, numbered, found.numbers.session, packets.user_sequence),
             recoverable_number=self._sent_before(
                 side, rows, recoverable, found.numbers.recoverable, packets.recoverable_sequence
             ),
             recoverable_sent=before.recoverable_sent + len(recoverable),
-            stored=out.stored + counts["stored"],
             seen_bytes=before.seen_bytes + int(seen.sum()),
             bytes_between=before.bytes_between + self._bytes_between(rows, before),
             bytes_cut=before.bytes_cut + self._bytes_cut(rows, seen, span, before),
-            window=self._window(side, cut),
         )  # fmt: skip
 
     def _sent_before(self, side: int, rows: Ints, numbered: Ints, numbers: Ints, sequence: Ints) -> int:

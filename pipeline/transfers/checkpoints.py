@@ -37,21 +37,19 @@ class NotStored:
 class SideCheckpoint:
     """What the packets of one side up to the checkpoint come to. Offsets are bytes in its stream.
 
-    ``end_offset`` lies behind the last of them, ``settled_offset`` behind the last one up to ``settled_until``; the
-    last one was sent at ``last_sent_at_us``. ``session_number`` and ``recoverable_number`` say how many were sent until
-    then, as packets are numbered, ``UNKNOWN`` for a side without a packet. From ``messages`` to ``piggybacked``, and
-    ``stored``: as in silver.sessions; all counted packets are numbered and acknowledged. ``recoverable_sent``: counted
-    packets with DM = 1. ``seen_bytes``: captured ones of packets; ``bytes_between``: bytes before and between packets;
-    ``bytes_cut``: missing ones inside of packets, but of the last. ``window``: the latest WindowSize. ``in_flight``:
-    when packets that were not acknowledged at ``counted_until`` were, microseconds. ``last_ack``: how many of the other
-    side's packets its last SessionHeader acknowledges, counted on from its first one; ``highest_ack``: the most that
-    any did.
+    ``end_offset`` lies behind the last of them, ``settled_offset`` behind the last one up to ``settled_until``.
+    ``session_number`` and ``recoverable_number`` say how many were sent until then, as packets are numbered,
+    ``UNKNOWN`` for a side without a packet. From ``messages`` to ``piggybacked``, and ``stored``: as in
+    silver.sessions; all counted packets are numbered and acknowledged. ``recoverable_sent``: counted packets with DM =
+    1. ``seen_bytes``: captured ones of packets; ``bytes_between``: bytes before and between packets; ``bytes_cut``:
+    missing ones inside of packets, but of the last. ``window``: the latest WindowSize. ``in_flight``: when packets that
+    were not acknowledged at ``counted_until`` were, microseconds. ``last_ack``: how many of the other side's packets
+    its last SessionHeader acknowledges, counted on from its first one; ``highest_ack``: the most that any did.
     """
 
     packets: int = 0
     end_offset: int = 0
     settled_offset: int = 0
-    last_sent_at_us: int = NO_TIME
     session_number: int = UNKNOWN
     recoverable_number: int = UNKNOWN
     messages: int = 0

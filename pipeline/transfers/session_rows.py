@@ -210,8 +210,8 @@ class _Session:
         both = slice(sides[CLIENT].first, sides[SERVER].end)
         before = [self.found.side_before(self.place, side) for side in (CLIENT, SERVER)]
         talked = self.found.packets.counted[both].any() or self.found.is_kind_in(both, SESSION_ACK).any()
-        talked = talked or any(each.counted or each.session_acks for each in before)
-        if self._first(CONNECTION_PARAMETERS, SERVER) or talked:
+        earlier = any(each.counted or each.session_acks for each in before)
+        if self._first(CONNECTION_PARAMETERS, SERVER) or talked or earlier:
             return "open"
         asked = [row for kind in HANDSHAKE_KINDS for row in self._rows_of_kind(sides[CLIENT], kind)]
         if asked:

@@ -43,6 +43,7 @@ from pipeline.transfers.inputs import (
     read_packets,
     select_behind,
 )
+from pipeline.transfers.packet_numbers import NO_TIME
 from pipeline.transfers.sending_rows import LOSS_COLUMNS, gaps_are_holes, sending_rows
 from pipeline.transfers.session_rows import (
     CONNECTION_COLUMNS,
@@ -308,9 +309,9 @@ class _SessionsUpdate:
         """Decode the messages of some rows, and replace what the tables have of them."""
         table = found.table.take(pa.array(rows))
         keys = table["packet_key"].to_pylist()
-        bytes_of = self.lake.query(
-            "SELECT packet_key, packet FROM {rows} WHERE packet_key IN {keys}", rows=SESSION_PACKETS, keys=keys
-        )
+        sent_at = found.packets.sent_at[rows]
+        sql = f"SELECT packet_key, packet FROM {{rows}} WHERE packet_key IN {{keys}} AND {_within('sent_at', sent_at)}"
+        bytes_of = self.lake.query(sql, rows=SESSION_PACKETS, keys=keys)
         place = pc.index_in(table["packet_key"], bytes_of["packet_key"].combine_chunks())
         packets = bytes_of["packet"].take(place).combine_chunks()
         sightings = {
@@ -323,7 +324,8 @@ class _SessionsUpdate:
             new = pa.Table.from_batches([batches[str(written)]], schema)
             self.lake.create(written)
             names = sightings["sighting_key"].to_pylist()
-            current = self.lake.select(written, "sighting_key IN {names}", names=names)
+            where = f"sighting_key IN {{names}} AND {_within('seen_at', sent_at)}"
+            current = self.lake.select(written, where, names=names)
             if not new.num_rows and not current.num_rows:
                 continue
             dates = {*new[EVENT_DATE].to_pylist(), *current[EVENT_DATE].to_pylist()}
@@ -377,6 +379,13 @@ class _SessionsUpdate:
             provenance = self.lake.provenance_json(MESSAGES)
             self.lake.update_columns(MESSAGES, pa.table(columns), dates=dates, provenance=provenance)
             self.written[str(MESSAGES)] += len(chosen)
+
+
+def _within(column: str, sent_at: np.ndarray[Any, Any]) -> str:
+    """Return the SQL condition of rows that may be those of packets, by their times: files of others are not read."""
+    if sent_at.min() == NO_TIME:
+        return "TRUE"
+    return f"{column} BETWEEN timestamp_micros({sent_at.min()}) AND timestamp_micros({sent_at.max()})"
 
 
 def _slices(rows: np.ndarray[Any, Any], found: ConnectionPackets) -> Iterator[np.ndarray[Any, Any]]:
