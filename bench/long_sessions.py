@@ -22,7 +22,7 @@ from bench.measure import Measure, format_report, log_progress
 sys.path += [str(Path(__file__).parents[1] / "tests"), str(Path(__file__).parents[1] / "tests" / "support")]
 
 PACKETS = 1_000_000
-FILE_PACKETS = 20_000
+FILE_PACKETS = 50_000
 _SPACING_US = 1000
 _MESSAGES_PER_ACK = 10
 

@@ -55,7 +55,8 @@ _CHANGED: Final = "SELECT DISTINCT connection_id FROM {feed}"
 _ACKNOWLEDGING: Final = """
 SELECT DISTINCT acks.connection_id FROM {messages} AS acks JOIN (
   SELECT message_id FROM {messages} WHERE connection_id IN {names}
-) AS sent ON sent.message_id = acks.correlation_id WHERE acks.packet_key IS NOT NULL"""
+) AS sent ON sent.message_id = acks.correlation_id
+WHERE acks.packet_key IS NOT NULL AND acks.correlation_id IS NOT NULL"""
 _OPEN: Final = "SELECT connection_id FROM {rows} WHERE closed_at IS NULL AND ended IS NULL"  # time alone can break T18
 
 
