@@ -387,8 +387,8 @@ FINDING_CHECKPOINTS = Table(
     ),
 )
 
-TABLES = (SESSIONS, ORDER_ACKS, SENDINGS, SESSION_CHECKPOINTS)
+TABLES = (SESSIONS, ORDER_ACKS, SENDINGS)
 """The tables of silver."""
 
-GOLD_TABLES = (FINDING_CHECKPOINTS,)
-"""The tables of gold."""
+CHECKPOINT_TABLES = (SESSION_CHECKPOINTS, FINDING_CHECKPOINTS)
+"""What runs keep of long sessions; where they are cut depends on the runs."""

@@ -137,7 +137,6 @@ class _Evaluation:
 
     def evaluate(self, names: list[str]) -> pa.Table:
         """Evaluate the rules on some sessions, and write their checkpoints."""
-        self.lake.create(FINDING_CHECKPOINTS)
         checkpoints = {}
         if self.changes is not None:
             checkpoints = usable_checkpoints(self.lake, FINDING_CHECKPOINTS, names, self.changes)

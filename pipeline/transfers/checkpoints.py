@@ -177,7 +177,8 @@ def write_checkpoints(
 ) -> None:
     """Make these the checkpoints of some connections: ``names`` has theirs, and of those that have none."""
     rows = checkpoint_rows(table, checkpoints, run_id)
-    lake.create(table)
+    if not rows.num_rows and not lake.exists(table):
+        return
     current = lake.select(table, "connection_id IN {names}", names=names)
     dates = {*rows[EVENT_DATE].to_pylist(), *current[EVENT_DATE].to_pylist()}
     lake.replace_changed(table, rows, current, dates=dates)

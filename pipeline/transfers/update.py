@@ -216,7 +216,7 @@ class _SessionsUpdate:
 
     def _recompute(self, names: list[str]) -> pa.Table:
         """Recompute some connections; write what is made of them, and return their sessions."""
-        for table in (MESSAGES, ORDER_ACKS, SENDINGS, SESSION_CHECKPOINTS):
+        for table in (MESSAGES, ORDER_ACKS, SENDINGS):
             self.lake.create(table)
         before = self.lake.select(SESSIONS, "connection_id IN {names}", names=names)
         checkpoints = {}
