@@ -138,7 +138,9 @@ class _Maker:
         # What the cut rests on: without a gap, so that no other anchor and no other packet comes between.
         settled = np.flatnonzero(sent_at <= cut.settled)
         end = int(settled[-1]) + 1 if len(settled) else 0
+        packets = self.found.packets
         begins = np.append(not self._goes_on(side, rows), np.diff(stretch) != 0) if len(rows) else np.zeros(0, np.bool_)
+        begins |= packets.counted[rows] & (packets.recoverable[rows] == UNKNOWN_FLAGS)
         gaps = count + np.flatnonzero(begins[count:end])
         if len(gaps):
             return int(self.sent_at[self.settled >= sent_at[gaps[0] :].min()].min())

@@ -41,14 +41,16 @@ def long_session(draw: Random, packets=120):
     else:
         talk.handshake()
     at, disorder, one_way = 1.0, draw.choice([0, 0, 0.02]), draw.random() < 0.3
+    taps, cut = draw.random() < 0.3, draw.choice([0, 0, 0.05])
     for number in range(packets):
         at += draw.choice([0.001, 0.3, 0.3, 1, 5, 40 if number % 25 == 0 else 0.2])
         side = "client" if draw.random() < (0.9 if one_way else 0.6) else "server"
         ours, theirs = ends[side], ends["server" if side == "client" else "client"]
         moment = round(at - (draw.choice([0.5, 2]) if draw.random() < disorder else 0), 3)
         window = draw.choice([64, 64, 4, 2])
+        capture = draw.choice(["tap"] * 9 + ["other tap"]) if taps else f"file {number // 30}"
         if draw.random() < (0.3 if side == "client" else 0.5):
-            talk.say(side, "session_ack", session_ack(**ours.header(window)), moment)
+            talk.say(side, "session_ack", session_ack(**ours.header(window)), moment, capture=capture)
             continue
         kind = draw.choice(["express", "recoverable", "transactional", "order"])
         ours.sent += 1
@@ -58,32 +60,47 @@ def long_session(draw: Random, packets=120):
             theirs.open.append(ours.recoverable)
         sh = ours.header(window) if draw.random() < 0.3 else None
         if kind == "order":
-            talk.say(side, "order_ack", acknowledgement(SEQUENCE, number + 1), moment)
+            talk.say(side, "order_ack", acknowledgement(SEQUENCE, number + 1), moment, capture=capture)
             continue
         said = {"transaction": (0, SEQUENCE, draw.randint(2, 6), 1), "flags": 0} if kind == "transactional" else {}
         raw = message(number, recoverable=kind == "recoverable", sh=sh, **said)
-        talk.say(side, "user_message", raw, moment)
+        held = draw.choice([len(raw) - 1, 200, 40]) if draw.random() < cut else None
+        row = talk.say(side, "user_message", raw, moment, capture=capture, seen=held)
+        row["observations"] = draw.choice([1, 2])
     if draw.random() < 0.3:
         talk.closed = (at + draw.choice([1, 30, 200]), draw.choice(["fin", "rst"]))
     return talk
 
 
-def seen_so_far(talk, rows, *, closed=True):
-    """The session as captures show it that have these of its packets."""
+@dataclasses.dataclass
+class Seen(Conversation):
+    """A session of which some bytes between packets were captured, and are no packets."""
+
+    stray: int = 0
+
+    def connection(self):
+        found = super().connection()
+        return found | {"client_bytes": found["client_bytes"] + self.stray}
+
+
+def seen_so_far(talk, rows, *, closed=True, stray=0):
+    """The session as captures show it that have these of its packets; ``stray``: missing bytes that are no packets."""
     missing = 0
     for side in ("client", "server"):
         ours = [row for row in rows if row["sent_by"] == side]
         missing += max((row["stream_offset"] + row["length_bytes"] for row in ours), default=0)
         missing -= sum(row["seen_bytes"] for row in ours)
     last = max((row["sent_at"].timestamp() for row in rows), default=0) - START_S if rows else 0
-    return Conversation(talk.name, talk.port, rows, closed=talk.closed if closed else None, missing=missing, last=last)
+    stray = min(stray, missing)
+    end = talk.closed if closed else None
+    return Seen(talk.name, talk.port, rows, closed=end, missing=missing - stray, last=last, stray=stray)
 
 
 START_S = Conversation().connection()["first_packet_at"].timestamp()
 
 
 def parts(draw: Random, talk, runs=6):
-    """The packets that are there after each run: most come in order, some late, some files are forgotten."""
+    """The session as it is there after each run: most packets come in order, some late, some files are forgotten."""
     rows = sorted(talk.rows, key=lambda row: row["sent_at"])
     bounds = [*sorted(draw.sample(range(1, len(rows)), runs - 1)), len(rows)]
     lost = {id(row) for row in rows if draw.random() < draw.choice([0, 0, 0.03])}
@@ -101,4 +118,4 @@ def parts(draw: Random, talk, runs=6):
         there = [*there, *(row for row in new if id(row) not in lost)]
         if draw.random() < 0.1:
             there = there[: len(there) // 3] + there[len(there) // 3 + 2 :]
-        yield there, bound == len(rows)
+        yield seen_so_far(talk, there, closed=bound == len(rows), stray=draw.choice([0, 0, 0, 100, 10**9]))
