@@ -2,6 +2,7 @@
 
 import datetime as dt
 import shutil
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -14,6 +15,7 @@ from pipeline.lake.lake import Lake
 from pipeline.lake.queries import ChangesSince
 from pipeline.lake.schema_enforcement import arrow_schema
 from pipeline.lake.spark.frames import arrow_to_frame
+from pipeline.lake.tasks import PartitionedRows
 from schemas.bronze import QUARANTINE
 from schemas.messages import MESSAGES
 from schemas.queue_snapshots import QUEUE_SNAPSHOTS
@@ -131,6 +133,25 @@ def test_a_table_is_replaced_by_the_answer_to_a_query_over_itself(lake, spark, t
         each.replace_by_query(QUARANTINE, sql, rows=QUARANTINE, keys=["a", "b"], provenance="mine")
         assert stored(each) == [("a", "R", 1), ("b", None, 1)]
         assert each.provenance_json(QUARANTINE) == "mine"
+
+
+def test_what_tasks_compute_of_groups_is_laid_out_by_time(lake, monkeypatch):
+    """A change of the newest rows then leaves all files but the last one as they are."""
+    for name in ("data_files.MAX_ROW_GROUP_ROWS", "data_files.MAX_FILE_ROWS", "duckdb_sql._LARGE_BATCH_ROWS"):
+        monkeypatch.setattr(f"pipeline.lake.delta_rs.{name}", 2048)
+
+    def group(number):
+        moments = ((f"{number} {hour}", None, hour, NOON + dt.timedelta(hours=hour)) for hour in range(2000))
+        yield from rows(*moments).to_batches()
+
+    lake.append(QUARANTINE, PartitionedRows(3, 0, group, in_tasks=True))
+    assert sorted(stored(lake)) == sorted((f"{one} {hour}", None, hour) for one in range(3) for hour in range(2000))
+    table = DeltaTable(lake.path(QUARANTINE))
+    files = pa.table(table.get_add_actions(flatten=True)).sort_by("min.seen_at")
+    assert files["num_records"].to_pylist() == [2048, 2048, 6000 - 2 * 2048]
+    ends, begins = files["max.seen_at"].to_pylist(), files["min.seen_at"].to_pylist()
+    assert all(end <= begin for end, begin in zip(ends, begins[1:], strict=False))
+    assert {file.name for file in Path(lake.path(QUARANTINE)).glob("*.parquet")} == {*files["path"].to_pylist()}
 
 
 @pytest.mark.parametrize("others", [0, 1, 2])

@@ -1,9 +1,11 @@
 """Each question has one answer, whether Spark gives it or DuckDB."""
 
 import datetime as dt
+import gc
 import re
 from collections import Counter
 from decimal import Decimal
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -216,6 +218,17 @@ def test_a_name_of_a_folder_is_no_pattern(spark, tmp_path):
         rows = DataFiles(schema, [LakePath(str(tmp_path / name / "rows.parquet"))])
         assert here("SELECT text FROM {rows}", {"rows": rows})["text"].to_pylist() == [name]
         assert read_parquet_folder(spark, LakePath(str(tmp_path / name))).collect() == [(name,)]
+
+
+def test_what_does_not_fit_in_memory_goes_to_a_private_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    engine = DuckDbSql()
+    found = engine.answer("SELECT current_setting('temp_directory') AS folder", {})["folder"][0].as_py()
+    assert Path(found).parent == tmp_path
+    assert Path(found).stat().st_mode & 0o777 == 0o700
+    del engine
+    gc.collect()
+    assert not [*tmp_path.iterdir()]
 
 
 def here(sql, of):

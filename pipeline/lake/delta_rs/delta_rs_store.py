@@ -477,7 +477,7 @@ class DeltaRsStore:
     # -- files and commits -----------------------------------------------------------------------------------------
 
     def _write(self, table: Table, rows: RowsToWrite) -> list[DataFile]:
-        """Write rows to files of a table, in this process or in Spark's tasks."""
+        """Write rows to files of a table, in this process or in Spark's tasks; those of groups are laid out by time."""
         folder = self._folder(table)
         if isinstance(rows, DataFrame):
 
@@ -495,7 +495,23 @@ class DeltaRsStore:
             yield _file_rows(write_data_files(folder, table, part(number)))
 
         parts = PartitionedRows(rows.row_count, rows.size, write_part, in_tasks=True)
-        return _files_of(parts.table(self.session, _FILE_COLUMNS))
+        files = _files_of(parts.table(self.session, _FILE_COLUMNS))
+        return self._sort_by_time(table, files) if rows.in_tasks and len(files) > 1 else files
+
+    def _sort_by_time(self, table: Table, files: Sequence[DataFile]) -> list[DataFile]:
+        """Replace data files, before they are committed, by files with the same rows in the order of time.
+
+        Each group has rows of all times. What a later capture changes is of the last hours: in files by group it would
+        be in nearly all of them, and each would be written again.
+        """
+        unsorted = [self._folder(table) / file.name for file in files]
+        given = DataFiles(arrow_schema(table), unsorted)
+        sql = f"SELECT * FROM {{rows}} ORDER BY {', '.join(map(quoted, table.event_date_columns))}"
+        with self._sql.read_answer(sql, {"rows": given}) as rows:
+            written = write_data_files(self._folder(table), table, rows)
+        for file in unsorted:
+            file.remove_file()
+        return written
 
     def _commit_files(self, table: Table, files: Sequence[DataFile], mode: str, note: CommitNote) -> None:
         if files or mode == "overwrite" or note.provenance is not None:

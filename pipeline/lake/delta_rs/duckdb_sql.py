@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from tempfile import TemporaryDirectory
 from threading import Lock
 from typing import Final, NamedTuple, TypeAlias
 
@@ -83,10 +84,11 @@ def _text(given: Given, register: Register) -> str:
 
 
 class DuckDbSql:
-    """DuckDB in this process; threads may query side by side."""
+    """DuckDB in this process; threads may query side by side. What does not fit in memory goes to a private folder."""
 
     def __init__(self) -> None:
         self._connection: duckdb.DuckDBPyConnection | None = None
+        self._folder: TemporaryDirectory[str] | None = None
         self._lock = Lock()
 
     def answer(self, sql: str, of: Mapping[str, Given]) -> pa.Table:
@@ -138,7 +140,8 @@ class DuckDbSql:
     def _cursor(self) -> duckdb.DuckDBPyConnection:
         with self._lock:
             if self._connection is None:
-                self._connection = duckdb.connect()
+                self._folder = TemporaryDirectory(prefix="msmq-")  # not the working directory, DuckDB's default
+                self._connection = duckdb.connect(config={"temp_directory": self._folder.name})
                 for setting in _SETTINGS:
                     self._connection.execute(setting)
                 for macro in _MACROS:
