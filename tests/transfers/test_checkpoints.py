@@ -185,6 +185,34 @@ def test_recoverable_packets_may_be_stored_long_after_they_were_sent(lake, tmp_p
     assert tables(lake) == anew(tmp_path / "anew", [until(talk, 101)], 101)
 
 
+def test_a_window_stays_full_over_a_checkpoint(lake, tmp_path, small):
+    talk = Conversation().handshake()
+    for number in range(1, 61):
+        talk.say("client", "user_message", message(number), number)
+        talk.say("server", "session_ack", session_ack(ack=max(number - 3, 0), window=3), number + 0.25)
+    talk.say("server", "session_ack", session_ack(ack=60), 75)
+    run(lake, [until(talk, 50.5)], 50.5)
+    (checkpoint,) = rows(lake, SESSION_CHECKPOINTS)
+    assert checkpoint["sides"][0]["in_flight"]
+    run(lake, [until(talk, 80)], 80)
+    expected = anew(tmp_path / "anew", [until(talk, 80)], 80)
+    assert expected[str(SESSIONS)][0]["client_window_full_ms"] > 60_000
+    assert tables(lake) == expected
+
+
+def test_counted_packets_before_a_checkpoint_keep_a_session_from_being_idle(lake, tmp_path, small):
+    talk = steady(40)
+    for at in range(50, 120, 5):
+        talk.say("server", "session_ack", session_ack(ack=40), at)
+    talk.closed = (150, "fin")
+    run(lake, [until(talk, 118)], 118)
+    (checkpoint,) = rows(lake, SESSION_CHECKPOINTS)
+    assert checkpoint["counted_until"].timestamp() - START > 100
+    run(lake, [until(talk, 150)], 150)
+    assert rows(lake, SESSIONS)[0]["ended"] == "closed"
+    assert tables(lake) == anew(tmp_path / "anew", [until(talk, 150)], 150)
+
+
 def test_a_session_without_numbers_has_no_checkpoint(lake, small):
     talk = Conversation()
     talk.skip("client", 100)
