@@ -31,6 +31,7 @@ PARTS = (
     "collector",
     "scattered",
     "slopes",
+    "sessions",
 )
 TSHARK_FIELDS = (
     "frame.number",
@@ -326,6 +327,11 @@ def main() -> None:
             from bench import slopes  # noqa: PLC0415 (the tests' own exchanges)
 
             measures += slopes.measure()
+        if "sessions" in arguments.only:
+            from bench import long_sessions  # noqa: PLC0415 (the tests' own packets)
+
+            log_progress("sessions")
+            measures += long_sessions.measure()
     print(format_report(measures))
     facts: list[dict[str, Any]] = [
         {"name": m.name, "value": round(m.value, 3), "unit": m.unit, "floor": m.floor, "goal": m.goal, "met": m.verdict}
