@@ -290,9 +290,10 @@ def main() -> None:
         if "decoders" in arguments.only:
             measures += measure_decoders(rows, arguments.repeat)
         if "gold" in arguments.only:
-            from bench import gold  # noqa: PLC0415 (pipeline, which generate does not need)
+            from bench import gold, sequences  # noqa: PLC0415 (pipeline, which generate does not need)
 
             measures += gold.measure(rows // 4, arguments.repeat)
+            measures += sequences.measure()
         if arguments.sealed and "sealed" in arguments.only:
             from bench import sealed  # noqa: PLC0415 (the tests' own peer)
 

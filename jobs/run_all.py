@@ -27,7 +27,7 @@ from pipeline.attempts import update as attempts_update
 from pipeline.bronze.decryption import DecryptionKeys
 from pipeline.bronze.input_files import InputFile
 from pipeline.findings import update as findings_update
-from pipeline.findings import update_sessions
+from pipeline.findings import update_reported_sequences, update_sessions
 from pipeline.findings.rules.queue_facts import QueueRuleLimits
 from pipeline.lake.arrow_rows import datetime_to_us, timedelta_to_us
 from pipeline.lake.lake import Lake, run_in_parallel
@@ -43,16 +43,21 @@ from pipeline.sequences import update as sequences_update
 from pipeline.silver import hosts
 from pipeline.silver.decode_tasks import DecodedWrite
 from pipeline.text import format_count
+from pipeline.transfers.messages import update_messages
+from pipeline.transfers.messages.message_rows import TransferSettings
+from pipeline.transfers.sequences import update_sequences
+from pipeline.transfers.sequences.sequence_rows import SequenceSettings
 from pipeline.transfers.session_rows import SessionSettings
 from schemas.ack_sequences import ACK_SEQUENCES
 from schemas.alerts import ALERTS
+from schemas.calls import REMOTE_READ_CALLS
 from schemas.coverage import COVERAGE
 from schemas.findings import FINDINGS
 from schemas.hosts import HOSTS
 from schemas.queue_history import MACHINE_HISTORY, MANAGEMENT_ACTIONS, QUEUE_HISTORY
 from schemas.receive_attempts import RECEIVE_ATTEMPTS
-from schemas.remote_read_calls import REMOTE_READ_CALLS
 from schemas.table import Table
+from schemas.transfers import MESSAGE_TRANSFERS, TRANSFER_SEQUENCES
 
 JOB = "run_all"
 
@@ -183,6 +188,12 @@ def _gold_steps(job_run: cli.JobRun, hosts_provenance: Mapping[str, Any] | None)
     yield {
         ACK_SEQUENCES: partial(sequences_update.update, lost_after=reads.lost_after, poison_after=reads.poison_after),
         QUEUE_HISTORY: partial(queues_update.update, settings=queue_settings, run_id=run_id),
+        MESSAGE_TRANSFERS: partial(
+            update_messages.update,
+            run_id=run_id,
+            settings=TransferSettings(config.transfers.wait, config.pending.expire),
+        ),
+        TRANSFER_SEQUENCES: partial(update_sequences.update, run_id=run_id, settings=sequence_settings(config)),
     }
     limits = alert_thresholds(config)
     job_run.stages.begin("findings")
@@ -199,10 +210,16 @@ def _gold_steps(job_run: cli.JobRun, hosts_provenance: Mapping[str, Any] | None)
 
 
 def _update_findings(lake: Lake, *, config: Config, limits: QueueRuleLimits, run_id: str) -> int:
-    """Update the findings on calls, queues and machines, then those on sessions; return how many rows are written."""
+    """Update the findings on calls, queues and machines, on sessions, on sequences; return how many are written."""
     sessions = SessionSettings(config.sessions.idle, config.sessions.silent_after, config.pending.expire)
     written = findings_update.update(lake, stubs=config.store.stubs, limits=limits)
-    return written + update_sessions.update(lake, run_id, sessions, config.transfers.wait)
+    written += update_sessions.update(lake, run_id, sessions, config.transfers.wait)
+    return written + update_reported_sequences.update(lake, run_id)
+
+
+def sequence_settings(config: Config) -> SequenceSettings:
+    """Return the settings of exactly-once sequences between queue managers."""
+    return SequenceSettings(config.transfers.stall_after, config.transfers.wait, config.pending.expire)
 
 
 def queue_state_settings(config: Config) -> QueueSettings:

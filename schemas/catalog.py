@@ -19,17 +19,17 @@ from schemas import (
     queue_history,
     queue_snapshots,
     receive_attempts,
-    remote_read_calls,
     sessions,
+    transfers,
 )
 from schemas.table import Table
 
 SILVER: tuple[Table, ...] = (
-    *remote_read_calls.TABLES, *calls.TABLES, *queue_aliases.TABLES, *messages.TABLES, *comqc.TABLES,
+    *calls.TABLES, *queue_aliases.TABLES, *messages.TABLES, *comqc.TABLES,
     *queue_snapshots.TABLES, *hosts.TABLES, *sessions.TABLES,
 )  # fmt: skip
 GOLD: tuple[Table, ...] = (
-    *receive_attempts.TABLES, *ack_sequences.TABLES, *queue_history.TABLES, *eod.TABLES,
+    *receive_attempts.TABLES, *ack_sequences.TABLES, *queue_history.TABLES, *eod.TABLES, *transfers.TABLES,
     *findings.TABLES, *coverage.TABLES, *alerts.TABLES,
 )  # fmt: skip
 BRONZE: tuple[Table, ...] = (*bronze.TABLES, *sessions.PACKET_TABLES)

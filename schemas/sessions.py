@@ -260,6 +260,7 @@ ORDER_ACKS = Table(
         Column("packet_key", STRING, "bronze.session_packets"),
         Column("connection_id", STRING, "bronze.connections"),
         *ENDPOINT_COLUMNS,
+        Column("capture_id", STRING, "bronze.capture_files, where its first byte was captured"),
         Column("sent_by", STRING, "the end that sent it: client or server"),
         Column("sent_at", TIMESTAMP, "time of the captured packet with its first byte, UTC"),
         Column("kind", STRING, "order_ack or final_ack"),
@@ -301,6 +302,7 @@ SENDINGS = Table(
         Column("receiver_address", STRING, "IP address of the other end, as text"),
         Column("sender_queue_manager", STRING, "GUID of the sending end in the session's handshake; null if not seen"),
         Column("receiver_queue_manager", STRING, "GUID of the other end in the session's handshake; null likewise"),
+        Column("stream_offset", BIGINT, "its place in its side's stream, bytes: a captured packet can begin several"),
         Column("sent_at", TIMESTAMP, "time of the captured packet with its first byte, UTC"),
         Column(
             "transmit_ms",
@@ -314,8 +316,10 @@ SENDINGS = Table(
         Column("recoverable_number", BIGINT, "its number among the recoverable ones of its side; null likewise"),
         Column("session_acked_at", TIMESTAMP, "time of the first SessionHeader that acknowledges it, UTC"),
         Column("session_acked_by", STRING, "packet_key of the packet that carries this SessionHeader"),
+        Column("session_acked_in", STRING, "bronze.capture_files, where this packet was captured"),
         Column("stored_at", TIMESTAMP, "time of the first SessionHeader that says that it is stored, UTC"),
         Column("stored_by", STRING, "packet_key of the packet that carries this SessionHeader"),
+        Column("stored_in", STRING, "bronze.capture_files, where this packet was captured"),
         Column(
             "surely_acknowledged",
             BOOLEAN,

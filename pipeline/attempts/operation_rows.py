@@ -35,9 +35,8 @@ from pipeline.attempts.server_openings import methods_condition
 from pipeline.lake.arrow_rows import epoch_day, is_in, rows_to_table
 from pipeline.lake.queries import BoundQuery
 from schemas.bronze import CONNECTIONS, RPC_CALLS
-from schemas.calls import CLIENT_CALLS
+from schemas.calls import CLIENT_CALLS, REMOTE_READ_CALLS
 from schemas.receive_attempts import QUEUE_OPERATIONS
-from schemas.remote_read_calls import REMOTE_READ_CALLS
 from schemas.table import Table
 from udfs.codes import result_name
 from udfs.queues.alias_groups import canonical_queue_name

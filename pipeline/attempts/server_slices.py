@@ -43,9 +43,8 @@ from pipeline.attempts.client_identity import IDENTITIES_SQL, IDENTITY_COLUMNS
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries import BoundQuery, QueryInput
 from schemas.bronze import CONNECTIONS, RPC_BINDS, RPC_CALLS
-from schemas.calls import CLIENT_CALLS
+from schemas.calls import CLIENT_CALLS, REMOTE_READ_CALLS
 from schemas.messages import MESSAGES
-from schemas.remote_read_calls import REMOTE_READ_CALLS
 
 SLICE_KEYS: Final = ("server_address", "slice")
 _CALLS_PER_SLICE: Final = 10_000  # and up to sixteen times as many: a slice is named by hexadecimal digits

@@ -27,6 +27,7 @@ from pipeline.findings.session_findings import (
     evaluate_sessions,
     read_facts,
 )
+from pipeline.findings.update_reported_sequences import PROVENANCE
 from pipeline.lake.arrow_rows import timedelta_to_us
 from pipeline.lake.incremental import IncrementalUpdate
 from pipeline.lake.lake import Lake
@@ -62,7 +63,7 @@ _OPEN: Final = "SELECT connection_id FROM {rows} WHERE closed_at IS NULL AND end
 
 def carried_provenance(before: Mapping[str, Any]) -> dict[str, Any]:
     """Return the part of the provenance of gold.findings that other commits of the table must carry on."""
-    return {name: before[name] for name in (_VERSION, *map(str, _INPUTS)) if name in before}
+    return {name: before[name] for name in (_VERSION, PROVENANCE, *map(str, _INPUTS)) if name in before}
 
 
 def update(

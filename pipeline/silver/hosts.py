@@ -24,12 +24,11 @@ from pipeline.silver import collected_snapshots as silver_collected_snapshots
 from pipeline.silver.decode import DECODER_VERSIONS
 from pipeline.silver.update import LAST_COMMITTED_TABLE
 from schemas.bronze import RPC_CALLS
-from schemas.calls import CLIENT_CALLS
+from schemas.calls import CLIENT_CALLS, REMOTE_READ_CALLS
 from schemas.collected_snapshots import SNAPSHOTS_RAW
 from schemas.hosts import HOSTS
 from schemas.messages import MESSAGES
 from schemas.queue_snapshots import MACHINE_SNAPSHOTS, QUEUE_SNAPSHOTS
-from schemas.remote_read_calls import REMOTE_READ_CALLS
 from schemas.table import EVENT_DATE, RUN_ID, Table
 from udfs.dcerpc.endpoint_towers import parse_tower_endpoints
 from udfs.dcerpc.interfaces import EPT_MAP_OPNUM

@@ -70,6 +70,7 @@ def sending_rows(found: ConnectionPackets, connections: pa.Table, sessions: pa.T
         carrier = pa.array(carriers[rows], mask=carriers[rows] == NO_HEADER)
         columns[f"{name}_at"] = found.table["sent_at"].take(carrier)
         columns[f"{name}_by"] = found.table["packet_key"].take(carrier)
+        columns[f"{name}_in"] = found.table["capture_id"].take(carrier)
     columns["transmit_ms"] = _transmit_ms(table, sessions["overlapping_captures"].take(place))
     columns |= {name: pa.array(values[rows]) for name, values in facts.columns().items()}
     columns[EVENT_DATE] = pc.floor_temporal(table["sent_at"], unit="day").cast(pa.timestamp("us"))

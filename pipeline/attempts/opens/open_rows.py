@@ -29,9 +29,8 @@ from pipeline.attempts.server_openings import methods_condition
 from pipeline.lake.arrow_rows import epoch_day, rows_to_table
 from pipeline.lake.queries import BoundQuery, FilteredTable
 from schemas.bronze import RPC_CALLS
-from schemas.calls import CLIENT_CALLS
+from schemas.calls import CLIENT_CALLS, REMOTE_READ_CALLS
 from schemas.receive_attempts import QUEUE_OPENS
-from schemas.remote_read_calls import REMOTE_READ_CALLS
 from schemas.table import Table
 from udfs.codes import SHARE_MODE_NAMES, access_name, code_name, result_name
 from udfs.dcerpc.interfaces import QM2QM_NAME, REMOTE_READ_NAME

@@ -117,9 +117,12 @@ OPERATIONAL_RULES: Final = {
              "a report that no message, reader or clock that was not seen can explain"),
         Rule("O07", ("MS-MQQB 3.1.3.2",), "S", "B", "P", "an identifier of a queue manager is one machine's",
              "handshakes with it show two machine starts that take turns, or whose sessions overlap"),
+        Rule("O08", (_RULES_PAGE,), "S", "B", "P", "a queue manager reports of a sequence what it sent and took",
+             "a report that contradicts packets captured well before it"),
     )
 }  # fmt: skip
-"""Rules on operation. O01 is checked on silver.hosts, O02 on messages, O03 to O06 on queues, O07 on sessions."""
+"""Rules on operation. O01 is checked on silver.hosts, O02 on messages, O03 to O06 on queues, O07 on sessions, O08
+on sequences."""
 ALL_RULES: Final = PROTOCOL_RULES | OPERATIONAL_RULES
 
 
@@ -186,6 +189,7 @@ QUEUE_CHECKS: Final[list[RuleCheck]] = []
 PACKET_CHECKS: Final[list[RuleCheck]] = []
 SESSION_CHECKS: Final[list[RuleCheck]] = []
 HOP_CHECKS: Final[list[RuleCheck]] = []
+SEQUENCE_CHECKS: Final[list[RuleCheck]] = []
 
 
 def call_rule(
@@ -239,6 +243,11 @@ def hop_rule(rule_id: str, precondition: str) -> Callable[[_Check], _Check]:
     return _registrar([HOP_CHECKS], rule_id, "headers", precondition)
 
 
+def sequence_rule(rule_id: str, precondition: str) -> Callable[[_Check], _Check]:
+    """Register a check that compares reports of an exactly-once sequence with what was captured of it."""
+    return _registrar([SEQUENCE_CHECKS], rule_id, "headers", precondition)
+
+
 def _registrar(
     lists: Iterable[list[RuleCheck]], rule_id: str, needs: RequiredEvidence, precondition: str
 ) -> Callable[[_Check], _Check]:
@@ -266,7 +275,9 @@ def checks_of_rule(rule_id: str) -> list[RuleCheck]:
     return list(dict.fromkeys(check for check in checks if check.rule_id == rule_id))
 
 
-_OTHER_CHECKS: Final = (ASSOCIATION_CHECKS, SERVER_CHECKS, QUEUE_CHECKS, PACKET_CHECKS, SESSION_CHECKS, HOP_CHECKS)
+_OTHER_CHECKS: Final = (
+    ASSOCIATION_CHECKS, SERVER_CHECKS, QUEUE_CHECKS, PACKET_CHECKS, SESSION_CHECKS, HOP_CHECKS, SEQUENCE_CHECKS,
+)  # fmt: skip
 UNOBSERVABLE_RULES: Final = {
     "Q67": "what the queue manager did after the connection was lost: its journal of transactions, or a queue snapshot "
     "before and after with no other reader",

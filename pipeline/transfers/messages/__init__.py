@@ -1,0 +1,1 @@
+"""Messages on their way between queue managers: what became of each on each hop (gold.message_transfers)."""

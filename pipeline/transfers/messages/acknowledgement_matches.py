@@ -1,0 +1,184 @@
+"""Which acknowledgements and reports belong to which rows of messages. No Spark.
+
+Rows are messages to a queue on a hop; events are in order of time, of equal times by their keys. Each function returns
+for each row the place of its first event among those given, or ``NO_EVENT``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipeline.lake.arrow_rows import times_to_us
+from pipeline.transfers.messages.first_events import (
+    NO_EVENT,
+    EventIndex,
+    Texts,
+    common_codes,
+    earliest,
+    first_at_least,
+)
+from udfs.array_types import Bools, Ints
+
+_HOP: Final = ("sender_address", "receiver_address")
+_WAY_BACK: Final = ("receiver_address", "sender_address")
+_PREFIX_DIGITS: Final = 4  # of the source's GUID, in labels of reports
+
+
+@dataclass(frozen=True, slots=True)
+class MessageRows:
+    """Rows whose acknowledgements are looked for.
+
+    ``names`` has message_id, message_ordinal, source_queue_manager, destination_queue, destination_queue_manager,
+    sequence_id, transaction_number, both addresses and receiver_queue_manager. An event counts from ``since`` to
+    ``until``, microseconds. ``has_copies``: the message went to several queues.
+    """
+
+    names: pa.Table
+    since: Ints
+    until: Ints
+    has_copies: Bools
+
+    def __len__(self) -> int:
+        return len(self.since)
+
+    def some(self, rows: Ints) -> MessageRows:
+        """Return some of the rows."""
+        names = self.names.take(pa.array(rows))
+        return MessageRows(names, self.since[rows], self.until[rows], self.has_copies[rows])
+
+    def columns(self, *names: str) -> list[Texts]:
+        """Return columns by their names."""
+        return [self.names[name] for name in names]
+
+    def known(self, name: str) -> Bools:
+        """Return which rows have a value in a column."""
+        return np.asarray(self.names[name].is_valid())
+
+
+def first_order_acks(rows: MessageRows, acks: pa.Table) -> tuple[Ints, Bools]:
+    """Return the first order ack of each row, and whether it is of another hop.
+
+    ``acks`` are rows of silver.order_acks, with both addresses and ``seen_at``. An order ack is of the row's sequence,
+    its number is not below the row's, it acknowledges the row's source or nobody that was seen, and it comes from the
+    destination queue manager where the row has one. Those of the same hop come first. Where the row has none, those of
+    other hops come from the receiver of the hop, if that is known.
+    """
+    found, elsewhere = np.full(len(rows), NO_EVENT), np.zeros(len(rows), np.bool_)
+    wanted = np.flatnonzero(rows.known("sequence_id") & rows.known("transaction_number"))
+    if not acks.num_rows or not len(wanted):
+        return found, elsewhere
+    ours = rows.some(wanted)
+    has_destination, has_receiver = ours.known("destination_queue_manager"), ours.known("receiver_queue_manager")
+    by_destination = (has_destination, "destination_queue_manager")
+    of_hop = _order_acks(ours, acks, [by_destination, (~has_destination, None)], same_hop=True)
+    found[wanted] = of_hop
+    left = np.flatnonzero(of_hop == NO_EVENT)
+    ours, has_destination, has_receiver = ours.some(left), has_destination[left], has_receiver[left]
+    ways = [
+        (has_destination, "destination_queue_manager"),
+        (~has_destination & has_receiver, "receiver_queue_manager"),
+        (~has_destination & ~has_receiver, None),
+    ]
+    of_others = _order_acks(ours, acks, ways, same_hop=False)
+    found[wanted[left]] = of_others
+    elsewhere[wanted[left]] = of_others != NO_EVENT
+    return found, elsewhere
+
+
+def _order_acks(rows: MessageRows, acks: pa.Table, ways: Sequence[tuple[Bools, str | None]], *, same_hop: bool) -> Ints:
+    """Return the first order ack of each row; ``ways``: of which rows which column has to have acknowledged, if any."""
+    found = np.full(len(rows), NO_EVENT)
+    values = np.asarray(acks["transaction_number"].combine_chunks(), np.int64)
+    at = _times(acks)
+    for which, manager in ways:
+        chosen = np.flatnonzero(which)
+        if not len(chosen):
+            continue
+        ours = rows.some(chosen)
+        wanted = np.asarray(ours.names["transaction_number"].combine_chunks(), np.int64)
+        names, theirs = ["sequence_id"], ["sequence_id"]
+        if manager is not None:
+            names, theirs = [*names, manager], [*theirs, "queue_manager"]
+        if same_hop:
+            names, theirs = [*names, *_HOP], [*theirs, *_WAY_BACK]
+        best = np.full(len(chosen), NO_EVENT)
+        for source in (ours.names["source_queue_manager"], pa.nulls(len(chosen), pa.string())):
+            columns = [*ours.columns(*names), source]
+            codes, of_acks = common_codes(columns, [acks[name] for name in (*theirs, "acknowledged_queue_manager")])
+            index = EventIndex.of(of_acks, at)
+            span = index.span(codes, ours.since, ours.until)
+            best = earliest(best, first_at_least(index, values, span, wanted))
+        found[chosen] = best
+    return found
+
+
+def first_final_acks(rows: MessageRows, acks: pa.Table) -> Ints:
+    """Return the first final ack of each row: it names the message, of copies also the sequence; same hop first.
+
+    ``acks`` are rows of silver.order_acks, with both addresses and ``seen_at``.
+    """
+    found = np.full(len(rows), NO_EVENT)
+    if not acks.num_rows:
+        return found
+    at = _times(acks)
+    in_sequence = rows.has_copies & rows.known("sequence_id")
+    for which, names in ((~rows.has_copies, ("message_id",)), (in_sequence, ("message_id", "sequence_id"))):
+        for ours, theirs in (((*names, *_HOP), (*names, *_WAY_BACK)), (names, names)):
+            left = np.flatnonzero(which & (found == NO_EVENT))
+            if len(left):
+                found[left] = _first(rows.some(left), ours, [acks[name] for name in theirs], at)
+    return found
+
+
+def first_administration_acks(rows: MessageRows, acks: pa.Table) -> Ints:
+    """Return the first administration ack of each row: of copies one that has the row's queue, or none, as response.
+
+    ``acks`` are sightings in silver.messages: ``message_id`` (the acknowledged one), response_queue, seen_at.
+    """
+    found = np.full(len(rows), NO_EVENT)
+    if not acks.num_rows:
+        return found
+    at = _times(acks)
+    plain, copies = np.flatnonzero(~rows.has_copies), np.flatnonzero(rows.has_copies)
+    if len(plain):
+        found[plain] = _first(rows.some(plain), ("message_id",), [acks["message_id"]], at)
+    if len(copies):
+        ours, columns = rows.some(copies), [acks["message_id"], acks["response_queue"]]
+        for queue in (ours.names["destination_queue"], pa.nulls(len(copies), pa.string())):
+            codes, of_acks = common_codes([ours.names["message_id"], queue], columns)
+            first = EventIndex.of(of_acks, at).first(codes, ours.since, ours.until)
+            found[copies] = earliest(found[copies], first)
+    return found
+
+
+def reports_of_rows(rows: MessageRows, reports: pa.Table, most: int) -> tuple[Ints, Ints]:
+    """Return the reports of rows, at most so many of each, the last ones: rows, ascending, and reports.
+
+    ``reports`` has prefix and ordinal of the traced message, and seen_at.
+    """
+    if not reports.num_rows:
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    prefix = pc.utf8_slice_codeunits(rows.names["source_queue_manager"], 0, _PREFIX_DIGITS)
+    ordinal = rows.names["message_ordinal"].cast(pa.string())
+    codes, of_reports = common_codes([prefix, ordinal], [reports["prefix"], reports["ordinal"]])
+    index = EventIndex.of(of_reports, _times(reports))
+    low, high = index.span(codes, rows.since, rows.until)
+    low = np.maximum(low, high - most)
+    count = high - low
+    row = np.repeat(np.arange(len(rows)), count)
+    return row, index.order[np.arange(len(row)) - np.repeat(np.cumsum(count) - count - low, count)]
+
+
+def _first(rows: MessageRows, names: Sequence[str], events: list[Texts], at: Ints) -> Ints:
+    codes, of_events = common_codes(rows.columns(*names), events)
+    return EventIndex.of(of_events, at).first(codes, rows.since, rows.until)
+
+
+def _times(events: pa.Table) -> Ints:
+    return np.asarray(times_to_us(events["seen_at"]).combine_chunks(), np.int64)

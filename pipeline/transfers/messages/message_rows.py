@@ -1,0 +1,441 @@
+"""Arrow rows of gold.message_transfers, from sendings with their messages and acknowledgements. No Spark session.
+
+All is computed on whole columns: sendings are sorted by row, and a row is where its first sending stands.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from pipeline.lake.arrow_rows import timedelta_to_us, times_to_us
+from pipeline.transfers.address_queue_managers import FAR, AddressQueueManagers
+from pipeline.transfers.messages.acknowledgement_matches import (
+    MessageRows,
+    first_administration_acks,
+    first_final_acks,
+    first_order_acks,
+    reports_of_rows,
+)
+from pipeline.transfers.messages.evidence_lists import EvidenceLists
+from pipeline.transfers.messages.first_events import NO_EVENT, EventIndex
+from pipeline.transfers.messages.message_inputs import TransferInputs
+from pipeline.transfers.sequences.text_codes import NO_CODE, text_codes
+from schemas.table import EVENT_DATE, RUN_ID
+from schemas.transfers import MESSAGE_TRANSFERS, REPORT_SIGHTING
+from udfs.array_types import Bools, Ints
+from udfs.codes import MQMSG_CLASS_ACK_RECEIVE, NEGATIVE_CLASS_BIT, RECEIVE_CLASS_BIT
+from udfs.keys import encode_key_fields, hash_encoded_fields, key
+
+TRANSFERS_SCHEMA: Final = to_arrow_schema(MESSAGE_TRANSFERS.struct())
+ROW_COLUMNS: Final = ("message_key", "destination_queue", "sender_address", "receiver_address")
+"""The columns whose key is transfer_key."""
+OUTCOMES: Final = (
+    "rejected", "received", "delivered", "transferred", "unknown", "expired", "in_flight", "unacknowledged"
+)  # fmt: skip
+_IN_FLIGHT: Final = OUTCOMES.index("in_flight")
+_REASONS: Final = ("capture_begins", "capture_ends", "capture_loss", "damaged", "decode_error")
+_MOST: Final = 1000  # elements of an array
+_REACHED_QUEUE: Final = 0x0002
+_NO_CLASS: Final = -1
+_DEAD_LETTER: Final = 1  # bit of journaling
+_US, _US_PER_MS = 1_000_000, 1000
+_TIME: Final = pa.timestamp("us", tz="UTC")
+# Of a message, as its first sending has them that has any.
+_OF_MESSAGE: Final = (
+    "message_kind", "class", "class_name", "source_queue_manager", "destination_queue_manager", "delivery",
+    "transactional", "body_bytes", "acknowledgement_requested", "journaling", "hop_count", "transaction_number",
+    "sequence_id", "message_ordinal", "message_sent_at", "time_to_reach_queue_s",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class TransferSettings:
+    """The settings transfers.wait and pending.expire."""
+
+    wait: timedelta = timedelta(days=30)
+    expire: timedelta = timedelta(days=7)
+
+    def as_provenance(self) -> dict[str, float]:
+        """Return the settings as JSON values."""
+        return {"wait_s": self.wait.total_seconds(), "expire_s": self.expire.total_seconds()}
+
+
+def message_transfer_rows(inputs: TransferInputs, settings: TransferSettings, run_id: str) -> pa.Table:
+    """Return a row of gold.message_transfers for each message, destination queue and hop."""
+    if not inputs.sendings.num_rows:
+        return TRANSFERS_SCHEMA.empty_table()
+    return _Transfers.of(inputs, settings).rows(run_id)
+
+
+@dataclass(slots=True)
+class _Event:
+    """The event that sets one of the times of rows: when (``FAR``: none), by what, and where it was captured."""
+
+    at: Ints
+    by: pa.Array
+    connections: pa.Array
+    captures: pa.Array
+
+    @staticmethod
+    def of(events: pa.Table, found: Ints) -> _Event:
+        """Take the events that rows found, or ``NO_EVENT``."""
+        place = pa.array(found, mask=found == NO_EVENT)
+        at = np.append(_times(events["seen_at"]), FAR)[found]
+        by, connections, captures = (
+            _chunk(events[name].take(place)) for name in ("seen_by", "connection_id", "capture_id")
+        )
+        return _Event(at, by, connections.cast(pa.string()), captures.cast(pa.string()))
+
+
+@dataclass(slots=True)
+class _Transfers:
+    """Rows that are being made. ``sendings`` are sorted by row; ``starts`` is where the first one of each stands."""
+
+    inputs: TransferInputs
+    sendings: pa.Table
+    starts: Ints
+    row: Ints  # of each sending
+    sent_at: Ints  # of each sending
+    settings: TransferSettings
+    columns: dict[str, Any] = field(default_factory=dict)
+    events: dict[str, _Event] = field(default_factory=dict)
+    classes: dict[str, Ints] = field(default_factory=dict)
+
+    @staticmethod
+    def of(inputs: TransferInputs, settings: TransferSettings) -> _Transfers:
+        """Sort sendings into rows; those that come later than transfers.wait are left out."""
+        sendings, starts, row = _split_rows(inputs.sendings)
+        sent_at = _times(sendings["sent_at"])
+        taken = sent_at <= sent_at[starts][row] + timedelta_to_us(settings.wait)
+        if not taken.all():
+            sendings, starts, row = _split_rows(sendings.filter(pa.array(taken)))
+            sent_at = _times(sendings["sent_at"])
+        return _Transfers(inputs, sendings, starts, row, sent_at, settings)
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    @property
+    def first_at(self) -> Ints:
+        """When the first sending of each row was sent."""
+        return self.sent_at[self.starts]
+
+    def rows(self, run_id: str) -> pa.Table:
+        """Return the rows."""
+        self._describe_message()
+        self._describe_sendings()
+        reports = self._find_acknowledgements()
+        self._set_latencies()
+        outcome = self._outcomes()
+        missing = self._missing(outcome)
+        self.columns |= {
+            "outcome": pa.array(OUTCOMES).take(pa.array(outcome)),
+            "evidence": self._evidence(reports),
+            "missing": _lists_of_reasons().take(pa.array(missing)),
+            "confidence": pc.if_else(pa.array(missing == 0), "complete", "partial"),
+            "errors": _empty_lists(len(self), TRANSFERS_SCHEMA.field("errors").type),
+            EVENT_DATE: pc.floor_temporal(self.columns["first_sent_at"], unit="day").cast(pa.timestamp("us")),
+            RUN_ID: pa.repeat(pa.scalar(run_id, pa.string()), len(self)),
+        }
+        self.columns |= self._keys()
+        arrays = [self.columns[each.name].cast(each.type) for each in TRANSFERS_SCHEMA]
+        return pa.table(arrays, TRANSFERS_SCHEMA)
+
+    # The message, and its sendings
+
+    def _describe_message(self) -> None:
+        """Set what is of the message, and the hop."""
+        first = self.sendings.take(pa.array(self.starts))
+        self.columns |= {name: _chunk(first[name]) for name in (*ROW_COLUMNS, "message_id")}
+        self.columns |= {name: self._first_known(name) for name in _OF_MESSAGE}
+        known: AddressQueueManagers | None = None
+        for end in ("sender", "receiver"):
+            name = f"{end}_queue_manager"
+            found = _chunk(first[name])
+            if found.null_count:
+                handshakes, expire = self.inputs.handshakes, timedelta_to_us(self.settings.expire)
+                known = known or AddressQueueManagers.of(handshakes, expire)
+                found = pc.coalesce(found, known.at(self.columns[f"{end}_address"], self.first_at))
+            self.columns[name] = found
+        self.columns["transaction_sequence_id"] = self.columns["sequence_id"].cast(pa.decimal128(20, 0))
+        sent, reach = times_to_us(self.columns["message_sent_at"]), self.columns["time_to_reach_queue_s"]
+        self.columns["sent_at"] = self.columns["message_sent_at"]
+        self.columns["expires_at"] = _instants(pc.add(sent, pc.multiply(reach.cast(pa.int64()), _US)))
+
+    def _first_known(self, name: str) -> pa.Array:
+        """Return for each row the first value of a column that is not null."""
+        column = _chunk(self.sendings[name])
+        places = np.arange(len(self.row))
+        if column.null_count:
+            known = np.asarray(column.is_valid())
+            first = np.minimum.reduceat(np.where(known, places, len(places)), self.starts)
+            return column.take(pa.array(first, mask=first == len(places)))
+        return column.take(pa.array(self.starts))
+
+    def _describe_sendings(self) -> None:
+        """Set counts, sizes and times of sendings, and their session acknowledgements."""
+        count = np.diff(np.append(self.starts, len(self.row)))
+        last = self.starts + count - 1
+        sizes = np.asarray(self.sendings["length_bytes"].combine_chunks(), np.int64)
+        connections = text_codes(self.sendings["connection_id"])
+        pairs = np.unique(self.row * (int(connections.max()) + 1) + connections) // (int(connections.max()) + 1)
+        acked = _times(self.sendings["session_acked_at"])
+        self.columns |= {
+            "packet_bytes": pa.array(sizes[self.starts]),
+            "resent_bytes": pa.array(np.add.reduceat(sizes, self.starts) - sizes[self.starts]),
+            "transmit_ms": self.sendings["transmit_ms"].take(pa.array(self.starts)),
+            "sendings": pa.array(count),
+            "sessions": pa.array(np.bincount(pairs, minlength=len(self))),
+            "first_sent_at": _moments(self.first_at),
+            "last_sent_at": _moments(self.sent_at[last]),
+            "acknowledged_sendings": pa.array(np.add.reduceat((acked != FAR).astype(np.int64), self.starts)),
+        }
+        self.events["session_ack"] = self._earliest_of_sendings(acked, "session_acked")
+        self.events["store"] = self._earliest_of_sendings(_times(self.sendings["stored_at"]), "stored")
+
+    def _earliest_of_sendings(self, at: Ints, name: str) -> _Event:
+        """Return the earliest of what acknowledged the sendings of each row; ``at`` are times of sendings."""
+        least = np.minimum.reduceat(at, self.starts)
+        places = np.where(at == least[self.row], np.arange(len(at)), len(at))
+        place = np.minimum.reduceat(places, self.starts)
+        chosen = pa.array(place, mask=least == FAR)
+        names = (f"{name}_by", "connection_id", f"{name}_in")
+        return _Event(least, *(_chunk(self.sendings[each].take(chosen)) for each in names))
+
+    def _any(self, flags: Bools) -> Bools:
+        """Return whether any sending of each row has a flag."""
+        return np.logical_or.reduceat(flags, self.starts)
+
+    def _flags(self, name: str) -> Bools:
+        return np.asarray(pc.fill_null(self.sendings[name], False).combine_chunks(), np.bool_)  # noqa: FBT003
+
+    # What acknowledged it
+
+    def _find_acknowledgements(self) -> tuple[Ints, Ints]:
+        """Set acknowledgements and reports; return the reports, by row."""
+        names = ("message_id", "message_ordinal", "source_queue_manager", "destination_queue", "sequence_id",
+                 "destination_queue_manager", "transaction_number", "sender_address", "receiver_address",
+                 "receiver_queue_manager")  # fmt: skip
+        named = pa.table({name: self.columns[name] for name in names})
+        until = self.first_at + timedelta_to_us(self.settings.wait)
+        has_copies = self._has_copies()
+        order_acks = self.inputs.order_acks.filter(pc.equal(self.inputs.order_acks["kind"], "order_ack"))
+        found, elsewhere = first_order_acks(MessageRows(named, self.first_at, until, has_copies), order_acks)
+        self.events["order_ack"] = _Event.of(order_acks, found)
+        self.columns["order_acked_elsewhere"] = pa.array(elsewhere, mask=found == NO_EVENT)
+        rows = MessageRows(named, self.first_at, np.minimum(until, self._until_ordinal_begins_anew()), has_copies)
+        final_acks = self.inputs.order_acks.filter(pc.equal(self.inputs.order_acks["kind"], "final_ack"))
+        self._set_classes("final", final_acks, first_final_acks(rows, final_acks))
+        acks = self.inputs.administration_acks
+        is_receive = pc.not_equal(pc.bit_wise_and(acks["class"].cast(pa.int64()), RECEIVE_CLASS_BIT), 0)
+        for stage, of_stage in (("arrival", pc.invert(is_receive)), ("receive", is_receive)):
+            events = acks.filter(of_stage)
+            self._set_classes(stage, events, first_administration_acks(rows, events))
+        of_row, reports = reports_of_rows(rows, self.inputs.reports, _MOST)
+        self.columns["reports"] = self._report_lists(of_row, reports)
+        return of_row, reports
+
+    def _set_classes(self, stage: str, acks: pa.Table, found: Ints) -> None:
+        """Set what the acknowledgements of a stage say."""
+        self.events[f"{stage}_ack"] = _Event.of(acks, found)
+        place = pa.array(found, mask=found == NO_EVENT)
+        classes = _chunk(acks["class"].take(place)).cast(pa.int64())
+        self.columns[f"{stage}_class"] = classes
+        self.columns[f"{stage}_class_name"] = acks["class_name"].take(place)
+        self.classes[stage] = np.asarray(pc.fill_null(classes, _NO_CLASS), np.int64)
+
+    def _has_copies(self) -> Bools:
+        """Return for each row whether its message went to more than one destination queue."""
+        message = text_codes(self.columns["message_key"])
+        queue = text_codes(self.columns["destination_queue"])
+        most = int(queue.max(initial=0)) + 1
+        pairs = np.unique((message * most + queue)[queue != NO_CODE]) // most
+        return np.bincount(pairs, minlength=int(message.max()) + 1)[message] > 1
+
+    def _until_ordinal_begins_anew(self) -> Ints:
+        """Return for each row the last time before another message of its message_id was first sent on this hop."""
+        codes = np.zeros(len(self), np.int64)
+        for name in ("message_id", "sender_address", "receiver_address"):
+            more = text_codes(self.columns[name]) + 1
+            codes = np.unique(codes * (int(more.max()) + 1) + more, return_inverse=True)[1]
+        message = text_codes(self.columns["message_key"])
+        order = np.lexsort((self.first_at, message, codes))
+        begins = np.ones(len(order), np.bool_)
+        begins[1:] = (np.diff(codes[order]) != 0) | (np.diff(message[order]) != 0)
+        first = order[begins]  # of each message on its hop the row that was sent first
+        at = self.first_at[first]
+        found = EventIndex.of(codes[first], at).first(codes, self.first_at + 1, np.full(len(self), FAR - 1))
+        return np.append(at, FAR)[found] - 1
+
+    def _report_lists(self, of_row: Ints, reports: Ints) -> pa.Array:
+        taken = self.inputs.reports.take(pa.array(reports, pa.int64()))
+        columns = (taken["seen_at"], taken["queue_manager"], taken["hop_count"], taken["next_hop"])
+        types = [each.type for each in TRANSFERS_SCHEMA.field("reports").type.value_type]
+        values = [_chunk(column).cast(kind) for column, kind in zip(columns, types, strict=True)]
+        structs = pa.StructArray.from_arrays(values, REPORT_SIGHTING.names)
+        offsets = np.searchsorted(of_row, np.arange(len(self) + 1))
+        none = pa.array(offsets[1:] == offsets[:-1])
+        return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), structs, mask=none)
+
+    # What follows
+
+    def _set_latencies(self) -> None:
+        """Set the times of acknowledgements, and how long after the first sending they came."""
+        first = [_chunk(self.sendings[name].take(pa.array(self.starts))) for name in ("connection_id", "capture_id")]
+        overlaps = _overlap_texts(self.inputs.overlaps)
+        for name, event in self.events.items():
+            column = {"session_ack": "session_acked_at", "store": "stored_at"}.get(name, f"{name}ed_at")
+            self.columns[column] = _moments(event.at)
+            took = event.at - self.first_at
+            unknown = (event.at == FAR) | (self.first_at == FAR) | (took < 0)
+            if len(overlaps):
+                unknown |= _side_by_side(first[0], first[1], event, overlaps)
+            self.columns[f"{name}_ms"] = pa.array(took / _US_PER_MS, mask=unknown)
+
+    def _outcomes(self) -> Ints:
+        """Return the outcome of each row, its place in ``OUTCOMES``; and set dead_letter_class."""
+        final, arrival, receive = (self.classes[stage] for stage in ("final", "arrival", "receive"))
+        negative = [(each != _NO_CLASS) & (each & NEGATIVE_CLASS_BIT != 0) for each in (final, arrival, receive)]
+        dead = np.select(negative, [final, arrival, receive], _NO_CLASS)
+        journaling = np.asarray(pc.fill_null(self.columns["journaling"].cast(pa.int64()), 0), np.int64)
+        kept = (dead != _NO_CLASS) & (journaling & _DEAD_LETTER != 0)
+        self.columns["dead_letter_class"] = pa.array(dead, mask=~kept)
+        no_number = np.asarray(self.sendings["session_number"].is_null())
+        expires = _times(self.columns["expires_at"])
+        unclear = self._any(no_number | self._flags("acknowledgement_may_be_missing"))
+        acknowledged = (self.events["session_ack"].at != FAR) | self._any(self._flags("surely_acknowledged"))
+        holds = [
+            np.logical_or.reduce(negative),
+            (final == MQMSG_CLASS_ACK_RECEIVE) | (receive == MQMSG_CLASS_ACK_RECEIVE),
+            (self.events["order_ack"].at != FAR) | (arrival == _REACHED_QUEUE),
+            acknowledged,
+            unclear,
+            expires < self._capture_ends(),
+            self._any(self._flags("is_open")),
+        ]
+        return np.select(holds, np.arange(len(holds)), len(holds)).astype(np.int64)
+
+    def _capture_ends(self) -> Ints:
+        """Return the latest capture end of each row's sendings."""
+        servers = pa.array(self.inputs.capture_ends.keys(), pa.string())
+        place = pc.index_in(self.sendings["server_address"], servers)
+        ends = pa.array(self.inputs.capture_ends.values(), pa.int64()).take(_chunk(place))
+        ends = pc.coalesce(ends, _chunk(times_to_us(self.sendings["last_packet_at"])))
+        known = np.asarray(pc.fill_null(ends, -FAR), np.int64)
+        return np.maximum.reduceat(known, self.starts)
+
+    def _missing(self, outcome: Ints) -> Ints:
+        """Return the reasons of each row as bits, in the order of ``_REASONS``."""
+        complete = self._flags("complete")
+        lost = self._flags("acknowledgement_may_be_missing") | self._flags("unnumbered_by_loss")
+        reasons = (
+            self._any(~self._flags("handshake_seen")),
+            outcome == _IN_FLIGHT,
+            self._any(lost),
+            self._any(~complete),
+            self._any(complete & self._flags("has_errors")),
+        )
+        bits: Ints = np.sum([holds.astype(np.int64) << bit for bit, holds in enumerate(reasons)], axis=0)
+        return bits
+
+    def _evidence(self, reports: tuple[Ints, Ints]) -> pa.Array:
+        """Return the packets, or calls, that each row rests on."""
+        lists = EvidenceLists(len(self), _MOST)
+        lists.add(self.row, self.sent_at, _chunk(self.sendings["packet_key"]))
+        for event in self.events.values():
+            rows = np.flatnonzero(event.at != FAR)
+            lists.add(rows, event.at[rows], event.by.take(pa.array(rows)))
+        of_row, report = reports
+        taken = self.inputs.reports.take(pa.array(report, pa.int64()))
+        lists.add(of_row, _times(taken["seen_at"]), _chunk(taken["seen_by"]).cast(pa.string()))
+        return lists.arrays()
+
+    def _keys(self) -> dict[str, pa.Array]:
+        """Return the keys of rows and of their sequences."""
+        hops = [self.columns[name].to_pylist() for name in ROW_COLUMNS[1:]]
+        ends = {each: encode_key_fields(*each) for each in set(zip(*hops, strict=True))}
+        messages = self.columns["message_key"].to_pylist()
+        transfers = [
+            hash_encoded_fields(encode_key_fields(message) + ends[hop])
+            for message, hop in zip(messages, zip(*hops, strict=True), strict=True)
+        ]
+        names = ("source_queue_manager", "destination_queue", "sequence_id", "sender_address", "receiver_address")
+        transactional = np.flatnonzero(self.columns["sequence_id"].is_valid())
+        named = [self.columns[name].take(pa.array(transactional)).to_pylist() for name in names]
+        known = {each: key(*each) for each in set(zip(*named, strict=True))}
+        sequences = np.full(len(self), None, np.object_)
+        sequences[transactional] = [known[each] for each in zip(*named, strict=True)]
+        return {"transfer_key": pa.array(transfers, pa.string()), "sequence_key": pa.array(sequences, pa.string())}
+
+
+def _split_rows(sendings: pa.Table) -> tuple[pa.Table, Ints, Ints]:
+    """Return sendings, where their rows begin, and the row of each."""
+    begins = np.zeros(sendings.num_rows, np.bool_)
+    begins[:1] = True
+    for name in ROW_COLUMNS:
+        begins[1:] |= np.diff(text_codes(sendings[name])) != 0
+    return sendings, np.flatnonzero(begins), np.cumsum(begins) - 1
+
+
+def _overlap_texts(overlaps: pa.Table) -> pa.Array:
+    """Return connections with two captures that saw them side by side, as texts."""
+    texts = [
+        "\n".join((row["connection_id"], pair["one"], pair["other"]))
+        for row in overlaps.to_pylist()
+        for pair in row["overlapping_captures"]
+    ]
+    return pa.array(texts, pa.string())
+
+
+def _side_by_side(connections: pa.Array, captures: pa.Array, event: _Event, overlaps: pa.Array) -> Bools:
+    """Return for each row whether the captures of its first sending and of an event saw a connection side by side.
+
+    That is the connection of one of the two.
+    """
+    out = np.zeros(len(captures), np.bool_)
+    differ = pc.fill_null(pc.not_equal(captures, event.captures), False)  # noqa: FBT003
+    rows = np.flatnonzero(np.asarray(differ, np.bool_))
+    if not len(rows):
+        return out
+    one, other = captures.take(pa.array(rows)), event.captures.take(pa.array(rows))
+    swapped = pc.greater(one, other)
+    low, high = pc.if_else(swapped, other, one), pc.if_else(swapped, one, other)
+    for each in (connections, event.connections):
+        texts = pc.binary_join_element_wise(each.take(pa.array(rows)), low, high, "\n")
+        out[rows] |= np.asarray(pc.is_in(texts, overlaps), np.bool_)
+    return out
+
+
+def _lists_of_reasons() -> pa.Array:
+    """Return the lists of reason codes by their bits."""
+    lists = [[reason for bit, reason in enumerate(_REASONS) if bits >> bit & 1] for bits in range(1 << len(_REASONS))]
+    return pa.array(lists, pa.list_(pa.string()))
+
+
+def _empty_lists(count: int, kind: pa.DataType) -> pa.Array:
+    return pa.ListArray.from_arrays(pa.array(np.zeros(count + 1, np.int32)), pa.array([], kind.value_type))
+
+
+def _chunk(column: pa.ChunkedArray | pa.Array) -> pa.Array:
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+
+
+def _times(column: pa.ChunkedArray | pa.Array) -> Ints:
+    """Return a timestamp column as microseconds, ``FAR`` where null."""
+    return np.asarray(_chunk(pc.fill_null(times_to_us(column), FAR)), np.int64)
+
+
+def _instants(micros: pa.Array) -> pa.Array:
+    return micros.cast(pa.timestamp("us")).cast(_TIME)
+
+
+def _moments(at: Ints) -> pa.Array:
+    """Return microseconds as timestamps, null for ``FAR``."""
+    return _instants(pa.array(at, pa.int64(), mask=at == FAR))

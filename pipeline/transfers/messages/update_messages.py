@@ -1,0 +1,280 @@
+"""Update of gold.message_transfers from silver.sendings, messages, order_acks and sessions.
+
+A change affects messages by their message_id: those of changed sendings; those that changed acknowledgements and
+reports name; of a sequence with changed order acks those that these may acknowledge first; those in flight on
+connections that were closed since, or that expire before a later capture end; those whose ends' handshakes show other
+queue managers now; and those on connections of which captures were found to have seen them side by side. All rows of an
+affected message_id are recomputed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipeline.lake.arrow_rows import timedelta_to_us
+from pipeline.lake.incremental import IncrementalUpdate
+from pipeline.lake.lake import Lake
+from pipeline.lake.queries import POST_IMAGES, QueryInput
+from pipeline.transfers.address_queue_managers import HANDSHAKES_SQL, changed_spans
+from pipeline.transfers.inputs import read_capture_ends
+from pipeline.transfers.messages.message_inputs import read_transfer_inputs
+from pipeline.transfers.messages.message_rows import TRANSFERS_SCHEMA, TransferSettings, message_transfer_rows
+from schemas.bronze import CAPTURE_FILES
+from schemas.messages import MESSAGES
+from schemas.sessions import ORDER_ACKS, SENDINGS, SESSIONS
+from schemas.table import EVENT_DATE
+from schemas.transfers import MESSAGE_TRANSFERS
+from udfs.rows import RowDict
+
+CODE_VERSION: Final = "1"  # raised when rows are computed differently: all are recomputed
+MAX_SENDINGS: Final = 500_000  # whose rows are computed together, when all are
+MAX_AFFECTED: Final = 200_000  # message_ids; with more, all rows are recomputed
+_INPUTS: Final = (SENDINGS, MESSAGES, ORDER_ACKS, SESSIONS, CAPTURE_FILES)
+_CAPTURE_ENDS: Final = "capture_ends"  # part of the provenance: by server, microseconds
+_BUCKETS: Final = 1 << 16  # of message_ids, by the first four digits of a hash
+_WAITS: Final = "outcome IN ('in_flight', 'unacknowledged')"
+# Rows that differ, before and after all changes: a row and its copy cancel each other.
+_SIGN: Final = f"sum(CASE WHEN _change_type IN ({', '.join(map(repr, POST_IMAGES))}) THEN 1 ELSE -1 END)"
+_CHANGED_MESSAGES: Final = """
+SELECT DISTINCT message_id AS id FROM {feed} WHERE packet_key IS NOT NULL AND message_id IS NOT NULL"""
+_CHANGED_SENDINGS: Final = "SELECT DISTINCT packet_key AS id FROM {feed}"
+_ADMINISTRATION_ACKS: Final = """
+SELECT DISTINCT correlation_id AS id FROM {feed}
+WHERE message_kind = 'administration_ack' AND correlation_id IS NOT NULL"""
+_REPORTS: Final = """
+SELECT DISTINCT report.source_prefix AS prefix, report.message_ordinal AS ordinal FROM {feed}
+WHERE report IS NOT NULL"""
+_FINAL_ACKS: Final = """
+SELECT DISTINCT acknowledged_message_id AS id FROM {feed}
+WHERE kind = 'final_ack' AND acknowledged_message_id IS NOT NULL"""
+_ORDER_ACKS: Final = """
+SELECT CAST(transaction_sequence_id AS string) AS id, max(transaction_number) AS number,
+  min(unix_micros(sent_at)) AS first_at, max(unix_micros(sent_at)) AS last_at FROM {feed}
+WHERE kind = 'order_ack' AND transaction_sequence_id IS NOT NULL AND transaction_number IS NOT NULL
+  AND sent_at IS NOT NULL GROUP BY transaction_sequence_id"""
+_OPENED_OR_CLOSED: Final = f"""
+SELECT DISTINCT connection_id AS id FROM (
+  SELECT connection_id FROM {{feed}} GROUP BY connection_id, ended IS NULL HAVING {_SIGN} <> 0
+)"""
+_SIDE_BY_SIDE: Final = f"""
+SELECT DISTINCT connection_id AS id FROM (
+  SELECT connection_id FROM {{feed}} WHERE overlapping_captures IS NOT NULL
+  GROUP BY connection_id, CAST(overlapping_captures AS string) HAVING {_SIGN} <> 0
+)"""
+_CHANGED_HANDSHAKES: Final = f"""
+SELECT address, queue_manager, shown_at, {_SIGN} AS more
+FROM ({HANDSHAKES_SQL.replace(" FROM {rows}", ", _change_type FROM {feed}")})
+WHERE queue_manager IS NOT NULL AND shown_at IS NOT NULL AND address IS NOT NULL
+GROUP BY address, queue_manager, shown_at HAVING {_SIGN} <> 0"""
+_HANDSHAKES: Final = f"""
+SELECT address, queue_manager, shown_at FROM ({HANDSHAKES_SQL})
+WHERE queue_manager IS NOT NULL AND shown_at IS NOT NULL AND address IN {{addresses}}"""
+_OF_PACKETS: Final = """
+SELECT DISTINCT message_id AS id FROM {messages}
+WHERE packet_key IN (SELECT value FROM {packets}) AND message_id IS NOT NULL"""
+_TRACED: Final = """
+SELECT DISTINCT m.message_id AS id FROM {messages} AS m JOIN {reports} AS r
+  ON r.ordinal = m.message_ordinal AND r.prefix = substr(m.source_queue_manager, 1, 4)
+WHERE m.packet_key IS NOT NULL AND m.message_id IS NOT NULL"""
+_ACKNOWLEDGED: Final = """
+SELECT DISTINCT g.message_id AS id FROM {rows} AS g JOIN {acks} AS a
+  ON a.id = CAST(g.transaction_sequence_id AS string) AND g.transaction_number <= a.number
+WHERE unix_micros(g.first_sent_at) <= a.last_at AND unix_micros(g.first_sent_at) + {wait} >= a.first_at
+  AND (g.order_acked_at IS NULL OR unix_micros(g.order_acked_at) >= a.first_at OR g.order_acked_elsewhere)"""
+_ON_CONNECTIONS: Final = """
+SELECT DISTINCT m.message_id AS id FROM {messages} AS m
+WHERE m.connection_id IN {connections} AND m.packet_key IS NOT NULL AND m.message_id IS NOT NULL"""
+_WAITING_ON_CONNECTIONS: Final = f"""
+SELECT DISTINCT g.message_id AS id FROM (SELECT * FROM {{rows}} WHERE {_WAITS}) AS g
+JOIN ({_ON_CONNECTIONS}) AS c ON c.id = g.message_id"""
+_EXPIRING: Final = f"""
+SELECT DISTINCT message_id AS id FROM {{rows}}
+WHERE unix_micros(expires_at) < {{until}} AND unix_micros(expires_at) >= {{since}}
+  AND ({_WAITS} OR outcome = 'expired')"""
+_OF_ADDRESSES: Final = """
+SELECT m.message_id AS id FROM {messages} AS m JOIN (
+  SELECT s.packet_key FROM {sendings} AS s JOIN {spans} AS x ON x.address = s.sender_address
+  WHERE s.sender_queue_manager IS NULL AND unix_micros(s.sent_at) >= x.since AND unix_micros(s.sent_at) < x.until
+  UNION
+  SELECT s.packet_key FROM {sendings} AS s JOIN {spans} AS x ON x.address = s.receiver_address
+  WHERE s.receiver_queue_manager IS NULL AND unix_micros(s.sent_at) >= x.since AND unix_micros(s.sent_at) < x.until
+) AS f ON f.packet_key = m.packet_key WHERE m.message_id IS NOT NULL GROUP BY m.message_id"""
+_SPANS_SCHEMA: Final = pa.schema([("address", pa.string()), ("since", pa.int64()), ("until", pa.int64())])
+
+
+def update(lake: Lake, run_id: str, settings: TransferSettings | None = None) -> int:
+    """Update the messages that changes affect; return how many rows are written.
+
+    Call it when silver.sessions and the tables beside it are up to date.
+    """
+    settings = settings or TransferSettings()
+    provenance = {**settings.as_provenance(), "message_transfers": CODE_VERSION}
+    step = IncrementalUpdate.begin(lake, MESSAGE_TRANSFERS, _INPUTS, provenance)
+    if not step.exists(SENDINGS) or step.is_current():
+        return 0
+    return _MessagesUpdate(step, settings, run_id, [*provenance]).run()
+
+
+class _TooManyError(Exception):
+    """More is affected than is recomputed row by row, or what changed is not known."""
+
+
+@dataclass(slots=True)
+class _MessagesUpdate:
+    """One update. ``capture_ends``: by server, microseconds; ``affected``: message_ids."""
+
+    step: IncrementalUpdate
+    settings: TransferSettings
+    run_id: str
+    setting_names: list[str]
+    capture_ends: dict[str, int] = field(default_factory=dict)
+    affected: set[str] = field(default_factory=set)
+
+    @property
+    def lake(self) -> Lake:
+        """The lake."""
+        return self.step.lake
+
+    def run(self) -> int:
+        """Recompute the rows of affected messages, or all; return how many are written."""
+        self.capture_ends = read_capture_ends(self.lake)
+        self.step.provenance_now[_CAPTURE_ENDS] = self.capture_ends
+        if not self.step.provenance_before or not self.step.has_same_inputs(*self.setting_names):
+            return self._recompute_all()
+        try:
+            self._find_affected()
+        except _TooManyError:
+            return self._recompute_all()
+        if not self.affected:
+            self.step.commit_provenance()
+            return 0
+        ids = pa.table({"value": pa.array(sorted(self.affected), pa.string())})
+        rows = self._recompute("m.message_id IN (SELECT value FROM {chosen})", chosen=ids)
+        sql = (
+            f"SELECT {', '.join(MESSAGE_TRANSFERS.names)} FROM {{rows}} WHERE message_id IN (SELECT value FROM {{ids}})"
+        )
+        current = self.lake.query(sql, rows=MESSAGE_TRANSFERS, ids=ids).cast(TRANSFERS_SCHEMA)
+        dates = {*pc.unique(rows[EVENT_DATE]).to_pylist(), *pc.unique(current[EVENT_DATE]).to_pylist()}
+        return self.step.replace_changed(rows, current, dates)
+
+    def _recompute(self, scope: str, **values: QueryInput) -> pa.Table:
+        """Return the rows of messages that meet a condition on silver.messages, ``m``."""
+        inputs = read_transfer_inputs(self.lake, self.capture_ends, scope, **values)
+        return message_transfer_rows(inputs, self.settings, self.run_id)
+
+    def _recompute_all(self) -> int:
+        """Recompute all rows, some at a time; the last commit alone says what they rest on."""
+        self.step.prepare_full_reads(SENDINGS, MESSAGES, ORDER_ACKS, SESSIONS)
+        *parts, last = self._scopes()
+        written = 0
+        for place, scope in enumerate(parts):
+            rows = self._recompute(scope)
+            (self.lake.append if place else self.lake.replace)(MESSAGE_TRANSFERS, rows)
+            written += rows.num_rows
+        rows = self._recompute(last)
+        return written + (self.step.append(rows) if parts else self.step.replace_all(rows))
+
+    def _scopes(self) -> Iterator[str]:
+        """Yield conditions that together all messages meet, each one once; few sendings meet one."""
+        count = self.lake.query("SELECT count(*) AS n FROM {rows}", rows=SENDINGS)["n"][0].as_py()
+        parts = max(-(-count // MAX_SENDINGS), 1)
+        bounds = [f"{_BUCKETS * part // parts:04x}" for part in range(1, parts)]
+        for low, high in zip([None, *bounds], [*bounds, None], strict=True):
+            at_least = "TRUE" if low is None else f"substr(md5(m.message_id), 1, 4) >= '{low}'"
+            below = "TRUE" if high is None else f"substr(md5(m.message_id), 1, 4) < '{high}'"
+            yield f"{at_least} AND {below}"
+
+    # What changed
+
+    def _find_affected(self) -> None:
+        """Find the messages that changes affect; _TooManyError."""
+        self._add(self._changes(MESSAGES, _CHANGED_MESSAGES))
+        self._add(self._changes(MESSAGES, _ADMINISTRATION_ACKS))
+        self._add(self._changes(ORDER_ACKS, _FINAL_ACKS))
+        if packets := self._changes(SENDINGS, _CHANGED_SENDINGS):
+            values = pa.table({"value": pa.array([row["id"] for row in packets], pa.string())})
+            self._add_by(_OF_PACKETS, messages=MESSAGES, packets=values)
+        if reports := self._changes(MESSAGES, _REPORTS):
+            self._add_by(_TRACED, messages=MESSAGES, reports=pa.Table.from_pylist(reports))
+        self._add_by_order_acks(self._changes(ORDER_ACKS, _ORDER_ACKS))
+        if names := {row["id"] for row in self._changes(SESSIONS, _OPENED_OR_CLOSED)}:
+            self._add_by(_WAITING_ON_CONNECTIONS, rows=MESSAGE_TRANSFERS, messages=MESSAGES, connections=names)
+        if names := {row["id"] for row in self._changes(SESSIONS, _SIDE_BY_SIDE)}:
+            self._add_side_by_side(names)
+        self._add_by_capture_end()
+        self._add_by_handshakes(self._changes(SESSIONS, _CHANGED_HANDSHAKES))
+
+    def _changes(self, table: Any, sql: str) -> list[RowDict]:  # noqa: ANN401 - a declared table
+        found = self.step.changes(table, sql, MAX_AFFECTED)
+        if found is None:
+            raise _TooManyError
+        return found
+
+    def _add(self, rows: Collection[RowDict]) -> None:
+        self.affected |= {row["id"] for row in rows}
+        if len(self.affected) > MAX_AFFECTED:
+            raise _TooManyError
+
+    def _add_by(self, sql: str, **inputs: QueryInput) -> None:
+        """Add the messages that a query finds."""
+        found = self.lake.query(f"{sql} LIMIT {MAX_AFFECTED + 1}", **inputs)
+        self.affected |= {*found["id"].to_pylist()}
+        if len(self.affected) > MAX_AFFECTED:
+            raise _TooManyError
+
+    def _add_by_order_acks(self, acks: list[RowDict]) -> None:
+        """Add the messages that order acks may acknowledge first; ``acks``: by sequence, of changed ones."""
+        if acks:
+            sql = _ACKNOWLEDGED.replace("{wait}", str(timedelta_to_us(self.settings.wait)))
+            self._add_by(sql, rows=MESSAGE_TRANSFERS, acks=pa.Table.from_pylist(acks))
+
+    def _add_side_by_side(self, connections: set[str]) -> None:
+        """Add the messages whose sendings or acknowledgements went over connections."""
+        self._add_by(_ON_CONNECTIONS, messages=MESSAGES, connections=connections)
+        for table, sql in ((ORDER_ACKS, _FINAL_ACKS), (MESSAGES, _ADMINISTRATION_ACKS)):
+            self._add_by(f"{sql} AND connection_id IN {{names}}", feed=table, names=connections)
+        sql = _ORDER_ACKS.replace(" GROUP BY", " AND connection_id IN {names} GROUP BY")
+        self._add_by_order_acks(self.lake.query(sql, feed=ORDER_ACKS, names=connections).to_pylist())
+
+    def _add_by_capture_end(self) -> None:
+        """Add the messages that expire between the capture ends of before and those of now."""
+        before: Mapping[str, int] = self.step.provenance_before.get(_CAPTURE_ENDS, {})
+        now = self.capture_ends
+        changed = {server for server in {*before, *now} if before.get(server) != now.get(server)}
+        if not changed:
+            return
+        ends = [each.get(server) for server in changed for each in (before, now)]
+        known = [end for end in ends if end is not None]
+        # Without an end, that of the connection counts, which is not later.
+        since = f"{min(known)}" if len(known) == len(ends) else "-9000000000000000000"
+        sql = _EXPIRING.replace("{since}", since).replace("{until}", str(max(known)))
+        self._add_by(sql, rows=MESSAGE_TRANSFERS)
+
+    def _add_by_handshakes(self, changes: list[RowDict]) -> None:
+        """Add the messages at whose ends handshakes show other queue managers now."""
+        if not changes:
+            return
+        addresses = {row["address"] for row in changes}
+        now = self.lake.query(_HANDSHAKES, rows=SESSIONS, addresses=addresses)
+        names = ("address", "queue_manager", "shown_at")
+        count = dict.fromkeys((tuple(row[name] for name in names) for row in changes), 0)
+        for row in now.to_pylist():
+            shown = tuple(row[name] for name in names)
+            count[shown] = count.get(shown, 0) + 1
+        for row in changes:
+            count[tuple(row[name] for name in names)] -= int(row["more"])
+        before = [dict(zip(names, shown, strict=True)) for shown, times in count.items() if times > 0]
+        spans = [
+            each._asdict()
+            for each in changed_spans(
+                pa.Table.from_pylist(before, now.schema), now, timedelta_to_us(self.settings.expire)
+            )
+        ]
+        if spans:
+            table = pa.Table.from_pylist(spans, _SPANS_SCHEMA)
+            self._add_by(_OF_ADDRESSES, messages=MESSAGES, sendings=SENDINGS, spans=table)

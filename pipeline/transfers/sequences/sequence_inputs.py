@@ -1,0 +1,116 @@
+"""Reads sendings and order acks of sequences from the lake. Sequence ids are texts here."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipeline.lake.arrow_rows import is_in, times_to_us, us_to_datetime
+from pipeline.lake.lake import Lake
+from pipeline.transfers.address_queue_managers import HANDSHAKES_SQL, AddressQueueManagers
+from pipeline.transfers.inputs import BINARY_PROTOCOL
+from schemas.bronze import CONNECTIONS
+from schemas.messages import MESSAGES
+from schemas.sessions import ORDER_ACKS, SENDINGS, SESSIONS
+from schemas.table import EVENT_DATE
+
+MAX_SENDINGS: Final = 1_000_000  # of sequences that are recomputed together; one sequence may have more
+ID_SQL: Final = "CAST(transaction_sequence_id AS string)"
+IS_TRANSACTIONAL_SQL: Final = "(packet_key IS NOT NULL AND transaction_sequence_id IS NOT NULL)"
+"""The condition of messages of the binary protocol with a TransactionHeader."""
+_SIZES: Final = f"""
+SELECT {ID_SQL} AS id, count(*) AS n, min(unix_micros(seen_at)) AS since
+FROM {{messages}} WHERE {IS_TRANSACTIONAL_SQL}"""
+_SENDINGS: Final = f"""
+SELECT s.packet_key, s.connection_id, s.stream_offset, s.sent_at, s.server_address, s.sender_address,
+  s.receiver_address, s.sender_queue_manager, s.receiver_queue_manager, s.length_bytes, s.complete,
+  (s.session_acked_at IS NOT NULL OR s.surely_acknowledged) AS acknowledged, m.source_queue_manager,
+  m.destination_queue, m.destination_queue_manager, m.id AS sequence_id, m.transaction_number AS number,
+  m.previous_transaction_number AS previous
+FROM (
+  SELECT packet_key, source_queue_manager, destination_queue, destination_queue_manager, transaction_number,
+    previous_transaction_number, {ID_SQL} AS id
+  FROM {{messages}} WHERE {IS_TRANSACTIONAL_SQL} AND {{days}}
+) AS m JOIN (SELECT * FROM {{sendings}} WHERE {{days}} AND sent_at IS NOT NULL) AS s ON s.packet_key = m.packet_key
+WHERE m.id IN {{ids}}"""
+_ORDER_ACKS: Final = f"""
+SELECT packet_key, {ID_SQL} AS sequence_id, transaction_number AS number, sent_at, queue_manager,
+  acknowledged_queue_manager,
+  CASE WHEN sent_by = 'client' THEN client_address ELSE server_address END AS sender_address,
+  CASE WHEN sent_by = 'client' THEN server_address ELSE client_address END AS receiver_address
+FROM {{acks}} WHERE kind = 'order_ack' AND transaction_number IS NOT NULL AND sent_at IS NOT NULL
+  AND {{days}} AND {ID_SQL} IN {{ids}}"""
+_HANDSHAKES: Final = f"SELECT * FROM ({HANDSHAKES_SQL}) WHERE address IN {{addresses}}"
+_LOSSY: Final = f"SELECT connection_id FROM {{rows}} WHERE kind = '{BINARY_PROTOCOL}' AND missing_bytes > 0"
+
+
+def days_since_sql(since_us: int) -> str:
+    """Return the condition of rows whose event date is not before a time, microseconds."""
+    return f"{EVENT_DATE} >= DATE'{us_to_datetime(since_us).date()}'"
+
+
+def group_sequences(lake: Lake, ids: Collection[str] | None, since_us: int) -> Iterator[tuple[list[str], int]]:
+    """Yield ids of sequences together as long as they have few sendings, and the time of their first one.
+
+    ``ids``: of sequences that have no sending before ``since_us``; None for all.
+    """
+    sql = _SIZES if ids is None else f"{_SIZES} AND {ID_SQL} IN {{ids}} AND {days_since_sql(since_us)}"
+    inputs: dict[str, Any] = {} if ids is None else {"ids": ids}
+    found = lake.query(f"{sql} GROUP BY {ID_SQL} ORDER BY since, id", messages=MESSAGES, **inputs).to_pydict()
+    group: list[str] = []
+    total = first = 0
+    for name, size, since in zip(found["id"], found["n"], found["since"], strict=True):
+        if group and total + size > MAX_SENDINGS:
+            yield group, first
+            group, total = [], 0
+        first = first if group else since
+        group.append(name)
+        total += size
+    if group:
+        yield group, first
+
+
+def read_sendings(lake: Lake, ids: Collection[str], since_us: int, capture_ends: Mapping[str, int]) -> pa.Table:
+    """Return the sendings of some sequences, with the columns that ``sequence_rows`` needs; their times are known.
+
+    ``since_us``: none is before it. ``capture_ends``: by server, microseconds.
+    """
+    sql = _SENDINGS.replace("{days}", days_since_sql(since_us))
+    found = lake.query(sql, messages=MESSAGES, sendings=SENDINGS, ids=ids)
+    lossy = lake.query(_LOSSY, rows=CONNECTIONS)["connection_id"].to_pylist() if found.num_rows else []
+    ends = pa.array(capture_ends.values(), pa.int64())
+    place = pc.index_in(found["server_address"], pa.array(capture_ends.keys(), pa.string()))
+    found = found.append_column("has_loss", is_in(found, "connection_id", lossy))
+    return found.append_column("capture_end", pc.coalesce(ends.take(place), times_to_us(found["sent_at"])))
+
+
+def read_order_acks(lake: Lake, ids: Collection[str], since_us: int) -> pa.Table:
+    """Return the order acks that name some sequences, from a time on."""
+    return lake.query(_ORDER_ACKS.replace("{days}", days_since_sql(since_us)), acks=ORDER_ACKS, ids=ids)
+
+
+def fill_queue_managers(lake: Lake, first_sendings: pa.Table, expire_us: int) -> pa.Table:
+    """Return sendings with the queue managers of both ends, where their own sessions do not show them.
+
+    These are the ones that all handshakes of the address show at most ``expire_us`` (pending.expire) before or after.
+    """
+    unknown = {end: first_sendings[f"{end}_queue_manager"].is_null() for end in ("sender", "receiver")}
+    addresses = {
+        address
+        for end, rows in unknown.items()
+        for address in pc.unique(first_sendings[f"{end}_address"].filter(rows)).to_pylist()
+    }
+    if not addresses:
+        return first_sendings
+    handshakes = lake.query(_HANDSHAKES, rows=SESSIONS, addresses=addresses)
+    known = AddressQueueManagers.of(handshakes, expire_us)
+    at = np.asarray(times_to_us(first_sendings["sent_at"]).combine_chunks(), np.int64)
+    for end in unknown:
+        name, addresses_of_end = f"{end}_queue_manager", first_sendings[f"{end}_address"].combine_chunks()
+        filled = pc.coalesce(first_sendings[name].combine_chunks(), known.at(addresses_of_end, at))
+        first_sendings = first_sendings.set_column(first_sendings.column_names.index(name), name, filled)
+    return first_sendings

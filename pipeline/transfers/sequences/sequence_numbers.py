@@ -1,0 +1,92 @@
+"""The numbers of exactly-once sequences: how often sent, gaps, and what a receiver has to refuse. No Spark."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+
+from pipeline.transfers.sequences.sequence_events import NO_TXN_NUMBER, SequenceEvents, TransactionalSendings
+from udfs.array_types import Bools, Ints
+
+NO_EVENT: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class SentNumbers:
+    """The distinct numbers that were sent, by sequence and number: arrays of one length.
+
+    ``least_previous`` is the lowest TxPreviousSequenceNumber of its sendings; ``first_event`` and ``second_event`` are
+    the places of its first two sendings among the events, ``NO_EVENT`` without a second one. ``starts``: the first
+    number of each sequence, and how many numbers there are.
+    """
+
+    sequence: Ints
+    number: Ints
+    sendings: Ints
+    least_previous: Ints
+    first_event: Ints
+    second_event: Ints
+    starts: Ints
+
+    def above(self, highest: Ints) -> Bools:
+        """Return which numbers are above one number of their sequence; ``highest`` is by sequence."""
+        return self.number > highest[self.sequence]
+
+
+def sent_numbers(sendings: TransactionalSendings, events: SequenceEvents) -> SentNumbers:
+    """Return the distinct numbers that were sent."""
+    sent = np.flatnonzero(~events.is_ack)
+    order = sent[np.lexsort((events.number[sent], events.sequence[sent]))]  # stable: of one number in order of time
+    sequence, number = events.sequence[order], events.number[order]
+    firsts = np.ones(len(order), np.bool_)
+    firsts[1:] = (np.diff(sequence) != 0) | (np.diff(number) != 0)
+    first = np.flatnonzero(firsts)
+    count = np.diff(np.append(first, len(order)))
+    previous = np.minimum.reduceat(sendings.previous[events.row[order]], first) if len(first) else first
+    second = np.where(count > 1, np.append(order, NO_EVENT)[first + 1], NO_EVENT)
+    starts = np.searchsorted(sequence[first], np.arange(len(events.starts)))
+    return SentNumbers(sequence[first], number[first], count, previous, order[first], second, starts)
+
+
+@dataclass(frozen=True, slots=True)
+class NumberGaps:
+    """Ranges of numbers between the lowest and the highest of a sequence that were not sent: arrays of one length.
+
+    ``bridged``: a sending of the number behind the gap names a previous number below the gap, so that its receiver does
+    not wait for what is between ([MS-MQQB] 3.1.5.8.6).
+    """
+
+    sequence: Ints
+    first: Ints
+    last: Ints
+    bridged: Bools
+
+
+def find_gaps(numbers: SentNumbers) -> NumberGaps:
+    """Return the gaps in the numbers of sequences, by sequence and number."""
+    ends = np.flatnonzero((np.diff(numbers.sequence) == 0) & (np.diff(numbers.number) > 1))
+    first, behind = numbers.number[ends] + 1, ends + 1
+    bridged = numbers.least_previous[behind] < first
+    return NumberGaps(numbers.sequence[ends], first, numbers.number[behind] - 1, bridged)
+
+
+def count_refusals(sendings: TransactionalSendings, starts: Ints) -> Ints:
+    """Return by sequence how many sendings a receiver has to refuse ([MS-MQQB] 3.1.5.8.6).
+
+    ``starts`` has the first sending of each sequence, which is taken, and the number of all. A later one is taken if
+    its number is above that of the last one taken, and its previous number is not.
+    """
+    numbers, previous = sendings.number.tolist(), sendings.previous.tolist()
+    refused = []
+    for first, end in pairwise(starts.tolist()):
+        taken, count = NO_TXN_NUMBER, 0
+        for place in range(first, end):
+            if taken == NO_TXN_NUMBER or previous[place] <= taken < numbers[place]:
+                taken = numbers[place]
+            else:
+                count += 1
+        refused.append(count)
+    return np.array(refused, np.int64)

@@ -1,0 +1,256 @@
+"""Arrow rows of gold.transfer_sequences, from sendings and order acks. No Spark session is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from pipeline.lake.arrow_rows import epoch_day, timedelta_to_us
+from pipeline.transfers.packet_numbers import NO_TIME
+from pipeline.transfers.sequences.sequence_events import (
+    NO_TXN_NUMBER,
+    SequenceEvents,
+    SequenceOrderAcks,
+    TransactionalSendings,
+    take_in,
+)
+from pipeline.transfers.sequences.stalls import NO_STALL, last_rows
+from pipeline.transfers.sequences.text_codes import NO_CODE, codes_of_both, row_codes
+from pipeline.transfers.sequences.transfer_sequences import TransferSequences, describe_sequences
+from schemas.table import EVENT_DATE, RUN_ID
+from schemas.transfers import NUMBER_GAP, STALL, TRANSFER_SEQUENCES
+from udfs.array_types import Bools, Ints
+from udfs.keys import key
+
+SEQUENCES_SCHEMA: Final = to_arrow_schema(TRANSFER_SEQUENCES.struct())
+FLOW_COLUMNS: Final = ("source_queue_manager", "destination_queue", "sender_address", "receiver_address")
+"""A flow is what one source sends to one queue on one hop: sequences that follow one another."""
+SEQUENCE_COLUMNS: Final = (*FLOW_COLUMNS[:2], "sequence_id", *FLOW_COLUMNS[2:])
+"""The columns whose key is sequence_key; ``sequence_id`` is transaction_sequence_id as text."""
+_GAPS: Final = 1000  # of a row: the last ones
+_EVIDENCE: Final = 1000
+_ORDINAL: Final = (1 << 32) - 1
+_EPOCH_BITS: Final = 32
+_US: Final = 1_000_000
+_TIME: Final = pa.timestamp("us", tz="UTC")
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceSettings:
+    """The settings transfers.stall_after, transfers.wait and pending.expire."""
+
+    stall_after: timedelta = timedelta(seconds=30)
+    wait: timedelta = timedelta(days=30)
+    expire: timedelta = timedelta(days=7)
+
+    def as_provenance(self) -> dict[str, float]:
+        """Return the settings as JSON values."""
+        return {
+            "stall_after_s": self.stall_after.total_seconds(),
+            "wait_s": self.wait.total_seconds(),
+            "expire_s": self.expire.total_seconds(),
+        }
+
+
+def sequence_rows(
+    sendings: pa.Table,
+    acks: pa.Table,
+    settings: SequenceSettings,
+    run_id: str,
+    fill_queue_managers: Callable[[pa.Table], pa.Table] = lambda rows: rows,
+) -> pa.Table:
+    """Return a row of gold.transfer_sequences for each sequence and hop, without how it began.
+
+    ``sendings`` are all sendings of some sequences: ``SEQUENCE_COLUMNS``, destination_queue_manager, packet_key,
+    connection_id, stream_offset, sent_at, number, previous, length_bytes, complete, acknowledged, has_loss and
+    capture_end (microseconds), and the queue managers of both ends. ``acks`` are all order acks that name one of these
+    sequences: packet_key, sequence_id, number, sent_at, queue_manager, acknowledged_queue_manager and both addresses.
+    ``fill_queue_managers`` gets the first sending of each sequence, and returns them with more queue managers.
+    """
+    if not sendings.num_rows:
+        return SEQUENCES_SCHEMA.empty_table()
+    sequence, sendings = _in_order(sendings)
+    first = np.flatnonzero(np.diff(sequence, prepend=-1))
+    names = fill_queue_managers(sendings.take(pa.array(first)))
+    acks = acks.sort_by("packet_key")
+    known = _first_known(sequence, sendings["destination_queue_manager"], len(first))
+    names = names.set_column(names.column_names.index("destination_queue_manager"), "destination_queue_manager", known)
+    of_sequence, of_ack, same_hop = match_order_acks(names, acks)
+    sent = TransactionalSendings(
+        sequence, _ints(sendings["sent_at"]), _ints(sendings["number"]), _ints(sendings["previous"]),
+        _ints(sendings["length_bytes"]), _flags(sendings["complete"]), _flags(sendings["acknowledged"]),
+        _flags(sendings["has_loss"]), _ints(sendings["capture_end"]),
+    )  # fmt: skip
+    acked = SequenceOrderAcks(of_sequence, _ints(acks["sent_at"])[of_ack], _ints(acks["number"])[of_ack], same_hop)
+    sent, acked, rows, ack_rows = take_in(sent, acked, timedelta_to_us(settings.wait))
+    found = describe_sequences(
+        sent, acked, stall_after_us=timedelta_to_us(settings.stall_after), wait_us=timedelta_to_us(settings.wait)
+    )
+    sent_keys = sendings["packet_key"].take(pa.array(rows))
+    evidence = _evidence(found.events, sent_keys, acks["packet_key"].take(pa.array(of_ack[ack_rows])))
+    return _rows(names, found, evidence, run_id)
+
+
+def _in_order(sendings: pa.Table) -> tuple[Ints, pa.Table]:
+    """Return sendings by sequence and in order, and their sequences as numbers from 0 on.
+
+    The order is that of their times. Packets that begin in one captured packet have one time: they are in the order of
+    their stream. Of several connections with equal times the smaller identifier comes first.
+    """
+    connections = sendings["connection_id"].combine_chunks().dictionary_encode()
+    rank = np.argsort(np.argsort(np.array(connections.dictionary.to_pylist(), dtype=np.object_)))
+    connection = rank[np.asarray(connections.indices)]
+    sequence = row_codes(sendings, SEQUENCE_COLUMNS)
+    order = np.lexsort((_ints(sendings["stream_offset"]), connection, _ints(sendings["sent_at"]), sequence))
+    return sequence[order], sendings.take(pa.array(order))
+
+
+def _first_known(sequence: Ints, values: pa.ChunkedArray, count: int) -> pa.Array:
+    """Return for each sequence the first value that is not null."""
+    known = np.flatnonzero(np.asarray(values.is_valid()))[::-1]
+    place = np.full(count, -1, np.int64)
+    place[sequence[known]] = known
+    return values.combine_chunks().take(pa.array(place, mask=place < 0))
+
+
+def match_order_acks(sequences: pa.Table, acks: pa.Table) -> tuple[Ints, Ints, Bools]:
+    """Return which order acks name which sequences: rows of ``sequences``, rows of ``acks``, whether on the same hop.
+
+    An order ack names a sequence by its id. It is for its source, or for nobody that was seen; and from its destination
+    queue manager, where it has one. Where it has none, order acks of other hops are from the receiver of the hop, if
+    that is known. ``sequences`` has the columns of ``sequence_rows``, a row for each sequence.
+    """
+    ours, theirs = codes_of_both(sequences["sequence_id"], acks["sequence_id"])
+    by_id = np.argsort(theirs, kind="stable")
+    low, high = (np.searchsorted(theirs[by_id], ours, side=side) for side in ("left", "right"))
+    count = high - low
+    of_sequence = np.repeat(np.arange(len(ours)), count)
+    of_ack = by_id[np.arange(len(of_sequence)) - np.repeat(np.cumsum(count) - count - low, count)]
+
+    def pairs(column: str, ack_column: str) -> tuple[Ints, Ints]:
+        ours, theirs = codes_of_both(sequences[column], acks[ack_column])
+        return ours[of_sequence], theirs[of_ack]
+
+    source, acknowledged = pairs("source_queue_manager", "acknowledged_queue_manager")
+    destination, by = pairs("destination_queue_manager", "queue_manager")
+    receiver, by_receiver = pairs("receiver_queue_manager", "queue_manager")
+    hops = [pairs("sender_address", "receiver_address"), pairs("receiver_address", "sender_address")]
+    same_hop = np.logical_and.reduce([one == other for one, other in hops])
+    is_far_end = same_hop | (receiver == NO_CODE) | (receiver == by_receiver)
+    is_destination = np.where(destination == NO_CODE, is_far_end, destination == by)
+    found = ((acknowledged == NO_CODE) | (acknowledged == source)) & is_destination
+    return of_sequence[found], of_ack[found], same_hop[found]
+
+
+def _ints(column: pa.ChunkedArray) -> Ints:
+    return np.asarray(column.cast(pa.int64()).combine_chunks(), np.int64)
+
+
+def _flags(column: pa.ChunkedArray) -> Bools:
+    return np.asarray(pc.fill_null(column, False).combine_chunks(), np.bool_)  # noqa: FBT003
+
+
+def _evidence(events: SequenceEvents, sent_keys: pa.ChunkedArray, ack_keys: pa.ChunkedArray) -> pa.Array:
+    """Return the packet keys of each sequence's sendings and order acks, the last ones, by time."""
+    kept = np.flatnonzero(last_rows(events.sequence, _EVIDENCE))
+    place = events.row[kept] + np.where(events.is_ack[kept], len(sent_keys), 0)
+    keys = pa.chunked_array([*sent_keys.chunks, *ack_keys.chunks], pa.string()).take(pa.array(place))
+    offsets = np.searchsorted(events.sequence[kept], np.arange(len(events.starts)))
+    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), keys.combine_chunks())
+
+
+def _rows(names: pa.Table, found: TransferSequences, evidence: pa.Array, run_id: str) -> pa.Table:
+    """Return the rows of sequences: their names, what was found, and their evidence."""
+    count = names.num_rows
+    ids = sequence_ids(names["sequence_id"])
+    keys = zip(*(names[name].to_pylist() for name in SEQUENCE_COLUMNS), strict=True)
+    missing = _missing(found.reasons, count)
+    epochs = (ids >> np.uint64(_EPOCH_BITS)).astype(np.int64) * _US
+    longest = found.stalls.longest_us
+    columns: dict[str, Any] = {
+        "sequence_key": pa.array([key(*each) for each in keys], pa.string()),
+        **{name: names[name] for name in (*FLOW_COLUMNS, "sender_queue_manager", "receiver_queue_manager")},
+        "transaction_sequence_id": names["sequence_id"].cast(pa.decimal128(20, 0)),
+        "sequence_ordinal": pa.array((ids & np.uint64(_ORDINAL)).astype(np.int64)),
+        "sequence_epoch_at": _times(np.where(epochs == 0, NO_TIME, epochs)),
+        **{name: pa.array(getattr(found, name)) for name in _COUNTS},
+        **{name: _numbers(getattr(found, name)) for name in _NUMBERS},
+        **{
+            name: _times(getattr(found, name))
+            for name in ("first_sent_at", "last_sent_at", "last_packet_at", "acknowledged_at")
+        },
+        "gaps": _gaps(found, count),
+        "stalls": _stalls(found, count),
+        "longest_stall_s": pa.array(longest / _US, mask=longest == NO_STALL),
+        "stalled_since": _times(found.stalls.since),
+        "previous_sequence_id": pa.nulls(count, pa.decimal128(20, 0)),
+        "began": pa.nulls(count, pa.string()),
+        "condition": pa.array(found.condition.tolist(), pa.string()),
+        "evidence": evidence,
+        "confidence": pa.array(["partial" if codes else "complete" for codes in missing], pa.string()),
+        "missing": pa.array(missing, pa.list_(pa.string())),
+        "errors": pa.array([[]] * count, SEQUENCES_SCHEMA.field("errors").type),
+        EVENT_DATE: pa.array([epoch_day(at) for at in found.first_sent_at.tolist()], pa.int32()).cast(pa.date32()),
+        RUN_ID: pa.repeat(pa.scalar(run_id, pa.string()), count),
+    }
+    return pa.table([columns[field.name].cast(field.type) for field in SEQUENCES_SCHEMA], SEQUENCES_SCHEMA)
+
+
+_COUNTS: Final = (
+    "messages", "sendings", "sent_bytes", "resends", "resent_bytes", "first_number", "last_number", "missing_numbers",
+    "out_of_order", "order_acks", "waiting",
+)  # fmt: skip
+_NUMBERS: Final = ("refusals", "acknowledged_number", "first_waiting_number")
+
+
+def sequence_ids(texts: pa.ChunkedArray | pa.Array) -> Any:  # noqa: ANN401 - an array of NumPy, uint64
+    """Return sequence ids, as text, as numbers of 64 bits without a sign."""
+    return np.asarray(pc.cast(texts, pa.uint64()))
+
+
+def _missing(reasons: dict[str, Bools], count: int) -> list[list[str]]:
+    """Return the reason codes of each sequence, sorted."""
+    names = sorted(reasons)
+    if not count:
+        return []
+    flags = np.stack([reasons[name] for name in names], axis=1)
+    combinations = {
+        row.tobytes(): [name for name, holds in zip(names, row, strict=True) if holds]
+        for row in np.unique(flags, axis=0)
+    }
+    return [combinations[row.tobytes()] for row in flags]
+
+
+def _numbers(values: Ints) -> pa.Array:
+    return pa.array(values, mask=values == NO_TXN_NUMBER)
+
+
+def _times(values: Ints) -> pa.Array:
+    return pa.array(values, pa.int64(), mask=values == NO_TIME).cast(pa.timestamp("us")).cast(_TIME)
+
+
+def _lists(sequence: Ints, count: int, values: pa.Array) -> pa.Array:
+    """Return values as a list for each sequence, null where there is none; ``sequence`` ascends."""
+    offsets = np.searchsorted(sequence, np.arange(count + 1))
+    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), values, mask=pa.array(offsets[1:] == offsets[:-1]))
+
+
+def _gaps(found: TransferSequences, count: int) -> pa.Array:
+    kept = last_rows(found.gaps.sequence, _GAPS)
+    values = (found.gaps.first, found.gaps.last, found.gaps.bridged)
+    structs = pa.StructArray.from_arrays([pa.array(each[kept]) for each in values], NUMBER_GAP.names)
+    return _lists(found.gaps.sequence[kept], count, structs)
+
+
+def _stalls(found: TransferSequences, count: int) -> pa.Array:
+    stalls = found.stalls
+    values = [_times(stalls.began_at), _times(stalls.ended_at)]
+    values += [pa.array(each) for each in (stalls.first_number, stalls.waiting, stalls.sendings)]
+    return _lists(stalls.sequence, count, pa.StructArray.from_arrays(values, STALL.names))

@@ -1,0 +1,127 @@
+"""Waits of exactly-once sequences for an order ack, and stalls: those that last long. No Spark.
+
+A wait begins when a number above all acknowledged so far is sent while nothing waits, or with an order ack that raises
+the acknowledged number while a number above it was sent. It ends with the next order ack that raises it. Between two of
+these the acknowledged number is the same, so that each such stretch of events has one wait at most.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from pipeline.transfers.packet_numbers import NO_TIME
+from pipeline.transfers.sequences.sequence_events import SequenceEvents
+from pipeline.transfers.sequences.sequence_numbers import NO_EVENT, SentNumbers
+from udfs.array_types import Bools, Ints
+
+MAX_STALLS: Final = 1000  # of a sequence that are described: the last ones
+NO_STALL: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """Waits by sequence and time: arrays of one length.
+
+    ``acknowledged``: the highest number acknowledged meanwhile, or ``NO_TXN_NUMBER``. ``began`` and ``ended`` are
+    places among the events, ``ended`` is ``NO_EVENT`` for a wait that goes on.
+    """
+
+    sequence: Ints
+    acknowledged: Ints
+    began: Ints
+    ended: Ints
+
+
+def find_waits(events: SequenceEvents) -> Waits:
+    """Return all waits."""
+    count = len(events.sequence)
+    raises = events.raises
+    begins = raises.copy()
+    begins[events.starts[:-1]] = True
+    first = np.flatnonzero(begins)
+    if not count:
+        return Waits(first, first, first, first)
+    acknowledged = np.where(raises, events.number, events.acked_before)[first]
+    above = ~events.is_ack & (events.number > events.acked_before)
+    first_above = np.minimum.reduceat(np.where(above, np.arange(count), count), first)
+    goes_on = raises[first] & (events.sent_before[first] > acknowledged)
+    began = np.where(goes_on, first, first_above)
+    following = np.append(first[1:], 0)
+    ended = np.where(events.sequence[following] == events.sequence[first], following, NO_EVENT)
+    ended[-1] = NO_EVENT
+    found = began < count
+    return Waits(*(each[found] for each in (events.sequence[first], acknowledged, began, ended)))
+
+
+@dataclass(frozen=True, slots=True)
+class Stalls:
+    """Stalls by sequence and time, the last ``MAX_STALLS`` of each: arrays of one length; times are microseconds.
+
+    ``ended_at`` is ``NO_TIME`` for one that goes on. ``first_number`` and ``waiting`` are of the numbers that wait just
+    before its end, ``sendings`` are their sendings meanwhile. By sequence: ``longest_us`` of all stalls, or
+    ``NO_STALL``; ``since``, when the one that goes on began, or ``NO_TIME``; ``waits_long``: a wait that goes on lasted
+    long enough.
+    """
+
+    sequence: Ints
+    began_at: Ints
+    ended_at: Ints
+    first_number: Ints
+    waiting: Ints
+    sendings: Ints
+    longest_us: Ints
+    since: Ints
+    waits_long: Bools
+
+
+def find_stalls(
+    events: SequenceEvents, numbers: SentNumbers, capture_end: Ints, unseen: Bools, stall_after_us: int
+) -> Stalls:
+    """Return the waits that lasted ``stall_after_us`` (transfers.stall_after) or longer.
+
+    By sequence: ``capture_end``, until which a wait that goes on has lasted; ``unseen``: its order acks took a way that
+    was not captured, so that it has no stalls.
+    """
+    waits = find_waits(events)
+    goes_on = waits.ended == NO_EVENT
+    began_at = events.at[waits.began]
+    ended_at = np.where(goes_on, capture_end[waits.sequence], events.at[waits.ended])
+    lasted = ended_at - began_at
+    long = lasted >= stall_after_us
+    stalls = np.flatnonzero(long & ~unseen[waits.sequence])
+    count = len(events.starts) - 1
+    longest = np.full(count, NO_STALL, np.int64)
+    np.maximum.at(longest, waits.sequence[stalls], lasted[stalls])
+    since = np.full(count, NO_TIME, np.int64)
+    open_stalls = stalls[goes_on[stalls]]
+    since[waits.sequence[open_stalls]] = began_at[open_stalls]
+    waits_long = np.zeros(count, np.bool_)
+    waits_long[waits.sequence[goes_on & long]] = True
+    shown = stalls[last_rows(waits.sequence[stalls], MAX_STALLS)]
+    details = [_waiting_numbers(events, numbers, waits, place) for place in shown.tolist()]
+    first, waiting, sendings = np.array(details, np.int64).reshape(-1, 3).T
+    ended_at = np.where(goes_on, NO_TIME, ended_at)
+    return Stalls(
+        waits.sequence[shown], began_at[shown], ended_at[shown], first, waiting, sendings, longest, since, waits_long
+    )
+
+
+def _waiting_numbers(events: SequenceEvents, numbers: SentNumbers, waits: Waits, place: int) -> tuple[int, int, int]:
+    """Return of the numbers that wait just before a wait ends the lowest, how many they are, and their sendings."""
+    sequence, acknowledged = int(waits.sequence[place]), waits.acknowledged[place]
+    began, ended = int(waits.began[place]), int(waits.ended[place])
+    end = int(events.starts[sequence + 1]) if ended == NO_EVENT else ended
+    first, last = numbers.starts[sequence], numbers.starts[sequence + 1]
+    low = first + np.searchsorted(numbers.number[first:last], acknowledged, side="right")
+    sent = np.flatnonzero(numbers.first_event[low:last] < end)
+    meanwhile = slice(began, end)
+    sendings = (~events.is_ack[meanwhile] & (events.number[meanwhile] > acknowledged)).sum()
+    return int(numbers.number[low + sent[0]]), len(sent), int(sendings)
+
+
+def last_rows(sequence: Ints, limit: int) -> Bools:
+    """Return which rows are among the last ``limit`` of their sequence; ``sequence`` ascends."""
+    return np.searchsorted(sequence, sequence, side="right") - np.arange(len(sequence)) <= limit

@@ -1,0 +1,220 @@
+"""Update of gold.transfer_sequences from silver.messages, sendings, order_acks and sessions.
+
+A change affects sequences by their id (TxSequenceID): those of changed messages, sendings and order acks; those that
+were sent on connections that lack bytes now, or whose ends handshakes show now; and those that wait for an order ack,
+at servers whose captures end at another time. Of an affected sequence the columns of all sendings are read again, its
+rows are recomputed, and those of sequences that follow it as far as it tells how they began.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipeline.lake.arrow_rows import timedelta_to_us, times_to_us
+from pipeline.lake.incremental import IncrementalUpdate
+from pipeline.lake.lake import Lake
+from pipeline.lake.queries import POST_IMAGES
+from pipeline.transfers.address_queue_managers import HANDSHAKES_SQL
+from pipeline.transfers.inputs import BINARY_PROTOCOL, read_capture_ends
+from pipeline.transfers.sequences.beginnings import set_beginnings, set_changed_beginnings
+from pipeline.transfers.sequences.sequence_inputs import (
+    ID_SQL,
+    IS_TRANSACTIONAL_SQL,
+    days_since_sql,
+    fill_queue_managers,
+    group_sequences,
+    read_order_acks,
+    read_sendings,
+)
+from pipeline.transfers.sequences.sequence_rows import SEQUENCES_SCHEMA, SequenceSettings, sequence_rows
+from schemas.bronze import CAPTURE_FILES, CONNECTIONS
+from schemas.messages import MESSAGES
+from schemas.sessions import ORDER_ACKS, SENDINGS, SESSIONS
+from schemas.table import EVENT_DATE
+from schemas.transfers import TRANSFER_SEQUENCES
+
+CODE_VERSION: Final = "1"  # raised when rows are computed differently: all are recomputed
+_INPUTS: Final = (MESSAGES, SENDINGS, ORDER_ACKS, SESSIONS, CONNECTIONS, CAPTURE_FILES)
+_MAX_CHANGES: Final = 2_000_000  # changed rows of an input; with more, all sequences are recomputed
+_CAPTURE_ENDS: Final = "capture_ends"  # part of the provenance: by server, microseconds
+# Rows that differ in these columns, before and after all changes: a row and its copy cancel each other.
+_SIGN: Final = f"sum(CASE WHEN _change_type IN ({', '.join(map(repr, POST_IMAGES))}) THEN 1 ELSE -1 END)"
+_MESSAGE_COLUMNS: Final = (
+    "packet_key, source_queue_manager, destination_queue, destination_queue_manager, transaction_sequence_id,"
+    " transaction_number, previous_transaction_number, seen_at"
+)
+_SENDING_COLUMNS: Final = (
+    "packet_key, connection_id, stream_offset, sent_at, server_address, sender_address, receiver_address,"
+    " sender_queue_manager, receiver_queue_manager, length_bytes, complete, session_acked_at IS NULL,"
+    " surely_acknowledged"
+)
+_ACK_COLUMNS: Final = (
+    "packet_key, sent_at, sent_by, client_address, server_address, queue_manager, acknowledged_queue_manager,"
+    " transaction_sequence_id, transaction_number"
+)
+_CHANGED_MESSAGES: Final = f"""
+SELECT {ID_SQL} AS id, min(unix_micros(seen_at)) AS since FROM (
+  SELECT {_MESSAGE_COLUMNS} FROM {{feed}} WHERE {IS_TRANSACTIONAL_SQL} GROUP BY {_MESSAGE_COLUMNS} HAVING {_SIGN} <> 0
+) GROUP BY {ID_SQL}"""
+_CHANGED_SENDINGS: Final = f"""
+SELECT packet_key, sent_at FROM {{feed}} GROUP BY {_SENDING_COLUMNS} HAVING {_SIGN} <> 0"""
+_CHANGED_ACKS: Final = f"""
+SELECT DISTINCT {ID_SQL} AS id FROM (
+  SELECT {_ACK_COLUMNS} FROM {{feed}} WHERE kind = 'order_ack' AND transaction_sequence_id IS NOT NULL
+  GROUP BY {_ACK_COLUMNS} HAVING {_SIGN} <> 0
+)"""
+_CHANGED_HANDSHAKES: Final = f"""
+SELECT address, unix_micros(shown_at) AS `at` FROM (
+  {HANDSHAKES_SQL.replace("FROM {rows}", ", _change_type FROM {feed}")}
+) WHERE queue_manager IS NOT NULL AND shown_at IS NOT NULL
+GROUP BY address, queue_manager, shown_at HAVING {_SIGN} <> 0"""
+_CHANGED_LOSSES: Final = f"""
+SELECT connection_id AS id, min(unix_micros(first_packet_at)) AS since FROM {{feed}}
+WHERE kind = '{BINARY_PROTOCOL}' GROUP BY connection_id, missing_bytes > 0 HAVING {_SIGN} <> 0"""
+_UNKNOWN_ENDS: Final = """
+SELECT connection_id AS id, unix_micros(first_packet_at) AS since FROM {sessions}
+WHERE ((client_address IN {addresses} AND initiator_queue_manager IS NULL)
+  OR (server_address IN {addresses} AND acceptor_queue_manager IS NULL))
+  AND unix_micros(last_packet_at) >= {since} AND unix_micros(first_packet_at) <= {until}"""
+
+
+def update(lake: Lake, run_id: str, settings: SequenceSettings | None = None) -> int:
+    """Update the sequences that changes affect; return how many rows are written.
+
+    Call it when silver.sessions and the tables beside it are up to date.
+    """
+    settings = settings or SequenceSettings()
+    provenance = {**settings.as_provenance(), "transfer_sequences": CODE_VERSION}
+    step = IncrementalUpdate.begin(lake, TRANSFER_SEQUENCES, _INPUTS, provenance)
+    if not step.exists(SENDINGS) or step.is_current():
+        return 0
+    return _SequencesUpdate(step, settings, run_id, [*provenance]).run()
+
+
+@dataclass(slots=True)
+class _SequencesUpdate:
+    """One update. ``capture_ends``: by server, microseconds; ``affected``: by sequence id the time of changed sendings.
+
+    A sequence whose own sendings are as they were has no time there: its rows tell when it began.
+    """
+
+    step: IncrementalUpdate
+    settings: SequenceSettings
+    run_id: str
+    setting_names: list[str]
+    capture_ends: dict[str, int] = field(default_factory=dict)
+    affected: dict[str, int | None] = field(default_factory=dict)
+
+    @property
+    def lake(self) -> Lake:
+        """The lake."""
+        return self.step.lake
+
+    def run(self) -> int:
+        """Recompute the affected sequences, or all; return how many rows are written."""
+        self.capture_ends = read_capture_ends(self.lake)
+        self.step.provenance_now[_CAPTURE_ENDS] = self.capture_ends
+        known = self.step.provenance_before and self.step.has_same_inputs(*self.setting_names)
+        if not known or not self._find_affected():
+            self.step.prepare_full_reads(MESSAGES, SENDINGS, ORDER_ACKS)
+            return self.step.replace_all(set_beginnings(self._recompute(None, 0), self.settings.wait))
+        if not self.affected:
+            self.step.commit_provenance()
+            return 0
+        current = self.lake.select(TRANSFER_SEQUENCES, f"{ID_SQL} IN {{ids}}", ids=self.affected.keys())
+        times = [at for at in self.affected.values() if at is not None]
+        times += times_to_us(current["first_sent_at"]).to_pylist()
+        new = self._recompute(self.affected.keys(), min(times, default=0))
+        new, current = set_changed_beginnings(self.lake, new, current, self.settings.wait)
+        return self.step.replace_changed(new, current, {*new[EVENT_DATE].to_pylist(), *current[EVENT_DATE].to_pylist()})
+
+    def _recompute(self, ids: Collection[str] | None, since: int) -> pa.Table:
+        """Return the rows of some sequences, none of which begins before a time, or of all; not how they began."""
+        fill = partial(fill_queue_managers, self.lake, expire_us=timedelta_to_us(self.settings.expire))
+        wait_us = timedelta_to_us(self.settings.wait)
+        rows = [SEQUENCES_SCHEMA.empty_table()]
+        for names, first in group_sequences(self.lake, ids, since):
+            sendings = read_sendings(self.lake, names, first, self.capture_ends)
+            acks = read_order_acks(self.lake, names, first - wait_us)
+            rows.append(sequence_rows(sendings, acks, self.settings, self.run_id, fill))
+        return pa.concat_tables(rows)
+
+    # What changed
+
+    def _find_affected(self) -> bool:
+        """Find the sequences that changes affect; return whether they are known."""
+        step = self.step
+        messages = step.changes(MESSAGES, _CHANGED_MESSAGES, _MAX_CHANGES)
+        acks = step.changes(ORDER_ACKS, _CHANGED_ACKS, _MAX_CHANGES)
+        losses = step.changes(CONNECTIONS, _CHANGED_LOSSES, _MAX_CHANGES)
+        handshakes = step.changes(SESSIONS, _CHANGED_HANDSHAKES, _MAX_CHANGES)
+        sendings = self._changed_sendings()
+        if messages is None or acks is None or losses is None or handshakes is None or sendings is None:
+            return False
+        self.affected = {row["id"]: None for row in acks}
+        connections = losses + self._sessions_of_unknown_ends(handshakes)
+        self._add_sequences("packet_key", sendings["packet_key"].to_pylist(), _earliest(sendings["sent_at"]))
+        since = min((row["since"] or 0 for row in connections), default=0)
+        self._add_sequences("connection_id", [row["id"] for row in connections], since)
+        self._add_by_capture_end()
+        self.affected |= {row["id"]: row["since"] for row in messages}
+        return True
+
+    def _changed_sendings(self) -> pa.Table | None:
+        """Return packet_key and sent_at of changed sendings; None where they are not known."""
+        feeds = self.step.feeds
+        if feeds.is_unchanged(SENDINGS):
+            return pa.table(
+                {"packet_key": pa.array([], pa.string()), "sent_at": pa.array([], pa.timestamp("us", "UTC"))}
+            )
+        return feeds.table(SENDINGS, _CHANGED_SENDINGS, _MAX_CHANGES)
+
+    def _add_sequences(self, column: str, values: Collection[str], since: int) -> None:
+        """Add the sequences of messages that have one of some values, none of which was sent before a time."""
+        if values:
+            where = f"{IS_TRANSACTIONAL_SQL} AND {column} IN {{values}} AND {days_since_sql(since)}"
+            sql = f"SELECT DISTINCT {ID_SQL} AS id FROM {{messages}} WHERE {where}"
+            found = self.lake.query(sql, messages=MESSAGES, values=values)
+            self.affected |= dict.fromkeys(found["id"].to_pylist())
+
+    def _sessions_of_unknown_ends(self, handshakes: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Return the sessions with an end that changed handshakes may show, and since when they are."""
+        if not handshakes:
+            return []
+        times, expire = [row["at"] for row in handshakes], timedelta_to_us(self.settings.expire)
+        sql = _UNKNOWN_ENDS.replace("{since}", str(min(times) - expire)).replace("{until}", str(max(times) + expire))
+        addresses = {row["address"] for row in handshakes}
+        found: list[dict[str, Any]] = self.lake.query(sql, sessions=SESSIONS, addresses=addresses).to_pylist()
+        return found
+
+    def _add_by_capture_end(self) -> None:
+        """Add the sequences that wait, at servers whose captures end at another time than before.
+
+        A later end makes waits longer until the sequence takes in nothing more; only an earlier one shortens them.
+        """
+        before: Mapping[str, int] = self.step.provenance_before.get(_CAPTURE_ENDS, {})
+        now = self.capture_ends
+        later = {server for server, at in now.items() if at > before.get(server, at - 1)}
+        earlier = {server for server, at in before.items() if at > now.get(server, at - 1)}
+        if not later and not earlier:
+            return
+        oldest = min((before.get(server, 0) for server in later), default=0) - timedelta_to_us(self.settings.wait)
+        sql = f"""
+SELECT DISTINCT {ID_SQL} AS id FROM {{rows}} WHERE waiting > 0 AND (
+  (condition <> 'unknown' AND unix_micros(last_packet_at) >= {oldest}
+    AND (sender_address IN {{later}} OR receiver_address IN {{later}}))
+  OR sender_address IN {{earlier}} OR receiver_address IN {{earlier}})"""
+        found = self.lake.query(sql, rows=TRANSFER_SEQUENCES, later=later, earlier=earlier)
+        self.affected |= dict.fromkeys(found["id"].to_pylist())
+
+
+def _earliest(times: pa.ChunkedArray) -> int:
+    """Return the earliest of some times, microseconds; 0 where there is none."""
+    first = pc.min(times_to_us(times)).as_py()
+    return 0 if first is None else int(first)
