@@ -259,9 +259,12 @@ class _SessionsUpdate:
         if not every:
             return
         carriers = found.table.take(pa.array([each.carrier for each in every]))
-        columns = {"packet_key": pa.array([each.packet.packet_key for each in every])}
-        said = {"stored_at": "sent_at", "stored_by": "packet_key", "stored_in": "capture_id"}
-        columns |= {name: carriers[source] for name, source in said.items() if name in SENDINGS.names}
+        columns = {
+            "packet_key": pa.array([each.packet.packet_key for each in every]),
+            "stored_at": carriers["sent_at"],
+            "stored_by": carriers["packet_key"],
+            "stored_in": carriers["capture_id"],
+        }
         dates = {us_to_datetime(each.packet.sent_at_us).date() for each in every}
         keys = columns["packet_key"].to_pylist()
         there = self.lake.select_by_values(SENDINGS, keys, dates=dates, columns=tuple(columns))
