@@ -31,6 +31,7 @@ PARTS = (
     "collector",
     "scattered",
     "slopes",
+    "sessions",
 )
 TSHARK_FIELDS = (
     "frame.number",
@@ -289,9 +290,10 @@ def main() -> None:
         if "decoders" in arguments.only:
             measures += measure_decoders(rows, arguments.repeat)
         if "gold" in arguments.only:
-            from bench import gold  # noqa: PLC0415 (pipeline, which generate does not need)
+            from bench import gold, sequences  # noqa: PLC0415 (pipeline, which generate does not need)
 
             measures += gold.measure(rows // 4, arguments.repeat)
+            measures += sequences.measure()
         if arguments.sealed and "sealed" in arguments.only:
             from bench import sealed  # noqa: PLC0415 (the tests' own peer)
 
@@ -325,6 +327,11 @@ def main() -> None:
             from bench import slopes  # noqa: PLC0415 (the tests' own exchanges)
 
             measures += slopes.measure()
+        if "sessions" in arguments.only:
+            from bench import long_sessions  # noqa: PLC0415 (the tests' own packets)
+
+            log_progress("sessions")
+            measures += long_sessions.measure()
     print(format_report(measures))
     facts: list[dict[str, Any]] = [
         {"name": m.name, "value": round(m.value, 3), "unit": m.unit, "floor": m.floor, "goal": m.goal, "met": m.verdict}

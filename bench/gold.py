@@ -6,13 +6,17 @@ With once and five times the data: the work per call must not grow with the numb
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
+
+import pyarrow as pa
 
 from bench.measure import Measure
 from pipeline.attempts.associations import RpcConnection
 from pipeline.attempts.calls import DecodedCall
-from pipeline.attempts.receive_attempts import find_attempts
+from pipeline.attempts.columns.call_columns import rows_of_calls
+from pipeline.attempts.columns.call_evidence import CallEvidence
+from pipeline.attempts.receive_attempts import OUTCOMES, find_attempts
 from pipeline.sequences.message_fates import QueueRef, ReadAttempt, build_message_histories
 
 CONNECTIONS = 50
@@ -41,12 +45,20 @@ def build_calls(reads: int) -> tuple[list[DecodedCall], list[RpcConnection]]:
     return out, connections
 
 
-def reads_from_attempts(attempts: Iterable[Any]) -> list[ReadAttempt]:
-    """Convert attempts to the input of the message fates."""
+def reads_of(rows: pa.Table, connections: list[RpcConnection]) -> list[ReadAttempt]:
+    """Return the attempts of calls (``rows_of_calls``) as the input of the message fates."""
+    evidence = CallEvidence(rows, connections)
+    made = find_attempts(evidence, {})
+    queues, lookup_ids = evidence.calls.field("queue").to_pylist(), evidence.calls.identifiers("sequence_id").tolist()
+    keys, begins = evidence.calls.key.to_pylist(), made.evidence.begins.tolist()
+    used = [keys[call] for call in made.evidence.calls.tolist()]
+    starts = evidence.calls.objects(made.started)
+    columns = (column.tolist() for column in (made.started, made.named, made.outcome, made.ended_at))
     return [
-        ReadAttempt(a.call.call_key, QueueRef(a.queue), a.lookup_id, None, a.is_receive, a.outcome, "10.0.0.1",
-             a.call.requested_at, a.call.responded_at, a.ended_at, evidence=tuple(a.evidence))
-        for a in attempts
+        ReadAttempt(call.call_key, QueueRef(queues[named]), lookup_ids[place], None, call.action == 0,
+             OUTCOMES[outcome], "10.0.0.1", call.requested_at, call.responded_at, ended_at,
+             evidence=tuple(used[begins[n]:begins[n + 1]]))
+        for n, (call, place, named, outcome, ended_at) in enumerate(zip(starts, *columns, strict=True))
     ]  # fmt: skip
 
 
@@ -65,8 +77,9 @@ def measure(rows: int, repeat: int) -> list[Measure]:
     took: dict[str, list[float]] = {"attempts": [], "sequences": []}
     for count in (rows, 5 * rows):
         theirs, connections = build_calls(count)
-        took["attempts"].append(best_cpu_seconds(repeat, lambda: find_attempts(theirs, connections)))  # noqa: B023
-        reads = reads_from_attempts(find_attempts(theirs, connections))
+        rows = rows_of_calls(theirs)
+        took["attempts"].append(best_cpu_seconds(repeat, lambda: find_attempts(CallEvidence(rows, connections), {})))  # noqa: B023
+        reads = reads_of(rows, connections)
         took["sequences"].append(
             best_cpu_seconds(repeat, lambda: build_message_histories(reads, [], lost_after_us=60 * US, poison_after=3))  # noqa: B023
         )

@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from bench.gold import US, build_calls, reads_from_attempts
+from bench.gold import US, build_calls, reads_of
 from bench.slope_captures import CAPTURES, requests_alone
 from pipeline.alerts.episodes import Observation, episodes_from_observations
 from pipeline.attempts.associations import RpcConnection
 from pipeline.attempts.calls import DecodedCall
+from pipeline.attempts.columns.call_columns import rows_of_calls
+from pipeline.attempts.columns.call_evidence import CallEvidence
 from pipeline.attempts.operations import find_operations
 from pipeline.attempts.receive_attempts import find_attempts
 from pipeline.queues.eod_transfers import compute_transfers
@@ -83,7 +85,8 @@ def _attempts(make: Callable[[int], Iterable[DecodedCall]]) -> Callable[[int], S
     def step(count: int) -> Step:
         opened = _call("open", 2, 1, queue="srv\\q")
         found = [opened, *(call for number in range(count) for call in make(number))]
-        return lambda: (find_attempts(found, _connections(count)), find_operations(found, _connections(count)))
+        rows, connections = rows_of_calls(found), _connections(count)
+        return lambda: (find_attempts(CallEvidence(rows, connections), {}), find_operations(found, connections))
 
     return step
 
@@ -108,7 +111,14 @@ def _sessions(number: int) -> Iterable[DecodedCall]:
         yield _call("name", 2, 5, "qmcomm", queue="srv\\q", queue_handle=5)
     yield _call(f"session {number}", 2, at, "qm2qm", queue_handle=5, context_handle=f"{number:040x}")
     yield _call(
-        f"read {number}", 0, at + 20, "qm2qm", queue_handle=5, request_id=1, action=0, remote_read_handle=number
+        f"read {number}",
+        0,
+        at + 20,
+        "qm2qm",
+        queue_handle=5,
+        request_id=1,
+        action=0,
+        remote_read_handle=f"{number:040x}",
     )
 
 
@@ -141,7 +151,8 @@ def _read(number: int, *, queue: str = "q", lookup_id: int = 1, ended_at: int | 
 
 
 def _sequences(count: int) -> Step:
-    reads = reads_from_attempts(find_attempts(*build_calls(count)))
+    calls, connections = build_calls(count)
+    reads = reads_of(rows_of_calls(calls), connections)
     return lambda: build_message_histories(reads, [], lost_after_us=60 * US, poison_after=3)
 
 

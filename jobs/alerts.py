@@ -31,6 +31,9 @@ def alert_thresholds(config: Config) -> Thresholds:
     quotas = {entry.queue.lower(): (entry.messages, entry.journal) for entry in config.quotas.queues}
     return Thresholds(
         **{field.name: getattr(config.alerts, field.name) for field in fields(config.alerts)},
+        stall_after=config.transfers.stall_after,
+        window_full_after=config.transfers.window_full_after,
+        slow_after=config.transfers.slow_after,
         max_gap=config.history.max_gap,
         cleanup_interval=config.timers.cleanup,
         queue_quota_bytes=config.quotas.queue,

@@ -31,7 +31,6 @@ def run(job_run: cli.JobRun) -> cli.Outcome:
     if job_run.arguments.rows < 0:
         raise ConfigError(f"--rows: must be at least 0, not {job_run.arguments.rows}")
     requested = [view for text in job_run.arguments.questions for view in _resolve_question(text)]
-    numbers = [int(text) for text in job_run.arguments.questions if text.isdecimal()]
     if not job_run.arguments.questions and not job_run.arguments.define:
         cli.write_output("\n".join(_list_questions()) + "\n")
         return cli.Outcome()
@@ -55,11 +54,8 @@ def run(job_run: cli.JobRun) -> cli.Outcome:
             view.name: _write_answer(views, view, job_run.arguments.rows, output, json_only=target == "-")
             for view in requested
         }
-    if target != "-":
-        for number in numbers:
-            if QUESTIONS[number].missing_evidence:
-                cli.write_output(f"Not answered ({number}): {QUESTIONS[number].missing_evidence}\n")
-    return cli.Outcome(summary_fields={"rows": counts, **defined})
+    unknown = [name for name, count in counts.items() if count is None]
+    return cli.Outcome(summary_fields={"rows": counts, "cannot_be_known": unknown, **defined})
 
 
 def _resolve_question(text: str) -> list[View]:
@@ -74,7 +70,7 @@ def _resolve_question(text: str) -> list[View]:
 def _list_questions() -> list[str]:
     lines = []
     for number, question in QUESTIONS.items():
-        names = ", ".join(view.name for view in views_of_question(number)) or "no view: captures cannot answer it"
+        names = ", ".join(view.name for view in views_of_question(number))
         lines += [f"{number:>3}  {question.text}", f"     {names}"]
     return lines
 
@@ -94,19 +90,23 @@ def _open_json_file(job_run: cli.JobRun, lake: Lake, target: str | None) -> Iter
         yield output
 
 
-def _write_answer(views: LakeViews, view: View, max_rows: int, output: BinaryIO | None, *, json_only: bool) -> int:
+def _write_answer(
+    views: LakeViews, view: View, max_rows: int, output: BinaryIO | None, *, json_only: bool
+) -> int | None:
     """Print the rows of a view with its gaps in coverage, and write them as JSON lines; return the number of rows.
 
     ``max_rows`` of 0 means all rows. ``output`` receives the JSON lines. ``json_only`` prints them, and nothing else.
+    None is returned where the answer cannot be known: nothing was captured that the view needs.
     """
     frame = views.read(view.name)
     # Arrow keeps the time zone. collect() would return naive times in the zone of this machine.
     rows = (frame.limit(max_rows + 1) if max_rows else frame).toArrow().to_pylist()
     shown = rows[:max_rows] if max_rows else rows
+    is_known = bool(rows) or views.has_evidence(view.name)
     json_lines = "".join(f"{json.dumps({'view': view.name, **row}, default=json_default)}\n" for row in shown)
     if json_only:
         cli.write_output(json_lines)
-        return len(shown)
+        return len(shown) if is_known else None
     if output is not None:
         output.write(json_lines.encode())
     lines = [
@@ -114,9 +114,12 @@ def _write_answer(views: LakeViews, view: View, max_rows: int, output: BinaryIO 
         f"{view.name}: one row is {view.row_meaning}",
         "",
     ]
-    lines += (
-        format_table(frame.columns, [[row[name] for name in frame.columns] for row in shown]) if rows else ["(no row)"]
-    )
+    if rows:
+        lines += format_table(frame.columns, [[row[name] for name in frame.columns] for row in shown])
+    elif is_known:
+        lines += ["(no row)"]
+    else:
+        lines += [f"Cannot be known from what was captured: no row in {', '.join(view.evidence_tables)}."]
     if max_rows and len(rows) > max_rows:
         lines.append(f"... more rows: use --rows 0, or query the view {view.name}")
     lines += ["", f"Limitations: {view.limitations}"]
@@ -129,7 +132,7 @@ def _write_answer(views: LakeViews, view: View, max_rows: int, output: BinaryIO 
             format_table(names, [[row[name] for name in names] for row in gaps]) if gaps else ["(nothing was read)"]
         )
     cli.write_output("\n".join(lines) + "\n\n")
-    return len(shown)
+    return len(shown) if is_known else None
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -254,6 +254,16 @@ class TransfersConfig:
         "ladder)",
         minimum=0,
     )
+    window_full_after: timedelta = setting_field(
+        timedelta(seconds=10),
+        "how long in all one side's window may be full of unacknowledged packets within a session",
+        minimum=0,
+    )
+    slow_after: timedelta = setting_field(
+        timedelta(seconds=60),
+        "how long a message may take from its first sending to the session acknowledgement of the next machine",
+        minimum=0,
+    )
     wait: timedelta = setting_field(
         timedelta(days=30), "how long rows on transfers take in what comes later", minimum=0
     )
@@ -308,6 +318,19 @@ class AlertsConfig:
         timedelta(hours=1),
         "failures and negative acknowledgements that are no further apart than this are one alert",
         minimum=60,
+    )
+    refused_sessions: int = setting_field(
+        1, "sessions from one machine to another, refused or not answered, that raise an alert", minimum=1
+    )
+    refused_messages: int = setting_field(
+        1, "messages waiting behind a number that the receiver of a sequence refuses that raise an alert", minimum=1
+    )
+    resends: int = setting_field(20, "resends from one machine to another within resend_window", minimum=1)
+    resend_share: float = setting_field(
+        0.1, "share of resends among the sendings of resend_window", minimum=0, maximum=1
+    )
+    resend_window: timedelta = setting_field(
+        timedelta(minutes=10), "time window for the number and share of resends, in whole minutes", minimum=60
     )
     negative_acknowledgements: int = setting_field(
         1, "negative acknowledgements of one class from one sender that raise an alert", minimum=1

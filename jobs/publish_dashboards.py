@@ -23,6 +23,7 @@ from pipeline.dashboards.read_datasets import RowLimits, read_dashboard_data
 from pipeline.lake.lake import Lake, versions_by_name
 from schemas import catalog
 from schemas.bronze import WATERMARKS
+from schemas.sessions import CHECKPOINT_TABLES
 
 JOB = "publish_dashboards"
 PAGE_FILE, METRICS_FILE, DASHBOARD_FILE = "index.html", "metrics.prom", "msmq.lvdash.json"
@@ -76,7 +77,7 @@ def publish_pages(
 
 
 def _page_provenance(lake: Lake, rows: int, as_of: datetime | None) -> dict[str, Any]:
-    tables = [table for table in catalog.ALL_TABLES if table is not WATERMARKS]
+    tables = [table for table in catalog.ALL_TABLES if table not in (WATERMARKS, *CHECKPOINT_TABLES)]
     options = {"lake": lake.path(tables[0]), "rows": rows, "as_of": str(as_of)}
     return {
         **options,

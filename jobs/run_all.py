@@ -27,7 +27,7 @@ from pipeline.attempts import update as attempts_update
 from pipeline.bronze.decryption import DecryptionKeys
 from pipeline.bronze.input_files import InputFile
 from pipeline.findings import update as findings_update
-from pipeline.findings import update_sessions
+from pipeline.findings import update_reported_sequences, update_sessions
 from pipeline.findings.rules.queue_facts import QueueRuleLimits
 from pipeline.lake.arrow_rows import datetime_to_us, timedelta_to_us
 from pipeline.lake.lake import Lake, run_in_parallel
@@ -50,12 +50,12 @@ from pipeline.transfers.sequences.sequence_rows import SequenceSettings
 from pipeline.transfers.session_rows import SessionSettings
 from schemas.ack_sequences import ACK_SEQUENCES
 from schemas.alerts import ALERTS
+from schemas.calls import REMOTE_READ_CALLS
 from schemas.coverage import COVERAGE
 from schemas.findings import FINDINGS
 from schemas.hosts import HOSTS
 from schemas.queue_history import MACHINE_HISTORY, MANAGEMENT_ACTIONS, QUEUE_HISTORY
 from schemas.receive_attempts import RECEIVE_ATTEMPTS
-from schemas.remote_read_calls import REMOTE_READ_CALLS
 from schemas.table import Table
 from schemas.transfers import MESSAGE_TRANSFERS, TRANSFER_SEQUENCES
 
@@ -187,7 +187,6 @@ def _gold_steps(job_run: cli.JobRun, hosts_provenance: Mapping[str, Any] | None)
     reads, queue_settings = config.reads, queue_state_settings(config)
     yield {
         ACK_SEQUENCES: partial(sequences_update.update, lost_after=reads.lost_after, poison_after=reads.poison_after),
-        QUEUE_HISTORY: partial(queues_update.update, settings=queue_settings, run_id=run_id),
         MESSAGE_TRANSFERS: partial(
             update_messages.update,
             run_id=run_id,
@@ -195,6 +194,7 @@ def _gold_steps(job_run: cli.JobRun, hosts_provenance: Mapping[str, Any] | None)
         ),
         TRANSFER_SEQUENCES: partial(update_sequences.update, run_id=run_id, settings=sequence_settings(config)),
     }
+    yield {QUEUE_HISTORY: partial(queues_update.update, settings=queue_settings, run_id=run_id)}  # counts transfers
     limits = alert_thresholds(config)
     job_run.stages.begin("findings")
     cli.log_progress("updating machines, findings, coverage and alerts")
@@ -210,10 +210,11 @@ def _gold_steps(job_run: cli.JobRun, hosts_provenance: Mapping[str, Any] | None)
 
 
 def _update_findings(lake: Lake, *, config: Config, limits: QueueRuleLimits, run_id: str) -> int:
-    """Update the findings on calls, queues and machines, then those on sessions; return how many rows are written."""
+    """Update the findings on calls, queues and machines, on sessions, on sequences; return how many are written."""
     sessions = SessionSettings(config.sessions.idle, config.sessions.silent_after, config.pending.expire)
     written = findings_update.update(lake, stubs=config.store.stubs, limits=limits)
-    return written + update_sessions.update(lake, run_id, sessions, config.transfers.wait)
+    written += update_sessions.update(lake, run_id, sessions, config.transfers.wait)
+    return written + update_reported_sequences.update(lake, run_id)
 
 
 def sequence_settings(config: Config) -> SequenceSettings:

@@ -19,14 +19,13 @@ from schemas import (
     queue_history,
     queue_snapshots,
     receive_attempts,
-    remote_read_calls,
     sessions,
     transfers,
 )
 from schemas.table import Table
 
 SILVER: tuple[Table, ...] = (
-    *remote_read_calls.TABLES, *calls.TABLES, *queue_aliases.TABLES, *messages.TABLES, *comqc.TABLES,
+    *calls.TABLES, *queue_aliases.TABLES, *messages.TABLES, *comqc.TABLES,
     *queue_snapshots.TABLES, *hosts.TABLES, *sessions.TABLES,
 )  # fmt: skip
 GOLD: tuple[Table, ...] = (
@@ -37,7 +36,7 @@ BRONZE: tuple[Table, ...] = (*bronze.TABLES, *sessions.PACKET_TABLES)
 DATA_TABLES: tuple[Table, ...] = (*BRONZE, *collected_snapshots.TABLES, *SILVER, *GOLD)
 
 # What runs say of themselves: alone not a function of what was read.
-RUN_TABLES: tuple[Table, ...] = (*quality.TABLES, bronze.WATERMARKS)
+RUN_TABLES: tuple[Table, ...] = (*quality.TABLES, bronze.WATERMARKS, *sessions.CHECKPOINT_TABLES)
 ALL_TABLES: tuple[Table, ...] = (*DATA_TABLES, *RUN_TABLES)
 
 

@@ -38,7 +38,7 @@ FINDINGS = Table(
         *EVIDENCE,
         Column("connection_id", STRING, "bronze.connections, of that call"),
         Column("server_address", STRING, "IP address of the server, as text"),
-        Column("scope", STRING, "what was looked at: association, server, queue, session, hop, estate"),
+        Column("scope", STRING, "what was looked at: association, server, queue, session, hop, sequence, estate"),
         Column("queue", STRING, "canonical normal form of the queue that was looked at; null in other scopes"),
         *run_columns("gold", "observed_at"),
     ),

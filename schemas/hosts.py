@@ -19,10 +19,12 @@ HOSTS = Table(
             "host_name", STRING, "name of the machine, lower case; of a collector's machine also the configured one"
         ),
         Column("address", STRING, "IP address of the machine; null where it was not seen with these"),
-        Column("source", STRING, "where they were seen together: snapshot, message, format_name, endpoint_mapper"),
+        Column(
+            "source", STRING, "where they were seen together: snapshot, message, format_name, endpoint_mapper, session"
+        ),
         Column("first_seen_at", TIMESTAMP, "earliest time that they were, UTC"),
         Column("last_seen_at", TIMESTAMP, "latest time that they were, UTC"),
-        Column("sightings", BIGINT, "snapshots, messages, opened queues or answers that show it"),
+        Column("sightings", BIGINT, "snapshots, messages, opened queues, answers or handshakes that show it"),
         *DECODER_COLUMNS,
         *run_columns("silver", "first_seen_at"),
     ),

@@ -45,6 +45,13 @@ QUEUE_HISTORY = Table(
         Column("received", BIGINT, "captured remote receives that were acknowledged in it"),
         Column("peeked", BIGINT, "captured remote peeks that were answered in it"),
         Column("nacked", BIGINT, "captured remote receives whose message was given back in it"),
+        Column(
+            "arrived",
+            BIGINT,
+            "messages that other queue managers were seen to hand over to it in it (TCP 1801), resends once",
+        ),
+        Column("departed", BIGINT, "messages that it, an outgoing queue, was seen to hand over to the next machine"),
+        Column("arrivals_seen", BOOLEAN, "its queue manager's transfers were captured for the whole interval"),
         Column("moved_in", BIGINT, "messages that captured calls moved here in it"),
         Column("moved_out", BIGINT, "messages that captured calls moved away in it"),
         Column("purged", BIGINT, "captured purges that succeeded in it"),

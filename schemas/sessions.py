@@ -35,6 +35,37 @@ SESSION_HEADER = StructType(
 
 CAPTURE_PAIR = StructType([StructField("one", STRING), StructField("other", STRING)])
 
+_CHECKPOINT_SIDE = StructType(
+    [
+        *(
+            StructField(name, BIGINT)
+            for name in (
+                "packets", "end_offset", "settled_offset", "session_number", "recoverable_number",
+                "messages", "bytes", "recoverable", "transactional", "order_acks", "final_acks", "session_acks",
+                "piggybacked", "recoverable_sent", "stored", "seen_bytes", "bytes_between", "bytes_cut", "window",
+                "window_full_us", "last_ack", "highest_ack",
+            )
+        ),
+        StructField("in_flight", ArrayType(BIGINT)),
+        StructField(
+            "not_stored",
+            ArrayType(
+                StructType(
+                    [
+                        StructField("packet_key", STRING),
+                        StructField("recoverable_number", BIGINT),
+                        StructField("sent_at_us", BIGINT),
+                    ]
+                )
+            ),
+        ),
+    ]
+)  # fmt: skip
+_CHECKPOINT_CAPTURE = StructType(
+    [StructField("capture_id", STRING), StructField("first_us", BIGINT), StructField("last_us", BIGINT)]
+)
+_KEPT_PACKET = StructType([StructField("packet_key", STRING), StructField("sent_at_us", BIGINT)])
+
 PACKET_SIGHTING = StructType(
     [
         StructField("capture_id", STRING),
@@ -310,5 +341,58 @@ SENDINGS = Table(
     ),
 )
 
+_CHECKPOINT_COLUMNS = (
+    Column("connection_id", STRING, "bronze.connections"),
+    Column("counted_until", TIMESTAMP, "packets sent until then are counted here, and are not read again, UTC"),
+    Column(
+        "settled_until",
+        TIMESTAMP,
+        "what is counted here rests on packets sent until then, UTC: the session is computed anew when one of them "
+        "changes, or another one is found",
+    ),
+    Column("last_counted_at", TIMESTAMP, "latest counted packet (user message, order or final ack) of both sides, UTC"),
+    Column("largest_window", BIGINT, "largest WindowSize that either side said; -1 without one"),
+    Column(
+        "gaps_are_holes", BOOLEAN, "bytes between packets are missing; false: they were captured, and are no packets"
+    ),
+    Column(
+        "sides",
+        ArrayType(_CHECKPOINT_SIDE),
+        "the client's side, then the server's: what silver.sessions counts, numbers of the last packets, and what is "
+        "not over: times (microseconds since the epoch) at which packets in flight were acknowledged, and recoverable "
+        "packets that are not stored",
+    ),
+    Column("captures", ArrayType(_CHECKPOINT_CAPTURE), "from when to when each capture saw these packets"),
+    Column("kept_packets", ArrayType(_KEPT_PACKET), "packets that are read again: handshakes, and the last ones"),
+)
+
+SESSION_CHECKPOINTS = Table(
+    "silver",
+    "session_checkpoints",
+    "One row per long session: what its packets up to some time come to, for runs to go on from there.",
+    key=("connection_id",),
+    event_date_columns=("counted_until",),
+    columns=(*_CHECKPOINT_COLUMNS, *run_columns("silver", "counted_until")),
+)
+
+FINDING_CHECKPOINTS = Table(
+    "gold",
+    "finding_checkpoints",
+    "One row per long session: up to where its findings are final, for runs to go on from there.",
+    key=("connection_id",),
+    event_date_columns=("counted_until",),
+    columns=(
+        *_CHECKPOINT_COLUMNS,
+        Column("client_whole", BOOLEAN, "the client's side was judged as captured completely"),
+        Column("server_whole", BOOLEAN, "the server's side was judged as captured completely"),
+        Column("time_out_us", BIGINT, "how long a packet may stay unacknowledged (rule T18), microseconds"),
+        Column("not_packets", BIGINT, "rows of bronze.quarantine with reason not_a_packet up to settled_until"),
+        *run_columns("gold", "counted_until"),
+    ),
+)
+
 TABLES = (SESSIONS, ORDER_ACKS, SENDINGS)
 """The tables of silver."""
+
+CHECKPOINT_TABLES = (SESSION_CHECKPOINTS, FINDING_CHECKPOINTS)
+"""What runs keep of long sessions; where they are cut depends on the runs."""

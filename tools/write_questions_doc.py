@@ -26,7 +26,12 @@ msmq ask --lake /data/lake 18 --json answer.jsonl --rows 0
 
 Each answer is printed with its limitations, and with what was not seen in its hours at its servers (question 25,
 the view `not_known`). An answer describes what was captured and says nothing about the rest: an empty answer beside a
-gap does not mean "none".
+gap does not mean "none". Where nothing was captured that a view needs, the answer is "Cannot be known", and the view's
+name is in `cannot_be_known` of the job's summary.
+
+Where several kinds of evidence answer a question, `source` (or `sources`) says which did: `transfers` (the sessions of
+TCP 1801), `reads` (messages read or peeked remotely by RPC), `wire` and `collector` (snapshots of queue managers, seen
+in captures or collected).
 
 With a catalog (`lake.catalog`), `--define` creates the views permanently in gold's schema. In a Spark session of your
 own:
@@ -40,9 +45,9 @@ spark.table("response_times").where("p99_ms > 1000")
 ```
 
 The column *From* says which evidence can answer a question: **R** RPC captures, **S** snapshots of queue managers
-(collected, or captured), **T** captures of the binary protocol on TCP 1801, which are decoded and which no view reads
-yet. In the SQL, `setting.now` is the time of the newest packet or snapshot (`--as-of` overrides it), and
-`setting.quotas` and `setting.machine_quotas` are the settings `quotas.*`.
+(collected, or captured), **T** captures of the binary protocol on TCP 1801. In the SQL, `setting.now` is the time of
+the newest packet or snapshot (`--as-of` overrides it), and `setting.quotas` and `setting.machine_quotas` are the
+settings `quotas.*`.
 
 | # | Question | From | Views |
 | --- | --- | --- | --- |
@@ -65,8 +70,9 @@ The job writes nothing to the lake. With other thresholds, or another `--as-of` 
 alerts again. `--fail-on` is `error` by default; with `never` it only prints.
 
 **Since and until.** `since` is the first observation that showed the condition, `until` the first that no longer
-did. `until` is null while the condition holds. An alert that ended keeps its row. "Now" is the time of the newest
-packet or snapshot, not the clock.
+did. `until` is null while the condition holds. An alert that ended keeps its row, except `sequence_refused`: where the
+receiver takes the number after all, `order_acks_stalled` has the time. "Now" is the time of the newest packet or
+snapshot, not the clock.
 
 **Duration.** A condition that must hold for some time is reported when it was *observed* to hold for so long: at both
 ends, and nothing between says otherwise.
@@ -86,18 +92,17 @@ since the day of the change less the longest threshold.
 | Condition | Question | Holds when | What to do |
 | --- | --- | --- | --- |
 """
+_TRANSFER_SETTINGS = ("transfers.stall_after", "transfers.window_full_after", "transfers.slow_after")
 
 
 def questions_page() -> str:
     """Return the text of questions.md."""
     lines = [QUESTIONS_HEAD]
     for number, question in QUESTIONS.items():
-        names = ", ".join(f"[`{view.name}`](#{view.name})" for view in views_of_question(number)) or "-"
+        names = ", ".join(f"[`{view.name}`](#{view.name})" for view in views_of_question(number))
         lines.append(f"| {number} | {question.text} | {question.evidence} | {names} |\n")
     for number, question in QUESTIONS.items():
         lines.append(f"\n## {number}. {question.text}\n")
-        if question.missing_evidence:
-            lines.append(f"\n{_wrap(f'**Missing evidence.** {question.missing_evidence}')}\n")
         lines += [_view_section(view) for view in VIEWS_BY_NAME.values() if view.question_number == number]
     return "".join(lines)
 
@@ -125,7 +130,7 @@ def alerts_page() -> str:
     lines += [
         f"| `{key}` | {_table_cell(setting.meaning)} |\n"
         for key, setting in list_settings().items()
-        if key.startswith(("alerts.", "quotas."))
+        if key.startswith(("alerts.", "quotas.")) or key in _TRANSFER_SETTINGS
     ]
     return "".join(lines)
 

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pipeline.findings import evaluate, evaluate_queues, hop_findings, session_findings  # noqa: F401 - their import registers the checks
+from pipeline.findings import evaluate, evaluate_queues, hop_findings, reported_sequences, session_findings  # noqa: F401 - their import registers the checks
 from pipeline.findings.rules.registry import OPERATIONAL_RULES, PROTOCOL_RULES, UNOBSERVABLE_RULES, Rule, checks_of_rule
 
 GROUPS = {
@@ -77,6 +77,11 @@ count that rises for a while violates no protocol, so it is never an error. A sn
 reasons (sends and local readers that nobody captures, expiry, held messages, clocks); what is left is in
 `pipeline/findings/rules/queues.py`. `gold.queue_history.unexplained_change` contains every difference, explained or
 not.
+
+**Sequences.** O08 compares what queue managers report of an exactly-once sequence (`gold.eod_transfers`,
+`gold.eod_sources`) with its packets (`gold.transfer_sequences`): one finding per day, sequence and end. Only what was
+captured 5 minutes or more before the report counts, so that differing clocks explain nothing. A machine that was
+restored from a backup reports such numbers. Where one id is used for several queues at a machine, nothing is judged.
 
 """
 

@@ -18,9 +18,8 @@ from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import DataType, StringType, StructField, StructType
 
-from schemas.calls import CLIENT_CALLS, MANAGEMENT_CALLS
+from schemas.calls import CLIENT_CALLS, MANAGEMENT_CALLS, REMOTE_READ_CALLS
 from schemas.messages import MESSAGES
-from schemas.remote_read_calls import REMOTE_READ_CALLS
 from schemas.table import Table
 from udfs.comqc.body_decoder import BODY_SCHEMA, decode_bodies
 from udfs.errors import UNSUPPORTED

@@ -30,13 +30,23 @@ ATTEMPT_COLUMNS: Final = (
 """The columns of gold.receive_attempts that ``receive_alerts`` needs."""
 
 _COUNT_COLUMNS: Final = ("at", "last", "count", "evidence")
-NACK_COUNT_COLUMNS: Final = ("class_name", "source_queue_manager", "queue", "inferred_queue", *_COUNT_COLUMNS)
-"""The columns of negative acknowledgements counted per minute; the first four are the key."""
-REJECTED_COUNT_COLUMNS: Final = ("comqc_rejected", *NACK_COUNT_COLUMNS[1:])
+NACK_COUNT_COLUMNS: Final = (
+    "class_name", "source_queue_manager", "queue", "inferred_queue", "is_final", *_COUNT_COLUMNS,
+)  # fmt: skip
+"""The columns of negative acknowledgements counted per minute; the first five are the key."""
+REJECTED_COUNT_COLUMNS: Final = (
+    "comqc_rejected", "source_queue_manager", "queue", "inferred_queue", *_COUNT_COLUMNS,
+)  # fmt: skip
 """The columns of rejected COM+ messages counted per minute; the first four are the key."""
 
 FAILURE_COUNT_COLUMNS: Final = ("server_address", "interface_name", "opnum", "result", "is_fault", *_COUNT_COLUMNS)
 """The columns of failed calls counted per minute; the first five are the key."""
+
+
+def key_columns(columns: tuple[str, ...]) -> tuple[str, ...]:
+    """Return those of the columns of counts by which is counted."""
+    return tuple(name for name in columns if name not in _COUNT_COLUMNS)
+
 
 _HOUR_US: Final = 3_600_000_000
 _CLOCK_DIFFERENCE: Final = re.compile(r"at least (\d+) s")  # in the text of rule O02
@@ -47,12 +57,22 @@ def negative_acknowledgement_alerts(
 ) -> Iterator[Alert]:
     """Yield alerts of repeated negative acknowledgements. Rows are counts per minute (``NACK_COUNT_COLUMNS``).
 
-    ``canonical_queues`` are the canonical names of queues, by the names that messages have in silver.
+    ``canonical_queues`` are the canonical names of queues, by the names that messages have in silver. Final
+    acknowledgements go from queue manager to queue manager and are in no queue.
     """
-    groups = _group_messages(rows, NACK_COUNT_COLUMNS, canonical_queues)
-    return _message_alerts(
+    counts = [dict(row) for row in rows]
+    groups = _group_messages((row for row in counts if not row["is_final"]), "class_name", canonical_queues)
+    yield from _message_alerts(
         "negative_acknowledgements", groups, "of class {}", limits, now, limits.negative_acknowledgements
     )
+    for (kind, sender), series in _group_rows((row for row in counts if row["is_final"]), *NACK_COUNT_COLUMNS[:2]):
+        for run in episodes_from_events(
+            _event_counts(series), now, window=limits.failure_window, min_count=limits.negative_acknowledgements
+        ):
+            run.message = f"{format_count(run.count, 'final acknowledgement')} of class {kind}"
+            yield Alert(
+                "negative_acknowledgements", f"{kind} from queue manager {sender} of transactional messages", run
+            )
 
 
 def rejected_container_alerts(
@@ -62,7 +82,7 @@ def rejected_container_alerts(
 
     ``canonical_queues`` are the canonical names of queues, by the names that messages have in silver.
     """
-    groups = _group_messages(rows, REJECTED_COUNT_COLUMNS, canonical_queues)
+    groups = _group_messages(rows, "comqc_rejected", canonical_queues)
     for alert in _message_alerts(
         "containers_rejected", groups, "with lost calls ({})", limits, now, limits.rejected_containers
     ):
@@ -71,12 +91,12 @@ def rejected_container_alerts(
 
 
 def _group_messages(
-    rows: Iterable[Mapping[str, Any]], columns: tuple[str, ...], canonical_queues: Mapping[str, str]
+    rows: Iterable[Mapping[str, Any]], kind: str, canonical_queues: Mapping[str, str]
 ) -> Iterator[tuple[tuple[Any, ...], list[RowDict]]]:
-    """Yield counts of messages by kind, sender and canonical queue: the first four of ``columns``."""
+    """Yield counts of messages by kind (the column of that name), sender and canonical queue."""
     names = ("queue", "inferred_queue")
     named = ({**row, **{name: canonical_queue_name(row[name], canonical_queues) for name in names}} for row in rows)
-    return _group_rows(named, *columns[:4])
+    return _group_rows(named, kind, "source_queue_manager", *names)
 
 
 def _message_alerts(
@@ -202,7 +222,7 @@ def _returned_message(row: RowDict) -> bool:
 
 
 def finding_alerts(rows: Iterable[Mapping[str, Any]], limits: Thresholds, now: int) -> Iterator[Alert]:
-    """Yield alerts of duplicate queue managers (rule O01) and of clocks that differ (rule O02).
+    """Yield alerts of duplicate queue managers (rules O01, O07) and of clocks that differ (rule O02).
 
     Rows are findings with ``rule_id``, ``subject``, ``observed_at``, ``actual`` and ``evidence``.
     """
@@ -210,7 +230,7 @@ def finding_alerts(rows: Iterable[Mapping[str, Any]], limits: Thresholds, now: i
         seen = sorted(
             (row for row in series if row["observed_at"] <= now), key=lambda row: (row["observed_at"], row["actual"])
         )
-        if rule == "O01":
+        if rule in ("O01", "O07"):
             for row in seen[:1]:
                 message = f"{subject}: {seen[-1]['actual']}"
                 episode = Episode(row["observed_at"], seen[-1]["observed_at"], now, ERROR, message)

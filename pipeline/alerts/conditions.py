@@ -34,6 +34,15 @@ CONDITIONS: Final = {
         "Somebody took it offline (gold.management_actions has the DISCONNECT, if it was captured): it sends nothing "
         "until it is connected again.",
     ),
+    "sessions_refused": Condition(
+        1,
+        "at least alerts.refused_sessions sessions of the binary protocol (TCP 1801) from one machine to another were "
+        "refused or not answered, no further apart than alerts.failure_window; one that is open, or may have been "
+        "answered by bytes that were not captured, does not count",
+        "Refused: another queue manager answers at that address (asked_queue_manager and acceptor_queue_manager of "
+        "silver.sessions differ: look at names, addresses and caches), or it is at its limit of connections. Not "
+        "answered: see whether its service runs.",
+    ),
     "queue_on_hold": Condition(
         1,
         "an outgoing queue with messages is on hold (ONHOLD) for alerts.on_hold_after",
@@ -71,6 +80,22 @@ CONDITIONS: Final = {
         "Until the next try nothing moves: EOD_RESEND asks for one now. If tries fail, look at the receiver: its "
         "queue, its quota, and whether it disagrees about the next number (ends_disagree).",
     ),
+    "order_acks_stalled": Condition(
+        7,
+        "messages of an exactly-once sequence were sent, and none was acknowledged by an order acknowledgement for "
+        "transfers.stall_after (gold.transfer_sequences.stalls); error after alerts.error_after; it ends too where "
+        "the sender begins another sequence",
+        "Look at the receiver: its queue, its quota, its disk, and whether it can reach the sender: order "
+        "acknowledgements travel back in a session that the receiver may have to open.",
+    ),
+    "sequence_refused": Condition(
+        9,
+        "a receiver refuses a number of an exactly-once sequence for ever: it was sent three times or more, and order "
+        "acknowledgements do not reach it, while at least alerts.refused_messages messages wait; until the sender "
+        "begins another sequence",
+        "The number's predecessor is not what the receiver has (Microsoft KB 918343): nothing gets better by waiting. "
+        "Compare both ends (ends_disagree), save the outgoing messages, then have the sender begin a new sequence.",
+    ),
     "sequence_gap": Condition(
         9,
         "a receiver rejected at least alerts.rejected_messages messages of one sequence since it last accepted one: "
@@ -84,11 +109,34 @@ CONDITIONS: Final = {
         "Nothing gets better by waiting. Save the outgoing messages, then have the sender begin a new sequence (purge "
         "its outgoing queue) or restore the end that went back.",
     ),
+    "window_full": Condition(
+        12,
+        "within one session, one side's unacknowledged packets filled the window for transfers.window_full_after in "
+        "all, so that it could not send; it ends with the session",
+        "The receiver acknowledges more slowly than the sender sends: look at its load and disk, and at the network "
+        "between them (view transfer_latency).",
+    ),
+    "transfers_slow": Condition(
+        12,
+        "messages were acknowledged by the next machine transfers.slow_after or longer after they were first sent, no "
+        "further apart than alerts.failure_window; messages that are not acknowledged have no time",
+        "See whether they were sent again (view resent_messages) and whether sessions ended or were refused meanwhile "
+        "(silver.sessions); a receiver may also hold acknowledgements back, up to half of ack_timeout_ms.",
+    ),
+    "resend_storm": Condition(
+        13,
+        "of the sendings from one machine to another within alerts.resend_window, at least alerts.resends and a share "
+        "of alerts.resend_share were resends; it has ended if none came for alerts.resend_window",
+        "See why the first sendings were not acknowledged: sessions that break (silver.sessions.ended), order "
+        "acknowledgements that do not come (order_acks_stalled), a receiver that refuses (sequence_refused).",
+    ),
     "negative_acknowledgements": Condition(
         14,
         "at least alerts.negative_acknowledgements acknowledgements of one class and sender, no further apart than "
-        "alerts.failure_window",
-        "The class says why (MQMSG_CLASS_NACK_...); the messages meant are those of correlation_id.",
+        "alerts.failure_window: administration acknowledgements, on TCP 1801 or read remotely, and final "
+        "acknowledgements of transactional messages",
+        "The class says why (MQMSG_CLASS_NACK_...); the messages meant are those of correlation_id, or of "
+        "acknowledged_message_id of silver.order_acks.",
     ),
     "dead_letters_growing": Condition(
         16,
@@ -171,6 +219,11 @@ class Thresholds:
     stalled_after: timedelta = timedelta(minutes=2)
     rejected_messages: int = 3
     failure_window: timedelta = timedelta(hours=1)
+    refused_sessions: int = 1
+    refused_messages: int = 1
+    resends: int = 20
+    resend_share: float = 0.1
+    resend_window: timedelta = timedelta(minutes=10)
     negative_acknowledgements: int = 1
     rejected_containers: int = 1
     growth_window: timedelta = timedelta(days=1)
@@ -191,6 +244,9 @@ class Thresholds:
     )
     max_clock_difference: timedelta = timedelta(seconds=5)
     max_lost_share: float = 0.01
+    stall_after: timedelta = timedelta(seconds=30)
+    window_full_after: timedelta = timedelta(seconds=10)
+    slow_after: timedelta = timedelta(seconds=60)
     max_gap: timedelta = timedelta(minutes=15)
     cleanup_interval: timedelta = timedelta(minutes=5)
     queue_quota_bytes: int | None = None

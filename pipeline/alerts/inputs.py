@@ -5,13 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
-from pipeline.alerts import call_alerts, machine_alerts, queue_alerts, transfer_alerts
+from pipeline.alerts import (
+    call_alerts,
+    machine_alerts,
+    queue_alerts,
+    sending_alerts,
+    session_alerts,
+    transfer_alerts,
+)
 from pipeline.alerts.conditions import Thresholds
 from pipeline.alerts.episodes import Alert
 from pipeline.lake.arrow_rows import timedelta_to_us
-from pipeline.lake.queries import BoundQuery, FilteredTable
-from schemas.bronze import RPC_CALLS
-from schemas.calls import CLIENT_CALLS, MANAGEMENT_CALLS
+from pipeline.lake.queries import BoundQuery, FilteredTable, QueryInput
+from schemas.bronze import CONNECTIONS, RPC_CALLS
+from schemas.calls import CLIENT_CALLS, MANAGEMENT_CALLS, REMOTE_READ_CALLS
 from schemas.collected_snapshots import SNAPSHOTS_RAW
 from schemas.coverage import COVERAGE
 from schemas.eod import EOD_SOURCES, EOD_TRANSFERS
@@ -19,9 +26,11 @@ from schemas.findings import FINDINGS
 from schemas.messages import MESSAGES
 from schemas.queue_history import MACHINE_HISTORY, QUEUE_HISTORY
 from schemas.receive_attempts import RECEIVE_ATTEMPTS
-from schemas.remote_read_calls import REMOTE_READ_CALLS
+from schemas.sessions import ORDER_ACKS, SENDINGS, SESSIONS
 from schemas.table import TIMESTAMP, Table
+from schemas.transfers import MESSAGE_TRANSFERS, TRANSFER_SEQUENCES
 from udfs.call_results import succeeded_sql
+from udfs.codes import NEGATIVE_CLASS_BIT
 from udfs.dcerpc.interfaces import QMMGMT_NAME
 from udfs.rows import RowMapping
 from udfs.stubs import method_registry
@@ -105,8 +114,22 @@ def _overdue_receives_query(limits: Thresholds, window: TimeWindow) -> BoundQuer
 
 
 def _negative_acknowledgements_query(_: Thresholds, window: TimeWindow) -> BoundQuery:
-    """Return a query that counts negative acknowledgements (bit 15 of the class) per minute, when first seen."""
-    return _count_messages(call_alerts.NACK_COUNT_COLUMNS, "class >= 32768", window)
+    """Return a query that counts negative acknowledgements (bit 15 of the class) per minute, when first seen.
+
+    A dead letter has such a class too, and is no acknowledgement. A final acknowledgement is the same on each hop.
+    """
+    is_negative = f"class & {NEGATIVE_CLASS_BIT} <> 0"
+    is_dead_letter = "coalesce(queue LIKE '%;deadletter' OR queue LIKE '%;deadxact', FALSE)"
+    not_later = window._replace(since=None).filter_sql("sent_at")
+    sql = f"""
+SELECT class_name, queue_manager AS source_queue_manager, CAST(NULL AS string) AS queue,
+  CAST(NULL AS string) AS inferred_queue, TRUE AS is_final, unix_micros(sent_at) AS `at`, packet_key AS key,
+  coalesce(acknowledged_message_id || ' ' || class_name || ' ' || coalesce(queue_manager, ''), packet_key) AS subject
+FROM {{order_acks}} WHERE kind = 'final_ack' AND {is_negative} AND {not_later}"""
+    return _count_messages(
+        call_alerts.NACK_COUNT_COLUMNS, f"{is_negative} AND NOT {is_dead_letter}", window,
+        ("FALSE AS is_final",), BoundQuery(sql, {"order_acks": ORDER_ACKS}),
+    )  # fmt: skip
 
 
 def _rejected_containers_query(_: Thresholds, window: TimeWindow) -> BoundQuery:
@@ -114,18 +137,110 @@ def _rejected_containers_query(_: Thresholds, window: TimeWindow) -> BoundQuery:
     return _count_messages(call_alerts.REJECTED_COUNT_COLUMNS, "comqc_rejected IS NOT NULL", window)
 
 
-def _count_messages(columns: tuple[str, ...], condition: str, window: TimeWindow) -> BoundQuery:
-    """Return a query that counts messages per minute by the first four ``columns``, each when it was first seen."""
-    names = ", ".join(columns[:4])
+def _count_messages(
+    columns: tuple[str, ...],
+    condition: str,
+    window: TimeWindow,
+    constants: tuple[str, ...] = (),
+    others: BoundQuery | None = None,
+) -> BoundQuery:
+    """Return a query that counts messages per minute by the key of ``columns``, each when it was first seen.
+
+    A message that was captured on TCP 1801 counts for its destination queue. ``constants`` are further columns of the
+    key. ``others`` has further rows to count: the key, the time ``at``, the call or packet ``key``, and ``subject``,
+    which repeats where the same thing was seen again.
+    """
+    names = call_alerts.key_columns(columns)
+    fields = ", ".join((*names, "`at`", "key", "subject"))
     not_later = window._replace(since=None).filter_sql("seen_at")
-    seen = f"""
-SELECT {names}, unix_micros(seen_at) AS `at`, call_key AS key, row_number() OVER (
-    PARTITION BY coalesce(message_key, sighting_key), {names} ORDER BY seen_at NULLS FIRST, call_key NULLS FIRST
-  ) AS place
+    every = f"""
+SELECT {", ".join((names[0], "source_queue_manager", "inferred_queue", *constants))},
+  CASE WHEN packet_key IS NULL THEN queue ELSE destination_queue END AS queue, unix_micros(seen_at) AS `at`,
+  coalesce(call_key, packet_key) AS key, coalesce(message_key, sighting_key) AS subject
 FROM {{rows}} WHERE {not_later} AND {condition}"""
+    inputs: dict[str, QueryInput] = {"rows": MESSAGES}
+    if others is not None:
+        every = f"SELECT {fields} FROM ({every}) UNION ALL SELECT {fields} FROM ({others.sql})"
+        inputs |= others.inputs
+    seen = f"""
+SELECT {fields}, row_number() OVER (
+    PARTITION BY subject, {names[0]} ORDER BY `at` NULLS FIRST, key NULLS FIRST
+  ) AS place
+FROM ({every})"""
     since = "" if window.since is None else f" AND `at` >= {window.since}"
-    first = BoundQuery(f"SELECT {names}, `at`, key FROM ({seen}) WHERE place = 1{since}", {"rows": MESSAGES})
-    return _count_by_minute(first, *columns[:4])
+    first = BoundQuery(f"SELECT {', '.join(names)}, `at`, key FROM ({seen}) WHERE place = 1{since}", inputs)
+    return _count_by_minute(first, *names)
+
+
+def _sessions_query(limits: Thresholds, window: TimeWindow) -> BoundQuery:
+    """Return a query for sessions that were refused or not answered, or whose window was full too long."""
+    full_ms = timedelta_to_us(limits.window_full_after) / 1000
+    long = " OR ".join(f"{side}_window_full_ms >= {full_ms}" for side in ("client", "server"))
+    in_trouble = FilteredTable(SESSIONS, f"outcome IN ('refused', 'unanswered') OR {long}")
+    times = [name for name in session_alerts.SESSION_COLUMNS if name.endswith("_at")]
+    others = [name for name in session_alerts.SESSION_COLUMNS if name not in (*times, "connection_id", "missing_bytes")]
+    selected = ", ".join(["connection_id", "missing_bytes", *others, *(f"unix_micros({at}) AS {at}" for at in times)])
+    where = window.filter_sql("first_packet_at", "last_packet_at")
+    sql = f"""
+SELECT {selected}
+FROM (SELECT {", ".join(("connection_id", *others, *times))} FROM {{rows}} WHERE {where})
+LEFT JOIN (SELECT connection_id, missing_bytes FROM {{connections}}) AS connections USING (connection_id)"""
+    binary = FilteredTable(CONNECTIONS, "kind = 'binary_protocol'")
+    return BoundQuery(sql, {"rows": in_trouble, "connections": binary})
+
+
+def _sequences_query(_: Thresholds, window: TimeWindow) -> BoundQuery:
+    return _select_rows(
+        TRANSFER_SEQUENCES, sending_alerts.SEQUENCE_COLUMNS, window.filter_sql("first_sent_at", "last_packet_at")
+    )
+
+
+def _resends_query(limits: Thresholds, window: TimeWindow) -> BoundQuery:
+    """Return a query that counts sendings and resends per hop and minute, of hops with enough resends for an alert.
+
+    Only messages that were sent again, which are few, are joined with their packets.
+    """
+    again = f"SELECT * FROM {{again}} WHERE {window.filter_sql('first_sent_at', 'last_sent_at')}"
+    hop = "sender_address, receiver_address"
+    same_hop = " AND ".join(f"packets.{name} = sent.{name}" for name in hop.split(", "))
+    sql = f"""
+WITH again AS ({again}),
+hops AS (SELECT {hop} FROM again GROUP BY {hop} HAVING sum(sendings - 1) >= {limits.resends}),
+packets AS (
+  SELECT messages.packet_key, again.sender_address, again.receiver_address,
+    unix_micros(again.first_sent_at) AS first_sent_us
+  FROM again JOIN {{messages}} AS messages ON messages.message_key = again.message_key
+    AND coalesce(messages.destination_queue, '') = coalesce(again.destination_queue, '')
+), sent AS (
+  SELECT packet_key, sender_address, receiver_address, unix_micros(sent_at) AS `at`
+  FROM {{sendings}} JOIN hops USING (sender_address, receiver_address) WHERE {window.filter_sql("sent_at")}
+), judged AS (
+  SELECT sent.*, coalesce(sent.`at` > packets.first_sent_us, FALSE) AS is_resend,
+    lpad(CAST(sent.`at` AS string), 20, '0') || sent.packet_key AS place
+  FROM sent LEFT JOIN packets ON packets.packet_key = sent.packet_key AND {same_hop}
+)
+SELECT {hop}, CAST(floor(`at` / 60000000) AS bigint) AS minute, count(*) AS sendings, count_if(is_resend) AS resends,
+  min(`at`) FILTER (WHERE is_resend) AS first_at, max(`at`) FILTER (WHERE is_resend) AS last_at,
+  array(substr(min(place) FILTER (WHERE is_resend), 21), substr(max(place) FILTER (WHERE is_resend), 21)) AS evidence
+FROM judged GROUP BY {hop}, CAST(floor(`at` / 60000000) AS bigint)"""
+    inputs = {
+        "sendings": SENDINGS,
+        "messages": FilteredTable(MESSAGES, "packet_key IS NOT NULL"),
+        "again": FilteredTable(MESSAGE_TRANSFERS, "sendings > 1"),
+    }
+    return BoundQuery(sql, inputs)
+
+
+def _slow_transfers_query(limits: Thresholds, window: TimeWindow) -> BoundQuery:
+    """Return a query that counts messages per hop and minute whose session acknowledgement came too late."""
+    slow = FilteredTable(MESSAGE_TRANSFERS, f"session_ack_ms >= {timedelta_to_us(limits.slow_after) / 1000}")
+    sql = f"""
+SELECT sender_address, receiver_address, unix_micros(session_acked_at) AS `at`,
+  try_element_at(evidence, 1) AS key
+FROM {{rows}} WHERE session_acked_at IS NOT NULL AND {window.filter_sql("session_acked_at")}"""
+    return _count_by_minute(
+        BoundQuery(sql, {"rows": slow}), *call_alerts.key_columns(sending_alerts.SLOW_COUNT_COLUMNS)
+    )
 
 
 def _failing_calls_query(limits: Thresholds, window: TimeWindow) -> BoundQuery:
@@ -150,7 +265,7 @@ def _failing_calls_query(limits: Thresholds, window: TimeWindow) -> BoundQuery:
     if limits.ignored_results:
         every += f" WHERE result NOT IN ({', '.join(map(str, limits.ignored_results))})"
     tables = {rows: table for rows, (table, _) in results.items()} | {"calls": RPC_CALLS}
-    return _count_by_minute(BoundQuery(every, tables), *call_alerts.FAILURE_COUNT_COLUMNS[:5])
+    return _count_by_minute(BoundQuery(every, tables), *call_alerts.key_columns(call_alerts.FAILURE_COUNT_COLUMNS))
 
 
 def _call_results_sql(rows: str, interface: str, result: str, times: tuple[str, str], where: str) -> str:
@@ -162,7 +277,7 @@ def _call_results_sql(rows: str, interface: str, result: str, times: tuple[str, 
 
 def _findings_query(_: Thresholds, window: TimeWindow) -> BoundQuery:
     names = ("rule_id", "subject", "observed_at", "actual", "evidence")
-    return _select_rows(FINDINGS, names, f"rule_id IN ('O01', 'O02') AND {window.filter_sql('observed_at')}")
+    return _select_rows(FINDINGS, names, f"rule_id IN ('O01', 'O02', 'O07') AND {window.filter_sql('observed_at')}")
 
 
 def _capture_loss_query(_: Thresholds, window: TimeWindow) -> BoundQuery:
@@ -207,6 +322,38 @@ ALERT_SOURCES: Final = {
         ("queue_manager", "queue"),
         lambda rows, limits, now, _: transfer_alerts.eod_source_alerts(rows, limits, now),
         ("sequence_gap", "ends_disagree"),
+    ),
+    "sessions": AlertSource(
+        _sessions_query,
+        ("client_address", "server_address"),
+        lambda rows, limits, now, context: session_alerts.session_alerts(
+            rows, limits, now, context.queue_manager_names
+        ),
+        ("sessions_refused", "window_full"),
+    ),
+    "sequences": AlertSource(
+        _sequences_query,
+        ("source_queue_manager", "destination_queue", "sender_address", "receiver_address"),
+        lambda rows, limits, now, context: sending_alerts.sequence_alerts(
+            rows, limits, now, context.queue_manager_names, context.canonical_queues
+        ),
+        ("order_acks_stalled", "sequence_refused"),
+    ),
+    "resends": AlertSource(
+        _resends_query,
+        ("sender_address", "receiver_address"),
+        lambda rows, limits, now, context: sending_alerts.resend_alerts(
+            rows, limits, now, context.queue_manager_names
+        ),
+        ("resend_storm",),
+    ),
+    "slow_transfers": AlertSource(
+        _slow_transfers_query,
+        ("sender_address", "receiver_address"),
+        lambda rows, limits, now, context: sending_alerts.slow_transfer_alerts(
+            rows, limits, now, context.queue_manager_names
+        ),
+        ("transfers_slow",),
     ),
     "attempts": AlertSource(
         _overdue_receives_query,

@@ -29,8 +29,8 @@ from pipeline.lake.lake import Lake
 from pipeline.lake.queries import GroupedQuery
 from pipeline.silver.queue_aliases import AliasIndex
 from schemas.alerts import ALERTS
-from schemas.bronze import CAPTURE_FILES, RPC_CALLS
-from schemas.calls import CLIENT_CALLS, MANAGEMENT_CALLS
+from schemas.bronze import CAPTURE_FILES, CONNECTIONS, RPC_CALLS
+from schemas.calls import CLIENT_CALLS, MANAGEMENT_CALLS, REMOTE_READ_CALLS
 from schemas.collected_snapshots import SNAPSHOTS_RAW
 from schemas.coverage import COVERAGE
 from schemas.eod import EOD_SOURCES, EOD_TRANSFERS
@@ -39,16 +39,18 @@ from schemas.messages import MESSAGES
 from schemas.queue_history import MACHINE_HISTORY, QUEUE_HISTORY
 from schemas.queue_snapshots import QUEUE_SNAPSHOTS
 from schemas.receive_attempts import RECEIVE_ATTEMPTS
-from schemas.remote_read_calls import REMOTE_READ_CALLS
+from schemas.sessions import ORDER_ACKS, SENDINGS, SESSIONS
 from schemas.table import EVENT_DATE, RUN_ID
+from schemas.transfers import MESSAGE_TRANSFERS, TRANSFER_SEQUENCES
 from udfs.keys import key
 from udfs.rows import RowMapping
 
-CODE_VERSION: Final = "3"  # raised when alerts are computed differently: all are recomputed
+CODE_VERSION: Final = "4"  # raised when alerts are computed differently: all are recomputed
 MAX_FOR_FULL_UPDATE: Final = 20_000  # rows of all sources; with fewer, all alerts are recomputed
 _FOLLOWED: Final = (
     QUEUE_HISTORY, EOD_TRANSFERS, EOD_SOURCES, RECEIVE_ATTEMPTS, MESSAGES, REMOTE_READ_CALLS, MANAGEMENT_CALLS,
-    CLIENT_CALLS, RPC_CALLS, FINDINGS, COVERAGE, SNAPSHOTS_RAW, MACHINE_HISTORY,
+    CLIENT_CALLS, RPC_CALLS, FINDINGS, COVERAGE, SNAPSHOTS_RAW, MACHINE_HISTORY, CONNECTIONS, SESSIONS, ORDER_ACKS,
+    SENDINGS, MESSAGE_TRANSFERS, TRANSFER_SEQUENCES,
 )  # fmt: skip
 _INPUTS: Final = (*_FOLLOWED, CAPTURE_FILES)
 _CHANGED_BY_EVERY_RUN: Final = (
@@ -147,12 +149,14 @@ class _AlertsUpdate:
     def _reach_us(self) -> int:
         """Return how long before a change an alert that it affects can have begun or ended, microseconds."""
         limits = self.limits
-        counts = max(limits.negative_acknowledgements, limits.rejected_containers, limits.failed_calls) + 1
+        counts = 1 + max(
+            limits.negative_acknowledgements, limits.rejected_containers, limits.failed_calls, limits.refused_sessions
+        )
         spans = (
             limits.disconnected_after, limits.machine_disconnected_after, limits.on_hold_after, limits.stuck_after,
             limits.unacked_after, limits.unread_after, limits.stalled_after, limits.growth_window,
             limits.unacknowledged_read_after, limits.cleanup_interval, limits.max_gap, limits.failure_window * counts,
-            timedelta(hours=2),
+            limits.resend_window * 3, timedelta(hours=2),
         )  # fmt: skip
         return timedelta_to_us(max(spans) + limits.merge_within + limits.max_gap)
 

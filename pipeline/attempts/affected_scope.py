@@ -54,8 +54,8 @@ from pipeline.lake.arrow_rows import is_in
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries import QueryInput
 from schemas.bronze import CONNECTIONS
+from schemas.calls import REMOTE_READ_CALLS
 from schemas.receive_attempts import QUEUE_OPERATIONS, RECEIVE_ATTEMPTS
-from schemas.remote_read_calls import REMOTE_READ_CALLS
 from schemas.table import EVENT_DATE, Table
 
 MIN_CALLS_FOR_KEYS: Final = 20_000  # with fewer calls, recomputing all is faster than selecting by keys

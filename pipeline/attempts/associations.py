@@ -26,6 +26,7 @@ class RpcConnection:
     server_bytes: int = 1
     missing_bytes: int = 0
     closed_by: str | None = None
+    server_address: str | None = None
 
     @staticmethod
     def of(facts: Mapping[str, Any]) -> RpcConnection:
@@ -65,14 +66,14 @@ class ClientAssociation:
 
 
 def group_into_associations(connections: Iterable[RpcConnection]) -> dict[str, ClientAssociation]:
-    """Return the association of each connection of one server, by connection id.
+    """Return the association of each connection, by connection id.
 
     An association is named after its first connection.
     """
-    groups: defaultdict[tuple[str | None, int | str], list[RpcConnection]] = defaultdict(list)
+    groups: defaultdict[tuple[str | None, str | None, int | str], list[RpcConnection]] = defaultdict(list)
     for connection in connections:
         group = connection.association_group_id or connection.connection_id  # alone without a group
-        groups[connection.client_address, group].append(connection)
+        groups[connection.server_address, connection.client_address, group].append(connection)
     found: dict[str, ClientAssociation] = {}
     for members in groups.values():
         members.sort(key=lambda c: (c.first_packet_at, c.connection_id))

@@ -6,11 +6,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import chain, repeat
-from operator import attrgetter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import chain
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
@@ -18,16 +19,29 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from pipeline.attempts.associations import RpcConnection
-from pipeline.attempts.calls import CALL_ROLES, ONE_CLOCK, Clocks, DecodedCall, DecodeErrorFields
+from pipeline.attempts.calls import CALL_ROLES, DecodeErrorFields
 from pipeline.attempts.client_identity import IDENTITIES_SQL, IDENTITY_COLUMNS
-from pipeline.attempts.evidence import CallConclusion
-from pipeline.attempts.receive_attempts import ReceiveAttempt, find_attempts
-from pipeline.lake.arrow_rows import epoch_day, is_in, table_to_rows, times_to_us, unique_rows, values_to_array
+from pipeline.attempts.columns.arrays import (
+    ABSENT,
+    NOTHING,
+    Ints,
+    over_distinct,
+    to_column,
+    to_flags,
+    to_lists,
+    to_numbers,
+)
+from pipeline.attempts.columns.call_columns import MESSAGE_ERRORS, CallColumns
+from pipeline.attempts.columns.call_evidence import CallEvidence, Evidence
+from pipeline.attempts.columns.missing_codes import codes_of_bits
+from pipeline.attempts.evidence import CallConclusion, confidence_level
+from pipeline.attempts.receive_attempts import OUTCOMES, TRANSACTIONAL_OPNUM, ReceiveAttempts, find_attempts
+from pipeline.lake.arrow_rows import DAY_US, is_in, table_to_rows, times_to_us, unique_rows
 from pipeline.lake.queries import BoundQuery, FilteredTable, QueryInput
 from schemas.bronze import CONNECTIONS, RPC_BINDS
 from schemas.receive_attempts import RECEIVE_ATTEMPTS
 from schemas.table import Table
-from udfs.codes import result_name
+from udfs.codes import ACTION_NAMES, code_name, is_peek_action, result_name
 from udfs.keys import keys_of_texts
 from udfs.queues.alias_groups import canonical_queue_name
 
@@ -43,16 +57,6 @@ _OF_START: Final = (
     "transaction_id",
 )  # fmt: skip
 _RENAMED: Final = {"started_at": "requested_at", "returned_at": "responded_at", "start_hresult": "hresult"}
-# Columns of gold that are attributes of ``ReceiveAttempt``.
-_COMPUTED: Final = (
-    "action_name", "is_receive", "transactional", "lookup_id", "end_hresult", "outcome", "ack_refused",
-    "ack_unanswered", "reader_gone_at", "gaps", "evidence", "confidence",
-)  # fmt: skip
-# How far ahead the clock of each time is, as ``clocks`` has it.
-_AHEAD: Final = {
-    **dict.fromkeys(("requested_at", "cancelled_at", "orphaned_at"), "request_ahead_us"),
-    "responded_at": "response_ahead_us",
-}
 _CLIENT: Final = (
     "call_key", "protocol", "opnum", "connection_id", "requested_at", "responded_at", "clocks", "queue",
     "context_handle", "queue_handle", "queue_descriptor", "open_context", "hresult", "errors", "outcome",
@@ -64,7 +68,10 @@ OUTCOME_FACTS: Final = (
 _PASSTHROUGH: Final = ("client_address", "client_port", "server_address", "server_port", "queue_format_name", "run_id")
 _IDENTITY: Final = ("opened_by", *IDENTITY_COLUMNS)
 MESSAGE_FACTS: Final = ("message_key", "message_bytes", "abort_count", "destination_queue")
-MESSAGE_ERRORS: Final = "message_errors"
+# The columns of Starts that rows of gold are made of.
+_TAKEN: Final = (
+    "call_key", "opnum", "action", *_OF_START, *_RENAMED.values(), *_PASSTHROUGH, *_IDENTITY, *MESSAGE_FACTS,
+)  # fmt: skip
 QUEUE_COLUMNS: Final = ("queue", "inferred_queue")  # of silver.messages
 CONNECTION_FIELDS: Final = (
     "connection_id", "client_address", "first_packet_at", "last_packet_at", "closed_at", "association_group_id",
@@ -192,11 +199,12 @@ def receive_attempts_table(
 
     ``ends`` is the end of each server's capture, microseconds since the epoch.
     """
-    cleanup_us = round(cleanup_s * 1e6)
-    parts = [_SCHEMA.empty_table()]
-    for server, ours, theirs in iterate_servers(facts, connections):
-        parts.append(attempts_of_server(ours, theirs, ends.get(server or ""), aliases=aliases, cleanup_us=cleanup_us))
-    return pa.concat_tables(parts)
+    evidence = CallEvidence(facts, connections_from_rows(connections))
+    made = find_attempts(evidence, ends, cleanup_us=round(cleanup_s * 1e6))
+    columns = [name for name in _TAKEN if name in facts.column_names]
+    rows = facts.select(columns).take(pa.array(evidence.calls.places[made.started]))
+    starts = pa.RecordBatch.from_arrays([column.combine_chunks() for column in rows.columns], rows.schema.names)
+    return _attempts_table(made, evidence.calls, starts, aliases)
 
 
 def iterate_servers(facts: pa.Table, connections: pa.Table) -> Iterator[tuple[str | None, pa.Table, pa.Table]]:
@@ -229,19 +237,6 @@ def with_deleted_keys(now: DataFrame, before: DataFrame) -> DataFrame:
     return both.withColumn("attempt_key", F.coalesce("attempt_key", "_old")).drop("_old")
 
 
-def attempts_of_server(
-    calls: pa.Table, connections: pa.Table, ends_at: int | None, *, aliases: Mapping[str, str], cleanup_us: int
-) -> pa.Table:
-    """Return the attempts of one server's calls as rows; the calls have the columns of ``call_facts_table``."""
-    made = find_attempts(
-        calls_from_rows(calls), connections_from_rows(connections), capture_ends_at=ends_at, cleanup_us=cleanup_us
-    )
-    places = pc.index_in(
-        pa.array([each.call.call_key for each in made], pa.string()), calls["call_key"].combine_chunks()
-    )
-    return _attempts_table(made, calls.take(places), aliases)
-
-
 def _rows(table: pa.Table, names: tuple[str, ...]) -> list[dict[str, Any]]:
     """Return rows as dictionaries: times as integers, defaults for columns that must not be null."""
     defaults = {name: pa.scalar(CONNECTION_DEFAULTS[name]) for name in names if name in CONNECTION_DEFAULTS}
@@ -249,49 +244,9 @@ def _rows(table: pa.Table, names: tuple[str, ...]) -> list[dict[str, Any]]:
     return table_to_rows(pa.table(columns, names))
 
 
-def calls_from_rows(rows: pa.Table) -> list[DecodedCall]:
-    """Return rows as ``DecodedCall`` objects; their errors include those of the messages that they returned.
-
-    Times become those of one clock. Columns that the rows do not have are as in a call of which nothing is known.
-    """
-    return [*map(DecodedCall, *(_call_values(rows, name) for name in DecodedCall._fields))]
-
-
-def _call_values(rows: pa.Table, name: str) -> Iterable[Any]:
-    """Return the values of one field of ``DecodedCall``."""
-    default = DecodedCall._field_defaults.get(name)
-    if name == "errors":
-        return _errors_of_calls(rows)
-    if name not in rows.column_names:
-        return repeat(default, rows.num_rows)
-    column = rows[name]
-    if name == "clocks" and column.null_count < rows.num_rows:
-        return [ONE_CLOCK if clocks is None else Clocks(**clocks) for clocks in column.to_pylist()]
-    if name in _AHEAD:
-        column = times_to_us(column)
-        if rows["clocks"].null_count < rows.num_rows:
-            column = pc.subtract(column, pc.fill_null(pc.struct_field(rows["clocks"], _AHEAD[name]), 0))
-    elif pa.types.is_decimal(column.type):
-        column = column.cast(pa.uint64())
-    if column.null_count == rows.num_rows:
-        return repeat(default, rows.num_rows)
-    return (column.fill_null(default) if default is not None else column).to_pylist()  # type: ignore[no-any-return]
-
-
-def _errors_of_calls(rows: pa.Table) -> Iterable[tuple[DecodeErrorFields, ...]]:
-    """Return the errors of each call, and of the message that it returned."""
-    columns = [rows[name] for name in ("errors", MESSAGE_ERRORS) if name in rows.column_names]
-    if not any(len(pc.list_flatten(column)) for column in columns):
-        return repeat((), rows.num_rows)
-    every = (
-        chain.from_iterable(filter(None, some)) for some in zip(*(one.to_pylist() for one in columns), strict=True)
-    )
-    return [tuple((error["code"], error["field"], error["offset"]) for error in errors) for errors in every]
-
-
 def connections_from_rows(rows: pa.Table) -> list[RpcConnection]:
     """Return rows of bronze.connections as ``RpcConnection`` objects."""
-    return [RpcConnection.of(row) for row in _rows(rows, CONNECTION_FIELDS)]
+    return [RpcConnection.of(row) for row in _rows(rows, (*CONNECTION_FIELDS, "server_address"))]
 
 
 def passthrough_columns(calls: pa.Table) -> dict[str, dict[str, Any]]:
@@ -303,55 +258,90 @@ def passthrough_columns(calls: pa.Table) -> dict[str, dict[str, Any]]:
 
 def decode_errors(answer: CallConclusion) -> list[dict[str, Any]]:
     """Return the decode errors of a call's conclusion as the table has them."""
-    return [dict(zip(("code", "field", "offset"), error, strict=True)) for error in answer.errors]
+    return [*map(_decode_error, answer.errors)]
 
 
-def _result_name(hresult: int | None) -> str | None:
-    return None if hresult is None else result_name(hresult)
+def _decode_error(error: DecodeErrorFields) -> dict[str, Any]:
+    return dict(zip(("code", "field", "offset"), error, strict=True))
 
 
-def _to_ms(span_us: int | None) -> float | None:
-    return None if span_us is None else span_us / 1000
-
-
-def _attempts_table(attempts: Sequence[ReceiveAttempt], starts: pa.Table, aliases: Mapping[str, str]) -> pa.Table:
+def _attempts_table(
+    made: ReceiveAttempts, calls: CallColumns, starts: pa.RecordBatch, aliases: Mapping[str, str]
+) -> pa.Table:
     """Return attempts as rows of gold.receive_attempts; ``starts`` are the rows of their Starts."""
-    for attempt, destination in zip(attempts, _column(starts, "destination_queue").to_pylist(), strict=True):
-        attempt.infer_queue(destination)
-    found = {queue for attempt in attempts for queue in (attempt.queue, attempt.inferred_queue)}
-    names = {queue: canonical_queue_name(queue, aliases) for queue in found}
-    ended = [attempt.ended_at for attempt in attempts]
-    times = (times_to_us(starts[name]).to_pylist() for name in ("requested_at", "responded_at"))
-    computed: dict[str, list[Any]] = {
-        **{name: [*map(attrgetter(name), attempts)] for name in _COMPUTED},
-        "attempt_key": keys_of_texts(starts["call_key"].to_pylist()),
-        "queue": [names[attempt.queue] for attempt in attempts],
-        "inferred_queue": [names[attempt.inferred_queue] for attempt in attempts],
-        "opened_queue": [attempt.queue for attempt in attempts],
-        "ended_at": ended,
-        "wait_ms": [_to_ms(attempt.wait_us) for attempt in attempts],
-        "hold_ms": [_to_ms(attempt.hold_us) for attempt in attempts],
-        "start_hresult_name": [*map(_result_name, starts["hresult"].to_pylist())],
-        "end_hresult_name": [_result_name(attempt.end_hresult) for attempt in attempts],
-        "missing": [sorted(attempt.missing) for attempt in attempts],
-        "errors": [*map(decode_errors, attempts)],
-        "event_date": [*map(epoch_day, *times, ended)],
-    }
-    taken = {
+    action, opened = starts["action"], calls.field("queue").take(to_column(made.named, NOTHING))
+    inferred = pc.if_else(pc.is_null(opened), _column(starts, "destination_queue"), None)
+    accepted = calls.succeeded[0][made.started]
+    ended_at, end_hresult = to_column(made.ended_at), to_column(made.end_hresult)
+    columns = {
         **{name: _column(starts, name) for name in (*_PASSTHROUGH, *MESSAGE_FACTS, *_OF_START)},
         **{name: starts[column] for name, column in _RENAMED.items()},
+        **{name: over_distinct(queue, partial(canonical_queue_name, known=aliases), pa.string())
+           for name, queue in (("queue", opened), ("inferred_queue", inferred))},
+        **{f"{name}_name": over_distinct(result, _or_null(result_name), pa.string())
+           for name, result in (("start_hresult", starts["hresult"]), ("end_hresult", end_hresult))},
+        "attempt_key": pa.array(keys_of_texts(starts["call_key"].to_pylist()), pa.string()),
+        "opened_queue": opened,
         "principal": pc.coalesce(_column(starts, "opened_by"), _column(starts, "claimed_principal")),
         "workstation": _column(starts, "claimed_workstation"),
-    }
-    columns = [
-        values_to_array(computed[field.name], field.type)
-        if field.name in computed
-        else taken[field.name].cast(field.type)
-        for field in _SCHEMA
-    ]
-    return pa.Table.from_arrays(columns, schema=_SCHEMA)
+        "action_name": over_distinct(action, _or_null(partial(code_name, ACTION_NAMES)), pa.string()),
+        "is_receive": pc.invert(over_distinct(action, _or_null(is_peek_action), pa.bool_())),
+        "transactional": _are_transactional(starts),
+        "ended_at": ended_at,
+        "wait_ms": _to_ms(made.wait_us),
+        "hold_ms": _to_ms(made.hold_us),
+        "lookup_id": to_column(np.where(accepted, calls.identifiers("sequence_id")[made.started], ABSENT)),
+        "end_hresult": end_hresult,
+        "outcome": pa.array(OUTCOMES).take(pa.array(made.outcome)),
+        "ack_refused": pa.array(made.ack_refused),
+        "ack_unanswered": pa.array(made.ack_unanswered),
+        "reader_gone_at": to_column(made.reader_gone_at),
+        "gaps": pa.array(made.gaps),
+        "evidence": to_lists(made.evidence.begins, calls.key.take(pa.array(made.evidence.calls))),
+        "confidence": _confidence(made.missing, pc.is_valid(inferred)),
+        "missing": over_distinct(pa.array(made.missing), codes_of_bits, pa.list_(pa.string())),
+        "errors": _errors_of_attempts(made.evidence, calls),
+        "event_date": _days(pc.coalesce(*(times_to_us(starts[n]) for n in ("requested_at", "responded_at")), ended_at)),
+    }  # fmt: skip
+    return pa.table([columns[field.name].cast(field.type) for field in _SCHEMA], _SCHEMA)
 
 
-def _column(rows: pa.Table, name: str) -> pa.ChunkedArray:
+def _or_null(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return the function that is null for null, and else another one."""
+    return lambda value: None if value is None else function(value)
+
+
+def _are_transactional(starts: pa.RecordBatch) -> pa.Array:
+    """Return which Starts are within a transaction; null where the method that can be was not readable."""
+    unread = pc.and_(pc.equal(starts["opnum"], TRANSACTIONAL_OPNUM), pc.is_null(starts["action"]))
+    return pc.or_kleene(pc.is_valid(starts["transaction_id"]), pc.if_else(unread, None, unread))
+
+
+def _to_ms(spans_us: Ints) -> pa.Array:
+    return pc.divide(to_column(spans_us).cast(pa.float64()), 1000)
+
+
+def _days(times_us: pa.Array) -> pa.Array:
+    """Return the days, since the epoch, of times."""
+    times = to_numbers(times_us)
+    return pa.array((times // DAY_US).astype(np.int32), mask=times == ABSENT)
+
+
+def _confidence(missing: Ints, guessed: pa.Array) -> pa.Array:
+    """Return how certain attempts are, by what is missing, as bits; ``guessed``: their queues are guesses."""
+    both = pa.array(missing * 2 + to_flags(guessed, default=False))
+    return over_distinct(both, lambda bits: confidence_level(codes_of_bits(bits // 2), guessed=bits % 2), pa.string())
+
+
+def _errors_of_attempts(evidence: Evidence, calls: CallColumns) -> pa.Array:
+    """Return the decode errors of the calls that attempts rest on, in order of time."""
+    errors = calls.errors
+    found = [errors[call] for call in evidence.calls.tolist()] if errors else [()] * len(evidence.calls)
+    places = np.concatenate([[0], np.cumsum([len(each) for each in found], dtype=np.int64)])
+    rows = [*map(_decode_error, chain.from_iterable(found))]
+    return to_lists(places[evidence.begins], pa.array(rows, _SCHEMA.field("errors").type.value_type))
+
+
+def _column(rows: pa.RecordBatch, name: str) -> pa.Array:
     """Return a column; texts that are all null where the rows have none."""
-    return rows[name] if name in rows.column_names else pa.chunked_array([pa.nulls(rows.num_rows, pa.string())])
+    return rows[name] if name in rows.schema.names else pa.nulls(rows.num_rows, pa.string())

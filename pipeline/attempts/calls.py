@@ -26,6 +26,7 @@ class Clocks(NamedTuple):
 
 
 ONE_CLOCK: Final = Clocks()
+LOOKUP_ID_ACTION_FLAG: Final = (1 << 56) - 1  # the part of a LookupIdentifier that the wire carries
 CLOCK_TOLERANCE_US: Final = 10_000_000  # the most by which clocks of captures of one server differ
 
 CALL_ROLES: Final[dict[tuple[str, int], CallRole]] = {

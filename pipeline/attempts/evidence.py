@@ -1,21 +1,23 @@
-"""The evidence that attempts and operations rest on, and what is missing of it: one server's calls and connections.
+"""The evidence that operations and opens rest on, and what is missing of it: one server's calls and connections.
 
-A conclusion is about one call, and uses others. What is missing is collected for all of them: the cause (a capture
-that began late, lost segments, a sealed stub) as well as the effect (no open, no response). Times are microseconds
-since the epoch, UTC.
+A conclusion is about one call, and uses others. What is missing of them is found for all conclusions at once
+(``columns.call_evidence``). Times are microseconds since the epoch, UTC.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from operator import attrgetter
 
-from pipeline.attempts.associations import ClientAssociation, RpcConnection, group_into_associations
-from pipeline.attempts.calls import CALL_ROLES, ONE_CLOCK, CallRole, DecodedCall, DecodeErrorFields
+import numpy as np
+
+from pipeline.attempts.associations import ClientAssociation, RpcConnection
+from pipeline.attempts.calls import CALL_ROLES, CallRole, DecodedCall, DecodeErrorFields
+from pipeline.attempts.columns.arrays import NOTHING, Ints
+from pipeline.attempts.columns.call_columns import rows_of_calls
+from pipeline.attempts.columns.call_evidence import CallEvidence, Evidence
+from pipeline.attempts.columns.missing_codes import MISSING_CODES, codes_of_bits, missing_bits
 from pipeline.attempts.handles import QueueHandles
 
 
@@ -70,113 +72,48 @@ class ServerCalls:
         connections: Iterable[RpcConnection],
         roles: Mapping[tuple[str, int], CallRole] = CALL_ROLES,
     ) -> None:
-        calls = [call for call in calls if (call.protocol, call.opnum) in roles]
-        untimed = {call.connection_id for call in calls if call.requested_at is None and call.outcome != "no_request"}
-        self.connections = {connection.connection_id: connection for connection in connections}
-        self._widen_lifetimes(calls)
-        self.association = group_into_associations(self.connections.values())
-        self._with_gaps = {
-            self.association[connection.connection_id].name
-            for connection in self.connections.values()
-            if connection.missing_bytes or connection.connection_id in untimed
-        }
-        # By client, in order of their beginnings: these, and the latest end so far.
-        self._strays: defaultdict[str | None, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
-        for connection in sorted(self.connections.values(), key=lambda connection: connection.first_packet_at):
-            if connection.is_stray:
-                begins, ends = self._strays[connection.client_address]
-                begins.append(connection.first_packet_at)
-                ends.append(max([connection.last_packet_at, *ends[-1:]]))
-        self.calls = sorted(calls, key=lambda call: (call.at, call.call_key))
+        given = [*calls]
+        self._evidence = CallEvidence(rows_of_calls(given), connections, roles)
+        self.connections = self._evidence.connections
+        self.calls = [given[place] for place in self._evidence.calls.places.tolist()]
+        """In order of (time, key)."""
         self.by_role: dict[CallRole, list[DecodedCall]] = {role: [] for role in roles.values()}
         for call in self.calls:
             self.by_role[roles[call.protocol, call.opnum]].append(call)
         self.handles = QueueHandles(self.calls, self.association_of, roles)
-
-    @cached_property
-    def _last_answers(self) -> dict[str, int]:
-        """The time of the last answer on each connection."""
-        last: defaultdict[str, int] = defaultdict(int)
-        for call in self.calls:
-            last[call.connection_id] = max(last[call.connection_id], call.responded_at or 0)
-        return last
-
-    def _widen_lifetimes(self, calls: Iterable[DecodedCall]) -> None:
-        """Make connections that several taps saw last from their first to their last call: the clocks differ."""
-        for call in calls:
-            connection = self.connections.get(call.connection_id)
-            if call.clocks != ONE_CLOCK and connection is not None:
-                self.connections[call.connection_id] = connection.including(call.at, call.responded_at or call.at)
+        self._index = {call.call_key: index for index, call in enumerate(self.calls)}
 
     def association_of(self, call: DecodedCall) -> ClientAssociation:
         """Return a call's association."""
-        found = self.association.get(call.connection_id)
-        if found is None:  # its connection has no row: alone, and without a captured end
-            found = self.association[call.connection_id] = ClientAssociation(call.connection_id)
-        return found
-
-    def is_cut_off(self, call: DecodedCall) -> bool:
-        """Whether the capture ended inside the answer: its request is whole, and it is the last of an open connection.
-
-        Where bytes of the connection are missing, the answer may have been damaged by that.
-        """
-        connection = self.connections.get(call.connection_id)
-        if call.outcome != "damaged" or call.responded_at is None or call.result is not None or call.errors:
-            return False
-        if (call.action, call.ack, call.request_id) == (None, None, None) or connection is None:
-            return False  # the request is damaged, or nothing is known of the connection
-        goes_on = connection.closed_at is not None or self._last_answers[call.connection_id] > call.responded_at
-        return not goes_on and not connection.missing_bytes
+        return self._evidence.association_of(call)
 
     def has_gaps(self, call: DecodedCall) -> bool:
         """Whether a call may be missing in a call's association: bytes were not captured, or calls have no time."""
-        return self.association_of(call).name in self._with_gaps
+        return bool(self._evidence.has_gaps[self._index[call.call_key]])
 
     def may_share_association(self, call: DecodedCall, since: int, until: int) -> bool:
         """Whether a stray connection that existed between two times may belong to a call's association."""
-        own = self.connections.get(call.connection_id)
-        begins, ends = ([], []) if own is None else self._strays[own.client_address]
-        place = bisect_right(begins, until)
-        return place > 0 and ends[place - 1] >= since
+        return self._evidence.may_share_association(self._index[call.call_key], since, until)
 
-    def find_queue(self, answer: CallConclusion) -> str | None:
-        """Return the queue behind the handle that a call used, and add the opens to the conclusion's evidence."""
-        opened = self.handles.find_opened_queue(answer.call)
-        answer.used_calls += opened.open_calls
-        answer.missing |= opened.missing
-        return opened.queue
+    def find_queues(self, answers: Sequence[CallConclusion]) -> list[str | None]:
+        """Return the queues behind the handles that calls used, and add their opens to the conclusions' evidence."""
+        found = self._evidence.queues.find(self._places(answer.call for answer in answers))
+        for number, answer in enumerate(answers):
+            opens = (int(calls[number]) for calls in found.calls)
+            answer.used_calls += [*dict.fromkeys(self.calls[place] for place in opens if place != NOTHING)]
+            answer.missing |= {*codes_of_bits(int(found.missing[number]))}
+        return [None if place == NOTHING else self.calls[place].queue for place in found.named.tolist()]
 
-    def add_gaps(self, answer: CallConclusion) -> None:
-        """Add to a conclusion what is missing of its calls, and why."""
-        missing, calls = answer.missing, (answer.call, *answer.used_calls)
-        for call in calls:
-            if not call.bind_seen:
-                missing.add("no_bind")
-            if call.requested_at is None:
-                missing.add("no_request")
-            if call.encrypted:
-                missing.add("sealed")
-            if call.outcome == "damaged":
-                missing.add("damaged")
-                if self.is_cut_off(call):
-                    missing.add("capture_ends")
-            if call.errors:
-                missing.add("decode_error")
-            if call.responded_at is None and call.outcome != "damaged":
-                self._note_unanswered(answer, call)
-        if missing & {"no_open", "no_bind", "no_request"} and not all(
-            self.association_of(call).beginning_seen for call in calls
-        ):
-            missing.add("capture_begins")
-        if missing & {"no_response", "no_request", "damaged", "no_open", "no_bind"}:
-            through = {call.connection_id for call in calls} & self.connections.keys()
-            if any(self.connections[name].missing_bytes for name in through):
-                missing.add("capture_loss")
+    def add_gaps(self, answers: Sequence[CallConclusion]) -> None:
+        """Add to conclusions what is missing of their calls, and why."""
+        about = self._places(answer.call for answer in answers)
+        owners = np.repeat(np.arange(len(answers)), [len(answer.used_calls) for answer in answers])
+        used = self._places(call for answer in answers for call in answer.used_calls)
+        evidence = Evidence.of((np.arange(len(answers)), owners), (about, used), len(answers), len(self.calls))
+        known = [missing_bits(*(answer.missing & {*MISSING_CODES})) for answer in answers]
+        found = self._evidence.missing_of(about, evidence, np.array(known, np.int64))
+        for answer, missing in zip(answers, found.tolist(), strict=True):
+            answer.missing |= {*codes_of_bits(missing)}
 
-    def _note_unanswered(self, answer: CallConclusion, call: DecodedCall) -> None:
-        if call.orphaned_at is not None:  # abandoned by its client: no answer comes ([C706] 12.6.4.11)
-            return
-        answer.missing.add("no_response")
-        connection = self.connections.get(call.connection_id)
-        if call is not answer.call and connection is not None and connection.closed_at is None:
-            answer.missing.add("capture_ends")
+    def _places(self, calls: Iterable[DecodedCall]) -> Ints:
+        return np.array([self._index[call.call_key] for call in calls], np.int64)

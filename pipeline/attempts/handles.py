@@ -1,4 +1,6 @@
-"""Queue handles: which open gave the handle that a call uses, so which queue the call is about. No Spark.
+"""Queue handles: from when to when an open's handle stood for its queue, and which queue that was. No Spark.
+
+Which open gave the handle that a call uses is found for all calls at once (``columns.opened_queues``).
 
 RemoteRead: R_OpenQueue returns a context handle, which its association may use until it is closed or the association
 ends ([MS-MQRR] 3.1.4.2).
@@ -19,23 +21,26 @@ close whose answer was not captured may have ended a handle; a call refused afte
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from pipeline.attempts.associations import ClientAssociation
 from pipeline.attempts.calls import CALL_ROLES, CLOCK_TOLERANCE_US, ONE_CLOCK, CallRole, DecodedCall
 from pipeline.attempts.timeline import NEVER, Timeline
 
-NOT_OPENED = frozenset({"no_open", "queue_unknown"})
-QUEUE_UNNAMED = frozenset({"queue_unknown"})
 
+class HandleSpan(NamedTuple):
+    """What is known of the handle that an open returned, for those who use it.
 
-class OpenedQueue(NamedTuple):
-    """What is known of the queue behind a Start: its normal form, the calls that show it, and what is missing."""
+    ``opened``: the call that returned it, of RemoteRead or qm2qm. ``named``: the call that named its queue, None where
+    it was not seen. ``over_at``: since when it stands for nothing, ``NEVER`` while it does. ``doubtful_close``: a close
+    without a captured answer, which may be why a later use was refused.
+    """
 
-    queue: str | None = None
-    open_calls: tuple[DecodedCall, ...] = ()
-    missing: frozenset[str] = frozenset()
+    opened: DecodedCall
+    named: DecodedCall | None
+    over_at: int
+    doubtful_close: DecodedCall | None
 
 
 class QueueHandles:
@@ -48,14 +53,13 @@ class QueueHandles:
         roles: Mapping[tuple[str, int], CallRole] = CALL_ROLES,
     ) -> None:
         self._of = of
-        self._asked = Timeline[DecodedCall]()  # all opens, readable or not, by association
         self._opens = Timeline[DecodedCall]()  # by association, interface and context handle
         self._closes = Timeline[DecodedCall]()  # by the same: those that were not refused
         self._closed_at = Timeline[DecodedCall]()  # by the same: those that were accepted
         self._sessions = Timeline[DecodedCall]()  # RemoteQMOpenQueue, by hQueue
         self._lowest_over: defaultdict[str, list[int]] = defaultdict(list)  # by session: when it or one behind was over
-        self._session_closes = Timeline[DecodedCall]()  # by association and hQueue
-        self._strays = Timeline[DecodedCall]()  # RemoteQMCloseQueue of what was not opened in sight, by association
+        self.closes: list[tuple[DecodedCall, DecodedCall | None]] = []
+        """Closes that were not refused, in order of time; of qm2qm with the session that they close, if it was seen."""
         self._targets = Timeline[DecodedCall]()  # R_OpenQueueForMove, by association and the number it returned
         self._named = Timeline[DecodedCall]()  # R_QMOpenRemoteQueue, by phQueue
         self._released = Timeline[DecodedCall]()  # R_QMCloseRemoteQueueContext, by association and context handle
@@ -64,7 +68,8 @@ class QueueHandles:
             by_role.setdefault(roles[call.protocol, call.opnum], []).append(call)
         self._add_opens(by_role.get("open", []))
         self._add_closes(by_role.get("close", []))
-        for call in _answered(call for call in by_role.get("name", []) if call.is_accepted and call.queue_handle):
+        self._names = _answered(call for call in by_role.get("name", []) if call.is_accepted and call.queue_handle)
+        for call in self._names:
             self._named.add(call.queue_handle, call, call.responded_at or 0)
         for call in _answered(call for call in by_role.get("target", []) if not call.is_refused and call.move_context):
             self._targets.add((of(call).name, call.move_context), call, call.responded_at or 0)
@@ -73,9 +78,8 @@ class QueueHandles:
                 self._released.add((of(call).name, call.context_handle), call, call.requested_at)
 
     def _add_opens(self, calls: list[DecodedCall]) -> None:
-        for call in calls:
-            self._asked.add((self._of(call).name, call.protocol), call, call.at)
-        for call in _answered(call for call in calls if not call.is_refused):
+        self._answered_opens = _answered(call for call in calls if not call.is_refused)
+        for call in self._answered_opens:
             self._opens.add(self._context(call), call, call.responded_at or 0)
             if call.protocol == "qm2qm" and call.queue_handle:
                 self._sessions.add(call.queue_handle, call, call.responded_at or 0)
@@ -88,29 +92,25 @@ class QueueHandles:
             if call.is_accepted:
                 self._closed_at.add(self._context(call), call, call.requested_at)
             session = self._opens.latest(self._context(call), call.requested_at) if call.protocol == "qm2qm" else None
-            if session is not None:
-                self._session_closes.add((self._of(call).name, session.queue_handle), call, call.requested_at)
-            elif call.protocol == "qm2qm":
-                self._strays.add(self._of(call).name, call, call.requested_at)
+            self.closes.append((call, session))
 
     def _context(self, call: DecodedCall) -> tuple[str, str, str | None]:
         return self._of(call).name, call.protocol, call.context_handle
 
-    def first_close_after(self, start: DecodedCall, at: int) -> DecodedCall | None:
-        """Return the close, not refused, after a time, of the queue that a Start reads from."""
-        if start.protocol == "qm2qm":
-            return self._session_closes.first_after((self._of(start).name, start.queue_handle), at)
-        return self._closes.first_after(self._context(start), at)
+    def spans(self) -> Iterator[HandleSpan]:
+        """Yield the span of each handle that an open returned, in order of the answers."""
+        for call in self._answered_opens:
+            doubtful = self._doubtful_close(call)
+            if call.protocol == "RemoteRead":
+                closed = self._close_of(call)
+                yield HandleSpan(call, call, NEVER if closed is None else closed.at, doubtful)
+            elif call.queue_handle:
+                yield HandleSpan(call, self._name_of(call.queue_handle, call), self._over_at(call), doubtful)
 
-    def last_close_until(self, start: DecodedCall, until: int) -> bool:
-        """Whether a client closed the queue that a Start reads from until a time, or may have.
-
-        May have: it closed a queue whose number it was given before the capture began.
-        """
-        closes = [self.first_close_after(start, start.at)]
-        if start.protocol == "qm2qm" and self._sessions.latest(start.queue_handle, start.at) is None:
-            closes.append(self._strays.first_after(self._of(start).name, start.at))
-        return any(call is not None and call.at <= until for call in closes)
+    @property
+    def names(self) -> list[DecodedCall]:
+        """The calls that gave a queue a number, R_QMOpenRemoteQueue, in order of the answers."""
+        return self._names
 
     def find_move_target(self, move: DecodedCall) -> DecodedCall | None:
         """Return the R_OpenQueueForMove whose number a move names."""
@@ -119,56 +119,23 @@ class QueueHandles:
 
     def find_remote_open(self, session: DecodedCall) -> DecodedCall | None:
         """Return the R_QMOpenRemoteQueue that returned the number that a RemoteQMOpenQueue opens."""
-        return self._name_of(session.queue_handle, session, session.at) if session.queue_handle else None
+        return self._name_of(session.queue_handle, session) if session.queue_handle else None
 
-    def find_opened_queue(self, start: DecodedCall) -> OpenedQueue:
-        """Return the open whose handle a Start used; a handle is valid from open to close."""
-        given = start.queue_handle if start.protocol == "qm2qm" else start.context_handle
-        if not given:
-            asked = self._asked.latest((self._of(start).name, start.protocol), start.at)
-            return OpenedQueue(missing=NOT_OPENED if asked is None else QUEUE_UNNAMED)
-        return self._by_number(start) if start.protocol == "qm2qm" else self._by_context(start)
-
-    def _by_context(self, start: DecodedCall) -> OpenedQueue:
-        found = self._opens.latest(self._context(start), start.at)
-        if found is None or self._closed(found, start.at):
-            return OpenedQueue(missing=NOT_OPENED)
-        evidence = (found, *self._may_have_closed(found, start))
-        return OpenedQueue(found.queue, evidence, QUEUE_UNNAMED if found.queue is None else frozenset())
-
-    def _by_number(self, start: DecodedCall) -> OpenedQueue:
-        session = self._sessions.latest(start.queue_handle, start.at)
-        if session is not None and self._over_at(session) < start.at:
-            return OpenedQueue(missing=NOT_OPENED)
-        named = self._name_of(start.queue_handle, session, start.at)
-        if named is None:
-            return OpenedQueue(missing=NOT_OPENED)
-        missing = QUEUE_UNNAMED if named.queue is None else frozenset()
-        if session is None:  # the supporting server's open was not captured
-            return OpenedQueue(named.queue, (named,), missing | {"no_open"})
-        return OpenedQueue(named.queue, (named, session, *self._may_have_closed(session, start)), missing)
-
-    def _name_of(self, number: int | None, session: DecodedCall | None, at: int) -> DecodedCall | None:
-        """Return the latest R_QMOpenRemoteQueue of a number, if it was still valid when the session opened it.
-
-        Without a captured session: if it is still valid at a time at which a read shows that some session uses it.
-        """
-        until = at if session is None else session.at
+    def _name_of(self, number: int, session: DecodedCall) -> DecodedCall | None:
+        """Return the latest R_QMOpenRemoteQueue of a number, if it was still valid when the session opened it."""
+        until = session.at
         found = self._named.latest(number, until)
-        if session is not None and (found is None or not _same_numbers(found, session)):
+        if found is None or not _same_numbers(found, session):
             found = self._named.first_after(number, until)  # by the clock of a tap that is ahead
             if found is None or not _same_numbers(found, session):
                 return None
             if (found.responded_at or 0) > until + _clock_slack_us(found, session):
                 return None
-        if found is None:
-            return None
-        since = found.responded_at or 0
-        sessions, low, high = self._sessions.span(number, since, until)
+        sessions, low, high = self._sessions.span(number, found.responded_at or 0, until)
         if low < high and self._first_over(sessions, low, high) < until:
             return None
         adopted = high - low > 1 or (low < high and sessions[low] is not session)
-        if session is not None and not adopted and self._let_go(found, until - _clock_slack_us(found, session)):
+        if not adopted and self._let_go(found, until - _clock_slack_us(found, session)):
             return None
         return found
 
@@ -191,11 +158,10 @@ class QueueHandles:
         closed = self._close_of(opened)
         return closed is not None and closed.at < at
 
-    def _may_have_closed(self, opened: DecodedCall, use: DecodedCall) -> tuple[DecodedCall, ...]:
-        """Return the unanswered close that may be why a use of a handle was not accepted."""
+    def _doubtful_close(self, opened: DecodedCall) -> DecodedCall | None:
+        """Return the first close of a handle, if its answer was not captured."""
         asked = self._closes.first_after(self._context(opened), opened.responded_at or opened.at)
-        unanswered = asked is not None and asked.responded_at is None and asked.at < use.at
-        return (asked,) if asked is not None and unanswered and not use.is_accepted else ()
+        return asked if asked is not None and asked.responded_at is None else None
 
     def _let_go(self, named: DecodedCall, at: int) -> bool:
         """Whether the application had closed its context, or its association had ended, at a time."""

@@ -20,7 +20,6 @@ from pipeline.attempts.attempt_rows import (
     IS_RPC_CONNECTION_SQL,
     OUTCOME_COLUMNS,
     READ_COLUMNS,
-    calls_from_rows,
     connections_from_rows,
     decode_errors,
     iterate_servers,
@@ -29,15 +28,15 @@ from pipeline.attempts.attempt_rows import (
     select_of_servers,
 )
 from pipeline.attempts.calls import CALL_ROLES
+from pipeline.attempts.columns.call_columns import calls_from_rows
 from pipeline.attempts.operations import QueueOperation
 from pipeline.attempts.operations import find_operations as operations_here
 from pipeline.attempts.server_openings import methods_condition
 from pipeline.lake.arrow_rows import epoch_day, is_in, rows_to_table
 from pipeline.lake.queries import BoundQuery
 from schemas.bronze import CONNECTIONS, RPC_CALLS
-from schemas.calls import CLIENT_CALLS
+from schemas.calls import CLIENT_CALLS, REMOTE_READ_CALLS
 from schemas.receive_attempts import QUEUE_OPERATIONS
-from schemas.remote_read_calls import REMOTE_READ_CALLS
 from schemas.table import Table
 from udfs.codes import result_name
 from udfs.queues.alias_groups import canonical_queue_name

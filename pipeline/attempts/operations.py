@@ -13,9 +13,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from pipeline.attempts.associations import RpcConnection
-from pipeline.attempts.calls import CALL_ROLES, DecodedCall
+from pipeline.attempts.calls import CALL_ROLES, LOOKUP_ID_ACTION_FLAG, DecodedCall
 from pipeline.attempts.evidence import CallConclusion, ServerCalls, confidence_level
-from pipeline.attempts.receive_attempts import LOOKUP_ID_ACTION_FLAG
 
 
 @dataclass(slots=True)
@@ -50,17 +49,14 @@ class QueueOperation(CallConclusion):
 def find_operations(calls: Iterable[DecodedCall], connections: Iterable[RpcConnection]) -> list[QueueOperation]:
     """Return one operation per purge or move of one server, in order of (time, call key)."""
     server = ServerCalls(calls, connections)
-    found = []
-    for call in server.calls:
-        if CALL_ROLES[call.protocol, call.opnum] not in ("purge", "move"):
-            continue
-        operation = QueueOperation(call)
-        operation.queue = server.find_queue(operation)
+    done = (call for call in server.calls if CALL_ROLES[call.protocol, call.opnum] in ("purge", "move"))
+    found = [*map(QueueOperation, done)]
+    for operation, queue in zip(found, server.find_queues(found), strict=True):
+        operation.queue = queue
         operation.opens = [*operation.used_calls]
         if operation.kind == "move":
             _find_target(server, operation)
-        server.add_gaps(operation)
-        found.append(operation)
+    server.add_gaps(found)
     return found
 
 

@@ -1,4 +1,4 @@
-"""Finds the receive attempts of one server: what became of each Start. Plain rows; no Spark.
+"""Finds the receive attempts of servers: what became of each Start, for all at once over columns. No Spark.
 
 The rules, from [MS-MQQP] 3.1.4, [MS-MQRR] 3.1.4 and the doubts (D..) of the fact sheet on RPC interfaces:
 
@@ -11,22 +11,42 @@ The rules, from [MS-MQQP] 3.1.4, [MS-MQRR] 3.1.4 and the doubts (D..) of the fac
   of the last connection of the association (D30). CloseQueue of qm2qm leaves the message with its own handle (D12).
 * The order of input rows does not matter; the end of the capture is a parameter.
 
-Times are microseconds since the epoch, UTC.
+Times are microseconds since the epoch, UTC. Where a step has one value for each attempt, an index stands for the
+attempt; calls are indexes too (``CallColumns``), -1 for none.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from functools import cached_property
+from typing import Final, NamedTuple
 
-from pipeline.attempts.associations import RpcConnection
-from pipeline.attempts.calls import CALL_ROLES, CallRole, DecodedCall
-from pipeline.attempts.evidence import CallConclusion, ServerCalls, confidence_level
-from pipeline.attempts.timeline import Timeline
+import numpy as np
+import pyarrow as pa
+
+from pipeline.attempts.columns.arrays import (
+    ABSENT,
+    NOTHING,
+    Flags,
+    Ints,
+    codes_of_numbers,
+    combine_codes,
+    either,
+    first_of,
+    last_of,
+    order_by,
+    over_distinct,
+    take_or,
+    to_column,
+    to_flags,
+)
+from pipeline.attempts.columns.call_evidence import CallEvidence, Evidence
+from pipeline.attempts.columns.column_timeline import ColumnTimeline
+from pipeline.attempts.columns.missing_codes import missing_bits
+from pipeline.attempts.timeline import NEVER
 from udfs.codes import (
-    ACTION_NAMES,
     MQ_ERROR_IO_TIMEOUT,
     MQ_ERROR_MESSAGE_NOT_FOUND,
     MQ_ERROR_OPERATION_CANCELLED,
@@ -34,416 +54,413 @@ from udfs.codes import (
     MQMSG_CLASS_NACK_RECEIVE_REJECTED,
     RR_ACK,
     RR_NACK,
-    code_name,
     is_lookup_action,
     is_peek_action,
 )
 
 CLEANUP_INTERVAL_US: Final = 300_000_000  # [MS-MQRR] 3.1.2.2: 5 minutes
-LOOKUP_ID_ACTION_FLAG: Final = (1 << 56) - 1  # the part of a LookupIdentifier that the wire carries
 
 _FAULT_CANCEL: Final = 0x1C00000D  # nca_s_fault_cancel
-_CANCELLED: Final = {MQ_ERROR_OPERATION_CANCELLED, MQ_INFORMATION_REMOTE_CANCELED_BY_CLIENT, _FAULT_CANCEL}  # D5
+_CANCELLED_RESULTS: Final = (
+    MQ_ERROR_OPERATION_CANCELLED,
+    MQ_INFORMATION_REMOTE_CANCELED_BY_CLIENT,
+    _FAULT_CANCEL,
+)  # D5
 _FOR_EVER: Final = 0xFFFFFFFF  # ulTimeout
-_TRANSACTIONAL: Final = 13  # R_StartTransactionalReceive
 _ANSWER_SLACK_US: Final = 5_000_000  # a server's timers and the way back; after that the answer was not captured
+
+TRANSACTIONAL_OPNUM: Final = 13
+"""R_StartTransactionalReceive."""
+OUTCOMES: Final = (
+    "unknown", "rejected", "acked", "nacked", "expired", "rundown", "peeked", "cancelled", "timed_out", "empty",
+    "failed", "in_flight",
+)  # fmt: skip
+"""What can become of a Start; the column ``outcome`` of ``ReceiveAttempts`` has indexes into these."""
+(
+    _UNKNOWN, _REJECTED, _ACKED, _NACKED, _EXPIRED, _RUNDOWN, _PEEKED, _CANCELLED, _TIMED_OUT, _EMPTY, _FAILED,
+    _IN_FLIGHT,
+) = range(len(OUTCOMES))  # fmt: skip
 
 
 @dataclass(slots=True)
-class ReceiveAttempt(CallConclusion):
-    """One Start (``call``) and what became of it: the facts of a row of gold.receive_attempts.
+class ReceiveAttempts:
+    """Starts and what became of them, one after the other in order of (server, time, call key).
 
-    ``ack_refused``: an End with RR_ACK was refused; ``ack_unanswered``: the answer of the End that counts was not
-    captured; ``reader_gone_at``: when the last connection ended of a reader that took the message and never closed
-    the queue; ``gaps``: bytes of its association were not captured.
+    ``started``: the Starts; ``named``: the calls that name the queues. ``ended_at``: the request of the call that ended
+    the attempt, or the time of what else did, by the clock of the tap that saw it. ``wait_us`` and ``hold_us``: from
+    request to response, and from that to the end. ``end_hresult`` is an End's: that of a cancel or close says nothing
+    about the message. ``ack_refused``: an End with RR_ACK was
+    refused; ``ack_unanswered``: the answer of the End that counts was not captured; ``reader_gone_at``: when the last
+    connection ended of a reader that took the message and never closed the queue. ``gaps``: bytes of its association
+    were not captured. ``missing`` are bits
+    (``missing_codes``). Times and numbers that there are not are ``ABSENT``.
     """
 
-    outcome: str = "unknown"
-    gaps: bool = False
-    queue: str | None = None
-    inferred_queue: str | None = None
-    ended_at: int | None = None
-    end_hresult: int | None = None
-    ack_refused: bool = False
-    ack_unanswered: bool = False
-    reader_gone_at: int | None = None
-    ending_call: DecodedCall | None = None
-
-    @property
-    def is_receive(self) -> bool | None:
-        """A receive, not a peek; None when the action was not captured."""
-        return None if self.call.action is None else not is_peek_action(self.call.action)
-
-    @property
-    def transactional(self) -> bool | None:
-        """Within a transaction; None when the method that can be was not readable."""
-        if self.call.transaction_id is not None:
-            return True
-        unread = self.call.opnum == _TRANSACTIONAL and self.call.action is None
-        return None if unread else False
-
-    @property
-    def lookup_id(self) -> int | None:
-        """The returned message's identifier, 56 bits; None without a message, and where the method returns none."""
-        if not self.call.is_accepted or not self.call.sequence_id:
-            return None
-        return self.call.sequence_id & LOOKUP_ID_ACTION_FLAG
-
-    @property
-    def action_name(self) -> str | None:
-        """MQ_ACTION_... or MQ_LOOKUP_...; None when the action was not captured."""
-        return None if self.call.action is None else code_name(ACTION_NAMES, self.call.action)
-
-    @property
-    def wait_us(self) -> int | None:
-        """From the request to its response; None where two taps saw them."""
-        start = self.call
-        if start.clocks.request_tap != start.clocks.response_tap:
-            return None
-        return _difference(start.captured_response_at, start.captured_request_at)
-
-    @property
-    def hold_us(self) -> int | None:
-        """From the response to what ended the attempt; None where two taps saw them."""
-        start, end = self.call, self.ending_call
-        if end is None:
-            ended_at = None if self.ended_at is None else self.ended_at - self._ahead_us
-            return _difference(ended_at, start.responded_at)
-        taps = end.clocks.request_tap, start.clocks.response_tap  # numbers within a connection
-        one_clock = taps[0] == taps[1] if end.connection_id == start.connection_id else taps == (None, None)
-        return _difference(self.ended_at, start.captured_response_at) if one_clock else None
-
-    @property
-    def _ahead_us(self) -> int:
-        """How far ahead the clock is of the tap that saw the response, else the request."""
-        clocks = self.call.clocks
-        ahead_us = clocks.request_ahead_us if self.call.responded_at is None else clocks.response_ahead_us
-        return ahead_us or 0
-
-    @property
-    def confidence(self) -> str:
-        """How certain the attempt is, by what is missing."""
-        return confidence_level(self.missing, guessed=self.inferred_queue is not None)
-
-    def infer_queue(self, destination: str | None) -> None:
-        """Guess the queue, where it is not known, from the message's destination."""
-        self.inferred_queue = destination if self.queue is None else None
-
-    def end_call(self, outcome: str, call: DecodedCall | None = None, at: int | None = None) -> None:
-        """Set the outcome, by the call that ended the attempt or at a time of its own.
-
-        ``end_hresult`` is an End's: that of a cancel or close says nothing about the message.
-        """
-        self.outcome, self.ending_call = outcome, call
-        if call is not None:
-            self.ended_at = call.captured_request_at
-            if self.ended_at is None:  # its packet has no time
-                self.missing.add("capture_loss")
-        elif at is not None:
-            self.ended_at = at + self._ahead_us
-        if call is not None:
-            self.used_calls.append(call)
-            if CALL_ROLES[call.protocol, call.opnum] == "end":
-                self.end_hresult = call.hresult
+    started: Ints
+    outcome: Ints
+    ended_at: Ints
+    end_hresult: Ints
+    wait_us: Ints
+    hold_us: Ints
+    ack_refused: Flags
+    ack_unanswered: Flags
+    reader_gone_at: Ints
+    gaps: Flags
+    named: Ints
+    missing: Ints
+    evidence: Evidence
 
 
 def find_attempts(
-    calls: Iterable[DecodedCall],
-    connections: Iterable[RpcConnection],
-    *,
-    capture_ends_at: int | None = None,
-    cleanup_us: int = CLEANUP_INTERVAL_US,
-) -> list[ReceiveAttempt]:
-    """Return one attempt per Start of one server, in order of (time, call key).
+    evidence: CallEvidence, ends: Mapping[str, int], *, cleanup_us: int = CLEANUP_INTERVAL_US
+) -> ReceiveAttempts:
+    """Return one attempt per Start of some servers.
 
-    ``connections`` are all known connections of that server. ``capture_ends_at`` is the last packet of captures with
-    packets of it; None: the last packet of its connections.
+    ``ends``: the last packet of captures with packets of a server, by its address; of a server without, the last packet
+    of its connections.
     """
-    return _AttemptsOfServer(calls, connections, capture_ends_at, cleanup_us).attempts()
+    return _Attempts(evidence, ends, cleanup_us).attempts()
 
 
-class _AttemptsOfServer(ServerCalls):
-    def __init__(
-        self,
-        calls: Iterable[DecodedCall],
-        connections: Iterable[RpcConnection],
-        capture_ends_at: int | None,
-        cleanup_us: int,
-    ) -> None:
-        super().__init__(calls, connections)
-        if capture_ends_at is None:
-            capture_ends_at = max((c.last_packet_at for c in self.connections.values()), default=0)
-        self.capture_ends_at = capture_ends_at
-        self.cleanup_us = cleanup_us
-        self.ends = self._belonging("end")
-        self.rejects = self._belonging("reject")
-        self.cancels = self._cancels()
+class _Belonging(NamedTuple):
+    """Calls that belong to attempts, in order of time: pairs of attempt and call."""
 
-    def attempts(self) -> list[ReceiveAttempt]:
-        """Return the server's attempts with their outcomes."""
-        out = []
-        for start in self.by_role["start"]:
-            attempt = ReceiveAttempt(start, gaps=self.has_gaps(start))
-            self._settle(attempt)
-            self._settle_risk(attempt)
-            attempt.queue = self.find_queue(attempt)
-            if attempt.transactional and attempt.outcome in ("acked", "rejected"):
-                attempt.missing.add("transaction_open")
-            self.add_gaps(attempt)
-            out.append(attempt)
-        return out
+    owners: Ints
+    calls: Ints
+
+    def where(self, condition: Flags) -> _Belonging:
+        return _Belonging(self.owners[condition], self.calls[condition])
+
+
+class _Attempts:
+    def __init__(self, evidence: CallEvidence, ends: Mapping[str, int], cleanup_us: int) -> None:
+        self.known, self.calls, self.cleanup_us = evidence, evidence.calls, cleanup_us
+        calls = self.calls
+        self.accepted, self.refused = calls.succeeded
+        self.starts = calls.of_role("start")
+        self.count = len(self.starts)
+        self.every = np.arange(self.count)
+        self.capture_ends_at = evidence.capture_ends_at(ends)[self.starts]
+        self.at, self.responded_at = calls.at[self.starts], calls.responded_at[self.starts]
+        self.by_number, self.action = calls.by_number[self.starts], calls.numbers("action")[self.starts]
+        self.peeks, self.looks_up = self._which_actions(is_peek_action), self._which_actions(is_lookup_action)
+        self.can_hold = ~self.refused[self.starts] & ~self.peeks
+        self.gaps = evidence.has_gaps[self.starts]
+        self.gone_at = evidence.association_ended_at[self.starts]
+        self.ends, self.rejects, self.cancels = self._ends(), self._rejects(), self._cancels()
+        self.first_end, self.deciding = self._deciding_ends()
+
+        self.outcome = np.full(self.count, _UNKNOWN, np.int64)
+        self.ending = np.full(self.count, NOTHING, np.int64)
+        self.over_at = np.full(self.count, ABSENT, np.int64)  # by one clock, where something else than a call ended it
+        self.missing = np.zeros(self.count, np.int64)
+        self.used = [_Belonging(self.every, self.starts)]
+
+    def attempts(self) -> ReceiveAttempts:
+        """Return the servers' attempts with their outcomes."""
+        calls, starts = self.calls, self.starts
+        self._settle()
+        ended_at = self._ended_at()
+        is_end = take_or(np.isin(np.arange(len(calls)), calls.of_role("end")), self.ending, default=False)
+        opened = self.known.queues.find(starts)
+        self.missing |= opened.missing
+        self.used += [_Belonging(self.every, column) for column in (self.ending, *opened.calls)]
+        transactional = calls.is_known("transaction_id")[starts]
+        self._miss("transaction_open", transactional & np.isin(self.outcome, (_ACKED, _REJECTED)))
+        owners, used = zip(*self.used, strict=True)
+        evidence = Evidence.of(owners, used, self.count, len(calls))
+        ack_refused, ack_unanswered, reader_gone_at = self._risks()
+        return ReceiveAttempts(
+            started=starts,
+            outcome=self.outcome,
+            ended_at=ended_at,
+            end_hresult=np.where(is_end, take_or(calls.numbers("hresult"), self.ending, ABSENT), ABSENT),
+            wait_us=self._wait_us(),
+            hold_us=self._hold_us(ended_at),
+            ack_refused=ack_refused,
+            ack_unanswered=ack_unanswered,
+            reader_gone_at=reader_gone_at,
+            gaps=self.gaps,
+            named=opened.named,
+            missing=self.known.missing_of(starts, evidence, self.missing),
+            evidence=evidence,
+        )
+
+    def _which_actions(self, function: Callable[[int], bool]) -> Flags:
+        """Return which Starts ask for an action of some kind; none whose action was not captured."""
+        found = over_distinct(
+            to_column(self.action), lambda action: action is not None and function(action), pa.bool_()
+        )
+        return to_flags(found, default=False)
 
     # Whose is what
 
-    def _attempt_key(self, call: DecodedCall) -> Hashable:
-        """Return what an attempt and its End share; None where that was not captured."""
-        name = self.association_of(call).name
-        if call.protocol == "qm2qm":
-            return None if call.remote_read_handle is None else (name, call.remote_read_handle)
-        if call.context_handle is None or call.request_id is None:
-            return None
-        return (name, call.context_handle, call.request_id)
+    @cached_property
+    def _attempt_keys(self) -> Ints:
+        """What an attempt and its End share, of all calls; -1 where that was not captured."""
+        calls, association = self.calls, self.known.association
+        read_handle = combine_codes(association, calls.codes("remote_read_handle")[0])
+        context = combine_codes(
+            association, calls.codes("context_handle")[0], codes_of_numbers(calls.numbers("request_id"))
+        )
+        return either(calls.by_number, read_handle, context)
 
-    def _reject_key(self, call: DecodedCall) -> Hashable:
-        """Return what an attempt and a rejection of its message share; None where that was not captured."""
-        identifier = call.sequence_id if CALL_ROLES[call.protocol, call.opnum] == "start" else call.lookup_id
-        if call.protocol != "RemoteRead" or call.context_handle is None or not identifier:
-            return None
-        return (self.association_of(call).name, call.context_handle, identifier & LOOKUP_ID_ACTION_FLAG)
+    def _ends(self) -> _Belonging:
+        """Assign each End to the latest attempt before it; a qm2qm handle is not known before its response."""
+        since = np.where(self.by_number, self._answered_at, self.at)
+        return self._belonging(self.calls.of_role("end"), self._attempt_keys, since)
 
-    def _belonging(self, role: CallRole) -> dict[str, list[DecodedCall]]:
-        """Assign each End or rejection to the latest attempt before it that can hold a message; by the Start's key."""
-        owned: dict[str, list[DecodedCall]] = defaultdict(list)
-        if not self.by_role[role]:
-            return owned
-        key_of = self._attempt_key if role == "end" else self._reject_key
-        since = self._held_from if role == "end" else self._answered_at
-        holders = Timeline[DecodedCall]()
-        for start in sorted(self.by_role["start"], key=lambda c: (since(c), c.call_key)):
-            key = key_of(start)
-            if key is not None and _can_hold(start):
-                holders.add(key, start, since(start))
-        for call in self.by_role[role]:
-            key = key_of(call)
-            at = call.responded_at if call.requested_at is None else call.requested_at
-            holder = holders.latest(key, at) if key is not None and at is not None else None
-            if holder is not None:
-                owned[holder.call_key].append(call)
-        return owned
+    def _rejects(self) -> _Belonging:
+        """Assign each rejection that counts to the attempt that got its message last, in its context."""
+        calls = self.calls
+        rejects = calls.of_role("reject")
+        is_read = np.isin(np.arange(len(calls)), self.starts)
+        message = np.where(is_read, calls.identifiers("sequence_id"), calls.identifiers("lookup_id"))
+        keys = combine_codes(self.known.association, calls.codes("context_handle")[0], codes_of_numbers(message))
+        keys = np.where(calls.by_number, NOTHING, keys)
+        counts = self.accepted[rejects]
+        counts &= calls.numbers("acknowledgement_class")[rejects] == MQMSG_CLASS_NACK_RECEIVE_REJECTED
+        return self._belonging(rejects[counts], keys, self._answered_at)
 
-    @staticmethod
-    def _held_from(start: DecodedCall) -> int:
-        """Return the time from which a call can end the attempt: a qm2qm handle is not known before its response."""
-        return _AttemptsOfServer._answered_at(start) if start.protocol == "qm2qm" else start.at
+    @property
+    def _answered_at(self) -> Ints:
+        """The times from which clients know which message they got."""
+        return np.where(np.isin(self.responded_at, (ABSENT, 0)), self.at, self.responded_at)
 
-    @staticmethod
-    def _answered_at(start: DecodedCall) -> int:
-        """Return the time from which a client knows which message it got."""
-        return start.responded_at or start.at
+    def _belonging(self, later: Ints, keys: Ints, since: Ints) -> _Belonging:
+        """Assign calls to the latest attempt that can hold a message, with their key, that there was before them."""
+        calls = self.calls
+        order = order_by([since], calls.key.take(pa.array(self.starts)))
+        order = order[self.can_hold[order]]
+        holders = ColumnTimeline(keys[self.starts[order]], since[order], order)
+        at = np.where(calls.requested_at[later] == ABSENT, calls.responded_at[later], calls.requested_at[later])
+        owners = holders.latest(np.where(at == ABSENT, NOTHING, keys[later]), at)
+        return _Belonging(owners, later).where(owners != NOTHING)
 
-    def _cancels(self) -> dict[str, list[DecodedCall]]:
-        """Assign each accepted cancel to the latest attempt with its key that began before it."""
-        starts = deque(self.by_role["start"])
-        waiting: dict[Hashable, list[DecodedCall]] = defaultdict(list)  # the latest last
-        holding: dict[Hashable, DecodedCall] = {}  # the latest one that can hold a message
-        owned: dict[str, list[DecodedCall]] = defaultdict(list)
-        for call in self.by_role["cancel"]:
-            while starts and starts[0].at <= call.at:
-                start = starts.popleft()
-                key = self._cancel_key(start)
-                if key is not None:
-                    waiting[key].append(start)
-                if key is not None and _can_hold(start):
-                    holding[key] = start
-            key = self._cancel_key(call)
-            if key is None or not call.is_accepted or call.requested_at is None:
-                continue
-            reads = waiting[key]
-            while reads and (self._waited_until(reads[-1]) or call.at) < call.at:
-                reads.pop()
-            found = reads[-1] if reads else holding.get(key)
-            if found is not None:
-                owned[found.call_key].append(call)
-        return owned
+    def _cancels(self) -> _Belonging:
+        """Assign each accepted cancel to the latest attempt with its key that began before it.
 
-    def _waited_until(self, start: DecodedCall) -> int | None:
-        """Return when a read stopped waiting: its answer, or its connection's end; None if neither was captured."""
-        connection = self.connections.get(start.connection_id)
-        if start.responded_at is not None or connection is None:
-            return start.responded_at
-        return connection.closed_at
+        One that waits comes before one that holds a message. A qm2qm read belongs to the owner's hQueue.
+        """
+        calls = self.calls
+        numbers = (codes_of_numbers(calls.numbers(name)) for name in ("queue_handle", "request_id"))
+        keys = either(calls.by_number, combine_codes(calls.server - NOTHING, *numbers), self._attempt_keys)
+        cancels = calls.of_role("cancel")
+        cancels = cancels[self.accepted[cancels] & (calls.requested_at[cancels] != ABSENT) & (keys[cancels] != NOTHING)]
+        some = np.flatnonzero(np.isin(keys[self.starts], keys[cancels]))
+        columns = (keys[self.starts], calls.server[self.starts], self.at, self._waited_until, self.can_hold)
+        reads = deque(zip(some.tolist(), *(column[some].tolist() for column in columns), strict=True))
+        waiting: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)  # and until when; the latest last
+        holding: dict[int, int] = {}  # the latest one that can hold a message
+        found = []
+        for key, server, at in zip(*(each[cancels].tolist() for each in (keys, calls.server, calls.at)), strict=True):
+            while reads and reads[0][2:4] <= (server, at):
+                read, its_key, _, _, until, can_hold = reads.popleft()
+                waiting[its_key].append((read, until))
+                if can_hold:
+                    holding[its_key] = read
+            while waiting[key] and waiting[key][-1][1] < at:
+                waiting[key].pop()
+            found.append(waiting[key][-1][0] if waiting[key] else holding.get(key, NOTHING))
+        owners = np.array(found, np.int64)
+        return _Belonging(owners, cancels).where(owners != NOTHING)
 
-    def _cancel_key(self, call: DecodedCall) -> Hashable:
-        """Return what a waiting read and its cancel share: a qm2qm read belongs to the owner's hQueue."""
-        if call.request_id is None:
-            return None
-        if call.protocol == "qm2qm":
-            return None if call.queue_handle is None else (call.queue_handle, call.request_id)
-        return self._attempt_key(call)
+    @cached_property
+    def _waited_until(self) -> Ints:
+        """When reads stopped waiting: their answer, or their connection's end; ``NEVER`` if neither was captured."""
+        closed_at = self.known.closed_at[self.starts]
+        until = np.where(self.responded_at == ABSENT, closed_at, self.responded_at)
+        return np.where(until == ABSENT, NEVER, until)
+
+    def _deciding_ends(self) -> tuple[Ints, Ints]:
+        """Return the first End of each attempt, and the one that decides.
+
+        The first accepted one, else the last whose answer was not captured. An End after an accepted one belongs to a
+        Start with the same number that was not captured.
+        """
+        ends = self.ends
+        accepted = ends.where(self.accepted[ends.calls])
+        unrefused = ends.where(~self.refused[ends.calls])
+        first, last = first_of(*accepted, self.count), last_of(*unrefused, self.count)
+        return first_of(*ends, self.count), np.where(first == NOTHING, last, first)
 
     # What became of it
 
-    def _settle(self, attempt: ReceiveAttempt) -> None:
-        start = attempt.call
-        ends = self.ends.get(start.call_key, [])
-        held = start.is_accepted and attempt.is_receive
-        if held or ends:
-            self._settle_held(attempt, ends)
-        elif start.is_accepted and attempt.is_receive is False:
-            attempt.outcome = "peeked"
-        elif start.is_refused:
-            self._settle_refused(attempt)
-        elif start.responded_at is None or self.is_cut_off(start):
-            self._settle_unanswered(attempt)
+    def _settle(self) -> None:
+        """Decide the outcome of each attempt, by what was answered, and what ended it."""
+        accepted, refused = self.accepted[self.starts], self.refused[self.starts]
+        receives = (self.action != ABSENT) & ~self.peeks
+        got = (accepted & receives) | (self.first_end != NOTHING)  # a message, or its End shows that it did
+        self._settle_held(got)
+        left = ~got
+        peeked = left & accepted & self.peeks
+        self.outcome[peeked] = _PEEKED
+        left &= ~peeked
+        unanswered = left & ~refused & ((self.responded_at == ABSENT) | self.known.is_cut_off[self.starts])
+        left &= refused
+        cancelled = self._settle_cancelled(left | unanswered)
+        self._settle_refused(left & ~cancelled)
+        self._settle_unanswered(unanswered & ~cancelled)
         # What is left was answered, but the answer cannot be read: unknown.
 
-    def _settle_held(self, attempt: ReceiveAttempt, ends: list[DecodedCall]) -> None:
-        """Decide an attempt that got a message, or whose End shows that it did."""
-        attempt.used_calls += ends
-        rejects = [
-            call
-            for call in self.rejects.get(attempt.call.call_key, [])
-            if call.is_accepted and call.acknowledgement_class == MQMSG_CLASS_NACK_RECEIVE_REJECTED
-        ]
-        end = _deciding_end(ends)
-        if rejects and not (end is not None and end.ack == RR_NACK):  # what was given back is not there to reject
-            attempt.end_call("rejected", rejects[-1] if end is None else end)
-            attempt.used_calls += rejects
-            # Messages are rejected in transactions, after their End ([MS-MQRR] 3.1.4.14, rule R69): a later one's.
-            if attempt.gaps and (end is None or not attempt.transactional):
-                attempt.missing.add("capture_loss")
-        elif end is not None:
-            attempt.end_call({RR_ACK: "acked", RR_NACK: "nacked"}.get(end.ack or 0, "unknown"), end)
-            # After the clean-up timer, or another End, it can be of a later Start with the same number.
-            if attempt.gaps and (end is not ends[0] or self._is_late(attempt.call, end)):
-                attempt.missing.add("capture_loss")
-        else:
-            self._settle_unended(attempt, ends)
+    def _settle_held(self, got: Flags) -> None:
+        """Decide attempts that got a message, or whose End shows that they did."""
+        ends, rejects, end = self.ends, self.rejects, self.deciding
+        self.used.append(ends)
+        ack = take_or(self.calls.numbers("ack"), end, ABSENT)
+        last_reject = last_of(*rejects, self.count)
+        rejected = got & (last_reject != NOTHING) & (ack != RR_NACK)  # what was given back is not there to reject
+        self._end(rejected, _REJECTED, np.where(end == NOTHING, last_reject, end))
+        self.used.append(rejects.where(rejected[rejects.owners]))
+        # Messages are rejected in transactions, after their End ([MS-MQRR] 3.1.4.14, rule R69): a later one's.
+        transactional = self.calls.is_known("transaction_id")[self.starts]
+        self._miss("capture_loss", rejected & self.gaps & ((end == NOTHING) | ~transactional))
+        ended = got & ~rejected & (end != NOTHING)
+        outcome = np.where(ack == RR_ACK, _ACKED, np.where(ack == RR_NACK, _NACKED, _UNKNOWN))
+        self._end(ended, outcome, end)
+        # After the clean-up timer, or another End, it can be of a later Start with the same number.
+        late = take_or(self.calls.at, end, ABSENT) > self._expires_at
+        self._miss("capture_loss", ended & self.gaps & ((end != self.first_end) | late))
+        self._settle_unended(got & ~rejected & ~ended)
 
-    def _settle_unended(self, attempt: ReceiveAttempt, refused: list[DecodedCall]) -> None:
-        """Decide a held message without an End that took effect: by the first thing that happened."""
-        start = attempt.call
-        if attempt.gaps:
-            attempt.missing.add("capture_loss")
-        since = start.responded_at if start.responded_at is not None else start.at
-        until = self._settle_by_what_happened(attempt, since, refused)
-        if self.may_share_association(start, since, until):  # an End can have come over that
-            attempt.missing.add("capture_begins")
+    def _settle_unended(self, held: Flags) -> None:
+        """Decide held messages without an End that took effect: by the first thing that happened."""
+        since = np.where(self.responded_at == ABSENT, self.at, self.responded_at)
+        close = np.where(self.by_number, NOTHING, self.known.queues.first_close_after(self.starts, since))
+        cancels = self.cancels.where(self.calls.at[self.cancels.calls] >= since[self.cancels.owners])
+        calls = np.stack([self.first_end, first_of(*cancels, self.count), close, np.full(self.count, NOTHING)])
+        times = take_or(self.calls.at, calls, NEVER)
+        times[3] = np.where((self.gone_at != ABSENT) & (self.gone_at >= since), self.gone_at, NEVER)
+        first = times.argmin(axis=0)  # of several at one time the first in this order
+        call, until = calls[first, self.every], times[first, self.every]
+        happened = until != NEVER
+        until = np.where(happened, until, self.capture_ends_at)
+        expired = held & (until > self._expires_at)
+        until = np.where(expired, self._expires_at, until)
+        late = self.ends.where(self.calls.at[self.ends.calls] > self._expires_at[self.ends.owners])
+        self._end(expired, _EXPIRED, first_of(*late, self.count))
+        self._end(held & ~expired & happened, np.array([_FAILED, _CANCELLED, _RUNDOWN, _RUNDOWN])[first], call, until)
+        self._wait_on(held & ~expired & ~happened)
+        self._miss("capture_loss", held & self.gaps)
+        self._miss("capture_begins", held & self._may_have_strays(held, since, until))
 
-    def _settle_by_what_happened(self, attempt: ReceiveAttempt, since: int, refused: list[DecodedCall]) -> int:
-        """Return until when the message was held, as far as is known."""
-        start = attempt.call
-        happened: list[tuple[int, int, str, DecodedCall | None]] = []  # time, rank, outcome, call
-        happened += [(call.at, 0, "failed", call) for call in refused]
-        cancels = self.cancels.get(start.call_key, [])
-        happened += [(call.at, 1, "cancelled", call) for call in cancels if call.at >= since]
-        close = self.handles.first_close_after(start, since)
-        if close is not None and start.protocol == "RemoteRead":
-            happened.append((close.at, 2, "rundown", close))
-        gone_at = self.association_of(start).ended_at
-        if gone_at is not None and gone_at >= since:
-            happened.append((gone_at, 3, "rundown", None))
-        happened.sort(key=lambda entry: entry[:2])
-        deadline = since + self.cleanup_us
-        seen_until = happened[0][0] if happened else self.capture_ends_at
-        if start.protocol == "RemoteRead" and start.responded_at is not None and seen_until > deadline:
-            late = [call for call in refused if self._is_late(start, call)]
-            attempt.end_call("expired", late[0] if late else None)
-            return deadline
-        if happened:
-            at, _, outcome, call = happened[0]
-            attempt.end_call(outcome, call, at)
-            return at
-        attempt.outcome = "in_flight"
-        attempt.missing.add("capture_ends")
-        return self.capture_ends_at
+    @property
+    def _expires_at(self) -> Ints:
+        """When the clean-up timer takes back what Starts brought; ``NEVER`` where it does not."""
+        is_timed = ~self.by_number & (self.responded_at != ABSENT)
+        return np.where(is_timed, self.responded_at + self.cleanup_us, NEVER)
 
-    def _is_late(self, start: DecodedCall, end: DecodedCall) -> bool:
-        """Whether an End was requested after the clean-up timer had taken back what the Start brought."""
-        there = start.responded_at if start.protocol == "RemoteRead" else None
-        return there is not None and end.at > there + self.cleanup_us
+    def _may_have_strays(self, held: Flags, since: Ints, until: Ints) -> Flags:
+        """Return which attempts a connection may concern that may belong to any association: an End came over that."""
+        found = np.zeros(self.count, np.bool_)
+        for attempt in np.flatnonzero(held).tolist() if self.known.has_strays else ():
+            times = int(since[attempt]), int(until[attempt])
+            found[attempt] = self.known.may_share_association(int(self.starts[attempt]), *times)
+        return found
 
-    def _settle_cancelled(self, attempt: ReceiveAttempt) -> bool:
-        """Decide a read that did not return a message, if something cancelled it while it waited."""
-        start = attempt.call
-        until = self._waited_until(start)
-        cancels = [call for call in self.cancels.get(start.call_key, []) if until is None or call.at <= until]
-        if cancels:
-            attempt.end_call("cancelled", cancels[0])
-            return True
-        given_up = [at for at in (start.cancelled_at, start.orphaned_at) if at and (until is None or at <= until)]
-        if given_up:
-            attempt.end_call("cancelled", at=min(given_up))
-            return True
-        close = self.handles.first_close_after(start, start.at)
-        if close is not None and close.is_accepted and (until is None or close.at <= until):
-            attempt.end_call("cancelled", close)
-            return True
-        return False
+    def _settle_cancelled(self, unread: Flags) -> Flags:
+        """Decide reads that did not return a message and that something cancelled while they waited; return which."""
+        calls, until = self.calls, self._waited_until
+        cancels = self.cancels.where(calls.at[self.cancels.calls] <= until[self.cancels.owners])
+        cancel = first_of(*cancels, self.count)
+        by_cancel = unread & (cancel != NOTHING)
+        self._end(by_cancel, _CANCELLED, cancel)
+        given_up = np.full(self.count, NEVER, np.int64)
+        for name in ("cancelled_at", "orphaned_at"):
+            at = calls.numbers(name)[self.starts]
+            given_up = np.where((at != ABSENT) & (at <= until), np.minimum(given_up, at), given_up)
+        by_client = unread & ~by_cancel & (given_up != NEVER)
+        self._end(by_client, _CANCELLED, NOTHING, given_up)
+        close = self.known.queues.first_close_after(self.starts, self.at)
+        closed = take_or(self.accepted, close, default=False) & (take_or(calls.at, close, NEVER) <= until)
+        by_close = unread & ~by_cancel & ~by_client & closed
+        self._end(by_close, _CANCELLED, close)
+        cancelled: Flags = by_cancel | by_client | by_close
+        return cancelled
 
-    def _settle_refused(self, attempt: ReceiveAttempt) -> None:
-        """Decide a Start that was answered with an error or a fault."""
-        start = attempt.call
-        if self._settle_cancelled(attempt):
-            return
-        if start.result in _CANCELLED:
-            attempt.outcome = "cancelled"
-        elif start.hresult == MQ_ERROR_IO_TIMEOUT:
-            attempt.outcome = "empty" if start.timeout_ms == 0 else "timed_out"
-        elif (
-            start.hresult == MQ_ERROR_MESSAGE_NOT_FOUND and start.action is not None and is_lookup_action(start.action)
-        ):
-            attempt.outcome = "empty"
-        else:
-            attempt.outcome = "failed"
-            if attempt.gaps and start.fault_status is not None:  # that the handle was let go before, for one
-                attempt.missing.add("capture_loss")
+    def _settle_refused(self, refused: Flags) -> None:
+        """Decide Starts that were answered with an error or a fault."""
+        hresult, fault = (self.calls.numbers(name)[self.starts] for name in ("hresult", "fault_status"))
+        result = np.where(fault == ABSENT, hresult, fault)
+        in_vain = self.calls.numbers("timeout_ms")[self.starts] == 0
+        outcome = np.select(
+            [
+                np.isin(result, _CANCELLED_RESULTS),
+                (hresult == MQ_ERROR_IO_TIMEOUT) & in_vain,
+                hresult == MQ_ERROR_IO_TIMEOUT,
+                (hresult == MQ_ERROR_MESSAGE_NOT_FOUND) & self.looks_up,
+            ],
+            [_CANCELLED, _EMPTY, _TIMED_OUT, _EMPTY],
+            _FAILED,
+        )
+        self.outcome[refused] = outcome[refused]
+        # That the handle was let go before, for one.
+        self._miss("capture_loss", refused & (outcome == _FAILED) & self.gaps & (fault != ABSENT))
 
-    def _settle_unanswered(self, attempt: ReceiveAttempt) -> None:
-        """Decide a Start without a whole answer: it still waits, the capture ends inside it, or it was not captured."""
-        if self._settle_cancelled(attempt):
-            return
-        start = attempt.call
-        connection = self.connections.get(start.connection_id)
-        if connection is not None and (connection.closed_at is not None or not connection.server_bytes):
-            return
-        if start.timeout_ms not in (None, _FOR_EVER) and start.responded_at is None:
-            due = start.at + (start.timeout_ms or 0) * 1000 + _ANSWER_SLACK_US
-            if due < self.capture_ends_at:
-                return
-        attempt.outcome = "in_flight"
-        attempt.missing.add("capture_ends")
+    def _settle_unanswered(self, unanswered: Flags) -> None:
+        """Decide Starts without a whole answer: they still wait, the capture ends inside it, or it was not captured."""
+        known, timeout = self.known, self.calls.numbers("timeout_ms")[self.starts]
+        is_over = (known.closed_at != ABSENT)[self.starts] | ~known.is_answered[self.starts]
+        timed = (self.responded_at == ABSENT) & (timeout != ABSENT) & (timeout != _FOR_EVER)
+        timed &= self.at + timeout * 1000 + _ANSWER_SLACK_US < self.capture_ends_at
+        self._wait_on(unanswered & ~is_over & ~timed)
 
-    def _settle_risk(self, attempt: ReceiveAttempt) -> None:
-        """Note what can have become of an acknowledgement."""
-        ends = self.ends.get(attempt.call.call_key)
-        if ends is None:
-            return
-        attempt.ack_refused = any(end.ack == RR_ACK and end.is_refused for end in ends)
-        end = _deciding_end(ends)
-        if end is None or end.ack != RR_ACK:
-            return
-        attempt.ack_unanswered = end.responded_at is None or self.is_cut_off(end)
-        gone_at = self.association_of(attempt.call).ended_at
-        if gone_at is not None and gone_at >= end.at and not self.handles.last_close_until(attempt.call, gone_at):
-            attempt.reader_gone_at = gone_at
+    def _end(self, which: Flags, outcome: Ints | int, call: Ints | int, at: Ints | int = ABSENT) -> None:
+        """Set the outcome of attempts, by the calls that ended them, or at a time of its own where none did."""
+        for column, value in ((self.outcome, outcome), (self.ending, call), (self.over_at, at)):
+            column[which] = np.broadcast_to(value, self.count)[which]
+
+    def _wait_on(self, which: Flags) -> None:
+        """Note that attempts had not ended when the capture did."""
+        self.outcome[which] = _IN_FLIGHT
+        self._miss("capture_ends", which)
+
+    def _miss(self, code: str, which: Flags) -> None:
+        self.missing[which] |= missing_bits(code)
+
+    # When, and what may come of it
+
+    def _ended_at(self) -> Ints:
+        """Return when attempts ended, by the clocks of the taps that saw it."""
+        calls = self.calls
+        by_call = self.ending != NOTHING
+        called_at = take_or(calls.captured_at("request"), self.ending, ABSENT)
+        self._miss("capture_loss", by_call & (called_at == ABSENT))  # the call's packet has no time
+        answered, asked = calls.ahead_us("response")[self.starts], calls.ahead_us("request")[self.starts]
+        ahead = np.where(self.responded_at == ABSENT, asked, answered)
+        over_at = np.where(self.over_at == ABSENT, ABSENT, self.over_at + ahead)
+        return np.where(by_call, called_at, over_at)
+
+    def _wait_us(self) -> Ints:
+        """Return the time from requests to their responses; ``ABSENT`` where two taps saw them."""
+        calls = self.calls
+        wait = _difference(calls.captured_at("response"), calls.captured_at("request"))
+        return np.where(calls.clocks["request_tap"] == calls.clocks["response_tap"], wait, ABSENT)[self.starts]
+
+    def _hold_us(self, ended_at: Ints) -> Ints:
+        """Return the time from responses to what ended the attempts; ``ABSENT`` where two taps saw them."""
+        calls = self.calls
+        held = _difference(self.over_at, self.responded_at)
+        by_call = _difference(ended_at, calls.captured_at("response")[self.starts])
+        ended = take_or(calls.clocks["request_tap"], self.ending, ABSENT)
+        answered = calls.clocks["response_tap"][self.starts]
+        connection = self.known.connection
+        together = take_or(connection, self.ending, NOTHING) == connection[self.starts]  # taps are numbered in one
+        one_clock = np.where(together, ended == answered, (ended == ABSENT) & (answered == ABSENT))
+        return np.where(self.ending == NOTHING, held, np.where(one_clock, by_call, ABSENT))
+
+    def _risks(self) -> tuple[Flags, Flags, Ints]:
+        """Return ``ack_refused``, ``ack_unanswered`` and ``reader_gone_at``: what can have become of an End."""
+        calls, known, end = self.calls, self.known, self.deciding
+        is_ack = calls.numbers("ack") == RR_ACK
+        ack_refused = np.zeros(self.count, np.bool_)
+        ack_refused[self.ends.owners[(is_ack & self.refused)[self.ends.calls]]] = True
+        acked = take_or(is_ack, end, default=False)
+        unanswered = acked & take_or((calls.responded_at == ABSENT) | known.is_cut_off, end, default=False)
+        gone = acked & (self.gone_at != ABSENT) & (self.gone_at >= take_or(calls.at, end, NEVER))
+        gone &= ~known.queues.is_closed_until(self.starts, self.gone_at)
+        return ack_refused, unanswered, np.where(gone, self.gone_at, ABSENT)
 
 
-def _deciding_end(ends: list[DecodedCall]) -> DecodedCall | None:
-    """Return the End that decides: the first accepted one, else the last whose answer was not captured.
-
-    An End after an accepted one belongs to a Start with the same number that was not captured.
-    """
-    for end in ends:
-        if end.is_accepted:
-            return end
-    return next((end for end in reversed(ends) if not end.is_refused), None)
-
-
-def _difference(later: int | None, earlier: int | None) -> int | None:
-    return None if later is None or earlier is None else later - earlier
-
-
-def _can_hold(start: DecodedCall) -> bool:
-    """Whether a Start may have got a message to hold: a receive that was not refused."""
-    return not start.is_refused and (start.action is None or not is_peek_action(start.action))
+def _difference(later: Ints, earlier: Ints) -> Ints:
+    return np.where((later == ABSENT) | (earlier == ABSENT), ABSENT, later - earlier)

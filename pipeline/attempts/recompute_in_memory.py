@@ -37,10 +37,9 @@ from pipeline.lake.date_filters import dates_condition
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries import QueryInput, Values
 from schemas.bronze import CONNECTIONS, RPC_CALLS
-from schemas.calls import CLIENT_CALLS
+from schemas.calls import CLIENT_CALLS, REMOTE_READ_CALLS
 from schemas.messages import MESSAGES
 from schemas.receive_attempts import QUEUE_OPERATIONS, RECEIVE_ATTEMPTS
-from schemas.remote_read_calls import REMOTE_READ_CALLS
 from schemas.table import Table
 from udfs.keys import keys_of_texts
 

@@ -12,8 +12,7 @@ from typing import Final
 
 from pipeline.lake.queries import FilteredTable
 from schemas.bronze import RPC_CALLS
-from schemas.calls import CLIENT_CALLS
-from schemas.remote_read_calls import REMOTE_READ_CALLS
+from schemas.calls import CLIENT_CALLS, REMOTE_READ_CALLS
 from schemas.table import Table
 from udfs.dcerpc.interfaces import QM2QM_NAME, QMCOMM_NAME, REMOTE_READ_NAME
 

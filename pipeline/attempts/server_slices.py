@@ -24,7 +24,6 @@ from pipeline.attempts.attempt_rows import (
     IS_READ_SQL,
     IS_RPC_CONNECTION_SQL,
     MESSAGE_COLUMNS,
-    MESSAGE_ERRORS,
     MESSAGE_FACTS,
     OUTCOME_COLUMNS,
     OUTCOME_FACTS,
@@ -40,12 +39,12 @@ from pipeline.attempts.changed_rows import (
     sql_values,
 )
 from pipeline.attempts.client_identity import IDENTITIES_SQL, IDENTITY_COLUMNS
+from pipeline.attempts.columns.call_columns import MESSAGE_ERRORS
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries import BoundQuery, QueryInput
 from schemas.bronze import CONNECTIONS, RPC_BINDS, RPC_CALLS
-from schemas.calls import CLIENT_CALLS
+from schemas.calls import CLIENT_CALLS, REMOTE_READ_CALLS
 from schemas.messages import MESSAGES
-from schemas.remote_read_calls import REMOTE_READ_CALLS
 
 SLICE_KEYS: Final = ("server_address", "slice")
 _CALLS_PER_SLICE: Final = 10_000  # and up to sixteen times as many: a slice is named by hexadecimal digits

@@ -10,7 +10,7 @@ import datetime as dt
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import partial, reduce
 from typing import Any, Final, TypeVar
 
 import pyarrow as pa
@@ -42,6 +42,8 @@ from udfs.sessions.packet_sightings import packet_without_captures
 from udfs.sessions.pings import ping_rows, pings_batch, pings_of_rows
 
 _TABLES_WITH_CAPTURE_ID: Final = (RPC_CALLS, RPC_BINDS, SESSION_PACKETS, PINGS, QUARANTINE, PENDING, CAPTURE_FILES)
+_CAPTURE_COLUMNS: Final = ("capture_id", "response_capture_id")
+_SIGHTINGS: Final = "sightings"
 _MERGED: Final = "merged"  # the folder of the staging files that merging gave
 # Counts of a capture that was resumed: the parts add up.
 _ADDED_COUNTS: Final = (
@@ -167,7 +169,10 @@ class BronzeWriter:
         self._append(SESSION_PACKETS, pa.Table.from_pylist(left, schema))
 
     def rename_captures(self) -> None:
-        """Give stored captures their new keys, all in one statement per table: two captures may swap keys."""
+        """Give stored captures their new keys, all in one statement per table: two captures may swap keys.
+
+        Sightings name captures too.
+        """
         if not self.plan.renamed_captures:
             return
         cases = " ".join(
@@ -175,9 +180,26 @@ class BronzeWriter:
         )
         names = ", ".join(literal(name) for name in sorted(self.plan.renamed_captures))
         for table in _TABLES_WITH_CAPTURE_ID:
-            columns = [name for name in ("capture_id", "response_capture_id") if name in table.names]
+            columns = [name for name in _CAPTURE_COLUMNS if name in table.names]
             where = " OR ".join(f"{column} IN ({names})" for column in columns)
             self.lake.update(table, {column: f"CASE {column} {cases} ELSE {column} END" for column in columns}, where)
+            if _SIGHTINGS in table.names and self.lake.exists(table):
+                self._rename_sightings(table)
+
+    def _rename_sightings(self, table: Table) -> None:
+        renamed = self.plan.renamed_captures
+        stored = self.lake.select(table, f"{_SIGHTINGS} IS NOT NULL", (*table.key, _SIGHTINGS)).combine_chunks()
+        sightings = stored[_SIGHTINGS].combine_chunks()
+        each, old = pc.list_flatten(sightings), pa.array(sorted(renamed), pa.string())
+        columns = [name for name in _CAPTURE_COLUMNS if each.type.get_field_index(name) >= 0]
+        is_named = [pc.is_in(pc.struct_field(each, name), old) for name in columns]
+        named = pc.list_parent_indices(sightings).filter(reduce(pc.or_, is_named))
+        found = stored.take(named.unique())
+        rows = found.to_pylist()
+        for sighting in (one for row in rows for one in row[_SIGHTINGS]):
+            sighting |= {name: renamed.get(sighting[name], sighting[name]) for name in columns}
+        if rows:
+            self.lake.update_columns(table, pa.Table.from_pylist(rows, found.schema), dates=None)
 
     # -- all tables but the ledger ---------------------------------------------------------------------------------
 

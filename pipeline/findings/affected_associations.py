@@ -18,8 +18,8 @@ from pipeline.attempts.attempt_rows import CONNECTION_FIELDS
 from pipeline.attempts.calls import CLOCK_TOLERANCE_US
 from pipeline.attempts.changed_rows import connections_before_change
 from pipeline.attempts.server_openings import IS_OPEN_OR_CLOSE
+from pipeline.findings.captured_rows import iter_rows
 from pipeline.findings.changed_calls import ChangedCalls
-from pipeline.findings.evaluate import iter_rows
 from pipeline.findings.rules.registry import single_call_rules
 from pipeline.lake.arrow_rows import is_in, times_to_us
 from schemas.bronze import CONNECTIONS, RPC_CALLS

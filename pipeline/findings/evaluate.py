@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
-from itertools import chain
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -18,6 +16,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from pipeline.attempts.associations import ClientAssociation, RpcConnection, group_into_associations
 from pipeline.attempts.server_openings import OPEN_AND_CLOSE_METHODS
+from pipeline.findings.captured_rows import captured_calls, iter_rows
+from pipeline.findings.judge import Association, find_violations
 from pipeline.findings.rules import (
     clocks,
     handles,
@@ -31,20 +31,9 @@ from pipeline.findings.rules import (
     remote_read,
     rpc,
 )
-from pipeline.findings.rules.call_history import AssociationHistory, CapturedCall, ServerHistory
-from pipeline.findings.rules.registry import (
-    ALL_RULES,
-    ASSOCIATION_CHECKS,
-    CALL_CHECKS_BY_METHOD,
-    CALL_CHECKS_FOR_ANY_METHOD,
-    SERVER_CHECKS,
-    RequiredEvidence,
-    Rule,
-    RuleCheck,
-    Violation,
-    single_call_rules,
-)
-from pipeline.lake.arrow_rows import epoch_day, rows_to_table, table_to_rows, times_to_us
+from pipeline.findings.rules.call_history import CapturedCall, ServerHistory
+from pipeline.findings.rules.registry import ALL_RULES, SERVER_CHECKS, Rule, RuleCheck, Violation
+from pipeline.lake.arrow_rows import epoch_day, rows_to_table
 from schemas.findings import FINDINGS
 from udfs.keys import key
 
@@ -138,40 +127,6 @@ def is_open_or_close_call(table: pa.Table) -> pa.Array:
     return pa.array([method in OPEN_AND_CLOSE_METHODS for method in methods], pa.bool_())
 
 
-def iter_rows(table: pa.Table) -> Iterator[dict[str, Any]]:
-    """Yield rows as dictionaries without nulls; times are microseconds since the epoch."""
-    for nullable in table_to_rows(_without_null_columns(table)):
-        yield {name: value for name, value in nullable.items() if value is not None}
-
-
-def captured_calls(table: pa.Table) -> Iterator[CapturedCall]:
-    """Yield the calls of rows with ``CALL_COLUMNS`` and what silver decoded (``join_by_call_key``)."""
-    plain = _plain_columns(_without_null_columns(table))
-    columns = {name: plain[name].to_pylist() for name in plain.column_names}
-    if "header_sizes" in columns:
-        columns["header_sizes"] = [sizes and dict(sizes) for sizes in columns["header_sizes"]]
-    for row in zip(*columns.values(), strict=True):
-        call = CapturedCall(zip(columns, row, strict=True))
-        if call["action_text"] is not None:
-            call["action"] = call["action_text"]
-        yield call
-
-
-def _plain_columns(table: pa.Table) -> pa.Table:
-    """Return rows with their times in microseconds since the epoch, and 64-bit numbers without a sign as integers."""
-    for place, field in enumerate(table.schema):
-        if pa.types.is_timestamp(field.type):
-            table = table.set_column(place, field.name, times_to_us(table.column(place)))
-        elif pa.types.is_decimal(field.type):
-            table = table.set_column(place, field.name, table.column(place).cast(pa.uint64()))
-    return table
-
-
-def _without_null_columns(table: pa.Table, *kept: str) -> pa.Table:
-    names = (name for name in table.column_names if name in kept or table[name].null_count < table.num_rows)
-    return table.select(list(names))
-
-
 class ServerContext(NamedTuple):
     """One server: its connections by association, the association of each connection, and its opening calls."""
 
@@ -222,57 +177,24 @@ def evaluate_calls(
     evaluated only where it is true.
     """
     contexts = server_contexts(inputs.connections, inputs.open_calls) if contexts is None else contexts
-    binds = defaultdict(list)
-    for row in iter_rows(inputs.binds):
-        binds[row["connection_id"]].append(defaultdict(lambda: None, row))
-    calls = _split_by_connection(_plain_columns(_without_null_columns(inputs.calls, "connection_id")))
+    associations = [
+        Association(rows, server.associations[rows[0]["connection_id"]], server.history)
+        for server in contexts
+        for rows in server.connections_by_association.values()
+        if only_connections is None or any(row["connection_id"] in only_connections for row in rows)
+    ]
     rows: list[dict[str, Any]] = []
+    for violations in find_violations(inputs.calls, inputs.binds, associations, inputs.unreadable_connections):
+        rows += finding_rows(violations, ASSOCIATION_SCOPE)
     for server in contexts:
-        rows += _association_findings(inputs, calls, server, binds, only_connections)
         if server_rules_of is None or server.server in server_rules_of:
             found = ((check, violation) for check in SERVER_CHECKS for violation in check.check(server.history))
-            rows += _finding_rows(found, _SERVER_SCOPE)
+            rows += finding_rows(found, _SERVER_SCOPE)
     return rows_to_table(rows, FINDINGS_SCHEMA)
 
 
 def _complete_connection_row(row: dict[str, Any]) -> dict[str, Any]:
     return {**dict.fromkeys(CONNECTION_COLUMNS), **_CONNECTION_DEFAULTS, **row}
-
-
-def _split_by_connection(calls: pa.Table) -> dict[str, pa.Table]:
-    """Return the calls of each connection. The table is sorted once, and each part is a slice of it."""
-    ordered = calls.take(pc.sort_indices(calls["connection_id"]))
-    names = ordered["connection_id"].to_pylist()
-    starts = [place for place, name in enumerate(names) if place == 0 or name != names[place - 1]]
-    ends = [*starts[1:], len(names)]
-    return {names[start]: ordered.slice(start, end - start) for start, end in zip(starts, ends, strict=False)}
-
-
-def _association_findings(
-    inputs: EvaluationInput,
-    calls: Mapping[str, pa.Table],
-    server: ServerContext,
-    binds: Mapping[str, list[Any]],
-    only_connections: Collection[str] | None,
-) -> Iterator[dict[str, Any]]:
-    """Yield the findings of a server's associations. Rows are made for one association at a time."""
-    changed_only = "is_changed" in inputs.calls.column_names
-    for rows in server.connections_by_association.values():
-        names = [row["connection_id"] for row in rows]
-        if only_connections is not None and not any(name in only_connections for name in names):
-            continue
-        tables = [calls[name] for name in names if name in calls]
-        ours = [bind for name in names for bind in binds.get(name, ())]
-        if tables or ours:
-            history = AssociationHistory(
-                [*chain.from_iterable(map(captured_calls, tables))],
-                rows,
-                server.associations[names[0]],
-                binds=ours,
-                server=server.history,
-                has_unreadable_calls=any(name in inputs.unreadable_connections for name in names),
-            )
-            yield from _finding_rows(check_association(history, changed_only=changed_only), ASSOCIATION_SCOPE)
 
 
 def _to_connection(row: Mapping[str, Any]) -> RpcConnection:
@@ -282,54 +204,7 @@ def _to_connection(row: Mapping[str, Any]) -> RpcConnection:
     )  # fmt: skip
 
 
-def check_association(
-    history: AssociationHistory, *, changed_only: bool = False
-) -> Iterator[tuple[RuleCheck, Violation]]:
-    """Yield the violations of an association, each with the check that found it.
-
-    ``changed_only``: rules on single calls are checked only for calls whose ``is_changed`` is true.
-    """
-    for call in history.calls:
-        evidence = _Evidence(call.request_decoded, call.response_decoded, call.succeeded)
-        for check in _call_checks(
-            call.method, evidence, skip_single_call_rules=changed_only and not call["is_changed"]
-        ):
-            found = check.check(call)
-            if found:
-                is_violation = isinstance(found, Violation)
-                yield check, found if is_violation else Violation(call, found if isinstance(found, str) else "")
-    for check in ASSOCIATION_CHECKS:
-        if history.is_complete or check.needs != "complete":
-            for violation in check.check(history):
-                yield check, violation
-
-
-class _Evidence(NamedTuple):
-    """What was read of a call: whether its request, its response, and that it succeeded."""
-
-    request: bool
-    answer: bool
-    ok: bool
-
-    def suffices(self, needs: RequiredEvidence) -> bool:
-        """Whether a check that needs some evidence can judge the call."""
-        return needs == "headers" or bool(getattr(self, needs))
-
-
-@lru_cache(maxsize=1024)  # hostile captures have any opnum
-def _call_checks(
-    method: tuple[str, int], evidence: _Evidence, *, skip_single_call_rules: bool
-) -> tuple[RuleCheck, ...]:
-    """Return the checks on single calls of a method that can judge a call of which so much was read.
-
-    ``skip_single_call_rules``: without those of rules whose checks look at one call only.
-    """
-    checks = (*CALL_CHECKS_FOR_ANY_METHOD, *CALL_CHECKS_BY_METHOD.get(method, ()))
-    skipped = single_call_rules() if skip_single_call_rules else ()
-    return tuple(check for check in checks if check.rule_id not in skipped and evidence.suffices(check.needs))
-
-
-def _finding_rows(violations: Iterable[tuple[RuleCheck, Violation]], scope: str) -> Iterator[dict[str, Any]]:
+def finding_rows(violations: Iterable[tuple[RuleCheck, Violation]], scope: str) -> Iterator[dict[str, Any]]:
     """Yield one row for each rule and call; of several violations the most severe."""
     best: dict[str, dict[str, Any]] = {}
     for check, violation in violations:

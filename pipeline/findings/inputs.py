@@ -16,10 +16,9 @@ from pipeline.lake.date_filters import MAX_DATES
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries import QueryInput, Values
 from schemas.bronze import CONNECTIONS, RPC_BINDS, RPC_CALLS
-from schemas.calls import CLIENT_CALLS, MANAGEMENT_CALLS
+from schemas.calls import CLIENT_CALLS, MANAGEMENT_CALLS, REMOTE_READ_CALLS
 from schemas.findings import FINDINGS
 from schemas.messages import MESSAGES
-from schemas.remote_read_calls import REMOTE_READ_CALLS
 from schemas.table import Table
 from udfs.dcerpc.interfaces import EPM_NAME, QM2QM_NAME, QMCOMM_NAME, QMMGMT_NAME, REMOTE_READ_NAME
 

@@ -44,7 +44,7 @@ from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.date_filters import dates_condition
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries import QueryInput
-from schemas.remote_read_calls import REMOTE_READ_CALLS
+from schemas.calls import REMOTE_READ_CALLS
 from udfs.codes import RR_NACK
 from udfs.dcerpc.interfaces import QM2QM_NAME, REMOTE_READ_NAME
 

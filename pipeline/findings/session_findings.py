@@ -18,6 +18,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pipeline.findings.rules import session_packets
 from pipeline.findings.rules.registry import ALL_RULES, PACKET_CHECKS, SESSION_CHECKS, RuleCheck
 from pipeline.findings.rules.session_facts import UNSEEN, PacketFacts, PacketViolation, SessionFacts, whole_sides
+from pipeline.findings.session_checkpoints import is_judged_again
 from pipeline.lake.arrow_rows import epoch_day, rows_to_table, table_to_rows
 from pipeline.transfers.connection_packets import (
     CONNECTION_PARAMETERS,
@@ -119,11 +120,11 @@ def _decoded(found: ConnectionPackets, rows: Ints, decode: Any, names: Mapping[s
     return out
 
 
-def evaluate_sessions(
+def read_facts(
     found: ConnectionPackets, connections: pa.Table, sessions: pa.Table, messages: pa.Table,
-    capture_ends: Mapping[str, int], run_id: str, not_packets: pa.Table | None = None,
-) -> pa.Table:  # fmt: skip
-    """Evaluate the rules on packets and sessions; return the findings as rows of gold.findings.
+    capture_ends: Mapping[str, int], not_packets: pa.Table | None = None,
+) -> tuple[PacketFacts, list[SessionFacts]]:  # fmt: skip
+    """Return what the rules look at: packets, and sessions in the order of ``connections``.
 
     ``found`` has ``PACKET_COLUMNS`` too. ``connections`` and ``sessions`` have one row for each of its connections.
     ``capture_ends``: by server address, microseconds. ``not_packets``: connection_id, quarantine_key and seen_at of the
@@ -133,17 +134,34 @@ def evaluate_sessions(
     for row in [] if not_packets is None else table_to_rows(not_packets):
         stray[row["connection_id"]].append((row["quarantine_key"], row["seen_at"] or 0))
     facts = packet_facts(found, messages)
-    violations = [(check, each) for check in PACKET_CHECKS for each in check.check(facts)]
     by_id = {row["connection_id"]: row for row in table_to_rows(sessions)}
     seen_bytes = _numbers(found.table["seen_bytes"])
+    out = []
     for row in table_to_rows(connections.select(list(CONNECTION_COLUMNS))):
-        place = bisect_left(found.connection_ids, row["connection_id"])
+        name = row["connection_id"]
+        place = bisect_left(found.connection_ids, name)
         sides = (found.rows_of(place, 0), found.rows_of(place, 1))
         end = max(capture_ends.get(row["server_address"], 0), row["last_packet_at"] or 0)
-        whole = whole_sides(found, sides, row, seen_bytes)
-        session = SessionFacts(facts, row, by_id[row["connection_id"]], sides, whole, end, stray[row["connection_id"]])
+        whole = whole_sides(found, place, row, seen_bytes)
+        out.append(SessionFacts(facts, row, by_id[name], sides, whole, end, stray[name], place))
+    return facts, out
+
+
+def evaluate_sessions(facts: PacketFacts, sessions: Iterable[SessionFacts], run_id: str) -> pa.Table:
+    """Evaluate the rules on packets and sessions; return the findings as rows of gold.findings.
+
+    Of sessions with a checkpoint: those that ``is_judged_again`` names.
+    """
+    violations = [(check, each) for check in PACKET_CHECKS for each in check.check(facts)]
+    for session in sessions:
         violations += [(check, each) for check in SESSION_CHECKS for each in check.check(session)]
-    return rows_to_table([*finding_rows(found, violations, run_id)], _FINDINGS_SCHEMA)
+    found, side = facts.found, facts.found.packets.side
+    now = [
+        (check, each)
+        for check, each in violations
+        if is_judged_again(found.checkpoint(side[each.row] // 2), check.rule_id, int(found.packets.sent_at[each.row]))
+    ]
+    return rows_to_table([*finding_rows(found, now, run_id)], _FINDINGS_SCHEMA)
 
 
 def finding_rows(

@@ -18,7 +18,7 @@ from pipeline.findings.inputs import MESSAGE_INPUT, RPC_CONNECTION_INPUT, InputQ
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries import BoundQuery, QueryInput
 from schemas.bronze import CONNECTIONS, RPC_CALLS
-from schemas.remote_read_calls import REMOTE_READ_CALLS
+from schemas.calls import REMOTE_READ_CALLS
 from schemas.table import Table
 
 IS_OWN: Final = "is_own"

@@ -29,6 +29,7 @@ from pipeline.findings.affected_associations import (
     connections_with_packets_since,
     not_in_commits_sql,
 )
+from pipeline.findings.captured_rows import captured_calls
 from pipeline.findings.changed_calls import ChangedCalls
 from pipeline.findings.evaluate import FINDINGS_SCHEMA, EvaluationInput
 from pipeline.findings.inputs import (
@@ -191,7 +192,7 @@ class _FindingsUpdate:
             for name, part in parts.items()
         }
         calls: defaultdict[str, list[CapturedCall]] = defaultdict(list)
-        for call in evaluate.captured_calls(join_decoded_columns(*run_concurrently(queries).values())):
+        for call in captured_calls(join_decoded_columns(*run_concurrently(queries).values())):
             calls[call["server_address"]].append(call)
         for server, names in new.items():
             now = ServerHistory(calls[server], {})

@@ -1,36 +1,51 @@
 """Update of the findings on packets and sessions of the binary protocol, scopes ``session``, ``hop``.
 
 A change of a session's packets, or of its row, affects all rules on it: its findings are evaluated again and those that
-differ replaced. The provenance is kept beside that of the other findings, which other commits carry on
-(``carried_provenance``).
+differ replaced; of a long session those behind its checkpoint, while nothing up to it changed. The provenance is kept
+beside that of the other findings, which other commits carry on (``carried_provenance``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pipeline.findings.hop_findings import HOP_SCOPE, HopFacts, hop_finding_rows
 from pipeline.findings.rules.registry import HOP_CHECKS
+from pipeline.findings.rules.session_facts import PacketFacts, SessionFacts
+from pipeline.findings.session_checkpoints import judged_again, new_checkpoints, outdated
 from pipeline.findings.session_findings import (
     CONNECTION_COLUMNS,
     JUDGED_MESSAGES,
     MESSAGE_COLUMNS,
     SESSION_SCOPE,
     evaluate_sessions,
+    read_facts,
 )
+from pipeline.findings.update_reported_sequences import PROVENANCE
 from pipeline.lake.arrow_rows import timedelta_to_us
 from pipeline.lake.incremental import IncrementalUpdate
 from pipeline.lake.lake import Lake
-from pipeline.transfers.inputs import group_connections, read_capture_ends, read_decoded_messages, read_packets
+from pipeline.transfers.checkpoint_use import ChangedPackets, changed_packets, usable_checkpoints
+from pipeline.transfers.checkpoints import Checkpoint, write_checkpoints
+from pipeline.transfers.inputs import (
+    count_packets,
+    group_connections,
+    read_behind,
+    read_capture_ends,
+    read_decoded_messages,
+    read_packets,
+)
 from pipeline.transfers.session_rows import SessionSettings
 from schemas.bronze import QUARANTINE
 from schemas.findings import FINDINGS
 from schemas.messages import MESSAGES
-from schemas.sessions import SESSION_PACKETS, SESSIONS
+from schemas.sessions import FINDING_CHECKPOINTS, SESSION_PACKETS, SESSIONS
 from schemas.table import EVENT_DATE
 
 CODE_VERSION: Final = "1"  # raised when rules are added or changed: they are evaluated on everything again
@@ -41,13 +56,14 @@ _CHANGED: Final = "SELECT DISTINCT connection_id FROM {feed}"
 _ACKNOWLEDGING: Final = """
 SELECT DISTINCT acks.connection_id FROM {messages} AS acks JOIN (
   SELECT message_id FROM {messages} WHERE connection_id IN {names}
-) AS sent ON sent.message_id = acks.correlation_id WHERE acks.packet_key IS NOT NULL"""
+) AS sent ON sent.message_id = acks.correlation_id
+WHERE acks.packet_key IS NOT NULL AND acks.correlation_id IS NOT NULL"""
 _OPEN: Final = "SELECT connection_id FROM {rows} WHERE closed_at IS NULL AND ended IS NULL"  # time alone can break T18
 
 
 def carried_provenance(before: Mapping[str, Any]) -> dict[str, Any]:
     """Return the part of the provenance of gold.findings that other commits of the table must carry on."""
-    return {name: before[name] for name in (_VERSION, *map(str, _INPUTS)) if name in before}
+    return {name: before[name] for name in (_VERSION, PROVENANCE, *map(str, _INPUTS)) if name in before}
 
 
 def update(
@@ -62,36 +78,36 @@ def update(
     step = IncrementalUpdate.begin(lake, FINDINGS, _INPUTS, {_VERSION: version})
     if not step.exists(SESSIONS) or step.is_current():
         return 0
-    affected = _affected(step)
+    packets = changed_packets(step) if step.provenance_before else None
+    affected = _affected(step, packets)
     if affected is None:
         step.prepare_full_reads(SESSIONS)
         affected = {*lake.query("SELECT connection_id FROM {rows}", rows=SESSIONS)["connection_id"].to_pylist()}
         where = f"scope = '{SESSION_SCOPE}'"
     else:
         where = f"scope = '{SESSION_SCOPE}' AND connection_id IN {{names}}"
+    changes = None if packets is None or "{names}" not in where else ChangedPackets.of(packets)
     step.provenance_now = {**step.provenance_before, **step.provenance_now}
     lake.create(FINDINGS)
     lake.add_missing_columns(FINDINGS)
     current = lake.select(FINDINGS, where, names=affected) if "{names}" in where else lake.select(FINDINGS, where)
+    evaluation = _Evaluation(lake, read_capture_ends(lake), settings, run_id, changes, count_packets(lake, affected))
     rows = [current.slice(0, 0)]
-    ends = read_capture_ends(lake)
-    rows += [_evaluate(lake, names, ends, settings, run_id) for names in group_connections(lake, affected)]
+    rows += [evaluation.evaluate(names) for names in group_connections(evaluation.packets, affected)]
+    current = judged_again(current, evaluation.checkpoints)
     hops = lake.select(FINDINGS, f"scope = '{HOP_SCOPE}'")  # few: they are all evaluated again
     rows.append(_evaluate_hops(lake, affected | {*hops["connection_id"].to_pylist()}, wait, run_id))
     new, current = pa.concat_tables(rows), pa.concat_tables([current, hops])
     return step.replace_changed(new, current, {*new[EVENT_DATE].to_pylist(), *current[EVENT_DATE].to_pylist()})
 
 
-def _affected(step: IncrementalUpdate) -> set[str] | None:
-    """Return the connections to evaluate; None if all must be."""
-    if not step.has_same_inputs(_VERSION):
+def _affected(step: IncrementalUpdate, packets: pa.Table | None) -> set[str] | None:
+    """Return the connections to evaluate, ``packets`` have changed; None if all must be."""
+    sessions = step.changes(SESSIONS, _CHANGED, _MAX_CHANGES)
+    if packets is None or sessions is None or not step.has_same_inputs(_VERSION):
         return None
-    found: set[str] = set()
-    for table in _INPUTS:
-        changes = step.changes(table, _CHANGED, _MAX_CHANGES)
-        if changes is None:
-            return None
-        found |= {row["connection_id"] for row in changes}
+    found = {row["connection_id"] for row in sessions}
+    found |= {*pc.unique(packets["connection_id"]).to_pylist()} if packets.num_rows else set()
     return found | {*step.lake.query(_OPEN, rows=SESSIONS)["connection_id"].to_pylist()}
 
 
@@ -105,16 +121,48 @@ def _evaluate_hops(lake: Lake, names: Collection[str], wait: timedelta, run_id: 
     return hop_finding_rows(found, run_id)
 
 
-def _evaluate(
-    lake: Lake, names: list[str], ends: Mapping[str, int], settings: SessionSettings, run_id: str
-) -> pa.Table:
-    """Evaluate the rules on some sessions."""
-    decoded = read_decoded_messages(lake, names)
-    expire = timedelta_to_us(settings.expire)
-    found, connections = read_packets(lake, names, decoded, CONNECTION_COLUMNS, expire)
-    sessions = lake.select(SESSIONS, "connection_id IN {names}", names=names)
-    messages = lake.select(MESSAGES, f"connection_id IN {{names}} AND {JUDGED_MESSAGES}", MESSAGE_COLUMNS, names=names)
-    condition = "reason = 'not_a_packet' AND connection_id IN {names}"
-    columns = ("connection_id", "quarantine_key", "seen_at")
-    stray = lake.select(QUARANTINE, condition, columns, names=names) if lake.exists(QUARANTINE) else None
-    return evaluate_sessions(found, connections, sessions, messages, ends, run_id, stray)
+@dataclass(slots=True)
+class _Evaluation:
+    """Evaluates the rules on sessions. ``changes``: where packets changed, None if all are to be evaluated.
+
+    ``packets``: how many each connection has; ``checkpoints``: those behind which packets were evaluated.
+    """
+
+    lake: Lake
+    capture_ends: Mapping[str, int]
+    settings: SessionSettings
+    run_id: str
+    changes: ChangedPackets | None
+    packets: Mapping[str, int]
+    checkpoints: dict[str, Checkpoint] = field(default_factory=dict)
+
+    def evaluate(self, names: list[str]) -> pa.Table:
+        """Evaluate the rules on some sessions, and write their checkpoints."""
+        checkpoints = {}
+        if self.changes is not None:
+            checkpoints = usable_checkpoints(self.lake, FINDING_CHECKPOINTS, names, self.changes)
+        facts, sessions = self._read(names, checkpoints)
+        gone = outdated(sessions, self.packets)
+        if gone:
+            checkpoints = {name: each for name, each in checkpoints.items() if name not in gone}
+            facts, sessions = self._read(names, checkpoints)
+        self.checkpoints |= checkpoints
+        write_checkpoints(self.lake, FINDING_CHECKPOINTS, names, new_checkpoints(sessions), self.run_id)
+        return evaluate_sessions(facts, sessions, self.run_id)
+
+    def _read(self, names: list[str], checkpoints: Mapping[str, Checkpoint]) -> tuple[PacketFacts, list[SessionFacts]]:
+        """Return what the rules look at."""
+        lake, expire = self.lake, timedelta_to_us(self.settings.expire)
+        decoded = read_decoded_messages(lake, names, checkpoints)
+        found, connections = read_packets(lake, names, decoded, CONNECTION_COLUMNS, expire, checkpoints)
+        sessions = lake.select(SESSIONS, "connection_id IN {names}", names=names)
+
+        def judged(condition: str, some: list[str]) -> pa.Table:
+            where = f"connection_id IN {{names}} AND {JUDGED_MESSAGES} AND {condition}"
+            return lake.select(MESSAGES, where, ("connection_id", "seen_at", *MESSAGE_COLUMNS), names=some)
+
+        messages = read_behind(judged, names, checkpoints, "seen_at")
+        condition = "reason = 'not_a_packet' AND connection_id IN {names}"
+        columns = ("connection_id", "quarantine_key", "seen_at")
+        stray = lake.select(QUARANTINE, condition, columns, names=names) if lake.exists(QUARANTINE) else None
+        return read_facts(found, connections, sessions, messages, self.capture_ends, stray)

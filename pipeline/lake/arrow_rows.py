@@ -9,7 +9,8 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-_DAY_US: Final = 86_400_000_000
+DAY_US: Final = 86_400_000_000
+"""A day, in microseconds."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _FIRST_US: Final = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
 _LAST_US: Final = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
@@ -47,7 +48,7 @@ def unique_rows(rows: pa.Table, key: str) -> pa.Table:
 def epoch_day(*times: int | None) -> int | None:
     """Return the day, since the epoch, of the first time that is not None."""
     first = next((time for time in times if time is not None), None)
-    return None if first is None else first // _DAY_US
+    return None if first is None else first // DAY_US
 
 
 def timedelta_to_us(span: timedelta) -> int:

@@ -192,7 +192,7 @@ class RedactionRun:
         if calls is not None and (any_rows or not lake.exists(LAST_COMMITTED_TABLE)):
             lake.commit_provenance(LAST_COMMITTED_TABLE, json.dumps({**provenance, "emptied": True}))
         snapshots = {collected_snapshots.SOURCE_TABLE_NAME: lake.version(SNAPSHOTS_RAW)}
-        return {**snapshots, **provenance, "hosts": HOSTS_VERSION}
+        return {**snapshots, **provenance, str(SESSIONS): lake.version(SESSIONS), "hosts": HOSTS_VERSION}
 
 
 def _named_keys(keys: DataFrame) -> Collection[str] | DataFrame:

@@ -1,8 +1,9 @@
 """bronze and silver -> gold.coverage: per hour and server, how much was seen at each layer, and how much was not.
 
 An hour is that of the row's own time: a capture's and a connection's first packet, a call's request (else its answer),
-the answer that brought a message, the question of a snapshot. So each row counts in one hour of its own date, and what
-changed is counted again date by date. Counts of 0 have no row, but for what the layer begins with.
+the answer that brought a message, or the packet that is one, the question of a snapshot. So each row counts in one hour
+of its own date, and what changed is counted again date by date. Counts of 0 have no row, but for what the layer begins
+with.
 """
 
 from __future__ import annotations
@@ -21,22 +22,21 @@ from pipeline.lake.incremental import IncrementalUpdate
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries import BoundQuery
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, QUARANTINE, RPC_CALLS
-from schemas.calls import CLIENT_CALLS, MANAGEMENT_CALLS
+from schemas.calls import CLIENT_CALLS, MANAGEMENT_CALLS, REMOTE_READ_CALLS
 from schemas.collected_snapshots import SNAPSHOTS_RAW
 from schemas.coverage import COVERAGE
 from schemas.messages import MESSAGES
-from schemas.remote_read_calls import REMOTE_READ_CALLS
+from schemas.sessions import SESSION_PACKETS
 from schemas.table import EVENT_DATE, Table
 from udfs.call_results import QMMGMT_SUCCEEDED_SQL
 from udfs.keys import key
 
-COVERAGE_CODE_VERSION: Final = "1"  # another one when something else is counted: then all is
+COVERAGE_CODE_VERSION: Final = "2"  # another one when something else is counted: then all is
 OUTCOMES: Final = ("ok", "fault", "no_response", "no_request", "damaged", "encrypted", "unbound")
 # Silver has the dates of its calls; but a message gets its queue by what opened it, which may be of another date.
-_FOLLOWED: Final = (CAPTURE_FILES, CONNECTIONS, RPC_CALLS, QUARANTINE, SNAPSHOTS_RAW, MESSAGES)
+_FOLLOWED: Final = (CAPTURE_FILES, CONNECTIONS, RPC_CALLS, SESSION_PACKETS, QUARANTINE, SNAPSHOTS_RAW, MESSAGES)
 _INPUTS: Final = (*_FOLLOWED, REMOTE_READ_CALLS)
 _HOUR_US: Final = 3_600_000_000
-_DAY_US: Final = 86_400_000_000
 _ANSWERED_ON: Final = utc_date_sql("response_at")
 _SCHEMA: Final = to_arrow_schema(COVERAGE.struct())
 
@@ -73,15 +73,17 @@ def _table(table: Table, *columns: str) -> Callable[[Dates], BoundQuery]:
     return rows
 
 
-def _quarantine(dates: Dates) -> BoundQuery:
-    """Ask for the quarantine's rows with the server of their connection, where they have one."""
-    where = f"{dates_condition(dates)} AND capture_id IS NOT NULL"
-    there = f"SELECT connection_id, seen_at, size_bytes FROM {{rows}} WHERE {where}"
-    servers = "SELECT connection_id, server_address FROM {connections}"
-    sql = f"""
-SELECT server_address, seen_at, size_bytes
-FROM ({there}) AS stray LEFT JOIN ({servers}) AS servers USING (connection_id)"""
-    return BoundQuery(sql, {"rows": QUARANTINE, "connections": CONNECTIONS})
+def _of_connections(table: Table, where: str, *columns: str) -> Callable[[Dates], BoundQuery]:
+    """Ask for a table's rows with server and kind of their connection, where they have one."""
+
+    def rows(dates: Dates) -> BoundQuery:
+        there = f"SELECT connection_id, {', '.join(columns)} FROM {{rows}} WHERE {dates_condition(dates)} AND {where}"
+        ends = "SELECT connection_id, server_address, kind FROM {connections}"
+        names = ", ".join(("server_address", "kind", *columns))
+        sql = f"SELECT {names} FROM ({there}) AS part LEFT JOIN ({ends}) AS ends USING (connection_id)"
+        return BoundQuery(sql, {"rows": table, "connections": CONNECTIONS})
+
+    return rows
 
 
 def _bad_lines(dates: Dates) -> BoundQuery:
@@ -89,31 +91,6 @@ def _bad_lines(dates: Dates) -> BoundQuery:
     columns = "CAST(NULL AS string) AS server_address, seen_at"
     where = f"{dates_condition(dates)} AND capture_id IS NULL"
     return BoundQuery(f"SELECT {columns} FROM {{rows}} WHERE {where}", {"rows": QUARANTINE})
-
-
-def _messages(dates: Dates) -> BoundQuery:
-    """Ask for messages with the server that they were read from."""
-    reads = "SELECT call_key, server_address FROM {reads} WHERE packet_bytes IS NOT NULL"
-    columns = "seen_at, errors, body_complete, queue, message_key"
-    sql = f"""
-SELECT server_address, {columns}
-FROM (SELECT call_key, {columns} FROM {{rows}} WHERE {dates_condition(dates)}) AS messages
-LEFT JOIN ({reads} AND ({_answered_on(dates)})) AS reads USING (call_key)"""
-    return BoundQuery(sql, {"rows": MESSAGES, "reads": REMOTE_READ_CALLS})
-
-
-def _answered_on(dates: Dates) -> str:
-    """Return the SQL condition that a read was answered on one of these dates: its message is dated by that."""
-    if dates is None:
-        return "TRUE"
-    at = "responded_at"
-    spans = [(_micros(day), _micros(day) + _DAY_US) for day in dates if day is not None]
-    found = [f"({at} >= timestamp_micros({a}) AND {at} < timestamp_micros({b}))" for a, b in sorted(spans)]
-    return " OR ".join([*found, *([f"{at} IS NULL"] if None in dates else [])]) or "FALSE"
-
-
-def _micros(day: date) -> int:
-    return (day - date(1970, 1, 1)).days * _DAY_US
 
 
 _DECODED: Final = {"decoded": "count_if(size(errors) = 0)", "undecoded": "count_if(size(errors) > 0)"}
@@ -144,7 +121,8 @@ PARTS: Final = (
         | _counts(connections_binary_protocol="kind = 'binary_protocol'", connections_half_seen="NOT syn_seen"),
     ),
     CoverageSource(
-        "transport", _quarantine, "seen_at", {"quarantined": "sum(size_bytes)", "quarantined_runs": "count(*)"}
+        "transport", _of_connections(QUARANTINE, "capture_id IS NOT NULL", "seen_at", "size_bytes"), "seen_at",
+        {"quarantined": "sum(size_bytes)", "quarantined_runs": "count(*)"},
     ),
     CoverageSource(
         "rpc",
@@ -160,12 +138,27 @@ PARTS: Final = (
     CoverageSource("stub", _table(CLIENT_CALLS, _TIME, "errors"), "`at`", _DECODED),
     CoverageSource("stub", _table(MANAGEMENT_CALLS, _TIME, "errors"), "`at`", _DECODED),
     CoverageSource(
+        "session",
+        _table(SESSION_PACKETS, "sent_at", "complete", "seen_bytes"),
+        "sent_at",
+        {"packets": "count(*)", "bytes": "sum(seen_bytes)"} | _counts(packets_incomplete="NOT complete"),
+    ),
+    CoverageSource(
+        "session", _of_connections(MESSAGES, "packet_key IS NOT NULL", "seen_at", "session_number"), "seen_at",
+        {"messages": "count(*)"} | _counts(messages_unnumbered="session_number IS NULL"),
+    ),
+    CoverageSource(
+        "session", _of_connections(QUARANTINE, "capture_id IS NOT NULL", "seen_at", "size_bytes"), "seen_at",
+        {"quarantined": "sum(CASE WHEN kind = 'binary_protocol' THEN size_bytes END)"},
+    ),
+    CoverageSource(
         "message",
-        _messages,
+        _of_connections(MESSAGES, "TRUE", "seen_at", "errors", "body_complete", "queue", "message_key", "packet_key"),
         "seen_at",
         {"messages": "count(*)"}
         | _counts(undecoded="size(errors) > 0", unidentified="message_key IS NULL",
-                  bodies_incomplete="NOT coalesce(body_complete, FALSE)", queue_unknown="queue IS NULL"),
+                  bodies_incomplete="NOT coalesce(body_complete, FALSE)",
+                  queue_unknown="queue IS NULL AND packet_key IS NULL"),  # on its way a message is in no queue
     ),
     CoverageSource(
         "snapshot",

@@ -6,10 +6,12 @@ The rules, from [MS-MQMR] 3.1.4.2, [MS-MQDMPR] 3.1.7.1 and the fact sheet on RPC
   manager answers as not available (VT_NULL) is unknown from then on; a value that was not requested stays as it was.
 * An answered pause or resume holds until a state is reported. A purge leaves no message but those that a reader holds
   (PurgePending: they are deleted when the read ends, either way). Both hold as long as an observation does.
-* The expected count continues from the last reported count, also through intervals that begin without a report.
-* Purges, moves and reads apply to a queue, whatever name it was opened by. Snapshots, pauses and resumes apply to one
-  format name (part of an outgoing queue's identity). So a purge starts an interval in the history of each name that
-  has a recent event; if there is none, the name that the purge was opened by gets a history of its own.
+* The expected count continues from the last reported count, also through intervals that begin without a report. What
+  queue managers hand on (TCP 1801) arrives in a queue of the one and departs from a queue of the other.
+* Purges, moves, reads, arrivals and departures apply to a queue, whatever name it was opened by. Snapshots, pauses and
+  resumes apply to one format name (part of an outgoing queue's identity). So a purge starts an interval in the history
+  of each name that has a recent event; if there is none, the name that the purge was opened by gets a history of its
+  own.
 
 Nothing depends on events more than ``max_gap`` back, so a history can be resumed at any of its interval bounds.
 Times are microseconds since the epoch (UTC).
@@ -28,11 +30,23 @@ from pipeline.queues.valid_values import ValidValue, valid_intervals
 from udfs.rows import RowDict
 
 EventKind = Literal[
-    "pause", "resume", "purge", "snapshot", "received", "peeked", "nacked", "moved_in", "moved_out", "purged", "doubt"
+    "pause",
+    "resume",
+    "purge",
+    "snapshot",
+    "received",
+    "peeked",
+    "nacked",
+    "arrived",
+    "departed",
+    "moved_in",
+    "moved_out",
+    "purged",
+    "doubt",
 ]
 
 REPORTED_COLUMNS: Final = ("state", "message_count", "bytes", "journal_count", "journal_bytes")
-COUNT_COLUMNS: Final = ("received", "peeked", "nacked", "moved_in", "moved_out", "purged")
+COUNT_COLUMNS: Final = ("received", "peeked", "nacked", "arrived", "departed", "moved_in", "moved_out", "purged")
 STATE_UNKNOWN: Final = "UNKNOWN"
 STATE_LOCAL: Final = "LOCAL CONNECTION"
 STATE_ON_HOLD: Final = "ONHOLD"
@@ -212,9 +226,9 @@ class _HistoryBuilder:
     @staticmethod
     def _count_change(event: QueueEvent, base: ValidValue[QueueEvent] | None) -> int:
         """Return by how much an event changes the expected number of messages."""
-        if event.kind == "moved_in":
+        if event.kind in ("arrived", "moved_in"):
             return 1
-        if event.kind == "moved_out":
+        if event.kind in ("departed", "moved_out"):
             return -1
         if event.kind != "received":
             return 0

@@ -18,12 +18,14 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from pipeline.lake.arrow_rows import datetime_to_us, epoch_day, rows_to_table, table_to_rows, timedelta_to_us
 from pipeline.queues import eod_sources, eod_transfers, history
+from pipeline.queues.captured_transfers import NOT_CAPTURED, CapturedTransfers
 from pipeline.queues.history import QueueEvent, ResumePoint
 from pipeline.queues.queue_managers import QueueManagerNames
 from schemas.calls import MANAGEMENT_CALLS
 from schemas.queue_snapshots import QUEUE_SNAPSHOTS
 from schemas.receive_attempts import QUEUE_OPERATIONS, RECEIVE_ATTEMPTS
 from schemas.table import EVENT_DATE, RUN_ID, Table
+from schemas.transfers import MESSAGE_TRANSFERS
 from udfs.call_results import QMMGMT_SUCCEEDED_SQL
 from udfs.keys import key
 from udfs.queues.alias_groups import canonical_queue_name
@@ -148,6 +150,23 @@ WHERE queue IS NOT NULL AND (is_receive IS NULL OR is_receive OR outcome = 'peek
     return f"SELECT * FROM ({events}) WHERE kind IS NOT NULL AND `at` >= {since}"
 
 
+def transfer_events_sql(_: QueueSettings, since: int, where: str) -> str:
+    """Return the SQL for messages that queue managers handed on: each arrives at one and departs from the other.
+
+    They count from their session acknowledgement on; those without one, that were surely acknowledged, from their last
+    sending on. Those of which the acknowledgement may be missing are of kind ``doubt``.
+    """
+    return f"""
+SELECT CASE WHEN outcome = 'unknown' THEN 'doubt' ELSE `end` END AS kind,
+  CASE WHEN `end` = 'arrived' THEN receiver_address ELSE sender_address END AS queue_manager,
+  destination_queue AS queue, unix_micros(coalesce(session_acked_at, last_sent_at)) AS `at`,
+  try_element_at(evidence, 1) AS key, 'wire' AS source,
+  CASE WHEN outcome = 'unknown' THEN missing END AS missing
+FROM (SELECT *, explode(array('arrived', 'departed')) AS `end` FROM {{rows}})
+WHERE outcome IN ('transferred', 'delivered', 'received', 'unknown') AND destination_queue IS NOT NULL
+  AND {since_sql(since, "session_acked_at", "last_sent_at")} AND {where}"""
+
+
 PAUSE_OR_RESUME_SQL: Final = "(object_type = 'queue' AND upper(action) IN ('PAUSE', 'RESUME'))"
 """The SQL condition of calls in silver.management_calls that pause or resume a queue ([MS-MQMR] 3.1.4.2)."""
 
@@ -192,17 +211,21 @@ FROM {{rows}} WHERE {at} IS NOT NULL AND {where}"""
 SNAPSHOT_EVENT_QUERY: Final = EventQuery(QUEUE_SNAPSHOTS, _snapshot_events_sql)
 """The query for snapshots of queues."""
 READ_EVENT_QUERY: Final = EventQuery(RECEIVE_ATTEMPTS, attempt_events_sql)
-"""The query for reads. They are counted, and do not begin a history."""
+TRANSFER_EVENT_QUERY: Final = EventQuery(MESSAGE_TRANSFERS, transfer_events_sql, "destination_queue")
+TRAFFIC_EVENT_QUERIES: Final = (READ_EVENT_QUERY, TRANSFER_EVENT_QUERY)
+"""The queries for messages that come and go. They are counted, and do not begin a history."""
 EVENT_QUERIES: Final = (
     SNAPSHOT_EVENT_QUERY,
-    READ_EVENT_QUERY,
+    *TRAFFIC_EVENT_QUERIES,
     EventQuery(MANAGEMENT_CALLS, _pause_events_sql),
     EventQuery(QUEUE_OPERATIONS, _operation_events_sql("queue", "moved_out")),
     EventQuery(QUEUE_OPERATIONS, _operation_events_sql("target_queue", "moved_in"), "target_queue"),
 )
 """The queries for all events of queues."""
 CANONICAL_QUEUE_TABLES: Final = (RECEIVE_ATTEMPTS, QUEUE_OPERATIONS)
-"""Tables of gold, in which queue names are canonical."""
+"""Tables with events in which queue names are canonical."""
+COUNTED_TABLES: Final = (*CANONICAL_QUEUE_TABLES, MESSAGE_TRANSFERS)
+"""Tables with events that are counted."""
 
 
 def to_uniform_rows(rows: Iterable[Mapping[str, Any]]) -> Iterator[RowDict]:
@@ -279,6 +302,7 @@ def history_rows(
     rows: Iterable[Mapping[str, Any]],
     settings: QueueSettings,
     resume_points: Mapping[HistoryKey, ResumePoint] | None = None,
+    captured: CapturedTransfers = NOT_CAPTURED,
 ) -> list[RowDict]:
     """Return the rows of gold.queue_history from uniform rows; ``resume_points`` says which histories to resume."""
     by_queue = events_by_queue(rows)
@@ -293,7 +317,13 @@ def history_rows(
         ).items():
             place = {"queue_manager": manager, "queue": queue, "queue_format_name": name}
             out += [
-                {"interval_key": key(manager, queue, name, each["valid_from"]), **place, **each} for each in intervals
+                {
+                    "interval_key": key(manager, queue, name, each["valid_from"]),
+                    **place,
+                    **each,
+                    "arrivals_seen": captured.cover(manager, each["valid_from"], each["valid_to"]),
+                }
+                for each in intervals
             ]
     return out
 

@@ -12,6 +12,7 @@ import pyarrow as pa
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries import BoundQuery, GroupedQuery
 from pipeline.queues import queue_rows
+from pipeline.queues.captured_transfers import CapturedTransfers
 from pipeline.queues.eod_transfers import IS_TRANSFER_SNAPSHOT_SQL
 from pipeline.queues.queue_rows import EventQuery, QueueNames, QueueSettings
 from schemas.calls import MANAGEMENT_CALLS
@@ -20,16 +21,18 @@ from schemas.queue_history import QUEUE_HISTORY
 from schemas.queue_snapshots import QUEUE_SNAPSHOTS
 from schemas.receive_attempts import QUEUE_OPERATIONS
 from schemas.table import Table
+from schemas.transfers import MESSAGE_TRANSFERS
 from udfs.rows import RowDict
 
 Parts: TypeAlias = Mapping[str, pa.Table]
 
-# The names of all queues that may have a history: reads alone make none.
+# The names of all queues that may have a history: messages that come and go make none.
 _QUEUE_NAMES: Final = f"""
 SELECT queue FROM {{snapshots}}
 UNION SELECT queue FROM {{actions}} WHERE {queue_rows.PAUSE_OR_RESUME_SQL}
 UNION SELECT queue FROM {{operations}}
 UNION SELECT target_queue FROM {{operations}}"""
+_DESTINATIONS: Final = "SELECT DISTINCT destination_queue AS queue FROM {transfers} WHERE destination_queue IS NOT NULL"
 _HAS_SOURCES: Final = "size(eod_source_info) > 0"
 # What receivers say of the senders of their incoming sequences.
 _SENDER_NAMES: Final = f"""
@@ -47,21 +50,31 @@ class FullRecompute:
     lake: Lake
     names: QueueNames
     settings: QueueSettings
+    captured: CapturedTransfers
     run_id: str
     queues: pa.Table
 
     @staticmethod
-    def begin(lake: Lake, names: QueueNames, settings: QueueSettings, run_id: str) -> FullRecompute:
+    def begin(
+        lake: Lake, names: QueueNames, settings: QueueSettings, captured: CapturedTransfers, run_id: str
+    ) -> FullRecompute:
         """Read which queues there are."""
         tables = {"snapshots": QUEUE_SNAPSHOTS, "actions": MANAGEMENT_CALLS, "operations": QUEUE_OPERATIONS}
-        texts = lake.query(_QUEUE_NAMES, **tables)["queue"].to_pylist()
-        return FullRecompute(lake, names, settings, run_id, names.as_table(texts))
+        texts = set(lake.query(_QUEUE_NAMES, **tables)["queue"].to_pylist())
+        known = {names.canonical_queue(text) for text in texts}
+        arrivals = lake.query(_DESTINATIONS, transfers=MESSAGE_TRANSFERS)["queue"].to_pylist()
+        texts |= {text for text in arrivals if names.canonical_queue(text) in known}
+        return FullRecompute(lake, names, settings, captured, run_id, names.as_table(texts))
 
     def history(self) -> GroupedQuery:
         """Return all rows of gold.queue_history."""
-        names, settings = self.names, self.settings
+        names, settings, captured = self.names, self.settings, self.captured
+
+        def find(parts: Parts) -> list[RowDict]:
+            return queue_rows.history_rows(_named(parts, names), settings, captured=captured)
+
         events = {f"{each.table.name}_{each.queue_column}": self._events(each) for each in queue_rows.EVENT_QUERIES}
-        return self._map(QUEUE_HISTORY, events, lambda parts: queue_rows.history_rows(_named(parts, names), settings))
+        return self._map(QUEUE_HISTORY, events, find)
 
     def transfers(self) -> GroupedQuery:
         """Return all rows of gold.eod_transfers."""

@@ -17,6 +17,7 @@ from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.lake import Lake
 from pipeline.lake.schema_enforcement import arrow_schema
 from pipeline.queues import eod_transfers, queue_rows
+from pipeline.queues.captured_transfers import NOT_CAPTURED, CapturedTransfers
 from pipeline.queues.history import ResumePoint
 from pipeline.queues.queue_rows import HistoryKey, QueueNames, QueueSettings
 from schemas.eod import EOD_SOURCES, EOD_TRANSFERS
@@ -45,19 +46,12 @@ class RowDelta:
 RowDeltas = dict[Table, RowDelta]
 
 
-def recompute(
-    lake: Lake, names: QueueNames, settings: QueueSettings, queues: Collection[str], since: int, deltas: RowDeltas
-) -> None:
+def recompute(reader: QueueStateReader, queues: Collection[str], since: int, deltas: RowDeltas) -> None:
     """Recompute the rows of some queues (canonical names) from a time on, and add the changes to ``deltas``.
 
     A later call for other queues takes the earlier changes into account. Of rows with the same key the last one counts.
     """
-    recompute_with_reader(QueueStateReader(lake, names, settings), frozenset(queues), since, deltas)
-
-
-def recompute_with_reader(reader: QueueStateReader, queues: frozenset[str], since: int, deltas: RowDeltas) -> None:
-    """Do the same as ``recompute``, with the rows that a reader returns."""
-    _QueueRecompute(reader, queues, since, deltas).run()
+    _QueueRecompute(reader, frozenset(queues), since, deltas).run()
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,19 +61,20 @@ class QueueStateReader:
     lake: Lake
     names: QueueNames
     settings: QueueSettings
+    captured: CapturedTransfers = NOT_CAPTURED
 
     def read_queue_events(self, queues: Collection[str], since: int) -> list[RowDict]:
-        """Return the events of queues since a time, without reads."""
-        queries = [each for each in queue_rows.EVENT_QUERIES if each != queue_rows.READ_EVENT_QUERY]
+        """Return the events of queues since a time, without the messages that come and go."""
+        queries = [each for each in queue_rows.EVENT_QUERIES if each not in queue_rows.TRAFFIC_EVENT_QUERIES]
         return self._read_events(queues, since, queries)
 
-    def read_attempt_events(self, queues: Collection[str], since: int) -> list[RowDict]:
-        """Return the reads of queues since a time."""
-        return self._read_events(queues, since, [queue_rows.READ_EVENT_QUERY])
+    def read_traffic_events(self, queues: Collection[str], since: int) -> list[RowDict]:
+        """Return the messages that come to queues and go from them since a time."""
+        return self._read_events(queues, since, queue_rows.TRAFFIC_EVENT_QUERIES)
 
     def read_counted_events(self, queues: Collection[str], since: int) -> list[RowDict]:
-        """Return the events since a time that are counted: reads, moves and purges."""
-        queries = [each for each in queue_rows.EVENT_QUERIES if each.table in queue_rows.CANONICAL_QUEUE_TABLES]
+        """Return the events since a time that are counted: reads, transfers, moves and purges."""
+        queries = [each for each in queue_rows.EVENT_QUERIES if each.table in queue_rows.COUNTED_TABLES]
         return self._read_events(queues, since, queries)
 
     def _read_events(
@@ -170,11 +165,11 @@ class _QueueRecompute:
         fresh = {_history_key(row, row["name"]) for row in current} - resume.keys()
         resume |= {series: ResumePoint(end, end) for series, end in self._ended(fresh).items()}
         wanted = resume.keys() | fresh
-        queues = {queue for _, queue, _ in wanted}  # most queues with reads have no history
+        queues = {queue for _, queue, _ in wanted}  # most queues with traffic have no history
         begin = min((point.since for point in resume.values()), default=self.since)
         events_since = self.since - 3 * self.gap
         if queues:
-            events = [*events, *self.reader.read_attempt_events(queues, events_since)]
+            events = [*events, *self.reader.read_traffic_events(queues, events_since)]
         if begin < events_since:  # counted in an interval of which nothing else is known
             counted = self.reader.read_counted_events(queues, begin)
             events = [*events, *(row for row in counted if row["at"] < events_since)]
@@ -183,7 +178,7 @@ class _QueueRecompute:
         events = [
             row | {"kind": "purged"} if row["kind"] == "purge" and row["at"] < complete_since else row for row in events
         ]
-        rows = queue_rows.history_rows(events, self.reader.settings, resume)
+        rows = queue_rows.history_rows(events, self.reader.settings, resume, self.reader.captured)
         delta = self.deltas[QUEUE_HISTORY]
         delta.rows += [row for row in rows if _history_key(row, row["queue_format_name"]) in wanted]
         delta.existing.append(existing)

@@ -21,10 +21,16 @@ from pipeline.lake.incremental import IncrementalUpdate
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries import PRE_IMAGES
 from pipeline.queues import queue_rows, recompute_queues
+from pipeline.queues.captured_transfers import (
+    NOT_CAPTURED,
+    SPAN_INPUTS,
+    CapturedTransfers,
+    read_captured_transfers,
+)
 from pipeline.queues.queue_managers import QueueManagerNames
-from pipeline.queues.queue_rows import QueueNames, QueueSettings
+from pipeline.queues.queue_rows import EventQuery, QueueNames, QueueSettings
 from pipeline.queues.recompute_all import FullRecompute
-from pipeline.queues.recompute_queues import RowDelta, RowDeltas, TooManyEventsError
+from pipeline.queues.recompute_queues import QueueStateReader, RowDelta, RowDeltas, TooManyEventsError
 from pipeline.silver import queue_aliases
 from pipeline.silver.queue_aliases import AliasIndex
 from schemas.calls import MANAGEMENT_CALLS
@@ -35,17 +41,19 @@ from schemas.queue_history import QUEUE_HISTORY
 from schemas.queue_snapshots import QUEUE_SNAPSHOTS
 from schemas.receive_attempts import QUEUE_OPERATIONS, RECEIVE_ATTEMPTS
 from schemas.table import EVENT_DATE, Table
+from schemas.transfers import MESSAGE_TRANSFERS
 from udfs.call_results import QMMGMT_SUCCEEDED_SQL
 from udfs.rows import RowDict
 
-CODE_VERSION: Final = "2"  # raised when rows are computed differently: all are recomputed
-INPUTS: Final = (
-    QUEUE_SNAPSHOTS, MANAGEMENT_CALLS, HOSTS, QUEUE_ALIASES, RECEIVE_ATTEMPTS, QUEUE_OPERATIONS,
-)  # fmt: skip
+CODE_VERSION: Final = "3"  # raised when rows are computed differently: all are recomputed
+_FOLLOWED: Final = (
+    QUEUE_SNAPSHOTS, MANAGEMENT_CALLS, QUEUE_ALIASES, RECEIVE_ATTEMPTS, QUEUE_OPERATIONS, MESSAGE_TRANSFERS,
+)  # by their change feeds  # fmt: skip
+INPUTS: Final = (*_FOLLOWED, HOSTS, *SPAN_INPUTS)
 _OUTPUTS: Final = (EOD_TRANSFERS, EOD_SOURCES, QUEUE_HISTORY)
-_FOLLOWED: Final = tuple(table for table in INPUTS if table is not HOSTS)  # by their change feeds
 _MAX_CHANGES: Final = 200_000  # queues with changes; with more, all rows are recomputed
 _EPOCH: Final = 0  # a time before all others
+_FEEDS: Final = ("snapshots", "attempts", "transfers", "actions", "operations")  # rows with a queue and a time
 
 # The queues of changed rows of silver.queue_snapshots, by who asked whom, and since when they changed.
 _CHANGED_SNAPSHOTS: Final = f"""
@@ -70,7 +78,7 @@ def update(lake: Lake, settings: QueueSettings, run_id: str) -> dict[str, int]:
     """Update the queue histories and exactly-once state; return how many rows of each table are written."""
     written = {str(table): 0 for table in _OUTPUTS}
     step = IncrementalUpdate.begin(lake, QUEUE_HISTORY, INPUTS, {**settings.as_provenance(), "states": CODE_VERSION})
-    if not step.exists(QUEUE_SNAPSHOTS, RECEIVE_ATTEMPTS) or step.is_current():
+    if not step.exists(QUEUE_SNAPSHOTS, RECEIVE_ATTEMPTS, MESSAGE_TRANSFERS) or step.is_current():
         return written
     return written | _QueuesUpdate(step, settings, run_id).run()
 
@@ -83,6 +91,7 @@ class _QueuesUpdate:
     settings: QueueSettings
     run_id: str
     names: QueueNames = field(default_factory=lambda: QueueNames(QueueManagerNames(), {}))
+    captured: CapturedTransfers = NOT_CAPTURED
     configured: set[str] = field(default_factory=set)  # what collectors call queue managers
     written: dict[str, int] = field(default_factory=dict)
 
@@ -97,17 +106,17 @@ class _QueuesUpdate:
             "hosts": partial(self.lake.select, HOSTS, "TRUE", ("queue_manager_id", "host_name", "address")),
             "aliases": lambda: AliasIndex.load(self.lake).canonical_names,
             "snapshots": partial(step.changes, QUEUE_SNAPSHOTS, _CHANGED_SNAPSHOTS, _MAX_CHANGES),
-            "attempts": self._changed_attempts,
+            "attempts": partial(self._changed_traffic, queue_rows.READ_EVENT_QUERY),
+            "transfers": partial(self._changed_traffic, queue_rows.TRANSFER_EVENT_QUERY),
             "actions": partial(step.changes, MANAGEMENT_CALLS, _CHANGED_ACTIONS, _MAX_CHANGES),
             "operations": partial(step.changes, QUEUE_OPERATIONS, _CHANGED_OPERATIONS, _MAX_CHANGES),
             "renamed": lambda: queue_aliases.replaced_canonical_names(step.feeds),
         }
         found = run_concurrently(queries)
-        feeds = [found[name] for name in ("snapshots", "attempts", "actions", "operations", "renamed")]
+        feeds = [found[name] for name in (*_FEEDS, "renamed")]
         if None in feeds or not self._is_comparable():
             return self._recompute_all(found["hosts"], found["aliases"])
-        self.configured = self._configured_names(found["snapshots"])
-        self.names = self._names(found["hosts"], found["aliases"])
+        self._read_names(found["hosts"], found["aliases"], found["snapshots"])
         affected = self._affected_queues(found)
         if affected is None:
             return self._recompute_all(found["hosts"], found["aliases"])
@@ -118,15 +127,20 @@ class _QueuesUpdate:
 
     def _is_comparable(self) -> bool:
         """Whether the rows of before were computed with these settings, and say what an update needs."""
-        needed = ("names", "managers", "configured")
+        needed = ("names", "managers", "configured", "captured")
         same = self.step.has_same_inputs(*self.settings.as_provenance(), "states")
         return same and all(name in self.step.provenance_before for name in needed)
 
     # Names, and what changed
 
-    def _names(self, hosts: pa.Table, aliases: Mapping[str, str]) -> QueueNames:
+    def _read_names(
+        self, hosts: pa.Table, aliases: Mapping[str, str], snapshots: Iterable[RowDict] | None = None
+    ) -> None:
+        """Set the names of queues and queue managers, and when transfers of these were captured."""
+        self.configured = self._configured_names(snapshots)
         managers = QueueManagerNames.from_hosts(hosts.to_pylist(), self.configured, self.settings.configured_names)
-        return QueueNames(managers, aliases)
+        self.names = QueueNames(managers, aliases)
+        self.captured = read_captured_transfers(self.lake, managers)
 
     def _configured_names(self, snapshots: Iterable[RowDict] | None) -> set[str]:
         """Return what collectors call queue managers: those of before and new ones, or all where rows were deleted."""
@@ -136,13 +150,13 @@ class _QueuesUpdate:
         sql = "SELECT DISTINCT queue_manager FROM {rows} WHERE source = 'collector' AND queue_manager IS NOT NULL"
         return set(self.lake.query(sql, rows=QUEUE_SNAPSHOTS)["queue_manager"].to_pylist())
 
-    def _changed_attempts(self) -> list[RowDict] | None:
-        """Return the queues of changed attempts; none while no queue has a history, for attempts alone make none."""
+    def _changed_traffic(self, query: EventQuery) -> list[RowDict] | None:
+        """Return the queues of messages that came or went; none while no queue has a history: traffic makes none."""
         if self.step.provenance_before and not self.step.provenance_before.get("histories"):
             return []
-        events = queue_rows.attempt_events_sql(self.settings, 0, "TRUE").replace("{rows}", "{feed}")
+        events = query.build_sql(self.settings, 0, "TRUE").replace("{rows}", "{feed}")
         sql = f"SELECT queue, min(`at`) AS `at` FROM ({events}) GROUP BY queue"
-        return self.step.changes(RECEIVE_ATTEMPTS, sql, _MAX_CHANGES)
+        return self.step.changes(query.table, sql, _MAX_CHANGES)
 
     def _affected_queues(self, found: Mapping[str, Any]) -> dict[str, int] | None:
         """Return the queues with changes, and since when, microseconds; None if rows have other queue manager names."""
@@ -156,7 +170,7 @@ class _QueuesUpdate:
         if renamed and self._has_rows_of(renamed):
             return None
         affected: dict[str, int] = {}
-        for row in chain(*(found[name] for name in ("snapshots", "attempts", "actions", "operations"))):
+        for row in chain(*(found[name] for name in _FEEDS)):
             _add_affected(affected, self.names.canonical_queue(row["queue"]), row["at"])
         for text in found["renamed"]:
             _add_affected(affected, text, _EPOCH)
@@ -166,7 +180,20 @@ class _QueuesUpdate:
             for queue, guid in zip(*(column.to_pylist() for column in rows.columns), strict=True):
                 if guid not in managers.names_by_guid or managers.names_by_guid[guid] != before["managers"].get(guid):
                     _add_affected(affected, queue, _EPOCH)
+        self._add_by_captured_transfers(affected)
         return affected
+
+    def _add_by_captured_transfers(self, affected: dict[str, int]) -> None:
+        """Add the queues with a history at queue managers whose transfers were captured at other times than before."""
+        since = self.captured.changed_since(self.step.provenance_before["captured"])
+        if not since:
+            return
+        sql = "SELECT DISTINCT queue, queue_manager FROM {rows} WHERE queue_manager IN {managers}"
+        rows = self.lake.query(
+            f"{sql} AND valid_to > timestamp_micros({min(since.values())})", rows=QUEUE_HISTORY, managers=since
+        )
+        for row in rows.to_pylist():
+            _add_affected(affected, row["queue"], since[row["queue_manager"]])
 
     def _has_rows_of(self, managers: Collection[str]) -> bool:
         """Whether the history has rows of any of these queue managers."""
@@ -180,9 +207,10 @@ class _QueuesUpdate:
         deltas: RowDeltas = {table: RowDelta() for table in _OUTPUTS}
         recent = {queue: at for queue, at in affected.items() if at > _EPOCH}
         whole = affected.keys() - recent.keys()
+        reader = QueueStateReader(self.lake, self.names, self.settings, self.captured)
         for queues, since in ((whole, _EPOCH), (recent.keys(), min(recent.values(), default=0))):
             if queues:
-                recompute_queues.recompute(self.lake, self.names, self.settings, queues, since, deltas)
+                recompute_queues.recompute(reader, queues, since, deltas)
         self._keep_names(has_histories=bool(self.step.provenance_before.get("histories") or deltas[QUEUE_HISTORY].rows))
 
         def replace(table: Table) -> int:
@@ -203,12 +231,13 @@ class _QueuesUpdate:
         return self.written
 
     def _keep_names(self, *, has_histories: bool) -> None:
-        """Have the provenance keep the names that the rows are computed with."""
+        """Have the provenance keep the names that the rows are computed with, and when transfers were captured."""
         managers = self.names.queue_managers
         self.step.provenance_now |= {
             "names": managers.name_by_address,
             "managers": managers.names_by_guid,
             "configured": sorted(self.configured),
+            "captured": self.captured.spans,
             "histories": has_histories,
         }
 
@@ -216,9 +245,8 @@ class _QueuesUpdate:
         """Recompute all rows."""
         lake, step = self.lake, self.step
         step.prepare_full_reads(*_FOLLOWED)
-        self.configured = self._configured_names(None)
-        self.names = self._names(hosts, aliases)
-        every = FullRecompute.begin(lake, self.names, self.settings, self.run_id)
+        self._read_names(hosts, aliases)
+        every = FullRecompute.begin(lake, self.names, self.settings, self.captured, self.run_id)
         self._keep_names(has_histories=every.queues.num_rows > 0)
         for table, query in ((EOD_TRANSFERS, every.transfers), (EOD_SOURCES, every.sources)):
             with lake.map_groups(query()) as rows:

@@ -26,7 +26,7 @@ from pipeline.silver.decode import (
     decode_calls_safely,
     remote_read_columns,
 )
-from schemas.remote_read_calls import REMOTE_READ_CALLS
+from schemas.calls import REMOTE_READ_CALLS
 from schemas.table import Table
 from udfs.comqc.declared_interfaces import NO_DECLARATIONS, Declarations
 

@@ -24,19 +24,19 @@ from pipeline.silver import collected_snapshots as silver_collected_snapshots
 from pipeline.silver.decode import DECODER_VERSIONS
 from pipeline.silver.update import LAST_COMMITTED_TABLE
 from schemas.bronze import RPC_CALLS
-from schemas.calls import CLIENT_CALLS
+from schemas.calls import CLIENT_CALLS, REMOTE_READ_CALLS
 from schemas.collected_snapshots import SNAPSHOTS_RAW
 from schemas.hosts import HOSTS
 from schemas.messages import MESSAGES
 from schemas.queue_snapshots import MACHINE_SNAPSHOTS, QUEUE_SNAPSHOTS
-from schemas.remote_read_calls import REMOTE_READ_CALLS
+from schemas.sessions import SESSIONS
 from schemas.table import EVENT_DATE, RUN_ID, Table
 from udfs.dcerpc.endpoint_towers import parse_tower_endpoints
 from udfs.dcerpc.interfaces import EPT_MAP_OPNUM
 from udfs.keys import key
 from udfs.rows import RowDict
 
-DECODER_VERSION: Final = "1"
+DECODER_VERSION: Final = "2"
 MAX_INCREMENTAL_CHANGES: Final = 20_000  # with more, the table is recomputed
 ENDPOINT_MAPPER: Final = "endpoint_mapper"
 _CALLS: Final = str(RPC_CALLS)
@@ -61,10 +61,11 @@ def update_collected_snapshots(lake: Lake, failures: dict[str, str]) -> tuple[di
     now = {
         source: raw_version,
         _CALLS: lake.provenance(LAST_COMMITTED_TABLE).get(_CALLS),
+        str(SESSIONS): lake.version(SESSIONS),
         "decoder": DECODER_VERSIONS,
         "hosts": DECODER_VERSION,
     }
-    if before.items() >= now.items() or (raw_version is None and now[_CALLS] is None):
+    if before.items() >= now.items() or {raw_version, now[_CALLS], now[str(SESSIONS)]} == {None}:
         return {}, None
     written: dict[str, int] = {}
     same_decoders = before.get("decoder") == DECODER_VERSIONS
@@ -261,6 +262,13 @@ def _identities_of_epm_answer(row: RowDict) -> Iterator[tuple[str | None, str | 
         yield None, None, address
 
 
+# Both ends of a handshake. An identifier that was only asked for, and not answered, need not be of that machine.
+_SESSION_ENDS: Final = """(
+  SELECT *, initiator_queue_manager AS guid, client_address AS address,
+    coalesce(establish_requested_at, establish_answered_at) AS seen_at FROM {rows}
+  UNION ALL
+  SELECT *, acceptor_queue_manager AS guid, server_address AS address, establish_answered_at AS seen_at FROM {rows}
+) AS ends"""
 # Messages name the queue manager that first accepted them, some also the address of the sender. Opens are RemoteRead 2
 # and 11, and qmcomm 2.
 _EVIDENCE: Final[dict[Table, _HostEvidence]] = {
@@ -291,5 +299,9 @@ _EVIDENCE: Final[dict[Table, _HostEvidence]] = {
         ("response_stub", "server_address"),
         f"interface_name = 'epm' AND opnum = {EPT_MAP_OPNUM} AND response_stub IS NOT NULL", "response_at",
         ENDPOINT_MAPPER, _identities_of_epm_answer,
+    ),
+    SESSIONS: _HostEvidence(
+        ("guid", "address"), "guid IS NOT NULL AND seen_at IS NOT NULL", "seen_at", "session",
+        lambda row: [(row["guid"], None, row["address"])], from_sql=_SESSION_ENDS,
     ),
 }  # fmt: skip

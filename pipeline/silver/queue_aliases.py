@@ -20,10 +20,9 @@ from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.incremental import ChangeFeeds
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries import POST_IMAGES, PRE_IMAGES
-from schemas.calls import CLIENT_CALLS
+from schemas.calls import CLIENT_CALLS, REMOTE_READ_CALLS
 from schemas.queue_aliases import QUEUE_ALIASES
 from schemas.queue_snapshots import QUEUE_SNAPSHOTS
-from schemas.remote_read_calls import REMOTE_READ_CALLS
 from schemas.table import EVENT_DATE, INGESTED_AT, RUN_ID
 from udfs.call_results import succeeded_sql
 from udfs.queues import alias_groups

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -11,11 +12,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.transfers.acknowledgements import NO_HEADER, SessionHeaders, acknowledged_by, stored_by
+from pipeline.transfers.checkpoints import NO_SIDE, Checkpoint, NotStored, SideCheckpoint
 from pipeline.transfers.flow_control import times_of
 from pipeline.transfers.packet_numbers import (
     NO_NUMBER,
     NO_TIME,
     UNKNOWN_FLAGS,
+    CountBefore,
     PacketNumbers,
     SidePackets,
     number_packets,
@@ -44,9 +47,19 @@ class SideRows(NamedTuple):
     end: int
 
 
+class NowStored(NamedTuple):
+    """A packet up to a checkpoint that a later SessionHeader says is stored, and the row of the packet that does."""
+
+    packet: NotStored
+    carrier: int
+
+
 @dataclass(slots=True)
 class ConnectionPackets:
-    """All packets of some connections: ``table`` sorted by connection, side and stream offset, and arrays beside it.
+    """The packets of some connections: ``table`` sorted by connection, side and stream offset, and arrays beside it.
+
+    These are all packets of a connection; or, where it has a checkpoint, those behind the checkpoint and its few *kept*
+    ones. Kept packets are not counted again: they have no numbers, and ``packets.counted`` is False.
 
     ``connection_ids`` are sorted; side 2 k is the client's, 2 k + 1 the server's of connection k. ``transactional``: TH
     of counted packets, False where not seen. ``acknowledged_by``: the row of the packet whose SessionHeader
@@ -62,6 +75,18 @@ class ConnectionPackets:
     acknowledged_by: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     acknowledged_at: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     stored_by: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    checkpoints: Mapping[str, Checkpoint] = field(default_factory=dict)
+    kept: Bools = field(default_factory=lambda: np.zeros(0, np.bool_))
+    now_stored: dict[int, list[NowStored]] = field(default_factory=dict)  # by number of the side
+
+    def checkpoint(self, connection: int) -> Checkpoint | None:
+        """Return the checkpoint of a connection, by its place in ``connection_ids``; None where all was read."""
+        return self.checkpoints.get(self.connection_ids[connection])
+
+    def side_before(self, connection: int, side: int) -> SideCheckpoint:
+        """Return what the packets of a side up to the checkpoint come to."""
+        checkpoint = self.checkpoint(connection)
+        return NO_SIDE if checkpoint is None else checkpoint.sides[side]
 
     def rows_of(self, connection: int, side: int) -> SideRows:
         """Return the rows of a side of a connection, by its place in ``connection_ids``."""
@@ -83,13 +108,19 @@ class ConnectionPackets:
         return {name: pa.array(each[rows], mask=each[rows] == NO_NUMBER) for name, each in found}
 
 
-def arrange_packets(packets: pa.Table, connection_ids: Sequence[str], expire_us: int) -> ConnectionPackets:
+def arrange_packets(
+    packets: pa.Table,
+    connection_ids: Sequence[str],
+    expire_us: int,
+    checkpoints: Mapping[str, Checkpoint] = MappingProxyType({}),
+) -> ConnectionPackets:
     """Sort packets, number them, and find what acknowledges them.
 
     ``packets`` are all of some connections, with the columns of ``bronze.session_packets`` that follow: connection_id,
     sent_by, stream_offset, length_bytes, sent_at, kind, session_header; and ``user_flags`` (UserHeader.Flags as up to 4
     bytes), ``delivery`` and ``transactional`` (as decoded before, used where there are no flags). ``connection_ids``:
-    theirs, and others without packets. ``expire_us`` is the setting pending.expire.
+    theirs, and others without packets. ``expire_us`` is the setting pending.expire. Of connections with a checkpoint
+    ``packets`` has those behind it, and the kept ones.
     """
     names = sorted(connection_ids)
     place = pc.index_in(packets["connection_id"], pa.array(names, pa.string())).combine_chunks()
@@ -97,15 +128,46 @@ def arrange_packets(packets: pa.Table, connection_ids: Sequence[str], expire_us:
     order = np.lexsort((_ints(packets["stream_offset"]), side))
     table, side = packets.take(pa.array(order)), side[order]
     found = _side_packets(table, side)
-    numbers = number_packets(found, expire_us)
+    kept = _is_kept(found, names, checkpoints)
+    found = replace(found, counted=found.counted & ~kept)
+    numbers = _numbered(found, kept, _counts_before(names, checkpoints), expire_us)
     out = ConnectionPackets(table, names, found, numbers, _is_transactional(table))
+    out.checkpoints, out.kept = checkpoints, kept
     out.acknowledged_by = np.full(len(found), NO_HEADER, np.int64)
     out.stored_by = np.full(len(found), NO_HEADER, np.int64)
     for connection in np.unique(side // 2).tolist():
-        both = out.rows_of(connection, CLIENT), out.rows_of(connection, SERVER)
-        _acknowledge(out, both[0], both[1])
-        _acknowledge(out, both[1], both[0])
+        _acknowledge(out, 2 * connection + CLIENT)
+        _acknowledge(out, 2 * connection + SERVER)
     out.acknowledged_at = times_of(out.acknowledged_by, found.sent_at)
+    return out
+
+
+def _is_kept(packets: SidePackets, names: Sequence[str], checkpoints: Mapping[str, Checkpoint]) -> Bools:
+    """Return which packets a checkpoint has counted already."""
+    until = [checkpoints[name].counted_until if name in checkpoints else NO_TIME - 1 for name in names]
+    return np.asarray(packets.sent_at <= np.array(until, np.int64)[packets.side // 2], np.bool_)
+
+
+def _counts_before(names: Sequence[str], checkpoints: Mapping[str, Checkpoint]) -> CountBefore | None:
+    """Return how many packets each side had sent up to its checkpoint; None without a checkpoint."""
+    if not checkpoints:
+        return None
+    sides = [side for name in names for side in (checkpoints[name].sides if name in checkpoints else (NO_SIDE,) * 2)]
+    numbers = ((side.end_offset, side.session_number, side.recoverable_number) for side in sides)
+    return CountBefore(*np.array([*numbers], np.int64).reshape(-1, 3).T)
+
+
+def _numbered(packets: SidePackets, kept: Bools, before: CountBefore | None, expire_us: int) -> PacketNumbers:
+    """Number packets; kept ones have no number, and are no anchors: what they say is in the checkpoint."""
+    if not kept.any():
+        return number_packets(packets, expire_us, before)
+    behind = np.flatnonzero(~kept)
+    numbers = number_packets(
+        SidePackets(*(getattr(packets, each.name)[behind] for each in fields(SidePackets))), expire_us, before
+    )
+    out = PacketNumbers(*(np.full(len(packets), NO_NUMBER, np.int64) for _ in fields(PacketNumbers)))
+    for each in fields(PacketNumbers):
+        getattr(out, each.name)[behind] = getattr(numbers, each.name)
     return out
 
 
@@ -160,8 +222,9 @@ def headers_of(packets: SidePackets, rows: SideRows) -> tuple[SessionHeaders, In
     return found, carriers
 
 
-def _acknowledge(found: ConnectionPackets, ours: SideRows, theirs: SideRows) -> None:
-    """Set what the headers of the other side acknowledge of one side's packets."""
+def _acknowledge(found: ConnectionPackets, side: int) -> None:
+    """Set what the headers of the other side acknowledge of one side's packets; sides by their numbers."""
+    ours, theirs = (found.rows_of(each // 2, each % 2) for each in (side, side ^ 1))
     headers, carriers = headers_of(found.packets, theirs)
     if not len(headers):
         return
@@ -171,8 +234,13 @@ def _acknowledge(found: ConnectionPackets, ours: SideRows, theirs: SideRows) -> 
     by = acknowledged_by(found.numbers.session[numbered], found.packets.sent_at[numbered], headers)
     found.acknowledged_by[numbered] = carrier_of[by]
     numbered = ours.first + np.flatnonzero(found.numbers.recoverable[span] != NO_NUMBER)
-    by = stored_by(found.numbers.recoverable[numbered], found.packets.sent_at[numbered], headers)
-    found.stored_by[numbered] = carrier_of[by]
+    waiting = found.side_before(side // 2, side % 2).not_stored
+    numbers = [np.array([each.recoverable_number for each in waiting], np.int64), found.numbers.recoverable[numbered]]
+    sent_at = [np.array([each.sent_at_us for each in waiting], np.int64), found.packets.sent_at[numbered]]
+    by = stored_by(np.concatenate(numbers), np.concatenate(sent_at), headers)
+    found.stored_by[numbered] = carrier_of[by[len(waiting) :]]
+    late = np.flatnonzero(by[: len(waiting)] != NO_HEADER).tolist()
+    found.now_stored[side] = [NowStored(waiting[each], int(carrier_of[by[each]])) for each in late]
 
 
 def window_sizes(found: ConnectionPackets) -> Ints:

@@ -19,28 +19,36 @@ _HALF: Final = 1 << 15
 
 
 def window_full_us(
-    sent_at: Ints, acknowledged_at: Ints, windows: tuple[tuple[Ints, Ints], tuple[Ints, Ints]], end: int
+    sent_at: Ints,
+    acknowledged_at: Ints,
+    windows: tuple[tuple[Ints, Ints], tuple[Ints, Ints]],
+    end: int,
+    begin: int | None = None,
 ) -> int:
     """Return how long the packets in flight of a side were at least the smaller of both windows, microseconds.
 
     ``sent_at`` of its numbered packets, ``acknowledged_at`` the time of each one's session acknowledgement or
     ``NEVER``; ``windows``: for each side the times and values of the WindowSizes that it said, in stream order. Counted
-    from the first numbered packet to ``end``. At equal times acknowledgements and windows come before packets.
+    from the first numbered packet, or from ``begin``, to ``end``. At equal times acknowledgements and windows come
+    before packets.
     """
     known = sent_at != NO_TIME
     sent_at, acknowledged_at = sent_at[known], acknowledged_at[known]
-    if not len(sent_at) or end <= sent_at.min():
+    if begin is None and not len(sent_at):
+        return 0
+    first = int(sent_at.min()) if begin is None else begin
+    if end <= first:
         return 0
     acked = acknowledged_at[acknowledged_at != NEVER]
     times = np.concatenate([acked, sent_at])
     change = np.concatenate([np.full(len(acked), -1), np.full(len(sent_at), 1)])
     said = [_latest_windows(*each) for each in windows]
-    every = np.unique(np.concatenate([times, *(at for at, _ in said)]))
+    every = np.unique(np.concatenate([times, [first], *(at for at, _ in said)]))
     order = np.argsort(times, kind="stable")
     waiting = np.concatenate([[0], np.cumsum(change[order])])[np.searchsorted(times[order], every, side="right")]
     window = np.minimum(*(values[np.searchsorted(at, every, side="right")] for at, values in said))
     lasted = np.diff(np.append(np.minimum(every, end), end))
-    full = (waiting >= window) & (every >= sent_at.min())
+    full = (waiting >= window) & (every >= first)
     return int(lasted[full].sum())
 
 

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
-from typing import Final
+from collections.abc import Callable, Collection, Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.lake.arrow_rows import is_in
 from pipeline.lake.lake import Lake
+from pipeline.transfers.checkpoints import Checkpoint
 from pipeline.transfers.connection_packets import (
     USER_FLAGS_SQL,
     USER_MESSAGE,
     ConnectionPackets,
     arrange_packets,
+    times,
 )
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS
 from schemas.messages import MESSAGES
 from schemas.sessions import SESSION_PACKETS
-from schemas.table import EVENT_DATE
+from schemas.table import EVENT_DATE, Table
 from udfs.messages.header_layouts import PROTOCOL_BINARY
 
 BINARY_PROTOCOL: Final = "binary_protocol"  # bronze.connections.kind
@@ -37,10 +41,12 @@ SELECT packet_key, connection_id, client_address, client_port, server_address, s
   packet IS NULL AS bare, CAST(octet_length(packet) AS bigint) AS packet_bytes,
   CASE WHEN kind <> '{USER_MESSAGE}' THEN packet END AS packet, substring(packet, 13, 4) AS reach,
   {USER_FLAGS_SQL} AS user_flags
-FROM {{rows}} WHERE connection_id IN {{names}}"""
+FROM {{rows}} WHERE connection_id IN {{names}} AND {{behind}}"""
+_KEPT: Final = "packet_key IN {packet_keys}"
 _DECODED: Final = f"""
-SELECT sighting_key, packet_key, session_number, recoverable_number, delivery, transactional, {EVENT_DATE}
-FROM {{messages}} WHERE connection_id IN {{names}} AND seen_in = '{PROTOCOL_BINARY}'"""
+SELECT sighting_key, packet_key, connection_id, seen_at, session_number, recoverable_number, delivery, transactional,
+  {EVENT_DATE}
+FROM {{messages}} WHERE connection_id IN {{names}} AND seen_in = '{PROTOCOL_BINARY}' AND {{behind}}"""
 
 
 def read_capture_ends(lake: Lake) -> dict[str, int]:
@@ -49,10 +55,14 @@ def read_capture_ends(lake: Lake) -> dict[str, int]:
     return {row["server"]: row["ends"] for row in rows}
 
 
-def group_connections(lake: Lake, names: Collection[str]) -> Iterator[list[str]]:
-    """Yield connections together as long as they have few packets, ``MAX_PACKETS``."""
+def count_packets(lake: Lake, names: Collection[str]) -> dict[str, int]:
+    """Return how many packets some connections have; those without a packet are left out."""
     sizes = lake.query(_SIZES, rows=SESSION_PACKETS, names=names).to_pylist() if names else []
-    packets = {row["connection_id"]: row["n"] for row in sizes}
+    return {row["connection_id"]: row["n"] for row in sizes}
+
+
+def group_connections(packets: Mapping[str, int], names: Collection[str]) -> Iterator[list[str]]:
+    """Yield connections together as long as they have few ``packets``, ``MAX_PACKETS``; some may have none."""
     group: list[str] = []
     total = 0
     for name in sorted(names):
@@ -66,22 +76,81 @@ def group_connections(lake: Lake, names: Collection[str]) -> Iterator[list[str]]
         yield group
 
 
-def read_decoded_messages(lake: Lake, names: Collection[str]) -> pa.Table:
-    """Return of the messages of some connections the keys, numbers, delivery and whether they are transactional."""
-    return lake.query(_DECODED, messages=MESSAGES, names=names)
+def read_behind(
+    read: Callable[[str, list[str]], pa.Table],
+    names: Collection[str],
+    checkpoints: Mapping[str, Checkpoint],
+    column: str,
+) -> pa.Table:
+    """Return rows of some connections, of those with a checkpoint the ones behind it, by a column of times.
+
+    ``read(condition, names)`` returns the rows of connections that meet a SQL condition on that column, with
+    connection_id and the column. Files with older rows alone are not read.
+    """
+    whole = [name for name in names if name not in checkpoints]
+    parts = [read("TRUE", whole)] if whole or not names else []
+    until = {name: checkpoints[name].counted_until for name in names if name in checkpoints}
+    if until:
+        rows = read(f"{column} > timestamp_micros({min(until.values())})", [*until])
+        place = pc.index_in(rows["connection_id"], pa.array([*until], pa.string())).combine_chunks()
+        limits = np.array([*until.values()], np.int64)[np.asarray(place, np.int64)]
+        parts.append(rows.filter(pa.array(times(rows[column]) > limits)))
+    return pa.concat_tables(parts)
+
+
+def select_behind(
+    lake: Lake, table: Table, names: Collection[str], checkpoints: Mapping[str, Checkpoint], column: str
+) -> pa.Table:
+    """Return the rows of a table for some connections, as ``read_behind`` does."""
+
+    def read(condition: str, some: list[str]) -> pa.Table:
+        return lake.select(table, f"connection_id IN {{names}} AND {condition}", names=some)
+
+    return read_behind(read, names, checkpoints, column)
+
+
+def read_decoded_messages(
+    lake: Lake, names: Collection[str], checkpoints: Mapping[str, Checkpoint] = MappingProxyType({})
+) -> pa.Table:
+    """Return of the messages of some connections the keys, numbers, delivery and whether they are transactional.
+
+    Of those with a checkpoint: of the messages behind it.
+    """
+
+    def read(condition: str, some: list[str]) -> pa.Table:
+        return lake.query(_DECODED.replace("{behind}", condition), messages=MESSAGES, names=some)
+
+    return read_behind(read, names, checkpoints, "seen_at")
 
 
 def read_packets(
-    lake: Lake, names: Collection[str], decoded: pa.Table, connection_columns: Collection[str], expire_us: int
+    lake: Lake,
+    names: Collection[str],
+    decoded: pa.Table,
+    connection_columns: Collection[str],
+    expire_us: int,
+    checkpoints: Mapping[str, Checkpoint] = MappingProxyType({}),
 ) -> tuple[ConnectionPackets, pa.Table]:
     """Return the packets of some connections with their numbers, and the connections' rows, as far as they are there.
 
-    ``decoded`` is what ``read_decoded_messages`` returns for them: a message whose packet was emptied is told by it.
+    ``decoded`` is what ``read_decoded_messages`` returns for them: a message whose packet was emptied is told by it. Of
+    connections with a checkpoint the packets behind it are read, and the kept ones.
     """
-    packets = lake.query(_PACKETS, rows=SESSION_PACKETS, names=names)
+
+    def read(condition: str, some: list[str], **more: Any) -> pa.Table:  # noqa: ANN401 - inputs of a query
+        return lake.query(_PACKETS.replace("{behind}", condition), rows=SESSION_PACKETS, names=some, **more)
+
+    found = [read_behind(read, names, checkpoints, "sent_at")]
+    kept = [each for name in names if name in checkpoints for each in checkpoints[name].kept_packets]
+    if kept:
+        at = ", ".join(f"timestamp_micros({each})" for each in sorted({each.sent_at_us for each in kept}))
+        keys = {each.packet_key for each in kept}
+        found.append(read(f"{_KEPT} AND sent_at IN ({at})", [*names], packet_keys=keys))
+    packets = pa.concat_tables(found)
     place = pc.index_in(packets["packet_key"], decoded["packet_key"].combine_chunks())
     for column in ("delivery", "transactional"):
         packets = packets.append_column(column, decoded[column].take(place))
     connections = lake.select(CONNECTIONS, "connection_id IN {names}", tuple(connection_columns), names=names)
     known = connections["connection_id"].to_pylist()
-    return arrange_packets(packets.filter(is_in(packets, "connection_id", known)), known, expire_us), connections
+    ours = packets.filter(is_in(packets, "connection_id", known))
+    return arrange_packets(ours, known, expire_us, checkpoints), connections

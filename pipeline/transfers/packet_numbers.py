@@ -92,7 +92,8 @@ def number_packets(packets: SidePackets, expire_us: int, before: CountBefore | N
     # A packet that may be recoverable, or not, ends what is known of recoverable ones: the next stretch begins at it.
     unknown = counted & (packets.recoverable == UNKNOWN_FLAGS)
     anchors = np.where(packets.establishes, 0, np.where(packets.has_header, packets.recoverable_sequence, -1))
-    known = None if before is None else _carried(packets, before.offset, before.recoverable)
+    # So it carries no count over to those behind it, either.
+    known = None if before is None else np.where(unknown, -1, _carried(packets, before.offset, before.recoverable))
     recoverable = _count_from_anchors(
         packets, breaks | unknown, counted & (packets.recoverable == 1), anchors, known, expire_us
     )

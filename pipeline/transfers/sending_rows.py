@@ -8,6 +8,7 @@ may lie at the end of either side.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -17,6 +18,7 @@ import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from pipeline.transfers.acknowledgements import NO_HEADER
+from pipeline.transfers.checkpoints import UNKNOWN, SideCheckpoint
 from pipeline.transfers.connection_packets import (
     CLIENT,
     SERVER,
@@ -44,7 +46,7 @@ _US_PER_MS: Final = 1000
 
 
 def sending_rows(found: ConnectionPackets, connections: pa.Table, sessions: pa.Table, run_id: str) -> pa.Table:
-    """Return a row of silver.sendings for each user message.
+    """Return a row of silver.sendings for each user message, behind checkpoints.
 
     ``connections`` has ``LOSS_COLUMNS``, ``sessions`` are the rows of silver.sessions; both of all connections of
     ``found``.
@@ -108,7 +110,7 @@ class _SendingFacts:
 
     @staticmethod
     def of(found: ConnectionPackets, connections: pa.Table) -> _SendingFacts:
-        is_message = found.is_kind(USER_MESSAGE)
+        is_message = found.is_kind(USER_MESSAGE) & ~found.kept
         flags = (np.zeros(len(is_message), np.bool_) for _ in range(4))
         facts = _SendingFacts(found, is_message, window_sizes(found), *flags)
         names = connections["connection_id"].to_pylist()
@@ -129,10 +131,12 @@ class _SendingFacts:
 
     def _judge(self, place: int, loss: dict[str, int]) -> None:
         """Fill what is known of the messages of one connection."""
-        sides = [_Side.of(self.found, self.found.rows_of(place, side)) for side in (CLIENT, SERVER)]
-        _find_losses(sides, [loss["client_bytes"], loss["server_bytes"]], loss["missing_bytes"])
+        sides = [_Side.of(self.found, place, side) for side in (CLIENT, SERVER)]
+        _find_losses(sides, loss)
+        checkpoint = self.found.checkpoint(place)
         both = slice(sides[CLIENT].rows.first, sides[SERVER].rows.end)
-        window = max(int(self.sizes[both].max(initial=-1)), DEFAULT_WINDOW)
+        largest = self.sizes[both].max(initial=UNKNOWN if checkpoint is None else checkpoint.largest_window)
+        window = max(int(largest), DEFAULT_WINDOW)
         for ours, theirs in (sides, sides[::-1]):
             span = slice(ours.rows.first, ours.rows.end)
             messages = np.flatnonzero(self.is_message[span]) + span.start
@@ -142,7 +146,8 @@ class _SendingFacts:
             self.surely_acknowledged[span] = self._surely(ours, theirs, window)
             self.may_be_missing[messages] = _may_be_missing(self.found, messages, theirs)
             self.unnumbered_by_loss[span] = ~numbered & ours.has_loss
-            self.handshake_seen[span] = bool(self.found.packets.establishes[span].any())
+            every = self.found.rows_of(place, ours.side)
+            self.handshake_seen[span] = bool(self.found.packets.establishes[every.first : every.end].any())
 
     def _surely(self, ours: _Side, theirs: _Side, window: int) -> Bools:
         """Return which messages without a number are surely acknowledged."""
@@ -161,11 +166,14 @@ class _SendingFacts:
 class _Side:
     """One side of a connection: its packets, and the bytes that it lacks.
 
-    ``between``: bytes before and between its packets, ``cut``: missing ones inside of packets, but not inside of the
-    last one. ``has_loss``: it has a hole, or bytes that are no packet.
+    With a checkpoint ``rows`` begin with the last packet up to it. ``before``: what all up to it come to; ``captured``:
+    bytes of packets; ``between``: bytes before and between its packets; ``cut``: missing ones inside of packets, but
+    not inside of the last one. ``has_loss``: it has a hole, or bytes that are no packet.
     """
 
+    side: int
     rows: SideRows
+    before: SideCheckpoint
     offset: Ints
     length: Ints
     seen: Ints
@@ -173,13 +181,17 @@ class _Side:
     sent_at: Ints
     may_have_header: Bools
     carriers: Ints  # rows of the packets with a SessionHeader
+    captured: int
     between: int
     cut: int
     holes: Holes = field(default_factory=lambda: Holes(np.zeros(0, np.int64), np.zeros(0, np.int64)))
     has_loss: bool = False
 
     @staticmethod
-    def of(found: ConnectionPackets, rows: SideRows) -> _Side:
+    def of(found: ConnectionPackets, place: int, side: int) -> _Side:
+        before, rows = found.side_before(place, side), found.rows_of(place, side)
+        kept = int(found.kept[rows.first : rows.end].sum())  # they come first
+        rows = SideRows(rows.first + max(kept - 1, 0), rows.end)
         span = slice(rows.first, rows.end)
         part = found.table.slice(rows.first, rows.end - rows.first)
         offset, length = found.packets.offset[span], found.packets.length[span]
@@ -189,35 +201,48 @@ class _Side:
         sent_at = np.where(found.packets.sent_at[span] == NO_TIME, _FAR, found.packets.sent_at[span])
         carriers = rows.first + np.flatnonzero(found.packets.has_header[span])
         ends = np.concatenate([[0], (offset + length)[:-1]])
-        between = int(np.maximum(offset - ends[: len(offset)], 0).sum())
-        cut = int((length - seen)[:-1].sum())
-        return _Side(rows, offset, length, seen, held, sent_at, may_have_header, carriers, between, cut)
+        gaps = np.maximum(offset - ends[: len(offset)], 0)
+        behind = min(kept, 1)
+        return _Side(
+            side, rows, before, offset, length, seen, held, sent_at, may_have_header, carriers,
+            captured=before.seen_bytes + int(seen[behind:].sum()),
+            between=before.bytes_between + int(gaps[behind:].sum()),
+            cut=before.bytes_cut + int((length - seen)[:-1].sum()),
+        )  # fmt: skip
 
 
 def _filled(column: pa.ChunkedArray, absent: int = 0) -> Ints:
     return np.asarray(pc.fill_null(column.cast(pa.int64()), absent).combine_chunks(), np.int64)
 
 
-def _find_losses(sides: list[_Side], captured: list[int], missing: int) -> None:
-    """Set the holes of both sides of a connection.
+def gaps_are_holes(found: ConnectionPackets, place: int, loss: Mapping[str, Any]) -> bool:
+    """Whether bytes between packets of a connection count as missing; ``loss``: its row with ``LOSS_COLUMNS``."""
+    return _missing_outside([_Side.of(found, place, side) for side in (CLIENT, SERVER)], loss) > 0
 
-    ``captured`` are the bytes of each side that were captured, ``missing`` those of both that no capture has.
-    """
-    stray = [
-        max((total or 0) - int(side.seen.sum()), 0) for side, total in zip(sides, captured, strict=True)
-    ]  # captured bytes of no packet
-    outside = (missing or 0) - sum(side.cut for side in sides)  # missing between packets, or at an end
+
+def _missing_outside(sides: list[_Side], loss: Mapping[str, Any]) -> int:
+    """Return how many bytes are missing between packets of both sides, or at an end."""
+    return (loss["missing_bytes"] or 0) - sum(side.cut for side in sides)
+
+
+def _find_losses(sides: list[_Side], loss: Mapping[str, Any]) -> None:
+    """Set the holes of both sides of a connection; ``loss``: its row with ``LOSS_COLUMNS``."""
+    stray = [max((loss[f"{SIDES[side.side]}_bytes"] or 0) - side.captured, 0) for side in sides]  # of no packet
+    outside = _missing_outside(sides, loss)
     least = sum(max(side.between - extra, 0) for side, extra in zip(sides, stray, strict=True))
     for side, extra in zip(sides, stray, strict=True):
         at_end, between = outside > least, outside > 0
         seen = side.seen.copy()
         if len(seen) and not at_end:
             seen[-1] = side.length[-1]  # its capture ends inside of the last packet: nothing tells of more bytes
-        side.holes = find_holes(side.offset, side.length, seen, side.held, at_end=at_end)
+        holes = find_holes(side.offset, side.length, seen, side.held, at_end=at_end)
+        behind = holes.begins >= (side.offset[0] if side.before.packets else 0)  # what is not read is no hole
+        side.holes = Holes(holes.begins[behind], holes.inside[behind])
         if not between:
             inside = side.holes.inside != NO_PACKET
             side.holes = Holes(side.holes.begins[inside], side.holes.inside[inside])
-        side.has_loss = extra > 0 or len(side.holes) > 0
+        earlier = side.before.bytes_cut > 0 or (between and side.before.bytes_between > 0)
+        side.has_loss = extra > 0 or len(side.holes) > 0 or earlier
 
 
 def _may_be_missing(found: ConnectionPackets, messages: Ints, theirs: _Side) -> Bools:

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from pipeline.lake.arrow_rows import epoch_day, rows_to_table, table_to_rows, timedelta_to_us
-from pipeline.transfers.acknowledgements import NEVER, NO_HEADER
+from pipeline.transfers.acknowledgements import NEVER
 from pipeline.transfers.connection_packets import (
     CLIENT,
     CONNECTION_PARAMETERS,
@@ -25,14 +25,13 @@ from pipeline.transfers.connection_packets import (
     SERVER,
     SESSION_ACK,
     SIDES,
-    USER_MESSAGE,
     ConnectionPackets,
     SideRows,
     first_rows,
     window_sizes,
 )
-from pipeline.transfers.flow_control import window_full_us
 from pipeline.transfers.packet_numbers import NO_NUMBER, NO_TIME
+from pipeline.transfers.session_totals import side_counts, side_window_full_us
 from pipeline.transfers.side_by_side import overlapping_captures
 from schemas.sessions import ORDER_ACKS, SESSIONS
 from schemas.table import EVENT_DATE, RUN_ID
@@ -175,8 +174,9 @@ class _Session:
             "decoder_version": DECODER_VERSION,
             EVENT_DATE: epoch_day(connection["first_packet_at"]),
         }
-        for side, rows in enumerate(sides):
-            counts = self._counts(rows) | {"window_full_ms": self._window_full_ms(rows, sides, silent=silent)}
+        for side in (CLIENT, SERVER):
+            counts = side_counts(self.found, self.place, side)
+            counts["window_full_ms"] = self._window_full_ms(side, silent=silent)
             row |= {f"{SIDES[side]}_{name}": value for name, value in counts.items()}
         row["ended"] = self._ended(sides, outcome, row["ack_timeout_ms"], silent=silent)
         return row
@@ -189,43 +189,14 @@ class _Session:
         sides = [self.found.rows_of(self.place, side) for side in (CLIENT, SERVER)]
         first, end = sides[CLIENT].first, sides[SERVER].end
         captures = self.found.table["capture_id"].slice(first, end - first).combine_chunks()
-        return overlapping_captures(captures, self.found.packets.sent_at[first:end])
+        checkpoint = self.found.checkpoint(self.place)
+        before = () if checkpoint is None else checkpoint.captures
+        return overlapping_captures(captures, self.found.packets.sent_at[first:end], before)
 
-    def _counts(self, rows: SideRows) -> RowDict:
-        found, span = self.found, slice(rows.first, rows.end)
-        kinds = {kind: found.is_kind_in(span, kind) for kind in (USER_MESSAGE, ORDER_ACK, FINAL_ACK, SESSION_ACK)}
-        messages = kinds[USER_MESSAGE]
-        numbered = found.numbers.session[span] != NO_NUMBER
-        acknowledged = numbered & (found.acknowledged_at[span] != NEVER)
-        return {
-            "messages": int(messages.sum()),
-            "bytes": int(found.packets.length[span][messages].sum()),
-            "recoverable": int((messages & (found.packets.recoverable[span] == 1)).sum()),
-            "transactional": int((messages & found.transactional[span]).sum()),
-            "order_acks": int(kinds[ORDER_ACK].sum()),
-            "final_acks": int(kinds[FINAL_ACK].sum()),
-            "session_acks": int(kinds[SESSION_ACK].sum()),
-            "piggybacked": int((found.packets.counted[span] & found.packets.has_header[span]).sum()),
-            "numbered": int(numbered.sum()),
-            "acknowledged": int(acknowledged.sum()),
-            "unacknowledged": int(numbered.sum() - acknowledged.sum()),
-            "stored": int((numbered & (found.stored_by[span] != NO_HEADER)).sum()),
-        }
-
-    def _window_full_ms(self, rows: SideRows, sides: list[SideRows], *, silent: bool) -> int:
+    def _window_full_ms(self, side: int, *, silent: bool) -> int:
         closed, last = self.connection["closed_at"], self.connection["last_packet_at"]
         end = closed if closed is not None else last if silent else self.capture_end
-        numbered = rows.first + np.flatnonzero(self.found.numbers.session[rows.first : rows.end] != NO_NUMBER)
-        windows = (self._windows(sides[CLIENT]), self._windows(sides[SERVER]))
-        sent, acked = self.found.packets.sent_at[numbered], self.found.acknowledged_at[numbered]
-        return window_full_us(sent, acked, windows, end) // _US_PER_MS
-
-    def _windows(self, rows: SideRows) -> tuple[Ints, Ints]:
-        """Return times and values of the WindowSizes that a side said, in stream order."""
-        span = slice(rows.first, rows.end)
-        sizes = self.handshakes.windows[span]
-        known = sizes >= 0
-        return self.found.packets.sent_at[span][known], sizes[known]
+        return side_window_full_us(self.found, self.place, side, self.handshakes.windows, end) // _US_PER_MS
 
     def _is_silent(self) -> bool:
         """Whether no end was captured, and the connection has been quiet for long before the captures' end."""
@@ -237,8 +208,10 @@ class _Session:
         if self.place in self.handshakes.refused:
             return "refused"
         both = slice(sides[CLIENT].first, sides[SERVER].end)
+        before = [self.found.side_before(self.place, side) for side in (CLIENT, SERVER)]
         talked = self.found.packets.counted[both].any() or self.found.is_kind_in(both, SESSION_ACK).any()
-        if self._first(CONNECTION_PARAMETERS, SERVER) or talked:
+        earlier = any(each.counted or each.session_acks for each in before)
+        if self._first(CONNECTION_PARAMETERS, SERVER) or talked or earlier:
             return "open"
         asked = [row for kind in HANDSHAKE_KINDS for row in self._rows_of_kind(sides[CLIENT], kind)]
         if asked:
@@ -269,6 +242,9 @@ class _Session:
         idle = timedelta_to_us(self.settings.idle)
         both = slice(sides[CLIENT].first, sides[SERVER].end)
         counted = self.found.packets.sent_at[both][self.found.packets.counted[both]]
+        checkpoint = self.found.checkpoint(self.place)
+        if checkpoint is not None:
+            counted = np.append(counted, checkpoint.last_counted_at)
         if closed - self.connection["first_packet_at"] >= idle and not (counted > closed - idle).any():
             return "idle"
         return "reset" if self.connection["closed_by"] == "rst" else "closed"
@@ -308,11 +284,11 @@ def _first_of(*values: Any) -> Any:  # noqa: ANN401 - of the column
 
 
 def order_ack_rows(found: ConnectionPackets, sessions: pa.Table, run_id: str) -> pa.Table:
-    """Return a row of silver.order_acks for each order and final acknowledgement.
+    """Return a row of silver.order_acks for each order and final acknowledgement, behind checkpoints.
 
     ``sessions`` are the rows of silver.sessions of all connections of ``found``.
     """
-    rows = np.flatnonzero(found.is_kind(ORDER_ACK, FINAL_ACK))
+    rows = np.flatnonzero(found.is_kind(ORDER_ACK, FINAL_ACK) & ~found.kept)
     table = found.table.take(pa.array(rows))
     decoded = order_ack_columns(_packets(found, rows))
     place = pc.index_in(table["connection_id"], sessions["connection_id"].combine_chunks())

@@ -6,27 +6,50 @@ its packets in them overlap.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pyarrow as pa
 
+from pipeline.transfers.acknowledgements import NEVER
+from pipeline.transfers.checkpoints import CaptureSpan
 from pipeline.transfers.packet_numbers import NO_TIME
 from udfs.array_types import Ints
 
 
-def overlapping_captures(captures: pa.Array, sent_at: Ints) -> list[tuple[str, str]]:
-    """Return the pairs of captures whose spans of a connection overlap, the smaller name first, sorted.
+def capture_spans(captures: pa.Array, sent_at: Ints, before: Sequence[CaptureSpan] = ()) -> list[CaptureSpan]:
+    """Return from when to when each capture saw packets of one connection.
 
-    ``captures`` (capture_id) and ``sent_at`` (microseconds or ``NO_TIME``) are of all packets of one connection.
+    ``captures`` (capture_id) and ``sent_at`` (microseconds or ``NO_TIME``) are of its packets; ``before``: the spans of
+    others.
     """
     encoded = captures.dictionary_encode()
     names = encoded.dictionary.to_pylist()
     known = np.asarray(encoded.indices.is_valid()) & (sent_at != NO_TIME)
-    if len(names) < 2 or not known.any():
-        return []
     at, which = sent_at[known], np.asarray(encoded.indices.fill_null(0))[known]
-    first, last = np.full(len(names), at.max() + 1), np.full(len(names), at.min() - 1)
+    first, last = np.full(len(names), NEVER), np.full(len(names), NO_TIME)
     np.minimum.at(first, which, at)
     np.maximum.at(last, which, at)
+    spans = {each.capture_id: each for each in before}
+    for name, begin, end in zip(names, first.tolist(), last.tolist(), strict=True):
+        if begin <= end:
+            known_span = spans.get(name, CaptureSpan(name, begin, end))
+            spans[name] = CaptureSpan(name, min(begin, known_span.first_us), max(end, known_span.last_us))
+    return [*spans.values()]
+
+
+def overlapping_captures(
+    captures: pa.Array, sent_at: Ints, before: Sequence[CaptureSpan] = ()
+) -> list[tuple[str, str]]:
+    """Return the pairs of captures whose spans of a connection overlap, the smaller name first, sorted.
+
+    The arguments are those of ``capture_spans``.
+    """
+    spans = capture_spans(captures, sent_at, before)
+    if len(spans) < 2:
+        return []
+    names = [each.capture_id for each in spans]
+    first, last = (np.array([getattr(each, name) for each in spans], np.int64) for name in ("first_us", "last_us"))
     order = np.argsort(first, kind="stable")
     pairs = []
     for place, one in enumerate(order.tolist()):

@@ -2,8 +2,9 @@
 
 A change affects connections: those of changed packets, those whose row of bronze.connections changed, and open ones at
 servers whose captures end at another time. Of an affected connection all packets are numbered again, without their
-bytes; only new or changed messages are decoded, and of the others only numbers that came out differently are written.
-The commit of silver.sessions comes last: its provenance stands for all.
+bytes; of a long session those behind its checkpoint, while nothing up to it changed. Only new or changed messages are
+decoded, and of the others only numbers that came out differently are written. The commit of silver.sessions comes last:
+its provenance stands for all. Checkpoints are committed before it, so none outlives a change that it does not know.
 """
 
 from __future__ import annotations
@@ -17,21 +18,33 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from pipeline.lake.arrow_rows import is_in, timedelta_to_us
-from pipeline.lake.incremental import IncrementalUpdate, commits_with_provenance
+from pipeline.lake.arrow_rows import is_in, timedelta_to_us, us_to_datetime
+from pipeline.lake.incremental import IncrementalUpdate
 from pipeline.lake.lake import Lake
-from pipeline.lake.queries import POST_IMAGES
+from pipeline.lake.schema_enforcement import changed_keys
 from pipeline.silver.decode import DECODER_VERSIONS, message_batches
 from pipeline.silver.update import STUBS_EMPTIED_PROVENANCE
+from pipeline.transfers.checkpoint_cuts import latest_checkpoints
+from pipeline.transfers.checkpoint_use import (
+    MAX_CHANGES,
+    ChangedPackets,
+    changed_packets,
+    outdated_checkpoints,
+    usable_checkpoints,
+)
+from pipeline.transfers.checkpoints import Checkpoint, write_checkpoints
 from pipeline.transfers.connection_packets import USER_MESSAGE, ConnectionPackets
 from pipeline.transfers.inputs import (
     BINARY_PROTOCOL,
+    count_packets,
     group_connections,
     read_capture_ends,
     read_decoded_messages,
     read_packets,
+    select_behind,
 )
-from pipeline.transfers.sending_rows import LOSS_COLUMNS, sending_rows
+from pipeline.transfers.packet_numbers import NO_TIME
+from pipeline.transfers.sending_rows import LOSS_COLUMNS, gaps_are_holes, sending_rows
 from pipeline.transfers.session_rows import (
     CONNECTION_COLUMNS,
     SESSIONS_SCHEMA,
@@ -42,7 +55,7 @@ from pipeline.transfers.session_rows import (
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS
 from schemas.comqc import COMQC_CALLS
 from schemas.messages import MESSAGES
-from schemas.sessions import ORDER_ACKS, SENDINGS, SESSION_PACKETS, SESSIONS
+from schemas.sessions import ORDER_ACKS, SENDINGS, SESSION_CHECKPOINTS, SESSION_PACKETS, SESSIONS
 from schemas.table import EVENT_DATE, Table
 from udfs.comqc.declared_interfaces import NO_DECLARATIONS, Declarations
 from udfs.keys import keys_of_texts
@@ -50,11 +63,7 @@ from udfs.messages.header_layouts import PROTOCOL_BINARY
 from udfs.sessions.packet_layouts import DECODER_VERSION
 
 CODE_VERSION: Final = "2"  # raised when rows are computed differently: all are recomputed
-_MAX_CHANGES: Final = 2_000_000  # changed packets; with more, all connections are recomputed
 _MAX_DECODED_BYTES: Final = 128 << 20  # of messages that are decoded together
-_CHANGED_PACKETS: Final = f"""
-SELECT connection_id, packet_key, bool_or(_change_type IN ({", ".join(map(repr, POST_IMAGES))})) AS present
-FROM {{feed}} WHERE {{emptied}} GROUP BY connection_id, packet_key"""
 _CHANGED_CONNECTIONS: Final = f"SELECT DISTINCT connection_id FROM {{feed}} WHERE kind = '{BINARY_PROTOCOL}'"
 _MESSAGES_SCHEMA: Final = to_arrow_schema(MESSAGES.struct())
 _COMQC_SCHEMA: Final = to_arrow_schema(COMQC_CALLS.struct())
@@ -112,7 +121,11 @@ def _empty_packets(lake: Lake, expire_us: int) -> None:
 
 @dataclass(slots=True)
 class _SessionsUpdate:
-    """One update. ``changed``: keys of changed packets, None for all; ``capture_ends``: by server, microseconds."""
+    """One update.
+
+    ``changed``: keys of changed packets, None for all; ``changes``: where they are; ``packets``: how many each affected
+    connection has; ``capture_ends``: by server, microseconds.
+    """
 
     step: IncrementalUpdate
     settings: SessionSettings
@@ -120,6 +133,8 @@ class _SessionsUpdate:
     run_id: str
     setting_names: list[str]
     changed: pa.Array | None = None
+    changes: ChangedPackets | None = None
+    packets: dict[str, int] = field(default_factory=dict)
     capture_ends: dict[str, int] = field(default_factory=dict)
     written: dict[str, int] = field(default_factory=lambda: {str(each): 0 for each in (MESSAGES, ORDER_ACKS, SENDINGS)})
 
@@ -136,7 +151,8 @@ class _SessionsUpdate:
         if affected is None:
             affected = self._all_connections()
         rows = [SESSIONS_SCHEMA.empty_table()]
-        rows += [self._recompute(names) for names in group_connections(self.lake, affected)]
+        self.packets = count_packets(self.lake, affected)
+        rows += [self._recompute(names) for names in group_connections(self.packets, affected)]
         if affected:
             current = self.lake.select(SESSIONS, "connection_id IN {names}", names=affected)
             new = pa.concat_tables(rows)
@@ -153,27 +169,23 @@ class _SessionsUpdate:
         step = self.step
         if not step.provenance_before or not step.has_same_inputs(*self.setting_names):
             return None
-        packets, connections = self._changes(SESSION_PACKETS), self._changes(CONNECTIONS)
+        packets, connections = changed_packets(step), self._changed_connections()
         if packets is None or connections is None:
             return None
         self.changed = (
             packets.filter(packets["present"])["packet_key"].combine_chunks() if len(packets) else pa.array([])
         )
+        self.changes = ChangedPackets.of(packets)
         found = {*packets["connection_id"].to_pylist()} if len(packets) else set()
         found |= {*connections["connection_id"].to_pylist()} if len(connections) else set()
         return found | self._connections_by_capture_end()
 
-    def _changes(self, table: Any) -> pa.Table | None:  # noqa: ANN401 - a declared table
-        """Return the changed rows of an input, an empty table without a change; None where they are not known."""
+    def _changed_connections(self) -> pa.Table | None:
+        """Return the connections whose rows changed, an empty table without a change; None where they are not known."""
         feeds = self.step.feeds
-        if feeds.is_unchanged(table):
+        if feeds.is_unchanged(CONNECTIONS):
             return pa.table({})
-        if table is CONNECTIONS:
-            return feeds.table(table, _CHANGED_CONNECTIONS, _MAX_CHANGES)
-        since = feeds.provenance_before.get(str(table))
-        skipped = commits_with_provenance(self.lake, table, since, STUBS_EMPTIED_PROVENANCE)
-        emptied = f"_commit_version NOT IN ({', '.join(map(str, skipped))})" if skipped else "TRUE"
-        return feeds.table(table, _CHANGED_PACKETS.replace("{emptied}", emptied), _MAX_CHANGES)
+        return feeds.table(CONNECTIONS, _CHANGED_CONNECTIONS, MAX_CHANGES)
 
     def _connections_by_capture_end(self) -> set[str]:
         """Return the sessions without an end whose captures end at another time than before.
@@ -203,29 +215,72 @@ class _SessionsUpdate:
     # One group of connections
 
     def _recompute(self, names: list[str]) -> pa.Table:
-        """Recompute some connections; write their messages, sendings and order acks, and return their sessions."""
-        self.lake.create(MESSAGES)
-        decoded = read_decoded_messages(self.lake, names)
-        expire = timedelta_to_us(self.settings.expire)
-        columns = tuple(dict.fromkeys((*CONNECTION_COLUMNS, *LOSS_COLUMNS)))
-        found, connections = read_packets(self.lake, names, decoded, columns, expire)
-        sessions = session_rows(connections, found, self.capture_ends, self.settings, self.run_id)
-        self._replace(ORDER_ACKS, names, order_ack_rows(found, sessions, self.run_id))
-        self._replace(SENDINGS, names, sending_rows(found, connections, sessions, self.run_id))
+        """Recompute some connections; write what is made of them, and return their sessions."""
+        for table in (MESSAGES, ORDER_ACKS, SENDINGS):
+            self.lake.create(table)
+        before = self.lake.select(SESSIONS, "connection_id IN {names}", names=names)
+        checkpoints = {}
+        if self.changes is not None:
+            checkpoints = usable_checkpoints(self.lake, SESSION_CHECKPOINTS, names, self.changes)
+        decoded, found, connections, sessions = self._compute(names, checkpoints)
+        outdated = outdated_checkpoints(found, connections, sessions, before, self.packets)
+        if outdated:
+            checkpoints = {name: each for name, each in checkpoints.items() if name not in outdated}
+            decoded, found, connections, sessions = self._compute(names, checkpoints)
+        self._replace(ORDER_ACKS, names, order_ack_rows(found, sessions, self.run_id), checkpoints)
+        self._replace(SENDINGS, names, sending_rows(found, connections, sessions, self.run_id), checkpoints)
+        self._set_stored(found)
         self._write_messages(found, decoded)
+        self._write_checkpoints(names, found, connections)
         return sessions
 
-    def _replace(self, table: Table, names: Collection[str], rows: pa.Table) -> None:
-        """Replace the rows of some connections in a table, as far as they differ."""
-        self.lake.create(table)
-        current = self.lake.select(table, "connection_id IN {names}", names=names)
+    def _compute(
+        self, names: list[str], checkpoints: Mapping[str, Checkpoint]
+    ) -> tuple[pa.Table, ConnectionPackets, pa.Table, pa.Table]:
+        """Return the messages, packets, connections and new sessions of some connections."""
+        decoded = read_decoded_messages(self.lake, names, checkpoints)
+        expire = timedelta_to_us(self.settings.expire)
+        columns = tuple(dict.fromkeys((*CONNECTION_COLUMNS, *LOSS_COLUMNS)))
+        found, connections = read_packets(self.lake, names, decoded, columns, expire, checkpoints)
+        sessions = session_rows(connections, found, self.capture_ends, self.settings, self.run_id)
+        return decoded, found, connections, sessions
+
+    def _replace(
+        self, table: Table, names: Collection[str], rows: pa.Table, checkpoints: Mapping[str, Checkpoint]
+    ) -> None:
+        """Replace the rows of some connections in a table, behind their checkpoints, as far as they differ."""
+        current = select_behind(self.lake, table, names, checkpoints, "sent_at")
         dates = {*pc.unique(rows[EVENT_DATE]).to_pylist(), *pc.unique(current[EVENT_DATE]).to_pylist()}
         self.written[str(table)] += self.lake.replace_changed(table, rows, current, dates=dates)
+
+    def _set_stored(self, found: ConnectionPackets) -> None:
+        """Write when messages up to checkpoints were stored, as far as a packet behind tells."""
+        every = [each for side in found.now_stored.values() for each in side]
+        if not every:
+            return
+        carriers = found.table.take(pa.array([each.carrier for each in every]))
+        columns = {"packet_key": pa.array([each.packet.packet_key for each in every])}
+        said = {"stored_at": "sent_at", "stored_by": "packet_key", "stored_in": "capture_id"}
+        columns |= {name: carriers[source] for name, source in said.items() if name in SENDINGS.names}
+        dates = {us_to_datetime(each.packet.sent_at_us).date() for each in every}
+        keys = columns["packet_key"].to_pylist()
+        there = self.lake.select_by_values(SENDINGS, keys, dates=dates, columns=tuple(columns))
+        new = pa.table(columns).cast(there.schema)
+        fresh, _ = changed_keys(new, there, "packet_key")
+        new = new.filter(is_in(new, "packet_key", {*fresh} & {*there["packet_key"].to_pylist()}))
+        if new.num_rows:
+            self.lake.update_columns(SENDINGS, new, dates=dates, provenance=self.lake.provenance_json(SENDINGS))
+            self.written[str(SENDINGS)] += new.num_rows
+
+    def _write_checkpoints(self, names: Collection[str], found: ConnectionPackets, connections: pa.Table) -> None:
+        losses = {row["connection_id"]: row for row in connections.select(LOSS_COLUMNS).to_pylist()}
+        holes = {name: gaps_are_holes(found, place, losses[name]) for place, name in enumerate(found.connection_ids)}
+        write_checkpoints(self.lake, SESSION_CHECKPOINTS, names, latest_checkpoints(found, holes), self.run_id)
 
     def _write_messages(self, found: ConnectionPackets, decoded: pa.Table) -> None:
         """Decode new and changed messages and replace their rows; set changed numbers in the rows of others."""
         table = found.table
-        message = found.is_kind(USER_MESSAGE)
+        message = found.is_kind(USER_MESSAGE) & ~found.kept
         old = np.asarray(pc.is_in(table["packet_key"], decoded["packet_key"].combine_chunks()).combine_chunks())
         bare = np.asarray(table["bare"].combine_chunks())
         if self.changed is None:
@@ -252,9 +307,9 @@ class _SessionsUpdate:
         """Decode the messages of some rows, and replace what the tables have of them."""
         table = found.table.take(pa.array(rows))
         keys = table["packet_key"].to_pylist()
-        bytes_of = self.lake.query(
-            "SELECT packet_key, packet FROM {rows} WHERE packet_key IN {keys}", rows=SESSION_PACKETS, keys=keys
-        )
+        sent_at = found.packets.sent_at[rows]
+        sql = f"SELECT packet_key, packet FROM {{rows}} WHERE packet_key IN {{keys}} AND {_within('sent_at', sent_at)}"
+        bytes_of = self.lake.query(sql, rows=SESSION_PACKETS, keys=keys)
         place = pc.index_in(table["packet_key"], bytes_of["packet_key"].combine_chunks())
         packets = bytes_of["packet"].take(place).combine_chunks()
         sightings = {
@@ -267,7 +322,8 @@ class _SessionsUpdate:
             new = pa.Table.from_batches([batches[str(written)]], schema)
             self.lake.create(written)
             names = sightings["sighting_key"].to_pylist()
-            current = self.lake.select(written, "sighting_key IN {names}", names=names)
+            where = f"sighting_key IN {{names}} AND {_within('seen_at', sent_at)}"
+            current = self.lake.select(written, where, names=names)
             if not new.num_rows and not current.num_rows:
                 continue
             dates = {*new[EVENT_DATE].to_pylist(), *current[EVENT_DATE].to_pylist()}
@@ -321,6 +377,13 @@ class _SessionsUpdate:
             provenance = self.lake.provenance_json(MESSAGES)
             self.lake.update_columns(MESSAGES, pa.table(columns), dates=dates, provenance=provenance)
             self.written[str(MESSAGES)] += len(chosen)
+
+
+def _within(column: str, sent_at: np.ndarray[Any, Any]) -> str:
+    """Return the SQL condition of rows that may be those of packets, by their times: files of others are not read."""
+    if sent_at.min() == NO_TIME:
+        return "TRUE"
+    return f"{column} BETWEEN timestamp_micros({sent_at.min()}) AND timestamp_micros({sent_at.max()})"
 
 
 def _slices(rows: np.ndarray[Any, Any], found: ConnectionPackets) -> Iterator[np.ndarray[Any, Any]]:

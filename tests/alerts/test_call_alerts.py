@@ -73,8 +73,8 @@ def test_a_poll_in_vain_is_no_failure(result):
     assert summaries(failing_call_alerts([failed(0, 500, result=result)], LIMITS, HOUR, {})) == []
 
 
-def nack(at, count=1, sender="a1", queue=ORDERS, inferred=None):
-    return counted(NACK_COUNT_COLUMNS, at, count, "MQMSG_CLASS_NACK_BAD_DST_Q", sender, queue, inferred)
+def nack(at, count=1, sender="a1", queue=ORDERS, inferred=None, *, final=False):
+    return counted(NACK_COUNT_COLUMNS, at, count, "MQMSG_CLASS_NACK_BAD_DST_Q", sender, queue, inferred, final)
 
 
 def test_negative_acknowledgements():
@@ -86,6 +86,15 @@ def test_negative_acknowledgements():
     assert (row["confidence"], row["missing"], row["queue"]) == ("inferred", ["queue_unknown"], None)
     few = replace(LIMITS, negative_acknowledgements=5)
     assert alert_rows(negative_acknowledgement_alerts(rows, few, HOUR, {})) == []
+
+
+def test_final_acknowledgements_are_in_no_queue():
+    rows = [nack(0), nack(3, 2, queue=None, final=True), nack(4, queue=None, final=True)]
+    alerts = alert_rows(negative_acknowledgement_alerts(rows, LIMITS, HOUR, {}))
+    (final,) = (row for row in alerts if row["queue"] is None)
+    assert final["message"] == "3 final acknowledgements of class MQMSG_CLASS_NACK_BAD_DST_Q"
+    assert final["subject"] == "MQMSG_CLASS_NACK_BAD_DST_Q from queue manager a1 of transactional messages"
+    assert (final["missing"], final["since"], len(alerts)) == ([], 3 * MINUTE, 2)
 
 
 def test_negative_acknowledgements_are_of_the_canonical_queue():

@@ -18,8 +18,8 @@ from pipeline.lake.table_store import Snapshot
 from queue_states.queue_events import MINUTE, incoming, outgoing, snapshot
 from reports.questions.in_memory_lake import NOW, InMemoryLake, history_tables, rows
 from schemas.alerts import ALERTS
-from schemas.bronze import CAPTURE_FILES, RPC_CALLS
-from schemas.calls import MANAGEMENT_CALLS
+from schemas.bronze import CAPTURE_FILES, CONNECTIONS, RPC_CALLS
+from schemas.calls import MANAGEMENT_CALLS, REMOTE_READ_CALLS
 from schemas.collected_snapshots import SNAPSHOTS_RAW
 from schemas.coverage import COVERAGE
 from schemas.eod import EOD_SOURCES, EOD_TRANSFERS
@@ -28,7 +28,8 @@ from schemas.messages import MESSAGES
 from schemas.queue_history import MACHINE_HISTORY, QUEUE_HISTORY
 from schemas.queue_snapshots import QUEUE_SNAPSHOTS
 from schemas.receive_attempts import RECEIVE_ATTEMPTS
-from schemas.remote_read_calls import REMOTE_READ_CALLS
+from schemas.sessions import ORDER_ACKS, SENDINGS, SESSIONS
+from schemas.transfers import MESSAGE_TRANSFERS, TRANSFER_SEQUENCES
 
 pytestmark = pytest.mark.spark
 
@@ -65,6 +66,58 @@ def failures(table, count, at, **more):
     return rows(table, *calls)
 
 
+HOP = {"sender_address": "10.0.0.1", "receiver_address": "10.0.0.2"}
+
+
+def resent(name, at, sendings):
+    """Return the rows of a message that is sent every second from a minute on."""
+    packets = [{"packet_key": f"{name}{n}", "sent_at": at + n / 60, **HOP} for n in range(sendings)]
+    transfer = {
+        "transfer_key": name, "message_key": name, "destination_queue": "q", "sendings": sendings, **HOP,
+        "first_sent_at": at, "last_sent_at": at + (sendings - 1) / 60, "session_acked_at": at + 2,
+        "session_ack_ms": 120_000.0, "evidence": [f"{name}0"],
+    }  # fmt: skip
+    seen = [
+        {"message_key": name, "sighting_key": row["packet_key"], "packet_key": row["packet_key"], "class": 0,
+         "destination_queue": "q", "seen_at": row["sent_at"]} for row in packets
+    ]  # fmt: skip
+    return packets, transfer, seen
+
+
+def traffic():
+    """Return tables of what TCP 1801 showed, and rows of messages: of each condition one example, and none beside."""
+    ends = {"client_address": "10.0.0.1", "server_address": "10.0.0.2"}
+    session = {"first_packet_at": 205, "last_packet_at": 206, "closed_at": 206, "ended": "unopened", **ends}
+    sessions = [
+        session | {"connection_id": "refused", "outcome": "refused", "ended": "refused"},
+        session | {"connection_id": "lost", "outcome": "unanswered", "client_address": "10.0.0.3"},
+        session | {"connection_id": "open", "outcome": "unanswered", "client_address": "10.0.0.4", "ended": None,
+                   "closed_at": None},
+        session | {"connection_id": "full", "outcome": "open", "client_address": "10.0.0.5", "ended": "closed",
+                   "server_window_full_ms": 10_000, "client_window_full_ms": 9_999},
+    ]  # fmt: skip
+    connections = [{"connection_id": "lost", "missing_bytes": 64, "kind": "binary_protocol"}]
+    stall = {"began_at": 207 * 60_000_000, "ended_at": 209 * 60_000_000, "first_number": 3, "waiting": 2, "sendings": 4}
+    sequences = [
+        {"sequence_key": "s", "source_queue_manager": "a1", "destination_queue": "q", "transaction_sequence_id": 7,
+         "first_sent_at": 206, "last_packet_at": 230, "acknowledged_number": 2, "acknowledged_at": 207, "waiting": 2,
+         "first_waiting_number": 3, "stalls": [stall], "longest_stall_s": 120.0, "condition": "refused", **HOP},
+    ]  # fmt: skip
+    packets, transfer, seen = resent("again", 214, 30)
+    ack = {"packet_key": "f", "kind": "final_ack", "class": 0x8000, "class_name": "NACK", "queue_manager": "b2"}
+    acks = [{**ack, "sent_at": at, "acknowledged_message_id": "a1\\9"} for at in (216, 217)]
+    tables = {
+        SESSIONS: rows(SESSIONS, *sessions), CONNECTIONS: rows(CONNECTIONS, *connections),
+        TRANSFER_SEQUENCES: rows(TRANSFER_SEQUENCES, *sequences), SENDINGS: rows(SENDINGS, *packets),
+        MESSAGE_TRANSFERS: rows(MESSAGE_TRANSFERS, transfer), ORDER_ACKS: rows(ORDER_ACKS, *acks),
+    }  # fmt: skip
+    nack = {"message_key": "w", "class": 0x8000, "class_name": "NACK", "source_queue_manager": "a1"}
+    read = {"sighting_key": "w1", "seen_at": 212, "queue": "srv1\\private$\\admin", "call_key": "w1"}
+    on_its_way = {"sighting_key": "w2", "seen_at": 211.5, "packet_key": "w2", "destination_queue": read["queue"]}
+    dead = {"sighting_key": "w3", "message_key": "w3", "seen_at": 212, "queue": "srv1\\system$;deadletter"}
+    return tables, [*seen, nack | read, nack | on_its_way, nack | dead]
+
+
 def scenario():
     reason = {"status_name": "MQCONN_CONNECTION_FAILED", "error": 5, "error_name": "MQ_ERROR_X"}
     reason |= {"changed_at": None, "status": 1, "addresses": None}
@@ -79,6 +132,7 @@ def scenario():
             "actual": "x is ahead of y by at least 60 s",
             "observed_at": 5,
         },
+        {"rule_id": "O07", "subject": "queue manager h", "actual": "two machine starts", "observed_at": 4},
         {"rule_id": "R01", "subject": "client", "actual": "-", "observed_at": 5},
     ]
     negative = {"class": 0x8000, "class_name": "NACK", "source_queue_manager": "a1", "queue": "srv1\\private$\\admin"}
@@ -88,7 +142,9 @@ def scenario():
     sightings += [{"sighting_key": str(at), "seen_at": at, **recorded} for at in (225, 226)]
     snapshots = [{"snapshot_id": f"x{n}", "queue_manager": "srv9", "asked_at": 200 + n, "error": "timeout" * n or None}
                  for n in range(3)]  # fmt: skip
-    tables = history_tables(queues(0, NOW + 1))
+    on_the_wire, sent = traffic()
+    sightings += sent
+    tables = history_tables(queues(0, NOW + 1)) | on_the_wire
     return tables | {
         RECEIVE_ATTEMPTS: rows(RECEIVE_ATTEMPTS, attempt),
         MESSAGES: rows(MESSAGES, *sightings),
@@ -129,10 +185,12 @@ EXPECTED = [
     ("calls_failing", 185.0, None), ("calls_failing", 190.0, None), ("calls_failing", 221.0, None),
     ("capture_lost", 180.0, None),
     ("clocks_differ", 5.0, None), ("containers_rejected", 225.0, None), ("duplicate_queue_manager", 3.0, None),
-    ("ends_disagree", 0.0, None), ("machine_disconnected", 200.0, None),
+    ("duplicate_queue_manager", 4.0, None), ("ends_disagree", 0.0, None), ("machine_disconnected", 200.0, None),
     ("messages_unacknowledged", 100.0, None), ("negative_acknowledgements", 210.0, None),
-    ("queue_disconnected", 100.0, None), ("receives_not_ended", 230.0, None), ("snapshots_missing", 180.0, None),
-    ("transfer_stalled", 100.0, None),
+    ("negative_acknowledgements", 216.0, None), ("order_acks_stalled", 207.0, 209.0),
+    ("queue_disconnected", 100.0, None), ("receives_not_ended", 230.0, None), ("resend_storm", 214.017, 224.483),
+    ("sequence_refused", 207.0, None), ("sessions_refused", 205.0, None), ("snapshots_missing", 180.0, None),
+    ("transfer_stalled", 100.0, None), ("transfers_slow", 216.0, None), ("window_full", 205.0, 206.0),
 ]  # fmt: skip
 
 
@@ -147,7 +205,14 @@ def test_alerts_of_every_source_and_what_is_printed_of_them(spark, monkeypatch, 
     )
     assert by_condition["queue_disconnected"]["severity"] == "error"
     assert by_condition["capture_lost"]["queue_manager"] == "srv1"
-    assert by_condition["negative_acknowledgements"]["message"].startswith("1 message of class NACK in srv1")
+    nacks = {row["message"] for row in found.to_pylist() if row["condition"] == "negative_acknowledgements"}
+    admin = "srv1\\private$\\admin"
+    assert nacks == {f"2 messages of class NACK in {admin}", "1 final acknowledgement of class NACK"}
+    assert by_condition["sessions_refused"]["message"] == "1 session refused"
+    assert by_condition["window_full"]["subject"] == "session from 10.0.0.2 to 10.0.0.5"
+    assert by_condition["resend_storm"]["message"] == "29 of 30 sendings within 10 min were resends (97%)"
+    assert by_condition["resend_storm"]["evidence"] == ["again1", "again29"]
+    assert by_condition["transfers_slow"]["message"] == "1 message acknowledged 60 s or more after the first sending"
     assert by_condition["containers_rejected"]["message"].startswith("1 message with lost calls ([MC-COMQC] 2.2: no")
     assert by_condition["receives_not_ended"]["missing"] == ["queue_unknown"]
 
@@ -205,7 +270,14 @@ def test_alerts_follow_run_by_run_as_if_made_anew(spark, tmp_path, monkeypatch):
     late = [row | {"at": row["at"] + days * 86_400_000_000, "key": f"late{row['key']}"} for row in queues(0, 61)]
     lake.commit_provenance(ALERTS, "nothing")
     update(lake, LIMITS, "full")
-    add(history_tables(late), days * 1440 + 61)
+    first_sequence = whole[TRANSFER_SEQUENCES].to_pylist()[0]
+    following = {name: first_sequence[name] for name in ("source_queue_manager", "destination_queue", *HOP)}
+    following |= {"sequence_key": "t", "first_sent_at": days * 1440 + 7, "last_packet_at": days * 1440 + 8}
+    packets, transfer, seen = resent("later", days * 1440 + 9, 40)
+    add(history_tables(late) | {
+        TRANSFER_SEQUENCES: rows(TRANSFER_SEQUENCES, following), SENDINGS: rows(SENDINGS, *packets),
+        MESSAGE_TRANSFERS: rows(MESSAGE_TRANSFERS, transfer), MESSAGES: rows(MESSAGES, *seen),
+    }, days * 1440 + 61)  # fmt: skip
     asked = []
     found = alerts_update._AlertsUpdate._find_affected
     monkeypatch.setattr(
@@ -215,6 +287,8 @@ def test_alerts_follow_run_by_run_as_if_made_anew(spark, tmp_path, monkeypatch):
     assert asked == [0]  # the day of the newest packet before
     followed = current()
     assert ("queue_disconnected", 100.0, days * 1440.0) in minutes(followed)
+    assert ("sequence_refused", 207.0, days * 1440.0 + 7) in minutes(followed)
+    assert {row[0] for row in minutes(followed) if row[1] > days * 1440} >= {"resend_storm", "transfers_slow"}
     for limit in (lake_module.MAX_ROWS_IN_MEMORY, -1):  # in memory, in Spark
         monkeypatch.setattr(lake_module, "MAX_ROWS_IN_MEMORY", limit)
         lake.commit_provenance(ALERTS, "nothing")

@@ -6,9 +6,9 @@ connection unless a story says otherwise, opened with its SYN, everything answer
 
 from __future__ import annotations
 
+from attempts.telling import attempts_of
 from pipeline.attempts.associations import RpcConnection
 from pipeline.attempts.calls import DecodedCall
-from pipeline.attempts.receive_attempts import find_attempts
 
 US = 1_000_000
 SOON = 0.001  # s, an answer's delay where the story does not say
@@ -111,8 +111,8 @@ def connection(name="c1", first=0.0, last=None, closed=None, group=1, client="10
 def told(*calls, connections=None, until=60.0):
     """Return what becomes of each Start: a dictionary per attempt, as short as the story allows."""
     connections = [connection()] if connections is None else connections
-    attempts = find_attempts(calls, connections, capture_ends_at=us(until))
-    backwards = find_attempts(reversed(calls), reversed(connections), capture_ends_at=us(until))
+    attempts = attempts_of(calls, connections, capture_ends_at=us(until))
+    backwards = attempts_of(calls[::-1], connections[::-1], capture_ends_at=us(until))
     assert [facts(attempt) for attempt in attempts] == [facts(attempt) for attempt in backwards]
     return [facts(attempt) for attempt in attempts]
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from types import SimpleNamespace
 
 import pyarrow as pa
 
 from pipeline.attempts.attempt_rows import CONNECTION_FIELDS, receive_attempts_table
-from pipeline.attempts.calls import DecodedCall
+from pipeline.attempts.calls import ONE_CLOCK, DecodedCall
 from pipeline.attempts.capture_gaps import NO_LOSS
 from pipeline.attempts.operation_rows import queue_operations_table
+from pipeline.lake.arrow_rows import table_to_rows
 from pipeline.sequences.sequence_rows import ack_sequence_rows, to_read_attempts, to_removals
 from udfs.codes import MQ_OK
+from udfs.keys import key
 from udfs.rpc.call_schema import CLOCKS_STRUCT
 
 TIME = pa.timestamp("us", tz="UTC")
@@ -68,15 +71,17 @@ def facts_of(calls, connections, *, message_key=key_of, destination=None, messag
         name = None if call.queue is None else f"DIRECT=OS:{call.queue}"
         place = {"client_address": clients.get(call.connection_id), "client_port": 50000, "server_address": SERVER,
                  "server_port": 2103, "queue_format_name": name, "run_id": "run"}  # fmt: skip
-        key = message_key(call)
-        message = {"message_key": key, "message_bytes": None, "destination_queue": destination if key else None}
+        name_of_message = message_key(call)
+        brought = destination if name_of_message else None
+        message = {"message_key": name_of_message, "message_bytes": None, "destination_queue": brought}
         message["abort_count"] = (abort_counts or {}).get(call.call_key)
         message["message_errors"] = [
             dict(zip(("code", "field", "offset"), each, strict=True)) for each in message_errors
         ]
-        if not key:
+        if not name_of_message:
             message["message_errors"] = None
-        rows.append(call._replace(errors=())._asdict() | {"errors": errors} | place | message)
+        clocks = None if call.clocks == ONE_CLOCK else call.clocks._asdict()
+        rows.append(call._replace(errors=())._asdict() | {"errors": errors, "clocks": clocks} | place | message)
     connected = [asdict(each) | {"server_address": SERVER} for each in connections]
     return pa.Table.from_pylist(rows, _FACTS), pa.Table.from_pylist(connected, _CONNECTIONS)
 
@@ -86,6 +91,15 @@ def gold_of(calls, connections, *, until, aliases=None, **options):
     facts, connected = facts_of(calls, connections, **options)
     made = receive_attempts_table(facts, connected, ends={SERVER: until}, aliases=aliases or {}, cleanup_s=300)
     return made, queue_operations_table(facts, connected, aliases=aliases or {})
+
+
+def attempts_of(calls, connections, *, capture_ends_at=None, destination=None):
+    """Rows of gold.receive_attempts as objects, with times in microseconds, and the calls that they are about."""
+    by_key = {key(call.call_key): call for call in calls}
+    facts, connected = facts_of(by_key.values(), connections, destination=destination)
+    ends = {} if capture_ends_at is None else {SERVER: capture_ends_at}
+    rows = table_to_rows(receive_attempts_table(facts, connected, ends=ends, aliases={}, cleanup_s=300))
+    return [SimpleNamespace(call=by_key[row["attempt_key"]], **row) for row in rows]
 
 
 def _handle(table):

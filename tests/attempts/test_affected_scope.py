@@ -11,8 +11,8 @@ from pipeline.attempts import update as attempts_update
 from pipeline.attempts.attempt_rows import receive_attempts_table
 from pipeline.lake.lake import Lake
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, RPC_CALLS
+from schemas.calls import REMOTE_READ_CALLS
 from schemas.receive_attempts import RECEIVE_ATTEMPTS
-from schemas.remote_read_calls import REMOTE_READ_CALLS
 from udfs.keys import key
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("in_few_calls_too")]

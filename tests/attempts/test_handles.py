@@ -27,8 +27,8 @@ from attempts.stories import (
     told,
     us,
 )
+from attempts.telling import attempts_of
 from pipeline.attempts.calls import Clocks
-from pipeline.attempts.receive_attempts import find_attempts
 
 LARGE = "srv1\\private$\\large"
 APP = connection("app", group=10, client="10.0.0.8")
@@ -185,8 +185,8 @@ def _openings(draw):
 @given(_openings())
 def test_a_queue_is_that_of_an_open_before_and_the_order_of_rows_says_nothing(happened):
     calls, connections, order = happened
-    attempts = find_attempts(calls, connections, capture_ends_at=us(400))
-    shuffled = find_attempts([calls[place] for place in order], connections[::-1], capture_ends_at=us(400))
+    attempts = attempts_of(calls, connections, capture_ends_at=us(400))
+    shuffled = attempts_of([calls[place] for place in order], connections[::-1], capture_ends_at=us(400))
     assert [facts(attempt) for attempt in shuffled] == [facts(attempt) for attempt in attempts]
     for attempt in attempts:
         named = [call for call in calls if call.call_key in attempt.evidence and call.protocol == "qmcomm"]

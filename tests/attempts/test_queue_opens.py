@@ -28,9 +28,8 @@ from pipeline.attempts.client_identity import IDENTITY_COLUMNS
 from pipeline.attempts.opens.open_rows import opens_function
 from pipeline.attempts.opens.queue_opens import find_opens, share_modes_conflict
 from pipeline.silver.decode import decode_calls
-from schemas.calls import CLIENT_CALLS
+from schemas.calls import CLIENT_CALLS, REMOTE_READ_CALLS
 from schemas.receive_attempts import QUEUE_OPENS
-from schemas.remote_read_calls import REMOTE_READ_CALLS
 from udfs.capture.capture_reader import read_capture
 
 RECEIVE, PEEK, DENY_NONE, DENY_SHARE = 0x01, 0x20, 0, 1

@@ -35,10 +35,9 @@ from attempts.stories import (
     told,
     us,
 )
-from attempts.telling import gold_of
+from attempts.telling import attempts_of, gold_of
 from pipeline.attempts.associations import group_into_associations
 from pipeline.attempts.calls import CALL_ROLES, DecodedCall
-from pipeline.attempts.receive_attempts import find_attempts
 from pipeline.reports.summary import ATTEMPT_OUTCOMES
 
 QM = {"queue": None, "missing": "no_open queue_unknown"}
@@ -304,9 +303,9 @@ def test_sealed_calls_say_no_more_than_that():
     blind = start(1, None)._replace(outcome="encrypted", **sealed)
     unread = opened(queue=None, handle=None, encrypted=True, outcome="encrypted")
     assert told(unread, blind) == [became("unknown", queue=None, evidence="start", missing="queue_unknown sealed")]
-    (attempt,) = find_attempts([blind], [connection()])
+    (attempt,) = attempts_of([blind], [connection()])
     assert (attempt.is_receive, attempt.action_name) == (None, None)
-    assert attempt.missing == {"no_open", "queue_unknown", "sealed"}
+    assert {*attempt.missing} == {"no_open", "queue_unknown", "sealed"}
 
 
 def test_an_end_whose_answer_was_not_seen_still_ends():
@@ -347,15 +346,15 @@ def test_in_flight_the_capture_ends_inside_the_answer():
 def test_an_end_whose_answer_the_capture_ends_in_is_not_known_to_have_succeeded():
     cut = end(2, hresult=None)._replace(outcome="damaged")
     assert told(opened(), start(1), cut) == [became("acked", 2.0, None, missing="capture_ends damaged")]
-    (attempt,) = find_attempts([opened(), start(1), cut], [connection()])
+    (attempt,) = attempts_of([opened(), start(1), cut], [connection()])
     assert attempt.ack_unanswered
 
 
 def test_a_stub_that_does_not_decode_is_named():
     broken = start(1, None)._replace(errors=(("malformed", "response.end of stub", 28),))
     assert told(opened(), broken) == [became("unknown", evidence="open start", missing="decode_error")]
-    (attempt,) = find_attempts([opened(), broken], [connection()])
-    assert attempt.errors == [("malformed", "response.end of stub", 28)]
+    (attempt,) = attempts_of([opened(), broken], [connection()])
+    assert [tuple(each.values()) for each in attempt.errors] == [("malformed", "response.end of stub", 28)]
 
 
 def test_an_attempt_whose_message_has_errors_is_not_complete():
@@ -468,10 +467,10 @@ def test_a_connection_without_its_row_is_alone_and_open():
 
 def test_what_an_attempt_says_of_itself():
     calls = [opened(), start(1, opnum=13, transaction_id=UOW, message=(0x12 << 56) + 9), end(2, opnum=15)]
-    (attempt,) = find_attempts(calls, [connection()])
+    (attempt,) = attempts_of(calls, [connection()])
     assert (attempt.is_receive, attempt.transactional, attempt.lookup_id) == (True, True, 9)
     assert attempt.action_name == "MQ_ACTION_RECEIVE"
-    (refused,) = find_attempts([start(1, INVALID_HANDLE, action=0x1234)], [])
+    (refused,) = attempts_of([start(1, INVALID_HANDLE, action=0x1234)], [])
     assert (refused.lookup_id, refused.action_name, refused.transactional) == (None, "0x00001234", False)
 
 
@@ -516,10 +515,10 @@ def _happenings(draw):
 @given(_happenings())
 def test_whatever_happened_every_start_is_told_once_and_in_any_order_alike(happened):
     calls, connections, order = happened
-    attempts = find_attempts(calls, connections, capture_ends_at=us(400))
+    attempts = attempts_of(calls, connections, capture_ends_at=us(400))
     starts = {call.call_key for call in calls if CALL_ROLES[call.protocol, call.opnum] == "start"}
     assert sorted(attempt.call.call_key for attempt in attempts) == sorted(starts)
-    shuffled = find_attempts([calls[place] for place in order], connections[::-1], capture_ends_at=us(400))
+    shuffled = attempts_of([calls[place] for place in order], connections[::-1], capture_ends_at=us(400))
     assert [facts(attempt) for attempt in shuffled] == [facts(attempt) for attempt in attempts]
     for attempt in attempts:
         assert attempt.outcome in ATTEMPT_OUTCOMES

@@ -16,9 +16,8 @@ from pipeline.attempts.attempt_rows import CONNECTION_FIELDS, call_facts_table, 
 from pipeline.attempts.calls import CALL_ROLES
 from pipeline.attempts.operation_rows import queue_operations_table
 from pipeline.silver.decode import decode_calls
-from schemas.calls import CLIENT_CALLS
+from schemas.calls import CLIENT_CALLS, REMOTE_READ_CALLS
 from schemas.messages import MESSAGES
-from schemas.remote_read_calls import REMOTE_READ_CALLS
 from udfs.capture.capture_reader import read_capture
 from udfs.capture.in_memory import read_captures
 from udfs.codes import ACTION_NAMES

@@ -19,9 +19,8 @@ from pipeline.lake.delta_rs.duckdb_sql import DuckDbSql
 from pipeline.lake.queries import values_array
 from pipeline.lake.schema_enforcement import arrow_schema
 from schemas.bronze import CONNECTIONS, RPC_BINDS, RPC_CALLS
-from schemas.calls import CLIENT_CALLS
+from schemas.calls import CLIENT_CALLS, REMOTE_READ_CALLS
 from schemas.messages import MESSAGES
-from schemas.remote_read_calls import REMOTE_READ_CALLS
 from schemas.table import Table
 
 _SQL = DuckDbSql()

@@ -14,9 +14,9 @@ from pipeline.lake.lake import Lake
 from pipeline.silver.decode_tasks import decode_remote_read_calls
 from pipeline.silver.queue_aliases import AliasIndex
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, RPC_CALLS
+from schemas.calls import REMOTE_READ_CALLS
 from schemas.messages import MESSAGES
 from schemas.receive_attempts import RECEIVE_ATTEMPTS
-from schemas.remote_read_calls import REMOTE_READ_CALLS
 from stubs.helpers import peer_stub
 from stubs.test_methods import TAIL
 from udfs.keys import key

@@ -13,8 +13,8 @@ from pipeline.silver import update as silver_update
 from pipeline.silver.decode import DECODED_TABLES, decode_calls
 from pipeline.silver.decode_tasks import CallDecoder
 from schemas.bronze import CONNECTIONS, PENDING, RPC_CALLS
+from schemas.calls import REMOTE_READ_CALLS
 from schemas.receive_attempts import RECEIVE_ATTEMPTS
-from schemas.remote_read_calls import REMOTE_READ_CALLS
 
 pytestmark = pytest.mark.spark
 

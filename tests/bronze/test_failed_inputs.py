@@ -30,9 +30,9 @@ from pipeline.lake.lake import Lake
 from pipeline.lake.staging_files import StagingWriter
 from pipeline.silver import decode, hosts
 from schemas.bronze import CAPTURE_FILES, PENDING, RPC_CALLS
+from schemas.calls import REMOTE_READ_CALLS
 from schemas.collected_snapshots import SNAPSHOT_FILES
 from schemas.queue_snapshots import QUEUE_SNAPSHOTS
-from schemas.remote_read_calls import REMOTE_READ_CALLS
 from udfs.capture.capture_reader import BRONZE_SCHEMAS, read_capture
 from udfs.errors import describe_failure, remove_failure_values
 from udfs.files.capture_file import CaptureFileReader

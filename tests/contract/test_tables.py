@@ -150,7 +150,8 @@ CONTRACT = {
     "gold.queue_history": f"""
         queue_manager string, queue string, queue_format_name string, valid_from timestamp, valid_to timestamp,
         state string, message_count bigint, bytes bigint, journal_count bigint, journal_bytes bigint, received bigint,
-        peeked bigint, nacked bigint, moved_in bigint, moved_out bigint, purged bigint, paused boolean,
+        peeked bigint, nacked bigint, arrived bigint, departed bigint, arrivals_seen boolean, moved_in bigint,
+        moved_out bigint, purged bigint, paused boolean,
         expected_message_count bigint, unexplained_change bigint, source string, evidence array<string>,
         confidence string, missing array<string>, {ERRORS}, event_date date, run_id string""",
     "gold.machine_history": f"""
@@ -171,6 +172,20 @@ CONTRACT = {
         resend_interval_s bigint, next_resend_at timestamp, ladder_step int, acked_per_s double, sent_per_s double,
         in_flight_s double, stalled_since timestamp, sequence_reset boolean, condition string, evidence array<string>,
         confidence string, missing array<string>, {ERRORS}, event_date date, run_id string""",
+    "gold.message_transfers": f"""
+        transfer_key string, message_key string, message_id string, message_kind string, class int, class_name string,
+        source_queue_manager string, destination_queue string, delivery string, transactional boolean,
+        body_bytes bigint, acknowledgement_requested int, journaling int, hop_count int, sender_address string,
+        receiver_address string, sender_queue_manager string, receiver_queue_manager string, sequence_key string,
+        transaction_number bigint, sent_at timestamp, expires_at timestamp, packet_bytes bigint, resent_bytes bigint,
+        transmit_ms double, sendings int, sessions int, first_sent_at timestamp, last_sent_at timestamp,
+        session_acked_at timestamp, stored_at timestamp, acknowledged_sendings int, order_acked_at timestamp,
+        final_acked_at timestamp, final_class int, final_class_name string, arrival_acked_at timestamp,
+        arrival_class int, arrival_class_name string, receive_acked_at timestamp, receive_class int,
+        receive_class_name string, session_ack_ms double, store_ms double, order_ack_ms double, final_ack_ms double,
+        arrival_ack_ms double, receive_ack_ms double, dead_letter_class int,
+        reports array<struct<at:timestamp,queue_manager:string,hop_count:int,next_hop:string>>, outcome string,
+        evidence array<string>, confidence string, missing array<string>, {ERRORS}, event_date date, run_id string""",
     "gold.transfer_sequences": f"""
         sequence_key string, source_queue_manager string, destination_queue string,
         transaction_sequence_id decimal(20,0), sender_address string, receiver_address string,

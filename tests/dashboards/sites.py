@@ -60,7 +60,8 @@ def interval(name, number, begin, end, **more):
     return {
         "queue": name, "queue_manager": "srv1", "queue_format_name": f"DIRECT=OS:{name}", "interval_key": f"i{number}",
         "valid_from": at(begin), "valid_to": at(end), "state": "LOCAL CONNECTION", "message_count": 5, "bytes": 100,
-        "journal_count": 0, "journal_bytes": 0, "received": 0, "peeked": 0, "nacked": 0, "moved_in": 0, "moved_out": 0,
+        "journal_count": 0, "journal_bytes": 0, "received": 0, "peeked": 0, "nacked": 0, "arrived": 0, "departed": 0,
+        "arrivals_seen": False, "moved_in": 0, "moved_out": 0,
         "purged": 0, "paused": False, "expected_message_count": 5, "unexplained_change": None, "source": "collector",
         "reported_at": at(begin), **evidence(f"s{number}"), **more,
     }  # fmt: skip

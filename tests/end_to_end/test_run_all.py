@@ -32,10 +32,10 @@ from pipeline.quality.suites import read_suites
 from pipeline.silver.capture_source import register_capture_source
 from schemas import catalog
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, RPC_BINDS, RPC_CALLS
+from schemas.calls import REMOTE_READ_CALLS
 from schemas.quality import QUALITY_RESULTS
 from schemas.queue_history import MACHINE_HISTORY, MANAGEMENT_ACTIONS
 from schemas.receive_attempts import RECEIVE_ATTEMPTS
-from schemas.remote_read_calls import REMOTE_READ_CALLS
 from udfs.capture.capture_reader import BRONZE_SCHEMAS, read_capture, read_capture_batches
 
 pytestmark = pytest.mark.spark

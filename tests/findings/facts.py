@@ -7,9 +7,8 @@ import pyarrow.compute as pc
 
 from pipeline.findings import evaluate
 from pipeline.silver.decode import decode_calls
-from schemas.calls import CLIENT_CALLS, MANAGEMENT_CALLS
+from schemas.calls import CLIENT_CALLS, MANAGEMENT_CALLS, REMOTE_READ_CALLS
 from schemas.messages import MESSAGES
-from schemas.remote_read_calls import REMOTE_READ_CALLS
 from udfs.capture.capture_reader import read_capture
 
 HEAD, TAIL = evaluate.STUB_HEAD_BYTES, evaluate.STUB_TAIL_BYTES

@@ -17,12 +17,11 @@ from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.lake import Lake
 from pipeline.quality import coverage
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, RPC_BINDS, RPC_CALLS
-from schemas.calls import CLIENT_CALLS, MANAGEMENT_CALLS
+from schemas.calls import CLIENT_CALLS, MANAGEMENT_CALLS, REMOTE_READ_CALLS
 from schemas.coverage import COVERAGE
 from schemas.findings import FINDINGS
 from schemas.hosts import HOSTS
 from schemas.messages import MESSAGES
-from schemas.remote_read_calls import REMOTE_READ_CALLS
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]  # test_any_order holds all tables to the same in make test
 

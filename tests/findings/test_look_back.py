@@ -12,13 +12,13 @@ import pyarrow as pa
 import pytest
 
 from attempts.test_dependency_keys import answered
+from findings.every_call import check_association
 from findings.exchanges import Story, qm_end, qm_open, qm_start, qm_version, rr_end, rr_open, rr_start, us
 from findings.management import STORIES as MANAGEMENT
 from findings.stories import STORIES as CALLS
 from pipeline.attempts import dependency_keys
 from pipeline.attempts.associations import RpcConnection, group_into_associations
 from pipeline.attempts.server_openings import OPEN_AND_CLOSE_METHODS
-from pipeline.findings.evaluate import check_association
 from pipeline.findings.rules.call_history import (
     CLOSE_METHODS,
     OPEN_METHODS,

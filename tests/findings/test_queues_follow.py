@@ -14,6 +14,7 @@ from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.lake import Lake
 from schemas.ack_sequences import ACK_SEQUENCES
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, RPC_CALLS
+from schemas.calls import REMOTE_READ_CALLS
 from schemas.collected_snapshots import SNAPSHOTS_RAW
 from schemas.eod import EOD_SOURCES
 from schemas.findings import FINDINGS
@@ -22,7 +23,6 @@ from schemas.queue_aliases import QUEUE_ALIASES
 from schemas.queue_history import QUEUE_HISTORY
 from schemas.queue_snapshots import QUEUE_SNAPSHOTS
 from schemas.receive_attempts import QUEUE_OPERATIONS, RECEIVE_ATTEMPTS
-from schemas.remote_read_calls import REMOTE_READ_CALLS
 from udfs.keys import key
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]

@@ -14,10 +14,10 @@ from pipeline.lake.lake import Lake
 from pipeline.quality.check import CheckOptions, check_suites
 from pipeline.quality.suites import Expectation, Suite, SuiteError, read_suites
 from schemas.bronze import CONNECTIONS, RPC_CALLS
+from schemas.calls import REMOTE_READ_CALLS
 from schemas.collected_snapshots import SNAPSHOTS_RAW
 from schemas.quality import QUALITY_RESULTS
 from schemas.receive_attempts import RECEIVE_ATTEMPTS
-from schemas.remote_read_calls import REMOTE_READ_CALLS
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]  # test_run_all tries a few suites in make test
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pipeline.queues.history import COUNT_COLUMNS
+
 US = 1_000_000
 MINUTE = 60
 GAP = 15 * MINUTE
@@ -51,7 +53,7 @@ def interval(begin, end, **known):
         ("message_count", "bytes", "journal_count", "journal_bytes", "paused", "expected_message_count",
          "unexplained_change", "source")
     )  # fmt: skip
-    counts = dict.fromkeys(("received", "peeked", "nacked", "moved_in", "moved_out", "purged"), 0)
+    counts = dict.fromkeys(COUNT_COLUMNS, 0) | {"arrivals_seen": False}
     place = {"queue_manager": MANAGER, "queue": QUEUE, "queue_format_name": NAME}
     row = {
         "valid_from": us(begin),

@@ -2,16 +2,18 @@
 
 import pytest
 
+from pipeline.queues.captured_transfers import NOT_CAPTURED, CapturedTransfers
 from pipeline.queues.queue_rows import QueueSettings, history_rows
-from queue_states.queue_events import GAP, MINUTE, NAME, QUEUE, US, event, interval, read, snapshot
+from queue_states.queue_events import GAP, MANAGER, MINUTE, NAME, QUEUE, US, event, interval, read, snapshot, us
 
 LOCAL = "LOCAL CONNECTION"
 OTHER = "DIRECT=TCP:10.0.0.1\\private$\\orders"
 
 
-def history(*rows, without=("interval_key", "reported_at")):
-    made = history_rows(rows, QueueSettings())
-    assert made == history_rows(reversed(rows), QueueSettings())  # whatever order it becomes known in
+def history(*rows, captured=NOT_CAPTURED, without=("interval_key", "reported_at")):
+    made = history_rows(rows, QueueSettings(), captured=captured)
+    # The same, in whatever order it becomes known.
+    assert made == history_rows(reversed(rows), QueueSettings(), captured=captured)
     assert len({row["interval_key"] for row in made}) == len(made)
     return [{name: value for name, value in row.items() if name not in without} for row in made]
 
@@ -128,6 +130,21 @@ def test_a_purge_leaves_nothing_and_what_was_held_then_goes_with_it():
         known(10, 60, 20, received=2, purged=1, expected_message_count=-1, unexplained_change=3, source="operations",
               evidence="s0 purge held new"),
         known(60, 60 + GAP, 2, evidence="s60"),
+    ]  # fmt: skip
+
+
+def test_what_queue_managers_hand_on_arrives_and_departs():
+    handed_on = [read(5, "arrived"), read(6, "arrived"), read(7, "departed")]
+    handed_on.append(read(8, "doubt", missing=["capture_loss"]))
+    captured = CapturedTransfers({MANAGER: [(us(0), us(60))]})
+    rows = history(
+        snapshot(0, state=LOCAL, message_count=20), *handed_on, snapshot(60, state=LOCAL, message_count=22),
+        captured=captured,
+    )  # fmt: skip
+    assert rows == [
+        known(0, 60, 20, arrived=2, departed=1, expected_message_count=21, unexplained_change=1, arrivals_seen=True,
+              evidence="s0 arrived5 arrived6 departed7 doubt8", missing="capture_loss"),
+        known(60, 60 + GAP, 22, evidence="s60"),
     ]  # fmt: skip
 
 

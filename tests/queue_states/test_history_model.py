@@ -13,7 +13,8 @@ from pipeline.queues.history import QueueEvent, ResumePoint, compute_histories
 GAP = 10
 TIMES = st.integers(0, 60)
 VALUES = ("state", "message_count", "bytes", "journal_count", "journal_bytes")
-CHANGE = {"moved_in": 1, "moved_out": -1, "received": -1}
+COUNTED = ("received", "peeked", "nacked", "arrived", "departed", "moved_in", "moved_out")
+CHANGE = {"moved_in": 1, "moved_out": -1, "received": -1, "arrived": 1, "departed": -1}
 ORDER = {"pause": 0, "resume": 1, "purge": 2, "snapshot": 3}
 
 
@@ -97,7 +98,7 @@ class Model:
             newest = self.holds(name, "event", begin)
             yield {
                 "valid_from": begin, "valid_to": end, **values, "state": values["state"] or "UNKNOWN",
-                **{kind: inside[kind] for kind in ("received", "peeked", "nacked", "moved_in", "moved_out")},
+                **{kind: inside[kind] for kind in COUNTED},
                 "purged": inside["purge"],
                 "paused": None if stop is None else stop.kind == "pause" if stop.kind != "snapshot"
                 else stop.values["state"] == "ONHOLD",
@@ -122,7 +123,7 @@ SNAPSHOTS = st.tuples(
 )  # fmt: skip
 ACTIONS = st.tuples(st.sampled_from(["pause", "resume"]), TIMES, NAMES)
 PURGES = st.tuples(st.just("purge"), TIMES, st.sampled_from(["a", "x"]))
-OTHERS = st.tuples(st.sampled_from(["received", "peeked", "nacked", "moved_in", "moved_out", "doubt"]), TIMES, TIMES)
+OTHERS = st.tuples(st.sampled_from([*COUNTED, "doubt"]), TIMES, TIMES)
 
 
 @st.composite

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.queues import queue_rows
+from pipeline.queues.captured_transfers import CapturedTransfers
 from pipeline.queues.queue_managers import QueueManagerNames
 from pipeline.queues.queue_rows import (
     QueueNames,
@@ -20,15 +21,16 @@ from pipeline.queues.queue_rows import (
     snapshot_observations,
     with_sender_queues,
 )
-from pipeline.queues.recompute_queues import RowDelta, recompute_with_reader
-from queue_states.queue_events import FAR, FAR_NAME, MINUTE, event, incoming, outgoing, read, snapshot, us
+from pipeline.queues.recompute_queues import RowDelta, recompute
+from queue_states.queue_events import FAR, FAR_NAME, MINUTE, US, event, incoming, outgoing, read, snapshot, us
 from schemas.eod import EOD_SOURCES, EOD_TRANSFERS
 from schemas.queue_history import QUEUE_HISTORY
 
 TABLES = (QUEUE_HISTORY, EOD_TRANSFERS, EOD_SOURCES)
 GUIDS = {"g1": ["relay"], "g2": ["relay2"]}
 NAMES = QueueNames(QueueManagerNames({}, GUIDS), {})
-COUNTED_READS = ("received", "peeked", "nacked")
+TRAFFIC = ("received", "peeked", "nacked", "arrived", "departed")
+CAPTURED = CapturedTransfers({"srv1": [(20 * MINUTE * US, 100 * MINUTE * US)]})
 OTHER = "10.0.0.9\\private$\\q"  # what the second sender calls the queue
 
 
@@ -38,15 +40,16 @@ class InMemoryTables:
 
     names: QueueNames = NAMES
     settings: QueueSettings = field(default_factory=QueueSettings)
+    captured: CapturedTransfers = CAPTURED
     fully_recomputed: frozenset = frozenset()  # queues that are always recomputed from the beginning
     events: list = field(default_factory=list)
     rows: dict = field(default_factory=lambda: {table: [] for table in TABLES})
 
     def read_queue_events(self, queues, since):
-        return [row for row in self._all(queues, since) if row["kind"] not in COUNTED_READS]
+        return [row for row in self._all(queues, since) if row["kind"] not in TRAFFIC]
 
-    def read_attempt_events(self, queues, since):
-        return [row for row in self._all(queues, since) if row["kind"] in COUNTED_READS]
+    def read_traffic_events(self, queues, since):
+        return [row for row in self._all(queues, since) if row["kind"] in TRAFFIC]
 
     def read_counted_events(self, queues, since):
         return [row for row in self._all(queues, since) if row["kind"] not in ("snapshot", "pause", "resume")]
@@ -84,10 +87,10 @@ class InMemoryTables:
         queues = frozenset(row["queue"] for row in changed)
         whole = frozenset(queue for queue in queues if queue in self.fully_recomputed)
         if whole:
-            recompute_with_reader(self, whole, 0, deltas)
+            recompute(self, whole, 0, deltas)
         if queues - whole:
             since = min(row["at"] for row in changed if row["queue"] not in whole)
-            recompute_with_reader(self, queues - whole, since, deltas)
+            recompute(self, queues - whole, since, deltas)
         for table, delta in deltas.items():
             key = table.key[0]
             delta.rows = list({row[key]: row for row in delta.rows}.values())
@@ -101,7 +104,7 @@ class InMemoryTables:
         observed = snapshot_observations(self.events)
         transfers = eod_transfer_rows(observed, self.settings)
         return {
-            QUEUE_HISTORY: history_rows(self.events, self.settings),
+            QUEUE_HISTORY: history_rows(self.events, self.settings, captured=self.captured),
             EOD_TRANSFERS: transfers,
             EOD_SOURCES: eod_source_rows(
                 with_sender_queues(observed, self.names), transfers, self.names, self.settings
@@ -125,7 +128,7 @@ SNAPSHOTS = st.builds(
 )  # fmt: skip
 OPERATIONS = st.builds(lambda kind, at, key: event(kind, at, key, name="one"),
                  st.sampled_from(["pause", "resume", "purge", "moved_in", "moved_out"]), AT, KEYS)  # fmt: skip
-READS = st.builds(read, AT, st.sampled_from(["received", "peeked", "doubt"]), KEYS)
+READS = st.builds(read, AT, st.sampled_from(["received", "peeked", "doubt", "arrived", "departed"]), KEYS)
 SENDERS = st.sampled_from([{"manager": "relay"}, {"manager": "relay2", "queue": OTHER, "name": f"DIRECT=TCP:{OTHER}"}])
 SENDING = st.builds(
     lambda at, key, acked, waiting, stamp, place: outgoing(at, acked, waiting, key=key, stamp=stamp, **place), AT, KEYS,

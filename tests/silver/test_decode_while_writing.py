@@ -12,7 +12,7 @@ from pipeline.lake.recovery import RunMarkers
 from pipeline.silver import update as silver_update
 from pipeline.silver.decode_tasks import CallDecoder, DecodedWrite
 from schemas.bronze import RPC_CALLS
-from schemas.remote_read_calls import REMOTE_READ_CALLS
+from schemas.calls import REMOTE_READ_CALLS
 
 pytestmark = pytest.mark.spark
 

@@ -9,12 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.lake.delta_rs.duckdb_sql import DuckDbSql
+from pipeline.lake.lake import Lake
 from pipeline.lake.queries import query_in_spark
+from pipeline.lake.spark.sessions import LazySession
 from pipeline.silver.decode import DECODED_TABLES, decode_calls, decode_collected_snapshots
-from pipeline.silver.hosts import apply_host_changes, compute_hosts
+from pipeline.silver.hosts import apply_host_changes, compute_hosts, update_collected_snapshots, update_hosts
+from pipeline.transfers import update as sessions_update
 from schemas.bronze import RPC_CALLS
 from schemas.catalog import table
 from schemas.collected_snapshots import SNAPSHOTS_RAW
+from schemas.hosts import HOSTS
+from transfers.conversations import ACCEPTOR, CLIENT, INITIATOR, SERVER, START, Conversation, establish
+from transfers.test_update import load
 from udfs.capture.capture_reader import read_capture
 from udfs.properties.snapshot_lines import SNAPSHOT_SCHEMA, read_snapshot_rows
 
@@ -119,3 +125,30 @@ def test_sightings_that_come_and_go_are_added_and_taken_off_or_not_told_at_all(b
     ends = {(host, at) for host, (first, last, _) in counted(before).items() for at in (first, last)}
     if not (Counter(before) - Counter(now)).keys() & ends and not (Counter(now) - Counter(before)):
         assert found is not None
+
+
+def test_both_ends_of_a_handshake(tmp_path):
+    """Of one that was not answered only the initiator: what it asked for need not be there."""
+    lake = Lake(LazySession(lambda: pytest.fail("Spark is not needed")), str(tmp_path / "lake"))
+    unanswered = Conversation("unanswered", 40_001)
+    unanswered.say("client", "establish_connection", establish(), 5)
+    load(lake, [Conversation("answered", 40_000).handshake(), unanswered])
+    sessions_update.update(lake, "run")
+    for each in ("once", "again"):
+        provenance = update_collected_snapshots(lake, {})[1]
+        assert (provenance is None) == (each == "again")
+        if provenance is not None:
+            update_hosts(lake, "run", provenance)
+    rows = lake.select(HOSTS, "TRUE").to_pylist()
+    found = {(row["source"], row["address"], row["queue_manager_id"]): row for row in rows}
+    initiator, acceptor = ("session", CLIENT, str(INITIATOR)), ("session", SERVER, str(ACCEPTOR))
+    assert {name: row["sightings"] for name, row in found.items()} == {initiator: 2, acceptor: 1}
+    assert found[initiator]["first_seen_at"] == START
+    assert found[initiator]["last_seen_at"] == START + timedelta(seconds=5)
+    assert found[acceptor]["first_seen_at"] == START + timedelta(milliseconds=10)
+    load(lake, [Conversation("answered", 40_000).handshake(), unanswered, Conversation("third", 40_002).handshake()])
+    sessions_update.update(lake, "run")
+    provenance = update_collected_snapshots(lake, {})[1]
+    update_hosts(lake, "run", provenance)
+    counts = {row["address"]: row["sightings"] for row in lake.select(HOSTS, "TRUE").to_pylist()}
+    assert counts == {CLIENT: 3, SERVER: 2}

@@ -6,8 +6,8 @@ import pyarrow as pa
 import pytest
 
 from pipeline.silver.decode import INPUT_COLUMNS, decode_calls
+from schemas.calls import REMOTE_READ_CALLS
 from schemas.messages import MESSAGES
-from schemas.remote_read_calls import REMOTE_READ_CALLS
 from udfs.capture.capture_reader import read_capture
 
 

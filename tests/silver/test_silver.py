@@ -15,10 +15,10 @@ from pipeline.lake.lake import Lake
 from pipeline.silver import update as silver_update
 from pipeline.silver.decode import DECODED_TABLES, INPUT_COLUMNS, decode_calls
 from schemas.bronze import RPC_CALLS
+from schemas.calls import REMOTE_READ_CALLS
 from schemas.comqc import COMQC_CALLS
 from schemas.messages import MESSAGES
 from schemas.queue_snapshots import PROPERTIES
-from schemas.remote_read_calls import REMOTE_READ_CALLS
 from udfs.capture.capture_reader import read_capture
 from udfs.comqc.declared_interfaces import Declarations, DeclaredInterface, DeclaredMethod, DeclaredParameter
 from udfs.keys import key

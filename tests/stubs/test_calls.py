@@ -6,7 +6,7 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
-from schemas.remote_read_calls import REMOTE_READ_CALLS
+from schemas.calls import REMOTE_READ_CALLS
 from stubs.helpers import VECTORS, peer_stub
 from udfs.stubs.call_decoder import DECODER_VERSION, decode_remote_read_calls
 from udfs.stubs.to_arrow import COLUMN_TYPES

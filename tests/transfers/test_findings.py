@@ -13,7 +13,7 @@ from pipeline.findings import (
 )
 from pipeline.findings.cloned_machines import Request, find_clones
 from pipeline.findings.rules.registry import PACKET_CHECKS, SESSION_CHECKS
-from pipeline.findings.session_findings import evaluate_sessions
+from pipeline.findings.session_findings import evaluate_sessions, read_facts
 from pipeline.lake.lake import Lake
 from pipeline.lake.spark.sessions import LazySession
 from pipeline.transfers import update as sessions_update
@@ -58,7 +58,8 @@ def findings(talk, not_packets=None):
     messages = [row for row in talk.rows if row["kind"] == "user_message"]
     decoded = decode_messages(pa.array([row["packet"] for row in messages], pa.binary()), "binary_protocol")
     decoded["packet_key"] = pa.array([row["packet_key"] for row in messages], pa.string())
-    return evaluate_sessions(found, connections, sessions, pa.table(decoded), ENDS, "run", not_packets).to_pylist()
+    facts = read_facts(found, connections, sessions, pa.table(decoded), ENDS, not_packets)
+    return evaluate_sessions(*facts, "run").to_pylist()
 
 
 def test_each_rule_has_its_stories():

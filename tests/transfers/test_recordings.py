@@ -9,13 +9,14 @@ import pytest
 
 import example_rows
 from jobs import run_all
+from pipeline.lake.arrow_rows import us_to_datetime
 from pipeline.lake.lake import Lake
 from pipeline.lake.spark.sessions import LazySession
 from schemas.bronze import QUARANTINE
 from schemas.findings import FINDINGS
 from schemas.messages import MESSAGES
 from schemas.sessions import ORDER_ACKS, PINGS, SESSION_PACKETS, SESSIONS
-from schemas.transfers import TRANSFER_SEQUENCES
+from schemas.transfers import MESSAGE_TRANSFERS, TRANSFER_SEQUENCES
 from transfers_peer.reading import CAPTURES, account_lines, of
 
 FOUR_TUPLE = ("client_address", "client_port", "server_address", "server_port")
@@ -144,7 +145,7 @@ def test_sequences_are_what_the_queue_managers_say(lake, path):
 
 def test_how_recorded_sequences_began_and_what_became_of_them(lake):
     table = lake.select(TRANSFER_SEQUENCES, "TRUE")
-    example_rows.check({TRANSFER_SEQUENCES: table})
+    example_rows.check({TRANSFER_SEQUENCES: table, MESSAGE_TRANSFERS: lake.select(MESSAGE_TRANSFERS, "TRUE")})
     rows = sorted(table.to_pylist(), key=lambda row: row["first_sent_at"])
     found = {}
     for row in rows:
@@ -160,6 +161,70 @@ def test_how_recorded_sequences_began_and_what_became_of_them(lake):
         "10.77.108.1": [first, ("emptied", "acknowledged", 15), ("first", "refused", 3)],
         "10.77.110.1": [first],
     }
+
+
+def queue_of(name):
+    """The normal form of a format name."""
+    kind, _, rest = name.partition("=")
+    if kind == "PRIVATE":
+        return rest.lower()
+    return rest.partition(":")[2].lower() if kind == "DIRECT" else name.lower()
+
+
+MESSAGE_COLUMNS = (
+    "message_kind", "class", "source_queue_manager", "destination_queue_manager", "hop_count", "delivery",
+    "transactional", "transaction_number", "acknowledgement_requested", "journaling", "body_bytes", "packet_bytes",
+    "sessions", "acknowledged_sendings", "final_class", "arrival_class", "receive_class", "outcome",
+)  # fmt: skip
+EVENTS = ("session_acked", "stored", "order_acked", "final_acked", "arrival_acked", "receive_acked")
+
+
+def message_of(line, queue):
+    return line["message_id"], queue, line["sender_address"], line["receiver_address"]
+
+
+@pytest.mark.parametrize("path", [path for path in CAPTURES if "mid-stream" not in path.name], ids=name_of)
+def test_messages_are_what_the_queue_managers_say(lake, packets, path):
+    lines = account_lines(name_of(path))
+    packet_of = {}
+    for side, sent in said(path).items():
+        packet_of |= {line["packet"]: row for line, row in zip(sent, packets[side], strict=True)}
+    addresses = {each["address"] for each in lines[0]["queue_managers"]}
+    found = lake.select(MESSAGE_TRANSFERS, "TRUE").to_pylist()
+    found = {message_of(row, row["destination_queue"]): row for row in found if row["sender_address"] in addresses}
+    told = {message_of(line, queue_of(line["destination_queue"])): line for line in of(lines, "message")}
+    assert found.keys() == told.keys()
+    for name, line in told.items():
+        row = found[name]
+        assert {each: row[each] for each in MESSAGE_COLUMNS} == {each: line[each] for each in MESSAGE_COLUMNS}
+        assert row["sendings"] == len(line["sendings"])
+        assert row["first_sent_at"] == packet_of[line["sendings"][0]]["sent_at"]
+        assert row["last_sent_at"] == packet_of[line["sendings"][-1]]["sent_at"]
+        for each in EVENTS:
+            by = line[f"{each}_by"]
+            assert row[f"{each}_at"] == (None if by is None else packet_of[by]["sent_at"])
+        reports = [
+            (packet_of[each["packet"]]["sent_at"], each["hop_count"], each["next_hop"]) for each in line["reports"]
+        ]
+        assert [(each["at"], each["hop_count"], each["next_hop"]) for each in row["reports"] or ()] == reports
+        named = {*line["sendings"], *(line[f"{each}_by"] for each in EVENTS), *(r["packet"] for r in line["reports"])}
+        assert row["evidence"] == sorted(packet_of[each]["packet_key"] for each in named - {None})
+        assert row["missing"] == (["capture_ends"] if line["outcome"] == "in_flight" else [])
+        for each in ("sent_at", "expires_at"):
+            assert row[each] == (None if line[each] is None else us_to_datetime(line[each] // 1000))
+
+
+def test_messages_of_a_session_that_began_before_the_capture(lake):
+    (path,) = (path for path in CAPTURES if "mid-stream" in path.name)
+    lines = account_lines(name_of(path))
+    addresses = {each["address"] for each in lines[0]["queue_managers"]}
+    found = [row for row in lake.select(MESSAGE_TRANSFERS, "TRUE").to_pylist() if row["sender_address"] in addresses]
+    assert found
+    told = {message_of(line, queue_of(line["destination_queue"])): line for line in of(lines, "message")}
+    for row in found:
+        line = told[message_of(row, row["destination_queue"])]
+        assert row["outcome"] in {line["outcome"], "unknown", "transferred"}
+        assert "capture_begins" in row["missing"]
 
 
 def test_nothing_is_found_but_what_the_scripts_mean(lake):

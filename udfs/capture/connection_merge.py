@@ -160,7 +160,17 @@ class _Remainder:
     group: int = 0  # number of the group of overlapping remainders
     tap: int = 0  # number of the tap, in its conversation
     is_over_limit: bool = False  # it is not compared with all that overlap it
-    stream_ends: list[int] = field(default_factory=list)  # offsets of ``row["stream_ends"]`` in the connection
+    # Offsets of ``row["stream_ends"]`` in the connection; until all is read, by the sequence numbers of offset 0 then.
+    stream_ends: list[int] = field(default_factory=list)
+    base_sequences: list[int | None] = field(default_factory=list)
+
+    def move_stream_ends(self) -> None:
+        """Count ``stream_ends`` from the final beginnings: the SYN may be in a remainder that was read later."""
+        for side, (direction, base) in enumerate(zip(self.connection.directions, self.base_sequences, strict=False)):
+            if base is None:  # it had none of its bytes
+                self.stream_ends[side] = direction.stream_offset_of(self.row["stream_ends"][side]["sequence"])
+            elif direction.base_sequence is not None:
+                self.stream_ends[side] += sequence_difference(base - direction.base_sequence)
 
 
 @dataclass(slots=True)
@@ -228,6 +238,7 @@ def merge_connections(pending: Sequence[RowDict], limits: TimeLimits = DEFAULT_T
     by_connection: dict[int, list[_Remainder]] = defaultdict(list)
     for remainder in remainders:
         if remainder.connection is not _NO_CONNECTION:
+            remainder.move_stream_ends()
             by_connection[remainder.connection.index].append(remainder)
     scan = CaptureScan(connections=tracker.connections, learned_endpoints=builder.learned_endpoints)
     inferred = _infer_contexts(scan, by_connection)
@@ -393,6 +404,10 @@ def _assign_connections(
             remainder.stream_ends = [
                 direction.stream_offset_of(place["sequence"])
                 for direction, place in zip(connection.directions, row["stream_ends"] or (), strict=False)
+            ]
+            remainder.base_sequences = [
+                direction.base_sequence
+                for direction, _ in zip(connection.directions, remainder.stream_ends, strict=False)
             ]
             connection.first_time_ns = earliest_ns(connection.first_time_ns, row["first_time_ns"])
             connection.last_time_ns = max(connection.last_time_ns, row["last_time_ns"])

@@ -82,7 +82,8 @@ def apply_merge(
         if (row["capture_id"], row["quarantine_key"]) in replaced:
             continue
         if row["connection_id"] in old_ids:
-            row["connection_id"] = labels[row["capture_id"], row["connection_id"]]["connection_id"]
+            label = labels.get((row["capture_id"], row["connection_id"]), row)  # none where its remainder expired
+            row["connection_id"] = label["connection_id"]
         kept.append(row)
     tables["rpc_calls"], tables["quarantine"] = calls, kept
     for name, rows in fresh.items():

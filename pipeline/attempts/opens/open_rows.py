@@ -13,7 +13,6 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from pipeline.attempts.attempt_rows import (
     OUTCOME_COLUMNS,
-    calls_from_rows,
     connection_query,
     connections_from_rows,
     decode_errors,
@@ -24,14 +23,14 @@ from pipeline.attempts.attempt_rows import (
 )
 from pipeline.attempts.calls import OPEN_ROLES
 from pipeline.attempts.client_identity import IDENTITY_COLUMNS, client_identity
+from pipeline.attempts.columns.call_columns import calls_from_rows
 from pipeline.attempts.opens.queue_opens import QueueOpen, find_opens
 from pipeline.attempts.server_openings import methods_condition
 from pipeline.lake.arrow_rows import epoch_day, rows_to_table
 from pipeline.lake.queries import BoundQuery, FilteredTable
 from schemas.bronze import RPC_CALLS
-from schemas.calls import CLIENT_CALLS
+from schemas.calls import CLIENT_CALLS, REMOTE_READ_CALLS
 from schemas.receive_attempts import QUEUE_OPENS
-from schemas.remote_read_calls import REMOTE_READ_CALLS
 from schemas.table import Table
 from udfs.codes import SHARE_MODE_NAMES, access_name, code_name, result_name
 from udfs.dcerpc.interfaces import QM2QM_NAME, REMOTE_READ_NAME

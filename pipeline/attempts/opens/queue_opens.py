@@ -159,8 +159,7 @@ def find_opens(
     server = ServerCalls(calls, connections, OPEN_ROLES)
     opens = _ServerOpens(server, ports)
     _find_blockers(opens.found, canonical)
-    for each in opens.found:
-        server.add_gaps(each)
+    server.add_gaps(opens.found)
     return opens.found
 
 

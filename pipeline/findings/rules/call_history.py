@@ -37,10 +37,18 @@ CLOSE_METHODS: Final = {
     (QMCOMM_NAME, 20): QMCOMM_NAME,
 }
 """Methods by (interface, opnum) that read, open and close; a close with the interface whose handle it closes."""
+_READS_AND_ENDS: Final = (
+    *QM2QM_READS,
+    (QM2QM_NAME, 1),
+    *REMOTE_READ_READS,
+    (REMOTE_READ_NAME, 9),
+    (REMOTE_READ_NAME, 15),
+)
 
 LOOKUP_ID_NUMBER_MASK: Final = (1 << 56) - 1
 TIMER_SLACK_US: Final = 3_000_000  # timers tick once a second, and packets take time (rules Q64, R45)
 CLEANUP_TIMEOUT_US: Final = 300_000_000  # after which a server gives up a receive that is not ended (rule R72)
+MOST_CONCURRENT_READS: Final = 100  # reads of a queue that are looked at, the newest ones
 END_OF_TIME: Final = 1 << 62  # a time after all others, in microseconds
 UNREADABLE_OUTCOMES: Final = {"damaged", "no_request", "unbound", "encrypted"}
 _OPNUM_OUT_OF_RANGE: Final = 0x1C010002  # the fault status nca_s_op_rng_error
@@ -256,6 +264,12 @@ class HandleLifetimes:
         for lifetimes in self._by_handle.values():
             yield from lifetimes
 
+    def items(self) -> Iterator[tuple[Any, HandleLifetime]]:
+        """Yield each handle with each of its lifetimes."""
+        for handle, lifetimes in self._by_handle.items():
+            for lifetime in lifetimes:
+                yield handle, lifetime
+
 
 def _opened_at(lifetime: HandleLifetime) -> int:
     return lifetime.opened_at
@@ -294,14 +308,17 @@ class AssociationHistory:
         binds: Sequence[Mapping[str, Any]] = (),
         server: ServerHistory | None = None,
         has_unreadable_calls: bool = False,
+        latest_by_taps: int = 0,
     ) -> None:
+        """``latest_by_taps``: when the last call of several taps ended, where it is not among ``calls``."""
         self.calls = sorted(calls, key=lambda call: (call.started_at, call["call_key"]))
         self.connections = {row["connection_id"]: row for row in connections}
         self.binds = binds
         self.server = server if server is not None else ServerHistory((), {})
         self.association = association
         # The last call of a connection that several taps saw may be of another clock than its last packet.
-        latest: int = max((call.responded_at or call.started_at for call in self.calls if call.seen_by_taps), default=0)
+        ends = (call.responded_at or call.started_at for call in self.calls if call.seen_by_taps)
+        latest: int = max([latest_by_taps, *ends])
         self.ended_at = None if association.ended_at is None else max(association.ended_at, latest)
         self.closed_by_fin = self.ended_at is not None and all(row["closed_by"] == "fin" for row in connections)
         self.last_packet_at: int = max([latest, *(row["last_packet_at"] for row in connections)])
@@ -322,7 +339,17 @@ class AssociationHistory:
         self._shared: dict[object, Any] = {}
         for call in self.calls:
             self.calls_by_method[call.method].append(call)
-        self._track_handles()
+        self._track_handles(self.calls)
+
+    def add_calls(self, calls: Sequence[CapturedCall]) -> None:
+        """Add reads and Ends of the association to a history that has none."""
+        self.calls = sorted((*self.calls, *calls), key=lambda call: (call.started_at, call["call_key"]))
+        self.calls_by_method.clear()
+        self._calls_by_methods.clear()
+        self._shared.clear()
+        for call in self.calls:
+            self.calls_by_method[call.method].append(call)
+        self._track_handles(self.calls_of(*_READS_AND_ENDS, (REMOTE_READ_NAME, 8)))
 
     def share(self, name: object, compute: Callable[[], Result]) -> Result:
         """Return a result that rules and calls share; it is computed once."""
@@ -343,11 +370,11 @@ class AssociationHistory:
             )
         return found
 
-    def _track_handles(self) -> None:
+    def _track_handles(self, calls: Sequence[CapturedCall]) -> None:
         """Record all lifetimes: first the openings in order of their responses, then what closes them."""
-        for call in sorted(self.calls, key=lambda call: (call.responded_at or call.started_at, call["call_key"])):
+        for call in sorted(calls, key=lambda call: (call.responded_at or call.started_at, call["call_key"])):
             self._record_opening(call)
-        for call in self.calls:
+        for call in calls:
             self._record_closing(call)
 
     def _record_opening(self, call: CapturedCall) -> None:
@@ -531,7 +558,7 @@ class ConcurrentReads:
         return found
 
     def started_before(self, key: object, time: int) -> list[CapturedCall]:
-        """Return the reads with a key that started before a time: newest first, at most a hundred."""
+        """Return the reads with a key that started before a time: newest first, ``MOST_CONCURRENT_READS`` at most."""
         times = self._start_times_by_key.get(key, [])
         place = bisect_right(times, time - 1)
-        return self._reads_by_key.get(key, [])[max(0, place - 100) : place][::-1]
+        return self._reads_by_key.get(key, [])[max(0, place - MOST_CONCURRENT_READS) : place][::-1]

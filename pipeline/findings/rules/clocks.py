@@ -11,13 +11,36 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Final
 
+import numpy as np
+
+from pipeline.findings.columns.association_calls import AssociationCalls, Suspects
+from pipeline.findings.columns.groups import Groups
 from pipeline.findings.rules.call_history import READ_METHODS, AssociationHistory, CapturedCall
 from pipeline.findings.rules.registry import Violation, association_rule
 
 _ROUNDING_US: Final = 2_000_000  # both times are rounded to seconds
 
 
-@association_rule("O02", "the message's times, and the time of the response that returned it, were captured")
+def _largest_differences(calls: AssociationCalls) -> Suspects:
+    """Return the reads with the largest gap of each pair of clocks, in each association."""
+    reads = calls.of(*sorted(READ_METHODS)) & calls.succeeded & calls.has("arrived_at") & calls.answered
+    sent, arrived = calls.numbers("sent_at"), calls.numbers("arrived_at")
+    found = calls.nothing()
+    for gap, columns, seen in (
+        (sent - arrived, ("source_queue_manager", "server_address"), reads & calls.has("sent_at")),
+        (arrived - calls.responded_at, ("server_address",), reads),
+    ):
+        rows = np.nonzero(seen & (gap > _ROUNDING_US))[0]
+        groups = Groups(rows, calls.keys(*columns)[rows], gap[rows])
+        found[groups.rows[gap[groups.rows] == groups.largest(gap[groups.rows])]] = True
+    return Suspects(found)
+
+
+@association_rule(
+    "O02",
+    "the message's times, and the time of the response that returned it, were captured",
+    suspects=_largest_differences,
+)
 def clock_difference(history: AssociationHistory) -> Iterator[Violation]:
     """A time of a message lies before the preceding one; once per pair of clocks, with the largest gap."""
     ahead: defaultdict[tuple[str, str], list[tuple[int, CapturedCall]]] = defaultdict(list)

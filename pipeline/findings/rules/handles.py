@@ -9,7 +9,15 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Final
 
+import numpy as np
+
+from pipeline.findings.columns.association_calls import AssociationCalls, Suspects
+from pipeline.findings.columns.call_columns import Mask
+from pipeline.findings.columns.cursors import closes_of_sessions_with_cursors
+from pipeline.findings.columns.receives import unpaired_handles
+from pipeline.findings.columns.waiting_reads import closes_of_contexts_with_reads
 from pipeline.findings.rules.call_history import (
+    END_OF_TIME,
     QM2QM_READS,
     REMOTE_READ_READS,
     AssociationHistory,
@@ -34,6 +42,7 @@ from udfs.dcerpc.interfaces import QM2QM_NAME, QMCOMM_NAME, REMOTE_READ_NAME
 
 _METHODS_BY_NUMBER: Final = (*QM2QM_READS, (QM2QM_NAME, 4), (QM2QM_NAME, 5), (QM2QM_NAME, 6))
 _METHODS_BY_CONTEXT: Final = tuple((REMOTE_READ_NAME, opnum) for opnum in (4, 5, 6, 7, 8, 9, 10, 13, 14, 15))
+_NEWER_METHODS: Final = tuple((REMOTE_READ_NAME, opnum) for opnum in range(10, 16))
 _XP, _2003 = (5, 1), (5, 2)  # server versions
 _VISTA: Final = 6  # major version
 _PRIVACY_LEVEL: Final = 6
@@ -41,6 +50,79 @@ _CLOSED_BY_FIN: Final = "the association was captured completely, and every conn
 _NOT_OPENED_BY_OTHERS: Final = "no other captured association opened it"
 _QUEUE_OPEN_CAPTURED: Final = "R_QMOpenRemoteQueue of its queue was captured"
 _OPEN_CAPTURED: Final = "the R_OpenQueue of its context was captured completely"
+
+
+def _is_on_unopened_queue(calls: AssociationCalls) -> Mask:
+    """Tell which qm2qm calls are on a queue number that no session of the association had open."""
+    numbered = calls.of(*_METHODS_BY_NUMBER) & calls.request_decoded & calls.has("queue_handle")
+    return numbered & calls.complete & ~calls.queue_may_be_open
+
+
+def _possible_uses_of_closed_cursors(calls: AssociationCalls) -> Suspects:
+    return Suspects(calls.of(*QM2QM_READS) & calls.request_decoded & calls.nonzero("cursor_handle"))
+
+
+def _first_reads_without_version_query(calls: AssociationCalls) -> Suspects:
+    """Return the first new reads of associations, where no version query of the client certainly comes before."""
+    reads = calls.of((QM2QM_NAME, 9), (QM2QM_NAME, 10)) & calls.request_decoded & calls.complete
+    firsts = calls.first_of_association(reads)
+    asked_at: dict[int, dict[str | None, int]] = {}
+    for history in calls.histories if firsts.any() else ():
+        if id(history.server) not in asked_at:
+            queries = history.server.calls_of((QM2QM_NAME, 8))
+            asked_at[id(history.server)] = {
+                each["client_address"]: each.started_at for each in sorted(queries, key=_started_at, reverse=True)
+            }
+    found = calls.nothing()
+    clients, names = calls.texts("client_address")
+    for row in np.nonzero(firsts)[0]:
+        known = asked_at[id(calls.histories[calls.association[row]].server)]
+        name = names[clients[row]] if clients[row] >= 0 else None
+        found[row] = known.get(name, END_OF_TIME) > calls.started_at[row]
+    return Suspects(found)
+
+
+def _started_at(call: CapturedCall) -> int:
+    return call.started_at
+
+
+def _reads_by_other_method(calls: AssociationCalls) -> Suspects:
+    """Return the reads by another method than the server's version has."""
+    since_xp = calls.of_servers(lambda server: 0 if server.version is None else 1 + (server.version >= _XP), "XP")
+    old = calls.of((QM2QM_NAME, 0))
+    reads = calls.of(*QM2QM_READS) & calls.request_decoded & (since_xp > 0)
+    wrong = reads & (old == (since_xp == 1 + 1))
+    return Suspects(wrong)
+
+
+def _first_unauthenticated_calls(calls: AssociationCalls) -> Suspects:
+    """Return the first call of each connection that was answered MQ_OK without authentication."""
+    level = np.where(calls.nonzero("auth_level"), calls.numbers("auth_level"), 1)
+    judged = calls.of_interfaces(QM2QM_NAME) & ~calls.of((QM2QM_NAME, 7), (QM2QM_NAME, 8))
+    return Suspects(calls.first_of_connection(judged & calls.succeeded & calls.nonzero("bind_seen") & (level <= 1)))
+
+
+def _calls_on_invalid_contexts(calls: AssociationCalls) -> Suspects:
+    """Return calls on a context that R_OpenQueue did not return, or that is closed."""
+    by_open = calls.at_open(calls.of((REMOTE_READ_NAME, 2)), default=False)
+    ours = calls.of(*_METHODS_BY_CONTEXT) & calls.request_decoded
+    return Suspects(ours & (~by_open | calls.context_closed))
+
+
+def _is_on_peek_context(calls: AssociationCalls) -> Mask:
+    result: Mask = calls.request_decoded & (calls.at_open(calls.numbers("access"), 0) == PEEK_ACCESS)
+    return result
+
+
+def _reads_in_unenlisted_transactions(calls: AssociationCalls) -> Suspects:
+    """Return transactional reads that were made before the first enlistment in their transaction, at this server."""
+    reads = calls.of((REMOTE_READ_NAME, 13)) & calls.request_decoded & calls.has("transaction_id") & calls.complete
+    names, texts = calls.texts("transaction_id")
+    found = calls.nothing()
+    for row in np.nonzero(reads)[0]:
+        enlisted = calls.histories[calls.association[row]].server.enlistments.get(texts[names[row]])
+        found[row] = not enlisted or enlisted[0].started_at > calls.started_at[row]
+    return Suspects(found)
 
 
 def _calls_on_unopened_queues(history: AssociationHistory) -> Iterator[CapturedCall]:
@@ -63,7 +145,9 @@ def _opened_by_another_association(history: AssociationHistory, number: int) -> 
     return history.share(("opened by another association", number), opened)
 
 
-@complete_association_rule("Q11", _NOT_OPENED_BY_OTHERS)
+@complete_association_rule(
+    "Q11", _NOT_OPENED_BY_OTHERS, suspects=lambda calls: Suspects(_is_on_unopened_queue(calls) & calls.succeeded)
+)
 def read_accepted_on_unopened_queue(history: AssociationHistory) -> Iterator[Violation]:
     """A read from a queue that is not open was answered MQ_OK."""
     for call in _calls_on_unopened_queues(history):
@@ -71,7 +155,11 @@ def read_accepted_on_unopened_queue(history: AssociationHistory) -> Iterator[Vio
             yield Violation(call, f"hRemoteQueue {call['queue_handle']} is not open")
 
 
-@complete_association_rule("Q35", _NOT_OPENED_BY_OTHERS)
+@complete_association_rule(
+    "Q35",
+    _NOT_OPENED_BY_OTHERS,
+    suspects=lambda calls: Suspects(_is_on_unopened_queue(calls) | calls.of((QM2QM_NAME, 3))),
+)
 def call_on_unopened_queue(history: AssociationHistory) -> Iterator[Violation]:
     """A call uses a queue number, or closes a session, that is not open, 0 and NULL included."""
     for call in _calls_on_unopened_queues(history):
@@ -80,7 +168,9 @@ def call_on_unopened_queue(history: AssociationHistory) -> Iterator[Violation]:
         yield Violation(call, actual, evidence)
 
 
-@complete_association_rule("Q48", _NOT_OPENED_BY_OTHERS)
+@complete_association_rule(
+    "Q48", _NOT_OPENED_BY_OTHERS, suspects=lambda calls: Suspects(_is_on_unopened_queue(calls) & calls.succeeded)
+)
 def purge_accepted_on_unopened_queue(history: AssociationHistory) -> Iterator[Violation]:
     """A purge of a queue that is not open was answered MQ_OK."""
     for call in _calls_on_unopened_queues(history):
@@ -121,7 +211,7 @@ def _uses_of_closed_cursors(history: AssociationHistory) -> Iterator[tuple[Captu
             closed.record_open((number, cursor), call)
 
 
-@complete_association_rule("Q12", _QUEUE_OPEN_CAPTURED)
+@complete_association_rule("Q12", _QUEUE_OPEN_CAPTURED, suspects=_possible_uses_of_closed_cursors)
 def read_accepted_with_closed_cursor(history: AssociationHistory) -> Iterator[Violation]:
     """A read with a cursor that is not open was answered MQ_OK."""
     for call, actual in _uses_of_closed_cursors(history):
@@ -129,7 +219,7 @@ def read_accepted_with_closed_cursor(history: AssociationHistory) -> Iterator[Vi
             yield Violation(call, actual)
 
 
-@complete_association_rule("Q13", _QUEUE_OPEN_CAPTURED)
+@complete_association_rule("Q13", _QUEUE_OPEN_CAPTURED, suspects=_possible_uses_of_closed_cursors)
 def read_with_closed_cursor(history: AssociationHistory) -> Iterator[Violation]:
     """A read uses a cursor that was never created, or is closed."""
     for call, actual in _uses_of_closed_cursors(history):
@@ -148,7 +238,7 @@ def close_of_cursor_that_is_not_open(history: AssociationHistory) -> Iterator[Vi
             yield violation_of_either(call, actual)
 
 
-@complete_association_rule("Q41")
+@complete_association_rule("Q41", suspects=closes_of_sessions_with_cursors)
 def cursor_open_at_session_close(history: AssociationHistory) -> Iterator[Violation]:
     """A cursor is still open when its session is closed; Windows leaves them open."""
     used: dict[tuple[int, int], CapturedCall] = {}
@@ -176,7 +266,13 @@ def _has_differing_numbers(call: CapturedCall, session: HandleLifetime) -> bool:
     return bool(single and call["queue_descriptor"] != call["queue_handle"])
 
 
-@association_rule("Q08", "the session was opened in the same association, and its owner is not NT or 2000 (D8)")
+@association_rule(
+    "Q08",
+    "the session was opened in the same association, and its owner is not NT or 2000 (D8)",
+    suspects=lambda calls: Suspects(
+        calls.of((QM2QM_NAME, 0), (QM2QM_NAME, 9)) & calls.differs("queue_descriptor", "queue_handle")
+    ),
+)
 def read_with_differing_queue_numbers(history: AssociationHistory) -> Iterator[Violation]:
     """The dwQueue of a read differs from its hRemoteQueue, or is 0."""
     for call in history.calls_of((QM2QM_NAME, 0), (QM2QM_NAME, 9)):
@@ -283,7 +379,7 @@ def _handles_returned_while_open(
                 yield Violation(lifetime.open_call, "the handle is in use", (before.open_call, lifetime.open_call))
 
 
-@complete_association_rule("Q14")
+@complete_association_rule("Q14", suspects=unpaired_handles)
 def read_handle_returned_while_open(history: AssociationHistory) -> Iterator[Violation]:
     """A read returned the handle of a receive that is not ended."""
     yield from _handles_returned_while_open(history.held_messages, "remote_read_handle", QM2QM_READS)
@@ -373,7 +469,9 @@ def _version_queries(history: AssociationHistory, call: CapturedCall) -> Iterato
     return (each for each in history.server.calls_of((QM2QM_NAME, 8)) if each["client_address"] == client)
 
 
-@complete_association_rule("Q55", "the client is not NT or 2000: it uses RemoteQMStartReceive2")
+@complete_association_rule(
+    "Q55", "the client is not NT or 2000: it uses RemoteQMStartReceive2", suspects=_first_reads_without_version_query
+)
 def read_before_version_query(history: AssociationHistory) -> Iterator[Violation]:
     """The first read comes before the client queries the server's version."""
     first = next((call for call in history.calls_of((QM2QM_NAME, 9), (QM2QM_NAME, 10)) if call.request_decoded), None)
@@ -381,7 +479,7 @@ def read_before_version_query(history: AssociationHistory) -> Iterator[Violation
         yield Violation(first, "no RemoteQmGetVersion before", source=client_section(first))
 
 
-@association_rule("Q56", "RemoteQmGetVersion returned the server's version")
+@association_rule("Q56", "RemoteQmGetVersion returned the server's version", suspects=_reads_by_other_method)
 def read_method_for_other_version(history: AssociationHistory) -> Iterator[Violation]:
     """The old read method is used with a server that has the new one, or the new one with an old server.
 
@@ -406,7 +504,7 @@ def read_method_for_other_version(history: AssociationHistory) -> Iterator[Viola
         yield Violation(call, actual, severity="warning" if is_old_method else None, source=client_section(call))
 
 
-@association_rule("Q66", "the binds of the connection were captured")
+@association_rule("Q66", "the binds of the connection were captured", suspects=_first_unauthenticated_calls)
 def unauthenticated_call_accepted(history: AssociationHistory) -> Iterator[Violation]:
     """A call without authentication was answered MQ_OK; reported once per connection."""
     reported = set()
@@ -430,15 +528,23 @@ def open_below_privacy_level(history: AssociationHistory) -> Iterator[Violation]
             yield Violation(call, f"authentication level {level}")
 
 
-@association_rule("R78", "RemoteQmGetVersion returned that the server is 2003")
+@association_rule(
+    "R78",
+    "RemoteQmGetVersion returned that the server is 2003",
+    suspects=lambda calls: Suspects(
+        calls.of(*_NEWER_METHODS)
+        & calls.text_in("outcome", {"ok"})
+        & calls.of_servers(lambda server: server.version == _2003, "2003")
+    ),
+)
 def newer_method_answered(history: AssociationHistory) -> Iterator[Violation]:
     """A server of 2003 answered a method that was added later."""
-    for call in history.calls_of(*((REMOTE_READ_NAME, opnum) for opnum in range(10, 16))):
+    for call in history.calls_of(*_NEWER_METHODS):
         if history.server.version == _2003 and call["outcome"] == "ok":
             yield Violation(call, f"a response to opnum {call.method[1]}")
 
 
-@complete_association_rule("R10")
+@complete_association_rule("R10", suspects=_calls_on_invalid_contexts)
 def call_on_invalid_context(history: AssociationHistory) -> Iterator[Violation]:
     """A call uses a context that R_OpenQueue did not return, or that is closed."""
     for call in history.calls_of(*_METHODS_BY_CONTEXT):
@@ -476,7 +582,7 @@ def _closes_of_invalid_contexts(
             yield call, f"a closed {thing}", lifetime.calls_with_handle(call)
 
 
-@complete_association_rule("R15")
+@complete_association_rule("R15", suspects=closes_of_contexts_with_reads)
 def context_closed_during_reads(history: AssociationHistory) -> Iterator[Violation]:
     """A context is closed while reads on it wait, as Windows does."""
     reads = ConcurrentReads.by_key(history.calls_of(*REMOTE_READ_READS), lambda call: call["context_handle"])
@@ -517,7 +623,12 @@ def close_of_invalid_cursor(history: AssociationHistory) -> Iterator[Violation]:
             yield violation_of_either(call, *problem)
 
 
-@complete_association_rule("R27")
+@complete_association_rule(
+    "R27",
+    suspects=lambda calls: Suspects(
+        calls.of(*REMOTE_READ_READS) & calls.request_decoded & calls.nonzero("cursor_handle")
+    ),
+)
 def read_with_invalid_cursor(history: AssociationHistory) -> Iterator[Violation]:
     """A read with a cursor that is not open on the context."""
     for call in history.calls_of(*REMOTE_READ_READS):
@@ -544,7 +655,11 @@ def purge_with_peek_access(history: AssociationHistory) -> Iterator[Violation]:
         yield violation_of_either(call, f"opened with dwAccess {opened['access']}", (opened, call))
 
 
-@association_rule("R19", _OPEN_CAPTURED)
+@association_rule(
+    "R19",
+    _OPEN_CAPTURED,
+    suspects=lambda calls: Suspects(calls.of(*REMOTE_READ_READS) & calls.is_receive & _is_on_peek_context(calls)),
+)
 def receive_with_peek_access(history: AssociationHistory) -> Iterator[Violation]:
     """A receive on a context that was opened with PEEK access."""
     for call, opened in _calls_on_peek_contexts(history, *REMOTE_READ_READS):
@@ -552,7 +667,13 @@ def receive_with_peek_access(history: AssociationHistory) -> Iterator[Violation]
             yield Violation(call, f"opened with dwAccess {opened['access']}", (opened, call))
 
 
-@association_rule("R20", _OPEN_CAPTURED)
+@association_rule(
+    "R20",
+    _OPEN_CAPTURED,
+    suspects=lambda calls: Suspects(
+        calls.of((REMOTE_READ_NAME, 13), (REMOTE_READ_NAME, 14)) & _is_on_peek_context(calls)
+    ),
+)
 def transactional_call_with_peek_access(history: AssociationHistory) -> Iterator[Violation]:
     """A transactional read, or an acknowledgement class, on a context that was opened with PEEK access."""
     for call, opened in _calls_on_peek_contexts(history, (REMOTE_READ_NAME, 13), (REMOTE_READ_NAME, 14)):
@@ -638,14 +759,18 @@ def move_in_unenlisted_transaction(history: AssociationHistory) -> Iterator[Viol
         yield violation_of_either(call, f"{call['transaction_id']}")
 
 
-@complete_association_rule("R64", _NOT_ENLISTED_BY_OTHERS)
+@complete_association_rule("R64", _NOT_ENLISTED_BY_OTHERS, suspects=_reads_in_unenlisted_transactions)
 def read_in_unenlisted_transaction(history: AssociationHistory) -> Iterator[Violation]:
     """A read is part of a transaction that was not enlisted before."""
     for call in _calls_in_unenlisted_transactions(history, 13):
         yield Violation(call, f"{call['transaction_id']} was not enlisted before")
 
 
-@complete_association_rule("R73", "another captured association, which had ended, was given the handle")
+@complete_association_rule(
+    "R73",
+    "another captured association, which had ended, was given the handle",
+    suspects=lambda calls: Suspects(calls.of(*_METHODS_BY_CONTEXT) & calls.succeeded & (calls.context < 0)),
+)
 def context_accepted_after_association_ended(history: AssociationHistory) -> Iterator[Violation]:
     """A context handle of another association, which had ended, was answered MQ_OK."""
     for call in history.calls_of(*_METHODS_BY_CONTEXT):

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from pipeline.findings.columns.association_calls import AssociationCalls, Suspects
+from pipeline.findings.columns.call_columns import CallColumns, Mask
 from pipeline.findings.rules.call_history import QM2QM_READS, REMOTE_READ_READS, AssociationHistory, CapturedCall
 from pipeline.findings.rules.registry import Violation, association_rule, call_rule
 from pipeline.queues.history import DEAD_LETTER_QUEUE_PATTERN
@@ -30,6 +32,41 @@ _ENHANCED_LEVEL_OF_MQMP: Final = 2  # [MS-MQMP] has 2 for what is 3 in packets (
 _ALGORITHMS_BY_LEVEL: Final = {1: _RC_ALGORITHMS, 2: _RC_ALGORITHMS, 3: _RC_ALGORITHMS, 5: _AES_ALGORITHMS}
 
 
+_LIMITS: Final = (("TimeToReachQueue", "time_to_reach_queue_s"), ("TimeToBeReceived", "time_to_be_received_s"))
+_OPTIONS: Final = (
+    ("Flags", "acknowledgement_requested"), ("JP and JN", "journaling"), ("PrivacyLevel", "privacy_level"),
+)  # fmt: skip
+"""What an acknowledgement message must not have: names in findings, and columns."""
+
+
+def _user_header_flags_may_be_invalid(calls: CallColumns) -> Mask:
+    unrecoverable = calls.nonzero("transactional") & ~calls.text_in("delivery", {"recoverable"})
+    return calls.has_message_errors | unrecoverable | (calls.numbers("hop_count") > _MAX_HOP_COUNT)
+
+
+def _has_negative_class(calls: CallColumns) -> Mask:
+    result: Mask = calls.numbers("class") & _NEGATIVE_CLASS != 0
+    return result
+
+
+def _invalid_acknowledgement_messages(calls: AssociationCalls) -> Suspects:
+    unexpected = calls.nothing()
+    for _, column in _LIMITS:
+        unexpected |= calls.has(column)
+    for _, column in _OPTIONS:
+        unexpected |= calls.nonzero(column)
+    is_ack = _has_negative_class(calls) | calls.equals("class", *_POSITIVE_CLASSES)
+    return Suspects(calls.of(*_READS) & calls.succeeded & is_ack & unexpected)
+
+
+def _expired_messages(calls: AssociationCalls) -> Suspects:
+    allowed = calls.numbers("time_to_reach_queue_s")
+    timed = calls.has("sent_at") & calls.has("arrived_at") & calls.has("time_to_reach_queue_s") & (allowed >= 0)
+    late = calls.numbers("arrived_at") - calls.numbers("sent_at") - allowed * 1_000_000
+    expired = timed & (late > _EXPIRY_SLACK_US) & (late < _DIFFERENT_CLOCKS_US) & ~_has_negative_class(calls)
+    return Suspects(calls.of(*_READS) & calls.succeeded & expired)
+
+
 def _wrong_field(call: CapturedCall, *fields: str) -> str | None:
     """Return the first of some fields of the packet whose value is wrong; None where none of them is."""
     if not call["message_errors"]:
@@ -44,7 +81,18 @@ def _lacks_header(call: CapturedCall, name: str) -> bool:
     return errors <= _FIELDS_READ_ON and name not in (call["header_sizes"] or {})
 
 
-@call_rule("T22", *_READS, needs="ok")
+@call_rule(
+    "T22",
+    *_READS,
+    needs="ok",
+    suspects=lambda calls: (
+        calls.has("transaction_number")
+        & (
+            ~calls.nonzero("transaction_number")
+            | (calls.numbers("previous_transaction_number") >= calls.numbers("transaction_number"))
+        )
+    ),
+)
 def transaction_number_invalid(call: CapturedCall) -> str | None:
     """The number in the sequence is 0, or the preceding number is not below it."""
     number, previous = call["transaction_number"], call["previous_transaction_number"]
@@ -52,13 +100,15 @@ def transaction_number_invalid(call: CapturedCall) -> str | None:
     return f"TxSequenceNumber {number}, PreviousTxSequenceNumber {previous}" if wrong else None
 
 
-@call_rule("T24", *_READS, needs="ok")
+@call_rule(
+    "T24", *_READS, needs="ok", suspects=lambda calls: calls.nonzero("transactional") & calls.nonzero("priority")
+)
 def transactional_message_with_priority(call: CapturedCall) -> str | None:
     """A message with a TransactionHeader has a priority other than 0."""
     return f"priority {call['priority']}" if call["transactional"] and call["priority"] else None
 
 
-@call_rule("T25", *_READS, needs="ok")
+@call_rule("T25", *_READS, needs="ok", suspects=_user_header_flags_may_be_invalid)
 def user_header_flags_invalid(call: CapturedCall) -> str | None:
     """MP is 0, DQ or AQ is not allowed, a transactional message is not recoverable, or RC is above 0x1D."""
     field = _wrong_field(call, "UserHeader.Flags.MP", "UserHeader.Flags.DQ", "UserHeader.Flags.AQ")
@@ -98,7 +148,11 @@ def _is_dead_letter(history: AssociationHistory, read: CapturedCall) -> bool:
     return read["dead_letter_queue"] is not None
 
 
-@association_rule("T27", "request and response were captured completely; the message is in no dead-letter queue")
+@association_rule(
+    "T27",
+    "request and response were captured completely; the message is in no dead-letter queue",
+    suspects=_invalid_acknowledgement_messages,
+)
 def acknowledgement_message_invalid(history: AssociationHistory) -> Iterator[Violation]:
     """An acknowledgement message has a time limit, asks for acknowledgements or journaling, or has a privacy level."""
     for read in history.calls_of(*_READS):
@@ -110,7 +164,9 @@ def acknowledgement_message_invalid(history: AssociationHistory) -> Iterator[Vio
 
 
 @association_rule(
-    "T26", "request, response and the opening of the queue were captured completely; the queue is its destination"
+    "T26",
+    "request, response and the opening of the queue were captured completely; the queue is its destination",
+    suspects=_expired_messages,
 )
 def message_arrived_after_expiry(history: AssociationHistory) -> Iterator[Violation]:
     """The message came to its queue more than 5 s, and less than 30 days, after its time to reach the queue had passed.
@@ -131,13 +187,16 @@ def message_arrived_after_expiry(history: AssociationHistory) -> Iterator[Violat
 
 def _unexpected_properties(call: CapturedCall) -> list[str]:
     """Return what a returned message has and an acknowledgement message must not have."""
-    limits = (("TimeToReachQueue", "time_to_reach_queue_s"), ("TimeToBeReceived", "time_to_be_received_s"))
-    numbers = (("Flags", "acknowledgement_requested"), ("JP and JN", "journaling"), ("PrivacyLevel", "privacy_level"))
-    wrong = [f"{name} {call[column]} s" for name, column in limits if call[column] is not None]
-    return wrong + [f"{name} {call[column]}" for name, column in numbers if call[column]]
+    wrong = [f"{name} {call[column]} s" for name, column in _LIMITS if call[column] is not None]
+    return wrong + [f"{name} {call[column]}" for name, column in _OPTIONS if call[column]]
 
 
-@call_rule("T30", *_READS, needs="ok")
+@call_rule(
+    "T30",
+    *_READS,
+    needs="ok",
+    suspects=lambda calls: calls.has_message_errors | (calls.map_sums("header_sizes") > MAX_PACKET_BYTES),
+)
 def base_header_invalid(call: CapturedCall) -> str | None:
     """The version or the signature is wrong, PacketSize is not the packet's size, or it is above 4 MiB."""
     field = _wrong_field(call, "BaseHeader.VersionNumber", "BaseHeader.Signature", "BaseHeader.PacketSize")
@@ -148,13 +207,18 @@ def base_header_invalid(call: CapturedCall) -> str | None:
     return f"PacketSize {size}" if size > MAX_PACKET_BYTES else None
 
 
-@call_rule("T31", *_READS, needs="ok")
+@call_rule("T31", *_READS, needs="ok", suspects=lambda calls: calls.nonzero("traced"))
 def traced_without_debug_header(call: CapturedCall) -> bool:
     """TR is set in a packet without a DebugHeader."""
     return bool(call["traced"]) and _lacks_header(call, "DebugHeader")
 
 
-@call_rule("T32", *_READS, needs="ok")
+@call_rule(
+    "T32",
+    *_READS,
+    needs="ok",
+    suspects=lambda calls: calls.nonzero("acknowledgement_requested") & calls.equals("admin_queue_type", NO_NAME_TYPE),
+)
 def acknowledgements_without_administration_queue(call: CapturedCall) -> str | None:
     """The message asks for acknowledgements and names no administration queue, as Windows does."""
     flags, names_none = call["acknowledgement_requested"], call["admin_queue_type"] == NO_NAME_TYPE
@@ -162,7 +226,7 @@ def acknowledgements_without_administration_queue(call: CapturedCall) -> str | N
     return f"Properties.Flags 0x{flags:02X}, AQ 0" if wrong else None
 
 
-@call_rule("T33", *_READS, needs="ok")
+@call_rule("T33", *_READS, needs="ok", suspects=lambda calls: calls.nonzero("privacy_level"))
 def encryption_algorithm_invalid(call: CapturedCall) -> Violation | str | None:
     """The privacy level is none that exists, or the encryption algorithm is none of its level."""
     level, algorithm = call["privacy_level"], call["encryption_algorithm"]

@@ -7,6 +7,17 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
+import numpy as np
+
+from pipeline.findings.columns.association_calls import AssociationCalls, Suspects
+from pipeline.findings.columns.receives import handles_without_end, unpaired_handles, unpaired_receives
+from pipeline.findings.columns.waiting_reads import (
+    closes_of_contexts_with_reads,
+    closes_of_sessions_with_reads,
+    request_ids_in_use,
+    request_ids_of_held_messages,
+    unusual_cancels,
+)
 from pipeline.findings.rules.call_history import (
     CLEANUP_TIMEOUT_US,
     END_OF_TIME,
@@ -41,6 +52,7 @@ from udfs.dcerpc.interfaces import QM2QM_NAME, REMOTE_READ_NAME
 _ENDS: Final = ((REMOTE_READ_NAME, 9), (REMOTE_READ_NAME, 15))
 _MOST_EVIDENCE: Final = 3  # reads that a finding names
 _INFINITE_MS: Final = 0xFFFFFFFF
+_LOOKUP_MASK, _LOOKUP_BITS = 0xC0000000, 0x40000000  # of actions (``is_lookup_action``)
 _RPC_TIMEOUT_US: Final = 300_000_000
 _TIMER_ROUNDING_US: Final = 2_000_000  # by how much a timer of one second, and the capture's clock, may be early
 _NO_LOSS: Final = "no packet of the association is missing"
@@ -50,6 +62,26 @@ _CONTEXT_CLOSED: Final = "its context was closed, or every connection ended with
 _QM2QM_CANCELS: Final = ((QM2QM_NAME, 5), QM2QM_READS, "queue_handle")
 _REMOTE_READ_CANCELS: Final = ((REMOTE_READ_NAME, 8), REMOTE_READ_READS, "context_handle")
 """Cancels by protocol: the method, the reads that it cancels, and the column of the queue that both name."""
+
+
+def _request_ids_in_use(calls: AssociationCalls) -> Suspects:
+    waiting, held = request_ids_in_use(calls, *QM2QM_READS), request_ids_of_held_messages(calls)
+    return Suspects(waiting.calls | held.calls, held.related)
+
+
+def _reads_beyond_time_out(calls: AssociationCalls, reads: tuple[tuple[str, int], ...]) -> Suspects:
+    """Return the reads that were answered after their time-out, timed out before it, or were not answered."""
+    limit = calls.numbers("timeout_ms")
+    judged = calls.of(*reads) & calls.request_decoded & calls.lossless & ~calls.abandoned
+    judged &= calls.has("timeout_ms") & (limit != _INFINITE_MS)
+    is_lookup = calls.has("action") & (calls.numbers("action") & _LOOKUP_MASK == _LOOKUP_BITS)
+    at_once = (limit == 0) | calls.of((QM2QM_NAME, 10)) | is_lookup
+    due = calls.started_at + np.where(at_once, 0, limit * 1000) + TIMER_SLACK_US
+    timed_out = calls.response_decoded & calls.equals("hresult", MQ_ERROR_IO_TIMEOUT)
+    early = timed_out & (calls.responded_at - calls.started_at < limit * 1000 - _TIMER_ROUNDING_US)
+    missing = calls.complete & (calls.last_packet_at > due + TIMER_SLACK_US)
+    wrong = np.where(calls.answered, (calls.responded_at > due) | (early & ~at_once), missing)
+    return Suspects(judged & wrong)
 
 
 def _abandoned(call: CapturedCall) -> bool:
@@ -74,7 +106,7 @@ def _overlapping_reads(
             last[key] = read
 
 
-@association_rule("Q09", _FIRST_WAITED)
+@association_rule("Q09", _FIRST_WAITED, suspects=lambda calls: request_ids_in_use(calls, *QM2QM_READS))
 def request_id_in_use_accepted(history: AssociationHistory) -> Iterator[Violation]:
     """A read with the request id of a read that still waits on the queue was answered MQ_OK."""
     pairs = _overlapping_reads(history, QM2QM_READS, lambda call: (call["queue_handle"], call["request_id"]))
@@ -83,7 +115,7 @@ def request_id_in_use_accepted(history: AssociationHistory) -> Iterator[Violatio
             yield Violation(read, f"dwRequestID {read['request_id']} is waiting", (before, read))
 
 
-@association_rule("Q10", f"{_FIRST_WAITED}, or was not ended yet")
+@association_rule("Q10", f"{_FIRST_WAITED}, or was not ended yet", suspects=_request_ids_in_use)
 def request_id_in_use(history: AssociationHistory) -> Iterator[Violation]:
     """A read has the request id of one of the same client that waits, or (a SHOULD) is not ended."""
     for before, read in _overlapping_reads(history, QM2QM_READS, lambda call: call["request_id"]):
@@ -102,7 +134,7 @@ def request_id_in_use(history: AssociationHistory) -> Iterator[Violation]:
             held[key] = lifetimes[read["call_key"]]
 
 
-@association_rule("R29", _FIRST_WAITED)
+@association_rule("R29", _FIRST_WAITED, suspects=lambda calls: request_ids_in_use(calls, *REMOTE_READ_READS))
 def remote_read_request_id_in_use(history: AssociationHistory) -> Iterator[Violation]:
     """A request has the request id of one of the same client that waits."""
     for before, read in _overlapping_reads(history, REMOTE_READ_READS, lambda call: call["request_id"]):
@@ -110,7 +142,7 @@ def remote_read_request_id_in_use(history: AssociationHistory) -> Iterator[Viola
         yield Violation(read, actual, (before, read), source=client_section(read))
 
 
-@complete_association_rule("R28")
+@complete_association_rule("R28", suspects=unpaired_receives)
 def request_id_reused_before_end(history: AssociationHistory) -> Iterator[Violation]:
     """A request id is used again on its context before its receive was ended or cancelled."""
     for receives in history.pending_receives.values():
@@ -147,13 +179,13 @@ def _time_out_violations(history: AssociationHistory, reads: tuple[tuple[str, in
             yield Violation(read, f"timed out after {waited / 1e6:.1f} s, time-out {limit} ms")
 
 
-@association_rule("Q64", _NO_LOSS)
+@association_rule("Q64", _NO_LOSS, suspects=lambda calls: _reads_beyond_time_out(calls, QM2QM_READS))
 def qm2qm_time_out_not_kept(history: AssociationHistory) -> Iterator[Violation]:
     """A read is answered after its time-out, or times out early."""
     yield from _time_out_violations(history, QM2QM_READS)
 
 
-@association_rule("R45", _NO_LOSS)
+@association_rule("R45", _NO_LOSS, suspects=lambda calls: _reads_beyond_time_out(calls, REMOTE_READ_READS))
 def remote_read_time_out_not_kept(history: AssociationHistory) -> Iterator[Violation]:
     """A read is answered after its time-out, or times out early."""
     yield from _time_out_violations(history, REMOTE_READ_READS)
@@ -174,7 +206,7 @@ def _read_left_pending(
     return None
 
 
-@complete_association_rule("Q38")
+@complete_association_rule("Q38", suspects=closes_of_sessions_with_reads)
 def reads_pending_after_session_close(history: AssociationHistory) -> Iterator[Violation]:
     """A read is pending well after its queue was closed."""
     waiting = ConcurrentReads.by_key(history.calls_of(*QM2QM_READS), lambda call: call["queue_handle"])
@@ -188,7 +220,7 @@ def reads_pending_after_session_close(history: AssociationHistory) -> Iterator[V
                 yield Violation(close, f"read {read['request_id']} is pending", (read, close))
 
 
-@complete_association_rule("R13")
+@complete_association_rule("R13", suspects=closes_of_contexts_with_reads)
 def reads_pending_after_context_close(history: AssociationHistory) -> Iterator[Violation]:
     """A read is pending well after its context was closed."""
     waiting = ConcurrentReads.by_key(history.calls_of(*REMOTE_READ_READS), lambda call: call["context_handle"])
@@ -223,7 +255,7 @@ def _cancels_with_reads(
             yield call, pending(asked, call.started_at), asked, pending(of_queue, call.started_at)
 
 
-@complete_association_rule("Q43")
+@complete_association_rule("Q43", suspects=lambda calls: unusual_cancels(calls, *_QM2QM_CANCELS))
 def cancel_accepted_without_reads(history: AssociationHistory) -> Iterator[Violation]:
     """A cancel on a queue without waiting reads was answered MQ_OK."""
     for call, _, _, others in _cancels_with_reads(history, *_QM2QM_CANCELS):
@@ -231,7 +263,7 @@ def cancel_accepted_without_reads(history: AssociationHistory) -> Iterator[Viola
             yield Violation(call, "no read was waiting")
 
 
-@complete_association_rule("Q44")
+@complete_association_rule("Q44", suspects=lambda calls: unusual_cancels(calls, *_QM2QM_CANCELS))
 def cancel_accepted_of_other_request_id(history: AssociationHistory) -> Iterator[Violation]:
     """A cancel of a request id that did not wait, while others did, was answered MQ_OK."""
     for call, met, _, others in _cancels_with_reads(history, *_QM2QM_CANCELS):
@@ -239,7 +271,7 @@ def cancel_accepted_of_other_request_id(history: AssociationHistory) -> Iterator
             yield Violation(call, f"no read {call['request_id']} was waiting", (*others[:_MOST_EVIDENCE], call))
 
 
-@complete_association_rule("Q45")
+@complete_association_rule("Q45", suspects=lambda calls: unusual_cancels(calls, *_QM2QM_CANCELS))
 def cancel_of_unknown_request_id(history: AssociationHistory) -> Iterator[Violation]:
     """A cancel of a request id that no read on the queue had."""
     for call, _, asked, _ in _cancels_with_reads(history, *_QM2QM_CANCELS):
@@ -247,7 +279,7 @@ def cancel_of_unknown_request_id(history: AssociationHistory) -> Iterator[Violat
             yield Violation(call, f"dwRequestID {call['request_id']}")
 
 
-@complete_association_rule("R48")
+@complete_association_rule("R48", suspects=lambda calls: unusual_cancels(calls, *_REMOTE_READ_CANCELS))
 def remote_read_cancel_of_unknown_request_id(history: AssociationHistory) -> Iterator[Violation]:
     """A cancel of a request id that no read of the context had."""
     for call, _, asked, _ in _cancels_with_reads(history, *_REMOTE_READ_CANCELS):
@@ -255,7 +287,7 @@ def remote_read_cancel_of_unknown_request_id(history: AssociationHistory) -> Ite
             yield Violation(call, f"dwRequestId {call['request_id']}")
 
 
-@complete_association_rule("R46")
+@complete_association_rule("R46", suspects=lambda calls: unusual_cancels(calls, *_REMOTE_READ_CANCELS))
 def cancel_accepted_of_completed_read(history: AssociationHistory) -> Iterator[Violation]:
     """A cancel of a read that did not wait was answered MQ_OK."""
     for call, met, _, _ in _cancels_with_reads(history, *_REMOTE_READ_CANCELS):
@@ -283,20 +315,20 @@ def _reads_not_cancelled(
             yield Violation(call, actual, (read, call), "info")
 
 
-@complete_association_rule("Q46")
+@complete_association_rule("Q46", suspects=lambda calls: unusual_cancels(calls, *_QM2QM_CANCELS))
 def qm2qm_read_not_cancelled(history: AssociationHistory) -> Iterator[Violation]:
     """A read whose cancel was answered MQ_OK returned a message, or was not answered."""
     good = {MQ_INFORMATION_REMOTE_CANCELED_BY_CLIENT, MQ_ERROR_OPERATION_CANCELLED}
     yield from _reads_not_cancelled(history, _QM2QM_CANCELS, good)
 
 
-@complete_association_rule("R47")
+@complete_association_rule("R47", suspects=lambda calls: unusual_cancels(calls, *_REMOTE_READ_CANCELS))
 def remote_read_not_cancelled(history: AssociationHistory) -> Iterator[Violation]:
     """A request whose cancel was answered MQ_OK returned a message, or was not answered."""
     yield from _reads_not_cancelled(history, _REMOTE_READ_CANCELS, {MQ_ERROR_OPERATION_CANCELLED})
 
 
-@complete_association_rule("Q47")
+@complete_association_rule("Q47", suspects=lambda calls: unusual_cancels(calls, *_QM2QM_CANCELS))
 def cancelled_peek_keeps_waiting(history: AssociationHistory) -> Iterator[Violation]:
     """The cancel of a waiting peek was answered MQ_OK, and the peek keeps waiting."""
     for call, met, _, _ in _cancels_with_reads(history, *_QM2QM_CANCELS):
@@ -305,7 +337,7 @@ def cancelled_peek_keeps_waiting(history: AssociationHistory) -> Iterator[Violat
             yield Violation(call, "the peek is pending", (met[0], call))
 
 
-@complete_association_rule("Q16", "every connection of it ended with FIN")
+@complete_association_rule("Q16", "every connection of it ended with FIN", suspects=handles_without_end)
 def receive_without_end(history: AssociationHistory) -> Iterator[Violation]:
     """A received message is never acknowledged nor rejected."""
     if not history.closed_by_fin:
@@ -321,7 +353,7 @@ def _was_ended_before(lifetime: HandleLifetime, call: CapturedCall) -> bool:
     return lifetime.close_call is not call and lifetime.closed_before(call.started_at)
 
 
-@complete_association_rule("Q18")
+@complete_association_rule("Q18", suspects=unpaired_handles)
 def end_with_invalid_handle(history: AssociationHistory) -> Iterator[Violation]:
     """RemoteQMEndReceive with a handle that no read returned, with a NULL one, or with one that is ended."""
     for call in history.calls_of((QM2QM_NAME, 1)):
@@ -335,7 +367,7 @@ def end_with_invalid_handle(history: AssociationHistory) -> Iterator[Violation]:
             yield Violation(call, "a handle that was ended", lifetime.calls_with_handle(call))
 
 
-@complete_association_rule("Q25")
+@complete_association_rule("Q25", suspects=unpaired_handles)
 def second_end_accepted(history: AssociationHistory) -> Iterator[Violation]:
     """RemoteQMEndReceive of a message that was ended before was answered MQ_OK."""
     for call in history.calls_of((QM2QM_NAME, 1)):
@@ -390,7 +422,7 @@ def _find_ends_without_receive(history: AssociationHistory) -> Iterator[tuple[Ca
             yield call, sweep.pending_at(call.started_at) if sweep is not None else []
 
 
-@complete_association_rule("R50")
+@complete_association_rule("R50", suspects=unpaired_receives)
 def end_without_receives(history: AssociationHistory) -> Iterator[Violation]:
     """An End on a context without pending receives: nothing was received, or all is ended."""
     for call, others in _ends_without_receive(history):
@@ -398,7 +430,7 @@ def end_without_receives(history: AssociationHistory) -> Iterator[Violation]:
             yield violation_of_either(call, "nothing to end")
 
 
-@complete_association_rule("R51")
+@complete_association_rule("R51", suspects=unpaired_receives)
 def end_of_other_request_id(history: AssociationHistory) -> Iterator[Violation]:
     """An End of a request id that was not pending, unknown or already ended, while others were pending."""
     for call, others in _ends_without_receive(history):
@@ -406,7 +438,7 @@ def end_of_other_request_id(history: AssociationHistory) -> Iterator[Violation]:
             yield violation_of_either(call, f"no request {call['request_id']} to end", (*others, call))
 
 
-@association_rule("R32", _END_CAPTURED)
+@association_rule("R32", _END_CAPTURED, suspects=unpaired_receives)
 def end_method_mismatch(history: AssociationHistory) -> Iterator[Violation]:
     """R_EndReceive of a transactional read, or R_EndTransactionalReceive of another."""
     for receives in history.pending_receives.values():
@@ -420,7 +452,7 @@ def end_method_mismatch(history: AssociationHistory) -> Iterator[Violation]:
                 yield Violation(end, f"opnum {end.method[1]} ends a read of opnum {start.method[1]}", (start, end))
 
 
-@association_rule("R33", _END_CAPTURED)
+@association_rule("R33", _END_CAPTURED, suspects=unpaired_receives)
 def end_of_peek(history: AssociationHistory) -> Iterator[Violation]:
     """An End follows a peek."""
     last: dict[tuple[str, int], CapturedCall] = {}
@@ -448,19 +480,19 @@ def _receives_never_ended(history: AssociationHistory, opnum: int) -> Iterator[V
             yield Violation(start, "no End before the connection was closed")
 
 
-@complete_association_rule("R30", _CONTEXT_CLOSED)
+@complete_association_rule("R30", _CONTEXT_CLOSED, suspects=unpaired_receives)
 def receive_never_ended(history: AssociationHistory) -> Iterator[Violation]:
     """A message that R_StartReceive returned is neither ended nor cancelled."""
     yield from _receives_never_ended(history, 7)
 
 
-@complete_association_rule("R31", _CONTEXT_CLOSED)
+@complete_association_rule("R31", _CONTEXT_CLOSED, suspects=unpaired_receives)
 def transactional_receive_never_ended(history: AssociationHistory) -> Iterator[Violation]:
     """A message that R_StartTransactionalReceive returned is neither ended nor cancelled."""
     yield from _receives_never_ended(history, 13)
 
 
-@association_rule("R72", _END_CAPTURED)
+@association_rule("R72", _END_CAPTURED, suspects=unpaired_receives)
 def end_accepted_after_cleanup(history: AssociationHistory) -> Iterator[Violation]:
     """An End well after the clean-up timer was answered MQ_OK; another setting of the server explains it (D3)."""
     for receives in history.pending_receives.values():

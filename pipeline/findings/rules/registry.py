@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, TypeVar
 
+from pipeline.findings.columns.association_calls import AssociationCalls, Suspects
+from pipeline.findings.columns.call_columns import CallColumns, Mask
 from pipeline.findings.rules.call_history import AssociationHistory, CapturedCall, ServerHistory
 from pipeline.findings.rules.catalog import RULE_TABLE
 from pipeline.findings.rules.queue_facts import QueueFacts, QueueRuleLimits
@@ -117,9 +119,12 @@ OPERATIONAL_RULES: Final = {
              "a report that no message, reader or clock that was not seen can explain"),
         Rule("O07", ("MS-MQQB 3.1.3.2",), "S", "B", "P", "an identifier of a queue manager is one machine's",
              "handshakes with it show two machine starts that take turns, or whose sessions overlap"),
+        Rule("O08", (_RULES_PAGE,), "S", "B", "P", "a queue manager reports of a sequence what it sent and took",
+             "a report that contradicts packets captured well before it"),
     )
 }  # fmt: skip
-"""Rules on operation. O01 is checked on silver.hosts, O02 on messages, O03 to O06 on queues, O07 on sessions."""
+"""Rules on operation. O01 is checked on silver.hosts, O02 on messages, O03 to O06 on queues, O07 on sessions, O08
+on sequences."""
 ALL_RULES: Final = PROTOCOL_RULES | OPERATIONAL_RULES
 
 
@@ -160,6 +165,8 @@ class QueueViolation(NamedTuple):
     call: Mapping[str, Any] = {}
 
 
+CallCondition = Callable[[CallColumns], Mask]
+AssociationCondition = Callable[[AssociationCalls], Suspects]
 CallCheck = Callable[[CapturedCall], Violation | str | bool | None]
 AssociationCheck = Callable[[AssociationHistory], Iterable[Violation]]
 ServerCheck = Callable[[ServerHistory], Iterable[Violation]]
@@ -170,14 +177,25 @@ _Check = TypeVar("_Check")
 
 
 class RuleCheck(NamedTuple):
-    """A registered check of a rule: what must have been read, the precondition in words, and the function."""
+    """A registered check of a rule: what must have been read, the precondition in words, and the function.
+
+    ``suspects``: the condition, over columns, that calls meet which may break the rule; the function judges only these.
+    None: it judges all calls of its methods, and those of associations all calls that are rows in any case.
+    """
 
     rule_id: str
     needs: RequiredEvidence
     precondition: str
     check: Any
+    suspects: Any = None
+
+    @property
+    def judges_binds(self) -> bool:
+        """The rule is on binds: of a connection without calls too."""
+        return self.rule_id in _RULES_ON_BINDS
 
 
+_RULES_ON_BINDS: Final = frozenset({"P08", "P09"})
 CALL_CHECKS_BY_METHOD: Final[defaultdict[tuple[str, int], list[RuleCheck]]] = defaultdict(list)
 CALL_CHECKS_FOR_ANY_METHOD: Final[list[RuleCheck]] = []
 ASSOCIATION_CHECKS: Final[list[RuleCheck]] = []
@@ -186,32 +204,43 @@ QUEUE_CHECKS: Final[list[RuleCheck]] = []
 PACKET_CHECKS: Final[list[RuleCheck]] = []
 SESSION_CHECKS: Final[list[RuleCheck]] = []
 HOP_CHECKS: Final[list[RuleCheck]] = []
+SEQUENCE_CHECKS: Final[list[RuleCheck]] = []
 
 
 def call_rule(
-    rule_id: str, *methods: tuple[str, int], needs: RequiredEvidence = "request"
+    rule_id: str,
+    *methods: tuple[str, int],
+    needs: RequiredEvidence = "request",
+    suspects: CallCondition | None = None,
 ) -> Callable[[CallCheck], CallCheck]:
     """Register a check that looks at one call at a time, of these methods, or of all where none are given.
 
     The check returns a violation, or what was seen as text, or True; None or False where the rule holds. It runs when
     the call is new or changed. Where its rule also has checks over several calls, it runs with these too, and then
-    without the bytes of stubs.
+    without the bytes of stubs. ``suspects`` says, of columns, which calls may break the rule; None: all.
     """
     lists = [CALL_CHECKS_BY_METHOD[method] for method in methods] or [CALL_CHECKS_FOR_ANY_METHOD]
-    return _registrar(lists, rule_id, needs, _PRECONDITIONS[needs])
+    return _registrar(lists, rule_id, needs, _PRECONDITIONS[needs], suspects)
 
 
-def association_rule(rule_id: str, precondition: str) -> Callable[[AssociationCheck], AssociationCheck]:
-    """Register a check that looks at all calls of one association."""
-    return _registrar([ASSOCIATION_CHECKS], rule_id, "headers", precondition)
+def association_rule(
+    rule_id: str, precondition: str, *, suspects: AssociationCondition | None = None
+) -> Callable[[AssociationCheck], AssociationCheck]:
+    """Register a check that looks at the calls of one association.
+
+    ``suspects`` says, of columns, which calls may break the rule, and what the check needs beside them
+    (``Suspects``); None: calls that are rows in any case (``is_always_row``), and it needs no others. The check is
+    given a history with at least these, and its violations by other calls do not count.
+    """
+    return _registrar([ASSOCIATION_CHECKS], rule_id, "headers", precondition, suspects)
 
 
 def complete_association_rule(
-    rule_id: str, further_precondition: str | None = None
+    rule_id: str, further_precondition: str | None = None, *, suspects: AssociationCondition | None = None
 ) -> Callable[[AssociationCheck], AssociationCheck]:
-    """Register a check that looks at all calls of one association, and runs only where it was captured completely."""
+    """Register such a check that runs only where the association was captured completely."""
     precondition = "; ".join(filter(None, (_PRECONDITIONS["complete"], further_precondition)))
-    return _registrar([ASSOCIATION_CHECKS], rule_id, "complete", precondition)
+    return _registrar([ASSOCIATION_CHECKS], rule_id, "complete", precondition, suspects)
 
 
 def server_rule(rule_id: str, precondition: str) -> Callable[[ServerCheck], ServerCheck]:
@@ -239,14 +268,23 @@ def hop_rule(rule_id: str, precondition: str) -> Callable[[_Check], _Check]:
     return _registrar([HOP_CHECKS], rule_id, "headers", precondition)
 
 
+def sequence_rule(rule_id: str, precondition: str) -> Callable[[_Check], _Check]:
+    """Register a check that compares reports of an exactly-once sequence with what was captured of it."""
+    return _registrar([SEQUENCE_CHECKS], rule_id, "headers", precondition)
+
+
 def _registrar(
-    lists: Iterable[list[RuleCheck]], rule_id: str, needs: RequiredEvidence, precondition: str
+    lists: Iterable[list[RuleCheck]],
+    rule_id: str,
+    needs: RequiredEvidence,
+    precondition: str,
+    suspects: CallCondition | AssociationCondition | None = None,
 ) -> Callable[[_Check], _Check]:
     """Return a decorator that adds a function to lists of checks."""
 
     def register(check: _Check) -> _Check:
         for checks in lists:
-            checks.append(RuleCheck(rule_id, needs, precondition, check))
+            checks.append(RuleCheck(rule_id, needs, precondition, check, suspects))
         return check
 
     return register
@@ -266,7 +304,9 @@ def checks_of_rule(rule_id: str) -> list[RuleCheck]:
     return list(dict.fromkeys(check for check in checks if check.rule_id == rule_id))
 
 
-_OTHER_CHECKS: Final = (ASSOCIATION_CHECKS, SERVER_CHECKS, QUEUE_CHECKS, PACKET_CHECKS, SESSION_CHECKS, HOP_CHECKS)
+_OTHER_CHECKS: Final = (
+    ASSOCIATION_CHECKS, SERVER_CHECKS, QUEUE_CHECKS, PACKET_CHECKS, SESSION_CHECKS, HOP_CHECKS, SEQUENCE_CHECKS,
+)  # fmt: skip
 UNOBSERVABLE_RULES: Final = {
     "Q67": "what the queue manager did after the connection was lost: its journal of transactions, or a queue snapshot "
     "before and after with no other reader",

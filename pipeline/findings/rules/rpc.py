@@ -6,6 +6,11 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any, Final
 
+import numpy as np
+
+from pipeline.findings.columns.association_calls import AssociationCalls, Suspects
+from pipeline.findings.columns.call_columns import CallColumns, Mask
+from pipeline.findings.columns.groups import Groups, combine_codes, latest_until
 from pipeline.findings.rules.call_history import END_OF_TIME, OPEN_METHODS, AssociationHistory, CapturedCall
 from pipeline.findings.rules.qmmgmt import MAX_PROPERTIES
 from pipeline.findings.rules.registry import (
@@ -27,8 +32,10 @@ _RESERVED_METHODS: Final = {
 _LAST_OPNUM: Final = {QM2QM_NAME: 10, REMOTE_READ_NAME: 15, QMMGMT_NAME: 1, QMCOMM_NAME: 34, QMCOMM2_NAME: 3}
 _METHODS_WITH_EXCEPTIONS: Final = {(QM2QM_NAME, 6), (REMOTE_READ_NAME, 2), (REMOTE_READ_NAME, 11)}
 _ERROR_BIT: Final = 0x80000000
+_LAST_MQS: Final = 16
 _LAST_WIN32_CODE: Final = 0xFFFF  # [MS-ERREF] 2.2
 _MSMQ_FACILITY: Final = 0xC00E0000
+_FACILITY_MASK: Final = 0xFFFF0000
 _TRANSFER_SYNTAX_REFUSED: Final = 2
 _METHODS_WITH_CONTEXT: Final = (
     *((QM2QM_NAME, opnum) for opnum in (1, 3)),
@@ -41,7 +48,69 @@ _METHODS_WITH_RANGES: Final = (
 _TOLERATED_FIELDS: Final = ("(padding)", "(one character)", "(one pointer)")  # read with a doubt: D1, D19, D32
 
 
-@association_rule("P01", "the connection was captured from its SYN without a gap, and all its binds were answered")
+def _contexts_not_accepted(calls: AssociationCalls) -> Suspects:
+    """Return the calls of connections whose binds are known, with a context that none of them accepted before."""
+    codes, names = calls.texts("connection_id")
+    numbers = {name: code for code, name in enumerate(names)}
+    accepted_at = {
+        numbers[name]: accepted
+        for history in calls.histories
+        for name, accepted in _accepted_contexts(history).items()
+        if name in numbers
+    }
+    known = [(code, context, at) for code, accepted in accepted_at.items() for at, context in accepted]
+    ours = np.isin(codes, [*accepted_at]) & calls.has("context_id") & calls.has("request_at")
+    keys = combine_codes(
+        np.concatenate([codes, [code for code, *_ in known]]).astype(np.int64),
+        np.concatenate([calls.numbers("context_id"), [context for _, context, _ in known]]).astype(np.int64),
+    )
+    times = np.array([at for *_, at in known], np.int64)
+    until = np.where(calls.seen_by_taps, END_OF_TIME, calls.started_at)
+    return Suspects(ours & (latest_until(keys[calls.count :], times, keys[: calls.count], until) < 0))
+
+
+def _call_ids_in_use(calls: AssociationCalls) -> Suspects:
+    """Return calls with a call id that another call of the connection has, and whose answer may come after them."""
+    ours = calls.captured_from_syn
+    orphans = ours & calls.text_in("outcome", {"no_request"})
+    rows = np.nonzero(ours & ~orphans)[0]
+    groups = Groups(rows, calls.keys("connection_id", "call_id")[rows], calls.started_at[rows])
+    started = calls.started_at[groups.rows]
+    overlaps = groups.largest_before(calls.responded_at[groups.rows], -1) > started
+    at_once = ~groups.is_first & (groups.before(started, 0) == started)
+    found = calls.nothing()
+    found[groups.rows[groups.any(overlaps | at_once)]] = True
+    return Suspects(found | orphans)
+
+
+def _first_calls_of_connections_with_binds(calls: AssociationCalls) -> Suspects:
+    """Return the first call of each connection with a bind that may break a rule on binds."""
+    names = {
+        bind["connection_id"]
+        for history in calls.histories
+        for bind in history.binds
+        if bind["result"] == "rejected" or bind["interface_name"] == QMMGMT_NAME
+    }
+    return Suspects(calls.first_of_connection(calls.text_in("connection_id", names)))
+
+
+def _opnum_is_unknown(calls: CallColumns) -> Mask:
+    found = calls.nothing()
+    for interface, last in _LAST_OPNUM.items():
+        found |= calls.of_interfaces(interface) & (calls.numbers("opnum") > last)
+    return found
+
+
+def _parameter_may_be_out_of_range(calls: CallColumns) -> Mask:
+    ends = calls.of((QM2QM_NAME, 1), (REMOTE_READ_NAME, 9), (REMOTE_READ_NAME, 15))
+    return ~(ends & calls.equals("ack", 1, 2)) & ~(calls.of((QM2QM_NAME, 2)) & (calls.numbers("mqs") <= _LAST_MQS))
+
+
+@association_rule(
+    "P01",
+    "the connection was captured from its SYN without a gap, and all its binds were answered",
+    suspects=_contexts_not_accepted,
+)
 def context_id_not_accepted(history: AssociationHistory) -> Iterator[Violation]:
     """The context id of a request was accepted by no bind before it."""
     for call, accepted in _calls_with_accepted_contexts(history):
@@ -51,17 +120,7 @@ def context_id_not_accepted(history: AssociationHistory) -> Iterator[Violation]:
 
 def _calls_with_accepted_contexts(history: AssociationHistory) -> Iterator[tuple[CapturedCall, set[int]]]:
     """Yield the calls of connections whose binds are known, each with the context ids accepted before it."""
-    by_connection: defaultdict[str, list[Any]] = defaultdict(list)
-    for bind in history.binds:
-        by_connection[bind["connection_id"]].append(bind)
-    accepted_at: dict[str, list[tuple[int, int]]] = {}  # of connections whose binds are known: times and contexts
-    for name, binds in by_connection.items():
-        connection = history.connections.get(name)
-        if connection is None or not connection["syn_seen"] or connection["missing_bytes"]:
-            continue
-        if all(bind["result"] != "unknown" and bind["bound_at"] is not None for bind in binds):
-            accepted = [bind for bind in binds if bind["result"] == "accepted"]
-            accepted_at[name] = [(bind["bound_at"], bind["context_id"]) for bind in accepted]
+    accepted_at = _accepted_contexts(history)
     for call in history.calls:
         known = accepted_at.get(call["connection_id"])
         if known is not None:
@@ -69,7 +128,23 @@ def _calls_with_accepted_contexts(history: AssociationHistory) -> Iterator[tuple
             yield call, {context for bound_at, context in known if bound_at <= at}
 
 
-@association_rule("P02", "the connection was captured from its SYN without a gap")
+def _accepted_contexts(history: AssociationHistory) -> dict[str, list[tuple[int, int]]]:
+    """Return when which contexts were accepted, by connection; only of connections all of whose binds are known."""
+    by_connection: defaultdict[str, list[Any]] = defaultdict(list)
+    for bind in history.binds:
+        by_connection[bind["connection_id"]].append(bind)
+    accepted_at: dict[str, list[tuple[int, int]]] = {}
+    for name, binds in by_connection.items():
+        connection = history.connections.get(name)
+        if connection is None or not connection["syn_seen"] or connection["missing_bytes"]:
+            continue
+        if all(bind["result"] != "unknown" and bind["bound_at"] is not None for bind in binds):
+            accepted = [bind for bind in binds if bind["result"] == "accepted"]
+            accepted_at[name] = [(bind["bound_at"], bind["context_id"]) for bind in accepted]
+    return accepted_at
+
+
+@association_rule("P02", "the connection was captured from its SYN without a gap", suspects=_call_ids_in_use)
 def call_id_reused_or_orphaned(history: AssociationHistory) -> Iterator[Violation]:
     """A call id is reused while its call is neither answered nor given up, or a response has no request."""
     last: dict[tuple[str, int], CapturedCall] = {}
@@ -90,13 +165,13 @@ def call_id_reused_or_orphaned(history: AssociationHistory) -> Iterator[Violatio
         last[name] = call
 
 
-@call_rule("P03", needs="headers")
+@call_rule("P03", needs="headers", suspects=lambda calls: calls.of(*_RESERVED_METHODS))
 def reserved_opnum_used(call: CapturedCall) -> str | None:
     """The opnum is a reserved one."""
     return f"opnum {call.method[1]}" if call.method in _RESERVED_METHODS and call["request_at"] is not None else None
 
 
-@call_rule("P04", needs="headers")
+@call_rule("P04", needs="headers", suspects=_opnum_is_unknown)
 def unknown_opnum_answered(call: CapturedCall) -> str | None:
     """An opnum that the interface does not have got a response."""
     interface, opnum = call.method
@@ -105,7 +180,7 @@ def unknown_opnum_answered(call: CapturedCall) -> str | None:
     return f"a response to opnum {opnum}" if last is not None and opnum > last and answered else None
 
 
-@call_rule("P05", needs="headers")
+@call_rule("P05", needs="headers", suspects=lambda calls: calls.has_errors)
 def malformed_request_accepted(call: CapturedCall) -> str | None:
     """A request whose stub does not decode got a response that is no error."""
     if call["outcome"] != "ok" or call["bind_seen"] is False or call.method[0] not in _LAST_OPNUM:
@@ -120,14 +195,19 @@ def malformed_request_accepted(call: CapturedCall) -> str | None:
     return None
 
 
-@call_rule("P06", *_METHODS_WITH_RANGES, needs="answer")
+@call_rule(
+    "P06",
+    *_METHODS_WITH_RANGES,
+    needs="answer",
+    suspects=lambda calls: calls.of(*_METHODS_WITH_RANGES) & _parameter_may_be_out_of_range(calls),
+)
 def out_of_range_parameter_accepted(call: CapturedCall) -> str | None:
     """A parameter outside its range() was accepted."""
     method = call.method
     if method in ((QM2QM_NAME, 1), (REMOTE_READ_NAME, 9), (REMOTE_READ_NAME, 15)):
         return f"dwAck {call['ack']} taken" if call.succeeded and call["ack"] not in (1, 2) else None
     if method == (QM2QM_NAME, 2):
-        return f"dwMQS {call['mqs']} taken" if call.succeeded and (call["mqs"] or 0) > 16 else None
+        return f"dwMQS {call['mqs']} taken" if call.succeeded and (call["mqs"] or 0) > _LAST_MQS else None
     if method == (QM2QM_NAME, 7):
         taken = (call["port_type"] or 0) > 3 and call["returned_port"]
         return f"dwPortType {call['port_type']} gave port {call['returned_port']}" if taken else None
@@ -138,14 +218,14 @@ def out_of_range_parameter_accepted(call: CapturedCall) -> str | None:
     return f"{asked} properties answered" if call.succeeded and asked > MAX_PROPERTIES else None
 
 
-@call_rule("P07", needs="headers")
+@call_rule("P07", needs="headers", suspects=lambda calls: calls.has_errors)
 def null_array_with_count_accepted(call: CapturedCall) -> bool:
     """A request with a NULL pointer for a non-zero number of elements was answered MQ_OK."""
     succeeded = call["outcome"] == "ok" and call_succeeded(call.method[0], call["hresult"]) is True
     return succeeded and call.has_malformed_field("request", "pElems")
 
 
-@association_rule("P08", "the bind was answered")
+@association_rule("P08", "the bind was answered", suspects=_first_calls_of_connections_with_binds)
 def qmmgmt_bound_with_ndr64(history: AssociationHistory) -> Iterator[Violation]:
     """A context of qmmgmt was accepted with NDR64."""
     for bind in history.binds:
@@ -153,7 +233,7 @@ def qmmgmt_bound_with_ndr64(history: AssociationHistory) -> Iterator[Violation]:
             yield _bind_violation(history, bind, "NDR64 accepted", "P08")
 
 
-@association_rule("P09", "the bind was answered")
+@association_rule("P09", "the bind was answered", suspects=_first_calls_of_connections_with_binds)
 def ndr_bind_refused(history: AssociationHistory) -> Iterator[Violation]:
     """A bind of qm2qm or RemoteRead that offers only NDR was refused for its transfer syntax."""
     together: defaultdict[tuple[Any, ...], list[Any]] = defaultdict(list)
@@ -183,7 +263,11 @@ def _bind_violation(
     return Violation(first, f"{actual} ({where})", by_server=True, source=source)
 
 
-@association_rule("P10", "the association's openings were captured completely")
+@association_rule(
+    "P10",
+    "the association's openings were captured completely",
+    suspects=lambda calls: Suspects(calls.succeeded & (calls.context < 0) & calls.opened_by_other_interface),
+)
 def handle_of_other_interface_accepted(history: AssociationHistory) -> Iterator[Violation]:
     """A context handle that another interface of the association returned was answered MQ_OK."""
     for call in history.calls_of(*_METHODS_WITH_CONTEXT):
@@ -196,7 +280,12 @@ def handle_of_other_interface_accepted(history: AssociationHistory) -> Iterator[
                 yield Violation(call, f"MQ_OK to a handle of {interface}", (lifetime.open_call, call))
 
 
-@complete_association_rule("P11")
+@complete_association_rule(
+    "P11",
+    suspects=lambda calls: Suspects(
+        calls.of(*_METHODS_WITH_CONTEXT) & calls.succeeded & ((calls.context < 0) | calls.context_closed)
+    ),
+)
 def invalid_handle_accepted(history: AssociationHistory) -> Iterator[Violation]:
     """A context handle that is closed, or was never returned to the association, was answered MQ_OK."""
     for call in history.calls_of(*_METHODS_WITH_CONTEXT):
@@ -215,7 +304,9 @@ def qmmgmt_fault_with_hresult(call: CapturedCall) -> str | None:
     return _msmq_fault(call)
 
 
-@call_rule("P13", needs="headers")
+@call_rule(
+    "P13", needs="headers", suspects=lambda calls: (calls.numbers("fault_status") & _FACILITY_MASK) == _MSMQ_FACILITY
+)
 def read_fault_with_hresult(call: CapturedCall) -> str | None:
     """A method that throws no exceptions of its own got a fault with an HRESULT of Message Queuing."""
     if call["opnum"] is None:
@@ -227,16 +318,28 @@ def read_fault_with_hresult(call: CapturedCall) -> str | None:
 def _msmq_fault(call: CapturedCall) -> str | None:
     """Return the fault of a call as text where it carries an HRESULT of Message Queuing."""
     status = call.fault_status
-    return call.fault_text if status is not None and status & 0xFFFF0000 == _MSMQ_FACILITY else None
+    return call.fault_text if status is not None and status & _FACILITY_MASK == _MSMQ_FACILITY else None
 
 
-@call_rule("P14", (REMOTE_READ_NAME, 2), (REMOTE_READ_NAME, 11), needs="answer")
+@call_rule(
+    "P14",
+    (REMOTE_READ_NAME, 2),
+    (REMOTE_READ_NAME, 11),
+    needs="answer",
+    suspects=lambda calls: ~calls.has("context_handle"),
+)
 def open_returned_null_handle(call: CapturedCall) -> str | None:
     """A response with a NULL context handle."""
     return "a NULL context handle" if call["context_handle"] is None else None
 
 
-@call_rule("P15", needs="answer")
+@call_rule(
+    "P15",
+    needs="answer",
+    suspects=lambda calls: (
+        calls.has("hresult") & (calls.numbers("hresult") != 0) & (calls.numbers("hresult") & _ERROR_BIT == 0)
+    ),
+)
 def return_value_invalid(call: CapturedCall) -> str | None:
     """The return value is neither MQ_OK nor an error."""
     result = call["hresult"]

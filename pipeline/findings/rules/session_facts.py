@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from pipeline.transfers.checkpoints import SideCheckpoint
 from pipeline.transfers.connection_packets import CLIENT, SERVER, ConnectionPackets, SideRows
 from udfs.array_types import Bools, Ints
 
@@ -60,7 +61,8 @@ class SessionFacts:
 
     ``whole``: by side, whether it was captured from its SYN without a hole or quarantine. ``session`` is its row of
     silver.sessions. ``not_packets``: quarantine_key and time of its runs of bytes that are no packet, in step. Times
-    are microseconds.
+    are microseconds. ``place`` is its place in ``facts.found.connection_ids``: with a checkpoint the packets are those
+    behind it and a few kept ones, and ``before`` says what all up to it come to.
     """
 
     facts: PacketFacts
@@ -70,6 +72,24 @@ class SessionFacts:
     whole: tuple[bool, bool]
     capture_end: int
     not_packets: Sequence[tuple[str, int]] = ()
+    place: int = 0
+
+    def before(self, side: int) -> SideCheckpoint:
+        """Return what the packets of a side up to the checkpoint come to; without one there are none."""
+        return self.facts.found.side_before(self.place, side)
+
+    def sent(self, side: int) -> int:
+        """Return how many counted packets of a side were captured."""
+        return self.before(side).counted + int(self.facts.found.packets.counted[self.rows(side)].sum())
+
+    def ordinals(self, side: int) -> Ints:
+        """Return which packet of its side each of a side's is, from 1; 0 for kept ones where that is not known."""
+        rows, before = self.rows(side), self.before(side).packets
+        kept = int(self.facts.found.kept[rows].sum())
+        return np.concatenate(
+            [np.arange(1, kept + 1) if kept == before else np.zeros(kept, np.int64),
+             np.arange(before + 1, before + 1 + len(rows) - kept)]
+        )  # fmt: skip
 
     def first(self, side: int, kind: str) -> int | None:
         """Return the row of the first packet of a kind that a side sent."""
@@ -93,19 +113,20 @@ class SessionFacts:
         return None if row is None else self.facts.texts[name][row].as_py()
 
 
-def whole_sides(found: ConnectionPackets, sides: tuple[SideRows, SideRows], connection: Mapping[str, Any],
-                seen_bytes: Ints) -> tuple[bool, bool]:  # fmt: skip
+def whole_sides(
+    found: ConnectionPackets, place: int, connection: Mapping[str, Any], seen_bytes: Ints
+) -> tuple[bool, bool]:
     """Return for each side whether it was captured from its SYN on, without a hole, and all of it is packets.
 
     ``bronze.connections`` counts missing bytes of both sides together: what does not lie between or inside packets of
-    the one side may be missing at the end of the other.
+    the one side may be missing at the end of the other. ``place``: the connection's in ``found.connection_ids``.
     """
     bytes_of = (connection["client_bytes"] or 0, connection["server_bytes"] or 0)
     clean, holes = [], []
     for side in (CLIENT, SERVER):
-        rows = slice(*sides[side])
+        rows = slice(*found.rows_of(place, side))
         offset, length = found.packets.offset[rows], found.packets.length[rows]
-        seen = int(seen_bytes[rows].sum())
+        seen = found.side_before(place, side).seen_bytes + int(seen_bytes[rows][~found.kept[rows]].sum())
         span = int(offset[-1] + length[-1]) if len(offset) else 0
         clean.append(seen == bytes_of[side] == span)
         holes.append(max(span - bytes_of[side], 0))

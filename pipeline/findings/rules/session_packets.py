@@ -25,6 +25,7 @@ from pipeline.transfers.connection_packets import (
 )
 from pipeline.transfers.flow_control import DEFAULT_WINDOW
 from pipeline.transfers.packet_numbers import NO_NUMBER, NO_TIME, UNKNOWN_FLAGS
+from pipeline.transfers.session_totals import said_windows
 from udfs.array_types import Bools, Ints
 from udfs.codes import MESSAGE_CLASS_NAMES
 from udfs.keys import key
@@ -48,7 +49,7 @@ _MODULUS: Final = 1 << 16
 _HALF: Final = 1 << 15
 MAX_HOP_COUNT: Final = 0x1D
 _NEAR_PACKETS: Final = 64  # before and behind a run in time, that may end where it begins
-_EARLIEST_RESEND_US: Final = 25_000_000
+EARLIEST_RESEND_US: Final = 25_000_000
 _WRONG_FLAGS: Final = ("UserHeader.Flags.MP", "UserHeader.Flags.DQ", "UserHeader.Flags.AQ")
 _SEEN: Final = "the field was captured"
 
@@ -251,7 +252,7 @@ def number_sent_again_early(session: SessionFacts) -> Iterator[PacketViolation]:
             names = ("source_queue_manager", "destination_queue", "transaction_sequence_id", "transaction_number")
             number = tuple(message[name] for name in names)
             before = last.get(number)
-            if before is not None and 0 <= sent_at[row] - sent_at[before] < _EARLIEST_RESEND_US:
+            if before is not None and 0 <= sent_at[row] - sent_at[before] < EARLIEST_RESEND_US:
                 after = (int(sent_at[row]) - int(sent_at[before])) / 1_000_000
                 yield PacketViolation(row, f"number {number[-1]} again after {after:g} s", (before, row))
             last[number] = row
@@ -313,13 +314,16 @@ def handshake_out_of_order(session: SessionFacts) -> Iterator[PacketViolation]:
         rows = session.rows(side) if session.whole[side] else np.zeros(0, np.int64)
         if not len(rows):
             continue
+        ordinal_of = dict(zip(rows.tolist(), session.ordinals(side).tolist(), strict=True))
+        row_of = {ordinal: row for row, ordinal in ordinal_of.items()}
         kinds = {kind: session.rows(side, kind).tolist() for kind in (ESTABLISH_CONNECTION, CONNECTION_PARAMETERS)}
-        for place, kind in enumerate((ESTABLISH_CONNECTION, CONNECTION_PARAMETERS)):
-            if place < len(rows) and int(rows[place]) not in kinds[kind]:
-                yield PacketViolation(int(rows[place]), f"packet {place + 1} is not {kind}")
+        for ordinal, kind in enumerate((ESTABLISH_CONNECTION, CONNECTION_PARAMETERS), 1):
+            row = row_of.get(ordinal)
+            if row is not None and row not in kinds[kind]:
+                yield PacketViolation(row, f"packet {ordinal} is not {kind}")
         for kind, found in kinds.items():
             yield from (
-                PacketViolation(row, f"{kind} is packet {row - rows[0] + 1}") for row in found if row >= rows[0] + 2
+                PacketViolation(row, f"{kind} is packet {ordinal_of[row]}") for row in found if ordinal_of[row] > 2
             )
 
 
@@ -342,10 +346,11 @@ def own_counts_wrong(session: SessionFacts) -> Iterator[PacketViolation]:
     packets = session.facts.found.packets
     for side in (CLIENT, SERVER):
         rows = session.rows(side) if session.whole[side] else np.zeros(0, np.int64)
-        sent = np.cumsum(packets.counted[rows])
+        before = session.before(side)
+        sent = before.counted + np.cumsum(packets.counted[rows])
         wrong = packets.user_sequence[rows] != sent % _MODULUS
         unknown = np.cumsum(packets.counted[rows] & (packets.recoverable[rows] == UNKNOWN_FLAGS)) > 0
-        recoverable = np.cumsum(packets.counted[rows] & (packets.recoverable[rows] == 1))
+        recoverable = before.recoverable_sent + np.cumsum(packets.counted[rows] & (packets.recoverable[rows] == 1))
         wrong |= ~unknown & (packets.recoverable_sequence[rows] != recoverable % _MODULUS)
         for place in np.flatnonzero(packets.has_header[rows] & wrong).tolist():
             row = int(rows[place])
@@ -360,11 +365,14 @@ def more_acknowledged_than_sent(session: SessionFacts) -> Iterator[PacketViolati
     for side in (CLIENT, SERVER):
         if session.connection["closed_at"] is None or not session.whole[1 - side]:
             continue
-        total = int(packets.counted[session.rows(1 - side)].sum())
+        total = session.sent(1 - side)
         carriers = session.rows(side)[packets.has_header[session.rows(side)]]
+        kept = int(session.facts.found.kept[carriers].sum())
+        carriers = carriers[max(kept - 1, 0) :]  # from the last one up to a checkpoint on
         steps = ack_steps(packets.ack[carriers])
         steps = np.where(steps < _HALF, steps, steps - _MODULUS)
-        acknowledged = np.cumsum(steps) + (packets.ack[carriers[0]] if len(carriers) else 0)
+        first = session.before(side).last_ack if kept else packets.ack[carriers[0]] if len(carriers) else 0
+        acknowledged = first + np.cumsum(steps)
         for place in np.flatnonzero(acknowledged > total).tolist():
             row = int(carriers[place])
             yield PacketViolation(row, f"acknowledges {packets.ack[row]}, {total} were sent")
@@ -389,8 +397,9 @@ def window_exceeded(session: SessionFacts) -> Iterator[PacketViolation]:
         rows = session.rows(side)[found.packets.counted[session.rows(side)]]
         if not session.whole[side] or not len(rows):
             continue
-        sent, acked = found.packets.sent_at[rows], np.sort(found.acknowledged_at[rows])
-        waiting = np.arange(len(rows)) - np.searchsorted(acked, sent, side="right")
+        in_flight = np.array(session.before(side).in_flight, np.int64)
+        sent, acked = found.packets.sent_at[rows], np.sort(np.append(in_flight, found.acknowledged_at[rows]))
+        waiting = len(in_flight) + np.arange(len(rows)) - np.searchsorted(acked, sent, side="right")
         window = np.maximum(*(_windows_at(session, each, sent) for each in (CLIENT, SERVER)))
         for place in np.flatnonzero((waiting >= window) & (sent != NO_TIME)).tolist():
             yield PacketViolation(int(rows[place]), f"{waiting[place]} unacknowledged, window {window[place]}")
@@ -398,23 +407,28 @@ def window_exceeded(session: SessionFacts) -> Iterator[PacketViolation]:
 
 def _windows_at(session: SessionFacts, side: int, at: Ints) -> Ints:
     """Return the latest WindowSize that a side said, at each of some times."""
-    rows, facts = session.rows(side), session.facts
-    packets = facts.found.packets
-    said = np.where(packets.has_header[rows], packets.window[rows], facts.fields["window_size"][rows])
-    known = np.flatnonzero((said >= 0) & (packets.sent_at[rows] != NO_TIME))
-    order = known[np.argsort(packets.sent_at[rows][known], kind="stable")]
+    packets, fields = session.facts.found.packets, session.facts.fields
+    sizes = np.where(packets.has_header, packets.window, fields["window_size"])
+    sent_at, said = said_windows(session.facts.found, session.place, side, sizes)
+    known = np.flatnonzero(sent_at != NO_TIME)
+    order = known[np.argsort(sent_at[known], kind="stable")]
     values = np.concatenate([[DEFAULT_WINDOW], said[order]])
-    return values[np.searchsorted(packets.sent_at[rows][order], at, side="right")]
+    return values[np.searchsorted(sent_at[order], at, side="right")]
+
+
+def time_out_us(session: SessionFacts) -> int:
+    """Return how long a packet may stay unacknowledged with nothing from the other side, microseconds (T18)."""
+    timeout = (session.session["ack_timeout_ms"] or _DEFAULT_ACK_TIMEOUT_MS) * 1000
+    if session.session["by_direct_name"] is not False:
+        timeout *= 2
+    return 2 * timeout + _TIMEOUT_SLACK_US
 
 
 @session_rule("T18", "the side was captured completely, and packets of the other side were captured")
 def time_out_ignored(session: SessionFacts) -> Iterator[PacketViolation]:
     """A packet stays unacknowledged, the other side is silent, and the connection is not closed in time."""
     found, connection = session.facts.found, session.connection
-    timeout = (session.session["ack_timeout_ms"] or _DEFAULT_ACK_TIMEOUT_MS) * 1000
-    if session.session["by_direct_name"] is not False:
-        timeout *= 2
-    span = 2 * timeout + _TIMEOUT_SLACK_US
+    span = time_out_us(session)
     for side in (CLIENT, SERVER):
         others = found.packets.sent_at[session.rows(1 - side)]
         others = np.sort(others[others != NO_TIME])

@@ -24,14 +24,13 @@ from pipeline.reports.trace.timeline import (
 )
 from schemas.ack_sequences import ACK_SEQUENCES
 from schemas.bronze import CAPTURE_FILES, RPC_CALLS
-from schemas.calls import CLIENT_CALLS
+from schemas.calls import CLIENT_CALLS, REMOTE_READ_CALLS
 from schemas.comqc import COMQC_CALLS
 from schemas.coverage import COVERAGE
 from schemas.findings import FINDINGS
 from schemas.messages import MESSAGES
 from schemas.queue_aliases import QUEUE_ALIASES
 from schemas.receive_attempts import QUEUE_OPENS, QUEUE_OPERATIONS, RECEIVE_ATTEMPTS
-from schemas.remote_read_calls import REMOTE_READ_CALLS
 from schemas.table import Table, quoted
 from udfs.queues.normal_form import normalize_queue_names
 

@@ -75,7 +75,7 @@ CALL_VIEWS: Final = (
         GROUP BY server_address, interface_name, method, of_queue, result
         ORDER BY server_address, interface_name, method, calls DESC
         """,
-        "server_address", ("first_at", "last_at"),
+        ("server_address",), ("first_at", "last_at"),
     ),
     View(
         "receive_times", 18,
@@ -109,7 +109,7 @@ CALL_VIEWS: Final = (
         GROUP BY server_address, of_queue, protocol, action_name, waited
         ORDER BY server_address, queue, attempts DESC
         """,
-        "server_address", ("first_at", "last_at"),
+        ("server_address",), ("first_at", "last_at"),
     ),
     View(
         "receives_not_ended", 19,
@@ -132,7 +132,7 @@ CALL_VIEWS: Final = (
           AND (outcome IN ('in_flight', 'expired', 'rundown', 'failed') OR ack_refused)
         ORDER BY returned_at
         """,
-        "server_address", ("returned_at", "ended_at"),
+        ("server_address",), ("returned_at", "ended_at"),
     ),
     View(
         "reader_load", 20,
@@ -155,7 +155,7 @@ CALL_VIEWS: Final = (
         GROUP BY server_address, coalesce(queue, inferred_queue), client_address
         ORDER BY server_address, queue, messages DESC
         """,
-        "server_address", ("first_at", "last_at"),
+        ("server_address",), ("first_at", "last_at"),
     ),
     View(
         "receives_waiting", 20,
@@ -183,7 +183,7 @@ CALL_VIEWS: Final = (
         GROUP BY server_address, date_trunc('hour', at)
         ORDER BY server_address, hour
         """,
-        "server_address", ("hour",),
+        ("server_address",), ("hour",),
     ),
     View(
         "failures", 21,
@@ -207,7 +207,7 @@ CALL_VIEWS: Final = (
         GROUP BY server_address, interface_name, method, of_queue, result
         ORDER BY still DESC, calls DESC
         """,
-        "server_address", ("first_at", "last_at"),
+        ("server_address",), ("first_at", "last_at"),
     ),
     View(
         "sharing_violations", 21,
@@ -232,29 +232,36 @@ CALL_VIEWS: Final = (
         FROM refused LEFT JOIN gold.queue_opens AS held ON held.call_key = refused.holder
         ORDER BY refused_at DESC, refused.call_key, holder_opened_at
         """,
-        "server_address", ("refused_at",),
+        ("server_address",), ("refused_at",),
     ),
     View(
         "shared_identifiers", 22,
         "an identifier of a queue manager that two machines share",
-        "`machines` lists the machines by their names, `addresses` the addresses where the identifier was seen.",
-        "Machines whose names are unknown cannot be told apart: two addresses may be one machine.",
+        "Each rule that shows it has a row, O07 one for each day. With rule O01, `machines` are two machines of "
+        "different names, and `source` says where names and identifier were seen together (silver.hosts). With rule "
+        "O07 (`source` `transfers`), `machines` says how handshakes of TCP 1801 show two machine starts under one "
+        "identifier, in turns or at the same time. `names` and `addresses` are those with which it was seen.",
+        "Machines whose names are unknown cannot be told apart by names: two addresses may be one machine. Behind NAT "
+        "many identifiers share an address. Handshakes tell machines apart only while both are running.",
         """
-        SELECT f.subject, f.actual AS machines, f.observed_at,
+        SELECT f.subject, f.rule_id, f.actual AS machines, f.observed_at,
+          CASE f.rule_id WHEN 'O07' THEN 'transfers'
+            ELSE array_join(sort_array(collect_set(h.source)), ', ') END AS source,
           sort_array(collect_set(h.host_name)) AS names, sort_array(collect_set(h.address)) AS addresses,
           min(h.first_seen_at) AS first_seen_at, max(h.last_seen_at) AS last_seen_at
         FROM gold.findings AS f LEFT JOIN silver.hosts AS h ON f.subject = 'queue manager ' || h.queue_manager_id
-        WHERE f.rule_id = 'O01'
-        GROUP BY f.subject, f.actual, f.observed_at
+        WHERE f.rule_id IN ('O01', 'O07')
+        GROUP BY f.subject, f.rule_id, f.actual, f.observed_at
+        ORDER BY f.observed_at, f.subject, f.rule_id
         """,
-        None, ("first_seen_at", "last_seen_at"),
+        (), ("first_seen_at", "last_seen_at"), ("silver.hosts",),
     ),
     View(
         "retransmitted", 13,
         "a server and kind of connection (`rpc`, or `binary_protocol` for TCP 1801)",
         "Bytes that TCP retransmitted, and their share of all payload bytes. They show packet loss in the network, "
-        "not the resends of Message Queuing (view resends).",
-        "Which messages were sent again on TCP 1801 is not asked here: `silver.messages` has a row for each sending.",
+        "not the resends of Message Queuing (views resent_messages and resends).",
+        "What the capture lost is not counted, nor what was sent again before its first copy reached the capture.",
         """
         SELECT server_address, kind, count(*) AS connections, sum(client_bytes + server_bytes) AS bytes,
           sum(retransmitted_bytes) AS retransmitted_bytes,
@@ -264,7 +271,7 @@ CALL_VIEWS: Final = (
         GROUP BY server_address, kind
         ORDER BY share DESC NULLS LAST
         """,
-        "server_address", ("first_at", "last_at"),
+        ("server_address",), ("first_at", "last_at"),
     ),
     View(
         "not_known", 25,
@@ -272,11 +279,13 @@ CALL_VIEWS: Final = (
         "What was captured, and beside it what is missing: bytes missing from the captures, packets dropped by the "
         "capturing machine, connections whose start was not captured, calls with one half missing, encrypted calls, "
         "calls and messages that could not be decoded, bytes in quarantine, and requests of the collector that "
-        "failed. docs/reference/quality.md defines each count and its hour.",
+        "failed. `bytes_binary_protocol` is what was captured of TCP 1801: where it is null, nothing is known of "
+        "messages on their way. docs/reference/quality.md defines each count and its hour.",
         "Traffic that nobody captured leaves no trace: no count includes it.",
         """
         SELECT hour, server_address,
           sum(value) FILTER (WHERE layer = 'transport' AND measure = 'bytes') AS bytes,
+          sum(value) FILTER (WHERE layer = 'transport' AND measure = 'bytes_binary_protocol') AS bytes_binary_protocol,
           sum(value) FILTER (WHERE layer = 'transport' AND measure = 'bytes_missing') AS bytes_missing,
           sum(value) FILTER (WHERE layer = 'capture' AND measure = 'packets_dropped') AS packets_dropped,
           sum(value) FILTER (WHERE layer = 'transport' AND measure = 'connections_half_seen') AS connections_half_seen,
@@ -292,6 +301,6 @@ CALL_VIEWS: Final = (
         GROUP BY hour, server_address
         ORDER BY hour, server_address
         """,
-        "server_address", ("hour",),
+        ("server_address",), ("hour",),
     ),
 )  # fmt: skip

@@ -19,10 +19,12 @@ from pipeline.bronze.event_time import NEWEST_EVENT_TIME_QUERY
 from pipeline.lake.arrow_rows import datetime_to_us
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries import where_in
+from pipeline.reports.views.acknowledgements import ACKNOWLEDGEMENT_VIEWS
 from pipeline.reports.views.calls import CALL_VIEWS
 from pipeline.reports.views.machines import MACHINE_VIEWS
 from pipeline.reports.views.messages import MESSAGE_VIEWS
 from pipeline.reports.views.queues import QUEUE_VIEWS
+from pipeline.reports.views.transfers import TRANSFER_VIEWS
 from pipeline.reports.views.view import View
 from schemas import catalog
 from schemas.queue_history import QUEUE_HISTORY
@@ -33,18 +35,12 @@ class Question(NamedTuple):
     """One of the 25 questions, with the evidence that can answer it.
 
     ``evidence`` names R (RPC captures), S (snapshots of queue managers) and T (captures of TCP 1801).
-    ``missing_evidence`` says what evidence would be required for what no view can answer.
     """
 
     text: str
     evidence: str
-    missing_evidence: str = ""
 
 
-_NEEDS_1801: Final = (
-    "requires packets of the binary protocol (TCP 1801), which are decoded (`silver.sessions`, `silver.messages`), and"
-    " which this view does not read yet"
-)
 QUESTIONS: Final = {
     1: Question("Which outgoing queues are not connected, since when, and why?", "S, part R"),
     2: Question("How long was each queue in each state?", "S"),
@@ -57,55 +53,28 @@ QUESTIONS: Final = {
         "is the next resend?",
         "S",
     ),
-    8: Question(
-        "Which sequence numbers were never acknowledged?", "part S, T", f"Naming these messages {_NEEDS_1801}."
-    ),
-    9: Question(
-        "Gap or disorder in a sequence at the receiver?",
-        "part S, T",
-        f"Finding the packets that are out of order {_NEEDS_1801}.",
-    ),
-    10: Question(
-        "Was a message read twice (by applications)? delivered twice (on the wire)?",
-        "R; T",
-        f"Finding messages that were delivered twice on the wire {_NEEDS_1801}.",
-    ),
+    8: Question("Which sequence numbers were never acknowledged?", "T, part S"),
+    9: Question("Gap or disorder in a sequence at the receiver?", "T, part S"),
+    10: Question("Was a message read twice (by applications)? delivered twice (on the wire)?", "R; T"),
     11: Question("Do sender and receiver disagree about the next number?", "S of both ends"),
-    12: Question(
-        "Transfer latency per pair of machines and size?",
-        "T",
-        f"It cannot be known from what was captured. It {_NEEDS_1801}: the UserMessage packet at the sender and its "
-        "session or order acknowledgement, or the same packet captured at both ends with synchronized clocks. Sent and "
-        "arrival times of messages that are read remotely (view clock_differences, least_transit_s) are whole seconds "
-        "of two different clocks.",
-    ),
-    13: Question(
-        "Share of retransmitted messages and bytes?",
-        "T, part S",
-        f"Counting the bytes of resent messages {_NEEDS_1801}.",
-    ),
+    12: Question("Transfer latency per pair of machines and size?", "T"),
+    13: Question("Share of retransmitted messages and bytes?", "T, part S"),
     14: Question(
-        "Negative acknowledgements by class, sender and queue?",
-        "part R (administration queues read remotely), T",
-        f"Finding acknowledgements that nobody reads remotely {_NEEDS_1801}.",
+        "Negative acknowledgements by class, sender and queue?", "T, part R (administration queues read remotely)"
     ),
-    15: Question(
-        "Messages that asked for an acknowledgement and got none?",
-        "part R, T",
-        f"Finding acknowledgements that nobody reads remotely {_NEEDS_1801}.",
-    ),
-    16: Question("Dead letters by reason and age, and their growth?", "part R, S (counts)"),
+    15: Question("Messages that asked for an acknowledgement and got none?", "T, part R"),
+    16: Question("Dead letters by reason and age, and their growth?", "T, part R, S (counts)"),
     17: Question("Journal growth, days until full?", "S"),
     18: Question("Remote-read latency by server, queue and method, with waiting separated from slowness?", "R"),
     19: Question("Receives that were never ended, or whose end was refused after the message was handed out?", "R"),
     20: Question("Load and fairness by reader; how many receives wait at the same time on a server?", "R"),
     21: Question("Which calls fail with which HRESULT, and since when?", "R"),
-    22: Question("Do two machines share one queue-manager identifier?", "R, S"),
-    23: Question("Do the clocks of two machines differ, and by how much?", "part R"),
+    22: Question("Do two machines share one queue-manager identifier?", "R, S, T"),
+    23: Question("Do the clocks of two machines differ, and by how much?", "part R, part T"),
     24: Question(
         "COM+ calls by interface and method; the path of a message through the retry queues to the dead queue; poison "
         "methods?",
-        "part R, S",
+        "part R, S, T",
     ),
     25: Question(
         "How much is not known: capture loss, one-sided conversations, encrypted stubs, missing snapshots, decode "
@@ -115,7 +84,12 @@ QUESTIONS: Final = {
 }
 """The questions of Message Queuing administrators, by number."""
 
-VIEWS_BY_NAME: Final = {view.name: view for view in (*QUEUE_VIEWS, *MACHINE_VIEWS, *MESSAGE_VIEWS, *CALL_VIEWS)}
+VIEWS_BY_NAME: Final = {
+    view.name: view
+    for view in (
+        *QUEUE_VIEWS, *MACHINE_VIEWS, *TRANSFER_VIEWS, *MESSAGE_VIEWS, *ACKNOWLEDGEMENT_VIEWS, *CALL_VIEWS,
+    )
+}  # fmt: skip
 """All views by name."""
 
 COVERAGE_VIEW: Final = "not_known"
@@ -176,6 +150,11 @@ class LakeViews:
         """Return the rows of a view; it must exist as a temporary view."""
         return self.lake.spark.table(quoted(name))
 
+    def has_evidence(self, name: str) -> bool:
+        """Return whether anything was captured that the view needs: else an empty answer does not mean "none"."""
+        tables = [catalog.table(each) for each in VIEWS_BY_NAME[name].evidence_tables]
+        return not tables or any(not self.lake.read(table).isEmpty() for table in tables)
+
     def coverage_for(self, name: str, rows: Iterable[Mapping[str, Any]]) -> DataFrame:
         """Return the coverage gaps for rows of a view: in the hours and at the servers of these rows.
 
@@ -183,8 +162,7 @@ class LakeViews:
         """
         view, found = VIEWS_BY_NAME[name], list(rows)
         times = [row[column] for row in found for column in view.time_columns if row.get(column) is not None]
-        column = view.server_column
-        servers = {row[column] for row in found if row[column] is not None} if column else set()
+        servers = {row[name] for row in found for name in view.server_columns if row[name] is not None}
         within = "TRUE"
         if times:
             first, last = _timestamp_sql(min(times) - timedelta(hours=1)), _timestamp_sql(max(times))

@@ -25,7 +25,7 @@ MACHINE_VIEWS: Final = (
         FROM gold.management_actions
         ORDER BY asked_at, call_key
         """,
-        "queue_manager", ("asked_at",),
+        ("queue_manager",), ("asked_at",),
     ),
     View(
         "machines", 3,
@@ -53,7 +53,7 @@ MACHINE_VIEWS: Final = (
         FROM last LEFT JOIN quotas USING (queue_manager) CROSS JOIN setting.now
         ORDER BY used_share DESC NULLS LAST, bytes DESC NULLS LAST, queue_manager
         """,
-        "queue_manager", ("reported_at",),
+        ("queue_manager",), ("reported_at",),
     ),
 )  # fmt: skip
 """The views of queue managers."""

@@ -1,4 +1,4 @@
-"""Views of messages, as remote reads show them. RPC captures show messages nowhere else."""
+"""Views of messages, as remote reads and the sessions of TCP 1801 show them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from pipeline.reports.views.view import View
 _READ_FROM: Final = "coalesce(rows.queue, rows.inferred_queue)"
 
 _REMOTE_READS_ONLY: Final = "Only messages that are read or peeked remotely are seen; nothing is known of others."
+_READ_OR_CAPTURED: Final = (
+    "Only messages that are read or peeked remotely, or captured on TCP 1801, are seen; nothing is known of others."
+)
 
 MESSAGE_VIEWS: Final = (
     View(
@@ -49,138 +52,71 @@ MESSAGE_VIEWS: Final = (
         GROUP BY queue
         ORDER BY age_s DESC
         """,
-        "server_address", ("seen_at",),
+        ("server_address",), ("seen_at",),
     ),
     View(
         "read_twice", 10,
         "a message that was handed out more than once, or that two receives acknowledged",
         "`read_twice` is true if two receives of the message were acknowledged: applications have it twice. Otherwise "
         "it was only handed out again; `loss_risk` names another risk if there is one, `outcomes` lists the outcome "
-        "of each receive.",
-        _REMOTE_READS_ONLY + " Whether a message was delivered twice between queue managers is visible on TCP 1801 "
-        "only. A reinstalled queue manager numbers its messages from the beginning: messages of equal number are "
-        "taken for the same.",
+        "of each receive. `delivered_twice` says whether the queue managers on its way delivered it twice (view "
+        "delivered_twice), null where what was captured of TCP 1801 does not tell. `source` is `reads`.",
+        _REMOTE_READS_ONLY + " A reinstalled queue manager numbers its messages from the beginning: messages of equal "
+        "number are taken for the same.",
         """
+        WITH transfers AS (
+          SELECT message_key, CASE WHEN max(acknowledged_sendings > 1) THEN TRUE
+            WHEN min(confidence = 'complete') THEN FALSE END AS delivered_twice
+          FROM gold.message_transfers WHERE message_key IS NOT NULL GROUP BY message_key
+        )
         SELECT queue, inferred_queue, server_address, lookup_id, message_key, loss_risk = 'read_twice' AS read_twice,
-          attempts, outcomes, readers, first_attempt_at, settled_at, fate, loss_risk, confidence, missing
-        FROM gold.ack_sequences
+          delivered_twice, 'reads' AS source, attempts, outcomes, readers, first_attempt_at, settled_at, fate,
+          loss_risk, confidence, missing
+        FROM gold.ack_sequences LEFT JOIN transfers USING (message_key)
         WHERE redelivered OR loss_risk = 'read_twice'
         ORDER BY loss_risk = 'read_twice' DESC NULLS LAST, attempts DESC, first_attempt_at
         """,
-        None, ("first_attempt_at", "settled_at"),
-    ),
-    View(
-        "negative_acknowledgements", 14,
-        "a class of negative acknowledgements from one queue manager in one administration queue",
-        "Each message counts once, however often it was seen. `source_queue_manager` sent the acknowledgement. "
-        "`destinations` are the queues of the messages that it refers to, if these were seen too.",
-        "Only administration queues that are read remotely show them. " + _REMOTE_READS_ONLY,
-        """
-        WITH negative AS (
-          SELECT message_key, class_name, source_queue_manager, admin_queue,
-            min(correlation_id) AS correlation_id, min(seen_at) AS first_seen_at, max(seen_at) AS last_seen_at
-          FROM """ + with_canonical_queues(
-              "silver.messages",
-              {"admin_queue": _READ_FROM},
-              "message_key, class, class_name, source_queue_manager, correlation_id, seen_at",
-          ) + """ WHERE class >= 32768 GROUP BY ALL
-        ), originals AS (
-          SELECT message_id AS correlation_id, max(destination_queue) AS destination_queue
-          FROM """ + with_canonical_queues(
-              "silver.messages", {"destination_queue": "rows.destination_queue"}, "message_id"
-          ) + """ WHERE message_id IS NOT NULL GROUP BY message_id
-        )
-        SELECT class_name, source_queue_manager, admin_queue, count(*) AS messages, min(first_seen_at) AS first_seen_at,
-          max(last_seen_at) AS last_seen_at, sort_array(collect_set(destination_queue)) AS destinations
-        FROM negative LEFT JOIN originals USING (correlation_id)
-        GROUP BY class_name, source_queue_manager, admin_queue
-        ORDER BY messages DESC, class_name
-        """,
-        None, ("first_seen_at", "last_seen_at"),
-    ),
-    View(
-        "acknowledgements_missing", 15,
-        "a message that asked for an acknowledgement, of which none was seen",
-        "`wanted` is a sum: 1 for arrival, 2 for receive, 4 and 8 for the failure of each. If `admin_queue_read` is "
-        "false, nobody was seen to read that queue: the acknowledgement may still be there. Acknowledgements of "
-        "failures (4, 8) do not come if all goes well.",
-        _REMOTE_READS_ONLY + " An administration queue that is read on its own machine shows nothing.",
-        """
-        WITH requests AS (
-          SELECT message_id, max(message_key) AS message_key, max(destination_queue) AS destination_queue,
-            max(admin_queue) AS admin_queue, max(acknowledgement_requested) AS wanted, min(sent_at) AS sent_at,
-            min(seen_at) AS first_seen_at
-          FROM """ + with_canonical_queues(
-              "silver.messages",
-              {"destination_queue": "rows.destination_queue", "admin_queue": "rows.admin_queue"},
-              "message_id, message_key, acknowledgement_requested, sent_at, seen_at, class",
-          ) + """
-          WHERE acknowledgement_requested > 0 AND message_id IS NOT NULL AND class = 0 GROUP BY message_id
-        ), acknowledgements AS (
-          SELECT DISTINCT correlation_id AS message_id FROM silver.messages
-          WHERE class <> 0 AND correlation_id IS NOT NULL
-        ), reads AS (
-          SELECT DISTINCT queue FROM gold.receive_attempts WHERE queue IS NOT NULL
-        )
-        SELECT requests.message_id, requests.message_key, requests.destination_queue, requests.admin_queue,
-          requests.wanted, requests.sent_at, requests.first_seen_at, reads.queue IS NOT NULL AS admin_queue_read
-        FROM requests LEFT ANTI JOIN acknowledgements USING (message_id)
-          LEFT JOIN reads ON reads.queue = requests.admin_queue
-        ORDER BY admin_queue_read DESC, requests.sent_at
-        """,
-        None, ("first_seen_at",),
-    ),
-    View(
-        "dead_letters", 16,
-        "a reason for messages in a dead-letter queue",
-        "The class of a dead letter is the reason (`MQMSG_CLASS_NORMAL` in the dead queue of a queued component: its "
-        "retries are used up). `oldest_sent_at` and `age_s` are those of the oldest message, until now.",
-        _REMOTE_READS_ONLY + " The total number of dead letters and its growth are in the view dead_letter_growth.",
-        """
-        WITH dead AS (
-          SELECT queue, class_name, coalesce(message_key, sighting_key) AS message, min(sent_at) AS sent_at,
-            min(seen_at) AS first_seen_at, max(seen_at) AS last_seen_at, max(destination_queue) AS destination_queue
-          FROM """ + with_canonical_queues(
-              "silver.messages",
-              {"queue": _READ_FROM, "destination_queue": "rows.destination_queue"},
-              "class_name, message_key, sighting_key, sent_at, seen_at",
-          ) + """
-          WHERE queue RLIKE ';dead(letter|xact)$|_deadqueue$' GROUP BY ALL
-        )
-        SELECT queue, class_name, count(*) AS messages, min(sent_at) AS oldest_sent_at,
-          (unix_micros(max(now)) - unix_micros(min(sent_at))) / 1e6 AS age_s, min(first_seen_at) AS first_seen_at,
-          max(last_seen_at) AS last_seen_at, sort_array(collect_set(destination_queue)) AS destinations
-        FROM dead CROSS JOIN setting.now
-        GROUP BY queue, class_name
-        ORDER BY messages DESC
-        """,
-        None, ("first_seen_at", "last_seen_at"),
+        (), ("first_attempt_at", "settled_at"), ("gold.receive_attempts",),
     ),
     View(
         "clock_differences", 23,
-        "a sender's queue manager and a server from which its messages were read",
-        "`sender_ahead_s` is how far at least the sender's clock is ahead of the owner's (a message arrived before it "
-        "was sent), `owner_ahead_s` how far the owner's clock is ahead of the capture's (a message was read before it "
-        "arrived). Both are null if nothing shows a difference. `least_transit_s` is the shortest time from sent to "
-        "arrived: a long one may mean that the sender's clock is behind.",
-        "Times in messages are whole seconds: differences below 2 s are not detected. A clock that is behind cannot "
-        "be proved, because the messages may have been in transit for so long.",
+        "a day of a sender's queue manager, of one source",
+        "`sender_ahead_s` is how far at least the sender's clock is ahead. With `source` `transfers` it is compared "
+        "with the clock of the capture: the greatest time by which a message was sent (as it says) after it was first "
+        "captured on TCP 1801. With `reads` it is compared with the clock of the queue's owner at `server_address`: a "
+        "message arrived before it was sent; and `owner_ahead_s` is how far the owner's clock is ahead of the "
+        "capture's: a message was read before it arrived. Both are null if nothing shows a difference. "
+        "`least_transit_s` is the shortest time from sent to arrived, or to captured: a long one may mean that the "
+        "sender's clock is behind, or that its messages waited.",
+        "Times in messages are whole seconds: with `reads`, differences below 2 s are not detected. A clock that is "
+        "behind cannot be proved, because the messages may have been in transit for so long.",
         """
-        WITH times AS (
+        WITH reads AS (
           SELECT m.source_queue_manager, r.server_address, m.seen_at, unix_micros(m.sent_at) AS sent,
             unix_micros(m.arrived_at) AS arrived, unix_micros(m.seen_at) AS seen
           FROM silver.messages AS m JOIN silver.remote_read_calls AS r USING (call_key)
           WHERE m.sent_at IS NOT NULL AND m.arrived_at IS NOT NULL
+        ), transfers AS (
+          SELECT source_queue_manager, message_key, min(first_sent_at) AS seen_at,
+            unix_micros(min(sent_at)) - unix_micros(min(first_sent_at)) AS ahead
+          FROM gold.message_transfers WHERE sent_at IS NOT NULL GROUP BY source_queue_manager, message_key
         )
-        SELECT source_queue_manager, server_address, count(*) AS messages,
+        SELECT source_queue_manager, date_trunc('day', seen_at) AS day, 'reads' AS source, server_address,
+          count(*) AS messages,
           max(CASE WHEN sent - arrived > 2000000 THEN sent - arrived END) / 1e6 AS sender_ahead_s,
           max(CASE WHEN arrived - seen > 2000000 THEN arrived - seen END) / 1e6 AS owner_ahead_s,
           min(arrived - sent) / 1e6 AS least_transit_s, min(seen_at) AS first_seen_at, max(seen_at) AS last_seen_at
-        FROM times
-        GROUP BY source_queue_manager, server_address
-        ORDER BY greatest(sender_ahead_s, owner_ahead_s) DESC NULLS LAST, messages DESC
+        FROM reads
+        GROUP BY source_queue_manager, date_trunc('day', seen_at), server_address
+        UNION ALL
+        SELECT source_queue_manager, date_trunc('day', seen_at), 'transfers', CAST(NULL AS STRING), count(*),
+          max(CASE WHEN ahead > 0 THEN ahead END) / 1e6, CAST(NULL AS DOUBLE), min(-ahead) / 1e6, min(seen_at),
+          max(seen_at)
+        FROM transfers
+        GROUP BY source_queue_manager, date_trunc('day', seen_at)
+        ORDER BY greatest(sender_ahead_s, owner_ahead_s) DESC NULLS LAST, messages DESC, day, source
         """,
-        "server_address", ("first_seen_at", "last_seen_at"),
+        ("server_address",), ("first_seen_at", "last_seen_at"), ("silver.messages",),
     ),
     View(
         "comqc_methods", 24,
@@ -188,8 +124,9 @@ MESSAGE_VIEWS: Final = (
         "`calls` is the number of calls recorded in `messages`. Of these messages, `retried` were seen in one of the "
         "component's retry queues (name_0 to name_4), `dead` in its dead queue, and `poison` were given back "
         "`reads.poison_after` times. A method with dead or poison messages fails permanently. `interface_name` and "
-        "`method` are the names that `comqc.interfaces` declares.",
-        _REMOTE_READS_ONLY + " Methods in bodies that were cut, encrypted or rejected (messages.comqc_rejected) are "
+        "`method` are the names that `comqc.interfaces` declares. `sources` says where the calls were seen: `reads` "
+        "(messages read or peeked remotely), `transfers` (captured on TCP 1801).",
+        _READ_OR_CAPTURED + " Methods in bodies that were cut, encrypted or rejected (messages.comqc_rejected) are "
         "unknown.",
         """
         WITH places AS (
@@ -203,6 +140,8 @@ MESSAGE_VIEWS: Final = (
           SELECT DISTINCT message_key, call_index, interface_id, opnum, dispatch_id, target_clsid,
             max(interface_name) OVER (PARTITION BY message_key, call_index) AS interface_name,
             max(method) OVER (PARTITION BY message_key, call_index) AS method,
+            max(call_key IS NOT NULL) OVER (PARTITION BY message_key) AS was_read,
+            max(call_key IS NULL) OVER (PARTITION BY message_key) AS was_captured,
             first_value(seen_at) OVER (PARTITION BY message_key, call_index ORDER BY seen_at) AS seen_at
           FROM silver.comqc_calls WHERE message_key IS NOT NULL
         )
@@ -212,39 +151,49 @@ MESSAGE_VIEWS: Final = (
           count(DISTINCT CASE WHEN retried = 1 THEN message_key END) AS retried,
           count(DISTINCT CASE WHEN dead = 1 THEN message_key END) AS dead,
           count(DISTINCT CASE WHEN poison = 1 THEN message_key END) AS poison,
+          concat_ws(', ', CASE WHEN max(was_read) THEN 'reads' END, CASE WHEN max(was_captured) THEN 'transfers' END)
+            AS sources,
           min(seen_at) AS first_seen_at, max(seen_at) AS last_seen_at
         FROM calls LEFT JOIN places USING (message_key) LEFT JOIN poison USING (message_key)
         GROUP BY interface_id, opnum, dispatch_id, target_clsid
         ORDER BY dead DESC, poison DESC, calls DESC
         """,
-        None, ("first_seen_at", "last_seen_at"),
+        (), ("first_seen_at", "last_seen_at"),
     ),
     View(
         "comqc_paths", 24,
         "a message with recorded calls",
         "`path` lists the queues where the message was seen, in order of time: the component's own queue, its retry "
-        "queues, its dead queue. `rejected` is why its container violates the format, null if it does not.",
-        _REMOTE_READS_ONLY + " The listener of the component reads on its own machine: what happened between two "
+        "queues, its dead queue; on TCP 1801 a message is in no queue (view message_hops). `rejected` is why its "
+        "container violates the format, null if it does not. `sources` says where it was seen: `reads` (read or peeked "
+        "remotely), `transfers` (captured on TCP 1801).",
+        _READ_OR_CAPTURED + " The listener of the component reads on its own machine: what happened between two "
         "sightings is unknown.",
         """
         WITH sightings AS (
           SELECT message_key, queue, min(seen_at) AS first_at, max(seen_at) AS last_at,
-            max(comqc_rejected) AS rejected, max(label) AS label, count(*) AS seen
+            max(comqc_rejected) AS rejected, max(label) AS label, count(*) AS seen, count(packet_key) AS captured
           FROM """ + with_canonical_queues(
-              "silver.messages", {"queue": _READ_FROM}, "message_key, is_comqc, seen_at, comqc_rejected, label"
+              "silver.messages",
+              {"queue": _READ_FROM},
+              "message_key, is_comqc, seen_at, comqc_rejected, label, packet_key",
           ) + """
           WHERE is_comqc AND message_key IS NOT NULL GROUP BY message_key, queue
         ), calls AS (
           SELECT message_key, count(DISTINCT call_index) AS calls FROM silver.comqc_calls GROUP BY message_key
         )
         SELECT message_key, max(label) AS label, max(calls) AS calls,
-          transform(array_sort(collect_list(struct(first_at, queue))), each -> each.queue) AS path,
+          transform(
+            array_sort(collect_list(CASE WHEN queue IS NOT NULL THEN struct(first_at, queue) END)), each -> each.queue
+          ) AS path,
           sum(seen) AS sightings,
+          concat_ws(', ', CASE WHEN sum(seen) > sum(captured) THEN 'reads' END,
+            CASE WHEN sum(captured) > 0 THEN 'transfers' END) AS sources,
           min(first_at) AS first_seen_at, max(last_at) AS last_seen_at, max(rejected) AS rejected
         FROM sightings LEFT JOIN calls USING (message_key)
         GROUP BY message_key
         ORDER BY size(path) DESC, first_seen_at
         """,
-        None, ("first_seen_at", "last_seen_at"),
+        (), ("first_seen_at", "last_seen_at"),
     ),
 )  # fmt: skip

@@ -66,7 +66,7 @@ QUEUE_VIEWS: Final = (
         FROM down LEFT JOIN reasons USING (snapshot_id) CROSS JOIN setting.now AS clock
         ORDER BY still DESC, down.since
         """,
-        "queue_manager", ("since", "until"),
+        ("queue_manager",), ("since", "until"),
     ),
     View(
         "time_in_state", 2,
@@ -90,7 +90,7 @@ QUEUE_VIEWS: Final = (
         GROUP BY queue_manager, queue, queue_format_name, state
         ORDER BY queue_manager, queue, queue_format_name, seconds DESC
         """,
-        "queue_manager", ("first_at", "last_at"),
+        ("queue_manager",), ("first_at", "last_at"),
     ),
     View(
         "depth_over_time", 3,
@@ -109,7 +109,7 @@ QUEUE_VIEWS: Final = (
         GROUP BY queue_manager, queue, queue_format_name, date_trunc('hour', valid_from)
         ORDER BY queue_manager, queue, queue_format_name, hour
         """,
-        "queue_manager", ("hour",),
+        ("queue_manager",), ("hour",),
     ),
     View(
         "depth_growth", 3,
@@ -141,7 +141,7 @@ QUEUE_VIEWS: Final = (
         FROM rates
         ORDER BY hours_until_full NULLS LAST, messages_per_hour DESC NULLS LAST
         """,
-        "queue_manager", ("first_at", "last_at"),
+        ("queue_manager",), ("first_at", "last_at"),
     ),
     View(
         "stuck_queues", 4,
@@ -183,7 +183,7 @@ QUEUE_VIEWS: Final = (
         FROM found LEFT JOIN readers USING (queue) CROSS JOIN setting.now
         ORDER BY still DESC, minutes DESC
         """,
-        "queue_manager", ("since", "until"),
+        ("queue_manager",), ("since", "until"),
     ),
     View(
         "outgoing_backlog", 6,
@@ -203,7 +203,7 @@ QUEUE_VIEWS: Final = (
         FROM newest
         ORDER BY unacknowledged DESC NULLS LAST, not_sent DESC NULLS LAST
         """,
-        "queue_manager", ("observed_at",),
+        ("queue_manager",), ("observed_at",),
     ),
     View(
         "transfer_stalls", 7,
@@ -212,7 +212,8 @@ QUEUE_VIEWS: Final = (
         "was tried, `ladder_step` how long the pauses are by now (gold.eod_transfers in docs/reference/tables.md), "
         "`next_resend_at` when the next resend is due. `still` is true if no later observation shows progress. "
         + _SOURCES,
-        "Changes between two observations are not seen. The queue manager counts the resends; they are not captured.",
+        "Changes between two observations are not seen. The queue manager counts the resends. Stalls that TCP 1801 "
+        "shows are in gold.transfer_sequences (`stalls`) and in the view never_acknowledged.",
         """
         WITH seen AS (
           SELECT *, max(CASE WHEN condition <> 'stalled' AND size(evidence) > 1 THEN observed_at END) OVER (
@@ -249,37 +250,7 @@ QUEUE_VIEWS: Final = (
         GROUP BY seen.queue_manager, seen.queue, name, stall_since
         ORDER BY still DESC, since
         """,
-        "queue_manager", ("since", "last_seen_at"),
-    ),
-    View(
-        "never_acknowledged", 8,
-        "a range of message numbers of one sequence",
-        "`pending` numbers were not acknowledged when the queue was last observed. `given_up` numbers were not "
-        "acknowledged when the sequence was reset: messages sent again after that have other numbers.",
-        "Numbers come from observations: what was given up between two observations is not counted. Only captures of "
-        "the binary protocol (TCP 1801) show which message has which number.",
-        """
-        WITH seen AS (
-          SELECT *, lead(observed_at) OVER series AS next_at,
-            lead(sequence_reset) OVER series AND (
-              coalesce(lead(sequence_id) OVER series <> sequence_id, FALSE)
-              OR coalesce(lead(next_number) OVER series < next_number, FALSE)
-              OR coalesce(lead(last_acked_number) OVER series < last_acked_number, FALSE)
-              OR coalesce(lead(first_unacked_number) OVER series < first_unacked_number, FALSE)
-            ) AS reset_next  -- not where another source shows the new sequence too
-          FROM gold.eod_transfers
-          WINDOW series AS (
-            PARTITION BY queue_manager, queue, lower(queue_format_name) ORDER BY observed_at, snapshot_id
-          )
-        )
-        SELECT queue_manager, queue, queue_format_name, source, sequence_id, first_unacked_number AS from_number,
-          last_unacked_number AS to_number, unacked_count AS messages,
-          CASE WHEN next_at IS NULL THEN 'pending' ELSE 'given_up' END AS what, observed_at, next_at AS reset_seen_at
-        FROM seen
-        WHERE first_unacked_number IS NOT NULL AND (next_at IS NULL OR reset_next)
-        ORDER BY what, observed_at
-        """,
-        "queue_manager", ("observed_at",),
+        ("queue_manager",), ("since", "last_seen_at"),
     ),
     View(
         "sequence_gaps", 9,
@@ -288,7 +259,7 @@ QUEUE_VIEWS: Final = (
         "true if the newest report shows it. `disagrees_with_sender` compares the receiver's report with the "
         "sender's. " + _SOURCES,
         "The receiver's count restarts when it accepts a message: a gap that opened and closed between two "
-        "observations is not seen. The messages themselves are on TCP 1801 only.",
+        "observations is not seen. Which numbers lack is in the view gaps_on_the_wire, where TCP 1801 was captured.",
         """
         WITH seen AS (
           SELECT *, lead(observed_at) OVER (
@@ -308,7 +279,7 @@ QUEUE_VIEWS: Final = (
         GROUP BY queue_manager, queue, sender_queue_manager, sender_format_name, sequence_id, last_number
         ORDER BY still DESC, rejected DESC
         """,
-        "queue_manager", ("first_seen_at", "last_seen_at"),
+        ("queue_manager",), ("first_seen_at", "last_seen_at"),
     ),
     View(
         "ends_that_disagree", 11,
@@ -331,7 +302,7 @@ QUEUE_VIEWS: Final = (
           substring_index(disagrees_with_sender, ':', 1)
         ORDER BY last_seen_at DESC
         """,
-        "queue_manager", ("first_seen_at", "last_seen_at"),
+        ("queue_manager",), ("first_seen_at", "last_seen_at"),
     ),
     View(
         "resends", 13,
@@ -340,8 +311,8 @@ QUEUE_VIEWS: Final = (
         "number; `share` is `resends` divided by both together. Each is that of the source that saw most of it. "
         + _SOURCES,
         "The count is of tries of the oldest message and restarts with each acknowledgement: what rose and fell "
-        "between two observations is not counted, so `resends` is a lower bound. Resent bytes are visible on TCP 1801 "
-        "only.",
+        "between two observations is not counted, so `resends` is a lower bound. The view resent_messages counts "
+        "messages and bytes, where TCP 1801 was captured.",
         """
         WITH steps AS (
           SELECT *, lag(sequence_id) OVER series AS id_before,
@@ -364,7 +335,7 @@ QUEUE_VIEWS: Final = (
         SELECT *, try_divide(resends, resends + sent) AS share FROM days
         ORDER BY day, resends DESC
         """,
-        "queue_manager", ("day",),
+        ("queue_manager",), ("day",),
     ),
     View(
         "dead_letter_growth", 16,
@@ -387,7 +358,7 @@ QUEUE_VIEWS: Final = (
             THEN try_divide((last_messages - first_messages) * 86400, span_s) END AS growth_per_day
         FROM days ORDER BY day DESC, growth DESC
         """,
-        "queue_manager", ("day",),
+        ("queue_manager",), ("day",),
     ),
     View(
         "journal_growth", 17,
@@ -424,6 +395,6 @@ QUEUE_VIEWS: Final = (
         WHERE last_messages > 0 OR first_messages > 0
         ORDER BY day DESC, days_until_full NULLS LAST, growth DESC
         """,
-        "queue_manager", ("day",),
+        ("queue_manager",), ("day",),
     ),
 )  # fmt: skip

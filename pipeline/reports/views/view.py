@@ -14,8 +14,9 @@ class View:
     ``setting.machine_quotas`` one with those of queue managers (``queue_manager``, ``bytes``; null means any), and
     ``setting.max_gap_s`` the setting history.max_gap in seconds.
     ``row_meaning`` completes "one row is"; ``how_to_read`` explains the columns; ``limitations`` says what the view
-    cannot show. ``server_column`` holds the server address or the queue manager. The ``time_columns`` of an answer
-    give the hours whose coverage is reported with it.
+    cannot show. Each of ``server_columns`` holds the address of a server or a queue manager. The ``time_columns`` of an
+    answer give the hours whose coverage is reported with it. ``evidence_tables`` are tables of which one at least must
+    have a row: without any, nothing that the view needs was captured, and an empty answer does not mean "none".
     """
 
     name: str
@@ -24,5 +25,6 @@ class View:
     how_to_read: str
     limitations: str
     sql: str
-    server_column: str | None = None
+    server_columns: tuple[str, ...] = ()
     time_columns: tuple[str, ...] = ()
+    evidence_tables: tuple[str, ...] = ()

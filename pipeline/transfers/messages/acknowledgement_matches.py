@@ -92,7 +92,7 @@ def first_order_acks(rows: MessageRows, acks: pa.Table) -> tuple[Ints, Bools]:
 
 
 def _order_acks(rows: MessageRows, acks: pa.Table, ways: Sequence[tuple[Bools, str | None]], *, same_hop: bool) -> Ints:
-    """Return the first order ack of each row; ``ways``: of which rows which column is who has to acknowledge, if any."""
+    """Return the first order ack of each row; ``ways``: of which rows which column has to have acknowledged, if any."""
     found = np.full(len(rows), NO_EVENT)
     values = np.asarray(acks["transaction_number"].combine_chunks(), np.int64)
     at = _times(acks)

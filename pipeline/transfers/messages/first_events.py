@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
 from pipeline.transfers.sequences.text_codes import text_codes
-from udfs.array_types import Ints
+from udfs.array_types import Bools, Ints
 
 NO_EVENT: Final = -1
 _MOST: Final = 1 << 62
 
-Texts = pa.ChunkedArray | pa.Array
+Texts: TypeAlias = pa.ChunkedArray | pa.Array
 
 
 def common_codes(rows: Sequence[Texts], events: Sequence[Texts]) -> tuple[Ints, Ints]:
@@ -82,7 +82,7 @@ class EventIndex:
         low, high = self.span(codes, first, last)
         return np.append(self.order, NO_EVENT)[np.where(low < high, low, len(self.order))]
 
-    def _places(self, codes: Ints) -> tuple[Ints, Ints]:
+    def _places(self, codes: Ints) -> tuple[Ints, Bools]:
         """Return for each row the place of its code among those there are, and whether it is there."""
         if not len(self.codes):
             return np.zeros(len(codes), np.int64), np.zeros(len(codes), np.bool_)

@@ -29,7 +29,8 @@ _SENDING_COLUMNS: Final = (
 )  # fmt: skip
 _SENDINGS: Final = f"""
 SELECT {", ".join(f"s.{name}" for name in _SENDING_COLUMNS)}, {", ".join(f"m.{name}" for name in MESSAGE_COLUMNS)},
-  CAST(m.transaction_sequence_id AS string) AS sequence_id, m.sent_at AS message_sent_at, size(m.errors) > 0 AS has_errors,
+  CAST(m.transaction_sequence_id AS string) AS sequence_id, m.sent_at AS message_sent_at,
+  size(m.errors) > 0 AS has_errors,
   e.ended IS NULL AND e.connection_id IS NOT NULL AS is_open, e.last_packet_at
 FROM {{sendings}} AS s JOIN {{messages}} AS m ON m.packet_key = s.packet_key
 LEFT JOIN {{sessions}} AS e ON e.connection_id = s.connection_id

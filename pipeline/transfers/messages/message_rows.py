@@ -342,7 +342,8 @@ class _Transfers:
             self._any(~complete),
             self._any(complete & self._flags("has_errors")),
         )
-        return np.sum([holds.astype(np.int64) << bit for bit, holds in enumerate(reasons)], axis=0)
+        bits: Ints = np.sum([holds.astype(np.int64) << bit for bit, holds in enumerate(reasons)], axis=0)
+        return bits
 
     def _evidence(self, reports: tuple[Ints, Ints]) -> pa.Array:
         """Return the packets, or calls, that each row rests on."""

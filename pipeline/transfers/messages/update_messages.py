@@ -47,7 +47,8 @@ _ADMINISTRATION_ACKS: Final = """
 SELECT DISTINCT correlation_id AS id FROM {feed}
 WHERE message_kind = 'administration_ack' AND correlation_id IS NOT NULL"""
 _REPORTS: Final = """
-SELECT DISTINCT report.source_prefix AS prefix, report.message_ordinal AS ordinal FROM {feed} WHERE report IS NOT NULL"""
+SELECT DISTINCT report.source_prefix AS prefix, report.message_ordinal AS ordinal FROM {feed}
+WHERE report IS NOT NULL"""
 _FINAL_ACKS: Final = """
 SELECT DISTINCT acknowledged_message_id AS id FROM {feed}
 WHERE kind = 'final_ack' AND acknowledged_message_id IS NOT NULL"""
@@ -168,7 +169,6 @@ class _MessagesUpdate:
 
     def _recompute_all(self) -> int:
         """Recompute all rows, some at a time; the last commit alone says what they rest on."""
-        self.step.prepare_full_reads(SENDINGS, MESSAGES, ORDER_ACKS, SESSIONS)
         *parts, last = self._scopes()
         written = 0
         for place, scope in enumerate(parts):

@@ -89,7 +89,8 @@ def arrange_events(sendings: TransactionalSendings, acks: SequenceOrderAcks) -> 
     number = np.concatenate([sendings.number, acks.number])
     at = np.concatenate([sendings.sent_at, acks.sent_at])
     order = np.lexsort((np.where(is_ack, number, row), is_ack, at, sequence))
-    sequence, at, number, is_ack, row = (each[order] for each in (sequence, at, number, is_ack, row))
+    sequence, at, number, row = (each[order] for each in (sequence, at, number, row))
+    is_ack = is_ack[order]
     starts = np.searchsorted(sequence, np.arange(int(sequence.max(initial=-1)) + 2))
     sent = _highest_before(sequence, np.where(is_ack, NO_TXN_NUMBER, number), starts)
     acked = _highest_before(sequence, np.where(is_ack, number, NO_TXN_NUMBER), starts)

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.lake.arrow_rows import is_in, times_to_us, us_to_datetime
 from pipeline.lake.lake import Lake
-from pipeline.transfers.handshake_queue_managers import HandshakeQueueManagers
+from pipeline.transfers.address_queue_managers import HANDSHAKES_SQL, AddressQueueManagers
 from pipeline.transfers.inputs import BINARY_PROTOCOL
 from schemas.bronze import CONNECTIONS
 from schemas.messages import MESSAGES
-from schemas.sessions import ORDER_ACKS, SENDINGS
+from schemas.sessions import ORDER_ACKS, SENDINGS, SESSIONS
 from schemas.table import EVENT_DATE
 
 MAX_SENDINGS: Final = 1_000_000  # of sequences that are recomputed together; one sequence may have more
@@ -43,6 +44,7 @@ SELECT packet_key, {ID_SQL} AS sequence_id, transaction_number AS number, sent_a
   CASE WHEN sent_by = 'client' THEN server_address ELSE client_address END AS receiver_address
 FROM {{acks}} WHERE kind = 'order_ack' AND transaction_number IS NOT NULL AND sent_at IS NOT NULL
   AND {{days}} AND {ID_SQL} IN {{ids}}"""
+_HANDSHAKES: Final = f"SELECT * FROM ({HANDSHAKES_SQL}) WHERE address IN {{addresses}}"
 _LOSSY: Final = f"SELECT connection_id FROM {{rows}} WHERE kind = '{BINARY_PROTOCOL}' AND missing_bytes > 0"
 
 
@@ -104,15 +106,11 @@ def fill_queue_managers(lake: Lake, first_sendings: pa.Table, expire_us: int) ->
     }
     if not addresses:
         return first_sendings
-    known = HandshakeQueueManagers.read(lake, addresses, expire_us)
-    times = times_to_us(first_sendings["sent_at"]).to_pylist()
+    handshakes = lake.query(_HANDSHAKES, rows=SESSIONS, addresses=addresses)
+    known = AddressQueueManagers.of(handshakes, expire_us)
+    at = np.asarray(times_to_us(first_sendings["sent_at"]).combine_chunks(), np.int64)
     for end in unknown:
-        name = f"{end}_queue_manager"
-        own, of_end = first_sendings[name].to_pylist(), first_sendings[f"{end}_address"].to_pylist()
-        filled = [
-            known.at(address, at) if value is None else value
-            for value, address, at in zip(own, of_end, times, strict=True)
-        ]
-        place = first_sendings.column_names.index(name)
-        first_sendings = first_sendings.set_column(place, name, pa.array(filled, pa.string()))
+        name, addresses_of_end = f"{end}_queue_manager", first_sendings[f"{end}_address"].combine_chunks()
+        filled = pc.coalesce(first_sendings[name].combine_chunks(), known.at(addresses_of_end, at))
+        first_sendings = first_sendings.set_column(first_sendings.column_names.index(name), name, filled)
     return first_sendings

@@ -22,7 +22,7 @@ from pipeline.transfers.sequences.sequence_events import (
     take_in,
 )
 from pipeline.transfers.sequences.stalls import NO_STALL, last_rows
-from pipeline.transfers.sequences.text_codes import NO_CODE, common_codes, row_codes
+from pipeline.transfers.sequences.text_codes import NO_CODE, codes_of_both, row_codes
 from pipeline.transfers.sequences.transfer_sequences import TransferSequences, describe_sequences
 from schemas.table import EVENT_DATE, RUN_ID
 from schemas.transfers import NUMBER_GAP, STALL, TRANSFER_SEQUENCES
@@ -84,8 +84,9 @@ def sequence_rows(
     names = names.set_column(names.column_names.index("destination_queue_manager"), "destination_queue_manager", known)
     of_sequence, of_ack, same_hop = match_order_acks(names, acks)
     sent = TransactionalSendings(
-        sequence, *(_ints(sendings[name]) for name in ("sent_at", "number", "previous", "length_bytes")),
-        *(_flags(sendings[name]) for name in ("complete", "acknowledged", "has_loss")), _ints(sendings["capture_end"]),
+        sequence, _ints(sendings["sent_at"]), _ints(sendings["number"]), _ints(sendings["previous"]),
+        _ints(sendings["length_bytes"]), _flags(sendings["complete"]), _flags(sendings["acknowledged"]),
+        _flags(sendings["has_loss"]), _ints(sendings["capture_end"]),
     )  # fmt: skip
     acked = SequenceOrderAcks(of_sequence, _ints(acks["sent_at"])[of_ack], _ints(acks["number"])[of_ack], same_hop)
     sent, acked, rows, ack_rows = take_in(sent, acked, timedelta_to_us(settings.wait))
@@ -126,7 +127,7 @@ def match_order_acks(sequences: pa.Table, acks: pa.Table) -> tuple[Ints, Ints, B
     queue manager, where it has one. Where it has none, order acks of other hops are from the receiver of the hop, if
     that is known. ``sequences`` has the columns of ``sequence_rows``, a row for each sequence.
     """
-    ours, theirs = common_codes(sequences["sequence_id"], acks["sequence_id"])
+    ours, theirs = codes_of_both(sequences["sequence_id"], acks["sequence_id"])
     by_id = np.argsort(theirs, kind="stable")
     low, high = (np.searchsorted(theirs[by_id], ours, side=side) for side in ("left", "right"))
     count = high - low
@@ -134,7 +135,7 @@ def match_order_acks(sequences: pa.Table, acks: pa.Table) -> tuple[Ints, Ints, B
     of_ack = by_id[np.arange(len(of_sequence)) - np.repeat(np.cumsum(count) - count - low, count)]
 
     def pairs(column: str, ack_column: str) -> tuple[Ints, Ints]:
-        ours, theirs = common_codes(sequences[column], acks[ack_column])
+        ours, theirs = codes_of_both(sequences[column], acks[ack_column])
         return ours[of_sequence], theirs[of_ack]
 
     source, acknowledged = pairs("source_queue_manager", "acknowledged_queue_manager")

@@ -23,7 +23,7 @@ def text_codes(column: pa.ChunkedArray | pa.Array) -> Ints:
     return np.asarray(encoded.indices.cast(pa.int64()).fill_null(NO_CODE), np.int64)
 
 
-def common_codes(one: pa.ChunkedArray, other: pa.ChunkedArray) -> tuple[Ints, Ints]:
+def codes_of_both(one: pa.ChunkedArray, other: pa.ChunkedArray) -> tuple[Ints, Ints]:
     """Return the codes of two columns: equal texts have one code in both."""
     both = text_codes(pa.chunked_array([*one.chunks, *other.chunks], pa.string()))
     return both[: len(one)], both[len(one) :]

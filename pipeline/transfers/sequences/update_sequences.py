@@ -20,7 +20,7 @@ from pipeline.lake.arrow_rows import timedelta_to_us, times_to_us
 from pipeline.lake.incremental import IncrementalUpdate
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries import POST_IMAGES
-from pipeline.transfers.handshake_queue_managers import HANDSHAKES_SQL
+from pipeline.transfers.address_queue_managers import HANDSHAKES_SQL
 from pipeline.transfers.inputs import BINARY_PROTOCOL, read_capture_ends
 from pipeline.transfers.sequences.beginnings import set_beginnings, set_changed_beginnings
 from pipeline.transfers.sequences.sequence_inputs import (
@@ -70,10 +70,10 @@ SELECT DISTINCT {ID_SQL} AS id FROM (
   GROUP BY {_ACK_COLUMNS} HAVING {_SIGN} <> 0
 )"""
 _CHANGED_HANDSHAKES: Final = f"""
-SELECT address, unix_micros(`at`) AS `at` FROM (
+SELECT address, unix_micros(shown_at) AS `at` FROM (
   {HANDSHAKES_SQL.replace("FROM {rows}", ", _change_type FROM {feed}")}
-) WHERE queue_manager IS NOT NULL AND `at` IS NOT NULL
-GROUP BY address, queue_manager, `at` HAVING {_SIGN} <> 0"""
+) WHERE queue_manager IS NOT NULL AND shown_at IS NOT NULL
+GROUP BY address, queue_manager, shown_at HAVING {_SIGN} <> 0"""
 _CHANGED_LOSSES: Final = f"""
 SELECT connection_id AS id, min(unix_micros(first_packet_at)) AS since FROM {{feed}}
 WHERE kind = '{BINARY_PROTOCOL}' GROUP BY connection_id, missing_bytes > 0 HAVING {_SIGN} <> 0"""

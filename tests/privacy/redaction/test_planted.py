@@ -35,7 +35,8 @@ from udfs.pseudonyms import PSEUDONYM_KINDS, Pseudonymizer
 PROPERTIES_BY_TYPE = [("machine", number) for number in MACHINE_PROPERTY_NAMES]
 PROPERTIES_BY_TYPE += [("queue", number) for number in QUEUE_PROPERTY_NAMES]
 # Texts that are kept and are of no bytes of the input: names of files and compressions, codes that no row here has,
-# names from the user's file of comqc.interfaces, and errors of sessions and sendings, which never have any.
+# names from the user's file of comqc.interfaces, errors of sessions and sendings, which never have any, and
+# names of captures, where no two overlap and no message is stored.
 NOT_OF_THE_INPUT = [
     *(
         f"bronze.capture_files.{name}"
@@ -46,7 +47,7 @@ NOT_OF_THE_INPUT = [
     *(f"silver.properties.errors.{name}" for name in ("code", "field")),
     *(f"silver.comqc_calls.{name}" for name in ("argument_names", "interface_name", "method")),
     "silver.messages.comqc_deviations.rule",
-    *(f"silver.sendings.errors.{name}" for name in ("code", "field")),
+    *(f"silver.sendings.{name}" for name in ("errors.code", "errors.field", "stored_in")),
     *(f"silver.sessions.errors.{name}" for name in ("code", "field")),
     *(f"silver.sessions.overlapping_captures.{name}" for name in ("one", "other")),
 ]

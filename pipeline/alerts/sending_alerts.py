@@ -1,0 +1,191 @@
+"""Alerts of messages on their way between queue managers (questions 7, 9, 12, 13). No Spark.
+
+They are found in rows of gold.transfer_sequences, and in counts of sendings. Rows are dictionaries with times in
+microseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import groupby
+from math import ceil
+from operator import itemgetter
+from typing import Any, Final
+
+from pipeline.alerts.conditions import Thresholds
+from pipeline.alerts.episodes import (
+    ERROR,
+    Alert,
+    ConditionHistory,
+    Episode,
+    EventCount,
+    Observation,
+    episodes_from_events,
+)
+from pipeline.lake.arrow_rows import datetime_to_us, timedelta_to_us
+from pipeline.text import format_count
+from udfs.queues.alias_groups import canonical_queue_name
+from udfs.rows import RowDict
+
+SEQUENCE_COLUMNS: Final = (
+    "source_queue_manager", "destination_queue", "sender_address", "receiver_address", "transaction_sequence_id",
+    "first_sent_at", "last_packet_at", "acknowledged_number", "acknowledged_at", "waiting", "first_waiting_number",
+    "stalls", "longest_stall_s", "stalled_since", "condition", "evidence", "missing",
+)  # fmt: skip
+"""The columns of gold.transfer_sequences that ``sequence_alerts`` needs."""
+
+SENDING_COUNT_COLUMNS: Final = (
+    "sender_address", "receiver_address", "minute", "sendings", "resends", "first_at", "last_at", "evidence",
+)  # fmt: skip
+"""The columns of sendings counted by hop and minute; times and evidence are of resends, null where there is none."""
+
+SLOW_COUNT_COLUMNS: Final = ("sender_address", "receiver_address", "at", "last", "count", "evidence")
+"""The columns of slow messages counted by hop and minute; the first two are the key."""
+
+_SERIES: Final = ("source_queue_manager", "destination_queue", "sender_address", "receiver_address")
+_HOP: Final = ("sender_address", "receiver_address")
+_REFUSED: Final = "refused"
+_MINUTE_US: Final = 60_000_000
+
+
+def sequence_alerts(
+    rows: Iterable[Mapping[str, Any]],
+    limits: Thresholds,
+    now: int,
+    names: Mapping[str, str],
+    canonical_queues: Mapping[str, str],
+) -> Iterator[Alert]:
+    """Yield the alerts of sequences that wait for order acknowledgements, or whose receiver refuses them.
+
+    Rows have ``SEQUENCE_COLUMNS``. ``names`` are the names of queue managers by address, ``canonical_queues`` the
+    canonical names of queues by those on the wire.
+    """
+    ordered = sorted(rows, key=lambda row: (*(row[name] or "" for name in _SERIES), row["first_sent_at"]))
+    for (source, destination, sender, receiver), series in groupby(ordered, key=itemgetter(*_SERIES)):
+        queue = canonical_queue_name(destination, canonical_queues)
+        subject = f"messages of {source} to {queue} from {sender} to {receiver}"
+        manager = names.get(sender, sender)
+        sequences = [dict(row) for row in series if row["first_sent_at"] <= now]
+        for place, row in enumerate(sequences):
+            followed_at = sequences[place + 1]["first_sent_at"] if place + 1 < len(sequences) else None
+            stalls = ConditionHistory(
+                "order_acks_stalled", subject, _stalls(row, followed_at, limits, now), error_after=limits.error_after
+            )
+            yield from stalls.alerts(now, limits.merge_within, queue, manager)
+            if row["condition"] == _REFUSED and row["waiting"] >= limits.refused_messages:
+                yield Alert("sequence_refused", subject, _refused_episode(row, followed_at, now), queue, manager)
+
+
+def _stalls(row: RowDict, followed_at: int | None, limits: Thresholds, now: int) -> Iterator[Observation]:
+    """Yield the beginning and the end of each stall; one that has not ended does where another sequence follows."""
+    for stall in row["stalls"] or ():
+        began = datetime_to_us(stall["began_at"])
+        ended = None if stall["ended_at"] is None else datetime_to_us(stall["ended_at"])
+        if began > now:
+            continue
+        until = followed_at if ended is None else ended
+        seen = _observed_until(row, began, limits) if until is None else max(until, began)
+        seen = min(seen, now)
+        message = (
+            f"{format_count(stall['waiting'], 'message')} from number {stall['first_number']} of sequence "
+            f"{row['transaction_sequence_id']} on wait for an order acknowledgement, for {(seen - began) / 1e6:.0f} s; "
+            f"sent {format_count(stall['sendings'], 'time')} since"
+        )
+        evidence, missing = tuple(row["evidence"] or ())[-1:], tuple(row["missing"] or ())
+        seen_first = Observation(
+            began, is_met=True, valid_until=seen, message=message, evidence=evidence, missing=missing
+        )
+        yield seen_first
+        yield seen_first._replace(observed_at=seen, valid_until=now)
+        if until is not None and until <= now:
+            yield Observation(max(until, began), is_met=False, valid_until=now)
+
+
+def _observed_until(row: RowDict, began: int, limits: Thresholds) -> int:
+    """Return until when a stall that has not ended was observed.
+
+    The longest stall lasts until the capture ends, if it is this one. Any has lasted ``transfers.stall_after``.
+    """
+    lasted = [
+        timedelta_to_us(stall["ended_at"] - stall["began_at"])
+        for stall in row["stalls"]
+        if stall["ended_at"] is not None
+    ]
+    longest = round((row["longest_stall_s"] or 0) * 1e6)
+    is_longest = longest > max(lasted, default=0)
+    least = began + (longest if is_longest else timedelta_to_us(limits.stall_after))
+    return max(least, row["last_packet_at"] or 0)
+
+
+def _refused_episode(row: RowDict, followed_at: int | None, now: int) -> Episode:
+    starts = (row["stalled_since"], row["acknowledged_at"], row["first_sent_at"])
+    since = next(at for at in starts if at is not None)
+    last = min(row["last_packet_at"] or since, now)
+    acknowledged = "nothing" if row["acknowledged_number"] is None else f"number {row['acknowledged_number']}"
+    message = (
+        f"number {row['first_waiting_number']} of sequence {row['transaction_sequence_id']} is sent again and again, "
+        f"the receiver acknowledges {acknowledged}: {format_count(row['waiting'], 'message')} wait"
+    )
+    until = max(followed_at, since) if followed_at is not None and followed_at <= now else None
+    seen = max(last if until is None else min(last, until), since)
+    episode = Episode(since, seen, seen, ERROR, message, until)
+    episode.add_evidence(tuple(row["evidence"] or ())[-1:], row["missing"] or ())
+    return episode
+
+
+def resend_alerts(
+    rows: Iterable[Mapping[str, Any]], limits: Thresholds, now: int, names: Mapping[str, str]
+) -> Iterator[Alert]:
+    """Yield the alerts of hops on which too many sendings within ``resend_window`` were resends.
+
+    Rows have ``SENDING_COUNT_COLUMNS``. The window is a number of whole minutes, rounded up, that ends with a minute
+    in which there was a resend.
+    """
+    width = max(ceil(limits.resend_window.total_seconds() / 60), 1)
+    for (sender, receiver), series in _group(rows, _HOP):
+        minutes = sorted(series, key=itemgetter("minute"))
+        stormy: dict[int, tuple[float, str]] = {}  # by minute of a resend, the worst window that has it
+        first = 0
+        for place, row in enumerate(minutes):
+            while minutes[first]["minute"] <= row["minute"] - width:
+                first += 1
+            inside = minutes[first : place + 1]
+            resends, sendings = (sum(each[name] for each in inside) for name in ("resends", "sendings"))
+            share = resends / sendings
+            if not row["resends"] or resends < limits.resends or share < limits.resend_share:
+                continue
+            text = f"{resends} of {sendings} sendings within {width} min were resends ({share:.0%})"
+            for each in inside:
+                if each["resends"]:
+                    stormy[each["minute"]] = max(stormy.get(each["minute"], (0.0, "")), (share, text))
+        events = [
+            EventCount(row["first_at"], row["last_at"], row["resends"], tuple(row["evidence"] or ()))
+            for row in minutes
+            if row["minute"] in stormy
+        ]
+        for run in episodes_from_events(events, now, window=limits.resend_window):
+            run.message = max(
+                found for minute, found in stormy.items()
+                if run.since // _MINUTE_US <= minute <= run.last_seen_at // _MINUTE_US
+            )[1]  # fmt: skip
+            yield Alert("resend_storm", f"messages from {sender} to {receiver}", run, None, names.get(sender, sender))
+
+
+def slow_transfer_alerts(
+    rows: Iterable[Mapping[str, Any]], limits: Thresholds, now: int, names: Mapping[str, str]
+) -> Iterator[Alert]:
+    """Yield the alerts of hops on which messages were acknowledged too late. Rows have ``SLOW_COUNT_COLUMNS``."""
+    late = f"{limits.slow_after.total_seconds():g} s or more after the first sending"
+    for (sender, receiver), series in _group(rows, _HOP):
+        events = [EventCount(row["at"], row["last"], row["count"], tuple(row["evidence"] or ())) for row in series]
+        for run in episodes_from_events(events, now, window=limits.failure_window):
+            run.message = f"{format_count(run.count, 'message')} acknowledged {late}"
+            yield Alert("transfers_slow", f"messages from {sender} to {receiver}", run, None, names.get(sender, sender))
+
+
+def _group(
+    rows: Iterable[Mapping[str, Any]], names: tuple[str, ...]
+) -> Iterator[tuple[tuple[Any, ...], list[Mapping[str, Any]]]]:
+    ordered = sorted(rows, key=lambda row: tuple(row[name] or "" for name in names))
+    for values, series in groupby(ordered, key=itemgetter(*names)):
+        yield values, list(series)

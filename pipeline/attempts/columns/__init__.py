@@ -1,0 +1,1 @@
+"""Calls of servers as columns: numpy arrays in which an index stands for a call."""

@@ -1,0 +1,369 @@
+"""Calls of associations as columns, as the conditions of rules see them. No Spark.
+
+A condition says which calls may break a rule: those become ``CapturedCall`` rows, and the rule judges them. So a call
+that breaks no rule is never a row. All answers are numpy arrays with one element for each call. A condition on a value
+is false where the column is null, or is not there.
+
+Flags and times have the meaning, and the names, that they have in ``CapturedCall``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import cached_property
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipeline.findings.rules.call_history import END_OF_TIME, LOOKUP_ID_NUMBER_MASK, UNREADABLE_OUTCOMES, Result
+from udfs.call_results import call_succeeded
+from udfs.codes import is_peek_action
+
+Mask = npt.NDArray[np.bool_]
+Numbers = npt.NDArray[Any]
+Method = tuple[str, int]
+_OPNUMS: Final = 1 << 17  # more than there are
+
+
+class CallColumns:
+    """Calls, a table of plain columns (times in microseconds), and the association of each.
+
+    ``associations`` are numbers from 0, one for each call.
+    """
+
+    def __init__(self, table: pa.Table, associations: Numbers) -> None:
+        self.table = table
+        self.association = associations
+        self.count = table.num_rows
+        self._cache: dict[object, Any] = {}
+
+    def share(self, name: object, compute: Callable[[], Result]) -> Result:
+        """Return a result that several conditions use; it is computed once."""
+        if name not in self._cache:
+            self._cache[name] = compute()
+        found: Result = self._cache[name]
+        return found
+
+    # Columns
+
+    def array(self, name: str) -> pa.Array | None:
+        """Return a column as one array; None where it is not there."""
+        if name not in self.table.column_names:
+            return None
+        column = self.table.column(name)
+        return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+    def nothing(self) -> Mask:
+        """Return False for each call."""
+        return np.zeros(self.count, np.bool_)
+
+    def has(self, name: str) -> Mask:
+        """Tell where a column has a value."""
+        return self.share(("has", name), lambda: self._has(name))
+
+    def _has(self, name: str) -> Mask:
+        array = self.array(name)
+        if array is None or pa.types.is_null(array.type):
+            return self.nothing()
+        return np.asarray(array.is_valid().to_numpy(zero_copy_only=False))
+
+    def numbers(self, name: str) -> Numbers:
+        """Return a column of integers or booleans; 0 where it has no value. 64-bit numbers have no sign."""
+        return self.share(("numbers", name), lambda: self._numbers(name))
+
+    def _numbers(self, name: str) -> Numbers:
+        array = self.array(name)
+        if array is None or pa.types.is_null(array.type):
+            return np.zeros(self.count, np.int64)
+        if pa.types.is_boolean(array.type):
+            array = array.cast(pa.int8())
+        if array.null_count:
+            array = array.fill_null(0)
+        found = array.to_numpy(zero_copy_only=False)
+        result: Numbers = found if found.dtype == np.uint64 else found.astype(np.int64)
+        return result
+
+    def nonzero(self, name: str) -> Mask:
+        """Tell where a number is not 0, or a boolean is true."""
+        return self.share(("nonzero", name), lambda: self.numbers(name) != 0)
+
+    def equals(self, name: str, *values: int) -> Mask:
+        """Tell where a number is one of some values."""
+        numbers = self.numbers(name)
+        found = numbers == values[0] if len(values) == 1 else np.isin(numbers, np.array(values, numbers.dtype))
+        return found & self.has(name) if 0 in values else found
+
+    def differs(self, one: str, other: str) -> Mask:
+        """Tell where two columns of numbers have different values, or only one of them has one."""
+        unequal = self.numbers(one) != self.numbers(other)
+        result: Mask = unequal | (self.has(one) != self.has(other))
+        return result
+
+    def codes(self, name: str) -> Numbers:
+        """Return a number for each text of a column: the same for the same text; -1 where it has none."""
+        return self.texts(name)[0]
+
+    def texts(self, name: str) -> tuple[Numbers, list[str]]:
+        """Return the codes of a column, and the texts that they are places of."""
+        return self.share(("texts", name), lambda: self._encode(name))
+
+    def _encode(self, name: str) -> tuple[Numbers, list[str]]:
+        array = self.array(name)
+        if array is None or pa.types.is_null(array.type):
+            return np.full(self.count, -1), []
+        encoded = array.dictionary_encode()
+        return encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(
+            np.int64
+        ), encoded.dictionary.to_pylist()
+
+    def text_matches(self, name: str, predicate: Callable[[str], bool]) -> Mask:
+        """Tell where a text meets a condition, which is asked once for each different text."""
+        codes, texts = self.texts(name)
+        return np.array([*map(predicate, texts), False], np.bool_)[codes]
+
+    def text_in(self, name: str, texts: Collection[str]) -> Mask:
+        """Tell where a text is one of some."""
+        return self.text_matches(name, lambda text: text in texts)
+
+    def text_values(self, name: str, values: Mapping[str | None, Any], default: Any) -> Numbers:  # noqa: ANN401 - as of an array
+        """Return the value of each text, or of None where the column has none."""
+        codes, texts = self.texts(name)
+        return np.array([*(values.get(text, default) for text in texts), values.get(None, default)])[codes]
+
+    def lengths(self, name: str) -> Numbers:
+        """Return how many elements a list has; 0 where there is none."""
+        return self.share(("lengths", name), lambda: self._lengths(name))
+
+    def _lengths(self, name: str) -> Numbers:
+        array = self.array(name)
+        if array is None or pa.types.is_null(array.type):
+            return np.zeros(self.count, np.int64)
+        result: Numbers = array.value_lengths().fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+        return result
+
+    def first_elements(self, name: str, place: int = 0) -> Numbers:
+        """Return an element of each list of integers; 0 where there is none."""
+        array = self.array(name)
+        long = self.lengths(name) > place
+        if array is None or not long.any():
+            return np.zeros(self.count, np.int64)
+        found = np.zeros(self.count, np.int64)
+        found[long] = pc.list_element(array.filter(pa.array(long)), place).fill_null(0).to_numpy(zero_copy_only=False)
+        return found
+
+    def map_sums(self, name: str) -> Numbers:
+        """Return the sum of the values of each map of integers."""
+        array = self.array(name)
+        if array is None or pa.types.is_null(array.type):
+            return np.zeros(self.count, np.int64)
+        items = array.items.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+        until = np.concatenate([[0], np.cumsum(items)])
+        offsets = array.offsets.to_numpy(zero_copy_only=False)
+        return np.where(self.has(name), until[offsets[1:]] - until[offsets[:-1]], 0)
+
+    def map_has(self, name: str, key: str) -> Mask:
+        """Tell which maps have a key."""
+        array, found = self.array(name), self.nothing()
+        if array is not None and not pa.types.is_null(array.type):
+            found[self._rows_with_key(array, key)[1]] = True
+        return found & self.has(name)
+
+    @staticmethod
+    def _rows_with_key(array: pa.MapArray, key: str) -> tuple[Numbers, Numbers]:
+        """Return the places of a key among those of all maps, and the map of each."""
+        places = np.nonzero(pc.equal(array.keys, key).fill_null(False).to_numpy(zero_copy_only=False))[0]  # noqa: FBT003 - by place
+        offsets = array.offsets.to_numpy(zero_copy_only=False)
+        return places, np.searchsorted(offsets, places + offsets[0], side="right") - 1
+
+    def map_value(self, name: str, key: str) -> Numbers:
+        """Return the value that each map of integers has for a key; -1 where it has none."""
+        array, found = self.array(name), np.full(self.count, -1)
+        if array is None or pa.types.is_null(array.type) or not len(array.keys):
+            return found
+        places, rows = self._rows_with_key(array, key)
+        found[rows] = array.items.take(pa.array(places)).fill_null(-1).to_numpy(zero_copy_only=False)
+        return np.where(self.has(name), found, -1)
+
+    def octets_differ(self, name: str, rows: Mask, start: int, stop: int, *expected: bytes) -> Mask:
+        """Tell where octets of a stub, among some calls, are there and differ from all that is expected."""
+        array, found = self.array(name), self.nothing()
+        if array is None or pa.types.is_null(array.type) or not (rows := rows & self.has(name)).any():
+            return found
+        part = pc.binary_slice(array.filter(pa.array(rows)), start, stop)
+        long = pc.equal(pc.binary_length(part), stop - start)
+        unexpected = pc.invert(pc.is_in(part, pa.array(expected, part.type)))
+        found[rows] = pc.and_(long, unexpected).to_numpy(zero_copy_only=False)
+        return found
+
+    def octets_changed(
+        self, one: str, part: tuple[int, int], other: str, other_part: tuple[int, int], rows: Mask
+    ) -> Mask:
+        """Tell where a part of one stub, among some calls, differs from a part of another; both stubs are there."""
+        found = self.nothing()
+        rows = rows & self.has(one) & self.has(other)
+        if rows.any():
+            parts = zip((one, other), (part, other_part), strict=True)
+            chosen = self.table.select([one, other]).filter(pa.array(rows))
+            here, there = (pc.binary_slice(chosen[name], *places) for name, places in parts)
+            found[rows] = pc.not_equal(here, there).to_numpy(zero_copy_only=False)
+        return found
+
+    # Methods
+
+    @cached_property
+    def _methods(self) -> Numbers:
+        names = self.codes("interface_name")
+        opnums = np.where(self.has("opnum"), self.numbers("opnum"), -1)
+        return names * _OPNUMS + opnums + 1
+
+    def of(self, *methods: Method) -> Mask:
+        """Tell which calls are of some methods, each an interface and an opnum."""
+        return self.share(("of", methods), lambda: self._of(methods))
+
+    def _of(self, methods: Sequence[Method]) -> Mask:
+        names = {name: code for code, name in enumerate(self.texts("interface_name")[1])}
+        wanted = [names[interface] * _OPNUMS + opnum + 1 for interface, opnum in methods if interface in names]
+        return np.isin(self._methods, wanted) if wanted else self.nothing()
+
+    def of_interfaces(self, *interfaces: str) -> Mask:
+        """Tell which calls are of some interfaces."""
+        return self.text_in("interface_name", interfaces)
+
+    @cached_property
+    def is_ndr64(self) -> Mask:
+        """The stubs are encoded in NDR64."""
+        return self.text_in("transfer_syntax", {"NDR64"})
+
+    # What was read of a call
+
+    @cached_property
+    def _clock(self) -> tuple[Numbers, Numbers]:
+        """By how much the clocks of a call's request and of its response are ahead, microseconds."""
+        array = self.array("clocks")
+        if array is None or not self.seen_by_taps.any():
+            return np.zeros(self.count, np.int64), np.zeros(self.count, np.int64)
+        ahead = (pc.struct_field(array, name).fill_null(0) for name in ("request_ahead_us", "response_ahead_us"))
+        request, response = (each.to_numpy(zero_copy_only=False).astype(np.int64) for each in ahead)
+        return request, response
+
+    @property
+    def seen_by_taps(self) -> Mask:
+        """Several taps saw the call's connection."""
+        return self.has("clocks")
+
+    @cached_property
+    def started_at(self) -> Numbers:
+        """The time of the request, or of the response where the request was not captured."""
+        asked = self.numbers("request_at") - self._clock[0]
+        return np.where(
+            self.has("request_at"), asked, np.where(self.answered, self.numbers("response_at") - self._clock[1], 0)
+        )
+
+    @property
+    def answered(self) -> Mask:
+        """The response was captured."""
+        return self.has("response_at")
+
+    @cached_property
+    def responded_at(self) -> Numbers:
+        """The time of the response; ``END_OF_TIME`` without one."""
+        return np.where(self.answered, self.numbers("response_at") - self._clock[1], END_OF_TIME)
+
+    @cached_property
+    def ended_at(self) -> Numbers:
+        """The time of the response; that of the request without one."""
+        return np.where(self.answered & (self.responded_at != 0), self.responded_at, self.started_at)
+
+    @property
+    def has_errors(self) -> Mask:
+        """Something of the call's stubs could not be decoded."""
+        return self.lengths("errors") > 0
+
+    @property
+    def has_message_errors(self) -> Mask:
+        """Something of the returned message could not be decoded."""
+        return self.lengths("message_errors") > 0
+
+    def _has_wrong(self, side: str) -> Mask:
+        """Tell where the error of a side's stub, or of a part of it, was found."""
+        found = self.nothing()
+        array = self.array("errors")
+        if array is None or not (rows := np.nonzero(self.has_errors)[0]).size:
+            return found
+        for row, errors in zip(rows, array.take(pa.array(rows)).to_pylist(), strict=True):
+            found[row] = any(str(each["field"] or "").split(".", 1)[0] == side for each in errors)
+        return found
+
+    @cached_property
+    def request_decoded(self) -> Mask:
+        """The request was captured and decoded completely."""
+        unbound = self.has("bind_seen") & ~self.nonzero("bind_seen")
+        closed = self.nonzero("sealed") & ~self.has("opened_by")
+        unreadable = unbound | closed | self.text_in("outcome", UNREADABLE_OUTCOMES)
+        return ~unreadable & self.has("request_at") & ~self._has_wrong("request")
+
+    @cached_property
+    def response_decoded(self) -> Mask:
+        """The response was too, and is no fault."""
+        return self.request_decoded & self.text_in("outcome", {"ok"}) & ~self._has_wrong("response")
+
+    @cached_property
+    def result_succeeded(self) -> Mask:
+        """The HRESULT is that of a success (``call_succeeded``)."""
+        return self._with_result(lambda interface, result: call_succeeded(interface, result) is True)
+
+    @cached_property
+    def result_failed(self) -> Mask:
+        """The HRESULT is that of a failure."""
+        return self._with_result(lambda interface, result: call_succeeded(interface, result) is False)
+
+    def _with_result(self, predicate: Callable[[str, int], bool]) -> Mask:
+        """Tell where interface and HRESULT meet a condition, which is asked once for each different pair."""
+        names, found = self.texts("interface_name"), self.nothing()
+        results, has_result = self.numbers("hresult"), self.has("hresult")
+        for code, interface in ((-1, ""), *enumerate(names[1])):
+            ours = has_result & (names[0] == code)
+            if ours.any():
+                values, places = np.unique(results[ours], return_inverse=True)
+                found[ours] = np.array([predicate(interface, int(value)) for value in values])[places]
+        return found
+
+    @cached_property
+    def succeeded(self) -> Mask:
+        """The response was decoded, and its result is that of a success."""
+        return self.response_decoded & self.result_succeeded
+
+    @cached_property
+    def failed(self) -> Mask:
+        """The response is a fault, or its result is that of a failure."""
+        return self.has("fault_status") | (self.response_decoded & self.result_failed)
+
+    @cached_property
+    def is_peek(self) -> Mask:
+        """The call is a read that leaves the message in the queue."""
+        values, places = np.unique(self.numbers("action"), return_inverse=True)
+        return self.has("action") & np.array([is_peek_action(int(value)) for value in values], np.bool_)[places]
+
+    @property
+    def is_receive(self) -> Mask:
+        """The call is a read that takes the message."""
+        return self.has("action") & ~self.is_peek
+
+    @property
+    def abandoned(self) -> Mask:
+        """The client cancelled or orphaned the call."""
+        return self.has("cancelled_at") | self.has("orphaned_at")
+
+    @cached_property
+    def lookup_id_number(self) -> Numbers:
+        """The number of the returned message in its queue; 0 without one."""
+        number = self.numbers("sequence_id").astype(np.uint64) & np.uint64(LOOKUP_ID_NUMBER_MASK)
+        return np.where(self.succeeded, number.astype(np.int64), 0)
+
+    @cached_property
+    def requested_lookup_id(self) -> Numbers:
+        """The LookupId of the request, 64 bits without a sign; 0 without one."""
+        return self.numbers("lookup_id").astype(np.uint64)

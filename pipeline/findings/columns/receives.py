@@ -1,0 +1,200 @@
+"""Receives and what ends them, as columns: which do not simply follow each other. No Spark.
+
+A receive of RemoteRead is ended by an End or a cancel with its request id on its context, one of qm2qm by an End with
+its handle. Almost all calls are such pairs, and no rule on receives is broken by them. All calls of a request id, or of
+a handle, that are no such pairs are suspects together.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from pipeline.findings.columns.association_calls import QM2QM_END, REMOTE_READ_ENDS, AssociationCalls, Suspects
+from pipeline.findings.columns.call_columns import Mask, Numbers
+from pipeline.findings.columns.groups import Groups, combine_codes
+from pipeline.findings.rules.call_history import (
+    CLEANUP_TIMEOUT_US,
+    END_OF_TIME,
+    QM2QM_READS,
+    REMOTE_READ_READS,
+    TIMER_SLACK_US,
+)
+from udfs.codes import RR_ACK
+from udfs.dcerpc.interfaces import REMOTE_READ_NAME
+
+_CANCEL: Final = (REMOTE_READ_NAME, 8)
+_NONE, _RECEIVE, _FAILED_RECEIVE, _READ, _END, _CANCELS = range(6)
+
+
+class RequestGroups(NamedTuple):
+    """The reads, Ends and cancels of RemoteRead by context and request id, in order of time.
+
+    ``unpaired``: for each row, whether its group is not only receives that are ended once before the next one.
+    ``pending_until``: when the receive of a row was ended or had failed.
+    """
+
+    groups: Groups
+    unpaired: Mask
+    pending_until: Numbers
+
+
+def request_groups(calls: AssociationCalls) -> RequestGroups:
+    """Return the groups of the calls; computed once."""
+    return calls.share("request groups", lambda: _request_groups(calls))
+
+
+def _request_groups(calls: AssociationCalls) -> RequestGroups:
+    rows = np.nonzero(calls.of(*REMOTE_READ_READS, *REMOTE_READ_ENDS, _CANCEL))[0]
+    groups = Groups(rows, calls.keys("context_handle", "request_id")[rows], calls.started_at[rows])
+    ours = groups.rows
+    started, responded = calls.started_at[ours], calls.responded_at[ours]
+    is_read = calls.of(*REMOTE_READ_READS)[ours]
+    is_receive, failed = is_read & calls.is_receive[ours], calls.failed[ours]
+    kind = np.full(len(ours), _END)
+    kind[calls.of(_CANCEL)[ours]] = _CANCELS
+    kind[is_read] = _READ
+    kind[is_receive] = _RECEIVE
+    kind[is_receive & failed] = _FAILED_RECEIVE
+
+    def previous(*kinds: int) -> Mask:
+        return np.isin(groups.before(kind, _NONE), kinds)
+
+    is_end = kind == _END
+    was_answered_at = groups.before(responded, 0)
+    methods = calls.numbers("opnum")[ours]
+    other_method = (groups.before(methods, 0) == REMOTE_READ_READS[0][1]) != (methods == REMOTE_READ_ENDS[0][1])
+    late = (was_answered_at < END_OF_TIME) & (started - was_answered_at > CLEANUP_TIMEOUT_US + TIMER_SLACK_US)
+    follows_receive = previous(_RECEIVE)
+    wrong = (
+        (is_end & (failed | ~follows_receive | other_method | late))
+        | (follows_receive & ~is_end & (kind != _CANCELS))
+        | (previous(_END) & (kind == _CANCELS))
+        | (previous(_END, _CANCELS) & (is_read & (was_answered_at > started)))
+        | (~groups.is_first & (groups.before(started, 0) == started))
+        | (responded < started)
+    )
+    following = groups.after(kind, _NONE)
+    wrong |= (kind == _RECEIVE) & (following == _NONE) & calls.succeeded[ours]
+    ended_at = np.where(np.isin(following, (_END, _CANCELS)), groups.after(responded, END_OF_TIME), END_OF_TIME)
+    until = np.where(failed, np.minimum(responded, ended_at), ended_at)
+    return RequestGroups(groups, groups.any(wrong), until)
+
+
+def unpaired_receives(calls: AssociationCalls) -> Suspects:
+    """Return the calls with request ids of RemoteRead that are not only receives that are ended once.
+
+    Beside them: the receives that are pending on the same context when one of their Ends is made.
+    """
+    return calls.share("unpaired receives", lambda: _unpaired_receives(calls))
+
+
+def _unpaired_receives(calls: AssociationCalls) -> Suspects:
+    groups, unpaired, until = request_groups(calls)
+    rows = groups.rows
+    found, related = calls.nothing(), calls.nothing()
+    found[rows[unpaired]] = True
+    ends = rows[unpaired & calls.of(*REMOTE_READ_ENDS)[rows]]
+    contexts = calls.keys("context_handle")
+    pending = np.nonzero(~unpaired & (calls.of(*REMOTE_READ_READS) & calls.is_receive)[rows])[0]
+    if ends.size and pending.size:
+        begun, over = calls.started_at[rows[pending]], until[pending]
+        levels = np.unique(calls.started_at[ends])
+        steps = np.int64(len(levels) + 1)
+        moments = np.sort(contexts[ends] * steps + np.searchsorted(levels, calls.started_at[ends]) + 1)
+
+        def passed(times: Numbers) -> Numbers:
+            """Return how many of the Ends were made until a time, on contexts up to that of each receive."""
+            ranks = np.searchsorted(levels, times, side="right")
+            return np.searchsorted(moments, contexts[rows[pending]] * steps + ranks, side="right")
+
+        met = np.zeros(len(rows), np.bool_)
+        met[pending] = passed(over) > passed(begun)
+        related[rows[groups.any(met)]] = True
+    return Suspects(found, related)
+
+
+class HandleGroups(NamedTuple):
+    """The reads of qm2qm that returned a handle, and the Ends that name one, by handle.
+
+    ``unpaired``: for each row, whether its group is not one read and at most one End after it.
+    """
+
+    groups: Groups
+    unpaired: Mask
+
+
+def handle_groups(calls: AssociationCalls) -> HandleGroups:
+    """Return the groups of the calls; computed once."""
+    return calls.share("handle groups", lambda: _handle_groups(calls))
+
+
+def _handle_groups(calls: AssociationCalls) -> HandleGroups:
+    is_end = calls.of(QM2QM_END) & calls.has("remote_read_handle")
+    is_read = calls.of(*QM2QM_READS) & calls.succeeded & calls.has("remote_read_handle")
+    rows = np.nonzero(is_end | is_read)[0]
+    groups = Groups(rows, calls.keys("remote_read_handle")[rows], calls.ended_at[rows])
+    ours = groups.rows
+    reads, ends = is_read[ours], is_end[ours]
+    held_at = groups.largest(np.where(reads, calls.ended_at[ours], 0))
+    early = ends & (calls.started_at[ours] < held_at)
+    wrong = (groups.counts(reads) > 1) | (groups.counts(ends) > 1) | groups.any(early) | ~groups.any(reads)
+    return HandleGroups(groups, wrong)
+
+
+def unpaired_handles(calls: AssociationCalls) -> Suspects:
+    """Return the reads and Ends of qm2qm whose handle is not returned once, and ended once at most."""
+    groups, unpaired = handle_groups(calls)
+    found = calls.of(QM2QM_END) & ~calls.has("remote_read_handle")
+    found[groups.rows[unpaired]] = True
+    return Suspects(found)
+
+
+def handles_without_end(calls: AssociationCalls) -> Suspects:
+    """Return the receives of qm2qm whose handle no End names, where every connection ended with FIN."""
+    groups, _ = handle_groups(calls)
+    rows, found = groups.rows, calls.nothing()
+    ended = groups.any(calls.of(QM2QM_END)[rows])
+    found[rows[~ended & (calls.is_receive & calls.closed_by_fin)[rows]]] = True
+    return Suspects(found)
+
+
+def with_whole_exchanges(calls: AssociationCalls, mask: Mask) -> Mask:
+    """Return calls with all that have the context and request id, or the handle, of one of them."""
+    found = mask.copy()
+    for groups in (request_groups(calls).groups, handle_groups(calls).groups):
+        found[groups.rows[groups.any(mask[groups.rows])]] = True
+    return found
+
+
+def acknowledged_at(calls: AssociationCalls) -> Numbers:
+    """Return the time at which each receive may have been acknowledged, at the earliest; ``END_OF_TIME`` without."""
+    accepted = calls.succeeded & calls.equals("ack", RR_ACK) & calls.of(QM2QM_END, *REMOTE_READ_ENDS)
+    at = np.where(accepted, calls.responded_at, END_OF_TIME)
+    found = np.full(calls.count, END_OF_TIME)
+    groups = request_groups(calls).groups
+    found[groups.rows] = groups.smallest_from(at[groups.rows])
+    groups = handle_groups(calls).groups
+    found[groups.rows] = groups.smallest(at[groups.rows])
+    return np.where(calls.is_receive, found, END_OF_TIME)
+
+
+def message_keys(calls: AssociationCalls) -> tuple[Numbers, Numbers]:
+    """Return the reads that returned a numbered message of a known queue, and a number for each message.
+
+    The queue is the opened one's name, or the context, of RemoteRead, and the number of qm2qm.
+    """
+    return calls.share("message keys", lambda: _message_keys(calls))
+
+
+def _message_keys(calls: AssociationCalls) -> tuple[Numbers, Numbers]:
+    numbered = calls.lookup_id_number != 0
+    remote = calls.of(*REMOTE_READ_READS) & (calls.context_open >= 0)
+    local = calls.of(*QM2QM_READS) & calls.has("queue_handle")
+    rows = np.nonzero(numbered & (remote | local))[0]
+    names = calls.at_open(calls.codes("queue"), -1)
+    queues = np.where(remote, names, calls.numbers("queue_handle"))
+    contexts = np.where(remote & (names < 0), calls.codes("context_handle"), -1)
+    parts = (calls.association, remote.astype(np.int64), queues, contexts, calls.lookup_id_number)
+    return rows, combine_codes(*(part[rows] for part in parts))

@@ -1,0 +1,132 @@
+"""Reads that wait while another call is made, as columns. No Spark."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from pipeline.findings.columns.association_calls import (
+    QM2QM_END,
+    AssociationCalls,
+    Spans,
+    Suspects,
+    newest_before,
+)
+from pipeline.findings.columns.call_columns import Mask, Method, Numbers
+from pipeline.findings.columns.groups import Groups, latest_until
+from pipeline.findings.columns.receives import handle_groups, with_whole_exchanges
+from pipeline.findings.rules.call_history import END_OF_TIME, MOST_CONCURRENT_READS, QM2QM_READS, REMOTE_READ_READS
+from udfs.codes import MQ_ERROR_OPERATION_CANCELLED, MQ_INFORMATION_REMOTE_CANCELED_BY_CLIENT
+from udfs.dcerpc.interfaces import QM2QM_NAME, REMOTE_READ_NAME
+
+_CANCELLED_RESULTS: Final = (MQ_ERROR_OPERATION_CANCELLED, MQ_INFORMATION_REMOTE_CANCELED_BY_CLIENT)
+
+
+def request_ids_in_use(calls: AssociationCalls, *reads: Method) -> Suspects:
+    """Return the reads of an association with a request id of which one was made while another waited."""
+    return calls.share(("request ids in use", reads), lambda: _request_ids_in_use(calls, *reads))
+
+
+def _request_ids_in_use(calls: AssociationCalls, *reads: Method) -> Suspects:
+    rows = np.nonzero(calls.of(*reads) & calls.request_decoded)[0]
+    groups = Groups(rows, calls.keys("request_id")[rows], calls.started_at[rows])
+    until = np.where(calls.answered, calls.responded_at, -1)[groups.rows]
+    overlap = groups.largest_before(until, -1) > calls.started_at[groups.rows]
+    return _all_of(calls, groups, overlap)
+
+
+def _all_of(calls: AssociationCalls, groups: Groups, wrong: Mask) -> Suspects:
+    found = calls.nothing()
+    found[groups.rows[groups.any(wrong)]] = True
+    return Suspects(found)
+
+
+def request_ids_of_held_messages(calls: AssociationCalls) -> Suspects:
+    """Return the reads of qm2qm whose request id has a message in their queue that may not be ended; with all Ends."""
+    handles, unpaired = handle_groups(calls)
+    rows = handles.rows
+    accepted = (calls.of(QM2QM_END) & calls.succeeded)[rows]
+    ended_at = handles.smallest(np.where(accepted & ~unpaired, calls.started_at[rows], END_OF_TIME))
+    held_until = np.full(calls.count, -1)
+    reads = calls.of(*QM2QM_READS)
+    held_until[rows] = np.where(reads[rows], ended_at, -1)
+    ours = np.nonzero(reads)[0]
+    groups = Groups(ours, calls.keys("queue_handle", "request_id")[ours], calls.started_at[ours])
+    not_ended = groups.largest_before(held_until[groups.rows], -1) >= calls.started_at[groups.rows]
+    found = _all_of(calls, groups, not_ended).calls
+    return Suspects(found, with_whole_exchanges(calls, found) if found.any() else None)
+
+
+def closes_of_contexts_with_reads(calls: AssociationCalls) -> Suspects:
+    """Return the closes of a context of RemoteRead while a read on it waits; beside them the newest of its reads."""
+    return calls.share("context closes", lambda: _closes_of_contexts_with_reads(calls))
+
+
+def _closes_of_contexts_with_reads(calls: AssociationCalls) -> Suspects:
+    closes = np.nonzero(calls.of((REMOTE_READ_NAME, 3)) & calls.succeeded)[0]
+    keys = calls.keys("context_handle")
+    return _closes_with_reads(calls, REMOTE_READ_READS, keys, closes, keys[closes])
+
+
+def closes_of_sessions_with_reads(calls: AssociationCalls) -> Suspects:
+    """Return the closes of a session of qm2qm while a read of its queue waits; beside them the newest reads of it."""
+    closes = np.nonzero(calls.of((QM2QM_NAME, 3)) & calls.succeeded & (calls.context_open >= 0))[0]
+    numbers = [calls.at_open(calls.numbers(name), 0)[closes] for name in ("queue_handle", "open_context")]
+    given = [calls.at_open(calls.has(name), default=False)[closes] for name in ("queue_handle", "open_context")]
+    reads = calls.of(*QM2QM_READS) & calls.has("queue_handle")
+    queues = np.where(reads, calls.numbers("queue_handle"), -1)
+    values, places = np.unique(np.concatenate([queues, *numbers]), return_inverse=True)
+    steps = np.int64(len(values) + 1)
+    keys = calls.association * steps + places[: calls.count]
+    asked = [
+        np.where(has, calls.association[closes] * steps + part, -1)
+        for has, part in zip(given, np.split(places[calls.count :], 2), strict=True)
+    ]
+    return _closes_with_reads(calls, QM2QM_READS, keys, np.concatenate([closes, closes]), np.concatenate(asked))
+
+
+def _closes_with_reads(
+    calls: AssociationCalls, methods: tuple[Method, ...], keys: Numbers, closes: Numbers, asked: Numbers
+) -> Suspects:
+    """Return the closes while a read with a key waits, or is never answered; beside them the newest of these reads."""
+    rows = np.nonzero(calls.of(*methods))[0]
+    spans = Spans(keys[rows], calls.started_at[rows], calls.responded_at[rows])
+    at = calls.started_at[closes]
+    waiting = spans.any_meets(asked, at + 1, at - 1)
+    found, related = calls.nothing(), calls.nothing()
+    found[closes[waiting]] = True
+    pairs = zip(asked[waiting], at[waiting], strict=True)
+    related[newest_before(rows, keys[rows], calls.started_at[rows], pairs, MOST_CONCURRENT_READS)] = True
+    return Suspects(found, related)
+
+
+def unusual_cancels(calls: AssociationCalls, cancel: Method, reads: tuple[Method, ...], queue: str) -> Suspects:
+    """Return the cancels but those of one waiting read that ended for it; beside them the newest reads of the queue.
+
+    ``queue`` is the column of the queue that both name.
+    """
+    return calls.share(("cancels", cancel), lambda: _unusual_cancels(calls, cancel, reads, queue))
+
+
+def _unusual_cancels(calls: AssociationCalls, cancel: Method, reads: tuple[Method, ...], queue: str) -> Suspects:
+    cancels = np.nonzero(calls.of(cancel) & calls.request_decoded)[0]
+    found, related = calls.nothing(), calls.nothing()
+    if not cancels.size:
+        return Suspects(found)
+    rows = np.nonzero(calls.of(*reads))[0]
+    started, until = calls.started_at[rows], calls.responded_at[cancels]
+    requests, queues = calls.keys(queue, "request_id"), calls.keys(queue)
+    places = latest_until(requests[rows], started, requests[cancels], until, inclusive=False)
+    good = calls.answered & calls.response_decoded & calls.equals("hresult", *_CANCELLED_RESULTS)
+    if rows.size:
+        read = rows[places]
+        usual = (places >= 0) & good[read] & (calls.responded_at[read] >= calls.started_at[cancels])
+    else:
+        usual = np.zeros(len(cancels), np.bool_)
+    strange = cancels[~usual]
+    found[strange] = True
+    for keys in (requests, queues):
+        pairs = zip(keys[strange], calls.responded_at[strange], strict=True)
+        related[newest_before(rows, keys[rows], started, pairs, MOST_CONCURRENT_READS)] = True
+    return Suspects(found, related)

@@ -1,0 +1,220 @@
+"""Judges calls: finds those that may break a rule, by columns, and asks the rules about these alone. No Spark.
+
+A call that no condition finds (``RuleCheck.suspects``) never becomes a row. Of the others, and of all calls that open,
+close or cancel, rows are made once, whichever rules ask.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from pipeline.attempts.associations import ClientAssociation
+from pipeline.findings.captured_rows import captured_calls, iter_rows, plain_columns, without_null_columns
+from pipeline.findings.columns.association_calls import AssociationCalls, Suspects, is_always_row
+from pipeline.findings.columns.call_columns import CallColumns, Mask, Method, Numbers
+from pipeline.findings.columns.receives import with_whole_exchanges
+from pipeline.findings.rules.call_history import UNREADABLE_OUTCOMES, AssociationHistory, CapturedCall, ServerHistory
+from pipeline.findings.rules.registry import (
+    ASSOCIATION_CHECKS,
+    CALL_CHECKS_BY_METHOD,
+    CALL_CHECKS_FOR_ANY_METHOD,
+    RuleCheck,
+    Violation,
+    single_call_rules,
+)
+
+Violations = list[tuple[RuleCheck, Violation]]
+
+
+class Association(NamedTuple):
+    """An association whose calls are judged: its rows of bronze.connections, and its server's openings."""
+
+    connections: Sequence[Mapping[str, Any]]
+    association: ClientAssociation
+    server: ServerHistory
+
+
+def find_violations(
+    calls: pa.Table, binds: pa.Table, associations: Sequence[Association], unreadable: Collection[str] = ()
+) -> Iterator[Violations]:
+    """Yield the violations of each association that has any, each with the check that found it.
+
+    ``calls`` and ``binds`` may have rows of other associations. ``unreadable``: connections with calls that are not in
+    ``calls`` and could not be read. Where calls have a column ``is_changed``, rules on single calls
+    (``single_call_rules``) are checked only for calls where it is true.
+    """
+    if not associations:
+        return
+    owners = {row["connection_id"]: place for place, one in enumerate(associations) for row in one.connections}
+    columns = _columns_of(calls, owners)
+    rows = _Rows(columns.table)
+    rows.add(is_always_row(columns))
+    histories = _histories(columns, rows, binds, associations, owners, unreadable)
+    ours = AssociationCalls(columns, histories, rows.places)
+    changed = columns.nonzero("is_changed") if "is_changed" in calls.column_names else None
+    of_calls = [*_suspects_of_call_checks(columns, changed)]
+    of_associations = [_suspects_of_association(ours, check) for check in ASSOCIATION_CHECKS]
+    masks = [mask for suspects in of_associations if suspects is not None for mask in suspects if mask is not None]
+    related = np.logical_or.reduce([columns.nothing(), *masks])
+    if related.any():  # a receive without its End would seem to be pending
+        related = with_whole_exchanges(ours, related)
+    _add_rows(histories, columns, rows, rows.add(related))
+    rows.add(np.logical_or.reduce([columns.nothing(), *(mask for _, mask in of_calls)]))
+    found: list[Violations] = [[] for _ in associations]
+    _judge_calls(found, columns, rows, of_calls)
+    _judge_associations(found, columns, rows, histories, of_associations)
+    yield from filter(None, found)
+
+
+def _columns_of(calls: pa.Table, owners: Mapping[str, int]) -> CallColumns:
+    """Return the calls of associations as columns; ``owners`` are the associations' numbers, by connection."""
+    names = calls["connection_id"].combine_chunks().dictionary_encode()
+    numbers = np.array([*(owners.get(name, -1) for name in names.dictionary.to_pylist()), -1], np.int64)
+    associations = numbers[names.indices.fill_null(-1).to_numpy(zero_copy_only=False)]
+    ours = associations >= 0
+    if not ours.all():
+        calls, associations = calls.filter(pa.array(ours)), associations[ours]
+    return CallColumns(plain_columns(without_null_columns(calls, "connection_id")).combine_chunks(), associations)
+
+
+class _Rows:
+    """The calls that have become rows of Python, by their position in the table, and the positions of these."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self._table = table
+        self._made = np.zeros(table.num_rows, np.bool_)
+        self.calls: dict[int, CapturedCall] = {}
+        self.places: dict[CapturedCall, int] = {}
+
+    def add(self, mask: Mask) -> Numbers:
+        """Make rows of calls, and return the positions of those that were none."""
+        new = np.nonzero(mask & ~self._made)[0]
+        if new.size:
+            made = captured_calls(self._table.take(pa.array(new)))
+            for place, call in zip(new.tolist(), made, strict=True):
+                self.calls[place] = call
+                self.places[call] = place
+            self._made |= mask
+        return new
+
+
+def _histories(
+    columns: CallColumns,
+    rows: _Rows,
+    binds: pa.Table,
+    associations: Sequence[Association],
+    owners: Mapping[str, int],
+    unreadable: Collection[str],
+) -> list[AssociationHistory]:
+    """Return the history of each association, with the calls that are rows so far."""
+    theirs: list[list[CapturedCall]] = [[] for _ in associations]
+    for place, call in rows.calls.items():
+        theirs[columns.association[place]].append(call)
+    bound: defaultdict[int, list[Any]] = defaultdict(list)
+    for row in iter_rows(binds):
+        if row["connection_id"] in owners:
+            bound[owners[row["connection_id"]]].append(defaultdict(lambda: None, row))
+    count = len(associations)
+    unread = np.zeros(count, np.bool_)
+    unread[columns.association[columns.text_in("outcome", UNREADABLE_OUTCOMES)]] = True
+    unread[[owners[name] for name in unreadable if name in owners]] = True
+    latest = np.zeros(count, np.int64)
+    np.maximum.at(latest, columns.association[columns.seen_by_taps], columns.ended_at[columns.seen_by_taps])
+    return [
+        AssociationHistory(
+            theirs[place], one.connections, one.association, binds=bound[place], server=one.server,
+            has_unreadable_calls=bool(unread[place]), latest_by_taps=int(latest[place]),
+        )
+        for place, one in enumerate(associations)
+    ]  # fmt: skip
+
+
+def _add_rows(histories: Sequence[AssociationHistory], columns: CallColumns, rows: _Rows, added: Numbers) -> None:
+    """Add to the histories the calls that became rows since they were made."""
+    theirs: defaultdict[int, list[CapturedCall]] = defaultdict(list)
+    for place in added.tolist():
+        theirs[int(columns.association[place])].append(rows.calls[place])
+    for place, calls in theirs.items():
+        histories[place].add_calls(calls)
+
+
+def _suspects_of_call_checks(columns: CallColumns, changed: Mask | None) -> Iterator[tuple[RuleCheck, Mask]]:
+    """Yield the checks on single calls, as often as they are registered, each with the calls that it judges."""
+    evidence: Final = {
+        "request": columns.request_decoded, "answer": columns.response_decoded, "ok": columns.succeeded,
+    }  # fmt: skip
+    single = single_call_rules() if changed is not None else ()
+    for method, check in _call_checks():
+        ours = columns.of(method) if method is not None else None
+        if ours is not None and not ours.any():
+            continue
+        mask = check.suspects(columns) if check.suspects is not None else ~columns.nothing()
+        for other in (ours, evidence.get(check.needs), changed if check.rule_id in single else None):
+            mask = mask if other is None else mask & other
+        if mask.any():
+            yield check, mask
+
+
+def _call_checks() -> Iterator[tuple[Method | None, RuleCheck]]:
+    """Yield the checks on single calls with their method, None for any, in the order in which they judge a call."""
+    for check in CALL_CHECKS_FOR_ANY_METHOD:
+        yield None, check
+    for method, checks in CALL_CHECKS_BY_METHOD.items():
+        for check in checks:
+            yield method, check
+
+
+def _suspects_of_association(calls: AssociationCalls, check: RuleCheck) -> Suspects | None:
+    """Return the calls that may break a rule, and those beside them; None where it judges what is a row anyway."""
+    if check.suspects is None:
+        return None
+    found: Suspects = check.suspects(calls)
+    if check.needs != "complete":
+        return found
+    related = found.related & calls.complete if found.related is not None else None
+    return Suspects(found.calls & calls.complete, related)
+
+
+def _judge_calls(
+    found: list[Violations], columns: CallColumns, rows: _Rows, checks: Sequence[tuple[RuleCheck, Mask]]
+) -> None:
+    """Add what the checks on single calls find, call by call in order of time."""
+    of_call: defaultdict[int, list[RuleCheck]] = defaultdict(list)
+    for check, mask in checks:
+        for place in np.nonzero(mask)[0].tolist():
+            of_call[place].append(check)
+    for place in sorted(of_call, key=lambda place: (rows.calls[place].started_at, rows.calls[place]["call_key"])):
+        call = rows.calls[place]
+        for check in of_call[place]:
+            seen = check.check(call)
+            if seen:
+                is_violation = isinstance(seen, Violation)
+                violation = seen if is_violation else Violation(call, seen if isinstance(seen, str) else "")
+                found[columns.association[place]].append((check, violation))
+
+
+def _judge_associations(
+    found: list[Violations],
+    columns: CallColumns,
+    rows: _Rows,
+    histories: Sequence[AssociationHistory],
+    suspects_of_checks: Sequence[Suspects | None],
+) -> None:
+    """Add what the checks on associations find: check by check, only of the calls that may break its rule."""
+    always = [place for place, history in enumerate(histories) if history.calls]
+    for check, suspects in zip(ASSOCIATION_CHECKS, suspects_of_checks, strict=True):
+        judged = always if suspects is None else np.unique(columns.association[suspects.calls]).tolist()
+        if suspects is not None and check.judges_binds:
+            judged = [place for place, history in enumerate(histories) if history.binds]
+        for place in judged:
+            if check.needs == "complete" and not histories[place].is_complete:
+                continue
+            for violation in check.check(histories[place]):
+                call = violation.call
+                if call is None or suspects is None or suspects.calls[rows.places[call]]:
+                    found[place].append((check, violation))

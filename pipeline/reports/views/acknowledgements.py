@@ -1,0 +1,216 @@
+"""Views of acknowledgements, and of dead letters: of messages read remotely, and of those captured on TCP 1801."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pipeline.reports.views.canonical import with_canonical_queues
+from pipeline.reports.views.view import View
+from udfs.codes import NEGATIVE_CLASS_BIT, RECEIVE_CLASS_BIT
+
+_READ_FROM: Final = "coalesce(rows.queue, rows.inferred_queue)"
+_DEAD_LETTER_QUEUES: Final = "';dead(letter|xact)$|_deadqueue$'"
+_BOTH_SOURCES: Final = (
+    "`source` is `transfers` where the message was captured on TCP 1801, else `reads`: it was read or peeked remotely."
+)
+_NOTHING_ELSE: Final = (
+    "Only messages on TCP 1801 and those that are read or peeked remotely are seen; nothing is known of others."
+)
+
+_IS_NEGATIVE: Final = f"class & {NEGATIVE_CLASS_BIT} <> 0"
+_ADMINISTRATION_ACKS_SQL: Final = (
+    """
+        WITH sightings AS (
+          SELECT * FROM """
+    + with_canonical_queues(
+        "silver.messages",
+        {
+            "read_from": _READ_FROM,
+            "sent_to": "rows.destination_queue",
+            "wanted_dead_letter_queue": "rows.dead_letter_queue",
+        },
+        "message_key, sighting_key, class, class_name, source_queue_manager, correlation_id, seen_at, packet_key",
+    )
+    + f"""
+          WHERE {_IS_NEGATIVE} OR class IN (2, {RECEIVE_CLASS_BIT})
+        ), administration_acks AS (
+          SELECT coalesce(message_key, sighting_key) AS acknowledgement, class, class_name, source_queue_manager,
+            coalesce(max(read_from), max(sent_to)) AS admin_queue, max(correlation_id) AS correlation_id,
+            CASE WHEN max(packet_key) IS NULL THEN 'reads' ELSE 'transfers' END AS source,
+            min(seen_at) AS first_seen_at, max(seen_at) AS last_seen_at
+          FROM sightings
+          WHERE NOT coalesce(read_from RLIKE {_DEAD_LETTER_QUEUES} OR read_from = wanted_dead_letter_queue, FALSE)
+          GROUP BY coalesce(message_key, sighting_key), class, class_name, source_queue_manager
+        )
+"""
+)
+"""Common table expression ``administration_acks``: each acknowledgement once, wherever and however often it was seen.
+
+A dead letter has the class of an acknowledgement too: what is read from a dead-letter queue is none.
+"""
+
+ACKNOWLEDGEMENT_VIEWS: Final = (
+    View(
+        "negative_acknowledgements", 14,
+        "a class of negative acknowledgements from one queue manager, in one administration queue",
+        "Each acknowledgement counts once, however often and on however many hops it was seen. `kind` is "
+        "`administration` for those that the sender asked for, `final` for those of transactional messages, which go "
+        "from queue manager to queue manager and have no administration queue. `source_queue_manager` sent the "
+        "acknowledgement. `destinations` are the queues of the messages that it refers to, if these were seen too. "
+        + _BOTH_SOURCES,
+        _NOTHING_ELSE + " Windows since Vista SP1 and Server 2008 sends no administration acknowledgement of the "
+        "classes 0x8000, 0x8004, 0x8006, 0x8007 and 0x800B by default. Final acknowledgements are seen on TCP 1801 "
+        "only.",
+        _ADMINISTRATION_ACKS_SQL + f""", negative AS (
+          SELECT 'administration' AS kind, class_name, source_queue_manager, admin_queue, source, correlation_id,
+            first_seen_at, last_seen_at
+          FROM administration_acks WHERE {_IS_NEGATIVE}
+          UNION ALL
+          SELECT 'final', class_name, queue_manager, CAST(NULL AS STRING), 'transfers', max(acknowledged_message_id),
+            min(sent_at), max(sent_at)
+          FROM silver.order_acks WHERE kind = 'final_ack' AND {_IS_NEGATIVE}
+          GROUP BY class_name, queue_manager, transaction_sequence_id, transaction_number,
+            coalesce(acknowledged_message_id, packet_key)
+        ), originals AS (
+          SELECT message_id AS correlation_id, max(destination_queue) AS destination_queue
+          FROM """ + with_canonical_queues(
+              "silver.messages", {"destination_queue": "rows.destination_queue"}, "message_id"
+          ) + """ WHERE message_id IS NOT NULL GROUP BY message_id
+        )
+        SELECT kind, class_name, source_queue_manager, admin_queue, source, count(*) AS messages,
+          min(first_seen_at) AS first_seen_at, max(last_seen_at) AS last_seen_at,
+          sort_array(collect_set(destination_queue)) AS destinations
+        FROM negative LEFT JOIN originals USING (correlation_id)
+        GROUP BY kind, class_name, source_queue_manager, admin_queue, source
+        ORDER BY messages DESC, class_name, kind, source
+        """,
+        (), ("first_seen_at", "last_seen_at"), ("silver.messages", "silver.order_acks"),
+    ),
+    View(
+        "acknowledgements_missing", 15,
+        "a message that asked for a positive acknowledgement which was not seen",
+        "`wanted` is a sum: 1 for arrival, 2 for receive, 4 and 8 for the failure of each; those of failures do not "
+        "come if all goes well and are not missed here. `lacks` names which of arrival and receive was not seen "
+        "(after a negative acknowledgement of its arrival none of its receive is due). `answer` is `missing` where "
+        "the administration queue got acknowledgements of other messages, and `cannot be known` where it was never "
+        "seen to get one: they may take a way that is not captured. If `admin_queue_read` is false, nobody was seen to "
+        "read that queue remotely: the acknowledgement may still be there. `outcome` is that of "
+        "gold.message_transfers, of the last hop. " + _BOTH_SOURCES,
+        _NOTHING_ELSE + " An acknowledgement of the receive does not come before an application receives the message.",
+        _ADMINISTRATION_ACKS_SQL + f""", answered AS (
+          SELECT DISTINCT admin_queue FROM administration_acks
+        ), acknowledged AS (
+          SELECT correlation_id AS message_id, max(class & {RECEIVE_CLASS_BIT} = 0) AS arrival,
+            max(class & {RECEIVE_CLASS_BIT} <> 0) AS receive,
+            max({_IS_NEGATIVE} AND class & {RECEIVE_CLASS_BIT} = 0) AS not_arrived
+          FROM administration_acks WHERE correlation_id IS NOT NULL GROUP BY correlation_id
+        ), messages AS (
+          SELECT message_id, message_key, destination_queue, admin_queue, acknowledgement_requested, sent_at, seen_at,
+            class
+          FROM """ + with_canonical_queues(
+              "silver.messages",
+              {"destination_queue": "rows.destination_queue", "admin_queue": "rows.admin_queue"},
+              "message_id, message_key, acknowledgement_requested, sent_at, seen_at, class",
+          ) + f"""
+        ), admin_queues AS (
+          SELECT message_key, max(admin_queue) AS admin_queue FROM messages
+          WHERE message_key IS NOT NULL GROUP BY message_key
+        ), captured AS (
+          SELECT message_id, message_key, queue AS destination_queue, max(acknowledgement_requested) AS wanted,
+            count(arrival_acked_at) > 0 AS arrival, count(receive_acked_at) > 0 AS receive,
+            max(coalesce(arrival_class & {NEGATIVE_CLASS_BIT} <> 0, FALSE)) AS not_arrived, min(sent_at) AS sent_at,
+            min(first_sent_at) AS first_seen_at, max_by(outcome, struct(last_sent_at, transfer_key)) AS outcome
+          FROM """ + with_canonical_queues(
+              "gold.message_transfers",
+              {"queue": "rows.destination_queue"},
+              "message_id, message_key, acknowledgement_requested, arrival_acked_at, receive_acked_at, arrival_class, "
+              "sent_at, first_sent_at, last_sent_at, outcome, transfer_key, class",
+          ) + """
+          WHERE class = 0
+          GROUP BY message_id, message_key, queue
+        ), requests AS (
+          SELECT 'transfers' AS source, message_id, message_key, destination_queue, admin_queue, wanted, arrival,
+            receive, not_arrived, sent_at, first_seen_at, outcome
+          FROM captured LEFT JOIN admin_queues USING (message_key)
+          UNION ALL
+          SELECT 'reads', message_id, max(message_key), max(destination_queue), max(admin_queue),
+            max(acknowledgement_requested), coalesce(max(arrival), FALSE), coalesce(max(receive), FALSE),
+            coalesce(max(not_arrived), FALSE), min(sent_at), min(seen_at), CAST(NULL AS STRING)
+          FROM messages LEFT ANTI JOIN captured USING (message_id) LEFT JOIN acknowledged USING (message_id)
+          WHERE message_id IS NOT NULL AND class = 0
+          GROUP BY message_id
+        ), lacking AS (
+          SELECT *, concat_ws(', ', CASE WHEN wanted & 1 <> 0 AND NOT arrival THEN 'arrival' END,
+            CASE WHEN wanted & 2 <> 0 AND NOT receive AND NOT not_arrived THEN 'receive' END) AS lacks
+          FROM requests
+        ), reads AS (
+          SELECT DISTINCT queue FROM gold.receive_attempts WHERE queue IS NOT NULL
+        )
+        SELECT message_id, message_key, destination_queue, lacking.admin_queue, wanted, lacks,
+          CASE WHEN answered.admin_queue IS NULL THEN 'cannot be known' ELSE 'missing' END AS answer, source, outcome,
+          sent_at, first_seen_at, reads.queue IS NOT NULL AS admin_queue_read
+        FROM lacking LEFT JOIN answered ON answered.admin_queue = lacking.admin_queue
+          LEFT JOIN reads ON reads.queue = lacking.admin_queue
+        WHERE lacks <> ''
+        ORDER BY answer DESC, admin_queue_read DESC, sent_at, message_id, destination_queue
+        """,
+        (), ("first_seen_at",), ("silver.messages",),
+    ),
+    View(
+        "dead_letters", 16,
+        "a reason for messages that are dead letters",
+        "`reason` is the class of a dead letter (`MQMSG_CLASS_NORMAL` in the dead queue of a queued component: its "
+        "retries are used up), or `expired`. `source` is `reads` for messages that were read or peeked remotely in the "
+        "dead-letter queue `queue`, and `transfers` for those that TCP 1801 shows to be dead letters in a dead-letter "
+        "queue of `source_queue_manager`: they asked for dead letters, and a negative acknowledgement came, or "
+        "(`presumed` true) their time was over before any acknowledgement was captured. `oldest_sent_at` and `age_s` "
+        "are those of the oldest message, until now. A message counts once.",
+        _NOTHING_ELSE + " The least that there is: the total number of dead letters and its growth are in the view "
+        "dead_letter_growth.",
+        """
+        WITH found AS (
+          SELECT queue, class_name, coalesce(message_key, sighting_key) AS message, min(sent_at) AS sent_at,
+            min(seen_at) AS first_seen_at, max(seen_at) AS last_seen_at, max(destination_queue) AS destination_queue
+          FROM """ + with_canonical_queues(
+              "silver.messages",
+              {"queue": _READ_FROM, "destination_queue": "rows.destination_queue"},
+              "class_name, message_key, sighting_key, sent_at, seen_at",
+          ) + f"""
+          WHERE queue RLIKE {_DEAD_LETTER_QUEUES} GROUP BY ALL
+        ), known AS (
+          SELECT message_key AS message, source_queue_manager, queue AS destination_queue, min(sent_at) AS sent_at,
+            min(first_sent_at) AS first_seen_at, max(last_sent_at) AS last_seen_at,
+            max(CASE dead_letter_class WHEN final_class THEN final_class_name WHEN arrival_class THEN arrival_class_name
+              WHEN receive_class THEN receive_class_name END) AS class_name,
+            max_by(outcome, struct(last_sent_at, transfer_key)) AS last_outcome,
+            max(outcome IN ('received', 'delivered')) AS is_there, max(journaling) & 1 = 1 AS is_wanted
+          FROM """ + with_canonical_queues(
+              "gold.message_transfers",
+              {"queue": "rows.destination_queue"},
+              "message_key, source_queue_manager, sent_at, first_sent_at, last_sent_at, dead_letter_class, "
+              "final_class, final_class_name, arrival_class, arrival_class_name, receive_class, receive_class_name, "
+              "outcome, journaling, transfer_key",
+          ) + """
+          GROUP BY message_key, source_queue_manager, queue
+        ), dead AS (
+          SELECT queue, CAST(NULL AS STRING) AS source_queue_manager, class_name AS reason, FALSE AS presumed,
+            'reads' AS source, sent_at, first_seen_at, last_seen_at, destination_queue
+          FROM found
+          UNION ALL
+          SELECT CAST(NULL AS STRING), source_queue_manager, coalesce(class_name, 'expired'), class_name IS NULL,
+            'transfers', sent_at, first_seen_at, last_seen_at, destination_queue
+          FROM known LEFT ANTI JOIN found USING (message)
+          WHERE class_name IS NOT NULL OR (last_outcome = 'expired' AND is_wanted AND NOT is_there)
+        )
+        SELECT queue, source_queue_manager, reason, presumed, source, count(*) AS messages,
+          min(sent_at) AS oldest_sent_at, (unix_micros(max(now)) - unix_micros(min(sent_at))) / 1e6 AS age_s,
+          min(first_seen_at) AS first_seen_at, max(last_seen_at) AS last_seen_at,
+          sort_array(collect_set(destination_queue)) AS destinations
+        FROM dead CROSS JOIN setting.now
+        GROUP BY queue, source_queue_manager, reason, presumed, source
+        ORDER BY messages DESC, source, reason
+        """,
+        (), ("first_seen_at", "last_seen_at"), ("silver.messages",),
+    ),
+)  # fmt: skip
+"""The views of acknowledgements and dead letters."""

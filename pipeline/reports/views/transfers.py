@@ -1,0 +1,237 @@
+"""Views of messages and sequences on their way between queue managers (TCP 1801)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pipeline.reports.views.canonical import with_canonical_queues
+from pipeline.reports.views.view import View
+
+_HOP: Final = ("sender_address", "receiver_address")
+_ONLY_1801: Final = (
+    "Only what was captured of TCP 1801 counts: nothing of HTTP, multicast, IPsec, and of messages that stay on one "
+    "machine."
+)
+_TRANSFERS: Final = "gold.message_transfers"
+_SESSIONS: Final = "silver.sessions"
+
+
+def _canonical_destinations(table: str, columns: str) -> str:
+    """Return a subquery: columns of a table of gold, and its destination queue by its canonical name as ``queue``."""
+    return with_canonical_queues(table, {"queue": "rows.destination_queue"}, columns)
+
+
+def _percentiles(*names: str) -> str:
+    """Return the SQL of how many rows have a duration in milliseconds, and of three percentiles of each."""
+    parts = []
+    for name in names:
+        parts.append(f"count({name}_ms) AS {name}_known")
+        parts += [f"percentile_approx({name}_ms, {at / 100}, 10000) AS {name}_p{at}_ms" for at in (50, 95, 99)]
+    return ", ".join(parts)
+
+
+TRANSFER_VIEWS: Final = (
+    View(
+        "never_acknowledged", 8,
+        "a range of message numbers of one sequence, of a source that shows it",
+        "`pending` numbers were not acknowledged when the sequence was last observed. `given_up` numbers were not "
+        "acknowledged when another sequence took the place of theirs: messages sent again after that have other "
+        "numbers. `source` is `transfers` where the messages were captured on TCP 1801, else `collector` or `wire`: a "
+        "snapshot of the sender's queue. What transfers show is not repeated from snapshots. With `transfers`, "
+        "`condition` is that of gold.transfer_sequences, a routed sequence has a row for each hop (`sender_address`, "
+        "`receiver_address`), and `sequence_key` leads to its row.",
+        "Numbers of snapshots come from observations: what was given up between two observations is not counted. Of "
+        "captured sequences, those are left out whose order acknowledgements took a way that was not captured "
+        "(`condition` `unknown`): theirs cannot be known.",
+        """
+        WITH seen AS (
+          SELECT *, lead(observed_at) OVER series AS next_at,
+            lead(sequence_reset) OVER series AND (
+              coalesce(lead(sequence_id) OVER series <> sequence_id, FALSE)
+              OR coalesce(lead(next_number) OVER series < next_number, FALSE)
+              OR coalesce(lead(last_acked_number) OVER series < last_acked_number, FALSE)
+              OR coalesce(lead(first_unacked_number) OVER series < first_unacked_number, FALSE)
+            ) AS reset_next  -- not where another source shows the new sequence too
+          FROM gold.eod_transfers
+          WINDOW series AS (
+            PARTITION BY queue_manager, queue, lower(queue_format_name) ORDER BY observed_at, snapshot_id
+          )
+        ), reported AS (
+          SELECT queue_manager, queue, queue_format_name, source, sequence_id, first_unacked_number AS from_number,
+            last_unacked_number AS to_number, unacked_count AS messages,
+            CASE WHEN next_at IS NULL THEN 'pending' ELSE 'given_up' END AS what, observed_at,
+            next_at AS reset_seen_at
+          FROM seen
+          WHERE first_unacked_number IS NOT NULL AND (next_at IS NULL OR reset_next)
+        ), captured AS (
+          SELECT *, last_packet_at AS observed_at FROM """ + _canonical_destinations(
+              "gold.transfer_sequences",
+              "sequence_key, source_queue_manager, destination_queue, transaction_sequence_id AS sequence_id, "
+              "sender_address, receiver_address, first_number, last_number, first_waiting_number, waiting, condition, "
+              "last_packet_at, confidence, missing",
+          ) + """
+        ), followers AS (
+          SELECT source_queue_manager, destination_queue, sender_address, receiver_address,
+            previous_sequence_id AS sequence_id, min(first_sent_at) AS followed_at, max(began = 'emptied') AS emptied
+          FROM gold.transfer_sequences WHERE previous_sequence_id IS NOT NULL GROUP BY ALL
+        )
+        SELECT queue_manager, queue, queue_format_name, source, sequence_id, from_number, to_number, messages, what,
+          CAST(NULL AS STRING) AS condition, observed_at, reset_seen_at, CAST(NULL AS STRING) AS source_queue_manager,
+          CAST(NULL AS STRING) AS sender_address, CAST(NULL AS STRING) AS receiver_address,
+          CAST(NULL AS STRING) AS sequence_key, CAST(NULL AS array<string>) AS missing
+        FROM reported LEFT ANTI JOIN captured
+          ON captured.sequence_id = reported.sequence_id AND captured.queue = reported.queue
+            AND captured.condition <> 'unknown' AND from_number >= first_number AND to_number <= last_number
+            AND reported.observed_at <= captured.observed_at
+        UNION ALL
+        SELECT CAST(NULL AS STRING), queue, CAST(NULL AS STRING), 'transfers', sequence_id, first_waiting_number,
+          last_number, waiting, CASE WHEN followed_at IS NULL THEN 'pending' ELSE 'given_up' END, condition,
+          observed_at, followed_at, source_queue_manager, sender_address, receiver_address, sequence_key, missing
+        FROM captured LEFT JOIN followers
+          USING (source_queue_manager, destination_queue, sender_address, receiver_address, sequence_id)
+        WHERE waiting > 0 AND condition <> 'unknown' AND NOT coalesce(emptied, FALSE)
+        ORDER BY what, observed_at, sequence_key
+        """,
+        ("queue_manager", *_HOP), ("observed_at",), ("gold.eod_transfers", "gold.transfer_sequences"),
+    ),
+    View(
+        "gaps_on_the_wire", 9,
+        "a sequence on one hop, with numbers that were not sent or that were sent out of order",
+        "`missing_numbers` lie in `gaps`, ranges between the numbers that were sent; a gap whose next message names a "
+        "number before it as its predecessor is bridged and is not shown. `out_of_order` counts messages that were "
+        "first sent after a message of a higher number. `may_be_the_capture` is true where the captures lack bytes of "
+        "a connection that carried the sequence: the gap may be theirs. `refused_sendings` are those that the "
+        "receiver has to refuse, repeated ones among them (null where it cannot be known). `source` is `transfers`.",
+        "What came before the first captured number, and after the last one, is not known. The view sequence_gaps "
+        "has what receivers report. " + _ONLY_1801,
+        """
+        SELECT queue, source_queue_manager, sender_address, receiver_address, sequence_id, 'transfers' AS source,
+          first_number, last_number, missing_numbers, filter(gaps, gap -> NOT gap.bridged) AS gaps, out_of_order,
+          array_contains(missing, 'capture_loss') OR array_contains(missing, 'damaged') AS may_be_the_capture,
+          refusals AS refused_sendings, first_sent_at AS first_seen_at, last_sent_at AS last_seen_at, sequence_key,
+          confidence, missing
+        FROM """ + _canonical_destinations(
+            "gold.transfer_sequences",
+            "source_queue_manager, sender_address, receiver_address, transaction_sequence_id AS sequence_id, "
+            "first_number, last_number, missing_numbers, gaps, out_of_order, refusals, first_sent_at, last_sent_at, "
+            "sequence_key, confidence, missing",
+        ) + """
+        WHERE missing_numbers > 0 OR out_of_order > 0
+        ORDER BY may_be_the_capture, missing_numbers DESC, out_of_order DESC, first_seen_at, sequence_key
+        """,
+        _HOP, ("first_seen_at", "last_seen_at"), (_SESSIONS,),
+    ),
+    View(
+        "delivered_twice", 10,
+        "a message on one hop that the next machine acknowledged more than once",
+        "The next machine got the message `acknowledged_sendings` times. It drops identifiers that it remembers "
+        "(Windows: the last 10,000, for 30 minutes), so this does not mean that an application has it twice: "
+        "`read_twice` says whether two remote reads of it were acknowledged, null where no remote read of it was "
+        "captured. `source` is `transfers`.",
+        "Sendings without a number (`missing` contains capture_begins or capture_loss) are not known to be "
+        "acknowledged: more messages may have been delivered twice. " + _ONLY_1801,
+        """
+        WITH reads AS (
+          SELECT message_key, max(coalesce(loss_risk = 'read_twice', FALSE)) AS read_twice FROM gold.ack_sequences
+          WHERE message_key IS NOT NULL GROUP BY message_key
+        )
+        SELECT queue, sender_address, receiver_address, message_kind, message_key, message_id, 'transfers' AS source,
+          sendings, sessions, acknowledged_sendings, read_twice, outcome, first_sent_at, last_sent_at, transfer_key,
+          confidence, missing
+        FROM """ + _canonical_destinations(
+            _TRANSFERS,
+            "sender_address, receiver_address, message_kind, message_key, message_id, sendings, sessions, "
+            "acknowledged_sendings, outcome, first_sent_at, last_sent_at, transfer_key, confidence, missing",
+        ) + """ LEFT JOIN reads USING (message_key)
+        WHERE acknowledged_sendings > 1
+        ORDER BY read_twice DESC NULLS LAST, acknowledged_sendings DESC, first_sent_at, transfer_key
+        """,
+        _HOP, ("first_sent_at", "last_sent_at"), (_SESSIONS,),
+    ),
+    View(
+        "transfer_latency", 12,
+        "a pair of machines and a size of messages",
+        "Percentiles in milliseconds; `..._known` is how many messages have the time. `transmit` is a message's time "
+        "on the wire, from its first byte to its last. `session_ack` is the time from its first sending until the next "
+        "machine acknowledged it, `order_ack` until the receiver's order acknowledgement of a transactional message. "
+        "Acknowledgements wait at the receiver, so both are upper bounds: a session acknowledgement up to half of its "
+        "time-out (10 to 60 s) in thin traffic, an order acknowledgement 0.5 to 10 s. `size` is that of the whole "
+        "packet. `source` is `transfers`.",
+        "Messages without an acknowledgement have no time: the alert order_acks_stalled and the view "
+        "never_acknowledged have them. Times between captures that saw the connection side by side are null: their "
+        "clocks may differ. " + _ONLY_1801,
+        """
+        SELECT sender_address, receiver_address, max(sender_queue_manager) AS sender_queue_manager,
+          max(receiver_queue_manager) AS receiver_queue_manager, size, 'transfers' AS source, count(*) AS messages,
+          """ + _percentiles("transmit", "session_ack", "order_ack") + """,
+          min(first_sent_at) AS first_at, max(first_sent_at) AS last_at
+        FROM (
+          SELECT *, CASE WHEN packet_bytes < 4096 THEN 'below 4 KiB' WHEN packet_bytes < 65536 THEN 'below 64 KiB'
+            WHEN packet_bytes < 1048576 THEN 'below 1 MiB' WHEN packet_bytes IS NOT NULL THEN '1 MiB and above' END
+            AS size
+          FROM gold.message_transfers
+        )
+        GROUP BY sender_address, receiver_address, size
+        ORDER BY sender_address, receiver_address, min(packet_bytes)
+        """,
+        _HOP, ("first_at", "last_at"), (_TRANSFERS,),
+    ),
+    View(
+        "resent_messages", 13,
+        "a day of a hop and kind of message",
+        "A message counts on the day of its first sending, with all its sendings. `resends` are the sendings behind "
+        "the first one, `share` their share of all `sendings`; `resent_bytes` and `bytes_share` likewise of `bytes`. "
+        "`message_kind` separates messages of applications from administration acknowledgements and reports. "
+        "`source` is `transfers`.",
+        "The first captured sending of a message may be a resend itself where the capture begins later: the counts "
+        "are lower bounds. What TCP retransmits is in the view retransmitted. " + _ONLY_1801,
+        """
+        SELECT date_trunc('day', first_sent_at) AS day, sender_address, receiver_address, message_kind,
+          'transfers' AS source, count(*) AS messages, count_if(sendings > 1) AS resent_messages,
+          sum(sendings) AS sendings, sum(sendings - 1) AS resends,
+          try_divide(sum(sendings - 1), sum(sendings)) AS share,
+          sum(packet_bytes + resent_bytes) AS bytes, sum(resent_bytes) AS resent_bytes,
+          try_divide(sum(resent_bytes), sum(packet_bytes + resent_bytes)) AS bytes_share,
+          min(first_sent_at) AS first_at, max(last_sent_at) AS last_at
+        FROM gold.message_transfers
+        GROUP BY date_trunc('day', first_sent_at), sender_address, receiver_address, message_kind
+        ORDER BY day, share DESC, sender_address, receiver_address, message_kind
+        """,
+        _HOP, ("first_at", "last_at"), (_TRANSFERS,),
+    ),
+    View(
+        "message_hops", 24,
+        "a hop of a message that was routed, that was traced, or that carries recorded COM+ calls",
+        "`hop` counts the hops of the message in order of time; `hop_count` is how many routing servers it had passed "
+        "by then, as its packet says. `reports` are those of queue managers on its route, for messages that are "
+        "traced. `calls` is the number of recorded COM+ calls. `source` is `transfers`.",
+        "A hop that was not captured is not shown: `hop_count` tells that there was one. Windows traces no message to "
+        "several queues. " + _ONLY_1801,
+        """
+        WITH hops AS (
+          SELECT *, row_number() OVER (PARTITION BY message_key, destination_queue ORDER BY first_sent_at, transfer_key)
+              AS hop,
+            count(*) OVER (PARTITION BY message_key, destination_queue) AS hops,
+            min(first_sent_at) OVER (PARTITION BY message_key, destination_queue) AS began_at
+          FROM """ + _canonical_destinations(
+              _TRANSFERS,
+              "message_key, message_id, destination_queue, sender_address, receiver_address, sender_queue_manager, "
+              "receiver_queue_manager, hop_count, sendings, first_sent_at, last_sent_at, session_acked_at, "
+              "order_acked_at, outcome, reports, transfer_key, confidence, missing",
+          ) + """
+        ), labels AS (
+          SELECT message_key, max(label) AS label FROM silver.messages WHERE packet_key IS NOT NULL GROUP BY message_key
+        ), recorded AS (
+          SELECT message_key, count(DISTINCT call_index) AS calls FROM silver.comqc_calls GROUP BY message_key
+        )
+        SELECT message_key, message_id, label, queue, hop, hops, sender_address, receiver_address, sender_queue_manager,
+          receiver_queue_manager, hop_count, 'transfers' AS source, sendings, first_sent_at, last_sent_at,
+          session_acked_at, order_acked_at, outcome, reports, calls, transfer_key, confidence, missing
+        FROM hops LEFT JOIN labels USING (message_key) LEFT JOIN recorded USING (message_key)
+        WHERE hops > 1 OR size(reports) > 0 OR calls > 0 OR hop_count > 0
+        ORDER BY began_at, message_key, queue, hop
+        """,
+        _HOP, ("first_sent_at", "last_sent_at"), (_TRANSFERS,),
+    ),
+)  # fmt: skip
+"""The views of transfers."""

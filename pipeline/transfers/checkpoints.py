@@ -1,0 +1,195 @@
+"""Checkpoints of long sessions: what their packets up to some time come to. No Spark.
+
+A session stays open for weeks. What its packets up to ``counted_until`` come to is kept, and a later run goes on from
+there: it reads the packets behind, and a few *kept* ones. That holds as long as no packet up to ``settled_until``
+changes or is added; where one is, all of the session is computed anew. Two steps keep their own: silver's tables of
+sessions in silver.session_checkpoints, the findings on sessions in gold.finding_checkpoints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from pipeline.lake.arrow_rows import epoch_day, rows_to_table, table_to_rows
+from pipeline.lake.lake import Lake
+from pipeline.transfers.packet_numbers import NO_TIME
+from schemas.table import EVENT_DATE, RUN_ID, Table
+
+UNKNOWN: Final = -1
+"""Stands for a number, or a WindowSize, that is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotStored:
+    """A recoverable packet of which no SessionHeader said so far that it is stored."""
+
+    packet_key: str
+    recoverable_number: int
+    sent_at_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class SideCheckpoint:
+    """What the packets of one side up to the checkpoint come to. Offsets are bytes in its stream.
+
+    ``end_offset`` lies behind the last of them, ``settled_offset`` behind the last one up to ``settled_until``.
+    ``session_number`` and ``recoverable_number`` say how many were sent until then, as packets are numbered,
+    ``UNKNOWN`` for a side without a packet. From ``messages`` to ``piggybacked``, and ``stored``: as in
+    silver.sessions; all counted packets are numbered and acknowledged. ``recoverable_sent``: counted packets with DM =
+    1. ``seen_bytes``: captured ones of packets; ``bytes_between``: bytes before and between packets; ``bytes_cut``:
+    missing ones inside of packets, but of the last. ``window``: the latest WindowSize. ``in_flight``: when packets that
+    were not acknowledged at ``counted_until`` were, microseconds. ``last_ack``: how many of the other side's packets
+    its last SessionHeader acknowledges, counted on from its first one; ``highest_ack``: the most that any did.
+    """
+
+    packets: int = 0
+    end_offset: int = 0
+    settled_offset: int = 0
+    session_number: int = UNKNOWN
+    recoverable_number: int = UNKNOWN
+    messages: int = 0
+    bytes: int = 0
+    recoverable: int = 0
+    transactional: int = 0
+    order_acks: int = 0
+    final_acks: int = 0
+    session_acks: int = 0
+    piggybacked: int = 0
+    recoverable_sent: int = 0
+    stored: int = 0
+    seen_bytes: int = 0
+    bytes_between: int = 0
+    bytes_cut: int = 0
+    window: int = UNKNOWN
+    window_full_us: int = 0
+    last_ack: int = UNKNOWN
+    highest_ack: int = UNKNOWN
+    in_flight: tuple[int, ...] = ()
+    not_stored: tuple[NotStored, ...] = ()
+
+    @property
+    def counted(self) -> int:
+        """How many counted packets there were; all are numbered and acknowledged."""
+        return self.messages + self.order_acks + self.final_acks
+
+    @property
+    def numbered(self) -> int:
+        """As in silver.sessions."""
+        return self.counted
+
+    @property
+    def acknowledged(self) -> int:
+        """As in silver.sessions."""
+        return self.counted
+
+    @property
+    def unacknowledged(self) -> int:
+        """As in silver.sessions."""
+        return 0
+
+
+@dataclass(frozen=True, slots=True)
+class CaptureSpan:
+    """From when to when a capture saw packets of a connection, microseconds."""
+
+    capture_id: str
+    first_us: int
+    last_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class KeptPacket:
+    """A packet up to the checkpoint that is read again, and when it was sent."""
+
+    packet_key: str
+    sent_at_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What findings on packets up to a checkpoint rest on beside these packets, as gold.finding_checkpoints has it."""
+
+    client_whole: bool
+    server_whole: bool
+    time_out_us: int
+    not_packets: int
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """What the packets of a connection up to ``counted_until`` come to; times are microseconds.
+
+    It rests on packets up to ``settled_until``. ``last_counted_at``: the latest counted packet of both sides, or
+    ``NO_TIME``. ``gaps_are_holes``: bytes between packets count as missing. ``judged``: of checkpoints of findings.
+    """
+
+    connection_id: str
+    counted_until: int
+    settled_until: int
+    last_counted_at: int
+    largest_window: int
+    gaps_are_holes: bool
+    sides: tuple[SideCheckpoint, SideCheckpoint]
+    captures: tuple[CaptureSpan, ...]
+    kept_packets: tuple[KeptPacket, ...]
+    judged: Judged | None = None
+
+
+NO_SIDE: Final = SideCheckpoint()
+"""Of a connection without a checkpoint."""
+
+
+def read_checkpoints(lake: Lake, table: Table, names: Collection[str]) -> dict[str, Checkpoint]:
+    """Return the checkpoints of some connections in a table, by connection_id."""
+    found = lake.select(table, "connection_id IN {names}", names=names) if names else pa.table({})
+    return {row["connection_id"]: _from_row(row) for row in table_to_rows(found)}
+
+
+def _from_row(row: Mapping[str, Any]) -> Checkpoint:
+    sides = [
+        SideCheckpoint(
+            **{each.name: side[each.name] for each in fields(SideCheckpoint)}
+            | {
+                "in_flight": tuple(side["in_flight"]),
+                "not_stored": tuple(NotStored(**each) for each in side["not_stored"]),
+            }
+        )
+        for side in row["sides"]
+    ]
+    last = row["last_counted_at"]
+    judged = {each.name: row[each.name] for each in fields(Judged) if each.name in row}
+    return Checkpoint(
+        row["connection_id"], row["counted_until"], row["settled_until"], NO_TIME if last is None else last,
+        row["largest_window"], row["gaps_are_holes"], (sides[0], sides[1]),
+        tuple(CaptureSpan(**each) for each in row["captures"]),
+        tuple(KeptPacket(**each) for each in row["kept_packets"]),
+        Judged(**judged) if judged else None,
+    )  # fmt: skip
+
+
+def write_checkpoints(
+    lake: Lake, table: Table, names: Collection[str], checkpoints: Collection[Checkpoint], run_id: str
+) -> None:
+    """Make these the checkpoints of some connections: ``names`` has theirs, and of those that have none."""
+    rows = checkpoint_rows(table, checkpoints, run_id)
+    if not rows.num_rows and not lake.exists(table):
+        return
+    current = lake.select(table, "connection_id IN {names}", names=names)
+    dates = {*rows[EVENT_DATE].to_pylist(), *current[EVENT_DATE].to_pylist()}
+    lake.replace_changed(table, rows, current, dates=dates)
+
+
+def checkpoint_rows(table: Table, checkpoints: Collection[Checkpoint], run_id: str) -> pa.Table:
+    """Return the rows of a table of checkpoints."""
+    rows = []
+    for each in checkpoints:
+        row = asdict(each)
+        row |= row.pop("judged") or {}
+        row["last_counted_at"] = None if each.last_counted_at == NO_TIME else each.last_counted_at
+        rows.append(row | {EVENT_DATE: epoch_day(each.counted_until), RUN_ID: run_id})
+    return rows_to_table(rows, to_arrow_schema(table.struct()))
