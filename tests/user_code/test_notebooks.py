@@ -127,7 +127,7 @@ class TestOnTheDemosLake:
         assert events["sending"] == sum(len(each["sendings"]) for each in own) == 2
         assert events["session ack"] == sum(each["session_acked_by"] is not None for each in own) == 2
         assert events["receive ack"] == sum(each["receive_acked_by"] is not None for each in own)
-        assert events["report"] == len({number for each in own for number in each["reports"]}) > 2
+        assert events["report"] == len({json.dumps(report) for each in own for report in each["reports"]}) > 2
         times = [line["at"] for line in lines]
         assert times == sorted(times)
         sendings = [line["place"] for line in lines if line["event"] == "sending"]
