@@ -115,6 +115,6 @@ def test_the_trace_has_the_hops_and_the_read_on_one_line_of_time(lake, capsys):
     assert [kind for kind in kinds if kind in ("sending", "final ack", "start", "seen", "ended")] == [
         "sending", "sending", "final ack", "final ack", "start", "seen", "ended",
     ]  # fmt: skip
-    assert [event["text"] for event in story["events"] if event["kind"] == "ended"][0].startswith("acked")
+    assert next(event["text"] for event in story["events"] if event["kind"] == "ended").startswith("acked")
     shown = {event["capture"].rpartition("/")[2] for event in story["events"] if event["capture"]}
     assert shown == {f"{RECORDING}.pcapng", "read.pcap"}

@@ -53,8 +53,9 @@ def acknowledgement_events(
             if ack["kind"] == "final_ack":
                 kind, text = "final ack", ack["class_name"] or "class not seen"
             yield events.packet_event(kind, key, ack["sent_at"], f"{text}, by {ack['queue_manager'] or '?'}")
+    itself = {row["message_key"] for row in transfers}  # which may be a report
     for sighting in rows.reports:
-        if {sighting["packet_key"], sighting["call_key"]}.isdisjoint(named):
+        if {sighting["packet_key"], sighting["call_key"]}.isdisjoint(named) or sighting["message_key"] in itself:
             continue
         report = sighting["report"] or {}
         text = f"passed {sighting['source_queue_manager'] or '?'}, hop {report.get('hop_count', '?')}"
