@@ -28,8 +28,9 @@ setup:  ## install Python packages, the command msmq, Delta's jars, Java and cap
 	@tools/setup.sh
 
 demo: setup  ## run the whole pipeline on data/ and print a summary (LAKE=...: another folder for the tables)
-	@.venv/bin/msmq run_all --conf conf/local.yml --set quality.in_runs=true --captures data/sample data/estate/wire \
-	  --snapshots data/estate/snapshots --lake $(LAKE) --pages $(LAKE)/pages
+	@.venv/bin/msmq run_all --conf conf/local.yml --set quality.in_runs=true \
+	  --captures data/sample data/estate/wire data/transfers --snapshots data/estate/snapshots \
+	  --lake $(LAKE) --pages $(LAKE)/pages
 
 test: setup  ## run the tests (PYTEST_ARGS=...: more arguments for pytest)
 	@$(PYTEST) $(PYTEST_ARGS)

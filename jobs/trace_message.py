@@ -1,4 +1,4 @@
-"""Print the timeline of a message: sightings, attempts, moves, purges, findings, COM+ calls."""
+"""Print the timeline of a message: hops between queue managers, reads, moves, purges, findings, COM+ calls."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ JOB = "trace_message"
 def run(job_run: cli.JobRun) -> cli.Outcome:
     """Find the messages and print the timeline of each."""
     arguments = job_run.arguments
-    if (arguments.id, arguments.lookup_id, arguments.queue, arguments.label) == (None, None, None, None):
-        raise ConfigError("which message? Give --id, --lookup-id with --queue, --label or --queue")
-    request = TraceRequest(arguments.id, arguments.lookup_id, arguments.queue, arguments.label, arguments.most)
+    asked = (arguments.id, arguments.lookup_id, arguments.queue, arguments.label, arguments.packet)
+    if not any(each is not None for each in asked):
+        raise ConfigError("which message? Give --id, --lookup-id with --queue, --label, --packet or --queue")
+    request = TraceRequest(*asked, max_messages=arguments.most)
     trace = trace_messages(open_lake_with_data(job_run), request)
     for timeline in trace.timelines:
         text = json.dumps(timeline_to_json(timeline)) if arguments.json else "\n".join([*format_timeline(timeline), ""])

@@ -245,9 +245,18 @@ def _trace_message() -> cli.JobArgumentParser:
     )
     parser.add_argument("--lookup-id", metavar="N", type=int, help="lookup identifier of the message; needs --queue")
     parser.add_argument(
-        "--queue", metavar="NAME", type=cli.parse_text, help="any name of a queue that the message was read from"
+        "--queue",
+        metavar="NAME",
+        type=cli.parse_text,
+        help="any name of a queue that the message was read from, or sent to on TCP 1801",
     )
     parser.add_argument("--label", metavar="TEXT", type=cli.parse_text, help="label of the message, the whole text")
+    parser.add_argument(
+        "--packet",
+        metavar="PACKET_KEY",
+        type=cli.parse_text,
+        help="packet of TCP 1801 that carried the message or acknowledges it: packet_key of bronze.session_packets",
+    )
     parser.add_argument(
         "--most",
         metavar="N",

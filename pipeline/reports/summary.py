@@ -55,7 +55,7 @@ _DECODED_TABLES: Final = {
     "management calls": MANAGEMENT_CALLS,
     "client calls": CLIENT_CALLS,
 }
-_CACHE_FORMAT: Final = 4  # increase it whenever something else is counted: a cache of another format is ignored
+_CACHE_FORMAT: Final = 5  # increase it whenever something else is counted: a cache of another format is ignored
 
 
 class SummaryCount(NamedTuple):
@@ -201,7 +201,7 @@ def _byte_lines(found: list[SummaryCount]) -> list[str]:
     counted = {count.name: count.value for count in found if count.section == "byte"}
     captured = counted.get("payload", 0)
     quarantined = counted.get("quarantined", 0)
-    share = f" ({(captured - quarantined) / captured:.2%} in PDUs)" if captured else ""
+    share = f" ({(captured - quarantined) / captured:.2%} in PDUs and packets)" if captured else ""
     lines = []
     for place, (name, text) in enumerate(_BYTE_LABELS.items()):
         head = "bytes     " if place == 0 else "          "
@@ -334,7 +334,7 @@ _COUNT_QUERIES: Final[dict[Table, _CountQuery]] = {
     ACK_SEQUENCES: _count_by_value(ACK_SEQUENCES, "sequence", "loss_risk", outcome="fate"),
     MESSAGES: _count_by_value(MESSAGES, "message", None, "class_name"),
     EOD_TRANSFERS: _count_transfers,
-    CONNECTIONS: _sum_bytes(CONNECTIONS, "kind = 'rpc'", _BYTE_COLUMNS),
+    CONNECTIONS: _sum_bytes(CONNECTIONS, "kind IN ('rpc', 'binary_protocol')", _BYTE_COLUMNS),
     QUARANTINE: _sum_bytes(QUARANTINE, "connection_id IS NOT NULL", {"quarantined": "size_bytes"}),
     **{table: _count_rows(table, name) for name, table in _DECODED_TABLES.items()},
 }

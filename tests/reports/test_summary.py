@@ -67,7 +67,7 @@ attempts  43 to receive or peek
 read      1 034 messages: consumed 1 032, returned 2
 at risk   4 of them: read_twice 1, poison 3
 transfers 33: flowing 30, stalled 2, unknown 1 (observations: collector 1 500, wire 400)
-bytes             10 000 payload bytes captured on MSMQ connections (99.75% in PDUs)
+bytes             10 000 payload bytes captured on MSMQ connections (99.75% in PDUs and packets)
                       25 of them in quarantine
                    1 460 bytes missing from the captures
                        0 retransmitted bytes"""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from uuid import UUID
 
 import pytest
 
-from jobs import run_all
+from jobs import run_all, trace_message
 from pcapgen import rpc
 from pcapgen.containers import pcap
 from pcapgen.conversation import START_NS, Flow, records, segments
@@ -97,3 +98,23 @@ def test_one_key_leads_from_the_wire_to_the_read_and_back(lake):
     for row in transfers:
         assert row["outcome"] == "received"  # the final acknowledgement of the recording
         assert row["first_sent_at"] < row["session_acked_at"] < attempt["returned_at"]
+
+
+def test_the_trace_has_the_hops_and_the_read_on_one_line_of_time(lake, capsys):
+    assert trace_message.main(["--lake", lake.root, "--id", followed_message()[0]["message_id"], "--json"]) == 0
+    story, summary = map(json.loads, capsys.readouterr().out.splitlines())
+    assert summary["messages"] == 1
+    hops = [(hop["sender_address"], hop["receiver_address"], hop["outcome"]) for hop in story["hops"]]
+    assert hops == [(SHOP, RELAY, "received"), (RELAY, HQ, "received")]
+    assert story["sender"]["sender_address"] == SHOP  # and not the router
+    assert [fate["fate"] for fate in story["fates"]] == ["consumed"]
+    times = [event["at"] for event in story["events"]]
+    assert None not in times
+    assert times == sorted(times)
+    kinds = [event["kind"] for event in story["events"] if event["clock"] == "capture"]
+    assert [kind for kind in kinds if kind in ("sending", "final ack", "start", "seen", "ended")] == [
+        "sending", "sending", "final ack", "final ack", "start", "seen", "ended",
+    ]  # fmt: skip
+    assert next(event["text"] for event in story["events"] if event["kind"] == "ended").startswith("acked")
+    shown = {event["capture"].rpartition("/")[2] for event in story["events"] if event["capture"]}
+    assert shown == {f"{RECORDING}.pcapng", "read.pcap"}

@@ -9,8 +9,9 @@ from decimal import Decimal
 from pathlib import PurePath
 from typing import Any, Final
 
-from pipeline.reports.trace.timeline import MessageTimeline, TimelineEvent
-from pipeline.text import escape_unprintable
+from pipeline.reports.trace.events import TimelineEvent
+from pipeline.reports.trace.timeline import MessageTimeline
+from pipeline.text import escape_unprintable, format_count
 
 _MAX_LABEL_CHARS: Final = 250  # limit of a label ([MS-MQMQ] 2.3.1); damaged packets can show longer ones
 _CLOCK_SUFFIXES: Final = {
@@ -18,6 +19,7 @@ _CLOCK_SUFFIXES: Final = {
     "sender": " (the sender's clock)",
     "queue manager": " (its queue manager's clock)",
 }
+_ACK_CLASSES: Final = ("final_class_name", "arrival_class_name", "receive_class_name")
 _SENDER_WORDS: Final = {
     "source_queue_manager": "queue manager",
     "sender_address": "at",
@@ -26,7 +28,7 @@ _SENDER_WORDS: Final = {
 
 
 def format_timeline(timeline: MessageTimeline) -> Iterator[str]:
-    """Yield a timeline as console lines, one for each property, fate, event and gap."""
+    """Yield a timeline as console lines, one for each property, hop, fate, event and gap."""
     yield f"message   {escape_unprintable(timeline.message_id or 'identifier unknown')}"
     for label in timeline.labels:
         yield f'  label   "{escape_unprintable(label, _MAX_LABEL_CHARS)}"'
@@ -39,6 +41,8 @@ def format_timeline(timeline: MessageTimeline) -> Iterator[str]:
         yield f"  header  {facts}"
     for location, number in timeline.locations:
         yield f"  queue   {escape_unprintable(location)}, lookup id {number}"
+    for hop in timeline.hops:
+        yield f"  hop     {_format_hop(hop)}"
     for fate in timeline.fates:
         yield f"  fate    {_format_fate(fate)}"
     for event in timeline.events:
@@ -75,12 +79,24 @@ def _format_fate(fate: dict[str, Any]) -> str:
     return escape_unprintable(f"{', '.join(parts)}; {fate['confidence']}")
 
 
+def _format_hop(hop: dict[str, Any]) -> str:
+    parts = [
+        f"{hop['sender_address']} -> {hop['receiver_address']} to {hop['destination_queue'] or '?'}: {hop['outcome']}"
+    ]
+    parts += [f"{name.partition('_')[0]} {hop[name]}" for name in _ACK_CLASSES if hop[name]]
+    parts += (
+        [f"sent {hop['sendings']} times in {format_count(hop['sessions'], 'session')}"] if hop["sendings"] > 1 else []
+    )
+    parts += [f"acknowledged {hop['acknowledged_sendings']} times"] if (hop["acknowledged_sendings"] or 0) > 1 else []
+    return escape_unprintable(f"{', '.join(parts)}; {hop['confidence']}")
+
+
 def _format_event(event: TimelineEvent) -> str:
     when = "time unknown" if event.at is None else event.at.strftime("%Y-%m-%d %H:%M:%S.%f")
     text = f"{escape_unprintable(event.text)}{_CLOCK_SUFFIXES[event.clock]}"
     if event.other_candidates:
         text += f" [or another of {event.other_candidates + 1} messages with this lookup id]"
-    return f"  {when:<27} {event.kind:<9} {text}{_format_packets(event)}"
+    return f"  {when:<27} {event.kind:<11} {text}{_format_packets(event)}"
 
 
 def _format_packets(event: TimelineEvent) -> str:

@@ -22,6 +22,7 @@ from pipeline.reports.trace.timeline import (
     queue_location,
     truncate_to_hour,
 )
+from pipeline.reports.trace.transfer_events import TransferRows
 from schemas.ack_sequences import ACK_SEQUENCES
 from schemas.bronze import CAPTURE_FILES, RPC_CALLS
 from schemas.calls import CLIENT_CALLS, REMOTE_READ_CALLS
@@ -31,7 +32,9 @@ from schemas.findings import FINDINGS
 from schemas.messages import MESSAGES
 from schemas.queue_aliases import QUEUE_ALIASES
 from schemas.receive_attempts import QUEUE_OPENS, QUEUE_OPERATIONS, RECEIVE_ATTEMPTS
+from schemas.sessions import ORDER_ACKS, SENDINGS, SESSION_PACKETS
 from schemas.table import Table, quoted
+from schemas.transfers import MESSAGE_TRANSFERS
 from udfs.queues.normal_form import normalize_queue_names
 
 _CALL_COLUMNS: Final = (
@@ -41,6 +44,10 @@ _CALL_COLUMNS: Final = (
 )  # fmt: skip
 _OPEN_COLUMNS: Final = (
     "call_key", "principal", "workstation", "access_name", "share_mode_name", "outcome", "closed_at", "ended_by",
+)  # fmt: skip
+_PACKET_COLUMNS: Final = (
+    "packet_key", "connection_id", "client_address", "client_port", "server_address", "server_port", "sent_by",
+    "capture_id", "packet_number", "sent_at",
 )  # fmt: skip
 _METHOD_COLUMNS: Final = ("call_key", "method", "hresult_name")
 _UNUSED_MESSAGE_COLUMNS: Final = (
@@ -61,6 +68,7 @@ class TraceRequest:
     lookup_id: int | None = None
     queue: str | None = None  # any of its names: normal form, path name, format name, direct name
     label: str | None = None
+    packet_key: str | None = None  # of any packet of TCP 1801 that shows the message, an acknowledgement too
     max_messages: int = 20
 
 
@@ -105,7 +113,7 @@ def _find_messages(lake: Lake, request: TraceRequest) -> tuple[dict[str, str], d
 
     A lookup id stands for a message only where its reads have no message key.
     """
-    values: dict[str, Values] = {}
+    values: dict[str, QueryInput] = {}
     messages, attempts = ["message_key IS NOT NULL"], ["message_key IS NULL AND lookup_id IS NOT NULL"]
     if request.message_id is not None:
         values["message_id"] = request.message_id.lower().strip("{}").replace("}\\", "\\")
@@ -113,13 +121,18 @@ def _find_messages(lake: Lake, request: TraceRequest) -> tuple[dict[str, str], d
     if request.label is not None:
         values["label"] = request.label
         messages.append("label = {label}")
+    if request.packet_key is not None:
+        values |= {"packet_key": request.packet_key, "transfers": MESSAGE_TRANSFERS}
+        shown = "SELECT message_key FROM {transfers} WHERE array_contains(evidence, {packet_key})"
+        messages.append(f"(packet_key = {{packet_key}} OR message_key IN ({shown}))")
     if request.lookup_id is not None:
         values["lookup_id"] = str(request.lookup_id)
         messages.append(f"{_LOOKUP_ID} = {{lookup_id}}")
         attempts.append(f"{_LOOKUP_ID} = {{lookup_id}}")
     if request.queue is not None:
         values["names"] = queue_names(lake, request.queue)
-        messages.append("(queue IN {names} OR inferred_queue IN {names})")
+        sent_to = "(packet_key IS NOT NULL AND destination_queue IN {names})"
+        messages.append(f"(queue IN {{names}} OR inferred_queue IN {{names}} OR {sent_to})")
         attempts.append("(queue IN {names} OR opened_queue IN {names} OR inferred_queue IN {names})")
 
     def earliest(table: Table, key: str, at: str, conditions: list[str]) -> TraceInputRows:
@@ -129,7 +142,7 @@ def _find_messages(lake: Lake, request: TraceRequest) -> tuple[dict[str, str], d
         return _ask(lake, f"{sql} ORDER BY first_us, {key} LIMIT {limit}", rows=table, **values)
 
     queries = {"messages": partial(earliest, MESSAGES, "message_key", "seen_at", messages)}
-    if request.message_id is None and request.label is None:
+    if (request.message_id, request.label, request.packet_key) == (None, None, None):
         # Reads without a message key: the header was not captured whole. silver.messages has the others.
         number = ", ".join(("lookup_id", *_LOCATION_COLUMNS))
         started = "coalesce(started_at, returned_at)"
@@ -172,7 +185,7 @@ def _read_trace_rows(lake: Lake, keys: Collection[str], numbers: Collection[Numb
     attempts = ours(lake, RECEIVE_ATTEMPTS, _all_columns(RECEIVE_ATTEMPTS, "run_id", "event_date"))
     queues = {row["queue"] for row in attempts if row["queue"] is not None}
     identifiers = {row["message_id"] for row in messages if row["message_id"] is not None}
-    evidence = {call for row in attempts for call in row["evidence"] or ()} | {row["call_key"] for row in messages}
+    sent_packets = {row["packet_key"] for row in messages} - {None}
     found = run_concurrently(
         {
             "operations": partial(
@@ -184,24 +197,41 @@ def _read_trace_rows(lake: Lake, keys: Collection[str], numbers: Collection[Numb
                 _rows_where, lake, COMQC_CALLS, _all_columns(COMQC_CALLS, "marshaled", "arguments"),
                 "message_key IN {keys}", keys=keys,
             ),
+            "transfers": partial(
+                _rows_where, lake, MESSAGE_TRANSFERS, _all_columns(MESSAGE_TRANSFERS, "run_id", "event_date"),
+                "message_key IN {keys}", keys=keys,
+            ),
+            "sendings": partial(_rows_of_packets, lake, SENDINGS, sent_packets, SENDINGS.names),
             "replies": partial(
                 _rows_where, lake, MESSAGES, message_columns, "correlation_id IN {identifiers}", identifiers=identifiers
             ),
         }
     )  # fmt: skip
-    evidence |= {row["call_key"] for name in ("operations", "replies") for row in found[name]}
+    evidence = {key for row in (*attempts, *found["transfers"]) for key in row["evidence"] or ()}
+    evidence |= {row["call_key"] for row in (*messages, *found["operations"], *found["replies"])}
+    evidence |= {row["packet_key"] for row in (*messages, *found["replies"])}
+    evidence |= {row[name] for row in found["sendings"] for name in ("session_acked_by", "stored_by")}
+    evidence.discard(None)
     found |= run_concurrently(
         {
             "calls": partial(_rows_of_calls, lake, RPC_CALLS, evidence, _CALL_COLUMNS),
             "reads": partial(_rows_of_calls, lake, REMOTE_READ_CALLS, evidence, (*_METHOD_COLUMNS, "ack_name")),
             "clients": partial(_rows_of_calls, lake, CLIENT_CALLS, evidence, _METHOD_COLUMNS),
             "findings": partial(_read_findings, lake, evidence),
+            "order_acks": partial(_rows_of_packets, lake, ORDER_ACKS, evidence, ORDER_ACKS.names),
+            "reports": partial(
+                _rows_where, lake, MESSAGES, message_columns,
+                "message_kind = 'report' AND (call_key IN {keys} OR packet_key IN {keys})", keys=evidence,
+            ),
             "opens": partial(_rows_of_calls, lake, QUEUE_OPENS, evidence, _OPEN_COLUMNS),
         }
-    )
+    )  # fmt: skip
+    shown = evidence | {row["packet_key"] for row in found["findings"]} - {None}
+    packets = _rows_of_packets(lake, SESSION_PACKETS, shown, _PACKET_COLUMNS)
     times = {row[name] for row in found["calls"] for name in ("request_at", "response_at")} - {None}
-    hours = {truncate_to_hour(at) for at in times}
+    hours = {truncate_to_hour(at) for at in times | {row["sent_at"] for row in packets}}
     captures = {row[name] for row in found["calls"] for name in ("capture_id", "response_capture_id")} - {None}
+    captures |= {row["capture_id"] for row in packets}
     more = run_concurrently(
         {
             "coverage": partial(_read_coverage, lake, hours),
@@ -221,6 +251,13 @@ def _read_trace_rows(lake: Lake, keys: Collection[str], numbers: Collection[Numb
         opens={row["call_key"]: row for row in found["opens"]},
         findings=found["findings"],
         comqc=found["comqc"],
+        transfer_rows=TransferRows(
+            transfers=found["transfers"],
+            sendings={row["packet_key"]: row for row in found["sendings"]},
+            order_acks={row["packet_key"]: row for row in found["order_acks"]},
+            reports=found["reports"],
+            packets={row["packet_key"]: row for row in packets},
+        ),
         calls={row["call_key"]: {**row, **methods.get(row["call_key"], no_method)} for row in found["calls"]},
         paths={row["capture_id"]: row["path"] for row in more["files"]},
         coverage=more["coverage"],
@@ -231,13 +268,17 @@ def _rows_of_calls(lake: Lake, table: Table, calls: Collection[str], columns: Se
     return _rows_where(lake, table, columns, "call_key IN {calls}", calls=calls)
 
 
-def _read_findings(lake: Lake, calls: Collection[str]) -> TraceInputRows:
-    """Return the findings whose violating call or evidence is among the calls."""
+def _rows_of_packets(lake: Lake, table: Table, packets: Collection[str], columns: Sequence[str]) -> TraceInputRows:
+    return _rows_where(lake, table, columns, "packet_key IN {packets}", packets=packets)
+
+
+def _read_findings(lake: Lake, evidence: Collection[str]) -> TraceInputRows:
+    """Return the findings whose violating call or packet, or whose evidence, is among calls and packets by key."""
     columns = ", ".join(map(quoted, _all_columns(FINDINGS, "run_id", "event_date")))
-    each = "SELECT finding_key, explode(evidence) AS call FROM {findings}"
-    sql = f"""SELECT {columns} FROM {{findings}} WHERE call_key IN {{calls}}
-  OR finding_key IN (SELECT finding_key FROM ({each}) WHERE call IN {{calls}})"""
-    return _ask(lake, sql, findings=FINDINGS, calls=calls)
+    each = "SELECT finding_key, explode(evidence) AS shown FROM {findings}"
+    sql = f"""SELECT {columns} FROM {{findings}} WHERE call_key IN {{keys}} OR packet_key IN {{keys}}
+  OR finding_key IN (SELECT finding_key FROM ({each}) WHERE shown IN {{keys}})"""
+    return _ask(lake, sql, findings=FINDINGS, keys=evidence)
 
 
 def _read_coverage(lake: Lake, hours: Collection[datetime]) -> TraceInputRows:

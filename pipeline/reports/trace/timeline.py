@@ -11,16 +11,17 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from pipeline.attempts.calls import CALL_ROLES
 from pipeline.quality.coverage_gaps import GAP_MEANINGS
+from pipeline.reports.trace.events import EventBuilder, TimelineEvent
+from pipeline.reports.trace.transfer_events import TransferRows, acknowledgement_events, sending_events
 from udfs.codes import result_name
 from udfs.rows import RowMapping
 
 QueueLocation = tuple[str | None, str | None, str | None]  # queue; server address and handle if the queue is unknown
 NumberInQueue = tuple[QueueLocation, int]  # with a lookup id
-ClockOwner = Literal["capture", "sender", "queue manager"]
 
 CONSUMED_OUTCOMES: Final = ("acked", "rejected")  # the message left its queue: later purges do not affect it
 MISSING_CODE_TEXTS: Final = {
@@ -32,7 +33,7 @@ MISSING_CODE_TEXTS: Final = {
     "no_open": "the call that opened the queue was not captured",
     "no_request": "the request of a call was not captured",
     "no_response": "the response of a call was not captured",
-    "damaged": "a call was captured only in part",
+    "damaged": "a call or a packet was captured only in part",
     "sealed": "a call is encrypted and no key decrypts it",
     "decode_error": "a call or message could not be decoded",
     "no_snapshot": "no snapshot of the queue",
@@ -40,33 +41,9 @@ MISSING_CODE_TEXTS: Final = {
     "queue_unknown": "the queue is unknown",
 }
 NEVER_CAPTURED_NOTE: Final = (
-    "captures of remote reads never show reads and sends by programs on the queue's own machine, nor transfers between "
-    "queue managers"
+    "captures never show reads and sends by programs on the queue's own machine, and transfers between queue managers "
+    "only where TCP 1801 was captured"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class TimelineEvent:
-    """One event of a message: what happened, when by whose clock, and the call and packets that show it.
-
-    ``at`` is in UTC, None if unknown. ``capture`` is a path, ``packet`` the number of the packet with the call's
-    request, or with its response for events that the response shows. ``response_packet`` is the packet of the response.
-    ``other_candidates`` is the number of other messages that the event may belong to instead.
-    """
-
-    at: datetime | None
-    kind: str
-    text: str
-    clock: ClockOwner = "capture"
-    call_key: str | None = None
-    capture: str | None = None
-    packet: int | None = None
-    response_capture: str | None = None
-    response_packet: int | None = None
-    connection_id: str | None = None
-    server_address: str | None = None
-    row_key: str | None = None  # key of the attempt, sighting or finding
-    other_candidates: int = 0
 
 
 @dataclass(slots=True)
@@ -80,6 +57,7 @@ class MessageTimeline:
     header_fields: dict[str, Any]
     locations: list[tuple[str, int | None]]  # queue (server and handle if it is unknown), lookup id
     fates: list[dict[str, Any]]
+    hops: list[dict[str, Any]]  # columns of its rows of gold.message_transfers
     events: list[TimelineEvent]
     not_known: list[str]
 
@@ -96,6 +74,7 @@ class TraceRows:
     opens: Mapping[str, RowMapping] = field(default_factory=dict)  # of the queues that they were read from, by call_key
     findings: Sequence[RowMapping] = ()
     comqc: Sequence[RowMapping] = ()
+    transfer_rows: TransferRows = field(default_factory=TransferRows)
     calls: Mapping[str, RowMapping] = field(
         default_factory=dict
     )  # by call_key: bronze.rpc_calls, with silver's method, result
@@ -130,6 +109,7 @@ class _TimelineBuilder:
 
     def __init__(self, rows: TraceRows) -> None:
         self.rows = rows
+        self.show = EventBuilder(rows.calls, rows.transfer_rows.packets, rows.paths)
         self.attempts_by_key: dict[str | None, list[RowMapping]] = defaultdict(list)
         self.keys_by_number: dict[NumberInQueue, set[str]] = defaultdict(set)
         for row in rows.attempts:
@@ -142,6 +122,7 @@ class _TimelineBuilder:
     def for_message_key(self, key: str) -> MessageTimeline:
         """Return the timeline of the message with a key."""
         sightings = [row for row in self.rows.messages if row["message_key"] == key]
+        sightings.sort(key=lambda row: (_time_text(row["seen_at"]), row["sighting_key"]))
         numbers = {number for number, keys in self.keys_by_number.items() if key in keys}
         return self._build(key, sightings, self.attempts_by_key[key], numbers)
 
@@ -161,27 +142,41 @@ class _TimelineBuilder:
         attempts = [*attempts, *(row for row in without_key if _location_and_number(row) in numbers)]
         moves = [row for row in rows.operations if row["operation"] == "move" and _location_and_number(row) in numbers]
         unique: dict[tuple[Any, ...], TimelineEvent] = {}
-        for event in self._events(sightings, attempts, moves):
-            unique.setdefault((event.kind, event.call_key, event.row_key, event.text), event)
+        transfers = [row for row in rows.transfer_rows.transfers if row["message_key"] == key]
+        for event in (
+            *self._events(sightings, attempts, moves),
+            *sending_events(self.show, rows.transfer_rows.sendings, sightings),
+            *acknowledgement_events(self.show, rows.transfer_rows, transfers),
+        ):
+            unique.setdefault((event.kind, event.call_key or event.packet_key, event.row_key, event.text), event)
         arrived_at = min((row["arrived_at"] for row in sightings if row["arrived_at"] is not None), default=None)
         events = [*unique.values(), *self._purge_events(attempts, numbers, arrived_at)]
-        evidence = {event.call_key for event in events} | {call for row in attempts for call in row["evidence"] or ()}
-        findings = [row for row in rows.findings if {row["call_key"], *(row["evidence"] or ())} & evidence - {None}]
+        evidence = {key for event in events for key in (event.call_key, event.packet_key)} - {None}
+        evidence |= {each for row in (*attempts, *transfers) for each in row["evidence"] or ()}
+        findings = [
+            row
+            for row in rows.findings
+            if evidence.intersection((row["call_key"], row["packet_key"], *(row["evidence"] or ())))
+        ]
         findings = [row for row in findings if row["severity"] != "info" or not self._is_open_call(row["call_key"])]
         events = sorted([*events, *map(self._finding_event, findings)], key=_sort_key)
-        missing = {code for row in (*attempts, *moves) for code in row["missing"] or ()}
-        header = dict(sightings[0]) if sightings else {}
+        missing = {code for row in (*attempts, *moves, *transfers) for code in row["missing"] or ()}
+        header = _first_values(sightings)
         return MessageTimeline(
             message_key=key,
             message_id=header.get("message_id"),
             labels=sorted({row["label"] for row in sightings if row["label"] is not None}),
-            sender=self._sender(header),
+            sender=self._sender(header, sightings),
             header_fields={name: header[name] for name in _HEADER_COLUMNS if header.get(name) is not None},
             locations=sorted({(_location_text(location), number) for location, number in numbers}, key=str),
             fates=[
                 {name: row[name] for name in _FATE_COLUMNS}
                 for row in rows.sequences
                 if (key is not None and row["message_key"] == key) or self._has_number(row, numbers)
+            ],
+            hops=[
+                {name: row[name] for name in _HOP_COLUMNS}
+                for row in sorted(transfers, key=lambda row: (_time_text(row["first_sent_at"]), row["transfer_key"]))
             ],
             events=events,
             not_known=[
@@ -192,13 +187,13 @@ class _TimelineBuilder:
             ],
         )
 
-    def _sender(self, header: RowMapping) -> dict[str, Any]:
-        """Return what a sighting's packet says of the sender, and the name that a COM+ call recorded in it gives."""
+    def _sender(self, header: RowMapping, sightings: Sequence[RowMapping]) -> dict[str, Any]:
+        """Return what the message says of its sender, and the name that a COM+ call recorded in it gives."""
         sender = {name: header[name] for name in _SENDER_COLUMNS if header.get(name) is not None}
         names = {
             recorded["caller_name"]
             for recorded in self.rows.comqc
-            if recorded["sighting_key"] == header.get("sighting_key")
+            if recorded["sighting_key"] in {row["sighting_key"] for row in sightings}
             and recorded.get("caller_sid") == sender.get("sender_id") is not None
             and recorded.get("caller_name") is not None
         }
@@ -217,6 +212,7 @@ class _TimelineBuilder:
     def _events(
         self, sightings: Sequence[RowMapping], attempts: Sequence[RowMapping], moves: Sequence[RowMapping]
     ) -> Iterator[TimelineEvent]:
+        yield from _sent_events(sightings)
         for row in sightings:
             yield from self._sighting_events(row)
         yield from self._reply_events(sightings)
@@ -227,20 +223,19 @@ class _TimelineBuilder:
             target = row["target_queue"] or "an unknown queue"
             text = f"moved to {target}" if row["outcome"] == "done" else f"move to {target}: {row['outcome']}"
             at = row["requested_at"] or row["responded_at"]
-            yield self._request_event("move", row["call_key"], at, text, other_candidates=self._other_candidates(row))
+            yield self.show.request_event(
+                "move", row["call_key"], at, text, other_candidates=self._other_candidates(row)
+            )
 
     def _sighting_events(self, row: RowMapping) -> Iterator[TimelineEvent]:
-        if row["sent_at"] is not None:
-            sender = row["sender_address"] or row["source_queue_manager"] or "?"
-            text = f"by {sender} to {row['destination_queue'] or '?'}"
-            yield TimelineEvent(row["sent_at"], "sent", text, "sender", row_key=row["message_key"])
         if row["arrived_at"] is not None:
             text = f"in {row['queue'] or row['inferred_queue'] or 'an unknown queue'}"
             yield TimelineEvent(row["arrived_at"], "arrived", text, "queue manager", row_key=row["message_key"])
-        call = self.rows.calls.get(row["call_key"], {})
-        route = f"{call.get('server_address', '?')} -> {call.get('client_address', '?')}:{call.get('client_port', '?')}"
-        text = f"{route}, {_body_size_text(row)}" + (", not fully decoded" if row["errors"] else "")
-        yield self._response_event("seen", row["call_key"], row["seen_at"], text, row["sighting_key"])
+        if row["packet_key"] is None:  # otherwise it is a sending
+            call = self.rows.calls.get(row["call_key"], {})
+            client = f"{call.get('client_address', '?')}:{call.get('client_port', '?')}"
+            text = f"{call.get('server_address', '?')} -> {client}, {_body_size_text(row)}"
+            yield self.show.sighting_event("seen", row, text + (", not fully decoded" if row["errors"] else ""))
         for recorded in self.comqc_by_sighting.get(row["sighting_key"], ()):
             method = f"interface {recorded['interface_id'] or '?'}, opnum {recorded['opnum']}"
             if recorded["is_dispatch"]:
@@ -248,14 +243,16 @@ class _TimelineBuilder:
             if recorded["method"] is not None:
                 method = f"{recorded['method']} ({method})"
             text = f"call {recorded['call_index']} of class {recorded['target_clsid'] or '?'}: {method}"
-            yield self._response_event("COM+ call", row["call_key"], row["seen_at"], text, row["sighting_key"])
+            yield self.show.sighting_event("COM+ call", row, text)
 
     def _reply_events(self, sightings: Iterable[RowMapping]) -> Iterator[TimelineEvent]:
         for message_id in {row["message_id"] for row in sightings} - {None}:
             for reply in self.replies_by_message.get(message_id, ()):
-                sender, queue = reply["source_queue_manager"] or "?", reply["queue"] or "?"
-                text = f"{reply['class_name']} from {sender}, in {queue}"
-                yield self._response_event("reply", reply["call_key"], reply["seen_at"], text, reply["sighting_key"])
+                where = f"in {reply['queue'] or '?'}"
+                if reply["packet_key"] is not None:
+                    where = f"to {reply['destination_queue'] or '?'}"
+                text = f"{reply['class_name']} from {reply['source_queue_manager'] or '?'}, {where}"
+                yield self.show.sighting_event("reply", reply, text)
 
     def _attempt_events(self, row: RowMapping, other_candidates: int) -> Iterator[TimelineEvent]:
         """Yield the events of a receive attempt: each call of its evidence, and its outcome."""
@@ -272,16 +269,16 @@ class _TimelineBuilder:
             elif role == "start":
                 at = row["started_at"] or row["returned_at"]
                 text = f"{action} by {reader}, {_call_text(call)}"
-                yield self._request_event("start", call_key, at, text, key, other_candidates)
+                yield self.show.request_event("start", call_key, at, text, key, other_candidates)
             else:
                 opened = self.rows.opens.get(call_key)
                 text = _call_text(call) + ("" if opened is None else f", {_open_text(opened)}")
-                yield self._request_event(role or "call", call_key, _call_time(call), text)
+                yield self.show.request_event(role or "call", call_key, _call_time(call), text)
         text = f"{outcome} ({action} by {reader})"
         at = row["ended_at"] or (row["returned_at"] if outcome not in ("in_flight", "expired") else None)
         if end_call is not None:
             text = f"{text}, {_call_text(end_call)}"
-            yield self._request_event("ended", end_call["call_key"], at, text, key, other_candidates)
+            yield self.show.request_event("ended", end_call["call_key"], at, text, key, other_candidates)
         else:  # ended by the end of the connection, by a timer or by the response itself, or not ended
             yield TimelineEvent(
                 at, "ended", text, connection_id=row["connection_id"], server_address=row["server_address"],
@@ -302,44 +299,20 @@ class _TimelineBuilder:
             if row["operation"] != "purge" or queue_location(row) not in locations or at is None:
                 continue
             if since is not None and at >= since and (consumed_at is None or at < consumed_at):
-                yield self._request_event("purge", row["call_key"], at, f"its queue was purged: {row['outcome']}")
+                yield self.show.request_event("purge", row["call_key"], at, f"its queue was purged: {row['outcome']}")
 
     def _finding_event(self, row: RowMapping) -> TimelineEvent:
         text = f"{row['severity']} {row['rule_id']} ({row['source']}): {row['message']}"
         if row["call_key"]:
-            return self._request_event("finding", row["call_key"], row["observed_at"], text, row["finding_key"])
+            return self.show.request_event("finding", row["call_key"], row["observed_at"], text, row["finding_key"])
+        if row["packet_key"]:
+            return self.show.packet_event("finding", row["packet_key"], row["observed_at"], text, row["finding_key"])
         return TimelineEvent(row["observed_at"], "finding", text, row_key=row["finding_key"])
 
     def _is_open_call(self, call_key: str | None) -> bool:
         """Tell whether a call named or opened the queue. Findings of severity ``info`` about these are left out."""
         call = self.rows.calls.get(call_key or "", {})
         return CALL_ROLES.get((call.get("interface_name", ""), call.get("opnum", -1))) in ("open", "name")
-
-    def _request_event(
-        self, kind: str, call_key: str | None, at: datetime | None, text: str, row_key: str | None = None,
-        other_candidates: int = 0,
-    ) -> TimelineEvent:  # fmt: skip
-        """Return an event with the packets of a call's request and response."""
-        call = self.rows.calls.get(call_key or "", {})
-        return TimelineEvent(
-            at, kind, text, call_key=call_key,
-            capture=self._path(call.get("capture_id") if call.get("request_packet") else None),
-            packet=call.get("request_packet"), response_capture=self._path(call.get("response_capture_id")),
-            response_packet=call.get("response_packet"), connection_id=call.get("connection_id"),
-            server_address=call.get("server_address"), row_key=row_key, other_candidates=other_candidates,
-        )  # fmt: skip
-
-    def _response_event(self, kind: str, call_key: str, at: datetime | None, text: str, row_key: str) -> TimelineEvent:
-        """Return an event with the packet of a call's response as its only packet."""
-        call = self.rows.calls.get(call_key, {})
-        return TimelineEvent(
-            at, kind, text, call_key=call_key, capture=self._path(call.get("response_capture_id")),
-            packet=call.get("response_packet"), connection_id=call.get("connection_id"),
-            server_address=call.get("server_address"), row_key=row_key,
-        )  # fmt: skip
-
-    def _path(self, capture_id: str | None) -> str | None:
-        return None if capture_id is None else self.rows.paths.get(capture_id, capture_id)
 
     def _coverage_gaps(self, events: Sequence[TimelineEvent]) -> Iterator[str]:
         """Yield the gaps that gold.coverage counts in the hours of the events, at their servers or at no single one."""
@@ -367,12 +340,22 @@ _HEADER_COLUMNS: Final = (
     "report_queue", "time_to_reach_queue_s", "time_to_be_received_s", "abort_count", "move_count", "subqueue",
     "subqueue_acknowledgement_class", "dead_letter_queue", "dead_letter_queue_invalid", "is_comqc", "comqc_rejected",
 )  # fmt: skip
+_HOP_COLUMNS: Final = (
+    "transfer_key", "sender_address", "receiver_address", "sender_queue_manager", "receiver_queue_manager",
+    "destination_queue", "hop_count", "outcome", "sendings", "sessions", "acknowledged_sendings", "first_sent_at",
+    "last_sent_at", "expires_at", "session_ack_ms", "store_ms", "order_ack_ms", "final_ack_ms", "final_class_name",
+    "arrival_ack_ms", "arrival_class_name", "receive_ack_ms", "receive_class_name", "dead_letter_class",
+    "sequence_key", "transaction_number", "confidence",
+)  # fmt: skip
 _FATE_COLUMNS: Final = (
     "queue", "inferred_queue", "lookup_id", "attempts", "peeks", "outcomes", "readers", "fate", "redelivered",
     "loss_risk", "moved_to", "confidence",
 )  # fmt: skip
 # Order of events at the same time; other kinds come last.
-_KIND_ORDER: Final = ("sent", "arrived", "name", "open", "start", "seen", "COM+ call", "call", "ended")
+_KIND_ORDER: Final = (
+    "sent", "sending", "session ack", "stored", "order ack", "arrived", "name", "open", "start", "seen", "COM+ call",
+    "call", "ended", "final ack",
+)  # fmt: skip
 
 
 def _group_by(rows: Iterable[RowMapping], name: str) -> Mapping[Any, Sequence[RowMapping]]:
@@ -382,6 +365,29 @@ def _group_by(rows: Iterable[RowMapping], name: str) -> Mapping[Any, Sequence[Ro
     return found
 
 
+def _first_values(sightings: Sequence[RowMapping]) -> dict[str, Any]:
+    """Return the first known value of each column. On TCP 1801, ``sender_address`` is of the first hop, or None."""
+    values: dict[str, Any] = {}
+    for row in sightings:
+        values |= {name: value for name, value in row.items() if values.get(name) is None}
+    addresses = (row["sender_address"] for row in sightings if row["packet_key"] is None or row["hop_count"] == 0)
+    return values | {"sender_address": next((each for each in addresses if each is not None), None)} if values else {}
+
+
+def _sent_events(sightings: Sequence[RowMapping]) -> Iterator[TimelineEvent]:
+    """Yield when the message was sent, by its sender's clock, to each destination."""
+    header = _first_values(sightings)
+    sender = header.get("sender_address") or header.get("source_queue_manager") or "?"
+    for queue in sorted({row["destination_queue"] for row in sightings} - {None}) or ["?"]:
+        if header.get("sent_at") is not None:
+            text = f"by {sender} to {queue}"
+            yield TimelineEvent(header["sent_at"], "sent", text, "sender", row_key=header["message_key"])
+
+
+def _time_text(at: datetime | None) -> str:
+    return "" if at is None else at.isoformat(timespec="microseconds")
+
+
 def truncate_to_hour(at: datetime) -> datetime:
     """Return the start of the hour that a time is in."""
     return at.replace(minute=0, second=0, microsecond=0)
@@ -389,7 +395,7 @@ def truncate_to_hour(at: datetime) -> datetime:
 
 def _sort_key(event: TimelineEvent) -> tuple[bool, str, int, str]:
     order = _KIND_ORDER.index(event.kind) if event.kind in _KIND_ORDER else len(_KIND_ORDER)
-    return event.at is None, "" if event.at is None else event.at.isoformat(timespec="microseconds"), order, event.text
+    return event.at is None, _time_text(event.at), order, event.text
 
 
 def _first_event_at(timeline: MessageTimeline) -> str:

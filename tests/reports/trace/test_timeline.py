@@ -100,7 +100,8 @@ def message(key="m", label="hello", number=7, **more):
     facts = dict.fromkeys(
         ("sent_at", "arrived_at", "sender_address", "destination_queue", "inferred_queue", "class_name", "priority",
          "delivery", "transactional", "correlation_id", "admin_queue", "response_queue", "time_to_reach_queue_s",
-         "time_to_be_received_s", "abort_count", "move_count", "subqueue", "is_comqc", "comqc_rejected", "body_sha256")
+         "packet_key", "hop_count", "time_to_be_received_s", "abort_count", "move_count", "subqueue", "is_comqc",
+         "comqc_rejected", "body_sha256")
     )  # fmt: skip
     return facts | {
         "message_key": key, "sighting_key": f"s-{key}", "call_key": "start", "seen_at": T0, "queue": "h\\q",
@@ -161,7 +162,8 @@ def test_acknowledgements_findings_com_calls_and_what_was_not_seen_are_told():
                      correlation_id=message()["message_id"])  # fmt: skip
     call = {"sighting_key": "s-m", "interface_id": "i", "opnum": 3, "is_dispatch": False, "call_index": 0,
             "target_clsid": "c", "dispatch_id": None, "method": "Place"}  # fmt: skip
-    finding = {"finding_key": "f", "call_key": "start", "evidence": ["start"], "severity": "error", "rule_id": "R1",
+    finding = {"finding_key": "f", "call_key": "start", "packet_key": None, "evidence": ["start"],
+               "severity": "error", "rule_id": "R1",
                "source": "MS-MQRR 3.1", "message": "wrong", "observed_at": T0}  # fmt: skip
     other = finding | {"finding_key": "g", "call_key": "elsewhere", "evidence": []}
     seen = {"call_key": "start", "interface_name": "RemoteRead", "opnum": 7, "request_packet": 1, "response_packet": 2,

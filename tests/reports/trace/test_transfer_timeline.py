@@ -1,0 +1,120 @@
+"""Timelines of messages on TCP 1801, compared with what the queue managers of the recordings said."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from jobs import run_all, trace_message
+from pipeline.lake.lake import Lake
+from pipeline.lake.spark.sessions import LazySession
+from pipeline.reports.trace.formatting import format_timeline
+from pipeline.reports.trace.inputs import TraceRequest, trace_messages
+from schemas.messages import MESSAGES
+from schemas.sessions import SESSION_PACKETS
+from transfers_peer.reading import CAPTURES, account_lines, of
+
+RECORDINGS = ("04-administration-acks", "05-resends", "06-two-hops")
+FOUR_TUPLE = ("client_address", "client_port", "server_address", "server_port")
+FIRST_ACKS = {
+    "session_acked_by": "session ack", "stored_by": "stored", "order_acked_by": "order ack",
+    "final_acked_by": "final ack", "arrival_acked_by": "reply", "receive_acked_by": "reply",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory):
+    root = tmp_path_factory.mktemp("transfers") / "lake"
+    captures = [str(path) for path in CAPTURES if path.name.split(".")[0] in RECORDINGS]
+    assert run_all.main(["--lake", str(root), "--captures", *captures]) == 0
+    return Lake(LazySession(lambda: pytest.fail("Spark is not needed")), str(root))
+
+
+def traced(lake, **asked):
+    return trace_messages(lake, TraceRequest(**asked, max_messages=1000)).timelines
+
+
+def by_message(lines):
+    """Lines of an account on messages, which are one for each hop and queue, by identifier."""
+    found = {}
+    for line in of(lines, "message"):
+        found.setdefault(line["message_id"], []).append(line)
+    return found
+
+
+def keys_of_packets(lake, lines):
+    """``packet_key`` of each packet of an account, by its number there: the packet at the same place of its side."""
+    sessions = {line["session"]: tuple(line[name] for name in FOUR_TUPLE) for line in of(lines, "session")}
+    rows = {}
+    for row in lake.select(SESSION_PACKETS, "TRUE").to_pylist():
+        rows[*(row[name] for name in FOUR_TUPLE), row["sent_by"], row["stream_offset"]] = row["packet_key"]
+    sent = [line for line in of(lines, "packet") if line["recorded"]]
+    return {line["packet"]: rows[*sessions[line["session"]], line["sent_by"], line["stream_offset"]] for line in sent}
+
+
+@pytest.mark.parametrize("name", RECORDINGS)
+def test_timelines_have_all_sendings_acknowledgements_and_reports(lake, name):
+    lines = account_lines(name)
+    key_of = keys_of_packets(lake, lines)
+    timelines = {each.message_id: each for each in traced(lake)}
+    for message_id, hops in by_message(lines).items():
+        seen = [event for event in timelines[message_id].events if event.packet_key]
+        shown = {}
+        for event in seen:
+            assert event.capture.rpartition("/")[2].startswith(name)
+            assert event.packet is not None
+            shown.setdefault(event.kind, []).append(event.packet_key)
+        assert sorted(shown["sending"]) == sorted(key_of[packet] for hop in hops for packet in hop["sendings"])
+        assert sum(" on this hop" in event.text for event in seen) == sum(len(hop["sendings"]) - 1 for hop in hops)
+        for column, kind in FIRST_ACKS.items():
+            assert {key_of[hop[column]] for hop in hops if hop[column] is not None} <= set(shown.get(kind, ()))
+        reports = {key_of[report["packet"]] for hop in hops for report in hop["reports"]}
+        assert sorted(shown.get("report", ())) == sorted(reports)
+        assert {(hop["sender_address"], hop["receiver_address"], hop["outcome"]) for hop in hops} == {
+            (hop["sender_address"], hop["receiver_address"], hop["outcome"]) for hop in timelines[message_id].hops
+        }
+
+
+def test_each_event_names_the_packet_that_shows_it(lake):
+    kinds = {row["packet_key"]: row["kind"] for row in lake.select(SESSION_PACKETS, "TRUE").to_pylist()}
+    expected = {
+        "sending": {"user_message"}, "reply": {"user_message"}, "report": {"user_message"},
+        "order ack": {"order_ack"}, "final ack": {"final_ack"},
+        "session ack": {"session_ack", "user_message", "order_ack", "final_ack"},
+    }  # fmt: skip
+    found = {}
+    for timeline in traced(lake):
+        for event in timeline.events:
+            if event.packet_key is not None:
+                found.setdefault(event.kind, set()).add(kinds[event.packet_key])
+    assert expected.keys() <= found.keys()
+    assert {kind: found[kind] - shown for kind, shown in expected.items()} == {kind: set() for kind in expected}
+
+
+def test_a_message_is_found_by_label_packet_and_queue(lake):
+    row = lake.select(MESSAGES, "label = {label}", label="transactional, received once").to_pylist()[0]
+    (timeline,) = traced(lake, label=row["label"])
+    for event in timeline.events:
+        if event.kind in ("sending", "session ack", "order ack"):
+            found = traced(lake, packet_key=event.packet_key)
+            assert row["message_key"] in {each.message_key for each in found}
+    assert [each.message_key for each in traced(lake, packet_key=row["packet_key"])] == [row["message_key"]]
+    of_queue = {each.message_key for each in traced(lake, queue=row["destination_queue"])}
+    assert row["message_key"] in of_queue
+    sent_to_it = lake.select(MESSAGES, "destination_queue = {queue}", queue=row["destination_queue"]).to_pylist()
+    assert of_queue == {each["message_key"] for each in sent_to_it}
+    assert traced(lake, packet_key="no such packet") == []
+
+
+def test_a_message_that_was_sent_again_is_printed_with_its_packets(lake, capsys):
+    row = lake.select(MESSAGES, "label = {label}", label="transactional, received once").to_pylist()[0]
+    (timeline,) = traced(lake, packet_key=row["packet_key"])
+    text = list(format_timeline(timeline))
+    (hop,) = [line for line in text if line.startswith("  hop ")]
+    assert hop.endswith(": delivered, sent 2 times in 2 sessions; complete")
+    assert sum("sending 2 on this hop  [05-resends.pcap " in line for line in text) == 1
+    assert trace_message.main(["--lake", lake.root, "--packet", row["packet_key"], "--json"]) == 0
+    story = json.loads(capsys.readouterr().out.splitlines()[0])
+    for event in story["events"]:
+        assert event["wireshark"] == (f"frame.number == {event['packet']}" if event["packet_key"] else None)
