@@ -26,7 +26,7 @@ def header(size: int, flags: int = 3) -> bytes:
     return base + bytes(44) + struct.pack("<I", _USER_FLAGS)
 
 
-def _near_header(size: int) -> bytes:
+def near_header(size: int) -> bytes:
     """Return 12 bytes that are a valid header where further ones follow: their first word is UserHeader.Flags too."""
     return struct.pack("<BBHII", 0x10, 7 << 2, 1 << 5, _LIOR, size)
 
@@ -93,12 +93,12 @@ def signatures(count: int) -> bytes:
 
 def near_headers(count: int) -> bytes:
     """A stream without SYN of ``count`` headers, each inside of the one before, that all claim 4 MB."""
-    return one_connection((_near_header(HUGE_BYTES) * 1000 for _ in range(count // 1000)), syn=False, port=PORT)
+    return one_connection((near_header(HUGE_BYTES) * 1000 for _ in range(count // 1000)), syn=False, port=PORT)
 
 
 def near_headers_that_follow(count: int) -> bytes:
     """The same, where each header stands where another one says; but the search ends in garbage each time."""
-    run = b"".join(_near_header(120 + 12 * (number % 7)) for number in range(1000)) + b"garbage"
+    run = b"".join(near_header(120 + 12 * (number % 7)) for number in range(1000)) + b"garbage"
     return one_connection((run for _ in range(count // 1000)), syn=False, port=PORT)
 
 
