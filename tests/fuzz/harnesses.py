@@ -483,23 +483,23 @@ def session_seeds():
 
 
 def run_pings(data):
-    """Pair pings: each datagram is in one row, and rows give the same rows again."""
+    """Pair pings, and those of their rows again: each key is in one row, and all columns can hold what is found."""
     given = []
     for number, (at, ends, cookie, kind) in enumerate(struct.iter_unpack("<HBBI", data[: len(data) // 8 * 8])):
         port = 3527 if ends & 4 else 50_000 + (ends & 3)
         is_answer = None if ends & 4 else bool(ends & 8)
-        time_us = None if kind & 1 else at * 10_000
+        time_us = None if kind & 1 else at * 10_000 + number % 100
         name = str(uuid.UUID(int=kind >> 4 & 3))
         given.append(Ping(
-            time_us, f"capture{kind >> 1 & 1}", number + 1, f"10.0.0.{ends >> 4 & 1}", port, "10.0.0.1", is_answer, cookie,
-            name, bool(kind & 4), bool(kind & 8),
+            time_us, f"capture{kind >> 1 & 1}", number + 1, f"10.0.0.{ends >> 4 & 1}", port, "10.0.0.1", is_answer,
+            cookie, name, bool(kind & 4), bool(kind & 8),
         ))  # fmt: skip
     rows = bounded(16 * len(data), ping_rows, given)
     pings_batch(rows).validate(full=True)
     demand(len({row["ping_key"] for row in rows}) == len(rows) <= len(given), len(rows), len(given))
-    again = ping_rows(pings_of_rows(rows))
-    shown = [sorted(map(repr, each)) for each in (rows, again)]
-    demand(shown[0] == shown[1], "made again", rows, again)
+    again = bounded(16 * len(data), ping_rows, list(pings_of_rows(rows)))
+    pings_batch(again).validate(full=True)
+    demand(len(again) <= 2 * len(rows), len(again), len(rows))
 
 
 def ping_seeds():
