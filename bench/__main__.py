@@ -25,6 +25,7 @@ PARTS = (
     "findings",
     "spark",
     "captures",
+    "transfers",
     "whole",
     "runs",
     "files",
@@ -304,6 +305,10 @@ def main() -> None:
             measures += spark_udf.measure(Path(folder) / "udf", rows, max(rows // 20, 1))
         if sizes and "captures" in arguments.only:
             measures += measure_captures(Path(folder), sizes, arguments.ring, memory, arguments.repeat)
+        if sizes and "transfers" in arguments.only:
+            from bench import transfer_speed  # noqa: PLC0415 (tshark and Spark)
+
+            measures += transfer_speed.measure(Path(folder) / "transfers", max(sizes), arguments.repeat)
         if len(sizes) > 1 and "whole" in arguments.only:
             from bench import whole_runs  # noqa: PLC0415 (Spark)
 

@@ -19,37 +19,23 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from bench import hostile_sessions
+from bench.hostile_frames import ethernet_frame, one_connection, pcap
 from bench.traffic import ACK, EPOCH_US, NDR, PCAP_HEADER, PUSH, REMOTE_READ, SYN, build_pdu, pcap_record
 
 MILLION = 1_000_000
 CaseResult = dict[str, Any]
 
 
-def _ethernet_frame(client: int, sequence: int, flags: int, data: bytes = b"", port: int = 2103) -> bytes:
-    """Return an Ethernet frame to a port; ``client`` holds address and port, checksums are 0."""
-    addresses = struct.pack(">BBHBBH", 10, 1, client >> 16, 10, 2, 1)
-    tcp = struct.pack(">HHIIBBHHH", client & 0xFFFF, port, sequence & 0xFFFFFFFF, 1, 0x50, flags, 8192, 0, 0)
-    ip = struct.pack(">BBHHHBBH", 0x45, 0, 40 + len(data), 0, 0, 64, 6, 0) + addresses
-    return bytes(12) + b"\x08\x00" + ip + tcp + data
-
-
-def _pcap(frames: Iterator[bytes]) -> bytes:
-    out = io.BytesIO()
-    out.write(PCAP_HEADER)
-    for number, frame in enumerate(frames):
-        out.write(pcap_record(EPOCH_US + number, frame))
-    return out.getvalue()
-
-
 def half_open_connections(count: int) -> bytes:
     """A SYN from each of ``count`` clients, without answers."""
-    return _pcap(_ethernet_frame(number + 1024, number, SYN) for number in range(count))
+    return pcap(ethernet_frame(number + 1024, number, SYN) for number in range(count))
 
 
 def plausible_first_bytes(count: int) -> bytes:
     """A packet without SYN from each of ``count`` clients, whose payload begins like a request that continues."""
     begin = build_pdu(0, 1, struct.pack("<IHH", 1400, 0, 7) + bytes(1400))[:24]
-    return _pcap(_ethernet_frame(number + 1024, number, ACK | PUSH, begin, port=5000) for number in range(count))
+    return pcap(ethernet_frame(number + 1024, number, ACK | PUSH, begin, port=5000) for number in range(count))
 
 
 def plausible_first_bytes_packed(count: int) -> bytes:
@@ -57,26 +43,9 @@ def plausible_first_bytes_packed(count: int) -> bytes:
     return gzip.compress(plausible_first_bytes(count), mtime=0)
 
 
-def _one_connection(pdus: Iterator[bytes], *, syn: bool, packet_bytes: int = 64_000) -> bytes:
-    """Return a capture of one connection whose client sends PDUs, joined to packets."""
-
-    def frames() -> Iterator[bytes]:
-        if syn:
-            yield _ethernet_frame(1024, 99, SYN)
-        at, waiting = 100, b""
-        for pdu in pdus:
-            if waiting and len(waiting) + len(pdu) > packet_bytes:
-                yield _ethernet_frame(1024, at, ACK | PUSH, waiting)
-                at, waiting = at + len(waiting), b""
-            waiting += pdu
-        yield _ethernet_frame(1024, at, ACK | PUSH, waiting)
-
-    return _pcap(frames())
-
-
 def calls_without_bind(count: int, packet_bytes: int = 64_000) -> bytes:
     """One connection without SYN and bind, with ``count`` requests that are not answered."""
-    return _one_connection(map(cursor_request, range(count)), syn=False, packet_bytes=packet_bytes)
+    return one_connection(map(cursor_request, range(count)), syn=False, packet_bytes=packet_bytes)
 
 
 def cursor_request(call_id: int) -> bytes:
@@ -91,7 +60,7 @@ def _bind(call_id: int, contexts: int) -> bytes:
 
 def large_binds(count: int) -> bytes:
     """One connection whose client sends binds of 255 contexts, ``count`` contexts together."""
-    return _one_connection((_bind(number, 255) for number in range(count // 255)), syn=True)
+    return one_connection((_bind(number, 255) for number in range(count // 255)), syn=True)
 
 
 def auth3_behind_binds(count: int) -> bytes:
@@ -102,7 +71,7 @@ def auth3_behind_binds(count: int) -> bytes:
         yield from (_bind(number, 1) for number in range(4096))
         yield from (build_pdu(16, number % 5000, bytes(4), token=token) for number in range(count))
 
-    return _one_connection(pdus(), syn=True)
+    return one_connection(pdus(), syn=True)
 
 
 def calls_behind_binds(count: int) -> bytes:
@@ -113,7 +82,7 @@ def calls_behind_binds(count: int) -> bytes:
         yield from (_bind(number, 1) for number in range(4096))
         yield from (build_pdu(0, n, struct.pack("<IHH", 0, 0, 7), token=token) for n in range(count))
 
-    return _one_connection(pdus(), syn=True)
+    return one_connection(pdus(), syn=True)
 
 
 def _rpc_stream(count: int) -> bytes:
@@ -134,11 +103,11 @@ def one_byte_segments(count: int) -> bytes:
     stream = _rpc_stream(count)[:count]
 
     def frames() -> Iterator[bytes]:
-        yield _ethernet_frame(1024, 99, SYN)
+        yield ethernet_frame(1024, 99, SYN)
         for place in range(len(stream)):
-            yield _ethernet_frame(1024, 100 + place, ACK | PUSH, stream[place : place + 1])
+            yield ethernet_frame(1024, 100 + place, ACK | PUSH, stream[place : place + 1])
 
-    return _pcap(frames())
+    return pcap(frames())
 
 
 def reversed_one_byte_segments(count: int) -> bytes:
@@ -146,11 +115,11 @@ def reversed_one_byte_segments(count: int) -> bytes:
     stream = _rpc_stream(count)[:count]
 
     def frames() -> Iterator[bytes]:
-        yield _ethernet_frame(1024, 99, SYN)
+        yield ethernet_frame(1024, 99, SYN)
         for place in reversed(range(len(stream))):
-            yield _ethernet_frame(1024, 100 + place, ACK | PUSH, stream[place : place + 1])
+            yield ethernet_frame(1024, 100 + place, ACK | PUSH, stream[place : place + 1])
 
-    return _pcap(frames())
+    return pcap(frames())
 
 
 def gzip_bomb(count: int) -> bytes:
@@ -172,7 +141,7 @@ def nested_gzip_bomb(count: int) -> bytes:
 
 def oversized_pcap_records(count: int) -> bytes:
     """A pcap file with a record that claims 4 GB."""
-    whole = _pcap(iter([_ethernet_frame(1024, 1, SYN)]))
+    whole = pcap(iter([ethernet_frame(1024, 1, SYN)]))
     return whole + struct.pack("<IIII", 1, 0, 0xFFFFFFFF, 0xFFFFFFFF) + bytes(count)
 
 
@@ -235,7 +204,7 @@ def _decode_nested_variants(count: int) -> CaseResult:
 
 
 def _read_empty_capture(_: int) -> CaseResult:
-    return _read_capture(_pcap(iter([])))
+    return _read_capture(pcap(iter([])))
 
 
 def _capture_case(make: Callable[[int], bytes]) -> Callable[[int], CaseResult]:
@@ -257,6 +226,7 @@ CASES: dict[str, Callable[[int], CaseResult]] = {
     "bomb_in_bomb": _capture_case(nested_gzip_bomb),
     "long_records": _capture_case(oversized_pcap_records),
     "long_blocks": _capture_case(oversized_pcapng_blocks),
+    **{name: _capture_case(make) for name, make in hostile_sessions.CAPTURES.items()},
     "stubs": _decode_hostile_stubs,
     "variants": _decode_nested_variants,
 }

@@ -29,7 +29,9 @@ from pipeline.lake.spark.sessions import LazySession
 from pipeline.lake.tasks import PartitionedRows
 from pipeline.silver import update as silver_update
 from pipeline.silver.decode_tasks import DecodedWrite
+from pipeline.transfers import update as transfers_update
 from schemas.bronze import RPC_CALLS
+from schemas.sessions import SENDINGS, SESSION_PACKETS
 from schemas.table import INGESTED_AT, RUN_ID
 
 
@@ -44,6 +46,15 @@ class WriteResult:
     tasks: int
     worker_peak: int
     jvm_peak: int
+
+
+@dataclass(frozen=True)
+class TransfersResult:
+    """Result of writing captures of the binary protocol to silver: seconds, packets of bronze, messages sent."""
+
+    seconds: float
+    packets: int
+    messages: int
 
 
 # A separate executor process, so that its memory and the driver's can be measured separately.
@@ -138,6 +149,22 @@ class LakeBench:
         seconds = time.perf_counter() - begin
         shutil.rmtree(lake.root)
         return seconds
+
+    def time_transfers(self, files: Sequence[Path]) -> TransfersResult:
+        """Write captures of the binary protocol to bronze, and what follows in silver, with default settings."""
+        lake = self._lake()
+        begin = time.perf_counter()
+        with lake.hold_exclusive_access(lambda: None):
+            ingest(
+                lake, list_files([str(path) for path in files]), run_id="bench", reader_options={},
+                log=lambda _text: None,
+            )  # fmt: skip
+            silver_update.update(lake, keep_packets=False, keep_stubs=True)
+            transfers_update.update(lake, "bench")
+        seconds = time.perf_counter() - begin
+        found = TransfersResult(seconds, lake.count_rows_written(SESSION_PACKETS), lake.count_rows_written(SENDINGS))
+        shutil.rmtree(lake.root)
+        return found
 
     def time_write_limit(self, reference: WriteResult) -> float:
         """Return the seconds to write generated rows: as many rows, bytes and tasks as in ``reference``."""

@@ -5,7 +5,8 @@ from functools import partial
 
 import pytest
 
-from bench import hostile
+from bench import hostile, hostile_frames
+from bench.traffic import ACK, SYN
 from pcapgen import containers, conversation, sessions
 from pcapgen.record import sample_captures
 from udfs.capture.capture_reader import read_capture
@@ -66,10 +67,10 @@ def test_connections_over_the_limit_are_not_followed(limited, block_bytes):
 
 def test_a_four_tuple_that_begins_anew_over_the_limit_is_not_followed(limited):
     limited(connections=1)
-    frames = [hostile._ethernet_frame(1024, at, hostile.SYN) for at in (1, 500_000_000)]
-    frames += [hostile._ethernet_frame(1024, 500_000_001, hostile.ACK, b"x" * 30)]
+    frames = [hostile_frames.ethernet_frame(1024, at, SYN) for at in (1, 500_000_000)]
+    frames += [hostile_frames.ethernet_frame(1024, 500_000_001, ACK, b"x" * 30)]
     for block_bytes in (16 << 20, 80):
-        tables = read_capture(hostile._pcap(iter(frames)), block_bytes=block_bytes)
+        tables = read_capture(hostile_frames.pcap(iter(frames)), block_bytes=block_bytes)
         assert not_read(tables) == {capture_budget.NOT_FOLLOWED: 2}
         assert tables["pending"]["packets"].to_pylist() == [1]
 
@@ -99,9 +100,9 @@ def test_binds_that_cannot_be_retained_are_rows_and_quarantined(limited):
 def test_bytes_out_of_order_over_the_limit_are_given_up(limited):
     stream, begin = hostile._rpc_stream(3000), 72  # of the bind, which comes in order
     places = [(0, begin), *((at, at + 1) for at in reversed(range(begin, len(stream))))]
-    frames = [hostile._ethernet_frame(1024, 99, hostile.SYN)]
-    frames += [hostile._ethernet_frame(1024, 100 + at, hostile.ACK, stream[at:end]) for at, end in places]
-    data = hostile._pcap(iter(frames))
+    frames = [hostile_frames.ethernet_frame(1024, 99, SYN)]
+    frames += [hostile_frames.ethernet_frame(1024, 100 + at, ACK, stream[at:end]) for at, end in places]
+    data = hostile_frames.pcap(iter(frames))
     (whole,) = read_capture(data)["connections"].to_pylist()
     assert (whole["client_bytes"], whole["missing_bytes"]) == (len(stream), 0)
     limited(held_bytes=100 << 10)

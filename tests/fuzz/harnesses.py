@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 import zstandard
 
+from bench import hostile_sessions
 from bench.messages import build_packet as bench_packet
 from comqc import helpers as comqc
 from comqc.test_bad_input import ARGUMENTS, REFERENCES
@@ -31,10 +32,12 @@ from messages.test_published import FRAME
 from pcapgen import containers as c
 from pcapgen import conversation as t
 from pcapgen import frames, links, rpc, tunnels
+from pcapgen import sessions as session_packets
 from pcapgen.model import Dialogue, make_stub
 from properties import test_observations as observed
 from queues.test_normal_form import NAMES
 from sealed.test_nlmp import AUTHENTICATE, CHALLENGE_V2
+from sessions import test_framing as sessions
 from stubs import helpers as stubs
 from udfs.capture.capture_reader import read_capture
 from udfs.capture.connection_merge import merge_connections
@@ -54,6 +57,7 @@ from udfs.queues.queue_format import QueueFormat, build_format_name
 from udfs.sealed.decryption_keys import DecryptionKeys, KerberosKey, NtlmKey
 from udfs.sealed.security_contexts import build_security_contexts
 from udfs.sealed.security_tokens import HandshakeToken
+from udfs.sessions.pings import Ping, ping_rows, pings_batch, pings_of_rows
 from udfs.stubs.method_registry import ALL_METHODS
 from udfs.stubs.stub_decoder import decode_stubs
 
@@ -428,6 +432,85 @@ def capture_seeds():
     yield FRAME
 
 
+# --- sessions: 4 bytes (SYN seen; sizes of segments; which are lost; order), and the stream of a side -----------------
+
+
+def run_sessions(data):
+    """Read a side of the binary protocol: its packets and stray bytes are those of the plain rules, in any blocks."""
+    if len(data) < 5:
+        return
+    syn, sizes, lost, late = bool(data[0] & 1), (data[1] + 1, data[0] + 1), data[2], data[3]
+    stream = data[4:]
+    parts = sessions.segments_of(stream, sizes, {lost, lost >> 3} if lost else set(), syn)
+    if not any(part.payload for part in parts):
+        return
+    octets, begin, expected = sessions.expected(stream, parts, syn=syn)
+    if syn and len(parts) > late + 5:  # behind its SYN a late segment changes nothing
+        parts[-2], parts[-1] = (
+            replace(parts[-1], time_ns=parts[-2].time_ns),
+            replace(parts[-2], time_ns=parts[-1].time_ns),
+        )
+    capture = c.pcap(t.records(sessions.FLOW, parts)).data
+    for size in BLOCKS:
+        found = bounded(READER + len(capture), read_capture, capture, block_bytes=size)
+        rows, strays = sessions.shown(found)
+        cut = sorted((row["stream_offset"] + begin, row["length_bytes"], row["seen_bytes"]) for row in rows)
+        demand(cut == expected.packets, size, cut, expected)
+        stray = sorted((row["size_bytes"], row["reason"]) for row in strays)
+        demand(stray == sorted(each[1:] for each in expected.strays), size, stray, expected)
+        seen = sum(row["seen_bytes"] for row in rows) + sum(row["size_bytes"] for row in strays)
+        demand(seen == len(octets), size, seen, len(octets))
+
+
+def session_seeds():
+    header, near = hostile_sessions.header(1 << 22), hostile_sessions.near_header(1 << 22)
+    packet = session_packets.message(b"body" * 9, header=session_packets.session_header(1))
+    talk = b"".join(each for side, each in session_packets.handshake() if side == 0) + packet * 2
+    for stream in (
+        talk,
+        header + bytes(90),
+        b"LIOR" * 50,
+        near * 40,
+        header * 9,
+        packet + b"?" + packet * 2,
+        packet * 9,
+    ):
+        for head in (b"\1\xff\0\0", b"\0\xff\0\0", b"\1\x1f\3\0", b"\0\x1f\3\0", b"\1\0\0\xff", b"\0\1\4\0"):
+            yield head + stream
+
+
+# --- pings: for each 8 bytes (times, ends, cookie, kind), as several captures have them -------------------------------
+
+
+def run_pings(data):
+    """Pair pings, and those of their rows again: each key is in one row, and all columns can hold what is found."""
+    given = []
+    for number, (at, ends, cookie, kind) in enumerate(struct.iter_unpack("<HBBI", data[: len(data) // 8 * 8])):
+        port = 3527 if ends & 4 else 50_000 + (ends & 3)
+        is_answer = None if ends & 4 else bool(ends & 8)
+        time_us = None if kind & 1 else at * 10_000 + number % 100
+        name = str(uuid.UUID(int=kind >> 4 & 3))
+        given.append(Ping(
+            time_us, f"capture{kind >> 1 & 1}", number + 1, f"10.0.0.{ends >> 4 & 1}", port, "10.0.0.1", is_answer,
+            cookie, name, bool(kind & 4), bool(kind & 8),
+        ))  # fmt: skip
+    rows = bounded(16 * len(data), ping_rows, given)
+    pings_batch(rows).validate(full=True)
+    demand(len({row["ping_key"] for row in rows}) == len(rows) <= len(given), len(rows), len(given))
+    again = bounded(16 * len(data), ping_rows, list(pings_of_rows(rows)))
+    pings_batch(again).validate(full=True)
+    demand(len(again) <= 2 * len(rows), len(again), len(rows))
+
+
+def ping_seeds():
+    for cookies in (range(1), range(9), [7] * 9):
+        for ends in (0, 8, 4, 20):
+            for kind in (0, 2, 16):
+                asked = (struct.pack("<HBBI", n, ends & ~8, cookie, kind) for n, cookie in enumerate(cookies))
+                told = (struct.pack("<HBBI", n + 50, ends | 8, cookie, kind) for n, cookie in enumerate(cookies))
+                yield b"".join((*asked, *told))
+
+
 # --- snapshot lines: a file of the collector --------------------------------------------------------------------------
 
 
@@ -502,6 +585,8 @@ HARNESSES = {
     "properties": Harness(run_properties, property_seeds),
     "names": Harness(run_names, name_seeds),
     "captures": Harness(run_captures, capture_seeds),
+    "sessions": Harness(run_sessions, session_seeds),
+    "pings": Harness(run_pings, ping_seeds),
     "lines": Harness(run_lines, line_seeds),
     "tokens": Harness(run_tokens, token_seeds),
 }

@@ -61,3 +61,20 @@ def test_the_middle_of_it_is_read_again_when_another_capture_shows_the_beginning
     assert again["session_packets"].num_rows > 0
     both = merge_connections([*one["pending"].to_pylist(), *again["pending"].to_pylist()])
     assert {label["again"] and tuple(label["again"]) for label in both.connection_labels.to_pylist()} == {None}
+
+
+@pytest.mark.parametrize("port", [PORT, 2103])
+@pytest.mark.parametrize("block_bytes", [300, 16 << 20])
+def test_a_side_that_waits_for_its_order_is_looked_at_when_it_begins(port, block_bytes):
+    """Where a block ends before a side begins, nothing is decided: not on a port of RPC either."""
+    flow = tcp.Flow(server_port=port)
+    parts = [tcp.Segment(tcp.START_NS, 0, 0, 0, frames.ACK, packets.establish_connection())]
+    tables = read_capture(capture(flow, parts), block_bytes=block_bytes)
+    assert [row["kind"] for row in to_rows(tables["session_packets"])] == ["establish_connection"]
+    late = [
+        *tcp.handshake(),
+        tcp.Segment(tcp.START_NS + 10**6, 0, 20, 0, frames.ACK, packets.establish_connection()[20:]),
+    ]
+    late.append(tcp.Segment(tcp.START_NS + 2 * 10**6, 0, 0, 0, frames.ACK, packets.establish_connection()[:20]))
+    tables = read_capture(capture(flow, late), block_bytes=block_bytes)
+    assert [row["complete"] for row in to_rows(tables["session_packets"])] == [True]

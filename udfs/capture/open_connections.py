@@ -14,9 +14,11 @@ counts.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
+from itertools import chain, islice
 from typing import Any, Final
 
 import pyarrow as pa
@@ -474,7 +476,7 @@ def _data_segments(
     number: int, side: StreamDirection, kept: list[RetainedPdu], last_time: int
 ) -> Iterator[dict[str, Any]]:
     """Yield the segments of a direction that are still needed, in order, and those without data between them."""
-    base = side.base_sequence or 0
+    base, holes = side.base_sequence or 0, list(side.recent_gaps or ())
     if isinstance(side.framing_state, SessionSide):
         yield from _session_segments(number, side, side.framing_state, last_time)
         return
@@ -506,15 +508,16 @@ def _data_segments(
             continue
         tail = bool(side.partial_pdu) and offset == side.partial_pdu[0].stream_offset
         yield from _placeholder_segments(
-            number, side, cursor, offset, rows[0]["time_ns"], in_sync=not tail or state.in_sync
+            number, base, holes, cursor, offset, rows[0]["time_ns"], in_sync=not tail or state.in_sync
         )
         yield from rows
         stored = sum(row["size"] for row in rows)
-        for start, stop in _captured_ranges(side, offset + stored, min(end, side.next_offset)):
+        for start, stop in _captured_ranges(holes, offset + stored, min(end, side.next_offset)):
             yield _make_segment(number, rows[-1]["time_ns"], SKIPPED_BEFORE, base + start, 0, stop - start)
         cursor = end
     if started:
-        yield from _placeholder_segments(number, side, cursor, side.next_offset, last_time, in_sync=state.in_sync)
+        end = side.next_offset
+        yield from _placeholder_segments(number, base, holes, cursor, end, last_time, in_sync=state.in_sync)
     for piece in side.held_segments:
         yield from _buffered_segment(number, base, piece)[2]
 
@@ -523,32 +526,45 @@ def _session_segments(
     number: int, side: StreamDirection, state: SessionSide, last_time: int
 ) -> Iterator[dict[str, Any]]:
     """Yield the segments of a side of the binary protocol: its unfinished bytes, and what was cut between them."""
-    base, cursor = side.base_sequence or 0, side.first_offset
+    base, cursor, holes = side.base_sequence or 0, side.first_offset, list(side.recent_gaps or ())
     cut = state.open_stray is None or state.open_stray.provisional
     unfinished = state.unfinished_pieces()
     for piece in (*unfinished, *side.partial_pdu):
         offset, end, rows = _buffered_segment(number, base, piece)
-        yield from _placeholder_segments(number, side, cursor, offset, piece.time_ns, in_sync=cut)
+        yield from _placeholder_segments(number, base, holes, cursor, offset, piece.time_ns, in_sync=cut)
         yield from rows
         cursor = end
     if side.started:
-        yield from _placeholder_segments(number, side, cursor, side.next_offset, last_time, in_sync=cut)
+        yield from _placeholder_segments(number, base, holes, cursor, side.next_offset, last_time, in_sync=cut)
     for piece in side.held_segments:
         yield from _buffered_segment(number, base, piece)[2]
 
 
 def _placeholder_segments(
-    number: int, side: StreamDirection, start: int, end: int, time: int, *, in_sync: bool
+    number: int, base: int, holes: Sequence[StreamGap], start: int, end: int, time: int, *, in_sync: bool
 ) -> Iterator[dict[str, Any]]:
-    """Yield segments without data for the stream offsets ``[start, end)``; gaps in between stay gaps."""
-    for low, high in _captured_ranges(side, start, end):
+    """Yield segments without data for the stream offsets ``[start, end)``; gaps in between stay gaps.
+
+    ``base``: sequence number of stream offset 0. ``holes``: the gaps of the direction, in order.
+    """
+    for low, high in _captured_ranges(holes, start, end):
         flags = FRAMED_BEFORE if in_sync or high < end else SKIPPED_BEFORE
-        yield _make_segment(number, time, flags, (side.base_sequence or 0) + low, 0, high - low)
+        yield _make_segment(number, time, flags, base + low, 0, high - low)
 
 
-def _captured_ranges(side: StreamDirection, start: int, end: int) -> Iterator[tuple[int, int]]:
-    """Yield the parts of the stream offsets ``[start, end)`` that are no holes, each of at most a segment's size."""
-    for hole in (*(side.recent_gaps or ()), StreamGap(end, end, "")):
+def _end_of_gap(gap: StreamGap) -> int:
+    return gap.end
+
+
+def _captured_ranges(holes: Sequence[StreamGap], start: int, end: int) -> Iterator[tuple[int, int]]:
+    """Yield the parts of the stream offsets ``[start, end)`` that are no holes, each of at most a segment's size.
+
+    ``holes``: in order. Only those behind ``start`` are looked at: a side may have as many pieces as holes.
+    """
+    first = bisect_right(holes, start, key=_end_of_gap)
+    for hole in chain(islice(holes, first, None), (StreamGap(end, end, ""),)):
+        if start >= end:
+            return
         while start < min(hole.start, end):
             stop = min(hole.start, end, start + _MAX_PLACEHOLDER_BYTES)
             yield start, stop

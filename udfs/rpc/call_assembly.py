@@ -446,7 +446,9 @@ def _select_call_pdus(header: _Headers, streams: BlockStreams) -> PduColumns | N
 
 def _is_foreign(connection: TcpConnection) -> bool:
     """Whether a connection certainly carries no MSMQ RPC."""
-    return connection.kind is not ConnectionKind.RPC or association_of(connection).has_only_other_interfaces
+    association = known_association_of(connection)
+    is_other = association is not None and association.has_only_other_interfaces
+    return connection.kind is not ConnectionKind.RPC or is_other
 
 
 def _peer_positions(streams: BlockStreams) -> tuple[Ints, Ints]:

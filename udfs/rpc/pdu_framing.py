@@ -132,7 +132,8 @@ class PduFramer:
             if stream.connection.kind is ConnectionKind.OTHER:
                 direction.unchecked_repeats, direction.differing_repeats, direction.history = [], [], b""
                 continue
-            if stream.connection.kind is not ConnectionKind.BINARY:
+            is_framed = direction.framing_state is not None
+            if stream.connection.kind is not ConnectionKind.BINARY and (is_framed or stream.has_bytes_or_gap):
                 _DirectionFramer(streams, stream, index, starts, spans, broken, final=final).run()
             _update_history(direction, streams, stream)
             self._limit_histories(stream)

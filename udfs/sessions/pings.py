@@ -24,7 +24,7 @@ from udfs.tcp.datagrams import UdpDatagram
 
 PING_PORT: Final = 3527
 PING_BYTES: Final = 24
-MAX_PINGS: Final = 1 << 20  # of one capture; further ones are counted
+MAX_PINGS: Final = 1 << 18  # of one capture, some 3 KB of memory each; further ones are counted
 _SIGNATURE: Final = b"HU"  # 0x5548
 _REFUSED, _WORKSTATION = 2, 1  # RF, RC of Flags
 _WITHIN_US: Final = 60_000_000
@@ -97,7 +97,9 @@ def ping_rows(pings: Iterable[Ping]) -> list[RowDict]:
     """
     waiting: dict[tuple[str, int, str, int], list[RowDict]] = defaultdict(list)
     rows: list[RowDict] = []
-    for ping in _distinct(sorted(pings, key=_order)):
+    ordered = sorted(pings, key=_order)
+    several = len({ping.capture_id for ping in ordered}) > 1
+    for ping in _distinct(ordered) if several else ordered:
         name = ping.client_address, ping.client_port, ping.server_address, ping.cookie
         asked = None
         if ping.is_answer is None:

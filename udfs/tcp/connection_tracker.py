@@ -73,6 +73,11 @@ class BlockStream:
     extents: list[StreamExtent]
     gap_after: StreamGap | None  # behind the last extent
 
+    @property
+    def has_bytes_or_gap(self) -> bool:
+        """Whether there is anything to frame: bytes that wait for their order are not in a stream yet."""
+        return bool(self.extents) or self.gap_after is not None
+
 
 @dataclass(slots=True)
 class BlockStreams:
