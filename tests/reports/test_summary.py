@@ -137,7 +137,7 @@ def test_a_lake_is_counted(spark, tmp_path):
         SummaryCount("attempt", "qm2qm", "", "failed", 1),
         SummaryCount("sequence", "poison", "", "held", 1),
         SummaryCount("sequence", "", "", "held", 1),
-        SummaryCount("byte", "payload", "", "", 450),
+        SummaryCount("byte", "payload", "", "", 600),
         SummaryCount("byte", "quarantined", "", "", 10),
     }
 
