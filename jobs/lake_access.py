@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 
 from jobs import cli
-from jobs.command_line.private_folder import PRIVATE_FOLDER, remove_left_folders
+from jobs.command_line.private_folder import remove_left_folders
 from jobs.config import ConfigError
 from jobs.session import check_single_installation, get_spark_session, prepare_process
 from pipeline.lake.lake import Lake
@@ -27,7 +26,6 @@ def open_lake(job_run: cli.JobRun) -> Lake:
     check_single_installation()
     config, scratch_folder = job_run.config.lake, job_run.config.privacy.scratch_folder
     remove_left_folders(scratch_folder)
-    tempfile.tempdir = str(PRIVATE_FOLDER.path(scratch_folder))  # whatever writes temporary files may write messages
     prepare_process()
     session = LazySession(partial(get_spark_session, job_run.job, scratch_folder=scratch_folder))
     store = None if config.store == "auto" else config.store
