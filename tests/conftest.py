@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from example_counts import use_all_examples
 from jobs.session import C1_COMPILER_OPTIONS, get_spark_session, java_options
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -49,6 +50,11 @@ def pytest_addoption(parser):
     group = parser.getgroup("this project")
     group.addoption("--long", action="store_true", help="also run the tests marked long")
     group.addoption("--require-tools", action="store_true", help="a missing program or data set is a failure")
+
+
+def pytest_configure(config):
+    if config.getoption("--long"):
+        use_all_examples()
 
 
 def pytest_collection_modifyitems(config, items):

@@ -99,13 +99,14 @@ def changed_keys(rows: pa.Table, there: pa.Table, key: str) -> tuple[set[str], s
     Both tables have the columns of ``rows``. Columns of the run (run_id, ingested_at) are not compared.
     """
     facts = [column for column in rows.schema.names if column not in (RUN_ID, INGESTED_AT)]
-    there = there.select(facts).cast(select_fields(rows.schema, facts))
     places = pc.index_in(rows[key], there[key].combine_chunks())
-    same = pc.is_valid(places)
+    known = rows.filter(pc.is_valid(places))
+    earlier = there.select(facts).cast(select_fields(rows.schema, facts)).take(places.drop_null())
+    same = pc.is_valid(known[key])
     for name in facts:
-        same = pc.and_(same, _alike(rows[name], there[name].take(places)))
-    fresh = set(rows[key].filter(pc.invert(same)).to_pylist())
-    before, now = set(there[key].to_pylist()), set(rows[key].to_pylist())
+        same = pc.and_(same, _alike(known[name], earlier[name]))
+    now, before = set(rows[key].to_pylist()), set(there[key].to_pylist())
+    fresh = now - set(known[key].filter(same).to_pylist())
     return fresh, fresh & before | before - now
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -22,7 +22,8 @@ from pipeline.lake.arrow_rows import is_in, timedelta_to_us, us_to_datetime
 from pipeline.lake.incremental import IncrementalUpdate
 from pipeline.lake.lake import Lake
 from pipeline.lake.schema_enforcement import changed_keys
-from pipeline.silver.decode import DECODER_VERSIONS, message_batches
+from pipeline.lake.tasks import prefetch
+from pipeline.silver.decode import DECODER_VERSIONS, BatchesByTable, message_batches
 from pipeline.silver.update import STUBS_EMPTIED_PROVENANCE
 from pipeline.transfers.checkpoint_cuts import latest_checkpoints
 from pipeline.transfers.checkpoint_use import (
@@ -63,7 +64,7 @@ from udfs.messages.header_layouts import PROTOCOL_BINARY
 from udfs.sessions.packet_layouts import DECODER_VERSION
 
 CODE_VERSION: Final = "2"  # raised when rows are computed differently: all are recomputed
-_MAX_DECODED_BYTES: Final = 128 << 20  # of messages that are decoded together
+_MAX_DECODED_BYTES: Final = 64 << 20  # of messages that are decoded together
 _CHANGED_CONNECTIONS: Final = f"SELECT DISTINCT connection_id FROM {{feed}} WHERE kind = '{BINARY_PROTOCOL}'"
 _MESSAGES_SCHEMA: Final = to_arrow_schema(MESSAGES.struct())
 _COMQC_SCHEMA: Final = to_arrow_schema(COMQC_CALLS.struct())
@@ -117,6 +118,14 @@ def _empty_packets(lake: Lake, expire_us: int) -> None:
     condition = f"kind = '{USER_MESSAGE}' AND packet IS NOT NULL AND (complete OR {old})"
     if lake.query(f"SELECT packet_key FROM {{rows}} WHERE {condition} LIMIT 1", rows=SESSION_PACKETS).num_rows:
         lake.update(SESSION_PACKETS, {"packet": "NULL"}, condition, provenance=STUBS_EMPTIED_PROVENANCE)
+
+
+class _DecodedMessages(NamedTuple):
+    """Rows of decoded messages by table; the sighting keys of the messages, and a condition of when they were seen."""
+
+    names: list[str]
+    within: str
+    batches: BatchesByTable
 
 
 @dataclass(slots=True)
@@ -291,12 +300,14 @@ class _SessionsUpdate:
         else:
             again = ~bare & np.asarray(pc.is_in(table["packet_key"], self.changed.cast(pa.string())).combine_chunks())
         decode = np.flatnonzero(message & (again | (~old & ~bare)))
+        decode = decode[np.argsort(found.packets.sent_at[decode], kind="stable")]  # as they lie in bronze
         gone = decoded.filter(pc.invert(is_in(decoded, "packet_key", set(table["packet_key"].to_pylist()))))
         self._delete_messages(gone)
-        for rows in _slices(decode, found):
-            self._decode_messages(found, rows)
-        kept = np.flatnonzero(message & old & ~np.isin(np.arange(len(message)), decode))
-        self._set_numbers(found, kept, decoded)
+        for messages in prefetch(self._decode(found, rows) for rows in _slices(decode, found)):
+            self._replace_messages(messages)
+        kept = message & old
+        kept[decode] = False
+        self._set_numbers(found, np.flatnonzero(kept), decoded)
 
     def _delete_messages(self, gone: pa.Table) -> None:
         if gone.num_rows:
@@ -306,8 +317,8 @@ class _SessionsUpdate:
                     provenance = self.lake.provenance_json(table)
                     self.lake.delete_values(table, "sighting_key", keys, dates=dates, provenance=provenance)
 
-    def _decode_messages(self, found: ConnectionPackets, rows: np.ndarray[Any, Any]) -> None:
-        """Decode the messages of some rows, and replace what the tables have of them."""
+    def _decode(self, found: ConnectionPackets, rows: np.ndarray[Any, Any]) -> _DecodedMessages:
+        """Decode the messages of some rows."""
         table = found.table.take(pa.array(rows))
         keys = table["packet_key"].to_pylist()
         sent_at = found.packets.sent_at[rows]
@@ -321,12 +332,15 @@ class _SessionsUpdate:
             "run_id": pa.repeat(pa.scalar(self.run_id, pa.string()), len(rows)),
         }
         batches = message_batches(packets, sightings, self.messages.declarations, keep_bodies=self.messages.keep_bodies)
+        return _DecodedMessages(sightings["sighting_key"].to_pylist(), _within("seen_at", sent_at), batches)
+
+    def _replace_messages(self, messages: _DecodedMessages) -> None:
+        """Replace what the tables have of some messages."""
         for written, schema in ((MESSAGES, _MESSAGES_SCHEMA), (COMQC_CALLS, _COMQC_SCHEMA)):
-            new = pa.Table.from_batches([batches[str(written)]], schema)
+            new = pa.Table.from_batches([messages.batches[str(written)]], schema)
             self.lake.create(written)
-            names = sightings["sighting_key"].to_pylist()
-            where = f"sighting_key IN {{names}} AND {_within('seen_at', sent_at)}"
-            current = self.lake.select(written, where, names=names)
+            where = f"sighting_key IN {{names}} AND {messages.within}"
+            current = self.lake.select(written, where, names=messages.names)
             if not new.num_rows and not current.num_rows:
                 continue
             dates = {*new[EVENT_DATE].to_pylist(), *current[EVENT_DATE].to_pylist()}

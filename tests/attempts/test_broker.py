@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from attempts.broker import Broker, attempts_truth, captured, place, truth
 from attempts.telling import gold_of, sequences_here
+from example_counts import examples
 from udfs.keys import key
 
 
@@ -44,14 +45,14 @@ def compared(broker, begin, order):
     assert rows == truth(broker, begin)
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 @given(st.integers(0, 2**32), st.integers(0, 150))
 @example(11424, 126)  # a client goes on by a connection that it has not used
 def test_attempts_and_fates_are_what_the_queue_manager_knows(seed, steps):
     compared(Broker(Random(seed)).run(steps), 0, Random(seed))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.integers(0, 2**32), st.integers(10, 120), st.floats(0, 1))
 def test_and_of_a_capture_that_begins_late_what_it_can_show(seed, steps, share):
     broker = Broker(Random(seed)).run(steps)

@@ -28,6 +28,7 @@ from attempts.stories import (
     us,
 )
 from attempts.telling import attempts_of
+from example_counts import examples
 from pipeline.attempts.calls import Clocks
 
 LARGE = "srv1\\private$\\large"
@@ -181,7 +182,7 @@ def _openings(draw):
     return calls, connections, draw(st.permutations(range(len(calls))))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(_openings())
 def test_a_queue_is_that_of_an_open_before_and_the_order_of_rows_says_nothing(happened):
     calls, connections, order = happened

@@ -13,6 +13,7 @@ from attempts.telling import sequences_here
 from attempts.test_sample import gold_of
 from attempts.wire import SENDER, SENT_AT, capture_of, ports, records_of
 from capture.merge.cutting import cut, records
+from example_counts import examples
 from jobs import run_all
 from pcapgen.containers import pcap, pcapng, statistics
 from pipeline.attempts.capture_gaps import possible_loss_until
@@ -56,7 +57,7 @@ def micros(time):
     return None if time is None else round(time.timestamp() * 1_000_000)
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=examples(12), deadline=None)
 @given(st.integers(0, 2**32), st.integers(20, 80), st.integers(1, 3))
 def test_cut_at_random_and_read_in_any_order(seed, steps, runs):
     chance, broker = Random(seed), Broker(Random(seed)).run(steps)
@@ -150,27 +151,27 @@ def what_is_complete_is_true(seed, steps, *, wrong_times=False):
     return len(made), len(rows)
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=examples(8), deadline=None)
 @given(st.integers(0, 2**32), st.integers(20, 60))
 def test_whatever_was_lost_what_is_complete_is_true(seed, steps):
     what_is_complete_is_true(seed, steps)
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=examples(6), deadline=None)
 @given(st.integers(0, 2**32), st.integers(20, 60))
 def test_whatever_is_ahead_of_the_clock_what_is_complete_is_true(seed, steps):
     what_is_complete_is_true(seed, steps, wrong_times=True)
 
 
 @pytest.mark.long
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.integers(0, 2**32), st.integers(20, 150))
 def test_whatever_is_ahead_in_much_what_is_complete_is_true(seed, steps):
     what_is_complete_is_true(seed, steps, wrong_times=True)
 
 
 @pytest.mark.long
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.integers(0, 2**32), st.integers(20, 150))
 def test_whatever_was_lost_of_much_what_is_complete_is_true(seed, steps):
     what_is_complete_is_true(seed, steps)

@@ -11,6 +11,7 @@ from attempts.broker import Broker, captured
 from attempts.telling import attempts_of
 from attempts.test_handles import _openings
 from attempts.test_receive_attempts import _happenings
+from example_counts import examples
 
 NAMES = (
     "outcome", "ended_at", "end_hresult", "ack_refused", "ack_unanswered", "reader_gone_at", "gaps", "is_receive",
@@ -35,7 +36,7 @@ def columns(calls, connections, ends_at):
     return [each | {"lookup_id": each["lookup_id"] and int(each["lookup_id"])} for each in found]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(_happenings() | _openings(), st.booleans(), st.integers(0, 1))
 def test_of_any_calls(happened, bounded, lost):
     calls, connections, _ = happened
@@ -44,7 +45,7 @@ def test_of_any_calls(happened, bounded, lost):
     assert columns(calls, connections, ends_at) == plain(calls, connections, ends_at)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.integers(0, 2**32), st.integers(0, 150), st.floats(0, 1))
 def test_of_a_queue_manager_and_its_clients(seed, steps, share):
     broker = Broker(Random(seed)).run(steps)

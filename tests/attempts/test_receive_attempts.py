@@ -36,6 +36,7 @@ from attempts.stories import (
     us,
 )
 from attempts.telling import attempts_of, gold_of
+from example_counts import examples
 from pipeline.attempts.associations import group_into_associations
 from pipeline.attempts.calls import CALL_ROLES, DecodedCall
 from pipeline.reports.summary import ATTEMPT_OUTCOMES
@@ -511,7 +512,7 @@ def _happenings(draw):
     return calls, connections, draw(st.permutations(range(len(calls))))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(_happenings())
 def test_whatever_happened_every_start_is_told_once_and_in_any_order_alike(happened):
     calls, connections, order = happened

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from attempts.broker import Broker, captured
 from attempts.telling import SERVER, facts_of
+from example_counts import examples
 from pipeline.attempts import server_slices
 from pipeline.attempts.attempt_rows import attempts_function, receive_attempts_table
 from pipeline.attempts.calls import Clocks
@@ -111,14 +112,14 @@ def compare(seed, steps):
     return slices
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(st.integers(0, 2**32), st.integers(20, 80))
 def test_slices_change_no_attempt(seed, steps):
     slices_change_nothing(seed, steps)
 
 
 @pytest.mark.long
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.integers(0, 2**32), st.integers(20, 200))
 def test_slices_change_no_attempt_of_many(seed, steps):
     slices_change_nothing(seed, steps)

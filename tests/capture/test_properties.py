@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from example_counts import examples
 from pcapgen import containers as c
 from pcapgen import conversation as t
 from pcapgen.reading import calls, capture_files_row, drop_columns, read_rows
@@ -22,7 +23,7 @@ CHANGING = (
     "response_packet", "request_at", "request_done_at", "response_at", "response_done_at",
 )  # fmt: skip
 EXPECTED = drop_columns(TRUTH.calls(), *CHANGING)
-RELAXED = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+RELAXED = settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 @RELAXED

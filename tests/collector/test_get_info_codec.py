@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from example_counts import examples
 from peer.idl import Variant
 from peer.methods import BY_NAME
 from pipeline.collector.get_info_codec import ResponseError, decode_response, encode_request, encode_value_json
@@ -40,7 +41,7 @@ NAMES = st.one_of(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(name=NAMES, numbers=st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=128))
 def test_the_peer_reads_what_was_asked(name, numbers):
     request = METHOD.parse_request(encode_request(name, numbers), ndr64=False)

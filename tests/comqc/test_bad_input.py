@@ -29,6 +29,7 @@ from comqc.helpers import (
     variant,
 )  # fmt: skip
 from comqc.test_dispatch import SCALARS, _nested
+from example_counts import examples
 from udfs.comqc.body_decoder import decode_bodies
 
 ONE = method(b"12345678", iid=IID, opnum=3)
@@ -87,20 +88,20 @@ def _check(cases):
             assert all(code in ("truncated", "malformed", "unsupported") for code, _, _ in call["errors"])
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.lists(messages(), max_size=5))
 def test_messages_with_bytes_changed_give_rows_and_both_readers_agree(cases):
     _check(cases)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.lists(st.tuples(st.binary(max_size=200), st.none() | st.integers(-9, 1 << 40)), max_size=6))
 def test_any_bytes_give_rows_and_both_readers_agree(cases):
     _check(cases)
     _check([(message(chdr(), secd(), ONE, raw), size) for raw, size in cases])
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.lists(st.binary(max_size=120), max_size=6))
 def test_any_marshaled_data_give_rows_and_both_readers_agree(data):
     """Also behind a plausible beginning, so that more than the counts is tested."""
@@ -109,7 +110,7 @@ def test_any_marshaled_data_give_rows_and_both_readers_agree(data):
     _check([(message(chdr(), secd(), *(method(head + bytes(4) + raw) for raw in data)), None)])
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.data())
 def test_dispatch_calls_with_bytes_changed_give_rows_and_both_readers_agree(data):
     bodies = []

@@ -23,6 +23,7 @@ from comqc.helpers import (
     value,
     variant,
 )
+from example_counts import examples
 from udfs.comqc.body_decoder import decode_bodies
 from udfs.comqc.declared_interfaces import (
     NO_DECLARATIONS,
@@ -142,7 +143,7 @@ def test_names_of_arguments(count, named, expected):
     assert argument_names(DeclaredMethod("m", parameters), count, named) == expected
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(st.lists(st.binary(max_size=80), min_size=1, max_size=4))
 def test_any_bytes_give_an_answer(datas):
     types = ("VT_UI1", "VT_BSTR", "VT_VARIANT", "VT_ARRAY|VT_UI1", "VT_UNKNOWN", "VT_I8")

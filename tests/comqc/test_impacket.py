@@ -11,6 +11,7 @@ from impacket.dcerpc.v5.ndr import NDRCALL
 from impacket.uuid import string_to_bin
 
 from comqc.helpers import call
+from example_counts import examples
 
 
 class Invoke(NDRCALL):
@@ -48,7 +49,7 @@ ARGUMENT = st.one_of(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     st.lists(ARGUMENT, max_size=16),
     st.integers(-(1 << 31), (1 << 31) - 1),

@@ -7,6 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import functions as F
 
+from example_counts import examples
 from pipeline.lake import net_changes as lake_net_changes
 from pipeline.lake.net_changes import net_changes
 
@@ -62,7 +63,7 @@ def model(rows):
     return sorted(left), was
 
 
-@settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(4), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(rows=feeds())
 def test_a_feed_comes_to_the_same_here_and_in_spark(spark, monkeypatch, rows):
     left, was = model(rows)

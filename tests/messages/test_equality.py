@@ -3,10 +3,11 @@
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from example_counts import examples
 from messages import strategies as made
 from messages.reading import column, one, single
 
-THOROUGH = settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
+THOROUGH = settings(max_examples=examples(400), deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @THOROUGH

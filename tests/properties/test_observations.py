@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from example_counts import examples
 from peer.idl import Variant
 from schemas.queue_snapshots import MACHINE_SNAPSHOTS, PROPERTIES, QUEUE_SNAPSHOTS
 from stubs.helpers import peer_stub
@@ -262,7 +263,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(
     st.dictionaries(
         st.integers(-1, 30), st.tuples(st.sampled_from([0, 1, 3, 19, 20, 31, 65, 0x101F, 0x100C, 99]), JSON), max_size=8
@@ -280,7 +281,7 @@ HELD = st.dictionaries(
 )
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(st.lists(st.tuples(HELD, st.sampled_from([0, 0, 0xC00E0003])), max_size=6))
 def test_observations_together_are_what_each_is_alone(drawn):
     """Columns with fitting and unfitting values, so that columnwise and single conversion are mixed."""

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from example_counts import examples
 from pipeline.queues.eod_sources import describe_disagreement
 from pipeline.queues.queue_managers import QueueManagerNames
 from pipeline.queues.queue_rows import (
@@ -121,7 +122,7 @@ class Receiver:
     st.lists(st.tuples(st.sampled_from(["send", "deliver", "acknowledge", "empty"]), st.integers(1, 5)), max_size=40),
     st.data(),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_ends_that_go_on_never_disagree_whenever_they_are_asked(steps, data):
     receiver, ident, acked, following = Receiver(), STAMP << 32 | 1, 0, 1
     reports, records = [], []

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from example_counts import examples
 from pipeline.queues import eod_transfers
 from pipeline.queues.queue_rows import QueueSettings, eod_transfer_rows, snapshot_observations
 from queue_states.queue_events import FAR, FAR_NAME, GAP, outgoing, sequence, snapshot, us
@@ -191,7 +192,7 @@ def simulate(steps):
 
 
 @given(STEPS)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_what_was_planted_is_found_and_nothing_else(steps):
     rows, planted = simulate(steps)
     made = transfers(*rows)
@@ -212,7 +213,7 @@ def test_what_was_planted_is_found_and_nothing_else(steps):
 
 
 @given(STEPS)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_in_flight_and_stalls_are_as_the_definition_says(steps):
     made = transfers(*simulate(steps)[0])
     for place, row in enumerate(made):
@@ -232,7 +233,7 @@ def test_in_flight_and_stalls_are_as_the_definition_says(steps):
 
 
 @given(STEPS, st.integers(0, 20))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_rows_go_on_from_those_of_before(steps, place):
     rows, _ = simulate(steps)
     whole = transfers(*rows)

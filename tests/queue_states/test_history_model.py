@@ -8,6 +8,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from example_counts import examples
 from pipeline.queues.history import QueueEvent, ResumePoint, compute_histories
 
 GAP = 10
@@ -144,7 +145,7 @@ SHOWN = ("evidence", "confidence", "missing", "errors")
 
 
 @given(series(), st.randoms(use_true_random=False))
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 def test_histories_are_as_the_model_says(events, random):
     model = Model(events)
     shuffled = random.sample(events, len(events))
@@ -156,7 +157,7 @@ def test_histories_are_as_the_model_says(events, random):
 
 
 @given(series())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_intervals_are_half_open_without_overlap_or_hole_and_unknown_is_never_zero(events):
     for name, rows in compute_histories(events, GAP).items():
         ends = [row["valid_to"] for row in rows]
@@ -172,7 +173,7 @@ def test_intervals_are_half_open_without_overlap_or_hole_and_unknown_is_never_ze
 
 
 @given(series(), TIMES)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_a_history_taken_up_at_any_of_its_cuts_goes_on_as_if_it_had_been_told_whole(events, at):
     whole = compute_histories(events, GAP)
     cuts = {}

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from example_counts import examples
 from pipeline.queues import update_machines
 from pipeline.queues.machine_history import MachineEvent, compute_history
 from queue_states.in_memory_update import InMemoryUpdate, row
@@ -141,7 +142,7 @@ def _time(pair):
     st.booleans(),
     st.randoms(),
 )
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 def test_any_number_of_runs_in_any_order_equals_one_of_everything(pairs, run_of, in_order, random):
     if in_order:
         pairs, run_of = (

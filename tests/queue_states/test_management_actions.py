@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from example_counts import examples
 from pipeline.queues import update_actions
 from queue_states.in_memory_update import InMemoryUpdate, row
 from schemas.bronze import RPC_CALLS
@@ -172,7 +173,7 @@ SNAPSHOTS = st.builds(
     st.lists(st.integers(0, 3), min_size=20, max_size=20),
     st.randoms(),
 )
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 def test_any_number_of_runs_in_any_order_equals_one_of_everything(events, run_of, random):
     runs, batches = Runs(), defaultdict(list)
     for event, run in zip(events, run_of, strict=False):

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from example_counts import examples
 from pipeline.queues import queue_rows
 from pipeline.queues.captured_transfers import CapturedTransfers
 from pipeline.queues.queue_managers import QueueManagerNames
@@ -154,7 +155,7 @@ def unique(rows):
     st.booleans(),
     st.sampled_from([(), (FAR,), (OTHER,)]),
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_any_number_of_runs_in_any_order_equals_one_of_everything(rows, run_of, in_order, whole):
     tables = InMemoryTables(fully_recomputed=frozenset(whole))
     runs = defaultdict(list)
@@ -173,7 +174,7 @@ def test_any_number_of_runs_in_any_order_equals_one_of_everything(rows, run_of, 
 @given(
     st.lists(SNAPSHOTS | OPERATIONS | READS | SENDING | RECEIVING, min_size=2, max_size=20).map(unique), st.randoms()
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_what_goes_again_leaves_nothing_behind(rows, random):
     tables = InMemoryTables()
     tables.run(rows)

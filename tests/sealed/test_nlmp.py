@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from impacket import ntlm
 
+from example_counts import examples
 from udfs.sealed.decryption_keys import NtlmKey
 from udfs.sealed.ntlm_handshake import (
     FLAG_EXTENDED_SECURITY,
@@ -142,7 +143,7 @@ SESSION_KEY = bytes(range(16))
 STUBS = st.lists(st.binary(min_size=0, max_size=300).map(lambda each: each + bytes(-len(each) % 4)), max_size=12)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(stubs=STUBS, flags=st.sampled_from(FLAGS), lost=st.sets(st.integers(0, 11)), extra=st.lists(
     st.integers(0, 40), min_size=12, max_size=12), begin=st.integers(0, 0xFFFFFFFF), whole=st.booleans())  # fmt: skip
 def test_whatever_is_lost_the_rest_is_opened(stubs, flags, lost, extra, begin, whole):
@@ -156,7 +157,7 @@ def test_whatever_is_lost_the_rest_is_opened(stubs, flags, lost, extra, begin, w
     assert found == [stub for number, stub in enumerate(stubs) if number not in lost][::-1]
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=examples(30))
 @given(stubs=STUBS, turns=st.lists(st.booleans(), min_size=12, max_size=12), flags=st.sampled_from([0, FLAG_KEY_56]),
        shared=st.booleans(), weak=st.booleans(), whole=st.booleans())  # fmt: skip
 def test_without_extended_security_either_manner_is_found(stubs, turns, flags, shared, weak, whole):
@@ -174,7 +175,7 @@ def test_without_extended_security_either_manner_is_found(stubs, turns, flags, s
     assert all(isinstance(one, DecryptionFailure) for one in wrong)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=examples(30))
 @given(shared=st.booleans(), lost=st.integers(1, 3), data=st.data())
 def test_without_extended_security_a_gap_is_bridged(shared, lost, data):
     client = Sender(0, SESSION_KEY, "Client", whole=not shared, rc4=ARC4.new(SESSION_KEY).encrypt)

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from capture.merge.comparing import OF_FILES, OF_THE_RUN, PLACES, differences, equal
 from capture.merge.cutting import cut, layout
+from example_counts import examples
 from pcapgen import containers
 from pcapgen import conversation as tcp
 from pcapgen import sessions as packets
@@ -91,13 +92,13 @@ def cut_anywhere(data, parts):
     equal(found, read_captures([pieces]))
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=examples(200), deadline=None, suppress_health_check=SLOW)
 @given(st.data())
 def test_any_cut_in_any_order(data):
     cut_anywhere(data, data.draw(sessions()))
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[*SLOW, HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(150), deadline=None, suppress_health_check=[*SLOW, HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_any_cut_where_files_keep_little_of_their_beginning(monkeypatch, data):
     monkeypatch.setattr(packet_framing, "START_BYTES", data.draw(st.sampled_from([0, 300])))

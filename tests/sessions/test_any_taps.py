@@ -7,6 +7,7 @@ from hypothesis import HealthCheck, assume, given, note
 from hypothesis import strategies as st
 
 from capture.merge.comparing import equal
+from example_counts import examples
 from pcapgen import containers, frames
 from pcapgen import conversation as tcp
 from pcapgen import sessions as packets
@@ -60,7 +61,7 @@ def observed(draw, fewest=2):
     return stream, machines
 
 
-@hypothesis.settings(report_multiple_bugs=False, max_examples=80, deadline=None, suppress_health_check=SLOW)
+@hypothesis.settings(report_multiple_bugs=False, max_examples=examples(80), deadline=None, suppress_health_check=SLOW)
 @given(observed(), st.data())
 def test_machines_side_by_side(monkeypatch, made, data):
     monkeypatch.setattr(packet_framing, "START_BYTES", data.draw(st.sampled_from([0, 500, 64 << 10])))
@@ -113,7 +114,7 @@ def first_time(machine, at):
     return (min(part.time_ns for part in carriers) + ahead) // 1000
 
 
-@hypothesis.settings(report_multiple_bugs=False, max_examples=40, deadline=None, suppress_health_check=SLOW)
+@hypothesis.settings(report_multiple_bugs=False, max_examples=examples(40), deadline=None, suppress_health_check=SLOW)
 @given(observed(fewest=3))
 def test_a_capture_whose_remainder_expired_still_counts(made):
     """What a capture had of a packet whole stays in ``sightings``, and counts, when its remainder is gone."""

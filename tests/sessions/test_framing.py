@@ -7,6 +7,7 @@ import struct
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from example_counts import examples
 from pcapgen import containers, frames
 from pcapgen import conversation as tcp
 from pcapgen import sessions as packets
@@ -71,7 +72,7 @@ def shown(tables):
     return rows, to_rows(tables["quarantine"])
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=examples(400), deadline=None, suppress_health_check=SLOW)
 @given(sides())
 @example((packets.base_header(0, 0x400000) * 3, [30], {1}, True, 1 << 10))
 @example((packets.establish_connection() + b"\0", [572, 1], set(), False, 1 << 10))
@@ -110,7 +111,7 @@ def test_any_side_is_cut_as_the_rules_say(side):
         assert (connection["kind"], connection["client_bytes"]) == ("binary_protocol", seen)
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=examples(200), deadline=None, suppress_health_check=SLOW)
 @given(
     cuts=st.lists(st.integers(1, 1460), min_size=1, max_size=12),
     copies=st.lists(st.tuples(st.integers(0, 500), st.integers(1, 6)), max_size=8),

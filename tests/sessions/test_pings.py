@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import published_frames as published
 from capture.merge.comparing import equal
+from example_counts import examples
 from pcapgen import containers, frames
 from pcapgen.containers import Record
 from pcapgen.conversation import START_NS
@@ -99,7 +100,7 @@ MADE = st.lists(
 )  # fmt: skip
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(MADE, st.data())
 def test_captures_in_any_order_give_the_pings_of_the_whole(made, data):
     # Each has another queue manager: none is like the copy of another one.

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from example_counts import examples
 from peer.idl import QueueFormat
 from stubs.helpers import BY_METHOD, OTHER_VECTORS, VECTORS, column, peer_stub, single
 from stubs.test_methods import GUID, TAIL
@@ -29,13 +30,13 @@ def _agree(method, direction, stubs, *, ndr64, big):
         assert all(code in ("truncated", "malformed") for code, _, _ in errors)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.sampled_from(ALL), st.lists(st.binary(max_size=160), max_size=8), st.booleans(), st.booleans())
 def test_any_bytes_give_rows_and_both_readers_agree(which, stubs, ndr64, big):
     _agree(*which, stubs, ndr64=ndr64, big=big)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.data())
 def test_a_stub_with_bytes_changed_gives_rows_and_both_readers_agree(data):
     vector = data.draw(st.sampled_from([*VECTORS, *OTHER_VECTORS]))

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from example_counts import examples
 from peer import idl, ndr
 from peer.idl import QueueFormat, Variant
 from peer.methods import BY_NAME, Method
@@ -162,7 +163,7 @@ def test_every_method_that_is_decoded_is_declared():
 @pytest.mark.parametrize("ndr64", [False, True], ids=["NDR", "NDR64"])
 @pytest.mark.parametrize("direction", ["request", "response"])
 @pytest.mark.parametrize("name", sorted(DECLARED))
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(25), deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_impackets_octets_decode_as_the_peers(name, direction, ndr64, data):
     method = DECLARED[name]

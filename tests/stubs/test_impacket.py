@@ -17,6 +17,7 @@ from impacket.dcerpc.v5.ndr import (
 )
 
 from bench.stubs import SectionBuffer, StartResponse
+from example_counts import examples
 from stubs.helpers import BY_METHOD, column
 
 
@@ -80,7 +81,7 @@ HANDLE = st.binary(min_size=20, max_size=20).filter(any)
 
 
 @pytest.mark.parametrize("ndr64", [False, True])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(handle=HANDLE, numbers=st.lists(U32, min_size=6, max_size=6), lookup=U64)
 def test_start_requests(ndr64, handle, numbers, lookup):
     call = StartRequest(isNDR64=ndr64)
@@ -95,7 +96,7 @@ def test_start_requests(ndr64, handle, numbers, lookup):
 
 
 @pytest.mark.parametrize("ndr64", [False, True])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(arrived=U32, sequence=U64, result=U32, data=st.data())
 def test_start_responses(ndr64, arrived, sequence, result, data):
     section = st.tuples(st.integers(0, 4), U32, st.binary(min_size=1, max_size=40))
@@ -124,7 +125,7 @@ def test_start_responses(ndr64, arrived, sequence, result, data):
 
 
 @pytest.mark.parametrize("ndr64", [False, True])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(handle=HANDLE, numbers=st.lists(U32, min_size=8, max_size=8), packet=st.none() | st.binary(min_size=1))
 def test_qm2qm_read_responses(ndr64, handle, numbers, packet):
     call = ReadResponse(isNDR64=ndr64)

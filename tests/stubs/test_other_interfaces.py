@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from example_counts import examples
 from peer.idl import QueueFormat, Variant
 from peer.ndr import CTX, NULL_HANDLE, U32, StubWriter
 from stubs import buffers
@@ -242,7 +243,7 @@ def _buffers(draw):
     return values, kept
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.lists(_buffers(), min_size=1, max_size=4), st.sampled_from(sorted(ENCODINGS)))
 def test_transfer_buffers_of_every_arm_are_used_up(made, encoding):
     ndr64, order = ENCODINGS[encoding]

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from example_counts import examples
 from peer.idl import Variant
 from peer.mgmt import queue_properties
 from peer.queues import Queue
@@ -65,7 +66,7 @@ VARIANTS = st.recursive(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.lists(st.lists(VARIANTS, max_size=6), max_size=4), st.sampled_from(sorted(ENCODINGS)), st.data())
 def test_any_array_reads_alike_whole_cut_and_changed(arrays, encoding, data):
     ndr64, order = ENCODINGS[encoding]

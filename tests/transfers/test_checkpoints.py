@@ -5,6 +5,7 @@ from random import Random
 import pytest
 
 import example_rows
+from example_counts import seeds
 from pipeline.findings import session_checkpoints, update_sessions
 from pipeline.lake.lake import Lake
 from pipeline.lake.spark.sessions import LazySession
@@ -69,7 +70,8 @@ def anew(tmp_path, talks, ends_at):
     return tables(lake)
 
 
-def check_parts(tmp_path, seed):
+@pytest.mark.parametrize("seed", seeds(1, 30))
+def test_runs_with_checkpoints_give_the_tables_of_one_run(tmp_path, small, seed):
     draw = Random(seed)
     talk = long_session(draw)
     lake = lake_at(tmp_path / "kept")
@@ -77,17 +79,6 @@ def check_parts(tmp_path, seed):
         ends_at = seen.last + draw.choice([0, 0, 50, 2000])
         run(lake, [seen], ends_at)
         assert tables(lake) == anew(tmp_path / str(number), [seen], ends_at), number
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_runs_with_checkpoints_give_the_tables_of_one_run(tmp_path, small, seed):
-    check_parts(tmp_path, seed)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("seed", range(3, 30))
-def test_more_runs_with_checkpoints_give_the_tables_of_one_run(tmp_path, small, seed):
-    check_parts(tmp_path, seed)
 
 
 def steady(count, *, number_acks=4, first=1):

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from example_counts import seeds
 from pipeline.lake.lake import Lake
 from pipeline.lake.spark.sessions import LazySession
 from pipeline.transfers.messages import first_events, update_messages
@@ -172,7 +173,7 @@ def part(silver, draw, kept):
     return of
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", seeds(2, 20))
 def test_runs_in_parts_give_what_is_computed_row_by_row(tmp_path, monkeypatch, seed):
     draw = Random(seed)
     monkeypatch.setattr(update_messages, "MAX_SENDINGS", draw.choice([5, 10**6]))

@@ -9,6 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import transfers.reference_numbers as plain
+from example_counts import examples
 from pipeline.transfers.acknowledgements import NO_HEADER, SessionHeaders, acknowledged_by, stored_by
 from pipeline.transfers.flow_control import surely_acknowledged, times_of, window_full_us
 from pipeline.transfers.packet_numbers import NO_NUMBER, UNKNOWN_FLAGS, SidePackets, number_packets
@@ -200,7 +201,7 @@ def conversations(draw):
     return sides
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=examples(600), deadline=None)
 @given(conversations())
 def test_numbers_and_acknowledgements_are_those_of_the_plain_rules(sides):
     every = [*sides[0], *sides[1]]
@@ -215,7 +216,7 @@ def test_numbers_and_acknowledgements_are_those_of_the_plain_rules(sides):
             assert [id(each) for each in found] == [id(each[result]) for each in ours]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(conversations(), st.integers(0, 3_000))
 def test_full_windows_and_sure_acknowledgements_are_those_of_the_plain_rules(sides, later):
     every = [*sides[0], *sides[1]]
@@ -251,7 +252,7 @@ def test_a_sure_acknowledgement():
         assert sure.tolist() == [False, expected, expected, *[False] * 7]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(conversations(), st.integers(0, 200))
 def test_sure_acknowledgements_are_those_of_the_plain_rules(sides, extra):
     for side, others in ((sides[0], copy.deepcopy(sides[1])), (sides[1], copy.deepcopy(sides[0]))):

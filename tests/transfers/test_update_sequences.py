@@ -6,6 +6,7 @@ from random import Random
 
 import pytest
 
+from example_counts import seeds
 from pipeline.lake.lake import Lake
 from pipeline.lake.spark.sessions import LazySession
 from pipeline.transfers.sequences import sequence_inputs, update_sequences
@@ -99,7 +100,7 @@ def part(exchange, seen, ends):
     return Exchange(packets, connections, ends)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", seeds(2, 20))
 def test_runs_in_parts_give_what_is_computed_row_by_row(tmp_path, monkeypatch, seed):
     draw = Random(seed)
     monkeypatch.setattr(sequence_inputs, "MAX_SENDINGS", draw.choice([1, 20, 10**6]))

@@ -6,13 +6,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from example_counts import examples
 from pcapgen import containers
 from pcapgen.conversation import CLIENT, SERVER
 from pcapgen.exchanges import Damage, Sighting, covered, damages, over_ipv6, read_frames, recorded, sighting, tap
 from transfers_peer.reading import DATA, account_lines, of
 
 TALKS = recorded(DATA / "05-resends.pcap")
-RELAXED = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+RELAXED = settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def again(records, tmp_path):

@@ -13,6 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from bronze.ledger.simulation import HEADER, IngestSimulation, capture, expected, first_end, record, unpacked
+from example_counts import examples
 from pcapgen.model import key
 from pipeline.bronze.ingest_plan import plan_ingest
 from pipeline.bronze.input_files import InputFile, find_file, list_files
@@ -343,7 +344,7 @@ contents = st.builds(
 )  # fmt: skip
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=examples(600), deadline=None)
 @given(st.data())
 def test_what_comes_out_does_not_depend_on_order_or_runs(data):
     """Files that stay and grow: seen in any order, in any runs, at any state of growth."""
@@ -371,7 +372,7 @@ def test_what_comes_out_does_not_depend_on_order_or_runs(data):
     assert (bool(again), simulation.opened) == (False, [])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.lists(st.tuples(st.sampled_from("pq"), st.sampled_from("abcdef"), st.text("xy", max_size=2))))
 def test_names_used_again_and_again(steps):
     """Ring buffers: each name holds one capture after the other, with first packets of their own."""
@@ -395,7 +396,7 @@ happenings = st.one_of(
 )
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=examples(600), deadline=None)
 @given(st.lists(happenings, max_size=14))
 @example([("put", "/c/1", AB[:-5], False), ("grow", "/c/1", "xy"), ("run",), ("put", "/c/1", ABC, False), ("run",)])
 @example([("put", "/c/1", CLAIMS_16_MB, False), ("run",), ("put", "/c/1", ABD + capture("a", "xxx")[24:], False)])

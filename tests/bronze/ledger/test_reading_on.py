@@ -14,6 +14,7 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from example_counts import examples
 from pcapgen import containers as c
 from pcapgen.model import key
 from udfs.files.capture_file import NO_TIME, TAIL_BYTES, CaptureFileReader, NotACaptureError, resume_read_offset
@@ -128,7 +129,7 @@ def test_cut_anywhere_and_read_on(name, block_bytes):
         assert facts(second) == facts(whole)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.data())
 def test_read_on_many_times(data):
     content = FILES[data.draw(st.sampled_from(sorted(FILES)))].data

@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 from capture.merge.comparing import equal, same
 from capture.merge.cutting import cut, layout, plain, records
 from capture.merge.traffic import captures, plans
+from example_counts import examples
 from pcapgen.record import sample_captures
 from udfs.capture.capture_reader import read_capture
 from udfs.capture.in_memory import read_captures
 
 SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
-FEW = settings(max_examples=60, deadline=None, suppress_health_check=SLOW)
-MANY = settings(max_examples=3000, deadline=None, suppress_health_check=SLOW)
+FEW = settings(max_examples=examples(60), deadline=None, suppress_health_check=SLOW)
+MANY = settings(max_examples=examples(3000), deadline=None, suppress_health_check=SLOW)
 
 
 def cut_anywhere(data: st.DataObject) -> None:

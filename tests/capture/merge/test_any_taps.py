@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from capture.merge.comparing import OF_FILES, OF_THE_RUN, PLACES, Tables, differences, equal
 from capture.merge.cutting import cut, layout
 from capture.merge.traffic import alone, foreign, sealed
+from example_counts import examples
 from pcapgen import containers as c
 from pcapgen import conversation as t
 from pcapgen.scenarios import interleaved_dialogue, remote_read_dialogue, secured_dialogue
@@ -104,14 +105,14 @@ def test_a_machine_that_came_between_the_fragments_of_several_calls_adds_none():
         as_one_saw_it(found, whole, f"from record {low}:")
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=SLOW)
 @given(st.data())
 def test_any_two_machines_give_one_row_for_each_fact(data):
     seen_twice(data)
 
 
 @pytest.mark.long
-@settings(max_examples=3000, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=examples(3000), deadline=None, suppress_health_check=SLOW)
 @given(st.data())
 def test_many_machines_give_one_row_for_each_fact(data):
     seen_twice(data)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from capture.merge.comparing import OF_FILES, PLACES, differences, equal, same
 from capture.merge.cutting import cut, elsewhere, evenly, glue, layout, padded, plain, records
 from capture.merge.traffic import captures, plans, stories
+from example_counts import examples
 from pcapgen import containers as c
 from pcapgen import conversation as t
 from pcapgen.frames import checksum
@@ -22,7 +23,7 @@ from udfs.capture.capture_reader import read_capture
 from udfs.files.capture_file import CaptureFileReader
 
 FILE, TRUTH = capture_dialogue(remote_read_dialogue())
-RELAXED = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+RELAXED = settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 WRITERS = {
     "pcap": c.pcap(FILE.records),
     "pcap, big-endian": c.pcap(FILE.records, order=">"),

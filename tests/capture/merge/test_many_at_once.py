@@ -8,6 +8,7 @@ from itertools import combinations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from example_counts import examples
 from pcapgen import containers as c
 from pcapgen import conversation as t
 from pcapgen.scenarios import remote_read_dialogue
@@ -54,7 +55,7 @@ REMAINDERS = st.lists(
 
 
 @given(REMAINDERS)
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 def test_a_sweep_finds_what_comparing_all_pairs_finds(captured):
     overlaps = find_overlaps(captured)
     assert overlaps.over_limit == set()

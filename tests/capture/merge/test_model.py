@@ -24,8 +24,9 @@ from capture.merge.model import (
     merged,
     row,
 )
+from example_counts import examples
 
-QUICK = settings(max_examples=300, deadline=None)
+QUICK = settings(max_examples=examples(300), deadline=None)
 
 halves = st.builds(
     Half,

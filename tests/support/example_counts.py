@@ -1,0 +1,22 @@
+"""How many examples property tests try: all with ``--long``, a part in a plain run."""
+
+import pytest
+
+_FEWEST = 10
+_use_all = False
+
+
+def use_all_examples() -> None:
+    """Let tests that are imported from now on try all of their examples."""
+    global _use_all  # noqa: PLW0603 - set once, before tests are imported
+    _use_all = True
+
+
+def examples(count: int) -> int:
+    """Return how many of ``count`` examples of Hypothesis to try; each run draws others."""
+    return count if _use_all else max(count // 3, min(count, _FEWEST))
+
+
+def seeds(few, every):
+    """Return the seeds below ``every`` as parameters of a test; those from ``few`` on are marked long."""
+    return [*range(few), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(few, every))]
