@@ -103,8 +103,8 @@ install_packages() {
   stop "the packages of $LOCK could not be installed: see the lines above. MSMQ_BUILD_TOOLS=1 lets pip fetch other tools
   to build them, which are not verified"
 }
-pip_install() {  # the last argument is the list
-  "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check --require-hashes "${@:1:$#-1}" --requirement "${!#}"
+pip_install() {  # the last argument is the list; modules are compiled when they are used first, not all of them here
+  "$VENV/bin/python" -m pip install --quiet --no-compile --disable-pip-version-check --require-hashes "${@:1:$#-1}" --requirement "${!#}"
 }
 
 need_packages() {

@@ -181,10 +181,8 @@ class Lake:
 
     def _count_rows(self, tables: Sequence[Table]) -> dict[Table, int]:
         """Return the number of rows of tables."""
-        inputs = {f"table{number}": table for number, table in enumerate(tables)}
-        counts = (f"SELECT '{name}' AS name, count(*) AS n FROM {{{name}}}" for name in inputs)
-        found = self.query(" UNION ALL ".join(counts), **inputs).to_pylist()
-        return {inputs[row["name"]]: row["n"] for row in found}
+        ask = {table: partial(self.query, "SELECT count(*) AS n FROM {rows}", rows=table) for table in tables}
+        return {table: found["n"][0].as_py() for table, found in run_concurrently(ask).items()}
 
     @contextmanager
     def with_own_session(self) -> Iterator[Lake]:
