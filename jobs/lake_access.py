@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from functools import partial
 
 from jobs import cli
-from jobs.command_line.private_folder import remove_left_folders
+from jobs.command_line.private_folder import PRIVATE_FOLDER, remove_left_folders
 from jobs.config import ConfigError
 from jobs.session import check_single_installation, get_spark_session, prepare_process
 from pipeline.lake.lake import Lake
@@ -29,7 +29,10 @@ def open_lake(job_run: cli.JobRun) -> Lake:
     prepare_process()
     session = LazySession(partial(get_spark_session, job_run.job, scratch_folder=scratch_folder))
     store = None if config.store == "auto" else config.store
-    lake = Lake(session, job_run.arguments.lake, catalog=config.catalog, prefix=config.prefix, store=store)
+    lake = Lake(
+        session, job_run.arguments.lake, catalog=config.catalog, prefix=config.prefix, store=store,
+        overflow_folder=PRIVATE_FOLDER.path(scratch_folder),
+    )  # fmt: skip
     job_run.summary_fields["store"] = lake.store_name
     return lake
 

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from copy import copy
 from datetime import timedelta
 from functools import partial
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -86,13 +87,14 @@ class Lake:
 
     def __init__(
         self, session: SparkSession | LazySession, root: str, *, catalog: str | None = None, prefix: str = "",
-        store: StoreName | None = None,
+        store: StoreName | None = None, overflow_folder: Path | None = None,
     ) -> None:  # fmt: skip
         """``root`` is a folder; with ``catalog`` the tables live there, and ``root`` holds only work files.
 
         ``store``: what stores the tables of a new lake; by default Spark in a catalog, behind Spark Connect and on
         Databricks, else delta-rs. StoreError if they are stored otherwise. LakeNameError for names that the store does
-        not take, and for those that Spark would replace: it does so with ``${...}`` in SQL.
+        not take, and for those that Spark would replace: it does so with ``${...}`` in SQL. ``overflow_folder``: where
+        this process writes what does not fit in its memory; by default a private folder that it makes.
         """
         for name in filter(None, (root, catalog, prefix)):
             if "${" in name or not is_utf8(name):
@@ -100,7 +102,7 @@ class Lake:
         self.session = session if isinstance(session, LazySession) else LazySession.of(session)
         self.root = absolute_location(root)
         self.folder = LakePath(self.root)
-        self.catalog, self.prefix = catalog, prefix
+        self.catalog, self.prefix, self.overflow_folder = catalog, prefix, overflow_folder
         self._places = TablePlaces(self.root, catalog, prefix)
         default: StoreName = "delta-rs" if catalog is None and not is_remote(session) else "spark"
         self.store_name = choose_store(self.folder, wanted=store, default=default, in_catalog=catalog is not None)
@@ -108,7 +110,7 @@ class Lake:
         if self.store_name == "delta-rs":
             if found := _NOT_IN_FOLDERS.search(self.root):
                 raise LakeNameError(f"{root!r}: delta-rs takes no folder with {found[0]!r} in its name; rename it")
-            self.store = DeltaRsStore(self._places, self.session)
+            self.store = DeltaRsStore(self._places, self.session, overflow_folder)
         else:
             if self.folder.is_remote:
                 raise StoreError(f"{self.root}: Spark needs a folder; set lake.store to delta-rs, without a catalog")

@@ -116,7 +116,7 @@ class RedactionRun:
         cls, lake: Lake, folder: Path, pseudonyms: Pseudonymizer, snapshot_paths: Iterable[str] = ()
     ) -> RedactionRun:
         """Make the scratch lake in a folder, with the ledgers of the lake. ``snapshot_paths`` are the given files."""
-        scratch_lake = Lake(lake.session, str(folder))
+        scratch_lake = Lake(lake.session, str(folder), overflow_folder=lake.overflow_folder)
         cutoff = RetentionCutoff.load(RunMarkers.of(lake))
         if cutoff is not None:
             cutoff.save(RunMarkers.of(scratch_lake))

@@ -103,9 +103,9 @@ class DeltaRsStore:
     name: StoreName = "delta-rs"
     max_values = sys.maxsize
 
-    def __init__(self, places: TablePlaces, session: LazySession) -> None:
+    def __init__(self, places: TablePlaces, session: LazySession, overflow_folder: Path | None = None) -> None:
         self._places, self.session = places, session
-        self._sql = DuckDbSql()
+        self._sql = DuckDbSql(overflow_folder)
         self._known: dict[LakePath, _OpenTable] = {}
         self._locks: dict[LakePath, RLock] = {}
         self._lock = Lock()

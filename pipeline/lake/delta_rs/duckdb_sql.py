@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Lock
 from typing import Final, NamedTuple, TypeAlias
@@ -84,11 +85,15 @@ def _text(given: Given, register: Register) -> str:
 
 
 class DuckDbSql:
-    """DuckDB in this process; threads may query side by side. What does not fit in memory goes to a private folder."""
+    """DuckDB in this process; threads may query side by side.
 
-    def __init__(self) -> None:
+    What does not fit in memory goes to ``overflow_folder``, by default a private one that ends with this object.
+    """
+
+    def __init__(self, overflow_folder: Path | None = None) -> None:
+        self._overflow_folder = overflow_folder
         self._connection: duckdb.DuckDBPyConnection | None = None
-        self._folder: TemporaryDirectory[str] | None = None
+        self._own_folder: TemporaryDirectory[str] | None = None
         self._lock = Lock()
 
     def answer(self, sql: str, of: Mapping[str, Given]) -> pa.Table:
@@ -140,8 +145,10 @@ class DuckDbSql:
     def _cursor(self) -> duckdb.DuckDBPyConnection:
         with self._lock:
             if self._connection is None:
-                self._folder = TemporaryDirectory(prefix="msmq-")  # not the working directory, DuckDB's default
-                self._connection = duckdb.connect(config={"temp_directory": self._folder.name})
+                if self._overflow_folder is None:
+                    self._own_folder = TemporaryDirectory(prefix="msmq-")  # DuckDB's default is the working directory
+                    self._overflow_folder = Path(self._own_folder.name)
+                self._connection = duckdb.connect(config={"temp_directory": str(self._overflow_folder)})
                 for setting in _SETTINGS:
                     self._connection.execute(setting)
                 for macro in _MACROS:

@@ -9,8 +9,9 @@ import time
 import pytest
 
 from jobs import cli
-from jobs.command_line.private_folder import PrivateFolder, remove_left_folders
+from jobs.command_line.private_folder import PRIVATE_FOLDER, PrivateFolder, remove_left_folders
 from jobs.config import ConfigError
+from jobs.lake_access import open_lake
 
 # Holds a private folder, tells where it is, and lives as long as its input.
 HOLDER = """
@@ -103,3 +104,15 @@ def test_files_are_for_those_of_the_setting(tmp_path, access, mode):
     assert cli.run_job("job", parser, write, ["--set", f"privacy.file_access={access}"]) == cli.ExitCode.OK
     assert (tmp_path / "written").stat().st_mode & 0o777 == mode
     assert os.umask(before) == 0o022
+
+
+def test_what_a_query_does_not_hold_in_memory_goes_to_the_private_folder(tmp_path):
+    sql, seen = "SELECT current_setting('temp_directory') AS folder", []
+
+    def query(job_run):
+        seen.append(open_lake(job_run).query(sql)["folder"][0].as_py())
+        return cli.Outcome()
+
+    arguments = ["--lake", str(tmp_path / "lake"), "--set", f"privacy.scratch_folder={tmp_path / 'scratch'}"]
+    assert cli.run_job("job", cli.build_base_parser("job", None), query, arguments) == cli.ExitCode.OK
+    assert seen == [str(PRIVATE_FOLDER.path(tmp_path / "scratch"))]
