@@ -143,7 +143,7 @@ def due(rows, until):
 
 
 @pytest.mark.parametrize("by_spark", [False, pytest.param(True, marks=pytest.mark.long)])
-@pytest.mark.parametrize("seeds", [range(75), pytest.param(range(75, 2000), marks=pytest.mark.long)], ids=str)
+@pytest.mark.parametrize("seeds", [range(30), pytest.param(range(30, 2000), marks=pytest.mark.long)], ids=str)
 def test_a_change_touches_what_rests_on_the_names_that_it_tells_under_and_nothing_else(spark, seeds, by_spark):
     stories = [story(seed) for seed in seeds]
     named, numbers = names_of(spark if by_spark else None, stories)

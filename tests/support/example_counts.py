@@ -17,6 +17,11 @@ def examples(count: int) -> int:
     return count if _use_all else max(count // 3, min(count, _FEWEST))
 
 
-def seeds(few, every):
-    """Return the seeds below ``every`` as parameters of a test; those from ``few`` on are marked long."""
-    return [*range(few), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(few, every))]
+def seeds(few, all_of_them):
+    """Return the seeds below a number as parameters of a test; those from ``few`` on are marked long."""
+    return [*range(few), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(few, all_of_them))]
+
+
+def one_in(step, values):
+    """Return values as parameters of a test; all but every so-manieth are marked long."""
+    return [pytest.param(value, marks=pytest.mark.long if place % step else ()) for place, value in enumerate(values)]
