@@ -83,6 +83,10 @@ BIND_COLUMNS: Final = (
 STUB_HEAD_BYTES: Final = 80
 STUB_TAIL_BYTES: Final = 12
 FINDINGS_SCHEMA: Final = to_arrow_schema(FINDINGS.struct())
+_OPEN_AND_CLOSE_OPNUMS: Final = {
+    name: sorted(opnum for interface, opnum in OPEN_AND_CLOSE_METHODS if interface == name)
+    for name, _ in OPEN_AND_CLOSE_METHODS
+}
 _CONNECTION_DEFAULTS: Final[dict[str, Any]] = {"syn_seen": False, "missing_bytes": 0}
 ASSOCIATION_SCOPE, _SERVER_SCOPE = "association", "server"
 _SEVERITY_RANK: Final = {"error": 0, "warning": 1, "info": 2, None: 3}
@@ -123,8 +127,11 @@ def join_by_call_key(calls: pa.Table, *parts: pa.Table) -> pa.Table:
 
 def is_open_or_close_call(table: pa.Table) -> pa.Array:
     """Return which calls are of the methods in ``OPEN_AND_CLOSE_METHODS``."""
-    methods = zip(table["interface_name"].to_pylist(), table["opnum"].to_pylist(), strict=True)
-    return pa.array([method in OPEN_AND_CLOSE_METHODS for method in methods], pa.bool_())
+    found = pa.repeat(pa.scalar(False), table.num_rows)  # noqa: FBT003 - Arrow's
+    for interface, opnums in _OPEN_AND_CLOSE_OPNUMS.items():
+        ours = pc.equal(table["interface_name"].combine_chunks(), interface)
+        found = pc.or_(found, pc.and_(ours, pc.is_in(table["opnum"].combine_chunks(), pa.array(opnums, pa.int32()))))
+    return pc.fill_null(found, False)  # noqa: FBT003
 
 
 class ServerContext(NamedTuple):

@@ -10,11 +10,12 @@ few calls are evaluated first (``lookback``): no others are where these show no 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -352,18 +353,14 @@ class _FindingsUpdate:
         return GroupedQuery(parts, SLICE_KEYS, find, FINDINGS.struct())
 
 
-def _findings_function(only_connections: Collection[str] | None) -> Callable[[Mapping[str, pa.Table]], pa.Table]:
+def _findings_function(only_connections: Collection[str] | None) -> Callable[[dict[str, pa.Table]], pa.Table]:
     """Return the function that gives the findings of servers' rows.
 
     ``only_connections``: those whose associations are evaluated; None: all.
     """
 
-    def find(parts: Mapping[str, pa.Table]) -> pa.Table:
-        every, is_opening = _without_repeated_openings(parts["calls"])
-        calls = every.drop_columns([*STUB_COLUMN_TYPES]) if "changed" in parts else every
-        decoded = (parts[name].drop_columns([_SLICE]) for name in _DECODED_PARTS if name in parts)
-        calls = join_decoded_columns(calls.drop_columns([_SLICE]), *decoded)
-        openings = calls.filter(is_opening)
+    def find(parts: dict[str, pa.Table]) -> pa.Table:
+        calls, openings = _take_calls(parts)
         rows = parts["connections"]
         own = set(rows.filter(rows[IS_OWN])["connection_id"].to_pylist())
         firsts = set(rows.filter(rows[IS_FIRST])["server_address"].to_pylist())
@@ -375,16 +372,29 @@ def _findings_function(only_connections: Collection[str] | None) -> Callable[[Ma
     return find
 
 
+def _take_calls(parts: dict[str, pa.Table]) -> tuple[pa.Table, pa.Table]:
+    """Take the calls and what was decoded of them out of the parts; return them joined, and those that open or close.
+
+    Of an association with a million calls these parts are as large as what is made of them.
+    """
+    calls, is_opening = _without_repeated_openings(parts.pop("calls"))
+    if "changed" in parts:
+        calls = calls.drop_columns([*STUB_COLUMN_TYPES])
+    decoded = [parts.pop(name).drop_columns([_SLICE]) for name in _DECODED_PARTS if name in parts]
+    calls = join_decoded_columns(calls.drop_columns([_SLICE]), *decoded)
+    return calls, calls.filter(is_opening)
+
+
 def _without_repeated_openings(calls: pa.Table) -> tuple[pa.Table, pa.Array]:
     """Return the calls of some slices, those that open and close once, and which they are: every slice has them all."""
     is_opening = evaluate.is_open_or_close_call(calls)
-    places = zip(calls["server_address"].to_pylist(), calls[_SLICE].to_pylist(), strict=True)
+    places = pc.indices_nonzero(is_opening)
+    openings = calls.select(["server_address", _SLICE]).take(places).to_pydict()
     firsts: dict[str | None, str] = {}
-    kept = pa.array(
-        [
-            not opens or firsts.setdefault(server, place) == place
-            for opens, (server, place) in zip(is_opening.to_pylist(), places, strict=True)
-        ],
-        pa.bool_(),
-    )
-    return calls.filter(kept), is_opening.filter(kept)
+    kept = np.ones(calls.num_rows, np.bool_)
+    kept[places.to_numpy()] = [
+        firsts.setdefault(*opening) == opening[1] for opening in zip(*openings.values(), strict=True)
+    ]
+    if kept.all():
+        return calls, is_opening
+    return calls.filter(pa.array(kept)), is_opening.filter(pa.array(kept))

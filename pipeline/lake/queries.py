@@ -78,11 +78,14 @@ class BoundQuery(NamedTuple):
 
 
 class GroupedQuery(NamedTuple):
-    """Queries, and a function of the groups of their answers, as ``Lake.map_groups`` takes them."""
+    """Queries, and a function of the groups of their answers, as ``Lake.map_groups`` takes them.
+
+    The function may take answers out of the dictionary that it is given, so that they do not stay in memory.
+    """
 
     parts: Mapping[str, BoundQuery]
     keys: Sequence[str]
-    function: Callable[[Mapping[str, pa.Table]], pa.Table]
+    function: Callable[[dict[str, pa.Table]], pa.Table]
     schema: StructType
 
 

@@ -172,7 +172,7 @@ class TableStore(Protocol):
 
     def map_groups(
         self, query: GroupedQuery, limits: MemoryLimits
-    ) -> AbstractContextManager[Mapping[str, pa.Table] | DataFrame | PartitionedRows]:
+    ) -> AbstractContextManager[dict[str, pa.Table] | DataFrame | PartitionedRows]:
         """Yield the answers to the queries where they are few; else what the function makes of groups.
 
         Tasks compute it when it is used. Tables in the queries exist.

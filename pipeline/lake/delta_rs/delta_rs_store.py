@@ -218,9 +218,7 @@ class DeltaRsStore:
             yield PartitionedRows(1, 0, lambda _: batches)
 
     @contextmanager
-    def map_groups(
-        self, query: GroupedQuery, limits: MemoryLimits
-    ) -> Iterator[Mapping[str, pa.Table] | PartitionedRows]:
+    def map_groups(self, query: GroupedQuery, limits: MemoryLimits) -> Iterator[dict[str, pa.Table] | PartitionedRows]:
         """Yield the answers to the queries where they are few, else what the function makes of groups in tasks."""
         folder = LakePath(self._places.root) / "_runs" / f".groups-{uuid4().hex}"
         parts = {name: (part.sql, self._all_given(*part)) for name, part in query.parts.items()}

@@ -201,7 +201,7 @@ class SparkStore:
         yield query_tables(self, sql, inputs)
 
     @contextmanager
-    def map_groups(self, query: GroupedQuery, limits: MemoryLimits) -> Iterator[Mapping[str, pa.Table] | DataFrame]:
+    def map_groups(self, query: GroupedQuery, limits: MemoryLimits) -> Iterator[dict[str, pa.Table] | DataFrame]:
         """Yield the answers to the queries where they are few, else what the function makes of groups in tasks."""
         ask = {name: partial(self.query_at_most, *part, *limits) for name, part in query.parts.items()}
         answers = {name: rows for name, rows in run_concurrently(ask).items() if rows is not None}

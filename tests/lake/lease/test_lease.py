@@ -290,7 +290,7 @@ def test_a_run_that_slept_too_long_has_lost_its_lease(store):
     lost = r"run sleeper has lost the lease of .*: run other \(.*\) has taken it over"
     with (
         hold_lease(store, "sleeper", say=quiet, **ASLEEP) as sleeper,
-        hold_lease(store, "other", say=quiet, **{**SHORT, "stale_s": 0.1}) as other,
+        hold_lease(store, "other", say=quiet, **{**SHORT, "stale_s": 2.0}) as other,
     ):
         with pytest.raises(LeaseError, match=lost):
             sleeper.check()
