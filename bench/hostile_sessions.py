@@ -7,7 +7,7 @@ What their connections have in common is that each byte costs an attacker little
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from bench.hostile_frames import ethernet_frame, one_connection, pcap, udp_frame
 from bench.traffic import ACK, PUSH, SYN
@@ -17,6 +17,7 @@ HUGE_BYTES = 0x400000  # the largest PacketSize
 _LIOR, _NEVER = 0x524F494C, 0xFFFFFFFF
 _IN, _SH = 1 << 3, 1 << 4
 _USER_FLAGS = 7 << 10 | 1 << 21  # a direct name of the queue, and a MessagePropertiesHeader
+_SESSION_ACK = struct.pack("<BBHIIIHH16x", 0x10, 0, _IN | _SH | 3, _LIOR, 36, _NEVER, 0, 1)
 CROWD = 64  # connections that send in turn
 
 
@@ -110,8 +111,7 @@ def smallest_packets(count: int) -> bytes:
 
 def garbage_between_packets(count: int) -> bytes:
     """A connection in which ``count`` packets of 36 bytes and as many stray bytes take turns."""
-    packet = struct.pack("<BBHIIIHH16x", 0x10, 0, _IN | _SH | 3, _LIOR, 36, _NEVER, 0, 1)
-    return one_connection(((packet * 2 + b"?") * 500 for _ in range(count // 1000)), syn=True, port=PORT)
+    return one_connection(((_SESSION_ACK * 2 + b"?") * 500 for _ in range(count // 1000)), syn=True, port=PORT)
 
 
 def session_in_bytes(count: int) -> bytes:
@@ -121,14 +121,7 @@ def session_in_bytes(count: int) -> bytes:
 
 def session_in_bytes_without_syn(count: int) -> bytes:
     """The same on many connections without SYN: what they begin with is kept for an earlier capture."""
-    packet = struct.pack("<BBHIIIHH16x", 0x10, 0, _IN | _SH | 3, _LIOR, 36, _NEVER, 0, 1)
-
-    def frames() -> Iterator[bytes]:
-        for number in range(count // 2):
-            client, at = number % CROWD + 1024, number // CROWD
-            yield ethernet_frame(client, 100 + at, ACK | PUSH, packet[at % 36 : at % 36 + 1], port=PORT)
-
-    return pcap(frames())
+    return _crowd_without_syn(count, 1, _byte_of_ack)
 
 
 def hole_after_each_byte(count: int) -> bytes:
@@ -138,21 +131,29 @@ def hole_after_each_byte(count: int) -> bytes:
 
 def hole_after_each_packet(count: int) -> bytes:
     """Many connections that lose a byte behind each session ack, ``count`` of them together."""
-    packet = struct.pack("<BBHIIIHH16x", 0x10, 0, _IN | _SH | 3, _LIOR, 36, _NEVER, 0, 1)
+    return _crowd_without_syn(count, len(_SESSION_ACK) + 1, lambda _: _SESSION_ACK)
+
+
+def _crowd_without_syn(count: int, step: int, segment: Callable[[int], bytes]) -> bytes:
+    """A crowd of clients that send ``count // 2`` segments in turn, those of a client ``step`` bytes apart."""
 
     def frames() -> Iterator[bytes]:
         for number in range(count // 2):
             client, place = number % CROWD + 1024, number // CROWD
-            yield ethernet_frame(client, 100 + 37 * place, ACK | PUSH, packet, port=PORT)
+            yield ethernet_frame(client, 100 + step * place, ACK | PUSH, segment(place), port=PORT)
 
     return pcap(frames())
 
 
+def _byte_of_ack(place: int) -> bytes:
+    at = place % len(_SESSION_ACK)
+    return _SESSION_ACK[at : at + 1]
+
+
 def _bytes_of_acks(count: int, step: int) -> Iterator[bytes]:
-    packet = struct.pack("<BBHIIIHH16x", 0x10, 0, _IN | _SH | 3, _LIOR, 36, _NEVER, 0, 1)
     yield ethernet_frame(1024, 99, SYN, port=PORT)
     for at in range(0, count * step, step):
-        yield ethernet_frame(1024, 100 + at, ACK | PUSH, packet[at % 36 : at % 36 + 1], port=PORT)
+        yield ethernet_frame(1024, 100 + at, ACK | PUSH, _byte_of_ack(at), port=PORT)
 
 
 def establish_connections(count: int) -> bytes:

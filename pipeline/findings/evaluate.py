@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -17,6 +18,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pipeline.attempts.associations import ClientAssociation, RpcConnection, group_into_associations
 from pipeline.attempts.server_openings import OPEN_AND_CLOSE_METHODS
 from pipeline.findings.captured_rows import captured_calls, iter_rows
+from pipeline.findings.columns.call_columns import CallColumns
 from pipeline.findings.judge import Association, find_violations
 from pipeline.findings.rules import (
     clocks,
@@ -83,10 +85,6 @@ BIND_COLUMNS: Final = (
 STUB_HEAD_BYTES: Final = 80
 STUB_TAIL_BYTES: Final = 12
 FINDINGS_SCHEMA: Final = to_arrow_schema(FINDINGS.struct())
-_OPEN_AND_CLOSE_OPNUMS: Final = {
-    name: sorted(opnum for interface, opnum in OPEN_AND_CLOSE_METHODS if interface == name)
-    for name, _ in OPEN_AND_CLOSE_METHODS
-}
 _CONNECTION_DEFAULTS: Final[dict[str, Any]] = {"syn_seen": False, "missing_bytes": 0}
 ASSOCIATION_SCOPE, _SERVER_SCOPE = "association", "server"
 _SEVERITY_RANK: Final = {"error": 0, "warning": 1, "info": 2, None: 3}
@@ -127,11 +125,8 @@ def join_by_call_key(calls: pa.Table, *parts: pa.Table) -> pa.Table:
 
 def is_open_or_close_call(table: pa.Table) -> pa.Array:
     """Return which calls are of the methods in ``OPEN_AND_CLOSE_METHODS``."""
-    found = pa.repeat(pa.scalar(False), table.num_rows)  # noqa: FBT003 - Arrow's
-    for interface, opnums in _OPEN_AND_CLOSE_OPNUMS.items():
-        ours = pc.equal(table["interface_name"].combine_chunks(), interface)
-        found = pc.or_(found, pc.and_(ours, pc.is_in(table["opnum"].combine_chunks(), pa.array(opnums, pa.int32()))))
-    return pc.fill_null(found, False)  # noqa: FBT003
+    calls = CallColumns(table.select(["interface_name", "opnum"]), np.zeros(table.num_rows, np.int64))
+    return pa.array(calls.of(*OPEN_AND_CLOSE_METHODS))
 
 
 class ServerContext(NamedTuple):

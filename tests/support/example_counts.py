@@ -23,5 +23,5 @@ def seeds(few, all_of_them):
 
 
 def one_in(step, values):
-    """Return values as parameters of a test; all but every so-manieth are marked long."""
+    """Return values as parameters of a test; the first of each ``step`` runs always, the others are marked long."""
     return [pytest.param(value, marks=pytest.mark.long if place % step else ()) for place, value in enumerate(values)]
