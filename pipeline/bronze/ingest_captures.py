@@ -27,9 +27,10 @@ from pipeline.bronze.input_files import InputFile, newest_paths
 from pipeline.bronze.ledger_entries import LEDGER_COLUMNS, DateRange, IngestPlan, LedgerEntry, ReprocessSelector
 from pipeline.bronze.lone_reads import interrupted_reads, read_captures
 from pipeline.bronze.merge_connections import MergeChanges
+from pipeline.bronze.pending_expiry import PendingExpiry
 from pipeline.bronze.read_progress import Meter, ReadProgress, no_meter
 from pipeline.bronze.retention_cutoff import RetentionCutoff, recount_connection_calls
-from pipeline.bronze.write_tables import BronzeWriter, PendingExpiry, stored_captures
+from pipeline.bronze.write_tables import BronzeWriter, stored_captures
 from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.lake import Lake, versions_by_name
 from pipeline.lake.recovery import RunMarkers, undo_unfinished_runs

@@ -21,8 +21,9 @@ from pipeline.bronze.call_observer import CallObserver, RemovedCalls
 from pipeline.bronze.ingest_clock import IngestClock
 from pipeline.bronze.ledger_entries import IngestPlan, PlannedRead
 from pipeline.bronze.merge_connections import MergeChanges
+from pipeline.bronze.pending_expiry import PendingExpiry
 from pipeline.bronze.retention_cutoff import RetentionCutoff
-from pipeline.lake.arrow_rows import datetime_to_us, is_in
+from pipeline.lake.arrow_rows import is_in
 from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.date_filters import dates_condition
 from pipeline.lake.lake import Lake
@@ -32,7 +33,7 @@ from pipeline.lake.staging_files import Batches, BatchTransform, StagedPart, Sta
 from pipeline.lake.tasks import PartitionedRows
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, PENDING, QUARANTINE, RPC_BINDS, RPC_CALLS
 from schemas.sessions import PINGS, SESSION_PACKETS
-from schemas.table import INGESTED_AT, RUN_ID, Table, literal
+from schemas.table import EVENT_DATE, INGESTED_AT, RUN_ID, Table, literal
 from udfs.capture.bronze_rows import sort_tunnels, sum_server_connections
 from udfs.capture.call_sightings import row_without_captures
 from udfs.capture.capture_reader import BRONZE_SCHEMAS
@@ -51,29 +52,6 @@ _ADDED_COUNTS: Final = (
     "packets_binary_protocol", "packets_ahead",
 )  # fmt: skip
 _Rows = TypeVar("_Rows", pa.Table, pa.RecordBatch)
-
-
-@dataclass(frozen=True, slots=True)
-class PendingExpiry:
-    """Selects rows of ``bronze.pending`` whose last packet came before a time: no more is waited for.
-
-    A row without a time of its own is as old as its ingestion: those of this run have not expired.
-    """
-
-    expires_before: dt.datetime
-
-    @property
-    def sql(self) -> str:
-        """The SQL condition of expired rows."""
-        time = f"timestamp_micros({datetime_to_us(self.expires_before)})"
-        dated = f"event_date <= DATE'{self.expires_before.date()}' AND last_packet_at < {time}"
-        return f"({dated} OR event_date IS NULL AND {INGESTED_AT} < {time})"
-
-    def drop_expired(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the rows that have not expired."""
-        day, time = self.expires_before.date(), self.expires_before
-        expired = pc.and_kleene(pc.less_equal(rows["event_date"], day), pc.less(rows["last_packet_at"], time))
-        return rows.filter(pc.invert(pc.fill_null(expired, False)))  # noqa: FBT003
 
 
 def stored_captures(lake: Lake) -> set[str]:
@@ -205,7 +183,7 @@ class BronzeWriter:
 
     def write_tables(self, changes: MergeChanges, expiry: PendingExpiry | None) -> None:
         """Write all tables but the ledger, concurrently."""
-        previous, updated = changes.previous_connection_ids, changes.updated_remainders | changes.unmergeable
+        previous = changes.previous_connection_ids
 
         def write_connections(counts: Mapping[str, int]) -> None:
             rows = _with_call_counts(changes.new_rows("connections"), counts)
@@ -221,7 +199,7 @@ class BronzeWriter:
             SESSION_PACKETS: partial(self._write_packets, changes),
             PINGS: self._write_pings,
             QUARANTINE: lambda: self._write(QUARANTINE, changes, "quarantine_key", changes.replaced_quarantine_keys),
-            PENDING: lambda: self._write(PENDING, changes, "pending_key", updated, expiry=expiry),
+            PENDING: partial(self._write_pending, changes, expiry),
         }
         if changes.overlapping_connections:  # their calls are counted when they are merged
             writes[RPC_CALLS] = write_calls_and_connections
@@ -230,12 +208,9 @@ class BronzeWriter:
 
     def _write(
         self, table: Table, changes: MergeChanges, column: str, replaced: Collection[str], *,
-        rows: pa.Table | None = None, expiry: PendingExpiry | None = None,
+        rows: pa.Table | None = None,
     ) -> None:  # fmt: skip
-        """Write a table: the staged rows, and merged rows in place of those with a ``replaced`` value of ``column``.
-
-        ``expiry`` selects rows that leave as well, stored or staged.
-        """
+        """Write a table: the staged rows, and merged rows in place of those with a ``replaced`` value of ``column``."""
         lake = self.lake
         rows = changes.new_rows(table.name) if rows is None else rows
         if table is QUARANTINE:
@@ -254,22 +229,42 @@ class BronzeWriter:
         deleted: set[str] = set()
         if self.versions_before[str(table)] is not None:
             deleted = set(replaced) if changes.affects_stored_rows else set()
-            if deleted and table is not PENDING:  # rows that merging left unchanged stay
+            if deleted:  # rows that merging left unchanged stay
                 stored = lake.select_by_values(table, deleted, column=column, dates=changes.dates)
                 fresh, deleted = changed_keys(rows, stored, table.key[0])
                 rows = rows.filter(is_in(rows, table.key[0], fresh))
-        self._delete_and_insert(table, transform, rows, deleted=deleted, dates=changes.dates, expiry=expiry)
+        self._delete_and_insert(table, transform, rows, deleted=deleted, dates=changes.dates)
+
+    def _write_pending(self, changes: MergeChanges, expiry: PendingExpiry | None) -> None:
+        """Write the remainders but those that have expired; stored ones that have leave."""
+        replaced = changes.updated_remainders | changes.unmergeable
+        rows, transform = changes.new_rows("pending"), merge_connections.exclude_rows("pending_key", replaced)
+        deleted, dates = set(replaced) if changes.affects_stored_rows else set[str](), set(changes.dates)
+        if expiry is None:
+            self._delete_and_insert(PENDING, transform, rows, deleted=deleted, dates=dates)
+            return
+        going_on = expiry.find_going_on(self.lake, rows)
+        if self.versions_before[str(PENDING)] is not None:
+            expired = expiry.select_stored(self.lake, going_on)
+            deleted |= set(expired["pending_key"].to_pylist())
+            dates |= set(expired[EVENT_DATE].to_pylist())
+
+        def unexpired(batches: Batches) -> Batches:
+            return map(expiry.drop_expired, transform(batches))
+
+        rows = expiry.drop_expired(rows, going_on)
+        self._delete_and_insert(PENDING, unexpired, rows, deleted=deleted, dates=dates)
 
     def _delete_and_insert(
         self, table: Table, transform: BatchTransform, merged: pa.Table, *, deleted: Collection[str],
-        dates: Collection[dt.date | None], expiry: PendingExpiry | None = None,
+        dates: Collection[dt.date | None],
         observe: Callable[[Batches, str], Batches] | None = None,
     ) -> None:  # fmt: skip
         """Insert the staged rows, changed by ``transform``, and the ``merged`` ones; delete rows.
 
         In how many commits: see ``Lake.delete_and_insert``. Staging files are read once, by the tasks that write the
         table. ``observe`` gets each task's batches and number.
-        ``deleted`` are keys of stored rows on ``dates``; expired rows are deleted too, and not inserted.
+        ``deleted`` are keys of stored rows on ``dates``.
         """
         run_id, ingested_at = self.run_id, self.clock.now
         merged_folder = self.folder / _MERGED / table.name
@@ -285,14 +280,12 @@ class BronzeWriter:
                 yield from part.read() if part.path.startswith(merged_path) else transform(part.read())
 
         def rows(number: int) -> Batches:
-            kept = staged(number) if expiry is None else map(expiry.drop_expired, staged(number))
-            stamped = (stamp_rows(table, batch, run_id, ingested_at) for batch in kept)
+            stamped = (stamp_rows(table, batch, run_id, ingested_at) for batch in staged(number))
             return stamped if observe is None else observe(stamped, str(number))
 
         fresh = PartitionedRows(len(tasks), sum(part.size for task in tasks for part in task), rows)
-        if tasks or deleted or (expiry is not None and self.versions_before[str(table)] is not None):
-            also = None if expiry is None else expiry.sql
-            self.lake.delete_and_insert(table, table.key[0], deleted, fresh, dates=dates, also=also)
+        if tasks or deleted:
+            self.lake.delete_and_insert(table, table.key[0], deleted, fresh, dates=dates)
 
     def _write_calls(self, changes: MergeChanges) -> dict[str, int]:
         """Write the calls; return the numbers of calls of connections that captures saw at the same time."""

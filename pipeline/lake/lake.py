@@ -455,8 +455,7 @@ class Lake:
 
     def delete_and_insert(
         self, table: Table, column: str, gone: Collection[str], rows: pa.Table | PartitionedRows, *,
-        dates: Dates | None, also: str | None = None, provenance: str | None = None,
-        previous_provenance: str | None = None,
+        dates: Dates | None, provenance: str | None = None, previous_provenance: str | None = None,
     ) -> None:  # fmt: skip
         """Delete rows as ``delete_values`` does, and insert others, in one commit or in two.
 
@@ -465,24 +464,23 @@ class Lake:
         """
         self.create(table)
         if len(gone) > self.store.max_values:
-            self.delete_values(table, column, gone, dates=dates, also=also, provenance=previous_provenance)
-            gone, also = (), None
-        condition = _condition(column, gone, dates, also)
-        if condition is None:
+            self.delete_values(table, column, gone, dates=dates, provenance=previous_provenance)
+            gone = ()
+        if not gone:
             if isinstance(rows, PartitionedRows) or rows.num_rows:
                 self.append(table, rows, provenance=provenance)
             return
         with self._commit(table, provenance, previous_provenance) as note:
-            self.store.delete_and_insert(table, condition, {"values": gone}, rows, note)
+            self.store.delete_and_insert(table, _values_condition(column, dates), {"values": gone}, rows, note)
 
     def delete_values(
         self, table: Table, column: str, values: Collection[str] | DataFrame, *, dates: Dates | None,
-        also: str | None = None, provenance: str | None = None,
+        provenance: str | None = None,
     ) -> None:  # fmt: skip
-        """Delete the rows whose column has one of these values, or that meet another SQL condition, in one commit.
+        """Delete the rows whose column has one of these values, in one commit.
 
         ``values`` may be a frame of one column without duplicates. ``dates`` as for ``merge``. Nothing happens
-        without values and condition, or without a table.
+        without values, or without a table.
         """
         if not self.exists(table):
             return
@@ -490,11 +488,9 @@ class Lake:
             wanted = values if isinstance(values, DataFrame) else values_to_frame(self.spark, values, "value")
             with self._commit(table, provenance) as note:
                 self.store.delete_values(table, column, wanted, dates, note)
-            values = ()
-        condition = _condition(column, values, dates, also)
-        if condition is not None:
+        elif values:
             with self._commit(table, provenance) as note:
-                self.store.delete(table, condition, {"values": values}, note)
+                self.store.delete(table, _values_condition(column, dates), {"values": values}, note)
 
     def delete(self, table: Table, condition: str, **of: Values) -> None:
         """Delete the rows that meet a SQL condition; nothing happens where there is no table or no such row.
@@ -736,11 +732,9 @@ def _conformed(table: Table, rows: RowsToWrite) -> Any:  # noqa: ANN401 - the ki
     return conform_frame(table, rows) if isinstance(rows, DataFrame) else conform_table(table, rows)
 
 
-def _condition(column: str, values: Collection[str], dates: Dates | None, also: str | None) -> str | None:
-    """Return the SQL condition of rows that have one of ``values`` or meet ``also``; None where there is neither."""
-    conditions = [f"({quoted(column)} IN {{values}} AND {dates_condition(dates)})"] if values else []
-    conditions += [] if also is None else [f"({also})"]
-    return " OR ".join(conditions) or None
+def _values_condition(column: str, dates: Dates | None) -> str:
+    """Return the SQL condition of the rows on some dates that have one of ``{values}`` in a column."""
+    return f"{quoted(column)} IN {{values}} AND {dates_condition(dates)}"
 
 
 def run_in_parallel(lake: Lake, steps: Mapping[TaskName, Callable[[Lake], Result]]) -> dict[TaskName, Result]:
