@@ -7,7 +7,7 @@ earliest first byte. Only where none has it whole, the row is put together from 
 from __future__ import annotations
 
 import datetime as dt
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import accumulate
@@ -68,7 +68,7 @@ class PacketCoverage:
     def __init__(
         self, ranges: Mapping[str, Iterable[tuple[str, int, int]]], kept: Mapping[str, Iterable[KeptBytes]]
     ) -> None:
-        self._ranges = {side: _by_capture(found) for side, found in ranges.items()}
+        self._ranges = {side: _CapturedRanges(found) for side, found in ranges.items()}
         self._kept: dict[tuple[str, str], list[KeptBytes]] = defaultdict(list)
         for side, found in kept.items():
             for piece in sorted(found, key=itemgetter(1, 2)):
@@ -76,13 +76,12 @@ class PacketCoverage:
 
     def captures_with(self, side: str, offset: int, size: int) -> set[str]:
         """Return the captures that have any of ``size`` bytes of a side from ``offset`` on."""
-        by_capture = self._ranges.get(side, {})
-        return {name for name, parts in by_capture.items() if _meets(parts, offset, offset + size)}
+        return self._ranges[side].captures_with(offset, offset + size) if side in self._ranges else set()
 
     def whole_sightings(self, side: str, offset: int, size: int) -> Iterator[RowDict]:
         """Yield the places of a packet in the captures that keep all bytes of it."""
-        for (of_side, capture_id), pieces in self._kept.items():
-            if of_side == side and (carriers := _carriers(pieces, offset, offset + size)):
+        for capture_id in self.captures_with(side, offset, size):
+            if carriers := _carriers(self._kept.get((side, capture_id), []), offset, offset + size):
                 first = carriers[0]
                 times = [piece.time_ns for piece in carriers]
                 yield {
@@ -95,24 +94,35 @@ class PacketCoverage:
 
     def is_shared(self) -> bool:
         """Whether several captures have the same byte."""
-        for by_capture in self._ranges.values():
-            parts = sorted((low, high) for found in by_capture.values() for low, high in found)
-            highest = accumulate((high for _, high in parts), max)
-            if any(low < reached for (low, _), reached in zip(parts[1:], highest, strict=False)):
-                return True
-        return False
+        return any(ranges.overlap() for ranges in self._ranges.values())
 
 
-def _by_capture(ranges: Iterable[tuple[str, int, int]]) -> dict[str, list[tuple[int, int]]]:
-    """Return the ranges of each capture, sorted, and joined where they meet."""
-    found: dict[str, list[tuple[int, int]]] = defaultdict(list)
-    for capture_id, low, high in sorted(ranges):
-        own = found[capture_id]
-        if own and low <= own[-1][1]:
-            own[-1] = own[-1][0], max(own[-1][1], high)
-        else:
-            own.append((low, high))
-    return found
+class _CapturedRanges:
+    """The bytes of a side that captures have: ranges in the order of their first bytes."""
+
+    def __init__(self, ranges: Iterable[tuple[str, int, int]]) -> None:
+        own: dict[str, list[tuple[int, int]]] = defaultdict(list)
+        for capture_id, low, high in sorted(ranges):  # those of one capture are joined where they meet
+            found = own[capture_id]
+            if found and low <= found[-1][1]:
+                found[-1] = found[-1][0], max(found[-1][1], high)
+            else:
+                found.append((low, high))
+        self._parts = sorted((low, high, name) for name, found in own.items() for low, high in found)
+        self._reached = [*accumulate((high for _, high, _ in self._parts), max)]
+
+    def captures_with(self, low: int, high: int) -> set[str]:
+        """Return the captures that have any byte of ``[low, high)``."""
+        place, found = bisect_left(self._parts, high, key=itemgetter(0)), set()
+        while place and self._reached[place - 1] > low:
+            place -= 1
+            if self._parts[place][1] > low:
+                found.add(self._parts[place][2])
+        return found
+
+    def overlap(self) -> bool:
+        """Whether two ranges have a byte in common: they are of two captures."""
+        return any(low < reached for (low, _, _), reached in zip(self._parts[1:], self._reached, strict=False))
 
 
 def _carriers(pieces: list[KeptBytes], begin: int, end: int) -> list[KeptBytes]:
@@ -132,11 +142,6 @@ def _carriers(pieces: list[KeptBytes], begin: int, end: int) -> list[KeptBytes]:
 
 def _to_time(time_ns: int) -> dt.datetime | None:
     return None if time_ns == NO_TIME else _EPOCH + dt.timedelta(microseconds=time_ns // 1000)
-
-
-def _meets(parts: list[tuple[int, int]], low: int, high: int) -> bool:
-    place = bisect_right(parts, low, key=itemgetter(1))
-    return place < len(parts) and parts[place][0] < high
 
 
 def move_packets(rows: pa.RecordBatch, moves: pa.RecordBatch) -> pa.RecordBatch:
