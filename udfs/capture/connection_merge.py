@@ -108,6 +108,7 @@ PENDING_CHANGES_SCHEMA: Final = pa.schema(
         "stream_ends", "counted", "counted_server", "merge_digest", "over_limit",
     )]
 )  # fmt: skip
+_MAX_BLOCK_BYTES: Final = 1 << 30  # of a four-tuple: differences of sequence numbers stay unambiguous
 TOO_MANY_AT_ONCE: Final = "too_many_at_once"
 PACKET_COUNT_COLUMNS: Final = ("packets_used", "packets_other", "packets_binary_protocol")
 PACKET_COUNTS_SCHEMA: Final = pa.schema(
@@ -277,7 +278,11 @@ def _time_order(row: RowDict) -> tuple[int, int, str]:
 
 
 def _build_blocks(remainders: Iterable[_Remainder], max_clock_skew_ns: int) -> list[list[_RemainderGroup]]:
-    """Return blocks to read: block n has the n-th remainder (or overlapping group) of each four-tuple."""
+    """Return blocks to read: each has, of every four-tuple, the remainders (or overlapping groups) that come next.
+
+    A block takes time of its own, so it has as many as possible: as long as sequence numbers tell its bytes apart, and
+    up to the next conversation.
+    """
     blocks: list[list[_RemainderGroup]] = []
     by_four_tuple: dict[tuple[Any, ...], list[_Remainder]] = defaultdict(list)
     for remainder in remainders:
@@ -285,10 +290,15 @@ def _build_blocks(remainders: Iterable[_Remainder], max_clock_skew_ns: int) -> l
     numbers = itertools.count(1)
     for of_four_tuple in by_four_tuple.values():
         in_order = [of_four_tuple[index] for index in order_of_remainders([each.row for each in of_four_tuple])]
-        for position, group in enumerate(_groups_of_four_tuple(in_order, max_clock_skew_ns)):
+        position, size = 0, 0
+        for place, group in enumerate(_groups_of_four_tuple(in_order, max_clock_skew_ns)):
             number = next(numbers)
             for remainder in group.remainders:
                 remainder.group = number
+            own = sum(segment["size"] for segment, _ in group.parts)
+            if place and (group.is_replay or size + own > _MAX_BLOCK_BYTES):
+                position, size = position + 1, 0
+            size += own
             if position == len(blocks):
                 blocks.append([])
             blocks[position].append(group)
@@ -392,11 +402,13 @@ def _assign_connections(
     ``counts``: number of segments per group. ``known_count``: number of connections before this block, whose keys are
     fixed already.
     """
+    named = set(range(known_count))
     for group, count, end in zip(block, counts.tolist(), np.cumsum(counts).tolist(), strict=True):
         if not count:
             continue
         connection = tracker.connections[int(tracker.segment_connections[end - 1])]
-        if connection.index >= known_count:
+        if connection.index not in named:
+            named.add(connection.index)
             connection.named_at_ns = earliest_ns(*(_named_at(remainder.row) for remainder in group.remainders))
         for remainder in group.remainders:
             row = remainder.row
