@@ -336,7 +336,7 @@ def main() -> None:
             from bench import long_sessions  # noqa: PLC0415 (the tests' own packets)
 
             log_progress("sessions")
-            measures += long_sessions.measure()
+            measures += long_sessions.measure() + long_sessions.measure_merge()
     print(format_report(measures))
     facts: list[dict[str, Any]] = [
         {"name": m.name, "value": round(m.value, 3), "unit": m.unit, "floor": m.floor, "goal": m.goal, "met": m.verdict}

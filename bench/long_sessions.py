@@ -1,8 +1,10 @@
-"""Benchmark of long sessions: what a file costs that is added to a session of a million packets.
+"""Benchmark of long sessions: what a file costs that is added to a session of a million packets, or of many files.
 
 A client sends express messages, ten at a time are acknowledged. The packets of the file are added to bronze, and silver
-and the findings follow: once in a lake with all packets before, once in a lake of their own. Run from the project's
-folder: ``python -m bench.long_sessions [packets]``.
+and the findings follow: once in a lake with all packets before, once in a lake of their own. Then a file is merged with
+those before it, of a session and of an RPC connection.
+
+Run from the project's folder: ``python -m bench.long_sessions [packets]``.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ sys.path += [str(Path(__file__).parents[1] / "tests"), str(Path(__file__).parent
 
 PACKETS = 1_000_000
 FILE_PACKETS = 50_000
+FILES = 2000  # a week of files of five minutes
 _SPACING_US = 1000
 _MESSAGES_PER_ACK = 10
 
@@ -139,5 +142,27 @@ def measure(packets: int = PACKETS, file_packets: int = FILE_PACKETS, repeat: in
     ]
 
 
+def measure_merge(files: int = FILES) -> list[Measure]:
+    """Measure how long the driver merges a file with ``files`` others of the same connection, a few packets each."""
+    from capture.merge.cutting import cut, evenly  # noqa: PLC0415 (of the tests)
+    from pcapgen import containers  # noqa: PLC0415
+    from pcapgen.scenarios import long_association, long_session  # noqa: PLC0415
+    from pipeline.bronze.merge_connections import merge_pending  # noqa: PLC0415 (imports Spark)
+    from udfs.capture.capture_reader import read_capture  # noqa: PLC0415
+
+    found = []
+    for name, records in (("session", long_session), ("RPC connection", long_association)):
+        capture = containers.pcap(records(files * 3)).data
+        pieces = cut(capture, evenly(capture, files + 1))
+        parts = [read_capture(piece)["pending"] for piece in pieces]
+        none = parts[0].slice(0, 0)
+        stored = merge_pending(pa.concat_tables(parts[:-1]), none, none).new_rows("pending")
+        begin = time.perf_counter()
+        merge_pending(parts[-1], stored, none)
+        taken = time.perf_counter() - begin
+        found.append(Measure(f"sessions: merging a file with {files} of one {name}", taken, "s"))
+    return found
+
+
 if __name__ == "__main__":
-    print(format_report(measure(int(sys.argv[1]) if len(sys.argv) > 1 else PACKETS)))
+    print(format_report(measure(int(sys.argv[1]) if len(sys.argv) > 1 else PACKETS) + measure_merge()))

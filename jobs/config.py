@@ -174,10 +174,10 @@ class ComqcConfig:
 
 @dataclass(frozen=True, slots=True)
 class PendingConfig:
-    """Calls of which one half is missing."""
+    """Connections that a capture could not finish."""
 
     expire: timedelta = setting_field(
-        timedelta(days=7), "how long a call waits in bronze.pending for its other half", minimum=0
+        timedelta(days=7), "how long bronze.pending waits for more of a connection that is silent", minimum=0
     )
 
 

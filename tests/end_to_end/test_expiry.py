@@ -12,8 +12,8 @@ from jobs import ingest_captures
 from pcapgen import containers as c
 from pcapgen import conversation as t
 from pcapgen import rpc
-from pcapgen import sessions as packets
 from pcapgen.model import Dialogue, make_stub
+from pcapgen.scenarios import long_association, long_session
 from schemas.table import INGESTED_AT, RUN_ID
 
 DAY_NS = 86_400_000_000_000
@@ -56,26 +56,6 @@ def test_an_answer_is_taken_until_its_half_expires(captures, tmp_path, as_of, ou
     assert [row["outcome"] for row in rows(tmp_path, "rpc_calls")] == [outcome]
 
 
-def session_records():
-    """Return the packets of a session of the binary protocol."""
-    script = t.Script()
-    for side, data in packets.handshake():
-        script.send(side, data)
-    for number in range(30):
-        script.send(0, packets.message(bytes([number]) * 700, header=packets.session_header(number)))
-        script.send(1, packets.order_ack(number + 1, header=packets.session_header(number + 1)))
-    return t.records(t.Flow(server_port=packets.PORT), t.segments(script, mss=900, acks=True))
-
-
-def call_records():
-    """Return the packets of an RPC connection with one bind, in the beginning, and calls."""
-    dialogue = Dialogue(flow=t.Flow())
-    dialogue.bind(rpc.Context(0, rpc.REMOTE_READ))
-    for number in range(30):
-        dialogue.call(7, make_stub(number, 56), make_stub(number + 100, 40))
-    return t.records(dialogue.flow, t.segments(dialogue.script))
-
-
 def over_days(records, count, days_apart):
     """Return files that show a connection one after the other, with the time between two of them, in days."""
     edges = [len(records) * number // count for number in range(1, count)]
@@ -91,7 +71,7 @@ OF_TABLES = {
     "session": ("connections", "session_packets", "quarantine"),
     "calls": ("connections", "rpc_binds", "rpc_calls", "quarantine"),
 }
-RECORDS = {"session": session_records, "calls": call_records}
+RECORDS = {"session": long_session, "calls": long_association}
 
 
 @pytest.fixture(params=[*RECORDS])
@@ -103,7 +83,7 @@ def kind(request):
 def long_lived(kind, tmp_path):
     """Six files of a connection that stays open for longer than its remainders are waited for, and never is silent."""
     found = []
-    for number, piece in enumerate(over_days(RECORDS[kind](), 6, days_apart=3)):
+    for number, piece in enumerate(over_days(RECORDS[kind](30), 6, days_apart=3)):
         found.append(tmp_path / f"{number}.pcap")
         found[-1].write_bytes(piece)
     return found

@@ -768,11 +768,12 @@ def _label_rows(
             one[name] for name in PRESENTATION_CONTEXTS_SCHEMA.names[2:]
         ]
     for index, remainders in by_connection.items():
+        connection = remainders[0].connection
+        columns = dict(zip(CONNECTION_LABELS_SCHEMA.names[3:7], four_tuple(connection), strict=True))
+        is_ours = index in msmq_indexes or connection.kind is ConnectionKind.BINARY
+        handshake, together = association_of(connection).has_handshake, _is_shared(remainders)
         for remainder in remainders:
-            connection, row = remainder.connection, remainder.row
-            columns = dict(zip(CONNECTION_LABELS_SCHEMA.names[3:7], four_tuple(connection), strict=True))
-            is_ours = index in msmq_indexes or connection.kind is ConnectionKind.BINARY
-            handshake = association_of(connection).has_handshake
+            row = remainder.row
             digest = key(is_ours, handshake, *means[row["capture_id"], row["connection_id"]])
             rows.append(
                 {
@@ -782,7 +783,7 @@ def _label_rows(
                     **columns,
                     "ours": is_ours,
                     "handshake": handshake,
-                    "together": _is_shared(remainders),
+                    "together": together,
                     "merge_digest": digest,
                     "again": _interfaces_to_reread(connection, is_msmq=index in msmq_indexes)
                     if "capture" in row["waits_for"]

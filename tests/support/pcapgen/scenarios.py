@@ -5,9 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pcapgen import frames, rpc
-from pcapgen.containers import CaptureFile, pcap, pcapng
-from pcapgen.conversation import Flow, Linker, Segment, drop_segments, move_segment, records, retransmit, segments
+from pcapgen import frames, rpc, sessions
+from pcapgen.containers import CaptureFile, Record, pcap, pcapng
+from pcapgen.conversation import (
+    Flow,
+    Linker,
+    Script,
+    Segment,
+    drop_segments,
+    move_segment,
+    records,
+    retransmit,
+    segments,
+)
 from pcapgen.model import Dialogue, ExpectedRows, make_stub
 
 NTLM_TOKEN = bytes.fromhex("01000000a1b2c3d4e5f6071800000000")
@@ -25,6 +35,26 @@ def remote_read_dialogue(
     dialogue.fail(dialogue.start(7, make_stub(11, 56)), 0x1C00001A)
     dialogue.call(3, make_stub(12, 20), make_stub(13, 24))
     return dialogue
+
+
+def long_association(calls: int) -> list[Record]:
+    """Return the packets of an RPC connection with calls, and its only bind in the beginning."""
+    dialogue = Dialogue()
+    dialogue.bind(rpc.Context(0, rpc.REMOTE_READ))
+    for number in range(calls):
+        dialogue.call(7, make_stub(number, 56), make_stub(number + 100, 40))
+    return records(dialogue.flow, segments(dialogue.script))
+
+
+def long_session(messages: int) -> list[Record]:
+    """Return the packets of a session of the binary protocol, with an acknowledgement of each message."""
+    script = Script()
+    for side, data in sessions.handshake():
+        script.send(side, data)
+    for number in range(messages):
+        script.send(0, sessions.message(bytes([number % 256]) * 700, header=sessions.session_header(number)))
+        script.send(1, sessions.order_ack(number + 1, header=sessions.session_header(number + 1)))
+    return records(Flow(server_port=sessions.PORT), segments(script, mss=900, acks=True))
 
 
 def capture_dialogue(
