@@ -142,18 +142,26 @@ def measure(packets: int = PACKETS, file_packets: int = FILE_PACKETS, repeat: in
     ]
 
 
-def measure_merge(files: int = FILES) -> list[Measure]:
-    """Measure how long the driver merges a file with ``files`` others of the same connection, a few packets each."""
+def _cut_connections(files):
+    """Return the files of a session and of an RPC connection, by what it is called; each has a few packets."""
     from capture.merge.cutting import cut, evenly  # noqa: PLC0415 (of the tests)
     from pcapgen import containers  # noqa: PLC0415
     from pcapgen.scenarios import long_association, long_session  # noqa: PLC0415
+
+    captures = {
+        name: containers.pcap(records(files * 3)).data
+        for name, records in (("session", long_session), ("RPC connection", long_association))
+    }
+    return {name: cut(capture, evenly(capture, files)) for name, capture in captures.items()}
+
+
+def measure_merge(files: int = FILES) -> list[Measure]:
+    """Measure how long the driver merges a file with ``files`` others of the same connection."""
     from pipeline.bronze.merge_connections import merge_pending  # noqa: PLC0415 (imports Spark)
     from udfs.capture.capture_reader import read_capture  # noqa: PLC0415
 
     found = []
-    for name, records in (("session", long_session), ("RPC connection", long_association)):
-        capture = containers.pcap(records(files * 3)).data
-        pieces = cut(capture, evenly(capture, files + 1))
+    for name, pieces in _cut_connections(files + 1).items():
         parts = [read_capture(piece)["pending"] for piece in pieces]
         none = parts[0].slice(0, 0)
         stored = merge_pending(pa.concat_tables(parts[:-1]), none, none).new_rows("pending")
