@@ -19,6 +19,7 @@ from pipeline.lake.tasks import MIN_TASKS, TASK_BYTES, PartitionedRows, balance_
 from udfs.capture.capture_reader import CaptureReadRequest, ReadOptions, failed_capture_row, read_capture_batches
 from udfs.errors import is_resource_failure
 from udfs.files.file_source import FileSource
+from udfs.prefetch import prefetch
 from udfs.tcp.time_limits import DEFAULT_TIME_LIMITS, TimeLimits
 from udfs.tcp.tunnels import TUNNEL_PORTS
 
@@ -95,7 +96,7 @@ def read_split(
     """
     source = source or split.file.capture_source()
     try:
-        for kind_and_rows in read_capture_batches(source, options, split.part):
+        for kind_and_rows in prefetch(read_capture_batches(source, options, split.part)):  # it is written meanwhile
             staging.add(*kind_and_rows)
             yield kind_and_rows
         staging.close()

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
@@ -84,13 +83,3 @@ class PartitionedRows:
         if self.fits_in_driver:
             return pa.Table.from_batches(self.read_in_driver(), to_arrow_schema(schema))
         return self.frame(session.spark, schema).toArrow()
-
-
-def prefetch(things: Iterable[Item]) -> Iterator[Item]:
-    """Yield items; a thread computes the next one while the caller uses the present one."""
-    each, nothing = iter(things), object()
-    with ThreadPoolExecutor(1) as pool:
-        following = pool.submit(next, each, nothing)
-        while (thing := following.result()) is not nothing:
-            following = pool.submit(next, each, nothing)
-            yield thing  # type: ignore[misc]

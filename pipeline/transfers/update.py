@@ -22,7 +22,6 @@ from pipeline.lake.arrow_rows import is_in, timedelta_to_us, us_to_datetime
 from pipeline.lake.incremental import IncrementalUpdate
 from pipeline.lake.lake import Lake
 from pipeline.lake.schema_enforcement import changed_keys
-from pipeline.lake.tasks import prefetch
 from pipeline.silver.decode import DECODER_VERSIONS, BatchesByTable, message_batches
 from pipeline.silver.update import STUBS_EMPTIED_PROVENANCE
 from pipeline.transfers.checkpoint_cuts import latest_checkpoints
@@ -61,6 +60,7 @@ from schemas.table import EVENT_DATE, Table
 from udfs.comqc.declared_interfaces import NO_DECLARATIONS, Declarations
 from udfs.keys import keys_of_texts
 from udfs.messages.header_layouts import PROTOCOL_BINARY
+from udfs.prefetch import prefetch
 from udfs.sessions.packet_layouts import DECODER_VERSION
 
 CODE_VERSION: Final = "2"  # raised when rows are computed differently: all are recomputed

@@ -4,7 +4,8 @@ import threading
 
 import pytest
 
-from pipeline.lake.tasks import balance_by_size, prefetch
+from pipeline.lake.tasks import balance_by_size
+from udfs.prefetch import prefetch
 
 
 def test_what_is_made_ahead_comes_in_its_order_and_one_ahead_at_most():

@@ -67,10 +67,11 @@ from pipeline.lake.table_store import (
     StoreName,
     TablePlaces,
 )
-from pipeline.lake.tasks import PartitionedRows, prefetch
+from pipeline.lake.tasks import PartitionedRows
 from pipeline.lake.writes import Dates
 from schemas.table import EVENT_DATE, INGESTED_AT, RUN_ID, Column, Table
 from udfs.files.filesystems import s3_endpoint_and_region, split_s3_uri
+from udfs.prefetch import prefetch
 
 _ALL_COLUMNS: Final = re.compile(r"(SELECT|DISTINCT|\.|,)\s*\*")  # in a query; count(*) names none
 _TRIES: Final = 5  # of a commit that others come before
