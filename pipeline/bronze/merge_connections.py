@@ -34,13 +34,9 @@ from schemas.table import Table
 from udfs.capture import call_relabelling
 from udfs.capture.call_sightings import merge_sightings, restore_single_capture_row
 from udfs.capture.capture_reader import BRONZE_SCHEMAS, InterfaceEndpoint
-from udfs.capture.connection_merge import (
-    CONNECTION_LABELS_SCHEMA,
-    PRESENTATION_CONTEXTS_SCHEMA,
-    MergeResult,
-    merge_connections,
-)
+from udfs.capture.connection_merge import MergeResult, merge_connections
 from udfs.capture.merge_candidates import CANDIDATE_COLUMNS, ended_reach_ns, merge_candidates
+from udfs.capture.merged_remainders import CONNECTION_LABELS_SCHEMA, PRESENTATION_CONTEXTS_SCHEMA
 from udfs.capture.open_connections import four_tuple_key
 from udfs.capture.taps import ConnectionTaps
 from udfs.errors import describe_failure

@@ -37,7 +37,7 @@ from schemas.table import EVENT_DATE, INGESTED_AT, RUN_ID, Table, literal
 from udfs.capture.bronze_rows import sort_tunnels, sum_server_connections
 from udfs.capture.call_sightings import row_without_captures
 from udfs.capture.capture_reader import BRONZE_SCHEMAS
-from udfs.capture.connection_merge import add_packet_counts
+from udfs.capture.merged_remainders import add_packet_counts
 from udfs.rows import RowDict
 from udfs.sessions.packet_sightings import packet_without_captures
 from udfs.sessions.pings import ping_rows, pings_batch, pings_of_rows

@@ -15,8 +15,9 @@ import pyarrow as pa
 from udfs.capture.call_relabelling import relabel_calls
 from udfs.capture.call_sightings import merge_sightings, restore_single_capture_row
 from udfs.capture.capture_reader import BRONZE_SCHEMAS, CaptureReadRequest, read_capture
-from udfs.capture.connection_merge import MergeResult, add_packet_counts, merge_connections
+from udfs.capture.connection_merge import MergeResult, merge_connections
 from udfs.capture.merge_candidates import merge_candidates
+from udfs.capture.merged_remainders import add_packet_counts
 from udfs.capture.open_connections import four_tuple_key
 from udfs.rows import RowDict
 from udfs.sessions.packet_rows import SESSION_PACKETS_SCHEMA

@@ -12,7 +12,7 @@ from pipeline.lake.spark.frames import arrow_to_frame
 from schemas.bronze import RPC_CALLS
 from udfs.capture.call_relabelling import drop_merged_calls, relabel_calls
 from udfs.capture.capture_reader import BRONZE_SCHEMAS
-from udfs.capture.connection_merge import CONNECTION_LABELS_SCHEMA, PRESENTATION_CONTEXTS_SCHEMA
+from udfs.capture.merged_remainders import CONNECTION_LABELS_SCHEMA, PRESENTATION_CONTEXTS_SCHEMA
 
 DAY = date(2024, 2, 29)
 UUID = "1a9134dd-7b39-45ba-ad88-44d01ca47f28"
