@@ -389,6 +389,8 @@ class BronzeWriter:
         done = {row["capture_id"] for row in written}
         written += [row for capture_id, row in ledger.items() if capture_id not in done]
         for row in written:
+            if self.cutoff is not None and self.cutoff.is_capture_expired(row):
+                continue  # what it held is not counted
             for correction in count_corrections.get(row["capture_id"], ()):
                 add_packet_counts(row, correction)
         if written:

@@ -77,7 +77,7 @@ class _RetentionRun:
         self._delete(SESSION_PACKETS, f"sent_at {before}{_or_undated_sql(SESSION_PACKETS)}", undated=undated)
         self._remove_binds(undated)
         self._delete(QUARANTINE, f"seen_at {before}{_or_undated_sql(QUARANTINE)}", undated=undated)
-        self._delete(PENDING, f"last_packet_at {before}{_or_undated_sql(PENDING)}", undated=undated)
+        self._remove_pending(undated)
         self._trim_pending()
         if undated and not self.dry_run:
             self._remove_undated_connections()
@@ -124,10 +124,23 @@ class _RetentionRun:
         if removed.num_rows and not self.dry_run:
             self.lake.delete_values(RPC_BINDS, "bind_key", set(removed.column(0).to_pylist()), dates=None)
 
+    def _remove_pending(self, undated: Collection[str]) -> None:
+        """Delete the remainders of connections that ended before the cutoff.
+
+        Those of a connection that went on all stay: its key, its binds and the places of its bytes rest on the first.
+        """
+        if not self.lake.exists(PENDING):
+            return
+        last = "SELECT *, max(last_packet_at) OVER (PARTITION BY connection_id) AS last_seen FROM {pending}"
+        where = f"last_seen < {self.cutoff.timestamp_sql}{_or_undated_sql(PENDING)}"
+        found = self.lake.query(f"SELECT pending_key FROM ({last}) WHERE {where}", pending=PENDING, undated=undated)
+        self.result.add(PENDING, found.num_rows)
+        if not self.dry_run:
+            self.lake.delete_values(PENDING, "pending_key", set(found.column(0).to_pylist()), dates=None)
+
     def _trim_pending(self) -> None:
         """Remove older bytes from pending connections that went on after the cutoff."""
-        time = self.cutoff.timestamp_sql
-        stored = self.lake.read(PENDING).where(f"first_packet_at < {time} AND last_packet_at >= {time}").toArrow()
+        stored = self.lake.read(PENDING).where(f"first_packet_at < {self.cutoff.timestamp_sql}").toArrow()
         rows = stored.to_pylist()
         trimmed = [self.cutoff.trim_pending_row(row) for row in rows]
         if trimmed == rows or self.dry_run:
@@ -145,7 +158,10 @@ class _RetentionRun:
         self.lake.delete_values(CONNECTIONS, "connection_id", removed, dates={None})
 
     def _trim_ledger(self) -> None:
-        """Remove from the ledger what older captures held, and older captures whose files are gone."""
+        """Remove from the ledger what older captures held, and older captures whose files are gone.
+
+        Not of those that show the beginning of a connection that went on.
+        """
         if not self.lake.exists(CAPTURE_FILES):
             return
         stored = self.lake.read(CAPTURE_FILES).toArrow()
@@ -154,7 +170,8 @@ class _RetentionRun:
             return
         dropped = [row for row in affected if self.cutoff.is_capture_expired(row)]
         emptied = {entry.capture_id for entry in self._ledger_entries(dropped) if self._file_exists(entry)}
-        removed = {row["capture_id"] for row in dropped} - emptied
+        going_on = self.lake.query("SELECT DISTINCT capture_id FROM {pending}", pending=PENDING).column(0).to_pylist()
+        removed = {row["capture_id"] for row in dropped} - emptied - set(going_on)
         self.result.add(CAPTURE_FILES, len(removed))
         self.result.emptied_file_count += len(emptied)
         if self.dry_run:

@@ -18,15 +18,18 @@ import pytest
 from capture.merge.comparing import OF_THE_RUN, differences
 from capture.merge.cutting import elsewhere, layout
 from end_to_end.lakes import Job, tables
-from jobs import forget, run_all
+from end_to_end.test_expiry import over_days
+from jobs import forget, ingest_captures, run_all
 from pcapgen.record import sample_captures
+from pcapgen.scenarios import long_association, long_session
 from pipeline.bronze.retention_cutoff import RetentionCutoff
 from pipeline.lake.lake import Lake
 from pipeline.lake.lake_path import LakePath
 from pipeline.lake.recovery import RunMarkers
 from schemas import catalog
-from schemas.bronze import CAPTURE_FILES, RPC_CALLS
+from schemas.bronze import CAPTURE_FILES, CONNECTIONS, PENDING, RPC_BINDS, RPC_CALLS
 from schemas.quality import QUALITY_RESULTS
+from schemas.sessions import SESSION_PACKETS
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
 SAMPLE = {path.name[:2]: path for path in sample_captures()}
@@ -35,6 +38,7 @@ DAYS_BEFORE = 60
 OLD_WORDS = {"orders": "zqolds", "srv1": "zqh1", "order ": "zqlab ", "cli1": "zqc1"}
 CROSSING_WORDS = {"orders": "zqcros", "order ": "zqcla "}
 BROKEN = "zqbrokenline"
+LONG_LIVED = {"session": long_session, "calls": long_association}
 MARKER = re.compile("|".join({*OLD_WORDS.values(), *CROSSING_WORDS.values(), BROKEN, r"10\.177\.", r"10\.188\."}))
 
 
@@ -236,3 +240,43 @@ def test_killed_anywhere_and_repeated_it_is_done(spark, world, day, full, never,
     same(lake, never)
     assert lake.read(RPC_CALLS).where(f"event_date < '{day}'").count() == 0
     assert lake.read(CAPTURE_FILES).count() == never.read(CAPTURE_FILES).count()
+
+
+@pytest.mark.parametrize("kind", ["session", "calls"])
+def test_a_connection_that_goes_on_keeps_its_key_and_its_binds(spark, tmp_path, kind):
+    """Six files show it, three days apart; the first two are forgotten, and gone, before the last two come."""
+    files = []
+    for number, piece in enumerate(over_days(LONG_LIVED[kind](30), 6, days_apart=3)):
+        files.append(tmp_path / f"{number}.pcap")
+        files[-1].write_bytes(piece)
+    day = first_day(files[2].read_bytes())
+    lakes = [tmp_path / "forgetful", tmp_path / "other"]
+    for root in lakes:
+        assert ingest_captures.main(["--lake", str(root), "--captures", *map(str, files[:4])]) == 0
+    for file in files[:2]:
+        file.unlink()
+    assert forget.main(["--lake", str(lakes[0]), "--before", day]) == 0
+    for root in lakes:
+        assert ingest_captures.main(["--lake", str(root), "--captures", *map(str, files[2:])]) == 0
+    (row,), (other,) = (Lake(spark, str(root)).read(CONNECTIONS).collect() for root in lakes)
+    assert (row.connection_id, row.first_packet_at) == (other.connection_id, other.first_packet_at)
+    found, expected = (
+        [
+            [
+                each.asDict()
+                for each in Lake(spark, str(root)).read(table).drop(*OF_THE_RUN).orderBy(*table.key).collect()
+            ]
+            for table in (RPC_CALLS, SESSION_PACKETS, RPC_BINDS)
+        ]
+        for root in lakes
+    )
+    for rows in expected[:2]:
+        rows[:] = [each for each in rows if str(each["event_date"]) >= day]
+    for some, others in zip(found, expected, strict=True):
+        assert [row for row in others if row not in some] == []
+        more = [row["outcome"] for row in some if row not in others]
+        assert more in ([], ["no_request"])  # the response of a call of the evening before
+    assert any(expected[:2])
+    kept = Lake(spark, str(lakes[0])).read(PENDING).where(f"last_packet_at < '{day}'").toArrow()["segments"].to_pylist()
+    assert len(kept) == 2
+    assert sum(len(each["data"] or b"") for segments in kept for each in segments) < 500  # the bind alone
