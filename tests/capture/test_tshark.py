@@ -1,7 +1,7 @@
 """Agreement with tshark: frame, stream, type, call id, opnum and fragment length of every PDU.
 
 The stored lists (tests/capture/tshark) are from tshark 4.0.17; ``python -m pcapgen.record`` updates them. Where tshark
-is installed it is run too.
+is installed it is run too, in a plain run on a third of the captures: the stored lists are of the same bytes.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from example_counts import one_in
 from pcapgen.dissector import difference, recorded, tshark
 from pcapgen.reading import capture_files_row, read_rows
 from pcapgen.record import KEPT, digest, sample_captures
@@ -55,7 +56,7 @@ def test_sample_captures_as_kept(name):
 
 
 @pytest.mark.tool("tshark")
-@pytest.mark.parametrize("name", [*BUILT, *SAMPLES])
+@pytest.mark.parametrize("name", one_in(3, [*BUILT, *SAMPLES]))
 def test_tshark_lists_the_same(name, tmp_path):
     if name in BUILT:
         path, data = tmp_path / name, BUILT[name].data
@@ -113,12 +114,12 @@ NO_TCP_OF_TSHARK = {"the-tcpdump-group+tcpdump__bigtcp-ipv6.pcap"}
 
 
 @pytest.mark.tool("tshark")
-def test_the_shared_captures_have_as_many_segments(captures):
-    """In tunnels too: some are of GRE, MPLS and VXLAN."""
-    wrong, kinds = {}, set()
-    for path in (captures / entry["file"] for entry in counts(captures)):
+def test_the_shared_captures_have_as_many_segments(captures, request):
+    """In tunnels too: some are of GRE, MPLS and VXLAN. A plain run takes all of those, and a third of the others."""
+    wrong, kinds, step = {}, set(), 1 if request.config.getoption("--long") else 3
+    for number, path in enumerate(captures / entry["file"] for entry in counts(captures)):
         (row,) = read_capture(path)["capture_files"].to_pylist()
-        if row["status"] == "unreadable" or path.name in NO_TCP_OF_TSHARK:
+        if row["status"] == "unreadable" or path.name in NO_TCP_OF_TSHARK or (not row["tunnels"] and number % step):
             continue
         kinds |= {each["kind"] for each in row["tunnels"] or ()}
         fields = ["-e", "ip.fragment.count", "-e", "ipv6.fragment.count"]
