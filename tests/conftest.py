@@ -15,6 +15,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from example_counts import use_all_examples
 from jobs.session import C1_COMPILER_OPTIONS, get_spark_session, java_options
@@ -53,6 +54,8 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
+    settings.register_profile("this project", deadline=None)  # a busy machine is no fault of the code
+    settings.load_profile("this project")
     if config.getoption("--long"):
         use_all_examples()
 
