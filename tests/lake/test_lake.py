@@ -381,6 +381,14 @@ def test_queries_are_compiled_where_much_is_read(spark, tmp_path, much):
     assert [spark.newSession().conf.get(name) for name in CODEGEN_OFF_SETTINGS] == asked
 
 
+def test_to_expect_much_starts_no_session(spark):
+    made = []
+    session = LazySession(lambda: made.append(True) or spark.newSession())
+    session.expect_to_read(MIN_READ_BYTES_FOR_CODEGEN, MIN_LAKE_BYTES_FOR_CODEGEN)
+    assert not made
+    assert [session.spark.conf.get(name) for name in CODEGEN_OFF_SETTINGS] == ["true", "FALLBACK"]
+
+
 def test_what_somebody_else_chose_for_compiling_stays(spark):
     other = spark.newSession()
     other.conf.set("spark.sql.codegen.wholeStage", "true")

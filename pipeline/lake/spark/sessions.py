@@ -37,6 +37,7 @@ class LazySession:
         """``origin``: the session that this one is made from, in the same Java."""
         self._make, self._origin = make, origin
         self._made: SparkSession | None = None
+        self._compiles = False
         self._lock = Lock()
 
     @staticmethod
@@ -57,12 +58,19 @@ class LazySession:
         with self._lock:
             if self._made is None:
                 self._made = self._make()
+                if self._compiles:
+                    codegen.enable(self._made)
             return self._made
 
     def expect_to_read(self, size: int, held: int = 0) -> None:
-        """Have queries compiled if many bytes are to be read (``size``) or the lake was made from many (``held``)."""
+        """Have queries compiled if many bytes are to be read (``size``) or the lake was made from many (``held``).
+
+        No session is made for it.
+        """
         if codegen.is_worth_it(size, held):
-            codegen.enable(self.spark)
+            self._compiles = True
+            if self._made is not None:
+                codegen.enable(self._made)
 
     @contextmanager
     def own(self) -> Iterator[LazySession]:
