@@ -272,11 +272,14 @@ def _count_by_value(
     table: Table, section: str, name: str | None, detail: str | None = None, outcome: str | None = None
 ) -> _CountQuery:
     """Return a query that counts rows by the values of up to three columns."""
-    named = [f"{_text_sql(column)} AS {alias}" for column, alias in ((name, "n"), (detail, "d"), (outcome, "o"))]
+    columns = [column for column in (name, detail, outcome) if column is not None]
+    values = f"SELECT {', '.join(columns)}, count(*) AS number FROM {{rows}} GROUP BY {', '.join(columns)}"
+    named = zip((name, detail, outcome), "ndo", strict=True)
+    texts = ", ".join(f"{_text_sql(column)} AS {alias}" for column, alias in named)
+    sql = f"SELECT {texts}, CAST(sum(number) AS bigint) AS number FROM ({values}) GROUP BY ALL"  # few texts are made
 
     def counted(lake: Lake) -> list[SummaryCount]:
-        rows = _query_rows(lake, table, [*named, "count(*) AS number"])
-        return [SummaryCount(section, *row.values()) for row in rows]
+        return [SummaryCount(section, *row.values()) for row in lake.query(sql, rows=table).to_pylist()]
 
     return counted
 
