@@ -183,8 +183,7 @@ class Lake:
 
     def _count_rows(self, tables: Sequence[Table]) -> dict[Table, int]:
         """Return the number of rows of tables."""
-        ask = {table: partial(self.query, "SELECT count(*) AS n FROM {rows}", rows=table) for table in tables}
-        return {table: found["n"][0].as_py() for table, found in run_concurrently(ask).items()}
+        return run_concurrently({table: partial(self.store.count_rows, table) for table in tables})
 
     @contextmanager
     def with_own_session(self) -> Iterator[Lake]:

@@ -150,6 +150,9 @@ class TableStore(Protocol):
     def size(self, table: Table) -> int:
         """Return the size of a table's files, in bytes."""
 
+    def count_rows(self, table: Table) -> int:
+        """Return the number of a table's rows."""
+
     def read(self, table: Table) -> DataFrame:
         """Return a table's rows as a frame; declared columns that it does not have are null."""
 

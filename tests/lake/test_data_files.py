@@ -2,7 +2,9 @@
 
 import datetime as dt
 import json
+from urllib.parse import unquote, urlsplit
 
+import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -13,12 +15,14 @@ from pyspark.sql import functions as F
 from pipeline.lake.delta_rs import data_files
 from pipeline.lake.delta_rs.data_files import write_data_files
 from pipeline.lake.errors import SchemaError
+from pipeline.lake.lake import Lake
 from pipeline.lake.lake_path import LakePath
 from pipeline.lake.parquet_options import MAX_ROW_GROUP_ROWS
 from pipeline.lake.schema_enforcement import arrow_schema, conform_table
 from pipeline.lake.spark.frames import arrow_to_frame
+from pipeline.lake.spark.sessions import LazySession
 from pipeline.lake.tasks import PartitionedRows
-from schemas.bronze import CAPTURE_FILES, QUARANTINE
+from schemas.bronze import CAPTURE_FILES, PENDING, QUARANTINE
 from schemas.catalog import ALL_TABLES
 from schemas.messages import MESSAGES
 from schemas.queue_snapshots import QUEUE_SNAPSHOTS
@@ -44,6 +48,10 @@ def quarantine(*rows):
 
 def delta(lake, table=QUARANTINE):
     return DeltaTable(lake.location(table))
+
+
+def lake_without_spark(folder):
+    return Lake(LazySession(lambda: pytest.fail("Spark is not needed")), str(folder / "lake"))
 
 
 def spark_delta(lake, table=QUARANTINE):
@@ -116,7 +124,8 @@ def test_rows_of_tasks_are_written_here_or_in_tasks_of_spark(lake, little):
     assert lake.provenance_json(QUARANTINE) == "tasks"
 
 
-def test_rows_come_in_groups_of_pages_with_checksums(tmp_path):
+def test_rows_come_in_groups_of_pages_with_checksums(tmp_path, monkeypatch):
+    monkeypatch.setattr(data_files, "MAX_FILE_ROWS", 3 * MAX_ROW_GROUP_ROWS)
     rows = quarantine(*((f"{row:05}", NOON) for row in range(MAX_ROW_GROUP_ROWS // 2)))
     (file,) = write_data_files(LakePath(str(tmp_path)), QUARANTINE, rows.to_batches() * 5)
     told = pq.read_metadata(tmp_path / file.name)
@@ -148,6 +157,30 @@ def test_files_end_where_they_are_large_enough(tmp_path, monkeypatch, limit, mos
     assert [pq.read_table(tmp_path / file.name)["quarantine_key"].to_pylist() for file in files] == [["0", "1"], ["2"]]
     least = [json.loads(file.statistics_json)["minValues"]["quarantine_key"] for file in files]
     assert (least, [file.row_count for file in files]) == (["0", "2"], [2, 1])
+
+
+@pytest.mark.parametrize("merged", [False, True])
+def test_row_groups_have_bloom_filters_of_what_rows_are_looked_for_by(tmp_path, merged):
+    lake = lake_without_spark(tmp_path)
+    lake.append(QUARANTINE, quarantine(("a", NOON), ("b", NOON)))
+    if merged:
+        lake.update(QUARANTINE, {"capture_id": "'other'"}, "quarantine_key = 'a'")
+    (path,) = delta(lake).file_uris()
+    sql = "SELECT path_in_schema FROM parquet_metadata(?) WHERE bloom_filter_offset IS NOT NULL"
+    found = duckdb.execute(sql, [unquote(urlsplit(path).path)]).fetchall()
+    assert {name for (name,) in found} == {"quarantine_key", "connection_id"}
+
+
+def test_files_of_remainders_are_small():
+    assert data_files.max_file_rows(PENDING) < data_files.max_file_rows(QUARANTINE) == data_files.MAX_FILE_ROWS
+
+
+def test_rows_are_counted_by_the_log(tmp_path):
+    lake = lake_without_spark(tmp_path)
+    lake.append(QUARANTINE, quarantine(("a", NOON), ("b", NOON)))
+    lake.append(QUARANTINE, quarantine(("c", NOON)))
+    lake.delete(QUARANTINE, "quarantine_key = 'a'")
+    assert lake.store.count_rows(QUARANTINE) == 2
 
 
 def test_without_a_row_there_is_no_file(tmp_path):

@@ -425,9 +425,8 @@ def test_what_names_have_no_row_of_is_passed_over(lake, spark):
     schema = to_arrow_schema(QUARANTINE.struct(without=("event_date",)))
     keyed = ({"quarantine_key": f"{n:032x}", "run_id": f"r{n // each}", "seen_at": NOON} for n in range(count))
     lake.append(QUARANTINE, arrow_to_frame(spark, pa.Table.from_pylist([*keyed], schema)).coalesce(1))
-    (path,) = Path(lake.path(QUARANTINE)).glob("*.parquet")
-    told = pq.read_metadata(path)
-    groups = [told.row_group(n) for n in range(told.num_row_groups)]
+    files = map(pq.read_metadata, Path(lake.path(QUARANTINE)).glob("*.parquet"))
+    groups = [told.row_group(n) for told in files for n in range(told.num_row_groups)]
     assert [group.num_rows for group in groups] == [20_000] * 3
     seen_at = groups[0].column(schema.get_field_index("seen_at"))
     assert (seen_at.path_in_schema, seen_at.physical_type, seen_at.statistics.min) == ("seen_at", "INT64", NOON)

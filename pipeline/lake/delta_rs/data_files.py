@@ -18,12 +18,22 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pipeline.lake.lake_path import LakePath
-from pipeline.lake.parquet_options import DISTINCT_VALUED_COLUMNS, GROUP_BYTES, MAX_ROW_GROUP_ROWS, STUB_COLUMNS
+from pipeline.lake.parquet_options import (
+    BLOOM_ERROR_RATE,
+    DISTINCT_VALUED_COLUMNS,
+    GROUP_BYTES,
+    LOOKED_UP_COLUMNS,
+    MAX_ROW_GROUP_ROWS,
+    STUB_COLUMNS,
+)
 from pipeline.lake.schema_enforcement import arrow_schema, columns_with_statistics, conform_table
+from schemas.bronze import PENDING
 from schemas.table import Table
 
 MAX_FILE_BYTES: Final = 64 << 20  # a changed row makes its file be written again
-MAX_FILE_ROWS: Final = 100_000
+MAX_FILE_ROWS: Final = MAX_ROW_GROUP_ROWS
+_MAX_PENDING_FILE_ROWS: Final = 2_000  # each run changes what the captures before left open
+_BLOOM_FILTERS: Final = {name: {"ndv": MAX_ROW_GROUP_ROWS, "fpp": BLOOM_ERROR_RATE} for name in LOOKED_UP_COLUMNS}
 _MAX_TEXT_CHARS: Final = 32  # of a text in a file's statistics; columns with longer ones have none
 
 
@@ -36,6 +46,11 @@ class DataFile(NamedTuple):
     statistics_json: str
 
 
+def max_file_rows(table: Table) -> int:
+    """Return how many rows a file of a table may have, about."""
+    return _MAX_PENDING_FILE_ROWS if table == PENDING else MAX_FILE_ROWS
+
+
 class DataFileWriter:
     """Writes rows to files of a table, as they come. They are part of the table once they are committed."""
 
@@ -46,13 +61,15 @@ class DataFileWriter:
         self._written: list[DataFile] = []
         self._waiting: list[pa.Table] = []
         self._waiting_rows = self._waiting_bytes = 0
+        self._most_rows = max_file_rows(table)
 
     def add(self, rows: pa.RecordBatch) -> None:
         """Add rows; event_date may be left out."""
         self._waiting.append(conform_table(self._table, pa.Table.from_batches([rows])))
         self._waiting_rows += rows.num_rows
         self._waiting_bytes += rows.get_total_buffer_size()  # nbytes reads offsets that Spark does not send
-        if self._waiting_rows >= MAX_ROW_GROUP_ROWS or self._waiting_bytes >= GROUP_BYTES:
+        most = min(MAX_ROW_GROUP_ROWS, self._most_rows)
+        if self._waiting_rows >= most or self._waiting_bytes >= GROUP_BYTES:
             self._write()
 
     def close(self) -> list[DataFile]:
@@ -70,7 +87,7 @@ class DataFileWriter:
         if self._file is None:
             self._file = _DataFile(self._folder, self._table, self._schema)
         self._file.write(waiting)
-        if self._file.size >= MAX_FILE_BYTES or self._file.row_count >= MAX_FILE_ROWS:
+        if self._file.size >= MAX_FILE_BYTES or self._file.row_count >= self._most_rows:
             self._close_file()
 
     def _close_file(self) -> None:
@@ -89,6 +106,7 @@ class _DataFile:
             self._sink, schema, compression="zstd", write_page_checksum=True, store_schema=False,
             use_dictionary=[name for name in schema.names if name not in DISTINCT_VALUED_COLUMNS],
             write_statistics=[name for name in schema.names if name not in STUB_COLUMNS],
+            bloom_filter_options=_BLOOM_FILTERS,
         )  # fmt: skip
         self.row_count = 0
         self._statistics = _Statistics(table)

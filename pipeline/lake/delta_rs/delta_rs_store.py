@@ -23,7 +23,15 @@ from uuid import uuid4
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as pads
-from deltalake import ColumnProperties, CommitProperties, DeltaTable, Field, Schema, WriterProperties
+from deltalake import (
+    BloomFilterProperties,
+    ColumnProperties,
+    CommitProperties,
+    DeltaTable,
+    Field,
+    Schema,
+    WriterProperties,
+)
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.table import TableMerger
 from deltalake.transaction import AddAction, RemoveAction
@@ -32,13 +40,19 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, LongType, StringType, StructType
 
 from pipeline.lake.date_filters import dates_condition
-from pipeline.lake.delta_rs.data_files import MAX_FILE_BYTES, MAX_FILE_ROWS, DataFile, write_data_files
+from pipeline.lake.delta_rs.data_files import MAX_FILE_BYTES, DataFile, max_file_rows, write_data_files
 from pipeline.lake.delta_rs.duckdb_sql import DataFiles, DuckDbSql, Given, quoted
 from pipeline.lake.delta_rs.group_files import answer_groups
 from pipeline.lake.delta_rs.merge_conditions import at_dates, near_times, same_value, values_of_source
 from pipeline.lake.errors import ConflictError, RestoreError
 from pipeline.lake.lake_path import LakePath, parquet_dataset
-from pipeline.lake.parquet_options import MAX_ROW_GROUP_ROWS, MAX_ROW_GROUP_ROWS_WITH_BYTES, STUB_COLUMNS
+from pipeline.lake.parquet_options import (
+    BLOOM_ERROR_RATE,
+    LOOKED_UP_COLUMNS,
+    MAX_ROW_GROUP_ROWS,
+    MAX_ROW_GROUP_ROWS_WITH_BYTES,
+    STUB_COLUMNS,
+)
 from pipeline.lake.queries import (
     CHANGE_COLUMNS,
     ChangeFeedError,
@@ -78,9 +92,11 @@ _TRIES: Final = 5  # of a commit that others come before
 _DELETED: Final = "_deleted"
 _ROWS_WRITTEN: Final = "rowsWritten"  # in a commit's metadata, beside the provenance
 _PROVENANCE: Final = "userMetadata"  # as Delta names it
-_STUB_PROPERTIES: Final = dict.fromkeys(
-    STUB_COLUMNS, ColumnProperties(dictionary_enabled=False, statistics_enabled="NONE")
-)
+_BLOOM_FILTER: Final = BloomFilterProperties(True, BLOOM_ERROR_RATE, MAX_ROW_GROUP_ROWS)  # noqa: FBT003
+_COLUMN_PROPERTIES: Final = {
+    **dict.fromkeys(STUB_COLUMNS, ColumnProperties(dictionary_enabled=False, statistics_enabled="NONE")),
+    **dict.fromkeys(LOOKED_UP_COLUMNS, ColumnProperties(bloom_filter_properties=_BLOOM_FILTER)),
+}
 _FILE_COLUMNS: Final = (  # of ``DataFile``
     StructType()
     .add("name", StringType())
@@ -183,6 +199,14 @@ class DeltaRsStore:
         """Return the size of a table's files, in bytes."""
         with self._newest(table) as delta:
             return sum(pa.table(delta.get_add_actions())["size_bytes"].to_pylist())
+
+    def count_rows(self, table: Table) -> int:
+        """Return the number of a table's rows: the log has that of each file, unless somebody else left it out."""
+        with self._newest(table) as delta:
+            counts = pa.table(delta.get_add_actions())["num_records"]
+        if counts.null_count:
+            return int(self.query("SELECT count(*) FROM {rows}", {"rows": table}).column(0)[0].as_py())
+        return pc.sum(counts).as_py() or 0
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
@@ -464,7 +488,7 @@ class DeltaRsStore:
         """Join small files, delete those that no version of the last hours needs, and begin the log again."""
         note.check()
         with self._newest(table) as delta:
-            delta.optimize.compact(target_size=_file_bytes(delta), writer_properties=_writer(table))
+            delta.optimize.compact(target_size=_file_bytes(table, delta), writer_properties=_writer(table))
             delta.vacuum(retain_hours, dry_run=False, enforce_retention_duration=False, full=True)
             delta.create_checkpoint()
             delta.cleanup_metadata()
@@ -611,14 +635,14 @@ def _writer(table: Table) -> WriterProperties:
     """Return how delta-rs writes files. It holds row groups in memory, and limits them by rows, not by bytes."""
     has_bytes = any(isinstance(column.type, BinaryType) for column in table.columns)
     rows = MAX_ROW_GROUP_ROWS_WITH_BYTES if has_bytes else MAX_ROW_GROUP_ROWS
-    return WriterProperties(compression="ZSTD", max_row_group_size=rows, column_properties=_STUB_PROPERTIES)
+    return WriterProperties(compression="ZSTD", max_row_group_size=rows, column_properties=_COLUMN_PROPERTIES)
 
 
-def _file_bytes(delta: DeltaTable) -> int:
+def _file_bytes(table: Table, delta: DeltaTable) -> int:
     """Return how large the files of a table may be, so that they have no more rows than others may."""
     files = pa.table(delta.get_add_actions())
     size, rows = (pc.sum(files[name]).as_py() or 0 for name in ("size_bytes", "num_records"))
-    return min(MAX_FILE_BYTES, size * MAX_FILE_ROWS // rows) if rows else MAX_FILE_BYTES
+    return min(MAX_FILE_BYTES, size * max_file_rows(table) // rows) if rows else MAX_FILE_BYTES
 
 
 def _merger(

@@ -24,7 +24,7 @@ from pipeline.lake.lake_path import LakePath
 from pipeline.lake.queries import UnknownSqlError
 
 _SETTINGS: Final = ("SET GLOBAL TimeZone = 'UTC'", "SET memory_limit = '2GB'", "SET parquet_metadata_cache = true",
-                    "SET autoinstall_known_extensions = false",
+                    "SET autoinstall_known_extensions = false", "SET GLOBAL dynamic_or_filter_threshold = 1000",
                     "SET GLOBAL default_null_order = 'NULLS_FIRST_ON_ASC_LAST_ON_DESC'")  # fmt: skip
 _MACROS: Final = (
     "unix_micros(moment) AS epoch_us(moment)",

@@ -151,6 +151,10 @@ class SparkStore:
         """Return the size of a table's files, in bytes."""
         return int(self._detail(table, "sizeInBytes") or 0)
 
+    def count_rows(self, table: Table) -> int:
+        """Return the number of a table's rows."""
+        return self.read(table).count()
+
     # -- reading ---------------------------------------------------------------------------------------------------
 
     @property
