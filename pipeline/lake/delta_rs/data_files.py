@@ -34,6 +34,10 @@ MAX_FILE_BYTES: Final = 64 << 20  # a changed row makes its file be written agai
 MAX_FILE_ROWS: Final = MAX_ROW_GROUP_ROWS
 _MAX_PENDING_FILE_ROWS: Final = 2_000  # each run changes what the captures before left open
 _BLOOM_FILTERS: Final = {name: {"ndv": MAX_ROW_GROUP_ROWS, "fpp": BLOOM_ERROR_RATE} for name in LOOKED_UP_COLUMNS}
+# The pyarrow that a platform has may be older than 26, and write none: more is read then.
+_BLOOM_FILTER_OPTIONS: Final = (
+    {"bloom_filter_options": _BLOOM_FILTERS} if int(pa.__version__.split(".")[0]) > 25 else {}
+)
 _MAX_TEXT_CHARS: Final = 32  # of a text in a file's statistics; columns with longer ones have none
 
 
@@ -106,7 +110,7 @@ class _DataFile:
             self._sink, schema, compression="zstd", write_page_checksum=True, store_schema=False,
             use_dictionary=[name for name in schema.names if name not in DISTINCT_VALUED_COLUMNS],
             write_statistics=[name for name in schema.names if name not in STUB_COLUMNS],
-            bloom_filter_options=_BLOOM_FILTERS,
+            **_BLOOM_FILTER_OPTIONS,
         )  # fmt: skip
         self.row_count = 0
         self._statistics = _Statistics(table)
