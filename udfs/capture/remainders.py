@@ -8,6 +8,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from graphlib import CycleError, TopologicalSorter
+from heapq import heapify, heappop, heappush
 from operator import itemgetter
 from typing import Any, Final
 
@@ -132,9 +134,9 @@ def _groups_of_four_tuple(remainders: Sequence[Remainder], max_clock_skew_ns: in
     groups = group_simultaneous(len(captured), [*pairs, *pairs_of_taps(captured, overlaps, numbers, taps)])
     groups.sort(key=lambda indexes: numbers[indexes[0]])
     first_of = {numbers[index]: index for index in range(len(numbers) - 1, -1, -1)}
-    for indexes in groups:
+    begun = {0}
+    for indexes in _in_order_of_taps(groups, [*zip(numbers, taps, strict=True)]):
         number = numbers[indexes[0]]
-        first = first_of[number]
         rows = [remainders[index].row for index in indexes]
         if len(rows) == 1:
             parts = [CapturedSegment(segment, rows[0]["capture_id"]) for segment in rows[0]["segments"]]
@@ -143,9 +145,41 @@ def _groups_of_four_tuple(remainders: Sequence[Remainder], max_clock_skew_ns: in
         yield RemainderGroup(
             [remainders[index] for index in indexes],
             parts,
-            tunnel_identifier(remainders[first].row),
-            is_replay=number > 0 and first in indexes,
+            tunnel_identifier(remainders[first_of[number]].row),
+            is_replay=number not in begun,
         )
+        begun.add(number)
+
+
+def _in_order_of_taps(groups: list[list[int]], taps: Sequence[tuple[int, int]]) -> list[list[int]]:
+    """Return the groups, so that the remainders of each tap come in their order.
+
+    A group is as early as its earliest remainder, and another tap, whose clock is ahead, may have one that comes before
+    it by the bytes. ``taps``: conversation and tap of each remainder. Where taps contradict each other, groups stay.
+    """
+    place = {index: number for number, indexes in enumerate(groups) for index in indexes}
+    latest: dict[tuple[int, int], int] = {}
+    before: dict[int, set[int]] = {number: set() for number in range(len(groups))}
+    for index, tap in enumerate(taps):
+        if latest.setdefault(tap, place[index]) != place[index]:
+            before[place[index]].add(latest[tap])
+            latest[tap] = place[index]
+    if all(each < number for number, those in before.items() for each in those):
+        return groups
+    sorter = TopologicalSorter(before)
+    try:
+        sorter.prepare()
+    except CycleError:
+        return groups
+    ready, found = [*sorter.get_ready()], list[list[int]]()
+    heapify(ready)
+    while ready:
+        number = heappop(ready)
+        found.append(groups[number])
+        sorter.done(number)
+        for following in sorter.get_ready():
+            heappush(ready, following)
+    return found
 
 
 @lru_cache(maxsize=65536)

@@ -22,6 +22,8 @@ from udfs.rows import RowDict
 # Clocks that are further apart than the captures last, and files of less than 64 KiB of one direction alone: as what is
 # sent again, but for the SYN of the later tap.
 CLOCKS_FURTHER_APART_THAN_CAPTURES_LAST = (2386, 2592)
+# The first file of the tap with the later clock has bytes that come before all others.
+BEFORE_BY_BYTES_BEHIND_BY_CLOCKS = 1217
 
 
 class Taps(TapCaptures):
@@ -99,7 +101,9 @@ def check_calls(taps: Taps, found: list[RowDict], perfect: list[RowDict]) -> Non
     assert len(differences) <= 1
 
 
-@pytest.mark.parametrize("seed", [*seeds(15, 100), *CLOCKS_FURTHER_APART_THAN_CAPTURES_LAST])
+@pytest.mark.parametrize(
+    "seed", [*seeds(15, 100), *CLOCKS_FURTHER_APART_THAN_CAPTURES_LAST, BEFORE_BY_BYTES_BEHIND_BY_CLOCKS]
+)
 def test_both_halves_of_a_call_are_of_one_tap_wherever_one_has_both(seed):
     check(seed)
 
