@@ -44,7 +44,6 @@ from udfs.dcerpc.interfaces import infer_interface
 from udfs.errors import describe_failure, is_resource_failure
 from udfs.files.capture_file import NO_TIME, CaptureFileReader, NotACaptureError, RecordBlock, resume_read_offset
 from udfs.files.file_source import DecompressedStream, ExpansionLimitError, FileSource
-from udfs.prefetch import prefetch
 from udfs.rpc.association_state import RpcAssociation
 from udfs.rpc.call_assembly import CallAssembler, association_of
 from udfs.rpc.call_rows import CallRowBuilder, EmittedCalls, InferredContext, InferredContexts
@@ -301,7 +300,7 @@ def _scan_capture(
         while assembler.pdu_listings:
             yield "pdus", pdu_batch(assembler.pdu_listings.pop(0))
 
-    for block in prefetch(_decoded_blocks(source, options, request, scan, decoder)):
+    for block in _decoded_blocks(source, options, request, scan, decoder):
         packet_rows.capture_id = rows.capture_id = scan.capture_id = block.capture_id
         if block.segments is None:
             continue
