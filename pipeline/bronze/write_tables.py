@@ -257,8 +257,7 @@ class BronzeWriter:
 
     def _delete_and_insert(
         self, table: Table, transform: BatchTransform, merged: pa.Table, *, deleted: Collection[str],
-        dates: Collection[dt.date | None],
-        observe: Callable[[Batches, str], Batches] | None = None,
+        dates: Collection[dt.date | None], observe: Callable[[Batches, str], Batches] | None = None,
     ) -> None:  # fmt: skip
         """Insert the staged rows, changed by ``transform``, and the ``merged`` ones; delete rows.
 

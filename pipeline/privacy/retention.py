@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from datetime import date, timedelta
 from typing import Final
 
+import pyarrow.compute as pc
+
 from pipeline.bronze.ingest_clock import DEFAULT_MAX_TIME_AHEAD, is_ahead_sql
 from pipeline.bronze.input_files import FindFile, find_file
 from pipeline.bronze.ledger_entries import LEDGER_COLUMNS, LedgerEntry
@@ -77,7 +79,7 @@ class _RetentionRun:
         self._delete(SESSION_PACKETS, f"sent_at {before}{_or_undated_sql(SESSION_PACKETS)}", undated=undated)
         self._remove_binds(undated)
         self._delete(QUARANTINE, f"seen_at {before}{_or_undated_sql(QUARANTINE)}", undated=undated)
-        self._remove_pending(undated)
+        going_on = self._remove_pending(undated)
         self._trim_pending()
         if undated and not self.dry_run:
             self._remove_undated_connections()
@@ -85,7 +87,7 @@ class _RetentionRun:
         self._remove_quality_results()
         # What the endpoint mapper showed outlives removed stubs (hosts.update_hosts): it does not follow bronze.
         self._delete(HOSTS, f"source = 'endpoint_mapper' AND last_seen_at {before}")
-        self._trim_ledger()
+        self._trim_ledger(going_on)
         if not self.dry_run:
             recount_connection_calls(self.lake, self.cutoff)
         return self.result
@@ -124,19 +126,22 @@ class _RetentionRun:
         if removed.num_rows and not self.dry_run:
             self.lake.delete_values(RPC_BINDS, "bind_key", set(removed.column(0).to_pylist()), dates=None)
 
-    def _remove_pending(self, undated: Collection[str]) -> None:
-        """Delete the remainders of connections that ended before the cutoff.
+    def _remove_pending(self, undated: Collection[str]) -> set[str]:
+        """Delete the remainders of connections that ended before the cutoff; return the captures of the others.
 
-        Those of a connection that went on all stay: its key, its binds and the places of its bytes rest on the first.
+        All of a connection that went on stay: its key, its binds and the places of its bytes rest on the first.
         """
         if not self.lake.exists(PENDING):
-            return
+            return set()
         last = "SELECT *, max(last_packet_at) OVER (PARTITION BY connection_id) AS last_seen FROM {pending}"
-        where = f"last_seen < {self.cutoff.timestamp_sql}{_or_undated_sql(PENDING)}"
-        found = self.lake.query(f"SELECT pending_key FROM ({last}) WHERE {where}", pending=PENDING, undated=undated)
-        self.result.add(PENDING, found.num_rows)
+        ended = f"coalesce(last_seen < {self.cutoff.timestamp_sql}, FALSE){_or_undated_sql(PENDING)}"
+        sql = f"SELECT pending_key, capture_id, {ended} AS has_ended FROM ({last})"
+        rows = self.lake.query(sql, pending=PENDING, undated=undated)
+        removed = rows.filter(rows["has_ended"])
+        self.result.add(PENDING, removed.num_rows)
         if not self.dry_run:
-            self.lake.delete_values(PENDING, "pending_key", set(found.column(0).to_pylist()), dates=None)
+            self.lake.delete_values(PENDING, "pending_key", set(removed["pending_key"].to_pylist()), dates=None)
+        return set(rows.filter(pc.invert(rows["has_ended"]))["capture_id"].to_pylist())
 
     def _trim_pending(self) -> None:
         """Remove older bytes from pending connections that went on after the cutoff."""
@@ -157,10 +162,10 @@ class _RetentionRun:
         self.result.add(CONNECTIONS, len(removed))
         self.lake.delete_values(CONNECTIONS, "connection_id", removed, dates={None})
 
-    def _trim_ledger(self) -> None:
+    def _trim_ledger(self, going_on: Collection[str]) -> None:
         """Remove from the ledger what older captures held, and older captures whose files are gone.
 
-        Not of those that show the beginning of a connection that went on.
+        Captures ``going_on`` show connections that went on: their rows stay.
         """
         if not self.lake.exists(CAPTURE_FILES):
             return
@@ -170,7 +175,6 @@ class _RetentionRun:
             return
         dropped = [row for row in affected if self.cutoff.is_capture_expired(row)]
         emptied = {entry.capture_id for entry in self._ledger_entries(dropped) if self._file_exists(entry)}
-        going_on = self.lake.query("SELECT DISTINCT capture_id FROM {pending}", pending=PENDING).column(0).to_pylist()
         removed = {row["capture_id"] for row in dropped} - emptied - set(going_on)
         self.result.add(CAPTURE_FILES, len(removed))
         self.result.emptied_file_count += len(emptied)
