@@ -18,10 +18,9 @@ import pytest
 from capture.merge.comparing import OF_THE_RUN, differences
 from capture.merge.cutting import elsewhere, layout
 from end_to_end.lakes import Job, tables
-from end_to_end.test_expiry import over_days
+from end_to_end.test_expiry import RECORDS, over_days
 from jobs import forget, ingest_captures, run_all
 from pcapgen.record import sample_captures
-from pcapgen.scenarios import long_association, long_session
 from pipeline.bronze.retention_cutoff import RetentionCutoff
 from pipeline.lake.lake import Lake
 from pipeline.lake.lake_path import LakePath
@@ -38,7 +37,6 @@ DAYS_BEFORE = 60
 OLD_WORDS = {"orders": "zqolds", "srv1": "zqh1", "order ": "zqlab ", "cli1": "zqc1"}
 CROSSING_WORDS = {"orders": "zqcros", "order ": "zqcla "}
 BROKEN = "zqbrokenline"
-LONG_LIVED = {"session": long_session, "calls": long_association}
 MARKER = re.compile("|".join({*OLD_WORDS.values(), *CROSSING_WORDS.values(), BROKEN, r"10\.177\.", r"10\.188\."}))
 
 
@@ -242,11 +240,11 @@ def test_killed_anywhere_and_repeated_it_is_done(spark, world, day, full, never,
     assert lake.read(CAPTURE_FILES).count() == never.read(CAPTURE_FILES).count()
 
 
-@pytest.mark.parametrize("kind", ["session", "calls"])
+@pytest.mark.parametrize("kind", [*RECORDS])
 def test_a_connection_that_goes_on_keeps_its_key_and_its_binds(spark, tmp_path, kind):
     """Six files show it, three days apart; the first two are forgotten, and gone, before the last two come."""
     files = []
-    for number, piece in enumerate(over_days(LONG_LIVED[kind](30), 6, days_apart=3)):
+    for number, piece in enumerate(over_days(RECORDS[kind](30), 6, days_apart=3)):
         files.append(tmp_path / f"{number}.pcap")
         files[-1].write_bytes(piece)
     day = first_day(files[2].read_bytes())

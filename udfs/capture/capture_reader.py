@@ -15,7 +15,6 @@ import ipaddress
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple
@@ -280,6 +279,7 @@ def _scan_capture(
     scan.learned_endpoints, scan.learned_by_connection = rows.learned_endpoints, rows.learned_by_connection
     scan.emitted_calls = rows.emitted
     scan.connections, scan.source, scan.decoder, scan.budget = tracker.connections, source, decoder, tracker.budget
+    packet_hash = scan.first_packet_hash
 
     def process(streams: BlockStreams, *, final: bool) -> Iterator[tuple[str, pa.RecordBatch]]:
         recognise_sessions(streams, final=final)
@@ -300,14 +300,26 @@ def _scan_capture(
         while assembler.pdu_listings:
             yield "pdus", pdu_batch(assembler.pdu_listings.pop(0))
 
-    for block in _decoded_blocks(source, options, request, scan, decoder):
-        packet_rows.capture_id = rows.capture_id = scan.capture_id = block.capture_id
-        if block.segments is None:
+    for file_reader, records in _blocks_of_capture(source, options, request, scan):
+        packet_hash.add_block(records.buffer, records.file_offset, file_reader)
+        packet_rows.capture_id = rows.capture_id = scan.capture_id = (
+            request.capture_id or packet_hash.key or source.path_key
+        )
+        if not len(records.packet_start):
             continue
-        with block.named_in_errors():
-            streams = tracker.add_block(mirror_copies.leave_out(block.segments))
+        _drop_times_ahead(scan, records, request.latest_time_ns)
+        _count_records(scan, records)
+        try:
+            segments = decoder.decode_block(records)
+            _count_segments(scan, segments)
+            _add_pings(scan, decoder)
+            streams = tracker.add_block(mirror_copies.leave_out(segments))
             rows.block += 1
             yield from process(streams, final=False)
+        except Exception as error:
+            last = records.first_packet_number + len(records.packet_start) - 1
+            error.add_note(f"in packets {records.first_packet_number} to {last}")
+            raise
         seen = {s.connection.index: s.connection for s in streams.streams}
         for selected in (True, False):  # another pass returns the rows of the others
             chosen = (c for index, c in seen.items() if rows.returns(index) is selected)
@@ -328,44 +340,6 @@ def _scan_capture(
     }
     for batch in rows.resolve_unbound_rows(scan.inferred_contexts, scan.connections):
         yield "rpc_calls", batch
-
-
-class _DecodedBlock(NamedTuple):
-    """The segments of a block of a file, None without a packet; the capture's key, as far as it is known."""
-
-    capture_id: str
-    records: RecordBlock
-    segments: TcpSegments | None
-
-    @contextmanager
-    def named_in_errors(self) -> Iterator[None]:
-        """Add to what is raised which packets the block has."""
-        try:
-            yield
-        except Exception as error:
-            first = self.records.first_packet_number
-            error.add_note(f"in packets {first} to {first + len(self.records.packet_start) - 1}")
-            raise
-
-
-def _decoded_blocks(
-    source: FileSource, options: ReadOptions, request: CaptureReadRequest, scan: CaptureScan, decoder: PacketDecoder
-) -> Iterator[_DecodedBlock]:
-    """Yield the blocks of a file with their segments; count packets and pings."""
-    for file_reader, records in _blocks_of_capture(source, options, request, scan):
-        scan.first_packet_hash.add_block(records.buffer, records.file_offset, file_reader)
-        capture_id = request.capture_id or scan.first_packet_hash.key or source.path_key
-        block = _DecodedBlock(capture_id, records, None)
-        if not len(records.packet_start):
-            yield block
-            continue
-        _drop_times_ahead(scan, records, request.latest_time_ns)
-        _count_records(scan, records)
-        with block.named_in_errors():
-            segments = decoder.decode_block(records)
-            _count_segments(scan, segments)
-            _add_pings(scan, decoder, capture_id)
-        yield block._replace(segments=segments)
 
 
 def _blocks_of_capture(
@@ -422,9 +396,9 @@ def _count_segments(scan: CaptureScan, segments: TcpSegments) -> None:
     scan.counts["damaged"] += int((segments.record_classes == RECORD_DAMAGED).sum())
 
 
-def _add_pings(scan: CaptureScan, decoder: PacketDecoder, capture_id: str) -> None:
+def _add_pings(scan: CaptureScan, decoder: PacketDecoder) -> None:
     for datagram in decoder.datagrams:
-        if (ping := read_ping(datagram, capture_id)) is None:
+        if (ping := read_ping(datagram, scan.capture_id)) is None:
             continue
         scan.counts["pings"] += datagram.packet_count
         if len(scan.pings) < MAX_PINGS:

@@ -15,13 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from udfs.capture.bronze_rows import (
-    bind_rows,
-    connection_rows,
-    quarantine_batch,
-    quarantine_row,
-    quarantine_rows,
-)
+from udfs.capture.bronze_rows import bind_rows, connection_rows, quarantine_batch, quarantine_row, quarantine_rows
 from udfs.capture.capture_reader import infer_contexts, is_msmq_connection
 from udfs.capture.capture_scan import CaptureScan
 from udfs.capture.merged_remainders import (
@@ -36,13 +30,10 @@ from udfs.capture.merged_remainders import (
     sides_by_name,
 )
 from udfs.capture.open_connections import SIDE_STRUCT
-from udfs.capture.overlapping_captures import (
-    captured_ranges,
-    nearest_before,
-)
+from udfs.capture.overlapping_captures import captured_ranges, nearest_before
 from udfs.capture.remainders import (
     NO_CONNECTION,
-    PacketNumbers,
+    PacketIndexes,
     Remainder,
     assign_connections,
     build_blocks,
@@ -102,7 +93,7 @@ class MergeResult:
 def merge_connections(pending: Sequence[RowDict], limits: TimeLimits = DEFAULT_TIME_LIMITS) -> MergeResult:
     """Merge the connections in remainders (rows of ``bronze.pending``)."""
     remainders = [Remainder(row) for row in sorted(pending, key=time_order)]
-    packet_numbers = PacketNumbers()
+    packet_indexes = PacketIndexes()
     tracker, framer, assembler, builder = (
         ConnectionTracker(limits, CaptureBudget.unlimited(), is_establish_connection),
         PduFramer(),
@@ -129,7 +120,7 @@ def merge_connections(pending: Sequence[RowDict], limits: TimeLimits = DEFAULT_T
         for group in block:
             if group.is_replay:
                 tracker.forget_connection(packed_endpoints(group.remainders[0].row), group.tunnel_identifier)
-        segments, sizes = build_segments(block, packet_numbers)
+        segments, sizes = build_segments(block, packet_indexes)
         if not len(segments.record_index):
             continue
         known_count = len(tracker.connections)
@@ -145,20 +136,20 @@ def merge_connections(pending: Sequence[RowDict], limits: TimeLimits = DEFAULT_T
     scan = CaptureScan(connections=tracker.connections, learned_endpoints=builder.learned_endpoints)
     inferred = _infer_contexts(scan, by_connection)
     calls += builder.resolve_unbound_rows(inferred, tracker.connections)
-    calls = _drop_repeated_requests(calls, by_connection, packet_numbers)
+    calls = _drop_repeated_requests(calls, by_connection, packet_indexes)
     msmq_indexes = {c.index for c in tracker.connections if is_msmq_connection(c)} | {index for index, _ in inferred}
     _add_hidden_counts(by_connection)
-    strays = _quarantine_rows(tracker.connections, by_connection, msmq_indexes, packet_numbers)
+    strays = _quarantine_rows(tracker.connections, by_connection, msmq_indexes, packet_indexes)
     coverage = _packet_coverage(by_connection)
     counts = _count_calls(calls, by_connection, inferred, msmq_indexes, tracker.connections)
     tables = {
         "connections": connection_rows(tracker.connections, msmq_indexes, counts),
         "rpc_binds": _restore_packet_numbers(
-            bind_rows(tracker.connections, msmq_indexes, ""), packet_numbers, {"capture_id": "packet_number"}
+            bind_rows(tracker.connections, msmq_indexes, ""), packet_indexes, {"capture_id": "packet_number"}
         ),
         "quarantine": quarantine_batch(strays),
-        "rpc_calls": _finish_call_rows(calls, packet_numbers),
-        "session_packets": _finish_packet_rows(packets, packet_numbers, coverage),
+        "rpc_calls": _finish_call_rows(calls, packet_indexes),
+        "session_packets": _finish_packet_rows(packets, packet_indexes, coverage),
     }
     contexts = context_meaning_rows(by_connection, inferred)
     labels = label_rows(by_connection, msmq_indexes, contexts)
@@ -241,7 +232,7 @@ def _may_be_msmq(bound: Sequence[BoundContext] | None) -> bool:
 
 
 def _drop_repeated_requests(
-    calls: list[pa.RecordBatch], by_connection: dict[int, list[Remainder]], packet_numbers: PacketNumbers
+    calls: list[pa.RecordBatch], by_connection: dict[int, list[Remainder]], packet_indexes: PacketIndexes
 ) -> list[pa.RecordBatch]:
     """Remove unanswered requests that another capture contains too, with their response, at its beginning.
 
@@ -264,7 +255,7 @@ def _drop_repeated_requests(
 
     def is_there(name: str, sequence: int, packet: int) -> bool:
         return any(
-            ahead < size and capture_id != packet_numbers.captures[packet]
+            ahead < size and capture_id != packet_indexes.captures[packet]
             for ahead, (_, size, capture_id) in nearest_before(finished.get(name, ()), sequence)
         )
 
@@ -302,7 +293,7 @@ def _count_calls(
 
 
 def _restore_packet_numbers(
-    batch: pa.RecordBatch, packet_numbers: PacketNumbers, columns: dict[str, str]
+    batch: pa.RecordBatch, packet_indexes: PacketIndexes, columns: dict[str, str]
 ) -> pa.RecordBatch:
     """Replace packet indexes of the merge by capture keys and packet numbers.
 
@@ -311,24 +302,24 @@ def _restore_packet_numbers(
     for capture, packet in columns.items():
         found = batch.column(packet).to_pylist()
         for name, values in (
-            (capture, [None if at is None else packet_numbers.captures[at] for at in found]),
-            (packet, [None if at is None else packet_numbers.numbers[at] for at in found]),
+            (capture, [None if at is None else packet_indexes.captures[at] for at in found]),
+            (packet, [None if at is None else packet_indexes.numbers[at] for at in found]),
         ):
             place = batch.schema.get_field_index(name)
             batch = batch.set_column(place, batch.schema.field(name), pa.array(values, batch.schema.field(name).type))
     return batch
 
 
-def _finish_call_rows(calls: list[pa.RecordBatch], packet_numbers: PacketNumbers) -> pa.RecordBatch:
+def _finish_call_rows(calls: list[pa.RecordBatch], packet_indexes: PacketIndexes) -> pa.RecordBatch:
     empty = pa.RecordBatch.from_pylist([], RPC_CALLS_SCHEMA)
     batch = next(iter(pa.Table.from_batches(calls, RPC_CALLS_SCHEMA).combine_chunks().to_batches()), empty)
     asked = batch.column("request_packet").to_pylist()
-    batch = _restore_packet_numbers(batch, packet_numbers, {"response_capture_id": "response_packet"})
+    batch = _restore_packet_numbers(batch, packet_indexes, {"response_capture_id": "response_packet"})
     captures = [
-        response if at is None else packet_numbers.captures[at]
+        response if at is None else packet_indexes.captures[at]
         for at, response in zip(asked, batch.column("response_capture_id").to_pylist(), strict=True)
     ]
-    batch = _restore_packet_numbers(batch, packet_numbers, {"capture_id": "request_packet"})
+    batch = _restore_packet_numbers(batch, packet_indexes, {"capture_id": "request_packet"})
     place = RPC_CALLS_SCHEMA.get_field_index("capture_id")
     batch = batch.set_column(place, RPC_CALLS_SCHEMA.field("capture_id"), pa.array(captures, pa.string()))
     place = RPC_CALLS_SCHEMA.get_field_index("observations")
@@ -336,12 +327,12 @@ def _finish_call_rows(calls: list[pa.RecordBatch], packet_numbers: PacketNumbers
 
 
 def _finish_packet_rows(
-    packets: list[pa.RecordBatch], packet_numbers: PacketNumbers, coverage: dict[str, PacketCoverage]
+    packets: list[pa.RecordBatch], packet_indexes: PacketIndexes, coverage: dict[str, PacketCoverage]
 ) -> pa.RecordBatch:
     """Return the rows of packets with their captures, and with how many captures have bytes of each."""
     empty = pa.RecordBatch.from_pylist([], SESSION_PACKETS_SCHEMA)
     batch = next(iter(pa.Table.from_batches(packets, SESSION_PACKETS_SCHEMA).combine_chunks().to_batches()), empty)
-    batch = _restore_packet_numbers(batch, packet_numbers, {"capture_id": "packet_number"})
+    batch = _restore_packet_numbers(batch, packet_indexes, {"capture_id": "packet_number"})
     places = (batch.column(name).to_pylist() for name in ("connection_id", "sent_by", "stream_offset", "length_bytes"))
     counts = [
         max(len(coverage[identity].captures_with(side, offset, size)), 1) if identity in coverage else 1
@@ -390,15 +381,15 @@ def _quarantine_rows(
     connections: list[TcpConnection],
     by_connection: dict[int, list[Remainder]],
     msmq_indexes: set[int],
-    packet_numbers: PacketNumbers,
+    packet_indexes: PacketIndexes,
 ) -> list[RowDict]:
     """Return ``quarantine`` rows: strays of MSMQ connections, and all bytes of unrecognised RPC connections."""
     chosen = [c for c in connections if c.index in msmq_indexes or c.kind is ConnectionKind.BINARY]
     rows = list(quarantine_rows(chosen, msmq_indexes, ""))
     for row in rows:
         number = row["packet_number"] or 0
-        row["capture_id"] = packet_numbers.captures[number]
-        row["packet_number"] = packet_numbers.numbers[number] or None
+        row["capture_id"] = packet_indexes.captures[number]
+        row["packet_number"] = packet_indexes.numbers[number] or None
     for index, remainders in by_connection.items():
         connection = connections[index]
         if (

@@ -76,8 +76,8 @@ class RemainderGroup:
 
 
 @dataclass(slots=True)
-class PacketNumbers:
-    """Packet numbers during the merge: indexes of (capture, packet number), from 1."""
+class PacketIndexes:
+    """Indexes of packets during the merge, from 1: of their captures and of their numbers there."""
 
     captures: list[str] = field(default_factory=lambda: [""])
     numbers: list[int] = field(default_factory=lambda: [0])
@@ -210,7 +210,7 @@ def session_endpoints(pending: Iterable[RowDict]) -> set[tuple[bytes, int]]:
     }
 
 
-def build_segments(block: list[RemainderGroup], packet_numbers: PacketNumbers) -> tuple[TcpSegments, Ints]:
+def build_segments(block: list[RemainderGroup], packet_indexes: PacketIndexes) -> tuple[TcpSegments, Ints]:
     """Return the segments of a block, and their number per remainder group."""
     counts = np.array([len(group.parts) for group in block], np.int64)
     owner = np.repeat(np.arange(len(block)), counts)
@@ -218,7 +218,7 @@ def build_segments(block: list[RemainderGroup], packet_numbers: PacketNumbers) -
     facts = np.array([_SEGMENT_FIELDS(segment) for segment, _ in parts], np.int64).T.copy()
     side, length, time, sequence, acknowledgement, flags, file_offset = facts if parts else np.zeros((7, 0), np.int64)
     numbers = [
-        packet_numbers.add(capture_id, segment["number"]) if segment["number"] else 0 for segment, capture_id in parts
+        packet_indexes.add(capture_id, segment["number"]) if segment["number"] else 0 for segment, capture_id in parts
     ]
     data = [segment["data"] or b"" for segment, _ in parts]
     captured = np.array([len(octets) for octets in data], np.int64)
