@@ -459,7 +459,12 @@ PENDING = Table(
         Column("recognised", BOOLEAN, "an RPC PDU was seen in it"),
         Column("packets", BIGINT, "its packets in the capture"),
         Column("counted", STRING, "the column of bronze.capture_files that counts these packets"),
-        Column("counted_server", STRING, "server address that bronze.capture_files counts the connection at"),
+        Column(
+            "counted_server",
+            STRING,
+            "server address that bronze.capture_files counts the connection at; null where another row of the capture "
+            "counts it",
+        ),
         Column(
             "finished_calls",
             ArrayType(_FINISHED_CALLS),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import pyarrow as pa
@@ -26,31 +26,36 @@ from udfs.tcp.tunnels import TUNNEL_PORTS
 
 @dataclass(frozen=True)
 class CaptureSplit:
-    """A capture file, or the part of it that one task reads."""
+    """A capture file, or a part of it, that one task reads; ``name`` tells it from the others, ``size``: in bytes."""
 
     file: InputFile
     part: CaptureReadRequest
-    size: int  # bytes to read
+    size: int
+    name: str
+
+    def capture_source(self) -> FileSource:
+        """Return a source that opens the file; in the ledger's row of the split, ``path`` is its name."""
+        return replace(self.file.capture_source(), path=self.name)
 
 
 def group_by_task(splits: list[CaptureSplit]) -> list[list[CaptureSplit]]:
     """Distribute captures over tasks of similar size. The bytes, not the files, decide how many tasks there are."""
     total = sum(split.size for split in splits)
-    ordered = sorted(splits, key=lambda split: split.file.path)
+    ordered = sorted(splits, key=lambda split: split.name)
     return balance_by_size(ordered, lambda split: split.size, max(MIN_TASKS, -(-total // TASK_BYTES)))
 
 
 def whole_file_splits(files: list[InputFile]) -> list[CaptureSplit]:
     """Return splits that read files from beginning to end."""
-    return [CaptureSplit(file, CaptureReadRequest(), file.size) for file in files]
+    return [CaptureSplit(file, CaptureReadRequest(), file.size, file.path) for file in files]
 
 
 def split_of(read: PlannedRead, clock: IngestClock) -> CaptureSplit:
     """Return the split that a planned read means; times that are ahead of ``clock`` are not used."""
     capture_id = read.capture_id if read.first_key is not None else None  # else the path's key
     latest_ns = clock.latest_us(read.ingested_us) * 1000
-    part = CaptureReadRequest(capture_id, read.resume_state, read.reread_endpoints, latest_ns)
-    return CaptureSplit(read.file, part, max(read.file.size - read.start_offset, 0))
+    part = CaptureReadRequest(capture_id, read.resume_state, read.reread_endpoints, latest_ns, read.end_offset)
+    return CaptureSplit(read.file, part, read.size, read.name)
 
 
 def time_limits(options: Mapping[str, Any]) -> TimeLimits:
@@ -94,7 +99,7 @@ def read_split(
     If reading it or writing its rows fails, these are removed from the staging files, and its row of the ledger says
     why. With ``may_be_read_again`` there is no such row for want of memory, disk or time.
     """
-    source = source or split.file.capture_source()
+    source = source or split.capture_source()
     try:
         for kind_and_rows in prefetch(read_capture_batches(source, options, split.part)):  # it is written meanwhile
             staging.add(*kind_and_rows)
@@ -109,7 +114,7 @@ def read_split(
 
 def stage_failure(split: CaptureSplit, staging: StagingWriter, error: Exception) -> pa.RecordBatch:
     """Publish the row of the ledger that says why a capture could not be read, and return it."""
-    failed = failed_capture_row(split.file.capture_source(), split.part, error)
+    failed = failed_capture_row(split.capture_source(), split.part, error)
     staging.add("capture_files", failed)
     staging.close()
     return failed
@@ -127,28 +132,28 @@ def build_read_tasks(
 ) -> PartitionedRows:
     """Return the rows of planned reads, a part for each task; ``options`` as ``read_options`` takes them.
 
-    ``rows`` is the kind that is returned. Those of all kinds go to ``staging_folder``: one Parquet file for each
-    capture and kind, named by the capture's path, so that a repeated task overwrites its own files. What each task
-    reads is written to ``task_file``, one line of JSON for each. A capture is marked in the folder ``marks`` while it
-    is read; it stays marked, without rows, if that fails for want of memory, disk or time. Times that are ahead of
-    ``clock`` are not used.
+    ``rows`` is the kind that is returned. Those of all kinds go to ``staging_folder``: one Parquet file for each read
+    and kind, named by the read, so that a repeated task overwrites its own files; ``path`` in the ledger's rows is the
+    read's name too. What each task reads is written to ``task_file``, one line of JSON for each. A capture is marked in
+    the folder ``marks`` while it is read; it stays marked, without rows, if that fails for want of memory, disk or
+    time. Times that are ahead of ``clock`` are not used.
     """
-    reads_by_path = {read.file.path: read for read in reads}
+    reads_by_name = {read.name: read for read in reads}
     tasks = group_by_task([split_of(read, clock) for read in reads])
-    lines = (json.dumps([reads_by_path[split.file.path].to_json_dict() for split in task]) for task in tasks)
+    lines = (json.dumps([reads_by_name[split.name].to_json_dict() for split in task]) for task in tasks)
     task_file.write_text("".join(f"{line}\n" for line in lines))
     texts = {name: str(value) for name, value in options.items()}
 
     def rows_of_task(number: int) -> Iterator[pa.RecordBatch]:
         values = json.loads(task_file.read_text().split("\n")[number])
-        for split in (split_of(PlannedRead.from_json_dict(each), clock) for each in values):
-            staging = StagingWriter(staging_folder, split.file.path)
+        for read in map(PlannedRead.from_json_dict, values):
+            split, staging = split_of(read, clock), StagingWriter(staging_folder, read.name)
             if marks is None:
                 batches = read_split(split, read_options(texts), staging)
                 yield from (batch for kind, batch in batches if kind == rows)
                 continue
-            mark = mark_path(marks, split.file.path)
-            with MarkedSource(split.file.capture_source(), mark, split.file.size - split.size) as source:
+            mark = mark_path(marks, read.name)
+            with MarkedSource(split.capture_source(), mark, read.start_offset) as source:
                 batches = read_split(split, read_options(texts), staging, source, may_be_read_again=True)
                 yield from (batch for kind, batch in batches if kind == rows)
             if staging.is_published:

@@ -19,6 +19,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from pipeline.bronze import learned_endpoints, merge_connections
 from pipeline.bronze.call_observer import CallObserver, ObservedWrite
+from pipeline.bronze.capture_parts import cut_into_parts, join_rows_of_parts
 from pipeline.bronze.capture_tasks import time_limits
 from pipeline.bronze.failed_inputs import failed_columns, mark_failed
 from pipeline.bronze.ingest_clock import DEFAULT_MAX_TIME_AHEAD, IngestClock
@@ -128,7 +129,7 @@ def ingest(
         return result
     cutoff = RetentionCutoff.load(runs)
     if plan:
-        size = sum(read.file.size - read.start_offset for read in plan.reads)
+        size = sum(read.size for read in plan.reads)
         lake.session.expect_to_read(size, sum(entry.file.size for entry in ledger))
         log(f"reading {len(plan.reads)} capture files, {size / 1e6:.1f} MB; {plan.skipped_files} known already")
     else:
@@ -251,9 +252,10 @@ class _IngestRound:
         Staging takes a tenth of the time that changing rows in Delta afterwards would take. Tables that no merge step
         writes are created meanwhile.
         """
-        writer, reads = self.writer, self.writer.plan.reads
-        if not reads:
+        writer, captures = self.writer, cut_into_parts(self.writer.plan.reads, self.writer.clock)
+        if not captures:
             return []
+        reads = [part for parts in captures for part in parts]
         schema = from_arrow_schema(BRONZE_SCHEMAS["capture_files"])
 
         def run_tasks(tasks: PartitionedRows) -> None:
@@ -267,9 +269,12 @@ class _IngestRound:
         steps |= {str(table): partial(writer.lake.create, table) for table in (RPC_CALLS, CAPTURE_FILES)}
         with ReadProgress(reads, writer.folder, writer.staged_tables / CAPTURE_FILES.name).shown(self.meter):
             run_concurrently(steps)
-        rows: list[RowDict] = writer.read_staged(CAPTURE_FILES.name).sort_by("path").to_pylist()
-        writer.trim_staged_rows(rows)
-        return rows
+        by_name = {row["path"]: row for row in writer.read_staged(CAPTURE_FILES.name).to_pylist()}
+        writer.trim_staged_rows({read.name: read for read in reads}, by_name.values())
+        return [
+            {**join_rows_of_parts([by_name[part.name] for part in parts]), "path": parts[0].file.path}
+            for parts in captures
+        ]
 
     def _merge(self, fresh: pa.Table, removed: pa.Table) -> MergeChanges:
         """Merge connections: pending rows of this round, and ``removed`` ones, with those of earlier runs.

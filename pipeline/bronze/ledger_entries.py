@@ -174,10 +174,11 @@ class CaptureFileSet:
 
 @dataclass(frozen=True, slots=True)
 class PlannedRead:
-    """A capture to read, from its beginning or from ``start_offset`` with the reader's state ``resume_state``.
+    """A capture to read, or a part of it.
 
-    ``start_offset`` is in decompressed bytes, ``resume_state`` is JSON. ``file`` is that of ``capture_files``, or a
-    copy of it if that is gone. ``ingested_us`` is the clock of the run that read the same bytes before; None: none did.
+    It is read from its beginning, or from ``start_offset`` with the reader's state ``resume_state`` (JSON), to its end
+    or to ``end_offset``; offsets are in decompressed bytes. ``file`` is that of ``capture_files``, or a copy of it if
+    that is gone. ``ingested_us`` is the clock of the run that read the same bytes before; None: none did.
     """
 
     capture_id: str
@@ -188,6 +189,17 @@ class PlannedRead:
     resume_state: str | None = None
     reread_endpoints: tuple[str, ...] = ()  # whose connections are parsed from their first byte on
     ingested_us: int | None = None
+    end_offset: int | None = None
+
+    @property
+    def name(self) -> str:
+        """What tells it from all other reads of a run: the path, and where it begins."""
+        return f"{self.file.path}#{self.start_offset}" if self.start_offset else self.file.path
+
+    @property
+    def size(self) -> int:
+        """How many bytes it reads, about where the file is compressed."""
+        return max((self.file.size if self.end_offset is None else self.end_offset) - self.start_offset, 0)
 
     def to_json_dict(self) -> dict[str, Any]:
         """Return the fields as values that JSON can hold."""

@@ -92,13 +92,13 @@ def read_captures(
     marks.make_folder()
 
     def is_read(read: PlannedRead) -> bool:
-        return (staging_folder / "capture_files" / staging_file_name(read.file.path)).exists()
+        return (staging_folder / "capture_files" / staging_file_name(read.name)).exists()
 
     def is_marked(read: PlannedRead) -> bool:
-        return mark_path(marks, read.file.path).exists()
+        return mark_path(marks, read.name).exists()
 
     for read in reads:
-        if (mark := mark_path(marks, read.file.path)).name in suspects:
+        if (mark := mark_path(marks, read.name)).name in suspects:
             mark.write_text("")
     by_tasks = [read for read in reads if not is_marked(read)]
     while by_tasks:
@@ -118,7 +118,7 @@ def read_captures(
     texts = {name: str(value) for name, value in options.items()}
     for read in reads:
         if not is_read(read):
-            log(f"{read.file.path}: read again, alone")
+            log(f"{read.name}: read again, alone")
             read_alone(LoneRead(read, clock, str(staging_folder), texts))
 
 
@@ -146,7 +146,7 @@ def read_in_process(lone: LoneRead) -> None:
             why = ResourceLimitError(f"the process that read it alone was ended by signal {-done.returncode}")
         else:
             why = RuntimeError(f"reading it alone: {(done.stderr.strip().splitlines() or [''])[-1]}")
-    stage_failure(split_of(lone.read, lone.clock), StagingWriter(lone.staging_folder, lone.read.file.path), why)
+    stage_failure(split_of(lone.read, lone.clock), StagingWriter(lone.staging_folder, lone.read.name), why)
 
 
 def _set_limits(limits: LoneReadLimits) -> None:
@@ -178,7 +178,7 @@ def main() -> int:
     split: CaptureSplit = split_of(PlannedRead.from_json_dict(values), clock)
     limits = LoneReadLimits.of(options)
     _set_limits(limits)
-    staging = StagingWriter(staging_folder, split.file.path)
+    staging = StagingWriter(staging_folder, split.name)
     try:
         for _ in read_split(split, read_options(options), staging):
             pass

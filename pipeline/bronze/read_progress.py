@@ -35,9 +35,9 @@ def marks_folder(run_folder: LakePath) -> LakePath:
     return run_folder / _MARKS
 
 
-def mark_path(marks: LakePath, path: str) -> LakePath:
-    """Return the file that says that a capture is being read, and how many of its bytes are."""
-    return marks / key(path)
+def mark_path(marks: LakePath, name: str) -> LakePath:
+    """Return the file that says that a read of this name is under way, and how many of its bytes are read."""
+    return marks / key(name)
 
 
 class MarkedSource:
@@ -82,22 +82,24 @@ class ReadProgress:
 
     def __init__(self, reads: Sequence[PlannedRead], run_folder: LakePath, ledger_rows: LakePath) -> None:
         """``ledger_rows``: the folder of staging files where each capture that was read has one."""
-        self._sizes = {read.file.path: max(read.file.size - read.start_offset, 0) for read in reads}
+        self._reads = reads
         self._marks, self._ledger_rows = marks_folder(run_folder), ledger_rows
-        self.total_bytes = sum(self._sizes.values())
+        self.total_bytes = sum(read.size for read in reads)
 
     def bytes_and_captures(self) -> tuple[int, int]:
         """Return how many bytes, and how many captures as a whole, are read."""
         done = {file.name for file in self._ledger_rows.files()}
         marked = {file.name for file in self._marks.files()}
-        read = captures = 0
-        for path, size in self._sizes.items():
-            if staging_file_name(path) in done:
-                read, captures = read + size, captures + 1
-            elif key(path) in marked:
+        count, unread = 0, set[str]()
+        for read in self._reads:
+            if staging_file_name(read.name) in done:
+                count += read.size
+                continue
+            unread.add(read.file.path)
+            if key(read.name) in marked:
                 with suppress(OSError, ValueError):  # it is removed when the capture is read
-                    read += min(int(mark_path(self._marks, path).read_text()), size)
-        return read, captures
+                    count += min(int(mark_path(self._marks, read.name).read_text()), read.size)
+        return count, len({read.file.path for read in self._reads} - unread)
 
     @contextmanager
     def shown(self, meter: Meter) -> Iterator[None]:
@@ -107,7 +109,7 @@ class ReadProgress:
         def watch(show: Show) -> None:
             while not ended.wait(_SHOW_INTERVAL_S):
                 read, captures = self.bytes_and_captures()
-                show(read, f"{captures} of {len(self._sizes)} captures")
+                show(read, f"{captures} of {len({each.file.path for each in self._reads})} captures")
 
         with meter(self.total_bytes) as show:
             watcher = Thread(target=watch, args=(show,), daemon=True)

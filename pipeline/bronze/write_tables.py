@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial, reduce
 from typing import Any, Final, TypeVar
@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from pipeline.bronze import merge_connections
 from pipeline.bronze.call_observer import CallObserver, RemovedCalls
+from pipeline.bronze.capture_parts import add_row_before
 from pipeline.bronze.ingest_clock import IngestClock
 from pipeline.bronze.ledger_entries import IngestPlan, PlannedRead
 from pipeline.bronze.merge_connections import MergeChanges
@@ -34,7 +35,6 @@ from pipeline.lake.tasks import PartitionedRows
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, PENDING, QUARANTINE, RPC_BINDS, RPC_CALLS
 from schemas.sessions import PINGS, SESSION_PACKETS
 from schemas.table import EVENT_DATE, INGESTED_AT, RUN_ID, Table, literal
-from udfs.capture.bronze_rows import sort_tunnels, sum_server_connections
 from udfs.capture.call_sightings import row_without_captures
 from udfs.capture.capture_reader import BRONZE_SCHEMAS
 from udfs.capture.merged_remainders import add_packet_counts
@@ -46,11 +46,6 @@ _TABLES_WITH_CAPTURE_ID: Final = (RPC_CALLS, RPC_BINDS, SESSION_PACKETS, PINGS, 
 _CAPTURE_COLUMNS: Final = ("capture_id", "response_capture_id")
 _SIGHTINGS: Final = "sightings"
 _MERGED: Final = "merged"  # the folder of the staging files that merging gave
-# Counts of a capture that was resumed: the parts add up.
-_ADDED_COUNTS: Final = (
-    "packets", "packets_tcp", "packets_truncated", "packets_used", "packets_other", "packets_damaged",
-    "packets_binary_protocol", "packets_ahead",
-)  # fmt: skip
 _Rows = TypeVar("_Rows", pa.Table, pa.RecordBatch)
 
 
@@ -93,12 +88,15 @@ class BronzeWriter:
         """Return the staged rows of a table."""
         return parquet_dataset([*(self.staged_tables / name).files()], BRONZE_SCHEMAS[name]).to_table()
 
-    def trim_staged_rows(self, file_rows: Sequence[RowDict]) -> None:
-        """Remove rows from before the retention cutoff from the staging files."""
+    def trim_staged_rows(self, reads: Mapping[str, PlannedRead], rows: Iterable[RowDict]) -> None:
+        """Remove rows from before the retention cutoff from the staging files of reads, which are given by name.
+
+        ``rows`` are the reads' rows of the ledger.
+        """
         if self.cutoff is not None:
-            ingested = {read.file.path: self._ingested_at(read) for read in self.plan.reads}
-            captures = [{**row, INGESTED_AT: ingested[row["path"]]} for row in file_rows]
-            self._kept_servers = self.cutoff.trim_staging_files(self.staged_tables, captures)
+            captures = [{**row, INGESTED_AT: self._ingested_at(reads[row["path"]])} for row in rows]
+            for name, servers in self.cutoff.trim_staging_files(self.staged_tables, captures).items():
+                self._kept_servers.setdefault(reads[name].file.path, set()).update(servers)
 
     def _ingested_at(self, read: PlannedRead) -> dt.datetime:
         return self.clock.ingested_at(read.ingested_us)
@@ -404,23 +402,7 @@ def _ledger_row(read: PlannedRead, row: RowDict, before: RowDict | None) -> RowD
     """Return a capture's ledger row: what was read, added to the row ``before`` if reading was resumed."""
     row = {**row, **_file_columns(read.capture_files.ledger_columns()), "capture_id": read.capture_id}
     row["first_key"] = row["first_key"] or read.first_key  # the reader does not know it where it failed
-    if before is None:
-        return row
-    for name in _ADDED_COUNTS:
-        row[name] = None if before[name] is None else row[name] + before[name]
-    for name, better in (("first_packet_at", min), ("last_packet_at", max)):
-        row[name] = better([time for time in (row[name], before[name]) if time is not None], default=None)
-    row |= sum_server_connections(row["server_connections"], before["server_connections"])
-    for name in ("link_types", "learned_endpoints", "reread_endpoints"):
-        row[name] = sorted({*(row[name] or ()), *(before[name] or ())}) or None
-    tunnels = {tuple(each.values()): each for each in (*(row["tunnels"] or ()), *(before["tunnels"] or ()))}
-    row["tunnels"] = sort_tunnels(tunnels.values()) or None
-    not_read: Counter[str] = Counter()
-    for part in (row, before):
-        not_read.update({each["what"]: each["packets"] for each in part["packets_not_read"] or ()})
-    row["packets_not_read"] = [{"what": what, "packets": count} for what, count in sorted(not_read.items())] or None
-    first = row["first_packet_at"]
-    return {**row, "first_key": read.first_key, "event_date": None if first is None else first.date()}
+    return row if before is None else {**add_row_before(row, before), "first_key": read.first_key}
 
 
 def _file_columns(columns: RowDict) -> RowDict:

@@ -125,18 +125,20 @@ def endpoint_texts(places: Iterable[tuple[bytes, int, str]]) -> set[str]:
 
 @dataclass(frozen=True, slots=True)
 class CaptureReadRequest:
-    """What to read of a capture: from the beginning or from a resume state, and under which key.
+    """What to read of a capture: from the beginning or from a resume state, up to where, and under which key.
 
     ``capture_id``: the key, None to compute it from the file. ``resume_state``: JSON of
     ``CaptureFileReader.resume_state``. ``reread_endpoints``: endpoints (``InterfaceEndpoint.text``) that other captures
     show; connections to them are framed from their first byte on. ``latest_time_ns``: a packet that says that it is
-    later counts as one without a time; None: packets may have any time.
+    later counts as one without a time; None: packets may have any time. ``end_offset``: in decompressed bytes; None:
+    the end of the file.
     """
 
     capture_id: str | None = None
     resume_state: str | None = None
     reread_endpoints: tuple[str, ...] = ()
     latest_time_ns: int | None = None
+    end_offset: int | None = None
 
 
 class RereadConnections(NamedTuple):
@@ -350,7 +352,9 @@ def _blocks_of_capture(
     begin = 0 if state is None else resume_read_offset(state)
     try:
         with source.open_decompressed(options.max_expansion_ratio, options.max_expanded_bytes, begin) as stream:
-            file_reader = scan.file_reader = CaptureFileReader(stream, _block_bytes(source, options), resume_from=state)
+            file_reader = scan.file_reader = CaptureFileReader(
+                stream, _block_bytes(source, options), resume_from=state, end_offset=request.end_offset
+            )
             try:
                 for records in file_reader.read_blocks():
                     yield file_reader, records

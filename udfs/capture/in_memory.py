@@ -7,7 +7,7 @@ files and runs in milliseconds.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import pyarrow as pa
@@ -38,15 +38,26 @@ def read_captures(
     A capture whose first packet is known already is skipped (``pipeline.bronze.ingest_plan`` compares more).
     ``latest_time_ns`` is as in ``CaptureReadRequest``.
     """
-    tables: dict[str, list[RowDict]] = {name: [] for name in BRONZE_TABLES}
     known: set[str] = set()
-    for captures in runs:
-        fresh: list[RowDict] = []
+
+    def read_new(captures: Sequence[bytes]) -> Iterator[Mapping[str, pa.Table]]:
         for capture in captures:
             found = read_capture(capture, limits=limits, request=CaptureReadRequest(latest_time_ns=latest_time_ns))
-            if found["capture_files"]["capture_id"][0].as_py() in known:
-                continue
-            known.add(found["capture_files"]["capture_id"][0].as_py())
+            if (name := found["capture_files"]["capture_id"][0].as_py()) not in known:
+                known.add(name)
+                yield found
+
+    return merge_runs(map(read_new, runs), limits)
+
+
+def merge_runs(
+    runs: Iterable[Iterable[Mapping[str, pa.Table]]], limits: TimeLimits = DEFAULT_TIME_LIMITS
+) -> dict[str, pa.Table]:
+    """Return the bronze tables after a sequence of runs, each with what ``read_capture`` returned of its captures."""
+    tables: dict[str, list[RowDict]] = {name: [] for name in BRONZE_TABLES}
+    for captures in runs:
+        fresh: list[RowDict] = []
+        for found in captures:
             for name in BRONZE_TABLES:
                 tables[name] += found[name].to_pylist()
             fresh += found["pending"].to_pylist()

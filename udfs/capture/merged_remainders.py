@@ -189,15 +189,15 @@ def packet_count_changes(
     servers: dict[str, Counter[str]] = defaultdict(Counter)
     learned: dict[str, set[str]] = defaultdict(set)
     for index, remainders in by_connection.items():
-        for remainder in remainders:
+        for remainder, server in zip(remainders, _counted_servers(remainders), strict=True):
             learned[remainder.row["capture_id"]] |= endpoint_texts(learned_by_connection.get(index, ()))
             row, now = remainder.row, packet_count_column(remainder.connection, is_msmq=index in msmq_indexes)
-            server = four_tuple(remainder.connection)[2]
             if (now, server) != (row["counted"], row["counted_server"]):
                 changed[row["capture_id"]][now] += row["packets"]
                 changed[row["capture_id"]][row["counted"]] -= row["packets"]
                 for counted_as, address, more in ((row["counted"], row["counted_server"], -1), (now, server, 1)):
-                    servers[row["capture_id"]][address] += more if counted_as != "packets_other" else 0
+                    if address is not None and counted_as != "packets_other":
+                        servers[row["capture_id"]][address] += more
     rows = [
         {
             "capture_id": name,
@@ -209,6 +209,17 @@ def packet_count_changes(
         if name in changed or places
     ]
     return pa.RecordBatch.from_pylist(rows, PACKET_COUNTS_SCHEMA)
+
+
+def _counted_servers(remainders: Sequence[Remainder]) -> list[str | None]:
+    """Return the server that each remainder of a connection counts it at: of those of one capture the first alone."""
+    seen = set[str]()
+    servers = []
+    for remainder in remainders:
+        capture_id = remainder.row["capture_id"]
+        servers.append(None if capture_id in seen else four_tuple(remainder.connection)[2])
+        seen.add(capture_id)
+    return servers
 
 
 def add_packet_counts(row: RowDict, changes: RowDict) -> None:
@@ -244,7 +255,7 @@ def pending_changes(
     rows = []
     for index, remainders in by_connection.items():
         identity = connection_id(remainders[0].connection)
-        for remainder in remainders:
+        for remainder, server in zip(remainders, _counted_servers(remainders), strict=True):
             capture_id = remainder.row["capture_id"]
             theirs = dict(sorted(made.pop((identity, capture_id), {}).items()))
             rows.append(
@@ -258,7 +269,7 @@ def pending_changes(
                     "packet_keys": sorted(cut.pop((identity, capture_id), [])),
                     "stream_ends": _stream_ends(remainder),
                     "counted": packet_count_column(remainder.connection, is_msmq=index in msmq_indexes),
-                    "counted_server": four_tuple(remainder.connection)[2],
+                    "counted_server": server,
                     "merge_digest": digest[capture_id, remainder.row["connection_id"]],
                     "over_limit": TOO_MANY_AT_ONCE if remainder.is_over_limit else None,
                 }

@@ -118,6 +118,7 @@ class CaptureFileReader:
 
     ``resume_from``, the ``resume_state()`` of an earlier read of the same bytes, resumes from there: the stream must be
     at ``resume_read_offset(resume_from)``. Packet numbers and offsets continue as if the file were read in one go.
+    ``end_offset``: reading ends there as at the end of the file, in decompressed bytes; None: at its end.
     """
 
     stream: ReadableStream
@@ -129,6 +130,7 @@ class CaptureFileReader:
     interfaces: list[_CaptureInterface] = field(default_factory=list)  # of all sections
     drops_in_packet_options: int | None = None  # sum of the drop counts in packet block options; None if there are none
     resume_from: Mapping[str, Any] | None = None
+    end_offset: int | None = None
     packet_count: int = 0  # records so far, including those before ``resume_from``
     _earlier_drops: int | None = None  # of interfaces in sections before the one that is resumed
     _parser: _RecordParser | None = None
@@ -254,8 +256,9 @@ class CaptureFileReader:
         size = len(kept)
         data[:size] = kept
         view = memoryview(data)
-        while size < want:
-            got = self.stream.readinto(view[size:want])
+        most = want if self.end_offset is None else min(want, size + self.end_offset - self._bytes_read)
+        while size < most:
+            got = self.stream.readinto(view[size:most])
             if not got:
                 break
             size += got
