@@ -8,8 +8,9 @@ from functools import partial
 
 from jobs import cli
 from jobs.command_line.private_folder import PRIVATE_FOLDER, remove_left_folders
+from jobs.command_line.task_processes import TaskProcesses
 from jobs.config import ConfigError
-from jobs.session import check_single_installation, get_spark_session, prepare_process
+from jobs.session import check_single_installation, get_spark_session, prepare_process, started_as_plain_python
 from pipeline.lake.lake import Lake
 from pipeline.lake.lake_path import LakePath
 from pipeline.lake.lease import LeaseError, hold_lease
@@ -27,7 +28,10 @@ def open_lake(job_run: cli.JobRun) -> Lake:
     config, scratch_folder = job_run.config.lake, job_run.config.privacy.scratch_folder
     remove_left_folders(scratch_folder)
     prepare_process()
-    session = LazySession(partial(get_spark_session, job_run.job, scratch_folder=scratch_folder))
+    processes = TaskProcesses(PRIVATE_FOLDER.path(scratch_folder)) if started_as_plain_python() else None
+    if processes is not None:
+        job_run.exit_stack.callback(processes.close)
+    session = LazySession(partial(get_spark_session, job_run.job, scratch_folder=scratch_folder), processes=processes)
     store = None if config.store == "auto" else config.store
     lake = Lake(
         session, job_run.arguments.lake, catalog=config.catalog, prefix=config.prefix, store=store,

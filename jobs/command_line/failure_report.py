@@ -40,7 +40,11 @@ def report_lines(error: BaseException, *, values: bool = True) -> list[str]:
         for frame in traceback.extract_tb(error.__traceback__)
         if _is_own(Path(frame.filename))
     ]
-    rest = [f"  {_shorten(line)}" for line in _message_lines(error)[1 : _MAX_LINES + 1]]
+    message = [
+        *_message_lines(error)[1:],
+        *(line for note in getattr(error, "__notes__", ()) for line in note.splitlines()),
+    ]
+    rest = [f"  {_shorten(line)}" for line in message[:_MAX_LINES]]
     rest += [f"  Java: {_shorten(line)}" for line in JAVA.last_lines(_MAX_JAVA_LINES)]
     return [
         f"an error that was not foreseen ended the run: {summarize_exception(error, values=values)}",

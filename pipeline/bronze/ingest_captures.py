@@ -36,7 +36,7 @@ from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.lake import Lake, versions_by_name
 from pipeline.lake.recovery import RunMarkers, undo_unfinished_runs
 from pipeline.lake.staging_files import count_staged_rows
-from pipeline.lake.tasks import PartitionedRows
+from pipeline.lake.tasks import MAX_DRIVER_BYTES, PartitionedRows
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, PENDING, QUARANTINE, RPC_BINDS, RPC_CALLS
 from schemas.sessions import PINGS, SESSION_PACKETS
 from udfs.capture.capture_reader import BRONZE_SCHEMAS
@@ -131,6 +131,8 @@ def ingest(
     if plan:
         size = sum(read.size for read in plan.reads)
         lake.session.expect_to_read(size, sum(entry.file.size for entry in ledger))
+        if size > MAX_DRIVER_BYTES:
+            lake.session.expect_tasks()
         log(f"reading {len(plan.reads)} capture files, {size / 1e6:.1f} MB; {plan.skipped_files} known already")
     else:
         log(f"nothing new in {plan.skipped_files} capture files")

@@ -306,7 +306,7 @@ class Lake:
         at rows of several groups, but not compare them.
         """
         rows = MAX_ROWS_IN_MEMORY
-        if self.session.has_started:  # tasks on all cores begin at once
+        if self.session.tasks_begin_at_once:  # on all cores
             rows = min(rows, MAX_ROWS_BESIDE_TASKS)
         existing = {name: part._replace(inputs=self._existing(part.inputs)) for name, part in query.parts.items()}
         limits = MemoryLimits(rows, MAX_BYTES_IN_MEMORY)

@@ -1,6 +1,7 @@
-"""Work split into parts of similar size, and the rows of such parts, computed by Spark tasks or in this process.
+"""Work split into parts of similar size, and the rows of such parts, computed by tasks or in this process.
 
-Small work stays in this process: a Spark session that has just started takes two seconds to start Python workers.
+Tasks are computed by Spark, or by processes of this machine (``LazySession.processes``). Small work stays in this
+process: others take two seconds to start.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class PartitionedRows:
 
     @property
     def fits_in_driver(self) -> bool:
-        """Whether the driver computes them faster than Spark tasks."""
+        """Whether the driver computes them faster than tasks."""
         return self.size <= MAX_DRIVER_BYTES and not self.in_tasks
 
     def followed_by(self, more: pa.Table) -> PartitionedRows:
@@ -82,4 +83,7 @@ class PartitionedRows:
         """Return the rows as an Arrow table in the driver."""
         if self.fits_in_driver:
             return pa.Table.from_batches(self.read_in_driver(), to_arrow_schema(schema))
+        if session.processes is not None:
+            batches = session.processes.run(self.rows, self.row_count)
+            return pa.Table.from_batches(batches, to_arrow_schema(schema))
         return self.frame(session.spark, schema).toArrow()

@@ -215,7 +215,11 @@ class Job:
             "all": set(processes),
             "driver": {own},
             "java": {pid for pid, (above, line) in processes.items() if "java" in line.split()[0] and above == own},
-            "workers": {pid for pid in daemons if processes[pid][0] in daemons},
+            "workers": {
+                pid
+                for pid, (above, line) in processes.items()
+                if (pid in daemons and above in daemons) or "jobs.command_line.task_processes" in line
+            },
         }
         return sorted(chosen[what])
 

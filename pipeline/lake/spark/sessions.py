@@ -9,13 +9,14 @@ it, what all sessions of the process share, and may wait there for threads that 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from threading import Lock
-from typing import Final
+from typing import Final, Protocol
 from weakref import WeakKeyDictionary
 
+import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from pipeline.lake.spark import codegen
@@ -30,12 +31,31 @@ def is_remote(session: SparkSession | LazySession) -> bool:
     return is_connected or any(os.environ.get(name) for name in REMOTE_VARIABLES)
 
 
+class TaskProcesses(Protocol):
+    """Processes of this machine that compute tasks (``jobs.command_line.task_processes``)."""
+
+    @property
+    def have_started(self) -> bool:
+        """Whether a task would begin at once."""
+
+    def start(self) -> None:
+        """Let the processes start."""
+
+    def run(self, rows: Callable[[int], Iterable[pa.RecordBatch]], count: int) -> list[pa.RecordBatch]:
+        """Return the rows of so many tasks, in their order."""
+
+
 class LazySession:
     """A Spark session that is made when it is first used; most small runs need none, and then no Java is started."""
 
-    def __init__(self, make: Callable[[], SparkSession], origin: LazySession | None = None) -> None:
-        """``origin``: the session that this one is made from, in the same Java."""
-        self._make, self._origin = make, origin
+    def __init__(
+        self,
+        make: Callable[[], SparkSession],
+        origin: LazySession | None = None,
+        processes: TaskProcesses | None = None,
+    ) -> None:
+        """``origin``: the session that this one is made from, in the same Java. ``processes``: compute tasks."""
+        self._make, self._origin, self.processes = make, origin, processes
         self._made: SparkSession | None = None
         self._compiles = False
         self._lock = Lock()
@@ -51,6 +71,16 @@ class LazySession:
     def has_started(self) -> bool:
         """Whether Java runs already."""
         return self._made is not None or (self._origin is not None and self._origin.has_started)
+
+    def expect_tasks(self) -> None:
+        """Let the processes that compute tasks start, unless they are Spark's."""
+        if self.processes is not None:
+            self.processes.start()
+
+    @property
+    def tasks_begin_at_once(self) -> bool:
+        """Whether the processes that compute tasks have started, those of Spark or others."""
+        return self.has_started or (self.processes is not None and self.processes.have_started)
 
     @property
     def spark(self) -> SparkSession:
@@ -76,7 +106,7 @@ class LazySession:
     def own(self) -> Iterator[LazySession]:
         """Yield a session of one's own; its settings are those of a new one, or a copy behind Spark Connect."""
         with ExitStack() as stack:
-            yield LazySession(lambda: stack.enter_context(own_session(self.spark)), self)
+            yield LazySession(lambda: stack.enter_context(own_session(self.spark)), self, self.processes)
 
 
 @dataclass(slots=True)
