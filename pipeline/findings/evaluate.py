@@ -106,21 +106,28 @@ class EvaluationInput(NamedTuple):
     unreadable_connections: frozenset[str] = frozenset()
 
 
-def join_by_call_key(calls: pa.Table, *parts: pa.Table) -> pa.Table:
+def join_by_call_key(calls: pa.Table, parts: list[pa.Table]) -> pa.Table:
     """Return calls with the columns of other tables' rows of the same ``call_key``; the first that is not null.
+
+    ``parts`` are taken out of the list: of very many calls, each column is in memory once.
 
     ``calls`` has ``CALL_COLUMNS`` and, where stubs are stored, request_bytes, request_head, request_tail,
     response_head, request_stub and response_stub. Two columns have other names here: ``action`` of a management call, a
     text, is ``action_text``, and ``errors`` of a message is ``message_errors``.
     """
-    out = calls
-    positions = [(part, pc.index_in(calls["call_key"], part["call_key"].combine_chunks())) for part in parts]
     names = dict.fromkeys(name for part in parts for name in part.column_names if name != "call_key")
+    columns: list[dict[str, pa.ChunkedArray]] = []
+    places: list[pa.Array] = []
+    while parts:
+        part = parts.pop(0)
+        places.append(pc.index_in(calls["call_key"], part["call_key"].combine_chunks()))
+        columns.append(dict(zip(part.column_names, part.columns, strict=True)))
+        del part
     for name in names:
-        found = [part[name].take(places) for part, places in positions if name in part.column_names]
+        found = [own.pop(name).take(at) for own, at in zip(columns, places, strict=True) if name in own]
         same_type = [column.cast(found[0].type) for column in found[1:]]
-        out = out.append_column(name, pc.coalesce(found[0], *same_type) if same_type else found[0])
-    return out
+        calls = calls.append_column(name, pc.coalesce(found[0], *same_type) if same_type else found[0])
+    return calls
 
 
 def is_open_or_close_call(table: pa.Table) -> pa.Array:

@@ -111,10 +111,11 @@ def calls_with_stub_columns(*, stubs_kept: bool) -> InputQuery:
     return CALL_INPUT._replace(columns=(*CALL_INPUT.columns, *stub_column_expressions(stubs_kept=stubs_kept)))
 
 
-def join_decoded_columns(calls: pa.Table, *parts: pa.Table) -> pa.Table:
-    """Return calls with the columns that silver decoded."""
-    decoded = [part.drop_columns([name for name in _SELECTION_COLUMNS if name in part.column_names]) for part in parts]
-    return evaluate.join_by_call_key(calls, *decoded)
+def join_decoded_columns(calls: pa.Table, parts: list[pa.Table]) -> pa.Table:
+    """Return calls with the columns that silver decoded; ``parts`` are taken out of the list."""
+    for place, part in enumerate(parts):
+        parts[place] = part.drop_columns([name for name in _SELECTION_COLUMNS if name in part.column_names])
+    return evaluate.join_by_call_key(calls, parts)
 
 
 class ServersInput(NamedTuple):
@@ -136,7 +137,8 @@ class ServersInput(NamedTuple):
             part.table: partial(part.read_rows, lake, where, rows=OPEN_AND_CLOSE_CALLS[part.table], servers=addresses)
             for part in parts
         }
-        calls = join_decoded_columns(*run_concurrently(queries).values())
+        calls, *decoded = run_concurrently(queries).values()
+        calls = join_decoded_columns(calls, decoded)
         columns = connections.select(list(evaluate.CONNECTION_COLUMNS))
         return cls(connections, calls, evaluate.server_contexts(columns, calls))
 

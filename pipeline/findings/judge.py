@@ -29,6 +29,7 @@ from pipeline.findings.rules.registry import (
 )
 
 Violations = list[tuple[RuleCheck, Violation]]
+_CALLS_AT_ONCE: Final = 1 << 17  # looked at by the rules on single calls: what these compute of columns is not kept
 
 
 class Association(NamedTuple):
@@ -57,14 +58,17 @@ def find_violations(
     histories = _histories(columns, rows, binds, associations, owners, unreadable)
     ours = AssociationCalls(columns, histories, rows.places)
     changed = columns.nonzero("is_changed") if "is_changed" in calls.column_names else None
-    of_calls = [*_suspects_of_call_checks(columns, changed)]
+    of_calls = _suspects_of_call_checks(columns, changed)
     of_associations = [_suspects_of_association(ours, check) for check in ASSOCIATION_CHECKS]
     masks = [mask for suspects in of_associations if suspects is not None for mask in suspects if mask is not None]
     related = np.logical_or.reduce([columns.nothing(), *masks])
     if related.any():  # a receive without its End would seem to be pending
         related = with_whole_exchanges(ours, related)
     _add_rows(histories, columns, rows, rows.add(related))
-    rows.add(np.logical_or.reduce([columns.nothing(), *(mask for _, mask in of_calls)]))
+    suspects = columns.nothing()
+    for _, places in of_calls:
+        suspects[places] = True
+    rows.add(suspects)
     found: list[Violations] = [[] for _ in associations]
     _judge_calls(found, columns, rows, of_calls)
     _judge_associations(found, columns, rows, histories, of_associations)
@@ -143,13 +147,27 @@ def _add_rows(histories: Sequence[AssociationHistory], columns: CallColumns, row
         histories[place].add_calls(calls)
 
 
-def _suspects_of_call_checks(columns: CallColumns, changed: Mask | None) -> Iterator[tuple[RuleCheck, Mask]]:
-    """Yield the checks on single calls, as often as they are registered, each with the calls that it judges."""
+def _suspects_of_call_checks(columns: CallColumns, changed: Mask | None) -> list[tuple[RuleCheck, Numbers]]:
+    """Return the checks on single calls, as often as they are registered, with the positions of what they judge."""
+    found: defaultdict[int, list[Numbers]] = defaultdict(list)
+    checks = [*_call_checks()]
+    for begin in range(0, columns.count, _CALLS_AT_ONCE):
+        part = columns.slice(begin, _CALLS_AT_ONCE)
+        changed_part = None if changed is None else changed[begin : begin + _CALLS_AT_ONCE]
+        for number, mask in _suspects_of_single_calls(part, checks, changed_part):
+            found[number].append(np.nonzero(mask)[0] + begin)
+    return [(checks[number][1], np.concatenate(places)) for number, places in sorted(found.items())]
+
+
+def _suspects_of_single_calls(
+    columns: CallColumns, checks: Sequence[tuple[Method | None, RuleCheck]], changed: Mask | None
+) -> Iterator[tuple[int, Mask]]:
+    """Yield the numbers of the checks that have calls to judge, and which ones."""
     evidence: Final = {
         "request": columns.request_decoded, "answer": columns.response_decoded, "ok": columns.succeeded,
     }  # fmt: skip
     single = single_call_rules() if changed is not None else ()
-    for method, check in _call_checks():
+    for number, (method, check) in enumerate(checks):
         ours = columns.of(method) if method is not None else None
         if ours is not None and not ours.any():
             continue
@@ -157,7 +175,7 @@ def _suspects_of_call_checks(columns: CallColumns, changed: Mask | None) -> Iter
         for other in (ours, evidence.get(check.needs), changed if check.rule_id in single else None):
             mask = mask if other is None else mask & other
         if mask.any():
-            yield check, mask
+            yield number, mask
 
 
 def _call_checks() -> Iterator[tuple[Method | None, RuleCheck]]:
@@ -181,12 +199,12 @@ def _suspects_of_association(calls: AssociationCalls, check: RuleCheck) -> Suspe
 
 
 def _judge_calls(
-    found: list[Violations], columns: CallColumns, rows: _Rows, checks: Sequence[tuple[RuleCheck, Mask]]
+    found: list[Violations], columns: CallColumns, rows: _Rows, checks: Sequence[tuple[RuleCheck, Numbers]]
 ) -> None:
     """Add what the checks on single calls find, call by call in order of time."""
     of_call: defaultdict[int, list[RuleCheck]] = defaultdict(list)
-    for check, mask in checks:
-        for place in np.nonzero(mask)[0].tolist():
+    for check, places in checks:
+        for place in places.tolist():
             of_call[place].append(check)
     for place in sorted(of_call, key=lambda place: (rows.calls[place].started_at, rows.calls[place]["call_key"])):
         call = rows.calls[place]

@@ -167,7 +167,7 @@ def evaluate_ongoing_associations(
             "messages": partial(MESSAGE_INPUT.read_rows, lake, by_key, keys=keys),
         }
     )
-    calls = join_decoded_columns(parts["calls"], parts["reads"], parts["messages"], changed.rows)
+    calls = join_decoded_columns(parts["calls"], [parts["reads"], parts["messages"], changed.rows])
     is_read = pc.is_in(openings["call_key"], calls["call_key"].combine_chunks())
     rest = openings.filter(pc.and_(is_in(openings, "connection_id", ongoing), pc.invert(is_read)))
     calls = pa.concat_tables([calls, rest.drop_columns([*STUB_COLUMN_TYPES])], promote_options="default")

@@ -30,7 +30,7 @@ from pipeline.findings.affected_associations import (
     connections_with_packets_since,
     not_in_commits_sql,
 )
-from pipeline.findings.captured_rows import captured_calls
+from pipeline.findings.captured_rows import captured_calls, plain_columns, without_null_columns
 from pipeline.findings.changed_calls import ChangedCalls
 from pipeline.findings.evaluate import FINDINGS_SCHEMA, EvaluationInput
 from pipeline.findings.inputs import (
@@ -193,7 +193,8 @@ class _FindingsUpdate:
             for name, part in parts.items()
         }
         calls: defaultdict[str, list[CapturedCall]] = defaultdict(list)
-        for call in captured_calls(join_decoded_columns(*run_concurrently(queries).values())):
+        found_calls, *decoded = run_concurrently(queries).values()
+        for call in captured_calls(join_decoded_columns(found_calls, decoded)):
             calls[call["server_address"]].append(call)
         for server, names in new.items():
             now = ServerHistory(calls[server], {})
@@ -278,7 +279,7 @@ class _FindingsUpdate:
             decoded.append(affected.calls.rows)
             if managed:
                 decoded.append(self._management_stubs.read_rows(lake, by_call, keys=managed))
-        calls = join_decoded_columns(calls, *decoded)
+        calls = join_decoded_columns(calls, decoded)
         facts = EvaluationInput(calls, servers.opening_calls, servers.connections, found["binds"])
         rows = evaluate.evaluate_calls(facts, only_connections=affected.connections, contexts=servers.contexts)
         return pa.concat_tables([rows, affected.unaffected_findings(found["current"])]), found["current"]
@@ -380,8 +381,9 @@ def _take_calls(parts: dict[str, pa.Table]) -> tuple[pa.Table, pa.Table]:
     calls, is_opening = _without_repeated_openings(parts.pop("calls"))
     if "changed" in parts:
         calls = calls.drop_columns([*STUB_COLUMN_TYPES])
-    decoded = [parts.pop(name).drop_columns([_SLICE]) for name in _DECODED_PARTS if name in parts]
-    calls = join_decoded_columns(calls.drop_columns([_SLICE]), *decoded)
+    decoded = [without_null_columns(parts.pop(name), "call_key") for name in _DECODED_PARTS if name in parts]
+    decoded = [rows.drop_columns([_SLICE]) if _SLICE in rows.column_names else rows for rows in decoded]
+    calls = plain_columns(join_decoded_columns(calls.drop_columns([_SLICE]), decoded))
     return calls, calls.filter(is_opening)
 
 

@@ -58,10 +58,14 @@ def facts(tables):
         kept = kept.append_column(name, values)
     whole = evaluate.join_by_call_key(
         kept,
-        tables[str(REMOTE_READ_CALLS)].select(list(evaluate.REMOTE_READ_COLUMNS)),
-        tables[str(CLIENT_CALLS)].select(list(evaluate.CLIENT_CALL_COLUMNS)),
-        _renamed(tables[str(MANAGEMENT_CALLS)].select(list(evaluate.MANAGEMENT_CALL_COLUMNS)), "action", "action_text"),
-        _renamed(tables[str(MESSAGES)].select(list(evaluate.MESSAGE_COLUMNS)), "errors", "message_errors"),
+        [
+            tables[str(REMOTE_READ_CALLS)].select(list(evaluate.REMOTE_READ_COLUMNS)),
+            tables[str(CLIENT_CALLS)].select(list(evaluate.CLIENT_CALL_COLUMNS)),
+            _renamed(
+                tables[str(MANAGEMENT_CALLS)].select(list(evaluate.MANAGEMENT_CALL_COLUMNS)), "action", "action_text"
+            ),
+            _renamed(tables[str(MESSAGES)].select(list(evaluate.MESSAGE_COLUMNS)), "errors", "message_errors"),
+        ],
     )
     opened = whole.filter(evaluate.is_open_or_close_call(whole))
     connections = tables["connections"].select(list(evaluate.CONNECTION_COLUMNS))

@@ -8,7 +8,7 @@ import pytest
 
 from findings.exchanges import broken, qm_end, qm_start, remote, rr_end, rr_start, session
 from findings.facts import facts, plain, read
-from pipeline.findings import evaluate
+from pipeline.findings import evaluate, judge
 from pipeline.findings.rules.registry import PROTOCOL_RULES
 
 # The errors that data/README.md lists, and those of what a client never closes or ends.
@@ -58,7 +58,7 @@ def test_the_estate_and_conversations_without_a_fault_give_no_error(project):
 TABLES = 4  # fields of EvaluationInput; the others are no tables
 
 
-def test_the_order_of_rows_and_other_servers_make_no_difference(sample):
+def test_the_order_of_rows_other_servers_and_parts_make_no_difference(sample, monkeypatch):
     every = [facts(tables) for tables in sample.values()]
     # the captures share addresses, but no connection: each gets a server of its own
     expected = {}
@@ -70,6 +70,8 @@ def test_the_order_of_rows_and_other_servers_make_no_difference(sample):
     together = [*map(_joined, zip(*parts, strict=True))]
     assert plain(evaluate.evaluate_calls(evaluate.EvaluationInput(*together))) == expected
     assert plain(evaluate.evaluate_calls(evaluate.EvaluationInput(*map(_shuffled, together)))) == expected
+    monkeypatch.setattr(judge, "_CALLS_AT_ONCE", 7)
+    assert plain(evaluate.evaluate_calls(evaluate.EvaluationInput(*together))) == expected
 
 
 def _joined(tables):

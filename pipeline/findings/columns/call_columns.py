@@ -40,6 +40,10 @@ class CallColumns:
         self.count = table.num_rows
         self._cache: dict[object, Any] = {}
 
+    def slice(self, begin: int, count: int) -> CallColumns:
+        """Return some of the calls; what is computed of them is their own."""
+        return CallColumns(self.table.slice(begin, count), self.association[begin : begin + count])
+
     def share(self, name: object, compute: Callable[[], Result]) -> Result:
         """Return a result that several conditions use; it is computed once."""
         if name not in self._cache:
@@ -83,7 +87,7 @@ class CallColumns:
         if array.null_count:
             array = array.fill_null(0)
         found = array.to_numpy(zero_copy_only=False)
-        result: Numbers = found if found.dtype == np.uint64 else found.astype(np.int64)
+        result: Numbers = found if found.dtype == np.uint64 else found.astype(np.int64, copy=False)
         return result
 
     def nonzero(self, name: str) -> Mask:

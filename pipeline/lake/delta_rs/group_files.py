@@ -40,12 +40,17 @@ class _Part:
     sizes: Counter[int]
 
     def read(self, slices: Sequence[int]) -> pa.Table:
-        """Return the rows of some slices."""
+        """Return the rows of some slices. Columns are read one after the other: only one is in memory twice."""
         filesystem, name = self.file.place
-        with filesystem.open_input_file(name) as source, pa.ipc.open_file(source) as reader:
-            numbers = sorted(number for each in slices for number in self.batches.get(each, ()))
-            rows = pa.Table.from_batches(map(reader.get_batch, numbers), self.schema)
-        return rows.combine_chunks()
+        numbers = sorted(number for each in slices for number in self.batches.get(each, ()))
+        columns = []
+        with filesystem.open_input_file(name) as source:
+            for place, field in enumerate(self.schema):
+                options = pa.ipc.IpcReadOptions(included_fields=[place])
+                with pa.ipc.open_file(source, options=options) as reader:
+                    rows = pa.Table.from_batches(map(reader.get_batch, numbers), pa.schema([field]))
+                columns.append(rows.combine_chunks().column(0))
+        return pa.Table.from_arrays(columns, schema=self.schema)
 
 
 BoundParts: TypeAlias = Mapping[str, tuple[str, Mapping[str, Given]]]
