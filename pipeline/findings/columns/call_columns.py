@@ -41,8 +41,16 @@ class CallColumns:
         self._cache: dict[object, Any] = {}
 
     def slice(self, begin: int, count: int) -> CallColumns:
-        """Return some of the calls; what is computed of them is their own."""
-        return CallColumns(self.table.slice(begin, count), self.association[begin : begin + count])
+        """Return some of the calls; what is computed of them is their own.
+
+        Lists and maps are copied: of a part of them pyarrow gives the elements of all.
+        """
+        rows = self.table.slice(begin, count)
+        places = pa.array(np.arange(rows.num_rows))
+        for place, field in enumerate(rows.schema):
+            if pa.types.is_nested(field.type):
+                rows = rows.set_column(place, field, rows.column(place).take(places))
+        return CallColumns(rows, self.association[begin : begin + count])
 
     def share(self, name: object, compute: Callable[[], Result]) -> Result:
         """Return a result that several conditions use; it is computed once."""
