@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 
 from bench import limit
 from bench.memory import PeakMemory
+from jobs.command_line.task_processes import TaskProcesses
 from jobs.session import PROJECT_ROOT, get_spark_session
 from pipeline.bronze.capture_tasks import build_read_tasks, group_by_task, whole_file_splits
 from pipeline.bronze.ingest_captures import ingest
@@ -70,12 +71,24 @@ def _stamped_rows(tasks: PartitionedRows, number: int) -> Iterator[pa.RecordBatc
     return (stamp_rows(RPC_CALLS, batch, "bench", dt.datetime.now(dt.UTC)) for batch in tasks.rows(number))
 
 
+def _update_bronze_and_calls(lake: Lake, files: Sequence[Path]) -> None:
+    """Write captures to bronze, and their calls to silver as they are written, as the jobs do."""
+    decoder = silver_update.make_call_decoder(lake, keep_packets=False)
+    done = ingest(
+        lake, list_files([str(path) for path in files]), run_id="bench", reader_options={}, log=lambda _text: None,
+        observer=decoder,
+    )  # fmt: skip
+    decoded = DecodedWrite.from_recorded(decoder, done.recorded_write)
+    silver_update.update(lake, keep_packets=False, keep_stubs=True, decoded=decoded)
+
+
 class LakeBench:
-    """Runs timed steps in a local Spark session with two cores; its lakes are below ``folder``."""
+    """Runs timed steps as a job does, with processes that compute tasks; its lakes are below ``folder``."""
 
     def __init__(self, folder: Path, *, separate_executor: bool = False) -> None:
-        """Start the session. ``separate_executor`` gives it one core, in an executor process of its own."""
+        """Start the session. ``separate_executor``: Spark computes tasks on one core, in a process of its own."""
         self.folder = folder
+        self.processes = None if separate_executor else TaskProcesses()
         self.spark: SparkSession = get_spark_session(
             "bench", SEPARATE_EXECUTOR if separate_executor else {"spark.master": "local[2]"}
         )
@@ -83,12 +96,15 @@ class LakeBench:
         self._lakes = 0
 
     def stop(self) -> None:
-        """Stop the Spark session."""
+        """Stop the Spark session, and the processes."""
         self.spark.stop()
+        if self.processes is not None:
+            self.processes.close()
 
     def _lake(self) -> Lake:
         self._lakes += 1
-        return Lake(self.spark, str(self.folder / f"lake{self._lakes}"))
+        session = LazySession(lambda: self.spark, processes=self.processes)
+        return Lake(session, str(self.folder / f"lake{self._lakes}"))
 
     def write_rpc_calls(self, files: Sequence[Path]) -> WriteResult:
         """Write captures to bronze.rpc_calls only, without merging connections across captures."""
@@ -135,17 +151,7 @@ class LakeBench:
         lake = self._lake()
         begin = time.perf_counter()
         with lake.hold_exclusive_access(lambda: None):
-            decoder = silver_update.make_call_decoder(lake, keep_packets=False)
-            done = ingest(
-                lake,
-                list_files([str(path) for path in files]),
-                run_id="bench",
-                reader_options={},
-                log=lambda _text: None,
-                observer=decoder,
-            )
-            decoded = DecodedWrite.from_recorded(decoder, done.recorded_write)
-            silver_update.update(lake, keep_packets=False, keep_stubs=True, decoded=decoded)
+            _update_bronze_and_calls(lake, files)
         seconds = time.perf_counter() - begin
         shutil.rmtree(lake.root)
         return seconds
@@ -155,11 +161,7 @@ class LakeBench:
         lake = self._lake()
         begin = time.perf_counter()
         with lake.hold_exclusive_access(lambda: None):
-            ingest(
-                lake, list_files([str(path) for path in files]), run_id="bench", reader_options={},
-                log=lambda _text: None,
-            )  # fmt: skip
-            silver_update.update(lake, keep_packets=False, keep_stubs=True)
+            _update_bronze_and_calls(lake, files)
             transfers_update.update(lake, "bench")
         seconds = time.perf_counter() - begin
         found = TransfersResult(seconds, lake.count_rows_written(SESSION_PACKETS), lake.count_rows_written(SENDINGS))
