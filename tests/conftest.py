@@ -18,7 +18,7 @@ import pytest
 from hypothesis import settings
 
 from example_counts import use_all_examples
-from jobs.session import C1_COMPILER_OPTIONS, get_spark_session, java_options
+from jobs.session import get_spark_session
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -117,7 +117,6 @@ def pytest_terminal_summary(terminalreporter):
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory):
     """The local Spark session of the test run: two cores, UTC, few shuffle partitions, Delta."""
-    options = java_options()["spark.driver.extraJavaOptions"]
     running = get_spark_session(
         "tests",
         {
@@ -126,8 +125,6 @@ def spark(tmp_path_factory):
             "spark.default.parallelism": "2",
             "spark.sql.adaptive.enabled": "false",  # what it finds out about rows takes longer than these few take
             "spark.driver.memory": "4g",  # Delta caches what it has read of hundreds of lakes
-            # This session lives longer than that of a job, so the optimising compiler pays off.
-            "spark.driver.extraJavaOptions": options.replace(C1_COMPILER_OPTIONS, ""),
             "spark.sql.warehouse.dir": tmp_path_factory.mktemp("warehouse").as_uri(),
         },
     )

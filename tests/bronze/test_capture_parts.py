@@ -89,9 +89,10 @@ def ingest(lake, folder):
 
 
 @pytest.mark.parametrize("data", ["sample", "transfers"])
-def test_a_lake_read_in_parts_is_the_lake_read_as_a_whole(project, tmp_path, request, data):
+def test_a_lake_read_in_parts_is_the_lake_read_as_a_whole(project, tmp_path, request, monkeypatch, data):
     whole = ingest(tmp_path / "whole", project / "data" / data)
     request.getfixturevalue("small_parts")
+    monkeypatch.setattr(capture_parts, "_MIN_PART_BYTES", 20_000)
     found = differences(whole, ingest(tmp_path / "parts", project / "data" / data), left_out=OF_THE_RUN)
     assert not found, "\n" + "\n".join(found)
 
