@@ -117,7 +117,7 @@ class LakeBench:
             side.mkdir(parents=True)
             reads = plan_ingest(listed, []).reads
             tasks = build_read_tasks(reads, LakePath(f"{side}/tasks.jsonl"), IngestClock())
-            lake.append(RPC_CALLS, replace(tasks, rows=partial(_stamped_rows, tasks), in_tasks=True))
+            lake.append(RPC_CALLS, replace(tasks, rows=partial(_stamped_rows, tasks)))
             seconds = time.perf_counter() - begin
         rows = lake.count_rows_written(RPC_CALLS)
         request, response = self._sizes(lake)
