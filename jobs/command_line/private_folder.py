@@ -1,4 +1,4 @@
-"""The private folder of this process: scratch lakes, spooled input, temporary files of Spark and Java. No Spark.
+"""The private folder of this process: scratch lakes, spooled input, temporary files of tasks, Spark and Java. No Spark.
 
 All of these may hold what was captured, so only this user may read the folder. It is removed when the process ends. A
 process that was killed leaves it, and the next run on the same machine with the same ``privacy.scratch_folder`` removes

@@ -67,7 +67,8 @@ class TaskProcesses:
     def run(self, rows: TaskRows, count: int) -> list[pa.RecordBatch]:
         """Return the rows of so many tasks, in their order.
 
-        When one fails, no other begins, and its exception is raised; TaskProcessError if its process ended.
+        When one fails, no other begins, and its exception is raised when those that run have ended: nobody does their
+        work twice. TaskProcessError if its process ended.
         """
         from pyspark import cloudpickle  # noqa: PLC0415 (takes a third of a second)
 
@@ -79,8 +80,7 @@ class TaskProcesses:
                 future.result()
             return [batch for future in futures for batch in future.result()]
         finally:
-            for future in futures:
-                future.cancel()
+            wait([future for future in futures if not future.cancel()])
 
     def close(self) -> None:
         """End the processes, whatever they do."""
@@ -139,7 +139,8 @@ class _Worker:
         except (EOFError, OSError, pickle.UnpicklingError) as ended:
             self.process.kill()
             how = self.process.wait()
-            raise TaskProcessError(f"a process that computed a task ended with {how}") from ended
+            killed = ": the system may have killed it for want of memory" if how == -signal.SIGKILL else ""
+            raise TaskProcessError(f"a process that computed a task ended with {how}{killed}") from ended
         if error is not None:
             raise error
         return list(rows)

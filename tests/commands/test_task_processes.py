@@ -105,6 +105,22 @@ def test_a_process_that_is_killed_fails_its_task_and_the_next_gets_another(proce
     assert values(processes.run(lambda number: [batch(number)], 5)) == [*range(5)]
 
 
+def test_a_failure_is_told_when_the_tasks_that_run_have_ended(processes, tmp_path):
+    def rows(number):
+        if number == 0:
+            raise ValueError("bad")
+        time.sleep(1)
+        (tmp_path / str(number)).write_text("")
+        return []
+
+    with pytest.raises(ValueError, match="bad"):
+        processes.run(rows, 20)
+    done = {file.name for file in tmp_path.iterdir()}
+    assert len(done) < len(os.sched_getaffinity(0)) + 1
+    time.sleep(1.5)
+    assert {file.name for file in tmp_path.iterdir()} == done
+
+
 def test_what_a_task_prints_is_no_answer(capfd):
     processes = TaskProcesses()
 
