@@ -34,7 +34,7 @@ from jobs.command_line.java_process import JAVA
 from jobs.command_line.pinned_jars import invalid_jars, pinned_jars
 from jobs.command_line.private_folder import LOCAL_FOLDERS_VARIABLE, PRIVATE_FOLDER
 from jobs.config import ConfigError
-from jobs.python_daemon import reduce_garbage_collection
+from jobs.python_daemon import WORKER_ENVIRONMENT, reduce_garbage_collection
 from pipeline.lake.parquet_options import DISTINCT_VALUED_COLUMNS, GROUP_BYTES, MAX_ROW_GROUP_ROWS, STUB_COLUMNS
 from pipeline.lake.spark.codegen import CODEGEN_OFF_SETTINGS
 from pipeline.lake.spark.sessions import REMOTE_VARIABLES
@@ -121,10 +121,7 @@ LOCAL_SPARK_SETTINGS: Mapping[str, str] = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.python.daemon.module": "jobs.python_daemon",
-    # Workers soon reuse the memory that they free. So the C library keeps it (up to 128 MiB, arrays of up to 32 MiB)
-    # instead of taking cleared pages from the system for each block of packets: 5 % of the time of a first load.
-    "spark.executorEnv.MALLOC_TRIM_THRESHOLD_": str(128 << 20),
-    "spark.executorEnv.MALLOC_MMAP_THRESHOLD_": str(32 << 20),
+    **{f"spark.executorEnv.{name}": value for name, value in WORKER_ENVIRONMENT.items()},
     **CODEGEN_OFF_SETTINGS,  # until a run has much to read
 }
 

@@ -7,8 +7,6 @@ answers, by pickled values through its standard input and output.
 
 from __future__ import annotations
 
-import gc
-import importlib
 import os
 import pickle
 import signal
@@ -23,17 +21,15 @@ from threading import Lock, Thread, local
 from typing import TYPE_CHECKING, Final, TypeAlias
 from weakref import WeakSet
 
+from jobs.python_daemon import WORKER_ENVIRONMENT, preload_modules
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
 TaskRows: TypeAlias = "Callable[[int], Iterable[pa.RecordBatch]]"
 """Computes the rows of the task that has a number."""
 
-# Tasks soon reuse the memory that they free: the C library keeps it (up to 128 MiB, arrays of up to 32 MiB) instead of
-# taking cleared pages from the system for each block of packets: 5 % of the time of a first load.
-_ENVIRONMENT: Final = {"MALLOC_TRIM_THRESHOLD_": str(128 << 20), "MALLOC_MMAP_THRESHOLD_": str(32 << 20)}
 _MODULES: Final = ("pipeline.bronze.capture_tasks", "pipeline.findings.update")  # of tasks; they take a second
-_GC_THRESHOLD: Final = 35_000  # new objects: rows are many small objects that are not garbage
 _WATCH_INTERVAL_S: Final = 1.0
 _OUTPUT, _ERRORS = 1, 2  # file descriptors
 
@@ -122,7 +118,7 @@ class _Worker:
     """One process."""
 
     def __init__(self, folder: Path | None) -> None:
-        environment = {**os.environ, **_ENVIRONMENT, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        environment = {**os.environ, **WORKER_ENVIRONMENT, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         if folder is not None:
             environment["TMPDIR"] = str(folder)
         command = [sys.executable, "-m", "jobs.command_line.task_processes", str(os.getpid())]
@@ -166,10 +162,7 @@ def main() -> None:
     Thread(target=_end_with, args=(int(sys.argv[1]),), daemon=True).start()
     asked, answers = sys.stdin.buffer, os.fdopen(os.dup(_OUTPUT), "wb")
     os.dup2(_ERRORS, _OUTPUT)  # what a task prints is no answer
-    for name in _MODULES:
-        importlib.import_module(name)
-    gc.freeze()
-    gc.set_threshold(_GC_THRESHOLD)
+    preload_modules(*_MODULES)
     while True:
         try:
             task, number = pickle.load(asked)  # noqa: S301 - of this program

@@ -82,7 +82,7 @@ class ReadProgress:
 
     def __init__(self, reads: Sequence[PlannedRead], run_folder: LakePath, ledger_rows: LakePath) -> None:
         """``ledger_rows``: the folder of staging files where each capture that was read has one."""
-        self._reads = reads
+        self._reads, self._paths = reads, {read.file.path for read in reads}
         self._marks, self._ledger_rows = marks_folder(run_folder), ledger_rows
         self.total_bytes = sum(read.size for read in reads)
 
@@ -99,7 +99,7 @@ class ReadProgress:
             if key(read.name) in marked:
                 with suppress(OSError, ValueError):  # it is removed when the capture is read
                     count += min(int(mark_path(self._marks, read.name).read_text()), read.size)
-        return count, len({read.file.path for read in self._reads} - unread)
+        return count, len(self._paths - unread)
 
     @contextmanager
     def shown(self, meter: Meter) -> Iterator[None]:
@@ -109,7 +109,7 @@ class ReadProgress:
         def watch(show: Show) -> None:
             while not ended.wait(_SHOW_INTERVAL_S):
                 read, captures = self.bytes_and_captures()
-                show(read, f"{captures} of {len({each.file.path for each in self._reads})} captures")
+                show(read, f"{captures} of {len(self._paths)} captures")
 
         with meter(self.total_bytes) as show:
             watcher = Thread(target=watch, args=(show,), daemon=True)

@@ -381,8 +381,8 @@ def _take_calls(parts: dict[str, pa.Table]) -> tuple[pa.Table, pa.Table]:
     calls, is_opening = _without_repeated_openings(parts.pop("calls"))
     if "changed" in parts:
         calls = calls.drop_columns([*STUB_COLUMN_TYPES])
-    decoded = [without_null_columns(parts.pop(name), "call_key") for name in _DECODED_PARTS if name in parts]
-    decoded = [rows.drop_columns([_SLICE]) if _SLICE in rows.column_names else rows for rows in decoded]
+    found = (parts.pop(name).drop_columns([_SLICE]) for name in _DECODED_PARTS if name in parts)
+    decoded = [without_null_columns(rows, "call_key") for rows in found]
     calls = plain_columns(join_decoded_columns(calls.drop_columns([_SLICE]), decoded))
     return calls, calls.filter(is_opening)
 

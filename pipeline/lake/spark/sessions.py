@@ -31,7 +31,7 @@ def is_remote(session: SparkSession | LazySession) -> bool:
     return is_connected or any(os.environ.get(name) for name in REMOTE_VARIABLES)
 
 
-class TaskProcesses(Protocol):
+class TaskRunner(Protocol):
     """Processes of this machine that compute tasks (``jobs.command_line.task_processes``)."""
 
     @property
@@ -52,7 +52,7 @@ class LazySession:
         self,
         make: Callable[[], SparkSession],
         origin: LazySession | None = None,
-        processes: TaskProcesses | None = None,
+        processes: TaskRunner | None = None,
     ) -> None:
         """``origin``: the session that this one is made from, in the same Java. ``processes``: compute tasks."""
         self._make, self._origin, self.processes = make, origin, processes
