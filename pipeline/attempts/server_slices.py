@@ -47,7 +47,10 @@ from schemas.calls import CLIENT_CALLS, REMOTE_READ_CALLS
 from schemas.messages import MESSAGES
 
 SLICE_KEYS: Final = ("server_address", "slice")
-_CALLS_PER_SLICE: Final = 10_000  # and up to sixteen times as many: a slice is named by hexadecimal digits
+# A server with more calls is cut into slices, which are named by hexadecimal digits: by so many that a slice has no
+# more calls than below. Few slices cost least: each reads what opened and closed queues at the whole server.
+_CALLS_IN_ONE_SLICE: Final = 10_000
+_CALLS_PER_SLICE: Final = 100_000
 _MAX_DIGITS: Final = 3
 
 CONVERSATION_SQL: Final = (
@@ -167,4 +170,6 @@ def attempt_queries(
 
 def slice_digits(calls: int) -> int:
     """Return with how many hexadecimal digits to name the slices of a server with so many calls."""
-    return sum(calls > _CALLS_PER_SLICE * 16**digits for digits in range(_MAX_DIGITS))
+    if calls <= _CALLS_IN_ONE_SLICE:
+        return 0
+    return next((digits for digits in range(1, _MAX_DIGITS) if calls <= _CALLS_PER_SLICE * 16**digits), _MAX_DIGITS)

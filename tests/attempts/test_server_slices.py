@@ -87,6 +87,7 @@ def by_slice(tables, ends):
 def slices_change_nothing(seed, steps):
     """Compare what slices of a few calls give; return how many there are."""
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(server_slices, "_CALLS_IN_ONE_SLICE", 1)
         patch.setattr(server_slices, "_CALLS_PER_SLICE", 1)
         return compare(seed, steps)
 
@@ -127,3 +128,11 @@ def test_slices_change_no_attempt_of_many(seed, steps):
 
 def test_a_busy_server_has_many_slices():
     assert max(slices_change_nothing(seed, 200) for seed in range(6)) > 2
+
+
+@pytest.mark.parametrize(
+    ("calls", "digits"),
+    [(10_000, 0), (10_001, 1), (1_600_000, 1), (1_600_001, 2), (25_600_001, 3), (10**10, 3)],
+)
+def test_a_server_is_cut_for_all_cores_and_then_by_how_much_a_slice_may_have(calls, digits):
+    assert server_slices.slice_digits(calls) == digits
