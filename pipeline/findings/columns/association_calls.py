@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.findings.columns.call_columns import CallColumns, Mask, Numbers
-from pipeline.findings.columns.groups import Groups, combine_codes, latest_until
+from pipeline.findings.columns.groups import Groups, combine_codes, encode, latest_until
 from pipeline.findings.rules.call_history import (
     QM2QM_READS,
     REMOTE_READ_READS,
@@ -158,7 +158,7 @@ class AssociationCalls(CallColumns):
         numbers = self.numbers(name)
         if self.has(name).all():
             return numbers
-        values, places = np.unique(numbers, return_inverse=True)
+        places, values = encode(numbers)
         return np.where(self.has(name), places, len(values))
 
     # What is open

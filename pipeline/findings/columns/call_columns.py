@@ -18,6 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipeline.findings.columns.groups import encode
 from pipeline.findings.rules.call_history import END_OF_TIME, LOOKUP_ID_NUMBER_MASK, UNREADABLE_OUTCOMES, Result
 from udfs.call_results import call_succeeded
 from udfs.codes import is_peek_action
@@ -339,7 +340,7 @@ class CallColumns:
         for code, interface in ((-1, ""), *enumerate(names[1])):
             ours = has_result & (names[0] == code)
             if ours.any():
-                values, places = np.unique(results[ours], return_inverse=True)
+                places, values = encode(results[ours])
                 found[ours] = np.array([predicate(interface, int(value)) for value in values])[places]
         return found
 
@@ -356,7 +357,7 @@ class CallColumns:
     @cached_property
     def is_peek(self) -> Mask:
         """The call is a read that leaves the message in the queue."""
-        values, places = np.unique(self.numbers("action"), return_inverse=True)
+        places, values = encode(self.numbers("action"))
         return self.has("action") & np.array([is_peek_action(int(value)) for value in values], np.bool_)[places]
 
     @property

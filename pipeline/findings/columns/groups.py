@@ -6,17 +6,24 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 Mask = npt.NDArray[np.bool_]
 Numbers = npt.NDArray[Any]
 
 
+def encode(values: Numbers) -> tuple[Numbers, Numbers]:
+    """Return the place of each number among the different ones, and these, as they come first."""
+    encoded = pa.array(values).dictionary_encode()
+    return encoded.indices.to_numpy().astype(np.int64), encoded.dictionary.to_numpy(zero_copy_only=False)
+
+
 def combine_codes(*codes: Numbers) -> Numbers:
     """Return a number for each combination of numbers: from 0 on, the same for the same combination."""
-    found = np.unique(codes[0], return_inverse=True)[1]
+    found = encode(codes[0])[0]
     for each in codes[1:]:
-        values, places = np.unique(each, return_inverse=True)
-        found = np.unique(found * np.int64(len(values) + 1) + places, return_inverse=True)[1]
+        places, values = encode(each)
+        found = encode(found * np.int64(len(values)) + places)[0]
     return found
 
 

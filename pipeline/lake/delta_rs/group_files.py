@@ -27,6 +27,7 @@ from pipeline.lake.tasks import MIN_TASKS, PartitionedRows, balance_by_size
 _SLICES: Final = 128  # a few for each task
 _SLICE: Final = "_slice"
 _TASK_BYTES: Final = 96 << 20  # of a task's rows, where there is more than that for each: as objects they take more
+_READ_BYTES: Final = 32 << 20  # of columns that are read at a time, about
 _OPTIONS: Final = pa.ipc.IpcWriteOptions(compression="lz4")
 
 
@@ -40,16 +41,18 @@ class _Part:
     sizes: Counter[int]
 
     def read(self, slices: Sequence[int]) -> pa.Table:
-        """Return the rows of some slices. Columns are read one after the other: only one is in memory twice."""
+        """Return the rows of some slices. Of many, some columns are read at a time: only these are in memory twice."""
         filesystem, name = self.file.place
         numbers = sorted(number for each in slices for number in self.batches.get(each, ()))
-        columns = []
+        count, size = len(self.schema), sum(self.sizes[each] for each in slices)
+        at_once = max(count * _READ_BYTES // max(size, _READ_BYTES), 1)
+        columns: list[pa.ChunkedArray] = []
         with filesystem.open_input_file(name) as source:
-            for place, field in enumerate(self.schema):
-                options = pa.ipc.IpcReadOptions(included_fields=[place])
-                with pa.ipc.open_file(source, options=options) as reader:
-                    rows = pa.Table.from_batches(map(reader.get_batch, numbers), pa.schema([field]))
-                columns.append(rows.combine_chunks().column(0))
+            for begin in range(0, count, at_once):
+                places = [*range(begin, min(begin + at_once, count))]
+                with pa.ipc.open_file(source, options=pa.ipc.IpcReadOptions(included_fields=places)) as reader:
+                    rows = pa.Table.from_batches(map(reader.get_batch, numbers), reader.schema)
+                columns += rows.combine_chunks().columns
         return pa.Table.from_arrays(columns, schema=self.schema)
 
 
