@@ -18,16 +18,13 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from pathlib import Path
 from threading import Lock, Thread, local
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Any, Final, TypeVar
 from weakref import WeakSet
 
 from jobs.python_daemon import WORKER_ENVIRONMENT, preload_modules
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-TaskRows: TypeAlias = "Callable[[int], Iterable[pa.RecordBatch]]"
-"""Computes the rows of the task that has a number."""
+Input = TypeVar("Input")
+Result = TypeVar("Result")
 
 _MODULES: Final = ("pipeline.bronze.capture_tasks", "pipeline.findings.update")  # of tasks; they take a second
 _WATCH_INTERVAL_S: Final = 1.0
@@ -60,21 +57,21 @@ class TaskProcesses:
         for _ in range(_core_count()):
             self._threads().submit(self._worker)
 
-    def run(self, rows: TaskRows, count: int) -> list[pa.RecordBatch]:
-        """Return the rows of so many tasks, in their order.
+    def run(self, function: Callable[[Input], Iterable[Result]], inputs: Iterable[Input]) -> list[Result]:
+        """Return what a function gives for each input, in their order; each is a task.
 
         When one fails, no other begins, and its exception is raised when those that run have ended: nobody does their
         work twice. TaskProcessError if its process ended.
         """
         from pyspark import cloudpickle  # noqa: PLC0415 (takes a third of a second)
 
-        task = cloudpickle.dumps(rows)  # type: ignore[no-untyped-call]
-        futures = [self._threads().submit(self._compute, task, number) for number in range(count)]
+        task = cloudpickle.dumps(function)  # type: ignore[no-untyped-call]
+        futures = [self._threads().submit(self._compute, task, each) for each in inputs]
         try:
             done, _ = wait(futures, return_when=FIRST_EXCEPTION)
             for future in done:
                 future.result()
-            return [batch for future in futures for batch in future.result()]
+            return [result for future in futures for result in future.result()]
         finally:
             wait([future for future in futures if not future.cancel()])
 
@@ -105,9 +102,9 @@ class TaskProcesses:
         worker: _Worker = self._own.worker
         return worker
 
-    def _compute(self, task: bytes, number: int) -> list[pa.RecordBatch]:
+    def _compute(self, task: bytes, given: object) -> list[Any]:
         try:
-            return self._worker().compute(task, number)
+            return self._worker().compute(task, given)
         except TaskProcessError:
             self._running.discard(self._own.worker.process)
             self._own.worker = None  # the next task gets another one
@@ -124,14 +121,14 @@ class _Worker:
         command = [sys.executable, "-m", "jobs.command_line.task_processes", str(os.getpid())]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)  # noqa: S603
 
-    def compute(self, task: bytes, number: int) -> list[pa.RecordBatch]:
-        """Return the rows of a task."""
+    def compute(self, task: bytes, given: object) -> list[Any]:
+        """Return what a pickled function gives for an input."""
         asked, answers = self.process.stdin, self.process.stdout
         assert asked is not None and answers is not None  # noqa: PT018, S101 - they are pipes
         try:
-            pickle.dump((task, number), asked)
+            pickle.dump((task, given), asked)
             asked.flush()
-            rows, error = pickle.load(answers)  # noqa: S301 - of this program
+            results, error = pickle.load(answers)  # noqa: S301 - of this program
         except (EOFError, OSError, pickle.UnpicklingError) as ended:
             self.process.kill()
             how = self.process.wait()
@@ -139,7 +136,7 @@ class _Worker:
             raise TaskProcessError(f"a process that computed a task ended with {how}{killed}") from ended
         if error is not None:
             raise error
-        return list(rows)
+        return list(results)
 
 
 _ALL: Final = WeakSet[TaskProcesses]()
@@ -165,10 +162,10 @@ def main() -> None:
     preload_modules(*_MODULES)
     while True:
         try:
-            task, number = pickle.load(asked)  # noqa: S301 - of this program
+            task, given = pickle.load(asked)  # noqa: S301 - of this program
         except EOFError:
             return
-        answers.write(_answer(task, number))
+        answers.write(_answer(task, given))
         answers.flush()
 
 
@@ -179,10 +176,10 @@ def _end_with(driver: int) -> None:
     os._exit(1)
 
 
-def _answer(task: bytes, number: int) -> bytes:
-    """Return a task's rows and None, or no rows and the exception that it raised."""
+def _answer(task: bytes, given: object) -> bytes:
+    """Return a task's results and None, or no results and the exception that it raised."""
     try:
-        return pickle.dumps(([*pickle.loads(task)(number)], None))  # noqa: S301 - of this program
+        return pickle.dumps(([*pickle.loads(task)(given)], None))  # noqa: S301 - of this program
     except Exception as error:  # noqa: BLE001 - the driver raises it
         return pickle.dumps(([], _portable(error)))
 

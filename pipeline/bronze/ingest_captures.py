@@ -281,14 +281,14 @@ class _IngestRound:
     def _merge(self, fresh: pa.Table, removed: pa.Table) -> MergeChanges:
         """Merge connections: pending rows of this round, and ``removed`` ones, with those of earlier runs.
 
-        Merging uses one Python thread. The tables that are written next are created meanwhile.
+        The tables that are written next are created meanwhile.
         """
         lake = self.writer.lake
         limits = time_limits(self.reader_options)
         stored = merge_connections.read_stored_pending(lake, pa.concat_tables([fresh, removed]), limits)
         RunMarkers.of(lake).add_captures(self.writer.run_id, stored["capture_id"].unique().to_pylist())
         steps: dict[str, Callable[[], Any]] = {
-            _MERGE: partial(merge_connections.merge_pending, fresh, stored, removed, limits)
+            _MERGE: partial(merge_connections.merge_pending, fresh, stored, removed, limits, lake.session)
         }
         for table in (CONNECTIONS, RPC_BINDS, SESSION_PACKETS, PINGS, QUARANTINE, PENDING):
             steps[str(table)] = partial(lake.create, table)

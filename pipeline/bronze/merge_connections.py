@@ -12,7 +12,7 @@ from __future__ import annotations
 import datetime as dt
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import partial
 from itertools import chain
 from typing import Final
@@ -27,7 +27,9 @@ from pipeline.lake.date_filters import dates_condition
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries import BoundQuery, GroupedQuery
 from pipeline.lake.schema_enforcement import arrow_schema, changed_keys, select_fields
+from pipeline.lake.spark.sessions import LazySession
 from pipeline.lake.staging_files import Batches, BatchTransform
+from pipeline.lake.tasks import MIN_TASKS, compute_each
 from schemas.bronze import PENDING, QUARANTINE, RPC_CALLS
 from schemas.sessions import SESSION_PACKETS
 from schemas.table import Table
@@ -55,7 +57,8 @@ _Remainders = list[tuple[RowDict, bool]]  # with whether they are of this run
 _FOUR_TUPLE: Final = ["client_address", "client_port", "server_address", "server_port"]
 _ONE, _TWO = (f"concat_ws('|', {side}_address, {side}_port)" for side in ("client", "server"))
 _FLOW_SQL: Final = f"concat_ws(' ', least({_ONE}, {_TWO}), greatest({_ONE}, {_TWO}))"  # as ``four_tuple_key``
-_FLOWS_PER_BATCH: Final = 2000  # four-tuples merged at a time: their remainders are in memory
+_FLOWS_PER_BATCH: Final = 2000  # four-tuples merged at a time, at most: their remainders are in memory
+_FEW_FLOWS: Final = 100  # that are not divided
 _DELETED: Final = "_deleted"
 _ROW: Final = "_row"  # number of a row
 
@@ -109,6 +112,19 @@ class MergeChanges:
     failures: dict[str, str] = field(default_factory=dict)
     unmergeable: set[str] = field(default_factory=set)
 
+    def add(self, others: MergeChanges) -> None:
+        """Add the changes of other four-tuples."""
+        for each in fields(self):
+            mine, theirs = getattr(self, each.name), getattr(others, each.name)
+            if isinstance(mine, defaultdict):
+                for key, more in theirs.items():
+                    mine[key] += more
+            elif isinstance(mine, set | dict):
+                mine.update(theirs)
+            elif isinstance(mine, list):
+                mine += theirs
+        self.affects_stored_rows |= others.affects_stored_rows
+
     def captures_to_reread(self) -> dict[str, set[str]]:
         """Return captures that hold more of MSMQ connections than was kept, with the endpoints of these connections."""
         found: dict[str, set[str]] = defaultdict(set)
@@ -128,13 +144,14 @@ class MergeChanges:
 
 
 def merge_pending(
-    fresh: pa.Table, stored: pa.Table, removed: pa.Table, limits: TimeLimits = DEFAULT_TIME_LIMITS
-) -> MergeChanges:
+    fresh: pa.Table, stored: pa.Table, removed: pa.Table, limits: TimeLimits = DEFAULT_TIME_LIMITS,
+    session: LazySession | None = None,
+) -> MergeChanges:  # fmt: skip
     """Merge the remainders of each four-tuple that has more than one, as far as they may be of one connection.
 
     ``fresh`` and ``stored`` are rows of ``bronze.pending``, of this run and of earlier ones, for the same four-tuples.
     ``removed`` are those of captures that were removed: their four-tuples are merged even if only one remainder is
-    left.
+    left. Processes of the ``session`` that compute tasks share the work.
     """
     both = pa.concat_tables([stored, fresh])
     removed_flows = {*_four_tuple_keys(removed)}
@@ -146,15 +163,37 @@ def merge_pending(
         for name, found in sorted(candidates.items())
         if found and (name in removed_flows or (len(found) > 1 and max(found) >= stored.num_rows))
     ]
-    for begin in range(0, len(to_merge), _FLOWS_PER_BATCH):  # as Python objects rows are much larger
-        batch = to_merge[begin : begin + _FLOWS_PER_BATCH]
-        rows = iter(both.take(list(chain.from_iterable(batch))).to_pylist())
-        _merge_batch(changes, [[(next(rows), place >= stored.num_rows) for place in found] for found in batch])
+    size = min(max(-(-len(to_merge) // MIN_TASKS), _FEW_FLOWS), _FLOWS_PER_BATCH)
+    batches = [
+        _Batch(
+            both.take(list(chain.from_iterable(flows))).combine_chunks(),
+            [[place >= stored.num_rows for place in found] for found in flows],
+            limits,
+        )
+        for flows in (to_merge[begin : begin + size] for begin in range(0, len(to_merge), size))
+    ]
+    for merged in compute_each(session, _Batch.merge, batches):
+        changes.add(merged)
     for row in removed.to_pylist():  # its capture's rows are gone, but a row of bronze.connections names no capture
         changes.previous_connection_ids.add(row["connection_id"])
         changes.dates.update(packet_dates(row))
         changes.affects_stored_rows = True
     return changes
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """Remainders of some four-tuples, one four-tuple after the other; of each remainder, whether it is of this run."""
+
+    rows: pa.Table
+    are_fresh: list[list[bool]]
+    limits: TimeLimits
+
+    def merge(self) -> MergeChanges:
+        """Merge them. As Python objects rows are much larger than in Arrow."""
+        changes, rows = MergeChanges(self.limits), iter(self.rows.to_pylist())
+        _merge_batch(changes, [[(next(rows), is_fresh) for is_fresh in group] for group in self.are_fresh])
+        return changes
 
 
 def _four_tuple_keys(pending: pa.Table) -> Iterator[str]:

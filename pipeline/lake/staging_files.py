@@ -21,7 +21,7 @@ from udfs.keys import key
 Batches = Iterable[pa.RecordBatch]
 BatchTransform = Callable[[Batches], Batches]
 _SUFFIX: Final = ".parquet"
-_GROUP_BYTES: Final = 4 << 20  # of a row group at least, but for the last one
+_GROUP_BYTES: Final = 16 << 20  # of a row group at least, but for the last one
 
 
 def staging_file_name(path: str) -> str:

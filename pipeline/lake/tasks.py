@@ -24,6 +24,7 @@ _LEAST_TASK_BYTES: Final = 4 << 20
 MAX_DRIVER_BYTES: Final = 128 << 20  # of all tasks that are done in this process
 
 Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 def balance_by_size(things: Sequence[Item], size: Callable[[Item], int], count: int) -> list[list[Item]]:
@@ -40,6 +41,17 @@ def balance_by_size(things: Sequence[Item], size: Callable[[Item], int], count: 
 def task_bytes(total: int) -> int:
     """Return how many bytes a task takes, of so many in all."""
     return min(max(total // MIN_TASKS, _LEAST_TASK_BYTES), TASK_BYTES)
+
+
+def compute_each(
+    session: LazySession | None, function: Callable[[Item], Result], inputs: Sequence[Item]
+) -> Iterator[Result]:
+    """Yield what a function makes of each input: side by side where processes of tasks have started, else here."""
+    processes = None if session is None else session.processes
+    if processes is None or not processes.have_started or len(inputs) < 2:
+        yield from map(function, inputs)
+    else:
+        yield from processes.run(lambda given: [function(given)], inputs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +96,6 @@ class PartitionedRows:
         if self.fits_in_driver:
             return pa.Table.from_batches(self.read_in_driver(), to_arrow_schema(schema))
         if session.processes is not None:
-            batches = session.processes.run(self.rows, self.row_count)
+            batches = session.processes.run(self.rows, range(self.row_count))
             return pa.Table.from_batches(batches, to_arrow_schema(schema))
         return self.frame(session.spark, schema).toArrow()

@@ -45,7 +45,7 @@ def test_rows_come_in_the_order_of_the_tasks(processes):
         time.sleep(0.05 * (number % 3))
         yield from (batch(number), batch(), batch(number, 100))
 
-    assert values(processes.run(rows, 7)) == [value for number in range(7) for value in (number, number, 100)]
+    assert values(processes.run(rows, range(7))) == [value for number in range(7) for value in (number, number, 100)]
 
 
 def test_tasks_are_computed_elsewhere_on_all_cores(processes):
@@ -53,7 +53,7 @@ def test_tasks_are_computed_elsewhere_on_all_cores(processes):
         time.sleep(0.3)
         return [batch(os.getpid())]
 
-    found = {*values(processes.run(rows, 6))}
+    found = {*values(processes.run(rows, range(6)))}
     assert os.getpid() not in found
     assert len(found) == len(os.sched_getaffinity(0))
 
@@ -89,9 +89,9 @@ def test_the_exception_of_a_task_is_raised_and_says_where_it_was(processes, fail
         return [batch(number)]
 
     with pytest.raises(kind, match=text) as raised:
-        processes.run(rows, 3)
+        processes.run(rows, range(3))
     assert any("test_task_processes.py" in line for line in report_lines(raised.value))
-    assert values(processes.run(lambda number: [batch(number)], 2)) == [0, 1]
+    assert values(processes.run(lambda number: [batch(number)], range(2))) == [0, 1]
 
 
 def test_a_process_that_is_killed_fails_its_task_and_the_next_gets_another(processes):
@@ -101,8 +101,8 @@ def test_a_process_that_is_killed_fails_its_task_and_the_next_gets_another(proce
         return [batch(number)]
 
     with pytest.raises(TaskProcessError, match="ended with -9"):
-        processes.run(rows, 2)
-    assert values(processes.run(lambda number: [batch(number)], 5)) == [*range(5)]
+        processes.run(rows, range(2))
+    assert values(processes.run(lambda number: [batch(number)], range(5))) == [*range(5)]
 
 
 def test_a_failure_is_told_when_the_tasks_that_run_have_ended(processes, tmp_path):
@@ -114,7 +114,7 @@ def test_a_failure_is_told_when_the_tasks_that_run_have_ended(processes, tmp_pat
         return []
 
     with pytest.raises(ValueError, match="bad"):
-        processes.run(rows, 20)
+        processes.run(rows, range(20))
     done = {file.name for file in tmp_path.iterdir()}
     assert len(done) < len(os.sched_getaffinity(0)) + 1
     time.sleep(1.5)
@@ -130,15 +130,16 @@ def test_what_a_task_prints_is_no_answer(capfd):
         sys.stdout.flush()
         return [batch(number)]
 
-    assert values(processes.run(rows, 2)) == [0, 1]
+    assert values(processes.run(rows, range(2))) == [0, 1]
     processes.close()
     assert "found" in capfd.readouterr().err
 
 
 def test_threads_use_them_side_by_side(processes):
     with ThreadPoolExecutor(4) as pool:
-        asked = [pool.submit(processes.run, lambda number, n=n: [batch(n + number)], 5) for n in range(0, 40, 10)]
-    assert [values(each.result()) for each in asked] == [[n + number for number in range(5)] for n in range(0, 40, 10)]
+        tens = range(0, 40, 10)
+        asked = [pool.submit(processes.run, lambda number, n=n: [batch(n + number)], range(5)) for n in tens]
+    assert [values(each.result()) for each in asked] == [[n + number for number in range(5)] for n in tens]
 
 
 def test_temporary_files_and_permissions_are_those_of_the_run(tmp_path):
@@ -152,7 +153,7 @@ def test_temporary_files_and_permissions_are_those_of_the_run(tmp_path):
         return []
 
     try:
-        assert processes.run(rows, 1) == []
+        assert processes.run(rows, range(1)) == []
     finally:
         os.umask(before)
         processes.close()
@@ -172,7 +173,7 @@ def rows(_):
     return []
 
 def run(_):
-    TaskProcesses().run(rows, 1)
+    TaskProcesses().run(rows, range(1))
 
 if __name__ == "__main__":
     sys.exit(cli.run_job("a_job", cli.build_base_parser("a_job", ""), run, ["--lake", "x"]))

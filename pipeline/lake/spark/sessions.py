@@ -13,13 +13,15 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from threading import Lock
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
-import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from pipeline.lake.spark import codegen
+
+Input = TypeVar("Input")
+Result = TypeVar("Result")
 
 # Environment variables of Spark Connect clients and Databricks clusters.
 REMOTE_VARIABLES: Final = ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "DATABRICKS_RUNTIME_VERSION")
@@ -41,8 +43,8 @@ class TaskRunner(Protocol):
     def start(self) -> None:
         """Let the processes start."""
 
-    def run(self, rows: Callable[[int], Iterable[pa.RecordBatch]], count: int) -> list[pa.RecordBatch]:
-        """Return the rows of so many tasks, in their order."""
+    def run(self, function: Callable[[Input], Iterable[Result]], inputs: Iterable[Input]) -> list[Result]:
+        """Return what a function gives for each input, in their order; each is a task."""
 
 
 class LazySession:
