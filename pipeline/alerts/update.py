@@ -201,8 +201,9 @@ class _AlertsUpdate:
         counts: list[int] = []  # of the one call in memory: what Spark's tasks add stays there
 
         def find_and_count(parts: Mapping[str, pa.Table]) -> pa.Table:
-            counts.append(parts["rows"].num_rows)
-            return find(parts["rows"])
+            rows = parts["rows"]
+            counts.append(rows.num_rows)
+            return find(rows)
 
         query = source.query(self.limits, window)
         grouped = GroupedQuery({"rows": query}, source.grouping_columns, find_and_count, ALERTS.struct())

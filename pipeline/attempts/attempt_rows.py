@@ -36,7 +36,7 @@ from pipeline.attempts.columns.call_evidence import CallEvidence, Evidence
 from pipeline.attempts.columns.missing_codes import codes_of_bits
 from pipeline.attempts.evidence import CallConclusion, confidence_level
 from pipeline.attempts.receive_attempts import OUTCOMES, TRANSACTIONAL_OPNUM, ReceiveAttempts, find_attempts
-from pipeline.lake.arrow_rows import DAY_US, is_in, table_to_rows, times_to_us, unique_rows
+from pipeline.lake.arrow_rows import DAY_US, encode_texts, is_in, table_to_rows, times_to_us, unique_rows
 from pipeline.lake.queries import BoundQuery, FilteredTable, QueryInput
 from schemas.bronze import CONNECTIONS, RPC_BINDS
 from schemas.receive_attempts import RECEIVE_ATTEMPTS
@@ -72,6 +72,7 @@ MESSAGE_FACTS: Final = ("message_key", "message_bytes", "abort_count", "destinat
 _TAKEN: Final = (
     "call_key", "opnum", "action", *_OF_START, *_RENAMED.values(), *_PASSTHROUGH, *_IDENTITY, *MESSAGE_FACTS,
 )  # fmt: skip
+_DISTINCT_TEXTS: Final = ("call_key", "message_key")  # of calls: each has its own
 QUEUE_COLUMNS: Final = ("queue", "inferred_queue")  # of silver.messages
 CONNECTION_FIELDS: Final = (
     "connection_id", "client_address", "first_packet_at", "last_packet_at", "closed_at", "association_group_id",
@@ -158,8 +159,8 @@ def attempts_function(
     """
 
     def find(parts: Mapping[str, pa.Table]) -> pa.Table:
-        own = parts["calls"]
-        others = (parts[name] for name in ("shared", "clients") if name in parts)
+        own = encode_texts(parts["calls"], *_DISTINCT_TEXTS)
+        others = (encode_texts(parts[name], *_DISTINCT_TEXTS) for name in ("shared", "clients") if name in parts)
         every = pa.concat_tables([own, *others], promote_options="default")
         wanted = set(own["connection_id"].unique().to_pylist())
         if only is not None:
@@ -199,6 +200,7 @@ def receive_attempts_table(
 
     ``ends`` is the end of each server's capture, microseconds since the epoch.
     """
+    facts = encode_texts(facts, *_DISTINCT_TEXTS)
     evidence = CallEvidence(facts, connections_from_rows(connections))
     made = find_attempts(evidence, ends, cleanup_us=round(cleanup_s * 1e6))
     columns = [name for name in _TAKEN if name in facts.column_names]

@@ -35,7 +35,7 @@ from pipeline.findings.rules import (
 )
 from pipeline.findings.rules.call_history import CapturedCall, ServerHistory
 from pipeline.findings.rules.registry import ALL_RULES, SERVER_CHECKS, Rule, RuleCheck, Violation
-from pipeline.lake.arrow_rows import epoch_day, rows_to_table
+from pipeline.lake.arrow_rows import encode_texts, epoch_day, rows_to_table
 from schemas.findings import FINDINGS
 from udfs.keys import key
 
@@ -106,27 +106,27 @@ class EvaluationInput(NamedTuple):
     unreadable_connections: frozenset[str] = frozenset()
 
 
-def join_by_call_key(calls: pa.Table, parts: list[pa.Table]) -> pa.Table:
+def join_by_call_key(calls: pa.Table, parts: Iterable[pa.Table]) -> pa.Table:
     """Return calls with the columns of other tables' rows of the same ``call_key``; the first that is not null.
 
-    ``parts`` are taken out of the list: of very many calls, each column is in memory once.
+    Texts are dictionaries then, but for the key. Of very many calls a part may be made when it is asked for.
 
     ``calls`` has ``CALL_COLUMNS`` and, where stubs are stored, request_bytes, request_head, request_tail,
     response_head, request_stub and response_stub. Two columns have other names here: ``action`` of a management call, a
     text, is ``action_text``, and ``errors`` of a message is ``message_errors``.
     """
-    names = dict.fromkeys(name for part in parts for name in part.column_names if name != "call_key")
-    columns: list[dict[str, pa.ChunkedArray]] = []
-    places: list[pa.Array] = []
-    while parts:
-        part = parts.pop(0)
-        places.append(pc.index_in(calls["call_key"], part["call_key"].combine_chunks()))
-        columns.append(dict(zip(part.column_names, part.columns, strict=True)))
+    calls, columns = encode_texts(calls, "call_key"), dict[str, pa.ChunkedArray]()
+    for part in parts:
+        places = pc.index_in(calls["call_key"], part["call_key"].combine_chunks())
+        for name in part.column_names:
+            if name == "call_key":
+                continue
+            column = encode_texts(part.select([name])).column(0).take(places)
+            known = columns.get(name)
+            columns[name] = column if known is None else pc.coalesce(known, column.cast(known.type))
         del part
-    for name in names:
-        found = [own.pop(name).take(at) for own, at in zip(columns, places, strict=True) if name in own]
-        same_type = [column.cast(found[0].type) for column in found[1:]]
-        calls = calls.append_column(name, pc.coalesce(found[0], *same_type) if same_type else found[0])
+    for name, column in columns.items():
+        calls = calls.append_column(name, column)
     return calls
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from datetime import date, timedelta
 from functools import partial
 from typing import Final, NamedTuple
@@ -111,11 +111,10 @@ def calls_with_stub_columns(*, stubs_kept: bool) -> InputQuery:
     return CALL_INPUT._replace(columns=(*CALL_INPUT.columns, *stub_column_expressions(stubs_kept=stubs_kept)))
 
 
-def join_decoded_columns(calls: pa.Table, parts: list[pa.Table]) -> pa.Table:
-    """Return calls with the columns that silver decoded; ``parts`` are taken out of the list."""
-    for place, part in enumerate(parts):
-        parts[place] = part.drop_columns([name for name in _SELECTION_COLUMNS if name in part.column_names])
-    return evaluate.join_by_call_key(calls, parts)
+def join_decoded_columns(calls: pa.Table, parts: Iterable[pa.Table]) -> pa.Table:
+    """Return calls with the columns that silver decoded (``join_by_call_key``)."""
+    decoded = (part.drop_columns([name for name in _SELECTION_COLUMNS if name in part.column_names]) for part in parts)
+    return evaluate.join_by_call_key(calls, decoded)
 
 
 class ServersInput(NamedTuple):

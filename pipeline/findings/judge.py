@@ -59,7 +59,10 @@ def find_violations(
     ours = AssociationCalls(columns, histories, rows.places)
     changed = columns.nonzero("is_changed") if "is_changed" in calls.column_names else None
     of_calls = _suspects_of_call_checks(columns, changed)
-    of_associations = [_suspects_of_association(ours, check) for check in ASSOCIATION_CHECKS]
+    of_associations = []
+    for check in ASSOCIATION_CHECKS:
+        of_associations.append(_suspects_of_association(ours, check))
+        ours.forget_many_shared()
     masks = [mask for suspects in of_associations if suspects is not None for mask in suspects if mask is not None]
     related = np.logical_or.reduce([columns.nothing(), *masks])
     if related.any():  # a receive without its End would seem to be pending

@@ -10,7 +10,7 @@ few calls are evaluated first (``lookback``): no others are where these show no 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -54,7 +54,7 @@ from pipeline.findings.queue_inputs import AffectedQueues, QueueFindings
 from pipeline.findings.rules.call_history import CapturedCall, ServerHistory
 from pipeline.findings.rules.queue_facts import QueueRuleLimits
 from pipeline.findings.sliced_inputs import IS_FIRST, IS_OWN, SlicedInputs
-from pipeline.lake.arrow_rows import is_in, unique_rows
+from pipeline.lake.arrow_rows import encode_texts, is_in, unique_rows
 from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.date_filters import dates_condition
 from pipeline.lake.incremental import IncrementalUpdate, commits_with_provenance
@@ -354,14 +354,14 @@ class _FindingsUpdate:
         return GroupedQuery(parts, SLICE_KEYS, find, FINDINGS.struct())
 
 
-def _findings_function(only_connections: Collection[str] | None) -> Callable[[dict[str, pa.Table]], pa.Table]:
+def _findings_function(only_connections: Collection[str] | None) -> Callable[[Mapping[str, pa.Table]], pa.Table]:
     """Return the function that gives the findings of servers' rows.
 
     ``only_connections``: those whose associations are evaluated; None: all.
     """
 
-    def find(parts: dict[str, pa.Table]) -> pa.Table:
-        calls, openings = _take_calls(parts)
+    def find(parts: Mapping[str, pa.Table]) -> pa.Table:
+        calls, openings = _joined_calls(parts)
         rows = parts["connections"]
         own = set(rows.filter(rows[IS_OWN])["connection_id"].to_pylist())
         firsts = set(rows.filter(rows[IS_FIRST])["server_address"].to_pylist())
@@ -373,17 +373,17 @@ def _findings_function(only_connections: Collection[str] | None) -> Callable[[di
     return find
 
 
-def _take_calls(parts: dict[str, pa.Table]) -> tuple[pa.Table, pa.Table]:
-    """Take the calls and what was decoded of them out of the parts; return them joined, and those that open or close.
+def _joined_calls(parts: Mapping[str, pa.Table]) -> tuple[pa.Table, pa.Table]:
+    """Return the calls with what was decoded of them, and those that open or close.
 
-    Of an association with a million calls these parts are as large as what is made of them.
+    Of an association with a million calls each part is as large as what is made of all: one is read at a time.
     """
-    calls, is_opening = _without_repeated_openings(parts.pop("calls"))
-    if "changed" in parts:
-        calls = calls.drop_columns([*STUB_COLUMN_TYPES])
-    found = (parts.pop(name).drop_columns([_SLICE]) for name in _DECODED_PARTS if name in parts)
-    decoded = [without_null_columns(rows, "call_key") for rows in found]
-    calls = plain_columns(join_decoded_columns(calls.drop_columns([_SLICE]), decoded))
+    calls, is_opening = _without_repeated_openings(parts["calls"])
+    unused = [_SLICE, *(STUB_COLUMN_TYPES if "changed" in parts else ())]
+    calls = encode_texts(plain_columns(calls.drop_columns(unused)), "call_key")
+    found = (parts[name].drop_columns([_SLICE]) for name in _DECODED_PARTS if name in parts)
+    decoded = (plain_columns(without_null_columns(rows, "call_key")) for rows in found)
+    calls = join_decoded_columns(calls, decoded)
     return calls, calls.filter(is_opening)
 
 

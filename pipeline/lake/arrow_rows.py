@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -39,10 +40,21 @@ def is_in(rows: pa.Table | pa.RecordBatch, column: str, values: Collection[str])
     return pc.is_in(rows.column(column), pa.array(sorted(values), pa.string()))
 
 
+def encode_texts(rows: pa.Table, *keys: str) -> pa.Table:
+    """Return rows with their texts, but for the ``keys``, as dictionaries: a text that comes often is there once."""
+    for place, field in enumerate(rows.schema):
+        if pa.types.is_string(field.type) and field.name not in keys:
+            rows = rows.set_column(place, field.name, rows.column(place).combine_chunks().dictionary_encode())
+    return rows
+
+
 def unique_rows(rows: pa.Table, key: str) -> pa.Table:
-    """Return the first of the rows that have the same text in a column, in order."""
-    places = {name: place for place, name in reversed([*enumerate(rows[key].to_pylist())])}
-    return rows if len(places) == rows.num_rows else rows.take(pa.array(sorted(places.values()), pa.int64()))
+    """Return the first of the rows that have the same text in a column, in order; of those with null the first too."""
+    texts = rows[key].combine_chunks().dictionary_encode(null_encoding="encode")
+    if len(texts.dictionary) == rows.num_rows:
+        return rows
+    firsts = np.unique(texts.indices.to_numpy(), return_index=True)[1]
+    return rows.take(pa.array(np.sort(firsts)))
 
 
 def epoch_day(*times: int | None) -> int | None:

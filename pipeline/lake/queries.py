@@ -80,12 +80,12 @@ class BoundQuery(NamedTuple):
 class GroupedQuery(NamedTuple):
     """Queries, and a function of the groups of their answers, as ``Lake.map_groups`` takes them.
 
-    The function may take answers out of the dictionary that it is given, so that they do not stay in memory.
+    The function looks up the rows of each part once: those of many groups are read when it does.
     """
 
     parts: Mapping[str, BoundQuery]
     keys: Sequence[str]
-    function: Callable[[dict[str, pa.Table]], pa.Table]
+    function: Callable[[Mapping[str, pa.Table]], pa.Table]
     schema: StructType
 
 

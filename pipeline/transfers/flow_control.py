@@ -11,6 +11,7 @@ import numpy as np
 
 from pipeline.transfers.acknowledgements import NEVER, NO_HEADER, ack_steps
 from pipeline.transfers.packet_numbers import NO_TIME
+from pipeline.transfers.sequences.text_codes import sorted_distinct
 from udfs.array_types import Bools, Ints
 
 DEFAULT_WINDOW: Final = 64  # packets, before a side has said another one
@@ -43,7 +44,7 @@ def window_full_us(
     times = np.concatenate([acked, sent_at])
     change = np.concatenate([np.full(len(acked), -1), np.full(len(sent_at), 1)])
     said = [_latest_windows(*each) for each in windows]
-    every = np.unique(np.concatenate([times, [first], *(at for at, _ in said)]))
+    every = sorted_distinct(np.concatenate([times, [first], *(at for at, _ in said)]))
     order = np.argsort(times, kind="stable")
     waiting = np.concatenate([[0], np.cumsum(change[order])])[np.searchsorted(times[order], every, side="right")]
     window = np.minimum(*(values[np.searchsorted(at, every, side="right")] for at, values in said))

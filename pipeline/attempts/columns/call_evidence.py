@@ -43,7 +43,8 @@ class Evidence(NamedTuple):
         """
         owner, call = np.concatenate(owners), np.concatenate(calls)
         there = call != NOTHING
-        pairs = np.unique(owner[there] * max(bound, 1) + call[there])
+        pairs = np.sort(owner[there] * max(bound, 1) + call[there])
+        pairs = pairs[np.diff(pairs, prepend=NOTHING) != 0]
         return cls(pairs % max(bound, 1), np.searchsorted(pairs, np.arange(count + 1) * max(bound, 1)))
 
 

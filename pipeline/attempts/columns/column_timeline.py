@@ -17,7 +17,7 @@ class ColumnTimeline:
     def __init__(self, keys: Ints, times: Ints, calls: Ints) -> None:
         there = keys >= 0
         keys, times, calls = keys[there], times[there], calls[there]
-        self._times = np.unique(times)
+        self._times = np.sort(times)
         places = self._place(keys, times)
         order = np.argsort(places, kind="stable")
         self._places, self._keys, self._calls = places[order], keys[order], calls[order]

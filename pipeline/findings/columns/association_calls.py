@@ -153,7 +153,7 @@ class AssociationCalls(CallColumns):
 
     def _codes_of(self, name: str) -> Numbers:
         array = self.array(name)
-        if array is not None and (pa.types.is_string(array.type) or pa.types.is_large_string(array.type)):
+        if array is not None and (pa.types.is_string(array.type) or pa.types.is_dictionary(array.type)):
             return self.codes(name)
         numbers = self.numbers(name)
         if self.has(name).all():

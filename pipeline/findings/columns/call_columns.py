@@ -27,6 +27,8 @@ Mask = npt.NDArray[np.bool_]
 Numbers = npt.NDArray[Any]
 Method = tuple[str, int]
 _OPNUMS: Final = 1 << 17  # more than there are
+_SHARED_BYTES: Final = 8  # that a shared result takes for each call, about
+_MAX_SHARED_BYTES: Final = 256 << 20
 
 
 class CallColumns:
@@ -59,6 +61,11 @@ class CallColumns:
             self._cache[name] = compute()
         found: Result = self._cache[name]
         return found
+
+    def forget_many_shared(self) -> None:
+        """Forget shared results where they take much memory; a condition that uses one computes it again."""
+        if len(self._cache) * self.count * _SHARED_BYTES > _MAX_SHARED_BYTES:
+            self._cache.clear()
 
     # Columns
 
@@ -128,9 +135,7 @@ class CallColumns:
         if array is None or pa.types.is_null(array.type):
             return np.full(self.count, -1), []
         encoded = array.dictionary_encode()
-        return encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(
-            np.int64
-        ), encoded.dictionary.to_pylist()
+        return encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False), encoded.dictionary.to_pylist()
 
     def text_matches(self, name: str, predicate: Callable[[str], bool]) -> Mask:
         """Tell where a text meets a condition, which is asked once for each different text."""

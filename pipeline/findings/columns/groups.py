@@ -15,7 +15,7 @@ Numbers = npt.NDArray[Any]
 def encode(values: Numbers) -> tuple[Numbers, Numbers]:
     """Return the place of each number among the different ones, and these, as they come first."""
     encoded = pa.array(values).dictionary_encode()
-    return encoded.indices.to_numpy().astype(np.int64), encoded.dictionary.to_numpy(zero_copy_only=False)
+    return encoded.indices.to_numpy(), encoded.dictionary.to_numpy(zero_copy_only=False)
 
 
 def combine_codes(*codes: Numbers) -> Numbers:
@@ -23,7 +23,7 @@ def combine_codes(*codes: Numbers) -> Numbers:
     found = encode(codes[0])[0]
     for each in codes[1:]:
         places, values = encode(each)
-        found = encode(found * np.int64(len(values)) + places)[0]
+        found = encode(found.astype(np.int64) * len(values) + places)[0]
     return found
 
 
@@ -104,7 +104,7 @@ def latest_until(
     """
     if not len(keys) or not len(asked_keys):
         return np.full(len(asked_keys), -1)
-    levels = np.unique(times)
+    levels = np.sort(times)
     steps = np.int64(len(levels) + 1)
     order = np.lexsort((times, keys))
     events = keys[order] * steps + np.searchsorted(levels, times[order]) + 1

@@ -100,7 +100,7 @@ def _unpaired_receives(calls: AssociationCalls) -> Suspects:
     pending = np.nonzero(~unpaired & (calls.of(*REMOTE_READ_READS) & calls.is_receive)[rows])[0]
     if ends.size and pending.size:
         begun, over = calls.started_at[rows[pending]], until[pending]
-        levels = np.unique(calls.started_at[ends])
+        levels = np.sort(calls.started_at[ends])
         steps = np.int64(len(levels) + 1)
         moments = np.sort(contexts[ends] * steps + np.searchsorted(levels, calls.started_at[ends]) + 1)
 

@@ -56,6 +56,22 @@ class _Part:
         return pa.Table.from_arrays(columns, schema=self.schema)
 
 
+class _PartsOfTask(Mapping[str, pa.Table]):
+    """The rows of some slices, by part; they are read each time that they are looked up."""
+
+    def __init__(self, parts: Mapping[str, _Part], slices: Sequence[int]) -> None:
+        self._parts, self._slices = parts, slices
+
+    def __getitem__(self, name: str) -> pa.Table:
+        return self._parts[name].read(self._slices)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._parts)
+
+    def __len__(self) -> int:
+        return len(self._parts)
+
+
 BoundParts: TypeAlias = Mapping[str, tuple[str, Mapping[str, Given]]]
 """Queries by name, each with what its names in braces stand for."""
 
@@ -125,7 +141,7 @@ def answer_groups(
     tasks = balance_by_size(list(sizes), sizes.__getitem__, max(MIN_TASKS, sizes.total() // _TASK_BYTES))
 
     def rows(number: int) -> Iterator[pa.RecordBatch]:
-        yield from function({name: part.read(tasks[number]) for name, part in written.items()}).to_batches()
+        yield from function(_PartsOfTask(written, tasks[number])).to_batches()
 
     return PartitionedRows(len(tasks), sizes.total(), rows, in_tasks=True)
 

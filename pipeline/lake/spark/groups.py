@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 def map_groups_in_spark(
     parts: Mapping[str, DataFrame],
     keys: Sequence[str],
-    function: Callable[[dict[str, pa.Table]], pa.Table],
+    function: Callable[[Mapping[str, pa.Table]], pa.Table],
     schema: StructType,
 ) -> DataFrame:
     """Return what a function makes of each group: the rows of all parts that have the same values of the keys.

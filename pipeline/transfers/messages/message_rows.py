@@ -26,7 +26,7 @@ from pipeline.transfers.messages.acknowledgement_matches import (
 from pipeline.transfers.messages.evidence_lists import EvidenceLists
 from pipeline.transfers.messages.first_events import NO_EVENT, EventIndex
 from pipeline.transfers.messages.message_inputs import TransferInputs
-from pipeline.transfers.sequences.text_codes import NO_CODE, text_codes
+from pipeline.transfers.sequences.text_codes import NO_CODE, sorted_distinct, text_codes
 from schemas.table import EVENT_DATE, RUN_ID
 from schemas.transfers import MESSAGE_TRANSFERS, REPORT_SIGHTING
 from udfs.array_types import Bools, Ints
@@ -185,7 +185,7 @@ class _Transfers:
         last = self.starts + count - 1
         sizes = np.asarray(self.sendings["length_bytes"].combine_chunks(), np.int64)
         connections = text_codes(self.sendings["connection_id"])
-        pairs = np.unique(self.row * (int(connections.max()) + 1) + connections) // (int(connections.max()) + 1)
+        pairs = sorted_distinct(self.row * (int(connections.max()) + 1) + connections) // (int(connections.max()) + 1)
         acked = _times(self.sendings["session_acked_at"])
         self.columns |= {
             "packet_bytes": pa.array(sizes[self.starts]),
@@ -256,7 +256,7 @@ class _Transfers:
         message = text_codes(self.columns["message_key"])
         queue = text_codes(self.columns["destination_queue"])
         most = int(queue.max(initial=0)) + 1
-        pairs = np.unique((message * most + queue)[queue != NO_CODE]) // most
+        pairs = sorted_distinct((message * most + queue)[queue != NO_CODE]) // most
         return np.bincount(pairs, minlength=int(message.max()) + 1)[message] > 1
 
     def _until_ordinal_begins_anew(self) -> Ints:
