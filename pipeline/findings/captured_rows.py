@@ -20,7 +20,7 @@ def iter_rows(table: pa.Table) -> Iterator[dict[str, Any]]:
 def captured_calls(table: pa.Table) -> Iterator[CapturedCall]:
     """Yield the calls of rows with ``CALL_COLUMNS`` and what silver decoded (``join_by_call_key``)."""
     plain = plain_columns(without_null_columns(table))
-    columns = {name: plain[name].to_pylist() for name in plain.column_names}
+    columns = {name: _values(plain[name]) for name in plain.column_names}
     if "header_sizes" in columns:
         columns["header_sizes"] = [sizes and dict(sizes) for sizes in columns["header_sizes"]]
     for row in zip(*columns.values(), strict=True):
@@ -28,6 +28,15 @@ def captured_calls(table: pa.Table) -> Iterator[CapturedCall]:
         if call["action_text"] is not None:
             call["action"] = call["action_text"]
         yield call
+
+
+def _values(column: pa.ChunkedArray) -> list[Any]:
+    """Return the values of a column; equal texts of a dictionary are one object."""
+    if not pa.types.is_dictionary(column.type):
+        return column.to_pylist()  # type: ignore[no-any-return]
+    texts = column.combine_chunks()
+    known = [*texts.dictionary.to_pylist(), None]
+    return [known[place] for place in texts.indices.fill_null(-1).to_pylist()]
 
 
 def plain_columns(table: pa.Table) -> pa.Table:

@@ -65,6 +65,9 @@ class _PartsOfTask(Mapping[str, pa.Table]):
     def __getitem__(self, name: str) -> pa.Table:
         return self._parts[name].read(self._slices)
 
+    def __contains__(self, name: object) -> bool:
+        return name in self._parts  # nothing is read for it
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._parts)
 
