@@ -12,13 +12,15 @@ Result = TypeVar("Result")
 TaskName = TypeVar("TaskName")
 
 
-def run_concurrently(questions: Mapping[TaskName, Callable[[], Result]]) -> dict[TaskName, Result]:
-    """Call functions in threads, and return each result by its name.
+def run_concurrently(
+    questions: Mapping[TaskName, Callable[[], Result]], *, at_once: int = _MAX_THREADS
+) -> dict[TaskName, Result]:
+    """Call functions in threads, ``at_once`` of them, and return each result by its name.
 
     All share the session's settings (``spark_conf``).
     """
     if len(questions) < 2:
         return {name: ask() for name, ask in questions.items()}
-    with ThreadPoolExecutor(_MAX_THREADS) as pool:
+    with ThreadPoolExecutor(at_once) as pool:
         asked = {name: pool.submit(ask) for name, ask in questions.items()}
         return {name: answer.result() for name, answer in asked.items()}

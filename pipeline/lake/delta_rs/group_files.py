@@ -8,8 +8,7 @@ all. Rows go from file to file without Java.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -27,6 +26,7 @@ from pipeline.lake.tasks import MIN_TASKS, PartitionedRows, balance_by_size
 _SLICES: Final = 128  # a few for each task
 _SLICE: Final = "_slice"
 _TASK_BYTES: Final = 96 << 20  # of a task's rows, where there is more than that for each: as objects they take more
+_ANSWERS_AT_ONCE: Final = 2  # DuckDB computes each on all cores; each takes some hundred MB
 _READ_BYTES: Final = 32 << 20  # of columns that are read at a time, about
 _OPTIONS: Final = pa.ipc.IpcWriteOptions(compression="lz4")
 
@@ -83,29 +83,31 @@ class _Answer:
     """The answer to one query, with a column for the slice: the batches read first, and a reader of the others."""
 
     def __init__(self, reader: pa.RecordBatchReader, limits: MemoryLimits) -> None:
-        self._reader, self._first, self.is_whole = reader, [], False
+        self._schema, self._first, self.is_whole = reader.schema, list[pa.RecordBatch](), False
+        self._rest: Iterable[pa.RecordBatch] = reader
         rows = size = 0
         while rows <= limits.rows and size <= limits.bytes:
             batch = next(reader, None)
             if batch is None:
-                self.is_whole = True
+                self._rest, self.is_whole = (), True
                 return
             self._first.append(batch)
             rows, size = rows + batch.num_rows, size + batch.nbytes
 
     def table(self) -> pa.Table:
         """Return the rows of an answer that was read as a whole."""
-        rows = pa.Table.from_batches(self._first, self._reader.schema).drop_columns([_SLICE])
+        rows = pa.Table.from_batches(self._first, self._schema).drop_columns([_SLICE])
         return rows.combine_chunks()
 
     def write(self, file: LakePath) -> _Part:
         """Write all rows to a new file."""
-        schema = self._reader.schema.remove(self._reader.schema.get_field_index(_SLICE))
+        schema = self._schema.remove(self._schema.get_field_index(_SLICE))
         batches: defaultdict[int, list[int]] = defaultdict(list)
         sizes: Counter[int] = Counter()
         first, self._first = self._first, []
+        file.folder.make_folder()
         with file.open_output() as sink, pa.ipc.new_file(sink, schema, options=_OPTIONS) as writer:
-            parts = chain.from_iterable(map(_by_slice, chain(first, self._reader)))
+            parts = chain.from_iterable(map(_by_slice, chain(first, self._rest)))
             for count, (number, rows) in enumerate(parts):
                 writer.write_batch(rows)
                 batches[number].append(count)
@@ -130,15 +132,14 @@ def answer_groups(
 
     Tasks read files in a folder that is made anew.
     """
-    with ExitStack() as stack:
-        begin = {name: partial(_begin, stack, sql, *part, query.keys, limits) for name, part in parts.items()}
-        answers = run_concurrently(begin)
-        if all(answer.is_whole for answer in answers.values()):
-            tables = {name: answer.table() for name, answer in answers.items()}
-            if sum(rows.nbytes for rows in tables.values()) <= limits.bytes:
-                return tables
-        folder.make_folder()
-        written = run_concurrently({name: partial(answer.write, folder / name) for name, answer in answers.items()})
+    ask = {name: partial(_answer, sql, *part, query.keys, limits, folder / name) for name, part in parts.items()}
+    answers = run_concurrently(ask, at_once=_ANSWERS_AT_ONCE)
+    whole = {name: answer for name, answer in answers.items() if isinstance(answer, _Answer)}
+    if len(whole) == len(answers):
+        tables = {name: answer.table() for name, answer in whole.items()}
+        if sum(rows.nbytes for rows in tables.values()) <= limits.bytes:
+            return tables
+    written = {name: _written(answer, folder / name) for name, answer in answers.items()}
     function = query.function
     sizes = sum((part.sizes for part in written.values()), Counter[int]())
     tasks = balance_by_size(list(sizes), sizes.__getitem__, max(MIN_TASKS, sizes.total() // _TASK_BYTES))
@@ -149,9 +150,15 @@ def answer_groups(
     return PartitionedRows(len(tasks), sizes.total(), rows, in_tasks=True)
 
 
-def _begin(
-    stack: ExitStack, sql: DuckDbSql, query: str, of: Mapping[str, Given], keys: Sequence[str], limits: MemoryLimits
-) -> _Answer:
-    """Begin to read the answer to a query; it can be read until the stack ends."""
+def _answer(
+    sql: DuckDbSql, query: str, of: Mapping[str, Given], keys: Sequence[str], limits: MemoryLimits, file: LakePath
+) -> _Answer | _Part:
+    """Return the answer to a query where it is few rows, else the new file that it is written to."""
     sliced = f"SELECT *, CAST(hash({', '.join(map(quoted, keys))}) % {_SLICES} AS INTEGER) AS {_SLICE} FROM ({query})"
-    return _Answer(stack.enter_context(sql.read_answer(sliced, of)), limits)
+    with sql.read_answer(sliced, of) as reader:
+        answer = _Answer(reader, limits)
+        return answer if answer.is_whole else answer.write(file)
+
+
+def _written(answer: _Answer | _Part, file: LakePath) -> _Part:
+    return answer.write(file) if isinstance(answer, _Answer) else answer
