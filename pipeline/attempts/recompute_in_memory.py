@@ -30,7 +30,7 @@ from pipeline.attempts.changed_rows import RPC_CONNECTIONS_QUERY
 from pipeline.attempts.client_identity import identities_table
 from pipeline.attempts.dependency_keys import concat_unique, keys_in_column
 from pipeline.attempts.operation_rows import queue_operations_table
-from pipeline.attempts.server_openings import OPEN_AND_CLOSE_CALLS
+from pipeline.attempts.server_openings import OPENING_CALLS
 from pipeline.lake.arrow_rows import is_in
 from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.date_filters import dates_condition
@@ -195,7 +195,7 @@ class _ScopeQueries(NamedTuple):
     def _query_openings(self, table: Table, columns: Sequence[str], where: str, **of: QueryInput) -> pa.Table:
         """Return columns of the calls that open and close at servers, of all dates."""
         return self.lake.query(
-            f"SELECT {', '.join(columns)} FROM {{rows}} WHERE {where}", rows=OPEN_AND_CLOSE_CALLS[table], **of
+            f"SELECT {', '.join(columns)} FROM {{rows}} WHERE {where}", rows=OPENING_CALLS[table], **of
         )
 
     def _current_rows(self, table: Table, where: str, **of: Values) -> pa.Table:

@@ -1,4 +1,4 @@
-"""The calls that open and close queues and number them at a server, of all dates (``OPEN_AND_CLOSE_METHODS``).
+"""The calls that open and close queues, number them and lead to them at a server, of all dates (``OPENING_CALLS``).
 
 Queue numbers and versions belong to the whole server: whoever looks at one of its associations needs all of these
 calls.
@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Final
 
+from pipeline.attempts.calls import OPEN_ROLES
 from pipeline.lake.queries import FilteredTable
 from schemas.bronze import RPC_CALLS
 from schemas.calls import CLIENT_CALLS, REMOTE_READ_CALLS
@@ -36,9 +37,12 @@ def methods_condition(methods: Iterable[tuple[str, int]], interface: str = "inte
 IS_OPEN_OR_CLOSE: Final = methods_condition(OPEN_AND_CLOSE_METHODS)
 """The condition of rows with interface_name and opnum that they are of the methods in ``LEDGER``."""
 
-OPEN_AND_CLOSE_CALLS: Final[dict[Table, FilteredTable]] = {
-    RPC_CALLS: FilteredTable(RPC_CALLS, IS_OPEN_OR_CLOSE),
-    REMOTE_READ_CALLS: FilteredTable(REMOTE_READ_CALLS, methods_condition(OPEN_AND_CLOSE_METHODS, "protocol")),
-    CLIENT_CALLS: FilteredTable(CLIENT_CALLS, IS_OPEN_OR_CLOSE),
+_METHODS: Final = {*OPEN_AND_CLOSE_METHODS, *OPEN_ROLES}
+_INTERFACES: Final = {RPC_CALLS: "interface_name", REMOTE_READ_CALLS: "protocol", CLIENT_CALLS: "interface_name"}
+OPENING_CALLS: Final[dict[Table, FilteredTable]] = {
+    table: FilteredTable(
+        table, f"{methods_condition(_METHODS, interface)} AND server_address IS NOT NULL", is_shared=True
+    )
+    for table, interface in _INTERFACES.items()
 }
-"""These calls, by the table whose rows they are."""
+"""The calls of these methods, and of those that have a role in opening a queue, by the table whose rows they are."""

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
-from pipeline.attempts.server_openings import OPEN_AND_CLOSE_CALLS
+from pipeline.attempts.server_openings import IS_OPEN_OR_CLOSE, OPENING_CALLS
 from pipeline.findings import evaluate
 from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.date_filters import MAX_DATES
@@ -130,10 +130,10 @@ class ServersInput(NamedTuple):
 
         ``connections`` are all connections of the servers.
         """
-        where = "server_address IN {servers}"
+        where = f"{IS_OPEN_OR_CLOSE} AND server_address IN {{servers}}"
         parts = (calls_with_stub_columns(stubs_kept=False), REMOTE_READ_INPUT, CLIENT_CALL_INPUT)
         queries = {
-            part.table: partial(part.read_rows, lake, where, rows=OPEN_AND_CLOSE_CALLS[part.table], servers=addresses)
+            part.table: partial(part.read_rows, lake, where, rows=OPENING_CALLS[part.table], servers=addresses)
             for part in parts
         }
         calls, *decoded = run_concurrently(queries).values()

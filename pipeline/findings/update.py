@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.attempts.changed_rows import CHANGED_CONNECTIONS_QUERY, connections_before_change
-from pipeline.attempts.server_openings import IS_OPEN_OR_CLOSE, OPEN_AND_CLOSE_CALLS
+from pipeline.attempts.server_openings import IS_OPEN_OR_CLOSE, OPENING_CALLS
 from pipeline.attempts.server_slices import SLICE_KEYS
 from pipeline.findings import duplicate_machines, evaluate, queue_inputs, update_sessions
 from pipeline.findings.affected_associations import (
@@ -189,7 +189,7 @@ class _FindingsUpdate:
         where = f"interface_name = '{QM2QM_NAME}' AND opnum = {GET_VERSION_OPNUM} AND server_address IN {{servers}}"
         parts = {"calls": calls_with_stub_columns(stubs_kept=False), "reads": REMOTE_READ_INPUT}
         queries = {
-            name: partial(part.read_rows, self.lake, where, rows=OPEN_AND_CLOSE_CALLS[part.table], servers=new.keys())
+            name: partial(part.read_rows, self.lake, where, rows=OPENING_CALLS[part.table], servers=new.keys())
             for name, part in parts.items()
         }
         calls: defaultdict[str, list[CapturedCall]] = defaultdict(list)

@@ -48,10 +48,14 @@ class ChangesSince(NamedTuple):
 
 
 class FilteredTable(NamedTuple):
-    """An input: the rows of a table that meet a condition, in SQL over its columns; without its binary columns."""
+    """An input: the rows of a table that meet a condition, in SQL over its columns; without its binary columns.
+
+    ``is_shared``: they are few, and several queries of a run ask for them, so that a store may keep them in memory.
+    """
 
     table: Table
     where: str
+    is_shared: bool = False
 
     @property
     def column_names(self) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from pipeline.lake.delta_rs import delta_rs_store
 from pipeline.lake.errors import ConflictError, LakeNameError
 from pipeline.lake.lake import Lake
-from pipeline.lake.queries import ChangesSince
+from pipeline.lake.queries import ChangesSince, FilteredTable
 from pipeline.lake.schema_enforcement import arrow_schema
 from pipeline.lake.spark.frames import arrow_to_frame
 from pipeline.lake.tasks import PartitionedRows
@@ -339,3 +339,27 @@ def test_any_other_folder_is_a_lake(spark, tmp_path, name):
         assert [row.reason for row in each.read(QUARANTINE).collect()] == ["r"]
     assert lake.changes(QUARANTINE, 1).count() == 2
     assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+@pytest.mark.parametrize("limit", [1 << 20, 0])
+def test_rows_that_several_queries_share_are_those_of_the_newest_version(lake, monkeypatch, limit):
+    monkeypatch.setattr(delta_rs_store, "_MAX_SHARED_BYTES", limit)
+    shared = FilteredTable(QUARANTINE, "size_bytes > 1 AND reason = 'one'", is_shared=True)
+    asked = []
+    real = lake.store._sql.answer_at_most
+    monkeypatch.setattr(lake.store._sql, "answer_at_most", lambda *args: asked.append(args) or real(*args))
+
+    def keys(where):
+        for source in (shared, shared._replace(is_shared=False)):
+            sql = f"SELECT quarantine_key FROM {{rows}} WHERE {where} ORDER BY quarantine_key"
+            yield lake.query(sql, rows=source)["quarantine_key"].to_pylist()
+
+    lake.append(
+        QUARANTINE, rows(("a", "one", 1, NOON), ("b", "one", 2, NOON), ("c", "one", 3, NOON), ("d", "", 2, NOON))
+    )
+    assert [*keys("size_bytes < 3")] == [["b"]] * 2
+    assert [*keys("seen_at IS NOT NULL")] == [["b", "c"]] * 2
+    assert len(asked) == 1
+    lake.append(QUARANTINE, rows(("e", "one", 9, None)))
+    assert [*keys("TRUE")] == [["b", "c", "e"]] * 2
+    assert len(asked) == 2

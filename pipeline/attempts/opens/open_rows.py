@@ -5,7 +5,7 @@ These calls are few: those of a server are processed together (``opens_function`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
@@ -25,9 +25,9 @@ from pipeline.attempts.calls import OPEN_ROLES
 from pipeline.attempts.client_identity import IDENTITY_COLUMNS, client_identity
 from pipeline.attempts.columns.call_columns import calls_from_rows
 from pipeline.attempts.opens.queue_opens import QueueOpen, find_opens
-from pipeline.attempts.server_openings import methods_condition
+from pipeline.attempts.server_openings import OPENING_CALLS, methods_condition
 from pipeline.lake.arrow_rows import epoch_day, rows_to_table
-from pipeline.lake.queries import BoundQuery, FilteredTable
+from pipeline.lake.queries import BoundQuery
 from schemas.bronze import RPC_CALLS
 from schemas.calls import CLIENT_CALLS, REMOTE_READ_CALLS
 from schemas.receive_attempts import QUEUE_OPENS
@@ -59,22 +59,21 @@ IS_OPEN_CALL_SQL: Final = {
     RPC_CALLS: methods_condition(OPEN_ROLES),
 }
 """The condition of the calls that open and close queues, ask for ports and create cursors, by their table."""
-OPEN_CALLS: Final[dict[Table, FilteredTable]] = {
-    table: FilteredTable(table, f"{condition} AND server_address IS NOT NULL")
-    for table, condition in IS_OPEN_CALL_SQL.items()
-}
-"""These calls, by the table whose rows they are."""
 
 
 def open_queries(servers: Collection[str] | None) -> dict[str, BoundQuery]:
     """Return the queries for what the opens of some servers, or of all (None), are made of, with server_address."""
     return {
-        "reads": select_of_servers(OPEN_CALLS[REMOTE_READ_CALLS], READ_COLUMNS, "TRUE", servers),
-        "clients": select_of_servers(OPEN_CALLS[CLIENT_CALLS], CLIENT_COLUMNS, "TRUE", servers),
-        "known": select_of_servers(OPEN_CALLS[RPC_CALLS], OUTCOME_COLUMNS, "TRUE", servers),
+        "reads": _calls_of_servers(REMOTE_READ_CALLS, READ_COLUMNS, servers),
+        "clients": _calls_of_servers(CLIENT_CALLS, CLIENT_COLUMNS, servers),
+        "known": _calls_of_servers(RPC_CALLS, OUTCOME_COLUMNS, servers),
         "identities": identity_query(servers),
         "connections": connection_query(servers),
     }
+
+
+def _calls_of_servers(table: Table, columns: Sequence[str], servers: Collection[str] | None) -> BoundQuery:
+    return select_of_servers(OPENING_CALLS[table], columns, IS_OPEN_CALL_SQL[table], servers)
 
 
 def opens_function(aliases: Mapping[str, str]) -> Callable[[Mapping[str, pa.Table]], pa.Table]:

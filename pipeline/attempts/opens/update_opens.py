@@ -1,7 +1,7 @@
 """Update of gold.queue_opens, beside the attempts (``update``): server by server.
 
 What an open was blocked by, and until when a queue was open, depends on all opens of its server. These are few, and
-read as a whole (``open_rows.OPEN_CALLS``). A server is recomputed where a call that opens or closes a queue changed, or
+read as a whole (``OPENING_CALLS``). A server is recomputed where a call that opens or closes a queue changed, or
 a connection in what associations depend on, or the canonical name of a queue.
 """
 

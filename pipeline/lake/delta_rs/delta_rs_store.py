@@ -55,6 +55,7 @@ from pipeline.lake.parquet_options import (
 )
 from pipeline.lake.queries import (
     CHANGE_COLUMNS,
+    MAX_ROWS_IN_MEMORY,
     ChangeFeedError,
     ChangesSince,
     FilteredTable,
@@ -89,6 +90,7 @@ from udfs.prefetch import prefetch
 
 _ALL_COLUMNS: Final = re.compile(r"(SELECT|DISTINCT|\.|,)\s*\*")  # in a query; count(*) names none
 _TRIES: Final = 5  # of a commit that others come before
+_MAX_SHARED_BYTES: Final = 64 << 20  # of rows that are kept for several queries (``FilteredTable``)
 _DELETED: Final = "_deleted"
 _ROWS_WRITTEN: Final = "rowsWritten"  # in a commit's metadata, beside the provenance
 _PROVENANCE: Final = "userMetadata"  # as Delta names it
@@ -105,6 +107,13 @@ _FILE_COLUMNS: Final = (  # of ``DataFile``
     .add("statistics_json", StringType())
 )
 _CHANGE_FIELDS: Final = (pa.field(CHANGE_COLUMNS[0], pa.string()), pa.field(CHANGE_COLUMNS[1], pa.int64()))
+
+
+class _SharedRows(NamedTuple):
+    """The rows of a version of a table that several queries ask for; None where they are too many for memory."""
+
+    version: int
+    rows: pa.Table | None
 
 
 class _OpenTable(NamedTuple):
@@ -126,6 +135,8 @@ class DeltaRsStore:
         self._known: dict[LakePath, _OpenTable] = {}
         self._locks: dict[LakePath, RLock] = {}
         self._lock = Lock()
+        self._shared: dict[FilteredTable, _SharedRows] = {}
+        self._shared_lock = Lock()
 
     def with_session(self, session: LazySession) -> DeltaRsStore:
         """Return the same store for another session."""
@@ -260,11 +271,27 @@ class DeltaRsStore:
         if isinstance(source, Table):
             return self._files(source)
         if isinstance(source, FilteredTable):
-            files = self._files(source.table)
-            return files._replace(schema=select_fields(files.schema, source.column_names), where=source.where)
+            return self._filtered(source)
         if isinstance(source, ChangesSince):
             return self._changes(source, sql)
         return source if isinstance(source, pa.Table) else values_array(source)
+
+    def _filtered(self, source: FilteredTable) -> Given:
+        """Return the rows of a table that meet a condition: shared ones as they were read for the first query."""
+        with self._newest(source.table) as delta:
+            version, files = delta.version(), self._data_files(delta, source.table)
+        schema = select_fields(files.schema, source.column_names)
+        given = files._replace(schema=schema, where=source.where)
+        if not source.is_shared:
+            return given
+        with self._shared_lock:
+            known = self._shared.get(source)
+            if known is None or known.version != version:
+                limits = MAX_ROWS_IN_MEMORY, _MAX_SHARED_BYTES
+                rows = self._sql.answer_at_most("SELECT * FROM {rows}", {"rows": given}, *limits)
+                known = _SharedRows(version, None if rows is None else rows.cast(schema))
+                self._shared[source] = known
+        return given if known.rows is None else known.rows
 
     def _files(self, table: Table) -> DataFiles:
         with self._newest(table) as delta:
