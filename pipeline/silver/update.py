@@ -180,12 +180,13 @@ class _SilverUpdate(_DecodeOptions):
 
     # Decoding
 
-    def _decode(self, calls: DataFrame) -> CallDecoder:
-        """Decode calls in Spark to staging files."""
+    def _decode(self, calls: DataFrame | None) -> CallDecoder:
+        """Decode calls in Spark to staging files; None: there are none, and Spark is not needed."""
         folder = self.folder / uuid4().hex
         folder.make_folder()
         found = CallDecoder(str(folder), self.keep_packets, self.keep_bodies, self.declarations)
-        found.decode_in_spark(calls)
+        if calls is not None:
+            found.decode_in_spark(calls)
         self.failures |= found.failures()
         return found
 
@@ -204,7 +205,8 @@ class _SilverUpdate(_DecodeOptions):
         exists = run_concurrently({table: partial(lake.exists, table) for table in DECODED_TABLES})
         if decoded is None:
             self.step.prepare_full_reads(RPC_CALLS)
-            decoded = self._decode(lake.read(RPC_CALLS))
+            any_call = lake.query("SELECT call_key FROM {rows} LIMIT 1", rows=RPC_CALLS)
+            decoded = self._decode(lake.read(RPC_CALLS) if any_call.num_rows else None)
         found, written, provenance = decoded, decoded.row_counts(), self._provenance()
         bare = lake.read(RPC_CALLS).where(has_no_stubs()).select("call_key") if self.emptied else None
 

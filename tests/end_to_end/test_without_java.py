@@ -40,3 +40,10 @@ def test_runs_that_read_little_need_no_java(run, tmp_path):
     nothing = run(*SAMPLE)
     assert (nothing["bytes"], nothing["store"]) == (0, "delta-rs")
     assert {counts["rows_out"] for counts in nothing["tables"].values()} == {0}
+
+
+def test_captures_without_any_call_need_no_java(run, project):
+    transfers = sorted(path.name for path in (project / "data" / "transfers").glob("*.pcap*"))
+    found = run(*(f"../transfers/{name}" for name in transfers))["tables"]
+    assert found["silver.sendings"]["rows_out"] > 10
+    assert found["bronze.rpc_calls"]["rows_out"] == 0
