@@ -8,7 +8,7 @@ in all, all alerts are recomputed. Else the earliest day with a change counts: a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from functools import partial
@@ -200,10 +200,10 @@ class _AlertsUpdate:
         find = _alerts_function(source, self.limits, window.now, self.context, self.run_id)
         counts: list[int] = []  # of the one call in memory: what Spark's tasks add stays there
 
-        def find_and_count(parts: Mapping[str, pa.Table]) -> pa.Table:
+        def find_and_count(parts: Mapping[str, pa.Table]) -> Iterator[pa.Table]:
             rows = parts["rows"]
             counts.append(rows.num_rows)
-            return find(rows)
+            yield find(rows)
 
         query = source.query(self.limits, window)
         grouped = GroupedQuery({"rows": query}, source.grouping_columns, find_and_count, ALERTS.struct())

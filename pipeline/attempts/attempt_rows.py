@@ -37,7 +37,7 @@ from pipeline.attempts.columns.missing_codes import codes_of_bits
 from pipeline.attempts.evidence import CallConclusion, confidence_level
 from pipeline.attempts.receive_attempts import OUTCOMES, TRANSACTIONAL_OPNUM, ReceiveAttempts, find_attempts
 from pipeline.lake.arrow_rows import DAY_US, encode_texts, is_in, table_to_rows, times_to_us, unique_rows
-from pipeline.lake.queries import BoundQuery, FilteredTable, QueryInput
+from pipeline.lake.queries import BoundQuery, FilteredTable, GroupFunction, QueryInput
 from schemas.bronze import CONNECTIONS, RPC_BINDS
 from schemas.receive_attempts import RECEIVE_ATTEMPTS
 from schemas.table import Table
@@ -72,6 +72,7 @@ MESSAGE_FACTS: Final = ("message_key", "message_bytes", "abort_count", "destinat
 _TAKEN: Final = (
     "call_key", "opnum", "action", *_OF_START, *_RENAMED.values(), *_PASSTHROUGH, *_IDENTITY, *MESSAGE_FACTS,
 )  # fmt: skip
+_ATTEMPTS_AT_ONCE: Final = 1 << 17  # made into rows
 _DISTINCT_TEXTS: Final = ("call_key", "message_key")  # of calls: each has its own
 QUEUE_COLUMNS: Final = ("queue", "inferred_queue")  # of silver.messages
 CONNECTION_FIELDS: Final = (
@@ -152,23 +153,24 @@ def identity_query(servers: Collection[str | None] | None) -> BoundQuery:
 
 def attempts_function(
     *, ends: Mapping[str, int], aliases: Mapping[str, str], cleanup_s: float, only: frozenset[str] | None = None
-) -> Callable[[Mapping[str, pa.Table]], pa.Table]:
+) -> GroupFunction:
     """Return the function that makes the attempts from the answers to ``server_slices.attempt_queries``.
 
     Parameters as for ``receive_attempts_table``; ``only``: the connections whose attempts are wanted, None for all.
     """
 
-    def find(parts: Mapping[str, pa.Table]) -> pa.Table:
+    def find(parts: Mapping[str, pa.Table]) -> Iterator[pa.Table]:
         own = encode_texts(parts["calls"], *_DISTINCT_TEXTS)
         others = (encode_texts(parts[name], *_DISTINCT_TEXTS) for name in ("shared", "clients") if name in parts)
         every = pa.concat_tables([own, *others], promote_options="default")
         wanted = set(own["connection_id"].unique().to_pylist())
         if only is not None:
             wanted &= only
-        rows = receive_attempts_table(
+        made = iterate_attempts(
             unique_rows(every, "call_key"), parts["connections"], ends=ends, aliases=aliases, cleanup_s=cleanup_s
         )
-        return rows.filter(is_in(rows, "connection_id", wanted))
+        for rows in made:
+            yield rows.filter(is_in(rows, "connection_id", wanted))
 
     return find
 
@@ -196,17 +198,26 @@ def call_facts_table(
 def receive_attempts_table(
     facts: pa.Table, connections: pa.Table, *, ends: Mapping[str, int], aliases: Mapping[str, str], cleanup_s: float
 ) -> pa.Table:
-    """Return gold.receive_attempts computed in memory from ``call_facts_table``.
+    """Return gold.receive_attempts computed in memory from ``call_facts_table``, as ``iterate_attempts`` does."""
+    return pa.concat_tables(iterate_attempts(facts, connections, ends=ends, aliases=aliases, cleanup_s=cleanup_s))
+
+
+def iterate_attempts(
+    facts: pa.Table, connections: pa.Table, *, ends: Mapping[str, int], aliases: Mapping[str, str], cleanup_s: float
+) -> Iterator[pa.Table]:
+    """Yield gold.receive_attempts, some at a time, computed in memory from ``call_facts_table``.
 
     ``ends`` is the end of each server's capture, microseconds since the epoch.
     """
     facts = encode_texts(facts, *_DISTINCT_TEXTS)
     evidence = CallEvidence(facts, connections_from_rows(connections))
-    made = find_attempts(evidence, ends, cleanup_us=round(cleanup_s * 1e6))
+    every = find_attempts(evidence, ends, cleanup_us=round(cleanup_s * 1e6))
     columns = [name for name in _TAKEN if name in facts.column_names]
-    rows = facts.select(columns).take(pa.array(evidence.calls.places[made.started]))
-    starts = pa.RecordBatch.from_arrays([column.combine_chunks() for column in rows.columns], rows.schema.names)
-    return _attempts_table(made, evidence.calls, starts, aliases)
+    for begin in range(0, max(len(every.started), 1), _ATTEMPTS_AT_ONCE):
+        made = every.slice(begin, begin + _ATTEMPTS_AT_ONCE)
+        rows = facts.select(columns).take(pa.array(evidence.calls.places[made.started]))
+        starts = pa.RecordBatch.from_arrays([column.combine_chunks() for column in rows.columns], rows.schema.names)
+        yield _attempts_table(made, evidence.calls, starts, aliases)
 
 
 def iterate_servers(facts: pa.Table, connections: pa.Table) -> Iterator[tuple[str | None, pa.Table, pa.Table]]:

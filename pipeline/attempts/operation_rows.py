@@ -5,7 +5,7 @@ They rest on the same calls as attempts do (``attempt_rows``), and are computed 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
@@ -33,7 +33,7 @@ from pipeline.attempts.operations import QueueOperation
 from pipeline.attempts.operations import find_operations as operations_here
 from pipeline.attempts.server_openings import methods_condition
 from pipeline.lake.arrow_rows import epoch_day, is_in, rows_to_table
-from pipeline.lake.queries import BoundQuery
+from pipeline.lake.queries import BoundQuery, GroupFunction
 from schemas.bronze import CONNECTIONS, RPC_CALLS
 from schemas.calls import CLIENT_CALLS, REMOTE_READ_CALLS
 from schemas.receive_attempts import QUEUE_OPERATIONS
@@ -68,19 +68,17 @@ def operation_queries(servers: Collection[str | None] | None) -> dict[str, Bound
     }
 
 
-def operations_function(
-    aliases: Mapping[str, str], only: frozenset[str] | None = None
-) -> Callable[[Mapping[str, pa.Table]], pa.Table]:
+def operations_function(aliases: Mapping[str, str], only: frozenset[str] | None = None) -> GroupFunction:
     """Return the function that makes the operations from the answers to ``operation_queries``.
 
     ``only``: the connections whose operations are wanted, None for all.
     """
 
-    def find(parts: Mapping[str, pa.Table]) -> pa.Table:
+    def find(parts: Mapping[str, pa.Table]) -> Iterator[pa.Table]:
         facts = join_by_key(parts["reads"], parts["known"].drop_columns(["server_address"]))
         facts = pa.concat_tables([facts, parts["clients"]], promote_options="default")
         rows = queue_operations_table(facts, parts["connections"], aliases=aliases)
-        return rows if only is None else rows.filter(is_in(rows, "connection_id", only))
+        yield rows if only is None else rows.filter(is_in(rows, "connection_id", only))
 
     return find
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Final, NamedTuple
 
@@ -109,6 +109,11 @@ class ReceiveAttempts:
     named: Ints
     missing: Ints
     evidence: Evidence
+
+    def slice(self, begin: int, end: int) -> ReceiveAttempts:
+        """Return some of the attempts."""
+        arrays = {each.name: getattr(self, each.name)[begin:end] for each in fields(self) if each.name != "evidence"}
+        return ReceiveAttempts(**arrays, evidence=self.evidence.slice(begin, end))
 
 
 def find_attempts(

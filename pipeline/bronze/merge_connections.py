@@ -353,10 +353,10 @@ def _update_stored_rows(
     )
     schema = StructType([table.struct()[name] for name in (key, *updated_columns)]).add(_DELETED, "boolean")
 
-    def changes(parts: Mapping[str, pa.Table]) -> pa.Table:
+    def changes(parts: Mapping[str, pa.Table]) -> Iterator[pa.Table]:
         rows = parts["rows"].cast(select_fields(arrow_schema(table), columns))
         found = [_row_changes(batch, update(batch), key, updated_columns) for batch in rows.to_batches()]
-        return pa.concat_tables(found) if found else to_arrow_schema(schema).empty_table()
+        yield from found or [to_arrow_schema(schema).empty_table()]
 
     with lake.map_groups(GroupedQuery({"rows": stored}, ("connection_id",), changes, schema)) as rows:
         if not isinstance(rows, pa.Table) or rows.num_rows:

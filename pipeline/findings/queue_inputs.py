@@ -8,7 +8,7 @@ day on, from shortly before that time on, or from a day before it on, are comput
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
@@ -32,7 +32,7 @@ from pipeline.lake.arrow_rows import is_in, table_to_rows, times_to_us
 from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.incremental import ChangeFeeds
 from pipeline.lake.lake import Lake
-from pipeline.lake.queries import GroupedQuery
+from pipeline.lake.queries import GroupedQuery, GroupFunction
 from pipeline.queues.queue_managers import QueueManagerNames
 from pipeline.queues.queue_rows import QueueNames, since_sql
 from pipeline.silver import queue_aliases
@@ -178,15 +178,13 @@ class QueueFindings:
         return self.lake.map_few_groups(query).cast(FINDINGS_SCHEMA)
 
 
-def _findings_function(
-    managers: QueueManagerNames, limits: QueueRuleLimits
-) -> Callable[[Mapping[str, pa.Table]], pa.Table]:
+def _findings_function(managers: QueueManagerNames, limits: QueueRuleLimits) -> GroupFunction:
     """Return the function that gives the findings of queues from the answers to ``QueueFactQueries``."""
 
-    def find(parts: Mapping[str, pa.Table]) -> pa.Table:
+    def find(parts: Mapping[str, pa.Table]) -> Iterator[pa.Table]:
         rows = {name: table_to_rows(table) for name, table in parts.items()}
         for row in chain.from_iterable(of_part for name, of_part in rows.items() if name != "calls"):
             row["queue_manager"] = managers.canonical_name(row["source"], row["queue_manager"])
-        return evaluate_queues(rows, limits)
+        yield evaluate_queues(rows, limits)
 
     return find

@@ -10,7 +10,7 @@ few calls are evaluated first (``lookback``): no others are where these show no 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -59,7 +59,7 @@ from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.date_filters import dates_condition
 from pipeline.lake.incremental import IncrementalUpdate, commits_with_provenance
 from pipeline.lake.lake import Lake
-from pipeline.lake.queries import MAX_IN_LIST, GroupedQuery, Values
+from pipeline.lake.queries import MAX_IN_LIST, GroupedQuery, GroupFunction, Values
 from pipeline.silver.update import LAST_COMMITTED_TABLE, STUBS_EMPTIED_PROVENANCE
 from schemas.bronze import CONNECTIONS, RPC_BINDS, RPC_CALLS
 from schemas.findings import FINDINGS
@@ -354,13 +354,13 @@ class _FindingsUpdate:
         return GroupedQuery(parts, SLICE_KEYS, find, FINDINGS.struct())
 
 
-def _findings_function(only_connections: Collection[str] | None) -> Callable[[Mapping[str, pa.Table]], pa.Table]:
+def _findings_function(only_connections: Collection[str] | None) -> GroupFunction:
     """Return the function that gives the findings of servers' rows.
 
     ``only_connections``: those whose associations are evaluated; None: all.
     """
 
-    def find(parts: Mapping[str, pa.Table]) -> pa.Table:
+    def find(parts: Mapping[str, pa.Table]) -> Iterator[pa.Table]:
         calls, openings = _joined_calls(parts)
         rows = parts["connections"]
         own = set(rows.filter(rows[IS_OWN])["connection_id"].to_pylist())
@@ -368,7 +368,7 @@ def _findings_function(only_connections: Collection[str] | None) -> Callable[[Ma
         connections = unique_rows(rows, "connection_id").select(list(evaluate.CONNECTION_COLUMNS))
         facts = EvaluationInput(calls, openings, connections, parts["binds"].drop_columns([_SLICE]))
         only = own if only_connections is None else own.intersection(only_connections)
-        return evaluate.evaluate_calls(facts, only_connections=only, server_rules_of=firsts)
+        yield evaluate.evaluate_calls(facts, only_connections=only, server_rules_of=firsts)
 
     return find
 

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import pyarrow as pa
@@ -81,15 +81,20 @@ class BoundQuery(NamedTuple):
         return self._replace(sql=sql.replace("{answer}", f"({self.sql})"))
 
 
+GroupFunction: TypeAlias = Callable[[Mapping[str, pa.Table]], Iterable[pa.Table]]
+"""Makes rows of the answers to queries, given by the name of the query."""
+
+
 class GroupedQuery(NamedTuple):
     """Queries, and a function of the groups of their answers, as ``Lake.map_groups`` takes them.
 
-    The function looks up the rows of each part once: those of many groups are read when it does.
+    The function looks up the rows of each part once: those of many groups are read when it does. It yields tables, one
+    at least; of very many rows some at a time, so that not all are in memory.
     """
 
     parts: Mapping[str, BoundQuery]
     keys: Sequence[str]
-    function: Callable[[Mapping[str, pa.Table]], pa.Table]
+    function: GroupFunction
     schema: StructType
 
 

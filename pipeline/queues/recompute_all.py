@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from typing import Final, TypeAlias
@@ -105,8 +105,8 @@ class FullRecompute:
         """Return the query for the rows of a table that ``find`` gives for whole queues."""
         run_id = self.run_id
 
-        def make_rows(parts: Parts) -> pa.Table:
-            return queue_rows.to_gold_table(table, find(parts), run_id)
+        def make_rows(parts: Parts) -> Iterator[pa.Table]:
+            yield queue_rows.to_gold_table(table, find(parts), run_id)
 
         return GroupedQuery(parts, ("canonical_queue",), make_rows, table.struct())
 

@@ -5,14 +5,14 @@ The names of queue managers are those of gold.queue_history, which is updated be
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import Final
 
 import pyarrow as pa
 
 from pipeline.lake.lake import Lake
-from pipeline.lake.queries import MAX_ROWS_IN_MEMORY, BoundQuery, GroupedQuery
+from pipeline.lake.queries import MAX_ROWS_IN_MEMORY, BoundQuery, GroupedQuery, GroupFunction
 from pipeline.queues import machine_rows
 from pipeline.queues.named_update import BEFORE_ALL, NamedUpdate, begin_named_update
 from pipeline.queues.queue_rows import QueueSettings, from_gold_table, to_gold_table
@@ -137,12 +137,12 @@ JOIN {{wanted}} AS wanted ON wanted.machine = every.machine AND every.`at` >= wa
             return self.step.replace_all(rows)
 
 
-def _row_maker(max_gap: int, run_id: str) -> Callable[[Mapping[str, pa.Table]], pa.Table]:
+def _row_maker(max_gap: int, run_id: str) -> GroupFunction:
     """Return the function that makes the rows of the table from all events of some queue managers."""
 
-    def make_rows(events: Mapping[str, pa.Table]) -> pa.Table:
+    def make_rows(events: Mapping[str, pa.Table]) -> Iterator[pa.Table]:
         every = chain.from_iterable(rows.to_pylist() for rows in events.values())
         rows = machine_rows.machine_history_rows(machine_rows.events_by_machine(every), max_gap)
-        return to_gold_table(MACHINE_HISTORY, rows, run_id)
+        yield to_gold_table(MACHINE_HISTORY, rows, run_id)
 
     return make_rows

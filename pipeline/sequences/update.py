@@ -9,7 +9,7 @@ however old.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -270,8 +270,8 @@ class _SequencesUpdate:
         removals = to_removals(lake.query(_REMOVALS, operations=QUEUE_OPERATIONS))
         settings = self._settings
 
-        def compute(parts: Mapping[str, pa.Table]) -> pa.Table:
-            return ack_sequence_rows(to_read_attempts(parts["reads"].drop_columns([_GROUP])), removals, **settings)
+        def compute(parts: Mapping[str, pa.Table]) -> Iterator[pa.Table]:
+            yield ack_sequence_rows(to_read_attempts(parts["reads"].drop_columns([_GROUP])), removals, **settings)
 
         reads = BoundQuery(_GROUPED_ATTEMPTS, {"attempts": RECEIVE_ATTEMPTS})
         query = GroupedQuery({"reads": reads}, (_GROUP,), compute, ACK_SEQUENCES.struct())

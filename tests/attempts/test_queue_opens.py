@@ -205,7 +205,7 @@ def opens_of(path):
         "identities": claims.rename_columns({f"{name}_max": other for name, other in claimed.items()}),
         "connections": tables["connections"].select([*CONNECTION_FIELDS, SERVER]),
     }  # fmt: skip
-    made = opens_function({})(parts)
+    made = pa.concat_tables(opens_function({})(parts))
     assert tuple(made.column_names) == QUEUE_OPENS.names
     by_key = {row["call_key"]: row for row in calls.drop_columns(["request_stub", "response_stub"]).to_pylist()}
     return made.to_pylist(), by_key

@@ -3,6 +3,7 @@
 import random
 from decimal import Decimal
 
+import pyarrow as pa
 import pytest
 
 from attempts.test_affected_scope import read
@@ -65,7 +66,7 @@ def brought(name, at_s, destination="srv1\\sent-to"):
 def anew(lake, queries, find):
     """Rows as they would be if they were made now of all there is."""
     parts = {name: lake.query(query.sql, **query.inputs) for name, query in queries.items()}
-    return lake.spark.createDataFrame(find(parts))
+    return lake.spark.createDataFrame(pa.concat_tables(find(parts)))
 
 
 def operations_anew(lake):

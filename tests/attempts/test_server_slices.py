@@ -1,6 +1,7 @@
 """Attempts that are computed slice by slice are those of whole servers, whatever was captured."""
 
 from dataclasses import replace
+from itertools import chain
 from random import Random
 
 import pyarrow as pa
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from attempts.broker import Broker, captured
 from attempts.telling import SERVER, facts_of
 from example_counts import examples
-from pipeline.attempts import server_slices
+from pipeline.attempts import attempt_rows, server_slices
 from pipeline.attempts.attempt_rows import attempts_function, receive_attempts_table
 from pipeline.attempts.calls import Clocks
 from pipeline.attempts.server_slices import attempt_queries
@@ -80,8 +81,8 @@ def by_slice(tables, ends):
     parts = {name: lake.query(part.sql, **part.inputs) for name, part in attempt_queries(lake, None, ends).items()}
     find = attempts_function(ends=ends, aliases={}, cleanup_s=300)
     slices = parts["calls"]["slice"].unique().to_pylist()
-    made = [find({name: part.filter(pc.equal(part["slice"], each)) for name, part in parts.items()}) for each in slices]
-    return pa.concat_tables(made).sort_by("attempt_key").to_pylist(), len(slices)
+    made = (find({name: part.filter(pc.equal(part["slice"], each)) for name, part in parts.items()}) for each in slices)
+    return pa.concat_tables(chain.from_iterable(made)).sort_by("attempt_key").to_pylist(), len(slices)
 
 
 def slices_change_nothing(seed, steps):
@@ -108,6 +109,9 @@ def compare(seed, steps):
     facts, connected = facts_of(calls, connections)
     ends = {SERVER: broker.now}
     whole = receive_attempts_table(facts, connected, ends=ends, aliases={}, cleanup_s=300)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(attempt_rows, "_ATTEMPTS_AT_ONCE", 3)
+        assert receive_attempts_table(facts, connected, ends=ends, aliases={}, cleanup_s=300).equals(whole)
     made, slices = by_slice(tables_of(facts, connected), ends)
     assert made == whole.sort_by("attempt_key").to_pylist()
     return slices

@@ -3,6 +3,7 @@
 import datetime as dt
 from decimal import Decimal
 
+import pyarrow as pa
 import pytest
 from pyspark.testing import assertDataFrameEqual
 
@@ -136,7 +137,7 @@ def gold_anew(lake, cleanup_s=300):
     queries = attempt_queries(lake, None, ends)
     parts = {name: lake.query(query.sql, **query.inputs) for name, query in queries.items()}
     find = attempts_function(ends=ends, aliases=AliasIndex.load(lake).canonical_names, cleanup_s=cleanup_s)
-    return lake.spark.createDataFrame(find(parts), RECEIVE_ATTEMPTS.struct())
+    return lake.spark.createDataFrame(pa.concat_tables(find(parts)), RECEIVE_ATTEMPTS.struct())
 
 
 def filled(spark, root, calls, connections, **more):

@@ -41,7 +41,9 @@ def summing(sizes):
             named = sorted(str(row["value"]) for row in texts if row["key"] == key)
             total = sum(row["value"] or 0 for row in numbers if row["key"] == key)
             found.append({"key": key, "texts": ",".join(named), "total": total})
-        return pa.Table.from_pylist(found, SCHEMA)
+        rows = pa.Table.from_pylist(found, SCHEMA)
+        yield rows.slice(0, 1)
+        yield rows.slice(1)
 
     return summed
 

@@ -47,6 +47,11 @@ class Evidence(NamedTuple):
         pairs = pairs[np.diff(pairs, prepend=NOTHING) != 0]
         return cls(pairs % max(bound, 1), np.searchsorted(pairs, np.arange(count + 1) * max(bound, 1)))
 
+    def slice(self, begin: int, end: int) -> Evidence:
+        """Return the evidence of some conclusions, up to ``end``."""
+        begins = self.begins[begin : end + 1]
+        return Evidence(self.calls[begins[0] : begins[-1]], begins - begins[0])
+
 
 class CallEvidence:
     """The calls of servers that have a role, as columns, with their associations and what is missing of each.

@@ -5,7 +5,7 @@ These calls are few: those of a server are processed together (``opens_function`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
@@ -27,7 +27,7 @@ from pipeline.attempts.columns.call_columns import calls_from_rows
 from pipeline.attempts.opens.queue_opens import QueueOpen, find_opens
 from pipeline.attempts.server_openings import OPENING_CALLS, methods_condition
 from pipeline.lake.arrow_rows import epoch_day, rows_to_table
-from pipeline.lake.queries import BoundQuery
+from pipeline.lake.queries import BoundQuery, GroupFunction
 from schemas.bronze import RPC_CALLS
 from schemas.calls import CLIENT_CALLS, REMOTE_READ_CALLS
 from schemas.receive_attempts import QUEUE_OPENS
@@ -76,19 +76,20 @@ def _calls_of_servers(table: Table, columns: Sequence[str], servers: Collection[
     return select_of_servers(OPENING_CALLS[table], columns, IS_OPEN_CALL_SQL[table], servers)
 
 
-def opens_function(aliases: Mapping[str, str]) -> Callable[[Mapping[str, pa.Table]], pa.Table]:
+def opens_function(aliases: Mapping[str, str]) -> GroupFunction:
     """Return the function that makes the opens from the answers to ``open_queries``.
 
     ``aliases`` are the canonical name of each queue name.
     """
 
-    def find(parts: Mapping[str, pa.Table]) -> pa.Table:
+    def find(parts: Mapping[str, pa.Table]) -> Iterator[pa.Table]:
         facts = pa.concat_tables([parts["reads"], parts["clients"]], promote_options="default")
         known, identities = (parts[name].drop_columns(["server_address"]) for name in ("known", "identities"))
         facts = join_by_key(join_by_key(facts, known), identities, "connection_id")
         servers = iterate_servers(facts, parts["connections"])
-        made = [opens_of_server(ours, theirs, aliases=aliases) for _, ours, theirs in servers]
-        return pa.concat_tables([_SCHEMA.empty_table(), *made])
+        yield _SCHEMA.empty_table()
+        for _, ours, theirs in servers:
+            yield opens_of_server(ours, theirs, aliases=aliases)
 
     return find
 

@@ -145,7 +145,8 @@ def answer_groups(
     tasks = balance_by_size(list(sizes), sizes.__getitem__, max(MIN_TASKS, sizes.total() // _TASK_BYTES))
 
     def rows(number: int) -> Iterator[pa.RecordBatch]:
-        yield from function(_PartsOfTask(written, tasks[number])).to_batches()
+        for table in function(_PartsOfTask(written, tasks[number])):
+            yield from table.to_batches()
 
     return PartitionedRows(len(tasks), sizes.total(), rows, in_tasks=True)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial, reduce
 
 import pyarrow as pa
@@ -11,11 +11,13 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from pipeline.lake.queries import GroupFunction
+
 
 def map_groups_in_spark(
     parts: Mapping[str, DataFrame],
     keys: Sequence[str],
-    function: Callable[[Mapping[str, pa.Table]], pa.Table],
+    function: GroupFunction,
     schema: StructType,
 ) -> DataFrame:
     """Return what a function makes of each group: the rows of all parts that have the same values of the keys.
@@ -31,7 +33,7 @@ def map_groups_in_spark(
     names = tuple(parts)
 
     def of_group(rows: pa.Table) -> pa.Table:
-        return function({name: _unpacked(rows[name]) for name in names})
+        return pa.concat_tables(function({name: _unpacked(rows[name]) for name in names}))
 
     every = reduce(partial(DataFrame.unionByName, allowMissingColumns=True), packed)
     return every.groupBy(*groups).applyInArrow(of_group, schema)

@@ -67,7 +67,8 @@ class InMemoryLake:
         return DuckDbSql().answer(sql, {name: self._input(each) for name, each in of.items()})
 
     def map_few_groups(self, query):
-        return query.function({name: self.query(part.sql, **part.inputs) for name, part in query.parts.items()})
+        parts = {name: self.query(part.sql, **part.inputs) for name, part in query.parts.items()}
+        return pa.concat_tables(query.function(parts))
 
     def _input(self, source):
         if isinstance(source, Table):
