@@ -363,3 +363,10 @@ def test_rows_that_several_queries_share_are_those_of_the_newest_version(lake, m
     lake.append(QUARANTINE, rows(("e", "one", 9, None)))
     assert [*keys("TRUE")] == [["b", "c", "e"]] * 2
     assert len(asked) == 2
+    version = lake.version(QUARANTINE)
+    shutil.rmtree(lake.path(QUARANTINE))  # and another one is made in its place
+    other = Lake(lake.spark, lake.root)
+    for row in (("f", "one", 2, NOON), ("g", "two", 2, NOON)):
+        other.append(QUARANTINE, rows(row))
+    assert other.version(QUARANTINE) == version
+    assert [*keys("TRUE")] == [["f"]] * 2

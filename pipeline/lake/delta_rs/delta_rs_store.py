@@ -110,9 +110,12 @@ _CHANGE_FIELDS: Final = (pa.field(CHANGE_COLUMNS[0], pa.string()), pa.field(CHAN
 
 
 class _SharedRows(NamedTuple):
-    """The rows of a version of a table that several queries ask for; None where they are too many for memory."""
+    """The rows of a table that several queries ask for; None where they are too many for memory.
 
-    version: int
+    ``state``: the table's ``identity`` (``_OpenTable``) and version.
+    """
+
+    state: tuple[tuple[int, ...], int]
     rows: pa.Table | None
 
 
@@ -279,17 +282,18 @@ class DeltaRsStore:
     def _filtered(self, source: FilteredTable) -> Given:
         """Return the rows of a table that meet a condition: shared ones as they were read for the first query."""
         with self._newest(source.table) as delta:
-            version, files = delta.version(), self._data_files(delta, source.table)
+            state = self._known[self._folder(source.table)].identity, delta.version()
+            files = self._data_files(delta, source.table)
         schema = select_fields(files.schema, source.column_names)
         given = files._replace(schema=schema, where=source.where)
         if not source.is_shared:
             return given
         with self._shared_lock:
             known = self._shared.get(source)
-            if known is None or known.version != version:
+            if known is None or known.state != state:
                 limits = MAX_ROWS_IN_MEMORY, _MAX_SHARED_BYTES
                 rows = self._sql.answer_at_most("SELECT * FROM {rows}", {"rows": given}, *limits)
-                known = _SharedRows(version, None if rows is None else rows.cast(schema))
+                known = _SharedRows(state, None if rows is None else rows.cast(schema))
                 self._shared[source] = known
         return given if known.rows is None else known.rows
 
