@@ -74,7 +74,8 @@ class InMemoryUpdate:
 
     @contextmanager
     def map_groups(self, query):
-        yield query.function({name: self.query(part.sql, **part.inputs) for name, part in query.parts.items()})
+        parts = {name: self.query(part.sql, **part.inputs) for name, part in query.parts.items()}
+        yield pa.concat_tables(query.function(parts))
 
     def _input(self, source):
         if isinstance(source, Table):
