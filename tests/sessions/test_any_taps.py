@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import hypothesis
+import pytest
 from hypothesis import HealthCheck, assume, given, note
 from hypothesis import strategies as st
 
@@ -133,3 +136,20 @@ def test_a_capture_whose_remainder_expired_still_counts(made):
     for row in tables["session_packets"]:
         having = {seen["capture_id"] for seen in row["sightings"] or ()}
         assert row["observations"] >= max(len(having), 1)
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_what_another_machine_shows_to_be_no_packet_is_none(order):
+    """It stands behind strays, at the end of what the one machine has; the other one has strays behind it too."""
+    stream = packets.order_ack() + b"garbage " * 18 + packets.order_ack() + b"garbage " * 9
+    parts = [*tcp.handshake()]
+    for number, at in enumerate(range(0, len(stream), 100)):
+        now = tcp.START_NS + (number + 1) * 1_000_000
+        parts.append(tcp.Segment(now, 0, at, 0, frames.ACK, stream[at : at + 100]))
+    end = 2 * len(packets.order_ack()) + 144
+    early = [replace(part, payload=part.payload[: end - part.offset]) for part in parts if part.offset < end]
+    files = [file_of((early, 0, 0)), file_of((parts, 1000, 0))]
+    alone, found = read_captures([[files[0]]]), read_captures([[files[index]] for index in order])
+    assert [row["stream_offset"] for row in to_rows(alone["session_packets"])] == [0, end - len(packets.order_ack())]
+    assert [row["stream_offset"] for row in to_rows(found["session_packets"])] == [0]
+    accounted(found)

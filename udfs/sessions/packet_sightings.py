@@ -174,18 +174,24 @@ def merge_packet_sightings(
     """Return the rows of one connection that several captures saw: one for each packet.
 
     ``rows``: those of captures alone, and those that earlier merges returned. ``joint``: packets cut from the bytes of
-    all captures that none cut whole. ``rebuilt``: capture and key of rows that merging made again.
+    all captures that none cut whole. ``rebuilt``: capture and key of rows that merging made again: where ``joint`` has
+    none, the bytes of another capture show that no packet stands there.
     """
     whole: dict[tuple[str, int], list[RowDict]] = defaultdict(list)
+    joint_rows = {(row["sent_by"], row["stream_offset"]): row for row in joint}
     others: dict[tuple[str, int], RowDict] = {}
     for row in rows:
         place = row["sent_by"], row["stream_offset"]
-        if singles := list(_single_sightings(row)):
+        singles = [
+            one
+            for one in _single_sightings(row)
+            if place in joint_rows or (one["capture_id"], one["packet_key"]) not in rebuilt
+        ]
+        if singles:
             whole[place] += singles
         elif row["observations"] == 1 and (row["capture_id"], row["packet_key"]) not in rebuilt:
             others.setdefault(place, row)
-    for row in joint:
-        others[row["sent_by"], row["stream_offset"]] = row
+    others |= joint_rows
     merged, behind, last_side = [], 0, ""
     for place in sorted({*whole, *others}):
         side, offset = place
