@@ -35,7 +35,7 @@ def methods_condition(methods: Iterable[tuple[str, int]], interface: str = "inte
 
 
 IS_OPEN_OR_CLOSE: Final = methods_condition(OPEN_AND_CLOSE_METHODS)
-"""The condition of rows with interface_name and opnum that they are of the methods in ``LEDGER``."""
+"""The condition of rows with interface_name and opnum that they are of ``OPEN_AND_CLOSE_METHODS``."""
 
 _METHODS: Final = {*OPEN_AND_CLOSE_METHODS, *OPEN_ROLES}
 _INTERFACES: Final = {RPC_CALLS: "interface_name", REMOTE_READ_CALLS: "protocol", CLIENT_CALLS: "interface_name"}

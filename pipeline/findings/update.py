@@ -380,7 +380,7 @@ def _joined_calls(parts: Mapping[str, pa.Table]) -> tuple[pa.Table, pa.Table]:
     """
     calls, is_opening = _without_repeated_openings(parts["calls"])
     unused = [_SLICE, *(STUB_COLUMN_TYPES if "changed" in parts else ())]
-    calls = encode_texts(plain_columns(calls.drop_columns(unused)), "call_key")
+    calls = encode_texts(plain_columns(calls.drop_columns(unused)), "call_key")  # before the next part is read
     found = (parts[name].drop_columns([_SLICE]) for name in _DECODED_PARTS if name in parts)
     decoded = (plain_columns(without_null_columns(rows, "call_key")) for rows in found)
     calls = join_decoded_columns(calls, decoded)

@@ -11,8 +11,8 @@ import numpy as np
 
 from pipeline.transfers.acknowledgements import NEVER, NO_HEADER, ack_steps
 from pipeline.transfers.packet_numbers import NO_TIME
-from pipeline.transfers.sequences.text_codes import sorted_distinct
 from udfs.array_types import Bools, Ints
+from udfs.sorted_numbers import sorted_distinct
 
 DEFAULT_WINDOW: Final = 64  # packets, before a side has said another one
 _MOST_STEPS: Final = 32_767  # counted packets of a side behind a packet; headers later than these do not count

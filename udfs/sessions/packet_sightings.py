@@ -180,16 +180,15 @@ def merge_packet_sightings(
     whole: dict[tuple[str, int], list[RowDict]] = defaultdict(list)
     joint_rows = {(row["sent_by"], row["stream_offset"]): row for row in joint}
     others: dict[tuple[str, int], RowDict] = {}
+
+    def is_rebuilt(row: RowDict) -> bool:
+        return (row["capture_id"], row["packet_key"]) in rebuilt
+
     for row in rows:
         place = row["sent_by"], row["stream_offset"]
-        singles = [
-            one
-            for one in _single_sightings(row)
-            if place in joint_rows or (one["capture_id"], one["packet_key"]) not in rebuilt
-        ]
-        if singles:
+        if singles := [one for one in _single_sightings(row) if place in joint_rows or not is_rebuilt(one)]:
             whole[place] += singles
-        elif row["observations"] == 1 and (row["capture_id"], row["packet_key"]) not in rebuilt:
+        elif row["observations"] == 1 and not is_rebuilt(row):
             others.setdefault(place, row)
     others |= joint_rows
     merged, behind, last_side = [], 0, ""

@@ -24,6 +24,7 @@ from pipeline.attempts.columns.missing_codes import MISSING_CODES, missing_bits
 from pipeline.attempts.columns.opened_queues import HANDLE_ROLES, OpenedQueues
 from pipeline.attempts.handles import QueueHandles
 from pipeline.attempts.timeline import NEVER
+from udfs.sorted_numbers import sorted_distinct
 
 _UNSEEN_BEGINNING: Final = 1 << len(MISSING_CODES)  # of the association of a call
 _LOSSY: Final = _UNSEEN_BEGINNING << 1  # of the connection of a call bytes are missing
@@ -43,8 +44,7 @@ class Evidence(NamedTuple):
         """
         owner, call = np.concatenate(owners), np.concatenate(calls)
         there = call != NOTHING
-        pairs = np.sort(owner[there] * max(bound, 1) + call[there])
-        pairs = pairs[np.diff(pairs, prepend=NOTHING) != 0]
+        pairs = sorted_distinct(owner[there] * max(bound, 1) + call[there])
         return cls(pairs % max(bound, 1), np.searchsorted(pairs, np.arange(count + 1) * max(bound, 1)))
 
     def slice(self, begin: int, end: int) -> Evidence:

@@ -18,6 +18,7 @@ from pipeline.lake.date_filters import dates_condition
 from pipeline.lake.delta_rs.duckdb_sql import quoted
 from pipeline.lake.writes import Dates
 from schemas.table import EVENT_DATE, Table
+from udfs.sorted_numbers import sorted_distinct
 
 _MAX_SPANS: Final = 16  # of times that a condition names
 _SLACK: Final = timedelta(seconds=1)  # some writers cut times in statistics off to milliseconds
@@ -49,7 +50,7 @@ def near_times(table: Table, rows: pa.Table) -> list[str]:
 
 
 def _is_near(column: str, times: pa.ChunkedArray) -> str:
-    known = np.unique(times_to_us(times.drop_null()).to_numpy())
+    known = sorted_distinct(times_to_us(times.drop_null()).to_numpy())
     if len(known) and not _FIRST_US <= known[0] <= known[-1] < _LAST_US:
         return "TRUE"
     spans = [f"{column} BETWEEN '{first - _SLACK}' AND '{last + _SLACK}'" for first, last in _spans(known)]

@@ -26,12 +26,13 @@ from pipeline.transfers.messages.acknowledgement_matches import (
 from pipeline.transfers.messages.evidence_lists import EvidenceLists
 from pipeline.transfers.messages.first_events import NO_EVENT, EventIndex
 from pipeline.transfers.messages.message_inputs import TransferInputs
-from pipeline.transfers.sequences.text_codes import NO_CODE, sorted_distinct, text_codes
+from pipeline.transfers.sequences.text_codes import NO_CODE, text_codes
 from schemas.table import EVENT_DATE, RUN_ID
 from schemas.transfers import MESSAGE_TRANSFERS, REPORT_SIGHTING
 from udfs.array_types import Bools, Ints
 from udfs.codes import MQMSG_CLASS_ACK_RECEIVE, NEGATIVE_CLASS_BIT, RECEIVE_CLASS_BIT
 from udfs.keys import encode_key_fields, hash_encoded_fields, key
+from udfs.sorted_numbers import sorted_distinct
 
 TRANSFERS_SCHEMA: Final = to_arrow_schema(MESSAGE_TRANSFERS.struct())
 ROW_COLUMNS: Final = ("message_key", "destination_queue", "sender_address", "receiver_address")

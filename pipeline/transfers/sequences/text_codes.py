@@ -29,13 +29,6 @@ def codes_of_both(one: pa.ChunkedArray, other: pa.ChunkedArray) -> tuple[Ints, I
     return both[: len(one)], both[len(one) :]
 
 
-def sorted_distinct(numbers: Ints) -> Ints:
-    """Return the different numbers in order, as ``numpy.unique`` does: that takes far longer for very many of them."""
-    ordered = np.sort(numbers)
-    found: Ints = ordered[np.append(True, np.diff(ordered) != 0)[: len(ordered)]]
-    return found
-
-
 def row_codes(table: pa.Table, columns: Sequence[str]) -> Ints:
     """Return a number from 0 on for each row: rows that are equal in these columns have one, nulls are equal."""
     codes, most = np.zeros(table.num_rows, np.int64), 1
