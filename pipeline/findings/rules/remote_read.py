@@ -112,10 +112,10 @@ def _body_is_cut_wrongly(calls: CallColumns) -> Mask:
 
 
 def _has_nonzero_octets_of_sections(calls: CallColumns) -> Mask:
-    """Tell which responses have other octets than 0 where the count of sections, or the pointer to them, may be."""
+    """Tell which responses have other octets than 0 where the count of sections, or the pointer to them, is."""
     reads, found = calls.of(*REMOTE_READ_READS), calls.nothing()
-    for at in (16, 20, 24):
-        found |= calls.octets_differ("response_head", reads, at, at + 4, bytes(4))
+    for ours, at in ((reads, 16), (reads & ~calls.is_ndr64, 20), (reads & calls.is_ndr64, 24)):
+        found |= calls.octets_differ("response_head", ours, at, at + 4, bytes(4))
     return found
 
 
@@ -291,7 +291,7 @@ def lookup_with_time_out(call: CapturedCall) -> Violation | None:
     "R34",
     *REMOTE_READ_READS,
     needs="headers",
-    suspects=lambda calls: calls.has_errors | ~np.isin(calls.lengths("section_types"), (1, 2)),
+    suspects=lambda calls: calls.has_errors | (calls.succeeded & ~np.isin(calls.lengths("section_types"), (1, 2))),
 )
 def section_count_invalid(call: CapturedCall) -> str | None:
     """MQ_OK without one or two sections, or with a count that differs from the array's."""
