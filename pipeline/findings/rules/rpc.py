@@ -283,7 +283,10 @@ def handle_of_other_interface_accepted(history: AssociationHistory) -> Iterator[
 @complete_association_rule(
     "P11",
     suspects=lambda calls: Suspects(
-        calls.of(*_METHODS_WITH_CONTEXT) & calls.succeeded & ((calls.context < 0) | calls.context_closed)
+        calls.of(*_METHODS_WITH_CONTEXT)
+        & calls.has("context_handle")
+        & calls.succeeded
+        & ((calls.context < 0) | calls.context_closed)
     ),
 )
 def invalid_handle_accepted(history: AssociationHistory) -> Iterator[Violation]:
