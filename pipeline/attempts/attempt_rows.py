@@ -73,7 +73,8 @@ _TAKEN: Final = (
     "call_key", "opnum", "action", *_OF_START, *_RENAMED.values(), *_PASSTHROUGH, *_IDENTITY, *MESSAGE_FACTS,
 )  # fmt: skip
 _ATTEMPTS_AT_ONCE: Final = 1 << 17  # made into rows
-_DISTINCT_TEXTS: Final = ("call_key", "message_key")  # of calls: each has its own
+DISTINCT_TEXTS: Final = ("call_key", "message_key")
+"""The texts of which each call has one of its own."""
 QUEUE_COLUMNS: Final = ("queue", "inferred_queue")  # of silver.messages
 CONNECTION_FIELDS: Final = (
     "connection_id", "client_address", "first_packet_at", "last_packet_at", "closed_at", "association_group_id",
@@ -160,17 +161,15 @@ def attempts_function(
     """
 
     def find(parts: Mapping[str, pa.Table]) -> Iterator[pa.Table]:
-        own = encode_texts(parts["calls"], *_DISTINCT_TEXTS)
-        others = (encode_texts(parts[name], *_DISTINCT_TEXTS) for name in ("shared", "clients") if name in parts)
+        own = encode_texts(parts["calls"], *DISTINCT_TEXTS)
+        others = (encode_texts(parts[name], *DISTINCT_TEXTS) for name in ("shared", "clients") if name in parts)
         every = pa.concat_tables([own, *others], promote_options="default")
-        wanted = set(own["connection_id"].unique().to_pylist())
-        if only is not None:
-            wanted &= only
         made = iterate_attempts(
-            unique_rows(every, "call_key"), parts["connections"], ends=ends, aliases=aliases, cleanup_s=cleanup_s
-        )
+            unique_rows(every, "call_key"), parts["connections"], ends=ends, aliases=aliases, cleanup_s=cleanup_s,
+            first=own.num_rows,
+        )  # fmt: skip
         for rows in made:
-            yield rows.filter(is_in(rows, "connection_id", wanted))
+            yield rows if only is None else rows.filter(is_in(rows, "connection_id", only))
 
     return find
 
@@ -203,18 +202,26 @@ def receive_attempts_table(
 
 
 def iterate_attempts(
-    facts: pa.Table, connections: pa.Table, *, ends: Mapping[str, int], aliases: Mapping[str, str], cleanup_s: float
+    facts: pa.Table,
+    connections: pa.Table,
+    *,
+    ends: Mapping[str, int],
+    aliases: Mapping[str, str],
+    cleanup_s: float,
+    first: int | None = None,
 ) -> Iterator[pa.Table]:
     """Yield gold.receive_attempts, some at a time, computed in memory from ``call_facts_table``.
 
-    ``ends`` is the end of each server's capture, microseconds since the epoch.
+    ``ends`` is the end of each server's capture, microseconds since the epoch; ``first``: only attempts of so many of
+    the first calls are made into rows.
     """
-    facts = encode_texts(facts, *_DISTINCT_TEXTS)
+    facts = encode_texts(facts, *DISTINCT_TEXTS)
     evidence = CallEvidence(facts, connections_from_rows(connections))
     every = find_attempts(evidence, ends, cleanup_us=round(cleanup_s * 1e6))
+    wanted = np.flatnonzero(evidence.calls.places[every.started] < (len(facts) if first is None else first))
     columns = [name for name in _TAKEN if name in facts.column_names]
-    for begin in range(0, max(len(every.started), 1), _ATTEMPTS_AT_ONCE):
-        made = every.slice(begin, begin + _ATTEMPTS_AT_ONCE)
+    for begin in range(0, max(len(wanted), 1), _ATTEMPTS_AT_ONCE):
+        made = every.take(wanted[begin : begin + _ATTEMPTS_AT_ONCE])
         rows = facts.select(columns).take(pa.array(evidence.calls.places[made.started]))
         starts = pa.RecordBatch.from_arrays([column.combine_chunks() for column in rows.columns], rows.schema.names)
         yield _attempts_table(made, evidence.calls, starts, aliases)

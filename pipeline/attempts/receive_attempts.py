@@ -110,10 +110,10 @@ class ReceiveAttempts:
     missing: Ints
     evidence: Evidence
 
-    def slice(self, begin: int, end: int) -> ReceiveAttempts:
+    def take(self, places: Ints) -> ReceiveAttempts:
         """Return some of the attempts."""
-        arrays = {each.name: getattr(self, each.name)[begin:end] for each in fields(self) if each.name != "evidence"}
-        return ReceiveAttempts(**arrays, evidence=self.evidence.slice(begin, end))
+        arrays = {each.name: getattr(self, each.name)[places] for each in fields(self) if each.name != "evidence"}
+        return ReceiveAttempts(**arrays, evidence=self.evidence.take(places))
 
 
 def find_attempts(

@@ -1,11 +1,18 @@
 """Queries for what the attempts at servers are made of, cut into slices that are computed apart.
 
-A slice of a server has whole associations: all connections of a client with one association group, at any time. With
+A slice of a server has whole conversations: all connections of a client with one association group, at any time. With
 them come the rows of other slices that its calls depend on:
 
 * of queues that are read by number (qm2qm): what opened and closed them, cancels, and reads that share their number
   with a cancel, and all connections of their associations;
 * connections whose beginning and bind were not captured: they may be part of any association of their client.
+
+A conversation with very many calls is cut too: reads are in one slice with their Ends and cancels
+(``dependency_keys``). With them come, of the same conversation, its connections and
+
+* what opened and closed the contexts that are read from;
+* rejections of the messages that reads brought, and all reads that brought such a message;
+* what says something of whole connections: the last answer, the first open, a request without a time.
 
 Where several clocks meet, calls make their connections last longer, so all calls must be there: such a server has one
 slice, and so has one of which it is not known when its captures end.
@@ -13,9 +20,15 @@ slice, and so has one of which it is not known when its captures end.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Collection
+from itertools import product
+from string import hexdigits
 from typing import Final
 
+import pyarrow as pa
+
+from pipeline.attempts import dependency_keys
 from pipeline.attempts.affected_scope import REQUEST_KEY_SQL
 from pipeline.attempts.attempt_rows import (
     CLIENT_CALL_COLUMNS,
@@ -32,6 +45,7 @@ from pipeline.attempts.attempt_rows import (
 )
 from pipeline.attempts.changed_rows import (
     ASSOCIATION_GROUP_SQL,
+    CALL_TIME_SQL,
     CANCEL_OPNUM,
     IS_STRAY_SQL,
     OPENING_OPNUMS,
@@ -59,7 +73,6 @@ CONVERSATION_SQL: Final = (
 """What connections of one association have in common, as text, over bronze.connections."""
 SLICE_SQL: Final = "CASE WHEN server_address IN {{sliced}} THEN left(sha2(conversation, 256), {digits}) ELSE '' END"
 """The slice of a connection by its ``conversation``; to be formatted with ``digits``, ``sliced`` are the servers."""
-
 # The tables that all queries rest on. ``decisive`` are the calls that attempts of other slices depend on.
 _TABLES: Final = f"""
 WITH reads AS (
@@ -77,7 +90,8 @@ WITH reads AS (
 ), by_number AS (
   SELECT DISTINCT server_address, slice FROM own WHERE protocol = 'qm2qm'
 ), decisive AS (
-  SELECT * FROM reads WHERE protocol = 'qm2qm' AND server_address IN {{{{sliced}}}} AND (
+  SELECT call_key, connection_id, server_address FROM reads
+  WHERE protocol = 'qm2qm' AND server_address IN {{{{sliced}}}} AND (
     opnum IN {sql_values((*OPENING_OPNUMS, CANCEL_OPNUM))} OR (
       opnum IN {sql_values(START_OPNUMS)}
       AND request IN (SELECT request FROM reads WHERE protocol = 'qm2qm' AND opnum = {CANCEL_OPNUM})
@@ -88,9 +102,11 @@ WITH reads AS (
 ), known AS (
   SELECT {", ".join(OUTCOME_COLUMNS)} FROM {{{{calls}}}} WHERE {IS_CLIENT_CALL_SQL} AND {{of_servers}}
 )"""
-_SLICED_OWN: Final = """
-  SELECT reads.*, coalesce(connections.slice, '') AS slice
-  FROM reads LEFT JOIN connections ON connections.connection_id = reads.connection_id"""
+_SLICED_OWN: Final = f"""
+  SELECT reads.*, cut.conversation AS large, coalesce(slice, '') || CASE WHEN cut.digits IS NULL THEN ''
+    ELSE left(md5(coalesce({dependency_keys.READ_KEY}, call_key)), cut.digits) END AS slice
+  FROM reads LEFT JOIN connections ON connections.connection_id = reads.connection_id
+  LEFT JOIN {{large}} AS cut ON cut.conversation = connections.conversation"""
 _WHOLE_OWN: Final = "SELECT *, '' AS slice FROM reads"
 _SAME_SERVER: Final = "ON by_number.server_address IS NOT DISTINCT FROM"
 _KNOWN: Final = ", ".join(f"known.{name}" for name in OUTCOME_FACTS)
@@ -105,27 +121,67 @@ FROM own
 LEFT JOIN known ON known.call_key = own.call_key
 LEFT JOIN messages ON messages.call_key = own.call_key
 LEFT JOIN identities ON identities.connection_id = own.connection_id"""
-_SHARED: Final = f"""{_TABLES}
-SELECT {", ".join(f"decisive.{name}" for name in READ_COLUMNS)}, by_number.slice, {_KNOWN}
-FROM decisive JOIN by_number {_SAME_SERVER} decisive.server_address
-LEFT JOIN known ON known.call_key = decisive.call_key"""
+# Of large conversations: which calls of its other slices a slice needs.
+_BEGINS, _REJECTS, _OPENS = (dependency_keys.has_role("RemoteRead", role) for role in ("start", "reject", "open"))
+_OPENS_OR_CLOSES: Final = dependency_keys.has_role("RemoteRead", "open", "close")
+_OF_OTHERS: Final = f"""large_reads AS (
+  SELECT call_key, connection_id, protocol, opnum, requested_at, responded_at, context_handle, large, slice,
+    {dependency_keys.MESSAGE_KEY} AS message
+  FROM own WHERE large IS NOT NULL
+), contexts AS (
+  SELECT DISTINCT large, slice, context_handle FROM large_reads WHERE {_BEGINS}
+), rejected AS (
+  SELECT DISTINCT large, message FROM large_reads WHERE {_REJECTS}
+), concerned AS (
+  SELECT large_reads.* FROM large_reads
+  JOIN rejected ON rejected.large = large_reads.large AND rejected.message = large_reads.message
+), of_connections AS (
+  SELECT large, max_by(call_key, responded_at) AS call_key FROM large_reads GROUP BY large, connection_id
+  UNION ALL
+  SELECT large, min_by(call_key, coalesce({CALL_TIME_SQL}, 0)) AS call_key FROM large_reads WHERE {_OPENS}
+  GROUP BY large, connection_id
+  UNION ALL
+  SELECT large, min(large_reads.call_key) AS call_key FROM large_reads
+  LEFT JOIN known ON known.call_key = large_reads.call_key
+  WHERE requested_at IS NULL AND coalesce(outcome, '') <> 'no_request' GROUP BY large, connection_id
+), needed AS (
+  SELECT call_key, contexts.slice FROM large_reads JOIN contexts
+  ON contexts.large = large_reads.large AND contexts.context_handle = large_reads.context_handle
+  WHERE {_OPENS_OR_CLOSES}
+  UNION
+  SELECT others.call_key, concerned.slice FROM concerned JOIN concerned AS others
+  ON others.large = concerned.large AND others.message = concerned.message AND others.slice <> concerned.slice
+  UNION
+  SELECT call_key, slice FROM of_connections JOIN {{{{parts}}}} AS parts ON parts.conversation = of_connections.large
+)"""
+_SHARED: Final = f"""{_TABLES}, {_OF_OTHERS}, shared AS (
+  SELECT decisive.call_key, by_number.slice FROM decisive JOIN by_number {_SAME_SERVER} decisive.server_address
+  UNION
+  SELECT call_key, slice FROM needed
+)
+SELECT {", ".join(f"found.{name}" for name in READ_COLUMNS)}, shared.slice, {_KNOWN}
+FROM {{{{reads}}}} AS found JOIN shared ON shared.call_key = found.call_key
+LEFT JOIN known ON known.call_key = found.call_key"""
 _CLIENTS: Final = f"""{_TABLES}
 SELECT openings.*, by_number.slice FROM openings JOIN by_number {_SAME_SERVER} openings.server_address"""
-_CONNECTIONS: Final = f"""{_TABLES}, shared AS (
+_CONNECTIONS: Final = f"""{_TABLES}, places AS (
+  SELECT connections.*, coalesce(parts.slice, connections.slice) AS place FROM connections
+  LEFT JOIN {{{{parts}}}} AS parts ON parts.conversation = connections.conversation
+), shared AS (
   SELECT connections.*, by_number.slice AS place
   FROM connections JOIN by_number {_SAME_SERVER} connections.server_address
   WHERE conversation IN (SELECT conversation FROM connections WHERE connection_id IN (
     SELECT connection_id FROM decisive UNION ALL SELECT connection_id FROM openings
   ))
 ), strays AS (
-  SELECT connections.*, places.slice AS place FROM connections
-  JOIN (SELECT DISTINCT server_address, client_address, slice FROM connections) AS places
-  ON places.server_address IS NOT DISTINCT FROM connections.server_address
-    AND places.client_address IS NOT DISTINCT FROM connections.client_address
+  SELECT connections.*, near.place FROM connections
+  JOIN (SELECT DISTINCT server_address, client_address, place FROM places) AS near
+  ON near.server_address IS NOT DISTINCT FROM connections.server_address
+    AND near.client_address IS NOT DISTINCT FROM connections.client_address
   WHERE is_stray
 )
 SELECT DISTINCT {", ".join(CONNECTION_FIELDS)}, server_address, place AS slice FROM (
-  SELECT *, slice AS place FROM connections UNION ALL SELECT * FROM shared UNION ALL SELECT * FROM strays
+  SELECT * FROM places UNION ALL SELECT * FROM shared UNION ALL SELECT * FROM strays
 )"""
 # The same of servers that have one slice each.
 _WHOLE_CLIENTS: Final = f"""
@@ -134,6 +190,13 @@ WHERE {IS_CLIENT_CALL_SQL} AND {{of_servers}}"""
 _WHOLE_CONNECTIONS: Final = f"""
 SELECT {", ".join(CONNECTION_FIELDS)}, server_address, '' AS slice FROM {{{{connections}}}}
 WHERE {IS_RPC_CONNECTION_SQL} AND {{of_servers}}"""
+_LARGE: Final = f"""
+SELECT conversation, count(*) AS calls FROM (SELECT connection_id FROM {{{{reads}}}} WHERE {IS_READ_SQL}) AS calls
+JOIN (
+  SELECT connection_id, {CONVERSATION_SQL} AS conversation FROM {{{{connections}}}}
+  WHERE {IS_RPC_CONNECTION_SQL} AND server_address IN {{{{servers}}}}
+) AS connections ON connections.connection_id = calls.connection_id
+GROUP BY conversation HAVING count(*) > {{most}}"""
 _CALLS: Final = f"""
 SELECT server_address, count(*) AS calls, count(clocks) AS clocks FROM {{{{reads}}}}
 WHERE {IS_READ_SQL} AND {{of_servers}} GROUP BY server_address"""
@@ -152,20 +215,40 @@ def attempt_queries(
     counts = lake.query(_CALLS.format(of_servers=of_servers), reads=REMOTE_READ_CALLS, **inputs).to_pylist()
     digits = slice_digits(max((row["calls"] for row in counts), default=0))
     sliced = {row["server_address"] for row in counts if not row["clocks"]} & {*known_ends} if digits else set()
+    busy = {row["server_address"] for row in counts if row["calls"] > _CALLS_PER_SLICE} & sliced
+    large = _large_conversations(lake, busy)
     tables: dict[str, QueryInput] = {
         "reads": REMOTE_READ_CALLS, "clients": CLIENT_CALLS, "connections": CONNECTIONS, "calls": RPC_CALLS,
-        "messages": MESSAGES, "binds": RPC_BINDS,
+        "messages": MESSAGES, "binds": RPC_BINDS, "sliced": sliced, "large": large, "parts": _parts(large, digits),
     }  # fmt: skip
     own = _SLICED_OWN if sliced else _WHOLE_OWN
     texts = {"calls": _OWN, "clients": _WHOLE_CLIENTS, "connections": _WHOLE_CONNECTIONS}
     if sliced:
         texts |= {"shared": _SHARED, "clients": _CLIENTS, "connections": _CONNECTIONS}
     return {
-        name: BoundQuery(
-            sql.format(of_servers=of_servers, digits=digits, own=own), {**tables, **inputs, "sliced": sliced}
-        )
+        name: BoundQuery(sql.format(of_servers=of_servers, digits=digits, own=own), {**tables, **inputs})
         for name, sql in texts.items()
     }
+
+
+def _large_conversations(lake: Lake, servers: Collection[str]) -> pa.Table:
+    """Return the conversations with more calls than a slice may have, with the digits that name the parts of each."""
+    rows = []
+    if servers:
+        tables: dict[str, QueryInput] = {"reads": REMOTE_READ_CALLS, "connections": CONNECTIONS, "servers": servers}
+        rows = lake.query(_LARGE.format(most=_CALLS_PER_SLICE), **tables).to_pylist()
+    large = [{"conversation": row["conversation"], "digits": slice_digits(row["calls"])} for row in rows]
+    return pa.Table.from_pylist(large, pa.schema({"conversation": pa.string(), "digits": pa.int32()}))
+
+
+def _parts(large: pa.Table, digits: int) -> pa.Table:
+    """Return the slices of large conversations; ``digits`` name the slice that each would be in as a whole."""
+    rows = [
+        {"conversation": conversation, "slice": hashlib.sha256(conversation.encode()).hexdigest()[:digits] + part}
+        for conversation, count in zip(large["conversation"].to_pylist(), large["digits"].to_pylist(), strict=True)
+        for part in map("".join, product(hexdigits[:16], repeat=count))
+    ]
+    return pa.Table.from_pylist(rows, pa.schema({"conversation": pa.string(), "slice": pa.string()}))
 
 
 def slice_digits(calls: int) -> int:

@@ -25,7 +25,7 @@ from pipeline.attempts import (
     recompute_in_memory,
 )
 from pipeline.attempts.affected_scope import RecomputeScope
-from pipeline.attempts.attempt_rows import attempts_function, with_deleted_keys
+from pipeline.attempts.attempt_rows import DISTINCT_TEXTS, attempts_function, with_deleted_keys
 from pipeline.attempts.changed_rows import MAX_CHANGES, RPC_CONNECTIONS_QUERY, InputChanges
 from pipeline.attempts.client_identity import CHANGED_BINDS_QUERY, connections_with_other_claims
 from pipeline.attempts.opens import update_opens
@@ -242,7 +242,7 @@ class _AttemptsUpdate:
         """Return the query for attempts at some servers, or at all; over ``only`` some connections."""
         find = attempts_function(ends=ends, aliases=aliases, cleanup_s=self.cleanup_s, only=only)
         queries = attempt_queries(self.lake, servers, ends)
-        return GroupedQuery(queries, SLICE_KEYS, find, RECEIVE_ATTEMPTS.struct())
+        return GroupedQuery(queries, SLICE_KEYS, find, RECEIVE_ATTEMPTS.struct(), DISTINCT_TEXTS)
 
     def _operations(
         self, aliases: Mapping[str, str], servers: Collection[str | None] | None = None,

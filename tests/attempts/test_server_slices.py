@@ -37,10 +37,12 @@ class TablesInMemory:
         self.tables = tables
 
     def query(self, sql, /, **of):
-        given = {
-            name: self.tables[each] if isinstance(each, Table) else values_array(each) for name, each in of.items()
-        }
-        return _SQL.answer(sql, given)
+        return _SQL.answer(sql, {name: self._given(each) for name, each in of.items()})
+
+    def _given(self, each):
+        if isinstance(each, Table):
+            return self.tables[each]
+        return each if isinstance(each, pa.Table) else values_array(each)
 
 
 def as_table(table, rows, renamed=()):
@@ -85,11 +87,20 @@ def by_slice(tables, ends):
     return pa.concat_tables(chain.from_iterable(made)).sort_by("attempt_key").to_pylist(), len(slices)
 
 
+def captured_in_part(call, chance):
+    """The call without the packet of its request, or cut inside the answer."""
+    lost = chance.random()
+    if lost < 0.05:
+        asked = {} if call.opnum in (2, 11) else {"context_handle": None, "request_id": None, "action": None}
+        return call._replace(requested_at=None, **asked)
+    return call._replace(outcome="damaged", hresult=None) if lost < 0.2 else call
+
+
 def slices_change_nothing(seed, steps):
     """Compare what slices of a few calls give; return how many there are."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(server_slices, "_CALLS_IN_ONE_SLICE", 1)
-        patch.setattr(server_slices, "_CALLS_PER_SLICE", 1)
+        patch.setattr(server_slices, "_CALLS_PER_SLICE", (1, 10, 1000)[seed % 3])  # conversations are cut with more
         return compare(seed, steps)
 
 
@@ -106,6 +117,8 @@ def compare(seed, steps):
     connections = [replace(each, client_address=f"10.0.1.{chance.randrange(3)}") for each in connections]
     if chance.random() < 0.2:
         calls = [call._replace(clocks=Clocks(0, 0, 1, chance.choice([0, 500_000]))) for call in calls]
+    if chance.random() < 0.5:
+        calls = [captured_in_part(call, chance) for call in calls]
     facts, connected = facts_of(calls, connections)
     ends = {SERVER: broker.now}
     whole = receive_attempts_table(facts, connected, ends=ends, aliases={}, cleanup_s=300)

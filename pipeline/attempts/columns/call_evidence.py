@@ -47,10 +47,12 @@ class Evidence(NamedTuple):
         pairs = sorted_distinct(owner[there] * max(bound, 1) + call[there])
         return cls(pairs % max(bound, 1), np.searchsorted(pairs, np.arange(count + 1) * max(bound, 1)))
 
-    def slice(self, begin: int, end: int) -> Evidence:
-        """Return the evidence of some conclusions, up to ``end``."""
-        begins = self.begins[begin : end + 1]
-        return Evidence(self.calls[begins[0] : begins[-1]], begins - begins[0])
+    def take(self, conclusions: Ints) -> Evidence:
+        """Return the evidence of some conclusions."""
+        counts = np.diff(self.begins)[conclusions]
+        begins = np.concatenate([[0], np.cumsum(counts)])
+        places = np.arange(begins[-1]) + np.repeat(self.begins[conclusions] - begins[:-1], counts)
+        return Evidence(self.calls[places], begins)
 
 
 class CallEvidence:
