@@ -27,6 +27,7 @@ PARTS = (
     "captures",
     "transfers",
     "whole",
+    "association",
     "runs",
     "files",
     "collector",
@@ -314,6 +315,10 @@ def main() -> None:
 
             least = min(sizes) if arguments.quick else max(sizes) // 10
             measures += whole_runs.measure(Path(folder) / "whole", (least, max(sizes)), time_tshark)
+        if "association" in arguments.only:
+            from bench import large_association  # noqa: PLC0415 (Spark)
+
+            measures += large_association.measure(Path(folder) / "association", rows * 5)
         if ring and "runs" in arguments.only:
             measures += runs.measure(Path(folder) / "runs", ring, arguments.history)
         if arguments.files and "files" in arguments.only:

@@ -22,13 +22,16 @@ def _process_status(pid: str) -> tuple[int, str, int] | None:
 
 
 class PeakMemory:
-    """Context manager that records peak memory: of the largest Python worker, and of the driver's JVM, in bytes.
+    """Context manager that records peak memory, in bytes.
 
-    The kernel keeps the peak of each process. So sampling only has to see each process once near its end.
+    Of a process, by default this one; of the largest Python process below it; and of Java below it.
+    The kernel keeps the peak of each process. So sampling only has to see each
+    process once near its end.
     """
 
-    def __init__(self, interval_s: float = 0.1) -> None:
-        self.worker_bytes = self.jvm_bytes = 0
+    def __init__(self, pid: int | None = None, interval_s: float = 0.1) -> None:
+        self.driver_bytes = self.worker_bytes = self.jvm_bytes = 0
+        self._pid = os.getpid() if pid is None else pid
         self._interval = interval_s
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
@@ -55,16 +58,18 @@ class PeakMemory:
         for pid, status in found.items():
             if status is not None:
                 children[status[0]].append(pid)
-        queue = [(child, False) for child in children[os.getpid()]]
+        own = found.get(self._pid)
+        if own is not None:
+            self.driver_bytes = max(self.driver_bytes, own[2])
+        queue = [(child, False) for child in children[self._pid]]
         while queue:
             pid, below_java = queue.pop()
             status = found[pid]
             assert status is not None
             _, name, peak = status
-            if name.startswith("java"):
-                if not below_java:  # separate executors are children of the driver
-                    self.jvm_bytes = max(self.jvm_bytes, peak)
-                below_java = True
-            elif below_java and name.startswith("python"):
+            is_java = name.startswith("java")
+            if is_java and not below_java:  # separate executors are children of the driver
+                self.jvm_bytes = max(self.jvm_bytes, peak)
+            elif name.startswith("python"):
                 self.worker_bytes = max(self.worker_bytes, peak)
-            queue += [(child, below_java) for child in children[pid]]
+            queue += [(child, below_java or is_java) for child in children[pid]]

@@ -17,6 +17,7 @@ from typing import Any
 from deltalake import DeltaTable
 
 from bench.measure import Measure, log_progress
+from bench.memory import PeakMemory
 from bench.traffic import EPOCH_US, generate_captures
 
 DAY_US = 86_400_000_000
@@ -29,13 +30,15 @@ TABLES = (
 
 
 def run_all(lake: Path, captures: Sequence[Path], prefix: Sequence[str] = ()) -> dict[str, Any]:
-    """Run the whole pipeline over captures, by a command with a prefix; return its summary."""
+    """Run the whole pipeline over captures, by a command with a prefix; return its summary, with its ``memory``."""
     command = [*prefix, sys.executable, "-m", "jobs.run_all", "--lake", str(lake), "--captures", *map(str, captures)]
-    done = subprocess.run(command, check=False, capture_output=True, text=True)
-    if done.returncode:
-        raise SystemExit(f"run_all ended with {done.returncode}:\n{done.stderr[-2000:]}")
-    summary: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return summary
+    run = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    with PeakMemory(run.pid) as memory:
+        printed, problems = run.communicate()
+    if run.returncode:
+        raise SystemExit(f"run_all ended with {run.returncode}:\n{problems[-2000:]}")
+    summary: dict[str, Any] = json.loads(printed.splitlines()[-1])
+    return summary | {"memory": memory}
 
 
 def time_run(lake: Path, captures: Sequence[Path]) -> float:

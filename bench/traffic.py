@@ -180,11 +180,14 @@ def _qm2qm_message(packet: bytes, queue: int, request: int, arrived: int, handle
     return handle + desc + struct.pack("<III", size, 0, size) + packet + bytes(-size % 4) + bytes(4)
 
 
+BODY_BYTES: Final = (200, 65_536)
+
+
 class Conversation:
     """The calls of one connection over RemoteRead or qm2qm: open, receives with their Ends, close."""
 
-    def __init__(self, flow: TcpConnection, rng: random.Random, *, think_us: float):
-        self.flow, self.rng, self.think_us = flow, rng, think_us
+    def __init__(self, flow: TcpConnection, rng: random.Random, *, think_us: float, body_bytes: tuple[int, int]):
+        self.flow, self.rng, self.think_us, self.body_bytes = flow, rng, think_us, body_bytes
         self.remote_read = flow.server_port == 2103
         self.ndr64 = self.remote_read and rng.random() < 0.2
         self.token = b"\x01\0\0\0" + rng.randbytes(12) if rng.random() < 0.1 else b""
@@ -249,7 +252,8 @@ class Conversation:
         rng, flow = self.rng, self.flow
         number = self.call_id
         empty = rng.random() < 0.1
-        size = int(200 * 327.68 ** rng.random())  # 200 B to 64 KB, evenly over the logarithm
+        low, high = self.body_bytes
+        size = int(low * (high / low) ** rng.random())  # evenly over the logarithm
         at = rng.randrange(len(BODY_POOL) - size)
         sent = flow.now_us // 1_000_000
         packet = _message_packet(self.handle[4:], number, sent, BODY_POOL[at : at + size])
@@ -286,7 +290,9 @@ class Conversation:
         return struct.pack("<9IHHI", self.queue, 0, action, timeout_ms, 0, self.queue, number, 0, 0, 0, 0, 0)
 
 
-def _connections_of_slot(slot: int, seed: int, begin_us: int, *, single: bool) -> Iterator[Packet]:
+def _connections_of_slot(
+    slot: int, seed: int, begin_us: int, *, single: bool, body_bytes: tuple[int, int] = BODY_BYTES
+) -> Iterator[Packet]:
     """Yield the packets of successive connections in one slot; each starts soon after the one before has ended."""
     rng = random.Random(f"{seed}/{slot}")
     now = begin_us + rng.randrange(200_000)
@@ -303,18 +309,22 @@ def _connections_of_slot(slot: int, seed: int, begin_us: int, *, single: bool) -
             next_seq=[rng.getrandbits(32), rng.getrandbits(32)],
             slot=slot,
         )
-        talk = Conversation(flow, rng, think_us=2000 if single else 40_000)
+        talk = Conversation(flow, rng, think_us=2000 if single else 40_000, body_bytes=body_bytes)
         yield from talk.run(None if lives_long else rng.randrange(5, 120))
         now = flow.now_us + rng.randrange(1000, 100_000)
         count += 1
 
 
 def generate_packets(
-    *, seed: int = 1, begin_us: int = EPOCH_US, slots: int = 120, single: bool = False
-) -> Iterator[Packet]:
-    """Yield endless packets in order of time: of ``slots`` parallel connections, or of a single endless one."""
+    *, seed: int = 1, begin_us: int = EPOCH_US, slots: int = 120, single: bool = False,
+    body_bytes: tuple[int, int] = BODY_BYTES,
+) -> Iterator[Packet]:  # fmt: skip
+    """Yield endless packets in order of time: of ``slots`` parallel connections, or of a single endless one.
+
+    ``body_bytes``: how long the bodies of messages of the single one are, from the least to the most.
+    """
     if single:
-        return _connections_of_slot(0, seed, begin_us, single=True)
+        return _connections_of_slot(0, seed, begin_us, single=True, body_bytes=body_bytes)
     return heapq.merge(*(_connections_of_slot(slot, seed, begin_us, single=False) for slot in range(slots)))
 
 
