@@ -12,13 +12,13 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from pipeline.attempts.associations import ClientAssociation, RpcConnection, group_into_associations
 from pipeline.attempts.server_openings import OPEN_AND_CLOSE_METHODS
 from pipeline.findings.captured_rows import captured_calls, iter_rows
 from pipeline.findings.columns.call_columns import CallColumns
+from pipeline.findings.columns.stored_calls import StoredCalls
 from pipeline.findings.judge import Association, find_violations
 from pipeline.findings.rules import (
     clocks,
@@ -35,7 +35,7 @@ from pipeline.findings.rules import (
 )
 from pipeline.findings.rules.call_history import CapturedCall, ServerHistory
 from pipeline.findings.rules.registry import ALL_RULES, SERVER_CHECKS, Rule, RuleCheck, Violation
-from pipeline.lake.arrow_rows import encode_texts, epoch_day, rows_to_table
+from pipeline.lake.arrow_rows import epoch_day, rows_to_table
 from schemas.findings import FINDINGS
 from udfs.keys import key
 
@@ -93,41 +93,17 @@ _SEVERITY_RANK: Final = {"error": 0, "warning": 1, "info": 2, None: 3}
 class EvaluationInput(NamedTuple):
     """The input of an evaluation, as Arrow tables.
 
-    ``calls`` are those of complete associations of any number of servers. ``opening_calls`` are the calls that open and
+    ``calls`` are those of complete associations of any number of servers. ``open_calls`` are the calls that open and
     close (``OPEN_AND_CLOSE_METHODS``) of all associations of these servers, with the columns of ``calls``.
     ``connections`` are all of these servers, ``binds`` at least those of the calls. ``unreadable_connections`` are
     connections with calls that could not be read, for evaluations that do not have all calls.
     """
 
-    calls: pa.Table
+    calls: pa.Table | StoredCalls
     open_calls: pa.Table
     connections: pa.Table
     binds: pa.Table
     unreadable_connections: frozenset[str] = frozenset()
-
-
-def join_by_call_key(calls: pa.Table, parts: Iterable[pa.Table]) -> pa.Table:
-    """Return calls with the columns of other tables' rows of the same ``call_key``; the first that is not null.
-
-    Texts are dictionaries then, but for the key. Of very many calls a part may be made when it is asked for.
-
-    ``calls`` has ``CALL_COLUMNS`` and, where stubs are stored, request_bytes, request_head, request_tail,
-    response_head, request_stub and response_stub. Two columns have other names here: ``action`` of a management call, a
-    text, is ``action_text``, and ``errors`` of a message is ``message_errors``.
-    """
-    calls, columns = encode_texts(calls, "call_key"), dict[str, pa.ChunkedArray]()
-    for part in parts:
-        places = pc.index_in(calls["call_key"], part["call_key"].combine_chunks())
-        for name in part.column_names:
-            if name == "call_key":
-                continue
-            column = encode_texts(part.select([name])).column(0).take(places)
-            known = columns.get(name)
-            columns[name] = column if known is None else pc.coalesce(known, column.cast(known.type))
-        del part
-    for name, column in columns.items():
-        calls = calls.append_column(name, column)
-    return calls
 
 
 def is_open_or_close_call(table: pa.Table) -> pa.Array:

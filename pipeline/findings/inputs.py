@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from pipeline.attempts.server_openings import IS_OPEN_OR_CLOSE, OPENING_CALLS
 from pipeline.findings import evaluate
+from pipeline.findings.columns.joined_calls import join_by_call_key
 from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.date_filters import MAX_DATES
 from pipeline.lake.lake import Lake
@@ -113,8 +114,12 @@ def calls_with_stub_columns(*, stubs_kept: bool) -> InputQuery:
 
 def join_decoded_columns(calls: pa.Table, parts: Iterable[pa.Table]) -> pa.Table:
     """Return calls with the columns that silver decoded (``join_by_call_key``)."""
-    decoded = (part.drop_columns([name for name in _SELECTION_COLUMNS if name in part.column_names]) for part in parts)
-    return evaluate.join_by_call_key(calls, decoded)
+    return join_by_call_key(calls, map(decoded_columns, parts))
+
+
+def decoded_columns(part: pa.Table) -> pa.Table:
+    """Return the columns that silver decoded, and the call key, without those that only conditions name."""
+    return part.drop_columns([name for name in _SELECTION_COLUMNS if name in part.column_names])
 
 
 class ServersInput(NamedTuple):

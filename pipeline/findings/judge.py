@@ -18,6 +18,7 @@ from pipeline.findings.captured_rows import captured_calls, iter_rows, plain_col
 from pipeline.findings.columns.association_calls import AssociationCalls, Suspects, is_always_row
 from pipeline.findings.columns.call_columns import CallColumns, Mask, Method, Numbers
 from pipeline.findings.columns.receives import with_whole_exchanges
+from pipeline.findings.columns.stored_calls import StoredCalls
 from pipeline.findings.rules.call_history import UNREADABLE_OUTCOMES, AssociationHistory, CapturedCall, ServerHistory
 from pipeline.findings.rules.registry import (
     ASSOCIATION_CHECKS,
@@ -41,13 +42,16 @@ class Association(NamedTuple):
 
 
 def find_violations(
-    calls: pa.Table, binds: pa.Table, associations: Sequence[Association], unreadable: Collection[str] = ()
+    calls: pa.Table | StoredCalls,
+    binds: pa.Table,
+    associations: Sequence[Association],
+    unreadable: Collection[str] = (),
 ) -> Iterator[Violations]:
     """Yield the violations of each association that has any, each with the check that found it.
 
-    ``calls`` and ``binds`` may have rows of other associations. ``unreadable``: connections with calls that are not in
-    ``calls`` and could not be read. Where calls have a column ``is_changed``, rules on single calls
-    (``single_call_rules``) are checked only for calls where it is true.
+    ``calls`` and ``binds`` may have rows of other associations; ``StoredCalls`` must not, and are plain columns.
+    ``unreadable``: connections with calls that are not in ``calls`` and could not be read. Where calls have a column
+    ``is_changed``, rules on single calls (``single_call_rules``) are checked only for calls where it is true.
     """
     if not associations:
         return
@@ -56,15 +60,10 @@ def find_violations(
     rows = _Rows(columns.table)
     rows.add(is_always_row(columns))
     histories = _histories(columns, rows, binds, associations, owners, unreadable)
-    ours = AssociationCalls(columns, histories, rows.places)
+    columns = ours = AssociationCalls(columns, histories, rows.places)
     changed = columns.nonzero("is_changed") if "is_changed" in calls.column_names else None
     of_calls = _suspects_of_call_checks(columns, changed)
-    of_associations = []
-    for check in ASSOCIATION_CHECKS:
-        of_associations.append(_suspects_of_association(ours, check))
-        ours.forget_many_shared()
-    masks = [mask for suspects in of_associations if suspects is not None for mask in suspects if mask is not None]
-    related = np.logical_or.reduce([columns.nothing(), *masks])
+    of_associations, related = _suspects_of_association_checks(ours)
     if related.any():  # a receive without its End would seem to be pending
         related = with_whole_exchanges(ours, related)
     _add_rows(histories, columns, rows, rows.add(related))
@@ -78,21 +77,23 @@ def find_violations(
     yield from filter(None, found)
 
 
-def _columns_of(calls: pa.Table, owners: Mapping[str, int]) -> CallColumns:
+def _columns_of(calls: pa.Table | StoredCalls, owners: Mapping[str, int]) -> CallColumns:
     """Return the calls of associations as columns; ``owners`` are the associations' numbers, by connection."""
     names = calls["connection_id"].combine_chunks().dictionary_encode()
     numbers = np.array([*(owners.get(name, -1) for name in names.dictionary.to_pylist()), -1], np.int64)
     associations = numbers[names.indices.fill_null(-1).to_numpy(zero_copy_only=False)]
-    ours = associations >= 0
-    if not ours.all():
-        calls, associations = calls.filter(pa.array(ours)), associations[ours]
-    return CallColumns(plain_columns(without_null_columns(calls, "connection_id")).combine_chunks(), associations)
+    if isinstance(calls, pa.Table):
+        ours = associations >= 0
+        if not ours.all():
+            calls, associations = calls.filter(pa.array(ours)), associations[ours]
+        calls = plain_columns(without_null_columns(calls, "connection_id")).combine_chunks()
+    return CallColumns(calls, associations)
 
 
 class _Rows:
     """The calls that have become rows of Python, by their position in the table, and the positions of these."""
 
-    def __init__(self, table: pa.Table) -> None:
+    def __init__(self, table: pa.Table | StoredCalls) -> None:
         self._table = table
         self._made = np.zeros(table.num_rows, np.bool_)
         self.calls: dict[int, CapturedCall] = {}
@@ -190,15 +191,26 @@ def _call_checks() -> Iterator[tuple[Method | None, RuleCheck]]:
             yield method, check
 
 
-def _suspects_of_association(calls: AssociationCalls, check: RuleCheck) -> Suspects | None:
-    """Return the calls that may break a rule, and those beside them; None where it judges what is a row anyway."""
-    if check.suspects is None:
-        return None
-    found: Suspects = check.suspects(calls)
-    if check.needs != "complete":
-        return found
-    related = found.related & calls.complete if found.related is not None else None
-    return Suspects(found.calls & calls.complete, related)
+def _suspects_of_association_checks(calls: AssociationCalls) -> tuple[list[Numbers | None], Mask]:
+    """Return the positions of the calls that may break each rule, and which calls are these or are needed beside them.
+
+    None where a rule judges what is a row anyway.
+    """
+    found: dict[tuple[Any, bool], Numbers] = {}
+    every = calls.nothing()
+    for condition, whole in map(_condition, ASSOCIATION_CHECKS):
+        if condition is not None and (condition, whole) not in found:
+            suspects: Suspects = condition(calls)
+            for mask in suspects:
+                if mask is not None:
+                    every |= mask & calls.complete if whole else mask
+            found[condition, whole] = np.flatnonzero(suspects.calls & calls.complete if whole else suspects.calls)
+    return [found.get(_condition(check)) for check in ASSOCIATION_CHECKS], every
+
+
+def _condition(check: RuleCheck) -> tuple[Any, bool]:
+    """Return the condition of a check, and whether its association must be complete."""
+    return check.suspects, check.needs == "complete"
 
 
 def _judge_calls(
@@ -224,12 +236,13 @@ def _judge_associations(
     columns: CallColumns,
     rows: _Rows,
     histories: Sequence[AssociationHistory],
-    suspects_of_checks: Sequence[Suspects | None],
+    suspects_of_checks: Sequence[Numbers | None],
 ) -> None:
     """Add what the checks on associations find: check by check, only of the calls that may break its rule."""
     always = [place for place, history in enumerate(histories) if history.calls]
     for check, suspects in zip(ASSOCIATION_CHECKS, suspects_of_checks, strict=True):
-        judged = always if suspects is None else np.unique(columns.association[suspects.calls]).tolist()
+        judged = always if suspects is None else np.unique(columns.association[suspects]).tolist()
+        places = None if suspects is None else {*suspects.tolist()}
         if suspects is not None and check.judges_binds:
             judged = [place for place, history in enumerate(histories) if history.binds]
         for place in judged:
@@ -237,5 +250,5 @@ def _judge_associations(
                 continue
             for violation in check.check(histories[place]):
                 call = violation.call
-                if call is None or suspects is None or suspects.calls[rows.places[call]]:
+                if call is None or places is None or rows.places[call] in places:
                     found[place].append((check, violation))

@@ -10,9 +10,11 @@ few calls are evaluated first (``lookback``): no others are where these show no 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import numpy as np
@@ -32,6 +34,8 @@ from pipeline.findings.affected_associations import (
 )
 from pipeline.findings.captured_rows import captured_calls, plain_columns, without_null_columns
 from pipeline.findings.changed_calls import ChangedCalls
+from pipeline.findings.columns.joined_calls import add_columns
+from pipeline.findings.columns.stored_calls import StoredCalls
 from pipeline.findings.evaluate import FINDINGS_SCHEMA, EvaluationInput
 from pipeline.findings.inputs import (
     BIND_INPUT,
@@ -44,6 +48,7 @@ from pipeline.findings.inputs import (
     InputQuery,
     ServersInput,
     calls_with_stub_columns,
+    decoded_columns,
     join_decoded_columns,
     packet_dates,
     read_findings,
@@ -54,12 +59,12 @@ from pipeline.findings.queue_inputs import AffectedQueues, QueueFindings
 from pipeline.findings.rules.call_history import CapturedCall, ServerHistory
 from pipeline.findings.rules.queue_facts import QueueRuleLimits
 from pipeline.findings.sliced_inputs import IS_FIRST, IS_OWN, SlicedInputs
-from pipeline.lake.arrow_rows import encode_texts, is_in, unique_rows
+from pipeline.lake.arrow_rows import encode_texts, is_in, release_unused_memory, unique_rows
 from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.date_filters import dates_condition
 from pipeline.lake.incremental import IncrementalUpdate, commits_with_provenance
 from pipeline.lake.lake import Lake
-from pipeline.lake.queries import MAX_IN_LIST, GroupedQuery, GroupFunction, Values
+from pipeline.lake.queries import MAX_IN_LIST, GroupedQuery, GroupFunction, Parts, Values
 from pipeline.silver.update import LAST_COMMITTED_TABLE, STUBS_EMPTIED_PROVENANCE
 from schemas.bronze import CONNECTIONS, RPC_BINDS, RPC_CALLS
 from schemas.findings import FINDINGS
@@ -72,6 +77,7 @@ CODE_VERSION: Final = "8"  # raised when rules are added or changed: they are ev
 _FOLLOWED: Final = (RPC_CALLS, CONNECTIONS, RPC_BINDS)
 _INPUTS: Final = (*_FOLLOWED, HOSTS, *queue_inputs.SOURCE_TABLES)
 _MAX_CALLS_IN_MEMORY: Final = 200_000  # more affected calls are evaluated server by server
+_MAX_CALLS_IN_TASK: Final = 300_000  # in the memory of a task; more of one association are in files
 _EXPLAINABLE_RULES: Final = ("P11", "R57", "R61", "R64", "R73")  # another association's opening can explain a violation
 _MOVE_OPNUMS: Final = (10, 15)  # of RemoteRead: the first and last method that uses what moves open
 _CALL_PARTS: Final = ("calls", "reads", "clients", "management")
@@ -351,7 +357,7 @@ class _FindingsUpdate:
             parts["managed"] = slices.rows(self._management_stubs, "connection_id IN {names}", **inputs)
             parts["changed"] = slices.changed(changed.rows)
         find = _findings_function(None if affected is None else frozenset(affected.connections))
-        return GroupedQuery(parts, SLICE_KEYS, find, FINDINGS.struct())
+        return GroupedQuery(parts, SLICE_KEYS, find, FINDINGS.struct(), ("call_key",))
 
 
 def _findings_function(only_connections: Collection[str] | None) -> GroupFunction:
@@ -360,43 +366,61 @@ def _findings_function(only_connections: Collection[str] | None) -> GroupFunctio
     ``only_connections``: those whose associations are evaluated; None: all.
     """
 
-    def find(parts: Mapping[str, pa.Table]) -> Iterator[pa.Table]:
-        calls, openings = _joined_calls(parts)
+    def find(parts: Parts) -> Iterator[pa.Table]:
         rows = parts["connections"]
         own = set(rows.filter(rows[IS_OWN])["connection_id"].to_pylist())
         firsts = set(rows.filter(rows[IS_FIRST])["server_address"].to_pylist())
         connections = unique_rows(rows, "connection_id").select(list(evaluate.CONNECTION_COLUMNS))
-        facts = EvaluationInput(calls, openings, connections, parts["binds"].drop_columns([_SLICE]))
         only = own if only_connections is None else own.intersection(only_connections)
-        yield evaluate.evaluate_calls(facts, only_connections=only, server_rules_of=firsts)
+        with TemporaryDirectory(prefix="msmq-") as folder:
+            calls, openings = _joined_calls(parts, only, Path(folder))
+            facts = EvaluationInput(calls, openings, connections, parts["binds"].drop_columns([_SLICE]))
+            yield evaluate.evaluate_calls(facts, only_connections=only, server_rules_of=firsts)
 
     return find
 
 
-def _joined_calls(parts: Mapping[str, pa.Table]) -> tuple[pa.Table, pa.Table]:
-    """Return the calls with what was decoded of them, and those that open or close.
+def _joined_calls(parts: Parts, connections: Collection[str], folder: Path) -> tuple[pa.Table | StoredCalls, pa.Table]:
+    """Return the calls of some connections, and all that open or close, with what was decoded of them.
 
-    Of an association with a million calls each part is as large as what is made of all: one is read at a time.
+    Very many are in files of the folder, and a few columns of all at a time in memory.
     """
-    calls, is_opening = _without_repeated_openings(parts["calls"])
-    unused = [_SLICE, *(STUB_COLUMN_TYPES if "changed" in parts else ())]
-    calls = encode_texts(plain_columns(calls.drop_columns(unused)), "call_key")  # before the next part is read
-    found = (parts[name].drop_columns([_SLICE]) for name in _DECODED_PARTS if name in parts)
-    decoded = (plain_columns(without_null_columns(rows, "call_key")) for rows in found)
-    calls = join_decoded_columns(calls, decoded)
-    return calls, calls.filter(is_opening)
+    order, count, openings = _order_of_calls(parts, connections)
+    many = len(order) > _MAX_CALLS_IN_TASK
+    if many:
+        release_unused_memory()  # of what other tasks did
+    columns: dict[str, pa.ChunkedArray] | StoredCalls = StoredCalls(folder, len(order)) if many else {}
+    unused = {_SLICE, *(STUB_COLUMN_TYPES if "changed" in parts else ())}
+    for rows in map(_plain, parts.some_columns("calls")):
+        for name in rows.column_names:
+            if name not in unused:
+                columns[name] = rows[name].take(order)
+    for part in _DECODED_PARTS:
+        if part in parts and len(keys := parts.select(part, ["call_key"])["call_key"]):
+            add_columns(columns, keys, map(_plain, map(decoded_columns, parts.some_columns(part))))
+    if isinstance(columns, StoredCalls):
+        release_unused_memory()
+        return columns.first(count), columns.take(openings)
+    joined = pa.table(columns)
+    return joined.slice(0, count), joined.take(openings)
 
 
-def _without_repeated_openings(calls: pa.Table) -> tuple[pa.Table, pa.Array]:
-    """Return the calls of some slices, those that open and close once, and which they are: every slice has them all."""
-    is_opening = evaluate.is_open_or_close_call(calls)
-    places = pc.indices_nonzero(is_opening)
-    openings = calls.select(["server_address", _SLICE]).take(places).to_pydict()
+def _plain(rows: pa.Table) -> pa.Table:
+    return encode_texts(plain_columns(without_null_columns(rows, "call_key")), "call_key")
+
+
+def _order_of_calls(parts: Parts, connections: Collection[str]) -> tuple[pa.Array, int, pa.Array]:
+    """Return the places of calls: of some connections, so many, and then of others; and of these which open or close.
+
+    Every slice has all that open and close at its server: of some slices each is taken once.
+    """
+    calls = parts.select("calls", ["connection_id", "server_address", "interface_name", "opnum", _SLICE])
+    is_opening = evaluate.is_open_or_close_call(calls).to_numpy(zero_copy_only=False)
+    places = np.flatnonzero(is_opening)
+    openings = calls.select(["server_address", _SLICE]).take(pa.array(places)).to_pydict()
     firsts: dict[str | None, str] = {}
-    kept = np.ones(calls.num_rows, np.bool_)
-    kept[places.to_numpy()] = [
-        firsts.setdefault(*opening) == opening[1] for opening in zip(*openings.values(), strict=True)
-    ]
-    if kept.all():
-        return calls, is_opening
-    return calls.filter(pa.array(kept)), is_opening.filter(pa.array(kept))
+    kept = np.ones(len(calls), np.bool_)
+    kept[places] = [firsts.setdefault(*opening) == opening[1] for opening in zip(*openings.values(), strict=True)]
+    is_ours = kept & is_in(calls, "connection_id", connections).to_numpy()
+    order = np.concatenate([np.flatnonzero(is_ours), np.flatnonzero(kept & ~is_ours)])
+    return pa.array(order), int(is_ours.sum()), pa.array(np.flatnonzero(is_opening[order]))

@@ -50,11 +50,17 @@ def encode_texts(rows: pa.Table, *keys: str) -> pa.Table:
 
 def unique_rows(rows: pa.Table, key: str) -> pa.Table:
     """Return the first of the rows that have the same text in a column, in order; of those with null the first too."""
-    texts = rows[key].combine_chunks().dictionary_encode(null_encoding="encode")
+    texts = rows[key].cast(pa.string()).combine_chunks().dictionary_encode(null_encoding="encode")
     if len(texts.dictionary) == rows.num_rows:
         return rows
     firsts = np.unique(texts.indices.to_numpy(), return_index=True)[1]
     return rows.take(pa.array(np.sort(firsts)))
+
+
+def release_unused_memory() -> None:
+    """Give memory back that was freed: after large tables, which libraries keep for the next ones."""
+    for pool in (pa.default_memory_pool(), pa.system_memory_pool()):
+        pool.release_unused()
 
 
 def epoch_day(*times: int | None) -> int | None:

@@ -37,6 +37,7 @@ from pipeline.lake.queries import (
     FilteredTable,
     GroupedQuery,
     MemoryLimits,
+    Parts,
     QueryInput,
     Values,
 )
@@ -311,7 +312,7 @@ class Lake:
         existing = {name: part._replace(inputs=self._existing(part.inputs)) for name, part in query.parts.items()}
         limits = MemoryLimits(rows, MAX_BYTES_IN_MEMORY)
         with self.store.map_groups(query._replace(parts=existing), limits) as found:
-            yield pa.concat_tables(query.function(found)) if isinstance(found, dict) else found
+            yield pa.concat_tables(query.function(Parts(found))) if isinstance(found, dict) else found
 
     def map_few_groups(self, query: GroupedQuery) -> pa.Table:
         """Return the same as an Arrow table: what the function makes are few rows, however many it is made of."""

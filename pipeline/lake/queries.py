@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import pyarrow as pa
@@ -81,21 +81,54 @@ class BoundQuery(NamedTuple):
         return self._replace(sql=sql.replace("{answer}", f"({self.sql})"))
 
 
-GroupFunction: TypeAlias = Callable[[Mapping[str, pa.Table]], Iterable[pa.Table]]
-"""Makes rows of the answers to queries, given by the name of the query."""
+class Parts(Mapping[str, pa.Table]):
+    """The answers to queries, by the name of the query, as functions of groups take them."""
+
+    def __init__(self, tables: Mapping[str, pa.Table]) -> None:
+        self._tables = tables
+
+    def __getitem__(self, name: str) -> pa.Table:
+        """Return an answer; one of many groups is read when it is looked up."""
+        return self._tables[name]
+
+    def __contains__(self, name: object) -> bool:
+        """Tell whether there is an answer, without reading it."""
+        return name in self._tables
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield the names of the queries."""
+        return iter(self._tables)
+
+    def __len__(self) -> int:
+        """Return how many answers there are."""
+        return len(self._tables)
+
+    def select(self, name: str, columns: Sequence[str]) -> pa.Table:
+        """Return some columns of an answer."""
+        return self[name].select(list(columns))
+
+    def some_columns(self, name: str) -> Iterator[pa.Table]:
+        """Yield all columns of an answer, as many at a time as may be in memory."""
+        yield self[name]
+
+
+GroupFunction: TypeAlias = Callable[[Parts], Iterable[pa.Table]]
+"""Makes rows of the answers to queries."""
 
 
 class GroupedQuery(NamedTuple):
     """Queries, and a function of the groups of their answers, as ``Lake.map_groups`` takes them.
 
-    The function looks up the rows of each part once: those of many groups are read when it does. It yields tables, one
-    at least; of very many rows some at a time, so that not all are in memory.
+    The function yields tables, one at least; of very many rows some at a time, so that not all are in memory.
+    ``distinct_texts``: the function also takes texts as dictionaries (``encode_texts``), but for these columns, whose
+    rows have a text of their own each.
     """
 
     parts: Mapping[str, BoundQuery]
     keys: Sequence[str]
     function: GroupFunction
     schema: StructType
+    distinct_texts: Collection[str] | None = None
 
 
 class MemoryLimits(NamedTuple):

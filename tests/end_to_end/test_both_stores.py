@@ -6,11 +6,15 @@ from types import SimpleNamespace
 
 import duckdb
 import polars as pl
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
 from end_to_end.lakes import facts, tables
 from jobs import run_all
+from pipeline.attempts import server_slices
+from pipeline.attempts import update as attempts_update
+from pipeline.attempts.capture_gaps import latest_by_server
 from pipeline.dashboards.dashboard_data import to_json_value
 from pipeline.dashboards.datasets import DATASETS
 from pipeline.dashboards.read_datasets import RowLimits, read_dashboard_data
@@ -18,6 +22,7 @@ from pipeline.findings import sliced_inputs
 from pipeline.findings import update as findings_update
 from pipeline.lake import lake as lake_module
 from pipeline.lake.lake import Lake
+from pipeline.lake.queries import Parts
 from schemas import catalog
 
 pytestmark = pytest.mark.spark
@@ -64,12 +69,35 @@ def test_slices_of_servers_change_no_finding(lakes, store, monkeypatch):
     found = lake.map_few_groups(update._findings_of_calls(None)).sort_by("finding_key").to_pylist()
     assert found == whole
     assert len(whole) > 100
+    monkeypatch.setattr(findings_update, "_MAX_CALLS_IN_TASK", 0)
+    grouped = update._findings_of_calls(None)
+    parts = {name: lake.query(part.sql, **part.inputs) for name, part in grouped.parts.items()}
+    made = pa.concat_tables(grouped.function(Parts(parts))).sort_by("finding_key")
+    names = ("finding_key", "rule_id", "subject", "actual", "evidence", "severity", "scope")
+    assert made.select(names).to_pylist() == [{name: row[name] for name in names} for row in whole]
     query = sliced_inputs.SlicedInputs.of(lake).connections()
     distinct = query.wrap("SELECT DISTINCT server_address, slice, is_first FROM {answer}")
     places = lake.query(distinct.sql, **distinct.inputs)
     assert places.num_rows > len({*places["server_address"].to_pylist()})
     firsts = places.filter(places["is_first"])["server_address"].to_pylist()
     assert sorted(firsts, key=str) == sorted({*places["server_address"].to_pylist()}, key=str)
+
+
+@pytest.mark.parametrize("store", ["delta-rs", pytest.param("spark", marks=pytest.mark.long)])
+def test_slices_of_conversations_change_no_attempt(lakes, store, monkeypatch):
+    """Of slices of one call, so that conversations are cut too: the same attempts as of whole servers."""
+    lake = lakes[store]
+    update = attempts_update._AttemptsUpdate(SimpleNamespace(lake=lake), 300, ())
+    captures = attempts_update._read_captures(lake)
+    ends = latest_by_server((server, at) for servers, at, _ in captures for server in servers)
+    whole = lake.map_few_groups(update._attempts(ends, {})).sort_by("attempt_key").to_pylist()
+    monkeypatch.setattr(lake_module, "MAX_ROWS_IN_MEMORY", -1)
+    monkeypatch.setattr(server_slices, "_CALLS_IN_ONE_SLICE", 1)
+    monkeypatch.setattr(server_slices, "_CALLS_PER_SLICE", 1)
+    queries = server_slices.attempt_queries(lake, None, ends)
+    assert queries["calls"].inputs["large"].num_rows > 10
+    assert lake.map_few_groups(update._attempts(ends, {})).sort_by("attempt_key").to_pylist() == whole
+    assert len(whole) > 200
 
 
 @pytest.mark.long

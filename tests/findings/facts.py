@@ -6,6 +6,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.findings import evaluate
+from pipeline.findings.columns.joined_calls import join_by_call_key
 from pipeline.silver.decode import decode_calls
 from schemas.calls import CLIENT_CALLS, MANAGEMENT_CALLS, REMOTE_READ_CALLS
 from schemas.messages import MESSAGES
@@ -56,7 +57,7 @@ def facts(tables):
         "response_stub": responses,
     }.items():
         kept = kept.append_column(name, values)
-    whole = evaluate.join_by_call_key(
+    whole = join_by_call_key(
         kept,
         [
             tables[str(REMOTE_READ_CALLS)].select(list(evaluate.REMOTE_READ_COLUMNS)),

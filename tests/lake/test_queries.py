@@ -269,3 +269,29 @@ def test_long_texts_are_cut_in_sql_as_elsewhere(spark):
     sql = f"SELECT {cut_text_sql('`text`')} AS text FROM {{rows}} ORDER BY number"
     for found in (query_in_spark(spark, sql, of).toArrow(), here(sql, of)):
         assert found["text"].to_pylist() == [text and cut_text(text, distinct=True) for text in texts]
+
+
+def test_values_that_little_memory_is_too_little_for_are_read_with_more():
+    engine, limits = DuckDbSql(), []
+
+    def memory_limit():
+        return engine.answer("SELECT current_setting('memory_limit') AS most", {})["most"][0].as_py()
+
+    def ask(length):
+        limits.append(memory_limit())
+        sql = f"SELECT repeat(text, {length}) AS text FROM {{rows}}"
+        with engine.read_answer(sql, {"rows": pa.table({"text": [*map(str, range(20))]})}) as batches:
+            return sum(map(len, batches))
+
+    engine._cursor().execute("SET threads = 2")
+    with engine.little_memory():
+        assert engine.with_enough_memory(lambda: ask(10)) == 20
+        assert engine.with_enough_memory(lambda: ask(20_000_000)) == 20
+    assert limits == ["512.0 MiB", "512.0 MiB", "2.0 GiB"]
+    assert memory_limit() == "2.0 GiB"
+    with pytest.raises(OSError, match="no such file"):
+        engine.with_enough_memory(lambda: raise_error(OSError("no such file")))
+
+
+def raise_error(error):
+    raise error

@@ -11,7 +11,7 @@ from pyspark.sql.types import ArrayType
 
 from pipeline.lake.arrow_rows import rows_to_table
 from pipeline.lake.delta_rs.duckdb_sql import DuckDbSql
-from pipeline.lake.queries import values_array
+from pipeline.lake.queries import Parts, values_array
 from pipeline.lake.schema_enforcement import arrow_schema
 from schemas.table import Table
 
@@ -75,7 +75,7 @@ class InMemoryUpdate:
     @contextmanager
     def map_groups(self, query):
         parts = {name: self.query(part.sql, **part.inputs) for name, part in query.parts.items()}
-        yield pa.concat_tables(query.function(parts))
+        yield pa.concat_tables(query.function(Parts(parts)))
 
     def _input(self, source):
         if isinstance(source, Table):

@@ -7,13 +7,12 @@ conditions find those that may break a rule (``Suspects``).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cached_property
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from pipeline.findings.columns.call_columns import CallColumns, Mask, Numbers
+from pipeline.findings.columns.call_columns import CallColumns, Mask, Numbers, shared_property
 from pipeline.findings.columns.groups import Groups, combine_codes, encode, latest_until
 from pipeline.findings.rules.call_history import (
     QM2QM_READS,
@@ -121,7 +120,7 @@ class AssociationCalls(CallColumns):
         """Return for each call the value of its connection."""
         return self.text_values("connection_id", values, default)
 
-    @cached_property
+    @shared_property
     def captured_from_syn(self) -> Mask:
         """The connection was captured from its SYN without a gap."""
         found = {
@@ -169,22 +168,22 @@ class AssociationCalls(CallColumns):
         keys = self.keys(*columns)
         return Lifetimes(keys[[self._rows[each.open_call] for each in found]] if found else keys[:0], found, self._rows)
 
-    @cached_property
+    @shared_property
     def contexts(self) -> Lifetimes:
         """The lifetimes of context handles."""
         return self._lifetimes("context_handles", "interface_name", "context_handle")
 
-    @cached_property
+    @shared_property
     def context(self) -> Numbers:
         """The place in ``contexts`` of the newest lifetime of the context handle that a call uses; -1 without one."""
         return self.contexts.latest(self.keys("interface_name", "context_handle"), self.started_at)
 
-    @cached_property
+    @shared_property
     def context_open(self) -> Numbers:
         """The position of the call that opened it; -1 without one."""
         return self._of_context(self.contexts.open_rows, -1)
 
-    @cached_property
+    @shared_property
     def context_closed(self) -> Mask:
         """It was certainly closed before the call."""
         return (self.context >= 0) & (self._of_context(self.contexts.open_until, 0) < self.started_at)
@@ -198,14 +197,14 @@ class AssociationCalls(CallColumns):
         """Return what a column has for the call that opened each call's context; ``default`` without one."""
         return np.where(self.context_open >= 0, values[self.context_open], default)
 
-    @cached_property
+    @shared_property
     def opened_by_other_interface(self) -> Mask:
         """The context handle of a call was given by an open of the association, on any interface, before."""
         keys = self.keys("context_handle")
         opens = self.contexts.open_rows
         return latest_until(keys[opens], self.contexts.opened_at, keys, self.started_at) >= 0
 
-    @cached_property
+    @shared_property
     def queue_may_be_open(self) -> Mask:
         """A session of the association may have a call's queue number open during the call."""
         sessions = [

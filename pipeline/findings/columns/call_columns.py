@@ -10,8 +10,7 @@ Flags and times have the meaning, and the names, that they have in ``CapturedCal
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.findings.columns.groups import encode
+from pipeline.findings.columns.stored_calls import StoredCalls
 from pipeline.findings.rules.call_history import END_OF_TIME, LOOKUP_ID_NUMBER_MASK, UNREADABLE_OUTCOMES, Result
 from udfs.call_results import call_succeeded
 from udfs.codes import is_peek_action
@@ -27,8 +27,29 @@ Mask = npt.NDArray[np.bool_]
 Numbers = npt.NDArray[Any]
 Method = tuple[str, int]
 _OPNUMS: Final = 1 << 17  # more than there are
-_SHARED_BYTES: Final = 8  # that a shared result takes for each call, about
-_MAX_SHARED_BYTES: Final = 256 << 20
+_MAX_SHARED_BYTES: Final = 128 << 20
+
+Owner = TypeVar("Owner", bound="CallColumns")
+
+
+class shared_property(Generic[Owner, Result]):  # noqa: N801 - a decorator
+    """A property of calls that is shared: computed when it is first asked for (``CallColumns.share``)."""
+
+    def __init__(self, compute: Callable[[Owner], Result]) -> None:
+        self._compute = compute
+        self.__doc__ = compute.__doc__
+
+    def __get__(self, calls: Owner, _type: type[Owner]) -> Result:
+        """Return the result for some calls."""
+        return calls.share(self, lambda: self._compute(calls))
+
+
+def _size(result: object) -> int:
+    """Return how many bytes the arrays of a result take."""
+    if isinstance(result, np.ndarray):
+        return result.nbytes
+    parts = result if isinstance(result, tuple) else vars(result).values() if hasattr(result, "__dict__") else ()
+    return sum(map(_size, parts))
 
 
 class CallColumns:
@@ -37,11 +58,11 @@ class CallColumns:
     ``associations`` are numbers from 0, one for each call.
     """
 
-    def __init__(self, table: pa.Table, associations: Numbers) -> None:
+    def __init__(self, table: pa.Table | StoredCalls, associations: Numbers) -> None:
         self.table = table
         self.association = associations
         self.count = table.num_rows
-        self._cache: dict[object, Any] = {}
+        self._shared: dict[object, tuple[Any, int]] = {}  # results and their bytes, the one asked for last at the end
 
     def slice(self, begin: int, count: int) -> CallColumns:
         """Return some of the calls; what is computed of them is their own.
@@ -56,16 +77,17 @@ class CallColumns:
         return CallColumns(rows, self.association[begin : begin + count])
 
     def share(self, name: object, compute: Callable[[], Result]) -> Result:
-        """Return a result that several conditions use; it is computed once."""
-        if name not in self._cache:
-            self._cache[name] = compute()
-        found: Result = self._cache[name]
+        """Return a result that several conditions use; it is computed once, as long as there is memory for it."""
+        found: Result
+        if name in self._shared:
+            found, size = self._shared.pop(name)
+        else:
+            found = compute()
+            size = _size(found)
+            while self._shared and sum(size for _, size in self._shared.values()) + size > _MAX_SHARED_BYTES:
+                del self._shared[next(iter(self._shared))]  # the one that was not asked for the longest
+        self._shared[name] = found, size
         return found
-
-    def forget_many_shared(self) -> None:
-        """Forget shared results where they take much memory; a condition that uses one computes it again."""
-        if len(self._cache) * self.count * _SHARED_BYTES > _MAX_SHARED_BYTES:
-            self._cache.clear()
 
     # Columns
 
@@ -231,7 +253,7 @@ class CallColumns:
 
     # Methods
 
-    @cached_property
+    @shared_property
     def _methods(self) -> Numbers:
         names = self.codes("interface_name")
         opnums = np.where(self.has("opnum"), self.numbers("opnum"), -1)
@@ -250,14 +272,14 @@ class CallColumns:
         """Tell which calls are of some interfaces."""
         return self.text_in("interface_name", interfaces)
 
-    @cached_property
+    @shared_property
     def is_ndr64(self) -> Mask:
         """The stubs are encoded in NDR64."""
         return self.text_in("transfer_syntax", {"NDR64"})
 
     # What was read of a call
 
-    @cached_property
+    @shared_property
     def _clock(self) -> tuple[Numbers, Numbers]:
         """By how much the clocks of a call's request and of its response are ahead, microseconds."""
         array = self.array("clocks")
@@ -272,7 +294,7 @@ class CallColumns:
         """Several taps saw the call's connection."""
         return self.has("clocks")
 
-    @cached_property
+    @shared_property
     def started_at(self) -> Numbers:
         """The time of the request, or of the response where the request was not captured."""
         asked = self.numbers("request_at") - self._clock[0]
@@ -285,12 +307,12 @@ class CallColumns:
         """The response was captured."""
         return self.has("response_at")
 
-    @cached_property
+    @shared_property
     def responded_at(self) -> Numbers:
         """The time of the response; ``END_OF_TIME`` without one."""
         return np.where(self.answered, self.numbers("response_at") - self._clock[1], END_OF_TIME)
 
-    @cached_property
+    @shared_property
     def ended_at(self) -> Numbers:
         """The time of the response; that of the request without one."""
         return np.where(self.answered & (self.responded_at != 0), self.responded_at, self.started_at)
@@ -315,7 +337,7 @@ class CallColumns:
             found[row] = any(str(each["field"] or "").split(".", 1)[0] == side for each in errors)
         return found
 
-    @cached_property
+    @shared_property
     def request_decoded(self) -> Mask:
         """The request was captured and decoded completely."""
         unbound = self.has("bind_seen") & ~self.nonzero("bind_seen")
@@ -323,17 +345,17 @@ class CallColumns:
         unreadable = unbound | closed | self.text_in("outcome", UNREADABLE_OUTCOMES)
         return ~unreadable & self.has("request_at") & ~self._has_wrong("request")
 
-    @cached_property
+    @shared_property
     def response_decoded(self) -> Mask:
         """The response was too, and is no fault."""
         return self.request_decoded & self.text_in("outcome", {"ok"}) & ~self._has_wrong("response")
 
-    @cached_property
+    @shared_property
     def result_succeeded(self) -> Mask:
         """The HRESULT is that of a success (``call_succeeded``)."""
         return self._with_result(lambda interface, result: call_succeeded(interface, result) is True)
 
-    @cached_property
+    @shared_property
     def result_failed(self) -> Mask:
         """The HRESULT is that of a failure."""
         return self._with_result(lambda interface, result: call_succeeded(interface, result) is False)
@@ -349,17 +371,17 @@ class CallColumns:
                 found[ours] = np.array([predicate(interface, int(value)) for value in values])[places]
         return found
 
-    @cached_property
+    @shared_property
     def succeeded(self) -> Mask:
         """The response was decoded, and its result is that of a success."""
         return self.response_decoded & self.result_succeeded
 
-    @cached_property
+    @shared_property
     def failed(self) -> Mask:
         """The response is a fault, or its result is that of a failure."""
         return self.has("fault_status") | (self.response_decoded & self.result_failed)
 
-    @cached_property
+    @shared_property
     def is_peek(self) -> Mask:
         """The call is a read that leaves the message in the queue."""
         places, values = encode(self.numbers("action"))
@@ -375,13 +397,13 @@ class CallColumns:
         """The client cancelled or orphaned the call."""
         return self.has("cancelled_at") | self.has("orphaned_at")
 
-    @cached_property
+    @shared_property
     def lookup_id_number(self) -> Numbers:
         """The number of the returned message in its queue; 0 without one."""
         number = self.numbers("sequence_id").astype(np.uint64) & np.uint64(LOOKUP_ID_NUMBER_MASK)
         return np.where(self.succeeded, number.astype(np.int64), 0)
 
-    @cached_property
+    @shared_property
     def requested_lookup_id(self) -> Numbers:
         """The LookupId of the request, 64 bits without a sign; 0 without one."""
         return self.numbers("lookup_id").astype(np.uint64)

@@ -561,8 +561,13 @@ class DeltaRsStore:
         unsorted = [self._folder(table) / file.name for file in files]
         given = DataFiles(arrow_schema(table), unsorted)
         sql = f"SELECT * FROM {{rows}} ORDER BY {', '.join(map(quoted, table.event_date_columns))}"
-        with self._sql.read_answer(sql, {"rows": given}) as rows:
-            written = write_data_files(self._folder(table), table, rows)
+
+        def write() -> list[DataFile]:
+            with self._sql.read_answer(sql, {"rows": given}) as rows:
+                return write_data_files(self._folder(table), table, rows)
+
+        with self._sql.little_memory():
+            written = self._sql.with_enough_memory(write)
         for file in unsorted:
             file.remove_file()
         return written

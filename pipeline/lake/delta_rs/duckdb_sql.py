@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Lock
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 import duckdb
 import pyarrow as pa
@@ -23,7 +23,7 @@ from pipeline.lake.delta_rs.remote_files import remote_dataset
 from pipeline.lake.lake_path import LakePath
 from pipeline.lake.queries import UnknownSqlError
 
-_SETTINGS: Final = ("SET GLOBAL TimeZone = 'UTC'", "SET memory_limit = '2GB'", "SET parquet_metadata_cache = true",
+_SETTINGS: Final = ("SET GLOBAL TimeZone = 'UTC'", "SET parquet_metadata_cache = true",
                     "SET autoinstall_known_extensions = false", "SET GLOBAL dynamic_or_filter_threshold = 1000",
                     "SET GLOBAL default_null_order = 'NULLS_FIRST_ON_ASC_LAST_ON_DESC'")  # fmt: skip
 _MACROS: Final = (
@@ -41,11 +41,14 @@ _MACROS: Final = (
     "sha2(bytes, bits) AS sha256(bytes)",
 )
 _SPELLINGS: Final = (("array(", "list_value("),)  # what no function can be named
+_MEMORY_MB: Final = 2048
+_LITTLE_MEMORY_MB: Final = 256  # for each thread: what is more goes to files, and takes little longer
 _BATCH_ROWS: Final = 2048  # of an answer that is read bit by bit: DuckDB computes so many at once
 _LARGE_BATCH_ROWS: Final = 65_536  # of one that is read as a whole
 _PATTERN_SIGNS: Final = re.compile(r"([\[*?])")
 
 
+Result = TypeVar("Result")
 Register: TypeAlias = Callable[[pa.Table | pads.Dataset], str]
 """Gives rows a name for a query."""
 
@@ -122,6 +125,31 @@ class DuckDbSql:
             return rows.combine_chunks() if rows.num_rows <= max_rows else None
 
     @contextmanager
+    def little_memory(self) -> Iterator[None]:
+        """Let queries within use little memory, on a few cores; each is asked by ``with_enough_memory``."""
+        with self._cursor() as cursor:
+            threads = cursor.execute("SELECT current_setting('threads')").fetchall()[0][0]
+        self._limit_memory(min(max(2, threads) * _LITTLE_MEMORY_MB, _MEMORY_MB))
+        try:
+            yield
+        finally:
+            self._limit_memory(_MEMORY_MB)
+
+    def with_enough_memory(self, ask: Callable[[], Result]) -> Result:
+        """Return what asking gives; where little memory is too little, for very long values, once more with all."""
+        try:
+            return ask()
+        except (duckdb.OutOfMemoryException, OSError) as error:
+            if "Out of Memory" not in str(error):
+                raise
+        self._limit_memory(_MEMORY_MB)
+        return ask()
+
+    def _limit_memory(self, megabytes: int) -> None:
+        with self._cursor() as cursor:
+            cursor.execute(f"SET memory_limit = '{megabytes}MiB'")
+
+    @contextmanager
     def _asked(self, sql: str, of: Mapping[str, Given]) -> Iterator[duckdb.DuckDBPyRelation]:
         """Yield the answer to a query, which is computed as it is read."""
         cursor = self._cursor()
@@ -149,7 +177,7 @@ class DuckDbSql:
                     self._own_folder = TemporaryDirectory(prefix="msmq-")  # DuckDB's default is the working directory
                     self._overflow_folder = Path(self._own_folder.name)
                 self._connection = duckdb.connect(config={"temp_directory": str(self._overflow_folder)})
-                for setting in _SETTINGS:
+                for setting in (*_SETTINGS, f"SET memory_limit = '{_MEMORY_MB}MiB'"):
                     self._connection.execute(setting)
                 for macro in _MACROS:
                     self._connection.execute(f"CREATE MACRO {macro}")

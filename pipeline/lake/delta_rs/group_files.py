@@ -8,7 +8,7 @@ all. Rows go from file to file without Java.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -17,10 +17,11 @@ from typing import Final, TypeAlias
 import numpy as np
 import pyarrow as pa
 
+from pipeline.lake.arrow_rows import encode_texts, release_unused_memory
 from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.delta_rs.duckdb_sql import DuckDbSql, Given, quoted
 from pipeline.lake.lake_path import LakePath
-from pipeline.lake.queries import GroupedQuery, MemoryLimits
+from pipeline.lake.queries import GroupedQuery, MemoryLimits, Parts
 from pipeline.lake.tasks import MIN_TASKS, PartitionedRows, balance_by_size
 
 _SLICES: Final = 128  # a few for each task
@@ -40,39 +41,47 @@ class _Part:
     batches: Mapping[int, Sequence[int]]
     sizes: Counter[int]
 
-    def read(self, slices: Sequence[int]) -> pa.Table:
-        """Return the rows of some slices. Of many, some columns are read at a time: only these are in memory twice."""
-        filesystem, name = self.file.place
+    def read(
+        self, slices: Sequence[int], names: Sequence[str], distinct_texts: Collection[str] | None
+    ) -> Iterator[pa.Table]:
+        """Yield columns of the rows of some slices, of many rows a few at a time: only these are in memory twice.
+
+        ``distinct_texts`` as for ``GroupedQuery``: other texts are dictionaries.
+        """
+        filesystem, file = self.file.place
         numbers = sorted(number for each in slices for number in self.batches.get(each, ()))
-        count, size = len(self.schema), sum(self.sizes[each] for each in slices)
-        at_once = max(count * _READ_BYTES // max(size, _READ_BYTES), 1)
-        columns: list[pa.ChunkedArray] = []
-        with filesystem.open_input_file(name) as source:
-            for begin in range(0, count, at_once):
-                places = [*range(begin, min(begin + at_once, count))]
-                with pa.ipc.open_file(source, options=pa.ipc.IpcReadOptions(included_fields=places)) as reader:
-                    rows = pa.Table.from_batches(map(reader.get_batch, numbers), reader.schema)
-                columns += rows.combine_chunks().columns
-        return pa.Table.from_arrays(columns, schema=self.schema)
+        places, size = [*map(self.schema.get_field_index, names)], sum(self.sizes[each] for each in slices)
+        at_once = max(len(self.schema) * _READ_BYTES // max(size, _READ_BYTES), 1)
+        with filesystem.open_input_file(file) as source:
+            for begin in range(0, len(places), at_once):
+                some = pa.ipc.IpcReadOptions(included_fields=places[begin : begin + at_once])
+                with pa.ipc.open_file(source, options=some) as reader:
+                    rows = pa.Table.from_batches(map(reader.get_batch, numbers), reader.schema).combine_chunks()
+                yield rows if distinct_texts is None else encode_texts(rows, *distinct_texts)
+        if size > _READ_BYTES:
+            release_unused_memory()
 
 
-class _PartsOfTask(Mapping[str, pa.Table]):
+class _PartsOfTask(Parts):
     """The rows of some slices, by part; they are read each time that they are looked up."""
 
-    def __init__(self, parts: Mapping[str, _Part], slices: Sequence[int]) -> None:
-        self._parts, self._slices = parts, slices
+    def __init__(
+        self, parts: Mapping[str, _Part], slices: Sequence[int], distinct_texts: Collection[str] | None
+    ) -> None:
+        super().__init__(dict.fromkeys(parts))
+        self._parts, self._slices, self._distinct_texts = parts, slices, distinct_texts
 
     def __getitem__(self, name: str) -> pa.Table:
-        return self._parts[name].read(self._slices)
+        return self.select(name, self._parts[name].schema.names)
 
-    def __contains__(self, name: object) -> bool:
-        return name in self._parts  # nothing is read for it
+    def select(self, name: str, columns: Sequence[str]) -> pa.Table:
+        found = [*self._parts[name].read(self._slices, columns, self._distinct_texts)]
+        arrays = {column: rows[column] for rows in found for column in rows.column_names}
+        return pa.table({column: arrays[column] for column in columns})
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._parts)
-
-    def __len__(self) -> int:
-        return len(self._parts)
+    def some_columns(self, name: str) -> Iterator[pa.Table]:
+        part = self._parts[name]
+        return part.read(self._slices, part.schema.names, self._distinct_texts)
 
 
 BoundParts: TypeAlias = Mapping[str, tuple[str, Mapping[str, Given]]]
@@ -133,19 +142,20 @@ def answer_groups(
     Tasks read files in a folder that is made anew.
     """
     ask = {name: partial(_answer, sql, *part, query.keys, limits, folder / name) for name, part in parts.items()}
-    answers = run_concurrently(ask, at_once=_ANSWERS_AT_ONCE)
+    with sql.little_memory():
+        answers = run_concurrently(ask, at_once=_ANSWERS_AT_ONCE)
     whole = {name: answer for name, answer in answers.items() if isinstance(answer, _Answer)}
     if len(whole) == len(answers):
         tables = {name: answer.table() for name, answer in whole.items()}
         if sum(rows.nbytes for rows in tables.values()) <= limits.bytes:
             return tables
     written = {name: _written(answer, folder / name) for name, answer in answers.items()}
-    function = query.function
+    function, distinct_texts = query.function, query.distinct_texts
     sizes = sum((part.sizes for part in written.values()), Counter[int]())
     tasks = balance_by_size(list(sizes), sizes.__getitem__, max(MIN_TASKS, sizes.total() // _TASK_BYTES))
 
     def rows(number: int) -> Iterator[pa.RecordBatch]:
-        for table in function(_PartsOfTask(written, tasks[number])):
+        for table in function(_PartsOfTask(written, tasks[number], distinct_texts)):
             yield from table.to_batches()
 
     return PartitionedRows(len(tasks), sizes.total(), rows, in_tasks=True)
@@ -156,9 +166,13 @@ def _answer(
 ) -> _Answer | _Part:
     """Return the answer to a query where it is few rows, else the new file that it is written to."""
     sliced = f"SELECT *, CAST(hash({', '.join(map(quoted, keys))}) % {_SLICES} AS INTEGER) AS {_SLICE} FROM ({query})"
-    with sql.read_answer(sliced, of) as reader:
-        answer = _Answer(reader, limits)
-        return answer if answer.is_whole else answer.write(file)
+
+    def read() -> _Answer | _Part:
+        with sql.read_answer(sliced, of) as reader:
+            answer = _Answer(reader, limits)
+            return answer if answer.is_whole else answer.write(file)
+
+    return sql.with_enough_memory(read)
 
 
 def _written(answer: _Answer | _Part, file: LakePath) -> _Part:

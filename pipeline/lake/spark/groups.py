@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from pipeline.lake.queries import GroupFunction
+from pipeline.lake.queries import GroupFunction, Parts
 
 
 def map_groups_in_spark(
@@ -33,7 +33,7 @@ def map_groups_in_spark(
     names = tuple(parts)
 
     def of_group(rows: pa.Table) -> pa.Table:
-        return pa.concat_tables(function({name: _unpacked(rows[name]) for name in names}))
+        return pa.concat_tables(function(Parts({name: _unpacked(rows[name]) for name in names})))
 
     every = reduce(partial(DataFrame.unionByName, allowMissingColumns=True), packed)
     return every.groupBy(*groups).applyInArrow(of_group, schema)

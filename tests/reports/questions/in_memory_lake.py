@@ -9,7 +9,7 @@ from pyspark.sql.types import TimestampType
 from alerts.scenario import NAMES, SETTINGS
 from pipeline.lake.arrow_rows import rows_to_table
 from pipeline.lake.delta_rs.duckdb_sql import DuckDbSql
-from pipeline.lake.queries import FilteredTable, values_array
+from pipeline.lake.queries import FilteredTable, Parts, values_array
 from pipeline.lake.schema_enforcement import arrow_schema
 from pipeline.queues import queue_rows
 from schemas.bronze import CAPTURE_FILES
@@ -68,7 +68,7 @@ class InMemoryLake:
 
     def map_few_groups(self, query):
         parts = {name: self.query(part.sql, **part.inputs) for name, part in query.parts.items()}
-        return pa.concat_tables(query.function(parts))
+        return pa.concat_tables(query.function(Parts(parts)))
 
     def _input(self, source):
         if isinstance(source, Table):
