@@ -29,7 +29,7 @@ from pipeline.lake.queries import BoundQuery, GroupedQuery
 from pipeline.lake.schema_enforcement import arrow_schema, changed_keys, select_fields
 from pipeline.lake.spark.sessions import LazySession
 from pipeline.lake.staging_files import Batches, BatchTransform
-from pipeline.lake.tasks import MIN_TASKS, compute_each
+from pipeline.lake.tasks import MIN_TASKS, PartitionedRows, compute_each
 from schemas.bronze import PENDING, QUARANTINE, RPC_CALLS
 from schemas.sessions import SESSION_PACKETS
 from schemas.table import Table
@@ -60,6 +60,7 @@ _FLOW_SQL: Final = f"concat_ws(' ', least({_ONE}, {_TWO}), greatest({_ONE}, {_TW
 _FLOWS_PER_BATCH: Final = 2000  # four-tuples merged at a time, at most: their remainders are in memory
 _FEW_FLOWS: Final = 100  # that are not divided
 _DELETED: Final = "_deleted"
+_PART: Final = "_part"  # of rows that are updated together: the first digits of their keys
 _ROW: Final = "_row"  # number of a row
 
 
@@ -342,26 +343,28 @@ def _update_stored_rows(
 ) -> None:  # fmt: skip
     """Apply ``update`` to a table's rows of some connections; rows that it drops are deleted.
 
-    ``update`` takes ``input_columns``, the connection among them, of which it may change ``updated_columns``.
+    ``update`` takes ``input_columns``, the connection among them, of which it may change ``updated_columns``. It looks
+    at each row by itself: those of one connection may be many, and are shared by tasks.
     """
     if not connections or not lake.exists(table):
         return
     (key,) = table.key
     columns, where = (key, *input_columns), f"connection_id IN {{names}} AND {dates_condition(dates)}"
     stored = BoundQuery(
-        f"SELECT {', '.join(columns)} FROM {{rows}} WHERE {where}", {"rows": table, "names": connections}
+        f"SELECT {', '.join(columns)}, left({key}, 2) AS {_PART} FROM {{rows}} WHERE {where}",
+        {"rows": table, "names": connections},
     )
     schema = StructType([table.struct()[name] for name in (key, *updated_columns)]).add(_DELETED, "boolean")
 
     def changes(parts: Mapping[str, pa.Table]) -> Iterator[pa.Table]:
-        rows = parts["rows"].cast(select_fields(arrow_schema(table), columns))
+        rows = parts["rows"].select(columns).cast(select_fields(arrow_schema(table), columns))
         found = [_row_changes(batch, update(batch), key, updated_columns) for batch in rows.to_batches()]
         yield from found or [to_arrow_schema(schema).empty_table()]
 
-    with lake.map_groups(GroupedQuery({"rows": stored}, ("connection_id",), changes, schema)) as rows:
-        if not isinstance(rows, pa.Table) or rows.num_rows:
-            few = rows if isinstance(rows, pa.Table) else lake.to_frame(rows, schema)
-            lake.update_columns(table, few, dates=dates, deleted=_DELETED)
+    with lake.map_groups(GroupedQuery({"rows": stored}, (_PART,), changes, schema)) as rows:
+        changed = lake.collect(rows, schema) if isinstance(rows, PartitionedRows) else rows
+        if not isinstance(changed, pa.Table) or changed.num_rows:
+            lake.update_columns(table, changed, dates=dates, deleted=_DELETED)
 
 
 def _row_changes(before: pa.RecordBatch, after: pa.RecordBatch, key: str, updated_columns: Sequence[str]) -> pa.Table:

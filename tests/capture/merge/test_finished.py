@@ -133,13 +133,17 @@ def test_stray_bytes_of_this_run_take_their_connection_s_name_and_those_made_ane
 
 
 @pytest.mark.spark
-def test_the_lakes_table_learns_the_same(case, expected, spark, tmp_path):
+@pytest.mark.parametrize("store", ["delta-rs", "spark"])
+@pytest.mark.parametrize("rows_in_memory", [1000, -1])
+def test_the_lakes_table_learns_the_same(case, expected, spark, tmp_path, store, rows_in_memory, monkeypatch):
+    """Where the rows are few, and where they are so many that tasks update them."""
+    monkeypatch.setattr("pipeline.lake.lake.MAX_ROWS_IN_MEMORY", rows_in_memory)
     calls, labels, meanings = case
     changes = merge_connections.MergeChanges(connection_labels=labels, dates={DAY})
     for meaning in meanings:
         changes.bind_contexts[meaning["capture_id"], meaning["was_connection_id"]].append(meaning)
     changes.relabeled = {(label["capture_id"], label["was_connection_id"]) for label in labels}
-    lake = Lake(spark, str(tmp_path))
+    lake = Lake(spark, str(tmp_path), store=store)
     rows = arrow_to_frame(spark, pa.Table.from_pylist(calls, BRONZE_SCHEMAS["rpc_calls"]))
     lake.append(RPC_CALLS, rows.selectExpr("*", "'run' AS run_id", "current_timestamp() AS ingested_at"))
     merge_connections.relabel_stored_rows(lake, changes)
