@@ -11,7 +11,6 @@ from pathlib import Path
 from bench.measure import Measure, log_progress
 from bench.runs import run_all
 from bench.traffic import generate_packets, write_pcaps
-from bench.whole_runs import memory_measures
 
 CALLS = 1_000_000
 _BYTES_PER_CALL = 404
@@ -34,7 +33,11 @@ def measure(folder: Path, calls: int = CALLS) -> list[Measure]:
                 Measure(f"{name}: {stage}, per second", calls_read / run["stages"][stage], "calls")
                 for stage in ("attempts", "sequences", "findings")
             ),
-            *memory_measures(name, run),
-        ]
+            Measure(f"{name}: memory of driver", run["memory"].driver_bytes / 2**20, "MiB"),
+            Measure(
+                f"{name}: memory of a process of tasks", run["memory"].worker_bytes / 2**20, "MiB", 1024,
+                higher_is_better=False,
+            ),
+        ]  # fmt: skip
         shutil.rmtree(folder)
     return out
