@@ -37,7 +37,7 @@ def measure(folder: Path, sizes: tuple[int, int], time_tshark: TimeTshark) -> li
                 Measure(f"{name}: run_all", runs[-1]["seconds"], "s"),
                 *(Measure(f"{name}: {stage}", seconds, "s") for stage, seconds in runs[-1]["stages"].items()),
                 Measure(f"{name}: tshark", listings[-1], "s"),
-                *_memory(name, runs[-1]),
+                *_memory(name, runs[-1], 1024 if size == sizes[-1] else None),
             ]
             if kind == "single file" and size == sizes[-1]:
                 log_progress(f"whole runs: {name}, one core")
@@ -56,11 +56,11 @@ def measure(folder: Path, sizes: tuple[int, int], time_tshark: TimeTshark) -> li
     return out
 
 
-def _memory(name: str, run: dict[str, Any]) -> list[Measure]:
+def _memory(name: str, run: dict[str, Any], most: float | None) -> list[Measure]:
     """Return how much memory the processes of a run took at most: the one that was started, and those of its tasks."""
     processes = {"driver": run["memory"].driver_bytes, "a process of tasks": run["memory"].worker_bytes}
     return [
-        Measure(f"{name}: memory of {process}", used / 2**20, "MiB", 1024, higher_is_better=False)
+        Measure(f"{name}: memory of {process}", used / 2**20, "MiB", most, higher_is_better=False)
         for process, used in processes.items()
     ]
 
