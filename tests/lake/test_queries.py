@@ -7,6 +7,7 @@ from collections import Counter
 from decimal import Decimal
 from pathlib import Path
 
+import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -291,6 +292,21 @@ def test_values_that_little_memory_is_too_little_for_are_read_with_more():
     assert memory_limit() == "2.0 GiB"
     with pytest.raises(OSError, match="no such file"):
         engine.with_enough_memory(lambda: raise_error(OSError("no such file")))
+
+
+def test_queries_are_asked_also_where_their_memory_cannot_be_less(monkeypatch):
+    engine, asked = DuckDbSql(), []
+
+    def limit(megabytes):
+        asked.append(megabytes)
+        if megabytes < 2048:
+            raise duckdb.OutOfMemoryException("could not free up enough memory")
+
+    monkeypatch.setattr(engine, "_limit_memory", limit)
+    engine._cursor().execute("SET threads = 3")
+    with engine.little_memory():
+        assert engine.answer("SELECT 1 AS one", {})["one"].to_pylist() == [1]
+    assert asked == [768, 2048]
 
 
 def raise_error(error):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Lock
@@ -129,7 +129,8 @@ class DuckDbSql:
         """Let queries within use little memory, on a few cores; each is asked by ``with_enough_memory``."""
         with self._cursor() as cursor:
             threads = cursor.execute("SELECT current_setting('threads')").fetchall()[0][0]
-        self._limit_memory(min(max(2, threads) * _LITTLE_MEMORY_MB, _MEMORY_MB))
+        with suppress(duckdb.OutOfMemoryException):  # where other queries use more now
+            self._limit_memory(min(max(2, threads) * _LITTLE_MEMORY_MB, _MEMORY_MB))
         try:
             yield
         finally:
