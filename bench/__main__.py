@@ -318,7 +318,8 @@ def main() -> None:
         if "association" in arguments.only:
             from bench import large_association  # noqa: PLC0415 (Spark)
 
-            measures += large_association.measure(Path(folder) / "association", rows * 5)
+            calls = large_association.CALLS // (10 if arguments.quick else 1)
+            measures += large_association.measure(Path(folder) / "association", calls)
         if ring and "runs" in arguments.only:
             measures += runs.measure(Path(folder) / "runs", ring, arguments.history)
         if arguments.files and "files" in arguments.only:

@@ -24,9 +24,8 @@ def _process_status(pid: str) -> tuple[int, str, int] | None:
 class PeakMemory:
     """Context manager that records peak memory, in bytes.
 
-    Of a process, by default this one; of the largest Python process below it; and of Java below it.
-    The kernel keeps the peak of each process. So sampling only has to see each
-    process once near its end.
+    Of a process, by default this one; of the largest Python process below it; and of Java below it. The kernel keeps
+    the peak of each process. So sampling only has to see each process once near its end.
     """
 
     def __init__(self, pid: int | None = None, interval_s: float = 0.1) -> None:

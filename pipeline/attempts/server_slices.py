@@ -20,7 +20,6 @@ slice, and so has one of which it is not known when its captures end.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Collection
 from itertools import product
 from string import hexdigits
@@ -85,6 +84,9 @@ WITH reads AS (
       {CONVERSATION_SQL} AS conversation
     FROM {{{{connections}}}} WHERE {IS_RPC_CONNECTION_SQL} AND {{of_servers}}
   )
+), places AS (
+  SELECT connections.*, slice || coalesce(part, '') AS place FROM connections
+  LEFT JOIN {{{{parts}}}} AS parts ON parts.conversation = connections.conversation
 ), own AS (
   {{own}}
 ), by_number AS (
@@ -152,7 +154,8 @@ _OF_OTHERS: Final = f"""large_reads AS (
   SELECT others.call_key, concerned.slice FROM concerned JOIN concerned AS others
   ON others.large = concerned.large AND others.message = concerned.message AND others.slice <> concerned.slice
   UNION
-  SELECT call_key, slice FROM of_connections JOIN {{{{parts}}}} AS parts ON parts.conversation = of_connections.large
+  SELECT call_key, place AS slice FROM of_connections
+  JOIN (SELECT DISTINCT conversation, place FROM places) AS slices ON slices.conversation = of_connections.large
 )"""
 _SHARED: Final = f"""{_TABLES}, {_OF_OTHERS}, shared AS (
   SELECT decisive.call_key, by_number.slice FROM decisive JOIN by_number {_SAME_SERVER} decisive.server_address
@@ -164,10 +167,7 @@ FROM {{{{reads}}}} AS found JOIN shared ON shared.call_key = found.call_key
 LEFT JOIN known ON known.call_key = found.call_key"""
 _CLIENTS: Final = f"""{_TABLES}
 SELECT openings.*, by_number.slice FROM openings JOIN by_number {_SAME_SERVER} openings.server_address"""
-_CONNECTIONS: Final = f"""{_TABLES}, places AS (
-  SELECT connections.*, coalesce(parts.slice, connections.slice) AS place FROM connections
-  LEFT JOIN {{{{parts}}}} AS parts ON parts.conversation = connections.conversation
-), shared AS (
+_CONNECTIONS: Final = f"""{_TABLES}, shared AS (
   SELECT connections.*, by_number.slice AS place
   FROM connections JOIN by_number {_SAME_SERVER} connections.server_address
   WHERE conversation IN (SELECT conversation FROM connections WHERE connection_id IN (
@@ -219,7 +219,7 @@ def attempt_queries(
     large = _large_conversations(lake, busy)
     tables: dict[str, QueryInput] = {
         "reads": REMOTE_READ_CALLS, "clients": CLIENT_CALLS, "connections": CONNECTIONS, "calls": RPC_CALLS,
-        "messages": MESSAGES, "binds": RPC_BINDS, "sliced": sliced, "large": large, "parts": _parts(large, digits),
+        "messages": MESSAGES, "binds": RPC_BINDS, "sliced": sliced, "large": large, "parts": _parts(large),
     }  # fmt: skip
     own = _SLICED_OWN if sliced else _WHOLE_OWN
     texts = {"calls": _OWN, "clients": _WHOLE_CLIENTS, "connections": _WHOLE_CONNECTIONS}
@@ -241,14 +241,14 @@ def _large_conversations(lake: Lake, servers: Collection[str]) -> pa.Table:
     return pa.Table.from_pylist(large, pa.schema({"conversation": pa.string(), "digits": pa.int32()}))
 
 
-def _parts(large: pa.Table, digits: int) -> pa.Table:
-    """Return the slices of large conversations; ``digits`` name the slice that each would be in as a whole."""
+def _parts(large: pa.Table) -> pa.Table:
+    """Return the parts of large conversations, by the digits that follow those of the conversation's slice."""
     rows = [
-        {"conversation": conversation, "slice": hashlib.sha256(conversation.encode()).hexdigest()[:digits] + part}
-        for conversation, count in zip(large["conversation"].to_pylist(), large["digits"].to_pylist(), strict=True)
-        for part in map("".join, product(hexdigits[:16], repeat=count))
+        {"conversation": row["conversation"], "part": "".join(part)}
+        for row in large.to_pylist()
+        for part in product(hexdigits[:16], repeat=row["digits"])
     ]
-    return pa.Table.from_pylist(rows, pa.schema({"conversation": pa.string(), "slice": pa.string()}))
+    return pa.Table.from_pylist(rows, pa.schema({"conversation": pa.string(), "part": pa.string()}))
 
 
 def slice_digits(calls: int) -> int:

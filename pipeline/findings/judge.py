@@ -56,16 +56,16 @@ def find_violations(
     if not associations:
         return
     owners = {row["connection_id"]: place for place, one in enumerate(associations) for row in one.connections}
-    columns = _columns_of(calls, owners)
-    rows = _Rows(columns.table)
-    rows.add(is_always_row(columns))
-    histories = _histories(columns, rows, binds, associations, owners, unreadable)
-    columns = ours = AssociationCalls(columns, histories, rows.places)
+    plain = _columns_of(calls, owners)
+    rows = _Rows(plain.table)
+    rows.add(is_always_row(plain))
+    histories = _histories(plain, rows, binds, associations, owners, unreadable)
+    columns = AssociationCalls(plain, histories, rows.places)
     changed = columns.nonzero("is_changed") if "is_changed" in calls.column_names else None
     of_calls = _suspects_of_call_checks(columns, changed)
-    of_associations, related = _suspects_of_association_checks(ours)
+    of_associations, related = _suspects_of_association_checks(columns)
     if related.any():  # a receive without its End would seem to be pending
-        related = with_whole_exchanges(ours, related)
+        related = with_whole_exchanges(columns, related)
     _add_rows(histories, columns, rows, rows.add(related))
     suspects = columns.nothing()
     for _, places in of_calls:
@@ -201,10 +201,9 @@ def _suspects_of_association_checks(calls: AssociationCalls) -> tuple[list[Numbe
     for condition, whole in map(_condition, ASSOCIATION_CHECKS):
         if condition is not None and (condition, whole) not in found:
             suspects: Suspects = condition(calls)
-            for mask in suspects:
-                if mask is not None:
-                    every |= mask & calls.complete if whole else mask
-            found[condition, whole] = np.flatnonzero(suspects.calls & calls.complete if whole else suspects.calls)
+            masks = [mask & calls.complete if whole else mask for mask in suspects if mask is not None]
+            every |= np.logical_or.reduce(masks)
+            found[condition, whole] = np.flatnonzero(masks[0])
     return [found.get(_condition(check)) for check in ASSOCIATION_CHECKS], every
 
 
