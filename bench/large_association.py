@@ -9,7 +9,7 @@ import shutil
 from pathlib import Path
 
 from bench.measure import Measure, log_progress
-from bench.runs import run_all
+from bench.runs import memory_measures, run_all
 from bench.traffic import generate_packets, write_pcaps
 
 CALLS = 1_000_000
@@ -33,11 +33,7 @@ def measure(folder: Path, calls: int) -> list[Measure]:
                 Measure(f"{name}: {stage}, per second", calls_read / run["stages"][stage], "calls")
                 for stage in ("attempts", "sequences", "findings")
             ),
-            Measure(f"{name}: memory of driver", run["memory"].driver_bytes / 2**20, "MiB"),
-            Measure(
-                f"{name}: memory of a process of tasks", run["memory"].worker_bytes / 2**20, "MiB", 1024,
-                higher_is_better=False,
-            ),
-        ]  # fmt: skip
+            *memory_measures(name, run, tasks=1024),
+        ]
         shutil.rmtree(folder)
     return out

@@ -41,6 +41,19 @@ def run_all(lake: Path, captures: Sequence[Path], prefix: Sequence[str] = ()) ->
     return summary | {"memory": memory}
 
 
+def memory_measures(
+    name: str, run: dict[str, Any], *, driver: float | None = None, tasks: float | None = None
+) -> list[Measure]:
+    """Return how much memory the processes of a run took at most, with limits in MiB; a small run has none of tasks."""
+    memory: PeakMemory = run["memory"]
+    processes = (("driver", memory.driver_bytes, driver), ("a process of tasks", memory.worker_bytes, tasks))
+    return [
+        Measure(f"{name}: memory of {process}", used / 2**20, "MiB", most, higher_is_better=False)
+        for process, used, most in processes
+        if used
+    ]
+
+
 def time_run(lake: Path, captures: Sequence[Path]) -> float:
     """Run the whole pipeline over captures and return the seconds that it takes, the start of Python included."""
     begin = time.perf_counter()

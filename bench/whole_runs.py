@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.measure import Measure, log_progress
-from bench.runs import run_all
+from bench.runs import memory_measures, run_all
 from bench.traffic import generate_captures
 
 _KINDS: Final = {"single file": (0, 1.0, 1.3), "ring": (20, 1.5, 2.0)}  # files of a ring; floor and goal
@@ -29,6 +29,7 @@ def measure(folder: Path, sizes: tuple[int, int], time_tshark: TimeTshark) -> li
         for size in sizes:
             files = generate_captures(folder / "captures", size, ring=ring)
             name = f"{size / 1e6:.0f} MB {kind}"
+            most = 1024 if size == sizes[-1] else None
             log_progress(f"whole runs: {name}")
             runs.append(_run(folder / "lake", files))
             log_progress(f"whole runs: {name}, tshark")
@@ -37,7 +38,7 @@ def measure(folder: Path, sizes: tuple[int, int], time_tshark: TimeTshark) -> li
                 Measure(f"{name}: run_all", runs[-1]["seconds"], "s"),
                 *(Measure(f"{name}: {stage}", seconds, "s") for stage, seconds in runs[-1]["stages"].items()),
                 Measure(f"{name}: tshark", listings[-1], "s"),
-                *_memory(name, runs[-1], 1024 if size == sizes[-1] else None),
+                *memory_measures(name, runs[-1], driver=most, tasks=most),
             ]
             if kind == "single file" and size == sizes[-1]:
                 log_progress(f"whole runs: {name}, one core")
@@ -54,15 +55,6 @@ def measure(folder: Path, sizes: tuple[int, int], time_tshark: TimeTshark) -> li
             Measure(f"{kind}: findings, calls", _rate(small, large, "rows_in", "findings"), "/s", 100_000, 150_000),
         ]
     return out
-
-
-def _memory(name: str, run: dict[str, Any], most: float | None) -> list[Measure]:
-    """Return how much memory the processes of a run took at most: the one that was started, and those of its tasks."""
-    processes = {"driver": run["memory"].driver_bytes, "a process of tasks": run["memory"].worker_bytes}
-    return [
-        Measure(f"{name}: memory of {process}", used / 2**20, "MiB", most, higher_is_better=False)
-        for process, used in processes.items()
-    ]
 
 
 def _rate(small: dict[str, Any], large: dict[str, Any], count: str, stage: str) -> float:
