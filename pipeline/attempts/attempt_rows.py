@@ -134,8 +134,8 @@ def select_of_servers(
 
 def servers_condition(servers: Collection[str | None] | None) -> tuple[str, dict[str, QueryInput]]:
     """Return the condition of rows of some servers, or of all (None), and its values."""
-    if servers is None:
-        return "TRUE", {}
+    if not servers:
+        return ("TRUE" if servers is None else "FALSE"), {}
     unknown = " OR server_address IS NULL" if None in servers else ""
     known = {server for server in servers if server is not None}
     return f"(server_address IN {{servers}}{unknown})", {"servers": known}

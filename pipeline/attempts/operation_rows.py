@@ -5,7 +5,7 @@ They rest on the same calls as attempts do (``attempt_rows``), and are computed 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final
 
 import pyarrow as pa
@@ -33,11 +33,11 @@ from pipeline.attempts.operations import QueueOperation
 from pipeline.attempts.operations import find_operations as operations_here
 from pipeline.attempts.server_openings import methods_condition
 from pipeline.lake.arrow_rows import epoch_day, is_in, rows_to_table
+from pipeline.lake.lake import Lake
 from pipeline.lake.queries import BoundQuery, GroupFunction
 from schemas.bronze import CONNECTIONS, RPC_CALLS
 from schemas.calls import CLIENT_CALLS, REMOTE_READ_CALLS
 from schemas.receive_attempts import QUEUE_OPERATIONS
-from schemas.table import Table
 from udfs.codes import result_name
 from udfs.queues.alias_groups import canonical_queue_name
 
@@ -46,25 +46,25 @@ _OPERATIONS: Final = [method for method, role in CALL_ROLES.items() if role in (
 _STARTS: Final = [method for method, role in CALL_ROLES.items() if role == "start"]
 
 
+def servers_with_operations(lake: Lake, servers: Collection[str | None] | None) -> set[str | None]:
+    """Return those of some servers, or of all (None), at which queues were purged or messages moved."""
+    done = methods_condition(_OPERATIONS, "protocol")
+    query = select_of_servers(REMOTE_READ_CALLS, ("server_address",), done, servers)
+    return {*lake.query(query.sql, **query.inputs)["server_address"].to_pylist()}
+
+
 def operation_queries(servers: Collection[str | None] | None) -> dict[str, BoundQuery]:
     """Return the queries for what operations at some servers, or at all (None), are made of, with server_address.
 
-    Only servers with operations count, and no Starts, of which most calls are.
+    They have no Starts, of which most calls are.
     """
-    there = "coalesce(server_address, '')"
-    done = f"{there} IN (SELECT {there} FROM {{reads}} WHERE {methods_condition(_OPERATIONS, 'protocol')})"
-
-    def select(table: Table, columns: Sequence[str], where: str) -> BoundQuery:
-        query = select_of_servers(table, columns, f"{where} AND {done}", servers)
-        return query._replace(inputs={**query.inputs, "reads": REMOTE_READ_CALLS})
-
     reads = f"{IS_READ_SQL} AND NOT {methods_condition(_STARTS, 'protocol')}"
     known = f"{IS_CLIENT_CALL_SQL} AND NOT {methods_condition(_STARTS)}"
     return {
-        "reads": select(REMOTE_READ_CALLS, READ_COLUMNS, reads),
-        "clients": select(CLIENT_CALLS, CLIENT_CALL_COLUMNS, IS_CLIENT_CALL_SQL),
-        "known": select(RPC_CALLS, OUTCOME_COLUMNS, known),
-        "connections": select(CONNECTIONS, CONNECTION_FIELDS, IS_RPC_CONNECTION_SQL),
+        "reads": select_of_servers(REMOTE_READ_CALLS, READ_COLUMNS, reads, servers),
+        "clients": select_of_servers(CLIENT_CALLS, CLIENT_CALL_COLUMNS, IS_CLIENT_CALL_SQL, servers),
+        "known": select_of_servers(RPC_CALLS, OUTCOME_COLUMNS, known, servers),
+        "connections": select_of_servers(CONNECTIONS, CONNECTION_FIELDS, IS_RPC_CONNECTION_SQL, servers),
     }
 
 

@@ -126,7 +126,8 @@ LEFT JOIN identities ON identities.connection_id = own.connection_id"""
 # Of large conversations: which calls of its other slices a slice needs.
 _BEGINS, _REJECTS, _OPENS = (dependency_keys.has_role("RemoteRead", role) for role in ("start", "reject", "open"))
 _OPENS_OR_CLOSES: Final = dependency_keys.has_role("RemoteRead", "open", "close")
-_OF_OTHERS: Final = f"""large_reads AS (
+_OF_OTHERS: Final = f"""
+large_reads AS (
   SELECT call_key, connection_id, protocol, opnum, requested_at, responded_at, context_handle, large, slice,
     {dependency_keys.MESSAGE_KEY} AS message
   FROM own WHERE large IS NOT NULL
@@ -156,11 +157,11 @@ _OF_OTHERS: Final = f"""large_reads AS (
   UNION
   SELECT call_key, place AS slice FROM of_connections
   JOIN (SELECT DISTINCT conversation, place FROM places) AS slices ON slices.conversation = of_connections.large
-)"""
-_SHARED: Final = f"""{_TABLES}, {_OF_OTHERS}, shared AS (
+),"""
+_NEEDED: Final = "UNION SELECT call_key, slice FROM needed"
+_SHARED: Final = f"""{_TABLES}, {{of_others}} shared AS (
   SELECT decisive.call_key, by_number.slice FROM decisive JOIN by_number {_SAME_SERVER} decisive.server_address
-  UNION
-  SELECT call_key, slice FROM needed
+  {{needed}}
 )
 SELECT {", ".join(f"found.{name}" for name in READ_COLUMNS)}, shared.slice, {_KNOWN}
 FROM {{{{reads}}}} AS found JOIN shared ON shared.call_key = found.call_key
@@ -221,14 +222,15 @@ def attempt_queries(
         "reads": REMOTE_READ_CALLS, "clients": CLIENT_CALLS, "connections": CONNECTIONS, "calls": RPC_CALLS,
         "messages": MESSAGES, "binds": RPC_BINDS, "sliced": sliced, "large": large, "parts": _parts(large),
     }  # fmt: skip
-    own = _SLICED_OWN if sliced else _WHOLE_OWN
+    of_others, needed = (_OF_OTHERS, _NEEDED) if large.num_rows else ("", "")
+    filled_in = {
+        "of_servers": of_servers, "digits": digits, "own": _SLICED_OWN if sliced else _WHOLE_OWN,
+        "of_others": of_others, "needed": needed,
+    }  # fmt: skip
     texts = {"calls": _OWN, "clients": _WHOLE_CLIENTS, "connections": _WHOLE_CONNECTIONS}
     if sliced:
         texts |= {"shared": _SHARED, "clients": _CLIENTS, "connections": _CONNECTIONS}
-    return {
-        name: BoundQuery(sql.format(of_servers=of_servers, digits=digits, own=own), {**tables, **inputs})
-        for name, sql in texts.items()
-    }
+    return {name: BoundQuery(sql.format(**filled_in), {**tables, **inputs}) for name, sql in texts.items()}
 
 
 def _large_conversations(lake: Lake, servers: Collection[str]) -> pa.Table:

@@ -29,12 +29,12 @@ from pipeline.attempts.attempt_rows import DISTINCT_TEXTS, attempts_function, wi
 from pipeline.attempts.changed_rows import MAX_CHANGES, RPC_CONNECTIONS_QUERY, InputChanges
 from pipeline.attempts.client_identity import CHANGED_BINDS_QUERY, connections_with_other_claims
 from pipeline.attempts.opens import update_opens
-from pipeline.attempts.operation_rows import operation_queries, operations_function
+from pipeline.attempts.operation_rows import operation_queries, operations_function, servers_with_operations
 from pipeline.attempts.server_slices import SLICE_KEYS, attempt_queries
 from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.date_filters import dates_condition
 from pipeline.lake.incremental import IncrementalUpdate
-from pipeline.lake.lake import Lake
+from pipeline.lake.lake import Lake, run_in_parallel
 from pipeline.lake.queries import GroupedQuery, where_in
 from pipeline.silver import queue_aliases
 from pipeline.silver.queue_aliases import AliasGroups, AliasIndex
@@ -42,7 +42,8 @@ from schemas.bronze import CAPTURE_FILES, CONNECTIONS, RPC_BINDS
 from schemas.calls import CLIENT_CALLS, REMOTE_READ_CALLS
 from schemas.queue_aliases import QUEUE_ALIASES
 from schemas.queue_snapshots import QUEUE_SNAPSHOTS
-from schemas.receive_attempts import QUEUE_OPERATIONS, RECEIVE_ATTEMPTS
+from schemas.receive_attempts import QUEUE_OPENS, QUEUE_OPERATIONS, RECEIVE_ATTEMPTS
+from schemas.table import Table
 
 INPUTS: Final = (
     REMOTE_READ_CALLS, CLIENT_CALLS, CONNECTIONS, RPC_BINDS, CAPTURE_FILES, QUEUE_SNAPSHOTS, QUEUE_ALIASES,
@@ -221,18 +222,21 @@ class _AttemptsUpdate:
         step.prepare_full_reads(*_FOLLOWED)
         numbered, cancels = changed_rows.latest_start_by_server_and_any_cancel(lake)
         lake.add_missing_columns(RECEIVE_ATTEMPTS)
-        update_opens.update_all(lake, aliases)
-        for table, found in (
-            (QUEUE_OPERATIONS, self._operations(aliases)),
-            (RECEIVE_ATTEMPTS, self._attempts(ends, aliases)),
-        ):
-            with lake.map_groups(found) as rows:
-                lake.replace(table, rows)
-        written = lake.count_rows_written(RECEIVE_ATTEMPTS)
-        message_queues.update(lake, dates=None)
+        steps: dict[Table, Callable[[Lake], int]] = {
+            QUEUE_OPENS: partial(_replace_all, table=QUEUE_OPENS, query=update_opens.opens_query(None, aliases)),
+            QUEUE_OPERATIONS: partial(_replace_all, table=QUEUE_OPERATIONS, query=self._operations(aliases)),
+            RECEIVE_ATTEMPTS: partial(self._replace_attempts, ends=ends, aliases=aliases),
+        }
+        written = run_in_parallel(lake, steps)[RECEIVE_ATTEMPTS]
         known_ends = ends if len(ends) <= _MAX_SERVERS else None
         step.provenance_now |= {"ends": known_ends, "numbered": numbered, "cancels": cancels}
         step.commit_provenance()
+        return written
+
+    def _replace_attempts(self, lake: Lake, ends: dict[str, int], aliases: Mapping[str, str]) -> int:
+        """Replace all attempts, and the queues of messages by what these say; return how many attempts there are."""
+        written = _replace_all(lake, RECEIVE_ATTEMPTS, self._attempts(ends, aliases))
+        message_queues.update(lake, dates=None)
         return written
 
     def _attempts(
@@ -250,7 +254,15 @@ class _AttemptsUpdate:
     ) -> GroupedQuery:  # fmt: skip
         """Return the query for operations at some servers, or at all; over ``only`` some connections."""
         find = operations_function(aliases, only)
-        return GroupedQuery(operation_queries(servers), ("server_address",), find, QUEUE_OPERATIONS.struct())
+        queries = operation_queries(servers_with_operations(self.lake, servers))
+        return GroupedQuery(queries, ("server_address",), find, QUEUE_OPERATIONS.struct())
+
+
+def _replace_all(lake: Lake, table: Table, query: GroupedQuery) -> int:
+    """Replace all rows of a table; return how many there are."""
+    with lake.map_groups(query) as rows:
+        lake.replace(table, rows)
+    return lake.count_rows_written(table)
 
 
 def _read_captures(lake: Lake) -> list[Capture]:

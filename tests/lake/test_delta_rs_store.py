@@ -15,7 +15,7 @@ from pipeline.lake.lake import Lake
 from pipeline.lake.queries import ChangesSince, FilteredTable
 from pipeline.lake.schema_enforcement import arrow_schema
 from pipeline.lake.spark.frames import arrow_to_frame
-from pipeline.lake.tasks import PartitionedRows
+from pipeline.lake.tasks import MAX_DRIVER_BYTES, PartitionedRows
 from schemas.bronze import QUARANTINE
 from schemas.messages import MESSAGES
 from schemas.queue_snapshots import QUEUE_SNAPSHOTS
@@ -135,7 +135,8 @@ def test_a_table_is_replaced_by_the_answer_to_a_query_over_itself(lake, spark, t
         assert each.provenance_json(QUARANTINE) == "mine"
 
 
-def test_what_tasks_compute_of_groups_is_laid_out_by_time(lake, monkeypatch):
+@pytest.mark.parametrize("size", [0, MAX_DRIVER_BYTES + 1], ids=["collected", "from files"])
+def test_what_tasks_compute_of_groups_is_laid_out_by_time(lake, monkeypatch, size):
     """A change of the newest rows then leaves all files but the last one as they are."""
     for name in ("data_files.MAX_ROW_GROUP_ROWS", "data_files.MAX_FILE_ROWS", "duckdb_sql._LARGE_BATCH_ROWS"):
         monkeypatch.setattr(f"pipeline.lake.delta_rs.{name}", 2048)
@@ -144,7 +145,7 @@ def test_what_tasks_compute_of_groups_is_laid_out_by_time(lake, monkeypatch):
         moments = ((f"{number} {hour}", None, hour, NOON + dt.timedelta(hours=hour)) for hour in range(2000))
         yield from rows(*moments).to_batches()
 
-    lake.append(QUARANTINE, PartitionedRows(3, 0, group, in_tasks=True))
+    lake.append(QUARANTINE, PartitionedRows(3, size, group, in_tasks=True))
     assert sorted(stored(lake)) == sorted((f"{one} {hour}", None, hour) for one in range(3) for hour in range(2000))
     table = DeltaTable(lake.path(QUARANTINE))
     files = pa.table(table.get_add_actions(flatten=True)).sort_by("min.seen_at")

@@ -53,19 +53,13 @@ def update_servers(
         named |= {*lake.query(sql, opens=QUEUE_OPENS, names=renamed)["server_address"].to_pylist()} - {None}
     if not named:
         return
-    rows = lake.map_few_groups(_opens(named, aliases))
+    rows = lake.map_few_groups(opens_query(named, aliases))
     current = lake.select(QUEUE_OPENS, "server_address IN {servers}", servers=named)
     dates = {*rows[EVENT_DATE].to_pylist(), *current[EVENT_DATE].to_pylist()}
     if rows.num_rows or current.num_rows:
         lake.replace_changed(QUEUE_OPENS, rows, current, dates=dates)
 
 
-def update_all(lake: Lake, aliases: Mapping[str, str]) -> None:
-    """Recompute all opens."""
-    with lake.map_groups(_opens(None, aliases)) as rows:
-        lake.replace(QUEUE_OPENS, rows)
-
-
-def _opens(servers: Collection[str] | None, aliases: Mapping[str, str]) -> GroupedQuery:
-    """Return what the opens of some servers are made of, or of all (None)."""
+def opens_query(servers: Collection[str] | None, aliases: Mapping[str, str]) -> GroupedQuery:
+    """Return the query for the opens of some servers, or of all (None)."""
     return GroupedQuery(open_queries(servers), ("server_address",), opens_function(aliases), QUEUE_OPENS.struct())

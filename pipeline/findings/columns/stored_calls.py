@@ -8,8 +8,9 @@ from typing import Final
 
 import pyarrow as pa
 
+from pipeline.lake.arrow_rows import STAGED_ROWS
+
 _BATCH_ROWS: Final = 1 << 17
-_OPTIONS: Final = pa.ipc.IpcWriteOptions(compression="lz4")
 
 
 class StoredCalls:
@@ -33,7 +34,7 @@ class StoredCalls:
         """Write a column."""
         rows = pa.table({name: column})
         file = self._files.setdefault(name, self._folder / f"{len(self._files)}.arrow")
-        with pa.ipc.new_file(file, rows.schema, options=_OPTIONS) as writer:
+        with pa.ipc.new_file(file, rows.schema, options=STAGED_ROWS) as writer:
             writer.write_table(rows.combine_chunks(), max_chunksize=_BATCH_ROWS)
 
     def __getitem__(self, name: str) -> pa.ChunkedArray:

@@ -69,12 +69,17 @@ class DataFileWriter:
 
     def add(self, rows: pa.RecordBatch) -> None:
         """Add rows; event_date may be left out."""
-        self._waiting.append(conform_table(self._table, pa.Table.from_batches([rows])))
-        self._waiting_rows += rows.num_rows
-        self._waiting_bytes += rows.get_total_buffer_size()  # nbytes reads offsets that Spark does not send
         most = min(MAX_ROW_GROUP_ROWS, self._most_rows)
-        if self._waiting_rows >= most or self._waiting_bytes >= GROUP_BYTES:
-            self._write()
+        size = rows.get_total_buffer_size()  # nbytes reads offsets that Spark does not send
+        begin = 0
+        while begin < rows.num_rows:
+            some = rows.slice(begin, most - self._waiting_rows)
+            self._waiting.append(conform_table(self._table, pa.Table.from_batches([some])))
+            self._waiting_rows += some.num_rows
+            self._waiting_bytes += size * some.num_rows // rows.num_rows
+            if self._waiting_rows == most or self._waiting_bytes >= GROUP_BYTES:
+                self._write()
+            begin += some.num_rows
 
     def close(self) -> list[DataFile]:
         """Return the files, when all is written; no file without a row."""
@@ -83,7 +88,7 @@ class DataFileWriter:
         return self._written
 
     def _write(self) -> None:
-        """Write the waiting rows as row groups."""
+        """Write the waiting rows as a row group."""
         waiting = pa.concat_tables(self._waiting) if self._waiting else None
         self._waiting, self._waiting_rows, self._waiting_bytes = [], 0, 0
         if waiting is None or not waiting.num_rows:

@@ -82,7 +82,7 @@ from pipeline.lake.table_store import (
     StoreName,
     TablePlaces,
 )
-from pipeline.lake.tasks import PartitionedRows
+from pipeline.lake.tasks import MAX_DRIVER_BYTES, PartitionedRows
 from pipeline.lake.writes import Dates
 from schemas.table import EVENT_DATE, INGESTED_AT, RUN_ID, Column, Table
 from udfs.files.filesystems import s3_endpoint_and_region, split_s3_uri
@@ -543,6 +543,8 @@ class DeltaRsStore:
             return write_data_files(folder, table, rows.to_batches())
         if rows.fits_in_driver:
             return write_data_files(folder, table, prefetch(rows.read_in_driver()))
+        if rows.in_tasks and rows.size <= MAX_DRIVER_BYTES:
+            return write_data_files(folder, table, self._collect_by_time(table, rows).to_batches())
         part = rows.rows
 
         def write_part(number: int) -> Iterator[pa.RecordBatch]:
@@ -551,6 +553,17 @@ class DeltaRsStore:
         parts = PartitionedRows(rows.row_count, rows.size, write_part, in_tasks=True)
         files = _files_of(parts.table(self.session, _FILE_COLUMNS))
         return self._sort_by_time(table, files) if rows.in_tasks and len(files) > 1 else files
+
+    def _collect_by_time(self, table: Table, rows: PartitionedRows) -> pa.Table:
+        """Return rows that tasks compute, in the order of time."""
+        part = rows.rows
+
+        def conformed(number: int) -> Iterator[pa.RecordBatch]:
+            for batch in part(number):
+                yield from conform_table(table, pa.Table.from_batches([batch])).to_batches()
+
+        found = PartitionedRows(rows.row_count, rows.size, conformed, in_tasks=True).table(self.session, table.struct())
+        return found.sort_by([(name, "ascending") for name in table.event_date_columns])
 
     def _sort_by_time(self, table: Table, files: Sequence[DataFile]) -> list[DataFile]:
         """Replace data files, before they are committed, by files with the same rows in the order of time.

@@ -17,7 +17,7 @@ from typing import Final, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from pipeline.lake.arrow_rows import encode_texts, release_unused_memory
+from pipeline.lake.arrow_rows import STAGED_ROWS, encode_texts, release_unused_memory
 from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.delta_rs.duckdb_sql import DuckDbSql, Given, quoted
 from pipeline.lake.lake_path import LakePath
@@ -29,7 +29,6 @@ _SLICE: Final = "_slice"
 _TASK_BYTES: Final = 96 << 20  # of a task's rows, where there is more than that for each: as objects they take more
 _ANSWERS_AT_ONCE: Final = 2  # DuckDB computes each on all cores; each takes some hundred MB
 _READ_BYTES: Final = 32 << 20  # of columns that are read at a time, about
-_OPTIONS: Final = pa.ipc.IpcWriteOptions(compression="lz4")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +53,7 @@ class _Part:
         at_once = max(len(self.schema) * _READ_BYTES // max(size, _READ_BYTES), 1)
         with filesystem.open_input_file(file) as source:
             for begin in range(0, len(places), at_once):
-                some = pa.ipc.IpcReadOptions(included_fields=places[begin : begin + at_once])
+                some = pa.ipc.IpcReadOptions(use_threads=False, included_fields=places[begin : begin + at_once])
                 with pa.ipc.open_file(source, options=some) as reader:
                     rows = pa.Table.from_batches(map(reader.get_batch, numbers), reader.schema).combine_chunks()
                 yield rows if distinct_texts is None else encode_texts(rows, *distinct_texts)
@@ -115,7 +114,7 @@ class _Answer:
         sizes: Counter[int] = Counter()
         first, self._first = self._first, []
         file.folder.make_folder()
-        with file.open_output() as sink, pa.ipc.new_file(sink, schema, options=_OPTIONS) as writer:
+        with file.open_output() as sink, pa.ipc.new_file(sink, schema, options=STAGED_ROWS) as writer:
             parts = chain.from_iterable(map(_by_slice, chain(first, self._rest)))
             for count, (number, rows) in enumerate(parts):
                 writer.write_batch(rows)
