@@ -180,12 +180,13 @@ def _gold_steps(job_run: cli.JobRun, hosts_provenance: Mapping[str, Any] | None)
     cli.log_progress("updating receive attempts")
     attempts = partial(attempts_update.update, cleanup=config.timers.cleanup, declared=config.queues.aliases)
     yield {RECEIVE_ATTEMPTS: attempts}
-    if hosts_provenance is not None:  # after what the attempts change in messages, so that no run reads these again
-        yield {HOSTS: partial(hosts.update_hosts, run_id=run_id, provenance=hosts_provenance)}
     job_run.stages.begin("sequences")
     cli.log_progress("updating sequences and queue histories")
     reads, queue_settings = config.reads, queue_state_settings(config)
-    yield {
+    machines: UpdateSteps = {}
+    if hosts_provenance is not None:  # after what the attempts change in messages, so that no run reads these again
+        machines[HOSTS] = partial(hosts.update_hosts, run_id=run_id, provenance=hosts_provenance)
+    yield machines | {
         ACK_SEQUENCES: partial(sequences_update.update, lost_after=reads.lost_after, poison_after=reads.poison_after),
         MESSAGE_TRANSFERS: partial(
             update_messages.update,
