@@ -309,5 +309,23 @@ def test_queries_are_asked_also_where_their_memory_cannot_be_less(monkeypatch):
     assert asked == [768, 2048]
 
 
+def test_little_memory_lasts_until_the_last_thread_leaves(monkeypatch):
+    engine, asked = DuckDbSql(), []
+    monkeypatch.setattr(engine, "_limit_memory", asked.append)
+    engine._cursor().execute("SET threads = 2")
+    one, other = engine.little_memory(), engine.little_memory()
+    one.__enter__()
+    with pytest.raises(OSError, match="no such file"), other:
+        one.__exit__(None, None, None)
+        raise_error(OSError("no such file"))
+    assert asked == [512, 2048]
+    with engine.little_memory():
+        one, asked[:] = engine.little_memory(), []
+        with one:  # another one may have taken the limit away meanwhile
+            assert not asked
+        assert not asked
+    assert asked == [2048]
+
+
 def raise_error(error):
     raise error

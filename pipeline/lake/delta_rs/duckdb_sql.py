@@ -98,6 +98,7 @@ class DuckDbSql:
         self._connection: duckdb.DuckDBPyConnection | None = None
         self._own_folder: TemporaryDirectory[str] | None = None
         self._lock = Lock()
+        self._with_little_memory = 0  # threads within ``little_memory``
 
     def answer(self, sql: str, of: Mapping[str, Given]) -> pa.Table:
         """Return the answer to a query, in which names in braces stand for what is given; UnknownSqlError."""
@@ -126,15 +127,26 @@ class DuckDbSql:
 
     @contextmanager
     def little_memory(self) -> Iterator[None]:
-        """Let queries within use little memory, on a few cores; each is asked by ``with_enough_memory``."""
-        with self._cursor() as cursor:
-            threads = cursor.execute("SELECT current_setting('threads')").fetchall()[0][0]
-        with suppress(duckdb.OutOfMemoryException):  # where other queries use more now
-            self._limit_memory(min(max(2, threads) * _LITTLE_MEMORY_MB, _MEMORY_MB))
+        """Let queries within use little memory, on a few cores; each is asked by ``with_enough_memory``.
+
+        All queries of this process share it: of several threads the first one to enter limits it, the last one to leave
+        takes the limit away. One that needs more in between takes it away for all.
+        """
+        if self._count_little_memory(1) == 1:
+            with self._cursor() as cursor:
+                threads = cursor.execute("SELECT current_setting('threads')").fetchall()[0][0]
+            with suppress(duckdb.OutOfMemoryException):  # where other queries use more now
+                self._limit_memory(min(max(2, threads) * _LITTLE_MEMORY_MB, _MEMORY_MB))
         try:
             yield
         finally:
-            self._limit_memory(_MEMORY_MB)
+            if not self._count_little_memory(-1):
+                self._limit_memory(_MEMORY_MB)
+
+    def _count_little_memory(self, more: int) -> int:
+        with self._lock:
+            self._with_little_memory += more
+            return self._with_little_memory
 
     def with_enough_memory(self, ask: Callable[[], Result]) -> Result:
         """Return what asking gives; where little memory is too little, for very long values, once more with all."""
