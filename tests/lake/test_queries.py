@@ -4,6 +4,7 @@ import datetime as dt
 import gc
 import re
 from collections import Counter
+from contextlib import ExitStack
 from decimal import Decimal
 from pathlib import Path
 
@@ -309,22 +310,25 @@ def test_queries_are_asked_also_where_their_memory_cannot_be_less(monkeypatch):
     assert asked == [768, 2048]
 
 
-def test_little_memory_lasts_until_the_last_thread_leaves(monkeypatch):
+def test_little_memory_lasts_until_the_last_of_several_threads_leaves(monkeypatch):
+    """One that needs more meanwhile has it until then: who enters after that does not take it away."""
     engine, asked = DuckDbSql(), []
     monkeypatch.setattr(engine, "_limit_memory", asked.append)
     engine._cursor().execute("SET threads = 2")
-    one, other = engine.little_memory(), engine.little_memory()
-    one.__enter__()
-    with pytest.raises(OSError, match="no such file"), other:
-        one.__exit__(None, None, None)
-        raise_error(OSError("no such file"))
-    assert asked == [512, 2048]
-    with engine.little_memory():
-        one, asked[:] = engine.little_memory(), []
-        with one:  # another one may have taken the limit away meanwhile
-            assert not asked
-        assert not asked
-    assert asked == [2048]
+
+    def ask():
+        if asked == [512]:
+            raise OSError("Out of Memory")
+        return asked[-1]
+
+    with ExitStack() as first, engine.little_memory():
+        first.enter_context(engine.little_memory())
+        assert asked == [512]
+        assert engine.with_enough_memory(ask) == 2048
+        with engine.little_memory():
+            first.close()
+        assert asked == [512, 2048]
+    assert asked == [512, 2048, 2048]
 
 
 def raise_error(error):
