@@ -49,7 +49,8 @@ _STARTS: Final = [method for method, role in CALL_ROLES.items() if role == "star
 def servers_with_operations(lake: Lake, servers: Collection[str | None] | None) -> set[str | None]:
     """Return those of some servers, or of all (None), at which queues were purged or messages moved."""
     done = methods_condition(_OPERATIONS, "protocol")
-    query = select_of_servers(REMOTE_READ_CALLS, ("server_address",), done, servers)
+    calls = select_of_servers(REMOTE_READ_CALLS, ("server_address",), done, servers)
+    query = calls.wrap("SELECT DISTINCT server_address FROM {answer}")
     return {*lake.query(query.sql, **query.inputs)["server_address"].to_pylist()}
 
 

@@ -11,10 +11,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 DAY_US: Final = 86_400_000_000
-# Of Arrow files that this machine keeps for a while. Each buffer is compressed by itself, and most are so small that
-# another thread for it takes longer: a third of the time to write and read them.
-STAGED_ROWS: Final = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
 """A day, in microseconds."""
+# Each buffer is compressed by itself, and most are so small that to hand them to other threads takes longer: without
+# these, writing takes a third less time, and reading two thirds less.
+STAGED_ROWS: Final = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
+"""How Arrow files are written that a later step of the same run reads."""
+
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _FIRST_US: Final = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
 _LAST_US: Final = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
