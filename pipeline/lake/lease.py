@@ -216,7 +216,8 @@ class Lease:
             who = self._who(found)
             if _now() >= until:
                 raise LeaseError(f"{who} works on {self._lake}; waited {wait_s:.0f} s for it to end")
-            if told != who:
+            is_named = found is not None and found.data != _FREE  # else it is coming or going just now, most likely
+            if told != who and (is_named or still_s >= self._beat_s):
                 told = who
                 self._say(f"{who} works on {self._lake}: waiting for it to end")
             time.sleep(self._poll_s)

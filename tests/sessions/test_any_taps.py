@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import hypothesis
 import pytest
@@ -136,6 +137,24 @@ def test_a_capture_whose_remainder_expired_still_counts(made):
     for row in tables["session_packets"]:
         having = {seen["capture_id"] for seen in row["sightings"] or ()}
         assert row["observations"] >= max(len(having), 1)
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_the_rest_of_a_message_that_looks_like_a_pdu_belongs_to_the_message(order):
+    """The one machine has the whole message; what the other one saw of it, from where it begins, is no stray."""
+    pdu = bytes.fromhex("05000003 10000000 4000 0000 01000000") + bytes(48)
+    stream = packets.message(b"x" * 200 + pdu) + 3 * packets.order_ack()
+    parts = [*tcp.handshake()]
+    for number, (at, end) in enumerate(pairwise((0, stream.index(pdu), len(stream) - 192, len(stream)))):
+        now = tcp.START_NS + (number + 1) * 1_000_000
+        parts.append(tcp.Segment(now, 0, at, 0, frames.ACK, stream[at:end]))
+    files = [file_of((parts, 0, 0)), file_of((parts[-2:], 7000, 0))]
+    alone = read_captures([[files[1]]])
+    assert [row["reason"] for row in to_rows(alone["quarantine"])] == ["capture_begins"]
+    found = read_captures([[files[index]] for index in order])
+    assert not to_rows(found["quarantine"])
+    assert to_rows(found["session_packets"])[0]["length_bytes"] == len(stream) - 3 * 192
+    accounted(found)
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])

@@ -382,6 +382,7 @@ def _common_bytes(span: Span, other: Span) -> int:
 
 def overlay_segments(rows: Sequence[RowDict]) -> list[CapturedSegment]:
     """Overlay a group of remainders: return their segments as if of one capture."""
+    has_pdus = all(row["kind"] != "binary_protocol" for row in rows)  # the bytes of a message may look like one
     begin: list[CapturedSegment] = []
     bodies: list[CapturedSegment] = []
     ending: list[tuple[tuple[int, int, int], CapturedSegment]] = []
@@ -391,7 +392,7 @@ def overlay_segments(rows: Sequence[RowDict]) -> list[CapturedSegment]:
             continue
         lead = parts[0].segment["sequence"]
         body = [part for part in parts if is_payload(part.segment)]
-        union = _union_direction(body, lead)
+        union = _union_direction(_flag_joined_pdus(body, lead) if has_pdus else body, lead)
         bodies += union
         low = min((_relative_offset(part, lead) for part in union), default=None)
         high = max((_relative_offset(part, lead) + part.segment["size"] for part in union), default=None)
@@ -427,7 +428,6 @@ def _priority(segment: RowDict) -> int:
 def _union_direction(body: list[CapturedSegment], lead: int) -> list[CapturedSegment]:
     """Return the bytes of one direction once each, in order."""
     begins = any(part.segment["flags"] & STREAM_START for part in body)
-    body = _flag_joined_pdus(body, lead)
     doubts = _incomplete_ranges(body, lead)
     covered = IntervalSet()
     chosen: list[CapturedSegment] = []

@@ -142,6 +142,24 @@ def test_the_second_waits_says_so_and_follows(lake):
     assert said[0].endswith(f" UTC) works on {lake}: waiting for it to end")
 
 
+def test_nobody_is_waited_for_who_is_just_coming_or_going(folder):
+    """A run locks the folder before it writes who it is, and unlocks it after it has taken that back."""
+    said, coming = [], FileLock(folder / LEASE_FOLDER / "lock", thread_local=False)
+    enter(folder, "before")
+    coming.acquire()
+    thread = threading.Thread(
+        target=enter, args=(folder, "second"), kwargs={"say": said.append, "wait_s": 60, "beat_s": 600}
+    )
+    thread.start()
+    time.sleep(0.1)
+    coming.release()
+    thread.join()
+    assert not said
+    with coming, pytest.raises(LeaseError, match=r"^another run works on .*; waited 0 s"):
+        enter(folder, "third", say=said.append, wait_s=0.3)
+    assert said == [f"another run works on {folder}: waiting for it to end"]
+
+
 def test_the_second_gives_up_and_says_who_holds_it_since_when(lake):
     with hold_lease(lake, "first", say=quiet, **SHORT) as held:
         said = rf"run first \(.*, process {os.getpid()}, since 2.* UTC\) works on .*; waited 0 s for it to end"
