@@ -25,18 +25,20 @@ class PeakMemory:
     """Context manager that records peak memory, in bytes.
 
     Of a process, by default this one; of the largest Python process below it; and of Java below it. The kernel keeps
-    the peak of each process. So sampling only has to see each process once near its end.
+    the peak of each process. So sampling only has to see each process once near its end. It takes time from what is
+    measured: processes that ran before, and are not below, are looked at once.
     """
 
     def __init__(self, pid: int | None = None, interval_s: float = 0.1) -> None:
         self.driver_bytes = self.worker_bytes = self.jvm_bytes = 0
         self._pid = os.getpid() if pid is None else pid
+        self._others: frozenset[str] = frozenset()  # ran before
         self._interval = interval_s
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
     def __enter__(self) -> PeakMemory:
-        self._sample()
+        self._others = self._sample()
         self._thread.start()
         return self
 
@@ -49,10 +51,12 @@ class PeakMemory:
         while not self._stop.wait(self._interval):
             self._sample()
 
-    def _sample(self) -> None:
+    def _sample(self) -> frozenset[str]:
+        """Look at all processes but the others; return those that are neither this one nor below it."""
         if not PROC.is_dir():
-            return
-        found = {int(entry.name): _process_status(entry.name) for entry in PROC.iterdir() if entry.name.isdigit()}
+            return frozenset()
+        processes = {entry.name for entry in PROC.iterdir() if entry.name.isdigit()} - self._others
+        found = {int(name): _process_status(name) for name in processes}
         children: dict[int, list[int]] = defaultdict(list)
         for pid, status in found.items():
             if status is not None:
@@ -60,9 +64,11 @@ class PeakMemory:
         own = found.get(self._pid)
         if own is not None:
             self.driver_bytes = max(self.driver_bytes, own[2])
+        processes.discard(str(self._pid))
         queue = [(child, False) for child in children[self._pid]]
         while queue:
             pid, below_java = queue.pop()
+            processes.discard(str(pid))
             status = found[pid]
             assert status is not None
             _, name, peak = status
@@ -72,3 +78,4 @@ class PeakMemory:
             elif name.startswith("python"):
                 self.worker_bytes = max(self.worker_bytes, peak)
             queue += [(child, below_java or is_java) for child in children[pid]]
+        return frozenset(processes)

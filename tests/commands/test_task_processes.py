@@ -105,6 +105,31 @@ def test_a_process_that_is_killed_fails_its_task_and_the_next_gets_another(proce
     assert values(processes.run(lambda number: [batch(number)], range(5))) == [*range(5)]
 
 
+def test_when_the_process_that_others_are_forked_from_is_killed_so_are_they_and_the_next_tasks_get_others(processes):
+    def rows(number):
+        if number == 1:
+            os.kill(os.getppid(), signal.SIGKILL)
+            time.sleep(20)
+        return [batch(number)]
+
+    begin = time.monotonic()
+    with pytest.raises(TaskProcessError, match="ended with the one that it was forked from"):
+        processes.run(rows, range(2))
+    assert time.monotonic() - begin < 10
+    assert values(processes.run(lambda number: [batch(number)], range(5))) == [*range(5)]
+
+
+def test_the_exit_code_of_a_process_is_said(processes):
+    with pytest.raises(TaskProcessError, match=r"ended with 7$"):
+        processes.run(lambda _: os._exit(7), range(1))
+
+
+def test_modules_are_imported_once_for_all(processes):
+    found = processes.run(lambda _: [(time.sleep(0.2), os.getppid())[1]], range(6))
+    assert len({*found}) == 1
+    assert found[0] != os.getpid()
+
+
 def test_a_failure_is_told_when_the_tasks_that_run_have_ended(processes, tmp_path):
     def rows(number):
         if number == 0:

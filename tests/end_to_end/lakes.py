@@ -210,16 +210,16 @@ class Job:
     def _chosen(self, what: str) -> list[int]:
         processes = self._processes()
         own = self._process.pid
-        daemons = {pid for pid, (_, line) in processes.items() if "jobs.python_daemon" in line}
+        forking = {
+            pid
+            for pid, (_, line) in processes.items()
+            if "jobs.python_daemon" in line or "jobs.command_line.task_processes" in line
+        }
         chosen = {
             "all": set(processes),
             "driver": {own},
             "java": {pid for pid, (above, line) in processes.items() if "java" in line.split()[0] and above == own},
-            "workers": {
-                pid
-                for pid, (above, line) in processes.items()
-                if (pid in daemons and above in daemons) or "jobs.command_line.task_processes" in line
-            },
+            "workers": {pid for pid, (above, _) in processes.items() if pid in forking and above in forking},
         }
         return sorted(chosen[what])
 
