@@ -15,11 +15,13 @@ import struct
 import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 MAX_FRAGMENT_BYTES = 5840  # bytes of a PDU, the default of Windows (C706 max_xmit_frag 0x16d0)
 EPOCH_US = 1_750_000_000_000_000  # the capture's first packet, microseconds since 1970
+SERVERS: Final = 5
 NDR = bytes.fromhex("045d888aeb1cc9119fe808002b10486002000000")
 NDR64 = bytes.fromhex("33057171babe37498319b5dbef9ccc3601000000")
 REMOTE_READ = uuid.UUID("1a9134dd-7b39-45ba-ad88-44d01ca47f28").bytes_le + b"\x01\0\0\0"
@@ -291,7 +293,7 @@ class Conversation:
 
 
 def _connections_of_slot(
-    slot: int, seed: int, begin_us: int, *, single: bool, body_bytes: tuple[int, int] = BODY_BYTES
+    slot: int, seed: int, begin_us: int, *, single: bool, servers: int, body_bytes: tuple[int, int] = BODY_BYTES
 ) -> Iterator[Packet]:
     """Yield the packets of successive connections in one slot; each starts soon after the one before has ended."""
     rng = random.Random(f"{seed}/{slot}")
@@ -302,7 +304,7 @@ def _connections_of_slot(
         flow = TcpConnection(
             client=bytes((10, 1, slot >> 8, slot & 0xFF)),
             client_port=49152 + count % 16000,
-            server=bytes((10, 0, 1, 1 + slot % 5)),
+            server=bytes((10, 0, 1, 1 + slot % servers)),
             server_port=2105 if rng.random() < 0.3 else 2103,
             now_us=now,
             timestamps=rng.random() < 0.5,
@@ -317,15 +319,17 @@ def _connections_of_slot(
 
 def generate_packets(
     *, seed: int = 1, begin_us: int = EPOCH_US, slots: int = 120, single: bool = False,
-    body_bytes: tuple[int, int] = BODY_BYTES,
+    servers: int = SERVERS, body_bytes: tuple[int, int] = BODY_BYTES,
 ) -> Iterator[Packet]:  # fmt: skip
     """Yield endless packets in order of time: of ``slots`` parallel connections, or of a single endless one.
 
-    ``body_bytes``: how long the bodies of messages of the single one are, from the least to the most.
+    The connections go to ``servers`` machines. ``body_bytes``: how long the bodies of messages of the single one are,
+    from the least to the most.
     """
     if single:
-        return _connections_of_slot(0, seed, begin_us, single=True, body_bytes=body_bytes)
-    return heapq.merge(*(_connections_of_slot(slot, seed, begin_us, single=False) for slot in range(slots)))
+        return _connections_of_slot(0, seed, begin_us, single=True, servers=servers, body_bytes=body_bytes)
+    each = partial(_connections_of_slot, seed=seed, begin_us=begin_us, single=False, servers=servers)
+    return heapq.merge(*map(each, range(slots)))
 
 
 PCAP_HEADER: Final = struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 262144, 1)  # of pcap: little endian, microseconds
@@ -352,11 +356,17 @@ def write_pcaps(stream: Iterable[Packet], files: list[Path], total: int) -> list
 
 
 def generate_captures(
-    folder: Path, total: int, *, ring: int = 0, single: bool = False, seed: int = 1, begin_us: int = EPOCH_US
-) -> list[Path]:
-    """Write captures of ``total`` bytes to ``folder``: one file, or a ring of ``ring`` files; return the paths."""
+    folder: Path, total: int, *, ring: int = 0, single: bool = False, servers: int = SERVERS, seed: int = 1,
+    begin_us: int = EPOCH_US,
+) -> list[Path]:  # fmt: skip
+    """Write captures of ``total`` bytes to ``folder``: one file, or a ring of ``ring`` files; return the paths.
+
+    ``single``, ``servers``: as for ``generate_packets``.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     names = [f"ring_{i:05d}.pcap" for i in range(ring)] or ["single_connection.pcap" if single else "one.pcap"]
     return write_pcaps(
-        generate_packets(seed=seed, begin_us=begin_us, single=single), [folder / name for name in names], total
+        generate_packets(seed=seed, begin_us=begin_us, single=single, servers=servers),
+        [folder / name for name in names],
+        total,
     )

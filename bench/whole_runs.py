@@ -1,7 +1,8 @@
 """Benchmark of whole runs: captures to all layers, stage by stage, beside tshark's listing of the same captures.
 
-Each run is a process with a new lake. What a run takes beside its input, the start of Java above all, is taken out:
-speeds are those of the bytes by which the larger capture is larger than the smaller one.
+The calls are at several servers, or all at one. Each run is a process with a new lake. What a run takes beside its
+input, as the start of Python, is taken out: speeds are those of the bytes by which the larger capture is larger than
+the smaller one.
 """
 
 from __future__ import annotations
@@ -14,9 +15,13 @@ from typing import Any, Final
 
 from bench.measure import Measure, log_progress
 from bench.runs import memory_measures, run_all
-from bench.traffic import generate_captures
+from bench.traffic import SERVERS, generate_captures
 
-_KINDS: Final = {"single file": (0, 1.0, 1.3), "ring": (20, 1.5, 2.0)}  # files of a ring; floor and goal
+_KINDS: Final = {  # files of a ring, servers; floor and goal
+    "single file": (0, SERVERS, 1.0, 1.3),
+    "single file, one server": (0, 1, 1.0, 1.3),
+    "ring": (20, SERVERS, 1.5, 2.0),
+}
 _ONE_CORE: Final = ("taskset", "--cpu-list", "0")
 _PAIRS: Final = 3  # of runs on one core and on all
 
@@ -26,10 +31,10 @@ TimeTshark = Callable[[Sequence[Path]], tuple[float, int]]
 def measure(folder: Path, sizes: tuple[int, int], time_tshark: TimeTshark) -> list[Measure]:
     """Measure runs over captures of two sizes, in bytes; ``time_tshark`` returns seconds first."""
     out: list[Measure] = []
-    for kind, (ring, floor, goal) in _KINDS.items():
+    for kind, (ring, servers, floor, goal) in _KINDS.items():
         runs, listings = [], []
         for size in sizes:
-            files = generate_captures(folder / "captures", size, ring=ring)
+            files = generate_captures(folder / "captures", size, ring=ring, servers=servers)
             name = f"{size / 1e6:.0f} MB {kind}"
             most = 1024 if size == sizes[-1] else None
             log_progress(f"whole runs: {name}")

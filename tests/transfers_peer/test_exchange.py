@@ -114,6 +114,17 @@ def test_what_was_queued_was_received(accounts, name):
             assert row["queued"] or row["message_id"].endswith("\\4107")  # bridged: see the test of transactions
 
 
+def test_a_later_connection_with_the_same_ports_is_another_session():
+    ends = ("127.0.0.1", 50_000), ("127.0.0.2", 1801)
+    account = Exchange().account
+    first = account.connected(*ends)
+    assert account.connected(*ends) is first
+    first.closed_ns = account.began_ns
+    second = account.connected(*ends)
+    assert second is not first
+    assert account.connected(*ends) is second
+
+
 def sessions(account):
     return [(row["outcome"], row["ended"], row["by_direct_name"]) for row in rows(account, "session")]
 

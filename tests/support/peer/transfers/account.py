@@ -261,10 +261,13 @@ class Account:
     # -- what the queue managers say, when it happens ----------------------------------------------------------------
 
     def connected(self, client: tuple[str, int], server: tuple[str, int]) -> SessionEntry:
-        """Return the entry of a connection; the second end that comes finds that of the first."""
+        """Return the entry of a connection; the second end that comes finds that of the first.
+
+        Once it is closed, the next one can have the same ports.
+        """
         ends = {CLIENT: client, SERVER: server}
         for entry in reversed(self.sessions):
-            if entry.ends == ends:
+            if entry.ends == ends and entry.closed_ns is None:
                 return entry
         self.sessions.append(SessionEntry(len(self.sessions) + 1, ends, self.exchange.clock.now()))
         return self.sessions[-1]
