@@ -11,6 +11,7 @@ from __future__ import annotations
 import ipaddress
 import json
 import re
+import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
@@ -36,7 +37,7 @@ from udfs.dcerpc.interfaces import EPT_MAP_OPNUM
 from udfs.keys import key
 from udfs.rows import RowDict
 
-DECODER_VERSION: Final = "2"
+DECODER_VERSION: Final = "3"
 MAX_INCREMENTAL_CHANGES: Final = 20_000  # with more, the table is recomputed
 ENDPOINT_MAPPER: Final = "endpoint_mapper"
 _CALLS: Final = str(RPC_CALLS)
@@ -46,6 +47,7 @@ _GUID: Final = r"\{?([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12
 _PRIVATE_FORMAT_NAME: Final = re.compile(f"private={_GUID}")
 _DIRECT_FORMAT_NAME: Final = re.compile(r"direct=os:(.*)$", re.IGNORECASE)
 _PATH_NAME: Final = re.compile(r"([^\\=;]+)\\")
+_OF_NO_MACHINE: Final = (None, "", "0.0.0.0", "::", str(uuid.UUID(int=0)))  # noqa: S104 - not listened at
 _IP_ADDRESS: Final = re.compile(r"^([0-9]{1,3}\.){3}[0-9]{1,3}$|:")
 
 
@@ -200,10 +202,10 @@ class _HostEvidence(NamedTuple):
     def identities(self, row: RowDict) -> Iterator[RowDict]:
         """Yield the identities in a row that tie at least two of identifier, name and address together.
 
-        Of the endpoint mapper one is enough: the address serves Message Queuing.
+        Of the endpoint mapper one is enough: the address serves Message Queuing. Zeros are those of no machine.
         """
         for identity in self.extract(row):
-            known = [part or None for part in identity]
+            known = [None if part in _OF_NO_MACHINE else part for part in identity]
             if len(known) - known.count(None) > (self.source != ENDPOINT_MAPPER):
                 yield dict(zip(_IDENTITY_COLUMNS, (*known, self.source), strict=True))
 
@@ -257,8 +259,7 @@ def _identities_of_open(row: RowDict) -> Iterator[tuple[str | None, str | None, 
 def _identities_of_epm_answer(row: RowDict) -> Iterator[tuple[str | None, str | None, str | None]]:
     """Yield the addresses that an endpoint mapper's answer shows to serve MSMQ: those of its towers, and its own."""
     found = {str(ipaddress.ip_address(address)) for address, _, _ in parse_tower_endpoints(row["response_stub"])}
-    addresses = (found - {"0.0.0.0"}) | ({row["server_address"]} if found else set())  # noqa: S104 - of a tower
-    for address in sorted(addresses):
+    for address in sorted(found | {row["server_address"]} if found else found):
         yield None, None, address
 
 

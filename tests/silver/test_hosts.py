@@ -19,6 +19,7 @@ from schemas.bronze import RPC_CALLS
 from schemas.catalog import table
 from schemas.collected_snapshots import SNAPSHOTS_RAW
 from schemas.hosts import HOSTS
+from schemas.messages import MESSAGES
 from transfers.conversations import ACCEPTOR, CLIENT, INITIATOR, SERVER, START, Conversation, establish
 from transfers.test_update import load
 from udfs.capture.capture_reader import read_capture
@@ -42,6 +43,27 @@ class LakeInMemory:
         return (
             DuckDbSql().answer(sql, given) if self.spark is None else query_in_spark(self.spark, sql, given).toArrow()
         )
+
+
+@pytest.mark.parametrize(
+    ("manager", "address", "known"),
+    [
+        (CLONED, "10.0.0.9", True),
+        (CLONED, "0.0.0.0", False),
+        (CLONED, "::", False),
+        ("00000000-0000-0000-0000-000000000000", "10.0.0.9", False),
+    ],
+)
+def test_zeros_are_no_machine(manager, address, known):
+    messages = pa.table(
+        {
+            "source_queue_manager": [manager],
+            "sender_address": [address],
+            "seen_at": pa.array([0], pa.timestamp("us", "UTC")),
+        }
+    )
+    found = compute_hosts(LakeInMemory({str(MESSAGES): messages}))
+    assert [(row["queue_manager_id"], row["address"]) for row in found] == [(manager, address)] * known
 
 
 @pytest.mark.spark
