@@ -324,6 +324,7 @@ class _IngestPlanner:
             plan.replaced_captures.add(entry.capture_id)
             plan.reads.append(PlannedRead(capture_id, files.file.input_file, files, first_key))
             return
+        plan.beginnings |= {short.capture_id: entry.capture_id for _, short in stored[1:]}
         if entry.capture_id != capture_id:
             plan.renamed_captures[entry.capture_id] = capture_id
 

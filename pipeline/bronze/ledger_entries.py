@@ -224,15 +224,18 @@ class PlannedRead:
 class IngestPlan:
     """What an ingest does with captures, in this order: replace, rename, update files, read.
 
-    ``replaced_captures`` are captures, by their present key, whose rows are all deleted. ``renamed_captures`` maps old
-    to new keys of captures whose rows stay; all are renamed at once, since two may swap keys. ``changed_file_sets``, by
-    new key, are the files of captures that are not read, where these changed. ``reads`` are sorted by path.
+    ``replaced_captures`` are captures, by their present key, whose rows are all deleted. ``beginnings`` maps the keys
+    of those of them that are the beginning of another, of which these bytes are not read again, to the key of that one.
+    ``renamed_captures`` maps old to new keys of captures whose rows stay; all are renamed at once, since two may swap
+    keys. ``changed_file_sets``, by new key, are the files of captures that are not read, where these changed. ``reads``
+    are sorted by path.
     ``skipped_files`` counts the given files that need no reading. ``missing_captures`` should be read again, but their
     files are gone.
     """
 
     reads: list[PlannedRead] = field(default_factory=list)
     replaced_captures: set[str] = field(default_factory=set)
+    beginnings: dict[str, str] = field(default_factory=dict)
     renamed_captures: dict[str, str] = field(default_factory=dict)
     changed_file_sets: dict[str, CaptureFileSet] = field(default_factory=dict)
     skipped_files: int = 0

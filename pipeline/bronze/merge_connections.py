@@ -175,6 +175,9 @@ def merge_pending(
     ]
     for merged in compute_each(session, _Batch.merge, batches):
         changes.add(merged)
+    if removed.num_rows:  # calls that these captures saw too were taken out, also where merging gives the same again
+        changes.replaced_call_keys |= changes.unchanged_call_keys
+        changes.unchanged_call_keys.clear()
     for row in removed.to_pylist():  # its capture's rows are gone, but a row of bronze.connections names no capture
         changes.previous_connection_ids.add(row["connection_id"])
         changes.dates.update(packet_dates(row))

@@ -317,12 +317,15 @@ class BronzeWriter:
             merged, keys = merge_connections.merge_shared_packets(self.lake, changes, rows.filter(shared), staged)
             rows = pa.concat_tables([rows.filter(pc.invert(shared)), merged])
             replaced = replaced | keys
+        if self.plan.replaced_captures:  # what others saw of their packets was put back
+            replaced = replaced | {*rows["packet_key"].to_pylist()}
         self._write(SESSION_PACKETS, changes, "packet_key", replaced, rows=rows)
 
     def _write_pings(self, removed: Sequence[str] = ()) -> None:
         """Write pings: those of this round with the stored ones that they may belong to.
 
-        With ``removed``, only take out what these captures saw.
+        With ``removed``, only take out what these captures saw. A ping is noted of one of the captures that saw it:
+        what the beginning of another capture saw, that one saw too, as the same packets.
         """
         lake, schema = self.lake, BRONZE_SCHEMAS["pings"]
         staged = schema.empty_table() if removed else self.read_staged(PINGS.name)
@@ -333,7 +336,12 @@ class BronzeWriter:
             return
         lake.create(PINGS)
         stored = lake.select(PINGS, where, schema.names, names=names).cast(schema)
-        rows = ping_rows(pings_of_rows([*stored.to_pylist(), *staged.to_pylist()], removed))
+        whole = self.plan.beginnings
+        seen = [
+            row | {name: whole.get(row[name], row[name]) for name in ("capture_id", "response_capture_id")}
+            for row in (*stored.to_pylist(), *staged.to_pylist())
+        ]
+        rows = ping_rows(pings_of_rows(seen, removed))
         found = pa.Table.from_batches([pings_batch(rows)])
         dates = {*stored["event_date"].to_pylist(), *found["event_date"].to_pylist()}
         fresh, stale = changed_keys(found, stored, "ping_key")
