@@ -254,12 +254,10 @@ def _fork() -> int:
 
 def _compute_tasks(driver: Connection) -> None:
     """Compute the tasks that come from the driver, until it has ended."""
-    while True:
-        try:
+    with suppress(EOFError, OSError):
+        while True:
             task, given = driver.recv()
-        except EOFError:
-            return
-        driver.send_bytes(_answer(task, given))
+            driver.send_bytes(_answer(task, given))
 
 
 def _end_with(origin: int) -> None:

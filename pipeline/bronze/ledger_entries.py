@@ -228,9 +228,8 @@ class IngestPlan:
     of those of them that are the beginning of another, of which these bytes are not read again, to the key of that one.
     ``renamed_captures`` maps old to new keys of captures whose rows stay; all are renamed at once, since two may swap
     keys. ``changed_file_sets``, by new key, are the files of captures that are not read, where these changed. ``reads``
-    are sorted by path.
-    ``skipped_files`` counts the given files that need no reading. ``missing_captures`` should be read again, but their
-    files are gone.
+    are sorted by path. ``skipped_files`` counts the given files that need no reading. ``missing_captures`` should be
+    read again, but their files are gone.
     """
 
     reads: list[PlannedRead] = field(default_factory=list)
