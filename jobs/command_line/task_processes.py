@@ -223,6 +223,7 @@ def _fork_processes(requests: socket.socket) -> Connection | None:
     endings: dict[int, Connection] = {}
 
     def send_exit_codes(*_: object) -> None:
+        """Send the exit code of each process that has ended."""
         for process in [*endings]:
             ended, status = os.waitpid(process, os.WNOHANG)
             if ended:

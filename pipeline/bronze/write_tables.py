@@ -114,6 +114,8 @@ class BronzeWriter:
         connections = rows["connection_id"].unique().to_pylist()
         self._remove_sightings(dates, connections)
         self._remove_packet_sightings(dates, connections)
+        # A ping is noted of one of the captures that saw it: another saw what its own beginning did.
+        self._rename_rows(PINGS, self.plan.beginnings)
         self._write_pings(removed=replaced)
         for table in _TABLES_WITH_CAPTURE_ID:
             lake.delete(table, "capture_id IN {names}", names=replaced)
@@ -151,16 +153,20 @@ class BronzeWriter:
         """
         if not self.plan.renamed_captures:
             return
-        cases = " ".join(
-            f"WHEN {literal(old)} THEN {literal(new)}" for old, new in sorted(self.plan.renamed_captures.items())
-        )
-        names = ", ".join(literal(name) for name in sorted(self.plan.renamed_captures))
         for table in _TABLES_WITH_CAPTURE_ID:
-            columns = [name for name in _CAPTURE_COLUMNS if name in table.names]
-            where = " OR ".join(f"{column} IN ({names})" for column in columns)
-            self.lake.update(table, {column: f"CASE {column} {cases} ELSE {column} END" for column in columns}, where)
+            self._rename_rows(table, self.plan.renamed_captures)
             if _SIGHTINGS in table.names and self.lake.exists(table):
                 self._rename_sightings(table)
+
+    def _rename_rows(self, table: Table, renamed: Mapping[str, str]) -> None:
+        """Give captures new keys in the rows of a table, but for sightings."""
+        if not renamed:
+            return
+        cases = " ".join(f"WHEN {literal(old)} THEN {literal(new)}" for old, new in sorted(renamed.items()))
+        names = ", ".join(literal(name) for name in sorted(renamed))
+        columns = [name for name in _CAPTURE_COLUMNS if name in table.names]
+        where = " OR ".join(f"{column} IN ({names})" for column in columns)
+        self.lake.update(table, {column: f"CASE {column} {cases} ELSE {column} END" for column in columns}, where)
 
     def _rename_sightings(self, table: Table) -> None:
         renamed = self.plan.renamed_captures
@@ -324,8 +330,7 @@ class BronzeWriter:
     def _write_pings(self, removed: Sequence[str] = ()) -> None:
         """Write pings: those of this round with the stored ones that they may belong to.
 
-        With ``removed``, only take out what these captures saw. A ping is noted of one of the captures that saw it:
-        what the beginning of another capture saw, that one saw too, as the same packets.
+        With ``removed``, only take out what these captures saw.
         """
         lake, schema = self.lake, BRONZE_SCHEMAS["pings"]
         staged = schema.empty_table() if removed else self.read_staged(PINGS.name)
@@ -336,12 +341,7 @@ class BronzeWriter:
             return
         lake.create(PINGS)
         stored = lake.select(PINGS, where, schema.names, names=names).cast(schema)
-        whole = self.plan.beginnings
-        seen = [
-            row | {name: whole.get(row[name], row[name]) for name in ("capture_id", "response_capture_id")}
-            for row in (*stored.to_pylist(), *staged.to_pylist())
-        ]
-        rows = ping_rows(pings_of_rows(seen, removed))
+        rows = ping_rows(pings_of_rows([*stored.to_pylist(), *staged.to_pylist()], removed))
         found = pa.Table.from_batches([pings_batch(rows)])
         dates = {*stored["event_date"].to_pylist(), *found["event_date"].to_pylist()}
         fresh, stale = changed_keys(found, stored, "ping_key")

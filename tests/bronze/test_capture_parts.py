@@ -81,10 +81,10 @@ def small_parts(monkeypatch):
     monkeypatch.setattr(capture_parts, "_BLOCK_BYTES", 1_500)
 
 
-def ingest(lake, folder):
+def ingest(lake, folder, tables=TABLES):
     """Return the tables of bronze after a run over a folder."""
     assert ingest_captures.main(["--lake", str(lake), "--captures", str(folder)]) == 0
-    folders = {name: lake / "bronze" / name for name in TABLES}
+    folders = {name: lake / "bronze" / name for name in tables}
     return {name: DeltaTable(str(path)).to_pyarrow_table() for name, path in folders.items() if path.exists()}
 
 
