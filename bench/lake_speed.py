@@ -24,10 +24,10 @@ from pipeline.bronze.ingest_clock import IngestClock
 from pipeline.bronze.ingest_plan import plan_ingest
 from pipeline.bronze.input_files import list_files
 from pipeline.bronze.write_tables import stamp_rows
+from pipeline.lake.engine.sessions import LazySession
+from pipeline.lake.engine.tasks import PartitionedRows
 from pipeline.lake.lake import Lake
 from pipeline.lake.lake_path import LakePath
-from pipeline.lake.spark.sessions import LazySession
-from pipeline.lake.tasks import PartitionedRows
 from pipeline.silver import update as silver_update
 from pipeline.silver.decode_tasks import DecodedWrite
 from pipeline.transfers import update as transfers_update

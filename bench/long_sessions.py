@@ -117,8 +117,8 @@ def _add(lake, packets, connection, there=()):
 
 def measure(packets: int = PACKETS, file_packets: int = FILE_PACKETS, repeat: int = 3) -> list[Measure]:
     """Measure how much more a file costs behind ``packets`` than alone, without the reader; the best of ``repeat``."""
+    from pipeline.lake.engine.sessions import LazySession  # noqa: PLC0415
     from pipeline.lake.lake import Lake  # noqa: PLC0415 (imports Spark)
-    from pipeline.lake.spark.sessions import LazySession  # noqa: PLC0415
 
     def no_session():
         raise RuntimeError("Spark is not needed")

@@ -17,8 +17,8 @@ import pyarrow as pa
 
 from bench.measure import Measure, format_report
 from bench.sequences import no_spark, table_of, timestamps
+from pipeline.lake.engine.sessions import LazySession
 from pipeline.lake.lake import Lake
-from pipeline.lake.spark.sessions import LazySession
 from pipeline.transfers.messages import update_messages
 from schemas.bronze import CAPTURE_FILES
 from schemas.messages import MESSAGES

@@ -23,11 +23,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bench.measure import Measure, log_progress
-from pipeline.lake.delta_rs.data_files import MAX_FILE_BYTES
+from pipeline.lake.engine.sessions import LazySession
+from pipeline.lake.engine.tasks import PartitionedRows
 from pipeline.lake.lake import Lake
 from pipeline.lake.schema_enforcement import arrow_schema
-from pipeline.lake.spark.sessions import LazySession
-from pipeline.lake.tasks import PartitionedRows
+from pipeline.lake.storage.data_files import MAX_FILE_BYTES
 from schemas.bronze import RPC_CALLS
 
 _STUB_BYTES: Final = 5_000  # of a call; they are random, so that no compression makes them fewer

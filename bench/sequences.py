@@ -17,9 +17,9 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from bench.measure import Measure, format_report
+from pipeline.lake.engine.sessions import LazySession
 from pipeline.lake.lake import Lake
 from pipeline.lake.schema_enforcement import arrow_schema
-from pipeline.lake.spark.sessions import LazySession
 from pipeline.transfers.sequences import update_sequences
 from schemas.bronze import CAPTURE_FILES
 from schemas.messages import MESSAGES

@@ -11,10 +11,10 @@ from jobs.command_line.private_folder import PRIVATE_FOLDER, remove_left_folders
 from jobs.command_line.task_processes import TaskProcesses
 from jobs.config import ConfigError
 from jobs.session import check_single_installation, get_spark_session, prepare_process, started_as_plain_python
+from pipeline.lake.engine.sessions import LazySession
 from pipeline.lake.lake import Lake
 from pipeline.lake.lake_path import LakePath
 from pipeline.lake.lease import LeaseError, hold_lease
-from pipeline.lake.spark.sessions import LazySession
 from schemas.bronze import CAPTURE_FILES
 from schemas.collected_snapshots import SNAPSHOT_FILES, SNAPSHOTS_RAW
 

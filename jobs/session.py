@@ -35,9 +35,9 @@ from jobs.command_line.pinned_jars import invalid_jars, pinned_jars
 from jobs.command_line.private_folder import LOCAL_FOLDERS_VARIABLE, PRIVATE_FOLDER
 from jobs.config import ConfigError
 from jobs.python_daemon import WORKER_ENVIRONMENT, reduce_garbage_collection
-from pipeline.lake.parquet_options import DISTINCT_VALUED_COLUMNS, GROUP_BYTES, MAX_ROW_GROUP_ROWS, STUB_COLUMNS
-from pipeline.lake.spark.codegen import CODEGEN_OFF_SETTINGS
-from pipeline.lake.spark.sessions import REMOTE_VARIABLES
+from pipeline.lake.engine.codegen import CODEGEN_OFF_SETTINGS
+from pipeline.lake.engine.sessions import REMOTE_VARIABLES
+from pipeline.lake.storage.parquet import DISTINCT_VALUED_COLUMNS, GROUP_BYTES, MAX_ROW_GROUP_ROWS, STUB_COLUMNS
 
 # Longest time that a computing thread keeps the interpreter lock from threads with a response from Java or DuckDB. One
 # commit calls Java about fifty times.

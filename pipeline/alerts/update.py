@@ -26,7 +26,7 @@ from pipeline.lake.arrow_rows import datetime_to_us, rows_to_table, timedelta_to
 from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.incremental import IncrementalUpdate
 from pipeline.lake.lake import Lake
-from pipeline.lake.queries import GroupedQuery
+from pipeline.lake.queries.inputs import GroupedQuery
 from pipeline.silver.queue_aliases import AliasIndex
 from schemas.alerts import ALERTS
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, RPC_CALLS

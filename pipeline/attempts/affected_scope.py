@@ -52,7 +52,7 @@ from pipeline.attempts.changed_rows import (
 from pipeline.attempts.ongoing_associations import OngoingAssociations, find_ongoing
 from pipeline.lake.arrow_rows import is_in
 from pipeline.lake.lake import Lake
-from pipeline.lake.queries import QueryInput
+from pipeline.lake.queries.inputs import QueryInput
 from schemas.bronze import CONNECTIONS
 from schemas.calls import REMOTE_READ_CALLS
 from schemas.receive_attempts import QUEUE_OPERATIONS, RECEIVE_ATTEMPTS

@@ -37,7 +37,7 @@ from pipeline.attempts.columns.missing_codes import codes_of_bits
 from pipeline.attempts.evidence import CallConclusion, confidence_level
 from pipeline.attempts.receive_attempts import OUTCOMES, TRANSACTIONAL_OPNUM, ReceiveAttempts, find_attempts
 from pipeline.lake.arrow_rows import DAY_US, encode_texts, is_in, table_to_rows, times_to_us, unique_rows
-from pipeline.lake.queries import BoundQuery, FilteredTable, GroupFunction, QueryInput
+from pipeline.lake.queries.inputs import BoundQuery, FilteredTable, GroupFunction, QueryInput
 from schemas.bronze import CONNECTIONS, RPC_BINDS
 from schemas.receive_attempts import RECEIVE_ATTEMPTS
 from schemas.table import Table

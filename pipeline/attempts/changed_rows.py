@@ -16,7 +16,7 @@ from pipeline.attempts import dependency_keys
 from pipeline.attempts.attempt_rows import CONNECTION_FIELDS
 from pipeline.attempts.client_identity import connections_with_other_claims
 from pipeline.lake.lake import Lake
-from pipeline.lake.queries import POST_IMAGES
+from pipeline.lake.queries.inputs import POST_IMAGES
 from schemas.calls import REMOTE_READ_CALLS
 from schemas.receive_attempts import RECEIVE_ATTEMPTS
 from schemas.table import EVENT_DATE

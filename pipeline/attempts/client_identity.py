@@ -12,7 +12,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from pipeline.lake.lake import Lake
-from pipeline.lake.queries import POST_IMAGES
+from pipeline.lake.queries.inputs import POST_IMAGES
 from schemas.bronze import RPC_BINDS
 
 IDENTITY_COLUMNS: Final = ("claimed_principal", "claimed_workstation")

@@ -16,7 +16,7 @@ import pyarrow as pa
 from pipeline.attempts.attempt_rows import QUEUE_COLUMNS
 from pipeline.lake.date_filters import dates_condition
 from pipeline.lake.lake import Lake
-from pipeline.lake.queries import MAX_IN_LIST
+from pipeline.lake.queries.inputs import MAX_IN_LIST
 from schemas.messages import MESSAGES
 from schemas.receive_attempts import RECEIVE_ATTEMPTS
 from schemas.table import EVENT_DATE

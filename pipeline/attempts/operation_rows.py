@@ -34,7 +34,7 @@ from pipeline.attempts.operations import find_operations as operations_here
 from pipeline.attempts.server_openings import methods_condition
 from pipeline.lake.arrow_rows import epoch_day, is_in, rows_to_table
 from pipeline.lake.lake import Lake
-from pipeline.lake.queries import BoundQuery, GroupFunction
+from pipeline.lake.queries.inputs import BoundQuery, GroupFunction
 from schemas.bronze import CONNECTIONS, RPC_CALLS
 from schemas.calls import CLIENT_CALLS, REMOTE_READ_CALLS
 from schemas.receive_attempts import QUEUE_OPERATIONS

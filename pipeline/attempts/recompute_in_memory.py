@@ -35,7 +35,7 @@ from pipeline.lake.arrow_rows import is_in
 from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.date_filters import dates_condition
 from pipeline.lake.lake import Lake
-from pipeline.lake.queries import QueryInput, Values
+from pipeline.lake.queries.inputs import QueryInput, Values
 from schemas.bronze import CONNECTIONS, RPC_CALLS
 from schemas.calls import CLIENT_CALLS, REMOTE_READ_CALLS
 from schemas.messages import MESSAGES

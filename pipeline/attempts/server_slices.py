@@ -54,7 +54,7 @@ from pipeline.attempts.changed_rows import (
 from pipeline.attempts.client_identity import IDENTITIES_SQL, IDENTITY_COLUMNS
 from pipeline.attempts.columns.call_columns import MESSAGE_ERRORS
 from pipeline.lake.lake import Lake
-from pipeline.lake.queries import BoundQuery, QueryInput
+from pipeline.lake.queries.inputs import BoundQuery, QueryInput
 from schemas.bronze import CONNECTIONS, RPC_BINDS, RPC_CALLS
 from schemas.calls import CLIENT_CALLS, REMOTE_READ_CALLS
 from schemas.messages import MESSAGES

@@ -35,7 +35,7 @@ from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.date_filters import dates_condition
 from pipeline.lake.incremental import IncrementalUpdate
 from pipeline.lake.lake import Lake, run_in_parallel
-from pipeline.lake.queries import GroupedQuery, where_in
+from pipeline.lake.queries.inputs import GroupedQuery, where_in
 from pipeline.silver import queue_aliases
 from pipeline.silver.queue_aliases import AliasGroups, AliasIndex
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, RPC_BINDS

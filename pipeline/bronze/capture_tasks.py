@@ -13,9 +13,9 @@ from pipeline.bronze.ingest_clock import IngestClock
 from pipeline.bronze.input_files import InputFile
 from pipeline.bronze.ledger_entries import PlannedRead
 from pipeline.bronze.read_progress import MarkedSource, mark_path
+from pipeline.lake.engine.tasks import MIN_TASKS, TASK_BYTES, PartitionedRows, balance_by_size
 from pipeline.lake.lake_path import LakePath
 from pipeline.lake.staging_files import StagingWriter
-from pipeline.lake.tasks import MIN_TASKS, TASK_BYTES, PartitionedRows, balance_by_size
 from udfs.capture.capture_reader import CaptureReadRequest, ReadOptions, failed_capture_row, read_capture_batches
 from udfs.errors import is_resource_failure
 from udfs.files.file_source import FileSource

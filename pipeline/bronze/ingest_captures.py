@@ -33,10 +33,10 @@ from pipeline.bronze.read_progress import Meter, ReadProgress, no_meter
 from pipeline.bronze.retention_cutoff import RetentionCutoff, recount_connection_calls
 from pipeline.bronze.write_tables import BronzeWriter, stored_captures
 from pipeline.lake.concurrency import run_concurrently
+from pipeline.lake.engine.tasks import MAX_DRIVER_BYTES, PartitionedRows
 from pipeline.lake.lake import Lake, versions_by_name
 from pipeline.lake.recovery import RunMarkers, undo_unfinished_runs
 from pipeline.lake.staging_files import count_staged_rows
-from pipeline.lake.tasks import MAX_DRIVER_BYTES, PartitionedRows
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, PENDING, QUARANTINE, RPC_BINDS, RPC_CALLS
 from schemas.sessions import PINGS, SESSION_PACKETS
 from udfs.capture.capture_reader import BRONZE_SCHEMAS

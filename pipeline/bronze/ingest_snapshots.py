@@ -26,12 +26,12 @@ from pipeline.bronze.input_files import InputFile
 from pipeline.bronze.retention_cutoff import RetentionCutoff
 from pipeline.lake.arrow_rows import datetime_to_us, us_to_datetime
 from pipeline.lake.date_filters import dates_condition
+from pipeline.lake.engine.tasks import PartitionedRows, balance_by_size
 from pipeline.lake.lake import Lake
 from pipeline.lake.lake_path import LakePath, parquet_dataset
 from pipeline.lake.recovery import RunMarkers, undo_unfinished_runs
 from pipeline.lake.schema_enforcement import arrow_schema, conform_table, select_fields
 from pipeline.lake.staging_files import StagingWriter, staged_rows
-from pipeline.lake.tasks import PartitionedRows, balance_by_size
 from schemas.bronze import CAPTURE_FILES, QUARANTINE
 from schemas.collected_snapshots import SNAPSHOT_FILES, SNAPSHOTS_RAW
 from schemas.table import EVENT_DATE, INGESTED_AT, RUN_ID, Table

@@ -30,9 +30,9 @@ from pipeline.bronze.capture_tasks import (
 from pipeline.bronze.ingest_clock import IngestClock
 from pipeline.bronze.ledger_entries import PlannedRead
 from pipeline.bronze.read_progress import mark_path, marks_folder
+from pipeline.lake.engine.tasks import PartitionedRows
 from pipeline.lake.lake_path import LakePath
 from pipeline.lake.staging_files import StagingWriter, staging_file_name
-from pipeline.lake.tasks import PartitionedRows
 from udfs.errors import ResourceLimitError, is_resource_failure
 
 _MEMORY_IN_USE: Final = Path("/proc/self/statm")  # in pages; the second number is that of resident ones

@@ -24,12 +24,12 @@ from pyspark.sql.types import StructType
 
 from pipeline.lake.arrow_rows import datetime_to_us, is_in
 from pipeline.lake.date_filters import dates_condition
+from pipeline.lake.engine.sessions import LazySession
+from pipeline.lake.engine.tasks import MIN_TASKS, PartitionedRows, compute_each
 from pipeline.lake.lake import Lake
-from pipeline.lake.queries import BoundQuery, GroupedQuery
+from pipeline.lake.queries.inputs import BoundQuery, GroupedQuery
 from pipeline.lake.schema_enforcement import arrow_schema, changed_keys, select_fields
-from pipeline.lake.spark.sessions import LazySession
 from pipeline.lake.staging_files import Batches, BatchTransform
-from pipeline.lake.tasks import MIN_TASKS, PartitionedRows, compute_each
 from schemas.bronze import PENDING, QUARANTINE, RPC_CALLS
 from schemas.sessions import SESSION_PACKETS
 from schemas.table import Table

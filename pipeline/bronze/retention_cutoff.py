@@ -21,10 +21,10 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from pipeline.lake.engine.frames import arrow_to_frame
 from pipeline.lake.lake import Lake
 from pipeline.lake.lake_path import LakePath, open_parquet
 from pipeline.lake.recovery import RunMarkers
-from pipeline.lake.spark.frames import arrow_to_frame
 from schemas.bronze import CONNECTIONS, RPC_CALLS
 from schemas.table import EVENT_DATE, INGESTED_AT, Table
 from udfs.capture.bronze_rows import sum_server_connections

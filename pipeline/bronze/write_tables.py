@@ -27,11 +27,11 @@ from pipeline.bronze.retention_cutoff import RetentionCutoff
 from pipeline.lake.arrow_rows import is_in
 from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.date_filters import dates_condition
+from pipeline.lake.engine.tasks import PartitionedRows
 from pipeline.lake.lake import Lake
 from pipeline.lake.lake_path import LakePath, parquet_dataset
 from pipeline.lake.schema_enforcement import arrow_schema, changed_keys
 from pipeline.lake.staging_files import Batches, BatchTransform, StagedPart, StagingWriter, plan_tasks
-from pipeline.lake.tasks import PartitionedRows
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, PENDING, QUARANTINE, RPC_BINDS, RPC_CALLS
 from schemas.sessions import PINGS, SESSION_PACKETS
 from schemas.table import EVENT_DATE, INGESTED_AT, RUN_ID, Table, literal

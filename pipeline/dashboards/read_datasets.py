@@ -28,7 +28,7 @@ from pipeline.dashboards.datasets import (
 from pipeline.lake.arrow_rows import us_to_datetime
 from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.lake import Lake
-from pipeline.lake.queries import BoundQuery
+from pipeline.lake.queries.inputs import BoundQuery
 from pipeline.queues.last_reports import max_gap_s
 from pipeline.text import cut_text_sql
 from schemas import catalog

@@ -12,7 +12,7 @@ from pipeline.attempts.server_openings import IS_OPEN_OR_CLOSE, methods_conditio
 from pipeline.findings.inputs import STUB_COLUMN_TYPES, stub_column_expressions
 from pipeline.findings.rules.call_history import OPEN_METHODS, UNREADABLE_OUTCOMES
 from pipeline.lake.incremental import ChangeFeeds
-from pipeline.lake.queries import POST_IMAGES
+from pipeline.lake.queries.inputs import POST_IMAGES
 from schemas.bronze import RPC_CALLS
 
 MAX_FEED_ROWS: Final = 200_000  # rows of the change feed; more of them are not read

@@ -15,7 +15,7 @@ from pipeline.findings.columns.joined_calls import join_by_call_key
 from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.date_filters import MAX_DATES
 from pipeline.lake.lake import Lake
-from pipeline.lake.queries import QueryInput, Values
+from pipeline.lake.queries.inputs import QueryInput, Values
 from schemas.bronze import CONNECTIONS, RPC_BINDS, RPC_CALLS
 from schemas.calls import CLIENT_CALLS, MANAGEMENT_CALLS, REMOTE_READ_CALLS
 from schemas.findings import FINDINGS

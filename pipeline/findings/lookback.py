@@ -43,7 +43,7 @@ from pipeline.lake.arrow_rows import is_in
 from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.date_filters import dates_condition
 from pipeline.lake.lake import Lake
-from pipeline.lake.queries import QueryInput
+from pipeline.lake.queries.inputs import QueryInput
 from schemas.calls import REMOTE_READ_CALLS
 from udfs.codes import RR_NACK
 from udfs.dcerpc.interfaces import QM2QM_NAME, REMOTE_READ_NAME

@@ -32,7 +32,7 @@ from pipeline.lake.arrow_rows import is_in, table_to_rows, times_to_us
 from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.incremental import ChangeFeeds
 from pipeline.lake.lake import Lake
-from pipeline.lake.queries import GroupedQuery, GroupFunction
+from pipeline.lake.queries.inputs import GroupedQuery, GroupFunction
 from pipeline.queues.queue_managers import QueueManagerNames
 from pipeline.queues.queue_rows import QueueNames, since_sql
 from pipeline.silver import queue_aliases

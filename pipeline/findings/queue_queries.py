@@ -13,7 +13,7 @@ from typing import Final
 
 from pipeline.findings.rules.queue_facts import DAY_US, QueueRuleLimits
 from pipeline.findings.rules.transactional_queues import MAX_SNAPSHOT_DISTANCE_US
-from pipeline.lake.queries import BoundQuery, QueryInput
+from pipeline.lake.queries.inputs import BoundQuery, QueryInput
 from pipeline.queues.queue_rows import QueueNames, since_sql
 from pipeline.queues.recompute_queues import queue_name_variants
 from schemas.ack_sequences import ACK_SEQUENCES

@@ -16,7 +16,7 @@ from pipeline.attempts.server_openings import IS_OPEN_OR_CLOSE
 from pipeline.attempts.server_slices import CONVERSATION_SQL, SLICE_SQL, slice_digits
 from pipeline.findings.inputs import MESSAGE_INPUT, RPC_CONNECTION_INPUT, InputQuery
 from pipeline.lake.lake import Lake
-from pipeline.lake.queries import BoundQuery, QueryInput
+from pipeline.lake.queries.inputs import BoundQuery, QueryInput
 from schemas.bronze import CONNECTIONS, RPC_CALLS
 from schemas.calls import REMOTE_READ_CALLS
 from schemas.table import Table

@@ -64,7 +64,7 @@ from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.date_filters import dates_condition
 from pipeline.lake.incremental import IncrementalUpdate, commits_with_provenance
 from pipeline.lake.lake import Lake
-from pipeline.lake.queries import MAX_IN_LIST, GroupedQuery, GroupFunction, Parts, Values
+from pipeline.lake.queries.inputs import MAX_IN_LIST, GroupedQuery, GroupFunction, Parts, Values
 from pipeline.silver.update import LAST_COMMITTED_TABLE, STUBS_EMPTIED_PROVENANCE
 from schemas.bronze import CONNECTIONS, RPC_BINDS, RPC_CALLS
 from schemas.findings import FINDINGS

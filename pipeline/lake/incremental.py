@@ -24,8 +24,8 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from pipeline.lake.lake import Lake, versions_by_name
-from pipeline.lake.queries import CHANGE_FEED_ERRORS, ChangesSince, QueryInput
-from pipeline.lake.table_store import RowsToWrite, Snapshot
+from pipeline.lake.queries.inputs import CHANGE_FEED_ERRORS, ChangesSince, QueryInput
+from pipeline.lake.storage.store import RowsToWrite, Snapshot
 from pipeline.lake.writes import Append, ProvenanceOnly, ReplaceAll, ReplaceChanged, Write
 from schemas.table import EVENT_DATE, Table
 from udfs.rows import RowDict

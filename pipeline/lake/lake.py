@@ -23,12 +23,14 @@ from pyspark.sql.types import StructType
 from pipeline.lake.arrow_rows import is_in
 from pipeline.lake.concurrency import Result, TaskName, run_concurrently
 from pipeline.lake.date_filters import dates_condition
-from pipeline.lake.delta_rs.delta_rs_store import DeltaRsStore
+from pipeline.lake.engine.frames import arrow_to_frame, values_to_frame
+from pipeline.lake.engine.sessions import LazySession, is_remote
+from pipeline.lake.engine.tasks import PartitionedRows
 from pipeline.lake.errors import ConflictError, LakeNameError, SchemaError, StoreError
 from pipeline.lake.lake_path import LakePath
 from pipeline.lake.lake_record import choose_store, record_store
 from pipeline.lake.local_paths import absolute_location
-from pipeline.lake.queries import (
+from pipeline.lake.queries.inputs import (
     MAX_BYTES_IN_MEMORY,
     MAX_ROWS_BESIDE_TASKS,
     MAX_ROWS_IN_MEMORY,
@@ -48,10 +50,9 @@ from pipeline.lake.schema_enforcement import (
     conform_table,
     select_fields,
 )
-from pipeline.lake.spark.frames import arrow_to_frame, values_to_frame
-from pipeline.lake.spark.sessions import LazySession, is_remote
-from pipeline.lake.spark.spark_store import SparkStore, query_tables, read_feed
-from pipeline.lake.table_store import (
+from pipeline.lake.storage.delta_rs import DeltaRsStore
+from pipeline.lake.storage.delta_spark import SparkStore, query_tables, read_feed
+from pipeline.lake.storage.store import (
     CommitNote,
     MergeOptions,
     RowsToWrite,
@@ -59,7 +60,6 @@ from pipeline.lake.table_store import (
     StoreName,
     TablePlaces,
 )
-from pipeline.lake.tasks import PartitionedRows
 from pipeline.lake.watermarks import Watermark, read_watermarks, replace_versions, settle, watermark_rows
 from pipeline.lake.writes import Append, Dates, ReplaceAll, ReplaceChanged, Write
 from pipeline.text import is_utf8

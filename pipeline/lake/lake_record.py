@@ -7,7 +7,7 @@ from typing import Any, Final, get_args
 
 from pipeline.lake.errors import StoreError
 from pipeline.lake.lake_path import LakePath
-from pipeline.lake.table_store import StoreName
+from pipeline.lake.storage.store import StoreName
 from schemas.table import Layer
 
 _RECORD: Final = "_lake.json"

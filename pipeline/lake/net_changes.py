@@ -12,8 +12,8 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from pipeline.lake.queries import POST_IMAGES, PRE_IMAGES
-from pipeline.lake.spark.frames import arrow_to_frame
+from pipeline.lake.engine.frames import arrow_to_frame
+from pipeline.lake.queries.inputs import POST_IMAGES, PRE_IMAGES
 from udfs.rows import RowDict
 
 MAX_ROWS_IN_DRIVER: Final = 200_000  # records of a feed, or keys, that the driver takes

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark import TaskContext
 
+from pipeline.lake.engine.tasks import PartitionedRows, balance_by_size, task_bytes
 from pipeline.lake.lake_path import LakePath, open_parquet
-from pipeline.lake.tasks import PartitionedRows, balance_by_size, task_bytes
 from schemas.table import Table
 from udfs.keys import key
 

@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeAlias
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from pipeline.lake.tasks import PartitionedRows
+from pipeline.lake.engine.tasks import PartitionedRows
 
 Dates: TypeAlias = Collection[date | None]
 

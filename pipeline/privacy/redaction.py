@@ -27,11 +27,11 @@ from pyspark.sql import functions as F
 
 from pipeline.bronze.retention_cutoff import RetentionCutoff
 from pipeline.lake.concurrency import run_concurrently
+from pipeline.lake.engine.frames import arrow_to_frame
+from pipeline.lake.engine.settings import small_arrow_batches
 from pipeline.lake.lake import Lake
-from pipeline.lake.queries import MAX_IN_LIST
+from pipeline.lake.queries.inputs import MAX_IN_LIST
 from pipeline.lake.recovery import RunMarkers
-from pipeline.lake.spark.frames import arrow_to_frame
-from pipeline.lake.spark.settings import small_arrow_batches
 from pipeline.privacy.redacted_columns import REDACTED_SILVER_TABLES, redact_rows
 from pipeline.silver import collected_snapshots
 from pipeline.silver.decode import DECODED_TABLES, DECODER_VERSIONS

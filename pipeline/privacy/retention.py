@@ -19,7 +19,7 @@ from pipeline.bronze.input_files import FindFile, find_file
 from pipeline.bronze.ledger_entries import LEDGER_COLUMNS, LedgerEntry
 from pipeline.bronze.retention_cutoff import RetentionCutoff, recount_connection_calls, upsert_rows
 from pipeline.lake.lake import Lake
-from pipeline.lake.queries import Values
+from pipeline.lake.queries.inputs import Values
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, PENDING, QUARANTINE, RPC_BINDS, RPC_CALLS
 from schemas.collected_snapshots import SNAPSHOT_FILES, SNAPSHOTS_RAW
 from schemas.hosts import HOSTS

@@ -24,7 +24,7 @@ from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.date_filters import MAX_DATES, dates_condition, utc_date_sql
 from pipeline.lake.incremental import ChangeFeeds
 from pipeline.lake.lake import Lake
-from pipeline.lake.queries import CHANGE_COLUMNS, POST_IMAGES, BoundQuery, UnknownSqlError, double_braces
+from pipeline.lake.queries.inputs import CHANGE_COLUMNS, POST_IMAGES, BoundQuery, UnknownSqlError, double_braces
 from pipeline.quality.suites import Lookup, Suite, SuiteError
 from schemas.table import EVENT_DATE, Table, quoted
 

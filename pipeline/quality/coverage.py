@@ -20,7 +20,7 @@ from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.date_filters import MAX_DATES, dates_condition, utc_date_sql
 from pipeline.lake.incremental import IncrementalUpdate
 from pipeline.lake.lake import Lake
-from pipeline.lake.queries import BoundQuery
+from pipeline.lake.queries.inputs import BoundQuery
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, QUARANTINE, RPC_CALLS
 from schemas.calls import CLIENT_CALLS, MANAGEMENT_CALLS, REMOTE_READ_CALLS
 from schemas.collected_snapshots import SNAPSHOTS_RAW

@@ -10,7 +10,7 @@ from typing import Final, TypeAlias
 import pyarrow as pa
 
 from pipeline.lake.lake import Lake
-from pipeline.lake.queries import BoundQuery, GroupedQuery
+from pipeline.lake.queries.inputs import BoundQuery, GroupedQuery
 from pipeline.queues import queue_rows
 from pipeline.queues.captured_transfers import CapturedTransfers
 from pipeline.queues.eod_transfers import IS_TRANSFER_SNAPSHOT_SQL

@@ -19,7 +19,7 @@ import pyarrow as pa
 from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.incremental import IncrementalUpdate
 from pipeline.lake.lake import Lake
-from pipeline.lake.queries import PRE_IMAGES
+from pipeline.lake.queries.inputs import PRE_IMAGES
 from pipeline.queues import queue_rows, recompute_queues
 from pipeline.queues.captured_transfers import (
     NOT_CAPTURED,

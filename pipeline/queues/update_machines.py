@@ -12,7 +12,7 @@ from typing import Final
 import pyarrow as pa
 
 from pipeline.lake.lake import Lake
-from pipeline.lake.queries import MAX_ROWS_IN_MEMORY, BoundQuery, GroupedQuery, GroupFunction
+from pipeline.lake.queries.inputs import MAX_ROWS_IN_MEMORY, BoundQuery, GroupedQuery, GroupFunction
 from pipeline.queues import machine_rows
 from pipeline.queues.named_update import BEFORE_ALL, NamedUpdate, begin_named_update
 from pipeline.queues.queue_rows import QueueSettings, from_gold_table, to_gold_table

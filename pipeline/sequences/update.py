@@ -22,7 +22,7 @@ from pipeline.attempts import capture_gaps
 from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.incremental import IncrementalUpdate
 from pipeline.lake.lake import Lake
-from pipeline.lake.queries import BoundQuery, GroupedQuery, Values
+from pipeline.lake.queries.inputs import BoundQuery, GroupedQuery, Values
 from pipeline.sequences.message_fates import QueueRef, ReadAttempt, Removal, queue_family
 from pipeline.sequences.sequence_rows import (
     ACK_SEQUENCES_SCHEMA,

@@ -24,14 +24,14 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pipeline.bronze.failed_inputs import mark_failed_snapshot_files
 from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.date_filters import dates_condition, utc_date_sql
+from pipeline.lake.engine.tasks import PartitionedRows
 from pipeline.lake.lake import Lake
 from pipeline.lake.lake_path import LakePath
 from pipeline.lake.net_changes import MAX_ROWS_IN_DRIVER
-from pipeline.lake.queries import CHANGE_FEED_ERRORS, POST_IMAGES, PRE_IMAGES, ChangesSince, QueryInput
+from pipeline.lake.queries.inputs import CHANGE_FEED_ERRORS, POST_IMAGES, PRE_IMAGES, ChangesSince, QueryInput
 from pipeline.lake.recovery import RunMarkers
 from pipeline.lake.schema_enforcement import arrow_schema, select_fields
 from pipeline.lake.staging_files import StagingWriter, staged_rows, task_number
-from pipeline.lake.tasks import PartitionedRows
 from pipeline.silver.decode import DecodeFailure, decode_snapshots_safely
 from pipeline.silver.decode_tasks import stage_failures, staged_failures
 from schemas.collected_snapshots import SNAPSHOTS_RAW

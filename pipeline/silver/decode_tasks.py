@@ -12,10 +12,10 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from pipeline.bronze.call_observer import ObservedWrite
+from pipeline.lake.engine.tasks import PartitionedRows
 from pipeline.lake.lake_path import LakePath
 from pipeline.lake.schema_enforcement import event_date_column
 from pipeline.lake.staging_files import Batches, StagingWriter, count_staged_rows, plan_tasks, staged_rows, task_number
-from pipeline.lake.tasks import PartitionedRows
 from pipeline.silver.decode import (
     DECODED_TABLES,
     INPUT_COLUMNS,

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from pipeline.lake.incremental import ChangeFeeds
 from pipeline.lake.lake import Lake
-from pipeline.lake.queries import PRE_IMAGES
+from pipeline.lake.queries.inputs import PRE_IMAGES
 from pipeline.silver import collected_snapshots as silver_collected_snapshots
 from pipeline.silver.decode import DECODER_VERSIONS
 from pipeline.silver.update import LAST_COMMITTED_TABLE

@@ -19,7 +19,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.incremental import ChangeFeeds
 from pipeline.lake.lake import Lake
-from pipeline.lake.queries import POST_IMAGES, PRE_IMAGES
+from pipeline.lake.queries.inputs import POST_IMAGES, PRE_IMAGES
 from schemas.calls import CLIENT_CALLS, REMOTE_READ_CALLS
 from schemas.queue_aliases import QUEUE_ALIASES
 from schemas.queue_snapshots import QUEUE_SNAPSHOTS

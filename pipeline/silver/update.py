@@ -23,13 +23,13 @@ from pyspark.sql import functions as F
 
 from pipeline.bronze.failed_inputs import mark_failed
 from pipeline.lake.concurrency import run_concurrently
+from pipeline.lake.engine.frames import read_parquet_folder
 from pipeline.lake.incremental import IncrementalUpdate, commits_with_provenance
 from pipeline.lake.lake import Lake
 from pipeline.lake.lake_path import LakePath
 from pipeline.lake.net_changes import NetChanges, net_changes
-from pipeline.lake.queries import CHANGE_FEED_ERRORS
+from pipeline.lake.queries.inputs import CHANGE_FEED_ERRORS
 from pipeline.lake.recovery import RunMarkers
-from pipeline.lake.spark.frames import read_parquet_folder
 from pipeline.silver.decode import DECODED_TABLES, DECODER_VERSIONS, INTERFACES_BY_TABLE, ROW_PER_CALL_TABLES
 from pipeline.silver.decode_tasks import (
     CallDecoder,

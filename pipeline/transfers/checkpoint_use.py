@@ -12,7 +12,7 @@ import pyarrow as pa
 from pipeline.lake.arrow_rows import table_to_rows
 from pipeline.lake.incremental import IncrementalUpdate, commits_with_provenance
 from pipeline.lake.lake import Lake
-from pipeline.lake.queries import POST_IMAGES
+from pipeline.lake.queries.inputs import POST_IMAGES
 from pipeline.silver.update import STUBS_EMPTIED_PROVENANCE
 from pipeline.transfers.checkpoints import Checkpoint, read_checkpoints
 from pipeline.transfers.connection_packets import CLIENT, HANDSHAKE_KINDS, SERVER, SIDES, ConnectionPackets

@@ -6,8 +6,8 @@ import pytest
 
 from pipeline.alerts.conditions import Thresholds
 from pipeline.alerts.update import current_alerts
+from pipeline.lake.engine.sessions import LazySession
 from pipeline.lake.lake import Lake
-from pipeline.lake.spark.sessions import LazySession
 from pipeline.transfers import update as sessions_update
 from pipeline.transfers.messages import update_messages
 from pipeline.transfers.sequences import update_sequences

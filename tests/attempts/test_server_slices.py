@@ -17,8 +17,8 @@ from pipeline.attempts import attempt_rows, server_slices
 from pipeline.attempts.attempt_rows import attempts_function, receive_attempts_table
 from pipeline.attempts.calls import Clocks
 from pipeline.attempts.server_slices import attempt_queries
-from pipeline.lake.delta_rs.duckdb_sql import DuckDbSql
-from pipeline.lake.queries import values_array
+from pipeline.lake.queries.duckdb_sql import DuckDbSql
+from pipeline.lake.queries.inputs import values_array
 from pipeline.lake.schema_enforcement import arrow_schema
 from schemas.bronze import CONNECTIONS, RPC_BINDS, RPC_CALLS
 from schemas.calls import CLIENT_CALLS, REMOTE_READ_CALLS

@@ -7,10 +7,10 @@ import pytest
 
 from pipeline.bronze.ingest_clock import IngestClock
 from pipeline.bronze.write_tables import BronzeWriter
+from pipeline.lake.engine.sessions import LazySession
 from pipeline.lake.lake import Lake
 from pipeline.lake.lake_path import LakePath
 from pipeline.lake.schema_enforcement import arrow_schema
-from pipeline.lake.spark.sessions import LazySession
 from schemas.bronze import RPC_CALLS
 from schemas.sessions import SESSION_PACKETS
 

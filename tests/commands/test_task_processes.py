@@ -19,8 +19,8 @@ from pyspark.sql.types import LongType, StructType
 
 from jobs.command_line.failure_report import report_lines
 from jobs.command_line.task_processes import TaskProcessError, TaskProcesses
-from pipeline.lake.spark.sessions import LazySession
-from pipeline.lake.tasks import MAX_DRIVER_BYTES, PartitionedRows
+from pipeline.lake.engine.sessions import LazySession
+from pipeline.lake.engine.tasks import MAX_DRIVER_BYTES, PartitionedRows
 
 SCHEMA = StructType().add("value", LongType())
 

@@ -11,8 +11,8 @@ import pytest
 from end_to_end.lakes import reading_jobs
 from jobs import check_quality, run_all
 from lake.writes import clean_log
+from pipeline.lake.engine.settings import spark_conf
 from pipeline.lake.lake import Lake
-from pipeline.lake.spark.settings import spark_conf
 from schemas import catalog
 from schemas.bronze import WATERMARKS
 

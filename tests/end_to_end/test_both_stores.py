@@ -22,7 +22,7 @@ from pipeline.findings import sliced_inputs
 from pipeline.findings import update as findings_update
 from pipeline.lake import lake as lake_module
 from pipeline.lake.lake import Lake
-from pipeline.lake.queries import Parts
+from pipeline.lake.queries.inputs import Parts
 from schemas import catalog
 
 pytestmark = pytest.mark.spark

@@ -15,10 +15,10 @@ import pytest
 from capture.merge.cutting import plain
 from end_to_end.conversations import SAMPLE, SMALL, Conversations
 from end_to_end.lakes import ALL, BRONZE, KILLED, WRITTEN_BY, Job, run, tables
+from pipeline.lake.engine.tasks import MAX_DRIVER_BYTES
 from pipeline.lake.lake import Lake
 from pipeline.lake.recovery import RunMarkers
-from pipeline.lake.table_store import StoreName
-from pipeline.lake.tasks import MAX_DRIVER_BYTES
+from pipeline.lake.storage.store import StoreName
 from schemas.bronze import CAPTURE_FILES
 from udfs.keys import key
 

@@ -14,12 +14,12 @@ from bronze.stores.bucket import serving_here
 from end_to_end.lakes import facts
 from jobs import run_all
 from pipeline.bronze.ingest_captures import BRONZE_TABLES
+from pipeline.lake.engine.sessions import LazySession
 from pipeline.lake.lake import Lake
 from pipeline.lake.lake_path import LakePath
 from pipeline.lake.lease import hold_lease
 from pipeline.lake.recovery import RunMarkers
 from pipeline.lake.schema_enforcement import arrow_schema
-from pipeline.lake.spark.sessions import LazySession
 from schemas import catalog
 from schemas.bronze import RPC_CALLS
 

@@ -12,16 +12,16 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import functions as F
 
-from pipeline.lake.delta_rs import data_files
-from pipeline.lake.delta_rs.data_files import write_data_files
+from pipeline.lake.engine.frames import arrow_to_frame
+from pipeline.lake.engine.sessions import LazySession
+from pipeline.lake.engine.tasks import PartitionedRows
 from pipeline.lake.errors import SchemaError
 from pipeline.lake.lake import Lake
 from pipeline.lake.lake_path import LakePath
-from pipeline.lake.parquet_options import MAX_ROW_GROUP_ROWS
 from pipeline.lake.schema_enforcement import arrow_schema, conform_table
-from pipeline.lake.spark.frames import arrow_to_frame
-from pipeline.lake.spark.sessions import LazySession
-from pipeline.lake.tasks import PartitionedRows
+from pipeline.lake.storage import data_files
+from pipeline.lake.storage.data_files import write_data_files
+from pipeline.lake.storage.parquet import MAX_ROW_GROUP_ROWS
 from schemas.bronze import CAPTURE_FILES, PENDING, QUARANTINE
 from schemas.catalog import ALL_TABLES
 from schemas.messages import MESSAGES

@@ -9,13 +9,13 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import functions as F
 
-from pipeline.lake.delta_rs import delta_rs_store
+from pipeline.lake.engine.frames import arrow_to_frame
+from pipeline.lake.engine.tasks import MAX_DRIVER_BYTES, PartitionedRows
 from pipeline.lake.errors import ConflictError, LakeNameError
 from pipeline.lake.lake import Lake
-from pipeline.lake.queries import ChangesSince, FilteredTable
+from pipeline.lake.queries.inputs import ChangesSince, FilteredTable
 from pipeline.lake.schema_enforcement import arrow_schema
-from pipeline.lake.spark.frames import arrow_to_frame
-from pipeline.lake.tasks import MAX_DRIVER_BYTES, PartitionedRows
+from pipeline.lake.storage import delta_rs
 from schemas.bronze import QUARANTINE
 from schemas.messages import MESSAGES
 from schemas.queue_snapshots import QUEUE_SNAPSHOTS
@@ -79,7 +79,7 @@ def test_of_rows_with_one_key_those_alone_change_that_meet_the_condition(lake, c
 @pytest.fixture
 def intruder(lake, spark, monkeypatch):
     """A function that has another writer commit before each of the next commits, as often as it is told."""
-    left, other, properties = [], Lake(spark, lake.root), delta_rs_store._properties
+    left, other, properties = [], Lake(spark, lake.root), delta_rs._properties
 
     def after_another(*given):
         if left:
@@ -89,7 +89,7 @@ def intruder(lake, spark, monkeypatch):
             left[:] = before
         return properties(*given)
 
-    monkeypatch.setattr(delta_rs_store, "_properties", after_another)
+    monkeypatch.setattr(delta_rs, "_properties", after_another)
     return lambda times: left.extend(rows((f"other {number}", None, 1, NOON)) for number in range(times))
 
 
@@ -138,8 +138,12 @@ def test_a_table_is_replaced_by_the_answer_to_a_query_over_itself(lake, spark, t
 @pytest.mark.parametrize("size", [0, MAX_DRIVER_BYTES + 1], ids=["collected", "from files"])
 def test_what_tasks_compute_of_groups_is_laid_out_by_time(lake, monkeypatch, size):
     """A change of the newest rows then leaves all files but the last one as they are."""
-    for name in ("data_files.MAX_ROW_GROUP_ROWS", "data_files.MAX_FILE_ROWS", "duckdb_sql._LARGE_BATCH_ROWS"):
-        monkeypatch.setattr(f"pipeline.lake.delta_rs.{name}", 2048)
+    for name in (
+        "storage.data_files.MAX_ROW_GROUP_ROWS",
+        "storage.data_files.MAX_FILE_ROWS",
+        "queries.duckdb_sql._LARGE_BATCH_ROWS",
+    ):
+        monkeypatch.setattr(f"pipeline.lake.{name}", 2048)
 
     def group(number):
         moments = ((f"{number} {hour}", None, hour, NOON + dt.timedelta(hours=hour)) for hour in range(2000))
@@ -344,7 +348,7 @@ def test_any_other_folder_is_a_lake(spark, tmp_path, name):
 
 @pytest.mark.parametrize("limit", [1 << 20, 0])
 def test_rows_that_several_queries_share_are_those_of_the_newest_version(lake, monkeypatch, limit):
-    monkeypatch.setattr(delta_rs_store, "_MAX_SHARED_BYTES", limit)
+    monkeypatch.setattr(delta_rs, "_MAX_SHARED_BYTES", limit)
     shared = FilteredTable(QUARANTINE, "size_bytes > 1 AND reason = 'one'", is_shared=True)
     asked = []
     real = lake.store._sql.answer_at_most

@@ -17,19 +17,19 @@ from pyspark.testing import assertDataFrameEqual
 
 from hostile import TEXTS
 from pipeline.lake.date_filters import dates_condition
-from pipeline.lake.errors import LakeNameError, SchemaError
-from pipeline.lake.lake import Lake
-from pipeline.lake.queries import ChangeFeedError
-from pipeline.lake.schema_enforcement import conform_frame
-from pipeline.lake.spark.codegen import (
+from pipeline.lake.engine.codegen import (
     CODEGEN_OFF_SETTINGS,
     MIN_LAKE_BYTES_FOR_CODEGEN,
     MIN_READ_BYTES_FOR_CODEGEN,
 )
-from pipeline.lake.spark.frames import arrow_to_frame
-from pipeline.lake.spark.sessions import LazySession
-from pipeline.lake.spark.settings import fixed_row_batches, small_arrow_batches
-from pipeline.lake.table_store import NO_PROVENANCE
+from pipeline.lake.engine.frames import arrow_to_frame
+from pipeline.lake.engine.sessions import LazySession
+from pipeline.lake.engine.settings import fixed_row_batches, small_arrow_batches
+from pipeline.lake.errors import LakeNameError, SchemaError
+from pipeline.lake.lake import Lake
+from pipeline.lake.queries.inputs import ChangeFeedError
+from pipeline.lake.schema_enforcement import conform_frame
+from pipeline.lake.storage.store import NO_PROVENANCE
 from schemas.bronze import CAPTURE_FILES, QUARANTINE, WATERMARKS
 from schemas.receive_attempts import RECEIVE_ATTEMPTS
 from schemas.table import DOUBLE, STRING, Column

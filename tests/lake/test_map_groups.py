@@ -7,7 +7,7 @@ from pyspark.sql.types import LongType, StringType, StructType
 from lake.writes import rows
 from pipeline.lake import lake as lake_module
 from pipeline.lake.lake import Lake
-from pipeline.lake.queries import BoundQuery, GroupedQuery
+from pipeline.lake.queries.inputs import BoundQuery, GroupedQuery
 from schemas.bronze import QUARANTINE
 
 pytestmark = pytest.mark.spark

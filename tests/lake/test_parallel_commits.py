@@ -7,8 +7,8 @@ import sys
 import pytest
 
 from bronze.stores.bucket import serving_here
+from pipeline.lake.engine.sessions import LazySession
 from pipeline.lake.lake import Lake
-from pipeline.lake.spark.sessions import LazySession
 from schemas.bronze import QUARANTINE
 
 # Commits rows one by one, and prints the key of each that was acknowledged.
@@ -18,7 +18,7 @@ import pyarrow as pa
 from pipeline.lake.errors import ConflictError
 from pipeline.lake.lake import Lake
 from pipeline.lake.schema_enforcement import arrow_schema
-from pipeline.lake.spark.sessions import LazySession
+from pipeline.lake.engine.sessions import LazySession
 from schemas.bronze import QUARANTINE
 
 root, name, count = sys.argv[1:]

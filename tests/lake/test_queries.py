@@ -19,11 +19,18 @@ from hostile import LONG, TEXTS
 from jobs import ingest_snapshots
 from lake.writes import log_of, rows, writes
 from pcapgen.record import sample_captures
-from pipeline.lake.delta_rs.duckdb_sql import DataFiles, DuckDbSql
+from pipeline.lake.engine.frames import arrow_to_frame, read_parquet_folder
 from pipeline.lake.lake import Lake
 from pipeline.lake.lake_path import LakePath
-from pipeline.lake.queries import ChangeFeedError, ChangesSince, UnknownSqlError, query_in_spark, values_array, where_in
-from pipeline.lake.spark.frames import arrow_to_frame, read_parquet_folder
+from pipeline.lake.queries.duckdb_sql import DataFiles, DuckDbSql
+from pipeline.lake.queries.inputs import (
+    ChangeFeedError,
+    ChangesSince,
+    UnknownSqlError,
+    query_in_spark,
+    values_array,
+    where_in,
+)
 from pipeline.text import cut_text, cut_text_sql
 from schemas.bronze import QUARANTINE
 

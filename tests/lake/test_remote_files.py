@@ -8,9 +8,9 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from pipeline.lake.delta_rs.duckdb_sql import DataFiles, DuckDbSql
-from pipeline.lake.delta_rs.remote_files import remote_dataset
 from pipeline.lake.lake_path import LakePath
+from pipeline.lake.queries.duckdb_sql import DataFiles, DuckDbSql
+from pipeline.lake.queries.remote_files import remote_dataset
 
 SCHEMA = pa.schema({
     "key": pa.string(), "bytes": pa.binary(), "texts": pa.list_(pa.string()), "day": pa.date32(),

@@ -9,8 +9,8 @@ from weakref import ref
 
 import pytest
 
-from pipeline.lake.spark.sessions import own_session
-from pipeline.lake.spark.settings import spark_conf
+from pipeline.lake.engine.sessions import own_session
+from pipeline.lake.engine.settings import spark_conf
 
 
 class Session(SimpleNamespace):

@@ -10,8 +10,8 @@ from types import SimpleNamespace
 import pytest
 
 from pipeline.lake.concurrency import run_concurrently
+from pipeline.lake.engine.settings import spark_conf
 from pipeline.lake.lake import Lake
-from pipeline.lake.spark.settings import spark_conf
 from schemas.bronze import CONNECTIONS, QUARANTINE, RPC_BINDS
 
 SAYS = "spark.databricks.delta.commitInfo.userMetadata"

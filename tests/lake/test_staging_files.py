@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.lake import staging_files
-from pipeline.lake import tasks as lake_tasks
+from pipeline.lake.engine import tasks as lake_tasks
 from pipeline.lake.lake_path import LakePath
 from pipeline.lake.staging_files import StagingWriter, count_staged_rows, plan_tasks
 

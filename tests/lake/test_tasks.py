@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from pipeline.lake.tasks import balance_by_size
+from pipeline.lake.engine.tasks import balance_by_size
 from udfs.prefetch import prefetch
 
 

@@ -6,11 +6,11 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from lake.writes import clean_log, log_of, rows
+from pipeline.lake.engine.settings import spark_conf
 from pipeline.lake.errors import ConflictError
 from pipeline.lake.lake import Lake
 from pipeline.lake.recovery import RunMarkers, undo_unfinished_runs
-from pipeline.lake.spark.settings import spark_conf
-from pipeline.lake.table_store import Snapshot
+from pipeline.lake.storage.store import Snapshot
 from pipeline.lake.watermarks import Watermark, replace_versions, settle
 from schemas.bronze import CAPTURE_FILES, QUARANTINE, WATERMARKS
 from schemas.quality import QUALITY_RESULTS

@@ -3,9 +3,9 @@
 import pyarrow as pa
 import pytest
 
+from pipeline.lake.engine.sessions import LazySession
 from pipeline.lake.lake import Lake
 from pipeline.lake.schema_enforcement import arrow_schema
-from pipeline.lake.spark.sessions import LazySession
 from pipeline.quality import coverage
 from pipeline.transfers import update as sessions_update
 from schemas.bronze import QUARANTINE

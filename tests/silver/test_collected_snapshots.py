@@ -9,7 +9,7 @@ from collector.snapshot_files import AT, failed, machine, queue, write
 from killing import KilledError, dying
 from pipeline.bronze import ingest_snapshots
 from pipeline.bronze.input_files import list_files
-from pipeline.lake import tasks
+from pipeline.lake.engine import tasks
 from pipeline.lake.lake import Lake
 from pipeline.silver import collected_snapshots, hosts
 from pipeline.silver import update as silver_update

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.lake.delta_rs.duckdb_sql import DuckDbSql
+from pipeline.lake.engine.sessions import LazySession
 from pipeline.lake.lake import Lake
-from pipeline.lake.queries import query_in_spark
-from pipeline.lake.spark.sessions import LazySession
+from pipeline.lake.queries.duckdb_sql import DuckDbSql
+from pipeline.lake.queries.inputs import query_in_spark
 from pipeline.silver.decode import DECODED_TABLES, decode_calls, decode_collected_snapshots
 from pipeline.silver.hosts import apply_host_changes, compute_hosts, update_collected_snapshots, update_hosts
 from pipeline.transfers import update as sessions_update

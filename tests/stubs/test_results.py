@@ -5,7 +5,7 @@ import re
 import pyarrow as pa
 import pytest
 
-from pipeline.lake.delta_rs.duckdb_sql import DuckDbSql
+from pipeline.lake.queries.duckdb_sql import DuckDbSql
 from udfs.call_results import QMMGMT_SUCCEEDED_SQL, call_succeeded, succeeded_sql
 from udfs.codes import RESULT_NAMES, result_name
 

@@ -6,8 +6,8 @@ import pytest
 
 from collector.snapshot_files import line, machine, write
 from jobs import run_all
+from pipeline.lake.engine.sessions import LazySession
 from pipeline.lake.lake import Lake
-from pipeline.lake.spark.sessions import LazySession
 from schemas.queue_history import QUEUE_HISTORY
 from transfers_peer.reading import DATA, account_lines, of
 

@@ -7,8 +7,8 @@ import pytest
 import example_rows
 from example_counts import seeds
 from pipeline.findings import session_checkpoints, update_sessions
+from pipeline.lake.engine.sessions import LazySession
 from pipeline.lake.lake import Lake
-from pipeline.lake.spark.sessions import LazySession
 from pipeline.transfers import checkpoint_cuts, inputs
 from pipeline.transfers import update as sessions_update
 from schemas.findings import FINDINGS

@@ -14,8 +14,8 @@ from pipeline.findings import (
 from pipeline.findings.cloned_machines import Request, find_clones
 from pipeline.findings.rules.registry import PACKET_CHECKS, SESSION_CHECKS
 from pipeline.findings.session_findings import evaluate_sessions, read_facts
+from pipeline.lake.engine.sessions import LazySession
 from pipeline.lake.lake import Lake
-from pipeline.lake.spark.sessions import LazySession
 from pipeline.transfers import update as sessions_update
 from pipeline.transfers.connection_packets import arrange_packets
 from pipeline.transfers.session_rows import SessionSettings, session_rows

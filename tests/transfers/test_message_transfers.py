@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from example_counts import seeds
+from pipeline.lake.engine.sessions import LazySession
 from pipeline.lake.lake import Lake
-from pipeline.lake.spark.sessions import LazySession
 from pipeline.transfers.messages import first_events, update_messages
 from pipeline.transfers.messages.message_rows import TransferSettings
 from schemas.transfers import MESSAGE_TRANSFERS

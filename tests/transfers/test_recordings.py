@@ -10,8 +10,8 @@ import pytest
 import example_rows
 from jobs import run_all
 from pipeline.lake.arrow_rows import us_to_datetime
+from pipeline.lake.engine.sessions import LazySession
 from pipeline.lake.lake import Lake
-from pipeline.lake.spark.sessions import LazySession
 from schemas.bronze import QUARANTINE
 from schemas.findings import FINDINGS
 from schemas.messages import MESSAGES

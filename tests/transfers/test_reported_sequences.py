@@ -6,9 +6,9 @@ import pyarrow as pa
 import pytest
 
 from pipeline.findings import update_reported_sequences
+from pipeline.lake.engine.sessions import LazySession
 from pipeline.lake.lake import Lake
 from pipeline.lake.schema_enforcement import arrow_schema
-from pipeline.lake.spark.sessions import LazySession
 from pipeline.transfers.sequences import update_sequences
 from schemas.eod import EOD_SOURCES, EOD_TRANSFERS
 from schemas.findings import FINDINGS

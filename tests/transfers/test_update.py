@@ -9,9 +9,9 @@ import pytest
 import example_rows
 from example_counts import seeds
 from pipeline.attempts import message_queues
+from pipeline.lake.engine.sessions import LazySession
 from pipeline.lake.lake import Lake
 from pipeline.lake.schema_enforcement import arrow_schema
-from pipeline.lake.spark.sessions import LazySession
 from pipeline.transfers import update as sessions_update
 from pipeline.transfers.session_rows import SessionSettings
 from pipeline.transfers.update import MessageSettings

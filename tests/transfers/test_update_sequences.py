@@ -7,8 +7,8 @@ from random import Random
 import pytest
 
 from example_counts import seeds
+from pipeline.lake.engine.sessions import LazySession
 from pipeline.lake.lake import Lake
-from pipeline.lake.spark.sessions import LazySession
 from pipeline.transfers.sequences import sequence_inputs, update_sequences
 from pipeline.transfers.sequences.sequence_rows import SequenceSettings
 from schemas.transfers import TRANSFER_SEQUENCES

@@ -12,8 +12,8 @@ from pcapgen import rpc
 from pcapgen.containers import pcap
 from pcapgen.conversation import START_NS, Flow, records, segments
 from pcapgen.model import Dialogue
+from pipeline.lake.engine.sessions import LazySession
 from pipeline.lake.lake import Lake
-from pipeline.lake.spark.sessions import LazySession
 from schemas.ack_sequences import ACK_SEQUENCES
 from schemas.messages import MESSAGES
 from schemas.receive_attempts import RECEIVE_ATTEMPTS

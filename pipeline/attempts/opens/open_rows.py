@@ -27,7 +27,7 @@ from pipeline.attempts.columns.call_columns import calls_from_rows
 from pipeline.attempts.opens.queue_opens import QueueOpen, find_opens
 from pipeline.attempts.server_openings import OPENING_CALLS, methods_condition
 from pipeline.lake.arrow_rows import epoch_day, rows_to_table
-from pipeline.lake.queries import BoundQuery, GroupFunction
+from pipeline.lake.queries.inputs import BoundQuery, GroupFunction
 from schemas.bronze import RPC_CALLS
 from schemas.calls import CLIENT_CALLS, REMOTE_READ_CALLS
 from schemas.receive_attempts import QUEUE_OPENS

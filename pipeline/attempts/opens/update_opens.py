@@ -14,7 +14,7 @@ from typing import Any, Final
 from pipeline.attempts.changed_rows import GROUP_COLUMNS, FeedRow
 from pipeline.attempts.opens.open_rows import IS_OPEN_CALL_SQL, open_queries, opens_function
 from pipeline.lake.lake import Lake
-from pipeline.lake.queries import GroupedQuery
+from pipeline.lake.queries.inputs import GroupedQuery
 from schemas.receive_attempts import QUEUE_OPENS
 from schemas.table import EVENT_DATE, Table
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 from pipeline.lake.arrow_rows import datetime_to_us, us_to_datetime
 from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.lake import Lake
-from pipeline.lake.queries import QueryInput, Values
+from pipeline.lake.queries.inputs import QueryInput, Values
 from pipeline.reports.trace.timeline import (
     MessageTimeline,
     NumberInQueue,

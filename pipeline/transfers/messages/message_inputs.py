@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.lake.lake import Lake
-from pipeline.lake.queries import QueryInput
+from pipeline.lake.queries.inputs import QueryInput
 from pipeline.transfers.address_queue_managers import HANDSHAKES_SQL
 from schemas.bronze import RPC_CALLS
 from schemas.messages import MESSAGES

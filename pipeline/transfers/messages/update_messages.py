@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from pipeline.lake.arrow_rows import timedelta_to_us
 from pipeline.lake.incremental import IncrementalUpdate
 from pipeline.lake.lake import Lake
-from pipeline.lake.queries import POST_IMAGES, QueryInput
+from pipeline.lake.queries.inputs import POST_IMAGES, QueryInput
 from pipeline.transfers.address_queue_managers import HANDSHAKES_SQL, changed_spans
 from pipeline.transfers.inputs import read_capture_ends
 from pipeline.transfers.messages.message_inputs import read_transfer_inputs

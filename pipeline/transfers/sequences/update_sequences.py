@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from pipeline.lake.arrow_rows import timedelta_to_us, times_to_us
 from pipeline.lake.incremental import IncrementalUpdate
 from pipeline.lake.lake import Lake
-from pipeline.lake.queries import POST_IMAGES
+from pipeline.lake.queries.inputs import POST_IMAGES
 from pipeline.transfers.address_queue_managers import HANDSHAKES_SQL
 from pipeline.transfers.inputs import BINARY_PROTOCOL, read_capture_ends
 from pipeline.transfers.sequences.beginnings import set_beginnings, set_changed_beginnings

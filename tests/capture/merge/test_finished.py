@@ -7,8 +7,8 @@ import pyarrow as pa
 import pytest
 
 from pipeline.bronze import merge_connections
+from pipeline.lake.engine.frames import arrow_to_frame
 from pipeline.lake.lake import Lake
-from pipeline.lake.spark.frames import arrow_to_frame
 from schemas.bronze import RPC_CALLS
 from udfs.capture.call_relabelling import drop_merged_calls, relabel_calls
 from udfs.capture.capture_reader import BRONZE_SCHEMAS

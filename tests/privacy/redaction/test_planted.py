@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from pipeline.lake.engine.sessions import LazySession
 from pipeline.lake.lake import Lake
-from pipeline.lake.spark.sessions import LazySession
 from pipeline.privacy.redacted_columns import (
     REDACTED_BRONZE_TABLES,
     REDACTED_SILVER_TABLES,

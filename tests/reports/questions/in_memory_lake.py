@@ -8,8 +8,8 @@ from pyspark.sql.types import TimestampType
 
 from alerts.scenario import NAMES, SETTINGS
 from pipeline.lake.arrow_rows import rows_to_table
-from pipeline.lake.delta_rs.duckdb_sql import DuckDbSql
-from pipeline.lake.queries import FilteredTable, Parts, values_array
+from pipeline.lake.queries.duckdb_sql import DuckDbSql
+from pipeline.lake.queries.inputs import FilteredTable, Parts, values_array
 from pipeline.lake.schema_enforcement import arrow_schema
 from pipeline.queues import queue_rows
 from schemas.bronze import CAPTURE_FILES

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from jobs import run_all, trace_message
+from pipeline.lake.engine.sessions import LazySession
 from pipeline.lake.lake import Lake
-from pipeline.lake.spark.sessions import LazySession
 from pipeline.reports.trace.formatting import format_timeline
 from pipeline.reports.trace.inputs import TraceRequest, trace_messages
 from schemas.messages import MESSAGES

@@ -20,8 +20,13 @@ from pyspark.sql import functions as F
 
 from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.date_filters import dates_condition
+from pipeline.lake.engine.frames import arrow_to_frame, change_feed
+from pipeline.lake.engine.sessions import LazySession
+from pipeline.lake.engine.settings import fixed_row_batches, spark_conf
+from pipeline.lake.engine.spark_groups import map_groups_in_spark
+from pipeline.lake.engine.tasks import PartitionedRows
 from pipeline.lake.errors import RestoreError
-from pipeline.lake.queries import (
+from pipeline.lake.queries.inputs import (
     CHANGE_COLUMNS,
     MAX_IN_LIST,
     ChangesSince,
@@ -34,11 +39,7 @@ from pipeline.lake.queries import (
     sql_list,
 )
 from pipeline.lake.schema_enforcement import columns_with_statistics, conform_frame
-from pipeline.lake.spark.frames import arrow_to_frame, change_feed
-from pipeline.lake.spark.groups import map_groups_in_spark
-from pipeline.lake.spark.sessions import LazySession
-from pipeline.lake.spark.settings import fixed_row_batches, spark_conf
-from pipeline.lake.table_store import (
+from pipeline.lake.storage.store import (
     CommitNote,
     MergeOptions,
     RowsToWrite,
@@ -47,7 +48,6 @@ from pipeline.lake.table_store import (
     TablePlaces,
     TableStore,
 )
-from pipeline.lake.tasks import PartitionedRows
 from pipeline.lake.writes import Dates
 from schemas.table import EVENT_DATE, INGESTED_AT, RUN_ID, Column, Table, literal, quoted
 

@@ -18,7 +18,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pipeline.lake.lake_path import LakePath
-from pipeline.lake.parquet_options import (
+from pipeline.lake.schema_enforcement import arrow_schema, columns_with_statistics, conform_table
+from pipeline.lake.storage.parquet import (
     BLOOM_ERROR_RATE,
     DISTINCT_VALUED_COLUMNS,
     GROUP_BYTES,
@@ -26,7 +27,6 @@ from pipeline.lake.parquet_options import (
     MAX_ROW_GROUP_ROWS,
     STUB_COLUMNS,
 )
-from pipeline.lake.schema_enforcement import arrow_schema, columns_with_statistics, conform_table
 from schemas.bronze import PENDING
 from schemas.table import Table
 

@@ -15,9 +15,9 @@ from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from pipeline.lake.queries import GroupedQuery, MemoryLimits, QueryInput, Values
-from pipeline.lake.spark.sessions import LazySession
-from pipeline.lake.tasks import PartitionedRows
+from pipeline.lake.engine.sessions import LazySession
+from pipeline.lake.engine.tasks import PartitionedRows
+from pipeline.lake.queries.inputs import GroupedQuery, MemoryLimits, QueryInput, Values
 from pipeline.lake.writes import Dates
 from schemas.table import Column, Table, quoted
 

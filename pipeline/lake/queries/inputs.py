@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, StructType
 
-from pipeline.lake.spark.frames import arrow_to_frame, values_to_frame
+from pipeline.lake.engine.frames import arrow_to_frame, values_to_frame
 from schemas.table import Table, literal, quoted
 
 CHANGE_COLUMNS: Final = ("_change_type", "_commit_version")  # what the change feed adds to a table's columns

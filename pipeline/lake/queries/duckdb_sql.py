@@ -19,9 +19,9 @@ import duckdb
 import pyarrow as pa
 import pyarrow.dataset as pads
 
-from pipeline.lake.delta_rs.remote_files import remote_dataset
 from pipeline.lake.lake_path import LakePath
-from pipeline.lake.queries import UnknownSqlError
+from pipeline.lake.queries.inputs import UnknownSqlError
+from pipeline.lake.queries.remote_files import remote_dataset
 
 _SETTINGS: Final = ("SET GLOBAL TimeZone = 'UTC'", "SET parquet_metadata_cache = true",
                     "SET autoinstall_known_extensions = false", "SET GLOBAL dynamic_or_filter_threshold = 1000",

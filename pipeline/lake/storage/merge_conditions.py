@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from pipeline.lake.arrow_rows import datetime_to_us, times_to_us, us_to_datetime
 from pipeline.lake.date_filters import dates_condition
-from pipeline.lake.delta_rs.duckdb_sql import quoted
+from pipeline.lake.queries.duckdb_sql import quoted
 from pipeline.lake.writes import Dates
 from schemas.table import EVENT_DATE, Table
 from udfs.sorted_numbers import sorted_distinct

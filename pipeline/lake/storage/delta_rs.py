@@ -40,20 +40,14 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, LongType, StringType, StructType
 
 from pipeline.lake.date_filters import dates_condition
-from pipeline.lake.delta_rs.data_files import MAX_FILE_BYTES, DataFile, max_file_rows, write_data_files
-from pipeline.lake.delta_rs.duckdb_sql import DataFiles, DuckDbSql, Given, quoted
-from pipeline.lake.delta_rs.group_files import answer_groups
-from pipeline.lake.delta_rs.merge_conditions import at_dates, near_times, same_value, values_of_source
+from pipeline.lake.engine.frames import arrow_to_frame, change_feed, read_parquet_files, write_parquet_folder
+from pipeline.lake.engine.groups import answer_groups
+from pipeline.lake.engine.sessions import LazySession
+from pipeline.lake.engine.tasks import MAX_DRIVER_BYTES, PartitionedRows
 from pipeline.lake.errors import ConflictError, RestoreError
 from pipeline.lake.lake_path import LakePath, parquet_dataset
-from pipeline.lake.parquet_options import (
-    BLOOM_ERROR_RATE,
-    LOOKED_UP_COLUMNS,
-    MAX_ROW_GROUP_ROWS,
-    MAX_ROW_GROUP_ROWS_WITH_BYTES,
-    STUB_COLUMNS,
-)
-from pipeline.lake.queries import (
+from pipeline.lake.queries.duckdb_sql import DataFiles, DuckDbSql, Given, quoted
+from pipeline.lake.queries.inputs import (
     CHANGE_COLUMNS,
     MAX_ROWS_IN_MEMORY,
     ChangeFeedError,
@@ -72,9 +66,16 @@ from pipeline.lake.schema_enforcement import (
     conform_table,
     select_fields,
 )
-from pipeline.lake.spark.frames import arrow_to_frame, change_feed, read_parquet_files, write_parquet_folder
-from pipeline.lake.spark.sessions import LazySession
-from pipeline.lake.table_store import (
+from pipeline.lake.storage.data_files import MAX_FILE_BYTES, DataFile, max_file_rows, write_data_files
+from pipeline.lake.storage.merge_conditions import at_dates, near_times, same_value, values_of_source
+from pipeline.lake.storage.parquet import (
+    BLOOM_ERROR_RATE,
+    LOOKED_UP_COLUMNS,
+    MAX_ROW_GROUP_ROWS,
+    MAX_ROW_GROUP_ROWS_WITH_BYTES,
+    STUB_COLUMNS,
+)
+from pipeline.lake.storage.store import (
     CommitNote,
     MergeOptions,
     RowsToWrite,
@@ -82,7 +83,6 @@ from pipeline.lake.table_store import (
     StoreName,
     TablePlaces,
 )
-from pipeline.lake.tasks import MAX_DRIVER_BYTES, PartitionedRows
 from pipeline.lake.writes import Dates
 from schemas.table import EVENT_DATE, INGESTED_AT, RUN_ID, Column, Table
 from udfs.files.filesystems import s3_endpoint_and_region, split_s3_uri

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from pipeline.lake.spark.sessions import LazySession
+from pipeline.lake.engine.sessions import LazySession
 
 MIN_TASKS: Final = 8  # where the work suffices: the cores of a small machine, and some to balance
 TASK_BYTES: Final = 64 << 20  # of one task, where there is more than that for each

@@ -19,10 +19,10 @@ import pyarrow as pa
 
 from pipeline.lake.arrow_rows import STAGED_ROWS, encode_texts, release_unused_memory
 from pipeline.lake.concurrency import run_concurrently
-from pipeline.lake.delta_rs.duckdb_sql import DuckDbSql, Given, quoted
+from pipeline.lake.engine.tasks import MIN_TASKS, PartitionedRows, balance_by_size
 from pipeline.lake.lake_path import LakePath
-from pipeline.lake.queries import GroupedQuery, MemoryLimits, Parts
-from pipeline.lake.tasks import MIN_TASKS, PartitionedRows, balance_by_size
+from pipeline.lake.queries.duckdb_sql import DuckDbSql, Given, quoted
+from pipeline.lake.queries.inputs import GroupedQuery, MemoryLimits, Parts
 
 _SLICES: Final = 128  # a few for each task
 _SLICE: Final = "_slice"

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from pipeline.lake.queries import GroupFunction, Parts
+from pipeline.lake.queries.inputs import GroupFunction, Parts
 
 
 def map_groups_in_spark(

@@ -15,9 +15,9 @@ from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
+from pipeline.lake.engine.tasks import PartitionedRows, balance_by_size, task_bytes
 from pipeline.lake.lake_path import LakePath, open_parquet, parquet_dataset
 from pipeline.lake.staging_files import StagingWriter, task_number
-from pipeline.lake.tasks import PartitionedRows, balance_by_size, task_bytes
 
 _BATCH_ROWS: Final = 10_000  # of those that a task reads at once
 _BROADCAST_BYTES: Final = 10 << 20  # as Spark does with what it knows the size of

@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 
 from pyspark.sql import SparkSession
 
-from pipeline.lake.spark import codegen
+from pipeline.lake.engine import codegen
 
 Input = TypeVar("Input")
 Result = TypeVar("Result")

@@ -1,1 +1,0 @@
-"""Tables of folders: stored by delta-rs, queried by DuckDB."""

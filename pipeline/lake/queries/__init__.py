@@ -1,0 +1,1 @@
+"""SQL queries with named inputs: what they are, and who answers them."""

@@ -1,0 +1,1 @@
+"""What stores tables: Delta's log, data files, and commits by delta-rs or by Spark."""
