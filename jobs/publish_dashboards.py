@@ -20,7 +20,8 @@ from pipeline.dashboards.html_page import PageError, page_code_digest, render_pa
 from pipeline.dashboards.problems import count_problems
 from pipeline.dashboards.prometheus import render_metrics
 from pipeline.dashboards.read_datasets import RowLimits, read_dashboard_data
-from pipeline.lake.lake import Lake, versions_by_name
+from pipeline.lake.lake import Lake
+from pipeline.lake.versions import versions_by_name
 from schemas import catalog
 from schemas.bronze import WATERMARKS
 from schemas.sessions import CHECKPOINT_TABLES

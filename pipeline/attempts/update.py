@@ -33,9 +33,10 @@ from pipeline.attempts.operation_rows import operation_queries, operations_funct
 from pipeline.attempts.server_slices import SLICE_KEYS, attempt_queries
 from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.date_filters import dates_condition
+from pipeline.lake.engine.frames import where_in
 from pipeline.lake.incremental import IncrementalUpdate
 from pipeline.lake.lake import Lake, run_in_parallel
-from pipeline.lake.queries.inputs import GroupedQuery, where_in
+from pipeline.lake.queries.inputs import GroupedQuery
 from pipeline.silver import queue_aliases
 from pipeline.silver.queue_aliases import AliasGroups, AliasIndex
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, RPC_BINDS

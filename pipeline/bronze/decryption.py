@@ -26,11 +26,11 @@ from pyspark.sql import functions as F
 
 from pipeline.bronze.ingest_captures import LogFunction, bronze_versions
 from pipeline.lake.date_filters import dates_condition
-from pipeline.lake.engine.frames import arrow_to_frame, read_parquet_folder, write_parquet_folder
+from pipeline.lake.engine.frames import arrow_to_frame, read_parquet_folder, where_in, write_parquet_folder
 from pipeline.lake.engine.settings import fixed_row_batches
 from pipeline.lake.lake import Lake
 from pipeline.lake.lake_path import LakePath
-from pipeline.lake.queries.inputs import CHANGE_FEED_ERRORS, POST_IMAGES, where_in
+from pipeline.lake.queries.inputs import CHANGE_FEED_ERRORS, POST_IMAGES
 from pipeline.lake.recovery import RunMarkers
 from schemas.bronze import RPC_BINDS, RPC_CALLS
 from schemas.table import EVENT_DATE

@@ -32,11 +32,11 @@ from pipeline.bronze.pending_expiry import PendingExpiry
 from pipeline.bronze.read_progress import Meter, ReadProgress, no_meter
 from pipeline.bronze.retention_cutoff import RetentionCutoff, recount_connection_calls
 from pipeline.bronze.write_tables import BronzeWriter, stored_captures
-from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.engine.tasks import MAX_DRIVER_BYTES, PartitionedRows
-from pipeline.lake.lake import Lake, versions_by_name
+from pipeline.lake.lake import Lake
 from pipeline.lake.recovery import RunMarkers, undo_unfinished_runs
 from pipeline.lake.staging_files import count_staged_rows
+from pipeline.lake.versions import versions_by_name
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, PENDING, QUARANTINE, RPC_BINDS, RPC_CALLS
 from schemas.sessions import PINGS, SESSION_PACKETS
 from udfs.capture.capture_reader import BRONZE_SCHEMAS
@@ -46,7 +46,6 @@ from udfs.rows import RowDict
 BRONZE_TABLES: Final = (
     RPC_CALLS, CONNECTIONS, RPC_BINDS, SESSION_PACKETS, PINGS, QUARANTINE, PENDING, CAPTURE_FILES
 )  # fmt: skip
-_READ, _MERGE = "read", "merge"  # steps that run beside the preparation of commits
 LogFunction = Callable[[str], None]
 
 
@@ -228,8 +227,9 @@ class _IngestRound:
         if reread := self._captures_to_reread(changes, result.file_rows, fresh):
             runs = RunMarkers.of(lake)
             runs.set_captures_to_reread({**runs.captures_to_reread(), **reread})
-        before = writer.versions_before[str(RPC_CALLS)] or 0
-        are_relabelled = (lake.version(RPC_CALLS) or 0) != before
+        known, stored = writer.versions_before[str(RPC_CALLS)], lake.version(RPC_CALLS)
+        before = -1 if known is None else known  # the first version may have rows
+        are_relabelled = (-1 if stored is None else stored) != before
         if changes.overlapping_connections or plan.replaced_captures or are_relabelled:  # calls change otherwise too
             writer.observer = None
         writer.write_tables(changes, self._expiry(result.file_rows))
@@ -251,8 +251,7 @@ class _IngestRound:
         """Read the captures into staging files; return their ledger rows.
 
         Rows are staged first because what other captures show of a call is known only when all captures are read.
-        Staging takes a tenth of the time that changing rows in Delta afterwards would take. Tables that no merge step
-        writes are created meanwhile.
+        Staging takes a tenth of the time that changing rows in Delta afterwards would take.
         """
         writer, captures = self.writer, cut_into_parts(self.writer.plan.reads, self.writer.clock)
         if not captures:
@@ -267,10 +266,8 @@ class _IngestRound:
             read_captures, reads, writer.clock, writer.folder, writer.staged_tables, self.reader_options, run_tasks,
             log, self.suspects,
         )  # fmt: skip
-        steps: dict[str, Callable[[], Any]] = {_READ: read}
-        steps |= {str(table): partial(writer.lake.create, table) for table in (RPC_CALLS, CAPTURE_FILES)}
         with ReadProgress(reads, writer.folder, writer.staged_tables / CAPTURE_FILES.name).shown(self.meter):
-            run_concurrently(steps)
+            read()
         by_name = {row["path"]: row for row in writer.read_staged(CAPTURE_FILES.name).to_pylist()}
         writer.trim_staged_rows({read.name: read for read in reads}, by_name.values())
         return [
@@ -279,21 +276,12 @@ class _IngestRound:
         ]
 
     def _merge(self, fresh: pa.Table, removed: pa.Table) -> MergeChanges:
-        """Merge connections: pending rows of this round, and ``removed`` ones, with those of earlier runs.
-
-        The tables that are written next are created meanwhile.
-        """
+        """Merge connections: pending rows of this round, and ``removed`` ones, with those of earlier runs."""
         lake = self.writer.lake
         limits = time_limits(self.reader_options)
         stored = merge_connections.read_stored_pending(lake, pa.concat_tables([fresh, removed]), limits)
         RunMarkers.of(lake).add_captures(self.writer.run_id, stored["capture_id"].unique().to_pylist())
-        steps: dict[str, Callable[[], Any]] = {
-            _MERGE: partial(merge_connections.merge_pending, fresh, stored, removed, limits, lake.session)
-        }
-        for table in (CONNECTIONS, RPC_BINDS, SESSION_PACKETS, PINGS, QUARANTINE, PENDING):
-            steps[str(table)] = partial(lake.create, table)
-        changes: MergeChanges = run_concurrently(steps)[_MERGE]
-        return changes
+        return merge_connections.merge_pending(fresh, stored, removed, limits, lake.session)
 
     def _captures_to_reread(
         self, changes: MergeChanges, file_rows: Sequence[RowDict], fresh: pa.Table

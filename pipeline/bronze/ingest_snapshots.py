@@ -220,8 +220,8 @@ class _SnapshotIngestRun:
     def _write_ledger(self, files: list[RowDict]) -> None:
         rows = pa.Table.from_pylist([{**row, **self._stamp} for row in files], arrow_schema(SNAPSHOT_FILES))
         stored = self.lake.select_by_values(SNAPSHOT_FILES, {row["path"] for row in files})
-        self.lake.create(SNAPSHOT_FILES)
         self.lake.replace_changed(SNAPSHOT_FILES, rows, stored, dates=set(stored.column(EVENT_DATE).to_pylist()))
+        self.lake.create(SNAPSHOT_FILES)
 
 
 @dataclass(frozen=True, slots=True)

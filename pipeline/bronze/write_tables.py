@@ -209,6 +209,7 @@ class BronzeWriter:
             writes[RPC_CALLS] = write_calls_and_connections
             del writes[CONNECTIONS]
         run_concurrently(writes)
+        run_concurrently({table: partial(self.lake.create, table) for table in writes | {CONNECTIONS: None}})
 
     def _write(
         self, table: Table, changes: MergeChanges, column: str, replaced: Collection[str], *,
@@ -294,7 +295,6 @@ class BronzeWriter:
         """Write the calls; return the numbers of calls of connections that captures saw at the same time."""
         lake, calls = self.lake, changes.new_rows("rpc_calls")
         overlapping = is_in(calls, "connection_id", changes.overlapping_connections)
-        lake.create(RPC_CALLS)
         stored = self._stored_calls(changes)
         unchanged = changes.unchanged_call_keys | _unchanged_calls(calls, stored)
         deleted = changes.replaced_call_keys - unchanged
@@ -317,7 +317,6 @@ class BronzeWriter:
         """Write the packets of the binary protocol."""
         rows, replaced = changes.new_rows("session_packets"), changes.replaced_packet_keys
         if changes.shared_sessions:
-            self.lake.create(SESSION_PACKETS)
             shared = is_in(rows, "connection_id", changes.shared_sessions)
             staged = (batch for part in self._staged_parts(SESSION_PACKETS) for batch in part.read())
             merged, keys = merge_connections.merge_shared_packets(self.lake, changes, rows.filter(shared), staged)
@@ -339,14 +338,13 @@ class BronzeWriter:
             where, names = "capture_id IN {names} OR response_capture_id IN {names}", [*removed]
         if not names:
             return
-        lake.create(PINGS)
         stored = lake.select(PINGS, where, schema.names, names=names).cast(schema)
         rows = ping_rows(pings_of_rows([*stored.to_pylist(), *staged.to_pylist()], removed))
         found = pa.Table.from_batches([pings_batch(rows)])
         dates = {*stored["event_date"].to_pylist(), *found["event_date"].to_pylist()}
         fresh, stale = changed_keys(found, stored, "ping_key")
-        lake.delete_values(PINGS, "ping_key", stale, dates=dates)
-        self._append(PINGS, found.filter(is_in(found, "ping_key", fresh)))
+        rows = self._stamp(PINGS, found.filter(is_in(found, "ping_key", fresh)))
+        lake.delete_and_insert(PINGS, "ping_key", stale, rows, dates=dates)
 
     def _staged_parts(self, table: Table) -> list[StagedPart]:
         return [part for task in plan_tasks(self.staged_tables / table.name) for part in task]

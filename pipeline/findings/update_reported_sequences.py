@@ -19,7 +19,8 @@ from pipeline.findings.reported_sequences import NO_NUMBERS, HighestNumbers, Rep
 from pipeline.findings.rules.registry import ALL_RULES, SEQUENCE_CHECKS
 from pipeline.lake.arrow_rows import rows_to_table, table_to_rows, times_to_us
 from pipeline.lake.incremental import ChangeFeeds, IncrementalUpdate
-from pipeline.lake.lake import Lake, versions_by_name
+from pipeline.lake.lake import Lake
+from pipeline.lake.versions import versions_by_name
 from pipeline.transfers.sequences.text_codes import row_codes
 from schemas.eod import EOD_SOURCES, EOD_TRANSFERS
 from schemas.findings import FINDINGS
@@ -80,7 +81,6 @@ def update(lake: Lake, run_id: str) -> int:
     if before == now or not step.exists(EOD_TRANSFERS, EOD_SOURCES) or not step.exists(TRANSFER_SEQUENCES):
         return 0
     step.provenance_now = {**step.provenance_before, PROVENANCE: now}
-    lake.create(FINDINGS)
     current = lake.select(FINDINGS, f"scope = '{SEQUENCE_SCOPE}'")  # few
     same = all(before.get(name) == now[name] for name in ("rule", "names"))
     affected = _changed_ids(ChangeFeeds(lake, before, now)) if same else None

@@ -88,7 +88,6 @@ def update(
         where = f"scope = '{SESSION_SCOPE}' AND connection_id IN {{names}}"
     changes = None if packets is None or "{names}" not in where else ChangedPackets.of(packets)
     step.provenance_now = {**step.provenance_before, **step.provenance_now}
-    lake.create(FINDINGS)
     lake.add_missing_columns(FINDINGS)
     current = lake.select(FINDINGS, where, names=affected) if "{names}" in where else lake.select(FINDINGS, where)
     evaluation = _Evaluation(lake, read_capture_ends(lake), settings, run_id, changes, count_packets(lake, affected))

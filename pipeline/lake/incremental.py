@@ -23,10 +23,11 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from pipeline.lake.lake import Lake, versions_by_name
+from pipeline.lake.change import Append, ProvenanceOnly, ReplaceAll, ReplaceChanged, RowsToWrite, Write
+from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import CHANGE_FEED_ERRORS, ChangesSince, QueryInput
-from pipeline.lake.storage.store import RowsToWrite, Snapshot
-from pipeline.lake.writes import Append, ProvenanceOnly, ReplaceAll, ReplaceChanged, Write
+from pipeline.lake.storage.log import Snapshot
+from pipeline.lake.versions import versions_by_name
 from schemas.table import EVENT_DATE, Table
 from udfs.rows import RowDict
 

@@ -1,7 +1,7 @@
-"""The lake: creates, reads and writes the declared tables in Delta. The only module that writes them.
+"""The lake: reads and writes the declared tables in Delta. The only module through which they change.
 
-A lake is a folder with ``<layer>/<table>``, or a catalog with ``<prefix><layer>.<table>``. Its tables are stored by one
-of two libraries (``TableStore``); which one is fixed when the lake is made.
+A lake is a folder with ``<layer>/<table>``, or a catalog with ``<prefix><layer>.<table>``. It joins what its parts do:
+a store commits (``storage``), a log tells versions (``versions``), queries are answered (``queries.answer``).
 """
 
 from __future__ import annotations
@@ -13,74 +13,65 @@ from copy import copy
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from pipeline.lake.arrow_rows import is_in
+from pipeline.lake.change import (
+    EVERY_ROW,
+    Append,
+    Change,
+    CommitNote,
+    Dates,
+    ReplaceAll,
+    ReplaceChanged,
+    RowsGone,
+    RowsToWrite,
+    Write,
+)
 from pipeline.lake.concurrency import Result, TaskName, run_concurrently
 from pipeline.lake.date_filters import dates_condition
-from pipeline.lake.engine.frames import arrow_to_frame, values_to_frame
+from pipeline.lake.engine.frames import arrow_to_frame, files_to_frame
 from pipeline.lake.engine.sessions import LazySession, is_remote
 from pipeline.lake.engine.tasks import PartitionedRows
-from pipeline.lake.errors import ConflictError, LakeNameError, SchemaError, StoreError
+from pipeline.lake.errors import LakeNameError, StoreError
 from pipeline.lake.lake_path import LakePath
 from pipeline.lake.lake_record import choose_store, record_store
 from pipeline.lake.local_paths import absolute_location
+from pipeline.lake.queries.answer import Answers, check_feed
+from pipeline.lake.queries.duckdb_sql import DuckDbSql
+from pipeline.lake.queries.held_rows import HeldRows
 from pipeline.lake.queries.inputs import (
     MAX_BYTES_IN_MEMORY,
     MAX_ROWS_BESIDE_TASKS,
     MAX_ROWS_IN_MEMORY,
-    ChangeFeedError,
-    ChangesSince,
-    FilteredTable,
     GroupedQuery,
     MemoryLimits,
     Parts,
     QueryInput,
     Values,
 )
-from pipeline.lake.schema_enforcement import (
-    arrow_schema,
-    changed_keys,
-    conform_frame,
-    conform_table,
-    select_fields,
-)
+from pipeline.lake.schema_enforcement import arrow_schema, changed_keys, conform_frame, conform_table, select_fields
+from pipeline.lake.storage.catalog_log import CatalogFileLog
 from pipeline.lake.storage.delta_rs import DeltaRsStore
-from pipeline.lake.storage.delta_spark import SparkStore, query_tables, read_feed
-from pipeline.lake.storage.store import (
-    CommitNote,
-    MergeOptions,
-    RowsToWrite,
-    Snapshot,
-    StoreName,
-    TablePlaces,
-)
-from pipeline.lake.watermarks import Watermark, read_watermarks, replace_versions, settle, watermark_rows
-from pipeline.lake.writes import Append, Dates, ReplaceAll, ReplaceChanged, Write
+from pipeline.lake.storage.delta_spark import SparkStore
+from pipeline.lake.storage.file_log import FileLog
+from pipeline.lake.storage.log import Snapshot, TableLog, TablePlaces
+from pipeline.lake.storage.spark_log import SparkLog
+from pipeline.lake.storage.store import StoreName, TableStore
+from pipeline.lake.versions import Changers, Versions
+from pipeline.lake.watermarks import Watermark, read_watermarks, watermark_rows
 from pipeline.text import is_utf8
 from schemas.bronze import WATERMARKS
 from schemas.catalog import ALL_TABLES
-from schemas.table import Table, quoted
+from schemas.table import EVENT_DATE, Table, quoted
 
+ReadLog = Literal["auto", "files", "spark"]
 # What delta-rs does not take in the name of a folder: it takes the path for a URL, and decodes it twice.
 _NOT_IN_FOLDERS: Final = re.compile(r"[#?\[\]\\^|\x00-\x1f\x7f]|%[0-9A-Fa-f]{2}")
-
-
-def versions_by_name(snapshots: Mapping[Table, Snapshot], tables: Iterable[Table]) -> dict[str, int | None]:
-    """Return the versions of tables by their names, None for a table that does not exist."""
-    return {str(table): snapshots[table].version if table in snapshots else None for table in tables}
-
-
-class Changers(NamedTuple):
-    """Who changed a table since some version: this program, others. A log with gaps counts as others."""
-
-    ours: bool
-    others: bool
 
 
 class Lake:
@@ -88,14 +79,17 @@ class Lake:
 
     def __init__(
         self, session: SparkSession | LazySession, root: str, *, catalog: str | None = None, prefix: str = "",
-        store: StoreName | None = None, overflow_folder: Path | None = None,
+        store: StoreName | None = None, read_log: ReadLog = "auto", trusts_watermarks: bool = True,
+        overflow_folder: Path | None = None,
     ) -> None:  # fmt: skip
         """``root`` is a folder; with ``catalog`` the tables live there, and ``root`` holds only work files.
 
         ``store``: what stores the tables of a new lake; by default Spark in a catalog, behind Spark Connect and on
         Databricks, else delta-rs. StoreError if they are stored otherwise. LakeNameError for names that the store does
-        not take, and for those that Spark would replace: it does so with ``${...}`` in SQL. ``overflow_folder``: where
-        this process writes what does not fit in its memory; by default a private folder that it makes.
+        not take, and for those that Spark would replace: it does so with ``${...}`` in SQL. ``read_log``: whether this
+        process reads the logs of tables itself, or asks Spark. ``trusts_watermarks``: where Spark is asked, tables that
+        a run does not read are as the last run left them. ``overflow_folder``: where this process writes what does not
+        fit in its memory; by default a private folder that it makes.
         """
         for name in filter(None, (root, catalog, prefix)):
             if "${" in name or not is_utf8(name):
@@ -107,24 +101,37 @@ class Lake:
         self._places = TablePlaces(self.root, catalog, prefix)
         default: StoreName = "delta-rs" if catalog is None and not is_remote(session) else "spark"
         self.store_name = choose_store(self.folder, wanted=store, default=default, in_catalog=catalog is not None)
-        self.store: DeltaRsStore | SparkStore
+        sql = DuckDbSql(overflow_folder)
+        self._log: TableLog
+        self._store: TableStore
         if self.store_name == "delta-rs":
             if found := _NOT_IN_FOLDERS.search(self.root):
                 raise LakeNameError(f"{root!r}: delta-rs takes no folder with {found[0]!r} in its name; rename it")
-            self.store = DeltaRsStore(self._places, self.session, overflow_folder)
+            self._log = file_log = FileLog(self._places)
+            self._store = DeltaRsStore(file_log, self.session, sql)
         else:
             if self.folder.is_remote:
                 raise StoreError(f"{self.root}: Spark needs a folder; set lake.store to delta-rs, without a catalog")
-            self.store = SparkStore(self._places, self.session)
-        self._seen: set[str] = set()  # tables known to exist: they do not go away under a run
-        self._missing: set[str] = set()  # tables known not to exist, while nobody else creates any
-        self._narrow: dict[str, Table] = {}  # of these, those made before some of their columns were declared
-        self._check: Callable[[], None] = lambda: None  # asked before each commit: it raises where none may be
-        self._commits: dict[str, Snapshot] | None = None  # the newest of each table, while nobody else makes any
-        self._known: dict[str, int] = {}  # the version of each table that was read last, with exclusive access
-        self._watermarks: dict[str, Watermark] = {}  # with exclusive access
-        self._same: dict[tuple[str, int], int] = {}  # versions of tables, and later ones with the same rows
+            self._log = self._log_of_spark(read_log)
+            self._store = SparkStore(self._places, self.session)
+        trusts = trusts_watermarks and isinstance(self._log, SparkLog)
+        self._versions = Versions(
+            self._log, self.root, self._read_watermarks, self._count_rows, trusts_watermarks=trusts
+        )
+        self._held = HeldRows()
+        self._answers = Answers(self._places, self._log, self._versions, self.session, sql, self._held)
         self._provenance: str | None = None  # of commits that have none of their own
+
+    def _log_of_spark(self, read_log: ReadLog) -> TableLog:
+        """Return what reads the logs of tables that Spark stores."""
+        elsewhere = is_remote(self.session)
+        if self.catalog is None:
+            is_reached = not elsewhere and not _NOT_IN_FOLDERS.search(self.root)
+        else:  # the newest commits of others may not be in the tables' folders
+            is_reached = not elsewhere and self.catalog == "spark_catalog"
+        if read_log == "spark" or (read_log == "auto" and not is_reached):
+            return SparkLog(self._places, self.session)
+        return FileLog(self._places) if self.catalog is None else CatalogFileLog(self._places, self.session)
 
     @property
     def spark(self) -> SparkSession:
@@ -141,57 +148,50 @@ class Lake:
         has changed its table since its version was last read here. ``say`` takes a line on each table that somebody
         else has changed since the last run.
         """
-        self._check, self._commits = check, {}
-        self._missing.clear()
-        self._known.clear()
-        try:
-            for table in list(self._narrow.values()):
+        with self._versions.hold(check, is_unfinished=self._unfinished.exists()):
+            for table in list(self._versions.narrow.values()):
                 self.add_missing_columns(table)
-            self._watermarks = self._read_watermarks()
-            self._settle_tables(say)
+            for table, snapshot in self.snapshots(*ALL_TABLES).items():
+                mark = self._versions.watermarks.get(str(table))
+                if mark is not None and mark.version < snapshot.version and snapshot.is_foreign:
+                    say(f"{table}: somebody else changed it after version {mark.version} ({snapshot.operation})")
             yield
             self.keep_watermarks()
-        finally:
-            self._commits = None
-
-    def _settle_tables(self, say: Callable[[str], object]) -> None:
-        """Read the newest version of every table, and what it was made of."""
-        for table, snapshot in self.snapshots(*ALL_TABLES).items():
-            mark = self._watermarks.get(str(table))
-            if mark is not None and mark.version < snapshot.version and snapshot.is_foreign:
-                say(f"{table}: somebody else changed it after version {mark.version} ({snapshot.operation})")
 
     def keep_watermarks(self) -> None:
         """Keep what each table is made of now, in ``bronze.watermarks``; only with exclusive access."""
-        tables = [table for table in ALL_TABLES if str(table) in self._seen and table is not WATERMARKS]
-        kept = {name: (mark.version, mark.provenance_json) for name, mark in self._watermarks.items()}
-        found = {table: (now.version, now.provenance_json) for table, now in self.snapshots(*tables).items()}
-        changed = [table for table, now in found.items() if now != kept.get(str(table))]
+        marks = self._versions.watermarks
+        kept = {name: (mark.version, mark.provenance_json) for name, mark in marks.items()}
+        found = {table: (now.version, now.provenance_json) for table, now in self.snapshots(*ALL_TABLES).items()}
+        changed = [table for table, now in found.items() if now != kept.get(str(table)) and table is not WATERMARKS]
         if changed:
-            counts = self._count_rows(changed)
-            self._watermarks |= {str(table): Watermark(*found[table], counts[table]) for table in changed}
-            self.replace(WATERMARKS, watermark_rows(self._watermarks))
+            counts = run_concurrently({table: partial(self._count_rows, table) for table in changed})
+            marks |= {str(table): Watermark(*found[table], counts[table]) for table in changed}
+            self.replace(WATERMARKS, watermark_rows(marks))
+        self._unfinished.remove_file()
+
+    @property
+    def _unfinished(self) -> LakePath:
+        """The file that is there from the first commit of a run until its watermarks are kept."""
+        return self.folder / "_runs" / "unfinished"
 
     def note_same_versions(self, same: Mapping[Table, Iterable[int]]) -> None:
         """Note versions of tables that have the same rows as the newest ones: tables made of those are up to date."""
-        for table, versions in same.items():
-            newest = self.version(table)
-            if newest is not None:
-                self._same |= {(str(table), version): newest for version in versions if version != newest}
+        self._versions.note_same_versions(same)
 
     def _read_watermarks(self) -> dict[str, Watermark]:
         return read_watermarks(self.select(WATERMARKS, "TRUE")) if self.exists(WATERMARKS) else {}
 
-    def _count_rows(self, tables: Sequence[Table]) -> dict[Table, int]:
-        """Return the number of rows of tables."""
-        return run_concurrently({table: partial(self.store.count_rows, table) for table in tables})
+    def _count_rows(self, table: Table) -> int:
+        return self._answers.count_rows(table)
 
     @contextmanager
     def with_own_session(self) -> Iterator[Lake]:
-        """Yield the lake with a session of its own: concurrent steps do not see its settings and commit messages."""
+        """Yield the lake with a session of its own: concurrent steps do not see its settings."""
         other = copy(self)
         with self.session.own() as other.session:
-            other.store = self.store.with_session(other.session)
+            other._store = self._store.with_session(other.session)  # noqa: SLF001 - of the same class
+            other._answers = self._answers.with_session(other.session)  # noqa: SLF001
             yield other
 
     @contextmanager
@@ -215,62 +215,38 @@ class Lake:
 
     def exists(self, table: Table) -> bool:
         """Whether the table has been created."""
-        if str(table) in self._seen:
-            return True
-        if self._commits is not None and str(table) in self._missing:
-            return False
-        stored = self.store.stored_columns(table)
-        if stored is None:
-            self._missing.add(str(table))
-            return False
-        self._seen.add(str(table))
-        self._check_schema(table, stored)
-        return True
-
-    def _check_schema(self, table: Table, stored: Mapping[str, str]) -> None:
-        """Compare a stored table with its declaration; a difference other than missing columns is a SchemaError.
-
-        Missing columns are added; without exclusive access they read as null.
-        """
-        declared = {column.name: column.type.simpleString() for column in table.columns}
-        unknown = sorted(stored.keys() - declared.keys())
-        differs = [
-            f"{name} is {kind}, not {declared[name]}"
-            for name, kind in stored.items()
-            if name in declared and kind != declared[name]
-        ]
-        if unknown:
-            raise SchemaError(
-                f"{table} in {self.root} was written by a later version of this program (columns {', '.join(unknown)}):"
-                " run that version"
-            )
-        if differs:
-            raise SchemaError(
-                f"{table} in {self.root} was written by a version whose tables cannot be taken over"
-                f" ({'; '.join(differs)}): have run_all read the captures into a new lake"
-            )
-        if declared.keys() - stored.keys():
-            self._narrow[str(table)] = table
-            if self._commits is not None:
-                self.add_missing_columns(table)
+        found = self._versions.exists(table)
+        if found and self._versions.is_exclusive and str(table) in self._versions.narrow:
+            self.add_missing_columns(table)
+        return found
 
     def create(self, table: Table) -> None:
-        """Create the table, empty, with its comments and a change feed, if it does not exist."""
+        """Create the table, empty, with its comments and a change feed, if it does not exist.
+
+        Only where no rows follow: the first commit of rows creates it too, in less time.
+        """
         if not self.exists(table):
-            record_store(self.folder, self.store_name)
-            self.store.create(table)
-            self._seen.add(str(table))
+            self._begin_lake()
+            self._store.create(table)
+            self._versions.note_commit(table, None)
+
+    def _begin_lake(self) -> None:
+        record_store(self.folder, self.store_name)
+
+    def stored_columns(self, table: Table) -> Mapping[str, str]:
+        """Return the types of the columns that a table has now, by name, as Spark's simple strings."""
+        return self._log.columns(table) or {}
 
     def add_missing_columns(self, table: Table) -> None:
         """Add the declared columns that a table made by an earlier version does not have."""
-        if not self.exists(table):
+        self._versions.narrow.pop(str(table), None)
+        if not self._versions.exists(table):
             return
-        stored = self.store.stored_columns(table) or {}
-        missing = [column for column in table.columns if column.name not in stored]
-        if missing:
+        stored = self.stored_columns(table)
+        if missing := [column for column in table.columns if column.name not in stored]:
             with self._commit(table) as note:
-                self.store.add_columns(table, missing, note)
-        self._narrow.pop(str(table), None)
+                self._store.add_columns(table, missing, note)
+            self._versions.narrow.pop(str(table), None)
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
@@ -278,7 +254,8 @@ class Lake:
         """Return the table's rows as a frame; an empty frame with the table's schema if it does not exist yet."""
         if not self.exists(table):
             return self.spark.createDataFrame([], table.struct()).limit(0)  # by the limit Spark knows it without asking
-        return self.store.read(table)
+        rows = self._log.files(table)
+        return self._answers.stored_frame(table) if rows is None else files_to_frame(self.spark, rows)
 
     def query(self, sql: str, /, **of: QueryInput) -> pa.Table:
         """Return the answer to a SQL query whose inputs stand in it as names in braces.
@@ -288,15 +265,15 @@ class Lake:
         texts or numbers, or one text. The SQL is Spark's, as far as DuckDB knows it too; types of computed columns may
         differ, so cast where the type matters. ChangeFeedError where changes are not known.
         """
-        return self.store.query(sql, self._existing(of))
+        return self._answers.query(sql, of)
 
     def frame(self, sql: str, /, **of: QueryInput) -> DataFrame:
         """Return Spark's answer to a query, as for ``query``, as a frame."""
-        return query_tables(self.store, sql, self._existing(of))
+        return self._answers.frame(sql, of)
 
     def query_at_most(self, sql: str, limit: int, /, **of: QueryInput) -> pa.Table | None:
         """Return the answer as ``query`` does; None where it has more rows, or more than ``MAX_BYTES_IN_MEMORY``."""
-        return self.store.query_at_most(sql, self._existing(of), limit, MAX_BYTES_IN_MEMORY)
+        return self._answers.query_at_most(sql, of, limit, MAX_BYTES_IN_MEMORY)
 
     @contextmanager
     def map_groups(self, query: GroupedQuery) -> Iterator[RowsToWrite]:
@@ -309,9 +286,7 @@ class Lake:
         rows = MAX_ROWS_IN_MEMORY
         if self.session.tasks_begin_at_once:  # on all cores
             rows = min(rows, MAX_ROWS_BESIDE_TASKS)
-        existing = {name: part._replace(inputs=self._existing(part.inputs)) for name, part in query.parts.items()}
-        limits = MemoryLimits(rows, MAX_BYTES_IN_MEMORY)
-        with self.store.map_groups(query._replace(parts=existing), limits) as found:
+        with self._answers.map_groups(query, MemoryLimits(rows, MAX_BYTES_IN_MEMORY)) as found:
             yield pa.concat_tables(query.function(Parts(found))) if isinstance(found, dict) else found
 
     def map_few_groups(self, query: GroupedQuery) -> pa.Table:
@@ -338,18 +313,6 @@ class Lake:
         if isinstance(rows, PartitionedRows):
             return rows.table(self.session, schema)
         return rows if isinstance(rows, pa.Table) else rows.toArrow()
-
-    def _existing(self, inputs: Mapping[str, QueryInput]) -> dict[str, QueryInput]:
-        """Return the inputs of a query, with an empty Arrow table in the place of each table that does not exist."""
-        found = dict(inputs)
-        for name, source in inputs.items():
-            if isinstance(source, Table) and not self.exists(source):
-                found[name] = arrow_schema(source).empty_table()
-            elif isinstance(source, FilteredTable) and not self.exists(source.table):
-                found[name] = select_fields(arrow_schema(source.table), source.column_names).empty_table()
-            elif isinstance(source, ChangesSince):
-                _check_feed(*source)
-        return found
 
     def select_by_values(
         self, table: Table, values: Collection[str], *, dates: Dates | None = None,
@@ -379,57 +342,37 @@ class Lake:
         changed it. ChangeFeedError when there is no such version. That the feed was off, or its files are gone, shows
         when the frame is first used (``CHANGE_FEED_ERRORS``).
         """
-        return read_feed(self.store, *_check_feed(table, since, self.version(table) if until is None else until))
+        feed = check_feed(table, since, self.version(table) if until is None else until)
+        return self._answers.frame("SELECT * FROM {feed}", {"feed": feed})
 
     def prepare_table_scan(self, table: Table) -> None:
         """Prepare Spark to read a table as a whole, for a recomputation."""
         if self.exists(table):
-            self.session.expect_to_read(self.store.size(table))
+            self.session.expect_to_read(self._log.size(table))
 
     # -- writing ---------------------------------------------------------------------------------------------------
 
     def append(self, table: Table, rows: RowsToWrite, *, provenance: str | None = None) -> None:
         """Add rows in one commit. They have the table's columns in any order; event_date may be left out."""
-        conformed = _conformed(table, rows)
-        self.create(table)
-        with self._commit(table, provenance) as note:
-            self.store.append(table, conformed, note)
+        self._change(table, Change(rows), provenance)
 
     def replace(self, table: Table, rows: RowsToWrite, *, provenance: str | None = None) -> None:
         """Make these all rows of the table, in one commit; a frame may have been read from the table."""
-        if not self.exists(table):
-            self.append(table, rows, provenance=provenance)
-            return
-        conformed = _conformed(table, rows)
-        with self._commit(table, provenance) as note:
-            self.store.replace(table, conformed, note)
+        self._change(table, Change(rows, EVERY_ROW if self.exists(table) else None), provenance)
 
     def replace_by_query(self, table: Table, sql: str, /, *, provenance: str | None = None, **of: QueryInput) -> None:
         """Make the answer to a query, as for ``query``, all rows of the table, in one commit; it may ask the table."""
-        with self.store.read_answer(sql, self._existing(of)) as rows:
+        with self._read_answer(sql, of) as rows:
             self.replace(table, rows, provenance=provenance)
 
-    def merge(
-        self, table: Table, rows: DataFrame, *, dates: Dates | None, keys: Sequence[str] = (),
-        delete_when: str | None = None, unless_same: bool = False, provenance: str | None = None,
-    ) -> None:  # fmt: skip
-        """Upsert a frame's rows by key, in one commit.
-
-        ``dates`` are the event dates (None among them for rows without one) at which the table may hold rows with
-        these keys: files of other dates are not read; None: all dates. ``keys`` are the table's own by default; no
-        two rows may share them. ``rows`` has the table's columns, event_date may be left out, and with
-        ``delete_when`` one more, boolean and never null: where it is true the table's row is deleted. With
-        ``unless_same`` rows that are equal apart from the run's columns are not written. Without any date it is an
-        append.
-        """
-        if table.event_date_columns and dates is not None and not dates:
-            added = rows if delete_when is None else rows.where(~F.col(delete_when)).drop(delete_when)
-            self.append(table, added, provenance=provenance)
+    @contextmanager
+    def _read_answer(self, sql: str, of: Mapping[str, QueryInput]) -> Iterator[RowsToWrite]:
+        """Yield the answer to a query as rows to be written, never all in memory: what Spark stores it computes too."""
+        if self.store_name == "spark":
+            yield self._answers.frame(sql, of)
             return
-        self.create(table)
-        options = MergeOptions(keys or table.key, dates, delete_when, unless_same)
-        with self._commit(table, provenance) as note:
-            self.store.merge(table, rows, options, note)
+        with self._answers.read_answer(sql, of) as rows:
+            yield rows
 
     def replace_changed(
         self, table: Table, rows: pa.Table, there: pa.Table, *, dates: Dates,
@@ -457,21 +400,12 @@ class Lake:
         self, table: Table, column: str, gone: Collection[str], rows: pa.Table | PartitionedRows, *,
         dates: Dates | None, provenance: str | None = None, previous_provenance: str | None = None,
     ) -> None:  # fmt: skip
-        """Delete rows as ``delete_values`` does, and insert others, in one commit or in two.
+        """Delete rows as ``delete_values`` does, and insert others, in one commit; of many rows in a folder in two.
 
-        In delta-rs rows in memory replace those of the same keys in one commit. Of two the first keeps
-        ``previous_provenance``.
+        Of two the first keeps ``previous_provenance``.
         """
-        self.create(table)
-        if len(gone) > self.store.max_values:
-            self.delete_values(table, column, gone, dates=dates, provenance=previous_provenance)
-            gone = ()
-        if not gone:
-            if isinstance(rows, PartitionedRows) or rows.num_rows:
-                self.append(table, rows, provenance=provenance)
-            return
-        with self._commit(table, provenance, previous_provenance) as note:
-            self.store.delete_and_insert(table, _values_condition(column, dates), {"values": gone}, rows, note)
+        change = Change(rows, self._gone(table, _values_condition(column, dates), {"values": gone}) if gone else None)
+        self._change(table, change, provenance, previous_provenance)
 
     def delete_values(
         self, table: Table, column: str, values: Collection[str] | DataFrame, *, dates: Dates | None,
@@ -479,27 +413,29 @@ class Lake:
     ) -> None:  # fmt: skip
         """Delete the rows whose column has one of these values, in one commit.
 
-        ``values`` may be a frame of one column without duplicates. ``dates`` as for ``merge``. Nothing happens
-        without values, or without a table.
+        ``values`` may be a frame of one column. ``dates`` as for ``replace_changed``. Nothing happens without values,
+        or without a table.
         """
-        if not self.exists(table):
-            return
-        if isinstance(values, DataFrame) or len(values) > self.store.max_values:
-            wanted = values if isinstance(values, DataFrame) else values_to_frame(self.spark, values, "value")
-            with self._commit(table, provenance) as note:
-                self.store.delete_values(table, column, wanted, dates, note)
-        elif values:
-            with self._commit(table, provenance) as note:
-                self.store.delete(table, _values_condition(column, dates), {"values": values}, note)
+        if isinstance(values, DataFrame):
+            return self.delete_values(
+                table, column, values.toArrow().column(0).drop_null().unique().to_pylist(), dates=dates,
+                provenance=provenance,
+            )
+        if values:
+            self._delete(table, _values_condition(column, dates), {"values": values}, provenance)
+        return None
 
     def delete(self, table: Table, condition: str, **of: Values) -> None:
         """Delete the rows that meet a SQL condition; nothing happens where there is no table or no such row.
 
         Names in braces stand for values of an ``IN``.
         """
+        self._delete(table, condition, of, None)
+
+    def _delete(self, table: Table, condition: str, of: Mapping[str, Values], provenance: str | None) -> None:
         if self.exists(table):
-            with self._commit(table) as note:
-                self.store.delete(table, condition, of, note)
+            nothing = arrow_schema(table).empty_table()
+            self._change(table, Change(nothing, self._gone(table, condition, of)), provenance)
 
     def update(
         self, table: Table, assignments: Mapping[str, str], condition: str, *, provenance: str | None = None,
@@ -509,23 +445,46 @@ class Lake:
 
         Names in braces stand for values of an ``IN``, or for one text.
         """
-        if self.exists(table):
-            with self._commit(table, provenance) as note:
-                self.store.update(table, assignments, condition, of, note)
+        columns = ", ".join(f"{assignments.get(name, quoted(name))} AS {quoted(name)}" for name in table.names)
+        rows_sql = f"SELECT {columns} FROM {{_table}} WHERE {condition}"
+        self._replace_by_query(table, rows_sql, {**of, "_table": table}, condition, of, provenance)
 
     def update_columns(
         self, table: Table, rows: DataFrame | pa.Table, *, dates: Dates | None, deleted: str | None = None,
         provenance: str | None = None,
     ) -> None:  # fmt: skip
-        """Set columns in the rows of some keys, in one commit; ``dates`` as for ``merge``.
+        """Set columns in the rows of some keys, in one commit; ``dates`` as for ``replace_changed``.
 
-        ``rows`` has the table's key, without duplicates, and the columns to set; keys that the table does not have are
-        skipped. ``deleted`` names a boolean column of ``rows``, never null: where it is true the table's row is
-        deleted. Old values stay in older versions until VACUUM.
+        ``rows`` has the table's key, a single column, without duplicates, and the columns to set; keys that the table
+        does not have are skipped. ``deleted`` names a boolean column of ``rows``, never null: where it is true the
+        table's row is deleted. Old values stay in older versions until VACUUM.
         """
-        if self.exists(table):
-            with self._commit(table, provenance) as note:
-                self.store.update_columns(table, rows, dates, deleted, note)
+        rows, (key,) = rows.toArrow() if isinstance(rows, DataFrame) else rows, table.key
+        new = {*rows.column_names} - {key, deleted}
+        columns = ", ".join(f"{'s' if name in new else 't'}.{quoted(name)} AS {quoted(name)}" for name in table.names)
+        where = dates_condition(dates, f"t.{EVENT_DATE}") + (f" AND NOT s.{quoted(deleted)}" if deleted else "")
+        same = f"t.{quoted(key)} = s.{quoted(key)}"
+        sql = f"SELECT {columns} FROM {{_table}} AS t JOIN {{_rows}} AS s ON {same} WHERE {where}"
+        gone = {"values": rows[key].to_pylist()}
+        if rows.num_rows:
+            self._replace_by_query(
+                table, sql, {"_table": table, "_rows": rows}, _values_condition(key, dates), gone, provenance
+            )
+
+    def _replace_by_query(
+        self, table: Table, sql: str, inputs: Mapping[str, QueryInput], condition: str, values: Mapping[str, Values],
+        provenance: str | None,
+    ) -> None:  # fmt: skip
+        """Replace the rows that meet a condition by the answer to a query, which has the table's columns."""
+        if not self.exists(table):
+            return
+        gone = self._gone(table, condition, values)
+        few = self._answers.query_at_most(sql, inputs, MAX_ROWS_IN_MEMORY, MAX_BYTES_IN_MEMORY)
+        if few is not None:
+            self._change(table, Change(few.cast(arrow_schema(table)), gone), provenance)
+            return
+        with self._read_answer(sql, inputs) as rows:
+            self._change(table, Change(rows, gone), provenance, self.provenance_json(table))
 
     def commit(self, table: Table, write: Write, *, provenance: str, read: Snapshot | None) -> Snapshot:
         """Change the rows of a table, and keep in the same commit what they were computed from, the provenance.
@@ -542,7 +501,6 @@ class Lake:
             self.append(table, write.rows, provenance=provenance)
             written = self.count_rows_written(table)
         elif isinstance(write, ReplaceChanged):
-            self.create(table)
             before = None if read is None else read.provenance_json
             written = self.replace_changed(
                 table, write.rows, write.current, dates=write.dates, provenance=provenance, previous_provenance=before
@@ -557,59 +515,89 @@ class Lake:
 
     def commit_provenance(self, table: Table, provenance: str) -> None:
         """Keep a new provenance in a commit that changes no row."""
-        self.create(table)
-        with self._commit(table, provenance) as note:
-            self.store.commit_note(table, note)
+        if self.exists(table):
+            with self._commit(table, provenance) as note:
+                self._store.commit_note(table, note)
+        else:
+            self.append(table, arrow_schema(table).empty_table(), provenance=provenance)
+
+    def _gone(self, table: Table, condition: str, values: Mapping[str, Values]) -> RowsGone:
+        """Return the rows of a table that meet a condition."""
+        plain = [field.name for field in arrow_schema(table) if not pa.types.is_nested(field.type)]
+        compared = [name for name in plain if name in table.key or name == EVENT_DATE or name in condition]
+        columns = [*dict.fromkeys((*compared, *table.event_date_columns))]
+        sql = f"SELECT DISTINCT {', '.join(map(quoted, columns))} FROM {{_table}} WHERE {condition}"
+
+        def find() -> pa.Table:
+            found = self._answers.query(sql, {**values, "_table": table})
+            return found.cast(select_fields(arrow_schema(table), columns))
+
+        return RowsGone(condition, values, compared, find)
+
+    def _change(
+        self, table: Table, change: Change, provenance: str | None = None, previous_provenance: str | None = None
+    ) -> None:
+        """Change the rows of a table; rows of it that are in memory change likewise."""
+        rows = self._conformed(table, change.rows)
+        is_new = not self.exists(table)
+        if is_new:
+            self._begin_lake()
+        keeps = not is_new and isinstance(rows, pa.Table) and self._log.files(table) is None
+        before = self._held.known(table, self._versions.version_to_read(table)) if keeps else None
+        after = None if before is None else self._changed(before, change._replace(rows=rows))
+        with self._commit(table, provenance, previous_provenance) as note:
+            made = self._store.commit(table, change._replace(rows=rows), note, is_new=is_new)
+        self._versions.note_commit(table, made)
+        if is_new and made is not None and isinstance(rows, pa.Table):
+            after = rows
+        if made is not None and after is not None:
+            self._held.put(table, made.version, after)
+
+    def _changed(self, before: pa.Table, change: Change) -> pa.Table:
+        """Return rows in memory as a change leaves them."""
+        if isinstance(change.gone, RowsGone):
+            condition, values, *_ = change.gone
+            sql = f"SELECT * FROM {{_rows}} WHERE ({condition}) IS NOT TRUE"
+            before = self._answers.query(sql, {**values, "_rows": before}).cast(before.schema)
+        return change.rows if change.gone is EVERY_ROW else pa.concat_tables([before, change.rows])
+
+    def _conformed(self, table: Table, rows: RowsToWrite) -> RowsToWrite:
+        """Return rows with exactly the table's columns, in order; SchemaError for others. Tasks check their own."""
+        if isinstance(rows, PartitionedRows):
+            if self.store_name != "spark" or not rows.fits_in_driver:
+                return rows
+            batches = [*rows.read_in_driver()]  # Spark takes few rows from here sooner than from a task
+            rows = pa.Table.from_batches(batches) if batches else arrow_schema(table).empty_table()
+        if isinstance(rows, DataFrame):
+            return conform_frame(table, rows)
+        return conform_table(table, rows) if isinstance(rows, pa.Table) else rows
+
+    @contextmanager
+    def _commit(
+        self, table: Table, provenance: str | None = None, previous_provenance: str | None = None
+    ) -> Iterator[CommitNote]:
+        """Yield what is to be said of the commits within the block; the lease is checked before each of them."""
+        now, before = (self._provenance if each is None else each for each in (provenance, previous_provenance))
+        if self._versions.trusts_watermarks and not self._unfinished.exists():
+            self._unfinished.write_text("")
+        try:
+            yield CommitNote(now, partial(self._versions.check_commit, table), before)
+        finally:
+            self._versions.note_commit(table, None)
 
     # -- versions --------------------------------------------------------------------------------------------------
 
     def version(self, table: Table) -> int | None:
         """Return the table's version, from 0; None when it does not exist."""
-        newest = self.snapshot(table)
-        return None if newest is None else newest.version
+        return self._versions.version(table)
 
     def snapshot(self, table: Table) -> Snapshot | None:
         """Return the table as it is now: its version and provenance; None when there is no table."""
-        if not self.exists(table):
-            return None
-        known = None if self._commits is None else self._commits.get(str(table))
-        if known is None:
-            known = self._read_snapshot(table)
-            if self._commits is not None:
-                self._commits[str(table)] = known
-                self._known[str(table)] = known.version
-        return self._with_later_versions(known)
-
-    def _with_later_versions(self, snapshot: Snapshot) -> Snapshot:
-        """Return a snapshot whose provenance names the newest versions with the same rows, as far as they are known."""
-        return snapshot._replace(provenance_json=replace_versions(snapshot.provenance_json, self._same))
-
-    def _read_snapshot(self, table: Table) -> Snapshot:
-        """Return the newest commit of a table, with the provenance of its rows, whoever made the commit."""
-        newest, name = self.store.snapshot(table), str(table)
-        if table is WATERMARKS:
-            return newest
-        exclusive = self._commits is not None
-        if newest.is_ours and not exclusive:
-            return newest
-        mark = (self._watermarks if exclusive else self._read_watermarks()).get(name)
-        if mark is not None and mark.version == newest.version:
-            return newest._replace(provenance_json=mark.provenance_json)
-        if newest.is_ours:
-            return newest
-        commits = self.store.snapshots_since(table, -1 if mark is None else mark.version)
-        settled = settle(newest, mark, commits, lambda: self._count_rows([table])[table])
-        if exclusive:
-            if settled.foreign is not None and name in self._known:
-                raise _conflict(table, settled.foreign)
-            self._same |= {(name, version): newest.version for version in settled.same_versions}
-        return settled.snapshot
+        return self._versions.snapshot(table)
 
     def snapshots(self, *tables: Table) -> dict[Table, Snapshot]:
         """Return the snapshot of each table, read concurrently; tables that do not exist are left out."""
-        found = run_concurrently({table: partial(self.snapshot, table) for table in tables})
-        # Only now it is known of each of them which earlier versions have the same rows.
-        return {table: self._with_later_versions(commit) for table, commit in found.items() if commit is not None}
+        return self._versions.snapshots(*tables)
 
     def count_rows_written(self, table: Table) -> int:
         """Return how many rows the table's last commit wrote."""
@@ -627,11 +615,11 @@ class Lake:
 
     def provenance_since(self, table: Table, since: int) -> dict[int, str | None]:
         """Return the provenance of each commit after a version, by version; maintenance is left out."""
-        newest = self.version(table)
-        if newest is None or newest <= since:
-            return {}
-        commits = self.store.snapshots_since(table, since)
-        return {commit.version: commit.provenance_json for commit in commits if not commit.is_maintenance}
+        return self._versions.provenance_since(table, since)
+
+    def changed_since(self, table: Table, version: int | None) -> Changers:
+        """Return who changed a table after a version; None: after it was made."""
+        return self._versions.changed_since(table, version)
 
     def versions_text(self, *tables: Table) -> str:
         """Return the Delta versions of tables as one text, which changes when one of them does."""
@@ -644,21 +632,14 @@ class Lake:
 
         The change feed has the changes there and back. RestoreError where the version's files or log are gone.
         """
-        wanted, there = version or 0, self.version(table)
-        if there is not None and there != wanted:
-            with self._commit(table) as note:
-                self.store.restore(table, wanted, note)
-
-    def changed_since(self, table: Table, version: int | None) -> Changers:
-        """Return who changed a table after a version; None: after it was made."""
-        since, newest = version or 0, self.version(table)
-        if newest is None or newest <= since:
-            return Changers(ours=False, others=False)
-        commits = self.store.snapshots_since(table, since)
-        return Changers(
-            ours=any(commit.is_ours for commit in commits),
-            others=len(commits) < newest - since or any(commit.is_foreign for commit in commits),
-        )
+        there = self.version(table)
+        if there is None or there == version:
+            return
+        if version is None:
+            self.replace(table, arrow_schema(table).empty_table())
+            return
+        with self._commit(table) as note:
+            self._store.restore(table, version, note)
 
     def purge(self, table: Table, provenance: str | None) -> None:
         """Rewrite the table's files without deleted rows, and its log so that older entries are not needed.
@@ -666,15 +647,15 @@ class Lake:
         No row changes. The last commit has this provenance, as the one before.
         """
         with self._commit(table, provenance) as note:
-            self.store.purge(table, note)
+            self._store.purge(table, note)
 
     def vacuum(self, table: Table) -> None:
         """Delete all files that the newest version does not need: no older version can be read from then on.
 
         Only with exclusive access: files that another run is about to commit would be deleted too.
         """
-        self._check()
-        self.store.vacuum(table)
+        self._versions.check_commit(table)
+        self._store.vacuum(table)
 
     def maintain(self, table: Table, retain: timedelta) -> None:
         """Join small files, and delete those that no version younger than ``retain`` needs. No row changes.
@@ -682,54 +663,11 @@ class Lake:
         Only with exclusive access, like ``vacuum``.
         """
         with self._commit(table) as note:
-            self.store.maintain(table, int(retain / timedelta(hours=1)), note)
+            self._store.maintain(table, int(retain / timedelta(hours=1)), note)
 
     def location(self, table: Table) -> str:
         """Return the URI of the table's folder."""
-        return self.store.location(table)
-
-    def _check_commit(self, table: Table, known: int | None) -> None:
-        """Raise where no commit may be made: the lease is lost, or somebody else changed the table.
-
-        ``known`` is the version that was read last.
-        """
-        self._check()
-        if known is None or self.store.snapshot(table).version == known:
-            return
-        foreign = next((each for each in self.store.snapshots_since(table, known) if each.is_foreign), None)
-        if foreign is not None:
-            raise _conflict(table, foreign)
-
-    @contextmanager
-    def _commit(
-        self, table: Table, provenance: str | None = None, previous_provenance: str | None = None
-    ) -> Iterator[CommitNote]:
-        """Yield what is to be said of the commits within the block; the lease is checked before each of them."""
-        now, before = (self._provenance if each is None else each for each in (provenance, previous_provenance))
-        try:
-            yield CommitNote(now, partial(self._check_commit, table, self._known.get(str(table))), before)
-        finally:
-            if self._commits is not None:
-                self._commits.pop(str(table), None)
-
-
-def _conflict(table: Table, foreign: Snapshot) -> ConflictError:
-    what = f"version {foreign.version}, {foreign.operation}"
-    return ConflictError(f"{table}: somebody else changed it while this run worked ({what})")
-
-
-def _check_feed(table: Table, since: int, until: int | None) -> ChangesSince:
-    """Return the changes between two versions; ChangeFeedError if there is no such version."""
-    if until is None or since > until:
-        raise ChangeFeedError(f"{table} has no version {since}: it is at {until}")
-    return ChangesSince(table, since, until)
-
-
-def _conformed(table: Table, rows: RowsToWrite) -> Any:  # noqa: ANN401 - the kind of rows that was given
-    """Return rows with exactly the table's columns, in order; SchemaError for others. Tasks check their own rows."""
-    if isinstance(rows, PartitionedRows):
-        return rows
-    return conform_frame(table, rows) if isinstance(rows, DataFrame) else conform_table(table, rows)
+        return self._log.location(table)
 
 
 def _values_condition(column: str, dates: Dates | None) -> str:

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from pipeline.lake.schema_enforcement import arrow_schema
-from pipeline.lake.storage.store import Snapshot
+from pipeline.lake.storage.log import Snapshot
 from schemas.bronze import WATERMARKS
 
 

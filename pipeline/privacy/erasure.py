@@ -21,7 +21,7 @@ import pyarrow.fs as pafs
 from pipeline.bronze import decryption
 from pipeline.lake.lake import Lake, run_in_parallel
 from pipeline.lake.recovery import RunMarkers
-from pipeline.lake.storage.store import Snapshot
+from pipeline.lake.storage.log import Snapshot
 from pipeline.silver.update import STUBS_EMPTIED_PROVENANCE
 from schemas import catalog
 from schemas.bronze import RPC_CALLS, WATERMARKS

@@ -82,7 +82,6 @@ def update_hosts(lake: Lake, run_id: str, provenance: Mapping[str, Any]) -> int:
     newest = lake.snapshots(HOSTS, *_EVIDENCE)
     before = newest[HOSTS].provenance() if HOSTS in newest else {}
     versions = {_VERSION_PREFIX + str(table): newest[table].version for table in _EVIDENCE if table in newest}
-    lake.create(HOSTS)
     stored = lake.select(HOSTS, "TRUE")
     known = {row["host_key"]: row for row in stored.to_pylist()}
     stubs_removed = bool(lake.provenance(LAST_COMMITTED_TABLE).get("emptied"))

@@ -134,8 +134,8 @@ class _SilverUpdate(_DecodeOptions):
     def run(self) -> dict[str, int]:
         """Update all tables to the newest version."""
         since = self.step.provenance_before.get(_CALLS)
-        if not self.step.provenance_before:  # a first run: all calls came after version 0
-            decoded = self._decoded_since(0)
+        if not self.step.provenance_before:  # a first run
+            decoded = self._decoded_since(-1)
             return self._recompute_all(None if decoded is None else decoded.decoder)
         if not self.step.has_same_inputs("decoder", "declarations") or since is None or since > self.newest:
             return self._recompute_all()
@@ -216,9 +216,9 @@ class _SilverUpdate(_DecodeOptions):
                 None if table is LAST_COMMITTED_TABLE else provenance
             )  # the last table is not written after the others here
             if not exists[table]:
-                lake.create(table)
                 if count:
                     lake.append(table, found.decoded_rows(table), provenance=of_table)
+                lake.create(table)
                 return
             rows = self._rows(table, found, count)
             if bare is not None and table in ROW_PER_CALL_TABLES:

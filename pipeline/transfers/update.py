@@ -225,8 +225,6 @@ class _SessionsUpdate:
 
     def _recompute(self, names: list[str]) -> pa.Table:
         """Recompute some connections; write what is made of them, and return their sessions."""
-        for table in (MESSAGES, ORDER_ACKS, SENDINGS):
-            self.lake.create(table)
         before = self.lake.select(SESSIONS, "connection_id IN {names}", names=names)
         checkpoints = {}
         if self.changes is not None:
@@ -241,6 +239,8 @@ class _SessionsUpdate:
         self._set_stored(found)
         self._write_messages(found, decoded)
         self._write_checkpoints(names, found, connections)
+        for table in (MESSAGES, COMQC_CALLS, ORDER_ACKS, SENDINGS):
+            self.lake.create(table)
         return sessions
 
     def _compute(
@@ -338,7 +338,6 @@ class _SessionsUpdate:
         """Replace what the tables have of some messages."""
         for written, schema in ((MESSAGES, _MESSAGES_SCHEMA), (COMQC_CALLS, _COMQC_SCHEMA)):
             new = pa.Table.from_batches([messages.batches[str(written)]], schema)
-            self.lake.create(written)
             where = f"sighting_key IN {{names}} AND {messages.within}"
             current = self.lake.select(written, where, names=messages.names)
             if not new.num_rows and not current.num_rows:

@@ -29,7 +29,7 @@ from pipeline.lake.errors import LakeNameError, SchemaError
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import ChangeFeedError
 from pipeline.lake.schema_enforcement import conform_frame
-from pipeline.lake.storage.store import NO_PROVENANCE
+from pipeline.lake.storage.log import NO_PROVENANCE
 from schemas.bronze import CAPTURE_FILES, QUARANTINE, WATERMARKS
 from schemas.receive_attempts import RECEIVE_ATTEMPTS
 from schemas.table import DOUBLE, STRING, Column

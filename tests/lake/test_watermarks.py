@@ -10,7 +10,7 @@ from pipeline.lake.engine.settings import spark_conf
 from pipeline.lake.errors import ConflictError
 from pipeline.lake.lake import Lake
 from pipeline.lake.recovery import RunMarkers, undo_unfinished_runs
-from pipeline.lake.storage.store import Snapshot
+from pipeline.lake.storage.log import Snapshot
 from pipeline.lake.watermarks import Watermark, replace_versions, settle
 from schemas.bronze import CAPTURE_FILES, QUARANTINE, WATERMARKS
 from schemas.quality import QUALITY_RESULTS

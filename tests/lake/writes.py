@@ -4,7 +4,7 @@ from pathlib import Path
 
 from deltalake import DeltaTable
 
-from pipeline.lake.storage.store import NO_PROVENANCE
+from pipeline.lake.storage.log import NO_PROVENANCE
 from schemas.bronze import QUARANTINE
 
 COLUMNS = QUARANTINE.struct(without=("event_date",))

@@ -7,31 +7,37 @@ Spark's tasks with pyarrow: Spark itself would need jars of Hadoop for it.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from pipeline.lake.engine.tasks import PartitionedRows, balance_by_size, task_bytes
 from pipeline.lake.lake_path import LakePath, open_parquet, parquet_dataset
+from pipeline.lake.queries.duckdb_sql import DataFiles
+from pipeline.lake.queries.inputs import MAX_IN_LIST
 from pipeline.lake.staging_files import StagingWriter, task_number
+from pipeline.lake.storage.log import TablePlaces
+from schemas.table import Table, literal, quoted
 
 _BATCH_ROWS: Final = 10_000  # of those that a task reads at once
 _BROADCAST_BYTES: Final = 10 << 20  # as Spark does with what it knows the size of
 _PATTERN_SIGNS: Final = re.compile(r"([\\{}\[\]*?])")
 
 
-def arrow_to_frame(spark: SparkSession, rows: pa.Table) -> DataFrame:
+def arrow_to_frame(spark: SparkSession, rows: pa.Table, schema: StructType | None = None) -> DataFrame:
     """Return an Arrow table as a Spark frame with all its rows: Spark 4.1 stops reading at the first empty batch.
 
     A table without rows needs an explicit schema: Spark Connect does not take it from the table.
     """
     batches = [batch for batch in rows.to_batches() if batch.num_rows]
     whole = pa.Table.from_batches(batches, rows.schema) if batches else rows.schema.empty_table()
-    schema = None if batches else from_arrow_schema(rows.schema)
+    if schema is None and not batches:
+        schema = from_arrow_schema(rows.schema)
     return spark.createDataFrame(whole, schema)  # type: ignore[arg-type, call-overload, unused-ignore]  # Arrow since Spark 4
 
 
@@ -49,11 +55,27 @@ def read_parquet_folder(spark: SparkSession, folder: LakePath, schema: StructTyp
     return reader.parquet(_escaped(folder.location))
 
 
-def read_parquet_files(spark: SparkSession, sizes: Mapping[LakePath, int], schema: StructType) -> DataFrame:
-    """Return the rows of Parquet files, told with their bytes; columns that a file does not have are null."""
-    if any(file.is_remote for file in sizes):
-        return _read_in_tasks(spark, sizes, schema)
-    return spark.read.schema(schema).parquet(*(_escaped(file.location) for file in sizes))
+def files_to_frame(spark: SparkSession, files: DataFiles) -> DataFrame:
+    """Return the rows of data files, which Spark reads without asking Delta for them."""
+    schema = from_arrow_schema(files.schema)
+    if not files.files:
+        rows = spark.createDataFrame([], schema).limit(0)  # of which Spark knows the size
+    elif any(file.is_remote for file in files.files):
+        rows = _read_in_tasks(spark, files.files, schema)
+    else:
+        rows = spark.read.schema(schema).parquet(*(_escaped(file.location) for file in files.files))
+    return rows if files.where is None else rows.where(files.where)
+
+
+def where_in(rows: DataFrame, column: str, values: Collection[str | None]) -> DataFrame:
+    """Return the rows whose column has one of these values: by a list of literals, or by a join where they are many."""
+    known = sorted(value for value in values if value is not None)
+    if len(known) <= MAX_IN_LIST:
+        named = f"{quoted(column)} IN ({', '.join(map(literal, known))})" if known else "FALSE"
+        return rows.where(f"({named} OR {quoted(column)} IS NULL)" if None in values else named)
+    wanted = values_to_frame(rows.sparkSession, known, "_value")
+    met = F.col(column) == F.col("_value")
+    return rows.join(F.broadcast(wanted), met | F.col(column).isNull() if None in values else met, "left_semi")
 
 
 def _read_in_tasks(spark: SparkSession, sizes: Mapping[LakePath, int], schema: StructType) -> DataFrame:
@@ -93,10 +115,19 @@ def _schema_of(file: LakePath) -> pa.Schema:
         return opened.schema_arrow
 
 
-def change_feed(spark: SparkSession, since: int, until: int) -> DataFrameReader:
-    """Return Spark's reader of the changes of a Delta table after a version, up to a later one."""
-    feed = spark.read.format("delta").option("readChangeFeed", "true")
-    return feed.option("startingVersion", since + 1).option("endingVersion", until)
+def read_table(
+    spark: SparkSession, places: TablePlaces, table: Table, feed: tuple[int, int] | None = None
+) -> DataFrame:
+    """Return the stored columns of a Delta table, as Spark reads it.
+
+    ``feed``: what changed after its first version, up to its last one, with ``CHANGE_COLUMNS``.
+    """
+    reader = spark.read.format("delta")
+    if feed is not None:
+        since, until = feed
+        reader = reader.option("readChangeFeed", "true")
+        reader = reader.option("startingVersion", since + 1).option("endingVersion", until)
+    return reader.load(places.path(table)) if places.catalog is None else reader.table(places.sql_name(table))
 
 
 def _escaped(path: str) -> str:

@@ -8,7 +8,7 @@ otherwise have Spark's names here (``_MACROS``).
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -54,17 +54,17 @@ Register: TypeAlias = Callable[[pa.Table | pads.Dataset], str]
 
 
 class DataFiles(NamedTuple):
-    """The rows of data files; columns of ``schema`` that files do not have are null."""
+    """The rows of data files, each with its bytes; columns of ``schema`` that files do not have are null."""
 
     schema: pa.Schema
-    files: Sequence[LakePath]
+    files: Mapping[LakePath, int]
     where: str | None = None
 
     def sql(self, register: Register) -> str:
         """Return a query of the rows. DuckDB reads files of this machine; pyarrow reads others, as DuckDB asks."""
         columns = ", ".join(map(quoted, self.schema.names))
         is_remote = any(file.is_remote for file in self.files)
-        given = remote_dataset(self.files, self.schema) if is_remote else self.schema.empty_table()
+        given = remote_dataset([*self.files], self.schema) if is_remote else self.schema.empty_table()
         rows = f"SELECT * FROM {register(given)}"
         if self.files and not is_remote:
             files = ", ".join(_path_literal(file.location) for file in self.files)

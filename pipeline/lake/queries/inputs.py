@@ -1,26 +1,26 @@
 """SQL queries with named inputs in braces: tables, changes of tables, Arrow tables, values.
 
-``Lake.query`` answers them in this process where the tables' files are local, and in Spark elsewhere.
+Who answers them: ``pipeline.lake.queries.answer``.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import pyarrow as pa
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, StructType
 
-from pipeline.lake.engine.frames import arrow_to_frame, values_to_frame
-from schemas.table import Table, literal, quoted
+from schemas.table import Table, literal
 
 CHANGE_COLUMNS: Final = ("_change_type", "_commit_version")  # what the change feed adds to a table's columns
+CHANGE_FIELDS: Final = (pa.field(CHANGE_COLUMNS[0], pa.string()), pa.field(CHANGE_COLUMNS[1], pa.int64()))
 PRE_IMAGES: Final = ("delete", "update_preimage")  # change types of a row before the change
 POST_IMAGES: Final = ("insert", "update_postimage")  # and after it
+_ALL_COLUMNS: Final = re.compile(r"(SELECT|DISTINCT|\.|,)\s*\*")
 MAX_IN_LIST: Final = 5000  # values in an IN list; more are joined
 MAX_ROWS_IN_MEMORY: Final = 200_000  # of one query; of more, rows are computed in Spark
 MAX_ROWS_BESIDE_TASKS: Final = 50_000  # the same where Spark has started
@@ -151,38 +151,11 @@ def sql_list(names: Values) -> str:
     return f"({', '.join(spelled) or 'NULL'})"
 
 
+def names_all_columns(sql: str) -> bool:
+    """Whether a query names all columns of some input at once; ``count(*)`` names none."""
+    return _ALL_COLUMNS.search(sql) is not None
+
+
 def double_braces(text: str) -> str:
     """Return text for SQL that is formatted: ``SparkSession.sql`` with frames takes braces for names of inputs."""
     return text.replace("{", "{{").replace("}", "}}")
-
-
-def query_in_spark(spark: SparkSession, sql: str, of: Mapping[str, DataFrame | pa.Table | Values]) -> DataFrame:
-    """Return Spark's answer as a frame; at least one input has rows."""
-    frames: dict[str, Any] = {}
-    texts: dict[str, str] = {}
-    for name, given in of.items():
-        if isinstance(given, DataFrame):
-            frames[name] = given
-        elif isinstance(given, pa.Table):
-            frames[name] = arrow_to_frame(spark, given)
-        elif isinstance(given, str) or len(given) <= MAX_IN_LIST:
-            texts[name] = double_braces(sql_list(given))
-            continue
-        else:
-            frames[name] = arrow_to_frame(spark, pa.table({"value": values_array(given)}))
-            texts[name] = f"(SELECT value FROM {{{name}}})"
-            continue
-        texts[name] = f"{{{name}}}"
-    asked = sql.replace("{{", "{{{{").replace("}}", "}}}}").format(**texts)  # Spark formats it once more
-    return spark.sql(asked, **frames)  # which gives frames names of their own, as long as it needs them
-
-
-def where_in(rows: DataFrame, column: str, values: Collection[str | None]) -> DataFrame:
-    """Return the rows whose column has one of these values: by a list of literals, or by a join where they are many."""
-    known = sorted(value for value in values if value is not None)
-    if len(known) <= MAX_IN_LIST:
-        named = f"{quoted(column)} IN ({', '.join(map(literal, known))})" if known else "FALSE"
-        return rows.where(f"({named} OR {quoted(column)} IS NULL)" if None in values else named)
-    wanted = values_to_frame(rows.sparkSession, known, "_value")
-    met = F.col(column) == F.col("_value")
-    return rows.join(F.broadcast(wanted), met | F.col(column).isNull() if None in values else met, "left_semi")

@@ -6,7 +6,7 @@ conditions name dates and times of the rows that are looked for.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -14,10 +14,8 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.lake.arrow_rows import datetime_to_us, times_to_us, us_to_datetime
-from pipeline.lake.date_filters import dates_condition
 from pipeline.lake.queries.duckdb_sql import quoted
-from pipeline.lake.writes import Dates
-from schemas.table import EVENT_DATE, Table
+from schemas.table import Table
 from udfs.sorted_numbers import sorted_distinct
 
 _MAX_SPANS: Final = 16  # of times that a condition names
@@ -29,16 +27,6 @@ _FIRST_US, _LAST_US = (datetime_to_us(datetime(year, 1, 1, tzinfo=UTC)) for year
 def same_value(name: str, *, can_be_null: bool = False) -> str:
     """Return the condition that two rows have the same value in a column."""
     return f"(t.{quoted(name)} {'IS NOT DISTINCT FROM' if can_be_null else '='} s.{quoted(name)})"
-
-
-def values_of_source(names: Iterable[str]) -> dict[str, str]:
-    """Return columns with the values of the rows that are merged, as a merge sets them."""
-    return {quoted(name): f"s.{quoted(name)}" for name in names}
-
-
-def at_dates(table: Table, dates: Dates | None) -> list[str]:
-    """Return the condition that a row of the table is of one of these dates; none where they are not known."""
-    return [dates_condition(dates, f"t.{EVENT_DATE}")] if table.event_date_columns and dates is not None else []
 
 
 def near_times(table: Table, rows: pa.Table) -> list[str]:

@@ -17,8 +17,8 @@ from pyspark.sql import functions as F
 
 from pipeline.bronze.event_time import NEWEST_EVENT_TIME_QUERY
 from pipeline.lake.arrow_rows import datetime_to_us
+from pipeline.lake.engine.frames import where_in
 from pipeline.lake.lake import Lake
-from pipeline.lake.queries.inputs import where_in
 from pipeline.reports.views.acknowledgements import ACKNOWLEDGEMENT_VIEWS
 from pipeline.reports.views.calls import CALL_VIEWS
 from pipeline.reports.views.machines import MACHINE_VIEWS

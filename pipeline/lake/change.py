@@ -1,0 +1,100 @@
+"""What one commit does to the rows of a table, and what it says of itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import date
+from typing import Final, NamedTuple, TypeAlias
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+
+from pipeline.lake.engine.tasks import PartitionedRows
+from pipeline.lake.queries.inputs import Values
+from pipeline.lake.storage.log import NO_PROVENANCE
+
+Dates: TypeAlias = Collection[date | None]
+
+RowsToWrite: TypeAlias = DataFrame | pa.Table | PartitionedRows | pa.RecordBatchReader
+"""Rows to be written, with the table's columns in any order; event_date may be left out. A reader is read once."""
+
+
+class RowsGone(NamedTuple):
+    """The rows that meet a condition, in SQL; names in braces stand for ``values``.
+
+    ``find`` returns them as they are in the newest version, without duplicates: the columns ``compared``, which are the
+    key and those that the condition names, and the times that give ``event_date``. Whatever else has the same values of
+    the columns compared meets the condition too.
+    """
+
+    condition: str
+    values: Mapping[str, Values]
+    compared: Sequence[str]
+    find: Callable[[], pa.Table]
+
+
+class EveryRow(NamedTuple):
+    """All rows that the table has."""
+
+
+EVERY_ROW: Final = EveryRow()
+
+
+class Change(NamedTuple):
+    """The change of a table in one commit: ``gone`` leave, ``rows`` are added.
+
+    Among the rows added can be some with the keys of those that leave. A folder's store may need a second commit.
+    """
+
+    rows: RowsToWrite
+    gone: RowsGone | EveryRow | None = None
+
+
+class CommitNote(NamedTuple):
+    """The provenance of a commit's table, and that of the first commit where two are needed.
+
+    ``check`` is called before each commit, and raises where none may be made.
+    """
+
+    provenance: str | None
+    check: Callable[[], None]
+    previous_provenance: str | None = None
+
+    @property
+    def metadata(self) -> str:
+        """What the commit says of the table's provenance."""
+        return self.provenance or NO_PROVENANCE
+
+
+# What a step of incremental work does to its table (``Lake.commit``).
+
+
+class ReplaceChanged(NamedTuple):
+    """Put ``rows`` in the place of ``current``, as far as they differ; for a table with one key column.
+
+    ``current`` are the rows that the table has now, of all keys whose rows may change or go; ``dates`` are their event
+    dates, None among them for rows without one.
+    """
+
+    rows: pa.Table
+    current: pa.Table
+    dates: Dates
+
+
+class ReplaceAll(NamedTuple):
+    """Make ``rows`` all that the table has."""
+
+    rows: RowsToWrite
+
+
+class Append(NamedTuple):
+    """Add ``rows``, whose keys the table does not have."""
+
+    rows: DataFrame | pa.Table
+
+
+class ProvenanceOnly(NamedTuple):
+    """Change no row: the table rests on newer inputs than before, and comes out the same."""
+
+
+Write: TypeAlias = ReplaceChanged | ReplaceAll | Append | ProvenanceOnly

@@ -1,0 +1,179 @@
+"""Logs of tables in folders that this process reaches, read by delta-rs, whoever wrote them: no Java."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Lock, RLock
+from typing import Any, Final, NamedTuple
+from urllib.parse import quote, unquote
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError, TableNotFoundError
+from pyspark.sql.types import StructType
+
+from pipeline.lake.lake_path import LakePath
+from pipeline.lake.queries.duckdb_sql import DataFiles
+from pipeline.lake.queries.inputs import CHANGE_FIELDS, ChangeFeedError
+from pipeline.lake.schema_enforcement import arrow_schema
+from pipeline.lake.storage.log import Snapshot, TablePlaces
+from schemas.table import Table
+from udfs.files.filesystems import s3_endpoint_and_region, split_s3_uri
+
+PROVENANCE: Final = "userMetadata"  # of a commit, as Delta names it
+ROWS_WRITTEN: Final = "rowsWritten"  # beside it in commits of delta-rs, which have no metrics of all writes
+_DELETION_VECTORS: Final = "deletionVectors"  # the feature of tables that may have some
+
+
+class _OpenTable(NamedTuple):
+    """A table that was read before: its log is read on. Another table made in its folder has another ``identity``."""
+
+    delta: DeltaTable
+    identity: tuple[int, ...]
+
+
+class FileLog:
+    """The logs of the tables below a folder."""
+
+    def __init__(self, places: TablePlaces) -> None:
+        self._places = places
+        self._known: dict[LakePath, _OpenTable] = {}
+        self._locks: dict[LakePath, RLock] = {}
+        self._lock = Lock()
+
+    def folder(self, table: Table) -> LakePath:
+        """Return a table's folder."""
+        return LakePath(self._places.path(table))
+
+    @contextmanager
+    def newest(self, table: Table) -> Iterator[DeltaTable]:
+        """Yield a table's newest version, which no other thread uses meanwhile; TableNotFoundError without a table."""
+        folder = self.folder(table)
+        with self._lock:
+            lock = self._locks.setdefault(folder, RLock())
+        with lock:
+            known, identity = self._known.get(folder), _identity(folder)
+            if known is None or known.identity != identity:
+                opened = DeltaTable(folder_uri(folder), storage_options=storage_options(folder))
+                known = self._known[folder] = _OpenTable(opened, identity)
+            else:
+                known.delta.update_incremental()
+            yield known.delta
+
+    def columns(self, table: Table) -> Mapping[str, str] | None:
+        """Return the types of the stored columns by name; None when there is no table."""
+        folder = self.folder(table)
+        if not folder.is_remote and not (folder / "_delta_log").is_folder():
+            return None
+        try:
+            with self.newest(table) as delta:
+                schema = StructType.fromJson(json.loads(delta.schema().to_json()))
+        except TableNotFoundError:
+            return None
+        return {field.name: field.dataType.simpleString() for field in schema.fields}
+
+    def snapshot(self, table: Table) -> Snapshot:
+        """Return the newest commit."""
+        with self.newest(table) as delta:
+            return _snapshot(delta.history(1)[0])
+
+    def snapshots_since(self, table: Table, version: int) -> list[Snapshot]:
+        """Return the commits after a version that the log still has, the oldest first."""
+        with self.newest(table) as delta:
+            commits = map(_snapshot, delta.history(max(delta.version() - version, 1)))
+            return sorted((commit for commit in commits if commit.version > version), key=lambda each: each.version)
+
+    def state(self, table: Table) -> tuple[object, ...]:
+        """Return what is another one as soon as the table has other rows, or is another table in the same folder."""
+        with self.newest(table) as delta:
+            return self._known[self.folder(table)].identity, delta.version()
+
+    def size(self, table: Table) -> int:
+        """Return the size of a table's files, in bytes."""
+        with self.newest(table) as delta:
+            return sum(pa.table(delta.get_add_actions())["size_bytes"].to_pylist())
+
+    def count_rows(self, table: Table) -> int | None:
+        """Return the number of a table's rows; None if somebody wrote files without saying how many they have."""
+        with self.newest(table) as delta:
+            counts = pa.table(delta.get_add_actions())["num_records"]
+            deleted = sum(_deleted_rows(delta).values())
+        return None if counts.null_count else (pc.sum(counts).as_py() or 0) - deleted
+
+    def files(self, table: Table) -> DataFiles | None:
+        """Return the rows of the newest version as files; None where deletion vectors hide some rows of these."""
+        with self.newest(table) as delta:
+            if _deleted_rows(delta):
+                return None
+            files, folder = pa.table(delta.get_add_actions()), self.folder(table)
+        names = (folder / unquote(name) for name in files["path"].to_pylist())
+        return DataFiles(arrow_schema(table), dict(zip(names, files["size_bytes"].to_pylist(), strict=True)))
+
+    def changes(self, table: Table, since: int, until: int, columns: Sequence[str]) -> pa.Table | None:
+        """Return columns of the change feed; None of a table that may have deletion vectors: Spark applies these."""
+        schema = pa.schema([*(arrow_schema(table).field(name) for name in columns), *CHANGE_FIELDS])
+        try:
+            with self.newest(table) as delta:
+                if _DELETION_VECTORS in (delta.protocol().reader_features or ()):
+                    return None
+                feed = pa.RecordBatchReader.from_stream(delta.load_cdf(since + 1, until, columns=schema.names))
+            return feed.read_all().select(schema.names).cast(schema)
+        except (DeltaError, OSError, pa.ArrowException) as error:
+            raise ChangeFeedError(f"{table}: what changed after version {since} is not known: {error}") from error
+
+    def location(self, table: Table) -> str:
+        """Return the URI of a table's folder."""
+        return folder_uri(self.folder(table))
+
+
+def _deleted_rows(delta: DeltaTable) -> dict[str, int]:
+    """Return how many rows the deletion vector of each file hides, of files that have one."""
+    if _DELETION_VECTORS not in (delta.protocol().reader_features or ()):
+        return {}
+    vectors = pa.table(delta.deletion_vectors())
+    kept = (pc.sum(pc.invert(each.values)).as_py() or 0 for each in vectors["selection_vector"])
+    return dict(zip(vectors["filepath"].to_pylist(), kept, strict=True))
+
+
+def folder_uri(folder: LakePath) -> str:
+    """Return a folder as delta-rs takes it: a URI with its escapes."""
+    if not folder.is_remote:
+        return Path(folder.location).as_uri()
+    return f"s3://{quote(split_s3_uri(folder.location)[1])}"
+
+
+def storage_options(folder: LakePath) -> dict[str, str] | None:
+    """Return how delta-rs reaches the object store that a folder is on; its credentials it takes from the environment.
+
+    Commits are put only where there is none of their version yet.
+    """
+    if not folder.is_remote:
+        return None
+    endpoint, region = s3_endpoint_and_region(split_s3_uri(folder.location)[0])
+    options = {"aws_region": region, "aws_conditional_put": "etag"}
+    if endpoint is not None:
+        options |= {"aws_endpoint": endpoint, "aws_allow_http": str(endpoint.startswith("http://")).lower()}
+    return options
+
+
+def _identity(folder: LakePath) -> tuple[int, ...]:
+    """Return what another table, made in the same folder later, has otherwise.
+
+    () where the first commit is gone, and on an object store, where it is not looked at: each look takes a while.
+    """
+    if folder.is_remote:
+        return ()
+    try:
+        first = Path(folder.location, "_delta_log", f"{0:020}.json").stat()
+    except OSError:
+        return ()
+    return first.st_ino, first.st_mtime_ns
+
+
+def _snapshot(commit: Mapping[str, Any]) -> Snapshot:
+    written = commit.get(ROWS_WRITTEN) or (commit.get("operationMetrics") or {}).get("numOutputRows") or 0
+    return Snapshot(commit["version"], commit.get(PROVENANCE), int(written), commit.get("operation"))

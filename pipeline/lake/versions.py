@@ -1,0 +1,253 @@
+"""What a run knows of the tables of its lake: which exist, their newest commits, who made these, and of what.
+
+With exclusive access a table is looked up once; after that only commits of this run change it, or it is a conflict.
+Where a look-up takes long (``trusts_watermarks``), a table is taken to be as the last run left it until this run reads
+or writes it: a change by somebody else in a table that no step reads is noticed by the run that next reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import NamedTuple
+
+from pipeline.lake.concurrency import run_concurrently
+from pipeline.lake.errors import ConflictError, SchemaError
+from pipeline.lake.storage.log import Snapshot, TableLog
+from pipeline.lake.watermarks import Watermark, replace_versions, settle
+from schemas.bronze import WATERMARKS
+from schemas.table import Table
+
+
+def versions_by_name(snapshots: Mapping[Table, Snapshot], tables: Iterable[Table]) -> dict[str, int | None]:
+    """Return the versions of tables by their names, None for a table that does not exist."""
+    return {str(table): snapshots[table].version if table in snapshots else None for table in tables}
+
+
+class Changers(NamedTuple):
+    """Who changed a table since some version: this program, others. A log with gaps counts as others."""
+
+    ours: bool
+    others: bool
+
+
+class Versions:
+    """The tables of one lake as a run knows them. Threads may use it for different tables at once."""
+
+    def __init__(
+        self, log: TableLog, root: str, read_watermarks: Callable[[], dict[str, Watermark]],
+        count_rows: Callable[[Table], int], *, trusts_watermarks: bool,
+    ) -> None:  # fmt: skip
+        """``root`` names the lake in messages. ``read_watermarks`` and ``count_rows`` ask the tables."""
+        self._log, self._root = log, root
+        self._ask_watermarks, self._count_rows = read_watermarks, count_rows
+        self.trusts_watermarks = trusts_watermarks
+        self._is_exclusive = False
+        self._check: Callable[[], None] = lambda: None  # raises where no commit may be made
+        self._existing: set[str] = set()  # they do not go away under a run
+        self._missing: set[str] = set()  # while nobody else creates any
+        self.narrow: dict[str, Table] = {}  # tables made before some of their columns were declared
+        self._newest: dict[str, Snapshot] = {}  # with exclusive access, of tables that are looked up
+        self._known: dict[str, int] = {}  # with exclusive access, the last version of a table that was seen here
+        self.watermarks: dict[str, Watermark] = {}  # with exclusive access
+        self._same: dict[tuple[str, int], int] = {}  # versions of tables, and later ones with the same rows
+
+    # -- exclusive access ------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def hold(self, check: Callable[[], None], *, is_unfinished: bool) -> Iterator[None]:
+        """Hold exclusive access within the block; ``check`` runs before every commit.
+
+        ``is_unfinished``: the last run did not get to its watermarks, so that these say nothing.
+        """
+        self._is_exclusive, self._check = True, check
+        self.trusts_watermarks &= not is_unfinished
+        self._missing.clear()
+        self._known.clear()
+        try:
+            self.watermarks = self._ask_watermarks()
+            yield
+        finally:
+            self._is_exclusive = False
+            self._newest.clear()
+
+    @property
+    def is_exclusive(self) -> bool:
+        """Whether nobody else may change the lake now."""
+        return self._is_exclusive
+
+    def check_commit(self, table: Table) -> None:
+        """Raise where no commit may be made: the lease is lost, or somebody else changed the table since."""
+        self._check()
+        if self._is_trusted(table) and self.exists(table):
+            self._look_up(table)
+        known = self._known.get(str(table))
+        if known is None or self._log.snapshot(table).version == known:
+            return
+        foreign = next((each for each in self._log.snapshots_since(table, known) if each.is_foreign), None)
+        if foreign is not None:
+            raise _conflict(table, foreign)
+
+    def note_commit(self, table: Table, made: Snapshot | None) -> None:
+        """Note that this run has committed to a table; ``made``: the commit, where it is known."""
+        self._existing.add(str(table))
+        self._missing.discard(str(table))
+        if made is None:
+            self._newest.pop(str(table), None)
+        elif self._is_exclusive:
+            self._newest[str(table)], self._known[str(table)] = made, made.version
+
+    def note_same_versions(self, same: Mapping[Table, Iterable[int]]) -> None:
+        """Note versions of tables that have the same rows as the newest ones: tables made of those are up to date."""
+        for table, versions in same.items():
+            newest = self.version(table)
+            if newest is not None:
+                self._same |= {(str(table), version): newest for version in versions if version != newest}
+
+    # -- tables ----------------------------------------------------------------------------------------------------
+
+    def exists(self, table: Table) -> bool:
+        """Whether the table has been created."""
+        name = str(table)
+        if name in self._existing or self._is_trusted(table):
+            return True
+        if self._is_exclusive and name in self._missing:
+            return False
+        stored = self._log.columns(table)
+        if stored is None:
+            self._missing.add(name)
+            return False
+        self._existing.add(name)
+        self._check_schema(table, stored)
+        return True
+
+    def is_looked_up(self, table: Table) -> bool:
+        """Whether this run has seen the table itself, and not only its watermark; only with exclusive access."""
+        return str(table) in self._known
+
+    def missing_columns(self, table: Table) -> list[str]:
+        """Return the names of declared columns that a stored table does not have."""
+        stored = self._log.columns(table) or {}
+        return [column.name for column in table.columns if column.name not in stored]
+
+    def _check_schema(self, table: Table, stored: Mapping[str, str]) -> None:
+        """Compare a stored table with its declaration; a difference other than missing columns is a SchemaError.
+
+        Missing columns are added by runs; without exclusive access they read as null.
+        """
+        declared = {column.name: column.type.simpleString() for column in table.columns}
+        unknown = sorted(stored.keys() - declared.keys())
+        differs = [
+            f"{name} is {kind}, not {declared[name]}"
+            for name, kind in stored.items()
+            if name in declared and kind != declared[name]
+        ]
+        if unknown:
+            raise SchemaError(
+                f"{table} in {self._root} was written by a later version of this program "
+                f"(columns {', '.join(unknown)}): run that version"
+            )
+        if differs:
+            raise SchemaError(
+                f"{table} in {self._root} was written by a version whose tables cannot be taken over"
+                f" ({'; '.join(differs)}): have run_all read the captures into a new lake"
+            )
+        if declared.keys() - stored.keys():
+            self.narrow[str(table)] = table
+
+    # -- versions --------------------------------------------------------------------------------------------------
+
+    def version(self, table: Table) -> int | None:
+        """Return the table's version, from 0; None when it does not exist."""
+        newest = self.snapshot(table)
+        return None if newest is None else newest.version
+
+    def version_to_read(self, table: Table) -> int:
+        """Return the version of a table that is about to be read: it is looked up, also where watermarks are trusted.
+
+        ConflictError if somebody else has changed it since a step was told another version.
+        """
+        if self._is_trusted(table):
+            self._look_up(table)
+        newest = self.version(table)
+        return -1 if newest is None else newest
+
+    def snapshot(self, table: Table) -> Snapshot | None:
+        """Return the table as it is now: its version and provenance; None when there is no table."""
+        if not self.exists(table):
+            return None
+        known = self._newest.get(str(table))
+        if known is None and self._is_trusted(table):
+            mark = self.watermarks[str(table)]
+            known = Snapshot(mark.version, mark.provenance_json)
+        if known is None:
+            known = self._look_up(table)
+        return self._with_later_versions(known)
+
+    def snapshots(self, *tables: Table) -> dict[Table, Snapshot]:
+        """Return the snapshot of each table, read concurrently; tables that do not exist are left out."""
+        found = run_concurrently({table: partial(self.snapshot, table) for table in tables})
+        # Only now it is known of each of them which earlier versions have the same rows.
+        return {table: self._with_later_versions(commit) for table, commit in found.items() if commit is not None}
+
+    def _is_trusted(self, table: Table) -> bool:
+        """Whether a table is taken to be as its watermark says: it was not looked up yet."""
+        name = str(table)
+        trusted = self.trusts_watermarks and self._is_exclusive and table is not WATERMARKS
+        return trusted and name in self.watermarks and name not in self._known
+
+    def _with_later_versions(self, snapshot: Snapshot) -> Snapshot:
+        """Return a snapshot whose provenance names the newest versions with the same rows, as far as they are known."""
+        return snapshot._replace(provenance_json=replace_versions(snapshot.provenance_json, self._same))
+
+    def _look_up(self, table: Table) -> Snapshot:
+        """Return the newest commit of a table, with the provenance of its rows, whoever made the commit."""
+        name, was_trusted = str(table), self._is_trusted(table)
+        newest = self._log.snapshot(table)
+        if table is not WATERMARKS and (self._is_exclusive or not newest.is_ours):
+            newest = self._settled(table, newest, was_trusted=was_trusted)
+        if self._is_exclusive:
+            self._newest[name], self._known[name] = newest, newest.version
+        return newest
+
+    def _settled(self, table: Table, newest: Snapshot, *, was_trusted: bool) -> Snapshot:
+        """Return a newest commit with the provenance of the table's rows."""
+        name = str(table)
+        mark = (self.watermarks if self._is_exclusive else self._ask_watermarks()).get(name)
+        if mark is not None and mark.version == newest.version:
+            return newest._replace(provenance_json=mark.provenance_json)
+        if newest.is_ours:
+            return newest
+        commits = self._log.snapshots_since(table, -1 if mark is None else mark.version)
+        settled = settle(newest, mark, commits, partial(self._count_rows, table))
+        if self._is_exclusive:
+            if settled.foreign is not None and (name in self._known or was_trusted):
+                raise _conflict(table, settled.foreign)
+            self._same |= {(name, version): newest.version for version in settled.same_versions}
+        return settled.snapshot
+
+    def provenance_since(self, table: Table, since: int) -> dict[int, str | None]:
+        """Return the provenance of each commit after a version, by version; maintenance is left out."""
+        newest = self.version(table)
+        if newest is None or newest <= since:
+            return {}
+        commits = self._log.snapshots_since(table, since)
+        return {commit.version: commit.provenance_json for commit in commits if not commit.is_maintenance}
+
+    def changed_since(self, table: Table, version: int | None) -> Changers:
+        """Return who changed a table after a version; None: after it was made."""
+        since = -1 if version is None else version
+        newest = self.version_to_read(table) if self.exists(table) else None
+        if newest is None or newest <= since:
+            return Changers(ours=False, others=False)
+        commits = self._log.snapshots_since(table, since)
+        return Changers(
+            ours=any(commit.is_ours for commit in commits),
+            others=len(commits) < newest - since or any(commit.is_foreign for commit in commits),
+        )
+
+
+def _conflict(table: Table, foreign: Snapshot) -> ConflictError:
+    what = f"version {foreign.version}, {foreign.operation}"
+    return ConflictError(f"{table}: somebody else changed it while this run worked ({what})")
