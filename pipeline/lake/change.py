@@ -50,6 +50,10 @@ class Change(NamedTuple):
     gone: RowsGone | EveryRow | None = None
 
 
+MakeChange: TypeAlias = Callable[[], Change]
+"""Reads a table, and returns the change of what it read: it is called again if others commit meanwhile."""
+
+
 class CommitNote(NamedTuple):
     """The provenance of a commit's table, and that of the first commit where two are needed.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from copy import copy
 from datetime import timedelta
 from functools import partial
@@ -26,6 +26,7 @@ from pipeline.lake.change import (
     Change,
     CommitNote,
     Dates,
+    MakeChange,
     ReplaceAll,
     ReplaceChanged,
     RowsGone,
@@ -255,7 +256,7 @@ class Lake:
         if not self.exists(table):
             return self.spark.createDataFrame([], table.struct()).limit(0)  # by the limit Spark knows it without asking
         rows = self._log.files(table)
-        return self._answers.stored_frame(table) if rows is None else files_to_frame(self.spark, rows)
+        return self._answers.stored_frame(table) if rows is None else files_to_frame(self.spark, rows, table.struct())
 
     def query(self, sql: str, /, **of: QueryInput) -> pa.Table:
         """Return the answer to a SQL query whose inputs stand in it as names in braces.
@@ -418,7 +419,10 @@ class Lake:
         """
         if isinstance(values, DataFrame):
             return self.delete_values(
-                table, column, values.toArrow().column(0).drop_null().unique().to_pylist(), dates=dates,
+                table,
+                column,
+                values.toArrow().column(0).drop_null().unique().to_pylist(),
+                dates=dates,
                 provenance=provenance,
             )
         if values:
@@ -479,12 +483,15 @@ class Lake:
         if not self.exists(table):
             return
         gone = self._gone(table, condition, values)
-        few = self._answers.query_at_most(sql, inputs, MAX_ROWS_IN_MEMORY, MAX_BYTES_IN_MEMORY)
-        if few is not None:
-            self._change(table, Change(few.cast(arrow_schema(table)), gone), provenance)
-            return
-        with self._read_answer(sql, inputs) as rows:
-            self._change(table, Change(rows, gone), provenance, self.provenance_json(table))
+        with ExitStack() as stack:
+
+            def make() -> Change:
+                few = self._answers.query_at_most(sql, inputs, MAX_ROWS_IN_MEMORY, MAX_BYTES_IN_MEMORY)
+                if few is not None:
+                    return Change(few.cast(arrow_schema(table)), gone)
+                return Change(stack.enter_context(self._read_answer(sql, inputs)), gone)
+
+            self._change(table, make, provenance, self.provenance_json(table))
 
     def commit(self, table: Table, write: Write, *, provenance: str, read: Snapshot | None) -> Snapshot:
         """Change the rows of a table, and keep in the same commit what they were computed from, the provenance.
@@ -535,23 +542,27 @@ class Lake:
         return RowsGone(condition, values, compared, find)
 
     def _change(
-        self, table: Table, change: Change, provenance: str | None = None, previous_provenance: str | None = None
-    ) -> None:
+        self, table: Table, change: Change | MakeChange, provenance: str | None = None,
+        previous_provenance: str | None = None,
+    ) -> None:  # fmt: skip
         """Change the rows of a table; rows of it that are in memory change likewise."""
-        rows = self._conformed(table, change.rows)
         is_new = not self.exists(table)
         if is_new:
             self._begin_lake()
-        keeps = not is_new and isinstance(rows, pa.Table) and self._log.files(table) is None
-        before = self._held.known(table, self._versions.version_to_read(table)) if keeps else None
-        after = None if before is None else self._changed(before, change._replace(rows=rows))
+        if not isinstance(change, Change) and self.store_name == "spark":
+            change = change()
+        before: pa.Table | None = None
+        if isinstance(change, Change):
+            change = change._replace(rows=self._conformed(table, change.rows))
+            if is_new:
+                before = arrow_schema(table).empty_table()
+            elif isinstance(change.rows, pa.Table) and self._log.files(table) is None:
+                before = self._held.known(table, self._versions.version_to_read(table))
         with self._commit(table, provenance, previous_provenance) as note:
-            made = self._store.commit(table, change._replace(rows=rows), note, is_new=is_new)
+            made = self._store.commit(table, change, note, is_new=is_new)
         self._versions.note_commit(table, made)
-        if is_new and made is not None and isinstance(rows, pa.Table):
-            after = rows
-        if made is not None and after is not None:
-            self._held.put(table, made.version, after)
+        if made is not None and before is not None and isinstance(change, Change):
+            self._held.put(table, made.version, self._changed(before, change))
 
     def _changed(self, before: pa.Table, change: Change) -> pa.Table:
         """Return rows in memory as a change leaves them."""

@@ -180,7 +180,7 @@ def test_rows_are_counted_by_the_log(tmp_path):
     lake.append(QUARANTINE, quarantine(("a", NOON), ("b", NOON)))
     lake.append(QUARANTINE, quarantine(("c", NOON)))
     lake.delete(QUARANTINE, "quarantine_key = 'a'")
-    assert lake.store.count_rows(QUARANTINE) == 2
+    assert lake._answers.count_rows(QUARANTINE) == 2
 
 
 def test_without_a_row_there_is_no_file(tmp_path):

@@ -7,19 +7,16 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
-from pyspark.sql import functions as F
 
 from pipeline.lake.engine.frames import arrow_to_frame
 from pipeline.lake.engine.tasks import MAX_DRIVER_BYTES, PartitionedRows
 from pipeline.lake.errors import ConflictError, LakeNameError
 from pipeline.lake.lake import Lake
+from pipeline.lake.queries import answer
 from pipeline.lake.queries.inputs import ChangesSince, FilteredTable
 from pipeline.lake.schema_enforcement import arrow_schema
 from pipeline.lake.storage import delta_rs
 from schemas.bronze import QUARANTINE
-from schemas.messages import MESSAGES
-from schemas.queue_snapshots import QUEUE_SNAPSHOTS
-from schemas.receive_attempts import RECEIVE_ATTEMPTS
 
 pytestmark = pytest.mark.spark
 
@@ -105,12 +102,13 @@ REASONS = pa.table({"quarantine_key": ["a", "other 0"], "reason": ["r", "r"]})
          [("a", "r", 1), ("other 0", "r", 1), ("other 1", "r", 1)]),
         (lambda lake: lake.delete(QUARANTINE, "quarantine_key IN ('a', 'other 0')"), [("other 1", None, 1)]),
         (lambda lake: lake.replace(QUARANTINE, rows(("b", "r", 1, NOON))), [("b", "r", 1)]),
-        (lambda lake: lake.merge(QUARANTINE, arrow_to_frame(lake.spark, rows(("other 0", "r", 2, NOON))), dates=None),
+        (lambda lake: lake.delete_and_insert(QUARANTINE, "quarantine_key", ["other 0"], rows(("other 0", "r", 2, NOON)),
+                                             dates=None),
          [("a", None, 1), ("other 0", "r", 2), ("other 1", None, 1)]),
         (lambda lake: lake.update_columns(QUARANTINE, REASONS, dates=None),
          [("a", "r", 1), ("other 0", "r", 1), ("other 1", None, 1)]),
     ],
-    ids=["append", "update", "delete", "replace", "merge", "update_columns"],
+    ids=["append", "update", "delete", "replace", "delete_and_insert", "update_columns"],
 )  # fmt: skip
 def test_what_others_committed_meanwhile_is_changed_too(lake, intruder, change, expected):
     lake.append(QUARANTINE, rows(("a", None, 1, NOON)))
@@ -171,7 +169,7 @@ def test_new_rows_are_added_beside_the_files_of_changed_ones(lake, intruder, oth
     )  # fmt: skip
     there = [(f"other {number}", None, 1) for number in range(others)]
     assert stored(lake) == [("a", "r", 1), ("c", None, 1), ("new", "r", 1), *there]
-    commits = lake.store.snapshots_since(QUARANTINE, 1)
+    commits = lake._log.snapshots_since(QUARANTINE, 1)
     ours = [commit for commit in commits if commit.provenance_json in ("before", "mine")]
     merged = [(commit.provenance_json, commit.rows_written) for commit in ours if commit.operation == "MERGE"]
     assert merged[0] == ("before", 1)
@@ -183,20 +181,23 @@ def test_new_rows_are_added_beside_the_files_of_changed_ones(lake, intruder, oth
 @pytest.mark.parametrize("as_frame", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_columns_are_set_in_the_rows_of_some_keys_and_other_rows_deleted(lake, spark, tmp_path, as_frame):
     new = pa.table({"quarantine_key": ["a", "b", "none"], "reason": ["new", None, "new"], "gone": [False, True, False]})
-    found = []
+    stored_rows, found = (("a", "one", 1, NOON), ("b", "one", 1, None), ("c", None, 2, NOON), ("d", "one", 1, NOON)), []
+    new = pa.concat_tables([new, new.slice(0, 1).set_column(0, "quarantine_key", [["c"]])])
     for each in (lake, Lake(spark, str(tmp_path / "other"), store="spark")):
-        each.append(QUARANTINE, rows(*ALIKE))
+        each.append(QUARANTINE, rows(*stored_rows))
         given = arrow_to_frame(spark, new) if as_frame else new
         each.update_columns(QUARANTINE, given, dates=[NOON.date()], deleted="gone")
         dated = stored(each)
         each.update_columns(QUARANTINE, new.select(["quarantine_key", "gone"]), dates=None, deleted="gone")
         found.append((dated, stored(each)))
         version = each.version(QUARANTINE)
-        each.update_columns(QUARANTINE, new.slice(2), dates=None, deleted="gone")
-        assert each.version(QUARANTINE) == version or each.store_name == "spark"
+        each.update_columns(QUARANTINE, new.slice(2, 1), dates=None, deleted="gone")
+        assert each.version(QUARANTINE) == version
     assert found[0] == found[1]
-    assert [row[1] for row in found[0][0]].count("new") == 4
-    assert "b" not in {row[0] for row in found[0][1]}
+    assert found[0] == (
+        [("a", "new", 1), ("b", "one", 1), ("c", "new", 2), ("d", "one", 1)],
+        [("a", "new", 1), ("c", "new", 2), ("d", "one", 1)],
+    )
 
 
 @pytest.mark.parametrize(
@@ -210,11 +211,8 @@ def test_columns_are_set_in_the_rows_of_some_keys_and_other_rows_deleted(lake, s
         lambda lake: lake.update_columns(
             QUARANTINE, pa.table({"quarantine_key": ["h2", "h4"], "reason": ["r", "r"]}), dates=None
         ),
-        lambda lake: lake.merge(
-            QUARANTINE, arrow_to_frame(lake.spark, rows(("h2", "r", 1, NOON), ("h4", "r", 1, NOON))), dates=None
-        ),
     ],
-    ids=["update", "delete", "delete_and_insert", "update_columns", "merge"],
+    ids=["update", "delete", "delete_and_insert", "update_columns"],
 )
 def test_only_files_of_the_times_of_changed_rows_are_read(lake, change):
     for hour in range(6):
@@ -239,67 +237,6 @@ def test_rows_without_a_time_or_beyond_the_calendar_change_too(lake):
         new = pa.table({"quarantine_key": keys, "reason": [" ".join(keys)] * len(keys)})
         lake.update_columns(QUARANTINE, new, dates=None)
         assert {key for key, reason, _ in stored(lake) if reason == " ".join(keys)} == {*keys}
-
-
-ERRORS = [{"code": "c", "field": None, "offset": 5}]
-NESTED = {
-    MESSAGES: ("label", {"header_sizes": [("BaseHeader", 16)], "errors": ERRORS}),
-    QUEUE_SNAPSHOTS: ("queue_format_name", {
-        "property_states": [("state", "value")],
-        "eod_next_seq": {"sequence_id": 2**64 - 1, "sequence_number": 1, "previous_number": None},
-        "connection_history": [{"status": 1, "addresses": ["10.0.0.1", None], "changed_at": None}],
-    }),
-    RECEIVE_ATTEMPTS: ("queue", {"errors": ERRORS, "missing": ["end", None], "evidence": []}),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("table", "unless_same"),
-    [
-        (MESSAGES, False),
-        (RECEIVE_ATTEMPTS, True),
-        *(pytest.param(table, False, marks=pytest.mark.long) for table in (QUEUE_SNAPSHOTS, RECEIVE_ATTEMPTS)),
-    ],
-    ids=str,
-)
-def test_a_merge_makes_the_rows_that_spark_makes(lake, spark, tmp_path, table, unless_same):
-    """Where maps are not compared: Spark does not."""
-    fact, nested = NESTED[table]
-    key = table.key[0]
-
-    def frame(run, *told):
-        made = pa.Table.from_pylist(
-            [nested | {"run_id": run, key: name, fact: value} for name, value in told], arrow_schema(table)
-        )
-        return arrow_to_frame(spark, made)
-
-    before = frame("1", *((name, "old") for name in ("same", "changed", "gone", "left")))
-    new = frame("2", ("same", "old"), ("changed", "new"), ("gone", "old"), ("fresh", "new"), ("never", "new"))
-    new = new.withColumn("is_gone", F.col(key).isin("gone", "never"))
-    none = new.where(f"{key} = 'never' OR ({unless_same} AND {key} = 'same')")
-    found = []
-    for each in (lake, Lake(spark, str(tmp_path / "other"), store="spark")):
-        each.append(table, before)
-        for merged in (new, none):
-            version = each.version(table)
-            each.merge(table, merged, dates=[None] if table.event_date_columns else None, delete_when="is_gone",
-                       unless_same=unless_same)  # fmt: skip
-        assert each.version(table) == version
-        found.append(sorted(each.select(table, "TRUE").to_pylist(), key=lambda row: row[key]))
-    assert found[0] == found[1]
-    told = {row[key]: (row[fact], row["run_id"]) for row in found[0]}
-    assert told == {"same": ("old", "1" if unless_same else "2"), "changed": ("new", "2"), "left": ("old", "1"),
-                    "fresh": ("new", "2")}  # fmt: skip
-
-
-def test_a_merged_row_takes_the_place_of_all_rows_with_its_key(lake, spark, tmp_path):
-    new = arrow_to_frame(spark, rows(("a", "new", 7, NOON), ("b", "one", 1, NOON)))
-    found = []
-    for each in (lake, Lake(spark, str(tmp_path / "other"), store="spark")):
-        each.append(QUARANTINE, rows(*ALIKE))
-        each.merge(QUARANTINE, new, dates=[NOON.date()], unless_same=True)
-        found.append(stored(each))
-    assert found[0] == found[1]
 
 
 def test_compaction_is_no_change_and_the_feed_tells_of_none(lake):
@@ -348,11 +285,11 @@ def test_any_other_folder_is_a_lake(spark, tmp_path, name):
 
 @pytest.mark.parametrize("limit", [1 << 20, 0])
 def test_rows_that_several_queries_share_are_those_of_the_newest_version(lake, monkeypatch, limit):
-    monkeypatch.setattr(delta_rs, "_MAX_SHARED_BYTES", limit)
+    monkeypatch.setattr(answer, "_MAX_SHARED_BYTES", limit)
     shared = FilteredTable(QUARANTINE, "size_bytes > 1 AND reason = 'one'", is_shared=True)
     asked = []
-    real = lake.store._sql.answer_at_most
-    monkeypatch.setattr(lake.store._sql, "answer_at_most", lambda *args: asked.append(args) or real(*args))
+    real = lake._answers._sql.answer_at_most
+    monkeypatch.setattr(lake._answers._sql, "answer_at_most", lambda *args: asked.append(args) or real(*args))
 
     def keys(where):
         for source in (shared, shared._replace(is_shared=False)):

@@ -19,7 +19,7 @@ from hostile import LONG, TEXTS
 from jobs import ingest_snapshots
 from lake.writes import log_of, rows, writes
 from pcapgen.record import sample_captures
-from pipeline.lake.engine.frames import arrow_to_frame, read_parquet_folder
+from pipeline.lake.engine.frames import arrow_to_frame, read_parquet_folder, where_in
 from pipeline.lake.lake import Lake
 from pipeline.lake.lake_path import LakePath
 from pipeline.lake.queries.duckdb_sql import DataFiles, DuckDbSql
@@ -27,9 +27,7 @@ from pipeline.lake.queries.inputs import (
     ChangeFeedError,
     ChangesSince,
     UnknownSqlError,
-    query_in_spark,
     values_array,
-    where_in,
 )
 from pipeline.text import cut_text, cut_text_sql
 from schemas.bronze import QUARANTINE
@@ -193,18 +191,18 @@ VALUES = pa.table(
         "CASE WHEN text IN {none} THEN 1 END",
     ],
 )
-def test_an_expression_has_one_value(spark, sql):
+def test_an_expression_has_one_value(lake, sql):
     of = {"numbers": {1, 0}, "texts": ["it's \\ {one}", "A\u00dc\U0001f600"], "one": "it's \\ {one}",
           "many": [*map(str, range(6000)), "b;journal"], "none": []}  # fmt: skip
     of = {"rows": VALUES} | {name: each for name, each in of.items() if f"{{{name}}}" in sql}
     found = [
         by(f"SELECT place, {sql} AS found FROM {{rows}}", of)
-        for by in (lambda sql, of: query_in_spark(spark, sql, of).toArrow(), here)
+        for by in (lambda sql, of: lake.frame(sql, **of).toArrow(), here)
     ]
     assert told(found[0]) == told(found[1])
 
 
-def test_no_text_is_more_than_a_text(spark):
+def test_no_text_is_more_than_a_text(lake, spark):
     texts = [*TEXTS, LONG]
     rows = pa.table({"text": texts})
     one = {f"text{place}": text for place, text in enumerate(texts)}
@@ -212,7 +210,7 @@ def test_no_text_is_more_than_a_text(spark):
     sql = f"SELECT text, CASE {cases} END AS place FROM {{rows}} WHERE text IN {{texts}}"
     of = {"rows": rows, "texts": texts, **one}
     expected = {text: place for place, text in enumerate(texts)}
-    for found in (here(sql, of), query_in_spark(spark, sql, of).toArrow()):
+    for found in (here(sql, of), lake.frame(sql, **of).toArrow()):
         assert dict(zip(found["text"].to_pylist(), found["place"].to_pylist(), strict=True)) == expected
     assert where_in(arrow_to_frame(spark, rows), "text", texts).count() == len(texts)
 
@@ -224,7 +222,7 @@ def test_a_name_of_a_folder_is_no_pattern(spark, tmp_path):
         (tmp_path / name).mkdir()
         pq.write_table(pa.table({"text": [name]}, schema), tmp_path / name / "rows.parquet")
     for name in names:
-        rows = DataFiles(schema, [LakePath(str(tmp_path / name / "rows.parquet"))])
+        rows = DataFiles(schema, {LakePath(str(tmp_path / name / "rows.parquet")): 1})
         assert here("SELECT text FROM {rows}", {"rows": rows})["text"].to_pylist() == [name]
         assert read_parquet_folder(spark, LakePath(str(tmp_path / name))).collect() == [(name,)]
 
@@ -261,9 +259,9 @@ def here(sql, of):
         "SELECT `text` FROM (SELECT *, rank() OVER (PARTITION BY flag ORDER BY text) AS n FROM {rows}) WHERE n = 1",
     ],
 )
-def test_a_question_has_one_answer(spark, sql):
+def test_a_question_has_one_answer(lake, sql):
     of = {"rows": VALUES}
-    assert told(query_in_spark(spark, sql, of).toArrow()) == told(here(sql, of))
+    assert told(lake.frame(sql, **of).toArrow()) == told(here(sql, of))
 
 
 @pytest.mark.parametrize("sql", ["no_function(text)", "no_column", "place <=> 1", "transform(list, one -> one)"])
@@ -272,11 +270,11 @@ def test_what_duckdb_does_not_know_is_said(sql):
         here(f"SELECT {sql} FROM {{rows}}", {"rows": VALUES})
 
 
-def test_long_texts_are_cut_in_sql_as_elsewhere(spark):
+def test_long_texts_are_cut_in_sql_as_elsewhere(lake):
     texts = ["a" * 500, "é" * 501, "\U0001f600" * 1000 + "x", None]
     of = {"rows": pa.table({"number": range(len(texts)), "text": texts})}
     sql = f"SELECT {cut_text_sql('`text`')} AS text FROM {{rows}} ORDER BY number"
-    for found in (query_in_spark(spark, sql, of).toArrow(), here(sql, of)):
+    for found in (lake.frame(sql, **of).toArrow(), here(sql, of)):
         assert found["text"].to_pylist() == [text and cut_text(text, distinct=True) for text in texts]
 
 

@@ -35,7 +35,11 @@ def writes(lake):
     yield lambda: lake.append(QUARANTINE, rows(spark, "a", "b", "c"), provenance='{"a": 1}'), '{"a": 1}', 3
     yield lambda: lake.commit_provenance(QUARANTINE, said), said, 0
     yield lambda: lake.delete_values(QUARANTINE, "quarantine_key", ["a"], dates=[None]), NO_PROVENANCE, None
-    yield lambda: lake.merge(QUARANTINE, rows(spark, "b", "d"), dates=[None], provenance="[1, 2]"), "[1, 2]", None
+    yield (
+        lambda: lake.update(QUARANTINE, {"reason": "'one'"}, "quarantine_key = 'b'", provenance="[1, 2]"),
+        "[1, 2]",
+        None,
+    )
     yield lambda: lake.replace(QUARANTINE, rows(spark, "e"), provenance="replaced"), "replaced", 1
     yield lambda: lake.update(QUARANTINE, {"reason": "'other'"}, "TRUE"), NO_PROVENANCE, None
     yield lambda: lake.restore(QUARANTINE, 1), NO_PROVENANCE, None

@@ -55,9 +55,9 @@ def read_parquet_folder(spark: SparkSession, folder: LakePath, schema: StructTyp
     return reader.parquet(_escaped(folder.location))
 
 
-def files_to_frame(spark: SparkSession, files: DataFiles) -> DataFrame:
-    """Return the rows of data files, which Spark reads without asking Delta for them."""
-    schema = from_arrow_schema(files.schema)
+def files_to_frame(spark: SparkSession, files: DataFiles, schema: StructType | None = None) -> DataFrame:
+    """Return the rows of data files, which Spark reads without asking Delta for them; ``schema``: with comments."""
+    schema = schema or from_arrow_schema(files.schema)
     if not files.files:
         rows = spark.createDataFrame([], schema).limit(0)  # of which Spark knows the size
     elif any(file.is_remote for file in files.files):

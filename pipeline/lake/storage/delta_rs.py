@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Final
+from typing import Final, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -28,7 +28,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, LongType, StringType, StructType
 
-from pipeline.lake.change import Change, CommitNote, RowsGone, RowsToWrite
+from pipeline.lake.change import Change, CommitNote, MakeChange, RowsGone, RowsToWrite
 from pipeline.lake.date_filters import dates_condition
 from pipeline.lake.engine.sessions import LazySession
 from pipeline.lake.engine.tasks import MAX_DRIVER_BYTES, PartitionedRows
@@ -48,6 +48,8 @@ from pipeline.lake.storage.parquet import (
 from pipeline.lake.storage.store import StoreName, table_properties
 from schemas.table import EVENT_DATE, Column, Table
 from udfs.prefetch import prefetch
+
+Made = TypeVar("Made")
 
 _TRIES: Final = 5  # of a commit that others come before
 _DELETED: Final = "_deleted"
@@ -95,7 +97,7 @@ class DeltaRsStore:
         new: list[Field] = Schema.from_json(fields.json()).fields
         self._retry(table, note, lambda delta: delta.alter.add_columns(new, commit_properties=_properties(note)))
 
-    def commit(self, table: Table, change: Change, note: CommitNote, *, is_new: bool) -> None:
+    def commit(self, table: Table, change: Change | MakeChange, note: CommitNote, *, is_new: bool) -> None:
         """Change the rows of a table.
 
         Rows in memory that have the keys of rows that leave replace these in the same commit. The others are added by
@@ -104,19 +106,29 @@ class DeltaRsStore:
         """
         if is_new:
             self.create(table)
-        rows, gone = change
-        if not isinstance(gone, RowsGone):
-            self._commit_files(table, self._write(table, rows), "append" if gone is None else "overwrite", note)
+        if isinstance(change, Change) and not isinstance(change.gone, RowsGone):
+            mode = "append" if change.gone is None else "overwrite"
+            self._commit_files(table, self._write(table, change.rows), mode, note)
             return
-        if not isinstance(rows, pa.Table) and not (isinstance(rows, PartitionedRows) and rows.fits_in_driver):
-            files, nothing = self._write(table, rows), arrow_schema(table).empty_table()
-            first = note._replace(provenance=note.previous_provenance)
-            self._retry(table, note, lambda delta: self._replace(delta, table, gone, nothing, first))
+
+        def replace(delta: DeltaTable) -> list[DataFile]:
+            rows, gone = change if isinstance(change, Change) else change()
+            files, added = self._write_many(table, rows)
+            first = note._replace(provenance=note.previous_provenance) if files else note
+            if isinstance(gone, RowsGone):
+                self._replace(delta, table, gone, added, first)
+            return files
+
+        if files := self._retry(table, note, replace):
             self._commit_files(table, files, "append", note)
-            return
+
+    def _write_many(self, table: Table, rows: RowsToWrite) -> tuple[list[DataFile], pa.Table]:
+        """Return the files that many rows are written to, or rows in memory."""
+        nothing = arrow_schema(table).empty_table()
+        if not isinstance(rows, pa.Table) and not (isinstance(rows, PartitionedRows) and rows.fits_in_driver):
+            return self._write(table, rows), nothing
         batches = [*rows.read_in_driver()] if isinstance(rows, PartitionedRows) else rows.to_batches()
-        added = conform_table(table, pa.Table.from_batches(batches)) if batches else arrow_schema(table).empty_table()
-        self._retry(table, note, lambda delta: self._replace(delta, table, gone, added, note))
+        return [], conform_table(table, pa.Table.from_batches(batches)) if batches else nothing
 
     def commit_note(self, table: Table, note: CommitNote) -> None:
         """Commit a note alone."""
@@ -253,17 +265,15 @@ class DeltaRsStore:
         rows = sum(file.row_count for file in files) + written_before
         delta.create_write_transaction(actions, mode, delta.schema(), commit_properties=_properties(note, rows))
 
-    def _retry(self, table: Table, note: CommitNote, change: Callable[[DeltaTable], object]) -> None:
+    def _retry(self, table: Table, note: CommitNote, change: Callable[[DeltaTable], Made]) -> Made:
         """Change a table in its newest version; again, if others commit before. ConflictError if they always do."""
         for _ in range(_TRIES):
             note.check()
             with self._log.newest(table) as delta:
                 try:
-                    change(delta)
+                    return change(delta)
                 except CommitFailedError as error:
                     failed = error
-                else:
-                    return
         raise ConflictError(f"{self._log.folder(table)}: others change this table all the time") from failed
 
 

@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 from pyspark.sql import functions as F
 
 from pipeline.lake.arrow_rows import buffer_size
-from pipeline.lake.change import EVERY_ROW, Change, CommitNote, RowsGone, RowsToWrite
+from pipeline.lake.change import EVERY_ROW, Change, CommitNote, MakeChange, RowsGone, RowsToWrite
 from pipeline.lake.date_filters import dates_condition
 from pipeline.lake.engine.frames import arrow_to_frame
 from pipeline.lake.engine.sessions import LazySession, own_session
@@ -95,13 +95,13 @@ class SparkStore:
 
     # -- rows ------------------------------------------------------------------------------------------------------
 
-    def commit(self, table: Table, change: Change, note: CommitNote, *, is_new: bool) -> Snapshot | None:
+    def commit(self, table: Table, change: Change | MakeChange, note: CommitNote, *, is_new: bool) -> Snapshot | None:
         """Change the rows of a table, in one commit.
 
         Few rows that leave are named in the condition of an overwrite: files without them are not read. Many are the
         source of a MERGE.
         """
-        rows, gone = change
+        rows, gone = change if isinstance(change, Change) else change()
         few = _few_rows(table, rows)
         found = gone.find() if isinstance(gone, RowsGone) else None
         if few is not None and not few.num_rows and not is_new:

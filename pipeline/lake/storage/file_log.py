@@ -44,6 +44,7 @@ class FileLog:
         self._known: dict[LakePath, _OpenTable] = {}
         self._locks: dict[LakePath, RLock] = {}
         self._lock = Lock()
+        self._in_use: set[LakePath] = set()
 
     def folder(self, table: Table) -> LakePath:
         """Return a table's folder."""
@@ -51,18 +52,28 @@ class FileLog:
 
     @contextmanager
     def newest(self, table: Table) -> Iterator[DeltaTable]:
-        """Yield a table's newest version, which no other thread uses meanwhile; TableNotFoundError without a table."""
+        """Yield a table's newest version, which no other thread uses meanwhile; TableNotFoundError without a table.
+
+        Whatever this thread asks of the table within the block is of this version.
+        """
         folder = self.folder(table)
         with self._lock:
             lock = self._locks.setdefault(folder, RLock())
         with lock:
+            if folder in self._in_use:
+                yield self._known[folder].delta
+                return
             known, identity = self._known.get(folder), _identity(folder)
             if known is None or known.identity != identity:
                 opened = DeltaTable(folder_uri(folder), storage_options=storage_options(folder))
                 known = self._known[folder] = _OpenTable(opened, identity)
             else:
                 known.delta.update_incremental()
-            yield known.delta
+            self._in_use.add(folder)
+            try:
+                yield known.delta
+            finally:
+                self._in_use.remove(folder)
 
     def columns(self, table: Table) -> Mapping[str, str] | None:
         """Return the types of the stored columns by name; None when there is no table."""

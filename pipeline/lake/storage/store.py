@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal, Protocol
 
-from pipeline.lake.change import Change, CommitNote
+from pipeline.lake.change import Change, CommitNote, MakeChange
 from pipeline.lake.engine.sessions import LazySession
 from pipeline.lake.schema_enforcement import columns_with_statistics
 from pipeline.lake.storage.log import Snapshot
@@ -39,7 +39,7 @@ class TableStore(Protocol):
     def create(self, table: Table) -> None:
         """Create a table, empty, with its comments, if it does not exist."""
 
-    def commit(self, table: Table, change: Change, note: CommitNote, *, is_new: bool) -> Snapshot | None:
+    def commit(self, table: Table, change: Change | MakeChange, note: CommitNote, *, is_new: bool) -> Snapshot | None:
         """Change the rows of a table; return the commit if it is known without a look at the log.
 
         No commit is made without rows and without provenance. ``is_new``: there is no table yet, it is created with
