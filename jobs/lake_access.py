@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 
 from jobs import cli
 from jobs.command_line.private_folder import PRIVATE_FOLDER, remove_left_folders
-from jobs.command_line.task_processes import TaskProcesses
 from jobs.config import ConfigError
-from jobs.session import check_single_installation, get_spark_session, prepare_process, started_as_plain_python
+from jobs.session import check_single_installation, check_spark_can_start, prepare_process, prepare_session
 from pipeline.lake.engine.sessions import LazySession
 from pipeline.lake.lake import Lake
 from pipeline.lake.lake_path import LakePath
@@ -20,18 +18,31 @@ from schemas.collected_snapshots import SNAPSHOT_FILES, SNAPSHOTS_RAW
 
 
 def open_lake(job_run: cli.JobRun) -> Lake:
-    """Return the lake named by the arguments and settings. Removes what killed runs left.
+    """Return the lake named by the arguments and settings, for a job that reads input. Removes what killed runs left.
 
-    Its Spark session starts when a step first needs it.
+    Its Spark session starts when a step first needs it. ConfigError, before anything is written, where that is
+    foreseeably impossible.
     """
+    lake = _open_lake(job_run)
+    computes_in_spark = lake.session.engine == "spark" and not getattr(job_run.arguments, "dry_run", False)
+    stores_in_spark = lake.store_name == "spark"
+    if computes_in_spark or stores_in_spark:
+        try:
+            check_spark_can_start(needs_delta=stores_in_spark)
+        except ConfigError as error:
+            if stores_in_spark:
+                raise
+            raise ConfigError(f"{error}; or compute without Spark: --set run.engine=local") from error
+    return lake
+
+
+def _open_lake(job_run: cli.JobRun) -> Lake:
     check_single_installation()
     config, scratch_folder = job_run.config.lake, job_run.config.privacy.scratch_folder
     remove_left_folders(scratch_folder)
     prepare_process()
-    processes = TaskProcesses(PRIVATE_FOLDER.path(scratch_folder)) if started_as_plain_python() else None
-    if processes is not None:
-        job_run.exit_stack.callback(processes.close)
-    session = LazySession(partial(get_spark_session, job_run.job, scratch_folder=scratch_folder), processes=processes)
+    start = prepare_session(job_run.job, scratch_folder=scratch_folder)
+    session = LazySession(lambda: start(needs_delta=lake.store_name == "spark"), engine=job_run.config.run.engine)
     store = None if config.store == "auto" else config.store
     lake = Lake(
         session, job_run.arguments.lake, catalog=config.catalog, prefix=config.prefix, store=store,
@@ -48,7 +59,7 @@ def open_lake_with_data(job_run: cli.JobRun) -> Lake:
     """
     place = job_run.arguments.lake
     if job_run.config.lake.catalog is not None or _is_folder(place):
-        lake = open_lake(job_run)
+        lake = _open_lake(job_run)
         if any(map(lake.exists, (CAPTURE_FILES, SNAPSHOT_FILES, SNAPSHOTS_RAW))):
             return lake
     raise ConfigError(f"{place}: no captures or snapshots were read into this lake; run 'msmq run_all' first")

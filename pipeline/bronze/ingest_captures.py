@@ -33,7 +33,7 @@ from pipeline.bronze.read_progress import Meter, ReadProgress, no_meter
 from pipeline.bronze.retention_cutoff import RetentionCutoff, recount_connection_calls
 from pipeline.bronze.write_tables import BronzeWriter, stored_captures
 from pipeline.lake.concurrency import run_concurrently
-from pipeline.lake.engine.tasks import MAX_DRIVER_BYTES, PartitionedRows
+from pipeline.lake.engine.tasks import PartitionedRows
 from pipeline.lake.lake import Lake, versions_by_name
 from pipeline.lake.recovery import RunMarkers, undo_unfinished_runs
 from pipeline.lake.staging_files import count_staged_rows
@@ -131,8 +131,8 @@ def ingest(
     if plan:
         size = sum(read.size for read in plan.reads)
         lake.session.expect_to_read(size, sum(entry.file.size for entry in ledger))
-        if size > MAX_DRIVER_BYTES:
-            lake.session.expect_tasks()
+        if plan.reads:
+            lake.session.start_soon()
         log(f"reading {len(plan.reads)} capture files, {size / 1e6:.1f} MB; {plan.skipped_files} known already")
     else:
         log(f"nothing new in {plan.skipped_files} capture files")
@@ -261,7 +261,10 @@ class _IngestRound:
         schema = from_arrow_schema(BRONZE_SCHEMAS["capture_files"])
 
         def run_tasks(tasks: PartitionedRows) -> None:
-            tasks.table(writer.lake.session, schema)
+            session = writer.lake.session
+            if session.engine == "local":
+                session.note_in_driver(tasks.rows)
+            tasks.table(session, schema)
 
         read = partial(
             read_captures, reads, writer.clock, writer.folder, writer.staged_tables, self.reader_options, run_tasks,
@@ -288,7 +291,7 @@ class _IngestRound:
         stored = merge_connections.read_stored_pending(lake, pa.concat_tables([fresh, removed]), limits)
         RunMarkers.of(lake).add_captures(self.writer.run_id, stored["capture_id"].unique().to_pylist())
         steps: dict[str, Callable[[], Any]] = {
-            _MERGE: partial(merge_connections.merge_pending, fresh, stored, removed, limits, lake.session)
+            _MERGE: partial(merge_connections.merge_pending, fresh, stored, removed, limits)
         }
         for table in (CONNECTIONS, RPC_BINDS, SESSION_PACKETS, PINGS, QUARANTINE, PENDING):
             steps[str(table)] = partial(lake.create, table)

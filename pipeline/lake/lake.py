@@ -32,7 +32,6 @@ from pipeline.lake.lake_record import choose_store, record_store
 from pipeline.lake.local_paths import absolute_location
 from pipeline.lake.queries.inputs import (
     MAX_BYTES_IN_MEMORY,
-    MAX_ROWS_BESIDE_TASKS,
     MAX_ROWS_IN_MEMORY,
     ChangeFeedError,
     ChangesSince,
@@ -306,12 +305,11 @@ class Lake:
         gets all: in memory it gets all rows there are, in tasks those of as many groups as it happens; so it may look
         at rows of several groups, but not compare them.
         """
-        rows = MAX_ROWS_IN_MEMORY
-        if self.session.tasks_begin_at_once:  # on all cores
-            rows = min(rows, MAX_ROWS_BESIDE_TASKS)
         existing = {name: part._replace(inputs=self._existing(part.inputs)) for name, part in query.parts.items()}
-        limits = MemoryLimits(rows, MAX_BYTES_IN_MEMORY)
+        limits = MemoryLimits(MAX_ROWS_IN_MEMORY, MAX_BYTES_IN_MEMORY)
         with self.store.map_groups(query._replace(parts=existing), limits) as found:
+            if isinstance(found, dict) or self.session.engine == "local":
+                self.session.note_in_driver(query.function)
             yield pa.concat_tables(query.function(Parts(found))) if isinstance(found, dict) else found
 
     def map_few_groups(self, query: GroupedQuery) -> pa.Table:

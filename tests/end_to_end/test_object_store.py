@@ -12,9 +12,9 @@ from deltalake import DeltaTable
 
 from bronze.stores.bucket import serving_here
 from end_to_end.lakes import facts
+from engines import without_spark
 from jobs import run_all
 from pipeline.bronze.ingest_captures import BRONZE_TABLES
-from pipeline.lake.engine.sessions import LazySession
 from pipeline.lake.lake import Lake
 from pipeline.lake.lake_path import LakePath
 from pipeline.lake.lease import hold_lease
@@ -58,7 +58,7 @@ def run(*jobs):
 
 def lake_at(root):
     """A lake for which no Spark is started."""
-    return Lake(LazySession(lambda: pytest.fail("Spark is not needed")), str(root))
+    return Lake(without_spark(), str(root))
 
 
 def contents(root):
