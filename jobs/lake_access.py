@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
+
+from pyspark.sql import SparkSession
 
 from jobs import cli
+from jobs.command_line.engine_summary import EngineSummary
 from jobs.command_line.private_folder import PRIVATE_FOLDER, remove_left_folders
 from jobs.config import ConfigError
 from jobs.session import check_single_installation, check_spark_can_start, prepare_process, prepare_session
@@ -42,12 +46,23 @@ def _open_lake(job_run: cli.JobRun) -> Lake:
     remove_left_folders(scratch_folder)
     prepare_process()
     start = prepare_session(job_run.job, scratch_folder=scratch_folder)
-    session = LazySession(lambda: start(needs_delta=lake.store_name == "spark"), engine=job_run.config.run.engine)
+    engine, summary = job_run.config.run.engine, EngineSummary()
+
+    def make() -> SparkSession:
+        spark = start(needs_delta=lake.store_name == "spark")
+        master = summary.has_started(spark)
+        if engine == "spark":
+            cli.log_progress(f"Spark computes: {master}")
+        return spark
+
+    session = LazySession(make, engine=engine)
     store = None if config.store == "auto" else config.store
     lake = Lake(
         session, job_run.arguments.lake, catalog=config.catalog, prefix=config.prefix, store=store,
         overflow_folder=PRIVATE_FOLDER.path(scratch_folder),
     )  # fmt: skip
+    said = job_run.summary_fields["engine"] = dict[str, Any]()
+    job_run.exit_stack.callback(lambda: said.update(summary.fields(session)))  # when all is done
     job_run.summary_fields["store"] = lake.store_name
     return lake
 
@@ -82,6 +97,8 @@ def lake_lease(job_run: cli.JobRun, lake: Lake) -> Iterator[None]:
         yield
         return
     cli.log_progress(f"the tables are stored by {lake.store_name}")
+    if lake.session.engine == "local":
+        cli.log_progress("this process computes (run.engine=local)")
     try:
         wait_s = job_run.config.lake.lease_wait.total_seconds()
         with (
