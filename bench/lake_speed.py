@@ -16,7 +16,6 @@ from pyspark.sql import functions as F
 
 from bench import limit
 from bench.memory import PeakMemory
-from jobs.command_line.task_processes import TaskProcesses
 from jobs.session import PROJECT_ROOT, get_spark_session
 from pipeline.bronze.capture_tasks import build_read_tasks, group_by_task, whole_file_splits
 from pipeline.bronze.ingest_captures import ingest
@@ -83,12 +82,11 @@ def _update_bronze_and_calls(lake: Lake, files: Sequence[Path]) -> None:
 
 
 class LakeBench:
-    """Runs timed steps as a job does, with processes that compute tasks; its lakes are below ``folder``."""
+    """Runs timed steps as a job does; its lakes are below ``folder``."""
 
     def __init__(self, folder: Path, *, separate_executor: bool = False) -> None:
         """Start the session. ``separate_executor``: Spark computes tasks on one core, in a process of its own."""
         self.folder = folder
-        self.processes = None if separate_executor else TaskProcesses()
         self.spark: SparkSession = get_spark_session(
             "bench", SEPARATE_EXECUTOR if separate_executor else {"spark.master": "local[2]"}
         )
@@ -96,15 +94,12 @@ class LakeBench:
         self._lakes = 0
 
     def stop(self) -> None:
-        """Stop the Spark session, and the processes."""
+        """Stop the Spark session."""
         self.spark.stop()
-        if self.processes is not None:
-            self.processes.close()
 
     def _lake(self) -> Lake:
         self._lakes += 1
-        session = LazySession(lambda: self.spark, processes=self.processes)
-        return Lake(session, str(self.folder / f"lake{self._lakes}"))
+        return Lake(self.spark, str(self.folder / f"lake{self._lakes}"))
 
     def write_rpc_calls(self, files: Sequence[Path]) -> WriteResult:
         """Write captures to bronze.rpc_calls only, without merging connections across captures."""

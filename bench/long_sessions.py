@@ -126,14 +126,14 @@ def measure(packets: int = PACKETS, file_packets: int = FILE_PACKETS, repeat: in
     handshake, rows, connection = build_session(packets + file_packets * repeat)
     alone, added = [], []
     with tempfile.TemporaryDirectory() as folder:
-        lake = Lake(LazySession(no_session), f"{folder}/long")
+        lake = Lake(LazySession(no_session, engine="local"), f"{folder}/long")
         before = [handshake, rows.slice(0, packets)]
         whole = _add(lake, pa.concat_tables(before), connection)
         for number in range(repeat):
             file = rows.slice(packets + number * file_packets, file_packets)
             added.append(_add(lake, file, connection, before))
             before.append(file)
-            alone.append(_add(Lake(LazySession(no_session), f"{folder}/{number}"), file, connection))
+            alone.append(_add(Lake(LazySession(no_session, engine="local"), f"{folder}/{number}"), file, connection))
     return [
         Measure(f"sessions: {packets:.0e} packets at once", whole, "s"),
         Measure(f"sessions: a file of {file_packets} packets alone", min(alone), "s"),

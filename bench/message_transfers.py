@@ -121,7 +121,7 @@ def _timed_update(lake: Lake) -> float:
 def measure(rows: int = MESSAGES_COUNT) -> Iterator[Measure]:
     """Measure the first update, and one after ``MORE`` more messages."""
     with tempfile.TemporaryDirectory() as folder:
-        lake = Lake(LazySession(no_spark), folder)
+        lake = Lake(LazySession(no_spark, engine="local"), folder)
         _sessions(lake)
         fill(lake, 0, rows)
         yield Measure(f"{rows:,} messages", _timed_update(lake), "s", 60, 30, higher_is_better=False)

@@ -46,7 +46,7 @@ def memory_measures(
 ) -> list[Measure]:
     """Return how much memory the processes of a run took at most, with limits in MiB; a small run has none of tasks."""
     memory: PeakMemory = run["memory"]
-    processes = (("driver", memory.driver_bytes, driver), ("a process of tasks", memory.worker_bytes, tasks))
+    processes = (("driver", memory.driver_bytes, driver), ("a worker", memory.worker_bytes, tasks))
     return [
         Measure(f"{name}: memory of {process}", used / 2**20, "MiB", most, higher_is_better=False)
         for process, used, most in processes

@@ -64,7 +64,7 @@ def _lake(folder: Path) -> Lake:
     def no_session() -> None:
         raise AssertionError("no step of this needs Spark")
 
-    return Lake(LazySession(no_session), str(folder / "lake"))  # type: ignore[arg-type]
+    return Lake(LazySession(no_session, engine="local"), str(folder / "lake"))  # type: ignore[arg-type]
 
 
 def _key(number: int) -> str:

@@ -107,7 +107,7 @@ def measure(rows: int = SENDINGS_COUNT) -> Iterator[Measure]:
     """Measure the first update, and one after ``MORE`` more sendings."""
     for sequences in SEQUENCES:
         with tempfile.TemporaryDirectory() as folder:
-            lake = Lake(LazySession(no_spark), folder)
+            lake = Lake(LazySession(no_spark, engine="local"), folder)
             fill(lake, 0, rows, sequences)
             name = f"{rows:,} sendings, {sequences:,} sequences"
             yield Measure(name, _timed_update(lake), "s", 60, 20, higher_is_better=False)

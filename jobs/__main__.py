@@ -48,12 +48,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _load_and_run(name: str, job_run: cli.JobRun) -> cli.Outcome:
-    """Import the module of a job and run it; ConfigError if a package that it needs is not installed."""
+    """Import the module of a job and run it; ConfigError if a package that it needs is not installed.
+
+    PySpark is one for either engine: frames and schemas are PySpark's, also where no Java starts.
+    """
     try:
         module = import_module(f"jobs.{name}")
     except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
         raise ConfigError(
-            f"the package {error.name} is not installed: run 'make setup', or install the wheel with its extra [spark]"
+            f"the package {package} is not installed: run 'make setup', or install the wheel with its extra [spark]"
         ) from error
     outcome: cli.Outcome = module.run(job_run)
     return outcome

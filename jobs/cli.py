@@ -27,7 +27,6 @@ from typing import Any, NoReturn, TextIO
 
 from jobs.command_line.failure_report import report_lines, summarize_exception
 from jobs.command_line.java_process import JAVA
-from jobs.command_line.task_processes import end_processes
 from jobs.config import Config, ConfigError, FileAccess
 from pipeline.bronze.input_files import ledger_path
 from pipeline.bronze.ledger_entries import DateRange, ReprocessSelector
@@ -364,17 +363,16 @@ def _run_undisturbed(run: Callable[[JobRun], Outcome], job_run: JobRun) -> Outco
 
 @contextmanager
 def _handle_interrupts() -> Iterator[threading.Event]:
-    """Handle Ctrl-C within the block: end all processes of the run, then raise KeyboardInterrupt. Yield a flag for it.
+    """Handle Ctrl-C within the block: end Java, even as it starts, then raise KeyboardInterrupt. Yield a flag for it.
 
-    They are ended first because the main thread may wait for one of them. Without Java, Spark commits nothing any more,
-    and each call from the clean-up fails at once. The next run recovers, as from a run that was killed.
+    It is ended first because the main thread may wait for it. Without Java, Spark commits nothing any more, and each
+    call from the clean-up fails at once. The next run recovers, as from a run that was killed.
     """
     interrupted = threading.Event()
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
         interrupted.set()
         JAVA.kill()
-        end_processes()
         raise KeyboardInterrupt
 
     if threading.current_thread() is not threading.main_thread():

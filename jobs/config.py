@@ -32,6 +32,7 @@ class ByteSize(int):
 
 RedactableField = Literal["labels", "queues", "hosts", "addresses", "senders"]
 LakeStore = Literal["auto", "delta-rs", "spark"]
+RunEngine = Literal["spark", "local"]
 FileAccess = Literal["owner", "group_read", "group_write", "all_read"]
 DiscoverySources = Literal["active", "private"]
 AuthenticationMethod = Literal["none", "ntlm", "kerberos"]
@@ -100,6 +101,17 @@ class LakeConfig:
     )
     lease_wait: timedelta = setting_field(
         timedelta(minutes=10), "how long a run waits for another run on the same lake before it gives up", minimum=0
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class RunConfig:
+    """What computes."""
+
+    engine: RunEngine = setting_field(
+        "spark",
+        "what reads captures and computes many rows: Spark's tasks (spark), or the same tasks one after the other in "
+        "this process, without Java (local)",
     )
 
 
@@ -502,6 +514,7 @@ class Config:
     """All settings, by section. ``Config()`` holds the defaults; ``Config.load`` reads a file and overrides."""
 
     lake: LakeConfig = LakeConfig()
+    run: RunConfig = RunConfig()
     ingest: IngestConfig = IngestConfig()
     capture: CaptureConfig = CaptureConfig()
     store: StoreConfig = StoreConfig()

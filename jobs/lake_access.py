@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
+from typing import Any
+
+from pyspark.sql import SparkSession
 
 from jobs import cli
+from jobs.command_line.engine_summary import EngineSummary
 from jobs.command_line.private_folder import PRIVATE_FOLDER, remove_left_folders
-from jobs.command_line.task_processes import TaskProcesses
 from jobs.config import ConfigError
-from jobs.session import check_single_installation, get_spark_session, prepare_process, started_as_plain_python
+from jobs.session import check_single_installation, check_spark_can_start, prepare_process, prepare_session
 from pipeline.lake.engine.sessions import LazySession
 from pipeline.lake.lake import Lake
 from pipeline.lake.lake_path import LakePath
@@ -20,23 +22,47 @@ from schemas.collected_snapshots import SNAPSHOT_FILES, SNAPSHOTS_RAW
 
 
 def open_lake(job_run: cli.JobRun) -> Lake:
-    """Return the lake named by the arguments and settings. Removes what killed runs left.
+    """Return the lake named by the arguments and settings, for a job that reads input. Removes what killed runs left.
 
-    Its Spark session starts when a step first needs it.
+    Its Spark session starts when a step first needs it. ConfigError, before anything is written, where that is
+    foreseeably impossible.
     """
+    lake = _open_lake(job_run)
+    computes_in_spark = lake.session.engine == "spark" and not getattr(job_run.arguments, "dry_run", False)
+    stores_in_spark = lake.store_name == "spark"
+    if computes_in_spark or stores_in_spark:
+        try:
+            check_spark_can_start(needs_delta=stores_in_spark)
+        except ConfigError as error:
+            if stores_in_spark:
+                raise
+            raise ConfigError(f"{error}; or compute without Spark: --set run.engine=local") from error
+    return lake
+
+
+def _open_lake(job_run: cli.JobRun) -> Lake:
     check_single_installation()
     config, scratch_folder = job_run.config.lake, job_run.config.privacy.scratch_folder
     remove_left_folders(scratch_folder)
     prepare_process()
-    processes = TaskProcesses(PRIVATE_FOLDER.path(scratch_folder)) if started_as_plain_python() else None
-    if processes is not None:
-        job_run.exit_stack.callback(processes.close)
-    session = LazySession(partial(get_spark_session, job_run.job, scratch_folder=scratch_folder), processes=processes)
+    start = prepare_session(job_run.job, scratch_folder=scratch_folder)
+    engine, summary = job_run.config.run.engine, EngineSummary()
+
+    def make() -> SparkSession:
+        spark = start(needs_delta=lake.store_name == "spark")
+        master = summary.has_started(spark)
+        if engine == "spark":
+            cli.log_progress(f"Spark computes: {master}")
+        return spark
+
+    session = LazySession(make, engine=engine)
     store = None if config.store == "auto" else config.store
     lake = Lake(
         session, job_run.arguments.lake, catalog=config.catalog, prefix=config.prefix, store=store,
         overflow_folder=PRIVATE_FOLDER.path(scratch_folder),
     )  # fmt: skip
+    said = job_run.summary_fields["engine"] = dict[str, Any]()
+    job_run.exit_stack.callback(lambda: said.update(summary.fields(session)))  # when all is done
     job_run.summary_fields["store"] = lake.store_name
     return lake
 
@@ -48,7 +74,7 @@ def open_lake_with_data(job_run: cli.JobRun) -> Lake:
     """
     place = job_run.arguments.lake
     if job_run.config.lake.catalog is not None or _is_folder(place):
-        lake = open_lake(job_run)
+        lake = _open_lake(job_run)
         if any(map(lake.exists, (CAPTURE_FILES, SNAPSHOT_FILES, SNAPSHOTS_RAW))):
             return lake
     raise ConfigError(f"{place}: no captures or snapshots were read into this lake; run 'msmq run_all' first")
@@ -71,6 +97,8 @@ def lake_lease(job_run: cli.JobRun, lake: Lake) -> Iterator[None]:
         yield
         return
     cli.log_progress(f"the tables are stored by {lake.store_name}")
+    if lake.session.engine == "local":
+        cli.log_progress("this process computes (run.engine=local)")
     try:
         wait_s = job_run.config.lake.lease_wait.total_seconds()
         with (

@@ -11,8 +11,10 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import re
 import shutil
 import signal
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Mapping
@@ -20,12 +22,12 @@ from contextlib import contextmanager
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any, Final, Protocol
 
 import pyspark
 from py4j.protocol import Py4JError
-from pyspark import SparkConf, SparkContext
+from pyspark import SparkConf, SparkContext, java_gateway
 from pyspark.errors import PySparkRuntimeError
-from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from jobs import code_archive
@@ -61,6 +63,7 @@ OTHER_SPARKS = ("SPARK_", "PYSPARK_", "HADOOP_", "YARN_")  # prefixes
 KEPT_VARIABLES = (LOCAL_FOLDERS_VARIABLE,)  # where Spark's temporary files are
 _MAX_SOCKET_FOLDER = 60  # characters: a socket's path has at most 103 on some systems, and its name has 42
 
+_MIN_JAVA: Final = 17
 _NO_ESCAPES = "spark.sql.parser.escapedStringLiterals"  # a setting by which SQL is as in Spark 1
 
 # Java classes that PySpark looks up by name for each call, with their most used members.
@@ -78,11 +81,16 @@ CACHED_JAVA_MEMBERS: Mapping[str, tuple[str, ...]] = {
 
 _HADOOP_UMASK = "spark.hadoop.fs.permissions.umask-mode"  # Hadoop sets permissions, whatever the process's umask is
 
+# Settings that name classes of Delta's jars.
+DELTA_SETTINGS: Mapping[str, str] = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+}
+
 # Settings that Delta needs, and settings that make small lakes on few cores fast. The local session and the properties
 # file of spark-submit share them.
 SPARK_SETTINGS: Mapping[str, str] = {
-    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    **DELTA_SETTINGS,
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.parquet.compression.codec": "zstd",
     "spark.sql.shuffle.partitions": "16",  # adaptive execution merges small ones; 200 are slow on a laptop
@@ -126,6 +134,13 @@ LOCAL_SPARK_SETTINGS: Mapping[str, str] = {
 }
 
 
+class StartSession(Protocol):
+    """Makes the Spark session of this process, in whatever thread."""
+
+    def __call__(self, *, needs_delta: bool = True) -> SparkSession:
+        """``needs_delta``: whether Spark stores tables; if not, a local session does without Delta's jars."""
+
+
 def get_spark_session(
     app_name: str, overrides: Mapping[str, str] | None = None, *, scratch_folder: Path | None = None
 ) -> SparkSession:
@@ -135,24 +150,42 @@ def get_spark_session(
     temporary files of a local session are in the process's private folder in ``scratch_folder``. A Spark Connect
     session also receives the project's code.
     """
-    builder = SparkSession.builder.appName(app_name)
-    if started_as_plain_python():
+    return prepare_session(app_name, overrides, scratch_folder=scratch_folder)()
+
+
+def prepare_session(
+    app_name: str, overrides: Mapping[str, str] | None = None, *, scratch_folder: Path | None = None
+) -> StartSession:
+    """Return what ``get_spark_session`` does, to be done later and in another thread.
+
+    Who started this process, its environment and its umask are looked at and set now: other threads do not see the
+    session of this one, and disturb this one where they change what all share.
+    """
+    is_plain, umask = started_as_plain_python(), f"{_umask():03o}"
+    if is_plain:
         set_local_environment()
-        settings = {"spark.app.name": app_name, **local_spark_settings(), **(overrides or {})}
-        settings |= _temporary_file_settings(PRIVATE_FOLDER.path(scratch_folder), settings)
-        settings[_HADOOP_UMASK] = f"{_umask():03o}"
-        for name, value in settings.items():
-            builder = builder.config(name, value)
-        with _keep_interrupt_handler():
-            start_java(settings)
+
+    def start(*, needs_delta: bool = True) -> SparkSession:
+        builder = SparkSession.builder.appName(app_name)
+        if is_plain:
+            settings = {"spark.app.name": app_name, **local_spark_settings(needs_delta=needs_delta)}
+            settings |= overrides or {}
+            settings |= _temporary_file_settings(PRIVATE_FOLDER.path(scratch_folder), settings)
+            settings[_HADOOP_UMASK] = umask
+            for name, value in settings.items():
+                builder = builder.config(name, value)
+            with _keep_interrupt_handler():
+                start_java(settings)
+                spark = builder.getOrCreate()
+        else:
             spark = builder.getOrCreate()
-    else:
-        spark = builder.getOrCreate()
-    _require_escapes(spark)
-    cache_java_members(spark)
-    if code_archive.is_spark_connect(spark):
-        code_archive.upload_code(spark, check_single_installation())
-    return spark
+        _require_escapes(spark)
+        cache_java_members(spark)
+        if code_archive.is_spark_connect(spark):
+            code_archive.upload_code(spark, check_single_installation())
+        return spark
+
+    return start
 
 
 def prepare_process() -> None:
@@ -208,13 +241,35 @@ def _keep_interrupt_handler() -> Iterator[None]:
 
 
 def find_java() -> str:
-    """Return the path of the Java that Spark starts; ConfigError if there is none."""
+    """Return the path of the Java that Spark starts; ConfigError if there is none, or one that is too old."""
     home = os.environ.get("JAVA_HOME")
     java = shutil.which("java", path=str(Path(home, "bin")) if home else None)
     if java is None:
         where = f"JAVA_HOME is {home}, which has no bin/java" if home else "there is no java on the PATH"
-        raise ConfigError(f"{where}: Spark needs Java 17 or later; install it, or set JAVA_HOME")
+        raise ConfigError(f"{where}: Spark needs Java {_MIN_JAVA} or later; install it, or set JAVA_HOME")
+    found = _java_version(java)
+    if found is not None and found < _MIN_JAVA:
+        wanted = f"Spark needs Java {_MIN_JAVA} or later; install it, or set JAVA_HOME"
+        raise ConfigError(f"{java} is Java {found}: {wanted}")
     return java
+
+
+def _java_version(java: str) -> int | None:
+    """Return the version of a Java, without starting it where a file beside it says so; None if it does not say."""
+    try:
+        text = (Path(java).resolve().parents[1] / "release").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        text = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr  # noqa: S603
+    found = re.search(r'(?:\bJAVA_VERSION=| version )"(?:1\.)?(\d+)', text)
+    return None if found is None else int(found[1])
+
+
+def check_spark_can_start(*, needs_delta: bool) -> None:
+    """Raise ConfigError if this process would have to start Spark and cannot: without Java, or Delta's jars."""
+    if started_as_plain_python():
+        find_java()
+        if needs_delta:
+            delta_jars()
 
 
 def start_java(settings: Mapping[str, str]) -> None:
@@ -225,29 +280,42 @@ def start_java(settings: Mapping[str, str]) -> None:
     java, conf = find_java(), SparkConf().setAll(list(settings.items()))
     if SparkContext._gateway is None:  # noqa: SLF001 - the process stays when a session is stopped
         try:
-            with _without_variable(LOCAL_FOLDERS_VARIABLE):  # it would replace spark.local.dir
-                gateway = launch_gateway(  # type: ignore[no-untyped-call]
-                    conf, {"stdout": JAVA.output, "stderr": JAVA.output, "pass_fds": PRIVATE_FOLDER.locks}
-                )
+            with _java_is_known():
+                gateway = java_gateway.launch_gateway(  # type: ignore[no-untyped-call]
+                    conf,
+                    {
+                        "stdout": JAVA.output, "stderr": JAVA.output, "pass_fds": PRIVATE_FOLDER.locks,
+                        "process_group": 0,  # scripts start it: all are ended together
+                    },
+                )  # fmt: skip
         except PySparkRuntimeError as error:
             raise ConfigError(
-                f"Spark did not start with {java}: it needs Java 17 or later. {'; '.join(JAVA.last_lines(3))}"
+                f"Spark did not start with {java}: it needs Java {_MIN_JAVA} or later. {'; '.join(JAVA.last_lines(3))}"
             ) from error
-        JAVA.process = gateway.proc
         logging.getLogger().addFilter(lambda _: False)  # py4j logs there, with tracebacks, what it also raises
         SparkContext(conf=conf, gateway=gateway)
         JAVA.skip_output()
 
 
+class _JavaPopen(subprocess.Popen[bytes]):
+    """Java's process, which can be ended from the moment on at which it begins: PySpark tells of it seconds later."""
+
+    def __init__(self, command: list[str], *, env: Mapping[str, str], **options: Any) -> None:  # noqa: ANN401
+        # The variable would replace spark.local.dir.
+        variables = {name: value for name, value in env.items() if name != LOCAL_FOLDERS_VARIABLE}
+        super().__init__(command, env=variables, **options)
+        JAVA.has_begun(self)
+
+
 @contextmanager
-def _without_variable(name: str) -> Iterator[None]:
-    """Remove an environment variable within the block."""
-    value = os.environ.pop(name, None)
+def _java_is_known() -> Iterator[None]:
+    """Have PySpark start Java as ``_JavaPopen`` within the block."""
+    usual = java_gateway.Popen  # type: ignore[attr-defined]
+    java_gateway.Popen = _JavaPopen  # type: ignore[assignment, attr-defined]
     try:
         yield
     finally:
-        if value is not None:
-            os.environ[name] = value
+        java_gateway.Popen = usual  # type: ignore[attr-defined]
 
 
 def cache_java_members(spark: SparkSession) -> None:
@@ -275,15 +343,20 @@ def started_as_plain_python() -> bool:
     return not any(os.environ.get(name) for name in LAUNCHER_VARIABLES) and SparkSession.getActiveSession() is None
 
 
-def local_spark_settings() -> dict[str, str]:
-    """Return the settings of the local session; ConfigError if Delta's jars are not in the project's cache."""
-    return {
+def local_spark_settings(*, needs_delta: bool = True) -> dict[str, str]:
+    """Return the settings of the local session, with Delta's jars. ConfigError if they are not there and needed."""
+    settings = {
         **SPARK_SETTINGS,
         **LOCAL_SPARK_SETTINGS,
         **java_options(),
-        "spark.jars": ",".join(str(jar) for jar in delta_jars()),
         "spark.sql.warehouse.dir": (PROJECT_ROOT / ".cache" / "warehouse").as_uri(),
     }
+    try:
+        return {**settings, "spark.jars": ",".join(str(jar) for jar in delta_jars())}
+    except ConfigError:
+        if needs_delta:
+            raise
+        return {name: value for name, value in settings.items() if name not in DELTA_SETTINGS}
 
 
 def java_options(class_archive: Path = JAVA_CLASS_ARCHIVE) -> dict[str, str]:

@@ -13,11 +13,15 @@ import time
 from collections import defaultdict
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import settings
 
+from engines import LOCAL
 from example_counts import use_all_examples
+from jobs import cli
+from jobs.config import Config
 from jobs.session import get_spark_session
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -112,6 +116,18 @@ def pytest_terminal_summary(terminalreporter):
         terminalreporter.write_line(f"not run: {len(tests)} for want of {what}; to run: {install}", yellow=True)
         for test in tests:
             terminalreporter.write_line(f"  {test}")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def local_engine():
+    """Command lines of tests that do not name an engine compute in this process: a job of Spark takes half a second."""
+
+    def load(path, overrides=()):
+        return Config.load(path, [LOCAL[1], *overrides])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cli, "Config", SimpleNamespace(load=load))
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import tempfile
+from contextlib import suppress
 from subprocess import Popen
 from typing import IO, Final
 
@@ -22,7 +24,14 @@ class JavaProcess:
     def __init__(self) -> None:
         self.output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - as long as this process
         self.process: Popen[bytes] | None = None
+        self._is_killed = False
         self._skipped_bytes = 0
+
+    def has_begun(self, process: Popen[bytes]) -> None:
+        """Note the process, the first of a process group; end it if it was to be killed meanwhile."""
+        self.process = process
+        if self._is_killed:
+            self.kill()
 
     def skip_output(self) -> None:
         """Forget what was written until now: the lines of a start without errors."""
@@ -34,9 +43,11 @@ class JavaProcess:
         return None if self.process is None else self.process.poll()
 
     def kill(self) -> None:
-        """End the process, if there is one."""
-        if self.process is not None:
-            self.process.kill()
+        """End the process, and those that start it, if there is one; else as soon as one begins."""
+        self._is_killed = True
+        if self.process is not None and self.exit_code is None:
+            with suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
 
     def last_lines(self, count: int) -> list[str]:
         """Return the last lines that Java wrote, without stack frames."""

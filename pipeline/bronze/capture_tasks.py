@@ -132,6 +132,8 @@ def build_read_tasks(
 ) -> PartitionedRows:
     """Return the rows of planned reads, a part for each task; ``options`` as ``read_options`` takes them.
 
+    Tasks read captures whatever their size: what is tried with a small one is what runs with large ones.
+
     ``rows`` is the kind that is returned. Those of all kinds go to ``staging_folder``: one Parquet file for each read
     and kind, named by the read, so that a repeated task overwrites its own files; ``path`` in the ledger's rows is the
     read's name too. What each task reads is written to ``task_file``, one line of JSON for each. A capture is marked in
@@ -160,4 +162,4 @@ def build_read_tasks(
                 mark.remove_file()
 
     size = sum(split.size for task in tasks for split in task)
-    return PartitionedRows(len(tasks), size, rows_of_task)
+    return PartitionedRows(len(tasks), size, rows_of_task, in_tasks=True)

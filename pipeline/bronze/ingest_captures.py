@@ -11,7 +11,6 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
@@ -32,7 +31,7 @@ from pipeline.bronze.pending_expiry import PendingExpiry
 from pipeline.bronze.read_progress import Meter, ReadProgress, no_meter
 from pipeline.bronze.retention_cutoff import RetentionCutoff, recount_connection_calls
 from pipeline.bronze.write_tables import BronzeWriter, stored_captures
-from pipeline.lake.engine.tasks import MAX_DRIVER_BYTES, PartitionedRows
+from pipeline.lake.engine.tasks import PartitionedRows
 from pipeline.lake.lake import Lake
 from pipeline.lake.recovery import RunMarkers, undo_unfinished_runs
 from pipeline.lake.staging_files import count_staged_rows
@@ -130,8 +129,8 @@ def ingest(
     if plan:
         size = sum(read.size for read in plan.reads)
         lake.session.expect_to_read(size, sum(entry.file.size for entry in ledger))
-        if size > MAX_DRIVER_BYTES:
-            lake.session.expect_tasks()
+        if plan.reads:
+            lake.session.start_soon()
         log(f"reading {len(plan.reads)} capture files, {size / 1e6:.1f} MB; {plan.skipped_files} known already")
     else:
         log(f"nothing new in {plan.skipped_files} capture files")
@@ -260,14 +259,16 @@ class _IngestRound:
         schema = from_arrow_schema(BRONZE_SCHEMAS["capture_files"])
 
         def run_tasks(tasks: PartitionedRows) -> None:
-            tasks.table(writer.lake.session, schema)
+            session = writer.lake.session
+            if session.engine == "local":
+                session.note_in_driver(tasks.rows)
+            tasks.table(session, schema)
 
-        read = partial(
-            read_captures, reads, writer.clock, writer.folder, writer.staged_tables, self.reader_options, run_tasks,
-            log, self.suspects,
-        )  # fmt: skip
         with ReadProgress(reads, writer.folder, writer.staged_tables / CAPTURE_FILES.name).shown(self.meter):
-            read()
+            read_captures(
+                reads, writer.clock, writer.folder, writer.staged_tables, self.reader_options, run_tasks, log,
+                self.suspects,
+            )  # fmt: skip
         by_name = {row["path"]: row for row in writer.read_staged(CAPTURE_FILES.name).to_pylist()}
         writer.trim_staged_rows({read.name: read for read in reads}, by_name.values())
         return [
@@ -281,7 +282,7 @@ class _IngestRound:
         limits = time_limits(self.reader_options)
         stored = merge_connections.read_stored_pending(lake, pa.concat_tables([fresh, removed]), limits)
         RunMarkers.of(lake).add_captures(self.writer.run_id, stored["capture_id"].unique().to_pylist())
-        return merge_connections.merge_pending(fresh, stored, removed, limits, lake.session)
+        return merge_connections.merge_pending(fresh, stored, removed, limits)
 
     def _captures_to_reread(
         self, changes: MergeChanges, file_rows: Sequence[RowDict], fresh: pa.Table

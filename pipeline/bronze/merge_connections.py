@@ -12,7 +12,7 @@ from __future__ import annotations
 import datetime as dt
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from typing import Final
@@ -24,8 +24,7 @@ from pyspark.sql.types import StructType
 
 from pipeline.lake.arrow_rows import datetime_to_us, is_in
 from pipeline.lake.date_filters import dates_condition
-from pipeline.lake.engine.sessions import LazySession
-from pipeline.lake.engine.tasks import MIN_TASKS, PartitionedRows, compute_each
+from pipeline.lake.engine.tasks import PartitionedRows
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import BoundQuery, GroupedQuery
 from pipeline.lake.schema_enforcement import arrow_schema, changed_keys, select_fields
@@ -58,7 +57,6 @@ _FOUR_TUPLE: Final = ["client_address", "client_port", "server_address", "server
 _ONE, _TWO = (f"concat_ws('|', {side}_address, {side}_port)" for side in ("client", "server"))
 _FLOW_SQL: Final = f"concat_ws(' ', least({_ONE}, {_TWO}), greatest({_ONE}, {_TWO}))"  # as ``four_tuple_key``
 _FLOWS_PER_BATCH: Final = 2000  # four-tuples merged at a time, at most: their remainders are in memory
-_FEW_FLOWS: Final = 100  # that are not divided
 _DELETED: Final = "_deleted"
 _PART: Final = "_part"  # of rows that are updated together: the first digits of their keys
 _ROW: Final = "_row"  # number of a row
@@ -113,19 +111,6 @@ class MergeChanges:
     failures: dict[str, str] = field(default_factory=dict)
     unmergeable: set[str] = field(default_factory=set)
 
-    def add(self, others: MergeChanges) -> None:
-        """Add the changes of other four-tuples."""
-        for each in fields(self):
-            mine, theirs = getattr(self, each.name), getattr(others, each.name)
-            if isinstance(mine, defaultdict):
-                for key, more in theirs.items():
-                    mine[key] += more
-            elif isinstance(mine, set | dict):
-                mine.update(theirs)
-            elif isinstance(mine, list):
-                mine += theirs
-        self.affects_stored_rows |= others.affects_stored_rows
-
     def captures_to_reread(self) -> dict[str, set[str]]:
         """Return captures that hold more of MSMQ connections than was kept, with the endpoints of these connections."""
         found: dict[str, set[str]] = defaultdict(set)
@@ -145,14 +130,13 @@ class MergeChanges:
 
 
 def merge_pending(
-    fresh: pa.Table, stored: pa.Table, removed: pa.Table, limits: TimeLimits = DEFAULT_TIME_LIMITS,
-    session: LazySession | None = None,
-) -> MergeChanges:  # fmt: skip
+    fresh: pa.Table, stored: pa.Table, removed: pa.Table, limits: TimeLimits = DEFAULT_TIME_LIMITS
+) -> MergeChanges:
     """Merge the remainders of each four-tuple that has more than one, as far as they may be of one connection.
 
     ``fresh`` and ``stored`` are rows of ``bronze.pending``, of this run and of earlier ones, for the same four-tuples.
     ``removed`` are those of captures that were removed: their four-tuples are merged even if only one remainder is
-    left. Processes of the ``session`` that compute tasks share the work.
+    left.
     """
     both = pa.concat_tables([stored, fresh])
     removed_flows = {*_four_tuple_keys(removed)}
@@ -164,17 +148,10 @@ def merge_pending(
         for name, found in sorted(candidates.items())
         if found and (name in removed_flows or (len(found) > 1 and max(found) >= stored.num_rows))
     ]
-    size = min(max(-(-len(to_merge) // MIN_TASKS), _FEW_FLOWS), _FLOWS_PER_BATCH)
-    batches = [
-        _Batch(
-            both.take(list(chain.from_iterable(flows))).combine_chunks(),
-            [[place >= stored.num_rows for place in found] for found in flows],
-            limits,
-        )
-        for flows in (to_merge[begin : begin + size] for begin in range(0, len(to_merge), size))
-    ]
-    for merged in compute_each(session, _Batch.merge, batches):
-        changes.add(merged)
+    for begin in range(0, len(to_merge), _FLOWS_PER_BATCH):
+        flows = to_merge[begin : begin + _FLOWS_PER_BATCH]
+        rows = iter(both.take(list(chain.from_iterable(flows))).to_pylist())  # much larger than in Arrow
+        _merge_batch(changes, [[(next(rows), place >= stored.num_rows) for place in found] for found in flows])
     if removed.num_rows:  # calls that these captures saw too were taken out, also where merging gives the same again
         changes.replaced_call_keys |= changes.unchanged_call_keys
         changes.unchanged_call_keys.clear()
@@ -183,21 +160,6 @@ def merge_pending(
         changes.dates.update(packet_dates(row))
         changes.affects_stored_rows = True
     return changes
-
-
-@dataclass(frozen=True, slots=True)
-class _Batch:
-    """Remainders of some four-tuples, one four-tuple after the other; of each remainder, whether it is of this run."""
-
-    rows: pa.Table
-    are_fresh: list[list[bool]]
-    limits: TimeLimits
-
-    def merge(self) -> MergeChanges:
-        """Merge them. As Python objects rows are much larger than in Arrow."""
-        changes, rows = MergeChanges(self.limits), iter(self.rows.to_pylist())
-        _merge_batch(changes, [[(next(rows), is_fresh) for is_fresh in group] for group in self.are_fresh])
-        return changes
 
 
 def _four_tuple_keys(pending: pa.Table) -> Iterator[str]:

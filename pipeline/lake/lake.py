@@ -47,7 +47,6 @@ from pipeline.lake.queries.duckdb_sql import DuckDbSql
 from pipeline.lake.queries.held_rows import HeldRows
 from pipeline.lake.queries.inputs import (
     MAX_BYTES_IN_MEMORY,
-    MAX_ROWS_BESIDE_TASKS,
     MAX_ROWS_IN_MEMORY,
     GroupedQuery,
     MemoryLimits,
@@ -284,10 +283,9 @@ class Lake:
         gets all: in memory it gets all rows there are, in tasks those of as many groups as it happens; so it may look
         at rows of several groups, but not compare them.
         """
-        rows = MAX_ROWS_IN_MEMORY
-        if self.session.tasks_begin_at_once:  # on all cores
-            rows = min(rows, MAX_ROWS_BESIDE_TASKS)
-        with self._answers.map_groups(query, MemoryLimits(rows, MAX_BYTES_IN_MEMORY)) as found:
+        with self._answers.map_groups(query, MemoryLimits(MAX_ROWS_IN_MEMORY, MAX_BYTES_IN_MEMORY)) as found:
+            if isinstance(found, dict) or self.session.engine == "local":
+                self.session.note_in_driver(query.function)
             yield pa.concat_tables(query.function(Parts(found))) if isinstance(found, dict) else found
 
     def map_few_groups(self, query: GroupedQuery) -> pa.Table:
@@ -575,7 +573,7 @@ class Lake:
     def _conformed(self, table: Table, rows: RowsToWrite) -> RowsToWrite:
         """Return rows with exactly the table's columns, in order; SchemaError for others. Tasks check their own."""
         if isinstance(rows, PartitionedRows):
-            if self.store_name != "spark" or not rows.fits_in_driver:
+            if self.store_name != "spark" or not (rows.fits_in_driver or self.session.engine == "local"):
                 return rows
             batches = [*rows.read_in_driver()]  # Spark takes few rows from here sooner than from a task
             rows = pa.Table.from_batches(batches) if batches else arrow_schema(table).empty_table()

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from engines import without_spark
 from pipeline.alerts.conditions import Thresholds
 from pipeline.alerts.update import current_alerts
-from pipeline.lake.engine.sessions import LazySession
 from pipeline.lake.lake import Lake
 from pipeline.transfers import update as sessions_update
 from pipeline.transfers.messages import update_messages
@@ -35,7 +35,7 @@ def alerts(tmp_path):
     """Returns the alerts of conversations: condition, subject, and seconds since and until from the beginning on."""
 
     def find(*conversations, limits=LIMITS, ends_at=4000):
-        lake = Lake(LazySession(lambda: pytest.fail("Spark is not needed")), str(tmp_path / "lake"))
+        lake = Lake(without_spark(), str(tmp_path / "lake"))
         for table, rows in bronze(conversations, ends_at).items():
             lake.replace_changed(table, rows, rows.slice(0, 0), dates=set(rows["event_date"].to_pylist()))
         sessions_update.update(lake, "run", SessionSettings(), MessageSettings())

@@ -1,6 +1,5 @@
 """Merging remainders of captures: in batches of four-tuples, again, and capture by capture."""
 
-import pickle
 from collections import Counter
 from dataclasses import fields
 
@@ -10,7 +9,6 @@ import pytest
 from capture.merge.cutting import cut, evenly, plain
 from pcapgen.record import sample_captures
 from pipeline.bronze import merge_connections
-from pipeline.lake.engine.sessions import LazySession
 from udfs.capture.capture_reader import BRONZE_SCHEMAS, read_capture
 from udfs.capture.merged_remainders import PACKET_COUNT_COLUMNS
 from udfs.capture.open_connections import four_tuple_key
@@ -41,30 +39,19 @@ def counts(changes):
     return found
 
 
-class OtherProcesses:
-    """Computes tasks as processes do: what they are given, and what they return, is pickled."""
-
-    have_started = True
-
-    def run(self, function, inputs):
-        copies = (pickle.loads(pickle.dumps(each)) for each in inputs)
-        return [pickle.loads(pickle.dumps(each)) for copy in copies for each in function(copy)]
-
-
-def test_four_tuples_merged_side_by_side_give_what_they_give_together(remainders, monkeypatch):
+def test_four_tuples_merged_one_by_one_give_what_they_give_together(remainders, monkeypatch):
     none = BRONZE_SCHEMAS["pending"].empty_table()
     whole = merge_connections.merge_pending(remainders, none, none)
     monkeypatch.setattr(merge_connections, "_FLOWS_PER_BATCH", 1)
-    session = LazySession(lambda: pytest.fail("Spark is not needed"), processes=OtherProcesses())
-    for parts in (merge_connections.merge_pending(remainders, none, none, session=each) for each in (None, session)):
-        assert max(map(len, parts.count_corrections.values())) > 1  # several batches have one
-        assert counts(parts) == counts(whole)
-        for each in fields(whole):
-            if each.name not in {"count_corrections", "batches"}:
-                assert in_any_order(getattr(parts, each.name)) == in_any_order(getattr(whole, each.name)), each.name
-        for name in BRONZE_SCHEMAS:
-            rows, together = (changes.new_rows(name).to_pylist() for changes in (parts, whole))
-            assert in_any_order(rows) == in_any_order(together)
+    parts = merge_connections.merge_pending(remainders, none, none)
+    assert max(map(len, parts.count_corrections.values())) > 1  # several batches have one
+    assert counts(parts) == counts(whole)
+    for each in fields(whole):
+        if each.name not in {"count_corrections", "batches"}:
+            assert in_any_order(getattr(parts, each.name)) == in_any_order(getattr(whole, each.name)), each.name
+    for name in BRONZE_SCHEMAS:
+        rows, together = (changes.new_rows(name).to_pylist() for changes in (parts, whole))
+        assert in_any_order(rows) == in_any_order(together)
 
 
 def in_any_order(found):

@@ -5,9 +5,9 @@ from types import SimpleNamespace
 import pyarrow as pa
 import pytest
 
+from engines import without_spark
 from pipeline.bronze.ingest_clock import IngestClock
 from pipeline.bronze.write_tables import BronzeWriter
-from pipeline.lake.engine.sessions import LazySession
 from pipeline.lake.lake import Lake
 from pipeline.lake.lake_path import LakePath
 from pipeline.lake.schema_enforcement import arrow_schema
@@ -19,7 +19,7 @@ RENAMED = {"a": "b", "b": "a", "c": "d"}
 
 @pytest.mark.parametrize("table", [RPC_CALLS, SESSION_PACKETS], ids=str)
 def test_sightings_too(tmp_path, table):
-    lake = Lake(LazySession(lambda: pytest.fail("Spark is not needed")), str(tmp_path / "lake"))
+    lake = Lake(without_spark(), str(tmp_path / "lake"))
     key, fields = table.key[0], table.struct()["sightings"].dataType.elementType.fieldNames()
     columns = [name for name in ("capture_id", "response_capture_id") if name in table.names]
 

@@ -41,7 +41,7 @@ class Scene:
 
     def start(self) -> Job:
         """Start a run over all captures."""
-        return Job(self.root, [self.captures], self.job)
+        return Job(self.root, [self.captures], self.job, engine="spark")
 
     def wait(self, job: Job, fraction: float) -> None:
         """Wait until a run has made about this fraction of its progress, or has ended."""

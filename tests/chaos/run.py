@@ -45,7 +45,9 @@ class Chaos:
         self.talks.write()
         self.begun = Lake(self.spark, str(folder / "begun"))
         run(self.begun, self.talks.run(1), job=job)
-        self.watched = Job(Path(shutil.copytree(self.begun.root, folder / "undisturbed")), [self.talks.cut], job)
+        self.watched = Job(
+            Path(shutil.copytree(self.begun.root, folder / "undisturbed")), [self.talks.cut], job, engine="spark"
+        )
         self.watched.watch()
         self.expected = tables(Lake(self.spark, str(self.watched.root)), WRITTEN_BY[job])
 
@@ -93,7 +95,7 @@ class Chaos:
         one, two = self.chance.choice([((1,), (2,)), ((2,), (1,)), ((1, 2), (1, 2)), ((1,), (1, 2)), ((1, 2), (2,))])
         both = []
         for numbers, wait_s in ((one, later), (two, 0)):
-            both.append(Job(root, [self.talks.run(each) for each in numbers], self.job))
+            both.append(Job(root, [self.talks.run(each) for each in numbers], self.job, engine="spark"))
             time.sleep(wait_s)
         for each in both:
             each.succeed()

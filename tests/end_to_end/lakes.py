@@ -93,6 +93,7 @@ class Job:
     captures: Sequence[Path]
     name: str = ALL
     more: Sequence[str] = ()
+    engine: str = "local"
     timeline: list[tuple[float, int]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -105,6 +106,8 @@ class Job:
                 f"jobs.{self.name}",
                 "--lake",
                 str(self.root),
+                "--set",
+                f"run.engine={self.engine}",
                 *(["--captures", *map(str, self.captures)] if self.captures else []),
                 *self.more,
             ],
@@ -210,11 +213,7 @@ class Job:
     def _chosen(self, what: str) -> list[int]:
         processes = self._processes()
         own = self._process.pid
-        forking = {
-            pid
-            for pid, (_, line) in processes.items()
-            if "jobs.python_daemon" in line or "jobs.command_line.task_processes" in line
-        }
+        forking = {pid for pid, (_, line) in processes.items() if "jobs.python_daemon" in line}
         chosen = {
             "all": set(processes),
             "driver": {own},

@@ -15,7 +15,6 @@ import pytest
 from capture.merge.cutting import plain
 from end_to_end.conversations import SAMPLE, SMALL, Conversations
 from end_to_end.lakes import ALL, BRONZE, KILLED, WRITTEN_BY, Job, run, tables
-from pipeline.lake.engine.tasks import MAX_DRIVER_BYTES
 from pipeline.lake.lake import Lake
 from pipeline.lake.recovery import RunMarkers
 from pipeline.lake.storage.store import StoreName
@@ -49,11 +48,14 @@ def prepared(spark, talks, tmp_path_factory):
         folder = tmp_path_factory.mktemp(job)
         begun = Lake(spark, str(folder / "begun"), store=store)
         run(begun, talks.run(1), job=job)
-        undisturbed = Job(_copied(begun, folder), [talks.cut], job)
+        undisturbed = Job(_copied(begun, folder), [talks.cut], job, engine=_ENGINES[store])
         undisturbed.watch()
         return begun, undisturbed, tables(Lake(spark, str(undisturbed.root)), WRITTEN_BY[job])
 
     return of
+
+
+_ENGINES = {"delta-rs": "local", "spark": "spark"}  # the other two are tried by test_both_stores
 
 
 def _copied(lake: Lake, folder: Path) -> Path:
@@ -77,7 +79,8 @@ def test_a_killed_run_repeated_leaves_the_tables_of_an_undisturbed_one(
 ):
     begun, undisturbed, expected = prepared(job, "spark" if what in {"java", "workers"} else "delta-rs")
     lake = Lake(spark, str(_copied(begun, tmp_path)))
-    outcome = Job(Path(lake.root), [talks.cut], job).kill(undisturbed.moment(when), what)
+    killed = Job(Path(lake.root), [talks.cut], job, engine=_ENGINES[lake.store_name])
+    outcome = killed.kill(undisturbed.moment(when), what)
     print(outcome)  # shown when the test fails
     run(lake, talks.cut, job=job)
     assert RunMarkers.of(lake).unfinished() == {}
@@ -85,17 +88,17 @@ def test_a_killed_run_repeated_leaves_the_tables_of_an_undisturbed_one(
 
 
 @LONG
-@pytest.mark.parametrize(("what", "size"), [("workers", MAX_DRIVER_BYTES), ("all", MAX_DRIVER_BYTES // 2)])
-def test_a_capture_whose_reading_process_is_killed_is_read_again_alone(spark, tmp_path, what, size):
-    """Large runs read in workers, and go on; small ones in the job's own process, and the next run goes on."""
+@pytest.mark.parametrize(("engine", "what"), [("spark", "workers"), ("local", "all")])
+def test_a_capture_whose_reading_process_is_killed_is_read_again_alone(spark, tmp_path, engine, what):
+    """Spark reads in workers, and the run goes on; else the job reads in its own process, and the next run goes on."""
     captures, root = tmp_path / "captures", tmp_path / "lake"
     captures.mkdir()
     other = struct.pack("<IIII", 1_700_000_000, 0, 60_000, 60_000) + bytes(60_000)
     large = captures / "large.pcap"
-    large.write_bytes(plain(SAMPLE["01-remoteread-ndr.pcap"]) + other * (size // len(other) + 1))
+    large.write_bytes(plain(SAMPLE["01-remoteread-ndr.pcap"]) + other * 1500)
     shutil.copy(SAMPLE["04-qmmgmt.pcapng"], captures)
     marks = f"_runs/*/reading/{key(str(large))}"
-    job = Job(root, [captures], BRONZE)
+    job = Job(root, [captures], BRONZE, engine=engine)
     outcome = job.kill_when(lambda: any(root.glob(marks)), what)
     if what == "all":
         outcome = Job(root, [captures], BRONZE).succeed()

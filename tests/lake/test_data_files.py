@@ -12,8 +12,8 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import functions as F
 
+from engines import without_spark
 from pipeline.lake.engine.frames import arrow_to_frame
-from pipeline.lake.engine.sessions import LazySession
 from pipeline.lake.engine.tasks import PartitionedRows
 from pipeline.lake.errors import SchemaError
 from pipeline.lake.lake import Lake
@@ -51,7 +51,7 @@ def delta(lake, table=QUARANTINE):
 
 
 def lake_without_spark(folder):
-    return Lake(LazySession(lambda: pytest.fail("Spark is not needed")), str(folder / "lake"))
+    return Lake(without_spark(), str(folder / "lake"))
 
 
 def spark_delta(lake, table=QUARANTINE):

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from bronze.stores.bucket import serving_here
-from pipeline.lake.engine.sessions import LazySession
+from engines import without_spark
 from pipeline.lake.lake import Lake
 from schemas.bronze import QUARANTINE
 
@@ -54,7 +54,7 @@ def check_commits(root, count):
     gone = {key for sign, key in told if sign == "-"}
     expected = sorted(key for sign, key in told if sign == "+" and key not in gone)
     assert len(told) == 2 * (count + -(-count // 5))
-    lake = Lake(LazySession(lambda: pytest.fail("Spark is not needed")), str(root))
+    lake = Lake(without_spark(), str(root))
     assert sorted(lake.select(QUARANTINE, "TRUE", ["quarantine_key"]).column(0).to_pylist()) == expected
     assert lake.version(QUARANTINE) >= 2 * count
 

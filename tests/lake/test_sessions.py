@@ -1,16 +1,21 @@
-"""Sessions beside a session are kept, and used again."""
+"""Sessions beside a session are kept, and used again; who starts one, and who computes tasks."""
 
 from __future__ import annotations
 
 import gc
+import os
 from contextlib import ExitStack
+from threading import Event, get_ident
 from types import SimpleNamespace
 from weakref import ref
 
+import pyarrow as pa
 import pytest
+from pyspark.sql.types import StructType
 
-from pipeline.lake.engine.sessions import own_session
+from pipeline.lake.engine.sessions import LazySession, own_session
 from pipeline.lake.engine.settings import spark_conf
+from pipeline.lake.engine.tasks import MAX_DRIVER_BYTES, PartitionedRows
 
 
 class Session(SimpleNamespace):
@@ -83,3 +88,72 @@ def test_what_is_set_in_one_is_not_set_in_the_other(spark):
     name = "spark.sql.session.timeZone"
     with own_session(spark) as one, own_session(spark) as two, spark_conf(one, {name: "Europe/Prague"}):
         assert [each.conf.get(name) for each in (spark, one, two)] == ["UTC", "Europe/Prague", "UTC"]
+
+
+def test_a_session_starts_beside_who_asks_for_it_and_fails_where_it_is_first_used():
+    begun, go_on = Event(), Event()
+
+    def make():
+        begun.set()
+        assert go_on.wait(60)
+        raise LookupError("no Java")
+
+    session = LazySession(make)
+    session.start_soon()
+    session.start_soon()
+    assert begun.wait(60)
+    assert session.has_started
+    go_on.set()
+    for _ in range(2):
+        with pytest.raises(LookupError, match="no Java"), session.own() as other:
+            other.spark  # noqa: B018
+
+
+def test_a_session_that_started_beside_is_made_once_in_another_thread():
+    made = []
+
+    def make():
+        made.append(get_ident())
+        return Session()
+
+    session = LazySession(make)
+    session.start_soon()
+    assert session.spark is session.spark
+    session.start_soon()
+    assert len(made) == 1
+    assert made != [get_ident()]
+
+
+def test_where_this_process_computes_no_session_starts():
+    session = LazySession(lambda: pytest.fail("nobody asked for it"), engine="local")
+    session.start_soon()
+    with session.own() as other:
+        other.start_soon()
+        assert other.engine == "local"
+    assert not session.has_started
+
+
+def rows_by_process(size, *, in_tasks=False):
+    def rows(number):
+        yield pa.RecordBatch.from_pydict({"number": pa.array([number]), "process": pa.array([os.getpid()])})
+
+    return PartitionedRows(3, size, rows, in_tasks=in_tasks)
+
+
+@pytest.mark.parametrize(
+    ("size", "in_tasks", "engine", "is_here"),
+    [
+        (MAX_DRIVER_BYTES, False, "spark", True),
+        (MAX_DRIVER_BYTES + 1, False, "spark", False),
+        (0, True, "spark", False),
+        (MAX_DRIVER_BYTES + 1, False, "local", True),
+        (0, True, "local", True),
+    ],
+)
+def test_who_computes_tasks(spark, size, in_tasks, engine, is_here):
+    session = LazySession(lambda: spark, engine=engine)
+    schema = StructType().add("number", "long").add("process", "long")
+    found = rows_by_process(size, in_tasks=in_tasks).table(session, schema).sort_by("number")
+    assert found["number"].to_pylist() == [0, 1, 2]
+    assert ({*found["process"].to_pylist()} == {os.getpid()}) == is_here
+    assert session.has_started != is_here

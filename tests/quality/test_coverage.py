@@ -3,7 +3,7 @@
 import pyarrow as pa
 import pytest
 
-from pipeline.lake.engine.sessions import LazySession
+from engines import without_spark
 from pipeline.lake.lake import Lake
 from pipeline.lake.schema_enforcement import arrow_schema
 from pipeline.quality import coverage
@@ -18,7 +18,7 @@ DAY = START.date()
 
 @pytest.fixture
 def lake(tmp_path):
-    return Lake(LazySession(lambda: pytest.fail("Spark is not needed")), str(tmp_path / "lake"))
+    return Lake(without_spark(), str(tmp_path / "lake"))
 
 
 def measures(lake, layer):

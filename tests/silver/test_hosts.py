@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.lake.engine.sessions import LazySession
+from engines import without_spark
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.duckdb_sql import DuckDbSql
 from pipeline.lake.queries.inputs import query_in_spark
@@ -151,7 +151,7 @@ def test_sightings_that_come_and_go_are_added_and_taken_off_or_not_told_at_all(b
 
 def test_both_ends_of_a_handshake(tmp_path):
     """Of one that was not answered only the initiator: what it asked for need not be there."""
-    lake = Lake(LazySession(lambda: pytest.fail("Spark is not needed")), str(tmp_path / "lake"))
+    lake = Lake(without_spark(), str(tmp_path / "lake"))
     unanswered = Conversation("unanswered", 40_001)
     unanswered.say("client", "establish_connection", establish(), 5)
     load(lake, [Conversation("answered", 40_000).handshake(), unanswered])

@@ -5,8 +5,8 @@ import datetime as dt
 import pytest
 
 from collector.snapshot_files import line, machine, write
+from engines import without_spark
 from jobs import run_all
-from pipeline.lake.engine.sessions import LazySession
 from pipeline.lake.lake import Lake
 from schemas.queue_history import QUEUE_HISTORY
 from transfers_peer.reading import DATA, account_lines, of
@@ -57,7 +57,7 @@ def reports(tmp_path_factory):
 def history(root, *runs):
     for arguments in runs:
         assert run_all.main(["--lake", str(root), *arguments]) == 0
-    lake = Lake(LazySession(lambda: pytest.fail("Spark is not needed")), str(root))
+    lake = Lake(without_spark(), str(root))
     rows = lake.select(QUEUE_HISTORY, "TRUE").drop_columns(["run_id"]).to_pylist()
     return sorted(rows, key=lambda row: (row["queue"], row["valid_from"]))
 

@@ -5,9 +5,9 @@ from random import Random
 import pytest
 
 import example_rows
+from engines import without_spark
 from example_counts import seeds
 from pipeline.findings import session_checkpoints, update_sessions
-from pipeline.lake.engine.sessions import LazySession
 from pipeline.lake.lake import Lake
 from pipeline.transfers import checkpoint_cuts, inputs
 from pipeline.transfers import update as sessions_update
@@ -33,7 +33,7 @@ def small(monkeypatch):
 
 
 def lake_at(path):
-    return Lake(LazySession(lambda: pytest.fail("Spark is not needed")), str(path))
+    return Lake(without_spark(), str(path))
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import struct
 import pyarrow as pa
 import pytest
 
+from engines import without_spark
 from messages.building import SOURCE
 from pipeline.findings import (
     evaluate,  # noqa: F401 - its import registers the other checks
@@ -14,7 +15,6 @@ from pipeline.findings import (
 from pipeline.findings.cloned_machines import Request, find_clones
 from pipeline.findings.rules.registry import PACKET_CHECKS, SESSION_CHECKS
 from pipeline.findings.session_findings import evaluate_sessions, read_facts
-from pipeline.lake.engine.sessions import LazySession
 from pipeline.lake.lake import Lake
 from pipeline.transfers import update as sessions_update
 from pipeline.transfers.connection_packets import arrange_packets
@@ -111,7 +111,7 @@ def test_a_side_that_is_not_whole_is_not_judged(rule):
 
 
 def test_findings_follow_sessions_in_the_lake(tmp_path):
-    lake = Lake(LazySession(lambda: pytest.fail("Spark is not needed")), str(tmp_path / "lake"))
+    lake = Lake(without_spark(), str(tmp_path / "lake"))
     broken, well = STORIES["T10"]
     for talk, count in ((broken, 1), (well, 0)):
         for table, rows in bronze([talk]).items():
@@ -126,7 +126,7 @@ def test_findings_follow_sessions_in_the_lake(tmp_path):
 
 def hop_findings_of(tmp_path, *steps):
     """The findings over several sessions after each step: conversations that bronze has then."""
-    lake = Lake(LazySession(lambda: pytest.fail("Spark is not needed")), str(tmp_path / "lake"))
+    lake = Lake(without_spark(), str(tmp_path / "lake"))
     for talks in steps:
         for table, rows in bronze(talks).items():
             current = lake.select(table, "TRUE") if lake.exists(table) else rows.slice(0, 0)

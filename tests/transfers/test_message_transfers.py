@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from engines import without_spark
 from example_counts import seeds
-from pipeline.lake.engine.sessions import LazySession
 from pipeline.lake.lake import Lake
 from pipeline.transfers.messages import first_events, update_messages
 from pipeline.transfers.messages.message_rows import TransferSettings
@@ -22,7 +22,7 @@ DAY = 86_400 * S
 
 
 def lake_at(path):
-    return Lake(LazySession(lambda: pytest.fail("Spark is not needed")), str(path))
+    return Lake(without_spark(), str(path))
 
 
 @pytest.fixture

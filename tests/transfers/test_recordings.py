@@ -8,9 +8,9 @@ from __future__ import annotations
 import pytest
 
 import example_rows
+from engines import without_spark
 from jobs import run_all
 from pipeline.lake.arrow_rows import us_to_datetime
-from pipeline.lake.engine.sessions import LazySession
 from pipeline.lake.lake import Lake
 from schemas.bronze import QUARANTINE
 from schemas.findings import FINDINGS
@@ -30,7 +30,7 @@ NOT_COMPARED = {"session", "record", "opened_at", "closed_at", "closed_by", "rec
 def lake(tmp_path_factory):
     root = tmp_path_factory.mktemp("recordings") / "lake"
     assert run_all.main(["--lake", str(root), "--captures", *map(str, CAPTURES)]) == 0
-    return Lake(LazySession(lambda: pytest.fail("Spark is not needed")), str(root))
+    return Lake(without_spark(), str(root))
 
 
 @pytest.fixture(scope="module")

@@ -5,8 +5,8 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
+from engines import without_spark
 from pipeline.findings import update_reported_sequences
-from pipeline.lake.engine.sessions import LazySession
 from pipeline.lake.lake import Lake
 from pipeline.lake.schema_enforcement import arrow_schema
 from pipeline.transfers.sequences import update_sequences
@@ -21,7 +21,7 @@ MINUTES = 60 * S
 
 @pytest.fixture
 def lake(tmp_path):
-    return Lake(LazySession(lambda: pytest.fail("Spark is not needed")), str(tmp_path / "lake"))
+    return Lake(without_spark(), str(tmp_path / "lake"))
 
 
 def packet(by, at, number, connection, **more):

@@ -7,9 +7,9 @@ import pyarrow as pa
 import pytest
 
 import example_rows
+from engines import without_spark
 from example_counts import seeds
 from pipeline.attempts import message_queues
-from pipeline.lake.engine.sessions import LazySession
 from pipeline.lake.lake import Lake
 from pipeline.lake.schema_enforcement import arrow_schema
 from pipeline.transfers import update as sessions_update
@@ -36,7 +36,7 @@ SEQUENCE = 7 << 32 | 1
 
 @pytest.fixture
 def lake(tmp_path):
-    return Lake(LazySession(lambda: pytest.fail("Spark is not needed")), str(tmp_path / "lake"))
+    return Lake(without_spark(), str(tmp_path / "lake"))
 
 
 def load(lake, conversations, ends_at=1000):
@@ -276,7 +276,7 @@ def random_talk(seed):
 @pytest.mark.parametrize("seed", seeds(1, 10))
 def test_runs_in_parts_give_the_tables_of_one_run(tmp_path, seed):
     def lake_at(name):
-        return Lake(LazySession(lambda: pytest.fail("Spark is not needed")), str(tmp_path / name))
+        return Lake(without_spark(), str(tmp_path / name))
 
     talks = [random_talk(10 * seed + number) for number in range(3)]
     draw = Random(seed)

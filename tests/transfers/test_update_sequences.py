@@ -6,8 +6,8 @@ from random import Random
 
 import pytest
 
+from engines import without_spark
 from example_counts import seeds
-from pipeline.lake.engine.sessions import LazySession
 from pipeline.lake.lake import Lake
 from pipeline.transfers.sequences import sequence_inputs, update_sequences
 from pipeline.transfers.sequences.sequence_rows import SequenceSettings
@@ -30,7 +30,7 @@ SEQUENCE = 7 << 32 | 1
 
 
 def lake_at(path):
-    return Lake(LazySession(lambda: pytest.fail("Spark is not needed")), str(path))
+    return Lake(without_spark(), str(path))
 
 
 @pytest.fixture

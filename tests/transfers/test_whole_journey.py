@@ -7,12 +7,12 @@ from uuid import UUID
 
 import pytest
 
+from engines import without_spark
 from jobs import run_all, trace_message
 from pcapgen import rpc
 from pcapgen.containers import pcap
 from pcapgen.conversation import START_NS, Flow, records, segments
 from pcapgen.model import Dialogue
-from pipeline.lake.engine.sessions import LazySession
 from pipeline.lake.lake import Lake
 from schemas.ack_sequences import ACK_SEQUENCES
 from schemas.messages import MESSAGES
@@ -75,7 +75,7 @@ def lake(tmp_path_factory):
     (folder / "read.pcap").write_bytes(remote_read(found[-1][:size], exchange["ended_at"] + 5_000_000_000))
     captures = [str(recording), str(folder / "read.pcap")]
     assert run_all.main(["--lake", str(folder / "lake"), "--captures", *captures]) == 0
-    return Lake(LazySession(lambda: pytest.fail("Spark is not needed")), str(folder / "lake"))
+    return Lake(without_spark(), str(folder / "lake"))
 
 
 def _identifier(packet):

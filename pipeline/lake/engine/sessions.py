@@ -9,19 +9,20 @@ it, what all sessions of the process share, and may wait there for threads that 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from threading import Lock
-from typing import Final, Protocol, TypeVar
+from threading import Lock, Thread
+from typing import Final, Literal, TypeAlias
 from weakref import WeakKeyDictionary
 
 from pyspark.sql import SparkSession
 
 from pipeline.lake.engine import codegen
 
-Input = TypeVar("Input")
-Result = TypeVar("Result")
+Engine: TypeAlias = Literal["spark", "local"]
+"""What computes tasks: Spark, or this process, one task after the other."""
 
 # Environment variables of Spark Connect clients and Databricks clusters.
 REMOTE_VARIABLES: Final = ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "DATABRICKS_RUNTIME_VERSION")
@@ -33,33 +34,21 @@ def is_remote(session: SparkSession | LazySession) -> bool:
     return is_connected or any(os.environ.get(name) for name in REMOTE_VARIABLES)
 
 
-class TaskRunner(Protocol):
-    """Processes of this machine that compute tasks (``jobs.command_line.task_processes``)."""
-
-    @property
-    def have_started(self) -> bool:
-        """Whether a task would begin at once."""
-
-    def start(self) -> None:
-        """Let the processes start."""
-
-    def run(self, function: Callable[[Input], Iterable[Result]], inputs: Iterable[Input]) -> list[Result]:
-        """Return what a function gives for each input, in their order; each is a task."""
-
-
 class LazySession:
-    """A Spark session that is made when it is first used; most small runs need none, and then no Java is started."""
+    """A Spark session that is made when it is first used, and what computes tasks. A run with nothing new makes none.
+
+    ``in_driver`` names the rooms whose rows could have been computed by tasks, and were computed in this process.
+    """
 
     def __init__(
-        self,
-        make: Callable[[], SparkSession],
-        origin: LazySession | None = None,
-        processes: TaskRunner | None = None,
+        self, make: Callable[[], SparkSession], origin: LazySession | None = None, engine: Engine = "spark"
     ) -> None:
-        """``origin``: the session that this one is made from, in the same Java. ``processes``: compute tasks."""
-        self._make, self._origin, self.processes = make, origin, processes
+        """``origin``: the session that this one is made from, in the same Java."""
+        self._make, self._origin, self.engine = make, origin, engine
         self._made: SparkSession | None = None
+        self._starting: Future[SparkSession] | None = None
         self._compiles = False
+        self.in_driver: set[str] = set() if origin is None else origin.in_driver
         self._lock = Lock()
 
     @staticmethod
@@ -71,25 +60,26 @@ class LazySession:
 
     @property
     def has_started(self) -> bool:
-        """Whether Java runs already."""
-        return self._made is not None or (self._origin is not None and self._origin.has_started)
+        """Whether the session was asked for."""
+        return bool(self._made or self._starting or (self._origin is not None and self._origin.has_started))
 
-    def expect_tasks(self) -> None:
-        """Let the processes that compute tasks start, unless they are Spark's."""
-        if self.processes is not None:
-            self.processes.start()
+    def start_soon(self) -> None:
+        """Where Spark computes, let the session start beside what this thread does next.
 
-    @property
-    def tasks_begin_at_once(self) -> bool:
-        """Whether the processes that compute tasks have started, those of Spark or others."""
-        return self.has_started or (self.processes is not None and self.processes.have_started)
+        An error is raised by the step that first uses the session.
+        """
+        with self._lock:
+            if self.engine == "spark" and not self.has_started:
+                self._starting = Future()
+                # No daemon: where the start is interrupted, this process ends when Java has ended.
+                Thread(target=_start, args=(self._make, self._starting), name="start of Spark").start()
 
     @property
     def spark(self) -> SparkSession:
         """The session."""
         with self._lock:
             if self._made is None:
-                self._made = self._make()
+                self._made = self._make() if self._starting is None else self._starting.result()
                 if self._compiles:
                     codegen.enable(self._made)
             return self._made
@@ -104,11 +94,22 @@ class LazySession:
             if self._made is not None:
                 codegen.enable(self._made)
 
+    def note_in_driver(self, function: Callable[..., object]) -> None:
+        """Note that this process computes what tasks could compute: the room of pipeline/ that has the function."""
+        self.in_driver.add(getattr(function, "func", function).__module__.split(".")[1])
+
     @contextmanager
     def own(self) -> Iterator[LazySession]:
         """Yield a session of one's own; its settings are those of a new one, or a copy behind Spark Connect."""
         with ExitStack() as stack:
-            yield LazySession(lambda: stack.enter_context(own_session(self.spark)), self, self.processes)
+            yield LazySession(lambda: stack.enter_context(own_session(self.spark)), self, self.engine)
+
+
+def _start(make: Callable[[], SparkSession], started: Future[SparkSession]) -> None:
+    try:
+        started.set_result(make())
+    except BaseException as error:  # noqa: BLE001 - who waits for the session raises it
+        started.set_exception(error)
 
 
 @dataclass(slots=True)

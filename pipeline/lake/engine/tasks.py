@@ -1,7 +1,7 @@
 """Work split into parts of similar size, and the rows of such parts, computed by tasks or in this process.
 
-Tasks are computed by Spark, or by processes of this machine (``LazySession.processes``). Small work stays in this
-process: others take two seconds to start.
+Who computes tasks is decided here (``PartitionedRows.table``): Spark; or this process, one after the other, where the
+engine is ``local``, and where they are small.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ _LEAST_TASK_BYTES: Final = 4 << 20
 MAX_DRIVER_BYTES: Final = 128 << 20  # of all tasks that are done in this process
 
 Item = TypeVar("Item")
-Result = TypeVar("Result")
 
 
 def balance_by_size(things: Sequence[Item], size: Callable[[Item], int], count: int) -> list[list[Item]]:
@@ -43,22 +42,11 @@ def task_bytes(total: int) -> int:
     return min(max(total // MIN_TASKS, _LEAST_TASK_BYTES), TASK_BYTES)
 
 
-def compute_each(
-    session: LazySession | None, function: Callable[[Item], Result], inputs: Sequence[Item]
-) -> Iterator[Result]:
-    """Yield what a function makes of each input: side by side where processes of tasks have started, else here."""
-    processes = None if session is None else session.processes
-    if processes is None or not processes.have_started or len(inputs) < 2:
-        yield from map(function, inputs)
-    else:
-        yield from processes.run(lambda given: [function(given)], inputs)
-
-
 @dataclass(frozen=True, slots=True)
 class PartitionedRows:
     """Rows in numbered parts, each given by a function of its number from 0; ``size`` is about their bytes.
 
-    ``in_tasks``: to compute them takes so long that tasks do it, however few bytes they have.
+    ``in_tasks``: they are computed by tasks, however few bytes they have.
     """
 
     row_count: int
@@ -68,7 +56,7 @@ class PartitionedRows:
 
     @property
     def fits_in_driver(self) -> bool:
-        """Whether the driver computes them faster than tasks."""
+        """Whether they are small: whatever the engine, the driver computes them in one go."""
         return self.size <= MAX_DRIVER_BYTES and not self.in_tasks
 
     def followed_by(self, more: pa.Table) -> PartitionedRows:
@@ -92,10 +80,7 @@ class PartitionedRows:
         return spark.range(0, self.row_count, 1, max(self.row_count, 1)).mapInArrow(read, schema)
 
     def table(self, session: LazySession, schema: StructType) -> pa.Table:
-        """Return the rows as an Arrow table in the driver."""
-        if self.fits_in_driver:
+        """Return the rows as an Arrow table in the driver, computed by whoever computes tasks."""
+        if self.fits_in_driver or session.engine == "local":
             return pa.Table.from_batches(self.read_in_driver(), to_arrow_schema(schema))
-        if session.processes is not None:
-            batches = session.processes.run(self.rows, range(self.row_count))
-            return pa.Table.from_batches(batches, to_arrow_schema(schema))
         return self.frame(session.spark, schema).toArrow()

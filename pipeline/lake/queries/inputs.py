@@ -22,8 +22,7 @@ PRE_IMAGES: Final = ("delete", "update_preimage")  # change types of a row befor
 POST_IMAGES: Final = ("insert", "update_postimage")  # and after it
 _ALL_COLUMNS: Final = re.compile(r"(SELECT|DISTINCT|\.|,)\s*\*")
 MAX_IN_LIST: Final = 5000  # values in an IN list; more are joined
-MAX_ROWS_IN_MEMORY: Final = 200_000  # of one query; of more, rows are computed in Spark
-MAX_ROWS_BESIDE_TASKS: Final = 50_000  # the same where Spark has started
+MAX_ROWS_IN_MEMORY: Final = 50_000  # of one query; of more, rows are computed by tasks
 MAX_BYTES_IN_MEMORY: Final = 256 << 20  # of the same rows as Arrow tables, of all queries together: texts can be long
 
 

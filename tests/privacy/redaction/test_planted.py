@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from pipeline.lake.engine.sessions import LazySession
+from engines import without_spark
 from pipeline.lake.lake import Lake
 from pipeline.privacy.redacted_columns import (
     REDACTED_BRONZE_TABLES,
@@ -119,7 +119,7 @@ def kept_paths(table, form):
 def test_no_text_of_the_input_is_kept(form, tmp_path):
     """Redaction replaces all texts but those of some columns, and these never hold a text of the input."""
     tokens = planted.Tokens(form)
-    plain = plain_tables(tokens, Lake(LazySession(lambda: pytest.fail("Spark is not needed")), str(tmp_path / "lake")))
+    plain = plain_tables(tokens, Lake(without_spark(), str(tmp_path / "lake")))
     assert len(tokens.all) > 1000
     found, unseen = [], []
     for table in (*REDACTED_BRONZE_TABLES, *REDACTED_SILVER_TABLES):

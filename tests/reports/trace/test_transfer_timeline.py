@@ -6,8 +6,8 @@ import json
 
 import pytest
 
+from engines import without_spark
 from jobs import run_all, trace_message
-from pipeline.lake.engine.sessions import LazySession
 from pipeline.lake.lake import Lake
 from pipeline.reports.trace.formatting import format_timeline
 from pipeline.reports.trace.inputs import TraceRequest, trace_messages
@@ -28,7 +28,7 @@ def lake(tmp_path_factory):
     root = tmp_path_factory.mktemp("transfers") / "lake"
     captures = [str(path) for path in CAPTURES if path.name.split(".")[0] in RECORDINGS]
     assert run_all.main(["--lake", str(root), "--captures", *captures]) == 0
-    return Lake(LazySession(lambda: pytest.fail("Spark is not needed")), str(root))
+    return Lake(without_spark(), str(root))
 
 
 def traced(lake, **asked):
