@@ -14,8 +14,6 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from pipeline.attempts.associations import RpcConnection
@@ -246,15 +244,6 @@ def join_by_key(calls: pa.Table, more: pa.Table, key: str = "call_key") -> pa.Ta
         if name != key:
             calls = calls.append_column(name, more.column(name).take(places))
     return calls
-
-
-def with_deleted_keys(now: DataFrame, before: DataFrame) -> DataFrame:
-    """Return rows of gold.receive_attempts with the column ``gone``: true for keys that no longer exist."""
-    old = before.select(F.col("attempt_key").alias("_old"))
-    both = now.join(old, F.col("attempt_key") == F.col("_old"), "full").withColumn(
-        "gone", F.col("attempt_key").isNull()
-    )
-    return both.withColumn("attempt_key", F.coalesce("attempt_key", "_old")).drop("_old")
 
 
 def _rows(table: pa.Table, names: tuple[str, ...]) -> list[dict[str, Any]]:

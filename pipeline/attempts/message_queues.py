@@ -18,8 +18,7 @@ from pipeline.lake.date_filters import dates_condition
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import MAX_IN_LIST
 from schemas.messages import MESSAGES
-from schemas.receive_attempts import RECEIVE_ATTEMPTS
-from schemas.table import EVENT_DATE
+from schemas.table import EVENT_DATE, Table
 
 Dates = Collection[date | None]
 
@@ -65,16 +64,13 @@ def write_message_queues(lake: Lake, wanted: pa.Table, *, dates: Dates) -> None:
         lake.update_columns(MESSAGES, wanted, dates=dates, provenance=lake.provenance_json(MESSAGES))
 
 
-def update(lake: Lake, *, dates: Dates | None) -> None:
-    """Update the rows of some dates, None for all, to what gold.receive_attempts has."""
-    inputs = {"messages": MESSAGES, "attempts": RECEIVE_ATTEMPTS}
+def update(lake: Lake, attempts: pa.Table | Table, *, dates: Dates | None) -> None:
+    """Update the rows of some dates, None for all, to what ``attempts``, rows of gold.receive_attempts, say."""
+    inputs = {"messages": MESSAGES, "attempts": attempts}
     sql = _CHANGED_SQL.format(dates=dates_condition(dates))
-    few = lake.query_at_most(sql, MAX_IN_LIST, **inputs)
-    if few is not None:
-        found = set(few[EVENT_DATE].to_pylist()) if dates is None else dates
-        write_message_queues(lake, few.select(_SAYS.names).cast(_SAYS), dates=found)
-    elif dates is None:  # nearly all: rewriting is faster than finding them
+    changed = lake.query_at_most(sql, MAX_IN_LIST, **inputs) if dates is None else lake.query(sql, **inputs)
+    if changed is None:  # nearly all: rewriting is faster than finding them
         lake.replace_by_query(MESSAGES, _ALL_SQL, **inputs, provenance=lake.provenance_json(MESSAGES))
     else:
-        rows = lake.frame(sql, **inputs).drop(EVENT_DATE)
-        lake.update_columns(MESSAGES, rows, dates=dates, provenance=lake.provenance_json(MESSAGES))
+        found = set(changed[EVENT_DATE].to_pylist())
+        write_message_queues(lake, changed.select(_SAYS.names).cast(_SAYS), dates=found)

@@ -7,7 +7,6 @@ all five tables.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -25,15 +24,13 @@ from pipeline.attempts import (
     recompute_in_memory,
 )
 from pipeline.attempts.affected_scope import RecomputeScope
-from pipeline.attempts.attempt_rows import DISTINCT_TEXTS, attempts_function, with_deleted_keys
+from pipeline.attempts.attempt_rows import DISTINCT_TEXTS, attempts_function
 from pipeline.attempts.changed_rows import MAX_CHANGES, RPC_CONNECTIONS_QUERY, InputChanges
 from pipeline.attempts.client_identity import CHANGED_BINDS_QUERY, connections_with_other_claims
 from pipeline.attempts.opens import update_opens
 from pipeline.attempts.operation_rows import operation_queries, operations_function, servers_with_operations
 from pipeline.attempts.server_slices import SLICE_KEYS, attempt_queries
 from pipeline.lake.concurrency import run_concurrently
-from pipeline.lake.date_filters import dates_condition
-from pipeline.lake.engine.frames import where_in
 from pipeline.lake.incremental import IncrementalUpdate
 from pipeline.lake.lake import Lake, run_in_parallel
 from pipeline.lake.queries.inputs import GroupedQuery
@@ -199,23 +196,13 @@ class _AttemptsUpdate:
     def _recompute_servers(self, scope: RecomputeScope, ends: dict[str, int], aliases: Mapping[str, str]) -> int:
         """Recompute the scope of all calls of its servers."""
         lake = self.lake
-        dates = dates_condition(scope.dates)
-        in_scope = partial(where_in, column="connection_id", values=scope.connections)
         only = frozenset(scope.connections)
+        stored = partial(lake.select_by_values, values=only, dates=scope.dates, column="connection_id")
         operations = lake.map_few_groups(self._operations(aliases, scope.servers, only))
-        self._replace_operations(operations, in_scope(lake.read(QUEUE_OPERATIONS).where(dates)).toArrow(), scope)
-        current = in_scope(lake.read(RECEIVE_ATTEMPTS).where(dates))
-        before = lake.version(RECEIVE_ATTEMPTS)
-        with lake.map_groups(self._attempts(ends, aliases, scope.servers, only)) as rows:
-            now = with_deleted_keys(lake.to_frame(rows, RECEIVE_ATTEMPTS.struct()), current)
-            lake.merge(
-                RECEIVE_ATTEMPTS, now, dates=scope.dates, delete_when="gone", unless_same=True,
-                provenance=json.dumps(self.step.provenance_before),
-            )  # fmt: skip
-        written = lake.count_rows_written(RECEIVE_ATTEMPTS) if lake.version(RECEIVE_ATTEMPTS) != before else 0
-        message_queues.update(lake, dates=scope.dates)
-        self.step.commit_provenance()
-        return written
+        self._replace_operations(operations, stored(QUEUE_OPERATIONS), scope)
+        rows = lake.map_few_groups(self._attempts(ends, aliases, scope.servers, only))
+        message_queues.update(lake, rows, dates=scope.dates)
+        return self.step.replace_changed(rows, stored(RECEIVE_ATTEMPTS), scope.dates)
 
     def _recompute_all(self, ends: dict[str, int], aliases: Mapping[str, str]) -> int:
         """Recompute all attempts and operations; ``ends`` are those of all servers, however many."""
@@ -237,7 +224,7 @@ class _AttemptsUpdate:
     def _replace_attempts(self, lake: Lake, ends: dict[str, int], aliases: Mapping[str, str]) -> int:
         """Replace all attempts, and the queues of messages by what these say; return how many attempts there are."""
         written = _replace_all(lake, RECEIVE_ATTEMPTS, self._attempts(ends, aliases))
-        message_queues.update(lake, dates=None)
+        message_queues.update(lake, RECEIVE_ATTEMPTS, dates=None)
         return written
 
     def _attempts(

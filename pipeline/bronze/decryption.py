@@ -5,9 +5,9 @@ row (``verified_by``). Where the key is known and a signature does not fit, the 
 is ``damaged``, its ``closed_reason`` ``bad_signature``.
 
 The driver derives security contexts from the handshakes (``bronze.rpc_binds``), one connection at a time. It looks
-further only at connections whose calls changed, or of which these keys give another result than earlier ones. Few calls
-are decrypted in the driver, many in Spark, grouped by connection. Workers get the session keys of these connections
-inside the function that Spark ships; no key is ever in a row, a column or a text.
+further only at connections whose calls changed, or of which these keys give another result than earlier ones. Calls
+are decrypted connection by connection (``Lake.map_groups``). Tasks get the session keys of these connections inside
+their function; no key is ever in a row, a column or a text.
 
 Decrypted calls stay decrypted. A state file beside the lake (``_runs/opening``) notes up to which version all calls
 were looked at, and why connections could not be decrypted: codes of reasons, nothing of the keys.
@@ -21,17 +21,16 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from pipeline.bronze.ingest_captures import LogFunction, bronze_versions
-from pipeline.lake.date_filters import dates_condition
-from pipeline.lake.engine.frames import arrow_to_frame, read_parquet_folder, where_in, write_parquet_folder
-from pipeline.lake.engine.settings import fixed_row_batches
 from pipeline.lake.lake import Lake
 from pipeline.lake.lake_path import LakePath
-from pipeline.lake.queries.inputs import CHANGE_FEED_ERRORS, POST_IMAGES
+from pipeline.lake.queries.inputs import CHANGE_FEED_ERRORS, POST_IMAGES, BoundQuery, ChangesSince, Parts
 from pipeline.lake.recovery import RunMarkers
+from pipeline.lake.schema_enforcement import arrow_schema
+from pipeline.lake.stage_groups import bucket_sql, stage_groups
+from pipeline.lake.staging_files import StagingWriter, staged_rows
 from schemas.bronze import RPC_BINDS, RPC_CALLS
 from schemas.table import EVENT_DATE
 from udfs.sealed.call_decryption import HALVES, CallDecryption, decrypt_connection_calls
@@ -51,13 +50,16 @@ ContextsByConnection = dict[str, list[SecurityContext]]
 _UNDECRYPTED_SQL: Final = " OR ".join(
     f"({half}_signed_bytes IS NOT NULL AND {half}_stub IS NOT NULL)" for half in HALVES
 )
-_MAX_DRIVER_BYTES: Final = 64 << 20  # of stubs
-_MAX_DRIVER_CALLS: Final = 20_000
+_CHANGED_SQL: Final = f"SELECT call_key FROM {{feed}} WHERE _change_type IN ({', '.join(map(repr, POST_IMAGES))})"
 _CONNECTIONS_PER_BATCH: Final = 5_000  # whose session keys are shipped together
 _UPDATED_COLUMNS: Final = (
     "request_stub", "response_stub", "request_signed_bytes", "response_signed_bytes", "outcome", "opened_by",
     "closed_reason", "verified_by",
 )  # fmt: skip
+# What is to be known of the calls that change.
+_SUMMARY: Final = StructType(
+    [RPC_CALLS.struct()[name] for name in ("call_key", "opened_by", "verified_by", "closed_reason", EVENT_DATE)]
+)
 _READ_ONLY_COLUMNS: Final = ("sealed", "bind_seen", "request_fragments", "response_fragments", "fault_status")
 
 
@@ -112,18 +114,15 @@ def _connections_with_changed_calls(lake: Lake, since: int | None, newest: int) 
     """Return the connections with undecrypted calls that were added or changed after a version."""
     if since == newest:
         return set()
+    sql = f"SELECT DISTINCT connection_id FROM {{calls}} WHERE ({_UNDECRYPTED_SQL})"
+    changed = {}
     if since is not None:
         try:
-            return _connections_of(
-                lake.changes(RPC_CALLS, since, newest).where(F.col("_change_type").isin(*POST_IMAGES))
-            )
+            changed["changed"] = lake.query(_CHANGED_SQL, feed=ChangesSince(RPC_CALLS, since, newest))
+            sql += " AND call_key IN (SELECT call_key FROM {changed})"
         except CHANGE_FEED_ERRORS:
             pass  # the feed does not reach back: all calls count as changed
-    return _connections_of(lake.read(RPC_CALLS))
-
-
-def _connections_of(calls: DataFrame) -> set[str]:
-    return {row[0] for row in calls.where(_UNDECRYPTED_SQL).select("connection_id").distinct().collect()}
+    return set(lake.query(sql, calls=RPC_CALLS, **changed)["connection_id"].to_pylist())
 
 
 def _derive_contexts(
@@ -136,8 +135,9 @@ def _derive_contexts(
     connections = {*changed, *state.unopened}
     if not connections:
         return {}, set()
-    binds = where_in(lake.read(RPC_BINDS), "connection_id", connections).where("handshake IS NOT NULL")
-    rows = binds.select("connection_id", "bound_at", "packet_number", "handshake").toArrow().to_pylist()
+    columns = ("connection_id", "bound_at", "packet_number", "handshake")
+    where = "connection_id IN {connections} AND handshake IS NOT NULL"
+    rows = lake.select(RPC_BINDS, where, columns, connections=connections).to_pylist()
     rows.sort(key=lambda row: (row["bound_at"] is None, row["bound_at"], row["packet_number"] or 0))
     tokens: dict[str, list[Any]] = defaultdict(list)
     for row in rows:
@@ -186,42 +186,24 @@ class _DecryptionRun:
         return counts
 
     def _decrypt_batch(self, names: Collection[str], folder: LakePath) -> Counter[str]:
-        calls = where_in(self.lake.read(RPC_CALLS), "connection_id", names).where(_UNDECRYPTED_SQL)
-        size = F.sum(sum((F.coalesce(F.octet_length(f"{half}_stub"), F.lit(0)) for half in HALVES), F.lit(0)))
-        found = calls.select(F.count("*"), size, F.collect_set(EVENT_DATE), F.max(F.col(EVENT_DATE).isNull())).first()
-        if found is None or not found[0]:
-            return Counter()
-        count, size_bytes, days, some_undated = found
-        dates = {*days, *([None] if some_undated else [])}
+        """Decrypt the calls of some connections; rows are staged in ``folder``, so that each is decrypted once."""
         contexts = {name: self.contexts[name] for name in names}
-        calls = calls.where(dates_condition(dates))
-        if count > _MAX_DRIVER_CALLS or (size_bytes or 0) > _MAX_DRIVER_BYTES:
-            return self._decrypt_in_spark(calls, contexts, dates, folder)
-        rows = decrypt_rows(calls.select(*RPC_CALLS.names).toArrow(), contexts)
-        keys = set(rows.column("call_key").to_pylist())
-        if keys:
-            self.lake.delete_values(RPC_CALLS, "call_key", keys, dates=dates)
-            self.lake.append(RPC_CALLS, arrow_to_frame(self.lake.spark, rows))
-        return _count_results(rows)
 
-    def _decrypt_in_spark(
-        self, calls: DataFrame, contexts: ContextsByConnection, dates: Collection[Any], folder: LakePath
-    ) -> Counter[str]:
-        """Decrypt calls in Spark; rows are staged in ``folder``, so that each is decrypted once."""
-        schema = calls.select(*RPC_CALLS.names).schema
+        def decrypt(parts: Parts, staging: StagingWriter) -> pa.Table:
+            calls = parts["calls"].select(RPC_CALLS.names).cast(arrow_schema(RPC_CALLS))
+            rows = decrypt_rows(calls, contexts)
+            for batch in rows.to_batches():
+                staging.add(RPC_CALLS.name, batch)
+            return rows.select(_SUMMARY.names)
 
-        def decrypt_connection(key: tuple[pa.Scalar, ...], table: pa.Table) -> pa.Table:
-            return decrypt_rows(table, {key[0].as_py(): contexts[key[0].as_py()]})
-
-        decrypted = calls.select(*RPC_CALLS.names).groupBy("connection_id").applyInArrow(decrypt_connection, schema)
-        with fixed_row_batches(self.lake.spark):
-            write_parquet_folder(decrypted, folder)
-        rows = read_parquet_folder(self.lake.spark, folder, schema)
-        counts = rows.groupBy("opened_by", "closed_reason", "verified_by").count().toArrow()
-        if counts.num_rows:
-            self.lake.delete_values(RPC_CALLS, "call_key", rows.select("call_key"), dates=dates)
-            self.lake.append(RPC_CALLS, rows)
-        return _count_results(counts)
+        where = f"connection_id IN {{names}} AND ({_UNDECRYPTED_SQL})"
+        sql = f"SELECT *, {bucket_sql('connection_id')} FROM {{calls}} WHERE {where}"
+        calls = BoundQuery(sql, {"calls": RPC_CALLS, "names": names})
+        found = stage_groups(self.lake, folder, {"calls": calls}, decrypt, _SUMMARY)
+        if keys := found["call_key"].to_pylist():
+            rows, dates = staged_rows(folder / RPC_CALLS.name, RPC_CALLS), set(found[EVENT_DATE].to_pylist())
+            self.lake.delete_and_insert(RPC_CALLS, "call_key", keys, rows, dates=dates)
+        return _count_results(found)
 
 
 def decrypt_rows(calls: pa.Table, contexts: ContextsByConnection) -> pa.Table:
@@ -293,11 +275,10 @@ def _unprotected_outcome(row: dict[str, Any]) -> str:
     return "fault" if row["fault_status"] is not None else "ok" if row["bind_seen"] else "unbound"
 
 
-def _count_results(rows: pa.Table) -> Counter[str]:
-    """Count calls by result. ``rows`` are calls, or groups of them with a column ``count``."""
-    counts = rows.column("count").to_pylist() if "count" in rows.column_names else [1] * rows.num_rows
-    results: Counter[str] = Counter()
-    columns = (rows.column(name).to_pylist() for name in ("opened_by", "verified_by", "closed_reason"))
-    for opened, verified, reason, count in zip(*columns, counts, strict=True):
-        results["opened" if opened is not None else "verified" if verified is not None else reason or "closed"] += count
-    return results
+def _count_results(calls: pa.Table) -> Counter[str]:
+    """Count changed calls by result."""
+    columns = (calls[name].to_pylist() for name in ("opened_by", "verified_by", "closed_reason"))
+    return Counter(
+        "opened" if opened is not None else "verified" if verified is not None else reason or "closed"
+        for opened, verified, reason in zip(*columns, strict=True)
+    )

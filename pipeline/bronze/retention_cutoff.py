@@ -13,15 +13,11 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 
-from pipeline.lake.engine.frames import arrow_to_frame
 from pipeline.lake.lake import Lake
 from pipeline.lake.lake_path import LakePath, open_parquet
 from pipeline.lake.recovery import RunMarkers
@@ -201,22 +197,22 @@ class RetentionCutoff:
 
 def recount_connection_calls(lake: Lake, cutoff: RetentionCutoff) -> None:
     """Update the number of calls of connections that began before the cutoff to the calls that are left."""
-    if not lake.exists(CONNECTIONS):
-        return
-    older = lake.read(CONNECTIONS).where(f"first_packet_at < {cutoff.timestamp_sql}").select("connection_id", "calls")
-    calls: DataFrame = lake.read(RPC_CALLS).join(older.select("connection_id"), "connection_id", "left_semi")
-    counted = calls.groupBy("connection_id").agg(F.count("*").alias("n"))
-    found = older.join(counted, "connection_id", "left").select("connection_id", "calls", F.coalesce("n", F.lit(0)))
-    changed = {name: left for name, before, left in found.collect() if before != left}
-    if changed:
+    older = f"SELECT connection_id, calls FROM {{connections}} WHERE first_packet_at < {cutoff.timestamp_sql}"
+    counts = "SELECT connection_id, count(*) AS number FROM {calls} GROUP BY connection_id"
+    sql = (
+        f"SELECT older.connection_id, coalesce(number, 0) AS number FROM ({older}) AS older"
+        f" LEFT JOIN ({counts}) AS counted ON counted.connection_id = older.connection_id"
+        " WHERE older.calls IS DISTINCT FROM coalesce(number, 0)"
+    )
+    found = lake.query(sql, connections=CONNECTIONS, calls=RPC_CALLS)
+    if changed := dict(zip(found["connection_id"].to_pylist(), found["number"].to_pylist(), strict=True)):
         stored = lake.select_by_values(CONNECTIONS, changed)
-        rows = [{**row, "calls": changed[row["connection_id"]]} for row in stored.to_pylist()]
-        upsert_rows(lake, CONNECTIONS, rows, stored.schema, {row[EVENT_DATE] for row in rows})
+        replace_rows(
+            lake, CONNECTIONS, [{**row, "calls": changed[row["connection_id"]]} for row in stored.to_pylist()], stored
+        )
 
 
-def upsert_rows(
-    lake: Lake, table: Table, rows: Sequence[RowDict], schema: pa.Schema, dates: Collection[date | None]
-) -> None:
-    """Replace the rows that have the same keys, in one commit: a killed job leaves the old rows or the new ones."""
-    if rows:
-        lake.merge(table, arrow_to_frame(lake.spark, pa.Table.from_pylist(rows, schema)), dates=dates, unless_same=True)
+def replace_rows(lake: Lake, table: Table, rows: Sequence[RowDict], stored: pa.Table) -> None:
+    """Put rows in the place of stored ones, as far as they differ; stored ones of other keys are deleted."""
+    dates = set(stored[EVENT_DATE].to_pylist())
+    lake.replace_changed(table, pa.Table.from_pylist(rows, stored.schema), stored, dates=dates)

@@ -9,17 +9,18 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import date, timedelta
+from datetime import timedelta
 from typing import Final
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.bronze.ingest_clock import DEFAULT_MAX_TIME_AHEAD, is_ahead_sql
 from pipeline.bronze.input_files import FindFile, find_file
 from pipeline.bronze.ledger_entries import LEDGER_COLUMNS, LedgerEntry
-from pipeline.bronze.retention_cutoff import RetentionCutoff, recount_connection_calls, upsert_rows
+from pipeline.bronze.retention_cutoff import RetentionCutoff, recount_connection_calls, replace_rows
 from pipeline.lake.lake import Lake
-from pipeline.lake.queries.inputs import Values
+from pipeline.lake.queries.inputs import QueryInput, Values
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, PENDING, QUARANTINE, RPC_BINDS, RPC_CALLS
 from schemas.collected_snapshots import SNAPSHOT_FILES, SNAPSHOTS_RAW
 from schemas.hosts import HOSTS
@@ -102,29 +103,33 @@ class _RetentionRun:
         if rows and not self.dry_run:
             self.lake.delete(table, condition, **of)
 
+    def _texts(self, sql: str, **of: QueryInput) -> set[str]:
+        """Return the values that a query of one column finds."""
+        return set(self.lake.query(sql, **of).column(0).to_pylist())
+
     # -- captures --------------------------------------------------------------------------------------------------
 
     def _undated_captures(self) -> set[str]:
         """Return the captures that are all older than the cutoff and have rows without a time."""
         found: set[str] = set()
         for table in _TABLES_WITH_CAPTURE_ID:
-            rows = self.lake.read(table).where(f"{_TIME_COLUMNS[table]} IS NULL AND capture_id IS NOT NULL")
-            found |= {row[0] for row in rows.select("capture_id").distinct().collect()}
-        if not found:
-            return found
-        ledger: list[RowDict] = self.lake.read(CAPTURE_FILES).toArrow().to_pylist()
-        return {row["capture_id"] for row in ledger if self.cutoff.is_capture_expired(row)} & found
+            undated = f"{_TIME_COLUMNS[table]} IS NULL AND capture_id IS NOT NULL"
+            found |= self._texts(f"SELECT DISTINCT capture_id FROM {{rows}} WHERE {undated}", rows=table)
+        ledger: list[RowDict] = self.lake.select_by_values(CAPTURE_FILES, found).to_pylist()
+        return {row["capture_id"] for row in ledger if self.cutoff.is_capture_expired(row)}
 
     def _remove_binds(self, undated: Collection[str]) -> None:
         """Delete older binds of connections that ended before the cutoff."""
         time = self.cutoff.timestamp_sql
-        sql = f"SELECT bind_key, connection_id FROM {{binds}} WHERE bound_at < {time}{_or_undated_sql(RPC_BINDS)}"
-        old = self.lake.frame(sql, binds=RPC_BINDS, undated=undated)
-        kept = self.lake.read(CONNECTIONS).where(f"{_CONNECTION_TIME_SQL} >= {time}").select("connection_id")
-        removed = old.join(kept, "connection_id", "left_anti").select("bind_key").toArrow()
-        self.result.add(RPC_BINDS, removed.num_rows)
-        if removed.num_rows and not self.dry_run:
-            self.lake.delete_values(RPC_BINDS, "bind_key", set(removed.column(0).to_pylist()), dates=None)
+        kept = f"SELECT connection_id FROM {{connections}} WHERE {_CONNECTION_TIME_SQL} >= {time}"
+        sql = (
+            f"SELECT bind_key FROM {{binds}} AS binds WHERE (bound_at < {time}{_or_undated_sql(RPC_BINDS)})"
+            f" AND NOT EXISTS (SELECT 1 FROM ({kept}) AS kept WHERE kept.connection_id = binds.connection_id)"
+        )
+        removed = self._texts(sql, binds=RPC_BINDS, connections=CONNECTIONS, undated=undated)
+        self.result.add(RPC_BINDS, len(removed))
+        if not self.dry_run:
+            self.lake.delete_values(RPC_BINDS, "bind_key", removed, dates=None)
 
     def _remove_pending(self, undated: Collection[str]) -> set[str]:
         """Delete the remainders of connections that ended before the cutoff; return the captures of the others.
@@ -145,20 +150,21 @@ class _RetentionRun:
 
     def _trim_pending(self) -> None:
         """Remove older bytes from pending connections that went on after the cutoff."""
-        stored = self.lake.read(PENDING).where(f"first_packet_at < {self.cutoff.timestamp_sql}").toArrow()
-        rows = stored.to_pylist()
-        trimmed = [self.cutoff.trim_pending_row(row) for row in rows]
-        if trimmed == rows or self.dry_run:
+        if self.dry_run:
             return
-        dates: set[date | None] = {row[EVENT_DATE] for row in rows}
-        upsert_rows(self.lake, PENDING, trimmed, stored.schema, dates)
+        stored = self.lake.select(PENDING, f"first_packet_at < {self.cutoff.timestamp_sql}")
+        trimmed = [self.cutoff.trim_pending_row(row) for row in stored.to_pylist()]
+        replace_rows(self.lake, PENDING, trimmed, stored)
 
     def _remove_undated_connections(self) -> None:
         """Delete connections without a time of which no other row is left."""
-        left = self.lake.read(CONNECTIONS).where(f"{_CONNECTION_TIME_SQL} IS NULL")
-        for table in (RPC_CALLS, RPC_BINDS, SESSION_PACKETS, PENDING):
-            left = left.join(self.lake.read(table).select("connection_id"), "connection_id", "left_anti")
-        removed = {row[0] for row in left.select("connection_id").collect()}
+        others = {table.name: table for table in (RPC_CALLS, RPC_BINDS, SESSION_PACKETS, PENDING)}
+        no_row = (
+            f" AND NOT EXISTS (SELECT 1 FROM {{{name}}} AS o WHERE o.connection_id = c.connection_id)"
+            for name in others
+        )
+        sql = f"SELECT connection_id FROM {{connections}} AS c WHERE {_CONNECTION_TIME_SQL} IS NULL{''.join(no_row)}"
+        removed = self._texts(sql, connections=CONNECTIONS, **others)
         self.result.add(CONNECTIONS, len(removed))
         self.lake.delete_values(CONNECTIONS, "connection_id", removed, dates={None})
 
@@ -167,10 +173,8 @@ class _RetentionRun:
 
         Captures ``going_on`` show connections that went on: their rows stay.
         """
-        if not self.lake.exists(CAPTURE_FILES):
-            return
-        stored = self.lake.read(CAPTURE_FILES).toArrow()
-        affected = [row for row in stored.to_pylist() if self._is_affected(row)]
+        ledger = self.lake.select(CAPTURE_FILES, "TRUE")
+        affected = [row for row in ledger.to_pylist() if self._is_affected(row)]
         if not affected:
             return
         dropped = [row for row in affected if self.cutoff.is_capture_expired(row)]
@@ -184,9 +188,7 @@ class _RetentionRun:
         servers = self._servers_by_capture(partly_older)
         kept = [row for row in affected if row["capture_id"] not in removed]
         rows = [self.cutoff.trim_ledger_row(row, servers[row["capture_id"]]) for row in kept]
-        dates: set[date | None] = {row[EVENT_DATE] for row in affected}
-        self.lake.delete_values(CAPTURE_FILES, "capture_id", removed, dates=dates)
-        upsert_rows(self.lake, CAPTURE_FILES, rows, stored.schema, dates)
+        replace_rows(self.lake, CAPTURE_FILES, rows, pa.Table.from_pylist(affected, ledger.schema))
 
     def _is_affected(self, row: RowDict) -> bool:
         """Whether a row of the ledger may still describe something older, or be of a file that is gone by now."""
@@ -194,9 +196,9 @@ class _RetentionRun:
         return self.cutoff.is_capture_expired(row) or partly_older
 
     def _ledger_entries(self, rows: Iterable[RowDict]) -> list[LedgerEntry]:
-        names = {row["capture_id"] for row in rows}
-        ledger = self.lake.read(CAPTURE_FILES).selectExpr(*LEDGER_COLUMNS).collect()
-        return [LedgerEntry.from_row(row.asDict()) for row in ledger if row["capture_id"] in names]
+        sql = f"SELECT {', '.join(LEDGER_COLUMNS)} FROM {{ledger}} WHERE capture_id IN {{names}}"
+        found = self.lake.query(sql, ledger=CAPTURE_FILES, names={row["capture_id"] for row in rows})
+        return [*map(LedgerEntry.from_row, found.to_pylist())]
 
     def _file_exists(self, entry: LedgerEntry) -> bool:
         """Whether one of a capture's files exists: it would be read again if the ledger did not know it."""
@@ -206,10 +208,10 @@ class _RetentionRun:
     def _servers_by_capture(self, captures: Collection[str]) -> Mapping[str, set[str]]:
         """Return the servers of the rows that are left, by capture; nothing without captures."""
         found: defaultdict[str, set[str]] = defaultdict(set)
+        sql = "SELECT DISTINCT capture_id, server_address FROM {rows} WHERE capture_id IN {captures}"
         for table in (RPC_CALLS, RPC_BINDS, SESSION_PACKETS, PINGS, PENDING) if captures else ():
-            rows = self.lake.read(table).select("capture_id", "server_address").distinct()
-            for capture_id, server in rows.collect():
-                found[capture_id].add(server)
+            for row in self.lake.query(sql, rows=table, captures=captures).to_pylist():
+                found[row["capture_id"]].add(row["server_address"])
         return found
 
     # -- snapshots and quality results -----------------------------------------------------------------------------
@@ -220,10 +222,9 @@ class _RetentionRun:
             return
         before = f"< {self.cutoff.timestamp_sql}"
         older = f"coalesce(last_asked_at, least(modified_at, {INGESTED_AT})) {before}"
-        ledger = self.lake.read(SNAPSHOT_FILES)
-        older_paths = [row[0] for row in ledger.where(older).select("path").collect()]
-        partly_older = ledger.where(f"first_asked_at {before} OR {older}").select("path").collect()
-        names = sorted(row[0] for row in partly_older)
+        paths_sql = "SELECT path FROM {files} WHERE "
+        older_paths = self._texts(paths_sql + older, files=SNAPSHOT_FILES)
+        names = sorted(self._texts(f"{paths_sql}first_asked_at {before} OR {older}", files=SNAPSHOT_FILES))
         for begin in range(0, len(names), _PATHS_PER_DELETE):
             paths = names[begin : begin + _PATHS_PER_DELETE]
             self._delete(QUARANTINE, "capture_id IS NULL AND source_path IN {paths}", paths=paths)
@@ -244,10 +245,8 @@ class _RetentionRun:
         provenance = self.lake.provenance_json(QUALITY_RESULTS)
         unexpected = "(NOT success OR coalesce(unexpected, 0) > 0)"
         quoting = f"{unexpected} AND (observed IS NOT NULL OR failed_keys IS NOT NULL)"
-        if self.lake.read(QUALITY_RESULTS).where(quoting).limit(1).count():
-            self.lake.update(
-                QUALITY_RESULTS, dict.fromkeys(("observed", "failed_keys"), "NULL"), quoting, provenance=provenance
-            )
+        emptied = dict.fromkeys(("observed", "failed_keys"), "NULL")
+        self.lake.update(QUALITY_RESULTS, emptied, quoting, provenance=provenance)
 
 
 def _or_undated_sql(table: Table) -> str:

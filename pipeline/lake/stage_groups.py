@@ -1,0 +1,48 @@
+"""Rows that a function makes of groups of rows and writes to staging files, in tasks where they are many.
+
+For rows that are needed twice, or that several tables get: they are computed once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.types import StructType
+
+from pipeline.lake.lake import Lake
+from pipeline.lake.lake_path import LakePath
+from pipeline.lake.queries.inputs import BoundQuery, GroupedQuery, Parts
+from pipeline.lake.staging_files import StagingWriter
+
+BUCKET: Final = "bucket"
+
+StageFunction: TypeAlias = Callable[[Parts, StagingWriter], pa.Table]
+"""Adds what it makes of the answers to queries to a task's staging files; returns what is to be known of it."""
+
+
+def bucket_sql(key: str) -> str:
+    """Return the SQL of the column ``bucket``: the group, one of 256, of the rows that have the same text as key."""
+    return f"left(md5({key}), 2) AS {BUCKET}"
+
+
+def stage_groups(
+    lake: Lake, folder: LakePath, queries: Mapping[str, BoundQuery], stage: StageFunction, summary: StructType
+) -> pa.Table:
+    """Write what a function makes of the answers to queries to staging files; return the summaries that it returns.
+
+    The answers have the column ``bucket``; rows of one bucket are in one call, as for ``Lake.map_groups``. A task names
+    its files by the first of its buckets, so that a repeated task overwrites its own files.
+    """
+    location = str(folder)
+
+    def stage_buckets(parts: Parts) -> Iterator[pa.Table]:
+        firsts = (pc.min(parts.select(name, [BUCKET])[BUCKET]).as_py() for name in parts)
+        staging = StagingWriter(location, min(filter(None, firsts), default=""))
+        found = stage(parts, staging)
+        staging.close()
+        yield found
+
+    return lake.map_few_groups(GroupedQuery(queries, (BUCKET,), stage_buckets, summary))
