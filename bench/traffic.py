@@ -22,6 +22,9 @@ from typing import Final
 MAX_FRAGMENT_BYTES = 5840  # bytes of a PDU, the default of Windows (C706 max_xmit_frag 0x16d0)
 EPOCH_US = 1_750_000_000_000_000  # the capture's first packet, microseconds since 1970
 SERVERS: Final = 5
+PORTS: Final = (2103, 2105)  # of RemoteRead and qm2qm
+NAMED_PORTS: Final = (49703, 49702)  # of both, where clients ask for them ([MS-MQRR] 3.1.4.1, [MS-MQQP] 3.1.4.8)
+_PORT_QUERIES: Final = (0, 7)  # opnums of both
 NDR = bytes.fromhex("045d888aeb1cc9119fe808002b10486002000000")
 NDR64 = bytes.fromhex("33057171babe37498319b5dbef9ccc3601000000")
 REMOTE_READ = uuid.UUID("1a9134dd-7b39-45ba-ad88-44d01ca47f28").bytes_le + b"\x01\0\0\0"
@@ -190,7 +193,7 @@ class Conversation:
 
     def __init__(self, flow: TcpConnection, rng: random.Random, *, think_us: float, body_bytes: tuple[int, int]):
         self.flow, self.rng, self.think_us, self.body_bytes = flow, rng, think_us, body_bytes
-        self.remote_read = flow.server_port == 2103
+        self.remote_read = flow.server_port in (PORTS[0], NAMED_PORTS[0])
         self.ndr64 = self.remote_read and rng.random() < 0.2
         self.token = b"\x01\0\0\0" + rng.randbytes(12) if rng.random() < 0.1 else b""
         self.call_id = 1
@@ -200,6 +203,25 @@ class Conversation:
 
     def run(self, calls: int | None) -> Iterator[Packet]:
         """Yield the packets of the whole connection, with ``calls`` receives; None means no end."""
+        flow, rng = self.flow, self.rng
+        yield from self._begin()
+        yield from self._call(2, self._open_stub(), self.handle if self.remote_read else self.handle + bytes(4))
+        done = 0
+        while calls is None or done < calls:
+            done += 1
+            yield from self._receive()
+            flow.now_us += int(rng.expovariate(1 / self.think_us)) + 1
+        yield from self._call(3, self.handle, bytes(24))
+        yield from self._end()
+
+    def ask_for_port(self) -> Iterator[Packet]:
+        """Yield the packets of a connection that only asks at which port the interface is."""
+        which = 0 if self.remote_read else 1
+        yield from self._begin()
+        yield from self._call(_PORT_QUERIES[which], b"", struct.pack("<I", NAMED_PORTS[which]))
+        yield from self._end()
+
+    def _begin(self) -> Iterator[Packet]:
         flow, rng = self.flow, self.rng
         yield flow.frame(0, SYN)
         flow.now_us += 300
@@ -211,13 +233,9 @@ class Conversation:
         yield from flow.send(0, build_bind(self.call_id, interface, ndr64=self.ndr64))
         flow.now_us += 400
         yield from flow.send(1, build_bind_ack(self.call_id, flow.server_port, ndr64=self.ndr64, group=group))
-        yield from self._call(2, self._open_stub(), self.handle if self.remote_read else self.handle + bytes(4))
-        done = 0
-        while calls is None or done < calls:
-            done += 1
-            yield from self._receive()
-            flow.now_us += int(rng.expovariate(1 / self.think_us)) + 1
-        yield from self._call(3, self.handle, bytes(24))
+
+    def _end(self) -> Iterator[Packet]:
+        flow = self.flow
         for side in (0, 1):
             yield flow.frame(side, FIN | ACK)
             flow.now_us += 200
@@ -293,42 +311,55 @@ class Conversation:
 
 
 def _connections_of_slot(
-    slot: int, seed: int, begin_us: int, *, single: bool, servers: int, body_bytes: tuple[int, int] = BODY_BYTES
-) -> Iterator[Packet]:
+    slot: int, seed: int, begin_us: int, *, single: bool, servers: int, body_bytes: tuple[int, int] = BODY_BYTES,
+    named_ports: bool = False,
+) -> Iterator[Packet]:  # fmt: skip
     """Yield the packets of successive connections in one slot; each starts soon after the one before has ended."""
     rng = random.Random(f"{seed}/{slot}")
     now = begin_us + rng.randrange(200_000)
     lives_long = single or slot % 10 == 0  # one in ten connections lasts as long as the capture
     count = 0
-    while True:
+
+    def connect(port: int) -> Conversation:
         flow = TcpConnection(
             client=bytes((10, 1, slot >> 8, slot & 0xFF)),
             client_port=49152 + count % 16000,
             server=bytes((10, 0, 1, 1 + slot % servers)),
-            server_port=2105 if rng.random() < 0.3 else 2103,
+            server_port=port,
             now_us=now,
             timestamps=rng.random() < 0.5,
             next_seq=[rng.getrandbits(32), rng.getrandbits(32)],
             slot=slot,
         )
-        talk = Conversation(flow, rng, think_us=2000 if single else 40_000, body_bytes=body_bytes)
+        return Conversation(flow, rng, think_us=2000 if single else 40_000, body_bytes=body_bytes)
+
+    for port in PORTS if named_ports else ():
+        asking = connect(port)
+        yield from asking.ask_for_port()
+        now, count = asking.flow.now_us + 1000, count + 1
+    ports = NAMED_PORTS if named_ports else PORTS
+    while True:
+        talk = connect(ports[1] if rng.random() < 0.3 else ports[0])
         yield from talk.run(None if lives_long else rng.randrange(5, 120))
-        now = flow.now_us + rng.randrange(1000, 100_000)
+        now = talk.flow.now_us + rng.randrange(1000, 100_000)
         count += 1
 
 
 def generate_packets(
     *, seed: int = 1, begin_us: int = EPOCH_US, slots: int = 120, single: bool = False,
-    servers: int = SERVERS, body_bytes: tuple[int, int] = BODY_BYTES,
+    servers: int = SERVERS, body_bytes: tuple[int, int] = BODY_BYTES, named_ports: bool = False,
 ) -> Iterator[Packet]:  # fmt: skip
     """Yield endless packets in order of time: of ``slots`` parallel connections, or of a single endless one.
 
-    The connections go to ``servers`` machines. ``body_bytes``: how long the bodies of messages of the single one are,
+    The connections go to ``servers`` machines; with ``named_ports`` to ports for which the clients ask once, else to
+    well-known ones. ``body_bytes``: how long the bodies of messages of the single one are,
     from the least to the most.
     """
     if single:
         return _connections_of_slot(0, seed, begin_us, single=True, servers=servers, body_bytes=body_bytes)
-    each = partial(_connections_of_slot, seed=seed, begin_us=begin_us, single=False, servers=servers)
+    each = partial(
+        _connections_of_slot, seed=seed, begin_us=begin_us, single=False, servers=servers, named_ports=named_ports
+    )
     return heapq.merge(*map(each, range(slots)))
 
 
@@ -357,16 +388,16 @@ def write_pcaps(stream: Iterable[Packet], files: list[Path], total: int) -> list
 
 def generate_captures(
     folder: Path, total: int, *, ring: int = 0, single: bool = False, servers: int = SERVERS, seed: int = 1,
-    begin_us: int = EPOCH_US,
+    begin_us: int = EPOCH_US, named_ports: bool = False,
 ) -> list[Path]:  # fmt: skip
     """Write captures of ``total`` bytes to ``folder``: one file, or a ring of ``ring`` files; return the paths.
 
-    ``single``, ``servers``: as for ``generate_packets``.
+    ``single``, ``servers``, ``named_ports``: as for ``generate_packets``.
     """
     folder.mkdir(parents=True, exist_ok=True)
     names = [f"ring_{i:05d}.pcap" for i in range(ring)] or ["single_connection.pcap" if single else "one.pcap"]
     return write_pcaps(
-        generate_packets(seed=seed, begin_us=begin_us, single=single, servers=servers),
+        generate_packets(seed=seed, begin_us=begin_us, single=single, servers=servers, named_ports=named_ports),
         [folder / name for name in names],
         total,
     )

@@ -9,8 +9,9 @@ that far (``pipeline.lake.recovery``). The caller holds the lake's lease.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any, Final
 
 import pyarrow as pa
@@ -23,8 +24,15 @@ from pipeline.bronze.capture_tasks import time_limits
 from pipeline.bronze.failed_inputs import failed_columns, mark_failed
 from pipeline.bronze.ingest_clock import DEFAULT_MAX_TIME_AHEAD, IngestClock
 from pipeline.bronze.ingest_plan import files_on_days, plan_ingest, plan_reprocessing
-from pipeline.bronze.input_files import InputFile, newest_paths
-from pipeline.bronze.ledger_entries import LEDGER_COLUMNS, DateRange, IngestPlan, LedgerEntry, ReprocessSelector
+from pipeline.bronze.input_files import InputFile, find_file, newest_paths
+from pipeline.bronze.ledger_entries import (
+    LEDGER_COLUMNS,
+    DateRange,
+    IngestPlan,
+    LedgerEntry,
+    PlannedRead,
+    ReprocessSelector,
+)
 from pipeline.bronze.lone_reads import interrupted_reads, read_captures
 from pipeline.bronze.merge_connections import MergeChanges
 from pipeline.bronze.pending_expiry import PendingExpiry
@@ -174,10 +182,14 @@ def _plan_rereads(lake: Lake, runs: RunMarkers, log: LogFunction) -> IngestPlan:
     for entry in plan.missing_captures:
         log(f"{entry.file.path}: gone or changed since; connections that other captures identified are not read")
     if plan.reads:
-        log(f"reading {len(plan.reads)} capture files again: other captures identified connections in them")
+        _log_rereads(plan.reads, log)
     else:
         runs.set_captures_to_reread({})
     return plan
+
+
+def _log_rereads(reads: Sequence[PlannedRead], log: LogFunction) -> None:
+    log(f"reading {len(reads)} capture files again: other captures identified connections in them")
 
 
 def _plan_reads(
@@ -210,6 +222,8 @@ class _IngestRound:
     endpoints: set[str]  # server endpoints named by calls of any capture; those of this round are added
     suspects: frozenset[str]  # marks of captures that earlier runs were killed at
     meter: Meter
+    _file_rows: dict[str, RowDict] = field(default_factory=dict)  # of the ledger, by path
+    _wanted: dict[str, set[str]] = field(default_factory=dict)  # by capture: endpoints that it has to be read for
 
     def run(self, log: LogFunction) -> CaptureIngestResult:
         """Remove and rename stored captures, read, merge, write."""
@@ -217,15 +231,14 @@ class _IngestRound:
         result = CaptureIngestResult(skipped_files=plan.skipped_files)
         removed = writer.remove_replaced_captures()
         writer.rename_captures()
-        result.file_rows = self._read(log)
-        fresh = writer.read_staged("pending")
-        changes = self._merge(fresh, removed)
+        changes = self._read_and_merge(removed, log)
+        result.file_rows = [self._file_rows[read.file.path] for read in plan.reads]
         if changes:
             log(f"merging {len(changes.previous_connection_ids)} connections that several captures saw")
             merge_connections.relabel_stored_rows(lake, changes)
-        if reread := self._captures_to_reread(changes, result.file_rows, fresh):
+        if later := self._captures_to_reread_later():
             runs = RunMarkers.of(lake)
-            runs.set_captures_to_reread({**runs.captures_to_reread(), **reread})
+            runs.set_captures_to_reread({**runs.captures_to_reread(), **later})
         known, stored = writer.versions_before[str(RPC_CALLS)], lake.version(RPC_CALLS)
         before = -1 if known is None else known  # the first version may have rows
         are_relabelled = (-1 if stored is None else stored) != before
@@ -240,22 +253,43 @@ class _IngestRound:
         if writer.observer is not None and after is not None and after.version > before and after.is_ours:
             result.recorded_write = ObservedWrite(before, after.version, writer.removed_calls)
         for table in (CONNECTIONS, RPC_BINDS, SESSION_PACKETS, PINGS, QUARANTINE, PENDING):
-            result.rows_written[str(table)] = count_staged_rows(writer.staged_tables / table.name)
+            result.rows_written[str(table)] = count_staged_rows(writer.staged.files(table.name))
         result.rows_written[str(CAPTURE_FILES)] = writer.write_ledger(result.file_rows, changes.count_corrections)
         mark_failed(lake, failures)  # captures of earlier runs
         result.rows_written[str(RPC_CALLS)] = sum(row["calls"] for row in result.file_rows)
         return result
 
-    def _read(self, log: LogFunction) -> list[RowDict]:
-        """Read the captures into staging files; return their ledger rows.
+    def _read_and_merge(self, removed: pa.Table, log: LogFunction) -> MergeChanges:
+        """Read the captures and merge their connections.
+
+        As long as calls of some of them show endpoints that others did not know, these others are read again, before
+        anything of them is written. That ends: what a capture knows only grows.
+        """
+        reads = self.writer.plan.reads
+        while True:
+            self._read(reads, log)
+            fresh = self.writer.staged.rows(PENDING.name)
+            self._learn(self._file_rows.values(), fresh)
+            if reads := self._reads_to_repeat(log):
+                continue  # with that known, merging shows more
+            changes = self._merge(fresh, removed)
+            for capture_id, endpoints in changes.captures_to_reread().items():
+                self._want(capture_id, endpoints)
+            self._learn(chain.from_iterable(changes.count_corrections.values()), fresh)
+            if not (reads := self._reads_to_repeat(log)):
+                return changes
+
+    def _read(self, reads: Sequence[PlannedRead], log: LogFunction) -> None:
+        """Read captures into staging files, and note their rows of the ledger.
 
         Rows are staged first because what other captures show of a call is known only when all captures are read.
         Staging takes a tenth of the time that changing rows in Delta afterwards would take.
         """
-        writer, captures = self.writer, cut_into_parts(self.writer.plan.reads, self.writer.clock)
+        writer, captures = self.writer, cut_into_parts(reads, self.writer.clock)
         if not captures:
-            return []
-        reads = [part for parts in captures for part in parts]
+            return
+        parts = list(chain.from_iterable(captures))
+        folder = writer.staged.begin_pass(captures)
         schema = from_arrow_schema(BRONZE_SCHEMAS["capture_files"])
 
         def run_tasks(tasks: PartitionedRows) -> None:
@@ -264,17 +298,15 @@ class _IngestRound:
                 session.note_in_driver(tasks.rows)
             tasks.table(session, schema)
 
-        with ReadProgress(reads, writer.folder, writer.staged_tables / CAPTURE_FILES.name).shown(self.meter):
+        with ReadProgress(parts, writer.folder, folder / CAPTURE_FILES.name).shown(self.meter):
             read_captures(
-                reads, writer.clock, writer.folder, writer.staged_tables, self.reader_options, run_tasks, log,
-                self.suspects,
-            )  # fmt: skip
-        by_name = {row["path"]: row for row in writer.read_staged(CAPTURE_FILES.name).to_pylist()}
-        writer.trim_staged_rows({read.name: read for read in reads}, by_name.values())
-        return [
-            {**join_rows_of_parts([by_name[part.name] for part in parts]), "path": parts[0].file.path}
-            for parts in captures
-        ]
+                parts, writer.clock, writer.folder, folder, self.reader_options, run_tasks, log, self.suspects
+            )
+        by_name = {row["path"]: row for row in writer.staged.rows(CAPTURE_FILES.name).to_pylist()}
+        writer.trim_staged_rows(folder, {part.name: part for part in parts}, [by_name[part.name] for part in parts])
+        for of_capture in captures:
+            path, rows = of_capture[0].file.path, [by_name[part.name] for part in of_capture]
+            self._file_rows[path] = {**join_rows_of_parts(rows), "path": path}
 
     def _merge(self, fresh: pa.Table, removed: pa.Table) -> MergeChanges:
         """Merge connections: pending rows of this round, and ``removed`` ones, with those of earlier runs."""
@@ -284,23 +316,46 @@ class _IngestRound:
         RunMarkers.of(lake).add_captures(self.writer.run_id, stored["capture_id"].unique().to_pylist())
         return merge_connections.merge_pending(fresh, stored, removed, limits)
 
-    def _captures_to_reread(
-        self, changes: MergeChanges, file_rows: Sequence[RowDict], fresh: pa.Table
-    ) -> dict[str, set[str]]:
-        """Return the captures to read again, each with the endpoints whose connections to look for."""
-        rows = [*file_rows, *(row for corrections in changes.count_corrections.values() for row in corrections)]
+    def _learn(self, rows: Iterable[RowDict], fresh: pa.Table) -> None:
+        """Find which captures have to be read for endpoints that ``rows`` name, or other captures before.
+
+        ``fresh`` are the rows of ``bronze.pending`` of this round.
+        """
         new = {endpoint for row in rows for endpoint in row["learned_endpoints"] or ()} - self.endpoints
         self.endpoints |= new
-        found = changes.captures_to_reread()
         if not self.endpoints:
-            return found
+            return
         pending = [
             *learned_endpoints.pending_without_endpoint(fresh),
             *learned_endpoints.stored_pending_at_endpoints(self.writer.lake, new),
         ]
-        for capture_id, wanted in learned_endpoints.captures_to_reread(pending, self.endpoints).items():
-            found.setdefault(capture_id, set()).update(wanted)
-        return found
+        for capture_id, endpoints in learned_endpoints.captures_to_reread(pending, self.endpoints).items():
+            self._want(capture_id, endpoints)
+
+    def _want(self, capture_id: str, endpoints: Collection[str]) -> None:
+        self._wanted.setdefault(capture_id, set()).update(endpoints)
+
+    def _reads_to_repeat(self, log: LogFunction) -> list[PlannedRead]:
+        """Return the captures of this round that have to be read for more endpoints, to be read again at once.
+
+        Not those that were read on, whose rows are in the tables, nor those whose files have changed meanwhile.
+        """
+        reads, again = self.writer.plan.reads, list[PlannedRead]()
+        for place, read in enumerate(reads):
+            endpoints = self._wanted.get(read.capture_id, set()).union(read.reread_endpoints)
+            if len(endpoints) == len(read.reread_endpoints) or read.start_offset:
+                continue
+            if find_file(read.file.path) == read.file:
+                reads[place] = replace(read, reread_endpoints=tuple(sorted(endpoints)))
+                again.append(reads[place])
+        if again:
+            _log_rereads(again, log)
+        return again
+
+    def _captures_to_reread_later(self) -> dict[str, set[str]]:
+        """Return the captures that the next round has to read again, each for connections to some endpoints."""
+        known = {read.capture_id: read.reread_endpoints for read in self.writer.plan.reads}
+        return {name: wanted for name, wanted in self._wanted.items() if not wanted.issubset(known.get(name, ()))}
 
     def _expiry(self, file_rows: Sequence[RowDict]) -> PendingExpiry | None:
         """Return which pending rows expire, in the packets' time; None where no time is known."""

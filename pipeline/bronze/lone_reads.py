@@ -102,7 +102,7 @@ def read_captures(
             mark.write_text("")
     by_tasks = [read for read in reads if not is_marked(read)]
     while by_tasks:
-        task_file, target = folder / "tasks.jsonl", str(staging_folder)
+        task_file, target = staging_folder / "tasks.jsonl", str(staging_folder)
         tasks = build_read_tasks(
             by_tasks, task_file, clock, rows="capture_files", staging_folder=target, marks=marks, **options
         )  # fmt: skip

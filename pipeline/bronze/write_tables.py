@@ -7,7 +7,7 @@ merging replaces leave in the same commit. The ledger (``bronze.capture_files``)
 from __future__ import annotations
 
 import datetime as dt
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial, reduce
@@ -24,14 +24,15 @@ from pipeline.bronze.ledger_entries import IngestPlan, PlannedRead
 from pipeline.bronze.merge_connections import MergeChanges
 from pipeline.bronze.pending_expiry import PendingExpiry
 from pipeline.bronze.retention_cutoff import RetentionCutoff
+from pipeline.bronze.staged_reads import StagedReads
 from pipeline.lake.arrow_rows import is_in
 from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.date_filters import dates_condition
 from pipeline.lake.engine.tasks import PartitionedRows
 from pipeline.lake.lake import Lake
-from pipeline.lake.lake_path import LakePath, parquet_dataset
+from pipeline.lake.lake_path import LakePath
 from pipeline.lake.schema_enforcement import arrow_schema, changed_keys
-from pipeline.lake.staging_files import Batches, BatchTransform, StagedPart, StagingWriter, plan_tasks
+from pipeline.lake.staging_files import Batches, BatchTransform, StagedPart, StagingWriter, plan_tasks, staged_files
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, PENDING, QUARANTINE, RPC_BINDS, RPC_CALLS
 from schemas.sessions import PINGS, SESSION_PACKETS
 from schemas.table import EVENT_DATE, INGESTED_AT, RUN_ID, Table, literal
@@ -62,6 +63,7 @@ def stored_captures(lake: Lake) -> set[str]:
 class BronzeWriter:
     """Writes the tables of one round. ``folder`` holds its staging files; ``observer`` sees the calls that are added.
 
+    ``staged`` are those that the read tasks write.
     ``versions_before`` are the tables' versions at the start: None for a table that did not exist. ``removed_calls``
     are the calls that the commit of ``bronze.rpc_calls`` took out, if there is an observer.
     """
@@ -75,28 +77,26 @@ class BronzeWriter:
     observer: CallObserver | None = None
     cutoff: RetentionCutoff | None = None
     removed_calls: RemovedCalls = field(default_factory=RemovedCalls, init=False)
+    staged: StagedReads = field(init=False)
     _kept_servers: dict[str, set[str]] = field(
         default_factory=dict, init=False
     )  # by path, of captures that the cutoff trimmed
 
-    @property
-    def staged_tables(self) -> LakePath:
-        """The folder of the staging files that the read tasks write."""
-        return self.folder / "tables"
+    def __post_init__(self) -> None:
+        """Begin without any read."""
+        self.staged = StagedReads(self.folder)
 
-    def read_staged(self, name: str) -> pa.Table:
-        """Return the staged rows of a table."""
-        return parquet_dataset([*(self.staged_tables / name).files()], BRONZE_SCHEMAS[name]).to_table()
-
-    def trim_staged_rows(self, reads: Mapping[str, PlannedRead], rows: Iterable[RowDict]) -> None:
+    def trim_staged_rows(self, folder: LakePath, reads: Mapping[str, PlannedRead], rows: Iterable[RowDict]) -> None:
         """Remove rows from before the retention cutoff from the staging files of reads, which are given by name.
 
-        ``rows`` are the reads' rows of the ledger.
+        ``folder`` is that of the pass, ``rows`` are the reads' rows of the ledger.
         """
         if self.cutoff is not None:
             captures = [{**row, INGESTED_AT: self._ingested_at(reads[row["path"]])} for row in rows]
-            for name, servers in self.cutoff.trim_staging_files(self.staged_tables, captures).items():
-                self._kept_servers.setdefault(reads[name].file.path, set()).update(servers)
+            kept: dict[str, set[str]] = defaultdict(set)
+            for name, servers in self.cutoff.trim_staging_files(folder, captures).items():
+                kept[reads[name].file.path] |= servers
+            self._kept_servers |= kept
 
     def _ingested_at(self, read: PlannedRead) -> dt.datetime:
         return self.clock.ingested_at(read.ingested_us)
@@ -123,17 +123,18 @@ class BronzeWriter:
 
     def _remove_sightings(self, dates: Collection[dt.date | None], connections: Collection[str]) -> None:
         """Rebuild calls that replaced captures share with others, from the sightings of the others alone."""
-        replaced, schema = self.plan.replaced_captures, BRONZE_SCHEMAS["rpc_calls"]
-        names = ", ".join(literal(name) for name in sorted(replaced))
-        seen = f"exists(sightings, s -> s.capture_id IN ({names}) OR s.response_capture_id IN ({names}))"
+        replaced, schema, lake = self.plan.replaced_captures, BRONZE_SCHEMAS["rpc_calls"], self.lake
         by_taps = "clocks IS NOT NULL AND connection_id IN {connections}"
-        shared = self.lake.frame(
-            f"SELECT {', '.join(schema.names)} FROM {{rows}} WHERE {dates_condition(dates)} AND ({seen} OR {by_taps})",
+        shared = lake.query(
+            f"SELECT call_key, {_SIGHTINGS}, {by_taps} AS by_taps FROM {{rows}} "
+            f"WHERE {dates_condition(dates)} AND ({_SIGHTINGS} IS NOT NULL OR {by_taps})",
             rows=RPC_CALLS, connections=connections,
         )  # fmt: skip
-        rows = shared.toArrow().cast(schema).to_pylist()
+        seen = pc.or_(shared["by_taps"], _name_captures(shared, replaced))
+        calls = shared.filter(seen)["call_key"].to_pylist()
+        rows = lake.select_by_values(RPC_CALLS, calls, dates=dates).select(schema.names).cast(schema).to_pylist()
         left = [row for row in (row_without_captures(row, replaced) for row in rows) if row is not None]
-        self.lake.delete_values(RPC_CALLS, "call_key", {row["call_key"] for row in rows}, dates=dates)
+        lake.delete_values(RPC_CALLS, "call_key", calls, dates=dates)
         self._append(RPC_CALLS, pa.Table.from_pylist(left, schema))
 
     def _remove_packet_sightings(self, dates: Collection[dt.date | None], connections: Collection[str]) -> None:
@@ -170,15 +171,11 @@ class BronzeWriter:
 
     def _rename_sightings(self, table: Table) -> None:
         renamed = self.plan.renamed_captures
-        stored = self.lake.select(table, f"{_SIGHTINGS} IS NOT NULL", (*table.key, _SIGHTINGS)).combine_chunks()
-        sightings = stored[_SIGHTINGS].combine_chunks()
-        each, old = pc.list_flatten(sightings), pa.array(sorted(renamed), pa.string())
-        columns = [name for name in _CAPTURE_COLUMNS if each.type.get_field_index(name) >= 0]
-        is_named = [pc.is_in(pc.struct_field(each, name), old) for name in columns]
-        named = pc.list_parent_indices(sightings).filter(reduce(pc.or_, is_named))
-        found = stored.take(named.unique())
+        stored = self.lake.select(table, f"{_SIGHTINGS} IS NOT NULL", (*table.key, _SIGHTINGS))
+        found = stored.filter(_name_captures(stored, renamed))
         rows = found.to_pylist()
         for sighting in (one for row in rows for one in row[_SIGHTINGS]):
+            columns = sighting.keys() & _CAPTURE_COLUMNS
             sighting |= {name: renamed.get(sighting[name], sighting[name]) for name in columns}
         if rows:
             self.lake.update_columns(table, pa.Table.from_pylist(rows, found.schema), dates=None)
@@ -225,7 +222,7 @@ class BronzeWriter:
         else:
             transform = merge_connections.exclude_rows(column, replaced)
         if table is CONNECTIONS and self.plan.replaced_captures:  # connections that are read again may be stored
-            staged = transform(self.read_staged(table.name).to_batches())
+            staged = transform(self.staged.rows(table.name).to_batches())
             rows = pa.concat_tables([pa.Table.from_batches(staged, rows.schema), rows])
             dates = changes.dates | set(rows.column("event_date").to_pylist())
             stored = lake.select_by_values(table, {*replaced, *rows.column(column).to_pylist()}, dates=dates)
@@ -276,7 +273,7 @@ class BronzeWriter:
         for batch in merged.to_batches():
             staging.add(table.name, batch)
         staging.close()
-        tasks = plan_tasks(self.staged_tables / table.name, merged_folder)
+        tasks = plan_tasks(self.staged.files(table.name) | staged_files(merged_folder))
         merged_path = str(merged_folder)
 
         def staged(number: int) -> Batches:
@@ -332,7 +329,7 @@ class BronzeWriter:
         With ``removed``, only take out what these captures saw.
         """
         lake, schema = self.lake, BRONZE_SCHEMAS["pings"]
-        staged = schema.empty_table() if removed else self.read_staged(PINGS.name)
+        staged = schema.empty_table() if removed else self.staged.rows(PINGS.name)
         where, names = "cookie IN {names}", staged["cookie"].unique().to_pylist()
         if removed:
             where, names = "capture_id IN {names} OR response_capture_id IN {names}", [*removed]
@@ -347,7 +344,7 @@ class BronzeWriter:
         lake.delete_and_insert(PINGS, "ping_key", stale, rows, dates=dates)
 
     def _staged_parts(self, table: Table) -> list[StagedPart]:
-        return [part for task in plan_tasks(self.staged_tables / table.name) for part in task]
+        return [part for task in plan_tasks(self.staged.files(table.name)) for part in task]
 
     def _stored_calls(self, changes: MergeChanges) -> pa.Table:
         """Return the stored rows of calls that merging built again."""
@@ -402,6 +399,16 @@ class BronzeWriter:
             stamped = stamp_rows(CAPTURE_FILES, table, self.run_id, None)
             self.lake.replace_changed(CAPTURE_FILES, stamped, stored, dates=dates)
         return len(written)
+
+
+def _name_captures(rows: pa.Table, captures: Collection[str]) -> pa.Array:
+    """Return which rows have a sighting of one of the captures, as a boolean array."""
+    sightings = rows[_SIGHTINGS].combine_chunks()
+    each, names = pc.list_flatten(sightings), pa.array(sorted(captures), pa.string())
+    columns = [name for name in _CAPTURE_COLUMNS if each.type.get_field_index(name) >= 0]
+    is_named = reduce(pc.or_, [pc.is_in(pc.struct_field(each, name), names) for name in columns])
+    places = pc.list_parent_indices(sightings).filter(is_named)
+    return pc.is_in(pa.array(range(len(sightings)), pa.int64()), places)
 
 
 def _ledger_row(read: PlannedRead, row: RowDict, before: RowDict | None) -> RowDict:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
@@ -114,12 +114,16 @@ class StagedPart:
                 yield from file.read_row_group(group, use_threads=False).combine_chunks().to_batches()
 
 
-def plan_tasks(*folders: LakePath) -> list[list[StagedPart]]:
-    """Return the parts of the staging files in some folders, distributed to tasks: each row group to one of them.
+def staged_files(folder: LakePath) -> dict[LakePath, int]:
+    """Return the staging files in a folder that are complete, and their bytes; nothing without a folder."""
+    return folder.files(_SUFFIX)
+
+
+def plan_tasks(sizes: Mapping[LakePath, int]) -> list[list[StagedPart]]:
+    """Return the parts of staging files of these bytes, distributed to tasks: each row group to one of them.
 
     Tasks grow with the bytes up to a limit; only a file larger than that is split.
     """
-    sizes = {file: size for folder in folders for file, size in folder.files(_SUFFIX).items()}
     total = sum(sizes.values())
     most = task_bytes(total)
     pieces = [piece for file, size in sizes.items() for piece in _cut(file, size, most)]
@@ -143,7 +147,7 @@ def staged_rows(
 
     A part for each task (``plan_tasks``).
     """
-    tasks, names = plan_tasks(folder), list(table.names)
+    tasks, names = plan_tasks(staged_files(folder)), list(table.names)
 
     def rows(number: int) -> Iterator[pa.RecordBatch]:
         batches = (batch.select(names) for part in tasks[number] for batch in part.read())
@@ -152,9 +156,9 @@ def staged_rows(
     return PartitionedRows(len(tasks), sum(part.size for task in tasks for part in task), rows)
 
 
-def count_staged_rows(folder: LakePath) -> int:
-    """Return the number of rows in the staging files of a folder."""
-    return sum(_metadata(file).num_rows for file in folder.files(_SUFFIX))
+def count_staged_rows(files: Iterable[LakePath]) -> int:
+    """Return the number of rows in staging files."""
+    return sum(_metadata(file).num_rows for file in files)
 
 
 def _metadata(file: LakePath) -> pq.FileMetaData:

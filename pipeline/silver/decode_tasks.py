@@ -15,7 +15,15 @@ from pipeline.bronze.call_observer import ObservedWrite
 from pipeline.lake.engine.tasks import PartitionedRows
 from pipeline.lake.lake_path import LakePath
 from pipeline.lake.schema_enforcement import event_date_column
-from pipeline.lake.staging_files import Batches, StagingWriter, count_staged_rows, plan_tasks, staged_rows, task_number
+from pipeline.lake.staging_files import (
+    Batches,
+    StagingWriter,
+    count_staged_rows,
+    plan_tasks,
+    staged_files,
+    staged_rows,
+    task_number,
+)
 from pipeline.silver.decode import (
     DECODED_TABLES,
     INPUT_COLUMNS,
@@ -97,7 +105,7 @@ class CallDecoder:
     def row_counts(self) -> dict[str, int]:
         """Return the number of decoded rows by full table name."""
         folder = LakePath(self.staging_folder)
-        return {table: count_staged_rows(folder / name) for table, name in _FOLDER_NAMES.items()}
+        return {table: count_staged_rows(staged_files(folder / name)) for table, name in _FOLDER_NAMES.items()}
 
     def decoded_rows(self, table: Table) -> PartitionedRows:
         """Return the decoded rows of a table."""
@@ -112,7 +120,7 @@ def stage_failures(staging: StagingWriter, failures: Sequence[DecodeFailure]) ->
 
 def staged_failures(staging_folder: str) -> list[DecodeFailure]:
     """Return the failures of all decoding tasks of a staging folder."""
-    parts = chain.from_iterable(plan_tasks(LakePath(staging_folder) / _FAILURES))
+    parts = chain.from_iterable(plan_tasks(staged_files(LakePath(staging_folder) / _FAILURES)))
     return [DecodeFailure(**row) for part in parts for batch in part.read() for row in batch.to_pylist()]
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from pipeline.lake import staging_files
 from pipeline.lake.engine import tasks as lake_tasks
 from pipeline.lake.lake_path import LakePath
-from pipeline.lake.staging_files import StagingWriter, count_staged_rows, plan_tasks
+from pipeline.lake.staging_files import StagingWriter, count_staged_rows, plan_tasks, staged_files
 
 KIB = 1024
 
@@ -27,54 +27,55 @@ def write(folder, name, batches):
     out.close()
 
 
-@given(files=st.lists(st.lists(st.integers(1, 40), min_size=1, max_size=6), max_size=8), most=st.integers(1, 200))
-def test_each_row_group_is_read_by_one_task(tmp_path_factory, files, most):
+def files(folder):
+    """Return the side files of calls in a folder."""
+    return staged_files(LakePath(str(folder / "calls")))
+
+
+@given(given_files=st.lists(st.lists(st.integers(1, 40), min_size=1, max_size=6), max_size=8), most=st.integers(1, 200))
+def test_each_row_group_is_read_by_one_task(tmp_path_factory, given_files, most):
     folder = tmp_path_factory.mktemp("side")
-    for number, batches in enumerate(files):
+    for number, batches in enumerate(given_files):
         write(folder, f"capture {number}", batches)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(lake_tasks, "_LEAST_TASK_BYTES", most)
         patch.setattr(lake_tasks, "TASK_BYTES", most)
-        tasks = plan_tasks(LakePath(str(folder / "calls")))
+        tasks = plan_tasks(files(folder))
     assert all(tasks)
     read = [batch.column("place").to_pylist() for task in tasks for piece in task for batch in piece.read()]
-    expected = [[f"capture {n} {b}"] * size for n, batches in enumerate(files) for b, size in enumerate(batches)]
+    expected = [[f"capture {n} {b}"] * size for n, batches in enumerate(given_files) for b, size in enumerate(batches)]
     assert sorted(read) == sorted(expected)
-    assert count_staged_rows(LakePath(str(folder / "calls"))) == sum(map(len, expected))
+    assert count_staged_rows(files(folder)) == sum(map(len, expected))
 
 
 def test_many_small_files_are_few_tasks_and_a_large_one_is_several(tmp_path, monkeypatch):
     for number in range(30):
         write(tmp_path / "small", f"capture {number}", [1])
-    assert len(plan_tasks(LakePath(str(tmp_path / "small" / "calls")))) == 1
+    assert len(plan_tasks(files(tmp_path / "small"))) == 1
     write(tmp_path / "large", "capture", [40] * 32)
     monkeypatch.setattr(lake_tasks, "_LEAST_TASK_BYTES", 1)
-    sizes = [[len(piece.groups) for piece in task] for task in plan_tasks(LakePath(str(tmp_path / "large" / "calls")))]
+    sizes = [[len(piece.groups) for piece in task] for task in plan_tasks(files(tmp_path / "large"))]
     assert sizes == [[4]] * 8
 
 
 def test_small_files_of_several_folders_are_one_task(tmp_path):
     for folder in ("alone", "joined"):
         write(tmp_path / folder, "capture", [1])
-    (task,) = plan_tasks(*(LakePath(str(tmp_path / folder / "calls")) for folder in ("alone", "joined", "nowhere")))
+    (task,) = plan_tasks(files(tmp_path / "alone") | files(tmp_path / "joined") | files(tmp_path / "nowhere"))
     assert sorted(piece.path.split("/")[-3] for piece in task) == ["alone", "joined"]
 
 
 def test_small_batches_are_one_row_group_until_there_is_enough(tmp_path, monkeypatch):
     monkeypatch.setattr(staging_files, "_GROUP_BYTES", 10 * KIB)
     write(tmp_path, "capture", [4, 4, 4, 4, 20, 1])
-    ((piece,),) = plan_tasks(LakePath(str(tmp_path / "calls")))
+    ((piece,),) = plan_tasks(files(tmp_path))
     assert [batch.num_rows for batch in piece.read()] == [12, 24, 1]
 
 
 def test_what_is_still_written_is_none_of_them_and_a_folder_that_is_not_there_has_none(tmp_path):
     out = StagingWriter(str(tmp_path), "capture")
     out.add("calls", pa.record_batch({"place": ["here"]}))
-    assert plan_tasks(LakePath(str(tmp_path / "calls"))) == plan_tasks(LakePath(str(tmp_path / "nowhere"))) == []
-    assert (
-        count_staged_rows(LakePath(str(tmp_path / "calls")))
-        == count_staged_rows(LakePath(str(tmp_path / "nowhere")))
-        == 0
-    )
+    assert files(tmp_path) == files(tmp_path / "nowhere") == {}
+    assert (plan_tasks({}), count_staged_rows({})) == ([], 0)
     out.close()
-    assert len(plan_tasks(LakePath(str(tmp_path / "calls")))) == 1
+    assert len(plan_tasks(files(tmp_path))) == 1

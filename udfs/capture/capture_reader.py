@@ -338,7 +338,9 @@ def _scan_capture(
     rows.emitted.drop_unbound(scan.connections_to_reread)
     inferred = infer_contexts(scan)
     scan.inferred_contexts = {
-        name: meaning for name, meaning in inferred.items() if name[0] not in scan.connections_to_reread
+        name: meaning
+        for name, meaning in inferred.items()
+        if name[0] not in scan.connections_to_reread and (again.only is None or name[0] in again.only)
     }
     for batch in rows.resolve_unbound_rows(scan.inferred_contexts, scan.connections):
         yield "rpc_calls", batch

@@ -124,18 +124,18 @@ class CallRowBuilder:
         owner, context = pdus.connection_index[head], pdus.context_id[head]
         contexts = resolve_contexts(owner, context, pdus.client_position[head], connections)
         candidates = contexts.is_msmq | contexts.is_unbound
-        if self._only is not None:
-            contexts.is_unbound &= np.isin(owner, sorted(self._only))
         if self._only is not None or self.withheld:
             contexts.is_msmq &= np.isin(owner, [index for index in np.unique(owner).tolist() if self.returns(index)])
         unknown = np.nonzero(contexts.is_unbound)[0]
-        if len(unknown):
+        if len(unknown):  # of all connections: what is handed on is that of the last pass
             record_call_shapes(calls, unknown, owner, context, connections)
         if self.capture_ended:  # calls that the end of the capture finished: PDUs retained, unless over the limit
             unfinished = ~unretained_pdu_mask(calls, owner, connections)
         else:
             unexplained = contexts.is_unbound & ~self._is_inferred(owner, context, unknown, connections)
             unfinished = retain_for_other_captures(calls, candidates, unexplained, owner, connections)
+        if self._only is not None:
+            unknown = unknown[np.isin(owner[unknown], sorted(self._only))]
         if len(unknown) and self._waiting.is_full:
             _count_unkept(calls, unknown, owner, connections)
         elif len(unknown):
