@@ -131,7 +131,7 @@ class JobRun:
 
     ``started_at`` is the machine's clock time, in UTC. ``exit_stack`` is closed when the run ends, also after an error:
     enter there what must be released or removed with the run. ``summary_fields`` are added to the summary, and how
-    long each of the ``stages`` took.
+    long each of the ``stages`` took. ``conflicts``: with somebody else's changes, for which the run began again.
     """
 
     job: str
@@ -142,6 +142,7 @@ class JobRun:
     exit_stack: ExitStack = field(default_factory=ExitStack)
     summary_fields: dict[str, Any] = field(default_factory=dict)
     stages: Stages = field(default_factory=Stages)
+    conflicts: list[str] = field(default_factory=list)
 
 
 class JobArgumentParser(argparse.ArgumentParser):
@@ -357,6 +358,7 @@ def _run_undisturbed(run: Callable[[JobRun], Outcome], job_run: JobRun) -> Outco
         try:
             return run(job_run)
         except ConflictError as error:
+            job_run.conflicts.append(str(error))
             log_progress(f"{job_run.job}: {error}: nothing of theirs is overwritten; the run begins again")
     return run(job_run)
 

@@ -32,6 +32,7 @@ class ByteSize(int):
 
 RedactableField = Literal["labels", "queues", "hosts", "addresses", "senders"]
 LakeStore = Literal["auto", "delta-rs", "spark"]
+LakeReadLog = Literal["auto", "files", "spark"]
 RunEngine = Literal["spark", "local"]
 FileAccess = Literal["owner", "group_read", "group_write", "all_read"]
 DiscoverySources = Literal["active", "private"]
@@ -98,6 +99,11 @@ class LakeConfig:
         "auto",
         "what stores the tables of a new lake; it holds from then on. auto: spark in a catalog, behind Spark Connect "
         "and on Databricks, else delta-rs",
+    )
+    read_log: LakeReadLog = setting_field(
+        "auto",
+        "who reads the logs of tables that Spark stores: this process in the tables' folders (files), or Spark (spark). "
+        "auto: this process where it reaches the folders, never for a catalog other than spark_catalog",
     )
     lease_wait: timedelta = setting_field(
         timedelta(minutes=10), "how long a run waits for another run on the same lake before it gives up", minimum=0

@@ -138,7 +138,7 @@ def ingest(
         size = sum(read.size for read in plan.reads)
         lake.session.expect_to_read(size, sum(entry.file.size for entry in ledger))
         if plan.reads:
-            lake.session.start_soon()
+            lake.start_spark_soon()
         log(f"reading {len(plan.reads)} capture files, {size / 1e6:.1f} MB; {plan.skipped_files} known already")
     else:
         log(f"nothing new in {plan.skipped_files} capture files")

@@ -138,6 +138,11 @@ class Lake:
         """The Spark session; it starts when it is first used."""
         return self.session.spark
 
+    def start_spark_soon(self) -> None:
+        """Let Spark start beside what this thread does next, where it computes or stores the tables."""
+        if self.session.engine == "spark" or self.store_name == "spark":
+            self.session.start_soon()
+
     @contextmanager
     def hold_exclusive_access(
         self, check: Callable[[], None], say: Callable[[str], object] = lambda _: None

@@ -124,13 +124,15 @@ def test_a_session_that_started_beside_is_made_once_in_another_thread():
     assert made != [get_ident()]
 
 
-def test_where_this_process_computes_no_session_starts():
-    session = LazySession(lambda: pytest.fail("nobody asked for it"), engine="local")
-    session.start_soon()
-    with session.own() as other:
-        other.start_soon()
-        assert other.engine == "local"
-    assert not session.has_started
+@pytest.mark.parametrize(
+    ("engine", "store", "starts"), [("local", "delta-rs", False), ("local", "spark", True), ("spark", "delta-rs", True)]
+)
+def test_a_session_starts_early_where_spark_computes_or_stores_the_tables(tmp_path, engine, store, starts):
+    asked = Event()
+    session = LazySession(lambda: asked.set() or Session(), engine=engine)
+    Lake(session, str(tmp_path), store=store).start_spark_soon()
+    assert session.has_started == starts
+    assert asked.wait(60 if starts else 0) == starts
 
 
 def rows_by_process(size, *, in_tasks=False):

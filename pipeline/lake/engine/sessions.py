@@ -64,12 +64,12 @@ class LazySession:
         return bool(self._made or self._starting or (self._origin is not None and self._origin.has_started))
 
     def start_soon(self) -> None:
-        """Where Spark computes, let the session start beside what this thread does next.
+        """Let the session start beside what this thread does next.
 
         An error is raised by the step that first uses the session.
         """
         with self._lock:
-            if self.engine == "spark" and not self.has_started:
+            if not self.has_started:
                 self._starting = Future()
                 # No daemon: where the start is interrupted, this process ends when Java has ended.
                 Thread(target=_start, args=(self._make, self._starting), name="start of Spark").start()
