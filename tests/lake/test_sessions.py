@@ -16,6 +16,7 @@ from pyspark.sql.types import StructType
 from pipeline.lake.engine.sessions import LazySession, own_session
 from pipeline.lake.engine.settings import spark_conf
 from pipeline.lake.engine.tasks import MAX_DRIVER_BYTES, PartitionedRows
+from pipeline.lake.lake import Lake
 
 
 class Session(SimpleNamespace):
