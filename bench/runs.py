@@ -1,5 +1,7 @@
 """Benchmark of scheduled runs: the first run over a ring of captures, one more capture, a late one, and nothing new.
 
+Before that the first run over a small ring whose files name ports to each other, beside one file of the same packets.
+
 Each run is a separate process, as a scheduler starts it. So its time includes the start of Java and of the session.
 """
 
@@ -18,11 +20,13 @@ from deltalake import DeltaTable
 
 from bench.measure import Measure, log_progress
 from bench.memory import PeakMemory
-from bench.traffic import EPOCH_US, generate_captures
+from bench.traffic import EPOCH_US, PCAP_HEADER, generate_captures
 
 DAY_US = 86_400_000_000
 RING_FILES = 100
 LATE_FILE_INDEX = 50  # this file of the ring is read last
+NAMING_FILES, NAMING_BYTES = 10, 30_000_000  # files and bytes of the ring whose clients ask for ports
+CALL_COLUMNS = ("call_key", "connection_id", "interface_name", "outcome", "request_stub", "response_stub")
 TABLES = (
     "bronze/rpc_calls", "bronze/connections", "bronze/rpc_binds", "bronze/quarantine", "bronze/pending",
     "silver/remote_read_calls", "gold/receive_attempts", "gold/ack_sequences",
@@ -84,6 +88,32 @@ def table_versions(lake: Path) -> dict[str, int]:
     }
 
 
+def measure_named_ports(folder: Path) -> list[Measure]:
+    """Measure the first run over a ring of which most files hold connections to ports that only other files name.
+
+    SystemExit if its calls are not those of one file with the same packets.
+    """
+    ring = generate_captures(folder / "ring", NAMING_BYTES, ring=NAMING_FILES, named_ports=True)
+    single = folder / "single.pcap"
+    single.write_bytes(PCAP_HEADER + b"".join(path.read_bytes()[len(PCAP_HEADER) :] for path in ring))
+    log_progress("runs: files that name ports to each other")
+    seconds = [time_run(folder / name, files) for name, files in (("one", [single]), ("many", ring))]
+    one, many = (
+        DeltaTable((folder / name / "bronze/rpc_calls").as_uri())
+        .to_pyarrow_table(columns=[*CALL_COLUMNS])
+        .sort_by("call_key")
+        for name in ("one", "many")
+    )
+    if not one.equals(many):
+        raise SystemExit(f"runs: {many.num_rows} calls of a ring are not the {one.num_rows} of one file")
+    shutil.rmtree(folder)
+    name = f"{NAMING_FILES} files that name ports to each other, {NAMING_BYTES / 1e6:.0f} MB"
+    return [
+        Measure(f"{name}: first run", seconds[1], "s", 9, 6, higher_is_better=False),
+        Measure(f"{name}: as one file", seconds[0], "s"),
+    ]
+
+
 def measure(folder: Path, total: int, days: int) -> list[Measure]:
     """Measure runs over a ring of a hundred captures with ``total`` bytes, in a new lake and in one with history.
 
@@ -91,11 +121,12 @@ def measure(folder: Path, total: int, days: int) -> list[Measure]:
     the number of days of history, one small capture each. Each day has another seed than the ring; otherwise its
     connections would have the same ports and sequence numbers.
     """
+    out = measure_named_ports(folder / "named")
     files = generate_captures(folder / "ring", total, ring=RING_FILES)
     last, late = files[-1], files[LATE_FILE_INDEX]
     most = [path for path in files if path not in (last, late)]
     lake = folder / "lake"
-    out = _measure_lake("", lake, most, last, files)
+    out += _measure_lake("", lake, most, last, files)
     shutil.rmtree(lake)
     if days:
         history = [
