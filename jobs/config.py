@@ -102,8 +102,8 @@ class LakeConfig:
     )
     read_log: LakeReadLog = setting_field(
         "auto",
-        "who reads the logs of tables that Spark stores: this process in the tables' folders (files), or Spark (spark). "
-        "auto: this process where it reaches the folders, never for a catalog other than spark_catalog",
+        "who reads the logs of tables that Spark stores: this process in the tables' folders (files), or Spark "
+        "(spark). auto: this process where it reaches the folders, never for a catalog other than spark_catalog",
     )
     lease_wait: timedelta = setting_field(
         timedelta(minutes=10), "how long a run waits for another run on the same lake before it gives up", minimum=0

@@ -151,7 +151,6 @@ class IncrementalUpdate:
     def prepare_full_reads(self, *tables: Table) -> None:
         """Prepare inputs to be read as a whole, to recompute all rows; from now on their changes are known."""
         for table in tables:
-            self.lake.prepare_table_scan(table)
             snapshot = self.lake.snapshot(table)
             self.provenance_now[str(table)] = None if snapshot is None else snapshot.version
 

@@ -69,6 +69,7 @@ from schemas.bronze import WATERMARKS
 from schemas.catalog import ALL_TABLES
 from schemas.table import EVENT_DATE, Table, quoted
 
+_FOLLOWED: Final = tuple(table for table in ALL_TABLES if table is not WATERMARKS)
 ReadLog = Literal["auto", "files", "spark"]
 # What delta-rs does not take in the name of a folder: it takes the path for a URL, and decodes it twice.
 _NOT_IN_FOLDERS: Final = re.compile(r"[#?\[\]\\^|\x00-\x1f\x7f]|%[0-9A-Fa-f]{2}")
@@ -156,7 +157,7 @@ class Lake:
         with self._versions.hold(check, is_unfinished=self._unfinished.exists()):
             for table in list(self._versions.narrow.values()):
                 self.add_missing_columns(table)
-            for table, snapshot in self.snapshots(*ALL_TABLES).items():
+            for table, snapshot in self.snapshots(*_FOLLOWED).items():
                 mark = self._versions.watermarks.get(str(table))
                 if mark is not None and mark.version < snapshot.version and snapshot.is_foreign:
                     say(f"{table}: somebody else changed it after version {mark.version} ({snapshot.operation})")
@@ -167,8 +168,8 @@ class Lake:
         """Keep what each table is made of now, in ``bronze.watermarks``; only with exclusive access."""
         marks = self._versions.watermarks
         kept = {name: (mark.version, mark.provenance_json) for name, mark in marks.items()}
-        found = {table: (now.version, now.provenance_json) for table, now in self.snapshots(*ALL_TABLES).items()}
-        changed = [table for table, now in found.items() if now != kept.get(str(table)) and table is not WATERMARKS]
+        found = {table: (now.version, now.provenance_json) for table, now in self.snapshots(*_FOLLOWED).items()}
+        changed = [table for table, now in found.items() if now != kept.get(str(table))]
         if changed:
             counts = run_concurrently({table: partial(self._count_rows, table) for table in changed})
             marks |= {str(table): Watermark(*found[table], counts[table]) for table in changed}
@@ -185,6 +186,7 @@ class Lake:
         self._versions.note_same_versions(same)
 
     def _read_watermarks(self) -> dict[str, Watermark]:
+        self._held.drop(WATERMARKS)
         return read_watermarks(self.select(WATERMARKS, "TRUE")) if self.exists(WATERMARKS) else {}
 
     def _count_rows(self, table: Table) -> int:
@@ -348,11 +350,6 @@ class Lake:
         """
         feed = check_feed(table, since, self.version(table) if until is None else until)
         return self._answers.frame("SELECT * FROM {feed}", {"feed": feed})
-
-    def prepare_table_scan(self, table: Table) -> None:
-        """Prepare Spark to read a table as a whole, for a recomputation."""
-        if self.exists(table):
-            self.session.expect_to_read(self._log.size(table))
 
     # -- writing ---------------------------------------------------------------------------------------------------
 
@@ -552,6 +549,7 @@ class Lake:
         is_new = not self.exists(table)
         if is_new:
             self._begin_lake()
+            self._versions.note_created(table)
         if not isinstance(change, Change) and self.store_name == "spark":
             change = change()
         before: pa.Table | None = None

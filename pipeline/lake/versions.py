@@ -47,6 +47,7 @@ class Versions:
         self._check: Callable[[], None] = lambda: None  # raises where no commit may be made
         self._existing: set[str] = set()  # they do not go away under a run
         self._missing: set[str] = set()  # while nobody else creates any
+        self._created: set[str] = set()  # by this run
         self.narrow: dict[str, Table] = {}  # tables made before some of their columns were declared
         self._newest: dict[str, Snapshot] = {}  # with exclusive access, of tables that are looked up
         self._known: dict[str, int] = {}  # with exclusive access, the last version of a table that was seen here
@@ -80,23 +81,37 @@ class Versions:
     def check_commit(self, table: Table) -> None:
         """Raise where no commit may be made: the lease is lost, or somebody else changed the table since."""
         self._check()
-        if self._is_trusted(table) and self.exists(table):
+        if self._is_trusted(table):
             self._look_up(table)
         known = self._known.get(str(table))
-        if known is None or self._log.snapshot(table).version == known:
-            return
-        foreign = next((each for each in self._log.snapshots_since(table, known) if each.is_foreign), None)
-        if foreign is not None:
-            raise _conflict(table, foreign)
+        if known is not None and str(table) not in self._created and self._log.snapshot(table).version != known:
+            self._raise_foreign(table, known)
 
     def note_commit(self, table: Table, made: Snapshot | None) -> None:
-        """Note that this run has committed to a table; ``made``: the commit, where it is known."""
-        self._existing.add(str(table))
-        self._missing.discard(str(table))
+        """Note that this run has committed to a table; ``made``: the commit, where it is known.
+
+        ConflictError if somebody else committed between the look-up and this commit.
+        """
+        name = str(table)
+        self._existing.add(name)
+        self._missing.discard(name)
         if made is None:
-            self._newest.pop(str(table), None)
+            self._newest.pop(name, None)
         elif self._is_exclusive:
-            self._newest[str(table)], self._known[str(table)] = made, made.version
+            known = self._known.get(name, made.version - 1)
+            self._newest[name], self._known[name] = made, made.version
+            if made.version > known + 1:
+                self._raise_foreign(table, known)
+
+    def note_created(self, table: Table) -> None:
+        """Note that this run creates a table: nobody else knows it yet."""
+        self._created.add(str(table))
+
+    def _raise_foreign(self, table: Table, since: int) -> None:
+        """Raise ConflictError if somebody else changed a table after a version."""
+        foreign = next((each for each in self._log.snapshots_since(table, since) if each.is_foreign), None)
+        if foreign is not None:
+            raise _conflict(table, foreign)
 
     def note_same_versions(self, same: Mapping[Table, Iterable[int]]) -> None:
         """Note versions of tables that have the same rows as the newest ones: tables made of those are up to date."""
@@ -168,6 +183,8 @@ class Versions:
 
         ConflictError if somebody else has changed it since a step was told another version.
         """
+        if table is WATERMARKS and self._is_exclusive:
+            return 0  # only this run changes it
         if self._is_trusted(table):
             self._look_up(table)
         newest = self.version(table)

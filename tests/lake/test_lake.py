@@ -251,7 +251,6 @@ def test_a_table_that_is_not_there_has_no_version_and_nothing_to_delete_or_resto
     lake.delete(QUARANTINE, "TRUE")
     lake.update(QUARANTINE, {"reason": "NULL"}, "TRUE")
     lake.restore(QUARANTINE, None)
-    lake.prepare_table_scan(QUARANTINE)
     with pytest.raises(ChangeFeedError):
         lake.changes(QUARANTINE, 0)
     assert not lake.exists(QUARANTINE)

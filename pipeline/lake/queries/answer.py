@@ -18,6 +18,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.types import BinaryType
 
 from pipeline.lake.arrow_rows import buffer_size
 from pipeline.lake.change import RowsToWrite
@@ -161,8 +162,15 @@ class Answers:
         return self.stored_frame(table) if rows is None else rows
 
     def _fetch(self, table: Table) -> pa.Table | None:
-        """Return all rows of a table; None if they are many."""
-        if self._log.size(table) > MAX_HELD_BYTES:
+        """Return all rows of a table; None if they are many.
+
+        How large a table is Spark says as slowly as it reads a small one: it is asked only where rows hold bytes.
+        """
+        mark = self._versions.watermarks.get(str(table))
+        if mark is not None and mark.row_count > MAX_HELD_ROWS:
+            return None
+        has_bytes = any(isinstance(column.type, BinaryType) for column in table.columns)
+        if has_bytes and self._log.size(table) > MAX_HELD_BYTES:
             return None
         rows = self.stored_frame(table).limit(MAX_HELD_ROWS + 1).toArrow()
         return rows.select(table.names).cast(arrow_schema(table)) if rows.num_rows <= MAX_HELD_ROWS else None
