@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from where import submitted_job
-from where.servers import LOCALHOST, cluster, environment
+from where.servers import LOCALHOST, QUICK_JAVA, cluster, environment
 
 pytestmark = pytest.mark.spark
 
@@ -23,7 +23,8 @@ def test_workers_have_the_code_from_pyfiles_and_tasks_that_die_are_repeated(proj
         submit = [
             "spark-submit", "--master", master, "--properties-file", tmp_path / "spark.conf",
             "--py-files", tmp_path / "pyfiles.zip", "--conf", f"spark.driver.host={LOCALHOST}",
-            "--conf", "spark.executor.memory=768m", "--conf", "spark.scheduler.minRegisteredResourcesRatio=1",
+            "--conf", "spark.executor.memory=768m", "--conf", f"spark.executor.extraJavaOptions={QUICK_JAVA}",
+            "--conf", "spark.scheduler.minRegisteredResourcesRatio=1",
             "job.py", tmp_path / "out",
         ]  # fmt: skip
         done = subprocess.run(
