@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Final
 
 from jobs import cli
@@ -19,6 +20,7 @@ from jobs.command_line.key_file import read_secret
 from jobs.command_line.parsers import REDACT_KEY_FILE_VARIABLE, REDACT_KEY_VARIABLE
 from jobs.command_line.private_folder import PRIVATE_FOLDER, remove_left_subfolders
 from jobs.config import Config, ConfigError
+from jobs.session import started_as_plain_python
 from pipeline.bronze.input_files import InputFile
 from pipeline.lake.lake import Lake
 from pipeline.privacy.redaction import (
@@ -28,6 +30,7 @@ from pipeline.privacy.redaction import (
     mark_redacted,
     remove_failure_values,
     require_unredacted,
+    tasks_reach,
 )
 
 _MIN_KEY_BYTES: Final = 16
@@ -78,7 +81,7 @@ def open_scratch_lake(
     """Open a scratch lake in which a redacting run reads and decodes; None if nothing is redacted.
 
     The caller holds the lease of ``lake``. ``snapshots`` are the snapshot files of the command line; the ledger of a
-    redacted lake does not contain their names.
+    redacted lake does not contain their names. ConfigError, before anything is read, if tasks do not reach its folder.
     """
     with check_redaction_matches(job_run, lake, pseudonymizer):
         if pseudonymizer is None:
@@ -86,7 +89,17 @@ def open_scratch_lake(
             return
         remove_left_scratch_lakes(job_run, lake)
         with PRIVATE_FOLDER.subfolder(job_run.config.privacy.scratch_folder, scratch_lake_name(lake)) as folder:
+            _require_reachable(lake, folder)
             yield RedactionRun.create(lake, folder, pseudonymizer, [file.path for file in snapshots])
+
+
+def _require_reachable(lake: Lake, folder: Path) -> None:
+    """Raise ConfigError if Spark's tasks may run where the folder of the scratch lake is not."""
+    if not started_as_plain_python() and not tasks_reach(lake.spark, folder):
+        raise ConfigError(
+            f"{folder}: Spark's tasks do not find what the driver writes there: set privacy.scratch_folder to a folder"
+            " that all workers reach"
+        )
 
 
 @contextmanager

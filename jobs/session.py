@@ -1,9 +1,11 @@
 """Spark session of a job, and a check that the project's packages come from one installation.
 
 The launcher of the process chooses the Spark settings. Under ``spark-submit``, Databricks or Spark Connect they are set
-before this code runs (``conf/spark.conf``, which set-up writes, or the cluster), and nothing is added. Only a process
-started as plain Python (``msmq run_all``, the tests) gets the local settings below. Delta's jars are local files of the
-project's cache, because resolving them by name would need the network at every start.
+before this code runs (``conf/spark.conf``, which set-up writes, or the cluster), and stay. Only a process started as
+plain Python (``msmq run_all``, the tests) gets the local settings below. Where ``spark-submit`` starts Spark in the
+driver's own process (a master that begins with ``local``), those are added that only such a Spark may have: workers of
+other machines do not have the project's folder. Delta's jars are local files of the project's cache, because resolving
+them by name would need the network at every start.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import sysconfig
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -31,6 +34,7 @@ from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 from jobs import code_archive
+from jobs.cli import log_progress
 from jobs.code_archive import PACKAGES
 from jobs.command_line.java_process import JAVA
 from jobs.command_line.pinned_jars import invalid_jars, pinned_jars
@@ -49,9 +53,10 @@ PROJECT_ROOT = Path(__file__).resolve().parents[1]
 C1_COMPILER_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
 # Garbage collector without its own threads, with a large young generation, and without collections to unload classes.
 SERIAL_GC_OPTIONS = "-XX:+UseSerialGC -Xms1g -XX:NewSize=512m -XX:MetaspaceSize=256m"
-JAVA_CLASS_ARCHIVE = (
-    PROJECT_ROOT / ".cache" / "classes.jsa"
-)  # Java class data sharing; made by tools/archive_classes.py
+JAVA_CLASS_ARCHIVE = PROJECT_ROOT / ".cache" / "classes.jsa"  # class data sharing; made by tools/archive_classes.py
+_CLASS_ARCHIVE_LOG = ("-Xlog:cds*=off", "-Xlog:cds*=warning:stderr")  # says why the archive is not used
+_CLASS_ARCHIVE_REFUSED = re.compile(r"\[[\d.]+s\]\[(warning|error) *\]\[cds")
+_START_LINES = 100  # of Java's output, at most
 JARS_VARIABLE = "MSMQ_JARS"  # folder with Delta's jars, for an installed wheel, which has no project cache
 
 # Environment variables that a launcher sets: spark-submit, a Spark Connect client, or a Databricks cluster. If one is
@@ -128,6 +133,10 @@ LOCAL_SPARK_SETTINGS: Mapping[str, str] = {
     "spark.master": "local[*]",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
+}
+
+# Settings of each Spark whose workers are processes of this machine, also of one that spark-submit has started.
+LOCAL_WORKER_SETTINGS: Mapping[str, str] = {
     "spark.python.daemon.module": "jobs.python_daemon",
     **{f"spark.executorEnv.{name}": value for name, value in WORKER_ENVIRONMENT.items()},
     **CODEGEN_OFF_SETTINGS,  # until a run has much to read
@@ -178,6 +187,8 @@ def prepare_session(
                 start_java(settings)
                 spark = builder.getOrCreate()
         else:
+            for name, value in _submitted_local_settings().items():
+                builder = builder.config(name, value)
             spark = builder.getOrCreate()
         _require_escapes(spark)
         cache_java_members(spark)
@@ -186,6 +197,20 @@ def prepare_session(
         return spark
 
     return start
+
+
+def _submitted_local_settings() -> dict[str, str]:
+    """Return what is added to the settings of spark-submit: with a local master, what the local workers need.
+
+    Nothing where there is a session already, or where somebody else has set it.
+    """
+    if not os.environ.get("PYSPARK_GATEWAY_PORT") or SparkContext._active_spark_context is not None:  # noqa: SLF001
+        return {}
+    SparkContext._ensure_initialized()  # noqa: SLF001 - connects to spark-submit's Java
+    conf = SparkConf()
+    if not (conf.get("spark.master") or "").startswith("local"):
+        return {}
+    return {name: value for name, value in local_worker_settings().items() if not conf.contains(name)}
 
 
 def prepare_process() -> None:
@@ -294,6 +319,8 @@ def start_java(settings: Mapping[str, str]) -> None:
             ) from error
         logging.getLogger().addFilter(lambda _: False)  # py4j logs there, with tracebacks, what it also raises
         SparkContext(conf=conf, gateway=gateway)
+        if notice := _class_archive_notice():
+            log_progress(notice)
         JAVA.skip_output()
 
 
@@ -305,6 +332,16 @@ class _JavaPopen(subprocess.Popen[bytes]):
         variables = {name: value for name, value in env.items() if name != LOCAL_FOLDERS_VARIABLE}
         super().__init__(command, env=variables, **options)
         JAVA.has_begun(self)
+
+
+def _class_archive_notice() -> str | None:
+    """Return why Java starts slower than it could, if it has no archive of classes; None in a wheel, which has none."""
+    if not JAVA_CLASS_ARCHIVE.exists():
+        is_checkout = (PROJECT_ROOT / "tools" / "archive_classes.py").exists()
+        return f"Java starts slower: there is no {JAVA_CLASS_ARCHIVE}; run 'make setup'" if is_checkout else None
+    if why := [line for line in JAVA.last_lines(_START_LINES) if _CLASS_ARCHIVE_REFUSED.match(line)]:
+        return f"Java starts slower: it does not take {JAVA_CLASS_ARCHIVE}; run 'make setup' ({why[0]})"
+    return None
 
 
 @contextmanager
@@ -348,18 +385,26 @@ def local_spark_settings(*, needs_delta: bool = True) -> dict[str, str]:
     settings = {
         **SPARK_SETTINGS,
         **LOCAL_SPARK_SETTINGS,
+        **local_worker_settings(),
         **java_options(),
         "spark.sql.warehouse.dir": (PROJECT_ROOT / ".cache" / "warehouse").as_uri(),
     }
     try:
-        return {**settings, "spark.jars": ",".join(str(jar) for jar in delta_jars())}
+        # Not spark.jars: Java's archive of classes cannot serve the loader that takes them.
+        return {**settings, "spark.driver.extraClassPath": os.pathsep.join(str(jar) for jar in delta_jars())}
     except ConfigError:
         if needs_delta:
             raise
         return {name: value for name, value in settings.items() if name not in DELTA_SETTINGS}
 
 
-def java_options(class_archive: Path = JAVA_CLASS_ARCHIVE) -> dict[str, str]:
+def local_worker_settings() -> dict[str, str]:
+    """Return the settings of workers of this machine; they find the project in its folder or archive, if it has one."""
+    installed = str(PROJECT_ROOT) in {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
+    return {**LOCAL_WORKER_SETTINGS, **({} if installed else {"spark.executorEnv.PYTHONPATH": str(PROJECT_ROOT)})}
+
+
+def java_options(class_archive: Path | None = JAVA_CLASS_ARCHIVE) -> dict[str, str]:
     """Return the Java options of the driver: log settings, the archive of classes, one compiler, serial collector.
 
     Short runs end before the optimising compiler pays off, and on two cores it competes with the work. Without it, 200
@@ -369,7 +414,8 @@ def java_options(class_archive: Path = JAVA_CLASS_ARCHIVE) -> dict[str, str]:
     """
     path = PROJECT_ROOT / "conf" / "log4j2.properties"
     logging = [f"-Dlog4j2.configurationFile={path.as_uri()}"] if path.exists() else []  # not with an installed wheel
-    shared = [f'"-XX:SharedArchiveFile={class_archive}"', "-Xlog:cds*=off"] if class_archive.exists() else []
+    is_there = class_archive is not None and class_archive.exists()
+    shared = [f'"-XX:SharedArchiveFile={class_archive}"', *_CLASS_ARCHIVE_LOG] if is_there else []
     return {"spark.driver.extraJavaOptions": " ".join([*logging, *shared, C1_COMPILER_OPTIONS, SERIAL_GC_OPTIONS])}
 
 

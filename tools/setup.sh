@@ -146,11 +146,15 @@ need_jars() {
 }
 
 # With an archive of the classes that a run loads, Java starts in half the time. Without it everything works, slower.
+# Java takes it only with the same class path and the same files there: their paths are in the stamp, and a file that is
+# newer than the stamp is another one.
 need_classes() {
-  local wanted
-  wanted="$(cat "$LOCK" conf/jars.sha256 tools/archive_classes.py | cksum) $PWD $("${JAVA_HOME:+$JAVA_HOME/bin/}java" -version 2>&1 | cksum)"
-  if [ "$(cat .cache/classes.stamp 2>/dev/null)" = "$wanted" ]; then return; fi
-  say "an archive of Java classes, so that runs start faster (some minutes, once)"
+  local wanted jars=("$PWD"/.cache/jars/*.jar "$PWD/$VENV"/lib/python*/site-packages/pyspark/jars/*.jar)
+  wanted="$({ cat "$LOCK" conf/jars.sha256 tools/archive_classes.py; printf '%s\n' "${jars[@]}"
+    "${JAVA_HOME:+$JAVA_HOME/bin/}java" -version 2>&1; } | cksum) $PWD"
+  if [ "$(cat .cache/classes.stamp 2>/dev/null)" = "$wanted" ] &&
+    [ -z "$(find -L "${jars[@]}" -newer .cache/classes.stamp 2>&1 | head -n 1)" ]; then return; fi
+  say "an archive of Java classes, so that runs start faster (a minute, once)"
   rm -f .cache/classes.jsa
   PYTHONPATH=. "$VENV/bin/python" tools/archive_classes.py .cache/classes.jsa >>.cache/setup.log 2>&1 ||
     say "the archive could not be made (see .cache/setup.log); runs start slower without it"

@@ -35,7 +35,7 @@ from pipeline.lake.lake_path import LakePath
 from pipeline.lake.staging_files import StagingWriter, staging_file_name
 from udfs.errors import ResourceLimitError, is_resource_failure
 
-_MEMORY_IN_USE: Final = Path("/proc/self/statm")  # in pages; the second number is that of resident ones
+_MEMORY_IN_USE: Final = Path("/proc/self/statm")  # of Linux, in pages; the second number is that of resident ones
 _MEMORY_INTERVAL_S: Final = 0.02
 _BEYOND_LIMITS: Final = 75  # exit code of the process that reads one capture
 RunTasks = Callable[[PartitionedRows], object]
@@ -161,14 +161,23 @@ def _set_limits(limits: LoneReadLimits) -> None:
 
     for kind, most in ((resource.RLIMIT_DATA, 2 * limits.memory_bytes), (resource.RLIMIT_FSIZE, limits.file_bytes)):
         resource.setrlimit(kind, (most, most))
-    if _MEMORY_IN_USE.exists():
-        Thread(target=_watch_memory, args=(limits.memory_bytes, resource.getpagesize()), daemon=True).start()
+    Thread(target=_watch_memory, args=(limits.memory_bytes,), daemon=True).start()
 
 
-def _watch_memory(most: int, page_bytes: int) -> None:
-    while int(_MEMORY_IN_USE.read_text(encoding="ascii").split()[1]) * page_bytes <= most:
+def _watch_memory(most: int) -> None:
+    while _memory_in_use() <= most:
         time.sleep(_MEMORY_INTERVAL_S)
     os._exit(_BEYOND_LIMITS)
+
+
+def _memory_in_use() -> int:
+    """Return the bytes of memory that this process has; without Linux's /proc, the most that it ever had."""
+    import resource  # noqa: PLC0415 (not on Windows)
+
+    if _MEMORY_IN_USE.exists():
+        return int(_MEMORY_IN_USE.read_text(encoding="ascii").split()[1]) * resource.getpagesize()
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most if sys.platform == "darwin" else most << 10  # only macOS tells it in bytes
 
 
 def main() -> int:

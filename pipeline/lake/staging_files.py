@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
+from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -32,6 +32,9 @@ def staging_file_name(path: str) -> str:
 class StagingWriter:
     """Writes the staging files of one task: ``<folder>/<kind>/<key of its path>.parquet``, each complete or absent.
 
+    Another attempt at the same task, before, after or beside this one, writes the same rows to temporary files of its
+    own and puts them in the same places.
+
     Small batches are written together, since each row group costs its reader some time for each column. The files are
     read once and soon, so compression is light: LZ4, which Java has as native code.
     """
@@ -40,6 +43,7 @@ class StagingWriter:
         """``folder`` is a path or URI; None: nothing is written."""
         self._folder = folder
         self._name = staging_file_name(path)
+        self._attempt = attempt_name()
         self._writers: dict[str, pq.ParquetWriter] = {}
         self._waiting: dict[str, list[pa.RecordBatch]] = defaultdict(list)
         self._bytes: Counter[str] = Counter()  # buffered
@@ -87,7 +91,7 @@ class StagingWriter:
     def _files(self, kind: str) -> tuple[LakePath, LakePath]:
         """Return the file of a kind of rows, and where it is written until it is complete."""
         file = LakePath(str(self._folder)) / kind / self._name
-        return file, file.temporary(str(os.getpid()))
+        return file, file.temporary(self._attempt)
 
     def _writer(self, kind: str, schema: pa.Schema) -> pq.ParquetWriter:
         _, file = self._files(kind)
@@ -170,3 +174,9 @@ def task_number() -> str:
     """Return the number of the running Spark task. A repeated task has the same number, and replaces the same file."""
     task = TaskContext.get()
     return str(task.partitionId() if task is not None else 0)
+
+
+def attempt_name() -> str:
+    """Return a name that no other attempt at the running task has, on any machine: its number, and a random part."""
+    task = TaskContext.get()
+    return f"{task.taskAttemptId() if task is not None else 0}-{uuid4().hex}"

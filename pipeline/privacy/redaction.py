@@ -20,16 +20,19 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
+from uuid import uuid4
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from pipeline.bronze.retention_cutoff import RetentionCutoff
 from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.engine.frames import arrow_to_frame
 from pipeline.lake.engine.settings import small_arrow_batches
+from pipeline.lake.engine.tasks import MIN_TASKS
 from pipeline.lake.lake import Lake
+from pipeline.lake.lake_path import LakePath
 from pipeline.lake.queries.inputs import MAX_IN_LIST
 from pipeline.lake.recovery import RunMarkers
 from pipeline.privacy.redacted_columns import REDACTED_SILVER_TABLES, redact_rows
@@ -51,7 +54,7 @@ from udfs.pseudonyms import Pseudonymizer
 # Jobs make pseudonyms and log errors, and may not import udfs.
 __all__ = [
     "Pseudonymizer", "RedactionError", "RedactionRun", "is_redacted", "mark_redacted",
-    "remove_failure_values", "require_unredacted",
+    "remove_failure_values", "require_unredacted", "tasks_reach",
 ]  # fmt: skip
 
 _LEDGER_TABLES: Final = (CAPTURE_FILES, SNAPSHOT_FILES)
@@ -60,6 +63,7 @@ _BRONZE_DATA_TABLES: Final = (*_TABLES_WITH_CAPTURE_ID, CONNECTIONS, SNAPSHOTS_R
 # The column by which rows are replaced together, where it is not the table's key.
 _REPLACE_KEYS: Final[Mapping[Table, str]] = {PROPERTIES: "snapshot_id", COMQC_CALLS: "sighting_key"}
 _MARKER_FILE: Final = "_redaction.json"
+_REACHED_FILE: Final = "_reached"
 
 
 class RedactionError(Exception):
@@ -102,6 +106,24 @@ def mark_redacted(lake: Lake, pseudonyms: Pseudonymizer) -> None:
     marker.write_text(json.dumps(wanted))
 
 
+def tasks_reach(spark: SparkSession, folder: Path) -> bool:
+    """Whether Spark's tasks find in a folder what this process writes there: others may have a folder of that name."""
+    marker, token = LakePath(str(folder)) / _REACHED_FILE, uuid4().hex
+    marker.write_text(token)
+
+    def find(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in numbers:
+            try:
+                is_found = marker.read_text() == token
+            except OSError:
+                is_found = False
+            yield pa.RecordBatch.from_pydict({"is_found": [is_found] * batch.num_rows})
+
+    answers = spark.range(0, MIN_TASKS, 1, MIN_TASKS).mapInArrow(find, "is_found boolean").collect()
+    marker.remove_file()
+    return all(row["is_found"] for row in answers)
+
+
 @dataclass(slots=True)
 class RedactionRun:
     """One redacting run: the lake, the scratch lake that it works in, and the captures that the lake held before."""
@@ -115,8 +137,11 @@ class RedactionRun:
     def create(
         cls, lake: Lake, folder: Path, pseudonyms: Pseudonymizer, snapshot_paths: Iterable[str] = ()
     ) -> RedactionRun:
-        """Make the scratch lake in a folder, with the ledgers of the lake. ``snapshot_paths`` are the given files."""
-        scratch_lake = Lake(lake.session, str(folder), overflow_folder=lake.overflow_folder)
+        """Make the scratch lake in a folder, with the ledgers of the lake. ``snapshot_paths`` are the given files.
+
+        delta-rs stores it, whatever stores the lake: nothing of it is in a catalog, or in files of Spark's own.
+        """
+        scratch_lake = Lake(lake.session, str(folder), store="delta-rs", overflow_folder=lake.overflow_folder)
         cutoff = RetentionCutoff.load(RunMarkers.of(lake))
         if cutoff is not None:
             cutoff.save(RunMarkers.of(scratch_lake))

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import errno
+import json
+import os
+import resource
 import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 import pytest
 
 from bench import hostile
+from pipeline.bronze import lone_reads
 from pipeline.bronze.capture_tasks import mark_path, read_options, read_split, split_of
 from pipeline.bronze.ingest_clock import IngestClock
 from pipeline.bronze.ingest_plan import plan_ingest
@@ -202,3 +210,30 @@ def test_a_process_without_need_of_limits_reads_as_tasks_do(ingest, reads, tmp_p
     suspects = frozenset(mark_path(marks, read.file.path).name for read in reads[:1])
     ledger = ingest(suspects=suspects)
     assert ledger[FIRST]["calls"] == read_capture(reads[0].file.path)["rpc_calls"].num_rows
+
+
+@pytest.mark.parametrize(("memory_bytes", "code"), [(2 << 20, 75), (16 << 30, 0)])
+@pytest.mark.parametrize("has_proc", [True, False], ids=["Linux", "no /proc"])
+def test_memory_is_limited_without_proc_too(reads, tmp_path, memory_bytes, code, has_proc):
+    """Elsewhere, as on macOS, the system only tells how much memory a process had at most."""
+    hidden = "" if has_proc else "lone_reads._MEMORY_IN_USE = Path('/nowhere')\n"
+    program = "import resource, sys\nfrom pathlib import Path\nfrom pipeline.bronze import lone_reads\n"
+    program += "resource.setrlimit = lambda *_: None\n"  # which macOS does not enforce
+    program += f"{hidden}sys.exit(lone_reads.main())"
+    limits = {"alone_memory_bytes": str(memory_bytes)}
+    clock = IngestClock()
+    request = [reads[0].to_json_dict(), (clock.now.isoformat(), clock.max_time_ahead.total_seconds())]
+    done = subprocess.run(
+        [sys.executable, "-c", program], input=json.dumps([*request, str(tmp_path / "staged"), limits]), text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}, capture_output=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == code, done.stderr
+    assert (tmp_path / "staged" / "capture_files").exists() == (code == 0)
+
+
+@pytest.mark.parametrize(("platform", "unit"), [("darwin", 1), ("freebsd", 1024)])
+def test_what_a_system_without_proc_tells_of_memory(monkeypatch, platform, unit):
+    monkeypatch.setattr(lone_reads, "_MEMORY_IN_USE", Path("/nowhere"))
+    monkeypatch.setattr(sys, "platform", platform)
+    monkeypatch.setattr(resource, "getrusage", lambda _: SimpleNamespace(ru_maxrss=12345))
+    assert lone_reads._memory_in_use() == 12345 * unit

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -13,6 +14,7 @@ from pyspark.sql import functions as F
 
 from jobs import session
 from jobs.config import ConfigError
+from jobs.python_daemon import WORKER_ENVIRONMENT
 
 # Run by spark-submit in a folder where only the archive contains the packages: on the driver, and in a worker, which
 # imports a decoder.
@@ -21,17 +23,21 @@ import json, sys
 from jobs.session import check_single_installation, get_spark_session
 
 def where(batches):
+    import os, sys
     import pyarrow as pa
+    preloaded = "pipeline.bronze.capture_tasks" in sys.modules  # by the daemon, before any task
     import udfs.keys
     for batch in batches:
-        yield pa.RecordBatch.from_pydict({"place": [udfs.keys.__file__] * batch.num_rows})
+        facts = [udfs.keys.__file__, str(preloaded), os.environ.get("MALLOC_TRIM_THRESHOLD_", "")]
+        yield pa.RecordBatch.from_pydict({"facts": [facts] * batch.num_rows})
 
 spark = get_spark_session("submitted")
 names = ["spark.sql.shuffle.partitions", "spark.databricks.delta.snapshotPartitions", "spark.master"]
+names += ["spark.sql.codegen.wholeStage", "spark.executorEnv.MALLOC_MMAP_THRESHOLD_"]
 print(json.dumps({
     "settings": {name: spark.conf.get(name, None) for name in names},
     "origin": str(check_single_installation()),
-    "worker": spark.range(1).mapInArrow(where, "place string").first()[0],
+    "worker": spark.range(1).mapInArrow(where, "facts array<string>").first()[0],
     "rows": spark.createDataFrame([(1,)], "a int").write.format("delta").save(sys.argv[1]),
     "delta": spark.read.format("delta").load(sys.argv[1]).count(),
 }))
@@ -54,7 +60,7 @@ def without_launcher():
 
 
 @pytest.mark.spark
-def test_spark_submit_with_the_archive_gets_nothing_added_and_finds_everything(project, tmp_path):
+def test_spark_submit_keeps_its_settings_gets_those_of_local_workers_and_finds_everything(project, tmp_path):
     archive = tmp_path / "pyfiles.zip"
     properties = tmp_path / "spark.conf"
     env = {**without_launcher(), "PYTHONPATH": str(project), "PYTHONDONTWRITEBYTECODE": "1"}
@@ -63,7 +69,8 @@ def test_spark_submit_with_the_archive_gets_nothing_added_and_finds_everything(p
     writer = [sys.executable, "tools/write_spark_conf.py", str(properties)]
     subprocess.run(writer, cwd=project, env=env, check=True, capture_output=True)
     text = properties.read_text().replace("spark.sql.shuffle.partitions 16", "spark.sql.shuffle.partitions 7")
-    properties.write_text(text.replace("spark.databricks.delta.snapshotPartitions 1\n", ""))
+    text = text.replace("spark.databricks.delta.snapshotPartitions 1\n", "")
+    properties.write_text(text + "spark.executorEnv.MALLOC_MMAP_THRESHOLD_ 12345\n")
     (tmp_path / "job.py").write_text(SUBMITTED)
     del env["PYTHONPATH"]
     submit = os.path.join(os.path.dirname(sys.executable), "spark-submit")  # noqa: PTH118, PTH120 - as a user types it
@@ -78,19 +85,46 @@ def test_spark_submit_with_the_archive_gets_nothing_added_and_finds_everything(p
         "spark.sql.shuffle.partitions": "7",
         "spark.databricks.delta.snapshotPartitions": None,
         "spark.master": "local[*]",
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.executorEnv.MALLOC_MMAP_THRESHOLD_": "12345",
     }
     assert said["delta"] == 1
     assert said["origin"].endswith("pyfiles.zip")
-    assert "pyfiles.zip" in said["worker"]
+    place, preloaded, trim_threshold = said["worker"]
+    assert "pyfiles.zip" in place
+    assert (preloaded, trim_threshold) == ("True", WORKER_ENVIRONMENT["MALLOC_TRIM_THRESHOLD_"])
+    assert "[cds" not in done.stderr  # Java took its archive of classes, or there is none
+
+
+def test_what_only_workers_of_this_machine_can_have_is_not_in_the_properties_of_spark_submit(project, tmp_path):
+    """A cluster's workers have no project folder: they would end with "No module named 'jobs'"."""
+    env = {**without_launcher(), "PYTHONPATH": str(project)}
+    writer = [sys.executable, "tools/write_spark_conf.py", str(tmp_path / "spark.conf")]
+    subprocess.run(writer, cwd=project, env=env, check=True, capture_output=True)
+    lines = (tmp_path / "spark.conf").read_text().splitlines()
+    written = dict(line.split(maxsplit=1) for line in lines if not line.startswith("#"))
+    assert not written.keys() & session.local_worker_settings().keys()
+    assert written["spark.driver.extraClassPath"].split(os.pathsep) == [str(jar) for jar in session.delta_jars()]
+    assert written["spark.jars"].split(",") == [jar.as_uri() for jar in session.delta_jars()]
 
 
 @pytest.mark.spark
-def test_a_plain_start_makes_the_local_session(project):
+@pytest.mark.parametrize("class_path", ["as set-up found it", "other jars"])
+def test_a_plain_start_makes_the_local_session_and_says_if_java_has_no_classes_at_hand(project, tmp_path, class_path):
     env = {**without_launcher(), "PYTHONPATH": str(project)}
+    archive = session.JAVA_CLASS_ARCHIVE
+    expected = "" if archive.exists() else f"Java starts slower: there is no {archive}; run 'make setup'\n"
+    if class_path == "other jars":
+        for jar in session.delta_jars():
+            shutil.copyfile(jar, tmp_path / jar.name)
+        env[session.JARS_VARIABLE] = str(tmp_path)
+        expected = expected or f"Java starts slower: it does not take {archive}; run 'make setup' ("
     done = subprocess.run(
         [sys.executable, "-c", PLAIN], env=env, capture_output=True, text=True, check=False, timeout=180
     )
     assert done.returncode == 0, done.stderr
+    assert done.stderr == expected if class_path == "as set-up found it" else done.stderr.startswith(expected)
+    assert done.stderr.count("\n") == (1 if expected else 0)
     settings, python = done.stdout.splitlines()
     assert json.loads(settings) == {
         "spark.sql.shuffle.partitions": "16",

@@ -161,3 +161,34 @@ def test_a_python_that_is_named_and_not_used_is_said(elsewhere, kept):
         )
     assert " is used: " not in set_up_alone(elsewhere, PYTHON="python3.12").stderr
     assert " is used: " not in set_up_alone(elsewhere).stderr
+
+
+def test_the_archive_of_classes_is_made_again_where_java_would_not_take_it(elsewhere):
+    """Java compares its own version, and path, size and time of each jar on its class path."""
+    program(elsewhere, "bin/java", java("17.0.15"))
+    (elsewhere / "jobs").mkdir()
+    for name in ("conf/jars.sha256", "tools/archive_classes.py", "tools/msmq", "tools/write_spark_conf.py"):
+        shutil.copy(PROJECT_ROOT / name, elsewhere / name)
+    shutil.copy(PROJECT_ROOT / "jobs" / "session.py", elsewhere / "jobs")
+    (elsewhere / ".venv" / "bin").mkdir(parents=True)
+    program(elsewhere, ".venv/bin/python", 'echo "$@" >>calls')
+    sum_of = run(["cksum"], input=(elsewhere / "conf" / "requirements.txt").read_text()).stdout.strip()
+    (elsewhere / ".venv" / ".stamp").write_text(f"{sum_of} {elsewhere}\n")
+    spark, delta = elsewhere / ".venv/lib/python3.12/site-packages/pyspark/jars/a.jar", elsewhere / ".cache/jars/b.jar"
+    for jar in (spark, delta):
+        jar.parent.mkdir(parents=True)
+        jar.touch()
+
+    def is_made():
+        (elsewhere / "calls").write_text("")
+        done = set_up_alone(elsewhere)
+        assert done.returncode == 0, done.stderr
+        return "tools/archive_classes.py" in (elsewhere / "calls").read_text()
+
+    assert (is_made(), is_made()) == (True, False)
+    spark.write_text("installed again")
+    assert (is_made(), is_made()) == (True, False)
+    delta.rename(delta.with_name("c.jar"))
+    assert (is_made(), is_made()) == (True, False)
+    program(elsewhere, "bin/java", java("21.0.2"))
+    assert (is_made(), is_made()) == (True, False)

@@ -79,3 +79,20 @@ def test_what_is_still_written_is_none_of_them_and_a_folder_that_is_not_there_ha
     assert (plan_tasks({}), count_staged_rows({})) == ([], 0)
     out.close()
     assert len(plan_tasks(files(tmp_path))) == 1
+
+
+@pytest.mark.parametrize("first_one", ["is done first", "is done last", "gives up", "never ends"])
+def test_two_attempts_at_one_task_in_one_process_do_not_write_into_each_others_files(tmp_path, first_one):
+    """Containers give their processes the same number, so two executors' attempts may have one; this is one process."""
+    first, second = (StagingWriter(str(tmp_path), "capture") for _ in range(2))
+    for number in range(3):
+        for attempt in (first, second):
+            attempt.add("calls", pa.record_batch({"place": [f"row {number}"] * 1000}))
+    order = {"is done first": [first.close, second.close], "is done last": [second.close, first.close]}
+    for step in order.get(first_one, [second.close, *([first.discard] if first_one == "gives up" else [])]):
+        step()
+    ((piece,),) = plan_tasks(files(tmp_path))
+    read = [row["place"] for batch in piece.read() for row in batch.to_pylist()]
+    assert read == [f"row {number}" for number in range(3) for _ in range(1000)]
+    left = [path.name for path in (tmp_path / "calls").iterdir()]
+    assert len(left) == (2 if first_one == "never ends" else 1)

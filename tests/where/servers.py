@@ -20,6 +20,7 @@ import pyspark
 SPARK_HOME = Path(pyspark.__file__).parent
 LOCALHOST = "127.0.0.1"
 _MAX_WAIT_S = 240.0
+QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # options of Java for what does not run for long
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -74,7 +75,7 @@ def cluster(folder: Path, **more: str) -> Iterator[str]:
     """
     port, spark_class = free_port(), str(SPARK_HOME / "bin" / "spark-class")
     url, deploy = f"spark://{LOCALHOST}:{port}", "org.apache.spark.deploy"
-    small = {"SPARK_DAEMON_MEMORY": "256m", **more}
+    small = {"SPARK_DAEMON_MEMORY": "256m", "SPARK_DAEMON_JAVA_OPTS": QUICK_JAVA, **more}
     with ExitStack() as stack:
         log = folder / "master.log"
         folder.mkdir(parents=True, exist_ok=True)

@@ -13,8 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from jobs import ask, export_packets, ingest_captures, ingest_snapshots, run_all
+from jobs import ask, export_packets, ingest_captures, ingest_snapshots, run_all, session
 from pipeline.lake.lake import Lake
+from pipeline.lake.lake_path import LakePath
 from privacy.redaction import planted
 from schemas.ack_sequences import ACK_SEQUENCES
 from schemas.alerts import ALERTS
@@ -185,6 +186,69 @@ def test_no_token_of_the_input_is_in_the_lake_its_pages_or_logs(spark, key, tmp_
     assert found(tmp_path / "in", [stem])
     assert found(out, [stem]) == []
     assert found(tmp_path / "work", [stem]) == []
+
+
+# Run by spark-submit: whatever the size of the input, Spark's tasks read and decode it.
+SUBMITTED = """
+import sys
+from jobs import ingest_captures
+from pipeline.lake.engine import tasks
+tasks.MAX_DRIVER_BYTES = -1
+sys.exit(ingest_captures.main(sys.argv[1:]))
+"""
+
+
+def test_no_token_of_the_input_is_in_folders_or_logs_of_spark_whose_tasks_computed(spark, project, key, tmp_path):
+    tokens = planted.Tokens(planted.LETTERS)
+    for name in ("in", "out", "out/local", "out/events"):
+        (tmp_path / name).mkdir()
+    for number, capture in enumerate(planted.captures(tokens)):
+        (tmp_path / "in" / f"{number}.pcapng").write_bytes(capture)
+    (tmp_path / "job.py").write_text(SUBMITTED)
+    settings = {
+        "spark.master": "local[2]", "spark.ui.enabled": "false", "spark.local.dir": tmp_path / "out" / "local",
+        "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1",
+        "spark.eventLog.enabled": "true", "spark.eventLog.compress": "false",
+        "spark.eventLog.dir": (tmp_path / "out" / "events").as_uri(),
+        **session.SPARK_SETTINGS, **session.java_options(),
+        "spark.driver.extraClassPath": os.pathsep.join(map(str, session.delta_jars())),
+    }  # fmt: skip
+    command = [f"{os.environ['SPARK_HOME']}/bin/spark-submit"]
+    command += [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
+    command += ["job.py", *options(key, tmp_path / "out" / "lake", tmp_path / "out" / "work")]
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("PYSPARK_", "SPARK_"))}
+    env |= {"PYTHONPATH": str(project), "PYSPARK_PYTHON": sys.executable, "TMPDIR": str(tmp_path / "out" / "local")}
+    done = subprocess.run(
+        [*command, "--captures", str(tmp_path / "in")],
+        cwd=tmp_path,
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode in (0, 3), done.stderr
+    for name, text in (("output", done.stdout), ("errors", done.stderr)):
+        (tmp_path / "out" / name).write_text(text)
+    (events,) = (path for path in (tmp_path / "out" / "events").rglob("events*") if path.is_file())
+    assert events.read_text().count("SparkListenerTaskEnd") > len(list((tmp_path / "in").iterdir()))
+    assert Lake(spark, str(tmp_path / "out" / "lake")).read(MESSAGES).count() > 20
+    stem = planted.LETTERS.partition("{")[0]
+    assert found(tmp_path / "in", [stem])
+    assert found(tmp_path / "out", [stem]) == []
+
+
+def test_a_scratch_folder_that_tasks_do_not_reach_ends_the_run_before_it_reads(key, tmp_path, monkeypatch, capsys):
+    """As on a cluster, where each machine has a folder of that name: what the driver writes there, no task finds."""
+    right = LakePath.write_text
+    monkeypatch.setattr(LakePath, "write_text", lambda file, text: file.name == "_reached" or right(file, text))
+    capture = tmp_path / "capture.pcap"  # none: it is not even opened
+    capture.touch()
+    lake, work = tmp_path / "lake", tmp_path / "work"
+    assert ingest_captures.main([*options(key, lake, work), "--captures", str(capture)]) == 2
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said.startswith(f"ingest_captures: {work}/")
+    assert said.endswith("set privacy.scratch_folder to a folder that all workers reach")
+    assert not (lake / "bronze").exists()
 
 
 @pytest.mark.long
