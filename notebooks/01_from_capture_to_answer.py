@@ -143,7 +143,7 @@ display(gaps.orderBy(F.desc("count")))
 
 # COMMAND ----------
 
-from pipeline.silver.capture_source import register_capture_source
+from pipeline.data_source.capture_source import register_capture_source
 from udfs.spark_functions import decode_stub
 
 register_capture_source(spark)

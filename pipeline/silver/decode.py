@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -75,14 +75,20 @@ _EMPTY_BATCHES: Final = {
     for table, schema in _SCHEMAS.items()
 }
 
+EVERYTHING: Final = {str(table): frozenset(table.names) for table in DECODED_TABLES}
+"""All columns of all tables (``WantedColumns``)."""
+_COMQC_OF_MESSAGES: Final = frozenset({"comqc_rejected", "comqc_deviations", "errors"})  # what decoding COM calls tells
+
 ColumnArrays = Mapping[str, pa.Array]
+WantedColumns = Mapping[str, Collection[str]]
+"""By full name the tables whose rows are wanted, and the columns of these; what else a row has may be null."""
 BatchesByTable = dict[str, pa.RecordBatch]
 DecodeFunction = Callable[[pa.RecordBatch], BatchesByTable]
 
 
 def decode_calls(
     calls: pa.RecordBatch, *, keep_packets: bool = False, keep_bodies: bool = False,
-    declarations: Declarations = NO_DECLARATIONS,
+    declarations: Declarations = NO_DECLARATIONS, wanted: WantedColumns = EVERYTHING,
 ) -> BatchesByTable:  # fmt: skip
     """Decode calls with the columns ``INPUT_COLUMNS``; return a batch for each of ``DECODED_TABLES``, by full name.
 
@@ -90,19 +96,28 @@ def decode_calls(
     table; other calls give none. A returned message gives a row of ``silver.messages``, a COM call recorded in its body
     a row of ``silver.comqc_calls``, an answered GetInfo a snapshot and a row for each property. Stubs are decoded once.
     ``keep_packets`` and ``keep_bodies`` are the settings store.packets and store.bodies. ``declarations``
-    are those of the file of comqc.interfaces. ``messages.queue`` is null here: a single call does not show it.
+    are those of the file of comqc.interfaces. ``messages.queue`` is null here: a single call does not show it. Tables
+    that are not ``wanted`` have no rows, and what only their columns need is not decoded.
     """
     out = dict(_EMPTY_BATCHES)
-    if (read_calls := _calls_of(calls, method_registry.REMOTE_READ_METHODS)).num_rows:
-        reads = remote_read_columns(read_calls)
-        out |= _message_batches(reads, declarations, keep_bodies=keep_bodies)
-        if not keep_packets:
-            reads = reads | {"packet": pa.nulls(read_calls.num_rows, pa.binary())}
-        out[str(REMOTE_READ_CALLS)] = _table_batch(REMOTE_READ_CALLS, reads)
-    if (client := _calls_of(calls, method_registry.CLIENT_METHODS)).num_rows:
+    interfaces = {name for table in DECODED_TABLES if str(table) in wanted for name in INTERFACES_BY_TABLE[table]}
+
+    def calls_of(methods: Collection[str]) -> pa.RecordBatch:
+        return _calls_of(calls, interfaces.intersection(methods))
+
+    if (read_calls := calls_of(method_registry.REMOTE_READ_METHODS)).num_rows:
+        has_messages = str(MESSAGES) in wanted or str(COMQC_CALLS) in wanted
+        reads = remote_read_columns(read_calls, keep_packets=has_messages or keep_packets)
+        if has_messages:
+            out |= _message_batches(reads, declarations, wanted, keep_bodies=keep_bodies)
+        if str(REMOTE_READ_CALLS) in wanted:
+            if not keep_packets:
+                reads = reads | {"packet": pa.nulls(read_calls.num_rows, pa.binary())}
+            out[str(REMOTE_READ_CALLS)] = _table_batch(REMOTE_READ_CALLS, reads)
+    if (client := calls_of(method_registry.CLIENT_METHODS)).num_rows:
         out[str(CLIENT_CALLS)] = _table_batch(CLIENT_CALLS, _call_columns(client) | stubs.decode_client_calls(client))
-    if (management := _calls_of(calls, method_registry.MANAGEMENT_METHODS)).num_rows:
-        out |= _management_batches(management)
+    if (management := calls_of(method_registry.MANAGEMENT_METHODS)).num_rows:
+        out |= _management_batches(management, wanted)
     return out
 
 
@@ -134,13 +149,15 @@ _COLLECTED_ROWS: Final = _RowKind(
 
 def decode_calls_safely(
     calls: pa.RecordBatch, failures: list[DecodeFailure], declarations: Declarations = NO_DECLARATIONS, /, *,
-    keep_packets: bool, keep_bodies: bool,
+    keep_packets: bool, keep_bodies: bool, wanted: WantedColumns = EVERYTHING,
 ) -> Iterator[BatchesByTable]:  # fmt: skip
     """Yield what ``decode_calls`` returns; a call at which it raises an exception is noted in ``failures``.
 
     Such a call gives its row without anything decoded, with an error. ``calls`` have the column ``capture_id`` too.
     """
-    decode = partial(decode_calls, keep_packets=keep_packets, keep_bodies=keep_bodies, declarations=declarations)
+    decode = partial(
+        decode_calls, keep_packets=keep_packets, keep_bodies=keep_bodies, declarations=declarations, wanted=wanted
+    )
     return _decode_safely(calls, failures, decode, _CALL_ROWS)
 
 
@@ -193,9 +210,9 @@ def remote_read_columns(calls: pa.RecordBatch, *, keep_packets: bool = True) -> 
     return _call_columns(calls) | stubs.decode_remote_read_calls(calls, packets=keep_packets)
 
 
-def _calls_of(calls: pa.RecordBatch, interfaces: Mapping[str, Any]) -> pa.RecordBatch:
+def _calls_of(calls: pa.RecordBatch, interfaces: Collection[str]) -> pa.RecordBatch:
     """Return the calls of the given interfaces."""
-    ours = pc.is_in(calls.column("interface_name"), pa.array(list(interfaces), pa.string()))
+    ours = pc.is_in(calls.column("interface_name"), pa.array(sorted(interfaces), pa.string()))
     return calls if pc.all(ours, min_count=0).as_py() else calls.filter(ours)
 
 
@@ -225,7 +242,9 @@ def _table_batch(table: Table, columns: ColumnArrays) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _message_batches(reads: ColumnArrays, declarations: Declarations, *, keep_bodies: bool) -> BatchesByTable:
+def _message_batches(
+    reads: ColumnArrays, declarations: Declarations, wanted: WantedColumns, *, keep_bodies: bool
+) -> BatchesByTable:
     """Return batches of the messages that calls returned, and of the COM calls recorded in their bodies.
 
     A packet of no bytes is a message too: its row has the error.
@@ -252,30 +271,43 @@ def _message_batches(reads: ColumnArrays, declarations: Declarations, *, keep_bo
         "arrived_at": calls["arrived_at"],
         "run_id": calls["run_id"],
     }
-    return message_batches(calls["packet"], sightings, declarations, sections=sections, keep_bodies=keep_bodies)
+    return message_batches(
+        calls["packet"], sightings, declarations, sections=sections, keep_bodies=keep_bodies, wanted=wanted
+    )
 
 
 def message_batches(
     packets: pa.Array, sightings: ColumnArrays, declarations: Declarations, *,
-    sections: ColumnArrays = {}, keep_bodies: bool,  # noqa: B006 - it is only read
+    sections: ColumnArrays = {}, keep_bodies: bool, wanted: WantedColumns = EVERYTHING,  # noqa: B006 - it is only read
 ) -> BatchesByTable:  # fmt: skip
     """Return batches of messages, and of the COM calls recorded in their bodies, by full table name.
 
     ``packets`` are their packets, binary. ``sightings`` has the columns of ``silver.messages`` that say how each was
     seen, ``seen_in`` among them; they replace decoded ones. ``sections``: the ``section_*`` columns of RemoteRead.
+    ``wanted`` as ``decode_calls`` has it.
     """
     protocols, rows = sightings["seen_in"], len(packets)
-    decoded = messages.decode_messages(packets, protocols, **sections, bodies=keep_bodies)
-    columns = {"body": pa.nulls(rows, pa.binary())} | decoded | {
+    names, wants_calls = wanted.get(str(MESSAGES), ()), str(COMQC_CALLS) in wanted
+    keep_all = keep_bodies and "body" in names
+    decoded = messages.decode_messages(
+        packets, protocols, **sections, bodies=keep_all, hashes="body_sha256" in names,
+        keys="message_key" in names or wants_calls,
+    )  # fmt: skip
+    columns = {
+        "body": pa.nulls(rows, pa.binary()),
+        **dict.fromkeys(("body_sha256", "message_key"), pa.nulls(rows, pa.string())),
+    } | decoded | {
         "comqc_rejected": pa.nulls(rows, pa.string()),
         "comqc_deviations": pa.nulls(rows, comqc.DEVIATIONS_TYPE),
         EVENT_DATE: _utc_dates(sightings["seen_at"]),
     } | dict(sightings)  # fmt: skip
     # Few messages hold recorded COM calls: bodies are extracted from these alone.
     recorded = pc.and_(columns["is_comqc"], pc.invert(pc.fill_null(columns["encrypted"], False)))  # noqa: FBT003
+    if not (wants_calls or _COMQC_OF_MESSAGES.intersection(names)):
+        recorded = pa.repeat(pa.scalar(False), rows)  # noqa: FBT003
     chosen = pc.indices_nonzero(pc.fill_null(recorded, False))  # noqa: FBT003
     recorders = {name: array.take(chosen) for name, array in columns.items() if name != "body"}
-    if keep_bodies:
+    if keep_all:
         recorders["body"] = columns["body"].take(chosen)
     else:
         chosen_sections = {name: array.take(chosen) for name, array in sections.items()}
@@ -310,12 +342,14 @@ def _comqc_call_batch(sightings: ColumnArrays, found: pa.RecordBatch) -> pa.Reco
     return _table_batch(COMQC_CALLS, columns)
 
 
-def _management_batches(calls: pa.RecordBatch) -> BatchesByTable:
+def _management_batches(calls: pa.RecordBatch, wanted: WantedColumns) -> BatchesByTable:
     """Return batches of management calls, and of the properties and snapshots that queue managers answered."""
     columns = _call_columns(calls) | stubs.decode_management_calls(calls)
+    out = {str(MANAGEMENT_CALLS): _table_batch(MANAGEMENT_CALLS, columns)} if str(MANAGEMENT_CALLS) in wanted else {}
+    if wanted.keys().isdisjoint(map(str, (PROPERTIES, QUEUE_SNAPSHOTS, MACHINE_SNAPSHOTS))):
+        return out
     facts = pa.table({**columns, "outcome": calls.column("outcome")})
     seen = observations.observations_from_calls(facts)
-    out = {str(MANAGEMENT_CALLS): _table_batch(MANAGEMENT_CALLS, columns)}
     run_ids = dict(zip(calls.column("call_key").to_pylist(), calls.column("run_id").to_pylist(), strict=True))
     return out | _snapshot_batches(seen, run_ids)
 

@@ -28,20 +28,25 @@ from udfs.messages.header_layouts import PROTOCOL_BINARY
 
 BINARY_PROTOCOL: Final = "binary_protocol"  # bronze.connections.kind
 MAX_PACKETS: Final = 500_000  # of connections that are recomputed together; one connection may have more
-_CAPTURE_ENDS: Final = """
+CAPTURE_ENDS: Final = """
 SELECT server, unix_micros(max(last_packet_at)) AS ends
 FROM (SELECT explode(servers) AS server, last_packet_at FROM {files})
 WHERE last_packet_at IS NOT NULL GROUP BY server"""
+"""SQL over ``bronze.capture_files``: by server the time of the newest packet of captures with packets of it."""
 _SIZES: Final = "SELECT connection_id, count(*) AS n FROM {rows} WHERE connection_id IN {names} GROUP BY connection_id"
-# Of user messages, which may be large, only some bytes are read: they are decoded apart.
-_PACKETS: Final = f"""
+PACKETS: Final = f"""
 SELECT packet_key, connection_id, client_address, client_port, server_address, server_port, sent_by, tcp_sequence,
   stream_offset, capture_id, sent_at, sent_done_at, kind, flags, packet_size, length_bytes, seen_bytes, complete,
   observations > 1 AND sightings IS NULL AND complete AS put_together, session_header,
   packet IS NULL AS bare, CAST(octet_length(packet) AS bigint) AS packet_bytes,
   CASE WHEN kind <> '{USER_MESSAGE}' THEN packet END AS packet, substring(packet, 13, 4) AS reach,
   {USER_FLAGS_SQL} AS user_flags
-FROM {{rows}} WHERE connection_id IN {{names}} AND {{behind}}"""
+FROM {{rows}}"""
+"""SQL over ``bronze.session_packets``: what ``arrange_read_packets`` takes.
+
+Of user messages, which may be large, only some bytes are read: they are decoded apart.
+"""
+_PACKETS_OF: Final = f"{PACKETS} WHERE connection_id IN {{names}} AND {{behind}}"
 _KEPT: Final = "packet_key IN {packet_keys}"
 _DECODED: Final = f"""
 SELECT sighting_key, packet_key, connection_id, seen_at, session_number, recoverable_number, delivery, transactional,
@@ -51,7 +56,7 @@ FROM {{messages}} WHERE connection_id IN {{names}} AND seen_in = '{PROTOCOL_BINA
 
 def read_capture_ends(lake: Lake) -> dict[str, int]:
     """Return by server address the time of the newest packet of captures with packets of it, microseconds."""
-    rows = lake.query(_CAPTURE_ENDS, files=CAPTURE_FILES).to_pylist()
+    rows = lake.query(CAPTURE_ENDS, files=CAPTURE_FILES).to_pylist()
     return {row["server"]: row["ends"] for row in rows}
 
 
@@ -138,7 +143,7 @@ def read_packets(
     """
 
     def read(condition: str, some: list[str], **more: Any) -> pa.Table:  # noqa: ANN401 - inputs of a query
-        return lake.query(_PACKETS.replace("{behind}", condition), rows=SESSION_PACKETS, names=some, **more)
+        return lake.query(_PACKETS_OF.replace("{behind}", condition), rows=SESSION_PACKETS, names=some, **more)
 
     found = [read_behind(read, names, checkpoints, "sent_at")]
     kept = [each for name in names if name in checkpoints for each in checkpoints[name].kept_packets]
@@ -146,11 +151,25 @@ def read_packets(
         at = ", ".join(f"timestamp_micros({each})" for each in sorted({each.sent_at_us for each in kept}))
         keys = {each.packet_key for each in kept}
         found.append(read(f"{_KEPT} AND sent_at IN ({at})", [*names], packet_keys=keys))
-    packets = pa.concat_tables(found)
+    connections = lake.select(CONNECTIONS, "connection_id IN {names}", tuple(connection_columns), names=names)
+    known = connections["connection_id"].to_pylist()
+    return arrange_read_packets(pa.concat_tables(found), decoded, known, expire_us, checkpoints), connections
+
+
+def arrange_read_packets(
+    packets: pa.Table,
+    decoded: pa.Table,
+    connection_ids: Collection[str],
+    expire_us: int,
+    checkpoints: Mapping[str, Checkpoint] = MappingProxyType({}),
+) -> ConnectionPackets:
+    """Return packets of some connections, as ``PACKETS`` gives them, with their numbers; others are left out.
+
+    ``decoded`` as in ``read_packets``.
+    """
     place = pc.index_in(packets["packet_key"], decoded["packet_key"].combine_chunks())
     for column in ("delivery", "transactional"):
         packets = packets.append_column(column, decoded[column].take(place))
-    connections = lake.select(CONNECTIONS, "connection_id IN {names}", tuple(connection_columns), names=names)
-    known = connections["connection_id"].to_pylist()
+    known = list(connection_ids)
     ours = packets.filter(is_in(packets, "connection_id", known))
-    return arrange_packets(ours, known, expire_us, checkpoints), connections
+    return arrange_packets(ours, known, expire_us, checkpoints)

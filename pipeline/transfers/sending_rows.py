@@ -45,7 +45,7 @@ _FAR: Final = 1 << 62
 _US_PER_MS: Final = 1000
 
 
-def sending_rows(found: ConnectionPackets, connections: pa.Table, sessions: pa.Table, run_id: str) -> pa.Table:
+def sending_rows(found: ConnectionPackets, connections: pa.Table, sessions: pa.Table, run_id: str | None) -> pa.Table:
     """Return a row of silver.sendings for each user message, behind checkpoints.
 
     ``connections`` has ``LOSS_COLUMNS``, ``sessions`` are the rows of silver.sessions; both of all connections of

@@ -79,7 +79,7 @@ def session_rows(
     found: ConnectionPackets,
     capture_ends: Mapping[str, int],
     settings: SessionSettings,
-    run_id: str,
+    run_id: str | None,
 ) -> pa.Table:
     """Return a row of silver.sessions for each connection.
 
@@ -283,7 +283,7 @@ def _first_of(*values: Any) -> Any:  # noqa: ANN401 - of the column
     return next((value for value in values if value is not None), None)
 
 
-def order_ack_rows(found: ConnectionPackets, sessions: pa.Table, run_id: str) -> pa.Table:
+def order_ack_rows(found: ConnectionPackets, sessions: pa.Table, run_id: str | None) -> pa.Table:
     """Return a row of silver.order_acks for each order and final acknowledgement, behind checkpoints.
 
     ``sessions`` are the rows of silver.sessions of all connections of ``found``.

@@ -44,6 +44,7 @@ from pipeline.transfers.inputs import (
     select_behind,
 )
 from pipeline.transfers.packet_numbers import NO_TIME
+from pipeline.transfers.packet_sightings import packet_sightings
 from pipeline.transfers.sending_rows import LOSS_COLUMNS, gaps_are_holes, sending_rows
 from pipeline.transfers.session_rows import (
     CONNECTION_COLUMNS,
@@ -58,14 +59,13 @@ from schemas.messages import MESSAGES
 from schemas.sessions import ORDER_ACKS, SENDINGS, SESSION_CHECKPOINTS, SESSION_PACKETS, SESSIONS
 from schemas.table import EVENT_DATE, Table
 from udfs.comqc.declared_interfaces import NO_DECLARATIONS, Declarations
-from udfs.keys import keys_of_texts
-from udfs.messages.header_layouts import PROTOCOL_BINARY
 from udfs.prefetch import prefetch
 from udfs.sessions.packet_layouts import DECODER_VERSION
 
 CODE_VERSION: Final = "2"  # raised when rows are computed differently: all are recomputed
 _MAX_DECODED_BYTES: Final = 64 << 20  # of messages that are decoded together
 _CHANGED_CONNECTIONS: Final = f"SELECT DISTINCT connection_id FROM {{feed}} WHERE kind = '{BINARY_PROTOCOL}'"
+_CONNECTION_COLUMNS: Final = tuple(dict.fromkeys((*CONNECTION_COLUMNS, *LOSS_COLUMNS)))
 _MESSAGES_SCHEMA: Final = to_arrow_schema(MESSAGES.struct())
 _COMQC_SCHEMA: Final = to_arrow_schema(COMQC_CALLS.struct())
 
@@ -249,8 +249,7 @@ class _SessionsUpdate:
         """Return the messages, packets, connections and new sessions of some connections."""
         decoded = read_decoded_messages(self.lake, names, checkpoints)
         expire = timedelta_to_us(self.settings.expire)
-        columns = tuple(dict.fromkeys((*CONNECTION_COLUMNS, *LOSS_COLUMNS)))
-        found, connections = read_packets(self.lake, names, decoded, columns, expire, checkpoints)
+        found, connections = read_packets(self.lake, names, decoded, _CONNECTION_COLUMNS, expire, checkpoints)
         sessions = session_rows(connections, found, self.capture_ends, self.settings, self.run_id)
         return decoded, found, connections, sessions
 
@@ -327,7 +326,7 @@ class _SessionsUpdate:
         place = pc.index_in(table["packet_key"], bytes_of["packet_key"].combine_chunks())
         packets = bytes_of["packet"].take(place).combine_chunks()
         sightings = {
-            **self._sightings(table),
+            **packet_sightings(table),
             **found.number_columns(rows),
             "run_id": pa.repeat(pa.scalar(self.run_id, pa.string()), len(rows)),
         }
@@ -359,23 +358,6 @@ class _SessionsUpdate:
                     provenance=provenance,
                     previous_provenance=provenance,
                 )
-
-    def _sightings(self, table: pa.Table) -> dict[str, pa.Array]:
-        """Return the columns of ``silver.messages`` that say how packets were seen."""
-        rows = table.num_rows
-        nulls = pa.nulls(rows, pa.string())
-        by_client = pc.equal(table["sent_by"], "client")
-        return {
-            "sighting_key": pa.array(keys_of_texts(table["packet_key"].to_pylist()), pa.string()),
-            "seen_in": pa.repeat(pa.scalar(PROTOCOL_BINARY), rows),
-            **dict.fromkeys(("call_key", "queue", "inferred_queue"), nulls),
-            "connection_id": table["connection_id"].combine_chunks(),
-            "packet_key": table["packet_key"].combine_chunks(),
-            "seen_at": table["sent_at"].combine_chunks(),
-            "lookup_id": pa.nulls(rows, pa.decimal128(20, 0)),
-            "arrived_at": pa.nulls(rows, pa.timestamp("us", tz="UTC")),
-            "sender_address": pc.if_else(by_client, table["client_address"], table["server_address"]).combine_chunks(),
-        }
 
     def _set_numbers(self, found: ConnectionPackets, rows: np.ndarray[Any, Any], decoded: pa.Table) -> None:
         """Write the numbers of messages that are not decoded again, where they differ."""

@@ -26,6 +26,7 @@ ROOMS = {
     "attempts": _SILVER,
     "privacy": _SILVER,
     "transfers": _SILVER,
+    "data_source": {*_SILVER, "transfers"},
     "sequences": _ATTEMPTS,
     "queues": _ATTEMPTS,
     "findings": _ANSWERS,

@@ -24,12 +24,12 @@ from pipeline.bronze.ingest_clock import IngestClock
 from pipeline.bronze.ingest_plan import plan_ingest
 from pipeline.bronze.input_files import InputFile, list_files
 from pipeline.dashboards.read_datasets import RowLimits, read_dashboard_data
+from pipeline.data_source.capture_source import register_capture_source
 from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.lake import Lake
 from pipeline.lake.recovery import RunMarkers
 from pipeline.quality.check import CheckOptions, check_suites
 from pipeline.quality.suites import read_suites
-from pipeline.silver.capture_source import register_capture_source
 from schemas import catalog
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, RPC_BINDS, RPC_CALLS
 from schemas.calls import REMOTE_READ_CALLS

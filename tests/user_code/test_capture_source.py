@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
-from pyspark.errors import AnalysisException, StreamingQueryException
+from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F
 
-from pipeline.silver.capture_source import _ROW_NAMES, CaptureDataSource, register_capture_source
+from pipeline.data_source import capture_rows
+from pipeline.data_source.capture_source import register_capture_source
+from pipeline.data_source.options import ROW_NAMES
 from pipeline.silver.decode import DECODED_TABLES
+from pipeline.transfers.one_capture import SESSION_TABLES
 from schemas.messages import MESSAGES
 from udfs.capture.capture_reader import BRONZE_SCHEMAS, read_capture
+from udfs.messages import message_decoder
+from user_code.reading import rows_of
 
 pytestmark = pytest.mark.spark
 
@@ -45,12 +52,8 @@ def test_every_kind_of_rows(source, sample, spark, demo_lake):
     """Of a capture that shares no conversation with another one a lake has the same rows."""
     capture = read_capture(sample / FILE, all_pdus=True)
     counts = {}
-    for name in _ROW_NAMES:  # as Spark's processes call it
-        made = CaptureDataSource({"rows": name, "path": str(sample / FILE)})
-        reader = made.reader(made.schema())
-        batches = [batch for partition in reader.partitions() for batch in reader.read(partition)]
-        assert {tuple(batch.schema.names) for batch in batches} <= {tuple(made.schema().names)}
-        counts[name] = sum(batch.num_rows for batch in batches)
+    for name in ROW_NAMES:
+        counts[name] = rows_of(sample / FILE, rows=name).num_rows
     assert {name: counts[name] for name in BRONZE_SCHEMAS} == {name: capture[name].num_rows for name in BRONZE_SCHEMAS}
     assert counts["calls"] == counts["rpc_calls"] == source().load(str(sample / FILE)).count()
     keys = capture["rpc_calls"]["call_key"].to_pylist()
@@ -61,7 +64,60 @@ def test_every_kind_of_rows(source, sample, spark, demo_lake):
     assert counts["remote_read_calls"] > counts["messages"] > 0
     read = source(rows="messages").load(str(sample / FILE))
     assert (read.schema.names, read.count()) == (list(MESSAGES.names), counts["messages"])
-    assert set(_ROW_NAMES) == {"calls", *BRONZE_SCHEMAS, *(table.name for table in DECODED_TABLES)}
+    assert set(ROW_NAMES) == {"calls", *BRONZE_SCHEMAS, *(table.name for table in (*DECODED_TABLES, *SESSION_TABLES))}
+
+
+def test_chosen_columns(source, sample):
+    """The names are in the order in which they are told, each once."""
+    whole = source(rows="messages").load(str(sample / FILE))
+    some = source(rows="messages", columns=" label, seen_at,label").load(str(sample / FILE))
+    assert some.schema.names == ["label", "seen_at"]
+    assert sorted(some.collect(), key=str) == sorted(whole.select("label", "seen_at").collect(), key=str)
+
+
+PARTS = 6  # in which the columns are asked for
+WITH_EVERYTHING = {"keep_packets": "true", "keep_bodies": "true"}
+
+
+@pytest.mark.parametrize(
+    ("rows", "capture"),
+    [
+        ("messages", "transfers/03-transactions.pcapng"),
+        *(("messages", f"sample/{name}") for name in (FILE, "11-queued-components.pcap")),
+        ("comqc_calls", "sample/11-queued-components.pcap"),
+        ("remote_read_calls", f"sample/{FILE}"),
+        ("client_calls", "sample/03-qm2qm-dependent-client.pcap"),
+        *((name, "sample/04-qmmgmt.pcapng") for name in ("management_calls", "properties", "queue_snapshots")),
+        ("machine_snapshots", "sample/04-qmmgmt.pcapng"),
+        ("sendings", "transfers/03-transactions.pcapng"),
+    ],
+)
+def test_some_columns_are_what_they_are_among_all(project, rows, capture):
+    whole = rows_of(project / "data" / capture, rows=rows, **WITH_EVERYTHING)
+    assert whole.num_rows > 0
+    for first in range(PARTS):
+        names = whole.column_names[first::PARTS]
+        some = rows_of(project / "data" / capture, rows=rows, columns=",".join(names), **WITH_EVERYTHING)
+        assert some.column_names == names
+        assert sorted(map(str, some.to_pylist())) == sorted(map(str, whole.select(names).to_pylist()))
+
+
+def test_what_is_not_asked_for_is_not_computed(project, monkeypatch):
+    capture = project / "data" / "transfers" / "03-transactions.pcapng"
+
+    def fail(*_, **__):
+        raise AssertionError("computed")
+
+    for place, name, put, columns in (
+        (message_decoder, "message_key_column", fail, "message_key"),
+        (message_decoder, "hashlib", SimpleNamespace(sha256=fail), "body_sha256"),
+        (capture_rows, "CaptureSessions", fail, "session_number"),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(place, name, put)
+            assert rows_of(capture, rows="messages", columns="label").num_rows > 10
+            with pytest.raises(AssertionError, match="computed"):
+                rows_of(capture, rows="messages", columns=columns)
 
 
 def test_packets_and_bodies_where_they_are_wanted(source, sample):
@@ -77,6 +133,9 @@ def test_packets_and_bodies_where_they_are_wanted(source, sample):
     [
         ({"rows": "packets"}, "msmq_capture: rows='packets'; one of rpc_calls, "),
         ({"row": "calls"}, "msmq_capture: no option row; one of rows, "),
+        ({"columns": "call_key, label"}, "msmq_capture: rpc_calls has no column 'label'; one of call_key, "),
+        ({"rows": "sessions", "columns": ""}, "msmq_capture: sessions has no column ''; one of connection_id, "),
+        ({"maxFilesPerTrigger": "1"}, "msmq_capture: no maxFilesPerTrigger: it needs Spark 4.2"),
         ({"keep_bodies": "yes"}, "msmq_capture: keep_bodies='yes'; true or false"),
         ({"block_bytes": "16MiB"}, "msmq_capture: block_bytes='16MiB': "),
         ({"tunnel_ports": "4791"}, "msmq_capture: tunnel_ports='4791': "),
@@ -104,10 +163,3 @@ def test_what_is_no_capture_is_a_row(source, sample, tmp_path):
     rows = {row.path.rpartition("/")[2]: row.status for row in source(rows="capture_files").load(folders).collect()}
     assert rows == {"broken.pcap": "unreadable", FILE: "complete"}
     assert source().load(folders).count() == source().load(str(sample / FILE)).count()
-
-
-def test_a_stream_is_refused(spark, source, sample, tmp_path):
-    stream = spark.readStream.format("msmq_capture").load(str(sample))
-    with pytest.raises(StreamingQueryException) as refused:
-        stream.writeStream.format("noop").option("checkpointLocation", str(tmp_path)).start().awaitTermination()
-    assert "msmq_capture: no readStream; to follow a folder that fills, run ingest_captures" in str(refused.value)

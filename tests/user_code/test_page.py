@@ -46,7 +46,7 @@ def test_the_page_as_it_stands(project, spark, folder, capsys):
     assert [each for each in TOLD if each not in shown] == []
     assert names["messages"].count() > 100
     assert names["management"].count() > 20
-    assert len(examples(project)) == 10
+    assert len(examples(project)) == 11
 
 
 @pytest.mark.long

@@ -1,0 +1,1 @@
+"""Captures as a Spark data source, without a lake."""

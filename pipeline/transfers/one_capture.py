@@ -1,0 +1,94 @@
+"""Sessions of the binary protocol in one capture, which nothing is joined with, from what the reader yields."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipeline.lake.arrow_rows import is_in, timedelta_to_us
+from pipeline.lake.queries.duckdb_sql import DuckDbSql
+from pipeline.transfers.connection_packets import ConnectionPackets
+from pipeline.transfers.inputs import (
+    BINARY_PROTOCOL,
+    CAPTURE_ENDS,
+    PACKETS,
+    arrange_read_packets,
+    group_connections,
+)
+from pipeline.transfers.sending_rows import sending_rows
+from pipeline.transfers.session_rows import SessionSettings, order_ack_rows, session_rows
+from schemas.bronze import CAPTURE_FILES, CONNECTIONS
+from schemas.sessions import ORDER_ACKS, SENDINGS, SESSION_PACKETS, SESSIONS
+from schemas.table import Table
+from udfs.sessions.packet_rows import SESSION_PACKETS_SCHEMA
+
+SESSION_TABLES: Final = (SESSIONS, ORDER_ACKS, SENDINGS)
+_NOTHING_DECODED: Final = pa.table(
+    {
+        "packet_key": pa.array([], pa.string()),
+        "delivery": pa.array([], pa.string()),
+        "transactional": pa.array([], pa.bool_()),
+    }
+)
+
+
+_NUMBERS: Final = pa.schema(
+    [("packet_key", pa.string()), ("session_number", pa.int64()), ("recoverable_number", pa.int64())]
+)
+
+
+class CaptureSessions:
+    """The sessions of one capture. Of its packets those bytes are kept that sessions are made of: few of messages."""
+
+    def __init__(self, settings: SessionSettings | None = None) -> None:
+        self._settings = settings or SessionSettings()
+        self._sql = DuckDbSql()
+        self._packets = [self._sql.answer(PACKETS, {"rows": SESSION_PACKETS_SCHEMA.empty_table()})]
+        self._connections: list[pa.Table] = []
+        self._capture_ends: dict[str, int] = {}
+
+    def add(self, kind: str, batch: pa.RecordBatch) -> None:
+        """Add rows of the reader; kinds that sessions are not made of are left out."""
+        rows = pa.Table.from_batches([batch])
+        if kind == SESSION_PACKETS.name:
+            self._packets.append(self._sql.answer(PACKETS, {"rows": rows}))
+        elif kind == CONNECTIONS.name:
+            self._connections.append(rows.filter(pc.equal(rows["kind"], BINARY_PROTOCOL)))
+        elif kind == CAPTURE_FILES.name:
+            ends = self._sql.answer(CAPTURE_ENDS, {"files": rows}).to_pylist()
+            self._capture_ends |= {row["server"]: row["ends"] for row in ends}
+
+    def rows(self, table: Table) -> Iterator[pa.Table]:
+        """Yield the rows of one of ``SESSION_TABLES``, when all rows of the capture are added; ``run_id`` is null."""
+        for found, connections in self._groups():
+            sessions = session_rows(connections, found, self._capture_ends, self._settings, None)
+            if table is SESSIONS:
+                yield sessions
+            elif table is ORDER_ACKS:
+                yield order_ack_rows(found, sessions, None)
+            else:
+                yield sending_rows(found, connections, sessions, None)
+
+    def numbers(self) -> pa.Table:
+        """Return ``packet_key``, ``session_number`` and ``recoverable_number`` of all packets; null where not known."""
+        parts = [_NUMBERS.empty_table()]
+        for found, _ in self._groups():
+            every = found.number_columns(np.arange(found.table.num_rows))
+            parts.append(pa.table({"packet_key": found.table["packet_key"], **every}, _NUMBERS))
+        return pa.concat_tables(parts)
+
+    def _groups(self) -> Iterator[tuple[ConnectionPackets, pa.Table]]:
+        """Yield all packets of some connections together, and the connections' rows."""
+        if not self._connections:  # the capture could not be read
+            return
+        connections, packets = pa.concat_tables(self._connections), pa.concat_tables(self._packets)
+        counts = {each["values"]: each["counts"] for each in packets["connection_id"].value_counts().to_pylist()}
+        expire = timedelta_to_us(self._settings.expire)
+        for names in group_connections(counts, connections["connection_id"].to_pylist()):
+            ours = packets.filter(is_in(packets, "connection_id", names))
+            found = arrange_read_packets(ours, _NOTHING_DECODED, names, expire)
+            yield found, connections.filter(is_in(connections, "connection_id", names))
