@@ -1,120 +1,60 @@
-"""The net change of each key between two versions of a table."""
+"""The net change of each key between two versions of a table, however often it changed in between."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from datetime import date
-from typing import Final
+from collections.abc import Mapping
+from typing import Final, NamedTuple
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
+import pyarrow.compute as pc
 
-from pipeline.lake.engine.frames import arrow_to_frame
-from pipeline.lake.queries.inputs import POST_IMAGES, PRE_IMAGES
-from udfs.rows import RowDict
+from pipeline.lake.lake import Lake
+from pipeline.lake.queries.inputs import CHANGE_FEED_ERRORS, POST_IMAGES, ChangesSince
 
-MAX_ROWS_IN_DRIVER: Final = 200_000  # records of a feed, or keys, that the driver takes
-_TYPE, _VERSION = "_change_type", "_commit_version"
-_LAST, _DATES = "_last", "_dates"
+MAX_CHANGED_ROWS: Final = 2_000_000  # that the driver takes: keys and a few facts
 
 
-@dataclass(frozen=True, slots=True)
-class NetChanges:
-    """The net change of each key in a change feed, however often it changed in between.
+class NetChanges(NamedTuple):
+    """Keys of changed rows with facts: of rows that there were ``before``, and of rows that there are ``now``.
 
-    ``rows`` are the rows of inserted or updated keys as they are now. ``changed_keys`` has a row for each key that
-    was not simply inserted: the key, ``was`` (it existed before), ``present`` (it exists now), and the facts asked
-    for, of the row before. ``keys_before`` are the keys that existed before, each with its row of ``changed_keys``;
-    None if they are too many for the driver. ``dates`` are the event dates of these rows before, None among them for
-    rows without one.
+    A key that only came is in ``now`` alone, one that is gone in ``before`` alone. Facts are of the row before the
+    first change, and of the row after the last one. ``keys``: all, with those that came and went in between; a key can
+    be there twice.
     """
 
-    rows: DataFrame
-    changed_keys: DataFrame
-    keys_before: Mapping[str, RowDict] | None
-    dates: frozenset[date | None]
-
-    @property
-    def has_earlier_keys(self) -> bool:
-        """Whether any key existed before."""
-        return self.keys_before is None or bool(self.keys_before)
+    before: pa.Table
+    now: pa.Table
+    keys: pa.ChunkedArray
 
 
-def net_changes(feed: DataFrame, key: str, date_columns: Sequence[Column], facts: Mapping[str, Column]) -> NetChanges:
-    """Return the net change of a feed (``Lake.changes``).
+def net_changes(
+    lake: Lake, feed: ChangesSince, key: str, facts: Mapping[str, str], where: str = "TRUE"
+) -> NetChanges | None:
+    """Return the net change of the rows of a feed that meet a condition; ``facts`` are SQL by name.
 
-    ``date_columns`` and ``facts`` are computed from the rows before. Runs one Spark job over keys and facts; the
-    driver takes the result where it is small. A commit can hold one key twice: before and after an update, or deleted
-    and inserted again, as RESTORE does it.
+    None where the changes are not known, or are more than ``MAX_CHANGED_ROWS``.
     """
-    known = {_DATES: F.array(*date_columns), **facts}
-    before = F.col(_TYPE).isin(*PRE_IMAGES)
-    records = feed.select(
-        key,
-        _VERSION,
-        F.col(_TYPE).isin(*POST_IMAGES).alias("new"),
-        (F.col(_TYPE) == "insert").alias("added"),
-        *(F.when(before, fact).alias(name) for name, fact in known.items()),
-    )
-    changes = records.limit(MAX_ROWS_IN_DRIVER + 1).toArrow()
-    keys_before: Mapping[str, RowDict] | None = None
-    if changes.num_rows <= MAX_ROWS_IN_DRIVER:
-        ends = _net_in_memory(changes, key, list(known))
-        keys_before = {row[key]: row for row in ends.drop_columns([_LAST]).to_pylist() if row["was"]}
-        dates = frozenset(day for row in keys_before.values() for day in row[_DATES])
-        changed_keys = arrow_to_frame(feed.sparkSession, ends)
-    else:
-        changed_keys = _net_in_spark(records, key, list(known))
-        days = changed_keys.where("was").select(F.explode(_DATES)).distinct()
-        dates = frozenset(row[0] for row in days.collect())
-    rows = feed.where(F.col(_TYPE).isin(*POST_IMAGES))
-    if keys_before is None or ends.num_rows:
-        rows = rows.join(changed_keys.select(key, "present", _LAST), key, "left")
-        rows = rows.where(F.col(_LAST).isNull() | (F.col("present") & (F.col(_LAST) == F.col(_VERSION))))
-        rows = rows.drop("present", _LAST)
-    return NetChanges(rows.drop(_TYPE, _VERSION), changed_keys.drop(_LAST, _DATES), keys_before, dates)
+    try:
+        found = lake.query_at_most(net_changes_sql(key, facts, where), MAX_CHANGED_ROWS, feed=feed)
+    except CHANGE_FEED_ERRORS:
+        return None
+    if found is None:
+        return None
+    before = found.filter(pc.and_(found["is_first"], pc.invert(found["is_now"])))
+    return NetChanges(before, found.filter(found["is_now"]), found[key])
 
 
-def _net_in_memory(records: pa.Table, key: str, known: Sequence[str]) -> pa.Table:
-    """Return what ``_net_in_spark`` does, computed in memory."""
-    of_key: defaultdict[str, list[RowDict]] = defaultdict(list)
-    for row in records.to_pylist():
-        of_key[row[key]].append(row)
-    ends = []
-    for name, changes in of_key.items():
-        if all(row["added"] for row in changes):
-            continue
-        changes.sort(key=lambda row: (row[_VERSION], row["new"]))
-        first, last = changes[0], changes[-1]
-        facts = {fact: first[fact] for fact in known}
-        ends.append({key: name, "was": not first["new"], "present": last["new"], _LAST: last[_VERSION], **facts})
-    types = {each.name: each.type for each in records.schema}
-    schema = {key: types[key], "was": pa.bool_(), "present": pa.bool_(), _LAST: types[_VERSION]}
-    return pa.Table.from_pylist(ends, pa.schema({**schema, **{fact: types[fact] for fact in known}}))
+def net_changes_sql(key: str, facts: Mapping[str, str], where: str) -> str:
+    """Return the SQL for the last record of each key, and the first one, if it is of a row before.
 
-
-def _net_in_spark(records: DataFrame, key: str, known: Sequence[str]) -> DataFrame:
-    """Return ``NetChanges.changed_keys``, with the version at which each key ended.
-
-    Of inserted keys only the key is read, and only where other keys changed.
+    A commit can hold one key twice: before and after an update, or deleted and inserted again, as RESTORE does it.
     """
-    others = records.where(~F.col("added"))
-    added = records.where("added").join(others.select(key).distinct(), key, "left_semi")
-    ends = (
-        others.unionByName(added)
-        .groupBy(key)
-        .agg(
-            F.min(F.struct(_VERSION, "new", *known)).alias("first"),
-            F.max(F.struct(_VERSION, "new")).alias("last"),
-        )
+    after = f"_change_type IN ({', '.join(map(repr, POST_IMAGES))})"
+    places = (
+        f"row_number() OVER (PARTITION BY {key} ORDER BY _commit_version {order}, {after} {order}) = 1 AS {place}"
+        for order, place in (("ASC", "is_first"), ("DESC", "is_last"))
     )
-    return ends.select(
-        key,
-        (~F.col("first.new")).alias("was"),
-        F.col("last.new").alias("present"),
-        F.col(f"last.{_VERSION}").alias(_LAST),
-        *(F.col(f"first.{name}").alias(name) for name in known),
-    )
+    columns = ", ".join([key, *(f"{sql} AS {name}" for name, sql in facts.items()), f"{after} AS is_after", *places])
+    names = ", ".join([key, *facts, "is_first", "is_last AND is_after AS is_now"])
+    ends = "is_last OR (is_first AND NOT is_after)"
+    return f"SELECT {names} FROM (SELECT {columns} FROM {{feed}} WHERE {where}) WHERE {ends}"

@@ -322,6 +322,20 @@ def contains_text_or_bytes(column: pa.DataType) -> bool:
     return bool(pa.types.is_string(column) or pa.types.is_binary(column))
 
 
+def columns_to_read(table: Table) -> list[str]:
+    """Return the names of the columns that are not just emptied, as those of stubs are."""
+    return [name for name in table.names if table == PROPERTIES or column_redactor(table, name) is not null_column]
+
+
+def with_all_columns(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Return rows with all columns of a schema: those that were not read are null."""
+    arrays = [
+        rows.column(field.name) if field.name in rows.schema.names else pa.nulls(rows.num_rows, field.type)
+        for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
 def redact_rows(table: Table, rows: pa.RecordBatch, pseudonyms: Pseudonymizer) -> pa.RecordBatch:
     """Redact rows of a table of bronze or silver. KeyError for a column with text or bytes that is not declared."""
     out = {}

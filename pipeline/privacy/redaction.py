@@ -23,19 +23,21 @@ from typing import Any, Final
 from uuid import uuid4
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
+import pyarrow.compute as pc
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
 
 from pipeline.bronze.retention_cutoff import RetentionCutoff
 from pipeline.lake.concurrency import run_concurrently
-from pipeline.lake.engine.frames import arrow_to_frame
-from pipeline.lake.engine.settings import small_arrow_batches
 from pipeline.lake.engine.tasks import MIN_TASKS
 from pipeline.lake.lake import Lake
 from pipeline.lake.lake_path import LakePath
-from pipeline.lake.queries.inputs import MAX_IN_LIST
+from pipeline.lake.queries.inputs import BoundQuery, Parts
 from pipeline.lake.recovery import RunMarkers
-from pipeline.privacy.redacted_columns import REDACTED_SILVER_TABLES, redact_rows
+from pipeline.lake.schema_enforcement import arrow_schema, select_fields
+from pipeline.lake.stage_groups import bucket_sql, stage_groups
+from pipeline.lake.staging_files import StagingWriter, staged_rows
+from pipeline.privacy.redacted_columns import REDACTED_SILVER_TABLES, columns_to_read, redact_rows, with_all_columns
 from pipeline.silver import collected_snapshots
 from pipeline.silver.decode import DECODED_TABLES, DECODER_VERSIONS
 from pipeline.silver.hosts import DECODER_VERSION as HOSTS_VERSION
@@ -47,7 +49,7 @@ from schemas.hosts import HOSTS
 from schemas.messages import MESSAGES
 from schemas.queue_snapshots import PROPERTIES
 from schemas.sessions import ORDER_ACKS, PINGS, SENDINGS, SESSION_PACKETS, SESSIONS
-from schemas.table import RUN_ID, Table
+from schemas.table import RUN_ID, Table, quoted
 from udfs.errors import remove_failure_values
 from udfs.pseudonyms import Pseudonymizer
 
@@ -64,6 +66,7 @@ _BRONZE_DATA_TABLES: Final = (*_TABLES_WITH_CAPTURE_ID, CONNECTIONS, SNAPSHOTS_R
 _REPLACE_KEYS: Final[Mapping[Table, str]] = {PROPERTIES: "snapshot_id", COMQC_CALLS: "sighting_key"}
 _MARKER_FILE: Final = "_redaction.json"
 _REACHED_FILE: Final = "_reached"
+_BATCH_ROWS: Final = 4096  # that are redacted at once
 
 
 class RedactionError(Exception):
@@ -146,15 +149,15 @@ class RedactionRun:
         if cutoff is not None:
             cutoff.save(RunMarkers.of(scratch_lake))
         if lake.exists(CAPTURE_FILES):
-            scratch_lake.append(CAPTURE_FILES, lake.read(CAPTURE_FILES))
+            scratch_lake.append(CAPTURE_FILES, lake.select(CAPTURE_FILES, "TRUE"))
         if lake.exists(SNAPSHOT_FILES):
             plain_paths = {pseudonyms.snapshot_path(path): path for path in snapshot_paths}
-            ledger = lake.read(SNAPSHOT_FILES).toArrow()
+            ledger = lake.select(SNAPSHOT_FILES, "TRUE")
             texts = [plain_paths.get(path, path) for path in ledger.column("path").to_pylist()]
             ledger = ledger.set_column(ledger.schema.get_field_index("path"), "path", pa.array(texts, pa.string()))
-            scratch_lake.append(SNAPSHOT_FILES, arrow_to_frame(lake.spark, ledger))
-        captures = frozenset(row[0] for row in scratch_lake.read(CAPTURE_FILES).select("capture_id").collect())
-        return cls(lake, scratch_lake, pseudonyms, captures)
+            scratch_lake.append(SNAPSHOT_FILES, ledger)
+        captures = scratch_lake.select(CAPTURE_FILES, "TRUE", ("capture_id",))["capture_id"].to_pylist()
+        return cls(lake, scratch_lake, pseudonyms, frozenset(captures))
 
     def publish(self, *, run_id: str, read_paths: Collection[str]) -> dict[str, Any] | None:
         """Write the rows of the scratch lake to the lake, redacted; return the provenance for ``hosts.update_hosts``.
@@ -162,19 +165,17 @@ class RedactionRun:
         None if ``silver.hosts`` is up to date. ``read_paths`` are the paths of the captures that were read: their
         earlier rows are removed.
         """
-        ledger = self.scratch_lake.read(CAPTURE_FILES).select("capture_id", "path").collect()
-        paths = {row["capture_id"]: row["path"] for row in ledger}
+        ledger = self.scratch_lake.select(CAPTURE_FILES, "TRUE", ("capture_id", "path"))
+        paths = {row["capture_id"]: row["path"] for row in ledger.to_pylist()}
         reread = {name for name, path in paths.items() if path in read_paths} & self.captures_to_redact
         self._remove_captures(reread | (self.captures_to_redact - paths.keys()))
         tables = [table for table in (*_BRONZE_DATA_TABLES, *REDACTED_SILVER_TABLES) if self.scratch_lake.exists(table)]
-        with small_arrow_batches(self.lake.spark):
-            writes = {table: partial(self._publish_rows, table, self.scratch_lake.read(table)) for table in tables}
-            run_concurrently(writes)
+        run_concurrently({table: partial(self._publish_rows, table, "TRUE") for table in tables})
+        for table in tables:
+            self.lake.create(table)
         provenance = self._stamp_silver(any_rows=bool(tables))
         for table in _LEDGER_TABLES:
-            fresh = self.scratch_lake.read(table).where(F.col(RUN_ID).startswith(run_id))
-            if not fresh.isEmpty():
-                self._publish_rows(table, fresh)
+            self._publish_rows(table, f"left({RUN_ID}, {len(run_id)}) = {{run}}", run=run_id)
         return None if self.lake.provenance(HOSTS).items() >= provenance.items() else provenance
 
     def _remove_captures(self, captures: Collection[str]) -> None:
@@ -189,25 +190,36 @@ class RedactionRun:
             ("connection_id", SESSION_PACKETS, (SESSIONS,)),
         ):
             sql = f"SELECT DISTINCT {key_column} FROM {{rows}} WHERE {condition}"
-            keys = lake.frame(sql, rows=source, names=captures)
+            keys = lake.query(sql, rows=source, names=captures)[key_column].drop_null().to_pylist()
             for table in tables:
-                if lake.exists(table):
-                    lake.delete_values(table, key_column, keys, dates=None)
+                lake.delete_values(table, key_column, keys, dates=None)
         for table in (*_TABLES_WITH_CAPTURE_ID, CAPTURE_FILES):
             lake.delete(table, condition, names=captures)
 
-    def _publish_rows(self, table: Table, rows: DataFrame) -> None:
-        """Write redacted rows: replace those of the same calls, connections, snapshots or files, add the others."""
-        lake, pseudonyms = self.lake, self.pseudonyms
+    def _publish_rows(self, table: Table, where: str, **values: str) -> None:
+        """Write redacted rows: replace those of the same calls, connections, snapshots or files, add the others.
 
-        def redacted(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            return (redact_rows(table, batch, pseudonyms) for batch in batches)
+        They are staged in the scratch lake, for their keys are needed before: these are redacted too.
+        """
+        pseudonyms, column, schema = self.pseudonyms, _REPLACE_KEYS.get(table, table.key[0]), arrow_schema(table)
+        names = columns_to_read(table)
 
-        published = rows.mapInArrow(redacted, table.struct())
-        if lake.exists(table):
-            column = _REPLACE_KEYS.get(table, table.key[0])
-            lake.delete_values(table, column, _named_keys(published.select(column).distinct()), dates=None)
-        lake.append(table, published)
+        def redact(parts: Parts, staging: StagingWriter) -> pa.Table:
+            keys = []
+            rows = parts["rows"].select(names).cast(select_fields(schema, names))
+            for batch in rows.to_batches(max_chunksize=_BATCH_ROWS):
+                redacted = redact_rows(table, with_all_columns(batch, schema), pseudonyms)
+                staging.add(table.name, redacted)
+                keys.append(redacted.column(column))
+            return pa.table({column: pc.unique(pa.chunked_array(keys, pa.string()))})
+
+        sql = f"SELECT {', '.join(map(quoted, names))}, {bucket_sql(table.key[0])} FROM {{rows}} WHERE {where}"
+        query = BoundQuery(sql, {"rows": table, **values})
+        folder = RunMarkers.of(self.scratch_lake).root / "redacted"
+        keys = stage_groups(self.scratch_lake, folder, {"rows": query}, redact, StructType([table.struct()[column]]))
+        if keys.num_rows:
+            gone = keys[column].to_pylist() if self.lake.exists(table) else ()
+            self.lake.delete_and_insert(table, column, gone, staged_rows(folder / table.name, table), dates=None)
 
     def _stamp_silver(self, *, any_rows: bool) -> dict[str, Any]:
         """Commit to silver's last table that silver is up to date; return the provenance for ``silver.hosts``."""
@@ -218,9 +230,3 @@ class RedactionRun:
             lake.commit_provenance(LAST_COMMITTED_TABLE, json.dumps({**provenance, "emptied": True}))
         snapshots = {collected_snapshots.SOURCE_TABLE_NAME: lake.version(SNAPSHOTS_RAW)}
         return {**snapshots, **provenance, str(SESSIONS): lake.version(SESSIONS), "hosts": HOSTS_VERSION}
-
-
-def _named_keys(keys: DataFrame) -> Collection[str] | DataFrame:
-    """Return keys as values if they are few, else as they are."""
-    found = [row[0] for row in keys.limit(MAX_IN_LIST + 1).collect()]
-    return keys if len(found) > MAX_IN_LIST else [name for name in found if name is not None]

@@ -65,7 +65,9 @@ PASSED_THROUGH_COLUMNS: Final = (
 )  # fmt: skip
 """The columns of per-call tables that are copied from the call, not decoded from its stubs."""
 
-_BRONZE_NAMES: Final = {"protocol": "interface_name", "requested_at": "request_at", "responded_at": "response_at"}
+BRONZE_NAMES: Final = {"protocol": "interface_name", "requested_at": "request_at", "responded_at": "response_at"}
+"""What ``bronze.rpc_calls`` calls those of them that have other names there."""
+
 _LOOKUP_ID_BYTES: Final = 7  # of SequenceId: its highest byte does not belong to the lookup id
 _DAY_US: Final = 86_400_000_000
 _SCHEMAS: Final = {table: to_arrow_schema(table.struct()) for table in DECODED_TABLES}
@@ -219,7 +221,7 @@ def _calls_of(calls: pa.RecordBatch, interfaces: Collection[str]) -> pa.RecordBa
 def _call_columns(calls: pa.RecordBatch) -> dict[str, pa.Array]:
     """Return the columns that are copied from the calls, under their names in silver, and the name of the fault."""
     through = (name for name in PASSED_THROUGH_COLUMNS if name not in (EVENT_DATE, "queue_manager"))
-    own = {name: calls.column(_BRONZE_NAMES.get(name, name)) for name in through}
+    own = {name: calls.column(BRONZE_NAMES.get(name, name)) for name in through}
     own["fault_name"] = stubs.code_name_column(calls.column("fault_status"), RESULT_NAMES)
     return own | {EVENT_DATE: _utc_dates(pc.coalesce(calls.column("request_at"), calls.column("response_at")))}
 

@@ -1,20 +1,26 @@
-"""Decode ``bronze.rpc_calls`` in Spark tasks to staging files, in one folder for each silver table."""
+"""Decode ``bronze.rpc_calls`` in tasks to staging files, in one folder for each silver table."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Final
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
+import pyarrow.compute as pc
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
 
 from pipeline.bronze.call_observer import ObservedWrite
+from pipeline.lake.date_filters import utc_date_sql
 from pipeline.lake.engine.tasks import PartitionedRows
+from pipeline.lake.lake import Lake
 from pipeline.lake.lake_path import LakePath
-from pipeline.lake.schema_enforcement import event_date_column
+from pipeline.lake.queries.inputs import BoundQuery, Parts
+from pipeline.lake.schema_enforcement import arrow_schema, select_fields
+from pipeline.lake.stage_groups import bucket_sql, stage_groups
 from pipeline.lake.staging_files import (
     Batches,
     StagingWriter,
@@ -22,43 +28,38 @@ from pipeline.lake.staging_files import (
     plan_tasks,
     staged_files,
     staged_rows,
-    task_number,
 )
 from pipeline.silver.decode import (
+    BRONZE_NAMES,
     DECODED_TABLES,
     INPUT_COLUMNS,
     INTERFACES_BY_TABLE,
     OPTIONAL_INPUT_COLUMNS,
     PASSED_THROUGH_COLUMNS,
+    ROW_PER_CALL_TABLES,
     DecodeFailure,
     decode_calls_safely,
-    remote_read_columns,
 )
-from schemas.calls import REMOTE_READ_CALLS
-from schemas.table import Table
+from schemas.bronze import RPC_CALLS
+from schemas.table import EVENT_DATE, Table, quoted
 from udfs.comqc.declared_interfaces import NO_DECLARATIONS, Declarations
 
 _DECODED_INTERFACES: Final = sorted(set(chain(*INTERFACES_BY_TABLE.values())))
 _FOLDER_NAMES: Final = {str(table): table.name for table in DECODED_TABLES}
 _FAILURES: Final = "failures"  # the folder of the rows at which decoding failed
 _FAILURES_SCHEMA: Final = pa.schema({name: pa.string() for name in DecodeFailure._fields})
+_STORED_SCHEMA: Final = select_fields(arrow_schema(RPC_CALLS), (*INPUT_COLUMNS, *OPTIONAL_INPUT_COLUMNS))
+_COUNTS: Final = StructType().add("table", "string").add("rows", "long")  # rows that were decoded
+_BATCH_ROWS: Final = 4096  # of calls that are decoded at once
 
 
-def decode_remote_read_calls(calls: DataFrame, *, keep_packets: bool = False) -> DataFrame:
-    """Decode qm2qm and RemoteRead calls of ``bronze.rpc_calls`` to rows of ``silver.remote_read_calls``.
-
-    Every such call gives one row, whatever its outcome; other calls give none. ``keep_packets`` is the setting
-    store.packets. The rows keep the ``run_id`` of their calls.
-    """
-    schema = REMOTE_READ_CALLS.struct()
-    names = REMOTE_READ_CALLS.names
-
-    def decoded(batches: Batches) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            columns = remote_read_columns(batch, keep_packets=keep_packets)
-            yield pa.RecordBatch.from_arrays([columns[name] for name in names], names=list(names))
-
-    return _input_rows(calls, INTERFACES_BY_TABLE[REMOTE_READ_CALLS]).mapInArrow(decoded, schema)
+NO_STUBS_SQL: Final = "request_stub IS NULL AND response_stub IS NULL"  # none was seen, or they were removed
+HAS_SILVER_TABLE_SQL: Final = f"interface_name IN ({', '.join(map(repr, _DECODED_INTERFACES))})"
+# Rows of tables of silver that do not come from calls, and what tells them apart.
+_OTHER_SOURCES: Final = {
+    "source": ("source = 'collector'", "snapshot_id"),
+    "packet_key": ("packet_key IS NOT NULL", "packet_key"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,24 +79,51 @@ class CallDecoder:
         staging = StagingWriter(self.staging_folder, task)
         failures: list[DecodeFailure] = []
         for batch in batches:
-            calls = batch.select(_input_columns(batch.schema.names))  # filtering copies these columns alone
-            for decoded in decode_calls_safely(
-                calls, failures, self.declarations, keep_packets=self.keep_packets, keep_bodies=self.keep_bodies
-            ):
-                for name, rows in decoded.items():
-                    staging.add(_FOLDER_NAMES[name], rows)
+            for name, rows in self._decode(batch, failures):
+                staging.add(_FOLDER_NAMES[name], rows)
             yield batch
         stage_failures(staging, failures)
         staging.close()
 
-    def decode_in_spark(self, calls: DataFrame) -> None:
-        """Decode rows of ``bronze.rpc_calls`` in one Spark job."""
+    def decode_stored(self, lake: Lake, calls: BoundQuery, kept: Mapping[Table, BoundQuery]) -> dict[str, int]:
+        """Decode calls (``stored_calls_sql``); return the number of decoded rows by full table name.
 
-        def decode(batches: Batches) -> Iterator[pa.RecordBatch]:
-            for batch in self.record_and_pass(batches, task_number()):
-                yield batch.slice(0, 0).select(["call_key"])
+        ``kept`` are rows of silver's tables (``kept_rows_sql``) that are written beside them, and in the place of those
+        that the same calls would give.
+        """
+        tables = tuple(kept)
 
-        _input_rows(calls, _DECODED_INTERFACES).mapInArrow(decode, "call_key string").collect()
+        def decode(parts: Parts, staging: StagingWriter) -> pa.Table:
+            stay = {str(table): parts[table.name].select(table.names).cast(arrow_schema(table)) for table in tables}
+            failures: list[DecodeFailure] = []
+            counts: Counter[str] = Counter()
+            stored = parts["calls"].select(_STORED_SCHEMA.names).cast(_STORED_SCHEMA)
+            for batch in stored.to_batches(max_chunksize=_BATCH_ROWS):
+                for name, decoded in self._decode(batch, failures):
+                    rows = decoded
+                    if name in stay:
+                        rows = rows.filter(pc.invert(pc.is_in(rows["call_key"], stay[name]["call_key"])))
+                    staging.add(_FOLDER_NAMES[name], rows)
+                    counts[name] += rows.num_rows
+            for name, others in stay.items():
+                for batch in others.to_batches():
+                    staging.add(_FOLDER_NAMES[name], batch)
+            stage_failures(staging, failures)
+            return pa.table([[*counts.keys()], [*counts.values()]], to_arrow_schema(_COUNTS))
+
+        queries = {"calls": calls, **{table.name: query for table, query in kept.items()}}
+        written = dict.fromkeys(_FOLDER_NAMES, 0)
+        for row in stage_groups(lake, LakePath(self.staging_folder), queries, decode, _COUNTS).to_pylist():
+            written[row["table"]] += row["rows"]
+        return written
+
+    def _decode(self, batch: pa.RecordBatch, failures: list[DecodeFailure]) -> Iterator[tuple[str, pa.RecordBatch]]:
+        """Yield the rows that calls give, with the full names of their tables."""
+        calls = batch.select(_input_columns(batch.schema.names))  # filtering copies these columns alone
+        for decoded in decode_calls_safely(
+            calls, failures, self.declarations, keep_packets=self.keep_packets, keep_bodies=self.keep_bodies
+        ):
+            yield from decoded.items()
 
     def failures(self) -> dict[str, str]:
         """Return by capture_id why decoding one of its calls failed."""
@@ -137,40 +165,44 @@ class DecodedWrite:
         return None if decoder is None or write is None else DecodedWrite(decoder, write)
 
 
-def _input_rows(calls: DataFrame, interfaces: Collection[str]) -> DataFrame:
-    """Return the calls of some interfaces, with the columns that decoding reads."""
-    return calls.where(F.col("interface_name").isin(*interfaces)).select(*_input_columns(calls.columns))
-
-
 def _input_columns(columns: Sequence[str]) -> list[str]:
     """Return the columns that decoding reads, of those that there are."""
     return [*INPUT_COLUMNS, *(name for name in OPTIONAL_INPUT_COLUMNS if name in columns)]
 
 
-def has_silver_table() -> Column:
-    """Return a condition on ``bronze.rpc_calls``: the call's interface has a table in silver."""
-    return F.col("interface_name").isin(*_DECODED_INTERFACES)
+def stored_calls_sql(where: str) -> str:
+    """Return the SQL of the calls to decode (``CallDecoder.decode_stored``) of ``{calls}`` that meet a condition."""
+    columns = f"{', '.join(_STORED_SCHEMA.names)}, {bucket_sql('call_key')}"
+    return f"SELECT {columns} FROM {{calls}} WHERE {HAS_SILVER_TABLE_SQL} AND {where}"
 
 
-def silver_event_dates() -> tuple[Column, ...]:
-    """Return the event dates that a call's rows in silver can have, as columns over ``bronze.rpc_calls``."""
-    return event_date_column("request_at"), event_date_column("response_at")
+def kept_rows_sql(table: Table, *, emptied: bool) -> str | None:
+    """Return the SQL of the rows of a table, ``{rows}``, that stay when all calls are decoded; None where none does.
 
-
-def has_no_stubs() -> Column:
-    """Return a condition on ``bronze.rpc_calls``: the call has no stubs, because none was seen or they were removed."""
-    return F.col("request_stub").isNull() & F.col("response_stub").isNull()
-
-
-def keep_decoded_columns(table: Table, rows: DataFrame, keys: DataFrame, before: DataFrame) -> DataFrame:
-    """Give rows of some calls the decoded columns of an earlier version of the table, which has one row for each call.
-
-    Used for calls whose stubs were removed (setting store.stubs), so that they cannot be decoded again. ``keys`` has
-    their ``call_key``; ``before`` is the earlier version. Rows that it does not have stay as they are.
+    Those of other sources, and with ``emptied`` those of the calls of ``{calls}`` whose stubs were removed (setting
+    store.stubs), so that they cannot be decoded again: the columns that are not decoded are as the calls have them now.
     """
-    decoded = [name for name in table.names if name not in PASSED_THROUGH_COLUMNS]
-    kept = before.join(keys, "call_key", "left_semi").select("call_key", F.struct(*decoded).alias("_before"))
-    joined = rows.join(kept, "call_key", "left")
-    has_earlier = F.col("_before").isNotNull()
-    columns = {name: F.when(has_earlier, F.col(f"_before.{name}")).otherwise(F.col(name)) for name in decoded}
-    return joined.withColumns(columns).drop("_before")
+    if table in ROW_PER_CALL_TABLES:
+        copied = copied_columns_sql(table)
+        columns = ", ".join(f"{copied.get(name, f'kept.{quoted(name)}')} AS {quoted(name)}" for name in table.names)
+        of_table = f"calls.interface_name IN ({', '.join(map(repr, INTERFACES_BY_TABLE[table]))})"
+        sql = (
+            f"SELECT {columns}, {bucket_sql('kept.call_key')} FROM {{rows}} AS kept JOIN {{calls}} AS calls"
+            f" ON calls.call_key = kept.call_key WHERE {of_table} AND {NO_STUBS_SQL}"
+        )
+        return sql if emptied else None
+    condition, key = next(found for name, found in _OTHER_SOURCES.items() if name in table.names)
+    if emptied:
+        condition += f" OR call_key IN (SELECT call_key FROM {{calls}} WHERE {NO_STUBS_SQL})"
+    columns = f"{', '.join(map(quoted, table.names))}, {bucket_sql(f'coalesce(call_key, {key})')}"
+    return f"SELECT {columns} FROM {{rows}} WHERE {condition}"
+
+
+def copied_columns_sql(table: Table) -> dict[str, str]:
+    """Return by name the SQL of a table's columns that are copied from the call, over ``bronze.rpc_calls AS calls``."""
+    other = {
+        **{name: f"calls.{theirs}" for name, theirs in BRONZE_NAMES.items()},
+        EVENT_DATE: utc_date_sql("coalesce(calls.request_at, calls.response_at)"),
+        "queue_manager": "calls.server_address",
+    }
+    return {name: other.get(name, f"calls.{name}") for name in table.names if name in PASSED_THROUGH_COLUMNS}

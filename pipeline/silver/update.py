@@ -11,33 +11,34 @@ a change of decoders or of declarations, or without a change feed.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import date
 from functools import partial
 from typing import Final
 from uuid import uuid4
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from pipeline.bronze.failed_inputs import mark_failed
 from pipeline.lake.concurrency import run_concurrently
-from pipeline.lake.engine.frames import read_parquet_folder
+from pipeline.lake.date_filters import dates_condition, utc_date_sql
 from pipeline.lake.incremental import IncrementalUpdate, commits_with_provenance
 from pipeline.lake.lake import Lake
 from pipeline.lake.lake_path import LakePath
 from pipeline.lake.net_changes import NetChanges, net_changes
-from pipeline.lake.queries.inputs import CHANGE_FEED_ERRORS
+from pipeline.lake.queries.inputs import BoundQuery, ChangesSince
 from pipeline.lake.recovery import RunMarkers
+from pipeline.lake.schema_enforcement import arrow_schema, select_fields
 from pipeline.silver.decode import DECODED_TABLES, DECODER_VERSIONS, INTERFACES_BY_TABLE, ROW_PER_CALL_TABLES
 from pipeline.silver.decode_tasks import (
+    HAS_SILVER_TABLE_SQL,
+    NO_STUBS_SQL,
     CallDecoder,
     DecodedWrite,
-    has_no_stubs,
-    has_silver_table,
-    keep_decoded_columns,
-    silver_event_dates,
+    copied_columns_sql,
+    kept_rows_sql,
+    stored_calls_sql,
 )
 from schemas.bronze import PENDING, RPC_CALLS
 from schemas.table import EVENT_DATE, Table
@@ -49,7 +50,25 @@ STUBS_EMPTIED_PROVENANCE: Final = (
 LAST_COMMITTED_TABLE: Final = DECODED_TABLES[-1]
 _CALLS: Final = str(RPC_CALLS)
 _STUBS: Final = ("request_stub", "response_stub", "request_signed_bytes", "response_signed_bytes")
-_UNFINISHED: Final = ("no_request", "no_response", "damaged", "unbound")
+# Of the changed calls: what their rows in silver rest on.
+_DATES: Final = {
+    name: utc_date_sql(f"{half}_at") for name, half in (("requested_on", "request"), ("responded_on", "response"))
+}
+_FACTS: Final = {
+    "interface_name": "interface_name", "answered": "response_at IS NOT NULL", EVENT_DATE: EVENT_DATE, **_DATES,
+}  # fmt: skip
+# The calls of the same interface ``{before}`` and ``{now}`` that have no stub now.
+_BARE_SQL: Final = f"""
+SELECT calls.call_key FROM {{calls}} AS calls
+JOIN {{now}} AS now ON now.call_key = calls.call_key JOIN {{before}} AS earlier ON earlier.call_key = calls.call_key
+WHERE earlier.interface_name = now.interface_name AND {NO_STUBS_SQL}"""
+# Calls with stubs, without those that ``{pending}`` waits for.
+_FINISHED_SQL: Final = f"""
+SELECT call_key, {EVENT_DATE} FROM {{calls}} AS calls WHERE NOT ({NO_STUBS_SQL})
+AND NOT EXISTS (SELECT 1 FROM {{pending}} AS pending WHERE pending.connection_id = calls.connection_id
+  AND calls.outcome IN ('no_request', 'no_response', 'damaged', 'unbound'))
+AND NOT EXISTS (SELECT 1 FROM (SELECT explode(call_keys) AS call_key FROM {{pending}}) AS named
+  WHERE named.call_key = calls.call_key)"""
 
 
 def make_call_decoder(
@@ -146,8 +165,14 @@ class _SilverUpdate(_DecodeOptions):
         skipped = commits_with_provenance(self.lake, RPC_CALLS, since, STUBS_EMPTIED_PROVENANCE)
         if since + len(skipped) == self.newest:
             return {}
-        net = self._net_changes(since, skipped)
-        return self._recompute_all() if net is None else self._apply_changes(net)
+        where = HAS_SILVER_TABLE_SQL
+        if skipped:
+            where += f" AND _commit_version NOT IN ({', '.join(map(str, skipped))})"
+        feed = ChangesSince(RPC_CALLS, since, self.newest)
+        changed = partial(net_changes, self.lake, feed, "call_key", where=where)
+        changes = changed(_FACTS)
+        kept = None if changes is None else self._kept_calls(changes, changed)
+        return self._recompute_all() if changes is None or kept is None else self._apply_changes(changes, kept)
 
     # What changed
 
@@ -163,73 +188,64 @@ class _SilverUpdate(_DecodeOptions):
         self.failures |= known.decoder.failures()
         return known
 
-    def _net_changes(self, since: int, skipped: Sequence[int]) -> NetChanges | None:
-        """Return the net change of the calls that silver decodes; None where the change feed cannot be read."""
-        try:
-            feed = self.lake.changes(RPC_CALLS, since).where(has_silver_table())
-            if skipped:
-                feed = feed.where(~F.col("_commit_version").isin(*skipped))
-            facts = {
-                "bare": has_no_stubs(),
-                "interface_name": F.col("interface_name"),
-                "answered": F.col("response_at").isNotNull(),
-            }
-            return net_changes(feed, "call_key", silver_event_dates(), facts)
-        except CHANGE_FEED_ERRORS:
+    def _kept_calls(
+        self, changes: NetChanges, changed: Callable[[Mapping[str, str]], NetChanges | None]
+    ) -> pa.Array | None:
+        """Return the changed calls that have no stub and had none before: what was decoded of them stays.
+
+        ``changed`` asks for the same changes with other facts; None where it gets none.
+        """
+        none = pa.array([], pa.string())
+        if not self.emptied or not changes.before.num_rows:
+            return none
+        bare = self.lake.query(_BARE_SQL, calls=RPC_CALLS, before=changes.before, now=changes.now)["call_key"]
+        if not len(bare):
+            return none
+        were_bare = changed({"bare": NO_STUBS_SQL})  # a query of its own: it reads the stubs of all that changed
+        if were_bare is None:
             return None
+        found = were_bare.before.filter(were_bare.before["bare"])["call_key"]
+        return found.filter(pc.is_in(found, bare.combine_chunks())).combine_chunks()
 
     # Decoding
 
-    def _decode(self, calls: DataFrame | None) -> CallDecoder:
-        """Decode calls in Spark to staging files; None: there are none, and Spark is not needed."""
+    def _decode(self, calls: BoundQuery, kept: Mapping[Table, BoundQuery]) -> tuple[CallDecoder, dict[str, int]]:
+        """Decode calls to staging files, beside rows that are ``kept``; return the number of decoded rows by table."""
         folder = self.folder / uuid4().hex
         folder.make_folder()
         found = CallDecoder(str(folder), self.keep_packets, self.keep_bodies, self.declarations)
-        if calls is not None:
-            found.decode_in_spark(calls)
+        written = found.decode_stored(self.lake, calls, kept)
         self.failures |= found.failures()
-        return found
-
-    def _rows(self, table: Table, found: CallDecoder, count: int) -> DataFrame:
-        """Return a table's decoded rows as a frame; without a row there is no file."""
-        spark = self.lake.spark
-        if not count:
-            return spark.createDataFrame([], table.struct())
-        return read_parquet_folder(spark, LakePath(found.staging_folder) / table.name, table.struct())
+        return found, written
 
     # Writing
 
     def _recompute_all(self, decoded: CallDecoder | None = None) -> dict[str, int]:
-        """Recompute all tables from all calls; ``decoded``: they are decoded already."""
-        lake = self.lake
+        """Recompute all tables from all calls; ``decoded``: they are decoded, and no table has rows of calls yet."""
+        lake, found = self.lake, decoded
         exists = run_concurrently({table: partial(lake.exists, table) for table in DECODED_TABLES})
-        if decoded is None:
+        if found is None:
             self.step.prepare_full_reads(RPC_CALLS)
-            any_call = lake.query("SELECT call_key FROM {rows} LIMIT 1", rows=RPC_CALLS)
-            decoded = self._decode(lake.read(RPC_CALLS) if any_call.num_rows else None)
-        found, written, provenance = decoded, decoded.row_counts(), self._provenance()
-        bare = lake.read(RPC_CALLS).where(has_no_stubs()).select("call_key") if self.emptied else None
+            kept = {
+                table: BoundQuery(sql, {"rows": table, "calls": RPC_CALLS})
+                for table in DECODED_TABLES
+                if exists[table] and (sql := kept_rows_sql(table, emptied=self.emptied)) is not None
+            }
+            found, written = self._decode(BoundQuery(stored_calls_sql("TRUE"), {"calls": RPC_CALLS}), kept)
+        else:
+            written = found.row_counts()
+        provenance = self._provenance()
 
         def write(table: Table) -> None:
-            count = written[str(table)]
-            of_table = (
-                None if table is LAST_COMMITTED_TABLE else provenance
-            )  # the last table is not written after the others here
-            if not exists[table]:
-                if count:
-                    lake.append(table, found.decoded_rows(table), provenance=of_table)
-                lake.create(table)
+            # The last table is not written after the others here.
+            of_table = None if table is LAST_COMMITTED_TABLE else provenance
+            rows = found.decoded_rows(table)
+            if decoded is None and exists[table]:
+                lake.replace(table, rows, provenance=of_table)
                 return
-            rows = self._rows(table, found, count)
-            if bare is not None and table in ROW_PER_CALL_TABLES:
-                rows = keep_decoded_columns(table, rows, bare, lake.read(table))
-            elif bare is not None:
-                rows = rows.unionByName(lake.read(table).join(bare, "call_key", "left_semi"))
-            if "source" in table.names:  # the collector's rows do not come from calls
-                rows = rows.unionByName(lake.read(table).where("source = 'collector'"))
-            if "packet_key" in table.names:  # nor do those of the binary protocol
-                rows = rows.unionByName(lake.read(table).where("packet_key IS NOT NULL"))
-            lake.replace(table, rows, provenance=of_table)
+            if written[str(table)]:
+                lake.append(table, rows, provenance=of_table)
+            lake.create(table)
 
         run_concurrently({table: partial(write, table) for table in DECODED_TABLES})
         self.step.commit_provenance()
@@ -252,74 +268,58 @@ class _SilverUpdate(_DecodeOptions):
         self.step.commit_provenance()
         return written
 
-    def _apply_changes(self, net: NetChanges) -> dict[str, int]:
-        """Decode changed calls, and replace their rows."""
-        lake = self.lake
-        found = self._decode(net.rows)
-        written = found.row_counts()
-        rows = {table: self._rows(table, found, written[str(table)]) for table in DECODED_TABLES if written[str(table)]}
-        bare = self._still_bare(net) if self.emptied and net.has_earlier_keys else None
-        named = _call_keys(bare) if bare is not None and net.keys_before is not None else frozenset()
-        merged = [table for table in DECODED_TABLES if bare is not None and table in ROW_PER_CALL_TABLES]
-        others = [table for table in DECODED_TABLES if table not in merged]
-        deleted = {table: self._deleted_calls(table, net, bare, named) for table in others}
-        provenance = self._provenance()
-        with lake.commit_message(
-            json.dumps(self.step.provenance_before)
-        ):  # two commits take a fraction of a MERGE's time
-            _write_tables(
-                lambda table: lake.delete_values(table, "call_key", deleted[table], dates=self._dates(net)), others
-            )
-        new = [table for table in others if table in rows]
-        _write_tables(lambda table: lake.append(table, rows[table], provenance=provenance), new)
-        if bare is not None:
-            for table in merged:
-                if table in rows or not _is_empty(self._deleted_calls(table, net, None, frozenset())):
-                    self._merge(table, rows.get(table), net, bare)
+    def _apply_changes(self, changes: NetChanges, kept: pa.Array) -> dict[str, int]:
+        """Decode changed calls, and replace their rows; of the calls ``kept`` only what is copied from them changes."""
+        lake, before, provenance = self.lake, json.dumps(self.step.provenance_before), self._provenance()
+        dates = None  # after an interrupted run all dates
+        if not self.interrupted:
+            dates = {day for name in _DATES for day in changes.before[name].to_pylist()}
+        fresh = changes.now.filter(pc.invert(pc.is_in(changes.now["call_key"], kept)))
+        where = f"call_key IN (SELECT call_key FROM {{keys}}) AND {dates_condition(set(fresh[EVENT_DATE].to_pylist()))}"
+        found, written = self._decode(BoundQuery(stored_calls_sql(where), {"calls": RPC_CALLS, "keys": fresh}), {})
+
+        def write(table: Table) -> None:
+            if len(kept) and table in ROW_PER_CALL_TABLES:
+                rows = self._copied_columns(table, kept)
+                written[str(table)] += rows.num_rows
+                lake.update_columns(table, rows, dates=dates, provenance=before)
+            gone = self._deleted_calls(table, changes, kept)
+            if gone or written[str(table)]:
+                lake.delete_and_insert(
+                    table, "call_key", gone, found.decoded_rows(table), dates=dates, provenance=provenance,
+                    previous_provenance=before,
+                )  # fmt: skip
+
+        _write_tables(write, DECODED_TABLES)
         self.step.commit_provenance()
         return written
+
+    def _copied_columns(self, table: Table, kept: pa.Array) -> pa.Table:
+        """Return the columns of a table's rows of calls that are copied from the calls."""
+        columns = copied_columns_sql(table)
+        where = "call_key IN (SELECT call_key FROM {kept}) AND interface_name IN {interfaces}"
+        selected = ", ".join(f"{sql} AS {name}" for name, sql in columns.items())
+        found = self.lake.query(
+            f"SELECT {selected} FROM {{calls}} AS calls WHERE {where}", calls=RPC_CALLS,
+            kept=pa.table({"call_key": kept}), interfaces=INTERFACES_BY_TABLE[table],
+        )  # fmt: skip
+        return found.cast(select_fields(arrow_schema(table), [*columns]))
 
     def _provenance(self) -> str:
         return json.dumps(self.step.provenance_now)
 
-    def _dates(self, net: NetChanges) -> frozenset[date | None] | None:
-        """Return the dates of the changed calls' rows; all dates after an interrupted run."""
-        return None if self.interrupted else net.dates
+    def _deleted_calls(self, table: Table, changes: NetChanges, kept: pa.Array) -> set[str]:
+        """Return the calls whose rows are deleted from a table.
 
-    def _deleted_calls(
-        self, table: Table, net: NetChanges, kept: DataFrame | None, named: frozenset[str]
-    ) -> frozenset[str] | DataFrame:
-        """Return the calls whose rows are deleted from a table, without those ``kept`` (``named``, if they are few).
-
-        After an interrupted run these are all changed and new calls: some of their rows may exist already.
+        After an interrupted run these are all calls that changed or came: some of their rows may exist already.
         """
-        interfaces = INTERFACES_BY_TABLE[table]
-        if net.keys_before is not None and not self.interrupted:
-            every = table in ROW_PER_CALL_TABLES
-            before = net.keys_before.items()
-            ours = {key for key, row in before if row["interface_name"] in interfaces and (every or row["answered"])}
-            return frozenset(ours - named)
+        gone = changes.before
         if self.interrupted:
-            found = net.changed_keys.select("call_key").union(net.rows.select("call_key")).distinct()
+            keys = changes.keys
         else:
-            found = net.changed_keys.where(F.col("was") & F.col("interface_name").isin(*interfaces)).select("call_key")
-        return found if kept is None else found.join(kept, "call_key", "left_anti")
-
-    def _merge(self, table: Table, rows: DataFrame | None, net: NetChanges, bare: DataFrame) -> None:
-        """Replace rows in one commit, keeping what was decoded before of calls whose stubs are empty now."""
-        rows = self.lake.spark.createDataFrame([], table.struct()) if rows is None else rows
-        rows = keep_decoded_columns(table, rows, bare, self.lake.read(table)).withColumn("gone", F.lit(False))  # noqa: FBT003
-        gone = net.changed_keys
-        if not self.interrupted:
-            gone = gone.where(F.col("was") & F.col("interface_name").isin(*INTERFACES_BY_TABLE[table]))
-        gone = gone.select("call_key").join(rows.select("call_key"), "call_key", "left_anti")
-        rows = rows.unionByName(gone.withColumn("gone", F.lit(True)), allowMissingColumns=True)  # noqa: FBT003
-        self.lake.merge(table, rows, dates=self._dates(net), delete_when="gone", provenance=self._provenance())
-
-    def _still_bare(self, net: NetChanges) -> DataFrame:
-        """Return the calls that have no stub and had none before: their decoded rows stay."""
-        now = net.rows.where(has_no_stubs()).select("call_key")
-        return now.join(net.changed_keys.where("was AND bare"), "call_key", "left_semi")
+            ours = pc.is_in(gone["interface_name"], pa.array(INTERFACES_BY_TABLE[table]))
+            keys = gone.filter(ours if table in ROW_PER_CALL_TABLES else pc.and_(ours, gone["answered"]))["call_key"]
+        return set(keys.filter(pc.invert(pc.is_in(keys, kept))).to_pylist())
 
 
 def _write_tables(write: Callable[[Table], None], tables: Sequence[Table]) -> None:
@@ -329,25 +329,11 @@ def _write_tables(write: Callable[[Table], None], tables: Sequence[Table]) -> No
         write(LAST_COMMITTED_TABLE)
 
 
-def _is_empty(calls: frozenset[str] | DataFrame) -> bool:
-    return isinstance(calls, frozenset) and not calls
-
-
-def _call_keys(frame: DataFrame) -> frozenset[str]:
-    return frozenset(row[0] for row in frame.select("call_key").collect())
-
-
 def _empty_stubs(lake: Lake) -> None:
     """Set the stubs of all finished calls to null."""
-    pending = lake.read(PENDING)
-    calls = lake.read(RPC_CALLS).where(~has_no_stubs()).select("call_key", "connection_id", "outcome", EVENT_DATE)
-    unfinished = F.col("outcome").isin(*_UNFINISHED)
-    waiting = pending.select("connection_id").distinct().withColumnRenamed("connection_id", "waiting")
-    calls = calls.join(waiting, (F.col("connection_id") == F.col("waiting")) & unfinished, "left_anti")
-    calls = calls.join(pending.select(F.explode("call_keys").alias("call_key")), "call_key", "left_anti")
-    dates = [row[0] for row in calls.select(EVENT_DATE).distinct().collect()]
+    calls = lake.query(_FINISHED_SQL, calls=RPC_CALLS, pending=PENDING)
+    nothing = {name: pa.nulls(calls.num_rows, pa.binary()) for name in _STUBS}
+    dates = set(calls[EVENT_DATE].to_pylist())
+    rows = pa.table({"call_key": calls["call_key"], **nothing})
     if dates:
-        nothing = (F.lit(None).cast("binary").alias(name) for name in _STUBS)
-        lake.update_columns(
-            RPC_CALLS, calls.select("call_key", *nothing), dates=dates, provenance=STUBS_EMPTIED_PROVENANCE
-        )
+        lake.update_columns(RPC_CALLS, rows, dates=dates, provenance=STUBS_EMPTIED_PROVENANCE)

@@ -11,8 +11,10 @@ from peer.idl import QueueFormat
 from pipeline.attempts.attempt_rows import attempts_function
 from pipeline.attempts.capture_gaps import latest_by_server
 from pipeline.attempts.server_slices import attempt_queries
+from pipeline.lake.engine.frames import arrow_to_frame
 from pipeline.lake.lake import Lake
-from pipeline.silver.decode_tasks import decode_remote_read_calls
+from pipeline.lake.schema_enforcement import arrow_schema
+from pipeline.silver.decode import decode_calls
 from pipeline.silver.queue_aliases import AliasIndex
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, RPC_CALLS
 from schemas.calls import REMOTE_READ_CALLS
@@ -120,13 +122,19 @@ EXPECTED = [
 ]  # fmt: skip
 
 
+def decode_remote_read_calls(calls, *, keep_packets=False):
+    """Rows of silver.remote_read_calls of a frame of calls."""
+    batches = calls.toArrow().to_batches()
+    found = [decode_calls(batch, keep_packets=keep_packets)[str(REMOTE_READ_CALLS)] for batch in batches]
+    return pa.Table.from_batches(found, arrow_schema(REMOTE_READ_CALLS))
+
+
 @pytest.mark.parametrize("keep_packets", [False, True])
 def test_calls_become_their_parameters(spark, keep_packets):
     calls = frame(spark, RPC_CALLS, [OPEN, START, END, *OTHERS])
     expected = [row | ({"packet": b"abc"} if keep_packets and row["call_key"] == "start" else {}) for row in EXPECTED]
-    made = decode_remote_read_calls(calls.repartition(3), keep_packets=keep_packets)
+    made = arrow_to_frame(spark, decode_remote_read_calls(calls, keep_packets=keep_packets))
     assertDataFrameEqual(made, frame(spark, REMOTE_READ_CALLS, expected))
-    assert made.schema.fieldNames() == REMOTE_READ_CALLS.struct().fieldNames()
 
 
 def gold_anew(lake, cleanup_s=300):
@@ -152,7 +160,7 @@ def filled(spark, root, calls, connections, **more):
 
 
 def test_no_calls_become_no_rows(spark, tmp_path):
-    assert decode_remote_read_calls(frame(spark, RPC_CALLS, [])).collect() == []
+    assert decode_remote_read_calls(frame(spark, RPC_CALLS, [])).num_rows == 0
     assert gold_anew(filled(spark, tmp_path, [], [])).collect() == []
 
 

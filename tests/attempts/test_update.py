@@ -73,13 +73,14 @@ def keys(df):
 @pytest.fixture
 def decoded(monkeypatch):
     """The keys of calls that were decoded, in the order they were handed to the decoder."""
-    seen, decoding = [], CallDecoder.decode_in_spark
+    seen, decoding = [], CallDecoder.decode_stored
 
-    def counting(decoder, calls):
-        seen.append(keys(calls.where(F.col("interface_name").isin("RemoteRead", "qm2qm"))))
-        decoding(decoder, calls)
+    def counting(decoder, lake, calls, kept):
+        read = lake.query(f"SELECT call_key FROM ({calls.sql}) WHERE interface_name <> 'qmmgmt'", **calls.inputs)
+        seen.append(sorted(read["call_key"].to_pylist()))
+        return decoding(decoder, lake, calls, kept)
 
-    monkeypatch.setattr(CallDecoder, "decode_in_spark", counting)
+    monkeypatch.setattr(CallDecoder, "decode_stored", counting)
     return seen
 
 

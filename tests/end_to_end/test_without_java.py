@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from engines import LOCAL
 from jobs.session import JARS_VARIABLE
 
+SEALED = "05-sealed-ntlm.pcap"
 SAMPLE = ("01-remoteread-ndr.pcap", "03-qm2qm-dependent-client.pcap", "04-qmmgmt.pcapng")
 
 
@@ -79,6 +81,45 @@ def test_captures_without_any_call_need_no_java(run, project, java):
     found = summary(run(*(f"../transfers/{name}" for name in transfers), more=LOCAL))["tables"]
     assert found["silver.sendings"]["rows_out"] > 10
     assert found["bronze.rpc_calls"]["rows_out"] == 0
+    assert not (java / "started").exists()
+
+
+@pytest.fixture
+def private_file(tmp_path):
+    """Write a file that only this user may read; return its path."""
+
+    def private_file(name, text):
+        path = tmp_path / name
+        path.write_text(text)
+        path.chmod(0o600)
+        return str(path)
+
+    return private_file
+
+
+def test_calls_are_decrypted_emptied_and_forgotten_without_java(run, private_file, project, tmp_path, java):
+    summary(run(SEALED, more=LOCAL))
+    keys = private_file("keys.yml", "ntlm: [{principal: 'testdom\\*', password: Passw0rd!}]")
+    opened = summary(run(SEALED, SAMPLE[0], more=(*LOCAL, "--keys", keys, "--set", "store.stubs=false")))
+    assert opened["sealed"]["opened"] == 19
+    assert opened["tables"]["silver.remote_read_calls"]["rows_out"] > 19
+    today = datetime.now(UTC).date().isoformat()
+    forgotten = subprocess.run(
+        [sys.executable, "-m", "jobs", "forget", "--lake", str(tmp_path / "lake"), "--before", today],
+        cwd=project, env={**os.environ, "JAVA_HOME": str(java)}, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert "bronze.rpc_calls" in forgotten.stdout
+    nothing = summary(run(SEALED, SAMPLE[0], more=LOCAL))["tables"]
+    assert {counts["rows_out"] for counts in nothing.values()} == {0}
+    assert not (java / "started").exists()
+
+
+def test_names_are_redacted_without_java(run, private_file, tmp_path, java):
+    key = private_file("redact.key", "7d9f0a53c1b24e6688aa0b1c2d3e4f50\n")
+    folder = f"privacy.scratch_folder={tmp_path}"
+    more = (*LOCAL, "--set", "privacy.redact=[queues,hosts]", "--set", folder, "--redact-key", key)
+    assert summary(run(SAMPLE[0], more=more))["tables"]["gold.receive_attempts"]["rows_out"] > 10
+    assert summary(run(*SAMPLE, more=more))["tables"]["silver.management_calls"]["rows_out"] > 10
     assert not (java / "started").exists()
 
 

@@ -24,7 +24,7 @@ from pipeline.lake.engine.codegen import (
 )
 from pipeline.lake.engine.frames import arrow_to_frame
 from pipeline.lake.engine.sessions import LazySession
-from pipeline.lake.engine.settings import fixed_row_batches, small_arrow_batches
+from pipeline.lake.engine.settings import fixed_row_batches
 from pipeline.lake.errors import LakeNameError, SchemaError
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import MAX_IN_LIST, ChangeFeedError
@@ -408,7 +408,7 @@ def test_batches_for_python_are_not_measured_within_and_as_before_behind(spark):
 def test_a_session_that_does_not_let_itself_be_told_is_left_alone():
     session = Mock()
     session.conf.isModifiable.return_value = False  # as on serverless compute
-    with fixed_row_batches(session), small_arrow_batches(session):
+    with fixed_row_batches(session):
         pass
     session.conf.set.assert_not_called()
     session.conf.unset.assert_not_called()

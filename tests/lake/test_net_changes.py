@@ -1,19 +1,20 @@
-"""What a change feed comes to: the same, whether its records are put together here or in Spark."""
+"""What a change feed comes to: the same in DuckDB and in Spark."""
 
-from datetime import date
+from typing import NamedTuple
 
+import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from pyspark.sql import functions as F
+from pyspark.sql import SparkSession
 
 from example_counts import examples
 from pipeline.lake import net_changes as lake_net_changes
 from pipeline.lake.net_changes import net_changes
+from pipeline.lake.queries.duckdb_sql import DuckDbSql
+from pipeline.lake.queries.inputs import query_in_spark
 
-pytestmark = pytest.mark.spark
-
-SCHEMA = "k string, day date, fact int, text string, _change_type string, _commit_version long"
+SCHEMA = pa.schema({"k": pa.string(), "fact": pa.int32(), "_change_type": pa.string(), "_commit_version": pa.int64()})
 RECORDS = {"insert": (None, "insert"), "delete": ("delete", None), "update": ("update_preimage", "update_postimage")}
 
 
@@ -34,50 +35,64 @@ def feeds(draw):
     return draw(st.permutations(rows))
 
 
-def feed_of(spark, rows):
-    told = [(name, date(2026, 1, 1 + fact), fact, f"t{fact}", kind, version) for name, fact, kind, version in rows]
-    return spark.createDataFrame(told, SCHEMA)
+class DuckDb:
+    """Answers queries over a feed as a lake in a folder does."""
+
+    def query_at_most(self, sql, limit, *, feed):
+        return DuckDbSql().answer_at_most(sql, {"feed": feed}, limit, 1 << 20)
 
 
-def net_of(spark, rows):
-    """All that ``Net`` says of a feed, as plain values."""
-    feed = feed_of(spark, rows)
-    net = net_changes(feed, "k", [F.col("day")], {"fact": F.col("fact")})
-    return {
-        "rows": sorted(map(tuple, net.rows.collect())),
-        "settled": sorted((row.asDict() for row in net.changed_keys.collect()), key=lambda row: row["k"]),
-        "dates": net.dates,
-    }, net.keys_before
+class Spark(NamedTuple):
+    """Answers them as a lake does whose tables Spark stores."""
+
+    spark: SparkSession
+
+    def query_at_most(self, sql, limit, *, feed):
+        return query_in_spark(self.spark, f"{sql} LIMIT {limit}", {"feed": feed}).toArrow()
+
+
+def net_of(lake, rows):
+    """The net changes of a feed: facts by key of the rows before, and of those now."""
+    feed = pa.Table.from_pylist([dict(zip(SCHEMA.names, row, strict=True)) for row in rows], SCHEMA)
+    found = net_changes(lake, feed, "k", {"fact": "fact", "odd": "fact % 2 = 1"}, "k <> 'f'")
+    if found is None:
+        return None
+    assert set(found.keys.to_pylist()) == {row[0] for row in rows} - {"f"}
+    assert all(row["odd"] == (row["fact"] % 2 == 1) for side in found[:2] for row in side.to_pylist())
+    sides = [sorted((row["k"], row["fact"]) for row in side.to_pylist()) for side in found[:2]]
+    assert [len(dict(side)) for side in sides] == [len(side) for side in sides]
+    return [*map(dict, sides)]
 
 
 def model(rows):
     """What a feed comes to, read one key at a time in the order of its commits."""
     order = ("delete", "update_preimage", "insert", "update_postimage")
-    left, was = [], {}
-    for name in {row[0] for row in rows}:
+    before, now = {}, {}
+    for name in {row[0] for row in rows} - {"f"}:
         own = sorted((row for row in rows if row[0] == name), key=lambda row: (row[3], order.index(row[2])))
         if own[-1][2] in ("insert", "update_postimage"):
-            left.append((name, date(2026, 1, 1 + own[-1][1]), own[-1][1], f"t{own[-1][1]}"))
+            now[name] = own[-1][1]
         if own[0][2] in ("delete", "update_preimage"):
-            was[name] = own[0][1]
-    return sorted(left), was
+            before[name] = own[0][1]
+    return [before, now]
 
 
+@settings(max_examples=examples(20), deadline=None)
+@given(rows=feeds())
+def test_of_each_key_the_row_before_and_the_row_now_are_found(rows):
+    assert net_of(DuckDb(), rows) == model(rows)
+
+
+@pytest.mark.spark
 @settings(max_examples=examples(4), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(rows=feeds())
-def test_a_feed_comes_to_the_same_here_and_in_spark(spark, monkeypatch, rows):
-    left, was = model(rows)
-    here, were = net_of(spark, rows)
-    assert here["rows"] == left
-    assert {name: row["fact"] for name, row in were.items()} == was
-    assert here["dates"] == {date(2026, 1, 1 + fact) for fact in was.values()}
-    with monkeypatch.context() as patch:
-        patch.setattr(lake_net_changes, "MAX_ROWS_IN_DRIVER", 0 if rows else -1)
-        there, named = net_of(spark, rows)
-    assert there == here
-    assert not rows or named is None
+def test_spark_finds_the_same(spark, rows):
+    assert net_of(Spark(spark), rows) == model(rows)
 
 
-def test_what_was_only_added_is_told_by_its_rows_alone(spark):
-    net = net_changes(feed_of(spark, [("a", 1, "insert", 3)]), "k", [F.col("day")], {})
-    assert (net.has_earlier_keys, net.dates, net.changed_keys.count(), net.rows.count()) == (False, frozenset(), 0, 1)
+def test_too_many_changes_are_not_known(monkeypatch):
+    rows = [("a", 1, "insert", 3), ("b", 1, "insert", 3)]
+    monkeypatch.setattr(lake_net_changes, "MAX_CHANGED_ROWS", 2)
+    assert net_of(DuckDb(), rows) == [{}, {"a": 1, "b": 1}]
+    monkeypatch.setattr(lake_net_changes, "MAX_CHANGED_ROWS", 1)
+    assert net_of(DuckDb(), rows) is None

@@ -9,6 +9,7 @@ from collector.snapshot_files import AT, failed, machine, queue, write
 from killing import KilledError, dying
 from pipeline.bronze import ingest_snapshots
 from pipeline.bronze.input_files import list_files
+from pipeline.lake import lake as lake_module
 from pipeline.lake.engine import tasks
 from pipeline.lake.lake import Lake
 from pipeline.silver import collected_snapshots, hosts
@@ -120,7 +121,7 @@ def test_once_whatever_is_read_how_often(lake, tmp_path, monkeypatch):
     assert len(rows(lake, SNAPSHOT_FILES)) == 3
 
 
-def test_many_are_read_and_decoded_by_spark_as_few_are_here(spark, lake, tmp_path, monkeypatch):
+def test_many_are_read_and_decoded_by_tasks_as_few_are_here(spark, lake, tmp_path, monkeypatch):
     files = [
         write(tmp_path / "b.jsonl", machine(), queue(7), "nonsense"), write(tmp_path / "c.jsonl", queue(7), queue(7)),
         write(tmp_path / "a.jsonl", queue(8, at=LATER), machine()),
@@ -130,7 +131,7 @@ def test_many_are_read_and_decoded_by_spark_as_few_are_here(spark, lake, tmp_pat
         ingest_and_update(lake, *part)
         with monkeypatch.context() as patched:
             patched.setattr(tasks, "MAX_DRIVER_BYTES", -1)
-            patched.setattr(collected_snapshots, "_MAX_ROWS_IN_MEMORY", 0)
+            patched.setattr(lake_module, "MAX_ROWS_IN_MEMORY", -1)
             ingest_and_update(many, *part)
     assert everything(many) == everything(lake)
 

@@ -32,14 +32,14 @@ def captures():
 
 @pytest.fixture
 def decode_jobs(monkeypatch):
-    """Collects the Spark jobs that decode calls read back from bronze."""
-    jobs, decoding = [], CallDecoder.decode_in_spark
+    """Collects the decoders of calls that are read back from bronze."""
+    jobs, decoding = [], CallDecoder.decode_stored
 
-    def counting(decoder, calls):
+    def counting(decoder, *given):
         jobs.append(decoder)
-        decoding(decoder, calls)
+        return decoding(decoder, *given)
 
-    monkeypatch.setattr(CallDecoder, "decode_in_spark", counting)
+    monkeypatch.setattr(CallDecoder, "decode_stored", counting)
     return jobs
 
 

@@ -174,7 +174,7 @@ def test_the_tables_follow_the_calls_also_when_a_run_is_killed_between_them(foll
 
     with monkeypatch.context() as patch:
         patch.setattr(concurrency, "_MAX_THREADS", 1)
-        patch.setattr(Lake, "append", _raising_at(Lake.append, MESSAGES))
+        patch.setattr(Lake, "delete_and_insert", _raising_at(Lake.delete_and_insert, MESSAGES))
         with pytest.raises(KeyboardInterrupt):
             follow.run()
     counted = {str(table): lake.read(table).count() for table in DECODED_TABLES}

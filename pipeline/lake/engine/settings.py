@@ -19,7 +19,6 @@ from pyspark.sql import SparkSession
 # through each list column that is null since its last value: with few lists the time goes with the square of the rows.
 # Measured with 200,000 rows of five groups and seven such columns: 39 s, and 0.9 s without the question.
 _FIXED_ROWS: Final = {"spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1)}
-_SHORT: Final = {"spark.sql.execution.arrow.maxRecordsPerBatch": "1000"}
 
 
 @dataclass(slots=True)
@@ -81,11 +80,6 @@ def fixed_row_batches(spark: SparkSession) -> AbstractContextManager[None]:
     For groups of rows, which Python takes whole anyway. Nothing is set where the session does not allow it.
     """
     return spark_conf(spark, _settable(spark, _FIXED_ROWS))
-
-
-def small_arrow_batches(spark: SparkSession) -> AbstractContextManager[None]:
-    """Use short Arrow batches within the block: for wide rows with lists and long values."""
-    return spark_conf(spark, _settable(spark, _SHORT))
 
 
 def _settable(spark: SparkSession, settings: Mapping[str, str]) -> dict[str, str]:
