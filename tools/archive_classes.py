@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from jobs.session import PROJECT_ROOT, get_spark_session, java_options
-from pipeline.lake.engine.frames import arrow_to_frame, change_feed
+from pipeline.lake.engine.frames import arrow_to_frame
 from pipeline.lake.engine.tasks import PartitionedRows
 from udfs.capture.capture_reader import BRONZE_SCHEMAS, ReadOptions, read_capture_batches
 from udfs.files.file_source import FileSource
@@ -38,7 +38,7 @@ _MERGE = """
 MERGE INTO delta.`{table}` AS kept USING {{more}} AS more ON kept.call_key = more.call_key
 WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *
 """
-_PROPERTIES = {"delta.enableChangeDataFeed": "true", "delta.enableDeletionVectors": "true"}
+_PROPERTIES = {"delta.enableChangeDataFeed": "true", "delta.enableDeletionVectors": "false"}
 
 
 def main() -> None:
@@ -89,7 +89,8 @@ def _commit(spark: SparkSession, calls: DataFrame, table: str) -> None:
     _writer(rows.where("opnum = 0")).mode("overwrite").option("replaceWhere", "opnum = 0").save(table)
     spark.sql(f"DESCRIBE HISTORY delta.`{table}`").collect()
     spark.sql(_MERGE.format(table=table), more=rows.limit(1))
-    change_feed(spark, 0, 1).load(table).toArrow()
+    feed = spark.read.format("delta").option("readChangeFeed", "true").option("startingVersion", 0)
+    feed.load(table).toArrow()
 
 
 def _writer(rows: DataFrame) -> DataFrameWriter:

@@ -6,6 +6,7 @@ For rows that are needed twice, or that several tables get: they are computed on
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import wraps
 from typing import Final, TypeAlias
 
 import pyarrow as pa
@@ -38,6 +39,7 @@ def stage_groups(
     """
     location = str(folder)
 
+    @wraps(stage)
     def stage_buckets(parts: Parts) -> Iterator[pa.Table]:
         firsts = (pc.min(parts.select(name, [BUCKET])[BUCKET]).as_py() for name in parts)
         staging = StagingWriter(location, min(filter(None, firsts), default=""))
