@@ -19,7 +19,7 @@ from hostile import LONG, TEXTS
 from jobs import ingest_snapshots
 from lake.writes import log_of, rows, writes
 from pcapgen.record import sample_captures
-from pipeline.lake.engine.frames import arrow_to_frame, read_parquet_folder, where_in
+from pipeline.lake.engine.frames import arrow_to_frame, files_to_frame, where_in
 from pipeline.lake.lake import Lake
 from pipeline.lake.lake_path import LakePath
 from pipeline.lake.queries.duckdb_sql import DataFiles, DuckDbSql
@@ -224,7 +224,7 @@ def test_a_name_of_a_folder_is_no_pattern(spark, tmp_path):
     for name in names:
         rows = DataFiles(schema, {LakePath(str(tmp_path / name / "rows.parquet")): 1})
         assert here("SELECT text FROM {rows}", {"rows": rows})["text"].to_pylist() == [name]
-        assert read_parquet_folder(spark, LakePath(str(tmp_path / name))).collect() == [(name,)]
+        assert files_to_frame(spark, rows).collect() == [(name,)]
 
 
 def test_what_does_not_fit_in_memory_goes_to_a_private_folder(tmp_path, monkeypatch):

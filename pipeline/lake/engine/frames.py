@@ -17,10 +17,9 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from pipeline.lake.engine.tasks import PartitionedRows, balance_by_size, task_bytes
-from pipeline.lake.lake_path import LakePath, open_parquet, parquet_dataset
+from pipeline.lake.lake_path import LakePath, parquet_dataset
 from pipeline.lake.queries.duckdb_sql import DataFiles
 from pipeline.lake.queries.inputs import MAX_IN_LIST
-from pipeline.lake.staging_files import StagingWriter, task_number
 from pipeline.lake.storage.log import TablePlaces
 from schemas.table import Table, literal, quoted
 
@@ -44,15 +43,6 @@ def arrow_to_frame(spark: SparkSession, rows: pa.Table, schema: StructType | Non
 def values_to_frame(spark: SparkSession, values: Iterable[str], name: str) -> DataFrame:
     """Return texts as a frame of one sorted column."""
     return arrow_to_frame(spark, pa.table({name: pa.array(sorted(values), pa.string())}))
-
-
-def read_parquet_folder(spark: SparkSession, folder: LakePath, schema: StructType | None = None) -> DataFrame:
-    """Return the rows of Parquet files in a folder; its name is no pattern, which it is for Spark's reader."""
-    if folder.is_remote:
-        sizes = folder.files(".parquet")
-        return _read_in_tasks(spark, sizes, schema or from_arrow_schema(_schema_of(next(iter(sizes)))))
-    reader = spark.read if schema is None else spark.read.schema(schema)
-    return reader.parquet(_escaped(folder.location))
 
 
 def files_to_frame(spark: SparkSession, files: DataFiles, schema: StructType | None = None) -> DataFrame:
@@ -92,27 +82,6 @@ def _read_in_tasks(spark: SparkSession, sizes: Mapping[LakePath, int], schema: S
     frame = PartitionedRows(len(tasks), total, rows).frame(spark, schema)
     # Spark does not know how large it is, and would send it to all tasks where it is joined.
     return frame if total <= _BROADCAST_BYTES else frame.hint("merge")
-
-
-def write_parquet_folder(rows: DataFrame, folder: LakePath) -> None:
-    """Write a frame's rows to Parquet files in a new folder."""
-    if not folder.is_remote:
-        rows.write.mode("overwrite").option("compression", "snappy").parquet(folder.location)
-        return
-
-    def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        staging = StagingWriter(str(folder.folder), task_number())
-        for batch in batches:
-            staging.add(folder.name, batch)
-        staging.close()
-        yield from ()
-
-    rows.mapInArrow(write, "nothing int").collect()
-
-
-def _schema_of(file: LakePath) -> pa.Schema:
-    with open_parquet(file) as opened:
-        return opened.schema_arrow
 
 
 def read_table(
