@@ -17,7 +17,7 @@ def run_concurrently(
 ) -> dict[TaskName, Result]:
     """Call functions in threads, ``at_once`` of them, and return each result by its name.
 
-    All share the session's settings (``spark_conf``).
+    All share the settings of the session.
     """
     if len(questions) < 2:
         return {name: ask() for name, ask in questions.items()}

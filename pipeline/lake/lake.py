@@ -300,12 +300,6 @@ class Lake:
         with self.map_groups(query) as rows:
             return self.collect(rows, query.schema)
 
-    def to_frame(self, rows: RowsToWrite, schema: StructType) -> DataFrame:
-        """Return rows as a frame."""
-        if isinstance(rows, PartitionedRows):
-            return rows.frame(self.spark, schema)
-        return arrow_to_frame(self.spark, rows) if isinstance(rows, pa.Table) else rows
-
     def concat(self, rows: RowsToWrite, more: pa.Table) -> RowsToWrite:
         """Return rows and a few more."""
         if isinstance(rows, PartitionedRows):

@@ -170,12 +170,6 @@ def _metadata(file: LakePath) -> pq.FileMetaData:
         return opened.metadata
 
 
-def task_number() -> str:
-    """Return the number of the running Spark task. A repeated task has the same number, and replaces the same file."""
-    task = TaskContext.get()
-    return str(task.partitionId() if task is not None else 0)
-
-
 def attempt_name() -> str:
     """Return a name that no other attempt at the running task has, on any machine: its number, and a random part."""
     task = TaskContext.get()

@@ -11,10 +11,10 @@ import pytest
 from end_to_end.lakes import reading_jobs
 from jobs import check_quality, run_all
 from lake.writes import clean_log
-from pipeline.lake.engine.settings import spark_conf
 from pipeline.lake.lake import Lake
 from schemas import catalog
 from schemas.bronze import WATERMARKS
+from spark_settings import spark_settings
 
 pytestmark = pytest.mark.spark
 
@@ -79,7 +79,7 @@ def test_maintenance_between_runs_makes_no_run_compute_anything_again(spark, pla
         "spark.databricks.delta.retentionDurationCheck.enabled": "false",
         "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
     }
-    with spark_conf(spark, settings):
+    with spark_settings(spark, settings):
         for table in tables:
             maintain(lake, table)
     rows_before = {path for table in tables for path in Path(lake.path(table)).glob("*.parquet")}

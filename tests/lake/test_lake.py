@@ -23,8 +23,7 @@ from pipeline.lake.engine.codegen import (
     MIN_READ_BYTES_FOR_CODEGEN,
 )
 from pipeline.lake.engine.frames import arrow_to_frame
-from pipeline.lake.engine.sessions import LazySession
-from pipeline.lake.engine.settings import fixed_row_batches
+from pipeline.lake.engine.sessions import LazySession, own_session
 from pipeline.lake.errors import LakeNameError, SchemaError
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import MAX_IN_LIST, ChangeFeedError
@@ -391,27 +390,17 @@ def test_what_somebody_else_chose_for_compiling_stays(spark):
     assert other.conf.get("spark.sql.codegen.factoryMode") == "NO_CODEGEN"
 
 
-def test_batches_for_python_are_not_measured_within_and_as_before_behind(spark):
+def test_sessions_of_ones_own_do_not_measure_batches_for_python_and_others_do(spark):
     name = "spark.sql.execution.arrow.maxBytesPerBatch"
-    before = spark.conf.get(name)
-
-    def fails():
-        with fixed_row_batches(spark):
-            assert spark.conf.get(name) == str(2**31 - 1) != before
-            raise LookupError
-
-    with pytest.raises(LookupError):
-        fails()
-    assert spark.conf.get(name) == before
+    with own_session(spark) as own:
+        assert own.conf.get(name) == str(2**31 - 1) != spark.conf.get(name)
 
 
 def test_a_session_that_does_not_let_itself_be_told_is_left_alone():
     session = Mock()
-    session.conf.isModifiable.return_value = False  # as on serverless compute
-    with fixed_row_batches(session):
-        pass
-    session.conf.set.assert_not_called()
-    session.conf.unset.assert_not_called()
+    session.cloneSession.return_value.conf.isModifiable.return_value = False  # as on serverless compute
+    with own_session(session) as own:
+        own.conf.set.assert_not_called()
 
 
 def test_what_names_have_no_row_of_is_passed_over(lake, spark):

@@ -14,9 +14,9 @@ import pytest
 from pyspark.sql.types import StructType
 
 from pipeline.lake.engine.sessions import LazySession, own_session
-from pipeline.lake.engine.settings import spark_conf
 from pipeline.lake.engine.tasks import MAX_DRIVER_BYTES, PartitionedRows
 from pipeline.lake.lake import Lake
+from spark_settings import spark_settings
 
 
 class Session(SimpleNamespace):
@@ -25,7 +25,7 @@ class Session(SimpleNamespace):
     __hash__ = object.__hash__
 
     def __init__(self) -> None:
-        super().__init__(made=0, closed=False, conf=SimpleNamespace(get=self._get))
+        super().__init__(made=0, closed=False, conf=SimpleNamespace(get=self._get, isModifiable=lambda _: False))
 
     def cloneSession(self) -> Session:  # noqa: N802 - PySpark's name
         self.made += 1
@@ -87,7 +87,7 @@ def test_a_session_comes_back_from_a_step_that_fails():
 
 def test_what_is_set_in_one_is_not_set_in_the_other(spark):
     name = "spark.sql.session.timeZone"
-    with own_session(spark) as one, own_session(spark) as two, spark_conf(one, {name: "Europe/Prague"}):
+    with own_session(spark) as one, own_session(spark) as two, spark_settings(one, {name: "Europe/Prague"}):
         assert [each.conf.get(name) for each in (spark, one, two)] == ["UTC", "Europe/Prague", "UTC"]
 
 

@@ -6,7 +6,6 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from lake.writes import clean_log, log_of, rows
-from pipeline.lake.engine.settings import spark_conf
 from pipeline.lake.errors import ConflictError
 from pipeline.lake.lake import Lake
 from pipeline.lake.recovery import RunMarkers, undo_unfinished_runs
@@ -14,6 +13,7 @@ from pipeline.lake.storage.log import Snapshot
 from pipeline.lake.watermarks import Watermark, replace_versions, settle
 from schemas.bronze import CAPTURE_FILES, QUARANTINE, WATERMARKS
 from schemas.quality import QUALITY_RESULTS
+from spark_settings import spark_settings
 
 NAME = str(QUARANTINE)
 MARK = Watermark(3, "made of this", 7)
@@ -134,7 +134,7 @@ def keeps_provenance(lake, maintenance):
 @pytest.mark.long
 def test_maintenance_by_spark_loses_nothing(lake_of_each_store):
     few_tasks = {"spark.sql.sources.parallelPartitionDiscovery.parallelism": "2"}  # else VACUUM takes 10,000
-    with spark_conf(lake_of_each_store.spark, few_tasks):
+    with spark_settings(lake_of_each_store.spark, few_tasks):
         keeps_provenance(lake_of_each_store, BY_SPARK)
 
 

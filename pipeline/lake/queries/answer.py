@@ -25,7 +25,6 @@ from pipeline.lake.change import RowsToWrite
 from pipeline.lake.engine.frames import arrow_to_frame, files_to_frame, read_table
 from pipeline.lake.engine.groups import answer_groups
 from pipeline.lake.engine.sessions import LazySession
-from pipeline.lake.engine.settings import fixed_row_batches
 from pipeline.lake.engine.spark_groups import map_groups_in_spark
 from pipeline.lake.lake_path import LakePath
 from pipeline.lake.queries.duckdb_sql import DataFiles, DuckDbSql, Given, quoted
@@ -120,8 +119,9 @@ class Answers:
         given = {name: (sql, _all_given(bound)) for name, (sql, bound) in parts.items()}
         known = {name: (sql, each) for name, (sql, each) in given.items() if each is not None}
         if len(known) < len(given):
-            frames = {name: self._in_spark(sql, bound) for name, (sql, bound) in parts.items()}
-            with fixed_row_batches(self._session.spark):
+            with self._session.own() as own:
+                answers = self.with_session(own)
+                frames = {name: answers.frame(*part) for name, part in query.parts.items()}
                 yield map_groups_in_spark(frames, query.keys, query.function, query.schema)
             return
         folder = LakePath(self._places.root) / "_runs" / f".groups-{uuid4().hex}"

@@ -22,7 +22,6 @@ from pipeline.lake.change import EVERY_ROW, Change, CommitNote, MakeChange, Rows
 from pipeline.lake.date_filters import dates_condition
 from pipeline.lake.engine.frames import arrow_to_frame
 from pipeline.lake.engine.sessions import LazySession, own_session
-from pipeline.lake.engine.settings import spark_conf
 from pipeline.lake.engine.tasks import PartitionedRows
 from pipeline.lake.errors import RestoreError
 from pipeline.lake.queries.inputs import MAX_IN_LIST, sql_list
@@ -34,7 +33,7 @@ from schemas.table import EVENT_DATE, Column, Table, literal, quoted
 
 _GONE: Final = "_gone"
 _NEW: Final = "_new_"
-_USER_METADATA: Final = "spark.databricks.delta.commitInfo.userMetadata"  # MERGE and ALTER take no options
+_USER_METADATA: Final = "spark.databricks.delta.commitInfo.userMetadata"
 _LAST_VERSION: Final = "spark.databricks.delta.lastCommitVersionInSession"
 _CHECKPOINTS: Final = "delta.checkpointInterval"
 # While files are removed the check that old versions are kept for a week is off; so are commits that tell of the
@@ -47,15 +46,15 @@ _VACUUM: Final = {
 
 
 class _Transaction(NamedTuple):
-    """The session of one commit, and what the commit says."""
+    """The session of one commit."""
 
     spark: SparkSession
-    note: CommitNote
 
-    def committed(self, rows: int) -> Snapshot | None:
-        """Return the last commit of this session, which was made of so many rows; None where none was made."""
+    @property
+    def version(self) -> int | None:
+        """The version of the commit; None where none was made."""
         version = self.spark.conf.get(_LAST_VERSION, None)
-        return None if version is None else Snapshot(int(version), self.note.metadata, rows)
+        return None if version is None else int(version)
 
 
 class SparkStore:
@@ -115,16 +114,20 @@ class SparkStore:
                 if where is None:
                     self._merge(table, frame, found)
                 else:
-                    self._overwrite(table, frame, note, where)
+                    self._overwrite(table, frame, where)
             elif gone is EVERY_ROW:
-                self._overwrite(table, frame, note, "true")
+                self._overwrite(table, frame, "true")
             else:
-                self._append(table, frame, note, is_new=is_new)
-            return None if few is None else transaction.committed(few.num_rows)
+                self._append(table, frame, is_new=is_new)
+            version = transaction.version
+        if version is None and note.provenance is not None:  # Delta makes no commit without a row before and after
+            self.commit_note(table, note)
+            return None
+        return None if version is None or few is None else Snapshot(version, note.metadata, few.num_rows)
 
-    def _append(self, table: Table, frame: DataFrame, note: CommitNote, *, is_new: bool) -> None:
+    def _append(self, table: Table, frame: DataFrame, *, is_new: bool) -> None:
         """Add rows; the table is created with them. One of a folder has no comment then, and is not clustered."""
-        writer = frame.write.format("delta").mode("append").option("userMetadata", note.metadata)
+        writer = frame.write.format("delta").mode("append")
         if is_new and self._places.catalog is None:
             self._save(table, writer.options(**table_properties(table)))
             return
@@ -132,13 +135,9 @@ class SparkStore:
             self.create(table)
         self._save(table, writer)
 
-    def _overwrite(self, table: Table, frame: DataFrame, note: CommitNote, where: str) -> None:
-        """Replace the rows that meet a condition. A plain overwrite would take the clustering away.
-
-        Delta makes no commit where there is no row before and after: then a second one keeps the provenance.
-        """
-        writer = frame.write.format("delta").mode("overwrite").option("userMetadata", note.metadata)
-        self._save(table, writer.option("replaceWhere", where))
+    def _overwrite(self, table: Table, frame: DataFrame, where: str) -> None:
+        """Replace the rows that meet a condition. A plain overwrite would take the clustering away."""
+        self._save(table, frame.write.format("delta").mode("overwrite").option("replaceWhere", where))
 
     def _save(self, table: Table, writer: DataFrameWriter) -> None:
         writer = writer.option("compression", "zstd")
@@ -196,8 +195,14 @@ class SparkStore:
         self._vacuum(table, 0)
 
     def _vacuum(self, table: Table, retain_hours: int) -> None:
-        with spark_conf(self._session.spark, _VACUUM):
-            self._session.spark.sql(f"VACUUM {self._sql_name(table)} RETAIN {retain_hours} HOURS")
+        with own_session(self._session.spark) as spark:
+            for name, value in _VACUUM.items():
+                spark.conf.set(name, value)
+            try:
+                spark.sql(f"VACUUM {self._sql_name(table)} RETAIN {retain_hours} HOURS")
+            finally:
+                for name in _VACUUM:
+                    spark.conf.unset(name)
 
     def maintain(self, table: Table, retain_hours: int, note: CommitNote) -> None:
         """Join small files, and delete files that no version of the last hours needs."""
@@ -225,8 +230,12 @@ class SparkStore:
                 spark = rows.sparkSession
             else:
                 spark = stack.enter_context(own_session(self._session.spark))
-            stack.enter_context(spark_conf(spark, {_USER_METADATA: note.metadata.replace("$", "\\u0024")}))
-            yield _Transaction(spark, note)
+            spark.conf.unset(_LAST_VERSION)
+            spark.conf.set(_USER_METADATA, note.metadata.replace("$", "\\u0024"))
+            try:
+                yield _Transaction(spark)
+            finally:
+                spark.conf.unset(_USER_METADATA)
 
 
 def _few_rows(table: Table, rows: RowsToWrite) -> pa.Table | None:

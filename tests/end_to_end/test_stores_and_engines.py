@@ -1,0 +1,72 @@
+"""Whatever stores the tables, whoever computes and whoever reads the logs: the same rows, cell by cell."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import pipeline.lake.lake as lake_module
+from end_to_end.lakes import facts, tables
+from jobs import run_all
+from pipeline.lake.lake import Lake
+
+pytestmark = pytest.mark.spark
+SAMPLE = ("03-qm2qm-dependent-client.pcap", "04-qmmgmt.pcapng")
+ADDED = "01-remoteread-ndr.pcap"
+LAKES = {
+    "folder, local": ("delta-rs", "local", "auto"),
+    "folder, spark": ("delta-rs", "spark", "auto"),
+    "spark, local": ("spark", "local", "auto"),
+    "spark, spark": ("spark", "spark", "auto"),
+    "spark, spark, asked for logs": ("spark", "spark", "spark"),
+}
+
+
+def run(capsys, root, lake, *captures):
+    """Run all layers; return what the summary says of the engine."""
+    store, engine, read_log = lake
+    settings = (f"lake.store={store}", f"run.engine={engine}", f"lake.read_log={read_log}")
+    given = [argument for setting in settings for argument in ("--set", setting)]
+    assert run_all.main(["--lake", str(root), *given, "--captures", *map(str, captures)]) == 0
+    return json.loads(capsys.readouterr().out.splitlines()[-1])["engine"]
+
+
+def rows_of(spark, root):
+    return {name: facts(rows) for name, rows in tables(Lake(spark, str(root))).items()}
+
+
+def test_all_lakes_have_the_same_rows(spark, project, tmp_path, capsys):
+    """Of some captures, of one more, and of nothing new."""
+    data = project / "data"
+    captures = [*(data / "sample" / name for name in SAMPLE), data / "transfers"]
+    expected = {}
+    for name, lake in LAKES.items():
+        root = tmp_path / name
+        for given in (captures, [data / "sample" / ADDED]):
+            said = run(capsys, root, lake, *given)
+            rows = rows_of(spark, root)
+            assert sum(map(len, rows.values())) > 1000
+            assert rows == expected.setdefault(len(given), rows), name
+            assert said["name"] == lake[1]
+            assert said["started"] == ("spark" in lake)
+            assert ("bronze" in said["in_driver"]) == (lake[1] == "local")
+        versions = {str(table): Lake(spark, str(root)).version(table) for table in lake_module.ALL_TABLES}
+        said = run(capsys, root, lake, *captures, data / "sample" / ADDED)
+        assert said["started"] == (lake[2] == "spark")
+        assert (said["jobs"], said["executions"]) == (0, 0) or lake[2] == "spark"
+        assert {str(table): Lake(spark, str(root)).version(table) for table in lake_module.ALL_TABLES} == versions
+
+
+@pytest.mark.parametrize("engine", ["local", "spark"])
+def test_tasks_compute_what_the_driver_does(spark, project, tmp_path, monkeypatch, capsys, engine):
+    captures = [project / "data" / "sample" / name for name in (*SAMPLE, ADDED)]
+    run(capsys, tmp_path / "driver", ("delta-rs", "local", "auto"), *captures)
+    monkeypatch.setattr(lake_module, "MAX_ROWS_IN_MEMORY", -1)
+    said = run(capsys, tmp_path / "tasks", ("delta-rs", engine, "auto"), *captures)
+    assert rows_of(spark, tmp_path / "tasks") == rows_of(spark, tmp_path / "driver")
+    if engine == "spark":
+        assert said["jobs"] > 5
+        assert not {"attempts", "findings"} & {*said["in_driver"]}
+    else:
+        assert not said["started"]
