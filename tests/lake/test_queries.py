@@ -12,6 +12,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from capture.merge.cutting import cut, evenly, plain
 from end_to_end.lakes import run
@@ -19,7 +20,7 @@ from hostile import LONG, TEXTS
 from jobs import ingest_snapshots
 from lake.writes import log_of, rows, writes
 from pcapgen.record import sample_captures
-from pipeline.lake.engine.frames import arrow_to_frame, read_parquet_folder
+from pipeline.lake.engine.frames import arrow_to_frame, read_parquet_files
 from pipeline.lake.lake import Lake
 from pipeline.lake.lake_path import LakePath
 from pipeline.lake.queries.duckdb_sql import DataFiles, DuckDbSql
@@ -224,9 +225,10 @@ def test_a_name_of_a_folder_is_no_pattern(spark, tmp_path):
         (tmp_path / name).mkdir()
         pq.write_table(pa.table({"text": [name]}, schema), tmp_path / name / "rows.parquet")
     for name in names:
-        rows = DataFiles(schema, [LakePath(str(tmp_path / name / "rows.parquet"))])
+        file = LakePath(str(tmp_path / name / "rows.parquet"))
+        rows = DataFiles(schema, [file])
         assert here("SELECT text FROM {rows}", {"rows": rows})["text"].to_pylist() == [name]
-        assert read_parquet_folder(spark, LakePath(str(tmp_path / name))).collect() == [(name,)]
+        assert read_parquet_files(spark, {file: 1}, from_arrow_schema(schema)).collect() == [(name,)]
 
 
 def test_what_does_not_fit_in_memory_goes_to_a_private_folder(tmp_path, monkeypatch):

@@ -16,7 +16,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from pipeline.lake.engine.tasks import PartitionedRows, balance_by_size, task_bytes
-from pipeline.lake.lake_path import LakePath, open_parquet, parquet_dataset
+from pipeline.lake.lake_path import LakePath, parquet_dataset
 from pipeline.lake.staging_files import StagingWriter, task_number
 
 _BATCH_ROWS: Final = 10_000  # of those that a task reads at once
@@ -38,15 +38,6 @@ def arrow_to_frame(spark: SparkSession, rows: pa.Table) -> DataFrame:
 def values_to_frame(spark: SparkSession, values: Iterable[str], name: str) -> DataFrame:
     """Return texts as a frame of one sorted column."""
     return arrow_to_frame(spark, pa.table({name: pa.array(sorted(values), pa.string())}))
-
-
-def read_parquet_folder(spark: SparkSession, folder: LakePath, schema: StructType | None = None) -> DataFrame:
-    """Return the rows of Parquet files in a folder; its name is no pattern, which it is for Spark's reader."""
-    if folder.is_remote:
-        sizes = folder.files(".parquet")
-        return _read_in_tasks(spark, sizes, schema or from_arrow_schema(_schema_of(next(iter(sizes)))))
-    reader = spark.read if schema is None else spark.read.schema(schema)
-    return reader.parquet(_escaped(folder.location))
 
 
 def read_parquet_files(spark: SparkSession, sizes: Mapping[LakePath, int], schema: StructType) -> DataFrame:
@@ -86,11 +77,6 @@ def write_parquet_folder(rows: DataFrame, folder: LakePath) -> None:
         yield from ()
 
     rows.mapInArrow(write, "nothing int").collect()
-
-
-def _schema_of(file: LakePath) -> pa.Schema:
-    with open_parquet(file) as opened:
-        return opened.schema_arrow
 
 
 def change_feed(spark: SparkSession, since: int, until: int) -> DataFrameReader:
