@@ -99,12 +99,10 @@ class CallDecoder:
             counts: Counter[str] = Counter()
             stored = parts["calls"].select(_STORED_SCHEMA.names).cast(_STORED_SCHEMA)
             for batch in stored.to_batches(max_chunksize=_BATCH_ROWS):
-                for name, decoded in self._decode(batch, failures):
-                    rows = decoded
-                    if name in stay:
-                        rows = rows.filter(pc.invert(pc.is_in(rows["call_key"], stay[name]["call_key"])))
-                    staging.add(_FOLDER_NAMES[name], rows)
+                for name, rows in self._decode(batch, failures):
                     counts[name] += rows.num_rows
+                    known = stay[name]["call_key"] if name in stay else pa.array([], pa.string())
+                    staging.add(_FOLDER_NAMES[name], rows.filter(pc.invert(pc.is_in(rows["call_key"], known))))
             for name, others in stay.items():
                 for batch in others.to_batches():
                     staging.add(_FOLDER_NAMES[name], batch)

@@ -44,7 +44,7 @@ _SPELLINGS: Final = (("array(", "list_value("),)  # what no function can be name
 _MEMORY_MB: Final = 2048
 _LITTLE_MEMORY_MB: Final = 256  # for each thread: what is more goes to files, and takes little longer
 _BATCH_ROWS: Final = 2048  # of an answer that is read bit by bit: DuckDB computes so many at once
-_LARGE_BATCH_ROWS: Final = 65_536  # of one that is read as a whole
+_LARGE_BATCH_ROWS: Final = 65_536  # of one that is read as a whole, without stubs and bodies
 _PATTERN_SIGNS: Final = re.compile(r"([\[*?])")
 
 
@@ -110,7 +110,8 @@ class DuckDbSql:
     def read_answer(self, sql: str, of: Mapping[str, Given]) -> Iterator[pa.RecordBatchReader]:
         """Yield the answer in batches, which are computed as they are read."""
         with self._asked(sql, of) as found:
-            yield found.to_arrow_reader(_LARGE_BATCH_ROWS)
+            has_bytes = "BLOB" in map(str, found.types)
+            yield found.to_arrow_reader(_BATCH_ROWS if has_bytes else _LARGE_BATCH_ROWS)
 
     def answer_at_most(self, sql: str, of: Mapping[str, Given], max_rows: int, max_bytes: int) -> pa.Table | None:
         """Return the same; None where it has more rows or bytes, as soon as so many are read."""
