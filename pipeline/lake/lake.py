@@ -69,7 +69,6 @@ from schemas.bronze import WATERMARKS
 from schemas.catalog import ALL_TABLES
 from schemas.table import EVENT_DATE, Table, quoted
 
-_FOLLOWED: Final = tuple(table for table in ALL_TABLES if table is not WATERMARKS)
 ReadLog = Literal["auto", "files", "spark"]
 # What delta-rs does not take in the name of a folder: it takes the path for a URL, and decodes it twice.
 _NOT_IN_FOLDERS: Final = re.compile(r"[#?\[\]\\^|\x00-\x1f\x7f]|%[0-9A-Fa-f]{2}")
@@ -157,7 +156,7 @@ class Lake:
         with self._versions.hold(check, is_unfinished=self._unfinished.exists()):
             for table in list(self._versions.narrow.values()):
                 self.add_missing_columns(table)
-            for table, snapshot in self.snapshots(*_FOLLOWED).items():
+            for table, snapshot in self._data_snapshots().items():
                 mark = self._versions.watermarks.get(str(table))
                 if mark is not None and mark.version < snapshot.version and snapshot.is_foreign:
                     say(f"{table}: somebody else changed it after version {mark.version} ({snapshot.operation})")
@@ -168,7 +167,7 @@ class Lake:
         """Keep what each table is made of now, in ``bronze.watermarks``; only with exclusive access."""
         marks = self._versions.watermarks
         kept = {name: (mark.version, mark.provenance_json) for name, mark in marks.items()}
-        found = {table: (now.version, now.provenance_json) for table, now in self.snapshots(*_FOLLOWED).items()}
+        found = {table: (now.version, now.provenance_json) for table, now in self._data_snapshots().items()}
         changed = [table for table, now in found.items() if now != kept.get(str(table))]
         if changed:
             counts = run_concurrently({table: partial(self._count_rows, table) for table in changed})
@@ -180,6 +179,10 @@ class Lake:
     def _unfinished(self) -> LakePath:
         """The file that is there from the first commit of a run until its watermarks are kept."""
         return self.folder / "_runs" / "unfinished"
+
+    def _data_snapshots(self) -> dict[Table, Snapshot]:
+        """Return the snapshots of all tables but that of the watermarks."""
+        return self.snapshots(*(table for table in ALL_TABLES if table is not WATERMARKS))
 
     def note_same_versions(self, same: Mapping[Table, Iterable[int]]) -> None:
         """Note versions of tables that have the same rows as the newest ones: tables made of those are up to date."""

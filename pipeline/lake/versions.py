@@ -64,8 +64,8 @@ class Versions:
         """
         self._is_exclusive, self._check = True, check
         self.trusts_watermarks &= not is_unfinished
-        self._missing.clear()
-        self._known.clear()
+        for noted in (self._missing, self._created, self._known):
+            noted.clear()
         try:
             self.watermarks = self._ask_watermarks()
             yield
@@ -83,8 +83,8 @@ class Versions:
         self._check()
         if self._is_trusted(table):
             self._look_up(table)
-        known = self._known.get(str(table))
-        if known is not None and str(table) not in self._created and self._log.snapshot(table).version != known:
+        known, is_new = self._known.get(str(table)), self.trusts_watermarks and str(table) in self._created
+        if known is not None and not is_new and self._log.snapshot(table).version != known:
             self._raise_foreign(table, known)
 
     def note_commit(self, table: Table, made: Snapshot | None) -> None:
@@ -104,7 +104,7 @@ class Versions:
                 self._raise_foreign(table, known)
 
     def note_created(self, table: Table) -> None:
-        """Note that this run creates a table: nobody else knows it yet."""
+        """Note that this run creates a table: where look-ups take long, nobody is taken to change it meanwhile."""
         self._created.add(str(table))
 
     def _raise_foreign(self, table: Table, since: int) -> None:

@@ -12,7 +12,6 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import functions as F
 
-from engines import without_spark
 from pipeline.lake.engine.frames import arrow_to_frame
 from pipeline.lake.engine.tasks import PartitionedRows
 from pipeline.lake.errors import SchemaError
@@ -51,6 +50,8 @@ def delta(lake, table=QUARANTINE):
 
 
 def lake_without_spark(folder):
+    from engines import without_spark  # Spark's workers import this module, and do not have that one
+
     return Lake(without_spark(), str(folder / "lake"))
 
 

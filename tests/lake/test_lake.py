@@ -23,7 +23,7 @@ from pipeline.lake.engine.codegen import (
     MIN_READ_BYTES_FOR_CODEGEN,
 )
 from pipeline.lake.engine.frames import arrow_to_frame
-from pipeline.lake.engine.sessions import LazySession, own_session
+from pipeline.lake.engine.sessions import LazySession, own_session, session_for_groups
 from pipeline.lake.errors import LakeNameError, SchemaError
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import MAX_IN_LIST, ChangeFeedError
@@ -390,16 +390,18 @@ def test_what_somebody_else_chose_for_compiling_stays(spark):
     assert other.conf.get("spark.sql.codegen.factoryMode") == "NO_CODEGEN"
 
 
-def test_sessions_of_ones_own_do_not_measure_batches_for_python_and_others_do(spark):
+def test_batches_for_python_are_not_measured_where_groups_are_computed_and_elsewhere_they_are(spark):
     name = "spark.sql.execution.arrow.maxBytesPerBatch"
-    with own_session(spark) as own:
+    with session_for_groups(spark) as own:
         assert own.conf.get(name) == str(2**31 - 1) != spark.conf.get(name)
+    with own_session(spark) as again:
+        assert again.conf.get(name) == spark.conf.get(name)
 
 
 def test_a_session_that_does_not_let_itself_be_told_is_left_alone():
     session = Mock()
     session.cloneSession.return_value.conf.isModifiable.return_value = False  # as on serverless compute
-    with own_session(session) as own:
+    with session_for_groups(session) as own:
         own.conf.set.assert_not_called()
 
 

@@ -25,7 +25,7 @@ class Session(SimpleNamespace):
     __hash__ = object.__hash__
 
     def __init__(self) -> None:
-        super().__init__(made=0, closed=False, conf=SimpleNamespace(get=self._get, isModifiable=lambda _: False))
+        super().__init__(made=0, closed=False, conf=SimpleNamespace(get=self._get))
 
     def cloneSession(self) -> Session:  # noqa: N802 - PySpark's name
         self.made += 1

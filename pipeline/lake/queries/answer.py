@@ -24,7 +24,7 @@ from pipeline.lake.arrow_rows import buffer_size
 from pipeline.lake.change import RowsToWrite
 from pipeline.lake.engine.frames import arrow_to_frame, files_to_frame, read_table
 from pipeline.lake.engine.groups import answer_groups
-from pipeline.lake.engine.sessions import LazySession
+from pipeline.lake.engine.sessions import LazySession, session_for_groups
 from pipeline.lake.engine.spark_groups import map_groups_in_spark
 from pipeline.lake.lake_path import LakePath
 from pipeline.lake.queries.duckdb_sql import DataFiles, DuckDbSql, Given, quoted
@@ -119,8 +119,8 @@ class Answers:
         given = {name: (sql, _all_given(bound)) for name, (sql, bound) in parts.items()}
         known = {name: (sql, each) for name, (sql, each) in given.items() if each is not None}
         if len(known) < len(given):
-            with self._session.own() as own:
-                answers = self.with_session(own)
+            with session_for_groups(self._session.spark) as own:
+                answers = self.with_session(LazySession.of(own))
                 frames = {name: answers.frame(*part) for name, part in query.parts.items()}
                 yield map_groups_in_spark(frames, query.keys, query.function, query.schema)
             return
