@@ -50,7 +50,7 @@ def delta(lake, table=QUARANTINE):
 
 
 def lake_without_spark(folder):
-    from engines import without_spark  # Spark's workers import this module, and do not have that one
+    from engines import without_spark  # noqa: PLC0415 - Spark's workers import this module without that one
 
     return Lake(without_spark(), str(folder / "lake"))
 
