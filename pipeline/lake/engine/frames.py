@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
+from pipeline.lake.engine.collect import whole_lists
 from pipeline.lake.engine.tasks import PartitionedRows, balance_by_size, task_bytes
 from pipeline.lake.lake_path import LakePath, open_parquet, parquet_dataset
 from pipeline.lake.queries.duckdb_sql import DataFiles
@@ -103,7 +104,8 @@ def write_parquet_folder(rows: DataFrame, folder: LakePath) -> None:
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         staging = StagingWriter(str(folder.folder), task_number())
         for batch in batches:
-            staging.add(folder.name, batch)
+            for rows_of_batch in whole_lists(pa.Table.from_batches([batch])).to_batches():
+                staging.add(folder.name, rows_of_batch)
         staging.close()
         yield from ()
 
