@@ -14,6 +14,7 @@ from jobs.command_line.output_files import check_outputs, replace_file
 from jobs.command_line.parsers import build_parser
 from jobs.config import ConfigError
 from jobs.lake_access import open_lake_with_data
+from pipeline.lake.engine.collect import collect
 from pipeline.lake.lake import Lake
 from pipeline.reports.views.catalog import COVERAGE_VIEW, QUESTIONS, VIEWS_BY_NAME, LakeViews, views_of_question
 from pipeline.reports.views.view import View
@@ -100,7 +101,7 @@ def _write_answer(
     """
     frame = views.read(view.name)
     # Arrow keeps the time zone. collect() would return naive times in the zone of this machine.
-    rows = (frame.limit(max_rows + 1) if max_rows else frame).toArrow().to_pylist()
+    rows = collect(frame.limit(max_rows + 1) if max_rows else frame).to_pylist()
     shown = rows[:max_rows] if max_rows else rows
     is_known = bool(rows) or views.has_evidence(view.name)
     json_lines = "".join(f"{json.dumps({'view': view.name, **row}, default=json_default)}\n" for row in shown)
@@ -125,7 +126,7 @@ def _write_answer(
     lines += ["", f"Limitations: {view.limitations}"]
     if view.name != COVERAGE_VIEW:
         coverage = views.coverage_for(view.name, shown)
-        gaps = coverage.toArrow().to_pylist()
+        gaps = collect(coverage).to_pylist()
         names = [name for name in coverage.columns if name == "server_address" or any(row[name] for row in gaps)]
         lines += ["Gaps in coverage (question 25) in these hours and of these servers:"]
         lines += (

@@ -62,15 +62,6 @@ def unique_rows(rows: pa.Table, key: str) -> pa.Table:
     return rows.take(pa.array(np.sort(firsts)))
 
 
-def buffer_size(rows: pa.Table | pa.RecordBatch) -> int:
-    """Return how many bytes rows take in memory, with all that their buffers hold.
-
-    Not ``nbytes``: it reads the offsets of lists, which Spark Connect does not send where there is no row, and the
-    process would end there.
-    """
-    return int(rows.get_total_buffer_size())
-
-
 def release_unused_memory() -> None:
     """Give memory back that was freed: after large tables, which libraries keep for the next ones."""
     for pool in (pa.default_memory_pool(), pa.system_memory_pool()):

@@ -35,6 +35,7 @@ from pipeline.lake.change import (
 )
 from pipeline.lake.concurrency import Result, TaskName, run_concurrently
 from pipeline.lake.date_filters import dates_condition
+from pipeline.lake.engine.collect import collect
 from pipeline.lake.engine.frames import arrow_to_frame, files_to_frame
 from pipeline.lake.engine.sessions import LazySession, is_remote
 from pipeline.lake.engine.tasks import PartitionedRows
@@ -315,7 +316,7 @@ class Lake:
         """Return rows as an Arrow table."""
         if isinstance(rows, PartitionedRows):
             return rows.table(self.session, schema)
-        return rows if isinstance(rows, pa.Table) else rows.toArrow()
+        return rows if isinstance(rows, pa.Table) else collect(rows)
 
     def select_by_values(
         self, table: Table, values: Collection[str], *, dates: Dates | None = None,
@@ -418,7 +419,7 @@ class Lake:
             return self.delete_values(
                 table,
                 column,
-                values.toArrow().column(0).drop_null().unique().to_pylist(),
+                collect(values).column(0).drop_null().unique().to_pylist(),
                 dates=dates,
                 provenance=provenance,
             )
@@ -460,7 +461,7 @@ class Lake:
         does not have are skipped. ``deleted`` names a boolean column of ``rows``, never null: where it is true the
         table's row is deleted. Old values stay in older versions until VACUUM.
         """
-        rows, (key,) = rows.toArrow() if isinstance(rows, DataFrame) else rows, table.key
+        rows, (key,) = collect(rows) if isinstance(rows, DataFrame) else rows, table.key
         new = {*rows.column_names} - {key, deleted}
         columns = ", ".join(f"{'s' if name in new else 't'}.{quoted(name)} AS {quoted(name)}" for name in table.names)
         where = dates_condition(dates, f"t.{EVENT_DATE}") + (f" AND NOT s.{quoted(deleted)}" if deleted else "")

@@ -22,6 +22,7 @@ from pyspark.sql import functions as F
 from pipeline.lake.arrow_rows import datetime_to_us
 from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.date_filters import MAX_DATES, dates_condition, utc_date_sql
+from pipeline.lake.engine.collect import collect
 from pipeline.lake.incremental import ChangeFeeds
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import CHANGE_COLUMNS, POST_IMAGES, BoundQuery, UnknownSqlError, double_braces
@@ -135,7 +136,7 @@ def _ask(lake: Lake, query: BoundQuery) -> pa.Table:
     try:
         return lake.query(query.sql, **query.inputs)
     except UnknownSqlError:
-        return lake.frame(query.sql, **query.inputs).toArrow()
+        return collect(lake.frame(query.sql, **query.inputs))
 
 
 def _is_among(sql: str, name: str, values: Collection[str | None]) -> str:

@@ -110,6 +110,18 @@ def test_spark_is_used_through_frames_and_sql_only(project):
     assert wrong == []
 
 
+def test_answers_of_spark_come_in_one_way(project):
+    """``toArrow`` alone gives tables that end the process (``pipeline/lake/engine/collect.py``)."""
+    found = {
+        str(path.relative_to(project))
+        for folder in ("pipeline", "jobs")
+        for path in (project / folder).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Attribute) and node.attr == "toArrow"
+    }
+    assert found == {"pipeline/lake/engine/collect.py"}
+
+
 def against_the_rooms(package):
     """The imports between rooms that the table does not allow."""
     found = draw_rooms.room_imports(package)

@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from pipeline.lake.engine.collect import collect
 from pipeline.lake.engine.sessions import LazySession
 
 MIN_TASKS: Final = 8  # where the work suffices: the cores of a small machine, and some to balance
@@ -83,4 +84,4 @@ class PartitionedRows:
         """Return the rows as an Arrow table in the driver, computed by whoever computes tasks."""
         if self.fits_in_driver or session.engine == "local":
             return pa.Table.from_batches(self.read_in_driver(), to_arrow_schema(schema))
-        return self.frame(session.spark, schema).toArrow()
+        return collect(self.frame(session.spark, schema))

@@ -20,8 +20,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType
 
-from pipeline.lake.arrow_rows import buffer_size
 from pipeline.lake.change import RowsToWrite
+from pipeline.lake.engine.collect import collect
 from pipeline.lake.engine.frames import arrow_to_frame, files_to_frame, read_table
 from pipeline.lake.engine.groups import answer_groups
 from pipeline.lake.engine.sessions import LazySession, session_for_groups
@@ -80,7 +80,7 @@ class Answers:
         """Return the answer to a query."""
         bound = self._bind(sql, inputs)
         given = _all_given(bound)
-        return self._in_spark(sql, bound).toArrow() if given is None else self._sql.answer(sql, given)
+        return collect(self._in_spark(sql, bound)) if given is None else self._sql.answer(sql, given)
 
     def query_at_most(
         self, sql: str, inputs: Mapping[str, QueryInput], max_rows: int, max_bytes: int
@@ -90,12 +90,12 @@ class Answers:
         if (given := _all_given(bound)) is not None:
             return self._sql.answer_at_most(sql, given, max_rows, max_bytes)
         try:
-            found = self._in_spark(f"{sql} LIMIT {max_rows + 1}", bound).toArrow()
+            found = collect(self._in_spark(f"{sql} LIMIT {max_rows + 1}", bound))
         except (PySparkException, Py4JJavaError) as error:  # Spark itself ends a query whose answer is too large
             if _RESULT_LIMIT not in str(error):
                 raise
             return None
-        return found if found.num_rows <= max_rows and buffer_size(found) <= max_bytes else None
+        return found if found.num_rows <= max_rows and found.nbytes <= max_bytes else None
 
     def frame(self, sql: str, inputs: Mapping[str, QueryInput]) -> DataFrame:
         """Return Spark's answer as a frame."""
@@ -172,7 +172,7 @@ class Answers:
         has_bytes = any(isinstance(column.type, BinaryType) for column in table.columns)
         if has_bytes and self._log.size(table) > MAX_HELD_BYTES:
             return None
-        rows = self.stored_frame(table).limit(MAX_HELD_ROWS + 1).toArrow()
+        rows = collect(self.stored_frame(table).limit(MAX_HELD_ROWS + 1))
         return rows.select(table.names).cast(arrow_schema(table)) if rows.num_rows <= MAX_HELD_ROWS else None
 
     def stored_frame(self, table: Table) -> DataFrame:
@@ -215,8 +215,8 @@ class Answers:
         frame = self.feed_frame(source).select(*columns, *CHANGE_COLUMNS)
 
         def fetch() -> pa.Table | None:
-            rows = frame.limit(MAX_HELD_ROWS + 1).toArrow()
-            small = rows.num_rows <= MAX_HELD_ROWS and buffer_size(rows) <= _MAX_SHARED_BYTES
+            rows = collect(frame.limit(MAX_HELD_ROWS + 1))
+            small = rows.num_rows <= MAX_HELD_ROWS and rows.nbytes <= _MAX_SHARED_BYTES
             return rows.cast(schema) if small else None
 
         few = self._held.get((table, columns), (since, until), fetch)

@@ -30,6 +30,7 @@ from pyspark.sql.types import BinaryType, LongType, StringType, StructType
 
 from pipeline.lake.change import Change, CommitNote, MakeChange, RowsGone, RowsToWrite
 from pipeline.lake.date_filters import dates_condition
+from pipeline.lake.engine.collect import collect
 from pipeline.lake.engine.sessions import LazySession
 from pipeline.lake.engine.tasks import MAX_DRIVER_BYTES, PartitionedRows
 from pipeline.lake.errors import ConflictError, RestoreError
@@ -199,7 +200,7 @@ class DeltaRsStore:
             def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
                 yield _file_rows(write_data_files(folder, table, batches))
 
-            return _files_of(rows.mapInArrow(write, _FILE_COLUMNS).toArrow())
+            return _files_of(collect(rows.mapInArrow(write, _FILE_COLUMNS)))
         if isinstance(rows, pa.Table):
             return write_data_files(folder, table, rows.to_batches())
         if isinstance(rows, pa.RecordBatchReader):

@@ -17,7 +17,6 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 from pyspark.sql import functions as F
 
-from pipeline.lake.arrow_rows import buffer_size
 from pipeline.lake.change import EVERY_ROW, Change, CommitNote, MakeChange, RowsGone, RowsToWrite
 from pipeline.lake.date_filters import dates_condition
 from pipeline.lake.engine.frames import arrow_to_frame
@@ -251,7 +250,7 @@ def _frame(spark: SparkSession, table: Table, rows: RowsToWrite) -> DataFrame:
     if isinstance(rows, PartitionedRows):
         return rows.frame(spark, table.struct())
     if isinstance(rows, pa.Table):
-        return arrow_to_frame(spark, rows, table.struct()).coalesce(1 + buffer_size(rows) // MAX_FILE_BYTES)
+        return arrow_to_frame(spark, rows, table.struct()).coalesce(1 + rows.nbytes // MAX_FILE_BYTES)
     return rows
 
 

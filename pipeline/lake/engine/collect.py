@@ -1,0 +1,25 @@
+"""Answers of Spark as Arrow tables: the one way in, since what Spark sends may end the process that looks at it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import DataFrame
+
+
+def collect(rows: DataFrame) -> pa.Table:
+    """Return a frame's rows as an Arrow table."""
+    return whole_lists(rows.toArrow())
+
+
+def whole_lists(rows: pa.Table) -> pa.Table:
+    """Return rows whose lists have offsets: columns with lists are copied.
+
+    Java sends none for lists of which there is none: those within lists that are all empty, and over Spark Connect
+    those of an answer without rows. What reads them, such as ``nbytes`` and ``combine_chunks``, ends the process.
+    """
+    for place, field in enumerate(rows.schema):
+        if pa.types.is_nested(field.type):
+            chunks = [chunk.take(pa.array(np.arange(len(chunk)))) for chunk in rows.column(place).chunks]
+            rows = rows.set_column(place, field, pa.chunked_array(chunks, field.type))
+    return rows
