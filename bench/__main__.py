@@ -26,6 +26,8 @@ PARTS = (
     "spark",
     "captures",
     "transfers",
+    "demo",
+    "ring",
     "whole",
     "association",
     "runs",
@@ -310,6 +312,14 @@ def main() -> None:
             from bench import transfer_speed  # noqa: PLC0415 (tshark and Spark)
 
             measures += transfer_speed.measure(Path(folder) / "transfers", max(sizes), arguments.repeat)
+        if "demo" in arguments.only:
+            from bench import engines  # noqa: PLC0415 (Spark)
+
+            measures += engines.measure_demo(Path(folder) / "demo", 1 if arguments.quick else arguments.repeat)
+        if "ring" in arguments.only and not arguments.quick:
+            from bench import engines  # noqa: PLC0415 (Spark)
+
+            measures += engines.measure_ring(Path(folder) / "ring", arguments.repeat)
         if len(sizes) > 1 and "whole" in arguments.only:
             from bench import whole_runs  # noqa: PLC0415 (Spark)
 

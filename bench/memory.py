@@ -1,4 +1,4 @@
-"""Measure the peak resident memory of this process's descendants from /proc (Linux only)."""
+"""Measure the peak memory of a process and of those below it from /proc (Linux only)."""
 
 from __future__ import annotations
 
@@ -21,16 +21,28 @@ def _process_status(pid: str) -> tuple[int, str, int] | None:
     return int(facts["PPid"]), facts["Name"].strip(), int(facts.get("VmHWM", "0 kB").split()[0]) * 1024
 
 
+def _proportional_bytes(pid: int) -> int:
+    """Return the memory of a process, of what it shares with others its share (PSS); 0 if it has ended."""
+    try:
+        lines = (PROC / str(pid) / "smaps_rollup").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
+
+
 class PeakMemory:
     """Context manager that records peak memory, in bytes.
 
     Of a process, by default this one; of the largest Python process below it; and of Java below it. The kernel keeps
     the peak of each process. So sampling only has to see each process once near its end. It takes time from what is
     measured: processes that ran before, and are not below, are looked at once.
+
+    ``whole_tree``: also of all of them together, as the largest sum of their PSS in a sample. That slows them down.
     """
 
-    def __init__(self, pid: int | None = None, interval_s: float = 0.1) -> None:
-        self.driver_bytes = self.worker_bytes = self.jvm_bytes = 0
+    def __init__(self, pid: int | None = None, interval_s: float = 0.1, *, whole_tree: bool = False) -> None:
+        self.driver_bytes = self.worker_bytes = self.jvm_bytes = self.tree_bytes = 0
+        self._whole_tree = whole_tree
         self._pid = os.getpid() if pid is None else pid
         self._others: frozenset[str] = frozenset()  # ran before
         self._interval = interval_s
@@ -65,10 +77,12 @@ class PeakMemory:
         if own is not None:
             self.driver_bytes = max(self.driver_bytes, own[2])
         processes.discard(str(self._pid))
+        tree = [self._pid]
         queue = [(child, False) for child in children[self._pid]]
         while queue:
             pid, below_java = queue.pop()
             processes.discard(str(pid))
+            tree.append(pid)
             status = found[pid]
             assert status is not None
             _, name, peak = status
@@ -78,4 +92,6 @@ class PeakMemory:
             elif name.startswith("python"):
                 self.worker_bytes = max(self.worker_bytes, peak)
             queue += [(child, below_java or is_java) for child in children[pid]]
+        if self._whole_tree:
+            self.tree_bytes = max(self.tree_bytes, sum(map(_proportional_bytes, tree)))
         return frozenset(processes)

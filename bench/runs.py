@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,16 +33,34 @@ TABLES = (
 )  # fmt: skip
 
 
-def run_all(lake: Path, captures: Sequence[Path], prefix: Sequence[str] = ()) -> dict[str, Any]:
-    """Run the whole pipeline over captures, by a command with a prefix; return its summary, with its ``memory``."""
-    command = [*prefix, sys.executable, "-m", "jobs.run_all", "--lake", str(lake), "--captures", *map(str, captures)]
-    run = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    with PeakMemory(run.pid) as memory:
+def run_command(
+    command: Sequence[str], environment: Mapping[str, str] | None = None, *, whole_tree: bool = False
+) -> dict[str, Any]:
+    """Run a job by a command; return its summary, with its ``memory`` and the seconds of the whole process, ``wall_s``.
+
+    ``whole_tree``: as for ``PeakMemory``. SystemExit if the exit code is not 0.
+    """
+    begin = time.perf_counter()
+    run = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    with PeakMemory(run.pid, whole_tree=whole_tree) as memory:
         printed, problems = run.communicate()
+    wall_s = time.perf_counter() - begin
     if run.returncode:
-        raise SystemExit(f"run_all ended with {run.returncode}:\n{problems[-2000:]}")
+        raise SystemExit(f"{' '.join(command)} ended with {run.returncode}:\n{problems[-2000:]}")
     summary: dict[str, Any] = json.loads(printed.splitlines()[-1])
-    return summary | {"memory": memory}
+    return summary | {"memory": memory, "wall_s": wall_s}
+
+
+def run_all(
+    lake: Path, captures: Sequence[Path], prefix: Sequence[str] = (), *, options: Sequence[str] = (),
+    whole_tree: bool = False,
+) -> dict[str, Any]:  # fmt: skip
+    """Run the whole pipeline over captures, by a command with a prefix; return what ``run_command`` does.
+
+    ``options`` are further arguments of the job.
+    """
+    command = [sys.executable, "-m", "jobs.run_all", "--lake", str(lake), "--captures", *map(str, captures), *options]
+    return run_command([*prefix, *command], whole_tree=whole_tree)
 
 
 def memory_measures(
@@ -58,11 +76,18 @@ def memory_measures(
     ]
 
 
+def tree_measure(name: str, run: dict[str, Any], floor: float, goal: float) -> Measure:
+    """Return how much memory all processes of a run took together at most; the bounds are in GB.
+
+    The run is one with ``whole_tree``.
+    """
+    used = run["memory"].tree_bytes / 1e9
+    return Measure(f"{name}: memory of all processes", used, "GB", floor, goal, higher_is_better=False)
+
+
 def time_run(lake: Path, captures: Sequence[Path]) -> float:
     """Run the whole pipeline over captures and return the seconds that it takes, the start of Python included."""
-    begin = time.perf_counter()
-    run_all(lake, captures)
-    return time.perf_counter() - begin
+    return float(run_all(lake, captures)["wall_s"])
 
 
 def count_changed_rows(lake: Path, since: dict[str, int]) -> int:

@@ -1,8 +1,9 @@
 """Benchmark of whole runs: captures to all layers, stage by stage, beside tshark's listing of the same captures.
 
-The calls are at several servers, or all at one. Each run is a process with a new lake. What a run takes beside its
-input, as the start of Python, is taken out: speeds are those of the bytes by which the larger capture is larger than
-the smaller one.
+The calls are at several servers, or all at one. Each run is a process with a new lake, in which Spark computes; the
+largest ring is also read by a process that computes itself, and once more for the memory of all processes together.
+What a run takes beside its input, as the start of Python, is taken out: speeds are those of the bytes by which the
+larger capture is larger than the smaller one.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from statistics import mean
 from typing import Any, Final
 
 from bench.measure import Measure, log_progress
-from bench.runs import memory_measures, run_all
+from bench.runs import memory_measures, run_all, tree_measure
 from bench.traffic import SERVERS, generate_captures
 
 _KINDS: Final = {  # files of a ring, servers; floor and goal
@@ -24,6 +25,7 @@ _KINDS: Final = {  # files of a ring, servers; floor and goal
 }
 _ONE_CORE: Final = ("taskset", "--cpu-list", "0")
 _PAIRS: Final = 3  # of runs on one core and on all
+_LOCAL_MIB: Final = 1.5e9 / 2**20  # memory of a run that computes in its own process
 
 TimeTshark = Callable[[Sequence[Path]], tuple[float, int]]
 
@@ -51,6 +53,11 @@ def measure(folder: Path, sizes: tuple[int, int], time_tshark: TimeTshark) -> li
                 log_progress(f"whole runs: {name}, one core")
                 ratio = _one_core_against_all(folder / "lake", files, runs[-1]["seconds"])
                 out.append(Measure(f"{name}: one core against all", ratio, "x", 1.6, 1.9))
+            if kind == "ring" and size == sizes[-1]:
+                log_progress(f"whole runs: {name}, engine local")
+                out += _measure_local(name, folder / "lake", files, runs[-1]["seconds"])
+                log_progress(f"whole runs: {name}, memory of all processes")
+                out.append(tree_measure(name, _run(folder / "lake", files, whole_tree=True), 4, 3.5))
             shutil.rmtree(folder / "captures")
         small, large = runs
         speed = (listings[1] - listings[0]) / (large["seconds"] - small["seconds"])
@@ -60,6 +67,17 @@ def measure(folder: Path, sizes: tuple[int, int], time_tshark: TimeTshark) -> li
             Measure(f"{kind}: findings, calls", _rate(small, large, "rows_in", "findings"), "/s", 100_000, 150_000),
         ]
     return out
+
+
+def _measure_local(name: str, lake: Path, files: Sequence[Path], spark_s: float) -> list[Measure]:
+    """Measure a run that computes in its own process, beside one by Spark that took ``spark_s``."""
+    run = _run(lake, files, options=("--set", "run.engine=local"))
+    name = f"{name}, engine local"
+    return [
+        Measure(f"{name}: run_all", run["seconds"], "s"),
+        Measure(f"{name}: against engine spark", run["seconds"] / spark_s, "x"),
+        *memory_measures(name, run, driver=_LOCAL_MIB),
+    ]
 
 
 def _one_core_against_all(lake: Path, files: Sequence[Path], first: float) -> float:
@@ -82,8 +100,8 @@ def _rate(small: dict[str, Any], large: dict[str, Any], count: str, stage: str) 
     return float((many - few) / (long - short))
 
 
-def _run(lake: Path, files: Sequence[Path], prefix: Sequence[str] = ()) -> dict[str, Any]:
-    """Run the whole pipeline over captures into a new lake; return its summary."""
-    summary = run_all(lake, files, prefix)
+def _run(lake: Path, files: Sequence[Path], prefix: Sequence[str] = (), **how: Any) -> dict[str, Any]:
+    """Run the whole pipeline over captures into a new lake, as ``run_all`` does; return its summary."""
+    summary = run_all(lake, files, prefix, **how)
     shutil.rmtree(lake)
     return summary
