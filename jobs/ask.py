@@ -14,7 +14,6 @@ from jobs.command_line.output_files import check_outputs, replace_file
 from jobs.command_line.parsers import build_parser
 from jobs.config import ConfigError
 from jobs.lake_access import open_lake_with_data
-from pipeline.lake.engine.collect import collect
 from pipeline.lake.lake import Lake
 from pipeline.reports.views.catalog import COVERAGE_VIEW, QUESTIONS, VIEWS_BY_NAME, LakeViews, views_of_question
 from pipeline.reports.views.view import View
@@ -48,7 +47,6 @@ def run(job_run: cli.JobRun) -> cli.Outcome:
         {each.machine: each.bytes for each in quotas.machines},
     )
     defined: dict[str, Any] = {"defined": views.create_permanent()} if job_run.arguments.define else {}
-    views.create_temporary(list(dict.fromkeys([*(view.name for view in requested), COVERAGE_VIEW])))
     target = job_run.arguments.json
     with _open_json_file(job_run, lake, target) as output:
         counts = {
@@ -99,9 +97,8 @@ def _write_answer(
     ``max_rows`` of 0 means all rows. ``output`` receives the JSON lines. ``json_only`` prints them, and nothing else.
     None is returned where the answer cannot be known: nothing was captured that the view needs.
     """
-    frame = views.read(view.name)
-    # Arrow keeps the time zone. collect() would return naive times in the zone of this machine.
-    rows = collect(frame.limit(max_rows + 1) if max_rows else frame).to_pylist()
+    answer = views.answer(view.name, max_rows + 1 if max_rows else None)
+    rows = answer.to_pylist()
     shown = rows[:max_rows] if max_rows else rows
     is_known = bool(rows) or views.has_evidence(view.name)
     json_lines = "".join(f"{json.dumps({'view': view.name, **row}, default=json_default)}\n" for row in shown)
@@ -116,7 +113,7 @@ def _write_answer(
         "",
     ]
     if rows:
-        lines += format_table(frame.columns, [[row[name] for name in frame.columns] for row in shown])
+        lines += format_table(answer.column_names, [[*row.values()] for row in shown])
     elif is_known:
         lines += ["(no row)"]
     else:
@@ -126,8 +123,8 @@ def _write_answer(
     lines += ["", f"Limitations: {view.limitations}"]
     if view.name != COVERAGE_VIEW:
         coverage = views.coverage_for(view.name, shown)
-        gaps = collect(coverage).to_pylist()
-        names = [name for name in coverage.columns if name == "server_address" or any(row[name] for row in gaps)]
+        gaps = coverage.to_pylist()
+        names = [name for name in coverage.column_names if name == "server_address" or any(row[name] for row in gaps)]
         lines += ["Gaps in coverage (question 25) in these hours and of these servers:"]
         lines += (
             format_table(names, [[row[name] for name in names] for row in gaps]) if gaps else ["(nothing was read)"]

@@ -131,7 +131,8 @@ def format_table(column_names: Sequence[str], rows: Sequence[Sequence[object]]) 
     columns = range(len(column_names))
     widths = [max(len(column_names[i]), *(len(row[i]) for row in cells), 0) for i in columns]
     numeric = [
-        any(isinstance(row[i], int | float) for row in rows) and not any(isinstance(row[i], bool) for row in rows)
+        any(isinstance(row[i], int | float | Decimal) for row in rows)
+        and not any(isinstance(row[i], bool) for row in rows)
         for i in columns
     ]
 

@@ -11,9 +11,9 @@ from schemas.collected_snapshots import SNAPSHOTS_RAW
 _NEWEST_TIME_OF: Final = {CAPTURE_FILES: "max(last_packet_at)", SNAPSHOTS_RAW: "max(coalesce(collected_at, asked_at))"}
 
 _NEWEST_TIMES: Final = " UNION ALL ".join(
-    f"SELECT {newest} AS at FROM {table}" for table, newest in _NEWEST_TIME_OF.items()
+    f"SELECT {newest} AS newest FROM {table}" for table, newest in _NEWEST_TIME_OF.items()
 )
-NEWEST_EVENT_TIME_QUERY: Final = f"(SELECT max(at) AS now FROM ({_NEWEST_TIMES}))"
+NEWEST_EVENT_TIME_QUERY: Final = f"(SELECT max(newest) AS now FROM ({_NEWEST_TIMES}))"
 """A subquery with the one column ``now``, over tables named as ``layer.name``."""
 
 

@@ -16,8 +16,8 @@ from attempts.broker import CLEAN_UP, Broker, captured
 from attempts.telling import facts_of, gold_of
 from pipeline.attempts import dependency_keys
 from pipeline.attempts.ongoing_associations import find_ongoing
+from pipeline.lake.queries.answer import query_in_spark
 from pipeline.lake.queries.duckdb_sql import DuckDbSql
-from pipeline.lake.queries.inputs import query_in_spark
 from udfs.keys import key
 
 pytestmark = pytest.mark.spark

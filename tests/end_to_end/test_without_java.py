@@ -9,8 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from end_to_end.lakes import reading_jobs
 from engines import LOCAL
 from jobs.session import JARS_VARIABLE
+from pipeline.lake.engine.sessions import LazySession
+from pipeline.lake.lake import Lake
+from schemas.bronze import RPC_CALLS
 
 SEALED = "05-sealed-ntlm.pcap"
 SAMPLE = ("01-remoteread-ndr.pcap", "03-qm2qm-dependent-client.pcap", "04-qmmgmt.pcapng")
@@ -49,7 +53,7 @@ def summary(done):
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def test_runs_of_this_process_and_those_without_anything_new_need_no_java(run, tmp_path, java):
+def test_runs_of_this_process_and_those_without_anything_new_need_no_java(run, project, tmp_path, java):
     done = run(SAMPLE[0], more=LOCAL)
     first = summary(done)
     assert "this process computes (run.engine=local)" in done.stderr.splitlines()
@@ -69,7 +73,14 @@ def test_runs_of_this_process_and_those_without_anything_new_need_no_java(run, t
         "name": "spark", "master": None, "started": False, "executions": 0, "jobs": 0, "tasks": 0, "in_driver": [],
     }  # fmt: skip
     assert {counts["rows_out"] for counts in nothing["tables"].values()} == {0}
-    assert not (java / "started").exists()
+    lake = Lake(LazySession(pytest.fail), str(tmp_path / "lake"))
+    call_key = lake.query("SELECT min(call_key) AS one FROM {calls}", calls=RPC_CALLS)["one"][0].as_py()
+    env = {**os.environ, "JAVA_HOME": str(java)}
+    for job, arguments in reading_jobs(tmp_path / "lake", tmp_path, call_key):
+        command = [sys.executable, "-m", job.__name__, *arguments]
+        done = subprocess.run(command, cwd=project, env=env, capture_output=True, text=True, check=False)
+        assert not (java / "started").exists(), job.__name__
+        assert done.returncode == 0, done.stderr
     found = run(SAMPLE[0], "02-remoteread-ndr64-multiplexed.pcap")
     assert (java / "started").exists()
     assert found.returncode == 2

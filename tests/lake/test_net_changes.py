@@ -11,8 +11,8 @@ from pyspark.sql import SparkSession
 from example_counts import examples
 from pipeline.lake import net_changes as lake_net_changes
 from pipeline.lake.net_changes import net_changes
+from pipeline.lake.queries.answer import query_in_spark
 from pipeline.lake.queries.duckdb_sql import DuckDbSql
-from pipeline.lake.queries.inputs import query_in_spark
 
 SCHEMA = pa.schema({"k": pa.string(), "fact": pa.int32(), "_change_type": pa.string(), "_commit_version": pa.int64()})
 RECORDS = {"insert": (None, "insert"), "delete": ("delete", None), "update": ("update_preimage", "update_postimage")}

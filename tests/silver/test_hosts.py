@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from engines import without_spark
 from pipeline.lake.lake import Lake
+from pipeline.lake.queries.answer import query_in_spark
 from pipeline.lake.queries.duckdb_sql import DuckDbSql
-from pipeline.lake.queries.inputs import query_in_spark
 from pipeline.silver.decode import DECODED_TABLES, decode_calls, decode_collected_snapshots
 from pipeline.silver.hosts import apply_host_changes, compute_hosts, update_collected_snapshots, update_hosts
 from pipeline.transfers import update as sessions_update

@@ -7,21 +7,19 @@ Spark's tasks with pyarrow: Spark itself would need jars of Hadoop for it.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from pipeline.lake.engine.tasks import PartitionedRows, balance_by_size, task_bytes
 from pipeline.lake.lake_path import LakePath, parquet_dataset
 from pipeline.lake.queries.duckdb_sql import DataFiles
-from pipeline.lake.queries.inputs import MAX_IN_LIST
 from pipeline.lake.storage.log import TablePlaces
-from schemas.table import Table, literal, quoted
+from schemas.table import Table
 
 _BATCH_ROWS: Final = 10_000  # of those that a task reads at once
 _BROADCAST_BYTES: Final = 10 << 20  # as Spark does with what it knows the size of
@@ -40,11 +38,6 @@ def arrow_to_frame(spark: SparkSession, rows: pa.Table, schema: StructType | Non
     return spark.createDataFrame(whole, schema)  # type: ignore[arg-type, call-overload, unused-ignore]  # Arrow since Spark 4
 
 
-def values_to_frame(spark: SparkSession, values: Iterable[str], name: str) -> DataFrame:
-    """Return texts as a frame of one sorted column."""
-    return arrow_to_frame(spark, pa.table({name: pa.array(sorted(values), pa.string())}))
-
-
 def files_to_frame(spark: SparkSession, files: DataFiles, schema: StructType | None = None) -> DataFrame:
     """Return the rows of data files, which Spark reads without asking Delta for them; ``schema``: with comments."""
     schema = schema or from_arrow_schema(files.schema)
@@ -55,17 +48,6 @@ def files_to_frame(spark: SparkSession, files: DataFiles, schema: StructType | N
     else:
         rows = spark.read.schema(schema).parquet(*(_escaped(file.location) for file in files.files))
     return rows if files.where is None else rows.where(files.where)
-
-
-def where_in(rows: DataFrame, column: str, values: Collection[str | None]) -> DataFrame:
-    """Return the rows whose column has one of these values: by a list of literals, or by a join where they are many."""
-    known = sorted(value for value in values if value is not None)
-    if len(known) <= MAX_IN_LIST:
-        named = f"{quoted(column)} IN ({', '.join(map(literal, known))})" if known else "FALSE"
-        return rows.where(f"({named} OR {quoted(column)} IS NULL)" if None in values else named)
-    wanted = values_to_frame(rows.sparkSession, known, "_value")
-    met = F.col(column) == F.col("_value")
-    return rows.join(F.broadcast(wanted), met | F.col(column).isNull() if None in values else met, "left_semi")
 
 
 def _read_in_tasks(spark: SparkSession, sizes: Mapping[LakePath, int], schema: StructType) -> DataFrame:

@@ -16,7 +16,7 @@ from uuid import uuid4
 import pyarrow as pa
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType
 
@@ -80,7 +80,9 @@ class Answers:
         """Return the answer to a query."""
         bound = self._bind(sql, inputs)
         given = _all_given(bound)
-        return collect(self._in_spark(sql, bound)) if given is None else self._sql.answer(sql, given)
+        return (
+            collect(query_in_spark(self._session.spark, sql, bound)) if given is None else self._sql.answer(sql, given)
+        )
 
     def query_at_most(
         self, sql: str, inputs: Mapping[str, QueryInput], max_rows: int, max_bytes: int
@@ -90,7 +92,7 @@ class Answers:
         if (given := _all_given(bound)) is not None:
             return self._sql.answer_at_most(sql, given, max_rows, max_bytes)
         try:
-            found = collect(self._in_spark(f"{sql} LIMIT {max_rows + 1}", bound))
+            found = collect(query_in_spark(self._session.spark, f"{sql} LIMIT {max_rows + 1}", bound))
         except (PySparkException, Py4JJavaError) as error:  # Spark itself ends a query whose answer is too large
             if _RESULT_LIMIT not in str(error):
                 raise
@@ -99,7 +101,7 @@ class Answers:
 
     def frame(self, sql: str, inputs: Mapping[str, QueryInput]) -> DataFrame:
         """Return Spark's answer as a frame."""
-        return self._in_spark(sql, self._bind(sql, inputs))
+        return query_in_spark(self._session.spark, sql, self._bind(sql, inputs))
 
     @contextmanager
     def read_answer(self, sql: str, inputs: Mapping[str, QueryInput]) -> Iterator[RowsToWrite]:
@@ -107,7 +109,7 @@ class Answers:
         bound = self._bind(sql, inputs)
         given = _all_given(bound)
         if given is None:
-            yield self._in_spark(sql, bound)
+            yield query_in_spark(self._session.spark, sql, bound)
             return
         with self._sql.read_answer(sql, given) as batches:
             yield batches
@@ -227,26 +229,26 @@ class Answers:
         table, since, until = source
         return read_table(self._session.spark, self._places, table, (since, until))
 
-    def _in_spark(self, sql: str, bound: Mapping[str, Bound]) -> DataFrame:
-        """Return Spark's answer as a frame."""
-        spark = self._session.spark
-        frames: dict[str, Any] = {}
-        texts: dict[str, str] = {}
-        for name, given in bound.items():
-            texts[name] = f"{{{name}}}"
-            if isinstance(given, DataFrame):
-                frames[name] = given
-            elif isinstance(given, DataFiles):
-                frames[name] = files_to_frame(spark, given)
-            elif isinstance(given, pa.Table):
-                frames[name] = arrow_to_frame(spark, given)
-            elif isinstance(given, str) or len(given) <= MAX_IN_LIST:
-                texts[name] = double_braces(sql_list(given))
-            else:
-                frames[name] = arrow_to_frame(spark, pa.table({"value": values_array(given)}))
-                texts[name] = f"(SELECT value FROM {{{name}}})"
-        asked = sql.replace("{{", "{{{{").replace("}}", "}}}}").format(**texts)  # Spark formats it once more
-        return spark.sql(asked, **frames)  # which gives frames names of their own, as long as it needs them
+
+def query_in_spark(spark: SparkSession, sql: str, bound: Mapping[str, Bound]) -> DataFrame:
+    """Return Spark's answer as a frame."""
+    frames: dict[str, Any] = {}
+    texts: dict[str, str] = {}
+    for name, given in bound.items():
+        texts[name] = f"{{{name}}}"
+        if isinstance(given, DataFrame):
+            frames[name] = given
+        elif isinstance(given, DataFiles):
+            frames[name] = files_to_frame(spark, given)
+        elif isinstance(given, pa.Table):
+            frames[name] = arrow_to_frame(spark, given)
+        elif isinstance(given, str) or len(given) <= MAX_IN_LIST:
+            texts[name] = double_braces(sql_list(given))
+        else:
+            frames[name] = arrow_to_frame(spark, pa.table({"value": values_array(given)}))
+            texts[name] = f"(SELECT value FROM {{{name}}})"
+    asked = sql.replace("{{", "{{{{").replace("}}", "}}}}").format(**texts)  # Spark formats it once more
+    return spark.sql(asked, **frames)  # which gives frames names of their own, as long as it needs them
 
 
 def check_feed(table: Table, since: int, until: int | None) -> ChangesSince:

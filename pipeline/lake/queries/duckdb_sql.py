@@ -39,8 +39,19 @@ _MACROS: Final = (
     "slice(list, first, count) AS array_slice(list, first, first + count - 1)",
     "sequence(first, last) AS generate_series(first, last)",
     "sha2(bytes, bits) AS sha256(bytes)",
+    "count_if(condition) AS count(CASE WHEN condition THEN 1 END)",  # DuckDB's own is null where all are null
+    "regexp_like(text, pattern) AS regexp_matches(text, pattern)",
+    "array_join(list, separator) AS array_to_string(list, separator)",
+    "collect_list(value) AS coalesce(array_agg(value) FILTER (WHERE value IS NOT NULL), [])",
+    "explode_outer(list) AS unnest(CASE WHEN len(list) > 0 THEN list ELSE [NULL] END)",
+    "transform(list, function) AS list_transform(list, function)",
 )
-_SPELLINGS: Final = (("array(", "list_value("),)  # what no function can be named
+_SPELLINGS: Final = (  # what no macro can stand for: keywords, aggregates with a filter, lambdas
+    (re.compile(r"\barray\("), "list_value("),
+    (re.compile(r"\bstruct\("), "struct_pack("),  # of columns, which name the fields; nulls in them sort last
+    (re.compile(r"\b(max|min)_by\("), r"arg_\1_null("),  # DuckDB's own leave out rows without the value
+    (re.compile(r"\b(\w+) -> "), r"lambda \1: "),
+)
 _MEMORY_MB: Final = 2048
 _LITTLE_MEMORY_MB: Final = 256  # for each thread: what is more goes to files, and takes little longer
 _BATCH_ROWS: Final = 2048  # of an answer that is read bit by bit: DuckDB computes so many at once
@@ -177,7 +188,7 @@ class DuckDbSql:
 
         try:
             for ours, here in _SPELLINGS:
-                sql = sql.replace(ours, here)
+                sql = ours.sub(here, sql)
             yield cursor.sql(sql.format(**{name: _text(each, register) for name, each in of.items()}))
         except duckdb.ProgrammingError as error:
             raise UnknownSqlError(" ".join(str(error).split())) from error

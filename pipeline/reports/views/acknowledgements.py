@@ -39,7 +39,8 @@ _ADMINISTRATION_ACKS_SQL: Final = (
             CASE WHEN max(packet_key) IS NULL THEN 'reads' ELSE 'transfers' END AS source,
             min(seen_at) AS first_seen_at, max(seen_at) AS last_seen_at
           FROM sightings
-          WHERE NOT coalesce(read_from RLIKE {_DEAD_LETTER_QUEUES} OR read_from = wanted_dead_letter_queue, FALSE)
+          WHERE NOT coalesce(regexp_like(read_from, {_DEAD_LETTER_QUEUES})
+            OR read_from = wanted_dead_letter_queue, FALSE)
           GROUP BY coalesce(message_key, sighting_key), class, class_name, source_queue_manager
         )
 """
@@ -79,10 +80,10 @@ ACKNOWLEDGEMENT_VIEWS: Final = (
         )
         SELECT kind, class_name, source_queue_manager, admin_queue, source, count(*) AS messages,
           min(first_seen_at) AS first_seen_at, max(last_seen_at) AS last_seen_at,
-          sort_array(collect_set(destination_queue)) AS destinations
+          array_sort(collect_set(destination_queue)) AS destinations
         FROM negative LEFT JOIN originals USING (correlation_id)
         GROUP BY kind, class_name, source_queue_manager, admin_queue, source
-        ORDER BY messages DESC, class_name, kind, source
+        ORDER BY messages DESC, class_name, kind, source, source_queue_manager, admin_queue
         """,
         (), ("first_seen_at", "last_seen_at"), ("silver.messages", "silver.order_acks"),
     ),
@@ -136,7 +137,7 @@ ACKNOWLEDGEMENT_VIEWS: Final = (
           SELECT 'reads', message_id, max(message_key), max(destination_queue), max(admin_queue),
             max(acknowledgement_requested), coalesce(max(arrival), FALSE), coalesce(max(receive), FALSE),
             coalesce(max(not_arrived), FALSE), min(sent_at), min(seen_at), CAST(NULL AS STRING)
-          FROM messages LEFT ANTI JOIN captured USING (message_id) LEFT JOIN acknowledged USING (message_id)
+          FROM messages ANTI JOIN captured USING (message_id) LEFT JOIN acknowledged USING (message_id)
           WHERE message_id IS NOT NULL AND class = 0
           GROUP BY message_id
         ), lacking AS (
@@ -176,7 +177,7 @@ ACKNOWLEDGEMENT_VIEWS: Final = (
               {"queue": _READ_FROM, "destination_queue": "rows.destination_queue"},
               "class_name, message_key, sighting_key, sent_at, seen_at",
           ) + f"""
-          WHERE queue RLIKE {_DEAD_LETTER_QUEUES} GROUP BY ALL
+          WHERE regexp_like(queue, {_DEAD_LETTER_QUEUES}) GROUP BY ALL
         ), known AS (
           SELECT message_key AS message, source_queue_manager, queue AS destination_queue, min(sent_at) AS sent_at,
             min(first_sent_at) AS first_seen_at, max(last_sent_at) AS last_seen_at,
@@ -199,16 +200,16 @@ ACKNOWLEDGEMENT_VIEWS: Final = (
           UNION ALL
           SELECT CAST(NULL AS STRING), source_queue_manager, coalesce(class_name, 'expired'), class_name IS NULL,
             'transfers', sent_at, first_seen_at, last_seen_at, destination_queue
-          FROM known LEFT ANTI JOIN found USING (message)
+          FROM known ANTI JOIN found USING (message)
           WHERE class_name IS NOT NULL OR (last_outcome = 'expired' AND is_wanted AND NOT is_there)
         )
         SELECT queue, source_queue_manager, reason, presumed, source, count(*) AS messages,
           min(sent_at) AS oldest_sent_at, (unix_micros(max(now)) - unix_micros(min(sent_at))) / 1e6 AS age_s,
           min(first_seen_at) AS first_seen_at, max(last_seen_at) AS last_seen_at,
-          sort_array(collect_set(destination_queue)) AS destinations
+          array_sort(collect_set(destination_queue)) AS destinations
         FROM dead CROSS JOIN setting.now
         GROUP BY queue, source_queue_manager, reason, presumed, source
-        ORDER BY messages DESC, source, reason
+        ORDER BY messages DESC, source, reason, queue, source_queue_manager, presumed
         """,
         (), ("first_seen_at", "last_seen_at"), ("silver.messages",),
     ),

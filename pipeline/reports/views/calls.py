@@ -45,7 +45,7 @@ _CALLS_SQL: Final = (
     + _SUCCEEDED_SQL
     + """, FALSE) AS failed
           FROM named JOIN ends USING (call_key)
-          LEFT JOIN starts ON attempt_key = left(sha2(concat(X'20000000', encode(call_key, 'UTF-8')), 256), 32)
+          LEFT JOIN starts ON attempt_key = left(sha2(unhex('20000000' || hex(call_key)), 256), 32)
         )
 """
 )
@@ -54,6 +54,28 @@ _CALLS_SQL: Final = (
 The queue of a Start call is that of its attempt. ``attempt_key`` is the key of the call key (docs/reference/tables.md):
 SHA-256 over the length of the call key, 32, and the call key itself.
 """
+
+
+def _percentiles_sql(name: str) -> str:
+    """Return the SQL of three percentiles of a duration in milliseconds."""
+    return ", ".join(f"percentile_disc({at / 100}) WITHIN GROUP (ORDER BY {name}) AS p{at}_ms" for at in (50, 95, 99))
+
+
+COVERAGE_COUNTS_SQL: Final = """
+          sum(value) FILTER (WHERE layer = 'transport' AND measure = 'bytes') AS bytes,
+          sum(value) FILTER (WHERE layer = 'transport' AND measure = 'bytes_binary_protocol') AS bytes_binary_protocol,
+          sum(value) FILTER (WHERE layer = 'transport' AND measure = 'bytes_missing') AS bytes_missing,
+          sum(value) FILTER (WHERE layer = 'capture' AND measure = 'packets_dropped') AS packets_dropped,
+          sum(value) FILTER (WHERE layer = 'transport' AND measure = 'connections_half_seen') AS connections_half_seen,
+          sum(value) FILTER (WHERE layer = 'rpc' AND measure = 'calls') AS calls,
+          sum(value) FILTER (WHERE layer = 'rpc' AND measure = 'calls_half_seen') AS calls_half_seen,
+          sum(value) FILTER (WHERE layer = 'rpc' AND measure = 'sealed') AS sealed,
+          sum(value) FILTER (WHERE layer IN ('stub', 'message') AND measure = 'undecoded') AS undecoded,
+          sum(value) FILTER (WHERE layer = 'transport' AND measure = 'quarantined') AS quarantined_bytes,
+          sum(value) FILTER (WHERE layer = 'message' AND measure = 'queue_unknown') AS queue_unknown,
+          sum(value) FILTER (WHERE layer = 'snapshot' AND measure = 'snapshots_expected') AS snapshots_expected,
+          sum(value) FILTER (WHERE layer = 'snapshot' AND measure = 'snapshots_missing') AS snapshots_missing"""
+"""The columns of counts over rows of gold.coverage."""
 
 CALL_VIEWS: Final = (
     View(
@@ -67,13 +89,11 @@ CALL_VIEWS: Final = (
         "but have no time.",
         _CALLS_SQL + """
         SELECT server_address, interface_name, method, of_queue AS queue, result, count(*) AS calls,
-          count(ms) AS answered, percentile_approx(ms, 0.5, 10000) AS p50_ms,
-          percentile_approx(ms, 0.95, 10000) AS p95_ms, percentile_approx(ms, 0.99, 10000) AS p99_ms,
-          max(ms) AS max_ms,
+          count(ms) AS answered, """ + _percentiles_sql("ms") + """, max(ms) AS max_ms,
           min(coalesce(requested_at, responded_at)) AS first_at, max(coalesce(requested_at, responded_at)) AS last_at
         FROM (SELECT *, """ + response_ms_sql("requested_at", "responded_at", "clocks") + """ AS ms FROM calls)
         GROUP BY server_address, interface_name, method, of_queue, result
-        ORDER BY server_address, interface_name, method, calls DESC
+        ORDER BY server_address, interface_name, method, calls DESC, queue, result
         """,
         ("server_address",), ("first_at", "last_at"),
     ),
@@ -101,13 +121,12 @@ CALL_VIEWS: Final = (
           FROM gold.receive_attempts AS a LEFT JOIN arrivals USING (message_key)
         )
         SELECT server_address, of_queue AS queue, protocol, action_name, waited, count(*) AS attempts,
-          percentile_approx(wait_ms, 0.5, 10000) AS p50_ms, percentile_approx(wait_ms, 0.95, 10000) AS p95_ms,
-          percentile_approx(wait_ms, 0.99, 10000) AS p99_ms, max(wait_ms) AS max_ms,
-          percentile_approx(held_ms, 0.5, 10000) AS hold_p50_ms, max(held_ms) AS hold_max_ms,
+          """ + _percentiles_sql("wait_ms") + """, max(wait_ms) AS max_ms,
+          percentile_disc(0.5) WITHIN GROUP (ORDER BY held_ms) AS hold_p50_ms, max(held_ms) AS hold_max_ms,
           min(started_at) AS first_at, max(started_at) AS last_at
         FROM reads
         GROUP BY server_address, of_queue, protocol, action_name, waited
-        ORDER BY server_address, queue, attempts DESC
+        ORDER BY server_address, queue, attempts DESC, protocol, action_name, waited
         """,
         ("server_address",), ("first_at", "last_at"),
     ),
@@ -130,7 +149,7 @@ CALL_VIEWS: Final = (
         FROM gold.receive_attempts LEFT JOIN sequences USING (attempt_key)
         WHERE is_receive AND returned_at IS NOT NULL AND (lookup_id IS NOT NULL OR message_key IS NOT NULL)
           AND (outcome IN ('in_flight', 'expired', 'rundown', 'failed') OR ack_refused)
-        ORDER BY returned_at
+        ORDER BY returned_at, attempt_key
         """,
         ("server_address",), ("returned_at", "ended_at"),
     ),
@@ -147,13 +166,13 @@ CALL_VIEWS: Final = (
           count_if(is_receive AND message_key IS NOT NULL) AS messages,
           count_if(outcome = 'acked') AS acked, count_if(outcome IN ('nacked', 'expired', 'rundown')) AS given_back,
           count_if(outcome = 'empty') AS polls_in_vain, sum(message_bytes) AS bytes,
-          try_divide(count_if(is_receive AND message_key IS NOT NULL),
-            sum(count_if(is_receive AND message_key IS NOT NULL))
-              OVER (PARTITION BY server_address, coalesce(queue, inferred_queue))) AS share,
+          count_if(is_receive AND message_key IS NOT NULL)
+            / nullif(sum(count_if(is_receive AND message_key IS NOT NULL))
+              OVER (PARTITION BY server_address, coalesce(queue, inferred_queue)), 0) AS share,
           min(started_at) AS first_at, max(started_at) AS last_at
         FROM gold.receive_attempts
         GROUP BY server_address, coalesce(queue, inferred_queue), client_address
-        ORDER BY server_address, queue, messages DESC
+        ORDER BY server_address, queue, messages DESC, client_address
         """,
         ("server_address",), ("first_at", "last_at"),
     ),
@@ -169,18 +188,18 @@ CALL_VIEWS: Final = (
           SELECT server_address, started_at, coalesce(returned_at, ended_at) AS done_at FROM gold.receive_attempts
           WHERE started_at IS NOT NULL AND (coalesce(returned_at, ended_at) IS NOT NULL OR outcome = 'in_flight')
         ), steps AS (
-          SELECT server_address, started_at AS at, 1 AS step FROM known
+          SELECT server_address, started_at AS moment, 1 AS step FROM known
           UNION ALL
           SELECT server_address, done_at, -1 FROM known WHERE done_at IS NOT NULL
         ), running AS (
-          SELECT *, sum(step) OVER (
-            PARTITION BY server_address ORDER BY at, step ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
+          SELECT *, -unix_micros(moment) AS earliness, sum(step) OVER (
+            PARTITION BY server_address ORDER BY moment, step ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
           ) AS waiting FROM steps
         )
-        SELECT server_address, date_trunc('hour', at) AS hour, max(waiting) AS most_waiting,
-          max_by(at, struct(waiting, -unix_micros(at))) AS most_at, count_if(step = 1) AS begun
+        SELECT server_address, date_trunc('hour', moment) AS hour, max(waiting) AS most_waiting,
+          max_by(moment, struct(waiting, earliness)) AS most_at, count_if(step = 1) AS begun
         FROM running
-        GROUP BY server_address, date_trunc('hour', at)
+        GROUP BY server_address, date_trunc('hour', moment)
         ORDER BY server_address, hour
         """,
         ("server_address",), ("hour",),
@@ -201,11 +220,11 @@ CALL_VIEWS: Final = (
           count(*) / max(of_method) AS share, min(coalesce(responded_at, requested_at)) AS first_at,
           max(coalesce(responded_at, requested_at)) AS last_at,
           max(coalesce(responded_at, requested_at)) > max(now) - INTERVAL 1 HOUR AS still,
-          slice(sort_array(collect_set(client_address)), 1, 10) AS clients
+          slice(array_sort(collect_set(client_address)), 1, 10) AS clients
         FROM calls JOIN methods USING (server_address, interface_name, method) CROSS JOIN setting.now
         WHERE failed
         GROUP BY server_address, interface_name, method, of_queue, result
-        ORDER BY still DESC, calls DESC
+        ORDER BY still DESC, calls DESC, server_address, interface_name, method, queue, result
         """,
         ("server_address",), ("first_at", "last_at"),
     ),
@@ -230,7 +249,7 @@ CALL_VIEWS: Final = (
           held.closed_at AS holder_closed_at, held.ended_by AS holder_ended_by, refused.call_key, refused.holder,
           refused.confidence, refused.missing
         FROM refused LEFT JOIN gold.queue_opens AS held ON held.call_key = refused.holder
-        ORDER BY refused_at DESC, refused.call_key, holder_opened_at
+        ORDER BY refused_at DESC, refused.call_key, holder_opened_at, refused.holder
         """,
         ("server_address",), ("refused_at",),
     ),
@@ -246,13 +265,13 @@ CALL_VIEWS: Final = (
         """
         SELECT f.subject, f.rule_id, f.actual AS machines, f.observed_at,
           CASE f.rule_id WHEN 'O07' THEN 'transfers'
-            ELSE array_join(sort_array(collect_set(h.source)), ', ') END AS source,
-          sort_array(collect_set(h.host_name)) AS names, sort_array(collect_set(h.address)) AS addresses,
+            ELSE array_join(array_sort(collect_set(h.source)), ', ') END AS source,
+          array_sort(collect_set(h.host_name)) AS names, array_sort(collect_set(h.address)) AS addresses,
           min(h.first_seen_at) AS first_seen_at, max(h.last_seen_at) AS last_seen_at
         FROM gold.findings AS f LEFT JOIN silver.hosts AS h ON f.subject = 'queue manager ' || h.queue_manager_id
         WHERE f.rule_id IN ('O01', 'O07')
         GROUP BY f.subject, f.rule_id, f.actual, f.observed_at
-        ORDER BY f.observed_at, f.subject, f.rule_id
+        ORDER BY f.observed_at, f.subject, f.rule_id, f.actual
         """,
         (), ("first_seen_at", "last_seen_at"), ("silver.hosts",),
     ),
@@ -265,11 +284,11 @@ CALL_VIEWS: Final = (
         """
         SELECT server_address, kind, count(*) AS connections, sum(client_bytes + server_bytes) AS bytes,
           sum(retransmitted_bytes) AS retransmitted_bytes,
-          try_divide(sum(retransmitted_bytes), sum(client_bytes + server_bytes + retransmitted_bytes)) AS share,
+          sum(retransmitted_bytes) / nullif(sum(client_bytes + server_bytes + retransmitted_bytes), 0) AS share,
           min(first_packet_at) AS first_at, max(last_packet_at) AS last_at
         FROM bronze.connections
         GROUP BY server_address, kind
-        ORDER BY share DESC NULLS LAST
+        ORDER BY share DESC NULLS LAST, server_address, kind
         """,
         ("server_address",), ("first_at", "last_at"),
     ),
@@ -283,20 +302,7 @@ CALL_VIEWS: Final = (
         "messages on their way. docs/reference/quality.md defines each count and its hour.",
         "Traffic that nobody captured leaves no trace: no count includes it.",
         """
-        SELECT hour, server_address,
-          sum(value) FILTER (WHERE layer = 'transport' AND measure = 'bytes') AS bytes,
-          sum(value) FILTER (WHERE layer = 'transport' AND measure = 'bytes_binary_protocol') AS bytes_binary_protocol,
-          sum(value) FILTER (WHERE layer = 'transport' AND measure = 'bytes_missing') AS bytes_missing,
-          sum(value) FILTER (WHERE layer = 'capture' AND measure = 'packets_dropped') AS packets_dropped,
-          sum(value) FILTER (WHERE layer = 'transport' AND measure = 'connections_half_seen') AS connections_half_seen,
-          sum(value) FILTER (WHERE layer = 'rpc' AND measure = 'calls') AS calls,
-          sum(value) FILTER (WHERE layer = 'rpc' AND measure = 'calls_half_seen') AS calls_half_seen,
-          sum(value) FILTER (WHERE layer = 'rpc' AND measure = 'sealed') AS sealed,
-          sum(value) FILTER (WHERE layer IN ('stub', 'message') AND measure = 'undecoded') AS undecoded,
-          sum(value) FILTER (WHERE layer = 'transport' AND measure = 'quarantined') AS quarantined_bytes,
-          sum(value) FILTER (WHERE layer = 'message' AND measure = 'queue_unknown') AS queue_unknown,
-          sum(value) FILTER (WHERE layer = 'snapshot' AND measure = 'snapshots_expected') AS snapshots_expected,
-          sum(value) FILTER (WHERE layer = 'snapshot' AND measure = 'snapshots_missing') AS snapshots_missing
+        SELECT hour, server_address,""" + COVERAGE_COUNTS_SQL + """
         FROM gold.coverage
         GROUP BY hour, server_address
         ORDER BY hour, server_address

@@ -1,7 +1,8 @@
-"""The 25 questions, and the views that answer them: temporary views of a session, or permanent views of a catalog.
+"""The 25 questions, and the views that answer them: queries of a lake, or views of a session or a catalog.
 
-The SQL of a view names tables as ``layer.name``. In a session, tables are temporary views too (``gold_queue_history``),
-so that tables that do not exist yet are empty. In a catalog, the views select from the tables themselves.
+The SQL of a view names tables as ``layer.name``, and is valid for Spark and for DuckDB. In a session, tables are
+temporary views too (``gold_queue_history``), so that tables that do not exist yet are empty. In a catalog, the views
+select from the tables themselves.
 """
 
 from __future__ import annotations
@@ -12,21 +13,21 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
+import pyarrow as pa
 
 from pipeline.bronze.event_time import NEWEST_EVENT_TIME_QUERY
 from pipeline.lake.arrow_rows import datetime_to_us
-from pipeline.lake.engine.frames import where_in
 from pipeline.lake.lake import Lake
+from pipeline.lake.queries.inputs import QueryInput
 from pipeline.reports.views.acknowledgements import ACKNOWLEDGEMENT_VIEWS
-from pipeline.reports.views.calls import CALL_VIEWS
+from pipeline.reports.views.calls import CALL_VIEWS, COVERAGE_COUNTS_SQL
 from pipeline.reports.views.machines import MACHINE_VIEWS
 from pipeline.reports.views.messages import MESSAGE_VIEWS
 from pipeline.reports.views.queues import QUEUE_VIEWS
 from pipeline.reports.views.transfers import TRANSFER_VIEWS
 from pipeline.reports.views.view import View
 from schemas import catalog
+from schemas.coverage import COVERAGE
 from schemas.queue_history import QUEUE_HISTORY
 from schemas.table import Table, literal, quoted
 
@@ -93,6 +94,8 @@ VIEWS_BY_NAME: Final = {
 """All views by name."""
 
 COVERAGE_VIEW: Final = "not_known"
+_QUOTAS: Final = pa.schema([("queue", pa.string()), ("messages", pa.int64()), ("journal", pa.int64())])
+_MACHINE_QUOTAS: Final = pa.schema([("queue_manager", pa.string()), ("bytes", pa.int64())])
 _TABLE_NAME: Final = re.compile(r"\b(bronze|silver|gold)\.([a-z_]+)\b")
 _SETTING: Final = re.compile(r"\bsetting\.([a-z_]+)\b")
 
@@ -104,7 +107,7 @@ def views_of_question(number: int) -> list[View]:
 
 @dataclass(frozen=True, slots=True)
 class LakeViews:
-    """Creates and reads the views over a lake.
+    """Answers from the views over a lake, and creates them.
 
     ``as_of`` overrides "now", which is otherwise the newest packet or snapshot. Quotas are in bytes: default quotas,
     and by queue name the quotas of its messages and of its journal; likewise of queue managers. ``max_gap`` is the
@@ -121,11 +124,11 @@ class LakeViews:
     machine_quotas: Mapping[str, int] = field(default_factory=dict)
 
     def create_temporary(self, names: Collection[str] = tuple(VIEWS_BY_NAME)) -> None:
-        """Create temporary views in the lake's Spark session."""
+        """Create temporary views in the lake's Spark session, as notebooks use them."""
         for table in sorted({table for name in names for table in self._tables_of(VIEWS_BY_NAME[name])}, key=str):
-            self.lake.read(table).createOrReplaceTempView(_temporary_name(table))
+            self.lake.read(table).createOrReplaceTempView(_plain_name(table))
         for name in names:
-            text = self._resolve_sql(VIEWS_BY_NAME[name], _temporary_name)
+            text = self._stored_sql(VIEWS_BY_NAME[name], _plain_name)
             self.lake.spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW {quoted(name)} AS {text}")
 
     def create_permanent(self, names: Collection[str] = tuple(VIEWS_BY_NAME)) -> list[str]:
@@ -141,77 +144,81 @@ class LakeViews:
             view, schema = VIEWS_BY_NAME[name], lake.sql_name(QUEUE_HISTORY).rpartition(".")[0]
             full = f"{schema}.{quoted(name)}"
             comment = f"Question {view.question_number}: one row is {view.row_meaning} (docs/reference/questions.md)."
-            text = self._resolve_sql(view, lake.sql_name)
+            text = self._stored_sql(view, lake.sql_name)
             lake.spark.sql(f"CREATE OR REPLACE VIEW {full} COMMENT {literal(comment)} AS {text}")
             full_names.append(full)
         return full_names
 
-    def read(self, name: str) -> DataFrame:
-        """Return the rows of a view; it must exist as a temporary view."""
-        return self.lake.spark.table(quoted(name))
+    def answer(self, name: str, max_rows: int | None = None) -> pa.Table:
+        """Return the rows of a view, in its order; at most ``max_rows``. It need not exist anywhere."""
+        view, quotas = VIEWS_BY_NAME[name], {"quotas": self._quotas(), "machine_quotas": self._machine_quotas()}
+        sql = self._resolve_sql(view, lambda table: _input(_plain_name(table)), {each: _input(each) for each in quotas})
+        inputs: dict[str, QueryInput] = {_plain_name(table): table for table in self._tables_of(view)}
+        inputs |= {each: rows for each, rows in quotas.items() if _input(each) in sql}
+        return self.lake.query(sql if max_rows is None else f"{sql} LIMIT {max_rows}", **inputs)
 
     def has_evidence(self, name: str) -> bool:
         """Return whether anything was captured that the view needs: else an empty answer does not mean "none"."""
         tables = [catalog.table(each) for each in VIEWS_BY_NAME[name].evidence_tables]
-        return not tables or any(not self.lake.read(table).isEmpty() for table in tables)
+        return not tables or any(
+            self.lake.query("SELECT 1 AS one FROM {rows} LIMIT 1", rows=table).num_rows for table in tables
+        )
 
-    def coverage_for(self, name: str, rows: Iterable[Mapping[str, Any]]) -> DataFrame:
+    def coverage_for(self, name: str, rows: Iterable[Mapping[str, Any]]) -> pa.Table:
         """Return the coverage gaps for rows of a view: in the hours and at the servers of these rows.
 
-        There is one row per server, and one for gaps of no single server. The temporary view ``not_known`` must exist.
+        There is one row per server, and one for gaps of no single server.
         """
         view, found = VIEWS_BY_NAME[name], list(rows)
         times = [row[column] for row in found for column in view.time_columns if row.get(column) is not None]
         servers = {row[name] for row in found for name in view.server_columns if row[name] is not None}
-        within = "TRUE"
+        where, inputs = "TRUE", dict[str, QueryInput](coverage=COVERAGE)
         if times:
             first, last = _timestamp_sql(min(times) - timedelta(hours=1)), _timestamp_sql(max(times))
-            within = f"hour IS NULL OR (hour > {first} AND hour <= {last})"
-        gaps = self.read(COVERAGE_VIEW).where(within)
+            where = f"(hour IS NULL OR (hour > {first} AND hour <= {last}))"
         if servers:
             names = self.lake.provenance(QUEUE_HISTORY).get("names", {})
-            addresses = servers | {address for address, name in names.items() if name in servers}
-            gaps = where_in(gaps, "server_address", {*addresses, None})
-        measures = (F.sum(name).alias(name) for name in gaps.columns if name not in ("hour", "server_address"))
-        hours = F.min("hour").alias("from_hour"), F.max("hour").alias("to_hour")
-        return gaps.groupBy("server_address").agg(*hours, *measures).orderBy(F.asc_nulls_first("server_address"))
+            inputs["addresses"] = servers | {address for address, name in names.items() if name in servers}
+            where += " AND (server_address IS NULL OR server_address IN {addresses})"
+        return self.lake.query(
+            f"SELECT server_address, min(hour) AS from_hour, max(hour) AS to_hour,{COVERAGE_COUNTS_SQL} "
+            f"FROM {{coverage}} WHERE {where} GROUP BY server_address ORDER BY server_address",
+            **inputs,
+        )
 
     def _tables_of(self, view: View) -> set[Table]:
         """Return the tables that a view selects from."""
         text = view.sql.replace("setting.now", NEWEST_EVENT_TIME_QUERY)
         return {catalog.table(f"{layer}.{name}") for layer, name in _TABLE_NAME.findall(text)}
 
-    def _resolve_sql(self, view: View, name: Callable[[Table], str]) -> str:
-        """Return the SQL of a view with table names and settings filled in."""
+    def _resolve_sql(self, view: View, name: Callable[[Table], str], quotas: Mapping[str, str]) -> str:
+        """Return the SQL of a view with table names and settings filled in; ``quotas``: the SQL of their relations."""
         now = NEWEST_EVENT_TIME_QUERY if self.as_of is None else f"(SELECT {_timestamp_sql(self.as_of)} AS now)"
         text = _TABLE_NAME.sub(lambda found: name(catalog.table(found[0])), view.sql.replace("setting.now", now))
-        settings = {
-            "quotas": self._quotas_sql(),
-            "machine_quotas": self._machine_quotas_sql(),
-            "max_gap_s": repr(self.max_gap.total_seconds()),
-        }
-        # All at once, and last: a queue with a quota may be called like a table, or like a setting.
+        settings = {**quotas, "max_gap_s": repr(self.max_gap.total_seconds())}
+        # Last: a queue with a quota may be called like a table.
         return _SETTING.sub(lambda found: settings[found[1]], text)
 
-    def _quotas_sql(self) -> str:
-        """Return the quotas as a subquery."""
-        every = (None, (self.queue_quota_bytes, self.journal_quota_bytes))
-        rows = (
-            f"({_string_sql(queue)}, {_bigint_sql(messages)}, {_bigint_sql(journal)})"
-            for queue, (messages, journal) in (every, *self.quotas.items())
-        )
-        return f"(SELECT * FROM VALUES {', '.join(rows)} AS quotas(queue, messages, journal))"
+    def _quotas(self) -> pa.Table:
+        every = {"messages": self.queue_quota_bytes, "journal": self.journal_quota_bytes}
+        single = ({"queue": name, "messages": sizes[0], "journal": sizes[1]} for name, sizes in self.quotas.items())
+        return pa.Table.from_pylist([every, *single], _QUOTAS)
 
-    def _machine_quotas_sql(self) -> str:
-        """Return the quotas of queue managers as a subquery."""
-        every = (None, self.machine_quota_bytes)
-        rows = (
-            f"({_string_sql(machine)}, {_bigint_sql(size)})" for machine, size in (every, *self.machine_quotas.items())
-        )
-        return f"(SELECT * FROM VALUES {', '.join(rows)} AS quotas(queue_manager, bytes))"
+    def _machine_quotas(self) -> pa.Table:
+        single = ({"queue_manager": name, "bytes": size} for name, size in self.machine_quotas.items())
+        return pa.Table.from_pylist([{"bytes": self.machine_quota_bytes}, *single], _MACHINE_QUOTAS)
+
+    def _stored_sql(self, view: View, name: Callable[[Table], str]) -> str:
+        """Return the SQL of a view that Spark stores: with the quotas as literals."""
+        quotas = {"quotas": _values_sql(self._quotas()), "machine_quotas": _values_sql(self._machine_quotas())}
+        return self._resolve_sql(view, name, quotas)
 
 
-def _temporary_name(table: Table) -> str:
+def _input(name: str) -> str:
+    return f"{{{name}}}"
+
+
+def _plain_name(table: Table) -> str:
     return f"{table.layer}_{table.name}"
 
 
@@ -219,9 +226,15 @@ def _timestamp_sql(when: datetime) -> str:
     return f"timestamp_micros({datetime_to_us(when)})"
 
 
-def _string_sql(text: str | None) -> str:
-    return "CAST(NULL AS STRING)" if text is None else literal(text)
+def _values_sql(rows: pa.Table) -> str:
+    """Return rows of texts and numbers as a subquery of literals."""
+    kinds = ["STRING" if pa.types.is_string(field.type) else "BIGINT" for field in rows.schema]
 
+    def spelled(value: str | int | None) -> str:
+        return "NULL" if value is None else literal(value) if isinstance(value, str) else str(value)
 
-def _bigint_sql(size: int | None) -> str:
-    return "CAST(NULL AS BIGINT)" if size is None else f"{size}L"
+    texts = (
+        ", ".join(f"CAST({spelled(value)} AS {kind})" for value, kind in zip(row.values(), kinds, strict=True))
+        for row in rows.to_pylist()
+    )
+    return f"(SELECT * FROM VALUES ({'), ('.join(texts)}) AS rows({', '.join(rows.column_names)}))"

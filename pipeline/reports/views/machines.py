@@ -47,8 +47,8 @@ MACHINE_VIEWS: Final = (
           GROUP BY last.queue_manager
         )
         SELECT queue_manager, state, since, known_until, known_until <= now AS expired, directory_server, reported_at,
-          bytes_in_all_queues AS bytes, quota_bytes, try_divide(CAST(bytes_in_all_queues AS double), quota_bytes)
-            AS used_share,
+          bytes_in_all_queues AS bytes, quota_bytes,
+          CAST(bytes_in_all_queues AS double) / nullif(quota_bytes, 0) AS used_share,
           active_queues, private_queues, sources
         FROM last LEFT JOIN quotas USING (queue_manager) CROSS JOIN setting.now
         ORDER BY used_share DESC NULLS LAST, bytes DESC NULLS LAST, queue_manager

@@ -40,17 +40,18 @@ MESSAGE_VIEWS: Final = (
           SELECT message_key, min(coalesce(arrived_at, sent_at)) AS since, min(sent_at) AS sent_at, max(label) AS label
           FROM silver.messages WHERE message_key IS NOT NULL GROUP BY message_key
         ), unread AS (
-          SELECT seen.*, headers.since, headers.sent_at, headers.label
-          FROM seen LEFT ANTI JOIN taken USING (queue, message_key)
+          SELECT seen.*, headers.since, headers.sent_at, headers.label,
+            CASE WHEN since IS NOT NULL THEN struct(since, message_key) END AS place
+          FROM seen ANTI JOIN taken USING (queue, message_key)
           LEFT JOIN purges USING (queue) LEFT JOIN headers USING (message_key)
           WHERE purged_at IS NULL OR purged_at < seen_at
         )
         SELECT queue, max(server_address) AS server_address, count(*) AS messages, min(since) AS since,
-          min_by(sent_at, since) AS sent_at, min_by(message_key, since) AS message_key, min_by(label, since) AS label,
-          min_by(seen_at, since) AS seen_at, (unix_micros(max(now)) - unix_micros(min(since))) / 1e6 AS age_s
+          min_by(sent_at, place) AS sent_at, min_by(message_key, place) AS message_key, min_by(label, place) AS label,
+          min_by(seen_at, place) AS seen_at, (unix_micros(max(now)) - unix_micros(min(since))) / 1e6 AS age_s
         FROM unread CROSS JOIN setting.now
         GROUP BY queue
-        ORDER BY age_s DESC
+        ORDER BY age_s DESC, queue
         """,
         ("server_address",), ("seen_at",),
     ),
@@ -74,7 +75,7 @@ MESSAGE_VIEWS: Final = (
           loss_risk, confidence, missing
         FROM gold.ack_sequences LEFT JOIN transfers USING (message_key)
         WHERE redelivered OR loss_risk = 'read_twice'
-        ORDER BY loss_risk = 'read_twice' DESC NULLS LAST, attempts DESC, first_attempt_at
+        ORDER BY loss_risk = 'read_twice' DESC NULLS LAST, attempts DESC, first_attempt_at, sequence_key
         """,
         (), ("first_attempt_at", "settled_at"), ("gold.receive_attempts",),
     ),
@@ -114,7 +115,8 @@ MESSAGE_VIEWS: Final = (
           max(seen_at)
         FROM transfers
         GROUP BY source_queue_manager, date_trunc('day', seen_at)
-        ORDER BY greatest(sender_ahead_s, owner_ahead_s) DESC NULLS LAST, messages DESC, day, source
+        ORDER BY greatest(sender_ahead_s, owner_ahead_s) DESC NULLS LAST, messages DESC, day, source,
+          source_queue_manager, server_address
         """,
         ("server_address",), ("first_seen_at", "last_seen_at"), ("silver.messages",),
     ),
@@ -130,7 +132,8 @@ MESSAGE_VIEWS: Final = (
         "unknown.",
         """
         WITH places AS (
-          SELECT message_key, max(int(queue RLIKE '_[0-4]$')) AS retried, max(int(queue RLIKE '_deadqueue$')) AS dead
+          SELECT message_key, max(CAST(regexp_like(queue, '_[0-4]$') AS int)) AS retried,
+            max(CAST(regexp_like(queue, '_deadqueue$') AS int)) AS dead
           FROM """ + with_canonical_queues("silver.messages", {"queue": _READ_FROM}, "message_key, is_comqc") + """
           WHERE is_comqc AND message_key IS NOT NULL GROUP BY message_key
         ), poison AS (
@@ -156,7 +159,7 @@ MESSAGE_VIEWS: Final = (
           min(seen_at) AS first_seen_at, max(seen_at) AS last_seen_at
         FROM calls LEFT JOIN places USING (message_key) LEFT JOIN poison USING (message_key)
         GROUP BY interface_id, opnum, dispatch_id, target_clsid
-        ORDER BY dead DESC, poison DESC, calls DESC
+        ORDER BY dead DESC, poison DESC, calls DESC, interface_id, opnum, dispatch_id, target_clsid
         """,
         (), ("first_seen_at", "last_seen_at"),
     ),
@@ -192,7 +195,7 @@ MESSAGE_VIEWS: Final = (
           min(first_at) AS first_seen_at, max(last_at) AS last_seen_at, max(rejected) AS rejected
         FROM sightings LEFT JOIN calls USING (message_key)
         GROUP BY message_key
-        ORDER BY size(path) DESC, first_seen_at
+        ORDER BY size(path) DESC, first_seen_at, message_key
         """,
         (), ("first_seen_at", "last_seen_at"),
     ),

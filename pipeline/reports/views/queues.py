@@ -27,7 +27,7 @@ def _time_until_full(span: str) -> str:
     """
     # Not greatest(): it ignores nulls, so that an unknown quota would count as full.
     return f"""CASE WHEN last_bytes > first_bytes THEN CASE WHEN last_bytes >= quota_bytes THEN 0 * {span}
-            ELSE try_divide((quota_bytes - last_bytes) * {span}, last_bytes - first_bytes) END END"""
+            ELSE (quota_bytes - last_bytes) * {span} / (last_bytes - first_bytes) END END"""
 
 
 _NOT_CONNECTED_SQL: Final = ", ".join(map(literal, (*NOT_CONNECTED_STATES, STATE_ON_HOLD)))
@@ -47,13 +47,13 @@ QUEUE_VIEWS: Final = (
           FROM gold.queue_history
           WINDOW queue_in_time AS (PARTITION BY queue_manager, queue, queue_format_name ORDER BY valid_from)
         ), runs AS (
-          SELECT *, sum(int(changed)) OVER queue_in_time AS run
+          SELECT *, sum(CAST(changed AS int)) OVER queue_in_time AS run
           FROM changes
           WINDOW queue_in_time AS (PARTITION BY queue_manager, queue, queue_format_name ORDER BY valid_from)
         ), down AS (
           SELECT queue_manager, queue, queue_format_name, state, min(valid_from) AS since, max(valid_to) AS until,
             max_by(message_count, valid_from) AS message_count, max_by(bytes, valid_from) AS bytes,
-            max_by(element_at(evidence, -1), valid_from) AS snapshot_id
+            max_by(try_element_at(evidence, -1), valid_from) AS snapshot_id
           FROM runs
           WHERE state IN (""" + _NOT_CONNECTED_SQL + """)
           GROUP BY queue_manager, queue, queue_format_name, state, run
@@ -64,7 +64,7 @@ QUEUE_VIEWS: Final = (
           down.until > clock.now AS still, down.message_count, down.bytes, reasons.last.status_name AS why,
           reasons.last.error_name AS error, reasons.last.changed_at AS failed_at, reasons.nexthops
         FROM down LEFT JOIN reasons USING (snapshot_id) CROSS JOIN setting.now AS clock
-        ORDER BY still DESC, down.since
+        ORDER BY still DESC, down.since, down.queue_manager, down.queue, down.queue_format_name
         """,
         ("queue_manager",), ("since", "until"),
     ),
@@ -88,7 +88,7 @@ QUEUE_VIEWS: Final = (
           count_if(entered) AS times, min(valid_from) AS first_at, max(least(valid_to, now)) AS last_at
         FROM steps
         GROUP BY queue_manager, queue, queue_format_name, state
-        ORDER BY queue_manager, queue, queue_format_name, seconds DESC
+        ORDER BY queue_manager, queue, queue_format_name, seconds DESC, state
         """,
         ("queue_manager",), ("first_at", "last_at"),
     ),
@@ -135,11 +135,11 @@ QUEUE_VIEWS: Final = (
           SELECT *, CASE WHEN span_s >= setting.max_gap_s THEN span_s / 3600 END AS hours FROM limits
         )
         SELECT queue_manager, queue, queue_format_name, first_at, last_at, span_s, last_messages, last_bytes,
-          try_divide(last_messages - first_messages, hours) AS messages_per_hour,
-          try_divide(last_bytes - first_bytes, hours) AS bytes_per_hour, quota_bytes,
+          (last_messages - first_messages) / nullif(hours, 0) AS messages_per_hour,
+          (last_bytes - first_bytes) / nullif(hours, 0) AS bytes_per_hour, quota_bytes,
           """ + _time_until_full("hours") + """ AS hours_until_full
         FROM rates
-        ORDER BY hours_until_full NULLS LAST, messages_per_hour DESC NULLS LAST
+        ORDER BY hours_until_full NULLS LAST, messages_per_hour DESC NULLS LAST, queue_manager, queue, queue_format_name
         """,
         ("queue_manager",), ("first_at", "last_at"),
     ),
@@ -161,10 +161,10 @@ QUEUE_VIEWS: Final = (
             lead(valid_from) OVER queue_in_time IS NULL AS is_last
           FROM gold.queue_history
           WHERE state = 'LOCAL CONNECTION' AND message_count IS NOT NULL
-            AND NOT queue RLIKE ';(journal|deadletter|deadxact)$'
+            AND NOT regexp_like(queue, ';(journal|deadletter|deadxact)$')
           WINDOW queue_in_time AS (PARTITION BY queue_manager, queue, queue_format_name ORDER BY valid_from)
         ), waits AS (
-          SELECT *, sum(int(is_read OR fell)) OVER queue_in_time AS wait
+          SELECT *, sum(CAST(is_read OR fell AS int)) OVER queue_in_time AS wait
           FROM local
           WINDOW queue_in_time AS (PARTITION BY queue_manager, queue, queue_format_name ORDER BY valid_from)
         ), readers AS (
@@ -181,7 +181,7 @@ QUEUE_VIEWS: Final = (
           (unix_micros(least(until, now)) - unix_micros(since)) / 6e7 AS minutes, message_count, bytes,
           last_attempt_at, last_reader
         FROM found LEFT JOIN readers USING (queue) CROSS JOIN setting.now
-        ORDER BY still DESC, minutes DESC
+        ORDER BY still DESC, minutes DESC, queue_manager, queue, queue_format_name
         """,
         ("queue_manager",), ("since", "until"),
     ),
@@ -201,7 +201,7 @@ QUEUE_VIEWS: Final = (
         SELECT queue_manager, queue, queue_format_name, sources, observed_at, if(others < 0, 0, others) AS not_sent,
           unacked_count AS unacknowledged, unread_count AS unread, in_flight_s, condition
         FROM newest
-        ORDER BY unacknowledged DESC NULLS LAST, not_sent DESC NULLS LAST
+        ORDER BY unacknowledged DESC NULLS LAST, not_sent DESC NULLS LAST, queue_manager, queue, queue_format_name
         """,
         ("queue_manager",), ("observed_at",),
     ),
@@ -232,23 +232,24 @@ QUEUE_VIEWS: Final = (
           FROM of_sources
         ), stalls AS (
           SELECT *, min(since) OVER (PARTITION BY queue_manager, queue, name, stall) AS stall_since
-          FROM (SELECT *, sum(int(begins)) OVER (
+          FROM (SELECT *, sum(CAST(begins AS int)) OVER (
             PARTITION BY queue_manager, queue, name ORDER BY since, source
           ) AS stall FROM begun)
         )
         SELECT seen.queue_manager, seen.queue, max(seen.queue_format_name) AS queue_format_name,
-          array_join(sort_array(collect_set(seen.source)), ', ') AS sources, stall_since AS since,
+          array_join(array_sort(collect_set(seen.source)), ', ') AS sources, stall_since AS since,
           max(observed_at) AS last_seen_at, coalesce(max(observed_at) > max(progress_at), TRUE) AS still,
           max_by(first_unacked_number, observed_at) AS first_unacked_number,
           max_by(unacked_count, observed_at) AS unacknowledged, min(resend_count) AS first_resend_count,
           max_by(resend_count, observed_at) AS resend_count, max_by(ladder_step, observed_at) AS ladder_step,
           max_by(ladder_interval_s, observed_at) AS ladder_interval_s,
           max_by(next_resend_at, observed_at) AS next_resend_at
-        FROM seen JOIN stalls ON seen.queue_manager <=> stalls.queue_manager AND seen.queue <=> stalls.queue
-          AND lower(seen.queue_format_name) <=> name AND seen.source = stalls.source AND stalled_since = stalls.since
+        FROM seen JOIN stalls ON seen.queue_manager IS NOT DISTINCT FROM stalls.queue_manager
+          AND seen.queue IS NOT DISTINCT FROM stalls.queue AND lower(seen.queue_format_name) IS NOT DISTINCT FROM name
+          AND seen.source = stalls.source AND stalled_since = stalls.since
         WHERE condition = 'stalled'
         GROUP BY seen.queue_manager, seen.queue, name, stall_since
-        ORDER BY still DESC, since
+        ORDER BY still DESC, since, queue_manager, queue, queue_format_name
         """,
         ("queue_manager",), ("since", "last_seen_at"),
     ),
@@ -269,7 +270,7 @@ QUEUE_VIEWS: Final = (
           FROM gold.eod_sources
         )
         SELECT queue_manager, queue, max_by(queue_format_name, observed_at) AS queue_format_name,
-          array_join(sort_array(collect_set(source)), ', ') AS sources, sender_queue_manager, sender_format_name,
+          array_join(array_sort(collect_set(source)), ', ') AS sources, sender_queue_manager, sender_format_name,
           sequence_id, last_number,
           max_by(reject_count, observed_at) AS rejected, max(reject_count) AS most_rejected,
           min(observed_at) AS first_seen_at, max(observed_at) AS last_seen_at, max(is_last) AS still,
@@ -277,7 +278,8 @@ QUEUE_VIEWS: Final = (
         FROM seen
         WHERE reject_count > 0 OR disagrees_with_sender LIKE 'gap:%'
         GROUP BY queue_manager, queue, sender_queue_manager, sender_format_name, sequence_id, last_number
-        ORDER BY still DESC, rejected DESC
+        ORDER BY still DESC, rejected DESC, queue_manager, queue, sender_queue_manager, sender_format_name, sequence_id,
+          last_number
         """,
         ("queue_manager",), ("first_seen_at", "last_seen_at"),
     ),
@@ -291,16 +293,16 @@ QUEUE_VIEWS: Final = (
         "gold.eod_sources have no sender (`missing` contains no_snapshot).",
         """
         SELECT queue_manager, queue, max_by(queue_format_name, observed_at) AS queue_format_name,
-          array_join(sort_array(collect_set(source)), ', ') AS sources, sender_queue_manager, sender_queue, sequence_id,
-          substring_index(disagrees_with_sender, ':', 1) AS how, min(observed_at) AS first_seen_at,
+          array_join(array_sort(collect_set(source)), ', ') AS sources, sender_queue_manager, sender_queue, sequence_id,
+          split_part(disagrees_with_sender, ':', 1) AS how, min(observed_at) AS first_seen_at,
           max(observed_at) AS last_seen_at,
           greatest(count_if(source = 'collector'), count_if(source = 'wire')) AS observations,
           max_by(disagrees_with_sender, observed_at) AS last_told
         FROM gold.eod_sources
         WHERE disagrees_with_sender IS NOT NULL
         GROUP BY queue_manager, queue, sender_queue_manager, sender_queue, sequence_id,
-          substring_index(disagrees_with_sender, ':', 1)
-        ORDER BY last_seen_at DESC
+          split_part(disagrees_with_sender, ':', 1)
+        ORDER BY last_seen_at DESC, queue_manager, queue, sender_queue_manager, sender_queue, sequence_id, how
         """,
         ("queue_manager",), ("first_seen_at", "last_seen_at"),
     ),
@@ -328,12 +330,12 @@ QUEUE_VIEWS: Final = (
           FROM steps GROUP BY ALL
         ), days AS (
           SELECT queue_manager, queue, max(queue_format_name) AS queue_format_name,
-            array_join(sort_array(collect_set(source)), ', ') AS sources, day, max(resends) AS resends,
+            array_join(array_sort(collect_set(source)), ', ') AS sources, day, max(resends) AS resends,
             max(sent) AS sent
           FROM of_sources GROUP BY queue_manager, queue, lower(queue_format_name), day
         )
-        SELECT *, try_divide(resends, resends + sent) AS share FROM days
-        ORDER BY day, resends DESC
+        SELECT *, resends / nullif(resends + sent, 0) AS share FROM days
+        ORDER BY day, resends DESC, queue_manager, queue, queue_format_name
         """,
         ("queue_manager",), ("day",),
     ),
@@ -350,13 +352,13 @@ QUEUE_VIEWS: Final = (
             max(message_count) AS most_messages, max_by(bytes, valid_from) AS last_bytes,
             (unix_micros(max(valid_from)) - unix_micros(min(valid_from))) / 1e6 AS span_s
           FROM gold.queue_history
-          WHERE message_count IS NOT NULL AND queue RLIKE ';dead(letter|xact)$|_deadqueue$'
+          WHERE message_count IS NOT NULL AND regexp_like(queue, ';dead(letter|xact)$|_deadqueue$')
           GROUP BY ALL
         )
         SELECT *, last_messages - first_messages AS growth,
           CASE WHEN span_s >= setting.max_gap_s
-            THEN try_divide((last_messages - first_messages) * 86400, span_s) END AS growth_per_day
-        FROM days ORDER BY day DESC, growth DESC
+            THEN (last_messages - first_messages) * 86400 / nullif(span_s, 0) END AS growth_per_day
+        FROM days ORDER BY day DESC, growth DESC, queue_manager, queue, queue_format_name
         """,
         ("queue_manager",), ("day",),
     ),
@@ -371,7 +373,7 @@ QUEUE_VIEWS: Final = (
           SELECT queue_manager, queue, queue_format_name, valid_from, journal_count AS messages, journal_bytes AS bytes
           FROM gold.queue_history WHERE journal_count IS NOT NULL AND NOT queue LIKE '%;journal'
           UNION ALL
-          SELECT queue_manager, replace(queue, ';journal'), queue_format_name, valid_from, message_count, bytes
+          SELECT queue_manager, replace(queue, ';journal', ''), queue_format_name, valid_from, message_count, bytes
           FROM gold.queue_history WHERE message_count IS NOT NULL AND queue LIKE '%;journal'
         ), days AS (
           SELECT queue_manager, queue, queue_format_name, date_trunc('day', valid_from) AS day,
@@ -389,11 +391,11 @@ QUEUE_VIEWS: Final = (
         )
         SELECT queue_manager, queue, queue_format_name, day, first_messages, last_messages, last_bytes,
           last_messages - first_messages AS growth, span_s,
-          try_divide(last_bytes - first_bytes, days) AS bytes_per_day, quota_bytes,
+          (last_bytes - first_bytes) / nullif(days, 0) AS bytes_per_day, quota_bytes,
           """ + _time_until_full("days") + """ AS days_until_full
         FROM rates
         WHERE last_messages > 0 OR first_messages > 0
-        ORDER BY day DESC, days_until_full NULLS LAST, growth DESC
+        ORDER BY day DESC, days_until_full NULLS LAST, growth DESC, queue_manager, queue, queue_format_name
         """,
         ("queue_manager",), ("day",),
     ),

@@ -26,7 +26,9 @@ def _percentiles(*names: str) -> str:
     parts = []
     for name in names:
         parts.append(f"count({name}_ms) AS {name}_known")
-        parts += [f"percentile_approx({name}_ms, {at / 100}, 10000) AS {name}_p{at}_ms" for at in (50, 95, 99)]
+        parts += [
+            f"percentile_disc({at / 100}) WITHIN GROUP (ORDER BY {name}_ms) AS {name}_p{at}_ms" for at in (50, 95, 99)
+        ]
     return ", ".join(parts)
 
 
@@ -78,8 +80,8 @@ TRANSFER_VIEWS: Final = (
         SELECT queue_manager, queue, queue_format_name, source, sequence_id, from_number, to_number, messages, what,
           CAST(NULL AS STRING) AS condition, observed_at, reset_seen_at, CAST(NULL AS STRING) AS source_queue_manager,
           CAST(NULL AS STRING) AS sender_address, CAST(NULL AS STRING) AS receiver_address,
-          CAST(NULL AS STRING) AS sequence_key, CAST(NULL AS array<string>) AS missing
-        FROM reported LEFT ANTI JOIN captured
+          CAST(NULL AS STRING) AS sequence_key, NULL AS missing
+        FROM reported ANTI JOIN captured
           ON captured.sequence_id = reported.sequence_id AND captured.queue = reported.queue
             AND captured.condition <> 'unknown' AND from_number >= first_number AND to_number <= last_number
             AND reported.observed_at <= captured.observed_at
@@ -90,7 +92,7 @@ TRANSFER_VIEWS: Final = (
         FROM captured LEFT JOIN followers
           USING (source_queue_manager, destination_queue, sender_address, receiver_address, sequence_id)
         WHERE waiting > 0 AND condition <> 'unknown' AND NOT coalesce(emptied, FALSE)
-        ORDER BY what, observed_at, sequence_key
+        ORDER BY what, observed_at, sequence_key, queue_manager, queue, queue_format_name, from_number
         """,
         ("queue_manager", *_HOP), ("observed_at",), ("gold.eod_transfers", "gold.transfer_sequences"),
     ),
@@ -172,7 +174,7 @@ TRANSFER_VIEWS: Final = (
           FROM gold.message_transfers
         )
         GROUP BY sender_address, receiver_address, size
-        ORDER BY sender_address, receiver_address, min(packet_bytes)
+        ORDER BY sender_address, receiver_address, min(packet_bytes), size
         """,
         _HOP, ("first_at", "last_at"), (_TRANSFERS,),
     ),
@@ -189,9 +191,9 @@ TRANSFER_VIEWS: Final = (
         SELECT date_trunc('day', first_sent_at) AS day, sender_address, receiver_address, message_kind,
           'transfers' AS source, count(*) AS messages, count_if(sendings > 1) AS resent_messages,
           sum(sendings) AS sendings, sum(sendings - 1) AS resends,
-          try_divide(sum(sendings - 1), sum(sendings)) AS share,
+          sum(sendings - 1) / nullif(sum(sendings), 0) AS share,
           sum(packet_bytes + resent_bytes) AS bytes, sum(resent_bytes) AS resent_bytes,
-          try_divide(sum(resent_bytes), sum(packet_bytes + resent_bytes)) AS bytes_share,
+          sum(resent_bytes) / nullif(sum(packet_bytes + resent_bytes), 0) AS bytes_share,
           min(first_sent_at) AS first_at, max(last_sent_at) AS last_at
         FROM gold.message_transfers
         GROUP BY date_trunc('day', first_sent_at), sender_address, receiver_address, message_kind
@@ -229,7 +231,7 @@ TRANSFER_VIEWS: Final = (
           session_acked_at, order_acked_at, outcome, reports, calls, transfer_key, confidence, missing
         FROM hops LEFT JOIN labels USING (message_key) LEFT JOIN recorded USING (message_key)
         WHERE hops > 1 OR size(reports) > 0 OR calls > 0 OR hop_count > 0
-        ORDER BY began_at, message_key, queue, hop
+        ORDER BY began_at, message_key, queue, hop, transfer_key
         """,
         _HOP, ("first_sent_at", "last_sent_at"), (_TRANSFERS,),
     ),

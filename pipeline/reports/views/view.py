@@ -9,8 +9,9 @@ from dataclasses import dataclass
 class View:
     """A documented SQL query that answers a question.
 
-    ``sql`` names tables as ``layer.name``. ``setting.now`` is a relation with the time that counts as now (column
-    ``now``), ``setting.quotas`` one with the quotas (``queue``, ``messages``, ``journal``; a null queue means any),
+    ``sql`` is valid for Spark and for DuckDB, and ends with the order of the rows. It names tables as ``layer.name``.
+    ``setting.now`` is a relation with the time that counts as now (column ``now``),
+    ``setting.quotas`` one with the quotas (``queue``, ``messages``, ``journal``; a null queue means any),
     ``setting.machine_quotas`` one with those of queue managers (``queue_manager``, ``bytes``; null means any), and
     ``setting.max_gap_s`` the setting history.max_gap in seconds.
     ``row_meaning`` completes "one row is"; ``how_to_read`` explains the columns; ``limitations`` says what the view

@@ -10,6 +10,7 @@ from pipeline.alerts.conditions import Thresholds
 from pipeline.alerts.update import current_alerts
 from pipeline.lake.lake import Lake
 from pipeline.reports.views.catalog import LakeViews
+from reports.questions.both_engines import answers_of
 from transfers_peer.reading import CAPTURES, account_lines, of
 
 pytestmark = pytest.mark.spark
@@ -64,13 +65,8 @@ def lake(spark, tmp_path_factory):
 @pytest.fixture(scope="module")
 def answer(lake):
     """Reads the rows of a view."""
-    views = LakeViews(lake)
-
-    def read(name):
-        views.create_temporary([name])
-        return views.read(name).toArrow().to_pylist()
-
-    return read
+    answer = answers_of(LakeViews(lake))
+    return lambda name: answer(name).to_pylist()
 
 
 def test_messages_and_bytes_sent_again(answer):

@@ -8,6 +8,7 @@ import pytest
 
 from jobs import ask
 from pipeline.reports.views.catalog import VIEWS_BY_NAME, LakeViews
+from reports.questions.both_engines import answers_of, select
 from reports.questions.in_memory_lake import NOW, InMemoryLake, rows
 from schemas.ack_sequences import ACK_SEQUENCES
 from schemas.comqc import COMQC_CALLS
@@ -23,7 +24,7 @@ from schemas.transfers import MESSAGE_TRANSFERS, TRANSFER_SEQUENCES
 
 pytestmark = pytest.mark.spark
 
-EPOCH = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - as collect() gives times
+EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 A, B, C = "10.0.0.1", "10.0.0.2", "10.0.0.3"
 RAW, ORDERS = "guid\\00000009", "hq\\private$\\orders"  # one queue
 RAW_ADMIN, ADMIN = "shop-guid\\00000001", "shop\\private$\\admin"
@@ -107,10 +108,10 @@ def lake_views(spark):
         given = {QUEUE_ALIASES: ALIASES} | tables
         lake = InMemoryLake(quick, {table: rows(table, *found) for table, found in given.items()})
         views = LakeViews(lake)
+        answer = answers_of(views)
 
         def read(name, *columns):
-            views.create_temporary([name])
-            return [tuple(map(plain, row)) for row in views.read(name).selectExpr(*columns).collect()]
+            return [tuple(map(plain, row)) for row in select(answer(name), *columns)]
 
         read.views = views
         return read
@@ -348,10 +349,9 @@ def test_gaps_beside_an_answer_are_of_both_ends_of_a_hop(lake_views):
         for server in (A, B, C) for measure in ("bytes_missing", "bytes_binary_protocol")
     ]  # fmt: skip
     views = lake_views({COVERAGE: hours}).views
-    views.create_temporary(["resent_messages", "not_known"])
     row = {"sender_address": A, "receiver_address": B, "first_at": None, "last_at": None}
-    found = views.coverage_for("resent_messages", [row]).collect()
-    assert [(each["server_address"], each["bytes_binary_protocol"]) for each in found] == [(A, 5), (B, 5)]
+    found = views.coverage_for("resent_messages", [row])
+    assert select(found, "server_address", "bytes_binary_protocol") == [(A, 5), (B, 5)]
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -1,0 +1,32 @@
+"""Answers of views as users get them; Spark gives the same rows in the same order."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pyarrow as pa
+
+from lake.answers import rows_of
+from pipeline.lake.queries.duckdb_sql import DuckDbSql
+
+
+def answers_of(views):
+    """Return what gives the rows of a view by its name: those of ``ask``, and of the temporary view in Spark."""
+
+    @cache
+    def answer(name):
+        found = views.answer(name)
+        views.create_temporary([name])
+        in_spark = views.lake.spark.table(name).toArrow()
+        assert found.column_names == in_spark.column_names
+        assert rows_of(found) == rows_of(in_spark), name
+        return found
+
+    return answer
+
+
+def select(found: pa.Table, *columns: str, where: str = "TRUE"):
+    """Return columns of an answer's rows, each an expression."""
+    named = ", ".join(f"{column} AS column{place}" for place, column in enumerate(columns))
+    chosen = DuckDbSql().answer(f"SELECT {named} FROM {{rows}} WHERE {where}", {"rows": found})
+    return [tuple(row.values()) for row in chosen.to_pylist()]
