@@ -214,7 +214,7 @@ class Answers:
         found = self._log.changes(table, since, until, columns)
         if found is not None:
             return found
-        frame = self.feed_frame(source).select(*columns, *CHANGE_COLUMNS)
+        frame = read_table(self._session.spark, self._places, table, (since, until)).select(*columns, *CHANGE_COLUMNS)
 
         def fetch() -> pa.Table | None:
             rows = collect(frame.limit(MAX_HELD_ROWS + 1))
@@ -223,11 +223,6 @@ class Answers:
 
         few = self._held.get((table, columns), (since, until), fetch)
         return frame if few is None else few
-
-    def feed_frame(self, source: ChangesSince) -> DataFrame:
-        """Return what changed in a table after a version, as Spark reads it."""
-        table, since, until = source
-        return read_table(self._session.spark, self._places, table, (since, until))
 
 
 def query_in_spark(spark: SparkSession, sql: str, bound: Mapping[str, Bound]) -> DataFrame:
