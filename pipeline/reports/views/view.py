@@ -9,10 +9,11 @@ from dataclasses import dataclass
 class View:
     """A documented SQL query that answers a question.
 
-    ``sql`` is valid for Spark and for DuckDB, and ends with the order of the rows. It names tables as ``layer.name``. ``setting.now`` is a relation with the time that counts as now (column
-    ``now``), ``setting.quotas`` one with the quotas (``queue``, ``messages``, ``journal``; a null queue means any),
-    ``setting.machine_quotas`` one with those of queue managers (``queue_manager``, ``bytes``; null means any), and
-    ``setting.max_gap_s`` the setting history.max_gap in seconds.
+    ``sql`` is valid for Spark and for DuckDB, and ends with the order of the rows. It names tables as ``layer.name``.
+    ``setting.now`` is a relation with the time that counts as now (column ``now``), ``setting.quotas`` one with the
+    quotas (``queue``, ``messages``, ``journal``; a null queue means any), ``setting.machine_quotas`` one with those of
+    queue managers (``queue_manager``, ``bytes``; null means any), and ``setting.max_gap_s`` the setting
+    history.max_gap in seconds.
     ``row_meaning`` completes "one row is"; ``how_to_read`` explains the columns; ``limitations`` says what the view
     cannot show. Each of ``server_columns`` holds the address of a server or a queue manager. The ``time_columns`` of an
     answer give the hours whose coverage is reported with it. ``evidence_tables`` are tables of which one at least must
