@@ -77,7 +77,9 @@ class SparkStore:
         It is clustered by ``event_date``, not partitioned: a hostile capture can hold as many dates as packets, each
         of which would be a folder.
         """
-        spark = self._session.spark
+        self._create(self._session.spark, table)
+
+    def _create(self, spark: SparkSession, table: Table) -> None:
         if self._places.catalog is not None:
             spark.sql(f"CREATE SCHEMA IF NOT EXISTS {self._places.sql_schema(table)}")
         properties = ", ".join(f"'{name}' = '{value}'" for name, value in table_properties(table).items())
@@ -118,24 +120,29 @@ class SparkStore:
             elif gone is EVERY_ROW:
                 self._overwrite(table, frame, note, "true")
             else:
-                self._append(table, frame, note, is_new=is_new)
-            return None if few is None else transaction.committed(few.num_rows)
+                is_empty = few is not None and not few.num_rows
+                self._append(table, frame, note, is_new=is_new, is_empty=is_empty)
+            made = None if few is None else transaction.committed(few.num_rows)
+        if few is not None and made is None and note.provenance is not None:
+            self.commit_note(table, note)  # Delta commits nothing where there is no row before and after
+        return made
 
-    def _append(self, table: Table, frame: DataFrame, note: CommitNote, *, is_new: bool) -> None:
-        """Add rows; the table is created with them. One of a folder has no comment then, and is not clustered."""
+    def _append(self, table: Table, frame: DataFrame, note: CommitNote, *, is_new: bool, is_empty: bool) -> None:
+        """Add rows; the table is created with them. One of a folder has no comment then, and is not clustered.
+
+        In a catalog it is created before. That commit says what the table is made of only where no rows follow.
+        """
         writer = frame.write.format("delta").mode("append").option("userMetadata", note.metadata)
         if is_new and self._places.catalog is None:
             self._save(table, writer.options(**table_properties(table)))
             return
         if is_new:
-            self.create(table)
-        self._save(table, writer)
+            self._create(frame.sparkSession if is_empty else self._session.spark, table)
+        if not is_empty:
+            self._save(table, writer)
 
     def _overwrite(self, table: Table, frame: DataFrame, note: CommitNote, where: str) -> None:
-        """Replace the rows that meet a condition. A plain overwrite would take the clustering away.
-
-        Delta makes no commit where there is no row before and after: then a second one keeps the provenance.
-        """
+        """Replace the rows that meet a condition. A plain overwrite would take the clustering away."""
         writer = frame.write.format("delta").mode("overwrite").option("userMetadata", note.metadata)
         self._save(table, writer.option("replaceWhere", where))
 
@@ -224,6 +231,7 @@ class SparkStore:
                 spark = rows.sparkSession
             else:
                 spark = stack.enter_context(own_session(self._session.spark))
+            spark.conf.unset(_LAST_VERSION)  # that of the commit before, of another table
             stack.enter_context(spark_conf(spark, {_USER_METADATA: note.metadata.replace("$", "\\u0024")}))
             yield _Transaction(spark, note)
 
