@@ -265,6 +265,8 @@ class Lake:
         """Return the table's rows as a frame; an empty frame with the table's schema if it does not exist yet."""
         if not self.exists(table):
             return self.spark.createDataFrame([], table.struct()).limit(0)  # by the limit Spark knows it without asking
+        if self._versions.is_exclusive:
+            self._versions.version_to_read(table)
         rows = self._log.files(table)
         return self._answers.stored_frame(table) if rows is None else files_to_frame(self.spark, rows, table.struct())
 
@@ -588,7 +590,7 @@ class Lake:
     ) -> Iterator[CommitNote]:
         """Yield what is to be said of the commits within the block; the lease is checked before each of them."""
         now, before = (self._provenance if each is None else each for each in (provenance, previous_provenance))
-        if self._versions.trusts_watermarks and not self._unfinished.exists():
+        if self.store_name == "spark" and not self._unfinished.exists():  # the next run may trust watermarks
             self._unfinished.write_text("")
         try:
             yield CommitNote(now, partial(self._versions.check_commit, table), before)

@@ -218,8 +218,7 @@ def test_a_table_tells_what_changed_since_a_version(filled, spark):
     filled.update(QUARANTINE, {"run_id": "'it''s'", "reason": "NULL"}, "quarantine_key = 'a'", provenance="an update")
     assert filled.provenance_json(QUARANTINE) == "an update"
     filled.delete(QUARANTINE, "quarantine_key = 'b'")
-    was, is_now = ("delete", "insert") if filled.store_name == "delta-rs" else ("update_preimage", "update_postimage")
-    updated = [("a", "1", was, 2), ("a", "it's", is_now, 2)]
+    updated = [("a", "1", "delete", 2), ("a", "it's", "insert", 2)]  # few rows: either store overwrites them
     assert changed(filled, 1) == [*updated, ("b", "1", "delete", 3)]
     assert changed(filled, 0) == sorted(
         [*updated, ("b", "1", "delete", 3), *((key, "1", "insert", 1) for key in "abc")]

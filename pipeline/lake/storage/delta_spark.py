@@ -76,7 +76,9 @@ class SparkStore:
         It is clustered by ``event_date``, not partitioned: a hostile capture can hold as many dates as packets, each
         of which would be a folder.
         """
-        spark = self._session.spark
+        self._create(self._session.spark, table)
+
+    def _create(self, spark: SparkSession, table: Table) -> None:
         if self._places.catalog is not None:
             spark.sql(f"CREATE SCHEMA IF NOT EXISTS {self._places.sql_schema(table)}")
         properties = ", ".join(f"'{name}' = '{value}'" for name, value in table_properties(table).items())
@@ -117,22 +119,26 @@ class SparkStore:
             elif gone is EVERY_ROW:
                 self._overwrite(table, frame, "true")
             else:
-                self._append(table, frame, is_new=is_new)
+                self._append(table, frame, is_new=is_new, is_empty=few is not None and not few.num_rows)
             version = transaction.version
         if version is None and note.provenance is not None:  # Delta makes no commit without a row before and after
             self.commit_note(table, note)
             return None
         return None if version is None or few is None else Snapshot(version, note.metadata, few.num_rows)
 
-    def _append(self, table: Table, frame: DataFrame, *, is_new: bool) -> None:
-        """Add rows; the table is created with them. One of a folder has no comment then, and is not clustered."""
+    def _append(self, table: Table, frame: DataFrame, *, is_new: bool, is_empty: bool) -> None:
+        """Add rows; the table is created with them. One of a folder has no comment then, and is not clustered.
+
+        In a catalog it is created before. That commit says what the table is made of only where no rows follow.
+        """
         writer = frame.write.format("delta").mode("append")
         if is_new and self._places.catalog is None:
             self._save(table, writer.options(**table_properties(table)))
             return
         if is_new:
-            self.create(table)
-        self._save(table, writer)
+            self._create(frame.sparkSession if is_empty else self._session.spark, table)
+        if not is_empty:
+            self._save(table, writer)
 
     def _overwrite(self, table: Table, frame: DataFrame, where: str) -> None:
         """Replace the rows that meet a condition. A plain overwrite would take the clustering away."""
@@ -229,7 +235,7 @@ class SparkStore:
                 spark = rows.sparkSession
             else:
                 spark = stack.enter_context(own_session(self._session.spark))
-            spark.conf.unset(_LAST_VERSION)
+            spark.conf.unset(_LAST_VERSION)  # that of the commit before, of another table
             spark.conf.set(_USER_METADATA, note.metadata.replace("$", "\\u0024"))
             try:
                 yield _Transaction(spark)

@@ -1,0 +1,146 @@
+"""Where Spark tells of logs a run takes tables that it does not read as their watermarks say.
+
+What somebody else changed is noticed by the run that next reads or writes the table.
+"""
+
+import json
+import shutil
+
+import pytest
+
+from lake.writes import rows
+from pipeline.lake.errors import ConflictError
+from pipeline.lake.lake import Lake
+from pipeline.lake.storage.spark_log import SparkLog
+from schemas.bronze import QUARANTINE
+from schemas.quality import QUALITY_RESULTS
+
+pytestmark = pytest.mark.spark
+
+NAME = str(QUARANTINE)
+KEYS = "SELECT quarantine_key FROM {rows} ORDER BY 1"
+
+
+def open_lake(spark, root, **more):
+    """Return the lake as a run opens it whose log Spark tells."""
+    found = Lake(spark, str(root), read_log="spark", **more)
+    assert isinstance(found._log, SparkLog)
+    return found
+
+
+@pytest.fixture(scope="module")
+def filled(spark, tmp_path_factory):
+    """The folder of a lake with two tables, one made of the other."""
+    lake = open_lake(spark, tmp_path_factory.mktemp("trusted") / "lake", store="spark")
+    with lake.hold_exclusive_access(lambda: None):
+        lake.append(QUARANTINE, rows(spark, "a", "b"), provenance="made of this")
+        lake.commit_provenance(QUALITY_RESULTS, json.dumps({NAME: lake.version(QUARANTINE)}))
+    return lake.folder.location
+
+
+@pytest.fixture
+def lake(spark, filled, tmp_path):
+    """A copy of the filled lake."""
+    shutil.copytree(filled, tmp_path / "lake")
+    return open_lake(spark, tmp_path / "lake")
+
+
+def by_others(lake, statement="UPDATE {} SET reason = 'other' WHERE quarantine_key = 'a'"):
+    lake.spark.sql(statement.format(lake.sql_name(QUARANTINE)))
+
+
+def query(lake):
+    assert lake.query(KEYS, rows=QUARANTINE)["quarantine_key"].to_pylist() == ["a", "b"]
+
+
+def read(lake):
+    assert lake.read(QUARANTINE).count() == 2
+
+
+def update(lake):
+    lake.update(QUARANTINE, {"reason": "'ours'"}, "quarantine_key = 'b'")
+
+
+def delete(lake):
+    lake.delete(QUARANTINE, "quarantine_key = 'b'")
+
+
+def note(lake):
+    lake.commit_provenance(QUARANTINE, "newer")
+
+
+def run_that_uses(lake, use, version):
+    with lake.hold_exclusive_access(lambda: None):
+        assert lake.provenance_json(QUARANTINE) == "made of this"
+        assert lake.version(QUARANTINE) == version
+        use(lake)
+
+
+@pytest.mark.parametrize(
+    "use", [query, read, note, *(pytest.param(each, marks=pytest.mark.long) for each in (update, delete))]
+)
+def test_a_change_by_somebody_else_is_noticed_by_the_run_that_next_uses_the_table(lake, spark, use):
+    version = lake.version(QUARANTINE)
+    by_others(lake)
+    with open_lake(spark, lake.root).hold_exclusive_access(lambda: None):  # reads nothing
+        pass
+    with pytest.raises(ConflictError, match=f"{NAME}: somebody else changed it .*UPDATE"):
+        run_that_uses(open_lake(spark, lake.root), use, version)
+    assert open_lake(spark, lake.root).version(QUARANTINE) == version + 1  # nothing was written over it
+    lines, again = [], open_lake(spark, lake.root, trusts_watermarks=False)  # as the job begins again
+    with again.hold_exclusive_access(lambda: None, lines.append):
+        assert again.provenance_json(QUARANTINE) is None
+        query(again)
+    assert lines == [f"{NAME}: somebody else changed it after version {version} (UPDATE)"]
+    after = open_lake(spark, lake.root)
+    with after.hold_exclusive_access(lambda: None, lines.append):  # that is the table's watermark now
+        query(after)
+    assert len(lines) == 1
+
+
+def test_maintenance_by_somebody_else_changes_nothing(lake, spark):
+    by_others(lake, "ALTER TABLE {} SET TBLPROPERTIES ('some.day' = 'x')")
+    by_others(lake, "OPTIMIZE {}")
+    run, lines = open_lake(spark, lake.root), []
+    with run.hold_exclusive_access(lambda: None, lines.append):
+        query(run)
+        assert run.provenance_json(QUARANTINE) == "made of this"
+        assert run.provenance(QUALITY_RESULTS) == {NAME: run.version(QUARANTINE)}
+        run.append(QUARANTINE, rows(spark, "c"))
+    assert lines == []
+    assert open_lake(spark, lake.root).select(QUARANTINE, "TRUE")["quarantine_key"].to_pylist().count("c") == 1
+
+
+@pytest.mark.parametrize("killed", [{}, {"trusts_watermarks": False}, {"read_log": "files"}], ids=str)
+def test_after_a_run_that_was_killed_before_its_watermarks_every_table_is_looked_up(lake, spark, killed):
+    """Whatever told that run of logs."""
+    dies = Lake(spark, lake.root, **{"read_log": "spark", **killed})
+    exclusive = dies.hold_exclusive_access(lambda: None)
+    exclusive.__enter__()  # and never left
+    dies.append(QUARANTINE, rows(spark, "c"), provenance="newer")
+    run = open_lake(spark, lake.root)
+    with run.hold_exclusive_access(lambda: None):
+        assert run.provenance_json(QUARANTINE) == "newer"
+    run = open_lake(spark, lake.root)
+    with run.hold_exclusive_access(lambda: None):  # that one has kept them
+        assert not run._versions.is_looked_up(QUARANTINE)
+        assert run.provenance_json(QUARANTINE) == "newer"
+
+
+def test_a_table_that_nobody_reads_is_not_looked_up(lake, spark, monkeypatch):
+    asked, history = [], SparkLog._history
+
+    def count(log, table, limit=""):
+        asked.append(table)
+        return history(log, table, limit)
+
+    monkeypatch.setattr(SparkLog, "_history", count)
+    run = open_lake(spark, lake.root)
+    with run.hold_exclusive_access(lambda: None):
+        assert run.provenance_json(QUARANTINE) == "made of this"
+        assert run.exists(QUALITY_RESULTS)
+    assert asked == []
+    with run.hold_exclusive_access(lambda: None):
+        query(run)
+        query(run)
+    assert asked == [QUARANTINE]
