@@ -3,6 +3,7 @@
 import datetime as dt
 import json
 import time
+from decimal import Decimal
 from functools import partial
 
 import pyarrow as pa
@@ -13,6 +14,7 @@ from hostile import TEXTS
 from jobs import ask
 from pipeline.lake.lake import Lake
 from pipeline.reports.views.catalog import COVERAGE_VIEW, QUESTIONS, VIEWS_BY_NAME, LakeViews, views_of_question
+from pipeline.text import format_table
 from queue_states.queue_events import FAR, MINUTE, incoming, outgoing, read, snapshot
 from reports.questions.both_engines import answers_of, select
 from reports.questions.in_memory_lake import NOW, InMemoryLake, call, history_tables, rows
@@ -540,6 +542,10 @@ def test_views_can_be_permanent_in_a_catalog(spark, tmp_path):
     assert views.create_permanent(["shared_identifiers"]) == [made["shared_identifiers"]]  # defined again
     described = spark.sql(f"DESCRIBE TABLE EXTENDED {made['stuck_queues']}").collect()
     assert any(row["data_type"].startswith("Question 4: one row is") for row in described)
+
+
+def test_numbers_are_aligned_right_whatever_their_type():
+    assert format_table(["sum"], [[Decimal(5)], [Decimal(10)]])[2:] == ["  5", " 10"]
 
 
 def test_every_question_is_answered_by_a_view():
