@@ -202,7 +202,18 @@ def test_java_that_is_too_old_is_one_clear_line(project, tmp_path):
     java.chmod(0o755)
     (tmp_path / "lake").mkdir()
     done = subprocess.run(
-        [sys.executable, "-m", "jobs", "alerts", "--lake", str(tmp_path / "lake"), "--set", "lake.store=spark"],
+        [
+            sys.executable,
+            "-m",
+            "jobs",
+            "alerts",
+            "--lake",
+            str(tmp_path / "lake"),
+            "--set",
+            "lake.store=spark",
+            "--set",
+            "lake.read_log=spark",
+        ],
         cwd=project,
         env={**without_launcher(), "JAVA_HOME": str(tmp_path)},
         capture_output=True,
