@@ -59,7 +59,7 @@ def messages_with_changed_queue(messages: pa.Table, opened: Mapping[str, str | N
 
 
 def write_message_queues(lake: Lake, wanted: pa.Table, *, dates: Dates) -> None:
-    """Write the rows of ``messages_with_changed_queue`` in one commit; ``dates`` as for ``Lake.merge``."""
+    """Write the rows of ``messages_with_changed_queue`` in one commit; ``dates`` as for ``Lake.update_columns``."""
     if wanted.num_rows:
         lake.update_columns(MESSAGES, wanted, dates=dates, provenance=lake.provenance_json(MESSAGES))
 

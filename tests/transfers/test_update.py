@@ -70,7 +70,7 @@ def test_a_message_on_its_way_is_in_no_queue(lake, monkeypatch, few):
     lake.append(MESSAGES, pa.Table.from_pylist(messages, arrow_schema(MESSAGES)))
     attempt = {"attempt_key": "a", "started_at": second(0), "event_date": second(0).date()}
     lake.append(RECEIVE_ATTEMPTS, pa.Table.from_pylist([attempt], arrow_schema(RECEIVE_ATTEMPTS)))
-    message_queues.update(lake, dates=None)
+    message_queues.update(lake, RECEIVE_ATTEMPTS, dates=None)
     found = {row["sighting_key"]: (row["queue"], row["inferred_queue"]) for row in rows(lake, MESSAGES)}
     assert found == {"a": (None, r"srv\q"), "b": (None, None)}
 

@@ -18,9 +18,9 @@ import udfs
 from jobs.session import get_spark_session
 from pipeline.lake.engine.tasks import PartitionedRows
 from pipeline.lake.lake_path import LakePath
-from pipeline.lake.staging_files import StagingWriter, plan_tasks
+from pipeline.lake.staging_files import StagingWriter, plan_tasks, staged_files
 
-FOLDER = Path(sys.argv[1])
+FOLDER = Path(sys.argv[-1])
 SCHEMA = pa.schema({"task": pa.int64(), "attempt": pa.int64(), "place": pa.string(), "code": pa.string()})
 DIES, LOSES_ITS_EXECUTOR = 1, 2
 TASKS = 4
@@ -50,7 +50,7 @@ def main():
     table = str(FOLDER / "table")
     few = PartitionedRows(2, 0, lambda number: [pa.record_batch({"task": [number]})])
     few.frame(spark, from_arrow_schema(pa.schema({"task": pa.int64()}))).write.format("delta").save(table)
-    parts = [part for task in plan_tasks(LakePath(str(FOLDER / "staged")) / "rows") for part in task]
+    parts = [part for task in plan_tasks(staged_files(LakePath(str(FOLDER / "staged")) / "rows")) for part in task]
     staged = [row for part in parts for batch in part.read() for row in batch.to_pylist()]
     print(json.dumps({
         "computed": computed.to_pylist(),
