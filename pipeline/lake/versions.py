@@ -141,11 +141,6 @@ class Versions:
         """Whether this run has seen the table itself, and not only its watermark; only with exclusive access."""
         return str(table) in self._known
 
-    def missing_columns(self, table: Table) -> list[str]:
-        """Return the names of declared columns that a stored table does not have."""
-        stored = self._log.columns(table) or {}
-        return [column.name for column in table.columns if column.name not in stored]
-
     def _check_schema(self, table: Table, stored: Mapping[str, str]) -> None:
         """Compare a stored table with its declaration; a difference other than missing columns is a SchemaError.
 

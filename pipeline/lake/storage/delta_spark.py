@@ -24,7 +24,6 @@ from pipeline.lake.engine.sessions import LazySession, own_session
 from pipeline.lake.engine.tasks import PartitionedRows
 from pipeline.lake.errors import RestoreError
 from pipeline.lake.queries.inputs import MAX_IN_LIST, sql_list
-from pipeline.lake.schema_enforcement import arrow_schema, conform_table
 from pipeline.lake.storage.data_files import MAX_FILE_BYTES
 from pipeline.lake.storage.log import Snapshot, TablePlaces
 from pipeline.lake.storage.store import StoreName, table_properties
@@ -102,7 +101,7 @@ class SparkStore:
         source of a MERGE.
         """
         rows, gone = change if isinstance(change, Change) else change()
-        few = _few_rows(table, rows)
+        few = rows if isinstance(rows, pa.Table) else None
         found = gone.find() if isinstance(gone, RowsGone) else None
         if few is not None and not few.num_rows and not is_new:
             says_nothing = gone is None and note.provenance is None
@@ -241,14 +240,6 @@ class SparkStore:
                 yield _Transaction(spark)
             finally:
                 spark.conf.unset(_USER_METADATA)
-
-
-def _few_rows(table: Table, rows: RowsToWrite) -> pa.Table | None:
-    """Return rows in memory with the table's columns; None where they are many, or a frame."""
-    if isinstance(rows, PartitionedRows) and rows.fits_in_driver:
-        batches = [*rows.read_in_driver()]
-        return conform_table(table, pa.Table.from_batches(batches)) if batches else arrow_schema(table).empty_table()
-    return rows.cast(arrow_schema(table)) if isinstance(rows, pa.Table) else None
 
 
 def _frame(spark: SparkSession, table: Table, rows: RowsToWrite) -> DataFrame:
