@@ -114,7 +114,7 @@ class LakeBench:
             tasks = build_read_tasks(reads, LakePath(f"{side}/tasks.jsonl"), IngestClock())
             lake.append(RPC_CALLS, replace(tasks, rows=partial(_stamped_rows, tasks)))
             seconds = time.perf_counter() - begin
-        rows = lake.count_rows_written(RPC_CALLS)
+        rows = lake.versions.rows_written(RPC_CALLS)
         request, response = self._sizes(lake)
         shutil.rmtree(lake.root)
         return WriteResult(
@@ -159,7 +159,9 @@ class LakeBench:
             _update_bronze_and_calls(lake, files)
             transfers_update.update(lake, "bench")
         seconds = time.perf_counter() - begin
-        found = TransfersResult(seconds, lake.count_rows_written(SESSION_PACKETS), lake.count_rows_written(SENDINGS))
+        found = TransfersResult(
+            seconds, lake.versions.rows_written(SESSION_PACKETS), lake.versions.rows_written(SENDINGS)
+        )
         shutil.rmtree(lake.root)
         return found
 

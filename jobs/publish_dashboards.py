@@ -82,7 +82,7 @@ def _page_provenance(lake: Lake, rows: int, as_of: datetime | None) -> dict[str,
     options = {"lake": lake.path(tables[0]), "rows": rows, "as_of": str(as_of)}
     return {
         **options,
-        "tables": versions_by_name(lake.snapshots(*tables), tables),
+        "tables": versions_by_name(lake.versions.snapshots(*tables), tables),
         "program": page_code_digest(),
     }
 

@@ -30,7 +30,8 @@ from pipeline.findings import update as findings_update
 from pipeline.findings import update_reported_sequences, update_sessions
 from pipeline.findings.rules.queue_facts import QueueRuleLimits
 from pipeline.lake.arrow_rows import datetime_to_us, timedelta_to_us
-from pipeline.lake.lake import Lake, run_in_parallel
+from pipeline.lake.concurrency import run_concurrently
+from pipeline.lake.lake import Lake
 from pipeline.privacy.redaction import RedactionRun
 from pipeline.quality import coverage
 from pipeline.quality.suites import Suite
@@ -158,7 +159,7 @@ def update_gold(
     decoded = outcome.tables[str(REMOTE_READ_CALLS)].rows_out
     for steps in _gold_steps(job_run, hosts_provenance):
         rows: dict[str, int] = {}
-        for table, written in run_in_parallel(lake, steps).items():
+        for table, written in run_concurrently({table: partial(step, lake) for table, step in steps.items()}).items():
             rows |= {str(table): written} if isinstance(written, int) else written
         outcome.tables |= {table: cli.TableCounts(rows_out=count) for table, count in rows.items()}
         _log_rows_written(rows)

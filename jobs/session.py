@@ -41,7 +41,7 @@ from jobs.command_line.pinned_jars import invalid_jars, pinned_jars
 from jobs.command_line.private_folder import LOCAL_FOLDERS_VARIABLE, PRIVATE_FOLDER
 from jobs.config import ConfigError
 from jobs.python_daemon import WORKER_ENVIRONMENT, reduce_garbage_collection
-from pipeline.lake.engine.codegen import CODEGEN_OFF_SETTINGS
+from pipeline.lake.engine import codegen
 from pipeline.lake.engine.sessions import REMOTE_VARIABLES
 from pipeline.lake.storage.parquet import DISTINCT_VALUED_COLUMNS, GROUP_BYTES, MAX_ROW_GROUP_ROWS, STUB_COLUMNS
 
@@ -139,7 +139,7 @@ LOCAL_SPARK_SETTINGS: Mapping[str, str] = {
 LOCAL_WORKER_SETTINGS: Mapping[str, str] = {
     "spark.python.daemon.module": "jobs.python_daemon",
     **{f"spark.executorEnv.{name}": value for name, value in WORKER_ENVIRONMENT.items()},
-    **CODEGEN_OFF_SETTINGS,  # until a run has much to read
+    **codegen.OFF_SETTINGS,  # until a run has much to read
 }
 
 

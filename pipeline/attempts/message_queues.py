@@ -61,7 +61,7 @@ def messages_with_changed_queue(messages: pa.Table, opened: Mapping[str, str | N
 def write_message_queues(lake: Lake, wanted: pa.Table, *, dates: Dates) -> None:
     """Write the rows of ``messages_with_changed_queue`` in one commit; ``dates`` as for ``Lake.update_columns``."""
     if wanted.num_rows:
-        lake.update_columns(MESSAGES, wanted, dates=dates, provenance=lake.provenance_json(MESSAGES))
+        lake.update_columns(MESSAGES, wanted, dates=dates, provenance=lake.versions.provenance_json(MESSAGES))
 
 
 def update(lake: Lake, attempts: pa.Table | Table, *, dates: Dates | None) -> None:
@@ -70,7 +70,7 @@ def update(lake: Lake, attempts: pa.Table | Table, *, dates: Dates | None) -> No
     sql = _CHANGED_SQL.format(dates=dates_condition(dates))
     changed = lake.query_at_most(sql, MAX_IN_LIST, **inputs) if dates is None else lake.query(sql, **inputs)
     if changed is None:  # nearly all: rewriting is faster than finding them
-        lake.replace_by_query(MESSAGES, _ALL_SQL, **inputs, provenance=lake.provenance_json(MESSAGES))
+        lake.replace_by_query(MESSAGES, _ALL_SQL, **inputs, provenance=lake.versions.provenance_json(MESSAGES))
     else:
         found = set(changed[EVENT_DATE].to_pylist())
         write_message_queues(lake, changed.select(_SAYS.names).cast(_SAYS), dates=found)

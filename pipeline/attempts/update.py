@@ -32,7 +32,7 @@ from pipeline.attempts.operation_rows import operation_queries, operations_funct
 from pipeline.attempts.server_slices import SLICE_KEYS, attempt_queries
 from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.incremental import IncrementalUpdate
-from pipeline.lake.lake import Lake, run_in_parallel
+from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import GroupedQuery
 from pipeline.silver import queue_aliases
 from pipeline.silver.queue_aliases import AliasGroups, AliasIndex
@@ -210,21 +210,21 @@ class _AttemptsUpdate:
         step.prepare_full_reads(*_FOLLOWED)
         numbered, cancels = changed_rows.latest_start_by_server_and_any_cancel(lake)
         lake.add_missing_columns(RECEIVE_ATTEMPTS)
-        steps: dict[Table, Callable[[Lake], int]] = {
-            QUEUE_OPENS: partial(_replace_all, table=QUEUE_OPENS, query=update_opens.opens_query(None, aliases)),
-            QUEUE_OPERATIONS: partial(_replace_all, table=QUEUE_OPERATIONS, query=self._operations(aliases)),
-            RECEIVE_ATTEMPTS: partial(self._replace_attempts, ends=ends, aliases=aliases),
+        steps: dict[Table, Callable[[], int]] = {
+            QUEUE_OPENS: partial(_replace_all, lake, QUEUE_OPENS, update_opens.opens_query(None, aliases)),
+            QUEUE_OPERATIONS: partial(_replace_all, lake, QUEUE_OPERATIONS, self._operations(aliases)),
+            RECEIVE_ATTEMPTS: partial(self._replace_attempts, ends, aliases),
         }
-        written = run_in_parallel(lake, steps)[RECEIVE_ATTEMPTS]
+        written = run_concurrently(steps)[RECEIVE_ATTEMPTS]
         known_ends = ends if len(ends) <= _MAX_SERVERS else None
         step.provenance_now |= {"ends": known_ends, "numbered": numbered, "cancels": cancels}
         step.commit_provenance()
         return written
 
-    def _replace_attempts(self, lake: Lake, ends: dict[str, int], aliases: Mapping[str, str]) -> int:
+    def _replace_attempts(self, ends: dict[str, int], aliases: Mapping[str, str]) -> int:
         """Replace all attempts, and the queues of messages by what these say; return how many attempts there are."""
-        written = _replace_all(lake, RECEIVE_ATTEMPTS, self._attempts(ends, aliases))
-        message_queues.update(lake, RECEIVE_ATTEMPTS, dates=None)
+        written = _replace_all(self.lake, RECEIVE_ATTEMPTS, self._attempts(ends, aliases))
+        message_queues.update(self.lake, RECEIVE_ATTEMPTS, dates=None)
         return written
 
     def _attempts(
@@ -250,7 +250,7 @@ def _replace_all(lake: Lake, table: Table, query: GroupedQuery) -> int:
     """Replace all rows of a table; return how many there are."""
     with lake.map_groups(query) as rows:
         lake.replace(table, rows)
-    return lake.count_rows_written(table)
+    return lake.versions.rows_written(table)
 
 
 def _read_captures(lake: Lake) -> list[Capture]:

@@ -136,7 +136,7 @@ def ingest(
     cutoff = RetentionCutoff.load(runs)
     if plan:
         size = sum(read.size for read in plan.reads)
-        lake.session.expect_to_read(size, sum(entry.file.size for entry in ledger))
+        lake.session.expect_to_read(size)
         if plan.reads:
             lake.start_spark_soon()
         log(f"reading {len(plan.reads)} capture files, {size / 1e6:.1f} MB; {plan.skipped_files} known already")
@@ -161,7 +161,7 @@ def ingest(
 
 def bronze_versions(lake: Lake) -> dict[str, int | None]:
     """Return the current Delta version of each bronze table; None for a table that does not exist."""
-    return versions_by_name(lake.snapshots(*BRONZE_TABLES), BRONZE_TABLES)
+    return versions_by_name(lake.versions.snapshots(*BRONZE_TABLES), BRONZE_TABLES)
 
 
 def _read_ledger(lake: Lake) -> list[LedgerEntry]:
@@ -249,7 +249,7 @@ class _IngestRound:
         for row in result.file_rows:
             if (why := failures.pop(row["capture_id"], None)) is not None:
                 row.update(failed_columns(why))
-        after = lake.snapshot(RPC_CALLS)
+        after = lake.versions.snapshot(RPC_CALLS)
         if writer.observer is not None and after is not None and after.version > before and after.is_ours:
             result.recorded_write = ObservedWrite(before, after.version, writer.removed_calls)
         for table in (CONNECTIONS, RPC_BINDS, SESSION_PACKETS, PINGS, QUARANTINE, PENDING):

@@ -68,37 +68,3 @@ class CommitNote(NamedTuple):
     def metadata(self) -> str:
         """What the commit says of the table's provenance."""
         return self.provenance or NO_PROVENANCE
-
-
-# What a step of incremental work does to its table (``Lake.commit``).
-
-
-class ReplaceChanged(NamedTuple):
-    """Put ``rows`` in the place of ``current``, as far as they differ; for a table with one key column.
-
-    ``current`` are the rows that the table has now, of all keys whose rows may change or go; ``dates`` are their event
-    dates, None among them for rows without one.
-    """
-
-    rows: pa.Table
-    current: pa.Table
-    dates: Dates
-
-
-class ReplaceAll(NamedTuple):
-    """Make ``rows`` all that the table has."""
-
-    rows: RowsToWrite
-
-
-class Append(NamedTuple):
-    """Add ``rows``, whose keys the table does not have."""
-
-    rows: DataFrame | pa.Table
-
-
-class ProvenanceOnly(NamedTuple):
-    """Change no row: the table rests on newer inputs than before, and comes out the same."""
-
-
-Write: TypeAlias = ReplaceChanged | ReplaceAll | Append | ProvenanceOnly

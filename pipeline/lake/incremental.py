@@ -9,7 +9,7 @@ version of the code that its rows were computed with. An update compares this wi
 3. recomputes all rows (``prepare_full_reads``, ``replace_all``) where what changed is not known, or is too much.
 
 Rows and provenance are one commit. A run that is killed before that commit leaves the table as it was, and the next
-run repeats the work. Storage is used by three verbs, which ``Lake`` implements: ``snapshot``, ``query``, ``commit``.
+run repeats the work.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from pipeline.lake.change import Append, ProvenanceOnly, ReplaceAll, ReplaceChanged, RowsToWrite, Write
+from pipeline.lake.change import RowsToWrite
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import CHANGE_FEED_ERRORS, ChangesSince, QueryInput
 from pipeline.lake.storage.log import Snapshot
@@ -89,7 +89,7 @@ class IncrementalUpdate:
         ``also`` are tables whose provenance the caller reads (``provenance_of``): the rows do not rest on their
         versions.
         """
-        snapshots = lake.snapshots(*inputs, target, *also)
+        snapshots = lake.versions.snapshots(*inputs, target, *also)
         before = snapshots[target].provenance() if target in snapshots else {}
         now = {**versions_by_name(snapshots, inputs), **json.loads(json.dumps(settings))}
         return IncrementalUpdate(lake, target, snapshots, before, now)
@@ -134,32 +134,36 @@ class IncrementalUpdate:
         those that they have.
         """
         found = set(current[EVENT_DATE].to_pylist()) if dates is None else dates
-        return self._commit(ReplaceChanged(rows, current, found))
+        before = self.snapshots[self.target].provenance_json if self.target in self.snapshots else None
+        return self.lake.replace_changed(
+            self.target, rows, current, dates=found, provenance=self._provenance_json, previous_provenance=before
+        )
 
     def replace_all(self, rows: RowsToWrite) -> int:
         """Make these all rows of the table; return how many are written."""
-        return self._commit(ReplaceAll(rows))
+        self.lake.replace(self.target, rows, provenance=self._provenance_json)
+        return self.lake.versions.rows_written(self.target)
 
     def append(self, rows: DataFrame | pa.Table) -> int:
         """Add rows; return how many are written."""
-        return self._commit(Append(rows))
+        self.lake.append(self.target, rows, provenance=self._provenance_json)
+        return self.lake.versions.rows_written(self.target)
 
     def commit_provenance(self) -> None:
         """Commit the provenance alone: no row comes out differently."""
-        self._commit(ProvenanceOnly())
+        self.lake.commit_provenance(self.target, self._provenance_json)
 
     def prepare_full_reads(self, *tables: Table) -> None:
         """Prepare inputs to be read as a whole, to recompute all rows; from now on their changes are known."""
         for table in tables:
-            snapshot = self.lake.snapshot(table)
-            self.provenance_now[str(table)] = None if snapshot is None else snapshot.version
+            self.provenance_now[str(table)] = self.lake.version(table)
 
-    def _commit(self, write: Write) -> int:
-        read = self.snapshots.get(self.target)
-        return self.lake.commit(self.target, write, provenance=json.dumps(self.provenance_now), read=read).rows_written
+    @property
+    def _provenance_json(self) -> str:
+        return json.dumps(self.provenance_now)
 
 
 def commits_with_provenance(lake: Lake, table: Table, since: int | None, provenance: str) -> list[int]:
     """Return the versions after ``since`` whose commits have this provenance; none without ``since``."""
-    found = {} if since is None else lake.provenance_since(table, since)
+    found = {} if since is None else lake.versions.provenance_since(table, since)
     return [version for version, each in found.items() if each == provenance]

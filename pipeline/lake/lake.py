@@ -7,43 +7,30 @@ a store commits (``storage``), a log tells versions (``versions``), queries are 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from copy import copy
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from pipeline.lake.arrow_rows import is_in
-from pipeline.lake.change import (
-    EVERY_ROW,
-    Append,
-    Change,
-    CommitNote,
-    Dates,
-    MakeChange,
-    ReplaceAll,
-    ReplaceChanged,
-    RowsGone,
-    RowsToWrite,
-    Write,
-)
-from pipeline.lake.concurrency import Result, TaskName, run_concurrently
+from pipeline.lake.change import EVERY_ROW, Change, CommitNote, Dates, MakeChange, RowsGone, RowsToWrite
+from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.date_filters import dates_condition
 from pipeline.lake.engine.collect import collect
 from pipeline.lake.engine.frames import arrow_to_frame, files_to_frame
-from pipeline.lake.engine.sessions import LazySession, is_remote
+from pipeline.lake.engine.sessions import LazySession, is_remote, own_session
 from pipeline.lake.engine.tasks import PartitionedRows
 from pipeline.lake.errors import LakeNameError, StoreError
 from pipeline.lake.lake_path import LakePath
 from pipeline.lake.lake_record import choose_store, record_store
 from pipeline.lake.local_paths import absolute_location
-from pipeline.lake.queries.answer import Answers, check_feed
+from pipeline.lake.queries.answer import Answers
 from pipeline.lake.queries.duckdb_sql import DuckDbSql
 from pipeline.lake.queries.held_rows import HeldRows
 from pipeline.lake.queries.inputs import (
@@ -63,7 +50,7 @@ from pipeline.lake.storage.file_log import FileLog
 from pipeline.lake.storage.log import Snapshot, TableLog, TablePlaces
 from pipeline.lake.storage.spark_log import SparkLog
 from pipeline.lake.storage.store import StoreName, TableStore
-from pipeline.lake.versions import Changers, Versions
+from pipeline.lake.versions import Versions
 from pipeline.lake.watermarks import Watermark, read_watermarks, watermark_rows
 from pipeline.text import is_utf8
 from schemas.bronze import WATERMARKS
@@ -116,12 +103,11 @@ class Lake:
             self._log = self._log_of_spark(read_log)
             self._store = SparkStore(self._places, self.session)
         trusts = trusts_watermarks and isinstance(self._log, SparkLog)
-        self._versions = Versions(
+        self.versions = Versions(
             self._log, self.root, self._read_watermarks, self._count_rows, trusts_watermarks=trusts
         )
         self._held = HeldRows()
-        self._answers = Answers(self._places, self._log, self._versions, self.session, sql, self._held)
-        self._provenance: str | None = None  # of commits that have none of their own
+        self._answers = Answers(self._places, self._log, self.versions, self.session, sql, self._held)
 
     def _log_of_spark(self, read_log: ReadLog) -> TableLog:
         """Return what reads the logs of tables that Spark stores."""
@@ -154,11 +140,11 @@ class Lake:
         has changed its table since its version was last read here. ``say`` takes a line on each table that somebody
         else has changed since the last run.
         """
-        with self._versions.hold(check, is_unfinished=self._unfinished.exists()):
-            for table in list(self._versions.narrow.values()):
+        with self.versions.hold(check, is_unfinished=self._unfinished.exists()):
+            for table in list(self.versions.narrow.values()):
                 self.add_missing_columns(table)
             for table, snapshot in self._data_snapshots().items():
-                mark = self._versions.watermarks.get(str(table))
+                mark = self.versions.watermarks.get(str(table))
                 if mark is not None and mark.version < snapshot.version and snapshot.is_foreign:
                     say(f"{table}: somebody else changed it after version {mark.version} ({snapshot.operation})")
             yield
@@ -166,7 +152,7 @@ class Lake:
 
     def keep_watermarks(self) -> None:
         """Keep what each table is made of now, in ``bronze.watermarks``; only with exclusive access."""
-        marks = self._versions.watermarks
+        marks = self.versions.watermarks
         kept = {name: (mark.version, mark.provenance_json) for name, mark in marks.items()}
         found = {table: (now.version, now.provenance_json) for table, now in self._data_snapshots().items()}
         changed = [table for table, now in found.items() if now != kept.get(str(table))]
@@ -183,11 +169,7 @@ class Lake:
 
     def _data_snapshots(self) -> dict[Table, Snapshot]:
         """Return the snapshots of all tables but that of the watermarks."""
-        return self.snapshots(*(table for table in ALL_TABLES if table is not WATERMARKS))
-
-    def note_same_versions(self, same: Mapping[Table, Iterable[int]]) -> None:
-        """Note versions of tables that have the same rows as the newest ones: tables made of those are up to date."""
-        self._versions.note_same_versions(same)
+        return self.versions.snapshots(*(table for table in ALL_TABLES if table is not WATERMARKS))
 
     def _read_watermarks(self) -> dict[str, Watermark]:
         self._held.drop(WATERMARKS)
@@ -195,24 +177,6 @@ class Lake:
 
     def _count_rows(self, table: Table) -> int:
         return self._answers.count_rows(table)
-
-    @contextmanager
-    def with_own_session(self) -> Iterator[Lake]:
-        """Yield the lake with a session of its own: concurrent steps do not see its settings."""
-        other = copy(self)
-        with self.session.own() as other.session:
-            other._store = self._store.with_session(other.session)  # noqa: SLF001 - of the same class
-            other._answers = self._answers.with_session(other.session)  # noqa: SLF001
-            yield other
-
-    @contextmanager
-    def commit_message(self, provenance: str) -> Iterator[None]:
-        """Give all commits within the block that have none of their own this provenance; threads share it."""
-        before, self._provenance = self._provenance, provenance
-        try:
-            yield
-        finally:
-            self._provenance = before
 
     def path(self, table: Table) -> str:
         """Return where the table is: its folder, or its full name in the catalog."""
@@ -226,8 +190,8 @@ class Lake:
 
     def exists(self, table: Table) -> bool:
         """Whether the table has been created."""
-        found = self._versions.exists(table)
-        if found and self._versions.is_exclusive and str(table) in self._versions.narrow:
+        found = self.versions.exists(table)
+        if found and self.versions.is_exclusive and str(table) in self.versions.narrow:
             self.add_missing_columns(table)
         return found
 
@@ -239,7 +203,7 @@ class Lake:
         if not self.exists(table):
             self._begin_lake()
             self._store.create(table)
-            self._versions.note_commit(table, None)
+            self.versions.note_commit(table, None)
 
     def _begin_lake(self) -> None:
         record_store(self.folder, self.store_name)
@@ -250,14 +214,14 @@ class Lake:
 
     def add_missing_columns(self, table: Table) -> None:
         """Add the declared columns that a table made by an earlier version does not have."""
-        self._versions.narrow.pop(str(table), None)
-        if not self._versions.exists(table):
+        self.versions.narrow.pop(str(table), None)
+        if not self.versions.exists(table):
             return
         stored = self.stored_columns(table)
         if missing := [column for column in table.columns if column.name not in stored]:
             with self._commit(table) as note:
                 self._store.add_columns(table, missing, note)
-            self._versions.narrow.pop(str(table), None)
+            self.versions.narrow.pop(str(table), None)
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
@@ -265,8 +229,8 @@ class Lake:
         """Return the table's rows as a frame; an empty frame with the table's schema if it does not exist yet."""
         if not self.exists(table):
             return self.spark.createDataFrame([], table.struct()).limit(0)  # by the limit Spark knows it without asking
-        if self._versions.is_exclusive:
-            self._versions.version_to_read(table)
+        if self.versions.is_exclusive:
+            self.versions.version_to_read(table)
         rows = self._log.files(table)
         return self._answers.stored_frame(table) if rows is None else files_to_frame(self.spark, rows, table.struct())
 
@@ -340,17 +304,6 @@ class Lake:
         found = self.query(f"SELECT {', '.join(map(quoted, names))} FROM {{rows}} WHERE {where}", rows=table, **of)
         return found.cast(select_fields(arrow_schema(table), names))
 
-    def changes(self, table: Table, since: int, until: int | None = None) -> DataFrame:
-        """Return the rows inserted, deleted and updated after a version, up to ``until`` or the newest, as a frame.
-
-        It has the table's columns, ``_change_type`` (insert, delete, update_preimage, update_postimage) and
-        ``_commit_version``. A key can occur several times: once or twice (before, after) for each version that
-        changed it. ChangeFeedError when there is no such version. That the feed was off, or its files are gone, shows
-        when the frame is first used (``CHANGE_FEED_ERRORS``).
-        """
-        feed = check_feed(table, since, self.version(table) if until is None else until)
-        return self._answers.frame("SELECT * FROM {feed}", {"feed": feed})
-
     # -- writing ---------------------------------------------------------------------------------------------------
 
     def append(self, table: Table, rows: RowsToWrite, *, provenance: str | None = None) -> None:
@@ -370,7 +323,8 @@ class Lake:
     def _read_answer(self, sql: str, of: Mapping[str, QueryInput]) -> Iterator[RowsToWrite]:
         """Yield the answer to a query as rows to be written, never all in memory: what Spark stores it computes too."""
         if self.store_name == "spark":
-            yield self._answers.frame(sql, of)
+            with own_session(self.spark) as spark:
+                yield self._answers.with_session(spark).frame(sql, of)
             return
         with self._answers.read_answer(sql, of) as rows:
             yield rows
@@ -393,7 +347,7 @@ class Lake:
             self.delete_and_insert(
                 table, name, stale, chosen, dates=dates, provenance=provenance, previous_provenance=previous_provenance
             )
-        if provenance is not None and self.provenance_json(table) != provenance:
+        if provenance is not None:
             self.commit_provenance(table, provenance)
         return len(fresh)
 
@@ -409,25 +363,15 @@ class Lake:
         self._change(table, change, provenance, previous_provenance)
 
     def delete_values(
-        self, table: Table, column: str, values: Collection[str] | DataFrame, *, dates: Dates | None,
+        self, table: Table, column: str, values: Collection[str], *, dates: Dates | None,
         provenance: str | None = None,
     ) -> None:  # fmt: skip
-        """Delete the rows whose column has one of these values, in one commit.
+        """Delete the rows whose column has one of these values, in one commit; ``dates`` as for ``replace_changed``.
 
-        ``values`` may be a frame of one column. ``dates`` as for ``replace_changed``. Nothing happens without values,
-        or without a table.
+        Nothing happens without values, or without a table.
         """
-        if isinstance(values, DataFrame):
-            return self.delete_values(
-                table,
-                column,
-                collect(values).column(0).drop_null().unique().to_pylist(),
-                dates=dates,
-                provenance=provenance,
-            )
         if values:
             self._delete(table, _values_condition(column, dates), {"values": values}, provenance)
-        return None
 
     def delete(self, table: Table, condition: str, **of: Values) -> None:
         """Delete the rows that meet a SQL condition; nothing happens where there is no table or no such row.
@@ -491,42 +435,15 @@ class Lake:
                     return Change(few.cast(arrow_schema(table)), gone)
                 return Change(stack.enter_context(self._read_answer(sql, inputs)), gone)
 
-            self._change(table, make, provenance, self.provenance_json(table))
-
-    def commit(self, table: Table, write: Write, *, provenance: str, read: Snapshot | None) -> Snapshot:
-        """Change the rows of a table, and keep in the same commit what they were computed from, the provenance.
-
-        ``read`` is the snapshot that the rows were computed against. Where a change takes two commits, the first one
-        keeps its provenance, so that the next run repeats what a killed one began. The snapshot returned counts the
-        rows written.
-        """
-        if isinstance(write, ReplaceAll):
-            self.replace(table, write.rows, provenance=provenance)
-            return self._written(table, self.count_rows_written(table))
-        written = 0
-        if isinstance(write, Append):
-            self.append(table, write.rows, provenance=provenance)
-            written = self.count_rows_written(table)
-        elif isinstance(write, ReplaceChanged):
-            before = None if read is None else read.provenance_json
-            written = self.replace_changed(
-                table, write.rows, write.current, dates=write.dates, provenance=provenance, previous_provenance=before
-            )
-        elif self.provenance_json(table) != provenance:
-            self.commit_provenance(table, provenance)
-        return self._written(table, written)
-
-    def _written(self, table: Table, rows: int) -> Snapshot:
-        snapshot = self.snapshot(table)
-        return Snapshot(0, None, rows) if snapshot is None else snapshot._replace(rows_written=rows)
+            self._change(table, make, provenance, self.versions.provenance_json(table))
 
     def commit_provenance(self, table: Table, provenance: str) -> None:
-        """Keep a new provenance in a commit that changes no row."""
-        if self.exists(table):
+        """Keep a provenance in a commit that changes no row, unless the table has it."""
+        if not self.exists(table):
+            self.append(table, arrow_schema(table).empty_table(), provenance=provenance)
+        elif self.versions.provenance_json(table) != provenance:
             with self._commit(table, provenance) as note:
                 self._store.commit_note(table, note)
-        else:
-            self.append(table, arrow_schema(table).empty_table(), provenance=provenance)
 
     def _gone(self, table: Table, condition: str, values: Mapping[str, Values]) -> RowsGone:
         """Return the rows of a table that meet a condition."""
@@ -549,7 +466,7 @@ class Lake:
         is_new = not self.exists(table)
         if is_new:
             self._begin_lake()
-            self._versions.note_created(table)
+            self.versions.note_created(table)
         if not isinstance(change, Change) and self.store_name == "spark":
             change = change()
         before: pa.Table | None = None
@@ -558,10 +475,10 @@ class Lake:
             if is_new:
                 before = arrow_schema(table).empty_table()
             elif isinstance(change.rows, pa.Table) and self._log.files(table) is None:
-                before = self._held.known(table, self._versions.version_to_read(table))
+                before = self._held.known(table, self.versions.version_to_read(table))
         with self._commit(table, provenance, previous_provenance) as note:
             made = self._store.commit(table, change, note, is_new=is_new)
-        self._versions.note_commit(table, made)
+        self.versions.note_commit(table, made)
         if made is not None and before is not None and isinstance(change, Change):
             self._held.put(table, made.version, self._changed(before, change))
 
@@ -589,53 +506,18 @@ class Lake:
         self, table: Table, provenance: str | None = None, previous_provenance: str | None = None
     ) -> Iterator[CommitNote]:
         """Yield what is to be said of the commits within the block; the lease is checked before each of them."""
-        now, before = (self._provenance if each is None else each for each in (provenance, previous_provenance))
         if self.store_name == "spark" and not self._unfinished.exists():  # the next run may trust watermarks
             self._unfinished.write_text("")
         try:
-            yield CommitNote(now, partial(self._versions.check_commit, table), before)
+            yield CommitNote(provenance, partial(self.versions.check_commit, table), previous_provenance)
         finally:
-            self._versions.note_commit(table, None)
+            self.versions.note_commit(table, None)
 
     # -- versions --------------------------------------------------------------------------------------------------
 
     def version(self, table: Table) -> int | None:
         """Return the table's version, from 0; None when it does not exist."""
-        return self._versions.version(table)
-
-    def snapshot(self, table: Table) -> Snapshot | None:
-        """Return the table as it is now: its version and provenance; None when there is no table."""
-        return self._versions.snapshot(table)
-
-    def snapshots(self, *tables: Table) -> dict[Table, Snapshot]:
-        """Return the snapshot of each table, read concurrently; tables that do not exist are left out."""
-        return self._versions.snapshots(*tables)
-
-    def count_rows_written(self, table: Table) -> int:
-        """Return how many rows the table's last commit wrote."""
-        newest = self.snapshot(table)
-        return 0 if newest is None else newest.rows_written
-
-    def provenance_json(self, table: Table) -> str | None:
-        """Return the provenance in the table's last commit as text; None if it has none, or there is no table."""
-        newest = self.snapshot(table)
-        return None if newest is None else newest.provenance_json
-
-    def provenance(self, table: Table) -> dict[str, Any]:
-        """Return the provenance in the table's last commit; empty if it has none, or no JSON."""
-        return Snapshot(0, self.provenance_json(table)).provenance()
-
-    def provenance_since(self, table: Table, since: int) -> dict[int, str | None]:
-        """Return the provenance of each commit after a version, by version; maintenance is left out."""
-        return self._versions.provenance_since(table, since)
-
-    def changed_since(self, table: Table, version: int | None) -> Changers:
-        """Return who changed a table after a version; None: after it was made."""
-        return self._versions.changed_since(table, version)
-
-    def versions_text(self, *tables: Table) -> str:
-        """Return the Delta versions of tables as one text, which changes when one of them does."""
-        return " ".join(f"{table}={self.version(table)}" for table in tables)
+        return self.versions.version(table)
 
     # -- maintenance -----------------------------------------------------------------------------------------------
 
@@ -666,7 +548,7 @@ class Lake:
 
         Only with exclusive access: files that another run is about to commit would be deleted too.
         """
-        self._versions.check_commit(table)
+        self.versions.check_commit(table)
         self._store.vacuum(table)
 
     def maintain(self, table: Table, retain: timedelta) -> None:
@@ -685,15 +567,3 @@ class Lake:
 def _values_condition(column: str, dates: Dates | None) -> str:
     """Return the SQL condition of the rows on some dates that have one of ``{values}`` in a column."""
     return f"{quoted(column)} IN {{values}} AND {dates_condition(dates)}"
-
-
-def run_in_parallel(lake: Lake, steps: Mapping[TaskName, Callable[[Lake], Result]]) -> dict[TaskName, Result]:
-    """Run steps that write different tables concurrently, each with its own session; return each result by its name."""
-    if len(steps) < 2:
-        return {name: step(lake) for name, step in steps.items()}
-
-    def alone(step: Callable[[Lake], Result]) -> Result:
-        with lake.with_own_session() as other:
-            return step(other)
-
-    return run_concurrently({name: partial(alone, step) for name, step in steps.items()})

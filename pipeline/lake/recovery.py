@@ -133,7 +133,7 @@ def undo_unfinished_runs(lake: Lake, tables: Sequence[Table], ledger: Table, say
 
 def _restore(lake: Lake, versions: Mapping[Table, int | None]) -> None:
     """Restore the tables that a run has changed since their versions; RestoreError if others have changed them too."""
-    changers = {table: lake.changed_since(table, version) for table, version in versions.items()}
+    changers = {table: lake.versions.changed_since(table, version) for table, version in versions.items()}
     changed = [table for table, by in changers.items() if by.ours]
     if others := [str(table) for table in changed if changers[table].others]:
         raise RestoreError(f"somebody else has changed {', '.join(others)} since")

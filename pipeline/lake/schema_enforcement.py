@@ -7,7 +7,7 @@ from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -17,30 +17,13 @@ from schemas.table import EVENT_DATE, INGESTED_AT, RUN_ID, Table
 _DAY_US: Final = 86_400_000_000
 
 
-def conform_frame(table: Table, df: DataFrame, *, more: tuple[str, ...] = ()) -> DataFrame:
-    """Return a frame with exactly the table's columns, in order; event_date is computed where it is missing.
-
-    Columns named in ``more`` are kept after the table's. SchemaError for columns that are missing, unknown, or of
-    another type.
-    """
-    if table.event_date_columns and EVENT_DATE not in df.columns:
-        df = df.withColumn(EVENT_DATE, event_date_column(*table.event_date_columns))
-    wanted = {column.name: column.type.simpleString() for column in table.columns}
-    given = {each.name: each.dataType.simpleString() for each in df.schema.fields if each.name not in more}
-    differs = [
-        f"{name}: {given.get(name, 'missing')} instead of {wanted.get(name, 'nothing')}"
-        for name in (*wanted, *(name for name in given if name not in wanted))
-        if wanted.get(name) != given.get(name)
-    ]
-    if differs:
-        raise SchemaError(f"{table}: {'; '.join(differs)}")
-    return df.select(*table.names, *more)
-
-
-def event_date_column(*times: str) -> Column:
-    """Return the UTC date of the first time column that is not null, whatever the session's time zone."""
-    micros = F.unix_micros(F.coalesce(*times))
-    return F.date_from_unix_date(F.floor(micros / F.lit(_DAY_US)).cast("int"))
+def conform_frame(table: Table, rows: DataFrame) -> DataFrame:
+    """Return a frame with exactly the table's columns, as ``conform_table`` does."""
+    if table.event_date_columns and EVENT_DATE not in rows.columns:
+        micros = F.unix_micros(F.coalesce(*table.event_date_columns))  # whatever the session's time zone
+        rows = rows.withColumn(EVENT_DATE, F.date_from_unix_date(F.floor(micros / F.lit(_DAY_US)).cast("int")))
+    _check_columns(table, to_arrow_schema(rows.schema))
+    return rows.select(*table.names)
 
 
 def arrow_schema(table: Table) -> pa.Schema:
@@ -59,11 +42,14 @@ def conform_table(table: Table, rows: pa.Table) -> pa.Table:
 
     SchemaError for columns that are missing, unknown, or of another type.
     """
-    wanted = arrow_schema(table)
     if table.event_date_columns and EVENT_DATE not in rows.column_names:
         rows = rows.append_column(EVENT_DATE, _dates(rows, table.event_date_columns))
-    given = {each.name: each.type for each in rows.schema}
-    declared = {each.name: each.type for each in wanted}
+    _check_columns(table, rows.schema)
+    return rows.select(table.names).cast(arrow_schema(table))
+
+
+def _check_columns(table: Table, schema: pa.Schema) -> None:
+    given, declared = ({each.name: each.type for each in columns} for columns in (schema, arrow_schema(table)))
     differs = [
         f"{name}: {given.get(name, 'missing')} instead of {declared.get(name, 'nothing')}"
         for name in dict.fromkeys((*declared, *given))
@@ -71,7 +57,6 @@ def conform_table(table: Table, rows: pa.Table) -> pa.Table:
     ]
     if differs:
         raise SchemaError(f"{table}: {'; '.join(differs)}")
-    return rows.select(wanted.names).cast(wanted)
 
 
 def _is_same(given: pa.DataType, wanted: pa.DataType) -> bool:

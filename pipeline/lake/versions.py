@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.errors import ConflictError, SchemaError
@@ -238,6 +238,20 @@ class Versions:
                 raise _conflict(table, settled.foreign)
             self._same |= {(name, version): newest.version for version in settled.same_versions}
         return settled.snapshot
+
+    def rows_written(self, table: Table) -> int:
+        """Return how many rows the table's last commit wrote."""
+        newest = self.snapshot(table)
+        return 0 if newest is None else newest.rows_written
+
+    def provenance_json(self, table: Table) -> str | None:
+        """Return the provenance in the table's last commit as text; None if it has none, or there is no table."""
+        newest = self.snapshot(table)
+        return None if newest is None else newest.provenance_json
+
+    def provenance(self, table: Table) -> dict[str, Any]:
+        """Return the provenance in the table's last commit; empty if it has none, or no JSON."""
+        return Snapshot(0, self.provenance_json(table)).provenance()
 
     def provenance_since(self, table: Table, since: int) -> dict[int, str | None]:
         """Return the provenance of each commit after a version, by version; maintenance is left out."""

@@ -12,14 +12,15 @@ finds nothing to do. The watermarks' own table is written and purged last, since
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final
 
 import pyarrow.fs as pafs
 
 from pipeline.bronze import decryption
-from pipeline.lake.lake import Lake, run_in_parallel
+from pipeline.lake.concurrency import run_concurrently
+from pipeline.lake.lake import Lake
 from pipeline.lake.recovery import RunMarkers
 from pipeline.lake.storage.log import Snapshot
 from pipeline.silver.update import STUBS_EMPTIED_PROVENANCE
@@ -38,24 +39,21 @@ _MAX_PARALLEL: Final = 4
 def erase_history(lake: Lake) -> int:
     """Leave only current rows in the files of every table; return the number of tables. Requires exclusive access."""
     tables = [table for table in catalog.ALL_TABLES if lake.exists(table) and table is not WATERMARKS]
-    before = lake.snapshots(*tables)
+    before = lake.versions.snapshots(*tables)
     same = {table: {found.version} for table, found in before.items()}
     same.setdefault(RPC_CALLS, set()).update(_versions_before_stubs_were_emptied(lake, before))
-    # Each table in a session of its own: a commit's provenance is a setting of the session.
-    _in_parallel(lake, tables, lambda table, own: own.purge(table, before[table].provenance_json))
-    lake.note_same_versions(same)
+    run_concurrently(
+        {table: partial(lake.purge, table, before[table].provenance_json) for table in tables}, at_once=_MAX_PARALLEL
+    )
+    lake.versions.note_same_versions(same)
     if RPC_CALLS in before:
         decryption.keep_state(lake, before[RPC_CALLS].version)
     lake.keep_watermarks()
     lake.purge(WATERMARKS, None)
-    _in_parallel(lake, [*tables, WATERMARKS], _remove_old_files)
+    run_concurrently(
+        {table: partial(_remove_old_files, table, lake) for table in (*tables, WATERMARKS)}, at_once=_MAX_PARALLEL
+    )
     return len(tables)
-
-
-def _in_parallel(lake: Lake, tables: Sequence[Table], step: Callable[[Table, Lake], None]) -> None:
-    """Do something with each table, a few at once."""
-    for begin in range(0, len(tables), _MAX_PARALLEL):
-        run_in_parallel(lake, {table: partial(step, table) for table in tables[begin : begin + _MAX_PARALLEL]})
 
 
 def remove_leftover_files(lake: Lake) -> None:
@@ -74,7 +72,7 @@ def _versions_before_stubs_were_emptied(lake: Lake, newest: Mapping[Table, Snaps
         version
         for version in named
         if isinstance(version, int)
-        and {*lake.provenance_since(RPC_CALLS, version).values()} == {STUBS_EMPTIED_PROVENANCE}
+        and {*lake.versions.provenance_since(RPC_CALLS, version).values()} == {STUBS_EMPTIED_PROVENANCE}
     }
 
 

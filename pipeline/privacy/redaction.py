@@ -176,7 +176,7 @@ class RedactionRun:
         provenance = self._stamp_silver(any_rows=bool(tables))
         for table in _LEDGER_TABLES:
             self._publish_rows(table, f"left({RUN_ID}, {len(run_id)}) = {{run}}", run=run_id)
-        return None if self.lake.provenance(HOSTS).items() >= provenance.items() else provenance
+        return None if self.lake.versions.provenance(HOSTS).items() >= provenance.items() else provenance
 
     def _remove_captures(self, captures: Collection[str]) -> None:
         """Delete the rows of captures that are read again, or are part of another capture now."""

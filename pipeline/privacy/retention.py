@@ -242,7 +242,7 @@ class _RetentionRun:
         self._delete(QUALITY_RESULTS, f"run_at < {self.cutoff.timestamp_sql}")
         if self.dry_run:
             return
-        provenance = self.lake.provenance_json(QUALITY_RESULTS)
+        provenance = self.lake.versions.provenance_json(QUALITY_RESULTS)
         unexpected = "(NOT success OR coalesce(unexpected, 0) > 0)"
         quoting = f"{unexpected} AND (observed IS NOT NULL OR failed_keys IS NOT NULL)"
         emptied = dict.fromkeys(("observed", "failed_keys"), "NULL")

@@ -20,7 +20,7 @@ _UNKNOWN_SQL: Final = f"state = {literal(STATE_UNKNOWN)}"
 
 def max_gap_s(lake: Lake) -> float:
     """Return the setting history.max_gap with which the queue tables were computed, in seconds."""
-    max_gap_us: int = lake.provenance(QUEUE_HISTORY).get("max_gap_us", QueueSettings().max_gap_us)
+    max_gap_us: int = lake.versions.provenance(QUEUE_HISTORY).get("max_gap_us", QueueSettings().max_gap_us)
     return max_gap_us / 1e6
 
 

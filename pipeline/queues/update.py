@@ -251,7 +251,7 @@ class _QueuesUpdate:
         for table, query in ((EOD_TRANSFERS, every.transfers), (EOD_SOURCES, every.sources)):
             with lake.map_groups(query()) as rows:
                 lake.replace(table, rows)
-            self.written[str(table)] = lake.count_rows_written(table)
+            self.written[str(table)] = lake.versions.rows_written(table)
         with lake.map_groups(every.history()) as rows:
             self.written[str(QUEUE_HISTORY)] = step.replace_all(rows)
         return self.written

@@ -36,7 +36,7 @@ def queue_lines(lake: Lake, as_of_us: int | None = None) -> list[str]:
     ``as_of_us`` overrides "now", the time of the newest packet or snapshot.
     The lines are cached in the lake's folder of runs, and stay valid until a table has another version.
     """
-    found = lake.snapshots(QUEUE_SNAPSHOTS, QUEUE_HISTORY, EOD_TRANSFERS, QUEUE_ALIASES)
+    found = lake.versions.snapshots(QUEUE_SNAPSHOTS, QUEUE_HISTORY, EOD_TRANSFERS, QUEUE_ALIASES)
     if QUEUE_SNAPSHOTS not in found:
         return []
     now = newest_event_time_us(lake) if as_of_us is None else as_of_us
@@ -74,7 +74,7 @@ def _unanswered(lake: Lake) -> list[dict[str, Any]]:
     rows = lake.query(_UNANSWERED_SQL, rows=QUEUE_SNAPSHOTS).to_pylist()
     if not rows:
         return []
-    managers = QueueManagerNames(lake.provenance(QUEUE_HISTORY).get("names") or {})
+    managers = QueueManagerNames(lake.versions.provenance(QUEUE_HISTORY).get("names") or {})
     named = with_canonical_names(rows, QueueNames(managers, AliasIndex.load(lake).canonical_names))
     known = "SELECT DISTINCT queue, queue_manager, lower(queue_format_name) AS name FROM {rows} WHERE queue IN {queues}"
     queues = {row["queue"] for row in named}

@@ -220,7 +220,7 @@ def read_counts(lake: Lake) -> list[SummaryCount]:
     Counts are cached by table version in the lake's folder of runs: only changed tables are counted again.
     """
     cache_file = RunMarkers.of(lake).root / "summary"
-    before, newest = _read_cache(cache_file), lake.snapshots(*_COUNT_QUERIES)
+    before, newest = _read_cache(cache_file), lake.versions.snapshots(*_COUNT_QUERIES)
 
     def count(table: Table) -> _CachedCounts:
         known, version = before.get(str(table)), newest[table].version

@@ -58,11 +58,11 @@ def update_collected_snapshots(lake: Lake, failures: dict[str, str]) -> tuple[di
     do. Adds to ``failures`` by path why decoding a snapshot of a file failed.
     """
     raw_version = lake.version(SNAPSHOTS_RAW)
-    before = lake.provenance(HOSTS)
+    before = lake.versions.provenance(HOSTS)
     source = silver_collected_snapshots.SOURCE_TABLE_NAME
     now = {
         source: raw_version,
-        _CALLS: lake.provenance(LAST_COMMITTED_TABLE).get(_CALLS),
+        _CALLS: lake.versions.provenance(LAST_COMMITTED_TABLE).get(_CALLS),
         str(SESSIONS): lake.version(SESSIONS),
         "decoder": DECODER_VERSIONS,
         "hosts": DECODER_VERSION,
@@ -79,12 +79,12 @@ def update_collected_snapshots(lake: Lake, failures: dict[str, str]) -> tuple[di
 
 def update_hosts(lake: Lake, run_id: str, provenance: Mapping[str, Any]) -> int:
     """Update ``silver.hosts`` from silver; the commit notes ``provenance``. Returns how many rows were written."""
-    newest = lake.snapshots(HOSTS, *_EVIDENCE)
+    newest = lake.versions.snapshots(HOSTS, *_EVIDENCE)
     before = newest[HOSTS].provenance() if HOSTS in newest else {}
     versions = {_VERSION_PREFIX + str(table): newest[table].version for table in _EVIDENCE if table in newest}
     stored = lake.select(HOSTS, "TRUE")
     known = {row["host_key"]: row for row in stored.to_pylist()}
-    stubs_removed = bool(lake.provenance(LAST_COMMITTED_TABLE).get("emptied"))
+    stubs_removed = bool(lake.versions.provenance(LAST_COMMITTED_TABLE).get("emptied"))
     same_decoders = all(before.get(name) == provenance[name] for name in ("decoder", "hosts"))
     changes = _read_changes(lake, before, versions) if same_decoders and not stubs_removed else None
     rows = None if changes is None else apply_host_changes(known, changes)

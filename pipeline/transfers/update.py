@@ -280,7 +280,9 @@ class _SessionsUpdate:
         fresh, _ = changed_keys(new, there, "packet_key")
         new = new.filter(is_in(new, "packet_key", {*fresh} & {*there["packet_key"].to_pylist()}))
         if new.num_rows:
-            self.lake.update_columns(SENDINGS, new, dates=dates, provenance=self.lake.provenance_json(SENDINGS))
+            self.lake.update_columns(
+                SENDINGS, new, dates=dates, provenance=self.lake.versions.provenance_json(SENDINGS)
+            )
             self.written[str(SENDINGS)] += new.num_rows
 
     def _write_checkpoints(self, names: Collection[str], found: ConnectionPackets, connections: pa.Table) -> None:
@@ -313,7 +315,7 @@ class _SessionsUpdate:
             keys, dates = {*gone["sighting_key"].to_pylist()}, {*gone[EVENT_DATE].to_pylist()}
             for table in (MESSAGES, COMQC_CALLS):
                 if self.lake.exists(table):
-                    provenance = self.lake.provenance_json(table)
+                    provenance = self.lake.versions.provenance_json(table)
                     self.lake.delete_values(table, "sighting_key", keys, dates=dates, provenance=provenance)
 
     def _decode(self, found: ConnectionPackets, rows: np.ndarray[Any, Any]) -> _DecodedMessages:
@@ -342,7 +344,7 @@ class _SessionsUpdate:
             if not new.num_rows and not current.num_rows:
                 continue
             dates = {*new[EVENT_DATE].to_pylist(), *current[EVENT_DATE].to_pylist()}
-            provenance = self.lake.provenance_json(written)
+            provenance = self.lake.versions.provenance_json(written)
             if written is MESSAGES:
                 self.written[str(MESSAGES)] += self.lake.replace_changed(
                     written, new, current, dates=dates, provenance=provenance, previous_provenance=provenance
@@ -372,7 +374,7 @@ class _SessionsUpdate:
             columns = {name: column.take(chosen) for name, column in now.items()}
             columns = {"sighting_key": before["sighting_key"].take(chosen)} | columns
             dates = {*before[EVENT_DATE].take(chosen).to_pylist()}
-            provenance = self.lake.provenance_json(MESSAGES)
+            provenance = self.lake.versions.provenance_json(MESSAGES)
             self.lake.update_columns(MESSAGES, pa.table(columns), dates=dates, provenance=provenance)
             self.written[str(MESSAGES)] += len(chosen)
 

@@ -13,6 +13,7 @@ from pipeline.lake.lake import Lake
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, RPC_CALLS
 from schemas.calls import REMOTE_READ_CALLS
 from schemas.receive_attempts import RECEIVE_ATTEMPTS
+from tests.support.lakes import changes
 from udfs.keys import key
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("in_few_calls_too")]
@@ -74,7 +75,7 @@ class Story:
         before = self.lake.version(RECEIVE_ATTEMPTS)
         attempts_update.update(self.lake, cleanup=cleanup)
         assert plain(self.lake.read(RECEIVE_ATTEMPTS)) == plain(gold_anew(self.lake, cleanup.total_seconds()))
-        rows = self.lake.changes(RECEIVE_ATTEMPTS, -1 if before is None else before)
+        rows = changes(self.lake, RECEIVE_ATTEMPTS, -1 if before is None else before)
         return sorted({self.names[row[0]] for row in rows.select("attempt_key").collect()})
 
     def outcomes(self):
@@ -288,7 +289,7 @@ def test_a_stray_reaches_a_connection_that_was_idle_and_not_seen_to_end(story):
 def test_the_commit_says_until_when_calls_can_have_been_lost(story, monkeypatch, here):
     def lost():
         attempts_update.update(story.lake, cleanup=CLEANUP)
-        said = story.lake.snapshots(RECEIVE_ATTEMPTS)[RECEIVE_ATTEMPTS].provenance()["lost"]
+        said = story.lake.versions.snapshots(RECEIVE_ATTEMPTS)[RECEIVE_ATTEMPTS].provenance()["lost"]
         return {server: time for server, time in said.items() if time}
 
     def us(seconds):

@@ -22,6 +22,7 @@ from schemas.messages import MESSAGES
 from schemas.queue_aliases import QUEUE_ALIASES
 from schemas.queue_snapshots import QUEUE_SNAPSHOTS
 from schemas.receive_attempts import QUEUE_OPENS, QUEUE_OPERATIONS, RECEIVE_ATTEMPTS
+from tests.support.lakes import versions_text
 from udfs.keys import key
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("in_few_calls_too")]
@@ -132,9 +133,9 @@ def test_the_open_is_captured_later_than_the_message_and_then_goes(story):
     story.run(compared=False)
     assert story.messages() == {"start": (None, "srv1\\sent-to")}
     lake = story.lake
-    versions = lake.versions_text(MESSAGES, QUEUE_ALIASES, RECEIVE_ATTEMPTS)
+    versions = versions_text(lake, MESSAGES, QUEUE_ALIASES, RECEIVE_ATTEMPTS)
     assert story.run(compared=False) == 0
-    assert lake.versions_text(MESSAGES, QUEUE_ALIASES, RECEIVE_ATTEMPTS) == versions
+    assert versions_text(lake, MESSAGES, QUEUE_ALIASES, RECEIVE_ATTEMPTS) == versions
     # Another capture shows who opened the queue, before.
     story.add(clients=[named("name", 1)])
     assert story.run(compared=False) == 1

@@ -16,6 +16,7 @@ from pipeline.silver.decode_tasks import CallDecoder
 from schemas.bronze import CONNECTIONS, PENDING, RPC_CALLS
 from schemas.calls import REMOTE_READ_CALLS
 from schemas.receive_attempts import RECEIVE_ATTEMPTS
+from tests.support.lakes import versions_text
 
 pytestmark = pytest.mark.spark
 
@@ -137,11 +138,11 @@ def test_what_did_not_change_makes_no_version(lake):
     add(lake, CONNECTIONS, *CONNECTED)
     silver(lake)
     attempts_update.update(lake, cleanup=CLEANUP)
-    versions = lake.versions_text(RPC_CALLS, REMOTE_READ_CALLS, RECEIVE_ATTEMPTS)
+    versions = versions_text(lake, RPC_CALLS, REMOTE_READ_CALLS, RECEIVE_ATTEMPTS)
     for _ in range(2):
         assert silver(lake) == 0
         assert attempts_update.update(lake, cleanup=CLEANUP) == 0
-    assert lake.versions_text(RPC_CALLS, REMOTE_READ_CALLS, RECEIVE_ATTEMPTS) == versions
+    assert versions_text(lake, RPC_CALLS, REMOTE_READ_CALLS, RECEIVE_ATTEMPTS) == versions
 
 
 @pytest.mark.long
@@ -163,14 +164,18 @@ def test_silver_is_made_anew_where_the_changes_are_not_known(lake, spark, monkey
     silver(lake)
     wrong = lake.read(REMOTE_READ_CALLS).withColumn("method", F.lit("wrong"))
     lake.replace(
-        REMOTE_READ_CALLS, wrong, provenance=lake.provenance_json(REMOTE_READ_CALLS) if why != "nothing said" else None
+        REMOTE_READ_CALLS,
+        wrong,
+        provenance=lake.versions.provenance_json(REMOTE_READ_CALLS) if why != "nothing said" else None,
     )
     if why == "other decoders":
         monkeypatch.setattr(silver_update, "DECODER_VERSIONS", "next")
     elif why == "no feed":
         spark.sql(f"ALTER TABLE {lake.sql_name(RPC_CALLS)} SET TBLPROPERTIES ('delta.enableChangeDataFeed' = 'false')")
     elif why == "no such version":
-        lake.commit_provenance(REMOTE_READ_CALLS, lake.provenance_json(REMOTE_READ_CALLS).replace(": 1,", ": 77,"))
+        lake.commit_provenance(
+            REMOTE_READ_CALLS, lake.versions.provenance_json(REMOTE_READ_CALLS).replace(": 1,", ": 77,")
+        )
     add(lake, RPC_CALLS, END)
     assert silver(lake) == 3
     assert silver_follows(lake)
@@ -202,11 +207,11 @@ def test_a_last_table_that_was_made_while_others_were_not_says_nothing_of_them(l
         with pytest.raises(OSError, match="no room"):
             silver(lake)
     assert lake.exists(REMOTE_READ_CALLS)
-    assert not lake.provenance(REMOTE_READ_CALLS)
+    assert not lake.versions.provenance(REMOTE_READ_CALLS)
     add(lake, RPC_CALLS, *OTHERS)
     silver(lake)
     assert silver_follows(lake)
-    assert lake.provenance(REMOTE_READ_CALLS)
+    assert lake.versions.provenance(REMOTE_READ_CALLS)
 
 
 @pytest.mark.long

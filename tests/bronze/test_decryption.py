@@ -25,6 +25,7 @@ from schemas.receive_attempts import RECEIVE_ATTEMPTS
 from sealed.opened import decrypted_calls, password
 from sealed.test_kerberos import REALM, SERVICE, keytab, read, recorded
 from sealed.test_key_file import keytab as keytab_file
+from tests.support.lakes import versions_text
 from udfs.capture.capture_reader import read_capture
 from udfs.sealed.enctypes import USAGE_CHECKSUM, USAGE_ENCRYPTION, USAGE_INTEGRITY, derive_key
 from udfs.sealed.ntlm_handshake import sealing_keys, signing_key
@@ -45,6 +46,7 @@ import sys
 from jobs import run_all
 from jobs.session import get_spark_session
 from pipeline.lake import lake
+from tests.support.lakes import versions_text
 lake.MAX_ROWS_IN_MEMORY = -1  # Spark's tasks decrypt, as with many calls
 get_spark_session("run with keys", json.loads(sys.argv[1]))
 sys.exit(run_all.main(sys.argv[2:]))
@@ -212,8 +214,8 @@ def test_keys_are_nowhere(lake, place, project, run_with_keys):
 
 
 def test_running_again_with_the_keys_changes_nothing(lake, place, capsys):
-    before = lake.versions_text(*catalog.DATA_TABLES)
+    before = versions_text(lake, *catalog.DATA_TABLES)
     assert run_all.main(arguments(place, *ALL, keys="right")) == 0
-    assert lake.versions_text(*catalog.DATA_TABLES) == before
+    assert versions_text(lake, *catalog.DATA_TABLES) == before
     assert json.loads(capsys.readouterr().out.strip().splitlines()[-1])["sealed"] == {}
     assert lake.read(RPC_BINDS).where("handshake IS NOT NULL").count() > 3

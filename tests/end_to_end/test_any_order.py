@@ -19,6 +19,7 @@ from pipeline.lake.lake import Lake
 from schemas import catalog
 from schemas.bronze import CONNECTIONS, RPC_BINDS, RPC_CALLS
 from schemas.table import INGESTED_AT, RUN_ID, Table
+from tests.support.lakes import changes, versions_text
 
 pytestmark = pytest.mark.spark
 LONG = pytest.mark.long  # for `make test-all`
@@ -52,7 +53,7 @@ def rewritten(lake: Lake, table: Table, since: int | None) -> int:
     facts = F.to_json(F.struct(*(name for name in table.names if name not in (RUN_ID, INGESTED_AT)))).alias("facts")
     before = lake.spark.read.format("delta").option("versionAsOf", since).load(lake.path(table)).select(key, facts)
     same = before.join(lake.read(table).select(key, facts), [key, "facts"])
-    return same.join(lake.changes(table, since).select(key).distinct(), key, "left_semi").count()
+    return same.join(changes(lake, table, since).select(key).distinct(), key, "left_semi").count()
 
 
 @pytest.mark.parametrize(
@@ -91,9 +92,9 @@ def test_orders_of_five_files(spark, tmp_path, name, orders, ways, job):
         if lake is lakes[0]:
             first = tables(lake)
         talks.equal(lake, first)
-    versions = lakes[-1].versions_text(*catalog.DATA_TABLES)
+    versions = versions_text(lakes[-1], *catalog.DATA_TABLES)
     run(lakes[-1], talks.cut, job=job)
-    assert lakes[-1].versions_text(*catalog.DATA_TABLES) == versions
+    assert versions_text(lakes[-1], *catalog.DATA_TABLES) == versions
 
 
 @LONG

@@ -15,6 +15,7 @@ from pipeline.lake.recovery import RunMarkers
 from pipeline.quality import coverage
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, RPC_CALLS
 from schemas.coverage import COVERAGE
+from tests.support.lakes import versions_text
 from udfs.capture.capture_reader import BRONZE_SCHEMAS, read_capture
 
 pytestmark = pytest.mark.spark
@@ -59,9 +60,9 @@ def test_a_connection_that_turns_out_to_be_msmq_is_cut_from_its_captures_again(s
     assert {row[0] and tuple(row[0]) for row in lake.read(CAPTURE_FILES).select("reread_endpoints").collect()} == {
         None, ("10.0.0.1|49777|RemoteRead",),
     }  # fmt: skip
-    versions = lake.versions_text(*BRONZE_TABLES)
+    versions = versions_text(lake, *BRONZE_TABLES)
     assert ingest_captures.main(["--lake", lake.root, "--captures", str(tmp_path / "ring")]) == 0
-    assert lake.versions_text(*BRONZE_TABLES) == versions
+    assert versions_text(lake, *BRONZE_TABLES) == versions
 
 
 @pytest.mark.long
@@ -125,8 +126,8 @@ def test_a_port_that_one_capture_names_reaches_the_others(spark, named, tmp_path
     }
     endpoint = ("10.0.0.1|49777|RemoteRead",)
     assert endpoints == {(endpoint, None), (None, endpoint)}
-    versions = lake.versions_text(*BRONZE_TABLES)
+    versions = versions_text(lake, *BRONZE_TABLES)
     assert (
         ingest_captures.main(["--lake", lake.root, "--captures", *(str(tmp_path / f"{n}.pcap") for n in (0, 1))]) == 0
     )
-    assert lake.versions_text(*BRONZE_TABLES) == versions
+    assert versions_text(lake, *BRONZE_TABLES) == versions

@@ -36,6 +36,7 @@ from schemas.calls import REMOTE_READ_CALLS
 from schemas.quality import QUALITY_RESULTS
 from schemas.queue_history import MACHINE_HISTORY, MANAGEMENT_ACTIONS
 from schemas.receive_attempts import RECEIVE_ATTEMPTS
+from tests.support.lakes import versions_text
 from udfs.capture.capture_reader import BRONZE_SCHEMAS, read_capture, read_capture_batches
 
 pytestmark = pytest.mark.spark
@@ -48,7 +49,7 @@ def summary(capsys):
 
 
 def versions(lake):
-    return {str(table): lake.versions_text(table) for table in catalog.DATA_TABLES}
+    return {str(table): versions_text(lake, table) for table in catalog.DATA_TABLES}
 
 
 @pytest.fixture(scope="module")

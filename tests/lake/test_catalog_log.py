@@ -51,7 +51,7 @@ def test_the_log_in_a_schemas_folder_says_what_spark_does(open_lake, spark):
     lake.append(QUARANTINE, rows(spark, "a", "b"), provenance="made of this")
     lake.append(QUARANTINE, rows(spark, "c"))
     told = open_lake("spark")
-    assert lake.snapshot(QUARANTINE) == told.snapshot(QUARANTINE)
+    assert lake.versions.snapshot(QUARANTINE) == told.versions.snapshot(QUARANTINE)
     assert lake._log.snapshots_since(QUARANTINE, -1) == told._log.snapshots_since(QUARANTINE, -1)
     for ask in (lambda of: of._log.size(QUARANTINE), lambda of: of.stored_columns(QUARANTINE), keys):
         assert ask(lake) == ask(told)
@@ -73,8 +73,8 @@ def test_what_a_table_without_rows_is_made_of_is_kept_in_the_commit_that_creates
         lake.append(QUARANTINE, rows(spark, "a").toArrow())
         for provenance in ("made later", "made at last"):  # Delta makes no commit of rows that are not there
             lake.append(CAPTURE_FILES, lake.select(CAPTURE_FILES, "TRUE"), provenance=provenance)
-            assert lake.provenance_json(CAPTURE_FILES) == provenance
+            assert lake.versions.provenance_json(CAPTURE_FILES) == provenance
     for read_log in ("auto", "spark"):
-        newest = open_lake(read_log).snapshot(CAPTURE_FILES)
+        newest = open_lake(read_log).versions.snapshot(CAPTURE_FILES)
         assert (newest.version, newest.provenance_json) == (2, "made at last")
-        assert open_lake(read_log).provenance_since(CAPTURE_FILES, -1)[0] == "made first"
+        assert open_lake(read_log).versions.provenance_since(CAPTURE_FILES, -1)[0] == "made first"

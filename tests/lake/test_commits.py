@@ -17,18 +17,18 @@ def test_each_commit_tells_what_it_was_made_of(lake_of_each_store):
     lake, told = lake_of_each_store, {}
     for write, provenance, written in writes(lake):
         write()
-        snapshot = lake.snapshot(QUARANTINE)
+        snapshot = lake.versions.snapshot(QUARANTINE)
         assert snapshot.provenance_json == provenance
         assert snapshot.rows_written == written or written is None
         newest = snapshot.version
         assert newest == len(told) or provenance == "purged"
         told[newest] = provenance
     for since in (-1, 2, newest - 1):
-        found = lake.provenance_since(QUARANTINE, since)
+        found = lake.versions.provenance_since(QUARANTINE, since)
         assert {
             version: found.get(version, "?") for version in told if version > max(since, 0)
         }.items() <= found.items()
-    assert lake.provenance_since(QUARANTINE, newest) == {}
+    assert lake.versions.provenance_since(QUARANTINE, newest) == {}
     history = lake.spark.sql(f"DESCRIBE HISTORY {lake.sql_name(QUARANTINE)}").select("version", "userMetadata")
     assert told.items() <= dict(map(tuple, history.collect())).items()  # Delta tells the same
 
@@ -36,15 +36,15 @@ def test_each_commit_tells_what_it_was_made_of(lake_of_each_store):
 def test_entries_before_a_checkpoint_may_be_gone(lake):
     for write, *_ in writes(lake):
         write()
-    newest, stored = lake.snapshot(QUARANTINE), sorted(map(str, lake.read(QUARANTINE).collect()))
+    newest, stored = lake.versions.snapshot(QUARANTINE), sorted(map(str, lake.read(QUARANTINE).collect()))
     for version in range(newest.version):
         (log_of(lake) / f"{version:020}.json").unlink()
     for reader in (lake, Lake(lake.spark, lake.root)):
-        assert reader.snapshot(QUARANTINE) == newest
-        assert reader.provenance_since(QUARANTINE, 2) == {newest.version: "purged"}
+        assert reader.versions.snapshot(QUARANTINE) == newest
+        assert reader.versions.provenance_since(QUARANTINE, 2) == {newest.version: "purged"}
         assert sorted(map(str, reader.read(QUARANTINE).collect())) == stored
     lake.append(QUARANTINE, rows(lake.spark, "f"), provenance="one more")
-    assert lake.provenance_since(QUARANTINE, newest.version) == {newest.version + 1: "one more"}
+    assert lake.versions.provenance_since(QUARANTINE, newest.version) == {newest.version + 1: "one more"}
 
 
 def test_a_column_that_a_table_does_not_have_yet_is_null_in_every_answer(lake_of_each_store):

@@ -121,8 +121,8 @@ def test_rows_of_tasks_are_written_here_or_in_tasks_of_spark(lake, little):
     tasks = PartitionedRows(4, 0 if little else 1 << 40, rows)
     lake.append(QUARANTINE, tasks, provenance="tasks")
     assert len(delta(lake).file_uris()) == (1 if little else 3)
-    assert lake.read(QUARANTINE).count() == lake.count_rows_written(QUARANTINE) == 1 + 2 + 3
-    assert lake.provenance_json(QUARANTINE) == "tasks"
+    assert lake.read(QUARANTINE).count() == lake.versions.rows_written(QUARANTINE) == 1 + 2 + 3
+    assert lake.versions.provenance_json(QUARANTINE) == "tasks"
 
 
 def test_rows_come_in_groups_of_pages_with_checksums(tmp_path, monkeypatch):

@@ -9,14 +9,16 @@ import pytest
 from deltalake import DeltaTable
 
 from pipeline.lake.engine.frames import arrow_to_frame
-from pipeline.lake.engine.tasks import MAX_DRIVER_BYTES, PartitionedRows
+from pipeline.lake.engine.tasks import PartitionedRows
 from pipeline.lake.errors import ConflictError, LakeNameError
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries import answer
 from pipeline.lake.queries.inputs import ChangesSince, FilteredTable
 from pipeline.lake.schema_enforcement import arrow_schema
 from pipeline.lake.storage import delta_rs
+from pipeline.lake.storage.log import NO_PROVENANCE
 from schemas.bronze import QUARANTINE
+from tests.support.lakes import changes
 
 pytestmark = pytest.mark.spark
 
@@ -113,10 +115,9 @@ REASONS = pa.table({"quarantine_key": ["a", "other 0"], "reason": ["r", "r"]})
 def test_what_others_committed_meanwhile_is_changed_too(lake, intruder, change, expected):
     lake.append(QUARANTINE, rows(("a", None, 1, NOON)))
     intruder(2)
-    with lake.commit_message("mine"):
-        change(lake)
+    change(lake)
     assert stored(lake) == expected
-    assert (lake.version(QUARANTINE), lake.provenance_json(QUARANTINE)) == (4, "mine")
+    assert (lake.version(QUARANTINE), lake.versions.provenance_json(QUARANTINE)) == (4, NO_PROVENANCE)
     lake.append(QUARANTINE, rows(("a", None, 1, NOON)))
     intruder(100)
     with pytest.raises(ConflictError, match="others change this table"):
@@ -130,11 +131,10 @@ def test_a_table_is_replaced_by_the_answer_to_a_query_over_itself(lake, spark, t
         sql = f"SELECT {names} FROM {{rows}} WHERE quarantine_key IN {{keys}}"
         each.replace_by_query(QUARANTINE, sql, rows=QUARANTINE, keys=["a", "b"], provenance="mine")
         assert stored(each) == [("a", "R", 1), ("b", None, 1)]
-        assert each.provenance_json(QUARANTINE) == "mine"
+        assert each.versions.provenance_json(QUARANTINE) == "mine"
 
 
-@pytest.mark.parametrize("size", [0, MAX_DRIVER_BYTES + 1], ids=["collected", "from files"])
-def test_what_tasks_compute_of_groups_is_laid_out_by_time(lake, monkeypatch, size):
+def test_what_tasks_compute_of_groups_is_laid_out_by_time(lake, monkeypatch):
     """A change of the newest rows then leaves all files but the last one as they are."""
     for name in (
         "storage.data_files.MAX_ROW_GROUP_ROWS",
@@ -147,7 +147,7 @@ def test_what_tasks_compute_of_groups_is_laid_out_by_time(lake, monkeypatch, siz
         moments = ((f"{number} {hour}", None, hour, NOON + dt.timedelta(hours=hour)) for hour in range(2000))
         yield from rows(*moments).to_batches()
 
-    lake.append(QUARANTINE, PartitionedRows(3, size, group, in_tasks=True))
+    lake.append(QUARANTINE, PartitionedRows(3, 0, group, in_tasks=True))
     assert sorted(stored(lake)) == sorted((f"{one} {hour}", None, hour) for one in range(3) for hour in range(2000))
     table = DeltaTable(lake.path(QUARANTINE))
     files = pa.table(table.get_add_actions(flatten=True)).sort_by("min.seen_at")
@@ -160,8 +160,8 @@ def test_what_tasks_compute_of_groups_is_laid_out_by_time(lake, monkeypatch, siz
 @pytest.mark.parametrize("others", [0, 1, 2])
 def test_new_rows_are_added_beside_the_files_of_changed_ones(lake, intruder, others):
     """The next change of a new row writes no row again that was there before it; a change has no moment without it."""
-    with lake.commit_message("before"):
-        lake.append(QUARANTINE, rows(("a", None, 1, NOON), ("b", None, 1, NOON), ("c", None, 1, NOON)))
+    there = rows(("a", None, 1, NOON), ("b", None, 1, NOON), ("c", None, 1, NOON))
+    lake.append(QUARANTINE, there, provenance="before")
     intruder(others)
     lake.delete_and_insert(
         QUARANTINE, "quarantine_key", ["a", "b"], rows(("a", "r", 1, NOON), ("new", "r", 1, NOON)), dates=None,
@@ -250,7 +250,7 @@ def test_compaction_is_no_change_and_the_feed_tells_of_none(lake):
     asked = ChangesSince(QUARANTINE, version, newest)
     feed = lake.query("SELECT quarantine_key, _change_type, _commit_version FROM {feed}", feed=asked)
     assert feed.to_pylist() == [{"quarantine_key": "b", "_change_type": "delete", "_commit_version": newest}]
-    told = lake.changes(QUARANTINE, version).select(*feed.column_names).collect()
+    told = changes(lake, QUARANTINE, version).select(*feed.column_names).collect()
     assert [row.asDict() for row in told] == feed.to_pylist()
 
 
@@ -279,7 +279,7 @@ def test_any_other_folder_is_a_lake(spark, tmp_path, name):
     for each in (lake, Lake(spark, str(tmp_path / name))):
         assert stored(each) == [("a", "r", 1)]
         assert [row.reason for row in each.read(QUARANTINE).collect()] == ["r"]
-    assert lake.changes(QUARANTINE, 1).count() == 2
+    assert changes(lake, QUARANTINE, 1).count() == 2
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 

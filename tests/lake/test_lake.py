@@ -17,11 +17,7 @@ from pyspark.testing import assertDataFrameEqual
 
 from hostile import TEXTS
 from pipeline.lake.date_filters import dates_condition
-from pipeline.lake.engine.codegen import (
-    CODEGEN_OFF_SETTINGS,
-    MIN_LAKE_BYTES_FOR_CODEGEN,
-    MIN_READ_BYTES_FOR_CODEGEN,
-)
+from pipeline.lake.engine import codegen
 from pipeline.lake.engine.frames import arrow_to_frame
 from pipeline.lake.engine.sessions import LazySession, own_session, session_for_groups
 from pipeline.lake.errors import LakeNameError, SchemaError
@@ -33,6 +29,7 @@ from pipeline.lake.storage.log import NO_PROVENANCE
 from schemas.bronze import CAPTURE_FILES, QUARANTINE, WATERMARKS
 from schemas.receive_attempts import RECEIVE_ATTEMPTS
 from schemas.table import DOUBLE, STRING, Column
+from tests.support.lakes import changes
 
 pytestmark = pytest.mark.spark
 
@@ -141,7 +138,7 @@ EVE = datetime(2024, 2, 28, 12, tzinfo=UTC)
 
 
 def changed(lake, since):
-    rows = lake.changes(QUARANTINE, since).select("quarantine_key", "run_id", "_change_type", "_commit_version")
+    rows = changes(lake, QUARANTINE, since).select("quarantine_key", "run_id", "_change_type", "_commit_version")
     return sorted(tuple(row) for row in rows.collect())
 
 
@@ -177,10 +174,10 @@ def test_a_table_without_rows_says_its_schema(spark):
 
 def test_a_table_of_no_rows_tells_what_it_was_made_of_too(lake, spark):
     lake.replace(QUARANTINE, quarantine(spark), provenance="nothing")
-    assert lake.provenance_json(QUARANTINE) == "nothing"
+    assert lake.versions.provenance_json(QUARANTINE) == "nothing"
     version = lake.version(QUARANTINE)
     lake.replace(QUARANTINE, quarantine(spark), provenance="nothing else")
-    assert (lake.provenance_json(QUARANTINE), stored(lake)) == ("nothing else", [])
+    assert (lake.versions.provenance_json(QUARANTINE), stored(lake)) == ("nothing else", [])
     assert lake.version(QUARANTINE) == version + 1
 
 
@@ -197,13 +194,15 @@ def test_a_change_replaces_adds_and_deletes_rows_with_all_that_was_said(filled, 
         provenance=json.dumps(these),
     )  # fmt: skip
     assert stored(filled) == [("a", "2", day), ("c", "2", day), ("d", "2", None)]
-    assert filled.provenance(QUARANTINE) == these
+    assert filled.versions.provenance(QUARANTINE) == these
     if filled.store_name == "spark":
         assert filled.version(QUARANTINE) == before + 1
     filled.commit_provenance(QUARANTINE, json.dumps({"now": these}))
-    assert filled.provenance(QUARANTINE) == {"now": these}
+    assert filled.versions.provenance(QUARANTINE) == {"now": these}
     filled.append(QUARANTINE, quarantine(spark, ("f", "3", NOON)))
-    assert filled.provenance_json(QUARANTINE) == NO_PROVENANCE  # what one commit was made of is not said of the next
+    assert (
+        filled.versions.provenance_json(QUARANTINE) == NO_PROVENANCE
+    )  # what one commit was made of is not said of the next
 
 
 def test_what_changes_nothing_commits_nothing(filled, spark):
@@ -216,7 +215,7 @@ def test_what_changes_nothing_commits_nothing(filled, spark):
 
 def test_a_table_tells_what_changed_since_a_version(filled, spark):
     filled.update(QUARANTINE, {"run_id": "'it''s'", "reason": "NULL"}, "quarantine_key = 'a'", provenance="an update")
-    assert filled.provenance_json(QUARANTINE) == "an update"
+    assert filled.versions.provenance_json(QUARANTINE) == "an update"
     filled.delete(QUARANTINE, "quarantine_key = 'b'")
     updated = [("a", "1", "delete", 2), ("a", "it's", "insert", 2)]  # few rows: either store overwrites them
     assert changed(filled, 1) == [*updated, ("b", "1", "delete", 3)]
@@ -224,9 +223,9 @@ def test_a_table_tells_what_changed_since_a_version(filled, spark):
         [*updated, ("b", "1", "delete", 3), *((key, "1", "insert", 1) for key in "abc")]
     )
     assert changed(filled, 3) == []
-    assert filled.changes(QUARANTINE, 1, 2).count() == 2
+    assert changes(filled, QUARANTINE, 1, 2).count() == 2
     with pytest.raises(ChangeFeedError, match="has no version 4: it is at 3"):
-        filled.changes(QUARANTINE, 4)
+        changes(filled, QUARANTINE, 4)
 
 
 def test_a_restored_table_is_as_it_was_and_tells_the_way_back(filled, spark):
@@ -250,7 +249,7 @@ def test_a_table_that_is_not_there_has_no_version_and_nothing_to_delete_or_resto
     lake.update(QUARANTINE, {"reason": "NULL"}, "TRUE")
     lake.restore(QUARANTINE, None)
     with pytest.raises(ChangeFeedError):
-        lake.changes(QUARANTINE, 0)
+        changes(lake, QUARANTINE, 0)
     assert not lake.exists(QUARANTINE)
 
 
@@ -301,7 +300,7 @@ def test_a_frame_of_another_schema_is_refused_and_every_difference_named(lake, s
     with pytest.raises(SchemaError) as error:
         lake.append(QUARANTINE, rows)
     assert str(error.value) == (
-        "bronze.quarantine: size_bytes: int instead of bigint; reason: missing instead of string; "
+        "bronze.quarantine: size_bytes: int32 instead of int64; reason: missing instead of string; "
         "x: string instead of nothing"
     )
     assert not lake.exists(QUARANTINE)
@@ -350,42 +349,43 @@ def test_what_is_known_of_the_newest_commit_follows_ones_own(lake, spark):
         assert lake.version(QUARANTINE) is None
         lake.append(QUARANTINE, quarantine(spark, ("a", "one", NOON)), provenance="a")
         first = lake.version(QUARANTINE)
-        assert (lake.provenance_json(QUARANTINE), lake.count_rows_written(QUARANTINE)) == ("a", 1)
-        with lake.commit_message("b"):
-            lake.delete_values(QUARANTINE, "quarantine_key", ["a"], dates=[NOON.date()])
-        assert (lake.version(QUARANTINE), lake.provenance_json(QUARANTINE)) == (first + 1, "b")
+        assert (lake.versions.provenance_json(QUARANTINE), lake.versions.rows_written(QUARANTINE)) == ("a", 1)
+        lake.delete_values(QUARANTINE, "quarantine_key", ["a"], dates=[NOON.date()], provenance="b")
+        assert (lake.version(QUARANTINE), lake.versions.provenance_json(QUARANTINE)) == (first + 1, "b")
         Lake(spark, lake.root).append(QUARANTINE, quarantine(spark, ("c", "one", NOON)), provenance="c")
-        assert lake.provenance_json(QUARANTINE) == "b"  # it was said that nobody else writes
-    assert lake.provenance_json(QUARANTINE) == "c"
+        assert lake.versions.provenance_json(QUARANTINE) == "b"  # it was said that nobody else writes
+    assert lake.versions.provenance_json(QUARANTINE) == "c"
 
 
-@pytest.mark.parametrize("much", [(MIN_READ_BYTES_FOR_CODEGEN, 0), (1, MIN_LAKE_BYTES_FOR_CODEGEN)])
-def test_queries_are_compiled_where_much_is_read(spark, tmp_path, much):
-    lake = Lake(spark.newSession(), str(tmp_path / "lake"))  # the tests' own session has compiled where it read much
-    asked = [lake.spark.conf.get(name) for name in CODEGEN_OFF_SETTINGS]
-    assert asked == list(CODEGEN_OFF_SETTINGS.values())
-    lake.session.expect_to_read(MIN_READ_BYTES_FOR_CODEGEN - 1, MIN_LAKE_BYTES_FOR_CODEGEN - 1)
-    with lake.with_own_session() as other:
-        assert [other.spark.conf.get(name) for name in CODEGEN_OFF_SETTINGS] == asked
-    lake.session.expect_to_read(*much)
-    with lake.with_own_session() as other:
-        for each in (lake, other):
-            assert [each.spark.conf.get(name) for name in CODEGEN_OFF_SETTINGS] == ["true", "FALLBACK"]
-    assert [spark.newSession().conf.get(name) for name in CODEGEN_OFF_SETTINGS] == asked
+def codegen_settings(spark):
+    return [spark.conf.get(name) for name in codegen.OFF_SETTINGS]
+
+
+def test_queries_are_compiled_where_much_is_read(spark):
+    session = LazySession.of(spark.newSession())  # the tests' own session has compiled where it read much
+    off = codegen_settings(session.spark)
+    assert off == list(codegen.OFF_SETTINGS.values())
+    session.expect_to_read(codegen.MIN_READ_BYTES - 1)
+    with own_session(session.spark) as other:
+        assert codegen_settings(other) == off
+    session.expect_to_read(codegen.MIN_READ_BYTES)
+    with own_session(session.spark) as other:
+        assert codegen_settings(session.spark) == codegen_settings(other) == ["true", "FALLBACK"]
+    assert codegen_settings(spark.newSession()) == off
 
 
 def test_to_expect_much_starts_no_session(spark):
     made = []
     session = LazySession(lambda: made.append(True) or spark.newSession())
-    session.expect_to_read(MIN_READ_BYTES_FOR_CODEGEN, MIN_LAKE_BYTES_FOR_CODEGEN)
+    session.expect_to_read(codegen.MIN_READ_BYTES)
     assert not made
-    assert [session.spark.conf.get(name) for name in CODEGEN_OFF_SETTINGS] == ["true", "FALLBACK"]
+    assert codegen_settings(session.spark) == ["true", "FALLBACK"]
 
 
 def test_what_somebody_else_chose_for_compiling_stays(spark):
     other = spark.newSession()
     other.conf.set("spark.sql.codegen.wholeStage", "true")
-    LazySession.of(other).expect_to_read(MIN_READ_BYTES_FOR_CODEGEN)
+    LazySession.of(other).expect_to_read(codegen.MIN_READ_BYTES)
     assert other.conf.get("spark.sql.codegen.factoryMode") == "NO_CODEGEN"
 
 

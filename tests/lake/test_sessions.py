@@ -106,8 +106,8 @@ def test_a_session_starts_beside_who_asks_for_it_and_fails_where_it_is_first_use
     assert session.has_started
     go_on.set()
     for _ in range(2):
-        with pytest.raises(LookupError, match="no Java"), session.own() as other:
-            other.spark  # noqa: B018
+        with pytest.raises(LookupError, match="no Java"):
+            session.spark  # noqa: B018
 
 
 def test_a_session_that_started_beside_is_made_once_in_another_thread():

@@ -71,7 +71,7 @@ def note(lake):
 
 def run_that_uses(lake, use, version):
     with lake.hold_exclusive_access(lambda: None):
-        assert lake.provenance_json(QUARANTINE) == "made of this"
+        assert lake.versions.provenance_json(QUARANTINE) == "made of this"
         assert lake.version(QUARANTINE) == version
         use(lake)
 
@@ -89,7 +89,7 @@ def test_a_change_by_somebody_else_is_noticed_by_the_run_that_next_uses_the_tabl
     assert open_lake(spark, lake.root).version(QUARANTINE) == version + 1  # nothing was written over it
     lines, again = [], open_lake(spark, lake.root, trusts_watermarks=False)  # as the job begins again
     with again.hold_exclusive_access(lambda: None, lines.append):
-        assert again.provenance_json(QUARANTINE) is None
+        assert again.versions.provenance_json(QUARANTINE) is None
         query(again)
     assert lines == [f"{NAME}: somebody else changed it after version {version} (UPDATE)"]
     after = open_lake(spark, lake.root)
@@ -104,8 +104,8 @@ def test_maintenance_by_somebody_else_changes_nothing(lake, spark):
     run, lines = open_lake(spark, lake.root), []
     with run.hold_exclusive_access(lambda: None, lines.append):
         query(run)
-        assert run.provenance_json(QUARANTINE) == "made of this"
-        assert run.provenance(QUALITY_RESULTS) == {NAME: run.version(QUARANTINE)}
+        assert run.versions.provenance_json(QUARANTINE) == "made of this"
+        assert run.versions.provenance(QUALITY_RESULTS) == {NAME: run.version(QUARANTINE)}
         run.append(QUARANTINE, rows(spark, "c"))
     assert lines == []
     assert open_lake(spark, lake.root).select(QUARANTINE, "TRUE")["quarantine_key"].to_pylist().count("c") == 1
@@ -120,11 +120,11 @@ def test_after_a_run_that_was_killed_before_its_watermarks_every_table_is_looked
     dies.append(QUARANTINE, rows(spark, "c"), provenance="newer")
     run = open_lake(spark, lake.root)
     with run.hold_exclusive_access(lambda: None):
-        assert run.provenance_json(QUARANTINE) == "newer"
+        assert run.versions.provenance_json(QUARANTINE) == "newer"
     run = open_lake(spark, lake.root)
     with run.hold_exclusive_access(lambda: None):  # that one has kept them
-        assert not run._versions.is_looked_up(QUARANTINE)
-        assert run.provenance_json(QUARANTINE) == "newer"
+        assert not run.versions.is_looked_up(QUARANTINE)
+        assert run.versions.provenance_json(QUARANTINE) == "newer"
 
 
 def test_a_table_that_nobody_reads_is_not_looked_up(lake, spark, monkeypatch):
@@ -137,7 +137,7 @@ def test_a_table_that_nobody_reads_is_not_looked_up(lake, spark, monkeypatch):
     monkeypatch.setattr(SparkLog, "_history", count)
     run = open_lake(spark, lake.root)
     with run.hold_exclusive_access(lambda: None):
-        assert run.provenance_json(QUARANTINE) == "made of this"
+        assert run.versions.provenance_json(QUARANTINE) == "made of this"
         assert run.exists(QUALITY_RESULTS)
     assert asked == []
     with run.hold_exclusive_access(lambda: None):

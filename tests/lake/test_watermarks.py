@@ -14,6 +14,7 @@ from pipeline.lake.watermarks import Watermark, replace_versions, settle
 from schemas.bronze import CAPTURE_FILES, QUARANTINE, WATERMARKS
 from schemas.quality import QUALITY_RESULTS
 from spark_settings import spark_settings
+from tests.support.lakes import changes
 
 NAME = str(QUARANTINE)
 MARK = Watermark(3, "made of this", 7)
@@ -111,10 +112,10 @@ def keeps_provenance(lake, maintenance):
         maintain(lake, QUARANTINE)
         reader = again(lake)
         with reader.hold_exclusive_access(lambda: None, lines.append):
-            newest = reader.snapshot(QUARANTINE)
+            newest = reader.versions.snapshot(QUARANTINE)
             assert newest.version >= version
             assert newest.provenance_json == "made of this"
-            assert reader.provenance(QUALITY_RESULTS) == {NAME: newest.version}
+            assert reader.versions.provenance(QUALITY_RESULTS) == {NAME: newest.version}
         version = newest.version
     assert version > first
     assert lines == []
@@ -126,7 +127,7 @@ def keeps_provenance(lake, maintenance):
     assert reader.version(WATERMARKS) == marks
     with reader.hold_exclusive_access(lambda: None):
         reader.append(QUARANTINE, rows(reader.spark, "d"))
-        feed = reader.changes(QUARANTINE, reader.provenance(QUALITY_RESULTS)[NAME])
+        feed = changes(reader, QUARANTINE, reader.versions.provenance(QUALITY_RESULTS)[NAME])
         assert [row.quarantine_key for row in feed.collect()] == ["d"]
 
 
@@ -152,8 +153,8 @@ def test_what_a_run_left_that_was_killed_before_it_kept_its_watermarks_is_in_its
     compact(lake, QUARANTINE)
     reader = again(lake)
     with reader.hold_exclusive_access(lambda: None):
-        assert reader.provenance_json(QUARANTINE) == "newer"
-        assert reader.provenance(QUALITY_RESULTS)[NAME] < reader.version(QUARANTINE) - 1
+        assert reader.versions.provenance_json(QUARANTINE) == "newer"
+        assert reader.versions.provenance(QUALITY_RESULTS)[NAME] < reader.version(QUARANTINE) - 1
 
 
 def delete_by_others(lake, key="b"):
@@ -167,8 +168,8 @@ def test_a_change_by_somebody_else_between_runs_is_noticed(lake_of_each_store):
     delete_by_others(lake)
     reader = again(lake)
     with reader.hold_exclusive_access(lambda: None, lines.append):
-        assert reader.provenance_json(QUARANTINE) is None  # what it was made of is not known any more
-        assert reader.provenance(QUALITY_RESULTS) == {NAME: version}
+        assert reader.versions.provenance_json(QUARANTINE) is None  # what it was made of is not known any more
+        assert reader.versions.provenance(QUALITY_RESULTS) == {NAME: version}
     assert lines == [f"{NAME}: somebody else changed it after version {version} (DELETE)"]
     with again(lake).hold_exclusive_access(lambda: None, lines.append):
         pass
@@ -257,4 +258,4 @@ def test_rows_that_another_program_wrote_are_foreign(lake):
     version = fill(lake)
     write_deltalake(lake.location(QUARANTINE), lake.select(QUARANTINE, "TRUE"), mode="append")
     assert len(list(log_of(lake).glob("*.json"))) == version + 2
-    assert lake.changed_since(QUARANTINE, version) == (False, True)
+    assert lake.versions.changed_since(QUARANTINE, version) == (False, True)

@@ -12,6 +12,7 @@ from pipeline.queues.update import update
 from schemas.eod import EOD_SOURCES, EOD_TRANSFERS
 from schemas.queue_history import MACHINE_HISTORY, MANAGEMENT_ACTIONS, QUEUE_HISTORY
 from schemas.receive_attempts import QUEUE_OPERATIONS
+from tests.support.lakes import versions_text
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
 
@@ -58,9 +59,9 @@ def test_states_follow_run_by_run_as_if_made_anew(spark, project, tmp_path, monk
     assert len(full_recomputes) == 1
     _check_rows(followed)
 
-    versions = lake.versions_text(*TABLES)
+    versions = versions_text(lake, *TABLES)
     assert set(update(lake, SETTINGS, "again").values()) == {0}
-    assert lake.versions_text(*TABLES) == versions
+    assert versions_text(lake, *TABLES) == versions
 
     for limit in (lake_module.MAX_ROWS_IN_MEMORY, -1):  # in memory, in Spark
         monkeypatch.setattr(lake_module, "MAX_ROWS_IN_MEMORY", limit)

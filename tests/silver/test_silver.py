@@ -19,6 +19,7 @@ from schemas.calls import REMOTE_READ_CALLS
 from schemas.comqc import COMQC_CALLS
 from schemas.messages import MESSAGES
 from schemas.queue_snapshots import PROPERTIES
+from tests.support.lakes import versions_text
 from udfs.capture.capture_reader import read_capture
 from udfs.comqc.declared_interfaces import Declarations, DeclaredInterface, DeclaredMethod, DeclaredParameter
 from udfs.keys import key
@@ -137,7 +138,7 @@ class SilverLake:
         return silver_update.update(self.lake, **({"keep_packets": False, "keep_stubs": True} | options))
 
     def versions(self):
-        return self.lake.versions_text(*DECODED_TABLES)
+        return versions_text(self.lake, *DECODED_TABLES)
 
     def expected(self, **options):
         (calls,) = self.lake.read(RPC_CALLS).toArrow().combine_chunks().to_batches()

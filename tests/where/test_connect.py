@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from jobs import run_all
-from pipeline.lake.engine.codegen import CODEGEN_OFF_SETTINGS
+from pipeline.lake.engine import codegen
 from pipeline.lake.engine.sessions import LazySession
 from pipeline.lake.lake import Lake
 from schemas import catalog
@@ -67,7 +67,7 @@ def test_runs_over_connect_write_what_a_plain_run_does(project, request, tmp_pat
     settings = {
         "spark.eventLog.enabled": "true", "spark.eventLog.dir": log.as_uri(), "spark.eventLog.rolling.enabled": "false",
         "spark.eventLog.compress": "false", "spark.sql.shuffle.partitions": "2", "spark.sql.adaptive.enabled": "false",
-        **CODEGEN_OFF_SETTINGS,
+        **codegen.OFF_SETTINGS,
     }  # fmt: skip
     told = [f"{name}={value}" for name, value in settings.items()]
     with connect_server(tmp_path / "server", tmp_path / "spark.conf", *told) as url:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import Lock, Thread
 from typing import Final, Literal, TypeAlias
@@ -40,15 +40,12 @@ class LazySession:
     ``in_driver`` names the rooms whose rows could have been computed by tasks, and were computed in this process.
     """
 
-    def __init__(
-        self, make: Callable[[], SparkSession], origin: LazySession | None = None, engine: Engine = "spark"
-    ) -> None:
-        """``origin``: the session that this one is made from, in the same Java."""
-        self._make, self._origin, self.engine = make, origin, engine
+    def __init__(self, make: Callable[[], SparkSession], engine: Engine = "spark") -> None:
+        self._make, self.engine = make, engine
         self._made: SparkSession | None = None
         self._starting: Future[SparkSession] | None = None
         self._compiles = False
-        self.in_driver: set[str] = set() if origin is None else origin.in_driver
+        self.in_driver: set[str] = set()
         self._lock = Lock()
 
     @staticmethod
@@ -61,7 +58,7 @@ class LazySession:
     @property
     def has_started(self) -> bool:
         """Whether the session was asked for."""
-        return bool(self._made or self._starting or (self._origin is not None and self._origin.has_started))
+        return bool(self._made or self._starting)
 
     def start_soon(self) -> None:
         """Let the session start beside what this thread does next.
@@ -84,12 +81,9 @@ class LazySession:
                     codegen.enable(self._made)
             return self._made
 
-    def expect_to_read(self, size: int, held: int = 0) -> None:
-        """Have queries compiled if many bytes are to be read (``size``) or the lake was made from many (``held``).
-
-        No session is made for it.
-        """
-        if codegen.is_worth_it(size, held):
+    def expect_to_read(self, size: int) -> None:
+        """Have queries compiled if so many bytes of captures are worth it; no session is made for it."""
+        if size >= codegen.MIN_READ_BYTES:
             self._compiles = True
             if self._made is not None:
                 codegen.enable(self._made)
@@ -97,12 +91,6 @@ class LazySession:
     def note_in_driver(self, function: Callable[..., object]) -> None:
         """Note that this process computes what tasks could compute: the room of pipeline/ that has the function."""
         self.in_driver.add(getattr(function, "func", function).__module__.split(".")[1])
-
-    @contextmanager
-    def own(self) -> Iterator[LazySession]:
-        """Yield a session of one's own; its settings are those of a new one, or a copy behind Spark Connect."""
-        with ExitStack() as stack:
-            yield LazySession(lambda: stack.enter_context(own_session(self.spark)), self, self.engine)
 
 
 def _start(make: Callable[[], SparkSession], started: Future[SparkSession]) -> None:
@@ -137,7 +125,8 @@ def own_session(spark: SparkSession) -> Iterator[SparkSession]:
     if session is None:
         clone = getattr(spark, "cloneSession", None)  # Spark Connect gives copies, classic Spark new ones
         session = clone() if clone is not None else spark.newSession()
-    codegen.copy_codegen_settings(session, spark)
+    if not codegen.is_off(spark):  # a new session has the settings that the first one began with
+        codegen.enable(session)
     try:
         yield session
     finally:

@@ -70,8 +70,9 @@ class Answers:
         self._places, self._log, self._versions, self._session = places, log, versions, session
         self._sql, self._held = sql, held
 
-    def with_session(self, session: LazySession) -> Answers:
+    def with_session(self, spark: SparkSession) -> Answers:
         """Return the same for another session."""
+        session = LazySession.of(spark)
         return Answers(self._places, self._log, self._versions, session, self._sql, self._held)
 
     # -- answers ---------------------------------------------------------------------------------------------------
@@ -122,7 +123,7 @@ class Answers:
         known = {name: (sql, each) for name, (sql, each) in given.items() if each is not None}
         if len(known) < len(given):
             with session_for_groups(self._session.spark) as own:
-                answers = self.with_session(LazySession.of(own))
+                answers = self.with_session(own)
                 frames = {name: answers.frame(*part) for name, part in query.parts.items()}
                 yield map_groups_in_spark(frames, query.keys, query.function, query.schema)
             return

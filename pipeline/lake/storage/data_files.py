@@ -7,14 +7,12 @@ statistics of stubs and no dictionary of values that hardly ever come twice.
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Iterable
 from datetime import UTC, date, datetime
 from typing import Any, Final, NamedTuple
 from uuid import uuid4
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pipeline.lake.lake_path import LakePath
@@ -118,7 +116,7 @@ class _DataFile:
             **_BLOOM_FILTER_OPTIONS,
         )  # fmt: skip
         self.row_count = 0
-        self._statistics = _Statistics(table)
+        self._table = table
 
     @property
     def size(self) -> int:
@@ -128,49 +126,30 @@ class _DataFile:
     def write(self, rows: pa.Table) -> None:
         self._writer.write_table(rows, row_group_size=MAX_ROW_GROUP_ROWS)
         self.row_count += rows.num_rows
-        self._statistics.add(rows)
 
     def close(self) -> DataFile:
         self._writer.close()
         size = self.size
         self._sink.close()
-        return DataFile(self._name, size, self.row_count, json.dumps(self._statistics.of_rows(self.row_count)))
+        statistics = _statistics(self._table, self._writer.writer.metadata)
+        return DataFile(self._name, size, self.row_count, json.dumps(statistics))
 
 
-class _Statistics:
-    """Statistics of a file's columns, as the log has them (protocol of Delta: Per-file Statistics)."""
-
-    def __init__(self, table: Table) -> None:
-        self._names = columns_with_statistics(table)
-        self._least: dict[str, Any] = {}
-        self._most: dict[str, Any] = {}
-        self._nulls: Counter[str] = Counter(dict.fromkeys(self._names, 0))
-        self._unknown: set[str] = set()
-
-    def add(self, rows: pa.Table) -> None:
-        """Take rows into account."""
-        for name in self._names:
-            column = rows[name]
-            self._nulls[name] += column.null_count
-            try:
-                least, most = pc.min_max(column).as_py().values()
-            except (ValueError, OverflowError):  # a time beyond the calendar
-                self._unknown.add(name)
-                continue
-            if least is None:
-                continue
-            if isinstance(most, str) and max(len(least), len(most)) > _MAX_TEXT_CHARS:
-                self._unknown.add(name)
-            self._least[name] = min(least, self._least.get(name, least))
-            self._most[name] = max(most, self._most.get(name, most))
-
-    def of_rows(self, count: int) -> dict[str, Any]:
-        """Return the statistics of a file of so many rows."""
-        least, most = (
-            {name: _json_value(value) for name, value in found.items() if name not in self._unknown}
-            for found in (self._least, self._most)
-        )
-        return {"numRecords": count, "minValues": least, "maxValues": most, "nullCount": dict(self._nulls)}
+def _statistics(table: Table, metadata: pq.FileMetaData) -> dict[str, Any]:
+    """Return the statistics of a file's columns, as the log has them (protocol of Delta: Per-file Statistics)."""
+    places = {metadata.schema.column(place).path: place for place in range(metadata.num_columns)}
+    least, most, nulls = dict[str, Any](), dict[str, Any](), dict[str, int]()
+    for name in columns_with_statistics(table):
+        groups = range(metadata.num_row_groups)
+        parts = [metadata.row_group(group).column(places[name]).statistics for group in groups]
+        nulls[name] = sum(part.null_count for part in parts)
+        try:
+            bounds = [bound for part in parts if part.has_min_max for bound in (part.min, part.max)]
+        except (ValueError, OverflowError):  # a time beyond the calendar
+            continue
+        if bounds and not (isinstance(bounds[0], str) and max(map(len, bounds)) > _MAX_TEXT_CHARS):
+            least[name], most[name] = _json_value(min(bounds)), _json_value(max(bounds))
+    return {"numRecords": metadata.num_rows, "minValues": least, "maxValues": most, "nullCount": nulls}
 
 
 def _json_value(value: Any) -> Any:  # noqa: ANN401 - whatever a column holds

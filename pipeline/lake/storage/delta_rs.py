@@ -32,7 +32,7 @@ from pipeline.lake.change import Change, CommitNote, MakeChange, RowsGone, RowsT
 from pipeline.lake.date_filters import dates_condition
 from pipeline.lake.engine.collect import collect
 from pipeline.lake.engine.sessions import LazySession
-from pipeline.lake.engine.tasks import MAX_DRIVER_BYTES, PartitionedRows
+from pipeline.lake.engine.tasks import PartitionedRows
 from pipeline.lake.errors import ConflictError, RestoreError
 from pipeline.lake.queries.duckdb_sql import DataFiles, DuckDbSql, quoted
 from pipeline.lake.schema_enforcement import arrow_schema, conform_table
@@ -76,10 +76,6 @@ class DeltaRsStore:
     def __init__(self, log: FileLog, session: LazySession, sql: DuckDbSql) -> None:
         """``sql`` sorts what tasks have written."""
         self._log, self._session, self._sql = log, session, sql
-
-    def with_session(self, session: LazySession) -> DeltaRsStore:
-        """Return the same store for another session."""
-        return DeltaRsStore(self._log, session, self._sql)
 
     def create(self, table: Table) -> None:
         """Create a table with a change feed, without deletion vectors, which few readers know, and not clustered."""
@@ -207,8 +203,6 @@ class DeltaRsStore:
             return write_data_files(folder, table, rows)
         if rows.fits_in_driver:
             return write_data_files(folder, table, prefetch(rows.read_in_driver()))
-        if rows.in_tasks and rows.size <= MAX_DRIVER_BYTES:
-            return write_data_files(folder, table, self._collect_by_time(table, rows).to_batches())
         part = rows.rows
 
         def write_part(number: int) -> Iterator[pa.RecordBatch]:
@@ -217,19 +211,6 @@ class DeltaRsStore:
         parts = PartitionedRows(rows.row_count, rows.size, write_part, in_tasks=True)
         files = _files_of(parts.table(self._session, _FILE_COLUMNS))
         return self._sort_by_time(table, files) if rows.in_tasks and len(files) > 1 else files
-
-    def _collect_by_time(self, table: Table, rows: PartitionedRows) -> pa.Table:
-        """Return rows that tasks compute, in the order of time."""
-        part = rows.rows
-
-        def conformed(number: int) -> Iterator[pa.RecordBatch]:
-            for batch in part(number):
-                yield from conform_table(table, pa.Table.from_batches([batch])).to_batches()
-
-        found = PartitionedRows(rows.row_count, rows.size, conformed, in_tasks=True).table(
-            self._session, table.struct()
-        )
-        return found.sort_by([(name, "ascending") for name in table.event_date_columns])
 
     def _sort_by_time(self, table: Table, files: Sequence[DataFile]) -> list[DataFile]:
         """Replace data files, before they are committed, by files with the same rows in the order of time.

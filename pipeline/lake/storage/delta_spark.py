@@ -63,10 +63,6 @@ class SparkStore:
     def __init__(self, places: TablePlaces, session: LazySession) -> None:
         self._places, self._session = places, session
 
-    def with_session(self, session: LazySession) -> SparkStore:
-        """Return the same store for another session."""
-        return SparkStore(self._places, session)
-
     # -- tables ----------------------------------------------------------------------------------------------------
 
     def create(self, table: Table) -> None:

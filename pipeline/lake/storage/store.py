@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from typing import Literal, Protocol
 
 from pipeline.lake.change import Change, CommitNote, MakeChange
-from pipeline.lake.engine.sessions import LazySession
 from pipeline.lake.schema_enforcement import columns_with_statistics
 from pipeline.lake.storage.log import Snapshot
 from schemas.table import Column, Table
@@ -63,6 +62,3 @@ class TableStore(Protocol):
 
     def maintain(self, table: Table, retain_hours: int, note: CommitNote) -> None:
         """Join small files, and delete files that no version of the last hours needs. No row changes."""
-
-    def with_session(self, session: LazySession) -> TableStore:
-        """Return the same store for another session."""

@@ -177,7 +177,7 @@ class LakeViews:
             first, last = _timestamp_sql(min(times) - timedelta(hours=1)), _timestamp_sql(max(times))
             where = f"(hour IS NULL OR (hour > {first} AND hour <= {last}))"
         if servers:
-            names = self.lake.provenance(QUEUE_HISTORY).get("names", {})
+            names = self.lake.versions.provenance(QUEUE_HISTORY).get("names", {})
             inputs["addresses"] = servers | {address for address, name in names.items() if name in servers}
             where += " AND (server_address IS NULL OR server_address IN {addresses})"
         return self.lake.query(

@@ -13,6 +13,7 @@ from pipeline.lake.recovery import RunMarkers
 from pipeline.privacy import erasure
 from schemas.bronze import QUARANTINE
 from schemas.quality import QUALITY_RESULTS
+from tests.support.lakes import changes
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
 OLD, YOUNG = datetime(2024, 1, 1, tzinfo=UTC), datetime(2024, 3, 1, tzinfo=UTC)
@@ -60,10 +61,10 @@ def test_what_was_deleted_is_in_no_file_and_the_next_run_finds_nothing_to_do(spa
     assert [row.quarantine_key for row in again.read(QUARANTINE).collect()] == ["keep"]
     newest = again.version(QUARANTINE)
     with again.hold_exclusive_access(lambda: None):
-        assert again.provenance(QUALITY_RESULTS) == {str(QUARANTINE): newest, "seen bronze.nothing": version}
-        assert again.provenance(QUARANTINE) == {"ends": {}}
+        assert again.versions.provenance(QUALITY_RESULTS) == {str(QUARANTINE): newest, "seen bronze.nothing": version}
+        assert again.versions.provenance(QUARANTINE) == {"ends": {}}
     again.append(QUARANTINE, rows(spark, ("new", YOUNG, b"n")))
-    assert [row.quarantine_key for row in again.changes(QUARANTINE, newest).collect()] == ["new"]
+    assert [row.quarantine_key for row in changes(again, QUARANTINE, newest).collect()] == ["new"]
     # A table that was computed from a version that is gone is recomputed.
     feeds = ChangeFeeds(again, {str(QUARANTINE): 1}, {str(QUARANTINE): again.version(QUARANTINE)})
     assert feeds.rows(QUARANTINE, "SELECT quarantine_key FROM {feed}", 10) is None

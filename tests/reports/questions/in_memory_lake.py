@@ -81,5 +81,9 @@ class InMemoryLake:
     def exists(self, table):
         return table in self.tables
 
+    @property
+    def versions(self):
+        return self
+
     def provenance(self, table):
         return self._provenance.get(table, {})
