@@ -59,7 +59,7 @@ def _open_lake(job_run: cli.JobRun) -> Lake:
     store = None if config.store == "auto" else config.store
     lake = Lake(
         session, job_run.arguments.lake, catalog=config.catalog, prefix=config.prefix, store=store,
-        read_log=config.read_log, trusts_watermarks=not job_run.conflicts,
+        read_log=config.read_log, trusts_versions=not job_run.conflicts,
         overflow_folder=PRIVATE_FOLDER.path(scratch_folder),
     )  # fmt: skip
     said = job_run.summary_fields["engine"] = dict[str, Any]()

@@ -110,6 +110,7 @@ SPARK_SETTINGS: Mapping[str, str] = {
     "spark.python.sql.dataFrameDebugging.enabled": "false",
     "spark.sql.dataFrameQueryContext.enabled": "false",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.databricks.delta.stats.limitPushdown.enabled": "false",  # a query more for each table that is read whole
     "spark.databricks.delta.snapshotPartitions": "1",  # the default, 50, costs seconds per commit to a small table
     # For lakes in local folders. By default Hadoop writes a checksum file beside each file and starts a process to set
     # the permissions of both, a tenth of the time of a first load. Parquet's page checksums are verified instead.

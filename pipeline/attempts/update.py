@@ -169,7 +169,7 @@ class _AttemptsUpdate:
             return self._recompute_all(ends, aliases)
         step.provenance_now |= {"ends": ends, "numbered": numbered, "cancels": cancels}
         if not scope:
-            step.commit_provenance()
+            step.note_provenance()
             return 0
         if scope.call_count > _MAX_CALLS_IN_MEMORY:
             return self._recompute_servers(scope, ends, aliases)
@@ -218,7 +218,7 @@ class _AttemptsUpdate:
         written = run_concurrently(steps)[RECEIVE_ATTEMPTS]
         known_ends = ends if len(ends) <= _MAX_SERVERS else None
         step.provenance_now |= {"ends": known_ends, "numbered": numbered, "cancels": cancels}
-        step.commit_provenance()
+        step.note_provenance()
         return written
 
     def _replace_attempts(self, ends: dict[str, int], aliases: Mapping[str, str]) -> int:

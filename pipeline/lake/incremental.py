@@ -149,9 +149,9 @@ class IncrementalUpdate:
         self.lake.append(self.target, rows, provenance=self._provenance_json)
         return self.lake.versions.rows_written(self.target)
 
-    def commit_provenance(self) -> None:
+    def note_provenance(self) -> None:
         """Commit the provenance alone: no row comes out differently."""
-        self.lake.commit_provenance(self.target, self._provenance_json)
+        self.lake.note_provenance(self.target, self._provenance_json)
 
     def prepare_full_reads(self, *tables: Table) -> None:
         """Prepare inputs to be read as a whole, to recompute all rows; from now on their changes are known."""

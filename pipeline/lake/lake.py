@@ -67,7 +67,7 @@ class Lake:
 
     def __init__(
         self, session: SparkSession | LazySession, root: str, *, catalog: str | None = None, prefix: str = "",
-        store: StoreName | None = None, read_log: ReadLog = "auto", trusts_watermarks: bool = True,
+        store: StoreName | None = None, read_log: ReadLog = "auto", trusts_versions: bool = False,
         overflow_folder: Path | None = None,
     ) -> None:  # fmt: skip
         """``root`` is a folder; with ``catalog`` the tables live there, and ``root`` holds only work files.
@@ -75,9 +75,10 @@ class Lake:
         ``store``: what stores the tables of a new lake; by default Spark in a catalog, behind Spark Connect and on
         Databricks, else delta-rs. StoreError if they are stored otherwise. LakeNameError for names that the store does
         not take, and for those that Spark would replace: it does so with ``${...}`` in SQL. ``read_log``: whether this
-        process reads the logs of tables itself, or asks Spark. ``trusts_watermarks``: where Spark is asked, tables that
-        a run does not read are as the last run left them. ``overflow_folder``: where this process writes what does not
-        fit in its memory; by default a private folder that it makes.
+        process reads the logs of tables itself, or asks Spark. ``trusts_versions``: where Spark is asked, tables that a
+        run does not read are as the last run left them, and who only reads gets the rows of the first time.
+        ``overflow_folder``: where this process writes what does not fit in its memory; by default a private folder that
+        it makes.
         """
         for name in filter(None, (root, catalog, prefix)):
             if "${" in name or not is_utf8(name):
@@ -102,10 +103,8 @@ class Lake:
                 raise StoreError(f"{self.root}: Spark needs a folder; set lake.store to delta-rs, without a catalog")
             self._log = self._log_of_spark(read_log)
             self._store = SparkStore(self._places, self.session)
-        trusts = trusts_watermarks and isinstance(self._log, SparkLog)
-        self.versions = Versions(
-            self._log, self.root, self._read_watermarks, self._count_rows, trusts_watermarks=trusts
-        )
+        trusts = trusts_versions and isinstance(self._log, SparkLog)
+        self.versions = Versions(self._log, self.root, self._read_watermarks, self._count_rows, trusts_versions=trusts)
         self._held = HeldRows()
         self._answers = Answers(self._places, self._log, self.versions, self.session, sql, self._held)
 
@@ -140,6 +139,7 @@ class Lake:
         has changed its table since its version was last read here. ``say`` takes a line on each table that somebody
         else has changed since the last run.
         """
+        self._held.drop(WATERMARKS)
         with self.versions.hold(check, is_unfinished=self._unfinished.exists()):
             for table in list(self.versions.narrow.values()):
                 self.add_missing_columns(table)
@@ -153,12 +153,12 @@ class Lake:
     def keep_watermarks(self) -> None:
         """Keep what each table is made of now, in ``bronze.watermarks``; only with exclusive access."""
         marks = self.versions.watermarks
-        kept = {name: (mark.version, mark.provenance_json) for name, mark in marks.items()}
         found = {table: (now.version, now.provenance_json) for table, now in self._data_snapshots().items()}
-        changed = [table for table, now in found.items() if now != kept.get(str(table))]
+        changed = {table: now for table, now in found.items() if marks.get(str(table), (None,))[:2] != now}
         if changed:
-            counts = run_concurrently({table: partial(self._count_rows, table) for table in changed})
-            marks |= {str(table): Watermark(*found[table], counts[table]) for table in changed}
+            count = {table: partial(self._row_count, table, version) for table, (version, _) in changed.items()}
+            counts = run_concurrently(count)
+            marks |= {str(table): Watermark(*now, counts[table]) for table, now in changed.items()}
             self.replace(WATERMARKS, watermark_rows(marks))
         self._unfinished.remove_file()
 
@@ -172,11 +172,15 @@ class Lake:
         return self.versions.snapshots(*(table for table in ALL_TABLES if table is not WATERMARKS))
 
     def _read_watermarks(self) -> dict[str, Watermark]:
-        self._held.drop(WATERMARKS)
         return read_watermarks(self.select(WATERMARKS, "TRUE")) if self.exists(WATERMARKS) else {}
 
     def _count_rows(self, table: Table) -> int:
         return self._answers.count_rows(table)
+
+    def _row_count(self, table: Table, version: int) -> int:
+        """Return how many rows a table has; they are counted unless its watermark has the same version."""
+        mark = self.versions.watermarks.get(str(table))
+        return mark.row_count if mark is not None and mark.version == version else self._count_rows(table)
 
     def path(self, table: Table) -> str:
         """Return where the table is: its folder, or its full name in the catalog."""
@@ -348,7 +352,7 @@ class Lake:
                 table, name, stale, chosen, dates=dates, provenance=provenance, previous_provenance=previous_provenance
             )
         if provenance is not None:
-            self.commit_provenance(table, provenance)
+            self.note_provenance(table, provenance)
         return len(fresh)
 
     def delete_and_insert(
@@ -437,13 +441,14 @@ class Lake:
 
             self._change(table, make, provenance, self.versions.provenance_json(table))
 
-    def commit_provenance(self, table: Table, provenance: str) -> None:
-        """Keep a provenance in a commit that changes no row, unless the table has it."""
-        if not self.exists(table):
-            self.append(table, arrow_schema(table).empty_table(), provenance=provenance)
-        elif self.versions.provenance_json(table) != provenance:
-            with self._commit(table, provenance) as note:
-                self._store.commit_note(table, note)
+    def note_provenance(self, table: Table, provenance: str) -> None:
+        """Note what a table rests on now, though no row changes; a table that does not exist is created.
+
+        No commit tells it: ``bronze.watermarks`` keeps it at the end of the run. A run that is killed before does the
+        work again.
+        """
+        self.create(table)
+        self.versions.note_provenance(table, provenance)
 
     def _gone(self, table: Table, condition: str, values: Mapping[str, Values]) -> RowsGone:
         """Return the rows of a table that meet a condition."""
@@ -479,6 +484,8 @@ class Lake:
         with self._commit(table, provenance, previous_provenance) as note:
             made = self._store.commit(table, change, note, is_new=is_new)
         self.versions.note_commit(table, made)
+        if made is None and provenance is not None:  # no row changed, or more was written than is known here
+            self.versions.note_provenance(table, provenance)
         if made is not None and before is not None and isinstance(change, Change):
             self._held.put(table, made.version, self._changed(before, change))
 

@@ -1,7 +1,7 @@
 """What a run knows of the tables of its lake: which exist, their newest commits, who made these, and of what.
 
 With exclusive access a table is looked up once; after that only commits of this run change it, or it is a conflict.
-Where a look-up takes long (``trusts_watermarks``), a table is taken to be as the last run left it until this run reads
+Where a look-up takes long (``trusts_versions``), a table is taken to be as the last run left it until this run reads
 or writes it: a change by somebody else in a table that no step reads is noticed by the run that next reads it.
 """
 
@@ -37,12 +37,12 @@ class Versions:
 
     def __init__(
         self, log: TableLog, root: str, read_watermarks: Callable[[], dict[str, Watermark]],
-        count_rows: Callable[[Table], int], *, trusts_watermarks: bool,
+        count_rows: Callable[[Table], int], *, trusts_versions: bool,
     ) -> None:  # fmt: skip
         """``root`` names the lake in messages. ``read_watermarks`` and ``count_rows`` ask the tables."""
         self._log, self._root = log, root
         self._ask_watermarks, self._count_rows = read_watermarks, count_rows
-        self.trusts_watermarks = trusts_watermarks
+        self.trusts_versions = trusts_versions
         self._is_exclusive = False
         self._check: Callable[[], None] = lambda: None  # raises where no commit may be made
         self._existing: set[str] = set()  # they do not go away under a run
@@ -52,6 +52,7 @@ class Versions:
         self._newest: dict[str, Snapshot] = {}  # with exclusive access, of tables that are looked up
         self._known: dict[str, int] = {}  # with exclusive access, the last version of a table that was seen here
         self.watermarks: dict[str, Watermark] = {}  # with exclusive access
+        self._noted: dict[str, tuple[int, str]] = {}  # versions of tables, and what these rest on since no row changed
         self._same: dict[tuple[str, int], int] = {}  # versions of tables, and later ones with the same rows
 
     # -- exclusive access ------------------------------------------------------------------------------------------
@@ -63,7 +64,7 @@ class Versions:
         ``is_unfinished``: the last run did not get to its watermarks, so that these say nothing.
         """
         self._is_exclusive, self._check = True, check
-        self.trusts_watermarks &= not is_unfinished
+        self.trusts_versions &= not is_unfinished
         for noted in (self._missing, self._created, self._known):
             noted.clear()
         try:
@@ -83,7 +84,7 @@ class Versions:
         self._check()
         if self._is_trusted(table):
             self._look_up(table)
-        known, is_new = self._known.get(str(table)), self.trusts_watermarks and str(table) in self._created
+        known, is_new = self._known.get(str(table)), self.trusts_versions and str(table) in self._created
         if known is not None and not is_new and self._log.snapshot(table).version != known:
             self._raise_foreign(table, known)
 
@@ -107,6 +108,11 @@ class Versions:
         """Note that this run creates a table: where look-ups take long, nobody is taken to change it meanwhile."""
         self._created.add(str(table))
 
+    def note_provenance(self, table: Table, provenance: str) -> None:
+        """Note what the rows of a table rest on now."""
+        if (newest := self.snapshot(table)) is not None:
+            self._noted[str(table)] = (newest.version, provenance)
+
     def _raise_foreign(self, table: Table, since: int) -> None:
         """Raise ConflictError if somebody else changed a table after a version."""
         foreign = next((each for each in self._log.snapshots_since(table, since) if each.is_foreign), None)
@@ -127,7 +133,7 @@ class Versions:
         name = str(table)
         if name in self._existing or self._is_trusted(table):
             return True
-        if self._is_exclusive and name in self._missing:
+        if self._is_exclusive and (name in self._missing or self._has_watermarks_to_trust(table)):
             return False
         stored = self._log.columns(table)
         if stored is None:
@@ -170,6 +176,8 @@ class Versions:
 
     def version(self, table: Table) -> int | None:
         """Return the table's version, from 0; None when it does not exist."""
+        if not self._is_exclusive:  # what its watermark says is not needed
+            return self._log.snapshot(table).version if self.exists(table) else None
         newest = self.snapshot(table)
         return None if newest is None else newest.version
 
@@ -178,8 +186,8 @@ class Versions:
 
         ConflictError if somebody else has changed it since a step was told another version.
         """
-        if table is WATERMARKS and self._is_exclusive:
-            return 0  # only this run changes it
+        if table is WATERMARKS if self._is_exclusive else self.trusts_versions:
+            return 0  # only this run changes it; or the rows of the first time will do
         if self._is_trusted(table):
             self._look_up(table)
         newest = self.version(table)
@@ -195,6 +203,9 @@ class Versions:
             known = Snapshot(mark.version, mark.provenance_json)
         if known is None:
             known = self._look_up(table)
+        version, provenance = self._noted.get(str(table), (None, None))
+        if version == known.version:
+            known = known._replace(provenance_json=provenance)
         return self._with_later_versions(known)
 
     def snapshots(self, *tables: Table) -> dict[Table, Snapshot]:
@@ -205,9 +216,12 @@ class Versions:
 
     def _is_trusted(self, table: Table) -> bool:
         """Whether a table is taken to be as its watermark says: it was not looked up yet."""
-        name = str(table)
-        trusted = self.trusts_watermarks and self._is_exclusive and table is not WATERMARKS
-        return trusted and name in self.watermarks and name not in self._known
+        return self._has_watermarks_to_trust(table) and str(table) in self.watermarks
+
+    def _has_watermarks_to_trust(self, table: Table) -> bool:
+        """Whether the watermarks are taken to tell of a table: of one that does not exist there is none."""
+        is_told = table is not WATERMARKS and bool(self.watermarks) and str(table) not in self._known
+        return self.trusts_versions and self._is_exclusive and is_told
 
     def _with_later_versions(self, snapshot: Snapshot) -> Snapshot:
         """Return a snapshot whose provenance names the newest versions with the same rows, as far as they are known."""
@@ -217,7 +231,7 @@ class Versions:
         """Return the newest commit of a table, with the provenance of its rows, whoever made the commit."""
         name, was_trusted = str(table), self._is_trusted(table)
         newest = self._log.snapshot(table)
-        if table is not WATERMARKS and (self._is_exclusive or not newest.is_ours):
+        if table is not WATERMARKS:
             newest = self._settled(table, newest, was_trusted=was_trusted)
         if self._is_exclusive:
             self._newest[name], self._known[name] = newest, newest.version

@@ -227,6 +227,6 @@ class RedactionRun:
         calls = lake.version(RPC_CALLS)
         provenance = {str(RPC_CALLS): calls, "decoder": DECODER_VERSIONS}
         if calls is not None and (any_rows or not lake.exists(LAST_COMMITTED_TABLE)):
-            lake.commit_provenance(LAST_COMMITTED_TABLE, json.dumps({**provenance, "emptied": True}))
+            lake.note_provenance(LAST_COMMITTED_TABLE, json.dumps({**provenance, "emptied": True}))
         snapshots = {collected_snapshots.SOURCE_TABLE_NAME: lake.version(SNAPSHOTS_RAW)}
         return {**snapshots, **provenance, str(SESSIONS): lake.version(SESSIONS), "hosts": HOSTS_VERSION}

@@ -105,7 +105,7 @@ def check_suites(lake: Lake, suites: Sequence[Suite], options: CheckOptions) -> 
     if found.rows:
         step.append(results_table(found.rows))
     elif not same:
-        step.commit_provenance()
+        step.note_provenance()
     return found
 
 

@@ -181,7 +181,7 @@ def update(lake: Lake, run_id: str | None = None) -> int:
     if dates is None:
         step.prepare_full_reads(*_FOLLOWED)
     elif not dates:
-        step.commit_provenance()
+        step.note_provenance()
         return 0
     current = lake.select(COVERAGE, dates_condition(dates))
     return step.replace_changed(counted(lake, dates, run_id), current)

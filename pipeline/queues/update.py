@@ -217,7 +217,7 @@ class _QueuesUpdate:
             current = deltas[table].existing
             if not current:
                 if table is QUEUE_HISTORY:
-                    self.step.commit_provenance()
+                    self.step.note_provenance()
                 return 0
             rows = queue_rows.to_gold_table(table, deltas[table].rows, self.run_id)
             there = pa.concat_tables(current)

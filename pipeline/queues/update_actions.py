@@ -76,7 +76,7 @@ class _ActionsUpdate(NamedUpdate):
         """Recompute the actions that changes of the inputs affect, or all, and replace those that differ."""
         since = self._changed_since()
         if since is None:
-            self.step.commit_provenance()
+            self.step.note_provenance()
             return 0
         if since == BEFORE_ALL:
             self.step.prepare_full_reads(*_CHANGES)

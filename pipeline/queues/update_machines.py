@@ -48,7 +48,7 @@ class _MachinesUpdate(NamedUpdate):
         if changed is None:
             return self._recompute_all()
         if not changed:
-            self.step.commit_provenance()
+            self.step.note_provenance()
             return 0
         return self._recompute_changed(changed)
 

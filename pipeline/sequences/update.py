@@ -215,7 +215,7 @@ class _SequencesUpdate:
     def recompute_affected(self, affected: _AffectedMessages) -> int:
         """Recompute the rows of messages, and replace those that differ."""
         if not affected.lookups and not affected.keys:
-            self.step.commit_provenance()
+            self.step.note_provenance()
             return 0
         reads: dict[str, ReadAttempt] = {}
         current: dict[str, RowDict] = {}

@@ -248,7 +248,7 @@ class _SilverUpdate(_DecodeOptions):
             lake.create(table)
 
         run_concurrently({table: partial(write, table) for table in DECODED_TABLES})
-        self.step.commit_provenance()
+        self.step.note_provenance()
         return written
 
     def _apply_decoded(self, decoded: DecodedWrite) -> dict[str, int]:
@@ -265,7 +265,7 @@ class _SilverUpdate(_DecodeOptions):
                 )  # fmt: skip
 
         _write_tables(write, DECODED_TABLES)
-        self.step.commit_provenance()
+        self.step.note_provenance()
         return written
 
     def _apply_changes(self, changes: NetChanges, kept: pa.Array) -> dict[str, int]:
@@ -291,7 +291,7 @@ class _SilverUpdate(_DecodeOptions):
                 )  # fmt: skip
 
         _write_tables(write, DECODED_TABLES)
-        self.step.commit_provenance()
+        self.step.note_provenance()
         return written
 
     def _copied_columns(self, table: Table, kept: pa.Array) -> pa.Table:

@@ -168,7 +168,7 @@ class _SessionsUpdate:
             dates = {*new[EVENT_DATE].to_pylist(), *current[EVENT_DATE].to_pylist()}
             self.written[str(SESSIONS)] = self.step.replace_changed(new, current, dates)
         else:
-            self.step.commit_provenance()
+            self.step.note_provenance()
         return self.written
 
     # What changed

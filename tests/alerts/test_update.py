@@ -268,7 +268,7 @@ def test_alerts_follow_run_by_run_as_if_made_anew(spark, tmp_path, monkeypatch):
     monkeypatch.setattr(alerts_update, "MAX_FOR_FULL_UPDATE", -1)  # the changes are read
     days = 4  # later, when the queue is connected again
     late = [row | {"at": row["at"] + days * 86_400_000_000, "key": f"late{row['key']}"} for row in queues(0, 61)]
-    lake.commit_provenance(ALERTS, "nothing")
+    lake.note_provenance(ALERTS, "nothing")
     update(lake, LIMITS, "full")
     first_sequence = whole[TRANSFER_SEQUENCES].to_pylist()[0]
     following = {name: first_sequence[name] for name in ("source_queue_manager", "destination_queue", *HOP)}
@@ -291,7 +291,7 @@ def test_alerts_follow_run_by_run_as_if_made_anew(spark, tmp_path, monkeypatch):
     assert {row[0] for row in minutes(followed) if row[1] > days * 1440} >= {"resend_storm", "transfers_slow"}
     for limit in (lake_module.MAX_ROWS_IN_MEMORY, -1):  # in memory, in Spark
         monkeypatch.setattr(lake_module, "MAX_ROWS_IN_MEMORY", limit)
-        lake.commit_provenance(ALERTS, "nothing")
+        lake.note_provenance(ALERTS, "nothing")
         update(lake, LIMITS, "full")
         assert current() == followed
     early = current_alerts(lake, LIMITS, EPOCH + timedelta(minutes=121))

@@ -173,7 +173,7 @@ def test_silver_is_made_anew_where_the_changes_are_not_known(lake, spark, monkey
     elif why == "no feed":
         spark.sql(f"ALTER TABLE {lake.sql_name(RPC_CALLS)} SET TBLPROPERTIES ('delta.enableChangeDataFeed' = 'false')")
     elif why == "no such version":
-        lake.commit_provenance(
+        lake.note_provenance(
             REMOTE_READ_CALLS, lake.versions.provenance_json(REMOTE_READ_CALLS).replace(": 1,", ": 77,")
         )
     add(lake, RPC_CALLS, END)

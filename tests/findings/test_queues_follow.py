@@ -174,13 +174,13 @@ class World:
         return found
 
     def recomputed(self):
-        self.lake.commit_provenance(FINDINGS, "nothing")
+        self.lake.note_provenance(FINDINGS, "nothing")
         return self.found()
 
 
 def test_findings_on_queues_follow_what_comes_and_goes(spark, tmp_path, monkeypatch):
     world = World(spark, tmp_path / "lake")
-    world.lake.commit_provenance(QUEUE_HISTORY, world.names)
+    world.lake.note_provenance(QUEUE_HISTORY, world.names)
     order = list(PARTS)
     random.Random(4).shuffle(order)
     world.add(order[0])
@@ -214,7 +214,7 @@ def test_findings_on_queues_follow_what_comes_and_goes(spark, tmp_path, monkeypa
 def test_a_report_leaves_the_findings_of_other_rules_as_they_are(spark, tmp_path):
     """It makes the reads of its queue be read, and these show two readers of a message once more."""
     world = World(spark, tmp_path / "lake")
-    world.lake.commit_provenance(QUEUE_HISTORY, world.names)
+    world.lake.note_provenance(QUEUE_HISTORY, world.names)
     world.add("two readers")
     found = world.found()
     assert [row["rule_id"] for row in found.values()] == ["R53"]

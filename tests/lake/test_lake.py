@@ -197,7 +197,7 @@ def test_a_change_replaces_adds_and_deletes_rows_with_all_that_was_said(filled, 
     assert filled.versions.provenance(QUARANTINE) == these
     if filled.store_name == "spark":
         assert filled.version(QUARANTINE) == before + 1
-    filled.commit_provenance(QUARANTINE, json.dumps({"now": these}))
+    filled.note_provenance(QUARANTINE, json.dumps({"now": these}))
     assert filled.versions.provenance(QUARANTINE) == {"now": these}
     filled.append(QUARANTINE, quarantine(spark, ("f", "3", NOON)))
     assert (
@@ -331,7 +331,6 @@ def test_nothing_is_written_once_the_lease_is_lost(lake, spark):
         lambda: lake.delete(QUARANTINE, "TRUE"),
         lambda: lake.delete_values(QUARANTINE, "quarantine_key", ["a"], dates=[NOON.date()]),
         lambda: lake.update(QUARANTINE, {"reason": "'other'"}, "TRUE"),
-        lambda: lake.commit_provenance(QUARANTINE, "something else"),
         lambda: lake.restore(QUARANTINE, 0),
     )
     exclusive = lake.hold_exclusive_access(lost)

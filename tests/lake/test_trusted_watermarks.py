@@ -23,7 +23,7 @@ KEYS = "SELECT quarantine_key FROM {rows} ORDER BY 1"
 
 def open_lake(spark, root, **more):
     """Return the lake as a run opens it whose log Spark tells."""
-    found = Lake(spark, str(root), read_log="spark", **more)
+    found = Lake(spark, str(root), **{"read_log": "spark", "trusts_versions": True, **more})
     assert isinstance(found._log, SparkLog)
     return found
 
@@ -34,7 +34,7 @@ def filled(spark, tmp_path_factory):
     lake = open_lake(spark, tmp_path_factory.mktemp("trusted") / "lake", store="spark")
     with lake.hold_exclusive_access(lambda: None):
         lake.append(QUARANTINE, rows(spark, "a", "b"), provenance="made of this")
-        lake.commit_provenance(QUALITY_RESULTS, json.dumps({NAME: lake.version(QUARANTINE)}))
+        lake.note_provenance(QUALITY_RESULTS, json.dumps({NAME: lake.version(QUARANTINE)}))
     return lake.folder.location
 
 
@@ -65,10 +65,6 @@ def delete(lake):
     lake.delete(QUARANTINE, "quarantine_key = 'b'")
 
 
-def note(lake):
-    lake.commit_provenance(QUARANTINE, "newer")
-
-
 def run_that_uses(lake, use, version):
     with lake.hold_exclusive_access(lambda: None):
         assert lake.versions.provenance_json(QUARANTINE) == "made of this"
@@ -77,7 +73,7 @@ def run_that_uses(lake, use, version):
 
 
 @pytest.mark.parametrize(
-    "use", [query, read, note, *(pytest.param(each, marks=pytest.mark.long) for each in (update, delete))]
+    "use", [query, read, *(pytest.param(each, marks=pytest.mark.long) for each in (update, delete))]
 )
 def test_a_change_by_somebody_else_is_noticed_by_the_run_that_next_uses_the_table(lake, spark, use):
     version = lake.version(QUARANTINE)
@@ -87,7 +83,7 @@ def test_a_change_by_somebody_else_is_noticed_by_the_run_that_next_uses_the_tabl
     with pytest.raises(ConflictError, match=f"{NAME}: somebody else changed it .*UPDATE"):
         run_that_uses(open_lake(spark, lake.root), use, version)
     assert open_lake(spark, lake.root).version(QUARANTINE) == version + 1  # nothing was written over it
-    lines, again = [], open_lake(spark, lake.root, trusts_watermarks=False)  # as the job begins again
+    lines, again = [], open_lake(spark, lake.root, trusts_versions=False)  # as the job begins again
     with again.hold_exclusive_access(lambda: None, lines.append):
         assert again.versions.provenance_json(QUARANTINE) is None
         query(again)
@@ -111,7 +107,7 @@ def test_maintenance_by_somebody_else_changes_nothing(lake, spark):
     assert open_lake(spark, lake.root).select(QUARANTINE, "TRUE")["quarantine_key"].to_pylist().count("c") == 1
 
 
-@pytest.mark.parametrize("killed", [{}, {"trusts_watermarks": False}, {"read_log": "files"}], ids=str)
+@pytest.mark.parametrize("killed", [{}, {"trusts_versions": False}, {"read_log": "files"}], ids=str)
 def test_after_a_run_that_was_killed_before_its_watermarks_every_table_is_looked_up(lake, spark, killed):
     """Whatever told that run of logs."""
     dies = Lake(spark, lake.root, **{"read_log": "spark", **killed})

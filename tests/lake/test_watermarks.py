@@ -96,7 +96,7 @@ def fill(lake):
         for each in ("ac", "b"):
             lake.append(QUARANTINE, rows(lake.spark, *each).coalesce(1), provenance="made of this")
         lake.delete_values(QUARANTINE, "quarantine_key", ["a"], dates=[None], provenance="made of this")
-        lake.commit_provenance(QUALITY_RESULTS, json.dumps({NAME: lake.version(QUARANTINE)}))
+        lake.note_provenance(QUALITY_RESULTS, json.dumps({NAME: lake.version(QUARANTINE)}))
         return lake.version(QUARANTINE)
 
 

@@ -33,7 +33,7 @@ def writes(lake):
     said = "stamped, \u00fc\n\U0001f600"
     yield lambda: lake.create(QUARANTINE), None, 0
     yield lambda: lake.append(QUARANTINE, rows(spark, "a", "b", "c"), provenance='{"a": 1}'), '{"a": 1}', 3
-    yield lambda: lake.commit_provenance(QUARANTINE, said), said, 0
+    yield lambda: lake.note_provenance(QUARANTINE, said), said, 0
     yield lambda: lake.delete_values(QUARANTINE, "quarantine_key", ["a"], dates=[None]), NO_PROVENANCE, None
     yield (
         lambda: lake.update(QUARANTINE, {"reason": "'one'"}, "quarantine_key = 'b'", provenance="[1, 2]"),
@@ -44,5 +44,5 @@ def writes(lake):
     yield lambda: lake.update(QUARANTINE, {"reason": "'other'"}, "TRUE"), NO_PROVENANCE, None
     yield lambda: lake.restore(QUARANTINE, 1), NO_PROVENANCE, None
     for number in range(2):
-        yield lambda number=number: lake.commit_provenance(QUARANTINE, f"{number}"), f"{number}", 0
+        yield lambda number=number: lake.note_provenance(QUARANTINE, f"{number}"), f"{number}", 0
     yield lambda: lake.purge(QUARANTINE, "purged"), "purged", 0

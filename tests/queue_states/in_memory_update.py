@@ -105,7 +105,7 @@ class InMemoryUpdate:
     def prepare_full_reads(self, *tables):
         pass
 
-    def commit_provenance(self):
+    def note_provenance(self):
         pass
 
     def replace_all(self, rows):

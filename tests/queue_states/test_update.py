@@ -66,7 +66,7 @@ def test_states_follow_run_by_run_as_if_made_anew(spark, project, tmp_path, monk
     for limit in (lake_module.MAX_ROWS_IN_MEMORY, -1):  # in memory, in Spark
         monkeypatch.setattr(lake_module, "MAX_ROWS_IN_MEMORY", limit)
         for table in (QUEUE_HISTORY, MACHINE_HISTORY, MANAGEMENT_ACTIONS):
-            lake.commit_provenance(table, "nothing")
+            lake.note_provenance(table, "nothing")
         update(lake, SETTINGS, "full")
         update_machines.update(lake, SETTINGS, "full")
         update_actions.update(lake, SETTINGS, "full")

@@ -127,10 +127,6 @@ class DeltaRsStore:
         batches = [*rows.read_in_driver()] if isinstance(rows, PartitionedRows) else rows.to_batches()
         return [], conform_table(table, pa.Table.from_batches(batches)) if batches else nothing
 
-    def commit_note(self, table: Table, note: CommitNote) -> None:
-        """Commit a note alone."""
-        self._commit_files(table, (), "append", note)
-
     def _replace(self, delta: DeltaTable, table: Table, gone: RowsGone, added: pa.Table, note: CommitNote) -> None:
         """Delete rows of a version, and add others. Lists, which a merge does not compare, are left to the key."""
         deleted = gone.find()
@@ -168,7 +164,7 @@ class DeltaRsStore:
 
     def purge(self, table: Table, note: CommitNote) -> None:
         """Begin the log again: files hold no deleted rows."""
-        self.commit_note(table, note)
+        self._retry(table, note, lambda delta: self._add_files(delta, (), "append", note))
         with self._log.newest(table) as delta:
             delta.create_checkpoint()
 
@@ -233,7 +229,7 @@ class DeltaRsStore:
         return written
 
     def _commit_files(self, table: Table, files: Sequence[DataFile], mode: str, note: CommitNote) -> None:
-        if files or mode == "overwrite" or note.provenance is not None:
+        if files or mode == "overwrite":
             self._retry(table, note, lambda delta: self._add_files(delta, files, mode, note))
 
     @staticmethod

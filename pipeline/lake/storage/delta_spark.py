@@ -62,6 +62,7 @@ class SparkStore:
 
     def __init__(self, places: TablePlaces, session: LazySession) -> None:
         self._places, self._session = places, session
+        self._schemas: set[str] = set()  # of the catalog, that are there
 
     # -- tables ----------------------------------------------------------------------------------------------------
 
@@ -74,8 +75,10 @@ class SparkStore:
         self._create(self._session.spark, table)
 
     def _create(self, spark: SparkSession, table: Table) -> None:
-        if self._places.catalog is not None:
-            spark.sql(f"CREATE SCHEMA IF NOT EXISTS {self._places.sql_schema(table)}")
+        schema = self._places.sql_schema(table)
+        if self._places.catalog is not None and schema not in self._schemas:
+            spark.sql(f"CREATE SCHEMA IF NOT EXISTS {schema}")
+            self._schemas.add(schema)
         properties = ", ".join(f"'{name}' = '{value}'" for name, value in table_properties(table).items())
         spark.sql(
             f"CREATE TABLE IF NOT EXISTS {self._sql_name(table)} (\n  {table.columns_ddl()}\n) USING DELTA\n"
@@ -99,10 +102,9 @@ class SparkStore:
         rows, gone = change if isinstance(change, Change) else change()
         few = rows if isinstance(rows, pa.Table) else None
         found = gone.find() if isinstance(gone, RowsGone) else None
-        if few is not None and not few.num_rows and not is_new:
-            says_nothing = gone is None and note.provenance is None
-            if says_nothing or (found is not None and not found.num_rows):
-                return None
+        nobody_leaves = gone is None or (found is not None and not found.num_rows)
+        if few is not None and not few.num_rows and not is_new and nobody_leaves:
+            return None
         with self._transaction(note, rows) as transaction:
             frame = _frame(transaction.spark, table, rows if few is None else few)
             if isinstance(gone, RowsGone) and found is not None and found.num_rows:
@@ -116,9 +118,6 @@ class SparkStore:
             else:
                 self._append(table, frame, is_new=is_new, is_empty=few is not None and not few.num_rows)
             version = transaction.version
-        if version is None and note.provenance is not None:  # Delta makes no commit without a row before and after
-            self.commit_note(table, note)
-            return None
         return None if version is None or few is None else Snapshot(version, note.metadata, few.num_rows)
 
     def _append(self, table: Table, frame: DataFrame, *, is_new: bool, is_empty: bool) -> None:
@@ -165,11 +164,6 @@ class SparkStore:
             .whenNotMatched(~F.col(_GONE)).insert(values)
             .merge()
         )  # fmt: skip
-
-    def commit_note(self, table: Table, note: CommitNote) -> None:
-        """Commit a note alone: no row changes."""
-        said = literal(note.provenance or "")
-        self._run(f"ALTER TABLE {self._sql_name(table)} SET TBLPROPERTIES ('provenance' = {said})", note)
 
     # -- maintenance -----------------------------------------------------------------------------------------------
 

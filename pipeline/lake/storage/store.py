@@ -41,12 +41,9 @@ class TableStore(Protocol):
     def commit(self, table: Table, change: Change | MakeChange, note: CommitNote, *, is_new: bool) -> Snapshot | None:
         """Change the rows of a table; return the commit if it is known without a look at the log.
 
-        No commit is made without rows and without provenance. ``is_new``: there is no table yet, it is created with
+        No commit is made where no row changes. ``is_new``: there is no table yet, it is created with
         these rows. ConflictError if others change it all the time.
         """
-
-    def commit_note(self, table: Table, note: CommitNote) -> None:
-        """Commit a note alone: no row changes."""
 
     def add_columns(self, table: Table, columns: Sequence[Column], note: CommitNote) -> None:
         """Add columns to a table."""

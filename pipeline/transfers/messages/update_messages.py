@@ -151,7 +151,7 @@ class _MessagesUpdate:
         except _TooManyError:
             return self._recompute_all()
         if not self.affected:
-            self.step.commit_provenance()
+            self.step.note_provenance()
             return 0
         ids = pa.table({"value": pa.array(sorted(self.affected), pa.string())})
         rows = self._recompute("m.message_id IN (SELECT value FROM {chosen})", chosen=ids)

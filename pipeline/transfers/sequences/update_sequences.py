@@ -125,7 +125,7 @@ class _SequencesUpdate:
             self.step.prepare_full_reads(MESSAGES, SENDINGS, ORDER_ACKS)
             return self.step.replace_all(set_beginnings(self._recompute(None, 0), self.settings.wait))
         if not self.affected:
-            self.step.commit_provenance()
+            self.step.note_provenance()
             return 0
         current = self.lake.select(TRANSFER_SEQUENCES, f"{ID_SQL} IN {{ids}}", ids=self.affected.keys())
         times = [at for at in self.affected.values() if at is not None]

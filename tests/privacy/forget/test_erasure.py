@@ -43,11 +43,11 @@ def test_what_was_deleted_is_in_no_file_and_the_next_run_finds_nothing_to_do(spa
     with lake.hold_exclusive_access(lambda: None):
         lake.append(QUARANTINE, rows(spark, ("zqmarker1", OLD, b"zqmarker"), ("keep", YOUNG, b"k")))
         lake.append(QUARANTINE, rows(spark, ("zqmarker2", OLD, b"zqmarker")))
-        lake.commit_provenance(QUARANTINE, json.dumps({"ends": {"zqmarker.example.com": 5}}))
+        lake.note_provenance(QUARANTINE, json.dumps({"ends": {"zqmarker.example.com": 5}}))
         lake.delete_values(QUARANTINE, "quarantine_key", {"zqmarker1", "zqmarker2"}, dates=None)
-        lake.commit_provenance(QUARANTINE, json.dumps({"ends": {}}))
+        lake.note_provenance(QUARANTINE, json.dumps({"ends": {}}))
         version = lake.version(QUARANTINE)
-        lake.commit_provenance(QUALITY_RESULTS, json.dumps({str(QUARANTINE): version, "seen bronze.nothing": version}))
+        lake.note_provenance(QUALITY_RESULTS, json.dumps({str(QUARANTINE): version, "seen bronze.nothing": version}))
         work = Path(str(RunMarkers.of(lake).root))
         (work / "silver" / "left").mkdir(parents=True)
         for name in ("summary", ".half", "again"):
