@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
 
 from pipeline.lake.errors import SchemaError
 from schemas.table import EVENT_DATE, INGESTED_AT, RUN_ID, Table
@@ -22,7 +24,7 @@ def conform_frame(table: Table, rows: DataFrame) -> DataFrame:
     if table.event_date_columns and EVENT_DATE not in rows.columns:
         micros = F.unix_micros(F.coalesce(*table.event_date_columns))  # whatever the session's time zone
         rows = rows.withColumn(EVENT_DATE, F.date_from_unix_date(F.floor(micros / F.lit(_DAY_US)).cast("int")))
-    _check_columns(table, to_arrow_schema(rows.schema))
+    _check_columns(table, {each.name: each.dataType.simpleString() for each in rows.schema.fields})
     return rows.select(*table.names)
 
 
@@ -44,32 +46,29 @@ def conform_table(table: Table, rows: pa.Table) -> pa.Table:
     """
     if table.event_date_columns and EVENT_DATE not in rows.column_names:
         rows = rows.append_column(EVENT_DATE, _dates(rows, table.event_date_columns))
-    _check_columns(table, rows.schema)
+    _check_columns(table, {each.name: _type_name(each.type) for each in rows.schema})
     return rows.select(table.names).cast(arrow_schema(table))
 
 
-def _check_columns(table: Table, schema: pa.Schema) -> None:
-    given, declared = ({each.name: each.type for each in columns} for columns in (schema, arrow_schema(table)))
+def _check_columns(table: Table, given: Mapping[str, str]) -> None:
+    """Compare columns, with their types as Spark's simple strings, with those of a table."""
+    declared = {column.name: column.type.simpleString() for column in table.columns}
     differs = [
         f"{name}: {given.get(name, 'missing')} instead of {declared.get(name, 'nothing')}"
         for name in dict.fromkeys((*declared, *given))
-        if name not in declared or name not in given or not _is_same(given[name], declared[name])
+        if declared.get(name) != given.get(name)
     ]
     if differs:
         raise SchemaError(f"{table}: {'; '.join(differs)}")
 
 
-def _is_same(given: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether two types are the same, apart from the names and nullability of list elements."""
-    if pa.types.is_list(given) and pa.types.is_list(wanted):
-        return _is_same(given.value_type, wanted.value_type)
-    if pa.types.is_map(given) and pa.types.is_map(wanted):
-        return _is_same(given.key_type, wanted.key_type) and _is_same(given.item_type, wanted.item_type)
-    if pa.types.is_struct(given) and pa.types.is_struct(wanted):
-        both = list(zip(given.fields, wanted.fields, strict=False))
-        same = [one.name == other.name and _is_same(one.type, other.type) for one, other in both]
-        return given.num_fields == wanted.num_fields and all(same)
-    return bool(given == wanted)
+@cache
+def _type_name(kind: pa.DataType) -> str:
+    """Return an Arrow type as Spark's simple string: names and nullability of list elements are not in it."""
+    try:
+        return from_arrow_type(kind).simpleString()
+    except PySparkException:
+        return str(kind)
 
 
 def _dates(rows: pa.Table, times: Iterable[str]) -> pa.ChunkedArray:

@@ -300,7 +300,7 @@ def test_a_frame_of_another_schema_is_refused_and_every_difference_named(lake, s
     with pytest.raises(SchemaError) as error:
         lake.append(QUARANTINE, rows)
     assert str(error.value) == (
-        "bronze.quarantine: size_bytes: int32 instead of int64; reason: missing instead of string; "
+        "bronze.quarantine: size_bytes: int instead of bigint; reason: missing instead of string; "
         "x: string instead of nothing"
     )
     assert not lake.exists(QUARANTINE)

@@ -2,7 +2,7 @@
 
 DuckDB answers each query once, in batches. Where all are few, they stay in memory. Else their rows are spread over
 slices by a hash of their group, so that rows of one group are together; a task takes some slices of similar size in
-all. Rows go from file to file without Java.
+all. Rows go from file to file without Java. Of tables that only Spark reads, Spark groups the rows itself.
 """
 
 from __future__ import annotations
@@ -10,19 +10,23 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
 from itertools import chain
 from typing import Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from pipeline.lake.arrow_rows import STAGED_ROWS, encode_texts, release_unused_memory
 from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.engine.tasks import MIN_TASKS, PartitionedRows, balance_by_size
 from pipeline.lake.lake_path import LakePath
 from pipeline.lake.queries.duckdb_sql import DuckDbSql, Given, quoted
-from pipeline.lake.queries.inputs import GroupedQuery, MemoryLimits, Parts
+from pipeline.lake.queries.inputs import GroupedQuery, GroupFunction, MemoryLimits, Parts
 
 _SLICES: Final = 128  # a few for each task
 _SLICE: Final = "_slice"
@@ -62,7 +66,7 @@ class _Part:
 
 
 class _PartsOfTask(Parts):
-    """The rows of some slices, by part; they are read each time that they are looked up."""
+    """The rows of some slices, by part; they are read each time that one is looked up."""
 
     def __init__(
         self, parts: Mapping[str, _Part], slices: Sequence[int], distinct_texts: Collection[str] | None
@@ -176,3 +180,35 @@ def _answer(
 
 def _written(answer: _Answer | _Part, file: LakePath) -> _Part:
     return answer.write(file) if isinstance(answer, _Answer) else answer
+
+
+def map_groups_in_spark(
+    parts: Mapping[str, DataFrame],
+    keys: Sequence[str],
+    function: GroupFunction,
+    schema: StructType,
+) -> DataFrame:
+    """Return what a function makes of each group: the rows of all parts that have the same values of the keys.
+
+    Each row becomes one value, in a column named like its part: the parts keep columns of their own.
+    """
+    groups = [f"_group{place}" for place in range(len(keys))]
+    packed = [
+        frame.select(*(F.col(key).alias(group) for key, group in zip(keys, groups, strict=True)),
+                     F.struct(*(F.col(f"`{name}`") for name in frame.columns)).alias(part))
+        for part, frame in parts.items()
+    ]  # fmt: skip
+    names = tuple(parts)
+
+    def of_group(rows: pa.Table) -> pa.Table:
+        return pa.concat_tables(function(Parts({name: _unpacked(rows[name]) for name in names})))
+
+    every = reduce(partial(DataFrame.unionByName, allowMissingColumns=True), packed)
+    return every.groupBy(*groups).applyInArrow(of_group, schema)
+
+
+def _unpacked(packed: pa.ChunkedArray) -> pa.Table:
+    """Return the values of a column of rows as a table; without the nulls, which stand for rows of other parts."""
+    chunks = [chunk.filter(pc.is_valid(chunk)) for chunk in packed.chunks]
+    batches = [pa.RecordBatch.from_struct_array(chunk) for chunk in chunks if len(chunk)]
+    return pa.Table.from_batches(batches, pa.schema(list(packed.type)))

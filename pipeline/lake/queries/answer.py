@@ -24,9 +24,8 @@ from pipeline.lake.change import RowsToWrite
 from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.engine.collect import collect
 from pipeline.lake.engine.frames import arrow_to_frame, files_to_frame, read_table
-from pipeline.lake.engine.groups import answer_groups
+from pipeline.lake.engine.groups import answer_groups, map_groups_in_spark
 from pipeline.lake.engine.sessions import LazySession, session_for_groups
-from pipeline.lake.engine.spark_groups import map_groups_in_spark
 from pipeline.lake.lake_path import LakePath
 from pipeline.lake.queries.duckdb_sql import DataFiles, DuckDbSql, Given, quoted
 from pipeline.lake.queries.held_rows import HeldRows

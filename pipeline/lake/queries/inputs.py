@@ -80,27 +80,8 @@ class BoundQuery(NamedTuple):
         return self._replace(sql=sql.replace("{answer}", f"({self.sql})"))
 
 
-class Parts(Mapping[str, pa.Table]):
+class Parts(dict[str, pa.Table]):
     """The answers to queries, by the name of the query, as functions of groups take them."""
-
-    def __init__(self, tables: Mapping[str, pa.Table]) -> None:
-        self._tables = tables
-
-    def __getitem__(self, name: str) -> pa.Table:
-        """Return an answer; one of many groups is read when it is looked up."""
-        return self._tables[name]
-
-    def __contains__(self, name: object) -> bool:
-        """Tell whether there is an answer, without reading it."""
-        return name in self._tables
-
-    def __iter__(self) -> Iterator[str]:
-        """Yield the names of the queries."""
-        return iter(self._tables)
-
-    def __len__(self) -> int:
-        """Return how many answers there are."""
-        return len(self._tables)
 
     def select(self, name: str, columns: Sequence[str]) -> pa.Table:
         """Return some columns of an answer."""

@@ -98,11 +98,6 @@ class FileLog:
             commits = map(_snapshot, delta.history(max(delta.version() - version, 1)))
             return sorted((commit for commit in commits if commit.version > version), key=lambda each: each.version)
 
-    def state(self, table: Table) -> tuple[object, ...]:
-        """Return what is another one as soon as the table has other rows, or is another table in the same folder."""
-        with self.newest(table) as delta:
-            return self._known[self.folder(table)].identity, delta.version()
-
     def size(self, table: Table) -> int:
         """Return the size of a table's files, in bytes."""
         with self.newest(table) as delta:
