@@ -21,7 +21,6 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType
 
 from pipeline.lake.change import RowsToWrite
-from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.engine.collect import collect
 from pipeline.lake.engine.frames import arrow_to_frame, files_to_frame, read_table
 from pipeline.lake.engine.groups import answer_groups, map_groups_in_spark
@@ -143,7 +142,7 @@ class Answers:
     # -- inputs ----------------------------------------------------------------------------------------------------
 
     def _bind(self, sql: str, inputs: Mapping[str, QueryInput]) -> dict[str, Bound]:
-        return run_concurrently({name: partial(self._bound, sql, source) for name, source in inputs.items()})
+        return {name: self._bound(sql, source) for name, source in inputs.items()}
 
     def _bound(self, sql: str, source: QueryInput) -> Bound:
         """Return what a name in a query stands for: no rows where there is no table."""
