@@ -38,19 +38,28 @@ def run(lake, project, store):
     ]) == 0  # fmt: skip
 
 
+class Lakes(dict):
+    """The same input in a lake of each store, which is made when a test first asks for it."""
+
+    def __init__(self, spark, project, tmp_path_factory):
+        super().__init__()
+        self.spark, self.project, self.tmp_path_factory = spark, project, tmp_path_factory
+
+    def __missing__(self, store):
+        with pytest.MonkeyPatch.context() as patch:  # without the report at the end of a run
+            patch.setattr(run_all, "console_summary", lambda _lake: "")
+            patch.setattr(run_all, "queue_lines", lambda _lake, _as_of: [])
+            self[store] = Lake(self.spark, str(self.tmp_path_factory.mktemp(store)), store=store)
+            run(self[store], self.project, store)
+        return self[store]
+
+
 @pytest.fixture(scope="module")
 def lakes(spark, project, tmp_path_factory):
-    """The same input in a lake of each store; without the report at the end of a run, for which Spark takes long."""
-    found = {}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run_all, "console_summary", lambda _lake: "")
-        patch.setattr(run_all, "queue_lines", lambda _lake, _as_of: [])
-        for store in ("delta-rs", "spark"):
-            found[store] = Lake(spark, str(tmp_path_factory.mktemp(store)), store=store)
-            run(found[store], project, store)
-    return found
+    return Lakes(spark, project, tmp_path_factory)
 
 
+@pytest.mark.long
 def test_both_stores_hold_the_same_rows(lakes):
     one, other = (tables(lakes[store]) for store in ("delta-rs", "spark"))
     for name in one:
