@@ -31,7 +31,7 @@ from jobs.config import Config, ConfigError, FileAccess
 from pipeline.bronze.input_files import ledger_path
 from pipeline.bronze.ledger_entries import DateRange, ReprocessSelector
 from pipeline.lake.errors import ConflictError, LakeNameError, SchemaError, StoreError
-from pipeline.lake.local_paths import lake_location, local_path
+from pipeline.local_paths import lake_location, local_path
 from pipeline.text import escape_lines, escape_unprintable, is_utf8
 
 LAKE_HELP = (

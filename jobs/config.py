@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeAlias, get_args, get_origin, get_type_hints
 
 import yaml
 
-from pipeline.lake.local_paths import local_path
+from pipeline.local_paths import local_path
 
 
 class ConfigError(Exception):

@@ -23,14 +23,14 @@ from jobs.ingest_captures import (
 from jobs.lake_access import lake_lease, open_lake
 from pipeline.alerts import update as alerts_update
 from pipeline.alerts.conditions import Thresholds
+from pipeline.arrow_rows import datetime_to_us, timedelta_to_us
 from pipeline.attempts import update as attempts_update
 from pipeline.bronze.decryption import DecryptionKeys
 from pipeline.bronze.input_files import InputFile
+from pipeline.concurrency import run_concurrently
 from pipeline.findings import update as findings_update
 from pipeline.findings import update_reported_sequences, update_sessions
 from pipeline.findings.rules.queue_facts import QueueRuleLimits
-from pipeline.lake.arrow_rows import datetime_to_us, timedelta_to_us
-from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.lake import Lake
 from pipeline.privacy.redaction import RedactionRun
 from pipeline.quality import coverage

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from typing import Any, Final, NamedTuple
 
-from pipeline.lake.arrow_rows import timedelta_to_us
+from pipeline.arrow_rows import timedelta_to_us
 from pipeline.queues.history import NOT_CONNECTED_STATES
 
 

@@ -17,8 +17,8 @@ from datetime import timedelta
 from typing import Final, NamedTuple
 
 from pipeline.alerts.conditions import CONDITIONS
+from pipeline.arrow_rows import epoch_day, timedelta_to_us
 from pipeline.attempts.evidence import confidence_level
-from pipeline.lake.arrow_rows import epoch_day, timedelta_to_us
 from udfs.keys import key
 from udfs.rows import RowDict
 

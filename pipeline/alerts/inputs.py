@@ -15,7 +15,7 @@ from pipeline.alerts import (
 )
 from pipeline.alerts.conditions import Thresholds
 from pipeline.alerts.episodes import Alert
-from pipeline.lake.arrow_rows import timedelta_to_us
+from pipeline.arrow_rows import timedelta_to_us
 from pipeline.lake.queries.inputs import BoundQuery, FilteredTable, QueryInput
 from schemas.bronze import CONNECTIONS, RPC_CALLS
 from schemas.calls import CLIENT_CALLS, MANAGEMENT_CALLS, REMOTE_READ_CALLS

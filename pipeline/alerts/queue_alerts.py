@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from pipeline.alerts.conditions import Thresholds
 from pipeline.alerts.episodes import ERROR, INFO, WARNING, Alert, ConditionHistory, Observation
-from pipeline.lake.arrow_rows import timedelta_to_us
+from pipeline.arrow_rows import timedelta_to_us
 from pipeline.queues.growth import CountSample, pair_with_window_minimum
 from pipeline.queues.history import (
     DEAD_LETTER_QUEUE_PATTERN,

@@ -22,7 +22,7 @@ from pipeline.alerts.episodes import (
     Observation,
     episodes_from_events,
 )
-from pipeline.lake.arrow_rows import datetime_to_us, timedelta_to_us
+from pipeline.arrow_rows import datetime_to_us, timedelta_to_us
 from pipeline.text import format_count
 from udfs.queues.alias_groups import canonical_queue_name
 from udfs.rows import RowDict

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from pipeline.alerts.conditions import Thresholds
 from pipeline.alerts.episodes import WARNING, Alert, Episode, EventCount, episodes_from_events
-from pipeline.lake.arrow_rows import timedelta_to_us
+from pipeline.arrow_rows import timedelta_to_us
 from pipeline.text import format_count
 from udfs.rows import RowDict
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from pipeline.alerts.conditions import Thresholds
 from pipeline.alerts.episodes import ERROR, WARNING, Alert, ConditionHistory, Observation
-from pipeline.lake.arrow_rows import timedelta_to_us
+from pipeline.arrow_rows import timedelta_to_us
 from pipeline.text import format_count, format_time
 from udfs.rows import RowDict
 

@@ -21,9 +21,9 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pipeline.alerts.conditions import Thresholds
 from pipeline.alerts.episodes import alert_rows
 from pipeline.alerts.inputs import ALERT_SOURCES, AlertContext, AlertSource, TimeWindow
+from pipeline.arrow_rows import datetime_to_us, rows_to_table, timedelta_to_us, times_to_us
 from pipeline.bronze.event_time import newest_event_time_us
-from pipeline.lake.arrow_rows import datetime_to_us, rows_to_table, timedelta_to_us, times_to_us
-from pipeline.lake.concurrency import run_concurrently
+from pipeline.concurrency import run_concurrently
 from pipeline.lake.incremental import IncrementalUpdate
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import GroupedQuery

@@ -31,6 +31,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipeline.arrow_rows import is_in
 from pipeline.attempts import dependency_keys
 from pipeline.attempts.associations import RpcConnection, group_into_associations
 from pipeline.attempts.attempt_rows import CONNECTION_DEFAULTS, CONNECTION_FIELDS
@@ -50,7 +51,6 @@ from pipeline.attempts.changed_rows import (
     sql_values,
 )
 from pipeline.attempts.ongoing_associations import OngoingAssociations, find_ongoing
-from pipeline.lake.arrow_rows import is_in
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import QueryInput
 from schemas.bronze import CONNECTIONS

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from pipeline.arrow_rows import DAY_US, encode_texts, is_in, table_to_rows, times_to_us, unique_rows
 from pipeline.attempts.associations import RpcConnection
 from pipeline.attempts.calls import CALL_ROLES, DecodeErrorFields
 from pipeline.attempts.client_identity import IDENTITIES_SQL, IDENTITY_COLUMNS
@@ -34,7 +35,6 @@ from pipeline.attempts.columns.call_evidence import CallEvidence, Evidence
 from pipeline.attempts.columns.missing_codes import codes_of_bits
 from pipeline.attempts.evidence import CallConclusion, confidence_level
 from pipeline.attempts.receive_attempts import OUTCOMES, TRANSACTIONAL_OPNUM, ReceiveAttempts, find_attempts
-from pipeline.lake.arrow_rows import DAY_US, encode_texts, is_in, table_to_rows, times_to_us, unique_rows
 from pipeline.lake.queries.inputs import BoundQuery, FilteredTable, GroupFunction, QueryInput
 from schemas.bronze import CONNECTIONS, RPC_BINDS
 from schemas.receive_attempts import RECEIVE_ATTEMPTS

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from pipeline.arrow_rows import epoch_day, is_in, rows_to_table
 from pipeline.attempts.attempt_rows import (
     CLIENT_CALL_COLUMNS,
     CONNECTION_FIELDS,
@@ -32,7 +33,6 @@ from pipeline.attempts.columns.call_columns import calls_from_rows
 from pipeline.attempts.operations import QueueOperation
 from pipeline.attempts.operations import find_operations as operations_here
 from pipeline.attempts.server_openings import methods_condition
-from pipeline.lake.arrow_rows import epoch_day, is_in, rows_to_table
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import BoundQuery, GroupFunction
 from schemas.bronze import CONNECTIONS, RPC_CALLS

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipeline.arrow_rows import is_in
 from pipeline.attempts import affected_scope, dependency_keys
 from pipeline.attempts.affected_scope import RecomputeScope
 from pipeline.attempts.attempt_rows import (
@@ -31,8 +32,7 @@ from pipeline.attempts.client_identity import identities_table
 from pipeline.attempts.dependency_keys import concat_unique, keys_in_column
 from pipeline.attempts.operation_rows import queue_operations_table
 from pipeline.attempts.server_openings import OPENING_CALLS
-from pipeline.lake.arrow_rows import is_in
-from pipeline.lake.concurrency import run_concurrently
+from pipeline.concurrency import run_concurrently
 from pipeline.lake.date_filters import dates_condition
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import QueryInput, Values

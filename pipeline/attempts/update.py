@@ -30,7 +30,7 @@ from pipeline.attempts.client_identity import CHANGED_BINDS_QUERY, connections_w
 from pipeline.attempts.opens import update_opens
 from pipeline.attempts.operation_rows import operation_queries, operations_function, servers_with_operations
 from pipeline.attempts.server_slices import SLICE_KEYS, attempt_queries
-from pipeline.lake.concurrency import run_concurrently
+from pipeline.concurrency import run_concurrently
 from pipeline.lake.incremental import IncrementalUpdate
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import GroupedQuery

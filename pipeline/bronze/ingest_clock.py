@@ -17,7 +17,7 @@ import datetime as dt
 from dataclasses import dataclass, field
 from typing import Final
 
-from pipeline.lake.arrow_rows import datetime_to_us, timedelta_to_us, us_to_datetime
+from pipeline.arrow_rows import datetime_to_us, timedelta_to_us, us_to_datetime
 from schemas.table import INGESTED_AT
 
 DEFAULT_MAX_TIME_AHEAD: Final = dt.timedelta(days=1)

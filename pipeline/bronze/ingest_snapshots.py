@@ -19,12 +19,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from pipeline.arrow_rows import datetime_to_us, us_to_datetime
 from pipeline.bronze.failed_inputs import NOT_DECODED_SQL
 from pipeline.bronze.ingest_captures import BRONZE_TABLES, LogFunction
 from pipeline.bronze.ingest_clock import DEFAULT_MAX_TIME_AHEAD, IngestClock
 from pipeline.bronze.input_files import InputFile
 from pipeline.bronze.retention_cutoff import RetentionCutoff
-from pipeline.lake.arrow_rows import datetime_to_us, us_to_datetime
 from pipeline.lake.date_filters import dates_condition
 from pipeline.lake.engine.tasks import PartitionedRows, balance_by_size
 from pipeline.lake.lake import Lake

@@ -19,8 +19,8 @@ from typing import Any, Final
 
 import pyarrow.fs as pafs
 
-from pipeline.lake.arrow_rows import datetime_to_us, us_to_datetime
-from pipeline.lake.local_paths import local_path
+from pipeline.arrow_rows import datetime_to_us, us_to_datetime
+from pipeline.local_paths import local_path
 from udfs.files import filesystems
 from udfs.files.file_source import FileSource, open_stored_file
 

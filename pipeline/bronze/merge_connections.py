@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from pipeline.lake.arrow_rows import datetime_to_us, is_in
+from pipeline.arrow_rows import datetime_to_us, is_in
 from pipeline.lake.date_filters import dates_condition
 from pipeline.lake.engine.tasks import PartitionedRows
 from pipeline.lake.lake import Lake

@@ -14,7 +14,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.lake.arrow_rows import datetime_to_us, is_in
+from pipeline.arrow_rows import datetime_to_us, is_in
 from pipeline.lake.lake import Lake
 from schemas.bronze import PENDING
 from schemas.table import EVENT_DATE, INGESTED_AT

@@ -16,6 +16,7 @@ from typing import Any, Final, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipeline.arrow_rows import is_in
 from pipeline.bronze import merge_connections
 from pipeline.bronze.call_observer import CallObserver, RemovedCalls
 from pipeline.bronze.capture_parts import add_row_before
@@ -25,8 +26,7 @@ from pipeline.bronze.merge_connections import MergeChanges
 from pipeline.bronze.pending_expiry import PendingExpiry
 from pipeline.bronze.retention_cutoff import RetentionCutoff
 from pipeline.bronze.staged_reads import StagedReads
-from pipeline.lake.arrow_rows import is_in
-from pipeline.lake.concurrency import run_concurrently
+from pipeline.concurrency import run_concurrently
 from pipeline.lake.date_filters import dates_condition
 from pipeline.lake.engine.tasks import PartitionedRows
 from pipeline.lake.lake import Lake

@@ -15,7 +15,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.lake.arrow_rows import datetime_to_us, times_to_us
+from pipeline.arrow_rows import datetime_to_us, times_to_us
 from pipeline.quality.coverage_gaps import GAP_MEASURES
 from pipeline.queues.eod_transfers import TROUBLED_CONDITIONS
 from pipeline.queues.history import NOT_CONNECTED_STATES, STATE_UNKNOWN

@@ -12,7 +12,9 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipeline.arrow_rows import us_to_datetime
 from pipeline.bronze.event_time import newest_event_time_us
+from pipeline.concurrency import run_concurrently
 from pipeline.dashboards.dashboard_data import MAX_DATASET_BYTES, MAX_DATASET_ROWS, DashboardData, DatasetRows
 from pipeline.dashboards.dataset_definition import TIME_STEPS_S, Dataset
 from pipeline.dashboards.datasets import (
@@ -25,8 +27,6 @@ from pipeline.dashboards.datasets import (
     QUEUE_MANAGER_NAMES_SQL,
     SNAPSHOT_LINES_SQL,
 )
-from pipeline.lake.arrow_rows import us_to_datetime
-from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import BoundQuery
 from pipeline.queues.last_reports import max_gap_s

@@ -9,8 +9,8 @@ from typing import Final, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipeline.arrow_rows import STAGED_ROWS
 from pipeline.data_source.options import CaptureOptions
-from pipeline.lake.arrow_rows import STAGED_ROWS
 from pipeline.silver.decode import (
     INPUT_COLUMNS,
     OPTIONAL_INPUT_COLUMNS,

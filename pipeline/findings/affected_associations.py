@@ -13,6 +13,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipeline.arrow_rows import is_in, times_to_us
 from pipeline.attempts.affected_scope import MIN_CALLS_FOR_KEYS, select_ongoing
 from pipeline.attempts.attempt_rows import CONNECTION_FIELDS
 from pipeline.attempts.calls import CLOCK_TOLERANCE_US
@@ -21,7 +22,6 @@ from pipeline.attempts.server_openings import IS_OPEN_OR_CLOSE
 from pipeline.findings.captured_rows import iter_rows
 from pipeline.findings.changed_calls import ChangedCalls
 from pipeline.findings.rules.registry import single_call_rules
-from pipeline.lake.arrow_rows import is_in, times_to_us
 from schemas.bronze import CONNECTIONS, RPC_CALLS
 from schemas.table import Table
 from udfs.dcerpc.interfaces import QM2QM_NAME, QMCOMM_NAME, REMOTE_READ_NAME

@@ -11,9 +11,9 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from pipeline.arrow_rows import datetime_to_us, rows_to_table
 from pipeline.findings.evaluate import FINDINGS_SCHEMA, finding_row
 from pipeline.findings.rules.registry import OPERATIONAL_RULES
-from pipeline.lake.arrow_rows import datetime_to_us, rows_to_table
 from pipeline.lake.lake import Lake
 from schemas.hosts import HOSTS
 

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from pipeline.arrow_rows import epoch_day, rows_to_table
 from pipeline.attempts.associations import ClientAssociation, RpcConnection, group_into_associations
 from pipeline.attempts.server_openings import OPEN_AND_CLOSE_METHODS
 from pipeline.findings.captured_rows import captured_calls, iter_rows
@@ -35,7 +36,6 @@ from pipeline.findings.rules import (
 )
 from pipeline.findings.rules.call_history import CapturedCall, ServerHistory
 from pipeline.findings.rules.registry import ALL_RULES, SERVER_CHECKS, Rule, RuleCheck, Violation
-from pipeline.lake.arrow_rows import epoch_day, rows_to_table
 from schemas.findings import FINDINGS
 from udfs.keys import key
 

@@ -11,11 +11,11 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from pipeline.arrow_rows import rows_to_table
 from pipeline.findings.evaluate import FINDINGS_SCHEMA, finding_row
 from pipeline.findings.rules import duplicate_delivery, queues, transactional_queues
 from pipeline.findings.rules.queue_facts import QueueFacts, QueueRead, QueueRuleLimits
 from pipeline.findings.rules.registry import ALL_RULES, QUEUE_CHECKS, QueueViolation
-from pipeline.lake.arrow_rows import rows_to_table
 from pipeline.queues.growth import CountSample
 
 RULE_MODULES: Final = (queues, duplicate_delivery, transactional_queues)

@@ -13,9 +13,9 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from pipeline.arrow_rows import epoch_day, rows_to_table, table_to_rows
 from pipeline.findings.cloned_machines import Request, find_clones
 from pipeline.findings.rules.registry import ALL_RULES, hop_rule
-from pipeline.lake.arrow_rows import epoch_day, rows_to_table, table_to_rows
 from pipeline.lake.lake import Lake
 from schemas.findings import FINDINGS
 from schemas.messages import MESSAGES

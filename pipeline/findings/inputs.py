@@ -10,9 +10,9 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 
 from pipeline.attempts.server_openings import IS_OPEN_OR_CLOSE, OPENING_CALLS
+from pipeline.concurrency import run_concurrently
 from pipeline.findings import evaluate
 from pipeline.findings.columns.joined_calls import join_by_call_key
-from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.date_filters import MAX_DATES
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import QueryInput, Values

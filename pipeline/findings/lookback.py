@@ -20,8 +20,10 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipeline.arrow_rows import is_in
 from pipeline.attempts import dependency_keys
 from pipeline.attempts.dependency_keys import concat_unique, keys_in_column
+from pipeline.concurrency import run_concurrently
 from pipeline.findings.changed_calls import ChangedCalls
 from pipeline.findings.evaluate import ASSOCIATION_SCOPE, FINDINGS_SCHEMA, EvaluationInput, evaluate_calls
 from pipeline.findings.inputs import (
@@ -39,8 +41,6 @@ from pipeline.findings.inputs import (
 )
 from pipeline.findings.rules.call_history import CLOSE_METHODS, OPEN_METHODS, UNREADABLE_OUTCOMES
 from pipeline.findings.rules.registry import single_call_rules
-from pipeline.lake.arrow_rows import is_in
-from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.date_filters import dates_condition
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import QueryInput

@@ -17,6 +17,8 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipeline.arrow_rows import is_in, table_to_rows, times_to_us
+from pipeline.concurrency import run_concurrently
 from pipeline.findings.evaluate import FINDINGS_SCHEMA
 from pipeline.findings.evaluate_queues import QUEUE_SCOPE, evaluate_queues
 from pipeline.findings.queue_queries import (
@@ -28,8 +30,6 @@ from pipeline.findings.queue_queries import (
     use_time,
 )
 from pipeline.findings.rules.queue_facts import DAY_US, QueueRuleLimits
-from pipeline.lake.arrow_rows import is_in, table_to_rows, times_to_us
-from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.incremental import ChangeFeeds
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import GroupedQuery, GroupFunction

@@ -11,9 +11,9 @@ from dataclasses import replace
 
 import pyarrow as pa
 
+from pipeline.arrow_rows import times_to_us
 from pipeline.findings.rules.session_facts import SessionFacts
 from pipeline.findings.rules.session_packets import EARLIEST_RESEND_US, time_out_us
-from pipeline.lake.arrow_rows import times_to_us
 from pipeline.transfers.checkpoint_cuts import latest_checkpoints
 from pipeline.transfers.checkpoint_use import still_holds
 from pipeline.transfers.checkpoints import Checkpoint, Judged

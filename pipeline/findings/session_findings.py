@@ -15,11 +15,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from pipeline.arrow_rows import epoch_day, rows_to_table, table_to_rows
 from pipeline.findings.rules import session_packets
 from pipeline.findings.rules.registry import ALL_RULES, PACKET_CHECKS, SESSION_CHECKS, RuleCheck
 from pipeline.findings.rules.session_facts import UNSEEN, PacketFacts, PacketViolation, SessionFacts, whole_sides
 from pipeline.findings.session_checkpoints import is_judged_again
-from pipeline.lake.arrow_rows import epoch_day, rows_to_table, table_to_rows
 from pipeline.transfers.connection_packets import (
     CONNECTION_PARAMETERS,
     ESTABLISH_CONNECTION,

@@ -21,9 +21,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipeline.arrow_rows import encode_texts, is_in, release_unused_memory, unique_rows
 from pipeline.attempts.changed_rows import CHANGED_CONNECTIONS_QUERY, connections_before_change
 from pipeline.attempts.server_openings import IS_OPEN_OR_CLOSE, OPENING_CALLS
 from pipeline.attempts.server_slices import SLICE_KEYS
+from pipeline.concurrency import run_concurrently
 from pipeline.findings import duplicate_machines, evaluate, queue_inputs, update_sessions
 from pipeline.findings.affected_associations import (
     GET_VERSION_OPNUM,
@@ -59,8 +61,6 @@ from pipeline.findings.queue_inputs import AffectedQueues, QueueFindings
 from pipeline.findings.rules.call_history import CapturedCall, ServerHistory
 from pipeline.findings.rules.queue_facts import QueueRuleLimits
 from pipeline.findings.sliced_inputs import IS_FIRST, IS_OWN, SlicedInputs
-from pipeline.lake.arrow_rows import encode_texts, is_in, release_unused_memory, unique_rows
-from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.date_filters import dates_condition
 from pipeline.lake.incremental import IncrementalUpdate, commits_with_provenance
 from pipeline.lake.lake import Lake

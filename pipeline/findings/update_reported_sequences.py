@@ -14,10 +14,10 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from pipeline.arrow_rows import rows_to_table, table_to_rows, times_to_us
 from pipeline.findings.evaluate import FINDINGS_SCHEMA, finding_row
 from pipeline.findings.reported_sequences import NO_NUMBERS, HighestNumbers, ReportedSequence
 from pipeline.findings.rules.registry import ALL_RULES, SEQUENCE_CHECKS
-from pipeline.lake.arrow_rows import rows_to_table, table_to_rows, times_to_us
 from pipeline.lake.incremental import ChangeFeeds, IncrementalUpdate
 from pipeline.lake.lake import Lake
 from pipeline.lake.versions import versions_by_name

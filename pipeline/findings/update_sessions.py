@@ -15,6 +15,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipeline.arrow_rows import timedelta_to_us
 from pipeline.findings.hop_findings import HOP_SCOPE, HopFacts, hop_finding_rows
 from pipeline.findings.rules.registry import HOP_CHECKS
 from pipeline.findings.rules.session_facts import PacketFacts, SessionFacts
@@ -28,7 +29,6 @@ from pipeline.findings.session_findings import (
     read_facts,
 )
 from pipeline.findings.update_reported_sequences import PROVENANCE
-from pipeline.lake.arrow_rows import timedelta_to_us
 from pipeline.lake.incremental import IncrementalUpdate
 from pipeline.lake.lake import Lake
 from pipeline.transfers.checkpoint_use import ChangedPackets, changed_packets, usable_checkpoints

@@ -18,18 +18,17 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from pipeline.lake.arrow_rows import is_in
+from pipeline.arrow_rows import is_in
+from pipeline.concurrency import run_concurrently
 from pipeline.lake.change import EVERY_ROW, Change, CommitNote, Dates, MakeChange, RowsGone, RowsToWrite
-from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.date_filters import dates_condition
 from pipeline.lake.engine.collect import collect
 from pipeline.lake.engine.frames import arrow_to_frame, files_to_frame
 from pipeline.lake.engine.sessions import LazySession, is_remote, own_session
 from pipeline.lake.engine.tasks import PartitionedRows
 from pipeline.lake.errors import LakeNameError, StoreError
-from pipeline.lake.lake_path import LakePath
+from pipeline.lake.lake_path import LakePath, absolute_location
 from pipeline.lake.lake_record import choose_store, record_store
-from pipeline.lake.local_paths import absolute_location
 from pipeline.lake.queries.answer import Answers
 from pipeline.lake.queries.duckdb_sql import DuckDbSql
 from pipeline.lake.queries.held_rows import HeldRows
@@ -205,23 +204,16 @@ class Lake:
         Only where no rows follow: the first commit of rows creates it too, in less time.
         """
         if not self.exists(table):
-            self._begin_lake()
+            record_store(self.folder, self.store_name)
             self._store.create(table)
             self.versions.note_commit(table, None)
-
-    def _begin_lake(self) -> None:
-        record_store(self.folder, self.store_name)
-
-    def stored_columns(self, table: Table) -> Mapping[str, str]:
-        """Return the types of the columns that a table has now, by name, as Spark's simple strings."""
-        return self._log.columns(table) or {}
 
     def add_missing_columns(self, table: Table) -> None:
         """Add the declared columns that a table made by an earlier version does not have."""
         self.versions.narrow.pop(str(table), None)
         if not self.versions.exists(table):
             return
-        stored = self.stored_columns(table)
+        stored = self._log.columns(table) or {}
         if missing := [column for column in table.columns if column.name not in stored]:
             with self._commit(table) as note:
                 self._store.add_columns(table, missing, note)
@@ -470,7 +462,7 @@ class Lake:
         """Change the rows of a table; rows of it that are in memory change likewise."""
         is_new = not self.exists(table)
         if is_new:
-            self._begin_lake()
+            record_store(self.folder, self.store_name)
             self.versions.note_created(table)
         if not isinstance(change, Change) and self.store_name == "spark":
             change = change()

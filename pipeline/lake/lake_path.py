@@ -5,6 +5,7 @@ On an object store, a file is there once it is complete, and a folder while some
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ import pyarrow.dataset as pads
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
+from pipeline.lake.errors import LakeNameError
+from pipeline.local_paths import SCHEME, lake_location
 from udfs.files.filesystems import is_remote, resolve_filesystem
 
 
@@ -139,3 +142,13 @@ def parquet_dataset(files: Sequence[LakePath], schema: pa.Schema) -> pads.Datase
         return pads.dataset(schema.empty_table())
     filesystem, _ = files[0].place
     return pads.dataset([file.place[1] for file in files], schema=schema, filesystem=filesystem, format="parquet")
+
+
+def absolute_location(root: str) -> str:
+    """Return the absolute path of a lake's folder, or its URI; LakeNameError for an object store other than S3."""
+    if not is_remote(root) and not root.lower().startswith("file:"):
+        return root.rstrip("/") if SCHEME.match(root) else os.path.abspath(root)  # noqa: PTH100
+    try:
+        return lake_location(root)
+    except ValueError as error:
+        raise LakeNameError(str(error)) from None

@@ -34,8 +34,7 @@ from filelock import FileLock, Timeout
 from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 from obstore.store import S3Store
 
-from pipeline.lake.lake_path import LakePath
-from pipeline.lake.local_paths import absolute_location
+from pipeline.lake.lake_path import LakePath, absolute_location
 from udfs.files.filesystems import s3_endpoint_and_region, split_s3_uri
 
 if TYPE_CHECKING:

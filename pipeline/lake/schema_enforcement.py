@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
+from functools import lru_cache
 from typing import Final
 
 import pyarrow as pa
@@ -62,7 +62,7 @@ def _check_columns(table: Table, given: Mapping[str, str]) -> None:
         raise SchemaError(f"{table}: {'; '.join(differs)}")
 
 
-@cache
+@lru_cache
 def _type_name(kind: pa.DataType) -> str:
     """Return an Arrow type as Spark's simple string: names and nullability of list elements are not in it."""
     try:

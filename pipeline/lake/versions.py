@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
-from pipeline.lake.concurrency import run_concurrently
+from pipeline.concurrency import run_concurrently
 from pipeline.lake.errors import ConflictError, SchemaError
 from pipeline.lake.storage.log import Snapshot, TableLog
 from pipeline.lake.watermarks import Watermark, replace_versions, settle

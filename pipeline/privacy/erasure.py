@@ -19,7 +19,7 @@ from typing import Final
 import pyarrow.fs as pafs
 
 from pipeline.bronze import decryption
-from pipeline.lake.concurrency import run_concurrently
+from pipeline.concurrency import run_concurrently
 from pipeline.lake.lake import Lake
 from pipeline.lake.recovery import RunMarkers
 from pipeline.lake.storage.log import Snapshot

@@ -28,7 +28,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from pipeline.bronze.retention_cutoff import RetentionCutoff
-from pipeline.lake.concurrency import run_concurrently
+from pipeline.concurrency import run_concurrently
 from pipeline.lake.engine.tasks import MIN_TASKS
 from pipeline.lake.lake import Lake
 from pipeline.lake.lake_path import LakePath

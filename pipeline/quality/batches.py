@@ -19,8 +19,8 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from pipeline.lake.arrow_rows import datetime_to_us
-from pipeline.lake.concurrency import run_concurrently
+from pipeline.arrow_rows import datetime_to_us
+from pipeline.concurrency import run_concurrently
 from pipeline.lake.date_filters import MAX_DATES, dates_condition, utc_date_sql
 from pipeline.lake.engine.collect import collect
 from pipeline.lake.incremental import ChangeFeeds

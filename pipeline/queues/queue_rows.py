@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from pipeline.lake.arrow_rows import datetime_to_us, epoch_day, rows_to_table, table_to_rows, timedelta_to_us
+from pipeline.arrow_rows import datetime_to_us, epoch_day, rows_to_table, table_to_rows, timedelta_to_us
 from pipeline.queues import eod_sources, eod_transfers, history
 from pipeline.queues.captured_transfers import NOT_CAPTURED, CapturedTransfers
 from pipeline.queues.history import QueueEvent, ResumePoint

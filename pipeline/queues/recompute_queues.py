@@ -12,8 +12,8 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.lake.arrow_rows import times_to_us
-from pipeline.lake.concurrency import run_concurrently
+from pipeline.arrow_rows import times_to_us
+from pipeline.concurrency import run_concurrently
 from pipeline.lake.lake import Lake
 from pipeline.lake.schema_enforcement import arrow_schema
 from pipeline.queues import eod_transfers, queue_rows

@@ -9,7 +9,7 @@ from functools import partial
 from itertools import chain
 from typing import Any, Final, NamedTuple
 
-from pipeline.lake.concurrency import run_concurrently
+from pipeline.concurrency import run_concurrently
 from pipeline.lake.lake import Lake
 from pipeline.lake.lake_path import LakePath
 from pipeline.lake.recovery import RunMarkers

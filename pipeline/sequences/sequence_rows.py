@@ -8,10 +8,10 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from pipeline.arrow_rows import columns_to_table, epoch_day, table_to_rows, times_to_us
 from pipeline.attempts.calls import DecodeErrorFields
 from pipeline.attempts.capture_gaps import NO_LOSS, PossibleLoss
 from pipeline.attempts.evidence import confidence_level
-from pipeline.lake.arrow_rows import columns_to_table, epoch_day, table_to_rows, times_to_us
 from pipeline.sequences.message_fates import (
     MessageHistory,
     QueueRef,

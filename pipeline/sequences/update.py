@@ -19,7 +19,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from pipeline.attempts import capture_gaps
-from pipeline.lake.concurrency import run_concurrently
+from pipeline.concurrency import run_concurrently
 from pipeline.lake.incremental import IncrementalUpdate
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import BoundQuery, GroupedQuery, Values

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from pipeline.bronze.failed_inputs import mark_failed_snapshot_files
-from pipeline.lake.concurrency import run_concurrently
+from pipeline.concurrency import run_concurrently
 from pipeline.lake.date_filters import dates_condition, utc_date_sql
 from pipeline.lake.engine.tasks import PartitionedRows
 from pipeline.lake.lake import Lake

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.lake.arrow_rows import times_to_us
+from pipeline.arrow_rows import times_to_us
 from pipeline.transfers.sequences.text_codes import NO_CODE, text_codes
 from udfs.array_types import Ints
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from pipeline.lake.arrow_rows import table_to_rows
+from pipeline.arrow_rows import table_to_rows
 from pipeline.lake.incremental import IncrementalUpdate, commits_with_provenance
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import POST_IMAGES

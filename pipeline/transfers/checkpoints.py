@@ -15,7 +15,7 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from pipeline.lake.arrow_rows import epoch_day, rows_to_table, table_to_rows
+from pipeline.arrow_rows import epoch_day, rows_to_table, table_to_rows
 from pipeline.lake.lake import Lake
 from pipeline.transfers.packet_numbers import NO_TIME
 from schemas.table import EVENT_DATE, RUN_ID, Table

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.lake.arrow_rows import is_in
+from pipeline.arrow_rows import is_in
 from pipeline.lake.lake import Lake
 from pipeline.transfers.checkpoints import Checkpoint
 from pipeline.transfers.connection_packets import (

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.lake.arrow_rows import is_in, timedelta_to_us
+from pipeline.arrow_rows import is_in, timedelta_to_us
 from pipeline.lake.queries.duckdb_sql import DuckDbSql
 from pipeline.transfers.connection_packets import ConnectionPackets
 from pipeline.transfers.inputs import (

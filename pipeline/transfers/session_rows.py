@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from pipeline.lake.arrow_rows import epoch_day, rows_to_table, table_to_rows, timedelta_to_us
+from pipeline.arrow_rows import epoch_day, rows_to_table, table_to_rows, timedelta_to_us
 from pipeline.transfers.acknowledgements import NEVER
 from pipeline.transfers.connection_packets import (
     CLIENT,

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from pipeline.lake.arrow_rows import is_in, timedelta_to_us, us_to_datetime
+from pipeline.arrow_rows import is_in, timedelta_to_us, us_to_datetime
 from pipeline.lake.incremental import IncrementalUpdate
 from pipeline.lake.lake import Lake
 from pipeline.lake.schema_enforcement import changed_keys

@@ -21,8 +21,8 @@ from pipeline.alerts.call_alerts import (
 )
 from pipeline.alerts.conditions import Thresholds
 from pipeline.alerts.episodes import alert_rows
+from pipeline.arrow_rows import times_to_us
 from pipeline.findings.duplicate_machines import duplicate_machine_findings
-from pipeline.lake.arrow_rows import times_to_us
 
 LIMITS = Thresholds()
 MINUTE = 60_000_000

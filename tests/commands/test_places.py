@@ -7,7 +7,7 @@ import pytest
 
 from jobs.command_line.parsers import build_parser, list_jobs
 from pipeline.bronze.input_files import InputError, is_pipe, ledger_path, list_files
-from pipeline.lake.local_paths import local_path
+from pipeline.local_paths import local_path
 
 FORMS = {
     "/data/my lake": "/data/my lake",

@@ -14,7 +14,7 @@ MAY_IMPORT = {
     "pipeline": {"pipeline", "udfs", "schemas"},
     "jobs": {"jobs", "pipeline", "schemas"},
 }
-# The rooms of pipeline/, and from which others each may import; text.py is for all.
+# The rooms of pipeline/, and from which others each may import; modules beside them are for all.
 _SILVER = {"lake", "bronze", "silver"}
 _ATTEMPTS = {*_SILVER, "quality", "privacy", "attempts"}
 _ANSWERS = {*_ATTEMPTS, "transfers", "sequences", "queues"}

@@ -17,7 +17,7 @@ from types import ModuleType
 import pyarrow as pa
 
 from jobs import alerts, ask, export_packets, forget, ingest_captures, publish_dashboards, run_all, trace_message
-from pipeline.lake.concurrency import run_concurrently
+from pipeline.concurrency import run_concurrently
 from pipeline.lake.lake import Lake
 from schemas import bronze, catalog
 from schemas.table import INGESTED_AT, RUN_ID, Table

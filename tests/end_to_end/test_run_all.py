@@ -23,9 +23,9 @@ from pipeline.bronze.ingest_captures import BRONZE_TABLES
 from pipeline.bronze.ingest_clock import IngestClock
 from pipeline.bronze.ingest_plan import plan_ingest
 from pipeline.bronze.input_files import InputFile, list_files
+from pipeline.concurrency import run_concurrently
 from pipeline.dashboards.read_datasets import RowLimits, read_dashboard_data
 from pipeline.data_source.capture_source import register_capture_source
-from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.lake import Lake
 from pipeline.lake.recovery import RunMarkers
 from pipeline.quality.check import CheckOptions, check_suites

@@ -5,6 +5,7 @@ Every call becomes a row, and every association gets a history of all its calls.
 
 from collections import defaultdict
 
+from pipeline.arrow_rows import rows_to_table
 from pipeline.findings import evaluate
 from pipeline.findings.captured_rows import captured_calls, iter_rows
 from pipeline.findings.rules.call_history import AssociationHistory
@@ -16,7 +17,6 @@ from pipeline.findings.rules.registry import (
     Violation,
     single_call_rules,
 )
-from pipeline.lake.arrow_rows import rows_to_table
 
 
 def check_association(history, *, changed_only=False):

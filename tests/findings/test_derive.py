@@ -9,11 +9,11 @@ import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from findings.facts import facts, plain, read
+from pipeline.concurrency import run_concurrently
 from pipeline.findings import affected_associations, evaluate
 from pipeline.findings import update as findings_update
 from pipeline.findings.lookback import evaluate_ongoing_associations
 from pipeline.lake import lake as lake_module
-from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.lake import Lake
 from pipeline.quality import coverage
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, RPC_BINDS, RPC_CALLS

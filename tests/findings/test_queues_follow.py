@@ -7,10 +7,10 @@ import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from findings.facts import plain
+from pipeline.arrow_rows import epoch_day, rows_to_table
+from pipeline.concurrency import run_concurrently
 from pipeline.findings import update as findings_update
 from pipeline.lake import lake as lake_module
-from pipeline.lake.arrow_rows import epoch_day, rows_to_table
-from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.lake import Lake
 from schemas.ack_sequences import ACK_SEQUENCES
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, RPC_CALLS

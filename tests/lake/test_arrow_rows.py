@@ -2,7 +2,7 @@
 
 import pyarrow as pa
 
-from pipeline.lake.arrow_rows import encode_texts, unique_rows
+from pipeline.arrow_rows import encode_texts, unique_rows
 
 
 def test_of_rows_with_one_key_the_first_stays_in_its_place():

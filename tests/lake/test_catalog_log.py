@@ -53,7 +53,7 @@ def test_the_log_in_a_schemas_folder_says_what_spark_does(open_lake, spark):
     told = open_lake("spark")
     assert lake.versions.snapshot(QUARANTINE) == told.versions.snapshot(QUARANTINE)
     assert lake._log.snapshots_since(QUARANTINE, -1) == told._log.snapshots_since(QUARANTINE, -1)
-    for ask in (lambda of: of._log.size(QUARANTINE), lambda of: of.stored_columns(QUARANTINE), keys):
+    for ask in (lambda of: of._log.size(QUARANTINE), lambda of: of._log.columns(QUARANTINE), keys):
         assert ask(lake) == ask(told)
     assert lake._log.files(QUARANTINE) is not None  # read in this process
 

@@ -204,6 +204,6 @@ def test_statistics_say_nothing_of_long_texts_and_of_times_beyond_the_calendar(t
 def test_rows_of_another_schema_are_refused_and_every_difference_named():
     rows = pa.table({"quarantine_key": [1], "x": ["y"]}).append_column("seen_at", pa.array(["now"]))
     with pytest.raises(
-        SchemaError, match=r"bronze.quarantine: quarantine_key: int64 instead of string; capture_id: missing"
+        SchemaError, match=r"bronze.quarantine: quarantine_key: bigint instead of string; capture_id: missing"
     ):
         conform_table(QUARANTINE, rows.append_column("event_date", pa.array([None], pa.date32())))

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pyarrow as pa
 from pyspark.sql.types import ArrayType
 
-from pipeline.lake.arrow_rows import rows_to_table
+from pipeline.arrow_rows import rows_to_table
 from pipeline.lake.queries.duckdb_sql import DuckDbSql
 from pipeline.lake.queries.inputs import Parts, values_array
 from pipeline.lake.schema_enforcement import arrow_schema

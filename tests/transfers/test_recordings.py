@@ -10,7 +10,7 @@ import pytest
 import example_rows
 from engines import without_spark
 from jobs import run_all
-from pipeline.lake.arrow_rows import us_to_datetime
+from pipeline.arrow_rows import us_to_datetime
 from pipeline.lake.lake import Lake
 from schemas.bronze import QUARANTINE
 from schemas.findings import FINDINGS

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipeline.arrow_rows import times_to_us
 from pipeline.attempts.calls import (
     CALL_ROLES,
     LOOKUP_ID_ACTION_FLAG,
@@ -33,7 +34,6 @@ from pipeline.attempts.columns.arrays import (
     to_flags,
     to_numbers,
 )
-from pipeline.lake.arrow_rows import times_to_us
 from udfs.call_results import call_succeeded
 from udfs.dcerpc.interfaces import QM2QM_NAME
 

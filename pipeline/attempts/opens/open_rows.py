@@ -11,6 +11,7 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from pipeline.arrow_rows import epoch_day, rows_to_table
 from pipeline.attempts.attempt_rows import (
     OUTCOME_COLUMNS,
     connection_query,
@@ -26,7 +27,6 @@ from pipeline.attempts.client_identity import IDENTITY_COLUMNS, client_identity
 from pipeline.attempts.columns.call_columns import calls_from_rows
 from pipeline.attempts.opens.queue_opens import QueueOpen, find_opens
 from pipeline.attempts.server_openings import OPENING_CALLS, methods_condition
-from pipeline.lake.arrow_rows import epoch_day, rows_to_table
 from pipeline.lake.queries.inputs import BoundQuery, GroupFunction
 from schemas.bronze import RPC_CALLS
 from schemas.calls import CLIENT_CALLS, REMOTE_READ_CALLS

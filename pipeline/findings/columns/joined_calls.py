@@ -7,8 +7,8 @@ from collections.abc import Iterable, MutableMapping
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipeline.arrow_rows import encode_texts
 from pipeline.findings.columns.stored_calls import StoredCalls
-from pipeline.lake.arrow_rows import encode_texts
 
 
 def join_by_call_key(calls: pa.Table, parts: Iterable[pa.Table]) -> pa.Table:

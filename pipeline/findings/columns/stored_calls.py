@@ -8,7 +8,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from pipeline.lake.arrow_rows import STAGED_ROWS
+from pipeline.arrow_rows import STAGED_ROWS
 
 _BATCH_ROWS: Final = 1 << 17
 

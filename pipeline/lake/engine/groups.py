@@ -21,8 +21,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from pipeline.lake.arrow_rows import STAGED_ROWS, encode_texts, release_unused_memory
-from pipeline.lake.concurrency import run_concurrently
+from pipeline.arrow_rows import STAGED_ROWS, encode_texts, release_unused_memory
+from pipeline.concurrency import run_concurrently
 from pipeline.lake.engine.tasks import MIN_TASKS, PartitionedRows, balance_by_size
 from pipeline.lake.lake_path import LakePath
 from pipeline.lake.queries.duckdb_sql import DuckDbSql, Given, quoted

@@ -7,7 +7,7 @@ statistics of stubs and no dictionary of values that hardly ever come twice.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import UTC, date, datetime
 from typing import Any, Final, NamedTuple
 from uuid import uuid4
@@ -53,60 +53,43 @@ def max_file_rows(table: Table) -> int:
     return _MAX_PENDING_FILE_ROWS if table == PENDING else MAX_FILE_ROWS
 
 
-class DataFileWriter:
-    """Writes rows to files of a table, as they come. They are part of the table once they are committed."""
+def write_data_files(folder: LakePath, table: Table, rows: Iterable[pa.RecordBatch]) -> list[DataFile]:
+    """Write rows to files in a table's folder, as they come; return these, for the commit: no file without a row.
 
-    def __init__(self, folder: LakePath, table: Table) -> None:
-        """``folder`` is the table's."""
-        self._folder, self._table, self._schema = folder, table, arrow_schema(table)
-        self._file: _DataFile | None = None
-        self._written: list[DataFile] = []
-        self._waiting: list[pa.Table] = []
-        self._waiting_rows = self._waiting_bytes = 0
-        self._most_rows = max_file_rows(table)
+    event_date may be left out.
+    """
+    written, file, most_rows = list[DataFile](), None, max_file_rows(table)
+    for group in _row_groups(table, rows, min(MAX_ROW_GROUP_ROWS, most_rows)):
+        file = file or _DataFile(folder, table)
+        file.write(group)
+        if file.size >= MAX_FILE_BYTES or file.row_count >= most_rows:
+            written.append(file.close())
+            file = None
+    return written if file is None else [*written, file.close()]
 
-    def add(self, rows: pa.RecordBatch) -> None:
-        """Add rows; event_date may be left out."""
-        most = min(MAX_ROW_GROUP_ROWS, self._most_rows)
-        size = rows.get_total_buffer_size()  # nbytes reads offsets that Spark does not send
-        begin = 0
-        while begin < rows.num_rows:
-            some = rows.slice(begin, most - self._waiting_rows)
-            self._waiting.append(conform_table(self._table, pa.Table.from_batches([some])))
-            self._waiting_rows += some.num_rows
-            self._waiting_bytes += size * some.num_rows // rows.num_rows
-            if self._waiting_rows == most or self._waiting_bytes >= GROUP_BYTES:
-                self._write()
-            begin += some.num_rows
 
-    def close(self) -> list[DataFile]:
-        """Return the files, when all is written; no file without a row."""
-        self._write()
-        self._close_file()
-        return self._written
-
-    def _write(self) -> None:
-        """Write the waiting rows as a row group."""
-        waiting = pa.concat_tables(self._waiting) if self._waiting else None
-        self._waiting, self._waiting_rows, self._waiting_bytes = [], 0, 0
-        if waiting is None or not waiting.num_rows:
-            return
-        if self._file is None:
-            self._file = _DataFile(self._folder, self._table, self._schema)
-        self._file.write(waiting)
-        if self._file.size >= MAX_FILE_BYTES or self._file.row_count >= self._most_rows:
-            self._close_file()
-
-    def _close_file(self) -> None:
-        if self._file is not None:
-            self._written.append(self._file.close())
-            self._file = None
+def _row_groups(table: Table, rows: Iterable[pa.RecordBatch], most_rows: int) -> Iterator[pa.Table]:
+    """Yield rows as they are written at once: not more than so many, nor many more than ``GROUP_BYTES``."""
+    waiting, row_count, size = list[pa.Table](), 0, 0
+    for batch in rows:
+        batch_size, begin = batch.get_total_buffer_size(), 0  # nbytes reads offsets that Spark does not send
+        while begin < batch.num_rows:
+            some = conform_table(table, pa.Table.from_batches([batch.slice(begin, most_rows - row_count)]))
+            waiting.append(some)
+            begin, row_count = begin + some.num_rows, row_count + some.num_rows
+            size += batch_size * some.num_rows // batch.num_rows
+            if row_count == most_rows or size >= GROUP_BYTES:
+                yield pa.concat_tables(waiting)
+                waiting, row_count, size = [], 0, 0
+    if waiting:
+        yield pa.concat_tables(waiting)
 
 
 class _DataFile:
     """A file that is being written."""
 
-    def __init__(self, folder: LakePath, table: Table, schema: pa.Schema) -> None:
+    def __init__(self, folder: LakePath, table: Table) -> None:
+        schema = arrow_schema(table)
         self._name = f"part-00000-{uuid4()}-c000.zstd.parquet"
         self._sink = (folder / self._name).open_output()
         self._writer = pq.ParquetWriter(
@@ -156,11 +139,3 @@ def _json_value(value: Any) -> Any:  # noqa: ANN401 - whatever a column holds
     if isinstance(value, datetime):
         return value.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
     return value.isoformat() if isinstance(value, date) else value
-
-
-def write_data_files(folder: LakePath, table: Table, rows: Iterable[pa.RecordBatch]) -> list[DataFile]:
-    """Write rows to files in a table's folder; return these, for the commit."""
-    writer = DataFileWriter(folder, table)
-    for batch in rows:
-        writer.add(batch)
-    return writer.close()

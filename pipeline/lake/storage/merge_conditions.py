@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from pipeline.lake.arrow_rows import datetime_to_us, times_to_us, us_to_datetime
+from pipeline.arrow_rows import datetime_to_us, times_to_us, us_to_datetime
 from pipeline.lake.queries.duckdb_sql import quoted
 from schemas.table import Table
 from udfs.sorted_numbers import sorted_distinct

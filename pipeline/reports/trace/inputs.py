@@ -10,8 +10,8 @@ from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 
-from pipeline.lake.arrow_rows import datetime_to_us, us_to_datetime
-from pipeline.lake.concurrency import run_concurrently
+from pipeline.arrow_rows import datetime_to_us, us_to_datetime
+from pipeline.concurrency import run_concurrently
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import QueryInput, Values
 from pipeline.reports.trace.timeline import (

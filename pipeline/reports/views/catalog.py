@@ -15,8 +15,8 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
+from pipeline.arrow_rows import datetime_to_us
 from pipeline.bronze.event_time import NEWEST_EVENT_TIME_QUERY
-from pipeline.lake.arrow_rows import datetime_to_us
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import QueryInput
 from pipeline.reports.views.acknowledgements import ACKNOWLEDGEMENT_VIEWS

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.lake.arrow_rows import times_to_us
+from pipeline.arrow_rows import times_to_us
 from pipeline.transfers.messages.first_events import (
     NO_EVENT,
     EventIndex,

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from pipeline.lake.arrow_rows import timedelta_to_us, times_to_us
+from pipeline.arrow_rows import timedelta_to_us, times_to_us
 from pipeline.transfers.address_queue_managers import FAR, AddressQueueManagers
 from pipeline.transfers.messages.acknowledgement_matches import (
     MessageRows,

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.lake.arrow_rows import is_in, timedelta_to_us, times_to_us, us_to_datetime
+from pipeline.arrow_rows import is_in, timedelta_to_us, times_to_us, us_to_datetime
 from pipeline.lake.lake import Lake
 from pipeline.transfers.sequences.predecessors import NO_PREDECESSOR, find_predecessors, how_they_began
 from pipeline.transfers.sequences.sequence_inputs import days_since_sql

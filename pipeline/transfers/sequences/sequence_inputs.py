@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.lake.arrow_rows import is_in, times_to_us, us_to_datetime
+from pipeline.arrow_rows import is_in, times_to_us, us_to_datetime
 from pipeline.lake.lake import Lake
 from pipeline.transfers.address_queue_managers import HANDSHAKES_SQL, AddressQueueManagers
 from pipeline.transfers.inputs import BINARY_PROTOCOL

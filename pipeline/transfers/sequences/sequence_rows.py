@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from pipeline.lake.arrow_rows import epoch_day, timedelta_to_us
+from pipeline.arrow_rows import epoch_day, timedelta_to_us
 from pipeline.transfers.packet_numbers import NO_TIME
 from pipeline.transfers.sequences.sequence_events import (
     NO_TXN_NUMBER,

@@ -7,7 +7,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import TimestampType
 
 from alerts.scenario import NAMES, SETTINGS
-from pipeline.lake.arrow_rows import rows_to_table
+from pipeline.arrow_rows import rows_to_table
 from pipeline.lake.queries.duckdb_sql import DuckDbSql
 from pipeline.lake.queries.inputs import FilteredTable, Parts, values_array
 from pipeline.lake.schema_enforcement import arrow_schema

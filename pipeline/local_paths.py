@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
 from typing import Final
 from urllib.parse import unquote
 
-from pipeline.lake.errors import LakeNameError
-from udfs.files.filesystems import StorageLocationError, canonical_location, is_remote, split_s3_uri
+from udfs.files.filesystems import StorageLocationError, canonical_location, split_s3_uri
 
-_SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(?=/)")
+SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(?=/)")
 _CREDENTIALS: Final = re.compile(r"//[^/]*@")
 _S3: Final = re.compile(r"s3[an]?:", re.IGNORECASE)
 
@@ -23,7 +21,7 @@ def local_path(place: str) -> str:
     if not place:
         raise ValueError("an empty text is no path")
     if not place.lower().startswith("file:"):
-        if _SCHEME.match(place):
+        if SCHEME.match(place):
             shown = _CREDENTIALS.sub("//...@", place)
             raise ValueError(
                 f"{shown}: not a place on this machine; give a path or file:///PATH, for a lake also s3://BUCKET/PATH"
@@ -41,16 +39,6 @@ def local_path(place: str) -> str:
 def lake_location(place: str) -> str:
     """Return the path of a lake's folder, or its URI ``s3://BUCKET/...``; ValueError, in one line, for other places."""
     return _s3_location(place) if _S3.match(place) else local_path(place)
-
-
-def absolute_location(root: str) -> str:
-    """Return the absolute path of a lake's folder, or its URI; LakeNameError for an object store other than S3."""
-    if not is_remote(root) and not root.lower().startswith("file:"):
-        return root.rstrip("/") if _SCHEME.match(root) else os.path.abspath(root)  # noqa: PTH100
-    try:
-        return lake_location(root)
-    except ValueError as error:
-        raise LakeNameError(str(error)) from None
 
 
 def _s3_location(uri: str) -> str:
