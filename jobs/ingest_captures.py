@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from jobs.lake_access import lake_lease, open_lake
 from pipeline.bronze import ingest_captures
 from pipeline.bronze.decryption import DecryptionKeys, decrypt_calls
 from pipeline.bronze.input_files import InputError, InputFile, is_pipe, list_files, spool_pipe
+from pipeline.bronze.ledger_entries import count_unread_packets
 from pipeline.lake.lake import Lake
 from pipeline.lake.lake_path import LakePath
 from pipeline.silver import update as silver_update
@@ -101,15 +101,14 @@ def update_bronze(
     )
     outcome.bytes_read += sum(row["size_bytes"] for row in done.file_rows)
     outcome.input_failed |= done.has_unreadable_files
-    not_read: Counter[str] = Counter()
     for row in done.file_rows:
         if row["status"] != "complete":
             cli.log_progress(f"{row['path']}: {row['status']}: {redaction.loggable_error(job_run, row['error'])}")
-        not_read.update({each["what"]: each["packets"] for each in row["packets_not_read"] or ()})
-    for what, packets in sorted(not_read.items()):
-        cli.log_progress(f"warning: {packets} packets are not read: {what}")
+    not_read, lines = count_unread_packets(done.file_rows)
+    for line in lines:
+        cli.log_progress(f"warning: {line}")
     if not_read:
-        outcome.summary_fields["packets_not_read"] = dict(sorted(not_read.items()))
+        outcome.summary_fields["packets_not_read"] = not_read
     if ahead := sum(row["packets_ahead"] for row in done.file_rows):
         cli.log_progress(f"warning: {ahead} packets are read without their times, which are ahead of the clock")
         outcome.summary_fields["packets_ahead"] = ahead

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, date, datetime
 from typing import Any, Final
 
 from pipeline.bronze.input_files import InputFile
+from udfs.tcp.unread_packets import may_hide_msmq
 
 DAY_NS: Final = 86_400 * 1_000_000_000
 
@@ -282,3 +284,15 @@ def resume_offset(resume: str | None) -> int:
         return 0
     offset: int = json.loads(resume)["offset"]
     return offset
+
+
+def count_unread_packets(ledger_rows: Iterable[Mapping[str, Any]]) -> tuple[dict[str, int], list[str]]:
+    """Return how many packets of captures are not read, by what they are, and a line for what may hide MSMQ."""
+    counts, suspicious = Counter[str](), set[str]()
+    for row in ledger_rows:
+        for each in row["packets_not_read"] or ():
+            counts[each["what"]] += each["packets"]
+            if may_hide_msmq(each["what"], each["packets"], of=row["packets"]):
+                suspicious.add(each["what"])
+    lines = [f"{counts[what]} packets are not read: {what}" for what in sorted(suspicious)]
+    return dict(sorted(counts.items())), lines

@@ -66,6 +66,7 @@ COVERAGE_COUNTS_SQL: Final = """
           sum(value) FILTER (WHERE layer = 'transport' AND measure = 'bytes_binary_protocol') AS bytes_binary_protocol,
           sum(value) FILTER (WHERE layer = 'transport' AND measure = 'bytes_missing') AS bytes_missing,
           sum(value) FILTER (WHERE layer = 'capture' AND measure = 'packets_dropped') AS packets_dropped,
+          sum(value) FILTER (WHERE layer = 'capture' AND measure = 'packets_not_read') AS packets_not_read,
           sum(value) FILTER (WHERE layer = 'transport' AND measure = 'connections_half_seen') AS connections_half_seen,
           sum(value) FILTER (WHERE layer = 'rpc' AND measure = 'calls') AS calls,
           sum(value) FILTER (WHERE layer = 'rpc' AND measure = 'calls_half_seen') AS calls_half_seen,
@@ -296,10 +297,11 @@ CALL_VIEWS: Final = (
         "not_known", 25,
         "an hour of a server (null: not of one server)",
         "What was captured, and beside it what is missing: bytes missing from the captures, packets dropped by the "
-        "capturing machine, connections whose start was not captured, calls with one half missing, encrypted calls, "
-        "calls and messages that could not be decoded, bytes in quarantine, and requests of the collector that "
-        "failed. `bytes_binary_protocol` is what was captured of TCP 1801: where it is null, nothing is known of "
-        "messages on their way. docs/reference/quality.md defines each count and its hour.",
+        "capturing machine, packets of protocols that are not read, connections whose start was not captured, calls "
+        "with one half missing, encrypted calls, calls and messages that could not be decoded, bytes in quarantine, "
+        "and requests of the collector that failed. `bytes_binary_protocol` is what was captured of TCP 1801: where "
+        "it is null, nothing is known of messages on their way. docs/reference/quality.md defines each count and its "
+        "hour.",
         "Traffic that nobody captured leaves no trace: no count includes it.",
         """
         SELECT hour, server_address,""" + COVERAGE_COUNTS_SQL + """
