@@ -296,3 +296,18 @@ def count_unread_packets(ledger_rows: Iterable[Mapping[str, Any]]) -> tuple[dict
                 suspicious.add(each["what"])
     lines = [f"{counts[what]} packets are not read: {what}" for what in sorted(suspicious)]
     return dict(sorted(counts.items())), lines
+
+
+def holds_msmq(ledger_row: Mapping[str, Any]) -> bool:
+    """Whether a capture holds MSMQ; one without a packet may come to."""
+    return not ledger_row["packets"] or ledger_row["packets_used"] + ledger_row["packets_binary_protocol"] > 0
+
+
+def line_on_captures_without_msmq(ledger_rows: Iterable[Mapping[str, Any]]) -> str | None:
+    """Return a line on captures that hold no MSMQ; None where all do."""
+    without = sorted(row["path"] for row in ledger_rows if not holds_msmq(row))
+    if not without:
+        return None
+    if len(without) == 1:
+        return f"the capture {without[0]} holds no MSMQ (wrong interface or ports?)"
+    return f"{len(without)} captures hold no MSMQ (wrong interface or ports?), the first is {without[0]}"

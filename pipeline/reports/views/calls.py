@@ -5,6 +5,16 @@ from __future__ import annotations
 from typing import Final
 
 from pipeline.reports.views.canonical import with_canonical_queues
+from pipeline.reports.views.evidence import (
+    CALLS,
+    MACHINE_REPORTS,
+    PACKETS,
+    QUEUE_REPORTS,
+    READS,
+    SESSIONS,
+    all_of,
+    any_of,
+)
 from pipeline.reports.views.view import View
 from udfs.call_results import response_ms_sql, succeeded_sql
 
@@ -96,7 +106,7 @@ CALL_VIEWS: Final = (
         GROUP BY server_address, interface_name, method, of_queue, result
         ORDER BY server_address, interface_name, method, calls DESC, queue, result
         """,
-        ("server_address",), ("first_at", "last_at"),
+        ("server_address",), ("first_at", "last_at"), all_of(CALLS),
     ),
     View(
         "receive_times", 18,
@@ -129,7 +139,7 @@ CALL_VIEWS: Final = (
         GROUP BY server_address, of_queue, protocol, action_name, waited
         ORDER BY server_address, queue, attempts DESC, protocol, action_name, waited
         """,
-        ("server_address",), ("first_at", "last_at"),
+        ("server_address",), ("first_at", "last_at"), all_of(READS),
     ),
     View(
         "receives_not_ended", 19,
@@ -152,7 +162,7 @@ CALL_VIEWS: Final = (
           AND (outcome IN ('in_flight', 'expired', 'rundown', 'failed') OR ack_refused)
         ORDER BY returned_at, attempt_key
         """,
-        ("server_address",), ("returned_at", "ended_at"),
+        ("server_address",), ("returned_at", "ended_at"), all_of(READS),
     ),
     View(
         "reader_load", 20,
@@ -175,7 +185,7 @@ CALL_VIEWS: Final = (
         GROUP BY server_address, coalesce(queue, inferred_queue), client_address
         ORDER BY server_address, queue, messages DESC, client_address
         """,
-        ("server_address",), ("first_at", "last_at"),
+        ("server_address",), ("first_at", "last_at"), all_of(READS),
     ),
     View(
         "receives_waiting", 20,
@@ -203,7 +213,7 @@ CALL_VIEWS: Final = (
         GROUP BY server_address, date_trunc('hour', moment)
         ORDER BY server_address, hour
         """,
-        ("server_address",), ("hour",),
+        ("server_address",), ("hour",), all_of(READS),
     ),
     View(
         "failures", 21,
@@ -227,7 +237,7 @@ CALL_VIEWS: Final = (
         GROUP BY server_address, interface_name, method, of_queue, result
         ORDER BY still DESC, calls DESC, server_address, interface_name, method, queue, result
         """,
-        ("server_address",), ("first_at", "last_at"),
+        ("server_address",), ("first_at", "last_at"), all_of(CALLS),
     ),
     View(
         "sharing_violations", 21,
@@ -252,7 +262,7 @@ CALL_VIEWS: Final = (
         FROM refused LEFT JOIN gold.queue_opens AS held ON held.call_key = refused.holder
         ORDER BY refused_at DESC, refused.call_key, holder_opened_at, refused.holder
         """,
-        ("server_address",), ("refused_at",),
+        ("server_address",), ("refused_at",), all_of(CALLS),
     ),
     View(
         "shared_identifiers", 22,
@@ -274,7 +284,7 @@ CALL_VIEWS: Final = (
         GROUP BY f.subject, f.rule_id, f.actual, f.observed_at
         ORDER BY f.observed_at, f.subject, f.rule_id, f.actual
         """,
-        (), ("first_seen_at", "last_seen_at"), ("silver.hosts",),
+        (), ("first_seen_at", "last_seen_at"), any_of(SESSIONS, CALLS, MACHINE_REPORTS),
     ),
     View(
         "retransmitted", 13,
@@ -291,7 +301,7 @@ CALL_VIEWS: Final = (
         GROUP BY server_address, kind
         ORDER BY share DESC NULLS LAST, server_address, kind
         """,
-        ("server_address",), ("first_at", "last_at"),
+        ("server_address",), ("first_at", "last_at"), any_of(SESSIONS, CALLS),
     ),
     View(
         "not_known", 25,
@@ -309,6 +319,6 @@ CALL_VIEWS: Final = (
         GROUP BY hour, server_address
         ORDER BY hour, server_address
         """,
-        ("server_address",), ("hour",),
+        ("server_address",), ("hour",), any_of(PACKETS, MACHINE_REPORTS, QUEUE_REPORTS),
     ),
 )  # fmt: skip
