@@ -16,6 +16,7 @@ from jobs.config import ConfigError
 from jobs.lake_access import open_lake_with_data
 from pipeline.lake.lake import Lake
 from pipeline.reports.views.catalog import COVERAGE_VIEW, QUESTIONS, VIEWS_BY_NAME, LakeViews, views_of_question
+from pipeline.reports.views.evidence import SeenEvidence
 from pipeline.reports.views.view import View
 from pipeline.text import format_table, json_default
 
@@ -49,12 +50,18 @@ def run(job_run: cli.JobRun) -> cli.Outcome:
     defined: dict[str, Any] = {"defined": views.create_permanent()} if job_run.arguments.define else {}
     target = job_run.arguments.json
     with _open_json_file(job_run, lake, target) as output:
-        counts = {
+        given = {
             view.name: _write_answer(views, view, job_run.arguments.rows, output, json_only=target == "-")
             for view in requested
         }
-    unknown = [name for name, count in counts.items() if count is None]
-    return cli.Outcome(summary_fields={"rows": counts, "cannot_be_known": unknown, **defined})
+    unknown = [name for name, (count, _) in given.items() if count is None]
+    not_seen = {name: [kind.name for kind in evidence.unseen] for name, (_, evidence) in given.items()}
+    fields = {
+        "rows": {name: count for name, (count, _) in given.items()},
+        "cannot_be_known": unknown,
+        "not_seen": {name: kinds for name, kinds in not_seen.items() if kinds},
+    }
+    return cli.Outcome(summary_fields=fields | defined)
 
 
 def _resolve_question(text: str) -> list[View]:
@@ -91,20 +98,21 @@ def _open_json_file(job_run: cli.JobRun, lake: Lake, target: str | None) -> Iter
 
 def _write_answer(
     views: LakeViews, view: View, max_rows: int, output: BinaryIO | None, *, json_only: bool
-) -> int | None:
-    """Print the rows of a view with its gaps in coverage, and write them as JSON lines; return the number of rows.
+) -> tuple[int | None, SeenEvidence]:
+    """Print the rows of a view with its gaps in coverage, and write them as JSON lines.
 
     ``max_rows`` of 0 means all rows. ``output`` receives the JSON lines. ``json_only`` prints them, and nothing else.
-    None is returned where the answer cannot be known: nothing was captured that the view needs.
+    Returns the number of rows, None where the answer cannot be known: what the view needs was not seen; and what was.
     """
     answer = views.answer(view.name, max_rows + 1 if max_rows else None)
     rows = answer.to_pylist()
     shown = rows[:max_rows] if max_rows else rows
-    is_known = bool(rows) or views.has_evidence(view.name)
+    evidence = views.evidence(view.name)
+    is_known = bool(rows) or evidence.is_enough
     json_lines = "".join(f"{json.dumps({'view': view.name, **row}, default=json_default)}\n" for row in shown)
     if json_only:
         cli.write_output(json_lines)
-        return len(shown) if is_known else None
+        return len(shown) if is_known else None, evidence
     if output is not None:
         output.write(json_lines.encode())
     lines = [
@@ -114,10 +122,7 @@ def _write_answer(
     ]
     if rows:
         lines += format_table(answer.column_names, [[*row.values()] for row in shown])
-    elif is_known:
-        lines += ["(no row)"]
-    else:
-        lines += [f"Cannot be known from what was captured: no row in {', '.join(view.evidence_tables)}."]
+    lines += _lines_on_evidence(evidence, view, is_known=is_known, is_empty=not rows)
     if max_rows and len(rows) > max_rows:
         lines.append(f"... more rows: use --rows 0, or query the view {view.name}")
     lines += ["", f"Limitations: {view.limitations}"]
@@ -130,7 +135,23 @@ def _write_answer(
             format_table(names, [[row[name] for name in names] for row in gaps]) if gaps else ["(nothing was read)"]
         )
     cli.write_output("\n".join(lines) + "\n\n")
-    return len(shown) if is_known else None
+    return len(shown) if is_known else None, evidence
+
+
+def _lines_on_evidence(evidence: SeenEvidence, view: View, *, is_known: bool, is_empty: bool) -> Iterator[str]:
+    """Yield lines on what an answer rests on: where it is empty what was seen, and what was not."""
+    within = "" if view.needs.hours is None else f" in the {view.needs.hours} hours before now"
+    if not is_known:
+        lacking = [kind.name for kind in evidence.unseen if kind not in view.needs.beside]
+        yield f"Cannot be known from what was captured: nothing was seen of {', '.join(lacking)}{within}."
+        return
+    if is_empty:
+        yield f"(no row){within}"
+        for kind, subjects, servers, first, last in evidence.sights:
+            times = " ".join(f"{word} {at:%Y-%m-%d %H:%M:%S}" for word, at in (("from", first), ("until", last)) if at)
+            yield f"Seen of {kind.name}: {subjects} {kind.subjects} at {servers} servers, {times or 'without times'}."
+    if evidence.unseen:
+        yield f"More cannot be known: nothing was seen of {', '.join(kind.name for kind in evidence.unseen)}{within}."
 
 
 def main(argv: Sequence[str] | None = None) -> int:

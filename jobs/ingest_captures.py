@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from jobs import cli, redaction
 from jobs.command_line.key_file import load_keys
@@ -17,6 +17,7 @@ from jobs.lake_access import lake_lease, open_lake
 from pipeline.bronze import ingest_captures
 from pipeline.bronze.decryption import DecryptionKeys, decrypt_calls
 from pipeline.bronze.input_files import InputError, InputFile, is_pipe, list_files, spool_pipe
+from pipeline.bronze.ledger_entries import count_unread_packets, holds_msmq, line_on_captures_without_msmq
 from pipeline.lake.lake import Lake
 from pipeline.lake.lake_path import LakePath
 from pipeline.silver import update as silver_update
@@ -101,15 +102,16 @@ def update_bronze(
     )
     outcome.bytes_read += sum(row["size_bytes"] for row in done.file_rows)
     outcome.input_failed |= done.has_unreadable_files
-    not_read: Counter[str] = Counter()
     for row in done.file_rows:
         if row["status"] != "complete":
             cli.log_progress(f"{row['path']}: {row['status']}: {redaction.loggable_error(job_run, row['error'])}")
-        not_read.update({each["what"]: each["packets"] for each in row["packets_not_read"] or ()})
-    for what, packets in sorted(not_read.items()):
-        cli.log_progress(f"warning: {packets} packets are not read: {what}")
+    not_read, lines = count_unread_packets(done.file_rows)
+    for line in lines:
+        cli.log_progress(f"warning: {line}")
     if not_read:
-        outcome.summary_fields["packets_not_read"] = dict(sorted(not_read.items()))
+        outcome.summary_fields["packets_not_read"] = not_read
+    if (without := _line_on_captures_without_msmq(lake, done.file_rows)) is not None:
+        cli.log_progress(f"warning: {without}")
     if ahead := sum(row["packets_ahead"] for row in done.file_rows):
         cli.log_progress(f"warning: {ahead} packets are read without their times, which are ahead of the clock")
         outcome.summary_fields["packets_ahead"] = ahead
@@ -125,6 +127,19 @@ def update_bronze(
         outcome.summary_fields["sealed"] = decrypted
         outcome.tables[str(RPC_CALLS)].rows_out += sum(decrypted.values())
     return done
+
+
+def _line_on_captures_without_msmq(lake: Lake, rows_read: Sequence[Mapping[str, Any]]) -> str | None:
+    """Return a line on captures that a run read and that hold no MSMQ; None where all do.
+
+    What was read of a capture before, and what other captures show of its connections, counts: the ledger has it.
+    """
+    paths = [row["path"] for row in rows_read if not holds_msmq(row)]
+    if not paths or not lake.exists(CAPTURE_FILES):
+        return None
+    sql = "SELECT path, packets, packets_used, packets_binary_protocol FROM {rows} WHERE path IN {paths}"
+    ledger = lake.query(sql, rows=CAPTURE_FILES, paths=paths)
+    return line_on_captures_without_msmq(ledger.to_pylist())
 
 
 def _load_declarations(config: Config) -> Declarations:

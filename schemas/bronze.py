@@ -116,8 +116,8 @@ CAPTURE_FILES = Table(
         Column(
             "packets_not_read",
             ArrayType(_NOT_READ),
-            "packets that are counted and not read, by what they are: link types, deeper nesting, connections over a "
-            "limit; null when none",
+            "packets that are counted and not read, by what they are: link types, EtherTypes (and whether TCP is "
+            "behind them), deeper nesting, connections over a limit; at most 1,000 kinds; null when none",
         ),
         Column(
             "packets_ahead",

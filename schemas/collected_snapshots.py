@@ -23,7 +23,11 @@ SNAPSHOTS_RAW = Table(
         Column("asked_at", TIMESTAMP, "when it was asked, by the collector's clock, UTC"),
         Column("collected_at", TIMESTAMP, "when the answer was there, UTC; null without one"),
         Column("hresult", BIGINT, "result of the question, unsigned; null without an answer"),
-        Column("error", STRING, "timeout, refused, unauthenticated, cut, malformed, fault:0x..., limit_...; else null"),
+        Column(
+            "error",
+            STRING,
+            "timeout, refused, unresolved, unauthenticated, cut, malformed, fault:0x..., limit_...; else null",
+        ),
         Column(
             "properties",
             ArrayType(_PROPERTY),

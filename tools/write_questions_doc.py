@@ -9,6 +9,7 @@ from pathlib import Path
 from jobs.config import list_settings
 from pipeline.alerts.conditions import CONDITIONS
 from pipeline.reports.views.catalog import QUESTIONS, VIEWS_BY_NAME, views_of_question
+from pipeline.reports.views.evidence import Condition
 from pipeline.reports.views.view import View
 
 QUESTIONS_HEAD = """\
@@ -26,8 +27,10 @@ msmq ask --lake /data/lake 18 --json answer.jsonl --rows 0
 
 Each answer is printed with its limitations, and with what was not seen in its hours at its servers (question 25,
 the view `not_known`). An answer describes what was captured and says nothing about the rest: an empty answer beside a
-gap does not mean "none". Where nothing was captured that a view needs, the answer is "Cannot be known", and the view's
-name is in `cannot_be_known` of the job's summary.
+gap does not mean "none". Where nothing was seen of what a view needs ("Must have been seen"), until now (`--as-of`) and
+within the hours that it is about, the answer is "Cannot be known", and the view's name is in `cannot_be_known` of the
+job's summary. An empty answer says of what it is one, from which and until when. Where only a part was seen, one line
+says of what nothing was; it is in `not_seen` of the summary.
 
 Where several kinds of evidence answer a question, `source` (or `sources`) says which did: `transfers` (the sessions of
 TCP 1801), `reads` (messages read or peeked remotely by RPC), `wire` and `collector` (snapshots of queue managers, seen
@@ -112,9 +115,18 @@ def _view_section(view: View) -> str:
         f"One row is {view.row_meaning}.",
         f"**How to read it.** {view.how_to_read}",
         f"**Limitations.** {view.limitations}",
+        f"**Must have been seen.** {_needs_text(view.needs)}",
     )
     text = "\n\n".join(map(_wrap, parts))
     return f"\n### {view.name}\n\n{text}\n\n```sql\n{textwrap.dedent(view.sql).strip()}\n```\n"
+
+
+def _needs_text(condition: Condition) -> str:
+    """Return what a view needs, as a sentence."""
+    needs = " and ".join(" or ".join(kind.name for kind in need) for need in condition.needs)
+    beside = ", ".join(kind.name for kind in condition.beside)
+    within = f", of the {condition.hours} hours before now" if condition.hours else ""
+    return f"{needs[0].upper()}{needs[1:]}{within}.{f' Some columns need {beside} too.' if beside else ''}"
 
 
 def alerts_page() -> str:

@@ -15,7 +15,7 @@ from typing import Final
 
 from pipeline.bronze.ingest_clock import IngestClock
 from pipeline.bronze.ledger_entries import PlannedRead
-from udfs.capture.bronze_rows import sort_tunnels, sum_server_connections
+from udfs.capture.bronze_rows import not_read_rows, sort_tunnels, sum_server_connections
 from udfs.files.capture_file import (
     NO_TIME,
     CaptureFileReader,
@@ -117,6 +117,6 @@ def add_row_before(row: RowDict, before: RowDict) -> RowDict:
     not_read: Counter[str] = Counter()
     for part in (row, before):
         not_read.update({each["what"]: each["packets"] for each in part["packets_not_read"] or ()})
-    row["packets_not_read"] = [{"what": what, "packets": count} for what, count in sorted(not_read.items())] or None
+    row["packets_not_read"] = not_read_rows(not_read)
     first = row["first_packet_at"]
     return {**row, "event_date": None if first is None else first.date()}

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, date, datetime
 from typing import Any, Final
 
 from pipeline.bronze.input_files import InputFile
+from udfs.tcp.unread_packets import may_hide_msmq
 
 DAY_NS: Final = 86_400 * 1_000_000_000
 
@@ -282,3 +284,30 @@ def resume_offset(resume: str | None) -> int:
         return 0
     offset: int = json.loads(resume)["offset"]
     return offset
+
+
+def count_unread_packets(ledger_rows: Iterable[Mapping[str, Any]]) -> tuple[dict[str, int], list[str]]:
+    """Return how many packets of captures are not read, by what they are, and a line for what may hide MSMQ."""
+    counts, suspicious = Counter[str](), set[str]()
+    for row in ledger_rows:
+        for each in row["packets_not_read"] or ():
+            counts[each["what"]] += each["packets"]
+            if may_hide_msmq(each["what"], each["packets"], of=row["packets"]):
+                suspicious.add(each["what"])
+    lines = [f"{counts[what]} packets are not read: {what}" for what in sorted(suspicious)]
+    return dict(sorted(counts.items())), lines
+
+
+def holds_msmq(ledger_row: Mapping[str, Any]) -> bool:
+    """Whether a capture holds MSMQ; one without a packet may come to."""
+    return not ledger_row["packets"] or ledger_row["packets_used"] + ledger_row["packets_binary_protocol"] > 0
+
+
+def line_on_captures_without_msmq(ledger_rows: Iterable[Mapping[str, Any]]) -> str | None:
+    """Return a line on captures that hold no MSMQ; None where all do."""
+    without = sorted(row["path"] for row in ledger_rows if not holds_msmq(row))
+    if not without:
+        return None
+    if len(without) == 1:
+        return f"the capture {without[0]} holds no MSMQ (wrong interface or ports?)"
+    return f"{len(without)} captures hold no MSMQ (wrong interface or ports?), the first is {without[0]}"

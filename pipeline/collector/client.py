@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -49,6 +50,7 @@ _SECURITY_REJECT_REASONS: Final = frozenset({5, 8, 9})  # of bind_nak, [MS-RPCE]
 
 TIMEOUT_CODE: Final = "timeout"
 CONNECTION_REFUSED_CODE: Final = "refused"
+UNRESOLVED_CODE: Final = "unresolved"
 UNAUTHENTICATED_CODE: Final = "unauthenticated"
 CONNECTION_LOST_CODE: Final = "cut"
 MALFORMED_CODE: Final = "malformed"
@@ -205,6 +207,8 @@ class ManagementClient:
             return RequestError(ANSWER_LIMIT_CODE, str(error), retryable=False)
         if isinstance(error, ProtocolError):
             return RequestError(MALFORMED_CODE, str(error), retryable=False)
+        if isinstance(error, socket.gaierror):
+            return RequestError(UNRESOLVED_CODE, error.strerror or "the name has no address", retryable=True)
         if isinstance(error, OSError) and not isinstance(error, KerberosError):
             return RequestError(CONNECTION_REFUSED_CODE, error.strerror or type(error).__name__, retryable=True)
         if isinstance(error, DCERPCException) and status is not None:

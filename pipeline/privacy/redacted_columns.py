@@ -124,7 +124,7 @@ _VERSION_WORD: Final = re.compile(
 _PORT: Final = re.compile(r"[0-9]{1,5}")
 _COLLECTOR_VERSION: Final = re.compile(r"[0-9]{1,4}(\.[0-9]{1,4}){0,2}")
 _SNAPSHOT_ERROR: Final = re.compile(
-    r"timeout|refused|unauthenticated|cut|malformed|limit_(answer|objects|bytes|seconds)|fault:0x[0-9A-F]{8}"
+    r"timeout|refused|unresolved|unauthenticated|cut|malformed|limit_(answer|objects|bytes|seconds)|fault:0x[0-9A-F]{8}"
 )
 
 _KEY: Final = _redact_texts(Pseudonymizer.row_key)

@@ -31,7 +31,7 @@ from schemas.table import EVENT_DATE, Table
 from udfs.call_results import QMMGMT_SUCCEEDED_SQL
 from udfs.keys import key
 
-COVERAGE_CODE_VERSION: Final = "2"  # another one when something else is counted: then all is
+COVERAGE_CODE_VERSION: Final = "3"  # another one when something else is counted: then all is
 OUTCOMES: Final = ("ok", "fault", "no_response", "no_request", "damaged", "encrypted", "unbound")
 # Silver has the dates of its calls; but a message gets its queue by what opened it, which may be of another date.
 _FOLLOWED: Final = (CAPTURE_FILES, CONNECTIONS, RPC_CALLS, SESSION_PACKETS, QUARANTINE, SNAPSHOTS_RAW, MESSAGES)
@@ -93,6 +93,13 @@ def _bad_lines(dates: Dates) -> BoundQuery:
     return BoundQuery(f"SELECT {columns} FROM {{rows}} WHERE {where}", {"rows": QUARANTINE})
 
 
+def _not_read(dates: Dates) -> BoundQuery:
+    """Ask for the packets of captures that are not read, by what they are."""
+    columns = "CAST(NULL AS string) AS server_address, first_packet_at"
+    unnested = f"SELECT {columns}, explode(packets_not_read) AS part FROM {{rows}} WHERE {dates_condition(dates)}"
+    return BoundQuery(f"SELECT *, part.packets AS packets FROM ({unnested}) AS parts", {"rows": CAPTURE_FILES})
+
+
 _DECODED: Final = {"decoded": "count_if(size(errors) = 0)", "undecoded": "count_if(size(errors) > 0)"}
 _TIME: Final = "coalesce(requested_at, responded_at) AS `at`"
 _CAPTURED: Final = "coalesce(request_at, response_at) AS `at`"
@@ -108,6 +115,7 @@ PARTS: Final = (
               "packets_truncated", "packets_dropped", bytes="bytes_read")
         | {"files": "count(*)"} | _counts(files_partial="status = 'partial'", files_unreadable="status = 'unreadable'"),
     ),
+    CoverageSource("capture", _not_read, "first_packet_at", _sums(packets_not_read="packets")),
     CoverageSource(
         "transport",
         _table(

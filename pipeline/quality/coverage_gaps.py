@@ -19,6 +19,7 @@ GAP_MEASURES: Final = tuple(
     for layer, measure, meaning, of in (
         ("capture", "packets_dropped", "packets lost by the capturing machine", "packets packets_dropped"),
         ("capture", "packets_damaged", "packets whose headers cannot be read", "packets"),
+        ("capture", "packets_not_read", "packets of protocols that are not read, or over a limit", "packets"),
         ("capture", "packets_truncated", "packets captured shorter than they were", "packets"),
         ("capture", "files_partial", "captures that end or are damaged inside a record", "files"),
         ("capture", "files_unreadable", "captures that could not be read", "files"),

@@ -1,6 +1,7 @@
 """Captures of mirrors through a run: the settings, the ledger, and what is said of packets that are not read."""
 
 import json
+from datetime import UTC, datetime
 
 import pytest
 
@@ -10,7 +11,11 @@ from pcapgen import conversation as t
 from pcapgen import frames, tunnels
 from pcapgen.scenarios import remote_read_dialogue
 from pipeline.lake.lake import Lake
+from pipeline.quality import coverage
+from pipeline.quality.check import CheckOptions, check_suites
+from pipeline.quality.suites import read_suites
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, RPC_CALLS
+from schemas.coverage import COVERAGE
 
 pytestmark = pytest.mark.spark
 
@@ -19,6 +24,38 @@ def capture(port, count=None, *, vni=77):
     dialogue = remote_read_dialogue(t.Flow(client_port=49000 + vni))
     wrap = lambda packet: frames.ethernet(tunnels.vxlan(packet, vni, port=port))  # noqa: E731
     return t.records(dialogue.flow, t.segments(dialogue.script), link=wrap)[:count]
+
+
+def test_few_packets_of_unknown_protocols_are_counted_and_many_are_warned_of(spark, project, tmp_path, capsys):
+    """Of MACsec nothing inside is seen; of another tag TCP stands behind it."""
+    lake = Lake(spark, str(tmp_path / "lake"))
+    plain = remote_read_dialogue()
+    parts = t.segments(plain.script)
+    sealed = bytes(12) + b"\x88\xe5" + bytes(46)
+    strange = t.records(plain.flow, parts, link=lambda packet: frames.tagged(packet, 0x9999, bytes(2)))[0].frame
+
+    def run(name, records):
+        path = tmp_path / name
+        path.write_bytes(c.pcap(records).data)
+        assert ingest_captures.main(["--lake", lake.root, "--captures", str(path)]) == 0
+        printed = capsys.readouterr()
+        return json.loads(printed.out.splitlines()[-1]).get("packets_not_read"), "warning" in printed.err
+
+    ours = t.records(plain.flow, parts) * 9
+    few = [c.Record(parts[0].time_ns, sealed)]
+    assert run("few.pcap", ours + few) == ({"EtherType 0x88e5": 1}, False)
+    assert run("many.pcap", ours[:50] + few) == ({"EtherType 0x88e5": 1}, True)
+    seen = [c.Record(parts[0].time_ns, strange)]
+    assert run("tcp.pcap", ours + seen) == ({"EtherType 0x9999, with TCP behind it": 1}, True)
+    coverage.update(lake)
+    counted = lake.read(COVERAGE).where("measure = 'packets_not_read'").groupBy().sum("value").collect()
+    assert counted == [(3,)]
+    now = datetime.now(UTC)
+    suites = [suite for suite in read_suites(project / "conf" / "quality") if suite.name == "capture_files"]
+    checked = check_suites(lake, suites, CheckOptions("check", now, now, all_rows=True))
+    assert [(row["expectation"], row["unexpected"], row["evaluated"]) for row in checked.failed_rows()] == [
+        ("packets_read", 2, 3)
+    ]
 
 
 def test_tunnels_and_what_is_not_read(spark, tmp_path, capsys):

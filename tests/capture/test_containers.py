@@ -172,6 +172,18 @@ def test_statistics_repeated_for_an_interface_count_once():
     )  # counters since the capture began
 
 
+@pytest.mark.parametrize("order", "<>")
+@pytest.mark.parametrize(
+    ("drops", "told"), [((0xFFFF, 0xFFFF), None), ((3, 0xFFFF), 3), ((3, 4), 7), ((0, 0), 0), ((0xFFFE, 2), 0x10000)]
+)
+def test_drops_that_obsolete_packet_blocks_count(order, drops, told):
+    taken = records(DIALOGUE.flow, PARTS)
+    kinds = [c.obsolete(record, order, drops=drops[0] if n == 2 else 0xFFFF) for n, record in enumerate(taken)]
+    kinds[5] = c.obsolete(taken[5], order, drops=drops[1])
+    row = capture_files_row(read_rows(c.assemble([c.section(order), c.interface(order), *kinds], taken)))
+    assert (row["packets"], row["packets_dropped"]) == (COUNT, told)
+
+
 def test_simple_packet_blocks_have_no_time_but_their_bytes():
     taken = records(DIALOGUE.flow, PARTS)
     blocks = [c.section(), c.interface(snaplen=65535), *(c.simple(record) for record in taken)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import subprocess
+from collections import Counter
 
 import pytest
 
@@ -13,17 +14,39 @@ from pcapgen.conversation import packet, records, segments
 from pcapgen.model import ExpectedRows, make_flow
 from pcapgen.reading import calls, capture_files_row, read_rows, sort_rows
 from pcapgen.scenarios import remote_read_dialogue
+from udfs.capture.bronze_rows import not_read_rows
 from udfs.capture.capture_reader import read_capture
 
 DIALOGUE = remote_read_dialogue()
 PARTS = segments(DIALOGUE.script)
 SIX = remote_read_dialogue(make_flow(client="fe80::9", server="2001:db8::1"))
 
+
+def _in_vlan(packet, ethertype, tag):
+    return frames.tagged(struct.pack(">H", 5) + links.ethertype(packet) + packet, ethertype, tag, inner=0x8100)
+
+
+def _llc(packet, header):
+    return bytes.fromhex("020000000002020000000001") + struct.pack(">H", len(header) + len(packet)) + header + packet
+
+
 LINKS = {
     "ethernet": (c.ETHERNET, frames.ethernet),
     "vlan": (c.ETHERNET, lambda p: frames.ethernet(p, vlans=((0x8100, 12),))),
     "qinq": (c.ETHERNET, lambda p: frames.ethernet(p, vlans=((0x88A8, 12), (0x8100, 13)))),
     "old qinq": (c.ETHERNET, lambda p: frames.ethernet(p, vlans=((0x9100, 12), (0x8100, 13)))),
+    "qinq 9200": (c.ETHERNET, lambda p: frames.ethernet(p, vlans=((0x9200, 12), (0x8100, 13)))),
+    "qinq 9300": (c.ETHERNET, lambda p: frames.ethernet(p, vlans=((0x9300, 12), (0x8100, 13)))),
+    "qinq 8200": (c.ETHERNET, lambda p: frames.ethernet(p, vlans=((0x8200, 12), (0x8100, 13)))),
+    "vn-tag": (c.ETHERNET, lambda p: frames.tagged(p, 0x8926, b"\x80\x0a\x00\x07")),
+    "vn-tag and vlan": (c.ETHERNET, lambda p: _in_vlan(p, 0x8926, b"\x80\x0a\x00\x07")),
+    "cisco metadata": (c.ETHERNET, lambda p: frames.tagged(p, 0x8909, b"\x01\x01\x00\x01\x00\x64")),
+    "802.1ah": (c.ETHERNET, lambda p: frames.tagged(p, 0x88E7, b"\x00\x00\x12\x34" + bytes(range(12)))),
+    "802.1ah behind a b-tag": (
+        c.ETHERNET,
+        lambda p: frames.tagged(p, 0x88A8, b"\x00\x05\x88\xe7\x00\x00\x12\x34" + bytes(range(12))),
+    ),
+    "hsr": (c.ETHERNET, lambda p: frames.tagged(p, 0x892F, struct.pack(">HH", len(p) + 6, 9))),
     "sll": (c.SLL, frames.sll),
     "sll2": (c.SLL2, frames.sll2),
     "raw": (c.RAW, lambda p: p),
@@ -52,7 +75,10 @@ LINKS = {
     "juniper": (links.JUNIPER_ETHER, links.juniper),
     "juniper, extended": (links.JUNIPER_ETHER, lambda p: links.juniper(p, extended=True)),
 }
-NOT_OF_TSHARK = {"nflog big", "ppp with direction"}  # it takes the order of this machine; and reads no direction here
+NOT_OF_TSHARK = {
+    "nflog big", "ppp with direction",  # it takes the order of this machine; and reads no direction here
+    "qinq 9200", "qinq 9300", "qinq 8200",  # they are preferences there
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("dialogue", [DIALOGUE, SIX], ids=["ipv4", "ipv6"])
@@ -117,6 +143,100 @@ def test_other_links_are_counted_as_not_ours(number):
     assert tables["rpc_calls"] == []
 
 
+def _not_read(file):
+    return read_capture(file.data)["capture_files"]["packets_not_read"][0].as_py()
+
+
+UNKNOWN = {
+    "EtherType 0x88e5": (c.ETHERNET, lambda p: frames.tagged(bytes(len(p)), 0x88E5, bytes(6), inner=0)),
+    "EtherType 0x88e5, with TCP behind it": (c.ETHERNET, lambda p: frames.tagged(p, 0x88E5, bytes(12))),
+    "EtherType 0x22f3, with TCP behind it": (  # TRILL: an Ethernet frame inside
+        c.ETHERNET, lambda p: frames.tagged(frames.ethernet(p)[2:], 0x22F3, bytes(6), inner=0x0200),
+    ),
+    "EtherType 0x9999, with TCP behind it": (  # as far behind as is looked, and in front of padding
+        c.ETHERNET, lambda p: frames.tagged(p, 0x9999, bytes(30), trailer=bytes(18)),
+    ),
+    "EtherType 0x9998": (c.ETHERNET, lambda p: frames.tagged(p, 0x9998, bytes(31))),
+    "EtherType 0x9997": (c.ETHERNET, lambda p: frames.tagged(p[:9] + b"\x11" + p[10:], 0x9997, bytes(4))),
+    "EtherType 0x9996, with TCP behind it": (c.SLL, lambda p: frames.sll(p)[:14] + b"\x99\x96" + bytes(4) + p),
+    "PPP protocol 0x00fd": (links.PPP, lambda p: b"\xff\x03\x00\xfd" + bytes(len(p))),
+    "802.11 frames that are encrypted, aggregated or fragments": (
+        links.WLAN, lambda p: bytes([0x08, 0x41]) + links.wlan(p)[2:24] + bytes(len(p)),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", UNKNOWN)
+def test_what_is_not_read_is_named(what):
+    number, link = UNKNOWN[what]
+    file = c.pcap(records(DIALOGUE.flow, PARTS, link), link=number)
+    row = capture_files_row(read_rows(file))
+    assert (row["packets_other"], row["packets_damaged"]) == (len(PARTS), 0)
+    assert _not_read(file) == [{"what": what, "packets": len(PARTS)}]
+
+
+NO_IP = {
+    "arp": bytes.fromhex("ffffffffffff0200000000010806") + bytes(46),
+    "lldp": bytes.fromhex("0180c200000e02000000000188cc") + bytes(46),
+    "spanning tree": bytes.fromhex("0180c2000000020000000001") + b"\x00\x26\x42\x42\x03" + bytes(43),
+    "cdp": bytes.fromhex("01000ccccccc020000000001") + b"\x00\x26\xaa\xaa\x03\x00\x00\x0c\x20\x00" + bytes(38),
+    "spanning tree of Cisco": (
+        bytes.fromhex("01000ccccccd020000000001") + b"\x00\x32\xaa\xaa\x03\x00\x00\x0c\x01\x0b" + bytes(42)
+    ),
+    "ptp": bytes.fromhex("011b1900000002000000000188f7") + bytes(46),
+    "lacp": bytes.fromhex("0180c20000020200000000018809") + bytes(46),
+    "eapol": bytes.fromhex("0180c2000003020000000001888e") + bytes(46),
+}
+
+
+@pytest.mark.parametrize("name", NO_IP)
+def test_what_never_carries_ip_is_other_traffic(name):
+    file = c.pcap([c.Record(part.time_ns, NO_IP[name]) for part in PARTS])
+    assert capture_files_row(read_rows(file))["packets_other"] == len(PARTS)
+    assert _not_read(file) is None
+
+
+@pytest.mark.parametrize(
+    "header", [b"\xaa\xaa\x03\x00\x00\x00\x08\x00", b"\xaa\xaa\x03\x00\x00\xf8\x08\x00", b"\x06\x06\x03"]
+)
+def test_ip_behind_llc_is_read(header):
+    """As tshark reads it, by SNAP or directly: the service access point of IP is 6."""
+    file = c.pcap(records(DIALOGUE.flow, segments(DIALOGUE.script, mss=536), lambda p: _llc(p, header)))
+    assert _stubs(calls(read_rows(file))) == _expected()
+
+
+@pytest.mark.parametrize("name", ["vlan", "vn-tag", "cisco metadata", "802.1ah", "hsr"])
+def test_a_tag_that_is_cut_off_is_damage(name):
+    number, link = LINKS[name]
+    head = records(DIALOGUE.flow, PARTS, link)[3].frame
+    for size in (15, 17):
+        file = c.pcap([c.Record(PARTS[3].time_ns, head[:size], len(head))], link=number)
+        assert capture_files_row(read_rows(file))["packets_damaged"] == 1
+        assert _not_read(file) is None
+
+
+def test_an_unknown_protocol_inside_of_a_tunnel_is_named_too():
+    inner = lambda p: frames.tagged(p, 0x88E5, bytes(6))  # noqa: E731
+    wrap = lambda p: frames.ethernet(frames.ipv4("10.9.0.1", "10.9.0.2", b"\0\0\x65\x58" + inner(p), protocol=47))  # noqa: E731
+    assert _not_read(c.pcap(records(DIALOGUE.flow, PARTS, wrap))) == [
+        {"what": "EtherType 0x88e5, with TCP behind it", "packets": len(PARTS)}
+    ]
+
+
+def test_kinds_of_packets_that_are_not_read_are_bounded():
+    """The lowest names are kept, so that a capture's parts add up to what the whole shows."""
+    frame = lambda number: bytes(12) + struct.pack(">H", number) + bytes(46)  # noqa: E731
+    taken = [c.Record(PARTS[0].time_ns + n, frame(0xA000 + n % 1500)) for n in range(3000)]
+    whole, one, two = (_not_read(c.pcap(part)) for part in (taken, taken[:1200], taken[1200:]))
+    assert (len(whole), whole[0], whole[-1]) == (
+        1001, {"what": "EtherType 0xa000", "packets": 2}, {"what": "of further kinds", "packets": 1000},
+    )  # fmt: skip
+    counts = Counter()
+    for part in (one, two):
+        counts.update({each["what"]: each["packets"] for each in part})
+    assert not_read_rows(counts) == whole
+
+
 def _with(wrap, dialogue=DIALOGUE):
     """Wrap each segment of the dialogue by another IP function, and check the calls."""
     parts = segments(dialogue.script)
@@ -148,11 +268,10 @@ def test_total_length_zero_is_segmentation_offload():
     assert capture_files_row(tables)["packets_used"] == len(parts)
 
 
-def test_ethernet_padding_is_no_payload():
+@pytest.mark.parametrize("trailer", [b"\xee" * 9, b"\x00\x07\xa5\xe2\x88\xfb"], ids=["padding", "of prp"])
+def test_ethernet_padding_is_no_payload(trailer):
     parts = segments(DIALOGUE.script)
-    taken = [
-        c.Record(part.time_ns, frames.ethernet(packet(DIALOGUE.flow, part), trailer=b"\xee" * 9)) for part in parts
-    ]
+    taken = [c.Record(part.time_ns, frames.ethernet(packet(DIALOGUE.flow, part), trailer=trailer)) for part in parts]
     tables = read_rows(c.pcap(taken))
     assert _stubs(calls(tables)) == _expected()
     assert tables["connections"][0]["retransmitted_bytes"] == 0

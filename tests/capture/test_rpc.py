@@ -13,6 +13,7 @@ from pcapgen.model import Dialogue, make_flow, make_stub
 from pcapgen.reading import binds, calls, capture_files_row, read_rows, sort_rows
 from pcapgen.scenarios import NTLM_TOKEN, capture_dialogue, remote_read_dialogue
 from udfs.capture.capture_reader import read_capture
+from udfs.capture.in_memory import read_captures
 
 
 def check(dialogue: Dialogue, **connection):
@@ -343,6 +344,36 @@ def test_calls_without_their_bind_are_known_by_port_and_lengths(interface, name,
     assert [
         (row["interface_uuid"], row["interface_name"], row["outcome"], row["bind_seen"], row["opnum"]) for row in got
     ] == [(interface, name, "unbound", False, opnum)] * 3
+
+
+def _with_a_stranger_context():
+    """Reads, and calls in a context that no bind of the connection proposes."""
+    dialogue = Dialogue()
+    dialogue.bind(rpc.Context(0, rpc.REMOTE_READ))
+    for context in (0, 5, 0, 5):
+        dialogue.call(7, make_stub(7, 56), make_stub(7, 28), context=context)
+    return dialogue
+
+
+def _contexts(tables):
+    return {(row["context_id"], row["interface_name"], row["bind_seen"]) for row in calls(tables)}
+
+
+def test_a_context_that_no_bind_proposed_has_no_interface():
+    """Port and lengths are those of RemoteRead; but all binds were captured, and none of them is its."""
+    dialogue = _with_a_stranger_context()
+    file, _ = capture_dialogue(dialogue)
+    known = (0, "RemoteRead", True)
+    assert _contexts(read_rows(file)) == {known, (5, None, False)}
+    parts = t.segments(dialogue.script)
+    joined = read_captures([[c.pcap(t.records(dialogue.flow, half)).data] for half in (parts[:9], parts[9:])])
+    assert {(r["context_id"], r["interface_name"], r["bind_seen"]) for r in joined["rpc_calls"].to_pylist()} == {
+        known, (5, None, False),
+    }  # fmt: skip
+    # Where a packet of the client is lost, it may have been the bind.
+    sent = [index for index, part in enumerate(parts) if part.payload and part.side == t.CLIENT]
+    lossy, _ = capture_dialogue(dialogue, t.drop_segments(parts, sent[1]))
+    assert _contexts(read_rows(lossy)) == {known, (5, "RemoteRead", False)}
 
 
 def test_lengths_that_fit_no_method_are_not_ours():

@@ -198,6 +198,13 @@ def test_a_dead_host(tmp_path):
     assert report.retries == 1  # no retry for the queue: the machine cannot be reached
 
 
+def test_a_name_without_an_address_is_not_a_refusal():
+    """RFC 6761: ``invalid`` never resolves, and needs no server to say so."""
+    snapshots, report = collect(CollectionTarget("gone", ServerAddress("gone.invalid", 2103)))
+    assert [each["error"] for each in snapshots] == ["unresolved"]
+    assert report.retries == 1
+
+
 def test_a_slow_host_holds_up_nobody_else(estate, tmp_path):
     estate.machines[1].manager.delay_s = 30
     targets = [target_of(estate, name) for name in ("relay1", "orders1")]

@@ -44,6 +44,8 @@ A4 = 718  # CSS pixels between margins of 1 cm
 TOO_WIDE = f"""[...document.querySelectorAll('main *')]
     .filter((each) => !each.closest('svg') || each.matches('svg.main-svg'))
     .filter((each) => each.getBoundingClientRect().right > {A4} + 1).map((each) => each.outerHTML.slice(0, 80))"""
+_TILES = """[...document.querySelectorAll('a.tile')]
+    .map((each) => [each.innerText.split('\\n')[0], each.className, each.innerText])"""
 FIRST_TABLE = "[...document.querySelector('main table').querySelectorAll('tbody tr')]"
 
 
@@ -253,6 +255,45 @@ def test_calls_whose_result_is_not_known_are_no_good_sign(at, tmp_path):
     assert text(at, ".verdict").startswith("Nothing is known: the captures show no call whose result can be read")
     tile = "[...document.querySelectorAll('a.tile')].find((each) => each.innerText.startsWith('failed calls'))"
     assert at.run(f"[{tile}.className, {tile}.querySelector('.value').textContent]") == ["tile unknown", "\u2013"]
+
+
+@pytest.mark.parametrize(
+    ("seen", "missing"),
+    [
+        (("calls",), "reports of queues, messages on TCP 1801"),
+        (("message_transfers", "sessions"), "RPC calls, reports of queues"),
+        (("queues", "intervals"), "RPC calls, messages on TCP 1801"),
+    ],
+)
+def test_what_was_seen_of_one_kind_alone_is_no_good_sign_for_all(at, tmp_path, seen, missing):
+    nothing = {name: data([]) for name in site().datasets if name not in ("captures", "coverage")}
+    innocent = {
+        "calls": data([call("k1", 1)]), "message_transfers": data([message_transfer("m", 1, outcome="received")]),
+        "sessions": data([session(1)]), "queues": data([queue("q", 1, state="CONNECTED")]), "intervals": data([]),
+    }  # fmt: skip
+    found = nothing | {name: innocent[name] for name in seen} | {"quality": data([quality("keys_unique", 1)])}
+    (tmp_path / "one.html").write_text(render_page(site(**found)), encoding="utf-8")
+    at.open(tmp_path / "one.html")
+    assert f"Nothing was seen of {missing}." in text(at, ".verdict")
+    assert at.run("document.querySelector('.verdict').className.trim()") == "verdict"
+    tiles = {name: (look, said) for name, look, said in at.run(_TILES)}
+    for name in ("active alerts", "rule violations (error)"):
+        assert tiles[name][0].strip() == "tile"
+        assert f"nothing was seen of {missing}" in tiles[name][1]
+    assert tiles["failed quality checks"][0] == "tile ok"
+
+
+def test_captures_without_msmq_show_no_green(at, tmp_path):
+    nothing = {name: data([]) for name in site().datasets}
+    capture = {"capture_id": "one", "path": "/captures/one.pcap", "status": "complete", "last_packet_at": NOON}
+    empty = {"packets": 9, "packets_used": 0, "packets_binary_protocol": 0}
+    found = nothing | {"captures": data([capture | empty]), "quality": data([quality("keys_unique", 1)])}
+    (tmp_path / "http.html").write_text(render_page(site(**found)), encoding="utf-8")
+    at.open(tmp_path / "http.html")
+    assert "no capture holds MSMQ (wrong interface or ports?)" in text(at, ".verdict")
+    assert {look for _, look, _ in at.run(_TILES)} == {"tile unknown"}
+    at.open(tmp_path / "http.html", "#quality")
+    assert at.run("document.querySelectorAll('.verdict.ok').length") == 0
 
 
 def test_a_queue_of_unknown_state_shows_its_last_report_and_since_when(at, tmp_path):

@@ -171,6 +171,8 @@ PDUS_SCHEMA: Final = pa.schema(
 )
 _DAY_US: Final = 86_400_000_000
 _MAX_TUNNEL_ROWS: Final = 1000
+_MAX_NOT_READ_ROWS: Final = 1000
+_FURTHER_NOT_READ: Final = "of further kinds"
 _TUNNEL_FIELDS: Final = ("kind", "source", "destination", "identifier")
 
 
@@ -260,7 +262,7 @@ def capture_file_row(
         "calls": counts["calls"],
         "calls_damaged": counts["calls_damaged"],
         "tunnels": _tunnel_rows(scan.decoder),
-        "packets_not_read": _not_read_rows(scan.decoder, scan.budget),
+        "packets_not_read": scan.decoder and not_read_rows(_count_not_read(scan.decoder, scan.budget)),
         "packets_ahead": scan.counts["ahead"],
     }
     return _to_batch([row], CAPTURE_FILES_SCHEMA, "first_packet_at")
@@ -283,17 +285,25 @@ def sort_tunnels(tunnels: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(tunnels, key=order)[:_MAX_TUNNEL_ROWS]
 
 
-def _not_read_rows(decoder: PacketDecoder | None, budget: CaptureBudget) -> list[dict[str, Any]] | None:
-    """Return how many packets of a capture are not read, by what they are; None if there are none."""
-    if decoder is None:
-        return None
-    found = [
-        {"what": f"link type {link}", "packets": count} for link, count in sorted(decoder.unread_link_types.items())
-    ]
+def _count_not_read(decoder: PacketDecoder, budget: CaptureBudget) -> Counter[str]:
+    """Return how many packets of a capture are not read, by what they are."""
+    found = decoder.unread.counts + budget.unread_packets
+    found.update({f"link type {link}": count for link, count in decoder.unread_link_types.items()})
     if decoder.nested_too_deep:
-        found.append({"what": f"in more than {MAX_DEPTH} tunnels", "packets": decoder.nested_too_deep})
-    found += [{"what": what, "packets": count} for what, count in sorted(budget.unread_packets.items())]
-    return found or None
+        found[f"in more than {MAX_DEPTH} tunnels"] = decoder.nested_too_deep
+    return found
+
+
+def not_read_rows(counts: Mapping[str, int]) -> list[dict[str, Any]] | None:
+    """Return packets that are not read, by what they are, as ``capture_files.packets_not_read``; None without any.
+
+    Beyond ``_MAX_NOT_READ_ROWS`` they are counted together.
+    """
+    named = sorted(what for what in counts if what != _FURTHER_NOT_READ)[:_MAX_NOT_READ_ROWS]
+    rows: list[dict[str, Any]] = [{"what": what, "packets": counts[what]} for what in named]
+    if further := sum(counts.values()) - sum(counts[what] for what in named):
+        rows.append({"what": _FURTHER_NOT_READ, "packets": further})
+    return rows or None
 
 
 def connection_rows(

@@ -416,7 +416,8 @@ def _add_pings(scan: CaptureScan, decoder: PacketDecoder) -> None:
 def infer_contexts(scan: CaptureScan) -> InferredContexts:
     """Infer the interfaces of contexts without a bind, from stub lengths and server port.
 
-    A context without a result gets (None, None) if its connection is MSMQ by another context.
+    A context without a result gets (None, None) if its connection is MSMQ by another context; so does one that no bind
+    proposed, where all binds were captured: the server has no interface for it.
     """
     found: InferredContexts = {}
     for connection in scan.connections:
@@ -429,13 +430,22 @@ def infer_contexts(scan: CaptureScan) -> InferredContexts:
             continue
         _, address, port = connection.endpoints[connection.likely_client_side() ^ 1]
         learned = scan.learned_endpoints.get((address, port), set())
+        all_binds_seen = _are_all_binds_seen(connection, association)
         by_context: dict[int, InferredContext] = {}
         for context_id, calls in association.unbound_call_shapes.items():
-            interface = infer_interface(calls, port, learned)
+            interface = None if all_binds_seen else infer_interface(calls, port, learned)
             by_context[context_id] = (None, None) if interface is None else (interface[0].uuid, interface[1])
         if association.is_msmq or any(uuid for uuid, _ in by_context.values()):
             found.update({(connection.index, context_id): inferred for context_id, inferred in by_context.items()})
     return found
+
+
+def _are_all_binds_seen(connection: TcpConnection, association: RpcAssociation) -> bool:
+    """Whether no bind can be among what was not captured, or not kept, of what the client sent."""
+    client = connection.directions[connection.likely_client_side()]
+    lacks_bytes = client.syn_sequence is None or client.missing_bytes > 0 or client.unrecognised_bytes > 0
+    lacks_binds = bool(association.quarantined_binds) or association.has_skipped_bytes
+    return association.is_begin_seen and not lacks_bytes and not lacks_binds
 
 
 def _connections_to_reread(scan: CaptureScan, known: set[tuple[bytes, int]]) -> set[int]:

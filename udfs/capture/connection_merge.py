@@ -174,6 +174,9 @@ def _infer_contexts(scan: CaptureScan, by_connection: dict[int, list[Remainder]]
         for remainder in remainders:
             for name in remainder.row["learned_interfaces"] or ():
                 scan.learned_endpoints.setdefault((address, port), set()).add(name)
+            association.has_skipped_bytes |= any(
+                one["flags"] & SKIPPED_BEFORE for one in remainder.row["segments"] or ()
+            )
             for one in remainder.row["evidence"] or ():
                 if not association.contexts.get(one["context_id"]):
                     seen = CallShape(one["opnum"], one["request"], one["response"], one["syntax"])

@@ -128,7 +128,7 @@ class CaptureFileReader:
     first_record_end: int = 0  # offset of the end of the first packet's record or block
     bytes_parsed: int = 0  # decompressed bytes covered by whole records or blocks so far
     interfaces: list[_CaptureInterface] = field(default_factory=list)  # of all sections
-    drops_in_packet_options: int | None = None  # sum of the drop counts in packet block options; None if there are none
+    drops_in_packet_blocks: int | None = None  # sum of the drop counts of packets; None if there are none
     resume_from: Mapping[str, Any] | None = None
     end_offset: int | None = None
     packet_count: int = 0  # records so far, including those before ``resume_from``
@@ -200,7 +200,7 @@ class CaptureFileReader:
                 parser = _PcapParser(_PCAP_DIALECTS[bytes.fromhex(state["magic"])], self, base, int(state["link"]))
             else:
                 self.interfaces = [_CaptureInterface(*fields) for fields in state["interfaces"]]
-                self.drops_in_packet_options, self._earlier_drops = state["packet_drops"], state["earlier_drops"]
+                self.drops_in_packet_blocks, self._earlier_drops = state["packet_drops"], state["earlier_drops"]
                 parser = _PcapngParser(self, base, _SectionBlocks(state["order"], [*self.interfaces]))
         except (KeyError, TypeError) as error:
             raise ValueError(f"not the state of a capture: {error!r}") from error
@@ -275,7 +275,7 @@ class CaptureFileReader:
         """Packets that the capturing machine reports as dropped; None if it reports nothing."""
         counts = (self._earlier_drops, *(interface.dropped for interface in self.interfaces))
         reported = [count for count in counts if count is not None]
-        return sum(reported) if reported else self.drops_in_packet_options
+        return sum(reported) if reported else self.drops_in_packet_blocks
 
     def drops_before_section(self, section_interfaces: int) -> int | None:
         """Return the drops of all interfaces but the last ``section_interfaces`` ones; None if none reports any."""
@@ -441,6 +441,7 @@ _MIN_PACKET_BLOCK_BYTES: Final = {
     _SIMPLE: 16,
     _ENHANCED: 32,
 }  # length in bytes of a packet block without packet data
+_DROPS_NOT_KNOWN: Final = 0xFFFF  # drops_count of a Packet Block
 _IF_TSRESOL, _IF_TSOFFSET, _ISB_IFDROP, _ISB_OSDROP, _EPB_DROPCOUNT = 9, 14, 5, 7, 4
 
 
@@ -475,7 +476,7 @@ class _PcapngParser(_BlockParser):
         return {
             "order": chunk.order,
             "interfaces": [list(astuple(interface)) for interface in chunk.interfaces],
-            "packet_drops": self._container.drops_in_packet_options,
+            "packet_drops": self._container.drops_in_packet_blocks,
             "earlier_drops": self._container.drops_before_section(len(chunk.interfaces)),
         }
 
@@ -592,15 +593,23 @@ class _PcapngParser(_BlockParser):
         return start, captured, np.maximum(original, captured), time, link
 
     def _add_packet_drops(self, data: bytearray, at: Ints, length: Ints, captured: Ints, order: str) -> None:
+        """Add the drop counts of packets: of Packet Blocks, which are obsolete, a field; of enhanced ones an option."""
         options = at + 28 + captured + (-captured % 4)
         end = at + length - 4
         for begin, stop in zip(options[options + 8 <= end].tolist(), end[options + 8 <= end].tolist(), strict=True):
             drops = _parse_options(data, begin, stop, order).get(_EPB_DROPCOUNT, b"")
             if len(drops) == 8:
-                container = self._container
-                container.drops_in_packet_options = (container.drops_in_packet_options or 0) + struct.unpack(
-                    order + "Q", drops
-                )[0]
+                self._add_drops(struct.unpack(order + "Q", drops)[0])
+        obsolete = at[read_integers(data, at, order + "u4") == _PACKET]
+        if len(obsolete):
+            counts = read_integers(data, obsolete + 10, order + "u2")
+            known = counts[counts != _DROPS_NOT_KNOWN]
+            if len(known):
+                self._add_drops(int(known.sum()))
+
+    def _add_drops(self, count: int) -> None:
+        container = self._container
+        container.drops_in_packet_blocks = (container.drops_in_packet_blocks or 0) + count
 
 
 def _parse_interface(data: bytearray, at: int, end: int, order: str) -> _CaptureInterface:

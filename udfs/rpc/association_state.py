@@ -102,7 +102,8 @@ class RpcAssociation:
     """The RPC association state of one TCP connection, as far as captured.
 
     ``is_msmq``: a bind proposed an interface of MSMQ or the endpoint mapper. ``is_begin_seen``: the bind PDU that
-    begins the association was captured, not only alter_context PDUs. ``contexts``: meanings by context id.
+    begins the association was captured, not only alter_context PDUs. ``has_skipped_bytes``: a remainder stands for
+    bytes that were in no PDU. ``contexts``: meanings by context id.
     ``unbound_call_shapes``: by context id, of calls whose bind was not seen. ``early_answers``: answers seen before
     their binds. ``quarantined_binds``: PDUs that were not added, malformed or over a limit. ``retained_pdus``: of binds
     and unfinished calls; ``retained_unbound_pdus``: of complete calls without a bind. Over the limit PDUs are not
@@ -121,6 +122,7 @@ class RpcAssociation:
     call_count: int = 0
     is_msmq: bool = False
     is_begin_seen: bool = False
+    has_skipped_bytes: bool = False
     early_answers: list[tuple[int, bytes, str, int, int, HandshakeToken | None]] = field(default_factory=list)
     quarantined_binds: list[StrayBytes] = field(default_factory=list)
     retained_pdus: list[RetainedPdu] = field(default_factory=list)

@@ -2,8 +2,11 @@
 
 Link types are those of tcpdump.org's registry (LINKTYPE_...). Headers are decoded for many packets at once.
 
-Sources: IEEE 802.3, 802.1Q, 802.1ad, 802.11; RFC 1661, 1662 (PPP), 2516 (PPPoE); the registry's pages on SLL, SLL2,
-NULL, NFLOG, PKTAP, PPI, C-HDLC and Juniper; radiotap.org.
+What is not read, and may carry IP, has a number: an EtherType, or one above those (``protocol_name``).
+
+Sources: IEEE 802.3, 802.1Q, 802.1ad, 802.1ah, 802.11; IEC 62439-3 (HSR, PRP); RFC 1661, 1662 (PPP), 2516 (PPPoE); the
+registry's pages on SLL, SLL2, NULL, NFLOG, PKTAP, PPI, C-HDLC and Juniper; radiotap.org; for VN-Tag and Cisco metadata,
+which nobody specifies in public, Wireshark's packet-vntag.c and packet-cisco-metadata.c.
 """
 
 from __future__ import annotations
@@ -20,15 +23,64 @@ LINK_ETHERNET: Final = 1
 ETHERTYPE_IPV4, ETHERTYPE_IPV6 = 0x0800, 0x86DD
 ETHERTYPE_MPLS: Final = (0x8847, 0x8848)
 ETHERTYPE_PPPOE: Final = 0x8864
-NOT_KNOWN: Final = 0  # EtherType of what is not read
-_VLAN_TYPES: Final = (0x8100, 0x88A8, 0x9100, 0x9200)
-_MAX_VLAN_TAGS: Final = 8
+NOT_KNOWN: Final = 0  # EtherType of what carries no IP, or cannot be told
+# Numbers of what has no EtherType: PPP's protocols are added to the first one.
+_FIRST_OF_PPP: Final = 0x10000
+_UNREAD_WLAN: Final = 0x20000
+PROTOCOL_NUMBERS: Final = _UNREAD_WLAN + 1
+_CISCO_METADATA: Final = 0x8909
+# Tags in front of an EtherType that is their last two bytes: their sizes in bytes.
+_TAGS: Final = {
+    0x8100: 4, 0x88A8: 4, 0x9100: 4, 0x9200: 4, 0x9300: 4, 0x8200: 4,  # VLAN
+    0x8926: 6,  # VN-Tag
+    0x892F: 6,  # HSR
+    0x88E7: 18,  # 802.1ah: the service, and the addresses of the frame inside
+    _CISCO_METADATA: 8,  # its size is in the tag; this is the least one
+}  # fmt: skip
+_TAG_BYTES: Final = np.zeros(PROTOCOL_NUMBERS, np.int64)
+_TAG_BYTES[list(_TAGS)] = list(_TAGS.values())
+_MAX_TAGS: Final = 8
+_LAST_LENGTH, _FIRST_ETHERTYPE = 1500, 0x0600  # IEEE 802.3 3.2.6: what is below is a length
+_IP_SAP: Final = 0x06
+_SNAP_OUIS: Final = (0x000000, 0x0000F8)  # of those whose numbers are EtherTypes (RFC 1042, IEEE 802.1H)
+NEVER_IP: Final = (
+    0x0806, 0x8035, 0x80F3,  # ARP, RARP, AppleTalk ARP
+    0x0842, 0x9000, 0x886F,  # Wake on LAN, loopback tests, heartbeats of NLB
+    0x88CC, 0x8809, 0x88F5, 0x88F6, 0x22EA, 0x8902, 0x8940, 0x2000,  # LLDP, LACP, MVRP, MMRP, SRP, CFM, ECP, CDP
+    0x888E, 0x88C7, 0x8863, 0x890D, 0x893A,  # EAPOL, pre-authentication, discovery of PPPoE, TDLS, IEEE 1905
+    0x88F7, 0x22F0, 0x88FB, 0x88E3,  # PTP, AVTP, supervision of PRP, MRP
+    0x8892, 0x88A4, 0x88AB, 0x88B8, 0x88B9, 0x88BA, 0x88CD, 0x8819,  # PROFINET, EtherCAT, POWERLINK, IEC 61850, SERCOS
+    0x88A2, 0x8906, 0x8914,  # storage: AoE, FCoE, FIP
+    0x6002, 0x6003, 0x6004, 0x6007, 0x809B, 0x8137, 0x8138, 0x80D5,  # DEC, AppleTalk, IPX, SNA
+    0x2001, 0xFEFE, 0x88E1, 0x8912, 0x88F8,  # NHRP (in GRE), ISO (in HDLC), HomePlug, NC-SI
+)  # fmt: skip
+"""EtherTypes that never carry IP. Every other one that is not read may."""
 # Address families of BSD loopback; the number of IPv6 depends on the system.
 _AF_INET, _AF_INET6 = 2, (10, 24, 28, 30)
 _NFLOG_PAYLOAD: Final = 9
 _MAX_NFLOG_ATTRIBUTES: Final = 32
 _MAX_RADIOTAP_WORDS: Final = 32
 _PPP_ETHERTYPES: Final = {0x0021: ETHERTYPE_IPV4, 0x0057: ETHERTYPE_IPV6, 0x0281: 0x8847, 0x0283: 0x8848}
+
+
+IS_UNREAD: Final = np.zeros(PROTOCOL_NUMBERS, bool)
+"""Whether packets of a number are not read, and may carry IP."""
+IS_UNREAD[_FIRST_ETHERTYPE:] = True
+IS_UNREAD[[ETHERTYPE_IPV4, ETHERTYPE_IPV6, *ETHERTYPE_MPLS, ETHERTYPE_PPPOE, *NEVER_IP]] = False
+
+
+_ETHERTYPE_NAME, _PPP_NAME, _WLAN_NAME = "EtherType", "PPP protocol", "802.11 frames"
+PROTOCOL_NAMES: Final = (_ETHERTYPE_NAME, _PPP_NAME, _WLAN_NAME)
+"""What names of protocols begin with."""
+
+
+def protocol_name(number: int) -> str:
+    """Return what packets of a number that is not read are, for ``capture_files.packets_not_read``."""
+    if number == _UNREAD_WLAN:
+        return f"{_WLAN_NAME} that are encrypted, aggregated or fragments"
+    if number >= _FIRST_OF_PPP:
+        return f"{_PPP_NAME} 0x{number - _FIRST_OF_PPP:04x}"
+    return f"{_ETHERTYPE_NAME} 0x{number:04x}"
 
 
 class NetworkHeaders(NamedTuple):
@@ -59,31 +111,47 @@ def _after_ethertype(octets: Octets, start: Ints, end: Ints, *, size: int, where
     """Read headers of a fixed size with an EtherType at an offset; VLAN tags may follow."""
     cut_off = end - start < size
     protocol = np.where(cut_off, NOT_KNOWN, u16(gather_bytes(octets, start + where, 2), 0))
-    at, protocol = _skip_tags(octets, start + size, end, protocol)
+    return _skip_tags(octets, NetworkHeaders(start + size, protocol, cut_off), end)
+
+
+def _skip_tags(octets: Octets, headers: NetworkHeaders, end: Ints) -> NetworkHeaders:
+    """Skip LLC headers and tags; ``headers``: those behind the link header. Returns those of what follows."""
+    at, protocol, cut_off = headers.at.copy(), headers.protocol.copy(), headers.cut_off
+    lengths = np.nonzero((protocol > 0) & (protocol < _FIRST_ETHERTYPE))[0]
+    if len(lengths):
+        _read_llc(octets, at, end, protocol, lengths)
+    for _ in range(_MAX_TAGS):
+        size = _TAG_BYTES[protocol]
+        rows = np.nonzero(size)[0]
+        if not len(rows):
+            return NetworkHeaders(at, protocol, cut_off)
+        size = size[rows]
+        of_cisco = np.nonzero(protocol[rows] == _CISCO_METADATA)[0]
+        if len(of_cisco):  # version, length in words of 4 bytes, options, EtherType
+            size[of_cisco] = 4 + 4 * gather_bytes(octets, at[rows[of_cisco]] + 1, 1)[:, 0].astype(np.int64)
+        short = at[rows] + size > end[rows]
+        if short.any():
+            cut_off = cut_off.copy()
+            cut_off[rows[short]], protocol[rows[short]] = True, NOT_KNOWN
+            rows, size = rows[~short], size[~short]
+        at[rows] += size
+        protocol[rows] = u16(gather_bytes(octets, at[rows] - 2, 2), 0)
     return NetworkHeaders(at, protocol, cut_off)
 
 
-def _skip_tags(octets: Octets, at: Ints, end: Ints, protocol: Ints) -> tuple[Ints, Ints]:
-    """Skip VLAN tags and SNAP headers; return the offset of what follows and its EtherType."""
-    at, protocol = at.copy(), protocol.copy()
-    # IEEE 802.3: a value up to 1500 is a length, and LLC with SNAP carries the EtherType.
-    rows = np.nonzero((protocol > 0) & (protocol <= 1500) & (at + 8 <= end))[0]
-    if len(rows):
-        is_snap = _is_snap(octets, at[rows])
-        rows = rows[is_snap]
-        protocol[rows] = u16(gather_bytes(octets, at[rows] + 6, 2), 0)
-        at[rows] += 8
-    for _ in range(_MAX_VLAN_TAGS):
-        rows = np.nonzero(np.isin(protocol, _VLAN_TYPES) & (at + 4 <= end))[0]
-        if not len(rows):
-            break
-        protocol[rows] = u16(gather_bytes(octets, at[rows] + 2, 2), 0)
-        at[rows] += 4
-    return at, protocol
+def _read_llc(octets: Octets, at: Ints, end: Ints, protocol: Ints, rows: Ints) -> None:
+    """Set place and EtherType of frames with a length in its place: what SNAP says, or IP's; else there is none."""
+    kept = (protocol[rows] <= _LAST_LENGTH) & (at[rows] + 8 <= end[rows])
+    protocol[rows[~kept]] = NOT_KNOWN
+    rows = rows[kept]
+    header = gather_bytes(octets, at[rows], 8)
+    has_ip = (header[:, 0] == _IP_SAP) & (header[:, 1] == _IP_SAP) & (header[:, 2] == 3)
+    has_snap = _is_snap(header) & np.isin(u32(header, 2) & 0xFFFFFF, _SNAP_OUIS)
+    protocol[rows] = np.where(has_snap, u16(header, 6), np.where(has_ip, ETHERTYPE_IPV4, NOT_KNOWN))
+    at[rows] += np.where(has_snap, 8, np.where(has_ip, 3, 0))
 
 
-def _is_snap(octets: Octets, at: Ints) -> Bools:
-    header = gather_bytes(octets, at, 3)
+def _is_snap(header: Octets) -> Bools:
     is_snap: Bools = (header[:, 0] == 0xAA) & (header[:, 1] == 0xAA) & (header[:, 2] == 3)
     return is_snap
 
@@ -135,7 +203,8 @@ def read_ppp(octets: Octets, at: Ints, end: Ints) -> NetworkHeaders:
     header = gather_bytes(octets, at, 2)
     compressed = header[:, 0] & 1 == 1
     number = np.where(compressed, header[:, 0].astype(np.int64), u16(header, 0))
-    protocol = np.full(len(at), NOT_KNOWN, np.int64)
+    # RFC 1661 2: from 0x8000 on protocols control the link; those below carry packets, some compressed or encrypted.
+    protocol = np.where(number < 0x8000, _FIRST_OF_PPP + number, NOT_KNOWN)
     for name, ethertype in _PPP_ETHERTYPES.items():
         protocol[number == name] = ethertype
     size = np.where(compressed, 1, 2)
@@ -255,10 +324,11 @@ def _wlan_frames(octets: Octets, start: Ints, end: Ints, *, padded: Bools) -> Ne
     clear = is_data & (flags & 0x40 == 0) & ~aggregated & ~fragment
     at = start + np.where(padded, size + 3 & ~3, size)
     cut_off = clear & (at + 8 > end)
-    clear &= ~cut_off & _is_snap(octets, at)
-    protocol = np.where(clear, u16(gather_bytes(octets, at + 6, 2), 0), NOT_KNOWN)
-    after, protocol = _skip_tags(octets, at + 8, end, protocol)
-    return NetworkHeaders(after, protocol, cut_off)
+    unread = is_data & ~clear
+    header = gather_bytes(octets, at, 8)
+    clear &= ~cut_off & _is_snap(header)
+    protocol = np.select([clear, unread], [u16(header, 6), _UNREAD_WLAN], NOT_KNOWN)
+    return _skip_tags(octets, NetworkHeaders(at + 8, protocol, cut_off), end)
 
 
 def _juniper(follows: LinkDecoder) -> LinkDecoder:

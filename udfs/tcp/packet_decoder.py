@@ -39,6 +39,7 @@ from udfs.tcp.tunnels import (
     read_mpls,
     read_udp,
 )
+from udfs.tcp.unread_packets import UnreadPackets
 
 FIN, SYN, RST, ACK = 0x01, 0x02, 0x04, 0x10
 # Additional flags of segments from a remainder (open_connections.py): bytes that were framed before, up to a PDU's end;
@@ -151,8 +152,8 @@ class PacketDecoder:
     """Decodes the blocks of one capture in order; keeps IP fragments of incomplete datagrams between blocks.
 
     ``tunnels`` are those that packets came through so far. ``unread_link_types``: packets by link type, of those that
-    are not read; ``nested_too_deep``: packets in more tunnels than are read. ``datagrams``: of the last block, those
-    from or to one of ``datagram_ports``.
+    are not read; ``unread``: of other protocols that are not; ``nested_too_deep``: packets in more tunnels than are
+    read. ``datagrams``: of the last block, those from or to one of ``datagram_ports``.
     """
 
     def __init__(
@@ -162,6 +163,7 @@ class PacketDecoder:
         self._datagram_ports = datagram_ports
         self.tunnels = TunnelTable()
         self.unread_link_types: Counter[int] = Counter()
+        self.unread = UnreadPackets()
         self.nested_too_deep = 0
         self._tunnel_ports = tunnel_ports
         # Those that may carry packets are apart: other traffic of UDP does not displace fragments of TCP.
@@ -176,8 +178,10 @@ class PacketDecoder:
         extra = bytearray()
         self.datagrams = []
         for depth in range(MAX_DEPTH + 1):
-            packets, unread = read_labels_and_sessions(octets, packets, self.tunnels)
-            self.nested_too_deep += len(unread.record)
+            packets, nested, unread = read_labels_and_sessions(octets, packets, self.tunnels)
+            self.nested_too_deep += len(nested.record)
+            if len(unread.record):
+                self.unread.add(octets, unread)
             found = []
             for ethertype, decode in ((ETHERTYPE_IPV4, self._decode_ipv4), (ETHERTYPE_IPV6, self._decode_ipv6)):
                 rows = np.nonzero(packets.protocol == ethertype)[0]

@@ -22,6 +22,7 @@ from udfs.tcp.link_layers import (
     ETHERTYPE_IPV6,
     ETHERTYPE_MPLS,
     ETHERTYPE_PPPOE,
+    IS_UNREAD,
     LINK_ETHERNET,
     NOT_KNOWN,
     find_network_headers,
@@ -40,6 +41,7 @@ _MAX_LABELS: Final = 16  # of an MPLS stack
 _ETHERNET_BRIDGING: Final = 0x6558
 _ERSPAN_1_OR_2, _ERSPAN_3 = 0x88BE, 0x22EB
 _PPP_IN_GRE: Final = 0x880B
+_NSH: Final = 0x894F  # RFC 8300
 _WCCP: Final = 0x883E  # redirected IPv4 packets, behind four bytes in its version 2
 _IP_PROTOCOL_KINDS: Final = {4: (ETHERTYPE_IPV4, "ipip"), 41: (ETHERTYPE_IPV6, "6in4")}
 IP_IN_IP: Final = tuple(_IP_PROTOCOL_KINDS)
@@ -148,12 +150,25 @@ def _addresses(ends: Octets) -> tuple[str, str]:
     return str(ip_address(ends[1 : 1 + size].tobytes())), str(ip_address(ends[17 : 17 + size].tobytes()))
 
 
-def read_labels_and_sessions(octets: Octets, packets: Packets, table: TunnelTable) -> tuple[Packets, Packets]:
-    """Take packets out of MPLS and PPPoE; return those that are IP, and those that something else is around."""
+class OpenedPackets(NamedTuple):
+    """What is in MPLS and PPPoE: packets of IP, those that something else is around, and those that are not read."""
+
+    ip: Packets
+    nested: Packets
+    unread: Packets
+
+
+def read_labels_and_sessions(octets: Octets, packets: Packets, table: TunnelTable) -> OpenedPackets:
+    """Take packets out of MPLS and PPPoE."""
     ip: list[Packets] = []
+    unread: list[Packets] = []
     for _ in range(MAX_DEPTH):
-        is_ip = np.isin(packets.protocol, (ETHERTYPE_IPV4, ETHERTYPE_IPV6))
+        is_ip = (packets.protocol == ETHERTYPE_IPV4) | (packets.protocol == ETHERTYPE_IPV6)
         ip.append(packets.take(np.nonzero(is_ip)[0]))
+        packets = packets.take(np.nonzero(~is_ip)[0])
+        if not len(packets.record):
+            break
+        unread.append(packets.take(np.nonzero(IS_UNREAD[packets.protocol])[0]))
         inner = []
         labelled = packets.take(np.nonzero(np.isin(packets.protocol, ETHERTYPE_MPLS))[0])
         if len(labelled.record):
@@ -165,9 +180,7 @@ def read_labels_and_sessions(octets: Octets, packets: Packets, table: TunnelTabl
             sessions.at, sessions.protocol = found.at, found.protocol
             inner.append(sessions)
         packets = Packets.concatenate(inner)
-        if not len(packets.record):
-            break
-    return Packets.concatenate(ip), packets
+    return OpenedPackets(Packets.concatenate(ip), packets, Packets.concatenate(unread))
 
 
 def read_mpls(octets: Octets, packets: Packets, ends: Octets | None, table: TunnelTable) -> Packets:
@@ -216,8 +229,9 @@ def _read_vxlan(octets: Octets, packets: Packets, ends: Octets, table: TunnelTab
     follows = np.where((kind == "vxlan_gpe") & (header[:, 0] & 0x04 != 0), header[:, 3], 3)
     packets.tunnel = table.enter(kind, packets.tunnel, ends[rows], identifier)
     packets.protocol = np.select(
-        [follows == 1, follows == 2, follows == 5], [ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_MPLS[0]], NOT_KNOWN
-    )
+        [follows == 1, follows == 2, follows == 4, follows == 5],
+        [ETHERTYPE_IPV4, ETHERTYPE_IPV6, _NSH, ETHERTYPE_MPLS[0]], NOT_KNOWN,
+    )  # fmt: skip
     return _read_ethernet(octets, packets, np.nonzero(follows == 3)[0])
 
 

@@ -13,16 +13,18 @@ const hasValue = (column, values) => (rows, row) => values.includes(rows.at(row,
 /** Whether the result of a call is known: it was not encrypted, and its request and interface were seen. */
 const isResultKnown = (rows, row) => !["encrypted", "unbound", "no_request"].includes(rows.at(row, "outcome"));
 const isRead = (rows, row) => !["unreadable", "empty"].includes(rows.at(row, "status"));
+const holdsMsmq = (rows, row) => isRead(rows, row) && (!rows.has("packets_used") || rows.at(row, "packets_used") + rows.at(row, "packets_binary_protocol") > 0);
 
 /**
  * The checks as {section, label, number, rests, level, detail, href}. `rests` is the number of rows that a check looked
  * at: a figure that rests on nothing is unknown, not 0. `number` is null then, and if the dataset was not computed.
+ * A check that looks at all kinds of evidence is no good sign where some were not seen: its level is none then.
  */
 function checks(state) {
   const filters = globalFilters(state);
   const made = [];
   const isError = (rows, row) => rows.at(row, "severity") === "error";
-  const add = (section, label, name, { problem, of = anyRow, rests, level, detail, params }) => {
+  const add = (section, label, name, { problem, of = anyRow, rests, lacks = [], level, detail, params }) => {
     if (!DATA[name].computed) {
       made.push({ section, label, number: null, rests: 0, level: "unknown", value: "not computed", detail: DATA[name].note.replace("not computed: ", ""), href: link(section, filters) });
       return;
@@ -32,14 +34,14 @@ function checks(state) {
     const worst = typeof level === "function" ? level : () => level;
     const ignored = notBy(ignoredFilters(name, summaryOf(name), filters, false));
     made.push({
-      section, label, number: known ? number : null, rests: base, level: !known ? "unknown" : number ? worst() : "ok", value: known ? formatNumber(number) : "\u2013",
-      detail: [known ? detail(number, whole) : "nothing was observed", ignored].filter((each) => each).join("; "), href: rowsLink(section, { ...filters, ...params }, name),
+      section, label, number: known ? number : null, rests: base, level: !known ? "unknown" : number ? worst() : lacks.length ? "" : "ok", value: known ? formatNumber(number) : "\u2013",
+      detail: [known ? detail(number, whole) : "nothing was observed", known && lacks.length ? `nothing was seen of ${lacks.join(", ")}` : null, ignored].filter((each) => each).join("; "), href: rowsLink(section, { ...filters, ...params }, name),
     });
   };
-  const observed = () => observedRows(state);
+  const observed = () => observedRows(state), lacks = unseenEvidence(state);
   const facet = (name, column, wanted = "yes") => (rows, row) => FILTER_COLUMNS[name].facets[column](rows, row, wanted);
   const open = facet("alerts", "_open"), openError = (rows, row) => open(rows, row) && isError(rows, row);
-  add("alerts", "active alerts", "alerts", { problem: open, rests: observed, params: { _open: "yes" }, level: () => (sumWhere("alerts", state, openError) ? "bad" : "warn"), detail: () => `${formatNumber(sumWhere("alerts", state, openError))} with severity error` });
+  add("alerts", "active alerts", "alerts", { problem: open, rests: observed, lacks, params: { _open: "yes" }, level: () => (sumWhere("alerts", state, openError) ? "bad" : "warn"), detail: () => `${formatNumber(sumWhere("alerts", state, openError))} with severity error` });
   const waiting = () => sumWhere("queues", state, (rows, row) => notConnected(row) && rows.at(row, "message_count") > 0);
   add("queues", "queues not connected", "queues", { problem: facet("queues", "_state", "down"), rests: () => sumWhere("queues", state, (_, row) => stateNow(row) !== "UNKNOWN"), params: { _state: "down" }, level: () => (waiting() ? "bad" : "warn"), detail: (number, whole) => `${number ? `${formatNumber(waiting())} with messages, ` : ""}of ${formatNumber(whole)} queues` });
   add("queues", "queues in unknown state", "queues", { problem: facet("queues", "_state", "UNKNOWN"), params: { _state: "UNKNOWN" }, level: "warn", detail: (_, whole) => `no valid report, of ${formatNumber(whole)} queues` });
@@ -52,21 +54,28 @@ function checks(state) {
   add("reads", "messages at risk", "sequences", { problem: facet("sequences", "_risk"), params: { _risk: "yes" }, level: "bad", detail: (_, whole) => `of ${formatNumber(whole)} received messages` });
   add("reads", "unsuccessful receives", "attempts", { problem: facet("attempts", "_wrong"), params: { _wrong: "yes" }, level: "warn", detail: (_, whole) => `of ${formatNumber(whole)}: failed, expired, rundown, rejected` });
   add("calls", "failed calls", "calls", { problem: hasValue("failed", [true]), rests: () => sumWhere("calls", state, isResultKnown), params: { failed: "true" }, level: "warn", detail: (number, whole) => `${shareText(number, whole)} of ${formatNumber(whole)}` });
-  add("findings", "rule violations (error)", "findings", { problem: isError, rests: observed, params: { severity: "error" }, level: "warn", detail: (_, whole) => `${formatNumber(whole)} findings in total` });
+  add("findings", "rule violations (error)", "findings", { problem: isError, rests: observed, lacks, params: { severity: "error" }, level: "warn", detail: (_, whole) => `${formatNumber(whole)} findings in total` });
   const failed = hasValue("success", [false]);
-  add("quality", "failed quality checks", "quality", { problem: failed, rests: () => sumWhere("quality", state, (rows, row) => rows.at(row, "evaluated") > 0), params: { success: "false" }, level: () => (sumWhere("quality", state, (rows, row) => failed(rows, row) && isError(rows, row)) ? "bad" : "warn"), detail: (_, whole) => `of ${formatNumber(whole)}` });
+  add("quality", "failed quality checks", "quality", { problem: failed, rests: () => (observedRows({}) ? sumWhere("quality", state, (rows, row) => rows.at(row, "evaluated") > 0) : 0), params: { success: "false" }, level: () => (sumWhere("quality", state, (rows, row) => failed(rows, row) && isError(rows, row)) ? "bad" : "warn"), detail: (_, whole) => `of ${formatNumber(whole)}` });
   const unread = () => sumWhere("captures", state, hasValue("status", ["unreadable"]));
-  add("coverage", "captures not read whole", "captures", { problem: facet("captures", "_unread"), params: { _unread: "yes" }, rests: () => sumWhere("captures", state, isRead), level: () => (unread() ? "bad" : "warn"), detail: (_, whole) => `${formatNumber(unread())} unreadable, of ${formatNumber(DATA.captures.rows.count < DATA.captures.total ? DATA.captures.total : whole)}` });
+  add("coverage", "captures not read whole", "captures", { problem: facet("captures", "_unread"), params: { _unread: "yes" }, rests: () => sumWhere("captures", state, holdsMsmq), level: () => (unread() ? "bad" : "warn"), detail: (_, whole) => `${formatNumber(unread())} unreadable, of ${formatNumber(DATA.captures.rows.count < DATA.captures.total ? DATA.captures.total : whole)}` });
   return made;
 }
 const queueRows = (state) => filterRows("queues", DATA.queues.rows, state, false);
 
-/** The number of calls whose result is known, of queues with a report, and of messages on TCP 1801: what figures rest on. */
-function observedRows(state) {
-  const reported = (rows, row) => rows.at(row, "reported_at") !== null;
-  const numbers = { calls: isResultKnown, queues: reported, message_transfers: anyRow };
-  return Object.entries(numbers).reduce((sum, [name, test]) => sum + (DATA[name].computed ? sumWhere(name, state, test) : 0), 0);
-}
+/** What figures rest on, by dataset: its name, and which rows show something. */
+const EVIDENCE = {
+  calls: ["RPC calls", isResultKnown],
+  queues: ["reports of queues", (rows, row) => rows.at(row, "reported_at") !== null],
+  message_transfers: ["messages on TCP 1801", anyRow],
+};
+const evidenceRows = (name, state) => (DATA[name].computed ? sumWhere(name, state, EVIDENCE[name][1]) : 0);
+
+/** The number of calls whose result is known, of queues with a report, and of messages on TCP 1801. */
+const observedRows = (state) => Object.keys(EVIDENCE).reduce((sum, name) => sum + evidenceRows(name, state), 0);
+
+/** The names of the kinds of evidence of which nothing was seen. */
+const unseenEvidence = (state) => Object.keys(EVIDENCE).filter((name) => !evidenceRows(name, state)).map((name) => EVIDENCE[name][0]);
 
 /** Coverage gaps as {layer, label, measure, part, whole, bytes}, summed over hours and servers. */
 function coverageGaps(state) {

@@ -51,12 +51,14 @@ function verdict(made, state) {
   if (!observedRows({}) && !made.some((each) => each.number && !["coverage", "quality"].includes(each.section))) {
     if (!captures && !collected && !DATA.queues.total) return { level: "", text: "No data: the lake contains no capture and no snapshot." };
     const unread = captures && !isAnyRead ? ` Captures not read: ${formatNumber(captures)}.` : "";
+    if (isAnyRead && !sumWhere("captures", {}, holdsMsmq)) return { level: "", text: "Nothing is known: no capture holds MSMQ (wrong interface or ports?), and no queue was reported." };
     return { level: "", text: isAnyRead ? "Nothing is known: the captures show no call whose result can be read, and no queue was reported." : `Nothing could be read.${unread}` };
   }
   if (listed("bad")) return { level: "bad", text: `Errors: ${listed("bad")}.` };
   if (listed("warn")) return { level: "warn", text: `Warnings: ${listed("warn")}.` };
   if (!observedRows(state)) return { level: "", text: "Nothing was observed that these filters select." };
-  return { level: "ok", text: `No problems in the captures and snapshots.${uncomputed.length ? ` Not computed: ${uncomputed.join(", ")}.` : ""}` };
+  const lacks = unseenEvidence(state);
+  return { level: lacks.length ? "" : "ok", text: `No problems in the captures and snapshots.${lacks.length ? ` Nothing was seen of ${lacks.join(", ")}.` : ""}${uncomputed.length ? ` Not computed: ${uncomputed.join(", ")}.` : ""}` };
 }
 
 // --- alerts ----------------------------------------------------------------------------------------------------------------

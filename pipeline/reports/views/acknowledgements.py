@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from pipeline.reports.views.canonical import with_canonical_queues
+from pipeline.reports.views.evidence import READS, SESSIONS, any_of
 from pipeline.reports.views.view import View
 from udfs.codes import NEGATIVE_CLASS_BIT, RECEIVE_CLASS_BIT
 
@@ -85,7 +86,7 @@ ACKNOWLEDGEMENT_VIEWS: Final = (
         GROUP BY kind, class_name, source_queue_manager, admin_queue, source
         ORDER BY messages DESC, class_name, kind, source, source_queue_manager, admin_queue
         """,
-        (), ("first_seen_at", "last_seen_at"), ("silver.messages", "silver.order_acks"),
+        (), ("first_seen_at", "last_seen_at"), any_of(SESSIONS, READS),
     ),
     View(
         "acknowledgements_missing", 15,
@@ -155,7 +156,7 @@ ACKNOWLEDGEMENT_VIEWS: Final = (
         WHERE lacks <> ''
         ORDER BY answer DESC, admin_queue_read DESC, sent_at, message_id, destination_queue
         """,
-        (), ("first_seen_at",), ("silver.messages",),
+        (), ("first_seen_at",), any_of(SESSIONS, READS),
     ),
     View(
         "dead_letters", 16,
@@ -211,7 +212,7 @@ ACKNOWLEDGEMENT_VIEWS: Final = (
         GROUP BY queue, source_queue_manager, reason, presumed, source
         ORDER BY messages DESC, source, reason, queue, source_queue_manager, presumed
         """,
-        (), ("first_seen_at", "last_seen_at"), ("silver.messages",),
+        (), ("first_seen_at", "last_seen_at"), any_of(SESSIONS, READS),
     ),
 )  # fmt: skip
 """The views of acknowledgements and dead letters."""

@@ -5,6 +5,16 @@ from __future__ import annotations
 from typing import Final
 
 from pipeline.reports.views.canonical import with_canonical_queues
+from pipeline.reports.views.evidence import (
+    CALLS,
+    MACHINE_REPORTS,
+    PACKETS,
+    QUEUE_REPORTS,
+    READS,
+    SESSIONS,
+    all_of,
+    any_of,
+)
 from pipeline.reports.views.view import View
 from udfs.call_results import response_ms_sql, succeeded_sql
 
@@ -66,6 +76,7 @@ COVERAGE_COUNTS_SQL: Final = """
           sum(value) FILTER (WHERE layer = 'transport' AND measure = 'bytes_binary_protocol') AS bytes_binary_protocol,
           sum(value) FILTER (WHERE layer = 'transport' AND measure = 'bytes_missing') AS bytes_missing,
           sum(value) FILTER (WHERE layer = 'capture' AND measure = 'packets_dropped') AS packets_dropped,
+          sum(value) FILTER (WHERE layer = 'capture' AND measure = 'packets_not_read') AS packets_not_read,
           sum(value) FILTER (WHERE layer = 'transport' AND measure = 'connections_half_seen') AS connections_half_seen,
           sum(value) FILTER (WHERE layer = 'rpc' AND measure = 'calls') AS calls,
           sum(value) FILTER (WHERE layer = 'rpc' AND measure = 'calls_half_seen') AS calls_half_seen,
@@ -95,7 +106,7 @@ CALL_VIEWS: Final = (
         GROUP BY server_address, interface_name, method, of_queue, result
         ORDER BY server_address, interface_name, method, calls DESC, queue, result
         """,
-        ("server_address",), ("first_at", "last_at"),
+        ("server_address",), ("first_at", "last_at"), all_of(CALLS),
     ),
     View(
         "receive_times", 18,
@@ -128,7 +139,7 @@ CALL_VIEWS: Final = (
         GROUP BY server_address, of_queue, protocol, action_name, waited
         ORDER BY server_address, queue, attempts DESC, protocol, action_name, waited
         """,
-        ("server_address",), ("first_at", "last_at"),
+        ("server_address",), ("first_at", "last_at"), all_of(READS),
     ),
     View(
         "receives_not_ended", 19,
@@ -151,7 +162,7 @@ CALL_VIEWS: Final = (
           AND (outcome IN ('in_flight', 'expired', 'rundown', 'failed') OR ack_refused)
         ORDER BY returned_at, attempt_key
         """,
-        ("server_address",), ("returned_at", "ended_at"),
+        ("server_address",), ("returned_at", "ended_at"), all_of(READS),
     ),
     View(
         "reader_load", 20,
@@ -174,7 +185,7 @@ CALL_VIEWS: Final = (
         GROUP BY server_address, coalesce(queue, inferred_queue), client_address
         ORDER BY server_address, queue, messages DESC, client_address
         """,
-        ("server_address",), ("first_at", "last_at"),
+        ("server_address",), ("first_at", "last_at"), all_of(READS),
     ),
     View(
         "receives_waiting", 20,
@@ -202,7 +213,7 @@ CALL_VIEWS: Final = (
         GROUP BY server_address, date_trunc('hour', moment)
         ORDER BY server_address, hour
         """,
-        ("server_address",), ("hour",),
+        ("server_address",), ("hour",), all_of(READS),
     ),
     View(
         "failures", 21,
@@ -226,7 +237,7 @@ CALL_VIEWS: Final = (
         GROUP BY server_address, interface_name, method, of_queue, result
         ORDER BY still DESC, calls DESC, server_address, interface_name, method, queue, result
         """,
-        ("server_address",), ("first_at", "last_at"),
+        ("server_address",), ("first_at", "last_at"), all_of(CALLS),
     ),
     View(
         "sharing_violations", 21,
@@ -251,7 +262,7 @@ CALL_VIEWS: Final = (
         FROM refused LEFT JOIN gold.queue_opens AS held ON held.call_key = refused.holder
         ORDER BY refused_at DESC, refused.call_key, holder_opened_at, refused.holder
         """,
-        ("server_address",), ("refused_at",),
+        ("server_address",), ("refused_at",), all_of(CALLS),
     ),
     View(
         "shared_identifiers", 22,
@@ -273,7 +284,7 @@ CALL_VIEWS: Final = (
         GROUP BY f.subject, f.rule_id, f.actual, f.observed_at
         ORDER BY f.observed_at, f.subject, f.rule_id, f.actual
         """,
-        (), ("first_seen_at", "last_seen_at"), ("silver.hosts",),
+        (), ("first_seen_at", "last_seen_at"), any_of(SESSIONS, CALLS, MACHINE_REPORTS),
     ),
     View(
         "retransmitted", 13,
@@ -290,16 +301,17 @@ CALL_VIEWS: Final = (
         GROUP BY server_address, kind
         ORDER BY share DESC NULLS LAST, server_address, kind
         """,
-        ("server_address",), ("first_at", "last_at"),
+        ("server_address",), ("first_at", "last_at"), any_of(SESSIONS, CALLS),
     ),
     View(
         "not_known", 25,
         "an hour of a server (null: not of one server)",
         "What was captured, and beside it what is missing: bytes missing from the captures, packets dropped by the "
-        "capturing machine, connections whose start was not captured, calls with one half missing, encrypted calls, "
-        "calls and messages that could not be decoded, bytes in quarantine, and requests of the collector that "
-        "failed. `bytes_binary_protocol` is what was captured of TCP 1801: where it is null, nothing is known of "
-        "messages on their way. docs/reference/quality.md defines each count and its hour.",
+        "capturing machine, packets of protocols that are not read, connections whose start was not captured, calls "
+        "with one half missing, encrypted calls, calls and messages that could not be decoded, bytes in quarantine, "
+        "and requests of the collector that failed. `bytes_binary_protocol` is what was captured of TCP 1801: where "
+        "it is null, nothing is known of messages on their way. docs/reference/quality.md defines each count and its "
+        "hour.",
         "Traffic that nobody captured leaves no trace: no count includes it.",
         """
         SELECT hour, server_address,""" + COVERAGE_COUNTS_SQL + """
@@ -307,6 +319,6 @@ CALL_VIEWS: Final = (
         GROUP BY hour, server_address
         ORDER BY hour, server_address
         """,
-        ("server_address",), ("hour",),
+        ("server_address",), ("hour",), any_of(PACKETS, MACHINE_REPORTS, QUEUE_REPORTS),
     ),
 )  # fmt: skip

@@ -21,6 +21,7 @@ from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import QueryInput
 from pipeline.reports.views.acknowledgements import ACKNOWLEDGEMENT_VIEWS
 from pipeline.reports.views.calls import CALL_VIEWS, COVERAGE_COUNTS_SQL
+from pipeline.reports.views.evidence import Evidence, SeenEvidence, Sight
 from pipeline.reports.views.machines import MACHINE_VIEWS
 from pipeline.reports.views.messages import MESSAGE_VIEWS
 from pipeline.reports.views.queues import QUEUE_VIEWS
@@ -125,7 +126,7 @@ class LakeViews:
 
     def create_temporary(self, names: Collection[str] = tuple(VIEWS_BY_NAME)) -> None:
         """Create temporary views in the lake's Spark session, as notebooks use them."""
-        for table in sorted({table for name in names for table in self._tables_of(VIEWS_BY_NAME[name])}, key=str):
+        for table in sorted({table for name in names for table in self._tables_of(VIEWS_BY_NAME[name].sql)}, key=str):
             self.lake.read(table).createOrReplaceTempView(_plain_name(table))
         for name in names:
             text = self._stored_sql(VIEWS_BY_NAME[name], _plain_name)
@@ -138,7 +139,7 @@ class LakeViews:
         unless ``as_of`` was given.
         """
         lake, full_names = self.lake, []
-        for table in sorted({table for name in names for table in self._tables_of(VIEWS_BY_NAME[name])}, key=str):
+        for table in sorted({table for name in names for table in self._tables_of(VIEWS_BY_NAME[name].sql)}, key=str):
             lake.create(table)
         for name in names:
             view, schema = VIEWS_BY_NAME[name], lake.sql_name(QUEUE_HISTORY).rpartition(".")[0]
@@ -151,18 +152,39 @@ class LakeViews:
 
     def answer(self, name: str, max_rows: int | None = None) -> pa.Table:
         """Return the rows of a view, in its order; at most ``max_rows``. It need not exist anywhere."""
-        view, quotas = VIEWS_BY_NAME[name], {"quotas": self._quotas(), "machine_quotas": self._machine_quotas()}
-        sql = self._resolve_sql(view, lambda table: _input(_plain_name(table)), {each: _input(each) for each in quotas})
-        inputs: dict[str, QueryInput] = {_plain_name(table): table for table in self._tables_of(view)}
-        inputs |= {each: rows for each, rows in quotas.items() if _input(each) in sql}
-        return self.lake.query(sql if max_rows is None else f"{sql} LIMIT {max_rows}", **inputs)
+        sql = VIEWS_BY_NAME[name].sql
+        return self._query(sql if max_rows is None else f"{sql} LIMIT {max_rows}")
 
-    def has_evidence(self, name: str) -> bool:
-        """Return whether anything was captured that the view needs: else an empty answer does not mean "none"."""
-        tables = [catalog.table(each) for each in VIEWS_BY_NAME[name].evidence_tables]
-        return not tables or any(
-            self.lake.query("SELECT 1 AS one FROM {rows} LIMIT 1", rows=table).num_rows for table in tables
+    def _query(self, text: str) -> pa.Table:
+        """Return the answer to a query as views are written (``View``)."""
+        quotas = {"quotas": self._quotas(), "machine_quotas": self._machine_quotas()}
+        sql = self._resolve_sql(text, lambda table: _input(_plain_name(table)), {each: _input(each) for each in quotas})
+        inputs: dict[str, QueryInput] = {_plain_name(table): table for table in self._tables_of(text)}
+        inputs |= {each: rows for each, rows in quotas.items() if _input(each) in sql}
+        return self.lake.query(sql, **inputs)
+
+    def evidence(self, name: str) -> SeenEvidence:
+        """Return what was seen of the evidence that a view needs, until now and within the hours that it is about."""
+        condition = VIEWS_BY_NAME[name].needs
+        seen = {kind: self._look_for(kind, condition.hours) for kind in condition.kinds}
+        is_enough = all(any(seen[kind] is not None for kind in need) for need in condition.needs)
+        sights = tuple(sight for sight in seen.values() if sight is not None)
+        return SeenEvidence(is_enough, sights, tuple(kind for kind, sight in seen.items() if sight is None))
+
+    def _look_for(self, kind: Evidence, hours: int | None) -> Sight | None:
+        """Return what was seen of a kind of evidence until now; None if nothing was.
+
+        What has no time counts, but not within hours.
+        """
+        counted = "first_at <= now OR first_at IS NULL" if hours is None else (
+            f"first_at <= now AND last_at > now - INTERVAL {hours} HOUR"
+        )  # fmt: skip
+        found = self._query(
+            "SELECT count(DISTINCT subject) AS subjects, count(DISTINCT server) AS servers, min(first_at) AS first_at, "
+            f"max(last_at) AS last_at FROM ({kind.sql}) AS seen CROSS JOIN setting.now WHERE {counted}"
         )
+        (row,) = found.to_pylist()
+        return Sight(kind, **row) if row["subjects"] else None
 
     def coverage_for(self, name: str, rows: Iterable[Mapping[str, Any]]) -> pa.Table:
         """Return the coverage gaps for rows of a view: in the hours and at the servers of these rows.
@@ -186,15 +208,15 @@ class LakeViews:
             **inputs,
         )
 
-    def _tables_of(self, view: View) -> set[Table]:
-        """Return the tables that a view selects from."""
-        text = view.sql.replace("setting.now", NEWEST_EVENT_TIME_QUERY)
+    def _tables_of(self, text: str) -> set[Table]:
+        """Return the tables that a query selects from."""
+        text = text.replace("setting.now", NEWEST_EVENT_TIME_QUERY)
         return {catalog.table(f"{layer}.{name}") for layer, name in _TABLE_NAME.findall(text)}
 
-    def _resolve_sql(self, view: View, name: Callable[[Table], str], quotas: Mapping[str, str]) -> str:
-        """Return the SQL of a view with table names and settings filled in; ``quotas``: the SQL of their relations."""
+    def _resolve_sql(self, text: str, name: Callable[[Table], str], quotas: Mapping[str, str]) -> str:
+        """Return the SQL of a query with table names and settings filled in; ``quotas``: the SQL of their relations."""
         now = NEWEST_EVENT_TIME_QUERY if self.as_of is None else f"(SELECT {_timestamp_sql(self.as_of)} AS now)"
-        text = _TABLE_NAME.sub(lambda found: name(catalog.table(found[0])), view.sql.replace("setting.now", now))
+        text = _TABLE_NAME.sub(lambda found: name(catalog.table(found[0])), text.replace("setting.now", now))
         settings = {**quotas, "max_gap_s": repr(self.max_gap.total_seconds())}
         # Last: a queue with a quota may be called like a table.
         return _SETTING.sub(lambda found: settings[found[1]], text)
@@ -211,7 +233,7 @@ class LakeViews:
     def _stored_sql(self, view: View, name: Callable[[Table], str]) -> str:
         """Return the SQL of a view that Spark stores: with the quotas as literals."""
         quotas = {"quotas": _values_sql(self._quotas()), "machine_quotas": _values_sql(self._machine_quotas())}
-        return self._resolve_sql(view, name, quotas)
+        return self._resolve_sql(view.sql, name, quotas)
 
 
 def _input(name: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from pipeline.queues.last_reports import LAST_MACHINE_REPORTS_SQL
+from pipeline.reports.views.evidence import CALLS, MACHINE_REPORTS, all_of
 from pipeline.reports.views.view import View
 
 _LAST_REPORTS: Final = LAST_MACHINE_REPORTS_SQL.replace("{machine_history}", "gold.machine_history")
@@ -25,7 +26,7 @@ MACHINE_VIEWS: Final = (
         FROM gold.management_actions
         ORDER BY asked_at, call_key
         """,
-        ("queue_manager",), ("asked_at",),
+        ("queue_manager",), ("asked_at",), all_of(CALLS),
     ),
     View(
         "machines", 3,
@@ -53,7 +54,7 @@ MACHINE_VIEWS: Final = (
         FROM last LEFT JOIN quotas USING (queue_manager) CROSS JOIN setting.now
         ORDER BY used_share DESC NULLS LAST, bytes DESC NULLS LAST, queue_manager
         """,
-        ("queue_manager",), ("reported_at",),
+        ("queue_manager",), ("reported_at",), all_of(MACHINE_REPORTS),
     ),
 )  # fmt: skip
 """The views of queue managers."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from pipeline.reports.views.canonical import with_canonical_queues
+from pipeline.reports.views.evidence import READS, SESSIONS, all_of, any_of
 from pipeline.reports.views.view import View
 
 _READ_FROM: Final = "coalesce(rows.queue, rows.inferred_queue)"
@@ -53,7 +54,7 @@ MESSAGE_VIEWS: Final = (
         GROUP BY queue
         ORDER BY age_s DESC, queue
         """,
-        ("server_address",), ("seen_at",),
+        ("server_address",), ("seen_at",), all_of(READS),
     ),
     View(
         "read_twice", 10,
@@ -77,7 +78,7 @@ MESSAGE_VIEWS: Final = (
         WHERE redelivered OR loss_risk = 'read_twice'
         ORDER BY loss_risk = 'read_twice' DESC NULLS LAST, attempts DESC, first_attempt_at, sequence_key
         """,
-        (), ("first_attempt_at", "settled_at"), ("gold.receive_attempts",),
+        (), ("first_attempt_at", "settled_at"), all_of(READS, beside=(SESSIONS,)),
     ),
     View(
         "clock_differences", 23,
@@ -118,7 +119,7 @@ MESSAGE_VIEWS: Final = (
         ORDER BY greatest(sender_ahead_s, owner_ahead_s) DESC NULLS LAST, messages DESC, day, source,
           source_queue_manager, server_address
         """,
-        ("server_address",), ("first_seen_at", "last_seen_at"), ("silver.messages",),
+        ("server_address",), ("first_seen_at", "last_seen_at"), any_of(READS, SESSIONS),
     ),
     View(
         "comqc_methods", 24,
@@ -161,7 +162,7 @@ MESSAGE_VIEWS: Final = (
         GROUP BY interface_id, opnum, dispatch_id, target_clsid
         ORDER BY dead DESC, poison DESC, calls DESC, interface_id, opnum, dispatch_id, target_clsid
         """,
-        (), ("first_seen_at", "last_seen_at"),
+        (), ("first_seen_at", "last_seen_at"), any_of(READS, SESSIONS),
     ),
     View(
         "comqc_paths", 24,
@@ -197,6 +198,6 @@ MESSAGE_VIEWS: Final = (
         GROUP BY message_key
         ORDER BY size(path) DESC, first_seen_at, message_key
         """,
-        (), ("first_seen_at", "last_seen_at"),
+        (), ("first_seen_at", "last_seen_at"), any_of(READS, SESSIONS),
     ),
 )  # fmt: skip

@@ -6,6 +6,15 @@ from typing import Final
 
 from pipeline.queues.history import NOT_CONNECTED_STATES, STATE_ON_HOLD
 from pipeline.queues.last_reports import LAST_TRANSFERS_SQL
+from pipeline.reports.views.evidence import (
+    DEAD_LETTER_REPORTS,
+    JOURNAL_REPORTS,
+    QUEUE_REPORTS,
+    READS,
+    RECEIVER_REPORTS,
+    TRANSFER_REPORTS,
+    all_of,
+)
 from pipeline.reports.views.view import View
 from schemas.table import literal
 
@@ -66,7 +75,7 @@ QUEUE_VIEWS: Final = (
         FROM down LEFT JOIN reasons USING (snapshot_id) CROSS JOIN setting.now AS clock
         ORDER BY still DESC, down.since, down.queue_manager, down.queue, down.queue_format_name
         """,
-        ("queue_manager",), ("since", "until"),
+        ("queue_manager",), ("since", "until"), all_of(QUEUE_REPORTS),
     ),
     View(
         "time_in_state", 2,
@@ -90,7 +99,7 @@ QUEUE_VIEWS: Final = (
         GROUP BY queue_manager, queue, queue_format_name, state
         ORDER BY queue_manager, queue, queue_format_name, seconds DESC, state
         """,
-        ("queue_manager",), ("first_at", "last_at"),
+        ("queue_manager",), ("first_at", "last_at"), all_of(QUEUE_REPORTS),
     ),
     View(
         "depth_over_time", 3,
@@ -109,7 +118,7 @@ QUEUE_VIEWS: Final = (
         GROUP BY queue_manager, queue, queue_format_name, date_trunc('hour', valid_from)
         ORDER BY queue_manager, queue, queue_format_name, hour
         """,
-        ("queue_manager",), ("hour",),
+        ("queue_manager",), ("hour",), all_of(QUEUE_REPORTS),
     ),
     View(
         "depth_growth", 3,
@@ -141,7 +150,7 @@ QUEUE_VIEWS: Final = (
         FROM rates
         ORDER BY hours_until_full NULLS LAST, messages_per_hour DESC NULLS LAST, queue_manager, queue, queue_format_name
         """,
-        ("queue_manager",), ("first_at", "last_at"),
+        ("queue_manager",), ("first_at", "last_at"), all_of(QUEUE_REPORTS, hours=24),
     ),
     View(
         "stuck_queues", 4,
@@ -183,7 +192,7 @@ QUEUE_VIEWS: Final = (
         FROM found LEFT JOIN readers USING (queue) CROSS JOIN setting.now
         ORDER BY still DESC, minutes DESC, queue_manager, queue, queue_format_name
         """,
-        ("queue_manager",), ("since", "until"),
+        ("queue_manager",), ("since", "until"), all_of(QUEUE_REPORTS, beside=(READS,)),
     ),
     View(
         "outgoing_backlog", 6,
@@ -203,7 +212,7 @@ QUEUE_VIEWS: Final = (
         FROM newest
         ORDER BY unacknowledged DESC NULLS LAST, not_sent DESC NULLS LAST, queue_manager, queue, queue_format_name
         """,
-        ("queue_manager",), ("observed_at",),
+        ("queue_manager",), ("observed_at",), all_of(TRANSFER_REPORTS),
     ),
     View(
         "transfer_stalls", 7,
@@ -251,7 +260,7 @@ QUEUE_VIEWS: Final = (
         GROUP BY seen.queue_manager, seen.queue, name, stall_since
         ORDER BY still DESC, since, queue_manager, queue, queue_format_name
         """,
-        ("queue_manager",), ("since", "last_seen_at"),
+        ("queue_manager",), ("since", "last_seen_at"), all_of(TRANSFER_REPORTS),
     ),
     View(
         "sequence_gaps", 9,
@@ -281,7 +290,7 @@ QUEUE_VIEWS: Final = (
         ORDER BY still DESC, rejected DESC, queue_manager, queue, sender_queue_manager, sender_format_name, sequence_id,
           last_number
         """,
-        ("queue_manager",), ("first_seen_at", "last_seen_at"),
+        ("queue_manager",), ("first_seen_at", "last_seen_at"), all_of(RECEIVER_REPORTS),
     ),
     View(
         "ends_that_disagree", 11,
@@ -304,7 +313,7 @@ QUEUE_VIEWS: Final = (
           split_part(disagrees_with_sender, ':', 1)
         ORDER BY last_seen_at DESC, queue_manager, queue, sender_queue_manager, sender_queue, sequence_id, how
         """,
-        ("queue_manager",), ("first_seen_at", "last_seen_at"),
+        ("queue_manager",), ("first_seen_at", "last_seen_at"), all_of(RECEIVER_REPORTS, TRANSFER_REPORTS),
     ),
     View(
         "resends", 13,
@@ -337,7 +346,7 @@ QUEUE_VIEWS: Final = (
         SELECT *, resends / nullif(resends + sent, 0) AS share FROM days
         ORDER BY day, resends DESC, queue_manager, queue, queue_format_name
         """,
-        ("queue_manager",), ("day",),
+        ("queue_manager",), ("day",), all_of(TRANSFER_REPORTS),
     ),
     View(
         "dead_letter_growth", 16,
@@ -360,7 +369,7 @@ QUEUE_VIEWS: Final = (
             THEN (last_messages - first_messages) * 86400 / nullif(span_s, 0) END AS growth_per_day
         FROM days ORDER BY day DESC, growth DESC, queue_manager, queue, queue_format_name
         """,
-        ("queue_manager",), ("day",),
+        ("queue_manager",), ("day",), all_of(DEAD_LETTER_REPORTS),
     ),
     View(
         "journal_growth", 17,
@@ -397,6 +406,6 @@ QUEUE_VIEWS: Final = (
         WHERE last_messages > 0 OR first_messages > 0
         ORDER BY day DESC, days_until_full NULLS LAST, growth DESC, queue_manager, queue, queue_format_name
         """,
-        ("queue_manager",), ("day",),
+        ("queue_manager",), ("day",), all_of(JOURNAL_REPORTS),
     ),
 )  # fmt: skip

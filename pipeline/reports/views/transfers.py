@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from pipeline.reports.views.canonical import with_canonical_queues
+from pipeline.reports.views.evidence import READS, SESSIONS, TRANSFER_REPORTS, all_of, any_of
 from pipeline.reports.views.view import View
 
 _HOP: Final = ("sender_address", "receiver_address")
@@ -94,7 +95,7 @@ TRANSFER_VIEWS: Final = (
         WHERE waiting > 0 AND condition <> 'unknown' AND NOT coalesce(emptied, FALSE)
         ORDER BY what, observed_at, sequence_key, queue_manager, queue, queue_format_name, from_number
         """,
-        ("queue_manager", *_HOP), ("observed_at",), ("gold.eod_transfers", "gold.transfer_sequences"),
+        ("queue_manager", *_HOP), ("observed_at",), any_of(SESSIONS, TRANSFER_REPORTS),
     ),
     View(
         "gaps_on_the_wire", 9,
@@ -121,7 +122,7 @@ TRANSFER_VIEWS: Final = (
         WHERE missing_numbers > 0 OR out_of_order > 0
         ORDER BY may_be_the_capture, missing_numbers DESC, out_of_order DESC, first_seen_at, sequence_key
         """,
-        _HOP, ("first_seen_at", "last_seen_at"), (_SESSIONS,),
+        _HOP, ("first_seen_at", "last_seen_at"), all_of(SESSIONS),
     ),
     View(
         "delivered_twice", 10,
@@ -148,7 +149,7 @@ TRANSFER_VIEWS: Final = (
         WHERE acknowledged_sendings > 1
         ORDER BY read_twice DESC NULLS LAST, acknowledged_sendings DESC, first_sent_at, transfer_key
         """,
-        _HOP, ("first_sent_at", "last_sent_at"), (_SESSIONS,),
+        _HOP, ("first_sent_at", "last_sent_at"), all_of(SESSIONS, beside=(READS,)),
     ),
     View(
         "transfer_latency", 12,
@@ -176,7 +177,7 @@ TRANSFER_VIEWS: Final = (
         GROUP BY sender_address, receiver_address, size
         ORDER BY sender_address, receiver_address, min(packet_bytes), size
         """,
-        _HOP, ("first_at", "last_at"), (_TRANSFERS,),
+        _HOP, ("first_at", "last_at"), all_of(SESSIONS),
     ),
     View(
         "resent_messages", 13,
@@ -199,7 +200,7 @@ TRANSFER_VIEWS: Final = (
         GROUP BY date_trunc('day', first_sent_at), sender_address, receiver_address, message_kind
         ORDER BY day, share DESC, sender_address, receiver_address, message_kind
         """,
-        _HOP, ("first_at", "last_at"), (_TRANSFERS,),
+        _HOP, ("first_at", "last_at"), all_of(SESSIONS),
     ),
     View(
         "message_hops", 24,
@@ -233,7 +234,7 @@ TRANSFER_VIEWS: Final = (
         WHERE hops > 1 OR size(reports) > 0 OR calls > 0 OR hop_count > 0
         ORDER BY began_at, message_key, queue, hop, transfer_key
         """,
-        _HOP, ("first_sent_at", "last_sent_at"), (_TRANSFERS,),
+        _HOP, ("first_sent_at", "last_sent_at"), all_of(SESSIONS),
     ),
 )  # fmt: skip
 """The views of transfers."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pipeline.reports.views.evidence import Condition
+
 
 @dataclass(frozen=True, slots=True)
 class View:
@@ -16,8 +18,8 @@ class View:
     ``setting.max_gap_s`` the setting history.max_gap in seconds.
     ``row_meaning`` completes "one row is"; ``how_to_read`` explains the columns; ``limitations`` says what the view
     cannot show. Each of ``server_columns`` holds the address of a server or a queue manager. The ``time_columns`` of an
-    answer give the hours whose coverage is reported with it. ``evidence_tables`` are tables of which one at least must
-    have a row: without any, nothing that the view needs was captured, and an empty answer does not mean "none".
+    answer give the hours whose coverage is reported with it. ``needs`` is what must have been seen: without it an empty
+    answer does not mean "none".
     """
 
     name: str
@@ -26,6 +28,6 @@ class View:
     how_to_read: str
     limitations: str
     sql: str
-    server_columns: tuple[str, ...] = ()
-    time_columns: tuple[str, ...] = ()
-    evidence_tables: tuple[str, ...] = ()
+    server_columns: tuple[str, ...]
+    time_columns: tuple[str, ...]
+    needs: Condition

@@ -7,10 +7,14 @@ from collections import defaultdict
 import pytest
 
 from jobs import ask
-from pipeline.reports.views.catalog import VIEWS_BY_NAME, LakeViews
+from pipeline.reports.views import evidence as ev
+from pipeline.reports.views.catalog import COVERAGE_VIEW, VIEWS_BY_NAME, LakeViews
 from reports.questions.both_engines import answers_of, select
 from reports.questions.in_memory_lake import NOW, InMemoryLake, rows
 from schemas.ack_sequences import ACK_SEQUENCES
+from schemas.bronze import CAPTURE_FILES, CONNECTIONS, RPC_CALLS
+from schemas.calls import REMOTE_READ_CALLS
+from schemas.collected_snapshots import SNAPSHOTS_RAW
 from schemas.comqc import COMQC_CALLS
 from schemas.coverage import COVERAGE
 from schemas.eod import EOD_TRANSFERS
@@ -18,8 +22,9 @@ from schemas.findings import FINDINGS
 from schemas.hosts import HOSTS
 from schemas.messages import MESSAGES
 from schemas.queue_aliases import QUEUE_ALIASES
+from schemas.queue_snapshots import MACHINE_SNAPSHOTS, QUEUE_SNAPSHOTS
 from schemas.receive_attempts import RECEIVE_ATTEMPTS
-from schemas.sessions import ORDER_ACKS, SESSIONS
+from schemas.sessions import ORDER_ACKS
 from schemas.transfers import MESSAGE_TRANSFERS, TRANSFER_SEQUENCES
 
 pytestmark = pytest.mark.spark
@@ -328,19 +333,68 @@ def test_identifiers_clocks_and_hops(lake_views):
 
 def test_what_was_not_captured_cannot_be_known(lake_views, monkeypatch, capsys):
     """An empty answer means "none" only where what the view reads was captured."""
-    read = lake_views({})
-    needy = [view for view in VIEWS_BY_NAME.values() if view.evidence_tables]
-    assert {view.question_number for view in needy} == {8, 9, 10, 12, 13, 14, 15, 16, 22, 23, 24}
-    assert not any(read.views.has_evidence(view.name) for view in needy)
-    monkeypatch.setattr(ask, "open_lake_with_data", lambda _: read.views.lake)
+    nothing = lake_views({CAPTURE_FILES: [{"capture_id": "c", "last_packet_at": NOW, "packets": 9}]})
+    enough = {name for name in VIEWS_BY_NAME if nothing.views.evidence(name).is_enough}
+    assert enough == {COVERAGE_VIEW}
+    monkeypatch.setattr(ask, "open_lake_with_data", lambda _: nothing.views.lake)
     assert ask.main(["--lake", "x", "delivered_twice"]) == 0
-    assert "Cannot be known from what was captured: no row in silver.sessions." in capsys.readouterr().out
-    with_session = lake_views({SESSIONS: [{"connection_id": "c"}]})
+    assert "Cannot be known from what was captured: nothing was seen of TCP 1801." in capsys.readouterr().out
+    tcp_1801 = {"connection_id": "c", "kind": "binary_protocol", "first_packet_at": 1, "last_packet_at": 2}
+    with_session = lake_views({CONNECTIONS: [tcp_1801 | {"server_address": A}]})
     monkeypatch.setattr(ask, "open_lake_with_data", lambda _: with_session.views.lake)
     assert ask.main(["--lake", "x", "delivered_twice"]) == 0
     shown = capsys.readouterr().out
     assert "(no row)" in shown
+    assert "Seen of TCP 1801: 1 connections at 1 servers, from 1970-01-01 00:01:00 until 1970-01-01 00:02:00." in shown
     assert "Cannot be known" not in shown
+
+
+def any_evidence(kind, at):
+    """Rows of tables that show a kind of evidence at a time."""
+    shown = {"observed_at": at, "hresult": 0, "queue_manager": "srv1"}
+    asked = [(name, "value") for name in ("eod_first_non_ack", "eod_source_info", "journal_message_count")]
+    queue = shown | {"queue": "srv1\\private$\\q", "property_states": asked}
+    connection = {"connection_id": "c", "kind": "binary_protocol", "first_packet_at": at, "last_packet_at": at}
+    return {
+        ev.SESSIONS: {CONNECTIONS: [connection]},
+        ev.CALLS: {RPC_CALLS: [{"call_key": "k", "outcome": "ok", "request_at": at}]},
+        ev.READS: {REMOTE_READ_CALLS: [{"call_key": "k", "requested_at": at}]},
+        ev.QUEUE_REPORTS: {QUEUE_SNAPSHOTS: [shown | {"queue": "srv1\\private$\\q"}]},
+        ev.TRANSFER_REPORTS: {QUEUE_SNAPSHOTS: [queue]},
+        ev.RECEIVER_REPORTS: {QUEUE_SNAPSHOTS: [queue]},
+        ev.JOURNAL_REPORTS: {QUEUE_SNAPSHOTS: [queue]},
+        ev.DEAD_LETTER_REPORTS: {QUEUE_SNAPSHOTS: [shown | {"queue": "srv1\\private$\\q_deadqueue"}]},
+        ev.MACHINE_REPORTS: {MACHINE_SNAPSHOTS: [shown]},
+        ev.PACKETS: {CAPTURE_FILES: [{"capture_id": "c", "packets": 1, "first_packet_at": at, "last_packet_at": at}]},
+    }[kind]
+
+
+KINDS = tuple(dict.fromkeys(kind for view in VIEWS_BY_NAME.values() for kind in view.needs.kinds))
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_each_kind_of_evidence_is_seen_where_it_is(lake_views, kind):
+    at = NOW - 60
+    views = lake_views(any_evidence(kind, at) | {SNAPSHOTS_RAW: [{"collected_at": NOW}]}).views
+    views_of_it = [view for view in VIEWS_BY_NAME.values() if kind in view.needs.kinds]
+    for view in views_of_it:
+        found = views.evidence(view.name)
+        (sight,) = [each for each in found.sights if each.kind == kind]
+        seconds = [each.timestamp() for each in (sight.first_at, sight.last_at)]
+        assert (sight.subjects, *seconds) == (1, at * 60, at * 60)
+        others = {each for need in view.needs.needs for each in need} - {each.kind for each in found.sights}
+        assert set(found.unseen) == set(view.needs.kinds) - {each.kind for each in found.sights}
+        assert found.is_enough == all(set(need) - others for need in view.needs.needs)
+
+
+def test_failed_reports_and_encrypted_reads_are_no_evidence(lake_views):
+    views = lake_views({
+        QUEUE_SNAPSHOTS: [{"queue_manager": "srv1", "observed_at": 1, "hresult": 0xC00E0025}],
+        MACHINE_SNAPSHOTS: [{"queue_manager": "srv1", "observed_at": 1}],
+        REMOTE_READ_CALLS: [{"call_key": "k", "requested_at": 1, "errors": [{"code": "encrypted"}]}],
+        RPC_CALLS: [{"call_key": "k", "outcome": "encrypted", "request_at": 1}],
+    }).views  # fmt: skip
+    assert not any(views.evidence(name).sights for name in VIEWS_BY_NAME if name != COVERAGE_VIEW)
 
 
 def test_gaps_beside_an_answer_are_of_both_ends_of_a_hop(lake_views):

@@ -109,6 +109,13 @@ def ethernet(packet: bytes, *, vlans: tuple[tuple[int, int], ...] = (), trailer:
     return bytes.fromhex("020000000002020000000001") + tags + struct.pack(">H", _ethertype(packet)) + packet + trailer
 
 
+def tagged(packet: bytes, ethertype: int, tag: bytes, *, inner: int | None = None, trailer: bytes = b"") -> bytes:
+    """Return an Ethernet frame with a tag of any kind, behind which an EtherType follows: IP's, or ``inner``."""
+    follows = _ethertype(packet) if inner is None else inner
+    head = bytes.fromhex("020000000002020000000001") + struct.pack(">H", ethertype)
+    return head + tag + struct.pack(">H", follows) + packet + trailer
+
+
 def sll(packet: bytes) -> bytes:
     """Return a frame of Linux cooked capture, version 1 (LINKTYPE_LINUX_SLL)."""
     return struct.pack(">HHH8sH", 0, 1, 6, b"\x02\0\0\0\0\x01", _ethertype(packet)) + packet
