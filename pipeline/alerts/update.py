@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from functools import partial
-from itertools import chain
 from typing import Any, Final
 
 import pyarrow as pa
@@ -36,6 +35,7 @@ from schemas.coverage import COVERAGE
 from schemas.eod import EOD_SOURCES, EOD_TRANSFERS
 from schemas.findings import FINDINGS
 from schemas.messages import MESSAGES
+from schemas.queue_aliases import QUEUE_ALIASES
 from schemas.queue_history import MACHINE_HISTORY, QUEUE_HISTORY
 from schemas.queue_snapshots import QUEUE_SNAPSHOTS
 from schemas.receive_attempts import RECEIVE_ATTEMPTS
@@ -52,11 +52,7 @@ _FOLLOWED: Final = (
     CLIENT_CALLS, RPC_CALLS, FINDINGS, COVERAGE, SNAPSHOTS_RAW, MACHINE_HISTORY, CONNECTIONS, SESSIONS, ORDER_ACKS,
     SENDINGS, MESSAGE_TRANSFERS, TRANSFER_SEQUENCES,
 )  # fmt: skip
-_INPUTS: Final = (*_FOLLOWED, CAPTURE_FILES)
-_CHANGED_BY_EVERY_RUN: Final = (
-    REMOTE_READ_CALLS, RECEIVE_ATTEMPTS, QUEUE_HISTORY, MACHINE_HISTORY, FINDINGS, COVERAGE,
-)  # fmt: skip
-"""A run that changes any input has a commit of one of these: where they are as before, no other input is looked at."""
+_INPUTS: Final = (*_FOLLOWED, CAPTURE_FILES, QUEUE_ALIASES)
 
 _SCHEMA: Final = to_arrow_schema(ALERTS.struct())
 _DAY_US: Final = 86_400_000_000
@@ -69,10 +65,8 @@ def update(lake: Lake, limits: Thresholds, run_id: str, as_of: datetime | None =
 
     ``as_of`` is the time that counts as now, by default that of the newest packet or snapshot.
     """
-    if IncrementalUpdate.begin(lake, ALERTS, _CHANGED_BY_EVERY_RUN, _settings(limits, as_of)).is_current():
-        return 0
     work = _AlertsUpdate.begin(lake, limits, run_id, as_of)
-    return 0 if work is None or work.step.is_current() else work.run()
+    return 0 if work is None or work.is_current else work.run()
 
 
 def current_alerts(lake: Lake, limits: Thresholds, as_of: datetime | None = None) -> pa.Table:
@@ -80,7 +74,7 @@ def current_alerts(lake: Lake, limits: Thresholds, as_of: datetime | None = None
     work = _AlertsUpdate.begin(lake, limits, "", as_of)
     if work is None:
         return _SCHEMA.empty_table()
-    return lake.select(ALERTS, "TRUE") if work.step.is_current() else work.find_all()[0]
+    return lake.select(ALERTS, "TRUE") if work.is_current else work.find_all()[0]
 
 
 @dataclass(slots=True)
@@ -91,6 +85,7 @@ class _AlertsUpdate:
     limits: Thresholds
     run_id: str
     context: AlertContext
+    is_current: bool
     newest_us: int | None = None  # cached
 
     @staticmethod
@@ -100,10 +95,12 @@ class _AlertsUpdate:
         if not step.exists(CAPTURE_FILES, SNAPSHOTS_RAW):
             return None
         names = step.provenance_of(QUEUE_HISTORY).get("names") or {}
-        canonical = AliasIndex.load(lake).canonical_names
-        step.provenance_now["names"] = key(*chain(*sorted(names.items()), *sorted(canonical.items())))
         ends = step.provenance_of(RECEIVE_ATTEMPTS).get("ends") or {}
-        return _AlertsUpdate(step, limits, run_id, AlertContext(names, ends, canonical))
+        step.provenance_now["context"] = _digest(names, ends)
+        is_current = step.is_current()
+        canonical = {} if is_current else AliasIndex.load(lake).canonical_names
+        step.provenance_now["names"] = _digest(names, canonical)
+        return _AlertsUpdate(step, limits, run_id, AlertContext(names, ends, canonical), is_current)
 
     @property
     def lake(self) -> Lake:
@@ -234,6 +231,10 @@ class _AlertsUpdate:
 def _settings(limits: Thresholds, as_of: datetime | None) -> dict[str, Any]:
     at = None if as_of is None else datetime_to_us(as_of)
     return limits.as_provenance() | {"as_of": at, "alerts": CODE_VERSION}
+
+
+def _digest(*values: Mapping[str, object]) -> str:
+    return key(*(str(each) for of in values for item in sorted(of.items()) for each in item))
 
 
 def _reason(snapshot: RowMapping) -> str:

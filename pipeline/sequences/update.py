@@ -91,9 +91,11 @@ def update(lake: Lake, *, lost_after: timedelta, poison_after: int) -> int:
     """
     settings = {"lost_after_s": lost_after.total_seconds(), "poison_after": poison_after, "made_by": _CODE_VERSION}
     step = IncrementalUpdate.begin(lake, ACK_SEQUENCES, _INPUTS, settings)
-    if not step.exists(RECEIVE_ATTEMPTS) or step.is_current():
+    capture_loss = step.provenance_of(RECEIVE_ATTEMPTS).get("lost", {})
+    is_known = step.provenance_before.get(_LOSS, {}).get("capture_loss") == capture_loss
+    if not step.exists(RECEIVE_ATTEMPTS) or (is_known and step.is_current()):
         return 0
-    work = _SequencesUpdate(step, capture_loss=step.provenance_of(RECEIVE_ATTEMPTS).get("lost", {}))
+    work = _SequencesUpdate(step, capture_loss)
     affected = work.find_affected() if step.has_same_inputs(*settings) else None
     return work.recompute_all() if affected is None else work.recompute_affected(affected)
 

@@ -6,6 +6,7 @@ Who answers them: ``pipeline.lake.queries.answer``.
 from __future__ import annotations
 
 import re
+from collections import UserDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
@@ -80,7 +81,7 @@ class BoundQuery(NamedTuple):
         return self._replace(sql=sql.replace("{answer}", f"({self.sql})"))
 
 
-class Parts(dict[str, pa.Table]):
+class Parts(UserDict[str, pa.Table]):
     """The answers to queries, by the name of the query, as functions of groups take them."""
 
     def select(self, name: str, columns: Sequence[str]) -> pa.Table:
