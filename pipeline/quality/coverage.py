@@ -35,7 +35,8 @@ COVERAGE_CODE_VERSION: Final = "3"  # another one when something else is counted
 OUTCOMES: Final = ("ok", "fault", "no_response", "no_request", "damaged", "encrypted", "unbound")
 # Silver has the dates of its calls; but a message gets its queue by what opened it, which may be of another date.
 _FOLLOWED: Final = (CAPTURE_FILES, CONNECTIONS, RPC_CALLS, SESSION_PACKETS, QUARANTINE, SNAPSHOTS_RAW, MESSAGES)
-_INPUTS: Final = (*_FOLLOWED, REMOTE_READ_CALLS)
+_DECODED_CALLS: Final = (REMOTE_READ_CALLS, CLIENT_CALLS, MANAGEMENT_CALLS)
+_INPUTS: Final = (*_FOLLOWED, *_DECODED_CALLS)
 _HOUR_US: Final = 3_600_000_000
 _ANSWERED_ON: Final = utc_date_sql("response_at")
 _SCHEMA: Final = to_arrow_schema(COVERAGE.struct())
@@ -246,7 +247,7 @@ def _changed_dates(step: IncrementalUpdate) -> Dates:
     if not step.has_same_inputs("counted"):
         return None
     changed = step.changed_inputs(_FOLLOWED)
-    if not step.has_same_inputs(str(REMOTE_READ_CALLS)) and RPC_CALLS not in changed:
+    if step.changed_inputs(_DECODED_CALLS) and RPC_CALLS not in changed:
         return None  # all calls were decoded again, by other decoders
     found = run_concurrently({table: partial(step.changes, table, _dates(table), MAX_DATES) for table in changed})
     if any(rows is None for rows in found.values()):
