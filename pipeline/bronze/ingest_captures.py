@@ -21,6 +21,7 @@ from pipeline.bronze import learned_endpoints, merge_connections
 from pipeline.bronze.call_observer import CallObserver, ObservedWrite
 from pipeline.bronze.capture_parts import cut_into_parts, join_rows_of_parts
 from pipeline.bronze.capture_tasks import time_limits
+from pipeline.bronze.connection_openings import settle_connections
 from pipeline.bronze.failed_inputs import failed_columns, mark_failed
 from pipeline.bronze.ingest_clock import DEFAULT_MAX_TIME_AHEAD, IngestClock
 from pipeline.bronze.ingest_plan import files_on_days, plan_ingest, plan_reprocessing
@@ -256,6 +257,8 @@ class _IngestRound:
             result.rows_written[str(table)] = count_staged_rows(writer.staged.files(table.name))
         result.rows_written[str(CAPTURE_FILES)] = writer.write_ledger(result.file_rows, changes.count_corrections)
         mark_failed(lake, failures)  # captures of earlier runs
+        everything = bool(plan.replaced_captures or plan.renamed_captures)
+        settle_connections(lake, result.file_rows, writer.run_id, writer.clock.now, everything=everything)
         result.rows_written[str(RPC_CALLS)] = sum(row["calls"] for row in result.file_rows)
         return result
 
