@@ -338,7 +338,20 @@ class AlertsConfig:
         minimum=60,
     )
     refused_sessions: int = setting_field(
-        1, "sessions from one machine to another, refused or not answered, that raise an alert", minimum=1
+        1,
+        "sessions and connections from one machine to another, refused or not answered, that raise an alert",
+        minimum=1,
+    )
+    refused_for: timedelta = setting_field(
+        timedelta(minutes=5),
+        "how long connections from one machine to another must fail, three or more and none opened between, to be an "
+        "error",
+        minimum=0,
+    )
+    scan_targets: int = setting_field(
+        20,
+        "a client that failed at more servers than this within an hour, and opened nothing, is one alert (info)",
+        minimum=1,
     )
     refused_messages: int = setting_field(
         1, "messages waiting behind a number that the receiver of a sequence refuses that raise an alert", minimum=1

@@ -16,6 +16,7 @@ from schemas.table import (
     ENDPOINT_COLUMNS,
     INT,
     INTS,
+    NOT_ESTABLISHED,
     STRING,
     STRINGS,
     TIMESTAMP,
@@ -131,7 +132,8 @@ CAPTURE_FILES = Table(
 CONNECTIONS = Table(
     "bronze",
     "connections",
-    "One row per TCP connection that carried MSMQ RPC, the endpoint mapper, or TCP 1801.",
+    "One row per TCP connection that carried MSMQ RPC, the endpoint mapper, or TCP 1801, or was meant to and was not "
+    "established.",
     key=("connection_id",),
     event_date_columns=("first_packet_at",),
     columns=(
@@ -163,6 +165,7 @@ CONNECTIONS = Table(
         ),
         Column("packets", BIGINT, "packets of the connection, those without payload too"),
         TUNNEL_IDENTIFIER,
+        NOT_ESTABLISHED,
         *run_columns("bronze", "first_packet_at"),
     ),
 )
@@ -405,6 +408,12 @@ _SIDE = StructType(
         )
     ]
 )
+_OPENING = StructType(
+    [
+        *(StructField(f"{name}_ns", BIGINT) for name in ("syn", "last_syn", "client_reset", "server_reset")),
+        *(StructField(name, BOOLEAN) for name in ("client_spoke", "server_spoke", "client_heard")),
+    ]
+)
 _FINISHED_CALLS = StructType([StructField("context_id", INT), StructField("calls", BIGINT)])
 _EVIDENCE = StructType(
     [
@@ -491,6 +500,13 @@ PENDING = Table(
             STRING,
             "too_many_at_once: more than 32 rows of its endpoints are at one time or have the same bytes, and it was "
             "not compared with all of them; null if it was",
+        ),
+        Column(
+            "opening",
+            _OPENING,
+            "how it opened: times in ns since the epoch of the client's first and last SYN and of each side's first "
+            "RST; whether a side sent anything else; whether the capture has any packet to the client within an hour "
+            "of its SYNs (noted where nothing else was sent)",
         ),
         *run_columns("bronze", "last_packet_at"),
     ),

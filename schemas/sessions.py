@@ -12,6 +12,7 @@ from schemas.table import (
     DOUBLE,
     ENDPOINT_COLUMNS,
     INT,
+    NOT_ESTABLISHED,
     STRING,
     TIMESTAMP,
     TUNNEL_IDENTIFIER,
@@ -232,10 +233,12 @@ SESSIONS = Table(
         Column("client_window", INT, "WindowSize of the client's ConnectionParameters, packets"),
         Column("server_window", INT, "WindowSize of the server's ConnectionParameters, packets"),
         Column("outcome", STRING, "refused, open, unanswered, not_binary_protocol, not_established, unknown"),
+        NOT_ESTABLISHED,
         Column(
             "ended",
             STRING,
-            "refused, unopened, silent, ack_timeout, idle, reset, closed; null while the connection is open",
+            "refused, unopened, silent, ack_timeout, idle, reset, closed; null while no end is known: of a session "
+            "that is open, or of a connection of another outcome that may yet become one",
         ),
         *_side_columns("client"),
         *_side_columns("server"),

@@ -167,6 +167,15 @@ TUNNEL_IDENTIFIER = Column(
 )
 
 
+NOT_ESTABLISHED = Column(
+    "not_established",
+    STRING,
+    "why it was not established: no_answer to the client's SYNs (network or host), reset by the server (service not "
+    "running, or a firewall that rejects), answer_not_captured (no packet to the client was captured), too_early to "
+    "tell; null where any packet shows more than SYNs and the server's RST",
+)
+
+
 def run_columns(layer: Layer, dated_by: str, clock_of: str = "that run") -> tuple[Column, ...]:
     """The columns that end every fact table of a layer.
 

@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from pipeline.arrow_rows import timedelta_to_us
 from pipeline.queues.history import NOT_CONNECTED_STATES
+from udfs.capture.openings import ANSWER_NOT_CAPTURED, NO_ANSWER, RESET
 
 
 class Condition(NamedTuple):
@@ -36,12 +37,16 @@ CONDITIONS: Final = {
     ),
     "sessions_refused": Condition(
         1,
-        "at least alerts.refused_sessions sessions of the binary protocol (TCP 1801) from one machine to another were "
-        "refused or not answered, no further apart than alerts.failure_window; one that is open, or may have been "
-        "answered by bytes that were not captured, does not count",
-        "Refused: another queue manager answers at that address (asked_queue_manager and acceptor_queue_manager of "
-        "silver.sessions differ: look at names, addresses and caches), or it is at its limit of connections. Not "
-        "answered: see whether its service runs.",
+        "at least alerts.refused_sessions sessions (TCP 1801) or connections (also for remote reads) from one machine "
+        "to another were refused, not answered or not established, no further apart than alerts.failure_window; error "
+        "where connections to one port failed for alerts.refused_for, at least three and none opened between; info for "
+        "a client that failed at more than alerts.scan_targets servers within an hour and opened nothing; a session "
+        "that may yet be answered, or may have been by bytes that were not captured, does not count",
+        "No answer: see whether the host is up, and whether routes and firewalls let the port through. Reset: see "
+        "whether its Message Queuing service runs, and whether a firewall rejects the port. Session refused: another "
+        "queue manager answers at that address (asked_queue_manager and acceptor_queue_manager of silver.sessions "
+        "differ: look at names, addresses and caches), or it is at its limit of connections. Session not answered: see "
+        "whether its service runs.",
     ),
     "queue_on_hold": Condition(
         1,
@@ -204,6 +209,14 @@ CONDITIONS: Final = {
 """All alert conditions, by their names in gold.alerts."""
 
 
+FAILURE_CAUSES: Final = {
+    NO_ANSWER: "no answer (network or host)",
+    RESET: "reset (service not running, or a firewall that rejects)",
+    ANSWER_NOT_CAPTURED: "no answer, or a reset that this capture cannot see",
+}
+"""Why connections were not established, by their code in bronze.connections; others are no failures."""
+
+
 @dataclass(frozen=True, slots=True)
 class Thresholds:
     """The thresholds of alerts, and the other settings that alerts depend on. Quotas are in bytes, None: not known."""
@@ -220,6 +233,8 @@ class Thresholds:
     rejected_messages: int = 3
     failure_window: timedelta = timedelta(hours=1)
     refused_sessions: int = 1
+    refused_for: timedelta = timedelta(minutes=5)
+    scan_targets: int = 20
     refused_messages: int = 1
     resends: int = 20
     resend_share: float = 0.1

@@ -173,6 +173,7 @@ class Alert(NamedTuple):
     queue: str | None = None
     queue_manager: str | None = None
     queue_inferred: bool = False
+    suggestion: str | None = None  # in place of the condition's
 
 
 class ConditionHistory(NamedTuple):
@@ -247,7 +248,7 @@ def _alert_row(alert: Alert) -> RowDict:
         "until": episode.until,
         "last_seen_at": episode.last_seen_at,
         "message": episode.message,
-        "suggestion": CONDITIONS[alert.condition].suggestion,
+        "suggestion": alert.suggestion or CONDITIONS[alert.condition].suggestion,
         "evidence": list(episode.evidence),
         "confidence": confidence_level(episode.missing, guessed=alert.queue_inferred),
         "missing": sorted(episode.missing),

@@ -13,7 +13,7 @@ from pipeline.alerts import (
     session_alerts,
     transfer_alerts,
 )
-from pipeline.alerts.conditions import Thresholds
+from pipeline.alerts.conditions import FAILURE_CAUSES, Thresholds
 from pipeline.alerts.episodes import Alert
 from pipeline.arrow_rows import timedelta_to_us
 from pipeline.lake.queries.inputs import BoundQuery, FilteredTable, QueryInput
@@ -173,26 +173,79 @@ FROM ({every})"""
 
 
 def _sessions_query(limits: Thresholds, window: TimeWindow) -> BoundQuery:
-    """Return a query for sessions that were refused or not answered, or whose window was full too long."""
+    """Return a query for sessions and connections that failed, or whose window was full too long.
+
+    Beside a row stands when its client and its machines had opened other connections, or did next.
+    """
     full_ms = timedelta_to_us(limits.window_full_after) / 1000
-    long = " OR ".join(f"{side}_window_full_ms >= {full_ms}" for side in ("client", "server"))
-    in_trouble = FilteredTable(SESSIONS, f"outcome IN ('refused', 'unanswered') OR {long}")
-    times = [name for name in session_alerts.SESSION_COLUMNS if name.endswith("_at")]
-    others = [name for name in session_alerts.SESSION_COLUMNS if name not in (*times, "connection_id", "missing_bytes")]
-    selected = ", ".join(["connection_id", "missing_bytes", *others, *(f"unix_micros({at}) AS {at}" for at in times)])
+    long = " OR ".join(f"coalesce({side}_window_full_ms >= {full_ms}, FALSE)" for side in ("client", "server"))
+    not_opened = "coalesce(outcome IN ('refused', 'unanswered'), FALSE)"
+    failed = f"coalesce(not_established IN ({', '.join(map(repr, FAILURE_CAUSES))}), FALSE)"
     where = window.filter_sql("first_packet_at", "last_packet_at")
+    of_session = ("establish_requested_at", "outcome", "ended", "client_window_full_ms", "server_window_full_ms")
+    of_both = ("connection_id", "client_address", "server_address", "server_port", "first_packet_at", "last_packet_at",
+               "closed_at", "not_established", "missing_bytes")  # fmt: skip
+    before = "ORDER BY first_packet_at, connection_id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING"
+    after = "ORDER BY first_packet_at, connection_id ROWS BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING"
+    pair = "client_address, server_address"
+    times = {name: f"unix_micros({name})" for name in session_alerts.SESSION_COLUMNS if name.endswith("_at")}
+    selected = ", ".join(
+        f"{times[name]} AS {name}" if name in times else name for name in session_alerts.SESSION_COLUMNS
+    )
     sql = f"""
-SELECT {selected}
-FROM (SELECT {", ".join(("connection_id", *others, *times))} FROM {{rows}} WHERE {where})
-LEFT JOIN (SELECT connection_id, missing_bytes FROM {{connections}}) AS connections USING (connection_id)"""
-    binary = FilteredTable(CONNECTIONS, "kind = 'binary_protocol'")
-    return BoundQuery(sql, {"rows": in_trouble, "connections": binary})
+WITH sessions AS (
+  SELECT connection_id, client_address, {", ".join(of_session)}, {not_opened} AS was_refused
+  FROM {{sessions}} WHERE {where}
+), found AS (
+  SELECT {", ".join(of_both)}, kind, server_bytes FROM {{connections}} WHERE {where}
+), clients AS (
+  SELECT client_address FROM sessions WHERE was_refused OR {long}
+  UNION SELECT client_address FROM found WHERE {failed}
+), every AS (
+  SELECT {", ".join(f"found.{name}" for name in of_both)}, {", ".join(of_session)},
+    {failed} OR coalesce(was_refused, FALSE) OR {long} AS is_chosen,
+    coalesce(outcome = 'open', FALSE) OR (kind = 'rpc' AND not_established IS NULL AND server_bytes > 0) AS opened
+  FROM found LEFT JOIN sessions ON sessions.connection_id = found.connection_id
+  WHERE found.client_address IN (SELECT client_address FROM clients)
+), placed AS (
+  SELECT *,
+    unix_micros(max(CASE WHEN opened THEN last_packet_at END) OVER (PARTITION BY {pair} {before})) AS worked_until,
+    unix_micros(max(CASE WHEN opened THEN first_packet_at END) OVER (PARTITION BY {pair}, server_port {before}))
+      AS opened_before,
+    unix_micros(max(CASE WHEN opened THEN first_packet_at END) OVER (PARTITION BY client_address {before}))
+      AS client_opened_before,
+    unix_micros(min(CASE WHEN opened THEN first_packet_at END) OVER (PARTITION BY client_address {after}))
+      AS client_opened_after
+  FROM every
+)
+SELECT {selected} FROM placed WHERE is_chosen"""
+    return BoundQuery(sql, {"sessions": SESSIONS, "connections": CONNECTIONS})
 
 
 def _sequences_query(_: Thresholds, window: TimeWindow) -> BoundQuery:
-    return _select_rows(
-        TRANSFER_SEQUENCES, sending_alerts.SEQUENCE_COLUMNS, window.filter_sql("first_sent_at", "last_packet_at")
+    """Return a query for sequences; beside those with stalls stand connections between their ends that failed."""
+    columns = [name for name in sending_alerts.SEQUENCE_COLUMNS if name not in sending_alerts.FAILURE_COLUMNS]
+    rows = _select_rows(
+        TRANSFER_SEQUENCES, ["sequence_key", *columns], window.filter_sql("first_sent_at", "last_packet_at")
     )
+    failed = f"not_established IN ({', '.join(map(repr, FAILURE_CAUSES))})"
+    sql = f"""
+WITH found AS ({rows.sql}), failed AS (
+  SELECT client_address, server_address, not_established, unix_micros(first_packet_at) AS `at`,
+    lpad(CAST(unix_micros(first_packet_at) AS string), 20, '0') || connection_id AS place
+  FROM {{connections}}
+  WHERE {failed} AND kind = 'binary_protocol' AND first_packet_at <= timestamp_micros({window.now})
+), between_ends AS (
+  SELECT found.sequence_key, min(`at`) AS failed_since, max(`at`) AS failed_until,
+    max_by(client_address, place) AS failed_client, max_by(not_established, place) AS failed_cause
+  FROM found JOIN failed ON `at` >= found.first_sent_at
+    AND ((client_address = sender_address AND server_address = receiver_address)
+      OR (client_address = receiver_address AND server_address = sender_address))
+  WHERE found.stalls IS NOT NULL GROUP BY found.sequence_key
+)
+SELECT {", ".join(f"found.{name}" for name in columns)}, {", ".join(sending_alerts.FAILURE_COLUMNS)}
+FROM found LEFT JOIN between_ends ON between_ends.sequence_key = found.sequence_key"""
+    return BoundQuery(sql, {**rows.inputs, "connections": CONNECTIONS})
 
 
 def _resends_query(limits: Thresholds, window: TimeWindow) -> BoundQuery:
@@ -325,7 +378,7 @@ ALERT_SOURCES: Final = {
     ),
     "sessions": AlertSource(
         _sessions_query,
-        ("client_address", "server_address"),
+        ("client_address",),
         lambda rows, limits, now, context: session_alerts.session_alerts(
             rows, limits, now, context.queue_manager_names
         ),

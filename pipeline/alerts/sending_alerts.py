@@ -12,7 +12,7 @@ from math import ceil
 from operator import itemgetter
 from typing import Any, Final
 
-from pipeline.alerts.conditions import Thresholds
+from pipeline.alerts.conditions import CONDITIONS, FAILURE_CAUSES, Thresholds
 from pipeline.alerts.episodes import (
     ERROR,
     Alert,
@@ -22,6 +22,7 @@ from pipeline.alerts.episodes import (
     Observation,
     episodes_from_events,
 )
+from pipeline.alerts.session_alerts import named
 from pipeline.arrow_rows import datetime_to_us, timedelta_to_us
 from pipeline.text import format_count
 from udfs.queues.alias_groups import canonical_queue_name
@@ -31,8 +32,13 @@ SEQUENCE_COLUMNS: Final = (
     "source_queue_manager", "destination_queue", "sender_address", "receiver_address", "transaction_sequence_id",
     "first_sent_at", "last_packet_at", "acknowledged_number", "acknowledged_at", "waiting", "first_waiting_number",
     "stalls", "longest_stall_s", "stalled_since", "condition", "evidence", "missing",
+    "failed_since", "failed_until", "failed_client", "failed_cause",
 )  # fmt: skip
-"""The columns of gold.transfer_sequences that ``sequence_alerts`` needs."""
+"""The columns that ``sequence_alerts`` needs: of gold.transfer_sequences, and ``FAILURE_COLUMNS``."""
+
+FAILURE_COLUMNS: Final = SEQUENCE_COLUMNS[-4:]
+"""Of connections between both ends that were not established since the first sending: when the first and the last one
+began, and of the last one the client's address and why; null where there is none, or no stall."""
 
 SENDING_COUNT_COLUMNS: Final = (
     "sender_address", "receiver_address", "minute", "sendings", "resends", "first_at", "last_at", "evidence",
@@ -71,9 +77,26 @@ def sequence_alerts(
             stalls = ConditionHistory(
                 "order_acks_stalled", subject, _stalls(row, followed_at, limits, now), error_after=limits.error_after
             )
-            yield from stalls.alerts(now, limits.merge_within, queue, manager)
+            for alert in stalls.alerts(now, limits.merge_within, queue, manager):
+                yield _with_failed_connections(alert, row, names)
             if row["condition"] == _REFUSED and row["waiting"] >= limits.refused_messages:
                 yield Alert("sequence_refused", subject, _refused_episode(row, followed_at, now), queue, manager)
+
+
+def _with_failed_connections(alert: Alert, row: RowDict, names: Mapping[str, str]) -> Alert:
+    """Return the alert of a stall; where connections failed meanwhile, with these as what to look at."""
+    episode = alert.episode
+    if row["failed_cause"] not in FAILURE_CAUSES:
+        return alert
+    if row["failed_until"] < episode.since or (episode.until is not None and row["failed_since"] > episode.until):
+        return alert
+    client = row["failed_client"]
+    server = row["receiver_address"] if client == row["sender_address"] else row["sender_address"]
+    episode.message += (
+        f"; the session worked, and then {named(client, names)} could not connect to {named(server, names)}: "
+        f"{FAILURE_CAUSES[row['failed_cause']]}"
+    )
+    return alert._replace(suggestion=CONDITIONS["sessions_refused"].suggestion)
 
 
 def _stalls(row: RowDict, followed_at: int | None, limits: Thresholds, now: int) -> Iterator[Observation]:

@@ -45,7 +45,7 @@ from schemas.transfers import MESSAGE_TRANSFERS, TRANSFER_SEQUENCES
 from udfs.keys import key
 from udfs.rows import RowMapping
 
-CODE_VERSION: Final = "4"  # raised when alerts are computed differently: all are recomputed
+CODE_VERSION: Final = "5"  # raised when alerts are computed differently: all are recomputed
 MAX_FOR_FULL_UPDATE: Final = 20_000  # rows of all sources; with fewer, all alerts are recomputed
 _FOLLOWED: Final = (
     QUEUE_HISTORY, EOD_TRANSFERS, EOD_SOURCES, RECEIVE_ATTEMPTS, MESSAGES, REMOTE_READ_CALLS, MANAGEMENT_CALLS,
@@ -153,7 +153,7 @@ class _AlertsUpdate:
             limits.disconnected_after, limits.machine_disconnected_after, limits.on_hold_after, limits.stuck_after,
             limits.unacked_after, limits.unread_after, limits.stalled_after, limits.growth_window,
             limits.unacknowledged_read_after, limits.cleanup_interval, limits.max_gap, limits.failure_window * counts,
-            limits.resend_window * 3, timedelta(hours=2),
+            limits.resend_window * 3, limits.refused_for, timedelta(hours=2),
         )  # fmt: skip
         return timedelta_to_us(max(spans) + limits.merge_within + limits.max_gap)
 

@@ -78,7 +78,7 @@ CONNECTION_FIELDS: Final = (
     "connection_id", "client_address", "first_packet_at", "last_packet_at", "closed_at", "association_group_id",
     "syn_seen", "server_bytes", "missing_bytes", "closed_by",
 )  # fmt: skip
-IS_RPC_CONNECTION_SQL: Final = "kind = 'rpc'"
+IS_RPC_CONNECTION_SQL: Final = "kind = 'rpc' AND not_established IS NULL"  # others carried nothing
 CONNECTION_DEFAULTS: Final[dict[str, Any]] = {"syn_seen": False, "server_bytes": 0, "missing_bytes": 0}
 
 

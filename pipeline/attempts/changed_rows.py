@@ -13,7 +13,7 @@ from typing import Any, Final, TypeAlias
 import pyarrow as pa
 
 from pipeline.attempts import dependency_keys
-from pipeline.attempts.attempt_rows import CONNECTION_FIELDS
+from pipeline.attempts.attempt_rows import CONNECTION_FIELDS, IS_RPC_CONNECTION_SQL
 from pipeline.attempts.client_identity import connections_with_other_claims
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import POST_IMAGES
@@ -119,12 +119,13 @@ _CONNECTION_COLUMNS: Final = (
 
 CHANGED_CONNECTIONS_QUERY: Final = (
     f"SELECT {', '.join((*_CONNECTION_COLUMNS, *_GROUP_COLUMNS))}, _change_type IN {sql_values(POST_IMAGES)} AS added,"
-    " _commit_version AS version FROM {feed} WHERE kind = 'rpc'"
+    f" _commit_version AS version FROM {{feed}} WHERE {IS_RPC_CONNECTION_SQL}"
 )
 """Query over the change feed of bronze.connections: the group of each changed connection, before and after."""
 
 RPC_CONNECTIONS_QUERY: Final = (
-    f"SELECT {', '.join((*_CONNECTION_COLUMNS, 'calls', *_GROUP_COLUMNS))} FROM {{connections}} WHERE kind = 'rpc'"
+    f"SELECT {', '.join((*_CONNECTION_COLUMNS, 'calls', *_GROUP_COLUMNS))} FROM {{connections}}"
+    f" WHERE {IS_RPC_CONNECTION_SQL}"
 )
 """Query over bronze.connections: all RPC connections with their groups; times are microseconds."""
 

@@ -17,7 +17,9 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from pipeline.bronze import learned_endpoints, merge_connections
+from pipeline.bronze import merge_connections
+from pipeline.bronze.across_captures import learned_endpoints
+from pipeline.bronze.across_captures.connection_openings import settle_connections
 from pipeline.bronze.call_observer import CallObserver, ObservedWrite
 from pipeline.bronze.capture_parts import cut_into_parts, join_rows_of_parts
 from pipeline.bronze.capture_tasks import time_limits
@@ -256,6 +258,8 @@ class _IngestRound:
             result.rows_written[str(table)] = count_staged_rows(writer.staged.files(table.name))
         result.rows_written[str(CAPTURE_FILES)] = writer.write_ledger(result.file_rows, changes.count_corrections)
         mark_failed(lake, failures)  # captures of earlier runs
+        everything = bool(plan.replaced_captures or plan.renamed_captures)
+        settle_connections(lake, result.file_rows, writer.run_id, writer.clock.now, everything=everything)
         result.rows_written[str(RPC_CALLS)] = sum(row["calls"] for row in result.file_rows)
         return result
 

@@ -19,6 +19,7 @@ from pipeline.arrow_rows import datetime_to_us, times_to_us
 from pipeline.quality.coverage_gaps import GAP_MEASURES
 from pipeline.queues.eod_transfers import TROUBLED_CONDITIONS
 from pipeline.queues.history import NOT_CONNECTED_STATES, STATE_UNKNOWN
+from udfs.capture.openings import FAILED
 
 MAX_DATASET_ROWS: Final = 5_000  # of each dataset in the page, by default
 MAX_DATASET_BYTES: Final = 8 << 20  # of the rows of each dataset, and of the sums over all of its rows
@@ -28,7 +29,8 @@ NOT_DELIVERED_OUTCOMES: Final = ("rejected", "expired", "unacknowledged")
 STUCK_CONDITIONS: Final = ("stalled", "refused")
 """Conditions in ``gold.transfer_sequences`` in which numbers wait and are not acknowledged."""
 FAILED_SESSION_OUTCOMES: Final = ("refused", "unanswered")
-"""Outcomes in ``silver.sessions`` of sessions that the other machine did not open."""
+"""Outcomes in ``silver.sessions`` of sessions that the other machine did not open. Beside them are the connections that
+were not established for certain (``not_established`` is one of ``FAILED``)."""
 _LONE_SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _MAX_DISTINCT_SHARE: Final = 0.7  # columns with a larger share of distinct values are not dictionary-encoded
 
@@ -95,6 +97,7 @@ class DashboardData:
             "not_delivered": list(NOT_DELIVERED_OUTCOMES),
             "stuck": list(STUCK_CONDITIONS),
             "failed_sessions": list(FAILED_SESSION_OUTCOMES),
+            "failed_connections": list(FAILED),
             "coverage_gaps": [gap._asdict() for gap in GAP_MEASURES],
             "data": {name: data.to_json() for name, data in self.datasets.items()},
             "column_comments": {name: dict(columns) for name, columns in self.column_comments.items()},

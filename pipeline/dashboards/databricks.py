@@ -84,7 +84,8 @@ FROM {queue_history}""",
         """SELECT coalesce(initiator_queue_manager, client_address) AS initiator,
   coalesce(acceptor_queue_manager, server_address) AS acceptor,
   date_trunc('HOUR', first_packet_at) AS hour, first_packet_at, last_packet_at, outcome,
-  coalesce(ended, 'still open') AS ended, client_messages + server_messages AS messages,
+  not_established, CASE WHEN ended IS NOT NULL THEN ended WHEN outcome = 'open' THEN 'still open' ELSE 'not open' END
+    AS ended, client_messages + server_messages AS messages,
   client_bytes + server_bytes AS bytes, client_window_full_ms + server_window_full_ms AS window_full_ms
 FROM {sessions}""",
     ),
@@ -286,6 +287,7 @@ DASHBOARD_PAGES: Final[tuple[tuple[str, tuple[Widget, ...]], ...]] = (
                     "initiator",
                     "acceptor",
                     "outcome",
+                    "not_established",
                     "ended",
                     "messages",
                     "bytes",

@@ -282,9 +282,9 @@ def _session_families(dashboard: DashboardData) -> Iterator[MetricFamily]:
     """Yield metrics of connections on TCP 1801, by the machines at both ends."""
     sums = partial(_sum_family, dashboard, "sessions")
     yield sums(
-        (*_SESSION_LABELS, "session_outcome", "session_end"),
+        (*_SESSION_LABELS, "session_outcome", "not_established", "session_end"),
         "msmq_sessions",
-        "Sessions captured on TCP 1801, by outcome and how they ended.",
+        "Sessions captured on TCP 1801, by outcome, why they were not established and how they ended.",
     )
     yield sums(
         _SESSION_LABELS,

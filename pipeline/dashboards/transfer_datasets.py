@@ -9,7 +9,8 @@ from pipeline.reports.views.canonical import with_canonical_queues
 
 _HOP_COLUMNS: Final = "sender_queue_manager, receiver_queue_manager, sender_address, receiver_address"
 _SESSION_COLUMNS: Final = (
-    "initiator_queue_manager, acceptor_queue_manager, client_address, server_address, session_outcome, session_end"
+    "initiator_queue_manager, acceptor_queue_manager, client_address, server_address, session_outcome, "
+    "not_established, session_end"
 )
 _LAST_ELEMENTS: Final = 20  # of the arrays of gaps and stalls of a sequence
 _LATENCIES: Final = {"transmit_ms": "on the wire", "session_ack_ms": "session ack", "order_ack_ms": "order ack"}
@@ -125,7 +126,9 @@ FROM {_with_canonical_queue("{transfer_sequences}")}""",
         "silver.sessions",
         """SELECT s.connection_id, initiator_queue_manager, acceptor_queue_manager, client_address, client_port,
        server_address, server_port, first_packet_at, last_packet_at, closed_at, outcome AS session_outcome,
-       coalesce(ended, 'still_open') AS session_end,
+       not_established,
+       CASE WHEN ended IS NOT NULL THEN ended WHEN outcome = 'open' THEN 'still_open' ELSE 'not_open' END
+         AS session_end,
        by_direct_name, pinged, round_trip_ms, ack_timeout_ms, recoverable_ack_timeout_ms, client_window, server_window,
        client_messages + server_messages AS messages, client_bytes + server_bytes AS message_bytes,
        client_unacknowledged + server_unacknowledged AS unacknowledged, client_window_full_ms, server_window_full_ms,

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from pipeline.arrow_rows import is_in, times_to_us
 from pipeline.attempts.affected_scope import MIN_CALLS_FOR_KEYS, select_ongoing
-from pipeline.attempts.attempt_rows import CONNECTION_FIELDS
+from pipeline.attempts.attempt_rows import CONNECTION_FIELDS, IS_RPC_CONNECTION_SQL
 from pipeline.attempts.calls import CLOCK_TOLERANCE_US
 from pipeline.attempts.changed_rows import connections_before_change
 from pipeline.attempts.server_openings import IS_OPEN_OR_CLOSE
@@ -48,7 +48,7 @@ def changed_connections_query(table: Table, skipped_commits: Collection[int]) ->
         versions = f"collect_set(CASE WHEN {version} THEN call_key END)"
         went = f"coalesce(bool_or({version} AND _change_type <> 'insert'), FALSE)"
     elif table is CONNECTIONS:
-        where, group = "kind = 'rpc'", "association_group_id"
+        where, group = IS_RPC_CONNECTION_SQL, "association_group_id"
     names = "connection_id, server_address, client_address"
     meaning = f"{numbered} AS numbered_at, {moves} AS moves, {versions} AS versions, {went} AS went"
     grouped = f"CAST({group} AS bigint) AS association_group_id"

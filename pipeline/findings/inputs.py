@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
+from pipeline.attempts.attempt_rows import IS_RPC_CONNECTION_SQL
 from pipeline.attempts.server_openings import IS_OPEN_OR_CLOSE, OPENING_CALLS
 from pipeline.concurrency import run_concurrently
 from pipeline.findings import evaluate
@@ -102,7 +103,7 @@ MESSAGE_INPUT: Final = InputQuery(
 )
 """Message columns, by the call that returned the message."""
 RPC_CONNECTION_INPUT: Final = InputQuery(
-    CONNECTIONS, (*evaluate.CONNECTION_COLUMNS, "calls"), "kind = 'rpc' AND first_packet_at IS NOT NULL"
+    CONNECTIONS, (*evaluate.CONNECTION_COLUMNS, "calls"), f"{IS_RPC_CONNECTION_SQL} AND first_packet_at IS NOT NULL"
 )
 """RPC connections. Rules judge in the order of time: a connection without any is not judged."""
 

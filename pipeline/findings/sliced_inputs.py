@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
+from pipeline.attempts.attempt_rows import IS_RPC_CONNECTION_SQL
 from pipeline.attempts.server_openings import IS_OPEN_OR_CLOSE
 from pipeline.attempts.server_slices import CONVERSATION_SQL, SLICE_SQL, slice_digits
 from pipeline.findings.inputs import MESSAGE_INPUT, RPC_CONNECTION_INPUT, InputQuery
@@ -28,7 +29,7 @@ _IS_OPENING: Final = f"coalesce({IS_OPEN_OR_CLOSE}, FALSE)"
 _SLICES: Final = f"""
 slices AS (
   SELECT connection_id, server_address, conversation, {SLICE_SQL} AS slice
-  FROM (SELECT *, {CONVERSATION_SQL} AS conversation FROM {{{{connections}}}} WHERE kind = 'rpc')
+  FROM (SELECT *, {CONVERSATION_SQL} AS conversation FROM {{{{connections}}}} WHERE {IS_RPC_CONNECTION_SQL})
 ), places AS (
   SELECT server_address, slice, min(slice) OVER (PARTITION BY server_address) AS first
   FROM (SELECT DISTINCT server_address, slice FROM slices)

@@ -165,7 +165,7 @@ _TABLE_COLUMNS: Final[Mapping[Table, Mapping[str, ColumnRedactor]]] = {
         "tunnels": _redact_nested(source=Pseudonymizer.address, destination=Pseudonymizer.address),
         "packets_not_read": copy_column,
     },
-    CONNECTIONS: dict.fromkeys(("kind", "closed_by"), copy_column),
+    CONNECTIONS: dict.fromkeys(("kind", "closed_by", "not_established"), copy_column),
     RPC_BINDS: {
         **dict.fromkeys(
             ("interface_version", "transfer_syntaxes_offered", "result"), copy_column
@@ -190,7 +190,7 @@ _TABLE_COLUMNS: Final[Mapping[Table, Mapping[str, ColumnRedactor]]] = {
     PINGS: dict.fromkeys(("client_queue_manager", "server_queue_manager"), copy_column),  # GUIDs
     QUARANTINE: {"reason": copy_column, "sample": null_column, "source_path": _SNAPSHOT_FILE},
     PENDING: {
-        **dict.fromkeys(("kind", "waits_for", "counted", "evidence", "over_limit"), copy_column),
+        **dict.fromkeys(("kind", "waits_for", "counted", "evidence", "over_limit", "opening"), copy_column),
         "learned_interfaces": copy_column,  # interfaces
         "counted_server": _ADDRESS,
         **dict.fromkeys(("call_keys", "quarantine_keys", "packet_keys"), _KEYS),
@@ -235,7 +235,7 @@ _TABLE_COLUMNS: Final[Mapping[Table, Mapping[str, ColumnRedactor]]] = {
     },
     SESSIONS: dict.fromkeys(
         ("closed_by", "initiator_queue_manager", "acceptor_queue_manager", "asked_queue_manager", "outcome", "ended",
-         "overlapping_captures"),
+         "not_established", "overlapping_captures"),
         copy_column,
     ),
     SENDINGS: {

@@ -49,7 +49,7 @@ SESSIONS_SCHEMA: Final = to_arrow_schema(SESSIONS.struct())
 ORDER_ACKS_SCHEMA: Final = to_arrow_schema(ORDER_ACKS.struct())
 _FROM_CONNECTION: Final = (
     "connection_id", "client_address", "client_port", "server_address", "server_port", "first_packet_at",
-    "last_packet_at", "closed_at", "closed_by",
+    "last_packet_at", "closed_at", "closed_by", "not_established",
 )  # fmt: skip
 CONNECTION_COLUMNS: Final = (*_FROM_CONNECTION, "syn_seen", "client_bytes", "server_bytes")
 """The columns of ``bronze.connections`` that rows of silver.sessions are made of."""

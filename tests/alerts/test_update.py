@@ -96,7 +96,10 @@ def traffic():
         session | {"connection_id": "full", "outcome": "open", "client_address": "10.0.0.5", "ended": "closed",
                    "server_window_full_ms": 10_000, "client_window_full_ms": 9_999},
     ]  # fmt: skip
-    connections = [{"connection_id": "lost", "missing_bytes": 64, "kind": "binary_protocol"}]
+    same = ("connection_id", "client_address", "server_address", "first_packet_at", "last_packet_at", "closed_at")
+    of_sessions = {"kind": "binary_protocol", "server_port": 1801, "missing_bytes": 0}
+    connections = [of_sessions | {name: row[name] for name in same} for row in sessions]
+    connections[1]["missing_bytes"] = 64
     stall = {"began_at": 207 * 60_000_000, "ended_at": 209 * 60_000_000, "first_number": 3, "waiting": 2, "sendings": 4}
     sequences = [
         {"sequence_key": "s", "source_queue_manager": "a1", "destination_queue": "q", "transaction_sequence_id": 7,
@@ -208,7 +211,7 @@ def test_alerts_of_every_source_and_what_is_printed_of_them(spark, monkeypatch, 
     nacks = {row["message"] for row in found.to_pylist() if row["condition"] == "negative_acknowledgements"}
     admin = "srv1\\private$\\admin"
     assert nacks == {f"2 messages of class NACK in {admin}", "1 final acknowledgement of class NACK"}
-    assert by_condition["sessions_refused"]["message"] == "1 session refused"
+    assert by_condition["sessions_refused"]["message"] == "from srv1 (10.0.0.1) to 10.0.0.2: 1 session refused"
     assert by_condition["window_full"]["subject"] == "session from 10.0.0.2 to 10.0.0.5"
     assert by_condition["resend_storm"]["message"] == "29 of 30 sendings within 10 min were resends (97%)"
     assert by_condition["resend_storm"]["evidence"] == ["again1", "again29"]

@@ -224,6 +224,7 @@ def session(number, **more):
         "connection_id": f"c{number}", "initiator_queue_manager": GUIDS[0], "acceptor_queue_manager": GUIDS[1],
         "client_address": "10.0.0.1", "client_port": 50000 + number, "server_address": "10.0.0.7", "server_port": 1801,
         "first_packet_at": at(0), "last_packet_at": at(100), "closed_at": at(100), "session_outcome": "open",
+        "not_established": None,
         "session_end": "closed", "by_direct_name": True, "pinged": False, "round_trip_ms": 2.0,
         "ack_timeout_ms": 20000, "recoverable_ack_timeout_ms": 500, "client_window": 64, "server_window": 64,
         "messages": 3, "message_bytes": 6000, "unacknowledged": 0, "client_window_full_ms": 1500,

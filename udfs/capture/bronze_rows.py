@@ -107,6 +107,7 @@ CONNECTIONS_SCHEMA: Final = pa.schema(
         ("lost_by_capture_bytes", pa.int64()),
         ("packets", pa.int64()),
         ("tunnel_identifier", pa.int64()),
+        ("not_established", pa.string()),
         ("event_date", pa.date32()),
     ]
 )
@@ -307,14 +308,17 @@ def not_read_rows(counts: Mapping[str, int]) -> list[dict[str, Any]] | None:
 
 
 def connection_rows(
-    connections: list[TcpConnection], msmq_indexes: set[int], calls: Mapping[int, int]
+    connections: list[TcpConnection], msmq_indexes: set[int], calls: Mapping[int, int], failed: Mapping[int, str]
 ) -> pa.RecordBatch:
-    """Return the ``connections`` rows of MSMQ RPC and of the binary protocol; ``calls``: counts by connection index."""
-    return _to_batch(_connection_rows(connections, msmq_indexes, calls), CONNECTIONS_SCHEMA, "first_packet_at")
+    """Return the ``connections`` rows of MSMQ RPC and of the binary protocol.
+
+    By connection index: ``calls``: counts; ``failed``: why they were not established.
+    """
+    return _to_batch(_connection_rows(connections, msmq_indexes, calls, failed), CONNECTIONS_SCHEMA, "first_packet_at")
 
 
 def _connection_rows(
-    connections: list[TcpConnection], msmq_indexes: set[int], calls: Mapping[int, int]
+    connections: list[TcpConnection], msmq_indexes: set[int], calls: Mapping[int, int], failed: Mapping[int, str]
 ) -> Iterator[dict[str, Any]]:
     for connection in connections:
         binary = connection.kind is ConnectionKind.BINARY
@@ -348,6 +352,7 @@ def _connection_rows(
                 "lost_by_capture_bytes": one.lost_by_capture_bytes + two.lost_by_capture_bytes,
                 "packets": connection.packet_count,
                 "tunnel_identifier": connection.tunnel_identifier,
+                "not_established": failed.get(connection.index),
             }
         )
 

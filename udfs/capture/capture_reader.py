@@ -39,6 +39,7 @@ from udfs.capture.bronze_rows import (
 )
 from udfs.capture.capture_scan import CaptureScan
 from udfs.capture.open_connections import PENDING_SCHEMA, build_pending_rows, find_open_connections
+from udfs.capture.openings import OVER_LIMIT, attempts_of_capture, find_heard_clients
 from udfs.dcerpc.interfaces import infer_interface
 from udfs.errors import describe_failure, is_resource_failure
 from udfs.files.capture_file import NO_TIME, CaptureFileReader, NotACaptureError, RecordBlock, resume_read_offset
@@ -200,8 +201,16 @@ def read_capture_batches(
     scan.reread_endpoints = request.reread_endpoints
     with_inferred = {index for index, _ in inferred}
     msmq_indexes = {c.index for c in scan.connections if c.index in with_inferred or is_msmq_connection(c)}
+    heard = find_heard_clients(scan.connections, {} if scan.decoder is None else scan.decoder.heard)
+    span = (scan.first_time_ns or NO_TIME, scan.last_time_ns or NO_TIME)
+    failed, of_rpc, over_limit = attempts_of_capture(
+        scan.connections, scan.capture_id, span, heard, msmq_indexes, learned.keys()
+    )
+    msmq_indexes |= of_rpc
+    if over_limit:
+        scan.budget.unread_packets[OVER_LIMIT] = over_limit
     yield "capture_files", capture_file_row(scan, source, msmq_indexes, reported)
-    yield "connections", connection_rows(scan.connections, msmq_indexes, by_connection)
+    yield "connections", connection_rows(scan.connections, msmq_indexes, by_connection, failed)
     yield "pings", pings_batch(ping_rows(scan.pings))
     yield "rpc_binds", bind_rows(scan.connections, msmq_indexes, scan.capture_id)
     open_strays: dict[int, list[str]] = {}
@@ -216,7 +225,15 @@ def read_capture_batches(
     yield (
         "pending",
         build_pending_rows(
-            scan.open_connections, scan.capture_id, emitted, open_strays, inferred, learned, scan.unfinished_packets
+            scan.open_connections,
+            scan.capture_id,
+            emitted,
+            open_strays,
+            inferred,
+            learned,
+            scan.unfinished_packets,
+            heard,
+            of_rpc,
         ),
     )
 

@@ -143,7 +143,7 @@ def merge_connections(pending: Sequence[RowDict], limits: TimeLimits = DEFAULT_T
     coverage = _packet_coverage(by_connection)
     counts = _count_calls(calls, by_connection, inferred, msmq_indexes, tracker.connections)
     tables = {
-        "connections": connection_rows(tracker.connections, msmq_indexes, counts),
+        "connections": connection_rows(tracker.connections, msmq_indexes, counts, {}),
         "rpc_binds": _restore_packet_numbers(
             bind_rows(tracker.connections, msmq_indexes, ""), packet_indexes, {"capture_id": "packet_number"}
         ),

@@ -6,7 +6,7 @@ files and runs in milliseconds.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
@@ -14,11 +14,22 @@ import pyarrow as pa
 
 from udfs.capture.call_relabelling import relabel_calls
 from udfs.capture.call_sightings import merge_sightings, restore_single_capture_row
-from udfs.capture.capture_reader import BRONZE_SCHEMAS, CaptureReadRequest, read_capture
+from udfs.capture.capture_reader import BRONZE_SCHEMAS, CaptureReadRequest, InterfaceEndpoint, read_capture
 from udfs.capture.connection_merge import MergeResult, merge_connections
 from udfs.capture.merge_candidates import merge_candidates
 from udfs.capture.merged_remainders import add_packet_counts
 from udfs.capture.open_connections import four_tuple_key
+from udfs.capture.openings import (
+    TRIED_PORTS,
+    CaptureSpans,
+    Surroundings,
+    attempt_connection,
+    count_again,
+    heard_in,
+    is_queue_manager,
+    packets_not_read,
+    settle_attempts,
+)
 from udfs.rows import RowDict
 from udfs.sessions.packet_rows import SESSION_PACKETS_SCHEMA
 from udfs.sessions.packet_sightings import merge_packet_sightings, move_packets
@@ -28,6 +39,7 @@ from udfs.tcp.time_limits import DEFAULT_TIME_LIMITS, TimeLimits
 BRONZE_TABLES: Final = (
     "capture_files", "connections", "rpc_binds", "rpc_calls", "session_packets", "pings", "quarantine", "pending"
 )  # fmt: skip
+_SPAN: Final = ("first_packet_at", "last_packet_at")
 
 
 def read_captures(
@@ -66,7 +78,45 @@ def merge_runs(
         pending = [row for row in tables["pending"] if four_tuple_key(row) in keys]
         pending = [pending[index] for found in merge_candidates(pending, limits).values() for index in found]
         apply_merge(tables, pending, merge_connections(pending, limits), limits)
+        settle_connections(tables)
     return {name: pa.Table.from_pylist(rows, BRONZE_SCHEMAS[name]) for name, rows in tables.items()}
+
+
+def settle_connections(tables: dict[str, list[RowDict]]) -> None:
+    """Find what became of connections that were not established, by all captures."""
+    files, endpoints = tables["capture_files"], set[tuple[str, int]]()
+    for text in (text for row in files for text in row["learned_endpoints"] or ()):
+        endpoint = InterfaceEndpoint.parse(text)
+        endpoints.add((endpoint.address, endpoint.port))
+    spans = {
+        row["capture_id"]: tuple(round(row[name].timestamp() * 1e6) * 1000 for name in _SPAN)
+        for row in files
+        if row["first_packet_at"] is not None
+    }
+    tried: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for row in (*tables["connections"], *tables["pending"]):
+        if row["server_port"] in TRIED_PORTS and row["first_packet_at"] is not None:
+            at = round(row["first_packet_at"].timestamp() * 1e6) * 1000
+            tried[row["client_address"], row["server_address"]].append(at)
+    managers = {row["server_address"] for row in tables["connections"] if is_queue_manager(row)}
+    managers |= {address for address, _ in endpoints}
+    around = Surroundings(
+        CaptureSpans(spans), heard_in(tables["pending"]), managers, endpoints,
+        {pair: sorted(times) for pair, times in tried.items()},
+    )  # fmt: skip
+    found = settle_attempts(tables["pending"], around)
+    rows = [row for row in tables["connections"] if row["connection_id"] not in {*found.rpc, *found.left_out}]
+    for row in rows:
+        row["not_established"] = found.codes.get(row["connection_id"], row["not_established"])
+    made = [attempt_connection(name, remainders, found.codes[name]) for name, remainders in found.rpc.items()]
+    tables["connections"] = rows + pa.Table.from_pylist(made, BRONZE_SCHEMAS["connections"]).to_pylist()
+    counted, changes = count_again(found)
+    for row in tables["pending"]:
+        row["counted"] = counted.get(row["pending_key"], row["counted"])
+    for row in files:
+        if row["capture_id"] in changes:
+            add_packet_counts(row, changes[row["capture_id"]])
+        row["packets_not_read"] = packets_not_read(row["packets_not_read"], found.over_limit[row["capture_id"]])
 
 
 def apply_merge(

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from copy import copy
 from dataclasses import dataclass, replace
 from itertools import chain, islice
@@ -23,6 +24,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from udfs.capture.openings import OPENING_TYPE, opening_of
 from udfs.capture.overlapping_captures import WHOLE_PDU
 from udfs.dcerpc.interfaces import CallShape
 from udfs.files.capture_file import NO_TIME
@@ -127,6 +129,7 @@ PENDING_SCHEMA: Final = pa.schema(
         ("dropped_bytes", pa.list_(DROPPED_BYTES_STRUCT)),
         ("merge_digest", pa.string()),
         ("over_limit", pa.string()),
+        ("opening", OPENING_TYPE),
         ("event_date", pa.date32()),
     ]
 )
@@ -248,13 +251,16 @@ def build_pending_rows(
     inferred: InferredContexts,
     learned: LearnedInterfaces,
     unfinished_packets: Mapping[int, list[str]],
+    heard: AbstractSet[int],
+    failed_rpc: AbstractSet[int],
 ) -> pa.RecordBatch:
     """Return the rows of ``bronze.pending``, the remainders of open connections.
 
     ``emitted``: the calls that became rows. ``open_strays``: keys of quarantined bytes that another capture may
     explain, by connection index. ``inferred``: the contexts with an inferred interface, whose calls are rows already.
     ``learned``: interfaces by endpoint. ``unfinished_packets``: keys of packets of the binary protocol that another
-    capture may change, by connection index.
+    capture may change, by connection index. ``heard``: indexes of attempts to whose client the capture has packets;
+    ``failed_rpc``: of those that have rows though no byte shows what they are.
     """
 
     def is_row(index: int, context_id: int) -> bool:
@@ -275,8 +281,10 @@ def build_pending_rows(
         return {
             **_pending_row(one, capture_id, inferred, learned),
             "counted": packet_count_column(
-                one.connection, is_msmq=index in with_inferred or shows_msmq(one.connection)
+                one.connection,
+                is_msmq=index in with_inferred or index in failed_rpc or shows_msmq(one.connection),
             ),
+            "opening": opening_of(one.connection, one.directions, client_heard=index in heard),
             "counted_server": four_tuple(one.connection)[2],
             "finished_calls": finished.get(index, []),
             "call_keys": sorted(calls.get(index, [])),

@@ -34,7 +34,7 @@ from udfs.rows import RowDict
 from udfs.tcp.connection_tracker import ConnectionTracker
 from udfs.tcp.connections import TcpConnection, sequence_difference
 from udfs.tcp.four_tuples import PackedEndpoint
-from udfs.tcp.packet_decoder import RECORD_SEGMENT, TcpSegments
+from udfs.tcp.packet_decoder import RECORD_SEGMENT, SYN, TcpSegments
 from udfs.tcp.time_limits import earliest_ns
 
 _MAX_BLOCK_BYTES: Final = 1 << 30  # of a four-tuple: differences of sequence numbers stay unambiguous
@@ -140,6 +140,7 @@ def _groups_of_four_tuple(remainders: Sequence[Remainder], max_clock_skew_ns: in
         rows = [remainders[index].row for index in indexes]
         if len(rows) == 1:
             parts = [CapturedSegment(segment, rows[0]["capture_id"]) for segment in rows[0]["segments"]]
+            parts.sort(key=lambda part: not part.segment["flags"] & SYN)  # as in ``overlay_segments``
         else:
             parts = overlay_segments(rows)
         yield RemainderGroup(

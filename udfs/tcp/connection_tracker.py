@@ -559,13 +559,19 @@ def _record_flags(
                 connection.kind = ConnectionKind.UNDECIDED
         if not connection.client_certain:
             connection.client_side, connection.client_certain = (number ^ 1 if flags & ACK else number), True
-        if not flags & ACK and connection.syn_time_ns is None:
-            connection.syn_time_ns = time
+        if not flags & ACK:
+            if connection.syn_time_ns is None:
+                connection.syn_time_ns = time
+            first, last = direction.first_syn_ns, direction.last_syn_ns
+            direction.first_syn_ns = time if first is None else earliest_ns(first, time)
+            direction.last_syn_ns = time if last is None else max(last, time)
     if flags & FIN and _is_earlier(time, direction.fin_time_ns):
         direction.fin_time_ns = time
         direction.fin_sequence = (sequence + payload_length) & 0xFFFFFFFF
     if flags & RST and _is_earlier(time, connection.reset_time_ns):
         connection.reset_time_ns = time
+    if flags & RST and _is_earlier(time, direction.reset_ns):
+        direction.reset_ns = time
 
 
 def _update_last_numbers(connection: TcpConnection, s: TcpSegments, rows: Ints, side: Ints) -> None:

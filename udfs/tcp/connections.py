@@ -164,10 +164,20 @@ class StreamDirection:
     retransmitted_bytes: int = 0
     conflicting_bytes: int = 0
     first_ack: tuple[int, int, int] | None = None  # time in ns, sequence number, acknowledgement
+    first_syn_ns: int | None = None  # of its SYNs that acknowledge none: it asked for the connection
+    last_syn_ns: int | None = None
+    reset_ns: int | None = None  # of its first RST
     last_sequence: int | None = None
     last_acknowledgement: int | None = None
     unrecognised_bytes: int = 0  # payload seen before the connection was recognised as RPC
     framing_state: object = None
+
+    @property
+    def has_spoken(self) -> bool:
+        """Whether it sent anything but SYNs that ask for a connection, and RSTs."""
+        answered = self.syn_sequence is not None and self.first_syn_ns is None
+        sent = self.first_ack is not None or self.fin_time_ns is not None or bool(self.distinct_bytes)
+        return answered or sent or bool(self.unrecognised_bytes)
 
     def stream_offset_of(self, sequence: int) -> int:
         """Return the stream offset of a sequence number near the current position."""

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from udfs.array_types import Bools, Ints, Octets
-from udfs.files.capture_file import BUFFER_PADDING_BYTES, UNKNOWN_LINK_TYPE, RecordBlock
+from udfs.files.capture_file import BUFFER_PADDING_BYTES, NO_TIME, UNKNOWN_LINK_TYPE, RecordBlock
 from udfs.tcp.datagrams import UDP_HEADER_BYTES, UdpDatagram, has_port
 from udfs.tcp.link_layers import ETHERTYPE_IPV4, ETHERTYPE_IPV6, NOT_KNOWN, find_network_headers
 from udfs.tcp.octets import gather_bytes, u16, u32
@@ -50,6 +50,7 @@ _TCP, _FRAGMENT = 6, 44
 _MAX_EXTENSIONS: Final = 16
 _IP_HEADER_BYTES: Final = 60  # bytes gathered per IP header: the longest IPv4 header
 _MAX_INCOMPLETE_DATAGRAMS: Final = 4096  # incomplete datagrams kept at once
+_MAX_HEARD: Final = 10_000  # target addresses of packets that are no TCP
 _MAX_FRAGMENTS: Final = 2048  # per datagram: 64 KiB at the smallest MTU (68, RFC 791) need 1366
 _FRAGMENT_LIFETIME_NS: Final = 30_000_000_000  # RFC 791 3.2: at least 15 s; systems keep 30 s
 
@@ -153,7 +154,8 @@ class PacketDecoder:
 
     ``tunnels`` are those that packets came through so far. ``unread_link_types``: packets by link type, of those that
     are not read; ``unread``: of other protocols that are not; ``nested_too_deep``: packets in more tunnels than are
-    read. ``datagrams``: of the last block, those from or to one of ``datagram_ports``.
+    read. ``datagrams``: of the last block, those from or to one of ``datagram_ports``. ``heard``: by target address,
+    packed, the times in ns of the first and last IP packet that is no TCP, for the first ``_MAX_HEARD`` addresses.
     """
 
     def __init__(
@@ -165,6 +167,7 @@ class PacketDecoder:
         self.unread_link_types: Counter[int] = Counter()
         self.unread = UnreadPackets()
         self.nested_too_deep = 0
+        self.heard: dict[bytes, tuple[int, int]] = {}
         self._tunnel_ports = tunnel_ports
         # Those that may carry packets are apart: other traffic of UDP does not displace fragments of TCP.
         self._incomplete: dict[bool, dict[_DatagramName, _FragmentedDatagram]] = {True: {}, False: {}}
@@ -261,6 +264,7 @@ class PacketDecoder:
         length = np.where(total == 0, packets.stop - at, total) - size
         fragment = u16(header, 6) & 0x3FFF
         protocol = header[:, 9].astype(np.int64)
+        self._note_heard(header[:, 16:20], np.nonzero(good & (protocol != _TCP))[0], records.time_ns[packets.record])
         wanted = good & ((protocol == _TCP) | self._may_be_tunnel(octets, protocol, at + size, fragment))
         whole = np.nonzero(wanted & (fragment == 0))[0]
         found = _IpPayloads(
@@ -322,6 +326,20 @@ class PacketDecoder:
                 )
             )  # fmt: skip
 
+    def _note_heard(self, targets: Octets, rows: Ints, times: Ints) -> None:
+        """Note the target addresses of some packets, which are no TCP, with their times in ns."""
+        if not len(rows):
+            return
+        addresses = np.ascontiguousarray(targets[rows]).view(f"V{targets.shape[1]}").ravel()
+        names, place = np.unique(addresses, return_inverse=True)
+        first, last = np.full(len(names), np.iinfo(np.int64).max), np.full(len(names), NO_TIME)
+        np.minimum.at(first, place, times[rows])
+        np.maximum.at(last, place, times[rows])
+        for name, begin, end in zip(names.tolist(), first.tolist(), last.tolist(), strict=True):
+            known = self.heard.get(name)
+            if known is not None or len(self.heard) < _MAX_HEARD:
+                self.heard[name] = (begin, end) if known is None else (min(known[0], begin), max(known[1], end))
+
     def _decode_ipv6(
         self, octets: Octets, records: RecordBlock, packets: Packets, classes: npt.NDArray[np.int8], extra: bytearray
     ) -> _IpPayloads:
@@ -353,6 +371,7 @@ class PacketDecoder:
                 size, time = int(stop[row] - start[row]), int(records.time_ns[packets.record[row]])
                 whole_datagram = self._add_fragment(name, piece, offset, more, size, time)
                 done.append((int(packets.record[row]), name, whole_datagram))
+        self._note_heard(header[:, 24:40], np.nonzero(good & (follows != _TCP))[0], records.time_ns[packets.record])
         no_fragment = np.zeros(len(at), np.int64)
         wanted = good & ((follows == _TCP) | self._may_be_tunnel(octets, follows, start, no_fragment))
         whole = np.nonzero(wanted)[0]

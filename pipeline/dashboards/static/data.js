@@ -52,7 +52,7 @@ const notConnected = (row) => SITE.not_connected.includes(stateNow(row));
 const isLost = (rows, row) => SITE.not_delivered.includes(rows.at(row, "outcome"));
 /** Whether numbers of a sequence wait and the captured traffic shows that it does not go on. */
 const isStuck = (rows, row) => SITE.stuck.includes(rows.at(row, "condition"));
-const isFailedSession = (rows, row) => SITE.failed_sessions.includes(rows.at(row, "session_outcome"));
+const isFailedSession = (rows, row) => SITE.failed_sessions.includes(rows.at(row, "session_outcome")) || SITE.failed_connections.includes(rows.at(row, "not_established"));
 /** Facets of transfers for sessions, which have the same machines at either end. */
 const SESSION_ENDS = Object.fromEntries(["sender", "receiver"].flatMap((end) => [
   [`${end}_queue_manager`, (rows, row, wanted) => ["initiator_queue_manager", "acceptor_queue_manager"].some((each) => facetText(rows.at(row, each)) === wanted)],

@@ -196,15 +196,15 @@ function sessionSection(state) {
   if (!data.computed) return [title, notComputed(data)];
   const rows = data.rows, sums = summaryOf("sessions"), indexes = filterRows("sessions", sums, state);
   const full = (each, row) => Number(each.at(row, "client_window_full_ms") ?? 0) + Number(each.at(row, "server_window_full_ms") ?? 0);
-  const countTile = (name) => (each) => tile((name === "session_end" && each.values[0] !== "still_open" ? "ended: " : "") + facetLabel(each.values[0] ?? "unknown"), formatNumber(each.n), "sessions", LEVELS[name][each.values[0]] ?? "", rowsLink("transfers", { ...globalFilters(state), [name]: facetText(each.values[0]) }, "sessions"));
+  const countTile = (name) => (each) => tile((name === "session_end" && !["still_open", "not_open"].includes(each.values[0]) ? "ended: " : "") + facetLabel(each.values[0] ?? "unknown"), formatNumber(each.n), "sessions", LEVELS[name][each.values[0]] ?? "", rowsLink("transfers", { ...globalFilters(state), [name]: facetText(each.values[0]) }, "sessions"));
   return [
     title,
     intro("Connections on TCP 1801. A full window means that the sender waited for acknowledgements before it could go on."),
-    tiles(countBy(sums, indexes, ["session_outcome"]).map(countTile("session_outcome")), countBy(sums, indexes, ["session_end"]).map(countTile("session_end")),
+    tiles(countBy(sums, indexes, ["session_outcome"]).map(countTile("session_outcome")), countBy(sums, indexes, ["not_established"]).filter((each) => each.values[0] !== null).map(countTile("not_established")), countBy(sums, indexes, ["session_end"]).map(countTile("session_end")),
       tile("windows full", durationText(indexes.reduce((sum, row) => sum + full(sums, row), 0)) ?? "\u2013", "in all of these sessions", indexes.some((row) => full(sums, row) > 0) ? "warn" : "", rowsLink("transfers", globalFilters(state), "sessions"))),
     rowsTable("sessions", [
       "first_packet_at", endColumn("sessions", "initiator", "from", ["initiator_queue_manager", "client_address"]), endColumn("sessions", "acceptor", "to", ["acceptor_queue_manager", "server_address"]),
-      { name: "session_outcome", label: "outcome" }, { name: "session_end", label: "end" }, { name: "duration", label: "duration", kind: "number", value: (row) => rows.at(row, "last_packet_at") - rows.at(row, "first_packet_at"), show: (row) => durationText(rows.at(row, "last_packet_at") - rows.at(row, "first_packet_at")) },
+      { name: "session_outcome", label: "outcome" }, { name: "not_established", label: "not established" }, { name: "session_end", label: "end" }, { name: "duration", label: "duration", kind: "number", value: (row) => rows.at(row, "last_packet_at") - rows.at(row, "first_packet_at"), show: (row) => durationText(rows.at(row, "last_packet_at") - rows.at(row, "first_packet_at")) },
       "messages", { name: "message_bytes", label: "bytes" }, "unacknowledged",
       { name: "window_full", label: "window full", kind: "number", value: (row) => full(rows, row), show: (row) => (full(rows, row) ? h("span", { class: "badge warn" }, durationText(full(rows, row))) : "0"), title: "how long as many packets were unacknowledged as the window allows, both sides" },
       { name: "windows", kind: "text", value: (row) => (rows.at(row, "client_window") === null && rows.at(row, "server_window") === null ? null : `${rows.at(row, "client_window") ?? "?"} / ${rows.at(row, "server_window") ?? "?"}`), title: "window sizes that client and server announced, packets" },

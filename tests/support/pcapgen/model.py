@@ -379,6 +379,7 @@ class ExpectedRows:
             "round_trip_ms": (third.time_ns - syn.time_ns) / 1e6 if syn and third and answered else None,
             "association_group_id": self.dialogue.binds[-1].group if self.dialogue.binds else None,
             "calls": len(self.dialogue.calls),
+            "not_established": None,
         }
         row.update(changes)
         return row

@@ -1,0 +1,1 @@
+"""What captures show of connections in other captures, whichever was read first."""

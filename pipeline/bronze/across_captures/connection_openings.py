@@ -1,0 +1,192 @@
+"""Settles connections that were not established, at the end of a round: ``not_established`` of ``bronze.connections``.
+
+What became of an attempt, and whether it was meant for MSMQ, may stand in several captures, which are read in any
+order. So it is found in the tables, when a round has written them: in the remainders of ``bronze.pending`` that show
+SYNs and no more (``udfs.capture.openings``). Those of captures that ran within an hour of what the round read are
+looked at again, and those whose server the lake has come to know as a queue manager.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+import pyarrow as pa
+
+from pipeline.arrow_rows import datetime_to_us
+from pipeline.bronze.write_tables import stamp_rows
+from pipeline.lake.lake import Lake
+from pipeline.lake.schema_enforcement import arrow_schema
+from schemas.bronze import CAPTURE_FILES, CONNECTIONS, PENDING
+from schemas.table import EVENT_DATE, Table
+from udfs.capture.capture_reader import BRONZE_SCHEMAS, InterfaceEndpoint
+from udfs.capture.merged_remainders import add_packet_counts
+from udfs.capture.openings import (
+    ATTEMPT_PORTS,
+    NEAR_NS,
+    TRIED_PORTS,
+    CaptureSpans,
+    SettledAttempts,
+    Surroundings,
+    attempt_connection,
+    count_again,
+    packets_not_read,
+    settle_attempts,
+)
+from udfs.dcerpc.interfaces import BINARY_PROTOCOL_PORT, EPM_PORT
+from udfs.rows import RowDict
+
+_COLUMNS: Final = (
+    "pending_key", "capture_id", "connection_id", "client_address", "client_port", "server_address", "server_port",
+    "tunnel_identifier", "kind", "first_time_ns", "last_time_ns", "packets", "counted", "counted_server", "opening",
+    EVENT_DATE,
+)  # fmt: skip
+_PORTS: Final = ", ".join(map(str, sorted(ATTEMPT_PORTS)))
+_ATTEMPTS: Final = f"""
+SELECT connection_id, capture_id, server_address, server_port, counted FROM {{pending}}
+WHERE opening.syn_ns IS NOT NULL AND NOT opening.client_spoke AND NOT opening.server_spoke
+  AND opening.client_reset_ns IS NULL
+  AND (kind = 'binary_protocol' OR server_port IN ({_PORTS})
+    OR concat_ws('|', server_address, server_port) IN {{endpoints}})"""
+_QUEUE_MANAGERS: Final = f"""
+SELECT DISTINCT server_address AS address FROM {{connections}}
+WHERE server_bytes > 0 AND (kind = 'binary_protocol' OR server_port <> {EPM_PORT})"""
+_HEARD: Final = """
+SELECT client_address AS address, capture_id, first_time_ns, last_time_ns FROM {pending}
+WHERE client_address IN {clients} AND capture_id IN {captures}
+  AND (opening.client_heard OR opening.server_spoke OR opening.server_reset_ns IS NOT NULL)
+UNION ALL
+SELECT server_address, capture_id, first_time_ns, last_time_ns FROM {pending}
+WHERE server_address IN {clients} AND capture_id IN {captures}
+  AND (opening.client_spoke OR opening.syn_ns IS NOT NULL OR opening.client_reset_ns IS NOT NULL)"""
+_TRIED: Final = f"""
+SELECT client_address, server_address, unix_micros(first_packet_at) AS `at` FROM {{connections}}
+WHERE server_port IN ({", ".join(map(str, sorted(TRIED_PORTS)))}) AND server_address IN {{servers}}
+  AND first_packet_at IS NOT NULL"""
+_NEAR: Final = timedelta(microseconds=NEAR_NS // 1000)
+
+
+@dataclass(frozen=True, slots=True)
+class _Window:
+    """The times, in microseconds, between which captures were read or removed; None: any time."""
+
+    since: int | None = None
+    until: int | None = None
+
+    @staticmethod
+    def of(rows: Iterable[RowDict]) -> _Window:
+        """Return the window of rows with the times of a first and a last packet."""
+        times = [row[name] for row in rows for name in ("first_packet_at", "last_packet_at")]
+        if None in times or not times:
+            return _Window()
+        return _Window(datetime_to_us(min(times)), datetime_to_us(max(times)))
+
+    def captures(self, lake: Lake, reach: timedelta) -> dict[str, tuple[int, int]]:
+        """Return by capture when it ran, in ns, for those that ran within ``reach`` of the window."""
+        where = "first_packet_at IS NOT NULL"
+        if self.since is not None and self.until is not None:
+            reach_us = reach // timedelta(microseconds=1)
+            where += (
+                f" AND last_packet_at >= timestamp_micros({self.since - reach_us})"
+                f" AND first_packet_at <= timestamp_micros({self.until + reach_us})"
+            )
+        sql = (
+            "SELECT capture_id, unix_micros(first_packet_at) AS first, unix_micros(last_packet_at) AS last "
+            f"FROM {{captures}} WHERE {where}"
+        )
+        rows = lake.query(sql, captures=CAPTURE_FILES).to_pylist()
+        return {row["capture_id"]: (row["first"] * 1000, row["last"] * 1000) for row in rows}
+
+
+def settle_connections(
+    lake: Lake, changed: Collection[RowDict], run_id: str, now: datetime, *, everything: bool
+) -> None:
+    """Bring ``not_established``, its rows and their counts up to date with all captures of the lake.
+
+    ``changed``: rows of ``bronze.capture_files`` that a round read. ``everything``: other captures changed too, or were
+    removed. ``now``: what rows that are written have as ``ingested_at``.
+    """
+    endpoints = _endpoints(lake)
+    names = {f"{address}|{port}" for address, port in endpoints} or {""}
+    attempts = lake.query(_ATTEMPTS, pending=PENDING, endpoints=names).to_pylist()
+    if not attempts:
+        return
+    managers = {*lake.query(_QUEUE_MANAGERS, connections=CONNECTIONS)["address"].to_pylist()}
+    managers |= {address for address, _ in endpoints}
+    window = _Window() if everything else _Window.of(changed)
+    near = window.captures(lake, _NEAR)
+    looked_at = {row["capture_id"] for row in attempts if row["capture_id"] in near or _is_new_to(managers, row)}
+    chosen = {row["connection_id"] for row in attempts if row["capture_id"] in looked_at}
+    if not chosen:
+        return
+    rows = lake.select(PENDING, "connection_id IN {names}", _COLUMNS, names=chosen).to_pylist()
+    around = _surroundings(lake, rows, managers, endpoints)
+    _apply(lake, settle_attempts(rows, around), looked_at, run_id, now)
+
+
+def _is_new_to(managers: Collection[str], attempt: RowDict) -> bool:
+    return attempt["counted"] == "packets_other" and attempt["server_address"] in managers
+
+
+def _endpoints(lake: Lake) -> set[tuple[str, int]]:
+    """Return the addresses and ports at which calls of any capture say that MSMQ listens."""
+    sql = "SELECT DISTINCT explode(learned_endpoints) AS endpoint FROM {captures} WHERE learned_endpoints IS NOT NULL"
+    found = map(InterfaceEndpoint.parse, lake.query(sql, captures=CAPTURE_FILES)["endpoint"].to_pylist())
+    return {(each.address, each.port) for each in found}
+
+
+def _surroundings(
+    lake: Lake, rows: Collection[RowDict], managers: set[str], endpoints: set[tuple[str, int]]
+) -> Surroundings:
+    times = [row[name] // 1000 for row in rows for name in ("first_time_ns", "last_time_ns") if row[name] > 0]
+    spans = _Window(min(times), max(times)).captures(lake, _NEAR) if times else {}
+    clients = {row["client_address"] for row in rows} | {row["server_address"] for row in rows}
+    heard: dict[str, list[tuple[str, int, int]]] = defaultdict(list)
+    if spans:
+        for row in lake.query(_HEARD, pending=PENDING, clients=clients, captures=set(spans)).to_pylist():
+            heard[row["address"]].append((row["capture_id"], row["first_time_ns"], row["last_time_ns"]))
+    tried: dict[tuple[str, str], list[int]] = defaultdict(list)
+    others = {row["server_address"] for row in rows if row["server_port"] != BINARY_PROTOCOL_PORT} - managers
+    if others:
+        for row in lake.query(_TRIED, connections=CONNECTIONS, servers=others).to_pylist():
+            tried[row["client_address"], row["server_address"]].append(row["at"] * 1000)
+    for row in rows:
+        if row["server_port"] in TRIED_PORTS:
+            tried[row["client_address"], row["server_address"]].append(row["first_time_ns"])
+    for each in tried.values():
+        each.sort()
+    return Surroundings(CaptureSpans(spans), heard, managers, endpoints, tried)
+
+
+def _apply(lake: Lake, found: SettledAttempts, captures: Collection[str], run_id: str, now: datetime) -> None:
+    """Write what changes: rows of connections, what counts their packets, and the counts of ``captures``."""
+    names = {*found.codes, *found.left_out}
+    stored = lake.select(CONNECTIONS, "connection_id IN {names}", names=names)
+    binary = [
+        {**row, "not_established": found.codes[name]}
+        for row in stored.to_pylist()
+        if (name := row["connection_id"]) in found.codes and name not in found.rpc
+    ]
+    rpc = [attempt_connection(name, remainders, found.codes[name]) for name, remainders in found.rpc.items()]
+    made = stamp_rows(CONNECTIONS, pa.Table.from_pylist(rpc, BRONZE_SCHEMAS["connections"]), run_id, now)
+    _replace(lake, CONNECTIONS, pa.concat_tables([pa.Table.from_pylist(binary, stored.schema), made]), stored)
+    counted, changes = count_again(found)
+    if counted:
+        rows = [{"pending_key": name, "counted": column} for name, column in sorted(counted.items())]
+        schema = pa.schema([arrow_schema(PENDING).field(name) for name in ("pending_key", "counted")])
+        lake.update_columns(PENDING, pa.Table.from_pylist(rows, schema), dates=None)
+    files = lake.select_by_values(CAPTURE_FILES, {*changes, *captures})
+    after = files.to_pylist()
+    for row in after:
+        if row["capture_id"] in changes:
+            add_packet_counts(row, changes[row["capture_id"]])
+        row["packets_not_read"] = packets_not_read(row["packets_not_read"], found.over_limit[row["capture_id"]])
+    _replace(lake, CAPTURE_FILES, pa.Table.from_pylist(after, files.schema), files)
+
+
+def _replace(lake: Lake, table: Table, rows: pa.Table, stored: pa.Table) -> None:
+    dates = {*rows[EVENT_DATE].to_pylist(), *stored[EVENT_DATE].to_pylist()}
+    lake.replace_changed(table, rows, stored, dates=dates)
