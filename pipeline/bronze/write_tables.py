@@ -425,7 +425,7 @@ def _file_columns(columns: RowDict) -> RowDict:
     return {**columns, "modified_at": None if modified is None else epoch + dt.timedelta(microseconds=modified)}
 
 
-def stamp_rows(table: Table, rows: _Rows, run_id: str, ingested_at: dt.datetime | None) -> _Rows:
+def stamp_rows(table: Table, rows: _Rows, run_id: str | None, ingested_at: dt.datetime | None) -> _Rows:
     """Return rows with all columns of the table, ``run_id`` filled in, and ``ingested_at`` where it is given."""
     run = {RUN_ID: pa.scalar(run_id, pa.string())}
     if ingested_at is not None:

@@ -14,7 +14,13 @@ from pipeline.dashboards.dashboard_data import (
 )
 from pipeline.queues.eod_transfers import TROUBLED_CONDITIONS
 from pipeline.queues.history import NOT_CONNECTED_STATES
+from udfs.capture.openings import FAILED
 from udfs.rows import RowDict
+
+
+def _is_failed_session(row: RowDict) -> bool:
+    return row["session_outcome"] in FAILED_SESSION_OUTCOMES or row["not_established"] in FAILED
+
 
 # Dataset, section of the page, filter of its problem rows, what they are.
 _CHECKS: Final[tuple[tuple[str, str, Callable[[RowDict], bool], str], ...]] = (
@@ -22,7 +28,7 @@ _CHECKS: Final[tuple[tuple[str, str, Callable[[RowDict], bool], str], ...]] = (
     ("queues", "queues", lambda row: row["state"] in NOT_CONNECTED_STATES, "queues not connected"),
     ("message_transfers", "transfers", lambda row: row["outcome"] in NOT_DELIVERED_OUTCOMES, "messages not delivered"),
     ("transfer_sequences", "transfers", lambda row: row["condition"] in STUCK_CONDITIONS, "sequences stuck"),
-    ("sessions", "transfers", lambda row: row["session_outcome"] in FAILED_SESSION_OUTCOMES, "sessions refused"),
+    ("sessions", "transfers", _is_failed_session, "sessions refused"),
     ("transfers", "eod", lambda row: row["condition"] in TROUBLED_CONDITIONS, "transfers with problems"),
     (
         "sources",

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipeline.bronze.across_captures.connection_openings import settle_connections
 from pipeline.bronze.ingest_clock import DEFAULT_MAX_TIME_AHEAD, is_ahead_sql
 from pipeline.bronze.input_files import FindFile, find_file
 from pipeline.bronze.ledger_entries import LEDGER_COLUMNS, LedgerEntry
@@ -91,6 +92,7 @@ class _RetentionRun:
         self._trim_ledger(going_on)
         if not self.dry_run:
             recount_connection_calls(self.lake, self.cutoff)
+            settle_connections(self.lake, (), None, datetime.now(UTC), everything=True)  # what it rested on may be gone
         return self.result
 
     def _delete(self, table: Table, condition: str, **of: Values) -> None:

@@ -454,6 +454,26 @@ def test_sessions_without_a_message_are_shown_and_said(at, tmp_path):
     assert "sessions refused (1)" in text(at, ".verdict")
 
 
+def test_connections_that_were_not_established_are_no_open_sessions_and_not_green(at, tmp_path):
+    failed = {"session_outcome": "not_established", "session_end": "not_open", "closed_at": None, "messages": 0}
+    rows = [session(1, not_established="no_answer", **failed), session(2, not_established="reset", **failed)]
+    early = [session(3, not_established="too_early", **failed)]
+    for name, shown in (("failed", rows), ("early", early)):
+        found = nothing_on_tcp_1801() | {"sessions": data(shown)}
+        (tmp_path / f"{name}.html").write_text(render_page(site(**found)), encoding="utf-8")
+    at.open(tmp_path / "failed.html", "#transfers")
+    tiles = at.run("[...document.querySelectorAll('a.tile')].map((each) => each.innerText.split('\\n').slice(0, 2))")
+    assert ["no answer", "1"] in tiles
+    assert ["reset", "1"] in tiles
+    assert ["not open", "2"] in tiles
+    assert not [tile for tile in tiles if tile[0] == "still open"]
+    at.go("#overview")
+    assert "sessions refused (2)" in text(at, ".verdict")
+    at.open(tmp_path / "early.html", "#overview")
+    tiles = at.run("[...document.querySelectorAll('a.tile')].map((each) => each.innerText.split('\\n').slice(0, 2))")
+    assert ["sessions refused", "\u2013"] in tiles
+
+
 def test_of_a_million_messages_figures_are_of_all_and_what_is_cut_is_said(at, pages):
     at.open(pages["large"], "#transfers")
     assert [row[:7] for row in at.run(SHOWN)] == [

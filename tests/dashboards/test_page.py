@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dashboards.sites import at, data, message_transfer, queue, site
+from dashboards.sites import at, data, message_transfer, queue, session, site
 from hostile import TEXTS
 from pipeline.dashboards.dashboard_data import NOT_DELIVERED_OUTCOMES, encode_table, json_for_script, to_json_value
 from pipeline.dashboards.html_page import render_page
@@ -164,6 +164,18 @@ def test_messages_that_did_not_get_there_are_a_problem():
     assert ("transfers", "2 sequences stuck") in problems
     assert ("eod", "2 transfers with problems") in problems
     assert not any("sessions refused" in what for _, what in problems)
+
+
+def test_sessions_that_were_not_opened_are_a_problem():
+    rows = [
+        session(1),
+        session(2, session_outcome="refused"),
+        session(3, session_outcome="not_established", not_established="no_answer"),
+        session(4, session_outcome="not_established", not_established="answer_not_captured"),
+        session(5, session_outcome="not_established", not_established="too_early"),
+        session(6, session_outcome="not_established"),
+    ]
+    assert ("transfers", "3 sessions refused") in count_problems(site(sessions=data(rows)))
 
 
 def test_captures_that_were_not_read_whole_are_a_problem():

@@ -189,13 +189,17 @@ def test_sequences_have_no_identifiers_as_labels_and_sum_by_queue_and_hop():
 
 
 def test_sessions_are_counted_by_both_ends_outcome_and_end():
-    rows = [session(1), session(2), session(3, session_outcome="refused", session_end="refused")]
+    silent = session(4, session_outcome="not_established", not_established="no_answer", session_end="not_open")
+    rows = [session(1), session(2), session(3, session_outcome="refused", session_end="refused"), silent]
     found = read(render_metrics(site(sessions=data(rows))))
-    counts = {(labels["session_outcome"], labels["session_end"]): value for labels, value in found["msmq_sessions"]}
-    assert counts == {("open", "closed"): 2, ("refused", "refused"): 1}
+    names = ("session_outcome", "not_established", "session_end")
+    counts = {tuple(labels.get(name, "") for name in names): value for labels, value in found["msmq_sessions"]}
+    assert counts == {
+        ("open", "", "closed"): 2, ("refused", "", "refused"): 1, ("not_established", "no_answer", "not_open"): 1,
+    }  # fmt: skip
     ((labels, full_s),) = found["msmq_session_window_full_seconds"]
     assert labels["initiator_queue_manager"] == GUIDS[0]
-    assert full_s == 4.5
+    assert full_s == 6
 
 
 def test_where_tcp_1801_was_not_captured_nothing_has_a_sample():

@@ -8,7 +8,7 @@ looked at again, and those whose server the lake has come to know as a queue man
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -22,6 +22,7 @@ from pipeline.lake.lake import Lake
 from pipeline.lake.schema_enforcement import arrow_schema
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, PENDING
 from schemas.table import EVENT_DATE, Table
+from udfs.capture import openings
 from udfs.capture.capture_reader import BRONZE_SCHEMAS, InterfaceEndpoint
 from udfs.capture.merged_remainders import add_packet_counts
 from udfs.capture.openings import (
@@ -102,7 +103,7 @@ class _Window:
 
 
 def settle_connections(
-    lake: Lake, changed: Collection[RowDict], run_id: str, now: datetime, *, everything: bool
+    lake: Lake, changed: Collection[RowDict], run_id: str | None, now: datetime, *, everything: bool
 ) -> None:
     """Bring ``not_established``, its rows and their counts up to date with all captures of the lake.
 
@@ -118,7 +119,13 @@ def settle_connections(
     managers |= {address for address, _ in endpoints}
     window = _Window() if everything else _Window.of(changed)
     near = window.captures(lake, _NEAR)
-    looked_at = {row["capture_id"] for row in attempts if row["capture_id"] in near or _is_new_to(managers, row)}
+    rows_of = Counter(row["capture_id"] for row in attempts if row["counted"] == "packets_used")
+    looked_at = {
+        row["capture_id"]
+        for row in attempts
+        if row["capture_id"] in near
+        or (_is_new_to(managers, row) and rows_of[row["capture_id"]] < openings.MAX_RPC_ATTEMPTS)
+    }
     chosen = {row["connection_id"] for row in attempts if row["capture_id"] in looked_at}
     if not chosen:
         return
@@ -161,7 +168,7 @@ def _surroundings(
     return Surroundings(CaptureSpans(spans), heard, managers, endpoints, tried)
 
 
-def _apply(lake: Lake, found: SettledAttempts, captures: Collection[str], run_id: str, now: datetime) -> None:
+def _apply(lake: Lake, found: SettledAttempts, captures: Collection[str], run_id: str | None, now: datetime) -> None:
     """Write what changes: rows of connections, what counts their packets, and the counts of ``captures``."""
     names = {*found.codes, *found.left_out}
     stored = lake.select(CONNECTIONS, "connection_id IN {names}", names=names)

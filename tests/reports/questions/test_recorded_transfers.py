@@ -222,12 +222,12 @@ def test_no_identifier_is_shared_and_no_clock_is_ahead(answer):
 
 
 def test_alerts_are_those_of_the_accounts(lake):
-    """Sessions that were refused, windows that were full, acks that did not come: each is an alert, nothing else is."""
+    """Sessions that were refused or reset, full windows, acks that did not come: each is an alert, nothing else is."""
     refused, full, stalled, nacks = set(), set(), Counter(), set()
     for account in ACCOUNTS:
         for line in account.sessions:
             ends = line["client_address"], line["server_address"]
-            if line["outcome"] in ("refused", "unanswered"):
+            if line["outcome"] in ("refused", "unanswered", "not_established"):
                 refused.add(f"sessions from {ends[0]} to {ends[1]}")
             for side, (sender, receiver) in (("client", ends), ("server", ends[::-1])):
                 if line[f"{side}_window_full_ms"] >= LIMITS.window_full_after / timedelta(milliseconds=1):
