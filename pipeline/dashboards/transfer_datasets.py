@@ -8,6 +8,7 @@ from pipeline.dashboards.dashboard_data import NEVER_ARRIVED, NOT_READ
 from pipeline.dashboards.dataset_definition import EVIDENCE_COLUMNS, Dataset, size_class_sql
 from pipeline.reports.views.canonical import with_canonical_queues
 from pipeline.reports.views.refused import with_refusals
+from udfs.codes import MQMSG_CLASS_NACK_RECEIVE_TIMEOUT_AT_SENDER as _AT_SENDER
 from udfs.codes import NEGATIVE_CLASS_BIT, RECEIVE_CLASS_BIT
 
 _HOP_COLUMNS: Final = "sender_queue_manager, receiver_queue_manager, sender_address, receiver_address"
@@ -30,7 +31,8 @@ def _last(array: str) -> str:
 
 
 # What is said of a message in its queue (receive classes, received, delivered) shows that it arrived, on any hop; an
-# order ack does too, unless a negative class says that the receiver discarded the message.
+# order ack does too, unless a negative class says that the receiver discarded the message. The sender's own class of a
+# message whose time is over says nothing of where it was.
 _IS_DISCARDED: Final = " OR ".join(
     f"coalesce({name} & {NEGATIVE_CLASS_BIT} <> 0 AND {name} & {RECEIVE_CLASS_BIT} = 0, FALSE)"
     for name in ("final_class", "arrival_class")
@@ -38,8 +40,8 @@ _IS_DISCARDED: Final = " OR ".join(
 _LOST_IN_QUEUE: Final = NEGATIVE_CLASS_BIT | RECEIVE_CLASS_BIT
 _HAS_ARRIVED: Final = f"""NOT ({_IS_DISCARDED}) AND (outcome IN ('received', 'delivered') OR order_acked_at IS NOT NULL
   OR coalesce(arrival_class & {NEGATIVE_CLASS_BIT} = 0, FALSE)
-  OR coalesce(receive_class & {RECEIVE_CLASS_BIT} <> 0, FALSE)
-  OR coalesce(final_class & {RECEIVE_CLASS_BIT} <> 0, FALSE))"""
+  OR coalesce(receive_class & {RECEIVE_CLASS_BIT} <> 0 AND receive_class <> {_AT_SENDER}, FALSE)
+  OR coalesce(final_class & {RECEIVE_CLASS_BIT} <> 0 AND final_class <> {_AT_SENDER}, FALSE))"""
 _OF_MESSAGE: Final = "PARTITION BY coalesce(message_key, transfer_key), destination_queue"
 _IS_REMOVED: Final = " OR ".join(
     f"coalesce({name} & {_LOST_IN_QUEUE} = {_LOST_IN_QUEUE}, FALSE)" for name in ("final_class", "receive_class")

@@ -33,6 +33,8 @@ def judged(*sent):
         ({"outcome": "transferred"} | OF_SEQUENCE, NEVER), ({"outcome": "transferred"}, None),
         ({"outcome": "rejected", "receive_class": TIMED_OUT_IN_QUEUE}, UNREAD),
         ({"outcome": "rejected", "arrival_class": REACHED, "receive_class": PURGED}, UNREAD),
+        ({"outcome": "rejected", "receive_class": 0xC003}, NEVER),
+        ({"outcome": "rejected", "receive_class": 0xC003, "order_acked_at": 11}, UNREAD),
         ({"outcome": "rejected", "final_class": PURGED}, UNREAD), ({"outcome": "delivered"}, None),
         ({"outcome": "rejected", "receive_class": PURGED, "message_kind": "report"}, None),
     ],
