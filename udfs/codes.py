@@ -18,6 +18,7 @@ MQ_INFORMATION_REMOTE_CANCELED_BY_CLIENT: Final = 0x400E03E9
 RR_NACK: Final = 1
 RR_ACK: Final = 2
 
+MQMSG_CLASS_NACK_RECEIVE_TIMEOUT_AT_SENDER: Final = 0xC003
 MQMSG_CLASS_NACK_RECEIVE_REJECTED: Final = 0xC004  # usClass of R_SetUserAcknowledgementClass, [MS-MQRR] 3.1.4.14
 
 RECEIVE_ACCESS: Final = 0x01  # bits of dwAccess and dwDesiredAccess, [MS-MQMP] 3.1.4.17, [MS-MQRR] 3.1.4.2, 3.1.4.11

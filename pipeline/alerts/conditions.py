@@ -98,7 +98,7 @@ CONDITIONS: Final = {
         "a receiver refuses a number of an exactly-once sequence for ever: it was sent three times or more, and order "
         "acknowledgements do not reach it, while at least alerts.refused_messages messages wait; until the sender "
         "begins another sequence",
-        "The number's predecessor is not what the receiver has (Microsoft KB 918343): nothing gets better by waiting. "
+        "The number's predecessor is not what the receiver has: nothing gets better by waiting. "
         "Compare both ends (ends_disagree), save the outgoing messages, then have the sender begin a new sequence.",
     ),
     "sequence_gap": Condition(

@@ -24,8 +24,10 @@ from udfs.capture.openings import FAILED
 MAX_DATASET_ROWS: Final = 5_000  # of each dataset in the page, by default
 MAX_DATASET_BYTES: Final = 8 << 20  # of the rows of each dataset, and of the sums over all of its rows
 MAX_SAFE_INTEGER: Final = 2**53 - 1  # larger integers are not exact in JavaScript: they are sent as text
-NOT_DELIVERED_OUTCOMES: Final = ("rejected", "expired", "unacknowledged")
-"""Outcomes of messages in ``gold.message_transfers`` that did not get there, as far as was captured."""
+NEVER_ARRIVED: Final = "never_arrived"
+"""The value of ``not_delivered`` (dataset ``message_transfers``) of a message that never reached its queue."""
+NOT_READ: Final = "not_read"
+"""Its value for a message that reached its queue, and was not read there: it expired, or was purged."""
 STUCK_CONDITIONS: Final = ("stalled", "refused")
 """Conditions in ``gold.transfer_sequences`` in which numbers wait and are not acknowledged."""
 FAILED_SESSION_OUTCOMES: Final = ("refused", "unanswered")
@@ -94,7 +96,6 @@ class DashboardData:
             "published_at": datetime_to_us(self.published_at),
             "not_connected": list(NOT_CONNECTED_STATES),
             "troubled": list(TROUBLED_CONDITIONS),
-            "not_delivered": list(NOT_DELIVERED_OUTCOMES),
             "stuck": list(STUCK_CONDITIONS),
             "failed_sessions": list(FAILED_SESSION_OUTCOMES),
             "failed_connections": list(FAILED),

@@ -7,7 +7,8 @@ from typing import Final
 
 from pipeline.dashboards.dashboard_data import (
     FAILED_SESSION_OUTCOMES,
-    NOT_DELIVERED_OUTCOMES,
+    NEVER_ARRIVED,
+    NOT_READ,
     STUCK_CONDITIONS,
     DashboardData,
     current_state,
@@ -26,7 +27,8 @@ def _is_failed_session(row: RowDict) -> bool:
 _CHECKS: Final[tuple[tuple[str, str, Callable[[RowDict], bool], str], ...]] = (
     ("alerts", "alerts", lambda row: row["until"] is None, "active alerts"),
     ("queues", "queues", lambda row: row["state"] in NOT_CONNECTED_STATES, "queues not connected"),
-    ("message_transfers", "transfers", lambda row: row["outcome"] in NOT_DELIVERED_OUTCOMES, "messages not delivered"),
+    ("message_transfers", "transfers", lambda row: row["not_delivered"] == NEVER_ARRIVED, "messages not delivered"),
+    ("message_transfers", "transfers", lambda row: row["not_delivered"] == NOT_READ, "messages delivered, not read"),
     ("transfer_sequences", "transfers", lambda row: row["condition"] in STUCK_CONDITIONS, "sequences stuck"),
     ("sessions", "transfers", _is_failed_session, "sessions refused"),
     ("transfers", "eod", lambda row: row["condition"] in TROUBLED_CONDITIONS, "transfers with problems"),

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
+from pipeline.dashboards.dashboard_data import NEVER_ARRIVED, NOT_READ
 from pipeline.dashboards.dataset_definition import EVIDENCE_COLUMNS, Dataset, size_class_sql
 from pipeline.reports.views.canonical import with_canonical_queues
+from pipeline.reports.views.refused import with_refusals
+from udfs.codes import MQMSG_CLASS_NACK_RECEIVE_TIMEOUT_AT_SENDER as _AT_SENDER
+from udfs.codes import NEGATIVE_CLASS_BIT, RECEIVE_CLASS_BIT
 
 _HOP_COLUMNS: Final = "sender_queue_manager, receiver_queue_manager, sender_address, receiver_address"
 _SESSION_COLUMNS: Final = (
@@ -27,6 +31,33 @@ def _last(array: str) -> str:
     return f"slice({array}, greatest(1, size({array}) - {_LAST_ELEMENTS - 1}), {_LAST_ELEMENTS}) AS {array}"
 
 
+# What is said of a message in its queue (receive classes, received, delivered) shows that it arrived, on any hop; an
+# order ack does too, unless a negative class says that the receiver discarded the message. The sender's own class of a
+# message whose time is over says nothing of where it was.
+_IS_DISCARDED: Final = " OR ".join(
+    f"coalesce({name} & {NEGATIVE_CLASS_BIT} <> 0 AND {name} & {RECEIVE_CLASS_BIT} = 0, FALSE)"
+    for name in ("final_class", "arrival_class")
+)
+_LOST_IN_QUEUE: Final = NEGATIVE_CLASS_BIT | RECEIVE_CLASS_BIT
+_HAS_ARRIVED: Final = f"""NOT ({_IS_DISCARDED}) AND (outcome IN ('received', 'delivered') OR order_acked_at IS NOT NULL
+  OR coalesce(arrival_class & {NEGATIVE_CLASS_BIT} = 0, FALSE)
+  OR coalesce(receive_class & {RECEIVE_CLASS_BIT} <> 0 AND receive_class <> {_AT_SENDER}, FALSE)
+  OR coalesce(final_class & {RECEIVE_CLASS_BIT} <> 0 AND final_class <> {_AT_SENDER}, FALSE))"""
+_OF_MESSAGE: Final = "PARTITION BY coalesce(message_key, transfer_key), destination_queue"
+_IS_REMOVED: Final = " OR ".join(
+    f"coalesce({name} & {_LOST_IN_QUEUE} = {_LOST_IN_QUEUE}, FALSE)" for name in ("final_class", "receive_class")
+)
+# A message of an application is judged once, by all of its hops and resends: by its newest row, or the one that shows a
+# refusal; a later sending from another address may have got further.
+_WITH_NOT_DELIVERED: Final = f"""(SELECT judged.*, CASE WHEN place > 1 OR NOT has_trouble OR was_received THEN NULL
+    WHEN NOT has_arrived THEN '{NEVER_ARRIVED}' WHEN was_removed THEN '{NOT_READ}' END AS not_delivered
+  FROM (SELECT refusable.*, max({_HAS_ARRIVED}) OVER ({_OF_MESSAGE}) AS has_arrived,
+      max({_IS_REMOVED}) OVER ({_OF_MESSAGE}) AS was_removed,
+      max(outcome = 'received') OVER ({_OF_MESSAGE}) AS was_received,
+      message_kind = 'application' AND (refused OR outcome IN ('rejected', 'expired', 'unacknowledged')) AS has_trouble,
+      row_number() OVER (
+        {_OF_MESSAGE} ORDER BY refused OR outcome = 'rejected' DESC, last_sent_at DESC, transfer_key) AS place
+    FROM {with_refusals("{message_transfers}", "{transfer_sequences}")} AS refusable) AS judged)"""
 _LATENCIES_SQL: Final = " UNION ALL ".join(
     f"""SELECT transfer_key, first_sent_at, {_HOP_COLUMNS}, queue, destination_queue,
        message_kind, '{stage}' AS stage, {column} AS latency_ms
@@ -62,18 +93,18 @@ TRANSFER_DATASETS: Final = (
        transaction_number, sent_at, expires_at, packet_bytes, resent_bytes, sendings, sessions, acknowledged_sendings,
        first_sent_at, last_sent_at, session_acked_at, order_acked_at, final_acked_at, final_class_name,
        arrival_acked_at, arrival_class_name, receive_acked_at, receive_class_name, transmit_ms, session_ack_ms,
-       store_ms, order_ack_ms, final_ack_ms, dead_letter_class, outcome, {EVIDENCE_COLUMNS}
-FROM {_with_canonical_queue("{message_transfers}")}""",
+       store_ms, order_ack_ms, final_ack_ms, dead_letter_class, outcome, refused, not_delivered, {EVIDENCE_COLUMNS}
+FROM {_with_canonical_queue(_WITH_NOT_DELIVERED)}""",
         order_by="first_sent_at DESC, transfer_key",
-        selection="the newest of each pair of queue managers, queue and outcome",
-        partition_by=f"{_HOP_COLUMNS}, queue, outcome",
+        selection="the newest of each pair of queue managers, queue, outcome and what was not delivered",
+        partition_by=f"{_HOP_COLUMNS}, queue, outcome, not_delivered",
         time_column="first_sent_at",
-        group_by=f"{_HOP_COLUMNS}, queue, message_kind, outcome",
+        group_by=f"{_HOP_COLUMNS}, queue, message_kind, outcome, not_delivered",
         aggregates=(
             "count(*) AS n, CAST(sum(packet_bytes) AS bigint) AS packet_bytes, "
             "CAST(sum(resent_bytes) AS bigint) AS resent_bytes, CAST(sum(sendings) AS bigint) AS sendings"
         ),
-        other_tables=("silver.queue_aliases",),
+        other_tables=("silver.queue_aliases", "gold.transfer_sequences"),
     ),
     Dataset(
         "transfer_latencies",

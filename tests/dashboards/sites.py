@@ -185,7 +185,7 @@ def message_transfer(name, number, **more):
         "final_acked_at": None, "final_class_name": None, "arrival_acked_at": None, "arrival_class_name": None,
         "receive_acked_at": None, "receive_class_name": None, "transmit_ms": 0.5, "session_ack_ms": 1000.0,
         "store_ms": None, "order_ack_ms": 2000.0, "final_ack_ms": None, "dead_letter_class": None,
-        "outcome": "delivered", **evidence(f"p{number}"), **more,
+        "outcome": "delivered", "refused": False, "not_delivered": None, **evidence(f"p{number}"), **more,
     }  # fmt: skip
 
 

@@ -122,7 +122,17 @@ def many_transfers(names):
         for n, end in enumerate(ends)
         for outcome, n_rows in (("delivered", 400_000), ("rejected", 100_000))
     ]
-    kept = ("queue", "message_kind", "outcome", "first_sent_at", "packet_bytes", "resent_bytes", "sendings", "n")
+    kept = (
+        "queue",
+        "message_kind",
+        "outcome",
+        "not_delivered",
+        "first_sent_at",
+        "packet_bytes",
+        "resent_bytes",
+        "sendings",
+        "n",
+    )
     hop = ("sender_queue_manager", "receiver_queue_manager", "sender_address", "receiver_address")
     latencies = [
         latency(0, stage, ms, n=n_rows, **end)
@@ -193,7 +203,8 @@ def test_the_overview_says_what_is_wrong_and_leads_to_its_rows(at, pages):
     )
     assert [tile[:2] for tile in tiles] == [
         ["active alerts", "2"], ["queues not connected", "0"], ["queues in unknown state", "0"],
-        ["messages not delivered", "0"], ["sequences stuck", "2"], ["sessions refused", "0"],
+        ["messages not delivered", "0"], ["messages delivered, not read", "0"], ["sequences stuck", "2"],
+        ["sessions refused", "0"],
         ["transfers with problems", "2"], ["rejected senders", "\u2013"], ["messages at risk", "2"],
         ["unsuccessful receives", "0"], ["failed calls", "0"], ["rule violations (error)", "2"],
         ["failed quality checks", "not computed"], ["captures not read whole", "0"],
@@ -327,7 +338,8 @@ def heading(title):
 
 
 def test_transfers_begin_with_who_sends_to_whom(at, tmp_path):
-    again = message_transfer("q", 3, sendings=4, resent_bytes=3672, outcome="rejected", first_sent_at=NOON)
+    again = message_transfer("q", 3, sendings=4, resent_bytes=3672, outcome="rejected", first_sent_at=NOON,
+                             not_delivered="never_arrived")  # fmt: skip
     unnamed = message_transfer("q", 4, sender_queue_manager=None, sender_address="10.0.0.9", outcome="in_flight")
     rows = [message_transfer("q", 1), message_transfer("q", 2), again, unnamed]
     found = {

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from dashboards.sites import at, data, message_transfer, queue, session, site
 from hostile import TEXTS
-from pipeline.dashboards.dashboard_data import NOT_DELIVERED_OUTCOMES, encode_table, json_for_script, to_json_value
+from pipeline.dashboards.dashboard_data import NEVER_ARRIVED, NOT_READ, encode_table, json_for_script, to_json_value
 from pipeline.dashboards.html_page import render_page
 from pipeline.dashboards.problems import count_problems
 from pipeline.quality.coverage import PARTS
@@ -157,10 +157,11 @@ def test_a_queue_is_not_connected_as_long_as_that_holds(state):
 
 
 def test_messages_that_did_not_get_there_are_a_problem():
-    outcomes = (*NOT_DELIVERED_OUTCOMES, "delivered")
-    rows = [message_transfer("q", n, outcome=outcome) for n, outcome in enumerate(outcomes)]
+    judged = (NEVER_ARRIVED, NEVER_ARRIVED, NOT_READ, None)
+    rows = [message_transfer("q", n, not_delivered=what) for n, what in enumerate(judged)]
     problems = list(count_problems(site(message_transfers=data(rows))))
-    assert ("transfers", f"{len(NOT_DELIVERED_OUTCOMES)} messages not delivered") in problems
+    assert ("transfers", "2 messages not delivered") in problems
+    assert ("transfers", "1 messages delivered, not read") in problems
     assert ("transfers", "2 sequences stuck") in problems
     assert ("eod", "2 transfers with problems") in problems
     assert not any("sessions refused" in what for _, what in problems)

@@ -48,8 +48,10 @@ function unknownSince(row) {
 /** Whether a queue is not connected although nobody put it on hold. */
 const notConnected = (row) => SITE.not_connected.includes(stateNow(row));
 
-/** Whether a message did not get there, as far as was captured: rejected, expired, or never acknowledged. */
-const isLost = (rows, row) => SITE.not_delivered.includes(rows.at(row, "outcome"));
+/** Whether a message never reached its queue, as far as was captured. One row of each message says it. */
+const isLost = (rows, row) => rows.at(row, "not_delivered") === "never_arrived";
+/** Whether a message reached its queue, and was not read there. One row of each message says it. */
+const isUnread = (rows, row) => rows.at(row, "not_delivered") === "not_read";
 /** Whether numbers of a sequence wait and the captured traffic shows that it does not go on. */
 const isStuck = (rows, row) => SITE.stuck.includes(rows.at(row, "condition"));
 const isFailedSession = (rows, row) => SITE.failed_sessions.includes(rows.at(row, "session_outcome")) || SITE.failed_connections.includes(rows.at(row, "not_established"));
@@ -67,7 +69,7 @@ const FILTER_COLUMNS = {
   actions: { queue: ["queue", "queue_format_name"], machine: ["queue_manager", "client_address"], from: "requested_at", key: "call_key", title: "Management action" },
   transfers: { queue: ["queue", "queue_format_name"], machine: ["queue_manager"], key: "snapshot_id", title: "Transfer", facets: { _condition: isTroubled } },
   transfer_points: { queue: ["queue", "queue_format_name"], machine: ["queue_manager"], from: "observed_at", key: "snapshot_id", title: "Observation of a transfer", facets: { _condition: isTroubled } },
-  message_transfers: { queue: ["queue", "destination_queue"], machine: ["sender_address", "receiver_address", "sender_queue_manager", "receiver_queue_manager"], names: ["sender_queue_manager", "receiver_queue_manager"], from: "first_sent_at", key: "transfer_key", title: "Transfer of a message", facets: { _lost: isLost, _resent: (rows, row) => rows.at(row, "sendings") > rowCount(rows, row) } },
+  message_transfers: { queue: ["queue", "destination_queue"], machine: ["sender_address", "receiver_address", "sender_queue_manager", "receiver_queue_manager"], names: ["sender_queue_manager", "receiver_queue_manager"], from: "first_sent_at", key: "transfer_key", title: "Transfer of a message", facets: { _lost: isLost, _unread: isUnread, _resent: (rows, row) => rows.at(row, "sendings") > rowCount(rows, row) } },
   transfer_latencies: { queue: ["queue", "destination_queue"], machine: ["sender_address", "receiver_address", "sender_queue_manager", "receiver_queue_manager"], names: ["sender_queue_manager", "receiver_queue_manager"], from: "first_sent_at" },
   transfer_sequences: { queue: ["queue", "destination_queue"], machine: ["sender_address", "receiver_address", "sender_queue_manager", "receiver_queue_manager"], names: ["sender_queue_manager", "receiver_queue_manager"], from: "first_sent_at", to: "last_sent_at", key: "sequence_key", title: "Sequence of transactional messages", facets: { _stuck: isStuck, _waiting: (rows, row) => rows.at(row, "waiting") > 0 } },
   sequence_points: { from: "observed_at", key: "packet_key", title: "Number of a sequence" },

@@ -23,6 +23,7 @@ from pipeline.reports.trace.timeline import (
     truncate_to_hour,
 )
 from pipeline.reports.trace.transfer_events import TransferRows
+from pipeline.reports.views.refused import with_refusals
 from schemas.ack_sequences import ACK_SEQUENCES
 from schemas.bronze import CAPTURE_FILES, RPC_CALLS
 from schemas.calls import CLIENT_CALLS, REMOTE_READ_CALLS
@@ -34,7 +35,7 @@ from schemas.queue_aliases import QUEUE_ALIASES
 from schemas.receive_attempts import QUEUE_OPENS, QUEUE_OPERATIONS, RECEIVE_ATTEMPTS
 from schemas.sessions import ORDER_ACKS, SENDINGS, SESSION_PACKETS
 from schemas.table import Table, quoted
-from schemas.transfers import MESSAGE_TRANSFERS
+from schemas.transfers import MESSAGE_TRANSFERS, TRANSFER_SEQUENCES
 from udfs.queues.normal_form import normalize_queue_names
 
 _CALL_COLUMNS: Final = (
@@ -197,10 +198,7 @@ def _read_trace_rows(lake: Lake, keys: Collection[str], numbers: Collection[Numb
                 _rows_where, lake, COMQC_CALLS, _all_columns(COMQC_CALLS, "marshaled", "arguments"),
                 "message_key IN {keys}", keys=keys,
             ),
-            "transfers": partial(
-                _rows_where, lake, MESSAGE_TRANSFERS, _all_columns(MESSAGE_TRANSFERS, "run_id", "event_date"),
-                "message_key IN {keys}", keys=keys,
-            ),
+            "transfers": partial(_read_transfers, lake, keys),
             "sendings": partial(_rows_of_packets, lake, SENDINGS, sent_packets, SENDINGS.names),
             "replies": partial(
                 _rows_where, lake, MESSAGES, message_columns, "correlation_id IN {identifiers}", identifiers=identifiers
@@ -262,6 +260,14 @@ def _read_trace_rows(lake: Lake, keys: Collection[str], numbers: Collection[Numb
         paths={row["capture_id"]: row["path"] for row in more["files"]},
         coverage=more["coverage"],
     )
+
+
+def _read_transfers(lake: Lake, keys: Collection[str]) -> TraceInputRows:
+    """Return the rows of gold.message_transfers of messages, each with ``refused``."""
+    columns = ", ".join(map(quoted, (*_all_columns(MESSAGE_TRANSFERS, "run_id", "event_date"), "refused")))
+    chosen = with_refusals("(SELECT * FROM {transfers} WHERE message_key IN {keys})", "{sequences}")
+    sql = f"SELECT {columns} FROM {chosen}"
+    return _ask(lake, sql, transfers=MESSAGE_TRANSFERS, sequences=TRANSFER_SEQUENCES, keys=keys)
 
 
 def _rows_of_calls(lake: Lake, table: Table, calls: Collection[str], columns: Sequence[str]) -> TraceInputRows:

@@ -342,7 +342,8 @@ _HEADER_COLUMNS: Final = (
 )  # fmt: skip
 _HOP_COLUMNS: Final = (
     "transfer_key", "sender_address", "receiver_address", "sender_queue_manager", "receiver_queue_manager",
-    "destination_queue", "hop_count", "outcome", "sendings", "sessions", "acknowledged_sendings", "first_sent_at",
+    "destination_queue", "hop_count", "outcome", "refused",
+    "sendings", "sessions", "acknowledged_sendings", "first_sent_at",
     "last_sent_at", "expires_at", "session_ack_ms", "store_ms", "order_ack_ms", "final_ack_ms", "final_class_name",
     "arrival_ack_ms", "arrival_class_name", "receive_ack_ms", "receive_class_name", "dead_letter_class",
     "sequence_key", "transaction_number", "confidence",

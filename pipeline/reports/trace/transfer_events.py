@@ -14,7 +14,7 @@ from udfs.rows import RowMapping
 class TransferRows:
     """Rows about the requested messages on TCP 1801, as dictionaries by column."""
 
-    transfers: Sequence[RowMapping] = ()  # gold.message_transfers
+    transfers: Sequence[RowMapping] = ()  # gold.message_transfers, with `refused` (pipeline.reports.views.refused)
     sendings: Mapping[str, RowMapping] = field(default_factory=dict)  # silver.sendings, by packet_key
     order_acks: Mapping[str, RowMapping] = field(default_factory=dict)  # silver.order_acks, by packet_key
     reports: Sequence[RowMapping] = ()  # silver.messages of kind report that the transfers name

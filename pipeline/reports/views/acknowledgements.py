@@ -6,6 +6,7 @@ from typing import Final
 
 from pipeline.reports.views.canonical import with_canonical_queues
 from pipeline.reports.views.evidence import READS, SESSIONS, any_of
+from pipeline.reports.views.refused import with_refusals
 from pipeline.reports.views.view import View
 from udfs.codes import NEGATIVE_CLASS_BIT, RECEIVE_CLASS_BIT
 
@@ -18,6 +19,7 @@ _NOTHING_ELSE: Final = (
     "Only messages on TCP 1801 and those that are read or peeked remotely are seen; nothing is known of others."
 )
 
+_TRANSFERS: Final = with_refusals("gold.message_transfers", "gold.transfer_sequences")
 _IS_NEGATIVE: Final = f"class & {NEGATIVE_CLASS_BIT} <> 0"
 _ADMINISTRATION_ACKS_SQL: Final = (
     """
@@ -97,7 +99,8 @@ ACKNOWLEDGEMENT_VIEWS: Final = (
         "the administration queue got acknowledgements of other messages, and `cannot be known` where it was never "
         "seen to get one: they may take a way that is not captured. If `admin_queue_read` is false, nobody was seen to "
         "read that queue remotely: the acknowledgement may still be there. `outcome` is that of "
-        "gold.message_transfers, of the last hop. " + _BOTH_SOURCES,
+        "gold.message_transfers, of the last hop; `refused` is true where the queue does not accept the message's "
+        "number in its sequence: no acknowledgement can come. " + _BOTH_SOURCES,
         _NOTHING_ELSE + " An acknowledgement of the receive does not come before an application receives the message.",
         _ADMINISTRATION_ACKS_SQL + f""", answered AS (
           SELECT DISTINCT admin_queue FROM administration_acks
@@ -121,23 +124,25 @@ ACKNOWLEDGEMENT_VIEWS: Final = (
           SELECT message_id, message_key, queue AS destination_queue, max(acknowledgement_requested) AS wanted,
             count(arrival_acked_at) > 0 AS arrival, count(receive_acked_at) > 0 AS receive,
             max(coalesce(arrival_class & {NEGATIVE_CLASS_BIT} <> 0, FALSE)) AS not_arrived, min(sent_at) AS sent_at,
-            min(first_sent_at) AS first_seen_at, max_by(outcome, struct(last_sent_at, transfer_key)) AS outcome
+            min(first_sent_at) AS first_seen_at, max_by(outcome, struct(last_sent_at, transfer_key)) AS outcome,
+            max(refused) AS refused
           FROM """ + with_canonical_queues(
-              "gold.message_transfers",
+              _TRANSFERS,
               {"queue": "rows.destination_queue"},
               "message_id, message_key, acknowledgement_requested, arrival_acked_at, receive_acked_at, arrival_class, "
-              "sent_at, first_sent_at, last_sent_at, outcome, transfer_key, class",
+              "sent_at, first_sent_at, last_sent_at, outcome, refused, transfer_key, class",
           ) + """
           WHERE class = 0
           GROUP BY message_id, message_key, queue
         ), requests AS (
           SELECT 'transfers' AS source, message_id, message_key, destination_queue, admin_queue, wanted, arrival,
-            receive, not_arrived, sent_at, first_seen_at, outcome
+            receive, not_arrived, sent_at, first_seen_at, outcome, refused
           FROM captured LEFT JOIN admin_queues USING (message_key)
           UNION ALL
           SELECT 'reads', message_id, max(message_key), max(destination_queue), max(admin_queue),
             max(acknowledgement_requested), coalesce(max(arrival), FALSE), coalesce(max(receive), FALSE),
-            coalesce(max(not_arrived), FALSE), min(sent_at), min(seen_at), CAST(NULL AS STRING)
+            coalesce(max(not_arrived), FALSE), min(sent_at), min(seen_at), CAST(NULL AS STRING),
+            FALSE
           FROM messages ANTI JOIN captured USING (message_id) LEFT JOIN acknowledged USING (message_id)
           WHERE message_id IS NOT NULL AND class = 0
           GROUP BY message_id
@@ -150,7 +155,8 @@ ACKNOWLEDGEMENT_VIEWS: Final = (
         )
         SELECT message_id, message_key, destination_queue, lacking.admin_queue, wanted, lacks,
           CASE WHEN answered.admin_queue IS NULL THEN 'cannot be known' ELSE 'missing' END AS answer, source, outcome,
-          sent_at, first_seen_at, reads.queue IS NOT NULL AS admin_queue_read
+          sent_at, first_seen_at, reads.queue IS NOT NULL AS admin_queue_read,
+          refused
         FROM lacking LEFT JOIN answered ON answered.admin_queue = lacking.admin_queue
           LEFT JOIN reads ON reads.queue = lacking.admin_queue
         WHERE lacks <> ''

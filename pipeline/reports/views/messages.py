@@ -21,7 +21,9 @@ MESSAGE_VIEWS: Final = (
         "a queue with a message that was seen and, as far as is known, not received",
         "`age_s` is the age of the oldest such message: from its arrival in the queue (if that is unknown, from when "
         "it was sent) until now. `seen_at` is when it was last seen there. Messages that were given back, are held or "
-        "were only peeked count; those received, moved or purged do not.",
+        "were only peeked count; those received, moved or purged do not, nor those that an acknowledgement on TCP "
+        "1801 says were received, or whose queue was reported to be empty after they were seen. A message with COM+ "
+        "calls is in that one of its component's queues where it was seen last.",
         _REMOTE_READS_ONLY + " An application on the machine itself may have received one since `seen_at`. The clocks "
         "of sender and owner may differ (view clock_differences).",
         """
@@ -37,15 +39,30 @@ MESSAGE_VIEWS: Final = (
         ), purges AS (
           SELECT queue, max(responded_at) AS purged_at FROM gold.queue_operations
           WHERE operation = 'purge' AND outcome = 'done' AND queue IS NOT NULL GROUP BY queue
+        ), emptied AS (
+          SELECT queue, max(valid_from) AS emptied_at FROM gold.queue_history CROSS JOIN setting.now
+          WHERE message_count = 0 AND state <> 'UNKNOWN' AND valid_from <= now GROUP BY queue
+        ), acknowledged AS (
+          SELECT DISTINCT message_key FROM gold.message_transfers
+          WHERE outcome = 'received' AND message_key IS NOT NULL
         ), headers AS (
-          SELECT message_key, min(coalesce(arrived_at, sent_at)) AS since, min(sent_at) AS sent_at, max(label) AS label
+          SELECT message_key, min(coalesce(arrived_at, sent_at)) AS since, min(sent_at) AS sent_at, max(label) AS label,
+            max(is_comqc) AS is_comqc
           FROM silver.messages WHERE message_key IS NOT NULL GROUP BY message_key
+        ), last_seen AS (  -- of a queued component's queues, the one where a message was seen last has it
+          SELECT *, row_number() OVER (
+            PARTITION BY message_key, CASE WHEN is_comqc AND regexp_like(queue, '_([0-4]|deadqueue)$')
+              THEN substr(queue, 1, length(queue) - CASE WHEN queue LIKE '%_deadqueue' THEN 10 ELSE 2 END)
+              ELSE queue END
+            ORDER BY seen_at DESC NULLS LAST, queue
+          ) AS recency
+          FROM seen LEFT JOIN headers USING (message_key)
         ), unread AS (
-          SELECT seen.*, headers.since, headers.sent_at, headers.label,
-            CASE WHEN since IS NOT NULL THEN struct(since, message_key) END AS place
-          FROM seen ANTI JOIN taken USING (queue, message_key)
-          LEFT JOIN purges USING (queue) LEFT JOIN headers USING (message_key)
-          WHERE purged_at IS NULL OR purged_at < seen_at
+          SELECT last_seen.*, CASE WHEN since IS NOT NULL THEN struct(since, message_key) END AS place
+          FROM last_seen ANTI JOIN taken USING (queue, message_key) ANTI JOIN acknowledged USING (message_key)
+          LEFT JOIN purges USING (queue) LEFT JOIN emptied USING (queue)
+          WHERE recency = 1 AND (purged_at IS NULL OR purged_at < seen_at)
+            AND (emptied_at IS NULL OR emptied_at < seen_at)
         )
         SELECT queue, max(server_address) AS server_address, count(*) AS messages, min(since) AS since,
           min_by(sent_at, place) AS sent_at, min_by(message_key, place) AS message_key, min_by(label, place) AS label,

@@ -6,6 +6,7 @@ from typing import Final
 
 from pipeline.reports.views.canonical import with_canonical_queues
 from pipeline.reports.views.evidence import READS, SESSIONS, TRANSFER_REPORTS, all_of, any_of
+from pipeline.reports.views.refused import with_refusals
 from pipeline.reports.views.view import View
 
 _HOP: Final = ("sender_address", "receiver_address")
@@ -14,6 +15,7 @@ _ONLY_1801: Final = (
     "machine."
 )
 _TRANSFERS: Final = "gold.message_transfers"
+_REFUSABLE_TRANSFERS: Final = with_refusals(_TRANSFERS, "gold.transfer_sequences")
 _SESSIONS: Final = "silver.sessions"
 
 
@@ -207,7 +209,8 @@ TRANSFER_VIEWS: Final = (
         "a hop of a message that was routed, that was traced, or that carries recorded COM+ calls",
         "`hop` counts the hops of the message in order of time; `hop_count` is how many routing servers it had passed "
         "by then, as its packet says. `reports` are those of queue managers on its route, for messages that are "
-        "traced. `calls` is the number of recorded COM+ calls. `source` is `transfers`.",
+        "traced. `calls` is the number of recorded COM+ calls. `refused` is true where the queue does not "
+        "accept the message's number in its sequence, whatever `outcome` says of the hop. `source` is `transfers`.",
         "A hop that was not captured is not shown: `hop_count` tells that there was one. Windows traces no message to "
         "several queues. " + _ONLY_1801,
         """
@@ -217,10 +220,10 @@ TRANSFER_VIEWS: Final = (
             count(*) OVER (PARTITION BY message_key, destination_queue) AS hops,
             min(first_sent_at) OVER (PARTITION BY message_key, destination_queue) AS began_at
           FROM """ + _canonical_destinations(
-              _TRANSFERS,
+              _REFUSABLE_TRANSFERS,
               "message_key, message_id, destination_queue, sender_address, receiver_address, sender_queue_manager, "
               "receiver_queue_manager, hop_count, sendings, first_sent_at, last_sent_at, session_acked_at, "
-              "order_acked_at, outcome, reports, transfer_key, confidence, missing",
+              "order_acked_at, outcome, refused, reports, transfer_key, confidence, missing",
           ) + """
         ), labels AS (
           SELECT message_key, max(label) AS label FROM silver.messages WHERE packet_key IS NOT NULL GROUP BY message_key
@@ -229,7 +232,7 @@ TRANSFER_VIEWS: Final = (
         )
         SELECT message_key, message_id, label, queue, hop, hops, sender_address, receiver_address, sender_queue_manager,
           receiver_queue_manager, hop_count, 'transfers' AS source, sendings, first_sent_at, last_sent_at,
-          session_acked_at, order_acked_at, outcome, reports, calls, transfer_key, confidence, missing
+          session_acked_at, order_acked_at, outcome, refused, reports, calls, transfer_key, confidence, missing
         FROM hops LEFT JOIN labels USING (message_key) LEFT JOIN recorded USING (message_key)
         WHERE hops > 1 OR size(reports) > 0 OR calls > 0 OR hop_count > 0
         ORDER BY began_at, message_key, queue, hop, transfer_key

@@ -469,3 +469,19 @@ def test_numbers_equal_a_plain_count(lake_views, seed):
 def nearest_rank(times, share):
     """Return the smallest time that is not below ``share`` percent of the times."""
     return times[-(-len(times) * share // 100) - 1] if times else None
+
+
+def test_a_message_that_is_refused_for_ever_says_so(lake_views):
+    """Its outcome is that of the hop (`transferred`); its sequence shows that its queue does not accept it."""
+    of_sequence = {"sequence_key": "s1", "acknowledgement_requested": 3, "hop_count": 1}
+    sent = [
+        transfer("before", 10, transaction_number=4, outcome="delivered", **of_sequence),
+        transfer("refused", 11, transaction_number=5, **of_sequence),
+        transfer("behind", 12, transaction_number=6, **of_sequence),
+        transfer("elsewhere", 13, transaction_number=6, **of_sequence | {"sequence_key": "s2"}),
+    ]
+    refusing, waiting = sequence(1, 4, 6, 2, condition="refused"), sequence(2, 5, 6, 2)
+    read = lake_views({MESSAGE_TRANSFERS: sent, TRANSFER_SEQUENCES: [refusing, waiting]})
+    expected = [("before", False), ("behind", True), ("elsewhere", False), ("refused", True)]
+    for name in ("message_hops", "acknowledgements_missing"):
+        assert sorted(read(name, "message_key", "refused")) == expected

@@ -30,6 +30,7 @@ from schemas.queue_aliases import QUEUE_ALIASES
 from schemas.queue_history import MACHINE_HISTORY, MANAGEMENT_ACTIONS, QUEUE_HISTORY
 from schemas.queue_snapshots import QUEUE_SNAPSHOTS
 from schemas.receive_attempts import QUEUE_OPENS, QUEUE_OPERATIONS, RECEIVE_ATTEMPTS
+from schemas.transfers import MESSAGE_TRANSFERS
 from udfs.keys import key
 
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
@@ -651,3 +652,25 @@ def test_answers_name_queues_by_their_canonical_names(spark):
         found = str(answer(name).to_pylist())
         assert repr(raw)[1:-1] not in found, name
         assert repr(canonical)[1:-1] in found, name
+
+
+def test_what_the_lake_contradicts_is_not_called_unread(spark):
+    """Planted: a queue reported empty later, a receive acknowledged on TCP 1801, a message that its component moved."""
+    family = [f"srv1\\private$\\app{suffix}" for suffix in ("", "_0", "_1", "_deadqueue")]
+    places = [("emptied", QUEUE), ("received", S), ("there", S), ("later", QUEUE), *(("retried", q) for q in family)]
+    peeks = [
+        attempt(f"{name} {number}", 30 + number + 100 * (name == "later"), message=name, queue=queue, is_receive=False,
+                outcome="peeked")
+        for number, (name, queue) in enumerate(places)
+    ]  # fmt: skip
+    headers = [message(name, 10, is_comqc=name == "retried") for name in dict(places)]
+    history = history_tables([shot(at, QUEUE, 1 - (at == 60)) for at in (0, 60, 120)])
+    received = rows(MESSAGE_TRANSFERS, {"transfer_key": "t", "message_key": "received", "outcome": "received"})
+    tables = {
+        RECEIVE_ATTEMPTS: rows(RECEIVE_ATTEMPTS, *peeks), MESSAGES: rows(MESSAGES, *headers),
+        MESSAGE_TRANSFERS: received,
+    }  # fmt: skip
+    answer = answers_of(LakeViews(InMemoryLake(spark.newSession(), history | tables)))
+    assert sorted(select(answer("oldest_unread"), "queue", "messages", "message_key")) == [
+        (family[-1], 1, "retried"), (QUEUE, 1, "later"), (S, 1, "there"),
+    ]  # fmt: skip

@@ -13,6 +13,7 @@ from pipeline.reports.trace.formatting import format_timeline
 from pipeline.reports.trace.inputs import TraceRequest, trace_messages
 from schemas.messages import MESSAGES
 from schemas.sessions import SESSION_PACKETS
+from schemas.transfers import MESSAGE_TRANSFERS, TRANSFER_SEQUENCES
 from transfers_peer.reading import CAPTURES, account_lines, of
 
 RECORDINGS = ("04-administration-acks", "05-resends", "06-two-hops")
@@ -118,3 +119,23 @@ def test_a_message_that_was_sent_again_is_printed_with_its_packets(lake, capsys)
     story = json.loads(capsys.readouterr().out.splitlines()[0])
     for event in story["events"]:
         assert event["wireshark"] == (f"frame.number == {event['packet']}" if event["packet_key"] else None)
+
+
+def test_a_message_that_its_queue_refuses_for_ever_is_not_shown_as_transferred_alone(lake):
+    """Planted: the next machine has a transactional message, whose sequence is refused from its number on."""
+    row = lake.select(MESSAGE_TRANSFERS, "transaction_number IS NOT NULL").to_pylist()[0]
+
+    def hops():
+        (timeline,) = traced(lake, message_id=row["message_id"])
+        shown = {hop["transfer_key"]: hop["refused"] for hop in timeline.hops}
+        return shown[row["transfer_key"]], "\n".join(format_timeline(timeline))
+
+    text = "transferred, refused: the queue does not accept its number"
+    refused, before = hops()
+    assert (refused, text in before) == (False, False)
+    of_message, of_sequence = (f"{name} = '{row[name]}'" for name in ("transfer_key", "sequence_key"))
+    lake.update(MESSAGE_TRANSFERS, {"outcome": "'transferred'"}, of_message, provenance={})
+    planted = {"condition": "'refused'", "first_waiting_number": str(row["transaction_number"])}
+    lake.update(TRANSFER_SEQUENCES, planted, of_sequence, provenance={})
+    refused, after = hops()
+    assert (refused, text in after) == (True, True)
