@@ -150,8 +150,9 @@ CONNECTIONS = Table(
         Column(
             "missing_bytes",
             BIGINT,
-            "payload bytes never captured: between captured ones, or before a FIN, RST or ACK; and those of calls in a"
-            " capture that was gone when others showed that they are MSMQ; both directions",
+            "payload bytes never captured: between captured ones, or before a FIN, RST or ACK; of a direction of which"
+            " nothing was captured, those that the other side acknowledges from its first ACK on; and those of calls in"
+            " a capture that was gone when others showed that they are MSMQ; both directions",
         ),
         Column("round_trip_ms", DOUBLE, "SYN to the handshake's last ACK, milliseconds; null when not seen"),
         Column("association_group_id", BIGINT, "RPC association group, from the bind's answer, else as asked"),
@@ -163,6 +164,12 @@ CONNECTIONS = Table(
         ),
         Column("packets", BIGINT, "packets of the connection, those without payload too"),
         TUNNEL_IDENTIFIER,
+        Column(
+            "uncaptured_side",
+            STRING,
+            "client or server: the side of which no packet was captured, not even one without payload, though the other"
+            " side acknowledges it; null where both were, and where nothing was answered",
+        ),
         *run_columns("bronze", "first_packet_at"),
     ),
 )

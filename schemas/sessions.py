@@ -232,6 +232,7 @@ SESSIONS = Table(
         Column("client_window", INT, "WindowSize of the client's ConnectionParameters, packets"),
         Column("server_window", INT, "WindowSize of the server's ConnectionParameters, packets"),
         Column("outcome", STRING, "refused, open, unanswered, not_binary_protocol, not_established, unknown"),
+        Column("uncaptured_side", STRING, "bronze.connections: the side of which no packet was captured"),
         Column(
             "ended",
             STRING,

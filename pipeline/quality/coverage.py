@@ -31,7 +31,7 @@ from schemas.table import EVENT_DATE, Table
 from udfs.call_results import QMMGMT_SUCCEEDED_SQL
 from udfs.keys import key
 
-COVERAGE_CODE_VERSION: Final = "2"  # another one when something else is counted: then all is
+COVERAGE_CODE_VERSION: Final = "3"  # another one when something else is counted: then all is
 OUTCOMES: Final = ("ok", "fault", "no_response", "no_request", "damaged", "encrypted", "unbound")
 # Silver has the dates of its calls; but a message gets its queue by what opened it, which may be of another date.
 _FOLLOWED: Final = (CAPTURE_FILES, CONNECTIONS, RPC_CALLS, SESSION_PACKETS, QUARANTINE, SNAPSHOTS_RAW, MESSAGES)
@@ -112,13 +112,14 @@ PARTS: Final = (
         "transport",
         _table(
             CONNECTIONS, "first_packet_at", "kind", "syn_seen", "packets", "client_bytes + server_bytes AS bytes",
-            "missing_bytes", "retransmitted_bytes", "conflicting_bytes",
+            "uncaptured_side", "missing_bytes", "retransmitted_bytes", "conflicting_bytes",
         ),
         "first_packet_at",
         _sums("bytes", "packets", bytes_missing="missing_bytes", bytes_retransmitted="retransmitted_bytes",
               bytes_conflicting="conflicting_bytes")
         | {"connections": "count(*)", "bytes_binary_protocol": "sum(CASE WHEN kind = 'binary_protocol' THEN bytes END)"}
-        | _counts(connections_binary_protocol="kind = 'binary_protocol'", connections_half_seen="NOT syn_seen"),
+        | _counts(connections_binary_protocol="kind = 'binary_protocol'", connections_half_seen="NOT syn_seen",
+                  connections_one_direction="uncaptured_side IS NOT NULL"),
     ),
     CoverageSource(
         "transport", _of_connections(QUARANTINE, "capture_id IS NOT NULL", "seen_at", "size_bytes"), "seen_at",

@@ -38,7 +38,7 @@ from udfs.array_types import Bools, Ints
 from udfs.sessions.packet_layouts import DECODER_VERSION
 
 SENDINGS_SCHEMA: Final = to_arrow_schema(SENDINGS.struct())
-LOSS_COLUMNS: Final = ("connection_id", "client_bytes", "server_bytes", "missing_bytes")
+LOSS_COLUMNS: Final = ("connection_id", "client_bytes", "server_bytes", "missing_bytes", "uncaptured_side")
 """The columns of ``bronze.connections`` that rows of silver.sendings are made of."""
 _SESSION_HEADER_FLAG: Final = 16  # SH of BaseHeader.Flags
 _FAR: Final = 1 << 62
@@ -226,12 +226,15 @@ def _missing_outside(sides: list[_Side], loss: Mapping[str, Any]) -> int:
 
 
 def _find_losses(sides: list[_Side], loss: Mapping[str, Any]) -> None:
-    """Set the holes of both sides of a connection; ``loss``: its row with ``LOSS_COLUMNS``."""
+    """Set the holes of both sides of a connection; ``loss``: its row with ``LOSS_COLUMNS``.
+
+    A side of which no packet was captured may have sent anything, whatever was acknowledged.
+    """
     stray = [max((loss[f"{SIDES[side.side]}_bytes"] or 0) - side.captured, 0) for side in sides]  # of no packet
     outside = _missing_outside(sides, loss)
     least = sum(max(side.between - extra, 0) for side, extra in zip(sides, stray, strict=True))
     for side, extra in zip(sides, stray, strict=True):
-        at_end, between = outside > least, outside > 0
+        at_end, between = outside > least or loss["uncaptured_side"] == SIDES[side.side], outside > 0
         seen = side.seen.copy()
         if len(seen) and not at_end:
             seen[-1] = side.length[-1]  # its capture ends inside of the last packet: nothing tells of more bytes

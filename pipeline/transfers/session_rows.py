@@ -49,7 +49,7 @@ SESSIONS_SCHEMA: Final = to_arrow_schema(SESSIONS.struct())
 ORDER_ACKS_SCHEMA: Final = to_arrow_schema(ORDER_ACKS.struct())
 _FROM_CONNECTION: Final = (
     "connection_id", "client_address", "client_port", "server_address", "server_port", "first_packet_at",
-    "last_packet_at", "closed_at", "closed_by",
+    "last_packet_at", "closed_at", "closed_by", "uncaptured_side",
 )  # fmt: skip
 CONNECTION_COLUMNS: Final = (*_FROM_CONNECTION, "syn_seen", "client_bytes", "server_bytes")
 """The columns of ``bronze.connections`` that rows of silver.sessions are made of."""
@@ -213,15 +213,17 @@ class _Session:
         earlier = any(each.counted or each.session_acks for each in before)
         if self._first(CONNECTION_PARAMETERS, SERVER) or talked or earlier:
             return "open"
+        unseen = self.connection["uncaptured_side"] is not None  # it may have answered, or asked
         asked = [row for kind in HANDSHAKE_KINDS for row in self._rows_of_kind(sides[CLIENT], kind)]
         if asked:
             kind = self.found.table["kind"][max(asked)].as_py()
-            if not self._first(kind, SERVER):
+            if not self._first(kind, SERVER) and not unseen:
                 return "unanswered"
         has_bytes = bool(self.connection["client_bytes"] or self.connection["server_bytes"])
         if has_bytes and both.start == both.stop:
             return "not_binary_protocol"
-        return "not_established" if not has_bytes and self.connection["syn_seen"] else "unknown"
+        is_known = not has_bytes and self.connection["syn_seen"] and not unseen
+        return "not_established" if is_known else "unknown"
 
     def _rows_of_kind(self, rows: SideRows, kind: str) -> list[int]:
         inside = self.found.is_kind_in(slice(rows.first, rows.end), kind)

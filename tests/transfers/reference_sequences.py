@@ -15,6 +15,7 @@ class Sending(NamedTuple):
     complete: bool = True
     acknowledged: bool = True
     has_loss: bool = False
+    one_sided: bool = False
 
 
 class Ack(NamedTuple):
@@ -93,6 +94,7 @@ def describe(sendings, acks, *, capture_end, stall_after, wait):
     missing = {
         "capture_begins": numbers[0] > 1 and by_number[numbers[0]][0].previous != 0,
         "capture_loss": loss,
+        "one_direction": any(each.one_sided for each in sent),
         "damaged": not all(each.complete for each in sent),
         "no_response": unseen,
         "capture_ends": bool(waiting),

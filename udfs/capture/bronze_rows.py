@@ -107,6 +107,7 @@ CONNECTIONS_SCHEMA: Final = pa.schema(
         ("lost_by_capture_bytes", pa.int64()),
         ("packets", pa.int64()),
         ("tunnel_identifier", pa.int64()),
+        ("uncaptured_side", pa.string()),
         ("event_date", pa.date32()),
     ]
 )
@@ -314,6 +315,7 @@ def _connection_rows(
         one, two = connection.directions[client], connection.directions[client ^ 1]
         closed = connection.end_time_and_cause
         trip = connection.round_trip_ns
+        unseen = connection.uncaptured_side
         association = association_of(connection)
         yield (
             {
@@ -338,6 +340,7 @@ def _connection_rows(
                 "lost_by_capture_bytes": one.lost_by_capture_bytes + two.lost_by_capture_bytes,
                 "packets": connection.packet_count,
                 "tunnel_identifier": connection.tunnel_identifier,
+                "uncaptured_side": None if unseen is None else "client" if unseen == client else "server",
             }
         )
 

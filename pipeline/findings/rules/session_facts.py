@@ -118,6 +118,7 @@ def whole_sides(
 ) -> tuple[bool, bool]:
     """Return for each side whether it was captured from its SYN on, without a hole, and all of it is packets.
 
+    Of a connection of which one direction was not captured, it is not known which side lacks the missing bytes.
     ``bronze.connections`` counts missing bytes of both sides together: what does not lie between or inside packets of
     the one side may be missing at the end of the other. ``place``: the connection's in ``found.connection_ids``.
     """
@@ -131,5 +132,5 @@ def whole_sides(
         clean.append(seen == bytes_of[side] == span)
         holes.append(max(span - bytes_of[side], 0))
     missing = connection["missing_bytes"] or 0
-    known = bool(connection["syn_seen"])
+    known = bool(connection["syn_seen"]) and connection["uncaptured_side"] is None
     return known and clean[CLIENT] and missing <= holes[SERVER], known and clean[SERVER] and missing <= holes[CLIENT]

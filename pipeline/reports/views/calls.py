@@ -67,6 +67,8 @@ COVERAGE_COUNTS_SQL: Final = """
           sum(value) FILTER (WHERE layer = 'transport' AND measure = 'bytes_missing') AS bytes_missing,
           sum(value) FILTER (WHERE layer = 'capture' AND measure = 'packets_dropped') AS packets_dropped,
           sum(value) FILTER (WHERE layer = 'transport' AND measure = 'connections_half_seen') AS connections_half_seen,
+          sum(value) FILTER (WHERE layer = 'transport' AND measure = 'connections_one_direction')
+            AS connections_one_direction,
           sum(value) FILTER (WHERE layer = 'rpc' AND measure = 'calls') AS calls,
           sum(value) FILTER (WHERE layer = 'rpc' AND measure = 'calls_half_seen') AS calls_half_seen,
           sum(value) FILTER (WHERE layer = 'rpc' AND measure = 'sealed') AS sealed,

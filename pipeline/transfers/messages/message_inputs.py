@@ -31,7 +31,8 @@ _SENDINGS: Final = f"""
 SELECT {", ".join(f"s.{name}" for name in _SENDING_COLUMNS)}, {", ".join(f"m.{name}" for name in MESSAGE_COLUMNS)},
   CAST(m.transaction_sequence_id AS string) AS sequence_id, m.sent_at AS message_sent_at,
   size(m.errors) > 0 AS has_errors,
-  e.ended IS NULL AND e.connection_id IS NOT NULL AS is_open, e.last_packet_at
+  e.ended IS NULL AND e.connection_id IS NOT NULL AS is_open, e.last_packet_at,
+  e.uncaptured_side IS NOT NULL AS is_one_sided
 FROM {{sendings}} AS s JOIN {{messages}} AS m ON m.packet_key = s.packet_key
 LEFT JOIN {{sessions}} AS e ON e.connection_id = s.connection_id
 WHERE m.message_key IS NOT NULL AND m.message_id IS NOT NULL AND {{scope}}

@@ -41,7 +41,7 @@ OUTCOMES: Final = (
     "rejected", "received", "delivered", "transferred", "unknown", "expired", "in_flight", "unacknowledged"
 )  # fmt: skip
 _IN_FLIGHT: Final = OUTCOMES.index("in_flight")
-_REASONS: Final = ("capture_begins", "capture_ends", "capture_loss", "damaged", "decode_error")
+_REASONS: Final = ("capture_begins", "capture_ends", "capture_loss", "damaged", "decode_error", "one_direction")
 _MOST: Final = 1000  # elements of an array
 _REACHED_QUEUE: Final = 0x0002
 _NO_CLASS: Final = -1
@@ -342,6 +342,7 @@ class _Transfers:
             self._any(lost),
             self._any(~complete),
             self._any(complete & self._flags("has_errors")),
+            self._any(lost & self._flags("is_one_sided")),
         )
         bits: Ints = np.sum([holds.astype(np.int64) << bit for bit, holds in enumerate(reasons)], axis=0)
         return bits

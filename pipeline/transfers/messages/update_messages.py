@@ -3,8 +3,8 @@
 A change affects messages by their message_id: those of changed sendings; those that changed acknowledgements and
 reports name; of a sequence with changed order acks those that these may acknowledge first; those in flight on
 connections that were closed since, or that expire before a later capture end; those whose ends' handshakes show other
-queue managers now; and those on connections of which captures were found to have seen them side by side. All rows of an
-affected message_id are recomputed.
+queue managers now; and those on connections of which captures were found to have seen them side by side, or of which
+one direction was or is not captured. All rows of an affected message_id are recomputed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from schemas.table import EVENT_DATE
 from schemas.transfers import MESSAGE_TRANSFERS
 from udfs.rows import RowDict
 
-CODE_VERSION: Final = "1"  # raised when rows are computed differently: all are recomputed
+CODE_VERSION: Final = "2"  # raised when rows are computed differently: all are recomputed
 MAX_SENDINGS: Final = 500_000  # whose rows are computed together, when all are
 MAX_AFFECTED: Final = 200_000  # message_ids; with more, all rows are recomputed
 _INPUTS: Final = (SENDINGS, MESSAGES, ORDER_ACKS, SESSIONS, CAPTURE_FILES)
@@ -60,6 +60,11 @@ WHERE kind = 'order_ack' AND transaction_sequence_id IS NOT NULL AND transaction
 _OPENED_OR_CLOSED: Final = f"""
 SELECT DISTINCT connection_id AS id FROM (
   SELECT connection_id FROM {{feed}} GROUP BY connection_id, ended IS NULL HAVING {_SIGN} <> 0
+)"""
+_ONE_SIDED: Final = f"""
+SELECT DISTINCT connection_id AS id FROM (
+  SELECT connection_id FROM {{feed}} WHERE uncaptured_side IS NOT NULL
+  GROUP BY connection_id HAVING {_SIGN} <> 0
 )"""
 _SIDE_BY_SIDE: Final = f"""
 SELECT DISTINCT connection_id AS id FROM (
@@ -203,6 +208,8 @@ class _MessagesUpdate:
         self._add_by_order_acks(self._changes(ORDER_ACKS, _ORDER_ACKS))
         if names := {row["id"] for row in self._changes(SESSIONS, _OPENED_OR_CLOSED)}:
             self._add_by(_WAITING_ON_CONNECTIONS, rows=MESSAGE_TRANSFERS, messages=MESSAGES, connections=names)
+        if names := {row["id"] for row in self._changes(SESSIONS, _ONE_SIDED)}:
+            self._add_by(_ON_CONNECTIONS, messages=MESSAGES, connections=names)
         if names := {row["id"] for row in self._changes(SESSIONS, _SIDE_BY_SIDE)}:
             self._add_side_by_side(names)
         self._add_by_capture_end()

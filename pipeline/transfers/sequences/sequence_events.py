@@ -39,7 +39,7 @@ class TransactionalSendings(_Rows):
 
     ``number`` and ``previous`` are its TxSequenceNumber and TxPreviousSequenceNumber, ``length`` the packet's bytes.
     ``acknowledged``: session-acknowledged, or surely so; ``has_loss``: its connection has a hole on either side;
-    ``capture_end``: the capture end of its connection.
+    ``one_sided``: of its connection one direction was not captured; ``capture_end``: the capture end of its connection.
     """
 
     previous: Ints
@@ -47,6 +47,7 @@ class TransactionalSendings(_Rows):
     complete: Bools
     acknowledged: Bools
     has_loss: Bools
+    one_sided: Bools
     capture_end: Ints
 
 

@@ -45,7 +45,10 @@ SELECT packet_key, {ID_SQL} AS sequence_id, transaction_number AS number, sent_a
 FROM {{acks}} WHERE kind = 'order_ack' AND transaction_number IS NOT NULL AND sent_at IS NOT NULL
   AND {{days}} AND {ID_SQL} IN {{ids}}"""
 _HANDSHAKES: Final = f"SELECT * FROM ({HANDSHAKES_SQL}) WHERE address IN {{addresses}}"
-_LOSSY: Final = f"SELECT connection_id FROM {{rows}} WHERE kind = '{BINARY_PROTOCOL}' AND missing_bytes > 0"
+IS_LOSSY_SQL: Final = "(missing_bytes > 0 OR uncaptured_side IS NOT NULL)"
+_LOSSY: Final = f"""
+SELECT connection_id, uncaptured_side IS NOT NULL AS is_one_sided FROM {{rows}}
+WHERE kind = '{BINARY_PROTOCOL}' AND {IS_LOSSY_SQL}"""
 
 
 def days_since_sql(since_us: int) -> str:
@@ -81,10 +84,11 @@ def read_sendings(lake: Lake, ids: Collection[str], since_us: int, capture_ends:
     """
     sql = _SENDINGS.replace("{days}", days_since_sql(since_us))
     found = lake.query(sql, messages=MESSAGES, sendings=SENDINGS, ids=ids)
-    lossy = lake.query(_LOSSY, rows=CONNECTIONS)["connection_id"].to_pylist() if found.num_rows else []
+    lossy = lake.query(_LOSSY if found.num_rows else f"{_LOSSY} AND FALSE", rows=CONNECTIONS)
     ends = pa.array(capture_ends.values(), pa.int64())
     place = pc.index_in(found["server_address"], pa.array(capture_ends.keys(), pa.string()))
-    found = found.append_column("has_loss", is_in(found, "connection_id", lossy))
+    for name, some in (("has_loss", lossy), ("one_sided", lossy.filter(lossy["is_one_sided"]))):
+        found = found.append_column(name, is_in(found, "connection_id", some["connection_id"].to_pylist()))
     return found.append_column("capture_end", pc.coalesce(ends.take(place), times_to_us(found["sent_at"])))
 
 

@@ -69,9 +69,10 @@ def sequence_rows(
     """Return a row of gold.transfer_sequences for each sequence and hop, without how it began.
 
     ``sendings`` are all sendings of some sequences: ``SEQUENCE_COLUMNS``, destination_queue_manager, packet_key,
-    connection_id, stream_offset, sent_at, number, previous, length_bytes, complete, acknowledged, has_loss and
-    capture_end (microseconds), and the queue managers of both ends. ``acks`` are all order acks that name one of these
-    sequences: packet_key, sequence_id, number, sent_at, queue_manager, acknowledged_queue_manager and both addresses.
+    connection_id, stream_offset, sent_at, number, previous, length_bytes, complete, acknowledged, has_loss,
+    one_sided and capture_end (microseconds), and the queue managers of both ends. ``acks`` are all order acks that name
+    one of these sequences: packet_key, sequence_id, number, sent_at, queue_manager, acknowledged_queue_manager and both
+    addresses.
     ``fill_queue_managers`` gets the first sending of each sequence, and returns them with more queue managers.
     """
     if not sendings.num_rows:
@@ -86,7 +87,7 @@ def sequence_rows(
     sent = TransactionalSendings(
         sequence, _ints(sendings["sent_at"]), _ints(sendings["number"]), _ints(sendings["previous"]),
         _ints(sendings["length_bytes"]), _flags(sendings["complete"]), _flags(sendings["acknowledged"]),
-        _flags(sendings["has_loss"]), _ints(sendings["capture_end"]),
+        _flags(sendings["has_loss"]), _flags(sendings["one_sided"]), _ints(sendings["capture_end"]),
     )  # fmt: skip
     acked = SequenceOrderAcks(of_sequence, _ints(acks["sent_at"])[of_ack], _ints(acks["number"])[of_ack], same_hop)
     sent, acked, rows, ack_rows = take_in(sent, acked, timedelta_to_us(settings.wait))

@@ -160,6 +160,7 @@ def _reasons(sendings: TransactionalSendings, numbers: SentNumbers, events: Sequ
     return {
         "capture_begins": (numbers.number[lowest] > 1) & (previous != 0),
         "capture_loss": _count(sendings.sequence[sendings.has_loss], count) > 0,
+        "one_direction": _count(sendings.sequence[sendings.one_sided], count) > 0,
         "damaged": _count(sendings.sequence[~sendings.complete], count) > 0,
     }
 

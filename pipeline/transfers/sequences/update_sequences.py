@@ -25,6 +25,7 @@ from pipeline.transfers.inputs import BINARY_PROTOCOL, read_capture_ends
 from pipeline.transfers.sequences.beginnings import set_beginnings, set_changed_beginnings
 from pipeline.transfers.sequences.sequence_inputs import (
     ID_SQL,
+    IS_LOSSY_SQL,
     IS_TRANSACTIONAL_SQL,
     days_since_sql,
     fill_queue_managers,
@@ -39,7 +40,7 @@ from schemas.sessions import ORDER_ACKS, SENDINGS, SESSIONS
 from schemas.table import EVENT_DATE
 from schemas.transfers import TRANSFER_SEQUENCES
 
-CODE_VERSION: Final = "1"  # raised when rows are computed differently: all are recomputed
+CODE_VERSION: Final = "2"  # raised when rows are computed differently: all are recomputed
 _INPUTS: Final = (MESSAGES, SENDINGS, ORDER_ACKS, SESSIONS, CONNECTIONS, CAPTURE_FILES)
 _MAX_CHANGES: Final = 2_000_000  # changed rows of an input; with more, all sequences are recomputed
 _CAPTURE_ENDS: Final = "capture_ends"  # part of the provenance: by server, microseconds
@@ -76,7 +77,7 @@ SELECT address, unix_micros(shown_at) AS `at` FROM (
 GROUP BY address, queue_manager, shown_at HAVING {_SIGN} <> 0"""
 _CHANGED_LOSSES: Final = f"""
 SELECT connection_id AS id, min(unix_micros(first_packet_at)) AS since FROM {{feed}}
-WHERE kind = '{BINARY_PROTOCOL}' GROUP BY connection_id, missing_bytes > 0 HAVING {_SIGN} <> 0"""
+WHERE kind = '{BINARY_PROTOCOL}' GROUP BY connection_id, {IS_LOSSY_SQL}, uncaptured_side HAVING {_SIGN} <> 0"""
 _UNKNOWN_ENDS: Final = """
 SELECT connection_id AS id, unix_micros(first_packet_at) AS since FROM {sessions}
 WHERE ((client_address IN {addresses} AND initiator_queue_manager IS NULL)

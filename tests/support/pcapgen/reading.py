@@ -45,7 +45,7 @@ COLUMNS_BEYOND_CONTRACT = {
         "response_span",
     ),
     "rpc_binds": ("handshake",),
-    "connections": ("lost_by_capture_bytes", "packets", "tunnel_identifier"),
+    "connections": ("lost_by_capture_bytes", "packets", "tunnel_identifier", "uncaptured_side"),
     "capture_files": (
         "damage",
         "first_key",
