@@ -170,6 +170,8 @@ CONNECTIONS = Table(
             "client or server: the side of which no packet was captured, not even one without payload, though the other"
             " side acknowledges it; null where both were, and where nothing was answered",
         ),
+        Column("client_missing_bytes", BIGINT, "of missing_bytes, those that the client sent"),
+        Column("server_missing_bytes", BIGINT, "of missing_bytes, those that the server sent"),
         *run_columns("bronze", "first_packet_at"),
     ),
 )

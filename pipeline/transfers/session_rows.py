@@ -33,6 +33,7 @@ from pipeline.transfers.connection_packets import (
 from pipeline.transfers.packet_numbers import NO_NUMBER, NO_TIME
 from pipeline.transfers.session_totals import side_counts, side_window_full_us
 from pipeline.transfers.side_by_side import overlapping_captures
+from pipeline.transfers.side_losses import LOSS_COLUMNS, missing_packets, side_losses
 from schemas.sessions import ORDER_ACKS, SESSIONS
 from schemas.table import EVENT_DATE, RUN_ID
 from udfs.array_types import Ints
@@ -51,7 +52,7 @@ _FROM_CONNECTION: Final = (
     "connection_id", "client_address", "client_port", "server_address", "server_port", "first_packet_at",
     "last_packet_at", "closed_at", "closed_by", "uncaptured_side",
 )  # fmt: skip
-CONNECTION_COLUMNS: Final = (*_FROM_CONNECTION, "syn_seen", "client_bytes", "server_bytes")
+CONNECTION_COLUMNS: Final = tuple(dict.fromkeys((*_FROM_CONNECTION, "syn_seen", *LOSS_COLUMNS)))
 """The columns of ``bronze.connections`` that rows of silver.sessions are made of."""
 _US_PER_MS: Final = 1000
 _LONG_AGO: Final = -(1 << 61)
@@ -169,6 +170,7 @@ class _Session:
             "client_window": asked.get("window_size"),
             "server_window": answered.get("window_size"),
             "outcome": outcome,
+            **self._holes(one_clock=not overlaps),
             "overlapping_captures": [{"one": one, "other": other} for one, other in overlaps] or None,
             "errors": [],
             "decoder_version": DECODER_VERSION,
@@ -179,7 +181,32 @@ class _Session:
             counts["window_full_ms"] = self._window_full_ms(side, silent=silent)
             row |= {f"{SIDES[side]}_{name}": value for name, value in counts.items()}
         row["ended"] = self._ended(sides, outcome, row["ack_timeout_ms"], silent=silent)
+        lacks = {
+            "capture_begins": not connection["syn_seen"],
+            "capture_ends": row["ended"] is None,
+            "capture_loss": connection["missing_bytes"] or connection["uncaptured_side"] is not None,
+            "one_direction": connection["uncaptured_side"] is not None,
+        }
+        row["missing"] = [code for code, lacking in lacks.items() if lacking]
         return row
+
+    def _holes(self, *, one_clock: bool) -> dict[str, list[RowDict] | None]:
+        """Return where packets of each side may be missing."""
+        first, last = self.connection["first_packet_at"], self.connection["last_packet_at"]
+        span = (_LONG_AGO if first is None else first, -_LONG_AGO if last is None else last)
+        found: dict[str, list[RowDict] | None] = {}
+        for side in side_losses(self.found, self.place, self.connection):
+            holes = missing_packets(self.found, self.place, side, span, one_clock=one_clock)
+            rows = [
+                {
+                    "since": None if each.since_us == _LONG_AGO else each.since_us,
+                    "until": None if each.until_us == -_LONG_AGO else each.until_us,
+                    "size_bytes": each.size_bytes,
+                }
+                for each in holes
+            ]
+            found[f"{SIDES[side.side]}_holes"] = rows or None
+        return found
 
     def _first(self, kind: str, side: int) -> RowDict:
         return self.handshakes.first[kind][side].get(self.place, {})

@@ -17,10 +17,11 @@ from pipeline.transfers.inputs import BINARY_PROTOCOL, read_capture_ends, read_d
 from pipeline.transfers.messages.message_inputs import read_transfer_inputs
 from pipeline.transfers.messages.message_rows import TransferSettings, message_transfer_rows
 from pipeline.transfers.packet_sightings import packet_sightings
-from pipeline.transfers.sending_rows import LOSS_COLUMNS, sending_rows
+from pipeline.transfers.sending_rows import sending_rows
 from pipeline.transfers.sequences.sequence_inputs import (
     fill_queue_managers,
     group_sequences,
+    read_missing_packets,
     read_order_acks,
     read_sendings,
 )
@@ -51,11 +52,10 @@ def transfers_of_bronze(tables):
     ends = read_capture_ends(lake)
     settings = SessionSettings()
     expire = timedelta_to_us(settings.expire)
-    wanted = tuple(dict.fromkeys((*SESSION_CONNECTION_COLUMNS, *LOSS_COLUMNS)))
     names = lake.query(f"SELECT connection_id FROM {{rows}} WHERE kind = '{BINARY_PROTOCOL}'", rows=CONNECTIONS)
     names = {*names["connection_id"].to_pylist()}
     decoded = read_decoded_messages(lake, names)
-    found, connections = read_packets(lake, names, decoded, wanted, expire)
+    found, connections = read_packets(lake, names, decoded, SESSION_CONNECTION_COLUMNS, expire)
     sessions = session_rows(connections, found, ends, settings, RUN)
     lake.put(SESSIONS, sessions)
     lake.put(ORDER_ACKS, order_ack_rows(found, sessions, RUN))
@@ -63,7 +63,7 @@ def transfers_of_bronze(tables):
     lake.put(MESSAGES, _messages(lake, found))
     lake.put(MESSAGE_TRANSFERS, message_transfer_rows(read_transfer_inputs(lake, ends), TransferSettings(), RUN))
     lake.put(TRANSFER_SEQUENCES, _sequences(lake, ends))
-    lake.put(FINDINGS, _findings(lake, names, ends, expire))
+    lake.put(FINDINGS, _findings(lake, found, ends))
     return lake
 
 
@@ -89,14 +89,14 @@ def _sequences(lake, ends):
         def fill(first_sendings):
             return fill_queue_managers(lake, first_sendings, timedelta_to_us(settings.expire))
 
-        rows.append(sequence_rows(sendings, acks, settings, RUN, fill))
+        rows.append(sequence_rows(sendings, acks, read_missing_packets(lake), settings, RUN, fill))
     return pa.concat_tables(rows)
 
 
-def _findings(lake, names, ends, expire):
-    decoded = read_decoded_messages(lake, names)
-    found, connections = read_packets(lake, names, decoded, CONNECTION_COLUMNS, expire)
+def _findings(lake, found, ends):
     messages = lake.select(MESSAGES, JUDGED_MESSAGES, ("connection_id", "seen_at", *MESSAGE_COLUMNS))
     stray = lake.select(QUARANTINE, "reason = 'not_a_packet'", ("connection_id", "quarantine_key", "seen_at"))
+    names = {*found.connection_ids}
+    connections = lake.select(CONNECTIONS, "connection_id IN {names}", CONNECTION_COLUMNS, names=names)
     facts, sessions = read_facts(found, connections, lake.rows(SESSIONS), messages, ends, stray)
     return evaluate_sessions(facts, sessions, RUN)

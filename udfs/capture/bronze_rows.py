@@ -108,6 +108,8 @@ CONNECTIONS_SCHEMA: Final = pa.schema(
         ("packets", pa.int64()),
         ("tunnel_identifier", pa.int64()),
         ("uncaptured_side", pa.string()),
+        ("client_missing_bytes", pa.int64()),
+        ("server_missing_bytes", pa.int64()),
         ("event_date", pa.date32()),
     ]
 )
@@ -340,6 +342,8 @@ def _connection_rows(
                 "lost_by_capture_bytes": one.lost_by_capture_bytes + two.lost_by_capture_bytes,
                 "packets": connection.packet_count,
                 "tunnel_identifier": connection.tunnel_identifier,
+                "client_missing_bytes": one.missing_bytes,
+                "server_missing_bytes": two.missing_bytes,
                 "uncaptured_side": None if unseen is None else "client" if unseen == client else "server",
             }
         )

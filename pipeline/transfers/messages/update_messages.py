@@ -3,8 +3,8 @@
 A change affects messages by their message_id: those of changed sendings; those that changed acknowledgements and
 reports name; of a sequence with changed order acks those that these may acknowledge first; those in flight on
 connections that were closed since, or that expire before a later capture end; those whose ends' handshakes show other
-queue managers now; and those on connections of which captures were found to have seen them side by side, or of which
-one direction was or is not captured. All rows of an affected message_id are recomputed.
+queue managers now; those on connections of which captures were found to have seen them side by side; and those between
+machines between which other packets may be missing now. All rows of an affected message_id are recomputed.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from pipeline.transfers.address_queue_managers import HANDSHAKES_SQL, changed_sp
 from pipeline.transfers.inputs import read_capture_ends
 from pipeline.transfers.messages.message_inputs import read_transfer_inputs
 from pipeline.transfers.messages.message_rows import TRANSFERS_SCHEMA, TransferSettings, message_transfer_rows
+from pipeline.transfers.missing_packets import AFFECTED_SQL, CHANGED_HOLES_SQL, PAIRS_SCHEMA
 from schemas.bronze import CAPTURE_FILES
 from schemas.messages import MESSAGES
 from schemas.sessions import ORDER_ACKS, SENDINGS, SESSIONS
@@ -60,11 +61,6 @@ WHERE kind = 'order_ack' AND transaction_sequence_id IS NOT NULL AND transaction
 _OPENED_OR_CLOSED: Final = f"""
 SELECT DISTINCT connection_id AS id FROM (
   SELECT connection_id FROM {{feed}} GROUP BY connection_id, ended IS NULL HAVING {_SIGN} <> 0
-)"""
-_ONE_SIDED: Final = f"""
-SELECT DISTINCT connection_id AS id FROM (
-  SELECT connection_id FROM {{feed}} WHERE uncaptured_side IS NOT NULL
-  GROUP BY connection_id HAVING {_SIGN} <> 0
 )"""
 _SIDE_BY_SIDE: Final = f"""
 SELECT DISTINCT connection_id AS id FROM (
@@ -208,8 +204,9 @@ class _MessagesUpdate:
         self._add_by_order_acks(self._changes(ORDER_ACKS, _ORDER_ACKS))
         if names := {row["id"] for row in self._changes(SESSIONS, _OPENED_OR_CLOSED)}:
             self._add_by(_WAITING_ON_CONNECTIONS, rows=MESSAGE_TRANSFERS, messages=MESSAGES, connections=names)
-        if names := {row["id"] for row in self._changes(SESSIONS, _ONE_SIDED)}:
-            self._add_by(_ON_CONNECTIONS, messages=MESSAGES, connections=names)
+        if pairs := self._changes(SESSIONS, CHANGED_HOLES_SQL):
+            sql = AFFECTED_SQL.replace("{column}", "message_id")
+            self._add_by(sql, rows=MESSAGE_TRANSFERS, pairs=pa.Table.from_pylist(pairs, PAIRS_SCHEMA))
         if names := {row["id"] for row in self._changes(SESSIONS, _SIDE_BY_SIDE)}:
             self._add_side_by_side(names)
         self._add_by_capture_end()
