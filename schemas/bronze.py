@@ -152,8 +152,9 @@ CONNECTIONS = Table(
         Column(
             "missing_bytes",
             BIGINT,
-            "payload bytes never captured: between captured ones, or before a FIN, RST or ACK; and those of calls in a"
-            " capture that was gone when others showed that they are MSMQ; both directions",
+            "payload bytes never captured: between captured ones, or before a FIN, RST or ACK; of a direction of which"
+            " nothing was captured, those that the other side acknowledges from its first ACK on; and those of calls in"
+            " a capture that was gone when others showed that they are MSMQ; both directions",
         ),
         Column("round_trip_ms", DOUBLE, "SYN to the handshake's last ACK, milliseconds; null when not seen"),
         Column("association_group_id", BIGINT, "RPC association group, from the bind's answer, else as asked"),
@@ -166,6 +167,14 @@ CONNECTIONS = Table(
         Column("packets", BIGINT, "packets of the connection, those without payload too"),
         TUNNEL_IDENTIFIER,
         NOT_ESTABLISHED,
+        Column(
+            "uncaptured_side",
+            STRING,
+            "client or server: the side of which no packet was captured, not even one without payload, though the other"
+            " side acknowledges it; null where both were, and where nothing was answered",
+        ),
+        Column("client_missing_bytes", BIGINT, "of missing_bytes, those that the client sent"),
+        Column("server_missing_bytes", BIGINT, "of missing_bytes, those that the server sent"),
         *run_columns("bronze", "first_packet_at"),
     ),
 )

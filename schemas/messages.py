@@ -114,6 +114,11 @@ MESSAGES = Table(
         Column("previous_transaction_number", BIGINT, "PreviousTxSequenceNumber, 0 without one"),
         Column("transaction_index", BIGINT, "20-bit number of the transaction at its sender"),
         Column("connector_queue_manager", STRING, "ConnectorQMGuid, GUID of the connector of a transactional message"),
+        Column(
+            "final_acknowledgement_requested",
+            BOOLEAN,
+            "it asks for a final acknowledgement (FA of the TransactionHeader); null when not transactional",
+        ),
         Column("first_in_transaction", BOOLEAN, "the transaction's first message; null when not transactional"),
         Column("last_in_transaction", BOOLEAN, "the transaction's last message; null when not transactional"),
         Column("authenticated", BOOLEAN, "AU bit; false without a SecurityHeader"),

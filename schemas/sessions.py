@@ -14,6 +14,7 @@ from schemas.table import (
     INT,
     NOT_ESTABLISHED,
     STRING,
+    STRINGS,
     TIMESTAMP,
     TUNNEL_IDENTIFIER,
     UINT64,
@@ -65,6 +66,16 @@ _CHECKPOINT_SIDE = StructType(
 _CHECKPOINT_CAPTURE = StructType(
     [StructField("capture_id", STRING), StructField("first_us", BIGINT), StructField("last_us", BIGINT)]
 )
+_CHECKPOINT_HOLE = StructType(
+    [
+        StructField("side", INT),
+        StructField("since_us", BIGINT),
+        StructField("until_us", BIGINT),
+        StructField("size_bytes", BIGINT),
+        StructField("is_gap", BOOLEAN),
+    ]
+)
+HOLE = StructType([StructField("since", TIMESTAMP), StructField("until", TIMESTAMP), StructField("size_bytes", BIGINT)])
 _KEPT_PACKET = StructType([StructField("packet_key", STRING), StructField("sent_at_us", BIGINT)])
 
 PACKET_SIGHTING = StructType(
@@ -96,7 +107,8 @@ SESSION_PACKETS = Table(
         Column(
             "stream_offset",
             BIGINT,
-            "bytes from its side's first payload byte: SYN's number + 1, without a SYN the lowest byte seen",
+            "bytes from its side's first payload byte: SYN's number + 1, without a SYN what the other side's handshake"
+            " acknowledges, without both the lowest byte seen",
         ),
         Column("capture_id", STRING, "bronze.capture_files, where its first byte was captured"),
         Column("packet_number", BIGINT, "captured packet of its first byte, from 1"),
@@ -234,6 +246,20 @@ SESSIONS = Table(
         Column("server_window", INT, "WindowSize of the server's ConnectionParameters, packets"),
         Column("outcome", STRING, "refused, open, unanswered, not_binary_protocol, not_established, unknown"),
         NOT_ESTABLISHED,
+        Column("uncaptured_side", STRING, "bronze.connections: the side of which no packet was captured"),
+        Column(
+            "client_holes",
+            ArrayType(HOLE),
+            "where the client may have sent packets that were not captured, or not so far that it is known what they "
+            "are: from when to when, UTC, and at most so many bytes; null without one",
+        ),
+        Column("server_holes", ArrayType(HOLE), "the same of the server"),
+        Column(
+            "missing",
+            STRINGS,
+            "what outcome and ended lack: capture_begins (the SYN was not captured), capture_loss (bytes are missing),"
+            " one_direction (uncaptured_side), capture_ends (ended is null)",
+        ),
         Column(
             "ended",
             STRING,
@@ -367,6 +393,11 @@ _CHECKPOINT_COLUMNS = (
     ),
     Column("captures", ArrayType(_CHECKPOINT_CAPTURE), "from when to when each capture saw these packets"),
     Column("kept_packets", ArrayType(_KEPT_PACKET), "packets that are read again: handshakes, and the last ones"),
+    Column(
+        "holes",
+        ArrayType(_CHECKPOINT_HOLE),
+        "where packets of the client's side (0) or the server's (1) may be missing; is_gap: between packets",
+    ),
 )
 
 SESSION_CHECKPOINTS = Table(

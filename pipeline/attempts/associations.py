@@ -27,15 +27,21 @@ class RpcConnection:
     missing_bytes: int = 0
     closed_by: str | None = None
     server_address: str | None = None
+    uncaptured_side: str | None = None
 
     @staticmethod
     def of(facts: Mapping[str, Any]) -> RpcConnection:
-        """Return the connection with these fields; one whose beginning or end has no time counts as lost in part."""
+        """Return the connection with these fields.
+
+        One whose beginning or end has no time, or of which one direction was not captured, counts as lost in part.
+        """
         known = dict(facts)
         if known["first_packet_at"] is None:
             known |= {"first_packet_at": 0, "last_packet_at": 0, "missing_bytes": 1}
         if known["closed_by"] is not None and known["closed_at"] is None:
             known["missing_bytes"] = 1
+        if known.get("uncaptured_side") is not None:
+            known["missing_bytes"] = max(known["missing_bytes"], 1)
         return RpcConnection(**known)
 
     @property

@@ -109,12 +109,14 @@ _GROUP_COLUMNS: Final = (
     f"{IS_STRAY_SQL} AS stray",
 )  # fmt: skip
 
-# Of the beginning or the end of a connection (``RpcConnection.of``).
-_HAS_NO_TIME: Final = "first_packet_at IS NULL OR (closed_by IS NOT NULL AND closed_at IS NULL)"
+# The beginning or the end of a connection has no time, or one direction was not captured (``RpcConnection.of``).
+_LOST_IN_PART: Final = (
+    "first_packet_at IS NULL OR (closed_by IS NOT NULL AND closed_at IS NULL) OR uncaptured_side IS NOT NULL"
+)
 
 _CONNECTION_COLUMNS: Final = (
     *(name for name in CONNECTION_FIELDS if name not in (*_TIMES, "missing_bytes")),
-    f"CASE WHEN {_HAS_NO_TIME} THEN 1 ELSE missing_bytes END AS missing_bytes",
+    f"CASE WHEN {_LOST_IN_PART} THEN greatest(missing_bytes, 1) ELSE missing_bytes END AS missing_bytes",
 )
 
 CHANGED_CONNECTIONS_QUERY: Final = (

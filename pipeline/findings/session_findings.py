@@ -56,6 +56,7 @@ JUDGED_MESSAGES: Final = f"""packet_key IS NOT NULL AND (transactional OR messag
 CONNECTION_COLUMNS: Final = (
     "connection_id", "client_address", "client_port", "server_address", "server_port", "tunnel_identifier",
     "first_packet_at", "last_packet_at", "closed_at", "syn_seen", "client_bytes", "server_bytes", "missing_bytes",
+    "client_missing_bytes", "server_missing_bytes", "uncaptured_side",
 )  # fmt: skip
 PACKET_COLUMNS: Final = ("packet_key", "flags", "packet_size", "seen_bytes", "reach", "user_flags", "packet")
 """The columns of bronze.session_packets that rules use beside those of ``arrange_packets``.

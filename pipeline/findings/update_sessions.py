@@ -48,7 +48,7 @@ from schemas.messages import MESSAGES
 from schemas.sessions import FINDING_CHECKPOINTS, SESSION_PACKETS, SESSIONS
 from schemas.table import EVENT_DATE
 
-CODE_VERSION: Final = "1"  # raised when rules are added or changed: they are evaluated on everything again
+CODE_VERSION: Final = "2"  # raised when rules are added or changed: they are evaluated on everything again
 _VERSION: Final = "session rules"  # in the provenance
 _INPUTS: Final = (SESSION_PACKETS, SESSIONS)
 _MAX_CHANGES: Final = 200_000  # connections; with more, all are evaluated

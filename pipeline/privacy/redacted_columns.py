@@ -165,7 +165,7 @@ _TABLE_COLUMNS: Final[Mapping[Table, Mapping[str, ColumnRedactor]]] = {
         "tunnels": _redact_nested(source=Pseudonymizer.address, destination=Pseudonymizer.address),
         "packets_not_read": copy_column,
     },
-    CONNECTIONS: dict.fromkeys(("kind", "closed_by", "not_established"), copy_column),
+    CONNECTIONS: dict.fromkeys(("kind", "closed_by", "not_established", "uncaptured_side"), copy_column),
     RPC_BINDS: {
         **dict.fromkeys(
             ("interface_version", "transfer_syntaxes_offered", "result"), copy_column
@@ -235,7 +235,7 @@ _TABLE_COLUMNS: Final[Mapping[Table, Mapping[str, ColumnRedactor]]] = {
     },
     SESSIONS: dict.fromkeys(
         ("closed_by", "initiator_queue_manager", "acceptor_queue_manager", "asked_queue_manager", "outcome", "ended",
-         "not_established", "overlapping_captures"),
+         "not_established", "overlapping_captures", "uncaptured_side", "missing"),
         copy_column,
     ),
     SENDINGS: {

@@ -121,13 +121,14 @@ PARTS: Final = (
         "transport",
         _table(
             CONNECTIONS, "first_packet_at", "kind", "syn_seen", "packets", "client_bytes + server_bytes AS bytes",
-            "missing_bytes", "retransmitted_bytes", "conflicting_bytes",
+            "uncaptured_side", "missing_bytes", "retransmitted_bytes", "conflicting_bytes",
         ),
         "first_packet_at",
         _sums("bytes", "packets", bytes_missing="missing_bytes", bytes_retransmitted="retransmitted_bytes",
               bytes_conflicting="conflicting_bytes")
         | {"connections": "count(*)", "bytes_binary_protocol": "sum(CASE WHEN kind = 'binary_protocol' THEN bytes END)"}
-        | _counts(connections_binary_protocol="kind = 'binary_protocol'", connections_half_seen="NOT syn_seen"),
+        | _counts(connections_binary_protocol="kind = 'binary_protocol'", connections_half_seen="NOT syn_seen",
+                  connections_one_direction="uncaptured_side IS NOT NULL"),
     ),
     CoverageSource(
         "transport", _of_connections(QUARANTINE, "capture_id IS NOT NULL", "seen_at", "size_bytes"), "seen_at",

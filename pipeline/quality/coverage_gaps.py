@@ -26,6 +26,8 @@ GAP_MEASURES: Final = tuple(
         ("transport", "bytes_missing", "payload bytes in no capture", "bytes bytes_missing"),
         ("transport", "quarantined", "bytes that belong to nothing", "bytes"),
         ("transport", "connections_half_seen", "connections whose beginning was not captured", "connections"),
+        ("transport", "connections_one_direction", "connections of which one direction was not captured",
+         "connections"),
         ("rpc", "calls_half_seen", "calls of which a half was not seen", "calls"),
         ("rpc", "calls_unbound", "calls whose bind was not captured", "calls"),
         ("rpc", "sealed", "calls encrypted and not opened", "calls"),

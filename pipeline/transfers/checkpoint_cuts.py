@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.transfers.acknowledgements import NEVER, NO_HEADER, ack_steps, ambiguous_from
-from pipeline.transfers.checkpoints import UNKNOWN, Checkpoint, KeptPacket, NotStored, SideCheckpoint
+from pipeline.transfers.checkpoints import UNKNOWN, Checkpoint, Hole, KeptPacket, NotStored, SideCheckpoint
 from pipeline.transfers.connection_packets import (
     CLIENT,
     HANDSHAKE_KINDS,
@@ -29,6 +29,7 @@ from pipeline.transfers.flow_control import times_of
 from pipeline.transfers.packet_numbers import NO_NUMBER, NO_TIME, UNKNOWN_FLAGS
 from pipeline.transfers.session_totals import count_packets, said_windows, side_window_full_us
 from pipeline.transfers.side_by_side import capture_spans
+from pipeline.transfers.side_losses import holes_of, joined
 from udfs.array_types import Ints
 
 MIN_PACKETS: Final = 4096  # that a checkpoint adds to what is counted: few packets are sooner read again
@@ -99,6 +100,7 @@ class _Maker:
             int(counted.max(initial=NO_TIME if before is None else before.last_counted_at)),
             window if before is None else max(window, before.largest_window), gaps_are_holes,
             (self._side(CLIENT, cut), self._side(SERVER, cut)), tuple(spans), kept,
+            (self._holes(CLIENT, cut), self._holes(SERVER, cut)),
         )  # fmt: skip
 
     # Where
@@ -178,6 +180,13 @@ class _Maker:
             stored=before.stored + len(self._now_stored(side, cut)),
         )
         return self._with_packets(out, side, rows, numbered) if len(rows) else out
+
+    def _holes(self, side: int, cut: Cut) -> tuple[Hole, ...]:
+        """Return where packets of a side may be missing up to the cut."""
+        before = self.found.checkpoint(self.place)
+        rows = self.rows[(self.side == side) & (self.sent_at <= cut.until)]
+        holes = holes_of(self.found, rows, self.found.side_before(self.place, side))
+        return tuple(joined([*(() if before is None else before.holes[side]), *holes]))
 
     def _with_packets(self, before: SideCheckpoint, side: int, rows: Ints, numbered: Ints) -> SideCheckpoint:
         """Return what a side comes to with ``rows``, of which ``numbered`` have numbers, behind the packets before."""

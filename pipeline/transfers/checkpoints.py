@@ -111,6 +111,20 @@ class KeptPacket:
 
 
 @dataclass(frozen=True, slots=True)
+class Hole:
+    """Where a side may have sent a packet that was not captured: from when to when, and how many bytes it may have.
+
+    ``is_gap``: it lies between packets, and counts if bytes between packets are missing. Else it is a packet of which
+    it is not known what it is.
+    """
+
+    since_us: int
+    until_us: int
+    size_bytes: int
+    is_gap: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Judged:
     """What findings on packets up to a checkpoint rest on beside these packets, as gold.finding_checkpoints has it."""
 
@@ -125,7 +139,8 @@ class Checkpoint:
     """What the packets of a connection up to ``counted_until`` come to; times are microseconds.
 
     It rests on packets up to ``settled_until``. ``last_counted_at``: the latest counted packet of both sides, or
-    ``NO_TIME``. ``gaps_are_holes``: bytes between packets count as missing. ``judged``: of checkpoints of findings.
+    ``NO_TIME``. ``gaps_are_holes``: bytes between packets count as missing. ``holes``: of each side, up to
+    ``counted_until``. ``judged``: of checkpoints of findings.
     """
 
     connection_id: str
@@ -137,6 +152,7 @@ class Checkpoint:
     sides: tuple[SideCheckpoint, SideCheckpoint]
     captures: tuple[CaptureSpan, ...]
     kept_packets: tuple[KeptPacket, ...]
+    holes: tuple[tuple[Hole, ...], tuple[Hole, ...]] = ((), ())
     judged: Judged | None = None
 
 
@@ -168,8 +184,14 @@ def _from_row(row: Mapping[str, Any]) -> Checkpoint:
         row["largest_window"], row["gaps_are_holes"], (sides[0], sides[1]),
         tuple(CaptureSpan(**each) for each in row["captures"]),
         tuple(KeptPacket(**each) for each in row["kept_packets"]),
+        (_holes_of_side(row, 0), _holes_of_side(row, 1)),
         Judged(**judged) if judged else None,
     )  # fmt: skip
+
+
+def _holes_of_side(row: Mapping[str, Any], side: int) -> tuple[Hole, ...]:
+    found = (each for each in row["holes"] or () if each["side"] == side)
+    return tuple(Hole(**{each.name: hole[each.name] for each in fields(Hole)}) for hole in found)
 
 
 def write_checkpoints(
@@ -190,6 +212,7 @@ def checkpoint_rows(table: Table, checkpoints: Collection[Checkpoint], run_id: s
     for each in checkpoints:
         row = asdict(each)
         row |= row.pop("judged") or {}
+        row["holes"] = [hole | {"side": side} for side, holes in enumerate(row["holes"]) for hole in holes]
         row["last_counted_at"] = None if each.last_counted_at == NO_TIME else each.last_counted_at
         rows.append(row | {EVENT_DATE: epoch_day(each.counted_until), RUN_ID: run_id})
     return rows_to_table(rows, to_arrow_schema(table.struct()))

@@ -9,6 +9,7 @@ import numpy as np
 
 from pipeline.transfers.acknowledgements import NO_HEADER
 from udfs.array_types import Bools, Ints
+from udfs.sessions.packet_layouts import SESSION_ACK_BYTES
 
 NO_PACKET: Final = -1
 END_OF_SIDE: Final = (1 << 62) - 1
@@ -19,21 +20,32 @@ class Holes:
     """Where bytes of one side are missing, ascending, and inside which of its packets, ``NO_PACKET`` between packets.
 
     ``begins`` are bytes in the side's stream; ``END_OF_SIDE`` stands for what is missing behind its last packet.
+    ``sizes`` are bytes: of a hole between packets all up to the next one, captured ones of no packet too.
     """
 
     begins: Ints
     inside: Ints
+    sizes: Ints
+
+    @staticmethod
+    def none() -> Holes:
+        """Return no hole."""
+        return Holes(*(np.zeros(0, np.int64) for _ in range(3)))
+
+    def keep(self, chosen: Bools) -> Holes:
+        """Return some of the holes."""
+        return Holes(self.begins[chosen], self.inside[chosen], self.sizes[chosen])
 
     def __len__(self) -> int:
         return len(self.begins)
 
 
-def find_holes(offset: Ints, length: Ints, seen: Ints, held: Ints, *, at_end: bool) -> Holes:
+def find_holes(offset: Ints, length: Ints, seen: Ints, held: Ints, *, at_end: int) -> Holes:
     """Return the holes of a side, from its packets in stream order.
 
     ``held`` are the bytes of each packet up to its first missing one. What lies between packets counts as a hole,
-    whether it is missing or was captured and is no packet: ``bronze.session_packets`` does not tell. ``at_end``: bytes
-    are missing behind the last packet.
+    whether it is missing or was captured and is no packet: ``bronze.session_packets`` does not tell. ``at_end``: how
+    many bytes are missing behind the last packet.
     """
     index = np.arange(len(offset))
     cut = seen < length
@@ -41,13 +53,14 @@ def find_holes(offset: Ints, length: Ints, seen: Ints, held: Ints, *, at_end: bo
     gap = np.flatnonzero(offset[1:] > ends[:-1]) if len(offset) else np.zeros(0, np.int64)
     begins = [ends[gap], (offset + np.minimum(held, length))[cut]]
     inside = [np.full(len(gap), NO_PACKET), index[cut]]
-    if len(offset) and offset[0] > 0:
-        begins, inside = [*begins, np.zeros(1, np.int64)], [*inside, np.full(1, NO_PACKET)]
-    if at_end:
-        begins, inside = [*begins, np.full(1, END_OF_SIDE)], [*inside, np.full(1, NO_PACKET)]
-    where, which = np.concatenate(begins), np.concatenate(inside)
+    sizes = [(offset[1:] - ends[:-1])[gap] if len(gap) else gap, (length - seen)[cut]]
+    for begin, size in ((0, int(offset[0]) if len(offset) else 0), (END_OF_SIDE, at_end)):
+        if size > 0:
+            for values, value in ((begins, begin), (inside, NO_PACKET), (sizes, size)):
+                values.append(np.full(1, value))
+    where, which, bytes_of = (np.concatenate(each) for each in (begins, inside, sizes))
     order = np.argsort(where, kind="stable")
-    return Holes(where[order], which[order])
+    return Holes(where[order], which[order], bytes_of[order])
 
 
 def may_hold_acknowledgement(
@@ -60,6 +73,7 @@ def may_hold_acknowledgement(
     side's packets, in stream order: ``packet_sent_at``, ``offset``, ``length``, ``may_have_header`` (flag SH is set, or
     was not seen); ``headers`` are the indices of those that carry a SessionHeader. Such a hole lies behind the other
     side's last packet before the sending, before the header that acknowledged it, or behind the last one if none did.
+    One between packets has as many bytes as a packet with a SessionHeader at least.
     """
     if not len(holes):
         return np.zeros(len(sent_at), np.bool_)
@@ -72,7 +86,8 @@ def may_hold_acknowledgement(
     end = np.where(acked, np.append(offset, END_OF_SIDE)[carrier], END_OF_SIDE + 1)
     if len(headers):
         begin = np.where(acked, begin, np.maximum(begin, ends[headers[-1]]))
-    possible = (holes.inside == NO_PACKET) | np.append(may_have_header, True)[holes.inside]
+    between = (holes.inside == NO_PACKET) & (holes.sizes >= SESSION_ACK_BYTES)
+    possible = between | (holes.inside != NO_PACKET) & np.append(may_have_header, True)[holes.inside]
     count = np.concatenate([[0], np.cumsum(possible)])
     low, high = np.searchsorted(holes.begins, begin), np.searchsorted(holes.begins, end)
     return count[np.maximum(high, low)] > count[low]

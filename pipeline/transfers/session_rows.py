@@ -33,6 +33,7 @@ from pipeline.transfers.connection_packets import (
 from pipeline.transfers.packet_numbers import NO_NUMBER, NO_TIME
 from pipeline.transfers.session_totals import side_counts, side_window_full_us
 from pipeline.transfers.side_by_side import overlapping_captures
+from pipeline.transfers.side_losses import LOSS_COLUMNS, missing_packets, side_losses
 from schemas.sessions import ORDER_ACKS, SESSIONS
 from schemas.table import EVENT_DATE, RUN_ID
 from udfs.array_types import Ints
@@ -49,9 +50,9 @@ SESSIONS_SCHEMA: Final = to_arrow_schema(SESSIONS.struct())
 ORDER_ACKS_SCHEMA: Final = to_arrow_schema(ORDER_ACKS.struct())
 _FROM_CONNECTION: Final = (
     "connection_id", "client_address", "client_port", "server_address", "server_port", "first_packet_at",
-    "last_packet_at", "closed_at", "closed_by", "not_established",
+    "last_packet_at", "closed_at", "closed_by", "not_established", "uncaptured_side",
 )  # fmt: skip
-CONNECTION_COLUMNS: Final = (*_FROM_CONNECTION, "syn_seen", "client_bytes", "server_bytes")
+CONNECTION_COLUMNS: Final = tuple(dict.fromkeys((*_FROM_CONNECTION, "syn_seen", *LOSS_COLUMNS)))
 """The columns of ``bronze.connections`` that rows of silver.sessions are made of."""
 _US_PER_MS: Final = 1000
 _LONG_AGO: Final = -(1 << 61)
@@ -169,6 +170,7 @@ class _Session:
             "client_window": asked.get("window_size"),
             "server_window": answered.get("window_size"),
             "outcome": outcome,
+            **self._holes(one_clock=not overlaps),
             "overlapping_captures": [{"one": one, "other": other} for one, other in overlaps] or None,
             "errors": [],
             "decoder_version": DECODER_VERSION,
@@ -179,7 +181,32 @@ class _Session:
             counts["window_full_ms"] = self._window_full_ms(side, silent=silent)
             row |= {f"{SIDES[side]}_{name}": value for name, value in counts.items()}
         row["ended"] = self._ended(sides, outcome, row["ack_timeout_ms"], silent=silent)
+        lacks = {
+            "capture_begins": not connection["syn_seen"],
+            "capture_ends": row["ended"] is None,
+            "capture_loss": connection["missing_bytes"] or connection["uncaptured_side"] is not None,
+            "one_direction": connection["uncaptured_side"] is not None,
+        }
+        row["missing"] = [code for code, lacking in lacks.items() if lacking]
         return row
+
+    def _holes(self, *, one_clock: bool) -> dict[str, list[RowDict] | None]:
+        """Return where packets of each side may be missing."""
+        first, last = self.connection["first_packet_at"], self.connection["last_packet_at"]
+        span = (_LONG_AGO if first is None else first, -_LONG_AGO if last is None else last)
+        found: dict[str, list[RowDict] | None] = {}
+        for side in side_losses(self.found, self.place, self.connection):
+            holes = missing_packets(self.found, self.place, side, span, one_clock=one_clock)
+            rows = [
+                {
+                    "since": None if each.since_us == _LONG_AGO else each.since_us,
+                    "until": None if each.until_us == -_LONG_AGO else each.until_us,
+                    "size_bytes": each.size_bytes,
+                }
+                for each in holes
+            ]
+            found[f"{SIDES[side.side]}_holes"] = rows or None
+        return found
 
     def _first(self, kind: str, side: int) -> RowDict:
         return self.handshakes.first[kind][side].get(self.place, {})
@@ -213,15 +240,17 @@ class _Session:
         earlier = any(each.counted or each.session_acks for each in before)
         if self._first(CONNECTION_PARAMETERS, SERVER) or talked or earlier:
             return "open"
+        unseen = self.connection["uncaptured_side"] is not None  # it may have answered, or asked
         asked = [row for kind in HANDSHAKE_KINDS for row in self._rows_of_kind(sides[CLIENT], kind)]
         if asked:
             kind = self.found.table["kind"][max(asked)].as_py()
-            if not self._first(kind, SERVER):
+            if not self._first(kind, SERVER) and not unseen:
                 return "unanswered"
         has_bytes = bool(self.connection["client_bytes"] or self.connection["server_bytes"])
         if has_bytes and both.start == both.stop:
             return "not_binary_protocol"
-        return "not_established" if not has_bytes and self.connection["syn_seen"] else "unknown"
+        is_known = not has_bytes and self.connection["syn_seen"] and not unseen
+        return "not_established" if is_known else "unknown"
 
     def _rows_of_kind(self, rows: SideRows, kind: str) -> list[int]:
         inside = self.found.is_kind_in(slice(rows.first, rows.end), kind)

@@ -45,7 +45,7 @@ from pipeline.transfers.inputs import (
 )
 from pipeline.transfers.packet_numbers import NO_TIME
 from pipeline.transfers.packet_sightings import packet_sightings
-from pipeline.transfers.sending_rows import LOSS_COLUMNS, gaps_are_holes, sending_rows
+from pipeline.transfers.sending_rows import sending_rows
 from pipeline.transfers.session_rows import (
     CONNECTION_COLUMNS,
     SESSIONS_SCHEMA,
@@ -53,6 +53,7 @@ from pipeline.transfers.session_rows import (
     order_ack_rows,
     session_rows,
 )
+from pipeline.transfers.side_losses import LOSS_COLUMNS, gaps_are_holes
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS
 from schemas.comqc import COMQC_CALLS
 from schemas.messages import MESSAGES
@@ -62,10 +63,9 @@ from udfs.comqc.declared_interfaces import NO_DECLARATIONS, Declarations
 from udfs.prefetch import prefetch
 from udfs.sessions.packet_layouts import DECODER_VERSION
 
-CODE_VERSION: Final = "2"  # raised when rows are computed differently: all are recomputed
+CODE_VERSION: Final = "3"  # raised when rows are computed differently: all are recomputed
 _MAX_DECODED_BYTES: Final = 64 << 20  # of messages that are decoded together
 _CHANGED_CONNECTIONS: Final = f"SELECT DISTINCT connection_id FROM {{feed}} WHERE kind = '{BINARY_PROTOCOL}'"
-_CONNECTION_COLUMNS: Final = tuple(dict.fromkeys((*CONNECTION_COLUMNS, *LOSS_COLUMNS)))
 _MESSAGES_SCHEMA: Final = to_arrow_schema(MESSAGES.struct())
 _COMQC_SCHEMA: Final = to_arrow_schema(COMQC_CALLS.struct())
 
@@ -249,7 +249,7 @@ class _SessionsUpdate:
         """Return the messages, packets, connections and new sessions of some connections."""
         decoded = read_decoded_messages(self.lake, names, checkpoints)
         expire = timedelta_to_us(self.settings.expire)
-        found, connections = read_packets(self.lake, names, decoded, _CONNECTION_COLUMNS, expire, checkpoints)
+        found, connections = read_packets(self.lake, names, decoded, CONNECTION_COLUMNS, expire, checkpoints)
         sessions = session_rows(connections, found, self.capture_ends, self.settings, self.run_id)
         return decoded, found, connections, sessions
 

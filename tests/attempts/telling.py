@@ -53,7 +53,7 @@ _CONNECTIONS = pa.schema(
     ]
     + [("connection_id", pa.string()), ("association_group_id", pa.int64()), ("syn_seen", pa.bool_())]
     + [("server_bytes", pa.int64()), ("missing_bytes", pa.int64()), ("closed_by", pa.string())]
-    + [("server_address", pa.string())]
+    + [("server_address", pa.string()), ("uncaptured_side", pa.string())]
 )
 
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from pcapgen import containers, frames
 from pcapgen import conversation as t
-from pcapgen import frames
+from pcapgen.exchanges import Damage, recorded, tap
 from pcapgen.scenarios import capture_dialogue, remote_read_dialogue
 from udfs.capture.capture_reader import read_capture
+from udfs.capture.in_memory import read_captures
 
+DATA_FOLDER = Path(__file__).parents[2] / "data"
 BIG = remote_read_dialogue(size=12_000, cuts=(5816, 5816))
 PARTS = t.segments(BIG.script)
 DATA = t.data_indexes(PARTS)
@@ -104,3 +109,58 @@ def test_each_side_has_its_byte_order():
     assert {(call["byte_order"], call["response_byte_order"]) for call in found} == {("little", "little")}
     requests_only = tables(t.one_side(PARTS, t.CLIENT))["rpc_calls"]
     assert {call["response_byte_order"] for call in requests_only} == {None}
+
+
+def test_what_a_side_acknowledges_of_the_other_is_missing_where_that_was_not_captured():
+    """Asymmetric routes: the handshake's acknowledgement shows where the other side begins, the last one its end."""
+    (connection,) = tables(t.one_side(PARTS, t.CLIENT))["connections"]
+    size = sum(len(PARTS[index].payload) for index in DATA if PARTS[index].side == t.SERVER)
+    fin = 1  # it is acknowledged too, and was not captured
+    assert connection["missing_bytes"] == connection["lost_by_capture_bytes"] == size + fin
+    assert connection["uncaptured_side"] == "server"
+
+
+@pytest.mark.parametrize("side", [t.CLIENT, t.SERVER])
+def test_of_sessions_what_a_side_acknowledges_of_the_other_is_missing(side):
+    talks = recorded(DATA_FOLDER / "transfers" / "05-resends.pcap")
+    lost = {talk.flow.client_port: len(talk.stream(1 - side)) for talk in talks}
+    one = tap(talks, Damage(one_side=side))
+    found = read_capture(containers.pcap(one.records).data)["connections"].to_pylist()
+    assert [row["uncaptured_side"] for row in found] == [("server", "client")[side]] * len(talks)
+    for row in found:
+        assert 0 <= row["missing_bytes"] - lost[row["client_port"]] <= 1  # a FIN is acknowledged too
+
+
+def test_a_side_of_which_acks_alone_were_captured_was_captured():
+    kept = [part for part in PARTS if part.side == t.CLIENT or not part.payload]
+    (connection,) = tables(kept)["connections"]
+    size = sum(len(PARTS[index].payload) for index in DATA if PARTS[index].side == t.SERVER)
+    assert (connection["missing_bytes"], connection["uncaptured_side"]) == (size, None)
+
+
+def test_a_direction_whose_syn_was_not_captured_begins_where_the_handshake_says():
+    """The client's first ACK acknowledges the server's SYN: what the server sent first is missing, not unknown."""
+    first = next(index for index in DATA if PARTS[index].side == t.SERVER)
+    answers = [index for index, part in enumerate(PARTS) if part.side == t.SERVER and part.flags & frames.SYN]
+    (connection,) = tables(t.drop_segments(PARTS, *answers, first))["connections"]
+    assert connection["missing_bytes"] == connection["lost_by_capture_bytes"] == len(PARTS[first].payload)
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+@pytest.mark.parametrize("together", [True, False])
+def test_two_captures_of_a_direction_each_lack_nothing_together(order, together):
+    parts = [t.one_side(PARTS, side) for side in (t.CLIENT, t.SERVER)]
+    captures = [capture_dialogue(BIG, parts[side])[0].data for side in order]
+    found = read_captures([captures] if together else [[capture] for capture in captures])
+    uncut = read_captures([[capture_dialogue(BIG, PARTS)[0].data]])
+    names = ("client_bytes", "server_bytes", "missing_bytes", "uncaptured_side", "closed_by")
+    assert found["connections"].select(names) == uncut["connections"].select(names)
+
+
+def test_one_direction_in_two_files_lacks_what_its_acknowledgements_say():
+    parts = t.one_side(PARTS, t.CLIENT)
+    captures = [capture_dialogue(BIG, some)[0].data for some in (parts[: len(parts) // 2], parts[len(parts) // 2 :])]
+    (connection,) = read_captures([[capture] for capture in captures])["connections"].to_pylist()
+    (uncut,) = tables(parts)["connections"]
+    names = ("client_bytes", "server_bytes", "missing_bytes", "uncaptured_side")
+    assert {name: connection[name] for name in names} == {name: uncut[name] for name in names}

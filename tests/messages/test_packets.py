@@ -130,13 +130,14 @@ def test_sender_address(manager, extended, expected):
 
 
 def test_transactions():
-    flags = 1 << 2 | 0xABCDE << 4
+    flags = 1 << 1 | 1 << 2 | 0xABCDE << 4
     values = said(Packet(transaction=(flags, 2**64 - 2, 5, 4), transaction_connector=bytes(16), user=1 << 5))
     assert values["transactional"] is True
     assert values["delivery"] == "recoverable"
     assert values["transaction_sequence_id"] == 2**64 - 2
     assert (values["transaction_number"], values["previous_transaction_number"]) == (5, 4)
     assert values["transaction_index"] == 0xABCDE
+    assert values["final_acknowledgement_requested"] is True
     assert (values["first_in_transaction"], values["last_in_transaction"]) == (True, False)
     assert values["header_sizes"]["TransactionHeader"] == 36
 

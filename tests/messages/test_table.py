@@ -21,8 +21,9 @@ CONTRACT = """
     response_list array<string>, report_queue string, admin_queue_type int, response_queue string,
     acknowledgement_requested int, journaling int, hop_count int, traced boolean, transactional boolean,
     transaction_sequence_id decimal(20,0), transaction_number bigint, previous_transaction_number bigint,
-    transaction_index bigint, connector_queue_manager string, first_in_transaction boolean, last_in_transaction
-    boolean, authenticated boolean, signed boolean, encrypted boolean, sender_id string, sender_certificate_bytes
+    transaction_index bigint, connector_queue_manager string, final_acknowledgement_requested boolean,
+    first_in_transaction boolean, last_in_transaction boolean, authenticated boolean, signed boolean,
+    encrypted boolean, sender_id string, sender_certificate_bytes
     bigint, privacy_level bigint, hash_algorithm bigint, encryption_algorithm bigint, connector_type string,
     extension binary, is_comqc boolean, comqc_rejected string, comqc_deviations
     array<struct<rule:string,offset:bigint,places:int>>, is_srmp boolean, soap_header string, soap_body_bytes

@@ -15,6 +15,9 @@ class Sending(NamedTuple):
     complete: bool = True
     acknowledged: bool = True
     has_loss: bool = False
+    one_sided: bool = False
+    begun_unseen: bool = False
+    made: int | None = None  # not before this it was sent first
 
 
 class Ack(NamedTuple):
@@ -55,8 +58,32 @@ def events_of_row(sendings, acks, wait):
     return chain([*sendings, *ours_acked, *others], wait) if others else ours
 
 
-def describe(sendings, acks, *, capture_end, stall_after, wait):
-    """The row of one sequence, as far as its own events tell."""
+MESSAGE_BYTES, ACK_BYTES = 128, 128  # powers of two, not above the smallest that there are
+
+
+def may_be_otherwise(sent, acked, lost, wait):
+    """Whether packets may be missing that would say something else of a sequence.
+
+    ``lost(size, since, until, back)``: whether one of so many bytes may be missing, ``back``: of those that
+    acknowledge.
+    """
+    until = sent[-1].at + wait
+    highest = max((ack.number for ack in acked), default=-1)
+    waits = highest < max(each.number for each in sent)
+    last = {each.number: each for each in sent}  # they are in order of time
+    forward = until
+    if not waits and all(each.acknowledged for each in last.values()):
+        forward = max(min(ack.at for ack in acked if ack.number == highest), sent[-1].at)
+    since = min(min(each.at if each.made is None else each.made, each.at) for each in sent)
+    back = waits and lost(ACK_BYTES, sent[0].at, until, back=True)
+    return back or lost(MESSAGE_BYTES, since, forward, back=False)
+
+
+def describe(sendings, acks, losses=(), *, capture_end, stall_after, wait):
+    """The row of one sequence, as far as its own events tell.
+
+    ``losses``: what ``may_be_otherwise`` asks, of all sides and of those that were not captured.
+    """
     events = events_of_row(sendings, acks, wait)
     sent = [event for event in events if isinstance(event, Sending)]
     acked = [event for event in events if isinstance(event, Ack)]
@@ -82,7 +109,10 @@ def describe(sendings, acks, *, capture_end, stall_after, wait):
             taken = sending.number
         else:
             refusals += 1
-    loss = any(each.has_loss for each in sent)
+    loss, one_sided = (
+        [may_be_otherwise(sent, acked, lost, wait) for lost in losses]
+        or [any(getattr(each, name) for each in sent) for name in ("has_loss", "one_sided")]
+    )  # fmt: skip
     unseen = not acked and not again and all(each.acknowledged for each in sent)
     end = min(max(capture_end, events[-1].at), events[-1].at + wait)
     waits, highest, highest_at, useless = follow(events, end)
@@ -91,8 +121,10 @@ def describe(sendings, acks, *, capture_end, stall_after, wait):
     ongoing = [each for each in waits if each["ended_at"] is None]
     since = next((each["began_at"] for each in stalls if each["ended_at"] is None), None)
     missing = {
-        "capture_begins": numbers[0] > 1 and by_number[numbers[0]][0].previous != 0,
+        "capture_begins": (numbers[0] > 1 and by_number[numbers[0]][0].previous != 0)
+        or any(each.begun_unseen for each in sent),
         "capture_loss": loss,
+        "one_direction": one_sided,
         "damaged": not all(each.complete for each in sent),
         "no_response": unseen,
         "capture_ends": bool(waiting),

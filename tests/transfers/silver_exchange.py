@@ -11,7 +11,7 @@ from decimal import Decimal
 import pyarrow as pa
 
 from pipeline.lake.schema_enforcement import arrow_schema
-from schemas.bronze import CAPTURE_FILES, CONNECTIONS
+from schemas.bronze import CAPTURE_FILES
 from schemas.messages import MESSAGES
 from schemas.sessions import ORDER_ACKS, SENDINGS, SESSIONS
 from transfers import reference_sequences as reference
@@ -22,7 +22,8 @@ START = dt.datetime(2026, 3, 1, 9, 0, tzinfo=dt.UTC)
 START_US = round(START.timestamp()) * S
 ADDRESSES = ("10.0.0.1", "10.0.0.2", "10.0.0.3")
 GUIDS = {address: f"0000000{n}-0000-0000-0000-000000000000" for n, address in enumerate(ADDRESSES, 1)}
-TABLES = (MESSAGES, SENDINGS, ORDER_ACKS, SESSIONS, CONNECTIONS, CAPTURE_FILES)
+TABLES = (MESSAGES, SENDINGS, ORDER_ACKS, SESSIONS, CAPTURE_FILES)
+SLACK = 5 * S  # of the source's clock
 
 
 def moment(at):
@@ -32,15 +33,20 @@ def moment(at):
 
 @dataclass
 class Connection:
-    """A connection of two machines; ``shown`` tells whose queue managers its handshake shows."""
+    """A connection of two machines; ``shown`` tells whose queue managers its handshake shows.
+
+    ``holes``: where a side may have sent more, (side, since, until, bytes); ``uncaptured``: a side that was not
+    captured.
+    """
 
     name: str
     client: str
     server: str
     at: int
     shown: tuple = (True, True)
-    missing: int = 0
+    holes: tuple = ()
     last: int = 0
+    uncaptured: str | None = None
 
     def ends(self, by):
         return (self.client, self.server) if by == "client" else (self.server, self.client)
@@ -65,6 +71,8 @@ class Packet:
     destination: str | None = None
     complete: bool = True
     acknowledged: bool = True
+    made: int | None = None  # SentTime
+    begun: bool = True  # the handshake was captured
     length: int = 100
     is_ack: bool = False
     acknowledged_queue_manager: str | None = None
@@ -95,7 +103,6 @@ class Exchange:
             SENDINGS: [_sending(each) for each in sendings],
             ORDER_ACKS: [_order_ack(each) for each in self.packets if each.is_ack],
             SESSIONS: [_session(each) for each in self.connections],
-            CONNECTIONS: [_connection(each) for each in self.connections],
             CAPTURE_FILES: [_capture(server, at) for server, at in self.ends.items()],
         }
         return {table: table_of(table, rows) for table, rows in found.items()}
@@ -115,7 +122,7 @@ def _message(packet):
         "destination_queue": packet.queue, "destination_queue_manager": packet.destination,
         "transaction_sequence_id": Decimal(packet.sequence), "transaction_number": packet.number,
         "previous_transaction_number": packet.previous, "sender_address": packet.hop[0],
-        "event_at": moment(packet.at),
+        "sent_at": moment(packet.made), "event_at": moment(packet.at),
     }  # fmt: skip
 
 
@@ -128,7 +135,7 @@ def _sending(packet):
         "receiver_queue_manager": packet.connection.queue_manager(receiver), "sent_at": moment(packet.at),
         "length_bytes": packet.length, "complete": packet.complete,
         "session_acked_at": moment(packet.at + S) if packet.acknowledged else None, "surely_acknowledged": False,
-        "event_at": moment(packet.at),
+        "handshake_seen": packet.begun, "event_at": moment(packet.at),
     }  # fmt: skip
 
 
@@ -151,16 +158,17 @@ def _session(connection):
         "acceptor_queue_manager": connection.queue_manager(connection.server),
         "establish_requested_at": moment(connection.at) if connection.shown[0] else None,
         "establish_answered_at": moment(connection.at) if connection.shown[1] else None,
-        "event_at": moment(connection.at),
+        "uncaptured_side": connection.uncaptured, "event_at": moment(connection.at),
+        **{f"{side}_holes": _holes(connection, side) for side in ("client", "server")},
     }  # fmt: skip
 
 
-def _connection(connection):
-    return {
-        "connection_id": connection.name, "client_address": connection.client, "server_address": connection.server,
-        "kind": "binary_protocol", "first_packet_at": moment(connection.at), "missing_bytes": connection.missing,
-        "last_packet_at": moment(connection.last or connection.at), "event_at": moment(connection.at),
-    }  # fmt: skip
+def _holes(connection, side):
+    return [
+        {"since": moment(since), "until": moment(until), "size_bytes": size}
+        for by, since, until, size in connection.holes
+        if by == side
+    ] or None
 
 
 def _capture(server, at):
@@ -177,8 +185,14 @@ def random_exchange(draw, *, days):
     for number in range(8):
         client, server = draw.sample(ADDRESSES, 2)
         shown = draw.random() < 0.7, draw.random() < 0.7
-        missing = 7 if draw.random() < 0.1 else 0
-        connections.append(Connection(f"c{number}", client, server, draw.randrange(span), shown, missing, span))
+        holes = []
+        for _ in range(draw.choice([0, 0, 1, 2])):
+            since = draw.randrange(span)
+            until = since + draw.choice([0, 10 * S, span])
+            holes.append((draw.choice(["client", "server"]), since, until, draw.choice([36, 150, 300])))
+        uncaptured = draw.choice(["client", "server", *[None] * 6])
+        begin = draw.randrange(span)
+        connections.append(Connection(f"c{number}", client, server, begin, shown, tuple(holes), span, uncaptured))
     found = Exchange(connections=connections)
     for ordinal in range(draw.choice([3, 8])):
         sequence = draw.choice([7, 7, 8]) << 32 | draw.choice([ordinal, 2])
@@ -189,11 +203,13 @@ def random_exchange(draw, *, days):
         spread = draw.choice([20, 300, 86_400]) * S
         for _ in range(draw.choice([1, 3, 10])):
             number = draw.randint(1, 6)
+            at = begin + _some(draw, spread)
             found.packets.append(
                 Packet(
-                    draw.choice(connections[:4]), draw.choice(["client", "server"]), begin + _some(draw, spread),
+                    draw.choice(connections[:4]), draw.choice(["client", "server"]), at,
                     draw.randrange(1000), sequence, number, draw.choice([number - 1, 0, number + 1]), source, queue,
-                    draw.choice([None, destination]), draw.random() < 0.9, draw.random() < 0.8, draw.randint(100, 110),
+                    draw.choice([None, destination]), draw.random() < 0.9, draw.random() < 0.8,
+                    draw.choice([None, at, at - S, at - spread]), draw.random() < 0.9, draw.randint(100, 110),
                 )
             )  # fmt: skip
         for _ in range(draw.choice([0, 2, 6])):
@@ -263,11 +279,23 @@ def _described(exchange, name, sent, acks, stall_after, wait, expire):
     sendings = [
         reference.Sending(
             each.at, each.number, each.previous, place, each.length, each.complete, each.acknowledged,
-            each.connection.missing > 0,
+            begun_unseen=not each.begun and (each.made is None or each.made - SLACK < each.connection.at),
+            made=each.at if each.made is None else each.made - SLACK,
         )
         for place, each in enumerate(sent)
     ]  # fmt: skip
-    row = reference.describe(sendings, named, capture_end=capture_end, stall_after=stall_after, wait=wait)
+
+    def lost(*, unseen):
+        ways = {True: (receiver, sender), False: (sender, receiver)}
+        return lambda size, since, until, back: any(
+            bytes_of >= size and ends >= since and begins <= until
+            for each in exchange.connections
+            for by, begins, ends, bytes_of in each.holes
+            if each.ends(by) == ways[back] and (each.uncaptured == by or not unseen)
+        )
+
+    losses = lost(unseen=False), lost(unseen=True)
+    row = reference.describe(sendings, named, losses, capture_end=capture_end, stall_after=stall_after, wait=wait)
     return row | {"sender_queue_manager": ends[0], "receiver_queue_manager": ends[1]}
 
 

@@ -42,15 +42,27 @@ class Silver:
     sessions: list = field(default_factory=list)
     ends: dict = field(default_factory=dict)
 
-    def session(self, name, client, server, at=0, *, ended=None, shown=(True, True), last=0, overlaps=None):
-        """Add a session; ``shown``: whether its handshake shows the queue managers of client and server."""
+    def session(
+        self, name, client, server, at=0, *, ended=None, shown=(True, True), last=0, overlaps=None, holes=(),
+        uncaptured=None,
+    ):  # fmt: skip
+        """Add a session; ``shown``: whether its handshake shows the queue managers of client and server.
+
+        ``holes``: where a side may have sent more, (side, since, until, bytes); ``uncaptured``: a side not captured.
+        """
         row = {
             "connection_id": name, "client_address": client, "server_address": server, "ended": ended,
             "initiator_queue_manager": GUIDS[client] if shown[0] else None,
             "acceptor_queue_manager": GUIDS[server] if shown[1] else None,
             "establish_requested_at": at, "establish_answered_at": at + 1, "last_packet_at": last,
-            "overlapping_captures": overlaps, "event_at": at,
+            "overlapping_captures": overlaps, "event_at": at, "uncaptured_side": uncaptured,
         }  # fmt: skip
+        for side in ("client", "server"):
+            row[f"{side}_holes"] = [
+                {"since": moment(since), "until": moment(until), "size_bytes": size}
+                for by, since, until, size in holes
+                if by == side
+            ] or None
         self.sessions.append(row)
         return row
 
@@ -165,7 +177,7 @@ def _row(silver, name, rows, wait, expire):
     row = {column: of_message(column) for column in (
         "message_id", "message_kind", "class", "class_name", "source_queue_manager", "destination_queue_manager",
         "delivery", "transactional", "body_bytes", "acknowledgement_requested", "journaling", "hop_count",
-        "transaction_number", "transaction_sequence_id", "sent_at",
+        "transaction_number", "transaction_sequence_id", "sent_at", "final_acknowledgement_requested", "admin_queue",
     )}  # fmt: skip
     row |= {
         "transfer_key": key(*name), "message_key": message_key, "destination_queue": queue, "sender_address": sender,
@@ -188,7 +200,7 @@ def _row(silver, name, rows, wait, expire):
     }  # fmt: skip
     began_anew = min((at for at in _firsts(rows, name, row["message_id"]) if at > since), default=None)
     queues = {other[1] for other in rows if other[0] == message_key} - {None}
-    copies = len(queues) > 1
+    copies = len(queues) > 1 or any(len(each.get("destination_list") or ()) > 1 for each in messages)
 
     def counts(at, *, anew=True):
         return since <= at <= since + wait and not (anew and began_anew is not None and at >= began_anew)
@@ -268,7 +280,13 @@ def _row(silver, name, rows, wait, expire):
         outcome = "unacknowledged"
     missing = set()
     missing |= {"capture_begins"} if any(not each["handshake_seen"] for each in sendings) else set()
-    missing |= {"capture_loss"} if lost or any(each["unnumbered_by_loss"] for each in sendings) else set()
+    lost = lost or any(each["unnumbered_by_loss"] for each in sendings)
+    if _may_be_otherwise(silver, row, outcome, sendings, wait) or (lost and outcome in _NOT_ACKNOWLEDGED):
+        missing.add("capture_loss")
+        if _may_be_otherwise(silver, row, outcome, sendings, wait, unseen=True):
+            missing.add("one_direction")
+    for name in ("final_acknowledgement_requested", "admin_queue"):
+        row.pop(name)
     missing |= {"damaged"} if any(not each["complete"] for each in sendings) else set()
     whole = [m for s, m in zip(sendings, messages, strict=True) if s["complete"]]
     missing |= {"decode_error"} if any(each["errors"] for each in whole) else set()
@@ -279,6 +297,47 @@ def _row(silver, name, rows, wait, expire):
         "outcome": outcome, "missing": sorted(missing), "confidence": "partial" if missing else "complete",
         "evidence": sorted(evidence), "errors": [], "event_date": moment(since).date(),
     }  # fmt: skip
+
+
+_NOT_ACKNOWLEDGED = {"unknown", "expired", "in_flight", "unacknowledged"}
+
+
+def _may_be_otherwise(silver, row, outcome, sendings, wait, *, unseen=False):
+    """Whether a packet that was not captured may change the outcome; ``unseen``: of a side that was not captured."""
+    since, sender, receiver = row["first_sent_at"], row["sender_address"], row["receiver_address"]
+
+    def lost(ends, size, until):
+        size = 1 << size.bit_length() - 1  # a power of two that is not above it
+        for session in silver.sessions:
+            for side, hop in (("client", ("client", "server")), ("server", ("server", "client"))):
+                if ends not in (None, tuple(session[f"{end}_address"] for end in hop)):
+                    continue
+                if unseen and session["uncaptured_side"] != side:
+                    continue
+                for hole in session[f"{side}_holes"] or ():
+                    begins, finishes = micros(hole["since"]), micros(hole["until"])
+                    if hole["size_bytes"] >= size and finishes >= since and begins <= until:
+                        return True
+        return False
+
+    asked, in_sequence = row["acknowledgement_requested"] or 0, row["transaction_sequence_id"] is not None
+    back, ack_bytes = (receiver, sender), 100 if asked else 150
+    arrives = row["destination_queue_manager"] in (None, row["receiver_queue_manager"])
+    at_source = (row["admin_queue"] or "").split("\\")[0] == row["source_queue_manager"]
+    if not arrives or row["hop_count"] or (asked and not at_source):
+        back = None  # acknowledgements come from anywhere, or go there
+    if outcome in {"rejected", "received"}:
+        return False
+    if outcome == "delivered":
+        final = row["final_acknowledgement_requested"] is not False or bool(row["journaling"])
+        arrived = min(at for at in (row["order_acked_at"], row["arrival_acked_at"]) if at is not None)
+        if (asked or in_sequence) and lost(back, ack_bytes, arrived):
+            return True
+        return bool((asked & 10) or (in_sequence and final)) and lost(back, ack_bytes, since + wait)
+    if (asked or in_sequence) and lost(back, ack_bytes, since + wait):
+        return True
+    again = min(each["length_bytes"] for each in sendings) - 16
+    return outcome in _NOT_ACKNOWLEDGED and lost((sender, receiver), again, since + wait)
 
 
 def _firsts(rows, name, message_id):

@@ -47,6 +47,7 @@ def findings(talk, not_packets=None):
     raw = packets["packet"].to_pylist()
     columns = {
         "user_flags": pa.array([each[60:64] for each in raw], pa.binary()),
+        "packet_bytes": pa.array([len(each) for each in raw], pa.int64()),
         "reach": pa.array([each[12:16] for each in raw], pa.binary()),
         "delivery": pa.nulls(len(raw), pa.string()),
         "transactional": pa.nulls(len(raw), pa.bool_()),

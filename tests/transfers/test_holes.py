@@ -12,24 +12,26 @@ def ints(*values):
 
 
 def test_holes_lie_before_between_inside_and_behind_packets():
-    found = find_holes(ints(5, 10, 30), ints(5, 10, 10), ints(5, 6, 10), ints(5, 4, 10), at_end=True)
+    found = find_holes(ints(5, 10, 30), ints(5, 10, 10), ints(5, 6, 10), ints(5, 4, 10), at_end=7)
     assert found.begins.tolist() == [0, 14, 20, END_OF_SIDE]
     assert found.inside.tolist() == [NO_PACKET, 1, NO_PACKET, NO_PACKET]
+    assert found.sizes.tolist() == [5, 4, 10, 7]
 
 
 # The other side: four packets at 10, 20, 30, 40 s; the second and the fourth carry SessionHeaders (indices 0 and 1).
-OFFSET, LENGTH, SENT, CARRIERS = ints(0, 10, 30, 50), ints(10, 10, 10, 10), ints(10, 20, 30, 40), ints(1, 3)
+OFFSET, LENGTH, SENT, CARRIERS = ints(0, 100, 300, 500), ints(100, 100, 100, 100), ints(10, 20, 30, 40), ints(1, 3)
 
 
 @pytest.mark.parametrize(
     ("at", "acknowledged_by", "at_end", "expected"),
     [
-        (15, 0, False, False),  # both holes are behind its acknowledgement
-        (15, 1, False, True),  # between packets 2 and 3, or 3 and 4
-        (35, 1, False, True),
-        (45, NO_HEADER, False, False),  # nothing behind the last header
-        (45, NO_HEADER, True, True),
-        (5, NO_HEADER, False, False),  # acknowledgements never fall: no earlier hole held it
+        (15, 0, 0, False),  # both holes are behind its acknowledgement
+        (15, 1, 0, True),  # between packets 2 and 3, or 3 and 4
+        (35, 1, 0, True),
+        (45, NO_HEADER, 0, False),  # nothing behind the last header
+        (45, NO_HEADER, 36, True),
+        (45, NO_HEADER, 35, False),  # less than a packet with a SessionHeader has
+        (5, NO_HEADER, 0, False),  # acknowledgements never fall: no earlier hole held it
     ],
 )
 def test_a_hole_may_hold_it(at, acknowledged_by, at_end, expected):
@@ -44,7 +46,7 @@ def test_a_hole_may_hold_it(at, acknowledged_by, at_end, expected):
 @pytest.mark.parametrize("has_header", [False, True])
 def test_a_hole_inside_a_packet_without_a_header_holds_none(has_header):
     offset, length = ints(0, 10, 20), ints(10, 10, 10)
-    holes = find_holes(offset, length, ints(10, 5, 10), ints(10, 5, 10), at_end=False)
+    holes = find_holes(offset, length, ints(10, 5, 10), ints(10, 5, 10), at_end=0)
     may_have_header = np.array([False, has_header, True])
     found = may_hold_acknowledgement(
         ints(15), ints(0), ints(10, 20, 30), offset, length, ints(2), may_have_header, holes

@@ -72,6 +72,15 @@ def check(lake, silver):
         assert [(k, v, said[name][k]) for k, v in row.items() if v != said[name][k]] == []
 
 
+def random_holes(draw, span):
+    found = []
+    for _ in range(draw.choice([0, 0, 0, 1, 2])):
+        since = draw.randrange(span)
+        until = since + draw.choice([0, 60 * S, span])
+        found.append((draw.choice(["client", "server"]), since, until, draw.choice([40, 110, 300])))
+    return found
+
+
 def random_silver(draw):
     """Messages of few sources to few queues over a few sessions, with whatever may belong to them."""
     span = round(draw.choice([0.01, 3, 6]) * DAY)
@@ -82,7 +91,8 @@ def random_silver(draw):
         shown = draw.random() < 0.6, draw.random() < 0.6
         session = silver.session(
             f"c{number}", *ends, draw.randrange(span), shown=shown, ended=draw.choice([None, "closed"]), last=span,
-            overlaps=draw.choice(pairs),
+            overlaps=draw.choice(pairs), holes=random_holes(draw, span),
+            uncaptured=draw.choice(["client", "server", None, None]),
         )  # fmt: skip
         if draw.random() < 0.3:  # a machine that was installed anew
             session["initiator_queue_manager"] = GUIDS[draw.choice([ONE, TWO])]
@@ -112,6 +122,10 @@ def random_silver(draw):
             destination_queue=draw.choice(queues), destination_queue_manager=draw.choice([None, None, *GUIDS.values()]),
             transaction_sequence_id=sequence, transaction_number=sequence and draw.randint(1, 5),
             transactional=draw.choice([None, sequence is not None]), journaling=draw.choice([None, 0, 1, 2]),
+            acknowledgement_requested=draw.choice([None, 0, 1, 2, 5, 15]),
+            final_acknowledgement_requested=sequence and draw.choice([None, False, True]),
+            admin_queue=draw.choice([None, f"{source}\\00000009", r"srv\acks"]), hop_count=draw.choice([None, 0, 0, 1]),
+            destination_list=draw.choice([None, None, ["a"], ["a", "b"]]),
             time_to_reach_queue_s=draw.choice([None, 30, 20 * 3600, 86_400]), body_bytes=draw.choice([None, 7]),
             errors=draw.choice([[], [], [{"code": "x", "field": "y", "offset": 0}]]),
         )  # fmt: skip

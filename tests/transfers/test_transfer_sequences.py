@@ -34,7 +34,8 @@ def described(sequences, capture_ends, *, stall_after=STALL, wait=WAIT):
 
     sent = TransactionalSendings(
         sequence, ints(sendings, "at"), ints(sendings, "number"), ints(sendings, "previous"), ints(sendings, "length"),
-        bools(sendings, "complete"), bools(sendings, "acknowledged"), bools(sendings, "has_loss"), ends[sequence],
+        bools(sendings, "complete"), bools(sendings, "acknowledged"), bools(sendings, "has_loss"),
+        bools(sendings, "one_sided"), bools(sendings, "begun_unseen"), ends[sequence],
     )  # fmt: skip
     acked = SequenceOrderAcks(
         np.array([number for number, _ in acks], np.int64), ints(acks, "at"), ints(acks, "number"),

@@ -236,7 +236,9 @@ def test_bytes_that_are_missing_are_told(lake):
     exchange = one_hop(("client", 1, 1, {}), ("client", 1.5, 1, {}), ("server", 2, 1, {}))
     update(lake, exchange)
     assert (only(lake)["missing"], only(lake)["refusals"]) == ([], 1)
-    exchange.connections[0].missing = 5
+    exchange.connections[0].holes = (("server", 1 * S, 3 * S, 300), ("client", 3 * S, 9 * S, 300))
+    assert update(lake, exchange) == 0  # neither an order ack of a sequence that has emptied, nor what is sent later
+    exchange.connections[0].holes = (("client", 1 * S, 2 * S, 300),)
     assert update(lake, exchange) == 1
     assert (only(lake)["missing"], only(lake)["refusals"], only(lake)["confidence"]) == (
         ["capture_loss"],

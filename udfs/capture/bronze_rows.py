@@ -108,6 +108,9 @@ CONNECTIONS_SCHEMA: Final = pa.schema(
         ("packets", pa.int64()),
         ("tunnel_identifier", pa.int64()),
         ("not_established", pa.string()),
+        ("uncaptured_side", pa.string()),
+        ("client_missing_bytes", pa.int64()),
+        ("server_missing_bytes", pa.int64()),
         ("event_date", pa.date32()),
     ]
 )
@@ -328,6 +331,7 @@ def _connection_rows(
         one, two = connection.directions[client], connection.directions[client ^ 1]
         closed = connection.end_time_and_cause
         trip = connection.round_trip_ns
+        unseen = connection.uncaptured_side
         association = association_of(connection)
         yield (
             {
@@ -353,6 +357,9 @@ def _connection_rows(
                 "packets": connection.packet_count,
                 "tunnel_identifier": connection.tunnel_identifier,
                 "not_established": failed.get(connection.index),
+                "client_missing_bytes": one.missing_bytes,
+                "server_missing_bytes": two.missing_bytes,
+                "uncaptured_side": None if unseen is None else "client" if unseen == client else "server",
             }
         )
 

@@ -351,8 +351,10 @@ def _pending_row(
             runs += [_stray_to_run(number, side, stray) for stray in side.framing_state.unrecognised_runs[:_MAX_RUNS]]
         runs += [_held_run(number, side, piece) for piece in side.held_segments[:_MAX_RUNS]]
     if connection.reset_time_ns is not None:
-        last = connection.directions[0].last_sequence or 0
-        segments.append(_make_segment(0, connection.reset_time_ns, RST, last))
+        # Of a side of which a packet was captured: it may have sent it.
+        number = 1 if connection.directions[0].last_sequence is None else 0
+        last = connection.directions[number].last_sequence or 0
+        segments.append(_make_segment(number, connection.reset_time_ns, RST, last))
     waits_for = {
         "beginning": any(side.syn_sequence is None for side in connection.directions),
         "end": connection.end_time_and_cause is None,
@@ -461,7 +463,8 @@ def _opening_segments(connection: TcpConnection, number: int, side: StreamDirect
     if side.syn_sequence is not None:
         client = connection.client_side == number
         at = connection.syn_time_ns if client and connection.syn_time_ns is not None else connection.first_time_ns
-        found.append(_make_segment(number, at, SYN if client else SYN | ACK, side.syn_sequence))
+        flags, acknowledgement = (SYN, 0) if client else (SYN | ACK, side.syn_acknowledgement or 0)
+        found.append(_make_segment(number, at, flags, side.syn_sequence, acknowledgement))
     if side.first_ack is not None:
         time, sequence, acknowledgement = side.first_ack
         found.append(_make_segment(number, time, ACK, sequence, acknowledgement))

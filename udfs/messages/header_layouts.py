@@ -80,6 +80,7 @@ TRANSACTION_HEADER: Final = np.dtype(
     [("Flags", "<u4"), ("TxSequenceID", "<u8"), ("TxSequenceNumber", "<u4"), ("PreviousTxSequenceNumber", "<u4")]
 )
 TRANSACTION_FLAG_CG: Final = 1
+TRANSACTION_FLAG_FA: Final = 1 << 1
 TRANSACTION_FLAG_FM: Final = 1 << 2
 TRANSACTION_FLAG_LM: Final = 1 << 3
 

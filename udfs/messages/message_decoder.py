@@ -30,7 +30,7 @@ from udfs.stubs.to_arrow import error_lists
 # 6: connectors, format name lists, SOAP, report queue, certificate size, AcknowledgementClass; 5: hop count, trace
 # flag, type of administration queue, privacy level; 4: a size that decoding does not need ends nothing; 3: a
 # SessionHeader may be missing
-DECODER_VERSION: Final = "7"
+DECODER_VERSION: Final = "8"
 
 _U64: Final = pa.decimal128(20, 0)
 _INT32_MAX: Final = 0x7FFF_FFFF
@@ -207,6 +207,8 @@ def _add_delivery(decoded: _ReadPackets, columns: dict[str, pa.Array]) -> None:
     columns["transaction_index"] = _number_column((found["Flags"] >> 4) & 0xFFFFF, has, pa.int64())
     connector = found["Flags"] & layouts.TRANSACTION_FLAG_CG != 0
     columns["connector_queue_manager"] = _guid_column_at(decoded, "ConnectorQMGuid at", connector)
+    final = found["Flags"] & layouts.TRANSACTION_FLAG_FA
+    columns["final_acknowledgement_requested"] = _number_column(final, has, pa.bool_())
     columns["first_in_transaction"] = _number_column(found["Flags"] & layouts.TRANSACTION_FLAG_FM, has, pa.bool_())
     columns["last_in_transaction"] = _number_column(found["Flags"] & layouts.TRANSACTION_FLAG_LM, has, pa.bool_())
 

@@ -160,6 +160,7 @@ class _SingleMessage(OptionalHeaderReader):
         flags, sequence, number, previous = self.cursor.unpack("<IQII", "TransactionHeader")
         self.row |= {"transaction_sequence_id": sequence, "transaction_number": number}
         self.row |= {"previous_transaction_number": previous, "transaction_index": flags >> 4 & 0xFFFFF}
+        self.row |= {"final_acknowledgement_requested": bool(flags & 2)}
         self.row |= {"first_in_transaction": bool(flags & 4), "last_in_transaction": bool(flags & 8)}
         if flags & 1:
             raw = self.cursor.read_bytes(16, "TransactionHeader.ConnectorQMGuid")

@@ -32,7 +32,7 @@ from udfs.sessions.packet_headers import (
 )
 from udfs.tcp.capture_budget import NOT_KEPT, CaptureBudget
 from udfs.tcp.connection_tracker import BlockStream, BlockStreams, StreamExtent
-from udfs.tcp.connections import BufferedSegment, ConnectionKind, StreamDirection, StreamGap
+from udfs.tcp.connections import BufferedSegment, ConnectionKind, StreamDirection, StreamGap, TcpConnection
 
 MAX_LENGTH_BYTES: Final = MAX_PACKET_BYTES + SESSION_HEADER_BYTES
 # Of a side without its SYN, the packets that begin in so many bytes are kept for an earlier capture: it may show that
@@ -183,11 +183,22 @@ def recognise_sessions(streams: BlockStreams, *, final: bool) -> None:
             connection.kind = ConnectionKind.BINARY
             connection.directions[stream.side ^ 1].framing_state = None
         time = int(streams.time_ns[int(np.searchsorted(streams.segment_start, first.start, "right")) - 1])
-        known = connection.session_asked_at_ns
-        if not connection.client_certain and (known is None or time < known):
-            connection.client_side, connection.session_asked_at_ns = stream.side, time
+        asked = [(time, stream.side), *_header_that_waits(connection, stream.side ^ 1)]
+        if connection.session_asked_at_ns is not None and connection.client_side is not None:
+            asked.append((connection.session_asked_at_ns, connection.client_side))
+        if not connection.client_certain:
+            connection.session_asked_at_ns, connection.client_side = min(asked)
     if waiting:
         streams.streams = [stream for stream in streams.streams if all(stream is not each for each in waiting)]
+
+
+def _header_that_waits(connection: TcpConnection, side: int) -> Iterator[tuple[int, int]]:
+    """Yield time and side of a header that a direction begins with whose order is not certain yet."""
+    direction = connection.directions[side]
+    if not direction.started and direction.held_segments and direction.framing_state is None:
+        first = direction.held_segments[0]
+        if len(first.data) >= MIN_SEARCH_BYTES and may_be_establish_connection(first.data[:MIN_SEARCH_BYTES]):
+            yield first.time_ns, side
 
 
 class SessionFramer:

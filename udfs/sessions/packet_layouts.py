@@ -9,7 +9,14 @@ from typing import Final
 
 import numpy as np
 
-from udfs.messages.header_layouts import BASE_HEADER, SESSION_HEADER_BYTES
+from udfs.messages.header_layouts import (
+    BASE_HEADER,
+    MESSAGE_PROPERTIES_HEADER,
+    QUEUE_NAME_BYTES,
+    SESSION_HEADER_BYTES,
+    TRANSACTION_HEADER,
+    USER_HEADER,
+)
 
 # What lies at the beginning of internal packets: BaseHeader, then InternalHeader, [MS-MQQB] 2.2.1
 INTERNAL_HEADER: Final = np.dtype([("Reserved", "<u2"), ("Flags", "<u2")])
@@ -49,6 +56,12 @@ ACKNOWLEDGED_SEQUENCE: Final = np.dtype(
 )
 ACKNOWLEDGED_MESSAGE: Final = np.dtype([("SourceGUID", "u1", (16,)), ("MessageID", "<u4")])
 ACKNOWLEDGEMENT_BODY_BYTES: Final = ACKNOWLEDGED_SEQUENCE.itemsize + ACKNOWLEDGED_MESSAGE.itemsize
+
+# The smallest packets that carry a message: BaseHeader, UserHeader with the name of a queue, MessagePropertiesHeader.
+_MIN_USER_HEADER_BYTES: Final = USER_HEADER.itemsize + min(filter(None, QUEUE_NAME_BYTES))
+MIN_MESSAGE_BYTES: Final = BASE_HEADER.itemsize + _MIN_USER_HEADER_BYTES + MESSAGE_PROPERTIES_HEADER.itemsize
+MIN_TRANSACTIONAL_BYTES: Final = MIN_MESSAGE_BYTES + TRANSACTION_HEADER.itemsize
+MIN_ACKNOWLEDGEMENT_BYTES: Final = MIN_MESSAGE_BYTES + ACKNOWLEDGEMENT_BODY_BYTES
 
 DECODER_VERSION: Final = "1"
 """The version of the decoders of this folder: raised when they give other values."""

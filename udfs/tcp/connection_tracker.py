@@ -44,6 +44,7 @@ _Endpoints = tuple[PackedEndpoint, PackedEndpoint]
 _FIRST_DYNAMIC_PORT: Final = 1024
 _FIRST_OCTETS: Final = 32  # of a direction, by which the binary protocol is recognised
 _HELD_SEGMENT_BYTES: Final = 256  # of memory that a segment out of order takes beside its payload
+_MASK: Final = 0xFFFFFFFF
 _GAP_CAUSES: Final = {
     FRAMED_BEFORE: GAP_FRAMED_BEFORE,
     SKIPPED_BEFORE: "skipped",
@@ -181,10 +182,10 @@ class ConnectionTracker:
             for number, direction in enumerate(connection.directions):
                 if direction.held_segments:
                     direction.release_held(None)
-                acknowledged = connection.directions[number ^ 1].last_acknowledgement
-                direction.note_missing_end(acknowledged)
-                if acknowledged is not None:
-                    direction.note_acknowledged(acknowledged)
+                receiver = connection.directions[number ^ 1]
+                direction.note_missing_end(receiver)
+                if receiver.last_acknowledgement is not None:
+                    direction.note_acknowledged(receiver.last_acknowledgement)
                 if direction.delivered or direction.framing_state is not None:
                     self._active_directions[connection.index * 2 + number] = (connection, number)
         return self._join_streams(None, np.zeros(0, np.int64))
@@ -320,7 +321,9 @@ class ConnectionTracker:
             if flags & ACK:
                 direction.last_acknowledgement = int(s.acknowledgement[row])
             if marked[row]:
-                _record_flags(connection, number, flags, time, sequence, int(s.payload_length[row]))
+                _record_flags(
+                    connection, number, flags, time, sequence, int(s.acknowledgement[row]), int(s.payload_length[row])
+                )
         parts.append((connection, rows[begin:]))
         return parts
 
@@ -332,6 +335,8 @@ class ConnectionTracker:
         if direction.last_sequence is not None:
             # Data before the SYN: reordered if it follows the SYN closely, else the SYN opens a new connection.
             ahead = sequence_difference(direction.last_sequence - sequence - 1)
+            if direction.begins_behind(sequence):
+                return age > self._max_clock_skew
             return direction.started or not 0 <= ahead <= MAX_SEQUENCE_JUMP or abs(age) > self._window
         if other.last_sequence is None or other.syn_sequence is not None:
             return False
@@ -346,8 +351,11 @@ class ConnectionTracker:
             connection.first_time_ns = earliest_ns(connection.first_time_ns, int(known.min()))
         _update_last_numbers(connection, s, rows, side)
         for number, direction in enumerate(connection.directions):
+            other = connection.directions[number ^ 1]
+            if direction.syn_sequence is not None and other.syn_sequence is None and not other.started:
+                _begin_as_acknowledged(other, direction, s, rows[side[rows] == number])
             if direction.last_acknowledgement is not None:
-                connection.directions[number ^ 1].note_acknowledged(direction.last_acknowledgement)
+                other.note_acknowledged(direction.last_acknowledgement)
                 if direction.first_ack is None:
                     own = rows[(side[rows] == number) & ((s.tcp_flags[rows] & (SYN | ACK | RST)) == ACK)]
                     if len(own):
@@ -548,8 +556,9 @@ class ConnectionTracker:
 
 
 def _record_flags(
-    connection: TcpConnection, number: int, flags: int, time: int, sequence: int, payload_length: int
-) -> None:
+    connection: TcpConnection, number: int, flags: int, time: int, sequence: int, acknowledgement: int,
+    payload_length: int,
+) -> None:  # fmt: skip
     """Record SYN, FIN and RST of a segment that side ``number`` sent."""
     direction = connection.directions[number]
     if flags & SYN:
@@ -565,6 +574,8 @@ def _record_flags(
             first, last = direction.first_syn_ns, direction.last_syn_ns
             direction.first_syn_ns = time if first is None else earliest_ns(first, time)
             direction.last_syn_ns = time if last is None else max(last, time)
+        if flags & ACK and direction.syn_acknowledgement is None:
+            direction.syn_acknowledgement = acknowledgement
     if flags & FIN and _is_earlier(time, direction.fin_time_ns):
         direction.fin_time_ns = time
         direction.fin_sequence = (sequence + payload_length) & 0xFFFFFFFF
@@ -585,6 +596,20 @@ def _update_last_numbers(connection: TcpConnection, s: TcpSegments, rows: Ints, 
         direction.last_sequence = (int(s.sequence[last]) + int(s.payload_length[last])) & 0xFFFFFFFF
         if (int(s.tcp_flags[last]) & (ACK | RST)) == ACK:
             direction.last_acknowledgement = int(s.acknowledgement[last])
+
+
+def _begin_as_acknowledged(direction: StreamDirection, receiver: StreamDirection, s: TcpSegments, rows: Ints) -> None:
+    """Start a direction whose SYN was not captured where its receiver's part of the handshake says; ``rows``: its rows.
+
+    That is the SYN with ACK, or what was sent before any byte: it acknowledges the SYN alone, unless the other side
+    speaks first and the handshake's last ACK was lost. A remainder that does not know the number has 0.
+    """
+    flags = s.tcp_flags[rows]
+    syn = receiver.syn_sequence or 0
+    begins = s.sequence[rows] == np.where(flags & SYN, syn, (syn + 1) & _MASK)
+    found = rows[((flags & (ACK | RST)) == ACK) & begins & (s.acknowledgement[rows] != 0)]
+    if len(found):
+        direction.begin_at(int(s.acknowledgement[found[0]]))
 
 
 def _memory_of_held(direction: StreamDirection) -> int:

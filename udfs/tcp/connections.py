@@ -1,9 +1,10 @@
 """State of a TCP connection: its endpoints, how it opened and closed, and the ordered bytes of both directions.
 
-In each direction, stream offset 0 is the byte after the SYN, or the first byte seen if there was no SYN. Offsets are
-64-bit and do not wrap. In-order segments are delivered as runs, without a look at each one; only segments that are out
-of order, repeated or truncated go through ``_insert``. Where overlapping bytes differ, the first captured wins. When
-the reorder window ends, the stream continues behind the missing bytes, with a ``StreamGap`` in their place.
+In each direction, stream offset 0 is the byte after the SYN, which the other side's part of the handshake shows too; or
+the first byte seen where neither was. Offsets are 64-bit and do not wrap. In-order segments are delivered as runs,
+without a look at each one; only segments that are out of order, repeated or truncated go through ``_insert``. Where
+overlapping bytes differ, the first captured wins. When the reorder window ends, the stream continues behind the missing
+bytes, with a ``StreamGap`` in their place.
 """
 
 from __future__ import annotations
@@ -163,10 +164,11 @@ class StreamDirection:
     distinct_bytes: int = 0
     retransmitted_bytes: int = 0
     conflicting_bytes: int = 0
-    first_ack: tuple[int, int, int] | None = None  # time in ns, sequence number, acknowledgement
+    first_ack: tuple[int, int, int] | None = None  # time in ns, sequence number, acknowledgement; not of a SYN
     first_syn_ns: int | None = None  # of its SYNs that acknowledge none: it asked for the connection
     last_syn_ns: int | None = None
     reset_ns: int | None = None  # of its first RST
+    syn_acknowledgement: int | None = None  # of the SYN with ACK: the number of the other side's first byte
     last_sequence: int | None = None
     last_acknowledgement: int | None = None
     unrecognised_bytes: int = 0  # payload seen before the connection was recognised as RPC
@@ -186,14 +188,23 @@ class StreamDirection:
 
     def begin_at_syn(self, syn: int) -> None:
         """Start the stream behind the SYN with sequence number ``syn``."""
-        first = (syn + 1) & _MASK
+        if not self.begins_behind(syn):
+            self.begin_at((syn + 1) & _MASK)
+        self.syn_sequence = syn
+
+    def begin_at(self, first: int) -> None:
+        """Start the stream at the sequence number of its first byte."""
         if self.base_sequence is not None and not self.started:
             shift = sequence_difference(first - self.base_sequence)
             self.held_segments = [
                 segment._replace(stream_offset=segment.stream_offset - shift) for segment in self.held_segments
             ]
-        self.syn_sequence, self.base_sequence, self.started = syn, first, True
+        self.base_sequence, self.started = first, True
         self.first_offset = self.next_offset = 0
+
+    def begins_behind(self, syn: int) -> bool:
+        """Whether the stream was started at the byte after a SYN with sequence number ``syn``."""
+        return self.started and self.first_offset == 0 and self.base_sequence == (syn + 1) & _MASK
 
     def start_at(self, sequence: int) -> None:
         """Start a stream without a SYN at a sequence number, the lowest that was seen."""
@@ -242,15 +253,19 @@ class StreamDirection:
             if once:
                 return
 
-    def note_missing_end(self, acknowledged: int | None) -> None:
+    def note_missing_end(self, receiver: StreamDirection) -> None:
         """At the end of a capture, add a gap for bytes that must lie behind the last delivered one.
 
-        The FIN shows where the stream ends. Without a FIN, the receiver's last acknowledgement or the sequence number
-        of the sender's last segment (an RST or a bare ACK) shows it (RFC 9293 3.10.7.4).
+        The FIN shows where the stream ends. Without a FIN, the last acknowledgement that its ``receiver`` sent or the
+        sequence number of the sender's last segment (an RST or a bare ACK) shows it (RFC 9293 3.10.7.4). Of a stream
+        of which no byte was captured the receiver's first acknowledgement shows where it was then.
         """
+        acknowledged = receiver.last_acknowledgement
         shown = (acknowledged, self.last_sequence) if self.fin_sequence is None else (self.fin_sequence,)
         if not self.started:
-            return
+            if receiver.first_ack is None or self.unrecognised_bytes:
+                return
+            self.start_at(receiver.first_ack[2])
         # A single byte may be a FIN that was not captured, so it is not counted.
         least = 1 if self.fin_sequence is None else 0
         behind = (self.stream_offset_of(number) for number in shown if number is not None)
@@ -463,6 +478,15 @@ class TcpConnection:
     def syn_seen(self) -> bool:
         """Whether the client's SYN was captured."""
         return self.syn_time_ns is not None
+
+    @property
+    def uncaptured_side(self) -> int | None:
+        """The side of which no packet was captured though the other one acknowledges it; None for most."""
+        for number, side in enumerate(self.directions):
+            other = self.directions[number ^ 1]
+            if side.last_sequence is None and (other.first_ack or other.syn_acknowledgement) is not None:
+                return number
+        return None
 
     def port_of_side(self, side: int) -> int:
         """Return the port of a side (0 or 1)."""

@@ -28,6 +28,7 @@ from udfs.sorted_numbers import sorted_distinct
 
 _UNSEEN_BEGINNING: Final = 1 << len(MISSING_CODES)  # of the association of a call
 _LOSSY: Final = _UNSEEN_BEGINNING << 1  # of the connection of a call bytes are missing
+_ONE_SIDED: Final = _LOSSY << 1  # of the connection of a call one direction was not captured
 
 
 class Evidence(NamedTuple):
@@ -122,6 +123,7 @@ class CallEvidence:
         self.has_gaps = _flags(association.name in self._with_gaps for association in associations)[at]
         self._begins_unseen = _flags(not association.beginning_seen for association in associations)[at]
         self._is_lossy = _flags(one is not None and bool(one.missing_bytes) for one in each)[at]
+        self._is_one_sided = _flags(one is not None and one.uncaptured_side is not None for one in each)[at]
 
     @cached_property
     def is_cut_off(self) -> Flags:
@@ -199,6 +201,7 @@ class CallEvidence:
             (missing_bits("no_response"), unanswered),
             (_UNSEEN_BEGINNING, self._begins_unseen),
             (_LOSSY, self._is_lossy),
+            (_ONE_SIDED, self._is_one_sided),
         ):
             found |= np.where(there, bits, 0)
         open_still = unanswered & self.is_connected & (self.closed_at == ABSENT)
@@ -216,6 +219,8 @@ class CallEvidence:
         found = found | np.where(late, missing_bits("capture_begins"), 0)
         lost = found & missing_bits("no_response", "no_request", "damaged", "no_open", "no_bind") != 0
         found = found | np.where(lost & (found & _LOSSY != 0), missing_bits("capture_loss"), 0)
+        one_sided = (found & missing_bits("capture_loss") != 0) & (found & _ONE_SIDED != 0)
+        found = found | np.where(one_sided, missing_bits("one_direction"), 0)
         return found & (_UNSEEN_BEGINNING - 1)
 
 

@@ -18,7 +18,7 @@ from pipeline.lake.queries.inputs import GroupedQuery
 from schemas.receive_attempts import QUEUE_OPENS
 from schemas.table import EVENT_DATE, Table
 
-_LIFE: Final = (*GROUP_COLUMNS, "first_packet_at", "closed_at", "syn_seen")
+_LIFE: Final = (*GROUP_COLUMNS, "first_packet_at", "closed_at", "syn_seen", "uncaptured_side")
 
 
 def changed_servers_query(table: Table) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.transfers.checkpoints import SideCheckpoint
-from pipeline.transfers.connection_packets import CLIENT, SERVER, ConnectionPackets, SideRows
+from pipeline.transfers.connection_packets import CLIENT, SERVER, SIDES, ConnectionPackets, SideRows
 from udfs.array_types import Bools, Ints
 
 UNSEEN: Final = -1
@@ -118,8 +118,9 @@ def whole_sides(
 ) -> tuple[bool, bool]:
     """Return for each side whether it was captured from its SYN on, without a hole, and all of it is packets.
 
-    ``bronze.connections`` counts missing bytes of both sides together: what does not lie between or inside packets of
-    the one side may be missing at the end of the other. ``place``: the connection's in ``found.connection_ids``.
+    Where ``bronze.connections`` counts missing bytes of both sides together (in lakes made before), what does not lie
+    between or inside packets of the one side may be missing at the end of the other. ``place``: the connection's in
+    ``found.connection_ids``.
     """
     bytes_of = (connection["client_bytes"] or 0, connection["server_bytes"] or 0)
     clean, holes = [], []
@@ -130,6 +131,10 @@ def whole_sides(
         span = int(offset[-1] + length[-1]) if len(offset) else 0
         clean.append(seen == bytes_of[side] == span)
         holes.append(max(span - bytes_of[side], 0))
-    missing = connection["missing_bytes"] or 0
-    known = bool(connection["syn_seen"])
-    return known and clean[CLIENT] and missing <= holes[SERVER], known and clean[SERVER] and missing <= holes[CLIENT]
+    whole = []
+    for side in (CLIENT, SERVER):
+        own = connection[f"{SIDES[side]}_missing_bytes"]
+        missing = (connection["missing_bytes"] or 0) - holes[1 - side] if own is None else own
+        known = connection["syn_seen"] and connection["uncaptured_side"] != SIDES[side]
+        whole.append(bool(known) and clean[side] and missing <= 0)
+    return whole[CLIENT], whole[SERVER]

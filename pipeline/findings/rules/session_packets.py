@@ -389,13 +389,13 @@ def acknowledgement_falls(session: SessionFacts) -> Iterator[PacketViolation]:
             yield PacketViolation(row, f"acknowledges {packets.ack[row]} after {packets.ack[before]}", (before, row))
 
 
-@session_rule("T17", "the side was captured completely")
+@session_rule("T17", "both sides were captured completely")
 def window_exceeded(session: SessionFacts) -> Iterator[PacketViolation]:
     """A side sends a packet although as many as the larger of both windows are unacknowledged."""
     found = session.facts.found
     for side in (CLIENT, SERVER):
         rows = session.rows(side)[found.packets.counted[session.rows(side)]]
-        if not session.whole[side] or not len(rows):
+        if not all(session.whole) or not len(rows):
             continue
         in_flight = np.array(session.before(side).in_flight, np.int64)
         sent, acked = found.packets.sent_at[rows], np.sort(np.append(in_flight, found.acknowledged_at[rows]))
@@ -424,7 +424,7 @@ def time_out_us(session: SessionFacts) -> int:
     return 2 * timeout + _TIMEOUT_SLACK_US
 
 
-@session_rule("T18", "the side was captured completely, and packets of the other side were captured")
+@session_rule("T18", "both sides were captured completely, and packets of the other side were captured")
 def time_out_ignored(session: SessionFacts) -> Iterator[PacketViolation]:
     """A packet stays unacknowledged, the other side is silent, and the connection is not closed in time."""
     found, connection = session.facts.found, session.connection
@@ -432,7 +432,7 @@ def time_out_ignored(session: SessionFacts) -> Iterator[PacketViolation]:
     for side in (CLIENT, SERVER):
         others = found.packets.sent_at[session.rows(1 - side)]
         others = np.sort(others[others != NO_TIME])
-        if not session.whole[side] or not len(others):
+        if not all(session.whole) or not len(others):
             continue
         rows = session.rows(side)[found.numbers.session[session.rows(side)] != NO_NUMBER]
         sent = found.packets.sent_at[rows]

@@ -78,6 +78,8 @@ COVERAGE_COUNTS_SQL: Final = """
           sum(value) FILTER (WHERE layer = 'capture' AND measure = 'packets_dropped') AS packets_dropped,
           sum(value) FILTER (WHERE layer = 'capture' AND measure = 'packets_not_read') AS packets_not_read,
           sum(value) FILTER (WHERE layer = 'transport' AND measure = 'connections_half_seen') AS connections_half_seen,
+          sum(value) FILTER (WHERE layer = 'transport' AND measure = 'connections_one_direction')
+            AS connections_one_direction,
           sum(value) FILTER (WHERE layer = 'rpc' AND measure = 'calls') AS calls,
           sum(value) FILTER (WHERE layer = 'rpc' AND measure = 'calls_half_seen') AS calls_half_seen,
           sum(value) FILTER (WHERE layer = 'rpc' AND measure = 'sealed') AS sealed,

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import QueryInput
 from pipeline.transfers.address_queue_managers import HANDSHAKES_SQL
+from pipeline.transfers.missing_packets import HOLES_SQL
 from schemas.bronze import RPC_CALLS
 from schemas.messages import MESSAGES
 from schemas.sessions import ORDER_ACKS, SENDINGS, SESSIONS
@@ -20,6 +21,7 @@ MESSAGE_COLUMNS: Final = (
     "message_key", "message_id", "message_ordinal", "message_kind", "class", "class_name", "source_queue_manager",
     "destination_queue", "destination_queue_manager", "delivery", "transactional", "body_bytes",
     "acknowledgement_requested", "journaling", "hop_count", "transaction_number", "time_to_reach_queue_s",
+    "final_acknowledgement_requested", "admin_queue",
 )  # fmt: skip
 _SENDING_COLUMNS: Final = (
     "packet_key", "connection_id", "capture_id", "server_address", "sender_address", "receiver_address",
@@ -30,7 +32,7 @@ _SENDING_COLUMNS: Final = (
 _SENDINGS: Final = f"""
 SELECT {", ".join(f"s.{name}" for name in _SENDING_COLUMNS)}, {", ".join(f"m.{name}" for name in MESSAGE_COLUMNS)},
   CAST(m.transaction_sequence_id AS string) AS sequence_id, m.sent_at AS message_sent_at,
-  size(m.errors) > 0 AS has_errors,
+  size(m.errors) > 0 AS has_errors, coalesce(size(m.destination_list) > 1, FALSE) AS names_copies,
   e.ended IS NULL AND e.connection_id IS NOT NULL AS is_open, e.last_packet_at
 FROM {{sendings}} AS s JOIN {{messages}} AS m ON m.packet_key = s.packet_key
 LEFT JOIN {{sessions}} AS e ON e.connection_id = s.connection_id
@@ -80,7 +82,8 @@ class TransferInputs:
     """What the rows of some messages are made of. Times are timestamps.
 
     ``sendings`` are in the order of rows: by message_key, destination queue and hop, then of time and packet key; the
-    others in order of time. ``overlaps``: connections with the pairs of captures that saw them side by side.
+    others in order of time. ``overlaps``: connections with the pairs of captures that saw them side by side. ``holes``:
+    of all sessions.
     """
 
     sendings: pa.Table
@@ -89,6 +92,7 @@ class TransferInputs:
     reports: pa.Table
     handshakes: pa.Table
     overlaps: pa.Table
+    holes: pa.Table
     capture_ends: Mapping[str, int]  # by server, microseconds
 
 
@@ -118,6 +122,7 @@ def read_transfer_inputs(
         lake.query(_REPORTS, messages=MESSAGES, ordinals=ordinals),
         lake.query(_HANDSHAKES, rows=SESSIONS, addresses=addresses),
         overlaps,
+        lake.query(HOLES_SQL, rows=SESSIONS),
         capture_ends,
     )
 

@@ -26,12 +26,15 @@ from pipeline.transfers.messages.acknowledgement_matches import (
 from pipeline.transfers.messages.evidence_lists import EvidenceLists
 from pipeline.transfers.messages.first_events import NO_EVENT, EventIndex
 from pipeline.transfers.messages.message_inputs import TransferInputs
+from pipeline.transfers.missing_packets import MissingPackets
 from pipeline.transfers.sequences.text_codes import NO_CODE, text_codes
 from schemas.table import EVENT_DATE, RUN_ID
 from schemas.transfers import MESSAGE_TRANSFERS, REPORT_SIGHTING
 from udfs.array_types import Bools, Ints
 from udfs.codes import MQMSG_CLASS_ACK_RECEIVE, NEGATIVE_CLASS_BIT, RECEIVE_CLASS_BIT
 from udfs.keys import encode_key_fields, hash_encoded_fields, key
+from udfs.messages.header_layouts import SESSION_HEADER_BYTES
+from udfs.sessions.packet_layouts import MIN_ACKNOWLEDGEMENT_BYTES, MIN_MESSAGE_BYTES
 from udfs.sorted_numbers import sorted_distinct
 
 TRANSFERS_SCHEMA: Final = to_arrow_schema(MESSAGE_TRANSFERS.struct())
@@ -40,10 +43,11 @@ ROW_COLUMNS: Final = ("message_key", "destination_queue", "sender_address", "rec
 OUTCOMES: Final = (
     "rejected", "received", "delivered", "transferred", "unknown", "expired", "in_flight", "unacknowledged"
 )  # fmt: skip
-_IN_FLIGHT: Final = OUTCOMES.index("in_flight")
-_REASONS: Final = ("capture_begins", "capture_ends", "capture_loss", "damaged", "decode_error")
+_DELIVERED, _TRANSFERRED, _IN_FLIGHT = (OUTCOMES.index(each) for each in ("delivered", "transferred", "in_flight"))
+_REASONS: Final = ("capture_begins", "capture_ends", "capture_loss", "damaged", "decode_error", "one_direction")
 _MOST: Final = 1000  # elements of an array
 _REACHED_QUEUE: Final = 0x0002
+_OF_RECEIVE: Final = 2 | 8  # bits of acknowledgement_requested: that it was received, or was not
 _NO_CLASS: Final = -1
 _DEAD_LETTER: Final = 1  # bit of journaling
 _US, _US_PER_MS = 1_000_000, 1000
@@ -253,12 +257,13 @@ class _Transfers:
         self.classes[stage] = np.asarray(pc.fill_null(classes, _NO_CLASS), np.int64)
 
     def _has_copies(self) -> Bools:
-        """Return for each row whether its message went to more than one destination queue."""
+        """Return for each row whether its message went to more than one destination queue, or says that it does."""
         message = text_codes(self.columns["message_key"])
         queue = text_codes(self.columns["destination_queue"])
         most = int(queue.max(initial=0)) + 1
         pairs = sorted_distinct((message * most + queue)[queue != NO_CODE]) // most
-        return np.bincount(pairs, minlength=int(message.max()) + 1)[message] > 1
+        several: Bools = np.bincount(pairs, minlength=int(message.max()) + 1)[message] > 1
+        return several | self._any(self._flags("names_copies"))
 
     def _until_ordinal_begins_anew(self) -> Ints:
         """Return for each row the last time before another message of its message_id was first sent on this hop."""
@@ -335,16 +340,65 @@ class _Transfers:
     def _missing(self, outcome: Ints) -> Ints:
         """Return the reasons of each row as bits, in the order of ``_REASONS``."""
         complete = self._flags("complete")
-        lost = self._flags("acknowledgement_may_be_missing") | self._flags("unnumbered_by_loss")
+        holes = MissingPackets.of(self.inputs.holes)
+        lost = self._any(self._flags("acknowledgement_may_be_missing") | self._flags("unnumbered_by_loss"))
+        lost = (lost & (outcome > _TRANSFERRED)) | self._may_be_otherwise(outcome, holes)
         reasons = (
             self._any(~self._flags("handshake_seen")),
             outcome == _IN_FLIGHT,
-            self._any(lost),
+            lost,
             self._any(~complete),
             self._any(complete & self._flags("has_errors")),
+            lost & self._may_be_otherwise(outcome, holes.of_one_side()),
         )
         bits: Ints = np.sum([holds.astype(np.int64) << bit for bit, holds in enumerate(reasons)], axis=0)
         return bits
+
+    def _may_be_otherwise(self, outcome: Ints, holes: MissingPackets) -> Bools:
+        """Return for each row whether holes may hold a packet with which its outcome would be another one.
+
+        Up to transfers.wait after its first sending: an acknowledgement that it may still get; without a session
+        acknowledgement also another sending, which the next machine may have acknowledged.
+        """
+        hop = self.columns["sender_address"], self.columns["receiver_address"]
+        until = self.first_at + timedelta_to_us(self.settings.wait)
+        asked, journaling = (
+            np.asarray(pc.fill_null(self.columns[name].cast(pa.int64()), 0), np.int64)
+            for name in ("acknowledgement_requested", "journaling")
+        )
+        final = np.asarray(pc.fill_null(self._first_known("final_acknowledgement_requested"), True), np.bool_)  # noqa: FBT003
+        in_sequence = np.asarray(self.columns["sequence_id"].is_valid(), np.bool_)
+        is_delivered = outcome == _DELIVERED
+        arrived = np.minimum(self.events["order_ack"].at, self.events["arrival_ack"].at)
+        may_come = (asked & _OF_RECEIVE != 0) | (in_sequence & (final | (journaling != 0)))
+        # What says that it did not arrive comes when it arrives, asked for or not.
+        rejected = (asked != 0) | in_sequence
+        size = np.where(asked != 0, MIN_MESSAGE_BYTES, MIN_ACKNOWLEDGEMENT_BYTES)
+        expects = np.where(is_delivered, may_come, rejected) & (outcome >= _DELIVERED)
+        found = np.zeros(len(self), np.bool_)
+        direct = self._is_acknowledged_directly(asked != 0)
+        for way_back, which in ((hop[::-1], direct), (None, ~direct)):
+            found |= which & expects & holes.may_hold(way_back, size, self.first_at, until)
+            found |= which & is_delivered & rejected & holes.may_hold(way_back, size, self.first_at, arrived)
+        least = np.minimum.reduceat(np.asarray(self.sendings["length_bytes"].combine_chunks(), np.int64), self.starts)
+        again = holes.may_hold(hop, least - SESSION_HEADER_BYTES, self.first_at, until)
+        found |= again & (outcome > _TRANSFERRED)
+        return found
+
+    def _is_acknowledged_directly(self, asked: Bools) -> Bools:
+        """Return for each row whether its acknowledgements come from the receiver of the hop to the sender.
+
+        So they do where these are its source and its destination, as far as that is known, and where the source has the
+        queue that administration acknowledgements, where it ``asked`` for them, are sent to.
+        """
+        destination, receiver = self.columns["destination_queue_manager"], self.columns["receiver_queue_manager"]
+        arrives = pc.or_(destination.is_null(), pc.fill_null(pc.equal(destination, receiver), False))  # noqa: FBT003
+        begins = pc.equal(pc.fill_null(self.columns["hop_count"].cast(pa.int64()), 0), 0)
+        source = self.columns["source_queue_manager"].cast(pa.string())
+        queue = _chunk(self._first_known("admin_queue")).cast(pa.string())
+        owner = pc.replace_substring_regex(queue, r"\\.*", "")
+        at_source = np.asarray(pc.fill_null(pc.equal(owner, source), False), np.bool_)  # noqa: FBT003
+        return np.asarray(pc.and_(arrives, begins), np.bool_) & (at_source | ~asked)
 
     def _evidence(self, reports: tuple[Ints, Ints]) -> pa.Array:
         """Return the packets, or calls, that each row rests on."""

@@ -3,8 +3,8 @@
 A change affects messages by their message_id: those of changed sendings; those that changed acknowledgements and
 reports name; of a sequence with changed order acks those that these may acknowledge first; those in flight on
 connections that were closed since, or that expire before a later capture end; those whose ends' handshakes show other
-queue managers now; and those on connections of which captures were found to have seen them side by side. All rows of an
-affected message_id are recomputed.
+queue managers now; those on connections of which captures were found to have seen them side by side; and those between
+machines between which other packets may be missing now. All rows of an affected message_id are recomputed.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from pipeline.transfers.address_queue_managers import HANDSHAKES_SQL, changed_sp
 from pipeline.transfers.inputs import read_capture_ends
 from pipeline.transfers.messages.message_inputs import read_transfer_inputs
 from pipeline.transfers.messages.message_rows import TRANSFERS_SCHEMA, TransferSettings, message_transfer_rows
+from pipeline.transfers.missing_packets import AFFECTED_SQL, CHANGED_HOLES_SQL, PAIRS_SCHEMA
 from schemas.bronze import CAPTURE_FILES
 from schemas.messages import MESSAGES
 from schemas.sessions import ORDER_ACKS, SENDINGS, SESSIONS
@@ -31,7 +32,7 @@ from schemas.table import EVENT_DATE
 from schemas.transfers import MESSAGE_TRANSFERS
 from udfs.rows import RowDict
 
-CODE_VERSION: Final = "1"  # raised when rows are computed differently: all are recomputed
+CODE_VERSION: Final = "2"  # raised when rows are computed differently: all are recomputed
 MAX_SENDINGS: Final = 500_000  # whose rows are computed together, when all are
 MAX_AFFECTED: Final = 200_000  # message_ids; with more, all rows are recomputed
 _INPUTS: Final = (SENDINGS, MESSAGES, ORDER_ACKS, SESSIONS, CAPTURE_FILES)
@@ -203,6 +204,9 @@ class _MessagesUpdate:
         self._add_by_order_acks(self._changes(ORDER_ACKS, _ORDER_ACKS))
         if names := {row["id"] for row in self._changes(SESSIONS, _OPENED_OR_CLOSED)}:
             self._add_by(_WAITING_ON_CONNECTIONS, rows=MESSAGE_TRANSFERS, messages=MESSAGES, connections=names)
+        if pairs := self._changes(SESSIONS, CHANGED_HOLES_SQL):
+            sql = AFFECTED_SQL.replace("{column}", "message_id")
+            self._add_by(sql, rows=MESSAGE_TRANSFERS, pairs=pa.Table.from_pylist(pairs, PAIRS_SCHEMA))
         if names := {row["id"] for row in self._changes(SESSIONS, _SIDE_BY_SIDE)}:
             self._add_side_by_side(names)
         self._add_by_capture_end()

@@ -14,7 +14,8 @@ from udfs.array_types import Bools, Ints
 
 NO_TXN_NUMBER: Final = -1
 """Stands in arrays for no TxSequenceNumber, and is below all."""
-_NUMBERS: Final = 1 << 33  # more than there are numbers of 32 bits
+NUMBERS: Final = 1 << 33
+"""More than there are numbers of 32 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +39,9 @@ class TransactionalSendings(_Rows):
     """Sendings with a TransactionHeader, in order within each sequence.
 
     ``number`` and ``previous`` are its TxSequenceNumber and TxPreviousSequenceNumber, ``length`` the packet's bytes.
-    ``acknowledged``: session-acknowledged, or surely so; ``has_loss``: its connection has a hole on either side;
-    ``capture_end``: the capture end of its connection.
+    ``acknowledged``: session-acknowledged, or surely so; ``has_loss``: a packet of its sequence may be missing;
+    ``one_sided``: in a direction that was not captured; ``begun_unseen``: it may have been sent before, on a connection
+    whose beginning was not captured; ``capture_end``: the capture end of its connection.
     """
 
     previous: Ints
@@ -47,6 +49,8 @@ class TransactionalSendings(_Rows):
     complete: Bools
     acknowledged: Bools
     has_loss: Bools
+    one_sided: Bools
+    begun_unseen: Bools
     capture_end: Ints
 
 
@@ -99,7 +103,7 @@ def arrange_events(sendings: TransactionalSendings, acks: SequenceOrderAcks) -> 
 
 def _highest_before(sequence: Ints, numbers: Ints, starts: Ints) -> Ints:
     """Return the highest number of the same sequence before each element."""
-    base = sequence * _NUMBERS  # of each sequence above all numbers of the one before
+    base = sequence * NUMBERS  # of each sequence above all numbers of the one before
     highest = np.maximum.accumulate(base + numbers) - base
     before = np.full(len(numbers), NO_TXN_NUMBER, np.int64)
     before[1:] = highest[:-1]

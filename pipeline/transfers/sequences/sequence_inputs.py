@@ -9,15 +9,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.arrow_rows import is_in, times_to_us, us_to_datetime
+from pipeline.arrow_rows import times_to_us, us_to_datetime
 from pipeline.lake.lake import Lake
 from pipeline.transfers.address_queue_managers import HANDSHAKES_SQL, AddressQueueManagers
-from pipeline.transfers.inputs import BINARY_PROTOCOL
-from schemas.bronze import CONNECTIONS
+from pipeline.transfers.missing_packets import HOLES_SQL, MissingPackets
 from schemas.messages import MESSAGES
 from schemas.sessions import ORDER_ACKS, SENDINGS, SESSIONS
 from schemas.table import EVENT_DATE
 
+CLOCK_SLACK_US: Final = 5_000_000  # SentTime has whole seconds, of the source's clock
 MAX_SENDINGS: Final = 1_000_000  # of sequences that are recomputed together; one sequence may have more
 ID_SQL: Final = "CAST(transaction_sequence_id AS string)"
 IS_TRANSACTIONAL_SQL: Final = "(packet_key IS NOT NULL AND transaction_sequence_id IS NOT NULL)"
@@ -29,13 +29,18 @@ _SENDINGS: Final = f"""
 SELECT s.packet_key, s.connection_id, s.stream_offset, s.sent_at, s.server_address, s.sender_address,
   s.receiver_address, s.sender_queue_manager, s.receiver_queue_manager, s.length_bytes, s.complete,
   (s.session_acked_at IS NOT NULL OR s.surely_acknowledged) AS acknowledged, m.source_queue_manager,
-  m.destination_queue, m.destination_queue_manager, m.id AS sequence_id, m.transaction_number AS number,
-  m.previous_transaction_number AS previous
+  m.destination_queue, m.destination_queue_manager, m.message_sent_at, m.id AS sequence_id,
+  NOT s.handshake_seen AND coalesce(
+    unix_micros(m.message_sent_at) - {CLOCK_SLACK_US} < unix_micros(e.first_packet_at), TRUE
+  ) AS begun_unseen,
+  m.transaction_number AS number, m.previous_transaction_number AS previous
 FROM (
   SELECT packet_key, source_queue_manager, destination_queue, destination_queue_manager, transaction_number,
+    sent_at AS message_sent_at,
     previous_transaction_number, {ID_SQL} AS id
   FROM {{messages}} WHERE {IS_TRANSACTIONAL_SQL} AND {{days}}
 ) AS m JOIN (SELECT * FROM {{sendings}} WHERE {{days}} AND sent_at IS NOT NULL) AS s ON s.packet_key = m.packet_key
+LEFT JOIN (SELECT connection_id, first_packet_at FROM {{sessions}}) AS e ON e.connection_id = s.connection_id
 WHERE m.id IN {{ids}}"""
 _ORDER_ACKS: Final = f"""
 SELECT packet_key, {ID_SQL} AS sequence_id, transaction_number AS number, sent_at, queue_manager,
@@ -45,7 +50,6 @@ SELECT packet_key, {ID_SQL} AS sequence_id, transaction_number AS number, sent_a
 FROM {{acks}} WHERE kind = 'order_ack' AND transaction_number IS NOT NULL AND sent_at IS NOT NULL
   AND {{days}} AND {ID_SQL} IN {{ids}}"""
 _HANDSHAKES: Final = f"SELECT * FROM ({HANDSHAKES_SQL}) WHERE address IN {{addresses}}"
-_LOSSY: Final = f"SELECT connection_id FROM {{rows}} WHERE kind = '{BINARY_PROTOCOL}' AND missing_bytes > 0"
 
 
 def days_since_sql(since_us: int) -> str:
@@ -80,17 +84,20 @@ def read_sendings(lake: Lake, ids: Collection[str], since_us: int, capture_ends:
     ``since_us``: none is before it. ``capture_ends``: by server, microseconds.
     """
     sql = _SENDINGS.replace("{days}", days_since_sql(since_us))
-    found = lake.query(sql, messages=MESSAGES, sendings=SENDINGS, ids=ids)
-    lossy = lake.query(_LOSSY, rows=CONNECTIONS)["connection_id"].to_pylist() if found.num_rows else []
+    found = lake.query(sql, messages=MESSAGES, sendings=SENDINGS, sessions=SESSIONS, ids=ids)
     ends = pa.array(capture_ends.values(), pa.int64())
     place = pc.index_in(found["server_address"], pa.array(capture_ends.keys(), pa.string()))
-    found = found.append_column("has_loss", is_in(found, "connection_id", lossy))
     return found.append_column("capture_end", pc.coalesce(ends.take(place), times_to_us(found["sent_at"])))
 
 
 def read_order_acks(lake: Lake, ids: Collection[str], since_us: int) -> pa.Table:
     """Return the order acks that name some sequences, from a time on."""
     return lake.query(_ORDER_ACKS.replace("{days}", days_since_sql(since_us)), acks=ORDER_ACKS, ids=ids)
+
+
+def read_missing_packets(lake: Lake) -> MissingPackets:
+    """Return where packets may be missing, of all sessions."""
+    return MissingPackets.of(lake.query(HOLES_SQL, rows=SESSIONS))
 
 
 def fill_queue_managers(lake: Lake, first_sendings: pa.Table, expire_us: int) -> pa.Table:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Final
 
@@ -12,15 +12,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from pipeline.arrow_rows import epoch_day, timedelta_to_us
+from pipeline.arrow_rows import epoch_day, timedelta_to_us, times_to_us
+from pipeline.transfers.missing_packets import MissingPackets
 from pipeline.transfers.packet_numbers import NO_TIME
 from pipeline.transfers.sequences.sequence_events import (
     NO_TXN_NUMBER,
+    NUMBERS,
     SequenceEvents,
     SequenceOrderAcks,
     TransactionalSendings,
     take_in,
 )
+from pipeline.transfers.sequences.sequence_inputs import CLOCK_SLACK_US
 from pipeline.transfers.sequences.stalls import NO_STALL, last_rows
 from pipeline.transfers.sequences.text_codes import NO_CODE, codes_of_both, row_codes
 from pipeline.transfers.sequences.transfer_sequences import TransferSequences, describe_sequences
@@ -28,6 +31,7 @@ from schemas.table import EVENT_DATE, RUN_ID
 from schemas.transfers import NUMBER_GAP, STALL, TRANSFER_SEQUENCES
 from udfs.array_types import Bools, Ints
 from udfs.keys import key
+from udfs.sessions.packet_layouts import MIN_ACKNOWLEDGEMENT_BYTES, MIN_TRANSACTIONAL_BYTES
 
 SEQUENCES_SCHEMA: Final = to_arrow_schema(TRANSFER_SEQUENCES.struct())
 FLOW_COLUMNS: Final = ("source_queue_manager", "destination_queue", "sender_address", "receiver_address")
@@ -39,6 +43,7 @@ _EVIDENCE: Final = 1000
 _ORDINAL: Final = (1 << 32) - 1
 _EPOCH_BITS: Final = 32
 _US: Final = 1_000_000
+_FAR: Final = (1 << 62) - 1
 _TIME: Final = pa.timestamp("us", tz="UTC")
 
 
@@ -62,6 +67,7 @@ class SequenceSettings:
 def sequence_rows(
     sendings: pa.Table,
     acks: pa.Table,
+    holes: MissingPackets,
     settings: SequenceSettings,
     run_id: str,
     fill_queue_managers: Callable[[pa.Table], pa.Table] = lambda rows: rows,
@@ -69,9 +75,11 @@ def sequence_rows(
     """Return a row of gold.transfer_sequences for each sequence and hop, without how it began.
 
     ``sendings`` are all sendings of some sequences: ``SEQUENCE_COLUMNS``, destination_queue_manager, packet_key,
-    connection_id, stream_offset, sent_at, number, previous, length_bytes, complete, acknowledged, has_loss and
-    capture_end (microseconds), and the queue managers of both ends. ``acks`` are all order acks that name one of these
-    sequences: packet_key, sequence_id, number, sent_at, queue_manager, acknowledged_queue_manager and both addresses.
+    connection_id, stream_offset, sent_at, number, previous, length_bytes, complete, acknowledged, message_sent_at,
+    begun_unseen and capture_end (microseconds), and the queue managers of both ends. ``acks`` are all order acks that
+    name one of these sequences: packet_key, sequence_id, number, sent_at, queue_manager, acknowledged_queue_manager and
+    both addresses.
+    ``holes``: of all sessions.
     ``fill_queue_managers`` gets the first sending of each sequence, and returns them with more queue managers.
     """
     if not sendings.num_rows:
@@ -83,19 +91,58 @@ def sequence_rows(
     known = _first_known(sequence, sendings["destination_queue_manager"], len(first))
     names = names.set_column(names.column_names.index("destination_queue_manager"), "destination_queue_manager", known)
     of_sequence, of_ack, same_hop = match_order_acks(names, acks)
+    none = np.zeros(len(sequence), np.bool_)
     sent = TransactionalSendings(
         sequence, _ints(sendings["sent_at"]), _ints(sendings["number"]), _ints(sendings["previous"]),
         _ints(sendings["length_bytes"]), _flags(sendings["complete"]), _flags(sendings["acknowledged"]),
-        _flags(sendings["has_loss"]), _ints(sendings["capture_end"]),
+        none, none, _flags(sendings["begun_unseen"]), _ints(sendings["capture_end"]),
     )  # fmt: skip
     acked = SequenceOrderAcks(of_sequence, _ints(acks["sent_at"])[of_ack], _ints(acks["number"])[of_ack], same_hop)
     sent, acked, rows, ack_rows = take_in(sent, acked, timedelta_to_us(settings.wait))
+    made_at = _micros(sendings["message_sent_at"].take(pa.array(rows)))
+    of_hop = tuple(names[f"{end}_address"].combine_chunks() for end in ("sender", "receiver"))
+    sent = replace(
+        sent,
+        has_loss=_may_be_otherwise(sent, acked, made_at, holes, of_hop, settings.wait)[sent.sequence],
+        one_sided=_may_be_otherwise(sent, acked, made_at, holes.of_one_side(), of_hop, settings.wait)[sent.sequence],
+    )
     found = describe_sequences(
         sent, acked, stall_after_us=timedelta_to_us(settings.stall_after), wait_us=timedelta_to_us(settings.wait)
     )
     sent_keys = sendings["packet_key"].take(pa.array(rows))
     evidence = _evidence(found.events, sent_keys, acks["packet_key"].take(pa.array(of_ack[ack_rows])))
     return _rows(names, found, evidence, run_id)
+
+
+def _may_be_otherwise(
+    sent: TransactionalSendings, acked: SequenceOrderAcks, made_at: Ints, holes: MissingPackets,
+    hop: tuple[pa.Array, pa.Array], wait: timedelta,
+) -> Bools:  # fmt: skip
+    """Return for each sequence whether holes may hold a packet with which something else would be said of it.
+
+    That is one of its messages, or another sending of one, from when the first one was made (``made_at``, by its
+    source's clock) until all are acknowledged: then the sequence has emptied, and the next message begins another one.
+    A message whose last sending has no session acknowledgement may be sent again later. Of a sequence that waits also
+    an order ack may be missing.
+    """
+    starts = np.searchsorted(sent.sequence, np.arange(len(hop[0])))
+    since = np.minimum.reduceat(np.minimum(sent.sent_at, made_at - CLOCK_SLACK_US), starts)
+    first, last = sent.sent_at[starts], np.maximum.reduceat(sent.number, starts)
+    ends = np.append(starts[1:], len(sent)) - 1
+    until = sent.sent_at[ends] + timedelta_to_us(wait)
+    highest = np.full(len(starts), NO_TXN_NUMBER, np.int64)
+    np.maximum.at(highest, acked.sequence, acked.number)
+    raising = acked.number == highest[acked.sequence]
+    at = np.full(len(starts), _FAR, np.int64)
+    np.minimum.at(at, acked.sequence[raising], acked.sent_at[raising])
+    waits, sent_again = highest < last, np.zeros(len(starts), np.bool_)
+    by_number = np.lexsort((sent.sent_at, sent.number, sent.sequence))
+    is_last = np.append(np.diff(sent.sequence[by_number] * NUMBERS + sent.number[by_number]) != 0, True)
+    sent_again[sent.sequence[by_number[is_last & ~sent.acknowledged[by_number]]]] = True
+    until = np.where(waits | sent_again, until, np.maximum(at, sent.sent_at[ends]))
+    sizes = np.full(len(starts), MIN_TRANSACTIONAL_BYTES), np.full(len(starts), MIN_ACKNOWLEDGEMENT_BYTES)
+    found = holes.may_hold(hop, sizes[0], since, until)
+    return found | (holes.may_hold(hop[::-1], sizes[1], first, until) & waits)
 
 
 def _in_order(sendings: pa.Table) -> tuple[Ints, pa.Table]:
@@ -147,6 +194,10 @@ def match_order_acks(sequences: pa.Table, acks: pa.Table) -> tuple[Ints, Ints, B
     is_destination = np.where(destination == NO_CODE, is_far_end, destination == by)
     found = ((acknowledged == NO_CODE) | (acknowledged == source)) & is_destination
     return of_sequence[found], of_ack[found], same_hop[found]
+
+
+def _micros(column: pa.ChunkedArray) -> Ints:
+    return np.asarray(pc.fill_null(times_to_us(column), _FAR).combine_chunks(), np.int64)
 
 
 def _ints(column: pa.ChunkedArray) -> Ints:

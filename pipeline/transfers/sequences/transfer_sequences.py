@@ -158,8 +158,10 @@ def _reasons(sendings: TransactionalSendings, numbers: SentNumbers, events: Sequ
     lowest = numbers.starts[:-1]
     previous = sendings.previous[events.row[numbers.first_event[lowest]]]
     return {
-        "capture_begins": (numbers.number[lowest] > 1) & (previous != 0),
+        "capture_begins": ((numbers.number[lowest] > 1) & (previous != 0))
+        | (_count(sendings.sequence[sendings.begun_unseen], count) > 0),
         "capture_loss": _count(sendings.sequence[sendings.has_loss], count) > 0,
+        "one_direction": _count(sendings.sequence[sendings.one_sided], count) > 0,
         "damaged": _count(sendings.sequence[~sendings.complete], count) > 0,
     }
 

@@ -1,9 +1,9 @@
 """Update of gold.transfer_sequences from silver.messages, sendings, order_acks and sessions.
 
-A change affects sequences by their id (TxSequenceID): those of changed messages, sendings and order acks; those that
-were sent on connections that lack bytes now, or whose ends handshakes show now; and those that wait for an order ack,
-at servers whose captures end at another time. Of an affected sequence the columns of all sendings are read again, its
-rows are recomputed, and those of sequences that follow it as far as it tells how they began.
+A change affects sequences by their id (TxSequenceID): those of changed messages, sendings and order acks; those between
+machines between which other packets may be missing now, or whose ends handshakes show now; and those that wait for an
+order ack, at servers whose captures end at another time. Of an affected sequence the columns of all sendings are read
+again, its rows are recomputed, and those of sequences that follow it as far as it tells how they began.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from pipeline.lake.incremental import IncrementalUpdate
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import POST_IMAGES
 from pipeline.transfers.address_queue_managers import HANDSHAKES_SQL
-from pipeline.transfers.inputs import BINARY_PROTOCOL, read_capture_ends
+from pipeline.transfers.inputs import read_capture_ends
+from pipeline.transfers.missing_packets import AFFECTED_SQL, CHANGED_HOLES_SQL, PAIRS_SCHEMA
 from pipeline.transfers.sequences.beginnings import set_beginnings, set_changed_beginnings
 from pipeline.transfers.sequences.sequence_inputs import (
     ID_SQL,
@@ -29,30 +30,31 @@ from pipeline.transfers.sequences.sequence_inputs import (
     days_since_sql,
     fill_queue_managers,
     group_sequences,
+    read_missing_packets,
     read_order_acks,
     read_sendings,
 )
 from pipeline.transfers.sequences.sequence_rows import SEQUENCES_SCHEMA, SequenceSettings, sequence_rows
-from schemas.bronze import CAPTURE_FILES, CONNECTIONS
+from schemas.bronze import CAPTURE_FILES
 from schemas.messages import MESSAGES
 from schemas.sessions import ORDER_ACKS, SENDINGS, SESSIONS
 from schemas.table import EVENT_DATE
 from schemas.transfers import TRANSFER_SEQUENCES
 
-CODE_VERSION: Final = "1"  # raised when rows are computed differently: all are recomputed
-_INPUTS: Final = (MESSAGES, SENDINGS, ORDER_ACKS, SESSIONS, CONNECTIONS, CAPTURE_FILES)
+CODE_VERSION: Final = "2"  # raised when rows are computed differently: all are recomputed
+_INPUTS: Final = (MESSAGES, SENDINGS, ORDER_ACKS, SESSIONS, CAPTURE_FILES)
 _MAX_CHANGES: Final = 2_000_000  # changed rows of an input; with more, all sequences are recomputed
 _CAPTURE_ENDS: Final = "capture_ends"  # part of the provenance: by server, microseconds
 # Rows that differ in these columns, before and after all changes: a row and its copy cancel each other.
 _SIGN: Final = f"sum(CASE WHEN _change_type IN ({', '.join(map(repr, POST_IMAGES))}) THEN 1 ELSE -1 END)"
 _MESSAGE_COLUMNS: Final = (
     "packet_key, source_queue_manager, destination_queue, destination_queue_manager, transaction_sequence_id,"
-    " transaction_number, previous_transaction_number, seen_at"
+    " transaction_number, previous_transaction_number, seen_at, sent_at"
 )
 _SENDING_COLUMNS: Final = (
     "packet_key, connection_id, stream_offset, sent_at, server_address, sender_address, receiver_address,"
     " sender_queue_manager, receiver_queue_manager, length_bytes, complete, session_acked_at IS NULL,"
-    " surely_acknowledged"
+    " surely_acknowledged, handshake_seen"
 )
 _ACK_COLUMNS: Final = (
     "packet_key, sent_at, sent_by, client_address, server_address, queue_manager, acknowledged_queue_manager,"
@@ -74,9 +76,6 @@ SELECT address, unix_micros(shown_at) AS `at` FROM (
   {HANDSHAKES_SQL.replace("FROM {rows}", ", _change_type FROM {feed}")}
 ) WHERE queue_manager IS NOT NULL AND shown_at IS NOT NULL
 GROUP BY address, queue_manager, shown_at HAVING {_SIGN} <> 0"""
-_CHANGED_LOSSES: Final = f"""
-SELECT connection_id AS id, min(unix_micros(first_packet_at)) AS since FROM {{feed}}
-WHERE kind = '{BINARY_PROTOCOL}' GROUP BY connection_id, missing_bytes > 0 HAVING {_SIGN} <> 0"""
 _UNKNOWN_ENDS: Final = """
 SELECT connection_id AS id, unix_micros(first_packet_at) AS since FROM {sessions}
 WHERE ((client_address IN {addresses} AND initiator_queue_manager IS NULL)
@@ -139,10 +138,11 @@ class _SequencesUpdate:
         fill = partial(fill_queue_managers, self.lake, expire_us=timedelta_to_us(self.settings.expire))
         wait_us = timedelta_to_us(self.settings.wait)
         rows = [SEQUENCES_SCHEMA.empty_table()]
+        holes = read_missing_packets(self.lake)
         for names, first in group_sequences(self.lake, ids, since):
             sendings = read_sendings(self.lake, names, first, self.capture_ends)
             acks = read_order_acks(self.lake, names, first - wait_us)
-            rows.append(sequence_rows(sendings, acks, self.settings, self.run_id, fill))
+            rows.append(sequence_rows(sendings, acks, holes, self.settings, self.run_id, fill))
         return pa.concat_tables(rows)
 
     # What changed
@@ -152,16 +152,17 @@ class _SequencesUpdate:
         step = self.step
         messages = step.changes(MESSAGES, _CHANGED_MESSAGES, _MAX_CHANGES)
         acks = step.changes(ORDER_ACKS, _CHANGED_ACKS, _MAX_CHANGES)
-        losses = step.changes(CONNECTIONS, _CHANGED_LOSSES, _MAX_CHANGES)
+        pairs = step.changes(SESSIONS, CHANGED_HOLES_SQL, _MAX_CHANGES)
         handshakes = step.changes(SESSIONS, _CHANGED_HANDSHAKES, _MAX_CHANGES)
         sendings = self._changed_sendings()
-        if messages is None or acks is None or losses is None or handshakes is None or sendings is None:
+        if messages is None or acks is None or pairs is None or handshakes is None or sendings is None:
             return False
         self.affected = {row["id"]: None for row in acks}
-        connections = losses + self._sessions_of_unknown_ends(handshakes)
+        connections = self._sessions_of_unknown_ends(handshakes)
         self._add_sequences("packet_key", sendings["packet_key"].to_pylist(), _earliest(sendings["sent_at"]))
         since = min((row["since"] or 0 for row in connections), default=0)
         self._add_sequences("connection_id", [row["id"] for row in connections], since)
+        self._add_by_holes(pairs)
         self._add_by_capture_end()
         self.affected |= {row["id"]: row["since"] for row in messages}
         return True
@@ -181,6 +182,14 @@ class _SequencesUpdate:
             where = f"{IS_TRANSACTIONAL_SQL} AND {column} IN {{values}} AND {days_since_sql(since)}"
             sql = f"SELECT DISTINCT {ID_SQL} AS id FROM {{messages}} WHERE {where}"
             found = self.lake.query(sql, messages=MESSAGES, values=values)
+            self.affected |= dict.fromkeys(found["id"].to_pylist())
+
+    def _add_by_holes(self, pairs: list[dict[str, Any]]) -> None:
+        """Add the sequences between machines between which other packets may be missing than before."""
+        if pairs:
+            sql = AFFECTED_SQL.replace("{column}", "transaction_sequence_id")
+            sql = f"SELECT CAST(id AS string) AS id FROM ({sql})"
+            found = self.lake.query(sql, rows=TRANSFER_SEQUENCES, pairs=pa.Table.from_pylist(pairs, PAIRS_SCHEMA))
             self.affected |= dict.fromkeys(found["id"].to_pylist())
 
     def _sessions_of_unknown_ends(self, handshakes: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -45,7 +45,14 @@ COLUMNS_BEYOND_CONTRACT = {
         "response_span",
     ),
     "rpc_binds": ("handshake",),
-    "connections": ("lost_by_capture_bytes", "packets", "tunnel_identifier"),
+    "connections": (
+        "lost_by_capture_bytes",
+        "packets",
+        "tunnel_identifier",
+        "uncaptured_side",
+        "client_missing_bytes",
+        "server_missing_bytes",
+    ),
     "capture_files": (
         "damage",
         "first_key",

@@ -1,0 +1,118 @@
+"""Whether a packet that was not captured may have been sent between two machines: the one place that decides. No Spark.
+
+A hole may hold a packet that travels in its direction, is not larger, and was sent in its time. Rows of gold ask for
+the packets that would make them conclude otherwise: a row is complete only where no hole may hold one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipeline.arrow_rows import times_to_us
+from pipeline.lake.queries.inputs import POST_IMAGES
+from pipeline.transfers.sequences.text_codes import codes_of_both
+from udfs.array_types import Bools, Ints
+
+HOLES_SQL: Final = " UNION ALL ".join(
+    f"""
+SELECT {sender}_address AS sender_address, {receiver}_address AS receiver_address,
+  coalesce(uncaptured_side = '{sender}', FALSE) AS one_sided, hole.since, hole.until, hole.size_bytes
+FROM (SELECT *, explode({sender}_holes) AS hole FROM {{rows}} WHERE {sender}_holes IS NOT NULL)"""
+    for sender, receiver in (("client", "server"), ("server", "client"))
+)
+"""SQL over ``silver.sessions``: the holes of all sessions, by direction."""
+_SIGN: Final = f"sum(CASE WHEN _change_type IN ({', '.join(map(repr, POST_IMAGES))}) THEN 1 ELSE -1 END)"
+CHANGED_HOLES_SQL: Final = f"""
+SELECT client_address, server_address, max(unix_micros(last_packet_at)) AS until FROM (
+  SELECT connection_id, client_address, server_address, max(last_packet_at) AS last_packet_at FROM {{feed}}
+  WHERE client_holes IS NOT NULL OR server_holes IS NOT NULL
+  GROUP BY connection_id, client_address, server_address, CAST(client_holes AS string), CAST(server_holes AS string),
+    coalesce(uncaptured_side, '')
+  HAVING {_SIGN} <> 0
+) GROUP BY client_address, server_address"""
+"""SQL over the change feed of ``silver.sessions``: between which machines holes came or went, and until when."""
+AFFECTED_SQL: Final = " UNION ".join(
+    f"""
+SELECT g.{{column}} AS id FROM {{rows}} AS g JOIN {{pairs}} AS p
+  ON g.sender_address = p.{sender}_address AND g.receiver_address = p.{receiver}_address
+WHERE unix_micros(g.first_sent_at) <= coalesce(p.until, unix_micros(g.first_sent_at))"""
+    for sender, receiver in (("client", "server"), ("server", "client"))
+)
+"""SQL over a table of gold: what was first sent between these machines up to then. ``pairs``: changed holes."""
+PAIRS_SCHEMA: Final = pa.schema(
+    [("client_address", pa.string()), ("server_address", pa.string()), ("until", pa.int64())]
+)
+"""The answer to ``CHANGED_HOLES_SQL``."""
+_FAR: Final = (1 << 62) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class MissingPackets:
+    """Holes of sessions (``HOLES_SQL``): by direction, in which packets may be missing."""
+
+    senders: pa.Array
+    receivers: pa.Array
+    since: Ints
+    until: Ints
+    sizes: Ints
+    one_sided: Bools
+
+    @staticmethod
+    def of(holes: pa.Table) -> MissingPackets:
+        """``holes`` is the answer to ``HOLES_SQL``."""
+        since, until = (
+            np.asarray(pc.fill_null(times_to_us(holes[name]), absent).combine_chunks(), np.int64)
+            for name, absent in (("since", -_FAR), ("until", _FAR))
+        )
+        senders, receivers = (holes[f"{end}_address"].combine_chunks() for end in ("sender", "receiver"))
+        sizes = np.asarray(holes["size_bytes"].combine_chunks(), np.int64)
+        one_sided = np.asarray(holes["one_sided"].combine_chunks(), np.bool_)
+        return MissingPackets(senders, receivers, since, until, sizes, one_sided)
+
+    def of_one_side(self) -> MissingPackets:
+        """Return the holes of sides of which no packet was captured."""
+        some, rows = self.one_sided, pa.array(np.flatnonzero(self.one_sided))
+        return MissingPackets(
+            self.senders.take(rows), self.receivers.take(rows), self.since[some], self.until[some], self.sizes[some],
+            some[some],
+        )  # fmt: skip
+
+    def may_hold(
+        self, hop: tuple[pa.Array, pa.Array] | None, sizes: Ints, since: Ints, until: Ints
+    ) -> Bools:  # fmt: skip
+        """Return for each row whether a packet may be missing.
+
+        It has ``sizes`` bytes at least, was sent from ``since`` to ``until``, microseconds, and goes from the first to
+        the second address of ``hop``; without that, between any machines.
+        """
+        out = np.zeros(len(since), np.bool_)
+        if not len(self.since):
+            return out
+        ours, theirs = np.zeros(len(since), np.int64), np.zeros(len(self.since), np.int64)
+        if hop is not None:
+            ours, theirs = _directions(hop, (self.senders, self.receivers))
+        bounds = 1 << np.frexp(np.maximum(sizes, 1))[1].astype(np.int64) - 1  # few different ones: powers of 2
+        here = np.isin(ours, theirs)
+        for direction, size in {*zip(ours[here].tolist(), bounds[here].tolist(), strict=True)}:
+            rows = np.flatnonzero((ours == direction) & (bounds == size))
+            holes = (theirs == direction) & (self.sizes >= size)
+            # Each hole ends at or behind its beginning: those that end too early or begin too late are different ones.
+            ended = np.searchsorted(np.sort(self.until[holes]), since[rows])
+            not_begun = holes.sum() - np.searchsorted(np.sort(self.since[holes]), until[rows], side="right")
+            out[rows] = (ended + not_begun < holes.sum()) & (since[rows] <= until[rows])
+        return out
+
+
+def _directions(ours: tuple[pa.Array, pa.Array], theirs: tuple[pa.Array, pa.Array]) -> tuple[Ints, Ints]:
+    """Return a number for each direction: equal ones are one direction."""
+    senders, receivers = (
+        codes_of_both(pa.chunked_array([one]), pa.chunked_array([other]))
+        for one, other in zip(ours, theirs, strict=True)
+    )
+    most = max(int(receivers[0].max(initial=0)), int(receivers[1].max(initial=0))) + 2
+    return senders[0] * most + receivers[0], senders[1] * most + receivers[1]

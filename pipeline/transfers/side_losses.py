@@ -1,0 +1,219 @@
+"""What the two sides of a session lack: the holes in their streams, with how many bytes and when. No Spark.
+
+``bronze.session_packets`` does not say whether bytes between two packets are missing, or were captured and are no
+packet: where a side lacks more bytes than its packets do, all of them count as missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipeline.transfers.checkpoints import Hole, SideCheckpoint
+from pipeline.transfers.connection_packets import (
+    CLIENT,
+    FINAL_ACK,
+    ORDER_ACK,
+    SERVER,
+    SESSION_ACK,
+    SIDES,
+    USER_MESSAGE,
+    ConnectionPackets,
+    SideRows,
+)
+from pipeline.transfers.holes import END_OF_SIDE, NO_PACKET, Holes, find_holes
+from pipeline.transfers.packet_numbers import NO_TIME
+from udfs.array_types import Bools, Ints
+
+LOSS_COLUMNS: Final = (
+    "connection_id", "client_bytes", "server_bytes", "missing_bytes", "client_missing_bytes", "server_missing_bytes",
+    "uncaptured_side",
+)  # fmt: skip
+"""The columns of ``bronze.connections`` that say what a session lacks."""
+MAX_HOLES: Final = 1000  # of a side that are told apart; of more, they are one that lasts as long as the session
+UNLIMITED: Final = 1 << 40  # bytes: of a side that was not captured
+_SESSION_HEADER_FLAG: Final = 16  # SH of BaseHeader.Flags
+_FAR: Final = 1 << 62
+
+
+@dataclass(slots=True)
+class SideLoss:
+    """One side of a connection: its packets, and the bytes that it lacks.
+
+    With a checkpoint ``rows`` begin with the last packet up to it. ``before``: what all up to it come to; ``captured``:
+    bytes of packets; ``between``: bytes before and between its packets; ``cut``: missing ones inside of packets;
+    ``outside``: all other missing ones, ``at_end`` those behind its last packet. ``has_loss``: it has a hole, or bytes
+    that are no packet.
+    """
+
+    side: int
+    rows: SideRows
+    before: SideCheckpoint
+    offset: Ints
+    length: Ints
+    seen: Ints
+    held: Ints
+    sent_at: Ints
+    may_have_header: Bools
+    carriers: Ints  # rows of the packets with a SessionHeader
+    captured: int
+    between: int
+    cut: int
+    outside: int = 0
+    at_end: int = 0
+    holes: Holes = field(default_factory=Holes.none)
+    has_loss: bool = False
+
+    @staticmethod
+    def of(found: ConnectionPackets, place: int, side: int) -> SideLoss:
+        """Return the packets of a side of a connection; ``find_holes`` says what it lacks."""
+        before, rows = found.side_before(place, side), found.rows_of(place, side)
+        kept = int(found.kept[rows.first : rows.end].sum())  # they come first
+        rows = SideRows(rows.first + max(kept - 1, 0), rows.end)
+        span = slice(rows.first, rows.end)
+        part = found.table.slice(rows.first, rows.end - rows.first)
+        offset, length = found.packets.offset[span], found.packets.length[span]
+        seen, held = _filled(part["seen_bytes"]), _filled(part["packet_bytes"])
+        flags = _filled(part["flags"], _SESSION_HEADER_FLAG)
+        may_have_header = (flags & _SESSION_HEADER_FLAG != 0) | found.is_kind_in(span, SESSION_ACK)
+        sent_at = np.where(found.packets.sent_at[span] == NO_TIME, _FAR, found.packets.sent_at[span])
+        carriers = rows.first + np.flatnonzero(found.packets.has_header[span])
+        ends = np.concatenate([[0], (offset + length)[:-1]])
+        gaps = np.maximum(offset - ends[: len(offset)], 0)
+        behind = min(kept, 1)
+        return SideLoss(
+            side, rows, before, offset, length, seen, held, sent_at, may_have_header, carriers,
+            captured=before.seen_bytes + int(seen[behind:].sum()),
+            between=before.bytes_between + int(gaps[behind:].sum()),
+            cut=before.bytes_cut + int((length - seen)[:-1].sum()),
+        )  # fmt: skip
+
+    def find_holes(self, loss: Mapping[str, Any]) -> None:
+        """Set what it lacks; ``loss``: the connection's row with ``LOSS_COLUMNS``.
+
+        The bytes that a side captured and lacks are all up to where its stream was seen to reach: inside of the last
+        packet, if the capture ends there, or behind it. Of a side of which no packet was captured, and of a connection
+        of a lake that does not say which side lacks bytes, more may be missing at the end.
+        """
+        name = SIDES[self.side]
+        own = loss[f"{name}_missing_bytes"]
+        missing, stored = (loss["missing_bytes"] if own is None else own) or 0, loss[f"{name}_bytes"] or 0
+        end = int(self.offset[-1] + self.length[-1]) if len(self.offset) else self.before.end_offset
+        behind = stored + missing - end if own is not None else 0
+        last_cut = int(self.length[-1] - self.seen[-1]) if len(self.length) else 0
+        cut_at_end = 0 if own is None else max(last_cut + min(behind, 0), 0)
+        self.cut += cut_at_end
+        self.outside = max(missing - self.cut, 0)
+        stray = max(stored - self.captured, 0)  # bytes of no packet
+        unexplained = self.outside - max(self.between - (stray if own is None else 0), 0)
+        self.at_end = max(behind if self.outside else 0, unexplained, 0)
+        if loss["uncaptured_side"] == name:
+            self.at_end = UNLIMITED
+        seen = self.seen.copy()
+        if len(seen) and not cut_at_end and not (own is None and self.at_end):
+            seen[-1] = self.length[-1]  # its capture ends inside of the last packet: nothing tells of more bytes
+        holes = find_holes(self.offset, self.length, seen, self.held, at_end=self.at_end)
+        if self.before.packets:
+            holes = holes.keep(holes.begins >= self.offset[0])  # what is not read is no hole
+        if not self.outside:
+            holes = holes.keep((holes.inside != NO_PACKET) | (holes.begins == END_OF_SIDE))
+        self.holes = holes
+        earlier = self.before.bytes_cut > 0 or (self.outside > 0 and self.before.bytes_between > 0)
+        self.has_loss = stray > 0 or len(holes) > 0 or earlier
+
+
+def _filled(column: pa.ChunkedArray, absent: int = 0) -> Ints:
+    return np.asarray(pc.fill_null(column.cast(pa.int64()), absent).combine_chunks(), np.int64)
+
+
+def side_losses(found: ConnectionPackets, place: int, loss: Mapping[str, Any]) -> list[SideLoss]:
+    """Return what both sides of a connection lack; ``loss``: its row with ``LOSS_COLUMNS``."""
+    sides = [SideLoss.of(found, place, side) for side in (CLIENT, SERVER)]
+    for side in sides:
+        side.find_holes(loss)
+    return sides
+
+
+def gaps_are_holes(found: ConnectionPackets, place: int, loss: Mapping[str, Any]) -> bool:
+    """Whether bytes between packets of a connection count as missing; ``loss``: its row with ``LOSS_COLUMNS``."""
+    return any(side.outside > 0 for side in side_losses(found, place, loss))
+
+
+def unidentified(found: ConnectionPackets, rows: Ints) -> Bools:
+    """Return which packets lack so many bytes that it is not known which message, or acknowledgement, each of them is.
+
+    A message of class 0 whose headers were seen up to its class is known; acknowledgements say at their end what they
+    acknowledge.
+    """
+    table = found.table.take(pa.array(rows))
+    incomplete = pc.invert(table["complete"])
+    unknown = pc.fill_null(pc.not_equal(table["message_class"], 0), True)  # noqa: FBT003
+    of_queues = pc.is_in(table["kind"], pa.array([USER_MESSAGE, ORDER_ACK, FINAL_ACK]))
+    out = pc.and_(pc.and_(incomplete, unknown), of_queues)
+    return np.asarray(out.combine_chunks(), np.bool_)
+
+
+def holes_of(found: ConnectionPackets, rows: Ints, before: SideCheckpoint) -> list[Hole]:
+    """Return where packets may be missing among some packets of a side, and which of these may be such a packet.
+
+    ``rows`` are in stream order, behind what ``before`` counts.
+    """
+    packets = found.packets
+    sent_at, length = packets.sent_at[rows], packets.length[rows]
+    begins = np.append(before.end_offset, packets.offset[rows] + length)[: len(rows)]
+    gaps = np.maximum(packets.offset[rows] - begins, 0)
+    earliest, latest = np.minimum.accumulate(sent_at[::-1])[::-1], np.maximum.accumulate(sent_at)
+    first = packets.sent_at[rows[0] - 1] if before.packets and len(rows) else NO_TIME  # its last one is kept
+    since = np.minimum(np.append(first, earliest)[: len(rows)], earliest)
+    out = [
+        Hole(int(since[place]), int(latest[place]), int(gaps[place]), is_gap=True)
+        for place in np.flatnonzero(gaps).tolist()
+    ]
+    out += [
+        Hole(int(sent_at[place]), int(latest[place]), int(length[place]), is_gap=False)
+        for place in np.flatnonzero(unidentified(found, rows)).tolist()
+    ]
+    return joined(out)
+
+
+def joined(holes: list[Hole]) -> list[Hole]:
+    """Return holes of a side, of each kind one for all where there are too many."""
+    if len(holes) <= MAX_HOLES:
+        return holes
+    out = []
+    for is_gap in (False, True):
+        some = [each for each in holes if each.is_gap == is_gap]
+        if some:
+            since, until = min(each.since_us for each in some), max(each.until_us for each in some)
+            out.append(Hole(since, until, max(each.size_bytes for each in some), is_gap=is_gap))
+    return out
+
+
+def missing_packets(
+    found: ConnectionPackets, place: int, side: SideLoss, span: tuple[int, int], *, one_clock: bool
+) -> list[Hole]:
+    """Return where packets of a side may be missing: from when to when, and how many bytes.
+
+    ``span``: when the first and the last packet of the connection were captured. Without ``one_clock`` captures saw it
+    side by side, and times of one tell nothing of the other's: each hole may be anywhere in it.
+    """
+    every, checkpoint = found.rows_of(place, side.side), found.checkpoint(place)
+    rows = np.arange(every.first, every.end)[~found.kept[every.first : every.end]]
+    earlier = () if checkpoint is None else checkpoint.holes[side.side]
+    holes = [each for each in (*earlier, *holes_of(found, rows, side.before)) if side.outside or not each.is_gap]
+    if side.at_end:
+        is_some = side.at_end != UNLIMITED and every.end > every.first
+        since = int(found.packets.sent_at[every.end - 1]) if is_some else span[0]
+        holes.append(Hole(since, span[1], side.at_end, is_gap=True))
+
+    def within(hole: Hole) -> Hole:
+        if NO_TIME in (hole.since_us, hole.until_us) or not one_clock:
+            return replace(hole, since_us=span[0], until_us=span[1])
+        return replace(hole, since_us=max(hole.since_us, span[0]), until_us=min(hole.until_us, span[1]))
+
+    return joined([within(each) for each in holes])

@@ -1,0 +1,56 @@
+"""A lake in memory, for reading alone: the queries of the pipeline, answered over Arrow tables in milliseconds."""
+
+from functools import cache
+
+import pyarrow as pa
+
+from pipeline.lake.queries.duckdb_sql import DuckDbSql
+from pipeline.lake.queries.inputs import FilteredTable, values_array
+from pipeline.lake.schema_enforcement import arrow_schema, select_fields
+from schemas.table import Table
+
+_SQL = cache(DuckDbSql)
+
+
+def conformed(table, rows):
+    """Rows with the columns and types of a declared table; columns that they do not have are null."""
+    arrays = [
+        rows[each.name].cast(each.type) if each.name in rows.column_names else pa.nulls(rows.num_rows, each.type)
+        for each in arrow_schema(table)
+    ]
+    return pa.Table.from_arrays(arrays, schema=arrow_schema(table))
+
+
+class MemoryLake:
+    """The tables of a lake, by declaration; those that were not given are empty."""
+
+    def __init__(self, tables=None):
+        self.tables = {}
+        for table, rows in (tables or {}).items():
+            self.put(table, rows)
+
+    def put(self, table, rows):
+        """Set the rows of a table."""
+        self.tables[table] = conformed(table, rows)
+
+    def exists(self, table):
+        return table in self.tables
+
+    def rows(self, table):
+        return self.tables.get(table, arrow_schema(table).empty_table())
+
+    def query(self, sql, /, **of):
+        return _SQL().answer(sql, {name: self._given(each) for name, each in of.items()})
+
+    def select(self, table, where, columns=(), /, **of):
+        names = columns or table.names
+        selected = ", ".join(f'"{name}"' for name in names)
+        found = self.query(f"SELECT {selected} FROM {{rows}} WHERE {where}", rows=table, **of)
+        return found.cast(select_fields(arrow_schema(table), names))
+
+    def _given(self, source):
+        if isinstance(source, Table):
+            return self.rows(source)
+        if isinstance(source, FilteredTable):
+            return self.query(f"SELECT * FROM {{rows}} WHERE {source.where}", rows=source.table)
+        return source if isinstance(source, pa.Table) else values_array(source)

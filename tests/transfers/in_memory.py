@@ -1,0 +1,102 @@
+"""Captures down to gold of what is sent between queue managers, in memory: the pipeline's own queries and functions."""
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from memory_lake import MemoryLake
+from pipeline.arrow_rows import timedelta_to_us
+from pipeline.findings.session_findings import (
+    CONNECTION_COLUMNS,
+    JUDGED_MESSAGES,
+    MESSAGE_COLUMNS,
+    evaluate_sessions,
+    read_facts,
+)
+from pipeline.silver.decode import message_batches
+from pipeline.transfers.inputs import BINARY_PROTOCOL, read_capture_ends, read_decoded_messages, read_packets
+from pipeline.transfers.messages.message_inputs import read_transfer_inputs
+from pipeline.transfers.messages.message_rows import TransferSettings, message_transfer_rows
+from pipeline.transfers.packet_sightings import packet_sightings
+from pipeline.transfers.sending_rows import sending_rows
+from pipeline.transfers.sequences.sequence_inputs import (
+    fill_queue_managers,
+    group_sequences,
+    read_missing_packets,
+    read_order_acks,
+    read_sendings,
+)
+from pipeline.transfers.sequences.sequence_rows import SEQUENCES_SCHEMA, SequenceSettings, sequence_rows
+from pipeline.transfers.session_rows import CONNECTION_COLUMNS as SESSION_CONNECTION_COLUMNS
+from pipeline.transfers.session_rows import SessionSettings, order_ack_rows, session_rows
+from schemas.bronze import CAPTURE_FILES, CONNECTIONS, QUARANTINE
+from schemas.findings import FINDINGS
+from schemas.messages import MESSAGES
+from schemas.sessions import ORDER_ACKS, SENDINGS, SESSION_PACKETS, SESSIONS
+from schemas.transfers import MESSAGE_TRANSFERS, TRANSFER_SEQUENCES
+from udfs.capture.in_memory import read_captures
+from udfs.comqc.declared_interfaces import NO_DECLARATIONS
+
+RUN = "run"
+_BRONZE = {"connections": CONNECTIONS, "session_packets": SESSION_PACKETS, "capture_files": CAPTURE_FILES,
+           "quarantine": QUARANTINE}  # fmt: skip
+
+
+def transfers_of(captures):
+    """A lake in memory with bronze, silver and gold of the sessions that some captures, bytes, show in one run."""
+    return transfers_of_bronze(read_captures([captures]))
+
+
+def transfers_of_bronze(tables):
+    """The same from the tables of bronze, by name."""
+    lake = MemoryLake({_BRONZE[name]: rows for name, rows in tables.items() if name in _BRONZE})
+    ends = read_capture_ends(lake)
+    settings = SessionSettings()
+    expire = timedelta_to_us(settings.expire)
+    names = lake.query(f"SELECT connection_id FROM {{rows}} WHERE kind = '{BINARY_PROTOCOL}'", rows=CONNECTIONS)
+    names = {*names["connection_id"].to_pylist()}
+    decoded = read_decoded_messages(lake, names)
+    found, connections = read_packets(lake, names, decoded, SESSION_CONNECTION_COLUMNS, expire)
+    sessions = session_rows(connections, found, ends, settings, RUN)
+    lake.put(SESSIONS, sessions)
+    lake.put(ORDER_ACKS, order_ack_rows(found, sessions, RUN))
+    lake.put(SENDINGS, sending_rows(found, connections, sessions, RUN))
+    lake.put(MESSAGES, _messages(lake, found))
+    lake.put(MESSAGE_TRANSFERS, message_transfer_rows(read_transfer_inputs(lake, ends), TransferSettings(), RUN))
+    lake.put(TRANSFER_SEQUENCES, _sequences(lake, ends))
+    lake.put(FINDINGS, _findings(lake, found, ends))
+    return lake
+
+
+def _messages(lake, found):
+    chosen = lake.query(
+        "SELECT * FROM {rows} WHERE kind = 'user_message' AND packet IS NOT NULL ORDER BY packet_key",
+        rows=SESSION_PACKETS,
+    )
+    place = pc.index_in(chosen["packet_key"], found.table["packet_key"].combine_chunks())
+    numbers = found.number_columns(place.combine_chunks().to_numpy())
+    sightings = {**packet_sightings(chosen), **numbers, "run_id": pa.nulls(chosen.num_rows, pa.string())}
+    batches = message_batches(chosen["packet"].combine_chunks(), sightings, NO_DECLARATIONS, keep_bodies=False)
+    return pa.Table.from_batches([batches[str(MESSAGES)]])
+
+
+def _sequences(lake, ends):
+    settings = SequenceSettings()
+    wait = timedelta_to_us(settings.wait)
+    rows = [SEQUENCES_SCHEMA.empty_table()]
+    for ids, first in group_sequences(lake, None, 0):
+        sendings, acks = read_sendings(lake, ids, first, ends), read_order_acks(lake, ids, first - wait)
+
+        def fill(first_sendings):
+            return fill_queue_managers(lake, first_sendings, timedelta_to_us(settings.expire))
+
+        rows.append(sequence_rows(sendings, acks, read_missing_packets(lake), settings, RUN, fill))
+    return pa.concat_tables(rows)
+
+
+def _findings(lake, found, ends):
+    messages = lake.select(MESSAGES, JUDGED_MESSAGES, ("connection_id", "seen_at", *MESSAGE_COLUMNS))
+    stray = lake.select(QUARANTINE, "reason = 'not_a_packet'", ("connection_id", "quarantine_key", "seen_at"))
+    names = {*found.connection_ids}
+    connections = lake.select(CONNECTIONS, "connection_id IN {names}", CONNECTION_COLUMNS, names=names)
+    facts, sessions = read_facts(found, connections, lake.rows(SESSIONS), messages, ends, stray)
+    return evaluate_sessions(facts, sessions, RUN)
