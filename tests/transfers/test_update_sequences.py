@@ -287,3 +287,12 @@ def test_other_settings_recompute_all(lake):
     update(lake, exchange)
     assert update(lake, exchange, replace(SETTINGS, stall_after=dt.timedelta(seconds=5))) == 1
     assert only(lake)["condition"] == "stalled"
+
+
+@pytest.mark.parametrize(("begins", "expected"), [(9, ["capture_begins"]), (4, [])])
+def test_a_connection_that_began_before_the_capture_may_have_carried_it_before(lake, begins, expected):
+    """Unless its message was made while the capture went on, by more than the source's clock may be wrong."""
+    exchange = one_hop(("client", 10, 1, {"made": 10 * S, "begun": False}), ("server", 11, 1, {}))
+    exchange.connections[0].at = begins * S
+    update(lake, exchange)
+    assert only(lake)["missing"] == expected
