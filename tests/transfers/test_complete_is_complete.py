@@ -46,9 +46,8 @@ def check(seeds):
 
 @pytest.mark.parametrize("part", range(4))
 def test_what_is_complete_is_as_in_the_whole_capture(part):
-    """A hundred losses, other ones in each run: a failure names their seeds."""
-    first = Random().randrange(1 << 40)
-    check(range(first + part * 25, first + part * 25 + 25))
+    """A hundred losses, the same in each run; the long tests take others each time."""
+    check(range(5_000 + part * 25, 5_000 + part * 25 + 25))
 
 
 # Each showed a fault: an order ack in a hole, an acknowledgement of the lost copy of a message, a resend of a message
@@ -62,6 +61,7 @@ def test_losses_that_showed_faults(seed):
 @pytest.mark.long
 @pytest.mark.parametrize("part", range(20))
 def test_what_is_complete_of_many_is_as_in_the_whole_capture(part):
+    """Two thousand losses, other ones in each run: a failure names their seeds."""
     first = Random().randrange(1 << 40)
     check(range(first + part * 100, first + part * 100 + 100))
 
@@ -86,7 +86,7 @@ def shares(share, seeds):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("share", "transfers", "sequences"), [(0.01, 0.7, 0.7), (0.05, 0.35, 0.35)])
+@pytest.mark.parametrize(("share", "transfers", "sequences"), [(0.01, 0.94, 0.8), (0.05, 0.83, 0.5)])
 def test_what_was_not_lost_stays_complete(share, transfers, sequences):
     found = shares(share, range(150))
     least = {"transfers": transfers, "sequences": sequences}
