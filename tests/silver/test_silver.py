@@ -10,7 +10,7 @@ from attempts.test_tables import HANDLE, call, stubs
 from comqc.helpers import IID, MARKER, chdr, message, method, secd
 from messages.building import Packet
 from messages.test_sections import cut
-from pipeline.lake import concurrency
+from pipeline import concurrency
 from pipeline.lake.lake import Lake
 from pipeline.silver import update as silver_update
 from pipeline.silver.decode import DECODED_TABLES, INPUT_COLUMNS, decode_calls

@@ -42,6 +42,7 @@ NOT_OF_THE_INPUT = [
         f"bronze.capture_files.{name}"
         for name in ("compression", "other_files", "other_paths", "packets_not_read.what")
     ),
+    *(f"bronze.connections.{name}" for name in ("not_established", "uncaptured_side")),
     "bronze.pending.over_limit",
     *(f"bronze.snapshot_files.{name}" for name in ("error", "run_id", "status")),
     *(f"silver.properties.errors.{name}" for name in ("code", "field")),
@@ -49,7 +50,9 @@ NOT_OF_THE_INPUT = [
     "silver.messages.comqc_deviations.rule",
     *(f"silver.sendings.{name}" for name in ("errors.code", "errors.field", "stored_in")),
     *(f"silver.sessions.errors.{name}" for name in ("code", "field")),
+    *(f"silver.sessions.{name}" for name in ("missing", "not_established")),
     *(f"silver.sessions.overlapping_captures.{name}" for name in ("one", "other")),
+    "silver.sessions.uncaptured_side",
 ]
 BY = Pseudonymizer(PSEUDONYM_KINDS, b"a key of the tests")
 
