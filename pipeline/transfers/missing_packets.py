@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.arrow_rows import times_to_us
-from pipeline.lake.queries.inputs import POST_IMAGES
+from pipeline.lake.queries.inputs import MORE_ROWS_SQL
 from pipeline.transfers.sequences.text_codes import codes_of_both
 from udfs.array_types import Bools, Ints
 
@@ -26,14 +26,13 @@ FROM (SELECT *, explode({sender}_holes) AS hole FROM {{rows}} WHERE {sender}_hol
     for sender, receiver in (("client", "server"), ("server", "client"))
 )
 """SQL over ``silver.sessions``: the holes of all sessions, by direction."""
-_SIGN: Final = f"sum(CASE WHEN _change_type IN ({', '.join(map(repr, POST_IMAGES))}) THEN 1 ELSE -1 END)"
 CHANGED_HOLES_SQL: Final = f"""
 SELECT client_address, server_address, max(unix_micros(last_packet_at)) AS until FROM (
   SELECT connection_id, client_address, server_address, max(last_packet_at) AS last_packet_at FROM {{feed}}
   WHERE client_holes IS NOT NULL OR server_holes IS NOT NULL
   GROUP BY connection_id, client_address, server_address, CAST(client_holes AS string), CAST(server_holes AS string),
     coalesce(uncaptured_side, '')
-  HAVING {_SIGN} <> 0
+  HAVING {MORE_ROWS_SQL} <> 0
 ) GROUP BY client_address, server_address"""
 """SQL over the change feed of ``silver.sessions``: between which machines holes came or went, and until when."""
 AFFECTED_SQL: Final = " UNION ".join(

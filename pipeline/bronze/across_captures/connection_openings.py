@@ -34,6 +34,7 @@ from udfs.capture.openings import (
     Surroundings,
     attempt_connection,
     count_again,
+    heard_in,
     packets_not_read,
     settle_attempts,
 )
@@ -55,14 +56,8 @@ WHERE opening.syn_ns IS NOT NULL AND NOT opening.client_spoke AND NOT opening.se
 _QUEUE_MANAGERS: Final = f"""
 SELECT DISTINCT server_address AS address FROM {{connections}}
 WHERE server_bytes > 0 AND (kind = 'binary_protocol' OR server_port <> {EPM_PORT})"""
-_HEARD: Final = """
-SELECT client_address AS address, capture_id, first_time_ns, last_time_ns FROM {pending}
-WHERE client_address IN {clients} AND capture_id IN {captures}
-  AND (opening.client_heard OR opening.server_spoke OR opening.server_reset_ns IS NOT NULL)
-UNION ALL
-SELECT server_address, capture_id, first_time_ns, last_time_ns FROM {pending}
-WHERE server_address IN {clients} AND capture_id IN {captures}
-  AND (opening.client_spoke OR opening.syn_ns IS NOT NULL OR opening.client_reset_ns IS NOT NULL)"""
+_HEARD: Final = "capture_id IN {captures} AND (client_address IN {clients} OR server_address IN {clients})"
+_HEARD_COLUMNS: Final = ("client_address", "server_address", "capture_id", "first_time_ns", "last_time_ns", "opening")
 _TRIED: Final = f"""
 SELECT client_address, server_address, unix_micros(first_packet_at) AS `at` FROM {{connections}}
 WHERE server_port IN ({", ".join(map(str, sorted(TRIED_PORTS)))}) AND server_address IN {{servers}}
@@ -151,10 +146,9 @@ def _surroundings(
     times = [row[name] // 1000 for row in rows for name in ("first_time_ns", "last_time_ns") if row[name] > 0]
     spans = _Window(min(times), max(times)).captures(lake, _NEAR) if times else {}
     clients = {row["client_address"] for row in rows} | {row["server_address"] for row in rows}
-    heard: dict[str, list[tuple[str, int, int]]] = defaultdict(list)
-    if spans:
-        for row in lake.query(_HEARD, pending=PENDING, clients=clients, captures=set(spans)).to_pylist():
-            heard[row["address"]].append((row["capture_id"], row["first_time_ns"], row["last_time_ns"]))
+    near = (
+        lake.select(PENDING, _HEARD, _HEARD_COLUMNS, clients=clients, captures=set(spans)).to_pylist() if spans else []
+    )
     tried: dict[tuple[str, str], list[int]] = defaultdict(list)
     others = {row["server_address"] for row in rows if row["server_port"] != BINARY_PROTOCOL_PORT} - managers
     if others:
@@ -165,7 +159,7 @@ def _surroundings(
             tried[row["client_address"], row["server_address"]].append(row["first_time_ns"])
     for each in tried.values():
         each.sort()
-    return Surroundings(CaptureSpans(spans), heard, managers, endpoints, tried)
+    return Surroundings(CaptureSpans(spans), heard_in(near), managers, endpoints, tried)
 
 
 def _apply(lake: Lake, found: SettledAttempts, captures: Collection[str], run_id: str | None, now: datetime) -> None:

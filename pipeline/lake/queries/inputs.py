@@ -21,6 +21,8 @@ CHANGE_COLUMNS: Final = ("_change_type", "_commit_version")  # what the change f
 CHANGE_FIELDS: Final = (pa.field(CHANGE_COLUMNS[0], pa.string()), pa.field(CHANGE_COLUMNS[1], pa.int64()))
 PRE_IMAGES: Final = ("delete", "update_preimage")  # change types of a row before the change
 POST_IMAGES: Final = ("insert", "update_postimage")  # and after it
+MORE_ROWS_SQL: Final = f"sum(CASE WHEN _change_type IN {POST_IMAGES} THEN 1 ELSE -1 END)"
+"""SQL over a change feed: how many more rows there are than before; a row and its copy cancel each other."""
 _ALL_COLUMNS: Final = re.compile(r"(SELECT|DISTINCT|\.|,)\s*\*")
 MAX_IN_LIST: Final = 5000  # values in an IN list; more are joined
 MAX_ROWS_IN_MEMORY: Final = 50_000  # of one query; of more, rows are computed by tasks

@@ -27,7 +27,7 @@ from pipeline.lake.queries.inputs import MAX_IN_LIST, sql_list
 from pipeline.lake.storage.data_files import MAX_FILE_BYTES
 from pipeline.lake.storage.log import Snapshot, TablePlaces
 from pipeline.lake.storage.store import StoreName, table_properties
-from schemas.table import EVENT_DATE, Column, Table, literal, quoted
+from schemas.table import EVENT_DATE, Column, Table, quoted
 
 _GONE: Final = "_gone"
 _NEW: Final = "_new_"
@@ -176,13 +176,11 @@ class SparkStore:
 
     def purge(self, table: Table, note: CommitNote) -> None:
         """Write the files again without deleted rows, and the log so that older entries are not needed."""
-        name, provenance = self._sql_name(table), note.provenance
-        # A commit without rows leaves its provenance in the table's properties too, where it outlives the commit.
-        also_set = "" if provenance is None else f", 'provenance' = {literal(provenance)}"
-        also_unset = ", 'provenance'" if provenance is None else ""
+        name = self._sql_name(table)
         self._run(f"REORG TABLE {name} APPLY (PURGE)", note)
-        self._run(f"ALTER TABLE {name} SET TBLPROPERTIES ('{_CHECKPOINTS}' = '1'{also_set})", note)
-        self._run(f"ALTER TABLE {name} UNSET TBLPROPERTIES IF EXISTS ('{_CHECKPOINTS}'{also_unset})", note)
+        self._run(f"ALTER TABLE {name} SET TBLPROPERTIES ('{_CHECKPOINTS}' = '1')", note)
+        # Earlier versions kept a provenance in the table's properties too, where it outlives the commit.
+        self._run(f"ALTER TABLE {name} UNSET TBLPROPERTIES IF EXISTS ('{_CHECKPOINTS}', 'provenance')", note)
 
     def vacuum(self, table: Table) -> None:
         """Delete all files that the newest version does not need."""

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from pipeline.arrow_rows import timedelta_to_us
 from pipeline.lake.incremental import IncrementalUpdate
 from pipeline.lake.lake import Lake
-from pipeline.lake.queries.inputs import POST_IMAGES, QueryInput
+from pipeline.lake.queries.inputs import MORE_ROWS_SQL, QueryInput
 from pipeline.transfers.address_queue_managers import HANDSHAKES_SQL, changed_spans
 from pipeline.transfers.inputs import read_capture_ends
 from pipeline.transfers.messages.message_inputs import read_transfer_inputs
@@ -39,8 +39,6 @@ _INPUTS: Final = (SENDINGS, MESSAGES, ORDER_ACKS, SESSIONS, CAPTURE_FILES)
 _CAPTURE_ENDS: Final = "capture_ends"  # part of the provenance: by server, microseconds
 _BUCKETS: Final = 1 << 16  # of message_ids, by the first four digits of a hash
 _WAITS: Final = "outcome IN ('in_flight', 'unacknowledged')"
-# Rows that differ, before and after all changes: a row and its copy cancel each other.
-_SIGN: Final = f"sum(CASE WHEN _change_type IN ({', '.join(map(repr, POST_IMAGES))}) THEN 1 ELSE -1 END)"
 _CHANGED_MESSAGES: Final = """
 SELECT DISTINCT message_id AS id FROM {feed} WHERE packet_key IS NOT NULL AND message_id IS NOT NULL"""
 _CHANGED_SENDINGS: Final = "SELECT DISTINCT packet_key AS id FROM {feed}"
@@ -60,18 +58,18 @@ WHERE kind = 'order_ack' AND transaction_sequence_id IS NOT NULL AND transaction
   AND sent_at IS NOT NULL GROUP BY transaction_sequence_id"""
 _OPENED_OR_CLOSED: Final = f"""
 SELECT DISTINCT connection_id AS id FROM (
-  SELECT connection_id FROM {{feed}} GROUP BY connection_id, ended IS NULL HAVING {_SIGN} <> 0
+  SELECT connection_id FROM {{feed}} GROUP BY connection_id, ended IS NULL HAVING {MORE_ROWS_SQL} <> 0
 )"""
 _SIDE_BY_SIDE: Final = f"""
 SELECT DISTINCT connection_id AS id FROM (
   SELECT connection_id FROM {{feed}} WHERE overlapping_captures IS NOT NULL
-  GROUP BY connection_id, CAST(overlapping_captures AS string) HAVING {_SIGN} <> 0
+  GROUP BY connection_id, CAST(overlapping_captures AS string) HAVING {MORE_ROWS_SQL} <> 0
 )"""
 _CHANGED_HANDSHAKES: Final = f"""
-SELECT address, queue_manager, shown_at, {_SIGN} AS more
+SELECT address, queue_manager, shown_at, {MORE_ROWS_SQL} AS more
 FROM ({HANDSHAKES_SQL.replace(" FROM {rows}", ", _change_type FROM {feed}")})
 WHERE queue_manager IS NOT NULL AND shown_at IS NOT NULL AND address IS NOT NULL
-GROUP BY address, queue_manager, shown_at HAVING {_SIGN} <> 0"""
+GROUP BY address, queue_manager, shown_at HAVING {MORE_ROWS_SQL} <> 0"""
 _HANDSHAKES: Final = f"""
 SELECT address, queue_manager, shown_at FROM ({HANDSHAKES_SQL})
 WHERE queue_manager IS NOT NULL AND shown_at IS NOT NULL AND address IN {{addresses}}"""

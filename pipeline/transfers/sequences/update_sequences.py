@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from pipeline.arrow_rows import timedelta_to_us, times_to_us
 from pipeline.lake.incremental import IncrementalUpdate
 from pipeline.lake.lake import Lake
-from pipeline.lake.queries.inputs import POST_IMAGES
+from pipeline.lake.queries.inputs import MORE_ROWS_SQL
 from pipeline.transfers.address_queue_managers import HANDSHAKES_SQL
 from pipeline.transfers.inputs import read_capture_ends
 from pipeline.transfers.missing_packets import AFFECTED_SQL, CHANGED_HOLES_SQL, PAIRS_SCHEMA
@@ -46,7 +46,6 @@ _INPUTS: Final = (MESSAGES, SENDINGS, ORDER_ACKS, SESSIONS, CAPTURE_FILES)
 _MAX_CHANGES: Final = 2_000_000  # changed rows of an input; with more, all sequences are recomputed
 _CAPTURE_ENDS: Final = "capture_ends"  # part of the provenance: by server, microseconds
 # Rows that differ in these columns, before and after all changes: a row and its copy cancel each other.
-_SIGN: Final = f"sum(CASE WHEN _change_type IN ({', '.join(map(repr, POST_IMAGES))}) THEN 1 ELSE -1 END)"
 _MESSAGE_COLUMNS: Final = (
     "packet_key, source_queue_manager, destination_queue, destination_queue_manager, transaction_sequence_id,"
     " transaction_number, previous_transaction_number, seen_at, sent_at"
@@ -62,20 +61,21 @@ _ACK_COLUMNS: Final = (
 )
 _CHANGED_MESSAGES: Final = f"""
 SELECT {ID_SQL} AS id, min(unix_micros(seen_at)) AS since FROM (
-  SELECT {_MESSAGE_COLUMNS} FROM {{feed}} WHERE {IS_TRANSACTIONAL_SQL} GROUP BY {_MESSAGE_COLUMNS} HAVING {_SIGN} <> 0
+  SELECT {_MESSAGE_COLUMNS} FROM {{feed}} WHERE {IS_TRANSACTIONAL_SQL}
+  GROUP BY {_MESSAGE_COLUMNS} HAVING {MORE_ROWS_SQL} <> 0
 ) GROUP BY {ID_SQL}"""
 _CHANGED_SENDINGS: Final = f"""
-SELECT packet_key, sent_at FROM {{feed}} GROUP BY {_SENDING_COLUMNS} HAVING {_SIGN} <> 0"""
+SELECT packet_key, sent_at FROM {{feed}} GROUP BY {_SENDING_COLUMNS} HAVING {MORE_ROWS_SQL} <> 0"""
 _CHANGED_ACKS: Final = f"""
 SELECT DISTINCT {ID_SQL} AS id FROM (
   SELECT {_ACK_COLUMNS} FROM {{feed}} WHERE kind = 'order_ack' AND transaction_sequence_id IS NOT NULL
-  GROUP BY {_ACK_COLUMNS} HAVING {_SIGN} <> 0
+  GROUP BY {_ACK_COLUMNS} HAVING {MORE_ROWS_SQL} <> 0
 )"""
 _CHANGED_HANDSHAKES: Final = f"""
 SELECT address, unix_micros(shown_at) AS `at` FROM (
   {HANDSHAKES_SQL.replace("FROM {rows}", ", _change_type FROM {feed}")}
 ) WHERE queue_manager IS NOT NULL AND shown_at IS NOT NULL
-GROUP BY address, queue_manager, shown_at HAVING {_SIGN} <> 0"""
+GROUP BY address, queue_manager, shown_at HAVING {MORE_ROWS_SQL} <> 0"""
 _UNKNOWN_ENDS: Final = """
 SELECT connection_id AS id, unix_micros(first_packet_at) AS since FROM {sessions}
 WHERE ((client_address IN {addresses} AND initiator_queue_manager IS NULL)
