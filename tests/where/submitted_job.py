@@ -29,6 +29,7 @@ TASKS = 4
 def rows(number):
     """Write two staging files of two rows each; give a row that says where."""
     attempt = TaskContext.get().attemptNumber()
+    (FOLDER / "attempts" / f"{number} {attempt}").write_text(str(Path.cwd()))
     time.sleep(1)  # both workers take some of the tasks
     for name in ("first", "second"):
         staging = StagingWriter(str(FOLDER / "staged"), f"{name} of {number}")
@@ -46,6 +47,7 @@ def rows(number):
 def main():
     """Compute, commit, and print what is found then."""
     spark = get_spark_session("submitted")
+    (FOLDER / "attempts").mkdir(parents=True)
     computed = PartitionedRows(TASKS, 0, rows).frame(spark, from_arrow_schema(SCHEMA)).toArrow()
     table = str(FOLDER / "table")
     few = PartitionedRows(2, 0, lambda number: [pa.record_batch({"task": [number]})])
@@ -54,6 +56,7 @@ def main():
     staged = [row for part in parts for batch in part.read() for row in batch.to_pylist()]
     print(json.dumps({
         "computed": computed.to_pylist(),
+        "attempts": [attempt.read_text() for attempt in (FOLDER / "attempts").iterdir()],
         "staged": sorted([row["task"], row["name"]] for row in staged),
         "files": len(parts),
         "delta": spark.read.format("delta").load(table).toArrow().num_rows,

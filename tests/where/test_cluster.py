@@ -42,7 +42,7 @@ def test_workers_have_the_code_from_pyfiles_and_tasks_that_die_are_repeated(proj
     assert len(attempts) == submitted_job.TASKS
     assert attempts[submitted_job.DIES] >= 1
     assert attempts[submitted_job.LOSES_ITS_EXECUTOR] >= 1
-    workers = {worker for row in said["computed"] for worker in ("worker1", "worker2") if f"/{worker}/" in row["place"]}
+    workers = {worker for place in said["attempts"] for worker in ("worker1", "worker2") if f"/{worker}/" in place}
     assert workers == {"worker1", "worker2"}
     assert all("pyfiles.zip" in row["code"] and str(project) not in row["code"] for row in said["computed"])
     both = [[task, name] for task in range(submitted_job.TASKS) for name in ("first", "second")]
