@@ -15,6 +15,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from pipeline.arrow_rows import epoch_day, rows_to_table, table_to_rows, timedelta_to_us
 from pipeline.transfers.acknowledgements import NEVER
+from pipeline.transfers.checkpoints import Hole
 from pipeline.transfers.connection_packets import (
     CLIENT,
     CONNECTION_PARAMETERS,
@@ -33,7 +34,7 @@ from pipeline.transfers.connection_packets import (
 from pipeline.transfers.packet_numbers import NO_NUMBER, NO_TIME
 from pipeline.transfers.session_totals import side_counts, side_window_full_us
 from pipeline.transfers.side_by_side import overlapping_captures
-from pipeline.transfers.side_losses import LOSS_COLUMNS, missing_packets, side_losses
+from pipeline.transfers.side_losses import LOSS_COLUMNS, UNLIMITED, missing_packets, side_losses
 from schemas.sessions import ORDER_ACKS, SESSIONS
 from schemas.table import EVENT_DATE, RUN_ID
 from udfs.array_types import Ints
@@ -195,8 +196,9 @@ class _Session:
         first, last = self.connection["first_packet_at"], self.connection["last_packet_at"]
         span = (_LONG_AGO if first is None else first, -_LONG_AGO if last is None else last)
         found: dict[str, list[RowDict] | None] = {}
+        before = self._before_capture(span, one_clock=one_clock)
         for side in side_losses(self.found, self.place, self.connection):
-            holes = missing_packets(self.found, self.place, side, span, one_clock=one_clock)
+            holes = before + missing_packets(self.found, self.place, side, span, one_clock=one_clock)
             rows = [
                 {
                     "since": None if each.since_us == _LONG_AGO else each.since_us,
@@ -207,6 +209,16 @@ class _Session:
             ]
             found[f"{SIDES[side.side]}_holes"] = rows or None
         return found
+
+    def _before_capture(self, span: tuple[int, int], *, one_clock: bool) -> list[Hole]:
+        """Return the hole of each side before the first captured packet; none where the session was seen to begin.
+
+        What comes before a captured packet of the handshake is handshake.
+        """
+        if self.connection["syn_seen"] or any(self._first(kind, side) for kind in HANDSHAKE_KINDS for side in (0, 1)):
+            return []
+        until = span[0] - 1 if one_clock and span[0] != _LONG_AGO else span[1]
+        return [Hole(_LONG_AGO, until, UNLIMITED, is_gap=True)]
 
     def _first(self, kind: str, side: int) -> RowDict:
         return self.handshakes.first[kind][side].get(self.place, {})

@@ -8,7 +8,7 @@ select from the tables themselves.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
@@ -166,25 +166,26 @@ class LakeViews:
     def evidence(self, name: str) -> SeenEvidence:
         """Return what was seen of the evidence that a view needs, until now and within the hours that it is about."""
         condition = VIEWS_BY_NAME[name].needs
-        seen = {kind: self._look_for(kind, condition.hours) for kind in condition.kinds}
-        is_enough = all(any(seen[kind] is not None for kind in need) for need in condition.needs)
-        sights = tuple(sight for sight in seen.values() if sight is not None)
-        return SeenEvidence(is_enough, sights, tuple(kind for kind, sight in seen.items() if sight is None))
+        sights = self._look_for(condition.kinds, condition.hours)
+        seen = {sight.kind for sight in sights}
+        is_enough = all(seen.intersection(need) for need in condition.needs)
+        return SeenEvidence(is_enough, sights, tuple(kind for kind in condition.kinds if kind not in seen))
 
-    def _look_for(self, kind: Evidence, hours: int | None) -> Sight | None:
-        """Return what was seen of a kind of evidence until now; None if nothing was.
+    def _look_for(self, kinds: Sequence[Evidence], hours: int | None) -> tuple[Sight, ...]:
+        """Return what was seen of each kind of evidence until now, of those of which something was.
 
         What has no time counts, but not within hours.
         """
         counted = "first_at <= now OR first_at IS NULL" if hours is None else (
             f"first_at <= now AND last_at > now - INTERVAL {hours} HOUR"
         )  # fmt: skip
+        seen = " UNION ALL ".join(f"SELECT {place} AS kind, * FROM ({kind.sql})" for place, kind in enumerate(kinds))
         found = self._query(
-            "SELECT count(DISTINCT subject) AS subjects, count(DISTINCT server) AS servers, min(first_at) AS first_at, "
-            f"max(last_at) AS last_at FROM ({kind.sql}) AS seen CROSS JOIN setting.now WHERE {counted}"
+            "SELECT kind, count(DISTINCT subject) AS subjects, count(DISTINCT server) AS servers, "
+            f"min(first_at) AS first_at, max(last_at) AS last_at FROM ({seen}) AS seen CROSS JOIN setting.now "
+            f"WHERE {counted} GROUP BY kind ORDER BY kind"
         )
-        (row,) = found.to_pylist()
-        return Sight(kind, **row) if row["subjects"] else None
+        return tuple(Sight(**{**row, "kind": kinds[row["kind"]]}) for row in found.to_pylist())
 
     def coverage_for(self, name: str, rows: Iterable[Mapping[str, Any]]) -> pa.Table:
         """Return the coverage gaps for rows of a view: in the hours and at the servers of these rows.
