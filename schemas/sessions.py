@@ -251,7 +251,7 @@ SESSIONS = Table(
             "client_holes",
             ArrayType(HOLE),
             "where the client may have sent packets that were not captured, or not so far that it is known what they "
-            "are: from when to when, UTC (since null: before all that was captured), and at most so many bytes; null without "
+            "are: from when to when, UTC (since null: before all captured ones), and at most so many bytes; null without "
             "one",
         ),
         Column("server_holes", ArrayType(HOLE), "the same of the server"),

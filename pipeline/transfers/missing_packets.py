@@ -75,10 +75,17 @@ class MissingPackets:
 
     def of_one_side(self) -> MissingPackets:
         """Return the holes of sides of which no packet was captured."""
-        some, rows = self.one_sided, pa.array(np.flatnonzero(self.one_sided))
+        return self._select(self.one_sided)
+
+    def of_begun_sessions(self) -> MissingPackets:
+        """Return the holes that do not lie before all that was captured of a session."""
+        return self._select(self.since != -_FAR)
+
+    def _select(self, some: Bools) -> MissingPackets:
+        rows = pa.array(np.flatnonzero(some))
         return MissingPackets(
             self.senders.take(rows), self.receivers.take(rows), self.since[some], self.until[some], self.sizes[some],
-            some[some],
+            self.one_sided[some],
         )  # fmt: skip
 
     def may_hold(
