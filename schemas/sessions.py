@@ -251,8 +251,7 @@ SESSIONS = Table(
             "client_holes",
             ArrayType(HOLE),
             "where the client may have sent packets that were not captured, or not so far that it is known what they "
-            "are: from when to when, UTC (since null: before all captured ones), and at most so many bytes; null without "
-            "one",
+            "are: from when to when, UTC, and at most so many bytes; null without one",
         ),
         Column("server_holes", ArrayType(HOLE), "the same of the server"),
         Column(

@@ -93,6 +93,13 @@ class ConnectionPackets:
         first, end = np.searchsorted(self.packets.side, [2 * connection + side, 2 * connection + side + 1])
         return SideRows(int(first), int(end))
 
+    def captures_of(self, connection: int) -> set[str]:
+        """Return the captures that packets of a connection were read from, by its place in ``connection_ids``."""
+        checkpoint = self.checkpoint(connection)
+        first, end = self.rows_of(connection, CLIENT).first, self.rows_of(connection, SERVER).end
+        read = self.table["capture_id"].slice(first, end - first).unique().to_pylist()
+        return {*read, *(each.capture_id for each in (checkpoint.captures if checkpoint else ()))}
+
     def is_kind(self, *kinds: str) -> Bools:
         """Return which packets are of some kinds."""
         return self.is_kind_in(slice(0, len(self.packets)), *kinds)

@@ -33,6 +33,9 @@ SELECT server, unix_micros(max(last_packet_at)) AS ends
 FROM (SELECT explode(servers) AS server, last_packet_at FROM {files})
 WHERE last_packet_at IS NOT NULL GROUP BY server"""
 """SQL over ``bronze.capture_files``: by server the time of the newest packet of captures with packets of it."""
+CAPTURE_BEGINS: Final = """
+SELECT capture_id, unix_micros(first_packet_at) AS begins FROM {files} WHERE first_packet_at IS NOT NULL"""
+"""SQL over ``bronze.capture_files``: by capture the time of its oldest packet."""
 _SIZES: Final = "SELECT connection_id, count(*) AS n FROM {rows} WHERE connection_id IN {names} GROUP BY connection_id"
 PACKETS: Final = f"""
 SELECT packet_key, connection_id, client_address, client_port, server_address, server_port, sent_by, tcp_sequence,
@@ -58,6 +61,13 @@ def read_capture_ends(lake: Lake) -> dict[str, int]:
     """Return by server address the time of the newest packet of captures with packets of it, microseconds."""
     rows = lake.query(CAPTURE_ENDS, files=CAPTURE_FILES).to_pylist()
     return {row["server"]: row["ends"] for row in rows}
+
+
+def read_capture_begins(lake: Lake, captures: Collection[str]) -> dict[str, int]:
+    """Return by capture the time of its oldest packet, microseconds."""
+    sql = f"{CAPTURE_BEGINS} AND capture_id IN {{captures}}"
+    rows = lake.query(sql, files=CAPTURE_FILES, captures=captures).to_pylist() if captures else []
+    return {row["capture_id"]: row["begins"] for row in rows}
 
 
 def count_packets(lake: Lake, names: Collection[str]) -> dict[str, int]:

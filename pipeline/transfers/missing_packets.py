@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from pipeline.arrow_rows import times_to_us
 from pipeline.lake.queries.inputs import MORE_ROWS_SQL
 from pipeline.transfers.sequences.text_codes import codes_of_both
+from pipeline.transfers.side_losses import UNLIMITED
 from udfs.array_types import Bools, Ints
 
 HOLES_SQL: Final = " UNION ALL ".join(
@@ -77,9 +78,9 @@ class MissingPackets:
         """Return the holes of sides of which no packet was captured."""
         return self._select(self.one_sided)
 
-    def of_begun_sessions(self) -> MissingPackets:
-        """Return the holes that do not lie before all that was captured of a session."""
-        return self._select(self.since != -_FAR)
+    def of_lost_bytes(self) -> MissingPackets:
+        """Return the holes in which bytes are known to be missing: a session may have been idle when captures began."""
+        return self._select(self.one_sided | (self.sizes != UNLIMITED))
 
     def _select(self, some: Bools) -> MissingPackets:
         rows = pa.array(np.flatnonzero(some))

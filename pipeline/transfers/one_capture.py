@@ -14,6 +14,7 @@ from pipeline.lake.queries.duckdb_sql import DuckDbSql
 from pipeline.transfers.connection_packets import ConnectionPackets
 from pipeline.transfers.inputs import (
     BINARY_PROTOCOL,
+    CAPTURE_BEGINS,
     CAPTURE_ENDS,
     PACKETS,
     arrange_read_packets,
@@ -50,6 +51,7 @@ class CaptureSessions:
         self._packets = [self._sql.answer(PACKETS, {"rows": SESSION_PACKETS_SCHEMA.empty_table()})]
         self._connections: list[pa.Table] = []
         self._capture_ends: dict[str, int] = {}
+        self._capture_begins: dict[str, int] = {}
 
     def add(self, kind: str, batch: pa.RecordBatch) -> None:
         """Add rows of the reader; kinds that sessions are not made of are left out."""
@@ -59,13 +61,16 @@ class CaptureSessions:
         elif kind == CONNECTIONS.name:
             self._connections.append(rows.filter(pc.equal(rows["kind"], BINARY_PROTOCOL)))
         elif kind == CAPTURE_FILES.name:
-            ends = self._sql.answer(CAPTURE_ENDS, {"files": rows}).to_pylist()
+            ends, begins = (
+                self._sql.answer(sql, {"files": rows}).to_pylist() for sql in (CAPTURE_ENDS, CAPTURE_BEGINS)
+            )
             self._capture_ends |= {row["server"]: row["ends"] for row in ends}
+            self._capture_begins |= {row["capture_id"]: row["begins"] for row in begins}
 
     def rows(self, table: Table) -> Iterator[pa.Table]:
         """Yield the rows of one of ``SESSION_TABLES``, when all rows of the capture are added; ``run_id`` is null."""
         for found, connections in self._groups():
-            sessions = session_rows(connections, found, self._capture_ends, self._settings, None)
+            sessions = session_rows(connections, found, self._capture_ends, self._capture_begins, self._settings, None)
             if table is SESSIONS:
                 yield sessions
             elif table is ORDER_ACKS:

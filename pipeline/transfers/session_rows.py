@@ -80,21 +80,31 @@ def session_rows(
     connections: pa.Table,
     found: ConnectionPackets,
     capture_ends: Mapping[str, int],
+    capture_begins: Mapping[str, int],
     settings: SessionSettings,
     run_id: str | None,
 ) -> pa.Table:
     """Return a row of silver.sessions for each connection.
 
     ``connections`` has ``CONNECTION_COLUMNS``, a row for each of ``found.connection_ids``; ``capture_ends``: by server
-    address the time of the newest packet of captures with packets of that server, microseconds.
+    address the time of the newest packet of captures with packets of that server; ``capture_begins``: by capture the
+    time of its oldest packet; microseconds.
     """
     facts = _Handshakes.read(found)
     rows = []
     for connection in table_to_rows(connections.select(list(CONNECTION_COLUMNS))):
         place = bisect_left(found.connection_ids, connection["connection_id"])
         end = max(capture_ends.get(connection["server_address"], _LONG_AGO), connection["last_packet_at"] or _LONG_AGO)
-        rows.append(_Session(connection, place, found, facts, end, settings).row() | {RUN_ID: run_id})
+        captures = () if connection["syn_seen"] else found.captures_of(place)
+        begin = min((capture_begins[each] for each in captures if each in capture_begins), default=None)
+        rows.append(_Session(connection, place, found, facts, begin, end, settings).row() | {RUN_ID: run_id})
     return rows_to_table(rows, SESSIONS_SCHEMA)
+
+
+def captures_of_unbegun(connections: pa.Table, found: ConnectionPackets) -> set[str]:
+    """Return the captures of connections whose SYN was not captured: what ``session_rows`` has to be told of."""
+    unbegun = connections.filter(pc.invert(connections["syn_seen"]))["connection_id"].to_pylist()
+    return set().union(*(found.captures_of(bisect_left(found.connection_ids, name)) for name in unbegun))
 
 
 @dataclass(slots=True)
@@ -134,12 +144,16 @@ def _packets(found: ConnectionPackets, rows: Ints) -> pa.Array:
 
 @dataclass(slots=True)
 class _Session:
-    """One connection; ``place`` is its place in ``found.connection_ids``, ``capture_end`` stands for now."""
+    """One connection; ``place`` is its place in ``found.connection_ids``, ``capture_end`` stands for now.
+
+    ``capture_begin``: of a connection without its SYN, when the earliest of its captures began.
+    """
 
     connection: RowDict
     place: int
     found: ConnectionPackets
     handshakes: _Handshakes
+    capture_begin: int | None
     capture_end: int
     settings: SessionSettings
 
@@ -211,14 +225,15 @@ class _Session:
         return found
 
     def _before_capture(self, span: tuple[int, int], *, one_clock: bool) -> list[Hole]:
-        """Return the hole of each side before the first captured packet; none where the session was seen to begin.
+        """Return the hole of each side from when its captures began to the first captured packet, if there is one.
 
-        What comes before a captured packet of the handshake is handshake.
+        There is none where the session was seen to begin: before a packet of the handshake there is only handshake.
         """
-        if self.connection["syn_seen"] or any(self._first(kind, side) for kind in HANDSHAKE_KINDS for side in (0, 1)):
+        begins = self.capture_begin
+        if begins is None or any(self._first(kind, side) for kind in HANDSHAKE_KINDS for side in (CLIENT, SERVER)):
             return []
-        until = span[0] - 1 if one_clock and span[0] != _LONG_AGO else span[1]
-        return [Hole(_LONG_AGO, until, UNLIMITED, is_gap=True)]
+        until = span[0] - 1 if one_clock else span[1]
+        return [Hole(begins, until, UNLIMITED, is_gap=True)] if begins <= until else []
 
     def _first(self, kind: str, side: int) -> RowDict:
         return self.handshakes.first[kind][side].get(self.place, {})

@@ -36,7 +36,7 @@ LOSS_COLUMNS: Final = (
 )  # fmt: skip
 """The columns of ``bronze.connections`` that say what a session lacks."""
 MAX_HOLES: Final = 1000  # of a side that are told apart; of more, they are one that lasts as long as the session
-UNLIMITED: Final = 1 << 40  # bytes: of a side that was not captured
+UNLIMITED: Final = 1 << 40  # bytes: of a side, or of its beginning, that was not captured
 _SESSION_HEADER_FLAG: Final = 16  # SH of BaseHeader.Flags
 _FAR: Final = 1 << 62
 

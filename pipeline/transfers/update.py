@@ -38,6 +38,7 @@ from pipeline.transfers.inputs import (
     BINARY_PROTOCOL,
     count_packets,
     group_connections,
+    read_capture_begins,
     read_capture_ends,
     read_decoded_messages,
     read_packets,
@@ -50,6 +51,7 @@ from pipeline.transfers.session_rows import (
     CONNECTION_COLUMNS,
     SESSIONS_SCHEMA,
     SessionSettings,
+    captures_of_unbegun,
     order_ack_rows,
     session_rows,
 )
@@ -250,7 +252,8 @@ class _SessionsUpdate:
         decoded = read_decoded_messages(self.lake, names, checkpoints)
         expire = timedelta_to_us(self.settings.expire)
         found, connections = read_packets(self.lake, names, decoded, CONNECTION_COLUMNS, expire, checkpoints)
-        sessions = session_rows(connections, found, self.capture_ends, self.settings, self.run_id)
+        begins = read_capture_begins(self.lake, captures_of_unbegun(connections, found))
+        sessions = session_rows(connections, found, self.capture_ends, begins, self.settings, self.run_id)
         return decoded, found, connections, sessions
 
     def _replace(

@@ -13,7 +13,13 @@ from pipeline.findings.session_findings import (
     read_facts,
 )
 from pipeline.silver.decode import message_batches
-from pipeline.transfers.inputs import BINARY_PROTOCOL, read_capture_ends, read_decoded_messages, read_packets
+from pipeline.transfers.inputs import (
+    BINARY_PROTOCOL,
+    read_capture_begins,
+    read_capture_ends,
+    read_decoded_messages,
+    read_packets,
+)
 from pipeline.transfers.messages.message_inputs import read_transfer_inputs
 from pipeline.transfers.messages.message_rows import TransferSettings, message_transfer_rows
 from pipeline.transfers.packet_sightings import packet_sightings
@@ -27,7 +33,7 @@ from pipeline.transfers.sequences.sequence_inputs import (
 )
 from pipeline.transfers.sequences.sequence_rows import SEQUENCES_SCHEMA, SequenceSettings, sequence_rows
 from pipeline.transfers.session_rows import CONNECTION_COLUMNS as SESSION_CONNECTION_COLUMNS
-from pipeline.transfers.session_rows import SessionSettings, order_ack_rows, session_rows
+from pipeline.transfers.session_rows import SessionSettings, captures_of_unbegun, order_ack_rows, session_rows
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, QUARANTINE
 from schemas.findings import FINDINGS
 from schemas.messages import MESSAGES
@@ -56,7 +62,8 @@ def transfers_of_bronze(tables):
     names = {*names["connection_id"].to_pylist()}
     decoded = read_decoded_messages(lake, names)
     found, connections = read_packets(lake, names, decoded, SESSION_CONNECTION_COLUMNS, expire)
-    sessions = session_rows(connections, found, ends, settings, RUN)
+    begins = read_capture_begins(lake, captures_of_unbegun(connections, found))
+    sessions = session_rows(connections, found, ends, begins, settings, RUN)
     lake.put(SESSIONS, sessions)
     lake.put(ORDER_ACKS, order_ack_rows(found, sessions, RUN))
     lake.put(SENDINGS, sending_rows(found, connections, sessions, RUN))

@@ -55,7 +55,7 @@ def findings(talk, not_packets=None):
     for name, column in columns.items():
         packets = packets.append_column(name, column)
     found = arrange_packets(packets, [talk.name], 10**15)
-    sessions = session_rows(connections, found, ENDS, SessionSettings(), "run")
+    sessions = session_rows(connections, found, ENDS, {}, SessionSettings(), "run")
     messages = [row for row in talk.rows if row["kind"] == "user_message"]
     decoded = decode_messages(pa.array([row["packet"] for row in messages], pa.binary()), "binary_protocol")
     decoded["packet_key"] = pa.array([row["packet_key"] for row in messages], pa.string())

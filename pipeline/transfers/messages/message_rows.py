@@ -377,9 +377,9 @@ class _Transfers:
         expects = np.where(is_delivered, may_come, rejected) & (outcome >= _DELIVERED)
         found = np.zeros(len(self), np.bool_)
         direct = self._is_acknowledged_directly(asked != 0)
-        for way_back, which in ((hop[::-1], direct), (None, ~direct)):
-            found |= which & expects & holes.may_hold(way_back, size, self.first_at, until)
-            found |= which & is_delivered & rejected & holes.may_hold(way_back, size, self.first_at, arrived)
+        for way_back, which, some in ((hop[::-1], direct, holes), (None, ~direct, holes.of_lost_bytes())):
+            found |= which & expects & some.may_hold(way_back, size, self.first_at, until)
+            found |= which & is_delivered & rejected & some.may_hold(way_back, size, self.first_at, arrived)
         least = np.minimum.reduceat(np.asarray(self.sendings["length_bytes"].combine_chunks(), np.int64), self.starts)
         again = holes.may_hold(hop, least - SESSION_HEADER_BYTES, self.first_at, until)
         found |= again & (outcome > _TRANSFERRED)

@@ -122,7 +122,6 @@ def _may_be_otherwise(
 
     That is one of its messages, or another sending of one, from when the first one was made (``made_at``, by its
     source's clock) until all are acknowledged: then the sequence has emptied, and the next message begins another one.
-    That it was sent before the captures began is ``capture_begins``, and no loss.
     A message whose last sending has no session acknowledgement may be sent again later. Of a sequence that waits also
     an order ack may be missing.
     """
@@ -142,9 +141,7 @@ def _may_be_otherwise(
     sent_again[sent.sequence[by_number[is_last & ~sent.acknowledged[by_number]]]] = True
     until = np.where(waits | sent_again, until, np.maximum(at, sent.sent_at[ends]))
     sizes = np.full(len(starts), MIN_TRANSACTIONAL_BYTES), np.full(len(starts), MIN_ACKNOWLEDGEMENT_BYTES)
-    found = holes.may_hold(hop, sizes[0], first, until) | holes.of_begun_sessions().may_hold(
-        hop, sizes[0], since, until
-    )
+    found = holes.may_hold(hop, sizes[0], since, until)
     return found | (holes.may_hold(hop[::-1], sizes[1], first, until) & waits)
 
 
