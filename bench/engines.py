@@ -24,6 +24,8 @@ from jobs.session import PROJECT_ROOT
 
 RING_BYTES: Final = 200_000_000
 _RING_FILES: Final = 20
+_SMALL_RING_BYTES: Final = 30_000_000  # in ten files: ports are learned from one file for connections in another
+_SMALL_RING_FILES: Final = 10
 _DATA: Final = PROJECT_ROOT / "data"
 _DEMO: Final = (
     "--captures", str(_DATA / "sample"), str(_DATA / "estate" / "wire"), str(_DATA / "transfers"),
@@ -178,5 +180,7 @@ def measure_ring(folder: Path, repeat: int, size: int = RING_BYTES) -> list[Meas
     log_progress(f"engines: {name}, memory")
     shutil.rmtree(lake)
     bench.out.append(tree_measure(f"{name}, folder", bench.run_once(plain, whole_tree=True), 3, 2.5))
+    small = map(str, generate_captures(folder / "small", _SMALL_RING_BYTES, ring=_SMALL_RING_FILES))
+    bench.add("ring of ten files of 3 MB, folder", bench.job("run_all", lake, "--captures", *small), (9, 6), new=lake)
     shutil.rmtree(folder)
     return bench.out
