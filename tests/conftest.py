@@ -65,9 +65,8 @@ def pytest_configure(config):
 
 
 def pytest_collection_modifyitems(config, items):
-    items.sort(
-        key=lambda item: item.path.parent.name != "end_to_end"
-    )  # the longest first, so that both processes end at about the same time
+    # The longest first, so that both processes end at about the same time.
+    items.sort(key=lambda item: item.path.parent.name not in {"end_to_end", "where"})
     if config.getoption("--long"):
         return
     long = [item for item in items if item.get_closest_marker("long")]

@@ -1,6 +1,11 @@
-"""Runs over Spark Connect into a lake in a folder, and answers that have no rows; every job is in ``test_where.py``."""
+"""A Spark Connect server, then a standalone cluster, never both at a time; every job is in ``test_where.py``.
+
+Over Connect: runs into a lake in a folder, and answers that have no rows. The two workers of the cluster are each in a
+folder and an environment without the project.
+"""
 
 import json
+import shutil
 import subprocess
 import sys
 
@@ -11,8 +16,8 @@ from pipeline.lake.engine import codegen
 from pipeline.lake.engine.sessions import LazySession
 from pipeline.lake.lake import Lake
 from schemas import catalog
-from where import connect_answers
-from where.servers import connect_server, environment
+from where import connect_answers, submitted_job
+from where.servers import LOCALHOST, QUICK_JAVA, cluster, connect_server, environment
 
 pytestmark = pytest.mark.spark
 
@@ -82,3 +87,41 @@ def test_runs_over_connect_write_what_a_plain_run_does(project, request, tmp_pat
     assert found.keys() == expected.keys()
     assert [name for name in expected if found[name] != expected[name]] == []
     assert sum(map(len, expected.values())) > 200
+
+
+def test_workers_have_the_code_from_pyfiles_and_tasks_that_die_are_repeated(project, tmp_path):
+    """A task dies after its first file, another takes its executor with it; the files of both are there once."""
+    for tool, made in (("build_pyfiles", "pyfiles.zip"), ("write_spark_conf", "spark.conf")):
+        command = [sys.executable, f"tools/{tool}.py", str(tmp_path / made)]
+        subprocess.run(command, cwd=project, env=environment(PYTHONPATH=str(project)), check=True, capture_output=True)
+    shutil.copy(submitted_job.__file__, tmp_path / "job.py")
+    with cluster(tmp_path / "cluster") as master:
+        submit = [
+            "spark-submit", "--master", master, "--properties-file", tmp_path / "spark.conf",
+            "--py-files", tmp_path / "pyfiles.zip", "--conf", f"spark.driver.host={LOCALHOST}",
+            "--conf", "spark.executor.memory=768m", "--conf", f"spark.executor.extraJavaOptions={QUICK_JAVA}",
+            "--conf", "spark.scheduler.minRegisteredResourcesRatio=1",
+            "job.py", tmp_path / "out",
+        ]  # fmt: skip
+        done = subprocess.run(
+            [*map(str, submit)],
+            cwd=tmp_path,
+            env=environment(),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=500,
+        )
+    assert done.returncode == 0, done.stdout + done.stderr[-6000:]
+    said = json.loads(done.stdout.splitlines()[-1])
+    attempts = {row["task"]: row["attempt"] for row in said["computed"]}
+    assert len(attempts) == submitted_job.TASKS
+    assert attempts[submitted_job.DIES] >= 1
+    assert attempts[submitted_job.LOSES_ITS_EXECUTOR] >= 1
+    workers = {worker for place in said["attempts"] for worker in ("worker1", "worker2") if f"/{worker}/" in place}
+    assert workers == {"worker1", "worker2"}
+    assert all("pyfiles.zip" in row["code"] and str(project) not in row["code"] for row in said["computed"])
+    both = [[task, name] for task in range(submitted_job.TASKS) for name in ("first", "second")]
+    assert said["staged"] == sorted(both * 2)
+    assert said["files"] == len(both)
+    assert (said["delta"], said["daemon"]) == (2, None)
