@@ -12,9 +12,11 @@ from pipeline.reports.views.evidence import (
     QUEUE_REPORTS,
     READS,
     RECEIVER_REPORTS,
+    SESSIONS,
     TRANSFER_REPORTS,
     all_of,
 )
+from pipeline.reports.views.receipts import RECEIPTS_SQL
 from pipeline.reports.views.view import View
 from schemas.table import literal
 
@@ -155,44 +157,55 @@ QUEUE_VIEWS: Final = (
     View(
         "stuck_queues", 4,
         "a period in which messages waited in a local queue and nothing shows that any was read",
-        "`minutes` is the length of the period, until now if it still lasts; filter by `still AND minutes >= 15`. A "
-        "period ends with a captured receive (also one that gave the message back), with a move or a purge, and when "
-        "there are fewer messages or bytes than expected: then somebody read on the machine itself. `last_attempt_at` "
-        "and `last_reader` are those of the newest captured Start call at the queue.",
-        "Readers on the machine itself are visible only where the number of messages falls. A reader that takes as "
-        "many messages as arrive is not visible. " + _STATE_EXPIRES,
+        "`minutes` is the time from `since` to `until`; filter by `minutes >= 15`. A period ends with a captured "
+        "receive (also one that gave the message back), with a move or a purge, with an acknowledgement on TCP 1801 "
+        "that a message of the queue was received, and when there are fewer messages or bytes than expected: then "
+        "somebody read on the machine itself. `until` is when it ended, else the last report that shows it; one report "
+        "alone shows no period. `still` is true if the newest report shows it and is valid, null if that expired and "
+        "none followed. `last_attempt_at` and `last_reader` are those of the newest captured Start call at the queue.",
+        "Readers on the machine itself are visible only where the number of messages falls, or where an "
+        "acknowledgement of the receive was asked for and captured. " + _STATE_EXPIRES,
         """
-        WITH local AS (
-          SELECT *, message_count = 0 OR received + nacked + moved_out + purged > 0
-              OR coalesce(unexplained_change < 0, FALSE) AS is_read,
+        WITH history AS (
+          SELECT *, received + nacked + moved_out + purged > 0 OR coalesce(unexplained_change < 0, FALSE) AS is_read,
+            state = 'LOCAL CONNECTION' AND message_count IS NOT NULL AS is_told,
+            CASE WHEN lead(state) OVER queue_in_time <> 'UNKNOWN' THEN valid_to ELSE reported_at END AS told_until
+          FROM gold.queue_history CROSS JOIN setting.now
+          WHERE NOT regexp_like(queue, ';(journal|deadletter|deadxact)$') AND valid_from <= now
+          WINDOW queue_in_time AS (PARTITION BY queue_manager, queue, queue_format_name ORDER BY valid_from)
+        ), acknowledged AS (
+          SELECT DISTINCT interval_key, TRUE AS is_acknowledged FROM history JOIN """ + RECEIPTS_SQL + """ AS receipts
+            ON receipts.queue = history.queue AND received_at >= valid_from AND received_at < valid_to
+        ), reads AS (
+          SELECT *, is_read OR NOT is_told OR message_count = 0 OR coalesce(is_acknowledged, FALSE) AS is_over,
             coalesce(message_count < lag(message_count) OVER queue_in_time
               OR bytes < lag(bytes) OVER queue_in_time, FALSE) AS fell,
             lead(valid_from) OVER queue_in_time IS NULL AS is_last
-          FROM gold.queue_history
-          WHERE state = 'LOCAL CONNECTION' AND message_count IS NOT NULL
-            AND NOT regexp_like(queue, ';(journal|deadletter|deadxact)$')
+          FROM history LEFT JOIN acknowledged USING (interval_key)
+          WHERE is_told OR is_read OR is_acknowledged
           WINDOW queue_in_time AS (PARTITION BY queue_manager, queue, queue_format_name ORDER BY valid_from)
         ), waits AS (
-          SELECT *, sum(CAST(is_read OR fell AS int)) OVER queue_in_time AS wait
-          FROM local
+          SELECT *, sum(CAST(is_over OR fell AS int)) OVER queue_in_time AS wait
+          FROM reads
           WINDOW queue_in_time AS (PARTITION BY queue_manager, queue, queue_format_name ORDER BY valid_from)
         ), readers AS (
           SELECT queue, max(started_at) AS last_attempt_at, max_by(client_address, started_at) AS last_reader
           FROM gold.receive_attempts WHERE queue IS NOT NULL GROUP BY queue
         ), found AS (
-          SELECT queue_manager, queue, queue_format_name, min(valid_from) AS since, max(valid_to) AS until,
-            max(is_last) AS is_last, max_by(message_count, valid_from) AS message_count,
+          SELECT queue_manager, queue, queue_format_name, min(valid_from) AS since, max(told_until) AS until,
+            max(is_last) AS is_last, max(valid_to) AS valid_to, max_by(message_count, valid_from) AS message_count,
             max_by(bytes, valid_from) AS bytes
-          FROM waits WHERE NOT is_read GROUP BY queue_manager, queue, queue_format_name, wait
+          FROM waits WHERE NOT is_over GROUP BY queue_manager, queue, queue_format_name, wait
         )
         SELECT queue_manager, queue, queue_format_name, since, least(until, now) AS until,
-          is_last AND until > now AS still,
+          CASE WHEN NOT is_last THEN FALSE WHEN valid_to > now THEN TRUE END AS still,
           (unix_micros(least(until, now)) - unix_micros(since)) / 6e7 AS minutes, message_count, bytes,
           last_attempt_at, last_reader
         FROM found LEFT JOIN readers USING (queue) CROSS JOIN setting.now
-        ORDER BY still DESC, minutes DESC, queue_manager, queue, queue_format_name
+        WHERE least(until, now) > since
+        ORDER BY still IS FALSE, still DESC, minutes DESC, queue_manager, queue, queue_format_name
         """,
-        ("queue_manager",), ("since", "until"), all_of(QUEUE_REPORTS, beside=(READS,)),
+        ("queue_manager",), ("since", "until"), all_of(QUEUE_REPORTS, beside=(READS, SESSIONS)),
     ),
     View(
         "outgoing_backlog", 6,

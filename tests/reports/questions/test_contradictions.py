@@ -1,0 +1,73 @@
+"""What one table of a lake says and another one contradicts is not answered: planted contradictions, in memory."""
+
+import datetime as dt
+
+import pytest
+
+from pipeline.reports.views.catalog import LakeViews
+from queue_states.queue_events import MINUTE, read, snapshot
+from reports.questions.in_memory_lake import NOW, InMemoryLake, history_tables, rows
+from schemas.transfers import MESSAGE_TRANSFERS
+
+EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+QUEUE, LOCAL = "srv1\\private$\\orders", "LOCAL CONNECTION"
+RECEIVED = 0x4000
+
+
+def shot(at, count=None, *, state=LOCAL, **more):
+    """A report of a queue, 100 bytes a message; times in minutes."""
+    size = None if count is None else 100 * count
+    return snapshot(at * MINUTE, state=state, message_count=count, bytes=size, **more)
+
+
+def ask(tables, name, *columns):
+    """Columns of a view's rows over a lake of these tables; times in minutes."""
+    found = LakeViews(InMemoryLake(None, tables)).answer(name).to_pylist()
+    return [tuple(plain(row[column]) for column in columns) for row in found]
+
+
+def plain(value):
+    if isinstance(value, dt.datetime):
+        return round((value - EPOCH).total_seconds() / 60, 3)
+    return round(value, 3) if isinstance(value, float) else value
+
+
+def transfer(name, **more):
+    return {"transfer_key": name, "message_key": name, "message_id": f"a1\\{name}", "destination_queue": QUEUE,
+            "class": 0, "acknowledgement_requested": 0, "journaling": 0} | more  # fmt: skip
+
+
+def test_a_queue_that_drains_is_not_stuck():
+    """Planted: each report has fewer messages than the one before, also the last one."""
+    drains = history_tables([shot(at, 100 - at) for at in range(0, 100, 10)])
+    assert ask(drains, "stuck_queues", "since") == []
+    then_not = history_tables([shot(at, 50 - min(at, 40)) for at in range(0, 70, 10)])
+    assert ask(then_not, "stuck_queues", "since", "until", "minutes", "message_count") == [(40, 60, 20, 10)]
+
+
+def test_a_queue_that_was_read_where_its_count_was_unknown_is_not_stuck():
+    """Planted: a receive between two reports that are too far apart; messages that arrive keep the number."""
+    reports = [*(shot(at, 5) for at in (0, 10)), *(shot(at, 5) for at in (100, 110))]
+    columns = ("since", "until", "minutes", "still")
+    assert ask(history_tables(reports), "stuck_queues", *columns) == [(0, 110, 110, None)]
+    read_between = history_tables([*reports, read(50 * MINUTE)])
+    assert ask(read_between, "stuck_queues", *columns) == [(100, 110, 10, None), (0, 10, 10, False)]
+
+
+@pytest.mark.parametrize("ack", [("receive_class", "receive_acked_at"), ("final_class", "final_acked_at")])
+def test_a_queue_whose_messages_are_acknowledged_as_received_is_not_stuck(ack):
+    """Planted: TCP 1801 shows that an application received a message; as many arrive as are read."""
+    history = history_tables([shot(at, 5) for at in range(0, NOW + 1, 10)])
+    column, time = ack
+
+    def with_ack(code, at=115):
+        return history | {MESSAGE_TRANSFERS: rows(MESSAGE_TRANSFERS, transfer("m", **{column: code, time: at}))}
+
+    columns = ("since", "until", "still")
+    assert ask(with_ack(RECEIVED), "stuck_queues", *columns) == [(120, NOW, True), (0, 110, False)]
+    assert ask(with_ack(0xC002), "stuck_queues", *columns) == [(0, NOW, True)]  # its time was over: nobody read it
+
+
+def test_no_period_ends_because_a_report_expires():
+    (row,) = ask(history_tables([shot(at, 5) for at in (0, 10)]), "stuck_queues", "since", "until", "still")
+    assert row == (0, 10, None)  # and not minute 25
