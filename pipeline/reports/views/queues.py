@@ -47,56 +47,76 @@ QUEUE_VIEWS: Final = (
     View(
         "outgoing_not_connected", 1,
         "a period in which an outgoing queue was not connected",
-        "`still` is true if the newest observation shows the state and is still valid. `why` is the last entry of the "
-        "queue manager's connection history, null if it keeps none (before Windows Vista) or was not asked for it. "
-        "ONHOLD means that somebody paused the queue.",
+        "`until` is when another state was reported, else the last report that shows this one. `still` is true if the "
+        "newest report shows the state and is valid, null if that expired and none followed. A period ends with a "
+        "message that was handed over to the next machine (TCP 1801), whatever the last report says. `why` is the last "
+        "entry of the queue manager's connection history, null if it keeps none (before Windows Vista) or was not "
+        "asked for it. ONHOLD means that somebody paused the queue: it was reported, or the call was captured.",
         _STATE_EXPIRES + " Only the last entry of the connection history is known. Nothing is known of queue managers "
         "that nobody asks.",
         """
-        WITH changes AS (
-          SELECT *, coalesce(state <> lag(state) OVER queue_in_time, TRUE) AS changed
-          FROM gold.queue_history
+        WITH told AS (
+          SELECT *, CASE WHEN paused THEN """ + literal(STATE_ON_HOLD) + """
+              WHEN state = """ + literal(STATE_ON_HOLD) + """ AND NOT paused THEN 'RESUMED' ELSE state END AS held_state
+          FROM gold.queue_history CROSS JOIN setting.now WHERE valid_from <= now
+        ), changes AS (
+          SELECT *, coalesce(held_state <> lag(held_state) OVER queue_in_time OR lag(departed) OVER queue_in_time > 0,
+              TRUE) AS changed,
+            CASE WHEN departed = 0 AND lead(state) OVER queue_in_time <> 'UNKNOWN' THEN valid_to ELSE reported_at END
+              AS told_until,
+            CASE WHEN departed > 0 OR lead(state) OVER queue_in_time <> 'UNKNOWN' THEN FALSE
+              WHEN lead(state) OVER queue_in_time IS NULL AND valid_to > now THEN TRUE END AS lasts
+          FROM told
           WINDOW queue_in_time AS (PARTITION BY queue_manager, queue, queue_format_name ORDER BY valid_from)
         ), runs AS (
           SELECT *, sum(CAST(changed AS int)) OVER queue_in_time AS run
           FROM changes
           WINDOW queue_in_time AS (PARTITION BY queue_manager, queue, queue_format_name ORDER BY valid_from)
         ), down AS (
-          SELECT queue_manager, queue, queue_format_name, state, min(valid_from) AS since, max(valid_to) AS until,
+          SELECT queue_manager, queue, queue_format_name, held_state AS state, min(valid_from) AS since,
+            greatest(min(valid_from), max(told_until)) AS until, max_by(lasts, valid_from) AS still,
             max_by(message_count, valid_from) AS message_count, max_by(bytes, valid_from) AS bytes,
             max_by(try_element_at(evidence, -1), valid_from) AS snapshot_id
           FROM runs
-          WHERE state IN (""" + _NOT_CONNECTED_SQL + """)
-          GROUP BY queue_manager, queue, queue_format_name, state, run
+          WHERE held_state IN (""" + _NOT_CONNECTED_SQL + """)
+          GROUP BY queue_manager, queue, queue_format_name, held_state, run
         ), reasons AS (
           SELECT snapshot_id, nexthops, try_element_at(connection_history, -1) AS last FROM silver.queue_snapshots
         )
-        SELECT down.queue_manager, down.queue, down.queue_format_name, down.state, down.since, down.until,
-          down.until > clock.now AS still, down.message_count, down.bytes, reasons.last.status_name AS why,
-          reasons.last.error_name AS error, reasons.last.changed_at AS failed_at, reasons.nexthops
+        SELECT down.queue_manager, down.queue, down.queue_format_name, down.state, down.since,
+          least(down.until, clock.now) AS until, down.still, down.message_count, down.bytes,
+          reasons.last.status_name AS why, reasons.last.error_name AS error, reasons.last.changed_at AS failed_at,
+          reasons.nexthops
         FROM down LEFT JOIN reasons USING (snapshot_id) CROSS JOIN setting.now AS clock
-        ORDER BY still DESC, down.since, down.queue_manager, down.queue, down.queue_format_name
+        ORDER BY still IS FALSE, still DESC, down.since, down.queue_manager, down.queue, down.queue_format_name
         """,
-        ("queue_manager",), ("since", "until"), all_of(QUEUE_REPORTS),
+        ("queue_manager",), ("since", "until"), all_of(QUEUE_REPORTS, beside=(SESSIONS,)),
     ),
     View(
         "time_in_state", 2,
         "a state of a queue, UNKNOWN included",
         "`seconds` is the total time in the state from the first evidence until now, `share` its share of that "
-        "period, `times` how often the queue entered the state.",
+        "period, `times` how often the queue entered the state. `last_at` is until when it counts.",
         _STATE_EXPIRES,
         """
-        WITH steps AS (
+        WITH told AS (
+          SELECT queue_manager, queue, queue_format_name, state, valid_from, least(valid_to, now) AS valid_to, now
+          FROM gold.queue_history CROSS JOIN setting.now WHERE valid_from <= now
+        ), steps AS (
           SELECT *, coalesce(state <> lag(state) OVER queue_in_time, TRUE) AS entered,
-            (unix_micros(least(valid_to, now)) - unix_micros(valid_from)) / 1e6 AS seconds
-          FROM gold.queue_history CROSS JOIN setting.now
-          WHERE valid_from <= now
+            (unix_micros(valid_to) - unix_micros(valid_from)) / 1e6 AS seconds
+          FROM (
+            SELECT * FROM told
+            UNION ALL
+            SELECT queue_manager, queue, queue_format_name, 'UNKNOWN', max(valid_to), max(now), max(now)
+            FROM told GROUP BY queue_manager, queue, queue_format_name HAVING max(valid_to) < max(now)
+          ) AS every
           WINDOW queue_in_time AS (PARTITION BY queue_manager, queue, queue_format_name ORDER BY valid_from)
         )
         SELECT queue_manager, queue, queue_format_name, state, sum(seconds) AS seconds,
           sum(seconds) / nullif(sum(sum(seconds)) OVER (PARTITION BY queue_manager, queue, queue_format_name), 0)
             AS share,
-          count_if(entered) AS times, min(valid_from) AS first_at, max(least(valid_to, now)) AS last_at
+          count_if(entered) AS times, min(valid_from) AS first_at, max(valid_to) AS last_at
         FROM steps
         GROUP BY queue_manager, queue, queue_format_name, state
         ORDER BY queue_manager, queue, queue_format_name, seconds DESC, state

@@ -5,7 +5,7 @@ import datetime as dt
 import pytest
 
 from pipeline.reports.views.catalog import LakeViews
-from queue_states.queue_events import MINUTE, read, snapshot
+from queue_states.queue_events import MINUTE, event, read, snapshot
 from reports.questions.in_memory_lake import NOW, InMemoryLake, history_tables, rows
 from schemas.transfers import MESSAGE_TRANSFERS
 
@@ -71,3 +71,55 @@ def test_a_queue_whose_messages_are_acknowledged_as_received_is_not_stuck(ack):
 def test_no_period_ends_because_a_report_expires():
     (row,) = ask(history_tables([shot(at, 5) for at in (0, 10)]), "stuck_queues", "since", "until", "still")
     assert row == (0, 10, None)  # and not minute 25
+
+
+def outgoing(at, state, **more):
+    return shot(at, 3, state=state, **more)
+
+
+DOWN = ("state", "since", "until", "still")
+
+
+def test_a_queue_that_handed_a_message_over_was_connected():
+    """Planted: a message departs (TCP 1801) while the last report says that there is no connection."""
+    reports = [outgoing(at, "WAITING") for at in range(0, NOW + 1, 10)]
+    assert ask(history_tables(reports), "outgoing_not_connected", *DOWN) == [("WAITING", 0, NOW, True)]
+    left = history_tables([*reports, read(105 * MINUTE, "departed")])
+    assert ask(left, "outgoing_not_connected", *DOWN) == [("WAITING", 110, NOW, True), ("WAITING", 0, 100, False)]
+    at_last = history_tables([*reports, read((NOW + 5) * MINUTE, "departed")])
+    assert ask(at_last, "outgoing_not_connected", *DOWN) == [("WAITING", 0, NOW, False)]
+
+
+def test_a_pause_or_resume_counts_until_a_state_is_reported():
+    """Planted: administrators resume a queue that was reported to be on hold, and pause one that was connected."""
+    held = [outgoing(at, "ONHOLD") for at in range(0, 60, 10)]
+    resumed = event("resume", 42 * MINUTE, "resume")
+    columns = ("state", "since", "until", "still")
+    assert ask(history_tables([*held[:5], resumed]), "outgoing_not_connected", *columns) == [("ONHOLD", 0, 42, False)]
+    up = [outgoing(at, "CONNECTED") for at in (230, NOW - 2)]
+    paused = event("pause", (NOW - 1) * MINUTE, "pause")
+    found = ask(history_tables([*up, paused]), "outgoing_not_connected", *columns)
+    assert found == [("ONHOLD", NOW - 1, NOW - 1, True)]
+
+
+def test_a_state_that_nobody_reported_again_is_not_over_and_does_not_last():
+    (row,) = ask(history_tables([outgoing(at, "WAITING") for at in (0, 10)]), "outgoing_not_connected", *DOWN)
+    assert row == ("WAITING", 0, 10, None)
+    (row,) = ask(
+        history_tables([*(outgoing(at, "WAITING") for at in (0, 10)), outgoing(12, "CONNECTED")]),
+        "outgoing_not_connected", *DOWN,
+    )  # fmt: skip
+    assert row == ("WAITING", 0, 12, False)
+
+
+def test_time_in_state_goes_on_until_now():
+    """Planted: a queue whose last report expired hours before the newest packet."""
+    columns = ("state", "seconds", "share", "first_at", "last_at")
+    found = ask(history_tables([outgoing(at, "WAITING") for at in (0, 10)]), "time_in_state", *columns)
+    assert found == [
+        ("UNKNOWN", (NOW - 25) * 60, round((NOW - 25) / NOW, 3), 25, NOW), ("WAITING", 25 * 60, 0.104, 0, 25),
+    ]  # fmt: skip
+    (row,) = ask(history_tables([outgoing(NOW - 5, "WAITING")]), "time_in_state", *columns)
+    assert row == ("WAITING", 300, 1, NOW - 5, NOW)
+    reads_only = history_tables([read(50 * MINUTE)])
+    assert ask(reads_only, "time_in_state", *columns) == []
