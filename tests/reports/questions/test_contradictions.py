@@ -7,6 +7,8 @@ import pytest
 from pipeline.reports.views.catalog import LakeViews
 from queue_states.queue_events import MINUTE, event, read, snapshot
 from reports.questions.in_memory_lake import NOW, InMemoryLake, history_tables, rows
+from schemas.ack_sequences import ACK_SEQUENCES
+from schemas.receive_attempts import RECEIVE_ATTEMPTS
 from schemas.transfers import MESSAGE_TRANSFERS
 
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
@@ -123,3 +125,35 @@ def test_time_in_state_goes_on_until_now():
     assert row == ("WAITING", 300, 1, NOW - 5, NOW)
     reads_only = history_tables([read(50 * MINUTE)])
     assert ask(reads_only, "time_in_state", *columns) == []
+
+
+def attempt(name, returned, outcome="in_flight", **more):
+    """A receive that returned the message of its name."""
+    row = {"attempt_key": name, "queue": QUEUE, "is_receive": True, "returned_at": returned, "outcome": outcome,
+           "message_key": name, "server_address": "10.0.0.1", "client_address": "10.0.0.9"}  # fmt: skip
+    return row | more
+
+
+def test_a_receive_whose_end_only_its_consequences_show_did_end():
+    """Planted: acknowledged as received, queue reported empty, handed out again; and the same too early or too late."""
+    attempts = [
+        attempt("acknowledged", 100), attempt("acknowledged before", 100), attempt("held", 100),
+        attempt("acknowledged in time", 100, "rundown", ended_at=110),
+        attempt("acknowledged by another", 100, "rundown", ended_at=110),
+        attempt("emptied", 50, queue="emptied"), attempt("came later", 70, queue="emptied"),
+        attempt("first", 100, message_key="again"), attempt("second", 120, message_key="again"),
+        attempt("refused", 100, "failed"),
+    ]  # fmt: skip
+    received = {"acknowledged": 101, "acknowledged before": 99, "acknowledged in time": 105,
+                "acknowledged by another": 115, "refused": 105}  # fmt: skip
+    acks = [transfer(name, receive_class=RECEIVED, receive_acked_at=at) for name, at in received.items()]
+    tables = history_tables([shot(60, 0, queue="emptied")]) | {
+        RECEIVE_ATTEMPTS: rows(RECEIVE_ATTEMPTS, *attempts), MESSAGE_TRANSFERS: rows(MESSAGE_TRANSFERS, *acks),
+        ACK_SEQUENCES: rows(
+            ACK_SEQUENCES, {"message_key": "again", "fate": "held", "attempt_keys": ["first", "second"]}
+        ),
+    }  # fmt: skip
+    assert sorted(ask(tables, "receives_not_ended", "attempt_key", "how")) == [
+        ("acknowledged before", "never"), ("acknowledged by another", "reader_gone"), ("came later", "never"),
+        ("first", "given_back"), ("held", "never"), ("refused", "refused"), ("second", "never"),
+    ]  # fmt: skip
