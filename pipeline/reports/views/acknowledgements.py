@@ -21,6 +21,7 @@ _NOTHING_ELSE: Final = (
 
 _TRANSFERS: Final = with_refusals("gold.message_transfers", "gold.transfer_sequences")
 _IS_NEGATIVE: Final = f"class & {NEGATIVE_CLASS_BIT} <> 0"
+_IS_REJECTED: Final = f"final_class & {NEGATIVE_CLASS_BIT} <> 0"
 _ADMINISTRATION_ACKS_SQL: Final = (
     """
         WITH sightings AS (
@@ -94,8 +95,9 @@ ACKNOWLEDGEMENT_VIEWS: Final = (
         "acknowledgements_missing", 15,
         "a message that asked for a positive acknowledgement which was not seen",
         "`wanted` is a sum: 1 for arrival, 2 for receive, 4 and 8 for the failure of each; those of failures do not "
-        "come if all goes well and are not missed here. `lacks` names which of arrival and receive was not seen "
-        "(after a negative acknowledgement of its arrival none of its receive is due). `answer` is `missing` where "
+        "come if all goes well and are not missed here. `lacks` names which of arrival and receive was not seen and is "
+        "due: after a negative acknowledgement, also a final one, no positive one is, and none of the receive of a "
+        "message that remote reads show to be in its queue still, or to be purged. `answer` is `missing` where "
         "the administration queue got acknowledgements of other messages, and `cannot be known` where it was never "
         "seen to get one: they may take a way that is not captured. If `admin_queue_read` is false, nobody was seen to "
         "read that queue remotely: the acknowledgement may still be there. `outcome` is that of "
@@ -122,7 +124,9 @@ ACKNOWLEDGEMENT_VIEWS: Final = (
           WHERE message_key IS NOT NULL GROUP BY message_key
         ), captured AS (
           SELECT message_id, message_key, queue AS destination_queue, max(acknowledgement_requested) AS wanted,
-            count(arrival_acked_at) > 0 AS arrival, count(receive_acked_at) > 0 AS receive,
+            count(arrival_acked_at) > 0
+              OR max(coalesce({_IS_REJECTED} AND final_class & {RECEIVE_CLASS_BIT} = 0, FALSE)) AS arrival,
+            count(receive_acked_at) > 0 OR max(coalesce({_IS_REJECTED}, FALSE)) AS receive,
             max(coalesce(arrival_class & {NEGATIVE_CLASS_BIT} <> 0, FALSE)) AS not_arrived, min(sent_at) AS sent_at,
             min(first_sent_at) AS first_seen_at, max_by(outcome, struct(last_sent_at, transfer_key)) AS outcome,
             max(refused) AS refused
@@ -130,7 +134,7 @@ ACKNOWLEDGEMENT_VIEWS: Final = (
               _TRANSFERS,
               {"queue": "rows.destination_queue"},
               "message_id, message_key, acknowledgement_requested, arrival_acked_at, receive_acked_at, arrival_class, "
-              "sent_at, first_sent_at, last_sent_at, outcome, refused, transfer_key, class",
+              "final_class, sent_at, first_sent_at, last_sent_at, outcome, refused, transfer_key, class",
           ) + """
           WHERE class = 0
           GROUP BY message_id, message_key, queue
@@ -146,10 +150,15 @@ ACKNOWLEDGEMENT_VIEWS: Final = (
           FROM messages ANTI JOIN captured USING (message_id) LEFT JOIN acknowledged USING (message_id)
           WHERE message_id IS NOT NULL AND class = 0
           GROUP BY message_id
+        ), unread AS (
+          SELECT message_key, TRUE AS is_unread FROM gold.ack_sequences
+          WHERE message_key IS NOT NULL
+          GROUP BY message_key HAVING min(fate IN ('returned', 'held', 'purged'))
         ), lacking AS (
-          SELECT *, concat_ws(', ', CASE WHEN wanted & 1 <> 0 AND NOT arrival THEN 'arrival' END,
-            CASE WHEN wanted & 2 <> 0 AND NOT receive AND NOT not_arrived THEN 'receive' END) AS lacks
-          FROM requests
+          SELECT requests.*, concat_ws(', ', CASE WHEN wanted & 1 <> 0 AND NOT arrival THEN 'arrival' END,
+            CASE WHEN wanted & 2 <> 0 AND NOT receive AND NOT not_arrived AND is_unread IS NULL THEN 'receive' END)
+              AS lacks
+          FROM requests LEFT JOIN unread USING (message_key)
         ), reads AS (
           SELECT DISTINCT queue FROM gold.receive_attempts WHERE queue IS NOT NULL
         )

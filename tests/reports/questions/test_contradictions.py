@@ -157,3 +157,29 @@ def test_a_receive_whose_end_only_its_consequences_show_did_end():
         ("acknowledged before", "never"), ("acknowledged by another", "reader_gone"), ("came later", "never"),
         ("first", "given_back"), ("held", "never"), ("refused", "refused"), ("second", "never"),
     ]  # fmt: skip
+
+
+def test_an_acknowledgement_that_cannot_come_is_not_missing():
+    """Planted: final acknowledgements that say that a message was rejected, and messages that are in their queue."""
+    asks = {"acknowledgement_requested": 3}
+    arrived = asks | {"arrival_acked_at": 12, "arrival_class": 2}
+    tables = {
+        MESSAGE_TRANSFERS: rows(
+            MESSAGE_TRANSFERS, transfer("rejected", final_class=0x8000, **asks), transfer("silent", **asks),
+            transfer("too late", final_class=0xC002, **arrived), transfer("received", final_class=RECEIVED, **arrived),
+            *(transfer(name, **arrived) for name in ("given back", "held", "purged", "read", "read again", "unread")),
+        ),
+        ACK_SEQUENCES: rows(
+            ACK_SEQUENCES, *(
+                {"message_key": name, "fate": fate}
+                for name, fate in (
+                    ("given back", "returned"), ("held", "held"), ("purged", "purged"), ("read", "consumed"),
+                    ("read again", "returned"), ("read again", "consumed"), ("silent", "held"),
+                )
+            ),
+        ),
+    }  # fmt: skip
+    assert sorted(ask(tables, "acknowledgements_missing", "message_key", "lacks")) == [
+        ("read", "receive"), ("read again", "receive"), ("received", "receive"), ("silent", "arrival"),
+        ("unread", "receive"),
+    ]  # fmt: skip
