@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from pipeline.reports.views.canonical import with_canonical_queues
+from pipeline.reports.views.emptied import REPORTED_EMPTY_SQL
 from pipeline.reports.views.evidence import (
     CALLS,
     MACHINE_REPORTS,
@@ -157,9 +158,6 @@ CALL_VIEWS: Final = (
         WITH sequences AS (
           SELECT explode(attempt_keys) AS attempt_key, try_element_at(attempt_keys, -1) AS last_key, fate, loss_risk
           FROM gold.ack_sequences
-        ), emptied AS (
-          SELECT queue, max(valid_from) AS emptied_at FROM gold.queue_history CROSS JOIN setting.now
-          WHERE message_count = 0 AND state <> 'UNKNOWN' AND valid_from <= now GROUP BY queue
         ), receipts AS (
           SELECT message_key, min(received_at) AS received_at FROM """ + RECEIPTS_SQL + """ AS each GROUP BY message_key
         ), unended AS (
@@ -174,7 +172,7 @@ CALL_VIEWS: Final = (
           server_address, client_address, of_queue AS queue, returned_at, ended_at, hold_ms / 1e3 AS held_s, lookup_id,
           message_key, end_hresult, end_hresult_name, fate, loss_risk, attempt_key, confidence, missing
         FROM unended LEFT JOIN sequences USING (attempt_key) LEFT JOIN receipts USING (message_key)
-          LEFT JOIN emptied ON emptied.queue = of_queue
+          LEFT JOIN """ + REPORTED_EMPTY_SQL + """ AS emptied ON emptied.queue = of_queue
         WHERE how = 'refused' OR NOT (
           coalesce(received_at >= returned_at AND received_at <= coalesce(ended_at, received_at), FALSE)
           OR coalesce(how = 'never' AND emptied_at > returned_at AND coalesce(last_key = attempt_key, TRUE), FALSE)

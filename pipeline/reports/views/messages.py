@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from pipeline.reports.views.canonical import with_canonical_queues
+from pipeline.reports.views.emptied import EMPTIED_SQL
 from pipeline.reports.views.evidence import READS, SESSIONS, all_of, any_of
 from pipeline.reports.views.view import View
 
@@ -36,12 +37,6 @@ MESSAGE_VIEWS: Final = (
         ), taken AS (
           SELECT DISTINCT coalesce(queue, inferred_queue) AS queue, message_key FROM gold.ack_sequences
           WHERE message_key IS NOT NULL AND fate NOT IN ('returned', 'held')
-        ), purges AS (
-          SELECT queue, max(responded_at) AS purged_at FROM gold.queue_operations
-          WHERE operation = 'purge' AND outcome = 'done' AND queue IS NOT NULL GROUP BY queue
-        ), emptied AS (
-          SELECT queue, max(valid_from) AS emptied_at FROM gold.queue_history CROSS JOIN setting.now
-          WHERE message_count = 0 AND state <> 'UNKNOWN' AND valid_from <= now GROUP BY queue
         ), acknowledged AS (
           SELECT DISTINCT message_key FROM gold.message_transfers
           WHERE outcome = 'received' AND message_key IS NOT NULL
@@ -60,9 +55,8 @@ MESSAGE_VIEWS: Final = (
         ), unread AS (
           SELECT last_seen.*, CASE WHEN since IS NOT NULL THEN struct(since, message_key) END AS place
           FROM last_seen ANTI JOIN taken USING (queue, message_key) ANTI JOIN acknowledged USING (message_key)
-          LEFT JOIN purges USING (queue) LEFT JOIN emptied USING (queue)
-          WHERE recency = 1 AND (purged_at IS NULL OR purged_at < seen_at)
-            AND (emptied_at IS NULL OR emptied_at < seen_at)
+          LEFT JOIN """ + EMPTIED_SQL + """ AS emptied USING (queue)
+          WHERE recency = 1 AND (emptied_at IS NULL OR emptied_at < seen_at)
         )
         SELECT queue, max(server_address) AS server_address, count(*) AS messages, min(since) AS since,
           min_by(sent_at, place) AS sent_at, min_by(message_key, place) AS message_key, min_by(label, place) AS label,

@@ -8,7 +8,9 @@ from pipeline.reports.views.catalog import LakeViews
 from queue_states.queue_events import MINUTE, event, read, snapshot
 from reports.questions.in_memory_lake import NOW, InMemoryLake, history_tables, rows
 from schemas.ack_sequences import ACK_SEQUENCES
-from schemas.receive_attempts import RECEIVE_ATTEMPTS
+from schemas.hosts import HOSTS
+from schemas.messages import MESSAGES
+from schemas.receive_attempts import QUEUE_OPERATIONS, RECEIVE_ATTEMPTS
 from schemas.transfers import MESSAGE_TRANSFERS
 
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
@@ -183,3 +185,62 @@ def test_an_acknowledgement_that_cannot_come_is_not_missing():
         ("read", "receive"), ("read again", "receive"), ("received", "receive"), ("silent", "arrival"),
         ("unread", "receive"),
     ]  # fmt: skip
+
+
+def dead_letter(name, seen, queue, **more):
+    """A dead letter that was peeked or read in its queue."""
+    row = {"message_key": name, "sighting_key": f"{name} {seen}", "call_key": f"{name} {seen}", "seen_at": seen,
+           "queue": queue, "class": 0x8000, "class_name": "NACK", "destination_queue": QUEUE}  # fmt: skip
+    return row | more
+
+
+def test_a_dead_letter_that_is_gone_is_none():
+    """Planted: received or purged from its dead-letter queue, which was reported empty, or seen elsewhere later."""
+    dead, app = "srv1\\system$;deadxact", "srv1\\private$\\app"
+    tables = history_tables([shot(60, 0, queue="emptied_deadqueue"), shot(5, 0, queue=dead)]) | {
+        MESSAGES: rows(
+            MESSAGES, dead_letter("there", 10, dead), dead_letter("received", 10, dead), dead_letter("held", 10, dead),
+            dead_letter("emptied", 50, "emptied_deadqueue"), dead_letter("later", 70, "emptied_deadqueue"),
+            dead_letter("purged", 50, "purged_deadqueue"), dead_letter("moved", 40, f"{app}_deadqueue"),
+            dead_letter("moved", 50, app),
+        ),
+        QUEUE_OPERATIONS: rows(
+            QUEUE_OPERATIONS,
+            {"operation": "purge", "outcome": "done", "queue": "purged_deadqueue", "responded_at": 55},
+            {"operation": "purge", "outcome": "failed", "queue": dead, "responded_at": 55},
+        ),
+        ACK_SEQUENCES: rows(
+            ACK_SEQUENCES, {"message_key": "received", "queue": dead, "fate": "consumed"},
+            {"message_key": "held", "queue": dead, "fate": "held"},
+            {"message_key": "there", "queue": QUEUE, "fate": "consumed"},
+        ),
+    }  # fmt: skip
+    assert ask(tables, "dead_letters", "queue", "messages") == [(dead, 2), ("emptied_deadqueue", 1)]
+
+
+def test_a_dead_letter_on_tcp_1801_is_in_a_queue_that_may_be_empty():
+    """Planted: the dead-letter queue of its sender was reported empty after it died; and another one, or before."""
+    died = {"source_queue_manager": "guid", "transactional": True, "final_class": 0x8000, "final_class_name": "NACK",
+            "dead_letter_class": 0x8000, "journaling": 1}  # fmt: skip
+    sent = [transfer(str(at), final_acked_at=at, **died) for at in (40, 70)]
+    sent += [transfer("express", final_acked_at=40, **died | {"transactional": False})]
+    sent += [transfer("own", final_acked_at=40, **died), transfer("other", final_acked_at=40, **died)]
+    presumed = {"source_queue_manager": "guid", "outcome": "expired", "journaling": 1, "expires_at": 90}
+    sent += [transfer("gone", **presumed), transfer("was read", **presumed)]
+    headers = [dead_letter(name, 1, None, dead_letter_queue=f"{name}_queue") for name in ("own", "other")]
+    headers += [dead_letter("was read", 100, QUEUE, class_name="NORMAL")]
+
+    def found(empty, hosts=()):
+        tables = history_tables([shot(60, 0, queue=queue) for queue in empty]) | {
+            MESSAGE_TRANSFERS: rows(MESSAGE_TRANSFERS, *sent), MESSAGES: rows(MESSAGES, *headers),
+            HOSTS: rows(HOSTS, *hosts),
+        }  # fmt: skip
+        return sorted(ask(tables, "dead_letters", "reason", "messages"))
+
+    host = {"queue_manager_id": "guid", "host_name": "shop", "address": "10.0.0.1"}
+    assert found(["shop\\system$;deadxact"]) == [("NACK", 5), ("expired", 1)]  # nothing says whose it is
+    assert found(["shop\\system$;deadxact"], [host]) == [("NACK", 4), ("expired", 1)]
+    for name in ("10.0.0.1\\system$", "machine=guid"):
+        assert found([f"{name};deadxact"], [host]) == [("NACK", 4), ("expired", 1)]
+    assert found(["shop\\system$;deadletter"], [host]) == [("NACK", 4), ("expired", 1)]
+    assert found(["own_queue"], [host]) == [("NACK", 4), ("expired", 1)]
