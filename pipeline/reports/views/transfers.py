@@ -6,6 +6,7 @@ from typing import Final
 
 from pipeline.reports.views.canonical import with_canonical_queues
 from pipeline.reports.views.evidence import READS, SESSIONS, TRANSFER_REPORTS, all_of, any_of
+from pipeline.reports.views.read_twice import READ_TWICE_SQL
 from pipeline.reports.views.refused import with_refusals
 from pipeline.reports.views.view import View
 
@@ -131,13 +132,14 @@ TRANSFER_VIEWS: Final = (
         "a message on one hop that the next machine acknowledged more than once",
         "The next machine got the message `acknowledged_sendings` times. It drops identifiers that it remembers "
         "(Windows: the last 10,000, for 30 minutes), so this does not mean that an application has it twice: "
-        "`read_twice` says whether two remote reads of it were acknowledged, null where no remote read of it was "
-        "captured. `source` is `transfers`.",
+        "`read_twice` says whether two remote reads of it were acknowledged, also of two copies in its queue, null "
+        "where no remote read of it was captured. `source` is `transfers`.",
         "Sendings without a number (`missing` contains capture_begins or capture_loss) are not known to be "
         "acknowledged: more messages may have been delivered twice. " + _ONLY_1801,
         """
         WITH reads AS (
-          SELECT message_key, max(coalesce(loss_risk = 'read_twice', FALSE)) AS read_twice FROM gold.ack_sequences
+          SELECT message_key, max(coalesce(read_twice, FALSE)) AS read_twice
+          FROM """ + READ_TWICE_SQL + """ AS sequences
           WHERE message_key IS NOT NULL GROUP BY message_key
         )
         SELECT queue, sender_address, receiver_address, message_kind, message_key, message_id, 'transfers' AS source,

@@ -244,3 +244,24 @@ def test_a_dead_letter_on_tcp_1801_is_in_a_queue_that_may_be_empty():
         assert found([f"{name};deadxact"], [host]) == [("NACK", 4), ("expired", 1)]
     assert found(["shop\\system$;deadletter"], [host]) == [("NACK", 4), ("expired", 1)]
     assert found(["own_queue"], [host]) == [("NACK", 4), ("expired", 1)]
+
+
+def test_two_copies_that_were_both_received_are_read_twice():
+    """Planted: one message under two lookup identifiers in its queue; each copy was received once."""
+    copies = [
+        {"message_key": name, "queue": queue, "lookup_id": number, "fate": fate, "sequence_key": f"{name} {number}",
+         "redelivered": False, "attempts": 1}
+        for name, number, queue, fate in (
+            ("both", 1, QUEUE, "consumed"), ("both", 2, QUEUE, "consumed"), ("one", 3, QUEUE, "consumed"),
+            ("one", 4, QUEUE, "returned"), ("two queues", 5, QUEUE, "consumed"), ("two queues", 6, "q", "consumed"),
+            ("again", 7, QUEUE, "consumed"), ("again", None, QUEUE, "consumed"),
+        )
+    ]  # fmt: skip
+    sent = [transfer(name, acknowledged_sendings=2) for name in ("both", "one", "two queues", "again", "unread")]
+    tables = {ACK_SEQUENCES: rows(ACK_SEQUENCES, *copies), MESSAGE_TRANSFERS: rows(MESSAGE_TRANSFERS, *sent)}
+    assert sorted(ask(tables, "delivered_twice", "message_key", "read_twice")) == [
+        ("again", False), ("both", True), ("one", False), ("two queues", False), ("unread", None),
+    ]  # fmt: skip
+    assert ask(tables, "read_twice", "message_key", "read_twice", "lookup_id", "delivered_twice") == [
+        ("both", True, 1, True), ("both", True, 2, True),
+    ]  # fmt: skip
