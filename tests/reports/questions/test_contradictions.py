@@ -8,10 +8,11 @@ from pipeline.reports.views.catalog import LakeViews
 from queue_states.queue_events import MINUTE, event, read, snapshot
 from reports.questions.in_memory_lake import NOW, InMemoryLake, history_tables, rows
 from schemas.ack_sequences import ACK_SEQUENCES
+from schemas.eod import EOD_TRANSFERS
 from schemas.hosts import HOSTS
 from schemas.messages import MESSAGES
 from schemas.receive_attempts import QUEUE_OPERATIONS, RECEIVE_ATTEMPTS
-from schemas.transfers import MESSAGE_TRANSFERS
+from schemas.transfers import MESSAGE_TRANSFERS, TRANSFER_SEQUENCES
 
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 QUEUE, LOCAL = "srv1\\private$\\orders", "LOCAL CONNECTION"
@@ -264,4 +265,68 @@ def test_two_copies_that_were_both_received_are_read_twice():
     ]  # fmt: skip
     assert ask(tables, "read_twice", "message_key", "read_twice", "lookup_id", "delivered_twice") == [
         ("both", True, 1, True), ("both", True, 2, True),
+    ]  # fmt: skip
+
+
+def sequence(number, first, last, waiting, **more):
+    """A sequence on a hop; its last packet was captured at minute 50."""
+    row = {"sequence_key": f"s{number}", "source_queue_manager": "a1", "destination_queue": QUEUE,
+           "sender_address": "10.0.0.1", "receiver_address": "10.0.0.2", "transaction_sequence_id": number,
+           "first_number": first, "last_number": last, "last_packet_at": 50, "waiting": waiting,
+           "first_waiting_number": last - waiting + 1 if waiting else None, "condition": "waiting"}  # fmt: skip
+    return row | more
+
+
+def reported(at, number, **more):
+    """A report of the outgoing queue of a sequence."""
+    return {"snapshot_id": f"{number} {at}", "queue_manager": f"of {number}", "queue": QUEUE, "source": "collector",
+            "observed_at": at, "sequence_id": number, "unacked_count": 0} | more  # fmt: skip
+
+
+NEVER = ("source", "sequence_id", "from_number", "to_number", "messages")
+
+
+def test_numbers_that_a_later_report_calls_acknowledged_are():
+    """Planted: the capture ends while 3 of 9 wait; the sender's queue reports later, or before."""
+    waits = [sequence(number, 1, 9, 3) for number in (1, 2, 3, 4)]
+    reports = [
+        reported(60, 1, next_number=10),
+        reported(60, 2, first_unacked_number=9, last_unacked_number=9, unacked_count=1),
+        reported(40, 3, next_number=10), reported(60, 4, unacked_count=None, last_acked_number=6),
+    ]  # fmt: skip
+    tables = {TRANSFER_SEQUENCES: rows(TRANSFER_SEQUENCES, *waits), EOD_TRANSFERS: rows(EOD_TRANSFERS, *reports)}
+    assert sorted(ask(tables, "never_acknowledged", *NEVER)) == [
+        ("collector", 2, 9, 9, 1), ("transfers", 2, 9, 9, 1), ("transfers", 3, 7, 9, 3), ("transfers", 4, 7, 9, 3),
+    ]  # fmt: skip
+
+
+def test_numbers_that_an_order_ack_was_captured_of_after_the_report_are_acknowledged():
+    """Planted: reports of numbers that wait, of sequences of which only the end was captured."""
+    waits = {"first_unacked_number": 5, "last_unacked_number": 9, "unacked_count": 5}
+    captured = [
+        sequence(number, 8, 12, 0, condition="acknowledged", acknowledged_number=through, acknowledged_at=at)
+        for number, through, at in ((1, 12, 50), (2, 7, 50), (3, 12, 30))
+    ]
+    tables = {
+        TRANSFER_SEQUENCES: rows(TRANSFER_SEQUENCES, *captured),
+        EOD_TRANSFERS: rows(EOD_TRANSFERS, *(reported(40, number, **waits) for number in (1, 2, 3))),
+    }
+    assert sorted(ask(tables, "never_acknowledged", *NEVER)) == [("collector", 2, 8, 9, 2), ("collector", 3, 5, 9, 5)]
+
+
+def test_numbers_whose_messages_arrived_are_not_without_any_acknowledgement():
+    """Planted: an administration or final acknowledgement of a number behind the last order acknowledgement."""
+    waits = [
+        sequence(1, 1, 9, 3),
+        sequence(2, 1, 9, 3),
+        sequence(3, 1, 9, 3, condition="refused"),
+        sequence(4, 1, 9, 3),
+    ]
+    sent = [
+        transfer(f"{number} {at}", sequence_key=f"s{number}", transaction_number=at, outcome=outcome)
+        for number, at, outcome in ((1, 9, "received"), (2, 8, "delivered"), (3, 9, "delivered"), (4, 9, "transferred"))
+    ]
+    tables = {TRANSFER_SEQUENCES: rows(TRANSFER_SEQUENCES, *waits), MESSAGE_TRANSFERS: rows(MESSAGE_TRANSFERS, *sent)}
+    assert sorted(ask(tables, "never_acknowledged", *NEVER)) == [
+        ("transfers", 2, 9, 9, 1), ("transfers", 3, 7, 9, 3), ("transfers", 4, 7, 9, 3),
     ]  # fmt: skip
