@@ -330,3 +330,19 @@ def test_numbers_whose_messages_arrived_are_not_without_any_acknowledgement():
     assert sorted(ask(tables, "never_acknowledged", *NEVER)) == [
         ("transfers", 2, 9, 9, 1), ("transfers", 3, 7, 9, 3), ("transfers", 4, 7, 9, 3),
     ]  # fmt: skip
+
+
+def test_an_empty_outgoing_queue_says_nothing_of_its_destination():
+    """Planted: a sender's queue of the same name has nothing to send, while a message waits at its destination."""
+    peeked = attempt("m", 30, "peeked", is_receive=False)
+    tables = {RECEIVE_ATTEMPTS: rows(RECEIVE_ATTEMPTS, peeked, attempt("held", 30)),
+              MESSAGES: rows(MESSAGES, dead_letter("dead", 30, QUEUE + "_deadqueue"))}  # fmt: skip
+
+    def found(*reports):
+        lake = history_tables(reports) | tables
+        (oldest,) = ask(lake, "oldest_unread", "messages") or [(0,)]
+        return oldest[0], len(ask(lake, "receives_not_ended", "how")), len(ask(lake, "dead_letters", "queue"))
+
+    names = (QUEUE, QUEUE + "_deadqueue")
+    assert found(*(shot(60, 0, queue=name, manager="shop", state="CONNECTED") for name in names)) == (2, 1, 1)
+    assert found(*(shot(60, 0, queue=name) for name in names)) == (0, 0, 0)
