@@ -85,8 +85,21 @@ def _select_rows(table: Table, columns: Iterable[str], where: str) -> BoundQuery
     return BoundQuery(f"SELECT {', '.join(names)} FROM {{rows}} WHERE {where}", {"rows": table})
 
 
-def _queue_history_query(_: Thresholds, window: TimeWindow) -> BoundQuery:
-    return _select_rows(QUEUE_HISTORY, queue_alerts.HISTORY_COLUMNS, window.filter_sql("valid_from", "valid_to"))
+def _queue_history_query(limits: Thresholds, window: TimeWindow) -> BoundQuery:
+    """Return a query for states of queues, with what the report with which one begins says of messages on their way."""
+    rows = _select_rows(QUEUE_HISTORY, queue_alerts.HISTORY_COLUMNS, window.filter_sql("valid_from", "valid_to"))
+    since = None if window.since is None else window.since - timedelta_to_us(limits.max_gap)
+    sql = f"""
+WITH history AS ({rows.sql}), sent AS (
+  SELECT queue_manager, queue, queue_format_name, unix_micros(observed_at) AS valid_from,
+    max(unacked_count) AS unacked_count
+  FROM {{transfers}} WHERE {window._replace(since=since).filter_sql("observed_at")} GROUP BY ALL
+)
+SELECT history.*, sent.unacked_count FROM history LEFT JOIN sent
+  ON sent.queue = history.queue AND sent.valid_from = history.valid_from
+    AND sent.queue_manager IS NOT DISTINCT FROM history.queue_manager
+    AND sent.queue_format_name IS NOT DISTINCT FROM history.queue_format_name"""
+    return BoundQuery(sql, {**rows.inputs, "transfers": EOD_TRANSFERS})
 
 
 def _machine_history_query(_: Thresholds, window: TimeWindow) -> BoundQuery:
