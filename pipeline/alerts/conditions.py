@@ -166,7 +166,8 @@ CONDITIONS: Final = {
     "receives_not_ended": Condition(
         19,
         "a reader got a message and for alerts.unacknowledged_read_after neither acknowledged it nor gave it back, or "
-        "disconnected while it held it",
+        "disconnected while it held it; not where TCP 1801 says that the message was received, or its queue is "
+        "reported empty since",
         "See whether the reader hangs or crashes; the message is locked meanwhile and is read again afterwards.",
     ),
     "ends_refused": Condition(

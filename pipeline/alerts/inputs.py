@@ -17,6 +17,7 @@ from pipeline.alerts.conditions import FAILURE_CAUSES, Thresholds
 from pipeline.alerts.episodes import Alert
 from pipeline.arrow_rows import timedelta_to_us
 from pipeline.lake.queries.inputs import BoundQuery, FilteredTable, QueryInput
+from pipeline.queues.ended_receives import with_known_ends
 from schemas.bronze import CONNECTIONS, RPC_CALLS
 from schemas.calls import CLIENT_CALLS, MANAGEMENT_CALLS, REMOTE_READ_CALLS
 from schemas.collected_snapshots import SNAPSHOTS_RAW
@@ -117,13 +118,17 @@ def _eod_sources_query(_: Thresholds, window: TimeWindow) -> BoundQuery:
 def _overdue_receives_query(limits: Thresholds, window: TimeWindow) -> BoundQuery:
     """Return a query for receives that were held too long or until their reader was gone, or whose end was refused.
 
-    It includes receives that are still open however old they are: their duration grows with the capture.
+    It includes receives that are still open however old they are: their duration grows with the capture. Those that
+    ended although no call shows it are left out.
     """
     long = f"hold_ms >= {timedelta_to_us(limits.unacknowledged_read_after) / 1000}"
     trouble = f"outcome IN ('in_flight', 'expired', 'rundown', 'failed') OR ack_refused OR {long}"
     in_trouble = FilteredTable(RECEIVE_ATTEMPTS, f"is_receive AND returned_at IS NOT NULL AND ({trouble})")
     where = window.filter_sql("returned_at", "ended_at", or_sql="outcome = 'in_flight'")
-    return _select_rows(RECEIVE_ATTEMPTS, call_alerts.ATTEMPT_COLUMNS, where)._replace(inputs={"rows": in_trouble})
+    rows = _select_rows(RECEIVE_ATTEMPTS, call_alerts.ATTEMPT_COLUMNS, f"{where} AND NOT ended_anyway")
+    known = with_known_ends("{attempts}", "{transfers}", "{history}", f"timestamp_micros({window.now})")
+    sql = rows.sql.replace("{rows}", f"{known} AS known")
+    return BoundQuery(sql, {"attempts": in_trouble, "transfers": MESSAGE_TRANSFERS, "history": QUEUE_HISTORY})
 
 
 def _negative_acknowledgements_query(_: Thresholds, window: TimeWindow) -> BoundQuery:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from pipeline.queues.ended_receives import with_known_ends
 from pipeline.reports.views.canonical import with_canonical_queues
-from pipeline.reports.views.emptied import REPORTED_EMPTY_SQL
 from pipeline.reports.views.evidence import (
     CALLS,
     MACHINE_REPORTS,
@@ -16,7 +16,6 @@ from pipeline.reports.views.evidence import (
     all_of,
     any_of,
 )
-from pipeline.reports.views.receipts import RECEIPTS_SQL
 from pipeline.reports.views.view import View
 from udfs.call_results import response_ms_sql, succeeded_sql
 
@@ -158,25 +157,21 @@ CALL_VIEWS: Final = (
         WITH sequences AS (
           SELECT explode(attempt_keys) AS attempt_key, try_element_at(attempt_keys, -1) AS last_key, fate, loss_risk
           FROM gold.ack_sequences
-        ), receipts AS (
-          SELECT message_key, min(received_at) AS received_at FROM """ + RECEIPTS_SQL + """ AS each GROUP BY message_key
         ), unended AS (
           SELECT *, coalesce(queue, inferred_queue) AS of_queue,
             CASE WHEN outcome = 'in_flight' THEN 'never' WHEN outcome = 'expired' THEN 'expired'
               WHEN outcome = 'rundown' THEN 'reader_gone' ELSE 'refused' END AS how
-          FROM gold.receive_attempts
+          FROM """ + with_known_ends(
+            "gold.receive_attempts", "gold.message_transfers", "gold.queue_history", "(SELECT now FROM setting.now)"
+          ) + """ AS attempts
           WHERE is_receive AND returned_at IS NOT NULL AND (lookup_id IS NOT NULL OR message_key IS NOT NULL)
             AND (outcome IN ('in_flight', 'expired', 'rundown', 'failed') OR ack_refused)
         )
         SELECT CASE WHEN how = 'never' AND last_key <> attempt_key THEN 'given_back' ELSE how END AS how,
           server_address, client_address, of_queue AS queue, returned_at, ended_at, hold_ms / 1e3 AS held_s, lookup_id,
           message_key, end_hresult, end_hresult_name, fate, loss_risk, attempt_key, confidence, missing
-        FROM unended LEFT JOIN sequences USING (attempt_key) LEFT JOIN receipts USING (message_key)
-          LEFT JOIN """ + REPORTED_EMPTY_SQL + """ AS emptied ON emptied.queue = of_queue
-        WHERE how = 'refused' OR NOT (
-          coalesce(received_at >= returned_at AND received_at <= coalesce(ended_at, received_at), FALSE)
-          OR coalesce(how = 'never' AND emptied_at > returned_at AND coalesce(last_key = attempt_key, TRUE), FALSE)
-        )
+        FROM unended LEFT JOIN sequences USING (attempt_key)
+        WHERE how = 'refused' OR NOT ended_anyway
         ORDER BY returned_at, attempt_key
         """,
         ("server_address",), ("returned_at", "ended_at"), all_of(READS, beside=(SESSIONS, QUEUE_REPORTS)),

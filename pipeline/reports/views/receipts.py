@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from typing import Final
 
+from pipeline.queues.ended_receives import RECEIVED_AT_SQL
 from pipeline.reports.views.canonical import with_canonical_queues
-from udfs.codes import MQMSG_CLASS_ACK_RECEIVE
 
-_TIMES: Final = ", ".join(
-    f"CASE WHEN {name}_class = {MQMSG_CLASS_ACK_RECEIVE} THEN {name}_acked_at END" for name in ("final", "receive")
-)
 RECEIPTS_SQL: Final = (
-    f"(SELECT message_key, queue, least({_TIMES}) AS received_at FROM "  # without what is null
+    f"(SELECT queue, {RECEIVED_AT_SQL} AS received_at FROM "
     + with_canonical_queues(
         "gold.message_transfers",
         {"queue": "rows.destination_queue"},
-        "message_key, final_class, final_acked_at, receive_class, receive_acked_at",
+        "final_class, final_acked_at, receive_class, receive_acked_at",
     )
-    + f" WHERE {MQMSG_CLASS_ACK_RECEIVE} IN (final_class, receive_class))"
+    + ")"
 )
-"""A subquery: message_key, queue, received_at. The acknowledgement came then: the message was received before.
+"""A subquery: queue, received_at. The acknowledgement came then: the message was received before; null without one.
 
 The SQL is valid for Spark and for DuckDB.
 """

@@ -4,6 +4,9 @@ import datetime as dt
 
 import pytest
 
+from alerts.scenario import LIMITS
+from alerts.test_update import Below
+from pipeline.alerts.update import current_alerts
 from pipeline.reports.views.catalog import LakeViews
 from queue_states.queue_events import MINUTE, event, read, snapshot
 from reports.questions.in_memory_lake import NOW, InMemoryLake, history_tables, rows
@@ -133,8 +136,8 @@ def test_time_in_state_goes_on_until_now():
 def attempt(name, returned, outcome="in_flight", **more):
     """A receive that returned the message of its name."""
     row = {"attempt_key": name, "queue": QUEUE, "is_receive": True, "returned_at": returned, "outcome": outcome,
-           "message_key": name, "server_address": "10.0.0.1", "client_address": "10.0.0.9"}  # fmt: skip
-    return row | more
+           "server_address": "10.0.0.1", "client_address": "10.0.0.9"}  # fmt: skip
+    return row | {"message_key": name, "evidence": [name]} | more
 
 
 def test_a_receive_whose_end_only_its_consequences_show_did_end():
@@ -160,6 +163,11 @@ def test_a_receive_whose_end_only_its_consequences_show_did_end():
         ("acknowledged before", "never"), ("acknowledged by another", "reader_gone"), ("came later", "never"),
         ("first", "given_back"), ("held", "never"), ("refused", "refused"), ("second", "never"),
     ]  # fmt: skip
+    alerts = current_alerts(Below(None, tables), LIMITS).to_pylist()
+    raised = {key for row in alerts if row["condition"] == "receives_not_ended" for key in row["evidence"]}
+    assert raised == {
+        "acknowledged before", "acknowledged by another", "came later", "first", "held", "second", "refused",
+    }  # fmt: skip
 
 
 def test_an_acknowledgement_that_cannot_come_is_not_missing():
