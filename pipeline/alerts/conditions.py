@@ -24,7 +24,8 @@ CONDITIONS: Final = {
     "queue_disconnected": Condition(
         1,
         f"an outgoing queue has no connection to its next hop ({', '.join(NOT_CONNECTED_STATES)}) "
-        "for alerts.disconnected_after; info without messages, error with messages after alerts.error_after",
+        "for alerts.disconnected_after, and hands no message over (TCP 1801); info with neither messages in it nor "
+        "messages sent and not acknowledged (eod_no_ack_count), else error after alerts.error_after",
         "Look at the connection's last error and next hops (connection_history); see whether the next hop's name "
         "resolves, its service runs and TCP 1801 reaches it.",
     ),
@@ -50,7 +51,8 @@ CONDITIONS: Final = {
     ),
     "queue_on_hold": Condition(
         1,
-        "an outgoing queue with messages is on hold (ONHOLD) for alerts.on_hold_after",
+        "an outgoing queue with messages is on hold for alerts.on_hold_after: reported as ONHOLD, or by a captured "
+        "pause or resume since",
         "Somebody paused it: resume it when the reason is gone.",
     ),
     "machine_nearly_full": Condition(
@@ -164,7 +166,8 @@ CONDITIONS: Final = {
     "receives_not_ended": Condition(
         19,
         "a reader got a message and for alerts.unacknowledged_read_after neither acknowledged it nor gave it back, or "
-        "disconnected while it held it",
+        "disconnected while it held it; not where TCP 1801 says that the message was received, or its queue is "
+        "reported empty since",
         "See whether the reader hangs or crashes; the message is locked meanwhile and is read again afterwards.",
     ),
     "ends_refused": Condition(

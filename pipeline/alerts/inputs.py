@@ -17,6 +17,7 @@ from pipeline.alerts.conditions import FAILURE_CAUSES, Thresholds
 from pipeline.alerts.episodes import Alert
 from pipeline.arrow_rows import timedelta_to_us
 from pipeline.lake.queries.inputs import BoundQuery, FilteredTable, QueryInput
+from pipeline.queues.ended_receives import with_known_ends
 from schemas.bronze import CONNECTIONS, RPC_CALLS
 from schemas.calls import CLIENT_CALLS, MANAGEMENT_CALLS, REMOTE_READ_CALLS
 from schemas.collected_snapshots import SNAPSHOTS_RAW
@@ -85,8 +86,21 @@ def _select_rows(table: Table, columns: Iterable[str], where: str) -> BoundQuery
     return BoundQuery(f"SELECT {', '.join(names)} FROM {{rows}} WHERE {where}", {"rows": table})
 
 
-def _queue_history_query(_: Thresholds, window: TimeWindow) -> BoundQuery:
-    return _select_rows(QUEUE_HISTORY, queue_alerts.HISTORY_COLUMNS, window.filter_sql("valid_from", "valid_to"))
+def _queue_history_query(limits: Thresholds, window: TimeWindow) -> BoundQuery:
+    """Return a query for states of queues, with what the report with which one begins says of messages on their way."""
+    rows = _select_rows(QUEUE_HISTORY, queue_alerts.HISTORY_COLUMNS, window.filter_sql("valid_from", "valid_to"))
+    since = None if window.since is None else window.since - timedelta_to_us(limits.max_gap)
+    sql = f"""
+WITH history AS ({rows.sql}), sent AS (
+  SELECT queue_manager, queue, queue_format_name, unix_micros(observed_at) AS valid_from,
+    max(unacked_count) AS unacked_count
+  FROM {{transfers}} WHERE {window._replace(since=since).filter_sql("observed_at")} GROUP BY ALL
+)
+SELECT history.*, sent.unacked_count FROM history LEFT JOIN sent
+  ON sent.queue = history.queue AND sent.valid_from = history.valid_from
+    AND sent.queue_manager IS NOT DISTINCT FROM history.queue_manager
+    AND sent.queue_format_name IS NOT DISTINCT FROM history.queue_format_name"""
+    return BoundQuery(sql, {**rows.inputs, "transfers": EOD_TRANSFERS})
 
 
 def _machine_history_query(_: Thresholds, window: TimeWindow) -> BoundQuery:
@@ -104,13 +118,17 @@ def _eod_sources_query(_: Thresholds, window: TimeWindow) -> BoundQuery:
 def _overdue_receives_query(limits: Thresholds, window: TimeWindow) -> BoundQuery:
     """Return a query for receives that were held too long or until their reader was gone, or whose end was refused.
 
-    It includes receives that are still open however old they are: their duration grows with the capture.
+    It includes receives that are still open however old they are: their duration grows with the capture. Those that
+    ended although no call shows it are left out.
     """
     long = f"hold_ms >= {timedelta_to_us(limits.unacknowledged_read_after) / 1000}"
     trouble = f"outcome IN ('in_flight', 'expired', 'rundown', 'failed') OR ack_refused OR {long}"
     in_trouble = FilteredTable(RECEIVE_ATTEMPTS, f"is_receive AND returned_at IS NOT NULL AND ({trouble})")
     where = window.filter_sql("returned_at", "ended_at", or_sql="outcome = 'in_flight'")
-    return _select_rows(RECEIVE_ATTEMPTS, call_alerts.ATTEMPT_COLUMNS, where)._replace(inputs={"rows": in_trouble})
+    rows = _select_rows(RECEIVE_ATTEMPTS, call_alerts.ATTEMPT_COLUMNS, f"{where} AND NOT ended_anyway")
+    known = with_known_ends("{attempts}", "{transfers}", "{history}", f"timestamp_micros({window.now})")
+    sql = rows.sql.replace("{rows}", f"{known} AS known")
+    return BoundQuery(sql, {"attempts": in_trouble, "transfers": MESSAGE_TRANSFERS, "history": QUEUE_HISTORY})
 
 
 def _negative_acknowledgements_query(_: Thresholds, window: TimeWindow) -> BoundQuery:

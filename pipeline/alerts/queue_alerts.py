@@ -27,10 +27,13 @@ from udfs.rows import RowDict
 
 HISTORY_COLUMNS: Final = (
     "queue_manager", "queue", "queue_format_name", "valid_from", "valid_to", "state", "message_count", "bytes",
-    "journal_count", "journal_bytes", "received", "nacked", "moved_out", "purged", "unexplained_change", "evidence",
-    "missing",
+    "journal_count", "journal_bytes", "received", "nacked", "departed", "moved_out", "purged", "paused",
+    "unexplained_change", "evidence", "missing",
 )  # fmt: skip
-"""The columns of gold.queue_history that ``history_alerts`` needs."""
+"""The columns of gold.queue_history that ``history_alerts`` needs.
+
+Beside them ``unacked_count``: of gold.eod_transfers, of the report with which the interval begins; null without one.
+"""
 
 _SERIES_COLUMNS: Final = ("queue_manager", "queue", "queue_format_name")
 _NEARLY_FULL_SHARE: Final = 0.9
@@ -41,7 +44,7 @@ def history_alerts(rows: Iterable[Mapping[str, Any]], limits: Thresholds, now: i
     """Yield the alerts of queues, from rows of gold.queue_history (``HISTORY_COLUMNS``)."""
     ordered = sorted(rows, key=lambda row: (*(row[name] or "" for name in _SERIES_COLUMNS), row["valid_from"]))
     for (manager, queue, _), series in groupby(ordered, key=lambda row: tuple(row[name] for name in _SERIES_COLUMNS)):
-        history = [dict(row) for row in series if row["valid_from"] <= now]
+        history = [{**row, "valid_to": min(row["valid_to"], now)} for row in series if row["valid_from"] <= now]
         for check in _condition_checks(queue or "", f"{queue} at {manager}", history, limits):
             yield from check.alerts(now, limits.merge_within, queue, manager)
 
@@ -55,7 +58,7 @@ def _condition_checks(
     if queue.endswith(JOURNAL_SUFFIX):
         yield from _journal_checks(messages, queue.removesuffix(JOURNAL_SUFFIX), limits, own)
         return
-    disconnected = _disconnected(history)
+    disconnected = _disconnected(history, timedelta_to_us(limits.max_gap))
     yield ConditionHistory("queue_disconnected", own, disconnected, limits.disconnected_after, limits.error_after)
     yield ConditionHistory("queue_on_hold", own, _on_hold(history), limits.on_hold_after)
     if DEAD_LETTER_QUEUE_PATTERN.search(queue):
@@ -84,19 +87,29 @@ def _known_rows(history: Iterable[RowDict]) -> Iterator[RowDict]:
     return (row for row in history if row["state"] != STATE_UNKNOWN)
 
 
-def _disconnected(history: Iterable[RowDict]) -> Iterator[Observation]:
+def _disconnected(history: Iterable[RowDict], max_gap_us: int) -> Iterator[Observation]:
+    """Yield whether the queue has no connection: as reported, unless a message was handed over since."""
+    unacked, unacked_until = None, 0
     for row in _known_rows(history):
+        if row["unacked_count"] is not None:
+            unacked, unacked_until = row["unacked_count"], row["valid_from"] + max_gap_us
+        elif row["valid_from"] >= unacked_until:
+            unacked = None
         waiting = row["message_count"]
-        what = f"{_count_and_size(row)} wait" if waiting else "no message waits"
+        what = [f"{_count_and_size(row)} wait"] if waiting else [] if unacked else ["no message waits"]
         if waiting is None:
-            what = "it is not known whether messages wait"
-        holds, severity = row["state"] in NOT_CONNECTED_STATES, WARNING if waiting else INFO
-        yield _observation(row, holds=holds, message=f"{row['state']}: {what}", severity=severity)
+            what = ["it is not known whether messages wait"]
+        if unacked:
+            what.append(f"{format_count(unacked, 'message')} sent and not acknowledged")
+        holds = row["state"] in NOT_CONNECTED_STATES and not row["departed"]
+        severity = WARNING if waiting or unacked else INFO
+        yield _observation(row, holds=holds, message=f"{row['state']}: {', '.join(what)}", severity=severity)
 
 
 def _on_hold(history: Iterable[RowDict]) -> Iterator[Observation]:
     for row in _known_rows(history):
-        holds = row["state"] == STATE_ON_HOLD and bool(row["message_count"])
+        is_held = row["state"] == STATE_ON_HOLD if row["paused"] is None else row["paused"]
+        holds = is_held and bool(row["message_count"])
         message = f"on hold: {format_count(row['message_count'] or 0, 'message')} wait"
         yield _observation(row, holds=holds, message=message)
 
@@ -108,15 +121,19 @@ def _stuck(history: Iterable[RowDict]) -> Iterator[Observation]:
     messages falls below the expected one, or where the bytes fall.
     """
     before: RowDict | None = None
-    for row in _known_rows(history):
+    for row in history:
+        read = any(row[name] for name in ("received", "nacked", "moved_out", "purged"))
+        read = read or (row["unexplained_change"] or 0) < 0
+        if row["state"] == STATE_UNKNOWN:
+            if read:  # some time in it
+                yield Observation(row["valid_to"], is_met=False, valid_until=row["valid_to"])
+            continue
         if row["state"] != STATE_LOCAL or row["message_count"] is None:
             before = None
             yield _observation(row, holds=False)
             continue
         if before is not None and any(_decreased(before, row, name) for name in ("message_count", "bytes")):
             yield Observation(row["valid_from"], is_met=False, valid_until=row["valid_from"])
-        read = any(row[name] for name in ("received", "nacked", "moved_out", "purged"))
-        read = read or (row["unexplained_change"] or 0) < 0
         holds = row["message_count"] > 0 and not read
         yield _observation(row, holds=holds, message=f"{_count_and_size(row)} wait, nothing reads them")
         before = row

@@ -50,6 +50,6 @@ def plain_columns(table: pa.Table) -> pa.Table:
 
 
 def without_null_columns(table: pa.Table, *kept: str) -> pa.Table:
-    """Return rows without the columns that have no value, but for those to keep."""
-    names = (name for name in table.column_names if name in kept or table[name].null_count < table.num_rows)
+    """Return rows without the columns that have no value, but for those to keep; all columns where there is no row."""
+    names = (name for name in table.column_names if name in kept or table[name].null_count < max(table.num_rows, 1))
     return table.select(list(names))

@@ -22,7 +22,7 @@ def alerts_for(events, now, limits=LIMITS):
     observed = queue_rows.snapshot_observations(events)
     outgoing = queue_rows.eod_transfer_rows(observed, SETTINGS)
     incoming = queue_rows.eod_source_rows(queue_rows.with_sender_queues(observed, NAMES), outgoing, NAMES, SETTINGS)
-    history = queue_rows.history_rows(events, SETTINGS)
+    history = with_unacknowledged(queue_rows.history_rows(events, SETTINGS), outgoing)
     at = us(now * MINUTE)
     found = [
         *history_alerts(history, limits, at),
@@ -30,6 +30,13 @@ def alerts_for(events, now, limits=LIMITS):
         *eod_source_alerts(incoming, limits, at),
     ]
     return alert_rows(found)
+
+
+def with_unacknowledged(history, outgoing):
+    """Return rows of gold.queue_history with what gold.eod_transfers says of the reports that they begin with."""
+    series = ("queue_manager", "queue", "queue_format_name")
+    sent = {(*(row[name] for name in series), row["observed_at"]): row["unacked_count"] for row in outgoing}
+    return [row | {"unacked_count": sent.get((*(row[name] for name in series), row["valid_from"]))} for row in history]
 
 
 def summaries(found):

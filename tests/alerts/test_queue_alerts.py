@@ -1,12 +1,13 @@
 """Alerts of queues and transfers, from snapshots and reads to rows."""
 
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
 from alerts.scenario import LIMITS, alerts_for, summaries
 from pipeline.alerts.conditions import CONDITIONS
-from queue_states.queue_events import MINUTE, incoming, outgoing, read, snapshot, us
+from queue_states.queue_events import FAR, FAR_NAME, MINUTE, NO_EOD, event, incoming, outgoing, read, snapshot, us
 
 LOCAL = "LOCAL CONNECTION"
 
@@ -195,3 +196,53 @@ def test_ends_that_disagree():
 def test_the_order_in_which_it_is_told_makes_no_difference():
     events = [*local(0, 20, 5), *(outgoing(at * MINUTE, 10, 4, ack_at=-60) for at in range(4)), receiver(0, 3, 9)]
     assert alerts_for(events[::-1], 19) == alerts_for(events, 19)
+
+
+def test_messages_that_were_sent_and_not_acknowledged_wait_too():
+    def down(waiting, unacked, **more):
+        for at in range(10):
+            told = outgoing(at * MINUTE, 10, unacked, **more)["snapshot"]
+            yield snapshot(
+                at * MINUTE, state="DISCONNECTED", message_count=waiting, eod={name: told[name] for name in NO_EOD},
+                queue=FAR, name=FAR_NAME,
+            )  # fmt: skip
+
+    def disconnected(events):
+        (row,) = (row for row in alerts_for(events, 9) if row["condition"] == "queue_disconnected")
+        return row["severity"], row["message"]
+
+    assert disconnected(down(0, 0)) == ("info", "DISCONNECTED: no message waits")
+    assert disconnected(down(0, 2)) == ("warning", "DISCONNECTED: 2 messages sent and not acknowledged")
+    both = "DISCONNECTED: 3 messages wait, 1 message sent and not acknowledged"
+    assert disconnected(down(3, 1)) == ("warning", both)
+    unasked = [*down(0, 2)][:5] + [*down(0, 2, eod_no_ack_count=None)][5:]  # of the last reports nobody asked for it
+    assert disconnected(unasked) == ("warning", "DISCONNECTED: 2 messages sent and not acknowledged")
+
+
+def test_a_queue_that_hands_messages_over_is_connected_whatever_was_reported():
+    down = each_minute(0, 20, state="DISCONNECTED", message_count=3)
+    assert summaries(alerts_for(down, 19)) == [("queue_disconnected", "warning", 0, None)]
+    assert summaries(alerts_for([*down, read(11.5 * MINUTE, "departed")], 19)) == [
+        ("queue_disconnected", "warning", 0, None)
+    ]  # it was again, within alerts.merge_within
+    assert summaries(alerts_for([*down, read(18.5 * MINUTE, "departed")], 18)) == [
+        ("queue_disconnected", "warning", 0, 18)
+    ]
+
+
+def test_a_pause_or_resume_counts_until_a_state_is_reported():
+    held = each_minute(0, 40, state="ONHOLD", message_count=2)
+    resumed = [*held, event("resume", 39.5 * MINUTE, "resumed")]
+    assert summaries(alerts_for(resumed, 40)) == [("queue_on_hold", "warning", 0, 39.5)]
+    paused = [*each_minute(0, 2, state="CONNECTED", message_count=2), event("pause", 1.5 * MINUTE, "paused")]
+    soon = replace(LIMITS, on_hold_after=timedelta(minutes=5))
+    counted = each_minute(2, 10, message_count=2)  # nobody asks for the state
+    assert summaries(alerts_for([*paused, *counted], 9, soon)) == [("queue_on_hold", "warning", 1.5, None)]
+
+
+def test_a_read_counts_while_the_state_is_unknown():
+    events = [*local(0, 3, 5), *local(40, 43, 5)]
+    assert alerts_for(events, 42) == []  # too short between two reports, and unknown between
+    long = [*local(0, 20, 5), *local(60, 63, 5)]
+    assert summaries(alerts_for(long, 62)) == [("queue_stuck", "error", 0, None)]
+    assert summaries(alerts_for([*long, read(50 * MINUTE)], 62)) == [("queue_stuck", "warning", 0, 60)]

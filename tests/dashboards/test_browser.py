@@ -578,6 +578,28 @@ def test_queues_without_a_connection_are_one_number_and_its_rows(at, pages):
     assert all(any(state in row for row in rows) for state in NOT_CONNECTED_STATES)
 
 
+def test_a_queue_is_as_bad_as_its_worst_active_alert(at, tmp_path):
+    """In a good state, and nothing reads it: not green, and shown first."""
+    found = [queue(name, number) for number, name in enumerate(("stuck", "ended", "noted", "elsewhere", "q"), 1)]
+    raised = [
+        alert("stuck", 1, condition="queue_stuck"), alert("stuck", 2, severity="warning"),
+        alert("ended", 3, until=BEGIN), alert("noted", 4, severity="info"),
+        alert("elsewhere", 5, queue_manager="other"),
+    ]  # fmt: skip
+    (tmp_path / "alerts.html").write_text(render_page(site(queues=data(found), alerts=data(raised))), encoding="utf-8")
+    at.open(tmp_path / "alerts.html", "#queues")
+    tile = "document.querySelector('main .tile')"
+    assert at.run(f"[...{tile}.innerText.split('\\n'), {tile}.className]") == [
+        "LOCAL CONNECTION", "5", "queues, 2 with active alerts", "tile bad",
+    ]  # fmt: skip
+    shown = at.run(
+        f"{FIRST_TABLE}.map((row) => ['queue', 'active alerts'].map("
+        "(label) => [...row.cells].find((each) => each.dataset.label === label).textContent))"
+    )
+    assert shown[0] == ["stuck", "queue_stuck, transfer_stalled"]
+    assert sorted(shown[1:]) == [["elsewhere", ""], ["ended", ""], ["noted", "transfer_stalled"], ["q", ""]]
+
+
 def test_quality_is_shown_what_failed_first(at, pages):
     at.open(pages["checked"])
     assert "failed quality checks (1)" in text(at, ".verdict")

@@ -83,21 +83,37 @@ function alerts(state) {
 // --- queues ----------------------------------------------------------------------------------------------------------------
 
 const STATE_RANK = { bad: 0, warn: 1, unknown: 2, ok: 3, "": 4 };
+const worstLevel = (levels) => levels.reduce((worst, each) => (STATE_RANK[each] < STATE_RANK[worst] ? each : worst), "");
+/** The active alerts about each queue, by its name and machine: their rows. */
+function activeAlerts() {
+  const found = new Map(), { rows } = DATA.alerts;
+  for (const row of rows ? rows.all() : []) {
+    if (rows.at(row, "until") !== null || rows.at(row, "queue") === null) continue;
+    const place = JSON.stringify([rows.at(row, "queue"), rows.at(row, "queue_manager")]);
+    found.set(place, [...(found.get(place) ?? []), row]);
+  }
+  return found;
+}
 function queues(state) {
   const data = DATA.queues;
   if (!data.computed) return [h("h1", {}, "Queues"), notComputed(data)];
   const rows = data.rows;
-  const level = (row) => LEVELS.state[stateNow(row)] ?? "";
+  const active = activeAlerts(), alertAt = (row, column) => DATA.alerts.rows.at(row, column);
+  const alertsOf = (row) => active.get(JSON.stringify([rows.at(row, "queue"), rows.at(row, "queue_manager")])) ?? [];
+  const alertLevel = (row) => worstLevel(alertsOf(row).map((each) => LEVELS.severity[alertAt(each, "severity")] ?? ""));
+  const level = (row) => worstLevel([LEVELS.state[stateNow(row)] ?? "", alertLevel(row)]); // a good state is no good sign
   const chosen = filterRows("queues", rows, state);
   chosen.sort((a, b) => STATE_RANK[level(a)] - STATE_RANK[level(b)] || (rows.at(b, "message_count") ?? -1) - (rows.at(a, "message_count") ?? -1));
   const states = new Map();
-  for (const row of chosen) states.set(stateNow(row), (states.get(stateNow(row)) ?? 0) + 1);
+  for (const row of chosen) states.set(stateNow(row), [...(states.get(stateNow(row)) ?? []), row]);
+  const stateLevels = new Map([...states].map(([text, each]) => [text, worstLevel(each.map(level))]));
   // What was not reported is left out and said; a total of nothing is unknown.
   const totalTile = (label, column, text) => {
     const known = chosen.map((row) => rows.at(row, column)).filter((each) => each !== null).map(Number);
     const without = chosen.length - known.length;
     return tile(label, known.length ? text(known.reduce((sum, each) => sum + each, 0)) : "\u2013", without ? `in queues with a report; ${formatNumber(without)} without` : "as last reported, in all of these queues", "");
   };
+  const withAlerts = (each) => { const n = each.filter((row) => alertsOf(row).length).length; return n ? `queues, ${formatNumber(n)} with active alerts` : "queues"; };
   const name = (row) => [rows.at(row, "queue") ?? rows.at(row, "queue_format_name") ?? "unknown queue", rows.at(row, "queue_manager")].join(" @ ");
   const intervals = DATA.intervals.rows ? summaryOf("intervals") : null;
   const pieces = intervals ? queuePieces(intervals, state) : new Map();
@@ -113,9 +129,9 @@ function queues(state) {
   };
   return [
     h("h1", {}, "Queues"),
-    intro("Last report of each queue: its values and its time. If the report is no longer valid, the state is UNKNOWN, since the time beside it. A missing report means unknown, not zero."),
+    intro("Last report of each queue: its values and its time. If the report is no longer valid, the state is UNKNOWN, since the time beside it. A queue is as bad as its state or its worst active alert. A missing report means unknown, not zero."),
     tiles(
-      [...states].sort((a, b) => STATE_RANK[LEVELS.state[a[0]] ?? ""] - STATE_RANK[LEVELS.state[b[0]] ?? ""]).map(([text, n]) => tile(escapeHidden(text), formatNumber(n), "queues", LEVELS.state[text] ?? "", rowsLink("queues", { ...globalFilters(state), _state: text }))),
+      [...states].sort((a, b) => STATE_RANK[stateLevels.get(a[0])] - STATE_RANK[stateLevels.get(b[0])]).map(([text, each]) => tile(escapeHidden(text), formatNumber(each.length), withAlerts(each), stateLevels.get(text), rowsLink("queues", { ...globalFilters(state), _state: text }))),
       totalTile("messages", "message_count", formatNumber), totalTile("bytes", "bytes", bytesText), totalTile("in journals", "journal_count", formatNumber), totalTile("bytes in journals", "journal_bytes", bytesText)),
     facetChips(state, "queues"),
     h("h2", {}, "All queues"),
@@ -123,6 +139,7 @@ function queues(state) {
       { name: "queue", show: (row) => untrusted(rows.at(row, "queue") ?? rows.at(row, "queue_format_name") ?? "unknown") },
       { name: "queue_manager", label: "machine" }, { name: "queue_format_name", label: "format name" },
       { name: "state_now", label: "state", value: stateNow, kind: "text", rank: (row) => STATE_RANK[level(row)], title: "state as of the newest evidence; UNKNOWN if the last report is no longer valid" },
+      { name: "active_alerts", label: "active alerts", kind: "text", value: (row) => [...new Set(alertsOf(row).map((each) => alertAt(each, "condition")))].join(", ") || null, rank: (row) => STATE_RANK[alertLevel(row)], show: (row) => (alertsOf(row).length ? h("span", { class: "badge " + alertLevel(row) }, [...new Set(alertsOf(row).map((each) => alertAt(each, "condition")))].join(", ")) : "") },
       { name: "unknown_since", label: "unknown since", kind: "time", value: (row) => unknownSince(row) ?? null, title: "when the last report of the state stopped being valid" },
       { name: "state", label: "last state", title: "state as last reported" },
       { name: "message_count", label: "messages" }, "bytes", { name: "journal_count", label: "journal" }, "journal_bytes", "paused",

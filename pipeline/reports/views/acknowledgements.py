@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from pipeline.reports.views.canonical import with_canonical_queues
-from pipeline.reports.views.evidence import READS, SESSIONS, any_of
+from pipeline.reports.views.emptied import EMPTIED_SQL
+from pipeline.reports.views.evidence import QUEUE_REPORTS, READS, SESSIONS, any_of
 from pipeline.reports.views.refused import with_refusals
 from pipeline.reports.views.view import View
 from udfs.codes import NEGATIVE_CLASS_BIT, RECEIVE_CLASS_BIT
@@ -21,6 +22,7 @@ _NOTHING_ELSE: Final = (
 
 _TRANSFERS: Final = with_refusals("gold.message_transfers", "gold.transfer_sequences")
 _IS_NEGATIVE: Final = f"class & {NEGATIVE_CLASS_BIT} <> 0"
+_IS_REJECTED: Final = f"final_class & {NEGATIVE_CLASS_BIT} <> 0"
 _ADMINISTRATION_ACKS_SQL: Final = (
     """
         WITH sightings AS (
@@ -94,8 +96,9 @@ ACKNOWLEDGEMENT_VIEWS: Final = (
         "acknowledgements_missing", 15,
         "a message that asked for a positive acknowledgement which was not seen",
         "`wanted` is a sum: 1 for arrival, 2 for receive, 4 and 8 for the failure of each; those of failures do not "
-        "come if all goes well and are not missed here. `lacks` names which of arrival and receive was not seen "
-        "(after a negative acknowledgement of its arrival none of its receive is due). `answer` is `missing` where "
+        "come if all goes well and are not missed here. `lacks` names which of arrival and receive was not seen and is "
+        "due: after a negative acknowledgement, also a final one, no positive one is, and none of the receive of a "
+        "message that remote reads show to be in its queue still, or to be purged. `answer` is `missing` where "
         "the administration queue got acknowledgements of other messages, and `cannot be known` where it was never "
         "seen to get one: they may take a way that is not captured. If `admin_queue_read` is false, nobody was seen to "
         "read that queue remotely: the acknowledgement may still be there. `outcome` is that of "
@@ -122,7 +125,9 @@ ACKNOWLEDGEMENT_VIEWS: Final = (
           WHERE message_key IS NOT NULL GROUP BY message_key
         ), captured AS (
           SELECT message_id, message_key, queue AS destination_queue, max(acknowledgement_requested) AS wanted,
-            count(arrival_acked_at) > 0 AS arrival, count(receive_acked_at) > 0 AS receive,
+            count(arrival_acked_at) > 0
+              OR max(coalesce({_IS_REJECTED} AND final_class & {RECEIVE_CLASS_BIT} = 0, FALSE)) AS arrival,
+            count(receive_acked_at) > 0 OR max(coalesce({_IS_REJECTED}, FALSE)) AS receive,
             max(coalesce(arrival_class & {NEGATIVE_CLASS_BIT} <> 0, FALSE)) AS not_arrived, min(sent_at) AS sent_at,
             min(first_sent_at) AS first_seen_at, max_by(outcome, struct(last_sent_at, transfer_key)) AS outcome,
             max(refused) AS refused
@@ -130,7 +135,7 @@ ACKNOWLEDGEMENT_VIEWS: Final = (
               _TRANSFERS,
               {"queue": "rows.destination_queue"},
               "message_id, message_key, acknowledgement_requested, arrival_acked_at, receive_acked_at, arrival_class, "
-              "sent_at, first_sent_at, last_sent_at, outcome, refused, transfer_key, class",
+              "final_class, sent_at, first_sent_at, last_sent_at, outcome, refused, transfer_key, class",
           ) + """
           WHERE class = 0
           GROUP BY message_id, message_key, queue
@@ -146,10 +151,15 @@ ACKNOWLEDGEMENT_VIEWS: Final = (
           FROM messages ANTI JOIN captured USING (message_id) LEFT JOIN acknowledged USING (message_id)
           WHERE message_id IS NOT NULL AND class = 0
           GROUP BY message_id
+        ), unread AS (
+          SELECT message_key, TRUE AS is_unread FROM gold.ack_sequences
+          WHERE message_key IS NOT NULL
+          GROUP BY message_key HAVING min(fate IN ('returned', 'held', 'purged'))
         ), lacking AS (
-          SELECT *, concat_ws(', ', CASE WHEN wanted & 1 <> 0 AND NOT arrival THEN 'arrival' END,
-            CASE WHEN wanted & 2 <> 0 AND NOT receive AND NOT not_arrived THEN 'receive' END) AS lacks
-          FROM requests
+          SELECT requests.*, concat_ws(', ', CASE WHEN wanted & 1 <> 0 AND NOT arrival THEN 'arrival' END,
+            CASE WHEN wanted & 2 <> 0 AND NOT receive AND NOT not_arrived AND is_unread IS NULL THEN 'receive' END)
+              AS lacks
+          FROM requests LEFT JOIN unread USING (message_key)
         ), reads AS (
           SELECT DISTINCT queue FROM gold.receive_attempts WHERE queue IS NOT NULL
         )
@@ -172,11 +182,15 @@ ACKNOWLEDGEMENT_VIEWS: Final = (
         "dead-letter queue `queue`, and `transfers` for those that TCP 1801 shows to be dead letters in a dead-letter "
         "queue of `source_queue_manager`: they asked for dead letters, and a negative acknowledgement came, or "
         "(`presumed` true) their time was over before any acknowledgement was captured. `oldest_sent_at` and `age_s` "
-        "are those of the oldest message, until now. A message counts once.",
+        "are those of the oldest message, until now. A message counts once, and not where it was taken from its "
+        "dead-letter queue since, was seen in another queue later, or where that queue was purged or reported to be "
+        "empty since; presumed is no message that was read from a queue.",
         _NOTHING_ELSE + " The least that there is: the total number of dead letters and its growth are in the view "
         "dead_letter_growth.",
         """
-        WITH found AS (
+        WITH emptied AS (
+          SELECT * FROM """ + EMPTIED_SQL + """ AS every
+        ), seen AS (
           SELECT queue, class_name, coalesce(message_key, sighting_key) AS message, min(sent_at) AS sent_at,
             min(seen_at) AS first_seen_at, max(seen_at) AS last_seen_at, max(destination_queue) AS destination_queue
           FROM """ + with_canonical_queues(
@@ -184,31 +198,70 @@ ACKNOWLEDGEMENT_VIEWS: Final = (
               {"queue": _READ_FROM, "destination_queue": "rows.destination_queue"},
               "class_name, message_key, sighting_key, sent_at, seen_at",
           ) + f"""
-          WHERE regexp_like(queue, {_DEAD_LETTER_QUEUES}) GROUP BY ALL
+          WHERE queue IS NOT NULL GROUP BY ALL
+        ), found AS (
+          SELECT * FROM seen WHERE regexp_like(queue, {_DEAD_LETTER_QUEUES})
+        ), lying AS (
+          SELECT found.* FROM found LEFT JOIN emptied USING (queue)
+            LEFT JOIN (SELECT message, max(last_seen_at) AS seen_at FROM seen GROUP BY message) AS last USING (message)
+            ANTI JOIN (
+              SELECT coalesce(queue, inferred_queue) AS queue, message_key AS message FROM gold.ack_sequences
+              WHERE fate NOT IN ('returned', 'held')
+            ) AS taken USING (queue, message)
+          WHERE NOT coalesce(emptied_at >= found.last_seen_at, FALSE) AND NOT coalesce(seen_at > last_seen_at, FALSE)
+        ), machines AS (
+          SELECT queue_manager_id, host_name AS name FROM silver.hosts WHERE queue_manager_id IS NOT NULL
+          UNION
+          SELECT queue_manager_id, address FROM silver.hosts WHERE queue_manager_id IS NOT NULL
+        ), emptied_systems AS (
+          SELECT queue_manager_id AS source_queue_manager, is_transactional, max(emptied_at) AS emptied_at
+          FROM (
+            SELECT split_part(queue, ';', 1) AS owner, queue LIKE '%;deadxact' AS is_transactional, emptied_at
+            FROM emptied WHERE regexp_like(queue, ';dead(letter|xact)$')
+          ) AS systems JOIN machines ON owner = 'machine=' || queue_manager_id
+            OR (left(owner, length(name)) = name AND substr(owner, length(name) + 2) = 'system$')
+          GROUP BY queue_manager_id, is_transactional
+        ), headers AS (
+          SELECT coalesce(message_key, sighting_key) AS message, max(own_queue) AS own_queue
+          FROM """ + with_canonical_queues(
+              "silver.messages", {"own_queue": "rows.dead_letter_queue"}, "message_key, sighting_key"
+          ) + """
+          GROUP BY coalesce(message_key, sighting_key)
         ), known AS (
           SELECT message_key AS message, source_queue_manager, queue AS destination_queue, min(sent_at) AS sent_at,
             min(first_sent_at) AS first_seen_at, max(last_sent_at) AS last_seen_at,
             max(CASE dead_letter_class WHEN final_class THEN final_class_name WHEN arrival_class THEN arrival_class_name
               WHEN receive_class THEN receive_class_name END) AS class_name,
             max_by(outcome, struct(last_sent_at, transfer_key)) AS last_outcome,
-            max(outcome IN ('received', 'delivered')) AS is_there, max(journaling) & 1 = 1 AS is_wanted
+            max(outcome IN ('received', 'delivered')) AS is_there, max(journaling) & 1 = 1 AS is_wanted,
+            coalesce(max(transactional), FALSE) AS is_transactional,
+            max(coalesce(greatest(final_acked_at, arrival_acked_at, receive_acked_at), expires_at, last_sent_at))
+              AS died_at
           FROM """ + with_canonical_queues(
               "gold.message_transfers",
               {"queue": "rows.destination_queue"},
               "message_key, source_queue_manager, sent_at, first_sent_at, last_sent_at, dead_letter_class, "
               "final_class, final_class_name, arrival_class, arrival_class_name, receive_class, receive_class_name, "
-              "outcome, journaling, transfer_key",
+              "outcome, journaling, transfer_key, transactional, final_acked_at, arrival_acked_at, receive_acked_at, "
+              "expires_at",
           ) + """
           GROUP BY message_key, source_queue_manager, queue
         ), dead AS (
           SELECT queue, CAST(NULL AS STRING) AS source_queue_manager, class_name AS reason, FALSE AS presumed,
             'reads' AS source, sent_at, first_seen_at, last_seen_at, destination_queue
-          FROM found
+          FROM lying
           UNION ALL
           SELECT CAST(NULL AS STRING), source_queue_manager, coalesce(class_name, 'expired'), class_name IS NULL,
             'transfers', sent_at, first_seen_at, last_seen_at, destination_queue
           FROM known ANTI JOIN found USING (message)
-          WHERE class_name IS NOT NULL OR (last_outcome = 'expired' AND is_wanted AND NOT is_there)
+            LEFT JOIN (SELECT DISTINCT message, TRUE AS was_read FROM seen) AS reads USING (message)
+            LEFT JOIN headers USING (message) LEFT JOIN emptied ON emptied.queue = own_queue
+            LEFT JOIN emptied_systems AS systems USING (source_queue_manager, is_transactional)
+          WHERE (class_name IS NOT NULL
+              OR (last_outcome = 'expired' AND is_wanted AND NOT is_there AND was_read IS NULL))
+            AND NOT coalesce(
+              CASE WHEN own_queue IS NULL THEN systems.emptied_at ELSE emptied.emptied_at END >= died_at, FALSE
+            )
         )
         SELECT queue, source_queue_manager, reason, presumed, source, count(*) AS messages,
           min(sent_at) AS oldest_sent_at, (unix_micros(max(now)) - unix_micros(min(sent_at))) / 1e6 AS age_s,
@@ -218,7 +271,7 @@ ACKNOWLEDGEMENT_VIEWS: Final = (
         GROUP BY queue, source_queue_manager, reason, presumed, source
         ORDER BY messages DESC, source, reason, queue, source_queue_manager, presumed
         """,
-        (), ("first_seen_at", "last_seen_at"), any_of(SESSIONS, READS),
+        (), ("first_seen_at", "last_seen_at"), any_of(SESSIONS, READS, beside=(QUEUE_REPORTS,)),
     ),
 )  # fmt: skip
 """The views of acknowledgements and dead letters."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from pipeline.queues.ended_receives import with_known_ends
 from pipeline.reports.views.canonical import with_canonical_queues
 from pipeline.reports.views.evidence import (
     CALLS,
@@ -146,25 +147,34 @@ CALL_VIEWS: Final = (
     View(
         "receives_not_ended", 19,
         "a receive that returned a message and did not end normally",
-        "`how` is `never` (not ended in the capture), `expired` (ended by the clean-up timer), `reader_gone` (the "
-        "connection ended) or `refused` (the end was refused although the message had been handed out). `fate` and "
-        "`loss_risk` are those of the message (gold.ack_sequences).",
+        "`how` is `never` (not ended in the capture), `given_back` (the message was handed out again: how the receive "
+        "ended was not captured), `expired` (ended by the clean-up timer), `reader_gone` (the connection ended) or "
+        "`refused` (the end was refused although the message had been handed out). `fate` and `loss_risk` are those of "
+        "the message (gold.ack_sequences). A receive is not shown where the queue was reported to be empty since, or "
+        "where an acknowledgement on TCP 1801 says that the message was received before the end that is shown.",
         "`never` means: not before the end of what was captured of that server.",
         """
         WITH sequences AS (
-          SELECT explode(attempt_keys) AS attempt_key, fate, loss_risk FROM gold.ack_sequences
+          SELECT explode(attempt_keys) AS attempt_key, try_element_at(attempt_keys, -1) AS last_key, fate, loss_risk
+          FROM gold.ack_sequences
+        ), unended AS (
+          SELECT *, coalesce(queue, inferred_queue) AS of_queue,
+            CASE WHEN outcome = 'in_flight' THEN 'never' WHEN outcome = 'expired' THEN 'expired'
+              WHEN outcome = 'rundown' THEN 'reader_gone' ELSE 'refused' END AS how
+          FROM """ + with_known_ends(
+            "gold.receive_attempts", "gold.message_transfers", "gold.queue_history", "(SELECT now FROM setting.now)"
+          ) + """ AS attempts
+          WHERE is_receive AND returned_at IS NOT NULL AND (lookup_id IS NOT NULL OR message_key IS NOT NULL)
+            AND (outcome IN ('in_flight', 'expired', 'rundown', 'failed') OR ack_refused)
         )
-        SELECT CASE WHEN outcome = 'in_flight' THEN 'never' WHEN outcome = 'expired' THEN 'expired'
-            WHEN outcome = 'rundown' THEN 'reader_gone' ELSE 'refused' END AS how,
-          server_address, client_address, coalesce(queue, inferred_queue) AS queue, returned_at, ended_at,
-          hold_ms / 1e3 AS held_s, lookup_id, message_key, end_hresult, end_hresult_name, fate, loss_risk,
-          attempt_key, confidence, missing
-        FROM gold.receive_attempts LEFT JOIN sequences USING (attempt_key)
-        WHERE is_receive AND returned_at IS NOT NULL AND (lookup_id IS NOT NULL OR message_key IS NOT NULL)
-          AND (outcome IN ('in_flight', 'expired', 'rundown', 'failed') OR ack_refused)
+        SELECT CASE WHEN how = 'never' AND last_key <> attempt_key THEN 'given_back' ELSE how END AS how,
+          server_address, client_address, of_queue AS queue, returned_at, ended_at, hold_ms / 1e3 AS held_s, lookup_id,
+          message_key, end_hresult, end_hresult_name, fate, loss_risk, attempt_key, confidence, missing
+        FROM unended LEFT JOIN sequences USING (attempt_key)
+        WHERE how = 'refused' OR NOT ended_anyway
         ORDER BY returned_at, attempt_key
         """,
-        ("server_address",), ("returned_at", "ended_at"), all_of(READS),
+        ("server_address",), ("returned_at", "ended_at"), all_of(READS, beside=(SESSIONS, QUEUE_REPORTS)),
     ),
     View(
         "reader_load", 20,

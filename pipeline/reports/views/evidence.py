@@ -107,9 +107,9 @@ def all_of(*kinds: Evidence, beside: tuple[Evidence, ...] = (), hours: int | Non
     return Condition(tuple((kind,) for kind in kinds), beside, hours)
 
 
-def any_of(*kinds: Evidence) -> Condition:
+def any_of(*kinds: Evidence, beside: tuple[Evidence, ...] = ()) -> Condition:
     """Return the condition that a kind of evidence was seen: each shows rows of its own."""
-    return Condition((kinds,))
+    return Condition((kinds,), beside)
 
 
 class Sight(NamedTuple):

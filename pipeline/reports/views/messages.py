@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from pipeline.reports.views.canonical import with_canonical_queues
+from pipeline.reports.views.emptied import EMPTIED_SQL
 from pipeline.reports.views.evidence import READS, SESSIONS, all_of, any_of
+from pipeline.reports.views.read_twice import READ_TWICE_SQL
 from pipeline.reports.views.view import View
 
 _READ_FROM: Final = "coalesce(rows.queue, rows.inferred_queue)"
@@ -36,12 +38,6 @@ MESSAGE_VIEWS: Final = (
         ), taken AS (
           SELECT DISTINCT coalesce(queue, inferred_queue) AS queue, message_key FROM gold.ack_sequences
           WHERE message_key IS NOT NULL AND fate NOT IN ('returned', 'held')
-        ), purges AS (
-          SELECT queue, max(responded_at) AS purged_at FROM gold.queue_operations
-          WHERE operation = 'purge' AND outcome = 'done' AND queue IS NOT NULL GROUP BY queue
-        ), emptied AS (
-          SELECT queue, max(valid_from) AS emptied_at FROM gold.queue_history CROSS JOIN setting.now
-          WHERE message_count = 0 AND state <> 'UNKNOWN' AND valid_from <= now GROUP BY queue
         ), acknowledged AS (
           SELECT DISTINCT message_key FROM gold.message_transfers
           WHERE outcome = 'received' AND message_key IS NOT NULL
@@ -60,9 +56,8 @@ MESSAGE_VIEWS: Final = (
         ), unread AS (
           SELECT last_seen.*, CASE WHEN since IS NOT NULL THEN struct(since, message_key) END AS place
           FROM last_seen ANTI JOIN taken USING (queue, message_key) ANTI JOIN acknowledged USING (message_key)
-          LEFT JOIN purges USING (queue) LEFT JOIN emptied USING (queue)
-          WHERE recency = 1 AND (purged_at IS NULL OR purged_at < seen_at)
-            AND (emptied_at IS NULL OR emptied_at < seen_at)
+          LEFT JOIN """ + EMPTIED_SQL + """ AS emptied USING (queue)
+          WHERE recency = 1 AND (emptied_at IS NULL OR emptied_at < seen_at)
         )
         SELECT queue, max(server_address) AS server_address, count(*) AS messages, min(since) AS since,
           min_by(sent_at, place) AS sent_at, min_by(message_key, place) AS message_key, min_by(label, place) AS label,
@@ -76,8 +71,9 @@ MESSAGE_VIEWS: Final = (
     View(
         "read_twice", 10,
         "a message that was handed out more than once, or that two receives acknowledged",
-        "`read_twice` is true if two receives of the message were acknowledged: applications have it twice. Otherwise "
-        "it was only handed out again; `loss_risk` names another risk if there is one, `outcomes` lists the outcome "
+        "`read_twice` is true if two receives of the message were acknowledged, also of two copies in its queue, each "
+        "of which has a row: applications have it twice. Otherwise it was only handed out again; `loss_risk` names "
+        "another risk if there is one, `outcomes` lists the outcome "
         "of each receive. `delivered_twice` says whether the queue managers on its way delivered it twice (view "
         "delivered_twice), null where what was captured of TCP 1801 does not tell. `source` is `reads`.",
         _REMOTE_READS_ONLY + " A reinstalled queue manager numbers its messages from the beginning: messages of equal "
@@ -88,12 +84,12 @@ MESSAGE_VIEWS: Final = (
             WHEN min(confidence = 'complete') THEN FALSE END AS delivered_twice
           FROM gold.message_transfers WHERE message_key IS NOT NULL GROUP BY message_key
         )
-        SELECT queue, inferred_queue, server_address, lookup_id, message_key, loss_risk = 'read_twice' AS read_twice,
+        SELECT queue, inferred_queue, server_address, lookup_id, message_key, read_twice,
           delivered_twice, 'reads' AS source, attempts, outcomes, readers, first_attempt_at, settled_at, fate,
           loss_risk, confidence, missing
-        FROM gold.ack_sequences LEFT JOIN transfers USING (message_key)
-        WHERE redelivered OR loss_risk = 'read_twice'
-        ORDER BY loss_risk = 'read_twice' DESC NULLS LAST, attempts DESC, first_attempt_at, sequence_key
+        FROM """ + READ_TWICE_SQL + """ AS sequences LEFT JOIN transfers USING (message_key)
+        WHERE redelivered OR read_twice
+        ORDER BY read_twice DESC NULLS LAST, attempts DESC, first_attempt_at, sequence_key
         """,
         (), ("first_attempt_at", "settled_at"), all_of(READS, beside=(SESSIONS,)),
     ),

@@ -12,9 +12,11 @@ from pipeline.reports.views.evidence import (
     QUEUE_REPORTS,
     READS,
     RECEIVER_REPORTS,
+    SESSIONS,
     TRANSFER_REPORTS,
     all_of,
 )
+from pipeline.reports.views.receipts import RECEIPTS_SQL
 from pipeline.reports.views.view import View
 from schemas.table import literal
 
@@ -45,56 +47,76 @@ QUEUE_VIEWS: Final = (
     View(
         "outgoing_not_connected", 1,
         "a period in which an outgoing queue was not connected",
-        "`still` is true if the newest observation shows the state and is still valid. `why` is the last entry of the "
-        "queue manager's connection history, null if it keeps none (before Windows Vista) or was not asked for it. "
-        "ONHOLD means that somebody paused the queue.",
+        "`until` is when another state was reported, else the last report that shows this one. `still` is true if the "
+        "newest report shows the state and is valid, null if that expired and none followed. A period ends with a "
+        "message that was handed over to the next machine (TCP 1801), whatever the last report says. `why` is the last "
+        "entry of the queue manager's connection history, null if it keeps none (before Windows Vista) or was not "
+        "asked for it. ONHOLD means that somebody paused the queue: it was reported, or the call was captured.",
         _STATE_EXPIRES + " Only the last entry of the connection history is known. Nothing is known of queue managers "
         "that nobody asks.",
         """
-        WITH changes AS (
-          SELECT *, coalesce(state <> lag(state) OVER queue_in_time, TRUE) AS changed
-          FROM gold.queue_history
+        WITH told AS (
+          SELECT *, CASE WHEN paused THEN """ + literal(STATE_ON_HOLD) + """
+              WHEN state = """ + literal(STATE_ON_HOLD) + """ AND NOT paused THEN 'RESUMED' ELSE state END AS held_state
+          FROM gold.queue_history CROSS JOIN setting.now WHERE valid_from <= now
+        ), changes AS (
+          SELECT *, coalesce(held_state <> lag(held_state) OVER queue_in_time OR lag(departed) OVER queue_in_time > 0,
+              TRUE) AS changed,
+            CASE WHEN departed = 0 AND lead(state) OVER queue_in_time <> 'UNKNOWN' THEN valid_to ELSE reported_at END
+              AS told_until,
+            CASE WHEN departed > 0 OR lead(state) OVER queue_in_time <> 'UNKNOWN' THEN FALSE
+              WHEN lead(state) OVER queue_in_time IS NULL AND valid_to > now THEN TRUE END AS lasts
+          FROM told
           WINDOW queue_in_time AS (PARTITION BY queue_manager, queue, queue_format_name ORDER BY valid_from)
         ), runs AS (
           SELECT *, sum(CAST(changed AS int)) OVER queue_in_time AS run
           FROM changes
           WINDOW queue_in_time AS (PARTITION BY queue_manager, queue, queue_format_name ORDER BY valid_from)
         ), down AS (
-          SELECT queue_manager, queue, queue_format_name, state, min(valid_from) AS since, max(valid_to) AS until,
+          SELECT queue_manager, queue, queue_format_name, held_state AS state, min(valid_from) AS since,
+            greatest(min(valid_from), max(told_until)) AS until, max_by(lasts, valid_from) AS still,
             max_by(message_count, valid_from) AS message_count, max_by(bytes, valid_from) AS bytes,
             max_by(try_element_at(evidence, -1), valid_from) AS snapshot_id
           FROM runs
-          WHERE state IN (""" + _NOT_CONNECTED_SQL + """)
-          GROUP BY queue_manager, queue, queue_format_name, state, run
+          WHERE held_state IN (""" + _NOT_CONNECTED_SQL + """)
+          GROUP BY queue_manager, queue, queue_format_name, held_state, run
         ), reasons AS (
           SELECT snapshot_id, nexthops, try_element_at(connection_history, -1) AS last FROM silver.queue_snapshots
         )
-        SELECT down.queue_manager, down.queue, down.queue_format_name, down.state, down.since, down.until,
-          down.until > clock.now AS still, down.message_count, down.bytes, reasons.last.status_name AS why,
-          reasons.last.error_name AS error, reasons.last.changed_at AS failed_at, reasons.nexthops
+        SELECT down.queue_manager, down.queue, down.queue_format_name, down.state, down.since,
+          least(down.until, clock.now) AS until, down.still, down.message_count, down.bytes,
+          reasons.last.status_name AS why, reasons.last.error_name AS error, reasons.last.changed_at AS failed_at,
+          reasons.nexthops
         FROM down LEFT JOIN reasons USING (snapshot_id) CROSS JOIN setting.now AS clock
-        ORDER BY still DESC, down.since, down.queue_manager, down.queue, down.queue_format_name
+        ORDER BY still IS FALSE, still DESC, down.since, down.queue_manager, down.queue, down.queue_format_name
         """,
-        ("queue_manager",), ("since", "until"), all_of(QUEUE_REPORTS),
+        ("queue_manager",), ("since", "until"), all_of(QUEUE_REPORTS, beside=(SESSIONS,)),
     ),
     View(
         "time_in_state", 2,
         "a state of a queue, UNKNOWN included",
         "`seconds` is the total time in the state from the first evidence until now, `share` its share of that "
-        "period, `times` how often the queue entered the state.",
+        "period, `times` how often the queue entered the state. `last_at` is until when it counts.",
         _STATE_EXPIRES,
         """
-        WITH steps AS (
+        WITH told AS (
+          SELECT queue_manager, queue, queue_format_name, state, valid_from, least(valid_to, now) AS valid_to, now
+          FROM gold.queue_history CROSS JOIN setting.now WHERE valid_from <= now
+        ), steps AS (
           SELECT *, coalesce(state <> lag(state) OVER queue_in_time, TRUE) AS entered,
-            (unix_micros(least(valid_to, now)) - unix_micros(valid_from)) / 1e6 AS seconds
-          FROM gold.queue_history CROSS JOIN setting.now
-          WHERE valid_from <= now
+            (unix_micros(valid_to) - unix_micros(valid_from)) / 1e6 AS seconds
+          FROM (
+            SELECT * FROM told
+            UNION ALL
+            SELECT queue_manager, queue, queue_format_name, 'UNKNOWN', max(valid_to), max(now), max(now)
+            FROM told GROUP BY queue_manager, queue, queue_format_name HAVING max(valid_to) < max(now)
+          ) AS every
           WINDOW queue_in_time AS (PARTITION BY queue_manager, queue, queue_format_name ORDER BY valid_from)
         )
         SELECT queue_manager, queue, queue_format_name, state, sum(seconds) AS seconds,
           sum(seconds) / nullif(sum(sum(seconds)) OVER (PARTITION BY queue_manager, queue, queue_format_name), 0)
             AS share,
-          count_if(entered) AS times, min(valid_from) AS first_at, max(least(valid_to, now)) AS last_at
+          count_if(entered) AS times, min(valid_from) AS first_at, max(valid_to) AS last_at
         FROM steps
         GROUP BY queue_manager, queue, queue_format_name, state
         ORDER BY queue_manager, queue, queue_format_name, seconds DESC, state
@@ -155,44 +177,55 @@ QUEUE_VIEWS: Final = (
     View(
         "stuck_queues", 4,
         "a period in which messages waited in a local queue and nothing shows that any was read",
-        "`minutes` is the length of the period, until now if it still lasts; filter by `still AND minutes >= 15`. A "
-        "period ends with a captured receive (also one that gave the message back), with a move or a purge, and when "
-        "there are fewer messages or bytes than expected: then somebody read on the machine itself. `last_attempt_at` "
-        "and `last_reader` are those of the newest captured Start call at the queue.",
-        "Readers on the machine itself are visible only where the number of messages falls. A reader that takes as "
-        "many messages as arrive is not visible. " + _STATE_EXPIRES,
+        "`minutes` is the time from `since` to `until`; filter by `minutes >= 15`. A period ends with a captured "
+        "receive (also one that gave the message back), with a move or a purge, with an acknowledgement on TCP 1801 "
+        "that a message of the queue was received, and when there are fewer messages or bytes than expected: then "
+        "somebody read on the machine itself. `until` is when it ended, else the last report that shows it; one report "
+        "alone shows no period. `still` is true if the newest report shows it and is valid, null if that expired and "
+        "none followed. `last_attempt_at` and `last_reader` are those of the newest captured Start call at the queue.",
+        "Readers on the machine itself are visible only where the number of messages falls, or where an "
+        "acknowledgement of the receive was asked for and captured. " + _STATE_EXPIRES,
         """
-        WITH local AS (
-          SELECT *, message_count = 0 OR received + nacked + moved_out + purged > 0
-              OR coalesce(unexplained_change < 0, FALSE) AS is_read,
+        WITH history AS (
+          SELECT *, received + nacked + moved_out + purged > 0 OR coalesce(unexplained_change < 0, FALSE) AS is_read,
+            state = 'LOCAL CONNECTION' AND message_count IS NOT NULL AS is_told,
+            CASE WHEN lead(state) OVER queue_in_time <> 'UNKNOWN' THEN valid_to ELSE reported_at END AS told_until
+          FROM gold.queue_history CROSS JOIN setting.now
+          WHERE NOT regexp_like(queue, ';(journal|deadletter|deadxact)$') AND valid_from <= now
+          WINDOW queue_in_time AS (PARTITION BY queue_manager, queue, queue_format_name ORDER BY valid_from)
+        ), acknowledged AS (
+          SELECT DISTINCT interval_key, TRUE AS is_acknowledged FROM history JOIN """ + RECEIPTS_SQL + """ AS receipts
+            ON receipts.queue = history.queue AND received_at >= valid_from AND received_at < valid_to
+        ), reads AS (
+          SELECT *, is_read OR NOT is_told OR message_count = 0 OR coalesce(is_acknowledged, FALSE) AS is_over,
             coalesce(message_count < lag(message_count) OVER queue_in_time
               OR bytes < lag(bytes) OVER queue_in_time, FALSE) AS fell,
             lead(valid_from) OVER queue_in_time IS NULL AS is_last
-          FROM gold.queue_history
-          WHERE state = 'LOCAL CONNECTION' AND message_count IS NOT NULL
-            AND NOT regexp_like(queue, ';(journal|deadletter|deadxact)$')
+          FROM history LEFT JOIN acknowledged USING (interval_key)
+          WHERE is_told OR is_read OR is_acknowledged
           WINDOW queue_in_time AS (PARTITION BY queue_manager, queue, queue_format_name ORDER BY valid_from)
         ), waits AS (
-          SELECT *, sum(CAST(is_read OR fell AS int)) OVER queue_in_time AS wait
-          FROM local
+          SELECT *, sum(CAST(is_over OR fell AS int)) OVER queue_in_time AS wait
+          FROM reads
           WINDOW queue_in_time AS (PARTITION BY queue_manager, queue, queue_format_name ORDER BY valid_from)
         ), readers AS (
           SELECT queue, max(started_at) AS last_attempt_at, max_by(client_address, started_at) AS last_reader
           FROM gold.receive_attempts WHERE queue IS NOT NULL GROUP BY queue
         ), found AS (
-          SELECT queue_manager, queue, queue_format_name, min(valid_from) AS since, max(valid_to) AS until,
-            max(is_last) AS is_last, max_by(message_count, valid_from) AS message_count,
+          SELECT queue_manager, queue, queue_format_name, min(valid_from) AS since, max(told_until) AS until,
+            max(is_last) AS is_last, max(valid_to) AS valid_to, max_by(message_count, valid_from) AS message_count,
             max_by(bytes, valid_from) AS bytes
-          FROM waits WHERE NOT is_read GROUP BY queue_manager, queue, queue_format_name, wait
+          FROM waits WHERE NOT is_over GROUP BY queue_manager, queue, queue_format_name, wait
         )
         SELECT queue_manager, queue, queue_format_name, since, least(until, now) AS until,
-          is_last AND until > now AS still,
+          CASE WHEN NOT is_last THEN FALSE WHEN valid_to > now THEN TRUE END AS still,
           (unix_micros(least(until, now)) - unix_micros(since)) / 6e7 AS minutes, message_count, bytes,
           last_attempt_at, last_reader
         FROM found LEFT JOIN readers USING (queue) CROSS JOIN setting.now
-        ORDER BY still DESC, minutes DESC, queue_manager, queue, queue_format_name
+        WHERE least(until, now) > since
+        ORDER BY still IS FALSE, still DESC, minutes DESC, queue_manager, queue, queue_format_name
         """,
-        ("queue_manager",), ("since", "until"), all_of(QUEUE_REPORTS, beside=(READS,)),
+        ("queue_manager",), ("since", "until"), all_of(QUEUE_REPORTS, beside=(READS, SESSIONS)),
     ),
     View(
         "outgoing_backlog", 6,

@@ -6,6 +6,7 @@ from typing import Final
 
 from pipeline.reports.views.canonical import with_canonical_queues
 from pipeline.reports.views.evidence import READS, SESSIONS, TRANSFER_REPORTS, all_of, any_of
+from pipeline.reports.views.read_twice import READ_TWICE_SQL
 from pipeline.reports.views.refused import with_refusals
 from pipeline.reports.views.view import View
 
@@ -42,9 +43,10 @@ TRANSFER_VIEWS: Final = (
         "`pending` numbers were not acknowledged when the sequence was last observed. `given_up` numbers were not "
         "acknowledged when another sequence took the place of theirs: messages sent again after that have other "
         "numbers. `source` is `transfers` where the messages were captured on TCP 1801, else `collector` or `wire`: a "
-        "snapshot of the sender's queue. What transfers show is not repeated from snapshots. With `transfers`, "
-        "`condition` is that of gold.transfer_sequences, a routed sequence has a row for each hop (`sender_address`, "
-        "`receiver_address`), and `sequence_key` leads to its row.",
+        "snapshot of the sender's queue. What transfers show is not repeated from snapshots. What either shows to be "
+        "acknowledged later does not count, nor what an acknowledgement of another kind says to have arrived. With "
+        "`transfers`, `condition` is that of gold.transfer_sequences, a routed sequence has a row for each hop "
+        "(`sender_address`, `receiver_address`), and `sequence_key` leads to its row.",
         "Numbers of snapshots come from observations: what was given up between two observations is not counted. Of "
         "captured sequences, those are left out whose order acknowledgements took a way that was not captured "
         "(`condition` `unknown`): theirs cannot be known.",
@@ -62,8 +64,8 @@ TRANSFER_VIEWS: Final = (
             PARTITION BY queue_manager, queue, lower(queue_format_name) ORDER BY observed_at, snapshot_id
           )
         ), reported AS (
-          SELECT queue_manager, queue, queue_format_name, source, sequence_id, first_unacked_number AS from_number,
-            last_unacked_number AS to_number, unacked_count AS messages,
+          SELECT snapshot_id, queue_manager, queue, queue_format_name, source, sequence_id,
+            first_unacked_number AS from_number, last_unacked_number AS to_number, unacked_count AS messages,
             CASE WHEN next_at IS NULL THEN 'pending' ELSE 'given_up' END AS what, observed_at,
             next_at AS reset_seen_at
           FROM seen
@@ -73,28 +75,51 @@ TRANSFER_VIEWS: Final = (
               "gold.transfer_sequences",
               "sequence_key, source_queue_manager, destination_queue, transaction_sequence_id AS sequence_id, "
               "sender_address, receiver_address, first_number, last_number, first_waiting_number, waiting, condition, "
-              "last_packet_at, confidence, missing",
+              "acknowledged_number, acknowledged_at, last_packet_at, confidence, missing",
           ) + """
+        ), captured_later AS (
+          SELECT snapshot_id, max(acknowledged_number) + 1 AS from_number
+          FROM reported JOIN captured ON captured.sequence_id = reported.sequence_id AND captured.queue = reported.queue
+          WHERE acknowledged_at > reported.observed_at GROUP BY snapshot_id
+        ), reported_later AS (
+          SELECT sequence_key, max(CASE WHEN first_unacked_number IS NOT NULL THEN first_unacked_number
+              WHEN unacked_count = 0 THEN next_number ELSE last_acked_number + 1 END) AS from_number
+          FROM gold.eod_transfers AS reports JOIN captured
+            ON captured.sequence_id = reports.sequence_id AND captured.queue = reports.queue
+          WHERE reports.observed_at > captured.observed_at GROUP BY sequence_key
+        ), arrived AS (
+          SELECT sequence_key, max(transaction_number) + 1 AS from_number FROM gold.message_transfers
+          WHERE outcome IN ('delivered', 'received') AND sequence_key IS NOT NULL GROUP BY sequence_key
+        ), unacknowledged AS (
+          SELECT captured.*, greatest(first_waiting_number, reported_later.from_number,
+              CASE WHEN condition <> 'refused' THEN arrived.from_number END) AS from_number
+          FROM captured LEFT JOIN reported_later ON reported_later.sequence_key = captured.sequence_key
+            LEFT JOIN arrived ON arrived.sequence_key = captured.sequence_key
         ), followers AS (
           SELECT source_queue_manager, destination_queue, sender_address, receiver_address,
             previous_sequence_id AS sequence_id, min(first_sent_at) AS followed_at, max(began = 'emptied') AS emptied
           FROM gold.transfer_sequences WHERE previous_sequence_id IS NOT NULL GROUP BY ALL
         )
-        SELECT queue_manager, queue, queue_format_name, source, sequence_id, from_number, to_number, messages, what,
+        SELECT queue_manager, queue, queue_format_name, source, sequence_id,
+          greatest(reported.from_number, later.from_number) AS from_number, to_number,
+          CASE WHEN later.from_number > reported.from_number THEN to_number - later.from_number + 1 ELSE messages END
+            AS messages, what,
           CAST(NULL AS STRING) AS condition, observed_at, reset_seen_at, CAST(NULL AS STRING) AS source_queue_manager,
           CAST(NULL AS STRING) AS sender_address, CAST(NULL AS STRING) AS receiver_address,
           CAST(NULL AS STRING) AS sequence_key, NULL AS missing
-        FROM reported ANTI JOIN captured
+        FROM reported LEFT JOIN captured_later AS later USING (snapshot_id) ANTI JOIN captured
           ON captured.sequence_id = reported.sequence_id AND captured.queue = reported.queue
-            AND captured.condition <> 'unknown' AND from_number >= first_number AND to_number <= last_number
+            AND captured.condition <> 'unknown' AND reported.from_number >= first_number AND to_number <= last_number
             AND reported.observed_at <= captured.observed_at
+        WHERE later.from_number IS NULL OR later.from_number <= to_number
         UNION ALL
-        SELECT CAST(NULL AS STRING), queue, CAST(NULL AS STRING), 'transfers', sequence_id, first_waiting_number,
-          last_number, waiting, CASE WHEN followed_at IS NULL THEN 'pending' ELSE 'given_up' END, condition,
+        SELECT CAST(NULL AS STRING), queue, CAST(NULL AS STRING), 'transfers', sequence_id, from_number,
+          last_number, least(waiting, last_number - from_number + 1),
+          CASE WHEN followed_at IS NULL THEN 'pending' ELSE 'given_up' END, condition,
           observed_at, followed_at, source_queue_manager, sender_address, receiver_address, sequence_key, missing
-        FROM captured LEFT JOIN followers
+        FROM unacknowledged LEFT JOIN followers
           USING (source_queue_manager, destination_queue, sender_address, receiver_address, sequence_id)
-        WHERE waiting > 0 AND condition <> 'unknown' AND NOT coalesce(emptied, FALSE)
+        WHERE waiting > 0 AND from_number <= last_number AND condition <> 'unknown' AND NOT coalesce(emptied, FALSE)
         ORDER BY what, observed_at, sequence_key, queue_manager, queue, queue_format_name, from_number
         """,
         ("queue_manager", *_HOP), ("observed_at",), any_of(SESSIONS, TRANSFER_REPORTS),
@@ -131,13 +156,14 @@ TRANSFER_VIEWS: Final = (
         "a message on one hop that the next machine acknowledged more than once",
         "The next machine got the message `acknowledged_sendings` times. It drops identifiers that it remembers "
         "(Windows: the last 10,000, for 30 minutes), so this does not mean that an application has it twice: "
-        "`read_twice` says whether two remote reads of it were acknowledged, null where no remote read of it was "
-        "captured. `source` is `transfers`.",
+        "`read_twice` says whether two remote reads of it were acknowledged, also of two copies in its queue, null "
+        "where no remote read of it was captured. `source` is `transfers`.",
         "Sendings without a number (`missing` contains capture_begins or capture_loss) are not known to be "
         "acknowledged: more messages may have been delivered twice. " + _ONLY_1801,
         """
         WITH reads AS (
-          SELECT message_key, max(coalesce(loss_risk = 'read_twice', FALSE)) AS read_twice FROM gold.ack_sequences
+          SELECT message_key, max(coalesce(read_twice, FALSE)) AS read_twice
+          FROM """ + READ_TWICE_SQL + """ AS sequences
           WHERE message_key IS NOT NULL GROUP BY message_key
         )
         SELECT queue, sender_address, receiver_address, message_kind, message_key, message_id, 'transfers' AS source,

@@ -98,7 +98,7 @@ def test_an_empty_answer_says_of_what_from_which_and_until_when(lakes, capsys):
 def test_rows_are_shown_with_what_is_not_known_beside_them(lakes, capsys):
     said, summary = asked(capsys, lakes / "snapshots", "stuck_queues")
     assert summary["rows"]["stuck_queues"] > 0
-    assert "More cannot be known: nothing was seen of remote reads that can be read." in said
+    assert "More cannot be known: nothing was seen of remote reads that can be read, TCP 1801." in said
 
 
 def test_what_was_seen_after_the_time_asked_for_does_not_count(lakes, capsys):

@@ -180,10 +180,10 @@ def test_delivered_twice_is_not_read_twice(lake_views):
         MESSAGE_TRANSFERS: [transfer(name, acknowledged_sendings=2) for name in ("both", "wire", "unread")]
         + [transfer("once"), transfer("read"), transfer("begun", confidence="partial")],
         ACK_SEQUENCES: [
-            {"message_key": "both", "redelivered": True, "loss_risk": "read_twice"},
-            {"message_key": "wire", "redelivered": False},
-            {"message_key": "read", "redelivered": True, "loss_risk": "read_twice"},
-            {"message_key": "uncaptured", "redelivered": True}, {"message_key": "begun", "redelivered": True},
+            {"message_key": name, "sequence_key": name, "redelivered": name != "wire", "loss_risk": risk}
+            for name, risk in (
+                ("both", "read_twice"), ("wire", None), ("read", "read_twice"), ("uncaptured", None), ("begun", None),
+            )
         ],
     })  # fmt: skip
     assert sorted(read("delivered_twice", "message_key", "queue", "read_twice", "source"), key=str) == [

@@ -1,0 +1,356 @@
+"""What one table of a lake says and another one contradicts is not answered: planted contradictions, in memory."""
+
+import datetime as dt
+
+import pytest
+
+from alerts.scenario import LIMITS
+from alerts.test_update import Below
+from pipeline.alerts.update import current_alerts
+from pipeline.reports.views.catalog import LakeViews
+from queue_states.queue_events import MINUTE, event, read, snapshot
+from reports.questions.in_memory_lake import NOW, InMemoryLake, history_tables, rows
+from schemas.ack_sequences import ACK_SEQUENCES
+from schemas.eod import EOD_TRANSFERS
+from schemas.hosts import HOSTS
+from schemas.messages import MESSAGES
+from schemas.receive_attempts import QUEUE_OPERATIONS, RECEIVE_ATTEMPTS
+from schemas.transfers import MESSAGE_TRANSFERS, TRANSFER_SEQUENCES
+
+EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+QUEUE, LOCAL = "srv1\\private$\\orders", "LOCAL CONNECTION"
+RECEIVED = 0x4000
+
+
+def shot(at, count=None, *, state=LOCAL, **more):
+    """A report of a queue, 100 bytes a message; times in minutes."""
+    size = None if count is None else 100 * count
+    return snapshot(at * MINUTE, state=state, message_count=count, bytes=size, **more)
+
+
+def ask(tables, name, *columns):
+    """Columns of a view's rows over a lake of these tables; times in minutes."""
+    found = LakeViews(InMemoryLake(None, tables)).answer(name).to_pylist()
+    return [tuple(plain(row[column]) for column in columns) for row in found]
+
+
+def plain(value):
+    if isinstance(value, dt.datetime):
+        return round((value - EPOCH).total_seconds() / 60, 3)
+    return round(value, 3) if isinstance(value, float) else value
+
+
+def transfer(name, **more):
+    return {"transfer_key": name, "message_key": name, "message_id": f"a1\\{name}", "destination_queue": QUEUE,
+            "class": 0, "acknowledgement_requested": 0, "journaling": 0} | more  # fmt: skip
+
+
+def test_a_queue_that_drains_is_not_stuck():
+    """Planted: each report has fewer messages than the one before, also the last one."""
+    drains = history_tables([shot(at, 100 - at) for at in range(0, 100, 10)])
+    assert ask(drains, "stuck_queues", "since") == []
+    then_not = history_tables([shot(at, 50 - min(at, 40)) for at in range(0, 70, 10)])
+    assert ask(then_not, "stuck_queues", "since", "until", "minutes", "message_count") == [(40, 60, 20, 10)]
+
+
+def test_a_queue_that_was_read_where_its_count_was_unknown_is_not_stuck():
+    """Planted: a receive between two reports that are too far apart; messages that arrive keep the number."""
+    reports = [*(shot(at, 5) for at in (0, 10)), *(shot(at, 5) for at in (100, 110))]
+    columns = ("since", "until", "minutes", "still")
+    assert ask(history_tables(reports), "stuck_queues", *columns) == [(0, 110, 110, None)]
+    read_between = history_tables([*reports, read(50 * MINUTE)])
+    assert ask(read_between, "stuck_queues", *columns) == [(100, 110, 10, None), (0, 10, 10, False)]
+
+
+@pytest.mark.parametrize("ack", [("receive_class", "receive_acked_at"), ("final_class", "final_acked_at")])
+def test_a_queue_whose_messages_are_acknowledged_as_received_is_not_stuck(ack):
+    """Planted: TCP 1801 shows that an application received a message; as many arrive as are read."""
+    history = history_tables([shot(at, 5) for at in range(0, NOW + 1, 10)])
+    column, time = ack
+
+    def with_ack(code, at=115):
+        return history | {MESSAGE_TRANSFERS: rows(MESSAGE_TRANSFERS, transfer("m", **{column: code, time: at}))}
+
+    columns = ("since", "until", "still")
+    assert ask(with_ack(RECEIVED), "stuck_queues", *columns) == [(120, NOW, True), (0, 110, False)]
+    assert ask(with_ack(0xC002), "stuck_queues", *columns) == [(0, NOW, True)]  # its time was over: nobody read it
+
+
+def test_no_period_ends_because_a_report_expires():
+    (row,) = ask(history_tables([shot(at, 5) for at in (0, 10)]), "stuck_queues", "since", "until", "still")
+    assert row == (0, 10, None)  # and not minute 25
+
+
+def outgoing(at, state, **more):
+    return shot(at, 3, state=state, **more)
+
+
+DOWN = ("state", "since", "until", "still")
+
+
+def test_a_queue_that_handed_a_message_over_was_connected():
+    """Planted: a message departs (TCP 1801) while the last report says that there is no connection."""
+    reports = [outgoing(at, "WAITING") for at in range(0, NOW + 1, 10)]
+    assert ask(history_tables(reports), "outgoing_not_connected", *DOWN) == [("WAITING", 0, NOW, True)]
+    left = history_tables([*reports, read(105 * MINUTE, "departed")])
+    assert ask(left, "outgoing_not_connected", *DOWN) == [("WAITING", 110, NOW, True), ("WAITING", 0, 100, False)]
+    at_last = history_tables([*reports, read((NOW + 5) * MINUTE, "departed")])
+    assert ask(at_last, "outgoing_not_connected", *DOWN) == [("WAITING", 0, NOW, False)]
+
+
+def test_a_pause_or_resume_counts_until_a_state_is_reported():
+    """Planted: administrators resume a queue that was reported to be on hold, and pause one that was connected."""
+    held = [outgoing(at, "ONHOLD") for at in range(0, 60, 10)]
+    resumed = event("resume", 42 * MINUTE, "resume")
+    columns = ("state", "since", "until", "still")
+    assert ask(history_tables([*held[:5], resumed]), "outgoing_not_connected", *columns) == [("ONHOLD", 0, 42, False)]
+    up = [outgoing(at, "CONNECTED") for at in (230, NOW - 2)]
+    paused = event("pause", (NOW - 1) * MINUTE, "pause")
+    found = ask(history_tables([*up, paused]), "outgoing_not_connected", *columns)
+    assert found == [("ONHOLD", NOW - 1, NOW - 1, True)]
+
+
+def test_a_state_that_nobody_reported_again_is_not_over_and_does_not_last():
+    (row,) = ask(history_tables([outgoing(at, "WAITING") for at in (0, 10)]), "outgoing_not_connected", *DOWN)
+    assert row == ("WAITING", 0, 10, None)
+    (row,) = ask(
+        history_tables([*(outgoing(at, "WAITING") for at in (0, 10)), outgoing(12, "CONNECTED")]),
+        "outgoing_not_connected", *DOWN,
+    )  # fmt: skip
+    assert row == ("WAITING", 0, 12, False)
+
+
+def test_time_in_state_goes_on_until_now():
+    """Planted: a queue whose last report expired hours before the newest packet."""
+    columns = ("state", "seconds", "share", "first_at", "last_at")
+    found = ask(history_tables([outgoing(at, "WAITING") for at in (0, 10)]), "time_in_state", *columns)
+    assert found == [
+        ("UNKNOWN", (NOW - 25) * 60, round((NOW - 25) / NOW, 3), 25, NOW), ("WAITING", 25 * 60, 0.104, 0, 25),
+    ]  # fmt: skip
+    (row,) = ask(history_tables([outgoing(NOW - 5, "WAITING")]), "time_in_state", *columns)
+    assert row == ("WAITING", 300, 1, NOW - 5, NOW)
+    reads_only = history_tables([read(50 * MINUTE)])
+    assert ask(reads_only, "time_in_state", *columns) == []
+
+
+def attempt(name, returned, outcome="in_flight", **more):
+    """A receive that returned the message of its name."""
+    row = {"attempt_key": name, "queue": QUEUE, "is_receive": True, "returned_at": returned, "outcome": outcome,
+           "server_address": "10.0.0.1", "client_address": "10.0.0.9"}  # fmt: skip
+    return row | {"message_key": name, "evidence": [name]} | more
+
+
+def test_a_receive_whose_end_only_its_consequences_show_did_end():
+    """Planted: acknowledged as received, queue reported empty, handed out again; and the same too early or too late."""
+    attempts = [
+        attempt("acknowledged", 100), attempt("acknowledged before", 100), attempt("held", 100),
+        attempt("acknowledged in time", 100, "rundown", ended_at=110),
+        attempt("acknowledged by another", 100, "rundown", ended_at=110),
+        attempt("emptied", 50, queue="emptied"), attempt("came later", 70, queue="emptied"),
+        attempt("first", 100, message_key="again"), attempt("second", 120, message_key="again"),
+        attempt("refused", 100, "failed"),
+    ]  # fmt: skip
+    received = {"acknowledged": 101, "acknowledged before": 99, "acknowledged in time": 105,
+                "acknowledged by another": 115, "refused": 105}  # fmt: skip
+    acks = [transfer(name, receive_class=RECEIVED, receive_acked_at=at) for name, at in received.items()]
+    tables = history_tables([shot(60, 0, queue="emptied")]) | {
+        RECEIVE_ATTEMPTS: rows(RECEIVE_ATTEMPTS, *attempts), MESSAGE_TRANSFERS: rows(MESSAGE_TRANSFERS, *acks),
+        ACK_SEQUENCES: rows(
+            ACK_SEQUENCES, {"message_key": "again", "fate": "held", "attempt_keys": ["first", "second"]}
+        ),
+    }  # fmt: skip
+    assert sorted(ask(tables, "receives_not_ended", "attempt_key", "how")) == [
+        ("acknowledged before", "never"), ("acknowledged by another", "reader_gone"), ("came later", "never"),
+        ("first", "given_back"), ("held", "never"), ("refused", "refused"), ("second", "never"),
+    ]  # fmt: skip
+    alerts = current_alerts(Below(None, tables), LIMITS).to_pylist()
+    raised = {key for row in alerts if row["condition"] == "receives_not_ended" for key in row["evidence"]}
+    assert raised == {
+        "acknowledged before", "acknowledged by another", "came later", "first", "held", "second", "refused",
+    }  # fmt: skip
+
+
+def test_an_acknowledgement_that_cannot_come_is_not_missing():
+    """Planted: final acknowledgements that say that a message was rejected, and messages that are in their queue."""
+    asks = {"acknowledgement_requested": 3}
+    arrived = asks | {"arrival_acked_at": 12, "arrival_class": 2}
+    tables = {
+        MESSAGE_TRANSFERS: rows(
+            MESSAGE_TRANSFERS, transfer("rejected", final_class=0x8000, **asks), transfer("silent", **asks),
+            transfer("too late", final_class=0xC002, **arrived), transfer("received", final_class=RECEIVED, **arrived),
+            *(transfer(name, **arrived) for name in ("given back", "held", "purged", "read", "read again", "unread")),
+        ),
+        ACK_SEQUENCES: rows(
+            ACK_SEQUENCES, *(
+                {"message_key": name, "fate": fate}
+                for name, fate in (
+                    ("given back", "returned"), ("held", "held"), ("purged", "purged"), ("read", "consumed"),
+                    ("read again", "returned"), ("read again", "consumed"), ("silent", "held"),
+                )
+            ),
+        ),
+    }  # fmt: skip
+    assert sorted(ask(tables, "acknowledgements_missing", "message_key", "lacks")) == [
+        ("read", "receive"), ("read again", "receive"), ("received", "receive"), ("silent", "arrival"),
+        ("unread", "receive"),
+    ]  # fmt: skip
+
+
+def dead_letter(name, seen, queue, **more):
+    """A dead letter that was peeked or read in its queue."""
+    row = {"message_key": name, "sighting_key": f"{name} {seen}", "call_key": f"{name} {seen}", "seen_at": seen,
+           "queue": queue, "class": 0x8000, "class_name": "NACK", "destination_queue": QUEUE}  # fmt: skip
+    return row | more
+
+
+def test_a_dead_letter_that_is_gone_is_none():
+    """Planted: received or purged from its dead-letter queue, which was reported empty, or seen elsewhere later."""
+    dead, app = "srv1\\system$;deadxact", "srv1\\private$\\app"
+    tables = history_tables([shot(60, 0, queue="emptied_deadqueue"), shot(5, 0, queue=dead)]) | {
+        MESSAGES: rows(
+            MESSAGES, dead_letter("there", 10, dead), dead_letter("received", 10, dead), dead_letter("held", 10, dead),
+            dead_letter("emptied", 50, "emptied_deadqueue"), dead_letter("later", 70, "emptied_deadqueue"),
+            dead_letter("purged", 50, "purged_deadqueue"), dead_letter("moved", 40, f"{app}_deadqueue"),
+            dead_letter("moved", 50, app),
+        ),
+        QUEUE_OPERATIONS: rows(
+            QUEUE_OPERATIONS,
+            {"operation": "purge", "outcome": "done", "queue": "purged_deadqueue", "responded_at": 55},
+            {"operation": "purge", "outcome": "failed", "queue": dead, "responded_at": 55},
+        ),
+        ACK_SEQUENCES: rows(
+            ACK_SEQUENCES, {"message_key": "received", "queue": dead, "fate": "consumed"},
+            {"message_key": "held", "queue": dead, "fate": "held"},
+            {"message_key": "there", "queue": QUEUE, "fate": "consumed"},
+        ),
+    }  # fmt: skip
+    assert ask(tables, "dead_letters", "queue", "messages") == [(dead, 2), ("emptied_deadqueue", 1)]
+
+
+def test_a_dead_letter_on_tcp_1801_is_in_a_queue_that_may_be_empty():
+    """Planted: the dead-letter queue of its sender was reported empty after it died; and another one, or before."""
+    died = {"source_queue_manager": "guid", "transactional": True, "final_class": 0x8000, "final_class_name": "NACK",
+            "dead_letter_class": 0x8000, "journaling": 1}  # fmt: skip
+    sent = [transfer(str(at), final_acked_at=at, **died) for at in (40, 70)]
+    sent += [transfer("express", final_acked_at=40, **died | {"transactional": False})]
+    sent += [transfer("own", final_acked_at=40, **died), transfer("other", final_acked_at=40, **died)]
+    presumed = {"source_queue_manager": "guid", "outcome": "expired", "journaling": 1, "expires_at": 90}
+    sent += [transfer("gone", **presumed), transfer("was read", **presumed)]
+    headers = [dead_letter(name, 1, None, dead_letter_queue=f"{name}_queue") for name in ("own", "other")]
+    headers += [dead_letter("was read", 100, QUEUE, class_name="NORMAL")]
+
+    def found(empty, hosts=()):
+        tables = history_tables([shot(60, 0, queue=queue) for queue in empty]) | {
+            MESSAGE_TRANSFERS: rows(MESSAGE_TRANSFERS, *sent), MESSAGES: rows(MESSAGES, *headers),
+            HOSTS: rows(HOSTS, *hosts),
+        }  # fmt: skip
+        return sorted(ask(tables, "dead_letters", "reason", "messages"))
+
+    host = {"queue_manager_id": "guid", "host_name": "shop", "address": "10.0.0.1"}
+    assert found(["shop\\system$;deadxact"]) == [("NACK", 5), ("expired", 1)]  # nothing says whose it is
+    assert found(["shop\\system$;deadxact"], [host]) == [("NACK", 4), ("expired", 1)]
+    for name in ("10.0.0.1\\system$", "machine=guid"):
+        assert found([f"{name};deadxact"], [host]) == [("NACK", 4), ("expired", 1)]
+    assert found(["shop\\system$;deadletter"], [host]) == [("NACK", 4), ("expired", 1)]
+    assert found(["own_queue"], [host]) == [("NACK", 4), ("expired", 1)]
+
+
+def test_two_copies_that_were_both_received_are_read_twice():
+    """Planted: one message under two lookup identifiers in its queue; each copy was received once."""
+    copies = [
+        {"message_key": name, "queue": queue, "lookup_id": number, "fate": fate, "sequence_key": f"{name} {number}",
+         "redelivered": False, "attempts": 1}
+        for name, number, queue, fate in (
+            ("both", 1, QUEUE, "consumed"), ("both", 2, QUEUE, "consumed"), ("one", 3, QUEUE, "consumed"),
+            ("one", 4, QUEUE, "returned"), ("two queues", 5, QUEUE, "consumed"), ("two queues", 6, "q", "consumed"),
+            ("again", 7, QUEUE, "consumed"), ("again", None, QUEUE, "consumed"),
+        )
+    ]  # fmt: skip
+    sent = [transfer(name, acknowledged_sendings=2) for name in ("both", "one", "two queues", "again", "unread")]
+    tables = {ACK_SEQUENCES: rows(ACK_SEQUENCES, *copies), MESSAGE_TRANSFERS: rows(MESSAGE_TRANSFERS, *sent)}
+    assert sorted(ask(tables, "delivered_twice", "message_key", "read_twice")) == [
+        ("again", False), ("both", True), ("one", False), ("two queues", False), ("unread", None),
+    ]  # fmt: skip
+    assert ask(tables, "read_twice", "message_key", "read_twice", "lookup_id", "delivered_twice") == [
+        ("both", True, 1, True), ("both", True, 2, True),
+    ]  # fmt: skip
+
+
+def sequence(number, first, last, waiting, **more):
+    """A sequence on a hop; its last packet was captured at minute 50."""
+    row = {"sequence_key": f"s{number}", "source_queue_manager": "a1", "destination_queue": QUEUE,
+           "sender_address": "10.0.0.1", "receiver_address": "10.0.0.2", "transaction_sequence_id": number,
+           "first_number": first, "last_number": last, "last_packet_at": 50, "waiting": waiting,
+           "first_waiting_number": last - waiting + 1 if waiting else None, "condition": "waiting"}  # fmt: skip
+    return row | more
+
+
+def reported(at, number, **more):
+    """A report of the outgoing queue of a sequence."""
+    return {"snapshot_id": f"{number} {at}", "queue_manager": f"of {number}", "queue": QUEUE, "source": "collector",
+            "observed_at": at, "sequence_id": number, "unacked_count": 0} | more  # fmt: skip
+
+
+NEVER = ("source", "sequence_id", "from_number", "to_number", "messages")
+
+
+def test_numbers_that_a_later_report_calls_acknowledged_are():
+    """Planted: the capture ends while 3 of 9 wait; the sender's queue reports later, or before."""
+    waits = [sequence(number, 1, 9, 3) for number in (1, 2, 3, 4)]
+    reports = [
+        reported(60, 1, next_number=10),
+        reported(60, 2, first_unacked_number=9, last_unacked_number=9, unacked_count=1),
+        reported(40, 3, next_number=10), reported(60, 4, unacked_count=None, last_acked_number=6),
+    ]  # fmt: skip
+    tables = {TRANSFER_SEQUENCES: rows(TRANSFER_SEQUENCES, *waits), EOD_TRANSFERS: rows(EOD_TRANSFERS, *reports)}
+    assert sorted(ask(tables, "never_acknowledged", *NEVER)) == [
+        ("collector", 2, 9, 9, 1), ("transfers", 2, 9, 9, 1), ("transfers", 3, 7, 9, 3), ("transfers", 4, 7, 9, 3),
+    ]  # fmt: skip
+
+
+def test_numbers_that_an_order_ack_was_captured_of_after_the_report_are_acknowledged():
+    """Planted: reports of numbers that wait, of sequences of which only the end was captured."""
+    waits = {"first_unacked_number": 5, "last_unacked_number": 9, "unacked_count": 5}
+    captured = [
+        sequence(number, 8, 12, 0, condition="acknowledged", acknowledged_number=through, acknowledged_at=at)
+        for number, through, at in ((1, 12, 50), (2, 7, 50), (3, 12, 30))
+    ]
+    tables = {
+        TRANSFER_SEQUENCES: rows(TRANSFER_SEQUENCES, *captured),
+        EOD_TRANSFERS: rows(EOD_TRANSFERS, *(reported(40, number, **waits) for number in (1, 2, 3))),
+    }
+    assert sorted(ask(tables, "never_acknowledged", *NEVER)) == [("collector", 2, 8, 9, 2), ("collector", 3, 5, 9, 5)]
+
+
+def test_numbers_whose_messages_arrived_are_not_without_any_acknowledgement():
+    """Planted: an administration or final acknowledgement of a number behind the last order acknowledgement."""
+    waits = [
+        sequence(1, 1, 9, 3),
+        sequence(2, 1, 9, 3),
+        sequence(3, 1, 9, 3, condition="refused"),
+        sequence(4, 1, 9, 3),
+    ]
+    sent = [
+        transfer(f"{number} {at}", sequence_key=f"s{number}", transaction_number=at, outcome=outcome)
+        for number, at, outcome in ((1, 9, "received"), (2, 8, "delivered"), (3, 9, "delivered"), (4, 9, "transferred"))
+    ]
+    tables = {TRANSFER_SEQUENCES: rows(TRANSFER_SEQUENCES, *waits), MESSAGE_TRANSFERS: rows(MESSAGE_TRANSFERS, *sent)}
+    assert sorted(ask(tables, "never_acknowledged", *NEVER)) == [
+        ("transfers", 2, 9, 9, 1), ("transfers", 3, 7, 9, 3), ("transfers", 4, 7, 9, 3),
+    ]  # fmt: skip
+
+
+def test_an_empty_outgoing_queue_says_nothing_of_its_destination():
+    """Planted: a sender's queue of the same name has nothing to send, while a message waits at its destination."""
+    peeked = attempt("m", 30, "peeked", is_receive=False)
+    tables = {RECEIVE_ATTEMPTS: rows(RECEIVE_ATTEMPTS, peeked, attempt("held", 30)),
+              MESSAGES: rows(MESSAGES, dead_letter("dead", 30, QUEUE + "_deadqueue"))}  # fmt: skip
+
+    def found(*reports):
+        lake = history_tables(reports) | tables
+        (oldest,) = ask(lake, "oldest_unread", "messages") or [(0,)]
+        return oldest[0], len(ask(lake, "receives_not_ended", "how")), len(ask(lake, "dead_letters", "queue"))
+
+    names = (QUEUE, QUEUE + "_deadqueue")
+    assert found(*(shot(60, 0, queue=name, manager="shop", state="CONNECTED") for name in names)) == (2, 1, 1)
+    assert found(*(shot(60, 0, queue=name) for name in names)) == (0, 0, 0)
