@@ -226,6 +226,8 @@ class ConnectionTracker:
                 special[group] or self._starts_discontinuous(connection, s, rows, side)
             ):
                 parts = self._split_connections(connection, name, s, rows, side, marked, jumped, fresh)
+            else:
+                _update_last_numbers(connection, s, rows, side)
             for connection, part in parts:
                 owner[part] = connection.index
                 packets = int(weight[group]) if part is rows else int(s.record_count[part].sum())
@@ -305,8 +307,11 @@ class ConnectionTracker:
             flags, number = int(s.tcp_flags[row]), int(side[row])
             direction = connection.directions[number]
             time, sequence = int(s.time_ns[row]), int(s.sequence[row])
+            if flags & RST and connection.is_outside_window(number, sequence):
+                continue
             if marked[row] and flags & SYN:
-                new = self._is_new_connection(connection, number, sequence, time)
+                acknowledgement = int(s.acknowledgement[row]) if flags & ACK else None
+                new = self._is_new_connection(connection, number, sequence, acknowledgement, time)
             else:
                 new = not flags & RST and _is_discontinuous(direction, s, row)
             if new:
@@ -317,19 +322,26 @@ class ConnectionTracker:
                 if connection is self._beyond_limit:
                     break
                 direction = connection.directions[number]
-            direction.last_sequence = (sequence + int(s.payload_length[row])) & 0xFFFFFFFF
-            if flags & ACK:
-                direction.last_acknowledgement = int(s.acknowledgement[row])
+            if not flags & RST:
+                _update_last_numbers(connection, s, rows[position : position + 1], side)
             if marked[row]:
                 _record_flags(
                     connection, number, flags, time, sequence, int(s.acknowledgement[row]), int(s.payload_length[row])
                 )
+        if connection is not self._beyond_limit:
+            _update_last_numbers(connection, s, rows[seen:], side)
         parts.append((connection, rows[begin:]))
         return parts
 
-    def _is_new_connection(self, connection: TcpConnection, number: int, sequence: int, time: int) -> bool:
+    def _is_new_connection(
+        self, connection: TcpConnection, number: int, sequence: int, acknowledgement: int | None, time: int
+    ) -> bool:
+        """Whether a SYN of a side opens another connection."""
         direction, other = connection.directions[number], connection.directions[number ^ 1]
         age = elapsed_ns(connection.first_time_ns, time)
+        if direction.sent_until is None and other.syn_sequence is not None and acknowledgement is not None:
+            # It sent RSTs at most, which answered the same SYN before.
+            return acknowledgement != (other.syn_sequence + 1) & _MASK
         if direction.syn_sequence is not None:  # a SYN that is sent again comes within minutes
             return direction.syn_sequence != sequence or age > self._max_clock_skew
         if direction.last_sequence is not None:
@@ -343,13 +355,12 @@ class ConnectionTracker:
         return abs(age) > self._window
 
     def _update_connection(self, connection: TcpConnection, s: TcpSegments, rows: Ints, side: Ints) -> None:
-        """Record times, sequence numbers and acknowledgements of segments in their connection."""
+        """Record times of segments in their connection, and what their acknowledgements show of the other side."""
         times = s.time_ns[rows]
         known = times[times != NO_TIME]
         if len(known):
             connection.last_time_ns = max(connection.last_time_ns, int(known.max()))
             connection.first_time_ns = earliest_ns(connection.first_time_ns, int(known.min()))
-        _update_last_numbers(connection, s, rows, side)
         for number, direction in enumerate(connection.directions):
             other = connection.directions[number ^ 1]
             if direction.syn_sequence is not None and other.syn_sequence is None and not other.started:
@@ -579,23 +590,36 @@ def _record_flags(
     if flags & FIN and _is_earlier(time, direction.fin_time_ns):
         direction.fin_time_ns = time
         direction.fin_sequence = (sequence + payload_length) & 0xFFFFFFFF
-    if flags & RST and _is_earlier(time, connection.reset_time_ns):
-        connection.reset_time_ns = time
-    if flags & RST and _is_earlier(time, direction.reset_ns):
-        direction.reset_ns = time
+    if flags & RST:
+        connection.note_reset(number, time, sequence, acknowledgement if flags & ACK else None)
+        if _is_earlier(time, direction.reset_ns):
+            direction.reset_ns = time
 
 
 def _update_last_numbers(connection: TcpConnection, s: TcpSegments, rows: Ints, side: Ints) -> None:
-    """Record the last sequence number and acknowledgement of both directions."""
+    """Record the last and the farthest sequence number and acknowledgement of both directions; no row is an RST.
+
+    A remainder that does not know an acknowledgement has 0.
+    """
     mine = side[rows]
     for number, direction in enumerate(connection.directions):
         own = rows[mine == number]
         if not len(own):
             continue
         last = int(own[-1])
-        direction.last_sequence = (int(s.sequence[last]) + int(s.payload_length[last])) & 0xFFFFFFFF
-        if (int(s.tcp_flags[last]) & (ACK | RST)) == ACK:
+        direction.last_sequence = (int(s.sequence[last]) + int(s.payload_length[last])) & _MASK
+        if int(s.tcp_flags[last]) & ACK:
             direction.last_acknowledgement = int(s.acknowledgement[last])
+        size = s.payload_length[own] + ((s.tcp_flags[own] & (SYN | FIN)) != 0)
+        sent = (s.sequence[own] + size)[size > 0]
+        acknowledged = s.acknowledgement[own]
+        acknowledged = acknowledged[((s.tcp_flags[own] & ACK) != 0) & (acknowledged != 0)]
+        if connection.resets and None in (direction.sent_until, direction.acknowledged_until):
+            direction.note_numbers(sent[:1], acknowledged[:1])
+            connection.note_progress()
+        direction.note_numbers(sent, acknowledged)
+    if connection.resets:
+        connection.note_progress()
 
 
 def _begin_as_acknowledged(direction: StreamDirection, receiver: StreamDirection, s: TcpSegments, rows: Ints) -> None:
