@@ -33,6 +33,7 @@ from udfs.tcp.connections import (
     StreamDirection,
     StreamGap,
     TcpConnection,
+    farther_number,
     sequence_difference,
 )
 from udfs.tcp.four_tuples import PackedEndpoint, group_by_four_tuple, packed_endpoints
@@ -44,6 +45,7 @@ _Endpoints = tuple[PackedEndpoint, PackedEndpoint]
 _FIRST_DYNAMIC_PORT: Final = 1024
 _FIRST_OCTETS: Final = 32  # of a direction, by which the binary protocol is recognised
 _HELD_SEGMENT_BYTES: Final = 256  # of memory that a segment out of order takes beside its payload
+_FEW: Final = 16  # segments that are looked at one by one, which is faster
 _MASK: Final = 0xFFFFFFFF
 _GAP_CAUSES: Final = {
     FRAMED_BEFORE: GAP_FRAMED_BEFORE,
@@ -323,7 +325,9 @@ class ConnectionTracker:
                     break
                 direction = connection.directions[number]
             if not flags & RST:
-                _update_last_numbers(connection, s, rows[position : position + 1], side)
+                _note_numbers(
+                    connection, direction, flags, sequence, int(s.acknowledgement[row]), int(s.payload_length[row])
+                )
             if marked[row]:
                 _record_flags(
                     connection, number, flags, time, sequence, int(s.acknowledgement[row]), int(s.payload_length[row])
@@ -596,30 +600,43 @@ def _record_flags(
             direction.reset_ns = time
 
 
-def _update_last_numbers(connection: TcpConnection, s: TcpSegments, rows: Ints, side: Ints) -> None:
-    """Record the last and the farthest sequence number and acknowledgement of both directions; no row is an RST.
+def _note_numbers(
+    connection: TcpConnection, direction: StreamDirection, flags: int, sequence: int, acknowledgement: int, size: int
+) -> None:
+    """Record the numbers of one segment; it is no RST."""
+    direction.last_sequence = (sequence + size) & _MASK
+    if flags & (SYN | FIN):
+        size += 1
+    if size:
+        direction.sent_until = farther_number(direction.sent_until, (sequence + size) & _MASK)
+    if flags & ACK:
+        direction.last_acknowledgement = acknowledgement
+        if acknowledgement:  # a remainder that does not know it has 0
+            direction.acknowledged_until = farther_number(direction.acknowledged_until, acknowledgement)
+    if connection.resets:
+        connection.note_progress()
 
-    A remainder that does not know an acknowledgement has 0.
-    """
+
+def _update_last_numbers(connection: TcpConnection, s: TcpSegments, rows: Ints, side: Ints) -> None:
+    """Record the last and the farthest numbers of both directions; no row has a SYN, FIN or RST."""
+    if not len(rows):
+        return
     mine = side[rows]
     for number, direction in enumerate(connection.directions):
         own = rows[mine == number]
         if not len(own):
             continue
-        last = int(own[-1])
-        direction.last_sequence = (int(s.sequence[last]) + int(s.payload_length[last])) & _MASK
-        if int(s.tcp_flags[last]) & ACK:
-            direction.last_acknowledgement = int(s.acknowledgement[last])
-        size = s.payload_length[own] + ((s.tcp_flags[own] & (SYN | FIN)) != 0)
-        sent = (s.sequence[own] + size)[size > 0]
-        acknowledged = s.acknowledgement[own]
-        acknowledged = acknowledged[((s.tcp_flags[own] & ACK) != 0) & (acknowledged != 0)]
-        if connection.resets and None in (direction.sent_until, direction.acknowledged_until):
-            direction.note_numbers(sent[:1], acknowledged[:1])
-            connection.note_progress()
-        direction.note_numbers(sent, acknowledged)
-    if connection.resets:
-        connection.note_progress()
+        facts = s.tcp_flags[own], s.sequence[own], s.acknowledgement[own], s.payload_length[own]
+        if len(own) < _FEW or connection.resets:
+            for flags, sequence, acknowledgement, size in zip(*(each.tolist() for each in facts), strict=True):
+                _note_numbers(connection, direction, flags, sequence, acknowledgement, size)
+            continue
+        flags, sequence, acknowledgement, size = facts
+        direction.last_sequence = (int(sequence[-1]) + int(size[-1])) & _MASK
+        if int(flags[-1]) & ACK:
+            direction.last_acknowledgement = int(acknowledgement[-1])
+        acknowledged = acknowledgement[((flags & ACK) != 0) & (acknowledgement != 0)]
+        direction.note_numbers((sequence + size)[size > 0], acknowledged)
 
 
 def _begin_as_acknowledged(direction: StreamDirection, receiver: StreamDirection, s: TcpSegments, rows: Ints) -> None:
