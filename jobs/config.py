@@ -400,7 +400,9 @@ class AlertsConfig:
         minimum=1,
     )
     max_clock_difference: timedelta = setting_field(
-        timedelta(seconds=5), "how much the clocks of two machines may differ", minimum=0
+        timedelta(seconds=5),
+        "how much the clocks of two machines may differ; by one that differs more no message expires for certain",
+        minimum=0,
     )
     max_lost_share: float = setting_field(
         0.01, "share of a server's bytes that may be missing from captures in an hour", minimum=0, maximum=1

@@ -192,7 +192,7 @@ def _gold_steps(job_run: cli.JobRun, hosts_provenance: Mapping[str, Any] | None)
         MESSAGE_TRANSFERS: partial(
             update_messages.update,
             run_id=run_id,
-            settings=TransferSettings(config.transfers.wait, config.pending.expire),
+            settings=TransferSettings(config.transfers.wait, config.pending.expire, config.alerts.max_clock_difference),
         ),
         TRANSFER_SEQUENCES: partial(update_sequences.update, run_id=run_id, settings=sequence_settings(config)),
     }

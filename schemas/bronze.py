@@ -143,7 +143,12 @@ CONNECTIONS = Table(
         Column("syn_seen", BOOLEAN, "the client's SYN was captured"),
         Column("first_packet_at", TIMESTAMP, "time of its first packet, UTC"),
         Column("last_packet_at", TIMESTAMP, "time of its last packet, UTC"),
-        Column("closed_at", TIMESTAMP, "time of the RST, or of the later of both directions' earliest FINs, UTC"),
+        Column(
+            "closed_at",
+            TIMESTAMP,
+            "time of the first RST after which not both sides went on, or of the later of both directions' earliest "
+            "FINs, UTC",
+        ),
         Column("closed_by", STRING, "fin or rst; null while open or half open"),
         Column("client_bytes", BIGINT, "distinct payload bytes captured from the client"),
         Column("server_bytes", BIGINT, "distinct payload bytes captured from the server"),
@@ -423,6 +428,14 @@ _OPENING = StructType(
         *(StructField(name, BOOLEAN) for name in ("client_spoke", "server_spoke", "client_heard")),
     ]
 )
+_RESET_SIDE = StructType(
+    [
+        StructField("sent_until", BIGINT),
+        StructField("acknowledged_until", BIGINT),
+        StructField("went_on", BOOLEAN),
+    ]
+)
+_RESET = StructType([StructField("time_ns", BIGINT), StructField("sides", ArrayType(_RESET_SIDE))])
 _FINISHED_CALLS = StructType([StructField("context_id", INT), StructField("calls", BIGINT)])
 _EVIDENCE = StructType(
     [
@@ -516,6 +529,12 @@ PENDING = Table(
             "how it opened: times in ns since the epoch of the client's first and last SYN and of each side's first "
             "RST; whether a side sent anything else; whether the capture has any packet to the client within an hour "
             "of its SYNs (noted where nothing else was sent)",
+        ),
+        Column(
+            "resets",
+            ArrayType(_RESET),
+            "RSTs after which not both sides went on: time in ns since the epoch; of each side the TCP sequence "
+            "numbers that it had sent and acknowledged before, and whether it went on",
         ),
         *run_columns("bronze", "last_packet_at"),
     ),

@@ -218,7 +218,12 @@ SESSIONS = Table(
         *ENDPOINT_COLUMNS,
         Column("first_packet_at", TIMESTAMP, "time of the connection's first packet, UTC"),
         Column("last_packet_at", TIMESTAMP, "time of the connection's last packet, UTC"),
-        Column("closed_at", TIMESTAMP, "time of the RST, or of the later of both directions' earliest FINs, UTC"),
+        Column(
+            "closed_at",
+            TIMESTAMP,
+            "time of the first RST after which not both sides went on, or of the later of both directions' earliest "
+            "FINs, UTC",
+        ),
         Column("closed_by", STRING, "fin or rst; null while open or half open"),
         Column("initiator_queue_manager", STRING, "ClientGuid of the EstablishConnection request, else of its answer"),
         Column("acceptor_queue_manager", STRING, "ServerGuid of the answer, else of the request unless zero"),

@@ -16,6 +16,7 @@ from pipeline.alerts.conditions import Thresholds
 from pipeline.alerts.episodes import ERROR, WARNING, Alert, Episode, EventCount, episodes_from_events
 from pipeline.arrow_rows import timedelta_to_us
 from pipeline.text import format_count, format_time
+from pipeline.transfers.messages.sender_clocks import LONG_TRANSIT
 from udfs.call_results import call_succeeded
 from udfs.codes import result_name
 from udfs.dcerpc.interfaces import REMOTE_READ_NAME
@@ -243,6 +244,39 @@ def finding_alerts(rows: Iterable[Mapping[str, Any]], limits: Thresholds, now: i
         for run in episodes_from_events(events, now, window=limits.growth_window):
             run.message = message
             yield Alert("clocks_differ", subject, run)
+
+
+def clock_alerts(rows: Iterable[Mapping[str, Any]], limits: Thresholds, now: int) -> Iterator[Alert]:
+    """Yield alerts of queue managers whose clocks differ from the capture's, as the messages that they sent show.
+
+    Rows are of one queue manager and day each, with ``least_transit_us`` of their ``messages``, its ``evidence``, and
+    how many (``ahead_count``) were sent after they were captured. A clock that is behind cannot be told from messages
+    that waited.
+    """
+    for (manager,), series in _group_rows(rows, "source_queue_manager"):
+        subject = f"clocks of queue manager {manager} and the capture"
+        ahead = [row for row in series if row["ahead_count"]]
+        events = [
+            EventCount(row["first_ahead_at"], row["last_ahead_at"], row["ahead_count"], (row["evidence"],))
+            for row in ahead
+        ]
+        for run in episodes_from_events(events, now, window=limits.growth_window):
+            most = max(-each["least_transit_us"] for each in ahead if _is_in(run, each["first_ahead_at"]))
+            run.message = f"queue manager {manager} is ahead of the capture by at least {most // 1_000_000} s"
+            yield Alert("clocks_differ", subject, run)
+        late = [row for row in series if row["least_transit_us"] >= timedelta_to_us(LONG_TRANSIT)]
+        events = [EventCount(row["first_at"], row["last_at"], row["messages"], (row["evidence"],)) for row in late]
+        for run in episodes_from_events(events, now, window=limits.growth_window):
+            least = min(each["least_transit_us"] for each in late if _is_in(run, each["first_at"]))
+            run.message = (
+                f"no message of queue manager {manager} was captured within {least // 86_400_000_000} days of when it "
+                "says that it was sent: this clock is behind, or they waited"
+            )
+            yield Alert("clocks_differ", subject, run)
+
+
+def _is_in(run: Episode, at: int) -> bool:
+    return run.since <= at <= run.last_seen_at
 
 
 def _clock_difference_us(row: Mapping[str, Any]) -> int:

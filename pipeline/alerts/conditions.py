@@ -188,7 +188,8 @@ CONDITIONS: Final = {
     ),
     "clocks_differ": Condition(
         23,
-        "the clocks of two machines differ by at least alerts.max_clock_difference",
+        "the clocks of two machines differ by at least alerts.max_clock_difference, as messages show that were read or "
+        "captured before they were sent; or no message of a day was captured within 30 days of when it was sent",
         "Set the clocks: times to reach a queue and to be received, and tickets of Kerberos, depend on them.",
     ),
     "containers_rejected": Condition(

@@ -18,6 +18,7 @@ from pipeline.alerts.episodes import Alert
 from pipeline.arrow_rows import timedelta_to_us
 from pipeline.lake.queries.inputs import BoundQuery, FilteredTable, QueryInput
 from pipeline.queues.ended_receives import with_known_ends
+from pipeline.transfers.messages.sender_clocks import LONG_TRANSIT
 from schemas.bronze import CONNECTIONS, RPC_CALLS
 from schemas.calls import CLIENT_CALLS, MANAGEMENT_CALLS, REMOTE_READ_CALLS
 from schemas.collected_snapshots import SNAPSHOTS_RAW
@@ -28,7 +29,7 @@ from schemas.messages import MESSAGES
 from schemas.queue_history import MACHINE_HISTORY, QUEUE_HISTORY
 from schemas.receive_attempts import RECEIVE_ATTEMPTS
 from schemas.sessions import ORDER_ACKS, SENDINGS, SESSIONS
-from schemas.table import TIMESTAMP, Table
+from schemas.table import EVENT_DATE, TIMESTAMP, Table
 from schemas.transfers import MESSAGE_TRANSFERS, TRANSFER_SEQUENCES
 from udfs.call_results import succeeded_sql
 from udfs.codes import NEGATIVE_CLASS_BIT
@@ -351,6 +352,23 @@ def _findings_query(_: Thresholds, window: TimeWindow) -> BoundQuery:
     return _select_rows(FINDINGS, names, f"rule_id IN ('O01', 'O02', 'O07') AND {window.filter_sql('observed_at')}")
 
 
+def _clocks_query(limits: Thresholds, window: TimeWindow) -> BoundQuery:
+    """Return a query for what the messages of each queue manager and day show of its clock."""
+    sql = f"""
+SELECT source_queue_manager, count(*) AS messages, min(transit) AS least_transit_us, min(`at`) AS first_at,
+  max(`at`) AS last_at, min_by(key, transit) AS evidence, count_if(is_ahead) AS ahead_count,
+  min(CASE WHEN is_ahead THEN `at` END) AS first_ahead_at, max(CASE WHEN is_ahead THEN `at` END) AS last_ahead_at
+FROM (
+  SELECT source_queue_manager, {EVENT_DATE}, unix_micros(first_sent_at) AS `at`, try_element_at(evidence, 1) AS key,
+    unix_micros(first_sent_at) - unix_micros(sent_at) AS transit,
+    unix_micros(sent_at) - unix_micros(first_sent_at) >= {timedelta_to_us(limits.max_clock_difference)} AS is_ahead
+  FROM {{rows}} WHERE sent_at IS NOT NULL AND source_queue_manager IS NOT NULL
+    AND {window.filter_sql("first_sent_at")}
+) GROUP BY source_queue_manager, {EVENT_DATE}
+HAVING min(transit) <= 0 OR min(transit) >= {timedelta_to_us(LONG_TRANSIT)}"""
+    return BoundQuery(sql, {"rows": MESSAGE_TRANSFERS})
+
+
 def _capture_loss_query(_: Thresholds, window: TimeWindow) -> BoundQuery:
     """Return a query for the bytes captured and missing per server and hour, of hours that lack any."""
     names = ("bytes", "bytes_missing")
@@ -463,6 +481,12 @@ ALERT_SOURCES: Final = {
         ("rule_id", "subject"),
         lambda rows, limits, now, _: call_alerts.finding_alerts(rows, limits, now),
         ("duplicate_queue_manager", "clocks_differ"),
+    ),
+    "clocks": AlertSource(
+        _clocks_query,
+        ("source_queue_manager",),
+        lambda rows, limits, now, _: call_alerts.clock_alerts(rows, limits, now),
+        ("clocks_differ",),
     ),
     "capture_loss": AlertSource(
         _capture_loss_query,

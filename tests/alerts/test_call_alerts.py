@@ -6,6 +6,7 @@ from datetime import timedelta
 import pytest
 
 from findings.test_operation import FIRST, clocks, host
+from memory_lake import MemoryLake
 from pipeline.alerts.call_alerts import (
     ATTEMPT_COLUMNS,
     FAILURE_COUNT_COLUMNS,
@@ -21,8 +22,11 @@ from pipeline.alerts.call_alerts import (
 )
 from pipeline.alerts.conditions import Thresholds
 from pipeline.alerts.episodes import alert_rows
+from pipeline.alerts.inputs import ALERT_SOURCES, TimeWindow
 from pipeline.arrow_rows import times_to_us
 from pipeline.findings.duplicate_machines import duplicate_machine_findings
+from reports.questions.in_memory_lake import rows
+from schemas.transfers import MESSAGE_TRANSFERS
 
 LIMITS = Thresholds()
 MINUTE = 60_000_000
@@ -185,6 +189,35 @@ def test_clocks_that_differ_as_rule_o02_says_it():
     assert "by at least 97 s" in row["message"]
     assert summaries(finding_alerts(rows, LIMITS, 3 * 24 * HOUR)) == [("clocks_differ", "warning", 5, 9 + 24 * 60)]
     assert summaries(finding_alerts(rows, replace(LIMITS, max_clock_difference=timedelta(seconds=98)), HOUR)) == []
+
+
+def test_clocks_that_differ_as_messages_on_their_way_show_it():
+    day = 24 * 60
+
+    def sent(name, at, said, manager="a1"):
+        return {"transfer_key": name, "message_key": name, "source_queue_manager": manager, "first_sent_at": at,
+                "sent_at": said, "evidence": [name], "event_date": at // day}  # fmt: skip
+
+    transfers = rows(
+        MESSAGE_TRANSFERS, sent("in time", 1, 1), sent("ahead", 5, 7), sent("more", 9, 69.99), sent("waited", 10, 2),
+        sent("next day", day + 5, day + 6), sent("less than 5 s", 3, 3.05, "b2"), sent("unknown", 3, None, "c3"),
+        sent("years", 4, 4 - 3 * 365 * day, "d4"), sent("a month", 8, 8 - 31 * day, "d4"),
+        sent("long ago", 4, 4 - 40 * day, "e5"), sent("in time", 8, 7, "e5"),
+    )  # fmt: skip
+    query, *_ = source = ALERT_SOURCES["clocks"]
+    now = (day + 30) * MINUTE
+    bound = query(LIMITS, TimeWindow(None, now))
+    found = MemoryLake({MESSAGE_TRANSFERS: transfers}).query(bound.sql, **bound.inputs).to_pylist()
+    ahead, late = sorted(alert_rows(source.find_alerts(found, LIMITS, now, None)), key=lambda row: row["subject"])
+    assert {row["condition"] for row in (ahead, late)} == {"clocks_differ"}
+    assert (ahead["subject"], ahead["severity"]) == ("clocks of queue manager a1 and the capture", "warning")
+    assert ahead["message"] == "queue manager a1 is ahead of the capture by at least 3659 s"
+    assert (ahead["since"], ahead["until"], ahead["evidence"]) == (5 * MINUTE, None, ["more", "next day"])
+    assert late["message"] == (
+        "no message of queue manager d4 was captured within 31 days of when it says that it was sent: this clock is "
+        "behind, or they waited"
+    )
+    assert (late["since"], late["until"], late["evidence"]) == (4 * MINUTE, 8 * MINUTE + 24 * HOUR, ["a month"])
 
 
 def test_two_machines_with_one_identifier():

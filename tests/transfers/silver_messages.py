@@ -290,6 +290,9 @@ def _row(silver, name, rows, wait, expire):
     missing |= {"damaged"} if any(not each["complete"] for each in sendings) else set()
     whole = [m for s, m in zip(sendings, messages, strict=True) if s["complete"]]
     missing |= {"decode_error"} if any(each["errors"] for each in whole) else set()
+    is_open = outcome in ("expired", "in_flight", "unacknowledged")
+    if row["expires_at"] is not None and is_open and _clock_differs(silver, row["source_queue_manager"], since):
+        missing.add("clocks_differ")
     missing |= {"capture_ends"} if outcome == "in_flight" else set()
     evidence = {each["packet_key"] for each in sendings} | {event[1] for event in events.values()}
     evidence |= {each.get("packet_key") or each["call_key"] for each in reports}
@@ -300,6 +303,16 @@ def _row(silver, name, rows, wait, expire):
 
 
 _NOT_ACKNOWLEDGED = {"unknown", "expired", "in_flight", "unacknowledged"}
+
+
+def _clock_differs(silver, source, since):
+    """Whether messages of a queue manager show on a day that its clock is ahead by 5 s, or all are 30 days late."""
+    took = [
+        each["seen_at"] - each["sent_at"] for each in silver.messages
+        if each.get("packet_key") and each["source_queue_manager"] == source and each["sent_at"] is not None
+        and moment(each["seen_at"]).date() == moment(since).date()
+    ]  # fmt: skip
+    return bool(took) and (min(took) <= -5 * S or min(took) >= 30 * 86_400 * S)
 
 
 def _may_be_otherwise(silver, row, outcome, sendings, wait, *, unseen=False):

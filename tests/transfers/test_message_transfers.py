@@ -291,6 +291,47 @@ def test_outcomes(lake):
     check(lake, silver)
 
 
+CLOCKS = {  # other messages of a source, (when they say that they were sent, when they were), and whether that counts
+    "itself ahead": ({"sent": 40 * S}, [], True),
+    "itself ahead by less than 5 s": ({"sent": 5 * S}, [], False),
+    "another one ahead": ({}, [(40 * S, 30 * S)], True),
+    "another one ahead on the next day": ({}, [(DAY + 40 * S, DAY + 30 * S)], False),
+    "all very late": ({"sent": -31 * DAY}, [(-31 * DAY, 30 * S)], True),
+    "not all very late": ({"sent": -31 * DAY}, [(-29 * DAY, 30 * S)], False),
+    "without an expiry": ({"sent": 40 * S, "time_to_reach_queue_s": None}, [], False),
+    "acknowledged": ({"sent": 40 * S, "acked": (2 * S, key("sh"))}, [], False),
+}
+
+
+@pytest.mark.parametrize("name", CLOCKS)
+def test_expiry_by_a_clock_that_is_known_to_differ_is_not_complete(lake, name):
+    its, others, counts = CLOCKS[name]
+    silver = Silver(ends={TWO: 2 * DAY})
+    silver.session("gone", ONE, TWO, ended="closed")
+    silver.send("gone", "client", S, **{"time_to_reach_queue_s": 100 * 86_400, **its})
+    for ordinal, (sent, at) in enumerate(others, 8):
+        silver.send("gone", "client", at, sent=sent, ordinal=ordinal, acked=(at + S, key("sh")))
+    update(lake, silver)
+    row = next(row for row in rows(lake).values() if row["message_id"].endswith("\\7"))
+    assert row["missing"] == (["clocks_differ"] if counts else [])
+    check(lake, silver)
+
+
+def test_a_message_that_shows_a_clock_changes_those_of_the_day(lake, monkeypatch):
+    silver = Silver(ends={TWO: DAY})
+    silver.session("gone", ONE, TWO, ended="closed")
+    silver.send("gone", "client", S, time_to_reach_queue_s=50)
+    update(lake, silver)
+    monkeypatch.setattr(update_messages._MessagesUpdate, "_recompute_all", lambda _: pytest.fail("all are recomputed"))
+    silver.send("gone", "client", 10 * S, sent=20 * S, ordinal=8, acked=(11 * S, key("sh")))
+    for missing in (["clocks_differ"], []):
+        update(lake, silver)
+        row = next(row for row in rows(lake).values() if row["message_id"].endswith("\\7"))
+        assert (row["outcome"], row["missing"]) == ("expired", missing)
+        silver.messages.pop()
+        silver.sendings.pop()
+
+
 def test_sent_again_by_the_next_session_then_acknowledged_and_read(lake):
     """The example of the contract."""
     silver = Silver(ends={TWO: 60 * S})

@@ -40,12 +40,14 @@ from udfs.tcp.capture_budget import NOT_HANDED_ON, CaptureBudget
 from udfs.tcp.connections import (
     BufferedSegment,
     ConnectionKind,
+    Reached,
+    Reset,
     SkippedSegment,
     StreamDirection,
     StreamGap,
     TcpConnection,
 )
-from udfs.tcp.packet_decoder import ACK, FIN, FRAMED_BEFORE, RST, SKIPPED_BEFORE, STREAM_START, SYN
+from udfs.tcp.packet_decoder import ACK, FIN, FRAMED_BEFORE, SKIPPED_BEFORE, STREAM_START, SYN
 
 SEGMENT_STRUCT: Final = pa.struct(
     [
@@ -71,6 +73,17 @@ SIDE_STRUCT: Final = pa.struct(
     ]
 )
 STREAM_PLACE_STRUCT: Final = pa.struct([("sequence", pa.int64()), ("stream_offset", pa.int64())])
+RESET_STRUCT: Final = pa.struct(
+    [
+        ("time_ns", pa.int64()),
+        (
+            "sides",
+            pa.list_(
+                pa.struct([("sent_until", pa.int64()), ("acknowledged_until", pa.int64()), ("went_on", pa.bool_())])
+            ),
+        ),
+    ]
+)
 CALL_SHAPE_STRUCT: Final = pa.struct(
     [
         ("context_id", pa.int32()),
@@ -130,6 +143,7 @@ PENDING_SCHEMA: Final = pa.schema(
         ("merge_digest", pa.string()),
         ("over_limit", pa.string()),
         ("opening", OPENING_TYPE),
+        ("resets", pa.list_(RESET_STRUCT)),
         ("event_date", pa.date32()),
     ]
 )
@@ -231,7 +245,7 @@ def _may_continue(connection: TcpConnection, last_time: int | None) -> bool:
     )
     association = known_association_of(connection)
     unfinished = association is not None and any(kept.context_id >= 0 for kept in association.retained_pdus)
-    if not seen_from_start or connection.end_time_and_cause is None or unfinished or last_time is None:
+    if not seen_from_start or not connection.is_over or unfinished or last_time is None:
         return True
     return last_time - connection.last_time_ns < CLOSED_CONNECTION_RETENTION_NS
 
@@ -350,14 +364,9 @@ def _pending_row(
         if isinstance(side.framing_state, FramingState):
             runs += [_stray_to_run(number, side, stray) for stray in side.framing_state.unrecognised_runs[:_MAX_RUNS]]
         runs += [_held_run(number, side, piece) for piece in side.held_segments[:_MAX_RUNS]]
-    if connection.reset_time_ns is not None:
-        # Of a side of which a packet was captured: it may have sent it.
-        number = 1 if connection.directions[0].last_sequence is None else 0
-        last = connection.directions[number].last_sequence or 0
-        segments.append(_make_segment(number, connection.reset_time_ns, RST, last))
     waits_for = {
         "beginning": any(side.syn_sequence is None for side in connection.directions),
-        "end": connection.end_time_and_cause is None,
+        "end": not connection.is_over,
         "call": any(kept.context_id >= 0 and not kept.is_finished for kept in opened.retained_pdus),
         "bind": bool(association.unbound_call_shapes),
         "capture": bool(association.dropped_bytes) or any(side["passed_over_bytes"] for side in sides),
@@ -405,8 +414,26 @@ def _pending_row(
         "calls_made": None,
         "merge_digest": None,
         "over_limit": None,
+        "resets": [_reset_fields(each) for each in connection.resets],
         "event_date": None if last_time == NO_TIME else last_time // _DAY_NS,
     }
+
+
+def _reset_fields(reset: Reset) -> dict[str, Any]:
+    sides = [
+        {**reached._asdict(), "went_on": went_on} for reached, went_on in zip(reset.reached, reset.went_on, strict=True)
+    ]
+    return {"time_ns": reset.time_ns, "sides": sides}
+
+
+def read_resets(row: Mapping[str, Any]) -> tuple[Reset, ...]:
+    """Return the RSTs of a ``bronze.pending`` row; one of before 2026-12 has them among its segments."""
+    found = []
+    for each in row.get("resets") or ():
+        one, two = each["sides"]
+        reached = [Reached(side["sent_until"], side["acknowledged_until"]) for side in (one, two)]
+        found.append(Reset(each["time_ns"], (reached[0], reached[1]), (one["went_on"], two["went_on"])))
+    return tuple(found)
 
 
 def _stream_end(side: StreamDirection) -> dict[str, int]:

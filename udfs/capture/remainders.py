@@ -16,6 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 from udfs.array_types import Ints
+from udfs.capture.open_connections import read_resets
 from udfs.capture.overlapping_captures import (
     Captured,
     CapturedSegment,
@@ -98,7 +99,7 @@ def build_blocks(remainders: Iterable[Remainder], max_clock_skew_ns: int) -> lis
     """Return blocks to read: each has, of every four-tuple, the remainders (or overlapping groups) that come next.
 
     A block takes time of its own, so it has as many as possible: as long as sequence numbers tell its bytes apart, and
-    up to the next conversation.
+    up to the next conversation, and to an RST before which it was not captured how far both sides had come.
     """
     blocks: list[list[RemainderGroup]] = []
     by_four_tuple: dict[tuple[Any, ...], list[Remainder]] = defaultdict(list)
@@ -107,19 +108,25 @@ def build_blocks(remainders: Iterable[Remainder], max_clock_skew_ns: int) -> lis
     numbers = itertools.count(1)
     for of_four_tuple in by_four_tuple.values():
         in_order = [of_four_tuple[index] for index in order_of_remainders([each.row for each in of_four_tuple])]
-        position, size = 0, 0
+        position, size, vague_before = 0, 0, False
         for place, group in enumerate(_groups_of_four_tuple(in_order, max_clock_skew_ns)):
             number = next(numbers)
             for remainder in group.remainders:
                 remainder.group = number
             own = sum(segment["size"] for segment, _ in group.parts)
-            if place and (group.is_replay or size + own > _MAX_BLOCK_BYTES):
+            vague = _has_vague_resets(group)
+            if place and (group.is_replay or vague or vague_before or size + own > _MAX_BLOCK_BYTES):
                 position, size = position + 1, 0
-            size += own
+            size, vague_before = size + own, vague
             if position == len(blocks):
                 blocks.append([])
             blocks[position].append(group)
     return blocks
+
+
+def _has_vague_resets(group: RemainderGroup) -> bool:
+    resets = (reset for remainder in group.remainders for reset in read_resets(remainder.row))
+    return any(None in reached for reset in resets for reached in reset.reached)
 
 
 def _groups_of_four_tuple(remainders: Sequence[Remainder], max_clock_skew_ns: int) -> Iterator[RemainderGroup]:
@@ -272,6 +279,8 @@ def assign_connections(block: list[RemainderGroup], tracker: ConnectionTracker, 
             ]
             connection.first_time_ns = earliest_ns(connection.first_time_ns, row["first_time_ns"])
             connection.last_time_ns = max(connection.last_time_ns, row["last_time_ns"])
+            connection.resets += read_resets(row)
+            connection.note_progress()
             if connection.client_side is None and row["client_known"]:
                 low, _ = packed_endpoints(row)
                 connection.client_side = 0 if (*_pack_address(row["client_address"]), row["client_port"]) == low else 1

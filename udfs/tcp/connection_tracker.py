@@ -33,6 +33,7 @@ from udfs.tcp.connections import (
     StreamDirection,
     StreamGap,
     TcpConnection,
+    farther_number,
     sequence_difference,
 )
 from udfs.tcp.four_tuples import PackedEndpoint, group_by_four_tuple, packed_endpoints
@@ -44,6 +45,7 @@ _Endpoints = tuple[PackedEndpoint, PackedEndpoint]
 _FIRST_DYNAMIC_PORT: Final = 1024
 _FIRST_OCTETS: Final = 32  # of a direction, by which the binary protocol is recognised
 _HELD_SEGMENT_BYTES: Final = 256  # of memory that a segment out of order takes beside its payload
+_FEW: Final = 16  # segments that are looked at one by one, which is faster
 _MASK: Final = 0xFFFFFFFF
 _GAP_CAUSES: Final = {
     FRAMED_BEFORE: GAP_FRAMED_BEFORE,
@@ -226,6 +228,8 @@ class ConnectionTracker:
                 special[group] or self._starts_discontinuous(connection, s, rows, side)
             ):
                 parts = self._split_connections(connection, name, s, rows, side, marked, jumped, fresh)
+            else:
+                _update_last_numbers(connection, s, rows, side)
             for connection, part in parts:
                 owner[part] = connection.index
                 packets = int(weight[group]) if part is rows else int(s.record_count[part].sum())
@@ -305,8 +309,11 @@ class ConnectionTracker:
             flags, number = int(s.tcp_flags[row]), int(side[row])
             direction = connection.directions[number]
             time, sequence = int(s.time_ns[row]), int(s.sequence[row])
+            if flags & RST and connection.is_outside_window(number, sequence):
+                continue
             if marked[row] and flags & SYN:
-                new = self._is_new_connection(connection, number, sequence, time)
+                acknowledgement = int(s.acknowledgement[row]) if flags & ACK else None
+                new = self._is_new_connection(connection, number, sequence, acknowledgement, time)
             else:
                 new = not flags & RST and _is_discontinuous(direction, s, row)
             if new:
@@ -317,19 +324,28 @@ class ConnectionTracker:
                 if connection is self._beyond_limit:
                     break
                 direction = connection.directions[number]
-            direction.last_sequence = (sequence + int(s.payload_length[row])) & 0xFFFFFFFF
-            if flags & ACK:
-                direction.last_acknowledgement = int(s.acknowledgement[row])
+            if not flags & RST:
+                _note_numbers(
+                    connection, direction, flags, sequence, int(s.acknowledgement[row]), int(s.payload_length[row])
+                )
             if marked[row]:
                 _record_flags(
                     connection, number, flags, time, sequence, int(s.acknowledgement[row]), int(s.payload_length[row])
                 )
+        if connection is not self._beyond_limit:
+            _update_last_numbers(connection, s, rows[seen:], side)
         parts.append((connection, rows[begin:]))
         return parts
 
-    def _is_new_connection(self, connection: TcpConnection, number: int, sequence: int, time: int) -> bool:
+    def _is_new_connection(
+        self, connection: TcpConnection, number: int, sequence: int, acknowledgement: int | None, time: int
+    ) -> bool:
+        """Whether a SYN of a side opens another connection."""
         direction, other = connection.directions[number], connection.directions[number ^ 1]
         age = elapsed_ns(connection.first_time_ns, time)
+        if direction.sent_until is None and other.syn_sequence is not None and acknowledgement is not None:
+            # It sent RSTs at most, which answered the same SYN before.
+            return acknowledgement != (other.syn_sequence + 1) & _MASK
         if direction.syn_sequence is not None:  # a SYN that is sent again comes within minutes
             return direction.syn_sequence != sequence or age > self._max_clock_skew
         if direction.last_sequence is not None:
@@ -343,13 +359,12 @@ class ConnectionTracker:
         return abs(age) > self._window
 
     def _update_connection(self, connection: TcpConnection, s: TcpSegments, rows: Ints, side: Ints) -> None:
-        """Record times, sequence numbers and acknowledgements of segments in their connection."""
+        """Record times of segments in their connection, and what their acknowledgements show of the other side."""
         times = s.time_ns[rows]
         known = times[times != NO_TIME]
         if len(known):
             connection.last_time_ns = max(connection.last_time_ns, int(known.max()))
             connection.first_time_ns = earliest_ns(connection.first_time_ns, int(known.min()))
-        _update_last_numbers(connection, s, rows, side)
         for number, direction in enumerate(connection.directions):
             other = connection.directions[number ^ 1]
             if direction.syn_sequence is not None and other.syn_sequence is None and not other.started:
@@ -579,23 +594,49 @@ def _record_flags(
     if flags & FIN and _is_earlier(time, direction.fin_time_ns):
         direction.fin_time_ns = time
         direction.fin_sequence = (sequence + payload_length) & 0xFFFFFFFF
-    if flags & RST and _is_earlier(time, connection.reset_time_ns):
-        connection.reset_time_ns = time
-    if flags & RST and _is_earlier(time, direction.reset_ns):
-        direction.reset_ns = time
+    if flags & RST:
+        connection.note_reset(number, time, sequence, acknowledgement if flags & ACK else None)
+        if _is_earlier(time, direction.reset_ns):
+            direction.reset_ns = time
+
+
+def _note_numbers(
+    connection: TcpConnection, direction: StreamDirection, flags: int, sequence: int, acknowledgement: int, size: int
+) -> None:
+    """Record the numbers of one segment; it is no RST."""
+    direction.last_sequence = (sequence + size) & _MASK
+    if flags & (SYN | FIN):
+        size += 1
+    if size:
+        direction.sent_until = farther_number(direction.sent_until, (sequence + size) & _MASK)
+    if flags & ACK:
+        direction.last_acknowledgement = acknowledgement
+        if acknowledgement:  # a remainder that does not know it has 0
+            direction.acknowledged_until = farther_number(direction.acknowledged_until, acknowledgement)
+    if connection.resets:
+        connection.note_progress()
 
 
 def _update_last_numbers(connection: TcpConnection, s: TcpSegments, rows: Ints, side: Ints) -> None:
-    """Record the last sequence number and acknowledgement of both directions."""
+    """Record the last and the farthest numbers of both directions; no row has a SYN, FIN or RST."""
+    if not len(rows):
+        return
     mine = side[rows]
     for number, direction in enumerate(connection.directions):
         own = rows[mine == number]
         if not len(own):
             continue
-        last = int(own[-1])
-        direction.last_sequence = (int(s.sequence[last]) + int(s.payload_length[last])) & 0xFFFFFFFF
-        if (int(s.tcp_flags[last]) & (ACK | RST)) == ACK:
-            direction.last_acknowledgement = int(s.acknowledgement[last])
+        facts = s.tcp_flags[own], s.sequence[own], s.acknowledgement[own], s.payload_length[own]
+        if len(own) < _FEW or connection.resets:
+            for flags, sequence, acknowledgement, size in zip(*(each.tolist() for each in facts), strict=True):
+                _note_numbers(connection, direction, flags, sequence, acknowledgement, size)
+            continue
+        flags, sequence, acknowledgement, size = facts
+        direction.last_sequence = (int(sequence[-1]) + int(size[-1])) & _MASK
+        if int(flags[-1]) & ACK:
+            direction.last_acknowledgement = int(acknowledgement[-1])
+        acknowledged = acknowledgement[((flags & ACK) != 0) & (acknowledgement != 0)]
+        direction.note_numbers((sequence + size)[size > 0], acknowledged)
 
 
 def _begin_as_acknowledged(direction: StreamDirection, receiver: StreamDirection, s: TcpSegments, rows: Ints) -> None:

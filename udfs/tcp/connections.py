@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, NamedTuple
 
+from udfs.array_types import Ints
 from udfs.dcerpc.interfaces import BINARY_PROTOCOL_PORT, EPM_PORT, MSMQ_RPC_PORTS
 from udfs.files.capture_file import NO_TIME
 from udfs.tcp.capture_budget import CaptureBudget
@@ -40,6 +41,20 @@ MAX_HISTORY_BYTES: Final = 64 << 10  # of a stream, kept to compare repeated byt
 def sequence_difference(difference: int) -> int:
     """Reduce a difference of two 32-bit sequence numbers to -2^31 .. 2^31 - 1 (RFC 9293 3.4)."""
     return ((difference + 0x80000000) & _MASK) - 0x80000000
+
+
+def farther_number(one: int | None, two: int | None) -> int | None:
+    """Return the one of two sequence numbers that lies farther; the known one where only one is."""
+    if one is None or two is None:
+        return two if one is None else one
+    return two if sequence_difference(two - one) > 0 else one
+
+
+def _farthest(known: int | None, numbers: Ints) -> int:
+    """Return the sequence number that lies farthest of some, and of a known one."""
+    start = int(numbers[0]) if known is None else known
+    ahead: Ints = ((numbers - start + 0x80000000) & _MASK) - 0x80000000
+    return (start + max(int(ahead.max()), 0)) & _MASK
 
 
 GAP_FRAMED_BEFORE: Final = "framed"  # StreamGap.cause: the bytes were framed into PDUs before, up to a PDU's end
@@ -171,6 +186,8 @@ class StreamDirection:
     syn_acknowledgement: int | None = None  # of the SYN with ACK: the number of the other side's first byte
     last_sequence: int | None = None
     last_acknowledgement: int | None = None
+    sent_until: int | None = None  # sequence number behind the farthest byte, SYN or FIN that it sent
+    acknowledged_until: int | None = None  # its farthest acknowledgement; not of an RST
     unrecognised_bytes: int = 0  # payload seen before the connection was recognised as RPC
     framing_state: object = None
 
@@ -180,6 +197,28 @@ class StreamDirection:
         answered = self.syn_sequence is not None and self.first_syn_ns is None
         sent = self.first_ack is not None or self.fin_time_ns is not None or bool(self.distinct_bytes)
         return answered or sent or bool(self.unrecognised_bytes)
+
+    def note_numbers(self, sent: Ints, acknowledged: Ints) -> None:
+        """Note sequence numbers behind what it sent, and acknowledgements that it sent."""
+        if len(sent):
+            self.sent_until = _farthest(self.sent_until, sent)
+        if len(acknowledged):
+            self.acknowledged_until = _farthest(self.acknowledged_until, acknowledged)
+
+    def reached(self, before: Reached) -> Reached:
+        """Return how far it had come; where that is not known, how far it has."""
+        sent, acknowledged = before
+        return Reached(
+            self.sent_until if sent is None else sent,
+            self.acknowledged_until if acknowledged is None else acknowledged,
+        )
+
+    def is_beyond(self, reached: Reached) -> bool:
+        """Whether it has sent or acknowledged more than it had."""
+        return any(
+            now is not None and before is not None and sequence_difference(now - before) > 0
+            for now, before in zip((self.sent_until, self.acknowledged_until), reached, strict=True)
+        )
 
     def stream_offset_of(self, sequence: int) -> int:
         """Return the stream offset of a sequence number near the current position."""
@@ -447,6 +486,32 @@ class StreamDirection:
         del self.unacknowledged_gaps[:count]
 
 
+def _is_far(number: int, known: int) -> bool:
+    return abs(sequence_difference(number - known)) > MAX_SEQUENCE_JUMP
+
+
+class Reached(NamedTuple):
+    """How far a side had come: the sequence numbers that it had sent and acknowledged; None if not known."""
+
+    sent_until: int | None
+    acknowledged_until: int | None
+
+
+@dataclass(slots=True)
+class Reset:
+    """An RST that ended its connection, unless both sides go on from where they were (RFC 9293 3.10.7.4, RFC 5961 3).
+
+    ``time_ns``: of the first one there. ``reached``: by side, how far it had come. ``went_on``: whether it has sent or
+    acknowledged more since. Data of one side alone may have been on its way. ``in_sequence``: whether its number is
+    where its stream was, so that nobody doubts it.
+    """
+
+    time_ns: int
+    reached: tuple[Reached, Reached]
+    went_on: tuple[bool, bool] = (False, False)
+    in_sequence: bool = True
+
+
 @dataclass(slots=True)
 class TcpConnection:
     """One TCP connection. Side 0 is the lower endpoint; ``client_side`` is None until the client is known."""
@@ -466,7 +531,7 @@ class TcpConnection:
     packet_count: int = 0
     syn_time_ns: int | None = None
     round_trip_ns: int | None = None  # SYN to the handshake's last ACK; NO_TIME if both were seen, one without a time
-    reset_time_ns: int | None = None
+    resets: tuple[Reset, ...] = ()  # those that stand
     first_skipped_segments: list[SkippedSegment] = field(default_factory=list)  # the first ones
     skipped_bytes_kept: int = 0  # in these
     rpc_state: object = None  # RpcAssociation, set by the RPC layer
@@ -488,6 +553,53 @@ class TcpConnection:
                 return number
         return None
 
+    @property
+    def reset_time_ns(self) -> int | None:
+        """Time in ns of the first RST after which not both sides went on; ``NO_TIME`` if it has none."""
+        return earliest_ns(*(reset.time_ns for reset in self.resets)) if self.resets else None
+
+    def is_outside_window(self, side: int, sequence: int) -> bool:
+        """Whether an RST of a side is far from where its stream is: it is of another connection, or is not believed.
+
+        A side that has acknowledged nothing yet believes any that acknowledges its SYN (RFC 9293 3.10.7.3).
+        """
+        ours, theirs = self.directions[side], self.directions[side ^ 1]
+        expected = ours.sent_until if theirs.last_sequence is None else theirs.acknowledged_until
+        return expected is not None and _is_far(sequence, expected)
+
+    def note_reset(self, side: int, time: int, sequence: int, acknowledgement: int | None) -> None:
+        """Note an RST that a side sent, with its numbers. Of those after which the same may follow, one is kept."""
+        ours, theirs = self.directions[side], self.directions[side ^ 1]
+        known = farther_number(ours.acknowledged_until, theirs.sent_until)
+        if acknowledgement is not None and known is not None and _is_far(acknowledgement, known):
+            acknowledgement = None
+        ours.last_sequence = sequence
+        ours.last_acknowledgement = ours.last_acknowledgement if acknowledgement is None else acknowledgement
+        sent = farther_number(ours.sent_until, theirs.acknowledged_until)
+        acknowledged = farther_number(ours.acknowledged_until, acknowledgement)
+        other = Reached(farther_number(theirs.sent_until, acknowledged), theirs.acknowledged_until)
+        reached = Reached(sent, acknowledged), other
+        reset = Reset(time, reached if side == 0 else reached[::-1], in_sequence=sequence == sent)
+        if self.resets and not any(self.resets[-1].went_on):
+            self.resets[-1].time_ns = earliest_ns(self.resets[-1].time_ns, time)
+            self.resets[-1].in_sequence |= reset.in_sequence
+        else:  # of a second one the same side went on as of the first: both stand, or none does
+            self.resets = (*self.resets[:1], reset)
+
+    def note_progress(self) -> None:
+        """Drop the RSTs after which both sides went on: they ended nothing.
+
+        Where it was not known how far a side had come, it counts from the first that is.
+        """
+        for reset in self.resets:
+            sides = list(zip(self.directions, reset.reached, reset.went_on, strict=True))
+            one, two = (went_on or side.is_beyond(reached) for side, reached, went_on in sides)
+            reset.went_on = one, two
+            one_now, two_now = (side.reached(reached) for side, reached, _ in sides)
+            reset.reached = one_now, two_now
+        if any(all(reset.went_on) for reset in self.resets):
+            self.resets = tuple(reset for reset in self.resets if not all(reset.went_on))
+
     def port_of_side(self, side: int) -> int:
         """Return the port of a side (0 or 1)."""
         return self.endpoints[side][2]
@@ -508,6 +620,12 @@ class TcpConnection:
         if served[0] != served[1]:
             return 1 if served[0] else 0
         return 0 if self.port_of_side(0) > self.port_of_side(1) else 1
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing can follow: both sides sent a FIN, or one an RST whose number is where its stream was."""
+        end = self.end_time_and_cause
+        return end is not None and (end[1] == "fin" or any(reset.in_sequence for reset in self.resets))
 
     @property
     def end_time_and_cause(self) -> tuple[int, str] | None:

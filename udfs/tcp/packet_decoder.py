@@ -64,12 +64,12 @@ class TcpSegments:
     ``record_index``: in the block's records. ``packet_number``, ``time_ns``: of the packet. ``source_address`` and
     ``target_address``: 16 bytes each, IPv4 (``ip_version`` 4) in the first four. ``payload_start``: in ``buffer``.
     ``file_offset``: of the payload in the decompressed file; of the last fragment for a reassembled datagram.
-    ``captured_length`` and ``payload_length``: bytes of the payload; the first is smaller if the capture truncated the
-    packet. ``record_count``: records that the segment consists of. ``buffer``: the block's buffer, followed by
-    reassembled datagrams. ``record_classes``: one element per record of the block (``RECORD_*``). ``header_bytes``: of
-    the TCP header in front of the payload; 0 if it is not in ``buffer``. ``tunnel``: index of the innermost tunnel that
-    is around the packet (``PacketDecoder.tunnels``), 0 for none; ``tunnel_identifier``: what tells connections with
-    equal endpoints apart, ``NO_IDENTIFIER`` for nothing.
+    ``captured_length`` and ``payload_length``: bytes of the payload, none of an RST's; the first is smaller if the
+    capture truncated the packet. ``record_count``: records that the segment consists of. ``buffer``: the block's
+    buffer, followed by reassembled datagrams. ``record_classes``: one element per record of the block (``RECORD_*``).
+    ``header_bytes``: of the TCP header in front of the payload; 0 if it is not in ``buffer``. ``tunnel``: index of the
+    innermost tunnel that is around the packet (``PacketDecoder.tunnels``), 0 for none; ``tunnel_identifier``: what
+    tells connections with equal endpoints apart, ``NO_IDENTIFIER`` for nothing.
     """
 
     buffer: bytearray
@@ -512,6 +512,7 @@ def _decode_tcp_headers(
     record, header, size = record[keep], header[keep], size[keep]
     classes[record] = RECORD_SEGMENT
     payload, tunnel = start[keep] + size, column("tunnel")[keep]
+    in_stream = (header[:, 13] & RST) == 0  # what an RST carries is a text about it (RFC 1122 4.2.2.12)
     empty = np.zeros((0, 16), np.uint8)
     source = np.concatenate([part.source for part in parts])[keep] if parts else empty
     target = np.concatenate([part.target for part in parts])[keep] if parts else empty
@@ -530,8 +531,8 @@ def _decode_tcp_headers(
         header[:, 13].astype(np.int64),
         payload,
         records.file_offset + np.where(payload < len(records.buffer), payload, records.packet_start[record]),
-        np.maximum(captured[keep] - size, 0),
-        length[keep] - size,
+        np.maximum(captured[keep] - size, 0) * in_stream,
+        (length[keep] - size) * in_stream,
         column("weight")[keep],
         classes,
         size,

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Final
 
+from pipeline.arrow_rows import timedelta_to_us
 from pipeline.reports.views.canonical import with_canonical_queues
 from pipeline.reports.views.emptied import EMPTIED_SQL
 from pipeline.reports.views.evidence import READS, SESSIONS, all_of, any_of
 from pipeline.reports.views.read_twice import READ_TWICE_SQL
 from pipeline.reports.views.view import View
+from pipeline.transfers.messages.sender_clocks import LONG_TRANSIT
 
+_LONG_TRANSIT: Final = str(timedelta_to_us(LONG_TRANSIT))
 _READ_FROM: Final = "coalesce(rows.queue, rows.inferred_queue)"
 
 _REMOTE_READS_ONLY: Final = "Only messages that are read or peeked remotely are seen; nothing is known of others."
@@ -101,8 +104,8 @@ MESSAGE_VIEWS: Final = (
         "captured on TCP 1801. With `reads` it is compared with the clock of the queue's owner at `server_address`: a "
         "message arrived before it was sent; and `owner_ahead_s` is how far the owner's clock is ahead of the "
         "capture's: a message was read before it arrived. Both are null if nothing shows a difference. "
-        "`least_transit_s` is the shortest time from sent to arrived, or to captured: a long one may mean that the "
-        "sender's clock is behind, or that its messages waited.",
+        "`least_transit_s` is the shortest time from sent to arrived, or to captured; `may_be_behind` says that it is "
+        "30 days or more: the sender's clock is behind, or its messages waited.",
         "Times in messages are whole seconds: with `reads`, differences below 2 s are not detected. A clock that is "
         "behind cannot be proved, because the messages may have been in transit for so long.",
         """
@@ -120,13 +123,16 @@ MESSAGE_VIEWS: Final = (
           count(*) AS messages,
           max(CASE WHEN sent - arrived > 2000000 THEN sent - arrived END) / 1e6 AS sender_ahead_s,
           max(CASE WHEN arrived - seen > 2000000 THEN arrived - seen END) / 1e6 AS owner_ahead_s,
-          min(arrived - sent) / 1e6 AS least_transit_s, min(seen_at) AS first_seen_at, max(seen_at) AS last_seen_at
+          min(arrived - sent) / 1e6 AS least_transit_s,
+          min(arrived - sent) >= """ + _LONG_TRANSIT + """ AS may_be_behind,
+          min(seen_at) AS first_seen_at, max(seen_at) AS last_seen_at
         FROM reads
         GROUP BY source_queue_manager, date_trunc('day', seen_at), server_address
         UNION ALL
         SELECT source_queue_manager, date_trunc('day', seen_at), 'transfers', CAST(NULL AS STRING), count(*),
-          max(CASE WHEN ahead > 0 THEN ahead END) / 1e6, CAST(NULL AS DOUBLE), min(-ahead) / 1e6, min(seen_at),
-          max(seen_at)
+          max(CASE WHEN ahead > 0 THEN ahead END) / 1e6, CAST(NULL AS DOUBLE), min(-ahead) / 1e6,
+          min(-ahead) >= """ + _LONG_TRANSIT + """,
+          min(seen_at), max(seen_at)
         FROM transfers
         GROUP BY source_queue_manager, date_trunc('day', seen_at)
         ORDER BY greatest(sender_ahead_s, owner_ahead_s) DESC NULLS LAST, messages DESC, day, source,

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import QueryInput
 from pipeline.transfers.address_queue_managers import HANDSHAKES_SQL
+from pipeline.transfers.messages.sender_clocks import read_clocks
 from pipeline.transfers.missing_packets import HOLES_SQL
 from schemas.bronze import RPC_CALLS
 from schemas.messages import MESSAGES
@@ -83,7 +84,7 @@ class TransferInputs:
 
     ``sendings`` are in the order of rows: by message_key, destination queue and hop, then of time and packet key; the
     others in order of time. ``overlaps``: connections with the pairs of captures that saw them side by side. ``holes``:
-    of all sessions.
+    of all sessions. ``clocks``: least transits of the messages' sources, by day.
     """
 
     sendings: pa.Table
@@ -93,6 +94,7 @@ class TransferInputs:
     handshakes: pa.Table
     overlaps: pa.Table
     holes: pa.Table
+    clocks: pa.Table
     capture_ends: Mapping[str, int]  # by server, microseconds
 
 
@@ -123,6 +125,9 @@ def read_transfer_inputs(
         lake.query(_HANDSHAKES, rows=SESSIONS, addresses=addresses),
         overlaps,
         lake.query(HOLES_SQL, rows=SESSIONS),
+        read_clocks(
+            lake, sendings["source_queue_manager"], sendings["sent_at"].cast(pa.timestamp("us")).cast(pa.date32())
+        ),
         capture_ends,
     )
 

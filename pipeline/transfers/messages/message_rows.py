@@ -26,6 +26,7 @@ from pipeline.transfers.messages.acknowledgement_matches import (
 from pipeline.transfers.messages.evidence_lists import EvidenceLists
 from pipeline.transfers.messages.first_events import NO_EVENT, EventIndex
 from pipeline.transfers.messages.message_inputs import TransferInputs
+from pipeline.transfers.messages.sender_clocks import clocks_differ
 from pipeline.transfers.missing_packets import MissingPackets
 from pipeline.transfers.sequences.text_codes import NO_CODE, text_codes
 from schemas.table import EVENT_DATE, RUN_ID
@@ -43,8 +44,12 @@ ROW_COLUMNS: Final = ("message_key", "destination_queue", "sender_address", "rec
 OUTCOMES: Final = (
     "rejected", "received", "delivered", "transferred", "unknown", "expired", "in_flight", "unacknowledged"
 )  # fmt: skip
-_DELIVERED, _TRANSFERRED, _IN_FLIGHT = (OUTCOMES.index(each) for each in ("delivered", "transferred", "in_flight"))
-_REASONS: Final = ("capture_begins", "capture_ends", "capture_loss", "damaged", "decode_error", "one_direction")
+_DELIVERED, _TRANSFERRED, _EXPIRED, _IN_FLIGHT = (
+    OUTCOMES.index(each) for each in ("delivered", "transferred", "expired", "in_flight")
+)
+_REASONS: Final = (
+    "capture_begins", "capture_ends", "capture_loss", "clocks_differ", "damaged", "decode_error", "one_direction"
+)  # fmt: skip
 _MOST: Final = 1000  # elements of an array
 _REACHED_QUEUE: Final = 0x0002
 _OF_RECEIVE: Final = 2 | 8  # bits of acknowledgement_requested: that it was received, or was not
@@ -62,14 +67,19 @@ _OF_MESSAGE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class TransferSettings:
-    """The settings transfers.wait and pending.expire."""
+    """The settings transfers.wait, pending.expire and alerts.max_clock_difference."""
 
     wait: timedelta = timedelta(days=30)
     expire: timedelta = timedelta(days=7)
+    max_clock_difference: timedelta = timedelta(seconds=5)
 
     def as_provenance(self) -> dict[str, float]:
         """Return the settings as JSON values."""
-        return {"wait_s": self.wait.total_seconds(), "expire_s": self.expire.total_seconds()}
+        return {
+            "wait_s": self.wait.total_seconds(),
+            "expire_s": self.expire.total_seconds(),
+            "max_clock_difference_s": self.max_clock_difference.total_seconds(),
+        }
 
 
 def message_transfer_rows(inputs: TransferInputs, settings: TransferSettings, run_id: str) -> pa.Table:
@@ -347,12 +357,23 @@ class _Transfers:
             self._any(~self._flags("handshake_seen")),
             outcome == _IN_FLIGHT,
             lost,
+            (outcome >= _EXPIRED) & self._expires_by_another_clock(),
             self._any(~complete),
             self._any(complete & self._flags("has_errors")),
             lost & self._may_be_otherwise(outcome, holes.of_one_side()),
         )
         bits: Ints = np.sum([holds.astype(np.int64) << bit for bit, holds in enumerate(reasons)], axis=0)
         return bits
+
+    def _expires_by_another_clock(self) -> Bools:
+        """Return for each row whether it expires by the clock of a source that differs from the capture's."""
+        clocks = self.inputs.clocks
+        apart = clocks.filter(pa.array(clocks_differ(clocks["least_transit_us"], self.settings.max_clock_difference)))
+        day = pc.floor_temporal(self.columns["first_sent_at"], unit="day").cast(pa.timestamp("us")).cast(pa.date32())
+        known = pc.binary_join_element_wise(apart["source_queue_manager"], apart["event_date"].cast(pa.string()), " ")
+        named = pc.binary_join_element_wise(self.columns["source_queue_manager"], day.cast(pa.string()), " ")
+        found = pc.and_(pc.is_in(named, known.combine_chunks()), self.columns["expires_at"].is_valid())
+        return np.asarray(pc.fill_null(found, False), np.bool_)  # noqa: FBT003
 
     def _may_be_otherwise(self, outcome: Ints, holes: MissingPackets) -> Bools:
         """Return for each row whether holes may hold a packet with which its outcome would be another one.

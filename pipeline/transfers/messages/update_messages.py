@@ -3,8 +3,9 @@
 A change affects messages by their message_id: those of changed sendings; those that changed acknowledgements and
 reports name; of a sequence with changed order acks those that these may acknowledge first; those in flight on
 connections that were closed since, or that expire before a later capture end; those whose ends' handshakes show other
-queue managers now; those on connections of which captures were found to have seen them side by side; and those between
-machines between which other packets may be missing now. All rows of an affected message_id are recomputed.
+queue managers now; those whose source's clock was found to differ; those on connections of which captures were found to
+have seen them side by side; and those between machines between which other packets may be missing now. All rows of an
+affected message_id are recomputed.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from pipeline.transfers.address_queue_managers import HANDSHAKES_SQL, changed_sp
 from pipeline.transfers.inputs import read_capture_ends
 from pipeline.transfers.messages.message_inputs import read_transfer_inputs
 from pipeline.transfers.messages.message_rows import TRANSFERS_SCHEMA, TransferSettings, message_transfer_rows
+from pipeline.transfers.messages.sender_clocks import CHANGED_CLOCKS_SQL, clocks_differ, read_clocks
 from pipeline.transfers.missing_packets import AFFECTED_SQL, CHANGED_HOLES_SQL, PAIRS_SCHEMA
 from schemas.bronze import CAPTURE_FILES
 from schemas.messages import MESSAGES
@@ -32,7 +34,7 @@ from schemas.table import EVENT_DATE
 from schemas.transfers import MESSAGE_TRANSFERS
 from udfs.rows import RowDict
 
-CODE_VERSION: Final = "2"  # raised when rows are computed differently: all are recomputed
+CODE_VERSION: Final = "3"  # raised when rows are computed differently: all are recomputed
 MAX_SENDINGS: Final = 500_000  # whose rows are computed together, when all are
 MAX_AFFECTED: Final = 200_000  # message_ids; with more, all rows are recomputed
 _INPUTS: Final = (SENDINGS, MESSAGES, ORDER_ACKS, SESSIONS, CAPTURE_FILES)
@@ -95,6 +97,11 @@ _EXPIRING: Final = f"""
 SELECT DISTINCT message_id AS id FROM {{rows}}
 WHERE unix_micros(expires_at) < {{until}} AND unix_micros(expires_at) >= {{since}}
   AND ({_WAITS} OR outcome = 'expired')"""
+_BY_CLOCKS: Final = f"""
+SELECT DISTINCT g.message_id AS id FROM (
+  SELECT * FROM {{rows}} WHERE ({_WAITS} OR outcome = 'expired') AND expires_at IS NOT NULL
+) AS g JOIN {{clocks}} AS c ON c.source = g.source_queue_manager AND c.day = g.{EVENT_DATE}
+WHERE c.differs <> array_contains(g.missing, 'clocks_differ')"""
 _OF_ADDRESSES: Final = """
 SELECT m.message_id AS id FROM {messages} AS m JOIN (
   SELECT s.packet_key FROM {sendings} AS s JOIN {spans} AS x ON x.address = s.sender_address
@@ -207,6 +214,7 @@ class _MessagesUpdate:
             self._add_by(sql, rows=MESSAGE_TRANSFERS, pairs=pa.Table.from_pylist(pairs, PAIRS_SCHEMA))
         if names := {row["id"] for row in self._changes(SESSIONS, _SIDE_BY_SIDE)}:
             self._add_side_by_side(names)
+        self._add_by_clocks(self._changes(MESSAGES, CHANGED_CLOCKS_SQL))
         self._add_by_capture_end()
         self._add_by_handshakes(self._changes(SESSIONS, _CHANGED_HANDSHAKES))
 
@@ -241,6 +249,22 @@ class _MessagesUpdate:
             self._add_by(f"{sql} AND connection_id IN {{names}}", feed=table, names=connections)
         sql = _ORDER_ACKS.replace(" GROUP BY", " AND connection_id IN {names} GROUP BY")
         self._add_by_order_acks(self.lake.query(sql, feed=ORDER_ACKS, names=connections).to_pylist())
+
+    def _add_by_clocks(self, changed: list[RowDict]) -> None:
+        """Add the messages that expire by a clock that differs now and did not before, or the other way round.
+
+        ``changed``: sources and days of changed messages.
+        """
+        if not changed:
+            return
+        sources = pa.array([row["id"] for row in changed], pa.string())
+        days = pa.array([row[EVENT_DATE] for row in changed], pa.date32())
+        known = read_clocks(self.lake, sources, days)
+        differ = clocks_differ(known["least_transit_us"], self.settings.max_clock_difference)
+        apart = {(row["source_queue_manager"], row[EVENT_DATE]) for row in known.filter(pa.array(differ)).to_pylist()}
+        differs = pa.array([each in apart for each in zip(sources.to_pylist(), days.to_pylist(), strict=True)])
+        clocks = pa.table({"source": sources, "day": days, "differs": differs})
+        self._add_by(_BY_CLOCKS, rows=MESSAGE_TRANSFERS, clocks=clocks)
 
     def _add_by_capture_end(self) -> None:
         """Add the messages that expire between the capture ends of before and those of now."""

@@ -304,6 +304,7 @@ def test_identifiers_clocks_and_hops(lake_views):
             transfer("routed", 30, sent_at=30), transfer("routed", 31, hop=(B, C), sent_at=30, hop_count=1),
             transfer("traced", 40, sent_at=40, reports=[report]), transfer("calls", 50, sent_at=50),
             transfer("late", 1500, sent_at=1400, source_queue_manager="late"),
+            transfer("years", 2000, sent_at=2000 - 30 * 1440, source_queue_manager="years"),
         ],
         MESSAGES: [sighting("calls", 50, **wire), was_read(sighting("calls", 55, **wire), queue=RAW)],
         COMQC_CALLS: [
@@ -314,9 +315,11 @@ def test_identifiers_clocks_and_hops(lake_views):
     assert read("shared_identifiers", "rule_id", "source", "addresses") == [
         ("O01", "session", [A]), ("O07", "transfers", [A]),
     ]  # fmt: skip
-    columns = ("source_queue_manager", "day", "source", "messages", "sender_ahead_s", "least_transit_s")
+    columns = ("source_queue_manager", "day", "source", "messages", "sender_ahead_s", "least_transit_s",
+               "may_be_behind")  # fmt: skip
     assert read("clock_differences", *columns) == [
-        ("a1", 0, "transfers", 5, 120, -120), ("late", 1440, "transfers", 1, None, 6000),
+        ("a1", 0, "transfers", 5, 120, -120, False), ("late", 1440, "transfers", 1, None, 6000, False),
+        ("years", 1440, "transfers", 1, None, 30 * 86_400, True),
     ]  # fmt: skip
     hops = read(
         "message_hops", "message_key", "queue", "hop", "hops", "sender_address", "hop_count", "size(reports)", "calls"
