@@ -43,7 +43,8 @@ def session_ack(**said):
 
 
 def message(number=1, *, recoverable=False, sh=None, **said):
-    """A user message; ``sh`` are the fields of a SessionHeader behind it."""
+    """A user message, sent at the start; ``sh`` are the fields of a SessionHeader behind it."""
+    said.setdefault("sent", round(START.timestamp()))
     packet = Packet(number=number, user=0x20 if recoverable or "transaction" in said else 0, **said)
     packet.flags |= 16 if sh is not None else 0
     return packet.bytes() + (b"" if sh is None else session_header(**sh))
