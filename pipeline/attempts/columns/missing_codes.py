@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 MISSING_CODES: Final = (
-    "answer_not_captured", "capture_begins", "capture_ends", "capture_loss", "damaged", "decode_error", "no_bind",
-    "no_open", "no_request", "no_response", "one_direction", "queue_unknown", "sealed", "transaction_open",
+    "answer_not_captured", "capture_begins", "capture_ends", "capture_loss", "clock_step", "damaged", "decode_error",
+    "no_bind", "no_open", "no_request", "no_response", "one_direction", "queue_unknown", "sealed", "transaction_open",
 )  # fmt: skip
 """What can be missing of attempts and operations, in the order of the column ``missing``."""
 _BITS: Final = {code: 1 << number for number, code in enumerate(MISSING_CODES)}

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipeline.bronze.merge_connections import read_clock_steps
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import QueryInput
 from pipeline.transfers.address_queue_managers import HANDSHAKES_SQL
@@ -83,7 +84,8 @@ class TransferInputs:
 
     ``sendings`` are in the order of rows: by message_key, destination queue and hop, then of time and packet key; the
     others in order of time. ``overlaps``: connections with the pairs of captures that saw them side by side. ``holes``:
-    of all sessions.
+    of all sessions. ``steps``: capture_id and ``since`` to ``until``, microseconds, of times that its clock showed
+    twice, because it was set back.
     """
 
     sendings: pa.Table
@@ -94,6 +96,7 @@ class TransferInputs:
     overlaps: pa.Table
     holes: pa.Table
     capture_ends: Mapping[str, int]  # by server, microseconds
+    steps: Sequence[tuple[str, int, int]] = ()
 
 
 def read_transfer_inputs(
@@ -124,6 +127,7 @@ def read_transfer_inputs(
         overlaps,
         lake.query(HOLES_SQL, rows=SESSIONS),
         capture_ends,
+        read_clock_steps(lake).spans(),
     )
 
 
