@@ -1,13 +1,14 @@
-"""Recorded remote reads in captures whose times go back: gold stays right."""
+"""Recorded remote reads in captures whose times go back, and of taps that see one direction each: gold stays right."""
 
 from functools import cache
 
+import pyarrow.compute as pc
 import pytest
 
 from attempts.test_sample import gold_of
 from attempts.test_taps import finding_counts, outcomes
 from capture.merge.cutting import cut
-from capture.rewritten import capture_of, closest, halves_swapped, in_queues, records_of, set_back
+from capture.rewritten import by_direction, capture_of, closest, halves_swapped, in_queues, records_of, set_back
 from pcapgen.record import SAMPLE
 from udfs.capture.capture_reader import VOID, ReadOptions, read_capture, read_capture_batches
 from udfs.capture.in_memory import read_captures
@@ -136,3 +137,20 @@ def test_the_order_of_files_does_not_matter():
             map(repr, together["rpc_calls"].select(columns).to_pylist())
         )
     assert any(row["clocks"] is not None for row in together["rpc_calls"].to_pylist())
+
+
+@pytest.mark.parametrize(
+    ("name", "ahead_us"), [(REMOTE_READ, -1_900_000), (REMOTE_READ, 1_900_000), (QM2QM, -1_900_000), (QM2QM, -300_000)]
+)
+def test_taps_of_one_direction_each_whose_clocks_are_apart(name, ahead_us):
+    capture, right = sample(name)
+    findings, attempts, _ = conclusions(name)
+    one, other = by_direction(capture, SERVER, ahead_us)
+    found = read_captures([[one, other]])
+    assert finding_counts(found) == findings
+    assert sorted(outcomes(found)) == attempts
+    assert all(wait is None for wait, _, _ in durations(found))
+    for run in ([[one], [other]], [[other], [one]]):
+        again = read_captures(run)["rpc_calls"]
+        assert sorted(map(repr, again.to_pylist())) == sorted(map(repr, found["rpc_calls"].to_pylist()))
+    assert pc.count_distinct(found["rpc_calls"]["connection_id"]).as_py() == right["connections"].num_rows

@@ -1,11 +1,11 @@
-"""Recorded sessions in captures whose times go back: gold stays right."""
+"""Recorded sessions in captures whose times go back, and of taps that see one direction each: gold stays right."""
 
 from collections import Counter
 from functools import cache
 
 import pytest
 
-from capture.rewritten import closest, halves_swapped, set_back
+from capture.rewritten import by_direction, closest, halves_swapped, set_back
 from pcapgen.record import SAMPLE
 from schemas.findings import FINDINGS
 from schemas.sessions import SENDINGS, SESSIONS
@@ -56,3 +56,14 @@ def test_records_out_of_order_are_read_in_the_order_of_their_times():
     lake = transfers_of([halves_swapped(CAPTURE)])
     check_conclusions(lake)
     assert durations(lake) == durations(right())
+
+
+@pytest.mark.parametrize("ahead_us", [-2_000_000, 60_000_000])
+def test_taps_of_one_direction_each_whose_clocks_are_apart(ahead_us):
+    captures = by_direction(CAPTURE, "10.77.105.2", ahead_us)
+    lake = transfers_of([*captures])
+    check_conclusions(lake)
+    for _, found in durations(lake).values():
+        assert found["session_ack_ms"] is None
+        assert found["store_ms"] is None
+    assert lake.rows(SESSIONS)["overlapping_captures"].null_count == 0
