@@ -185,7 +185,7 @@ class _Session:
             "capture_begins": not connection["syn_seen"],
             "capture_ends": row["ended"] is None,
             "capture_loss": connection["missing_bytes"] or connection["uncaptured_side"] is not None,
-            "clock_step": row["ended"] in ("reset", "closed") and self.found.clocks_differ(self.place),
+            "clock_step": self.found.clocks_differ(self.place),
             "one_direction": connection["uncaptured_side"] is not None,
         }
         row["missing"] = [code for code, lacking in lacks.items() if lacking]

@@ -74,7 +74,9 @@ _HANDSHAKES: Final = (
     f"SELECT * FROM ({HANDSHAKES_SQL}) WHERE queue_manager IS NOT NULL AND shown_at IS NOT NULL"
     " AND address IN (SELECT value FROM {addresses})"
 )
-_OVERLAPS: Final = "SELECT connection_id, overlapping_captures FROM {rows} WHERE overlapping_captures IS NOT NULL"
+_OVERLAPS: Final = """
+SELECT connection_id, overlapping_captures, array_contains(missing, 'clock_step') AS clocks_differ FROM {rows}
+WHERE overlapping_captures IS NOT NULL"""
 _CALL_CAPTURES: Final = "SELECT call_key, response_capture_id FROM {calls} WHERE call_key IN {keys}"
 
 
@@ -83,7 +85,8 @@ class TransferInputs:
     """What the rows of some messages are made of. Times are timestamps.
 
     ``sendings`` are in the order of rows: by message_key, destination queue and hop, then of time and packet key; the
-    others in order of time. ``overlaps``: connections with the pairs of captures that saw them side by side. ``holes``:
+    others in order of time. ``overlaps``: connections with the pairs of captures that saw them side by side,
+    and whether their clocks are known to differ. ``holes``:
     of all sessions. ``steps``: capture_id and ``since`` to ``until``, microseconds, of times that its clock showed
     twice, because it was set back.
     """

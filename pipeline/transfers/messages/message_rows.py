@@ -259,7 +259,7 @@ class _Transfers:
         connections, captures = (
             _chunk(self.sendings[name].take(pa.array(self.starts))) for name in ("connection_id", "capture_id")
         )
-        pairs = {(row["connection_id"], name) for row in self.inputs.overlaps.to_pylist()
+        pairs = {(row["connection_id"], name) for row in self.inputs.overlaps.to_pylist() if row["clocks_differ"]
                  for pair in row["overlapping_captures"] for name in pair.values()}  # fmt: skip
         if pairs:
             beside = pc.is_in(
