@@ -17,7 +17,12 @@ from jobs.lake_access import lake_lease, open_lake
 from pipeline.bronze import ingest_captures
 from pipeline.bronze.decryption import DecryptionKeys, decrypt_calls
 from pipeline.bronze.input_files import InputError, InputFile, is_pipe, list_files, spool_pipe
-from pipeline.bronze.ledger_entries import count_unread_packets, holds_msmq, line_on_captures_without_msmq
+from pipeline.bronze.ledger_entries import (
+    count_unread_packets,
+    holds_msmq,
+    line_on_captures_without_msmq,
+    lines_on_times_that_go_back,
+)
 from pipeline.lake.lake import Lake
 from pipeline.lake.lake_path import LakePath
 from pipeline.silver import update as silver_update
@@ -115,6 +120,8 @@ def update_bronze(
     if ahead := sum(row["packets_ahead"] for row in done.file_rows):
         cli.log_progress(f"warning: {ahead} packets are read without their times, which are ahead of the clock")
         outcome.summary_fields["packets_ahead"] = ahead
+    for line in lines_on_times_that_go_back(done.file_rows):
+        cli.log_progress(f"warning: {line}")
     flagged = {
         str(RPC_CALLS): sum(row["calls_damaged"] for row in done.file_rows),
         str(CAPTURE_FILES): sum(row["status"] != "complete" for row in done.file_rows),

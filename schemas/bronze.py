@@ -37,6 +37,14 @@ _TUNNEL = StructType(
     ]
 )
 _NOT_READ = StructType([StructField("what", STRING), StructField("packets", BIGINT)])
+_TIME_STEP = StructType(
+    [
+        StructField("packet", BIGINT),
+        StructField("at", TIMESTAMP),
+        StructField("back_us", BIGINT),
+        StructField("cause", STRING),
+    ]
+)
 
 CAPTURE_FILES = Table(
     "bronze",
@@ -124,6 +132,13 @@ CAPTURE_FILES = Table(
             "packets_ahead",
             BIGINT,
             "packets whose times are later than ingested_at by more than ingest.max_time_ahead: read without a time",
+        ),
+        Column(
+            "times_go_back",
+            ArrayType(_TIME_STEP),
+            "places where packet times go back by more than 5 ms: number and time of the packet behind it, how far, us,"
+            " and why: clock_set (the clock was set back; packets are in order), out_of_order (the records are not in "
+            "order; times are right); at most 1,000, those of clock_set all; null without one",
         ),
         *run_columns("bronze", "first_packet_at", "the run that first read these bytes"),
     ),

@@ -46,6 +46,7 @@ from pipeline.attempts.columns.call_evidence import CallEvidence, Evidence
 from pipeline.attempts.columns.column_timeline import ColumnTimeline
 from pipeline.attempts.columns.missing_codes import missing_bits
 from pipeline.attempts.timeline import NEVER
+from udfs.capture.clock_steps import CLOCK_OF_TAP
 from udfs.codes import (
     MQ_ERROR_IO_TIMEOUT,
     MQ_ERROR_MESSAGE_NOT_FOUND,
@@ -440,7 +441,9 @@ class _Attempts:
         """Return the time from requests to their responses; ``ABSENT`` where two taps saw them."""
         calls = self.calls
         wait = _difference(calls.captured_at("response"), calls.captured_at("request"))
-        return np.where(calls.clocks["request_tap"] == calls.clocks["response_tap"], wait, ABSENT)[self.starts]
+        asked, answered = (calls.clocks[f"{half}_tap"] for half in ("request", "response"))
+        self._miss("clock_step", (_is_set_back(asked, answered) & (wait != ABSENT))[self.starts])
+        return np.where(asked == answered, wait, ABSENT)[self.starts]
 
     def _hold_us(self, ended_at: Ints) -> Ints:
         """Return the time from responses to what ended the attempts; ``ABSENT`` where two taps saw them."""
@@ -452,7 +455,15 @@ class _Attempts:
         connection = self.known.connection
         together = take_or(connection, self.ending, NOTHING) == connection[self.starts]  # taps are numbered in one
         one_clock = np.where(together, ended == answered, (ended == ABSENT) & (answered == ABSENT))
-        return np.where(self.ending == NOTHING, held, np.where(one_clock, by_call, ABSENT))
+        is_set_back = _is_set_back(ended, answered) | ~together & (np.maximum(ended, answered) >= CLOCK_OF_TAP)
+        stepped = (self.ending != NOTHING) & (by_call != ABSENT) & ~one_clock & is_set_back
+        # What ends an attempt without a call is known by the last call of its connection.
+        latest = np.maximum(calls.clocks["request_tap"], calls.clocks["response_tap"])
+        on_stepped = np.isin(connection[self.starts], connection[latest >= CLOCK_OF_TAP])
+        stepped |= (self.ending == NOTHING) & (held != ABSENT) & on_stepped
+        self._miss("clock_step", stepped)
+        found = np.where(self.ending == NOTHING, held, np.where(one_clock, by_call, ABSENT))
+        return np.where(stepped, ABSENT, found)
 
     def _risks(self) -> tuple[Flags, Flags, Ints]:
         """Return ``ack_refused``, ``ack_unanswered`` and ``reader_gone_at``: what can have become of an End."""
@@ -465,6 +476,13 @@ class _Attempts:
         gone = acked & (self.gone_at != ABSENT) & (self.gone_at >= take_or(calls.at, end, NEVER))
         gone &= ~known.queues.is_closed_until(self.starts, self.gone_at)
         return ack_refused, unanswered, np.where(gone, self.gone_at, ABSENT)
+
+
+def _is_set_back(one: Ints, other: Ints) -> Flags:
+    """Return where two times are of one tap whose clock was set back between them (column ``clocks``)."""
+    before, after = (np.where(each == ABSENT, 0, each) for each in (one, other))
+    result: Flags = (before != after) & (before % CLOCK_OF_TAP == after % CLOCK_OF_TAP)
+    return result
 
 
 def _difference(later: Ints, earlier: Ints) -> Ints:

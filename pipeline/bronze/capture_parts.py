@@ -16,6 +16,7 @@ from typing import Final
 from pipeline.bronze.ingest_clock import IngestClock
 from pipeline.bronze.ledger_entries import PlannedRead
 from udfs.capture.bronze_rows import not_read_rows, sort_tunnels, sum_server_connections
+from udfs.capture.record_order import TimesGoBackError, TimeWatch
 from udfs.files.capture_file import (
     NO_TIME,
     CaptureFileReader,
@@ -42,8 +43,8 @@ _ADDED_COUNTS: Final = (
 def cut_into_parts(reads: Sequence[PlannedRead], clock: IngestClock) -> list[list[PlannedRead]]:
     """Return the parts of each planned read; most reads are one part.
 
-    What cannot be read from its middle is one part (compressed, or on an object store), and so is what follows a
-    packet without a time, or with one that is ahead of ``clock``.
+    What cannot be read from its middle is one part (compressed, or on an object store, or with times that go back), and
+    so is what follows a packet without a time, or with one that is ahead of ``clock``.
     """
     size = max(_MIN_PART_BYTES, sum(read.size for read in reads) // _MAX_PARTS)
     return [_parts(read, -(-read.size // size), clock) for read in reads]
@@ -55,11 +56,11 @@ def _parts(read: PlannedRead, count: int, clock: IngestClock) -> list[PlannedRea
     parts, rest, size = list[PlannedRead](), read, -(-read.size // count)
     try:
         for state in _resume_states(read, clock.latest_us(read.ingested_us) * 1000):
-            if state["offset"] - rest.start_offset >= size:
+            if state["offset"] - rest.start_offset >= size and rest.size > size:
                 parts.append(replace(rest, end_offset=state["offset"]))
                 rest = replace(rest, start_offset=state["offset"], resume_state=json.dumps(state))
-            if rest.size <= size:
-                break
+    except TimesGoBackError:
+        return [read]
     except (NotACaptureError, OSError, ValueError):
         pass  # the task that reads it reports it
     return [*parts, rest]
@@ -68,18 +69,27 @@ def _parts(read: PlannedRead, count: int, clock: IngestClock) -> list[PlannedRea
 def _resume_states(read: PlannedRead, latest_ns: int) -> Iterator[ResumeState]:
     """Yield states from which a capture can be read on, between packets of different times.
 
-    A connection is named by the time of its first packet, in each part: so parts name it differently.
+    A connection is named by the time of its first packet, in each part: so parts name it differently. Raises
+    ``TimesGoBackError`` where times go back: the order of all records decides what they mean.
     """
     state = None if read.resume_state is None else json.loads(read.resume_state)
     with open_stored_file(read.file.path) as stream:
         stream.seek(0 if state is None else resume_read_offset(state))
         reader = CaptureFileReader(stream, _BLOCK_BYTES, resume_from=state)
-        ends = ((block, reader.resume_state()) for block in reader.read_blocks())
+        ends = ((block, reader.resume_state()) for block in _in_order_of_time(reader.read_blocks()))
         for (before, end), (after, _) in pairwise(ends):
             if not _has_usable_times(before, latest_ns):
                 return
             if end is not None and (before.time_ns[-1:] // 1000 < after.time_ns[:1] // 1000).any():
                 yield end
+
+
+def _in_order_of_time(blocks: Iterator[RecordBlock]) -> Iterator[RecordBlock]:
+    watch = TimeWatch()
+    for records in blocks:
+        if watch.goes_back(records.time_ns):
+            raise TimesGoBackError
+        yield records
 
 
 def _has_usable_times(records: RecordBlock, latest_ns: int) -> bool:
@@ -118,5 +128,6 @@ def add_row_before(row: RowDict, before: RowDict) -> RowDict:
     for part in (row, before):
         not_read.update({each["what"]: each["packets"] for each in part["packets_not_read"] or ()})
     row["packets_not_read"] = not_read_rows(not_read)
+    row["times_go_back"] = [*(before["times_go_back"] or ()), *(row["times_go_back"] or ())] or None
     first = row["first_packet_at"]
     return {**row, "event_date": None if first is None else first.date()}

@@ -16,7 +16,13 @@ from pipeline.bronze.read_progress import MarkedSource, mark_path
 from pipeline.lake.engine.tasks import MIN_TASKS, TASK_BYTES, PartitionedRows, balance_by_size
 from pipeline.lake.lake_path import LakePath
 from pipeline.lake.staging_files import StagingWriter
-from udfs.capture.capture_reader import CaptureReadRequest, ReadOptions, failed_capture_row, read_capture_batches
+from udfs.capture.capture_reader import (
+    VOID,
+    CaptureReadRequest,
+    ReadOptions,
+    failed_capture_row,
+    read_capture_batches,
+)
 from udfs.errors import is_resource_failure
 from udfs.files.file_source import FileSource
 from udfs.prefetch import prefetch
@@ -95,13 +101,17 @@ def read_split(
 ) -> Iterator[tuple[str, pa.RecordBatch]]:
     """Yield the rows of one capture, each batch with its kind; write those of all kinds to the staging files.
 
-    ``source``: by default the split's file.
+    ``source``: by default the split's file. Where the capture's times go back, rows are yielded again; whoever needs
+    them once asks for ``ReadOptions.order_first``.
     If reading it or writing its rows fails, these are removed from the staging files, and its row of the ledger says
     why. With ``may_be_read_again`` there is no such row for want of memory, disk or time.
     """
     source = source or split.capture_source()
     try:
         for kind_and_rows in prefetch(read_capture_batches(source, options, split.part)):  # it is written meanwhile
+            if kind_and_rows[0] == VOID:
+                staging.discard()
+                continue
             staging.add(*kind_and_rows)
             yield kind_and_rows
         staging.close()

@@ -318,7 +318,8 @@ class _IngestRound:
         limits = time_limits(self.reader_options)
         stored = merge_connections.read_stored_pending(lake, pa.concat_tables([fresh, removed]), limits)
         RunMarkers.of(lake).add_captures(self.writer.run_id, stored["capture_id"].unique().to_pylist())
-        return merge_connections.merge_pending(fresh, stored, removed, limits)
+        steps = merge_connections.read_clock_steps(lake, self._file_rows.values())
+        return merge_connections.merge_pending(fresh, stored, removed, limits, steps)
 
     def _learn(self, rows: Iterable[RowDict], fresh: pa.Table) -> None:
         """Find which captures have to be read for endpoints that ``rows`` name, or other captures before.

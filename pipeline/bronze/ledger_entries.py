@@ -10,6 +10,7 @@ from datetime import UTC, date, datetime
 from typing import Any, Final
 
 from pipeline.bronze.input_files import InputFile
+from udfs.capture.record_order import CLOCK_SET, OUT_OF_ORDER
 from udfs.tcp.unread_packets import may_hide_msmq
 
 DAY_NS: Final = 86_400 * 1_000_000_000
@@ -268,6 +269,12 @@ def midnight_ns(day: date) -> int:
     return (day - date(1970, 1, 1)).days * DAY_NS
 
 
+_TIMES_GO_BACK: Final = {
+    CLOCK_SET: "the clock was set; no duration is shown across it",
+    OUT_OF_ORDER: "the records are not in order, and are read in that of their times",
+}
+
+
 def _utc_date(time_us: int | None) -> date | None:
     """Return the UTC date of a time in microseconds since 1970; beyond the calendar its first or last day."""
     if time_us is None:
@@ -296,6 +303,19 @@ def count_unread_packets(ledger_rows: Iterable[Mapping[str, Any]]) -> tuple[dict
                 suspicious.add(each["what"])
     lines = [f"{counts[what]} packets are not read: {what}" for what in sorted(suspicious)]
     return dict(sorted(counts.items())), lines
+
+
+def lines_on_times_that_go_back(ledger_rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return a line for each capture whose times go back inside it: where first, how far at most, and why."""
+    lines = []
+    for row in sorted(ledger_rows, key=lambda row: row["path"]):
+        for cause, meaning in _TIMES_GO_BACK.items():
+            steps = [each for each in row["times_go_back"] or () if each["cause"] == cause]
+            if steps:
+                furthest = max(each["back_us"] for each in steps) / 1_000_000
+                places = f"at packet {steps[0]['packet']}" + (f" and {len(steps) - 1} more" if len(steps) > 1 else "")
+                lines.append(f"{row['path']}: times go back by up to {furthest:.3f} s {places}: {meaning}")
+    return lines
 
 
 def holds_msmq(ledger_row: Mapping[str, Any]) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
@@ -29,12 +29,13 @@ from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import BoundQuery, GroupedQuery
 from pipeline.lake.schema_enforcement import arrow_schema, changed_keys, select_fields
 from pipeline.lake.staging_files import Batches, BatchTransform
-from schemas.bronze import PENDING, QUARANTINE, RPC_CALLS
+from schemas.bronze import CAPTURE_FILES, PENDING, QUARANTINE, RPC_CALLS
 from schemas.sessions import SESSION_PACKETS
 from schemas.table import Table
 from udfs.capture import call_relabelling
 from udfs.capture.call_sightings import merge_sightings, restore_single_capture_row
 from udfs.capture.capture_reader import BRONZE_SCHEMAS, InterfaceEndpoint
+from udfs.capture.clock_steps import NO_STEPS, ClockSteps
 from udfs.capture.connection_merge import MergeResult, merge_connections
 from udfs.capture.merge_candidates import CANDIDATE_COLUMNS, ended_reach_ns, merge_candidates
 from udfs.capture.merged_remainders import CONNECTION_LABELS_SCHEMA, PRESENTATION_CONTEXTS_SCHEMA
@@ -84,11 +85,14 @@ class MergeChanges:
     connection by ``packet_moves``; ``moved`` are the (capture, previous connection) whose stored packets change by
     that. Of ``shared_sessions`` several captures have the same bytes: one row is left of each packet.
 
+    ``steps``: where the clocks of captures were set back.
+
     ``failures``, by capture, say why merging it failed. Its calls stay as it shows them alone. ``unmergeable`` are the
     keys of the remainders: they leave ``bronze.pending``, so that merging with later captures does not fail again.
     """
 
     limits: TimeLimits = DEFAULT_TIME_LIMITS
+    steps: ClockSteps = NO_STEPS
     batches: dict[str, list[pa.RecordBatch]] = field(default_factory=lambda: defaultdict(list))
     connection_labels: list[RowDict] = field(default_factory=list)
     bind_contexts: dict[tuple[str, str], list[RowDict]] = field(default_factory=lambda: defaultdict(list))
@@ -130,17 +134,18 @@ class MergeChanges:
 
 
 def merge_pending(
-    fresh: pa.Table, stored: pa.Table, removed: pa.Table, limits: TimeLimits = DEFAULT_TIME_LIMITS
-) -> MergeChanges:
+    fresh: pa.Table, stored: pa.Table, removed: pa.Table, limits: TimeLimits = DEFAULT_TIME_LIMITS,
+    steps: ClockSteps = NO_STEPS,
+) -> MergeChanges:  # fmt: skip
     """Merge the remainders of each four-tuple that has more than one, as far as they may be of one connection.
 
     ``fresh`` and ``stored`` are rows of ``bronze.pending``, of this run and of earlier ones, for the same four-tuples.
     ``removed`` are those of captures that were removed: their four-tuples are merged even if only one remainder is
-    left.
+    left. ``steps``: where the clocks of captures were set back.
     """
     both = pa.concat_tables([stored, fresh])
     removed_flows = {*_four_tuple_keys(removed)}
-    changes = MergeChanges(limits)
+    changes = MergeChanges(limits, steps)
     light, light_removed = (rows.select(CANDIDATE_COLUMNS).to_pylist() for rows in (both, removed))
     candidates = merge_candidates(light, limits, light_removed)
     to_merge = [
@@ -171,7 +176,7 @@ def _merge_batch(changes: MergeChanges, batch: Sequence[_Remainders]) -> None:
     """Merge the remainders of each four-tuple of a batch; if that fails, find out at which captures."""
 
     def merge(groups: Sequence[_Remainders]) -> MergeResult:
-        return merge_connections([row for group in groups for row, _ in group], changes.limits)
+        return merge_connections([row for group in groups for row, _ in group], changes.limits, changes.steps)
 
     merged: list[tuple[Sequence[_Remainders], MergeResult]]
     try:
@@ -189,7 +194,7 @@ def _mergeable_remainders(changes: MergeChanges, group: _Remainders) -> _Remaind
     mergeable: _Remainders = []
     for row, is_fresh in sorted(group, key=lambda each: each[1]):  # those of earlier runs could be merged then
         try:
-            merge_connections([*(each for each, _ in mergeable), row], changes.limits)
+            merge_connections([*(each for each, _ in mergeable), row], changes.limits, changes.steps)
         except Exception as error:  # noqa: BLE001
             peers = f"{row['client_address']}:{row['client_port']} and {row['server_address']}:{row['server_port']}"
             changes.failures[row["capture_id"]] = f"merging {peers}: {describe_failure(error)}"
@@ -447,10 +452,11 @@ def merge_overlapping_calls(lake: Lake, changes: MergeChanges, rows: pa.Table) -
     rebuilt = changes.rebuilt_calls | {(row["capture_id"], row["call_key"]) for row in fresh}
     kept = []
     for call in earlier:
-        row = restore_single_capture_row(call)
+        row = restore_single_capture_row(call, changes.steps)
         if row is not None and (call["sightings"] or (row["capture_id"], row["call_key"]) not in rebuilt):
             kept.append(row)
-    merge = partial(merge_sightings, taps=changes.overlapping_connections, limits=changes.limits)
+    taps = changes.overlapping_connections
+    merge = partial(merge_sightings, taps=taps, limits=changes.limits, steps=changes.steps)
     try:
         merged = merge(kept, fresh)
     except Exception:  # noqa: BLE001 - it is the error of a capture: the others are merged
@@ -483,6 +489,16 @@ def exclude_rows(column: str, keys: Collection[str]) -> BatchTransform:
 def pending_table(rows: Sequence[RowDict]) -> pa.Table:
     """Return rows of ``bronze.pending`` as an Arrow table."""
     return pa.Table.from_pylist(list(rows), BRONZE_SCHEMAS["pending"])
+
+
+def read_clock_steps(lake: Lake, fresh: Iterable[RowDict] = ()) -> ClockSteps:
+    """Return where the clocks of captures were set back; ``fresh`` are rows of the ledger that are not stored yet."""
+    stored: list[RowDict] = []
+    if lake.exists(CAPTURE_FILES):
+        sql = "SELECT capture_id, times_go_back FROM {rows} WHERE times_go_back IS NOT NULL"
+        stored = lake.query(sql, rows=CAPTURE_FILES).to_pylist()
+    now = {row["capture_id"]: row for row in fresh}
+    return ClockSteps([*(row for row in stored if row["capture_id"] not in now), *now.values()])
 
 
 def read_stored_pending(lake: Lake, fresh: pa.Table, limits: TimeLimits = DEFAULT_TIME_LIMITS) -> pa.Table:

@@ -133,7 +133,8 @@ class BronzeWriter:
         seen = pc.or_(shared["by_taps"], _name_captures(shared, replaced))
         calls = shared.filter(seen)["call_key"].to_pylist()
         rows = lake.select_by_values(RPC_CALLS, calls, dates=dates).select(schema.names).cast(schema).to_pylist()
-        left = [row for row in (row_without_captures(row, replaced) for row in rows) if row is not None]
+        steps = merge_connections.read_clock_steps(lake)
+        left = [row for row in (row_without_captures(row, replaced, steps) for row in rows) if row is not None]
         lake.delete_values(RPC_CALLS, "call_key", calls, dates=dates)
         self._append(RPC_CALLS, pa.Table.from_pylist(left, schema))
 

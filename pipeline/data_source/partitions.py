@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
@@ -33,4 +33,4 @@ def splits_of(partition: InputPartition) -> tuple[CaptureSplit, ...]:
 
 def read_capture(split: CaptureSplit, options: ReadOptions) -> Iterator[tuple[str, pa.RecordBatch]]:
     """Yield all rows of a capture, each batch with its kind; of one that cannot be read its row of capture_files."""
-    return read_split(split, options, StagingWriter(None, split.file.path))
+    return read_split(split, replace(options, order_first=True), StagingWriter(None, split.file.path))

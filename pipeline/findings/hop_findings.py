@@ -14,6 +14,7 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from pipeline.arrow_rows import epoch_day, rows_to_table, table_to_rows
+from pipeline.bronze.merge_connections import read_clock_steps
 from pipeline.findings.cloned_machines import Request, find_clones
 from pipeline.findings.rules.registry import ALL_RULES, hop_rule
 from pipeline.lake.lake import Lake
@@ -70,6 +71,20 @@ class HopFacts:
             )
         )  # fmt: skip
 
+    def in_order(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Return the rows whose packet was sent after the packet ``before``, also where a clock was set back."""
+        steps = read_clock_steps(self.lake)
+        if not steps or not rows:
+            return rows
+        keys = {row[name] for row in rows for name in ("packet_key", "before")}
+        sql = "SELECT packet_key, capture_id, packet_number, sent_at FROM {packets} WHERE packet_key IN {keys}"
+        at = {
+            each["packet_key"]: each["sent_at"] + steps.before(each["capture_id"], each["packet_number"]).us
+            for each in self.query(sql, keys=keys)
+            if each["sent_at"] is not None
+        }
+        return [row for row in rows if at.get(row["before"], 0) <= at.get(row["packet_key"], 0)]
+
     def earlier(self) -> str:
         """Return the window frame of rows not later than the current one, as far as rules look back."""
         return f"RANGE BETWEEN INTERVAL {self.wait_s} SECONDS PRECEDING AND CURRENT ROW"
@@ -89,7 +104,7 @@ SELECT * FROM (
   SELECT *, max(transaction_number) OVER {window} AS highest,
     max_by(packet_key, transaction_number) OVER {window} AS before FROM ({_ACKS})
 ) WHERE transaction_number < highest"""
-    for row in facts.query(sql, sequences=ids) if ids else ():
+    for row in facts.in_order(facts.query(sql, sequences=ids) if ids else []):
         actual = f"number {row['transaction_number']} after {row['highest']}"
         yield HopViolation(row, actual, (row["before"], row["packet_key"]))
 
@@ -110,7 +125,7 @@ SELECT * FROM (
     max_by(packet_key, transaction_sequence_id) OVER {window} AS before
   FROM ({_SENDINGS} AND m.destination_queue IN {{queues}}) WHERE {own}
 ) WHERE transaction_sequence_id < highest AND place = 1"""
-    for row in facts.query(sql, queues=queues) if queues else ():
+    for row in facts.in_order(facts.query(sql, queues=queues) if queues else []):
         actual = f"sequence {int(row['transaction_sequence_id'])} after {int(row['highest'])}"
         yield HopViolation(row, actual, (row["before"], row["packet_key"]))
 

@@ -169,7 +169,7 @@ def finding_rows(
     found: ConnectionPackets, violations: Iterable[tuple[RuleCheck, PacketViolation]], run_id: str
 ) -> Iterator[dict[str, Any]]:
     """Yield one row for each rule and packet, the first of several."""
-    table, done = found.table, set()
+    table, shown_at, done = found.table, found.shown_at, set()
     for check, violation in violations:
         rule, row = ALL_RULES[check.rule_id], violation.row
         keys = [table["packet_key"][each].as_py() for each in (violation.evidence or (row,))]
@@ -180,7 +180,7 @@ def finding_rows(
         done.add(finding_key)
         side = SIDES[int(found.packets.side[row]) % 2]
         subject = f"{side} {table[f'{side}_address'][row].as_py()}"
-        sent = int(found.packets.sent_at[row])
+        sent = int(shown_at[row])
         at = None if sent == NO_TIME else sent
         yield {
             "finding_key": finding_key, "rule_id": rule.rule_id, "source": violation.source or rule.source_for(),

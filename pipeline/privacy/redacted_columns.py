@@ -163,7 +163,7 @@ _TABLE_COLUMNS: Final[Mapping[Table, Mapping[str, ColumnRedactor]]] = {
         "server_connections": _redact_nested(server_address=Pseudonymizer.address),
         **dict.fromkeys(("learned_endpoints", "reread_endpoints"), null_column),  # captures of one run show them
         "tunnels": _redact_nested(source=Pseudonymizer.address, destination=Pseudonymizer.address),
-        "packets_not_read": copy_column,
+        **dict.fromkeys(("packets_not_read", "times_go_back"), copy_column),
     },
     CONNECTIONS: dict.fromkeys(("kind", "closed_by", "not_established", "uncaptured_side"), copy_column),
     RPC_BINDS: {

@@ -81,7 +81,7 @@ class _Maker:
 
     def checkpoint(self, *, gaps_are_holes: bool) -> Checkpoint | None:
         """Return a checkpoint that counts ``MIN_PACKETS`` more than there are counted; None where there is none."""
-        if len(self.rows) < MIN_PACKETS:
+        if len(self.rows) < MIN_PACKETS or self.found.clocks_differ(self.place):
             return None
         cut = self._cut()
         if cut is None or int((self.sent_at <= cut.until).sum()) < MIN_PACKETS:

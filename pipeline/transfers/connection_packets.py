@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from pipeline.transfers.acknowledgements import NO_HEADER, SessionHeaders, acknowledged_by, stored_by
 from pipeline.transfers.checkpoints import NO_SIDE, Checkpoint, NotStored, SideCheckpoint
 from pipeline.transfers.flow_control import times_of
+from pipeline.transfers.packet_clocks import ordered_times
 from pipeline.transfers.packet_numbers import (
     NO_NUMBER,
     NO_TIME,
@@ -64,7 +65,8 @@ class ConnectionPackets:
     ``connection_ids`` are sorted; side 2 k is the client's, 2 k + 1 the server's of connection k. ``transactional``: TH
     of counted packets, False where not seen. ``acknowledged_by``: the row of the packet whose SessionHeader
     acknowledged a numbered packet first, or ``NO_HEADER``; ``acknowledged_at``: its time, or ``NEVER``; ``stored_by``:
-    the row of the first whose SessionHeader says that the packet is on disk.
+    the row of the first whose SessionHeader says that the packet is on disk. ``shown_at``: the times of the captured
+    packets, as tables have them, microseconds or ``NO_TIME``; ``packets.sent_at`` are on one clock (``packet_clocks``).
     """
 
     table: pa.Table
@@ -72,6 +74,7 @@ class ConnectionPackets:
     packets: SidePackets
     numbers: PacketNumbers
     transactional: Bools
+    shown_at: Ints
     acknowledged_by: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     acknowledged_at: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     stored_by: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
@@ -99,6 +102,11 @@ class ConnectionPackets:
         first, end = self.rows_of(connection, CLIENT).first, self.rows_of(connection, SERVER).end
         read = self.table["capture_id"].slice(first, end - first).unique().to_pylist()
         return {*read, *(each.capture_id for each in (checkpoint.captures if checkpoint else ()))}
+
+    def clocks_differ(self, connection: int) -> bool:
+        """Whether the packets of a connection have times of several clocks."""
+        both = slice(self.rows_of(connection, CLIENT).first, self.rows_of(connection, SERVER).end)
+        return bool((self.packets.sent_at[both] != self.shown_at[both]).any())
 
     def is_kind(self, *kinds: str) -> Bools:
         """Return which packets are of some kinds."""
@@ -138,7 +146,7 @@ def arrange_packets(
     kept = _is_kept(found, names, checkpoints)
     found = replace(found, counted=found.counted & ~kept)
     numbers = _numbered(found, kept, _counts_before(names, checkpoints), expire_us)
-    out = ConnectionPackets(table, names, found, numbers, _is_transactional(table))
+    out = ConnectionPackets(table, names, found, numbers, _is_transactional(table), times(table["sent_at"]))
     out.checkpoints, out.kept = checkpoints, kept
     out.acknowledged_by = np.full(len(found), NO_HEADER, np.int64)
     out.stored_by = np.full(len(found), NO_HEADER, np.int64)
@@ -193,8 +201,9 @@ def _side_packets(table: pa.Table, side: Ints) -> SidePackets:
     has_header = np.asarray(header.is_valid())
     counted = np.asarray(pc.is_in(table["kind"], pa.array(COUNTED_KINDS)).combine_chunks(), np.bool_)
     establishes = np.asarray(pc.equal(table["kind"], ESTABLISH_CONNECTION).combine_chunks(), np.bool_)
+    sent_at = ordered_times(table, side, times(table["sent_at"]))
     return SidePackets(
-        side, _ints(table["stream_offset"]), _ints(table["length_bytes"]), times(table["sent_at"]), counted,
+        side, _ints(table["stream_offset"]), _ints(table["length_bytes"]), sent_at, counted,
         _recoverable(table), establishes, has_header, *(np.where(has_header, each, 0) for each in fields),
     )  # fmt: skip
 

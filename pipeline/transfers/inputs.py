@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.arrow_rows import is_in
+from pipeline.bronze.merge_connections import read_clock_steps
 from pipeline.lake.lake import Lake
 from pipeline.transfers.checkpoints import Checkpoint
 from pipeline.transfers.connection_packets import (
@@ -20,6 +21,7 @@ from pipeline.transfers.connection_packets import (
     arrange_packets,
     times,
 )
+from pipeline.transfers.packet_clocks import with_set_back
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS
 from schemas.messages import MESSAGES
 from schemas.sessions import SESSION_PACKETS
@@ -39,8 +41,8 @@ SELECT capture_id, unix_micros(first_packet_at) AS begins FROM {files} WHERE fir
 _SIZES: Final = "SELECT connection_id, count(*) AS n FROM {rows} WHERE connection_id IN {names} GROUP BY connection_id"
 PACKETS: Final = f"""
 SELECT packet_key, connection_id, client_address, client_port, server_address, server_port, sent_by, tcp_sequence,
-  stream_offset, capture_id, sent_at, sent_done_at, kind, flags, packet_size, length_bytes, seen_bytes, complete,
-  observations > 1 AND sightings IS NULL AND complete AS put_together, session_header,
+  stream_offset, capture_id, packet_number, sent_at, sent_done_at, kind, flags, packet_size, length_bytes, seen_bytes,
+  complete, observations > 1 AND sightings IS NULL AND complete AS put_together, session_header,
   message_class, packet IS NULL AS bare, CAST(octet_length(packet) AS bigint) AS packet_bytes,
   CASE WHEN kind <> '{USER_MESSAGE}' THEN packet END AS packet, substring(packet, 13, 4) AS reach,
   {USER_FLAGS_SQL} AS user_flags
@@ -163,7 +165,8 @@ def read_packets(
         found.append(read(f"{_KEPT} AND sent_at IN ({at})", [*names], packet_keys=keys))
     connections = lake.select(CONNECTIONS, "connection_id IN {names}", tuple(connection_columns), names=names)
     known = connections["connection_id"].to_pylist()
-    return arrange_read_packets(pa.concat_tables(found), decoded, known, expire_us, checkpoints), connections
+    packets = with_set_back(pa.concat_tables(found), read_clock_steps(lake))
+    return arrange_read_packets(packets, decoded, known, expire_us, checkpoints), connections
 
 
 def arrange_read_packets(

@@ -20,11 +20,13 @@ from pipeline.transfers.inputs import (
     arrange_read_packets,
     group_connections,
 )
+from pipeline.transfers.packet_clocks import with_set_back
 from pipeline.transfers.sending_rows import sending_rows
 from pipeline.transfers.session_rows import SessionSettings, order_ack_rows, session_rows
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS
 from schemas.sessions import ORDER_ACKS, SENDINGS, SESSION_PACKETS, SESSIONS
 from schemas.table import Table
+from udfs.capture.clock_steps import NO_STEPS, ClockSteps
 from udfs.sessions.packet_rows import SESSION_PACKETS_SCHEMA
 
 SESSION_TABLES: Final = (SESSIONS, ORDER_ACKS, SENDINGS)
@@ -52,6 +54,7 @@ class CaptureSessions:
         self._connections: list[pa.Table] = []
         self._capture_ends: dict[str, int] = {}
         self._capture_begins: dict[str, int] = {}
+        self._steps = NO_STEPS
 
     def add(self, kind: str, batch: pa.RecordBatch) -> None:
         """Add rows of the reader; kinds that sessions are not made of are left out."""
@@ -66,6 +69,7 @@ class CaptureSessions:
             )
             self._capture_ends |= {row["server"]: row["ends"] for row in ends}
             self._capture_begins |= {row["capture_id"]: row["begins"] for row in begins}
+            self._steps = ClockSteps(rows.select(["capture_id", "times_go_back"]).to_pylist())
 
     def rows(self, table: Table) -> Iterator[pa.Table]:
         """Yield the rows of one of ``SESSION_TABLES``, when all rows of the capture are added; ``run_id`` is null."""
@@ -95,5 +99,5 @@ class CaptureSessions:
         expire = timedelta_to_us(self._settings.expire)
         for names in group_connections(counts, connections["connection_id"].to_pylist()):
             ours = packets.filter(is_in(packets, "connection_id", names))
-            found = arrange_read_packets(ours, _NOTHING_DECODED, names, expire)
+            found = arrange_read_packets(with_set_back(ours, self._steps), _NOTHING_DECODED, names, expire)
             yield found, connections.filter(is_in(connections, "connection_id", names))

@@ -128,7 +128,7 @@ class _Handshakes:
                 row_of = first_rows(found, kind, side)
                 chosen = np.array([*row_of.values()], np.int64)
                 columns = decode(_packets(found, chosen))
-                columns["sent_at"] = pa.array(found.packets.sent_at[chosen])
+                columns["sent_at"] = pa.array(found.shown_at[chosen])
                 columns["capture_id"] = found.table["capture_id"].take(pa.array(chosen))
                 both.append(dict(zip(row_of, pa.table(columns).to_pylist(), strict=True)))
             first[kind] = (both[0], both[1])
@@ -200,6 +200,7 @@ class _Session:
             "capture_begins": not connection["syn_seen"],
             "capture_ends": row["ended"] is None,
             "capture_loss": connection["missing_bytes"] or connection["uncaptured_side"] is not None,
+            "clock_step": self.found.clocks_differ(self.place),
             "one_direction": connection["uncaptured_side"] is not None,
         }
         row["missing"] = [code for code, lacking in lacks.items() if lacking]
@@ -291,6 +292,8 @@ class _Session:
             return "refused" if outcome == "refused" else "unopened"
         if silent:
             return "silent"
+        if self.found.clocks_differ(self.place):  # how long it was quiet before its end is not known
+            return "reset" if self.connection["closed_by"] == "rst" else "closed"
         if ack_timeout_ms is not None and any(
             self._timed_out(sides[side], sides[1 - side], closed - ack_timeout_ms * _US_PER_MS) for side in (0, 1)
         ):
@@ -362,7 +365,7 @@ def order_ack_rows(found: ConnectionPackets, sessions: pa.Table, run_id: str | N
     columns["acknowledged_queue_manager"] = pc.coalesce(
         decoded["acknowledged_source"], decoded["addressed_queue_manager"], receiving
     )
-    days = [epoch_day(None if at == NO_TIME else at) for at in found.packets.sent_at[rows].tolist()]
+    days = [epoch_day(None if at == NO_TIME else at) for at in found.shown_at[rows].tolist()]
     columns[EVENT_DATE] = pa.array(days, pa.int32()).cast(pa.date32())
     columns["decoder_version"] = pa.repeat(pa.scalar(DECODER_VERSION), len(rows))
     columns[RUN_ID] = pa.repeat(pa.scalar(run_id, pa.string()), len(rows))

@@ -325,7 +325,7 @@ class _SessionsUpdate:
         """Decode the messages of some rows."""
         table = found.table.take(pa.array(rows))
         keys = table["packet_key"].to_pylist()
-        sent_at = found.packets.sent_at[rows]
+        sent_at = found.shown_at[rows]
         sql = f"SELECT packet_key, packet FROM {{rows}} WHERE packet_key IN {{keys}} AND {_within('sent_at', sent_at)}"
         bytes_of = self.lake.query(sql, rows=SESSION_PACKETS, keys=keys)
         place = pc.index_in(table["packet_key"], bytes_of["packet_key"].combine_chunks())

@@ -44,6 +44,9 @@ TUNNELS_TYPE: Final = pa.list_(
     )
 )
 NOT_READ_TYPE: Final = pa.list_(pa.struct([("what", pa.string()), ("packets", pa.int64())]))
+TIME_STEPS_TYPE: Final = pa.list_(
+    pa.struct([("packet", pa.int64()), ("at", TIMESTAMP_US), ("back_us", pa.int64()), ("cause", pa.string())])
+)
 CAPTURE_FILES_SCHEMA: Final = pa.schema(
     [
         ("capture_id", pa.string()),
@@ -83,6 +86,7 @@ CAPTURE_FILES_SCHEMA: Final = pa.schema(
         ("tunnels", TUNNELS_TYPE),
         ("packets_not_read", NOT_READ_TYPE),
         ("packets_ahead", pa.int64()),
+        ("times_go_back", TIME_STEPS_TYPE),
         ("event_date", pa.date32()),
     ]
 )
@@ -228,7 +232,8 @@ def capture_file_row(
     status = "complete" if damage is None else "partial" if counts["packets"] else "unreadable"
     if damage == "empty":
         status = "empty"
-    state = file_reader.resume_state() if file_reader is not None else None
+    # Behind a place where times went back a longer copy cannot be read on: it depends on all before it.
+    state = file_reader.resume_state() if file_reader is not None and not scan.order.steps else None
     counted = (each for each in scan.connections if each.index in msmq_indexes or each.kind is ConnectionKind.BINARY)
     servers = Counter(four_tuple(connection)[2] for connection in counted)
     row = {
@@ -268,6 +273,7 @@ def capture_file_row(
         "tunnels": _tunnel_rows(scan.decoder),
         "packets_not_read": scan.decoder and not_read_rows(_count_not_read(scan.decoder, scan.budget)),
         "packets_ahead": scan.counts["ahead"],
+        "times_go_back": scan.order.rows(),
     }
     return _to_batch([row], CAPTURE_FILES_SCHEMA, "first_packet_at")
 

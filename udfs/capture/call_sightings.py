@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, Final
 
+from udfs.capture.clock_steps import NO_STEPS, ClockSteps
 from udfs.capture.disjoint_sets import DisjointSets
 from udfs.capture.overlapping_captures import MAX_AT_ONCE, nearest_before
 from udfs.capture.tap_clocks import set_clocks, to_time, to_us
@@ -45,39 +46,45 @@ def merge_sightings(
     fresh: list[RowDict],
     taps: Mapping[str, ConnectionTaps],
     limits: TimeLimits = DEFAULT_TIME_LIMITS,
+    steps: ClockSteps = NO_STEPS,
 ) -> list[RowDict]:
     """Return one row for each call of connections that several captures saw at the same time.
 
     ``rows``: the existing rows of these connections, except those that the merge replaces. ``fresh``: the rows of the
     merge. ``taps``: by connection_id, what each tap shows of calls that no capture of it finished alone. Sightings that
-    an earlier merge added to ``rows`` are ignored.
+    an earlier merge added to ``rows`` are ignored. ``steps``: where the clocks of captures were set back.
     """
-    finished = [_with_sighting(row) for row in map(restore_single_capture_row, rows) if row is not None]
+    restored = (restore_single_capture_row(row, steps) for row in rows)
+    finished = [_with_sighting(row) for row in restored if row is not None]
     unfinished = [{**row, "sightings": _seen_by_taps(row, taps) or [to_sighting(row, finished=False)]} for row in fresh]
     merged = [_merge_rows(group, taps) for group in _group_by_call(finished + unfinished, limits.max_clock_skew_us)]
     by_connection: dict[str, list[RowDict]] = defaultdict(list)
     for row in merged:
         by_connection[row["connection_id"]].append(row)
     for name in by_connection.keys() & taps.keys():
-        set_clocks(by_connection[name], taps[name].tap_of)
+        set_clocks(by_connection[name], taps[name].tap_of, steps)
+    for row in (row for name in by_connection.keys() - taps.keys() for row in by_connection[name]):
+        row["clocks"] = steps.clocks(row)
     return [_without_own_sighting(row) for row in merged]
 
 
-def restore_single_capture_row(row: RowDict) -> RowDict | None:
+def restore_single_capture_row(row: RowDict, steps: ClockSteps = NO_STEPS) -> RowDict | None:
     """Reduce a row to sightings of captures that finished the call alone; None if there are none."""
-    if not row["sightings"]:
-        return {**row, "clocks": None}
-    finished = [seen for seen in row["sightings"] if seen["finished"]]
-    return _without_own_sighting(_merge_rows([{**row, "sightings": finished}], {})) if finished else None
+    if row["sightings"]:
+        finished = [seen for seen in row["sightings"] if seen["finished"]]
+        if not finished:
+            return None
+        row = _without_own_sighting(_merge_rows([{**row, "sightings": finished}], {}))
+    return {**row, "clocks": steps.clocks(row)}
 
 
-def row_without_captures(row: RowDict, captures: Collection[str]) -> RowDict | None:
+def row_without_captures(row: RowDict, captures: Collection[str], steps: ClockSteps = NO_STEPS) -> RowDict | None:
     """Return a row without the sightings of some captures; None if no other capture finished the call alone."""
     if not row["sightings"]:
-        return None if row["capture_id"] in captures else restore_single_capture_row(row)
+        return None if row["capture_id"] in captures else restore_single_capture_row(row, steps)
     places = ("capture_id", "response_capture_id")
     remaining = [seen for seen in row["sightings"] if not any(seen[place] in captures for place in places)]
-    return restore_single_capture_row({**row, "sightings": remaining}) if remaining else None
+    return restore_single_capture_row({**row, "sightings": remaining}, steps) if remaining else None
 
 
 def to_sighting(row: RowDict, *, finished: bool) -> RowDict:

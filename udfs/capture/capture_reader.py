@@ -2,7 +2,7 @@
 
 The file is read once, in blocks: records, headers, streams, PDUs, calls. Finished calls are returned block by block.
 Rows that depend on the end of a connection or of the file (connections, binds, quarantine, the file itself) follow at
-the end.
+the end. Where times go back, reading begins anew when it is known why (``record_order``).
 
 Calls without a bind wait for the end too: their interface is inferred from all calls of their context. A second pass is
 made only if the file shows that MSMQ listens on an endpoint, and connections to it were skipped; or that a segment was
@@ -38,8 +38,16 @@ from udfs.capture.bronze_rows import (
     quarantine_rows,
 )
 from udfs.capture.capture_scan import CaptureScan
+from udfs.capture.clock_steps import ClockSteps
 from udfs.capture.open_connections import PENDING_SCHEMA, build_pending_rows, find_open_connections
 from udfs.capture.openings import OVER_LIMIT, attempts_of_capture, find_heard_clients
+from udfs.capture.record_order import (
+    RecordOrder,
+    TimesGoBackError,
+    TimeWatch,
+    find_record_order,
+    records_by_time,
+)
 from udfs.dcerpc.interfaces import infer_interface
 from udfs.errors import describe_failure, is_resource_failure
 from udfs.files.capture_file import NO_TIME, CaptureFileReader, NotACaptureError, RecordBlock, resume_read_offset
@@ -75,6 +83,8 @@ BRONZE_SCHEMAS: Final = {
 }
 
 
+VOID: Final = "void"  # instead of a table's name: what was yielded before counts no more
+_NOTHING: Final = pa.RecordBatch.from_pylist([], pa.schema([]))
 SESSION_ENDPOINT: Final = "binary_protocol"  # stands for an interface's name in an ``InterfaceEndpoint``
 
 
@@ -85,6 +95,7 @@ class ReadOptions:
     ``block_bytes``: read at once.
     ``max_expansion``: decompressed bytes per compressed byte. ``max_expanded_bytes``: decompressed bytes of one
     capture. ``all_pdus``: list the PDUs of all interfaces too. ``tunnel_ports``: kinds of tunnels by UDP port.
+    ``order_first``: look through the times of all packets before any row is returned, so that none is ``VOID`` later.
     """
 
     limits: TimeLimits = DEFAULT_TIME_LIMITS
@@ -93,6 +104,7 @@ class ReadOptions:
     max_expanded_bytes: int = 256 << 30
     all_pdus: bool = False
     tunnel_ports: Mapping[int, str] = field(default_factory=lambda: TUNNEL_PORTS)
+    order_first: bool = False
 
 
 class InterfaceEndpoint(NamedTuple):
@@ -161,9 +173,42 @@ def read_capture_batches(
     """Read one capture and yield ``(table name, rows)``: calls as they are finished, the other tables at the end.
 
     Bad input never raises. It gives status and error in the row of ``capture_files``, and rows of ``quarantine``. An
-    exception is an error of this program: ``failed_capture_row`` gives the capture's only row then.
+    exception is an error of this program: ``failed_capture_row`` gives the capture's only row then. Where the times of
+    a file go back, ``VOID`` instead of a table's name says that the rows before it are given again.
     """
     options, request = options or ReadOptions(), request or CaptureReadRequest()
+    try:
+        if options.order_first and source.stored_bytes > options.block_bytes:
+            _look_through_times(source, options, request)
+        yield from _read_in_order(source, options, request, RecordOrder(), TimeWatch())
+    except TimesGoBackError:
+        yield VOID, _NOTHING
+        yield from _read_in_order(source, options, request, _find_order(source, options, request), None)
+
+
+def _clock_steps(scan: CaptureScan) -> ClockSteps:
+    """Return where the clock of a capture was set back."""
+    return ClockSteps([{"capture_id": scan.capture_id, "times_go_back": scan.order.rows()}])
+
+
+def _look_through_times(source: FileSource, options: ReadOptions, request: CaptureReadRequest) -> None:
+    """Raise ``TimesGoBackError`` if the times of a file go back."""
+    watch = TimeWatch()
+    for records in _timed_blocks(source, options, request, CaptureScan()):
+        if watch.goes_back(records.time_ns):
+            raise TimesGoBackError
+
+
+def _find_order(source: FileSource, options: ReadOptions, request: CaptureReadRequest) -> RecordOrder:
+    """Return the order of the records of a file whose times go back."""
+    blocks = _timed_blocks(source, options, request, CaptureScan())
+    return find_record_order(blocks, PacketDecoder(options.tunnel_ports))
+
+
+def _read_in_order(
+    source: FileSource, options: ReadOptions, request: CaptureReadRequest, order: RecordOrder, watch: TimeWatch | None
+) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """Read one capture in an order of its records; ``watch``: raise ``TimesGoBackError`` if their times go back."""
     inferred: InferredContexts = {}
     only: Mapping[int, int] | None = None
     suspects: dict[int, SuspectBytes] = {}
@@ -177,10 +222,11 @@ def read_capture_batches(
             learned.setdefault(known.packed_endpoint, set()).add(known.interface_name)
     reported: set[str] = set()
     while True:
-        scan = CaptureScan()
+        scan = CaptureScan(order=order)
         again = RereadConnections(only, suspects, returned)
-        for kind, batch in _scan_capture(source, options, request, scan, learned, again):
+        for kind, batch in _scan_capture(source, options, request, scan, learned, again, watch):
             if kind == "rpc_calls":
+                batch = _clock_steps(scan).with_clocks(batch)  # noqa: PLW2901
                 calls["calls"] += batch.num_rows
                 calls["calls_damaged"] += pc.sum(pc.equal(batch.column("outcome"), "damaged")).as_py()
             yield kind, batch
@@ -194,7 +240,7 @@ def read_capture_batches(
                 association_of(connection).call_count if connection.rpc_state is not None else 0
             )
         only = scan.connections_to_reread
-        suspects, returned = suspects | scan.suspect_bytes, returned | scan.returned_calls
+        suspects, returned, watch = suspects | scan.suspect_bytes, returned | scan.returned_calls, None
         if not only:
             break
     scan.counts.update(calls)
@@ -269,7 +315,10 @@ def read_capture(
     options = ReadOptions(limits, block_bytes, max_expansion, all_pdus=all_pdus, tunnel_ports=tunnel_ports)
     parts: dict[str, list[pa.RecordBatch]] = {kind: [] for kind in BRONZE_SCHEMAS if kind != "pdus" or all_pdus}
     for kind, batch in read_capture_batches(opened, options, request):
-        parts[kind].append(batch)
+        if kind == VOID:
+            parts = {kind: [] for kind in parts}
+        else:
+            parts[kind].append(batch)
     return {kind: pa.Table.from_batches(batches, BRONZE_SCHEMAS[kind]) for kind, batches in parts.items()}
 
 
@@ -280,8 +329,12 @@ def _scan_capture(
     scan: CaptureScan,
     learned: Mapping[tuple[bytes, int], set[str]],
     again: RereadConnections,
+    watch: TimeWatch | None,
 ) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """Make one pass over a capture. ``learned``: known MSMQ endpoints; ``again``: what to read again, None: all."""
+    """Make one pass over a capture. ``learned``: known MSMQ endpoints; ``again``: what to read again, None: all.
+
+    ``watch``: raise ``TimesGoBackError`` if times go back; None: ``scan.order`` says why they do.
+    """
     decoder = PacketDecoder(options.tunnel_ports, frozenset({PING_PORT}))
     framer, session_framer = PduFramer(), SessionFramer()
     tracker = ConnectionTracker(options.limits, begins_session=is_establish_connection)
@@ -298,7 +351,6 @@ def _scan_capture(
     scan.learned_endpoints, scan.learned_by_connection = rows.learned_endpoints, rows.learned_by_connection
     scan.emitted_calls = rows.emitted
     scan.connections, scan.source, scan.decoder, scan.budget = tracker.connections, source, decoder, tracker.budget
-    packet_hash = scan.first_packet_hash
 
     def process(streams: BlockStreams, *, final: bool) -> Iterator[tuple[str, pa.RecordBatch]]:
         recognise_sessions(streams, final=final)
@@ -319,14 +371,12 @@ def _scan_capture(
         while assembler.pdu_listings:
             yield "pdus", pdu_batch(assembler.pdu_listings.pop(0))
 
-    for file_reader, records in _blocks_of_capture(source, options, request, scan):
-        packet_hash.add_block(records.buffer, records.file_offset, file_reader)
+    for records in _ordered_blocks(source, options, request, scan, watch):
         packet_rows.capture_id = rows.capture_id = scan.capture_id = (
-            request.capture_id or packet_hash.key or source.path_key
+            request.capture_id or scan.first_packet_hash.key or source.path_key
         )
         if not len(records.packet_start):
             continue
-        _drop_times_ahead(scan, records, request.latest_time_ns)
         _count_records(scan, records)
         try:
             segments = decoder.decode_block(records)
@@ -336,8 +386,7 @@ def _scan_capture(
             rows.block += 1
             yield from process(streams, final=False)
         except Exception as error:
-            last = records.first_packet_number + len(records.packet_start) - 1
-            error.add_note(f"in packets {records.first_packet_number} to {last}")
+            error.add_note(f"in packets {records.packet_number.min()} to {records.packet_number.max()}")
             raise
         seen = {s.connection.index: s.connection for s in streams.streams}
         for selected in (True, False):  # another pass returns the rows of the others
@@ -363,10 +412,26 @@ def _scan_capture(
         yield "rpc_calls", batch
 
 
-def _blocks_of_capture(
+def _ordered_blocks(
+    source: FileSource, options: ReadOptions, request: CaptureReadRequest, scan: CaptureScan, watch: TimeWatch | None
+) -> Iterator[RecordBlock]:
+    """Yield the records of a file in their order; ``watch``: raise ``TimesGoBackError`` if their times go back."""
+    blocks = _timed_blocks(source, options, request, scan)
+    if scan.order.is_by_time:
+        blocks = records_by_time(blocks, scan.order, options.block_bytes)
+    for records in blocks:
+        if watch is not None and watch.goes_back(records.time_ns):
+            raise TimesGoBackError
+        yield records
+
+
+def _timed_blocks(
     source: FileSource, options: ReadOptions, request: CaptureReadRequest, scan: CaptureScan
-) -> Iterator[tuple[CaptureFileReader, RecordBlock]]:
-    """Yield the blocks of a file, as far as it can be read; ``scan.error`` says what is wrong with it."""
+) -> Iterator[RecordBlock]:
+    """Yield the blocks of a file, as far as it can be read, without times that cannot be.
+
+    ``scan.error`` says what is wrong with it.
+    """
     state = json.loads(request.resume_state) if request.resume_state is not None else None
     begin = 0 if state is None else resume_read_offset(state)
     try:
@@ -376,7 +441,9 @@ def _blocks_of_capture(
             )
             try:
                 for records in file_reader.read_blocks():
-                    yield file_reader, records
+                    scan.first_packet_hash.add_block(records.buffer, file_reader)
+                    _drop_times_ahead(scan, records, request.latest_time_ns)
+                    yield records
             except NotACaptureError as error:
                 is_compressed = isinstance(file_reader.stream, DecompressedStream)
                 scan.error = ("not_a_capture" if is_compressed else error.kind, str(error))

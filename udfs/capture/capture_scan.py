@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from udfs.capture.open_connections import OpenConnection
+from udfs.capture.record_order import RecordOrder
 from udfs.files.capture_file import CaptureFileReader
 from udfs.files.capture_fingerprint import FirstPacketHash
 from udfs.files.file_source import FileSource
@@ -28,7 +29,7 @@ class CaptureScan:
     ``returned_calls``: of calls of the latter that have rows already. ``open_connections``: those that may continue
     in another capture. ``budget``: what is left of the capture's limits. ``reread_endpoints``: of the ``ReadRequest``.
     ``pings``: of the binary protocol. ``unfinished_packets``: keys of packets that other captures may change, by
-    connection index.
+    connection index. ``order``: of the file's records.
     """
 
     connections: list[TcpConnection] = field(default_factory=list)
@@ -54,3 +55,4 @@ class CaptureScan:
     reread_endpoints: tuple[str, ...] = ()
     pings: list[Ping] = field(default_factory=list)
     unfinished_packets: dict[int, list[str]] = field(default_factory=dict)
+    order: RecordOrder = field(default_factory=RecordOrder)

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from udfs.capture.bronze_rows import bind_rows, connection_rows, quarantine_batch, quarantine_row, quarantine_rows
 from udfs.capture.capture_reader import infer_contexts, is_msmq_connection
 from udfs.capture.capture_scan import CaptureScan
+from udfs.capture.clock_steps import NO_STEPS, ClockSteps
 from udfs.capture.merged_remainders import (
     CONNECTION_LABELS_SCHEMA,
     PRESENTATION_CONTEXTS_SCHEMA,
@@ -90,8 +91,10 @@ class MergeResult:
     shared_sessions: dict[str, PacketCoverage]
 
 
-def merge_connections(pending: Sequence[RowDict], limits: TimeLimits = DEFAULT_TIME_LIMITS) -> MergeResult:
-    """Merge the connections in remainders (rows of ``bronze.pending``)."""
+def merge_connections(
+    pending: Sequence[RowDict], limits: TimeLimits = DEFAULT_TIME_LIMITS, steps: ClockSteps = NO_STEPS
+) -> MergeResult:
+    """Merge the connections in remainders (rows of ``bronze.pending``); ``steps`` are those of their captures."""
     remainders = [Remainder(row) for row in sorted(pending, key=time_order)]
     packet_indexes = PacketIndexes()
     tracker, framer, assembler, builder = (
@@ -148,7 +151,7 @@ def merge_connections(pending: Sequence[RowDict], limits: TimeLimits = DEFAULT_T
             bind_rows(tracker.connections, msmq_indexes, ""), packet_indexes, {"capture_id": "packet_number"}
         ),
         "quarantine": quarantine_batch(strays),
-        "rpc_calls": _finish_call_rows(calls, packet_indexes),
+        "rpc_calls": steps.with_clocks(_finish_call_rows(calls, packet_indexes)),
         "session_packets": _finish_packet_rows(packets, packet_indexes, coverage),
     }
     contexts = context_meaning_rows(by_connection, inferred)

@@ -15,6 +15,7 @@ import pyarrow as pa
 from udfs.capture.call_relabelling import relabel_calls
 from udfs.capture.call_sightings import merge_sightings, restore_single_capture_row
 from udfs.capture.capture_reader import BRONZE_SCHEMAS, CaptureReadRequest, InterfaceEndpoint, read_capture
+from udfs.capture.clock_steps import NO_STEPS, ClockSteps
 from udfs.capture.connection_merge import MergeResult, merge_connections
 from udfs.capture.merge_candidates import merge_candidates
 from udfs.capture.merged_remainders import add_packet_counts
@@ -77,7 +78,8 @@ def merge_runs(
         keys = {four_tuple_key(row) for row in fresh}
         pending = [row for row in tables["pending"] if four_tuple_key(row) in keys]
         pending = [pending[index] for found in merge_candidates(pending, limits).values() for index in found]
-        apply_merge(tables, pending, merge_connections(pending, limits), limits)
+        steps = ClockSteps(tables["capture_files"])
+        apply_merge(tables, pending, merge_connections(pending, limits, steps), limits, steps)
         settle_connections(tables)
     return {name: pa.Table.from_pylist(rows, BRONZE_SCHEMAS[name]) for name, rows in tables.items()}
 
@@ -121,7 +123,7 @@ def settle_connections(tables: dict[str, list[RowDict]]) -> None:
 
 def apply_merge(
     tables: dict[str, list[RowDict]], pending: Sequence[RowDict], merged: MergeResult,
-    limits: TimeLimits = DEFAULT_TIME_LIMITS,
+    limits: TimeLimits = DEFAULT_TIME_LIMITS, steps: ClockSteps = NO_STEPS,
 ) -> None:  # fmt: skip
     """Apply a merge to the tables: its rows replace those that it was made from. ``pending`` are its input rows."""
     labels = {(row["capture_id"], row["was_connection_id"]): row for row in merged.connection_labels.to_pylist()}
@@ -129,7 +131,7 @@ def apply_merge(
     fresh = {name: batch.to_pylist() for name, batch in merged.tables.items()}
     affected = [row for row in tables["rpc_calls"] if row["connection_id"] in old_ids]
     calls = [row for row in tables["rpc_calls"] if row["connection_id"] not in old_ids]
-    fresh["rpc_calls"] = merge_call_rows(affected, pending, merged, limits)
+    fresh["rpc_calls"] = merge_call_rows(affected, pending, merged, limits, steps)
     cut = [row for row in tables["session_packets"] if row["connection_id"] in old_ids]
     tables["session_packets"] = [row for row in tables["session_packets"] if row["connection_id"] not in old_ids]
     fresh["session_packets"] = merge_packet_rows(cut, pending, merged)
@@ -181,8 +183,9 @@ def merge_packet_rows(rows: Iterable[RowDict], pending: Sequence[RowDict], merge
 
 
 def merge_call_rows(
-    calls: Iterable[RowDict], pending: Sequence[RowDict], merged: MergeResult, limits: TimeLimits = DEFAULT_TIME_LIMITS
-) -> list[RowDict]:
+    calls: Iterable[RowDict], pending: Sequence[RowDict], merged: MergeResult,
+    limits: TimeLimits = DEFAULT_TIME_LIMITS, steps: ClockSteps = NO_STEPS,
+) -> list[RowDict]:  # fmt: skip
     """Return all ``rpc_calls`` rows of merged connections: those of the merge, and the relabelled existing ones.
 
     ``calls`` are the existing rows of the connections in ``pending``, the merge's input rows. A replaced row is
@@ -194,11 +197,11 @@ def merge_call_rows(
     finished_rows = [
         row
         for call in calls
-        if (row := restore_single_capture_row(call)) is not None
+        if (row := restore_single_capture_row(call, steps)) is not None
         and (call["sightings"] or (row["capture_id"], row["call_key"]) not in replaced)
     ]
     finished = pa.RecordBatch.from_pylist(finished_rows, BRONZE_SCHEMAS["rpc_calls"])
     kept = relabel_calls(finished, merged.connection_labels, merged.context_meanings).to_pylist()
     stored, new = ([row for row in rows if row["connection_id"] in merged.taps] for rows in (kept, fresh))
     others = [row for row in (*kept, *fresh) if row["connection_id"] not in merged.taps]
-    return others + merge_sightings(stored, new, merged.taps, limits)
+    return others + merge_sightings(stored, new, merged.taps, limits, steps)

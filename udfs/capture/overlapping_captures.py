@@ -91,6 +91,18 @@ class Captured:
                 found[place] = min(segment["time_ns"], found.get(place, segment["time_ns"]))
         return found
 
+    def acknowledged(self, side: int) -> tuple[int, int] | None:
+        """Return the lowest number of a side that the other side acknowledges, and how far it acknowledges from there.
+
+        None where it acknowledges nothing.
+        """
+        own = [s for s in self.row["segments"] if s["side"] != side and s["flags"] & (ACK | RST) == ACK]
+        numbers = [s["acknowledgement"] for s in own if s["acknowledgement"]]
+        if not numbers:
+            return None
+        places = [sequence_difference(number - numbers[0]) for number in numbers]
+        return (numbers[0] + min(places)) & 0xFFFFFFFF, max(places) - min(places)
+
 
 Pair = tuple[int, int]  # indexes of two remainders of a four-tuple, the earlier one first
 
@@ -98,6 +110,7 @@ Pair = tuple[int, int]  # indexes of two remainders of a four-tuple, the earlier
 class Overlaps(NamedTuple):
     """The pairs of remainders of a four-tuple whose times overlap, and those whose bytes of any direction do.
 
+    ``in_numbers``: of a direction, one has bytes, and the other, without any, acknowledges such bytes.
     A remainder is ``over_limit`` if more than ``MAX_AT_ONCE`` others, which are earlier, are at the same time or the
     same bytes: it is not compared with all of them.
     """
@@ -105,6 +118,7 @@ class Overlaps(NamedTuple):
     in_time: set[Pair]
     in_bytes: set[Pair]
     over_limit: set[int]
+    in_numbers: set[Pair]
 
 
 def find_overlaps(captured: Sequence[Captured]) -> Overlaps:
@@ -113,13 +127,23 @@ def find_overlaps(captured: Sequence[Captured]) -> Overlaps:
     times = [(one.row["first_time_ns"], one.row["last_time_ns"], index) for index, one in enumerate(captured)]
     in_time = set(_sweep(times, over_limit))
     in_bytes: set[Pair] = set()
+    in_numbers: set[Pair] = set()
     for side in (0, 1):
         spans = ((one.spans[side], index) for index, one in enumerate(captured))
         ranges = sorted((span.low, span.low + span.size, index) for span, index in spans if span.low is not None)
         # Sequence numbers wrap around: in the second turn all ranges that contain a number are known.
         turns = [(low + turn, high + turn, index) for turn in (0, 1 << 32) for low, high, index in ranges]
         in_bytes |= set(_sweep(turns, over_limit))
-    return Overlaps(in_time, in_bytes, over_limit)
+        lacking = [index for index, one in enumerate(captured) if one.spans[side].low is None]
+        if lacking and ranges:
+            acknowledged = ((captured[index].acknowledged(side), index) for index in lacking)
+            turns += [
+                (found[0] + turn, found[0] + turn + found[1], index)
+                for found, index in acknowledged if found is not None for turn in (0, 1 << 32)
+            ]  # fmt: skip
+            pairs, without = set(_sweep(sorted(turns), set())), {*lacking}
+            in_numbers |= {pair for pair in pairs if (pair[0] in without) != (pair[1] in without)}
+    return Overlaps(in_time, in_bytes, over_limit, in_numbers)
 
 
 def _sweep(ranges: Iterable[tuple[int, int, int]], over_limit: set[int]) -> Iterator[Pair]:
@@ -241,7 +265,7 @@ def side_by_side_pairs(captured: Sequence[Captured], overlaps: Overlaps, numbers
     """
     return [
         (earlier, later)
-        for earlier, later in sorted(overlaps.in_time | overlaps.in_bytes)
+        for earlier, later in sorted(overlaps.in_time | overlaps.in_bytes | overlaps.in_numbers)
         if numbers[earlier] == numbers[later] and _do_overlap(captured[earlier], captured[later])
     ]
 
@@ -314,11 +338,36 @@ def _captured_span(row: RowDict, side: int) -> Span:
 
 
 def _do_overlap(one: Captured, two: Captured) -> bool:
-    """Whether two remainders overlap: in time with fitting numbers, or with common bytes of both directions."""
+    """Whether two remainders overlap: in time with fitting numbers, in bytes of both directions, or by numbers."""
     if one.row["capture_id"] == two.row["capture_id"] or not _may_be_one_connection(one, two):
         return False
     at_once = one.row["first_time_ns"] < two.row["last_time_ns"] and two.row["first_time_ns"] < one.row["last_time_ns"]
-    return at_once or _is_seen_again(one, two)
+    return at_once or _is_seen_again(one, two) or _is_acknowledged_before(one, two)
+
+
+def _is_acknowledged_before(earlier: Captured, later: Captured) -> bool:
+    """Whether the earlier one of two remainders acknowledges what the later one shows to be sent after it.
+
+    It has no byte of that direction, and acknowledges most of what the later one has: nobody acknowledges what was not
+    sent, so the two are of different clocks. What an earlier file of one tap acknowledges is in that file.
+    """
+    for side in (0, 1):
+        if earlier.spans[side].low is not None:
+            continue
+        acknowledgements = [
+            (s["time_ns"], s["acknowledgement"]) for s in earlier.row["segments"]
+            if s["side"] != side and s["flags"] & (ACK | RST) == ACK and s["acknowledgement"]
+        ]  # fmt: skip
+        sent = [s for s in later.row["segments"] if s["side"] == side and is_payload(s)]
+        if not acknowledgements or not sent:
+            continue
+        _, last = max((sequence_difference(number - acknowledgements[0][1]), number) for _, number in acknowledgements)
+        before = sum(
+            captured_size(s) for s in sent if sequence_difference(s["sequence"] + captured_size(s) - last) <= 0
+        )
+        if 2 * before > sum(map(captured_size, sent)):
+            return True
+    return False
 
 
 def _is_seen_again(earlier: Captured, later: Captured) -> bool:

@@ -19,6 +19,7 @@ from itertools import combinations, pairwise
 from statistics import median_low
 from typing import Final
 
+from udfs.capture.clock_steps import CLOCK_OF_TAP, NO_STEPS, ClockSteps, SetBack
 from udfs.rows import RowDict
 from udfs.rpc.call_schema import GIVEN_UP_COLUMNS, HALVES
 from udfs.tcp.connections import sequence_difference
@@ -39,17 +40,21 @@ def to_time(us: int | None) -> dt.datetime | None:
 
 @dataclass(slots=True)
 class _Event:
-    """The first byte of a half of a call: when each tap saw it, and which of them the row shows; times in us."""
+    """The first byte of a half of a call: when each tap saw it, and which of them the row shows; times in us.
+
+    The times are as if no clock had been set back; ``back`` is how far the clock had been of the tap that is shown.
+    """
 
     row: RowDict
     half: str
     tap: int
     times: dict[int, int]
+    back: SetBack
     order_at: int = 0  # on the clock of the reference tap
 
     @property
     def at(self) -> int:
-        """The time that the row shows."""
+        """The time that the row shows, if the clock had not been set back."""
         return self.times[self.tap]
 
     @property
@@ -58,13 +63,13 @@ class _Event:
         return int(self.row[f"{self.half}_sequence"])
 
 
-def set_clocks(rows: Sequence[RowDict], tap_of: Mapping[str, int]) -> None:
+def set_clocks(rows: Sequence[RowDict], tap_of: Mapping[str, int], steps: ClockSteps = NO_STEPS) -> None:
     """Set the column ``clocks`` of all calls of a connection, whose ``sightings`` are complete.
 
     ``tap_of`` is the tap of each capture. It is null for a half of a capture that is not among them. The times when
-    calls were given up are changed to the clock of the tap that saw the request.
+    calls were given up are changed to the clock of the tap that saw the request. ``steps``: where clocks were set back.
     """
-    events = [event for row in rows for half in HALVES for event in _events(row, half, tap_of)]
+    events = [event for row in rows for half in HALVES for event in _events(row, half, tap_of, steps)]
     clocks = _TapClocks(events)
     for event in events:
         event.order_at = event.at - clocks.ahead(event.tap, event.at)
@@ -74,27 +79,30 @@ def set_clocks(rows: Sequence[RowDict], tap_of: Mapping[str, int]) -> None:
     for row in rows:
         row["clocks"] = {f"{half}_{name}": None for half in HALVES for name in ("tap", "ahead_us")}
     for event in events:
-        event.row["clocks"] |= {f"{event.half}_tap": event.tap, f"{event.half}_ahead_us": event.at - event.order_at}
+        tap = event.tap + event.back.times * CLOCK_OF_TAP
+        ahead = event.at - event.back.us - event.order_at
+        event.row["clocks"] |= {f"{event.half}_tap": tap, f"{event.half}_ahead_us": ahead}
     for row, name in ((row, name) for row in rows for name in GIVEN_UP_COLUMNS if row[name] is not None):
         seen = next((seen for seen in row["sightings"] if seen[name] is not None), None)
         if seen is None:
             continue
-        tap, request_ahead = tap_of.get(seen["capture_id"]), row["clocks"]["request_ahead_us"]
-        if tap not in (None, row["clocks"]["request_tap"]) and request_ahead is not None:
-            row[name] = to_time(seen[name] - clocks.ahead(tap, seen[name]) + request_ahead)
+        seen_by, request_tap = tap_of.get(seen["capture_id"]), row["clocks"]["request_tap"]
+        if seen_by is not None and request_tap is not None and seen_by != request_tap % CLOCK_OF_TAP:
+            row[name] = to_time(seen[name] - clocks.ahead(seen_by, seen[name]) + row["clocks"]["request_ahead_us"])
 
 
-def _events(row: RowDict, half: str, tap_of: Mapping[str, int]) -> Iterable[_Event]:
+def _events(row: RowDict, half: str, tap_of: Mapping[str, int], steps: ClockSteps) -> Iterable[_Event]:
     """Yield the event of a half, if its first byte was seen."""
     capture = "capture_id" if half == "request" else "response_capture_id"
     times: dict[int, int] = {}
     for seen in row["sightings"]:
         tap, at = tap_of.get(seen[capture]), seen[f"{half}_at"]
         if seen[half] and at is not None and tap is not None:
+            at += steps.before(seen[capture], seen[f"{half}_packet"]).us
             times[tap] = min(at, times.get(tap, at))
     shown = tap_of.get(row[capture])
     if shown in times:
-        yield _Event(row, half, shown, times)
+        yield _Event(row, half, shown, times, steps.before(row[capture], row[f"{half}_packet"]))
 
 
 class _TapClocks:

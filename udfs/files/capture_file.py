@@ -54,20 +54,20 @@ class ReadableStream(Protocol):
 class RecordBlock:
     """The packet records of one block of a capture file; the arrays have one element per record.
 
-    ``buffer``: the block's bytes and ``BUFFER_PADDING_BYTES`` zeros; ``file_offset``: of its first byte in the
-    decompressed file; ``first_packet_number``: number of the first record, from 1 as in Wireshark. ``packet_start``:
-    offset of the packet's bytes in ``buffer``; ``captured_length`` and ``original_length``: bytes; ``time_ns``: since
-    1970, ``NO_TIME`` if none; ``link_type``: LINKTYPE.
+    ``buffer``: the block's bytes and ``BUFFER_PADDING_BYTES`` zeros. ``packet_start``: offset of the packet's bytes in
+    ``buffer``; ``captured_length`` and ``original_length``: bytes; ``time_ns``: since 1970, ``NO_TIME`` if none;
+    ``link_type``: LINKTYPE; ``packet_number``: from 1 as in Wireshark; ``packet_offset``: of the packet's bytes in the
+    decompressed file.
     """
 
     buffer: bytearray
-    file_offset: int
-    first_packet_number: int
     packet_start: Ints
     captured_length: Ints
     original_length: Ints
     time_ns: Ints
     link_type: Ints
+    packet_number: Ints
+    packet_offset: Ints
 
 
 @dataclass(slots=True)
@@ -127,6 +127,7 @@ class CaptureFileReader:
     damage: FileDamage | None = None
     first_record_end: int = 0  # offset of the end of the first packet's record or block
     bytes_parsed: int = 0  # decompressed bytes covered by whole records or blocks so far
+    block_offset: int = 0  # of the first byte of the last block, in the decompressed file
     interfaces: list[_CaptureInterface] = field(default_factory=list)  # of all sections
     drops_in_packet_blocks: int | None = None  # sum of the drop counts of packets; None if there are none
     resume_from: Mapping[str, Any] | None = None
@@ -158,7 +159,9 @@ class CaptureFileReader:
             self.bytes_parsed = base + used
             self.packet_count += len(starts)
             self._ended = at_end and (self.damage is None or self.damage.kind == "cut_short")
-            yield RecordBlock(data, base, number, starts, captured, original, time, link)
+            self.block_offset = base
+            numbers = np.arange(number, number + len(starts))
+            yield RecordBlock(data, starts, captured, original, time, link, numbers, base + starts)
             number += len(starts)
             if at_end or self.damage:
                 return

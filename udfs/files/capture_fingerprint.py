@@ -19,8 +19,8 @@ from udfs.keys import encode_key_fields, key
 # Version of the capture reader: increased when the same bytes give other bronze rows. 2: bytes missing before an RST.
 # 3: damaged segments that were sent again, refused contexts, when a half was complete; zeros at the end, EtherTypes in
 # loopback headers, fields that a PDU is too short for. 4: who a client says it is in its handshake. 5: times ahead of
-# the clock are not used.
-DECODER_VERSION: Final = "5"
+# the clock are not used. 6: times that go back inside a file.
+DECODER_VERSION: Final = "6"
 _START_BLOCK_BYTES: Final = 8 << 10  # read at once: nearly always enough for the first packet
 _READ_BYTES: Final = 1 << 20
 MAX_EXPANSION_RATIO: Final = 1100  # default of the setting: decompressed bytes per compressed byte
@@ -35,11 +35,11 @@ class FirstPacketHash:
         self._digest: Any = None
         self.key: str | None = None
 
-    def add_block(self, data: bytearray, base: int, container: CaptureFileReader) -> None:
-        """Hash the next block of ``container``: its bytes and their file offset. Does nothing once the key is known."""
+    def add_block(self, data: bytearray, container: CaptureFileReader) -> None:
+        """Hash the bytes of the next block of ``container``. Does nothing once the key is known."""
         if self.key is not None:
             return
-        end = container.first_record_end
+        base, end = container.block_offset, container.first_record_end
         have = len(self._data)
         self._data += data[have - base : (end or container.bytes_parsed) - base]
         if end:
@@ -86,7 +86,7 @@ def read_capture_start(
             compression = stream.compression if isinstance(stream, DecompressedStream) else None
             container = CaptureFileReader(stream, _START_BLOCK_BYTES)
             for records in container.read_blocks():
-                prefix.add_block(records.buffer, records.file_offset, container)
+                prefix.add_block(records.buffer, container)
                 if prefix.key is not None:
                     first = int(records.time_ns[0])
                     return CaptureStart(prefix, None if first == NO_TIME else first, compression)

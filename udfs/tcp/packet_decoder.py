@@ -320,7 +320,7 @@ class PacketDecoder:
             width = 4 if payloads.version[row] == 4 else 16
             self.datagrams.append(
                 UdpDatagram(
-                    int(records.time_ns[record]), records.first_packet_number + record,
+                    int(records.time_ns[record]), int(records.packet_number[record]),
                     payloads.source[row].tobytes()[:width], source, payloads.target[row].tobytes()[:width], target,
                     bytes(octets[start + UDP_HEADER_BYTES : end]), int(payloads.weight[row]),
                 )
@@ -519,7 +519,7 @@ def _decode_tcp_headers(
     return TcpSegments(
         data,
         record,
-        records.first_packet_number + record,
+        records.packet_number[record],
         records.time_ns[record],
         column("version")[keep],
         source,
@@ -530,7 +530,8 @@ def _decode_tcp_headers(
         u32(header, 8),
         header[:, 13].astype(np.int64),
         payload,
-        records.file_offset + np.where(payload < len(records.buffer), payload, records.packet_start[record]),
+        records.packet_offset[record]
+        + np.where(payload < len(records.buffer), payload - records.packet_start[record], 0),
         np.maximum(captured[keep] - size, 0) * in_stream,
         (length[keep] - size) * in_stream,
         column("weight")[keep],

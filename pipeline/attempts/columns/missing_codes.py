@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 MISSING_CODES: Final = (
-    "answer_not_captured", "capture_begins", "capture_ends", "capture_loss", "clocks_differ", "damaged",
+    "answer_not_captured", "capture_begins", "capture_ends", "capture_loss", "clock_step", "clocks_differ", "damaged",
     "decode_error", "no_bind", "no_open", "no_request", "no_response", "one_direction", "queue_unknown", "sealed",
     "transaction_open",
 )  # fmt: skip

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipeline.bronze.merge_connections import read_clock_steps
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import QueryInput
 from pipeline.transfers.address_queue_managers import HANDSHAKES_SQL
@@ -74,7 +75,9 @@ _HANDSHAKES: Final = (
     f"SELECT * FROM ({HANDSHAKES_SQL}) WHERE queue_manager IS NOT NULL AND shown_at IS NOT NULL"
     " AND address IN (SELECT value FROM {addresses})"
 )
-_OVERLAPS: Final = "SELECT connection_id, overlapping_captures FROM {rows} WHERE overlapping_captures IS NOT NULL"
+_OVERLAPS: Final = """
+SELECT connection_id, overlapping_captures, array_contains(missing, 'clock_step') AS clocks_differ FROM {rows}
+WHERE overlapping_captures IS NOT NULL"""
 _CALL_CAPTURES: Final = "SELECT call_key, response_capture_id FROM {calls} WHERE call_key IN {keys}"
 
 
@@ -83,8 +86,10 @@ class TransferInputs:
     """What the rows of some messages are made of. Times are timestamps.
 
     ``sendings`` are in the order of rows: by message_key, destination queue and hop, then of time and packet key; the
-    others in order of time. ``overlaps``: connections with the pairs of captures that saw them side by side. ``holes``:
-    of all sessions. ``clocks``: least transits of the messages' sources, by day.
+    others in order of time. ``overlaps``: connections with the pairs of captures that saw them side by side, and
+    whether their clocks are known to differ. ``holes``: of all sessions. ``clocks``: least transits of the messages'
+    sources, by day. ``steps``: capture_id and ``since`` to ``until``, microseconds, of times that its clock showed
+    twice, because it was set back.
     """
 
     sendings: pa.Table
@@ -96,6 +101,7 @@ class TransferInputs:
     holes: pa.Table
     clocks: pa.Table
     capture_ends: Mapping[str, int]  # by server, microseconds
+    steps: Sequence[tuple[str, int, int]] = ()
 
 
 def read_transfer_inputs(
@@ -129,6 +135,7 @@ def read_transfer_inputs(
             lake, sendings["source_queue_manager"], sendings["sent_at"].cast(pa.timestamp("us")).cast(pa.date32())
         ),
         capture_ends,
+        read_clock_steps(lake).spans(),
     )
 
 

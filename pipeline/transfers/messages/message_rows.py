@@ -37,6 +37,7 @@ from udfs.keys import encode_key_fields, hash_encoded_fields, key
 from udfs.messages.header_layouts import SESSION_HEADER_BYTES
 from udfs.sessions.packet_layouts import MIN_ACKNOWLEDGEMENT_BYTES, MIN_MESSAGE_BYTES
 from udfs.sorted_numbers import sorted_distinct
+from udfs.tcp.time_limits import DEFAULT_TIME_LIMITS
 
 TRANSFERS_SCHEMA: Final = to_arrow_schema(MESSAGE_TRANSFERS.struct())
 ROW_COLUMNS: Final = ("message_key", "destination_queue", "sender_address", "receiver_address")
@@ -48,7 +49,8 @@ _DELIVERED, _TRANSFERRED, _EXPIRED, _IN_FLIGHT = (
     OUTCOMES.index(each) for each in ("delivered", "transferred", "expired", "in_flight")
 )
 _REASONS: Final = (
-    "capture_begins", "capture_ends", "capture_loss", "clocks_differ", "damaged", "decode_error", "one_direction"
+    "capture_begins", "capture_ends", "capture_loss", "clock_step", "clocks_differ", "damaged", "decode_error",
+    "one_direction",
 )  # fmt: skip
 _MOST: Final = 1000  # elements of an array
 _REACHED_QUEUE: Final = 0x0002
@@ -56,6 +58,7 @@ _OF_RECEIVE: Final = 2 | 8  # bits of acknowledgement_requested: that it was rec
 _NO_CLASS: Final = -1
 _DEAD_LETTER: Final = 1  # bit of journaling
 _US, _US_PER_MS = 1_000_000, 1000
+_MAX_CLOCK_SKEW_US = DEFAULT_TIME_LIMITS.max_clock_skew_us  # of captures that saw a connection side by side
 _TIME: Final = pa.timestamp("us", tz="UTC")
 # Of a message, as its first sending has them that has any.
 _OF_MESSAGE: Final = (
@@ -122,6 +125,7 @@ class _Transfers:
     columns: dict[str, Any] = field(default_factory=dict)
     events: dict[str, _Event] = field(default_factory=dict)
     classes: dict[str, Ints] = field(default_factory=dict)
+    across_clocks: Bools = field(default_factory=lambda: np.zeros(0, np.bool_))  # rows that lack a duration by that
 
     @staticmethod
     def of(inputs: TransferInputs, settings: TransferSettings) -> _Transfers:
@@ -240,12 +244,13 @@ class _Transfers:
                  "receiver_queue_manager")  # fmt: skip
         named = pa.table({name: self.columns[name] for name in names})
         until = self.first_at + timedelta_to_us(self.settings.wait)
+        since = self._since()
         has_copies = self._has_copies()
         order_acks = self.inputs.order_acks.filter(pc.equal(self.inputs.order_acks["kind"], "order_ack"))
-        found, elsewhere = first_order_acks(MessageRows(named, self.first_at, until, has_copies), order_acks)
+        found, elsewhere = first_order_acks(MessageRows(named, since, until, has_copies), order_acks)
         self.events["order_ack"] = _Event.of(order_acks, found)
         self.columns["order_acked_elsewhere"] = pa.array(elsewhere, mask=found == NO_EVENT)
-        rows = MessageRows(named, self.first_at, np.minimum(until, self._until_ordinal_begins_anew()), has_copies)
+        rows = MessageRows(named, since, np.minimum(until, self._until_ordinal_begins_anew()), has_copies)
         final_acks = self.inputs.order_acks.filter(pc.equal(self.inputs.order_acks["kind"], "final_ack"))
         self._set_classes("final", final_acks, first_final_acks(rows, final_acks))
         acks = self.inputs.administration_acks
@@ -256,6 +261,24 @@ class _Transfers:
         of_row, reports = reports_of_rows(rows, self.inputs.reports, _MOST)
         self.columns["reports"] = self._report_lists(of_row, reports)
         return of_row, reports
+
+    def _since(self) -> Ints:
+        """Return from when on acknowledgements of each row may be, also by a clock that was set back or is behind."""
+        since = self.first_at
+        connections, captures = (
+            _chunk(self.sendings[name].take(pa.array(self.starts))) for name in ("connection_id", "capture_id")
+        )
+        pairs = {(row["connection_id"], name) for row in self.inputs.overlaps.to_pylist() if row["clocks_differ"]
+                 for pair in row["overlapping_captures"] for name in pair.values()}  # fmt: skip
+        if pairs:
+            beside = pc.is_in(
+                pc.binary_join_element_wise(connections, captures, "\n"), pa.array(["\n".join(each) for each in pairs])
+            )
+            since = np.where(np.asarray(beside, np.bool_), since - _MAX_CLOCK_SKEW_US, since)
+        for name, begin, end in self.inputs.steps:
+            ours = np.asarray(pc.fill_null(pc.equal(captures, name), False))  # noqa: FBT003
+            since = np.where(ours & (begin <= since) & (since <= end), begin, since)
+        return since
 
     def _set_classes(self, stage: str, acks: pa.Table, found: Ints) -> None:
         """Set what the acknowledgements of a stage say."""
@@ -306,6 +329,7 @@ class _Transfers:
         """Set the times of acknowledgements, and how long after the first sending they came."""
         first = [_chunk(self.sendings[name].take(pa.array(self.starts))) for name in ("connection_id", "capture_id")]
         overlaps = _overlap_texts(self.inputs.overlaps)
+        self.across_clocks = np.zeros(len(self), np.bool_)
         for name, event in self.events.items():
             column = {"session_ack": "session_acked_at", "store": "stored_at"}.get(name, f"{name}ed_at")
             self.columns[column] = _moments(event.at)
@@ -313,6 +337,10 @@ class _Transfers:
             unknown = (event.at == FAR) | (self.first_at == FAR) | (took < 0)
             if len(overlaps):
                 unknown |= _side_by_side(first[0], first[1], event, overlaps)
+            for step in self.inputs.steps:
+                crosses = ~unknown & _crosses(first[1], self.first_at, event, step)
+                unknown |= crosses
+                self.across_clocks |= crosses
             self.columns[f"{name}_ms"] = pa.array(took / _US_PER_MS, mask=unknown)
 
     def _outcomes(self) -> Ints:
@@ -357,6 +385,7 @@ class _Transfers:
             self._any(~self._flags("handshake_seen")),
             outcome == _IN_FLIGHT,
             lost,
+            self.across_clocks,
             (outcome >= _EXPIRED) & self._expires_by_another_clock(),
             self._any(~complete),
             self._any(complete & self._flags("has_errors")),
@@ -468,6 +497,15 @@ def _overlap_texts(overlaps: pa.Table) -> pa.Array:
         for pair in row["overlapping_captures"]
     ]
     return pa.array(texts, pa.string())
+
+
+def _crosses(captures: pa.Array, first_at: Ints, event: _Event, step: tuple[str, int, int]) -> Bools:
+    """Return for each row whether a clock may have been set back between its first sending and an event."""
+    name, since, until = step
+    either = (np.asarray(pc.fill_null(pc.equal(each, name), False)) for each in (captures, event.captures))  # noqa: FBT003
+    low, high = np.minimum(first_at, event.at), np.maximum(first_at, event.at)
+    crosses: Bools = np.logical_or(*either) & (event.at != FAR) & (low <= until) & (high >= since)
+    return crosses
 
 
 def _side_by_side(connections: pa.Array, captures: pa.Array, event: _Event, overlaps: pa.Array) -> Bools:

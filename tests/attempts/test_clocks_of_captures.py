@@ -1,0 +1,156 @@
+"""Recorded remote reads in captures whose times go back, and of taps that see one direction each: gold stays right."""
+
+from functools import cache
+
+import pyarrow.compute as pc
+import pytest
+
+from attempts.test_sample import gold_of
+from attempts.test_taps import finding_counts, outcomes
+from capture.merge.cutting import cut
+from capture.rewritten import by_direction, capture_of, closest, halves_swapped, in_queues, records_of, set_back
+from pcapgen.record import SAMPLE
+from udfs.capture.capture_reader import VOID, ReadOptions, read_capture, read_capture_batches
+from udfs.capture.in_memory import read_captures
+from udfs.capture.record_order import CLOCK_SET, OUT_OF_ORDER
+from udfs.files.file_source import FileSource
+
+REMOTE_READ, QM2QM = "01-remoteread-ndr", "03-qm2qm-dependent-client"
+SERVER = "10.77.0.1"
+PLACES = {"capture_id", "request_packet", "response_capture_id", "response_packet", "byte_offset"}
+
+
+@cache
+def sample(name=REMOTE_READ):
+    capture = (SAMPLE / f"{name}.pcap").read_bytes()
+    return capture, read_capture(capture)
+
+
+@cache
+def conclusions(name):
+    _, right = sample(name)
+    return finding_counts(right), sorted(map(whole, outcomes(right))), durations(right)
+
+
+def without(table, columns):
+    return table.select([name for name in table.column_names if name not in columns]).to_pylist()
+
+
+def time_steps(tables):
+    return tables["capture_files"]["times_go_back"][0].as_py()
+
+
+def whole(outcome):
+    """An outcome without what is said of its durations."""
+    return outcome.replace("'clock_step', ", "").replace("['clock_step']", "[]").replace("'partial'", "'complete'")
+
+
+def durations(tables):
+    attempts = gold_of(tables)[0].to_pylist()
+    return [(row["wait_ms"], row["hold_ms"], row["missing"]) for row in attempts]
+
+
+@pytest.mark.parametrize(
+    ("name", "part", "by_us"), [(REMOTE_READ, 0.4, 200_000), (REMOTE_READ, 0.7, 3_600_000_000), (QM2QM, 0.5, 200_000)]
+)
+def test_a_clock_that_was_set_back_changes_no_conclusion(name, part, by_us):
+    capture, _ = sample(name)
+    findings, right, times = conclusions(name)
+    place = closest(capture, part, part + 0.2)
+    found = read_captures([[set_back(capture, place, by_us)]])
+    (step,) = time_steps(found)
+    assert (step["packet"], step["cause"]) == (place + 1, CLOCK_SET)
+    assert by_us - 5000 <= step["back_us"] <= by_us
+    assert finding_counts(found) == findings
+    assert sorted(map(whole, outcomes(found))) == right
+    for (wait, hold, missing), (right_wait, right_hold, _) in zip(durations(found), times, strict=True):
+        assert wait in (right_wait, None)
+        assert hold is None or hold == pytest.approx(right_hold)
+        assert (wait, hold) == (right_wait, right_hold) or "clock_step" in missing
+
+
+def test_a_call_across_the_step_has_two_clocks_and_no_duration():
+    capture, _ = sample()
+    calls = read_capture(capture)["rpc_calls"].to_pylist()
+    place = calls[len(calls) // 2]["response_packet"] - 1  # index of the response's packet
+    found = read_capture(set_back(capture, place, 250_000))["rpc_calls"].to_pylist()
+    (call,) = [row for row in found if row["response_packet"] == place + 1 and row["request_packet"] <= place][:1]
+    clocks = call["clocks"]
+    assert clocks["request_tap"] != clocks["response_tap"]
+    asked = call["request_at"].timestamp() * 1e6 - clocks["request_ahead_us"]
+    answered = call["response_at"].timestamp() * 1e6 - clocks["response_ahead_us"]
+    assert answered >= asked - 1
+    assert call["response_at"] < call["request_at"]  # the times stay those of the packets
+
+
+def test_records_out_of_order_are_read_in_the_order_of_their_times():
+    capture, right = sample(QM2QM)
+    for other in (halves_swapped(capture), in_queues(capture, SERVER, 50_000)):
+        found = read_capture(other)
+        assert {step["cause"] for step in time_steps(found)} == {OUT_OF_ORDER}
+        for name in ("rpc_calls", "connections", "rpc_binds", "quarantine"):
+            places = PLACES | {"packet_number", "bind_key", "call_key", "connection_id", "quarantine_key"}
+            assert without(found[name], places) == without(right[name], places)
+
+
+def test_blocks_do_not_matter():
+    capture, _ = sample()
+    for other in (halves_swapped(capture), set_back(capture, closest(capture, 0.4, 0.6), 10**6)):
+        at_once, blocks = read_capture(other), read_capture(other, block_bytes=8000)
+        for name, order in (("rpc_calls", "call_key"), ("connections", "connection_id"), ("capture_files", "path")):
+            assert blocks[name].sort_by(order).equals(at_once[name].sort_by(order))
+        kinds = [
+            kind for kind, _ in read_capture_batches(FileSource.from_bytes(other, "x"), ReadOptions(block_bytes=2000))
+        ]
+        assert VOID in kinds
+        first = ReadOptions(block_bytes=8000, order_first=True)
+        kinds = [kind for kind, _ in read_capture_batches(FileSource.from_bytes(other, "x"), first)]
+        assert kinds[0] == VOID
+        assert VOID not in kinds[1:]
+
+
+def test_jitter_is_no_step():
+    capture, right = sample()
+    records = records_of(capture)
+    jittered = [(at - 4000 * (index % 7 == 3), rest) for index, (at, rest) in enumerate(records)]
+    found = read_capture(capture_of(capture, jittered))
+    assert time_steps(found) is None
+    assert [row["clocks"] for row in found["rpc_calls"].to_pylist()] == [None] * right["rpc_calls"].num_rows
+
+
+def test_where_no_connection_crosses_times_are_believed():
+    capture, _ = sample()
+    later = [(at + 10**9, rest) for at, rest in records_of(capture)]
+    twice = capture_of(capture, later + records_of(capture))  # the same connections, long before
+    assert [step["cause"] for step in time_steps(read_capture(twice))] == [OUT_OF_ORDER]
+
+
+def test_the_order_of_files_does_not_matter():
+    capture, _ = sample()
+    stepped = set_back(capture, closest(capture, 0.6, 0.8), 200_000)
+    files = cut(stepped, [len(records_of(capture)) // 3])
+    together = read_captures([files])
+    for runs in ([[files[0]], [files[1]]], [[files[1]], [files[0]]]):
+        found = read_captures(runs)
+        columns = ["call_id", "request_at", "response_at", "clocks", "outcome"]
+        assert sorted(map(repr, found["rpc_calls"].select(columns).to_pylist())) == sorted(
+            map(repr, together["rpc_calls"].select(columns).to_pylist())
+        )
+    assert any(row["clocks"] is not None for row in together["rpc_calls"].to_pylist())
+
+
+@pytest.mark.parametrize(
+    ("name", "ahead_us"), [(REMOTE_READ, -1_900_000), (REMOTE_READ, 1_900_000), (QM2QM, -1_900_000), (QM2QM, -300_000)]
+)
+def test_taps_of_one_direction_each_whose_clocks_are_apart(name, ahead_us):
+    capture, right = sample(name)
+    findings, attempts, _ = conclusions(name)
+    one, other = by_direction(capture, SERVER, ahead_us)
+    found = read_captures([[one, other]])
+    assert finding_counts(found) == findings
+    assert sorted(outcomes(found)) == attempts
+    assert all(wait is None for wait, _, _ in durations(found))
+    for run in ([[one], [other]], [[other], [one]]):
+        again = read_captures(run)["rpc_calls"]
+        assert sorted(map(repr, again.to_pylist())) == sorted(map(repr, found["rpc_calls"].to_pylist()))
+    assert pc.count_distinct(found["rpc_calls"]["connection_id"]).as_py() == right["connections"].num_rows
