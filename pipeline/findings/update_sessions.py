@@ -1,8 +1,9 @@
-"""Update of the findings on packets and sessions of the binary protocol, scopes ``session``, ``hop``.
+"""Update of the findings on packets and sessions of the binary protocol, scopes ``session``, ``hop`` but for O07.
 
 A change of a session's packets, or of its row, affects all rules on it: its findings are evaluated again and those that
-differ replaced; of a long session those behind its checkpoint, while nothing up to it changed. The provenance is kept
-beside that of the other findings, which other commits carry on (``carried_provenance``).
+differ replaced; of a long session those behind its checkpoint, while nothing up to it changed. Where transfers turn out
+to be of another hop, the rules over several sessions are evaluated again for the sessions that carried them. The
+provenance is kept beside that of the other findings, which other commits carry on (``carried_provenance``).
 """
 
 from __future__ import annotations
@@ -28,11 +29,13 @@ from pipeline.findings.session_findings import (
     evaluate_sessions,
     read_facts,
 )
+from pipeline.findings.update_cloned_machines import IS_CLONE
 from pipeline.findings.update_reported_sequences import PROVENANCE
 from pipeline.lake.incremental import IncrementalUpdate
 from pipeline.lake.lake import Lake
 from pipeline.transfers.checkpoint_use import ChangedPackets, changed_packets, usable_checkpoints
 from pipeline.transfers.checkpoints import Checkpoint, write_checkpoints
+from pipeline.transfers.hop_keys import CLONES_RULE
 from pipeline.transfers.inputs import (
     count_packets,
     group_connections,
@@ -45,12 +48,13 @@ from pipeline.transfers.session_rows import SessionSettings
 from schemas.bronze import QUARANTINE
 from schemas.findings import FINDINGS
 from schemas.messages import MESSAGES
-from schemas.sessions import FINDING_CHECKPOINTS, SESSION_PACKETS, SESSIONS
+from schemas.sessions import FINDING_CHECKPOINTS, ORDER_ACKS, SESSION_PACKETS, SESSIONS
 from schemas.table import EVENT_DATE
+from schemas.transfers import MESSAGE_TRANSFERS, TRANSFER_SEQUENCES
 
-CODE_VERSION: Final = "2"  # raised when rules are added or changed: they are evaluated on everything again
+CODE_VERSION: Final = "3"  # raised when rules are added or changed: they are evaluated on everything again
 _VERSION: Final = "session rules"  # in the provenance
-_INPUTS: Final = (SESSION_PACKETS, SESSIONS)
+_INPUTS: Final = (SESSION_PACKETS, SESSIONS, MESSAGE_TRANSFERS, TRANSFER_SEQUENCES)
 _MAX_CHANGES: Final = 200_000  # connections; with more, all are evaluated
 _CHANGED: Final = "SELECT DISTINCT connection_id FROM {feed}"
 _ACKNOWLEDGING: Final = """
@@ -58,6 +62,23 @@ SELECT DISTINCT acks.connection_id FROM {messages} AS acks JOIN (
   SELECT message_id FROM {messages} WHERE connection_id IN {names}
 ) AS sent ON sent.message_id = acks.correlation_id
 WHERE acks.packet_key IS NOT NULL AND acks.correlation_id IS NOT NULL"""
+_OTHER_HOPS: Final = """
+SELECT DISTINCT id FROM (
+  SELECT {row}, max({name}) AS id FROM {feed} GROUP BY {row} HAVING count(DISTINCT hop_key) > 1
+)"""
+_ON_OTHER_HOPS: Final = {
+    MESSAGE_TRANSFERS: (
+        _OTHER_HOPS.replace("{row}", "transfer_key").replace("{name}", "message_key"),
+        MESSAGES,
+        "SELECT DISTINCT connection_id FROM {rows} WHERE packet_key IS NOT NULL AND message_key IN {ids}",
+    ),
+    TRANSFER_SEQUENCES: (
+        _OTHER_HOPS.replace("{row}", "sequence_key").replace("{name}", "CAST(transaction_sequence_id AS string)"),
+        ORDER_ACKS,
+        "SELECT DISTINCT connection_id FROM {rows} WHERE CAST(transaction_sequence_id AS string) IN {ids}",
+    ),
+}
+"""By table of transfers, which of its messages or sequences are of another hop than before, and their connections."""
 _OPEN: Final = "SELECT connection_id FROM {rows} WHERE closed_at IS NULL AND ended IS NULL"  # time alone can break T18
 
 
@@ -79,10 +100,11 @@ def update(
     if not step.exists(SESSIONS) or step.is_current():
         return 0
     packets = changed_packets(step) if step.provenance_before else None
-    affected = _affected(step, packets)
-    if affected is None:
+    affected, on_other_hops = _affected(step, packets), _on_other_hops(step)
+    if affected is None or on_other_hops is None:
         step.prepare_full_reads(SESSIONS)
         affected = {*lake.query("SELECT connection_id FROM {rows}", rows=SESSIONS)["connection_id"].to_pylist()}
+        on_other_hops = set()
         where = f"scope = '{SESSION_SCOPE}'"
     else:
         where = f"scope = '{SESSION_SCOPE}' AND connection_id IN {{names}}"
@@ -94,8 +116,9 @@ def update(
     rows = [current.slice(0, 0)]
     rows += [evaluation.evaluate(names) for names in group_connections(evaluation.packets, affected)]
     current = judged_again(current, evaluation.checkpoints)
-    hops = lake.select(FINDINGS, f"scope = '{HOP_SCOPE}'")  # few: they are all evaluated again
-    rows.append(_evaluate_hops(lake, affected | {*hops["connection_id"].to_pylist()}, wait, run_id))
+    hops = lake.select(FINDINGS, f"scope = '{HOP_SCOPE}' AND NOT {IS_CLONE}")  # few: they are all evaluated again
+    names = affected | on_other_hops | {*hops["connection_id"].to_pylist()}
+    rows.append(_evaluate_hops(lake, names, wait, run_id))
     new, current = pa.concat_tables(rows), pa.concat_tables([current, hops])
     return step.replace_changed(new, current, {*new[EVENT_DATE].to_pylist(), *current[EVENT_DATE].to_pylist()})
 
@@ -110,13 +133,26 @@ def _affected(step: IncrementalUpdate, packets: pa.Table | None) -> set[str] | N
     return found | {*step.lake.query(_OPEN, rows=SESSIONS)["connection_id"].to_pylist()}
 
 
+def _on_other_hops(step: IncrementalUpdate) -> set[str] | None:
+    """Return the connections of what is of another hop than before; None where that is not known."""
+    found: set[str] = set()
+    for transfers, (changed, table, connections) in _ON_OTHER_HOPS.items():
+        rows = step.changes(transfers, changed, _MAX_CHANGES)
+        if rows is None:
+            return None
+        if ids := {row["id"] for row in rows}:
+            found |= {*step.lake.query(connections, rows=table, ids=ids)["connection_id"].to_pylist()}
+    return found
+
+
 def _evaluate_hops(lake: Lake, names: Collection[str], wait: timedelta, run_id: str) -> pa.Table:
     """Evaluate the rules over several sessions for what these sessions are about."""
     wanted = {*names}
     if names:  # a message that is read later may be one that an acknowledgement was sent for
         wanted |= {*lake.query(_ACKNOWLEDGING, messages=MESSAGES, names=names)["connection_id"].to_pylist()}
     facts = HopFacts(lake, wanted, int(wait.total_seconds()))
-    found = ((check.rule_id, each) for check in HOP_CHECKS for each in (check.check(facts) if wanted else ()))
+    checks = [check for check in HOP_CHECKS if check.rule_id != CLONES_RULE] if wanted else []
+    found = ((check.rule_id, each) for check in checks for each in check.check(facts))
     return hop_finding_rows(found, run_id)
 
 

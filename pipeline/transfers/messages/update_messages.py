@@ -3,8 +3,9 @@
 A change affects messages by their message_id: those of changed sendings; those that changed acknowledgements and
 reports name; of a sequence with changed order acks those that these may acknowledge first; those in flight on
 connections that were closed since, or that expire before a later capture end; those whose ends' handshakes show other
-queue managers now; those on connections of which captures were found to have seen them side by side; and those between
-machines between which other packets may be missing now. All rows of an affected message_id are recomputed.
+queue managers now; those of queue managers whose identifier was found to be that of two machines, or is not any more;
+those on connections of which captures were found to have seen them side by side; and those between machines between
+which other packets may be missing now. All rows of an affected message_id are recomputed.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from pipeline.lake.incremental import IncrementalUpdate
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import MORE_ROWS_SQL, QueryInput
 from pipeline.transfers.address_queue_managers import HANDSHAKES_SQL, changed_spans
+from pipeline.transfers.hop_keys import read_clones
 from pipeline.transfers.inputs import read_capture_ends
 from pipeline.transfers.messages.message_inputs import read_transfer_inputs
 from pipeline.transfers.messages.message_rows import TRANSFERS_SCHEMA, TransferSettings, message_transfer_rows
@@ -32,11 +34,12 @@ from schemas.table import EVENT_DATE
 from schemas.transfers import MESSAGE_TRANSFERS
 from udfs.rows import RowDict
 
-CODE_VERSION: Final = "2"  # raised when rows are computed differently: all are recomputed
+CODE_VERSION: Final = "3"  # raised when rows are computed differently: all are recomputed
 MAX_SENDINGS: Final = 500_000  # whose rows are computed together, when all are
 MAX_AFFECTED: Final = 200_000  # message_ids; with more, all rows are recomputed
 _INPUTS: Final = (SENDINGS, MESSAGES, ORDER_ACKS, SESSIONS, CAPTURE_FILES)
 _CAPTURE_ENDS: Final = "capture_ends"  # part of the provenance: by server, microseconds
+_CLONES: Final = "clones"  # likewise: identifiers of queue managers that two machines have
 _BUCKETS: Final = 1 << 16  # of message_ids, by the first four digits of a hash
 _WAITS: Final = "outcome IN ('in_flight', 'unacknowledged')"
 _CHANGED_MESSAGES: Final = """
@@ -103,6 +106,9 @@ SELECT m.message_id AS id FROM {messages} AS m JOIN (
   SELECT s.packet_key FROM {sendings} AS s JOIN {spans} AS x ON x.address = s.receiver_address
   WHERE s.receiver_queue_manager IS NULL AND unix_micros(s.sent_at) >= x.since AND unix_micros(s.sent_at) < x.until
 ) AS f ON f.packet_key = m.packet_key WHERE m.message_id IS NOT NULL GROUP BY m.message_id"""
+_OF_QUEUE_MANAGERS: Final = """
+SELECT DISTINCT message_id AS id FROM {rows}
+WHERE sender_queue_manager IN {names} OR receiver_queue_manager IN {names}"""
 _SPANS_SCHEMA: Final = pa.schema([("address", pa.string()), ("since", pa.int64()), ("until", pa.int64())])
 
 
@@ -125,13 +131,17 @@ class _TooManyError(Exception):
 
 @dataclass(slots=True)
 class _MessagesUpdate:
-    """One update. ``capture_ends``: by server, microseconds; ``affected``: message_ids."""
+    """One update. ``capture_ends``: by server, microseconds; ``affected``: message_ids.
+
+    ``clones``: identifiers of queue managers that two machines have.
+    """
 
     step: IncrementalUpdate
     settings: TransferSettings
     run_id: str
     setting_names: list[str]
     capture_ends: dict[str, int] = field(default_factory=dict)
+    clones: frozenset[str] = frozenset()
     affected: set[str] = field(default_factory=set)
 
     @property
@@ -143,6 +153,8 @@ class _MessagesUpdate:
         """Recompute the rows of affected messages, or all; return how many are written."""
         self.capture_ends = read_capture_ends(self.lake)
         self.step.provenance_now[_CAPTURE_ENDS] = self.capture_ends
+        self.clones = read_clones(self.lake)
+        self.step.provenance_now[_CLONES] = sorted(self.clones)
         if not self.step.provenance_before or not self.step.has_same_inputs(*self.setting_names):
             return self._recompute_all()
         try:
@@ -164,7 +176,7 @@ class _MessagesUpdate:
     def _recompute(self, scope: str, **values: QueryInput) -> pa.Table:
         """Return the rows of messages that meet a condition on silver.messages, ``m``."""
         inputs = read_transfer_inputs(self.lake, self.capture_ends, scope, **values)
-        return message_transfer_rows(inputs, self.settings, self.run_id)
+        return message_transfer_rows(inputs, self.settings, self.run_id, self.clones)
 
     def _recompute_all(self) -> int:
         """Recompute all rows, some at a time; the last commit alone says what they rest on."""
@@ -207,6 +219,8 @@ class _MessagesUpdate:
             self._add_by(sql, rows=MESSAGE_TRANSFERS, pairs=pa.Table.from_pylist(pairs, PAIRS_SCHEMA))
         if names := {row["id"] for row in self._changes(SESSIONS, _SIDE_BY_SIDE)}:
             self._add_side_by_side(names)
+        if others := self.clones ^ {*self.step.provenance_before.get(_CLONES, ())}:
+            self._add_by(_OF_QUEUE_MANAGERS, rows=MESSAGE_TRANSFERS, names=others)
         self._add_by_capture_end()
         self._add_by_handshakes(self._changes(SESSIONS, _CHANGED_HANDSHAKES))
 
