@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
-_OF_MESSAGE: Final = "PARTITION BY message_key, destination_queue, hop_key"
+# A row without a hop_key, of a version before this column, is its own hop until the next run.
+_OF_MESSAGE: Final = "PARTITION BY message_key, destination_queue, coalesce(hop_key, transfer_key)"
 # Of all rows of a hop together; other columns are those of the row that was sent first, which sees all that came later.
 _OF_HOP: Final = {
     "sendings": "CAST(sum(sendings) OVER hop AS int)",
