@@ -21,23 +21,34 @@ from udfs.keys import key
 OLD, NEW, RECEIVER = "10.77.105.1", "10.77.205.1", "10.77.105.2"
 
 
-def moved(record, ports):
-    """The packet with the sender's new address, where it is of a connection from one of the ports."""
+def ports_of(record):
+    return {*struct.unpack_from(">HH", record.frame, 34)}
+
+
+def moved(record):
+    """The packet with the sender's new address instead of its old one."""
     frame = bytearray(record.frame)
-    for address, port in ((26, 34), (30, 36)):
-        if struct.unpack_from(">H", frame, port)[0] in ports:
-            frame[address : address + 4] = bytes(map(int, NEW.split(".")))
+    for place in (26, 30):
+        if frame[place : place + 4] == packed(OLD):
+            frame[place : place + 4] = packed(NEW)
     return replace(record, frame=bytes(frame))
+
+
+def packed(address):
+    return bytes(map(int, address.split(".")))
+
+
+def when(record):
+    return record.time_ns
 
 
 @pytest.fixture(scope="module")
 def tables():
     """What a recording shows, and what it does where all sessions but the first two come from another address."""
     records = tap(recorded(DATA / "05-resends.pcap"), Damage()).records
-    ports = [*dict.fromkeys(
-        port for each in records for port in struct.unpack_from(">HH", each.frame, 34) if port != 1801
-    )]  # fmt: skip
-    captures = records, [moved(each, ports[2:]) for each in records]
+    begun = [*dict.fromkeys(port for each in sorted(records, key=when) for port in ports_of(each) - {1801})]
+    later = {*begun[2:]}
+    captures = records, [moved(each) if ports_of(each) & later else each for each in records]
     return [transfers_of([containers.pcap(each).data]) for each in captures]
 
 
