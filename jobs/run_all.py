@@ -30,7 +30,7 @@ from pipeline.bronze.decryption import DecryptionKeys
 from pipeline.bronze.input_files import InputFile
 from pipeline.concurrency import run_concurrently
 from pipeline.findings import update as findings_update
-from pipeline.findings import update_cloned_machines, update_reported_sequences, update_sessions
+from pipeline.findings import update_reported_sequences, update_sessions
 from pipeline.findings.rules.queue_facts import QueueRuleLimits
 from pipeline.lake.lake import Lake
 from pipeline.privacy.redaction import RedactionRun
@@ -183,7 +183,7 @@ def _gold_steps(job_run: cli.JobRun, hosts_provenance: Mapping[str, Any] | None)
     job_run.stages.begin("attempts")
     cli.log_progress("updating receive attempts")
     attempts = partial(attempts_update.update, cleanup=config.timers.cleanup, declared=config.queues.aliases)
-    clones = partial(update_cloned_machines.update, run_id=run_id, wait=config.transfers.wait)
+    clones = partial(update_sessions.update_clones, run_id=run_id, wait=config.transfers.wait)
     yield {RECEIVE_ATTEMPTS: attempts, FINDINGS: clones}
     job_run.stages.begin("sequences")
     cli.log_progress("updating sequences and queue histories")

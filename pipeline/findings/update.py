@@ -26,7 +26,7 @@ from pipeline.attempts.changed_rows import CHANGED_CONNECTIONS_QUERY, connection
 from pipeline.attempts.server_openings import IS_OPEN_OR_CLOSE, OPENING_CALLS
 from pipeline.attempts.server_slices import SLICE_KEYS
 from pipeline.concurrency import run_concurrently
-from pipeline.findings import duplicate_machines, evaluate, queue_inputs, update_cloned_machines, update_sessions
+from pipeline.findings import duplicate_machines, evaluate, queue_inputs, update_sessions
 from pipeline.findings.affected_associations import (
     GET_VERSION_OPNUM,
     AffectedAssociations,
@@ -101,8 +101,8 @@ def update(lake: Lake, *, stubs: bool = True, limits: QueueRuleLimits | None = N
     limits = QueueRuleLimits() if limits is None else limits
     settings = {**limits.as_provenance(), "rules": CODE_VERSION, "stubs": stubs}
     step = IncrementalUpdate.begin(lake, FINDINGS, _INPUTS, settings, LAST_COMMITTED_TABLE, QUEUE_HISTORY)
-    for others in (update_sessions, update_cloned_machines):
-        step.provenance_now |= others.carried_provenance(step.provenance_before)
+    for carried in (update_sessions.carried_provenance, update_sessions.carried_clones):
+        step.provenance_now |= carried(step.provenance_before)
     step.provenance_now["names"] = step.provenance_of(QUEUE_HISTORY).get("names") or {}
     step.provenance_now["decoder"] = step.provenance_of(LAST_COMMITTED_TABLE).get("decoder")
     if not step.exists(RPC_CALLS, HOSTS, QUEUE_SNAPSHOTS) or step.is_current():
@@ -318,7 +318,7 @@ class _FindingsUpdate:
             "queues": self.queues.compute_all,
         }
         if step.exists(FINDINGS):  # those of this run, which transfers rest on
-            queries["clones"] = partial(read_findings, lake, update_cloned_machines.IS_CLONE)
+            queries["clones"] = partial(read_findings, lake, update_sessions.IS_CLONE)
         others = pa.concat_tables([*run_concurrently(queries).values()])
         with lake.map_groups(self._findings_of_calls(None)) as rows:
             return step.replace_all(lake.concat(rows, others))

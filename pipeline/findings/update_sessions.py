@@ -1,4 +1,4 @@
-"""Update of the findings on packets and sessions of the binary protocol, scopes ``session``, ``hop`` but for O07.
+"""Update of the findings on packets and sessions of the binary protocol, scopes ``session``, ``hop``.
 
 A change of a session's packets, or of its row, affects all rules on it: its findings are evaluated again and those that
 differ replaced; of a long session those behind its checkpoint, while nothing up to it changed. Where transfers turn out
@@ -17,7 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.arrow_rows import timedelta_to_us
-from pipeline.findings.hop_findings import HOP_SCOPE, HopFacts, hop_finding_rows
+from pipeline.findings.evaluate import FINDINGS_SCHEMA
+from pipeline.findings.hop_findings import HOP_SCOPE, HopFacts, cloned_machines, hop_finding_rows
 from pipeline.findings.rules.registry import HOP_CHECKS
 from pipeline.findings.rules.session_facts import PacketFacts, SessionFacts
 from pipeline.findings.session_checkpoints import judged_again, new_checkpoints, outdated
@@ -29,10 +30,10 @@ from pipeline.findings.session_findings import (
     evaluate_sessions,
     read_facts,
 )
-from pipeline.findings.update_cloned_machines import IS_CLONE
 from pipeline.findings.update_reported_sequences import PROVENANCE
-from pipeline.lake.incremental import IncrementalUpdate
+from pipeline.lake.incremental import ChangeFeeds, IncrementalUpdate
 from pipeline.lake.lake import Lake
+from pipeline.lake.versions import versions_by_name
 from pipeline.transfers.checkpoint_use import ChangedPackets, changed_packets, usable_checkpoints
 from pipeline.transfers.checkpoints import Checkpoint, write_checkpoints
 from pipeline.transfers.hop_keys import CLONES_RULE
@@ -53,7 +54,11 @@ from schemas.table import EVENT_DATE
 from schemas.transfers import MESSAGE_TRANSFERS, TRANSFER_SEQUENCES
 
 CODE_VERSION: Final = "3"  # raised when rules are added or changed: they are evaluated on everything again
+_CLONES_VERSION: Final = "1"  # the same of O07
+IS_CLONE: Final = f"rule_id = '{CLONES_RULE}'"
+"""The SQL condition of findings on two machines with one identifier."""
 _VERSION: Final = "session rules"  # in the provenance
+_CLONES: Final = "cloned machines"  # likewise
 _INPUTS: Final = (SESSION_PACKETS, SESSIONS, MESSAGE_TRANSFERS, TRANSFER_SEQUENCES)
 _MAX_CHANGES: Final = 200_000  # connections; with more, all are evaluated
 _CHANGED: Final = "SELECT DISTINCT connection_id FROM {feed}"
@@ -79,12 +84,47 @@ _ON_OTHER_HOPS: Final = {
     ),
 }
 """By table of transfers, which of its messages or sequences are of another hop than before, and their connections."""
+_INITIATED: Final = "SELECT DISTINCT connection_id FROM {rows} WHERE initiator_queue_manager IS NOT NULL"
 _OPEN: Final = "SELECT connection_id FROM {rows} WHERE closed_at IS NULL AND ended IS NULL"  # time alone can break T18
 
 
 def carried_provenance(before: Mapping[str, Any]) -> dict[str, Any]:
     """Return the part of the provenance of gold.findings that other commits of the table must carry on."""
     return {name: before[name] for name in (_VERSION, PROVENANCE, *map(str, _INPUTS)) if name in before}
+
+
+def carried_clones(before: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the same of findings on two machines with one identifier (``update_clones``)."""
+    return {name: before[name] for name in (_CLONES,) if name in before}
+
+
+def update_clones(lake: Lake, run_id: str, wait: timedelta = timedelta(days=30)) -> int:
+    """Evaluate O07 on the identifiers of changed sessions; return how many findings are written.
+
+    Before transfers, which are not between queue managers that O07 names. ``wait`` is the setting transfers.wait.
+    """
+    step = IncrementalUpdate.begin(lake, FINDINGS, (), {}, SESSIONS)
+    now = {**versions_by_name(step.snapshots, (SESSIONS,)), "rule": _CLONES_VERSION}
+    before = step.provenance_before.get(_CLONES) or {}
+    if before == now or not step.exists(SESSIONS):
+        return 0
+    step.provenance_now = {**step.provenance_before, _CLONES: now}
+    current = FINDINGS_SCHEMA.empty_table()
+    if step.exists(FINDINGS):
+        lake.add_missing_columns(FINDINGS)
+        current = lake.select(FINDINGS, IS_CLONE)  # few: they are all evaluated again
+    changed = None
+    if before.get("rule") == now["rule"]:
+        changed = ChangeFeeds(lake, before, now).rows(SESSIONS, _INITIATED.replace("{rows}", "{feed}"), _MAX_CHANGES)
+    if changed is None:
+        changed = lake.query(_INITIATED, rows=SESSIONS).to_pylist()
+    names = {row["connection_id"] for row in changed} | {*current["connection_id"].to_pylist()}
+    facts = HopFacts(lake, names, int(wait.total_seconds()))
+    found = cloned_machines(facts) if names else iter(())
+    rows = hop_finding_rows(((CLONES_RULE, each) for each in found), run_id)
+    if not step.exists(FINDINGS):
+        return step.replace_all(rows)
+    return step.replace_changed(rows, current, {*rows[EVENT_DATE].to_pylist(), *current[EVENT_DATE].to_pylist()})
 
 
 def update(

@@ -177,7 +177,9 @@ def expected_rows(silver, *, wait, expire):
     found = {name: _row(silver, name, rows, wait, expire, own.get(taken[name])) for name in rows}
     for name, row in found.items():
         other = taken[name]
-        losses = {"capture_loss", "one_direction"} & {*(own[other]["missing"] if other else ())}
+        on_hop = [own[each] for each in own if each[:2] == name[:2] and own[each]["hop_key"] == row["hop_key"]]
+        rests_on = [own[other]] if other else on_hop if row["outcome"] in _NOT_ACKNOWLEDGED else []
+        losses = {code for each in rests_on for code in each["missing"]} & {"capture_loss", "one_direction"}
         losses |= {"capture_begins"} if other is None and _may_take(name, own) else set()
         row["missing"] = sorted({*row["missing"], *losses})
         row["confidence"] = "partial" if row["missing"] else "complete"
@@ -211,7 +213,10 @@ def _may_take(name, own):
     """Whether an acknowledged row of the message may be of the same hop, for all that handshakes show."""
     row = own[name]
     return row["outcome"] in _NOT_ACKNOWLEDGED and any(
-        other[:2] == name[:2] and own[other]["outcome"] not in _NOT_ACKNOWLEDGED and _may_be_one(row, own[other])
+        other[:2] == name[:2]
+        and other != name
+        and _may_be_one(row, own[other])
+        and (own[other]["outcome"] not in _NOT_ACKNOWLEDGED or "capture_loss" in own[other]["missing"])
         for other in own
     )
 
@@ -367,6 +372,7 @@ def _row(silver, name, rows, wait, expire, other=None):
 
 
 OUTCOMES = ["rejected", "received", "delivered", "transferred", "unknown", "expired", "in_flight", "unacknowledged"]
+_MANAGERS = {"client": "initiator", "server": "acceptor"}
 _NOT_ACKNOWLEDGED = {"unknown", "expired", "in_flight", "unacknowledged"}
 
 
@@ -374,11 +380,12 @@ def _may_be_otherwise(silver, row, outcome, sendings, wait, *, unseen=False):
     """Whether a packet that was not captured may change the outcome; ``unseen``: of a side that was not captured."""
     since, sender, receiver = row["first_sent_at"], row["sender_address"], row["receiver_address"]
 
-    def lost(ends, size, until):
+    def lost(ends, size, until, managers=None):
         size = 1 << size.bit_length() - 1  # a power of two that is not above it
         for session in silver.sessions:
             for side, hop in (("client", ("client", "server")), ("server", ("server", "client"))):
-                if ends not in (None, tuple(session[f"{end}_address"] for end in hop)):
+                shown = tuple(session[f"{_MANAGERS[end]}_queue_manager"] for end in hop)
+                if ends not in (None, tuple(session[f"{end}_address"] for end in hop)) and managers != shown:
                     continue
                 if unseen and session["uncaptured_side"] != side:
                     continue
@@ -405,8 +412,11 @@ def _may_be_otherwise(silver, row, outcome, sendings, wait, *, unseen=False):
         return bool((asked & 10) or (in_sequence and final)) and lost(back, ack_bytes, since + wait)
     if (asked or in_sequence) and lost(back, ack_bytes, since + wait):
         return True
+    managers = None if row["cloned"] else (row["sender_queue_manager"], row["receiver_queue_manager"])
+    if managers is not None and None in managers:
+        managers = None
     again = min(each["length_bytes"] for each in sendings) - 16
-    return outcome in _NOT_ACKNOWLEDGED and lost((sender, receiver), again, since + wait)
+    return outcome in _NOT_ACKNOWLEDGED and lost((sender, receiver), again, since + wait, managers)
 
 
 def _firsts(rows, name, message_id):

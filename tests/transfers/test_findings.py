@@ -10,7 +10,6 @@ from engines import without_spark
 from messages.building import SOURCE
 from pipeline.findings import (
     evaluate,  # noqa: F401 - its import registers the other checks
-    update_cloned_machines,
     update_sessions,
 )
 from pipeline.findings.cloned_machines import Request, find_clones
@@ -137,7 +136,7 @@ def hop_findings_of(tmp_path, *steps):
             dates = {*rows["event_date"].to_pylist(), *current["event_date"].to_pylist()}
             lake.replace_changed(table, rows, current, dates=dates)
         sessions_update.update(lake, "run")
-        update_cloned_machines.update(lake, "run")
+        update_sessions.update_clones(lake, "run")
         update_messages.update(lake, "run")
         update_sequences.update(lake, "run")
         update_sessions.update(lake, "run")

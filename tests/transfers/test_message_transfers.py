@@ -414,3 +414,19 @@ def test_an_identifier_of_two_machines_tells_no_hop(lake, monkeypatch):
         update(lake, silver)
         assert by_sender(lake, "outcome")[ONE] == (outcome,)
         check(lake, silver)
+
+
+def test_a_hole_between_the_same_queue_managers_may_hold_the_sending_that_was_acknowledged(lake, monkeypatch):
+    silver = Silver(ends={TWO: 60 * S})
+    silver.session("first", ONE, TWO, ended="closed")
+    silver.send("first", "client", S)
+    update(lake, silver)
+    assert by_sender(lake, "outcome", "missing") == {ONE: ("unacknowledged", [])}
+    monkeypatch.setattr(update_messages._MessagesUpdate, "_recompute_all", lambda _: pytest.fail("all are recomputed"))
+    holes = [("client", 20 * S, 30 * S, 200)]
+    other = silver.session("other", THREE, TWO, at=20 * S, last=40 * S, holes=holes)
+    for manager, missing in ((GUIDS[ONE], ["capture_loss"]), (GUIDS[THREE], [])):
+        other["initiator_queue_manager"] = manager
+        update(lake, silver)
+        assert by_sender(lake, "outcome", "missing") == {ONE: ("unacknowledged", missing)}
+        check(lake, silver)

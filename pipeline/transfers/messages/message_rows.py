@@ -28,7 +28,7 @@ from pipeline.transfers.messages.acknowledgement_matches import (
 from pipeline.transfers.messages.evidence_lists import EvidenceLists
 from pipeline.transfers.messages.first_events import NO_EVENT, EventIndex
 from pipeline.transfers.messages.message_inputs import TransferInputs
-from pipeline.transfers.missing_packets import MissingPackets
+from pipeline.transfers.missing_packets import MissingPackets, between_queue_managers
 from pipeline.transfers.sequences.text_codes import NO_CODE, row_codes, text_codes
 from schemas.table import EVENT_DATE, RUN_ID
 from schemas.transfers import MESSAGE_TRANSFERS, REPORT_SIGHTING
@@ -83,7 +83,7 @@ def message_transfer_rows(
     """
     if not inputs.sendings.num_rows:
         return TRANSFERS_SCHEMA.empty_table()
-    return _Transfers.of(inputs, settings).rows(run_id, clones)
+    return _Transfers.of(inputs, settings, clones).rows(run_id)
 
 
 @dataclass(slots=True)
@@ -127,12 +127,13 @@ class _Transfers:
     row: Ints  # of each sending
     sent_at: Ints  # of each sending
     settings: TransferSettings
+    clones: Collection[str] = ()
     columns: dict[str, Any] = field(default_factory=dict)
     events: dict[str, _Event] = field(default_factory=dict)
     classes: dict[str, Ints] = field(default_factory=dict)
 
     @staticmethod
-    def of(inputs: TransferInputs, settings: TransferSettings) -> _Transfers:
+    def of(inputs: TransferInputs, settings: TransferSettings, clones: Collection[str]) -> _Transfers:
         """Sort sendings into rows; those that come later than transfers.wait are left out."""
         sendings, starts, row = _split_rows(inputs.sendings)
         sent_at = _times(sendings["sent_at"])
@@ -140,7 +141,7 @@ class _Transfers:
         if not taken.all():
             sendings, starts, row = _split_rows(sendings.filter(pa.array(taken)))
             sent_at = _times(sendings["sent_at"])
-        return _Transfers(inputs, sendings, starts, row, sent_at, settings)
+        return _Transfers(inputs, sendings, starts, row, sent_at, settings, clones)
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -150,20 +151,19 @@ class _Transfers:
         """When the first sending of each row was sent."""
         return self.sent_at[self.starts]
 
-    def rows(self, run_id: str, clones: Collection[str]) -> pa.Table:
+    def rows(self, run_id: str) -> pa.Table:
         """Return the rows."""
         self._describe_message()
-        self.columns["hop_key"] = hop_keys([self.columns[name] for name in HOP_COLUMNS], clones)
+        self.columns["hop_key"] = hop_keys([self.columns[name] for name in HOP_COLUMNS], self.clones)
         self._describe_sendings()
         reports = self._find_acknowledgements()
         outcome = self._outcomes()
         other = self._acknowledged_on(outcome)
-        doubtful = self._may_be_acknowledged_on(outcome, clones) & (other == NO_EVENT)
         outcome = np.where(other == NO_EVENT, outcome, np.minimum(outcome, outcome[other]))
         for name in ("session_ack", "store"):
             self.events[name] = self.events[name].taken_from(other, self.first_at)
         self._set_latencies()
-        missing = self._missing(outcome, other, doubtful)
+        missing = self._missing(outcome, other)
         self.columns |= {
             "outcome": pa.array(OUTCOMES).take(pa.array(outcome)),
             "evidence": self._evidence(reports),
@@ -386,8 +386,8 @@ class _Transfers:
         takes = lacks & (found != NO_EVENT) & ((outcome > _TRANSFERRED) | ~lacks[found])
         return np.where(takes, found, NO_EVENT)
 
-    def _may_be_acknowledged_on(self, outcome: Ints, clones: Collection[str]) -> Bools:
-        """Return the rows without an acknowledgement of which another row may be the same hop, and has one.
+    def _may_take(self, outcome: Ints, chosen: Bools) -> Bools:
+        """Return the rows without an acknowledgement of which a chosen row of the same message may be the same hop.
 
         So it is where a handshake that was not captured would tell: no end is known to be two queue managers.
         """
@@ -397,46 +397,55 @@ class _Transfers:
         ends = [self.columns[name].take(pa.array(several)).to_pylist() for name in HOP_COLUMNS[:2]]
         hops: dict[int, list[tuple[int, tuple[str | None, ...]]]] = {}
         for place, hop in zip(several.tolist(), zip(*ends, strict=True), strict=True):
-            if not set(hop) & {*clones}:
+            if not set(hop) & {*self.clones}:
                 hops.setdefault(int(codes[place]), []).append((place, hop))
         for rows in hops.values():
-            acknowledged = [hop for place, hop in rows if outcome[place] <= _TRANSFERRED]
+            others = [(place, hop) for place, hop in rows if chosen[place]]
             for place, hop in rows:
                 if outcome[place] > _TRANSFERRED:
-                    out[place] = any(_may_be_one_hop(hop, other) for other in acknowledged)
+                    out[place] = any(_may_be_one_hop(hop, other) for at, other in others if at != place)
+        return out
+
+    def _on_hop(self, lost: Bools, outcome: Ints, other: Ints) -> Bools:
+        """Return which rows rest on a row with a loss: themselves, the one that they take from, or might have."""
+        codes = self._codes("message_key", "destination_queue", "hop_key")
+        of_hop = np.bincount(codes, lost) > 0
+        taken = (other != NO_EVENT) & lost[other]
+        out: Bools = lost | taken | ((outcome > _TRANSFERRED) & of_hop[codes])
         return out
 
     def _codes(self, *names: str) -> Ints:
         return row_codes(pa.table({name: self.columns[name] for name in names}), names)
 
-    def _missing(self, outcome: Ints, other: Ints, doubtful: Bools) -> Ints:
+    def _missing(self, outcome: Ints, other: Ints) -> Ints:
         """Return the reasons of each row as bits, in the order of ``_REASONS``.
 
-        ``other``: the row whose outcome it takes; ``doubtful``: of which it is not known whether it does.
+        ``other``: the row whose acknowledgement it takes. Without one it is as sure as the other rows of its hop.
         """
         complete = self._flags("complete")
-        holes = MissingPackets.of(self.inputs.holes)
         lost = self._any(self._flags("acknowledgement_may_be_missing") | self._flags("unnumbered_by_loss"))
-        lost = (lost & (outcome > _TRANSFERRED)) | self._may_be_otherwise(outcome, holes)
-        one_sided = lost & self._may_be_otherwise(outcome, holes.of_one_side())
-        takes = other != NO_EVENT
+        lost = (lost & (outcome > _TRANSFERRED)) | self._may_be_otherwise(outcome, self.inputs.holes)
+        unseen = self.inputs.holes.filter(self.inputs.holes["one_sided"])
+        one_sided = lost & self._may_be_otherwise(outcome, unseen)
+        doubtful = self._may_take(outcome, (outcome <= _TRANSFERRED) | lost) & (other == NO_EVENT)
         reasons = (
             self._any(~self._flags("handshake_seen")) | doubtful,
             outcome == _IN_FLIGHT,
-            lost | (takes & lost[other]),
+            self._on_hop(lost, outcome, other),
             self._any(~complete),
             self._any(complete & self._flags("has_errors")),
-            one_sided | (takes & one_sided[other]),
+            self._on_hop(one_sided, outcome, other),
         )
         bits: Ints = np.sum([holds.astype(np.int64) << bit for bit, holds in enumerate(reasons)], axis=0)
         return bits
 
-    def _may_be_otherwise(self, outcome: Ints, holes: MissingPackets) -> Bools:
+    def _may_be_otherwise(self, outcome: Ints, of_sessions: pa.Table) -> Bools:
         """Return for each row whether holes may hold a packet with which its outcome would be another one.
 
         Up to transfers.wait after its first sending: an acknowledgement that it may still get; without a session
-        acknowledgement also another sending, which the next machine may have acknowledged.
+        acknowledgement also another sending, from whatever address, which the next machine may have acknowledged.
         """
+        holes = MissingPackets.of(of_sessions)
         hop = self.columns["sender_address"], self.columns["receiver_address"]
         until = self.first_at + timedelta_to_us(self.settings.wait)
         asked, journaling = (
@@ -459,6 +468,9 @@ class _Transfers:
             found |= which & is_delivered & rejected & holes.may_hold(way_back, size, self.first_at, arrived)
         least = np.minimum.reduceat(np.asarray(self.sendings["length_bytes"].combine_chunks(), np.int64), self.starts)
         again = holes.may_hold(hop, least - SESSION_HEADER_BYTES, self.first_at, until)
+        shown = between_queue_managers(of_sessions, self.clones)
+        managers = self.columns["sender_queue_manager"], self.columns["receiver_queue_manager"]
+        again |= shown.may_hold(managers, least - SESSION_HEADER_BYTES, self.first_at, until)
         found |= again & (outcome > _TRANSFERRED)
         return found
 

@@ -106,6 +106,14 @@ SELECT m.message_id AS id FROM {messages} AS m JOIN (
   SELECT s.packet_key FROM {sendings} AS s JOIN {spans} AS x ON x.address = s.receiver_address
   WHERE s.receiver_queue_manager IS NULL AND unix_micros(s.sent_at) >= x.since AND unix_micros(s.sent_at) < x.until
 ) AS f ON f.packet_key = m.packet_key WHERE m.message_id IS NOT NULL GROUP BY m.message_id"""
+# The same of the queue managers that sessions show, instead of their addresses.
+_CHANGED_HOLES_OF_HOPS: Final = CHANGED_HOLES_SQL.replace(
+    " FROM {feed}",
+    """ FROM (
+    SELECT connection_id, initiator_queue_manager AS client_address, acceptor_queue_manager AS server_address,
+      last_packet_at, client_holes, server_holes, uncaptured_side, _change_type FROM {feed})""",
+)
+_ON_HOPS: Final = AFFECTED_SQL.replace("_address = p.", "_queue_manager = p.")
 _OF_QUEUE_MANAGERS: Final = """
 SELECT DISTINCT message_id AS id FROM {rows}
 WHERE sender_queue_manager IN {names} OR receiver_queue_manager IN {names}"""
@@ -214,9 +222,10 @@ class _MessagesUpdate:
         self._add_by_order_acks(self._changes(ORDER_ACKS, _ORDER_ACKS))
         if names := {row["id"] for row in self._changes(SESSIONS, _OPENED_OR_CLOSED)}:
             self._add_by(_WAITING_ON_CONNECTIONS, rows=MESSAGE_TRANSFERS, messages=MESSAGES, connections=names)
-        if pairs := self._changes(SESSIONS, CHANGED_HOLES_SQL):
-            sql = AFFECTED_SQL.replace("{column}", "message_id")
-            self._add_by(sql, rows=MESSAGE_TRANSFERS, pairs=pa.Table.from_pylist(pairs, PAIRS_SCHEMA))
+        for changed, affected in ((CHANGED_HOLES_SQL, AFFECTED_SQL), (_CHANGED_HOLES_OF_HOPS, _ON_HOPS)):
+            if pairs := self._changes(SESSIONS, changed):
+                sql = affected.replace("{column}", "message_id")
+                self._add_by(sql, rows=MESSAGE_TRANSFERS, pairs=pa.Table.from_pylist(pairs, PAIRS_SCHEMA))
         if names := {row["id"] for row in self._changes(SESSIONS, _SIDE_BY_SIDE)}:
             self._add_side_by_side(names)
         if others := self.clones ^ {*self.step.provenance_before.get(_CLONES, ())}:
