@@ -223,8 +223,9 @@ SELECT {selected} FROM placed WHERE is_chosen"""
 
 
 def _sequences_query(_: Thresholds, window: TimeWindow) -> BoundQuery:
-    """Return a query for sequences; beside those with stalls stand connections between their ends that failed."""
-    columns = [name for name in sending_alerts.SEQUENCE_COLUMNS if name not in sending_alerts.FAILURE_COLUMNS]
+    """Return a query for sequences, with the first addresses of their hop, and connections that failed meanwhile."""
+    beside = (*sending_alerts.FIRST_ADDRESSES, *sending_alerts.FAILURE_COLUMNS)
+    columns = [name for name in sending_alerts.SEQUENCE_COLUMNS if name not in beside]
     rows = _select_rows(
         TRANSFER_SEQUENCES, ["sequence_key", *columns], window.filter_sql("first_sent_at", "last_packet_at")
     )
@@ -242,10 +243,14 @@ WITH found AS ({rows.sql}), failed AS (
     AND ((client_address = sender_address AND server_address = receiver_address)
       OR (client_address = receiver_address AND server_address = sender_address))
   WHERE found.stalls IS NOT NULL GROUP BY found.sequence_key
+), hops AS (
+  SELECT hop_key, min_by(sender_address, place) AS first_sender, min_by(receiver_address, place) AS first_receiver
+  FROM (SELECT *, struct(first_sent_at, sequence_key) AS place FROM {{sequences}}) GROUP BY hop_key
 )
-SELECT {", ".join(f"found.{name}" for name in columns)}, {", ".join(sending_alerts.FAILURE_COLUMNS)}
-FROM found LEFT JOIN between_ends ON between_ends.sequence_key = found.sequence_key"""
-    return BoundQuery(sql, {**rows.inputs, "connections": CONNECTIONS})
+SELECT {", ".join(f"found.{name}" for name in columns)}, {", ".join(beside)}
+FROM found LEFT JOIN between_ends ON between_ends.sequence_key = found.sequence_key
+  JOIN hops ON hops.hop_key = found.hop_key"""
+    return BoundQuery(sql, {**rows.inputs, "connections": CONNECTIONS, "sequences": TRANSFER_SEQUENCES})
 
 
 def _resends_query(limits: Thresholds, window: TimeWindow) -> BoundQuery:
@@ -257,7 +262,7 @@ def _resends_query(limits: Thresholds, window: TimeWindow) -> BoundQuery:
     sql = f"""
 WITH pairs AS (
   SELECT sender_address, receiver_address, hop_key, unix_micros(min(first_sent_at)) AS since FROM {{transfers}}
-  WHERE {window.filter_sql("first_sent_at", "last_sent_at")} GROUP BY sender_address, receiver_address, hop_key
+  GROUP BY sender_address, receiver_address, hop_key
 ), of_pairs AS (
   SELECT sender_address, receiver_address, min(hop_key) AS hop_key FROM pairs GROUP BY sender_address, receiver_address
 ), several AS (SELECT hop_key FROM pairs GROUP BY hop_key HAVING count(*) > 1),

@@ -33,9 +33,12 @@ SEQUENCE_COLUMNS: Final = (
     "transaction_sequence_id",
     "first_sent_at", "last_packet_at", "acknowledged_number", "acknowledged_at", "waiting", "first_waiting_number",
     "stalls", "longest_stall_s", "stalled_since", "condition", "evidence", "missing",
-    "failed_since", "failed_until", "failed_client", "failed_cause",
+    "first_sender", "first_receiver", "failed_since", "failed_until", "failed_client", "failed_cause",
 )  # fmt: skip
-"""The columns that ``sequence_alerts`` needs: of gold.transfer_sequences, and ``FAILURE_COLUMNS``."""
+"""The columns that ``sequence_alerts`` needs: of gold.transfer_sequences, and those below."""
+
+FIRST_ADDRESSES: Final = ("first_sender", "first_receiver")
+"""The addresses of the first sequence of all on the hop."""
 
 FAILURE_COLUMNS: Final = SEQUENCE_COLUMNS[-4:]
 """Of connections between both ends that were not established since the first sending: when the first and the last one
@@ -64,14 +67,14 @@ def sequence_alerts(
 ) -> Iterator[Alert]:
     """Yield the alerts of sequences that wait for order acknowledgements, or whose receiver refuses them.
 
-    Rows have ``SEQUENCE_COLUMNS``; those between two queue managers are one series, named by the addresses of the first
-    one. ``names`` are the names of queue managers by address, ``canonical_queues`` the
+    Rows have ``SEQUENCE_COLUMNS``; those between two queue managers are one series, named by their first addresses.
+    ``names`` are the names of queue managers by address, ``canonical_queues`` the
     canonical names of queues by those on the wire.
     """
     ordered = sorted(rows, key=lambda row: (*(row[name] or "" for name in _SERIES), row["first_sent_at"]))
     for (source, destination, _), series in groupby(ordered, key=itemgetter(*_SERIES)):
         every = [dict(row) for row in series]
-        sender, receiver = (every[0][f"{end}_address"] for end in ("sender", "receiver"))
+        sender, receiver = (every[0][name] for name in FIRST_ADDRESSES)
         queue = canonical_queue_name(destination, canonical_queues)
         subject = f"messages of {source} to {queue} from {sender} to {receiver}"
         manager = names.get(sender, sender)

@@ -36,7 +36,8 @@ def sequence(first, last, *stalls, number=7, condition="stalled", **more):
     lasted = [each["ended_at"] - each["began_at"] for each in stalls if each["ended_at"]]
     row = dict.fromkeys(SEQUENCE_COLUMNS) | {
         "source_queue_manager": "a1", "destination_queue": "guid\\00000009", "sender_address": HOP[0],
-        "receiver_address": HOP[1], "hop_key": "hop", "transaction_sequence_id": number,
+        "receiver_address": HOP[1], "hop_key": "hop", "first_sender": HOP[0], "first_receiver": HOP[1],
+        "transaction_sequence_id": number,
         "first_sent_at": first * MINUTE,
         "last_packet_at": last * MINUTE, "waiting": 2, "first_waiting_number": 3, "stalls": list(stalls) or None,
         "longest_stall_s": max(lasted, default=timedelta(0)).total_seconds() or None, "condition": condition,

@@ -12,7 +12,7 @@ _OF_HOP: Final = {
     "sendings": "CAST(sum(sendings) OVER hop AS int)",
     "sessions": "CAST(sum(sessions) OVER hop AS int)",
     "acknowledged_sendings": "CAST(sum(acknowledged_sendings) OVER hop AS int)",
-    "resent_bytes": "CAST(sum(packet_bytes + resent_bytes) OVER hop - packet_bytes AS bigint)",
+    "resent_bytes": "CAST((sum(packet_bytes + resent_bytes) OVER hop) - packet_bytes AS bigint)",
     "last_sent_at": "max(last_sent_at) OVER hop",
     "refused": "max(refused) OVER hop",
     "not_delivered": "max(not_delivered) OVER hop",
