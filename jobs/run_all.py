@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -157,11 +158,13 @@ def update_gold(
 ) -> None:
     """Update silver.hosts and all tables of gold from silver, and add the row counts to ``outcome``."""
     decoded = outcome.tables[str(REMOTE_READ_CALLS)].rows_out
+    total: Counter[str] = Counter()  # findings are written by two steps
     for steps in _gold_steps(job_run, hosts_provenance):
         rows: dict[str, int] = {}
         for table, written in run_concurrently({table: partial(step, lake) for table, step in steps.items()}).items():
             rows |= {str(table): written} if isinstance(written, int) else written
-        outcome.tables |= {table: cli.TableCounts(rows_out=count) for table, count in rows.items()}
+        total.update(rows)
+        outcome.tables |= {table: cli.TableCounts(rows_out=total[table]) for table in rows}
         _log_rows_written(rows)
     for table_of_calls in (RECEIVE_ATTEMPTS, FINDINGS):
         outcome.tables[str(table_of_calls)].rows_in = decoded
@@ -180,7 +183,8 @@ def _gold_steps(job_run: cli.JobRun, hosts_provenance: Mapping[str, Any] | None)
     job_run.stages.begin("attempts")
     cli.log_progress("updating receive attempts")
     attempts = partial(attempts_update.update, cleanup=config.timers.cleanup, declared=config.queues.aliases)
-    yield {RECEIVE_ATTEMPTS: attempts}
+    clones = partial(update_sessions.update_clones, run_id=run_id, wait=config.transfers.wait)
+    yield {RECEIVE_ATTEMPTS: attempts, FINDINGS: clones}
     job_run.stages.begin("sequences")
     cli.log_progress("updating sequences and queue histories")
     reads, queue_settings = config.reads, queue_state_settings(config)

@@ -75,6 +75,12 @@ MESSAGE_TRANSFERS = Table(
             "of the address show at that time; null where not seen",
         ),
         Column("receiver_queue_manager", STRING, "GUID of the receiver, likewise"),
+        Column(
+            "hop_key",
+            STRING,
+            "key of both queue managers where both are known and no finding O07 names one, else of both addresses: a "
+            "message counts once for each",
+        ),
         Column("delivery", STRING, "express, recoverable; null for a mode that is not defined"),
         Column("transactional", BOOLEAN, "it was sent in a transaction"),
         Column("sequence_key", STRING, "gold.transfer_sequences; null when not transactional"),
@@ -134,6 +140,12 @@ MESSAGE_TRANSFERS = Table(
             "rejected, received, delivered, transferred, unknown, expired, in_flight, unacknowledged: the first that "
             "holds",
         ),
+        Column(
+            "acknowledged_on",
+            STRING,
+            "transfer_key of the row of its message, queue and hop_key whose acknowledgement it takes, having none of "
+            "its own; else null",
+        ),
         *EVIDENCE,
         *run_columns("gold", "first_sent_at"),
     ),
@@ -159,6 +171,12 @@ TRANSFER_SEQUENCES = Table(
             "of the address show at that time; null where not seen",
         ),
         Column("receiver_queue_manager", STRING, "GUID of the receiver, likewise"),
+        Column(
+            "hop_key",
+            STRING,
+            "key of both queue managers where both are known and no finding O07 names one, else of both addresses: one "
+            "hop of a sequence may have rows of several addresses",
+        ),
         Column(
             "sequence_ordinal", BIGINT, "lower half of the id: grows by 1 when all of the sender's sequence is received"
         ),

@@ -242,8 +242,9 @@ SELECT {selected} FROM placed WHERE is_chosen"""
 
 
 def _sequences_query(_: Thresholds, window: TimeWindow) -> BoundQuery:
-    """Return a query for sequences; beside those with stalls stand connections between their ends that failed."""
-    columns = [name for name in sending_alerts.SEQUENCE_COLUMNS if name not in sending_alerts.FAILURE_COLUMNS]
+    """Return a query for sequences, with the first addresses of their hop, and connections that failed meanwhile."""
+    beside = (*sending_alerts.FIRST_ADDRESSES, *sending_alerts.FAILURE_COLUMNS)
+    columns = [name for name in sending_alerts.SEQUENCE_COLUMNS if name not in beside]
     rows = _select_rows(
         TRANSFER_SEQUENCES, ["sequence_key", *columns], window.filter_sql("first_sent_at", "last_packet_at")
     )
@@ -261,55 +262,86 @@ WITH found AS ({rows.sql}), failed AS (
     AND ((client_address = sender_address AND server_address = receiver_address)
       OR (client_address = receiver_address AND server_address = sender_address))
   WHERE found.stalls IS NOT NULL GROUP BY found.sequence_key
+), hops AS (
+  SELECT hop_key, min_by(sender_address, place) AS first_sender, min_by(receiver_address, place) AS first_receiver
+  FROM (SELECT *, struct(first_sent_at, sequence_key) AS place FROM {{sequences}}) GROUP BY hop_key
 )
-SELECT {", ".join(f"found.{name}" for name in columns)}, {", ".join(sending_alerts.FAILURE_COLUMNS)}
-FROM found LEFT JOIN between_ends ON between_ends.sequence_key = found.sequence_key"""
-    return BoundQuery(sql, {**rows.inputs, "connections": CONNECTIONS})
+SELECT {", ".join(f"found.{name}" for name in columns)}, {", ".join(beside)}
+FROM found LEFT JOIN between_ends ON between_ends.sequence_key = found.sequence_key
+  JOIN hops ON hops.hop_key = found.hop_key"""
+    return BoundQuery(sql, {**rows.inputs, "connections": CONNECTIONS, "sequences": TRANSFER_SEQUENCES})
 
 
 def _resends_query(limits: Thresholds, window: TimeWindow) -> BoundQuery:
     """Return a query that counts sendings and resends per hop and minute, of hops with enough resends for an alert.
 
-    Only messages that were sent again, which are few, are joined with their packets.
+    A hop is between two queue managers (``hop_key``); it has the addresses that sent first. Only messages that were
+    sent again, which are few, are joined with their packets: by one address more than once, or by several.
     """
-    again = f"SELECT * FROM {{again}} WHERE {window.filter_sql('first_sent_at', 'last_sent_at')}"
-    hop = "sender_address, receiver_address"
-    same_hop = " AND ".join(f"packets.{name} = sent.{name}" for name in hop.split(", "))
     sql = f"""
-WITH again AS ({again}),
-hops AS (SELECT {hop} FROM again GROUP BY {hop} HAVING sum(sendings - 1) >= {limits.resends}),
-packets AS (
-  SELECT messages.packet_key, again.sender_address, again.receiver_address,
-    unix_micros(again.first_sent_at) AS first_sent_us
-  FROM again JOIN {{messages}} AS messages ON messages.message_key = again.message_key
-    AND coalesce(messages.destination_queue, '') = coalesce(again.destination_queue, '')
+WITH pairs AS (
+  SELECT sender_address, receiver_address, hop_key, unix_micros(min(first_sent_at)) AS since FROM {{transfers}}
+  GROUP BY sender_address, receiver_address, hop_key
+), of_pairs AS (
+  SELECT sender_address, receiver_address, min(hop_key) AS hop_key FROM pairs GROUP BY sender_address, receiver_address
+), several AS (SELECT hop_key FROM pairs GROUP BY hop_key HAVING count(*) > 1),
+chosen AS (
+  SELECT *, coalesce(destination_queue, '') AS queue FROM {{transfers}}
+  WHERE (sendings > 1 OR hop_key IN (SELECT hop_key FROM several))
+    AND {window.filter_sql("first_sent_at", "last_sent_at")}
+), again AS (
+  SELECT message_key, queue, hop_key, sum(sendings) - 1 AS resends, unix_micros(min(first_sent_at)) AS first_sent_us
+  FROM chosen GROUP BY message_key, queue, hop_key HAVING sum(sendings) > 1
+), hops AS (
+  SELECT hop_key, min_by(sender_address, place) AS sender_address, min_by(receiver_address, place) AS receiver_address
+  FROM (SELECT *, struct(since, sender_address, receiver_address) AS place FROM pairs)
+  WHERE hop_key IN (SELECT hop_key FROM again GROUP BY hop_key HAVING sum(resends) >= {limits.resends})
+  GROUP BY hop_key
+), packets AS (
+  SELECT messages.packet_key, chosen.sender_address, chosen.receiver_address, again.first_sent_us
+  FROM again JOIN chosen ON chosen.message_key = again.message_key AND chosen.queue = again.queue
+    AND chosen.hop_key = again.hop_key
+  JOIN {{messages}} AS messages ON messages.message_key = again.message_key
+    AND coalesce(messages.destination_queue, '') = again.queue
 ), sent AS (
-  SELECT packet_key, sender_address, receiver_address, unix_micros(sent_at) AS `at`
-  FROM {{sendings}} JOIN hops USING (sender_address, receiver_address) WHERE {window.filter_sql("sent_at")}
+  SELECT packet_key, sender_address, receiver_address, hop_key, unix_micros(sent_at) AS `at`
+  FROM {{sendings}} JOIN of_pairs USING (sender_address, receiver_address)
+  WHERE hop_key IN (SELECT hop_key FROM hops) AND {window.filter_sql("sent_at")}
 ), judged AS (
-  SELECT sent.*, coalesce(sent.`at` > packets.first_sent_us, FALSE) AS is_resend,
+  SELECT sent.packet_key, sent.hop_key, sent.`at`, coalesce(sent.`at` > packets.first_sent_us, FALSE) AS is_resend,
     lpad(CAST(sent.`at` AS string), 20, '0') || sent.packet_key AS place
-  FROM sent LEFT JOIN packets ON packets.packet_key = sent.packet_key AND {same_hop}
+  FROM sent LEFT JOIN packets ON packets.packet_key = sent.packet_key
+    AND packets.sender_address = sent.sender_address AND packets.receiver_address = sent.receiver_address
 )
-SELECT {hop}, CAST(floor(`at` / 60000000) AS bigint) AS minute, count(*) AS sendings, count_if(is_resend) AS resends,
+SELECT hops.sender_address, hops.receiver_address, CAST(floor(`at` / 60000000) AS bigint) AS minute,
+  count(*) AS sendings, count_if(is_resend) AS resends,
   min(`at`) FILTER (WHERE is_resend) AS first_at, max(`at`) FILTER (WHERE is_resend) AS last_at,
   array(substr(min(place) FILTER (WHERE is_resend), 21), substr(max(place) FILTER (WHERE is_resend), 21)) AS evidence
-FROM judged GROUP BY {hop}, CAST(floor(`at` / 60000000) AS bigint)"""
-    inputs = {
-        "sendings": SENDINGS,
-        "messages": FilteredTable(MESSAGES, "packet_key IS NOT NULL"),
-        "again": FilteredTable(MESSAGE_TRANSFERS, "sendings > 1"),
-    }
-    return BoundQuery(sql, inputs)
+FROM judged JOIN hops ON hops.hop_key = judged.hop_key
+GROUP BY hops.sender_address, hops.receiver_address, CAST(floor(`at` / 60000000) AS bigint)"""
+    messages = FilteredTable(MESSAGES, "packet_key IS NOT NULL")
+    return BoundQuery(sql, {"sendings": SENDINGS, "messages": messages, "transfers": MESSAGE_TRANSFERS})
 
 
 def _slow_transfers_query(limits: Thresholds, window: TimeWindow) -> BoundQuery:
-    """Return a query that counts messages per hop and minute whose session acknowledgement came too late."""
+    """Return a query that counts messages per hop and minute whose session acknowledgement came too late.
+
+    A hop is between two queue managers (``hop_key``); it has the addresses that sent first.
+    """
     slow = FilteredTable(MESSAGE_TRANSFERS, f"session_ack_ms >= {timedelta_to_us(limits.slow_after) / 1000}")
+    first = "struct(first_sent_at, transfer_key)"
     sql = f"""
-SELECT sender_address, receiver_address, unix_micros(session_acked_at) AS `at`,
+SELECT hops.sender_address, hops.receiver_address, unix_micros(session_acked_at) AS `at`,
   try_element_at(evidence, 1) AS key
-FROM {{rows}} WHERE session_acked_at IS NOT NULL AND {window.filter_sql("session_acked_at")}"""
+FROM (
+  SELECT *, row_number() OVER (
+    PARTITION BY message_key, destination_queue, hop_key ORDER BY first_sent_at, transfer_key) AS place
+  FROM {{rows}} WHERE session_acked_at IS NOT NULL AND {window.filter_sql("session_acked_at")}
+) AS slow JOIN (
+  SELECT hop_key, min_by(sender_address, {first}) AS sender_address,
+    min_by(receiver_address, {first}) AS receiver_address
+  FROM {{rows}} GROUP BY hop_key
+) AS hops ON hops.hop_key = slow.hop_key WHERE place = 1"""
     return _count_by_minute(
         BoundQuery(sql, {"rows": slow}), *call_alerts.key_columns(sending_alerts.SLOW_COUNT_COLUMNS)
     )
@@ -422,7 +454,7 @@ ALERT_SOURCES: Final = {
     ),
     "sequences": AlertSource(
         _sequences_query,
-        ("source_queue_manager", "destination_queue", "sender_address", "receiver_address"),
+        ("source_queue_manager", "destination_queue", "hop_key"),
         lambda rows, limits, now, context: sending_alerts.sequence_alerts(
             rows, limits, now, context.queue_manager_names, context.canonical_queues
         ),

@@ -29,12 +29,16 @@ from udfs.queues.alias_groups import canonical_queue_name
 from udfs.rows import RowDict
 
 SEQUENCE_COLUMNS: Final = (
-    "source_queue_manager", "destination_queue", "sender_address", "receiver_address", "transaction_sequence_id",
+    "source_queue_manager", "destination_queue", "hop_key", "sender_address", "receiver_address",
+    "transaction_sequence_id",
     "first_sent_at", "last_packet_at", "acknowledged_number", "acknowledged_at", "waiting", "first_waiting_number",
     "stalls", "longest_stall_s", "stalled_since", "condition", "evidence", "missing",
-    "failed_since", "failed_until", "failed_client", "failed_cause",
+    "first_sender", "first_receiver", "failed_since", "failed_until", "failed_client", "failed_cause",
 )  # fmt: skip
-"""The columns that ``sequence_alerts`` needs: of gold.transfer_sequences, and ``FAILURE_COLUMNS``."""
+"""The columns that ``sequence_alerts`` needs: of gold.transfer_sequences, and those below."""
+
+FIRST_ADDRESSES: Final = ("first_sender", "first_receiver")
+"""The addresses of the first sequence of all on the hop."""
 
 FAILURE_COLUMNS: Final = SEQUENCE_COLUMNS[-4:]
 """Of connections between both ends that were not established since the first sending: when the first and the last one
@@ -48,7 +52,7 @@ SENDING_COUNT_COLUMNS: Final = (
 SLOW_COUNT_COLUMNS: Final = ("sender_address", "receiver_address", "at", "last", "count", "evidence")
 """The columns of slow messages counted by hop and minute; the first two are the key."""
 
-_SERIES: Final = ("source_queue_manager", "destination_queue", "sender_address", "receiver_address")
+_SERIES: Final = ("source_queue_manager", "destination_queue", "hop_key")
 _HOP: Final = ("sender_address", "receiver_address")
 _REFUSED: Final = "refused"
 _MINUTE_US: Final = 60_000_000
@@ -63,15 +67,18 @@ def sequence_alerts(
 ) -> Iterator[Alert]:
     """Yield the alerts of sequences that wait for order acknowledgements, or whose receiver refuses them.
 
-    Rows have ``SEQUENCE_COLUMNS``. ``names`` are the names of queue managers by address, ``canonical_queues`` the
+    Rows have ``SEQUENCE_COLUMNS``; those between two queue managers are one series, named by their first addresses.
+    ``names`` are the names of queue managers by address, ``canonical_queues`` the
     canonical names of queues by those on the wire.
     """
     ordered = sorted(rows, key=lambda row: (*(row[name] or "" for name in _SERIES), row["first_sent_at"]))
-    for (source, destination, sender, receiver), series in groupby(ordered, key=itemgetter(*_SERIES)):
+    for (source, destination, _), series in groupby(ordered, key=itemgetter(*_SERIES)):
+        every = [dict(row) for row in series]
+        sender, receiver = (every[0][name] for name in FIRST_ADDRESSES)
         queue = canonical_queue_name(destination, canonical_queues)
         subject = f"messages of {source} to {queue} from {sender} to {receiver}"
         manager = names.get(sender, sender)
-        sequences = [dict(row) for row in series if row["first_sent_at"] <= now]
+        sequences = [row for row in every if row["first_sent_at"] <= now]
         for place, row in enumerate(sequences):
             followed_at = sequences[place + 1]["first_sent_at"] if place + 1 < len(sequences) else None
             stalls = ConditionHistory(

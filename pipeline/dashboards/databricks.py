@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from pipeline.dashboards.read_datasets import fill_table_names
 from pipeline.queues.last_reports import LAST_QUEUE_REPORTS_SQL
+from pipeline.reports.views.hops import once_per_hop
 from schemas import catalog
 from schemas.table import Table
 from udfs.call_results import response_ms_sql
@@ -19,6 +20,9 @@ _WIDGET_VERSIONS: Final = {"counter": 2, "table": 2, "filter-multi-select": 2, "
 # A queue manager, else the address where no handshake named it.
 _SENDER: Final = "coalesce(sender_queue_manager, sender_address)"
 _RECEIVER: Final = "coalesce(receiver_queue_manager, receiver_address)"
+_OF_HOP: Final = (
+    "sender_queue_manager, receiver_queue_manager, sender_address, receiver_address, packet_bytes, first_sent_at"
+)
 
 
 class TableNames(Protocol):
@@ -56,7 +60,8 @@ FROM {queue_history}""",
         "Messages between queue managers",
         f"""SELECT {_SENDER} AS sender, {_RECEIVER} AS receiver, message_kind, outcome,
   date_trunc('HOUR', first_sent_at) AS hour, count(*) AS messages, sum(packet_bytes) AS bytes,
-  sum(sendings) - count(*) AS resends, sum(resent_bytes) AS resent_bytes FROM {{message_transfers}} GROUP BY ALL""",
+  sum(sendings) - count(*) AS resends, sum(resent_bytes) AS resent_bytes
+FROM {once_per_hop("{message_transfers}", f"{_OF_HOP}, message_kind, outcome, sendings, resent_bytes")} GROUP BY ALL""",
     ),
     DashboardDataset(
         "latencies",
@@ -69,7 +74,8 @@ FROM {queue_history}""",
   percentile_approx(session_ack_ms, 0.5) AS session_ack_p50_ms,
   percentile_approx(session_ack_ms, 0.95) AS session_ack_p95_ms,
   percentile_approx(order_ack_ms, 0.5) AS order_ack_p50_ms,
-  percentile_approx(order_ack_ms, 0.95) AS order_ack_p95_ms FROM {{message_transfers}} GROUP BY ALL""",
+  percentile_approx(order_ack_ms, 0.95) AS order_ack_p95_ms
+FROM {once_per_hop("{message_transfers}", f"{_OF_HOP}, transmit_ms, session_ack_ms, order_ack_ms")} GROUP BY ALL""",
     ),
     DashboardDataset(
         "transfer_sequences",

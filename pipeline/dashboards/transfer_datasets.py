@@ -7,6 +7,7 @@ from typing import Final
 from pipeline.dashboards.dashboard_data import NEVER_ARRIVED, NOT_READ
 from pipeline.dashboards.dataset_definition import EVIDENCE_COLUMNS, Dataset, size_class_sql
 from pipeline.reports.views.canonical import with_canonical_queues
+from pipeline.reports.views.hops import once_per_hop
 from pipeline.reports.views.refused import with_refusals
 from udfs.codes import MQMSG_CLASS_NACK_RECEIVE_TIMEOUT_AT_SENDER as _AT_SENDER
 from udfs.codes import NEGATIVE_CLASS_BIT, RECEIVE_CLASS_BIT
@@ -58,10 +59,12 @@ _WITH_NOT_DELIVERED: Final = f"""(SELECT judged.*, CASE WHEN place > 1 OR NOT ha
       row_number() OVER (
         {_OF_MESSAGE} ORDER BY refused OR outcome = 'rejected' DESC, last_sent_at DESC, transfer_key) AS place
     FROM {with_refusals("{message_transfers}", "{transfer_sequences}")} AS refusable) AS judged)"""
+_LATENCY_COLUMNS: Final = f"transfer_key, destination_queue, first_sent_at, message_kind, {_HOP_COLUMNS}"
 _LATENCIES_SQL: Final = " UNION ALL ".join(
     f"""SELECT transfer_key, first_sent_at, {_HOP_COLUMNS}, queue, destination_queue,
        message_kind, '{stage}' AS stage, {column} AS latency_ms
-FROM {_with_canonical_queue("{message_transfers}")} WHERE {column} IS NOT NULL"""
+FROM {_with_canonical_queue(once_per_hop("{message_transfers}", f"{_LATENCY_COLUMNS}, {column}"))}
+WHERE {column} IS NOT NULL"""
     for column, stage in _LATENCIES.items()
 )
 # Each number of a sequence when it was sent, sent again, and acknowledged by an order ack from the same hop.
@@ -84,17 +87,20 @@ FROM (
   WHERE a.kind = 'order_ack' AND a.transaction_number IS NOT NULL
     AND coalesce(a.acknowledged_queue_manager, q.source_queue_manager) = q.source_queue_manager)"""
 
+_MESSAGE_COLUMNS: Final = f"""transfer_key, message_key, message_id, message_kind, class_name, source_queue_manager,
+  destination_queue, delivery, transactional, body_bytes, journaling, hop_count, {_HOP_COLUMNS}, hop_key, sequence_key,
+  transaction_number, sent_at, expires_at, packet_bytes, resent_bytes, sendings, sessions, acknowledged_sendings,
+  first_sent_at, last_sent_at, session_acked_at, order_acked_at, final_acked_at, final_class_name, arrival_acked_at,
+  arrival_class_name, receive_acked_at, receive_class_name, transmit_ms, session_ack_ms, store_ms, order_ack_ms,
+  final_ack_ms, dead_letter_class, outcome, refused, not_delivered"""
+_EVIDENCE: Final = "confidence, missing, evidence"  # of which EVIDENCE_COLUMNS are made
+
 TRANSFER_DATASETS: Final = (
     Dataset(
         "message_transfers",
         "gold.message_transfers",
-        f"""SELECT transfer_key, message_key, message_id, message_kind, class_name, source_queue_manager, queue,
-       destination_queue, delivery, transactional, body_bytes, journaling, hop_count, {_HOP_COLUMNS}, sequence_key,
-       transaction_number, sent_at, expires_at, packet_bytes, resent_bytes, sendings, sessions, acknowledged_sendings,
-       first_sent_at, last_sent_at, session_acked_at, order_acked_at, final_acked_at, final_class_name,
-       arrival_acked_at, arrival_class_name, receive_acked_at, receive_class_name, transmit_ms, session_ack_ms,
-       store_ms, order_ack_ms, final_ack_ms, dead_letter_class, outcome, refused, not_delivered, {EVIDENCE_COLUMNS}
-FROM {_with_canonical_queue(_WITH_NOT_DELIVERED)}""",
+        f"""SELECT queue, {_MESSAGE_COLUMNS}, {EVIDENCE_COLUMNS}
+FROM {_with_canonical_queue(once_per_hop(_WITH_NOT_DELIVERED, f"{_MESSAGE_COLUMNS}, {_EVIDENCE}"))}""",
         order_by="first_sent_at DESC, transfer_key",
         selection="the newest of each pair of queue managers, queue, outcome and what was not delivered",
         partition_by=f"{_HOP_COLUMNS}, queue, outcome, not_delivered",

@@ -1,7 +1,9 @@
-"""Rules over several sessions: T21, T23, T26, T28 of a hop (from one address to another), O07 -> gold.findings.
+"""Rules over several sessions: T21, T23, T26, T28 of a hop (from one queue manager to another), O07 -> gold.findings.
 
 What they look at crosses connections: a rule is evaluated for the sequences, messages and queues that changed sessions
-are about, over all sessions of the last transfers.wait. Queries find the few rows that break a rule.
+are about, over all sessions of the last transfers.wait. Queries find the few rows that break a rule. What goes from one
+queue manager to another is one hop, from whatever address (``hop_key`` of the transfers); so it is from one address to
+another where there is no transfer.
 """
 
 from __future__ import annotations
@@ -18,9 +20,12 @@ from pipeline.bronze.merge_connections import read_clock_steps
 from pipeline.findings.cloned_machines import Request, find_clones
 from pipeline.findings.rules.registry import ALL_RULES, hop_rule
 from pipeline.lake.lake import Lake
+from pipeline.lake.schema_enforcement import arrow_schema
+from pipeline.transfers.hop_keys import CLONE_SUBJECT
 from schemas.findings import FINDINGS
 from schemas.messages import MESSAGES
 from schemas.sessions import ORDER_ACKS, SESSION_PACKETS, SESSIONS
+from schemas.transfers import MESSAGE_TRANSFERS, TRANSFER_SEQUENCES
 from udfs.codes import MQMSG_CLASS_ACK_RECEIVE, NEGATIVE_CLASS_BIT, RECEIVE_CLASS_BIT
 from udfs.keys import key
 
@@ -38,11 +43,24 @@ SELECT m.packet_key, m.connection_id, m.seen_at, m.sender_address, s.client_addr
     AS sender_queue_manager
 FROM {messages} AS m JOIN {sessions} AS s ON s.connection_id = m.connection_id
 WHERE m.packet_key IS NOT NULL"""
-_HOP: Final = "sender_address, receiver_address"
+_SENDINGS_OF_HOPS: Final = f"""
+SELECT s.*, coalesce(t.hop_key, s.sender_address || ' ' || s.receiver_address) AS hop
+FROM ({_SENDINGS} AND {{condition}}) AS s LEFT JOIN (
+  SELECT message_key, destination_queue, sender_address, receiver_address, hop_key FROM {{transfers}} AS m
+  WHERE {{condition}}
+) AS t ON t.message_key = s.message_key AND coalesce(t.destination_queue, '') = coalesce(s.destination_queue, '')
+  AND t.sender_address = s.sender_address AND t.receiver_address = s.receiver_address"""
 _ACKS: Final = """
-SELECT *, CASE WHEN sent_by = 'client' THEN client_address ELSE server_address END AS sender_address,
-  CASE WHEN sent_by = 'client' THEN server_address ELSE client_address END AS receiver_address
-FROM {acks} WHERE kind = 'order_ack' AND CAST(transaction_sequence_id AS string) IN {sequences}"""
+SELECT a.*, coalesce(t.hop_key, a.receiver_address || ' ' || a.sender_address) AS hop FROM (
+  SELECT *, CASE WHEN sent_by = 'client' THEN client_address ELSE server_address END AS sender_address,
+    CASE WHEN sent_by = 'client' THEN server_address ELSE client_address END AS receiver_address
+  FROM {acks} WHERE kind = 'order_ack' AND CAST(transaction_sequence_id AS string) IN {ids}
+) AS a LEFT JOIN (
+  SELECT transaction_sequence_id, sender_address, receiver_address, min(hop_key) AS hop_key FROM {sequences}
+  WHERE CAST(transaction_sequence_id AS string) IN {ids}
+  GROUP BY transaction_sequence_id, sender_address, receiver_address
+) AS t ON t.transaction_sequence_id = a.transaction_sequence_id
+  AND t.sender_address = a.receiver_address AND t.receiver_address = a.sender_address"""
 
 
 class HopViolation(NamedTuple):
@@ -63,13 +81,14 @@ class HopFacts:
     wait_s: int
 
     def query(self, sql: str, **inputs: Any) -> list[dict[str, Any]]:  # noqa: ANN401 - inputs of a query
-        """Return the answer to a query over silver.messages, sessions and order_acks; times are microseconds."""
-        return table_to_rows(
-            self.lake.query(
-                sql, **{name: table for name, table in _TABLES.items() if f"{{{name}}}" in sql},
-                **{name: value for name, value in inputs.items() if f"{{{name}}}" in sql},
-            )
-        )  # fmt: skip
+        """Return the answer to a query over tables of silver and of transfers; times are microseconds."""
+        tables = {
+            name: table if self.lake.exists(table) else arrow_schema(table).empty_table()
+            for name, table in _TABLES.items()
+            if f"{{{name}}}" in sql
+        }
+        values = {name: value for name, value in inputs.items() if f"{{{name}}}" in sql}
+        return table_to_rows(self.lake.query(sql, **tables, **values))
 
     def in_order(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Return the rows whose packet was sent after the packet ``before``, also where a clock was set back."""
@@ -90,7 +109,18 @@ class HopFacts:
         return f"RANGE BETWEEN INTERVAL {self.wait_s} SECONDS PRECEDING AND CURRENT ROW"
 
 
-_TABLES: Final = {"messages": MESSAGES, "sessions": SESSIONS, "acks": ORDER_ACKS, "packets": SESSION_PACKETS}
+_TABLES: Final = {
+    "messages": MESSAGES, "sessions": SESSIONS, "acks": ORDER_ACKS, "packets": SESSION_PACKETS,
+    "transfers": MESSAGE_TRANSFERS, "sequences": TRANSFER_SEQUENCES,
+}  # fmt: skip
+
+
+_FIRST: Final = "(PARTITION BY message_key, destination_queue, hop ORDER BY seen_at, packet_key)"
+
+
+def _sendings_of_hops(condition: str) -> str:
+    """Return the query for the sendings of messages ``m`` that meet a condition, each with its hop."""
+    return _SENDINGS_OF_HOPS.replace("{condition}", condition)
 
 
 @hop_rule("T21", "both order acks were captured")
@@ -98,13 +128,13 @@ def order_ack_falls(facts: HopFacts) -> Iterator[HopViolation]:
     """An order ack acknowledges a lower number than an earlier one of the same sequence id and hop."""
     sql = "SELECT DISTINCT CAST(transaction_sequence_id AS string) AS id FROM {acks} WHERE connection_id IN {names}"
     ids = {row["id"] for row in facts.query(sql, names=facts.connections)} - {None}
-    window = f"(PARTITION BY transaction_sequence_id, {_HOP} ORDER BY sent_at {facts.earlier()})"
+    window = f"(PARTITION BY transaction_sequence_id, hop ORDER BY sent_at {facts.earlier()})"
     sql = f"""
 SELECT * FROM (
   SELECT *, max(transaction_number) OVER {window} AS highest,
     max_by(packet_key, transaction_number) OVER {window} AS before FROM ({_ACKS})
 ) WHERE transaction_number < highest"""
-    for row in facts.in_order(facts.query(sql, sequences=ids) if ids else []):
+    for row in facts.in_order(facts.query(sql, ids=ids) if ids else []):
         actual = f"number {row['transaction_number']} after {row['highest']}"
         yield HopViolation(row, actual, (row["before"], row["packet_key"]))
 
@@ -116,14 +146,13 @@ def lower_sequence_sent(facts: HopFacts) -> Iterator[HopViolation]:
 SELECT DISTINCT destination_queue FROM ({_SENDINGS} AND m.connection_id IN {{names}})
 WHERE transaction_sequence_id IS NOT NULL AND destination_queue IS NOT NULL"""
     queues = {row["destination_queue"] for row in facts.query(sql, names=facts.connections)}
-    window = f"(PARTITION BY source_queue_manager, destination_queue, {_HOP} ORDER BY seen_at {facts.earlier()})"
-    first = f"(PARTITION BY message_key, destination_queue, {_HOP} ORDER BY seen_at, packet_key)"
+    window = f"(PARTITION BY source_queue_manager, destination_queue, hop ORDER BY seen_at {facts.earlier()})"
     own = "transaction_sequence_id IS NOT NULL AND sender_queue_manager = source_queue_manager"
     sql = f"""
 SELECT * FROM (
-  SELECT *, max(transaction_sequence_id) OVER {window} AS highest, row_number() OVER {first} AS place,
+  SELECT *, max(transaction_sequence_id) OVER {window} AS highest, row_number() OVER {_FIRST} AS place,
     max_by(packet_key, transaction_sequence_id) OVER {window} AS before
-  FROM ({_SENDINGS} AND m.destination_queue IN {{queues}}) WHERE {own}
+  FROM ({_sendings_of_hops("m.destination_queue IN {queues}")}) WHERE {own}
 ) WHERE transaction_sequence_id < highest AND place = 1"""
     for row in facts.in_order(facts.query(sql, queues=queues) if queues else []):
         actual = f"sequence {int(row['transaction_sequence_id'])} after {int(row['highest'])}"
@@ -140,10 +169,9 @@ def expired_message_sent(facts: HopFacts) -> Iterator[HopViolation]:
     # A later sending of a message in another session is no longer the first one when this session shows an earlier one.
     sent = {row["message_key"] for row in facts.query(f"{_SENDINGS} AND m.connection_id IN {{names}}",
                                                       names=facts.connections)} - {None} if rows else set()  # fmt: skip
-    first = f"(PARTITION BY message_key, destination_queue, {_HOP} ORDER BY seen_at, packet_key)"
     sql = f"""
 SELECT packet_key FROM (
-  SELECT packet_key, row_number() OVER {first} AS place FROM ({_SENDINGS} AND m.message_key IN {{keys}})
+  SELECT packet_key, row_number() OVER {_FIRST} AS place FROM ({_sendings_of_hops("m.message_key IN {keys}")})
 ) WHERE place = 1"""
     firsts = {row["packet_key"] for row in facts.query(sql, keys=sent)} if sent else set()
     for row in rows:
@@ -210,7 +238,7 @@ WHERE connection_id IN {names} AND initiator_uptime_ms IS NOT NULL AND establish
             for name, row in ours.items()
         ]
         for found in find_clones(requests):
-            subject = f"queue manager {identifier}"
+            subject = f"{CLONE_SUBJECT}{identifier}"
             yield HopViolation(ours[found.request.packet_key], found.actual, found.evidence, subject)
 
 

@@ -101,7 +101,8 @@ def update(lake: Lake, *, stubs: bool = True, limits: QueueRuleLimits | None = N
     limits = QueueRuleLimits() if limits is None else limits
     settings = {**limits.as_provenance(), "rules": CODE_VERSION, "stubs": stubs}
     step = IncrementalUpdate.begin(lake, FINDINGS, _INPUTS, settings, LAST_COMMITTED_TABLE, QUEUE_HISTORY)
-    step.provenance_now |= update_sessions.carried_provenance(step.provenance_before)
+    for carried in (update_sessions.carried_provenance, update_sessions.carried_clones):
+        step.provenance_now |= carried(step.provenance_before)
     step.provenance_now["names"] = step.provenance_of(QUEUE_HISTORY).get("names") or {}
     step.provenance_now["decoder"] = step.provenance_of(LAST_COMMITTED_TABLE).get("decoder")
     if not step.exists(RPC_CALLS, HOSTS, QUEUE_SNAPSHOTS) or step.is_current():
@@ -316,8 +317,9 @@ class _FindingsUpdate:
             "machines": partial(duplicate_machines.find_duplicate_machines, lake),
             "queues": self.queues.compute_all,
         }
-        found = run_concurrently(queries)
-        others = pa.concat_tables([found["machines"], found["queues"]])
+        if step.exists(FINDINGS):  # those of this run, which transfers rest on
+            queries["clones"] = partial(read_findings, lake, update_sessions.IS_CLONE)
+        others = pa.concat_tables([*run_concurrently(queries).values()])
         with lake.map_groups(self._findings_of_calls(None)) as rows:
             return step.replace_all(lake.concat(rows, others))
 

@@ -20,7 +20,8 @@ import pyarrow as pa
 
 from pipeline.lake.incremental import ChangeFeeds
 from pipeline.lake.lake import Lake
-from pipeline.lake.queries.inputs import PRE_IMAGES
+from pipeline.lake.queries.inputs import MORE_ROWS_SQL, PRE_IMAGES, QueryInput
+from pipeline.lake.schema_enforcement import arrow_schema
 from pipeline.silver import collected_snapshots as silver_collected_snapshots
 from pipeline.silver.decode import DECODER_VERSIONS
 from pipeline.silver.update import LAST_COMMITTED_TABLE
@@ -37,7 +38,7 @@ from udfs.dcerpc.interfaces import EPT_MAP_OPNUM
 from udfs.keys import key
 from udfs.rows import RowDict
 
-DECODER_VERSION: Final = "3"
+DECODER_VERSION: Final = "4"
 MAX_INCREMENTAL_CHANGES: Final = 20_000  # with more, the table is recomputed
 ENDPOINT_MAPPER: Final = "endpoint_mapper"
 _CALLS: Final = str(RPC_CALLS)
@@ -116,7 +117,7 @@ def compute_hosts(lake: Lake) -> list[RowDict]:
     for table, evidence in _EVIDENCE.items():
         if not lake.exists(table):
             continue
-        for row in lake.query(evidence.aggregate_sql(counts, "1"), rows=table, **evidence.joined_tables).to_pylist():
+        for row in lake.query(evidence.aggregate_sql(counts, "1"), rows=table, **evidence.joined(lake)).to_pylist():
             for identity in evidence.identities(row):
                 new = {**identity, **dict.fromkeys(_TIME_AGGREGATES), "sightings": 0}
                 host = found.setdefault(tuple(identity.values()), new)
@@ -134,6 +135,8 @@ def _read_changes(lake: Lake, made: Mapping[str, Any], versions: Mapping[str, in
     """Return how sightings changed since a commit, by identity and time; None if the change feeds cannot show it."""
     net: Counter[tuple[Any, ...]] = Counter()
     left = MAX_INCREMENTAL_CHANGES
+    if _ends_changed(lake, made, versions):
+        return None
     sign = f"CASE WHEN _change_type IN ({', '.join(map(repr, PRE_IMAGES))}) THEN -1 ELSE 1 END"
     for table, evidence in _EVIDENCE.items():
         name = _VERSION_PREFIX + str(table)
@@ -142,7 +145,7 @@ def _read_changes(lake: Lake, made: Mapping[str, Any], versions: Mapping[str, in
         feeds = ChangeFeeds(lake, {str(table): made.get(name)}, {str(table): versions[name]})
         counted = evidence.aggregate_sql("seen_at, CAST(sum(sign) AS bigint) AS sightings", sign)
         sql = f"SELECT * FROM ({counted.replace('{rows}', '{feed}')}) WHERE sightings <> 0"
-        rows = feeds.rows(table, sql, left, **evidence.joined_tables)
+        rows = feeds.rows(table, sql, left, **evidence.joined(lake))
         if rows is None:
             return None
         left -= len(rows)
@@ -151,6 +154,15 @@ def _read_changes(lake: Lake, made: Mapping[str, Any], versions: Mapping[str, in
                 net[(*identity.values(), row["seen_at"])] += row["sightings"]
     names = (*_IDENTITY_COLUMNS, "seen_at", "sightings")
     return [dict(zip(names, (*seen, count), strict=True)) for seen, count in net.items() if count]
+
+
+def _ends_changed(lake: Lake, made: Mapping[str, Any], versions: Mapping[str, int]) -> bool:
+    """Whether a session shows other queue managers than before, or is gone: it may have carried messages of before."""
+    name = _VERSION_PREFIX + str(SESSIONS)
+    if name not in versions or name not in made:
+        return False
+    feeds = ChangeFeeds(lake, {str(SESSIONS): made[name]}, {str(SESSIONS): versions[name]})
+    return feeds.rows(SESSIONS, f"SELECT count(*) AS n FROM ({_OTHER_ENDS})", 1) not in ([], [{"n": 0}])
 
 
 def apply_host_changes(known: Mapping[str, RowDict], changes: Iterable[RowDict]) -> dict[str, RowDict] | None:
@@ -197,6 +209,13 @@ class _HostEvidence(NamedTuple):
         names = ", ".join(column.rpartition(" ")[2] for column in self.columns)
         read = f"SELECT {', '.join(self.columns)}, {self.seen_at} AS seen_at, {sign} AS sign FROM {self.from_sql}"
         return f"SELECT {names}, {counts} FROM ({read} WHERE {self.where}) GROUP BY ALL"
+
+    def joined(self, lake: Lake) -> dict[str, QueryInput]:
+        """Return the tables that are joined; one that does not exist is empty."""
+        return {
+            name: table if lake.exists(table) else arrow_schema(table).empty_table()
+            for name, table in self.joined_tables.items()
+        }
 
     def identities(self, row: RowDict) -> Iterator[RowDict]:
         """Yield the identities in a row that tie at least two of identifier, name and address together.
@@ -269,8 +288,20 @@ _SESSION_ENDS: Final = """(
   UNION ALL
   SELECT *, acceptor_queue_manager AS guid, server_address AS address, establish_answered_at AS seen_at FROM {rows}
 ) AS ends"""
-# Messages name the queue manager that first accepted them, some also the address of the sender. Opens are RemoteRead 2
-# and 11, and qmcomm 2.
+_OTHER_ENDS: Final = f"""
+SELECT connection_id FROM {{feed}} GROUP BY connection_id HAVING {MORE_ROWS_SQL} < 0
+  OR count(DISTINCT coalesce(initiator_queue_manager, '') || ' ' || coalesce(acceptor_queue_manager, '')) > 1"""
+# What a routing server sends comes from its own address, not from that of the queue manager that the message names.
+_WITH_SENDER: Final = """(
+  SELECT messages.*, CASE WHEN sender_address = sessions.client_address THEN initiator_queue_manager
+    WHEN sender_address = sessions.server_address THEN acceptor_queue_manager END AS sender_queue_manager
+  FROM {rows} AS messages LEFT JOIN (
+    SELECT connection_id, client_address, server_address, initiator_queue_manager, acceptor_queue_manager
+    FROM {sessions}
+  ) AS sessions ON sessions.connection_id = messages.connection_id AND messages.packet_key IS NOT NULL
+) AS sent"""
+# Messages name the queue manager that first accepted them, some also the address that they were sent from. Opens are
+# RemoteRead 2 and 11, and qmcomm 2.
 _EVIDENCE: Final[dict[Table, _HostEvidence]] = {
     QUEUE_SNAPSHOTS: _HostEvidence(
         ("formatname", "queue_format_name", "pathname", _QUERIED_ADDRESS), "upper(location) = 'LOCAL'", "observed_at",
@@ -282,8 +313,9 @@ _EVIDENCE: Final[dict[Table, _HostEvidence]] = {
     ),
     MESSAGES: _HostEvidence(
         ("source_queue_manager", "sender_address"),
-        "source_queue_manager IS NOT NULL AND sender_address IS NOT NULL", "seen_at", "message",
-        lambda row: [(row["source_queue_manager"], None, row["sender_address"])],
+        "source_queue_manager IS NOT NULL AND sender_address IS NOT NULL AND hop_count = 0"
+        " AND coalesce(sender_queue_manager, source_queue_manager) = source_queue_manager", "seen_at", "message",
+        lambda row: [(row["source_queue_manager"], None, row["sender_address"])], {"sessions": SESSIONS}, _WITH_SENDER,
     ),
     REMOTE_READ_CALLS: _HostEvidence(
         ("queue_format_name", "server_address"),

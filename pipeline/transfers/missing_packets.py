@@ -6,6 +6,7 @@ the packets that would make them conclude otherwise: a row is complete only wher
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
@@ -22,10 +23,13 @@ from udfs.array_types import Bools, Ints
 HOLES_SQL: Final = " UNION ALL ".join(
     f"""
 SELECT {sender}_address AS sender_address, {receiver}_address AS receiver_address,
+  {managers[0]}_queue_manager AS sender_queue_manager, {managers[1]}_queue_manager AS receiver_queue_manager,
   coalesce(uncaptured_side = '{sender}', FALSE) AS one_sided, hole.since, hole.until, hole.size_bytes
 FROM (SELECT *, explode({sender}_holes) AS hole FROM {{rows}} WHERE {sender}_holes IS NOT NULL)"""
-    for sender, receiver in (("client", "server"), ("server", "client"))
-)
+    for sender, receiver, managers in (
+        ("client", "server", ("initiator", "acceptor")), ("server", "client", ("acceptor", "initiator"))
+    )
+)  # fmt: skip
 """SQL over ``silver.sessions``: the holes of all sessions, by direction."""
 CHANGED_HOLES_SQL: Final = f"""
 SELECT client_address, server_address, max(unix_micros(last_packet_at)) AS until FROM (
@@ -113,6 +117,21 @@ class MissingPackets:
             not_begun = holes.sum() - np.searchsorted(np.sort(self.since[holes]), until[rows], side="right")
             out[rows] = (ended + not_begun < holes.sum()) & (since[rows] <= until[rows])
         return out
+
+
+def between_queue_managers(holes: pa.Table, clones: Collection[str] = ()) -> MissingPackets:
+    """Return the holes of sessions whose handshake shows both ends, by queue managers instead of by addresses.
+
+    ``holes`` is the answer to ``HOLES_SQL``. ``clones``: identifiers of two machines, which tell no end.
+    """
+    names = "sender_queue_manager", "receiver_queue_manager"
+    unknown = pa.array(sorted(clones), pa.string())
+    for name in names:
+        holes = holes.filter(pc.and_(holes[name].is_valid(), pc.invert(pc.is_in(holes[name], unknown))))
+    for name in names:
+        address = name.replace("queue_manager", "address")
+        holes = holes.set_column(holes.column_names.index(address), address, holes[name])
+    return MissingPackets.of(holes)
 
 
 def _directions(ours: tuple[pa.Array, pa.Array], theirs: tuple[pa.Array, pa.Array]) -> tuple[Ints, Ints]:

@@ -14,6 +14,7 @@ from pipeline.transfers.sequences import update_sequences
 from pipeline.transfers.session_rows import SessionSettings
 from pipeline.transfers.update import MessageSettings
 from transfers.conversations import (
+    CLIENT,
     INITIATOR,
     START,
     Conversation,
@@ -57,9 +58,9 @@ def transactional(number):
     return message(number, source=INITIATOR, transaction=(0, SEQUENCE, number, number - 1), flags=0)
 
 
-def sent(numbers, at, *, acked_at=None, name="one", port=40_000, closed=None):
+def sent(numbers, at, *, acked_at=None, name="one", port=40_000, closed=None, client=CLIENT):
     """A session in which express messages are sent, a tenth of a second apart, and acknowledged together."""
-    talk = Conversation(name, port).handshake()
+    talk = Conversation(name, port, client=client).handshake()
     for place, number in enumerate(numbers):
         talk.say("client", "user_message", message(number), at + place / 10)
     if acked_at is not None:
@@ -138,11 +139,12 @@ def test_a_number_that_is_refused_for_ever(alerts):
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("client", [CLIENT, "10.0.0.9"])
 @pytest.mark.parametrize(("count", "is_storm"), [(20, True), (19, False)])
-def test_a_resend_storm(alerts, count, is_storm):
-    """A session breaks before its acknowledgement; the next one sends all again."""
+def test_a_resend_storm(alerts, count, is_storm, client):
+    """A session breaks before its acknowledgement; the next one, also from another address, sends all again."""
     first = sent(range(1, count + 1), 10, closed=(20, "rst"))
-    again = sent(range(1, count + 1), 30, acked_at=40, name="two", port=40_001, closed=(50, "fin"))
+    again = sent(range(1, count + 1), 30, acked_at=40, name="two", port=40_001, closed=(50, "fin"), client=client)
     storm = ("resend_storm", HOP, 30, round(30 + (count - 1) / 10 + 600, 3))
     assert alerts(first, again) == [storm] * is_storm
 
@@ -157,6 +159,12 @@ def test_few_resends_among_many_sendings_are_no_storm(alerts):
 def test_a_slow_message(alerts, acked_at, is_slow):
     slow = ("transfers_slow", HOP, 70, 3670)
     assert alerts(sent([1], 10, acked_at=acked_at, closed=(80, "fin"))) == [slow] * is_slow
+
+
+def test_a_message_that_is_slow_from_two_addresses_is_one(alerts):
+    first = sent([1], 10, acked_at=80, closed=(90, "fin"))
+    again = sent([1], 12, acked_at=85, name="two", port=40_001, closed=(90, "fin"), client="10.0.0.9")
+    assert alerts(first, again) == [("transfers_slow", HOP, 80, 3680)]
 
 
 def test_negative_acknowledgements_of_both_kinds(alerts):

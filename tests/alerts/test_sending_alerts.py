@@ -36,7 +36,9 @@ def sequence(first, last, *stalls, number=7, condition="stalled", **more):
     lasted = [each["ended_at"] - each["began_at"] for each in stalls if each["ended_at"]]
     row = dict.fromkeys(SEQUENCE_COLUMNS) | {
         "source_queue_manager": "a1", "destination_queue": "guid\\00000009", "sender_address": HOP[0],
-        "receiver_address": HOP[1], "transaction_sequence_id": number, "first_sent_at": first * MINUTE,
+        "receiver_address": HOP[1], "hop_key": "hop", "first_sender": HOP[0], "first_receiver": HOP[1],
+        "transaction_sequence_id": number,
+        "first_sent_at": first * MINUTE,
         "last_packet_at": last * MINUTE, "waiting": 2, "first_waiting_number": 3, "stalls": list(stalls) or None,
         "longest_stall_s": max(lasted, default=timedelta(0)).total_seconds() or None, "condition": condition,
         "evidence": [f"p{number}"], "missing": [],
@@ -86,7 +88,9 @@ def test_a_stall_ends_where_the_sender_begins_another_sequence():
     ]
     assert periods(alerts(*rows)) == [("order_acks_stalled", "warning", 1, 50)]
     assert periods(alerts(*rows, now=40)) == [("order_acks_stalled", "warning", 1, None)]
-    elsewhere = rows[1] | {"receiver_address": "10.0.0.3"}
+    from_its_other_address = rows[1] | {"sender_address": "10.0.0.9"}
+    assert alerts(rows[0], from_its_other_address) == alerts(*rows)
+    elsewhere = rows[1] | {"receiver_address": "10.0.0.3", "hop_key": "another"}
     assert periods(alerts(rows[0], elsewhere)) == [("order_acks_stalled", "error", 1, None)]
 
 

@@ -73,7 +73,8 @@ def resent(name, at, sendings):
     """Return the rows of a message that is sent every second from a minute on."""
     packets = [{"packet_key": f"{name}{n}", "sent_at": at + n / 60, **HOP} for n in range(sendings)]
     transfer = {
-        "transfer_key": name, "message_key": name, "destination_queue": "q", "sendings": sendings, **HOP,
+        "transfer_key": name, "message_key": name, "destination_queue": "q", "hop_key": "h", "sendings": sendings,
+        **HOP,
         "first_sent_at": at, "last_sent_at": at + (sendings - 1) / 60, "session_acked_at": at + 2,
         "session_ack_ms": 120_000.0, "evidence": [f"{name}0"],
         "source_queue_manager": "a1", "sent_at": at + 1,
@@ -105,7 +106,8 @@ def traffic():
     sequences = [
         {"sequence_key": "s", "source_queue_manager": "a1", "destination_queue": "q", "transaction_sequence_id": 7,
          "first_sent_at": 206, "last_packet_at": 230, "acknowledged_number": 2, "acknowledged_at": 207, "waiting": 2,
-         "first_waiting_number": 3, "stalls": [stall], "longest_stall_s": 120.0, "condition": "refused", **HOP},
+         "first_waiting_number": 3, "stalls": [stall], "longest_stall_s": 120.0, "condition": "refused", **HOP,
+         "hop_key": "h"},
     ]  # fmt: skip
     packets, transfer, seen = resent("again", 214, 30)
     ack = {"packet_key": "f", "kind": "final_ack", "class": 0x8000, "class_name": "NACK", "queue_manager": "b2"}
@@ -276,7 +278,7 @@ def test_alerts_follow_run_by_run_as_if_made_anew(spark, tmp_path, monkeypatch):
     lake.note_provenance(ALERTS, "nothing")
     update(lake, LIMITS, "full")
     first_sequence = whole[TRANSFER_SEQUENCES].to_pylist()[0]
-    following = {name: first_sequence[name] for name in ("source_queue_manager", "destination_queue", *HOP)}
+    following = {name: first_sequence[name] for name in ("source_queue_manager", "destination_queue", "hop_key", *HOP)}
     following |= {"sequence_key": "t", "first_sent_at": days * 1440 + 7, "last_packet_at": days * 1440 + 8}
     packets, transfer, seen = resent("later", days * 1440 + 9, 40)
     add(history_tables(late) | {

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engines import without_spark
+from messages.building import SOURCE
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.answer import query_in_spark
 from pipeline.lake.queries.duckdb_sql import DuckDbSql
@@ -20,7 +21,7 @@ from schemas.catalog import table
 from schemas.collected_snapshots import SNAPSHOTS_RAW
 from schemas.hosts import HOSTS
 from schemas.messages import MESSAGES
-from transfers.conversations import ACCEPTOR, CLIENT, INITIATOR, SERVER, START, Conversation, establish
+from transfers.conversations import ACCEPTOR, CLIENT, INITIATOR, SERVER, START, Conversation, establish, message
 from transfers.test_update import load
 from udfs.capture.capture_reader import read_capture
 from udfs.properties.snapshot_lines import SNAPSHOT_SCHEMA, read_snapshot_rows
@@ -39,26 +40,31 @@ class LakeInMemory:
         return str(wanted) in self.rows
 
     def query(self, sql, /, **of):
-        given = {name: self.rows[str(each)] for name, each in of.items()}
+        given = {name: each if isinstance(each, pa.Table) else self.rows[str(each)] for name, each in of.items()}
         return (
             DuckDbSql().answer(sql, given) if self.spark is None else query_in_spark(self.spark, sql, given).toArrow()
         )
 
 
 @pytest.mark.parametrize(
-    ("manager", "address", "known"),
+    ("manager", "address", "hop_count", "known"),
     [
-        (CLONED, "10.0.0.9", True),
-        (CLONED, "0.0.0.0", False),
-        (CLONED, "::", False),
-        ("00000000-0000-0000-0000-000000000000", "10.0.0.9", False),
+        (CLONED, "10.0.0.9", 0, True),
+        (CLONED, "0.0.0.0", 0, False),
+        (CLONED, "::", 0, False),
+        ("00000000-0000-0000-0000-000000000000", "10.0.0.9", 0, False),
+        (CLONED, "10.0.0.9", 1, False),  # it came from a routing server
+        (CLONED, "10.0.0.9", None, False),
     ],
 )
-def test_zeros_are_no_machine(manager, address, known):
+def test_a_message_shows_where_its_queue_manager_is(manager, address, hop_count, known):
     messages = pa.table(
         {
             "source_queue_manager": [manager],
             "sender_address": [address],
+            "hop_count": pa.array([hop_count], pa.int32()),
+            "connection_id": ["connection"],
+            "packet_key": ["packet"],
             "seen_at": pa.array([0], pa.timestamp("us", "UTC")),
         }
     )
@@ -174,3 +180,19 @@ def test_both_ends_of_a_handshake(tmp_path):
     update_hosts(lake, "run", provenance)
     counts = {row["address"]: row["sightings"] for row in lake.select(HOSTS, "TRUE").to_pylist()}
     assert counts == {CLIENT: 3, SERVER: 2}
+
+
+def test_what_a_routing_server_sends_is_not_its_sources_address(tmp_path):
+    """Its handshake, also one that is read later, says that the address is another queue manager's."""
+    lake = Lake(without_spark(), str(tmp_path / "lake"))
+    unseen, seen = Conversation("session", 40_000), Conversation("session", 40_000)
+    seen.handshake()
+    for talk in (unseen, seen):
+        talk.skip("client", 10_000 - talk.offsets["client"])
+        talk.say("client", "user_message", message(1), 5)
+    for talk, expected in ((unseen, {(CLIENT, str(SOURCE))}), (seen, set()), (unseen, {(CLIENT, str(SOURCE))})):
+        load(lake, [talk])
+        sessions_update.update(lake, "run")
+        update_hosts(lake, "run", update_collected_snapshots(lake, {})[1])
+        rows = lake.select(HOSTS, "source = 'message'").to_pylist()
+        assert {(row["address"], row["queue_manager_id"]) for row in rows} == expected

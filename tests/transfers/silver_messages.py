@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from pipeline.lake.schema_enforcement import arrow_schema
 from schemas.bronze import CAPTURE_FILES
+from schemas.findings import FINDINGS
 from schemas.messages import MESSAGES
 from schemas.sessions import ORDER_ACKS, SENDINGS, SESSIONS
 from udfs.keys import key
@@ -20,7 +21,7 @@ S = 1_000_000
 START = dt.datetime(2026, 3, 1, 9, 0, tzinfo=dt.UTC)
 ONE, TWO, THREE = "10.0.0.1", "10.0.0.2", "10.0.0.3"
 GUIDS = {address: f"{n}{n}{n}{n}0000-0000-0000-0000-000000000000" for n, address in enumerate((ONE, TWO, THREE), 1)}
-TABLES = (MESSAGES, SENDINGS, ORDER_ACKS, SESSIONS, CAPTURE_FILES)
+TABLES = (MESSAGES, SENDINGS, ORDER_ACKS, SESSIONS, CAPTURE_FILES, FINDINGS)
 
 
 def moment(at):
@@ -34,13 +35,17 @@ def micros(moment_):
 
 @dataclass
 class Silver:
-    """Rows of silver by table; times are microseconds after ``START``. ``ends``: when captures of each server end."""
+    """Rows of silver by table; times are microseconds after ``START``. ``ends``: when captures of each server end.
+
+    ``clones``: identifiers of queue managers that finding O07 names.
+    """
 
     messages: list = field(default_factory=list)
     sendings: list = field(default_factory=list)
     acks: list = field(default_factory=list)
     sessions: list = field(default_factory=list)
     ends: dict = field(default_factory=dict)
+    clones: set = field(default_factory=set)
 
     def session(
         self, name, client, server, at=0, *, ended=None, shown=(True, True), last=0, overlaps=None, holes=(),
@@ -127,7 +132,11 @@ class Silver:
              "event_at": 0}
             for server, at in self.ends.items()
         ]  # fmt: skip
-        every = (self.messages, self.sendings, self.acks, self.sessions, files)
+        clones = [
+            {"finding_key": name, "rule_id": "O07", "subject": f"queue manager {name}", "event_at": 0}
+            for name in sorted(self.clones)
+        ]
+        every = (self.messages, self.sendings, self.acks, self.sessions, files, clones)
         return {table: _table(table, rows) for table, rows in zip(TABLES, every, strict=True)}
 
 
@@ -163,10 +172,63 @@ def expected_rows(silver, *, wait, expire):
         found.sort(key=lambda each: (each[0]["sent_at"], each[0]["packet_key"]))
         first = found[0][0]["sent_at"]
         rows[name] = [each for each in found if each[0]["sent_at"] <= first + wait]
-    return {key(*name): _row(silver, name, rows, wait, expire) for name in rows}
+    own = {name: _row(silver, name, rows, wait, expire) for name in rows}
+    taken = {name: _acknowledged_on(name, own) for name in own}
+    found = {name: _row(silver, name, rows, wait, expire, own.get(taken[name])) for name in rows}
+    for name, row in found.items():
+        other = taken[name]
+        on_hop = [own[each] for each in own if each[:2] == name[:2] and own[each]["hop_key"] == row["hop_key"]]
+        rests_on = [own[other]] if other else on_hop if row["outcome"] in _NOT_ACKNOWLEDGED else []
+        losses = {code for each in rests_on for code in each["missing"]} & {"capture_loss", "one_direction"}
+        losses |= {"capture_begins"} if other is None and _may_take(name, own) else set()
+        row["missing"] = sorted({*row["missing"], *losses})
+        row["confidence"] = "partial" if row["missing"] else "complete"
+        row["acknowledged_on"] = key(*other) if other else None
+    for row in found.values():
+        for each in ("surely", "cloned", "session_ack_event", "store_event"):
+            row.pop(each, None)
+    return {key(*name): row for name, row in found.items()}
 
 
-def _row(silver, name, rows, wait, expire):
+def _acknowledged_on(name, own):
+    """The row of the same message, queue and hop whose acknowledgement a row takes."""
+    if _is_acknowledged(own[name]):
+        return None
+    others = [
+        other for other in own
+        if other[:2] == name[:2] and own[other]["hop_key"] == own[name]["hop_key"] and other != name
+        and own[other]["outcome"] not in _NOT_ACKNOWLEDGED
+        and (own[name]["outcome"] in _NOT_ACKNOWLEDGED or _is_acknowledged(own[other]))
+    ]  # fmt: skip
+    return min(others, default=None, key=lambda other: (
+        not _is_acknowledged(own[other]), OUTCOMES.index(own[other]["outcome"]), own[other]["first_sent_at"], other[2:]
+    ))  # fmt: skip
+
+
+def _is_acknowledged(row):
+    return row["surely"] or row["session_acked_at"] is not None
+
+
+def _may_take(name, own):
+    """Whether an acknowledged row of the message may be of the same hop, for all that handshakes show."""
+    row = own[name]
+    return row["outcome"] in _NOT_ACKNOWLEDGED and any(
+        other[:2] == name[:2]
+        and other != name
+        and _may_be_one(row, own[other])
+        and (own[other]["outcome"] not in _NOT_ACKNOWLEDGED or "capture_loss" in own[other]["missing"])
+        for other in own
+    )
+
+
+def _may_be_one(row, other):
+    ends = [(row[f"{end}_queue_manager"], other[f"{end}_queue_manager"]) for end in ("sender", "receiver")]
+    cloned = row["cloned"] or other["cloned"]
+    return not cloned and any(None in each for each in ends) and all(None in each or len({*each}) == 1 for each in ends)
+
+
+def _row(silver, name, rows, wait, expire, other=None):
+    """A row; ``other``: the one whose acknowledgement it takes."""
     message_key, queue, sender, receiver = name
     sendings, messages = ([each[place] for each in rows[name]] for place in (0, 1))
     first, since = sendings[0], sendings[0]["sent_at"]
@@ -186,6 +248,9 @@ def _row(silver, name, rows, wait, expire):
     for end, address in (("sender", sender), ("receiver", receiver)):
         own = first[f"{end}_queue_manager"]
         row[f"{end}_queue_manager"] = own or _shown(silver, address, since, expire)
+    ends = row["sender_queue_manager"], row["receiver_queue_manager"]
+    row["cloned"] = bool({*ends} & silver.clones)
+    row["hop_key"] = key(*name[2:]) if None in ends or row["cloned"] else key(*ends)
     sequence = row["transaction_sequence_id"]
     row["sequence_key"] = None if sequence is None else key(row["source_queue_manager"], queue, sequence, *name[2:])
     reach = of_message("time_to_reach_queue_s")
@@ -217,6 +282,10 @@ def _row(silver, name, rows, wait, expire):
             at, place = found[0]
             its = sendings[place]
             events[stage] = at, its[f"{by}_by"], its["connection_id"], its[f"{by}_in"]
+        elif other is not None and f"{stage}_event" in other and other[f"{stage}_event"][0] >= since:
+            events[stage] = other[f"{stage}_event"]
+        if found:
+            row[f"{stage}_event"] = events[stage]
     order, elsewhere = _order_ack(silver, row, name, counts)
     row["order_acked_elsewhere"] = None if order is None else elsewhere
     final = _final_ack(silver, row, name, counts, copies=copies)
@@ -278,6 +347,9 @@ def _row(silver, name, rows, wait, expire):
         outcome = "in_flight"
     else:
         outcome = "unacknowledged"
+    row["surely"] = any(each["surely_acknowledged"] for each in sendings)
+    if other is not None:
+        outcome = min(outcome, other["outcome"], key=OUTCOMES.index)
     missing = set()
     missing |= {"capture_begins"} if any(not each["handshake_seen"] for each in sendings) else set()
     lost = lost or any(each["unnumbered_by_loss"] for each in sendings)
@@ -302,6 +374,8 @@ def _row(silver, name, rows, wait, expire):
     }  # fmt: skip
 
 
+OUTCOMES = ["rejected", "received", "delivered", "transferred", "unknown", "expired", "in_flight", "unacknowledged"]
+_MANAGERS = {"client": "initiator", "server": "acceptor"}
 _NOT_ACKNOWLEDGED = {"unknown", "expired", "in_flight", "unacknowledged"}
 
 
@@ -319,11 +393,12 @@ def _may_be_otherwise(silver, row, outcome, sendings, wait, *, unseen=False):
     """Whether a packet that was not captured may change the outcome; ``unseen``: of a side that was not captured."""
     since, sender, receiver = row["first_sent_at"], row["sender_address"], row["receiver_address"]
 
-    def lost(ends, size, until):
+    def lost(ends, size, until, managers=None):
         size = 1 << size.bit_length() - 1  # a power of two that is not above it
         for session in silver.sessions:
             for side, hop in (("client", ("client", "server")), ("server", ("server", "client"))):
-                if ends not in (None, tuple(session[f"{end}_address"] for end in hop)):
+                shown = tuple(session[f"{_MANAGERS[end]}_queue_manager"] for end in hop)
+                if ends not in (None, tuple(session[f"{end}_address"] for end in hop)) and managers != shown:
                     continue
                 if unseen and session["uncaptured_side"] != side:
                     continue
@@ -343,14 +418,18 @@ def _may_be_otherwise(silver, row, outcome, sendings, wait, *, unseen=False):
         return False
     if outcome == "delivered":
         final = row["final_acknowledgement_requested"] is not False or bool(row["journaling"])
-        arrived = min(at for at in (row["order_acked_at"], row["arrival_acked_at"]) if at is not None)
+        arrived = [at for at in (row["order_acked_at"], row["arrival_acked_at"]) if at is not None]
+        arrived = min(arrived, default=since + wait)
         if (asked or in_sequence) and lost(back, ack_bytes, arrived):
             return True
         return bool((asked & 10) or (in_sequence and final)) and lost(back, ack_bytes, since + wait)
     if (asked or in_sequence) and lost(back, ack_bytes, since + wait):
         return True
+    managers = None if row["cloned"] else (row["sender_queue_manager"], row["receiver_queue_manager"])
+    if managers is not None and None in managers:
+        managers = None
     again = min(each["length_bytes"] for each in sendings) - 16
-    return outcome in _NOT_ACKNOWLEDGED and lost((sender, receiver), again, since + wait)
+    return outcome in _NOT_ACKNOWLEDGED and lost((sender, receiver), again, since + wait, managers)
 
 
 def _firsts(rows, name, message_id):

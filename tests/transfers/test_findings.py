@@ -18,6 +18,8 @@ from pipeline.findings.session_findings import evaluate_sessions, read_facts
 from pipeline.lake.lake import Lake
 from pipeline.transfers import update as sessions_update
 from pipeline.transfers.connection_packets import arrange_packets
+from pipeline.transfers.messages import update_messages
+from pipeline.transfers.sequences import update_sequences
 from pipeline.transfers.session_rows import SessionSettings, session_rows
 from schemas.bronze import CONNECTIONS
 from schemas.findings import FINDINGS
@@ -134,18 +136,22 @@ def hop_findings_of(tmp_path, *steps):
             dates = {*rows["event_date"].to_pylist(), *current["event_date"].to_pylist()}
             lake.replace_changed(table, rows, current, dates=dates)
         sessions_update.update(lake, "run")
+        update_sessions.update_clones(lake, "run")
+        update_messages.update(lake, "run")
+        update_sequences.update(lake, "run")
         update_sessions.update(lake, "run")
         found = lake.select(FINDINGS, "scope = 'hop'").to_pylist()
         yield sorted((row["rule_id"], row["connection_id"]) for row in found)
 
 
-def session(name, port, *packets):
-    talk = Conversation(name, port)
-    for side, kind, raw, at in [
+def session(name, port, *packets, client=CLIENT, shown=True):
+    """A conversation; ``client``: the client's address; ``shown``: its handshake was captured."""
+    talk = Conversation(name, port, client=client)
+    handshake_packets = [
         ("client", "establish_connection", establish(client=SOURCE), 0),
         ("server", "establish_connection", establish(client=SOURCE), 0),
-        *packets,
-    ]:
+    ]
+    for side, kind, raw, at in [*(handshake_packets if shown else ()), *packets]:
         talk.say(side, kind, raw, at)
     return talk
 
@@ -159,12 +165,9 @@ def test_order_acks_that_fall_over_two_sessions(tmp_path):
 
 
 def test_a_source_that_goes_back_to_a_lower_sequence(tmp_path):
-    def sent(sequence, number):
-        return message(number, transaction=(0, sequence, 1, 0), flags=0)
-
-    first = session("first", 1, ("client", "user_message", sent(SEQUENCE + 1, 1), 10))
-    second = session("second", 2, ("client", "user_message", sent(SEQUENCE, 2), 20))
-    again = session("again", 3, ("client", "user_message", sent(SEQUENCE, 2), 30))
+    first = session("first", 1, ("client", "user_message", in_sequence(1, SEQUENCE + 1), 10))
+    second = session("second", 2, ("client", "user_message", in_sequence(2, SEQUENCE), 20))
+    again = session("again", 3, ("client", "user_message", in_sequence(2, SEQUENCE), 30))
     steps = [second, again], [first, second, again]
     assert list(hop_findings_of(tmp_path, *steps)) == [[], [("T23", "second")]]
 
@@ -174,6 +177,45 @@ def test_a_message_whose_time_is_over_is_sent(tmp_path):
     late = session("late", 1, ("client", "user_message", message(1, sent=now - 60, reach=40), 0))
     timely = session("timely", 2, ("client", "user_message", message(1, sent=now - 60, reach=40), -20))
     assert list(hop_findings_of(tmp_path, [late], [late, timely])) == [[("T26", "late")], []]
+
+
+def in_sequence(number, sequence):
+    return message(number, transaction=(0, sequence, 1, 0), flags=0)
+
+
+LATE = message(1, sent=int(START.timestamp()) - 60, reach=40)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "by_address", "by_queue_manager"),
+    [
+        (
+            ("server", "order_ack", acknowledgement(SEQUENCE, 5), 10),
+            ("server", "order_ack", acknowledgement(SEQUENCE, 4), 20),
+            [], [("T21", "other")],
+        ),
+        (
+            ("client", "user_message", LATE, 0), ("client", "user_message", LATE, 20),
+            [("T26", "one"), ("T26", "other")], [("T26", "one")],
+        ),
+    ],
+)  # fmt: skip
+def test_a_handshake_read_later_shows_that_two_addresses_are_one_hop(
+    tmp_path, one, other, by_address, by_queue_manager
+):
+    sent = ("client", "user_message", in_sequence(2, SEQUENCE), 1)
+    carries = [sent] if one[1] == "order_ack" else []  # so that the sequence has a row
+    first = session("one", 1, *carries, one)
+    second = session("other", 2, *carries, other, client="10.0.0.9", shown=False)
+    shows = session("shows", 3, client="10.0.0.9")
+    steps = [first, second], [first, second, shows]
+    assert list(hop_findings_of(tmp_path, *steps)) == [by_address, by_queue_manager]
+
+
+def test_a_source_that_goes_back_from_another_address(tmp_path):
+    first = session("first", 1, ("client", "user_message", in_sequence(1, SEQUENCE + 1), 10))
+    second = session("second", 2, ("client", "user_message", in_sequence(2, SEQUENCE), 20), client="10.0.0.9")
+    assert list(hop_findings_of(tmp_path, [first], [first, second])) == [[], [("T23", "second")]]
 
 
 def test_an_acknowledgement_that_nobody_asked_for(tmp_path):

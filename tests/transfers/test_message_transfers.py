@@ -86,6 +86,7 @@ def random_silver(draw):
     span = round(draw.choice([0.01, 3, 6]) * DAY)
     silver = Silver()
     pairs = [None, None, [{"one": "a", "other": "b"}]]
+    has_two_addresses = draw.random() < 0.5
     for number in range(7):
         ends = draw.sample((ONE, TWO, THREE), 2)
         shown = draw.random() < 0.6, draw.random() < 0.6
@@ -96,6 +97,9 @@ def random_silver(draw):
         )  # fmt: skip
         if draw.random() < 0.3:  # a machine that was installed anew
             session["initiator_queue_manager"] = GUIDS[draw.choice([ONE, TWO])]
+        for end in ("initiator_queue_manager", "acceptor_queue_manager"):
+            if has_two_addresses and session[end] == GUIDS[THREE]:
+                session[end] = GUIDS[ONE]
     moments = [draw.randrange(span) for _ in range(40)]
 
     def at():
@@ -131,6 +135,8 @@ def random_silver(draw):
         )  # fmt: skip
     if draw.random() < 0.3:
         silver.messages[-1]["message_key"] = None  # its header was not seen whole
+    if draw.random() < 0.3:
+        silver.clones = {GUIDS[draw.choice([ONE, TWO])]}
     for _ in range(25):
         source, ordinal, _ = draw.choice(names)
         kind = draw.choice(["order_ack", "order_ack", "final_ack"])
@@ -183,6 +189,7 @@ def part(silver, draw, kept):
         if draw.random() < 0.1:
             changed["overlapping_captures"] = None
         of.sessions.append(changed)
+    of.clones = {name for name in silver.clones if draw.random() < kept}
     of.ends = {server: draw.randrange(at + 1) for server, at in silver.ends.items() if draw.random() < 0.9}
     return of
 
@@ -374,3 +381,93 @@ def test_evidence_is_bounded_and_an_order_ack_of_the_hop_comes_first(lake):
     update(lake, silver)
     (row,) = rows(lake).values()
     assert (row["order_acked_at"], row["order_acked_elsewhere"]) == (1600 * S, False)
+
+
+def sent_from_two_addresses(*, shown=(True, True)):
+    """A message that ONE sent, and sent again from THREE, its other address, whence it was acknowledged."""
+    silver = Silver(ends={TWO: 60 * S})
+    silver.session("first", ONE, TWO, ended="closed")
+    silver.session("second", THREE, TWO, at=20 * S, shown=shown)["initiator_queue_manager"] = (
+        GUIDS[ONE] if shown[0] else None
+    )
+    silver.send("first", "client", S)
+    silver.send("second", "client", 21 * S, acked=(22 * S, "header"))
+    return silver
+
+
+def by_sender(lake, *names):
+    return {row["sender_address"]: tuple(row[name] for name in names) for row in rows(lake).values()}
+
+
+def test_an_acknowledgement_counts_for_the_hop_from_whatever_address(lake):
+    silver = sent_from_two_addresses()
+    update(lake, silver)
+    names = "outcome", "acknowledged_on", "hop_key", "session_acked_at", "session_ack_ms", "acknowledged_sendings"
+    other, hop = key(silver.messages[0]["message_key"], r"srv\q", THREE, TWO), key(GUIDS[ONE], GUIDS[TWO])
+    assert by_sender(lake, *names) == {
+        ONE: ("transferred", other, hop, 22 * S, 21_000.0, 0),
+        THREE: ("transferred", None, hop, 22 * S, 1000.0, 1),
+    }
+    assert "header" in {row["sender_address"]: row["evidence"] for row in rows(lake).values()}[ONE]
+    assert by_sender(lake, "confidence") == {ONE: ("complete",), THREE: ("complete",)}
+    check(lake, silver)
+
+
+def test_an_acknowledgement_of_before_is_no_time_of_a_later_sending(lake):
+    silver = sent_from_two_addresses()
+    silver.sendings[0] |= {"session_acked_at": 2 * S, "session_acked_by": "early", "session_acked_in": "capture"}
+    silver.sendings[1] |= dict.fromkeys(("session_acked_at", "session_acked_by", "session_acked_in"))
+    update(lake, silver)
+    first = key(silver.messages[0]["message_key"], r"srv\q", ONE, TWO)
+    assert by_sender(lake, "outcome", "acknowledged_on", "session_acked_at")[THREE] == ("transferred", first, None)
+    check(lake, silver)
+
+
+def test_a_handshake_that_is_read_later_changes_the_hop_and_no_key(lake, monkeypatch):
+    silver = sent_from_two_addresses(shown=(False, True))
+    update(lake, silver)
+    names = rows(lake).keys()
+    assert by_sender(lake, "outcome", "missing", "hop_key") == {
+        ONE: ("unacknowledged", ["capture_begins"], key(GUIDS[ONE], GUIDS[TWO])),  # THREE may be ONE
+        THREE: ("transferred", [], key(THREE, TWO)),
+    }
+    check(lake, silver)
+    monkeypatch.setattr(update_messages._MessagesUpdate, "_recompute_all", lambda _: pytest.fail("all are recomputed"))
+    later = silver.session("later", THREE, TWO, at=40 * S)
+    later["initiator_queue_manager"] = GUIDS[ONE]
+    update(lake, silver)
+    assert by_sender(lake, "outcome", "missing") == {ONE: ("transferred", []), THREE: ("transferred", [])}
+    check(lake, silver)
+    later["initiator_queue_manager"] = GUIDS[THREE]  # it is another machine
+    update(lake, silver)
+    assert by_sender(lake, "outcome", "missing") == {ONE: ("unacknowledged", []), THREE: ("transferred", [])}
+    check(lake, silver)
+    assert rows(lake).keys() == names
+
+
+def test_an_identifier_of_two_machines_tells_no_hop(lake, monkeypatch):
+    silver = sent_from_two_addresses()
+    update(lake, silver)
+    monkeypatch.setattr(update_messages._MessagesUpdate, "_recompute_all", lambda _: pytest.fail("all are recomputed"))
+    for clones, outcome in (({GUIDS[ONE]}, "unacknowledged"), ({GUIDS[THREE]}, "transferred")):
+        silver.clones = clones
+        silver.session(f"another {outcome}", TWO, THREE, at=50 * S)  # O07 comes and goes with sessions
+        update(lake, silver)
+        assert by_sender(lake, "outcome")[ONE] == (outcome,)
+        check(lake, silver)
+
+
+def test_a_hole_between_the_same_queue_managers_may_hold_the_sending_that_was_acknowledged(lake, monkeypatch):
+    silver = Silver(ends={TWO: 60 * S})
+    silver.session("first", ONE, TWO, ended="closed")
+    silver.send("first", "client", S)
+    update(lake, silver)
+    assert by_sender(lake, "outcome", "missing") == {ONE: ("unacknowledged", [])}
+    monkeypatch.setattr(update_messages._MessagesUpdate, "_recompute_all", lambda _: pytest.fail("all are recomputed"))
+    holes = [("client", 20 * S, 30 * S, 200)]
+    other = silver.session("other", THREE, TWO, at=20 * S, last=40 * S, holes=holes)
+    for manager, missing in ((GUIDS[ONE], ["capture_loss"]), (GUIDS[THREE], [])):
+        other["initiator_queue_manager"] = manager
+        update(lake, silver)
+        assert by_sender(lake, "outcome", "missing") == {ONE: ("unacknowledged", missing)}
+        check(lake, silver)

@@ -264,7 +264,7 @@ def session_rule(rule_id: str, precondition: str) -> Callable[[SessionCheck], Se
 
 
 def hop_rule(rule_id: str, precondition: str) -> Callable[[_Check], _Check]:
-    """Register a check that looks at what went from one address to another, over all sessions."""
+    """Register a check that looks at what went from one queue manager to another, over all sessions."""
     return _registrar([HOP_CHECKS], rule_id, "headers", precondition)
 
 

@@ -83,6 +83,7 @@ def _format_hop(hop: dict[str, Any]) -> str:
     parts = [
         f"{hop['sender_address']} -> {hop['receiver_address']} to {hop['destination_queue'] or '?'}: {hop['outcome']}"
     ]
+    parts += [f"also {addresses}" for addresses in hop["other_addresses"]]
     parts += ["refused: the queue does not accept its number in the sequence"] if hop["refused"] else []
     parts += [f"{name.partition('_')[0]} {hop[name]}" for name in _ACK_CLASSES if hop[name]]
     parts += (

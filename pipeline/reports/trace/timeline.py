@@ -16,7 +16,7 @@ from typing import Any, Final
 from pipeline.attempts.calls import CALL_ROLES
 from pipeline.quality.coverage_gaps import GAP_MEANINGS
 from pipeline.reports.trace.events import EventBuilder, TimelineEvent
-from pipeline.reports.trace.transfer_events import TransferRows, acknowledgement_events, sending_events
+from pipeline.reports.trace.transfer_events import TransferRows, acknowledgement_events, once_per_hop, sending_events
 from udfs.codes import result_name
 from udfs.rows import RowMapping
 
@@ -147,7 +147,7 @@ class _TimelineBuilder:
         transfers = [row for row in rows.transfer_rows.transfers if row["message_key"] == key]
         for event in (
             *self._events(sightings, attempts, moves),
-            *sending_events(self.show, rows.transfer_rows.sendings, sightings),
+            *sending_events(self.show, rows.transfer_rows, transfers, sightings),
             *acknowledgement_events(self.show, rows.transfer_rows, transfers),
         ):
             unique.setdefault((event.kind, event.call_key or event.packet_key, event.row_key, event.text), event)
@@ -176,10 +176,7 @@ class _TimelineBuilder:
                 for row in rows.sequences
                 if (key is not None and row["message_key"] == key) or self._has_number(row, numbers)
             ],
-            hops=[
-                {name: row[name] for name in _HOP_COLUMNS}
-                for row in sorted(transfers, key=lambda row: (_time_text(row["first_sent_at"]), row["transfer_key"]))
-            ],
+            hops=[{name: row[name] for name in _HOP_COLUMNS} for row in once_per_hop(transfers)],
             events=events,
             not_known=[
                 *(f"{code}: {MISSING_CODE_TEXTS.get(code, code)}" for code in sorted(missing)),
@@ -343,8 +340,8 @@ _HEADER_COLUMNS: Final = (
     "subqueue_acknowledgement_class", "dead_letter_queue", "dead_letter_queue_invalid", "is_comqc", "comqc_rejected",
 )  # fmt: skip
 _HOP_COLUMNS: Final = (
-    "transfer_key", "sender_address", "receiver_address", "sender_queue_manager", "receiver_queue_manager",
-    "destination_queue", "hop_count", "outcome", "refused",
+    "transfer_key", "sender_address", "receiver_address", "other_addresses", "hop_key", "acknowledged_on",
+    "sender_queue_manager", "receiver_queue_manager", "destination_queue", "hop_count", "outcome", "refused",
     "sendings", "sessions", "acknowledged_sendings", "first_sent_at",
     "last_sent_at", "expires_at", "session_ack_ms", "store_ms", "order_ack_ms", "final_ack_ms", "final_class_name",
     "arrival_ack_ms", "arrival_class_name", "receive_ack_ms", "receive_class_name", "dead_letter_class",

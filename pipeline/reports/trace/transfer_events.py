@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, Final
 
 from pipeline.reports.trace.events import EventBuilder, TimelineEvent
 from udfs.rows import RowMapping
@@ -21,16 +22,42 @@ class TransferRows:
     packets: Mapping[str, RowMapping] = field(default_factory=dict)  # bronze.session_packets, by packet_key
 
 
+_SUMMED: Final = ("sendings", "sessions", "acknowledged_sendings")
+
+
+def once_per_hop(transfers: Sequence[RowMapping]) -> Iterator[dict[str, Any]]:
+    """Yield a row for each queue and ``hop_key`` of a message, in order of time: the one that was sent first.
+
+    It has the sendings of all rows of the hop; ``other_addresses`` are those of the others, as `sender -> receiver`.
+    """
+    hops: dict[tuple[str | None, ...], list[RowMapping]] = {}
+    for row in sorted(transfers, key=lambda row: (row["first_sent_at"], row["transfer_key"])):
+        hops.setdefault((row["destination_queue"], row["hop_key"]), []).append(row)
+    for first, *others in hops.values():
+        rows = [first, *others]
+        yield {
+            **first,
+            **{name: sum(row[name] or 0 for row in rows) for name in _SUMMED},
+            "last_sent_at": max(row["last_sent_at"] for row in rows),
+            "refused": any(row["refused"] for row in rows),
+            "other_addresses": [f"{row['sender_address']} -> {row['receiver_address']}" for row in others],
+        }
+
+
 def sending_events(
-    events: EventBuilder, sendings: Mapping[str, RowMapping], sightings: Sequence[RowMapping]
+    events: EventBuilder, rows: TransferRows, transfers: Sequence[RowMapping], sightings: Sequence[RowMapping]
 ) -> Iterator[TimelineEvent]:
     """Yield each sending of a message, and what acknowledged it in its session. Sightings are in order of time."""
     times_sent: Counter[tuple[str | None, ...]] = Counter()
+    sendings = rows.sendings
+    names = ("destination_queue", "sender_address", "receiver_address")
+    hop_keys = {tuple(row[name] for name in names): row["hop_key"] for row in transfers}
     for sighting in sightings:
         sending = sendings.get(sighting["packet_key"])
         if sending is None:
             continue
-        hop = sighting["destination_queue"], sending["sender_address"], sending["receiver_address"]
+        ends = sighting["destination_queue"], sending["sender_address"], sending["receiver_address"]
+        hop = ends[0], hop_keys.get(ends)
         times_sent[hop] += 1
         yield events.sighting_event("sending", sighting, _sending_text(sighting, sending, times_sent[hop]))
         receiver = sending["receiver_address"]

@@ -8,6 +8,7 @@ from pipeline.arrow_rows import timedelta_to_us
 from pipeline.reports.views.canonical import with_canonical_queues
 from pipeline.reports.views.emptied import EMPTIED_SQL
 from pipeline.reports.views.evidence import READS, SESSIONS, all_of, any_of
+from pipeline.reports.views.hops import once_per_hop
 from pipeline.reports.views.read_twice import READ_TWICE_SQL
 from pipeline.reports.views.view import View
 from pipeline.transfers.messages.sender_clocks import LONG_TRANSIT
@@ -85,7 +86,8 @@ MESSAGE_VIEWS: Final = (
         WITH transfers AS (
           SELECT message_key, CASE WHEN max(acknowledged_sendings > 1) THEN TRUE
             WHEN min(confidence = 'complete') THEN FALSE END AS delivered_twice
-          FROM gold.message_transfers WHERE message_key IS NOT NULL GROUP BY message_key
+          FROM """ + once_per_hop("gold.message_transfers", "message_key, acknowledged_sendings, confidence") + """
+          WHERE message_key IS NOT NULL GROUP BY message_key
         )
         SELECT queue, inferred_queue, server_address, lookup_id, message_key, read_twice,
           delivered_twice, 'reads' AS source, attempts, outcomes, readers, first_attempt_at, settled_at, fate,

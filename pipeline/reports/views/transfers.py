@@ -6,6 +6,7 @@ from typing import Final
 
 from pipeline.reports.views.canonical import with_canonical_queues
 from pipeline.reports.views.evidence import READS, SESSIONS, TRANSFER_REPORTS, all_of, any_of
+from pipeline.reports.views.hops import last_of_hop, once_per_hop
 from pipeline.reports.views.read_twice import READ_TWICE_SQL
 from pipeline.reports.views.refused import with_refusals
 from pipeline.reports.views.view import View
@@ -18,6 +19,23 @@ _ONLY_1801: Final = (
 _TRANSFERS: Final = "gold.message_transfers"
 _REFUSABLE_TRANSFERS: Final = with_refusals(_TRANSFERS, "gold.transfer_sequences")
 _SESSIONS: Final = "silver.sessions"
+_DELIVERED: Final = (
+    "sender_address, receiver_address, message_kind, message_key, message_id, sendings, sessions, "
+    "acknowledged_sendings, outcome, first_sent_at, last_sent_at, transfer_key, confidence, missing"
+)
+_HOP_COLUMNS: Final = (
+    "message_key, message_id, destination_queue, sender_address, receiver_address, sender_queue_manager, "
+    "receiver_queue_manager, hop_count, sendings, first_sent_at, last_sent_at, session_acked_at, "
+    "order_acked_at, outcome, refused, reports, transfer_key, confidence, missing"
+)
+_FIRST_ADDRESSES: Final = ", ".join(
+    f"min_by({end}_address, struct(first_sent_at, sender_address, receiver_address)) AS {end}_address"
+    for end in ("sender", "receiver")
+)
+_ONE_HOP: Final = (
+    "What goes from one queue manager to another is one hop, whatever addresses they have (`hop_key`): it counts once, "
+    "under the addresses of its first sending. "
+)
 
 
 def _canonical_destinations(table: str, columns: str) -> str:
@@ -72,7 +90,7 @@ TRANSFER_VIEWS: Final = (
           WHERE first_unacked_number IS NOT NULL AND (next_at IS NULL OR reset_next)
         ), captured AS (
           SELECT *, last_packet_at AS observed_at FROM """ + _canonical_destinations(
-              "gold.transfer_sequences",
+              last_of_hop("gold.transfer_sequences"),
               "sequence_key, source_queue_manager, destination_queue, transaction_sequence_id AS sequence_id, "
               "sender_address, receiver_address, first_number, last_number, first_waiting_number, waiting, condition, "
               "acknowledged_number, acknowledged_at, last_packet_at, confidence, missing",
@@ -154,7 +172,8 @@ TRANSFER_VIEWS: Final = (
     View(
         "delivered_twice", 10,
         "a message on one hop that the next machine acknowledged more than once",
-        "The next machine got the message `acknowledged_sendings` times. It drops identifiers that it remembers "
+        _ONE_HOP
+        + "The next machine got the message `acknowledged_sendings` times. It drops identifiers that it remembers "
         "(Windows: the last 10,000, for 30 minutes), so this does not mean that an application has it twice: "
         "`read_twice` says whether two remote reads of it were acknowledged, also of two copies in its queue, null "
         "where no remote read of it was captured. `source` is `transfers`.",
@@ -170,9 +189,7 @@ TRANSFER_VIEWS: Final = (
           sendings, sessions, acknowledged_sendings, read_twice, outcome, first_sent_at, last_sent_at, transfer_key,
           confidence, missing
         FROM """ + _canonical_destinations(
-            _TRANSFERS,
-            "sender_address, receiver_address, message_kind, message_key, message_id, sendings, sessions, "
-            "acknowledged_sendings, outcome, first_sent_at, last_sent_at, transfer_key, confidence, missing",
+            once_per_hop(_TRANSFERS, f"{_DELIVERED}, destination_queue"), _DELIVERED,
         ) + """ LEFT JOIN reads USING (message_key)
         WHERE acknowledged_sendings > 1
         ORDER BY read_twice DESC NULLS LAST, acknowledged_sendings DESC, first_sent_at, transfer_key
@@ -182,7 +199,8 @@ TRANSFER_VIEWS: Final = (
     View(
         "transfer_latency", 12,
         "a pair of machines and a size of messages",
-        "Percentiles in milliseconds; `..._known` is how many messages have the time. `transmit` is a message's time "
+        _ONE_HOP
+        + "Percentiles in milliseconds; `..._known` is how many messages have the time. `transmit` is a message's time "
         "on the wire, from its first byte to its last. `session_ack` is the time from its first sending until the next "
         "machine acknowledged it, `order_ack` until the receiver's order acknowledgement of a transactional message. "
         "Acknowledgements wait at the receiver, so both are upper bounds: a session acknowledgement up to half of its "
@@ -192,7 +210,7 @@ TRANSFER_VIEWS: Final = (
         "never_acknowledged have them. Times between captures that saw the connection side by side are null: their "
         "clocks may differ. " + _ONLY_1801,
         """
-        SELECT sender_address, receiver_address, max(sender_queue_manager) AS sender_queue_manager,
+        SELECT """ + _FIRST_ADDRESSES + """, max(sender_queue_manager) AS sender_queue_manager,
           max(receiver_queue_manager) AS receiver_queue_manager, size, 'transfers' AS source, count(*) AS messages,
           """ + _percentiles("transmit", "session_ack", "order_ack") + """,
           min(first_sent_at) AS first_at, max(first_sent_at) AS last_at
@@ -200,41 +218,51 @@ TRANSFER_VIEWS: Final = (
           SELECT *, CASE WHEN packet_bytes < 4096 THEN 'below 4 KiB' WHEN packet_bytes < 65536 THEN 'below 64 KiB'
             WHEN packet_bytes < 1048576 THEN 'below 1 MiB' WHEN packet_bytes IS NOT NULL THEN '1 MiB and above' END
             AS size
-          FROM gold.message_transfers
+          FROM """ + once_per_hop(
+              _TRANSFERS,
+              "hop_key, sender_address, receiver_address, sender_queue_manager, receiver_queue_manager, packet_bytes, "
+              "transmit_ms, session_ack_ms, order_ack_ms, first_sent_at",
+          ) + """
         )
-        GROUP BY sender_address, receiver_address, size
-        ORDER BY sender_address, receiver_address, min(packet_bytes), size
+        GROUP BY hop_key, size
+        ORDER BY sender_address, receiver_address, hop_key, min(packet_bytes), size
         """,
         _HOP, ("first_at", "last_at"), all_of(SESSIONS),
     ),
     View(
         "resent_messages", 13,
         "a day of a hop and kind of message",
-        "A message counts on the day of its first sending, with all its sendings. `resends` are the sendings behind "
+        _ONE_HOP
+        + "A message counts on the day of its first sending, with all its sendings. `resends` are the sendings behind "
         "the first one, `share` their share of all `sendings`; `resent_bytes` and `bytes_share` likewise of `bytes`. "
         "`message_kind` separates messages of applications from administration acknowledgements and reports. "
         "`source` is `transfers`.",
         "The first captured sending of a message may be a resend itself where the capture begins later: the counts "
         "are lower bounds. What TCP retransmits is in the view retransmitted. " + _ONLY_1801,
         """
-        SELECT date_trunc('day', first_sent_at) AS day, sender_address, receiver_address, message_kind,
+        SELECT date_trunc('day', first_sent_at) AS day, """ + _FIRST_ADDRESSES + """, message_kind,
           'transfers' AS source, count(*) AS messages, count_if(sendings > 1) AS resent_messages,
           sum(sendings) AS sendings, sum(sendings - 1) AS resends,
           sum(sendings - 1) / nullif(sum(sendings), 0) AS share,
           sum(packet_bytes + resent_bytes) AS bytes, sum(resent_bytes) AS resent_bytes,
           sum(resent_bytes) / nullif(sum(packet_bytes + resent_bytes), 0) AS bytes_share,
           min(first_sent_at) AS first_at, max(last_sent_at) AS last_at
-        FROM gold.message_transfers
-        GROUP BY date_trunc('day', first_sent_at), sender_address, receiver_address, message_kind
-        ORDER BY day, share DESC, sender_address, receiver_address, message_kind
+        FROM """ + once_per_hop(
+            _TRANSFERS,
+            "hop_key, sender_address, receiver_address, message_kind, sendings, packet_bytes, resent_bytes, "
+            "first_sent_at, last_sent_at",
+        ) + """
+        GROUP BY date_trunc('day', first_sent_at), hop_key, message_kind
+        ORDER BY day, share DESC, sender_address, receiver_address, hop_key, message_kind
         """,
         _HOP, ("first_at", "last_at"), all_of(SESSIONS),
     ),
     View(
         "message_hops", 24,
         "a hop of a message that was routed, that was traced, or that carries recorded COM+ calls",
-        "`hop` counts the hops of the message in order of time; `hop_count` is how many routing servers it had passed "
-        "by then, as its packet says. `reports` are those of queue managers on its route, for messages that are "
+        _ONE_HOP
+        + "`hop` counts the hops of the message in order of time; `hop_count` is how many routing servers it had "
+        "passed by then, as its packet says. `reports` are those of queue managers on its route, for messages that are "
         "traced. `calls` is the number of recorded COM+ calls. `refused` is true where the queue does not "
         "accept the message's number in its sequence, whatever `outcome` says of the hop. `source` is `transfers`.",
         "A hop that was not captured is not shown: `hop_count` tells that there was one. Windows traces no message to "
@@ -246,10 +274,7 @@ TRANSFER_VIEWS: Final = (
             count(*) OVER (PARTITION BY message_key, destination_queue) AS hops,
             min(first_sent_at) OVER (PARTITION BY message_key, destination_queue) AS began_at
           FROM """ + _canonical_destinations(
-              _REFUSABLE_TRANSFERS,
-              "message_key, message_id, destination_queue, sender_address, receiver_address, sender_queue_manager, "
-              "receiver_queue_manager, hop_count, sendings, first_sent_at, last_sent_at, session_acked_at, "
-              "order_acked_at, outcome, refused, reports, transfer_key, confidence, missing",
+              once_per_hop(_REFUSABLE_TRANSFERS, _HOP_COLUMNS), _HOP_COLUMNS,
           ) + """
         ), labels AS (
           SELECT message_key, max(label) AS label FROM silver.messages WHERE packet_key IS NOT NULL GROUP BY message_key

@@ -5,6 +5,7 @@ All is computed on whole columns: sendings are sorted by row, and a row is where
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final
@@ -16,6 +17,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from pipeline.arrow_rows import timedelta_to_us, times_to_us
 from pipeline.transfers.address_queue_managers import FAR, AddressQueueManagers
+from pipeline.transfers.hop_keys import HOP_COLUMNS, hop_keys
 from pipeline.transfers.messages.acknowledgement_matches import (
     MessageRows,
     first_administration_acks,
@@ -27,8 +29,8 @@ from pipeline.transfers.messages.evidence_lists import EvidenceLists
 from pipeline.transfers.messages.first_events import NO_EVENT, EventIndex
 from pipeline.transfers.messages.message_inputs import TransferInputs
 from pipeline.transfers.messages.sender_clocks import clocks_differ
-from pipeline.transfers.missing_packets import MissingPackets
-from pipeline.transfers.sequences.text_codes import NO_CODE, text_codes
+from pipeline.transfers.missing_packets import MissingPackets, between_queue_managers
+from pipeline.transfers.sequences.text_codes import NO_CODE, row_codes, text_codes
 from schemas.table import EVENT_DATE, RUN_ID
 from schemas.transfers import MESSAGE_TRANSFERS, REPORT_SIGHTING
 from udfs.array_types import Bools, Ints
@@ -85,11 +87,16 @@ class TransferSettings:
         }
 
 
-def message_transfer_rows(inputs: TransferInputs, settings: TransferSettings, run_id: str) -> pa.Table:
-    """Return a row of gold.message_transfers for each message, destination queue and hop."""
+def message_transfer_rows(
+    inputs: TransferInputs, settings: TransferSettings, run_id: str, clones: Collection[str] = ()
+) -> pa.Table:
+    """Return a row of gold.message_transfers for each message, destination queue and hop.
+
+    ``clones``: identifiers of queue managers that two machines have.
+    """
     if not inputs.sendings.num_rows:
         return TRANSFERS_SCHEMA.empty_table()
-    return _Transfers.of(inputs, settings).rows(run_id)
+    return _Transfers.of(inputs, settings, clones).rows(run_id)
 
 
 @dataclass(slots=True)
@@ -111,6 +118,17 @@ class _Event:
         )
         return _Event(at, by, connections.cast(pa.string()), captures.cast(pa.string()))
 
+    def taken_from(self, other: Ints, since: Ints) -> _Event:
+        """Return the events of rows, where there is none that of another row; ``NO_EVENT`` for no other row.
+
+        An event before ``since`` does not belong to a row.
+        """
+        rows = np.arange(len(other))
+        takes = (other != NO_EVENT) & (self.at == FAR) & (self.at[other] >= since)
+        place = np.where(takes, other, rows)
+        values = (each.take(pa.array(place)) for each in (self.by, self.connections, self.captures))
+        return _Event(self.at[place], *values)
+
 
 @dataclass(slots=True)
 class _Transfers:
@@ -122,13 +140,14 @@ class _Transfers:
     row: Ints  # of each sending
     sent_at: Ints  # of each sending
     settings: TransferSettings
+    clones: Collection[str] = ()
     columns: dict[str, Any] = field(default_factory=dict)
     events: dict[str, _Event] = field(default_factory=dict)
     classes: dict[str, Ints] = field(default_factory=dict)
     across_clocks: Bools = field(default_factory=lambda: np.zeros(0, np.bool_))  # rows that lack a duration by that
 
     @staticmethod
-    def of(inputs: TransferInputs, settings: TransferSettings) -> _Transfers:
+    def of(inputs: TransferInputs, settings: TransferSettings, clones: Collection[str]) -> _Transfers:
         """Sort sendings into rows; those that come later than transfers.wait are left out."""
         sendings, starts, row = _split_rows(inputs.sendings)
         sent_at = _times(sendings["sent_at"])
@@ -136,7 +155,7 @@ class _Transfers:
         if not taken.all():
             sendings, starts, row = _split_rows(sendings.filter(pa.array(taken)))
             sent_at = _times(sendings["sent_at"])
-        return _Transfers(inputs, sendings, starts, row, sent_at, settings)
+        return _Transfers(inputs, sendings, starts, row, sent_at, settings, clones)
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -149,11 +168,16 @@ class _Transfers:
     def rows(self, run_id: str) -> pa.Table:
         """Return the rows."""
         self._describe_message()
+        self.columns["hop_key"] = hop_keys([self.columns[name] for name in HOP_COLUMNS], self.clones)
         self._describe_sendings()
         reports = self._find_acknowledgements()
-        self._set_latencies()
         outcome = self._outcomes()
-        missing = self._missing(outcome)
+        other = self._acknowledged_on(outcome)
+        outcome = np.where(other == NO_EVENT, outcome, np.minimum(outcome, outcome[other]))
+        for name in ("session_ack", "store"):
+            self.events[name] = self.events[name].taken_from(other, self.first_at)
+        self._set_latencies()
+        missing = self._missing(outcome, other)
         self.columns |= {
             "outcome": pa.array(OUTCOMES).take(pa.array(outcome)),
             "evidence": self._evidence(reports),
@@ -164,6 +188,7 @@ class _Transfers:
             RUN_ID: pa.repeat(pa.scalar(run_id, pa.string()), len(self)),
         }
         self.columns |= self._keys()
+        self.columns["acknowledged_on"] = self.columns["transfer_key"].take(pa.array(other, mask=other == NO_EVENT))
         arrays = [self.columns[each.name].cast(each.type) for each in TRANSFERS_SCHEMA]
         return pa.table(arrays, TRANSFERS_SCHEMA)
 
@@ -354,17 +379,22 @@ class _Transfers:
         no_number = np.asarray(self.sendings["session_number"].is_null())
         expires = _times(self.columns["expires_at"])
         unclear = self._any(no_number | self._flags("acknowledgement_may_be_missing"))
-        acknowledged = (self.events["session_ack"].at != FAR) | self._any(self._flags("surely_acknowledged"))
         holds = [
             np.logical_or.reduce(negative),
             (final == MQMSG_CLASS_ACK_RECEIVE) | (receive == MQMSG_CLASS_ACK_RECEIVE),
             (self.events["order_ack"].at != FAR) | (arrival == _REACHED_QUEUE),
-            acknowledged,
+            self._is_acknowledged(),
             unclear,
             expires < self._capture_ends(),
             self._any(self._flags("is_open")),
         ]
         return np.select(holds, np.arange(len(holds)), len(holds)).astype(np.int64)
+
+    def _is_acknowledged(self) -> Bools:
+        """Return for each row whether the next machine acknowledged a sending in its session."""
+        surely = self._any(self._flags("surely_acknowledged"))
+        acknowledged: Bools = (self.events["session_ack"].at != FAR) | surely
+        return acknowledged
 
     def _capture_ends(self) -> Ints:
         """Return the latest capture end of each row's sendings."""
@@ -375,21 +405,76 @@ class _Transfers:
         known = np.asarray(pc.fill_null(ends, -FAR), np.int64)
         return np.maximum.reduceat(known, self.starts)
 
-    def _missing(self, outcome: Ints) -> Ints:
-        """Return the reasons of each row as bits, in the order of ``_REASONS``."""
+    # The same message between the same queue managers, from or to another address
+
+    def _acknowledged_on(self, outcome: Ints) -> Ints:
+        """Return for each row that no session acknowledged the row of its message, queue and hop_key whose it takes.
+
+        Of several the one with a session acknowledgement, then with the first outcome, then that was sent first;
+        ``NO_EVENT`` where none has an acknowledgement.
+        """
+        codes = self._codes("message_key", "destination_queue", "hop_key")
+        lacks = ~self._is_acknowledged()
+        known = np.flatnonzero(outcome <= _TRANSFERRED)
+        order = known[np.lexsort((self.first_at[known], outcome[known], lacks[known], codes[known]))]
+        best = order[np.flatnonzero(np.diff(codes[order], prepend=-1))]
+        of_code = np.full(len(self), NO_EVENT)
+        of_code[codes[best]] = best
+        found = of_code[codes]
+        takes = lacks & (found != NO_EVENT) & ((outcome > _TRANSFERRED) | ~lacks[found])
+        return np.where(takes, found, NO_EVENT)
+
+    def _may_take(self, outcome: Ints, chosen: Bools) -> Bools:
+        """Return the rows without an acknowledgement of which a chosen row of the same message may be the same hop.
+
+        So it is where a handshake that was not captured would tell: no end is known to be two queue managers.
+        """
+        out = np.zeros(len(self), np.bool_)
+        codes = self._codes("message_key", "destination_queue")
+        several = np.flatnonzero(np.bincount(codes)[codes] > 1)
+        ends = [self.columns[name].take(pa.array(several)).to_pylist() for name in HOP_COLUMNS[:2]]
+        hops: dict[int, list[tuple[int, tuple[str | None, ...]]]] = {}
+        for place, hop in zip(several.tolist(), zip(*ends, strict=True), strict=True):
+            if not set(hop) & {*self.clones}:
+                hops.setdefault(int(codes[place]), []).append((place, hop))
+        for rows in hops.values():
+            others = [(place, hop) for place, hop in rows if chosen[place]]
+            for place, hop in rows:
+                if outcome[place] > _TRANSFERRED:
+                    out[place] = any(_may_be_one_hop(hop, other) for at, other in others if at != place)
+        return out
+
+    def _on_hop(self, lost: Bools, outcome: Ints, other: Ints) -> Bools:
+        """Return which rows rest on a row with a loss: themselves, the one that they take from, or might have."""
+        codes = self._codes("message_key", "destination_queue", "hop_key")
+        of_hop = np.bincount(codes, lost) > 0
+        taken = (other != NO_EVENT) & lost[other]
+        out: Bools = lost | taken | ((outcome > _TRANSFERRED) & of_hop[codes])
+        return out
+
+    def _codes(self, *names: str) -> Ints:
+        return row_codes(pa.table({name: self.columns[name] for name in names}), names)
+
+    def _missing(self, outcome: Ints, other: Ints) -> Ints:
+        """Return the reasons of each row as bits, in the order of ``_REASONS``.
+
+        ``other``: the row whose acknowledgement it takes. Without one it is as sure as the other rows of its hop.
+        """
         complete = self._flags("complete")
-        holes = MissingPackets.of(self.inputs.holes)
         lost = self._any(self._flags("acknowledgement_may_be_missing") | self._flags("unnumbered_by_loss"))
-        lost = (lost & (outcome > _TRANSFERRED)) | self._may_be_otherwise(outcome, holes)
+        lost = (lost & (outcome > _TRANSFERRED)) | self._may_be_otherwise(outcome, self.inputs.holes)
+        unseen = self.inputs.holes.filter(self.inputs.holes["one_sided"])
+        one_sided = lost & self._may_be_otherwise(outcome, unseen)
+        doubtful = self._may_take(outcome, (outcome <= _TRANSFERRED) | lost) & (other == NO_EVENT)
         reasons = (
-            self._any(~self._flags("handshake_seen")),
+            self._any(~self._flags("handshake_seen")) | doubtful,
             outcome == _IN_FLIGHT,
-            lost,
+            self._on_hop(lost, outcome, other),
             self.across_clocks,
             (outcome >= _EXPIRED) & self._expires_by_another_clock(),
             self._any(~complete),
             self._any(complete & self._flags("has_errors")),
-            lost & self._may_be_otherwise(outcome, holes.of_one_side()),
+            self._on_hop(one_sided, outcome, other),
         )
         bits: Ints = np.sum([holds.astype(np.int64) << bit for bit, holds in enumerate(reasons)], axis=0)
         return bits
@@ -404,12 +489,13 @@ class _Transfers:
         found = pc.and_(pc.is_in(named, known.combine_chunks()), self.columns["expires_at"].is_valid())
         return np.asarray(pc.fill_null(found, False), np.bool_)  # noqa: FBT003
 
-    def _may_be_otherwise(self, outcome: Ints, holes: MissingPackets) -> Bools:
+    def _may_be_otherwise(self, outcome: Ints, of_sessions: pa.Table) -> Bools:
         """Return for each row whether holes may hold a packet with which its outcome would be another one.
 
         Up to transfers.wait after its first sending: an acknowledgement that it may still get; without a session
-        acknowledgement also another sending, which the next machine may have acknowledged.
+        acknowledgement also another sending, from whatever address, which the next machine may have acknowledged.
         """
+        holes = MissingPackets.of(of_sessions)
         hop = self.columns["sender_address"], self.columns["receiver_address"]
         until = self.first_at + timedelta_to_us(self.settings.wait)
         asked, journaling = (
@@ -419,7 +505,7 @@ class _Transfers:
         final = np.asarray(pc.fill_null(self._first_known("final_acknowledgement_requested"), True), np.bool_)  # noqa: FBT003
         in_sequence = np.asarray(self.columns["sequence_id"].is_valid(), np.bool_)
         is_delivered = outcome == _DELIVERED
-        arrived = np.minimum(self.events["order_ack"].at, self.events["arrival_ack"].at)
+        arrived = np.minimum(np.minimum(self.events["order_ack"].at, self.events["arrival_ack"].at), until)
         may_come = (asked & _OF_RECEIVE != 0) | (in_sequence & (final | (journaling != 0)))
         # What says that it did not arrive comes when it arrives, asked for or not.
         rejected = (asked != 0) | in_sequence
@@ -432,6 +518,9 @@ class _Transfers:
             found |= which & is_delivered & rejected & some.may_hold(way_back, size, self.first_at, arrived)
         least = np.minimum.reduceat(np.asarray(self.sendings["length_bytes"].combine_chunks(), np.int64), self.starts)
         again = holes.may_hold(hop, least - SESSION_HEADER_BYTES, self.first_at, until)
+        shown = between_queue_managers(of_sessions, self.clones)
+        managers = self.columns["sender_queue_manager"], self.columns["receiver_queue_manager"]
+        again |= shown.may_hold(managers, least - SESSION_HEADER_BYTES, self.first_at, until)
         found |= again & (outcome > _TRANSFERRED)
         return found
 
@@ -487,6 +576,12 @@ def _split_rows(sendings: pa.Table) -> tuple[pa.Table, Ints, Ints]:
     for name in ROW_COLUMNS:
         begins[1:] |= np.diff(text_codes(sendings[name])) != 0
     return sendings, np.flatnonzero(begins), np.cumsum(begins) - 1
+
+
+def _may_be_one_hop(one: tuple[str | None, ...], other: tuple[str | None, ...]) -> bool:
+    """Whether queue managers of two hops, some of them not known, may be the same."""
+    pairs = [*zip(one, other, strict=True)]
+    return any(None in pair for pair in pairs) and all(None in pair or pair[0] == pair[1] for pair in pairs)
 
 
 def _overlap_texts(overlaps: pa.Table) -> pa.Array:

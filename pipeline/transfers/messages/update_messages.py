@@ -3,9 +3,10 @@
 A change affects messages by their message_id: those of changed sendings; those that changed acknowledgements and
 reports name; of a sequence with changed order acks those that these may acknowledge first; those in flight on
 connections that were closed since, or that expire before a later capture end; those whose ends' handshakes show other
-queue managers now; those whose source's clock was found to differ; those on connections of which captures were found to
-have seen them side by side; and those between machines between which other packets may be missing now. All rows of an
-affected message_id are recomputed.
+queue managers now; those of queue managers whose identifier was found to be that of two machines, or is not any more;
+those whose source's clock was found to differ; those on connections of which captures were found to have seen them side
+by side; and those between machines between which other packets may be missing now. All rows of an affected message_id
+are recomputed.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from pipeline.lake.incremental import IncrementalUpdate
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import MORE_ROWS_SQL, QueryInput
 from pipeline.transfers.address_queue_managers import HANDSHAKES_SQL, changed_spans
+from pipeline.transfers.hop_keys import read_clones
 from pipeline.transfers.inputs import read_capture_ends
 from pipeline.transfers.messages.message_inputs import read_transfer_inputs
 from pipeline.transfers.messages.message_rows import TRANSFERS_SCHEMA, TransferSettings, message_transfer_rows
@@ -39,6 +41,7 @@ MAX_SENDINGS: Final = 500_000  # whose rows are computed together, when all are
 MAX_AFFECTED: Final = 200_000  # message_ids; with more, all rows are recomputed
 _INPUTS: Final = (SENDINGS, MESSAGES, ORDER_ACKS, SESSIONS, CAPTURE_FILES)
 _CAPTURE_ENDS: Final = "capture_ends"  # part of the provenance: by server, microseconds
+_CLONES: Final = "clones"  # likewise: identifiers of queue managers that two machines have
 _BUCKETS: Final = 1 << 16  # of message_ids, by the first four digits of a hash
 _WAITS: Final = "outcome IN ('in_flight', 'unacknowledged')"
 _CHANGED_MESSAGES: Final = """
@@ -110,6 +113,17 @@ SELECT m.message_id AS id FROM {messages} AS m JOIN (
   SELECT s.packet_key FROM {sendings} AS s JOIN {spans} AS x ON x.address = s.receiver_address
   WHERE s.receiver_queue_manager IS NULL AND unix_micros(s.sent_at) >= x.since AND unix_micros(s.sent_at) < x.until
 ) AS f ON f.packet_key = m.packet_key WHERE m.message_id IS NOT NULL GROUP BY m.message_id"""
+# The same of the queue managers that sessions show, instead of their addresses.
+_CHANGED_HOLES_OF_HOPS: Final = CHANGED_HOLES_SQL.replace(
+    " FROM {feed}",
+    """ FROM (
+    SELECT connection_id, initiator_queue_manager AS client_address, acceptor_queue_manager AS server_address,
+      last_packet_at, client_holes, server_holes, uncaptured_side, _change_type FROM {feed})""",
+)
+_ON_HOPS: Final = AFFECTED_SQL.replace("_address = p.", "_queue_manager = p.")
+_OF_QUEUE_MANAGERS: Final = """
+SELECT DISTINCT message_id AS id FROM {rows}
+WHERE sender_queue_manager IN {names} OR receiver_queue_manager IN {names}"""
 _SPANS_SCHEMA: Final = pa.schema([("address", pa.string()), ("since", pa.int64()), ("until", pa.int64())])
 
 
@@ -132,13 +146,17 @@ class _TooManyError(Exception):
 
 @dataclass(slots=True)
 class _MessagesUpdate:
-    """One update. ``capture_ends``: by server, microseconds; ``affected``: message_ids."""
+    """One update. ``capture_ends``: by server, microseconds; ``affected``: message_ids.
+
+    ``clones``: identifiers of queue managers that two machines have.
+    """
 
     step: IncrementalUpdate
     settings: TransferSettings
     run_id: str
     setting_names: list[str]
     capture_ends: dict[str, int] = field(default_factory=dict)
+    clones: frozenset[str] = frozenset()
     affected: set[str] = field(default_factory=set)
 
     @property
@@ -150,6 +168,8 @@ class _MessagesUpdate:
         """Recompute the rows of affected messages, or all; return how many are written."""
         self.capture_ends = read_capture_ends(self.lake)
         self.step.provenance_now[_CAPTURE_ENDS] = self.capture_ends
+        self.clones = read_clones(self.lake)
+        self.step.provenance_now[_CLONES] = sorted(self.clones)
         if not self.step.provenance_before or not self.step.has_same_inputs(*self.setting_names):
             return self._recompute_all()
         try:
@@ -171,7 +191,7 @@ class _MessagesUpdate:
     def _recompute(self, scope: str, **values: QueryInput) -> pa.Table:
         """Return the rows of messages that meet a condition on silver.messages, ``m``."""
         inputs = read_transfer_inputs(self.lake, self.capture_ends, scope, **values)
-        return message_transfer_rows(inputs, self.settings, self.run_id)
+        return message_transfer_rows(inputs, self.settings, self.run_id, self.clones)
 
     def _recompute_all(self) -> int:
         """Recompute all rows, some at a time; the last commit alone says what they rest on."""
@@ -209,11 +229,14 @@ class _MessagesUpdate:
         self._add_by_order_acks(self._changes(ORDER_ACKS, _ORDER_ACKS))
         if names := {row["id"] for row in self._changes(SESSIONS, _OPENED_OR_CLOSED)}:
             self._add_by(_WAITING_ON_CONNECTIONS, rows=MESSAGE_TRANSFERS, messages=MESSAGES, connections=names)
-        if pairs := self._changes(SESSIONS, CHANGED_HOLES_SQL):
-            sql = AFFECTED_SQL.replace("{column}", "message_id")
-            self._add_by(sql, rows=MESSAGE_TRANSFERS, pairs=pa.Table.from_pylist(pairs, PAIRS_SCHEMA))
+        for changed, affected in ((CHANGED_HOLES_SQL, AFFECTED_SQL), (_CHANGED_HOLES_OF_HOPS, _ON_HOPS)):
+            if pairs := self._changes(SESSIONS, changed):
+                sql = affected.replace("{column}", "message_id")
+                self._add_by(sql, rows=MESSAGE_TRANSFERS, pairs=pa.Table.from_pylist(pairs, PAIRS_SCHEMA))
         if names := {row["id"] for row in self._changes(SESSIONS, _SIDE_BY_SIDE)}:
             self._add_side_by_side(names)
+        if others := self.clones ^ {*self.step.provenance_before.get(_CLONES, ())}:
+            self._add_by(_OF_QUEUE_MANAGERS, rows=MESSAGE_TRANSFERS, names=others)
         self._add_by_clocks(self._changes(MESSAGES, CHANGED_CLOCKS_SQL))
         self._add_by_capture_end()
         self._add_by_handshakes(self._changes(SESSIONS, _CHANGED_HANDSHAKES))

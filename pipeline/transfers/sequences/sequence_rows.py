@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Final
@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from pipeline.arrow_rows import epoch_day, timedelta_to_us, times_to_us
+from pipeline.transfers.hop_keys import HOP_COLUMNS, hop_keys
 from pipeline.transfers.missing_packets import MissingPackets
 from pipeline.transfers.packet_numbers import NO_TIME
 from pipeline.transfers.sequences.sequence_events import (
@@ -71,6 +72,7 @@ def sequence_rows(
     settings: SequenceSettings,
     run_id: str,
     fill_queue_managers: Callable[[pa.Table], pa.Table] = lambda rows: rows,
+    clones: Collection[str] = (),
 ) -> pa.Table:
     """Return a row of gold.transfer_sequences for each sequence and hop, without how it began.
 
@@ -81,6 +83,7 @@ def sequence_rows(
     both addresses.
     ``holes``: of all sessions.
     ``fill_queue_managers`` gets the first sending of each sequence, and returns them with more queue managers.
+    ``clones``: identifiers of queue managers that two machines have.
     """
     if not sendings.num_rows:
         return SEQUENCES_SCHEMA.empty_table()
@@ -111,6 +114,7 @@ def sequence_rows(
     )
     sent_keys = sendings["packet_key"].take(pa.array(rows))
     evidence = _evidence(found.events, sent_keys, acks["packet_key"].take(pa.array(of_ack[ack_rows])))
+    names = names.append_column("hop_key", hop_keys([names[name] for name in HOP_COLUMNS], clones))
     return _rows(names, found, evidence, run_id)
 
 
@@ -227,7 +231,7 @@ def _rows(names: pa.Table, found: TransferSequences, evidence: pa.Array, run_id:
     longest = found.stalls.longest_us
     columns: dict[str, Any] = {
         "sequence_key": pa.array([key(*each) for each in keys], pa.string()),
-        **{name: names[name] for name in (*FLOW_COLUMNS, "sender_queue_manager", "receiver_queue_manager")},
+        **{name: names[name] for name in (*FLOW_COLUMNS, *HOP_COLUMNS[:2], "hop_key")},
         "transaction_sequence_id": names["sequence_id"].cast(pa.decimal128(20, 0)),
         "sequence_ordinal": pa.array((ids & np.uint64(_ORDINAL)).astype(np.int64)),
         "sequence_epoch_at": _times(np.where(epochs == 0, NO_TIME, epochs)),

@@ -1,9 +1,10 @@
 """Update of gold.transfer_sequences from silver.messages, sendings, order_acks and sessions.
 
 A change affects sequences by their id (TxSequenceID): those of changed messages, sendings and order acks; those between
-machines between which other packets may be missing now, or whose ends handshakes show now; and those that wait for an
-order ack, at servers whose captures end at another time. Of an affected sequence the columns of all sendings are read
-again, its rows are recomputed, and those of sequences that follow it as far as it tells how they began.
+machines between which other packets may be missing now, or whose ends handshakes show now; those of queue managers
+whose identifier was found to be that of two machines, or is not any more; and those that wait for an order ack, at
+servers whose captures end at another time. Of an affected sequence the columns of all sendings are read again, its rows
+are recomputed, and those of sequences that follow it as far as it tells how they began.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from pipeline.lake.incremental import IncrementalUpdate
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import MORE_ROWS_SQL
 from pipeline.transfers.address_queue_managers import HANDSHAKES_SQL
+from pipeline.transfers.hop_keys import read_clones
 from pipeline.transfers.inputs import read_capture_ends
 from pipeline.transfers.missing_packets import AFFECTED_SQL, CHANGED_HOLES_SQL, PAIRS_SCHEMA
 from pipeline.transfers.sequences.beginnings import set_beginnings, set_changed_beginnings
@@ -41,10 +43,11 @@ from schemas.sessions import ORDER_ACKS, SENDINGS, SESSIONS
 from schemas.table import EVENT_DATE
 from schemas.transfers import TRANSFER_SEQUENCES
 
-CODE_VERSION: Final = "2"  # raised when rows are computed differently: all are recomputed
+CODE_VERSION: Final = "3"  # raised when rows are computed differently: all are recomputed
 _INPUTS: Final = (MESSAGES, SENDINGS, ORDER_ACKS, SESSIONS, CAPTURE_FILES)
 _MAX_CHANGES: Final = 2_000_000  # changed rows of an input; with more, all sequences are recomputed
 _CAPTURE_ENDS: Final = "capture_ends"  # part of the provenance: by server, microseconds
+_CLONES: Final = "clones"  # likewise: identifiers of queue managers that two machines have
 # Rows that differ in these columns, before and after all changes: a row and its copy cancel each other.
 _MESSAGE_COLUMNS: Final = (
     "packet_key, source_queue_manager, destination_queue, destination_queue_manager, transaction_sequence_id,"
@@ -100,7 +103,8 @@ def update(lake: Lake, run_id: str, settings: SequenceSettings | None = None) ->
 class _SequencesUpdate:
     """One update. ``capture_ends``: by server, microseconds; ``affected``: by sequence id the time of changed sendings.
 
-    A sequence whose own sendings are as they were has no time there: its rows tell when it began.
+    A sequence whose own sendings are as they were has no time there: its rows tell when it began. ``clones``:
+    identifiers of queue managers that two machines have.
     """
 
     step: IncrementalUpdate
@@ -108,6 +112,7 @@ class _SequencesUpdate:
     run_id: str
     setting_names: list[str]
     capture_ends: dict[str, int] = field(default_factory=dict)
+    clones: frozenset[str] = frozenset()
     affected: dict[str, int | None] = field(default_factory=dict)
 
     @property
@@ -119,6 +124,8 @@ class _SequencesUpdate:
         """Recompute the affected sequences, or all; return how many rows are written."""
         self.capture_ends = read_capture_ends(self.lake)
         self.step.provenance_now[_CAPTURE_ENDS] = self.capture_ends
+        self.clones = read_clones(self.lake)
+        self.step.provenance_now[_CLONES] = sorted(self.clones)
         known = self.step.provenance_before and self.step.has_same_inputs(*self.setting_names)
         if not known or not self._find_affected():
             self.step.prepare_full_reads(MESSAGES, SENDINGS, ORDER_ACKS)
@@ -142,7 +149,7 @@ class _SequencesUpdate:
         for names, first in group_sequences(self.lake, ids, since):
             sendings = read_sendings(self.lake, names, first, self.capture_ends)
             acks = read_order_acks(self.lake, names, first - wait_us)
-            rows.append(sequence_rows(sendings, acks, holes, self.settings, self.run_id, fill))
+            rows.append(sequence_rows(sendings, acks, holes, self.settings, self.run_id, fill, self.clones))
         return pa.concat_tables(rows)
 
     # What changed
@@ -163,6 +170,7 @@ class _SequencesUpdate:
         since = min((row["since"] or 0 for row in connections), default=0)
         self._add_sequences("connection_id", [row["id"] for row in connections], since)
         self._add_by_holes(pairs)
+        self._add_by_clones()
         self._add_by_capture_end()
         self.affected |= {row["id"]: row["since"] for row in messages}
         return True
@@ -190,6 +198,15 @@ class _SequencesUpdate:
             sql = AFFECTED_SQL.replace("{column}", "transaction_sequence_id")
             sql = f"SELECT CAST(id AS string) AS id FROM ({sql})"
             found = self.lake.query(sql, rows=TRANSFER_SEQUENCES, pairs=pa.Table.from_pylist(pairs, PAIRS_SCHEMA))
+            self.affected |= dict.fromkeys(found["id"].to_pylist())
+
+    def _add_by_clones(self) -> None:
+        """Add the sequences of queue managers that are, or were before, two machines with one identifier."""
+        if names := self.clones ^ {*self.step.provenance_before.get(_CLONES, ())}:
+            sql = f"""
+SELECT DISTINCT {ID_SQL} AS id FROM {{rows}}
+WHERE sender_queue_manager IN {{names}} OR receiver_queue_manager IN {{names}}"""
+            found = self.lake.query(sql, rows=TRANSFER_SEQUENCES, names=names)
             self.affected |= dict.fromkeys(found["id"].to_pylist())
 
     def _sessions_of_unknown_ends(self, handshakes: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -41,7 +41,8 @@ def transfer(name, at=10, *, hop=(A, B), **more):
     row = {
         "transfer_key": f"{name} {hop}", "message_key": name, "message_id": f"a1\\{name}",
         "message_kind": "application", "class": 0, "source_queue_manager": "a1", "destination_queue": RAW,
-        "sender_address": hop[0], "receiver_address": hop[1], "acknowledgement_requested": 0, "journaling": 0,
+        "sender_address": hop[0], "receiver_address": hop[1], "hop_key": f"{hop}", "acknowledgement_requested": 0,
+        "journaling": 0,
         "hop_count": 0, "sent_at": at, "packet_bytes": 1000, "resent_bytes": 0, "sendings": 1, "sessions": 1,
         "acknowledged_sendings": 1,
         "first_sent_at": at, "last_sent_at": at, "session_ack_ms": 1000.0, "outcome": "transferred",
@@ -76,7 +77,8 @@ def was_read(row, **more):
 def sequence(number, first, last, waiting, **more):
     row = {
         "sequence_key": f"s{number}", "source_queue_manager": "a1", "destination_queue": RAW, "sender_address": A,
-        "receiver_address": B, "transaction_sequence_id": number, "first_number": first, "last_number": last,
+        "receiver_address": B, "hop_key": f"{(A, B)}", "transaction_sequence_id": number, "first_number": first,
+        "last_number": last,
         "first_sent_at": number, "last_sent_at": number + 1, "last_packet_at": number + 1, "waiting": waiting,
         "first_waiting_number": last - waiting + 1 if waiting else None, "missing_numbers": 0, "out_of_order": 0,
         "condition": "waiting" if waiting else "acknowledged", "confidence": "complete",
@@ -194,6 +196,25 @@ def test_delivered_twice_is_not_read_twice(lake_views):
         ("begun", None, None, "reads"), ("both", True, True, "reads"), ("read", True, False, "reads"),
         ("uncaptured", None, None, "reads"),
     ]  # fmt: skip
+
+
+def test_a_message_counts_once_for_each_hop_whatever_its_addresses(lake_views):
+    """Planted: sent and acknowledged from one address of its sender, and again, twice, from the other one."""
+    first = transfer("m", hop_key="hop", session_ack_ms=5.0)
+    again = transfer("m", 12, hop=(C, B), hop_key="hop", sendings=2, resent_bytes=1000, session_ack_ms=1.0)
+    read = lake_views({MESSAGE_TRANSFERS: [first, again, transfer("other", 11, hop_key="hop"), transfer("next")]})
+    columns = ("sender_address", "messages", "resent_messages", "sendings", "resends", "bytes", "resent_bytes")
+    assert sorted(read("resent_messages", *columns)) == [(A, 1, 0, 1, 0, 1000, 0), (A, 2, 1, 4, 2, 4000, 2000)]
+    assert sorted(read("transfer_latency", "messages", "session_ack_known")) == [(1, 1), (2, 2)]
+    assert read("delivered_twice", "message_key", "acknowledged_sendings", "sendings") == [("m", 2, 3)]
+    assert read("message_hops", "message_key") == []
+
+
+def test_a_sequence_that_goes_on_from_another_address_waits_once(lake_views):
+    row = sequence(5, 1, 9, 4)
+    elsewhere = {"sequence_key": "there", "sender_address": C, "last_packet_at": 20, "first_number": 4}
+    read = lake_views({TRANSFER_SEQUENCES: [row, row | elsewhere]})
+    assert read("never_acknowledged", "sender_address", "from_number", "messages") == [(C, 6, 4)]
 
 
 def test_negative_acknowledgements_count_once_over_hops_sightings_and_kinds_of_capture(lake_views):
