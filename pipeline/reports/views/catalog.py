@@ -183,7 +183,7 @@ class LakeViews:
         found = self._query(
             "SELECT kind, count(DISTINCT subject) AS subjects, count(DISTINCT server) AS servers, "
             f"min(first_at) AS first_at, max(last_at) AS last_at FROM ({seen}) AS seen CROSS JOIN setting.now "
-            f"WHERE {counted} GROUP BY kind ORDER BY kind"
+            f"WHERE {counted} GROUP BY kind HAVING count(DISTINCT subject) > 0 ORDER BY kind"
         )
         return tuple(Sight(**{**row, "kind": kinds[row["kind"]]}) for row in found.to_pylist())
 

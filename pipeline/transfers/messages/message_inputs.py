@@ -13,8 +13,8 @@ from pipeline.bronze.merge_connections import read_clock_steps
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import QueryInput
 from pipeline.transfers.address_queue_managers import HANDSHAKES_SQL
+from pipeline.transfers.losses.missing_packets import HOLES_SQL
 from pipeline.transfers.messages.sender_clocks import read_clocks
-from pipeline.transfers.missing_packets import HOLES_SQL
 from schemas.bronze import RPC_CALLS
 from schemas.messages import MESSAGES
 from schemas.sessions import ORDER_ACKS, SENDINGS, SESSIONS

@@ -25,10 +25,10 @@ from pipeline.lake.queries.inputs import MORE_ROWS_SQL, QueryInput
 from pipeline.transfers.address_queue_managers import HANDSHAKES_SQL, changed_spans
 from pipeline.transfers.hop_keys import read_clones
 from pipeline.transfers.inputs import read_capture_ends
+from pipeline.transfers.losses.missing_packets import AFFECTED_SQL, CHANGED_HOLES_SQL, PAIRS_SCHEMA
 from pipeline.transfers.messages.message_inputs import read_transfer_inputs
 from pipeline.transfers.messages.message_rows import TRANSFERS_SCHEMA, TransferSettings, message_transfer_rows
 from pipeline.transfers.messages.sender_clocks import CHANGED_CLOCKS_SQL, clocks_differ, read_clocks
-from pipeline.transfers.missing_packets import AFFECTED_SQL, CHANGED_HOLES_SQL, PAIRS_SCHEMA
 from schemas.bronze import CAPTURE_FILES
 from schemas.messages import MESSAGES
 from schemas.sessions import ORDER_ACKS, SENDINGS, SESSIONS

@@ -14,7 +14,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from pipeline.arrow_rows import epoch_day, timedelta_to_us, times_to_us
 from pipeline.transfers.hop_keys import HOP_COLUMNS, hop_keys
-from pipeline.transfers.missing_packets import MissingPackets
+from pipeline.transfers.losses.missing_packets import MissingPackets
 from pipeline.transfers.packet_numbers import NO_TIME
 from pipeline.transfers.sequences.sequence_events import (
     NO_TXN_NUMBER,

@@ -24,7 +24,7 @@ from pipeline.lake.queries.inputs import MORE_ROWS_SQL
 from pipeline.transfers.address_queue_managers import HANDSHAKES_SQL
 from pipeline.transfers.hop_keys import read_clones
 from pipeline.transfers.inputs import read_capture_ends
-from pipeline.transfers.missing_packets import AFFECTED_SQL, CHANGED_HOLES_SQL, PAIRS_SCHEMA
+from pipeline.transfers.losses.missing_packets import AFFECTED_SQL, CHANGED_HOLES_SQL, PAIRS_SCHEMA
 from pipeline.transfers.sequences.beginnings import set_beginnings, set_changed_beginnings
 from pipeline.transfers.sequences.sequence_inputs import (
     ID_SQL,
