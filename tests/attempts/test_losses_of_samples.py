@@ -47,8 +47,8 @@ def whole(name, packets):
     return concluded(pcap(RECORDINGS[name][:packets], magic=NANOSECONDS).data)
 
 
-def check(seeds):
-    """Compare lossy captures with whole ones; there are complete rows among those compared."""
+def compare(seeds):
+    """What complete rows of lossy captures conclude otherwise than the whole ones, and how many were compared."""
     broken, compared = [], 0
     for seed in seeds:
         chance = Random(seed)
@@ -62,6 +62,11 @@ def check(seeds):
                 compared += 1
                 there = happened.get(key, (None,))[0]
                 broken += [(seed, name, lossy.way, key, said, there)] if there != said else []
+    return broken, compared
+
+
+def check(seeds):
+    broken, compared = compare(seeds)
     assert broken == []
     assert compared > 2 * len(seeds)
 
@@ -69,6 +74,11 @@ def check(seeds):
 def test_what_is_complete_is_as_in_the_whole_sample():
     """The same losses in each run; the long test takes others each time."""
     check(range(40))
+
+
+@pytest.mark.xfail(strict=True, reason="a second End that was refused was lost: loss_risk says nothing, complete")
+def test_a_loss_that_shows_a_fault():
+    assert compare([3249])[0] == []
 
 
 @pytest.mark.long
