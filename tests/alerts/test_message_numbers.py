@@ -63,7 +63,7 @@ def lake():
         MESSAGE_TRANSFERS: {
             "transfer_key": "slow", "message_key": "slow", "sender_address": "10.0.0.1", "receiver_address": "10.0.0.2",
             "first_sent_at": 219, "last_sent_at": 219, "session_acked_at": 221, "session_ack_ms": 120_000.0,
-            "sendings": 1, "destination_queue": "q",
+            "sendings": 1, "destination_queue": "q", "hop_key": "h",
         },
     }  # fmt: skip
     tables |= {table: pa.concat_tables([tables[table], rows(table, row)]) for table, row in more.items()}
@@ -144,7 +144,11 @@ QUERIES = {
         UNION ALL SELECT count(*) FROM silver.remote_read_calls WHERE hresult = 3222143013
         UNION ALL SELECT count(*) FROM silver.management_calls WHERE hresult = 5""",
     "duplicate_queue_manager": "SELECT subject FROM gold.findings WHERE rule_id IN ('O01', 'O07')",
-    "clocks_differ": "SELECT actual FROM gold.findings WHERE rule_id = 'O02'",
+    "clocks_differ": """
+        SELECT actual FROM gold.findings WHERE rule_id = 'O02'
+        UNION ALL
+        SELECT CAST(max(unix_micros(sent_at) - unix_micros(first_sent_at)) // 1000000 AS varchar)
+        FROM gold.message_transfers WHERE sent_at > first_sent_at GROUP BY source_queue_manager""",
     "containers_rejected": """
         SELECT count(DISTINCT message_key), max(comqc_rejected) FROM silver.messages
         WHERE comqc_rejected IS NOT NULL""",

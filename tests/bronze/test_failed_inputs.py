@@ -153,10 +153,10 @@ def fail_at(monkeypatch, wrong):
     """Let merging fail whenever remainders of a capture take part."""
     merge = merge_connections.merge_connections
 
-    def failing(rows, limits):
+    def failing(rows, *how):
         if any(row["capture_id"] == wrong for row in rows):
             raise PlantedError("a bug")
-        return merge(rows, limits)
+        return merge(rows, *how)
 
     monkeypatch.setattr(merge_connections, "merge_connections", failing)
 
@@ -218,7 +218,7 @@ def test_an_exception_while_calls_that_two_captures_saw_are_merged(spark, tmp_pa
     (folder / "two.pcap").write_bytes(pcap(later).data)
     shutil.copy(next(path for path in sample_captures() if path.name.startswith("08-")), folder / "other.pcap")
 
-    def failing(rows, fresh, taps, limits):
+    def failing(*_, **__):
         raise PlantedError("a bug")
 
     monkeypatch.setattr(merge_connections, "merge_sightings", failing)

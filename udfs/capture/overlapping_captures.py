@@ -104,6 +104,7 @@ class Captured:
         return (numbers[0] + min(places)) & 0xFFFFFFFF, max(places) - min(places)
 
 
+_LEAST_PACKETS: Final = 3  # of a remainder that tells whether it was captured on its own clock
 Pair = tuple[int, int]  # indexes of two remainders of a four-tuple, the earlier one first
 
 
@@ -348,26 +349,21 @@ def _do_overlap(one: Captured, two: Captured) -> bool:
 def _is_acknowledged_before(earlier: Captured, later: Captured) -> bool:
     """Whether the earlier one of two remainders acknowledges what the later one shows to be sent after it.
 
-    It has no byte of that direction, and acknowledges most of what the later one has: nobody acknowledges what was not
-    sent, so the two are of different clocks. What an earlier file of one tap acknowledges is in that file.
+    Each has packets of one direction alone, and the earlier one acknowledges most of the bytes of the later one: nobody
+    acknowledges what was not sent, so the two are of different clocks. With packets of both directions, or few, it is
+    one tap that captured something sent again.
     """
-    for side in (0, 1):
-        if earlier.spans[side].low is not None:
-            continue
-        acknowledgements = [
-            (s["time_ns"], s["acknowledgement"]) for s in earlier.row["segments"]
-            if s["side"] != side and s["flags"] & (ACK | RST) == ACK and s["acknowledgement"]
-        ]  # fmt: skip
-        sent = [s for s in later.row["segments"] if s["side"] == side and is_payload(s)]
-        if not acknowledgements or not sent:
-            continue
-        _, last = max((sequence_difference(number - acknowledgements[0][1]), number) for _, number in acknowledgements)
-        before = sum(
-            captured_size(s) for s in sent if sequence_difference(s["sequence"] + captured_size(s) - last) <= 0
-        )
-        if 2 * before > sum(map(captured_size, sent)):
-            return True
-    return False
+    ours, theirs = earlier.row["segments"], later.row["segments"]
+    sides = [{segment["side"] for segment in segments} for segments in (ours, theirs)]
+    if min(len(ours), len(theirs)) < _LEAST_PACKETS or len(sides[0]) != 1 or sides[0] | sides[1] != {0, 1}:
+        return False
+    acknowledged = [s["acknowledgement"] for s in ours if s["flags"] & (ACK | RST) == ACK and s["acknowledgement"]]
+    sent = [segment for segment in theirs if is_payload(segment)]
+    if len(sides[1]) != 1 or not acknowledged or not sent:
+        return False
+    last = max(acknowledged, key=lambda number: sequence_difference(number - acknowledged[0]))
+    before = sum(captured_size(s) for s in sent if sequence_difference(s["sequence"] + captured_size(s) - last) <= 0)
+    return 2 * before > sum(map(captured_size, sent))
 
 
 def _is_seen_again(earlier: Captured, later: Captured) -> bool:

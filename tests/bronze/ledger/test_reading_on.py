@@ -78,7 +78,7 @@ def rows(container: CaptureFileReader) -> list[tuple[object, ...]]:
         for index, start in enumerate(records.packet_start.tolist()):
             captured = int(records.captured_length[index])
             found.append((
-                records.first_packet_number + index, records.file_offset + start, captured,
+                int(records.packet_number[index]), int(records.packet_offset[index]), captured,
                 int(records.original_length[index]), int(records.time_ns[index]), int(records.link_type[index]),
                 bytes(records.buffer[start : start + captured]),
             ))  # fmt: skip
