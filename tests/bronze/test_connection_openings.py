@@ -10,6 +10,7 @@ import pytest
 from bronze.test_capture_parts import TABLES, ingest
 from capture.merge.comparing import OF_THE_RUN, differences
 from capture.test_openings import answer, asks, captured, flow, other_traffic, queue_manager
+from example_counts import seeds
 from jobs import ingest_captures
 from pcapgen import containers as c
 
@@ -57,7 +58,7 @@ def whole(tmp_path_factory):
     return tables
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", seeds(1, 5))
 def test_files_one_by_one_in_any_order_give_what_the_whole_gives(tmp_path, whole, seed):
     chance, every = random.Random(seed), records()
     cuts = [0, *sorted(chance.sample(range(1, len(every)), 3)), len(every)]

@@ -108,6 +108,7 @@ def private_file(tmp_path):
     return private_file
 
 
+@pytest.mark.long
 def test_calls_are_decrypted_emptied_and_forgotten_without_java(run, private_file, project, tmp_path, java):
     summary(run(SEALED, more=LOCAL))
     keys = private_file("keys.yml", "ntlm: [{principal: 'testdom\\*', password: Passw0rd!}]")
@@ -125,6 +126,7 @@ def test_calls_are_decrypted_emptied_and_forgotten_without_java(run, private_fil
     assert not (java / "started").exists()
 
 
+@pytest.mark.long
 def test_names_are_redacted_without_java(run, private_file, tmp_path, java):
     key = private_file("redact.key", "7d9f0a53c1b24e6688aa0b1c2d3e4f50\n")
     folder = f"privacy.scratch_folder={tmp_path}"

@@ -7,6 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from example_counts import one_in
 from findings.facts import facts, plain, read
 from findings.test_suspects import SAMPLE, varied
 from pipeline.arrow_rows import encode_texts
@@ -32,7 +33,7 @@ def few_calls_at_once(monkeypatch):
     monkeypatch.setattr(call_columns, "_MAX_SHARED_BYTES", 0)
 
 
-@pytest.mark.parametrize("name", SAMPLE)
+@pytest.mark.parametrize("name", one_in(4, SAMPLE))
 def test_calls_in_files_have_the_findings_of_calls_in_memory(project, tmp_path, name):
     sample, found = facts(read(project / "data" / "sample" / name)), 0
     for number in range(ROUNDS):

@@ -194,7 +194,7 @@ def part(silver, draw, kept):
     return of
 
 
-@pytest.mark.parametrize("seed", seeds(2, 20))
+@pytest.mark.parametrize("seed", seeds(1, 20))
 def test_runs_in_parts_give_what_is_computed_row_by_row(tmp_path, monkeypatch, seed):
     draw = Random(seed)
     monkeypatch.setattr(update_messages, "MAX_SENDINGS", draw.choice([5, 10**6]))

@@ -133,8 +133,10 @@ def test_stray_bytes_of_this_run_take_their_connection_s_name_and_those_made_ane
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("store", ["delta-rs", "spark"])
-@pytest.mark.parametrize("rows_in_memory", [1000, -1])
+@pytest.mark.parametrize(
+    ("store", "rows_in_memory"),
+    [("delta-rs", 1000), ("delta-rs", -1), ("spark", -1), pytest.param("spark", 1000, marks=pytest.mark.long)],
+)
 def test_the_lakes_table_learns_the_same(case, expected, spark, tmp_path, store, rows_in_memory, monkeypatch):
     """Where the rows are few, and where they are so many that tasks update them."""
     monkeypatch.setattr("pipeline.lake.lake.MAX_ROWS_IN_MEMORY", rows_in_memory)
