@@ -104,7 +104,7 @@ class Captured:
         return (numbers[0] + min(places)) & 0xFFFFFFFF, max(places) - min(places)
 
 
-_LEAST_PACKETS: Final = 3  # of a remainder that tells whether it was captured on its own clock
+_LEAST_ACKNOWLEDGED: Final = 3  # packets with payload that show that they were captured on another clock
 Pair = tuple[int, int]  # indexes of two remainders of a four-tuple, the earlier one first
 
 
@@ -351,19 +351,19 @@ def _is_acknowledged_before(earlier: Captured, later: Captured) -> bool:
 
     Each has packets of one direction alone, and the earlier one acknowledges most of the bytes of the later one: nobody
     acknowledges what was not sent, so the two are of different clocks. With packets of both directions, or few, it is
-    one tap that captured something sent again.
+    one tap that captured something late, or something that was sent again.
     """
     ours, theirs = earlier.row["segments"], later.row["segments"]
     sides = [{segment["side"] for segment in segments} for segments in (ours, theirs)]
-    if min(len(ours), len(theirs)) < _LEAST_PACKETS or len(sides[0]) != 1 or sides[0] | sides[1] != {0, 1}:
+    if [len(each) for each in sides] != [1, 1] or sides[0] == sides[1]:
         return False
     acknowledged = [s["acknowledgement"] for s in ours if s["flags"] & (ACK | RST) == ACK and s["acknowledgement"]]
-    sent = [segment for segment in theirs if is_payload(segment)]
-    if len(sides[1]) != 1 or not acknowledged or not sent:
+    if not acknowledged:
         return False
     last = max(acknowledged, key=lambda number: sequence_difference(number - acknowledged[0]))
-    before = sum(captured_size(s) for s in sent if sequence_difference(s["sequence"] + captured_size(s) - last) <= 0)
-    return 2 * before > sum(map(captured_size, sent))
+    sent = {segment["sequence"]: captured_size(segment) for segment in theirs if is_payload(segment)}
+    before = [size for sequence, size in sent.items() if sequence_difference(sequence + size - last) <= 0]
+    return len(before) >= _LEAST_ACKNOWLEDGED and 2 * sum(before) > sum(sent.values())
 
 
 def _is_seen_again(earlier: Captured, later: Captured) -> bool:
