@@ -493,10 +493,8 @@ def pending_table(rows: Sequence[RowDict]) -> pa.Table:
 
 def read_clock_steps(lake: Lake, fresh: Iterable[RowDict] = ()) -> ClockSteps:
     """Return where the clocks of captures were set back; ``fresh`` are rows of the ledger that are not stored yet."""
-    stored: list[RowDict] = []
-    if lake.exists(CAPTURE_FILES):
-        sql = "SELECT capture_id, times_go_back FROM {rows} WHERE times_go_back IS NOT NULL"
-        stored = lake.query(sql, rows=CAPTURE_FILES).to_pylist()
+    sql = "SELECT capture_id, times_go_back FROM {rows} WHERE times_go_back IS NOT NULL"
+    stored = lake.query(sql, rows=CAPTURE_FILES).to_pylist()
     now = {row["capture_id"]: row for row in fresh}
     return ClockSteps([*(row for row in stored if row["capture_id"] not in now), *now.values()])
 

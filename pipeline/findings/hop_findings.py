@@ -20,7 +20,6 @@ from pipeline.bronze.merge_connections import read_clock_steps
 from pipeline.findings.cloned_machines import Request, find_clones
 from pipeline.findings.rules.registry import ALL_RULES, hop_rule
 from pipeline.lake.lake import Lake
-from pipeline.lake.schema_enforcement import arrow_schema
 from pipeline.transfers.hop_keys import CLONE_SUBJECT
 from schemas.findings import FINDINGS
 from schemas.messages import MESSAGES
@@ -82,18 +81,12 @@ class HopFacts:
 
     def query(self, sql: str, **inputs: Any) -> list[dict[str, Any]]:  # noqa: ANN401 - inputs of a query
         """Return the answer to a query over tables of silver and of transfers; times are microseconds."""
-        tables = {
-            name: table if self.lake.exists(table) else arrow_schema(table).empty_table()
-            for name, table in _TABLES.items()
-            if f"{{{name}}}" in sql
-        }
-        values = {name: value for name, value in inputs.items() if f"{{{name}}}" in sql}
-        return table_to_rows(self.lake.query(sql, **tables, **values))
+        named = {name: each for name, each in (_TABLES | inputs).items() if f"{{{name}}}" in sql}
+        return table_to_rows(self.lake.query(sql, **named))
 
     def in_order(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Return the rows whose packet was sent after the packet ``before``, also where a clock was set back."""
-        steps = read_clock_steps(self.lake)
-        if not steps or not rows:
+        if not rows or not (steps := read_clock_steps(self.lake)):
             return rows
         keys = {row[name] for row in rows for name in ("packet_key", "before")}
         sql = "SELECT packet_key, capture_id, packet_number, sent_at FROM {packets} WHERE packet_key IN {keys}"

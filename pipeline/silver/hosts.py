@@ -20,8 +20,7 @@ import pyarrow as pa
 
 from pipeline.lake.incremental import ChangeFeeds
 from pipeline.lake.lake import Lake
-from pipeline.lake.queries.inputs import MORE_ROWS_SQL, PRE_IMAGES, QueryInput
-from pipeline.lake.schema_enforcement import arrow_schema
+from pipeline.lake.queries.inputs import MORE_ROWS_SQL, PRE_IMAGES
 from pipeline.silver import collected_snapshots as silver_collected_snapshots
 from pipeline.silver.decode import DECODER_VERSIONS
 from pipeline.silver.update import LAST_COMMITTED_TABLE
@@ -117,7 +116,7 @@ def compute_hosts(lake: Lake) -> list[RowDict]:
     for table, evidence in _EVIDENCE.items():
         if not lake.exists(table):
             continue
-        for row in lake.query(evidence.aggregate_sql(counts, "1"), rows=table, **evidence.joined(lake)).to_pylist():
+        for row in lake.query(evidence.aggregate_sql(counts, "1"), rows=table, **evidence.joined_tables).to_pylist():
             for identity in evidence.identities(row):
                 new = {**identity, **dict.fromkeys(_TIME_AGGREGATES), "sightings": 0}
                 host = found.setdefault(tuple(identity.values()), new)
@@ -145,7 +144,7 @@ def _read_changes(lake: Lake, made: Mapping[str, Any], versions: Mapping[str, in
         feeds = ChangeFeeds(lake, {str(table): made.get(name)}, {str(table): versions[name]})
         counted = evidence.aggregate_sql("seen_at, CAST(sum(sign) AS bigint) AS sightings", sign)
         sql = f"SELECT * FROM ({counted.replace('{rows}', '{feed}')}) WHERE sightings <> 0"
-        rows = feeds.rows(table, sql, left, **evidence.joined(lake))
+        rows = feeds.rows(table, sql, left, **evidence.joined_tables)
         if rows is None:
             return None
         left -= len(rows)
@@ -209,13 +208,6 @@ class _HostEvidence(NamedTuple):
         names = ", ".join(column.rpartition(" ")[2] for column in self.columns)
         read = f"SELECT {', '.join(self.columns)}, {self.seen_at} AS seen_at, {sign} AS sign FROM {self.from_sql}"
         return f"SELECT {names}, {counts} FROM ({read} WHERE {self.where}) GROUP BY ALL"
-
-    def joined(self, lake: Lake) -> dict[str, QueryInput]:
-        """Return the tables that are joined; one that does not exist is empty."""
-        return {
-            name: table if lake.exists(table) else arrow_schema(table).empty_table()
-            for name, table in self.joined_tables.items()
-        }
 
     def identities(self, row: RowDict) -> Iterator[RowDict]:
         """Yield the identities in a row that tie at least two of identifier, name and address together.

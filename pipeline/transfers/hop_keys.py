@@ -37,7 +37,5 @@ def hop_keys(columns: list[pa.Array | pa.ChunkedArray], clones: Collection[str] 
 
 def read_clones(lake: Lake) -> frozenset[str]:
     """Return the identifiers of queue managers that findings show to be those of two machines."""
-    if not lake.exists(FINDINGS):
-        return frozenset()
     sql = f"SELECT DISTINCT subject FROM {{rows}} WHERE rule_id = '{CLONES_RULE}'"
     return frozenset(each.removeprefix(CLONE_SUBJECT) for each in lake.query(sql, rows=FINDINGS)["subject"].to_pylist())

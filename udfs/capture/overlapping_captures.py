@@ -457,7 +457,8 @@ def overlay_segments(rows: Sequence[RowDict]) -> list[CapturedSegment]:
 
 def _relative_offset(part: CapturedSegment, lead: int) -> int:
     """Return the offset of a segment relative to the sequence number ``lead``."""
-    return sequence_difference(part.segment["sequence"] - lead)
+    sequence: int = part.segment["sequence"]
+    return sequence_difference(sequence - lead)
 
 
 def _priority(segment: RowDict) -> int:

@@ -21,6 +21,7 @@ import numpy as np
 from udfs.array_types import Ints
 from udfs.files.capture_file import BUFFER_PADDING_BYTES, NO_TIME, RecordBlock
 from udfs.rows import RowDict
+from udfs.tcp.connections import farthest_number, sequence_difference
 from udfs.tcp.four_tuples import group_by_four_tuple, packed_endpoints
 from udfs.tcp.packet_decoder import ACK, FIN, RST, SYN, PacketDecoder, TcpSegments
 
@@ -171,10 +172,9 @@ class _Study:
         run = len(self.steps)
         s = s.take(np.flatnonzero((s.time_ns != NO_TIME) & (s.tcp_flags & RST == 0)))
         pair, side, _ = group_by_four_tuple(s)
-        order = np.lexsort((pair * 2 + side,))
-        key = (pair * 2 + side)[order]
-        begins = np.flatnonzero(np.append(True, key[1:] != key[:-1])) if len(key) else np.zeros(0, np.int64)
-        for rows in np.split(order, begins[1:]) if len(begins) else ():
+        direction = pair * 2 + side
+        order = np.argsort(direction, kind="stable")
+        for rows in np.split(order, np.flatnonzero(np.diff(direction[order])) + 1) if len(order) else ():
             source, target = packed_endpoints(s, int(rows[0]))
             tunnel = int(s.tunnel_identifier[rows[0]])
             self._add_direction(s, rows, (source, target, tunnel), (target, source, tunnel), run)
@@ -202,21 +202,16 @@ class _Study:
             if vote := int(goes_on.sum()) - int(comes_before.sum()):
                 place = max(range(max(since, 0), run), key=lambda each: self.steps[each].back_ns)
                 self._votes[place][frozenset((name, opposite))] += vote
-        is_new_run = known is None or known.run < run
-        reached = _Reached(int(time[0]), int(ends[0]), int(time[0]), None) if known is None or is_new_run else known.now
-        now = _furthest(reached, time, ends, acks[has_ack])
-        if known is None:
-            self._directions[name] = _Direction(run, now)
+        if known is not None and known.run == run:
+            known.now = _furthest(known.now, time, ends, acks[has_ack])
             return
-        if is_new_run:
-            known.run_before, known.before = known.run, known.now
-        known.run, known.now = run, now
+        now = _furthest(_Reached(int(time[0]), int(ends[0]), int(time[0]), None), time, ends, acks[has_ack])
+        self._directions[name] = _Direction(run, now) if known is None else _Direction(run, now, known.run, known.now)
 
 
 def _distance(numbers: Ints, known: int | None) -> Ints:
     """Return how far sequence numbers are behind a known one; 0 where none is known."""
-    half = 1 << 31
-    return np.zeros(len(numbers), np.int64) if known is None else ((numbers - known + half) & 0xFFFFFFFF) - half
+    return np.zeros(len(numbers), np.int64) if known is None else sequence_difference(numbers - known)
 
 
 def _furthest(reached: _Reached, time: Ints, ends: Ints, acks: Ints) -> _Reached:
@@ -224,10 +219,7 @@ def _furthest(reached: _Reached, time: Ints, ends: Ints, acks: Ints) -> _Reached
     ahead = _distance(ends, reached.end)
     last = int(np.argmax(ahead))
     end, end_ns = (int(ends[last]), int(time[last])) if ahead[last] > 0 else (reached.end, reached.end_ns)
-    acknowledged = reached.acknowledged
-    if len(acks):
-        acknowledged = int(acks[0]) if acknowledged is None else acknowledged
-        acknowledged += max(0, int(_distance(acks, acknowledged).max()))
+    acknowledged = farthest_number(reached.acknowledged, acks) if len(acks) else reached.acknowledged
     return _Reached(max(reached.latest_ns, int(time.max())), end & 0xFFFFFFFF, end_ns, acknowledged)
 
 

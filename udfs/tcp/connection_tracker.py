@@ -720,7 +720,7 @@ def _find_jumps(s: TcpSegments, pair: Ints, side: Ints) -> Ints:
 
 
 def _absolute_distance(difference: Ints) -> Ints:
-    distance: Ints = np.abs(((difference + 0x80000000) & 0xFFFFFFFF) - 0x80000000)
+    distance: Ints = np.abs(sequence_difference(difference))
     return distance
 
 

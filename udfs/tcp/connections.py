@@ -13,7 +13,7 @@ from bisect import bisect_left
 from collections import deque
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from udfs.array_types import Ints
 from udfs.dcerpc.interfaces import BINARY_PROTOCOL_PORT, EPM_PORT, MSMQ_RPC_PORTS
@@ -38,8 +38,11 @@ MAX_SKIPPED_BYTES_KEPT: Final = 16 << 10  # of one connection; more than most PD
 MAX_HISTORY_BYTES: Final = 64 << 10  # of a stream, kept to compare repeated bytes with
 
 
-def sequence_difference(difference: int) -> int:
-    """Reduce a difference of two 32-bit sequence numbers to -2^31 .. 2^31 - 1 (RFC 9293 3.4)."""
+_Difference = TypeVar("_Difference", int, Ints)
+
+
+def sequence_difference(difference: _Difference) -> _Difference:
+    """Reduce differences of two 32-bit sequence numbers to -2^31 .. 2^31 - 1 (RFC 9293 3.4)."""
     return ((difference + 0x80000000) & _MASK) - 0x80000000
 
 
@@ -50,11 +53,10 @@ def farther_number(one: int | None, two: int | None) -> int | None:
     return two if sequence_difference(two - one) > 0 else one
 
 
-def _farthest(known: int | None, numbers: Ints) -> int:
+def farthest_number(known: int | None, numbers: Ints) -> int:
     """Return the sequence number that lies farthest of some, and of a known one."""
     start = int(numbers[0]) if known is None else known
-    ahead: Ints = ((numbers - start + 0x80000000) & _MASK) - 0x80000000
-    return (start + max(int(ahead.max()), 0)) & _MASK
+    return (start + max(int(sequence_difference(numbers - start).max()), 0)) & _MASK
 
 
 GAP_FRAMED_BEFORE: Final = "framed"  # StreamGap.cause: the bytes were framed into PDUs before, up to a PDU's end
@@ -201,9 +203,9 @@ class StreamDirection:
     def note_numbers(self, sent: Ints, acknowledged: Ints) -> None:
         """Note sequence numbers behind what it sent, and acknowledgements that it sent."""
         if len(sent):
-            self.sent_until = _farthest(self.sent_until, sent)
+            self.sent_until = farthest_number(self.sent_until, sent)
         if len(acknowledged):
-            self.acknowledged_until = _farthest(self.acknowledged_until, acknowledged)
+            self.acknowledged_until = farthest_number(self.acknowledged_until, acknowledged)
 
     def reached(self, before: Reached) -> Reached:
         """Return how far it had come; where that is not known, how far it has."""
