@@ -18,6 +18,7 @@ from pipeline.alerts.episodes import Alert
 from pipeline.arrow_rows import timedelta_to_us
 from pipeline.lake.queries.inputs import BoundQuery, FilteredTable, QueryInput
 from pipeline.queues.ended_receives import with_known_ends
+from pipeline.transfers.hop_sql import first_addresses, once_per_hop
 from pipeline.transfers.messages.sender_clocks import LONG_TRANSIT
 from schemas.bronze import CONNECTIONS, RPC_CALLS
 from schemas.calls import CLIENT_CALLS, MANAGEMENT_CALLS, REMOTE_READ_CALLS
@@ -293,7 +294,7 @@ chosen AS (
   SELECT message_key, queue, hop_key, sum(sendings) - 1 AS resends, unix_micros(min(first_sent_at)) AS first_sent_us
   FROM chosen GROUP BY message_key, queue, hop_key HAVING sum(sendings) > 1
 ), hops AS (
-  SELECT hop_key, min_by(sender_address, place) AS sender_address, min_by(receiver_address, place) AS receiver_address
+  SELECT hop_key, {first_addresses("place")}
   FROM (SELECT *, struct(since, sender_address, receiver_address) AS place FROM pairs)
   WHERE hop_key IN (SELECT hop_key FROM again GROUP BY hop_key HAVING sum(resends) >= {limits.resends})
   GROUP BY hop_key
@@ -329,19 +330,13 @@ def _slow_transfers_query(limits: Thresholds, window: TimeWindow) -> BoundQuery:
     A hop is between two queue managers (``hop_key``); it has the addresses that sent first.
     """
     slow = FilteredTable(MESSAGE_TRANSFERS, f"session_ack_ms >= {timedelta_to_us(limits.slow_after) / 1000}")
-    first = "struct(first_sent_at, transfer_key)"
+    acked = f"(SELECT * FROM {{rows}} WHERE session_acked_at IS NOT NULL AND {window.filter_sql('session_acked_at')})"
     sql = f"""
 SELECT hops.sender_address, hops.receiver_address, unix_micros(session_acked_at) AS `at`,
   try_element_at(evidence, 1) AS key
-FROM (
-  SELECT *, row_number() OVER (
-    PARTITION BY message_key, destination_queue, hop_key ORDER BY first_sent_at, transfer_key) AS place
-  FROM {{rows}} WHERE session_acked_at IS NOT NULL AND {window.filter_sql("session_acked_at")}
-) AS slow JOIN (
-  SELECT hop_key, min_by(sender_address, {first}) AS sender_address,
-    min_by(receiver_address, {first}) AS receiver_address
-  FROM {{rows}} GROUP BY hop_key
-) AS hops ON hops.hop_key = slow.hop_key WHERE place = 1"""
+FROM {once_per_hop(acked, "hop_key, session_acked_at, evidence")} AS slow JOIN (
+  SELECT hop_key, {first_addresses("struct(first_sent_at, transfer_key)")} FROM {{rows}} GROUP BY hop_key
+) AS hops ON hops.hop_key = slow.hop_key"""
     return _count_by_minute(
         BoundQuery(sql, {"rows": slow}), *call_alerts.key_columns(sending_alerts.SLOW_COUNT_COLUMNS)
     )

@@ -13,6 +13,7 @@ from messages.building import SOURCE
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.answer import query_in_spark
 from pipeline.lake.queries.duckdb_sql import DuckDbSql
+from pipeline.lake.schema_enforcement import arrow_schema
 from pipeline.silver.decode import DECODED_TABLES, decode_calls, decode_collected_snapshots
 from pipeline.silver.hosts import apply_host_changes, compute_hosts, update_collected_snapshots, update_hosts
 from pipeline.transfers import update as sessions_update
@@ -40,10 +41,13 @@ class LakeInMemory:
         return str(wanted) in self.rows
 
     def query(self, sql, /, **of):
-        given = {name: each if isinstance(each, pa.Table) else self.rows[str(each)] for name, each in of.items()}
+        given = {name: each if isinstance(each, pa.Table) else self._rows(each) for name, each in of.items()}
         return (
             DuckDbSql().answer(sql, given) if self.spark is None else query_in_spark(self.spark, sql, given).toArrow()
         )
+
+    def _rows(self, wanted):
+        return self.rows.get(str(wanted), arrow_schema(wanted).empty_table())
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,10 @@ from typing import Final
 
 from pipeline.reports.views.canonical import with_canonical_queues
 from pipeline.reports.views.evidence import READS, SESSIONS, TRANSFER_REPORTS, all_of, any_of
-from pipeline.reports.views.hops import last_of_hop, once_per_hop
 from pipeline.reports.views.read_twice import READ_TWICE_SQL
 from pipeline.reports.views.refused import with_refusals
 from pipeline.reports.views.view import View
+from pipeline.transfers.hop_sql import first_addresses, last_of_hop, once_per_hop
 
 _HOP: Final = ("sender_address", "receiver_address")
 _ONLY_1801: Final = (
@@ -28,10 +28,7 @@ _HOP_COLUMNS: Final = (
     "receiver_queue_manager, hop_count, sendings, first_sent_at, last_sent_at, session_acked_at, "
     "order_acked_at, outcome, refused, reports, transfer_key, confidence, missing"
 )
-_FIRST_ADDRESSES: Final = ", ".join(
-    f"min_by({end}_address, struct(first_sent_at, sender_address, receiver_address)) AS {end}_address"
-    for end in ("sender", "receiver")
-)
+_FIRST_ADDRESSES: Final = first_addresses("struct(first_sent_at, sender_address, receiver_address)")
 _ONE_HOP: Final = (
     "What goes from one queue manager to another is one hop, whatever addresses they have (`hop_key`): it counts once, "
     "under the addresses of its first sending. "

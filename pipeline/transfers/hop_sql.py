@@ -20,6 +20,11 @@ _OF_HOP: Final = {
 _NAMES: Final = re.compile(r"\w+")
 
 
+def first_addresses(place: str) -> str:
+    """Return the SQL of both addresses of the row that comes first by ``place``, a SQL expression: by name."""
+    return ", ".join(f"min_by({end}_address, {place}) AS {end}_address" for end in ("sender", "receiver"))
+
+
 def once_per_hop(transfers: str, columns: str) -> str:
     """Return a subquery over gold.message_transfers: ``columns`` of one row for each message, queue and ``hop_key``.
 
