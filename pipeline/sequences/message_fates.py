@@ -50,6 +50,7 @@ _TRANSACTION_OPEN: Final = "transaction_open"  # in ``missing``
 _MAX_PROOFS: Final = 100  # reads of other queues that may show that a transaction was aborted, the first of all
 _NOT_TAKEN: Final = frozenset({"returned", "held", "purged"})  # fates without a reader that took it
 _IN_QUEUE: Final = frozenset({"returned", "held"})
+_WORST_RISKS: Final = frozenset({"read_twice", "ack_failed"})  # those that another End of the message would not change
 
 
 class QueueRef(NamedTuple):
@@ -258,7 +259,8 @@ class MessageHistory:
         """Codes of what is missing, including what may have hidden a later reader or the close of a handle."""
         codes = set(chain.from_iterable([each.missing for each in self.supporting_rows]))
         not_taken = self.fate in _NOT_TAKEN
-        if (not_taken or self.loss_risk == "reader_lost") and any(read.has_capture_gaps for read in self.receives):
+        may_be_worse = not_taken or self.loss_risk not in _WORST_RISKS  # by an End that was lost
+        if may_be_worse and any(read.has_capture_gaps for read in self.receives):
             codes.add("capture_loss")
         if not_taken:
             servers = {read.server_address for read in self.receives}

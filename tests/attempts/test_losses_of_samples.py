@@ -73,12 +73,7 @@ def check(seeds):
 
 def test_what_is_complete_is_as_in_the_whole_sample():
     """The same losses in each run; the long test takes others each time."""
-    check(range(40))
-
-
-@pytest.mark.xfail(strict=True, reason="a second End that was refused was lost: loss_risk says nothing, complete")
-def test_a_loss_that_shows_a_fault():
-    assert compare([3249])[0] == []
+    check([*range(40), 3249])  # 3249: an End that was refused, after one that was accepted, was lost
 
 
 @pytest.mark.long
