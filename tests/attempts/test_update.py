@@ -59,7 +59,7 @@ def silver_follows(lake):
     (calls,) = lake.read(RPC_CALLS).toArrow().combine_chunks().to_batches() or [None]
     expected = {} if calls is None else decode_calls(calls)
     for table in DECODED_TABLES:
-        made = lake.read(table).toArrow().to_pylist()
+        made = lake.select(table, "TRUE").to_pylist()
         rows = expected[str(table)].to_pylist() if expected else []
         assert sorted(made, key=str) == sorted(rows, key=str), table
     return True

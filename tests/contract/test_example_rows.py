@@ -39,4 +39,4 @@ def test_a_snapshot_its_file_and_a_line_that_is_none(spark, tmp_path):
     write(landed / "srv1.jsonl", queue(name="srv1", which="orders"), "not JSON")
     ingest_snapshots.ingest(lake, list_files([str(landed)]), run_id="run", log=lambda _: None)
     tables = (SNAPSHOTS_RAW, SNAPSHOT_FILES, QUARANTINE)
-    example_rows.check({table: lake.read(table).toArrow() for table in tables}, paths=[(landed, "/data/snapshots")])
+    example_rows.check({table: lake.select(table, "TRUE") for table in tables}, paths=[(landed, "/data/snapshots")])

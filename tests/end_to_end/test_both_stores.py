@@ -67,7 +67,8 @@ def test_both_stores_hold_the_same_rows(lakes):
     assert sum(rows.num_rows for rows in one.values()) > 5_000
 
 
-@pytest.mark.parametrize("store", ["delta-rs", pytest.param("spark", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("store", ["delta-rs", "spark"])
 def test_slices_of_servers_change_no_finding(lakes, store, monkeypatch):
     """In tasks, as of many calls, and of slices of a few: the same findings as of whole servers."""
     lake = lakes[store]

@@ -22,7 +22,7 @@ def tables(lake):
     for table in BRONZE_TABLES:
         if table.name not in OF_FILES:
             schema = BRONZE_SCHEMAS[table.name]
-            found[table.name] = lake.read(table).select(*schema.names).toArrow().cast(schema)
+            found[table.name] = lake.select(table, "TRUE", schema.names).cast(schema)
     return found
 
 

@@ -81,7 +81,7 @@ class Follower:
         expected = sequences_here(
             *gold, **settings, unseen={"capture_loss": lost or {}, "sealed": sealed_until(gold[0])}
         )
-        rows = self.lake.read(ACK_SEQUENCES).toArrow().to_pylist()
+        rows = self.lake.select(ACK_SEQUENCES, "TRUE").to_pylist()
         assert comparable(rows) == comparable(expected)
         self.written = written
         return expected
@@ -135,7 +135,7 @@ def test_a_read_of_a_subqueue_tells_of_a_message_in_its_queue(lake, monkeypatch)
             lake.replace_changed(table, rows, old, dates=set(old["event_date"].to_pylist()), provenance="{}")
         before = gold
         sequences(lake, LOST_AFTER, 3)
-        rows = lake.read(ACK_SEQUENCES).toArrow().to_pylist()
+        rows = lake.select(ACK_SEQUENCES, "TRUE").to_pylist()
         assert [row["fate"] for row in rows] == [fate]
         assert comparable(rows) == comparable(sequences_here(*gold))
         monkeypatch.setattr(sequences_update._SequencesUpdate, "recompute_all", None)

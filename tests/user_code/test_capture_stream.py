@@ -85,6 +85,7 @@ def test_the_rows_are_those_of_a_read(spark, project, tmp_path):
     assert len(read) > 10
 
 
+@pytest.mark.long
 def test_a_batch_that_failed_is_read_again_from_files_as_they_were(stream, add, folder):
     add(FIRST)
     assert "the sink is full" in refusal(stream, failing=True)
