@@ -194,6 +194,7 @@ need_java
 need_packages
 need_command
 need_jars
+want_tools &  # beside the archive: the one waits for a network, the other computes
 need_classes
 need_spark_conf
-want_tools
+wait
