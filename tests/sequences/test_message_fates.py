@@ -127,14 +127,20 @@ def test_given_back_and_waiting_for_the_next():
     assert fates(opened(), start(1), end(2, ack=1)) == [expected_row("returned", "nacked")]
 
 
-def test_what_was_lost_may_have_been_the_next_read_or_the_close():
+def test_what_was_lost_may_have_been_the_next_read_the_close_or_another_end():
     lossy = [connection(closed=30, missing_bytes=1460)]
     assert fates(opened(), start(1), end(2, ack=1), connections=lossy) == [
         expected_row("returned", "nacked", missing="capture_loss")
     ]
-    assert fates(opened(), start(1), end(2), close(5), connections=lossy) == [expected_row("consumed", "acked")]
+    assert fates(opened(), start(1), end(2), close(5), connections=lossy) == [
+        expected_row("consumed", "acked", missing="capture_loss")
+    ]
     assert fates(opened(), start(1), end(2), connections=lossy) == [
         expected_row("consumed", "acked", missing="capture_loss", loss_risk="reader_lost")
+    ]
+    refused = end(3, hresult=INVALID_HANDLE, name="refused")
+    assert fates(opened(), start(1), end(2), refused, close(5), connections=lossy) == [
+        expected_row("consumed", "acked", evidence="open start end refused", loss_risk="ack_failed")
     ]
 
 
