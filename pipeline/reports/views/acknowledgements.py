@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from pipeline.reports.views.canonical import with_canonical_queues
 from pipeline.reports.views.emptied import EMPTIED_SQL
 from pipeline.reports.views.evidence import QUEUE_REPORTS, READS, SESSIONS, any_of
 from pipeline.reports.views.refused import with_refusals
 from pipeline.reports.views.view import View
+from pipeline.silver.canonical_queues import with_canonical_queues
 from udfs.codes import NEGATIVE_CLASS_BIT, RECEIVE_CLASS_BIT
 
 _READ_FROM: Final = "coalesce(rows.queue, rows.inferred_queue)"

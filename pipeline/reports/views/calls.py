@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Final
 
 from pipeline.queues.ended_receives import with_known_ends
-from pipeline.reports.views.canonical import with_canonical_queues
 from pipeline.reports.views.evidence import (
     CALLS,
     MACHINE_REPORTS,
@@ -17,6 +16,7 @@ from pipeline.reports.views.evidence import (
     any_of,
 )
 from pipeline.reports.views.view import View
+from pipeline.silver.canonical_queues import with_canonical_queues
 from udfs.call_results import response_ms_sql, succeeded_sql
 
 _SUCCEEDED_SQL: Final = succeeded_sql("interface_name", "hresult", "returned_port")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Final
 
 from pipeline.arrow_rows import timedelta_to_us
-from pipeline.reports.views.canonical import with_canonical_queues
 from pipeline.reports.views.emptied import EMPTIED_SQL
 from pipeline.reports.views.evidence import READS, SESSIONS, all_of, any_of
 from pipeline.reports.views.read_twice import READ_TWICE_SQL
 from pipeline.reports.views.view import View
+from pipeline.silver.canonical_queues import with_canonical_queues
 from pipeline.transfers.hop_sql import once_per_hop
 from pipeline.transfers.messages.sender_clocks import LONG_TRANSIT
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from pipeline.queues.ended_receives import RECEIVED_AT_SQL
-from pipeline.reports.views.canonical import with_canonical_queues
+from pipeline.silver.canonical_queues import with_canonical_queues
 
 RECEIPTS_SQL: Final = (
     f"(SELECT queue, {RECEIVED_AT_SQL} AS received_at FROM "

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from pipeline.reports.views.canonical import with_canonical_queues
 from pipeline.reports.views.evidence import READS, SESSIONS, TRANSFER_REPORTS, all_of, any_of
 from pipeline.reports.views.read_twice import READ_TWICE_SQL
 from pipeline.reports.views.refused import with_refusals
 from pipeline.reports.views.view import View
+from pipeline.silver.canonical_queues import with_canonical_queues
 from pipeline.transfers.hop_sql import first_addresses, last_of_hop, once_per_hop
 
 _HOP: Final = ("sender_address", "receiver_address")
