@@ -65,7 +65,8 @@ CONDITIONS: Final = {
     "queue_stuck": Condition(
         4,
         "messages wait in a local queue, and for alerts.stuck_after nothing shows that any is read: no captured "
-        "receive, move or purge, and neither their number nor their bytes ever fall; error after alerts.error_after",
+        "receive, move or purge, no acknowledgement on TCP 1801 that one was received, and neither their number nor "
+        "their bytes ever fall; error after alerts.error_after",
         "See whether the reader runs, and whether it fails (receives_not_ended, calls_failing); a message that comes "
         "back again and again is in gold.ack_sequences (loss_risk poison).",
     ),
@@ -166,8 +167,8 @@ CONDITIONS: Final = {
     "receives_not_ended": Condition(
         19,
         "a reader got a message and for alerts.unacknowledged_read_after neither acknowledged it nor gave it back, or "
-        "disconnected while it held it; not where TCP 1801 says that the message was received, or its queue is "
-        "reported empty since",
+        "disconnected while it held it; not where TCP 1801 says that the message was received, its queue is "
+        "reported empty since, or the message was handed out again without a captured end",
         "See whether the reader hangs or crashes; the message is locked meanwhile and is read again afterwards.",
     ),
     "ends_refused": Condition(

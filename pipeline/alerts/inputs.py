@@ -18,8 +18,10 @@ from pipeline.alerts.episodes import Alert
 from pipeline.arrow_rows import timedelta_to_us
 from pipeline.lake.queries.inputs import BoundQuery, FilteredTable, QueryInput
 from pipeline.queues.ended_receives import with_known_ends
+from pipeline.queues.messages_read import with_reads
 from pipeline.transfers.hop_sql import first_addresses, once_per_hop
 from pipeline.transfers.messages.sender_clocks import LONG_TRANSIT
+from schemas.ack_sequences import ACK_SEQUENCES
 from schemas.bronze import CONNECTIONS, RPC_CALLS
 from schemas.calls import CLIENT_CALLS, MANAGEMENT_CALLS, REMOTE_READ_CALLS
 from schemas.collected_snapshots import SNAPSHOTS_RAW
@@ -27,6 +29,7 @@ from schemas.coverage import COVERAGE
 from schemas.eod import EOD_SOURCES, EOD_TRANSFERS
 from schemas.findings import FINDINGS
 from schemas.messages import MESSAGES
+from schemas.queue_aliases import QUEUE_ALIASES
 from schemas.queue_history import MACHINE_HISTORY, QUEUE_HISTORY
 from schemas.receive_attempts import RECEIVE_ATTEMPTS
 from schemas.sessions import ORDER_ACKS, SENDINGS, SESSIONS
@@ -82,18 +85,24 @@ class AlertSource(NamedTuple):
     conditions: tuple[str, ...]
 
 
+def _selected(table: Table, columns: Iterable[str]) -> str:
+    """Return the SQL of columns; those that a table has as times in microseconds."""
+    times = {column.name for column in table.columns if column.type == TIMESTAMP}
+    return ", ".join(f"unix_micros({name}) AS {name}" if name in times else name for name in columns)
+
+
 def _select_rows(table: Table, columns: Iterable[str], where: str) -> BoundQuery:
     """Return a query for columns of a table, times in microseconds."""
-    names = (f"unix_micros({name}) AS {name}" if table.column(name).type == TIMESTAMP else name for name in columns)
-    return BoundQuery(f"SELECT {', '.join(names)} FROM {{rows}} WHERE {where}", {"rows": table})
+    return BoundQuery(f"SELECT {_selected(table, columns)} FROM {{rows}} WHERE {where}", {"rows": table})
 
 
 def _queue_history_query(limits: Thresholds, window: TimeWindow) -> BoundQuery:
-    """Return a query for states of queues, with what the report with which one begins says of messages on their way."""
-    rows = _select_rows(QUEUE_HISTORY, queue_alerts.HISTORY_COLUMNS, window.filter_sql("valid_from", "valid_to"))
+    """Return a query for states of queues and their reads, with what each report says of messages on their way."""
+    reads = with_reads("{history}", "{message_transfers}", "{aliases}", f"timestamp_micros({window.now})")
+    history = FilteredTable(QUEUE_HISTORY, window.filter_sql("valid_from", "valid_to"))
     since = None if window.since is None else window.since - timedelta_to_us(limits.max_gap)
     sql = f"""
-WITH history AS ({rows.sql}), sent AS (
+WITH history AS (SELECT {_selected(QUEUE_HISTORY, queue_alerts.HISTORY_COLUMNS)} FROM {reads} AS every), sent AS (
   SELECT queue_manager, queue, queue_format_name, unix_micros(observed_at) AS valid_from,
     max(unacked_count) AS unacked_count
   FROM {{transfers}} WHERE {window._replace(since=since).filter_sql("observed_at")} GROUP BY ALL
@@ -102,7 +111,8 @@ SELECT history.*, sent.unacked_count FROM history LEFT JOIN sent
   ON sent.queue = history.queue AND sent.valid_from = history.valid_from
     AND sent.queue_manager IS NOT DISTINCT FROM history.queue_manager
     AND sent.queue_format_name IS NOT DISTINCT FROM history.queue_format_name"""
-    return BoundQuery(sql, {**rows.inputs, "transfers": EOD_TRANSFERS})
+    inputs: dict[str, QueryInput] = {"history": history, "message_transfers": MESSAGE_TRANSFERS}
+    return BoundQuery(sql, inputs | {"aliases": QUEUE_ALIASES, "transfers": EOD_TRANSFERS})
 
 
 def _machine_history_query(_: Thresholds, window: TimeWindow) -> BoundQuery:
@@ -128,9 +138,10 @@ def _overdue_receives_query(limits: Thresholds, window: TimeWindow) -> BoundQuer
     in_trouble = FilteredTable(RECEIVE_ATTEMPTS, f"is_receive AND returned_at IS NOT NULL AND ({trouble})")
     where = window.filter_sql("returned_at", "ended_at", or_sql="outcome = 'in_flight'")
     rows = _select_rows(RECEIVE_ATTEMPTS, call_alerts.ATTEMPT_COLUMNS, f"{where} AND NOT ended_anyway")
-    known = with_known_ends("{attempts}", "{transfers}", "{history}", f"timestamp_micros({window.now})")
+    known = with_known_ends("{attempts}", "{transfers}", "{history}", "{sequences}", f"timestamp_micros({window.now})")
     sql = rows.sql.replace("{rows}", f"{known} AS known")
-    return BoundQuery(sql, {"attempts": in_trouble, "transfers": MESSAGE_TRANSFERS, "history": QUEUE_HISTORY})
+    inputs: dict[str, QueryInput] = {"attempts": in_trouble, "transfers": MESSAGE_TRANSFERS, "history": QUEUE_HISTORY}
+    return BoundQuery(sql, inputs | {"sequences": ACK_SEQUENCES})
 
 
 def _negative_acknowledgements_query(_: Thresholds, window: TimeWindow) -> BoundQuery:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from pipeline.queues.history import NOT_CONNECTED_STATES, STATE_ON_HOLD
+from pipeline.queues.history import DEAD_LETTER_QUEUE_PATTERN, JOURNAL_SUFFIX, NOT_CONNECTED_STATES, STATE_ON_HOLD
 from pipeline.queues.last_reports import LAST_TRANSFERS_SQL
+from pipeline.queues.messages_read import with_reads
 from pipeline.reports.views.evidence import (
     DEAD_LETTER_REPORTS,
     JOURNAL_REPORTS,
@@ -16,7 +17,6 @@ from pipeline.reports.views.evidence import (
     TRANSFER_REPORTS,
     all_of,
 )
-from pipeline.reports.views.receipts import RECEIPTS_SQL
 from pipeline.reports.views.view import View
 from schemas.table import literal
 
@@ -41,6 +41,10 @@ def _time_until_full(span: str) -> str:
             ELSE (quota_bytes - last_bytes) * {span} / (last_bytes - first_bytes) END END"""
 
 
+_WITH_READS: Final = with_reads(
+    "gold.queue_history", "gold.message_transfers", "silver.queue_aliases", "(SELECT now FROM setting.now)"
+)
+_NOT_FOR_READERS: Final = f"'{JOURNAL_SUFFIX}$|{DEAD_LETTER_QUEUE_PATTERN.pattern}'"
 _NOT_CONNECTED_SQL: Final = ", ".join(map(literal, (*NOT_CONNECTED_STATES, STATE_ON_HOLD)))
 
 QUEUE_VIEWS: Final = (
@@ -176,7 +180,8 @@ QUEUE_VIEWS: Final = (
     ),
     View(
         "stuck_queues", 4,
-        "a period in which messages waited in a local queue and nothing shows that any was read",
+        "a period in which messages waited in a local queue, neither journal nor for dead letters, and nothing shows "
+        "that any was read",
         "`minutes` is the time from `since` to `until`; filter by `minutes >= 15`. A period ends with a captured "
         "receive (also one that gave the message back), with a move or a purge, with an acknowledgement on TCP 1801 "
         "that a message of the queue was received, and when there are fewer messages or bytes than expected: then "
@@ -187,25 +192,19 @@ QUEUE_VIEWS: Final = (
         "acknowledgement of the receive was asked for and captured. " + _STATE_EXPIRES,
         """
         WITH history AS (
-          SELECT *, received + nacked + moved_out + purged > 0 OR coalesce(unexplained_change < 0, FALSE) AS is_read,
-            state = 'LOCAL CONNECTION' AND message_count IS NOT NULL AS is_told,
-            CASE WHEN lead(state) OVER queue_in_time <> 'UNKNOWN' THEN valid_to ELSE reported_at END AS told_until
-          FROM gold.queue_history CROSS JOIN setting.now
-          WHERE NOT regexp_like(queue, ';(journal|deadletter|deadxact)$') AND valid_from <= now
+          SELECT *, CASE WHEN lead(state) OVER queue_in_time <> 'UNKNOWN' THEN valid_to ELSE reported_at END
+              AS told_until
+          FROM """ + _WITH_READS + """ AS every CROSS JOIN setting.now
+          WHERE NOT regexp_like(queue, """ + _NOT_FOR_READERS + """) AND valid_from <= now
           WINDOW queue_in_time AS (PARTITION BY queue_manager, queue, queue_format_name ORDER BY valid_from)
-        ), acknowledged AS (
-          SELECT DISTINCT interval_key, TRUE AS is_acknowledged FROM history JOIN """ + RECEIPTS_SQL + """ AS receipts
-            ON receipts.queue = history.queue AND received_at >= valid_from AND received_at < valid_to
         ), reads AS (
-          SELECT *, is_read OR NOT is_told OR message_count = 0 OR coalesce(is_acknowledged, FALSE) AS is_over,
-            coalesce(message_count < lag(message_count) OVER queue_in_time
-              OR bytes < lag(bytes) OVER queue_in_time, FALSE) AS fell,
+          SELECT *, is_read OR NOT is_counted OR message_count = 0 AS is_over,
             lead(valid_from) OVER queue_in_time IS NULL AS is_last
-          FROM history LEFT JOIN acknowledged USING (interval_key)
-          WHERE is_told OR is_read OR is_acknowledged
+          FROM history
+          WHERE is_counted OR is_read
           WINDOW queue_in_time AS (PARTITION BY queue_manager, queue, queue_format_name ORDER BY valid_from)
         ), waits AS (
-          SELECT *, sum(CAST(is_over OR fell AS int)) OVER queue_in_time AS wait
+          SELECT *, sum(CAST(is_over OR is_fewer AS int)) OVER queue_in_time AS wait
           FROM reads
           WINDOW queue_in_time AS (PARTITION BY queue_manager, queue, queue_format_name ORDER BY valid_from)
         ), readers AS (
