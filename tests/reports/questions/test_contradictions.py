@@ -2,6 +2,7 @@
 
 import datetime as dt
 
+import pyarrow.compute as pc
 import pytest
 
 from alerts.scenario import LIMITS
@@ -365,6 +366,39 @@ def test_numbers_whose_messages_arrived_are_not_without_any_acknowledgement():
     assert sorted(ask(tables, "never_acknowledged", *NEVER)) == [
         ("transfers", 2, 9, 9, 1), ("transfers", 3, 7, 9, 3), ("transfers", 4, 7, 9, 3),
     ]  # fmt: skip
+
+
+def test_a_message_is_unread_in_the_one_queue_where_it_was_seen_last():
+    """Planted: messages seen in two queues; sent to one queue, to several, with copies, and dead in their queue."""
+    app, dead, journal = "srv1\\private$\\app", "srv1\\system$;deadxact", f"{QUEUE};journal"
+    seen = {
+        "moved": (QUEUE, app), "retried": (app, f"{app}_0"), "list": (QUEUE, app), "multicast": (QUEUE, app),
+        "expanded": (QUEUE, app), "copied": (QUEUE, journal), "not sent": (QUEUE, dead), "expired": (QUEUE, dead),
+        "purged": (QUEUE, dead), "list, one read": (QUEUE, app),
+    }  # fmt: skip
+    sent_to = {"list": f"{QUEUE},{app}", "list, one read": f"{QUEUE},{app}", "multicast": "multicast=234.1.1.1:8001"}
+    classes = {"not sent": 0x8002, "expired": 0xC002}
+    attempts, headers = [], []
+    for name, places in seen.items():
+        for at, queue in enumerate(places, 50):
+            attempts.append(attempt(f"{name} {at}", at, "peeked", is_receive=False, message_key=name, queue=queue))
+            to = queue if name == "expanded" else sent_to.get(name, QUEUE)
+            code = classes.get(name, 0) if queue == dead else 0
+            headers.append(dead_letter(name, at, queue, destination_queue=to, **{"class": code}))
+    acks = [transfer("purged", final_class=0xC001), transfer("list, one read", outcome="received")]
+    acks += [transfer("copied", outcome="received")]
+    tables = {RECEIVE_ATTEMPTS: rows(RECEIVE_ATTEMPTS, *attempts), MESSAGES: rows(MESSAGES, *headers),
+              MESSAGE_TRANSFERS: rows(MESSAGE_TRANSFERS, *acks)}  # fmt: skip
+
+    def unread(name):
+        only = {table: found.filter(pc.equal(found["message_key"], name)) for table, found in tables.items()}
+        return {queue for (queue,) in ask(only, "oldest_unread", "queue")}
+
+    assert {name: unread(name) for name in seen} == {
+        "moved": {app}, "retried": {f"{app}_0"}, "list": {QUEUE, app}, "multicast": {QUEUE, app},
+        "expanded": {QUEUE, app}, "copied": {journal}, "not sent": {QUEUE, dead}, "expired": {dead}, "purged": {dead},
+        "list, one read": {app},
+    }  # fmt: skip
 
 
 def test_an_empty_outgoing_queue_says_nothing_of_its_destination():
