@@ -92,7 +92,8 @@ CONDITIONS: Final = {
         7,
         "messages of an exactly-once sequence were sent, and none was acknowledged by an order acknowledgement for "
         "transfers.stall_after (gold.transfer_sequences.stalls); error after alerts.error_after; it ends too where "
-        "the sender begins another sequence",
+        "the sender begins another sequence or reports that they are acknowledged, or an acknowledgement of another "
+        "kind says that they arrived",
         "Look at the receiver: its queue, its quota, its disk, and whether it can reach the sender: order "
         "acknowledgements travel back in a session that the receiver may have to open.",
     ),
@@ -100,7 +101,7 @@ CONDITIONS: Final = {
         9,
         "a receiver refuses a number of an exactly-once sequence for ever: it was sent three times or more, and order "
         "acknowledgements do not reach it, while at least alerts.refused_messages messages wait; until the sender "
-        "begins another sequence",
+        "begins another sequence, or sender or receiver report that the number was accepted",
         "The number's predecessor is not what the receiver has: nothing gets better by waiting. "
         "Compare both ends (ends_disagree), save the outgoing messages, then have the sender begin a new sequence.",
     ),

@@ -21,6 +21,7 @@ from pipeline.queues.ended_receives import with_known_ends
 from pipeline.queues.messages_read import with_reads
 from pipeline.transfers.hop_sql import first_addresses, once_per_hop
 from pipeline.transfers.messages.sender_clocks import LONG_TRANSIT
+from pipeline.transfers.sequences.sequence_progress import with_progress
 from schemas.ack_sequences import ACK_SEQUENCES
 from schemas.bronze import CONNECTIONS, RPC_CALLS
 from schemas.calls import CLIENT_CALLS, MANAGEMENT_CALLS, REMOTE_READ_CALLS
@@ -85,9 +86,9 @@ class AlertSource(NamedTuple):
     conditions: tuple[str, ...]
 
 
-def _selected(table: Table, columns: Iterable[str]) -> str:
-    """Return the SQL of columns; those that a table has as times in microseconds."""
-    times = {column.name for column in table.columns if column.type == TIMESTAMP}
+def _selected(table: Table, columns: Iterable[str], *more_times: str) -> str:
+    """Return the SQL of columns; those that a table has as times, and ``more_times``, in microseconds."""
+    times = {*more_times, *(column.name for column in table.columns if column.type == TIMESTAMP)}
     return ", ".join(f"unix_micros({name}) AS {name}" if name in times else name for name in columns)
 
 
@@ -254,15 +255,19 @@ SELECT {selected} FROM placed WHERE is_chosen"""
 
 
 def _sequences_query(_: Thresholds, window: TimeWindow) -> BoundQuery:
-    """Return a query for sequences, with the first addresses of their hop, and connections that failed meanwhile."""
+    """Return a query for sequences and what shows their progress, and connections that failed meanwhile.
+
+    Each has the first addresses of its hop.
+    """
     beside = (*sending_alerts.FIRST_ADDRESSES, *sending_alerts.FAILURE_COLUMNS)
     columns = [name for name in sending_alerts.SEQUENCE_COLUMNS if name not in beside]
-    rows = _select_rows(
-        TRANSFER_SEQUENCES, ["sequence_key", *columns], window.filter_sql("first_sent_at", "last_packet_at")
-    )
+    selected = _selected(TRANSFER_SEQUENCES, ["sequence_key", *columns], "progress_at", "accepted_reported_at")
+    now = f"timestamp_micros({window.now})"
+    progress = with_progress("{rows}", "{transfers}", "{reports}", "{sources}", "{aliases}", now)
+    rows = FilteredTable(TRANSFER_SEQUENCES, window.filter_sql("first_sent_at", "last_packet_at"))
     failed = f"not_established IN ({', '.join(map(repr, FAILURE_CAUSES))})"
     sql = f"""
-WITH found AS ({rows.sql}), failed AS (
+WITH found AS (SELECT {selected} FROM {progress} AS every), failed AS (
   SELECT client_address, server_address, not_established, unix_micros(first_packet_at) AS `at`,
     lpad(CAST(unix_micros(first_packet_at) AS string), 20, '0') || connection_id AS place
   FROM {{connections}}
@@ -281,7 +286,9 @@ WITH found AS ({rows.sql}), failed AS (
 SELECT {", ".join(f"found.{name}" for name in columns)}, {", ".join(beside)}
 FROM found LEFT JOIN between_ends ON between_ends.sequence_key = found.sequence_key
   JOIN hops ON hops.hop_key = found.hop_key"""
-    return BoundQuery(sql, {**rows.inputs, "connections": CONNECTIONS, "sequences": TRANSFER_SEQUENCES})
+    inputs: dict[str, QueryInput] = {"rows": rows, "transfers": MESSAGE_TRANSFERS, "reports": EOD_TRANSFERS}
+    inputs |= {"sources": EOD_SOURCES, "aliases": QUEUE_ALIASES}
+    return BoundQuery(sql, inputs | {"connections": CONNECTIONS, "sequences": TRANSFER_SEQUENCES})
 
 
 def _resends_query(limits: Thresholds, window: TimeWindow) -> BoundQuery:

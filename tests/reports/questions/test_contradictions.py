@@ -12,7 +12,7 @@ from pipeline.reports.views.catalog import LakeViews
 from queue_states.queue_events import MINUTE, event, read, snapshot
 from reports.questions.in_memory_lake import NOW, InMemoryLake, history_tables, rows
 from schemas.ack_sequences import ACK_SEQUENCES
-from schemas.eod import EOD_TRANSFERS
+from schemas.eod import EOD_SOURCES, EOD_TRANSFERS
 from schemas.hosts import HOSTS
 from schemas.messages import MESSAGES
 from schemas.receive_attempts import QUEUE_OPERATIONS, RECEIVE_ATTEMPTS
@@ -366,6 +366,97 @@ def test_numbers_whose_messages_arrived_are_not_without_any_acknowledgement():
     assert sorted(ask(tables, "never_acknowledged", *NEVER)) == [
         ("transfers", 2, 9, 9, 1), ("transfers", 3, 7, 9, 3), ("transfers", 4, 7, 9, 3),
     ]  # fmt: skip
+
+
+def accepted(at, number, last, **more):
+    """A receiver's report of a sequence: it has accepted its numbers up to ``last``."""
+    row = {"source_key": f"{number} {at}", "queue": QUEUE, "sender_queue_manager": "a1", "sender_queue": QUEUE,
+           "sequence_id": number, "observed_at": at, "last_number": last, "reject_count": 0}  # fmt: skip
+    return row | more
+
+
+ACCEPTED = ("source", "sequence_id", "from_number", "to_number", "accepted_number", "accepted_reported_at")
+
+
+def test_numbers_that_the_receiver_reports_to_have_accepted_were_delivered():
+    """Planted: 7 to 9 of captured sequences wait; the receiver has them, a part of them, none, or had others."""
+    behind = "number_behind: the sender goes on with 7, the receiver has had 12"
+    reports = [
+        accepted(60, 1, 9), accepted(60, 2, 8), accepted(60, 3, 6), accepted(60, 4, 12, disagrees_with_sender=behind),
+        accepted(60, 5, 9, sender_queue_manager="b2"), accepted(60, 6, 9, queue="other"), accepted(60, 7, 9),
+        accepted(70, 7, 6), accepted(NOW + 1, 8, 9), accepted(48.5, 9, 12),
+    ]  # fmt: skip
+    sent = [
+        transfer(f"{number} {at}", sequence_key=f"s{number}", transaction_number=at, first_sent_at=40 + at)
+        for number in range(1, 10)
+        for at in (7, 8, 9)
+    ]
+    waits = [sequence(number, 1, 9, 3) for number in range(1, 10)]
+    tables = {TRANSFER_SEQUENCES: rows(TRANSFER_SEQUENCES, *waits), MESSAGE_TRANSFERS: rows(MESSAGE_TRANSFERS, *sent),
+              EOD_SOURCES: rows(EOD_SOURCES, *reports)}  # fmt: skip
+    found = {number: (last, at) for _, number, _, _, last, at in ask(tables, "never_acknowledged", *ACCEPTED)}
+    assert found == {1: (9, 60), 2: (8, 60), 9: (8, 48.5)} | dict.fromkeys((3, 4, 5, 6, 7, 8), (None, None))
+
+
+@pytest.mark.parametrize(
+    ("reports", "stalled", "refused"),
+    [
+        ({}, None, None),
+        ({EOD_TRANSFERS: reported(60, 1, next_number=10)}, 60, 60),
+        ({EOD_TRANSFERS: reported(60, 1, first_unacked_number=8, last_unacked_number=9, unacked_count=2)}, 60, 60),
+        ({EOD_TRANSFERS: reported(60, 1, first_unacked_number=7, last_unacked_number=9, unacked_count=3)}, None, None),
+        ({EOD_TRANSFERS: reported(45, 1, next_number=10)}, None, None),  # before the last packet
+        ({EOD_TRANSFERS: reported(NOW + 1, 1, next_number=10)}, None, None),
+        ({MESSAGE_TRANSFERS: {"outcome": "delivered", "arrival_acked_at": 55}}, 55, None),
+        ({EOD_SOURCES: accepted(60, 1, 6)}, None, None),
+        ({EOD_SOURCES: accepted(49.9, 1, 9)}, None, None),  # the receiver refused the number later
+        ({EOD_SOURCES: accepted(60, 1, 9)}, None, 60),
+    ],
+)
+def test_a_sequence_that_got_further_than_its_order_acknowledgements_say(reports, stalled, refused):
+    """Planted: 7 to 9 of a sequence wait; reports of both ends, and acknowledgements of another kind."""
+    stall = {"began_at": 47 * 60_000_000, "ended_at": None, "first_number": 7, "waiting": 3, "sendings": 4}
+    sent = transfer("m", sequence_key="s1", transaction_number=7, first_sent_at=47, last_sent_at=47, sendings=1)
+    tables = {MESSAGE_TRANSFERS: rows(MESSAGE_TRANSFERS, sent | reports.get(MESSAGE_TRANSFERS, {}))}
+    tables |= {table: rows(table, row) for table, row in reports.items() if table is not MESSAGE_TRANSFERS}
+
+    def found(condition):
+        waits = sequence(1, 1, 9, 3, condition=condition, stalls=[stall], hop_key="h", first_sent_at=40)
+        every = alerts(tables | {TRANSFER_SEQUENCES: rows(TRANSFER_SEQUENCES, waits)})
+        return {name: until for name, _, until in every}
+
+    assert found("stalled")["order_acks_stalled"] == stalled
+    assert found("refused")["sequence_refused"] == refused
+    tables[TRANSFER_SEQUENCES] = rows(TRANSFER_SEQUENCES, sequence(1, 1, 9, 3))
+    never = [(source, first) for source, _, first, *_ in ask(tables, "never_acknowledged", *NEVER)]
+    assert (("transfers", 7) in never) is (stalled is None)
+
+
+def test_a_stall_of_what_the_receiver_has_says_so():
+    waits = sequence(1, 1, 9, 3, condition="stalled", hop_key="h", first_sent_at=40)
+    waits["stalls"] = [{"began_at": 0, "ended_at": None, "first_number": 7, "waiting": 3, "sendings": 4}]
+    sent = transfer("m", sequence_key="s1", transaction_number=8, first_sent_at=47, last_sent_at=47, sendings=1)
+    tables = {TRANSFER_SEQUENCES: rows(TRANSFER_SEQUENCES, waits), MESSAGE_TRANSFERS: rows(MESSAGE_TRANSFERS, sent)}
+    says = "; the receiver has number 8, as it reported at 1970-01-01 01:00:00: the acknowledgement does not come"
+    for last, expected in ((8, True), (6, False)):
+        tables[EOD_SOURCES] = rows(EOD_SOURCES, accepted(60, 1, last))
+        (row,) = (
+            row for row in current_alerts(Below(None, tables), LIMITS).to_pylist()
+            if row["condition"] == "order_acks_stalled"
+        )  # fmt: skip
+        assert (says in row["message"]) is expected
+
+
+def test_a_receiver_reports_what_only_the_report_of_its_sender_calls_unacknowledged():
+    """Planted: 5 to 9 are unacknowledged at minute 40; the receiver reports before, later, and of two senders."""
+    waits = {"first_unacked_number": 5, "last_unacked_number": 9, "unacked_count": 5}
+    later = [accepted(45, 1, 12), accepted(45, 2, 7), accepted(45, 3, 4), accepted(35, 4, 9), accepted(45, 5, 9)]
+    later += [accepted(45, 5, 9, source_key="another", sender_queue_manager="b2")]
+    later += [accepted(45, 6, 6, queue="its name", sender_queue=QUEUE)]
+    tables = {EOD_TRANSFERS: rows(EOD_TRANSFERS, *(reported(40, number, **waits) for number in range(1, 7))),
+              EOD_SOURCES: rows(EOD_SOURCES, *later)}  # fmt: skip
+    found = {number: (last, at) for _, number, _, _, last, at in ask(tables, "never_acknowledged", *ACCEPTED)}
+    assert found == {1: (9, 45), 2: (7, 45), 6: (6, 45)} | dict.fromkeys((3, 4, 5), (None, None))
 
 
 def test_a_message_is_unread_in_the_one_queue_where_it_was_seen_last():
