@@ -18,7 +18,9 @@ from pipeline.alerts.episodes import Alert
 from pipeline.arrow_rows import timedelta_to_us
 from pipeline.lake.queries.inputs import BoundQuery, FilteredTable, QueryInput
 from pipeline.queues.ended_receives import with_known_ends
+from pipeline.queues.history import is_dead_letter
 from pipeline.queues.messages_read import with_reads
+from pipeline.silver.canonical_queues import with_canonical_queues
 from pipeline.transfers.hop_sql import first_addresses, once_per_hop
 from pipeline.transfers.messages.sender_clocks import LONG_TRANSIT
 from pipeline.transfers.sequences.sequence_progress import with_progress
@@ -151,36 +153,42 @@ def _negative_acknowledgements_query(_: Thresholds, window: TimeWindow) -> Bound
     A dead letter has such a class too, and is no acknowledgement. A final acknowledgement is the same on each hop.
     """
     is_negative = f"class & {NEGATIVE_CLASS_BIT} <> 0"
-    is_dead_letter = "coalesce(queue LIKE '%;deadletter' OR queue LIKE '%;deadxact', FALSE)"
     not_later = window._replace(since=None).filter_sql("sent_at")
     sql = f"""
 SELECT class_name, queue_manager AS source_queue_manager, CAST(NULL AS string) AS queue,
   CAST(NULL AS string) AS inferred_queue, TRUE AS is_final, unix_micros(sent_at) AS `at`, packet_key AS key,
   coalesce(acknowledged_message_id || ' ' || class_name || ' ' || coalesce(queue_manager, ''), packet_key) AS subject
 FROM {{order_acks}} WHERE kind = 'final_ack' AND {is_negative} AND {not_later}"""
+    queues = {"read_from": "coalesce(rows.queue, rows.inferred_queue)", "own_queue": "rows.dead_letter_queue"}
+    named = with_canonical_queues("{rows}", queues, "rows.*", "{aliases}")
+    negative = BoundQuery(
+        f"(SELECT * FROM {named} AS named WHERE NOT {is_dead_letter('read_from', 'own_queue')})",
+        {"rows": FilteredTable(MESSAGES, is_negative), "aliases": QUEUE_ALIASES},
+    )
     return _count_messages(
-        call_alerts.NACK_COUNT_COLUMNS, f"{is_negative} AND NOT {is_dead_letter}", window,
-        ("FALSE AS is_final",), BoundQuery(sql, {"order_acks": ORDER_ACKS}),
+        call_alerts.NACK_COUNT_COLUMNS, negative, window, ("FALSE AS is_final",),
+        BoundQuery(sql, {"order_acks": ORDER_ACKS}),
     )  # fmt: skip
 
 
 def _rejected_containers_query(_: Thresholds, window: TimeWindow) -> BoundQuery:
     """Return a query that counts COM+ messages that servers must reject per minute, when first seen."""
-    return _count_messages(call_alerts.REJECTED_COUNT_COLUMNS, "comqc_rejected IS NOT NULL", window)
+    rejected = BoundQuery("{rows}", {"rows": FilteredTable(MESSAGES, "comqc_rejected IS NOT NULL")})
+    return _count_messages(call_alerts.REJECTED_COUNT_COLUMNS, rejected, window)
 
 
 def _count_messages(
     columns: tuple[str, ...],
-    condition: str,
+    sightings: BoundQuery,
     window: TimeWindow,
     constants: tuple[str, ...] = (),
     others: BoundQuery | None = None,
 ) -> BoundQuery:
     """Return a query that counts messages per minute by the key of ``columns``, each when it was first seen.
 
-    A message that was captured on TCP 1801 counts for its destination queue. ``constants`` are further columns of the
-    key. ``others`` has further rows to count: the key, the time ``at``, the call or packet ``key``, and ``subject``,
-    which repeats where the same thing was seen again.
+    ``sightings`` are rows of silver.messages, as a relation: one that was captured on TCP 1801 counts for its
+    destination queue. ``constants`` are further columns of the key. ``others`` has further rows to count: the key, the
+    time ``at``, the call or packet ``key``, and ``subject``, which repeats where the same thing was seen again.
     """
     names = call_alerts.key_columns(columns)
     fields = ", ".join((*names, "`at`", "key", "subject"))
@@ -189,8 +197,8 @@ def _count_messages(
 SELECT {", ".join((names[0], "source_queue_manager", "inferred_queue", *constants))},
   CASE WHEN packet_key IS NULL THEN queue ELSE destination_queue END AS queue, unix_micros(seen_at) AS `at`,
   coalesce(call_key, packet_key) AS key, coalesce(message_key, sighting_key) AS subject
-FROM {{rows}} WHERE {not_later} AND {condition}"""
-    inputs: dict[str, QueryInput] = {"rows": MESSAGES}
+FROM {sightings.sql} AS sightings WHERE {not_later}"""
+    inputs = dict(sightings.inputs)
     if others is not None:
         every = f"SELECT {fields} FROM ({every}) UNION ALL SELECT {fields} FROM ({others.sql})"
         inputs |= others.inputs

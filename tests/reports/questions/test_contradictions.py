@@ -15,6 +15,7 @@ from schemas.ack_sequences import ACK_SEQUENCES
 from schemas.eod import EOD_SOURCES, EOD_TRANSFERS
 from schemas.hosts import HOSTS
 from schemas.messages import MESSAGES
+from schemas.queue_aliases import QUEUE_ALIASES
 from schemas.receive_attempts import QUEUE_OPERATIONS, RECEIVE_ATTEMPTS
 from schemas.transfers import MESSAGE_TRANSFERS, TRANSFER_SEQUENCES
 
@@ -281,6 +282,22 @@ def test_a_dead_letter_on_tcp_1801_is_in_a_queue_that_may_be_empty():
         assert found([f"{name};deadxact"], [host]) == [("NACK", 4), ("expired", 1)]
     assert found(["shop\\system$;deadletter"], [host]) == [("NACK", 4), ("expired", 1)]
     assert found(["own_queue"], [host]) == [("NACK", 4), ("expired", 1)]
+
+
+def test_a_dead_letter_is_no_negative_acknowledgement():
+    """Planted: read from dead-letter queues of all kinds, by guess or another name too; and one from its own queue."""
+    own, other_name, admin = "srv1\\private$\\dead", "10.0.0.1\\private$\\dead", "srv1\\private$\\admin"
+    dead = [
+        dead_letter("system", 10, "srv1\\system$;deadxact"), dead_letter("component", 10, "app_deadqueue"),
+        dead_letter("guess", 10, None, inferred_queue="srv1\\system$;deadletter"),
+        dead_letter("own", 10, other_name, dead_letter_queue=own),
+        dead_letter("ack", 10, admin, dead_letter_queue=own, source_queue_manager="b2"),
+    ]  # fmt: skip
+    aliases = [{"queue": name, "canonical_queue": own, "evidence": "call"} for name in (own, other_name)]
+    tables = {MESSAGES: rows(MESSAGES, *dead), QUEUE_ALIASES: rows(QUEUE_ALIASES, *aliases)}
+    assert ask(tables, "negative_acknowledgements", "admin_queue", "messages") == [(admin, 1)]
+    (alert,) = current_alerts(Below(None, tables), LIMITS).to_pylist()
+    assert (alert["condition"], alert["queue"]) == ("negative_acknowledgements", admin)
 
 
 def test_two_copies_that_were_both_received_are_read_twice():
