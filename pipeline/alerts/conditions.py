@@ -72,19 +72,22 @@ CONDITIONS: Final = {
     ),
     "messages_unacknowledged": Condition(
         6,
-        "the oldest message sent and not acknowledged is at least alerts.unacked_after old",
+        "the oldest message sent and not acknowledged is at least alerts.unacked_after old; until a later report or a "
+        "captured order acknowledgement (TCP 1801) shows another",
         "See whether the receiver is reachable, and what gold.eod_sources says of the same sequence there.",
     ),
     "messages_unread": Condition(
         6,
         "messages arrived and were not read for alerts.unread_after, by the acknowledgements that the sender got: "
-        "their number never falls",
+        "their number never falls, and no acknowledgement that a message of the queue was received is captured (TCP "
+        "1801)",
         "See whether the receiving application runs; at the receiver the queue is then stuck too.",
     ),
     "transfer_stalled": Condition(
         7,
-        "an exactly-once transfer makes no progress for alerts.stalled_after: messages wait, none is acknowledged; "
-        "error on the third step of the resend ladder, or after alerts.error_after",
+        "an exactly-once transfer makes no progress for alerts.stalled_after: messages wait, none is acknowledged, "
+        "as reported or by a captured order acknowledgement (TCP 1801); error on the third step of the resend ladder, "
+        "or after alerts.error_after",
         "Until the next try nothing moves: EOD_RESEND asks for one now. If tries fail, look at the receiver: its "
         "queue, its quota, and whether it disagrees about the next number (ends_disagree).",
     ),

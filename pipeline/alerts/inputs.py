@@ -19,11 +19,11 @@ from pipeline.arrow_rows import timedelta_to_us
 from pipeline.lake.queries.inputs import BoundQuery, FilteredTable, QueryInput
 from pipeline.queues.ended_receives import with_known_ends
 from pipeline.queues.history import is_dead_letter
-from pipeline.queues.messages_read import with_reads
+from pipeline.queues.messages_read import next_receipts, with_reads
 from pipeline.silver.canonical_queues import with_canonical_queues
 from pipeline.transfers.hop_sql import first_addresses, once_per_hop
 from pipeline.transfers.messages.sender_clocks import LONG_TRANSIT
-from pipeline.transfers.sequences.sequence_progress import with_progress
+from pipeline.transfers.sequences.sequence_progress import acknowledged_after, with_progress
 from schemas.ack_sequences import ACK_SEQUENCES
 from schemas.bronze import CONNECTIONS, RPC_CALLS
 from schemas.calls import CLIENT_CALLS, MANAGEMENT_CALLS, REMOTE_READ_CALLS
@@ -123,7 +123,19 @@ def _machine_history_query(_: Thresholds, window: TimeWindow) -> BoundQuery:
 
 
 def _eod_transfers_query(_: Thresholds, window: TimeWindow) -> BoundQuery:
-    return _select_rows(EOD_TRANSFERS, transfer_alerts.EOD_TRANSFER_COLUMNS, window.filter_sql("observed_at"))
+    """Return a query for reports of outgoing queues, and what acknowledgements were captured after each."""
+    now = f"timestamp_micros({window.now})"
+    acks = acknowledged_after("{reports}", "{sequences}", "{aliases}", now)
+    receipts = next_receipts("{reports}", "snapshot_id", "observed_at", "{transfers}", "{aliases}", now)
+    columns = _selected(EOD_TRANSFERS, transfer_alerts.EOD_TRANSFER_COLUMNS, "acknowledged_at", "next_received_at")
+    sql = f"""
+SELECT {columns} FROM {{reports}} AS reports
+  LEFT JOIN (SELECT snapshot_id AS acknowledged, acknowledged_at FROM {acks} AS every) AS acks
+    ON acknowledged = snapshot_id
+  LEFT JOIN {receipts} AS receipts ON of_row = snapshot_id"""
+    inputs: dict[str, QueryInput] = {"reports": FilteredTable(EOD_TRANSFERS, window.filter_sql("observed_at"))}
+    inputs |= {"sequences": TRANSFER_SEQUENCES, "transfers": MESSAGE_TRANSFERS, "aliases": QUEUE_ALIASES}
+    return BoundQuery(sql, inputs)
 
 
 def _eod_sources_query(_: Thresholds, window: TimeWindow) -> BoundQuery:

@@ -12,16 +12,18 @@ LIMITS = Thresholds()
 CONTEXT = AlertContext({}, {}, {})
 
 
-def alerts_for(events, now, limits=LIMITS, more=None):
-    """Return all alerts on queues and transfers of some events, as rows; ``now`` is in minutes.
-
-    ``more`` are further tables of the lake.
-    """
+def alerts_for(events, now, limits=LIMITS):
+    """Return all alerts on queues and transfers of some events, as rows; ``now`` is in minutes."""
     events = [row | {"queue": NAMES.canonical_queue(row["queue"])} for row in events]
-    lake = InMemoryLake(None, history_tables(events) | (more or {}))
+    return alerts_of(history_tables(events), ("history", "transfers", "sources"), now, limits)
+
+
+def alerts_of(tables, sources, now, limits=LIMITS):
+    """Return the alerts of some sources over a lake of these tables, as rows; ``now`` is in minutes."""
+    lake = InMemoryLake(None, tables)
     window = TimeWindow(None, us(now * MINUTE))
     found = []
-    for source in (ALERT_SOURCES[name] for name in ("history", "transfers", "sources")):
+    for source in (ALERT_SOURCES[name] for name in sources):
         query = source.query(limits, window)
         rows = lake.query(query.sql, **query.inputs).to_pylist()
         found += source.find_alerts(rows, limits, window.now, CONTEXT)

@@ -18,6 +18,7 @@ from pipeline.reports.views.evidence import (
     all_of,
 )
 from pipeline.reports.views.view import View
+from pipeline.transfers.sequences.sequence_progress import acknowledged_after
 from schemas.table import literal
 
 _STATE_EXPIRES: Final = (
@@ -41,9 +42,9 @@ def _time_until_full(span: str) -> str:
             ELSE (quota_bytes - last_bytes) * {span} / (last_bytes - first_bytes) END END"""
 
 
-_WITH_READS: Final = with_reads(
-    "gold.queue_history", "gold.message_transfers", "silver.queue_aliases", "(SELECT now FROM setting.now)"
-)
+_NOW: Final = "(SELECT now FROM setting.now)"
+_WITH_READS: Final = with_reads("gold.queue_history", "gold.message_transfers", "silver.queue_aliases", _NOW)
+_ACKED_LATER: Final = acknowledged_after("gold.eod_transfers", "gold.transfer_sequences", "silver.queue_aliases", _NOW)
 _NOT_FOR_READERS: Final = f"'{JOURNAL_SUFFIX}$|{DEAD_LETTER_QUEUE_PATTERN.pattern}'"
 _NOT_CONNECTED_SQL: Final = ", ".join(map(literal, (*NOT_CONNECTED_STATES, STATE_ON_HOLD)))
 
@@ -251,8 +252,8 @@ QUEUE_VIEWS: Final = (
         "a stall of an outgoing transactional queue",
         "No message was acknowledged from `since` to `last_seen_at`. `resend_count` says how often the oldest message "
         "was tried, `ladder_step` how long the pauses are by now (gold.eod_transfers in docs/reference/tables.md), "
-        "`next_resend_at` when the next resend is due. `still` is true if no later observation shows progress. "
-        + _SOURCES,
+        "`next_resend_at` when the next resend is due. `still` is true if no later observation shows progress, and no "
+        "order acknowledgement of the oldest message was captured later (TCP 1801). " + _SOURCES,
         "Changes between two observations are not seen. The queue manager counts the resends. Stalls that TCP 1801 "
         "shows are in gold.transfer_sequences (`stalls`) and in the view never_acknowledged.",
         """
@@ -279,7 +280,8 @@ QUEUE_VIEWS: Final = (
         )
         SELECT seen.queue_manager, seen.queue, max(seen.queue_format_name) AS queue_format_name,
           array_join(array_sort(collect_set(seen.source)), ', ') AS sources, stall_since AS since,
-          max(observed_at) AS last_seen_at, coalesce(max(observed_at) > max(progress_at), TRUE) AS still,
+          max(observed_at) AS last_seen_at, coalesce(max(observed_at) > max(progress_at), TRUE)
+            AND max_by(acks.acknowledged_at, observed_at) IS NULL AS still,
           max_by(first_unacked_number, observed_at) AS first_unacked_number,
           max_by(unacked_count, observed_at) AS unacknowledged, min(resend_count) AS first_resend_count,
           max_by(resend_count, observed_at) AS resend_count, max_by(ladder_step, observed_at) AS ladder_step,
@@ -288,11 +290,12 @@ QUEUE_VIEWS: Final = (
         FROM seen JOIN stalls ON seen.queue_manager IS NOT DISTINCT FROM stalls.queue_manager
           AND seen.queue IS NOT DISTINCT FROM stalls.queue AND lower(seen.queue_format_name) IS NOT DISTINCT FROM name
           AND seen.source = stalls.source AND stalled_since = stalls.since
+          LEFT JOIN """ + _ACKED_LATER + """ AS acks ON acks.snapshot_id = seen.snapshot_id
         WHERE condition = 'stalled'
         GROUP BY seen.queue_manager, seen.queue, name, stall_since
         ORDER BY still DESC, since, queue_manager, queue, queue_format_name
         """,
-        ("queue_manager",), ("since", "last_seen_at"), all_of(TRANSFER_REPORTS),
+        ("queue_manager",), ("since", "last_seen_at"), all_of(TRANSFER_REPORTS, beside=(SESSIONS,)),
     ),
     View(
         "sequence_gaps", 9,

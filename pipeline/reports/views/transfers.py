@@ -10,7 +10,7 @@ from pipeline.reports.views.refused import with_refusals
 from pipeline.reports.views.view import View
 from pipeline.silver.canonical_queues import with_canonical_queues
 from pipeline.transfers.hop_sql import first_addresses, last_of_hop, once_per_hop
-from pipeline.transfers.sequences.sequence_progress import accepted_sequences, with_progress
+from pipeline.transfers.sequences.sequence_progress import accepted_sequences, acknowledged_after, with_progress
 
 _HOP: Final = ("sender_address", "receiver_address")
 _ONLY_1801: Final = (
@@ -22,6 +22,7 @@ _REFUSABLE_TRANSFERS: Final = with_refusals(_TRANSFERS, "gold.transfer_sequences
 _SESSIONS: Final = "silver.sessions"
 _NOW: Final = "(SELECT now FROM setting.now)"
 _ACCEPTED: Final = accepted_sequences("gold.eod_sources", _NOW)
+_ACKED_LATER: Final = acknowledged_after("gold.eod_transfers", "gold.transfer_sequences", "silver.queue_aliases", _NOW)
 _WITH_PROGRESS: Final = with_progress(
     last_of_hop("gold.transfer_sequences"),
     _TRANSFERS,
@@ -102,10 +103,6 @@ TRANSFER_VIEWS: Final = (
         ), captured AS (
           SELECT *, transaction_sequence_id AS sequence_id, last_packet_at AS observed_at
           FROM """ + _WITH_PROGRESS + """ AS sequences
-        ), captured_later AS (
-          SELECT snapshot_id, max(acknowledged_number) + 1 AS from_number
-          FROM reported JOIN captured ON captured.sequence_id = reported.sequence_id AND captured.queue = reported.queue
-          WHERE acknowledged_at > reported.observed_at GROUP BY snapshot_id
         ), accepted AS (
           SELECT snapshot_id, max(accepted_number) AS accepted_number, max(reported_at) AS accepted_reported_at
           FROM reported JOIN """ + _ACCEPTED + """ AS incoming ON incoming.sequence_id = reported.sequence_id
@@ -117,22 +114,22 @@ TRANSFER_VIEWS: Final = (
           FROM gold.transfer_sequences WHERE previous_sequence_id IS NOT NULL GROUP BY ALL
         )
         SELECT queue_manager, queue, queue_format_name, source, sequence_id,
-          greatest(reported.from_number, later.from_number) AS from_number, to_number,
-          CASE WHEN later.from_number > reported.from_number THEN to_number - later.from_number + 1 ELSE messages END
+          greatest(reported.from_number, later.next_unacked) AS from_number, to_number,
+          CASE WHEN later.next_unacked > reported.from_number THEN to_number - later.next_unacked + 1 ELSE messages END
             AS messages, what,
-          CASE WHEN accepted_number >= greatest(reported.from_number, later.from_number)
+          CASE WHEN accepted_number >= greatest(reported.from_number, later.next_unacked)
             THEN least(accepted_number, to_number) END AS accepted_number,
-          CASE WHEN accepted_number >= greatest(reported.from_number, later.from_number) THEN accepted_reported_at END
+          CASE WHEN accepted_number >= greatest(reported.from_number, later.next_unacked) THEN accepted_reported_at END
             AS accepted_reported_at,
           CAST(NULL AS STRING) AS condition, observed_at, reset_seen_at, CAST(NULL AS STRING) AS source_queue_manager,
           CAST(NULL AS STRING) AS sender_address, CAST(NULL AS STRING) AS receiver_address,
           CAST(NULL AS STRING) AS sequence_key, NULL AS missing
-        FROM reported LEFT JOIN captured_later AS later USING (snapshot_id) LEFT JOIN accepted USING (snapshot_id)
-          ANTI JOIN captured
+        FROM reported LEFT JOIN """ + _ACKED_LATER + """ AS later USING (snapshot_id)
+          LEFT JOIN accepted USING (snapshot_id) ANTI JOIN captured
           ON captured.sequence_id = reported.sequence_id AND captured.queue = reported.queue
             AND captured.condition <> 'unknown' AND reported.from_number >= first_number AND to_number <= last_number
             AND reported.observed_at <= captured.observed_at
-        WHERE later.from_number IS NULL OR later.from_number <= to_number
+        WHERE later.next_unacked IS NULL OR later.next_unacked <= to_number
         UNION ALL
         SELECT CAST(NULL AS STRING), queue, CAST(NULL AS STRING), 'transfers', sequence_id, waiting_from,
           last_number, least(waiting, last_number - waiting_from + 1),

@@ -22,6 +22,23 @@ def accepted_sequences(sources: str, now: str) -> str:
     HAVING max_by(disagrees_with_sender, struct(observed_at, source_key)) IS NULL)"""
 
 
+def acknowledged_after(reports: str, sequences: str, aliases: str, now: str) -> str:
+    """Return a subquery: what order acknowledgements on TCP 1801 acknowledged after reports of outgoing queues.
+
+    Its columns are snapshot_id; ``next_unacked``, the number behind the last one acknowledged; ``acknowledged_at``,
+    when the report's oldest unacknowledged number was acknowledged at the latest, until ``now``, null if it was not.
+    ``reports``, ``sequences`` and ``aliases`` are the SQL names of gold.eod_transfers, gold.transfer_sequences and
+    silver.queue_aliases.
+    """
+    columns = "transaction_sequence_id, acknowledged_number, acknowledged_at"
+    named = with_canonical_queues(sequences, {"queue": "rows.destination_queue"}, columns, aliases)
+    return f"""(SELECT snapshot_id, max(acknowledged_number) + 1 AS next_unacked,
+      min(CASE WHEN acknowledged_number >= first_unacked_number THEN acknowledged_at END) AS acknowledged_at
+    FROM {reports} AS reports
+      JOIN {named} AS acks ON transaction_sequence_id = sequence_id AND acks.queue = reports.queue
+    WHERE acknowledged_at > observed_at AND acknowledged_at <= {now} GROUP BY snapshot_id)"""
+
+
 def with_progress(sequences: str, transfers: str, reports: str, sources: str, aliases: str, now: str) -> str:
     """Return a subquery over gold.transfer_sequences: its columns, and what else shows that its messages got further.
 

@@ -1,15 +1,17 @@
 """What one table of a lake says and another one contradicts is not answered: planted contradictions, in memory."""
 
 import datetime as dt
+from dataclasses import replace
 
 import pyarrow.compute as pc
 import pytest
 
-from alerts.scenario import LIMITS
+from alerts.scenario import LIMITS, alerts_of, summaries
 from alerts.test_update import Below
 from pipeline.alerts.update import current_alerts
 from pipeline.reports.views.catalog import LakeViews
-from queue_states.queue_events import MINUTE, event, read, snapshot
+from queue_states.queue_events import FAR, MINUTE, event, read, snapshot
+from queue_states.queue_events import outgoing as outgoing_transfer
 from reports.questions.in_memory_lake import NOW, InMemoryLake, history_tables, rows
 from schemas.ack_sequences import ACK_SEQUENCES
 from schemas.eod import EOD_SOURCES, EOD_TRANSFERS
@@ -42,10 +44,10 @@ def plain(value):
     return round(value, 3) if isinstance(value, float) else value
 
 
-def alerts(tables):
-    """Conditions of the alerts of a lake of these tables, and when they began and ended, in minutes."""
-    found = current_alerts(Below(None, tables), LIMITS).to_pylist()
-    return sorted((row["condition"], plain(row["since"]), row["until"] and plain(row["until"])) for row in found)
+def alerts(tables, source, limits=LIMITS):
+    """Conditions of a source's alerts over a lake of these tables, and when they began and ended, in minutes."""
+    found = summaries(alerts_of(tables, [source], NOW, limits))
+    return [(condition, since, until) for condition, _, since, until in found]
 
 
 def transfer(name, **more):
@@ -81,10 +83,10 @@ def test_a_queue_whose_messages_are_acknowledged_as_received_is_not_stuck(ack):
 
     columns = ("since", "until", "still")
     assert ask(with_ack(RECEIVED), "stuck_queues", *columns) == [(120, NOW, True), (0, 110, False)]
-    assert alerts(with_ack(RECEIVED)) == [("queue_stuck", 0, 110), ("queue_stuck", 120, None)]
+    assert alerts(with_ack(RECEIVED), "history") == [("queue_stuck", 0, 110), ("queue_stuck", 120, None)]
     assert ask(with_ack(0xC002), "stuck_queues", *columns) == [(0, NOW, True)]  # its time was over: nobody read it
-    assert alerts(with_ack(0xC002)) == [("queue_stuck", 0, None)]
-    assert alerts(with_ack(RECEIVED, NOW + 1)) == [("queue_stuck", 0, None)]  # as of now it did not come
+    assert alerts(with_ack(0xC002), "history") == [("queue_stuck", 0, None)]
+    assert alerts(with_ack(RECEIVED, NOW + 1), "history") == [("queue_stuck", 0, None)]  # as of now it did not come
 
 
 def test_what_is_not_asked_for_ends_no_wait():
@@ -92,17 +94,17 @@ def test_what_is_not_asked_for_ends_no_wait():
     reports = [shot(at, None if 30 <= at <= 70 else 5) for at in range(0, 110, 10)]
     columns = ("since", "until", "still")
     assert ask(history_tables(reports), "stuck_queues", *columns) == [(0, 100, None)]
-    assert alerts(history_tables(reports)) == [("queue_stuck", 0, None)]
+    assert alerts(history_tables(reports), "history") == [("queue_stuck", 0, None)]
     fewer = history_tables([*reports[:8], shot(80, 4)])
     assert ask(fewer, "stuck_queues", "since", "still") == [(0, False)]
-    assert alerts(fewer) == [("queue_stuck", 0, 80)]
+    assert alerts(fewer, "history") == [("queue_stuck", 0, 80)]
 
 
 @pytest.mark.parametrize("queue", ["srv1\\system$;deadletter", "srv1\\private$\\app_deadqueue", f"{QUEUE};journal"])
 def test_a_queue_that_is_not_for_readers_is_not_stuck(queue):
     lies = history_tables([shot(at, 5, queue=queue) for at in range(0, NOW + 1, 10)])
     assert ask(lies, "stuck_queues", "since") == []
-    assert alerts(lies) == []
+    assert alerts(lies, "history") == []
 
 
 def test_no_period_ends_because_a_report_expires():
@@ -296,7 +298,7 @@ def test_a_dead_letter_is_no_negative_acknowledgement():
     aliases = [{"queue": name, "canonical_queue": own, "evidence": "call"} for name in (own, other_name)]
     tables = {MESSAGES: rows(MESSAGES, *dead), QUEUE_ALIASES: rows(QUEUE_ALIASES, *aliases)}
     assert ask(tables, "negative_acknowledgements", "admin_queue", "messages") == [(admin, 1)]
-    (alert,) = current_alerts(Below(None, tables), LIMITS).to_pylist()
+    (alert,) = alerts_of(tables, ["negative_acknowledgements"], NOW)
     assert (alert["condition"], alert["queue"]) == ("negative_acknowledgements", admin)
 
 
@@ -439,7 +441,7 @@ def test_a_sequence_that_got_further_than_its_order_acknowledgements_say(reports
 
     def found(condition):
         waits = sequence(1, 1, 9, 3, condition=condition, stalls=[stall], hop_key="h", first_sent_at=40)
-        every = alerts(tables | {TRANSFER_SEQUENCES: rows(TRANSFER_SEQUENCES, waits)})
+        every = alerts(tables | {TRANSFER_SEQUENCES: rows(TRANSFER_SEQUENCES, waits)}, "sequences")
         return {name: until for name, _, until in every}
 
     assert found("stalled")["order_acks_stalled"] == stalled
@@ -457,11 +459,48 @@ def test_a_stall_of_what_the_receiver_has_says_so():
     says = "; the receiver has number 8, as it reported at 1970-01-01 01:00:00: the acknowledgement does not come"
     for last, expected in ((8, True), (6, False)):
         tables[EOD_SOURCES] = rows(EOD_SOURCES, accepted(60, 1, last))
-        (row,) = (
-            row for row in current_alerts(Below(None, tables), LIMITS).to_pylist()
-            if row["condition"] == "order_acks_stalled"
-        )  # fmt: skip
+        (row,) = alerts_of(tables, ["sequences"], NOW)
         assert (says in row["message"]) is expected
+
+
+@pytest.mark.parametrize(
+    ("through", "acked_at", "ended"),
+    [(13, NOW - 10, True), (12, NOW - 10, False), (13, NOW - 60, False), (13, NOW + 1, False)],
+)
+def test_a_transfer_is_not_stalled_that_an_order_ack_was_captured_of(through, acked_at, ended):
+    """Planted: the last report is of minute ``NOW`` - 20, its oldest number 13; order acknowledgements on TCP 1801."""
+    reports = [outgoing_transfer(at * MINUTE, 12, 4, ack_at=-60) for at in range(0, NOW - 10, 10)]
+    tables = history_tables(reports)
+    ids = tables[EOD_TRANSFERS]["sequence_id"].to_pylist()
+    acks = sequence(ids[0], 13, 16, 0, destination_queue=FAR, acknowledged_number=through, acknowledged_at=acked_at)
+    found = {name: until for name, _, until in alerts(tables, "transfers")}
+    tables[TRANSFER_SEQUENCES] = rows(TRANSFER_SEQUENCES, acks | {"hop_key": "h", "first_sent_at": 1})
+    both = ("messages_unacknowledged", "transfer_stalled")
+    assert {name: found[name] for name in both} == dict.fromkeys(both)
+    found = {name: until for name, _, until in alerts(tables, "transfers")}
+    assert {name: found[name] for name in both} == dict.fromkeys(both, acked_at if ended else None)
+    assert ask(tables, "transfer_stalls", "still") == [(not ended,)]
+
+
+@pytest.mark.parametrize(
+    ("more", "at", "ended"),
+    [({}, NOW - 5, True), ({}, NOW + 1, False), ({"destination_queue": QUEUE}, NOW - 5, False)],
+)
+def test_messages_are_not_unread_where_receives_are_acknowledged(more, at, ended):
+    """Planted: reports say that 3 messages are unread, as they go on to arrive; TCP 1801 shows a receive."""
+    tables = history_tables(
+        [outgoing_transfer(minute * MINUTE, 50 + minute, 0, unread=3) for minute in range(0, NOW, 10)]
+    )
+    ack = transfer("m", receive_class=RECEIVED, receive_acked_at=at, **{"destination_queue": FAR} | more)
+    soon = replace(LIMITS, unread_after=dt.timedelta(hours=3))
+
+    def until():
+        (found,) = (until for name, _, until in alerts(tables, "transfers", soon) if name == "messages_unread")
+        return found
+
+    assert until() is None
+    tables[MESSAGE_TRANSFERS] = rows(MESSAGE_TRANSFERS, ack)
+    assert until() == (at if ended else None)
 
 
 def test_a_receiver_reports_what_only_the_report_of_its_sender_calls_unacknowledged():
