@@ -26,9 +26,9 @@ from udfs.stubs import method_registry
 
 ATTEMPT_COLUMNS: Final = (
     "queue", "inferred_queue", "server_address", "client_address", "returned_at", "ended_at", "outcome", "end_hresult",
-    "lookup_id", "message_key", "ack_refused", "evidence", "missing",
+    "lookup_id", "message_key", "ack_refused", "given_back", "evidence", "missing",
 )  # fmt: skip
-"""The columns of gold.receive_attempts that ``receive_alerts`` needs."""
+"""The columns of gold.receive_attempts, and of ``with_known_ends`` over it, that ``receive_alerts`` needs."""
 
 _COUNT_COLUMNS: Final = ("at", "last", "count", "evidence")
 NACK_COUNT_COLUMNS: Final = (
@@ -168,7 +168,9 @@ def _overdue_episodes(series: Iterable[RowDict], limits: Thresholds, capture_end
     overdue: list[tuple[int, int | None, RowDict]] = []
     for row in series:
         since, until = row["returned_at"], row["ended_at"]
-        if since is None or since > now or (row["outcome"] == "failed" and not _returned_message(row)):
+        if since is None or since > now or row["given_back"]:
+            continue
+        if row["outcome"] == "failed" and not _returned_message(row):
             continue
         until = until if until is None or until <= now else None  # still held at that time
         if row["outcome"] == "expired" and until is None:

@@ -65,25 +65,29 @@ CONDITIONS: Final = {
     "queue_stuck": Condition(
         4,
         "messages wait in a local queue, and for alerts.stuck_after nothing shows that any is read: no captured "
-        "receive, move or purge, and neither their number nor their bytes ever fall; error after alerts.error_after",
+        "receive, move or purge, no acknowledgement on TCP 1801 that one was received, and neither their number nor "
+        "their bytes ever fall; error after alerts.error_after",
         "See whether the reader runs, and whether it fails (receives_not_ended, calls_failing); a message that comes "
         "back again and again is in gold.ack_sequences (loss_risk poison).",
     ),
     "messages_unacknowledged": Condition(
         6,
-        "the oldest message sent and not acknowledged is at least alerts.unacked_after old",
+        "the oldest message sent and not acknowledged is at least alerts.unacked_after old; until a later report or a "
+        "captured order acknowledgement (TCP 1801) shows another",
         "See whether the receiver is reachable, and what gold.eod_sources says of the same sequence there.",
     ),
     "messages_unread": Condition(
         6,
         "messages arrived and were not read for alerts.unread_after, by the acknowledgements that the sender got: "
-        "their number never falls",
+        "their number never falls, and no acknowledgement that a message of the queue was received is captured (TCP "
+        "1801)",
         "See whether the receiving application runs; at the receiver the queue is then stuck too.",
     ),
     "transfer_stalled": Condition(
         7,
-        "an exactly-once transfer makes no progress for alerts.stalled_after: messages wait, none is acknowledged; "
-        "error on the third step of the resend ladder, or after alerts.error_after",
+        "an exactly-once transfer makes no progress for alerts.stalled_after: messages wait, none is acknowledged, "
+        "as reported or by a captured order acknowledgement (TCP 1801); error on the third step of the resend ladder, "
+        "or after alerts.error_after",
         "Until the next try nothing moves: EOD_RESEND asks for one now. If tries fail, look at the receiver: its "
         "queue, its quota, and whether it disagrees about the next number (ends_disagree).",
     ),
@@ -91,7 +95,8 @@ CONDITIONS: Final = {
         7,
         "messages of an exactly-once sequence were sent, and none was acknowledged by an order acknowledgement for "
         "transfers.stall_after (gold.transfer_sequences.stalls); error after alerts.error_after; it ends too where "
-        "the sender begins another sequence",
+        "the sender begins another sequence or reports that they are acknowledged, or an acknowledgement of another "
+        "kind says that they arrived",
         "Look at the receiver: its queue, its quota, its disk, and whether it can reach the sender: order "
         "acknowledgements travel back in a session that the receiver may have to open.",
     ),
@@ -99,7 +104,7 @@ CONDITIONS: Final = {
         9,
         "a receiver refuses a number of an exactly-once sequence for ever: it was sent three times or more, and order "
         "acknowledgements do not reach it, while at least alerts.refused_messages messages wait; until the sender "
-        "begins another sequence",
+        "begins another sequence, or sender or receiver report that the number was accepted",
         "The number's predecessor is not what the receiver has: nothing gets better by waiting. "
         "Compare both ends (ends_disagree), save the outgoing messages, then have the sender begin a new sequence.",
     ),
@@ -166,8 +171,8 @@ CONDITIONS: Final = {
     "receives_not_ended": Condition(
         19,
         "a reader got a message and for alerts.unacknowledged_read_after neither acknowledged it nor gave it back, or "
-        "disconnected while it held it; not where TCP 1801 says that the message was received, or its queue is "
-        "reported empty since",
+        "disconnected while it held it; not where TCP 1801 says that the message was received, its queue is "
+        "reported empty since, or the message was handed out again without a captured end",
         "See whether the reader hangs or crashes; the message is locked meanwhile and is read again afterwards.",
     ),
     "ends_refused": Condition(

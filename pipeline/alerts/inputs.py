@@ -18,8 +18,13 @@ from pipeline.alerts.episodes import Alert
 from pipeline.arrow_rows import timedelta_to_us
 from pipeline.lake.queries.inputs import BoundQuery, FilteredTable, QueryInput
 from pipeline.queues.ended_receives import with_known_ends
+from pipeline.queues.history import is_dead_letter
+from pipeline.queues.messages_read import next_receipts, with_reads
+from pipeline.silver.canonical_queues import with_canonical_queues
 from pipeline.transfers.hop_sql import first_addresses, once_per_hop
 from pipeline.transfers.messages.sender_clocks import LONG_TRANSIT
+from pipeline.transfers.sequences.sequence_progress import acknowledged_after, with_progress
+from schemas.ack_sequences import ACK_SEQUENCES
 from schemas.bronze import CONNECTIONS, RPC_CALLS
 from schemas.calls import CLIENT_CALLS, MANAGEMENT_CALLS, REMOTE_READ_CALLS
 from schemas.collected_snapshots import SNAPSHOTS_RAW
@@ -27,6 +32,7 @@ from schemas.coverage import COVERAGE
 from schemas.eod import EOD_SOURCES, EOD_TRANSFERS
 from schemas.findings import FINDINGS
 from schemas.messages import MESSAGES
+from schemas.queue_aliases import QUEUE_ALIASES
 from schemas.queue_history import MACHINE_HISTORY, QUEUE_HISTORY
 from schemas.receive_attempts import RECEIVE_ATTEMPTS
 from schemas.sessions import ORDER_ACKS, SENDINGS, SESSIONS
@@ -82,18 +88,24 @@ class AlertSource(NamedTuple):
     conditions: tuple[str, ...]
 
 
+def _selected(table: Table, columns: Iterable[str], *more_times: str) -> str:
+    """Return the SQL of columns; those that a table has as times, and ``more_times``, in microseconds."""
+    times = {*more_times, *(column.name for column in table.columns if column.type == TIMESTAMP)}
+    return ", ".join(f"unix_micros({name}) AS {name}" if name in times else name for name in columns)
+
+
 def _select_rows(table: Table, columns: Iterable[str], where: str) -> BoundQuery:
     """Return a query for columns of a table, times in microseconds."""
-    names = (f"unix_micros({name}) AS {name}" if table.column(name).type == TIMESTAMP else name for name in columns)
-    return BoundQuery(f"SELECT {', '.join(names)} FROM {{rows}} WHERE {where}", {"rows": table})
+    return BoundQuery(f"SELECT {_selected(table, columns)} FROM {{rows}} WHERE {where}", {"rows": table})
 
 
 def _queue_history_query(limits: Thresholds, window: TimeWindow) -> BoundQuery:
-    """Return a query for states of queues, with what the report with which one begins says of messages on their way."""
-    rows = _select_rows(QUEUE_HISTORY, queue_alerts.HISTORY_COLUMNS, window.filter_sql("valid_from", "valid_to"))
+    """Return a query for states of queues and their reads, with what each report says of messages on their way."""
+    reads = with_reads("{history}", "{message_transfers}", "{aliases}", f"timestamp_micros({window.now})")
+    history = FilteredTable(QUEUE_HISTORY, window.filter_sql("valid_from", "valid_to"))
     since = None if window.since is None else window.since - timedelta_to_us(limits.max_gap)
     sql = f"""
-WITH history AS ({rows.sql}), sent AS (
+WITH history AS (SELECT {_selected(QUEUE_HISTORY, queue_alerts.HISTORY_COLUMNS)} FROM {reads} AS every), sent AS (
   SELECT queue_manager, queue, queue_format_name, unix_micros(observed_at) AS valid_from,
     max(unacked_count) AS unacked_count
   FROM {{transfers}} WHERE {window._replace(since=since).filter_sql("observed_at")} GROUP BY ALL
@@ -102,7 +114,8 @@ SELECT history.*, sent.unacked_count FROM history LEFT JOIN sent
   ON sent.queue = history.queue AND sent.valid_from = history.valid_from
     AND sent.queue_manager IS NOT DISTINCT FROM history.queue_manager
     AND sent.queue_format_name IS NOT DISTINCT FROM history.queue_format_name"""
-    return BoundQuery(sql, {**rows.inputs, "transfers": EOD_TRANSFERS})
+    inputs: dict[str, QueryInput] = {"history": history, "message_transfers": MESSAGE_TRANSFERS}
+    return BoundQuery(sql, inputs | {"aliases": QUEUE_ALIASES, "transfers": EOD_TRANSFERS})
 
 
 def _machine_history_query(_: Thresholds, window: TimeWindow) -> BoundQuery:
@@ -110,7 +123,19 @@ def _machine_history_query(_: Thresholds, window: TimeWindow) -> BoundQuery:
 
 
 def _eod_transfers_query(_: Thresholds, window: TimeWindow) -> BoundQuery:
-    return _select_rows(EOD_TRANSFERS, transfer_alerts.EOD_TRANSFER_COLUMNS, window.filter_sql("observed_at"))
+    """Return a query for reports of outgoing queues, and what acknowledgements were captured after each."""
+    now = f"timestamp_micros({window.now})"
+    acks = acknowledged_after("{reports}", "{sequences}", "{aliases}", now)
+    receipts = next_receipts("{reports}", "snapshot_id", "observed_at", "{transfers}", "{aliases}", now)
+    columns = _selected(EOD_TRANSFERS, transfer_alerts.EOD_TRANSFER_COLUMNS, "acknowledged_at", "next_received_at")
+    sql = f"""
+SELECT {columns} FROM {{reports}} AS reports
+  LEFT JOIN (SELECT snapshot_id AS acknowledged, acknowledged_at FROM {acks} AS every) AS acks
+    ON acknowledged = snapshot_id
+  LEFT JOIN {receipts} AS receipts ON of_row = snapshot_id"""
+    inputs: dict[str, QueryInput] = {"reports": FilteredTable(EOD_TRANSFERS, window.filter_sql("observed_at"))}
+    inputs |= {"sequences": TRANSFER_SEQUENCES, "transfers": MESSAGE_TRANSFERS, "aliases": QUEUE_ALIASES}
+    return BoundQuery(sql, inputs)
 
 
 def _eod_sources_query(_: Thresholds, window: TimeWindow) -> BoundQuery:
@@ -128,9 +153,10 @@ def _overdue_receives_query(limits: Thresholds, window: TimeWindow) -> BoundQuer
     in_trouble = FilteredTable(RECEIVE_ATTEMPTS, f"is_receive AND returned_at IS NOT NULL AND ({trouble})")
     where = window.filter_sql("returned_at", "ended_at", or_sql="outcome = 'in_flight'")
     rows = _select_rows(RECEIVE_ATTEMPTS, call_alerts.ATTEMPT_COLUMNS, f"{where} AND NOT ended_anyway")
-    known = with_known_ends("{attempts}", "{transfers}", "{history}", f"timestamp_micros({window.now})")
+    known = with_known_ends("{attempts}", "{transfers}", "{history}", "{sequences}", f"timestamp_micros({window.now})")
     sql = rows.sql.replace("{rows}", f"{known} AS known")
-    return BoundQuery(sql, {"attempts": in_trouble, "transfers": MESSAGE_TRANSFERS, "history": QUEUE_HISTORY})
+    inputs: dict[str, QueryInput] = {"attempts": in_trouble, "transfers": MESSAGE_TRANSFERS, "history": QUEUE_HISTORY}
+    return BoundQuery(sql, inputs | {"sequences": ACK_SEQUENCES})
 
 
 def _negative_acknowledgements_query(_: Thresholds, window: TimeWindow) -> BoundQuery:
@@ -139,36 +165,42 @@ def _negative_acknowledgements_query(_: Thresholds, window: TimeWindow) -> Bound
     A dead letter has such a class too, and is no acknowledgement. A final acknowledgement is the same on each hop.
     """
     is_negative = f"class & {NEGATIVE_CLASS_BIT} <> 0"
-    is_dead_letter = "coalesce(queue LIKE '%;deadletter' OR queue LIKE '%;deadxact', FALSE)"
     not_later = window._replace(since=None).filter_sql("sent_at")
     sql = f"""
 SELECT class_name, queue_manager AS source_queue_manager, CAST(NULL AS string) AS queue,
   CAST(NULL AS string) AS inferred_queue, TRUE AS is_final, unix_micros(sent_at) AS `at`, packet_key AS key,
   coalesce(acknowledged_message_id || ' ' || class_name || ' ' || coalesce(queue_manager, ''), packet_key) AS subject
 FROM {{order_acks}} WHERE kind = 'final_ack' AND {is_negative} AND {not_later}"""
+    queues = {"read_from": "coalesce(rows.queue, rows.inferred_queue)", "own_queue": "rows.dead_letter_queue"}
+    named = with_canonical_queues("{rows}", queues, "rows.*", "{aliases}")
+    negative = BoundQuery(
+        f"(SELECT * FROM {named} AS named WHERE NOT {is_dead_letter('read_from', 'own_queue')})",
+        {"rows": FilteredTable(MESSAGES, is_negative), "aliases": QUEUE_ALIASES},
+    )
     return _count_messages(
-        call_alerts.NACK_COUNT_COLUMNS, f"{is_negative} AND NOT {is_dead_letter}", window,
-        ("FALSE AS is_final",), BoundQuery(sql, {"order_acks": ORDER_ACKS}),
+        call_alerts.NACK_COUNT_COLUMNS, negative, window, ("FALSE AS is_final",),
+        BoundQuery(sql, {"order_acks": ORDER_ACKS}),
     )  # fmt: skip
 
 
 def _rejected_containers_query(_: Thresholds, window: TimeWindow) -> BoundQuery:
     """Return a query that counts COM+ messages that servers must reject per minute, when first seen."""
-    return _count_messages(call_alerts.REJECTED_COUNT_COLUMNS, "comqc_rejected IS NOT NULL", window)
+    rejected = BoundQuery("{rows}", {"rows": FilteredTable(MESSAGES, "comqc_rejected IS NOT NULL")})
+    return _count_messages(call_alerts.REJECTED_COUNT_COLUMNS, rejected, window)
 
 
 def _count_messages(
     columns: tuple[str, ...],
-    condition: str,
+    sightings: BoundQuery,
     window: TimeWindow,
     constants: tuple[str, ...] = (),
     others: BoundQuery | None = None,
 ) -> BoundQuery:
     """Return a query that counts messages per minute by the key of ``columns``, each when it was first seen.
 
-    A message that was captured on TCP 1801 counts for its destination queue. ``constants`` are further columns of the
-    key. ``others`` has further rows to count: the key, the time ``at``, the call or packet ``key``, and ``subject``,
-    which repeats where the same thing was seen again.
+    ``sightings`` are rows of silver.messages, as a relation: one that was captured on TCP 1801 counts for its
+    destination queue. ``constants`` are further columns of the key. ``others`` has further rows to count: the key, the
+    time ``at``, the call or packet ``key``, and ``subject``, which repeats where the same thing was seen again.
     """
     names = call_alerts.key_columns(columns)
     fields = ", ".join((*names, "`at`", "key", "subject"))
@@ -177,8 +209,8 @@ def _count_messages(
 SELECT {", ".join((names[0], "source_queue_manager", "inferred_queue", *constants))},
   CASE WHEN packet_key IS NULL THEN queue ELSE destination_queue END AS queue, unix_micros(seen_at) AS `at`,
   coalesce(call_key, packet_key) AS key, coalesce(message_key, sighting_key) AS subject
-FROM {{rows}} WHERE {not_later} AND {condition}"""
-    inputs: dict[str, QueryInput] = {"rows": MESSAGES}
+FROM {sightings.sql} AS sightings WHERE {not_later}"""
+    inputs = dict(sightings.inputs)
     if others is not None:
         every = f"SELECT {fields} FROM ({every}) UNION ALL SELECT {fields} FROM ({others.sql})"
         inputs |= others.inputs
@@ -243,15 +275,19 @@ SELECT {selected} FROM placed WHERE is_chosen"""
 
 
 def _sequences_query(_: Thresholds, window: TimeWindow) -> BoundQuery:
-    """Return a query for sequences, with the first addresses of their hop, and connections that failed meanwhile."""
+    """Return a query for sequences and what shows their progress, and connections that failed meanwhile.
+
+    Each has the first addresses of its hop.
+    """
     beside = (*sending_alerts.FIRST_ADDRESSES, *sending_alerts.FAILURE_COLUMNS)
     columns = [name for name in sending_alerts.SEQUENCE_COLUMNS if name not in beside]
-    rows = _select_rows(
-        TRANSFER_SEQUENCES, ["sequence_key", *columns], window.filter_sql("first_sent_at", "last_packet_at")
-    )
+    selected = _selected(TRANSFER_SEQUENCES, ["sequence_key", *columns], "progress_at", "accepted_reported_at")
+    now = f"timestamp_micros({window.now})"
+    progress = with_progress("{rows}", "{transfers}", "{reports}", "{sources}", "{aliases}", now)
+    rows = FilteredTable(TRANSFER_SEQUENCES, window.filter_sql("first_sent_at", "last_packet_at"))
     failed = f"not_established IN ({', '.join(map(repr, FAILURE_CAUSES))})"
     sql = f"""
-WITH found AS ({rows.sql}), failed AS (
+WITH found AS (SELECT {selected} FROM {progress} AS every), failed AS (
   SELECT client_address, server_address, not_established, unix_micros(first_packet_at) AS `at`,
     lpad(CAST(unix_micros(first_packet_at) AS string), 20, '0') || connection_id AS place
   FROM {{connections}}
@@ -270,7 +306,9 @@ WITH found AS ({rows.sql}), failed AS (
 SELECT {", ".join(f"found.{name}" for name in columns)}, {", ".join(beside)}
 FROM found LEFT JOIN between_ends ON between_ends.sequence_key = found.sequence_key
   JOIN hops ON hops.hop_key = found.hop_key"""
-    return BoundQuery(sql, {**rows.inputs, "connections": CONNECTIONS, "sequences": TRANSFER_SEQUENCES})
+    inputs: dict[str, QueryInput] = {"rows": rows, "transfers": MESSAGE_TRANSFERS, "reports": EOD_TRANSFERS}
+    inputs |= {"sources": EOD_SOURCES, "aliases": QUEUE_ALIASES}
+    return BoundQuery(sql, inputs | {"connections": CONNECTIONS, "sequences": TRANSFER_SEQUENCES})
 
 
 def _resends_query(limits: Thresholds, window: TimeWindow) -> BoundQuery:

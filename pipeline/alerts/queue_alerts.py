@@ -18,7 +18,6 @@ from pipeline.queues.history import (
     DEAD_LETTER_QUEUE_PATTERN,
     JOURNAL_SUFFIX,
     NOT_CONNECTED_STATES,
-    STATE_LOCAL,
     STATE_ON_HOLD,
     STATE_UNKNOWN,
 )
@@ -27,10 +26,9 @@ from udfs.rows import RowDict
 
 HISTORY_COLUMNS: Final = (
     "queue_manager", "queue", "queue_format_name", "valid_from", "valid_to", "state", "message_count", "bytes",
-    "journal_count", "journal_bytes", "received", "nacked", "departed", "moved_out", "purged", "paused",
-    "unexplained_change", "evidence", "missing",
+    "journal_count", "journal_bytes", "departed", "paused", "is_counted", "is_read", "is_fewer", "evidence", "missing",
 )  # fmt: skip
-"""The columns of gold.queue_history that ``history_alerts`` needs.
+"""The columns of gold.queue_history, and of ``with_reads`` over it, that ``history_alerts`` needs.
 
 Beside them ``unacked_count``: of gold.eod_transfers, of the report with which the interval begins; null without one.
 """
@@ -115,38 +113,22 @@ def _on_hold(history: Iterable[RowDict]) -> Iterator[Observation]:
 
 
 def _stuck(history: Iterable[RowDict]) -> Iterator[Observation]:
-    """Yield whether messages wait and nothing shows that any is read.
-
-    Applications on the machine itself read without a call that is captured. Such reads show where the number of
-    messages falls below the expected one, or where the bytes fall.
-    """
-    before: RowDict | None = None
+    """Yield whether messages wait and nothing shows that any is read."""
     for row in history:
-        read = any(row[name] for name in ("received", "nacked", "moved_out", "purged"))
-        read = read or (row["unexplained_change"] or 0) < 0
-        if row["state"] == STATE_UNKNOWN:
-            if read:  # some time in it
+        if not row["is_counted"]:
+            if row["is_read"]:  # some time in it
                 yield Observation(row["valid_to"], is_met=False, valid_until=row["valid_to"])
             continue
-        if row["state"] != STATE_LOCAL or row["message_count"] is None:
-            before = None
-            yield _observation(row, holds=False)
-            continue
-        if before is not None and any(_decreased(before, row, name) for name in ("message_count", "bytes")):
+        if row["is_fewer"]:
             yield Observation(row["valid_from"], is_met=False, valid_until=row["valid_from"])
-        holds = row["message_count"] > 0 and not read
+        holds = row["message_count"] > 0 and not row["is_read"]
         yield _observation(row, holds=holds, message=f"{_count_and_size(row)} wait, nothing reads them")
-        before = row
 
 
 def _count_and_size(row: RowDict) -> str:
     """Return the number of messages, with their size if it was reported."""
     size = "" if row["bytes"] is None else f" ({row['bytes']} bytes)"
     return f"{format_count(row['message_count'], 'message')}{size}"
-
-
-def _decreased(before: RowDict, row: RowDict, name: str) -> bool:
-    return before[name] is not None and row[name] is not None and row[name] < before[name]
 
 
 def _samples(history: Iterable[RowDict], count: str, size: str) -> list[CountSample]:

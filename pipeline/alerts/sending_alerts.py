@@ -24,7 +24,7 @@ from pipeline.alerts.episodes import (
 )
 from pipeline.alerts.session_alerts import named
 from pipeline.arrow_rows import datetime_to_us, timedelta_to_us
-from pipeline.text import format_count
+from pipeline.text import format_count, format_time
 from udfs.queues.alias_groups import canonical_queue_name
 from udfs.rows import RowDict
 
@@ -33,9 +33,10 @@ SEQUENCE_COLUMNS: Final = (
     "transaction_sequence_id",
     "first_sent_at", "last_packet_at", "acknowledged_number", "acknowledged_at", "waiting", "first_waiting_number",
     "stalls", "longest_stall_s", "stalled_since", "condition", "evidence", "missing",
+    "progress_at", "accepted_number", "accepted_reported_at",
     "first_sender", "first_receiver", "failed_since", "failed_until", "failed_client", "failed_cause",
 )  # fmt: skip
-"""The columns that ``sequence_alerts`` needs: of gold.transfer_sequences, and those below."""
+"""The columns that ``sequence_alerts`` needs: of gold.transfer_sequences, of ``with_progress``, and those below."""
 
 FIRST_ADDRESSES: Final = ("first_sender", "first_receiver")
 """The addresses of the first sequence of all on the hop."""
@@ -107,13 +108,17 @@ def _with_failed_connections(alert: Alert, row: RowDict, names: Mapping[str, str
 
 
 def _stalls(row: RowDict, followed_at: int | None, limits: Thresholds, now: int) -> Iterator[Observation]:
-    """Yield the beginning and the end of each stall; one that has not ended does where another sequence follows."""
+    """Yield the beginning and the end of each stall.
+
+    One that has not ended does where another sequence follows, or where something else than an order acknowledgement
+    shows that its first number is acknowledged.
+    """
     for stall in row["stalls"] or ():
         began = datetime_to_us(stall["began_at"])
         ended = None if stall["ended_at"] is None else datetime_to_us(stall["ended_at"])
         if began > now:
             continue
-        until = followed_at if ended is None else ended
+        until = _earliest(followed_at, row["progress_at"]) if ended is None else ended
         seen = _observed_until(row, began, limits) if until is None else max(until, began)
         seen = min(seen, now)
         message = (
@@ -121,6 +126,11 @@ def _stalls(row: RowDict, followed_at: int | None, limits: Thresholds, now: int)
             f"{row['transaction_sequence_id']} on wait for an order acknowledgement, for {(seen - began) / 1e6:.0f} s; "
             f"sent {format_count(stall['sendings'], 'time')} since"
         )
+        if ended is None and (row["accepted_number"] or 0) >= stall["first_number"]:
+            message += (
+                f"; the receiver has number {row['accepted_number']}, as it reported at "
+                f"{format_time(row['accepted_reported_at'])}: the acknowledgement does not come"
+            )
         evidence, missing = tuple(row["evidence"] or ())[-1:], tuple(row["missing"] or ())
         seen_first = Observation(
             began, is_met=True, valid_until=seen, message=message, evidence=evidence, missing=missing
@@ -147,7 +157,12 @@ def _observed_until(row: RowDict, began: int, limits: Thresholds) -> int:
     return max(least, row["last_packet_at"] or 0)
 
 
+def _earliest(*times: int | None) -> int | None:
+    return min((at for at in times if at is not None), default=None)
+
+
 def _refused_episode(row: RowDict, followed_at: int | None, now: int) -> Episode:
+    """Return the episode in which a sequence is refused, until its first waiting number is not, or another follows."""
     starts = (row["stalled_since"], row["acknowledged_at"], row["first_sent_at"])
     since = next(at for at in starts if at is not None)
     last = min(row["last_packet_at"] or since, now)
@@ -156,7 +171,10 @@ def _refused_episode(row: RowDict, followed_at: int | None, now: int) -> Episode
         f"number {row['first_waiting_number']} of sequence {row['transaction_sequence_id']} is sent again and again, "
         f"the receiver acknowledges {acknowledged}: {format_count(row['waiting'], 'message')} wait"
     )
-    until = max(followed_at, since) if followed_at is not None and followed_at <= now else None
+    is_accepted = (row["accepted_number"] or 0) >= row["first_waiting_number"]
+    accepted_at = row["accepted_reported_at"] if is_accepted and row["accepted_reported_at"] >= last else None
+    over = _earliest(followed_at, row["progress_at"], accepted_at)
+    until = max(over, since) if over is not None and over <= now else None
     seen = max(last if until is None else min(last, until), since)
     episode = Episode(since, seen, seen, ERROR, message, until)
     episode.add_evidence(tuple(row["evidence"] or ())[-1:], row["missing"] or ())

@@ -20,9 +20,9 @@ from udfs.rows import RowDict
 EOD_TRANSFER_COLUMNS: Final = (
     "queue_manager", "queue", "queue_format_name", "source", "observed_at", "condition", "stalled_since",
     "first_unacked_number", "unacked_count", "unread_count", "in_flight_s", "resend_count", "ladder_step",
-    "next_resend_at", "evidence", "missing",
+    "next_resend_at", "acknowledged_at", "next_received_at", "evidence", "missing",
 )  # fmt: skip
-"""The columns of gold.eod_transfers that ``eod_transfer_alerts`` needs."""
+"""The columns of gold.eod_transfers, of ``acknowledged_after`` and ``next_receipts``, for ``eod_transfer_alerts``."""
 
 EOD_SOURCE_COLUMNS: Final = (
     "queue_manager", "queue", "queue_format_name", "source", "observed_at", "sender_queue_manager",
@@ -63,11 +63,13 @@ def _group_series(rows: Iterable[Mapping[str, Any]], names: tuple[str, ...]) -> 
 
 def _transfer_checks(subject: str, series: list[RowDict], limits: Thresholds) -> Iterator[ConditionHistory]:
     observe = partial(_observation, limits)
-    stalled = _observations(series, partial(_stalled, observe))
+    stalled = _until(_observations(series, partial(_stalled, observe)), series, "acknowledged_at")
     yield ConditionHistory("transfer_stalled", subject, stalled, limits.stalled_after, limits.error_after)
     overdue = _observations(series, partial(_unacknowledged, observe, timedelta_to_us(limits.unacked_after)))
+    overdue = _until(overdue, series, "acknowledged_at")
     yield ConditionHistory("messages_unacknowledged", subject, overdue)
-    yield ConditionHistory("messages_unread", subject, _unread(series, observe), limits.unread_after)
+    unread = _until(_unread(series, observe), series, "next_received_at")
+    yield ConditionHistory("messages_unread", subject, unread, limits.unread_after)
 
 
 def _source_checks(subject: str, series: list[RowDict], limits: Thresholds) -> Iterator[ConditionHistory]:
@@ -79,6 +81,13 @@ def _source_checks(subject: str, series: list[RowDict], limits: Thresholds) -> I
 
 def _observations(series: Iterable[RowDict], judge: Callable[[RowDict], Observation | None]) -> Iterator[Observation]:
     return (observation for observation in map(judge, series) if observation is not None)
+
+
+def _until(observations: Iterable[Observation], series: Iterable[RowDict], column: str) -> Iterator[Observation]:
+    """Yield the observations, and that the condition ended at each time in a column: a capture shows it."""
+    yield from observations
+    for at in {row[column] for row in series if row[column] is not None}:
+        yield Observation(at, is_met=False, valid_until=at)
 
 
 def _observation(

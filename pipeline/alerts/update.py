@@ -27,6 +27,7 @@ from pipeline.lake.incremental import IncrementalUpdate
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import GroupedQuery
 from pipeline.silver.queue_aliases import AliasIndex
+from schemas.ack_sequences import ACK_SEQUENCES
 from schemas.alerts import ALERTS
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, RPC_CALLS
 from schemas.calls import CLIENT_CALLS, MANAGEMENT_CALLS, REMOTE_READ_CALLS
@@ -45,12 +46,12 @@ from schemas.transfers import MESSAGE_TRANSFERS, TRANSFER_SEQUENCES
 from udfs.keys import key
 from udfs.rows import RowMapping
 
-CODE_VERSION: Final = "6"  # raised when alerts are computed differently: all are recomputed
+CODE_VERSION: Final = "7"  # raised when alerts are computed differently: all are recomputed
 MAX_FOR_FULL_UPDATE: Final = 20_000  # rows of all sources; with fewer, all alerts are recomputed
 _FOLLOWED: Final = (
     QUEUE_HISTORY, EOD_TRANSFERS, EOD_SOURCES, RECEIVE_ATTEMPTS, MESSAGES, REMOTE_READ_CALLS, MANAGEMENT_CALLS,
     CLIENT_CALLS, RPC_CALLS, FINDINGS, COVERAGE, SNAPSHOTS_RAW, MACHINE_HISTORY, CONNECTIONS, SESSIONS, ORDER_ACKS,
-    SENDINGS, MESSAGE_TRANSFERS, TRANSFER_SEQUENCES,
+    SENDINGS, MESSAGE_TRANSFERS, TRANSFER_SEQUENCES, ACK_SEQUENCES,
 )  # fmt: skip
 _INPUTS: Final = (*_FOLLOWED, CAPTURE_FILES, QUEUE_ALIASES)
 

@@ -12,7 +12,7 @@ from pipeline.queues.last_reports import (
     LAST_SENDERS_SQL,
     LAST_TRANSFERS_SQL,
 )
-from pipeline.reports.views.canonical import with_canonical_queues
+from pipeline.silver.canonical_queues import with_canonical_queues
 from pipeline.text import cut_text_sql
 from schemas.table import literal
 from udfs.call_results import response_ms_sql, succeeded_sql

@@ -27,17 +27,20 @@ def reported_empty_sql(history: str, now: str) -> str:
     )
 
 
-def with_known_ends(attempts: str, transfers: str, history: str, now: str) -> str:
-    """Return a subquery over gold.receive_attempts: its columns, and ``ended_anyway``.
+def with_known_ends(attempts: str, transfers: str, history: str, sequences: str, now: str) -> str:
+    """Return a subquery over gold.receive_attempts: its columns, ``ended_anyway`` and ``given_back``.
 
-    It is true where an acknowledgement on TCP 1801 says that the message was received before the end that the attempt
-    has, or where it has none and its queue was reported to be empty since. ``transfers`` and ``history`` are the SQL
-    names of gold.message_transfers and gold.queue_history, ``now`` is a SQL expression.
+    ``ended_anyway`` is true where an acknowledgement on TCP 1801 says that the message was received before the end that
+    the attempt has, or where it has none and its queue was reported to be empty since. ``given_back`` is true where it
+    has none and the message was handed out again: it ended before that, nobody knows when. ``transfers``, ``history``
+    and ``sequences`` are the SQL names of gold.message_transfers, gold.queue_history and gold.ack_sequences, ``now`` is
+    a SQL expression.
     """
     return f"""(SELECT attempts.*, outcome IN ('in_flight', 'expired', 'rundown') AND (
         coalesce(received_at >= returned_at AND received_at <= coalesce(ended_at, received_at), FALSE)
         OR coalesce(outcome = 'in_flight' AND emptied_at > returned_at, FALSE)
-      ) AS ended_anyway
+      ) AS ended_anyway,
+      coalesce(outcome = 'in_flight' AND last_key <> attempt_key, FALSE) AS given_back
     FROM {attempts} AS attempts
     LEFT JOIN (
       SELECT message_key AS received_key, min({RECEIVED_AT_SQL}) AS received_at FROM {transfers}
@@ -45,5 +48,9 @@ def with_known_ends(attempts: str, transfers: str, history: str, now: str) -> st
         AND message_key IN (SELECT message_key FROM {attempts} AS wanted)
       GROUP BY message_key
     ) AS receipts ON received_key = attempts.message_key
+    LEFT JOIN (
+      SELECT explode(attempt_keys) AS delivered_key, try_element_at(attempt_keys, -1) AS last_key FROM {sequences}
+      WHERE size(attempt_keys) > 1
+    ) AS deliveries ON delivered_key = attempts.attempt_key
     LEFT JOIN {reported_empty_sql(history, now)} AS emptied
       ON emptied.queue = coalesce(attempts.queue, attempts.inferred_queue))"""

@@ -56,6 +56,7 @@ shuts down, or is not allowed to. Without INACTIVE (does not try) and ONHOLD (pa
 3.1.4.1."""
 SOURCE_OPERATIONS: Final = "operations"
 DEAD_LETTER_QUEUE_PATTERN: Final = re.compile(r";dead(letter|xact)$|_deadqueue$")
+DEAD_LETTER_QUEUES_SQL: Final = f"'{DEAD_LETTER_QUEUE_PATTERN.pattern}'"
 JOURNAL_SUFFIX: Final = ";journal"
 _RANK: Final = {"pause": 0, "resume": 1, "purge": 2, "snapshot": 3}  # order of events with the same time
 _NAMED_KINDS: Final = frozenset({"snapshot", "pause", "resume"})  # events of one format name
@@ -87,6 +88,15 @@ class ResumePoint:
 
     since: int
     unknown_since: int | None = None
+
+
+def is_dead_letter(read_from: str, own_queue: str) -> str:
+    """Return the SQL of whether a message that was read from a queue is a dead letter there, and no acknowledgement.
+
+    Both have a class that says why. The arguments are SQL expressions of canonical names: of the queue, and of the
+    dead-letter queue that the message's sender asked for.
+    """
+    return f"coalesce(regexp_like({read_from}, {DEAD_LETTER_QUEUES_SQL}) OR {read_from} = {own_queue}, FALSE)"
 
 
 def compute_histories(

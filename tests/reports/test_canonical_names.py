@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pipeline.reports.views.canonical import with_canonical_queues
+from pipeline.silver.canonical_queues import with_canonical_queues
 from udfs.queues.alias_groups import canonical_queue_name
 from udfs.queues.normal_form import normalize_queue_name
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Final
 
-from pipeline.reports.views.canonical import with_canonical_queues
+from pipeline.queues.history import DEAD_LETTER_QUEUES_SQL, is_dead_letter
 from pipeline.reports.views.emptied import EMPTIED_SQL
 from pipeline.reports.views.evidence import QUEUE_REPORTS, READS, SESSIONS, any_of
 from pipeline.reports.views.refused import with_refusals
 from pipeline.reports.views.view import View
+from pipeline.silver.canonical_queues import with_canonical_queues
 from udfs.codes import NEGATIVE_CLASS_BIT, RECEIVE_CLASS_BIT
 
 _READ_FROM: Final = "coalesce(rows.queue, rows.inferred_queue)"
-_DEAD_LETTER_QUEUES: Final = "';dead(letter|xact)$|_deadqueue$'"
 _BOTH_SOURCES: Final = (
     "`source` is `transfers` where the message was captured on TCP 1801, else `reads`: it was read or peeked remotely."
 )
@@ -44,8 +44,7 @@ _ADMINISTRATION_ACKS_SQL: Final = (
             CASE WHEN max(packet_key) IS NULL THEN 'reads' ELSE 'transfers' END AS source,
             min(seen_at) AS first_seen_at, max(seen_at) AS last_seen_at
           FROM sightings
-          WHERE NOT coalesce(regexp_like(read_from, {_DEAD_LETTER_QUEUES})
-            OR read_from = wanted_dead_letter_queue, FALSE)
+          WHERE NOT {is_dead_letter("read_from", "wanted_dead_letter_queue")}
           GROUP BY coalesce(message_key, sighting_key), class, class_name, source_queue_manager
         )
 """
@@ -200,7 +199,7 @@ ACKNOWLEDGEMENT_VIEWS: Final = (
           ) + f"""
           WHERE queue IS NOT NULL GROUP BY ALL
         ), found AS (
-          SELECT * FROM seen WHERE regexp_like(queue, {_DEAD_LETTER_QUEUES})
+          SELECT * FROM seen WHERE regexp_like(queue, {DEAD_LETTER_QUEUES_SQL})
         ), lying AS (
           SELECT found.* FROM found LEFT JOIN emptied USING (queue)
             LEFT JOIN (SELECT message, max(last_seen_at) AS seen_at FROM seen GROUP BY message) AS last USING (message)

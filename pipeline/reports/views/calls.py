@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Final
 
 from pipeline.queues.ended_receives import with_known_ends
-from pipeline.reports.views.canonical import with_canonical_queues
 from pipeline.reports.views.evidence import (
     CALLS,
     MACHINE_REPORTS,
@@ -17,6 +16,7 @@ from pipeline.reports.views.evidence import (
     any_of,
 )
 from pipeline.reports.views.view import View
+from pipeline.silver.canonical_queues import with_canonical_queues
 from udfs.call_results import response_ms_sql, succeeded_sql
 
 _SUCCEEDED_SQL: Final = succeeded_sql("interface_name", "hresult", "returned_port")
@@ -155,21 +155,21 @@ CALL_VIEWS: Final = (
         "`never` means: not before the end of what was captured of that server.",
         """
         WITH sequences AS (
-          SELECT explode(attempt_keys) AS attempt_key, try_element_at(attempt_keys, -1) AS last_key, fate, loss_risk
-          FROM gold.ack_sequences
+          SELECT explode(attempt_keys) AS attempt_key, fate, loss_risk FROM gold.ack_sequences
         ), unended AS (
           SELECT *, coalesce(queue, inferred_queue) AS of_queue,
-            CASE WHEN outcome = 'in_flight' THEN 'never' WHEN outcome = 'expired' THEN 'expired'
-              WHEN outcome = 'rundown' THEN 'reader_gone' ELSE 'refused' END AS how
+            CASE WHEN given_back THEN 'given_back' WHEN outcome = 'in_flight' THEN 'never'
+              WHEN outcome = 'expired' THEN 'expired' WHEN outcome = 'rundown' THEN 'reader_gone'
+              ELSE 'refused' END AS how
           FROM """ + with_known_ends(
-            "gold.receive_attempts", "gold.message_transfers", "gold.queue_history", "(SELECT now FROM setting.now)"
+            "gold.receive_attempts", "gold.message_transfers", "gold.queue_history", "gold.ack_sequences",
+            "(SELECT now FROM setting.now)",
           ) + """ AS attempts
           WHERE is_receive AND returned_at IS NOT NULL AND (lookup_id IS NOT NULL OR message_key IS NOT NULL)
             AND (outcome IN ('in_flight', 'expired', 'rundown', 'failed') OR ack_refused)
         )
-        SELECT CASE WHEN how = 'never' AND last_key <> attempt_key THEN 'given_back' ELSE how END AS how,
-          server_address, client_address, of_queue AS queue, returned_at, ended_at, hold_ms / 1e3 AS held_s, lookup_id,
-          message_key, end_hresult, end_hresult_name, fate, loss_risk, attempt_key, confidence, missing
+        SELECT how, server_address, client_address, of_queue AS queue, returned_at, ended_at, hold_ms / 1e3 AS held_s,
+          lookup_id, message_key, end_hresult, end_hresult_name, fate, loss_risk, attempt_key, confidence, missing
         FROM unended LEFT JOIN sequences USING (attempt_key)
         WHERE how = 'refused' OR NOT ended_anyway
         ORDER BY returned_at, attempt_key

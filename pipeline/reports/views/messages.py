@@ -5,16 +5,20 @@ from __future__ import annotations
 from typing import Final
 
 from pipeline.arrow_rows import timedelta_to_us
-from pipeline.reports.views.canonical import with_canonical_queues
 from pipeline.reports.views.emptied import EMPTIED_SQL
 from pipeline.reports.views.evidence import READS, SESSIONS, all_of, any_of
 from pipeline.reports.views.read_twice import READ_TWICE_SQL
 from pipeline.reports.views.view import View
+from pipeline.silver.canonical_queues import with_canonical_queues
 from pipeline.transfers.hop_sql import once_per_hop
 from pipeline.transfers.messages.sender_clocks import LONG_TRANSIT
+from udfs.codes import NEGATIVE_CLASS_BIT, RECEIVE_CLASS_BIT
 
 _LONG_TRANSIT: Final = str(timedelta_to_us(LONG_TRANSIT))
 _READ_FROM: Final = "coalesce(rows.queue, rows.inferred_queue)"
+
+_COPIES: Final = "';journal$|;dead(letter|xact)$'"
+_LEFT_ITS_QUEUE: Final = NEGATIVE_CLASS_BIT | RECEIVE_CLASS_BIT
 
 _REMOTE_READS_ONLY: Final = "Only messages that are read or peeked remotely are seen; nothing is known of others."
 _READ_OR_CAPTURED: Final = (
@@ -28,8 +32,10 @@ MESSAGE_VIEWS: Final = (
         "`age_s` is the age of the oldest such message: from its arrival in the queue (if that is unknown, from when "
         "it was sent) until now. `seen_at` is when it was last seen there. Messages that were given back, are held or "
         "were only peeked count; those received, moved or purged do not, nor those that an acknowledgement on TCP "
-        "1801 says were received, or whose queue was reported to be empty after they were seen. A message with COM+ "
-        "calls is in that one of its component's queues where it was seen last.",
+        "1801 or a dead letter says were received, purged or expired in their queue, or whose queue was reported to be "
+        "empty after they were seen. A message is in one queue: where it was seen last. It counts in several where it "
+        "was sent to several (a list of queues, multicast), and beside its queue in a journal or dead-letter queue: "
+        "these have copies.",
         _REMOTE_READS_ONLY + " An application on the machine itself may have received one since `seen_at`. The clocks "
         "of sender and owner may differ (view clock_differences).",
         """
@@ -43,25 +49,34 @@ MESSAGE_VIEWS: Final = (
           SELECT DISTINCT coalesce(queue, inferred_queue) AS queue, message_key FROM gold.ack_sequences
           WHERE message_key IS NOT NULL AND fate NOT IN ('returned', 'held')
         ), acknowledged AS (
-          SELECT DISTINCT message_key FROM gold.message_transfers
-          WHERE outcome = 'received' AND message_key IS NOT NULL
+          SELECT DISTINCT message_key, queue AS destination FROM """ + with_canonical_queues(
+              "gold.message_transfers",
+              {"queue": "rows.destination_queue"},
+              "message_key, outcome, final_class, receive_class",
+          ) + f"""
+          WHERE outcome = 'received' OR final_class & {RECEIVE_CLASS_BIT} <> 0
+            OR receive_class & {RECEIVE_CLASS_BIT} <> 0
         ), headers AS (
           SELECT message_key, min(coalesce(arrived_at, sent_at)) AS since, min(sent_at) AS sent_at, max(label) AS label,
-            max(is_comqc) AS is_comqc
+            coalesce(max(size(destination_list) > 1 OR regexp_like(destination_queue, '^(multicast|dl)=|,')), FALSE)
+              OR count(DISTINCT destination_queue) > 1 AS has_copies,
+            coalesce(min(class) = 0 AND max(class) >= {_LEFT_ITS_QUEUE}, FALSE) AS died_in_queue
           FROM silver.messages WHERE message_key IS NOT NULL GROUP BY message_key
-        ), last_seen AS (  -- of a queued component's queues, the one where a message was seen last has it
+        ), last_seen AS (
           SELECT *, row_number() OVER (
-            PARTITION BY message_key, CASE WHEN is_comqc AND regexp_like(queue, '_([0-4]|deadqueue)$')
-              THEN substr(queue, 1, length(queue) - CASE WHEN queue LIKE '%_deadqueue' THEN 10 ELSE 2 END)
-              ELSE queue END
+            PARTITION BY message_key, CASE WHEN is_copy OR has_copies THEN queue END
             ORDER BY seen_at DESC NULLS LAST, queue
           ) AS recency
-          FROM seen LEFT JOIN headers USING (message_key)
+          FROM (SELECT *, regexp_like(queue, {_COPIES}) AS is_copy FROM seen) AS places
+            LEFT JOIN headers USING (message_key)
         ), unread AS (
           SELECT last_seen.*, CASE WHEN since IS NOT NULL THEN struct(since, message_key) END AS place
-          FROM last_seen ANTI JOIN taken USING (queue, message_key) ANTI JOIN acknowledged USING (message_key)
-          LEFT JOIN """ + EMPTIED_SQL + """ AS emptied USING (queue)
+          FROM last_seen ANTI JOIN taken USING (queue, message_key)
+            LEFT JOIN """ + EMPTIED_SQL + """ AS emptied USING (queue)
+            ANTI JOIN acknowledged ON acknowledged.message_key = last_seen.message_key AND NOT is_copy
+              AND (NOT has_copies OR destination = last_seen.queue)
           WHERE recency = 1 AND (emptied_at IS NULL OR emptied_at < seen_at)
+            AND (is_copy OR NOT coalesce(died_in_queue, FALSE))
         )
         SELECT queue, max(server_address) AS server_address, count(*) AS messages, min(since) AS since,
           min_by(sent_at, place) AS sent_at, min_by(message_key, place) AS message_key, min_by(label, place) AS label,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from pipeline.queues.history import NOT_CONNECTED_STATES, STATE_ON_HOLD
+from pipeline.queues.history import DEAD_LETTER_QUEUE_PATTERN, JOURNAL_SUFFIX, NOT_CONNECTED_STATES, STATE_ON_HOLD
 from pipeline.queues.last_reports import LAST_TRANSFERS_SQL
+from pipeline.queues.messages_read import with_reads
 from pipeline.reports.views.evidence import (
     DEAD_LETTER_REPORTS,
     JOURNAL_REPORTS,
@@ -16,8 +17,8 @@ from pipeline.reports.views.evidence import (
     TRANSFER_REPORTS,
     all_of,
 )
-from pipeline.reports.views.receipts import RECEIPTS_SQL
 from pipeline.reports.views.view import View
+from pipeline.transfers.sequences.sequence_progress import acknowledged_after
 from schemas.table import literal
 
 _STATE_EXPIRES: Final = (
@@ -41,6 +42,10 @@ def _time_until_full(span: str) -> str:
             ELSE (quota_bytes - last_bytes) * {span} / (last_bytes - first_bytes) END END"""
 
 
+_NOW: Final = "(SELECT now FROM setting.now)"
+_WITH_READS: Final = with_reads("gold.queue_history", "gold.message_transfers", "silver.queue_aliases", _NOW)
+_ACKED_LATER: Final = acknowledged_after("gold.eod_transfers", "gold.transfer_sequences", "silver.queue_aliases", _NOW)
+_NOT_FOR_READERS: Final = f"'{JOURNAL_SUFFIX}$|{DEAD_LETTER_QUEUE_PATTERN.pattern}'"
 _NOT_CONNECTED_SQL: Final = ", ".join(map(literal, (*NOT_CONNECTED_STATES, STATE_ON_HOLD)))
 
 QUEUE_VIEWS: Final = (
@@ -176,7 +181,8 @@ QUEUE_VIEWS: Final = (
     ),
     View(
         "stuck_queues", 4,
-        "a period in which messages waited in a local queue and nothing shows that any was read",
+        "a period in which messages waited in a local queue, neither journal nor for dead letters, and nothing shows "
+        "that any was read",
         "`minutes` is the time from `since` to `until`; filter by `minutes >= 15`. A period ends with a captured "
         "receive (also one that gave the message back), with a move or a purge, with an acknowledgement on TCP 1801 "
         "that a message of the queue was received, and when there are fewer messages or bytes than expected: then "
@@ -187,25 +193,19 @@ QUEUE_VIEWS: Final = (
         "acknowledgement of the receive was asked for and captured. " + _STATE_EXPIRES,
         """
         WITH history AS (
-          SELECT *, received + nacked + moved_out + purged > 0 OR coalesce(unexplained_change < 0, FALSE) AS is_read,
-            state = 'LOCAL CONNECTION' AND message_count IS NOT NULL AS is_told,
-            CASE WHEN lead(state) OVER queue_in_time <> 'UNKNOWN' THEN valid_to ELSE reported_at END AS told_until
-          FROM gold.queue_history CROSS JOIN setting.now
-          WHERE NOT regexp_like(queue, ';(journal|deadletter|deadxact)$') AND valid_from <= now
+          SELECT *, CASE WHEN lead(state) OVER queue_in_time <> 'UNKNOWN' THEN valid_to ELSE reported_at END
+              AS told_until
+          FROM """ + _WITH_READS + """ AS every CROSS JOIN setting.now
+          WHERE NOT regexp_like(queue, """ + _NOT_FOR_READERS + """) AND valid_from <= now
           WINDOW queue_in_time AS (PARTITION BY queue_manager, queue, queue_format_name ORDER BY valid_from)
-        ), acknowledged AS (
-          SELECT DISTINCT interval_key, TRUE AS is_acknowledged FROM history JOIN """ + RECEIPTS_SQL + """ AS receipts
-            ON receipts.queue = history.queue AND received_at >= valid_from AND received_at < valid_to
         ), reads AS (
-          SELECT *, is_read OR NOT is_told OR message_count = 0 OR coalesce(is_acknowledged, FALSE) AS is_over,
-            coalesce(message_count < lag(message_count) OVER queue_in_time
-              OR bytes < lag(bytes) OVER queue_in_time, FALSE) AS fell,
+          SELECT *, is_read OR NOT is_counted OR message_count = 0 AS is_over,
             lead(valid_from) OVER queue_in_time IS NULL AS is_last
-          FROM history LEFT JOIN acknowledged USING (interval_key)
-          WHERE is_told OR is_read OR is_acknowledged
+          FROM history
+          WHERE is_counted OR is_read
           WINDOW queue_in_time AS (PARTITION BY queue_manager, queue, queue_format_name ORDER BY valid_from)
         ), waits AS (
-          SELECT *, sum(CAST(is_over OR fell AS int)) OVER queue_in_time AS wait
+          SELECT *, sum(CAST(is_over OR is_fewer AS int)) OVER queue_in_time AS wait
           FROM reads
           WINDOW queue_in_time AS (PARTITION BY queue_manager, queue, queue_format_name ORDER BY valid_from)
         ), readers AS (
@@ -252,8 +252,8 @@ QUEUE_VIEWS: Final = (
         "a stall of an outgoing transactional queue",
         "No message was acknowledged from `since` to `last_seen_at`. `resend_count` says how often the oldest message "
         "was tried, `ladder_step` how long the pauses are by now (gold.eod_transfers in docs/reference/tables.md), "
-        "`next_resend_at` when the next resend is due. `still` is true if no later observation shows progress. "
-        + _SOURCES,
+        "`next_resend_at` when the next resend is due. `still` is true if no later observation shows progress, and no "
+        "order acknowledgement of the oldest message was captured later (TCP 1801). " + _SOURCES,
         "Changes between two observations are not seen. The queue manager counts the resends. Stalls that TCP 1801 "
         "shows are in gold.transfer_sequences (`stalls`) and in the view never_acknowledged.",
         """
@@ -280,7 +280,8 @@ QUEUE_VIEWS: Final = (
         )
         SELECT seen.queue_manager, seen.queue, max(seen.queue_format_name) AS queue_format_name,
           array_join(array_sort(collect_set(seen.source)), ', ') AS sources, stall_since AS since,
-          max(observed_at) AS last_seen_at, coalesce(max(observed_at) > max(progress_at), TRUE) AS still,
+          max(observed_at) AS last_seen_at, coalesce(max(observed_at) > max(progress_at), TRUE)
+            AND max_by(acks.acknowledged_at, observed_at) IS NULL AS still,
           max_by(first_unacked_number, observed_at) AS first_unacked_number,
           max_by(unacked_count, observed_at) AS unacknowledged, min(resend_count) AS first_resend_count,
           max_by(resend_count, observed_at) AS resend_count, max_by(ladder_step, observed_at) AS ladder_step,
@@ -289,11 +290,12 @@ QUEUE_VIEWS: Final = (
         FROM seen JOIN stalls ON seen.queue_manager IS NOT DISTINCT FROM stalls.queue_manager
           AND seen.queue IS NOT DISTINCT FROM stalls.queue AND lower(seen.queue_format_name) IS NOT DISTINCT FROM name
           AND seen.source = stalls.source AND stalled_since = stalls.since
+          LEFT JOIN """ + _ACKED_LATER + """ AS acks ON acks.snapshot_id = seen.snapshot_id
         WHERE condition = 'stalled'
         GROUP BY seen.queue_manager, seen.queue, name, stall_since
         ORDER BY still DESC, since, queue_manager, queue, queue_format_name
         """,
-        ("queue_manager",), ("since", "last_seen_at"), all_of(TRANSFER_REPORTS),
+        ("queue_manager",), ("since", "last_seen_at"), all_of(TRANSFER_REPORTS, beside=(SESSIONS,)),
     ),
     View(
         "sequence_gaps", 9,

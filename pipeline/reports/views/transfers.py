@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from pipeline.reports.views.canonical import with_canonical_queues
-from pipeline.reports.views.evidence import READS, SESSIONS, TRANSFER_REPORTS, all_of, any_of
+from pipeline.reports.views.evidence import READS, RECEIVER_REPORTS, SESSIONS, TRANSFER_REPORTS, all_of, any_of
 from pipeline.reports.views.read_twice import READ_TWICE_SQL
 from pipeline.reports.views.refused import with_refusals
 from pipeline.reports.views.view import View
+from pipeline.silver.canonical_queues import with_canonical_queues
 from pipeline.transfers.hop_sql import first_addresses, last_of_hop, once_per_hop
+from pipeline.transfers.sequences.sequence_progress import accepted_sequences, acknowledged_after, with_progress
 
 _HOP: Final = ("sender_address", "receiver_address")
 _ONLY_1801: Final = (
@@ -19,6 +20,17 @@ _ONLY_1801: Final = (
 _TRANSFERS: Final = "gold.message_transfers"
 _REFUSABLE_TRANSFERS: Final = with_refusals(_TRANSFERS, "gold.transfer_sequences")
 _SESSIONS: Final = "silver.sessions"
+_NOW: Final = "(SELECT now FROM setting.now)"
+_ACCEPTED: Final = accepted_sequences("gold.eod_sources", _NOW)
+_ACKED_LATER: Final = acknowledged_after("gold.eod_transfers", "gold.transfer_sequences", "silver.queue_aliases", _NOW)
+_WITH_PROGRESS: Final = with_progress(
+    last_of_hop("gold.transfer_sequences"),
+    _TRANSFERS,
+    "gold.eod_transfers",
+    "gold.eod_sources",
+    "silver.queue_aliases",
+    _NOW,
+)
 _DELIVERED: Final = (
     "sender_address, receiver_address, message_kind, message_key, message_id, sendings, sessions, "
     "acknowledged_sendings, outcome, first_sent_at, last_sent_at, transfer_key, confidence, missing"
@@ -59,7 +71,10 @@ TRANSFER_VIEWS: Final = (
         "acknowledged when another sequence took the place of theirs: messages sent again after that have other "
         "numbers. `source` is `transfers` where the messages were captured on TCP 1801, else `collector` or `wire`: a "
         "snapshot of the sender's queue. What transfers show is not repeated from snapshots. What either shows to be "
-        "acknowledged later does not count, nor what an acknowledgement of another kind says to have arrived. With "
+        "acknowledged later does not count, nor what an acknowledgement of another kind says to have arrived. "
+        "`accepted_number` is the highest of the numbers that the receiver later reported to have accepted "
+        "(gold.eod_sources, at `accepted_reported_at`): up to it messages were delivered, and the acknowledgement was "
+        "not seen. It is null where no report of the receiver says so. With "
         "`transfers`, `condition` is that of gold.transfer_sequences, a routed sequence has a row for each hop "
         "(`sender_address`, `receiver_address`), and `sequence_key` leads to its row.",
         "Numbers of snapshots come from observations: what was given up between two observations is not counted. Of "
@@ -86,58 +101,48 @@ TRANSFER_VIEWS: Final = (
           FROM seen
           WHERE first_unacked_number IS NOT NULL AND (next_at IS NULL OR reset_next)
         ), captured AS (
-          SELECT *, last_packet_at AS observed_at FROM """ + _canonical_destinations(
-              last_of_hop("gold.transfer_sequences"),
-              "sequence_key, source_queue_manager, destination_queue, transaction_sequence_id AS sequence_id, "
-              "sender_address, receiver_address, first_number, last_number, first_waiting_number, waiting, condition, "
-              "acknowledged_number, acknowledged_at, last_packet_at, confidence, missing",
-          ) + """
-        ), captured_later AS (
-          SELECT snapshot_id, max(acknowledged_number) + 1 AS from_number
-          FROM reported JOIN captured ON captured.sequence_id = reported.sequence_id AND captured.queue = reported.queue
-          WHERE acknowledged_at > reported.observed_at GROUP BY snapshot_id
-        ), reported_later AS (
-          SELECT sequence_key, max(CASE WHEN first_unacked_number IS NOT NULL THEN first_unacked_number
-              WHEN unacked_count = 0 THEN next_number ELSE last_acked_number + 1 END) AS from_number
-          FROM gold.eod_transfers AS reports JOIN captured
-            ON captured.sequence_id = reports.sequence_id AND captured.queue = reports.queue
-          WHERE reports.observed_at > captured.observed_at GROUP BY sequence_key
-        ), arrived AS (
-          SELECT sequence_key, max(transaction_number) + 1 AS from_number FROM gold.message_transfers
-          WHERE outcome IN ('delivered', 'received') AND sequence_key IS NOT NULL GROUP BY sequence_key
-        ), unacknowledged AS (
-          SELECT captured.*, greatest(first_waiting_number, reported_later.from_number,
-              CASE WHEN condition <> 'refused' THEN arrived.from_number END) AS from_number
-          FROM captured LEFT JOIN reported_later ON reported_later.sequence_key = captured.sequence_key
-            LEFT JOIN arrived ON arrived.sequence_key = captured.sequence_key
+          SELECT *, transaction_sequence_id AS sequence_id, last_packet_at AS observed_at
+          FROM """ + _WITH_PROGRESS + """ AS sequences
+        ), accepted AS (
+          SELECT snapshot_id, max(accepted_number) AS accepted_number, max(reported_at) AS accepted_reported_at
+          FROM reported JOIN """ + _ACCEPTED + """ AS incoming ON incoming.sequence_id = reported.sequence_id
+            AND reported.queue IN (incoming.queue, incoming.sender_queue) AND reported_at >= observed_at
+          GROUP BY snapshot_id HAVING min(sender_queue_manager) = max(sender_queue_manager)
         ), followers AS (
           SELECT source_queue_manager, destination_queue, sender_address, receiver_address,
             previous_sequence_id AS sequence_id, min(first_sent_at) AS followed_at, max(began = 'emptied') AS emptied
           FROM gold.transfer_sequences WHERE previous_sequence_id IS NOT NULL GROUP BY ALL
         )
         SELECT queue_manager, queue, queue_format_name, source, sequence_id,
-          greatest(reported.from_number, later.from_number) AS from_number, to_number,
-          CASE WHEN later.from_number > reported.from_number THEN to_number - later.from_number + 1 ELSE messages END
+          greatest(reported.from_number, later.next_unacked) AS from_number, to_number,
+          CASE WHEN later.next_unacked > reported.from_number THEN to_number - later.next_unacked + 1 ELSE messages END
             AS messages, what,
+          CASE WHEN accepted_number >= greatest(reported.from_number, later.next_unacked)
+            THEN least(accepted_number, to_number) END AS accepted_number,
+          CASE WHEN accepted_number >= greatest(reported.from_number, later.next_unacked) THEN accepted_reported_at END
+            AS accepted_reported_at,
           CAST(NULL AS STRING) AS condition, observed_at, reset_seen_at, CAST(NULL AS STRING) AS source_queue_manager,
           CAST(NULL AS STRING) AS sender_address, CAST(NULL AS STRING) AS receiver_address,
           CAST(NULL AS STRING) AS sequence_key, NULL AS missing
-        FROM reported LEFT JOIN captured_later AS later USING (snapshot_id) ANTI JOIN captured
+        FROM reported LEFT JOIN """ + _ACKED_LATER + """ AS later USING (snapshot_id)
+          LEFT JOIN accepted USING (snapshot_id) ANTI JOIN captured
           ON captured.sequence_id = reported.sequence_id AND captured.queue = reported.queue
             AND captured.condition <> 'unknown' AND reported.from_number >= first_number AND to_number <= last_number
             AND reported.observed_at <= captured.observed_at
-        WHERE later.from_number IS NULL OR later.from_number <= to_number
+        WHERE later.next_unacked IS NULL OR later.next_unacked <= to_number
         UNION ALL
-        SELECT CAST(NULL AS STRING), queue, CAST(NULL AS STRING), 'transfers', sequence_id, from_number,
-          last_number, least(waiting, last_number - from_number + 1),
-          CASE WHEN followed_at IS NULL THEN 'pending' ELSE 'given_up' END, condition,
+        SELECT CAST(NULL AS STRING), queue, CAST(NULL AS STRING), 'transfers', sequence_id, waiting_from,
+          last_number, least(waiting, last_number - waiting_from + 1),
+          CASE WHEN followed_at IS NULL THEN 'pending' ELSE 'given_up' END,
+          CASE WHEN accepted_number >= waiting_from THEN accepted_number END,
+          CASE WHEN accepted_number >= waiting_from THEN accepted_reported_at END, condition,
           observed_at, followed_at, source_queue_manager, sender_address, receiver_address, sequence_key, missing
-        FROM unacknowledged LEFT JOIN followers
+        FROM captured LEFT JOIN followers
           USING (source_queue_manager, destination_queue, sender_address, receiver_address, sequence_id)
-        WHERE waiting > 0 AND from_number <= last_number AND condition <> 'unknown' AND NOT coalesce(emptied, FALSE)
+        WHERE waiting > 0 AND waiting_from <= last_number AND condition <> 'unknown' AND NOT coalesce(emptied, FALSE)
         ORDER BY what, observed_at, sequence_key, queue_manager, queue, queue_format_name, from_number
         """,
-        ("queue_manager", *_HOP), ("observed_at",), any_of(SESSIONS, TRANSFER_REPORTS),
+        ("queue_manager", *_HOP), ("observed_at",), any_of(SESSIONS, TRANSFER_REPORTS, beside=(RECEIVER_REPORTS,)),
     ),
     View(
         "gaps_on_the_wire", 9,

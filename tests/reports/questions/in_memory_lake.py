@@ -6,18 +6,21 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import TimestampType
 
-from alerts.scenario import NAMES, SETTINGS
 from pipeline.arrow_rows import rows_to_table
 from pipeline.lake.queries.duckdb_sql import DuckDbSql
 from pipeline.lake.queries.inputs import FilteredTable, Parts, values_array
 from pipeline.lake.schema_enforcement import arrow_schema
 from pipeline.queues import queue_rows
+from pipeline.queues.queue_managers import QueueManagerNames
+from pipeline.queues.queue_rows import QueueNames, QueueSettings
 from schemas.bronze import CAPTURE_FILES
 from schemas.eod import EOD_SOURCES, EOD_TRANSFERS
 from schemas.queue_history import QUEUE_HISTORY
 from schemas.table import Table
 from udfs.keys import key
 
+NAMES = QueueNames(QueueManagerNames(names_by_guid={"a1": ["relay"]}), {})
+SETTINGS = QueueSettings()
 NOW = 240
 US = 60_000_000
 

@@ -1,19 +1,23 @@
 """What one table of a lake says and another one contradicts is not answered: planted contradictions, in memory."""
 
 import datetime as dt
+from dataclasses import replace
 
+import pyarrow.compute as pc
 import pytest
 
-from alerts.scenario import LIMITS
+from alerts.scenario import LIMITS, alerts_of, summaries
 from alerts.test_update import Below
 from pipeline.alerts.update import current_alerts
 from pipeline.reports.views.catalog import LakeViews
-from queue_states.queue_events import MINUTE, event, read, snapshot
+from queue_states.queue_events import FAR, MINUTE, event, read, snapshot
+from queue_states.queue_events import outgoing as outgoing_transfer
 from reports.questions.in_memory_lake import NOW, InMemoryLake, history_tables, rows
 from schemas.ack_sequences import ACK_SEQUENCES
-from schemas.eod import EOD_TRANSFERS
+from schemas.eod import EOD_SOURCES, EOD_TRANSFERS
 from schemas.hosts import HOSTS
 from schemas.messages import MESSAGES
+from schemas.queue_aliases import QUEUE_ALIASES
 from schemas.receive_attempts import QUEUE_OPERATIONS, RECEIVE_ATTEMPTS
 from schemas.transfers import MESSAGE_TRANSFERS, TRANSFER_SEQUENCES
 
@@ -38,6 +42,12 @@ def plain(value):
     if isinstance(value, dt.datetime):
         return round((value - EPOCH).total_seconds() / 60, 3)
     return round(value, 3) if isinstance(value, float) else value
+
+
+def alerts(tables, source, limits=LIMITS):
+    """Conditions of a source's alerts over a lake of these tables, and when they began and ended, in minutes."""
+    found = summaries(alerts_of(tables, [source], NOW, limits))
+    return [(condition, since, until) for condition, _, since, until in found]
 
 
 def transfer(name, **more):
@@ -73,7 +83,28 @@ def test_a_queue_whose_messages_are_acknowledged_as_received_is_not_stuck(ack):
 
     columns = ("since", "until", "still")
     assert ask(with_ack(RECEIVED), "stuck_queues", *columns) == [(120, NOW, True), (0, 110, False)]
+    assert alerts(with_ack(RECEIVED), "history") == [("queue_stuck", 0, 110), ("queue_stuck", 120, None)]
     assert ask(with_ack(0xC002), "stuck_queues", *columns) == [(0, NOW, True)]  # its time was over: nobody read it
+    assert alerts(with_ack(0xC002), "history") == [("queue_stuck", 0, None)]
+    assert alerts(with_ack(RECEIVED, NOW + 1), "history") == [("queue_stuck", 0, None)]  # as of now it did not come
+
+
+def test_what_is_not_asked_for_ends_no_wait():
+    """Planted: reports of the state alone, between those of the number; then fewer messages."""
+    reports = [shot(at, None if 30 <= at <= 70 else 5) for at in range(0, 110, 10)]
+    columns = ("since", "until", "still")
+    assert ask(history_tables(reports), "stuck_queues", *columns) == [(0, 100, None)]
+    assert alerts(history_tables(reports), "history") == [("queue_stuck", 0, None)]
+    fewer = history_tables([*reports[:8], shot(80, 4)])
+    assert ask(fewer, "stuck_queues", "since", "still") == [(0, False)]
+    assert alerts(fewer, "history") == [("queue_stuck", 0, 80)]
+
+
+@pytest.mark.parametrize("queue", ["srv1\\system$;deadletter", "srv1\\private$\\app_deadqueue", f"{QUEUE};journal"])
+def test_a_queue_that_is_not_for_readers_is_not_stuck(queue):
+    lies = history_tables([shot(at, 5, queue=queue) for at in range(0, NOW + 1, 10)])
+    assert ask(lies, "stuck_queues", "since") == []
+    assert alerts(lies, "history") == []
 
 
 def test_no_period_ends_because_a_report_expires():
@@ -163,10 +194,10 @@ def test_a_receive_whose_end_only_its_consequences_show_did_end():
         ("acknowledged before", "never"), ("acknowledged by another", "reader_gone"), ("came later", "never"),
         ("first", "given_back"), ("held", "never"), ("refused", "refused"), ("second", "never"),
     ]  # fmt: skip
-    alerts = current_alerts(Below(None, tables), LIMITS).to_pylist()
-    raised = {key for row in alerts if row["condition"] == "receives_not_ended" for key in row["evidence"]}
+    found = current_alerts(Below(None, tables), LIMITS).to_pylist()
+    raised = {key for row in found if row["condition"] == "receives_not_ended" for key in row["evidence"]}
     assert raised == {
-        "acknowledged before", "acknowledged by another", "came later", "first", "held", "second", "refused",
+        "acknowledged before", "acknowledged by another", "came later", "held", "second", "refused",
     }  # fmt: skip
 
 
@@ -255,6 +286,22 @@ def test_a_dead_letter_on_tcp_1801_is_in_a_queue_that_may_be_empty():
     assert found(["own_queue"], [host]) == [("NACK", 4), ("expired", 1)]
 
 
+def test_a_dead_letter_is_no_negative_acknowledgement():
+    """Planted: read from dead-letter queues of all kinds, by guess or another name too; and one from its own queue."""
+    own, other_name, admin = "srv1\\private$\\dead", "10.0.0.1\\private$\\dead", "srv1\\private$\\admin"
+    dead = [
+        dead_letter("system", 10, "srv1\\system$;deadxact"), dead_letter("component", 10, "app_deadqueue"),
+        dead_letter("guess", 10, None, inferred_queue="srv1\\system$;deadletter"),
+        dead_letter("own", 10, other_name, dead_letter_queue=own),
+        dead_letter("ack", 10, admin, dead_letter_queue=own, source_queue_manager="b2"),
+    ]  # fmt: skip
+    aliases = [{"queue": name, "canonical_queue": own, "evidence": "call"} for name in (own, other_name)]
+    tables = {MESSAGES: rows(MESSAGES, *dead), QUEUE_ALIASES: rows(QUEUE_ALIASES, *aliases)}
+    assert ask(tables, "negative_acknowledgements", "admin_queue", "messages") == [(admin, 1)]
+    (alert,) = alerts_of(tables, ["negative_acknowledgements"], NOW)
+    assert (alert["condition"], alert["queue"]) == ("negative_acknowledgements", admin)
+
+
 def test_two_copies_that_were_both_received_are_read_twice():
     """Planted: one message under two lookup identifiers in its queue; each copy was received once."""
     copies = [
@@ -338,6 +385,167 @@ def test_numbers_whose_messages_arrived_are_not_without_any_acknowledgement():
     assert sorted(ask(tables, "never_acknowledged", *NEVER)) == [
         ("transfers", 2, 9, 9, 1), ("transfers", 3, 7, 9, 3), ("transfers", 4, 7, 9, 3),
     ]  # fmt: skip
+
+
+def accepted(at, number, last, **more):
+    """A receiver's report of a sequence: it has accepted its numbers up to ``last``."""
+    row = {"source_key": f"{number} {at}", "queue": QUEUE, "sender_queue_manager": "a1", "sender_queue": QUEUE,
+           "sequence_id": number, "observed_at": at, "last_number": last, "reject_count": 0}  # fmt: skip
+    return row | more
+
+
+ACCEPTED = ("source", "sequence_id", "from_number", "to_number", "accepted_number", "accepted_reported_at")
+
+
+def test_numbers_that_the_receiver_reports_to_have_accepted_were_delivered():
+    """Planted: 7 to 9 of captured sequences wait; the receiver has them, a part of them, none, or had others."""
+    behind = "number_behind: the sender goes on with 7, the receiver has had 12"
+    reports = [
+        accepted(60, 1, 9), accepted(60, 2, 8), accepted(60, 3, 6), accepted(60, 4, 12, disagrees_with_sender=behind),
+        accepted(60, 5, 9, sender_queue_manager="b2"), accepted(60, 6, 9, queue="other"), accepted(60, 7, 9),
+        accepted(70, 7, 6), accepted(NOW + 1, 8, 9), accepted(48.5, 9, 12),
+    ]  # fmt: skip
+    sent = [
+        transfer(f"{number} {at}", sequence_key=f"s{number}", transaction_number=at, first_sent_at=40 + at)
+        for number in range(1, 10)
+        for at in (7, 8, 9)
+    ]
+    waits = [sequence(number, 1, 9, 3) for number in range(1, 10)]
+    tables = {TRANSFER_SEQUENCES: rows(TRANSFER_SEQUENCES, *waits), MESSAGE_TRANSFERS: rows(MESSAGE_TRANSFERS, *sent),
+              EOD_SOURCES: rows(EOD_SOURCES, *reports)}  # fmt: skip
+    found = {number: (last, at) for _, number, _, _, last, at in ask(tables, "never_acknowledged", *ACCEPTED)}
+    assert found == {1: (9, 60), 2: (8, 60), 9: (8, 48.5)} | dict.fromkeys((3, 4, 5, 6, 7, 8), (None, None))
+
+
+@pytest.mark.parametrize(
+    ("reports", "stalled", "refused"),
+    [
+        ({}, None, None),
+        ({EOD_TRANSFERS: reported(60, 1, next_number=10)}, 60, 60),
+        ({EOD_TRANSFERS: reported(60, 1, first_unacked_number=8, last_unacked_number=9, unacked_count=2)}, 60, 60),
+        ({EOD_TRANSFERS: reported(60, 1, first_unacked_number=7, last_unacked_number=9, unacked_count=3)}, None, None),
+        ({EOD_TRANSFERS: reported(45, 1, next_number=10)}, None, None),  # before the last packet
+        ({EOD_TRANSFERS: reported(NOW + 1, 1, next_number=10)}, None, None),
+        ({MESSAGE_TRANSFERS: {"outcome": "delivered", "arrival_acked_at": 55}}, 55, None),
+        ({EOD_SOURCES: accepted(60, 1, 6)}, None, None),
+        ({EOD_SOURCES: accepted(49.9, 1, 9)}, None, None),  # the receiver refused the number later
+        ({EOD_SOURCES: accepted(60, 1, 9)}, None, 60),
+    ],
+)
+def test_a_sequence_that_got_further_than_its_order_acknowledgements_say(reports, stalled, refused):
+    """Planted: 7 to 9 of a sequence wait; reports of both ends, and acknowledgements of another kind."""
+    stall = {"began_at": 47 * 60_000_000, "ended_at": None, "first_number": 7, "waiting": 3, "sendings": 4}
+    sent = transfer("m", sequence_key="s1", transaction_number=7, first_sent_at=47, last_sent_at=47, sendings=1)
+    tables = {MESSAGE_TRANSFERS: rows(MESSAGE_TRANSFERS, sent | reports.get(MESSAGE_TRANSFERS, {}))}
+    tables |= {table: rows(table, row) for table, row in reports.items() if table is not MESSAGE_TRANSFERS}
+
+    def found(condition):
+        waits = sequence(1, 1, 9, 3, condition=condition, stalls=[stall], hop_key="h", first_sent_at=40)
+        every = alerts(tables | {TRANSFER_SEQUENCES: rows(TRANSFER_SEQUENCES, waits)}, "sequences")
+        return {name: until for name, _, until in every}
+
+    assert found("stalled")["order_acks_stalled"] == stalled
+    assert found("refused")["sequence_refused"] == refused
+    tables[TRANSFER_SEQUENCES] = rows(TRANSFER_SEQUENCES, sequence(1, 1, 9, 3))
+    never = [(source, first) for source, _, first, *_ in ask(tables, "never_acknowledged", *NEVER)]
+    assert (("transfers", 7) in never) is (stalled is None)
+
+
+def test_a_stall_of_what_the_receiver_has_says_so():
+    waits = sequence(1, 1, 9, 3, condition="stalled", hop_key="h", first_sent_at=40)
+    waits["stalls"] = [{"began_at": 0, "ended_at": None, "first_number": 7, "waiting": 3, "sendings": 4}]
+    sent = transfer("m", sequence_key="s1", transaction_number=8, first_sent_at=47, last_sent_at=47, sendings=1)
+    tables = {TRANSFER_SEQUENCES: rows(TRANSFER_SEQUENCES, waits), MESSAGE_TRANSFERS: rows(MESSAGE_TRANSFERS, sent)}
+    says = "; the receiver has number 8, as it reported at 1970-01-01 01:00:00: the acknowledgement does not come"
+    for last, expected in ((8, True), (6, False)):
+        tables[EOD_SOURCES] = rows(EOD_SOURCES, accepted(60, 1, last))
+        (row,) = alerts_of(tables, ["sequences"], NOW)
+        assert (says in row["message"]) is expected
+
+
+@pytest.mark.parametrize(
+    ("through", "acked_at", "ended"),
+    [(13, NOW - 10, True), (12, NOW - 10, False), (13, NOW - 60, False), (13, NOW + 1, False)],
+)
+def test_a_transfer_is_not_stalled_that_an_order_ack_was_captured_of(through, acked_at, ended):
+    """Planted: the last report is of minute ``NOW`` - 20, its oldest number 13; order acknowledgements on TCP 1801."""
+    reports = [outgoing_transfer(at * MINUTE, 12, 4, ack_at=-60) for at in range(0, NOW - 10, 10)]
+    tables = history_tables(reports)
+    ids = tables[EOD_TRANSFERS]["sequence_id"].to_pylist()
+    acks = sequence(ids[0], 13, 16, 0, destination_queue=FAR, acknowledged_number=through, acknowledged_at=acked_at)
+    found = {name: until for name, _, until in alerts(tables, "transfers")}
+    tables[TRANSFER_SEQUENCES] = rows(TRANSFER_SEQUENCES, acks | {"hop_key": "h", "first_sent_at": 1})
+    both = ("messages_unacknowledged", "transfer_stalled")
+    assert {name: found[name] for name in both} == dict.fromkeys(both)
+    found = {name: until for name, _, until in alerts(tables, "transfers")}
+    assert {name: found[name] for name in both} == dict.fromkeys(both, acked_at if ended else None)
+    assert ask(tables, "transfer_stalls", "still") == [(not ended,)]
+
+
+@pytest.mark.parametrize(
+    ("more", "at", "ended"),
+    [({}, NOW - 5, True), ({}, NOW + 1, False), ({"destination_queue": QUEUE}, NOW - 5, False)],
+)
+def test_messages_are_not_unread_where_receives_are_acknowledged(more, at, ended):
+    """Planted: reports say that 3 messages are unread, as they go on to arrive; TCP 1801 shows a receive."""
+    tables = history_tables(
+        [outgoing_transfer(minute * MINUTE, 50 + minute, 0, unread=3) for minute in range(0, NOW, 10)]
+    )
+    ack = transfer("m", receive_class=RECEIVED, receive_acked_at=at, **{"destination_queue": FAR} | more)
+    soon = replace(LIMITS, unread_after=dt.timedelta(hours=3))
+
+    def until():
+        (found,) = (until for name, _, until in alerts(tables, "transfers", soon) if name == "messages_unread")
+        return found
+
+    assert until() is None
+    tables[MESSAGE_TRANSFERS] = rows(MESSAGE_TRANSFERS, ack)
+    assert until() == (at if ended else None)
+
+
+def test_a_receiver_reports_what_only_the_report_of_its_sender_calls_unacknowledged():
+    """Planted: 5 to 9 are unacknowledged at minute 40; the receiver reports before, later, and of two senders."""
+    waits = {"first_unacked_number": 5, "last_unacked_number": 9, "unacked_count": 5}
+    later = [accepted(45, 1, 12), accepted(45, 2, 7), accepted(45, 3, 4), accepted(35, 4, 9), accepted(45, 5, 9)]
+    later += [accepted(45, 5, 9, source_key="another", sender_queue_manager="b2")]
+    later += [accepted(45, 6, 6, queue="its name", sender_queue=QUEUE)]
+    tables = {EOD_TRANSFERS: rows(EOD_TRANSFERS, *(reported(40, number, **waits) for number in range(1, 7))),
+              EOD_SOURCES: rows(EOD_SOURCES, *later)}  # fmt: skip
+    found = {number: (last, at) for _, number, _, _, last, at in ask(tables, "never_acknowledged", *ACCEPTED)}
+    assert found == {1: (9, 45), 2: (7, 45), 6: (6, 45)} | dict.fromkeys((3, 4, 5), (None, None))
+
+
+def test_a_message_is_unread_in_the_one_queue_where_it_was_seen_last():
+    """Planted: messages seen in two queues; sent to one queue, to several, with copies, and dead in their queue."""
+    app, dead, journal = "srv1\\private$\\app", "srv1\\system$;deadxact", f"{QUEUE};journal"
+    seen = {
+        "moved": (QUEUE, app), "retried": (app, f"{app}_0"), "list": (QUEUE, app), "multicast": (QUEUE, app),
+        "expanded": (QUEUE, app), "copied": (QUEUE, journal), "not sent": (QUEUE, dead), "expired": (QUEUE, dead),
+        "purged": (QUEUE, dead), "list, one read": (QUEUE, app),
+    }  # fmt: skip
+    sent_to = {"list": f"{QUEUE},{app}", "list, one read": f"{QUEUE},{app}", "multicast": "multicast=234.1.1.1:8001"}
+    classes = {"not sent": 0x8002, "expired": 0xC002}
+    attempts, headers = [], []
+    for name, places in seen.items():
+        for at, queue in enumerate(places, 50):
+            attempts.append(attempt(f"{name} {at}", at, "peeked", is_receive=False, message_key=name, queue=queue))
+            to = queue if name == "expanded" else sent_to.get(name, QUEUE)
+            code = classes.get(name, 0) if queue == dead else 0
+            headers.append(dead_letter(name, at, queue, destination_queue=to, **{"class": code}))
+    acks = [transfer("purged", final_class=0xC001), transfer("list, one read", outcome="received")]
+    acks += [transfer("copied", outcome="received")]
+    tables = {RECEIVE_ATTEMPTS: rows(RECEIVE_ATTEMPTS, *attempts), MESSAGES: rows(MESSAGES, *headers),
+              MESSAGE_TRANSFERS: rows(MESSAGE_TRANSFERS, *acks)}  # fmt: skip
+
+    def unread(name):
+        only = {table: found.filter(pc.equal(found["message_key"], name)) for table, found in tables.items()}
+        return {queue for (queue,) in ask(only, "oldest_unread", "queue")}
+
+    assert {name: unread(name) for name in seen} == {
+        "moved": {app}, "retried": {f"{app}_0"}, "list": {QUEUE, app}, "multicast": {QUEUE, app},
+        "expanded": {QUEUE, app}, "copied": {journal}, "not sent": {QUEUE, dead}, "expired": {dead}, "purged": {dead},
+        "list, one read": {app},
+    }  # fmt: skip
 
 
 def test_an_empty_outgoing_queue_says_nothing_of_its_destination():

@@ -9,7 +9,6 @@ from functools import partial
 import pyarrow as pa
 import pytest
 
-from alerts.scenario import NAMES
 from hostile import TEXTS
 from jobs import ask
 from pipeline.lake.lake import Lake
@@ -17,7 +16,7 @@ from pipeline.reports.views.catalog import COVERAGE_VIEW, QUESTIONS, VIEWS_BY_NA
 from pipeline.text import format_table
 from queue_states.queue_events import FAR, MINUTE, incoming, outgoing, read, snapshot
 from reports.questions.both_engines import answers_of, select
-from reports.questions.in_memory_lake import NOW, InMemoryLake, call, history_tables, rows
+from reports.questions.in_memory_lake import NAMES, NOW, InMemoryLake, call, history_tables, rows
 from schemas.ack_sequences import ACK_SEQUENCES
 from schemas.bronze import CONNECTIONS, RPC_CALLS
 from schemas.calls import MANAGEMENT_CALLS, REMOTE_READ_CALLS
