@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import csv
-import json
 import sys
 from argparse import Namespace
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from io import StringIO
 from pathlib import Path
-from typing import Any, BinaryIO, Final, NamedTuple
+from typing import Any, BinaryIO, Final
 
 from jobs import cli
+from jobs.command_line.answers import Answer, csv_text, hours_text, json_text, lines_of, lines_on_coverage
 from jobs.command_line.output_files import check_outputs, replace_file
 from jobs.command_line.parsers import build_parser
 from jobs.config import ConfigError
@@ -22,28 +20,13 @@ from jobs.lake_access import open_lake_with_data
 from pipeline.bronze.event_time import newest_event_time_us
 from pipeline.lake.lake import Lake
 from pipeline.reports.views.catalog import COVERAGE_VIEW, QUESTIONS, VIEWS_BY_NAME, LakeViews, views_of_question
-from pipeline.reports.views.evidence import SeenEvidence
 from pipeline.reports.views.names import Names
 from pipeline.reports.views.scope import Scope
 from pipeline.reports.views.view import View
-from pipeline.text import format_cell, format_table, json_default
+from pipeline.text import format_cell
 
 JOB = "ask"
 _STANDARD_OUTPUT: Final = "-"
-
-
-class _Answer(NamedTuple):
-    """The rows of a view that are shown, and what was seen of the evidence that it needs. ``more``: there are others.
-
-    ``is_known`` is false where what the view needs was not seen, or where nothing has a name that was asked for.
-    """
-
-    view: View
-    column_names: Sequence[str]
-    rows: list[dict[str, Any]]
-    more: bool
-    evidence: SeenEvidence
-    is_known: bool
 
 
 def run(job_run: cli.JobRun) -> cli.Outcome:
@@ -73,34 +56,32 @@ def run(job_run: cli.JobRun) -> cli.Outcome:
     }
     views = replace(views, scope=_scope(arguments, lake, named))
     quiet = _STANDARD_OUTPUT in (arguments.json, arguments.csv)
+    for line in _lines_on_scope(arguments, views.scope, named) if requested else ():
+        cli.log_progress(line) if quiet else cli.write_output(f"{line}\n")
     is_anything_meant = all(names is None or names.found for names in named.values())
-    if requested:
-        for line in _lines_on_scope(arguments, views.scope, named):
-            cli.log_progress(line) if quiet else cli.write_output(f"{line}\n")
-    given, not_seen, shown = dict[str, int | None](), dict[str, list[str]](), dict[str, list[dict[str, Any]]]()
+    answers: list[Answer] = []
     with (
         _open_file(job_run, lake, arguments.json) as json_file,
         _open_file(job_run, lake, arguments.csv) as csv_file,
     ):
         for view in requested if is_anything_meant else ():
-            answer = _answer(views, view, arguments.rows)
+            answers.append(answer := _answer(views, view, arguments.rows))
             if arguments.json is not None:
-                _write(json_file, _json_text(answer))
+                _write(json_file, json_text(answer))
             if arguments.csv is not None:
-                _write(csv_file, _csv_text(answer))
+                _write(csv_file, csv_text(answer))
             if not quiet:
-                cli.write_output("\n".join(_lines_of(answer, arguments, views.scope)) + "\n\n")
-            given[view.name] = len(answer.rows) if answer.is_known else None
-            not_seen[view.name] = [kind.name for kind in answer.evidence.unseen]
-            shown[view.name] = answer.rows
-        if not is_anything_meant:
-            given |= dict.fromkeys((view.name for view in requested), None)
-    shown.pop(COVERAGE_VIEW, None)
+                cli.write_output("\n".join(lines_of(answer, views.scope, arguments.machine)) + "\n\n")
+    shown = {answer.view.name: answer.rows for answer in answers if answer.view.name != COVERAGE_VIEW}
     if shown and not quiet:
-        cli.write_output("\n".join(_lines_on_coverage(views, shown)) + "\n\n")
+        cli.write_output("\n".join(lines_on_coverage(views, shown)) + "\n\n")
+    not_seen = {answer.view.name: [kind.name for kind in answer.evidence.unseen] for answer in answers}
+    counts = dict.fromkeys((view.name for view in requested), None) | {
+        answer.view.name: len(answer.rows) for answer in answers if answer.is_known
+    }
     fields = {
-        "rows": given,
-        "cannot_be_known": [name for name, count in given.items() if count is None],
+        "rows": counts,
+        "cannot_be_known": [name for name, count in counts.items() if count is None],
         "not_seen": {name: kinds for name, kinds in not_seen.items() if kinds},
     }
     return cli.Outcome(summary_fields=fields | defined)
@@ -131,6 +112,8 @@ def _check_arguments(job_run: cli.JobRun, requested: Sequence[View]) -> None:
     if given.csv == given.json == _STANDARD_OUTPUT:
         raise ConfigError("--csv: not - with --json -; give one of both a file")
     for option, columns in (("machine", "machines"), ("queue", "queues")):
+        if getattr(given, option) == "":
+            raise ConfigError(f"--{option}: is empty")
         refusing = [view for view in requested if not getattr(view.scope, columns)]
         if getattr(given, option) is not None and refusing:
             raise ConfigError(_refusal(option, columns, refusing))
@@ -183,7 +166,7 @@ def _newest_time(lake: Lake) -> datetime | None:
 
 def _lines_on_scope(arguments: Namespace, scope: Scope, named: Mapping[str, Names | None]) -> Iterator[str]:
     """Yield lines on what the answers are about: hours, and the names of machines and queues."""
-    if hours := _hours_text(scope):
+    if hours := hours_text(scope):
         yield f"Hours asked for:{hours}"
     for option, names in named.items():
         text = format_cell(getattr(arguments, option))
@@ -194,11 +177,6 @@ def _lines_on_scope(arguments: Namespace, scope: Scope, named: Mapping[str, Name
             yield f"Cannot be known: nothing in this lake is called {text} (--{option}){near}."
     if hours or any(names is not None for names in named.values()):
         yield ""
-
-
-def _hours_text(scope: Scope) -> str:
-    times = (("from", scope.since), ("until", scope.until))
-    return "".join(f" {word} {at:%Y-%m-%d %H:%M:%S}" for word, at in times if at is not None)
 
 
 @contextmanager
@@ -224,83 +202,13 @@ def _write(output: BinaryIO | None, text: str) -> None:
         output.write(text.encode())
 
 
-def _answer(views: LakeViews, view: View, max_rows: int) -> _Answer:
+def _answer(views: LakeViews, view: View, max_rows: int) -> Answer:
     """Return the answer of a view with at most ``max_rows`` rows; 0 means all rows."""
     found = views.answer(view.name, max_rows + 1 if max_rows else None)
     rows = found.to_pylist()
     shown = rows[:max_rows] if max_rows else rows
     evidence = views.evidence(view.name)
-    return _Answer(view, found.column_names, shown, len(shown) < len(rows), evidence, bool(rows) or evidence.is_enough)
-
-
-def _json_text(answer: _Answer) -> str:
-    """Return the rows as JSON lines."""
-    named = ({"view": answer.view.name, **row} for row in answer.rows)
-    return "".join(f"{json.dumps(row, default=json_default)}\n" for row in named)
-
-
-def _csv_text(answer: _Answer) -> str:
-    """Return the rows as CSV: the names of the columns first; nothing for null, lists and structures as JSON."""
-    text = StringIO()
-    writer = csv.writer(text)
-    writer.writerow(answer.column_names)
-    writer.writerows([_csv_value(value) for value in row.values()] for row in answer.rows)
-    return text.getvalue()
-
-
-def _csv_value(value: object) -> object:
-    if value is None or isinstance(value, str):
-        return value
-    return json_default(value) if isinstance(value, datetime) else json.dumps(value, default=json_default)
-
-
-def _lines_of(answer: _Answer, arguments: Namespace, scope: Scope) -> Iterator[str]:
-    """Yield the lines of an answer."""
-    view = answer.view
-    yield f"{view.question_number}. {QUESTIONS[view.question_number].text}"
-    yield f"{view.name}: one row is {view.row_meaning}"
-    yield ""
-    if answer.rows:
-        yield from _table(answer.column_names, answer.rows)
-    yield from _lines_on_evidence(answer, arguments, scope)
-    if answer.more:
-        yield f"... more rows: use --rows 0, or query the view {view.name}"
-    yield from ("", f"Limitations: {view.limitations}")
-
-
-def _lines_on_evidence(answer: _Answer, arguments: Namespace, scope: Scope) -> Iterator[str]:
-    """Yield lines on what an answer rests on: where it is empty what was seen, and what was not."""
-    needs, evidence = answer.view.needs, answer.evidence
-    within = _hours_text(scope)
-    if scope.since is None and needs.hours is not None:
-        within = f" in the {needs.hours} hours before now"
-    if arguments.machine is not None:
-        within += f" at machines called {format_cell(arguments.machine)}"
-    if not answer.is_known:
-        lacking = [kind.name for kind in evidence.unseen if kind not in needs.beside]
-        yield f"Cannot be known from what was captured: nothing was seen of {', '.join(lacking)}{within}."
-        return
-    if not answer.rows:
-        yield f"(no row){within}"
-        for kind, subjects, servers, first, last in evidence.sights:
-            times = " ".join(f"{word} {at:%Y-%m-%d %H:%M:%S}" for word, at in (("from", first), ("until", last)) if at)
-            yield f"Seen of {kind.name}: {subjects} {kind.subjects} at {servers} servers, {times or 'without times'}."
-    if evidence.unseen:
-        yield f"More cannot be known: nothing was seen of {', '.join(kind.name for kind in evidence.unseen)}{within}."
-
-
-def _lines_on_coverage(views: LakeViews, shown: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[str]:
-    """Yield lines on the gaps in coverage of the hours and servers that the answers are about."""
-    coverage = views.coverage_for(shown)
-    gaps = coverage.to_pylist()
-    names = [name for name in coverage.column_names if name == "server_address" or any(row[name] for row in gaps)]
-    yield "Gaps in coverage (question 25) in these hours and of these servers:"
-    yield from _table(names, gaps) if gaps else ["(nothing was read)"]
-
-
-def _table(column_names: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return the lines of a table, which fits the terminal if there is one."""
-    return format_table(column_names, [[row[name] for name in column_names] for row in rows], cli.terminal_width())
+    return Answer(view, found.column_names, shown, len(shown) < len(rows), evidence, bool(rows) or evidence.is_enough)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

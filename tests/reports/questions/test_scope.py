@@ -14,6 +14,7 @@ import pytest
 
 from engines import without_spark
 from jobs import ask, run_all
+from jobs.command_line.answers import Answer, csv_text
 from pipeline.lake.lake import Lake
 from pipeline.reports.views import evidence as ev
 from pipeline.reports.views.catalog import VIEWS_BY_NAME, LakeViews
@@ -432,6 +433,7 @@ def test_coverage_is_that_of_the_hours_and_machines_asked_for():
         (["retransmitted", "--queue", "q"], "of the same question these can: resends, resent_messages"),
         (["receives_waiting", "reader_load", "--queue", "q"], "of the same question these can: reader_load"),
         (["22", "--queue", "q"], "no view of question 22 can"),
+        (["4", "--queue", ""], "--queue: is empty"),
         (["read_twice", "--machine", "m"], "--machine: read_twice cannot be limited to a machine"),
         (["4", "--last", "1d", "--from", "2024-05-01"], "--last: not with --from"),
         (["4", "--to", "2024-05-01", "--as-of", "2024-05-01"], "--to: not with --as-of"),
@@ -447,6 +449,12 @@ def test_coverage_is_that_of_the_hours_and_machines_asked_for():
 def test_what_cannot_be_asked_is_refused(arguments, says, capsys):
     assert ask.main(["--lake", "x", *arguments]) == 2
     assert says in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_scope_that_a_view_cannot_have_is_no_answer():
+    views = LakeViews(InMemoryLake(None, {}), scope=Scope(queues={"q"}))
+    with pytest.raises(ValueError, match="cannot be limited"):
+        views.answer("comqc_methods")
 
 
 def said(capsys, recorded, *arguments):
@@ -502,8 +510,8 @@ def test_the_rows_of_one_view_as_csv(recorded, tmp_path, capsys):
 
 def test_values_that_need_quotes_in_csv():
     found = {"a": 'say "x", y\r\nz', "b": None, "c": [1, None], "d": True}
-    answer = ask._Answer(VIEWS_BY_NAME["machines"], list(found), [found], False, None, True)
-    assert ask._csv_text(answer) == 'a,b,c,d\r\n"say ""x"", y\r\nz",,"[1, null]",true\r\n'
+    answer = Answer(VIEWS_BY_NAME["machines"], list(found), [found], False, None, True)
+    assert csv_text(answer) == 'a,b,c,d\r\n"say ""x"", y\r\nz",,"[1, null]",true\r\n'
 
 
 def test_answers_fit_the_terminal_and_go_whole_where_there_is_none(recorded, monkeypatch, capsys):
