@@ -156,9 +156,10 @@ def test_time_in_state_counts_within_the_hours_only():
     ]  # fmt: skip
     history = history_tables(reports)
     columns = ("state", "seconds", "share", "times", "first_at", "last_at")
-    assert asked(history, "time_in_state", *columns, since=130, until=190) == [
-        ("CONNECTED", 1800, 0.5, 1, 160, 190), ("WAITING", 1800, 0.5, 0, 130, 160),
+    assert asked(history, "time_in_state", *columns, since=135, until=185) == [
+        ("CONNECTED", 1500, 0.5, 1, 160, 185), ("WAITING", 1500, 0.5, 0, 135, 160),
     ]  # fmt: skip
+    assert asked(history, "time_in_state", "state", "times", since=105, until=130) == [("WAITING", 0)]
     assert asked(history, "time_in_state", *columns, since=100, until=130) == [("WAITING", 1800, 1, 1, 100, 130)]
     unknown = history_tables(reports[:5])
     assert asked(unknown, "time_in_state", "state", "seconds", since=120) == [("UNKNOWN", 120 * 60)]
@@ -402,7 +403,9 @@ def test_evidence_is_that_of_the_hours_and_machines_asked_for():
     assert evidence(tables, machines={"srv1"}) == {ev.QUEUE_REPORTS: 1}
     assert evidence(tables, machines={"10.0.0.2"}) == {ev.SESSIONS: 1}
     assert evidence(tables, machines={"another"}) == {}
-    assert evidence(tables, "depth_growth", since=0) == {ev.QUEUE_REPORTS: 1}
+    later = tables | {SNAPSHOTS_RAW: rows(SNAPSHOTS_RAW, {"collected_at": 3 * 24 * 60})}
+    assert evidence(later, "depth_growth") == {}
+    assert evidence(later, "depth_growth", since=0) == {ev.QUEUE_REPORTS: 1}
 
 
 def test_coverage_is_that_of_the_hours_and_machines_asked_for():
