@@ -11,6 +11,7 @@ import argparse
 import json
 import os
 import re
+import shutil
 import signal
 import sys
 import threading
@@ -390,6 +391,11 @@ def _handle_interrupts() -> Iterator[threading.Event]:
 def write_output(text: str) -> None:
     """Write text to standard output and flush it."""
     _write(sys.stdout, text)
+
+
+def terminal_width() -> int | None:
+    """Return how many characters a line of the terminal has; None where standard output is no terminal."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def log_progress(message: str) -> None:

@@ -809,14 +809,22 @@ MAX_DURATION_S = 100 * 366 * 86400  # a century: a packet time plus a duration s
 BYTES_PER_UNIT = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 
 
-def _convert_duration(raw: object, location: str) -> timedelta:
+def parse_duration(raw: object) -> timedelta:
+    """Return a duration that is written like 500ms, 60s, 15m, 12h or 7d; ValueError where it is not."""
     found = re.fullmatch(r"(\d{1,9}(?:\.\d{1,6})?)(ms|s|m|h|d)", raw) if isinstance(raw, str) else None
     if not found:
-        raise ConfigError(f"{location}: expected a duration like 500ms, 60s, 15m, 12h or 7d, not {raw!r}")
+        raise ValueError(f"expected a duration like 500ms, 60s, 15m, 12h or 7d, not {raw!r}")
     seconds = float(found[1]) * SECONDS_PER_UNIT[found[2]]
     if seconds > MAX_DURATION_S:
-        raise ConfigError(f"{location}: {raw} is too long a time")
+        raise ValueError(f"{raw} is too long a time")
     return timedelta(seconds=seconds)
+
+
+def _convert_duration(raw: object, location: str) -> timedelta:
+    try:
+        return parse_duration(raw)
+    except ValueError as error:
+        raise ConfigError(f"{location}: {error}") from error
 
 
 def _convert_size(raw: object, location: str) -> ByteSize:

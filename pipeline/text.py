@@ -22,6 +22,8 @@ CUT_DIGEST_CHARS: Final = 8
 _MAX_CELL_CHARS: Final = 60
 _CUT_CELL_CHARS: Final = 36  # left of a longer one: with the mark it is no wider
 _MAX_CELL_ITEMS: Final = 20
+_COLUMN_GAP: Final = "  "
+_ROW_NUMBER: Final = "row"
 _PLAIN_LINES: Final = re.compile(r"[\n -~]*")
 
 
@@ -125,8 +127,13 @@ def _as_utc(at: datetime) -> datetime:
     return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
 
 
-def format_table(column_names: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
-    """Return the lines of a console table: header, rule, rows. Columns of numbers are aligned right."""
+def format_table(
+    column_names: Sequence[str], rows: Sequence[Sequence[object]], max_width: int | None = None
+) -> list[str]:
+    """Return the lines of a console table: header, rule, rows. Columns of numbers are aligned right.
+
+    Columns that do not fit into ``max_width`` characters follow in more tables below, each with the rows' numbers.
+    """
     cells = [[format_cell(value) for value in row] for row in rows]
     columns = range(len(column_names))
     widths = [max(len(column_names[i]), *(len(row[i]) for row in cells), 0) for i in columns]
@@ -141,6 +148,28 @@ def format_table(column_names: Sequence[str], rows: Sequence[Sequence[object]]) 
             value.rjust(width) if right else value.ljust(width)
             for value, width, right in zip(values, widths, numeric, strict=True)
         )
-        return "  ".join(aligned).rstrip()
+        return _COLUMN_GAP.join(aligned).rstrip()
 
+    if max_width is not None and sum(widths) + len(_COLUMN_GAP) * (len(widths) - 1) > max_width and len(widths) > 1:
+        return _format_tables(column_names, rows, widths, max_width)
     return [line(column_names), line(["-" * width for width in widths]), *map(line, cells)]
+
+
+def _format_tables(
+    column_names: Sequence[str], rows: Sequence[Sequence[object]], widths: Sequence[int], max_width: int
+) -> list[str]:
+    """Return the lines of tables of some columns each: as many as fit, or a single one that does not."""
+    number_width = max(len(_ROW_NUMBER), len(str(len(rows))))
+    parts: list[list[int]] = []
+    room = 0
+    for place, width in enumerate(widths):
+        room -= len(_COLUMN_GAP) + width
+        if room < 0 or not parts:
+            parts.append([])
+            room = max_width - number_width - len(_COLUMN_GAP) - width
+        parts[-1].append(place)
+    lines: list[str] = []
+    for places in parts:
+        numbered = [[number, *(row[place] for place in places)] for number, row in enumerate(rows, 1)]
+        lines += ["", *format_table([_ROW_NUMBER, *(column_names[place] for place in places)], numbered)]
+    return lines[1:]

@@ -10,6 +10,7 @@ from jobs.config import list_settings
 from pipeline.alerts.conditions import CONDITIONS
 from pipeline.reports.views.catalog import QUESTIONS, VIEWS_BY_NAME, views_of_question
 from pipeline.reports.views.evidence import Condition
+from pipeline.reports.views.scope import ScopeColumns, without_scope
 from pipeline.reports.views.view import View
 
 QUESTIONS_HEAD = """\
@@ -23,14 +24,32 @@ words are explained in the [glossary](../start/glossary.md).
 msmq ask --lake /data/lake                       # lists the questions
 msmq ask --lake /data/lake 4 oldest_unread       # answers, by number or by the name of a view
 msmq ask --lake /data/lake 18 --json answer.jsonl --rows 0
+msmq ask --lake /data/lake depth_over_time --csv depth.csv --rows 0
+msmq ask --lake /data/lake 4 1 --last 1d --machine shop1
+msmq ask --lake /data/lake failures --queue orders --from 2024-05-01T08:00 --to 2024-05-01T12:00
 ```
 
-Each answer is printed with its limitations, and with what was not seen in its hours at its servers (question 25,
-the view `not_known`). An answer describes what was captured and says nothing about the rest: an empty answer beside a
-gap does not mean "none". Where nothing was seen of what a view needs ("Must have been seen"), until now (`--as-of`) and
-within the hours that it is about, the answer is "Cannot be known", and the view's name is in `cannot_be_known` of the
-job's summary. An empty answer says of what it is one, from which and until when. Where only a part was seen, one line
-says of what nothing was; it is in `not_seen` of the summary.
+**Hours.** `--last 1d` asks for the day before now, `--from` and `--to` for the hours between two times, both included.
+`--to` counts as now, in place of `--as-of`; where hours begin at a time, they end at `--as-of` if it is given. A row
+belongs to the hours that it overlaps: a period that began before them has its true beginning, and one that is known to
+last belongs to all hours since. Rows that sum up many events sum up those of the hours. A connection or a message
+counts whole. What contradicts or explains a row counts whenever it came. What has no time belongs to no hours.
+
+**Machines and queues.** `--machine` takes an IP address, or a part of a host name or of the GUID of a queue manager;
+`--queue` takes a part of a queue's name. Case does not matter. All names of the same machine (`silver.hosts`) and of
+the same queue (`silver.queue_aliases`) count, and are printed. A row belongs to a machine that it names at any end.
+Where nothing in the lake has such a name, the command says which names are similar, and the answer cannot be known.
+"Options" below says what each view can be limited to; a command that asks for more is refused.
+
+A table that is wider than the terminal goes on below, with the numbers of its rows. `--csv` writes the rows of one view
+as RFC 4180 says: nothing for null, times as ISO 8601, lists and structures as JSON.
+
+Each answer is printed with its limitations. Below all answers stands what was not seen in their hours at their servers
+(question 25, the view `not_known`). An answer describes what was captured and says nothing about the rest: an empty
+answer beside a gap does not mean "none". Where nothing was seen of what a view needs ("Must have been seen"), until
+now, within the hours that it is about, and at the machines asked for, the answer is "Cannot be known", and the view's
+name is in `cannot_be_known` of the job's summary. An empty answer says of what it is one, from which and until when.
+Where only a part was seen, one line says of what nothing was; it is in `not_seen` of the summary.
 
 Where several kinds of evidence answer a question, `source` (or `sources`) says which did: `transfers` (the sessions of
 TCP 1801), `reads` (messages read or peeked remotely by RPC), `wire` and `collector` (snapshots of queue managers, seen
@@ -49,8 +68,9 @@ spark.table("response_times").where("p99_ms > 1000")
 
 The column *From* says which evidence can answer a question: **R** RPC captures, **S** snapshots of queue managers
 (collected, or captured), **T** captures of the binary protocol on TCP 1801. In the SQL, `setting.now` is the time of
-the newest packet or snapshot (`--as-of` overrides it), and `setting.quotas` and `setting.machine_quotas` are the
-settings `quotas.*`.
+the newest packet or snapshot (`--as-of` overrides it), `setting.quotas` and `setting.machine_quotas` are the settings
+`quotas.*`, and `setting.since` is the beginning of the hours asked for, else null. The SQL is that of all hours,
+machines and queues.
 
 | # | Question | From | Views |
 | --- | --- | --- | --- |
@@ -116,9 +136,17 @@ def _view_section(view: View) -> str:
         f"**How to read it.** {view.how_to_read}",
         f"**Limitations.** {view.limitations}",
         f"**Must have been seen.** {_needs_text(view.needs)}",
+        f"**Options.** {_options_text(view.scope)}",
     )
     text = "\n\n".join(map(_wrap, parts))
-    return f"\n### {view.name}\n\n{text}\n\n```sql\n{textwrap.dedent(view.sql).strip()}\n```\n"
+    return f"\n### {view.name}\n\n{text}\n\n```sql\n{textwrap.dedent(without_scope(view.sql)).strip()}\n```\n"
+
+
+def _options_text(scope: ScopeColumns) -> str:
+    """Return the options that limit a view, as a sentence."""
+    options = ["`--last`", "`--from`", "`--to`"]
+    options += ["`--machine`"] * bool(scope.machines) + ["`--queue`"] * bool(scope.queues)
+    return f"{', '.join(options)}."
 
 
 def _needs_text(condition: Condition) -> str:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import ast
 from collections.abc import Callable, Mapping
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from importlib.util import find_spec
 from typing import Final
 
 from jobs import cli
+from jobs.config import parse_duration
 from pipeline.alerts.episodes import SEVERITY_ORDER
 from pipeline.dashboards.dashboard_data import MAX_DATASET_ROWS
 
@@ -59,6 +60,14 @@ def parse_past_day(text: str) -> date:
     return day
 
 
+def parse_time_span(text: str) -> timedelta:
+    """Parse a duration as settings have it."""
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
 def _alerts() -> cli.JobArgumentParser:
     parser = _base("alerts")
     _add_redact_key(parser)
@@ -96,6 +105,38 @@ def _ask() -> cli.JobArgumentParser:
         help="number of a question, or name of a view (docs/reference/questions.md); without any, list the questions",
     )
     parser.add_argument(
+        "--machine",
+        metavar="TEXT",
+        type=cli.parse_text,
+        help="only what concerns these machines: an IP address, or a part of a name, whatever the case",
+    )
+    parser.add_argument(
+        "--queue",
+        metavar="TEXT",
+        type=cli.parse_text,
+        help="only what concerns these queues: a part of any of their names, whatever the case",
+    )
+    parser.add_argument(
+        "--last",
+        metavar="DURATION",
+        type=parse_time_span,
+        help="only what was at some time of so long before now, like 15m, 12h or 7d",
+    )
+    parser.add_argument(
+        "--from",
+        dest="since",
+        metavar="TIME",
+        type=cli.parse_utc_time,
+        help="only what was at this time or later, ISO 8601",
+    )
+    parser.add_argument(
+        "--to",
+        dest="until",
+        metavar="TIME",
+        type=cli.parse_utc_time,
+        help="only what was at this time or earlier, ISO 8601; it counts as now, in place of --as-of",
+    )
+    parser.add_argument(
         "--rows",
         metavar="N",
         type=int,
@@ -107,6 +148,12 @@ def _ask() -> cli.JobArgumentParser:
         metavar="FILE",
         type=cli.parse_local_path,
         help="write the rows of the answers to FILE, one JSON object per line; - prints them",
+    )
+    parser.add_argument(
+        "--csv",
+        metavar="FILE",
+        type=cli.parse_local_path,
+        help="write the rows of the answer, of one view, to FILE as CSV (RFC 4180); - prints them",
     )
     parser.add_argument(
         "--define", action="store_true", help="create all views as permanent views of the catalog (lake.catalog)"

@@ -8,6 +8,7 @@ from pipeline.queues.history import DEAD_LETTER_QUEUES_SQL, is_dead_letter
 from pipeline.reports.views.emptied import EMPTIED_SQL
 from pipeline.reports.views.evidence import QUEUE_REPORTS, READS, SESSIONS, any_of
 from pipeline.reports.views.refused import with_refusals
+from pipeline.reports.views.scope import ScopeColumns
 from pipeline.reports.views.view import View
 from pipeline.silver.canonical_queues import with_canonical_queues
 from udfs.codes import NEGATIVE_CLASS_BIT, RECEIVE_CLASS_BIT
@@ -86,10 +87,12 @@ ACKNOWLEDGEMENT_VIEWS: Final = (
           min(first_seen_at) AS first_seen_at, max(last_seen_at) AS last_seen_at,
           array_sort(collect_set(destination_queue)) AS destinations
         FROM negative LEFT JOIN originals USING (correlation_id)
+        WHERE setting.scope
         GROUP BY kind, class_name, source_queue_manager, admin_queue, source
         ORDER BY messages DESC, class_name, kind, source, source_queue_manager, admin_queue
         """,
         (), ("first_seen_at", "last_seen_at"), any_of(SESSIONS, READS),
+        ScopeColumns("first_seen_at", "last_seen_at", ("source_queue_manager",), ("admin_queue", "destination_queue")),
     ),
     View(
         "acknowledgements_missing", 15,
@@ -168,10 +171,13 @@ ACKNOWLEDGEMENT_VIEWS: Final = (
           refused
         FROM lacking LEFT JOIN answered ON answered.admin_queue = lacking.admin_queue
           LEFT JOIN reads ON reads.queue = lacking.admin_queue
-        WHERE lacks <> ''
+        WHERE lacks <> '' AND setting.scope
         ORDER BY answer DESC, admin_queue_read DESC, sent_at, message_id, destination_queue
         """,
         (), ("first_seen_at",), any_of(SESSIONS, READS),
+        # A message's identifier begins with the GUID of the queue manager that sent it.
+        ScopeColumns("first_seen_at", "first_seen_at", ("split_part(message_id, chr(92), 1)",),
+                     ("destination_queue", "lacking.admin_queue")),
     ),
     View(
         "dead_letters", 16,
@@ -191,11 +197,12 @@ ACKNOWLEDGEMENT_VIEWS: Final = (
           SELECT * FROM """ + EMPTIED_SQL + """ AS every
         ), seen AS (
           SELECT queue, class_name, coalesce(message_key, sighting_key) AS message, min(sent_at) AS sent_at,
-            min(seen_at) AS first_seen_at, max(seen_at) AS last_seen_at, max(destination_queue) AS destination_queue
+            min(seen_at) AS first_seen_at, max(seen_at) AS last_seen_at, max(destination_queue) AS destination_queue,
+            max(source_queue_manager) AS sender
           FROM """ + with_canonical_queues(
               "silver.messages",
               {"queue": _READ_FROM, "destination_queue": "rows.destination_queue"},
-              "class_name, message_key, sighting_key, sent_at, seen_at",
+              "class_name, message_key, sighting_key, sent_at, seen_at, source_queue_manager",
           ) + f"""
           WHERE queue IS NOT NULL GROUP BY ALL
         ), found AS (
@@ -247,11 +254,11 @@ ACKNOWLEDGEMENT_VIEWS: Final = (
           GROUP BY message_key, source_queue_manager, queue
         ), dead AS (
           SELECT queue, CAST(NULL AS STRING) AS source_queue_manager, class_name AS reason, FALSE AS presumed,
-            'reads' AS source, sent_at, first_seen_at, last_seen_at, destination_queue
+            'reads' AS source, sent_at, first_seen_at, last_seen_at, destination_queue, sender
           FROM lying
           UNION ALL
           SELECT CAST(NULL AS STRING), source_queue_manager, coalesce(class_name, 'expired'), class_name IS NULL,
-            'transfers', sent_at, first_seen_at, last_seen_at, destination_queue
+            'transfers', sent_at, first_seen_at, last_seen_at, destination_queue, source_queue_manager
           FROM known ANTI JOIN found USING (message)
             LEFT JOIN (SELECT DISTINCT message, TRUE AS was_read FROM seen) AS reads USING (message)
             LEFT JOIN headers USING (message) LEFT JOIN emptied ON emptied.queue = own_queue
@@ -267,10 +274,12 @@ ACKNOWLEDGEMENT_VIEWS: Final = (
           min(first_seen_at) AS first_seen_at, max(last_seen_at) AS last_seen_at,
           array_sort(collect_set(destination_queue)) AS destinations
         FROM dead CROSS JOIN setting.now
+        WHERE setting.scope
         GROUP BY queue, source_queue_manager, reason, presumed, source
         ORDER BY messages DESC, source, reason, queue, source_queue_manager, presumed
         """,
         (), ("first_seen_at", "last_seen_at"), any_of(SESSIONS, READS, beside=(QUEUE_REPORTS,)),
+        ScopeColumns("first_seen_at", "last_seen_at", ("sender",), ("queue", "destination_queue")),
     ),
 )  # fmt: skip
 """The views of acknowledgements and dead letters."""

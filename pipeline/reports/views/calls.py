@@ -15,6 +15,7 @@ from pipeline.reports.views.evidence import (
     all_of,
     any_of,
 )
+from pipeline.reports.views.scope import ScopeColumns
 from pipeline.reports.views.view import View
 from pipeline.silver.canonical_queues import with_canonical_queues
 from udfs.call_results import response_ms_sql, succeeded_sql
@@ -57,14 +58,21 @@ _CALLS_SQL: Final = (
     + """, FALSE) AS failed
           FROM named JOIN ends USING (call_key)
           LEFT JOIN starts ON attempt_key = left(sha2(unhex('20000000' || hex(call_key)), 256), 32)
+          WHERE setting.scope
         )
 """
 )
-"""Common table expression ``calls``: calls of all decoded interfaces, with queue and result.
+"""Common table expression ``calls``: calls of all decoded interfaces within the scope, with queue and result.
 
 The queue of a Start call is that of its attempt. ``attempt_key`` is the key of the call key (docs/reference/tables.md):
 SHA-256 over the length of the call key, 32, and the call key itself.
 """
+_CALLS_SCOPE: Final = ScopeColumns(
+    "coalesce(requested_at, responded_at)",
+    "coalesce(responded_at, requested_at)",
+    ("server_address", "client_address"),
+    ("coalesce(read_from, queue)",),
+)
 
 
 def _percentiles_sql(name: str) -> str:
@@ -109,7 +117,7 @@ CALL_VIEWS: Final = (
         GROUP BY server_address, interface_name, method, of_queue, result
         ORDER BY server_address, interface_name, method, calls DESC, queue, result
         """,
-        ("server_address",), ("first_at", "last_at"), all_of(CALLS),
+        ("server_address",), ("first_at", "last_at"), all_of(CALLS), _CALLS_SCOPE,
     ),
     View(
         "receive_times", 18,
@@ -139,10 +147,13 @@ CALL_VIEWS: Final = (
           percentile_disc(0.5) WITHIN GROUP (ORDER BY held_ms) AS hold_p50_ms, max(held_ms) AS hold_max_ms,
           min(started_at) AS first_at, max(started_at) AS last_at
         FROM reads
+        WHERE setting.scope
         GROUP BY server_address, of_queue, protocol, action_name, waited
         ORDER BY server_address, queue, attempts DESC, protocol, action_name, waited
         """,
         ("server_address",), ("first_at", "last_at"), all_of(READS),
+        ScopeColumns("coalesce(started_at, returned_at, ended_at)", "coalesce(returned_at, ended_at, started_at)",
+                     ("server_address", "client_address"), ("of_queue",)),
     ),
     View(
         "receives_not_ended", 19,
@@ -171,10 +182,12 @@ CALL_VIEWS: Final = (
         SELECT how, server_address, client_address, of_queue AS queue, returned_at, ended_at, hold_ms / 1e3 AS held_s,
           lookup_id, message_key, end_hresult, end_hresult_name, fate, loss_risk, attempt_key, confidence, missing
         FROM unended LEFT JOIN sequences USING (attempt_key)
-        WHERE how = 'refused' OR NOT ended_anyway
+        WHERE (how = 'refused' OR NOT ended_anyway) AND setting.scope
         ORDER BY returned_at, attempt_key
         """,
         ("server_address",), ("returned_at", "ended_at"), all_of(READS, beside=(SESSIONS, QUEUE_REPORTS)),
+        ScopeColumns("returned_at", "CASE WHEN how <> 'never' THEN coalesce(ended_at, returned_at) END",
+                     ("server_address", "client_address"), ("of_queue",)),
     ),
     View(
         "reader_load", 20,
@@ -184,20 +197,27 @@ CALL_VIEWS: Final = (
         "without benefit.",
         "Readers on the server itself are not captured. One address may stand for many applications.",
         """
-        SELECT server_address, coalesce(queue, inferred_queue) AS queue, client_address,
-          count_if(is_receive) AS receives, count_if(NOT is_receive) AS peeks,
-          count_if(is_receive AND message_key IS NOT NULL) AS messages,
-          count_if(outcome = 'acked') AS acked, count_if(outcome IN ('nacked', 'expired', 'rundown')) AS given_back,
-          count_if(outcome = 'empty') AS polls_in_vain, sum(message_bytes) AS bytes,
-          count_if(is_receive AND message_key IS NOT NULL)
-            / nullif(sum(count_if(is_receive AND message_key IS NOT NULL))
-              OVER (PARTITION BY server_address, coalesce(queue, inferred_queue)), 0) AS share,
-          min(started_at) AS first_at, max(started_at) AS last_at
-        FROM gold.receive_attempts
-        GROUP BY server_address, coalesce(queue, inferred_queue), client_address
+        WITH readers AS (
+          SELECT server_address, coalesce(queue, inferred_queue) AS queue, client_address,
+            count_if(is_receive) AS receives, count_if(NOT is_receive) AS peeks,
+            count_if(is_receive AND message_key IS NOT NULL) AS messages,
+            count_if(outcome = 'acked') AS acked, count_if(outcome IN ('nacked', 'expired', 'rundown')) AS given_back,
+            count_if(outcome = 'empty') AS polls_in_vain, sum(message_bytes) AS bytes,
+            count_if(is_receive AND message_key IS NOT NULL)
+              / nullif(sum(count_if(is_receive AND message_key IS NOT NULL))
+                OVER (PARTITION BY server_address, coalesce(queue, inferred_queue)), 0) AS share,
+            min(started_at) AS first_at, max(started_at) AS last_at
+          FROM gold.receive_attempts CROSS JOIN setting.now
+          WHERE (setting.since IS NULL OR started_at >= setting.since)
+            AND coalesce(started_at <= now, setting.since IS NULL)
+          GROUP BY server_address, coalesce(queue, inferred_queue), client_address
+        )
+        SELECT * FROM readers
+        WHERE setting.scope
         ORDER BY server_address, queue, messages DESC, client_address
         """,
         ("server_address",), ("first_at", "last_at"), all_of(READS),
+        ScopeColumns("first_at", "last_at", ("server_address", "client_address"), ("queue",)),
     ),
     View(
         "receives_waiting", 20,
@@ -222,10 +242,11 @@ CALL_VIEWS: Final = (
         SELECT server_address, date_trunc('hour', moment) AS hour, max(waiting) AS most_waiting,
           max_by(moment, struct(waiting, earliness)) AS most_at, count_if(step = 1) AS begun
         FROM running
+        WHERE setting.scope
         GROUP BY server_address, date_trunc('hour', moment)
         ORDER BY server_address, hour
         """,
-        ("server_address",), ("hour",), all_of(READS),
+        ("server_address",), ("hour",), all_of(READS), ScopeColumns("moment", "moment", ("server_address",)),
     ),
     View(
         "failures", 21,
@@ -249,7 +270,7 @@ CALL_VIEWS: Final = (
         GROUP BY server_address, interface_name, method, of_queue, result
         ORDER BY still DESC, calls DESC, server_address, interface_name, method, queue, result
         """,
-        ("server_address",), ("first_at", "last_at"), all_of(CALLS),
+        ("server_address",), ("first_at", "last_at"), all_of(CALLS), _CALLS_SCOPE,
     ),
     View(
         "sharing_violations", 21,
@@ -272,9 +293,12 @@ CALL_VIEWS: Final = (
           held.closed_at AS holder_closed_at, held.ended_by AS holder_ended_by, refused.call_key, refused.holder,
           refused.confidence, refused.missing
         FROM refused LEFT JOIN gold.queue_opens AS held ON held.call_key = refused.holder
+        WHERE setting.scope
         ORDER BY refused_at DESC, refused.call_key, holder_opened_at, refused.holder
         """,
         ("server_address",), ("refused_at",), all_of(CALLS),
+        ScopeColumns("refused.requested_at", "refused.requested_at",
+                     ("refused.server_address", "refused.client_address", "held.client_address"), ("refused.queue",)),
     ),
     View(
         "shared_identifiers", 22,
@@ -286,17 +310,24 @@ CALL_VIEWS: Final = (
         "Machines whose names are unknown cannot be told apart by names: two addresses may be one machine. Behind NAT "
         "many identifiers share an address. Handshakes tell machines apart only while both are running.",
         """
-        SELECT f.subject, f.rule_id, f.actual AS machines, f.observed_at,
-          CASE f.rule_id WHEN 'O07' THEN 'transfers'
-            ELSE array_join(array_sort(collect_set(h.source)), ', ') END AS source,
-          array_sort(collect_set(h.host_name)) AS names, array_sort(collect_set(h.address)) AS addresses,
-          min(h.first_seen_at) AS first_seen_at, max(h.last_seen_at) AS last_seen_at
-        FROM gold.findings AS f LEFT JOIN silver.hosts AS h ON f.subject = 'queue manager ' || h.queue_manager_id
-        WHERE f.rule_id IN ('O01', 'O07')
-        GROUP BY f.subject, f.rule_id, f.actual, f.observed_at
-        ORDER BY f.observed_at, f.subject, f.rule_id, f.actual
+        WITH found AS (
+          SELECT f.subject, f.rule_id, f.actual AS machines, f.observed_at,
+            CASE f.rule_id WHEN 'O07' THEN 'transfers'
+              ELSE array_join(array_sort(collect_set(h.source)), ', ') END AS source,
+            array_sort(collect_set(h.host_name)) AS names, array_sort(collect_set(h.address)) AS addresses,
+            min(h.first_seen_at) AS first_seen_at, max(h.last_seen_at) AS last_seen_at
+          FROM gold.findings AS f LEFT JOIN silver.hosts AS h ON f.subject = 'queue manager ' || h.queue_manager_id
+          WHERE f.rule_id IN ('O01', 'O07')
+          GROUP BY f.subject, f.rule_id, f.actual, f.observed_at
+        )
+        SELECT * FROM found
+        WHERE setting.scope
+        ORDER BY observed_at, subject, rule_id, machines
         """,
         (), ("first_seen_at", "last_seen_at"), any_of(SESSIONS, CALLS, MACHINE_REPORTS),
+        ScopeColumns("CASE rule_id WHEN 'O07' THEN observed_at ELSE coalesce(first_seen_at, observed_at) END",
+                     "CASE rule_id WHEN 'O07' THEN observed_at ELSE coalesce(last_seen_at, observed_at) END",
+                     ("replace(subject, 'queue manager ', '')",)),
     ),
     View(
         "retransmitted", 13,
@@ -310,10 +341,12 @@ CALL_VIEWS: Final = (
           sum(retransmitted_bytes) / nullif(sum(client_bytes + server_bytes + retransmitted_bytes), 0) AS share,
           min(first_packet_at) AS first_at, max(last_packet_at) AS last_at
         FROM bronze.connections
+        WHERE setting.scope
         GROUP BY server_address, kind
         ORDER BY share DESC NULLS LAST, server_address, kind
         """,
         ("server_address",), ("first_at", "last_at"), any_of(SESSIONS, CALLS),
+        ScopeColumns("first_packet_at", "last_packet_at", ("server_address", "client_address")),
     ),
     View(
         "not_known", 25,
@@ -328,9 +361,11 @@ CALL_VIEWS: Final = (
         """
         SELECT hour, server_address,""" + COVERAGE_COUNTS_SQL + """
         FROM gold.coverage
+        WHERE setting.scope
         GROUP BY hour, server_address
         ORDER BY hour, server_address
         """,
         ("server_address",), ("hour",), any_of(PACKETS, MACHINE_REPORTS, QUEUE_REPORTS),
+        ScopeColumns("hour", "hour + INTERVAL 1 HOUR - INTERVAL 1 MICROSECOND", ("server_address",), everywhere=True),
     ),
 )  # fmt: skip

@@ -9,22 +9,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from pipeline.arrow_rows import datetime_to_us
 from pipeline.bronze.event_time import NEWEST_EVENT_TIME_QUERY
 from pipeline.lake.lake import Lake
-from pipeline.lake.queries.inputs import QueryInput
+from pipeline.lake.queries.inputs import QueryInput, sql_list
 from pipeline.reports.views.acknowledgements import ACKNOWLEDGEMENT_VIEWS
 from pipeline.reports.views.calls import CALL_VIEWS, COVERAGE_COUNTS_SQL
-from pipeline.reports.views.evidence import Evidence, SeenEvidence, Sight
+from pipeline.reports.views.evidence import EVIDENCE_SCOPE, Evidence, SeenEvidence, Sight
 from pipeline.reports.views.machines import MACHINE_VIEWS
 from pipeline.reports.views.messages import MESSAGE_VIEWS
+from pipeline.reports.views.names import Names, find_machines, find_queues
 from pipeline.reports.views.queues import QUEUE_VIEWS
+from pipeline.reports.views.scope import EVERYTHING, Scope, ScopeColumns, timestamp_sql
 from pipeline.reports.views.transfers import TRANSFER_VIEWS
 from pipeline.reports.views.view import View
 from schemas import catalog
@@ -99,6 +100,7 @@ _QUOTAS: Final = pa.schema([("queue", pa.string()), ("messages", pa.int64()), ("
 _MACHINE_QUOTAS: Final = pa.schema([("queue_manager", pa.string()), ("bytes", pa.int64())])
 _TABLE_NAME: Final = re.compile(r"\b(bronze|silver|gold)\.([a-z_]+)\b")
 _SETTING: Final = re.compile(r"\bsetting\.([a-z_]+)\b")
+_NO_COLUMNS: Final = ScopeColumns("", "")
 
 
 def views_of_question(number: int) -> list[View]:
@@ -112,7 +114,8 @@ class LakeViews:
 
     ``as_of`` overrides "now", which is otherwise the newest packet or snapshot. Quotas are in bytes: default quotas,
     and by queue name the quotas of its messages and of its journal; likewise of queue managers. ``max_gap`` is the
-    setting history.max_gap.
+    setting history.max_gap. ``scope`` limits the answers, and the views that are created; ValueError from a view that
+    it cannot limit.
     """
 
     lake: Lake
@@ -123,6 +126,7 @@ class LakeViews:
     max_gap: timedelta = timedelta(minutes=15)
     machine_quota_bytes: int | None = None
     machine_quotas: Mapping[str, int] = field(default_factory=dict)
+    scope: Scope = EVERYTHING
 
     def create_temporary(self, names: Collection[str] = tuple(VIEWS_BY_NAME)) -> None:
         """Create temporary views in the lake's Spark session, as notebooks use them."""
@@ -152,21 +156,37 @@ class LakeViews:
 
     def answer(self, name: str, max_rows: int | None = None) -> pa.Table:
         """Return the rows of a view, in its order; at most ``max_rows``. It need not exist anywhere."""
-        sql = VIEWS_BY_NAME[name].sql
-        return self._query(sql if max_rows is None else f"{sql} LIMIT {max_rows}")
+        view = VIEWS_BY_NAME[name]
+        return self._query(view.sql if max_rows is None else f"{view.sql} LIMIT {max_rows}", self.scope, view.scope)
 
-    def _query(self, text: str) -> pa.Table:
+    def machines_called(self, text: str) -> Names:
+        """Return all names, addresses and GUIDs of the machines that a text means (``find_machines``)."""
+        tables = self._tables_of(*(view.sql for view in VIEWS_BY_NAME.values()))
+        names = self.lake.versions.provenance(QUEUE_HISTORY).get("names") or {}
+        return find_machines(self._query, tables, names, text)
+
+    def queues_called(self, text: str) -> Names:
+        """Return all names of the queues that a text means (``find_queues``)."""
+        return find_queues(self._query, self._tables_of(*(view.sql for view in VIEWS_BY_NAME.values())), text)
+
+    def _query(self, text: str, scope: Scope = EVERYTHING, columns: ScopeColumns = _NO_COLUMNS) -> pa.Table:
         """Return the answer to a query as views are written (``View``)."""
-        quotas = {"quotas": self._quotas(), "machine_quotas": self._machine_quotas()}
-        sql = self._resolve_sql(text, lambda table: _input(_plain_name(table)), {each: _input(each) for each in quotas})
+        named: dict[str, QueryInput] = {"quotas": self._quotas(), "machine_quotas": self._machine_quotas()}
+        named |= {"machines": scope.machines or (), "queues": scope.queues or ()}
+        settings = _settings({each: _input(each) for each in named}, scope, columns)
+        sql = self._resolve_sql(text, lambda table: _input(_plain_name(table)), settings)
         inputs: dict[str, QueryInput] = {_plain_name(table): table for table in self._tables_of(text)}
-        inputs |= {each: rows for each, rows in quotas.items() if _input(each) in sql}
+        inputs |= {each: values for each, values in named.items() if _input(each) in sql}
         return self.lake.query(sql, **inputs)
 
     def evidence(self, name: str) -> SeenEvidence:
-        """Return what was seen of the evidence that a view needs, until now and within the hours that it is about."""
+        """Return what was seen of the evidence that a view needs, until now and within the hours that it is about.
+
+        The hours and machines asked for limit it. Evidence of other queues tells that nothing was seen of the one asked
+        for.
+        """
         condition = VIEWS_BY_NAME[name].needs
-        sights = self._look_for(condition.kinds, condition.hours)
+        sights = self._look_for(condition.kinds, None if self.scope.since else condition.hours)
         seen = {sight.kind for sight in sights}
         is_enough = all(seen.intersection(need) for need in condition.needs)
         return SeenEvidence(is_enough, sights, tuple(kind for kind in condition.kinds if kind not in seen))
@@ -183,22 +203,31 @@ class LakeViews:
         found = self._query(
             "SELECT kind, count(DISTINCT subject) AS subjects, count(DISTINCT server) AS servers, "
             f"min(first_at) AS first_at, max(last_at) AS last_at FROM ({seen}) AS seen CROSS JOIN setting.now "
-            f"WHERE {counted} GROUP BY kind HAVING count(DISTINCT subject) > 0 ORDER BY kind"
+            f"WHERE ({counted}) AND setting.scope GROUP BY kind HAVING count(DISTINCT subject) > 0 ORDER BY kind",
+            replace(self.scope, queues=None),
+            EVIDENCE_SCOPE,
         )
         return tuple(Sight(**{**row, "kind": kinds[row["kind"]]}) for row in found.to_pylist())
 
-    def coverage_for(self, name: str, rows: Iterable[Mapping[str, Any]]) -> pa.Table:
-        """Return the coverage gaps for rows of a view: in the hours and at the servers of these rows.
+    def coverage_for(self, answers: Mapping[str, Sequence[Mapping[str, Any]]]) -> pa.Table:
+        """Return the coverage gaps for rows of views, by their names: in the hours and at the servers asked for.
 
-        There is one row per server, and one for gaps of no single server.
+        Without these, in the hours and at the servers of the rows; of all, where a view has rows without. There is one
+        row per server, and one for gaps of no single server.
         """
-        view, found = VIEWS_BY_NAME[name], list(rows)
-        times = [row[column] for row in found for column in view.time_columns if row.get(column) is not None]
-        servers = {row[name] for row in found for name in view.server_columns if row[name] is not None}
+        times = [_values_of(rows, VIEWS_BY_NAME[name].time_columns) for name, rows in answers.items()]
+        places = [_values_of(rows, VIEWS_BY_NAME[name].server_columns) for name, rows in answers.items()]
+        first, last = self.scope.since, self.scope.until
+        if first is None and all(times):
+            first = min(map(min, times), default=None)
+        if last is None and all(times):
+            last = max(map(max, times), default=None)
+        servers = set(self.scope.machines or (set().union(*places) if all(places) else ()))
         where, inputs = "TRUE", dict[str, QueryInput](coverage=COVERAGE)
-        if times:
-            first, last = _timestamp_sql(min(times) - timedelta(hours=1)), _timestamp_sql(max(times))
-            where = f"(hour IS NULL OR (hour > {first} AND hour <= {last}))"
+        if first is not None:
+            where += f" AND (hour IS NULL OR hour > {timestamp_sql(first - timedelta(hours=1))})"
+        if last is not None:
+            where += f" AND (hour IS NULL OR hour <= {timestamp_sql(last)})"
         if servers:
             names = self.lake.versions.provenance(QUEUE_HISTORY).get("names", {})
             inputs["addresses"] = servers | {address for address, name in names.items() if name in servers}
@@ -209,18 +238,18 @@ class LakeViews:
             **inputs,
         )
 
-    def _tables_of(self, text: str) -> set[Table]:
-        """Return the tables that a query selects from."""
-        text = text.replace("setting.now", NEWEST_EVENT_TIME_QUERY)
-        return {catalog.table(f"{layer}.{name}") for layer, name in _TABLE_NAME.findall(text)}
+    def _tables_of(self, *texts: str) -> set[Table]:
+        """Return the tables that queries select from."""
+        every = " ".join(texts).replace("setting.now", NEWEST_EVENT_TIME_QUERY)
+        return {catalog.table(f"{layer}.{name}") for layer, name in _TABLE_NAME.findall(every)}
 
-    def _resolve_sql(self, text: str, name: Callable[[Table], str], quotas: Mapping[str, str]) -> str:
-        """Return the SQL of a query with table names and settings filled in; ``quotas``: the SQL of their relations."""
-        now = NEWEST_EVENT_TIME_QUERY if self.as_of is None else f"(SELECT {_timestamp_sql(self.as_of)} AS now)"
+    def _resolve_sql(self, text: str, name: Callable[[Table], str], settings: Mapping[str, str]) -> str:
+        """Return the SQL of a query with table names and settings filled in; ``settings``: the SQL of most of them."""
+        now = NEWEST_EVENT_TIME_QUERY if self.as_of is None else f"(SELECT {timestamp_sql(self.as_of)} AS now)"
         text = _TABLE_NAME.sub(lambda found: name(catalog.table(found[0])), text.replace("setting.now", now))
-        settings = {**quotas, "max_gap_s": repr(self.max_gap.total_seconds())}
+        every = {**settings, "max_gap_s": repr(self.max_gap.total_seconds())}
         # Last: a queue with a quota may be called like a table.
-        return _SETTING.sub(lambda found: settings[found[1]], text)
+        return _SETTING.sub(lambda found: every[found[1]], text)
 
     def _quotas(self) -> pa.Table:
         every = {"messages": self.queue_quota_bytes, "journal": self.journal_quota_bytes}
@@ -232,9 +261,16 @@ class LakeViews:
         return pa.Table.from_pylist([{"bytes": self.machine_quota_bytes}, *single], _MACHINE_QUOTAS)
 
     def _stored_sql(self, view: View, name: Callable[[Table], str]) -> str:
-        """Return the SQL of a view that Spark stores: with the quotas as literals."""
-        quotas = {"quotas": _values_sql(self._quotas()), "machine_quotas": _values_sql(self._machine_quotas())}
-        return self._resolve_sql(view.sql, name, quotas)
+        """Return the SQL of a view that Spark stores: with quotas and names as literals."""
+        given = {"quotas": _values_sql(self._quotas()), "machine_quotas": _values_sql(self._machine_quotas())}
+        given |= {"machines": sql_list(self.scope.machines or ()), "queues": sql_list(self.scope.queues or ())}
+        return self._resolve_sql(view.sql, name, _settings(given, self.scope, view.scope))
+
+
+def _settings(given: Mapping[str, str], scope: Scope, columns: ScopeColumns) -> dict[str, str]:
+    """Return the SQL of settings; ``given``: that of quotas, and of the lists of machines and queues."""
+    condition = scope.condition(columns, given["machines"], given["queues"])
+    return {**given, "since": timestamp_sql(scope.since), "scope": condition}
 
 
 def _input(name: str) -> str:
@@ -245,8 +281,9 @@ def _plain_name(table: Table) -> str:
     return f"{table.layer}_{table.name}"
 
 
-def _timestamp_sql(when: datetime) -> str:
-    return f"timestamp_micros({datetime_to_us(when)})"
+def _values_of(rows: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> set[Any]:
+    """Return the values in some columns of rows, without null."""
+    return {row[column] for row in rows for column in columns} - {None}
 
 
 def _values_sql(rows: pa.Table) -> str:

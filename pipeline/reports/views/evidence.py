@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, NamedTuple
 
+from pipeline.reports.views.scope import ScopeColumns
 from schemas.table import literal
 from udfs.call_results import QMMGMT_SUCCEEDED_SQL
 
@@ -18,7 +19,7 @@ from udfs.call_results import QMMGMT_SUCCEEDED_SQL
 class Evidence:
     """A kind of evidence. ``name`` says what was seen, ``subjects`` what is counted of it.
 
-    ``sql`` selects what was seen: ``server``, ``subject``, ``first_at`` and ``last_at``. It names tables as
+    ``sql`` selects what was seen: ``server``, ``client``, ``subject``, ``first_at`` and ``last_at``. It names tables as
     ``layer.name``.
     """
 
@@ -27,31 +28,37 @@ class Evidence:
     sql: str
 
 
+EVIDENCE_SCOPE: Final = ScopeColumns("first_at", "last_at", ("server", "client"), everywhere=True)
+"""Evidence of hours and machines: of both ends of what they say to each other, and what is of no machine."""
+_NO_CLIENT: Final = "CAST(NULL AS STRING) AS client"
+
 SESSIONS: Final = Evidence(
     "TCP 1801",
     "connections",
-    "SELECT server_address AS server, connection_id AS subject, first_packet_at AS first_at, last_packet_at AS last_at "
-    "FROM bronze.connections WHERE kind = 'binary_protocol'",
+    "SELECT server_address AS server, client_address AS client, connection_id AS subject, "
+    "first_packet_at AS first_at, last_packet_at AS last_at FROM bronze.connections WHERE kind = 'binary_protocol'",
 )
 CALLS: Final = Evidence(
     "RPC calls that can be read",
     "calls",
-    "SELECT server_address AS server, call_key AS subject, coalesce(request_at, response_at) AS first_at, "
-    "coalesce(response_at, request_at) AS last_at FROM bronze.rpc_calls "
+    "SELECT server_address AS server, client_address AS client, call_key AS subject, "
+    "coalesce(request_at, response_at) AS first_at, coalesce(response_at, request_at) AS last_at FROM bronze.rpc_calls "
     "WHERE outcome NOT IN ('encrypted', 'unbound', 'no_request')",
 )
 READS: Final = Evidence(
     "remote reads that can be read",
     "calls",
-    "SELECT server_address AS server, call_key AS subject, coalesce(requested_at, responded_at) AS first_at, "
-    "coalesce(responded_at, requested_at) AS last_at FROM silver.remote_read_calls WHERE size(errors) = 0",
+    "SELECT server_address AS server, client_address AS client, call_key AS subject, "
+    "coalesce(requested_at, responded_at) AS first_at, coalesce(responded_at, requested_at) AS last_at "
+    "FROM silver.remote_read_calls WHERE size(errors) = 0",
 )
 
 
 def _reports(name: str, where: str = "TRUE") -> Evidence:
     sql = (
-        "SELECT queue_manager AS server, coalesce(queue, queue_format_name) AS subject, observed_at AS first_at, "
-        f"observed_at AS last_at FROM silver.queue_snapshots WHERE {QMMGMT_SUCCEEDED_SQL} AND {where}"
+        f"SELECT queue_manager AS server, {_NO_CLIENT}, coalesce(queue, queue_format_name) AS subject, "
+        "observed_at AS first_at, observed_at AS last_at FROM silver.queue_snapshots "
+        f"WHERE {QMMGMT_SUCCEEDED_SQL} AND {where}"
     )
     return Evidence(name, "queues", sql)
 
@@ -73,13 +80,13 @@ DEAD_LETTER_REPORTS: Final = _reports(
 MACHINE_REPORTS: Final = Evidence(
     "reports of queue managers",
     "queue managers",
-    "SELECT queue_manager AS server, queue_manager AS subject, observed_at AS first_at, observed_at AS last_at "
-    f"FROM silver.machine_snapshots WHERE {QMMGMT_SUCCEEDED_SQL}",
+    f"SELECT queue_manager AS server, {_NO_CLIENT}, queue_manager AS subject, observed_at AS first_at, "
+    f"observed_at AS last_at FROM silver.machine_snapshots WHERE {QMMGMT_SUCCEEDED_SQL}",
 )
 PACKETS: Final = Evidence(
     "packets",
     "captures",
-    "SELECT CAST(NULL AS STRING) AS server, capture_id AS subject, first_packet_at AS first_at, "
+    f"SELECT CAST(NULL AS STRING) AS server, {_NO_CLIENT}, capture_id AS subject, first_packet_at AS first_at, "
     "last_packet_at AS last_at FROM bronze.capture_files WHERE packets > 0",
 )
 

@@ -6,9 +6,12 @@ from typing import Final
 
 from pipeline.queues.last_reports import LAST_MACHINE_REPORTS_SQL
 from pipeline.reports.views.evidence import CALLS, MACHINE_REPORTS, all_of
+from pipeline.reports.views.scope import ScopeColumns
 from pipeline.reports.views.view import View
 
-_LAST_REPORTS: Final = LAST_MACHINE_REPORTS_SQL.replace("{machine_history}", "gold.machine_history")
+_LAST_REPORTS: Final = LAST_MACHINE_REPORTS_SQL.replace(
+    "{machine_history}", "(SELECT * FROM gold.machine_history CROSS JOIN setting.now WHERE valid_from <= now)"
+)
 
 MACHINE_VIEWS: Final = (
     View(
@@ -24,9 +27,12 @@ MACHINE_VIEWS: Final = (
           client_address, auth_level_name, auth_level > 1 AS authenticated, outcome,
           coalesce(hresult_name, fault_name) AS result, state_before, state_after, state_after_at, call_key
         FROM gold.management_actions
+        WHERE setting.scope
         ORDER BY asked_at, call_key
         """,
         ("queue_manager",), ("asked_at",), all_of(CALLS),
+        ScopeColumns("coalesce(requested_at, responded_at)", "coalesce(requested_at, responded_at)",
+                     ("queue_manager", "server_address", "client_address"), ("queue", "queue_format_name")),
     ),
     View(
         "machines", 3,
@@ -52,9 +58,11 @@ MACHINE_VIEWS: Final = (
           CAST(bytes_in_all_queues AS double) / nullif(quota_bytes, 0) AS used_share,
           active_queues, private_queues, sources
         FROM last LEFT JOIN quotas USING (queue_manager) CROSS JOIN setting.now
+        WHERE setting.scope
         ORDER BY used_share DESC NULLS LAST, bytes DESC NULLS LAST, queue_manager
         """,
         ("queue_manager",), ("reported_at",), all_of(MACHINE_REPORTS),
+        ScopeColumns("since", "known_until - INTERVAL 1 MICROSECOND", ("queue_manager",)),
     ),
 )  # fmt: skip
 """The views of queue managers."""

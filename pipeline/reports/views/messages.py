@@ -8,6 +8,7 @@ from pipeline.arrow_rows import timedelta_to_us
 from pipeline.reports.views.emptied import EMPTIED_SQL
 from pipeline.reports.views.evidence import READS, SESSIONS, all_of, any_of
 from pipeline.reports.views.read_twice import READ_TWICE_SQL
+from pipeline.reports.views.scope import ScopeColumns
 from pipeline.reports.views.view import View
 from pipeline.silver.canonical_queues import with_canonical_queues
 from pipeline.transfers.hop_sql import once_per_hop
@@ -82,10 +83,12 @@ MESSAGE_VIEWS: Final = (
           min_by(sent_at, place) AS sent_at, min_by(message_key, place) AS message_key, min_by(label, place) AS label,
           min_by(seen_at, place) AS seen_at, (unix_micros(max(now)) - unix_micros(min(since))) / 1e6 AS age_s
         FROM unread CROSS JOIN setting.now
+        WHERE setting.scope
         GROUP BY queue
         ORDER BY age_s DESC, queue
         """,
         ("server_address",), ("seen_at",), all_of(READS),
+        ScopeColumns("least(since, seen_at)", "seen_at", ("server_address",), ("queue",)),
     ),
     View(
         "read_twice", 10,
@@ -108,10 +111,11 @@ MESSAGE_VIEWS: Final = (
           delivered_twice, 'reads' AS source, attempts, outcomes, readers, first_attempt_at, settled_at, fate,
           loss_risk, confidence, missing
         FROM """ + READ_TWICE_SQL + """ AS sequences LEFT JOIN transfers USING (message_key)
-        WHERE redelivered OR read_twice
+        WHERE (redelivered OR read_twice) AND setting.scope
         ORDER BY read_twice DESC NULLS LAST, attempts DESC, first_attempt_at, sequence_key
         """,
         (), ("first_attempt_at", "settled_at"), all_of(READS, beside=(SESSIONS,)),
+        ScopeColumns("coalesce(first_attempt_at, settled_at)", "settled_at", queues=("queue", "inferred_queue")),
     ),
     View(
         "clock_differences", 23,
@@ -135,27 +139,28 @@ MESSAGE_VIEWS: Final = (
           SELECT source_queue_manager, message_key, min(first_sent_at) AS seen_at,
             unix_micros(min(sent_at)) - unix_micros(min(first_sent_at)) AS ahead
           FROM gold.message_transfers WHERE sent_at IS NOT NULL GROUP BY source_queue_manager, message_key
+        ), compared AS (
+          SELECT source_queue_manager, 'reads' AS source, server_address, seen_at, arrived - sent AS transit,
+            CASE WHEN sent - arrived > 2000000 THEN sent - arrived END AS sender_ahead,
+            CASE WHEN arrived - seen > 2000000 THEN arrived - seen END AS owner_ahead
+          FROM reads
+          UNION ALL
+          SELECT source_queue_manager, 'transfers', CAST(NULL AS STRING), seen_at, -ahead,
+            CASE WHEN ahead > 0 THEN ahead END, CAST(NULL AS BIGINT)
+          FROM transfers
         )
-        SELECT source_queue_manager, date_trunc('day', seen_at) AS day, 'reads' AS source, server_address,
-          count(*) AS messages,
-          max(CASE WHEN sent - arrived > 2000000 THEN sent - arrived END) / 1e6 AS sender_ahead_s,
-          max(CASE WHEN arrived - seen > 2000000 THEN arrived - seen END) / 1e6 AS owner_ahead_s,
-          min(arrived - sent) / 1e6 AS least_transit_s,
-          min(arrived - sent) >= """ + _LONG_TRANSIT + """ AS may_be_behind,
+        SELECT source_queue_manager, date_trunc('day', seen_at) AS day, source, server_address, count(*) AS messages,
+          max(sender_ahead) / 1e6 AS sender_ahead_s, max(owner_ahead) / 1e6 AS owner_ahead_s,
+          min(transit) / 1e6 AS least_transit_s, min(transit) >= """ + _LONG_TRANSIT + """ AS may_be_behind,
           min(seen_at) AS first_seen_at, max(seen_at) AS last_seen_at
-        FROM reads
-        GROUP BY source_queue_manager, date_trunc('day', seen_at), server_address
-        UNION ALL
-        SELECT source_queue_manager, date_trunc('day', seen_at), 'transfers', CAST(NULL AS STRING), count(*),
-          max(CASE WHEN ahead > 0 THEN ahead END) / 1e6, CAST(NULL AS DOUBLE), min(-ahead) / 1e6,
-          min(-ahead) >= """ + _LONG_TRANSIT + """,
-          min(seen_at), max(seen_at)
-        FROM transfers
-        GROUP BY source_queue_manager, date_trunc('day', seen_at)
+        FROM compared
+        WHERE setting.scope
+        GROUP BY source_queue_manager, date_trunc('day', seen_at), source, server_address
         ORDER BY greatest(sender_ahead_s, owner_ahead_s) DESC NULLS LAST, messages DESC, day, source,
           source_queue_manager, server_address
         """,
         ("server_address",), ("first_seen_at", "last_seen_at"), any_of(READS, SESSIONS),
+        ScopeColumns("seen_at", "seen_at", ("source_queue_manager", "server_address")),
     ),
     View(
         "comqc_methods", 24,
@@ -195,10 +200,11 @@ MESSAGE_VIEWS: Final = (
             AS sources,
           min(seen_at) AS first_seen_at, max(seen_at) AS last_seen_at
         FROM calls LEFT JOIN places USING (message_key) LEFT JOIN poison USING (message_key)
+        WHERE setting.scope
         GROUP BY interface_id, opnum, dispatch_id, target_clsid
         ORDER BY dead DESC, poison DESC, calls DESC, interface_id, opnum, dispatch_id, target_clsid
         """,
-        (), ("first_seen_at", "last_seen_at"), any_of(READS, SESSIONS),
+        (), ("first_seen_at", "last_seen_at"), any_of(READS, SESSIONS), ScopeColumns("seen_at", "seen_at"),
     ),
     View(
         "comqc_paths", 24,
@@ -231,9 +237,11 @@ MESSAGE_VIEWS: Final = (
             CASE WHEN sum(captured) > 0 THEN 'transfers' END) AS sources,
           min(first_at) AS first_seen_at, max(last_at) AS last_seen_at, max(rejected) AS rejected
         FROM sightings LEFT JOIN calls USING (message_key)
+        WHERE message_key IN (SELECT message_key FROM sightings WHERE setting.scope)
         GROUP BY message_key
         ORDER BY size(path) DESC, first_seen_at, message_key
         """,
         (), ("first_seen_at", "last_seen_at"), any_of(READS, SESSIONS),
+        ScopeColumns("first_at", "last_at", queues=("queue",)),
     ),
 )  # fmt: skip

@@ -17,6 +17,7 @@ from pipeline.reports.views.evidence import (
     TRANSFER_REPORTS,
     all_of,
 )
+from pipeline.reports.views.scope import ScopeColumns
 from pipeline.reports.views.view import View
 from pipeline.transfers.sequences.sequence_progress import acknowledged_after
 from schemas.table import literal
@@ -26,9 +27,12 @@ _STATE_EXPIRES: Final = (
 )
 
 _SOURCES: Final = "What captures and collector both saw counts once; `sources` names them."
-_LAST_TRANSFERS: Final = LAST_TRANSFERS_SQL.replace("{eod_transfers}", "gold.eod_transfers").replace(
-    "{max_gap_s}", "setting.max_gap_s"
-)
+_LAST_TRANSFERS: Final = LAST_TRANSFERS_SQL.replace(
+    "{eod_transfers}", "(SELECT * FROM gold.eod_transfers WHERE setting.scope)"
+).replace("{max_gap_s}", "setting.max_gap_s")
+_QUEUES: Final = ("queue", "queue_format_name")
+_REPORTED: Final = ScopeColumns("valid_from", "valid_from", ("queue_manager",), _QUEUES)
+_OBSERVED: Final = ScopeColumns("observed_at", "observed_at", ("queue_manager",), _QUEUES)
 _NO_SHORT_RATES: Final = "Rates are null if the reports are less than `history.max_gap` apart."
 
 
@@ -80,6 +84,7 @@ QUEUE_VIEWS: Final = (
         ), down AS (
           SELECT queue_manager, queue, queue_format_name, held_state AS state, min(valid_from) AS since,
             greatest(min(valid_from), max(told_until)) AS until, max_by(lasts, valid_from) AS still,
+            max(valid_to) AS valid_to,
             max_by(message_count, valid_from) AS message_count, max_by(bytes, valid_from) AS bytes,
             max_by(try_element_at(evidence, -1), valid_from) AS snapshot_id
           FROM runs
@@ -93,40 +98,49 @@ QUEUE_VIEWS: Final = (
           reasons.last.status_name AS why, reasons.last.error_name AS error, reasons.last.changed_at AS failed_at,
           reasons.nexthops
         FROM down LEFT JOIN reasons USING (snapshot_id) CROSS JOIN setting.now AS clock
+        WHERE setting.scope
         ORDER BY still IS FALSE, still DESC, down.since, down.queue_manager, down.queue, down.queue_format_name
         """,
         ("queue_manager",), ("since", "until"), all_of(QUEUE_REPORTS, beside=(SESSIONS,)),
+        ScopeColumns("down.since", "CASE WHEN down.still IS FALSE THEN down.until ELSE down.valid_to END",
+                     ("down.queue_manager",), ("down.queue", "down.queue_format_name")),
     ),
     View(
         "time_in_state", 2,
         "a state of a queue, UNKNOWN included",
         "`seconds` is the total time in the state from the first evidence until now, `share` its share of that "
-        "period, `times` how often the queue entered the state. `last_at` is until when it counts.",
+        "period, `times` how often the queue entered the state. `last_at` is until when it counts. Of hours that are "
+        "asked for, only the time within them counts.",
         _STATE_EXPIRES,
         """
         WITH told AS (
           SELECT queue_manager, queue, queue_format_name, state, valid_from, least(valid_to, now) AS valid_to, now
           FROM gold.queue_history CROSS JOIN setting.now WHERE valid_from <= now
         ), steps AS (
-          SELECT *, coalesce(state <> lag(state) OVER queue_in_time, TRUE) AS entered,
-            (unix_micros(valid_to) - unix_micros(valid_from)) / 1e6 AS seconds
-          FROM (
+          SELECT *, coalesce(state <> lag(state) OVER queue_in_time, TRUE) AND valid_from = counted_from AS entered,
+            (unix_micros(valid_to) - unix_micros(counted_from)) / 1e6 AS seconds
+          FROM (SELECT *, greatest(valid_from, setting.since) AS counted_from FROM (
             SELECT * FROM told
             UNION ALL
             SELECT queue_manager, queue, queue_format_name, 'UNKNOWN', max(valid_to), max(now), max(now)
             FROM told GROUP BY queue_manager, queue, queue_format_name HAVING max(valid_to) < max(now)
-          ) AS every
+          )) AS every
           WINDOW queue_in_time AS (PARTITION BY queue_manager, queue, queue_format_name ORDER BY valid_from)
         )
         SELECT queue_manager, queue, queue_format_name, state, sum(seconds) AS seconds,
           sum(seconds) / nullif(sum(sum(seconds)) OVER (PARTITION BY queue_manager, queue, queue_format_name), 0)
             AS share,
-          count_if(entered) AS times, min(valid_from) AS first_at, max(valid_to) AS last_at
+          count_if(entered) AS times, min(counted_from) AS first_at, max(valid_to) AS last_at
         FROM steps
+        WHERE setting.scope
         GROUP BY queue_manager, queue, queue_format_name, state
         ORDER BY queue_manager, queue, queue_format_name, seconds DESC, state
         """,
         ("queue_manager",), ("first_at", "last_at"), all_of(QUEUE_REPORTS),
+        # An interval does not include its end. One that begins at now is empty, and counts.
+        ScopeColumns(
+            "valid_from", "greatest(valid_from, valid_to - INTERVAL 1 MICROSECOND)", ("queue_manager",), _QUEUES
+        ),
     ),
     View(
         "depth_over_time", 3,
@@ -141,16 +155,16 @@ QUEUE_VIEWS: Final = (
           max(bytes) AS most_bytes, max_by(bytes, valid_from) FILTER (WHERE bytes IS NOT NULL) AS last_bytes,
           sum(received) AS received, sum(unexplained_change) AS unexplained
         FROM gold.queue_history
-        WHERE state <> 'UNKNOWN'
+        WHERE state <> 'UNKNOWN' AND setting.scope
         GROUP BY queue_manager, queue, queue_format_name, date_trunc('hour', valid_from)
         ORDER BY queue_manager, queue, queue_format_name, hour
         """,
-        ("queue_manager",), ("hour",), all_of(QUEUE_REPORTS),
+        ("queue_manager",), ("hour",), all_of(QUEUE_REPORTS), _REPORTED,
     ),
     View(
         "depth_growth", 3,
-        "a queue, over the day before now",
-        "Growth per hour from the first to the last report of that day; `span_s` is the time between them. "
+        "a queue, over the day before now, or the hours asked for",
+        "Growth per hour from the first to the last report of that time; `span_s` is the time between them. "
         "`hours_until_full` extrapolates that rate to the quota in `quotas.*`; null without growth or quota.",
         "This interface does not report quotas: they come from the configuration. " + _NO_SHORT_RATES,
         """
@@ -159,7 +173,8 @@ QUEUE_VIEWS: Final = (
             min_by(message_count, valid_from) AS first_messages, max_by(message_count, valid_from) AS last_messages,
             min_by(bytes, valid_from) AS first_bytes, max_by(bytes, valid_from) AS last_bytes
           FROM gold.queue_history CROSS JOIN setting.now
-          WHERE message_count IS NOT NULL AND valid_from > now - INTERVAL 1 DAY AND valid_from <= now
+          WHERE message_count IS NOT NULL AND valid_from <= now
+            AND (setting.since IS NOT NULL OR valid_from > now - INTERVAL 1 DAY) AND setting.scope
           GROUP BY queue_manager, queue, queue_format_name
         ), limits AS (
           SELECT reports.*, max_by(quotas.messages, quotas.queue IS NOT NULL) AS quota_bytes,
@@ -177,7 +192,7 @@ QUEUE_VIEWS: Final = (
         FROM rates
         ORDER BY hours_until_full NULLS LAST, messages_per_hour DESC NULLS LAST, queue_manager, queue, queue_format_name
         """,
-        ("queue_manager",), ("first_at", "last_at"), all_of(QUEUE_REPORTS, hours=24),
+        ("queue_manager",), ("first_at", "last_at"), all_of(QUEUE_REPORTS, hours=24), _REPORTED,
     ),
     View(
         "stuck_queues", 4,
@@ -222,10 +237,11 @@ QUEUE_VIEWS: Final = (
           (unix_micros(least(until, now)) - unix_micros(since)) / 6e7 AS minutes, message_count, bytes,
           last_attempt_at, last_reader
         FROM found LEFT JOIN readers USING (queue) CROSS JOIN setting.now
-        WHERE least(until, now) > since
+        WHERE least(until, now) > since AND setting.scope
         ORDER BY still IS FALSE, still DESC, minutes DESC, queue_manager, queue, queue_format_name
         """,
         ("queue_manager",), ("since", "until"), all_of(QUEUE_REPORTS, beside=(READS, SESSIONS)),
+        ScopeColumns("since", "CASE WHEN is_last THEN valid_to ELSE until END", ("queue_manager",), _QUEUES),
     ),
     View(
         "outgoing_backlog", 6,
@@ -245,7 +261,7 @@ QUEUE_VIEWS: Final = (
         FROM newest
         ORDER BY unacknowledged DESC NULLS LAST, not_sent DESC NULLS LAST, queue_manager, queue, queue_format_name
         """,
-        ("queue_manager",), ("observed_at",), all_of(TRANSFER_REPORTS),
+        ("queue_manager",), ("observed_at",), all_of(TRANSFER_REPORTS), _OBSERVED,
     ),
     View(
         "transfer_stalls", 7,
@@ -261,7 +277,7 @@ QUEUE_VIEWS: Final = (
           SELECT *, max(CASE WHEN condition <> 'stalled' AND size(evidence) > 1 THEN observed_at END) OVER (
             PARTITION BY queue_manager, queue, lower(queue_format_name)
           ) AS progress_at
-          FROM gold.eod_transfers
+          FROM gold.eod_transfers CROSS JOIN setting.now WHERE observed_at <= now
         ), of_sources AS (
           SELECT queue_manager, queue, lower(queue_format_name) AS name, source, stalled_since AS since,
             max(observed_at) AS last_seen_at
@@ -277,25 +293,29 @@ QUEUE_VIEWS: Final = (
           FROM (SELECT *, sum(CAST(begins AS int)) OVER (
             PARTITION BY queue_manager, queue, name ORDER BY since, source
           ) AS stall FROM begun)
+        ), found AS (
+          SELECT seen.queue_manager, seen.queue, max(seen.queue_format_name) AS queue_format_name,
+            array_join(array_sort(collect_set(seen.source)), ', ') AS sources, stall_since AS since,
+            max(observed_at) AS last_seen_at, coalesce(max(observed_at) > max(progress_at), TRUE)
+              AND max_by(acks.acknowledged_at, observed_at) IS NULL AS still,
+            max_by(first_unacked_number, observed_at) AS first_unacked_number,
+            max_by(unacked_count, observed_at) AS unacknowledged, min(resend_count) AS first_resend_count,
+            max_by(resend_count, observed_at) AS resend_count, max_by(ladder_step, observed_at) AS ladder_step,
+            max_by(ladder_interval_s, observed_at) AS ladder_interval_s,
+            max_by(next_resend_at, observed_at) AS next_resend_at
+          FROM seen JOIN stalls ON seen.queue_manager IS NOT DISTINCT FROM stalls.queue_manager
+            AND seen.queue IS NOT DISTINCT FROM stalls.queue AND lower(seen.queue_format_name) IS NOT DISTINCT FROM name
+            AND seen.source = stalls.source AND stalled_since = stalls.since
+            LEFT JOIN """ + _ACKED_LATER + """ AS acks ON acks.snapshot_id = seen.snapshot_id
+          WHERE condition = 'stalled'
+          GROUP BY seen.queue_manager, seen.queue, name, stall_since
         )
-        SELECT seen.queue_manager, seen.queue, max(seen.queue_format_name) AS queue_format_name,
-          array_join(array_sort(collect_set(seen.source)), ', ') AS sources, stall_since AS since,
-          max(observed_at) AS last_seen_at, coalesce(max(observed_at) > max(progress_at), TRUE)
-            AND max_by(acks.acknowledged_at, observed_at) IS NULL AS still,
-          max_by(first_unacked_number, observed_at) AS first_unacked_number,
-          max_by(unacked_count, observed_at) AS unacknowledged, min(resend_count) AS first_resend_count,
-          max_by(resend_count, observed_at) AS resend_count, max_by(ladder_step, observed_at) AS ladder_step,
-          max_by(ladder_interval_s, observed_at) AS ladder_interval_s,
-          max_by(next_resend_at, observed_at) AS next_resend_at
-        FROM seen JOIN stalls ON seen.queue_manager IS NOT DISTINCT FROM stalls.queue_manager
-          AND seen.queue IS NOT DISTINCT FROM stalls.queue AND lower(seen.queue_format_name) IS NOT DISTINCT FROM name
-          AND seen.source = stalls.source AND stalled_since = stalls.since
-          LEFT JOIN """ + _ACKED_LATER + """ AS acks ON acks.snapshot_id = seen.snapshot_id
-        WHERE condition = 'stalled'
-        GROUP BY seen.queue_manager, seen.queue, name, stall_since
+        SELECT * FROM found
+        WHERE setting.scope
         ORDER BY still DESC, since, queue_manager, queue, queue_format_name
         """,
         ("queue_manager",), ("since", "last_seen_at"), all_of(TRANSFER_REPORTS, beside=(SESSIONS,)),
+        ScopeColumns("since", "CASE WHEN NOT still THEN last_seen_at END", ("queue_manager",), _QUEUES),
     ),
     View(
         "sequence_gaps", 9,
@@ -311,21 +331,26 @@ QUEUE_VIEWS: Final = (
             PARTITION BY queue_manager, queue, sender_queue_manager, sender_format_name
             ORDER BY observed_at, source_key
           ) IS NULL AS is_last
-          FROM gold.eod_sources
+          FROM gold.eod_sources CROSS JOIN setting.now WHERE observed_at <= now
+        ), found AS (
+          SELECT queue_manager, queue, max_by(queue_format_name, observed_at) AS queue_format_name,
+            array_join(array_sort(collect_set(source)), ', ') AS sources, sender_queue_manager, sender_format_name,
+            sequence_id, last_number,
+            max_by(reject_count, observed_at) AS rejected, max(reject_count) AS most_rejected,
+            min(observed_at) AS first_seen_at, max(observed_at) AS last_seen_at, max(is_last) AS still,
+            max_by(disagrees_with_sender, observed_at) AS disagrees_with_sender
+          FROM seen
+          WHERE reject_count > 0 OR disagrees_with_sender LIKE 'gap:%'
+          GROUP BY queue_manager, queue, sender_queue_manager, sender_format_name, sequence_id, last_number
         )
-        SELECT queue_manager, queue, max_by(queue_format_name, observed_at) AS queue_format_name,
-          array_join(array_sort(collect_set(source)), ', ') AS sources, sender_queue_manager, sender_format_name,
-          sequence_id, last_number,
-          max_by(reject_count, observed_at) AS rejected, max(reject_count) AS most_rejected,
-          min(observed_at) AS first_seen_at, max(observed_at) AS last_seen_at, max(is_last) AS still,
-          max_by(disagrees_with_sender, observed_at) AS disagrees_with_sender
-        FROM seen
-        WHERE reject_count > 0 OR disagrees_with_sender LIKE 'gap:%'
-        GROUP BY queue_manager, queue, sender_queue_manager, sender_format_name, sequence_id, last_number
+        SELECT * FROM found
+        WHERE setting.scope
         ORDER BY still DESC, rejected DESC, queue_manager, queue, sender_queue_manager, sender_format_name, sequence_id,
           last_number
         """,
         ("queue_manager",), ("first_seen_at", "last_seen_at"), all_of(RECEIVER_REPORTS),
+        ScopeColumns("first_seen_at", "CASE WHEN NOT still THEN last_seen_at END",
+                     ("queue_manager", "sender_queue_manager"), (*_QUEUES, "sender_format_name")),
     ),
     View(
         "ends_that_disagree", 11,
@@ -336,19 +361,25 @@ QUEUE_VIEWS: Final = (
         "Checked only where both ends were observed within `history.max_gap` of each other. Elsewhere the rows of "
         "gold.eod_sources have no sender (`missing` contains no_snapshot).",
         """
-        SELECT queue_manager, queue, max_by(queue_format_name, observed_at) AS queue_format_name,
-          array_join(array_sort(collect_set(source)), ', ') AS sources, sender_queue_manager, sender_queue, sequence_id,
-          split_part(disagrees_with_sender, ':', 1) AS how, min(observed_at) AS first_seen_at,
-          max(observed_at) AS last_seen_at,
-          greatest(count_if(source = 'collector'), count_if(source = 'wire')) AS observations,
-          max_by(disagrees_with_sender, observed_at) AS last_told
-        FROM gold.eod_sources
-        WHERE disagrees_with_sender IS NOT NULL
-        GROUP BY queue_manager, queue, sender_queue_manager, sender_queue, sequence_id,
-          split_part(disagrees_with_sender, ':', 1)
+        WITH found AS (
+          SELECT queue_manager, queue, max_by(queue_format_name, observed_at) AS queue_format_name,
+            array_join(array_sort(collect_set(source)), ', ') AS sources, sender_queue_manager, sender_queue,
+            sequence_id, split_part(disagrees_with_sender, ':', 1) AS how, min(observed_at) AS first_seen_at,
+            max(observed_at) AS last_seen_at,
+            greatest(count_if(source = 'collector'), count_if(source = 'wire')) AS observations,
+            max_by(disagrees_with_sender, observed_at) AS last_told
+          FROM gold.eod_sources CROSS JOIN setting.now
+          WHERE disagrees_with_sender IS NOT NULL AND observed_at <= now
+          GROUP BY queue_manager, queue, sender_queue_manager, sender_queue, sequence_id,
+            split_part(disagrees_with_sender, ':', 1)
+        )
+        SELECT * FROM found
+        WHERE setting.scope
         ORDER BY last_seen_at DESC, queue_manager, queue, sender_queue_manager, sender_queue, sequence_id, how
         """,
         ("queue_manager",), ("first_seen_at", "last_seen_at"), all_of(RECEIVER_REPORTS, TRANSFER_REPORTS),
+        ScopeColumns("first_seen_at", "last_seen_at", ("queue_manager", "sender_queue_manager"),
+                     (*_QUEUES, "sender_queue")),
     ),
     View(
         "resends", 13,
@@ -371,7 +402,7 @@ QUEUE_VIEWS: Final = (
           SELECT queue_manager, queue, queue_format_name, source, date_trunc('day', observed_at) AS day,
             sum(if(again < 0, 0, again)) AS resends,
             sum(CASE WHEN sequence_id = id_before THEN if(fresh < 0, 0, fresh) END) AS sent
-          FROM steps GROUP BY ALL
+          FROM steps WHERE setting.scope GROUP BY ALL
         ), days AS (
           SELECT queue_manager, queue, max(queue_format_name) AS queue_format_name,
             array_join(array_sort(collect_set(source)), ', ') AS sources, day, max(resends) AS resends,
@@ -381,7 +412,7 @@ QUEUE_VIEWS: Final = (
         SELECT *, resends / nullif(resends + sent, 0) AS share FROM days
         ORDER BY day, resends DESC, queue_manager, queue, queue_format_name
         """,
-        ("queue_manager",), ("day",), all_of(TRANSFER_REPORTS),
+        ("queue_manager",), ("day",), all_of(TRANSFER_REPORTS), _OBSERVED,
     ),
     View(
         "dead_letter_growth", 16,
@@ -396,7 +427,7 @@ QUEUE_VIEWS: Final = (
             max(message_count) AS most_messages, max_by(bytes, valid_from) AS last_bytes,
             (unix_micros(max(valid_from)) - unix_micros(min(valid_from))) / 1e6 AS span_s
           FROM gold.queue_history
-          WHERE message_count IS NOT NULL AND regexp_like(queue, ';dead(letter|xact)$|_deadqueue$')
+          WHERE message_count IS NOT NULL AND regexp_like(queue, ';dead(letter|xact)$|_deadqueue$') AND setting.scope
           GROUP BY ALL
         )
         SELECT *, last_messages - first_messages AS growth,
@@ -404,7 +435,7 @@ QUEUE_VIEWS: Final = (
             THEN (last_messages - first_messages) * 86400 / nullif(span_s, 0) END AS growth_per_day
         FROM days ORDER BY day DESC, growth DESC, queue_manager, queue, queue_format_name
         """,
-        ("queue_manager",), ("day",), all_of(DEAD_LETTER_REPORTS),
+        ("queue_manager",), ("day",), all_of(DEAD_LETTER_REPORTS), _REPORTED,
     ),
     View(
         "journal_growth", 17,
@@ -424,7 +455,7 @@ QUEUE_VIEWS: Final = (
             min_by(messages, valid_from) AS first_messages, max_by(messages, valid_from) AS last_messages,
             min_by(bytes, valid_from) AS first_bytes, max_by(bytes, valid_from) AS last_bytes,
             (unix_micros(max(valid_from)) - unix_micros(min(valid_from))) / 1e6 AS span_s
-          FROM reports GROUP BY ALL
+          FROM reports WHERE setting.scope GROUP BY ALL
         ), limits AS (
           SELECT days.*, max_by(quotas.journal, quotas.queue IS NOT NULL) AS quota_bytes
           FROM days LEFT JOIN setting.quotas AS quotas
@@ -442,5 +473,6 @@ QUEUE_VIEWS: Final = (
         ORDER BY day DESC, days_until_full NULLS LAST, growth DESC, queue_manager, queue, queue_format_name
         """,
         ("queue_manager",), ("day",), all_of(JOURNAL_REPORTS),
+        ScopeColumns("valid_from", "valid_from", ("queue_manager",), (*_QUEUES, "queue || ';journal'")),
     ),
 )  # fmt: skip

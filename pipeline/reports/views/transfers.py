@@ -7,12 +7,14 @@ from typing import Final
 from pipeline.reports.views.evidence import READS, RECEIVER_REPORTS, SESSIONS, TRANSFER_REPORTS, all_of, any_of
 from pipeline.reports.views.read_twice import READ_TWICE_SQL
 from pipeline.reports.views.refused import with_refusals
+from pipeline.reports.views.scope import ScopeColumns
 from pipeline.reports.views.view import View
 from pipeline.silver.canonical_queues import with_canonical_queues
 from pipeline.transfers.hop_sql import first_addresses, last_of_hop, once_per_hop
 from pipeline.transfers.sequences.sequence_progress import accepted_sequences, acknowledged_after, with_progress
 
 _HOP: Final = ("sender_address", "receiver_address")
+_HOP_ENDS: Final = (*_HOP, "sender_queue_manager", "receiver_queue_manager")
 _ONLY_1801: Final = (
     "Only what was captured of TCP 1801 counts: nothing of HTTP, multicast, IPsec, and of messages that stay on one "
     "machine."
@@ -113,6 +115,7 @@ TRANSFER_VIEWS: Final = (
             previous_sequence_id AS sequence_id, min(first_sent_at) AS followed_at, max(began = 'emptied') AS emptied
           FROM gold.transfer_sequences WHERE previous_sequence_id IS NOT NULL GROUP BY ALL
         )
+        SELECT * FROM (
         SELECT queue_manager, queue, queue_format_name, source, sequence_id,
           greatest(reported.from_number, later.next_unacked) AS from_number, to_number,
           CASE WHEN later.next_unacked > reported.from_number THEN to_number - later.next_unacked + 1 ELSE messages END
@@ -140,9 +143,13 @@ TRANSFER_VIEWS: Final = (
         FROM captured LEFT JOIN followers
           USING (source_queue_manager, destination_queue, sender_address, receiver_address, sequence_id)
         WHERE waiting > 0 AND waiting_from <= last_number AND condition <> 'unknown' AND NOT coalesce(emptied, FALSE)
+        ) AS found
+        WHERE setting.scope
         ORDER BY what, observed_at, sequence_key, queue_manager, queue, queue_format_name, from_number
         """,
         ("queue_manager", *_HOP), ("observed_at",), any_of(SESSIONS, TRANSFER_REPORTS, beside=(RECEIVER_REPORTS,)),
+        ScopeColumns("observed_at", "coalesce(reset_seen_at, observed_at)",
+                     ("queue_manager", "source_queue_manager", *_HOP), ("queue", "queue_format_name")),
     ),
     View(
         "gaps_on_the_wire", 9,
@@ -166,10 +173,11 @@ TRANSFER_VIEWS: Final = (
             "first_number, last_number, missing_numbers, gaps, out_of_order, refusals, first_sent_at, last_sent_at, "
             "sequence_key, confidence, missing",
         ) + """
-        WHERE missing_numbers > 0 OR out_of_order > 0
+        WHERE (missing_numbers > 0 OR out_of_order > 0) AND setting.scope
         ORDER BY may_be_the_capture, missing_numbers DESC, out_of_order DESC, first_seen_at, sequence_key
         """,
         _HOP, ("first_seen_at", "last_seen_at"), all_of(SESSIONS),
+        ScopeColumns("first_sent_at", "last_sent_at", ("source_queue_manager", *_HOP), ("queue",)),
     ),
     View(
         "delivered_twice", 10,
@@ -193,10 +201,11 @@ TRANSFER_VIEWS: Final = (
         FROM """ + _canonical_destinations(
             once_per_hop(_TRANSFERS, f"{_DELIVERED}, destination_queue"), _DELIVERED,
         ) + """ LEFT JOIN reads USING (message_key)
-        WHERE acknowledged_sendings > 1
+        WHERE acknowledged_sendings > 1 AND setting.scope
         ORDER BY read_twice DESC NULLS LAST, acknowledged_sendings DESC, first_sent_at, transfer_key
         """,
         _HOP, ("first_sent_at", "last_sent_at"), all_of(SESSIONS, beside=(READS,)),
+        ScopeColumns("first_sent_at", "last_sent_at", _HOP, ("queue",)),
     ),
     View(
         "transfer_latency", 12,
@@ -223,13 +232,15 @@ TRANSFER_VIEWS: Final = (
           FROM """ + once_per_hop(
               _TRANSFERS,
               "hop_key, sender_address, receiver_address, sender_queue_manager, receiver_queue_manager, packet_bytes, "
-              "transmit_ms, session_ack_ms, order_ack_ms, first_sent_at",
+              "transmit_ms, session_ack_ms, order_ack_ms, first_sent_at, destination_queue",
           ) + """
+          WHERE setting.scope
         )
         GROUP BY hop_key, size
         ORDER BY sender_address, receiver_address, hop_key, min(packet_bytes), size
         """,
         _HOP, ("first_at", "last_at"), all_of(SESSIONS),
+        ScopeColumns("first_sent_at", "first_sent_at", _HOP_ENDS, ("destination_queue",)),
     ),
     View(
         "resent_messages", 13,
@@ -252,12 +263,14 @@ TRANSFER_VIEWS: Final = (
         FROM """ + once_per_hop(
             _TRANSFERS,
             "hop_key, sender_address, receiver_address, message_kind, sendings, packet_bytes, resent_bytes, "
-            "first_sent_at, last_sent_at",
+            "first_sent_at, last_sent_at, destination_queue",
         ) + """
+        WHERE setting.scope
         GROUP BY date_trunc('day', first_sent_at), hop_key, message_kind
         ORDER BY day, share DESC, sender_address, receiver_address, hop_key, message_kind
         """,
         _HOP, ("first_at", "last_at"), all_of(SESSIONS),
+        ScopeColumns("first_sent_at", "first_sent_at", _HOP, ("destination_queue",)),
     ),
     View(
         "message_hops", 24,
@@ -287,10 +300,11 @@ TRANSFER_VIEWS: Final = (
           receiver_queue_manager, hop_count, 'transfers' AS source, sendings, first_sent_at, last_sent_at,
           session_acked_at, order_acked_at, outcome, refused, reports, calls, transfer_key, confidence, missing
         FROM hops LEFT JOIN labels USING (message_key) LEFT JOIN recorded USING (message_key)
-        WHERE hops > 1 OR size(reports) > 0 OR calls > 0 OR hop_count > 0
+        WHERE (hops > 1 OR size(reports) > 0 OR calls > 0 OR hop_count > 0) AND setting.scope
         ORDER BY began_at, message_key, queue, hop, transfer_key
         """,
         _HOP, ("first_sent_at", "last_sent_at"), all_of(SESSIONS),
+        ScopeColumns("first_sent_at", "last_sent_at", _HOP_ENDS, ("queue",)),
     ),
 )  # fmt: skip
 """The views of transfers."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pipeline.reports.views.evidence import Condition
+from pipeline.reports.views.scope import ScopeColumns
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,8 +15,10 @@ class View:
     ``sql`` is valid for Spark and for DuckDB, and ends with the order of the rows. It names tables as ``layer.name``.
     ``setting.now`` is a relation with the time that counts as now (column ``now``),
     ``setting.quotas`` one with the quotas (``queue``, ``messages``, ``journal``; a null queue means any),
-    ``setting.machine_quotas`` one with those of queue managers (``queue_manager``, ``bytes``; null means any), and
-    ``setting.max_gap_s`` the setting history.max_gap in seconds.
+    ``setting.machine_quotas`` one with those of queue managers (``queue_manager``, ``bytes``; null means any),
+    ``setting.max_gap_s`` the setting history.max_gap in seconds, and ``setting.since`` the beginning of the hours asked
+    for, null without. ``setting.scope`` stands once, as a condition: of the rows there, those count that belong to the
+    hours, machines and queues asked for, as ``scope`` says. What contradicts or explains them is not limited.
     ``row_meaning`` completes "one row is"; ``how_to_read`` explains the columns; ``limitations`` says what the view
     cannot show. Each of ``server_columns`` holds the address of a server or a queue manager. The ``time_columns`` of an
     answer give the hours whose coverage is reported with it. ``needs`` is what must have been seen: without it an empty
@@ -31,3 +34,4 @@ class View:
     server_columns: tuple[str, ...]
     time_columns: tuple[str, ...]
     needs: Condition
+    scope: ScopeColumns

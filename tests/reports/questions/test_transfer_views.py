@@ -428,7 +428,7 @@ def test_gaps_beside_an_answer_are_of_both_ends_of_a_hop(lake_views):
     ]  # fmt: skip
     views = lake_views({COVERAGE: hours}).views
     row = {"sender_address": A, "receiver_address": B, "first_at": None, "last_at": None}
-    found = views.coverage_for("resent_messages", [row])
+    found = views.coverage_for({"resent_messages": [row]})
     assert select(found, "server_address", "bytes_binary_protocol") == [(A, 5), (B, 5)]
 
 

@@ -3,6 +3,7 @@
 import datetime as dt
 import json
 import time
+from dataclasses import replace
 from decimal import Decimal
 from functools import partial
 
@@ -13,6 +14,7 @@ from hostile import TEXTS
 from jobs import ask
 from pipeline.lake.lake import Lake
 from pipeline.reports.views.catalog import COVERAGE_VIEW, QUESTIONS, VIEWS_BY_NAME, LakeViews, views_of_question
+from pipeline.reports.views.scope import Scope
 from pipeline.text import format_table
 from queue_states.queue_events import FAR, MINUTE, incoming, outgoing, read, snapshot
 from reports.questions.both_engines import answers_of, select
@@ -273,6 +275,17 @@ def test_every_view_has_one_answer_in_both_engines(answer, name):
     assert answer(name, "*") or VIEWS_BY_NAME[name].question_number in {8, 9, 10, 12, 13, 24}  # of transfers: elsewhere
 
 
+@pytest.mark.parametrize("name", VIEWS_BY_NAME)
+def test_every_view_of_a_scope_has_one_answer_in_both_engines(views, name):
+    columns = VIEWS_BY_NAME[name].scope
+    scope = Scope(
+        EPOCH + dt.timedelta(minutes=30), EPOCH + dt.timedelta(minutes=200),
+        {"10.0.0.1", "srv1", "relay", "it's {one}"} if columns.machines else None,
+        {QUEUE, R, G, "far\\private$\\down", "it's {one}"} if columns.queues else None,
+    )  # fmt: skip
+    answers_of(replace(views, scope=scope, as_of=scope.until))(name)
+
+
 def test_sharing_violations_name_who_held_the_queue(answer):
     columns = ("refused_at", "client_address", "share_mode", "holder_address", "holder_principal", "holder_ended_by")
     assert answer("sharing_violations", *columns) == [
@@ -455,7 +468,7 @@ def test_machines_and_what_is_not_known(answer):
 
 def test_an_answer_is_told_with_what_was_not_seen_of_its_hours_and_servers(views):
     def beside(name, **row):
-        found = views.coverage_for(name, [dict.fromkeys(views.answer(name).column_names) | row])
+        found = views.coverage_for({name: [dict.fromkeys(views.answer(name).column_names) | row]})
         return [(row["server_address"], row["bytes_missing"], row["undecoded"]) for row in found.to_pylist()]
 
     def at(minute):
@@ -468,7 +481,7 @@ def test_an_answer_is_told_with_what_was_not_seen_of_its_hours_and_servers(views
     assert beside("stuck_queues", queue_manager="srv1", since=at(70), until=at(100)) == [(server, None, 3)]
     columns = views.answer("stuck_queues").column_names
     everyone = [dict.fromkeys(columns) | {"queue_manager": name} for name in ("srv1", *TEXTS)]
-    assert views.coverage_for("stuck_queues", everyone)["server_address"].to_pylist() == [None, server]
+    assert views.coverage_for({"stuck_queues": everyone})["server_address"].to_pylist() == [None, server]
     assert [row[0] for row in beside("negative_acknowledgements")] == [None, server, "10.0.0.7"]  # of all there is
 
 
