@@ -47,12 +47,14 @@ class Connection:
     holes: tuple = ()
     last: int = 0
     uncaptured: str | None = None
+    manager: str | None = None  # of the client, if not that of its address
 
     def ends(self, by):
         return (self.client, self.server) if by == "client" else (self.server, self.client)
 
     def queue_manager(self, address):
-        return GUIDS[address] if self.shown[address == self.server] else None
+        shown = self.manager if self.manager is not None and address == self.client else GUIDS[address]
+        return shown if self.shown[address == self.server] else None
 
 
 @dataclass
@@ -285,13 +287,15 @@ def _described(exchange, name, sent, acks, stall_after, wait, expire):
         for place, each in enumerate(sent)
     ]  # fmt: skip
 
+    direct = destination is None or destination == ends[1]
+
     def lost(*, unseen):
         ways = {True: (receiver, sender), False: (sender, receiver)}
         return lambda size, since, until, back: any(
             bytes_of >= size and ends >= since and begins <= until
             for each in exchange.connections
             for by, begins, ends, bytes_of in each.holes
-            if each.ends(by) == ways[back] and (each.uncaptured == by or not unseen)
+            if (each.ends(by) == ways[back] or (back and not direct)) and (each.uncaptured == by or not unseen)
         )
 
     losses = lost(unseen=False), lost(unseen=True)

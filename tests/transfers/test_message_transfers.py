@@ -471,3 +471,28 @@ def test_a_hole_between_the_same_queue_managers_may_hold_the_sending_that_was_ac
         update(lake, silver)
         assert by_sender(lake, "outcome", "missing") == {ONE: ("unacknowledged", missing)}
         check(lake, silver)
+
+
+@pytest.mark.parametrize(
+    ("addresses", "manager", "said"),
+    [
+        ((THREE, TWO), GUIDS[ONE], {"admin_queue": f"{GUIDS[ONE]}\\4"}),  # the sender's other address
+        ((THREE, TWO), GUIDS[THREE], {"admin_queue": "elsewhere\\acks"}),  # any machine
+    ],
+)
+def test_a_hole_of_a_later_run_may_hold_an_acknowledgement(lake, monkeypatch, addresses, manager, said):
+    silver = Silver(ends={TWO: 60 * S})
+    silver.session("first", ONE, TWO, ended="closed")
+    silver.send("first", "client", S, acked=(2 * S, "ack"), acknowledgement_requested=1, **said)
+    update(lake, silver)
+    assert by_sender(lake, "outcome", "missing") == {ONE: ("transferred", [])}
+    monkeypatch.setattr(update_messages._MessagesUpdate, "_recompute_all", lambda _: pytest.fail("all are recomputed"))
+    other = silver.session("other", *addresses, at=20 * S, last=40 * S, holes=[("server", 20 * S, 30 * S, 200)])
+    other["initiator_queue_manager"] = manager
+    update(lake, silver)
+    assert by_sender(lake, "outcome", "missing") == {ONE: ("transferred", ["capture_loss"])}
+    check(lake, silver)
+    other["server_holes"] = None
+    update(lake, silver)
+    assert by_sender(lake, "outcome", "missing") == {ONE: ("transferred", [])}
+    check(lake, silver)

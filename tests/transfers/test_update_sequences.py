@@ -296,3 +296,43 @@ def test_a_connection_that_began_before_the_capture_may_have_carried_it_before(l
     exchange.connections[0].at = begins * S
     update(lake, exchange)
     assert only(lake)["missing"] == expected
+
+
+def test_an_order_ack_may_be_in_a_hole_between_other_addresses_of_the_same_queue_managers(lake):
+    exchange = one_hop(("client", 1, 1, {"acknowledged": False}), ends=90)
+    exchange.connections[0].last = 100 * S
+    other = Connection("other", THREE, TWO, 2 * S, holes=(("server", 10 * S, 20 * S, 300),), last=30 * S)
+    beside = replace(exchange, connections=[*exchange.connections, other])
+    update(lake, beside)
+    assert (only(lake)["condition"], only(lake)["missing"]) == ("stalled", ["capture_ends"])
+    other.manager = GUIDS[ONE]  # the client has a second address
+    update(lake, beside)
+    assert only(lake)["missing"] == ["capture_ends", "capture_loss"]
+    assert only(lake)["refusals"] is None
+    other.holes = ()
+    update(lake, beside)
+    assert only(lake)["missing"] == ["capture_ends"]
+
+
+def test_a_message_may_be_in_a_hole_between_other_addresses_of_the_same_queue_managers(lake):
+    exchange = one_hop(("client", 1, 1, {}), ("client", 3, 3, {}), ("server", 4, 3, {}))
+    other = Connection("other", THREE, TWO, S, holes=(("client", 2 * S, 2 * S, 300),), last=30 * S)
+    beside = replace(exchange, connections=[*exchange.connections, other])
+    update(lake, beside)
+    assert (only(lake)["missing_numbers"], only(lake)["confidence"]) == (1, "complete")
+    other.manager = GUIDS[ONE]
+    update(lake, beside)
+    assert only(lake)["missing"] == ["capture_loss"]
+
+
+def test_order_acks_of_a_sequence_for_another_queue_manager_may_be_in_any_hole(lake):
+    said = {"destination": GUIDS[THREE], "acknowledged": False}
+    exchange = one_hop(("client", 1, 1, said), ends=90)
+    other = Connection("other", THREE, ONE, 2 * S, holes=(("client", 10 * S, 20 * S, 300),), last=30 * S)
+    update(lake, exchange)
+    assert only(lake)["missing"] == ["capture_ends"]
+    assert update(lake, replace(exchange, connections=[*exchange.connections, other])) == 1
+    assert only(lake)["missing"] == ["capture_ends", "capture_loss"]
+    other.holes = (("client", 10 * S, 20 * S, 30),)  # too small
+    assert update(lake, replace(exchange, connections=[*exchange.connections, other])) == 1
+    assert only(lake)["missing"] == ["capture_ends"]

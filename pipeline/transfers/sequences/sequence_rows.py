@@ -14,7 +14,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from pipeline.arrow_rows import epoch_day, timedelta_to_us, times_to_us
 from pipeline.transfers.hop_keys import HOP_COLUMNS, hop_keys
-from pipeline.transfers.losses.missing_packets import MissingPackets
+from pipeline.transfers.losses.missing_packets import HopHoles, acknowledged_directly
 from pipeline.transfers.packet_numbers import NO_TIME
 from pipeline.transfers.sequences.sequence_events import (
     NO_TXN_NUMBER,
@@ -68,7 +68,7 @@ class SequenceSettings:
 def sequence_rows(
     sendings: pa.Table,
     acks: pa.Table,
-    holes: MissingPackets,
+    holes: HopHoles,
     settings: SequenceSettings,
     run_id: str,
     fill_queue_managers: Callable[[pa.Table], pa.Table] = lambda rows: rows,
@@ -76,11 +76,11 @@ def sequence_rows(
 ) -> pa.Table:
     """Return a row of gold.transfer_sequences for each sequence and hop, without how it began.
 
-    ``sendings`` are all sendings of some sequences: ``SEQUENCE_COLUMNS``, destination_queue_manager, packet_key,
-    connection_id, stream_offset, sent_at, number, previous, length_bytes, complete, acknowledged, message_sent_at,
-    begun_unseen and capture_end (microseconds), and the queue managers of both ends. ``acks`` are all order acks that
-    name one of these sequences: packet_key, sequence_id, number, sent_at, queue_manager, acknowledged_queue_manager and
-    both addresses.
+    ``sendings`` are all sendings of some sequences: ``SEQUENCE_COLUMNS``, destination_queue_manager, hop_count,
+    packet_key, connection_id, stream_offset, sent_at, number, previous, length_bytes, complete, acknowledged,
+    message_sent_at, begun_unseen and capture_end (microseconds), and the queue managers of both ends. ``acks`` are all
+    order acks that name one of these sequences: packet_key, sequence_id, number, sent_at, queue_manager,
+    acknowledged_queue_manager and both addresses.
     ``holes``: of all sessions.
     ``fill_queue_managers`` gets the first sending of each sequence, and returns them with more queue managers.
     ``clones``: identifiers of queue managers that two machines have.
@@ -103,11 +103,10 @@ def sequence_rows(
     acked = SequenceOrderAcks(of_sequence, _ints(acks["sent_at"])[of_ack], _ints(acks["number"])[of_ack], same_hop)
     sent, acked, rows, ack_rows = take_in(sent, acked, timedelta_to_us(settings.wait))
     made_at = _micros(sendings["message_sent_at"].take(pa.array(rows)))
-    of_hop = tuple(names[f"{end}_address"].combine_chunks() for end in ("sender", "receiver"))
     sent = replace(
         sent,
-        has_loss=_may_be_otherwise(sent, acked, made_at, holes, of_hop, settings.wait)[sent.sequence],
-        one_sided=_may_be_otherwise(sent, acked, made_at, holes.of_one_side(), of_hop, settings.wait)[sent.sequence],
+        has_loss=_may_be_otherwise(sent, acked, made_at, holes, names, settings.wait)[sent.sequence],
+        one_sided=_may_be_otherwise(sent, acked, made_at, holes.of_one_side(), names, settings.wait)[sent.sequence],
     )
     found = describe_sequences(
         sent, acked, stall_after_us=timedelta_to_us(settings.stall_after), wait_us=timedelta_to_us(settings.wait)
@@ -119,17 +118,17 @@ def sequence_rows(
 
 
 def _may_be_otherwise(
-    sent: TransactionalSendings, acked: SequenceOrderAcks, made_at: Ints, holes: MissingPackets,
-    hop: tuple[pa.Array, pa.Array], wait: timedelta,
+    sent: TransactionalSendings, acked: SequenceOrderAcks, made_at: Ints, holes: HopHoles, names: pa.Table,
+    wait: timedelta,
 ) -> Bools:  # fmt: skip
     """Return for each sequence whether holes may hold a packet with which something else would be said of it.
 
     That is one of its messages, or another sending of one, from when the first one was made (``made_at``, by its
     source's clock) until all are acknowledged: then the sequence has emptied, and the next message begins another one.
     A message whose last sending has no session acknowledgement may be sent again later. Of a sequence that waits also
-    an order ack may be missing.
+    an order ack may be missing. ``names`` has a row for each sequence.
     """
-    starts = np.searchsorted(sent.sequence, np.arange(len(hop[0])))
+    starts = np.searchsorted(sent.sequence, np.arange(names.num_rows))
     since = np.minimum.reduceat(np.minimum(sent.sent_at, made_at - CLOCK_SLACK_US), starts)
     first, last = sent.sent_at[starts], np.maximum.reduceat(sent.number, starts)
     ends = np.append(starts[1:], len(sent)) - 1
@@ -145,8 +144,11 @@ def _may_be_otherwise(
     sent_again[sent.sequence[by_number[is_last & ~sent.acknowledged[by_number]]]] = True
     until = np.where(waits | sent_again, until, np.maximum(at, sent.sent_at[ends]))
     sizes = np.full(len(starts), MIN_TRANSACTIONAL_BYTES), np.full(len(starts), MIN_ACKNOWLEDGEMENT_BYTES)
-    found = holes.may_hold(hop, sizes[0], since, until)
-    return found | (holes.may_hold(hop[::-1], sizes[1], first, until) & waits)
+    hops = {name: names[name] for name in HOP_COLUMNS}
+    columns = ("destination_queue_manager", "receiver_queue_manager", "hop_count")
+    direct = acknowledged_directly(*(names[name].combine_chunks() for name in columns))
+    found = holes.may_hold(hops, sizes[0], since, until)
+    return found | (holes.may_hold_acknowledgement(hops, direct, sizes[1], first, until) & waits)
 
 
 def _in_order(sendings: pa.Table) -> tuple[Ints, pa.Table]:
