@@ -146,6 +146,12 @@ MESSAGE_TRANSFERS = Table(
             "transfer_key of the row of its message, queue and hop_key whose acknowledgement it takes, having none of "
             "its own; else null",
         ),
+        Column(
+            "counts_on_hop",
+            BOOLEAN,
+            "true in one row of its message, queue and hop_key: in that whose own acknowledgement came first; what "
+            "counts messages by hop looks at it",
+        ),
         *EVIDENCE,
         *run_columns("gold", "first_sent_at"),
     ),

@@ -184,6 +184,14 @@ def expected_rows(silver, *, wait, expire):
         row["missing"] = sorted({*row["missing"], *losses})
         row["confidence"] = "partial" if row["missing"] else "complete"
         row["acknowledged_on"] = key(*other) if other else None
+        best = min(
+            (each for each in own if each[:2] == name[:2] and own[each]["hop_key"] == row["hop_key"]),
+            key=lambda each: (
+                max(OUTCOMES.index(found[each]["outcome"]), 3), taken[each] is not None,
+                own[each]["session_acked_at"] or own[each]["last_sent_at"], each,
+            ),
+        )  # fmt: skip
+        row["counts_on_hop"] = name == best
     for row in found.values():
         for each in ("surely", "cloned", "session_ack_event", "store_event"):
             row.pop(each, None)

@@ -174,6 +174,7 @@ class _Transfers:
         outcome = self._outcomes()
         other = self._acknowledged_on(outcome)
         outcome = np.where(other == NO_EVENT, outcome, np.minimum(outcome, outcome[other]))
+        self.columns["counts_on_hop"] = pa.array(self._counts_on_hop(outcome, other))
         for name in ("session_ack", "store"):
             self.events[name] = self.events[name].taken_from(other, self.first_at)
         self._set_latencies()
@@ -423,6 +424,19 @@ class _Transfers:
         found = of_code[codes]
         takes = lacks & (found != NO_EVENT) & ((outcome > _TRANSFERRED) | ~lacks[found])
         return np.where(takes, found, NO_EVENT)
+
+    def _counts_on_hop(self, outcome: Ints, other: Ints) -> Bools:
+        """Return which row of each message, queue and hop_key counts.
+
+        That is one that was acknowledged, or may have been; by itself, not on the row ``other``; and of these first.
+        """
+        codes = self._codes("message_key", "destination_queue", "hop_key")
+        acked, last = self.events["session_ack"].at, np.append(self.starts[1:], len(self.row)) - 1
+        at = np.where(acked == FAR, self.sent_at[last], acked)
+        order = np.lexsort((at, other != NO_EVENT, np.maximum(outcome, _TRANSFERRED), codes))
+        out = np.zeros(len(self), np.bool_)
+        out[order[np.diff(codes[order], prepend=-1) != 0]] = True
+        return out
 
     def _may_take(self, outcome: Ints, chosen: Bools) -> Bools:
         """Return the rows without an acknowledgement of which a chosen row of the same message may be the same hop.
