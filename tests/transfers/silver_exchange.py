@@ -160,7 +160,8 @@ def _session(connection):
         "acceptor_queue_manager": connection.queue_manager(connection.server),
         "establish_requested_at": moment(connection.at) if connection.shown[0] else None,
         "establish_answered_at": moment(connection.at) if connection.shown[1] else None,
-        "uncaptured_side": connection.uncaptured, "event_at": moment(connection.at),
+        "client_order_acks": 1, "server_order_acks": 1, "uncaptured_side": connection.uncaptured,
+        "event_at": moment(connection.at),
         **{f"{side}_holes": _holes(connection, side) for side in ("client", "server")},
     }  # fmt: skip
 
@@ -268,7 +269,8 @@ def _described(exchange, name, sent, acks, stall_after, wait, expire):
     destination = next((each.destination for each in sent if each.destination is not None), None)
     named = []
     for ack in acks:
-        same_hop = ack.hop == (receiver, sender)
+        shown = [ack.connection.queue_manager(address) for address in ack.hop]
+        same_hop = ack.hop == (receiver, sender) or (None not in shown and shown == ends[::-1])
         if ack.sequence != sequence or ack.acknowledged_queue_manager not in {None, source}:
             continue
         if destination is not None:

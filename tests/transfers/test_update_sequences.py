@@ -336,3 +336,17 @@ def test_order_acks_of_a_sequence_for_another_queue_manager_may_be_in_any_hole(l
     other.holes = (("client", 10 * S, 20 * S, 30),)  # too small
     assert update(lake, replace(exchange, connections=[*exchange.connections, other])) == 1
     assert only(lake)["missing"] == ["capture_ends"]
+
+
+def test_an_order_ack_between_other_addresses_of_the_same_queue_managers_ends_a_wait(lake):
+    """Also where a later one comes by the same addresses; not where the other address is another machine's."""
+    exchange = one_hop(("client", 1, 1, {}), ("client", 50, 2, {}), ("server", 51, 2, {}))
+    other = Connection("other", THREE, TWO, S, shown=(False, True), last=9 * S)
+    ack = Packet(other, "server", 2 * S, 0, SEQUENCE, 1, is_ack=True, queue_manager=GUIDS[TWO])
+    both = replace(exchange, packets=[*exchange.packets, ack], connections=[*exchange.connections, other])
+    found = []
+    for other.shown, other.manager in (((False, True), None), ((True, True), GUIDS[ONE]), ((True, True), None)):
+        update(lake, both)
+        found.append((only(lake)["order_acks"], len(only(lake)["stalls"] or ())))
+        assert as_expected(only(lake)) == next(iter(expected(both).values()))
+    assert found == [(1, 1), (2, 0), (1, 1)]

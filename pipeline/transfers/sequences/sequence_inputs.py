@@ -42,12 +42,18 @@ FROM (
 LEFT JOIN (SELECT connection_id, first_packet_at FROM {{sessions}}) AS e ON e.connection_id = s.connection_id
 WHERE m.id IN {{ids}}"""
 _ORDER_ACKS: Final = f"""
-SELECT packet_key, {ID_SQL} AS sequence_id, transaction_number AS number, sent_at, queue_manager,
-  acknowledged_queue_manager,
+SELECT a.packet_key, a.sequence_id, a.transaction_number AS number, a.sent_at, a.queue_manager,
+  a.acknowledged_queue_manager,
   CASE WHEN sent_by = 'client' THEN client_address ELSE server_address END AS sender_address,
-  CASE WHEN sent_by = 'client' THEN server_address ELSE client_address END AS receiver_address
-FROM {{acks}} WHERE kind = 'order_ack' AND transaction_number IS NOT NULL AND sent_at IS NOT NULL
-  AND {{days}} AND {ID_SQL} IN {{ids}}"""
+  CASE WHEN sent_by = 'client' THEN server_address ELSE client_address END AS receiver_address,
+  CASE WHEN sent_by = 'client' THEN initiator_queue_manager ELSE acceptor_queue_manager END AS sender_queue_manager,
+  CASE WHEN sent_by = 'client' THEN acceptor_queue_manager ELSE initiator_queue_manager END AS receiver_queue_manager
+FROM (
+  SELECT *, {ID_SQL} AS sequence_id FROM {{acks}}
+  WHERE kind = 'order_ack' AND transaction_number IS NOT NULL AND sent_at IS NOT NULL AND {{days}}
+    AND {ID_SQL} IN {{ids}}
+) AS a LEFT JOIN (SELECT connection_id, initiator_queue_manager, acceptor_queue_manager FROM {{sessions}}) AS s
+  ON s.connection_id = a.connection_id"""
 _HANDSHAKES: Final = f"SELECT * FROM ({HANDSHAKES_SQL}) WHERE address IN {{addresses}}"
 
 
@@ -91,7 +97,8 @@ def read_sendings(lake: Lake, ids: Collection[str], since_us: int, capture_ends:
 
 def read_order_acks(lake: Lake, ids: Collection[str], since_us: int) -> pa.Table:
     """Return the order acks that name some sequences, from a time on."""
-    return lake.query(_ORDER_ACKS.replace("{days}", days_since_sql(since_us)), acks=ORDER_ACKS, ids=ids)
+    sql = _ORDER_ACKS.replace("{days}", days_since_sql(since_us))
+    return lake.query(sql, acks=ORDER_ACKS, sessions=SESSIONS, ids=ids)
 
 
 def read_missing_packets(lake: Lake, clones: Collection[str] = ()) -> HopHoles:

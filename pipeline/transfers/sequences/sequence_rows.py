@@ -45,6 +45,7 @@ _ORDINAL: Final = (1 << 32) - 1
 _EPOCH_BITS: Final = 32
 _US: Final = 1_000_000
 _FAR: Final = (1 << 62) - 1
+_ENDS: Final = (("sender", "receiver"), ("receiver", "sender"))
 _TIME: Final = pa.timestamp("us", tz="UTC")
 
 
@@ -80,7 +81,7 @@ def sequence_rows(
     packet_key, connection_id, stream_offset, sent_at, number, previous, length_bytes, complete, acknowledged,
     message_sent_at, begun_unseen and capture_end (microseconds), and the queue managers of both ends. ``acks`` are all
     order acks that name one of these sequences: packet_key, sequence_id, number, sent_at, queue_manager,
-    acknowledged_queue_manager and both addresses.
+    acknowledged_queue_manager, both addresses, and the queue managers of both ends of its session.
     ``holes``: of all sessions.
     ``fill_queue_managers`` gets the first sending of each sequence, and returns them with more queue managers.
     ``clones``: identifiers of queue managers that two machines have.
@@ -93,7 +94,7 @@ def sequence_rows(
     acks = acks.sort_by("packet_key")
     known = _first_known(sequence, sendings["destination_queue_manager"], len(first))
     names = names.set_column(names.column_names.index("destination_queue_manager"), "destination_queue_manager", known)
-    of_sequence, of_ack, same_hop = match_order_acks(names, acks)
+    of_sequence, of_ack, same_hop = match_order_acks(names, acks, clones)
     none = np.zeros(len(sequence), np.bool_)
     sent = TransactionalSendings(
         sequence, _ints(sendings["sent_at"]), _ints(sendings["number"]), _ints(sendings["previous"]),
@@ -173,12 +174,14 @@ def _first_known(sequence: Ints, values: pa.ChunkedArray, count: int) -> pa.Arra
     return values.combine_chunks().take(pa.array(place, mask=place < 0))
 
 
-def match_order_acks(sequences: pa.Table, acks: pa.Table) -> tuple[Ints, Ints, Bools]:
+def match_order_acks(sequences: pa.Table, acks: pa.Table, clones: Collection[str] = ()) -> tuple[Ints, Ints, Bools]:
     """Return which order acks name which sequences: rows of ``sequences``, rows of ``acks``, whether on the same hop.
 
     An order ack names a sequence by its id. It is for its source, or for nobody that was seen; and from its destination
     queue manager, where it has one. Where it has none, order acks of other hops are from the receiver of the hop, if
-    that is known. ``sequences`` has the columns of ``sequence_rows``, a row for each sequence.
+    that is known. On the same hop is what goes back between the same two addresses, or between the same two queue
+    managers, as far as handshakes show these, and none is one of ``clones``. ``sequences`` has the columns of
+    ``sequence_rows``, a row for each sequence.
     """
     ours, theirs = codes_of_both(sequences["sequence_id"], acks["sequence_id"])
     by_id = np.argsort(theirs, kind="stable")
@@ -194,8 +197,15 @@ def match_order_acks(sequences: pa.Table, acks: pa.Table) -> tuple[Ints, Ints, B
     source, acknowledged = pairs("source_queue_manager", "acknowledged_queue_manager")
     destination, by = pairs("destination_queue_manager", "queue_manager")
     receiver, by_receiver = pairs("receiver_queue_manager", "queue_manager")
-    hops = [pairs("sender_address", "receiver_address"), pairs("receiver_address", "sender_address")]
-    same_hop = np.logical_and.reduce([one == other for one, other in hops])
+
+    def goes_back(name: str) -> Bools:
+        ends = [pairs(f"{one}_{name}", f"{other}_{name}") for one, other in _ENDS]
+        same: Bools = np.logical_and.reduce([(one == other) & (one != NO_CODE) for one, other in ends])
+        return same
+
+    unclear = pa.array(sorted(clones), pa.string())
+    cloned = np.logical_or.reduce([np.asarray(pc.is_in(sequences[name], unclear)) for name in HOP_COLUMNS[:2]])
+    same_hop = goes_back("address") | (goes_back("queue_manager") & ~cloned[of_sequence])
     is_far_end = same_hop | (receiver == NO_CODE) | (receiver == by_receiver)
     is_destination = np.where(destination == NO_CODE, is_far_end, destination == by)
     found = ((acknowledged == NO_CODE) | (acknowledged == source)) & is_destination

@@ -85,6 +85,14 @@ SELECT address, unix_micros(shown_at) AS `at` FROM (
   {HANDSHAKES_SQL.replace("FROM {rows}", ", _change_type FROM {feed}")}
 ) WHERE queue_manager IS NOT NULL AND shown_at IS NOT NULL
 GROUP BY address, queue_manager, shown_at HAVING {MORE_ROWS_SQL} <> 0"""
+_CHANGED_ENDS: Final = f"""
+SELECT DISTINCT connection_id AS id FROM (
+  SELECT connection_id FROM {{feed}} WHERE client_order_acks > 0 OR server_order_acks > 0
+  GROUP BY connection_id, initiator_queue_manager, acceptor_queue_manager HAVING {MORE_ROWS_SQL} <> 0
+)"""
+_ACKNOWLEDGED_ON: Final = f"""
+SELECT DISTINCT {ID_SQL} AS id FROM {{acks}}
+WHERE connection_id IN {{names}} AND kind = 'order_ack' AND transaction_sequence_id IS NOT NULL"""
 _UNKNOWN_ENDS: Final = """
 SELECT connection_id AS id, unix_micros(first_packet_at) AS since FROM {sessions}
 WHERE ((client_address IN {addresses} AND initiator_queue_manager IS NULL)
@@ -170,10 +178,14 @@ class _SequencesUpdate:
             for sql in (*(sql for sql, _ in HOLE_CHANGES), CHANGED_ANYWHERE_SQL)
         ]
         handshakes = step.changes(SESSIONS, _CHANGED_HANDSHAKES, _MAX_CHANGES)
+        ends = step.changes(SESSIONS, _CHANGED_ENDS, _MAX_CHANGES)
         sendings = self._changed_sendings()
-        if messages is None or acks is None or None in holes or handshakes is None or sendings is None:
+        if messages is None or acks is None or None in holes or handshakes is None or ends is None or sendings is None:
             return False
         self.affected = {row["id"]: None for row in acks}
+        if names := {row["id"] for row in ends}:
+            found = self.lake.query(_ACKNOWLEDGED_ON, acks=ORDER_ACKS, names=names)
+            self.affected |= dict.fromkeys(found["id"].to_pylist())
         connections = self._sessions_of_unknown_ends(handshakes)
         self._add_sequences("packet_key", sendings["packet_key"].to_pylist(), _earliest(sendings["sent_at"]))
         since = min((row["since"] or 0 for row in connections), default=0)
