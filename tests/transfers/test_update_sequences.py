@@ -350,3 +350,24 @@ def test_an_order_ack_between_other_addresses_of_the_same_queue_managers_ends_a_
         found.append((only(lake)["order_acks"], len(only(lake)["stalls"] or ())))
         assert as_expected(only(lake)) == next(iter(expected(both).values()))
     assert found == [(1, 1), (2, 0), (1, 1)]
+
+
+def test_what_another_address_of_the_hop_sent_is_no_gap(lake):
+    """A gap of the hop is one of each row within whose numbers it lies."""
+    exchange = one_hop(*(("client", at, number, {}) for at, number in ((1, 1), (3, 4), (4, 8))))
+    other = Connection("other", THREE, TWO, S, last=9 * S)
+    said = {"source": GUIDS[ONE], "destination": GUIDS[TWO]}
+    beside = [Packet(other, "client", 2 * S + n, 100 * n, SEQUENCE, n, n - 1, **said) for n in (2, 5, 7, 9)]
+    both = replace(
+        exchange, packets=[*exchange.packets, *beside], connections=[*exchange.connections, other],
+    )  # fmt: skip
+    expectation = {None: {ONE: [(2, 3), (5, 7)], THREE: [(3, 4), (6, 6), (8, 8)]},
+                   GUIDS[ONE]: {ONE: [(3, 3), (6, 6)], THREE: [(3, 3), (6, 6)]}}  # fmt: skip
+    for other.manager, expected_gaps in expectation.items():
+        update(lake, both)
+        found = {
+            row["sender_address"]: [(gap["first"], gap["last"]) for gap in row["gaps"]] for row in rows(lake).values()
+        }
+        assert found == expected_gaps
+        counts = [sum(last - first + 1 for first, last in gaps) for gaps in expected_gaps.values()]
+        assert sorted(row["missing_numbers"] for row in rows(lake).values()) == sorted(counts)

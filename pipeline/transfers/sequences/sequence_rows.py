@@ -109,12 +109,12 @@ def sequence_rows(
         has_loss=_may_be_otherwise(sent, acked, made_at, holes, names, settings.wait)[sent.sequence],
         one_sided=_may_be_otherwise(sent, acked, made_at, holes.of_one_side(), names, settings.wait)[sent.sequence],
     )
-    found = describe_sequences(
-        sent, acked, stall_after_us=timedelta_to_us(settings.stall_after), wait_us=timedelta_to_us(settings.wait)
-    )
+    names = names.append_column("hop_key", hop_keys([names[name] for name in HOP_COLUMNS], clones))
+    stall_after_us, wait_us = timedelta_to_us(settings.stall_after), timedelta_to_us(settings.wait)
+    hop = row_codes(names, (*SEQUENCE_COLUMNS[:3], "hop_key"))
+    found = describe_sequences(sent, acked, stall_after_us=stall_after_us, wait_us=wait_us, hop=hop)
     sent_keys = sendings["packet_key"].take(pa.array(rows))
     evidence = _evidence(found.events, sent_keys, acks["packet_key"].take(pa.array(of_ack[ack_rows])))
-    names = names.append_column("hop_key", hop_keys([names[name] for name in HOP_COLUMNS], clones))
     return _rows(names, found, evidence, run_id)
 
 
