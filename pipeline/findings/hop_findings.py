@@ -234,7 +234,7 @@ WHERE connection_id IN {names} AND initiator_uptime_ms IS NOT NULL AND establish
             Request(name, row["sent_at"], row["initiator_uptime_ms"], row["last_sent_at"] or row["sent_at"])
             for name, row in ours.items()
         ]
-        for found in find_clones(requests):
+        for found in find_clones(requests, PacketOrder.read(facts.lake, ours).clocks_apart_us):
             subject = f"{CLONE_SUBJECT}{identifier}"
             yield HopViolation(ours[found.request.packet_key], found.actual, found.evidence, subject)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, Final
 
 from pipeline.arrow_rows import table_to_rows
@@ -56,6 +57,18 @@ class PacketOrder:
         pairs = lake.query(_SIDE_BY_SIDE, sessions=SESSIONS) if len(captures) > 1 else None
         taps = frozenset() if pairs is None else frozenset(pairs["one"].to_pylist() + pairs["other"].to_pylist())
         return PacketOrder(packets, read_clock_steps(lake), spans, taps)
+
+    @property
+    def clocks_apart_us(self) -> int:
+        """The most by which the clocks of the packets' captures may differ, microseconds: 0 where they have one."""
+        captures = {row["capture_id"] for row in self.packets.values()}
+        spans = sorted(self.spans[name] for name in captures if name in self.spans)
+        have_one = len(captures) < 2 or (
+            len(spans) == len(captures)
+            and not any(name in self.taps for name in captures)
+            and all(ends <= begins for (_, ends), (begins, _) in pairwise(spans))
+        )
+        return 0 if have_one else CLOCKS_APART_US
 
     def is_certain(self, before: str, after: str) -> bool:
         """Whether a packet was certainly sent before another one, or in the same captured packet as it.

@@ -2,6 +2,7 @@
 
 import datetime as dt
 import struct
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -227,6 +228,22 @@ def test_a_capture_that_saw_another_session_side_by_side_is_a_tap():
         both.say("client", "user_message", message(8), at, capture=TWO)
     assert hop_findings_at_once([first, second], IN_TURN) == [("T21", "second")]
     assert hop_findings_at_once([first, second, both], IN_TURN) == []
+
+
+@pytest.mark.parametrize(("started_later", "expected"), [(90, []), (600, ["O07"])])
+def test_one_machine_in_captures_of_two_clocks_is_not_two(started_later, expected):
+    """Its sessions are captured in turns by two taps; by the clock of one of them it was started later."""
+    talks = []
+    for number in range(4):
+        at, later, capture = 700 * number, started_later * (number % 2), (CAPTURE, TWO)[number % 2]
+        talk = Conversation(f"talk {number}", 1 + number)
+        for side in ("client", "server"):
+            raw = establish(client=SOURCE, uptime=1_000_000 + at * 1000)
+            talk.say(side, "establish_connection", raw, at + later, capture=capture)
+        talks.append(talk)
+    assert [rule for rule, _ in hop_findings_at_once(talks, AT_ONE_TIME)] == expected
+    same = [replace(talk, rows=[row | {"capture_id": CAPTURE} for row in talk.rows]) for talk in talks]
+    assert [rule for rule, _ in hop_findings_at_once(same, [(CAPTURE, -1, 900)])] == ["O07"]
 
 
 def test_a_message_that_another_tap_may_have_seen_sent_before():
