@@ -146,6 +146,12 @@ MESSAGE_TRANSFERS = Table(
             "transfer_key of the row of its message, queue and hop_key whose acknowledgement it takes, having none of "
             "its own; else null",
         ),
+        Column(
+            "counts_on_hop",
+            BOOLEAN,
+            "true in one row of its message, queue and hop_key: in that whose own acknowledgement came first; what "
+            "counts messages by hop looks at it",
+        ),
         *EVIDENCE,
         *run_columns("gold", "first_sent_at"),
     ),
@@ -198,8 +204,9 @@ TRANSFER_SEQUENCES = Table(
         Column(
             "gaps",
             ArrayType(NUMBER_GAP),
-            "ranges of numbers between first_number and last_number that were not sent, the last 1,000; bridged: a "
-            "sending of the number behind names a previous one below; null without a gap",
+            "ranges of numbers between first_number and last_number that were not sent on the hop, by whatever "
+            "addresses of hop_key, the last 1,000; bridged: a sending of the number behind names a previous one below; "
+            "null without a gap",
         ),
         Column("missing_numbers", BIGINT, "numbers in gaps that are not bridged"),
         Column("out_of_order", BIGINT, "first sendings of a number below one that was sent before"),

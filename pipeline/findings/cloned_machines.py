@@ -32,22 +32,23 @@ class CloneEvidence(NamedTuple):
     evidence: tuple[str, ...]
 
 
-def find_clones(requests: Sequence[Request]) -> Iterator[CloneEvidence]:
+def find_clones(requests: Sequence[Request], clocks_apart_us: int = 0) -> Iterator[CloneEvidence]:
     """Yield, one for each UTC day, the requests of one identifier that complete the proof of two machines.
 
     Either requests of two machine starts take turns three times (1, 2, 1, 2) within 24 hours; or a session of the one,
-    begun before a request of the other, has a packet of its initiator 60 s or more after that request.
+    begun before a request of the other, has a packet of its initiator 60 s or more after that request. More by
+    ``clocks_apart_us``: by how much the clocks of the captures may differ, microseconds.
     """
     ordered = sorted(requests, key=lambda each: (each.requested_at, each.packet_key))
     days: set[int] = set()
     runs: list[tuple[int, Request, Request]] = []  # requests of one start in a row: which, the first and the last one
     longest: dict[int, Request] = {}  # by start, of the two whose sessions last longest
-    for start, request in zip(_machine_starts(ordered), ordered, strict=True):
+    for start, request in zip(_machine_starts(ordered, clocks_apart_us // 1000), ordered, strict=True):
         if runs and runs[-1][0] == start:
             runs[-1] = (start, runs[-1][1], request)
         else:
             runs.append((start, request, request))
-        found = _taking_turns(runs[-4:]) or _overlapping(longest, start, request)
+        found = _taking_turns(runs[-4:]) or _overlapping(longest, start, request, clocks_apart_us)
         if found is not None and request.requested_at // _DAY_US not in days:
             days.add(request.requested_at // _DAY_US)
             yield found
@@ -58,7 +59,7 @@ def find_clones(requests: Sequence[Request]) -> Iterator[CloneEvidence]:
                 del longest[min(longest, key=lambda each: longest[each].last_sent_at)]
 
 
-def _machine_starts(requests: Sequence[Request]) -> list[int]:
+def _machine_starts(requests: Sequence[Request], clocks_apart_ms: int) -> list[int]:
     """Return for each request which start of a machine it shows, numbered as they are first seen."""
     starts: list[int] = []
     out = []
@@ -66,7 +67,7 @@ def _machine_starts(requests: Sequence[Request]) -> list[int]:
         at = (request.requested_at // 1000 - request.uptime_ms) % _UPTIME_MODULUS_MS
         apart = [min((at - each) % _UPTIME_MODULUS_MS, (each - at) % _UPTIME_MODULUS_MS) for each in starts[-64:]]
         first = max(len(starts) - 64, 0)
-        if apart and min(apart) < _SAME_START_MS:
+        if apart and min(apart) < _SAME_START_MS + clocks_apart_ms:
             place = first + apart.index(min(apart))
             starts[place] = at  # clocks drift
         else:
@@ -87,11 +88,13 @@ def _taking_turns(runs: Sequence[tuple[int, Request, Request]]) -> CloneEvidence
     return CloneEvidence(last, "requests of two machine starts take turns", keys)
 
 
-def _overlapping(longest: dict[int, Request], start: int, request: Request) -> CloneEvidence | None:
+def _overlapping(
+    longest: dict[int, Request], start: int, request: Request, clocks_apart_us: int
+) -> CloneEvidence | None:
     """Return the evidence where a session of another start goes on for 60 s or more behind a request."""
     others = [each for name, each in longest.items() if name != start]
     other = max(others, key=lambda each: each.last_sent_at, default=None)
-    if other is None or other.last_sent_at < request.requested_at + _OVERLAP_US:
+    if other is None or other.last_sent_at < request.requested_at + _OVERLAP_US + clocks_apart_us:
         return None
     actual = "a session of another machine start goes on behind this request"
     return CloneEvidence(request, actual, (other.packet_key, request.packet_key))

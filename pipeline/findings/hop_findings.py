@@ -3,11 +3,13 @@
 What they look at crosses connections: a rule is evaluated for the sequences, messages and queues that changed sessions
 are about, over all sessions of the last transfers.wait. Queries find the few rows that break a rule. What goes from one
 queue manager to another is one hop, from whatever address (``hop_key`` of the transfers); so it is from one address to
-another where there is no transfer.
+another where there is no transfer. Clocks of captures may differ: which of two packets was sent first must be certain
+(``PacketOrder``).
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
@@ -16,11 +18,11 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from pipeline.arrow_rows import epoch_day, rows_to_table, table_to_rows
-from pipeline.bronze.merge_connections import read_clock_steps
 from pipeline.findings.cloned_machines import Request, find_clones
 from pipeline.findings.rules.registry import ALL_RULES, hop_rule
 from pipeline.lake.lake import Lake
 from pipeline.transfers.hop_keys import CLONE_SUBJECT
+from pipeline.transfers.packet_order import PacketOrder
 from schemas.findings import FINDINGS
 from schemas.messages import MESSAGES
 from schemas.sessions import ORDER_ACKS, SESSION_PACKETS, SESSIONS
@@ -85,17 +87,29 @@ class HopFacts:
         return table_to_rows(self.lake.query(sql, **named))
 
     def in_order(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Return the rows whose packet was sent after the packet ``before``, also where a clock was set back."""
-        if not rows or not (steps := read_clock_steps(self.lake)):
-            return rows
-        keys = {row[name] for row in rows for name in ("packet_key", "before")}
-        sql = "SELECT packet_key, capture_id, packet_number, sent_at FROM {packets} WHERE packet_key IN {keys}"
-        at = {
-            each["packet_key"]: each["sent_at"] + steps.before(each["capture_id"], each["packet_number"]).us
-            for each in self.query(sql, keys=keys)
-            if each["sent_at"] is not None
-        }
-        return [row for row in rows if at.get(row["before"], 0) <= at.get(row["packet_key"], 0)]
+        """Return the rows whose packet was certainly sent after the packet ``before``."""
+        order = PacketOrder.read(self.lake, {row[name] for row in rows for name in ("packet_key", "before")})
+        return [row for row in rows if order.is_certain(row["before"], row["packet_key"])]
+
+    def first_on_hop(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Return the sendings that were certainly the first ones of their messages, queues and hops."""
+        keys = {row["message_key"] for row in rows} - {None}
+        found = self.query(_sendings_of_hops("m.message_key IN {keys}"), keys=keys) if keys else []
+        same: defaultdict[tuple[Any, ...], list[str]] = defaultdict(list)
+        for each in found:
+            same[each["message_key"], each["destination_queue"], each["hop"]].append(each["packet_key"])
+        of_packet = {name: names for names in same.values() for name in names}
+        order = PacketOrder.read(self.lake, {other for row in rows for other in of_packet.get(row["packet_key"], ())})
+        return [
+            row
+            for row in rows
+            if row["message_key"] is not None
+            and all(
+                order.is_certain(row["packet_key"], other)
+                for other in of_packet.get(row["packet_key"], ())
+                if other != row["packet_key"]
+            )
+        ]
 
     def earlier(self) -> str:
         """Return the window frame of rows not later than the current one, as far as rules look back."""
@@ -108,15 +122,12 @@ _TABLES: Final = {
 }  # fmt: skip
 
 
-_FIRST: Final = "(PARTITION BY message_key, destination_queue, hop ORDER BY seen_at, packet_key)"
-
-
 def _sendings_of_hops(condition: str) -> str:
     """Return the query for the sendings of messages ``m`` that meet a condition, each with its hop."""
     return _SENDINGS_OF_HOPS.replace("{condition}", condition)
 
 
-@hop_rule("T21", "both order acks were captured")
+@hop_rule("T21", "both order acks were captured, by clocks of which it is known which was sent first")
 def order_ack_falls(facts: HopFacts) -> Iterator[HopViolation]:
     """An order ack acknowledges a lower number than an earlier one of the same sequence id and hop."""
     sql = "SELECT DISTINCT CAST(transaction_sequence_id AS string) AS id FROM {acks} WHERE connection_id IN {names}"
@@ -132,7 +143,10 @@ SELECT * FROM (
         yield HopViolation(row, actual, (row["before"], row["packet_key"]))
 
 
-@hop_rule("T23", "both sendings, and the sender's handshake, were captured")
+@hop_rule(
+    "T23",
+    "both sendings, and the sender's handshake, were captured, by clocks of which it is known which was sent first",
+)
 def lower_sequence_sent(facts: HopFacts) -> Iterator[HopViolation]:
     """A message is first sent, by its source, in a lower sequence than an earlier one for the same queue and hop."""
     sql = f"""
@@ -143,34 +157,24 @@ WHERE transaction_sequence_id IS NOT NULL AND destination_queue IS NOT NULL"""
     own = "transaction_sequence_id IS NOT NULL AND sender_queue_manager = source_queue_manager"
     sql = f"""
 SELECT * FROM (
-  SELECT *, max(transaction_sequence_id) OVER {window} AS highest, row_number() OVER {_FIRST} AS place,
+  SELECT *, max(transaction_sequence_id) OVER {window} AS highest,
     max_by(packet_key, transaction_sequence_id) OVER {window} AS before
   FROM ({_sendings_of_hops("m.destination_queue IN {queues}")}) WHERE {own}
-) WHERE transaction_sequence_id < highest AND place = 1"""
-    for row in facts.in_order(facts.query(sql, queues=queues) if queues else []):
+) WHERE transaction_sequence_id < highest"""
+    for row in facts.first_on_hop(facts.in_order(facts.query(sql, queues=queues) if queues else [])):
         actual = f"sequence {int(row['transaction_sequence_id'])} after {int(row['highest'])}"
         yield HopViolation(row, actual, (row["before"], row["packet_key"]))
 
 
-@hop_rule("T26", "its first sending on the hop was captured")
+@hop_rule("T26", "its first sending on the hop was captured, and it is known which of several it is")
 def expired_message_sent(facts: HopFacts) -> Iterator[HopViolation]:
     """A message is first sent on a hop more than 5 s after its time to reach the queue had passed."""
     late = f"""
 {_SENDINGS} AND m.time_to_reach_queue_s IS NOT NULL
   AND unix_micros(m.seen_at) > unix_micros(m.sent_at) + (m.time_to_reach_queue_s + {_EXPIRY_SLACK_S}) * 1000000"""
-    rows = facts.query(f"{late} AND m.connection_id IN {{names}}", names=facts.connections)
-    # A later sending of a message in another session is no longer the first one when this session shows an earlier one.
-    sent = {row["message_key"] for row in facts.query(f"{_SENDINGS} AND m.connection_id IN {{names}}",
-                                                      names=facts.connections)} - {None} if rows else set()  # fmt: skip
-    sql = f"""
-SELECT packet_key FROM (
-  SELECT packet_key, row_number() OVER {_FIRST} AS place FROM ({_sendings_of_hops("m.message_key IN {keys}")})
-) WHERE place = 1"""
-    firsts = {row["packet_key"] for row in facts.query(sql, keys=sent)} if sent else set()
-    for row in rows:
-        if row["packet_key"] in firsts:
-            after = (row["seen_at"] - row["sent_at"]) / 1_000_000 - row["time_to_reach_queue_s"]
-            yield HopViolation(row, f"sent {after:.0f} s after its time was over", (row["packet_key"],))
+    for row in facts.first_on_hop(facts.query(f"{late} AND m.connection_id IN {{names}}", names=facts.connections)):
+        after = (row["seen_at"] - row["sent_at"]) / 1_000_000 - row["time_to_reach_queue_s"]
+        yield HopViolation(row, f"sent {after:.0f} s after its time was over", (row["packet_key"],))
 
 
 @hop_rule("T28", "the message was captured before its acknowledgement")
@@ -230,7 +234,7 @@ WHERE connection_id IN {names} AND initiator_uptime_ms IS NOT NULL AND establish
             Request(name, row["sent_at"], row["initiator_uptime_ms"], row["last_sent_at"] or row["sent_at"])
             for name, row in ours.items()
         ]
-        for found in find_clones(requests):
+        for found in find_clones(requests, PacketOrder.read(facts.lake, ours).clocks_apart_us):
             subject = f"{CLONE_SUBJECT}{identifier}"
             yield HopViolation(ours[found.request.packet_key], found.actual, found.evidence, subject)
 

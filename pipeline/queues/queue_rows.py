@@ -154,8 +154,8 @@ def transfer_events_sql(_: QueueSettings, since: int, where: str) -> str:
     """Return the SQL for messages that queue managers handed on: each arrives at one and departs from the other.
 
     They count from their session acknowledgement on; those without one, that were surely acknowledged, from their last
-    sending on; not a row that takes the acknowledgement of another one. Those of which the acknowledgement may be
-    missing are of kind ``doubt``.
+    sending on; once for each hop, whatever addresses it has. Those of which the acknowledgement may be missing are of
+    kind ``doubt``.
     """
     return f"""
 SELECT CASE WHEN outcome = 'unknown' THEN 'doubt' ELSE `end` END AS kind,
@@ -165,7 +165,7 @@ SELECT CASE WHEN outcome = 'unknown' THEN 'doubt' ELSE `end` END AS kind,
   CASE WHEN outcome = 'unknown' THEN missing END AS missing
 FROM (SELECT *, explode(array('arrived', 'departed')) AS `end` FROM {{rows}})
 WHERE outcome IN ('transferred', 'delivered', 'received', 'unknown') AND destination_queue IS NOT NULL
-  AND acknowledged_on IS NULL AND {since_sql(since, "session_acked_at", "last_sent_at")} AND {where}"""
+  AND counts_on_hop AND {since_sql(since, "session_acked_at", "last_sent_at")} AND {where}"""
 
 
 PAUSE_OR_RESUME_SQL: Final = "(object_type = 'queue' AND upper(action) IN ('PAUSE', 'RESUME'))"

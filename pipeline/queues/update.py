@@ -45,7 +45,7 @@ from schemas.transfers import MESSAGE_TRANSFERS
 from udfs.call_results import QMMGMT_SUCCEEDED_SQL
 from udfs.rows import RowDict
 
-CODE_VERSION: Final = "4"  # raised when rows are computed differently: all are recomputed
+CODE_VERSION: Final = "5"  # raised when rows are computed differently: all are recomputed
 _FOLLOWED: Final = (
     QUEUE_SNAPSHOTS, MANAGEMENT_CALLS, QUEUE_ALIASES, RECEIVE_ATTEMPTS, QUEUE_OPERATIONS, MESSAGE_TRANSFERS,
 )  # by their change feeds  # fmt: skip

@@ -137,10 +137,10 @@ class Conversation:
         }  # fmt: skip
 
 
-def capture_file(ends_at, name=CAPTURE):
+def capture_file(ends_at, name=CAPTURE, begins_at=0):
     return {
         "capture_id": name, "path": name, "servers": [SERVER], "last_packet_at": START + dt.timedelta(seconds=ends_at),
-        "first_packet_at": START, "event_date": START.date(), "run_id": "run",
+        "first_packet_at": START + dt.timedelta(seconds=begins_at), "event_date": START.date(), "run_id": "run",
     }  # fmt: skip
 
 
@@ -149,10 +149,11 @@ def table_of(table, rows):
     return pa.Table.from_pylist([{name: row.get(name) for name in schema.names} for row in rows], schema)
 
 
-def bronze(conversations, ends_at=1000):
-    """Rows of the three tables that sessions are made of."""
+def bronze(conversations, ends_at=1000, captures=()):
+    """Rows of the three tables that sessions are made of; ``captures``: names, beginnings and ends, in seconds."""
+    files = [capture_file(ends, name, begins) for name, begins, ends in captures] or [capture_file(ends_at)]
     return {
         SESSION_PACKETS: table_of(SESSION_PACKETS, [row for each in conversations for row in each.rows]),
         CONNECTIONS: table_of(CONNECTIONS, [each.connection() for each in conversations]),
-        CAPTURE_FILES: table_of(CAPTURE_FILES, [capture_file(ends_at)]),
+        CAPTURE_FILES: table_of(CAPTURE_FILES, files),
     }

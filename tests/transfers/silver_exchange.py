@@ -47,12 +47,14 @@ class Connection:
     holes: tuple = ()
     last: int = 0
     uncaptured: str | None = None
+    manager: str | None = None  # of the client, if not that of its address
 
     def ends(self, by):
         return (self.client, self.server) if by == "client" else (self.server, self.client)
 
     def queue_manager(self, address):
-        return GUIDS[address] if self.shown[address == self.server] else None
+        shown = self.manager if self.manager is not None and address == self.client else GUIDS[address]
+        return shown if self.shown[address == self.server] else None
 
 
 @dataclass
@@ -158,7 +160,8 @@ def _session(connection):
         "acceptor_queue_manager": connection.queue_manager(connection.server),
         "establish_requested_at": moment(connection.at) if connection.shown[0] else None,
         "establish_answered_at": moment(connection.at) if connection.shown[1] else None,
-        "uncaptured_side": connection.uncaptured, "event_at": moment(connection.at),
+        "client_order_acks": 1, "server_order_acks": 1, "uncaptured_side": connection.uncaptured,
+        "event_at": moment(connection.at),
         **{f"{side}_holes": _holes(connection, side) for side in ("client", "server")},
     }  # fmt: skip
 
@@ -266,7 +269,8 @@ def _described(exchange, name, sent, acks, stall_after, wait, expire):
     destination = next((each.destination for each in sent if each.destination is not None), None)
     named = []
     for ack in acks:
-        same_hop = ack.hop == (receiver, sender)
+        shown = [ack.connection.queue_manager(address) for address in ack.hop]
+        same_hop = ack.hop == (receiver, sender) or (None not in shown and shown == ends[::-1])
         if ack.sequence != sequence or ack.acknowledged_queue_manager not in {None, source}:
             continue
         if destination is not None:
@@ -285,13 +289,15 @@ def _described(exchange, name, sent, acks, stall_after, wait, expire):
         for place, each in enumerate(sent)
     ]  # fmt: skip
 
+    direct = destination is None or destination == ends[1]
+
     def lost(*, unseen):
         ways = {True: (receiver, sender), False: (sender, receiver)}
         return lambda size, since, until, back: any(
             bytes_of >= size and ends >= since and begins <= until
             for each in exchange.connections
             for by, begins, ends, bytes_of in each.holes
-            if each.ends(by) == ways[back] and (each.uncaptured == by or not unseen)
+            if (each.ends(by) == ways[back] or (back and not direct)) and (each.uncaptured == by or not unseen)
         )
 
     losses = lost(unseen=False), lost(unseen=True)

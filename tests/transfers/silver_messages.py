@@ -184,6 +184,14 @@ def expected_rows(silver, *, wait, expire):
         row["missing"] = sorted({*row["missing"], *losses})
         row["confidence"] = "partial" if row["missing"] else "complete"
         row["acknowledged_on"] = key(*other) if other else None
+        best = min(
+            (each for each in own if each[:2] == name[:2] and own[each]["hop_key"] == row["hop_key"]),
+            key=lambda each: (
+                max(OUTCOMES.index(found[each]["outcome"]), 3), taken[each] is not None,
+                own[each]["session_acked_at"] or own[each]["last_sent_at"], each,
+            ),
+        )  # fmt: skip
+        row["counts_on_hop"] = name == best
     for row in found.values():
         for each in ("surely", "cloned", "session_ack_event", "store_event"):
             row.pop(each, None)
@@ -412,6 +420,10 @@ def _may_be_otherwise(silver, row, outcome, sendings, wait, *, unseen=False):
     back, ack_bytes = (receiver, sender), 100 if asked else 150
     arrives = row["destination_queue_manager"] in (None, row["receiver_queue_manager"])
     at_source = (row["admin_queue"] or "").split("\\")[0] == row["source_queue_manager"]
+    managers = None if row["cloned"] else (row["sender_queue_manager"], row["receiver_queue_manager"])
+    if managers is not None and None in managers:
+        managers = None
+    managers_back = managers and managers[::-1]
     if not arrives or row["hop_count"] or (asked and not at_source):
         back = None  # acknowledgements come from anywhere, or go there
     if outcome in {"rejected", "received"}:
@@ -420,14 +432,11 @@ def _may_be_otherwise(silver, row, outcome, sendings, wait, *, unseen=False):
         final = row["final_acknowledgement_requested"] is not False or bool(row["journaling"])
         arrived = [at for at in (row["order_acked_at"], row["arrival_acked_at"]) if at is not None]
         arrived = min(arrived, default=since + wait)
-        if (asked or in_sequence) and lost(back, ack_bytes, arrived):
+        if (asked or in_sequence) and lost(back, ack_bytes, arrived, managers_back):
             return True
-        return bool((asked & 10) or (in_sequence and final)) and lost(back, ack_bytes, since + wait)
-    if (asked or in_sequence) and lost(back, ack_bytes, since + wait):
+        return bool((asked & 10) or (in_sequence and final)) and lost(back, ack_bytes, since + wait, managers_back)
+    if (asked or in_sequence) and lost(back, ack_bytes, since + wait, managers_back):
         return True
-    managers = None if row["cloned"] else (row["sender_queue_manager"], row["receiver_queue_manager"])
-    if managers is not None and None in managers:
-        managers = None
     again = min(each["length_bytes"] for each in sendings) - 16
     return outcome in _NOT_ACKNOWLEDGED and lost((sender, receiver), again, since + wait, managers)
 

@@ -2,6 +2,7 @@
 
 import datetime as dt
 import struct
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -13,7 +14,8 @@ from pipeline.findings import (
     update_sessions,
 )
 from pipeline.findings.cloned_machines import Request, find_clones
-from pipeline.findings.rules.registry import PACKET_CHECKS, SESSION_CHECKS
+from pipeline.findings.hop_findings import HopFacts
+from pipeline.findings.rules.registry import HOP_CHECKS, PACKET_CHECKS, SESSION_CHECKS
 from pipeline.findings.session_findings import evaluate_sessions, read_facts
 from pipeline.lake.lake import Lake
 from pipeline.transfers import update as sessions_update
@@ -25,6 +27,7 @@ from schemas.bronze import CONNECTIONS
 from schemas.findings import FINDINGS
 from schemas.sessions import SESSION_PACKETS
 from transfers.conversations import (
+    CAPTURE,
     CLIENT,
     SERVER,
     START,
@@ -35,6 +38,7 @@ from transfers.conversations import (
     message,
     session_ack,
 )
+from transfers.in_memory import transfers_of_bronze
 from transfers.session_stories import SEQUENCE, STORIES, handshake, messages_then
 from udfs.keys import key
 from udfs.messages.message_decoder import decode_messages
@@ -127,6 +131,13 @@ def test_findings_follow_sessions_in_the_lake(tmp_path):
     assert handshake().rows
 
 
+def in_sequence(number, sequence):
+    return message(number, transaction=(0, sequence, 1, 0), flags=0)
+
+
+LATE = message(1, sent=int(START.timestamp()) - 60, reach=40)
+
+
 def hop_findings_of(tmp_path, *steps):
     """The findings over several sessions after each step: conversations that bronze has then."""
     lake = Lake(without_spark(), str(tmp_path / "lake"))
@@ -144,15 +155,15 @@ def hop_findings_of(tmp_path, *steps):
         yield sorted((row["rule_id"], row["connection_id"]) for row in found)
 
 
-def session(name, port, *packets, client=CLIENT, shown=True):
-    """A conversation; ``client``: the client's address; ``shown``: its handshake was captured."""
+def session(name, port, *packets, client=CLIENT, shown=True, capture=CAPTURE):
+    """A conversation in a capture; ``client``: the client's address; ``shown``: its handshake was captured."""
     talk = Conversation(name, port, client=client)
     handshake_packets = [
         ("client", "establish_connection", establish(client=SOURCE), 0),
         ("server", "establish_connection", establish(client=SOURCE), 0),
     ]
     for side, kind, raw, at in [*(handshake_packets if shown else ()), *packets]:
-        talk.say(side, kind, raw, at)
+        talk.say(side, kind, raw, at, capture=capture)
     return talk
 
 
@@ -172,18 +183,81 @@ def test_a_source_that_goes_back_to_a_lower_sequence(tmp_path):
     assert list(hop_findings_of(tmp_path, *steps)) == [[], [("T23", "second")]]
 
 
+FALLS = ("server", "order_ack", acknowledgement(SEQUENCE, 5)), ("server", "order_ack", acknowledgement(SEQUENCE, 4))
+GOES_BACK = (
+    ("client", "user_message", in_sequence(1, SEQUENCE + 1)), ("client", "user_message", in_sequence(2, SEQUENCE))
+)  # fmt: skip
+TWO = "d" * 32
+AT_ONE_TIME, IN_TURN = [(CAPTURE, -1, 900), (TWO, -1, 900)], [(CAPTURE, -1, 15), (TWO, 15, 900)]
+
+
+def hop_findings_at_once(talks, captures):
+    """The same of conversations in captures, each its name, and when it begins and ends, in seconds: in memory."""
+    lake = transfers_of_bronze({table.name: rows for table, rows in bronze(talks, captures=captures).items()})
+    facts = HopFacts(lake, {talk.name for talk in talks}, 10**6)
+    return sorted((each.rule_id, found.row["connection_id"]) for each in HOP_CHECKS for found in each.check(facts))
+
+
+@pytest.mark.parametrize(("rule", "packets"), [("T21", FALLS), ("T23", GOES_BACK)])
+@pytest.mark.parametrize(
+    ("captures", "later", "found"),
+    [
+        (AT_ONE_TIME, 20, False),  # of two taps, whose clocks are not known
+        (AT_ONE_TIME, 400, True),  # no two clocks are so far apart
+        (IN_TURN, 20, True),  # files of a ring
+    ],
+)
+def test_sessions_in_captures_of_several_clocks(rule, packets, captures, later, found):
+    first = session("first", 1, (*packets[0], 10))
+    second = session("second", 2, (*packets[1], later), capture=TWO)
+    assert hop_findings_at_once([first, second], captures) == ([(rule, "second")] if found else [])
+
+
+@pytest.mark.parametrize(("rule", "packets"), [("T21", FALLS), ("T23", GOES_BACK)])
+def test_packets_of_one_direction_of_a_session_are_in_the_order_of_its_bytes(rule, packets):
+    only = session("only", 1, (*packets[0], 10))
+    only.say(*packets[1], 20, capture=TWO)
+    assert hop_findings_at_once([only], AT_ONE_TIME) == [(rule, "only")]
+
+
+def test_a_capture_that_saw_another_session_side_by_side_is_a_tap():
+    first = session("first", 1, (*FALLS[0], 10))
+    second = session("second", 2, (*FALLS[1], 20), capture=TWO)
+    both = session("both", 3, ("client", "user_message", message(7), 30))
+    for at in (25, 35):
+        both.say("client", "user_message", message(8), at, capture=TWO)
+    assert hop_findings_at_once([first, second], IN_TURN) == [("T21", "second")]
+    assert hop_findings_at_once([first, second, both], IN_TURN) == []
+
+
+@pytest.mark.parametrize(("started_later", "expected"), [(90, []), (600, ["O07"])])
+def test_one_machine_in_captures_of_two_clocks_is_not_two(started_later, expected):
+    """Its sessions are captured in turns by two taps; by the clock of one of them it was started later."""
+    talks = []
+    for number in range(4):
+        at, later, capture = 700 * number, started_later * (number % 2), (CAPTURE, TWO)[number % 2]
+        talk = Conversation(f"talk {number}", 1 + number)
+        for side in ("client", "server"):
+            raw = establish(client=SOURCE, uptime=1_000_000 + at * 1000)
+            talk.say(side, "establish_connection", raw, at + later, capture=capture)
+        talks.append(talk)
+    assert [rule for rule, _ in hop_findings_at_once(talks, AT_ONE_TIME)] == expected
+    same = [replace(talk, rows=[row | {"capture_id": CAPTURE} for row in talk.rows]) for talk in talks]
+    assert [rule for rule, _ in hop_findings_at_once(same, [(CAPTURE, -1, 900)])] == ["O07"]
+
+
+def test_a_message_that_another_tap_may_have_seen_sent_before():
+    timely = session("timely", 1, ("client", "user_message", LATE, 60), capture=TWO)  # by a clock that is ahead
+    late = session("late", 2, ("client", "user_message", LATE, 0))
+    assert hop_findings_at_once([late], AT_ONE_TIME) == [("T26", "late")]
+    assert hop_findings_at_once([late, timely], AT_ONE_TIME) == []
+
+
 def test_a_message_whose_time_is_over_is_sent(tmp_path):
     now = int(START.timestamp())
     late = session("late", 1, ("client", "user_message", message(1, sent=now - 60, reach=40), 0))
     timely = session("timely", 2, ("client", "user_message", message(1, sent=now - 60, reach=40), -20))
     assert list(hop_findings_of(tmp_path, [late], [late, timely])) == [[("T26", "late")], []]
-
-
-def in_sequence(number, sequence):
-    return message(number, transaction=(0, sequence, 1, 0), flags=0)
-
-
-LATE = message(1, sent=int(START.timestamp()) - 60, reach=40)
 
 
 @pytest.mark.parametrize(

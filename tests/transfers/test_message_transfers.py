@@ -11,10 +11,11 @@ import pytest
 from engines import without_spark
 from example_counts import seeds
 from pipeline.lake.lake import Lake
+from pipeline.queues.queue_rows import QueueSettings, transfer_events_sql
 from pipeline.transfers.messages import first_events, update_messages
 from pipeline.transfers.messages.message_rows import TransferSettings
 from schemas.transfers import MESSAGE_TRANSFERS
-from transfers.silver_messages import GUIDS, ONE, THREE, TWO, S, Silver, expected_rows, micros
+from transfers.silver_messages import GUIDS, ONE, START, THREE, TWO, S, Silver, expected_rows, micros
 from udfs.keys import key
 
 SETTINGS = TransferSettings(wait=dt.timedelta(days=2), expire=dt.timedelta(days=1))
@@ -471,3 +472,49 @@ def test_a_hole_between_the_same_queue_managers_may_hold_the_sending_that_was_ac
         update(lake, silver)
         assert by_sender(lake, "outcome", "missing") == {ONE: ("unacknowledged", missing)}
         check(lake, silver)
+
+
+@pytest.mark.parametrize(
+    ("addresses", "manager", "said"),
+    [
+        ((THREE, TWO), GUIDS[ONE], {"admin_queue": f"{GUIDS[ONE]}\\4"}),  # the sender's other address
+        ((THREE, TWO), GUIDS[THREE], {"admin_queue": "elsewhere\\acks"}),  # any machine
+    ],
+)
+def test_a_hole_of_a_later_run_may_hold_an_acknowledgement(lake, monkeypatch, addresses, manager, said):
+    silver = Silver(ends={TWO: 60 * S})
+    silver.session("first", ONE, TWO, ended="closed")
+    silver.send("first", "client", S, acked=(2 * S, "ack"), acknowledgement_requested=1, **said)
+    update(lake, silver)
+    assert by_sender(lake, "outcome", "missing") == {ONE: ("transferred", [])}
+    monkeypatch.setattr(update_messages._MessagesUpdate, "_recompute_all", lambda _: pytest.fail("all are recomputed"))
+    other = silver.session("other", *addresses, at=20 * S, last=40 * S, holes=[("server", 20 * S, 30 * S, 200)])
+    other["initiator_queue_manager"] = manager
+    update(lake, silver)
+    assert by_sender(lake, "outcome", "missing") == {ONE: ("transferred", ["capture_loss"])}
+    check(lake, silver)
+    other["server_holes"] = None
+    update(lake, silver)
+    assert by_sender(lake, "outcome", "missing") == {ONE: ("transferred", [])}
+    check(lake, silver)
+
+
+@pytest.mark.parametrize("acked", [(3, 11), (12, 11), (3, None), (None, 11), (None, None)])
+def test_a_message_to_two_addresses_of_its_receiver_arrives_once(lake, acked):
+    """It counts in gold.queue_history from the first acknowledgement on, whatever part of the table is read."""
+    silver = Silver(ends={TWO: 60 * S})
+    silver.session("first", ONE, TWO, ended="closed")
+    silver.session("second", ONE, THREE, ended="closed")["acceptor_queue_manager"] = GUIDS[TWO]
+    for name, sent, at in zip(("first", "second"), (1, 10), acked, strict=True):
+        unclear = {"acked": (at * S, f"ack {at}")} if at else {"acknowledgement_may_be_missing": acked == (None, None)}
+        silver.send(name, "client", sent * S, **unclear)
+    update(lake, silver)
+    check(lake, silver)
+    first = min((at for at in acked if at), default=1)
+    kinds = ["arrived", "departed"] if any(acked) else ["doubt", "doubt"]
+    for since, count in ((0, 2), (first * S, 2), (first * S + 1, 0)):
+        sql = transfer_events_sql(QueueSettings(), round(START.timestamp()) * S + since, "TRUE")
+        found = lake.query(f"SELECT kind, `at` FROM ({sql}) ORDER BY kind", rows=MESSAGE_TRANSFERS).to_pylist()
+        assert [(row["kind"], row["at"] - round(START.timestamp()) * S) for row in found] == [
+            (kind, first * S) for kind in kinds[:count]
+        ]

@@ -296,3 +296,78 @@ def test_a_connection_that_began_before_the_capture_may_have_carried_it_before(l
     exchange.connections[0].at = begins * S
     update(lake, exchange)
     assert only(lake)["missing"] == expected
+
+
+def test_an_order_ack_may_be_in_a_hole_between_other_addresses_of_the_same_queue_managers(lake):
+    exchange = one_hop(("client", 1, 1, {"acknowledged": False}), ends=90)
+    exchange.connections[0].last = 100 * S
+    other = Connection("other", THREE, TWO, 2 * S, holes=(("server", 10 * S, 20 * S, 300),), last=30 * S)
+    beside = replace(exchange, connections=[*exchange.connections, other])
+    update(lake, beside)
+    assert (only(lake)["condition"], only(lake)["missing"]) == ("stalled", ["capture_ends"])
+    other.manager = GUIDS[ONE]  # the client has a second address
+    update(lake, beside)
+    assert only(lake)["missing"] == ["capture_ends", "capture_loss"]
+    assert only(lake)["refusals"] is None
+    other.holes = ()
+    update(lake, beside)
+    assert only(lake)["missing"] == ["capture_ends"]
+
+
+def test_a_message_may_be_in_a_hole_between_other_addresses_of_the_same_queue_managers(lake):
+    exchange = one_hop(("client", 1, 1, {}), ("client", 3, 3, {}), ("server", 4, 3, {}))
+    other = Connection("other", THREE, TWO, S, holes=(("client", 2 * S, 2 * S, 300),), last=30 * S)
+    beside = replace(exchange, connections=[*exchange.connections, other])
+    update(lake, beside)
+    assert (only(lake)["missing_numbers"], only(lake)["confidence"]) == (1, "complete")
+    other.manager = GUIDS[ONE]
+    update(lake, beside)
+    assert only(lake)["missing"] == ["capture_loss"]
+
+
+def test_order_acks_of_a_sequence_for_another_queue_manager_may_be_in_any_hole(lake):
+    said = {"destination": GUIDS[THREE], "acknowledged": False}
+    exchange = one_hop(("client", 1, 1, said), ends=90)
+    other = Connection("other", THREE, ONE, 2 * S, holes=(("client", 10 * S, 20 * S, 300),), last=30 * S)
+    update(lake, exchange)
+    assert only(lake)["missing"] == ["capture_ends"]
+    assert update(lake, replace(exchange, connections=[*exchange.connections, other])) == 1
+    assert only(lake)["missing"] == ["capture_ends", "capture_loss"]
+    other.holes = (("client", 10 * S, 20 * S, 30),)  # too small
+    assert update(lake, replace(exchange, connections=[*exchange.connections, other])) == 1
+    assert only(lake)["missing"] == ["capture_ends"]
+
+
+def test_an_order_ack_between_other_addresses_of_the_same_queue_managers_ends_a_wait(lake):
+    """Also where a later one comes by the same addresses; not where the other address is another machine's."""
+    exchange = one_hop(("client", 1, 1, {}), ("client", 50, 2, {}), ("server", 51, 2, {}))
+    other = Connection("other", THREE, TWO, S, shown=(False, True), last=9 * S)
+    ack = Packet(other, "server", 2 * S, 0, SEQUENCE, 1, is_ack=True, queue_manager=GUIDS[TWO])
+    both = replace(exchange, packets=[*exchange.packets, ack], connections=[*exchange.connections, other])
+    found = []
+    for other.shown, other.manager in (((False, True), None), ((True, True), GUIDS[ONE]), ((True, True), None)):
+        update(lake, both)
+        found.append((only(lake)["order_acks"], len(only(lake)["stalls"] or ())))
+        assert as_expected(only(lake)) == next(iter(expected(both).values()))
+    assert found == [(1, 1), (2, 0), (1, 1)]
+
+
+def test_what_another_address_of_the_hop_sent_is_no_gap(lake):
+    """A gap of the hop is one of each row within whose numbers it lies."""
+    exchange = one_hop(*(("client", at, number, {}) for at, number in ((1, 1), (3, 4), (4, 8))))
+    other = Connection("other", THREE, TWO, S, last=9 * S)
+    said = {"source": GUIDS[ONE], "destination": GUIDS[TWO]}
+    beside = [Packet(other, "client", 2 * S + n, 100 * n, SEQUENCE, n, n - 1, **said) for n in (2, 5, 7, 9)]
+    both = replace(
+        exchange, packets=[*exchange.packets, *beside], connections=[*exchange.connections, other],
+    )  # fmt: skip
+    expectation = {None: {ONE: [(2, 3), (5, 7)], THREE: [(3, 4), (6, 6), (8, 8)]},
+                   GUIDS[ONE]: {ONE: [(3, 3), (6, 6)], THREE: [(3, 3), (6, 6)]}}  # fmt: skip
+    for other.manager, expected_gaps in expectation.items():
+        update(lake, both)
+        found = {
+            row["sender_address"]: [(gap["first"], gap["last"]) for gap in row["gaps"]] for row in rows(lake).values()
+        }
+        assert found == expected_gaps
+        counts = [sum(last - first + 1 for first, last in gaps) for gaps in expected_gaps.values()]
+        assert sorted(row["missing_numbers"] for row in rows(lake).values()) == sorted(counts)

@@ -6,9 +6,9 @@ the packets that would make them conclude otherwise: a row is complete only wher
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +20,7 @@ from pipeline.transfers.losses.side_losses import UNLIMITED
 from pipeline.transfers.sequences.text_codes import codes_of_both
 from udfs.array_types import Bools, Ints
 
+_FAR: Final = (1 << 62) - 1
 HOLES_SQL: Final = " UNION ALL ".join(
     f"""
 SELECT {sender}_address AS sender_address, {receiver}_address AS receiver_address,
@@ -48,11 +49,34 @@ WHERE unix_micros(g.first_sent_at) <= coalesce(p.until, unix_micros(g.first_sent
     for sender, receiver in (("client", "server"), ("server", "client"))
 )
 """SQL over a table of gold: what was first sent between these machines up to then. ``pairs``: changed holes."""
+HOLE_CHANGES: Final = (
+    (CHANGED_HOLES_SQL, AFFECTED_SQL),
+    (
+        CHANGED_HOLES_SQL.replace(
+            " FROM {feed}",
+            """ FROM (
+    SELECT connection_id, initiator_queue_manager AS client_address, acceptor_queue_manager AS server_address,
+      last_packet_at, client_holes, server_holes, uncaptured_side, _change_type FROM {feed})""",
+        ),
+        AFFECTED_SQL.replace("_address = p.", "_queue_manager = p."),
+    ),
+)
+"""``CHANGED_HOLES_SQL`` and ``AFFECTED_SQL``; and the same of queue managers that sessions show, not of addresses."""
+_OF_FEED: Final = HOLES_SQL.replace("hole.size_bytes", "hole.size_bytes, connection_id, _change_type")
+CHANGED_ANYWHERE_SQL: Final = f"""
+SELECT min(coalesce(unix_micros(since), {-_FAR})) AS since, max(coalesce(unix_micros(until), {_FAR})) AS until,
+  max(more) > 0 AS came, min(more) < 0 AS went
+FROM (
+  SELECT since, until, {MORE_ROWS_SQL} AS more FROM ({_OF_FEED.replace("{rows}", "{feed}")})
+  GROUP BY connection_id, sender_address, one_sided, since, until, size_bytes HAVING {MORE_ROWS_SQL} <> 0
+)"""
+"""SQL over the same change feed: since and until when holes came or went, of all machines; nulls without any."""
 PAIRS_SCHEMA: Final = pa.schema(
     [("client_address", pa.string()), ("server_address", pa.string()), ("until", pa.int64())]
 )
 """The answer to ``CHANGED_HOLES_SQL``."""
-_FAR: Final = (1 << 62) - 1
+_ENDS: Final = (("sender", "receiver"), ("receiver", "sender"))
+_NAMES: Final = ("address", "queue_manager")
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,11 +143,73 @@ class MissingPackets:
         return out
 
 
-def between_queue_managers(holes: pa.Table, clones: Collection[str] = ()) -> MissingPackets:
-    """Return the holes of sessions whose handshake shows both ends, by queue managers instead of by addresses.
+@dataclass(frozen=True, slots=True)
+class HopHoles:
+    """Holes of sessions on hops: those between two addresses, and those between the same queue managers."""
 
-    ``holes`` is the answer to ``HOLES_SQL``. ``clones``: identifiers of two machines, which tell no end.
+    of_addresses: MissingPackets
+    of_queue_managers: MissingPackets
+
+    @staticmethod
+    def of(holes: pa.Table, clones: Collection[str] = ()) -> HopHoles:
+        """``holes`` is the answer to ``HOLES_SQL``. ``clones``: identifiers of two machines, which tell no end."""
+        return HopHoles(MissingPackets.of(holes), _between_queue_managers(holes, clones))
+
+    def of_one_side(self) -> HopHoles:
+        """Return the holes of sides of which no packet was captured."""
+        return HopHoles(self.of_addresses.of_one_side(), self.of_queue_managers.of_one_side())
+
+    def may_hold(self, hops: Mapping[str, Any], sizes: Ints, since: Ints, until: Ints) -> Bools:
+        """Return for each row whether a packet from the sender to the receiver of its hop may be missing.
+
+        ``hops`` has ``hop_keys.HOP_COLUMNS``; the other arguments are those of ``MissingPackets.may_hold``.
+        """
+        out = np.zeros(len(since), np.bool_)
+        for holes, end in ((self.of_addresses, "address"), (self.of_queue_managers, "queue_manager")):
+            hop = _array(hops[f"sender_{end}"]), _array(hops[f"receiver_{end}"])
+            out |= holes.may_hold(hop, sizes, since, until)
+        return out
+
+    def may_hold_acknowledgement(
+        self, hops: Mapping[str, Any], directly: Bools, sizes: Ints, since: Ints, until: Ints
+    ) -> Bools:
+        """Return for each row whether an acknowledgement may be missing.
+
+        It comes ``directly`` from the receiver of the hop to its sender, else from any machine to any other.
+        """
+        back = {f"{end}_{name}": hops[f"{other}_{name}"] for end, other in _ENDS for name in _NAMES}
+        anywhere = self.of_addresses.of_lost_bytes().may_hold(None, sizes, since, until)
+        return np.where(directly, self.may_hold(back, sizes, since, until), anywhere)
+
+
+def changed_anywhere_sql(changes: Collection[Mapping[str, Any]] | None, wait_us: int) -> str | None:
+    """Return the SQL condition of rows of gold that may be other ones if they depend on holes between any machines.
+
+    A hole that came concerns rows without ``capture_loss``, one that went those with it. ``changes`` is the answer to
+    ``CHANGED_ANYWHERE_SQL``, ``wait_us`` the setting transfers.wait. None where there is no such row.
     """
+    row = next(iter(changes or ()), None)
+    if row is None or row["since"] is None:
+        return None
+    lost = "array_contains(missing, 'capture_loss')"
+    which = {(True, True): "TRUE", (True, False): f"NOT {lost}", (False, True): lost}[row["came"], row["went"]]
+    since = max(row["since"] - wait_us, -_FAR)
+    return f"{which} AND unix_micros(first_sent_at) <= {row['until']} AND unix_micros({{last}}) >= {since}"
+
+
+def acknowledged_directly(destination: pa.Array, receiver: pa.Array, hop_count: pa.Array) -> Bools:
+    """Return for each message whether what acknowledges it comes from the receiver of the hop to its sender.
+
+    So it is where these are its destination and its source: its destination queue manager is the receiver, or not
+    known, and no routing server sent it (``hop_count``, null counts as 0).
+    """
+    arrives = pc.or_(destination.is_null(), pc.fill_null(pc.equal(destination, receiver), False))  # noqa: FBT003
+    begins = pc.equal(pc.fill_null(hop_count.cast(pa.int64()), 0), 0)
+    return np.asarray(pc.and_(arrives, begins), np.bool_)
+
+
+def _between_queue_managers(holes: pa.Table, clones: Collection[str]) -> MissingPackets:
+    """Return the holes of sessions whose handshake shows both ends, by queue managers instead of by addresses."""
     names = "sender_queue_manager", "receiver_queue_manager"
     unknown = pa.array(sorted(clones), pa.string())
     for name in names:
@@ -132,6 +218,10 @@ def between_queue_managers(holes: pa.Table, clones: Collection[str] = ()) -> Mis
         address = name.replace("queue_manager", "address")
         holes = holes.set_column(holes.column_names.index(address), address, holes[name])
     return MissingPackets.of(holes)
+
+
+def _array(column: pa.ChunkedArray | pa.Array) -> pa.Array:
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
 
 
 def _directions(ours: tuple[pa.Array, pa.Array], theirs: tuple[pa.Array, pa.Array]) -> tuple[Ints, Ints]:

@@ -18,7 +18,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pipeline.arrow_rows import timedelta_to_us, times_to_us
 from pipeline.transfers.address_queue_managers import FAR, AddressQueueManagers
 from pipeline.transfers.hop_keys import HOP_COLUMNS, hop_keys
-from pipeline.transfers.losses.missing_packets import MissingPackets, between_queue_managers
+from pipeline.transfers.losses.missing_packets import HopHoles, acknowledged_directly
 from pipeline.transfers.messages.acknowledgement_matches import (
     MessageRows,
     first_administration_acks,
@@ -174,6 +174,7 @@ class _Transfers:
         outcome = self._outcomes()
         other = self._acknowledged_on(outcome)
         outcome = np.where(other == NO_EVENT, outcome, np.minimum(outcome, outcome[other]))
+        self.columns["counts_on_hop"] = pa.array(self._counts_on_hop(outcome, other))
         for name in ("session_ack", "store"):
             self.events[name] = self.events[name].taken_from(other, self.first_at)
         self._set_latencies()
@@ -424,6 +425,19 @@ class _Transfers:
         takes = lacks & (found != NO_EVENT) & ((outcome > _TRANSFERRED) | ~lacks[found])
         return np.where(takes, found, NO_EVENT)
 
+    def _counts_on_hop(self, outcome: Ints, other: Ints) -> Bools:
+        """Return which row of each message, queue and hop_key counts.
+
+        That is one that was acknowledged, or may have been; by itself, not on the row ``other``; and of these first.
+        """
+        codes = self._codes("message_key", "destination_queue", "hop_key")
+        acked, last = self.events["session_ack"].at, np.append(self.starts[1:], len(self.row)) - 1
+        at = np.where(acked == FAR, self.sent_at[last], acked)
+        order = np.lexsort((at, other != NO_EVENT, np.maximum(outcome, _TRANSFERRED), codes))
+        out = np.zeros(len(self), np.bool_)
+        out[order[np.diff(codes[order], prepend=-1) != 0]] = True
+        return out
+
     def _may_take(self, outcome: Ints, chosen: Bools) -> Bools:
         """Return the rows without an acknowledgement of which a chosen row of the same message may be the same hop.
 
@@ -495,8 +509,7 @@ class _Transfers:
         Up to transfers.wait after its first sending: an acknowledgement that it may still get; without a session
         acknowledgement also another sending, from whatever address, which the next machine may have acknowledged.
         """
-        holes = MissingPackets.of(of_sessions)
-        hop = self.columns["sender_address"], self.columns["receiver_address"]
+        holes = HopHoles.of(of_sessions, self.clones)
         until = self.first_at + timedelta_to_us(self.settings.wait)
         asked, journaling = (
             np.asarray(pc.fill_null(self.columns[name].cast(pa.int64()), 0), np.int64)
@@ -513,14 +526,10 @@ class _Transfers:
         expects = np.where(is_delivered, may_come, rejected) & (outcome >= _DELIVERED)
         found = np.zeros(len(self), np.bool_)
         direct = self._is_acknowledged_directly(asked != 0)
-        for way_back, which, some in ((hop[::-1], direct, holes), (None, ~direct, holes.of_lost_bytes())):
-            found |= which & expects & some.may_hold(way_back, size, self.first_at, until)
-            found |= which & is_delivered & rejected & some.may_hold(way_back, size, self.first_at, arrived)
+        for which, end in ((expects, until), (is_delivered & rejected, arrived)):
+            found |= which & holes.may_hold_acknowledgement(self.columns, direct, size, self.first_at, end)
         least = np.minimum.reduceat(np.asarray(self.sendings["length_bytes"].combine_chunks(), np.int64), self.starts)
-        again = holes.may_hold(hop, least - SESSION_HEADER_BYTES, self.first_at, until)
-        shown = between_queue_managers(of_sessions, self.clones)
-        managers = self.columns["sender_queue_manager"], self.columns["receiver_queue_manager"]
-        again |= shown.may_hold(managers, least - SESSION_HEADER_BYTES, self.first_at, until)
+        again = holes.may_hold(self.columns, least - SESSION_HEADER_BYTES, self.first_at, until)
         found |= again & (outcome > _TRANSFERRED)
         return found
 
@@ -530,14 +539,13 @@ class _Transfers:
         So they do where these are its source and its destination, as far as that is known, and where the source has the
         queue that administration acknowledgements, where it ``asked`` for them, are sent to.
         """
-        destination, receiver = self.columns["destination_queue_manager"], self.columns["receiver_queue_manager"]
-        arrives = pc.or_(destination.is_null(), pc.fill_null(pc.equal(destination, receiver), False))  # noqa: FBT003
-        begins = pc.equal(pc.fill_null(self.columns["hop_count"].cast(pa.int64()), 0), 0)
+        names = ("destination_queue_manager", "receiver_queue_manager", "hop_count")
+        direct = acknowledged_directly(*(self.columns[name] for name in names))
         source = self.columns["source_queue_manager"].cast(pa.string())
         queue = _chunk(self._first_known("admin_queue")).cast(pa.string())
         owner = pc.replace_substring_regex(queue, r"\\.*", "")
         at_source = np.asarray(pc.fill_null(pc.equal(owner, source), False), np.bool_)  # noqa: FBT003
-        return np.asarray(pc.and_(arrives, begins), np.bool_) & (at_source | ~asked)
+        return direct & (at_source | ~asked)
 
     def _evidence(self, reports: tuple[Ints, Ints]) -> pa.Array:
         """Return the packets, or calls, that each row rests on."""

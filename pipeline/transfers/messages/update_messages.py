@@ -5,8 +5,8 @@ reports name; of a sequence with changed order acks those that these may acknowl
 connections that were closed since, or that expire before a later capture end; those whose ends' handshakes show other
 queue managers now; those of queue managers whose identifier was found to be that of two machines, or is not any more;
 those whose source's clock was found to differ; those on connections of which captures were found to have seen them side
-by side; and those between machines between which other packets may be missing now. All rows of an affected message_id
-are recomputed.
+by side; and those of which other packets may be missing now, between the machines of their hop, or between any machines
+where acknowledgements come from others. All rows of an affected message_id are recomputed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,12 @@ from pipeline.lake.queries.inputs import MORE_ROWS_SQL, QueryInput
 from pipeline.transfers.address_queue_managers import HANDSHAKES_SQL, changed_spans
 from pipeline.transfers.hop_keys import read_clones
 from pipeline.transfers.inputs import read_capture_ends
-from pipeline.transfers.losses.missing_packets import AFFECTED_SQL, CHANGED_HOLES_SQL, PAIRS_SCHEMA
+from pipeline.transfers.losses.missing_packets import (
+    CHANGED_ANYWHERE_SQL,
+    HOLE_CHANGES,
+    PAIRS_SCHEMA,
+    changed_anywhere_sql,
+)
 from pipeline.transfers.messages.message_inputs import read_transfer_inputs
 from pipeline.transfers.messages.message_rows import TRANSFERS_SCHEMA, TransferSettings, message_transfer_rows
 from pipeline.transfers.messages.sender_clocks import CHANGED_CLOCKS_SQL, clocks_differ, read_clocks
@@ -36,7 +41,7 @@ from schemas.table import EVENT_DATE
 from schemas.transfers import MESSAGE_TRANSFERS
 from udfs.rows import RowDict
 
-CODE_VERSION: Final = "3"  # raised when rows are computed differently: all are recomputed
+CODE_VERSION: Final = "4"  # raised when rows are computed differently: all are recomputed
 MAX_SENDINGS: Final = 500_000  # whose rows are computed together, when all are
 MAX_AFFECTED: Final = 200_000  # message_ids; with more, all rows are recomputed
 _INPUTS: Final = (SENDINGS, MESSAGES, ORDER_ACKS, SESSIONS, CAPTURE_FILES)
@@ -113,14 +118,15 @@ SELECT m.message_id AS id FROM {messages} AS m JOIN (
   SELECT s.packet_key FROM {sendings} AS s JOIN {spans} AS x ON x.address = s.receiver_address
   WHERE s.receiver_queue_manager IS NULL AND unix_micros(s.sent_at) >= x.since AND unix_micros(s.sent_at) < x.until
 ) AS f ON f.packet_key = m.packet_key WHERE m.message_id IS NOT NULL GROUP BY m.message_id"""
-# The same of the queue managers that sessions show, instead of their addresses.
-_CHANGED_HOLES_OF_HOPS: Final = CHANGED_HOLES_SQL.replace(
-    " FROM {feed}",
-    """ FROM (
-    SELECT connection_id, initiator_queue_manager AS client_address, acceptor_queue_manager AS server_address,
-      last_packet_at, client_holes, server_holes, uncaptured_side, _change_type FROM {feed})""",
-)
-_ON_HOPS: Final = AFFECTED_SQL.replace("_address = p.", "_queue_manager = p.")
+# ``message_rows`` says which messages these are: routed ones, and those whose acknowledgements go to another machine.
+_ACKNOWLEDGED_FROM_ANYWHERE: Final = """
+SELECT g.message_id AS id FROM {rows} AS g LEFT JOIN (
+  SELECT DISTINCT message_id FROM {messages} WHERE packet_key IS NOT NULL AND acknowledgement_requested <> 0
+    AND coalesce(substr(admin_queue, 1, length(source_queue_manager)) <> source_queue_manager, TRUE)
+) AS m ON m.message_id = g.message_id
+WHERE {condition} AND outcome NOT IN ('rejected', 'received') AND (m.message_id IS NOT NULL OR hop_count > 0
+  OR (destination_queue_manager IS NOT NULL AND coalesce(destination_queue_manager <> receiver_queue_manager, TRUE)))
+GROUP BY g.message_id"""
 _OF_QUEUE_MANAGERS: Final = """
 SELECT DISTINCT message_id AS id FROM {rows}
 WHERE sender_queue_manager IN {names} OR receiver_queue_manager IN {names}"""
@@ -229,10 +235,14 @@ class _MessagesUpdate:
         self._add_by_order_acks(self._changes(ORDER_ACKS, _ORDER_ACKS))
         if names := {row["id"] for row in self._changes(SESSIONS, _OPENED_OR_CLOSED)}:
             self._add_by(_WAITING_ON_CONNECTIONS, rows=MESSAGE_TRANSFERS, messages=MESSAGES, connections=names)
-        for changed, affected in ((CHANGED_HOLES_SQL, AFFECTED_SQL), (_CHANGED_HOLES_OF_HOPS, _ON_HOPS)):
+        for changed, affected in HOLE_CHANGES:
             if pairs := self._changes(SESSIONS, changed):
                 sql = affected.replace("{column}", "message_id")
                 self._add_by(sql, rows=MESSAGE_TRANSFERS, pairs=pa.Table.from_pylist(pairs, PAIRS_SCHEMA))
+        wait = timedelta_to_us(self.settings.wait)
+        if condition := changed_anywhere_sql(self._changes(SESSIONS, CHANGED_ANYWHERE_SQL), wait):
+            sql = _ACKNOWLEDGED_FROM_ANYWHERE.replace("{condition}", condition.replace("{last}", "first_sent_at"))
+            self._add_by(sql, rows=MESSAGE_TRANSFERS, messages=MESSAGES)
         if names := {row["id"] for row in self._changes(SESSIONS, _SIDE_BY_SIDE)}:
             self._add_side_by_side(names)
         if others := self.clones ^ {*self.step.provenance_before.get(_CLONES, ())}:

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from pipeline.arrow_rows import times_to_us, us_to_datetime
 from pipeline.lake.lake import Lake
 from pipeline.transfers.address_queue_managers import HANDSHAKES_SQL, AddressQueueManagers
-from pipeline.transfers.losses.missing_packets import HOLES_SQL, MissingPackets
+from pipeline.transfers.losses.missing_packets import HOLES_SQL, HopHoles
 from schemas.messages import MESSAGES
 from schemas.sessions import ORDER_ACKS, SENDINGS, SESSIONS
 from schemas.table import EVENT_DATE
@@ -29,26 +29,31 @@ _SENDINGS: Final = f"""
 SELECT s.packet_key, s.connection_id, s.stream_offset, s.sent_at, s.server_address, s.sender_address,
   s.receiver_address, s.sender_queue_manager, s.receiver_queue_manager, s.length_bytes, s.complete,
   (s.session_acked_at IS NOT NULL OR s.surely_acknowledged) AS acknowledged, m.source_queue_manager,
-  m.destination_queue, m.destination_queue_manager, m.message_sent_at, m.id AS sequence_id,
+  m.destination_queue, m.destination_queue_manager, m.hop_count, m.message_sent_at, m.id AS sequence_id,
   NOT s.handshake_seen AND coalesce(
     unix_micros(m.message_sent_at) - {CLOCK_SLACK_US} < unix_micros(e.first_packet_at), TRUE
   ) AS begun_unseen,
   m.transaction_number AS number, m.previous_transaction_number AS previous
 FROM (
-  SELECT packet_key, source_queue_manager, destination_queue, destination_queue_manager, transaction_number,
-    sent_at AS message_sent_at,
-    previous_transaction_number, {ID_SQL} AS id
+  SELECT packet_key, source_queue_manager, destination_queue, destination_queue_manager, hop_count,
+    transaction_number, sent_at AS message_sent_at, previous_transaction_number, {ID_SQL} AS id
   FROM {{messages}} WHERE {IS_TRANSACTIONAL_SQL} AND {{days}}
 ) AS m JOIN (SELECT * FROM {{sendings}} WHERE {{days}} AND sent_at IS NOT NULL) AS s ON s.packet_key = m.packet_key
 LEFT JOIN (SELECT connection_id, first_packet_at FROM {{sessions}}) AS e ON e.connection_id = s.connection_id
 WHERE m.id IN {{ids}}"""
 _ORDER_ACKS: Final = f"""
-SELECT packet_key, {ID_SQL} AS sequence_id, transaction_number AS number, sent_at, queue_manager,
-  acknowledged_queue_manager,
+SELECT a.packet_key, a.sequence_id, a.transaction_number AS number, a.sent_at, a.queue_manager,
+  a.acknowledged_queue_manager,
   CASE WHEN sent_by = 'client' THEN client_address ELSE server_address END AS sender_address,
-  CASE WHEN sent_by = 'client' THEN server_address ELSE client_address END AS receiver_address
-FROM {{acks}} WHERE kind = 'order_ack' AND transaction_number IS NOT NULL AND sent_at IS NOT NULL
-  AND {{days}} AND {ID_SQL} IN {{ids}}"""
+  CASE WHEN sent_by = 'client' THEN server_address ELSE client_address END AS receiver_address,
+  CASE WHEN sent_by = 'client' THEN initiator_queue_manager ELSE acceptor_queue_manager END AS sender_queue_manager,
+  CASE WHEN sent_by = 'client' THEN acceptor_queue_manager ELSE initiator_queue_manager END AS receiver_queue_manager
+FROM (
+  SELECT *, {ID_SQL} AS sequence_id FROM {{acks}}
+  WHERE kind = 'order_ack' AND transaction_number IS NOT NULL AND sent_at IS NOT NULL AND {{days}}
+    AND {ID_SQL} IN {{ids}}
+) AS a LEFT JOIN (SELECT connection_id, initiator_queue_manager, acceptor_queue_manager FROM {{sessions}}) AS s
+  ON s.connection_id = a.connection_id"""
 _HANDSHAKES: Final = f"SELECT * FROM ({HANDSHAKES_SQL}) WHERE address IN {{addresses}}"
 
 
@@ -92,12 +97,13 @@ def read_sendings(lake: Lake, ids: Collection[str], since_us: int, capture_ends:
 
 def read_order_acks(lake: Lake, ids: Collection[str], since_us: int) -> pa.Table:
     """Return the order acks that name some sequences, from a time on."""
-    return lake.query(_ORDER_ACKS.replace("{days}", days_since_sql(since_us)), acks=ORDER_ACKS, ids=ids)
+    sql = _ORDER_ACKS.replace("{days}", days_since_sql(since_us))
+    return lake.query(sql, acks=ORDER_ACKS, sessions=SESSIONS, ids=ids)
 
 
-def read_missing_packets(lake: Lake) -> MissingPackets:
-    """Return where packets may be missing, of all sessions."""
-    return MissingPackets.of(lake.query(HOLES_SQL, rows=SESSIONS))
+def read_missing_packets(lake: Lake, clones: Collection[str] = ()) -> HopHoles:
+    """Return where packets may be missing, of all sessions; ``clones``: identifiers of two machines."""
+    return HopHoles.of(lake.query(HOLES_SQL, rows=SESSIONS), clones)
 
 
 def fill_queue_managers(lake: Lake, first_sendings: pa.Table, expire_us: int) -> pa.Table:

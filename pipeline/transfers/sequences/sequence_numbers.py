@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from pipeline.transfers.sequences.sequence_events import NO_TXN_NUMBER, SequenceEvents, TransactionalSendings
+from pipeline.transfers.sequences.sequence_events import NO_TXN_NUMBER, NUMBERS, SequenceEvents, TransactionalSendings
 from udfs.array_types import Bools, Ints
 
 NO_EVENT: Final = -1
@@ -53,7 +53,7 @@ def sent_numbers(sendings: TransactionalSendings, events: SequenceEvents) -> Sen
 
 @dataclass(frozen=True, slots=True)
 class NumberGaps:
-    """Ranges of numbers between the lowest and the highest of a sequence that were not sent: arrays of one length.
+    """Ranges of numbers within those of a sequence that its hop did not send: arrays of one length.
 
     ``bridged``: a sending of the number behind the gap names a previous number below the gap, so that its receiver does
     not wait for what is between ([MS-MQQB] 3.1.5.8.6).
@@ -65,12 +65,24 @@ class NumberGaps:
     bridged: Bools
 
 
-def find_gaps(numbers: SentNumbers) -> NumberGaps:
-    """Return the gaps in the numbers of sequences, by sequence and number."""
-    ends = np.flatnonzero((np.diff(numbers.sequence) == 0) & (np.diff(numbers.number) > 1))
-    first, behind = numbers.number[ends] + 1, ends + 1
-    bridged = numbers.least_previous[behind] < first
-    return NumberGaps(numbers.sequence[ends], first, numbers.number[behind] - 1, bridged)
+def find_gaps(numbers: SentNumbers, hop: Ints) -> NumberGaps:
+    """Return the gaps in the numbers of sequences, by sequence and number.
+
+    ``hop``: a number by sequence, equal for those that are one sequence on one hop, by several addresses. What one of
+    them sent is no gap in the others.
+    """
+    place = hop[numbers.sequence] * NUMBERS + numbers.number
+    sent, of = np.unique(place, return_inverse=True)
+    previous = np.full(len(sent), NUMBERS, np.int64)
+    np.minimum.at(previous, of, numbers.least_previous)
+    ends = np.flatnonzero((np.diff(sent // NUMBERS) == 0) & (np.diff(sent) > 1))
+    first, last = sent[ends] + 1, sent[ends + 1] - 1
+    bridged = previous[ends + 1] < first % NUMBERS
+    lowest, highest = place[numbers.starts[:-1]], place[numbers.starts[1:] - 1]
+    begin, end = np.searchsorted(first, lowest), np.searchsorted(last, highest)
+    sequence = np.repeat(np.arange(len(begin)), end - begin)
+    found = np.arange(len(sequence)) - np.repeat(np.cumsum(end - begin) - end, end - begin)
+    return NumberGaps(sequence, first[found] % NUMBERS, last[found] % NUMBERS, bridged[found])
 
 
 def count_refusals(sendings: TransactionalSendings, starts: Ints) -> Ints:

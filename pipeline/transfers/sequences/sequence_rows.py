@@ -14,7 +14,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from pipeline.arrow_rows import epoch_day, timedelta_to_us, times_to_us
 from pipeline.transfers.hop_keys import HOP_COLUMNS, hop_keys
-from pipeline.transfers.losses.missing_packets import MissingPackets
+from pipeline.transfers.losses.missing_packets import HopHoles, acknowledged_directly
 from pipeline.transfers.packet_numbers import NO_TIME
 from pipeline.transfers.sequences.sequence_events import (
     NO_TXN_NUMBER,
@@ -45,6 +45,7 @@ _ORDINAL: Final = (1 << 32) - 1
 _EPOCH_BITS: Final = 32
 _US: Final = 1_000_000
 _FAR: Final = (1 << 62) - 1
+_ENDS: Final = (("sender", "receiver"), ("receiver", "sender"))
 _TIME: Final = pa.timestamp("us", tz="UTC")
 
 
@@ -68,7 +69,7 @@ class SequenceSettings:
 def sequence_rows(
     sendings: pa.Table,
     acks: pa.Table,
-    holes: MissingPackets,
+    holes: HopHoles,
     settings: SequenceSettings,
     run_id: str,
     fill_queue_managers: Callable[[pa.Table], pa.Table] = lambda rows: rows,
@@ -76,11 +77,11 @@ def sequence_rows(
 ) -> pa.Table:
     """Return a row of gold.transfer_sequences for each sequence and hop, without how it began.
 
-    ``sendings`` are all sendings of some sequences: ``SEQUENCE_COLUMNS``, destination_queue_manager, packet_key,
-    connection_id, stream_offset, sent_at, number, previous, length_bytes, complete, acknowledged, message_sent_at,
-    begun_unseen and capture_end (microseconds), and the queue managers of both ends. ``acks`` are all order acks that
-    name one of these sequences: packet_key, sequence_id, number, sent_at, queue_manager, acknowledged_queue_manager and
-    both addresses.
+    ``sendings`` are all sendings of some sequences: ``SEQUENCE_COLUMNS``, destination_queue_manager, hop_count,
+    packet_key, connection_id, stream_offset, sent_at, number, previous, length_bytes, complete, acknowledged,
+    message_sent_at, begun_unseen and capture_end (microseconds), and the queue managers of both ends. ``acks`` are all
+    order acks that name one of these sequences: packet_key, sequence_id, number, sent_at, queue_manager,
+    acknowledged_queue_manager, both addresses, and the queue managers of both ends of its session.
     ``holes``: of all sessions.
     ``fill_queue_managers`` gets the first sending of each sequence, and returns them with more queue managers.
     ``clones``: identifiers of queue managers that two machines have.
@@ -93,7 +94,7 @@ def sequence_rows(
     acks = acks.sort_by("packet_key")
     known = _first_known(sequence, sendings["destination_queue_manager"], len(first))
     names = names.set_column(names.column_names.index("destination_queue_manager"), "destination_queue_manager", known)
-    of_sequence, of_ack, same_hop = match_order_acks(names, acks)
+    of_sequence, of_ack, same_hop = match_order_acks(names, acks, clones)
     none = np.zeros(len(sequence), np.bool_)
     sent = TransactionalSendings(
         sequence, _ints(sendings["sent_at"]), _ints(sendings["number"]), _ints(sendings["previous"]),
@@ -103,33 +104,32 @@ def sequence_rows(
     acked = SequenceOrderAcks(of_sequence, _ints(acks["sent_at"])[of_ack], _ints(acks["number"])[of_ack], same_hop)
     sent, acked, rows, ack_rows = take_in(sent, acked, timedelta_to_us(settings.wait))
     made_at = _micros(sendings["message_sent_at"].take(pa.array(rows)))
-    of_hop = tuple(names[f"{end}_address"].combine_chunks() for end in ("sender", "receiver"))
     sent = replace(
         sent,
-        has_loss=_may_be_otherwise(sent, acked, made_at, holes, of_hop, settings.wait)[sent.sequence],
-        one_sided=_may_be_otherwise(sent, acked, made_at, holes.of_one_side(), of_hop, settings.wait)[sent.sequence],
+        has_loss=_may_be_otherwise(sent, acked, made_at, holes, names, settings.wait)[sent.sequence],
+        one_sided=_may_be_otherwise(sent, acked, made_at, holes.of_one_side(), names, settings.wait)[sent.sequence],
     )
-    found = describe_sequences(
-        sent, acked, stall_after_us=timedelta_to_us(settings.stall_after), wait_us=timedelta_to_us(settings.wait)
-    )
+    names = names.append_column("hop_key", hop_keys([names[name] for name in HOP_COLUMNS], clones))
+    stall_after_us, wait_us = timedelta_to_us(settings.stall_after), timedelta_to_us(settings.wait)
+    hop = row_codes(names, (*SEQUENCE_COLUMNS[:3], "hop_key"))
+    found = describe_sequences(sent, acked, stall_after_us=stall_after_us, wait_us=wait_us, hop=hop)
     sent_keys = sendings["packet_key"].take(pa.array(rows))
     evidence = _evidence(found.events, sent_keys, acks["packet_key"].take(pa.array(of_ack[ack_rows])))
-    names = names.append_column("hop_key", hop_keys([names[name] for name in HOP_COLUMNS], clones))
     return _rows(names, found, evidence, run_id)
 
 
 def _may_be_otherwise(
-    sent: TransactionalSendings, acked: SequenceOrderAcks, made_at: Ints, holes: MissingPackets,
-    hop: tuple[pa.Array, pa.Array], wait: timedelta,
+    sent: TransactionalSendings, acked: SequenceOrderAcks, made_at: Ints, holes: HopHoles, names: pa.Table,
+    wait: timedelta,
 ) -> Bools:  # fmt: skip
     """Return for each sequence whether holes may hold a packet with which something else would be said of it.
 
     That is one of its messages, or another sending of one, from when the first one was made (``made_at``, by its
     source's clock) until all are acknowledged: then the sequence has emptied, and the next message begins another one.
     A message whose last sending has no session acknowledgement may be sent again later. Of a sequence that waits also
-    an order ack may be missing.
+    an order ack may be missing. ``names`` has a row for each sequence.
     """
-    starts = np.searchsorted(sent.sequence, np.arange(len(hop[0])))
+    starts = np.searchsorted(sent.sequence, np.arange(names.num_rows))
     since = np.minimum.reduceat(np.minimum(sent.sent_at, made_at - CLOCK_SLACK_US), starts)
     first, last = sent.sent_at[starts], np.maximum.reduceat(sent.number, starts)
     ends = np.append(starts[1:], len(sent)) - 1
@@ -145,8 +145,11 @@ def _may_be_otherwise(
     sent_again[sent.sequence[by_number[is_last & ~sent.acknowledged[by_number]]]] = True
     until = np.where(waits | sent_again, until, np.maximum(at, sent.sent_at[ends]))
     sizes = np.full(len(starts), MIN_TRANSACTIONAL_BYTES), np.full(len(starts), MIN_ACKNOWLEDGEMENT_BYTES)
-    found = holes.may_hold(hop, sizes[0], since, until)
-    return found | (holes.may_hold(hop[::-1], sizes[1], first, until) & waits)
+    hops = {name: names[name] for name in HOP_COLUMNS}
+    columns = ("destination_queue_manager", "receiver_queue_manager", "hop_count")
+    direct = acknowledged_directly(*(names[name].combine_chunks() for name in columns))
+    found = holes.may_hold(hops, sizes[0], since, until)
+    return found | (holes.may_hold_acknowledgement(hops, direct, sizes[1], first, until) & waits)
 
 
 def _in_order(sendings: pa.Table) -> tuple[Ints, pa.Table]:
@@ -171,12 +174,14 @@ def _first_known(sequence: Ints, values: pa.ChunkedArray, count: int) -> pa.Arra
     return values.combine_chunks().take(pa.array(place, mask=place < 0))
 
 
-def match_order_acks(sequences: pa.Table, acks: pa.Table) -> tuple[Ints, Ints, Bools]:
+def match_order_acks(sequences: pa.Table, acks: pa.Table, clones: Collection[str] = ()) -> tuple[Ints, Ints, Bools]:
     """Return which order acks name which sequences: rows of ``sequences``, rows of ``acks``, whether on the same hop.
 
     An order ack names a sequence by its id. It is for its source, or for nobody that was seen; and from its destination
     queue manager, where it has one. Where it has none, order acks of other hops are from the receiver of the hop, if
-    that is known. ``sequences`` has the columns of ``sequence_rows``, a row for each sequence.
+    that is known. On the same hop is what goes back between the same two addresses, or between the same two queue
+    managers, as far as handshakes show these, and none is one of ``clones``. ``sequences`` has the columns of
+    ``sequence_rows``, a row for each sequence.
     """
     ours, theirs = codes_of_both(sequences["sequence_id"], acks["sequence_id"])
     by_id = np.argsort(theirs, kind="stable")
@@ -192,8 +197,15 @@ def match_order_acks(sequences: pa.Table, acks: pa.Table) -> tuple[Ints, Ints, B
     source, acknowledged = pairs("source_queue_manager", "acknowledged_queue_manager")
     destination, by = pairs("destination_queue_manager", "queue_manager")
     receiver, by_receiver = pairs("receiver_queue_manager", "queue_manager")
-    hops = [pairs("sender_address", "receiver_address"), pairs("receiver_address", "sender_address")]
-    same_hop = np.logical_and.reduce([one == other for one, other in hops])
+
+    def goes_back(name: str) -> Bools:
+        ends = [pairs(f"{one}_{name}", f"{other}_{name}") for one, other in _ENDS]
+        same: Bools = np.logical_and.reduce([(one == other) & (one != NO_CODE) for one, other in ends])
+        return same
+
+    unclear = pa.array(sorted(clones), pa.string())
+    cloned = np.logical_or.reduce([np.asarray(pc.is_in(sequences[name], unclear)) for name in HOP_COLUMNS[:2]])
+    same_hop = goes_back("address") | (goes_back("queue_manager") & ~cloned[of_sequence])
     is_far_end = same_hop | (receiver == NO_CODE) | (receiver == by_receiver)
     is_destination = np.where(destination == NO_CODE, is_far_end, destination == by)
     found = ((acknowledged == NO_CODE) | (acknowledged == source)) & is_destination

@@ -66,12 +66,17 @@ class TransferSequences:
 
 
 def describe_sequences(
-    sendings: TransactionalSendings, acks: SequenceOrderAcks, *, stall_after_us: int, wait_us: int
+    sendings: TransactionalSendings,
+    acks: SequenceOrderAcks,
+    *,
+    stall_after_us: int,
+    wait_us: int,
+    hop: Ints | None = None,
 ) -> TransferSequences:
     """Return the facts of sequences, of all that belongs to them (``sequence_events.take_in``).
 
     The settings are transfers.stall_after and transfers.wait, microseconds. A capture end counts until ``wait_us``
-    after the last packet of a sequence: what comes later changes no row.
+    after the last packet of a sequence: what comes later changes no row. ``hop``: as in ``find_gaps``.
     """
     events = arrange_events(sendings, acks)
     numbers = sent_numbers(sendings, events)
@@ -80,7 +85,7 @@ def describe_sequences(
     is_first = np.zeros(len(events.at), np.bool_)
     is_first[numbers.first_event] = True
     again = ~np.isin(np.arange(len(sendings)), events.row[numbers.first_event])
-    gaps = find_gaps(numbers)
+    gaps = find_gaps(numbers, np.arange(count) if hop is None else hop)
     highest = _highest_acknowledged(events)
     waits = numbers.above(highest)
     ack_count = _count(acks.sequence, count)

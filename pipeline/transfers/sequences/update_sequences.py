@@ -3,8 +3,9 @@
 A change affects sequences by their id (TxSequenceID): those of changed messages, sendings and order acks; those between
 machines between which other packets may be missing now, or whose ends handshakes show now; those of queue managers
 whose identifier was found to be that of two machines, or is not any more; and those that wait for an order ack, at
-servers whose captures end at another time. Of an affected sequence the columns of all sendings are read again, its rows
-are recomputed, and those of sequences that follow it as far as it tells how they began.
+servers whose captures end at another time, or which may be missing between any machines now. Of an affected sequence
+the columns of all sendings are read again, its rows are recomputed, and those of sequences that follow it as far as it
+tells how they began.
 """
 
 from __future__ import annotations
@@ -24,7 +25,12 @@ from pipeline.lake.queries.inputs import MORE_ROWS_SQL
 from pipeline.transfers.address_queue_managers import HANDSHAKES_SQL
 from pipeline.transfers.hop_keys import read_clones
 from pipeline.transfers.inputs import read_capture_ends
-from pipeline.transfers.losses.missing_packets import AFFECTED_SQL, CHANGED_HOLES_SQL, PAIRS_SCHEMA
+from pipeline.transfers.losses.missing_packets import (
+    CHANGED_ANYWHERE_SQL,
+    HOLE_CHANGES,
+    PAIRS_SCHEMA,
+    changed_anywhere_sql,
+)
 from pipeline.transfers.sequences.beginnings import set_beginnings, set_changed_beginnings
 from pipeline.transfers.sequences.sequence_inputs import (
     ID_SQL,
@@ -43,15 +49,15 @@ from schemas.sessions import ORDER_ACKS, SENDINGS, SESSIONS
 from schemas.table import EVENT_DATE
 from schemas.transfers import TRANSFER_SEQUENCES
 
-CODE_VERSION: Final = "3"  # raised when rows are computed differently: all are recomputed
+CODE_VERSION: Final = "4"  # raised when rows are computed differently: all are recomputed
 _INPUTS: Final = (MESSAGES, SENDINGS, ORDER_ACKS, SESSIONS, CAPTURE_FILES)
 _MAX_CHANGES: Final = 2_000_000  # changed rows of an input; with more, all sequences are recomputed
 _CAPTURE_ENDS: Final = "capture_ends"  # part of the provenance: by server, microseconds
 _CLONES: Final = "clones"  # likewise: identifiers of queue managers that two machines have
 # Rows that differ in these columns, before and after all changes: a row and its copy cancel each other.
 _MESSAGE_COLUMNS: Final = (
-    "packet_key, source_queue_manager, destination_queue, destination_queue_manager, transaction_sequence_id,"
-    " transaction_number, previous_transaction_number, seen_at, sent_at"
+    "packet_key, source_queue_manager, destination_queue, destination_queue_manager, hop_count,"
+    " transaction_sequence_id, transaction_number, previous_transaction_number, seen_at, sent_at"
 )
 _SENDING_COLUMNS: Final = (
     "packet_key, connection_id, stream_offset, sent_at, server_address, sender_address, receiver_address,"
@@ -79,6 +85,14 @@ SELECT address, unix_micros(shown_at) AS `at` FROM (
   {HANDSHAKES_SQL.replace("FROM {rows}", ", _change_type FROM {feed}")}
 ) WHERE queue_manager IS NOT NULL AND shown_at IS NOT NULL
 GROUP BY address, queue_manager, shown_at HAVING {MORE_ROWS_SQL} <> 0"""
+_CHANGED_ENDS: Final = f"""
+SELECT DISTINCT connection_id AS id FROM (
+  SELECT connection_id FROM {{feed}} WHERE client_order_acks > 0 OR server_order_acks > 0
+  GROUP BY connection_id, initiator_queue_manager, acceptor_queue_manager HAVING {MORE_ROWS_SQL} <> 0
+)"""
+_ACKNOWLEDGED_ON: Final = f"""
+SELECT DISTINCT {ID_SQL} AS id FROM {{acks}}
+WHERE connection_id IN {{names}} AND kind = 'order_ack' AND transaction_sequence_id IS NOT NULL"""
 _UNKNOWN_ENDS: Final = """
 SELECT connection_id AS id, unix_micros(first_packet_at) AS since FROM {sessions}
 WHERE ((client_address IN {addresses} AND initiator_queue_manager IS NULL)
@@ -145,7 +159,7 @@ class _SequencesUpdate:
         fill = partial(fill_queue_managers, self.lake, expire_us=timedelta_to_us(self.settings.expire))
         wait_us = timedelta_to_us(self.settings.wait)
         rows = [SEQUENCES_SCHEMA.empty_table()]
-        holes = read_missing_packets(self.lake)
+        holes = read_missing_packets(self.lake, self.clones)
         for names, first in group_sequences(self.lake, ids, since):
             sendings = read_sendings(self.lake, names, first, self.capture_ends)
             acks = read_order_acks(self.lake, names, first - wait_us)
@@ -159,17 +173,26 @@ class _SequencesUpdate:
         step = self.step
         messages = step.changes(MESSAGES, _CHANGED_MESSAGES, _MAX_CHANGES)
         acks = step.changes(ORDER_ACKS, _CHANGED_ACKS, _MAX_CHANGES)
-        pairs = step.changes(SESSIONS, CHANGED_HOLES_SQL, _MAX_CHANGES)
+        holes = [
+            step.changes(SESSIONS, sql, _MAX_CHANGES)
+            for sql in (*(sql for sql, _ in HOLE_CHANGES), CHANGED_ANYWHERE_SQL)
+        ]
         handshakes = step.changes(SESSIONS, _CHANGED_HANDSHAKES, _MAX_CHANGES)
+        ends = step.changes(SESSIONS, _CHANGED_ENDS, _MAX_CHANGES)
         sendings = self._changed_sendings()
-        if messages is None or acks is None or pairs is None or handshakes is None or sendings is None:
+        if messages is None or acks is None or None in holes or handshakes is None or ends is None or sendings is None:
             return False
         self.affected = {row["id"]: None for row in acks}
+        if names := {row["id"] for row in ends}:
+            found = self.lake.query(_ACKNOWLEDGED_ON, acks=ORDER_ACKS, names=names)
+            self.affected |= dict.fromkeys(found["id"].to_pylist())
         connections = self._sessions_of_unknown_ends(handshakes)
         self._add_sequences("packet_key", sendings["packet_key"].to_pylist(), _earliest(sendings["sent_at"]))
         since = min((row["since"] or 0 for row in connections), default=0)
         self._add_sequences("connection_id", [row["id"] for row in connections], since)
-        self._add_by_holes(pairs)
+        for (_, affected), pairs in zip(HOLE_CHANGES, holes, strict=False):
+            self._add_by_holes(affected, pairs or [])
+        self._add_waiting(holes[-1])
         self._add_by_clones()
         self._add_by_capture_end()
         self.affected |= {row["id"]: row["since"] for row in messages}
@@ -192,12 +215,20 @@ class _SequencesUpdate:
             found = self.lake.query(sql, messages=MESSAGES, values=values)
             self.affected |= dict.fromkeys(found["id"].to_pylist())
 
-    def _add_by_holes(self, pairs: list[dict[str, Any]]) -> None:
-        """Add the sequences between machines between which other packets may be missing than before."""
+    def _add_by_holes(self, affected: str, pairs: list[dict[str, Any]]) -> None:
+        """Add the sequences that changed holes concern, by one of ``HOLE_CHANGES``."""
         if pairs:
-            sql = AFFECTED_SQL.replace("{column}", "transaction_sequence_id")
+            sql = affected.replace("{column}", "transaction_sequence_id")
             sql = f"SELECT CAST(id AS string) AS id FROM ({sql})"
             found = self.lake.query(sql, rows=TRANSFER_SEQUENCES, pairs=pa.Table.from_pylist(pairs, PAIRS_SCHEMA))
+            self.affected |= dict.fromkeys(found["id"].to_pylist())
+
+    def _add_waiting(self, holes: list[dict[str, Any]] | None) -> None:
+        """Add the sequences that wait for an order ack that changed holes between any machines may hold."""
+        if condition := changed_anywhere_sql(holes, timedelta_to_us(self.settings.wait)):
+            where = f"waiting > 0 AND {condition.replace('{last}', 'last_sent_at')}"
+            sql = f"SELECT DISTINCT {ID_SQL} AS id FROM {{rows}} WHERE {where}"
+            found = self.lake.query(sql, rows=TRANSFER_SEQUENCES)
             self.affected |= dict.fromkeys(found["id"].to_pylist())
 
     def _add_by_clones(self) -> None:
