@@ -531,6 +531,31 @@ class PrivacyConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class GovernanceConfig:
+    """Who may read the tables of a catalog, and what apply_governance marks and leaves out of its views.
+
+    Principals are users, service principals and groups of Unity Catalog, by their names.
+    """
+
+    owner: str | None = setting_field(
+        None,
+        "principal that owns the tables and the views; null: their owners stay. Whoever runs jobs must be it, or be in "
+        "it",
+    )
+    readers: tuple[str, ...] = setting_field((), "principals that may read all tables")
+    view_readers: tuple[str, ...] = setting_field((), "principals that may read the views alone")
+    view_schema: str | None = setting_field(
+        None, "schema of the views in the catalog; null: shared, after lake.prefix. It holds nothing else"
+    )
+    views_without: tuple[RedactableField, ...] = setting_field(
+        ("labels", "queues", "hosts", "addresses", "senders"),
+        "any of labels, queues, hosts, addresses, senders: the views leave out columns that hold such names. The names "
+        "and addresses of machines in the names of queues stay if queues is not among them",
+    )
+    tag: str = setting_field("msmq_data", "name of the tag of columns: its value is personal or body")
+
+
+@dataclass(frozen=True, slots=True)
 class Config:
     """All settings, by section. ``Config()`` holds the defaults; ``Config.load`` reads a file and overrides."""
 
@@ -553,6 +578,7 @@ class Config:
     collector: CollectorConfig = CollectorConfig()
     quality: QualityConfig = QualityConfig()
     privacy: PrivacyConfig = PrivacyConfig()
+    governance: GovernanceConfig = GovernanceConfig()
 
     @classmethod
     def load(cls, path: str | Path | None, overrides: Iterable[str] = ()) -> Config:

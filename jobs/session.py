@@ -33,9 +33,9 @@ from pyspark import SparkConf, SparkContext, java_gateway
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
-from jobs import code_archive
 from jobs.cli import log_progress
-from jobs.code_archive import PACKAGES
+from jobs.command_line import code_archive
+from jobs.command_line.code_archive import PACKAGES
 from jobs.command_line.java_process import JAVA
 from jobs.command_line.pinned_jars import invalid_jars, pinned_jars
 from jobs.command_line.private_folder import LOCAL_FOLDERS_VARIABLE, PRIVATE_FOLDER

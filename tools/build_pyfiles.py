@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from jobs.code_archive import build_code_archive
+from jobs.command_line.code_archive import build_code_archive
 
 ROOT = Path(__file__).resolve().parents[1]
 

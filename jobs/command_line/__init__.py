@@ -1,1 +1,1 @@
-"""What commands share: their options, the report of a failure, and the Java process of a local session."""
+"""What commands share: their options, the report of a failure, the Java process and the code of a session."""

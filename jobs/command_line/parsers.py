@@ -96,6 +96,16 @@ def _alerts() -> cli.JobArgumentParser:
     return parser
 
 
+def _apply_governance() -> cli.JobArgumentParser:
+    parser = _base("apply_governance")
+    parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="print the SQL for all tables, also those that do not exist; change nothing",
+    )
+    return parser
+
+
 def _ask() -> cli.JobArgumentParser:
     parser = _base("ask")
     parser.add_argument(
@@ -317,6 +327,7 @@ def _trace_message() -> cli.JobArgumentParser:
 
 PARSERS: Final[Mapping[str, Callable[[], cli.JobArgumentParser]]] = {
     "alerts": _alerts,
+    "apply_governance": _apply_governance,
     "ask": _ask,
     "check_quality": _check_quality,
     "collect_snapshots": _collect_snapshots,

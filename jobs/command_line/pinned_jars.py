@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 _IN_PROJECT: Final = Path(__file__).resolve().parents[2] / "conf" / "jars.sha256"
-_IN_WHEEL: Final = Path(__file__).with_name("jars.sha256")  # pyproject.toml and jobs/code_archive.py put it there
+_IN_WHEEL: Final = Path(__file__).with_name("jars.sha256")  # pyproject.toml and code_archive.py put it there
 
 
 def pinned_jars() -> dict[str, str]:

@@ -5,7 +5,7 @@ import zipfile
 
 import pytest
 
-from jobs import code_archive
+from jobs.command_line import code_archive
 
 
 class FakeConnectSession:

@@ -40,7 +40,7 @@ def redacted(table, **columns):
     return redact_rows(table, batch(table, **columns), BY).to_pylist()[0]
 
 
-@pytest.mark.parametrize("table", [*REDACTED_BRONZE_TABLES, *REDACTED_SILVER_TABLES], ids=str)
+@pytest.mark.parametrize("table", catalog.ALL_TABLES, ids=str)
 def test_every_column_with_texts_is_decided_about(table):
     fields = to_arrow_schema(table.struct())
     undecided = [
