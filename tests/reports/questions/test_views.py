@@ -10,6 +10,7 @@ from functools import partial
 import pyarrow as pa
 import pytest
 
+from example_counts import one_in
 from hostile import TEXTS
 from jobs import ask
 from pipeline.lake.lake import Lake
@@ -275,7 +276,7 @@ def test_every_view_has_one_answer_in_both_engines(answer, name):
     assert answer(name, "*") or VIEWS_BY_NAME[name].question_number in {8, 9, 10, 12, 13, 24}  # of transfers: elsewhere
 
 
-@pytest.mark.parametrize("name", VIEWS_BY_NAME)
+@pytest.mark.parametrize("name", one_in(4, VIEWS_BY_NAME))
 def test_every_view_of_a_scope_has_one_answer_in_both_engines(views, name):
     columns = VIEWS_BY_NAME[name].scope
     scope = Scope(
