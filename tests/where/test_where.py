@@ -176,9 +176,10 @@ def test_the_bundles_jobs_with_tables_in_a_catalog(inputs, properties, project, 
             if name == "msmq.run_all":
                 assert (work / "pages" / "index.html").stat().st_size > 100_000
         assert summary["tables"][str(CAPTURE_FILES)]["rows_out"] == len(CAPTURES)  # all captures were read again
-    assert {path.name for path in work.iterdir()} <= {"_lease", "_runs", "pages"}
+    assert {path.name for path in work.iterdir()} <= {"_lake.json", "_lease", "_runs", "pages", "scratch"}
     by_layer = tmp_path / "by layer"
     by_layer.mkdir()
+    shutil.copy(work / "_lake.json", by_layer)
     for layer in ("bronze", "silver", "gold"):
         (by_layer / layer).symlink_to(warehouse / f"msmq_{layer}.db")
     found = contents(Lake(spark, str(by_layer)))
