@@ -13,7 +13,6 @@ LAKE ?= .lake/demo
 # Two processes, each with a Spark session (4 GB). The tests of a file run in one process, because they share fixtures.
 PYTEST := .venv/bin/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 PYTEST_ARGS ?=
-SCHEMA ?= msmq
 FUZZ ?=
 FUZZ_SECONDS ?= 20
 CHAOS_KILLS ?= 200
@@ -65,8 +64,8 @@ wheel: setup  ## build the wheel in dist/ (needs no network)
 pyfiles: setup  ## build dist/pyfiles.zip, for spark-submit --py-files
 	@PYTHONPATH=. $(PY) tools/build_pyfiles.py dist/pyfiles.zip
 
-dashboard: setup  ## write the dashboard that databricks.yml deploys (SCHEMA=msmq)
-	@PYTHONPATH=. $(PY) tools/write_bundle_dashboard.py conf/msmq.lvdash.json $(SCHEMA)
+dashboard: setup  ## write the dashboard that databricks.yml deploys
+	@PYTHONPATH=. $(PY) tools/write_bundle_dashboard.py conf/dashboard.yml
 
 lock: setup  ## write the hashes of the packages into conf/requirements.txt, after a version was changed there
 	@tools/lock_packages.sh

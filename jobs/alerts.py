@@ -13,6 +13,7 @@ from typing import Any, Final
 from jobs import cli, redaction
 from jobs.command_line.output_files import check_outputs, replace_file
 from jobs.command_line.parsers import build_parser
+from jobs.command_line.task_values import set_task_value
 from jobs.config import Config, ConfigError
 from jobs.lake_access import open_lake_with_data
 from pipeline.alerts.conditions import CONDITIONS, Thresholds
@@ -23,6 +24,7 @@ from pipeline.text import escape_as_hex, format_cell, json_default
 from schemas.table import RUN_ID
 
 JOB = "alerts"
+NO_ALERT: Final = "none"  # in place of the severity of the worst active alert
 _COLUMNS_NOT_IN_JSON: Final = (RUN_ID, "event_date", "errors")
 
 
@@ -66,10 +68,11 @@ def run(job_run: cli.JobRun) -> cli.Outcome:
     counts = {level: sum(row["severity"] == level for row in active) for level in SEVERITY_ORDER[::-1]}
     by_level = ", ".join(f"{count} {level}" for level, count in counts.items())
     cli.log_progress(f"{len(active)} alerts are active ({by_level}), {len(alerts) - len(active)} have ended")
+    worst = max((row["severity"] for row in active), key=SEVERITY_ORDER.index, default=None)
+    if job_run.arguments.task_value:
+        set_task_value(job_run.arguments.task_value, worst or NO_ALERT)
     level = job_run.arguments.fail_on
-    failed = level != "never" and any(
-        SEVERITY_ORDER.index(row["severity"]) >= SEVERITY_ORDER.index(level) for row in active
-    )
+    failed = worst is not None and level != "never" and SEVERITY_ORDER.index(worst) >= SEVERITY_ORDER.index(level)
     return cli.Outcome(quality_failed=failed, summary_fields={"alerts": counts, "ended": len(alerts) - len(active)})
 
 

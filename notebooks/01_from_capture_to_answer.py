@@ -6,26 +6,33 @@
 # MAGIC one table. The comments of the columns give their meaning and unit.
 # MAGIC
 # MAGIC **catalog** and **prefix** are those of the bundle's variables `catalog` and `schema`. Set **lake** instead if
-# MAGIC `run_all --lake` wrote the tables to a folder. The last step also needs this project's wheel on the cluster, and reads
-# MAGIC the capture files in **captures**.
+# MAGIC `run_all --lake` wrote the tables to a folder. The cluster needs this project's wheel. The last step reads the capture files
+# MAGIC in **captures**.
 
 # COMMAND ----------
-
-import plotly.express as px
-from pyspark.sql import functions as F
 
 dbutils.widgets.text("catalog", "main", "Catalog of the tables")
 dbutils.widgets.text("prefix", "msmq_", "Text before the layers' names in the catalog")
 dbutils.widgets.text("lake", "", "Folder of the lake (instead of the catalog)")
 dbutils.widgets.text("captures", "/Volumes/main/msmq/captures", "Capture files to read without the lake")
 
+# COMMAND ----------
 
-def table(name):
-    """A table by its layer and name: gold.receive_attempts."""
-    if folder := dbutils.widgets.get("lake"):
-        return spark.read.format("delta").load(f"{folder}/{name.replace('.', '/')}")
-    return spark.table(f"{dbutils.widgets.get('catalog')}.{dbutils.widgets.get('prefix')}{name}")
+import plotly.express as px
+from pyspark.sql import functions as F
 
+from pipeline.reports.notebook_tables import NotebookTables
+
+table = NotebookTables(
+    spark,
+    dbutils.widgets,
+    "bronze.capture_files",
+    "bronze.rpc_calls",
+    "silver.remote_read_calls",
+    "gold.receive_attempts",
+    "gold.ack_sequences",
+)
+print(table.describe_missing())
 
 # COMMAND ----------
 
@@ -69,9 +76,9 @@ display(px.bar(calls.toPandas(), x="interface_name", y="count", color="outcome",
 # COMMAND ----------
 
 reads = table("silver.remote_read_calls")
-busiest = reads.groupBy("connection_id").count().orderBy(F.desc("count"), "connection_id").first()["connection_id"]
+busiest = reads.groupBy("connection_id").count().orderBy(F.desc("count"), "connection_id").limit(1)
 display(
-    reads.where(F.col("connection_id") == busiest)
+    reads.join(busiest.select("connection_id"), "connection_id")
     .select("requested_at", "method", "action_name", "ack_name", "request_id", "lookup_id", "hresult_name")
     .orderBy("requested_at")
     .limit(20)

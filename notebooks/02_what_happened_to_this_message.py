@@ -10,21 +10,28 @@
 
 # COMMAND ----------
 
-import plotly.express as px
-from pyspark.sql import functions as F
-
 dbutils.widgets.text("catalog", "main", "Catalog of the tables")
 dbutils.widgets.text("prefix", "msmq_", "Text before the layers' names in the catalog")
 dbutils.widgets.text("lake", "", "Folder of the lake (instead of the catalog)")
 dbutils.widgets.text("message", "", "Label, identifier or lookup id")
 
+# COMMAND ----------
 
-def table(name):
-    """A table by its layer and name: gold.receive_attempts."""
-    if folder := dbutils.widgets.get("lake"):
-        return spark.read.format("delta").load(f"{folder}/{name.replace('.', '/')}")
-    return spark.table(f"{dbutils.widgets.get('catalog')}.{dbutils.widgets.get('prefix')}{name}")
+import plotly.express as px
+from pyspark.sql import functions as F
 
+from pipeline.reports.notebook_tables import NotebookTables
+
+table = NotebookTables(
+    spark,
+    dbutils.widgets,
+    "silver.messages",
+    "gold.ack_sequences",
+    "gold.receive_attempts",
+    "bronze.rpc_calls",
+    "bronze.capture_files",
+)
+print(table.describe_missing())
 
 # COMMAND ----------
 
@@ -150,8 +157,8 @@ display(
 # MAGIC %md
 # MAGIC ## What the packets say
 # MAGIC
-# MAGIC The parameters of these calls, decoded once more from the stubs in bronze. This needs the project's wheel on the cluster,
-# MAGIC and the setting `store.stubs`.
+# MAGIC The parameters of these calls, decoded once more from the stubs in bronze. This needs the setting
+# MAGIC `store.stubs`.
 
 # COMMAND ----------
 

@@ -8,21 +8,29 @@
 
 # COMMAND ----------
 
-import plotly.express as px
-from pyspark.errors import AnalysisException
-from pyspark.sql import functions as F
-
 dbutils.widgets.text("catalog", "main", "Catalog of the tables")
 dbutils.widgets.text("prefix", "msmq_", "Text before the layers' names in the catalog")
 dbutils.widgets.text("lake", "", "Folder of the lake (instead of the catalog)")
 
+# COMMAND ----------
 
-def table(name):
-    """A table by its layer and name: gold.receive_attempts."""
-    if folder := dbutils.widgets.get("lake"):
-        return spark.read.format("delta").load(f"{folder}/{name.replace('.', '/')}")
-    return spark.table(f"{dbutils.widgets.get('catalog')}.{dbutils.widgets.get('prefix')}{name}")
+import plotly.express as px
+from pyspark.sql import functions as F
 
+from pipeline.reports.notebook_tables import NotebookTables
+
+table = NotebookTables(
+    spark,
+    dbutils.widgets,
+    "bronze.capture_files",
+    "bronze.rpc_calls",
+    "gold.receive_attempts",
+    "gold.quality_results",
+    "gold.coverage",
+    "silver.remote_read_calls",
+    "bronze.quarantine",
+)
+print(table.describe_missing())
 
 # COMMAND ----------
 
@@ -52,18 +60,12 @@ display(spark.createDataFrame(list(violations.items()), "rule string, rows bigin
 
 # COMMAND ----------
 
-try:
-    results = table("gold.quality_results")
-    has_results = bool(results.columns)  # over Spark Connect only this asks for the table
-except AnalysisException:
-    has_results = False
-    print("not computed: this lake has no gold.quality_results")
-if has_results:
-    told = ("severity", "success", "description", "limits", "evaluated", "unexpected", "observed", "failed_keys")
-    last = results.groupBy("table", "expectation").agg(F.max_by(F.struct(*told), "run_at").alias("last"))
-    display(last.select("table", "expectation", "last.*").orderBy("success", "severity", "table"))
-    runs = results.groupBy("run_at", "severity").agg(F.count_if(~F.col("success")).alias("failed")).orderBy("run_at")
-    display(px.bar(runs.toPandas(), x="run_at", y="failed", color="severity", title="Failed checks by run"))
+results = table("gold.quality_results")
+told = ("severity", "success", "description", "limits", "evaluated", "unexpected", "observed", "failed_keys")
+last = results.groupBy("table", "expectation").agg(F.max_by(F.struct(*told), "run_at").alias("last"))
+display(last.select("table", "expectation", "last.*").orderBy("success", "severity", "table"))
+runs = results.groupBy("run_at", "severity").agg(F.count_if(~F.col("success")).alias("failed")).orderBy("run_at")
+display(px.bar(runs.toPandas(), x="run_at", y="failed", color="severity", title="Failed checks by run"))
 
 # COMMAND ----------
 

@@ -14,21 +14,28 @@
 
 # COMMAND ----------
 
-import plotly.express as px
-from pyspark.sql import functions as F
-
 dbutils.widgets.text("catalog", "main", "Catalog of the tables")
 dbutils.widgets.text("prefix", "msmq_", "Text before the layers' names in the catalog")
 dbutils.widgets.text("lake", "", "Folder of the lake (instead of the catalog)")
 dbutils.widgets.text("message", "", "Label or identifier")
 
+# COMMAND ----------
 
-def table(name):
-    """A table by its layer and name: gold.message_transfers."""
-    if folder := dbutils.widgets.get("lake"):
-        return spark.read.format("delta").load(f"{folder}/{name.replace('.', '/')}")
-    return spark.table(f"{dbutils.widgets.get('catalog')}.{dbutils.widgets.get('prefix')}{name}")
+import plotly.express as px
+from pyspark.sql import functions as F
 
+from pipeline.reports.notebook_tables import NotebookTables
+
+table = NotebookTables(
+    spark,
+    dbutils.widgets,
+    "silver.messages",
+    "gold.message_transfers",
+    "bronze.session_packets",
+    "gold.receive_attempts",
+    "bronze.capture_files",
+)
+print(table.describe_missing())
 
 # COMMAND ----------
 

@@ -1,4 +1,4 @@
-"""Generate the dashboard that databricks.yml deploys. It names tables by schema; the bundle sets the catalog."""
+"""Generate the part of the bundle that is its dashboard: the definition, over the tables of the bundle's schemas."""
 
 from __future__ import annotations
 
@@ -8,22 +8,36 @@ from pathlib import Path
 from pipeline.dashboards.databricks import dashboard_json
 from schemas.table import Table, quoted
 
+_RESOURCE = """\
+# Written by "make dashboard". The dashboard of the bundle; the CLI fills in the catalog and the schemas of the target.
+resources:
+  dashboards:
+    msmq:
+      display_name: Message Queuing
+      warehouse_id: ${var.warehouse}
+      serialized_dashboard: |
+"""
 
-class SchemaTableNames:
-    """Names tables as ``<prefix><layer>.<table>``, relative to the current catalog of a query."""
 
-    def __init__(self, prefix: str) -> None:
-        self.prefix = prefix
+class BundleTableNames:
+    """Names tables by the references of the bundle to its catalog and its schemas."""
 
     def sql_name(self, table: Table) -> str:
         """Return the quoted SQL name of a table."""
-        return f"{quoted(self.prefix + table.layer)}.{quoted(table.name)}"
+        schema = f"${{resources.schemas.{table.layer}.name}}"
+        return ".".join(map(quoted, ("${var.catalog}", schema, table.name)))
+
+
+def bundle_dashboard() -> str:
+    """Return the text of ``conf/dashboard.yml``, which ``databricks.yml`` includes."""
+    lines = dashboard_json(BundleTableNames()).splitlines(keepends=True)
+    return _RESOURCE + "".join(f"        {line}" for line in lines)
 
 
 def main() -> None:
-    """Write the dashboard to a file (first argument) for a schema name (second argument)."""
-    target, schema = sys.argv[1:]
-    Path(target).write_text(dashboard_json(SchemaTableNames(f"{schema}_")), encoding="utf-8")
+    """Write the dashboard to a file (first argument)."""
+    (target,) = sys.argv[1:]
+    Path(target).write_text(bundle_dashboard(), encoding="utf-8")
     print(target)
 
 

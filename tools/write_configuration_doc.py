@@ -34,7 +34,7 @@ that differ, and name it with `--conf`. `--set KEY=VALUE` overrides one setting 
 msmq run_all --conf my.yml --set store.stubs=false --set 'privacy.redact=[labels, queues]' ...
 ```
 
-`conf/databricks.yml` (used by the [bundle](../guides/operations.md#databricks)) and `conf/cluster.yml` (for
+`conf/databricks.yml` (used by the [bundle](../guides/databricks.md)) and `conf/cluster.yml` (for
 `spark-submit`) are such files to begin with.
 
 Settings are checked at the start. An unknown setting or a wrong value stops the job with one line and exit code 2.

@@ -90,7 +90,8 @@ msmq alerts --lake /data/lake --as-of 2024-05-01T12:00:00Z --set alerts.stuck_af
 ```
 
 The job writes nothing to the lake. With other thresholds, or another `--as-of` than the last run's, it computes the
-alerts again. `--fail-on` is `error` by default; with `never` it only prints.
+alerts again. `--fail-on` is `error` by default; with `never` it only prints. `--task-value NAME` tells the next tasks
+of a [job of Databricks](../guides/databricks.md#jobs) the severity of the worst active alert.
 
 **Since and until.** `since` is the first observation that showed the condition, `until` the first that no longer
 did. `until` is null while the condition holds. An alert that ended keeps its row, except `sequence_refused`: where the

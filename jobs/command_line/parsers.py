@@ -93,6 +93,11 @@ def _alerts() -> cli.JobArgumentParser:
         default="error",
         help="exit with 1 if an alert of this severity or a higher one is active (default: error)",
     )
+    parser.add_argument(
+        "--task-value",
+        metavar="NAME",
+        help="in a job of Databricks: set this task value to the severity of the worst active alert, or to none",
+    )
     return parser
 
 

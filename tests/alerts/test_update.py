@@ -239,6 +239,12 @@ def test_alerts_of_every_source_and_what_is_printed_of_them(spark, monkeypatch, 
     assert job.main([*arguments, "--fail-on", "never"]) == 0
     assert job.main([*arguments, "--condition", "clocks_differ"]) == 0
     assert job.main([*arguments, "--condition", "clocks_differ", "--fail-on", "warning"]) == 1
+    told = {}
+    monkeypatch.setattr(job, "set_task_value", told.__setitem__)
+    assert job.main([*arguments, "--fail-on", "never", "--task-value", "worst_alert"]) == 0
+    assert job.main([*arguments, "--condition", "clocks_differ", "--task-value", "of_clocks"]) == 0
+    assert job.main([*arguments, "--condition", "journal_growing", "--task-value", "of_none"]) == 0
+    assert told == {"worst_alert": "error", "of_clocks": "warning", "of_none": "none"}
     assert job.main([*arguments, "--condition", "clock"]) == 2
     assert "no such condition: clock" in capsys.readouterr().err
     assert job.main(["--lake", "x", "--json", str(tmp_path / "no" / "such")]) == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -26,6 +27,13 @@ def test_a_notebook_explains_itself_and_is_short(path):
     for number, (is_text, content) in enumerate(parts):
         if not is_text:
             compile(content, f"{path.name}, cell {number}", "exec")
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_begins_with_its_widgets_and_what_is_not_in_the_lake(path):
+    first, second, *_ = (content for is_text, content in cells(path.read_text(encoding="utf-8")) if not is_text)
+    assert all(line.startswith("dbutils.widgets.text(") for line in first.strip().splitlines())
+    assert second.rstrip().endswith("print(table.describe_missing())")
 
 
 PREFIX = "notebooks_"
@@ -99,6 +107,7 @@ class TestOnTheDemosLake:
     def test_com_plus_calls(self, spark, places, capsys):
         output = run(COMQC, spark, **places)
         assert capsys.readouterr().out.splitlines() == [
+            "Not in the lake, shown without rows: nothing.",
             "35 calls in 30 sightings of messages with recorded calls",
             "2 of them violate the format: see comqc_rejected",
         ]
@@ -164,3 +173,19 @@ class TestOnTheDemosLake:
         assert [row["expectation"] for row in results if not row["success"]] == ["machines_fresh"]  # they are recorded
         assert all(row["description"] and row["limits"] for row in results)
         assert len(output.figures) == 2
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("widgets", [{"lake": "nothing"}, {"catalog": "spark_catalog", "prefix": "nothing_"}])
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_runs_to_its_end_on_a_lake_that_has_none_of_its_tables(spark, tmp_path, capsys, path, widgets):
+    """Runs write no table for which they have no rows: without captures there are no calls, for example."""
+    captures = str(FOLDER.parent / "data" / "sample")
+    output = run(
+        path, spark, **{**widgets, **({"lake": str(tmp_path)} if "lake" in widgets else {})}, captures=captures
+    )
+    said = capsys.readouterr().out.splitlines()[0]
+    assert said.startswith("Not in the lake, shown without rows: ")
+    names = set(re.findall(r"(?:bronze|silver|gold)\.\w+", said))
+    assert names == set(re.findall(r'table\("([a-z_.]+)"\)', path.read_text(encoding="utf-8"))) > set()
+    assert len(output.tables) > 2
