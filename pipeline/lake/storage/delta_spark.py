@@ -1,8 +1,8 @@
 """Commits to tables that Spark stores, through delta-spark: in a catalog, behind Spark Connect, on Databricks.
 
 Only the DataFrame API and SQL are used, so that all works alike in classic sessions and over Spark Connect. Each commit
-has a session of its own, of which Delta takes the provenance of statements without options, and in which it leaves the
-version of the commit.
+has a session of its own, in which Delta leaves the version of the commit. A write takes the provenance as an option; a
+statement has no options, and takes it from its session.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ from schemas.table import EVENT_DATE, Column, Table, quoted
 
 _GONE: Final = "_gone"
 _NEW: Final = "_new_"
-_USER_METADATA: Final = "spark.databricks.delta.commitInfo.userMetadata"
+_NOTE_OF_WRITE: Final = "userMetadata"
+_NOTE_OF_STATEMENT: Final = "spark.databricks.delta.commitInfo.userMetadata"
 _LAST_VERSION: Final = "spark.databricks.delta.lastCommitVersionInSession"
 _CHECKPOINTS: Final = "delta.checkpointInterval"
 # While files are removed the check that old versions are kept for a week is off; so are commits that tell of the
@@ -44,15 +45,28 @@ _VACUUM: Final = {
 
 
 class _Transaction(NamedTuple):
-    """The session of one commit."""
+    """The session of one commit, and what the commit says of itself."""
 
     spark: SparkSession
+    metadata: str
 
     @property
     def version(self) -> int | None:
         """The version of the commit; None where none was made."""
         version = self.spark.conf.get(_LAST_VERSION, None)
         return None if version is None else int(version)
+
+    @contextmanager
+    def statement(self) -> Iterator[SparkSession]:
+        """Yield the session for a statement, which takes the note from it.
+
+        Spark replaces ``${...}`` in settings: ``$`` is spelled as JSON may spell it.
+        """
+        self.spark.conf.set(_NOTE_OF_STATEMENT, self.metadata.replace("$", "\\u0024"))
+        try:
+            yield self.spark
+        finally:
+            self.spark.conf.unset(_NOTE_OF_STATEMENT)
 
 
 class SparkStore:
@@ -110,36 +124,43 @@ class SparkStore:
             if isinstance(gone, RowsGone) and found is not None and found.num_rows:
                 where = None if few is None else _overwritten(table, gone, found, few)
                 if where is None:
-                    self._merge(table, frame, found)
+                    with transaction.statement():
+                        self._merge(table, frame, found)
                 else:
-                    self._overwrite(table, frame, where)
+                    self._overwrite(table, frame, where, transaction)
             elif gone is EVERY_ROW:
-                self._overwrite(table, frame, "true")
+                self._overwrite(table, frame, "true", transaction)
             else:
-                self._append(table, frame, is_new=is_new, is_empty=few is not None and not few.num_rows)
+                is_empty = few is not None and not few.num_rows
+                self._append(table, frame, transaction, is_new=is_new, is_empty=is_empty)
             version = transaction.version
         return None if version is None or few is None else Snapshot(version, note.metadata, few.num_rows)
 
-    def _append(self, table: Table, frame: DataFrame, *, is_new: bool, is_empty: bool) -> None:
+    def _append(
+        self, table: Table, frame: DataFrame, transaction: _Transaction, *, is_new: bool, is_empty: bool
+    ) -> None:
         """Add rows; the table is created with them. One of a folder has no comment then, and is not clustered.
 
         In a catalog it is created before. That commit says what the table is made of only where no rows follow.
         """
         writer = frame.write.format("delta").mode("append")
         if is_new and self._places.catalog is None:
-            self._save(table, writer.options(**table_properties(table)))
-            return
-        if is_new:
-            self._create(frame.sparkSession if is_empty else self._session.spark, table)
-        if not is_empty:
-            self._save(table, writer)
+            self._save(table, writer.options(**table_properties(table)), transaction)
+        elif is_new and is_empty:
+            with transaction.statement() as spark:
+                self._create(spark, table)
+        else:
+            if is_new:
+                self._create(self._session.spark, table)
+            if not is_empty:
+                self._save(table, writer, transaction)
 
-    def _overwrite(self, table: Table, frame: DataFrame, where: str) -> None:
+    def _overwrite(self, table: Table, frame: DataFrame, where: str, transaction: _Transaction) -> None:
         """Replace the rows that meet a condition. A plain overwrite would take the clustering away."""
-        self._save(table, frame.write.format("delta").mode("overwrite").option("replaceWhere", where))
+        self._save(table, frame.write.format("delta").mode("overwrite").option("replaceWhere", where), transaction)
 
-    def _save(self, table: Table, writer: DataFrameWriter) -> None:
-        writer = writer.option("compression", "zstd")
+    def _save(self, table: Table, writer: DataFrameWriter, transaction: _Transaction) -> None:
+        writer = writer.option("compression", "zstd").option(_NOTE_OF_WRITE, transaction.metadata)
         if self._places.catalog is not None:
             writer.saveAsTable(self._sql_name(table))
         else:
@@ -207,15 +228,12 @@ class SparkStore:
         return self._places.sql_name(table)
 
     def _run(self, sql: str, note: CommitNote) -> None:
-        with self._transaction(note) as transaction:
-            transaction.spark.sql(sql)
+        with self._transaction(note) as transaction, transaction.statement() as spark:
+            spark.sql(sql)
 
     @contextmanager
     def _transaction(self, note: CommitNote, rows: RowsToWrite | None = None) -> Iterator[_Transaction]:
-        """Yield a session whose commits have the note, once one may be made; the session of ``rows`` if they have one.
-
-        Spark replaces ``${...}`` in settings: ``$`` is spelled as JSON may spell it.
-        """
+        """Yield the session for a commit, once one may be made; that of ``rows`` if they have one."""
         note.check()
         with ExitStack() as stack:
             if isinstance(rows, DataFrame):
@@ -223,11 +241,7 @@ class SparkStore:
             else:
                 spark = stack.enter_context(own_session(self._session.spark))
             spark.conf.unset(_LAST_VERSION)  # that of the commit before, of another table
-            spark.conf.set(_USER_METADATA, note.metadata.replace("$", "\\u0024"))
-            try:
-                yield _Transaction(spark)
-            finally:
-                spark.conf.unset(_USER_METADATA)
+            yield _Transaction(spark, note.metadata)
 
 
 def _frame(spark: SparkSession, table: Table, rows: RowsToWrite) -> DataFrame:
