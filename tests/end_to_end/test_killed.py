@@ -115,8 +115,7 @@ PAIRS = [*FEW_PAIRS, ((2,), (1,)), ((1,), (1, 2)), ((1, 2), (2,))]
 @pytest.mark.parametrize(
     ("job", "one", "two", "later_s"),
     [
-        (BRONZE, *FEW_PAIRS[0], 0),
-        pytest.param(BRONZE, *FEW_PAIRS[1], 0, marks=LONG),
+        *(pytest.param(BRONZE, *pair, 0, marks=LONG) for pair in FEW_PAIRS),
         *(pytest.param(ALL, *pair, later_s, marks=LONG) for later_s in (0, 4) for pair in PAIRS),
     ],
 )
