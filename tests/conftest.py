@@ -139,7 +139,7 @@ def spark(tmp_path_factory):
             "spark.sql.shuffle.partitions": "2",
             "spark.default.parallelism": "2",
             "spark.sql.adaptive.enabled": "false",  # what it finds out about rows takes longer than these few take
-            "spark.driver.memory": "4g",  # Delta caches what it has read of hundreds of lakes
+            "spark.driver.memory": "3g",  # Delta caches what it has read of hundreds of lakes
             "spark.sql.warehouse.dir": tmp_path_factory.mktemp("warehouse").as_uri(),
         },
     )
