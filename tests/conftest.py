@@ -66,7 +66,7 @@ def pytest_configure(config):
 
 def pytest_collection_modifyitems(config, items):
     # The longest first, so that both processes end at about the same time.
-    items.sort(key=lambda item: item.path.parent.name not in {"end_to_end", "where"})
+    items.sort(key=lambda item: item.path.parent.name not in {"end_to_end", "where", "user_code", "dashboards"})
     if config.getoption("--long"):
         return
     long = [item for item in items if item.get_closest_marker("long")]
@@ -139,7 +139,7 @@ def spark(tmp_path_factory):
             "spark.sql.shuffle.partitions": "2",
             "spark.default.parallelism": "2",
             "spark.sql.adaptive.enabled": "false",  # what it finds out about rows takes longer than these few take
-            "spark.driver.memory": "3g",  # Delta caches what it has read of hundreds of lakes
+            "spark.driver.memory": "4g",  # Delta caches what it has read of hundreds of lakes
             "spark.sql.warehouse.dir": tmp_path_factory.mktemp("warehouse").as_uri(),
         },
     )

@@ -93,7 +93,8 @@ def test_slices_of_servers_change_no_finding(lakes, store, monkeypatch):
     assert sorted(firsts, key=str) == sorted({*places["server_address"].to_pylist()}, key=str)
 
 
-@pytest.mark.parametrize("store", ["delta-rs", pytest.param("spark", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("store", ["delta-rs", "spark"])
 def test_slices_of_conversations_change_no_attempt(lakes, store, monkeypatch):
     """Of slices of one call, so that conversations are cut too: the same attempts as of whole servers."""
     lake = lakes[store]
