@@ -228,13 +228,14 @@ WHERE connection_id IN {names} AND initiator_uptime_ms IS NOT NULL AND establish
     ids = {row["id"] for row in known} - {None}
     sql = _REQUESTS.replace("{since}", str(min((row["at"] for row in known), default=0)))
     rows = [row for row in facts.query(sql, ids=ids) if row["packet_key"] is not None] if ids else []
+    order = PacketOrder.read(facts.lake, {row["packet_key"] for row in rows})
     for identifier in sorted(ids):
         ours = {row["packet_key"]: row for row in rows if row["initiator_queue_manager"] == identifier}
         requests = [
             Request(name, row["sent_at"], row["initiator_uptime_ms"], row["last_sent_at"] or row["sent_at"])
             for name, row in ours.items()
         ]
-        for found in find_clones(requests, PacketOrder.read(facts.lake, ours).clocks_apart_us):
+        for found in find_clones(requests, order.clocks_apart_us(ours)):
             subject = f"{CLONE_SUBJECT}{identifier}"
             yield HopViolation(ours[found.request.packet_key], found.actual, found.evidence, subject)
 

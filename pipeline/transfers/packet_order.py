@@ -58,10 +58,9 @@ class PacketOrder:
         taps = frozenset() if pairs is None else frozenset(pairs["one"].to_pylist() + pairs["other"].to_pylist())
         return PacketOrder(packets, read_clock_steps(lake), spans, taps)
 
-    @property
-    def clocks_apart_us(self) -> int:
-        """The most by which the clocks of the packets' captures may differ, microseconds: 0 where they have one."""
-        captures = {row["capture_id"] for row in self.packets.values()}
+    def clocks_apart_us(self, keys: Collection[str]) -> int:
+        """Return by how much the clocks of some packets' captures may differ, microseconds: 0 where they have one."""
+        captures = {self.packets[key]["capture_id"] for key in keys if key in self.packets}
         spans = sorted(self.spans[name] for name in captures if name in self.spans)
         have_one = len(captures) < 2 or (
             len(spans) == len(captures)
