@@ -32,7 +32,7 @@ _IN_EFFECT: Final[Mapping[str, tuple[str, ...]]] = {
     "privilege": ("schema_privileges", "schema_name", "grantee", "replace(privilege_type, '_', ' ')"),
     "owner": ("tables", "table_schema", "table_name", "table_owner"),
 }
-_LAYER_COMMENTS: Final = {
+LAYER_COMMENTS: Final = {  # of the schemas; ``databricks.yml`` has the same
     "bronze": "Message Queuing: what captures and snapshots contain, as read",
     "silver": "Message Queuing: decoded calls, messages, sessions and snapshots",
     "gold": "Message Queuing: what happened to messages and queues",
@@ -75,7 +75,7 @@ class Governance:
         columns = {table: [each for each in table.columns if each.name in names] for table, names in tables.items()}
         layers = dict.fromkeys(table.layer for table in tables)
         for layer in layers:
-            yield self._comment_on_schema(self.prefix + layer, _LAYER_COMMENTS[layer])
+            yield self._comment_on_schema(self.prefix + layer, LAYER_COMMENTS[layer])
         yield self._create_view_schema()
         without = ", ".join(sorted(self.views_without))
         yield self._comment_on_schema(self.view_schema, _VIEWS_COMMENT + (without and f", {without}"))

@@ -26,6 +26,7 @@ from jobs.alerts import NO_ALERT
 from jobs.command_line.parsers import build_parser
 from jobs.config import Config
 from pipeline.alerts.episodes import ERROR
+from pipeline.privacy.governance import LAYER_COMMENTS
 from schemas import catalog
 from tools.write_bundle_dashboard import bundle_dashboard
 
@@ -96,6 +97,11 @@ def test_schemas_and_volumes_have_the_names_of_the_target(resources, target):
     names = {key: f"{each['catalog_name']}.{each['name']}" for key, each in resources["schemas"].items()}
     assert names == {"work": f"{place}.{name}"} | {layer: f"{place}.{name}_{layer}" for layer in layers}
     assert volumes(resources) == {f"/Volumes/{place}/{name}/{each}" for each in ("captures", "snapshots", "work")}
+
+
+def test_the_schemas_of_tables_have_the_comments_that_governance_gives_them(resources):
+    """Otherwise each deployment and each run of apply_governance would change them."""
+    assert {layer: resources["schemas"][layer]["comment"] for layer in LAYER_COMMENTS} == LAYER_COMMENTS
 
 
 def volumes(resources):
