@@ -7,7 +7,6 @@ from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
@@ -17,6 +16,7 @@ from jobs.command_line.output_files import check_outputs, replace_file
 from jobs.command_line.parsers import build_parser
 from jobs.config import ConfigError
 from jobs.lake_access import open_lake_with_data
+from pipeline.arrow_rows import us_to_datetime
 from pipeline.bronze.event_time import newest_event_time_us
 from pipeline.lake.lake import Lake
 from pipeline.reports.views.catalog import COVERAGE_VIEW, QUESTIONS, VIEWS_BY_NAME, LakeViews, views_of_question
@@ -151,17 +151,14 @@ def _scope(arguments: Namespace, lake: Lake, named: Mapping[str, Names | None]) 
     since, until = arguments.since, arguments.until
     if arguments.last is not None:
         until = until or arguments.as_of
-        end = until or _newest_time(lake)
-        since = None if end is None else end - arguments.last
+        if until is not None:
+            since = until - arguments.last
+        elif (newest := newest_event_time_us(lake)) is not None:
+            since = us_to_datetime(newest) - arguments.last
     elif since is not None:
         until = until or arguments.as_of
     found = {option: None if names is None else names.found for option, names in named.items()}
     return Scope(since, until, found["machine"], found["queue"])
-
-
-def _newest_time(lake: Lake) -> datetime | None:
-    newest = newest_event_time_us(lake)
-    return None if newest is None else datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=newest)
 
 
 def _lines_on_scope(arguments: Namespace, scope: Scope, named: Mapping[str, Names | None]) -> Iterator[str]:

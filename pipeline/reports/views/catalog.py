@@ -130,7 +130,7 @@ class LakeViews:
 
     def create_temporary(self, names: Collection[str] = tuple(VIEWS_BY_NAME)) -> None:
         """Create temporary views in the lake's Spark session, as notebooks use them."""
-        for table in sorted({table for name in names for table in self._tables_of(VIEWS_BY_NAME[name].sql)}, key=str):
+        for table in self._tables_of_views(names):
             self.lake.read(table).createOrReplaceTempView(_plain_name(table))
         for name in names:
             text = self._stored_sql(VIEWS_BY_NAME[name], _plain_name)
@@ -143,7 +143,7 @@ class LakeViews:
         unless ``as_of`` was given.
         """
         lake, full_names = self.lake, []
-        for table in sorted({table for name in names for table in self._tables_of(VIEWS_BY_NAME[name].sql)}, key=str):
+        for table in self._tables_of_views(names):
             lake.create(table)
         for name in names:
             view, schema = VIEWS_BY_NAME[name], lake.sql_name(QUEUE_HISTORY).rpartition(".")[0]
@@ -161,13 +161,11 @@ class LakeViews:
 
     def machines_called(self, text: str) -> Names:
         """Return all names, addresses and GUIDs of the machines that a text means (``find_machines``)."""
-        tables = self._tables_of(*(view.sql for view in VIEWS_BY_NAME.values()))
-        names = self.lake.versions.provenance(QUEUE_HISTORY).get("names") or {}
-        return find_machines(self._query, tables, names, text)
+        return find_machines(self._query, self._tables_of_views(VIEWS_BY_NAME), self._machine_names(), text)
 
     def queues_called(self, text: str) -> Names:
         """Return all names of the queues that a text means (``find_queues``)."""
-        return find_queues(self._query, self._tables_of(*(view.sql for view in VIEWS_BY_NAME.values())), text)
+        return find_queues(self._query, self._tables_of_views(VIEWS_BY_NAME), text)
 
     def _query(self, text: str, scope: Scope = EVERYTHING, columns: ScopeColumns = _NO_COLUMNS) -> pa.Table:
         """Return the answer to a query as views are written (``View``)."""
@@ -229,8 +227,8 @@ class LakeViews:
         if last is not None:
             where += f" AND (hour IS NULL OR hour <= {timestamp_sql(last)})"
         if servers:
-            names = self.lake.versions.provenance(QUEUE_HISTORY).get("names", {})
-            inputs["addresses"] = servers | {address for address, name in names.items() if name in servers}
+            names = self._machine_names().items()
+            inputs["addresses"] = servers | {address for address, name in names if name in servers}
             where += " AND (server_address IS NULL OR server_address IN {addresses})"
         return self.lake.query(
             f"SELECT server_address, min(hour) AS from_hour, max(hour) AS to_hour,{COVERAGE_COUNTS_SQL} "
@@ -238,10 +236,19 @@ class LakeViews:
             **inputs,
         )
 
-    def _tables_of(self, *texts: str) -> set[Table]:
-        """Return the tables that queries select from."""
-        every = " ".join(texts).replace("setting.now", NEWEST_EVENT_TIME_QUERY)
-        return {catalog.table(f"{layer}.{name}") for layer, name in _TABLE_NAME.findall(every)}
+    def _machine_names(self) -> Mapping[str, str]:
+        """Return the names of queue managers by their addresses, as gold has them."""
+        names: dict[str, str] = self.lake.versions.provenance(QUEUE_HISTORY).get("names") or {}
+        return names
+
+    def _tables_of(self, text: str) -> set[Table]:
+        """Return the tables that a query selects from."""
+        text = text.replace("setting.now", NEWEST_EVENT_TIME_QUERY)
+        return {catalog.table(f"{layer}.{name}") for layer, name in _TABLE_NAME.findall(text)}
+
+    def _tables_of_views(self, names: Iterable[str]) -> list[Table]:
+        """Return the tables that views select from, by their names."""
+        return sorted({table for name in names for table in self._tables_of(VIEWS_BY_NAME[name].sql)}, key=str)
 
     def _resolve_sql(self, text: str, name: Callable[[Table], str], settings: Mapping[str, str]) -> str:
         """Return the SQL of a query with table names and settings filled in; ``settings``: the SQL of most of them."""

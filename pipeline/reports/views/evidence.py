@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, NamedTuple
 
+from pipeline.queues.history import DEAD_LETTER_QUEUES_SQL
 from pipeline.reports.views.scope import ScopeColumns
 from schemas.table import literal
 from udfs.call_results import QMMGMT_SUCCEEDED_SQL
@@ -74,9 +75,7 @@ RECEIVER_REPORTS: Final = _reports("reports of incoming sequences", _asked("eod_
 JOURNAL_REPORTS: Final = _reports(
     "reports of journals", f"({_asked('journal_message_count')} OR coalesce(queue LIKE '%;journal', FALSE))"
 )
-DEAD_LETTER_REPORTS: Final = _reports(
-    "reports of dead-letter queues", "regexp_like(queue, ';dead(letter|xact)$|_deadqueue$')"
-)
+DEAD_LETTER_REPORTS: Final = _reports("reports of dead-letter queues", f"regexp_like(queue, {DEAD_LETTER_QUEUES_SQL})")
 MACHINE_REPORTS: Final = Evidence(
     "reports of queue managers",
     "queue managers",

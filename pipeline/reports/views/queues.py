@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from pipeline.queues.history import DEAD_LETTER_QUEUE_PATTERN, JOURNAL_SUFFIX, NOT_CONNECTED_STATES, STATE_ON_HOLD
+from pipeline.queues.history import (
+    DEAD_LETTER_QUEUE_PATTERN,
+    DEAD_LETTER_QUEUES_SQL,
+    JOURNAL_SUFFIX,
+    NOT_CONNECTED_STATES,
+    STATE_ON_HOLD,
+)
 from pipeline.queues.last_reports import LAST_TRANSFERS_SQL
 from pipeline.queues.messages_read import with_reads
 from pipeline.reports.views.evidence import (
@@ -427,7 +433,7 @@ QUEUE_VIEWS: Final = (
             max(message_count) AS most_messages, max_by(bytes, valid_from) AS last_bytes,
             (unix_micros(max(valid_from)) - unix_micros(min(valid_from))) / 1e6 AS span_s
           FROM gold.queue_history
-          WHERE message_count IS NOT NULL AND regexp_like(queue, ';dead(letter|xact)$|_deadqueue$') AND setting.scope
+          WHERE message_count IS NOT NULL AND regexp_like(queue, """ + DEAD_LETTER_QUEUES_SQL + """) AND setting.scope
           GROUP BY ALL
         )
         SELECT *, last_messages - first_messages AS growth,
