@@ -3,9 +3,11 @@
 import ast
 import importlib
 import re
+import shlex
 
 import pytest
 
+from jobs.command_line.parsers import PARSERS, build_parser
 from tools import write_configuration_doc, write_notices_doc, write_questions_doc, write_rules_doc, write_tables_doc
 
 GENERATED = {
@@ -118,6 +120,26 @@ def test_examples_import_names_that_exist(project):
                 there = dir(importlib.import_module(module))
                 wrong += [f"{page.name}: {module}.{name}" for name in names.split(", ") if name not in there]
     assert wrong == []
+
+
+def commands(text):
+    """The arguments of each command of msmq in the code blocks of a page, without those that leave something out."""
+    blocks = "".join(block[0].replace("\\\n", " ") for block in FENCE.finditer(text))
+    lines = re.findall(r"^ *(?:\S*/)?msmq ([a-z].*)$", blocks, re.MULTILINE)
+    return [words for words in (shlex.split(line, comments=True) for line in lines) if "..." not in words]
+
+
+def test_msmq_takes_every_command_of_the_pages(project, capsys):
+    refused, count = [], 0
+    for page in pages(project):
+        for job, *arguments in commands(page.read_text(encoding="utf-8")):
+            count += 1
+            try:
+                build_parser(job).parse_args(arguments) if job in PARSERS else refused.append(f"{page.name}: {job}")
+            except SystemExit:
+                refused.append(f"{page.name}: {job}: {capsys.readouterr().err}")
+    assert refused == []
+    assert count > 80
 
 
 def test_the_notices_are_those_of_the_installed_packages(project):
