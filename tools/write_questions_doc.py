@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import textwrap
 from pathlib import Path
@@ -113,9 +114,12 @@ lost bytes) have ended if none came for `alerts.failure_window`.
 and number of runs. A run reads only what a change can affect: rows since the oldest alert that still holds began, and
 since the day of the change less the longest threshold.
 
+**Runbooks.** [Runbooks](../runbooks/README.md) say what to do on Windows, what it costs, and how to see that it worked.
+
 | Condition | Question | Holds when | What to do |
 | --- | --- | --- | --- |
 """
+RUNBOOKS = Path(__file__).resolve().parents[1] / "docs" / "runbooks"
 _TRANSFER_SETTINGS = ("transfers.stall_after", "transfers.window_full_after", "transfers.slow_after")
 
 
@@ -158,11 +162,23 @@ def _needs_text(condition: Condition) -> str:
     return f"{needs[0].upper()}{needs[1:]}{within}.{f' Some columns need {beside} too.' if beside else ''}"
 
 
+def runbooks() -> dict[str, str]:
+    """Return the runbook of each condition that has one, as the table of docs/runbooks/README.md says."""
+    rows = re.findall(
+        r"^\| \[[^\]]*\]\(([\w-]+\.md)\) \| ([^|]*) \|",
+        (RUNBOOKS / "README.md").read_text(encoding="utf-8"),
+        re.MULTILINE,
+    )
+    return {name: page for page, names in rows for name in re.findall(r"`(\w+)`", names)}
+
+
 def alerts_page() -> str:
     """Return the text of alerts.md."""
     lines = [ALERTS_HEAD]
+    pages = runbooks()
     for name, condition in CONDITIONS.items():
-        cells = (f"`{name}`", str(condition.question), condition.meaning, condition.suggestion)
+        runbook = f" [Runbook](../runbooks/{pages[name]})." if name in pages else ""
+        cells = (f"`{name}`", str(condition.question), condition.meaning, f"{condition.suggestion}{runbook}")
         lines.append(f"| {' | '.join(map(_table_cell, cells))} |\n")
     lines.append(
         "\n## Settings\n\n[Configuration](configuration.md#alerts) has their types and defaults.\n\n"
