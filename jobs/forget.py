@@ -39,9 +39,11 @@ def run(job_run: cli.JobRun) -> cli.Outcome:
     pseudonymizer = redaction.load_pseudonymizer(job_run)
     lake = open_lake_with_data(job_run)
     apply_retention = partial(retention.apply_retention, lake, max_time_ahead=job_run.config.ingest.max_time_ahead)
+    outcome = cli.Outcome()
     if job_run.arguments.dry_run:
-        return _report_rows(apply_retention(cutoff, dry_run=True), "would be removed")
-    with lake_lease(job_run, lake), redaction.check_redaction_matches(job_run, lake, pseudonymizer):
+        _report_rows(apply_retention(cutoff, dry_run=True), "would be removed", outcome)
+        return outcome
+    with lake_lease(job_run, lake, outcome), redaction.check_redaction_matches(job_run, lake, pseudonymizer):
         # Otherwise the next run would restore table versions that have the old rows.
         undo_unfinished_runs(lake, BRONZE_TABLES, CAPTURE_FILES, cli.log_progress)
         runs = RunMarkers.of(lake)
@@ -51,7 +53,7 @@ def run(job_run: cli.JobRun) -> cli.Outcome:
             cutoff = earlier
         cutoff.save(runs)  # before anything else: from now on no run reads older data
         cli.log_progress(f"deleting rows older than {cutoff.first_kept_date}")
-        outcome = _report_rows(apply_retention(cutoff), "removed")
+        _report_rows(apply_retention(cutoff), "removed", outcome)
         redacted_run = replace(job_run, config=redaction.redact_config(job_run.config, pseudonymizer))
         run_all.update_silver_and_gold(redacted_run, lake, cli.Outcome())
         spooled = _remove_spooled_captures(lake, cutoff)
@@ -68,14 +70,14 @@ def run(job_run: cli.JobRun) -> cli.Outcome:
     return outcome
 
 
-def _report_rows(result: retention.RetentionResult, what: str) -> cli.Outcome:
-    """Print the removed rows by table and return them as the outcome; ``what`` ends each line."""
+def _report_rows(result: retention.RetentionResult, what: str, outcome: cli.Outcome) -> None:
+    """Print the removed rows by table and add them to the outcome; ``what`` ends each line."""
     removed = {table: rows for table, rows in result.rows_removed.items() if rows}
     lines = [f"{table:<24}{rows:>12} rows {what}" for table, rows in removed.items()]
     if result.emptied_file_count:
         lines.append(f"{result.emptied_file_count} files stay in the ledgers as already read, without their contents")
     cli.write_output("\n".join(lines or ["nothing is older"]) + "\n")
-    return cli.Outcome(summary_fields={"forgotten": removed})
+    outcome.summary_fields["forgotten"] = removed
 
 
 def _remove_spooled_captures(lake: Lake, cutoff: RetentionCutoff) -> int:

@@ -24,14 +24,16 @@ JOB = "maintain"
 def run(job_run: cli.JobRun) -> cli.Outcome:
     """Maintain every table of the lake."""
     lake, retain = open_lake_with_data(job_run), timedelta(days=job_run.arguments.retain_days)
-    with lake_lease(job_run, lake):
+    outcome = cli.Outcome()
+    with lake_lease(job_run, lake, outcome):
         undo_unfinished_runs(lake, BRONZE_TABLES, CAPTURE_FILES, cli.log_progress)
         tables = [table for table in ALL_TABLES if lake.exists(table)]
         for table in tables:
             cli.log_progress(f"maintaining {table}")
             lake.maintain(table, retain)
     cli.write_output(f"{len(tables)} tables maintained; versions of the last {retain.days} days can be read\n")
-    return cli.Outcome(summary_fields={"tables_maintained": len(tables)})
+    outcome.summary_fields["tables_maintained"] = len(tables)
+    return outcome
 
 
 def main(argv: Sequence[str] | None = None) -> int:
