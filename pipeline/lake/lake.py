@@ -48,6 +48,7 @@ from pipeline.lake.storage.delta_rs import DeltaRsStore
 from pipeline.lake.storage.delta_spark import SparkStore
 from pipeline.lake.storage.file_log import FileLog
 from pipeline.lake.storage.log import Snapshot, TableLog, TablePlaces
+from pipeline.lake.storage.retention import Retention, read_retention
 from pipeline.lake.storage.spark_log import SparkLog
 from pipeline.lake.storage.store import StoreName, TableStore
 from pipeline.lake.versions import Versions
@@ -560,6 +561,29 @@ class Lake:
         """
         with self._commit(table, provenance) as note:
             self._store.purge(table, note)
+
+    @property
+    def owns_files(self) -> bool:
+        """Whether the tables' files and logs are this program's to remove; else they are the catalog's."""
+        return self.catalog in (None, "spark_catalog")
+
+    def rewrite(self, table: Table, provenance: str | None) -> None:
+        """Write the files again that hold deleted rows. No row changes; the provenance stays."""
+        with self._commit(table, provenance) as note:
+            self._store.rewrite(table, note)
+
+    def vacuum_expired(self, table: Table) -> None:
+        """Delete the files that no version within the table's own retention needs; only with exclusive access."""
+        self.versions.check_commit(table)
+        self._store.vacuum_expired(table)
+
+    def retention(self, table: Table) -> Retention:
+        """Return how long the table keeps what its newest version does not need; StoreError if that is not clear."""
+        return read_retention(self._log.properties(table))
+
+    def oldest_version(self, table: Table) -> int:
+        """Return the oldest version of which the table's log has an entry."""
+        return self._log.snapshots_since(table, -1)[0].version
 
     def vacuum(self, table: Table) -> None:
         """Delete all files that the newest version does not need: no older version can be read from then on.
