@@ -28,10 +28,11 @@ def run(job_run: cli.JobRun) -> cli.Outcome:
     page = Path(job_run.arguments.docs, PAGE_FILE) if job_run.arguments.docs else None
     if page is not None:
         check_outputs(job_run, lake, [page])
-    with lake_lease(job_run, lake):
-        found = check_lake(
-            job_run, lake, suites, all_rows=job_run.arguments.all or page is not None, check_freshness=True
-        )
+    outcome = cli.Outcome()
+    with lake_lease(job_run, lake, outcome):
+        all_rows = job_run.arguments.all or page is not None
+        found = check_lake(job_run, lake, suites, all_rows=all_rows, check_freshness=True)
+        add_results(outcome, found)
     lines = found.summary_lines() or ["quality   nothing changed since the last check, which found no error"]
     cli.write_output("\n".join(lines) + "\n")
     if page is not None:
@@ -42,7 +43,7 @@ def run(job_run: cli.JobRun) -> cli.Outcome:
         except OSError as error:
             raise ConfigError(f"--docs: {error}") from error
         cli.log_progress(f"page: {page}")
-    return outcome_of_results(found)
+    return outcome
 
 
 def select_suites(job_run: cli.JobRun) -> tuple[Suite, ...]:
@@ -80,13 +81,14 @@ def check_lake(
         raise ConfigError(str(error)) from error
 
 
-def outcome_of_results(found: CheckResult) -> cli.Outcome:
-    """Return the outcome of a check: the quality gate fails if an expectation of severity error failed."""
+def add_results(outcome: cli.Outcome, found: CheckResult) -> None:
+    """Add the results of a check to an outcome: the quality gate fails if an expectation of severity error failed."""
     failed = found.failed_rows()
     counts = cli.TableCounts(
         rows_in=sum(row["evaluated"] for row in found.rows), rows_out=len(found.rows), rows_flagged=len(failed)
     )
-    return cli.Outcome(tables={str(QUALITY_RESULTS): counts}, quality_failed=found.gate_failed)
+    outcome.tables[str(QUALITY_RESULTS)] = counts
+    outcome.quality_failed |= found.gate_failed
 
 
 def main(argv: Sequence[str] | None = None) -> int:

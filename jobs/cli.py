@@ -69,21 +69,24 @@ class TableCounts:
 
 @dataclass(slots=True)
 class Outcome:
-    """Result of a job: row counts by ``layer.table``, bytes of input read, and whether something failed.
+    """Result of a job: row counts by ``layer.table``, what was read of the input, and whether something failed.
 
-    ``error`` describes the exception that ended the run, if one did.
+    ``failures`` counts inputs that could not be read. ``error`` describes the exception that ended the run, if one did.
     """
 
     tables: dict[str, TableCounts] = field(default_factory=dict)
+    captures_read: int = 0
+    snapshots_read: int = 0
+    packets_read: int = 0
     bytes_read: int = 0
     quality_failed: bool = False
-    input_failed: bool = False
+    failures: int = 0
     error: str | None = None
     summary_fields: dict[str, Any] = field(default_factory=dict)  # additional fields of the summary, JSON values
 
     def report_unreadable(self, problem: str) -> None:
         """Log that some input cannot be read; the exit code will say so too."""
-        self.input_failed = True
+        self.failures += 1
         log_progress(problem)
 
     @property
@@ -91,7 +94,7 @@ class Outcome:
         """The exit code for this result."""
         if self.error is not None:
             return ExitCode.UNFORESEEN_ERROR
-        if self.input_failed:
+        if self.failures:
             return ExitCode.INPUT_UNREADABLE
         return ExitCode.QUALITY_FAILED if self.quality_failed else ExitCode.OK
 
@@ -130,9 +133,11 @@ class Stages:
 class JobRun:
     """One run of a job: its arguments, settings, run id and start time.
 
-    ``started_at`` is the machine's clock time, in UTC. ``exit_stack`` is closed when the run ends, also after an error:
-    enter there what must be released or removed with the run. ``summary_fields`` are added to the summary, and how
-    long each of the ``stages`` took. ``conflicts``: with somebody else's changes, for which the run began again.
+    ``started_at`` is the machine's clock time, in UTC; ``began`` is the same on a clock that nobody sets, in seconds.
+    ``exit_stack`` is closed when the run ends, also after an error: enter there what must be released or removed with
+    the run. ``summary_fields`` are added to the summary, and how long each of the ``stages`` took; a function among
+    them is called in the end. ``conflicts``: with somebody else's changes, for which the run began again.
+    ``interrupted`` is set by Ctrl-C.
     """
 
     job: str
@@ -140,10 +145,25 @@ class JobRun:
     config: Config
     run_id: str
     started_at: datetime
+    began: float = field(default_factory=time.monotonic)
+    interrupted: threading.Event = field(default_factory=threading.Event)
     exit_stack: ExitStack = field(default_factory=ExitStack)
     summary_fields: dict[str, Any] = field(default_factory=dict)
     stages: Stages = field(default_factory=Stages)
     conflicts: list[str] = field(default_factory=list)
+
+    def exit_code_of(self, error: BaseException) -> ExitCode:
+        """Return the exit code of a run that an exception ends."""
+        return _exit_code_of(error, self.interrupted)
+
+
+def _exit_code_of(error: BaseException, interrupted: threading.Event) -> ExitCode:
+    """Return the exit code for an exception; whatever it is after Ctrl-C, that is the reason."""
+    if interrupted.is_set() or isinstance(error, KeyboardInterrupt):
+        return ExitCode.INTERRUPTED
+    if isinstance(error, (ConfigError, LakeNameError, SchemaError, StoreError)):
+        return ExitCode.USAGE_ERROR
+    return ExitCode.UNFORESEEN_ERROR
 
 
 class JobArgumentParser(argparse.ArgumentParser):
@@ -329,23 +349,23 @@ def run_job(
             arguments = parser.parse_args(argv)
             config = Config.load(arguments.conf, arguments.overrides)
             redacting = bool(config.privacy.redact)
-            job_run = JobRun(job, arguments, config, run_id, datetime.now(UTC))
+            job_run = JobRun(job, arguments, config, run_id, datetime.now(UTC), started, interrupted)
             with job_run.exit_stack:
                 previous_umask = os.umask(_UMASKS[config.privacy.file_access])  # Java and its workers have it too
                 job_run.exit_stack.callback(os.umask, previous_umask)
                 outcome = _run_undisturbed(run, job_run)
-                outcome.summary_fields = job_run.summary_fields | outcome.summary_fields
+                fields = job_run.summary_fields | outcome.summary_fields
+                outcome.summary_fields = {name: each() if callable(each) else each for name, each in fields.items()}
                 if took := job_run.stages.seconds():
                     outcome.summary_fields["stages"] = took
         except SystemExit as stop:  # from argparse, which has already printed the help or the error
             return int(stop.code or 0)
         except BaseException as error:  # noqa: BLE001 - whatever it is, it ends in one line and an exit code
-            if interrupted.is_set() or isinstance(error, KeyboardInterrupt):
-                log_progress(f"{job}: interrupted; run again to continue")
-                return ExitCode.INTERRUPTED
-            if isinstance(error, (ConfigError, LakeNameError, SchemaError, StoreError)):
-                log_progress(f"{job}: {error}")
-                return ExitCode.USAGE_ERROR
+            code = _exit_code_of(error, interrupted)
+            if code is not ExitCode.UNFORESEEN_ERROR:
+                how = "interrupted; run again to continue" if code is ExitCode.INTERRUPTED else error
+                log_progress(f"{job}: {how}")
+                return code
             for line in report_lines(error, values=not redacting):
                 log_progress(f"{job}: {line}")
             outcome = Outcome(error=summarize_exception(error, values=not redacting))

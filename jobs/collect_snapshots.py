@@ -156,7 +156,7 @@ def _collect(job_run: cli.JobRun, collector: Collector) -> cli.Outcome:
         raise ConfigError(f"--out {job_run.arguments.out}: {error.strerror or error}") from error
     numbers = {name: counts[name] for name in ("rounds", "asked", "answered", "failed", "files")}
     return cli.Outcome(
-        input_failed=not all(answered.values()),
+        failures=sum(not each for each in answered.values()),
         summary_fields={"snapshots": {**numbers, "waited_s": round(waited, 3), "busy_s": round(busy, 3)}},
     )
 

@@ -44,7 +44,7 @@ def run(job_run: cli.JobRun) -> cli.Outcome:
     for name in found.not_found:
         cli.log_progress(f"not in the lake: {name}")
     cli.log_progress(f"{packets} packets of {len(found.intervals_by_path)} captures in {arguments.out}")
-    return cli.Outcome(input_failed=bool(found.not_found), summary_fields={"packets": packets})
+    return cli.Outcome(failures=len(found.not_found), summary_fields={"packets": packets})
 
 
 def main(argv: Sequence[str] | None = None) -> int:

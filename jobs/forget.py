@@ -2,7 +2,8 @@
 
 First the rows of bronze are deleted, and silver and gold are updated as in an ordinary run. Then the bytes are removed:
 deleted rows, old versions, change data, log entries and spooled captures. Later runs read nothing that is older, even
-from captures that are still in their folders. A job that was killed can be repeated.
+from captures that are still in their folders. A job that was killed can be repeated. A catalog that owns the files of
+its tables keeps bytes for a while: the job says until when, and removes them when it is repeated then.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
@@ -23,6 +25,7 @@ from pipeline.bronze.retention_cutoff import RetentionCutoff
 from pipeline.lake.lake import Lake
 from pipeline.lake.recovery import RunMarkers, undo_unfinished_runs
 from pipeline.privacy import erasure, retention
+from pipeline.privacy.retained_history import DeletionNote, is_noted, remove_history
 from schemas.bronze import CAPTURE_FILES
 
 JOB = "forget"
@@ -39,11 +42,14 @@ def run(job_run: cli.JobRun) -> cli.Outcome:
     pseudonymizer = redaction.load_pseudonymizer(job_run)
     lake = open_lake_with_data(job_run)
     apply_retention = partial(retention.apply_retention, lake, max_time_ahead=job_run.config.ingest.max_time_ahead)
+    outcome = cli.Outcome()
     if job_run.arguments.dry_run:
-        return _report_rows(apply_retention(cutoff, dry_run=True), "would be removed")
-    with lake_lease(job_run, lake), redaction.check_redaction_matches(job_run, lake, pseudonymizer):
+        _report_rows(apply_retention(cutoff, dry_run=True), "would be removed", outcome)
+        return outcome
+    with lake_lease(job_run, lake, outcome), redaction.check_redaction_matches(job_run, lake, pseudonymizer):
         # Otherwise the next run would restore table versions that have the old rows.
         undo_unfinished_runs(lake, BRONZE_TABLES, CAPTURE_FILES, cli.log_progress)
+        note = None if lake.owns_files else DeletionNote.begin(lake)
         runs = RunMarkers.of(lake)
         earlier = RetentionCutoff.load(runs)
         if earlier is not None and earlier.first_kept_date > cutoff.first_kept_date:
@@ -51,12 +57,15 @@ def run(job_run: cli.JobRun) -> cli.Outcome:
             cutoff = earlier
         cutoff.save(runs)  # before anything else: from now on no run reads older data
         cli.log_progress(f"deleting rows older than {cutoff.first_kept_date}")
-        outcome = _report_rows(apply_retention(cutoff), "removed")
+        _report_rows(apply_retention(cutoff), "removed", outcome)
         redacted_run = replace(job_run, config=redaction.redact_config(job_run.config, pseudonymizer))
         run_all.update_silver_and_gold(redacted_run, lake, cli.Outcome())
         spooled = _remove_spooled_captures(lake, cutoff)
         cli.log_progress("erasing deleted rows, old versions, change data and logs")
         tables = erasure.erase_history(lake)
+        if note is not None:
+            note.end(datetime.now(UTC))
+            _report_history(lake, outcome)
         erasure.remove_leftover_files(lake)
         redaction.remove_left_scratch_lakes(job_run, lake)
         outcome.summary_fields |= {
@@ -68,14 +77,21 @@ def run(job_run: cli.JobRun) -> cli.Outcome:
     return outcome
 
 
-def _report_rows(result: retention.RetentionResult, what: str) -> cli.Outcome:
-    """Print the removed rows by table and return them as the outcome; ``what`` ends each line."""
+def _report_rows(result: retention.RetentionResult, what: str, outcome: cli.Outcome) -> None:
+    """Print the removed rows by table and add them to the outcome; ``what`` ends each line."""
     removed = {table: rows for table, rows in result.rows_removed.items() if rows}
     lines = [f"{table:<24}{rows:>12} rows {what}" for table, rows in removed.items()]
     if result.emptied_file_count:
         lines.append(f"{result.emptied_file_count} files stay in the ledgers as already read, without their contents")
     cli.write_output("\n".join(lines or ["nothing is older"]) + "\n")
-    return cli.Outcome(summary_fields={"forgotten": removed})
+    outcome.summary_fields["forgotten"] = removed
+
+
+def _report_history(lake: Lake, outcome: cli.Outcome) -> None:
+    """Remove what a catalog lets go by now; print what it still keeps, and until when."""
+    lines = remove_history(lake, datetime.now(UTC))
+    cli.write_output("\n".join(lines) + "\n")
+    outcome.summary_fields["retained"] = is_noted(lake)
 
 
 def _remove_spooled_captures(lake: Lake, cutoff: RetentionCutoff) -> int:

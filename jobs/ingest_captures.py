@@ -105,8 +105,10 @@ def update_bronze(
         max_time_ahead=job_run.config.ingest.max_time_ahead,
         meter=cli.byte_meter,
     )
+    outcome.captures_read += len(done.file_rows)
+    outcome.packets_read += sum(row["packets"] or 0 for row in done.file_rows)
     outcome.bytes_read += sum(row["size_bytes"] for row in done.file_rows)
-    outcome.input_failed |= done.has_unreadable_files
+    outcome.failures += done.unreadable_files
     for row in done.file_rows:
         if row["status"] != "complete":
             cli.log_progress(f"{row['path']}: {row['status']}: {redaction.loggable_error(job_run, row['error'])}")
@@ -202,7 +204,7 @@ def run(job_run: cli.JobRun) -> cli.Outcome:
     outcome = cli.Outcome()
     files = list_captures(job_run, job_run.arguments.lake, outcome)
     lake = open_lake(job_run)
-    with lake_lease(job_run, lake), redaction.open_scratch_lake(job_run, lake, pseudonymizer) as redacting:
+    with lake_lease(job_run, lake, outcome), redaction.open_scratch_lake(job_run, lake, pseudonymizer) as redacting:
         if redacting is None:
             update_bronze(job_run, lake, files, outcome, keys)
             return outcome

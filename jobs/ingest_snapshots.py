@@ -38,8 +38,9 @@ def update_bronze(job_run: cli.JobRun, lake: Lake, files: list[InputFile], outco
         lake, files, run_id=job_run.run_id, log=cli.log_progress, dry_run=dry_run,
         max_time_ahead=job_run.config.ingest.max_time_ahead,
     )  # fmt: skip
+    outcome.snapshots_read += len(done.file_rows)
     outcome.bytes_read += sum(row["size_bytes"] for row in done.file_rows)
-    outcome.input_failed |= done.has_unreadable_files
+    outcome.failures += done.unreadable_files
     for row in done.file_rows:
         if row["error"] is not None:
             cli.log_progress(f"{row['path']}: {row['status']}: {redaction.loggable_error(job_run, row['error'])}")
@@ -75,7 +76,10 @@ def run(job_run: cli.JobRun) -> cli.Outcome:
     outcome = cli.Outcome()
     files = list_snapshot_files(job_run, outcome)
     lake = open_lake(job_run)
-    with lake_lease(job_run, lake), redaction.open_scratch_lake(job_run, lake, pseudonymizer, files) as redacting:
+    with (
+        lake_lease(job_run, lake, outcome),
+        redaction.open_scratch_lake(job_run, lake, pseudonymizer, files) as redacting,
+    ):
         update_bronze(job_run, lake if redacting is None else redacting.scratch_lake, files, outcome)
         if redacting is not None:
             decode_to_silver(job_run, redacting.scratch_lake, outcome)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from functools import partial
 
 from pyspark.sql import SparkSession
 
 from jobs import cli
 from jobs.command_line.engine_summary import EngineSummary
 from jobs.command_line.private_folder import PRIVATE_FOLDER, remove_left_folders
+from jobs.command_line.run_note import run_note
 from jobs.config import ConfigError
 from jobs.session import check_single_installation, check_spark_can_start, prepare_process, prepare_session
 from pipeline.lake.engine.sessions import LazySession
@@ -62,8 +63,7 @@ def _open_lake(job_run: cli.JobRun) -> Lake:
         read_log=config.read_log, trusts_versions=not job_run.conflicts,
         overflow_folder=PRIVATE_FOLDER.path(scratch_folder),
     )  # fmt: skip
-    said = job_run.summary_fields["engine"] = dict[str, Any]()
-    job_run.exit_stack.callback(lambda: said.update(summary.fields(session)))  # when all is done
+    job_run.summary_fields["engine"] = partial(summary.fields, session)
     job_run.summary_fields["store"] = lake.store_name
     return lake
 
@@ -89,10 +89,11 @@ def _is_folder(place: str) -> bool:
 
 
 @contextmanager
-def lake_lease(job_run: cli.JobRun, lake: Lake) -> Iterator[None]:
+def lake_lease(job_run: cli.JobRun, lake: Lake, outcome: cli.Outcome) -> Iterator[None]:
     """Hold exclusive write access to the lake; with --dry-run, do nothing.
 
     Another run that holds the lease is waited for, at most ``lake.lease_wait``. ConfigError if it is still held then.
+    ``bronze.runs`` takes from ``outcome`` what the run did: it is complete when the block ends.
     """
     if getattr(job_run.arguments, "dry_run", False):
         yield
@@ -104,7 +105,7 @@ def lake_lease(job_run: cli.JobRun, lake: Lake) -> Iterator[None]:
         wait_s = job_run.config.lake.lease_wait.total_seconds()
         with (
             hold_lease(lake.root, job_run.run_id, wait_s=wait_s, say=cli.log_progress) as mine,
-            lake.hold_exclusive_access(mine.check, cli.log_progress),
+            lake.hold_exclusive_access(mine.check, cli.log_progress, run_note(job_run, outcome)),
         ):
             yield
     except LeaseError as error:

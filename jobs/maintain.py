@@ -1,20 +1,22 @@
 """Keep a lake small and fast: join small files, and remove files that nothing needs any more.
 
 Files that are removed are those of table versions and change feeds older than the retention, and those that killed runs
-left. No row changes: the next run finds nothing new. Another run that works on the lake is waited for.
+left. No row changes: the next run finds nothing new. Another run that works on the lake is waited for. In a catalog it
+also removes what the catalog still kept of rows that ``forget`` deleted, as far as their time is over.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 from jobs import cli
 from jobs.command_line.parsers import build_parser
 from jobs.lake_access import lake_lease, open_lake_with_data
 from pipeline.bronze.ingest_captures import BRONZE_TABLES
 from pipeline.lake.recovery import undo_unfinished_runs
+from pipeline.privacy.retained_history import is_noted, remove_history
 from schemas.bronze import CAPTURE_FILES
 from schemas.catalog import ALL_TABLES
 
@@ -24,14 +26,18 @@ JOB = "maintain"
 def run(job_run: cli.JobRun) -> cli.Outcome:
     """Maintain every table of the lake."""
     lake, retain = open_lake_with_data(job_run), timedelta(days=job_run.arguments.retain_days)
-    with lake_lease(job_run, lake):
+    outcome = cli.Outcome()
+    with lake_lease(job_run, lake, outcome):
         undo_unfinished_runs(lake, BRONZE_TABLES, CAPTURE_FILES, cli.log_progress)
         tables = [table for table in ALL_TABLES if lake.exists(table)]
         for table in tables:
             cli.log_progress(f"maintaining {table}")
             lake.maintain(table, retain)
+        if not lake.owns_files and is_noted(lake):
+            cli.write_output("\n".join(remove_history(lake, datetime.now(UTC))) + "\n")
     cli.write_output(f"{len(tables)} tables maintained; versions of the last {retain.days} days can be read\n")
-    return cli.Outcome(summary_fields={"tables_maintained": len(tables)})
+    outcome.summary_fields["tables_maintained"] = len(tables)
+    return outcome
 
 
 def main(argv: Sequence[str] | None = None) -> int:

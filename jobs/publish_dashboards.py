@@ -22,8 +22,8 @@ from pipeline.dashboards.prometheus import render_metrics
 from pipeline.dashboards.read_datasets import RowLimits, read_dashboard_data
 from pipeline.lake.lake import Lake
 from pipeline.lake.versions import versions_by_name
+from pipeline.lake.watermarks import WITHOUT_WATERMARK
 from schemas import catalog
-from schemas.bronze import WATERMARKS
 from schemas.sessions import CHECKPOINT_TABLES
 
 JOB = "publish_dashboards"
@@ -78,7 +78,7 @@ def publish_pages(
 
 
 def _page_provenance(lake: Lake, rows: int, as_of: datetime | None) -> dict[str, Any]:
-    tables = [table for table in catalog.ALL_TABLES if table not in (WATERMARKS, *CHECKPOINT_TABLES)]
+    tables = [table for table in catalog.ALL_TABLES if table not in (*WITHOUT_WATERMARK, *CHECKPOINT_TABLES)]
     options = {"lake": lake.path(tables[0]), "rows": rows, "as_of": str(as_of)}
     return {
         **options,

@@ -75,7 +75,7 @@ def run(job_run: cli.JobRun) -> cli.Outcome:
     snapshot_files = ingest_snapshots.list_snapshot_files(job_run, outcome)
     suites = check_quality.select_suites(job_run) if job_run.config.quality.in_runs else ()
     lake = open_lake(job_run)
-    with lake_lease(job_run, lake):
+    with lake_lease(job_run, lake, outcome):
         with redaction.open_scratch_lake(job_run, lake, pseudonymizer, snapshot_files) as redacting:
             hosts_provenance = _update_bronze_and_silver(
                 job_run, lake, redacting, captures, snapshot_files, outcome, keys
@@ -255,9 +255,7 @@ def _check_quality(job_run: cli.JobRun, lake: Lake, suites: Sequence[Suite], out
     job_run.stages.begin("quality")
     cli.log_progress("checking quality")
     result = check_quality.check_lake(job_run, lake, suites)
-    checked = check_quality.outcome_of_results(result)
-    outcome.quality_failed = checked.quality_failed
-    outcome.tables |= checked.tables
+    check_quality.add_results(outcome, result)
     return result.summary_lines()
 
 

@@ -5,18 +5,21 @@ Times are UTC, taken from the packets' records; counts are of records or bytes o
 
 from __future__ import annotations
 
-from pyspark.sql.types import ArrayType, StructField, StructType
+from pyspark.sql.types import ArrayType, MapType, StructField, StructType
 
 from schemas.table import (
     BIGINT,
     BINARY,
     BOOLEAN,
     CLOCKS,
+    DATE,
     DOUBLE,
     ENDPOINT_COLUMNS,
+    EVENT_DATE,
     INT,
     INTS,
     NOT_ESTABLISHED,
+    RUN_ID,
     STRING,
     STRINGS,
     TIMESTAMP,
@@ -571,6 +574,50 @@ WATERMARKS = Table(
             "JSON: versions of the tables that it was computed from, settings, version of the code; {} for none",
         ),
         Column("rows", BIGINT, "rows of the table at that version"),
+    ),
+)
+RUNS = Table(
+    "bronze",
+    "runs",
+    "One row per run that wrote to the lake: the command, how long it took, how it ended, what it read and wrote.",
+    key=("run_id",),
+    event_date_columns=("began_at",),
+    columns=(
+        Column(RUN_ID, STRING, "the run: run_id of the rows that it wrote"),
+        Column("command", STRING, "job of msmq, without its arguments: run_all, check_quality, forget, ..."),
+        Column("program_version", STRING, "version of this program"),
+        Column("began_at", TIMESTAMP, "clock time at which it began, UTC"),
+        Column("ended_at", TIMESTAMP, "clock time at which it ended, UTC; null where it was killed"),
+        Column("seconds", DOUBLE, "duration of the run, its wait for the lease included; null where it was killed"),
+        Column(
+            "exit_code",
+            INT,
+            "its exit code (docs/guides/operations.md); null where it was killed. The row of a run that was killed, or "
+            "that ended with 2, 4 or 130, is added by the next one",
+        ),
+        Column("stage_seconds", MapType(STRING, DOUBLE), "seconds by stage, of a command that has stages"),
+        Column("engine", STRING, "what computed: spark or local (run.engine)"),
+        Column(
+            "master",
+            STRING,
+            "Spark's master without its address: local[*], spark, yarn, k8s; null where Spark did not start, or does "
+            "not say",
+        ),
+        Column("executions", BIGINT, "SQL executions of Spark before this row; null where nobody counts them"),
+        Column("jobs", BIGINT, "jobs of Spark, likewise"),
+        Column("tasks", BIGINT, "tasks of Spark, likewise"),
+        Column("captures_read", BIGINT, "captures that were read, as a whole or what was added to them"),
+        Column("snapshots_read", BIGINT, "snapshot files that were read"),
+        Column("bytes_read", BIGINT, "size of these captures and files, bytes; of one that has grown all of it"),
+        Column("packets", BIGINT, "packets of these captures; of one that has grown all of them"),
+        Column("failures", BIGINT, "inputs that could not be read: each makes the exit code 3"),
+        Column(
+            "rows_written",
+            MapType(STRING, BIGINT),
+            "rows that steps wrote by table (layer.table); tables without one are left out",
+        ),
+        Column("restarts", BIGINT, "how often it began again, because somebody else changed a table meanwhile"),
+        Column(EVENT_DATE, DATE, "UTC date of began_at; files of other dates are not read"),
     ),
 )
 

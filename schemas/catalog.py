@@ -36,7 +36,7 @@ BRONZE: tuple[Table, ...] = (*bronze.TABLES, *sessions.PACKET_TABLES)
 DATA_TABLES: tuple[Table, ...] = (*BRONZE, *collected_snapshots.TABLES, *SILVER, *GOLD)
 
 # What runs say of themselves: alone not a function of what was read.
-RUN_TABLES: tuple[Table, ...] = (*quality.TABLES, bronze.WATERMARKS, *sessions.CHECKPOINT_TABLES)
+RUN_TABLES: tuple[Table, ...] = (*quality.TABLES, bronze.WATERMARKS, bronze.RUNS, *sessions.CHECKPOINT_TABLES)
 ALL_TABLES: tuple[Table, ...] = (*DATA_TABLES, *RUN_TABLES)
 
 

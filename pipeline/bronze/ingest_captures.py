@@ -95,12 +95,12 @@ class CaptureIngestResult:
             self.rows_written[table] = self.rows_written.get(table, 0) + rows
 
     @property
-    def has_unreadable_files(self) -> bool:
-        """Whether a file could not be read, or is damaged inside.
+    def unreadable_files(self) -> int:
+        """How many files could not be read, or are damaged inside.
 
         Warnings do not count: a truncated last record, a file of 0 bytes, zeros at the end of a folder's newest file.
         """
-        return any(self._is_unreadable(row) for row in self.file_rows)
+        return sum(self._is_unreadable(row) for row in self.file_rows)
 
     def _is_unreadable(self, row: RowDict) -> bool:
         if row["status"] == "empty" or (row["damage"] == "zero_tail" and row["path"] in self.newest_paths):

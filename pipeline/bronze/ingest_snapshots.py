@@ -78,9 +78,9 @@ class SnapshotIngestResult:
     rows_written: dict[str, int] = field(default_factory=dict)  # by table
 
     @property
-    def has_unreadable_files(self) -> bool:
-        """Whether a file could not be read; broken lines do not count."""
-        return any(row["status"] == "unreadable" for row in self.file_rows)
+    def unreadable_files(self) -> int:
+        """How many files could not be read; broken lines do not count."""
+        return sum(row["status"] == "unreadable" for row in self.file_rows)
 
 
 def ingest(

@@ -148,6 +148,13 @@ FROM (SELECT *, rank() OVER (PARTITION BY suite ORDER BY run_at DESC, run_id DES
 WHERE place = 1""",
     ),
     DashboardDataset("coverage", "Coverage", "SELECT hour, server_address, layer, measure, value FROM {coverage}"),
+    DashboardDataset(
+        "runs",
+        "Runs",
+        """SELECT began_at, command, coalesce(CAST(exit_code AS string), 'killed') AS ended, seconds, failures,
+  captures_read, snapshots_read, packets, to_json(rows_written) AS rows_written, engine, executions, restarts,
+  program_version FROM {runs}""",
+    ),
 )
 
 
@@ -411,8 +418,36 @@ DASHBOARD_PAGES: Final[tuple[tuple[str, tuple[Widget, ...]], ...]] = (
             ),
         ),
     ),
+    (
+        "Runs",
+        (
+            Widget("line", "runs", "Seconds", ("began_at", "max(`seconds`)", "command"), 3, 6),
+            Widget("bar", "runs", "Exit codes", ("began_at", "count(`command`)", "ended"), 3, 6),
+            Widget(
+                "table",
+                "runs",
+                "Runs",
+                (
+                    "began_at",
+                    "command",
+                    "ended",
+                    "seconds",
+                    "failures",
+                    "captures_read",
+                    "snapshots_read",
+                    "packets",
+                    "rows_written",
+                    "executions",
+                    "restarts",
+                    "program_version",
+                ),
+                6,
+                9,
+            ),
+        ),
+    ),
 )
-_TIME_COLUMNS: Final = frozenset({"valid_from", "observed_at", "hour"})
+_TIME_COLUMNS: Final = frozenset({"valid_from", "observed_at", "hour", "began_at"})
 
 
 def dashboard_json(tables: TableNames) -> str:

@@ -41,20 +41,22 @@ from pipeline.lake.queries.inputs import (
     QueryInput,
     Values,
 )
+from pipeline.lake.run_notes import RunNote, UnfinishedRuns, run_rows
 from pipeline.lake.schema_enforcement import arrow_schema, changed_keys, conform_frame, conform_table, select_fields
 from pipeline.lake.storage.catalog_log import CatalogFileLog
 from pipeline.lake.storage.delta_rs import DeltaRsStore
 from pipeline.lake.storage.delta_spark import SparkStore
 from pipeline.lake.storage.file_log import FileLog
 from pipeline.lake.storage.log import Snapshot, TableLog, TablePlaces
+from pipeline.lake.storage.retention import Retention, read_retention
 from pipeline.lake.storage.spark_log import SparkLog
 from pipeline.lake.storage.store import StoreName, TableStore
 from pipeline.lake.versions import Versions
-from pipeline.lake.watermarks import Watermark, read_watermarks, watermark_rows
+from pipeline.lake.watermarks import WITHOUT_WATERMARK, Watermark, read_watermarks, watermark_rows
 from pipeline.text import is_utf8
-from schemas.bronze import WATERMARKS
+from schemas.bronze import RUNS, WATERMARKS
 from schemas.catalog import ALL_TABLES
-from schemas.table import EVENT_DATE, Table, quoted
+from schemas.table import EVENT_DATE, RUN_ID, Table, quoted
 
 ReadLog = Literal["auto", "files", "spark"]
 # What delta-rs does not take in the name of a folder: it takes the path for a URL, and decodes it twice.
@@ -105,6 +107,8 @@ class Lake:
         trusts = trusts_versions and isinstance(self._log, SparkLog)
         self.versions = Versions(self._log, self.root, self._read_watermarks, self._count_rows, trusts_versions=trusts)
         self._held = HeldRows()
+        self._unfinished = UnfinishedRuns(self.folder)
+        self._has_changed = False  # a table that is made of something, by the run that holds exclusive access
         self._answers = Answers(self._places, self._log, self.versions, self.session, sql, self._held)
 
     def _log_of_spark(self, read_log: ReadLog) -> TableLog:
@@ -130,24 +134,45 @@ class Lake:
 
     @contextmanager
     def hold_exclusive_access(
-        self, check: Callable[[], None], say: Callable[[str], object] = lambda _: None
+        self, check: Callable[[], None], say: Callable[[str], object] = lambda _: None, run: RunNote | None = None
     ) -> Iterator[None]:
         """Hold exclusive write access within the block. Cached table versions stay valid.
 
         ``check`` runs before every commit; it raises if the lease is lost. A commit is a ConflictError if somebody else
         has changed its table since its version was last read here. ``say`` takes a line on each table that somebody
-        else has changed since the last run.
+        else has changed since the last run. ``run`` is added to ``bronze.runs`` in the end, if it has changed a table.
         """
-        self._held.drop(WATERMARKS)
-        with self.versions.hold(check, is_unfinished=self._unfinished.exists()):
+        for table in WITHOUT_WATERMARK:
+            self._held.drop(table)
+        self._has_changed = False
+        with self.versions.hold(check, is_unfinished=self._unfinished.begin(run)):
             for table in list(self.versions.narrow.values()):
                 self.add_missing_columns(table)
             for table, snapshot in self._data_snapshots().items():
                 mark = self.versions.watermarks.get(str(table))
                 if mark is not None and mark.version < snapshot.version and snapshot.is_foreign:
                     say(f"{table}: somebody else changed it after version {mark.version} ({snapshot.operation})")
-            yield
-            self.keep_watermarks()
+            self._add_unfinished_runs()
+            try:
+                yield
+                self.keep_watermarks()
+                if run is not None and self._has_changed:
+                    self.append(RUNS, run_rows([{**run.begun, **run.ended(None)}]))
+            except BaseException as error:
+                self._unfinished.note_end(error, check)
+                raise
+            self._unfinished.remove()
+
+    def _add_unfinished_runs(self) -> None:
+        """Add the runs that did not get to their end to ``bronze.runs``, unless only the end of their note is missing.
+
+        A run after them may have been killed between its commit and that.
+        """
+        if others := self._unfinished.others:
+            there = self.select_by_values(RUNS, [row[RUN_ID] for row in others], columns=[RUN_ID])[RUN_ID].to_pylist()
+            if missing := [row for row in others if row[RUN_ID] not in there]:
+                self.append(RUNS, run_rows(missing))
+            self._unfinished.forget_others()
 
     def keep_watermarks(self) -> None:
         """Keep what each table is made of now, in ``bronze.watermarks``; only with exclusive access."""
@@ -158,17 +183,12 @@ class Lake:
             count = {table: partial(self._row_count, table, version) for table, (version, _) in changed.items()}
             counts = run_concurrently(count)
             marks |= {str(table): Watermark(*now, counts[table]) for table, now in changed.items()}
+            self._has_changed |= not self.versions.committed.isdisjoint(map(str, changed))
             self.replace(WATERMARKS, watermark_rows(marks))
-        self._unfinished.remove_file()
-
-    @property
-    def _unfinished(self) -> LakePath:
-        """The file that is there from the first commit of a run until its watermarks are kept."""
-        return self.folder / "_runs" / "unfinished"
 
     def _data_snapshots(self) -> dict[Table, Snapshot]:
-        """Return the snapshots of all tables but that of the watermarks."""
-        return self.versions.snapshots(*(table for table in ALL_TABLES if table is not WATERMARKS))
+        """Return the snapshots of all tables that watermarks tell of."""
+        return self.versions.snapshots(*(table for table in ALL_TABLES if table not in WITHOUT_WATERMARK))
 
     def _read_watermarks(self) -> dict[str, Watermark]:
         return read_watermarks(self.select(WATERMARKS, "TRUE")) if self.exists(WATERMARKS) else {}
@@ -505,8 +525,8 @@ class Lake:
         self, table: Table, provenance: str | None = None, previous_provenance: str | None = None
     ) -> Iterator[CommitNote]:
         """Yield what is to be said of the commits within the block; the lease is checked before each of them."""
-        if self.store_name == "spark" and not self._unfinished.exists():  # the next run may trust watermarks
-            self._unfinished.write_text("")
+        if self.versions.is_exclusive and table not in WITHOUT_WATERMARK:
+            self._unfinished.note_commit()
         try:
             yield CommitNote(provenance, partial(self.versions.check_commit, table), previous_provenance)
         finally:
@@ -541,6 +561,29 @@ class Lake:
         """
         with self._commit(table, provenance) as note:
             self._store.purge(table, note)
+
+    @property
+    def owns_files(self) -> bool:
+        """Whether the tables' files and logs are this program's to remove; else they are the catalog's."""
+        return self.catalog in (None, "spark_catalog")
+
+    def rewrite(self, table: Table, provenance: str | None) -> None:
+        """Write the files again that hold deleted rows. No row changes; the provenance stays."""
+        with self._commit(table, provenance) as note:
+            self._store.rewrite(table, note)
+
+    def vacuum_expired(self, table: Table) -> None:
+        """Delete the files that no version within the table's own retention needs; only with exclusive access."""
+        self.versions.check_commit(table)
+        self._store.vacuum_expired(table)
+
+    def retention(self, table: Table) -> Retention:
+        """Return how long the table keeps what its newest version does not need; StoreError if that is not clear."""
+        return read_retention(self._log.properties(table))
+
+    def oldest_version(self, table: Table) -> int:
+        """Return the oldest version of which the table's log has an entry."""
+        return self._log.snapshots_since(table, -1)[0].version
 
     def vacuum(self, table: Table) -> None:
         """Delete all files that the newest version does not need: no older version can be read from then on.

@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 from pipeline.concurrency import run_concurrently
 from pipeline.lake.errors import ConflictError, SchemaError
 from pipeline.lake.storage.log import Snapshot, TableLog
-from pipeline.lake.watermarks import Watermark, replace_versions, settle
-from schemas.bronze import WATERMARKS
+from pipeline.lake.watermarks import WITHOUT_WATERMARK, Watermark, replace_versions, settle
 from schemas.table import Table
 
 
@@ -48,6 +47,7 @@ class Versions:
         self._existing: set[str] = set()  # they do not go away under a run
         self._missing: set[str] = set()  # while nobody else creates any
         self._created: set[str] = set()  # by this run
+        self.committed: set[str] = set()  # tables to which this run may have committed, with exclusive access
         self.narrow: dict[str, Table] = {}  # tables made before some of their columns were declared
         self._newest: dict[str, Snapshot] = {}  # with exclusive access, of tables that are looked up
         self._known: dict[str, int] = {}  # with exclusive access, the last version of a table that was seen here
@@ -65,7 +65,7 @@ class Versions:
         """
         self._is_exclusive, self._check = True, check
         self.trusts_versions &= not is_unfinished
-        for noted in (self._missing, self._created, self._known):
+        for noted in (self._missing, self._created, self.committed, self._known):
             noted.clear()
         try:
             self.watermarks = self._ask_watermarks()
@@ -96,6 +96,7 @@ class Versions:
         name = str(table)
         self._existing.add(name)
         self._missing.discard(name)
+        self.committed.add(name)
         if made is None:
             self._newest.pop(name, None)
         elif self._is_exclusive:
@@ -186,7 +187,7 @@ class Versions:
 
         ConflictError if somebody else has changed it since a step was told another version.
         """
-        if table is WATERMARKS if self._is_exclusive else self.trusts_versions:
+        if table in WITHOUT_WATERMARK if self._is_exclusive else self.trusts_versions:
             return 0  # only this run changes it; or the rows of the first time will do
         if self._is_trusted(table):
             self._look_up(table)
@@ -220,7 +221,7 @@ class Versions:
 
     def _has_watermarks_to_trust(self, table: Table) -> bool:
         """Whether the watermarks are taken to tell of a table: of one that does not exist there is none."""
-        is_told = table is not WATERMARKS and bool(self.watermarks) and str(table) not in self._known
+        is_told = table not in WITHOUT_WATERMARK and bool(self.watermarks) and str(table) not in self._known
         return self.trusts_versions and self._is_exclusive and is_told
 
     def _with_later_versions(self, snapshot: Snapshot) -> Snapshot:
@@ -231,7 +232,7 @@ class Versions:
         """Return the newest commit of a table, with the provenance of its rows, whoever made the commit."""
         name, was_trusted = str(table), self._is_trusted(table)
         newest = self._log.snapshot(table)
-        if table is not WATERMARKS:
+        if table not in WITHOUT_WATERMARK:
             newest = self._settled(table, newest, was_trusted=was_trusted)
         if self._is_exclusive:
             self._newest[name], self._known[name] = newest, newest.version

@@ -16,13 +16,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
 from pipeline.lake.schema_enforcement import arrow_schema
 from pipeline.lake.storage.log import Snapshot
-from schemas.bronze import WATERMARKS
+from schemas.bronze import RUNS, WATERMARKS
+
+WITHOUT_WATERMARK: Final = (WATERMARKS, RUNS)
+"""Tables that only a run changes which holds the lake, and of which nothing is made."""
 
 
 class Watermark(NamedTuple):

@@ -5,6 +5,9 @@ whose entries hold smallest and largest values of files and conditions of delete
 without its deleted rows (``Lake.purge``), a checkpoint starts its log again, all other files are removed (VACUUM
 without retention), and so are the log entries before the checkpoint.
 
+Where a catalog owns the files of its tables (``Lake.owns_files``), only the first step is done here: files that hold
+deleted rows are written again. What it keeps of the others, and until when, is in ``retained_history``.
+
 The commits made here change no row: the watermarks of tables get the new versions of their inputs, so that the next run
 finds nothing to do. The watermarks' own table is written and purged last, since what it says of a table holds names.
 """
@@ -37,22 +40,27 @@ _MAX_PARALLEL: Final = 4
 
 
 def erase_history(lake: Lake) -> int:
-    """Leave only current rows in the files of every table; return the number of tables. Requires exclusive access."""
+    """Leave only current rows in the files of every table; return the number of tables. Requires exclusive access.
+
+    Where a catalog owns the files, those of earlier versions stay: ``retained_history.remove_history``.
+    """
+    purge = lake.purge if lake.owns_files else lake.rewrite
     tables = [table for table in catalog.ALL_TABLES if lake.exists(table) and table is not WATERMARKS]
     before = lake.versions.snapshots(*tables)
     same = {table: {found.version} for table, found in before.items()}
     same.setdefault(RPC_CALLS, set()).update(_versions_before_stubs_were_emptied(lake, before))
     run_concurrently(
-        {table: partial(lake.purge, table, before[table].provenance_json) for table in tables}, at_once=_MAX_PARALLEL
+        {table: partial(purge, table, before[table].provenance_json) for table in tables}, at_once=_MAX_PARALLEL
     )
     lake.versions.note_same_versions(same)
     if RPC_CALLS in before:
         decryption.keep_state(lake, before[RPC_CALLS].version)
     lake.keep_watermarks()
-    lake.purge(WATERMARKS, None)
-    run_concurrently(
-        {table: partial(_remove_old_files, table, lake) for table in (*tables, WATERMARKS)}, at_once=_MAX_PARALLEL
-    )
+    purge(WATERMARKS, None)
+    if lake.owns_files:
+        run_concurrently(
+            {table: partial(_remove_old_files, table, lake) for table in (*tables, WATERMARKS)}, at_once=_MAX_PARALLEL
+        )
     return len(tables)
 
 

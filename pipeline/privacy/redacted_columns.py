@@ -348,7 +348,7 @@ _MADE_COLUMNS: Final[Mapping[str, ColumnRedactor]] = {
          "receiver_queue_manager", "remote_read_handle", "result_name", "rule_id", "scope", "sender_queue_manager",
          "severity", "share_mode_name", "source_queue_manager", "start_hresult_name", "state", "state_after",
          "state_before", "suggestion", "transaction_id", "description", "expectation", "key_column", "limits",
-         "suite", "table", "unit"),
+         "suite", "table", "unit", "command", "program_version", "stage_seconds", "engine", "master", "rows_written"),
         _KEPT,
     ),
     **dict.fromkeys(

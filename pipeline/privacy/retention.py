@@ -22,7 +22,7 @@ from pipeline.bronze.ledger_entries import LEDGER_COLUMNS, LedgerEntry
 from pipeline.bronze.retention_cutoff import RetentionCutoff, recount_connection_calls, replace_rows
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import QueryInput, Values
-from schemas.bronze import CAPTURE_FILES, CONNECTIONS, PENDING, QUARANTINE, RPC_BINDS, RPC_CALLS
+from schemas.bronze import CAPTURE_FILES, CONNECTIONS, PENDING, QUARANTINE, RPC_BINDS, RPC_CALLS, RUNS
 from schemas.collected_snapshots import SNAPSHOT_FILES, SNAPSHOTS_RAW
 from schemas.hosts import HOSTS
 from schemas.quality import QUALITY_RESULTS
@@ -86,6 +86,7 @@ class _RetentionRun:
         if undated and not self.dry_run:
             self._remove_undated_connections()
         self._remove_snapshots()
+        self._delete(RUNS, f"began_at {before}")
         self._remove_quality_results()
         # What the endpoint mapper showed outlives removed stubs (hosts.update_hosts): it does not follow bronze.
         self._delete(HOSTS, f"source = 'endpoint_mapper' AND last_seen_at {before}")

@@ -23,6 +23,7 @@ from databricks.bundles.volumes import Volume
 from bundles.databricks_bundle import BundleError, load, resolved, resource_id, tasks, wheel_tasks
 from jobs import __main__ as command
 from jobs.alerts import NO_ALERT
+from jobs.apply_governance import configured_governance
 from jobs.command_line.parsers import build_parser
 from jobs.config import Config
 from pipeline.alerts.episodes import ERROR
@@ -217,7 +218,9 @@ def test_the_task_value_that_the_condition_reads_is_the_one_that_is_set(resource
 
 def test_what_is_repeated_after_a_failure_changes_nothing_twice(resources):
     repeated = {name for name, task in wheel_tasks(resources).items() if task.get("max_retries")}
-    assert repeated == {"msmq.run_all", "msmq.alerts", "forget.list", "forget.forget", "maintain.maintain"}
+    assert repeated == {"msmq.run_all", "msmq.alerts", "forget.list", "forget.forget", "maintain.maintain"} | {
+        "governance.apply_governance"
+    }
 
 
 def test_data_is_erased_only_if_the_parameter_says_so(resources):
@@ -233,6 +236,41 @@ def test_data_is_erased_only_if_the_parameter_says_so(resources):
     with pytest.raises(SystemExit):  # without a day
         build_parser(name).parse_args([defaults["before"] if each == "2024-05-01" else each for each in arguments])
     assert erasing["depends_on"] == [{"task_key": condition["task_key"], "outcome": "true"}]
+
+
+def governance_of(bundle, target, project, **given):
+    """What the governance job of a target asks for, with its schemas."""
+    found = resolved(bundle, target, WORKSPACE | {f"var.{name}": value for name, value in given.items()})
+    job, arguments = arguments_of(wheel_tasks(found)["governance.apply_governance"])
+    config = Config.load(project / "conf" / "databricks.yml", build_parser(job).parse_args(arguments).overrides)
+    return configured_governance(config), found
+
+
+def test_governance_is_for_the_schemas_of_the_target_and_nobody_who_is_not_named(bundle, project, target):
+    principal = PRINCIPAL if target == "prod" else ""
+    wanted, found = governance_of(bundle, target, project, service_principal=principal)
+    place, name = SCHEMAS[target]
+    assert (wanted.catalog, wanted.prefix, wanted.view_schema) == (place, f"{name}_", f"{name}_shared")
+    assert wanted.view_schema not in {each["name"] for each in found["schemas"].values()}
+    assert (wanted.view_readers, wanted.owner) == ((), None)
+    assert wanted.readers == ((principal,) if principal else ())
+    named = {"readers": "msmq-engineers", "view_readers": "operations, data analysts", "owner": "msmq-owners"}
+    wanted, _ = governance_of(bundle, target, project, **named)
+    assert (wanted.readers, wanted.owner) == (("msmq-engineers",), "msmq-owners")
+    assert wanted.view_readers == ("operations", "data analysts")
+
+
+def test_governance_grants_no_more_on_the_schemas_of_tables_than_a_deployment_does(bundle, project):
+    """Otherwise each deployment would take it back."""
+    wanted, found = governance_of(bundle, "prod", project, readers="msmq-engineers")
+    for layer in LAYER_COMMENTS:
+        deployed = {each["principal"]: set(each["privileges"]) for each in found["schemas"][layer]["grants"]}
+        for statement in wanted.statements({table: table.names for table in catalog.ALL_TABLES}):
+            granted = [
+                each for each in statement.effects if each[0] == "privilege" and each[1] == wanted.prefix + layer
+            ]
+            for _, _, principal, privilege in granted:
+                assert privilege.replace(" ", "_") in deployed[principal]
 
 
 def test_the_variables_choose_what_starts_the_job(bundle, resources, target):

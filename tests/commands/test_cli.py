@@ -27,8 +27,8 @@ def run_a_job(argv, run=lambda _: Outcome()):
     [
         (Outcome(), 0),
         (Outcome(quality_failed=True), 1),
-        (Outcome(input_failed=True), 3),
-        (Outcome(quality_failed=True, input_failed=True), 3),
+        (Outcome(failures=1), 3),
+        (Outcome(quality_failed=True, failures=1), 3),
     ],
 )
 def test_exit_codes(outcome, code, capsys):
@@ -243,7 +243,7 @@ from jobs import cli
 def run(_):
     for _ in range(1000):
         cli.write_output("found " * 100 + "\\n")
-    return cli.Outcome(input_failed=True)
+    return cli.Outcome(failures=1)
 sys.exit(cli.run_job("a_job", cli.build_base_parser("a_job", ""), run, ["--lake", "x"]))
 """
 

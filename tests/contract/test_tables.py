@@ -132,6 +132,11 @@ CONTRACT = {
         hresult_name string, property_states map<string,string>, activequeues array<string>, privateq array<string>,
         dsserver string, connected string, type string, bytes_in_all_queues decimal(20,0), {ERRORS},
         decoder_version string, event_date date, run_id string""",
+    "bronze.runs": """
+        run_id string, command string, program_version string, began_at timestamp, ended_at timestamp, seconds double,
+        exit_code int, stage_seconds map<string,double>, engine string, master string, executions bigint, jobs bigint,
+        tasks bigint, captures_read bigint, snapshots_read bigint, bytes_read bigint, packets bigint, failures bigint,
+        rows_written map<string,bigint>, restarts bigint, event_date date""",
     "silver.queue_aliases": """
         queue string, canonical_queue string, evidence string, call_key string, snapshot_id string,
         observed_at timestamp, event_date date""",

@@ -13,6 +13,7 @@ from pipeline.quality.limits import describe_limits
 from pipeline.quality.results_page import render_results
 from pipeline.quality.suites import Expectation, SuiteError, read_suites
 from schemas import catalog
+from schemas.bronze import RUNS
 from schemas.quality import QUALITY_RESULTS
 
 SUITE = """
@@ -40,7 +41,7 @@ def suites(project):
 
 def test_every_table_has_its_suite(suites):
     # except gold.quality_results: each check would have to check the rows of the one before
-    assert {str(suite.table) for suite in suites} == {str(table) for table in catalog.DATA_TABLES}
+    assert {str(suite.table) for suite in suites} == {str(table) for table in (*catalog.DATA_TABLES, RUNS)}
     for suite in suites:
         assert all(re.search(r"[.]$", each.description) for each in suite.expectations), suite.name
         if suite.rows_sql is None:

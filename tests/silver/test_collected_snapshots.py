@@ -53,7 +53,7 @@ def test_snapshots_go_through_bronze_to_silver(lake, tmp_path):
         tmp_path / "in" / "a.jsonl", machine(), queue(7), failed(), failed(which="cut", hresult=None, error="cut")
     )
     done = ingest(lake, tmp_path / "in")
-    assert (done.rows_written[str(SNAPSHOTS_RAW)], done.has_unreadable_files) == (4, False)
+    assert (done.rows_written[str(SNAPSHOTS_RAW)], done.unreadable_files) == (4, 0)
     raw = {(row.format_name or "").rpartition("\\")[2]: row for row in lake.read(SNAPSHOTS_RAW).collect()}
     assert {name: (row.hresult, row.error, row.source_line) for name, row in raw.items()} == {
         "": (0, None, 1), "a": (0, None, 2), "gone": (0xC00E0003, None, 3), "cut": (None, "cut", 4),
@@ -141,7 +141,7 @@ def test_broken_lines_go_to_quarantine_and_leave_it_when_they_are_whole(lake, tm
     ahead = queue(asked_at="9999-12-31T23:59:59.999999Z", collected_at=None)
     path = write(tmp_path / "a.jsonl", machine(), "nonsense", queue(version=9), whole[:100], ahead)
     done = ingest(lake, path)
-    assert not done.has_unreadable_files
+    assert done.unreadable_files == 0
     found = sorted(rows(lake, QUARANTINE), key=lambda row: row["source_line"])
     assert [(row["source_path"], row["source_line"], row["reason"]) for row in found] == [
         (str(path), 2, "not_json"), (str(path), 3, "unknown_version"), (str(path), 4, "not_json"),
@@ -161,13 +161,13 @@ def test_a_file_that_cannot_be_read_is_said_and_tried_again(lake, tmp_path):
     text = gone.read_text()
     gone.unlink()
     done = ingest_snapshots.ingest(lake, listed, run_id="r1", log=lambda _: None)
-    assert done.has_unreadable_files
+    assert done.unreadable_files == 1
     assert {row["path"]: row["status"] for row in rows(lake, SNAPSHOT_FILES)} == {
         str(good): "complete",
         str(gone): "unreadable",
     }
     gone.write_text(text)
-    assert not ingest(lake, tmp_path / "*.jsonl").has_unreadable_files
+    assert ingest(lake, tmp_path / "*.jsonl").unreadable_files == 0
     assert len(rows(lake, SNAPSHOTS_RAW)) == 2
 
 

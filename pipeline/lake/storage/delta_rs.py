@@ -168,6 +168,14 @@ class DeltaRsStore:
         with self._log.newest(table) as delta:
             delta.create_checkpoint()
 
+    def rewrite(self, table: Table, note: CommitNote) -> None:
+        """Do nothing: files hold no deleted rows."""
+
+    def vacuum_expired(self, table: Table) -> None:
+        """Delete the files that no version within the table's own retention needs."""
+        with self._log.newest(table) as delta:
+            delta.vacuum(dry_run=False, full=True)
+
     def vacuum(self, table: Table) -> None:
         """Delete all files that the newest version does not need."""
         with self._log.newest(table) as delta:

@@ -8,7 +8,7 @@ statement has no options, and takes it from its session.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Final, NamedTuple
 
 import pyarrow as pa
@@ -37,10 +37,11 @@ _LAST_VERSION: Final = "spark.databricks.delta.lastCommitVersionInSession"
 _CHECKPOINTS: Final = "delta.checkpointInterval"
 # While files are removed the check that old versions are kept for a week is off; so are commits that tell of the
 # removal. A table's folder is listed by as many tasks as the last setting says: by 10,000 unless told.
+_LISTING_TASKS: Final = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
 _VACUUM: Final = {
     "spark.databricks.delta.retentionDurationCheck.enabled": "false",
     "spark.databricks.delta.vacuum.logging.enabled": "false",
-    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "16",
+    _LISTING_TASKS: "16",
 }
 
 
@@ -187,6 +188,21 @@ class SparkStore:
         )  # fmt: skip
 
     # -- maintenance -----------------------------------------------------------------------------------------------
+
+    def rewrite(self, table: Table, note: CommitNote) -> None:
+        """Write the files again that hold deleted rows, behind deletion vectors. No row changes."""
+        self._run(f"REORG TABLE {self._sql_name(table)} APPLY (PURGE)", note)
+
+    def vacuum_expired(self, table: Table) -> None:
+        """Delete the files that no version within the table's own retention needs."""
+        with own_session(self._session.spark) as spark:
+            with suppress(PySparkException):  # not every platform takes it
+                spark.conf.set(_LISTING_TASKS, _VACUUM[_LISTING_TASKS])
+            try:
+                spark.sql(f"VACUUM {self._sql_name(table)}")
+            finally:
+                with suppress(PySparkException):
+                    spark.conf.unset(_LISTING_TASKS)
 
     def restore(self, table: Table, version: int, note: CommitNote) -> None:
         """Restore a table to a version, by a commit of its own; RestoreError where its files or its log are gone."""

@@ -131,6 +131,11 @@ class FileLog:
         except (DeltaError, OSError, pa.ArrowException) as error:
             raise ChangeFeedError(f"{table}: what changed after version {since} is not known: {error}") from error
 
+    def properties(self, table: Table) -> Mapping[str, str]:
+        """Return the properties of a table that are set."""
+        with self.newest(table) as delta:
+            return dict(delta.metadata().configuration)
+
     def location(self, table: Table) -> str:
         """Return the URI of a table's folder."""
         return folder_uri(self.folder(table))

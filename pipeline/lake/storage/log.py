@@ -112,5 +112,8 @@ class TableLog(Protocol):
         ChangeFeedError where the changes are not known.
         """
 
+    def properties(self, table: Table) -> Mapping[str, str]:
+        """Return the properties of a table that are set."""
+
     def location(self, table: Table) -> str:
         """Return the URI of a table's folder."""

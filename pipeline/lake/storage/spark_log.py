@@ -78,6 +78,10 @@ class SparkLog:
     def changes(self, table: Table, since: int, until: int, columns: Sequence[str]) -> pa.Table | None:
         """Leave the change feed to Spark."""
 
+    def properties(self, table: Table) -> Mapping[str, str]:
+        """Return the properties of a table that are set."""
+        return dict(self._detail(table, "properties") or {})
+
     def location(self, table: Table) -> str:
         """Return the URI of a table's folder."""
         return str(self._detail(table, "location"))

@@ -54,8 +54,14 @@ class TableStore(Protocol):
     def purge(self, table: Table, note: CommitNote) -> None:
         """Write the files again without deleted rows, and begin the log again. No row changes."""
 
+    def rewrite(self, table: Table, note: CommitNote) -> None:
+        """Write the files again that hold deleted rows. No row changes."""
+
     def vacuum(self, table: Table) -> None:
         """Delete all files that the newest version does not need."""
+
+    def vacuum_expired(self, table: Table) -> None:
+        """Delete the files that no version within the table's own retention needs."""
 
     def maintain(self, table: Table, retain_hours: int, note: CommitNote) -> None:
         """Join small files, and delete files that no version of the last hours needs. No row changes."""
