@@ -102,9 +102,9 @@ def lake_lease(job_run: cli.JobRun, lake: Lake, outcome: cli.Outcome) -> Iterato
     if lake.session.engine == "local":
         cli.log_progress("this process computes (run.engine=local)")
     try:
-        wait_s = job_run.config.lake.lease_wait.total_seconds()
+        wait_s, place = job_run.config.lake.lease_wait.total_seconds(), lake.lease_place
         with (
-            hold_lease(lake.root, job_run.run_id, wait_s=wait_s, say=cli.log_progress) as mine,
+            hold_lease(lake.root, job_run.run_id, place=place, wait_s=wait_s, say=cli.log_progress) as mine,
             lake.hold_exclusive_access(mine.check, cli.log_progress, run_note(job_run, outcome)),
         ):
             yield

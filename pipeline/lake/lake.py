@@ -29,6 +29,7 @@ from pipeline.lake.engine.tasks import PartitionedRows
 from pipeline.lake.errors import LakeNameError, StoreError
 from pipeline.lake.lake_path import LakePath, absolute_location
 from pipeline.lake.lake_record import choose_store, record_store
+from pipeline.lake.lease_table import LeaseTable
 from pipeline.lake.queries.answer import Answers
 from pipeline.lake.queries.duckdb_sql import DuckDbSql
 from pipeline.lake.queries.held_rows import HeldRows
@@ -113,14 +114,23 @@ class Lake:
 
     def _log_of_spark(self, read_log: ReadLog) -> TableLog:
         """Return what reads the logs of tables that Spark stores."""
-        elsewhere = is_remote(self.session)
-        if self.catalog is None:
-            is_reached = not elsewhere and not _NOT_IN_FOLDERS.search(self.root)
-        else:  # the newest commits of others may not be in the tables' folders
-            is_reached = not elsewhere and self.catalog == "spark_catalog"
+        is_reached = self._is_in_own_spark and (self.catalog is not None or not _NOT_IN_FOLDERS.search(self.root))
         if read_log == "spark" or (read_log == "auto" and not is_reached):
             return SparkLog(self._places, self.session)
         return FileLog(self._places) if self.catalog is None else CatalogFileLog(self._places, self.session)
+
+    @property
+    def _is_in_own_spark(self) -> bool:
+        """Whether Spark runs in this process, and all commits are in folders: those of other catalogs may not be."""
+        return not is_remote(self.session) and self.catalog in (None, "spark_catalog")
+
+    @property
+    def lease_place(self) -> LeaseTable | None:
+        """A table for the lease of a lake in a catalog; None where the lease is in the lake's folder.
+
+        That is also where Spark in this process has the catalog: commits of another process may not exclude its own.
+        """
+        return None if self._is_in_own_spark or self.catalog is None else LeaseTable(self._places, self.session)
 
     @property
     def spark(self) -> SparkSession:

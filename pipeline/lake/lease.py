@@ -1,17 +1,21 @@
-"""One run at a time on one lake: by a file lock in a folder, by conditional puts on an object store.
+"""One run at a time on one lake: by a file lock in a folder, elsewhere by a record that is replaced as it was read.
 
-The run that works on a lake has a record there, ``_lease/holder.json``: who it is, and a number that goes up every few
-seconds. Who may write the record:
+The run that works on a lake has a record there: who it is, and a number that goes up as long as it works. Where the
+record is (``LeasePlace``), and who may write it:
 
-* in a folder, who has locked the file ``_lease/lock``. The system frees it when the process ends, however it ends.
-* on an object store, who has read the record that is there: a put names its ``e_tag``, or that there is none.
+* in a folder, ``_lease/holder.json``: who has locked the file ``_lease/lock``. The system frees it when the process
+  ends, however it ends.
+* on an object store, ``_lease/holder.json``: who has read the one that is there. A put names its ``e_tag``, or that
+  there is none.
+* in a catalog, the one row of a table: who has read it (``pipeline.lake.lease_table``).
 
 A run that waits takes the place of another one whose record has not changed for ``stale_s``. The one who waits counts
 that: clocks of two machines are never compared. In a folder it needs not wait so long for a run of its own machine,
 whose lock is free. That of another machine tells nothing where the locks of a file system hold on one machine only.
 
 Every run reads the record before each commit (``Lease.check``). Whatever went wrong, two runs that both believe to hold
-a lake see one record, so at most one of them goes on.
+a lake see one record, so at most one of them goes on. Only where a record takes seconds to read, it is enough to have
+replaced it a short time ago, long before another run may count it as ended.
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ import os
 import platform
 import time
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
@@ -56,7 +61,7 @@ class LeaseError(Exception):
     """Another run works on the lake, or has taken this run's place; the message is one line."""
 
 
-class _Record(NamedTuple):
+class Record(NamedTuple):
     """A record as it was read."""
 
     data: bytes
@@ -72,10 +77,44 @@ class _Record(NamedTuple):
         return found if isinstance(found, dict) else {}
 
 
-class _Folder:
-    """The record in a folder, and the lock. All functions raise ``OSError``."""
+class LeaseTimes(NamedTuple):
+    """How long a run does what, in seconds."""
 
-    tells_end = True  # of a run of this machine
+    beat_s: float = 5.0  # between two records of a run
+    stale_s: float = 60.0  # without a new record, as the one who waits counts them, a run has ended
+    poll_s: float = 0.5  # between two looks of a run that waits
+    valid_s: float = 30.0  # from its last record on a run may commit; later only with another one
+
+
+class LeasePlace(ABC):
+    """Where the record is, and who may write it. All functions raise ``OSError``."""
+
+    times = LeaseTimes()
+    tells_end = False  # of a run of this machine
+    is_read_before_commits = True
+    record: LakePath | str  # where it is, for messages
+
+    def enter(self) -> bool:
+        """Lock it, unless it is; whether nobody else has. Where there is nothing to lock, True."""
+        return True
+
+    @abstractmethod
+    def read(self) -> Record | None:
+        """Return the record; None without one."""
+
+    @abstractmethod
+    def put(self, data: bytes, before: Record | None) -> bool:
+        """Write the record in place of one that was read, or of none; False where another one is there."""
+
+    def leave(self) -> None:  # noqa: B027 - where there is nothing to unlock
+        """Unlock it."""
+
+
+class _Folder(LeasePlace):
+    """The record in a folder, and the lock, without which nobody writes it."""
+
+    tells_end = True
+    record: LakePath
 
     def __init__(self, folder: LakePath) -> None:
         folder.make_folder()
@@ -83,7 +122,6 @@ class _Folder:
         self._lock = FileLock((folder / "lock").location, thread_local=False, fallback_to_soft=False)
 
     def enter(self) -> bool:
-        """Lock it, unless it is; whether nobody else has."""
         try:
             self._lock.acquire(blocking=False)
         except Timeout:
@@ -94,27 +132,22 @@ class _Folder:
             raise OSError(f"its file system cannot lock files ({error}); put the lake on one that can") from error
         return True
 
-    def read(self) -> _Record | None:
-        """Return the record; None without one."""
+    def read(self) -> Record | None:
         try:
-            return _Record(Path(self.record.location).read_bytes())
+            return Record(Path(self.record.location).read_bytes())
         except FileNotFoundError:
             return None
 
-    def put(self, data: bytes, _: _Record | None) -> bool:
-        """Write the record in one step; True."""
+    def put(self, data: bytes, before: Record | None) -> bool:  # noqa: ARG002 - the lock is what counts
         self.record.write_text(data.decode())
         return True
 
     def leave(self) -> None:
-        """Unlock it."""
         self._lock.release(force=True)
 
 
-class _ObjectStore:
-    """The record on an object store. All functions raise ``OSError``."""
-
-    tells_end = False
+class _ObjectStore(LeasePlace):
+    """The record on an object store."""
 
     def __init__(self, folder: LakePath) -> None:
         self.record = folder / _RECORD
@@ -131,22 +164,16 @@ class _ObjectStore:
             retry_config={"retry_timeout": _RETRY_TIMEOUT},
         )
 
-    def enter(self) -> bool:
-        """Return True: there is nothing to lock."""
-        return True
-
-    def read(self) -> _Record | None:
-        """Return the record; None without one."""
+    def read(self) -> Record | None:
         try:
             found = obstore.get(self._store, _RECORD)
-            return _Record(bytes(found.bytes()), found.meta["e_tag"])
+            return Record(bytes(found.bytes()), found.meta["e_tag"])
         except FileNotFoundError:
             return None
         except BaseError as error:
             raise OSError(str(error)) from error
 
-    def put(self, data: bytes, before: _Record | None) -> bool:
-        """Write the record in place of one that was read, or of none; False where another one is there."""
+    def put(self, data: bytes, before: Record | None) -> bool:
         try:
             mode: PutMode = "create" if before is None else {"e_tag": before.e_tag}
             obstore.put(self._store, _RECORD, data, mode=mode)
@@ -156,21 +183,14 @@ class _ObjectStore:
             raise OSError(str(error)) from error
         return True
 
-    def leave(self) -> None:
-        """Do nothing: there is nothing to unlock."""
-
 
 class Lease:
     """The right of a run to write to a lake. ``hold_lease`` gives it, ``check`` tells whether it still holds."""
 
-    def __init__(
-        self, lake_root: str, run_id: str, *, say: LogLine, beat_s: float, stale_s: float, poll_s: float
-    ) -> None:
-        """Raise ``OSError`` or ``ValueError`` where no lease can be. Arguments: see ``hold_lease``."""
-        folder = LakePath(absolute_location(lake_root)) / LEASE_FOLDER
-        self._place = _ObjectStore(folder) if folder.is_remote else _Folder(folder)
+    def __init__(self, place: LeasePlace, lake_root: str, run_id: str, times: LeaseTimes, say: LogLine) -> None:
+        """Arguments: see ``hold_lease``."""
+        self._place, self._times = place, times
         self._lake, self._run_id, self._say = lake_root, run_id, say
-        self._beat_s, self._stale_s, self._poll_s = beat_s, stale_s, poll_s
         self._about = {
             "run_id": run_id,
             "host": platform.node(),
@@ -188,16 +208,14 @@ class Lease:
 
     def check(self) -> None:
         """Raise ``LeaseError`` when the lease is lost, or may be: ask before what must not be done twice."""
-        with self._renewing:
+        if self._place.is_read_before_commits or self._is_late():
+            with self._renewing, suppress(OSError):  # a place that is out of reach for a while
+                self._look(renew=self._is_late())
+        if self._trouble is not None:
+            raise LeaseError(self._trouble)
+        if self._is_late():
             late_s = _now() - self._renewed_at
-            with suppress(OSError):  # an object store that is out of reach for a while
-                self._look(renew=late_s > self._stale_s / 2)
-            if self._trouble is not None:
-                raise LeaseError(self._trouble)
-            if _now() - self._renewed_at > self._stale_s / 2:
-                raise LeaseError(
-                    f"the lease of {self._lake} could not be renewed for {late_s:.0f} s by run {self._run_id}"
-                )
+            raise LeaseError(f"the lease of {self._lake} could not be renewed for {late_s:.0f} s by run {self._run_id}")
 
     def acquire(self, wait_s: float) -> None:
         """Wait for the lease at most ``wait_s`` seconds; ``LeaseError``, which says who has it, or ``OSError``."""
@@ -206,7 +224,7 @@ class Lease:
         while True:
             is_free = self._place.enter()
             found = self._place.read()
-            still_s = still_s + self._poll_s if found == before else 0.0
+            still_s = still_s + self._times.poll_s if found == before else 0.0
             before = found
             if is_free and self._take(found, still_s):
                 self._trouble = None
@@ -216,10 +234,10 @@ class Lease:
             if _now() >= until:
                 raise LeaseError(f"{who} works on {self._lake}; waited {wait_s:.0f} s for it to end")
             is_named = found is not None and found.data != _FREE  # else it is coming or going just now, most likely
-            if told != who and (is_named or still_s >= self._beat_s):
+            if told != who and (is_named or still_s >= self._times.beat_s):
                 told = who
                 self._say(f"{who} works on {self._lake}: waiting for it to end")
-            time.sleep(self._poll_s)
+            time.sleep(self._times.poll_s)
 
     def release(self) -> None:
         """Let the next run have the lake; does no harm when nothing is held."""
@@ -233,21 +251,27 @@ class Lease:
                 self._place.put(_FREE, found)
         self._place.leave()
 
-    def _take(self, found: _Record | None, still_s: float) -> bool:
+    def _take(self, found: Record | None, still_s: float) -> bool:
         """Write the record of this run, unless another run is at work; whether that was done."""
         if self._is_own(found):
             return True  # it was written, and then the connection broke
         if found is not None and found.data != _FREE:
             has_ended = self._place.tells_end and found.says.get("host") == platform.node()
-            if not has_ended and still_s < self._stale_s:
+            if not has_ended and still_s < self._times.stale_s:
                 return False
             self._say(f"{self._who(found)} is gone: its place is taken over")
         return self._write(found)
 
+    def _is_late(self) -> bool:
+        return _now() - self._renewed_at > self._times.valid_s
+
     def _live(self) -> None:
-        while not self._stop.wait(self._beat_s):
+        pause_s = self._times.beat_s
+        while not self._stop.wait(pause_s):
+            pause_s = self._times.poll_s  # until it is in reach again
             with self._renewing, suppress(OSError):
                 self._look(renew=True)
+                pause_s = self._times.beat_s
 
     def _look(self, *, renew: bool) -> None:
         """Look whether the lease is lost; if not, renew it. The caller holds ``_renewing``."""
@@ -259,7 +283,7 @@ class Lease:
         if self._trouble is None and renew:
             self._write(found)
 
-    def _write(self, before: _Record | None) -> bool:
+    def _write(self, before: Record | None) -> bool:
         """Write this run's record in place of one that was read; whether that was still there."""
         self._beat += 1
         begun = _now()
@@ -268,10 +292,10 @@ class Lease:
         self._renewed_at = begun
         return True
 
-    def _is_own(self, found: _Record | None) -> bool:
+    def _is_own(self, found: Record | None) -> bool:
         return found is not None and found.says.get("token") == self._about["token"]
 
-    def _who(self, found: _Record | None) -> str:
+    def _who(self, found: Record | None) -> str:
         """Say who wrote a record."""
         if found is None or found.data == _FREE:
             return "another run"
@@ -287,26 +311,32 @@ def hold_lease(
     lake_root: str | Path,
     run_id: str,
     *,
+    place: LeasePlace | None = None,
     wait_s: float = 600.0,
     say: LogLine,
-    beat_s: float = 5.0,
-    stale_s: float = 60.0,
-    poll_s: float = 0.5,
+    **times: float,
 ) -> Iterator[Lease]:
     """Hold a lake for a run; its root is a local folder, or a URI ``s3://BUCKET/...``.
 
     Waits at most ``wait_s`` seconds for a run that is there already. Raises ``LeaseError`` when it does not end, or
-    when the lake cannot be written. ``beat_s``: seconds between two records of a run; ``stale_s``: without a new one it
-    counts as ended; ``poll_s``: between two looks of a run that waits.
+    when the lake cannot be written. ``place``: where the record is, by default below the root. ``times`` replace some
+    of those of the place (``LeaseTimes``).
     """
     with ExitStack() as held:
         try:
-            mine = Lease(str(lake_root), run_id, say=say, beat_s=beat_s, stale_s=stale_s, poll_s=poll_s)
+            place = place or _place_in(str(lake_root))
+            mine = Lease(place, str(lake_root), run_id, place.times._replace(**times), say)
             held.callback(mine.release)
             mine.acquire(wait_s)
         except (OSError, ValueError) as error:
             raise LeaseError(f"{lake_root}: no lease can be taken there: {_one_line(error)}") from error
         yield mine
+
+
+def _place_in(lake_root: str) -> LeasePlace:
+    """Return the place below a lake's root; ``OSError`` or ``ValueError`` where none can be."""
+    folder = LakePath(absolute_location(lake_root)) / LEASE_FOLDER
+    return _ObjectStore(folder) if folder.is_remote else _Folder(folder)
 
 
 def _one_line(error: Exception) -> str:

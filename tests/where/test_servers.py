@@ -1,7 +1,7 @@
 """A Spark Connect server, then a standalone cluster, never both at a time; every job is in ``test_where.py``.
 
-Over Connect: runs into a lake in a folder, and answers that have no rows. The two workers of the cluster are each in a
-folder and an environment without the project.
+Over Connect: runs into a lake in a folder, answers that have no rows, and the lease in a catalog. The two workers of
+the cluster are each in a folder and an environment without the project.
 """
 
 import json
@@ -16,7 +16,7 @@ from pipeline.lake.engine import codegen
 from pipeline.lake.engine.sessions import LazySession
 from pipeline.lake.lake import Lake
 from schemas import catalog
-from where import connect_answers, submitted_job
+from where import connect_answers, lease_client, submitted_job
 from where.servers import LOCALHOST, QUICK_JAVA, cluster, connect_server, environment
 
 pytestmark = pytest.mark.spark
@@ -62,20 +62,18 @@ def count_events(log):
     return {name: text.count(name) for name in MOST}
 
 
-def test_runs_over_connect_write_what_a_plain_run_does(project, request, tmp_path):
+def test_runs_over_connect_write_what_a_plain_run_does(project, properties, request, tmp_path):
     plain, there, log = tmp_path / "plain", tmp_path / "there", tmp_path / "events"
     captures = [project / "data" / "sample" / name for name in CAPTURES]
     log.mkdir()
     assert run_all.main(["--lake", str(plain), "--captures", *map(str, captures)]) == 0
-    made = [sys.executable, "tools/write_spark_conf.py", str(tmp_path / "spark.conf")]
-    subprocess.run(made, cwd=project, env=environment(PYTHONPATH=str(project)), check=True, capture_output=True)
     settings = {
         "spark.eventLog.enabled": "true", "spark.eventLog.dir": log.as_uri(), "spark.eventLog.rolling.enabled": "false",
         "spark.eventLog.compress": "false", "spark.sql.shuffle.partitions": "2", "spark.sql.adaptive.enabled": "false",
         **codegen.OFF_SETTINGS,
     }  # fmt: skip
     told = [f"{name}={value}" for name, value in settings.items()]
-    with connect_server(tmp_path / "server", tmp_path / "spark.conf", *told) as url:
+    with connect_server(tmp_path / "server", properties, *told) as url:
         assert run_there(project, url, tmp_path, there, captures)
         before = count_events(log)
         assert run_there(project, url, tmp_path, there, captures) == {}
@@ -89,15 +87,22 @@ def test_runs_over_connect_write_what_a_plain_run_does(project, request, tmp_pat
     assert sum(map(len, expected.values())) > 200
 
 
-def test_workers_have_the_code_from_pyfiles_and_tasks_that_die_are_repeated(project, tmp_path):
+def test_one_client_at_a_time_holds_the_lease_in_a_catalog(project, properties, tmp_path):
+    """Others wait for it; who was killed or paused for long is followed, and then commits nothing."""
+    settings = {"spark.sql.warehouse.dir": (tmp_path / "warehouse").as_uri(), **codegen.OFF_SETTINGS}
+    told = [f"{name}={value}" for name, value in settings.items()]
+    with connect_server(tmp_path / "server", properties, *told) as url:
+        run_python(project, tmp_path, lease_client.__file__, url, tmp_path / "journal")
+
+
+def test_workers_have_the_code_from_pyfiles_and_tasks_that_die_are_repeated(project, properties, tmp_path):
     """A task dies after its first file, another takes its executor with it; the files of both are there once."""
-    for tool, made in (("build_pyfiles", "pyfiles.zip"), ("write_spark_conf", "spark.conf")):
-        command = [sys.executable, f"tools/{tool}.py", str(tmp_path / made)]
-        subprocess.run(command, cwd=project, env=environment(PYTHONPATH=str(project)), check=True, capture_output=True)
+    made = [sys.executable, "tools/build_pyfiles.py", str(tmp_path / "pyfiles.zip")]
+    subprocess.run(made, cwd=project, env=environment(PYTHONPATH=str(project)), check=True, capture_output=True)
     shutil.copy(submitted_job.__file__, tmp_path / "job.py")
     with cluster(tmp_path / "cluster") as master:
         submit = [
-            "spark-submit", "--master", master, "--properties-file", tmp_path / "spark.conf",
+            "spark-submit", "--master", master, "--properties-file", properties,
             "--py-files", tmp_path / "pyfiles.zip", "--conf", f"spark.driver.host={LOCALHOST}",
             "--conf", "spark.executor.memory=768m", "--conf", f"spark.executor.extraJavaOptions={QUICK_JAVA}",
             "--conf", "spark.scheduler.minRegisteredResourcesRatio=1",

@@ -41,15 +41,6 @@ def inputs(project, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def properties(project, tmp_path_factory):
-    """The properties file that set-up writes for spark-submit."""
-    path = tmp_path_factory.mktemp("conf") / "spark.conf"
-    made = [sys.executable, "tools/write_spark_conf.py", str(path)]
-    subprocess.run(made, cwd=project, env=environment(PYTHONPATH=str(project)), check=True, capture_output=True)
-    return path
-
-
-@pytest.fixture(scope="module")
 def archive(project, tmp_path_factory):
     """The archive that ``make pyfiles`` builds."""
     path = tmp_path_factory.mktemp("dist") / "pyfiles.zip"
@@ -176,7 +167,8 @@ def test_the_bundles_jobs_with_tables_in_a_catalog(inputs, properties, project, 
             if name == "msmq.run_all":
                 assert (work / "pages" / "index.html").stat().st_size > 100_000
         assert summary["tables"][str(CAPTURE_FILES)]["rows_out"] == len(CAPTURES)  # all captures were read again
-    assert {path.name for path in work.iterdir()} <= {"_lake.json", "_lease", "_runs", "pages", "scratch"}
+    assert {path.name for path in work.iterdir()} <= {"_lake.json", "_runs", "pages", "scratch"}
+    assert (warehouse / "msmq_bronze.db" / "lease").is_dir()
     by_layer = tmp_path / "by layer"
     by_layer.mkdir()
     shutil.copy(work / "_lake.json", by_layer)

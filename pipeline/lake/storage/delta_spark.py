@@ -92,7 +92,7 @@ class SparkStore:
     def _create(self, spark: SparkSession, table: Table) -> None:
         schema = self._places.sql_schema(table)
         if self._places.catalog is not None and schema not in self._schemas:
-            spark.sql(f"CREATE SCHEMA IF NOT EXISTS {schema}")
+            spark.sql(self._places.create_schema_sql(table))
             self._schemas.add(schema)
         properties = ", ".join(f"'{name}' = '{value}'" for name, value in table_properties(table).items())
         spark.sql(

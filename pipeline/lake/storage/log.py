@@ -84,6 +84,10 @@ class TablePlaces(NamedTuple):
         """Return the name for SQL of the schema that a table of a catalog is in, quoted."""
         return f"{quoted(self.catalog or '')}.{quoted(self.prefix + table.layer)}"
 
+    def create_schema_sql(self, table: Table) -> str:
+        """Return the SQL that creates the schema that a table of a catalog is in, if it does not exist."""
+        return f"CREATE SCHEMA IF NOT EXISTS {self.sql_schema(table)}"
+
 
 class TableLog(Protocol):
     """The logs of the tables of one lake; all tables but those of ``columns`` exist. Threads may share it."""
