@@ -23,7 +23,7 @@ from pipeline.queues.messages_read import next_receipts, with_reads
 from pipeline.silver.canonical_queues import with_canonical_queues
 from pipeline.transfers.hop_sql import first_addresses, once_per_hop
 from pipeline.transfers.messages.sender_clocks import LONG_TRANSIT
-from pipeline.transfers.sequences.sequence_progress import acknowledged_after, with_progress
+from pipeline.transfers.sequences.sequence_progress import ProgressEvidence, acknowledged_after, with_progress
 from schemas.ack_sequences import ACK_SEQUENCES
 from schemas.bronze import CONNECTIONS, RPC_CALLS
 from schemas.calls import CLIENT_CALLS, MANAGEMENT_CALLS, REMOTE_READ_CALLS
@@ -281,9 +281,9 @@ def _sequences_query(_: Thresholds, window: TimeWindow) -> BoundQuery:
     """
     beside = (*sending_alerts.FIRST_ADDRESSES, *sending_alerts.FAILURE_COLUMNS)
     columns = [name for name in sending_alerts.SEQUENCE_COLUMNS if name not in beside]
-    selected = _selected(TRANSFER_SEQUENCES, ["sequence_key", *columns], "progress_at", "accepted_reported_at")
-    now = f"timestamp_micros({window.now})"
-    progress = with_progress("{rows}", "{transfers}", "{reports}", "{sources}", "{aliases}", now)
+    times = ("progress_at", "accepted_reported_at", "refused_until")
+    selected = _selected(TRANSFER_SEQUENCES, ["sequence_key", *columns], *times)
+    progress = with_progress("{rows}", ProgressEvidence(now=f"timestamp_micros({window.now})"))
     rows = FilteredTable(TRANSFER_SEQUENCES, window.filter_sql("first_sent_at", "last_packet_at"))
     failed = f"not_established IN ({', '.join(map(repr, FAILURE_CAUSES))})"
     sql = f"""
@@ -306,8 +306,8 @@ WITH found AS (SELECT {selected} FROM {progress} AS every), failed AS (
 SELECT {", ".join(f"found.{name}" for name in columns)}, {", ".join(beside)}
 FROM found LEFT JOIN between_ends ON between_ends.sequence_key = found.sequence_key
   JOIN hops ON hops.hop_key = found.hop_key"""
-    inputs: dict[str, QueryInput] = {"rows": rows, "transfers": MESSAGE_TRANSFERS, "reports": EOD_TRANSFERS}
-    inputs |= {"sources": EOD_SOURCES, "aliases": QUEUE_ALIASES}
+    inputs: dict[str, QueryInput] = {"rows": rows, "message_transfers": MESSAGE_TRANSFERS}
+    inputs |= {"eod_transfers": EOD_TRANSFERS, "eod_sources": EOD_SOURCES, "queue_aliases": QUEUE_ALIASES}
     return BoundQuery(sql, inputs | {"connections": CONNECTIONS, "sequences": TRANSFER_SEQUENCES})
 
 

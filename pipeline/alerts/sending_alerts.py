@@ -33,7 +33,7 @@ SEQUENCE_COLUMNS: Final = (
     "transaction_sequence_id",
     "first_sent_at", "last_packet_at", "acknowledged_number", "acknowledged_at", "waiting", "first_waiting_number",
     "stalls", "longest_stall_s", "stalled_since", "condition", "evidence", "missing",
-    "progress_at", "accepted_number", "accepted_reported_at",
+    "progress_at", "accepted_number", "accepted_reported_at", "refused_until",
     "first_sender", "first_receiver", "failed_since", "failed_until", "failed_client", "failed_cause",
 )  # fmt: skip
 """The columns that ``sequence_alerts`` needs: of gold.transfer_sequences, of ``with_progress``, and those below."""
@@ -171,9 +171,7 @@ def _refused_episode(row: RowDict, followed_at: int | None, now: int) -> Episode
         f"number {row['first_waiting_number']} of sequence {row['transaction_sequence_id']} is sent again and again, "
         f"the receiver acknowledges {acknowledged}: {format_count(row['waiting'], 'message')} wait"
     )
-    is_accepted = (row["accepted_number"] or 0) >= row["first_waiting_number"]
-    accepted_at = row["accepted_reported_at"] if is_accepted and row["accepted_reported_at"] >= last else None
-    over = _earliest(followed_at, row["progress_at"], accepted_at)
+    over = _earliest(followed_at, row["refused_until"])
     until = max(over, since) if over is not None and over <= now else None
     seen = max(last if until is None else min(last, until), since)
     episode = Episode(since, seen, seen, ERROR, message, until)

@@ -9,10 +9,13 @@ import pytest
 from alerts.scenario import LIMITS, alerts_of, summaries
 from alerts.test_update import Below
 from pipeline.alerts.update import current_alerts
+from pipeline.dashboards.transfer_datasets import TRANSFER_DATASETS
+from pipeline.lake.queries.duckdb_sql import DuckDbSql
 from pipeline.reports.views.catalog import LakeViews
 from queue_states.queue_events import FAR, MINUTE, event, read, snapshot
 from queue_states.queue_events import outgoing as outgoing_transfer
 from reports.questions.in_memory_lake import NOW, InMemoryLake, history_tables, rows
+from schemas import catalog
 from schemas.ack_sequences import ACK_SEQUENCES
 from schemas.eod import EOD_SOURCES, EOD_TRANSFERS
 from schemas.hosts import HOSTS
@@ -394,6 +397,17 @@ def accepted(at, number, last, **more):
     return row | more
 
 
+def on_the_site(tables, name):
+    """Rows of a dataset of the site over a lake of these tables, in which nothing is later than now."""
+    (dataset,) = [each for each in TRANSFER_DATASETS if each.name == name]
+    needed = [catalog.table(each) for each in dataset.tables]
+    every = {table.name: tables.get(table, rows(table)) for table in needed}
+    every["eod_transfers"] = every["eod_transfers"].filter(
+        pc.field("observed_at") <= EPOCH + NOW * dt.timedelta(minutes=1)
+    )
+    return DuckDbSql().answer(dataset.rows_sql, every).to_pylist()
+
+
 ACCEPTED = ("source", "sequence_id", "from_number", "to_number", "accepted_number", "accepted_reported_at")
 
 
@@ -436,6 +450,7 @@ def test_a_sequence_that_got_further_than_its_order_acknowledgements_say(reports
     """Planted: 7 to 9 of a sequence wait; reports of both ends, and acknowledgements of another kind."""
     stall = {"began_at": 47 * 60_000_000, "ended_at": None, "first_number": 7, "waiting": 3, "sendings": 4}
     sent = transfer("m", sequence_key="s1", transaction_number=7, first_sent_at=47, last_sent_at=47, sendings=1)
+    sent |= {"hop_count": 1, "outcome": "transferred", "message_kind": "application"}
     tables = {MESSAGE_TRANSFERS: rows(MESSAGE_TRANSFERS, sent | reports.get(MESSAGE_TRANSFERS, {}))}
     tables |= {table: rows(table, row) for table, row in reports.items() if table is not MESSAGE_TRANSFERS}
 
@@ -446,6 +461,17 @@ def test_a_sequence_that_got_further_than_its_order_acknowledgements_say(reports
 
     assert found("stalled")["order_acks_stalled"] == stalled
     assert found("refused")["sequence_refused"] == refused
+    waits = sequence(1, 1, 9, 3, condition="refused", stalls=[stall], hop_key="h", first_sent_at=40, stalled_since=47)
+    tables[TRANSFER_SEQUENCES] = rows(TRANSFER_SEQUENCES, waits)
+    is_refused = refused is None and MESSAGE_TRANSFERS not in reports
+    assert ask(tables, "message_hops", "refused") == [(is_refused,)]
+    (message,) = on_the_site(tables, "message_transfers")
+    assert (message["refused"], message["not_delivered"]) == (is_refused, "never_arrived" if is_refused else None)
+    (shown,) = on_the_site(tables, "transfer_sequences")
+    expected = ("refused", 47) if refused is None else ("stalled", 47) if EOD_SOURCES in reports else ("waiting", None)
+    if reports.get(EOD_TRANSFERS, {}).get("next_number"):
+        expected = ("refused", 47) if refused is None else ("acknowledged", None)
+    assert (shown["condition"], plain(shown["stalled_since"])) == expected
     tables[TRANSFER_SEQUENCES] = rows(TRANSFER_SEQUENCES, sequence(1, 1, 9, 3))
     never = [(source, first) for source, _, first, *_ in ask(tables, "never_acknowledged", *NEVER)]
     assert (("transfers", 7) in never) is (stalled is None)
