@@ -12,7 +12,7 @@ from pipeline.alerts.update import current_alerts
 from pipeline.dashboards.transfer_datasets import TRANSFER_DATASETS
 from pipeline.lake.queries.duckdb_sql import DuckDbSql
 from pipeline.reports.views.catalog import LakeViews
-from queue_states.queue_events import FAR, MINUTE, event, read, snapshot
+from queue_states.queue_events import FAR, MINUTE, event, read, snapshot, us
 from queue_states.queue_events import outgoing as outgoing_transfer
 from reports.questions.in_memory_lake import NOW, InMemoryLake, history_tables, rows
 from schemas import catalog
@@ -86,10 +86,34 @@ def test_a_queue_whose_messages_are_acknowledged_as_received_is_not_stuck(ack):
 
     columns = ("since", "until", "still")
     assert ask(with_ack(RECEIVED), "stuck_queues", *columns) == [(120, NOW, True), (0, 110, False)]
-    assert alerts(with_ack(RECEIVED), "history") == [("queue_stuck", 0, 110), ("queue_stuck", 120, None)]
+    assert alerts(with_ack(RECEIVED), "waits") == [("queue_stuck", 0, 110), ("queue_stuck", 120, None)]
     assert ask(with_ack(0xC002), "stuck_queues", *columns) == [(0, NOW, True)]  # its time was over: nobody read it
-    assert alerts(with_ack(0xC002), "history") == [("queue_stuck", 0, None)]
-    assert alerts(with_ack(RECEIVED, NOW + 1), "history") == [("queue_stuck", 0, None)]  # as of now it did not come
+    assert alerts(with_ack(0xC002), "waits") == [("queue_stuck", 0, None)]
+    assert alerts(with_ack(RECEIVED, NOW + 1), "waits") == [("queue_stuck", 0, None)]  # as of now it did not come
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "more", "found"),
+    [
+        ((0, 10), (100, 110), [], [(0, None)]),  # each part is short
+        ((0, 10), (100, 100), [], []),  # what nobody saw does not make a short wait long enough
+        ((0, 10), (100, 130), [], [(0, None)]),
+        ((0, 20), (100, 110), [], [(0, None)]),
+        ((0, 20), (100, 130), [read(50 * MINUTE)], [(0, 20), (100, None)]),
+        ((0, 20), (100, 130), [shot(110, 4)], [(0, 20), (110, None)]),
+        ((0, 20), (30, 40), [shot(50, 0)], [(0, 40)]),
+        ((0, 10), (10, 10), [shot(20, 0)], []),
+    ],
+)
+def test_the_alert_of_stuck_queues_says_what_the_view_says(before, after, more, found):
+    """Planted: 5 messages in a queue that was reported in two periods, and what was read."""
+    times = sorted({*range(before[0], before[1] + 1, 10), *range(after[0], after[1] + 1, 10)})
+    shots = [shot(at, 5) for at in times if us(at * MINUTE) not in {row["at"] for row in more}]
+    tables = history_tables([*shots, *more])
+    shown = ask(tables, "stuck_queues", "since", "until", "still", "observed_minutes")
+    of_view = sorted((since, until if still is False else None) for since, until, still, seen in shown if seen >= 15)
+    assert sorted((since, until) for _, since, until in alerts(tables, "waits")) == of_view
+    assert of_view == found
 
 
 def test_what_is_not_asked_for_ends_no_wait():
@@ -97,17 +121,17 @@ def test_what_is_not_asked_for_ends_no_wait():
     reports = [shot(at, None if 30 <= at <= 70 else 5) for at in range(0, 110, 10)]
     columns = ("since", "until", "still")
     assert ask(history_tables(reports), "stuck_queues", *columns) == [(0, 100, None)]
-    assert alerts(history_tables(reports), "history") == [("queue_stuck", 0, None)]
+    assert alerts(history_tables(reports), "waits") == [("queue_stuck", 0, None)]
     fewer = history_tables([*reports[:8], shot(80, 4)])
     assert ask(fewer, "stuck_queues", "since", "still") == [(0, False)]
-    assert alerts(fewer, "history") == [("queue_stuck", 0, 80)]
+    assert alerts(fewer, "waits") == [("queue_stuck", 0, 30)]
 
 
 @pytest.mark.parametrize("queue", ["srv1\\system$;deadletter", "srv1\\private$\\app_deadqueue", f"{QUEUE};journal"])
 def test_a_queue_that_is_not_for_readers_is_not_stuck(queue):
     lies = history_tables([shot(at, 5, queue=queue) for at in range(0, NOW + 1, 10)])
     assert ask(lies, "stuck_queues", "since") == []
-    assert alerts(lies, "history") == []
+    assert alerts(lies, "waits") == []
 
 
 def test_no_period_ends_because_a_report_expires():
