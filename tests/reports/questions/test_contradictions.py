@@ -598,6 +598,35 @@ def test_a_message_is_unread_in_the_one_queue_where_it_was_seen_last():
     }  # fmt: skip
 
 
+def test_a_message_whose_time_to_be_received_is_over_is_not_unread():
+    """Planted: messages that were seen in their queue, and whose time is over or not; clocks of two senders."""
+    dead = "srv1\\system$;deadxact"
+    sent = {"over": (10, 3600, QUEUE, "a1"), "not over": (10, 86_400, QUEUE, "a1"), "infinite": (10, None, QUEUE, "a1"),
+            "never sent": (None, 60, QUEUE, "a1"), "just": (NOW - 1, 60, QUEUE, "a1"), "kept": (10, 60, dead, "a1"),
+            "by another clock": (10, 3600, QUEUE, "b2"), "and this": (10, 86_400, QUEUE, "b2")}  # fmt: skip
+    headers = [
+        dead_letter(name, 30, queue, source_queue_manager=source, sent_at=at, time_to_be_received_s=seconds,
+                    destination_queue=QUEUE, arrived_at=at, **{"class": 0})
+        for name, (at, seconds, queue, source) in sent.items()
+    ]  # fmt: skip
+    ahead = dead_letter("ahead", 30, QUEUE, source_queue_manager="b2", sent_at=40, arrived_at=30, message_key=None)
+    attempts = [
+        attempt(name, 30, "peeked", is_receive=False, message_key=name, queue=queue)
+        for name, (_, _, queue, _) in sent.items()
+    ]
+    tables = {RECEIVE_ATTEMPTS: rows(RECEIVE_ATTEMPTS, *attempts), MESSAGES: rows(MESSAGES, *headers, ahead)}
+
+    def unread(name):
+        only = {RECEIVE_ATTEMPTS: tables[RECEIVE_ATTEMPTS].filter(pc.field("message_key") == name)}
+        found = ask(only | {MESSAGES: tables[MESSAGES]}, "oldest_unread", "messages", "may_have_expired")
+        return found[0] if found else None
+
+    assert {name: unread(name) for name in sent} == {
+        "over": None, "not over": (1, 0), "infinite": (1, 0), "never sent": (1, 0), "just": (1, 0), "kept": (1, 0),
+        "by another clock": (1, 1), "and this": (1, 0),
+    }  # fmt: skip
+
+
 def test_an_empty_outgoing_queue_says_nothing_of_its_destination():
     """Planted: a sender's queue of the same name has nothing to send, while a message waits at its destination."""
     peeked = attempt("m", 30, "peeked", is_receive=False)
