@@ -55,6 +55,7 @@ SLOW_COUNT_COLUMNS: Final = ("sender_address", "receiver_address", "at", "last",
 
 _SERIES: Final = ("source_queue_manager", "destination_queue", "hop_key")
 _HOP: Final = ("sender_address", "receiver_address")
+_ID: Final = "transaction_sequence_id"
 _REFUSED: Final = "refused"
 _MINUTE_US: Final = 60_000_000
 
@@ -81,7 +82,8 @@ def sequence_alerts(
         manager = names.get(sender, sender)
         sequences = [row for row in every if row["first_sent_at"] <= now]
         for place, row in enumerate(sequences):
-            followed_at = sequences[place + 1]["first_sent_at"] if place + 1 < len(sequences) else None
+            following = (each for each in sequences[place + 1 :] if each[_ID] != row[_ID])
+            followed_at = next((each["first_sent_at"] for each in following), None)
             stalls = ConditionHistory(
                 "order_acks_stalled", subject, _stalls(row, followed_at, limits, now), error_after=limits.error_after
             )

@@ -105,9 +105,14 @@ TRANSFER_VIEWS: Final = (
             AND reported.queue IN (incoming.queue, incoming.sender_queue) AND reported_at >= observed_at
           GROUP BY snapshot_id HAVING min(sender_queue_manager) = max(sender_queue_manager)
         ), followers AS (
-          SELECT source_queue_manager, destination_queue, sender_address, receiver_address,
-            previous_sequence_id AS sequence_id, min(first_sent_at) AS followed_at, max(began = 'emptied') AS emptied
-          FROM gold.transfer_sequences WHERE previous_sequence_id IS NOT NULL GROUP BY ALL
+          SELECT captured.sequence_key, min(later.first_sent_at) AS followed_at,
+            max(later.began = 'emptied') AS emptied
+          FROM captured JOIN gold.transfer_sequences AS later ON later.previous_sequence_id = captured.sequence_id
+            AND later.source_queue_manager = captured.source_queue_manager
+            AND later.destination_queue = captured.destination_queue
+            AND (later.hop_key = captured.hop_key OR (later.sender_address = captured.sender_address
+              AND later.receiver_address = captured.receiver_address))
+          GROUP BY captured.sequence_key
         )
         SELECT * FROM (
         SELECT queue_manager, queue, queue_format_name, source, sequence_id,
@@ -134,8 +139,7 @@ TRANSFER_VIEWS: Final = (
           CASE WHEN accepted_number >= waiting_from THEN accepted_number END,
           CASE WHEN accepted_number >= waiting_from THEN accepted_reported_at END, condition_now,
           observed_at, followed_at, source_queue_manager, sender_address, receiver_address, sequence_key, missing
-        FROM captured LEFT JOIN followers
-          USING (source_queue_manager, destination_queue, sender_address, receiver_address, sequence_id)
+        FROM captured LEFT JOIN followers USING (sequence_key)
         WHERE waiting > 0 AND waiting_from <= last_number AND condition <> 'unknown' AND NOT coalesce(emptied, FALSE)
         ) AS found
         WHERE setting.scope

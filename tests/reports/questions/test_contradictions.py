@@ -414,6 +414,21 @@ def test_numbers_whose_messages_arrived_are_not_without_any_acknowledgement():
     ]  # fmt: skip
 
 
+def test_numbers_are_given_up_where_a_sequence_follows_from_another_address():
+    """Planted: the sequence behind was sent from another address; of the same hop, of another one, or not known."""
+    waits = sequence(1, 1, 9, 3, hop_key="h")
+    behind = sequence(2, 1, 1, 0, condition="acknowledged", previous_sequence_id=1, began="abandoned", first_sent_at=60)
+
+    def found(hop, address):
+        later = behind | {"hop_key": hop, "sender_address": address}
+        tables = {TRANSFER_SEQUENCES: rows(TRANSFER_SEQUENCES, waits, later)}
+        return ask(tables, "never_acknowledged", "sequence_id", "what", "reset_seen_at")
+
+    given_up, pending = [(1, "given_up", 60)], [(1, "pending", None)]
+    assert (found("h", "10.9.9.9"), found("other", "10.9.9.9")) == (given_up, pending)
+    assert found("other", waits["sender_address"]) == given_up
+
+
 def accepted(at, number, last, **more):
     """A receiver's report of a sequence: it has accepted its numbers up to ``last``."""
     row = {"source_key": f"{number} {at}", "queue": QUEUE, "sender_queue_manager": "a1", "sender_queue": QUEUE,
