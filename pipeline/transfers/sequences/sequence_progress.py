@@ -116,7 +116,8 @@ def with_progress(sequences: str, evidence: ProgressEvidence) -> str:
     )
     SELECT *, CASE WHEN waiting_from > last_number THEN 'acknowledged'
         WHEN condition = 'refused' AND refused_until IS NULL THEN 'refused'
-        WHEN condition IN ('refused', 'stalled') THEN
-          CASE WHEN {STALLED_SINCE_SQL} IS NOT NULL THEN 'stalled' ELSE 'waiting' END
+        WHEN condition = 'stalled' OR (condition = 'refused' AND stalled_since IS NOT NULL) THEN
+          CASE WHEN progress_at IS NULL THEN 'stalled' ELSE 'waiting' END
+        WHEN condition = 'refused' THEN 'waiting'
         ELSE condition END AS condition_now
     FROM judged)"""
