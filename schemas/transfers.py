@@ -209,11 +209,16 @@ TRANSFER_SEQUENCES = Table(
             "null without a gap",
         ),
         Column("missing_numbers", BIGINT, "numbers in gaps that are not bridged"),
-        Column("out_of_order", BIGINT, "first sendings of a number below one that was sent before"),
+        Column(
+            "out_of_order",
+            BIGINT,
+            "first sendings on the hop, by whatever addresses of hop_key, of a number below one that was sent before",
+        ),
         Column(
             "refusals",
             BIGINT,
-            "sendings that a receiver has to refuse ([MS-MQQB] 3.1.5.8.6); null where bytes of them may be missing",
+            "sendings that a receiver has to refuse ([MS-MQQB] 3.1.5.8.6), whatever addresses of hop_key it got them "
+            "from; null where some of the hop may be missing, or handshakes do not tell whose they are",
         ),
         Column("order_acks", BIGINT, "order acks of the row, silver.order_acks"),
         Column("acknowledged_number", BIGINT, "highest number that they acknowledge; null without one"),
@@ -228,7 +233,9 @@ TRANSFER_SEQUENCES = Table(
         ),
         Column("longest_stall_s", DOUBLE, "the longest of all, seconds, until the capture ends; null without a stall"),
         Column("stalled_since", TIMESTAMP, "began_at of the stall that has not ended, UTC; null without one"),
-        Column("previous_sequence_id", UINT64, "the sequence of its source, queue and hop before; null without one"),
+        Column(
+            "previous_sequence_id", UINT64, "the sequence of its source, queue and hop_key before; null without one"
+        ),
         Column("began", STRING, "first, backwards, new_epoch, abandoned, emptied: compared with that one"),
         Column("condition", STRING, "acknowledged, refused, stalled, unknown, waiting: the first that holds"),
         *EVIDENCE,

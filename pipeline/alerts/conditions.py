@@ -66,7 +66,8 @@ CONDITIONS: Final = {
         4,
         "messages wait in a local queue, and for alerts.stuck_after nothing shows that any is read: no captured "
         "receive, move or purge, no acknowledgement on TCP 1801 that one was received, and neither their number nor "
-        "their bytes ever fall; error after alerts.error_after",
+        "their bytes ever fall; error after alerts.error_after. Time of which no report tells does not count for "
+        "alerts.stuck_after. It has ended when messages were last known to wait",
         "See whether the reader runs, and whether it fails (receives_not_ended, calls_failing); a message that comes "
         "back again and again is in gold.ack_sequences (loss_risk poison).",
     ),

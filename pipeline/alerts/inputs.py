@@ -19,11 +19,11 @@ from pipeline.arrow_rows import timedelta_to_us
 from pipeline.lake.queries.inputs import BoundQuery, FilteredTable, QueryInput
 from pipeline.queues.ended_receives import with_known_ends
 from pipeline.queues.history import is_dead_letter
-from pipeline.queues.messages_read import next_receipts, with_reads
+from pipeline.queues.messages_read import next_receipts, waiting_intervals
 from pipeline.silver.canonical_queues import with_canonical_queues
 from pipeline.transfers.hop_sql import first_addresses, once_per_hop
 from pipeline.transfers.messages.sender_clocks import LONG_TRANSIT
-from pipeline.transfers.sequences.sequence_progress import acknowledged_after, with_progress
+from pipeline.transfers.sequences.sequence_progress import ProgressEvidence, acknowledged_after, with_progress
 from schemas.ack_sequences import ACK_SEQUENCES
 from schemas.bronze import CONNECTIONS, RPC_CALLS
 from schemas.calls import CLIENT_CALLS, MANAGEMENT_CALLS, REMOTE_READ_CALLS
@@ -100,12 +100,11 @@ def _select_rows(table: Table, columns: Iterable[str], where: str) -> BoundQuery
 
 
 def _queue_history_query(limits: Thresholds, window: TimeWindow) -> BoundQuery:
-    """Return a query for states of queues and their reads, with what each report says of messages on their way."""
-    reads = with_reads("{history}", "{message_transfers}", "{aliases}", f"timestamp_micros({window.now})")
+    """Return a query for states of queues, with what each report says of messages on their way."""
     history = FilteredTable(QUEUE_HISTORY, window.filter_sql("valid_from", "valid_to"))
     since = None if window.since is None else window.since - timedelta_to_us(limits.max_gap)
     sql = f"""
-WITH history AS (SELECT {_selected(QUEUE_HISTORY, queue_alerts.HISTORY_COLUMNS)} FROM {reads} AS every), sent AS (
+WITH history AS (SELECT {_selected(QUEUE_HISTORY, queue_alerts.HISTORY_COLUMNS)} FROM {{history}} AS every), sent AS (
   SELECT queue_manager, queue, queue_format_name, unix_micros(observed_at) AS valid_from,
     max(unacked_count) AS unacked_count
   FROM {{transfers}} WHERE {window._replace(since=since).filter_sql("observed_at")} GROUP BY ALL
@@ -114,8 +113,16 @@ SELECT history.*, sent.unacked_count FROM history LEFT JOIN sent
   ON sent.queue = history.queue AND sent.valid_from = history.valid_from
     AND sent.queue_manager IS NOT DISTINCT FROM history.queue_manager
     AND sent.queue_format_name IS NOT DISTINCT FROM history.queue_format_name"""
-    inputs: dict[str, QueryInput] = {"history": history, "message_transfers": MESSAGE_TRANSFERS}
-    return BoundQuery(sql, inputs | {"aliases": QUEUE_ALIASES, "transfers": EOD_TRANSFERS})
+    return BoundQuery(sql, {"history": history, "transfers": EOD_TRANSFERS})
+
+
+def _waits_query(_: Thresholds, window: TimeWindow) -> BoundQuery:
+    """Return a query for the intervals in which messages wait in queues and nothing shows that any was read."""
+    waiting = waiting_intervals("{history}", "{transfers}", "{aliases}", f"timestamp_micros({window.now})")
+    columns = _selected(QUEUE_HISTORY, queue_alerts.WAITING_COLUMNS, "waits_since", "waits_until")
+    history = FilteredTable(QUEUE_HISTORY, window.filter_sql("valid_from", "valid_to"))
+    inputs = {"history": history, "transfers": MESSAGE_TRANSFERS, "aliases": QUEUE_ALIASES}
+    return BoundQuery(f"SELECT {columns} FROM {waiting} AS waiting", inputs)
 
 
 def _machine_history_query(_: Thresholds, window: TimeWindow) -> BoundQuery:
@@ -281,9 +288,9 @@ def _sequences_query(_: Thresholds, window: TimeWindow) -> BoundQuery:
     """
     beside = (*sending_alerts.FIRST_ADDRESSES, *sending_alerts.FAILURE_COLUMNS)
     columns = [name for name in sending_alerts.SEQUENCE_COLUMNS if name not in beside]
-    selected = _selected(TRANSFER_SEQUENCES, ["sequence_key", *columns], "progress_at", "accepted_reported_at")
-    now = f"timestamp_micros({window.now})"
-    progress = with_progress("{rows}", "{transfers}", "{reports}", "{sources}", "{aliases}", now)
+    times = ("progress_at", "accepted_reported_at", "refused_until")
+    selected = _selected(TRANSFER_SEQUENCES, ["sequence_key", *columns], *times)
+    progress = with_progress("{rows}", ProgressEvidence(now=f"timestamp_micros({window.now})"))
     rows = FilteredTable(TRANSFER_SEQUENCES, window.filter_sql("first_sent_at", "last_packet_at"))
     failed = f"not_established IN ({', '.join(map(repr, FAILURE_CAUSES))})"
     sql = f"""
@@ -306,8 +313,8 @@ WITH found AS (SELECT {selected} FROM {progress} AS every), failed AS (
 SELECT {", ".join(f"found.{name}" for name in columns)}, {", ".join(beside)}
 FROM found LEFT JOIN between_ends ON between_ends.sequence_key = found.sequence_key
   JOIN hops ON hops.hop_key = found.hop_key"""
-    inputs: dict[str, QueryInput] = {"rows": rows, "transfers": MESSAGE_TRANSFERS, "reports": EOD_TRANSFERS}
-    inputs |= {"sources": EOD_SOURCES, "aliases": QUEUE_ALIASES}
+    inputs: dict[str, QueryInput] = {"rows": rows, "message_transfers": MESSAGE_TRANSFERS}
+    inputs |= {"eod_transfers": EOD_TRANSFERS, "eod_sources": EOD_SOURCES, "queue_aliases": QUEUE_ALIASES}
     return BoundQuery(sql, inputs | {"connections": CONNECTIONS, "sequences": TRANSFER_SEQUENCES})
 
 
@@ -456,8 +463,13 @@ ALERT_SOURCES: Final = {
         _queue_history_query,
         ("queue_manager", "queue"),
         lambda rows, limits, now, _: queue_alerts.history_alerts(rows, limits, now),
-        ("queue_disconnected", "queue_on_hold", "queue_stuck", "dead_letters_growing", "journal_growing",
-         "nearly_full"),
+        ("queue_disconnected", "queue_on_hold", "dead_letters_growing", "journal_growing", "nearly_full"),
+    ),
+    "waits": AlertSource(
+        _waits_query,
+        ("queue_manager", "queue"),
+        lambda rows, limits, now, _: queue_alerts.waiting_alerts(rows, limits, now),
+        ("queue_stuck",),
     ),
     "machines": AlertSource(
         _machine_history_query,

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import Any, Final
 
 from pipeline.alerts.conditions import Thresholds
-from pipeline.alerts.episodes import ERROR, INFO, WARNING, Alert, ConditionHistory, Observation
+from pipeline.alerts.episodes import ERROR, INFO, NO_SNAPSHOT, WARNING, Alert, ConditionHistory, Episode, Observation
 from pipeline.arrow_rows import timedelta_to_us
 from pipeline.queues.growth import CountSample, pair_with_window_minimum
 from pipeline.queues.history import (
@@ -26,12 +26,18 @@ from udfs.rows import RowDict
 
 HISTORY_COLUMNS: Final = (
     "queue_manager", "queue", "queue_format_name", "valid_from", "valid_to", "state", "message_count", "bytes",
-    "journal_count", "journal_bytes", "departed", "paused", "is_counted", "is_read", "is_fewer", "evidence", "missing",
+    "journal_count", "journal_bytes", "departed", "paused", "evidence", "missing",
 )  # fmt: skip
-"""The columns of gold.queue_history, and of ``with_reads`` over it, that ``history_alerts`` needs.
+"""The columns of gold.queue_history that ``history_alerts`` needs.
 
 Beside them ``unacked_count``: of gold.eod_transfers, of the report with which the interval begins; null without one.
 """
+
+WAITING_COLUMNS: Final = (
+    "queue_manager", "queue", "queue_format_name", "valid_from", "valid_to", "message_count", "bytes", "waits_since",
+    "waits_until", "observed_us", "may_last", "evidence", "missing",
+)  # fmt: skip
+"""The columns of ``waiting_intervals`` that ``waiting_alerts`` needs."""
 
 _SERIES_COLUMNS: Final = ("queue_manager", "queue", "queue_format_name")
 _NEARLY_FULL_SHARE: Final = 0.9
@@ -45,6 +51,31 @@ def history_alerts(rows: Iterable[Mapping[str, Any]], limits: Thresholds, now: i
         history = [{**row, "valid_to": min(row["valid_to"], now)} for row in series if row["valid_from"] <= now]
         for check in _condition_checks(queue or "", f"{queue} at {manager}", history, limits):
             yield from check.alerts(now, limits.merge_within, queue, manager)
+
+
+def waiting_alerts(rows: Iterable[Mapping[str, Any]], limits: Thresholds, now: int) -> Iterator[Alert]:
+    """Yield an alert for each wait that reports show for long enough, from its intervals (``WAITING_COLUMNS``).
+
+    It ends when messages were last known to wait, once something shows that the wait is over.
+    """
+    names = (*_SERIES_COLUMNS, "waits_since")
+    ordered = sorted(rows, key=lambda row: (*(row[name] or "" for name in _SERIES_COLUMNS), row["valid_from"]))
+    for (manager, queue, _, since), wait in groupby(ordered, key=lambda row: tuple(row[name] for name in names)):
+        intervals = [*wait]
+        last = intervals[-1]
+        if last["observed_us"] < timedelta_to_us(limits.stuck_after):
+            continue
+        is_long = last["waits_until"] - since >= timedelta_to_us(limits.error_after)
+        message = f"{_count_and_size(last)} wait, nothing reads them"
+        until = None if last["may_last"] else last["waits_until"]
+        episode = Episode(since, last["valid_from"], last["valid_to"], ERROR if is_long else WARNING, message, until)
+        for row in intervals:
+            episode.add_evidence(tuple(row["evidence"] or ())[-1:], row["missing"] or ())
+        if any(later["valid_from"] > row["valid_to"] for row, later in pairwise(intervals)) or (
+            until is None and last["valid_to"] < now
+        ):
+            episode.missing.add(NO_SNAPSHOT)
+        yield Alert("queue_stuck", f"queue {queue} at {manager}", episode, queue, manager)
 
 
 def _condition_checks(
@@ -62,9 +93,6 @@ def _condition_checks(
     if DEAD_LETTER_QUEUE_PATTERN.search(queue):
         growing = _growing(messages, limits, limits.dead_letters, "dead letter")
         yield ConditionHistory("dead_letters_growing", own, growing)
-    else:
-        stuck = _stuck(history)
-        yield ConditionHistory("queue_stuck", own, stuck, limits.stuck_after, limits.error_after, mergeable=False)
     yield ConditionHistory("nearly_full", own, _filling(messages, limits, _quotas(queue, limits)[0]))
     yield from _journal_checks(journal, queue, limits, of_journal)
 
@@ -112,20 +140,7 @@ def _on_hold(history: Iterable[RowDict]) -> Iterator[Observation]:
         yield _observation(row, holds=holds, message=message)
 
 
-def _stuck(history: Iterable[RowDict]) -> Iterator[Observation]:
-    """Yield whether messages wait and nothing shows that any is read."""
-    for row in history:
-        if not row["is_counted"]:
-            if row["is_read"]:  # some time in it
-                yield Observation(row["valid_to"], is_met=False, valid_until=row["valid_to"])
-            continue
-        if row["is_fewer"]:
-            yield Observation(row["valid_from"], is_met=False, valid_until=row["valid_from"])
-        holds = row["message_count"] > 0 and not row["is_read"]
-        yield _observation(row, holds=holds, message=f"{_count_and_size(row)} wait, nothing reads them")
-
-
-def _count_and_size(row: RowDict) -> str:
+def _count_and_size(row: Mapping[str, Any]) -> str:
     """Return the number of messages, with their size if it was reported."""
     size = "" if row["bytes"] is None else f" ({row['bytes']} bytes)"
     return f"{format_count(row['message_count'], 'message')}{size}"

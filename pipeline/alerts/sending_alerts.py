@@ -33,7 +33,7 @@ SEQUENCE_COLUMNS: Final = (
     "transaction_sequence_id",
     "first_sent_at", "last_packet_at", "acknowledged_number", "acknowledged_at", "waiting", "first_waiting_number",
     "stalls", "longest_stall_s", "stalled_since", "condition", "evidence", "missing",
-    "progress_at", "accepted_number", "accepted_reported_at",
+    "progress_at", "accepted_number", "accepted_reported_at", "refused_until",
     "first_sender", "first_receiver", "failed_since", "failed_until", "failed_client", "failed_cause",
 )  # fmt: skip
 """The columns that ``sequence_alerts`` needs: of gold.transfer_sequences, of ``with_progress``, and those below."""
@@ -55,6 +55,7 @@ SLOW_COUNT_COLUMNS: Final = ("sender_address", "receiver_address", "at", "last",
 
 _SERIES: Final = ("source_queue_manager", "destination_queue", "hop_key")
 _HOP: Final = ("sender_address", "receiver_address")
+_ID: Final = "transaction_sequence_id"
 _REFUSED: Final = "refused"
 _MINUTE_US: Final = 60_000_000
 
@@ -81,7 +82,8 @@ def sequence_alerts(
         manager = names.get(sender, sender)
         sequences = [row for row in every if row["first_sent_at"] <= now]
         for place, row in enumerate(sequences):
-            followed_at = sequences[place + 1]["first_sent_at"] if place + 1 < len(sequences) else None
+            following = (each for each in sequences[place + 1 :] if each[_ID] != row[_ID])
+            followed_at = next((each["first_sent_at"] for each in following), None)
             stalls = ConditionHistory(
                 "order_acks_stalled", subject, _stalls(row, followed_at, limits, now), error_after=limits.error_after
             )
@@ -171,9 +173,7 @@ def _refused_episode(row: RowDict, followed_at: int | None, now: int) -> Episode
         f"number {row['first_waiting_number']} of sequence {row['transaction_sequence_id']} is sent again and again, "
         f"the receiver acknowledges {acknowledged}: {format_count(row['waiting'], 'message')} wait"
     )
-    is_accepted = (row["accepted_number"] or 0) >= row["first_waiting_number"]
-    accepted_at = row["accepted_reported_at"] if is_accepted and row["accepted_reported_at"] >= last else None
-    over = _earliest(followed_at, row["progress_at"], accepted_at)
+    over = _earliest(followed_at, row["refused_until"])
     until = max(over, since) if over is not None and over <= now else None
     seen = max(last if until is None else min(last, until), since)
     episode = Episode(since, seen, seen, ERROR, message, until)

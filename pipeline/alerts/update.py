@@ -46,7 +46,7 @@ from schemas.transfers import MESSAGE_TRANSFERS, TRANSFER_SEQUENCES
 from udfs.keys import key
 from udfs.rows import RowMapping
 
-CODE_VERSION: Final = "7"  # raised when alerts are computed differently: all are recomputed
+CODE_VERSION: Final = "8"  # raised when alerts are computed differently: all are recomputed
 MAX_FOR_FULL_UPDATE: Final = 20_000  # rows of all sources; with fewer, all alerts are recomputed
 _FOLLOWED: Final = (
     QUEUE_HISTORY, EOD_TRANSFERS, EOD_SOURCES, RECEIVE_ATTEMPTS, MESSAGES, REMOTE_READ_CALLS, MANAGEMENT_CALLS,
@@ -172,7 +172,10 @@ class _AlertsUpdate:
         }
         alerts, count = self._find_since(since_by_source)
         until = times_to_us(alerts["until"]).to_pylist()
-        affected = pa.array([each is None or each >= over for each in until], pa.bool_())
+        replaced, keys = {*current["alert_key"].to_pylist()}, alerts["alert_key"].to_pylist()
+        affected = pa.array(
+            [at is None or at >= over or name in replaced for name, at in zip(keys, until, strict=True)], pa.bool_()
+        )
         return alerts.filter(affected), current, max(count, MAX_FOR_FULL_UPDATE + 1)
 
     # The sources

@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from pipeline.dashboards.read_datasets import fill_table_names
 from pipeline.queues.last_reports import LAST_QUEUE_REPORTS_SQL
 from pipeline.transfers.hop_sql import once_per_hop
+from pipeline.transfers.sequences.sequence_progress import STALLED_SINCE_SQL, ProgressEvidence, with_progress
 from schemas import catalog
 from schemas.table import Table
 from udfs.call_results import response_ms_sql
@@ -80,9 +81,10 @@ FROM {once_per_hop("{message_transfers}", f"{_OF_HOP}, transmit_ms, session_ack_
     DashboardDataset(
         "transfer_sequences",
         "Sequences on TCP 1801",
-        f"""SELECT destination_queue, {_SENDER} AS sender, {_RECEIVER} AS receiver, condition, waiting,
+        f"""SELECT destination_queue, {_SENDER} AS sender, {_RECEIVER} AS receiver, condition_now AS condition, waiting,
   first_waiting_number, acknowledged_number, messages, resends, missing_numbers, out_of_order, refusals,
-  longest_stall_s, stalled_since, first_sent_at, last_sent_at FROM {{transfer_sequences}}""",
+  longest_stall_s, {STALLED_SINCE_SQL} AS stalled_since, first_sent_at, last_sent_at
+FROM {with_progress("{transfer_sequences}", ProgressEvidence())} AS sequences""",
     ),
     DashboardDataset(
         "sessions",

@@ -27,6 +27,7 @@ class Dataset:
     """One dataset of the dashboard: the SQL of its rows, and of the selection and aggregates if there are too many.
 
     ``table`` is the table of the rows; without it, or without one of ``other_tables``, the dataset is not computed.
+    A table ``beside`` these counts as empty if it does not exist.
     If there are too many rows, each group of ``partition_by`` keeps its first rows by ``order_by``, and ``selection``
     says so to the reader. The aggregates over all rows group by time buckets of ``time_column`` and by ``group_by``.
     Alternatively ``summary_sql`` is their whole query, and ``summary_size_sql`` estimates its number of rows.
@@ -44,8 +45,14 @@ class Dataset:
     summary_sql: str = ""
     summary_size_sql: str = ""
     other_tables: tuple[str, ...] = ()
+    beside: tuple[str, ...] = ()
+
+    @property
+    def needed_tables(self) -> tuple[str, ...]:
+        """The tables without which the dataset is not computed."""
+        return (self.table, *self.other_tables)
 
     @property
     def tables(self) -> tuple[str, ...]:
         """All tables that the SQL reads."""
-        return (self.table, *self.other_tables)
+        return (*self.needed_tables, *self.beside)

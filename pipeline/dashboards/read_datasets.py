@@ -87,7 +87,7 @@ def fill_table_names(sql: str, sql_names: Mapping[str, str]) -> str:
 
 
 def _read_dataset(lake: Lake, dataset: Dataset, limits: RowLimits, gap_s: float) -> DatasetRows:
-    missing = [name for name in dataset.tables if not lake.exists(catalog.table(name))]
+    missing = [name for name in dataset.needed_tables if not lake.exists(catalog.table(name))]
     if missing:
         return DatasetRows(None, note=_NOT_COMPUTED.format(", ".join(missing)))
     tables = {catalog.table(name).name: catalog.table(name) for name in dataset.tables}

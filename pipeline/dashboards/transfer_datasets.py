@@ -9,6 +9,7 @@ from pipeline.dashboards.dataset_definition import EVIDENCE_COLUMNS, Dataset, si
 from pipeline.reports.views.refused import with_refusals
 from pipeline.silver.canonical_queues import with_canonical_queues
 from pipeline.transfers.hop_sql import once_per_hop
+from pipeline.transfers.sequences.sequence_progress import STALLED_SINCE_SQL, ProgressEvidence, with_progress
 from udfs.codes import MQMSG_CLASS_NACK_RECEIVE_TIMEOUT_AT_SENDER as _AT_SENDER
 from udfs.codes import NEGATIVE_CLASS_BIT, RECEIVE_CLASS_BIT
 
@@ -17,6 +18,7 @@ _SESSION_COLUMNS: Final = (
     "initiator_queue_manager, acceptor_queue_manager, client_address, server_address, session_outcome, "
     "not_established, session_end"
 )
+_REPORTS: Final = ("gold.eod_transfers", "gold.eod_sources")
 _LAST_ELEMENTS: Final = 20  # of the arrays of gaps and stalls of a sequence
 _LATENCIES: Final = {"transmit_ms": "on the wire", "session_ack_ms": "session ack", "order_ack_ms": "order ack"}
 """The columns of durations whose percentiles are shown, with the names of their stages."""
@@ -58,7 +60,7 @@ _WITH_NOT_DELIVERED: Final = f"""(SELECT judged.*, CASE WHEN place > 1 OR NOT ha
       message_kind = 'application' AND (refused OR outcome IN ('rejected', 'expired', 'unacknowledged')) AS has_trouble,
       row_number() OVER (
         {_OF_MESSAGE} ORDER BY refused OR outcome = 'rejected' DESC, last_sent_at DESC, transfer_key) AS place
-    FROM {with_refusals("{message_transfers}", "{transfer_sequences}")} AS refusable) AS judged)"""
+    FROM {with_refusals("{message_transfers}", "{transfer_sequences}", ProgressEvidence())} AS refusable) AS judged)"""
 _LATENCY_COLUMNS: Final = f"transfer_key, destination_queue, first_sent_at, message_kind, {_HOP_COLUMNS}"
 _LATENCIES_SQL: Final = " UNION ALL ".join(
     f"""SELECT transfer_key, first_sent_at, {_HOP_COLUMNS}, queue, destination_queue,
@@ -111,6 +113,7 @@ FROM {_with_canonical_queue(once_per_hop(_WITH_NOT_DELIVERED, f"{_MESSAGE_COLUMN
             "CAST(sum(resent_bytes) AS bigint) AS resent_bytes, CAST(sum(sendings) AS bigint) AS sendings"
         ),
         other_tables=("silver.queue_aliases", "gold.transfer_sequences"),
+        beside=_REPORTS,
     ),
     Dataset(
         "transfer_latencies",
@@ -128,12 +131,12 @@ FROM {_with_canonical_queue(once_per_hop(_WITH_NOT_DELIVERED, f"{_MESSAGE_COLUMN
         "transfer_sequences",
         "gold.transfer_sequences",
         f"""SELECT sequence_key, source_queue_manager, queue, destination_queue, transaction_sequence_id,
-       sequence_ordinal, {_HOP_COLUMNS}, condition, waiting, first_waiting_number, acknowledged_number,
+       sequence_ordinal, {_HOP_COLUMNS}, condition_now AS condition, waiting, first_waiting_number, acknowledged_number,
        acknowledged_at, messages, sendings, sent_bytes, resends, resent_bytes, first_number, last_number,
        first_sent_at, last_sent_at, missing_numbers, out_of_order, refusals, order_acks, {_last("gaps")},
        {_last("stalls")}, CASE WHEN stalls IS NULL THEN 0 ELSE size(stalls) END AS stall_count, longest_stall_s,
-       stalled_since, began, previous_sequence_id, {EVIDENCE_COLUMNS}
-FROM {_with_canonical_queue("{transfer_sequences}")}""",
+       {STALLED_SINCE_SQL} AS stalled_since, began, previous_sequence_id, {EVIDENCE_COLUMNS}
+FROM {with_progress("{transfer_sequences}", ProgressEvidence())} AS sequences""",
         order_by="waiting = 0, stalled_since IS NULL, waiting DESC, last_sent_at DESC, sequence_key",
         selection="sequences with waiting numbers first, then the newest",
         time_column="first_sent_at",
@@ -145,6 +148,7 @@ FROM {_with_canonical_queue("{transfer_sequences}")}""",
             "min(stalled_since) AS stalled_since"
         ),
         other_tables=("silver.queue_aliases",),
+        beside=("gold.message_transfers", *_REPORTS),
     ),
     Dataset(
         "sequence_points",

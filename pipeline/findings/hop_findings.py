@@ -22,7 +22,7 @@ from pipeline.findings.cloned_machines import Request, find_clones
 from pipeline.findings.rules.registry import ALL_RULES, hop_rule
 from pipeline.lake.lake import Lake
 from pipeline.transfers.hop_keys import CLONE_SUBJECT
-from pipeline.transfers.packet_order import PacketOrder
+from pipeline.transfers.packet_order import CLOCKS_APART_US, PacketOrder
 from schemas.findings import FINDINGS
 from schemas.messages import MESSAGES
 from schemas.sessions import ORDER_ACKS, SESSION_PACKETS, SESSIONS
@@ -177,7 +177,7 @@ def expired_message_sent(facts: HopFacts) -> Iterator[HopViolation]:
         yield HopViolation(row, f"sent {after:.0f} s after its time was over", (row["packet_key"],))
 
 
-@hop_rule("T28", "the message was captured before its acknowledgement")
+@hop_rule("T28", "the message was captured before its acknowledgement, by clocks of which it is known that it was")
 def acknowledgement_not_asked_for(facts: HopFacts) -> Iterator[HopViolation]:
     """An administration ack is of a kind that its message, seen earlier, did not ask for."""
     sql = f"{_SENDINGS} AND m.message_kind = 'administration_ack' AND m.correlation_id IS NOT NULL"
@@ -189,14 +189,28 @@ WHERE message_id IN {ids} AND acknowledgement_requested IS NOT NULL AND message_
     messages: dict[str, list[dict[str, Any]]] = {}
     for row in facts.query(sql, ids=names) if names else ():
         messages.setdefault(row["message_id"], []).append(row)
-    for ack in acks:
-        since = ack["seen_at"] - facts.wait_s * 1_000_000
-        seen = [row for row in messages.get(ack["correlation_id"], ()) if since <= row["seen_at"] <= ack["seen_at"]]
-        last = max(seen, key=lambda row: (row["seen_at"], row["seen_by"]), default=None)
-        needed = _needed_flag(ack["class"])
-        if last is not None and not last["acknowledgement_requested"] & needed:
+    every = [row["seen_by"] for rows in messages.values() for row in rows]
+    order = PacketOrder.read(facts.lake, {*every, *(row["packet_key"] for row in acks)})
+
+    def certain(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
+        names = before["seen_by"], after["seen_by"]
+        if order.packets.keys() >= {*names}:
+            return order.is_certain(*names)
+        return bool(before["seen_at"] + CLOCKS_APART_US <= after["seen_at"])  # a call, by whatever clock
+
+    for found in acks:
+        ack = found | {"seen_by": found["packet_key"]}
+        since, needed = ack["seen_at"] - facts.wait_s * 1_000_000, _needed_flag(ack["class"])
+        seen = [row for row in messages.get(ack["correlation_id"], ()) if row["seen_at"] >= since]
+        before = [row for row in seen if certain(row, ack)]
+        last = max(before, key=lambda row: (row["seen_at"], row["seen_by"]), default=None)
+        if last is None:
+            continue
+        # Others of its identifier that may have been sent behind it and before the acknowledgement may have asked.
+        perhaps = [row for row in seen if not certain(row, last) and not certain(ack, row)]
+        if not any(row["acknowledgement_requested"] & needed for row in (last, *perhaps)):
             actual = f"class 0x{ack['class']:04X}, asked for 0x{last['acknowledgement_requested']:X}"
-            yield HopViolation(ack, actual, (last["seen_by"], ack["packet_key"]))
+            yield HopViolation(found, actual, (last["seen_by"], ack["packet_key"]))
 
 
 def _needed_flag(kind: int) -> int:

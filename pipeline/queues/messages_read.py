@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Final
 
 from pipeline.queues.ended_receives import RECEIVED_AT_SQL
-from pipeline.queues.history import STATE_LOCAL
+from pipeline.queues.history import DEAD_LETTER_QUEUE_PATTERN, JOURNAL_SUFFIX, STATE_LOCAL
 from pipeline.silver.canonical_queues import with_canonical_queues
 from schemas.table import literal
 from udfs.codes import MQMSG_CLASS_ACK_RECEIVE
 
 _COUNTED: Final = "PARTITION BY queue_manager, queue, queue_format_name, is_counted ORDER BY valid_from"
+_SERIES: Final = "queue_manager, queue, queue_format_name"
+_NOT_FOR_READERS: Final = f"'{JOURNAL_SUFFIX}$|{DEAD_LETTER_QUEUE_PATTERN.pattern}'"
 _FROM_HERE: Final = "PARTITION BY queue ORDER BY begins RANGE BETWEEN CURRENT ROW AND UNBOUNDED FOLLOWING"
 
 
@@ -40,26 +42,44 @@ def next_receipts(rows: str, key: str, begins: str, transfers: str, aliases: str
             ) AS placed WHERE of_row IS NOT NULL)"""
 
 
-def with_reads(history: str, transfers: str, aliases: str, now: str) -> str:
-    """Return a subquery over gold.queue_history: its columns, and what shows that messages of a queue were read.
+def waiting_intervals(history: str, transfers: str, aliases: str, now: str) -> str:
+    """Return a subquery over gold.queue_history: the intervals in which messages wait and nothing shows any was read.
 
-    ``is_counted``: the queue is local, and its number of messages is known. ``is_read``: in the interval there was a
-    captured receive (also one that gave the message back), a move, a purge, or an acknowledgement on TCP 1801 that a
-    message of the queue was received, or at its end there are fewer messages than expected. ``is_fewer``: it has fewer
-    messages or bytes than the counted interval before. Applications on the machine itself read without a call that is
-    captured: they show by the last two.
+    These are of local queues, neither journals nor for dead letters, until ``now``. Intervals of one wait follow one
+    another, apart from time in which the number of messages is not known. A wait ends with a captured receive (also one
+    that gave the message back), a move, a purge, or an acknowledgement on TCP 1801 that a message of the queue was
+    received; and where there are fewer messages or bytes than before, or than expected: applications on the machine
+    itself read without a call that is captured.
+
+    Beside the columns of the table it has ``waits_since``; ``waits_until``, the last time that shows the wait;
+    ``observed_us``, how much of it reports show, microseconds; and ``may_last``: nothing shows that it ended.
 
     ``history``, ``transfers`` and ``aliases`` are the SQL names of gold.queue_history, gold.message_transfers and
     silver.queue_aliases; acknowledgements after ``now``, a SQL expression, do not count.
     """
     receipts = next_receipts(history, "interval_key", "valid_from", transfers, aliases, now)
-    return f"""(SELECT *, is_counted AND coalesce(message_count < lag(message_count) OVER counted
-              OR bytes < lag(bytes) OVER counted, FALSE) AS is_fewer
-          FROM (
+    in_time = f"(PARTITION BY {_SERIES} ORDER BY valid_from)"
+    return f"""(WITH reads AS (
             SELECT history.*,
               coalesce(state = {literal(STATE_LOCAL)} AND message_count IS NOT NULL, FALSE) AS is_counted,
               coalesce(received + nacked + moved_out + purged > 0, FALSE) OR coalesce(unexplained_change < 0, FALSE)
-                OR coalesce(next_received_at < valid_to, FALSE) AS is_read
+                OR coalesce(next_received_at < valid_to, FALSE) AS is_read,
+              least({now}, CASE WHEN lead(state) OVER in_time <> 'UNKNOWN' THEN valid_to ELSE reported_at END)
+                AS shown_until
             FROM {history} AS history LEFT JOIN {receipts} AS receipts ON of_row = history.interval_key
-          ) AS judged
-          WINDOW counted AS ({_COUNTED}))"""
+            WHERE NOT regexp_like(coalesce(queue, ''), {_NOT_FOR_READERS}) AND valid_from <= {now}
+            WINDOW in_time AS {in_time}
+          ), judged AS (
+            SELECT *, is_read OR NOT is_counted OR message_count = 0 AS is_over,
+              is_counted AND coalesce(message_count < lag(message_count) OVER counted
+                OR bytes < lag(bytes) OVER counted, FALSE) AS is_fewer
+            FROM reads WINDOW counted AS ({_COUNTED})
+          ), waits AS (
+            SELECT *, sum(CAST(is_over OR is_fewer AS int)) OVER in_time AS wait,
+              lead(valid_from) OVER in_time IS NULL AS is_last
+            FROM judged WHERE is_counted OR is_read WINDOW in_time AS {in_time}
+          )
+          SELECT *, min(valid_from) OVER one_wait AS waits_since, max(shown_until) OVER one_wait AS waits_until,
+            sum(greatest(unix_micros(shown_until) - unix_micros(valid_from), 0)) OVER one_wait AS observed_us,
+            max(is_last) OVER one_wait AS may_last
+          FROM waits WHERE NOT is_over WINDOW one_wait AS (PARTITION BY {_SERIES}, wait))"""

@@ -15,7 +15,7 @@ CONTEXT = AlertContext({}, {}, {})
 def alerts_for(events, now, limits=LIMITS):
     """Return all alerts on queues and transfers of some events, as rows; ``now`` is in minutes."""
     events = [row | {"queue": NAMES.canonical_queue(row["queue"])} for row in events]
-    return alerts_of(history_tables(events), ("history", "transfers", "sources"), now, limits)
+    return alerts_of(history_tables(events), ("history", "waits", "transfers", "sources"), now, limits)
 
 
 def alerts_of(tables, sources, now, limits=LIMITS):

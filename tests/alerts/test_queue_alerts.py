@@ -245,4 +245,4 @@ def test_a_read_counts_while_the_state_is_unknown():
     assert alerts_for(events, 42) == []  # too short between two reports, and unknown between
     long = [*local(0, 20, 5), *local(60, 63, 5)]
     assert summaries(alerts_for(long, 62)) == [("queue_stuck", "error", 0, None)]
-    assert summaries(alerts_for([*long, read(50 * MINUTE)], 62)) == [("queue_stuck", "warning", 0, 60)]
+    assert summaries(alerts_for([*long, read(50 * MINUTE)], 62)) == [("queue_stuck", "warning", 0, 19)]

@@ -90,6 +90,8 @@ def test_a_stall_ends_where_the_sender_begins_another_sequence():
     assert periods(alerts(*rows, now=40)) == [("order_acks_stalled", "warning", 1, None)]
     from_its_other_address = rows[1] | {"sender_address": "10.0.0.9"}
     assert alerts(rows[0], from_its_other_address) == alerts(*rows)
+    goes_on = rows[0] | {"sender_address": "10.0.0.9", "stalls": None, "first_sent_at": 50 * MINUTE}
+    assert periods(alerts(rows[0], goes_on)) == periods(alerts(rows[0]))  # the same one, from another address
     elsewhere = rows[1] | {"receiver_address": "10.0.0.3", "hop_key": "another"}
     assert periods(alerts(rows[0], elsewhere)) == [("order_acks_stalled", "error", 1, None)]
 

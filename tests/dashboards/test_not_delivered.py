@@ -6,6 +6,7 @@ from pipeline.dashboards.transfer_datasets import TRANSFER_DATASETS
 from pipeline.lake.queries.duckdb_sql import DuckDbSql
 from reports.questions.in_memory_lake import rows
 from reports.questions.test_transfer_views import B, C, sequence, transfer
+from schemas.eod import EOD_SOURCES, EOD_TRANSFERS
 from schemas.queue_aliases import QUEUE_ALIASES
 from schemas.transfers import MESSAGE_TRANSFERS, TRANSFER_SEQUENCES
 
@@ -19,6 +20,7 @@ def judged(*sent):
     tables = {
         "message_transfers": rows(MESSAGE_TRANSFERS, *sent), "queue_aliases": rows(QUEUE_ALIASES),
         "transfer_sequences": rows(TRANSFER_SEQUENCES, sequence(1, 4, 6, 2, condition="refused")),
+        "eod_transfers": rows(EOD_TRANSFERS), "eod_sources": rows(EOD_SOURCES),
     }  # fmt: skip
     found = DuckDbSql().answer(dataset.rows_sql, tables).to_pylist()
     return sorted((row["message_key"], row["not_delivered"]) for row in found if row["not_delivered"])

@@ -292,6 +292,26 @@ def test_a_source_that_goes_back_from_another_address(tmp_path):
     assert list(hop_findings_of(tmp_path, [first], [first, second])) == [[], [("T23", "second")]]
 
 
+def test_an_acknowledgement_is_judged_where_its_message_was_certainly_sent_before():
+    """Planted: by the clock of another tap, which may be ahead, the acknowledgement came after a message like it."""
+    correlation = SOURCE.bytes_le + struct.pack("<I", 1)
+    asks_not, asks = (("client", "user_message", message(1, acknowledge=flags)) for flags in (2, 1))
+
+    def found(captures, at, *messages):
+        ack = session(
+            "ack", 2, ("server", "user_message", message(9, kind=2, correlation=correlation), at), capture=TWO
+        )
+        talks = [session(f"asks {n}", 3 + n, (*sent, 1), capture=capture) for n, (sent, capture) in enumerate(messages)]
+        return hop_findings_at_once([*talks, ack], captures)
+
+    judged = [("T28", "ack")]
+    assert found(IN_TURN, 20, (asks_not, CAPTURE)) == judged
+    assert found(AT_ONE_TIME, 20, (asks_not, CAPTURE)) == []
+    assert found(AT_ONE_TIME, 20, (asks_not, TWO)) == judged
+    assert found(AT_ONE_TIME, 400, (asks_not, CAPTURE)) == judged
+    assert found(AT_ONE_TIME, 20, (asks_not, TWO), (asks, CAPTURE)) == []
+
+
 def test_an_acknowledgement_that_nobody_asked_for(tmp_path):
     asked = [session("asks", 1, ("client", "user_message", message(1, acknowledge=flags), 1)) for flags in (1, 2)]
     correlation = SOURCE.bytes_le + struct.pack("<I", 1)

@@ -12,6 +12,7 @@ from pipeline.dashboards.transfer_datasets import TRANSFER_DATASETS
 from pipeline.lake.queries.duckdb_sql import DuckDbSql
 from pipeline.reports.trace.transfer_events import once_per_hop
 from reports.questions.in_memory_lake import rows
+from schemas.eod import EOD_SOURCES, EOD_TRANSFERS
 from schemas.queue_aliases import QUEUE_ALIASES
 from schemas.transfers import MESSAGE_TRANSFERS, TRANSFER_SEQUENCES
 from transfers.in_memory import transfers_of
@@ -79,7 +80,8 @@ def counts(lake):
     """What the site counts: messages by outcome, and sendings."""
     dataset = next(each for each in TRANSFER_DATASETS if each.name == "message_transfers")
     tables_ = {"message_transfers": lake.rows(MESSAGE_TRANSFERS), "queue_aliases": rows(QUEUE_ALIASES),
-               "transfer_sequences": lake.rows(TRANSFER_SEQUENCES)}  # fmt: skip
+               "transfer_sequences": lake.rows(TRANSFER_SEQUENCES),
+               "eod_transfers": rows(EOD_TRANSFERS), "eod_sources": rows(EOD_SOURCES)}  # fmt: skip
     found = DuckDbSql().answer(dataset.rows_sql, tables_).to_pylist()
     names = ("sendings", "sessions", "resent_bytes", "acknowledged_sendings")
     return {

@@ -371,3 +371,60 @@ def test_what_another_address_of_the_hop_sent_is_no_gap(lake):
         assert found == expected_gaps
         counts = [sum(last - first + 1 for first, last in gaps) for gaps in expected_gaps.values()]
         assert sorted(row["missing_numbers"] for row in rows(lake).values()) == sorted(counts)
+
+
+def test_a_sequence_that_goes_on_over_another_address_is_one(lake):
+    """Planted: 1 to 3 from one address, the rest and 2 again from another; before and behind are other sequences.
+
+    Number 3 comes behind 4, 2 a second time; the receiver has to refuse both.
+    """
+    before, after = SEQUENCE - 1, SEQUENCE + 1
+    of_first = [(0.5, 1, before), (1, 1, SEQUENCE), (2, 2, SEQUENCE), (5, 3, SEQUENCE)]
+    exchange = one_hop(*(("client", at, number, {"sequence": name}) for at, number, name in of_first))
+    other = Connection("other", THREE, TWO, 3 * S, last=99 * S)
+    said = {"source": GUIDS[ONE], "destination": GUIDS[TWO]}
+    of_second = [(4, 4, SEQUENCE), (6, 2, SEQUENCE), (7, 5, SEQUENCE), (9, 1, after)]
+    beside = [Packet(other, "client", at * S, 100 * at, name, n, n - 2, **said) for at, n, name in of_second]
+    both = replace(
+        exchange, packets=[*exchange.packets, *beside], connections=[*exchange.connections, other],
+    )  # fmt: skip
+    names = ("previous_sequence_id", "began", "out_of_order", "refusals")
+
+    def found():
+        return {
+            (row["sender_address"], int(row["transaction_sequence_id"])): tuple(row[name] for name in names)
+            for row in rows(lake).values()
+        }
+
+    apart = {
+        (ONE, before): (None, "first", 0, 0), (ONE, SEQUENCE): (before, "emptied", 0, 0),
+        (THREE, SEQUENCE): (None, "first", 1, 1), (THREE, after): (SEQUENCE, "emptied", 0, 0),
+    }  # fmt: skip
+    together = {
+        (ONE, before): (None, "first", 0, 0), (ONE, SEQUENCE): (before, "emptied", 1, 1),
+        (THREE, SEQUENCE): (before, "emptied", 0, 1), (THREE, after): (SEQUENCE, "emptied", 0, 0),
+    }  # fmt: skip
+    for other.manager, expectation in ((None, apart), (GUIDS[ONE], together), (None, apart)):
+        update(lake, both)
+        assert found() == expectation
+    other.manager = GUIDS[ONE]
+    update(lake, exchange)  # the other address comes in a run of its own
+    update(lake, both)
+    assert found() == together
+    (whole,) = {row["began"] for row in rows(lake).values() if row["previous_sequence_id"] == before}
+    assert whole == "emptied"
+
+
+def test_a_row_whose_ends_are_not_known_may_be_of_another_ones_hop(lake):
+    """Planted: the connection to the other address has no handshake, so nobody knows whose numbers it carries."""
+    exchange = one_hop(("client", 1, 1, {}), ("client", 5, 3, {}))
+    beside = Connection("other", THREE, TWO, 2 * S, (False, True), last=99 * S)
+    said = {"source": GUIDS[ONE], "destination": GUIDS[TWO]}
+    sent = Packet(beside, "client", 3 * S, 100, SEQUENCE, 2, 1, **said)
+    both = replace(exchange, packets=[*exchange.packets, sent], connections=[*exchange.connections, beside])
+    for beside.shown, unclear in (((False, True), True), ((True, True), False)):
+        update(lake, both)
+        for row in rows(lake).values():
+            assert ("capture_begins" in row["missing"], row["refusals"] is None) == (unclear, unclear) or (
+                not unclear and row["sender_address"] == THREE
+            )

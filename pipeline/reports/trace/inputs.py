@@ -24,11 +24,13 @@ from pipeline.reports.trace.timeline import (
 )
 from pipeline.reports.trace.transfer_events import TransferRows
 from pipeline.reports.views.refused import with_refusals
+from pipeline.transfers.sequences.sequence_progress import ProgressEvidence
 from schemas.ack_sequences import ACK_SEQUENCES
 from schemas.bronze import CAPTURE_FILES, RPC_CALLS
 from schemas.calls import CLIENT_CALLS, REMOTE_READ_CALLS
 from schemas.comqc import COMQC_CALLS
 from schemas.coverage import COVERAGE
+from schemas.eod import EOD_SOURCES, EOD_TRANSFERS
 from schemas.findings import FINDINGS
 from schemas.messages import MESSAGES
 from schemas.queue_aliases import QUEUE_ALIASES
@@ -265,9 +267,10 @@ def _read_trace_rows(lake: Lake, keys: Collection[str], numbers: Collection[Numb
 def _read_transfers(lake: Lake, keys: Collection[str]) -> TraceInputRows:
     """Return the rows of gold.message_transfers of messages, each with ``refused``."""
     columns = ", ".join(map(quoted, (*_all_columns(MESSAGE_TRANSFERS, "run_id", "event_date"), "refused")))
-    chosen = with_refusals("(SELECT * FROM {transfers} WHERE message_key IN {keys})", "{sequences}")
-    sql = f"SELECT {columns} FROM {chosen}"
-    return _ask(lake, sql, transfers=MESSAGE_TRANSFERS, sequences=TRANSFER_SEQUENCES, keys=keys)
+    chosen = "(SELECT * FROM {message_transfers} WHERE message_key IN {keys})"
+    sql = f"SELECT {columns} FROM {with_refusals(chosen, '{transfer_sequences}', ProgressEvidence())}"
+    tables = (MESSAGE_TRANSFERS, TRANSFER_SEQUENCES, EOD_TRANSFERS, EOD_SOURCES, QUEUE_ALIASES)
+    return _ask(lake, sql, keys=keys, **{table.name: table for table in tables})
 
 
 def _rows_of_calls(lake: Lake, table: Table, calls: Collection[str], columns: Sequence[str]) -> TraceInputRows:

@@ -7,7 +7,7 @@ from typing import Final
 from pipeline.queues.history import DEAD_LETTER_QUEUES_SQL, is_dead_letter
 from pipeline.reports.views.emptied import EMPTIED_SQL
 from pipeline.reports.views.evidence import QUEUE_REPORTS, READS, SESSIONS, any_of
-from pipeline.reports.views.refused import with_refusals
+from pipeline.reports.views.refused import REFUSABLE_TRANSFERS_SQL
 from pipeline.reports.views.scope import ScopeColumns
 from pipeline.reports.views.view import View
 from pipeline.silver.canonical_queues import with_canonical_queues
@@ -21,7 +21,6 @@ _NOTHING_ELSE: Final = (
     "Only messages on TCP 1801 and those that are read or peeked remotely are seen; nothing is known of others."
 )
 
-_TRANSFERS: Final = with_refusals("gold.message_transfers", "gold.transfer_sequences")
 _IS_NEGATIVE: Final = f"class & {NEGATIVE_CLASS_BIT} <> 0"
 _IS_REJECTED: Final = f"final_class & {NEGATIVE_CLASS_BIT} <> 0"
 _ADMINISTRATION_ACKS_SQL: Final = (
@@ -105,7 +104,8 @@ ACKNOWLEDGEMENT_VIEWS: Final = (
         "seen to get one: they may take a way that is not captured. If `admin_queue_read` is false, nobody was seen to "
         "read that queue remotely: the acknowledgement may still be there. `outcome` is that of "
         "gold.message_transfers, of the last hop; `refused` is true where the queue does not accept the message's "
-        "number in its sequence: no acknowledgement can come. " + _BOTH_SOURCES,
+        "number in its sequence, and no later report of either end says that it does: no acknowledgement can come. "
+        + _BOTH_SOURCES,
         _NOTHING_ELSE + " An acknowledgement of the receive does not come before an application receives the message.",
         _ADMINISTRATION_ACKS_SQL + f""", answered AS (
           SELECT DISTINCT admin_queue FROM administration_acks
@@ -134,7 +134,7 @@ ACKNOWLEDGEMENT_VIEWS: Final = (
             min(first_sent_at) AS first_seen_at, max_by(outcome, struct(last_sent_at, transfer_key)) AS outcome,
             max(refused) AS refused
           FROM """ + with_canonical_queues(
-              _TRANSFERS,
+              REFUSABLE_TRANSFERS_SQL,
               {"queue": "rows.destination_queue"},
               "message_id, message_key, acknowledgement_requested, arrival_acked_at, receive_acked_at, arrival_class, "
               "final_class, sent_at, first_sent_at, last_sent_at, outcome, refused, transfer_key, class",

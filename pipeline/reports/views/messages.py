@@ -16,6 +16,7 @@ from pipeline.transfers.messages.sender_clocks import LONG_TRANSIT
 from udfs.codes import NEGATIVE_CLASS_BIT, RECEIVE_CLASS_BIT
 
 _LONG_TRANSIT: Final = str(timedelta_to_us(LONG_TRANSIT))
+_WHOLE_SECONDS: Final = "2000000"  # times in messages are whole seconds: a smaller difference is none
 _READ_FROM: Final = "coalesce(rows.queue, rows.inferred_queue)"
 
 _COPIES: Final = "';journal$|;dead(letter|xact)$'"
@@ -34,9 +35,11 @@ MESSAGE_VIEWS: Final = (
         "it was sent) until now. `seen_at` is when it was last seen there. Messages that were given back, are held or "
         "were only peeked count; those received, moved or purged do not, nor those that an acknowledgement on TCP "
         "1801 or a dead letter says were received, purged or expired in their queue, or whose queue was reported to be "
-        "empty after they were seen. A message is in one queue: where it was seen last. It counts in several where it "
-        "was sent to several (a list of queues, multicast), and beside its queue in a journal or dead-letter queue: "
-        "these have copies.",
+        "empty after they were seen, nor those whose time to be received (from when they were sent) is over: they "
+        "expired, other than copies in a journal or dead-letter queue. Where messages of the day show that the "
+        "sender's clock differs, these count, and `may_have_expired` is how many they are. A message is in one queue: "
+        "where it was seen last. It counts in several where it was sent to several (a list of queues, multicast), and "
+        "beside its queue in a journal or dead-letter queue: these have copies.",
         _REMOTE_READS_ONLY + " An application on the machine itself may have received one since `seen_at`. The clocks "
         "of sender and owner may differ (view clock_differences).",
         """
@@ -57,12 +60,22 @@ MESSAGE_VIEWS: Final = (
           ) + f"""
           WHERE outcome = 'received' OR final_class & {RECEIVE_CLASS_BIT} <> 0
             OR receive_class & {RECEIVE_CLASS_BIT} <> 0
+        ), clocks AS (
+          SELECT source_queue_manager AS source, CAST(coalesce(arrived_at, seen_at) AS date) AS day
+          FROM silver.messages WHERE sent_at IS NOT NULL AND source_queue_manager IS NOT NULL
+          GROUP BY source_queue_manager, CAST(coalesce(arrived_at, seen_at) AS date)
+          HAVING min(unix_micros(coalesce(arrived_at, seen_at)) - unix_micros(sent_at)) < -{_WHOLE_SECONDS}
+            OR min(unix_micros(coalesce(arrived_at, seen_at)) - unix_micros(sent_at)) >= {_LONG_TRANSIT}
         ), headers AS (
           SELECT message_key, min(coalesce(arrived_at, sent_at)) AS since, min(sent_at) AS sent_at, max(label) AS label,
             coalesce(max(size(destination_list) > 1 OR regexp_like(destination_queue, '^(multicast|dl)=|,')), FALSE)
               OR count(DISTINCT destination_queue) > 1 AS has_copies,
-            coalesce(min(class) = 0 AND max(class) >= {_LEFT_ITS_QUEUE}, FALSE) AS died_in_queue
-          FROM silver.messages WHERE message_key IS NOT NULL GROUP BY message_key
+            coalesce(min(class) = 0 AND max(class) >= {_LEFT_ITS_QUEUE}, FALSE) AS died_in_queue,
+            max(unix_micros(sent_at) + time_to_be_received_s * 1000000) AS expires_us,
+            max(clocks.day IS NOT NULL) AS clocks_differ
+          FROM silver.messages AS sightings LEFT JOIN clocks
+            ON clocks.source = source_queue_manager AND clocks.day = CAST(coalesce(arrived_at, seen_at) AS date)
+          WHERE message_key IS NOT NULL GROUP BY message_key
         ), last_seen AS (
           SELECT *, row_number() OVER (
             PARTITION BY message_key, CASE WHEN is_copy OR has_copies THEN queue END
@@ -71,8 +84,9 @@ MESSAGE_VIEWS: Final = (
           FROM (SELECT *, regexp_like(queue, {_COPIES}) AS is_copy FROM seen) AS places
             LEFT JOIN headers USING (message_key)
         ), unread AS (
-          SELECT last_seen.*, CASE WHEN since IS NOT NULL THEN struct(since, message_key) END AS place
-          FROM last_seen ANTI JOIN taken USING (queue, message_key)
+          SELECT last_seen.*, now, CASE WHEN since IS NOT NULL THEN struct(since, message_key) END AS place,
+            NOT is_copy AND coalesce(expires_us < unix_micros(now), FALSE) AS is_over
+          FROM last_seen CROSS JOIN setting.now ANTI JOIN taken USING (queue, message_key)
             LEFT JOIN """ + EMPTIED_SQL + """ AS emptied USING (queue)
             ANTI JOIN acknowledged ON acknowledged.message_key = last_seen.message_key AND NOT is_copy
               AND (NOT has_copies OR destination = last_seen.queue)
@@ -81,9 +95,10 @@ MESSAGE_VIEWS: Final = (
         )
         SELECT queue, max(server_address) AS server_address, count(*) AS messages, min(since) AS since,
           min_by(sent_at, place) AS sent_at, min_by(message_key, place) AS message_key, min_by(label, place) AS label,
-          min_by(seen_at, place) AS seen_at, (unix_micros(max(now)) - unix_micros(min(since))) / 1e6 AS age_s
-        FROM unread CROSS JOIN setting.now
-        WHERE setting.scope
+          min_by(seen_at, place) AS seen_at, (unix_micros(max(now)) - unix_micros(min(since))) / 1e6 AS age_s,
+          count_if(is_over) AS may_have_expired
+        FROM unread
+        WHERE (NOT is_over OR clocks_differ) AND setting.scope
         GROUP BY queue
         ORDER BY age_s DESC, queue
         """,
@@ -141,8 +156,8 @@ MESSAGE_VIEWS: Final = (
           FROM gold.message_transfers WHERE sent_at IS NOT NULL GROUP BY source_queue_manager, message_key
         ), compared AS (
           SELECT source_queue_manager, 'reads' AS source, server_address, seen_at, arrived - sent AS transit,
-            CASE WHEN sent - arrived > 2000000 THEN sent - arrived END AS sender_ahead,
-            CASE WHEN arrived - seen > 2000000 THEN arrived - seen END AS owner_ahead
+            CASE WHEN sent - arrived > """ + _WHOLE_SECONDS + """ THEN sent - arrived END AS sender_ahead,
+            CASE WHEN arrived - seen > """ + _WHOLE_SECONDS + """ THEN arrived - seen END AS owner_ahead
           FROM reads
           UNION ALL
           SELECT source_queue_manager, 'transfers', CAST(NULL AS STRING), seen_at, -ahead,

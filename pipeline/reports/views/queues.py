@@ -5,14 +5,12 @@ from __future__ import annotations
 from typing import Final
 
 from pipeline.queues.history import (
-    DEAD_LETTER_QUEUE_PATTERN,
     DEAD_LETTER_QUEUES_SQL,
-    JOURNAL_SUFFIX,
     NOT_CONNECTED_STATES,
     STATE_ON_HOLD,
 )
 from pipeline.queues.last_reports import LAST_TRANSFERS_SQL
-from pipeline.queues.messages_read import with_reads
+from pipeline.queues.messages_read import waiting_intervals
 from pipeline.reports.views.evidence import (
     DEAD_LETTER_REPORTS,
     JOURNAL_REPORTS,
@@ -53,9 +51,8 @@ def _time_until_full(span: str) -> str:
 
 
 _NOW: Final = "(SELECT now FROM setting.now)"
-_WITH_READS: Final = with_reads("gold.queue_history", "gold.message_transfers", "silver.queue_aliases", _NOW)
+_WAITING: Final = waiting_intervals("gold.queue_history", "gold.message_transfers", "silver.queue_aliases", _NOW)
 _ACKED_LATER: Final = acknowledged_after("gold.eod_transfers", "gold.transfer_sequences", "silver.queue_aliases", _NOW)
-_NOT_FOR_READERS: Final = f"'{JOURNAL_SUFFIX}$|{DEAD_LETTER_QUEUE_PATTERN.pattern}'"
 _NOT_CONNECTED_SQL: Final = ", ".join(map(literal, (*NOT_CONNECTED_STATES, STATE_ON_HOLD)))
 
 QUEUE_VIEWS: Final = (
@@ -204,7 +201,8 @@ QUEUE_VIEWS: Final = (
         "stuck_queues", 4,
         "a period in which messages waited in a local queue, neither journal nor for dead letters, and nothing shows "
         "that any was read",
-        "`minutes` is the time from `since` to `until`; filter by `minutes >= 15`. A period ends with a captured "
+        "`minutes` is the time from `since` to `until`, `observed_minutes` is how much of it reports show: filter by "
+        "`observed_minutes >= 15`, as the alert queue_stuck does. A period ends with a captured "
         "receive (also one that gave the message back), with a move or a purge, with an acknowledgement on TCP 1801 "
         "that a message of the queue was received, and when there are fewer messages or bytes than expected: then "
         "somebody read on the machine itself. `until` is when it ended, else the last report that shows it; one report "
@@ -213,41 +211,26 @@ QUEUE_VIEWS: Final = (
         "Readers on the machine itself are visible only where the number of messages falls, or where an "
         "acknowledgement of the receive was asked for and captured. " + _STATE_EXPIRES,
         """
-        WITH history AS (
-          SELECT *, CASE WHEN lead(state) OVER queue_in_time <> 'UNKNOWN' THEN valid_to ELSE reported_at END
-              AS told_until
-          FROM """ + _WITH_READS + """ AS every CROSS JOIN setting.now
-          WHERE NOT regexp_like(queue, """ + _NOT_FOR_READERS + """) AND valid_from <= now
-          WINDOW queue_in_time AS (PARTITION BY queue_manager, queue, queue_format_name ORDER BY valid_from)
-        ), reads AS (
-          SELECT *, is_read OR NOT is_counted OR message_count = 0 AS is_over,
-            lead(valid_from) OVER queue_in_time IS NULL AS is_last
-          FROM history
-          WHERE is_counted OR is_read
-          WINDOW queue_in_time AS (PARTITION BY queue_manager, queue, queue_format_name ORDER BY valid_from)
-        ), waits AS (
-          SELECT *, sum(CAST(is_over OR is_fewer AS int)) OVER queue_in_time AS wait
-          FROM reads
-          WINDOW queue_in_time AS (PARTITION BY queue_manager, queue, queue_format_name ORDER BY valid_from)
-        ), readers AS (
+        WITH readers AS (
           SELECT queue, max(started_at) AS last_attempt_at, max_by(client_address, started_at) AS last_reader
           FROM gold.receive_attempts WHERE queue IS NOT NULL GROUP BY queue
         ), found AS (
-          SELECT queue_manager, queue, queue_format_name, min(valid_from) AS since, max(told_until) AS until,
-            max(is_last) AS is_last, max(valid_to) AS valid_to, max_by(message_count, valid_from) AS message_count,
+          SELECT queue_manager, queue, queue_format_name, waits_since AS since, waits_until AS until, may_last,
+            observed_us, max(valid_to) AS valid_to, max_by(message_count, valid_from) AS message_count,
             max_by(bytes, valid_from) AS bytes
-          FROM waits WHERE NOT is_over GROUP BY queue_manager, queue, queue_format_name, wait
+          FROM """ + _WAITING + """ AS waiting
+          GROUP BY queue_manager, queue, queue_format_name, waits_since, waits_until, may_last, observed_us
         )
-        SELECT queue_manager, queue, queue_format_name, since, least(until, now) AS until,
-          CASE WHEN NOT is_last THEN FALSE WHEN valid_to > now THEN TRUE END AS still,
-          (unix_micros(least(until, now)) - unix_micros(since)) / 6e7 AS minutes, message_count, bytes,
-          last_attempt_at, last_reader
+        SELECT queue_manager, queue, queue_format_name, since, until,
+          CASE WHEN NOT may_last THEN FALSE WHEN valid_to > now THEN TRUE END AS still,
+          (unix_micros(until) - unix_micros(since)) / 6e7 AS minutes, observed_us / 6e7 AS observed_minutes,
+          message_count, bytes, last_attempt_at, last_reader
         FROM found LEFT JOIN readers USING (queue) CROSS JOIN setting.now
-        WHERE least(until, now) > since AND setting.scope
+        WHERE until > since AND setting.scope
         ORDER BY still IS FALSE, still DESC, minutes DESC, queue_manager, queue, queue_format_name
         """,
         ("queue_manager",), ("since", "until"), all_of(QUEUE_REPORTS, beside=(READS, SESSIONS)),
-        ScopeColumns("since", "CASE WHEN is_last THEN valid_to ELSE until END", ("queue_manager",), _QUEUES),
+        ScopeColumns("since", "CASE WHEN may_last THEN valid_to ELSE until END", ("queue_manager",), _QUEUES),
     ),
     View(
         "outgoing_backlog", 6,

@@ -6,7 +6,7 @@ from typing import Final
 
 from pipeline.reports.views.evidence import READS, RECEIVER_REPORTS, SESSIONS, TRANSFER_REPORTS, all_of, any_of
 from pipeline.reports.views.read_twice import READ_TWICE_SQL
-from pipeline.reports.views.refused import with_refusals
+from pipeline.reports.views.refused import REFUSABLE_TRANSFERS_SQL, VIEW_EVIDENCE
 from pipeline.reports.views.scope import ScopeColumns
 from pipeline.reports.views.view import View
 from pipeline.silver.canonical_queues import with_canonical_queues
@@ -20,19 +20,12 @@ _ONLY_1801: Final = (
     "machine."
 )
 _TRANSFERS: Final = "gold.message_transfers"
-_REFUSABLE_TRANSFERS: Final = with_refusals(_TRANSFERS, "gold.transfer_sequences")
 _SESSIONS: Final = "silver.sessions"
-_NOW: Final = "(SELECT now FROM setting.now)"
-_ACCEPTED: Final = accepted_sequences("gold.eod_sources", _NOW)
-_ACKED_LATER: Final = acknowledged_after("gold.eod_transfers", "gold.transfer_sequences", "silver.queue_aliases", _NOW)
-_WITH_PROGRESS: Final = with_progress(
-    last_of_hop("gold.transfer_sequences"),
-    _TRANSFERS,
-    "gold.eod_transfers",
-    "gold.eod_sources",
-    "silver.queue_aliases",
-    _NOW,
+_ACCEPTED: Final = accepted_sequences(VIEW_EVIDENCE.sources, VIEW_EVIDENCE.now)
+_ACKED_LATER: Final = acknowledged_after(
+    VIEW_EVIDENCE.reports, "gold.transfer_sequences", VIEW_EVIDENCE.aliases, VIEW_EVIDENCE.now
 )
+_WITH_PROGRESS: Final = with_progress(last_of_hop("gold.transfer_sequences"), VIEW_EVIDENCE)
 _DELIVERED: Final = (
     "sender_address, receiver_address, message_kind, message_key, message_id, sendings, sessions, "
     "acknowledged_sendings, outcome, first_sent_at, last_sent_at, transfer_key, confidence, missing"
@@ -77,8 +70,9 @@ TRANSFER_VIEWS: Final = (
         "`accepted_number` is the highest of the numbers that the receiver later reported to have accepted "
         "(gold.eod_sources, at `accepted_reported_at`): up to it messages were delivered, and the acknowledgement was "
         "not seen. It is null where no report of the receiver says so. With "
-        "`transfers`, `condition` is that of gold.transfer_sequences, a routed sequence has a row for each hop "
-        "(`sender_address`, `receiver_address`), and `sequence_key` leads to its row.",
+        "`transfers`, `condition` is that of gold.transfer_sequences as far as no later report of either end "
+        "contradicts it, a routed sequence has a row for each hop (`sender_address`, `receiver_address`), and "
+        "`sequence_key` leads to its row.",
         "Numbers of snapshots come from observations: what was given up between two observations is not counted. Of "
         "captured sequences, those are left out whose order acknowledgements took a way that was not captured "
         "(`condition` `unknown`): theirs cannot be known.",
@@ -111,9 +105,14 @@ TRANSFER_VIEWS: Final = (
             AND reported.queue IN (incoming.queue, incoming.sender_queue) AND reported_at >= observed_at
           GROUP BY snapshot_id HAVING min(sender_queue_manager) = max(sender_queue_manager)
         ), followers AS (
-          SELECT source_queue_manager, destination_queue, sender_address, receiver_address,
-            previous_sequence_id AS sequence_id, min(first_sent_at) AS followed_at, max(began = 'emptied') AS emptied
-          FROM gold.transfer_sequences WHERE previous_sequence_id IS NOT NULL GROUP BY ALL
+          SELECT captured.sequence_key, min(later.first_sent_at) AS followed_at,
+            max(later.began = 'emptied') AS emptied
+          FROM captured JOIN gold.transfer_sequences AS later ON later.previous_sequence_id = captured.sequence_id
+            AND later.source_queue_manager = captured.source_queue_manager
+            AND later.destination_queue = captured.destination_queue
+            AND (later.hop_key = captured.hop_key OR (later.sender_address = captured.sender_address
+              AND later.receiver_address = captured.receiver_address))
+          GROUP BY captured.sequence_key
         )
         SELECT * FROM (
         SELECT queue_manager, queue, queue_format_name, source, sequence_id,
@@ -138,10 +137,9 @@ TRANSFER_VIEWS: Final = (
           last_number, least(waiting, last_number - waiting_from + 1),
           CASE WHEN followed_at IS NULL THEN 'pending' ELSE 'given_up' END,
           CASE WHEN accepted_number >= waiting_from THEN accepted_number END,
-          CASE WHEN accepted_number >= waiting_from THEN accepted_reported_at END, condition,
+          CASE WHEN accepted_number >= waiting_from THEN accepted_reported_at END, condition_now,
           observed_at, followed_at, source_queue_manager, sender_address, receiver_address, sequence_key, missing
-        FROM captured LEFT JOIN followers
-          USING (source_queue_manager, destination_queue, sender_address, receiver_address, sequence_id)
+        FROM captured LEFT JOIN followers USING (sequence_key)
         WHERE waiting > 0 AND waiting_from <= last_number AND condition <> 'unknown' AND NOT coalesce(emptied, FALSE)
         ) AS found
         WHERE setting.scope
@@ -279,7 +277,8 @@ TRANSFER_VIEWS: Final = (
         + "`hop` counts the hops of the message in order of time; `hop_count` is how many routing servers it had "
         "passed by then, as its packet says. `reports` are those of queue managers on its route, for messages that are "
         "traced. `calls` is the number of recorded COM+ calls. `refused` is true where the queue does not "
-        "accept the message's number in its sequence, whatever `outcome` says of the hop. `source` is `transfers`.",
+        "accept the message's number in its sequence, whatever `outcome` says of the hop, and no later report of "
+        "either end says that it does. `source` is `transfers`.",
         "A hop that was not captured is not shown: `hop_count` tells that there was one. Windows traces no message to "
         "several queues. " + _ONLY_1801,
         """
@@ -289,7 +288,7 @@ TRANSFER_VIEWS: Final = (
             count(*) OVER (PARTITION BY message_key, destination_queue) AS hops,
             min(first_sent_at) OVER (PARTITION BY message_key, destination_queue) AS began_at
           FROM """ + _canonical_destinations(
-              once_per_hop(_REFUSABLE_TRANSFERS, _HOP_COLUMNS), _HOP_COLUMNS,
+              once_per_hop(REFUSABLE_TRANSFERS_SQL, _HOP_COLUMNS), _HOP_COLUMNS,
           ) + """
         ), labels AS (
           SELECT message_key, max(label) AS label FROM silver.messages WHERE packet_key IS NOT NULL GROUP BY message_key

@@ -12,8 +12,9 @@ import pyarrow.compute as pc
 
 from pipeline.arrow_rows import is_in, timedelta_to_us, times_to_us, us_to_datetime
 from pipeline.lake.lake import Lake
+from pipeline.transfers.hop_keys import HOP_COLUMNS
 from pipeline.transfers.sequences.predecessors import NO_PREDECESSOR, find_predecessors, how_they_began
-from pipeline.transfers.sequences.sequence_inputs import days_since_sql
+from pipeline.transfers.sequences.sequence_inputs import ID_SQL, days_since_sql
 from pipeline.transfers.sequences.sequence_rows import FLOW_COLUMNS, sequence_ids
 from pipeline.transfers.sequences.text_codes import row_codes
 from schemas.table import EVENT_DATE
@@ -21,8 +22,9 @@ from schemas.transfers import TRANSFER_SEQUENCES
 from udfs.array_types import Bools
 
 _IS_ABANDONED: Final = "(waiting > 0 AND NOT array_contains(missing, 'no_response'))"
+_PLACE: Final = (*FLOW_COLUMNS, *HOP_COLUMNS)
 _FACTS: Final = f"""
-SELECT sequence_key, {", ".join(FLOW_COLUMNS)}, CAST(transaction_sequence_id AS string) AS sequence_id,
+SELECT sequence_key, {", ".join(_PLACE)}, CAST(transaction_sequence_id AS string) AS sequence_id,
   unix_micros(first_sent_at) AS first_sent_at, {_IS_ABANDONED} AS abandoned,
   CAST(previous_sequence_id AS string) AS previous, began
 FROM {{rows}}"""
@@ -36,8 +38,9 @@ def set_beginnings(rows: pa.Table, wait: timedelta) -> pa.Table:
 def set_changed_beginnings(lake: Lake, new: pa.Table, current: pa.Table, wait: timedelta) -> tuple[pa.Table, pa.Table]:
     """Return recomputed and current rows of some sequences with how each began, and those of others that it changes.
 
-    Sequences of the same flow that begin later are compared with these: where one comes, goes, or is abandoned no more,
-    the row of the one behind changes too. ``current`` are the table's rows of what was recomputed.
+    Sequences of the same flow that begin later are compared with these: where one comes, goes, is of another flow, or
+    is abandoned no more, the row of the one behind changes too. ``current`` are the table's rows of what was
+    recomputed.
     """
     before, now = _facts(current), _facts(new)
     moved = _moved_times(before, now)
@@ -76,42 +79,69 @@ def _facts(rows: pa.Table) -> pa.Table:
     unseen = pa.array(["no_response" in codes for codes in rows["missing"].to_pylist()], pa.bool_())
     columns = {
         "sequence_key": rows["sequence_key"],
-        **{name: rows[name] for name in FLOW_COLUMNS},
+        **{name: rows[name] for name in _PLACE},
         "sequence_id": rows["transaction_sequence_id"].cast(pa.string()),
         "first_sent_at": times_to_us(rows["first_sent_at"]),
         "abandoned": pc.and_(pc.greater(rows["waiting"], 0), pc.invert(unseen)),
         "previous": rows["previous_sequence_id"].cast(pa.string()),
         "began": rows["began"],
     }
-    return pa.table(columns)
+    return _of_hops(pa.table(columns))
+
+
+def _of_hops(facts: pa.Table) -> pa.Table:
+    """Return facts of all rows of some sequences: those of one hop, of several addresses, began and end together."""
+    _, row = np.unique(row_codes(facts, (*FLOW_COLUMNS, "sequence_id")), return_inverse=True)
+    began = np.full(len(row), np.iinfo(np.int64).max)
+    np.minimum.at(began, row, np.asarray(facts["first_sent_at"]))
+    abandoned = np.zeros(len(row), np.bool_)
+    np.logical_or.at(abandoned, row, np.asarray(facts["abandoned"]))
+    for name, values in (("first_sent_at", began), ("abandoned", abandoned)):
+        facts = facts.set_column(facts.column_names.index(name), name, pa.array(values[row]))
+    return facts
 
 
 def _moved_times(before: pa.Table, now: pa.Table) -> list[int]:
-    """Return when sequences began that came, went, begin at another time, or are abandoned otherwise than before."""
-    sides: list[dict[str, tuple[int, bool]]] = []
+    """Return when sequences began of which rows came, went, or differ in time or hop, or in being abandoned."""
+    sides: list[dict[str, tuple[int, bool, str | None]]] = []
     for facts in (before, now):
-        columns = (facts[name].to_pylist() for name in ("sequence_key", "first_sent_at", "abandoned"))
-        sides.append({name: (at, abandoned) for name, at, abandoned in zip(*columns, strict=True)})
+        columns = (facts[name].to_pylist() for name in ("sequence_key", "first_sent_at", "abandoned", "hop_key"))
+        sides.append({name: (at, *more) for name, at, *more in zip(*columns, strict=True)})
     changed = [name for name in sides[0].keys() | sides[1].keys() if sides[0].get(name) != sides[1].get(name)]
     return [side[name][0] for name in changed for side in sides if name in side]
 
 
 def _neighbours(lake: Lake, facts: pa.Table, since: int, until: int, without: Collection[str]) -> pa.Table:
-    """Return the facts of other sequences on the same hops that began within a time."""
-    ends = {name: {*facts[f"{name}_address"].to_pylist()} for name in ("sender", "receiver")}
-    sql = f"""
-{_FACTS} WHERE sender_address IN {{senders}} AND receiver_address IN {{receivers}} AND {days_since_sql(since)}
-  AND {EVENT_DATE} <= DATE'{us_to_datetime(until).date()}'"""
-    inputs: dict[str, Any] = {"senders": ends["sender"], "receivers": ends["receiver"]}
-    found = lake.query(sql, rows=TRANSFER_SEQUENCES, **inputs).cast(facts.schema)
-    return found.filter(pc.invert(is_in(found, "sequence_key", without)))
+    """Return the facts of other sequences on the same hops of which a row began within a time: all their rows."""
+    on_hops = f"""
+{_FACTS} WHERE (hop_key IN {{hops}} OR (sender_address IN {{senders}} AND receiver_address IN {{receivers}}))"""
+    within = f"{days_since_sql(since)} AND {EVENT_DATE} <= DATE'{us_to_datetime(until).date()}'"
+    columns = {"hops": "hop_key", "senders": "sender_address", "receivers": "receiver_address"}
+    inputs: dict[str, Any] = {name: {*facts[column].to_pylist()} for name, column in columns.items()}
+    found = lake.query(f"{on_hops} AND {within}", rows=TRANSFER_SEQUENCES, **inputs)
+    if ids := {*found["sequence_id"].to_pylist()}:
+        found = lake.query(f"{on_hops} AND {ID_SQL} IN {{ids}}", rows=TRANSFER_SEQUENCES, ids=ids, **inputs)
+    found = found.cast(facts.schema)
+    return _of_hops(found.filter(pc.invert(is_in(found, "sequence_key", without))))
 
 
 def _beginnings(facts: pa.Table, wait: timedelta) -> tuple[pa.Array, pa.Array]:
-    """Return previous_sequence_id and began of sequences, as far as the ones before are among them."""
+    """Return previous_sequence_id and began of sequences, as far as the ones before are among them.
+
+    Where handshakes do not show both ends of a sequence or of another one, they are of one hop if the addresses are.
+    """
     ids = sequence_ids(facts["sequence_id"].combine_chunks())
     at, abandoned = np.asarray(facts["first_sent_at"]), np.asarray(facts["abandoned"])
-    before = find_predecessors(row_codes(facts, FLOW_COLUMNS), at, ids, timedelta_to_us(wait))
+    before, between_addresses = (
+        find_predecessors(row_codes(facts, (*FLOW_COLUMNS[:2], *hop)), at, ids, timedelta_to_us(wait))
+        for hop in (FLOW_COLUMNS[2:], HOP_COLUMNS[2:])
+    )
+    unknown = np.asarray(pc.or_(*(facts[name].is_null() for name in HOP_COLUMNS[:2])).combine_chunks())
+    may_be_one = (between_addresses != NO_PREDECESSOR) & (unknown | unknown[between_addresses])
+    later = (at[between_addresses] > at[before]) | (
+        (at[between_addresses] == at[before]) & (ids[between_addresses] > ids[before])
+    )
+    before = np.where(may_be_one & ((before == NO_PREDECESSOR) | later), between_addresses, before)
     previous = facts["sequence_id"].combine_chunks().take(pa.array(before, mask=before == NO_PREDECESSOR))
     return previous.cast(pa.decimal128(20, 0)), pa.array(how_they_began(before, ids, abandoned).tolist(), pa.string())
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final
+from typing import Final, Self
 
 import numpy as np
 
@@ -85,20 +85,47 @@ def find_gaps(numbers: SentNumbers, hop: Ints) -> NumberGaps:
     return NumberGaps(sequence, first[found] % NUMBERS, last[found] % NUMBERS, bridged[found])
 
 
-def count_refusals(sendings: TransactionalSendings, starts: Ints) -> Ints:
-    """Return by sequence how many sendings a receiver has to refuse ([MS-MQQB] 3.1.5.8.6).
+@dataclass(frozen=True, slots=True)
+class SendingsOfHops:
+    """Sendings of one sequence on one hop together, by whatever addresses, in order of time: arrays of one length.
 
-    ``starts`` has the first sending of each sequence, which is taken, and the number of all. A later one is taken if
-    its number is above that of the last one taken, and its previous number is not.
+    ``sequence`` is the sequence of each, ``starts`` the first of each hop, and the number of all.
     """
-    numbers, previous = sendings.number.tolist(), sendings.previous.tolist()
-    refused = []
-    for first, end in pairwise(starts.tolist()):
-        taken, count = NO_TXN_NUMBER, 0
-        for place in range(first, end):
-            if taken == NO_TXN_NUMBER or previous[place] <= taken < numbers[place]:
-                taken = numbers[place]
-            else:
-                count += 1
-        refused.append(count)
-    return np.array(refused, np.int64)
+
+    sequence: Ints
+    number: Ints
+    previous: Ints
+    starts: Ints
+
+    @classmethod
+    def of(cls, sendings: TransactionalSendings, hop: Ints) -> Self:
+        """Return the sendings of sequences by ``hop`` (as in ``find_gaps``)."""
+        of_hop = hop[sendings.sequence]
+        order = np.lexsort((sendings.sent_at, of_hop))  # stable: at equal times as they are
+        starts = np.append(np.flatnonzero(np.diff(of_hop[order], prepend=-1)), len(order))
+        return cls(sendings.sequence[order], sendings.number[order], sendings.previous[order], starts)
+
+    def count_out_of_order(self, count: int) -> Ints:
+        """Return by sequence, of ``count``, how many first sendings are of a number below one that was sent before."""
+        place = np.repeat(np.arange(len(self.starts) - 1) * NUMBERS, np.diff(self.starts)) + self.number
+        is_first = np.zeros(len(place), np.bool_)
+        is_first[np.unique(place, return_index=True)[1]] = True
+        below = place < np.maximum.accumulate(place)  # all numbers of a hop are above those of the hop before
+        return np.bincount(self.sequence[is_first & below], minlength=count)
+
+    def count_refusals(self, count: int) -> Ints:
+        """Return by sequence, of ``count``, how many sendings a receiver has to refuse ([MS-MQQB] 3.1.5.8.6).
+
+        The first sending of a hop is taken. A later one is taken if its number is above that of the last one taken, and
+        its previous number is not.
+        """
+        sequences, numbers, previous = self.sequence.tolist(), self.number.tolist(), self.previous.tolist()
+        refused = [0] * count
+        for first, end in pairwise(self.starts.tolist()):
+            taken = NO_TXN_NUMBER
+            for place in range(first, end):
+                if taken == NO_TXN_NUMBER or previous[place] <= taken < numbers[place]:
+                    taken = numbers[place]
+                else:
+                    refused[sequences[place]] += 1
+        return np.array(refused, np.int64)

@@ -5,7 +5,24 @@ Valid for Spark and for DuckDB.
 
 from __future__ import annotations
 
+from typing import Final, NamedTuple
+
 from pipeline.silver.canonical_queues import with_canonical_queues
+
+ANY_TIME: Final = "timestamp_micros(253402214400000000)"
+"""The SQL of a "now" before which everything is: of the year 9999."""
+STALLED_SINCE_SQL: Final = "CASE WHEN progress_at IS NULL THEN stalled_since END"
+"""When the stall began that goes on, of a row of ``with_progress``; null where something shows that it ended."""
+
+
+class ProgressEvidence(NamedTuple):
+    """The SQL names of tables that show how far sequences got, and the SQL of the time until which they count."""
+
+    transfers: str = "{message_transfers}"
+    reports: str = "{eod_transfers}"
+    sources: str = "{eod_sources}"
+    aliases: str = "{queue_aliases}"
+    now: str = ANY_TIME
 
 
 def accepted_sequences(sources: str, now: str) -> str:
@@ -39,7 +56,7 @@ def acknowledged_after(reports: str, sequences: str, aliases: str, now: str) -> 
     WHERE acknowledged_at > observed_at AND acknowledged_at <= {now} GROUP BY snapshot_id)"""
 
 
-def with_progress(sequences: str, transfers: str, reports: str, sources: str, aliases: str, now: str) -> str:
+def with_progress(sequences: str, evidence: ProgressEvidence) -> str:
     """Return a subquery over gold.transfer_sequences: its columns, and what else shows that its messages got further.
 
     ``queue`` is the canonical name of its destination. ``waiting_from`` is the first number that nothing shows to be
@@ -48,10 +65,13 @@ def with_progress(sequences: str, transfers: str, reports: str, sources: str, al
     ``progress_at`` is when one of the latter two first showed that ``first_waiting_number`` is acknowledged; null if
     none does. ``accepted_number`` is the highest captured number that was sent before the receiver's last report, at
     ``accepted_reported_at``, and that it says to have accepted: the message is delivered, whatever was acknowledged.
+    ``refused_until`` is when a report first showed that the receiver of a refused sequence takes its first waiting
+    number: the sender's, or the receiver's own after the last packet; null if none does. ``condition_now`` is
+    ``condition`` as all this leaves it: `refused` is what no report contradicts, `stalled` likewise.
 
-    ``sequences`` is the SQL of the table, the others are SQL names of gold.message_transfers, gold.eod_transfers,
-    gold.eod_sources and silver.queue_aliases; what was reported after ``now``, a SQL expression, does not count.
+    ``sequences`` is the SQL of the table; what was reported after ``now`` of the evidence does not count.
     """
+    transfers, reports, sources, aliases, now = evidence
     named = with_canonical_queues(sequences, {"queue": "rows.destination_queue"}, "rows.*", aliases)
     arrived_at = "least(final_acked_at, arrival_acked_at, receive_acked_at)"  # without what is null
     return f"""(WITH progressing AS (
@@ -81,10 +101,23 @@ def with_progress(sequences: str, transfers: str, reports: str, sources: str, al
       LEFT JOIN {accepted_sequences(sources, now)} AS accepted ON accepted.queue = progressing.queue
         AND accepted.sender_queue_manager = source_queue_manager AND accepted.sequence_id = transaction_sequence_id
       WHERE waiting > 0 GROUP BY progressing.sequence_key
+    ), progressed AS (
+      SELECT progressing.*, accepted_number, accepted_reported_at,
+        greatest(first_waiting_number, reported.next_unacked,
+          CASE WHEN condition <> 'refused' THEN captured.next_unacked END) AS waiting_from,
+        least(reported.progress_at, CASE WHEN condition <> 'refused' THEN captured.progress_at END) AS progress_at
+      FROM progressing LEFT JOIN reported_progress AS reported ON reported.sequence_key = progressing.sequence_key
+        LEFT JOIN captured_progress AS captured ON captured.sequence_key = progressing.sequence_key
+    ), judged AS (
+      SELECT *, CASE WHEN condition = 'refused' THEN least(progress_at,
+          CASE WHEN accepted_number >= first_waiting_number AND accepted_reported_at >= last_packet_at
+            THEN accepted_reported_at END) END AS refused_until
+      FROM progressed
     )
-    SELECT progressing.*, accepted_number, accepted_reported_at,
-      greatest(first_waiting_number, reported.next_unacked,
-        CASE WHEN condition <> 'refused' THEN captured.next_unacked END) AS waiting_from,
-      least(reported.progress_at, CASE WHEN condition <> 'refused' THEN captured.progress_at END) AS progress_at
-    FROM progressing LEFT JOIN reported_progress AS reported ON reported.sequence_key = progressing.sequence_key
-      LEFT JOIN captured_progress AS captured ON captured.sequence_key = progressing.sequence_key)"""
+    SELECT *, CASE WHEN waiting_from > last_number THEN 'acknowledged'
+        WHEN condition = 'refused' AND refused_until IS NULL THEN 'refused'
+        WHEN condition = 'stalled' OR (condition = 'refused' AND stalled_since IS NOT NULL) THEN
+          CASE WHEN progress_at IS NULL THEN 'stalled' ELSE 'waiting' END
+        WHEN condition = 'refused' THEN 'waiting'
+        ELSE condition END AS condition_now
+    FROM judged)"""

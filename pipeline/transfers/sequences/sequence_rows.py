@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from itertools import combinations, groupby
 from typing import Any, Final
 
 import numpy as np
@@ -35,9 +36,10 @@ from udfs.keys import key
 from udfs.sessions.packet_layouts import MIN_ACKNOWLEDGEMENT_BYTES, MIN_TRANSACTIONAL_BYTES
 
 SEQUENCES_SCHEMA: Final = to_arrow_schema(TRANSFER_SEQUENCES.struct())
-FLOW_COLUMNS: Final = ("source_queue_manager", "destination_queue", "sender_address", "receiver_address")
+FLOW_COLUMNS: Final = ("source_queue_manager", "destination_queue", "hop_key")
 """A flow is what one source sends to one queue on one hop: sequences that follow one another."""
-SEQUENCE_COLUMNS: Final = (*FLOW_COLUMNS[:2], "sequence_id", *FLOW_COLUMNS[2:])
+_ADDRESSES: Final = HOP_COLUMNS[2:]
+SEQUENCE_COLUMNS: Final = (*FLOW_COLUMNS[:2], "sequence_id", *_ADDRESSES)
 """The columns whose key is sequence_key; ``sequence_id`` is transaction_sequence_id as text."""
 _GAPS: Final = 1000  # of a row: the last ones
 _EVIDENCE: Final = 1000
@@ -112,10 +114,33 @@ def sequence_rows(
     names = names.append_column("hop_key", hop_keys([names[name] for name in HOP_COLUMNS], clones))
     stall_after_us, wait_us = timedelta_to_us(settings.stall_after), timedelta_to_us(settings.wait)
     hop = row_codes(names, (*SEQUENCE_COLUMNS[:3], "hop_key"))
-    found = describe_sequences(sent, acked, stall_after_us=stall_after_us, wait_us=wait_us, hop=hop)
+    elsewhere = _may_go_on_elsewhere(names, hop)
+    found = describe_sequences(
+        sent, acked, stall_after_us=stall_after_us, wait_us=wait_us, hop=hop, goes_elsewhere=elsewhere
+    )
     sent_keys = sendings["packet_key"].take(pa.array(rows))
     evidence = _evidence(found.events, sent_keys, acks["packet_key"].take(pa.array(of_ack[ack_rows])))
     return _rows(names, found, evidence, run_id)
+
+
+def _may_go_on_elsewhere(names: pa.Table, hop: Ints) -> Bools:
+    """Return which sequences another row may have more of, on the same hop: where handshakes do not show both ends.
+
+    ``names`` has a row for each sequence, ``hop`` numbers of their hops.
+    """
+    found = np.zeros(len(hop), np.bool_)
+    sequence = row_codes(names, SEQUENCE_COLUMNS[:3])
+    hops_of_each = np.bincount(np.unique(np.stack([sequence, hop]), axis=1)[0])
+    several = np.flatnonzero(hops_of_each[sequence] > 1)
+    rows = names.select(HOP_COLUMNS[:2]).take(pa.array(several)).to_pylist()
+    ends = {place: tuple(row.values()) for place, row in zip(several.tolist(), rows, strict=True)}
+    for _, group in groupby(sorted(ends, key=lambda place: sequence[place]), key=lambda place: sequence[place]):
+        for one, other in combinations(group, 2):
+            both = [*zip(ends[one], ends[other], strict=True)]
+            is_unclear = any(None in pair for pair in both) and all(None in pair or len({*pair}) == 1 for pair in both)
+            if is_unclear and hop[one] != hop[other]:
+                found[[one, other]] = True
+    return found
 
 
 def _may_be_otherwise(
@@ -243,7 +268,7 @@ def _rows(names: pa.Table, found: TransferSequences, evidence: pa.Array, run_id:
     longest = found.stalls.longest_us
     columns: dict[str, Any] = {
         "sequence_key": pa.array([key(*each) for each in keys], pa.string()),
-        **{name: names[name] for name in (*FLOW_COLUMNS, *HOP_COLUMNS[:2], "hop_key")},
+        **{name: names[name] for name in (*FLOW_COLUMNS, *HOP_COLUMNS)},
         "transaction_sequence_id": names["sequence_id"].cast(pa.decimal128(20, 0)),
         "sequence_ordinal": pa.array((ids & np.uint64(_ORDINAL)).astype(np.int64)),
         "sequence_epoch_at": _times(np.where(epochs == 0, NO_TIME, epochs)),

@@ -19,8 +19,8 @@ from pipeline.transfers.sequences.sequence_events import (
 from pipeline.transfers.sequences.sequence_numbers import (
     NO_EVENT,
     NumberGaps,
+    SendingsOfHops,
     SentNumbers,
-    count_refusals,
     find_gaps,
     sent_numbers,
 )
@@ -72,20 +72,22 @@ def describe_sequences(
     stall_after_us: int,
     wait_us: int,
     hop: Ints | None = None,
+    goes_elsewhere: Bools | None = None,
 ) -> TransferSequences:
     """Return the facts of sequences, of all that belongs to them (``sequence_events.take_in``).
 
     The settings are transfers.stall_after and transfers.wait, microseconds. A capture end counts until ``wait_us``
     after the last packet of a sequence: what comes later changes no row. ``hop``: as in ``find_gaps``.
+    ``goes_elsewhere``: on another hop may be more of the sequence on this one, where handshakes do not tell.
     """
     events = arrange_events(sendings, acks)
     numbers = sent_numbers(sendings, events)
     count = len(events.starts) - 1
     starts = np.searchsorted(sendings.sequence, np.arange(count + 1))
-    is_first = np.zeros(len(events.at), np.bool_)
-    is_first[numbers.first_event] = True
     again = ~np.isin(np.arange(len(sendings)), events.row[numbers.first_event])
-    gaps = find_gaps(numbers, np.arange(count) if hop is None else hop)
+    hop = np.arange(count) if hop is None else hop
+    of_hops = SendingsOfHops.of(sendings, hop)
+    gaps = find_gaps(numbers, hop)
     highest = _highest_acknowledged(events)
     waits = numbers.above(highest)
     ack_count = _count(acks.sequence, count)
@@ -95,7 +97,11 @@ def describe_sequences(
     stalls = find_stalls(events, numbers, _capture_end(sendings, events, wait_us), unseen, stall_after_us)
     first_waiting = _first_of(numbers.sequence, waits, count)
     reasons = _reasons(sendings, numbers, events) | {"no_response": unseen, "capture_ends": first_waiting != NO_EVENT}
-    refusals = np.where(reasons["capture_loss"], NO_TXN_NUMBER, count_refusals(sendings, starts))
+    unclear = reasons["capture_loss"] if goes_elsewhere is None else reasons["capture_loss"] | goes_elsewhere
+    if goes_elsewhere is not None:
+        reasons["capture_begins"] |= goes_elsewhere
+    of_unclear = np.isin(hop, hop[unclear])  # what one address may have sent the receiver has had from the others too
+    refusals = np.where(of_unclear, NO_TXN_NUMBER, of_hops.count_refusals(count))
     raises = np.flatnonzero(events.raises)
     acknowledged_at = np.full(count, NO_TIME, np.int64)
     acknowledged_at[events.sequence[raises]] = events.at[raises]  # the last one stays: they ascend
@@ -111,7 +117,7 @@ def describe_sequences(
         last_sent_at=sendings.sent_at[starts[1:] - 1],
         last_packet_at=events.at[events.starts[1:] - 1],
         missing_numbers=_sum(gaps.sequence, np.where(gaps.bridged, 0, gaps.last - gaps.first + 1), count),
-        out_of_order=_count(events.sequence[is_first & (events.number < events.sent_before)], count),
+        out_of_order=of_hops.count_out_of_order(count),
         refusals=refusals,
         order_acks=ack_count,
         acknowledged_number=highest,

@@ -9,10 +9,13 @@ import pytest
 from alerts.scenario import LIMITS, alerts_of, summaries
 from alerts.test_update import Below
 from pipeline.alerts.update import current_alerts
+from pipeline.dashboards.transfer_datasets import TRANSFER_DATASETS
+from pipeline.lake.queries.duckdb_sql import DuckDbSql
 from pipeline.reports.views.catalog import LakeViews
-from queue_states.queue_events import FAR, MINUTE, event, read, snapshot
+from queue_states.queue_events import FAR, MINUTE, event, read, snapshot, us
 from queue_states.queue_events import outgoing as outgoing_transfer
 from reports.questions.in_memory_lake import NOW, InMemoryLake, history_tables, rows
+from schemas import catalog
 from schemas.ack_sequences import ACK_SEQUENCES
 from schemas.eod import EOD_SOURCES, EOD_TRANSFERS
 from schemas.hosts import HOSTS
@@ -83,10 +86,34 @@ def test_a_queue_whose_messages_are_acknowledged_as_received_is_not_stuck(ack):
 
     columns = ("since", "until", "still")
     assert ask(with_ack(RECEIVED), "stuck_queues", *columns) == [(120, NOW, True), (0, 110, False)]
-    assert alerts(with_ack(RECEIVED), "history") == [("queue_stuck", 0, 110), ("queue_stuck", 120, None)]
+    assert alerts(with_ack(RECEIVED), "waits") == [("queue_stuck", 0, 110), ("queue_stuck", 120, None)]
     assert ask(with_ack(0xC002), "stuck_queues", *columns) == [(0, NOW, True)]  # its time was over: nobody read it
-    assert alerts(with_ack(0xC002), "history") == [("queue_stuck", 0, None)]
-    assert alerts(with_ack(RECEIVED, NOW + 1), "history") == [("queue_stuck", 0, None)]  # as of now it did not come
+    assert alerts(with_ack(0xC002), "waits") == [("queue_stuck", 0, None)]
+    assert alerts(with_ack(RECEIVED, NOW + 1), "waits") == [("queue_stuck", 0, None)]  # as of now it did not come
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "more", "found"),
+    [
+        ((0, 10), (100, 110), [], [(0, None)]),  # each part is short
+        ((0, 10), (100, 100), [], []),  # what nobody saw does not make a short wait long enough
+        ((0, 10), (100, 130), [], [(0, None)]),
+        ((0, 20), (100, 110), [], [(0, None)]),
+        ((0, 20), (100, 130), [read(50 * MINUTE)], [(0, 20), (100, None)]),
+        ((0, 20), (100, 130), [shot(110, 4)], [(0, 20), (110, None)]),
+        ((0, 20), (30, 40), [shot(50, 0)], [(0, 40)]),
+        ((0, 10), (10, 10), [shot(20, 0)], []),
+    ],
+)
+def test_the_alert_of_stuck_queues_says_what_the_view_says(before, after, more, found):
+    """Planted: 5 messages in a queue that was reported in two periods, and what was read."""
+    times = sorted({*range(before[0], before[1] + 1, 10), *range(after[0], after[1] + 1, 10)})
+    shots = [shot(at, 5) for at in times if us(at * MINUTE) not in {row["at"] for row in more}]
+    tables = history_tables([*shots, *more])
+    shown = ask(tables, "stuck_queues", "since", "until", "still", "observed_minutes")
+    of_view = sorted((since, until if still is False else None) for since, until, still, seen in shown if seen >= 15)
+    assert sorted((since, until) for _, since, until in alerts(tables, "waits")) == of_view
+    assert of_view == found
 
 
 def test_what_is_not_asked_for_ends_no_wait():
@@ -94,17 +121,17 @@ def test_what_is_not_asked_for_ends_no_wait():
     reports = [shot(at, None if 30 <= at <= 70 else 5) for at in range(0, 110, 10)]
     columns = ("since", "until", "still")
     assert ask(history_tables(reports), "stuck_queues", *columns) == [(0, 100, None)]
-    assert alerts(history_tables(reports), "history") == [("queue_stuck", 0, None)]
+    assert alerts(history_tables(reports), "waits") == [("queue_stuck", 0, None)]
     fewer = history_tables([*reports[:8], shot(80, 4)])
     assert ask(fewer, "stuck_queues", "since", "still") == [(0, False)]
-    assert alerts(fewer, "history") == [("queue_stuck", 0, 80)]
+    assert alerts(fewer, "waits") == [("queue_stuck", 0, 30)]
 
 
 @pytest.mark.parametrize("queue", ["srv1\\system$;deadletter", "srv1\\private$\\app_deadqueue", f"{QUEUE};journal"])
 def test_a_queue_that_is_not_for_readers_is_not_stuck(queue):
     lies = history_tables([shot(at, 5, queue=queue) for at in range(0, NOW + 1, 10)])
     assert ask(lies, "stuck_queues", "since") == []
-    assert alerts(lies, "history") == []
+    assert alerts(lies, "waits") == []
 
 
 def test_no_period_ends_because_a_report_expires():
@@ -387,11 +414,37 @@ def test_numbers_whose_messages_arrived_are_not_without_any_acknowledgement():
     ]  # fmt: skip
 
 
+def test_numbers_are_given_up_where_a_sequence_follows_from_another_address():
+    """Planted: the sequence behind was sent from another address; of the same hop, of another one, or not known."""
+    waits = sequence(1, 1, 9, 3, hop_key="h")
+    behind = sequence(2, 1, 1, 0, condition="acknowledged", previous_sequence_id=1, began="abandoned", first_sent_at=60)
+
+    def found(hop, address):
+        later = behind | {"hop_key": hop, "sender_address": address}
+        tables = {TRANSFER_SEQUENCES: rows(TRANSFER_SEQUENCES, waits, later)}
+        return ask(tables, "never_acknowledged", "sequence_id", "what", "reset_seen_at")
+
+    given_up, pending = [(1, "given_up", 60)], [(1, "pending", None)]
+    assert (found("h", "10.9.9.9"), found("other", "10.9.9.9")) == (given_up, pending)
+    assert found("other", waits["sender_address"]) == given_up
+
+
 def accepted(at, number, last, **more):
     """A receiver's report of a sequence: it has accepted its numbers up to ``last``."""
     row = {"source_key": f"{number} {at}", "queue": QUEUE, "sender_queue_manager": "a1", "sender_queue": QUEUE,
            "sequence_id": number, "observed_at": at, "last_number": last, "reject_count": 0}  # fmt: skip
     return row | more
+
+
+def on_the_site(tables, name):
+    """Rows of a dataset of the site over a lake of these tables, in which nothing is later than now."""
+    (dataset,) = [each for each in TRANSFER_DATASETS if each.name == name]
+    needed = [catalog.table(each) for each in dataset.tables]
+    every = {table.name: tables.get(table, rows(table)) for table in needed}
+    every["eod_transfers"] = every["eod_transfers"].filter(
+        pc.field("observed_at") <= EPOCH + NOW * dt.timedelta(minutes=1)
+    )
+    return DuckDbSql().answer(dataset.rows_sql, every).to_pylist()
 
 
 ACCEPTED = ("source", "sequence_id", "from_number", "to_number", "accepted_number", "accepted_reported_at")
@@ -436,6 +489,7 @@ def test_a_sequence_that_got_further_than_its_order_acknowledgements_say(reports
     """Planted: 7 to 9 of a sequence wait; reports of both ends, and acknowledgements of another kind."""
     stall = {"began_at": 47 * 60_000_000, "ended_at": None, "first_number": 7, "waiting": 3, "sendings": 4}
     sent = transfer("m", sequence_key="s1", transaction_number=7, first_sent_at=47, last_sent_at=47, sendings=1)
+    sent |= {"hop_count": 1, "outcome": "transferred", "message_kind": "application"}
     tables = {MESSAGE_TRANSFERS: rows(MESSAGE_TRANSFERS, sent | reports.get(MESSAGE_TRANSFERS, {}))}
     tables |= {table: rows(table, row) for table, row in reports.items() if table is not MESSAGE_TRANSFERS}
 
@@ -446,6 +500,17 @@ def test_a_sequence_that_got_further_than_its_order_acknowledgements_say(reports
 
     assert found("stalled")["order_acks_stalled"] == stalled
     assert found("refused")["sequence_refused"] == refused
+    waits = sequence(1, 1, 9, 3, condition="refused", stalls=[stall], hop_key="h", first_sent_at=40, stalled_since=47)
+    tables[TRANSFER_SEQUENCES] = rows(TRANSFER_SEQUENCES, waits)
+    is_refused = refused is None and MESSAGE_TRANSFERS not in reports
+    assert ask(tables, "message_hops", "refused") == [(is_refused,)]
+    (message,) = on_the_site(tables, "message_transfers")
+    assert (message["refused"], message["not_delivered"]) == (is_refused, "never_arrived" if is_refused else None)
+    (shown,) = on_the_site(tables, "transfer_sequences")
+    expected = ("refused", 47) if refused is None else ("stalled", 47) if EOD_SOURCES in reports else ("waiting", None)
+    if reports.get(EOD_TRANSFERS, {}).get("next_number"):
+        expected = ("refused", 47) if refused is None else ("acknowledged", None)
+    assert (shown["condition"], plain(shown["stalled_since"])) == expected
     tables[TRANSFER_SEQUENCES] = rows(TRANSFER_SEQUENCES, sequence(1, 1, 9, 3))
     never = [(source, first) for source, _, first, *_ in ask(tables, "never_acknowledged", *NEVER)]
     assert (("transfers", 7) in never) is (stalled is None)
@@ -545,6 +610,35 @@ def test_a_message_is_unread_in_the_one_queue_where_it_was_seen_last():
         "moved": {app}, "retried": {f"{app}_0"}, "list": {QUEUE, app}, "multicast": {QUEUE, app},
         "expanded": {QUEUE, app}, "copied": {journal}, "not sent": {QUEUE, dead}, "expired": {dead}, "purged": {dead},
         "list, one read": {app},
+    }  # fmt: skip
+
+
+def test_a_message_whose_time_to_be_received_is_over_is_not_unread():
+    """Planted: messages that were seen in their queue, and whose time is over or not; clocks of two senders."""
+    dead = "srv1\\system$;deadxact"
+    sent = {"over": (10, 3600, QUEUE, "a1"), "not over": (10, 86_400, QUEUE, "a1"), "infinite": (10, None, QUEUE, "a1"),
+            "never sent": (None, 60, QUEUE, "a1"), "just": (NOW - 1, 60, QUEUE, "a1"), "kept": (10, 60, dead, "a1"),
+            "by another clock": (10, 3600, QUEUE, "b2"), "and this": (10, 86_400, QUEUE, "b2")}  # fmt: skip
+    headers = [
+        dead_letter(name, 30, queue, source_queue_manager=source, sent_at=at, time_to_be_received_s=seconds,
+                    destination_queue=QUEUE, arrived_at=at, **{"class": 0})
+        for name, (at, seconds, queue, source) in sent.items()
+    ]  # fmt: skip
+    ahead = dead_letter("ahead", 30, QUEUE, source_queue_manager="b2", sent_at=40, arrived_at=30, message_key=None)
+    attempts = [
+        attempt(name, 30, "peeked", is_receive=False, message_key=name, queue=queue)
+        for name, (_, _, queue, _) in sent.items()
+    ]
+    tables = {RECEIVE_ATTEMPTS: rows(RECEIVE_ATTEMPTS, *attempts), MESSAGES: rows(MESSAGES, *headers, ahead)}
+
+    def unread(name):
+        only = {RECEIVE_ATTEMPTS: tables[RECEIVE_ATTEMPTS].filter(pc.field("message_key") == name)}
+        found = ask(only | {MESSAGES: tables[MESSAGES]}, "oldest_unread", "messages", "may_have_expired")
+        return found[0] if found else None
+
+    assert {name: unread(name) for name in sent} == {
+        "over": None, "not over": (1, 0), "infinite": (1, 0), "never sent": (1, 0), "just": (1, 0), "kept": (1, 0),
+        "by another clock": (1, 1), "and this": (1, 0),
     }  # fmt: skip
 
 
