@@ -7,6 +7,7 @@ import pytest
 
 from capture.rewritten import by_direction, closest, halves_swapped, set_back
 from pcapgen.record import SAMPLE
+from schemas.bronze import CAPTURE_FILES
 from schemas.findings import FINDINGS
 from schemas.sessions import SENDINGS, SESSIONS
 from schemas.transfers import MESSAGE_TRANSFERS
@@ -41,9 +42,20 @@ def durations(lake):
     return {row.pop("message_id"): (row.pop("missing"), row) for row in rows}
 
 
-@pytest.mark.parametrize(("part", "by_us"), [(0.3, 20_000_000), (0.5, 300_000_000), (0.7, 500_000)])
-def test_a_clock_that_was_set_back_changes_no_conclusion(part, by_us):
+@pytest.mark.parametrize(
+    ("part", "by_us"),
+    [
+        (0.3, 20_000_000),
+        (0.5, 300_000_000),
+        (0.7, 500_000),
+        (0.2, -3_000_000),
+        (0.4, -60_000_000),
+        (0.5, -10_800_000_000),
+    ],
+)
+def test_a_clock_that_was_set_changes_no_conclusion(part, by_us):
     lake = transfers_of([set_back(CAPTURE, closest(CAPTURE, part, part + 0.2), by_us)])
+    assert lake.rows(CAPTURE_FILES)["times_go_back"][0].as_py()[0]["back_us"] == pytest.approx(by_us, abs=500_000)
     check_conclusions(lake)
     expected = durations(right())
     for name, (missing, found) in durations(lake).items():

@@ -88,8 +88,7 @@ class TransferInputs:
     ``sendings`` are in the order of rows: by message_key, destination queue and hop, then of time and packet key; the
     others in order of time. ``overlaps``: connections with the pairs of captures that saw them side by side, and
     whether their clocks are known to differ. ``holes``: of all sessions. ``clocks``: least transits of the messages'
-    sources, by day. ``steps``: capture_id and ``since`` to ``until``, microseconds, of times that its clock showed
-    twice, because it was set back.
+    sources, by day. ``steps``: between which times clocks were set (``ClockSteps.spans``).
     """
 
     sendings: pa.Table

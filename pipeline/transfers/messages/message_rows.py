@@ -603,11 +603,16 @@ def _overlap_texts(overlaps: pa.Table) -> pa.Array:
 
 
 def _crosses(captures: pa.Array, first_at: Ints, event: _Event, step: tuple[str, int, int]) -> Bools:
-    """Return for each row whether a clock may have been set back between its first sending and an event."""
+    """Return for each row whether a clock may have been set between its first sending and an event.
+
+    From one capture to another one that may be any clock: the files of a ring have one.
+    """
     name, since, until = step
-    either = (np.asarray(pc.fill_null(pc.equal(each, name), False)) for each in (captures, event.captures))  # noqa: FBT003
+    of_one = pc.equal(captures, event.captures)
+    elsewhere = pc.and_(of_one, pc.not_equal(captures, name))
+    either = ~np.asarray(pc.fill_null(elsewhere, False), np.bool_)  # noqa: FBT003
     low, high = np.minimum(first_at, event.at), np.maximum(first_at, event.at)
-    crosses: Bools = np.logical_or(*either) & (event.at != FAR) & (low <= until) & (high >= since)
+    crosses: Bools = either & (event.at != FAR) & (low <= until) & (high >= since)
     return crosses
 
 
