@@ -11,7 +11,9 @@ import pytest
 from pcapgen import containers, frames
 from pcapgen.containers import Record
 from pcapgen.record import SAMPLE
+from pipeline.bronze.ledger_entries import lines_on_times_that_go_back
 from udfs.capture.capture_reader import VOID, ReadOptions, read_capture, read_capture_batches
+from udfs.capture.in_memory import read_captures
 from udfs.capture.record_order import CLOCK_SET
 from udfs.files.capture_file import CaptureFileReader
 from udfs.files.file_source import FileSource
@@ -265,3 +267,26 @@ def test_options_of_any_order_and_damaged_ones(options, expected, tmp_path):
         cut = Record(START_NS, frame[: 14 + 20 + 20 + len(options) - 1], len(frame))
         path.write_bytes(containers.pcap([cut, Record(START_NS, frame)]).data)
         assert timestamps(path) == [None, expected]
+
+
+def test_a_connection_attempt_before_a_step_has_not_waited():
+    """A SYN counts as not answered where the capture goes on for 21 s: not by the step."""
+    times = talk(0.05)
+    syn = frames.tcp(CLIENT, SERVER, 50000, 1801, 77, 0, frames.SYN)
+    attempt = [Packet(times[50], frames.ethernet(frames.ipv4(CLIENT, SERVER, syn)))]
+    for by_s, silence_s, expected in ((60, 0.05, "too_early"), (0, 60, "no_answer")):
+        times = talk(silence_s)
+        capture = capture_of(exchange(times), attempt, steps=[(times[60], by_s * SECOND)])
+        assert bool(steps_of(capture)) is (by_s > 0)
+        for tables in (read_capture(capture), read_captures([[capture]])):
+            assert tables["connections"]["not_established"].to_pylist() == [expected]
+
+
+def test_a_run_says_how_far_a_clock_was_set_forward():
+    times = talk(0.05)
+    capture = capture_of(exchange(times), steps=[(times[60], 60 * SECOND)])
+    row = read_capture(capture, path="one.pcap")["capture_files"].to_pylist()[0]
+    (line,) = lines_on_times_that_go_back([row])
+    assert line.startswith("one.pcap: the clock was set forward by up to 60.0")
+    assert line.endswith(" s at packet 61; no duration is shown across it")
+    assert row["resume"] is None  # it is read anew when it grows

@@ -18,6 +18,7 @@ from zlib import crc32
 import pyarrow as pa
 
 from udfs.capture.record_order import CLOCK_SET, MAX_STEPS
+from udfs.keys import key
 from udfs.rows import RowDict
 from udfs.rpc.call_schema import HALVES
 
@@ -74,6 +75,14 @@ class ClockSteps:
     def skipped(self) -> list[tuple[str, int, int]]:
         """Return the spans of time that a capture's clock left out: capture_id, beginning, and time behind it, us."""
         return self._skipped
+
+    def set_by(self) -> list[tuple[str, int, int]]:
+        """Return the spans that a capture's clock showed twice or left out, as ``skipped`` does."""
+        return [*self._shown_twice, *self._skipped]
+
+    def fingerprint(self) -> str | None:
+        """Return a key of all places; None without one."""
+        return key(*map(str, sorted(self.set_by()))) if self else None
 
     def skipped_us(self, capture_id: str) -> int:
         """Return how much time a capture's clock left out, in all, us."""
