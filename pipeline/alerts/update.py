@@ -98,7 +98,7 @@ class _AlertsUpdate:
             return None
         names = step.provenance_of(QUEUE_HISTORY).get("names") or {}
         ends = step.provenance_of(RECEIVE_ATTEMPTS).get("ends") or {}
-        skipped = read_skipped(lake)
+        skipped = read_skipped(lake) if lake.exists(CAPTURE_FILES) else {}
         step.provenance_now["context"] = _digest(names, ends, skipped)
         is_current = step.is_current()
         canonical = {} if is_current else AliasIndex.load(lake).canonical_names

@@ -207,6 +207,7 @@ class Silences:
         self._places: list[TimeStep] = []  # ``back_ns`` is how long the silence was, below 0
         self._latest = NO_TIME
         self._ahead = _NEAR  # records that are still to be looked at
+        self._begin: list[_Samples] = []  # of the capture, until there is a silence
         self._tail: list[_Samples] = []
         self._clocks: defaultdict[_Direction, _Clock] = defaultdict(_Clock)
 
@@ -231,6 +232,9 @@ class Silences:
         now[: self._ahead] = True
         self._ahead = max(self._ahead - count, int(places[-1]) + _NEAR - count if len(places) else 0, 0)
         if len(places):
+            for samples in self._begin:
+                self._learn(samples)
+            self._begin = []
             self._use_tail(_NEAR - int(places[0]))
         later = ~now
         later[: max(count - _NEAR, 0)] = False
@@ -247,7 +251,11 @@ class Silences:
             record, rows = segments.record_index, np.flatnonzero(there)
             samples = _Samples(segments, value, near.index[record], near.run[record]).take(rows)
             is_now = near.now[record][rows]
-            self._learn(samples.take(np.flatnonzero(is_now)))
+            looked_at = samples.take(np.flatnonzero(is_now))
+            if self._places:
+                self._learn(looked_at)
+            else:
+                self._begin.append(looked_at)
             self._tail.append(samples.take(np.flatnonzero(~is_now)))
         self._trim_tail(near.count)
 
