@@ -57,7 +57,7 @@ def durations(tables):
         (REMOTE_READ, 0.4, 200_000),
         (REMOTE_READ, 0.7, 3_600_000_000),
         (QM2QM, 0.5, 200_000),
-        (REMOTE_READ, 0.2, -2_000_000),
+        (REMOTE_READ, 0.2, -31_000_000),
         (REMOTE_READ, 0.4, -60_000_000),
         (REMOTE_READ, 0.7, -10_800_000_000),
         (QM2QM, 0.3, -60_000_000),

@@ -23,7 +23,7 @@ from udfs.tcp.timestamps import timestamp_values
 START_NS = 1_764_000_000_000_000_000
 MS, SECOND = 1_000_000, 1_000_000_000
 CLIENT, SERVER = "10.1.0.1", "10.1.0.2"
-STEPS = [2, 60, 3 * 3600]  # seconds
+STEPS = [31, 60, 3 * 3600]  # seconds
 
 
 @dataclass
@@ -94,7 +94,7 @@ def test_a_step_forward_is_found(tick_ms, by_s):
     assert size == pytest.approx(by_s, abs=0.2)
 
 
-@pytest.mark.parametrize("silence_s", STEPS)
+@pytest.mark.parametrize("silence_s", [2, *STEPS])
 @pytest.mark.parametrize("tick_ms", [1, 4, 10, 100, 1000])
 def test_a_real_silence_is_none(tick_ms, silence_s):
     times = talk(silence_s, silence_s, turns=80)
@@ -111,9 +111,22 @@ def test_a_step_in_a_real_silence_counts_as_far_as_time_did_not_pass(by_s):
 
 
 def test_several_steps_are_told_apart():
-    times = talk(5, 0.1, 5, 0.1)
-    capture = capture_of(exchange(times), steps=[(times[120], 60 * SECOND), (times[240], 7 * SECOND)])
-    assert steps_of(capture) == [(121, pytest.approx(60, abs=0.3)), (241, pytest.approx(7, abs=0.3))]
+    times = talk(5, 0.1, 5, 0.1, 5, 5)
+    capture = capture_of(exchange(times), steps=[(times[120], 60 * SECOND), (times[240], 40 * SECOND)])
+    assert steps_of(capture) == [(121, pytest.approx(60, abs=0.3)), (241, pytest.approx(40, abs=0.3))]
+
+
+def test_where_many_silences_contradict_the_timestamps_the_times_are_those_of_no_clock():
+    """As in a recording whose pauses were made longer."""
+    times = talk(5, 0.1, 5, 0.1, 5)
+    steps = [(times[120], 60 * SECOND), (times[240], 40 * SECOND)]
+    assert len(steps_of(capture_of(exchange(times), steps=steps[:1]))) == 1
+    assert steps_of(capture_of(exchange(times), steps=steps)) == []
+
+
+def test_a_small_step_is_left_as_it_is():
+    times = talk(0.05)
+    assert steps_of(capture_of(exchange(times), steps=[(times[60], 20 * SECOND)])) == []
 
 
 def test_without_timestamps_nothing_is_known():

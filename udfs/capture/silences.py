@@ -5,6 +5,9 @@ A step forward looks like a silence: nothing was captured, and times go on. The 
 direction of a connection from the direction's other packets. Packets count that bring their direction on, by sequence
 or acknowledgement number. So what is sent again, and keep-alives whose TSval stands still, say nothing. Each connection
 with packets on both sides of a silence has one vote; the majority decides, and a tie is no step.
+
+A clock is set rarely. Where timestamps contradict several silences of a file, they count only if they agree with twice
+as many: else its times are not those of a clock, as where pauses of a recording were made longer.
 """
 
 from __future__ import annotations
@@ -27,6 +30,8 @@ from udfs.tcp.timestamps import timestamp_values
 
 SILENCE_NS: Final = 1_000_000_000  # shorter ones are everywhere; the slowest TSval ticks once in it
 _MIN_STEP_NS: Final = SILENCE_NS // 2  # by which time went on less than the capture's clock, for certain
+LEAST_STEP_NS: Final = 30_000_000_000  # what is less is left as it is: no alert comes from so little
+_AGREEING: Final = 2  # silences that timestamps agree with, for each of several that they contradict
 _DELAY_NS: Final = 100_000_000  # by which the ways of two packets to the capture differ
 _QUICKEST_NS, _SLOWEST_NS = 1_000_000, 1_000_000_000  # ticks (RFC 7323 4.2.2)
 _MIN_TICKS: Final = 10  # from fewer no tick is estimated
@@ -285,10 +290,13 @@ class Silences:
             votes[first:last] += (least > 0) & ~denies
             against[first:last] += denies
         found = votes > against
-        if int(found.sum()) > MAX_STEPS:
+        several, agreeing = int(found.sum()), int((against > votes).sum())
+        if several > MAX_STEPS or (several > 1 and agreeing < _AGREEING * several):
             return []
         sizes = _sizes(found, votes, gaps, proofs)
-        return [self._places[each]._replace(back_ns=-sizes.get(each, 0)) for each in np.flatnonzero(found).tolist()]
+        steps = [self._places[each]._replace(back_ns=-sizes.get(each, 0)) for each in np.flatnonzero(found).tolist()]
+        large = [step for step in steps if -step.back_ns >= LEAST_STEP_NS]
+        return [step for step in steps if step in large or not step.back_ns] if large else []
 
     def _use_tail(self, count: int) -> None:
         """Look at those of the last ``count`` records before the block that were not looked at."""
