@@ -139,9 +139,10 @@ CAPTURE_FILES = Table(
         Column(
             "times_go_back",
             ArrayType(_TIME_STEP),
-            "places where packet times go back by more than 5 ms: number and time of the packet behind it, how far, us,"
-            " and why: clock_set (the clock was set back; packets are in order), out_of_order (the records are not in "
-            "order; times are right); at most 1,000, those of clock_set all; null without one",
+            "places where packet times go back by more than 5 ms, or leave time out: number and time of the packet "
+            "behind it, how far, us, and why: clock_set (the clock was set back, below 0 forward, 0 where it may have "
+            "been; packets are in order), out_of_order (the records are not in order; times are right); at most 1,000, "
+            "those of clock_set all; null without one",
         ),
         *run_columns("bronze", "first_packet_at", "the run that first read these bytes"),
     ),

@@ -8,8 +8,9 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
+from types import MappingProxyType
 from typing import Any, Final
 
 from pipeline.alerts.conditions import Thresholds
@@ -144,17 +145,21 @@ def receive_alerts(
     now: int,
     names: Mapping[str, str],
     capture_ends: Mapping[str, int],
+    skipped: Mapping[str, Sequence[tuple[int, int]]] = MappingProxyType({}),
 ) -> Iterator[Alert]:
     """Yield alerts of receives that were not ended in time or whose end was refused, per reader and queue.
 
     Rows have ``ATTEMPT_COLUMNS``. ``names`` are the names of queue managers, ``capture_ends`` the times at which the
-    captures of a server end, both by address.
+    captures of a server end, both by address; ``skipped`` are spans that clocks of these captures left out.
     """
     for place, series in _group_rows(rows, "server_address", "client_address", "queue", "inferred_queue"):
         server, client, queue, inferred = place
         subject = f"reader {client} of {queue or inferred or 'an unknown queue'} at {server}"
         capture_end = min(capture_ends.get(server, now), now)
-        found = [("receives_not_ended", episode) for episode in _overdue_episodes(series, limits, capture_end, now)]
+        left_out = skipped.get(server, ())
+        found = [
+            ("receives_not_ended", episode) for episode in _overdue_episodes(series, limits, capture_end, now, left_out)
+        ]
         found += [("ends_refused", episode) for episode in _refused_end_episodes(series, limits, now)]
         for condition, episode in found:
             if queue is None:
@@ -163,8 +168,13 @@ def receive_alerts(
             yield Alert(condition, subject, episode, queue, names.get(server, server), is_inferred)
 
 
-def _overdue_episodes(series: Iterable[RowDict], limits: Thresholds, capture_end: int, now: int) -> Iterator[Episode]:
-    """Yield the episodes in which one reader held messages too long, or until the reader was gone."""
+def _overdue_episodes(
+    series: Iterable[RowDict], limits: Thresholds, capture_end: int, now: int, left_out: Sequence[tuple[int, int]]
+) -> Iterator[Episode]:
+    """Yield the episodes in which one reader held messages too long, or until the reader was gone.
+
+    Spans that clocks left out did not pass.
+    """
     overdue: list[tuple[int, int | None, RowDict]] = []
     for row in series:
         since, until = row["returned_at"], row["ended_at"]
@@ -175,7 +185,7 @@ def _overdue_episodes(series: Iterable[RowDict], limits: Thresholds, capture_end
         until = until if until is None or until <= now else None  # still held at that time
         if row["outcome"] == "expired" and until is None:
             until = since + timedelta_to_us(limits.cleanup_interval)
-        held_us = (capture_end if until is None else until) - since
+        held_us = _passed_us(since, capture_end if until is None else until, left_out)
         if row["outcome"] in ("expired", "rundown") or held_us >= timedelta_to_us(limits.unacknowledged_read_after):
             overdue.append((since, until if until is None or until <= now else None, row))
     out: list[Episode] = []
@@ -190,10 +200,15 @@ def _overdue_episodes(series: Iterable[RowDict], limits: Thresholds, capture_end
         seen = capture_end if until is None else until
         episode.last_seen_at = max(episode.last_seen_at, seen)
         episode.count += 1
-        how = _OVERDUE_TEXT.get(row["outcome"], "held for {0:.0f} s").format((seen - since) / 1e6)
+        how = _OVERDUE_TEXT.get(row["outcome"], "held for {0:.0f} s").format(_passed_us(since, seen, left_out) / 1e6)
         episode.message = f"{format_count(episode.count, 'message')} got and not ended in time; the last one {how}"
         episode.add_evidence(row["evidence"] or (), row["missing"] or ())
     yield from out
+
+
+def _passed_us(since: int, until: int, left_out: Iterable[tuple[int, int]]) -> int:
+    """Return how much time passed, without spans that the clock left out."""
+    return until - since - sum(max(min(until, end) - max(since, begin), 0) for begin, end in left_out)
 
 
 _OVERDUE_TEXT: Final = {

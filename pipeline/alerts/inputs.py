@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from pipeline.alerts import (
@@ -50,12 +51,14 @@ _HOUR_US: Final = 3_600_000_000
 class AlertContext(NamedTuple):
     """What alerts use beside rows: names of queue managers, ends of captures in microseconds, canonical queue names.
 
-    The first two are by server address, the last by the names of queues in silver.
+    The first two are by server address, the third by the names of queues in silver. ``skipped``: by server address the
+    spans that clocks left out when they were set forward, microseconds.
     """
 
     queue_manager_names: Mapping[str, str]
     capture_ends: Mapping[str, int]
     canonical_queues: Mapping[str, str]
+    skipped: Mapping[str, Sequence[tuple[int, int]]] = MappingProxyType({})
 
 
 class TimeWindow(NamedTuple):
@@ -525,7 +528,7 @@ ALERT_SOURCES: Final = {
         _overdue_receives_query,
         ("server_address", "client_address"),
         lambda rows, limits, now, context: call_alerts.receive_alerts(
-            rows, limits, now, context.queue_manager_names, context.capture_ends
+            rows, limits, now, context.queue_manager_names, context.capture_ends, context.skipped
         ),
         ("receives_not_ended", "ends_refused"),
     ),

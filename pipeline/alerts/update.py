@@ -27,6 +27,7 @@ from pipeline.lake.incremental import IncrementalUpdate
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import GroupedQuery
 from pipeline.silver.queue_aliases import AliasIndex
+from pipeline.transfers.inputs import read_skipped
 from schemas.ack_sequences import ACK_SEQUENCES
 from schemas.alerts import ALERTS
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, RPC_CALLS
@@ -97,11 +98,12 @@ class _AlertsUpdate:
             return None
         names = step.provenance_of(QUEUE_HISTORY).get("names") or {}
         ends = step.provenance_of(RECEIVE_ATTEMPTS).get("ends") or {}
-        step.provenance_now["context"] = _digest(names, ends)
+        skipped = read_skipped(lake) if lake.exists(CAPTURE_FILES) else {}
+        step.provenance_now["context"] = _digest(names, ends, skipped)
         is_current = step.is_current()
         canonical = {} if is_current else AliasIndex.load(lake).canonical_names
         step.provenance_now["names"] = _digest(names, canonical)
-        return _AlertsUpdate(step, limits, run_id, AlertContext(names, ends, canonical), is_current)
+        return _AlertsUpdate(step, limits, run_id, AlertContext(names, ends, canonical, skipped), is_current)
 
     @property
     def lake(self) -> Lake:

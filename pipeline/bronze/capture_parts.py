@@ -17,6 +17,7 @@ from pipeline.bronze.ingest_clock import IngestClock
 from pipeline.bronze.ledger_entries import PlannedRead
 from udfs.capture.bronze_rows import not_read_rows, sort_tunnels, sum_server_connections
 from udfs.capture.record_order import TimesGoBackError, TimeWatch
+from udfs.capture.silences import Silences, look_for_silences
 from udfs.files.capture_file import (
     NO_TIME,
     CaptureFileReader,
@@ -28,6 +29,7 @@ from udfs.files.capture_file import (
 from udfs.files.file_source import open_stored_file
 from udfs.files.filesystems import is_remote
 from udfs.rows import RowDict
+from udfs.tcp.packet_decoder import PacketDecoder
 
 _MIN_PART_BYTES: Final = 128 << 20
 _MAX_PARTS: Final = 32  # of all captures of a run together, about
@@ -43,7 +45,7 @@ _ADDED_COUNTS: Final = (
 def cut_into_parts(reads: Sequence[PlannedRead], clock: IngestClock) -> list[list[PlannedRead]]:
     """Return the parts of each planned read; most reads are one part.
 
-    What cannot be read from its middle is one part (compressed, or on an object store, or with times that go back), and
+    What cannot be read from its middle is one part (compressed, or on an object store, or its clock was set), and
     so is what follows a packet without a time, or with one that is ahead of ``clock``.
     """
     size = max(_MIN_PART_BYTES, sum(read.size for read in reads) // _MAX_PARTS)
@@ -70,7 +72,7 @@ def _resume_states(read: PlannedRead, latest_ns: int) -> Iterator[ResumeState]:
     """Yield states from which a capture can be read on, between packets of different times.
 
     A connection is named by the time of its first packet, in each part: so parts name it differently. Raises
-    ``TimesGoBackError`` where times go back: the order of all records decides what they mean.
+    ``TimesGoBackError`` where times go back or leave time out: all records decide what they mean.
     """
     state = None if read.resume_state is None else json.loads(read.resume_state)
     with open_stored_file(read.file.path) as stream:
@@ -85,11 +87,13 @@ def _resume_states(read: PlannedRead, latest_ns: int) -> Iterator[ResumeState]:
 
 
 def _in_order_of_time(blocks: Iterator[RecordBlock]) -> Iterator[RecordBlock]:
-    watch = TimeWatch()
-    for records in blocks:
+    watch, silences = TimeWatch(), Silences()
+    for records in look_for_silences(blocks, PacketDecoder(), silences):
         if watch.goes_back(records.time_ns):
             raise TimesGoBackError
         yield records
+    if silences.steps():
+        raise TimesGoBackError
 
 
 def _has_usable_times(records: RecordBlock, latest_ns: int) -> bool:

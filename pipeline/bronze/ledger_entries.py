@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, date, datetime
@@ -269,9 +269,12 @@ def midnight_ns(day: date) -> int:
     return (day - date(1970, 1, 1)).days * DAY_NS
 
 
+_SET_FORWARD: Final = "set_forward"  # of ``CLOCK_SET`` those below 0
 _TIMES_GO_BACK: Final = {
-    CLOCK_SET: "the clock was set; no duration is shown across it",
-    OUT_OF_ORDER: "the records are not in order, and are read in that of their times",
+    CLOCK_SET: "times go back by up to {0:.3f} s {1}: the clock was set; no duration is shown across it",
+    OUT_OF_ORDER: "times go back by up to {0:.3f} s {1}: the records are not in order, and are read in that of their "
+    "times",
+    _SET_FORWARD: "the clock was set forward by up to {0:.3f} s {1}; no duration is shown across it",
 }
 
 
@@ -306,15 +309,17 @@ def count_unread_packets(ledger_rows: Iterable[Mapping[str, Any]]) -> tuple[dict
 
 
 def lines_on_times_that_go_back(ledger_rows: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return a line for each capture whose times go back inside it: where first, how far at most, and why."""
+    """Return a line for each capture whose times go back, or leave time out: where first, how far at most, and why."""
     lines = []
     for row in sorted(ledger_rows, key=lambda row: row["path"]):
-        for cause, meaning in _TIMES_GO_BACK.items():
-            steps = [each for each in row["times_go_back"] or () if each["cause"] == cause]
-            if steps:
-                furthest = max(each["back_us"] for each in steps) / 1_000_000
+        by_cause = defaultdict(list)
+        for step in row["times_go_back"] or ():
+            by_cause[step["cause"] if step["back_us"] > 0 else _SET_FORWARD].append(step)
+        for cause, text in _TIMES_GO_BACK.items():
+            if steps := by_cause[cause]:
+                furthest = max(abs(each["back_us"]) for each in steps) / 1_000_000
                 places = f"at packet {steps[0]['packet']}" + (f" and {len(steps) - 1} more" if len(steps) > 1 else "")
-                lines.append(f"{row['path']}: times go back by up to {furthest:.3f} s {places}: {meaning}")
+                lines.append(f"{row['path']}: {text.format(furthest, places)}")
     return lines
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -63,6 +64,37 @@ def read_capture_ends(lake: Lake) -> dict[str, int]:
     """Return by server address the time of the newest packet of captures with packets of it, microseconds."""
     rows = lake.query(CAPTURE_ENDS, files=CAPTURE_FILES).to_pylist()
     return {row["server"]: row["ends"] for row in rows}
+
+
+def read_skipped(lake: Lake) -> dict[str, list[tuple[int, int]]]:
+    """Return by server address the spans that clocks left out, of captures with packets of it; microseconds."""
+    return _by_server(lake, read_clock_steps(lake).skipped())
+
+
+def read_set_by(lake: Lake) -> dict[str, int]:
+    """Return by server address how far clocks were set, back and forward, of captures with packets of it; us."""
+    found = _by_server(lake, read_clock_steps(lake).set_by())
+    return {server: sum(until - since for since, until in spans) for server, spans in found.items()}
+
+
+def _by_server(lake: Lake, spans: Sequence[tuple[str, int, int]]) -> dict[str, list[tuple[int, int]]]:
+    """Return spans of captures by the addresses of the captures' servers."""
+    captures, found = {name for name, _, _ in spans}, defaultdict(list)
+    if not captures:
+        return {}
+    rows = lake.select(CAPTURE_FILES, "capture_id IN {captures}", ("capture_id", "servers"), captures=captures)
+    servers = {row["capture_id"]: row["servers"] or () for row in rows.to_pylist()}
+    for name, since, until in spans:
+        for server in servers.get(name, ()):
+            found[server].append((since, until))
+    return dict(found)
+
+
+def read_sure_capture_ends(lake: Lake) -> dict[str, int]:
+    """Return the times of ``read_capture_ends``, earlier by what clocks left out: other clocks show at least these."""
+    skipped, ends = read_skipped(lake), read_capture_ends(lake)
+    left_out = {server: sum(until - since for since, until in spans) for server, spans in skipped.items()}
+    return {server: end - left_out.get(server, 0) for server, end in ends.items()}
 
 
 def read_capture_begins(lake: Lake, captures: Collection[str]) -> dict[str, int]:

@@ -256,6 +256,9 @@ class _Session:
     def _is_silent(self) -> bool:
         """Whether no end was captured, and the connection has been quiet for long before the captures' end."""
         last = self.connection["last_packet_at"]
+        if last is not None and self.found.clocks_differ(self.place):  # it may be of another clock than the end
+            both = slice(self.found.rows_of(self.place, CLIENT).first, self.found.rows_of(self.place, SERVER).end)
+            last = max(last, int(self.found.packets.sent_at[both].max()))
         quiet = timedelta_to_us(self.settings.silent_after)
         return self.connection["closed_at"] is None and (last is None or self.capture_end - last >= quiet)
 

@@ -144,6 +144,15 @@ def test_receives_that_are_never_ended():
     assert row["subject"] == f"reader 10.0.0.9 of {ORDERS} at 10.0.0.1"
 
 
+def test_time_that_a_clock_left_out_is_not_held():
+    skipped = {"10.0.0.1": [(11 * MINUTE, 71 * MINUTE)]}
+    for end, expected in ((73, []), (90, [("receives_not_ended", "warning", 10, None)])):
+        ends = {"10.0.0.1": end * MINUTE}
+        found = list(receive_alerts([attempt(10)], LIMITS, 100 * MINUTE, NAMES, ends, skipped))
+        assert summaries(found) == expected
+    assert alert_rows(found)[0]["message"].endswith("the last one held for 1200 s when it was last seen")
+
+
 def test_a_receive_that_was_ended_late_keeps_its_alert():
     assert summaries(alerts_of_receives([attempt(10, 30, "acked")], 60)) == [("receives_not_ended", "warning", 10, 30)]
     assert summaries(alerts_of_receives([attempt(10, 30, "acked")], 20)) == [

@@ -22,6 +22,11 @@ def set_back(capture, place, by_us):
     return capture_of(capture, [(at - by_us * (index >= place), rest) for index, (at, rest) in enumerate(records)])
 
 
+def set_forward(capture, place, by_us):
+    """A capture whose clock was set forward before the record at an index."""
+    return set_back(capture, place, -by_us)
+
+
 def closest(capture, low=0.0, high=1.0):
     """The index in a part of a capture of the record that comes soonest after the one before it."""
     records = records_of(capture)

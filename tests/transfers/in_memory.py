@@ -5,6 +5,7 @@ import pyarrow.compute as pc
 
 from memory_lake import MemoryLake
 from pipeline.arrow_rows import timedelta_to_us
+from pipeline.bronze.merge_connections import read_clock_steps
 from pipeline.findings.session_findings import (
     CONNECTION_COLUMNS,
     JUDGED_MESSAGES,
@@ -19,6 +20,7 @@ from pipeline.transfers.inputs import (
     read_capture_ends,
     read_decoded_messages,
     read_packets,
+    read_sure_capture_ends,
 )
 from pipeline.transfers.messages.message_inputs import read_transfer_inputs
 from pipeline.transfers.messages.message_rows import TransferSettings, message_transfer_rows
@@ -68,7 +70,8 @@ def transfers_of_bronze(tables):
     lake.put(ORDER_ACKS, order_ack_rows(found, sessions, RUN))
     lake.put(SENDINGS, sending_rows(found, connections, sessions, RUN))
     lake.put(MESSAGES, _messages(lake, found))
-    lake.put(MESSAGE_TRANSFERS, message_transfer_rows(read_transfer_inputs(lake, ends), TransferSettings(), RUN))
+    inputs = read_transfer_inputs(lake, read_sure_capture_ends(lake))
+    lake.put(MESSAGE_TRANSFERS, message_transfer_rows(inputs, TransferSettings(), RUN))
     lake.put(TRANSFER_SEQUENCES, _sequences(lake, ends))
     lake.put(FINDINGS, _findings(lake, found, ends))
     return lake
@@ -96,7 +99,8 @@ def _sequences(lake, ends):
         def fill(first_sendings):
             return fill_queue_managers(lake, first_sendings, timedelta_to_us(settings.expire))
 
-        rows.append(sequence_rows(sendings, acks, read_missing_packets(lake), settings, RUN, fill))
+        skipped = read_clock_steps(lake).skipped()
+        rows.append(sequence_rows(sendings, acks, read_missing_packets(lake), settings, RUN, fill, (), skipped))
     return pa.concat_tables(rows)
 
 

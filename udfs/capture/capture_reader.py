@@ -48,6 +48,7 @@ from udfs.capture.record_order import (
     find_record_order,
     records_by_time,
 )
+from udfs.capture.silences import SetForwardError, Silences, find_steps_forward, look_for_silences
 from udfs.dcerpc.interfaces import infer_interface
 from udfs.errors import describe_failure, is_resource_failure
 from udfs.files.capture_file import NO_TIME, CaptureFileReader, NotACaptureError, RecordBlock, resume_read_offset
@@ -178,37 +179,69 @@ def read_capture_batches(
     """
     options, request = options or ReadOptions(), request or CaptureReadRequest()
     try:
-        if options.order_first and source.stored_bytes > options.block_bytes:
+        if options.order_first:
             _look_through_times(source, options, request)
-        yield from _read_in_order(source, options, request, RecordOrder(), TimeWatch())
-    except TimesGoBackError:
+        yield from _read_in_order(source, options, request, RecordOrder(), _Watch())
+    except (TimesGoBackError, SetForwardError) as error:
+        order = error.order if isinstance(error, SetForwardError) else _find_order(source, options, request)
         yield VOID, _NOTHING
-        yield from _read_in_order(source, options, request, _find_order(source, options, request), None)
+        yield from _read_in_order(source, options, request, order, None)
+
+
+class _Watch:
+    """Looks for what makes the order of a file, while it is read for the first time."""
+
+    def __init__(self) -> None:
+        self.times = TimeWatch()
+        self.silences = Silences()
+
+    def check_times(self, records: RecordBlock) -> None:
+        """Raise ``TimesGoBackError`` if the times of a file go back in its next block."""
+        if self.times.goes_back(records.time_ns):
+            raise TimesGoBackError
+
+    def add(self, records: RecordBlock, segments: TcpSegments) -> None:
+        """Add the next block of a file."""
+        self.silences.add(records, segments, self.silences.near(records))
+
+    def check_clock(self) -> None:
+        """Raise ``SetForwardError`` if the clock of a file was set forward, when all of it was read."""
+        if steps := self.silences.steps():
+            raise SetForwardError(RecordOrder(tuple(steps)))
 
 
 def _clock_steps(scan: CaptureScan) -> ClockSteps:
-    """Return where the clock of a capture was set back."""
+    """Return where the clock of a capture was set."""
     return ClockSteps([{"capture_id": scan.capture_id, "times_go_back": scan.order.rows()}])
 
 
 def _look_through_times(source: FileSource, options: ReadOptions, request: CaptureReadRequest) -> None:
-    """Raise ``TimesGoBackError`` if the times of a file go back."""
-    watch = TimeWatch()
-    for records in _timed_blocks(source, options, request, CaptureScan()):
-        if watch.goes_back(records.time_ns):
-            raise TimesGoBackError
+    """Raise ``TimesGoBackError`` if the times of a file go back, ``SetForwardError`` if its clock was set forward."""
+    watch = _Watch()
+    blocks = _timed_blocks(source, options, request, CaptureScan())
+    for records in look_for_silences(blocks, PacketDecoder(options.tunnel_ports), watch.silences):
+        watch.check_times(records)
+    watch.check_clock()
 
 
 def _find_order(source: FileSource, options: ReadOptions, request: CaptureReadRequest) -> RecordOrder:
-    """Return the order of the records of a file whose times go back."""
+    """Return the order of the records of a file whose times go back.
+
+    Steps forward are looked for where the records are in order.
+    """
     blocks = _timed_blocks(source, options, request, CaptureScan())
-    return find_record_order(blocks, PacketDecoder(options.tunnel_ports))
+    order = find_record_order(blocks, PacketDecoder(options.tunnel_ports))
+    if order.is_by_time:
+        return order
+    blocks = _timed_blocks(source, options, request, CaptureScan())
+    forward = find_steps_forward(blocks, PacketDecoder(options.tunnel_ports), order)
+    return RecordOrder(tuple(sorted((*order.steps, *forward))))
 
 
 def _read_in_order(
-    source: FileSource, options: ReadOptions, request: CaptureReadRequest, order: RecordOrder, watch: TimeWatch | None
+    source: FileSource, options: ReadOptions, request: CaptureReadRequest, order: RecordOrder, watch: _Watch | None
 ) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """Read one capture in an order of its records; ``watch``: raise ``TimesGoBackError`` if their times go back."""
+    """Read one capture in an order of its records; ``watch``: raise an error if that is not the order."""
     inferred: InferredContexts = {}
     only: Mapping[int, int] | None = None
     suspects: dict[int, SuspectBytes] = {}
@@ -248,7 +281,8 @@ def _read_in_order(
     with_inferred = {index for index, _ in inferred}
     msmq_indexes = {c.index for c in scan.connections if c.index in with_inferred or is_msmq_connection(c)}
     heard = find_heard_clients(scan.connections, {} if scan.decoder is None else scan.decoder.heard)
-    span = (scan.first_time_ns or NO_TIME, scan.last_time_ns or NO_TIME)
+    skipped_ns = _clock_steps(scan).skipped_us(scan.capture_id) * 1000
+    span = (scan.first_time_ns or NO_TIME, scan.last_time_ns - skipped_ns if scan.last_time_ns else NO_TIME)
     failed, of_rpc, over_limit = attempts_of_capture(
         scan.connections, scan.capture_id, span, heard, msmq_indexes, learned.keys()
     )
@@ -329,11 +363,12 @@ def _scan_capture(
     scan: CaptureScan,
     learned: Mapping[tuple[bytes, int], set[str]],
     again: RereadConnections,
-    watch: TimeWatch | None,
+    watch: _Watch | None,
 ) -> Iterator[tuple[str, pa.RecordBatch]]:
     """Make one pass over a capture. ``learned``: known MSMQ endpoints; ``again``: what to read again, None: all.
 
-    ``watch``: raise ``TimesGoBackError`` if times go back; None: ``scan.order`` says why they do.
+    ``watch``: raise ``TimesGoBackError`` if times go back, ``SetForwardError`` if the clock was set forward; None:
+    ``scan.order`` says where and why.
     """
     decoder = PacketDecoder(options.tunnel_ports, frozenset({PING_PORT}))
     framer, session_framer = PduFramer(), SessionFramer()
@@ -380,6 +415,8 @@ def _scan_capture(
         _count_records(scan, records)
         try:
             segments = decoder.decode_block(records)
+            if watch is not None:
+                watch.add(records, segments)
             _count_segments(scan, segments)
             _add_pings(scan, decoder)
             streams = tracker.add_block(mirror_copies.leave_out(segments))
@@ -413,16 +450,21 @@ def _scan_capture(
 
 
 def _ordered_blocks(
-    source: FileSource, options: ReadOptions, request: CaptureReadRequest, scan: CaptureScan, watch: TimeWatch | None
+    source: FileSource, options: ReadOptions, request: CaptureReadRequest, scan: CaptureScan, watch: _Watch | None
 ) -> Iterator[RecordBlock]:
-    """Yield the records of a file in their order; ``watch``: raise ``TimesGoBackError`` if their times go back."""
+    """Yield the records of a file in their order; ``watch``: raise an error if that is not the order.
+
+    Each block is added to ``watch`` before the next one is asked for.
+    """
     blocks = _timed_blocks(source, options, request, scan)
     if scan.order.is_by_time:
         blocks = records_by_time(blocks, scan.order, options.block_bytes)
     for records in blocks:
-        if watch is not None and watch.goes_back(records.time_ns):
-            raise TimesGoBackError
+        if watch is not None:
+            watch.check_times(records)
         yield records
+    if watch is not None:
+        watch.check_clock()
 
 
 def _timed_blocks(

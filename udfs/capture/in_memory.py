@@ -80,21 +80,20 @@ def merge_runs(
         pending = [pending[index] for found in merge_candidates(pending, limits).values() for index in found]
         steps = ClockSteps(tables["capture_files"])
         apply_merge(tables, pending, merge_connections(pending, limits, steps), limits, steps)
-        settle_connections(tables)
+        settle_connections(tables, steps)
     return {name: pa.Table.from_pylist(rows, BRONZE_SCHEMAS[name]) for name, rows in tables.items()}
 
 
-def settle_connections(tables: dict[str, list[RowDict]]) -> None:
+def settle_connections(tables: dict[str, list[RowDict]], steps: ClockSteps = NO_STEPS) -> None:
     """Find what became of connections that were not established, by all captures."""
     files, endpoints = tables["capture_files"], set[tuple[str, int]]()
     for text in (text for row in files for text in row["learned_endpoints"] or ()):
         endpoint = InterfaceEndpoint.parse(text)
         endpoints.add((endpoint.address, endpoint.port))
-    spans = {
-        row["capture_id"]: tuple(round(row[name].timestamp() * 1e6) * 1000 for name in _SPAN)
-        for row in files
-        if row["first_packet_at"] is not None
-    }
+    spans = {}
+    for row in (row for row in files if row["first_packet_at"] is not None):
+        first, last = (round(row[name].timestamp() * 1e6) * 1000 for name in _SPAN)
+        spans[row["capture_id"]] = first, last - steps.skipped_us(row["capture_id"]) * 1000
     tried: dict[tuple[str, str], list[int]] = defaultdict(list)
     for row in (*tables["connections"], *tables["pending"]):
         if row["server_port"] in TRIED_PORTS and row["first_packet_at"] is not None:

@@ -19,7 +19,7 @@ from itertools import combinations, pairwise
 from statistics import median_low
 from typing import Final
 
-from udfs.capture.clock_steps import CLOCK_OF_TAP, NO_STEPS, ClockSteps, SetBack
+from udfs.capture.clock_steps import CLOCK_OF_TAP, NO_STEPS, NOT_KNOWN, ClockSteps, SetClock
 from udfs.rows import RowDict
 from udfs.rpc.call_schema import GIVEN_UP_COLUMNS, HALVES
 from udfs.tcp.connections import sequence_difference
@@ -42,19 +42,19 @@ def to_time(us: int | None) -> dt.datetime | None:
 class _Event:
     """The first byte of a half of a call: when each tap saw it, and which of them the row shows; times in us.
 
-    The times are as if no clock had been set back; ``back`` is how far the clock had been of the tap that is shown.
+    The times are as if no clock had been set; ``set_clock`` is that of the tap that is shown.
     """
 
     row: RowDict
     half: str
     tap: int
     times: dict[int, int]
-    back: SetBack
+    set_clock: SetClock
     order_at: int = 0  # on the clock of the reference tap
 
     @property
     def at(self) -> int:
-        """The time that the row shows, if the clock had not been set back."""
+        """The time that the row shows, as if the clock had not been set."""
         return self.times[self.tap]
 
     @property
@@ -67,7 +67,7 @@ def set_clocks(rows: Sequence[RowDict], tap_of: Mapping[str, int], steps: ClockS
     """Set the column ``clocks`` of all calls of a connection, whose ``sightings`` are complete.
 
     ``tap_of`` is the tap of each capture. It is null for a half of a capture that is not among them. The times when
-    calls were given up are changed to the clock of the tap that saw the request. ``steps``: where clocks were set back.
+    calls were given up are changed to the clock of the tap that saw the request. ``steps``: where clocks were set.
     """
     events = [event for row in rows for half in HALVES for event in _events(row, half, tap_of, steps)]
     clocks = _TapClocks(events)
@@ -79,9 +79,12 @@ def set_clocks(rows: Sequence[RowDict], tap_of: Mapping[str, int], steps: ClockS
     for row in rows:
         row["clocks"] = {f"{half}_{name}": None for half in HALVES for name in ("tap", "ahead_us")}
     for event in events:
-        tap = event.tap + event.back.times * CLOCK_OF_TAP
-        ahead = event.at - event.back.us - event.order_at
+        tap = event.tap + event.set_clock.clock * CLOCK_OF_TAP
+        ahead = event.at - event.set_clock.us - event.order_at
         event.row["clocks"] |= {f"{event.half}_tap": tap, f"{event.half}_ahead_us": ahead}
+    for seen_on in (row["clocks"] for row in rows if steps.lies_between(row)):
+        if seen_on["response_tap"] is not None:
+            seen_on["response_tap"] += NOT_KNOWN * CLOCK_OF_TAP
     for row, name in ((row, name) for row in rows for name in GIVEN_UP_COLUMNS if row[name] is not None):
         seen = next((seen for seen in row["sightings"] if seen[name] is not None), None)
         if seen is None:

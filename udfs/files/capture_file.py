@@ -69,6 +69,10 @@ class RecordBlock:
     packet_number: Ints
     packet_offset: Ints
 
+    def take(self, rows: Ints) -> RecordBlock:
+        """Return some of the records, with the same buffer."""
+        return RecordBlock(self.buffer, *(getattr(self, name)[rows] for name in self.__slots__ if name != "buffer"))
+
 
 @dataclass(slots=True)
 class FileDamage:

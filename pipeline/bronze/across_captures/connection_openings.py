@@ -17,6 +17,7 @@ from typing import Final
 import pyarrow as pa
 
 from pipeline.arrow_rows import datetime_to_us
+from pipeline.bronze.merge_connections import read_clock_steps
 from pipeline.bronze.write_tables import stamp_rows
 from pipeline.lake.lake import Lake
 from pipeline.lake.schema_enforcement import arrow_schema
@@ -81,7 +82,10 @@ class _Window:
         return _Window(datetime_to_us(min(times)), datetime_to_us(max(times)))
 
     def captures(self, lake: Lake, reach: timedelta) -> dict[str, tuple[int, int]]:
-        """Return by capture when it ran, in ns, for those that ran within ``reach`` of the window."""
+        """Return by capture when it ran, in ns, for those that ran within ``reach`` of the window.
+
+        What its clock left out, as it was set forward, did not pass.
+        """
         where = "first_packet_at IS NOT NULL"
         if self.since is not None and self.until is not None:
             reach_us = reach // timedelta(microseconds=1)
@@ -94,7 +98,11 @@ class _Window:
             f"FROM {{captures}} WHERE {where}"
         )
         rows = lake.query(sql, captures=CAPTURE_FILES).to_pylist()
-        return {row["capture_id"]: (row["first"] * 1000, row["last"] * 1000) for row in rows}
+        steps = read_clock_steps(lake)
+        return {
+            row["capture_id"]: (row["first"] * 1000, (row["last"] - steps.skipped_us(row["capture_id"])) * 1000)
+            for row in rows
+        }
 
 
 def settle_connections(

@@ -28,7 +28,7 @@ MISSING_CODE_TEXTS: Final = {
     "capture_begins": "a capture begins in the middle of a conversation that this depends on",
     "capture_ends": "the capture ends before the outcome",
     "capture_loss": "bytes of a connection that this depends on are missing from the captures",
-    "clock_step": "the clock of a capture was set back, or captures have other clocks: a duration is not known",
+    "clock_step": "the clock of a capture was set, or captures have other clocks: a duration is not known",
     "clocks_differ": "the sender's clock, by which it expires, differs from that of the capture",
     "one_direction": "one direction of a connection that this depends on was not captured",
     "no_bind": "the bind of a call was not captured: its interface was inferred",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import pyarrow as pa
@@ -13,6 +13,7 @@ from pipeline.bronze.merge_connections import read_clock_steps
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import QueryInput
 from pipeline.transfers.address_queue_managers import HANDSHAKES_SQL
+from pipeline.transfers.inputs import read_set_by
 from pipeline.transfers.losses.missing_packets import HOLES_SQL
 from pipeline.transfers.messages.sender_clocks import read_clocks
 from schemas.bronze import RPC_CALLS
@@ -88,8 +89,7 @@ class TransferInputs:
     ``sendings`` are in the order of rows: by message_key, destination queue and hop, then of time and packet key; the
     others in order of time. ``overlaps``: connections with the pairs of captures that saw them side by side, and
     whether their clocks are known to differ. ``holes``: of all sessions. ``clocks``: least transits of the messages'
-    sources, by day. ``steps``: capture_id and ``since`` to ``until``, microseconds, of times that its clock showed
-    twice, because it was set back.
+    sources, by day. ``steps``: between which times clocks were set (``ClockSteps.spans``).
     """
 
     sendings: pa.Table
@@ -102,6 +102,7 @@ class TransferInputs:
     clocks: pa.Table
     capture_ends: Mapping[str, int]  # by server, microseconds
     steps: Sequence[tuple[str, int, int]] = ()
+    set_by: Mapping[str, int] = field(default_factory=dict)  # by server, how far clocks were set, microseconds
 
 
 def read_transfer_inputs(
@@ -136,6 +137,7 @@ def read_transfer_inputs(
         ),
         capture_ends,
         read_clock_steps(lake).spans(),
+        read_set_by(lake),
     )
 
 

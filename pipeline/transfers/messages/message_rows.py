@@ -5,7 +5,7 @@ All is computed on whole columns: sendings are sorted by row, and a row is where
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final
@@ -397,11 +397,23 @@ class _Transfers:
         acknowledged: Bools = (self.events["session_ack"].at != FAR) | surely
         return acknowledged
 
+    def _may_have_expired(self) -> Bools:
+        """Return for each row whether it expired before the captures end, if the capture's clock was right then."""
+        if not self.inputs.set_by:
+            return np.zeros(len(self), np.bool_)
+        set_by = np.asarray(pc.fill_null(self._of_servers(self.inputs.set_by), 0), np.int64)
+        most = np.maximum.reduceat(set_by, self.starts)
+        may_have: Bools = (most > 0) & (_times(self.columns["expires_at"]) < self._capture_ends() + most)
+        return may_have
+
+    def _of_servers(self, values: Mapping[str, int]) -> pa.Array:
+        """Return what is known of the server of each sending."""
+        place = pc.index_in(self.sendings["server_address"], pa.array(values.keys(), pa.string()))
+        return pa.array(values.values(), pa.int64()).take(_chunk(place))
+
     def _capture_ends(self) -> Ints:
         """Return the latest capture end of each row's sendings."""
-        servers = pa.array(self.inputs.capture_ends.keys(), pa.string())
-        place = pc.index_in(self.sendings["server_address"], servers)
-        ends = pa.array(self.inputs.capture_ends.values(), pa.int64()).take(_chunk(place))
+        ends = self._of_servers(self.inputs.capture_ends)
         ends = pc.coalesce(ends, _chunk(times_to_us(self.sendings["last_packet_at"])))
         known = np.asarray(pc.fill_null(ends, -FAR), np.int64)
         return np.maximum.reduceat(known, self.starts)
@@ -484,7 +496,7 @@ class _Transfers:
             self._any(~self._flags("handshake_seen")) | doubtful,
             outcome == _IN_FLIGHT,
             self._on_hop(lost, outcome, other),
-            self.across_clocks,
+            self.across_clocks | ((outcome > _EXPIRED) & self._may_have_expired()),
             (outcome >= _EXPIRED) & self._expires_by_another_clock(),
             self._any(~complete),
             self._any(complete & self._flags("has_errors")),
@@ -603,11 +615,16 @@ def _overlap_texts(overlaps: pa.Table) -> pa.Array:
 
 
 def _crosses(captures: pa.Array, first_at: Ints, event: _Event, step: tuple[str, int, int]) -> Bools:
-    """Return for each row whether a clock may have been set back between its first sending and an event."""
+    """Return for each row whether a clock may have been set between its first sending and an event.
+
+    From one capture to another one that may be any clock: the files of a ring have one.
+    """
     name, since, until = step
-    either = (np.asarray(pc.fill_null(pc.equal(each, name), False)) for each in (captures, event.captures))  # noqa: FBT003
+    of_one = pc.equal(captures, event.captures)
+    elsewhere = pc.and_(of_one, pc.not_equal(captures, name))
+    either = ~np.asarray(pc.fill_null(elsewhere, False), np.bool_)  # noqa: FBT003
     low, high = np.minimum(first_at, event.at), np.maximum(first_at, event.at)
-    crosses: Bools = np.logical_or(*either) & (event.at != FAR) & (low <= until) & (high >= since)
+    crosses: Bools = either & (event.at != FAR) & (low <= until) & (high >= since)
     return crosses
 
 

@@ -19,12 +19,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.arrow_rows import timedelta_to_us
+from pipeline.bronze.merge_connections import read_clock_steps
 from pipeline.lake.incremental import IncrementalUpdate
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import MORE_ROWS_SQL, QueryInput
 from pipeline.transfers.address_queue_managers import HANDSHAKES_SQL, changed_spans
 from pipeline.transfers.hop_keys import read_clones
-from pipeline.transfers.inputs import read_capture_ends
+from pipeline.transfers.inputs import read_sure_capture_ends
 from pipeline.transfers.losses.missing_packets import (
     CHANGED_ANYWHERE_SQL,
     HOLE_CHANGES,
@@ -41,12 +42,13 @@ from schemas.table import EVENT_DATE
 from schemas.transfers import MESSAGE_TRANSFERS
 from udfs.rows import RowDict
 
-CODE_VERSION: Final = "4"  # raised when rows are computed differently: all are recomputed
+CODE_VERSION: Final = "5"  # raised when rows are computed differently: all are recomputed
 MAX_SENDINGS: Final = 500_000  # whose rows are computed together, when all are
 MAX_AFFECTED: Final = 200_000  # message_ids; with more, all rows are recomputed
 _INPUTS: Final = (SENDINGS, MESSAGES, ORDER_ACKS, SESSIONS, CAPTURE_FILES)
 _CAPTURE_ENDS: Final = "capture_ends"  # part of the provenance: by server, microseconds
 _CLONES: Final = "clones"  # likewise: identifiers of queue managers that two machines have
+_CLOCK_STEPS: Final = "clock_steps"  # likewise: a fingerprint of where clocks of captures were set
 _BUCKETS: Final = 1 << 16  # of message_ids, by the first four digits of a hash
 _WAITS: Final = "outcome IN ('in_flight', 'unacknowledged')"
 _CHANGED_MESSAGES: Final = """
@@ -172,11 +174,12 @@ class _MessagesUpdate:
 
     def run(self) -> int:
         """Recompute the rows of affected messages, or all; return how many are written."""
-        self.capture_ends = read_capture_ends(self.lake)
+        self.capture_ends = read_sure_capture_ends(self.lake)
         self.step.provenance_now[_CAPTURE_ENDS] = self.capture_ends
         self.clones = read_clones(self.lake)
         self.step.provenance_now[_CLONES] = sorted(self.clones)
-        if not self.step.provenance_before or not self.step.has_same_inputs(*self.setting_names):
+        self.step.provenance_now[_CLOCK_STEPS] = read_clock_steps(self.lake).fingerprint()
+        if not self.step.provenance_before or not self.step.has_same_inputs(*self.setting_names, _CLOCK_STEPS):
             return self._recompute_all()
         try:
             self._find_affected()

@@ -26,7 +26,7 @@ _SIZES: Final = f"""
 SELECT {ID_SQL} AS id, count(*) AS n, min(unix_micros(seen_at)) AS since
 FROM {{messages}} WHERE {IS_TRANSACTIONAL_SQL}"""
 _SENDINGS: Final = f"""
-SELECT s.packet_key, s.connection_id, s.stream_offset, s.sent_at, s.server_address, s.sender_address,
+SELECT s.packet_key, s.connection_id, s.capture_id, s.stream_offset, s.sent_at, s.server_address, s.sender_address,
   s.receiver_address, s.sender_queue_manager, s.receiver_queue_manager, s.length_bytes, s.complete,
   (s.session_acked_at IS NOT NULL OR s.surely_acknowledged) AS acknowledged, m.source_queue_manager,
   m.destination_queue, m.destination_queue_manager, m.hop_count, m.message_sent_at, m.id AS sequence_id,

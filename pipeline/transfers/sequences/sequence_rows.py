@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from itertools import combinations, groupby
@@ -26,7 +26,7 @@ from pipeline.transfers.sequences.sequence_events import (
     take_in,
 )
 from pipeline.transfers.sequences.sequence_inputs import CLOCK_SLACK_US
-from pipeline.transfers.sequences.stalls import NO_STALL, last_rows
+from pipeline.transfers.sequences.stalls import NO_STALL, LeftOut, last_rows
 from pipeline.transfers.sequences.text_codes import NO_CODE, codes_of_both, row_codes
 from pipeline.transfers.sequences.transfer_sequences import TransferSequences, describe_sequences
 from schemas.table import EVENT_DATE, RUN_ID
@@ -76,17 +76,18 @@ def sequence_rows(
     run_id: str,
     fill_queue_managers: Callable[[pa.Table], pa.Table] = lambda rows: rows,
     clones: Collection[str] = (),
+    skipped: Iterable[tuple[str, int, int]] = (),
 ) -> pa.Table:
     """Return a row of gold.transfer_sequences for each sequence and hop, without how it began.
 
     ``sendings`` are all sendings of some sequences: ``SEQUENCE_COLUMNS``, destination_queue_manager, hop_count,
-    packet_key, connection_id, stream_offset, sent_at, number, previous, length_bytes, complete, acknowledged,
-    message_sent_at, begun_unseen and capture_end (microseconds), and the queue managers of both ends. ``acks`` are all
-    order acks that name one of these sequences: packet_key, sequence_id, number, sent_at, queue_manager,
-    acknowledged_queue_manager, both addresses, and the queue managers of both ends of its session.
+    packet_key, connection_id, capture_id, stream_offset, sent_at, number, previous, length_bytes, complete,
+    acknowledged, message_sent_at, begun_unseen and capture_end (microseconds), and the queue managers of both ends.
+    ``acks`` are all order acks that name one of these sequences: packet_key, sequence_id, number, sent_at,
+    queue_manager, acknowledged_queue_manager, both addresses, and the queue managers of both ends of its session.
     ``holes``: of all sessions.
     ``fill_queue_managers`` gets the first sending of each sequence, and returns them with more queue managers.
-    ``clones``: identifiers of queue managers that two machines have.
+    ``clones``: identifiers of queue managers that two machines have. ``skipped``: of ``ClockSteps``.
     """
     if not sendings.num_rows:
         return SEQUENCES_SCHEMA.empty_table()
@@ -115,9 +116,14 @@ def sequence_rows(
     stall_after_us, wait_us = timedelta_to_us(settings.stall_after), timedelta_to_us(settings.wait)
     hop = row_codes(names, (*SEQUENCE_COLUMNS[:3], "hop_key"))
     elsewhere = _may_go_on_elsewhere(names, hop)
+    left_out = [
+        LeftOut(np.unique(sequence[np.asarray(pc.equal(sendings["capture_id"], name), np.bool_)]), since, until)
+        for name, since, until in skipped
+    ]
     found = describe_sequences(
-        sent, acked, stall_after_us=stall_after_us, wait_us=wait_us, hop=hop, goes_elsewhere=elsewhere
-    )
+        sent, acked, stall_after_us=stall_after_us, wait_us=wait_us, hop=hop, goes_elsewhere=elsewhere,
+        left_out=left_out,
+    )  # fmt: skip
     sent_keys = sendings["packet_key"].take(pa.array(rows))
     evidence = _evidence(found.events, sent_keys, acks["packet_key"].take(pa.array(of_ack[ack_rows])))
     return _rows(names, found, evidence, run_id)

@@ -7,8 +7,9 @@ these the acknowledged number is the same, so that each such stretch of events h
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -77,10 +78,19 @@ class Stalls:
     waits_long: Bools
 
 
+class LeftOut(NamedTuple):
+    """A span of time, us, that a clock left out when it was set forward, and the sequences that it timed."""
+
+    sequences: Ints
+    since: int
+    until: int
+
+
 def find_stalls(
-    events: SequenceEvents, numbers: SentNumbers, capture_end: Ints, unseen: Bools, stall_after_us: int
-) -> Stalls:
-    """Return the waits that lasted ``stall_after_us`` (transfers.stall_after) or longer.
+    events: SequenceEvents, numbers: SentNumbers, capture_end: Ints, unseen: Bools, stall_after_us: int,
+    left_out: Iterable[LeftOut] = (),
+) -> Stalls:  # fmt: skip
+    """Return the waits that lasted ``stall_after_us`` (transfers.stall_after) or longer; ``left_out`` did not pass.
 
     By sequence: ``capture_end``, until which a wait that goes on has lasted; ``unseen``: its order acks took a way that
     was not captured, so that it has no stalls.
@@ -90,6 +100,9 @@ def find_stalls(
     began_at = events.at[waits.began]
     ended_at = np.where(goes_on, capture_end[waits.sequence], events.at[waits.ended])
     lasted = ended_at - began_at
+    for span in left_out:
+        inside = np.minimum(ended_at, span.until) - np.maximum(began_at, span.since)
+        lasted = lasted - np.where(np.isin(waits.sequence, span.sequences), np.maximum(inside, 0), 0)
     long = lasted >= stall_after_us
     stalls = np.flatnonzero(long & ~unseen[waits.sequence])
     count = len(events.starts) - 1

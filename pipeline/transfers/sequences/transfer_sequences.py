@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +25,7 @@ from pipeline.transfers.sequences.sequence_numbers import (
     find_gaps,
     sent_numbers,
 )
-from pipeline.transfers.sequences.stalls import Stalls, find_stalls
+from pipeline.transfers.sequences.stalls import LeftOut, Stalls, find_stalls
 from udfs.array_types import Bools, Ints
 
 _REFUSED_AFTER = 3  # sendings of the first number that waits
@@ -73,12 +74,14 @@ def describe_sequences(
     wait_us: int,
     hop: Ints | None = None,
     goes_elsewhere: Bools | None = None,
+    left_out: Iterable[LeftOut] = (),
 ) -> TransferSequences:
     """Return the facts of sequences, of all that belongs to them (``sequence_events.take_in``).
 
     The settings are transfers.stall_after and transfers.wait, microseconds. A capture end counts until ``wait_us``
     after the last packet of a sequence: what comes later changes no row. ``hop``: as in ``find_gaps``.
     ``goes_elsewhere``: on another hop may be more of the sequence on this one, where handshakes do not tell.
+    ``left_out``: as in ``find_stalls``.
     """
     events = arrange_events(sendings, acks)
     numbers = sent_numbers(sendings, events)
@@ -94,7 +97,7 @@ def describe_sequences(
     messages, sent = _count(numbers.sequence, count), np.diff(starts)
     unacknowledged = _count(sendings.sequence[~sendings.acknowledged], count) > 0
     unseen = (ack_count == 0) & (messages == sent) & ~unacknowledged
-    stalls = find_stalls(events, numbers, _capture_end(sendings, events, wait_us), unseen, stall_after_us)
+    stalls = find_stalls(events, numbers, _capture_end(sendings, events, wait_us), unseen, stall_after_us, left_out)
     first_waiting = _first_of(numbers.sequence, waits, count)
     reasons = _reasons(sendings, numbers, events) | {"no_response": unseen, "capture_ends": first_waiting != NO_EVENT}
     unclear = reasons["capture_loss"] if goes_elsewhere is None else reasons["capture_loss"] | goes_elsewhere

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.arrow_rows import timedelta_to_us, times_to_us
+from pipeline.bronze.merge_connections import read_clock_steps
 from pipeline.lake.incremental import IncrementalUpdate
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import MORE_ROWS_SQL
@@ -48,12 +49,14 @@ from schemas.messages import MESSAGES
 from schemas.sessions import ORDER_ACKS, SENDINGS, SESSIONS
 from schemas.table import EVENT_DATE
 from schemas.transfers import TRANSFER_SEQUENCES
+from udfs.capture.clock_steps import NO_STEPS, ClockSteps
 
 CODE_VERSION: Final = "5"  # raised when rows are computed differently: all are recomputed
 _INPUTS: Final = (MESSAGES, SENDINGS, ORDER_ACKS, SESSIONS, CAPTURE_FILES)
 _MAX_CHANGES: Final = 2_000_000  # changed rows of an input; with more, all sequences are recomputed
 _CAPTURE_ENDS: Final = "capture_ends"  # part of the provenance: by server, microseconds
 _CLONES: Final = "clones"  # likewise: identifiers of queue managers that two machines have
+_CLOCK_STEPS: Final = "clock_steps"  # likewise: a fingerprint of where clocks of captures were set
 # Rows that differ in these columns, before and after all changes: a row and its copy cancel each other.
 _MESSAGE_COLUMNS: Final = (
     "packet_key, source_queue_manager, destination_queue, destination_queue_manager, hop_count,"
@@ -118,7 +121,7 @@ class _SequencesUpdate:
     """One update. ``capture_ends``: by server, microseconds; ``affected``: by sequence id the time of changed sendings.
 
     A sequence whose own sendings are as they were has no time there: its rows tell when it began. ``clones``:
-    identifiers of queue managers that two machines have.
+    identifiers of queue managers that two machines have. ``steps``: where clocks were set.
     """
 
     step: IncrementalUpdate
@@ -127,6 +130,7 @@ class _SequencesUpdate:
     setting_names: list[str]
     capture_ends: dict[str, int] = field(default_factory=dict)
     clones: frozenset[str] = frozenset()
+    steps: ClockSteps = NO_STEPS
     affected: dict[str, int | None] = field(default_factory=dict)
 
     @property
@@ -140,7 +144,9 @@ class _SequencesUpdate:
         self.step.provenance_now[_CAPTURE_ENDS] = self.capture_ends
         self.clones = read_clones(self.lake)
         self.step.provenance_now[_CLONES] = sorted(self.clones)
-        known = self.step.provenance_before and self.step.has_same_inputs(*self.setting_names)
+        self.steps = read_clock_steps(self.lake)
+        self.step.provenance_now[_CLOCK_STEPS] = self.steps.fingerprint()
+        known = self.step.provenance_before and self.step.has_same_inputs(*self.setting_names, _CLOCK_STEPS)
         if not known or not self._find_affected():
             self.step.prepare_full_reads(MESSAGES, SENDINGS, ORDER_ACKS)
             return self.step.replace_all(set_beginnings(self._recompute(None, 0), self.settings.wait))
@@ -160,10 +166,11 @@ class _SequencesUpdate:
         wait_us = timedelta_to_us(self.settings.wait)
         rows = [SEQUENCES_SCHEMA.empty_table()]
         holes = read_missing_packets(self.lake, self.clones)
+        skipped = self.steps.skipped()
         for names, first in group_sequences(self.lake, ids, since):
             sendings = read_sendings(self.lake, names, first, self.capture_ends)
             acks = read_order_acks(self.lake, names, first - wait_us)
-            rows.append(sequence_rows(sendings, acks, holes, self.settings, self.run_id, fill, self.clones))
+            rows.append(sequence_rows(sendings, acks, holes, self.settings, self.run_id, fill, self.clones, skipped))
         return pa.concat_tables(rows)
 
     # What changed

@@ -16,7 +16,8 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Awaitable, Callable
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -88,13 +89,45 @@ def move_times(capture: Path, clock: Clock) -> None:
     """Write the clock's times into a pcap of tcpdump, which has real ones."""
     data = bytearray(capture.read_bytes())
     unit = {0xA1B2C3D4: 1000, 0xA1B23C4D: 1}[struct.unpack_from("<I", data)[0]]
-    at = 24
+    at, packets = 24, []
     while at < len(data):
         seconds, rest, length = struct.unpack_from("<III", data, at)
         moved = clock.moved(seconds * SECOND + rest * unit)
         struct.pack_into("<II", data, at, moved // SECOND, moved % SECOND // unit)
+        packets.append((moved, at + 16))
         at += 16 + length
+    move_timestamps(data, packets)
     capture.write_bytes(data)
+
+
+def move_timestamps(data: bytearray, packets: Iterable[tuple[int, int]]) -> None:
+    """Let TCP's timestamps (RFC 7323) of each direction, from its first one on, go on as the packets' times do.
+
+    ``packets`` are the time in ns and the offset of each, Ethernet frames of IPv4. Linux counts milliseconds. Checksums
+    stay: the loopback interface computes none.
+    """
+    first: dict[bytes, tuple[int, int]] = {}
+    moved: dict[bytes, dict[int, int]] = defaultdict(dict)
+    for time_ns, at in packets:
+        ip = at + 14
+        tcp = ip + (data[ip] & 15) * 4
+        if data[ip + 9] != 6 or (option := _timestamps_option(data, tcp)) is None:
+            continue
+        source, target = (
+            bytes(data[ip + 12 + 4 * n : ip + 16 + 4 * n] + data[tcp + 2 * n : tcp + 2 * n + 2]) for n in (0, 1)
+        )
+        value, echo = struct.unpack_from(">II", data, option + 2)
+        began_ns, began = first.setdefault(source + target, (time_ns, value))
+        now = moved[source + target][value] = began + (time_ns - began_ns) // (SECOND // 1000) & 0xFFFFFFFF
+        struct.pack_into(">II", data, option + 2, now, moved[target + source].get(echo, echo))
+
+
+def _timestamps_option(data: bytearray, tcp: int) -> int | None:
+    """Return where the timestamps option of a TCP header begins; None where it has none."""
+    at, end = tcp + 20, tcp + (data[tcp + 12] >> 4) * 4
+    while at < end and data[at] != 8:
+        at += 1 if data[at] == 1 else data[at + 1]
+    return at if at < end else None
 
 
 def record(recording: Recording, wire: Wire, work: Path, out: Path, truths: Path) -> str:
