@@ -299,7 +299,7 @@ NEGATIVE_CLASS_TEXTS: Final = {
     0x8009: "it is transactional, and its queue is not",
     0x800A: "its queue is transactional, and it is not",
     0x800B: "its cryptographic provider is not known there",
-    0x800C: "the identifier of its sender's queue manager has changed",
+    0x800C: "the identifier of the queue manager that sent it has changed",
     0xC000: "its queue was deleted before it was read",
     0xC001: "its queue was purged before it was read",
     0xC002: "its time to be received was over in its queue",
