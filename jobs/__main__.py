@@ -64,11 +64,12 @@ def _load_and_run(name: str, job_run: cli.JobRun) -> cli.Outcome:
 
 
 def run_databricks_task() -> None:
-    """Run a job as a Databricks wheel task: exit only with a code other than 0.
+    """Run a job as a Databricks wheel task: exit only with the code of a failure.
 
-    Databricks counts every SystemExit as a failure, even one with code 0.
+    Databricks counts every SystemExit as a failure, even one with code 0. That nothing was captured of what was asked
+    for is none.
     """
-    if code := main():
+    if (code := main()) not in (cli.ExitCode.OK, cli.ExitCode.NOTHING_CAPTURED):
         sys.exit(code)
 
 

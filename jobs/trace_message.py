@@ -1,37 +1,81 @@
-"""Print the timeline of a message: hops between queue managers, reads, moves, purges, findings, COM+ calls."""
+"""Print what became of a message, and its timeline: hops between queue managers, reads, moves, purges, findings.
+
+Several messages are a list. The exit code is 5 if nothing was captured of the message that is asked for.
+"""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from argparse import Namespace
+from collections.abc import Iterator, Sequence
+from typing import Final
 
 from jobs import cli
-from jobs.command_line.parsers import build_parser
+from jobs.command_line.parsers import MAX_TIMELINES, build_parser
 from jobs.config import ConfigError
 from jobs.lake_access import open_lake_with_data
-from pipeline.reports.trace.formatting import format_timeline, timeline_to_json
-from pipeline.reports.trace.inputs import TraceRequest, trace_messages
+from pipeline.reports.trace.formatting import format_list, format_timeline, timeline_to_json
+from pipeline.reports.trace.inputs import TraceRequest, TraceResult, trace_messages
+from pipeline.text import format_cell, format_count
 
 JOB = "trace_message"
+_MAX_LISTED: Final = 40
 
 
 def run(job_run: cli.JobRun) -> cli.Outcome:
-    """Find the messages and print the timeline of each."""
+    """Find the messages, and print the timeline of each, or a list."""
     arguments = job_run.arguments
-    asked = (arguments.id, arguments.lookup_id, arguments.queue, arguments.label, arguments.packet)
-    if not any(each is not None for each in asked):
-        raise ConfigError("which message? Give --id, --lookup-id with --queue, --label, --packet or --queue")
-    request = TraceRequest(*asked, max_messages=arguments.most)
+    _check_arguments(arguments)
+    request = TraceRequest(
+        arguments.id, arguments.lookup_id, arguments.queue, arguments.label, arguments.packet, arguments.sender,
+        arguments.since, arguments.until, None if arguments.all else arguments.most or _MAX_LISTED,
+    )  # fmt: skip
     trace = trace_messages(open_lake_with_data(job_run), request)
-    for timeline in trace.timelines:
-        text = json.dumps(timeline_to_json(timeline)) if arguments.json else "\n".join([*format_timeline(timeline), ""])
+    more = trace.found > len(trace.timelines)
+    if arguments.json:
+        texts = [json.dumps(timeline_to_json(timeline)) for timeline in trace.timelines]
+    elif trace.found <= MAX_TIMELINES or arguments.all or arguments.most is not None:
+        texts = ["\n".join([*format_timeline(timeline), ""]) for timeline in trace.timelines]
+    else:
+        texts = [
+            *format_list(trace.timelines),
+            "",
+            f"{format_count(trace.found, 'message')}; --all prints all timelines",
+        ]
+    for text in texts:
         cli.write_output(text + "\n")
     if not trace.timelines:
-        cli.log_progress("no such message was read in these captures")
-    if trace.truncated:
-        cli.log_progress(f"there are more: only the earliest {arguments.most} are printed (--most)")
-    return cli.Outcome(summary_fields={"messages": len(trace.timelines), "more": trace.truncated})
+        for line in _lines_on_nothing(arguments, trace):
+            cli.log_progress(line)
+    if more:
+        cli.log_progress(f"there are more: these are the earliest {len(trace.timelines)} of {trace.found} messages")
+    fields = {"messages": len(trace.timelines), "found": trace.found, "more": more}
+    return cli.Outcome(nothing_captured=not trace.timelines, summary_fields=fields)
+
+
+def _check_arguments(given: Namespace) -> None:
+    """Raise ConfigError where nothing is asked for, or options contradict each other."""
+    texts = {"--id": given.id, "--label": given.label, "--sender": given.sender, "--queue": given.queue,
+             "--packet": given.packet}  # fmt: skip
+    if all(value is None for value in (*texts.values(), given.lookup_id, given.since, given.until)):
+        raise ConfigError(f"which message? Give {', '.join(texts)}, --lookup-id with --queue, --from or --to")
+    if empty := [option for option, value in texts.items() if value == ""]:
+        raise ConfigError(f"{empty[0]}: is empty")
+    if given.lookup_id is not None and given.queue is None:
+        raise ConfigError("--lookup-id: needs --queue; each queue counts its own messages")
+    if given.since is not None and given.until is not None and given.since > given.until:
+        raise ConfigError(f"--from: {given.since:%Y-%m-%dT%H:%M:%SZ} is later than {given.until:%Y-%m-%dT%H:%M:%SZ}")
+    if given.all and given.most is not None:
+        raise ConfigError("--all: not with --most; give one of both")
+
+
+def _lines_on_nothing(arguments: Namespace, trace: TraceResult) -> Iterator[str]:
+    """Yield lines that say that no message was found, and what is called similarly."""
+    yield "no such message was captured"
+    for option, texts in trace.near.items():
+        near = f"; similar are {format_cell(list(texts))}" if texts else ""
+        yield f"nothing in this lake is called {format_cell(getattr(arguments, option))} (--{option}){near}"
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -14,6 +14,7 @@ from jobs.config import parse_duration
 from pipeline.alerts.episodes import SEVERITY_ORDER
 from pipeline.dashboards.dashboard_data import MAX_DATASET_ROWS
 
+MAX_TIMELINES: Final = 3  # of messages whose timelines trace_message prints unasked
 REDACT_KEY_VARIABLE: Final = "MSMQ_REDACT_KEY"
 REDACT_KEY_FILE_VARIABLE: Final = "MSMQ_REDACT_KEY_FILE"
 
@@ -46,6 +47,24 @@ def _add_redact_key(parser: cli.JobArgumentParser) -> None:
         type=cli.parse_local_path,
         help="file with the key of the pseudonyms, for privacy.redact (default: the file named by "
         f"{REDACT_KEY_FILE_VARIABLE}, or the text of {REDACT_KEY_VARIABLE})",
+    )
+
+
+def _add_hours(parser: cli.JobArgumentParser, what: str, of_until: str = "") -> None:
+    """Add --from and --to; ``what`` they limit."""
+    parser.add_argument(
+        "--from",
+        dest="since",
+        metavar="TIME",
+        type=cli.parse_utc_time,
+        help=f"{what} at this time or later, ISO 8601",
+    )
+    parser.add_argument(
+        "--to",
+        dest="until",
+        metavar="TIME",
+        type=cli.parse_utc_time,
+        help=f"{what} at this time or earlier, ISO 8601{of_until}",
     )
 
 
@@ -137,20 +156,7 @@ def _ask() -> cli.JobArgumentParser:
         type=parse_time_span,
         help="only what was at some time of so long before now, like 15m, 12h or 7d",
     )
-    parser.add_argument(
-        "--from",
-        dest="since",
-        metavar="TIME",
-        type=cli.parse_utc_time,
-        help="only what was at this time or later, ISO 8601",
-    )
-    parser.add_argument(
-        "--to",
-        dest="until",
-        metavar="TIME",
-        type=cli.parse_utc_time,
-        help="only what was at this time or earlier, ISO 8601; it counts as now, in place of --as-of",
-    )
+    _add_hours(parser, "only what was", "; it counts as now, in place of --as-of")
     parser.add_argument(
         "--rows",
         metavar="N",
@@ -305,14 +311,24 @@ def _trace_message() -> cli.JobArgumentParser:
     parser.add_argument(
         "--id", metavar="GUID\\N", type=cli.parse_text, help="message identifier, as in silver.messages.message_id"
     )
-    parser.add_argument("--lookup-id", metavar="N", type=int, help="lookup identifier of the message; needs --queue")
+    parser.add_argument(
+        "--label", metavar="TEXT", type=cli.parse_text, help="a part of the message's label, whatever the case"
+    )
+    parser.add_argument(
+        "--sender",
+        metavar="TEXT",
+        type=cli.parse_text,
+        help="machine that sent the message: an IP address, or a part of a name or GUID, whatever the case",
+    )
     parser.add_argument(
         "--queue",
-        metavar="NAME",
+        metavar="TEXT",
         type=cli.parse_text,
-        help="any name of a queue that the message was read from, or sent to on TCP 1801",
+        help="a part of any name of a queue that the message was read from, or sent to on TCP 1801, whatever the case; "
+        "with --lookup-id a whole name",
     )
-    parser.add_argument("--label", metavar="TEXT", type=cli.parse_text, help="label of the message, the whole text")
+    parser.add_argument("--lookup-id", metavar="N", type=int, help="lookup identifier of the message; needs --queue")
+    _add_hours(parser, "only messages that were first seen")
     parser.add_argument(
         "--packet",
         metavar="PACKET_KEY",
@@ -323,10 +339,11 @@ def _trace_message() -> cli.JobArgumentParser:
         "--most",
         metavar="N",
         type=cli.parse_positive_int,
-        default=20,
-        help="print at most N messages, the earliest ones (default: 20)",
+        help=f"print the timelines of at most N messages, the earliest ones (default: of up to {MAX_TIMELINES}; more "
+        "messages are listed, one a line)",
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON object per message")
+    parser.add_argument("--all", action="store_true", help="print the timelines of all messages")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per message, with its timeline")
     return parser
 
 

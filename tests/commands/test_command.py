@@ -16,6 +16,7 @@ import pytest
 from commands.test_without_network import WITHOUT_NETWORK
 from hostile import NOT_UTF8
 from jobs import __main__ as command
+from jobs.cli import Outcome
 from jobs.command_line.parsers import build_parser
 from jobs.session import JARS_VARIABLE, PROJECT_ROOT, delta_jars
 from pipeline.dashboards.html_page import page_code_digest
@@ -135,6 +136,11 @@ def test_a_task_fails_by_its_exit_code_and_raises_nothing_when_all_is_well(monke
     with pytest.raises(SystemExit) as left:
         command.run_databricks_task()
     assert left.value.code == 2
+    # That nothing was captured of what was asked for is no failure.
+    monkeypatch.setattr(command.cli, "run_job", lambda *_: Outcome(nothing_captured=True).exit_code)
+    monkeypatch.setattr("sys.argv", ["msmq-task", "trace_message"])
+    assert command.main(["trace_message"]) == 5
+    assert command.run_databricks_task() is None
 
 
 @pytest.mark.parametrize("name", sorted(command.list_jobs()))

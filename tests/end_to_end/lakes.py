@@ -53,7 +53,7 @@ def reading_jobs(root: Path, out: Path, call_key: str = "k") -> Iterator[tuple[M
     lake = ["--lake", str(root)]
     yield ask, [*lake, "10", "not_known"]
     yield alerts, [*lake, "--fail-on", "never"]
-    yield trace_message, [*lake, "--label", "no such label"]
+    yield trace_message, [*lake, "--from", "1971-01-01"]
     yield export_packets, [*lake, "--call", call_key, "--out", str(out / "packets.pcapng")]
     yield publish_dashboards, [*lake, "--out", str(out / "pages")]
     yield forget, [*lake, "--before", "2020-01-01", "--dry-run"]

@@ -118,7 +118,7 @@ def reading_jobs(lake, out, call):
     yield "check_quality", []
     yield "alerts", []
     yield "ask", ["oldest_unread"]
-    yield "trace_message", ["--label", "%"]
+    yield "trace_message", ["--from", "1971-01-01"]
     yield "export_packets", ["--call", call, "--out", out / "call.pcapng"]
     yield "publish_dashboards", ["--out", out / "pages"]
 

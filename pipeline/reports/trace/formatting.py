@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
-from datetime import datetime
+from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import PurePath
 from typing import Any, Final
 
 from pipeline.reports.trace.events import TimelineEvent
 from pipeline.reports.trace.timeline import MessageTimeline
-from pipeline.text import escape_unprintable, format_count
+from pipeline.reports.trace.verdict import VERDICT_WORDS
+from pipeline.text import escape_unprintable, format_count, format_table
 
 _MAX_LABEL_CHARS: Final = 250  # limit of a label ([MS-MQMQ] 2.3.1); damaged packets can show longer ones
+_MAX_LINE_CHARS: Final = 2_000  # of a line that names several queues
+_NO_TIME: Final = datetime.min.replace(tzinfo=UTC)
+_OPTION_HEADING: Final = "trace with"
 _CLOCK_SUFFIXES: Final = {
     "capture": "",
     "sender": " (the sender's clock)",
@@ -28,8 +33,12 @@ _SENDER_WORDS: Final = {
 
 
 def format_timeline(timeline: MessageTimeline) -> Iterator[str]:
-    """Yield a timeline as console lines, one for each property, hop, fate, event and gap."""
+    """Yield a timeline as console lines: the verdict, then one for each property, hop, fate, event and gap.
+
+    Hops, and fates, that differ only in their queues are one line.
+    """
     yield f"message   {escape_unprintable(timeline.message_id or 'identifier unknown')}"
+    yield f"  verdict {escape_unprintable(timeline.verdict.text, _MAX_LINE_CHARS)}"
     for label in timeline.labels:
         yield f'  label   "{escape_unprintable(label, _MAX_LABEL_CHARS)}"'
     if timeline.sender:
@@ -41,19 +50,54 @@ def format_timeline(timeline: MessageTimeline) -> Iterator[str]:
         yield f"  header  {facts}"
     for location, number in timeline.locations:
         yield f"  queue   {escape_unprintable(location)}, lookup id {number}"
-    for hop in timeline.hops:
-        yield f"  hop     {_format_hop(hop)}"
-    for fate in timeline.fates:
-        yield f"  fate    {_format_fate(fate)}"
+    for hop in _over_queues(timeline.hops, _format_hop, "destination_queue"):
+        yield f"  hop     {hop}"
+    for fate in _over_queues(timeline.fates, _format_fate, "queue", "inferred_queue"):
+        yield f"  fate    {fate}"
     for event in timeline.events:
         yield _format_event(event)
     for text in timeline.not_known:
         yield f"  not known: {escape_unprintable(text)}"
 
 
+def format_list(timelines: Sequence[MessageTimeline]) -> list[str]:
+    """Return a table of messages by time: label, sender, queues, verdict, and the option that traces each."""
+    ordered = sorted(timelines, key=lambda each: (_first_seen(each) or _NO_TIME, each.message_id or ""))
+    lines = format_table(("first seen", "label", "from", "queue", "verdict"), [*map(_list_row, ordered)])
+    width = max(map(len, lines))
+    options = [_OPTION_HEADING, "-" * len(_OPTION_HEADING), *map(_trace_option, ordered)]
+    return [f"{line:<{width}}  {option}" for line, option in zip(lines, options, strict=True)]
+
+
+def _first_seen(timeline: MessageTimeline) -> datetime | None:
+    return min((event.at for event in timeline.events if event.at and event.clock == "capture"), default=None)
+
+
+def _list_row(timeline: MessageTimeline) -> tuple[object, ...]:
+    sender = timeline.sender.get("sender_address") or timeline.sender.get("source_queue_manager")
+    queues = sorted(
+        {place for place, _ in timeline.locations}
+        | {hop["destination_queue"] or "?" for hop in timeline.hops}
+        | {fate["queue"] for fate in timeline.fates if fate["queue"] is not None}
+    )
+    more = f" and {len(queues) - 1} more" if len(queues) > 1 else ""
+    verdict = VERDICT_WORDS[timeline.verdict.code]
+    if not timeline.verdict.complete:
+        verdict += ", as far as captured"
+    return _first_seen(timeline), ", ".join(timeline.labels), sender, f"{''.join(queues[:1])}{more}", verdict
+
+
+def _trace_option(timeline: MessageTimeline) -> str:
+    if timeline.message_id is not None:
+        return f"--id {shlex.quote(timeline.message_id)}"
+    return " ".join(f"--queue {shlex.quote(queue)} --lookup-id {number}" for queue, number in timeline.locations[:1])
+
+
 def timeline_to_json(timeline: MessageTimeline) -> dict[str, Any]:
     """Return a timeline as JSON values: times as ISO 8601 in UTC; each event with a Wireshark display filter."""
     values: dict[str, Any] = _to_json_value(asdict(timeline))
+    verdict = values.pop("verdict")
+    values |= {"verdict": verdict["text"], "verdict_code": verdict["code"], "verdict_complete": verdict["complete"]}
     for event in values["events"]:
         event["wireshark"] = None if event["packet"] is None else f"frame.number == {event['packet']}"
     return values
@@ -70,19 +114,29 @@ def _format_sender(sender: dict[str, Any]) -> str:
     return escape_unprintable(", ".join(parts))
 
 
-def _format_fate(fate: dict[str, Any]) -> str:
-    parts = [fate["fate"] or "unknown"]
+def _over_queues(
+    rows: Iterable[dict[str, Any]], line: Callable[[dict[str, Any], str], str], *columns: str
+) -> Iterator[str]:
+    """Yield the lines of rows: one for those that differ only in their queue, the first value of ``columns``."""
+    alike: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        alike.setdefault(line(row, ""), []).append(row)
+    for group in alike.values():
+        queues = dict.fromkeys(next((row[name] for name in columns if row[name]), "an unknown queue") for row in group)
+        yield line(group[0], ", ".join(queues))
+
+
+def _format_fate(fate: dict[str, Any], queues: str) -> str:
+    parts = [f"{fate['fate'] or 'unknown'} in {queues}"]
     parts += [f"risk: {fate['loss_risk']}"] if fate["loss_risk"] else []
     parts += [f"moved to {fate['moved_to']}"] if fate["moved_to"] else []
     parts += [f"received {fate['attempts']} times ({', '.join(fate['outcomes'] or ())}), peeked {fate['peeks']} times"]
     parts += [f"by {', '.join(fate['readers'])}"] if fate["readers"] else []
-    return escape_unprintable(f"{', '.join(parts)}; {fate['confidence']}")
+    return escape_unprintable(f"{', '.join(parts)}; {fate['confidence']}", _MAX_LINE_CHARS)
 
 
-def _format_hop(hop: dict[str, Any]) -> str:
-    parts = [
-        f"{hop['sender_address']} -> {hop['receiver_address']} to {hop['destination_queue'] or '?'}: {hop['outcome']}"
-    ]
+def _format_hop(hop: dict[str, Any], queues: str) -> str:
+    parts = [f"{hop['sender_address']} -> {hop['receiver_address']} to {queues}: {hop['outcome']}"]
     parts += [f"also {addresses}" for addresses in hop["other_addresses"]]
     parts += ["refused: the queue does not accept its number in the sequence"] if hop["refused"] else []
     parts += [f"{name.partition('_')[0]} {hop[name]}" for name in _ACK_CLASSES if hop[name]]
@@ -90,7 +144,7 @@ def _format_hop(hop: dict[str, Any]) -> str:
         [f"sent {hop['sendings']} times in {format_count(hop['sessions'], 'session')}"] if hop["sendings"] > 1 else []
     )
     parts += [f"acknowledged {hop['acknowledged_sendings']} times"] if (hop["acknowledged_sendings"] or 0) > 1 else []
-    return escape_unprintable(f"{', '.join(parts)}; {hop['confidence']}")
+    return escape_unprintable(f"{', '.join(parts)}; {hop['confidence']}", _MAX_LINE_CHARS)
 
 
 def _format_event(event: TimelineEvent) -> str:

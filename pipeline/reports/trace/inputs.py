@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from typing import Any, Final, TypeVar
-
-import pyarrow as pa
 
 from pipeline.arrow_rows import datetime_to_us, us_to_datetime
 from pipeline.concurrency import run_concurrently
@@ -23,7 +21,11 @@ from pipeline.reports.trace.timeline import (
     truncate_to_hour,
 )
 from pipeline.reports.trace.transfer_events import TransferRows
+from pipeline.reports.views.catalog import LakeViews
+from pipeline.reports.views.names import Names, similar_names
 from pipeline.reports.views.refused import with_refusals
+from pipeline.reports.views.scope import timestamp_sql
+from pipeline.silver.canonical_queues import with_canonical_queues
 from pipeline.transfers.sequences.sequence_progress import ProgressEvidence
 from schemas.ack_sequences import ACK_SEQUENCES
 from schemas.bronze import CAPTURE_FILES, RPC_CALLS
@@ -38,7 +40,7 @@ from schemas.receive_attempts import QUEUE_OPENS, QUEUE_OPERATIONS, RECEIVE_ATTE
 from schemas.sessions import ORDER_ACKS, SENDINGS, SESSION_PACKETS
 from schemas.table import Table, quoted
 from schemas.transfers import MESSAGE_TRANSFERS, TRANSFER_SEQUENCES
-from udfs.queues.normal_form import normalize_queue_names
+from udfs.queues.normal_form import normalize_queue_name
 
 _CALL_COLUMNS: Final = (
     "call_key", "interface_name", "opnum", "outcome", "fault_status", "capture_id", "request_packet",
@@ -57,7 +59,15 @@ _UNUSED_MESSAGE_COLUMNS: Final = (
     "body", "extension", "soap_header", "header_sizes", "run_id", "event_date", "decoder_version",
 )  # fmt: skip
 _LOOKUP_ID: Final = "CAST(lookup_id AS string)"  # as a value it may be larger than a bigint
-_LOCATION_COLUMNS: Final = ("queue", "server_address", "context_handle", "queue_handle")
+_LOCATED_ATTEMPT: Final = """message_key, lookup_id, queue, coalesce(started_at, returned_at) AS started_at,
+  CASE WHEN queue IS NULL THEN server_address END AS server_address,
+  CASE WHEN queue IS NULL THEN coalesce(context_handle, CAST(queue_handle AS string)) END AS handle"""
+
+_HAS_LABEL: Final = "contains(lower(label), lower({label}))"
+_NEAR_LABELS: Final = 50  # candidates, by their distance in the tables
+_MAX_LABEL_CHARS: Final = 250  # limit of a label ([MS-MQMQ] 2.3.1)
+_EVERY: Final = 1 << 30
+_LAST: Final = "~"  # behind all times
 
 TraceInputRows = list[dict[str, Any]]
 _T = TypeVar("_T")
@@ -65,35 +75,49 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class TraceRequest:
-    """Which messages to trace: those that match every given field, at most ``max_messages``, the earliest first."""
+    """Which messages to trace: those that match every given field, at most ``max_messages``, the earliest first.
+
+    ``queue`` is a part of any name of their queues, whatever the case; beside ``lookup_id`` it is a whole name, of any
+    kind. ``sender`` is a part of a name or GUID of their source's machine, or an address. They were first seen from
+    ``since`` until ``until``, both included.
+    """
 
     message_id: str | None = None
     lookup_id: int | None = None
-    queue: str | None = None  # any of its names: normal form, path name, format name, direct name
-    label: str | None = None
+    queue: str | None = None
+    label: str | None = None  # a part of it, whatever the case
     packet_key: str | None = None  # of any packet of TCP 1801 that shows the message, an acknowledgement too
-    max_messages: int = 20
+    sender: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+    max_messages: int | None = 20  # None: all
 
 
 @dataclass(frozen=True, slots=True)
 class TraceResult:
-    """The timelines of the found messages, and whether more messages matched than ``max_messages``."""
+    """The timelines of messages, and how many were ``found``: more than timelines if ``max_messages`` is less.
+
+    ``near`` are the most similar names or labels, by the fields of the request that nothing was found for.
+    """
 
     timelines: list[MessageTimeline]
-    truncated: bool
+    found: int = 0
+    near: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
 def trace_messages(lake: Lake, request: TraceRequest) -> TraceResult:
     """Return the timelines of the requested messages, ordered by their first event."""
-    keys, numbers = _find_messages(lake, request)
-    truncated = len(keys) + len(numbers) > request.max_messages
-    if truncated:
+    named = _find_names(lake, request)
+    if any(not names.found for names in named.values()):
+        return TraceResult([], near={option: names.near for option, names in named.items() if not names.found})
+    keys, numbers, found = _find_messages(lake, request, {option: names.found for option, names in named.items()})
+    if not found:
+        return TraceResult([], near=_near_texts(lake, request))
+    if request.max_messages is not None and len(keys) + len(numbers) > request.max_messages:
         last_at = sorted([*keys.values(), *numbers.values()])[request.max_messages - 1]
         keys = _earliest(keys, last_at, request.max_messages)
         numbers = _earliest(numbers, last_at, request.max_messages - len(keys))
-    if not keys and not numbers:
-        return TraceResult([], truncated=False)
-    return TraceResult(build_timelines(_read_trace_rows(lake, keys.keys(), numbers.keys()), keys, numbers), truncated)
+    return TraceResult(build_timelines(_read_trace_rows(lake, keys.keys(), numbers.keys()), keys, numbers), found)
 
 
 def _earliest(seen_at: dict[_T, str], last_at: str, count: int) -> dict[_T, str]:
@@ -102,28 +126,60 @@ def _earliest(seen_at: dict[_T, str], last_at: str, count: int) -> dict[_T, str]
     return dict([entry for entry in entries if entry[1] <= last_at][:count])
 
 
-def queue_names(lake: Lake, queue: str) -> set[str]:
+def _find_names(lake: Lake, request: TraceRequest) -> dict[str, Names]:
+    """Return all names of the queues and machines that a request means, by its fields."""
+    views, named = LakeViews(lake), dict[str, Names]()
+    if request.sender is not None:
+        named["sender"] = views.machines_called(request.sender)
+    if request.queue is not None:
+        whole = request.lookup_id is not None
+        named["queue"] = Names(queue_names(lake, request.queue)) if whole else views.queues_called(request.queue)
+    return named
+
+
+def queue_names(lake: Lake, queue: str) -> frozenset[str]:
     """Return all names of a queue: its normal form, and the aliases in silver.queue_aliases."""
-    name = normalize_queue_names(pa.array([queue], pa.string())).to_pylist()[0] or queue.lower()
+    name = normalize_queue_name(queue) or queue.lower()
     group = "SELECT canonical_queue FROM {aliases} WHERE queue = {name} OR canonical_queue = {name}"
     sql = f"SELECT DISTINCT queue, canonical_queue FROM {{aliases}} WHERE canonical_queue IN ({group})"
     found = _ask(lake, sql, aliases=QUEUE_ALIASES, name=name)
-    return {name, *(text for row in found for text in row.values())}
+    return frozenset((name, *(text for row in found for text in row.values())))
 
 
-def _find_messages(lake: Lake, request: TraceRequest) -> tuple[dict[str, str], dict[NumberInQueue, str]]:
-    """Return the time at which each requested message was first seen, by message key, or by queue and lookup id.
+def _near_texts(lake: Lake, request: TraceRequest) -> dict[str, Sequence[str]]:
+    """Return what is most similar to a label that no message has, and to a whole name that no queue has."""
+    near: dict[str, Sequence[str]] = {}
+    having = f"SELECT label FROM {{messages}} WHERE {_HAS_LABEL} LIMIT 1"
+    if request.label is not None and not _ask(lake, having, messages=MESSAGES, label=request.label):
+        near["label"] = _near_labels(lake, request.label[:_MAX_LABEL_CHARS])
+    if request.queue is not None and request.lookup_id is not None:
+        called = LakeViews(lake).queues_called(request.queue)
+        near |= {} if called.found else {"queue": called.near}
+    return near
 
-    A lookup id stands for a message only where its reads have no message key.
+
+def _near_labels(lake: Lake, label: str) -> Sequence[str]:
+    sql = f"""SELECT label FROM (SELECT DISTINCT label FROM {{messages}} WHERE length(label) <= {_MAX_LABEL_CHARS})
+  ORDER BY levenshtein(lower(label), lower({{label}})), label LIMIT {_NEAR_LABELS}"""
+    return similar_names(label, [row["label"] for row in _ask(lake, sql, messages=MESSAGES, label=label)])
+
+
+def _find_messages(
+    lake: Lake, request: TraceRequest, names: Mapping[str, Values]
+) -> tuple[dict[str, str], dict[NumberInQueue, str], int]:
+    """Return when each requested message was first seen, by message key, or by queue and lookup id; and their count.
+
+    ``names`` are those of the queues and machines. A lookup id stands for a message only where its reads have no
+    message key. The messages are the earliest ones, the count is that of all.
     """
-    values: dict[str, QueryInput] = {}
-    messages, attempts = ["message_key IS NOT NULL"], ["message_key IS NULL AND lookup_id IS NOT NULL"]
+    values: dict[str, QueryInput] = dict(names)
+    messages, attempts = ["message_key IS NOT NULL"], ["lookup_id IS NOT NULL"]
     if request.message_id is not None:
         values["message_id"] = request.message_id.lower().strip("{}").replace("}\\", "\\")
         messages.append("message_id = {message_id}")
     if request.label is not None:
         values["label"] = request.label
-        messages.append("label = {label}")
+        messages.append(_HAS_LABEL)
     if request.packet_key is not None:
         values |= {"packet_key": request.packet_key, "transfers": MESSAGE_TRANSFERS}
         shown = "SELECT message_key FROM {transfers} WHERE array_contains(evidence, {packet_key})"
@@ -132,35 +188,43 @@ def _find_messages(lake: Lake, request: TraceRequest) -> tuple[dict[str, str], d
         values["lookup_id"] = str(request.lookup_id)
         messages.append(f"{_LOOKUP_ID} = {{lookup_id}}")
         attempts.append(f"{_LOOKUP_ID} = {{lookup_id}}")
-    if request.queue is not None:
-        values["names"] = queue_names(lake, request.queue)
-        sent_to = "(packet_key IS NOT NULL AND destination_queue IN {names})"
-        messages.append(f"(queue IN {{names}} OR inferred_queue IN {{names}} OR {sent_to})")
-        attempts.append("(queue IN {names} OR opened_queue IN {names} OR inferred_queue IN {names})")
+    if "queue" in names:
+        sent_to = "(packet_key IS NOT NULL AND destination_queue IN {queue})"
+        messages.append(f"(queue IN {{queue}} OR inferred_queue IN {{queue}} OR {sent_to})")
+        attempts.append("(queue IN {queue} OR opened_queue IN {queue} OR inferred_queue IN {queue})")
+    if "sender" in names:  # the sender of a packet of TCP 1801 is that of its hop
+        of_source = "sender_address IN {sender} AND (packet_key IS NULL OR hop_count = 0)"
+        messages.append(f"(source_queue_manager IN {{sender}} OR ({of_source}))")
 
-    def earliest(table: Table, key: str, at: str, conditions: list[str]) -> TraceInputRows:
-        where = " AND ".join(conditions)
-        sql = f"SELECT {key}, unix_micros(min({at})) AS first_us FROM {{rows}} WHERE {where} GROUP BY {key}"
-        limit = request.max_messages + 1
-        return _ask(lake, f"{sql} ORDER BY first_us, {key} LIMIT {limit}", rows=table, **values)
+    def earliest(table: Table, rows: str, key: str, at: str, *having: str) -> TraceInputRows:
+        hours = [f"min({at}) >= {timestamp_sql(request.since)}"] if request.since is not None else []
+        hours += [f"min({at}) <= {timestamp_sql(request.until)}"] if request.until is not None else []
+        sql = f"SELECT {key}, unix_micros(min({at})) AS first_us, count(*) OVER () AS found FROM {rows} GROUP BY {key}"
+        sql += f" HAVING {' AND '.join((*having, *hours))}" if having or hours else ""
+        limit = _EVERY if request.max_messages is None else request.max_messages
+        return _ask(lake, f"{sql} ORDER BY first_us NULLS LAST, {key} LIMIT {limit}", rows=table, **values)
 
-    queries = {"messages": partial(earliest, MESSAGES, "message_key", "seen_at", messages)}
-    if (request.message_id, request.label, request.packet_key) == (None, None, None):
+    wanted = f"SELECT message_key FROM {{rows}} WHERE {' AND '.join(messages)}"
+    matching = f"(SELECT message_key, seen_at FROM {{rows}} WHERE message_key IN ({wanted})) AS matching"
+    queries = {"messages": partial(earliest, MESSAGES, matching, "message_key", "seen_at")}
+    if (request.message_id, request.label, request.packet_key, request.sender) == (None, None, None, None):
         # Reads without a message key: the header was not captured whole. silver.messages has the others.
-        number = ", ".join(("lookup_id", *_LOCATION_COLUMNS))
-        started = "coalesce(started_at, returned_at)"
-        queries["attempts"] = partial(earliest, RECEIVE_ATTEMPTS, number, started, attempts)
+        located = f"(SELECT {_LOCATED_ATTEMPT} FROM {{rows}} WHERE {' AND '.join(attempts)}) AS located"
+        number = "lookup_id, queue, server_address, handle"
+        queries["attempts"] = partial(
+            earliest, RECEIVE_ATTEMPTS, located, number, "started_at", "count(message_key) = 0"
+        )
     found = run_concurrently(queries)
     keys = {row["message_key"]: _sortable_text(row["first_us"]) for row in found["messages"]}
     numbers = {
         (queue_location(row), int(row["lookup_id"])): _sortable_text(row["first_us"])
         for row in found.get("attempts", ())
     }
-    return keys, numbers
+    return keys, numbers, sum(rows[0]["found"] for rows in found.values() if rows)
 
 
 def _sortable_text(at_us: int | None) -> str:
-    return "" if at_us is None else us_to_datetime(at_us).replace(tzinfo=None).isoformat(timespec="microseconds")
+    return _LAST if at_us is None else us_to_datetime(at_us).replace(tzinfo=None).isoformat(timespec="microseconds")
 
 
 def _ask(lake: Lake, sql: str, **inputs: QueryInput) -> TraceInputRows:
@@ -185,8 +249,16 @@ def _read_trace_rows(lake: Lake, keys: Collection[str], numbers: Collection[Numb
     lookups |= {str(row["lookup_id"]) for row in messages if row["lookup_id"] is not None}
     by_number = f"{_LOOKUP_ID} IN {{lookups}}"
     ours = partial(_rows_where, where=f"message_key IN {{keys}} OR {by_number}", keys=keys, lookups=lookups)
-    attempts = ours(lake, RECEIVE_ATTEMPTS, _all_columns(RECEIVE_ATTEMPTS, "run_id", "event_date"))
-    queues = {row["queue"] for row in attempts if row["queue"] is not None}
+    columns = _all_columns(RECEIVE_ATTEMPTS, "run_id", "event_date")
+    found = run_concurrently(
+        {
+            "attempts": partial(ours, lake, RECEIVE_ATTEMPTS, columns),
+            "transfers": partial(_read_transfers, lake, keys),
+        }
+    )
+    attempts, transfers = found["attempts"], found["transfers"]
+    queues = {row["queue"] for row in attempts} | {row["canonical_destination"] for row in transfers}
+    queues.discard(None)
     identifiers = {row["message_id"] for row in messages if row["message_id"] is not None}
     sent_packets = {row["packet_key"] for row in messages} - {None}
     found = run_concurrently(
@@ -200,14 +272,13 @@ def _read_trace_rows(lake: Lake, keys: Collection[str], numbers: Collection[Numb
                 _rows_where, lake, COMQC_CALLS, _all_columns(COMQC_CALLS, "marshaled", "arguments"),
                 "message_key IN {keys}", keys=keys,
             ),
-            "transfers": partial(_read_transfers, lake, keys),
             "sendings": partial(_rows_of_packets, lake, SENDINGS, sent_packets, SENDINGS.names),
             "replies": partial(
                 _rows_where, lake, MESSAGES, message_columns, "correlation_id IN {identifiers}", identifiers=identifiers
             ),
         }
     )  # fmt: skip
-    evidence = {key for row in (*attempts, *found["transfers"]) for key in row["evidence"] or ()}
+    evidence = {key for row in (*attempts, *transfers) for key in row["evidence"] or ()}
     evidence |= {row["call_key"] for row in (*messages, *found["operations"], *found["replies"])}
     evidence |= {row["packet_key"] for row in (*messages, *found["replies"])}
     evidence |= {row[name] for row in found["sendings"] for name in ("session_acked_by", "stored_by")}
@@ -252,7 +323,7 @@ def _read_trace_rows(lake: Lake, keys: Collection[str], numbers: Collection[Numb
         findings=found["findings"],
         comqc=found["comqc"],
         transfer_rows=TransferRows(
-            transfers=found["transfers"],
+            transfers=transfers,
             sendings={row["packet_key"]: row for row in found["sendings"]},
             order_acks={row["packet_key"]: row for row in found["order_acks"]},
             reports=found["reports"],
@@ -265,12 +336,14 @@ def _read_trace_rows(lake: Lake, keys: Collection[str], numbers: Collection[Numb
 
 
 def _read_transfers(lake: Lake, keys: Collection[str]) -> TraceInputRows:
-    """Return the rows of gold.message_transfers of messages, each with ``refused``."""
+    """Return the rows of gold.message_transfers of messages, each with ``refused`` and ``canonical_destination``."""
     columns = ", ".join(map(quoted, (*_all_columns(MESSAGE_TRANSFERS, "run_id", "event_date"), "refused")))
     chosen = "(SELECT * FROM {message_transfers} WHERE message_key IN {keys})"
-    sql = f"SELECT {columns} FROM {with_refusals(chosen, '{transfer_sequences}', ProgressEvidence())}"
+    refusable = with_refusals(chosen, "{transfer_sequences}", ProgressEvidence())
+    queues = {"canonical_destination": "rows.destination_queue"}
+    named = with_canonical_queues(refusable, queues, columns, "{queue_aliases}")
     tables = (MESSAGE_TRANSFERS, TRANSFER_SEQUENCES, EOD_TRANSFERS, EOD_SOURCES, QUEUE_ALIASES)
-    return _ask(lake, sql, keys=keys, **{table.name: table for table in tables})
+    return _ask(lake, f"SELECT * FROM {named} AS named", keys=keys, **{table.name: table for table in tables})
 
 
 def _rows_of_calls(lake: Lake, table: Table, calls: Collection[str], columns: Sequence[str]) -> TraceInputRows:

@@ -16,7 +16,9 @@ from typing import Any, Final
 from pipeline.attempts.calls import CALL_ROLES
 from pipeline.quality.coverage_gaps import GAP_MEANINGS
 from pipeline.reports.trace.events import EventBuilder, TimelineEvent
+from pipeline.reports.trace.missing_codes import MISSING_CODE_TEXTS
 from pipeline.reports.trace.transfer_events import TransferRows, acknowledgement_events, once_per_hop, sending_events
+from pipeline.reports.trace.verdict import Verdict, VerdictRows, judge
 from udfs.codes import result_name
 from udfs.rows import RowMapping
 
@@ -24,25 +26,6 @@ QueueLocation = tuple[str | None, str | None, str | None]  # queue; server addre
 NumberInQueue = tuple[QueueLocation, int]  # with a lookup id
 
 CONSUMED_OUTCOMES: Final = ("acked", "rejected")  # the message left its queue: later purges do not affect it
-MISSING_CODE_TEXTS: Final = {
-    "capture_begins": "a capture begins in the middle of a conversation that this depends on",
-    "capture_ends": "the capture ends before the outcome",
-    "capture_loss": "bytes of a connection that this depends on are missing from the captures",
-    "clock_step": "the clock of a capture was set, or captures have other clocks: a duration is not known",
-    "clocks_differ": "the sender's clock, by which it expires, differs from that of the capture",
-    "one_direction": "one direction of a connection that this depends on was not captured",
-    "no_bind": "the bind of a call was not captured: its interface was inferred",
-    "no_close": "the call that closed the queue was not captured",
-    "no_open": "the call that opened the queue was not captured",
-    "no_request": "the request of a call was not captured",
-    "no_response": "the response of a call was not captured",
-    "damaged": "a call or a packet was captured only in part",
-    "sealed": "a call is encrypted and no key decrypts it",
-    "decode_error": "a call or message could not be decoded",
-    "no_snapshot": "no snapshot of the queue",
-    "transaction_open": "the wire does not show whether the transaction was committed",
-    "queue_unknown": "the queue is unknown",
-}
 NEVER_CAPTURED_NOTE: Final = (
     "captures never show reads and sends by programs on the queue's own machine, and transfers between queue managers "
     "only where TCP 1801 was captured"
@@ -55,6 +38,7 @@ class MessageTimeline:
 
     message_key: str | None
     message_id: str | None
+    verdict: Verdict
     labels: list[str]
     sender: dict[str, Any]  # columns of its packet, and sender_name if a recorded COM+ call says it
     header_fields: dict[str, Any]
@@ -86,10 +70,10 @@ class TraceRows:
 
 
 def queue_location(row: RowMapping) -> QueueLocation:
-    """Return the queue of an attempt or operation; if the queue is unknown, server address and handle."""
+    """Return the queue of an attempt, sequence or operation; if the queue is unknown, server address and handle."""
     if row["queue"] is not None:
         return row["queue"], None, None
-    handle = row.get("context_handle") or row.get("queue_handle")
+    handle = row.get("handle") or row.get("context_handle") or row.get("queue_handle")
     return None, row.get("server_address"), None if handle is None else str(handle)
 
 
@@ -121,6 +105,11 @@ class _TimelineBuilder:
                 self.keys_by_number[_location_and_number(row)].add(row["message_key"])
         self.comqc_by_sighting = _group_by(rows.comqc, "sighting_key")
         self.replies_by_message = _group_by(rows.replies, "correlation_id")
+        acknowledgements = rows.transfer_rows.order_acks.values()
+        self.acknowledgers = {(row["class"], row["sent_at"]): row["queue_manager"] for row in acknowledgements}
+        self.acknowledgers |= {
+            (row["class"], row["seen_at"]): row["source_queue_manager"] for row in rows.replies if row.get("class")
+        }
 
     def for_message_key(self, key: str) -> MessageTimeline:
         """Return the timeline of the message with a key."""
@@ -153,7 +142,8 @@ class _TimelineBuilder:
         ):
             unique.setdefault((event.kind, event.call_key or event.packet_key, event.row_key, event.text), event)
         arrived_at = min((row["arrived_at"] for row in sightings if row["arrived_at"] is not None), default=None)
-        events = [*unique.values(), *self._purge_events(attempts, numbers, arrived_at)]
+        purges = [*self._purges(attempts, transfers, numbers, arrived_at)]
+        events = [*unique.values(), *map(self._purge_event, purges)]
         evidence = {key for event in events for key in (event.call_key, event.packet_key)} - {None}
         evidence |= {each for row in (*attempts, *transfers) for each in row["evidence"] or ()}
         findings = [
@@ -165,18 +155,31 @@ class _TimelineBuilder:
         events = sorted([*events, *map(self._finding_event, findings)], key=_sort_key)
         missing = {code for row in (*attempts, *moves, *transfers) for code in row["missing"] or ()}
         header = _first_values(sightings)
+        sequences = [
+            row
+            for row in rows.sequences
+            if (key is not None and row["message_key"] == key)
+            or (row["message_key"] is None and self._has_number(row, numbers))
+        ]
         return MessageTimeline(
             message_key=key,
             message_id=header.get("message_id"),
+            verdict=judge(
+                VerdictRows(
+                    sightings=sightings,
+                    transfers=transfers,
+                    sequences=self._surely_of(key, sequences),
+                    attempts=self._surely_of(key, attempts),
+                    moves=self._surely_of(key, moves),
+                    purges=purges,
+                    acknowledgers=self.acknowledgers,
+                )
+            ),
             labels=sorted({row["label"] for row in sightings if row["label"] is not None}),
             sender=self._sender(header, sightings),
             header_fields={name: header[name] for name in _HEADER_COLUMNS if header.get(name) is not None},
             locations=sorted({(_location_text(location), number) for location, number in numbers}, key=str),
-            fates=[
-                {name: row[name] for name in _FATE_COLUMNS}
-                for row in rows.sequences
-                if (key is not None and row["message_key"] == key) or self._has_number(row, numbers)
-            ],
+            fates=[{name: row[name] for name in _FATE_COLUMNS} for row in sequences],
             hops=[{name: row[name] for name in _HOP_COLUMNS} for row in once_per_hop(transfers)],
             events=events,
             not_known=[
@@ -200,19 +203,24 @@ class _TimelineBuilder:
         return sender | ({"sender_name": min(names)} if names else {})
 
     def _has_number(self, row: RowMapping, numbers: set[NumberInQueue]) -> bool:
-        location: QueueLocation = (row["queue"], None, None)
-        if row["queue"] is None:
-            location = None, row["server_address"], row["handle"]
-        return row["lookup_id"] is not None and (location, int(row["lookup_id"])) in numbers
+        return row["lookup_id"] is not None and _location_and_number(row) in numbers
 
     def _other_candidates(self, row: RowMapping) -> int:
         """Return how many messages besides one had the lookup id of an attempt or move."""
         return max(0, len(self.keys_by_number.get(_location_and_number(row), ())) - 1)
 
+    def _surely_of(self, key: str | None, rows: Iterable[RowMapping]) -> list[RowMapping]:
+        """Return the rows that cannot belong to another message: with its key, or a number that no other had."""
+        return [
+            row
+            for row in rows
+            if (key is not None and row.get("message_key") == key) or not self._other_candidates(row)
+        ]
+
     def _events(
         self, sightings: Sequence[RowMapping], attempts: Sequence[RowMapping], moves: Sequence[RowMapping]
     ) -> Iterator[TimelineEvent]:
-        yield from _sent_events(sightings)
+        yield from _header_events(sightings)
         for row in sightings:
             yield from self._sighting_events(row)
         yield from self._reply_events(sightings)
@@ -222,15 +230,11 @@ class _TimelineBuilder:
         for row in moves:
             target = row["target_queue"] or "an unknown queue"
             text = f"moved to {target}" if row["outcome"] == "done" else f"move to {target}: {row['outcome']}"
-            at = row["requested_at"] or row["responded_at"]
             yield self.show.request_event(
-                "move", row["call_key"], at, text, other_candidates=self._other_candidates(row)
+                "move", row["call_key"], _operation_time(row), text, other_candidates=self._other_candidates(row)
             )
 
     def _sighting_events(self, row: RowMapping) -> Iterator[TimelineEvent]:
-        if row["arrived_at"] is not None:
-            text = f"in {row['queue'] or row['inferred_queue'] or 'an unknown queue'}"
-            yield TimelineEvent(row["arrived_at"], "arrived", text, "queue manager", row_key=row["message_key"])
         if row["packet_key"] is None:  # otherwise it is a sending
             call = self.rows.calls.get(row["call_key"], {})
             client = f"{call.get('client_address', '?')}:{call.get('client_port', '?')}"
@@ -285,21 +289,33 @@ class _TimelineBuilder:
                 row_key=key, other_candidates=other_candidates,
             )  # fmt: skip
 
-    def _purge_events(
-        self, attempts: Sequence[RowMapping], numbers: set[NumberInQueue], arrived_at: datetime | None
-    ) -> Iterator[TimelineEvent]:
+    def _purges(
+        self,
+        attempts: Sequence[RowMapping],
+        transfers: Sequence[RowMapping],
+        numbers: set[NumberInQueue],
+        arrived_at: datetime | None,
+    ) -> Iterator[RowMapping]:
         """Yield purges of the message's queues, from its first known time there until it was consumed."""
         locations = {location for location, _ in numbers} | {queue_location(row) for row in attempts}
+        delivered = [row for row in transfers if row["outcome"] in ("delivered", "received")]
+        locations |= {(row["canonical_destination"], None, None) for row in delivered}
         starts = [row["started_at"] or row["returned_at"] for row in attempts]
+        starts += [row[name] for row in delivered for name in ("order_acked_at", "arrival_acked_at")]
         since = min([at for at in (arrived_at, *starts) if at is not None], default=None)
-        ends = (row["ended_at"] for row in attempts if row["outcome"] in CONSUMED_OUTCOMES)
+        ends = [row["ended_at"] for row in attempts if row["outcome"] in CONSUMED_OUTCOMES]
+        ends += [row[name] for row in delivered for name in ("final_acked_at", "receive_acked_at")]
         consumed_at = min((at for at in ends if at is not None), default=None)
         for row in self.rows.operations:
-            at = row["requested_at"] or row["responded_at"]
+            at = _operation_time(row)
             if row["operation"] != "purge" or queue_location(row) not in locations or at is None:
                 continue
             if since is not None and at >= since and (consumed_at is None or at < consumed_at):
-                yield self.show.request_event("purge", row["call_key"], at, f"its queue was purged: {row['outcome']}")
+                yield row
+
+    def _purge_event(self, row: RowMapping) -> TimelineEvent:
+        text = f"its queue was purged: {row['outcome']}"
+        return self.show.request_event("purge", row["call_key"], _operation_time(row), text)
 
     def _finding_event(self, row: RowMapping) -> TimelineEvent:
         text = f"{row['severity']} {row['rule_id']} ({row['source']}): {row['message']}"
@@ -375,14 +391,18 @@ def _first_values(sightings: Sequence[RowMapping]) -> dict[str, Any]:
     return values | {"sender_address": next((each for each in addresses if each is not None), None)} if values else {}
 
 
-def _sent_events(sightings: Sequence[RowMapping]) -> Iterator[TimelineEvent]:
-    """Yield when the message was sent, by its sender's clock, to each destination."""
+def _header_events(sightings: Sequence[RowMapping]) -> Iterator[TimelineEvent]:
+    """Yield when the message was sent to its destinations, by its sender's clock, and arrived in its queues."""
     header = _first_values(sightings)
     sender = header.get("sender_address") or header.get("source_queue_manager") or "?"
-    for queue in sorted({row["destination_queue"] for row in sightings} - {None}) or ["?"]:
-        if header.get("sent_at") is not None:
-            text = f"by {sender} to {queue}"
-            yield TimelineEvent(header["sent_at"], "sent", text, "sender", row_key=header["message_key"])
+    if header.get("sent_at") is not None:
+        queues = sorted({row["destination_queue"] for row in sightings} - {None})
+        text = f"by {sender} to {', '.join(queues) or '?'}"
+        yield TimelineEvent(header["sent_at"], "sent", text, "sender", row_key=header["message_key"])
+    arrived = _group_by((row for row in sightings if row["arrived_at"] is not None), "arrived_at")
+    for at, rows in arrived.items():
+        queues = sorted({row["queue"] or row["inferred_queue"] or "an unknown queue" for row in rows})
+        yield TimelineEvent(at, "arrived", f"in {', '.join(queues)}", "queue manager", row_key=header["message_key"])
 
 
 def _time_text(at: datetime | None) -> str:
@@ -410,6 +430,11 @@ def _location_and_number(row: RowMapping) -> NumberInQueue:
 def _location_text(location: QueueLocation) -> str:
     queue, server, handle = location
     return queue if queue is not None else f"unknown queue at {server or '?'} (handle {handle or '?'})"
+
+
+def _operation_time(row: RowMapping) -> datetime | None:
+    at: datetime | None = row["requested_at"] or row["responded_at"]
+    return at
 
 
 def _call_time(call: RowMapping) -> datetime | None:

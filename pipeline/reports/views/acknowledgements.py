@@ -11,7 +11,8 @@ from pipeline.reports.views.refused import REFUSABLE_TRANSFERS_SQL
 from pipeline.reports.views.scope import ScopeColumns
 from pipeline.reports.views.view import View
 from pipeline.silver.canonical_queues import with_canonical_queues
-from udfs.codes import NEGATIVE_CLASS_BIT, RECEIVE_CLASS_BIT
+from schemas.table import literal
+from udfs.codes import NEGATIVE_CLASS_BIT, NEGATIVE_CLASS_TEXTS, RECEIVE_CLASS_BIT, message_class_name
 
 _READ_FROM: Final = "coalesce(rows.queue, rows.inferred_queue)"
 _BOTH_SOURCES: Final = (
@@ -21,6 +22,20 @@ _NOTHING_ELSE: Final = (
     "Only messages on TCP 1801 and those that are read or peeked remotely are seen; nothing is known of others."
 )
 
+_DEAD_LETTERS: Final = (
+    "`source` is `reads` for messages that were read or peeked remotely in a dead-letter queue, and `transfers` for "
+    "those that TCP 1801 shows to be dead letters: they were sent to a dead-letter queue and arrived, or they asked "
+    "for dead letters, and a negative acknowledgement came, or (`presumed` true) their time was over before any "
+    "acknowledgement was captured. A message counts once, and not where it was taken from its dead-letter queue since, "
+    "was seen in another queue later, or where that queue was purged or reported to be empty since; presumed is no "
+    "message that was read from a queue."
+)
+_REASONS: Final = {
+    **{message_class_name(code): text for code, text in NEGATIVE_CLASS_TEXTS.items()},
+    message_class_name(0): "its retries are used up",
+    "expired": "its time to reach its queue was over, by the clock of its sender",
+}
+_REASONS_SQL: Final = " ".join(f"WHEN '{name}' THEN {literal(text)}" for name, text in _REASONS.items())
 _IS_NEGATIVE: Final = f"class & {NEGATIVE_CLASS_BIT} <> 0"
 _IS_REJECTED: Final = f"final_class & {NEGATIVE_CLASS_BIT} <> 0"
 _ADMINISTRATION_ACKS_SQL: Final = (
@@ -53,6 +68,98 @@ _ADMINISTRATION_ACKS_SQL: Final = (
 
 A dead letter has the class of an acknowledgement too: what is read from a dead-letter queue is none.
 """
+
+_DEAD_LETTERS_SQL: Final = (
+    """
+        WITH emptied AS (
+          SELECT * FROM """ + EMPTIED_SQL + """ AS every
+        ), headers AS (
+          SELECT coalesce(message_key, sighting_key) AS message, max(own_queue) AS own_queue, max(label) AS label,
+            max(message_id) AS message_id
+          FROM """ + with_canonical_queues(
+              "silver.messages", {"own_queue": "rows.dead_letter_queue"}, "message_key, sighting_key, label, message_id"
+          ) + """
+          GROUP BY coalesce(message_key, sighting_key)
+        ), seen AS (
+          SELECT queue, class_name, coalesce(message_key, sighting_key) AS message, min(sent_at) AS sent_at,
+            min(seen_at) AS first_seen_at, max(seen_at) AS last_seen_at, max(destination_queue) AS destination_queue,
+            max(source_queue_manager) AS sender
+          FROM """ + with_canonical_queues(
+              "silver.messages",
+              {"queue": _READ_FROM, "destination_queue": "rows.destination_queue"},
+              "class_name, message_key, sighting_key, sent_at, seen_at, source_queue_manager",
+          ) + f"""
+          WHERE queue IS NOT NULL GROUP BY ALL
+        ), found AS (
+          SELECT seen.* FROM seen LEFT JOIN headers USING (message) WHERE {is_dead_letter("queue", "own_queue")}
+        ), lying AS (
+          SELECT found.* FROM found LEFT JOIN emptied USING (queue)
+            LEFT JOIN (SELECT message, max(last_seen_at) AS seen_at FROM seen GROUP BY message) AS last USING (message)
+            ANTI JOIN (
+              SELECT coalesce(queue, inferred_queue) AS queue, message_key AS message FROM gold.ack_sequences
+              WHERE fate NOT IN ('returned', 'held')
+            ) AS taken USING (queue, message)
+          WHERE NOT coalesce(emptied_at >= found.last_seen_at, FALSE) AND NOT coalesce(seen_at > last_seen_at, FALSE)
+        ), machines AS (
+          SELECT queue_manager_id, host_name AS name FROM silver.hosts WHERE queue_manager_id IS NOT NULL
+          UNION
+          SELECT queue_manager_id, address FROM silver.hosts WHERE queue_manager_id IS NOT NULL
+        ), emptied_systems AS (
+          SELECT queue_manager_id AS source_queue_manager, is_transactional, max(emptied_at) AS emptied_at
+          FROM (
+            SELECT split_part(queue, ';', 1) AS owner, queue LIKE '%;deadxact' AS is_transactional, emptied_at
+            FROM emptied WHERE regexp_like(queue, ';dead(letter|xact)$')
+          ) AS systems JOIN machines ON owner = 'machine=' || queue_manager_id
+            OR (left(owner, length(name)) = name AND substr(owner, length(name) + 2) = 'system$')
+          GROUP BY queue_manager_id, is_transactional
+        ), known AS (
+          SELECT message_key AS message, source_queue_manager, queue AS destination_queue, min(sent_at) AS sent_at,
+            min(first_sent_at) AS first_seen_at, max(last_sent_at) AS last_seen_at,
+            max(CASE dead_letter_class WHEN final_class THEN final_class_name WHEN arrival_class THEN arrival_class_name
+              WHEN receive_class THEN receive_class_name END) AS died_of,
+            max(class_name) AS class_name, max(message_id) AS sent_id,
+            max_by(outcome, struct(last_sent_at, transfer_key)) AS last_outcome,
+            max(outcome IN ('received', 'delivered')) AS is_there, max(journaling) & 1 = 1 AS is_wanted,
+            max(outcome = 'delivered') AND NOT max(outcome = 'received') AS is_unread,
+            max(greatest(order_acked_at, arrival_acked_at)) AS arrived_at,
+            coalesce(max(transactional), FALSE) AS is_transactional,
+            max(coalesce(greatest(final_acked_at, arrival_acked_at, receive_acked_at), expires_at, last_sent_at))
+              AS died_at
+          FROM """ + with_canonical_queues(
+              "gold.message_transfers",
+              {"queue": "rows.destination_queue"},
+              "message_key, source_queue_manager, sent_at, first_sent_at, last_sent_at, dead_letter_class, "
+              "final_class, final_class_name, arrival_class, arrival_class_name, receive_class, receive_class_name, "
+              "outcome, journaling, transfer_key, transactional, final_acked_at, arrival_acked_at, receive_acked_at, "
+              "expires_at, class_name, message_id, order_acked_at",
+          ) + f"""
+          GROUP BY message_key, source_queue_manager, queue
+        ), dead AS (
+          SELECT queue, CAST(NULL AS STRING) AS source_queue_manager, class_name AS reason, FALSE AS presumed,
+            'reads' AS source, sent_at, first_seen_at, last_seen_at, destination_queue, sender, message,
+            CAST(NULL AS TIMESTAMP) AS died_at, CAST(NULL AS STRING) AS sent_id
+          FROM lying
+          UNION ALL
+          SELECT destination_queue, CAST(NULL AS STRING), class_name, FALSE, 'transfers', sent_at, first_seen_at,
+            last_seen_at, destination_queue, source_queue_manager, message, arrived_at, sent_id
+          FROM known ANTI JOIN seen USING (message) LEFT JOIN emptied ON emptied.queue = destination_queue
+          WHERE is_unread AND died_of IS NULL AND regexp_like(destination_queue, {DEAD_LETTER_QUEUES_SQL})
+            AND NOT coalesce(emptied_at >= arrived_at, FALSE)
+          UNION ALL
+          SELECT CAST(NULL AS STRING), source_queue_manager, coalesce(died_of, 'expired'), died_of IS NULL,
+            'transfers', sent_at, first_seen_at, last_seen_at, destination_queue, source_queue_manager, message,
+            died_at, sent_id
+          FROM known ANTI JOIN found USING (message)
+            LEFT JOIN (SELECT DISTINCT message, TRUE AS was_read FROM seen) AS reads USING (message)
+            LEFT JOIN headers USING (message) LEFT JOIN emptied ON emptied.queue = own_queue
+            LEFT JOIN emptied_systems AS systems USING (source_queue_manager, is_transactional)
+          WHERE (died_of IS NOT NULL
+              OR (last_outcome = 'expired' AND is_wanted AND NOT is_there AND was_read IS NULL))
+            AND NOT coalesce(
+              CASE WHEN own_queue IS NULL THEN systems.emptied_at ELSE emptied.emptied_at END >= died_at, FALSE
+            )
+        )"""
+)  # fmt: skip
 
 ACKNOWLEDGEMENT_VIEWS: Final = (
     View(
@@ -183,92 +290,12 @@ ACKNOWLEDGEMENT_VIEWS: Final = (
         "dead_letters", 16,
         "a reason for messages that are dead letters",
         "`reason` is the class of a dead letter (`MQMSG_CLASS_NORMAL` in the dead queue of a queued component: its "
-        "retries are used up), or `expired`. `source` is `reads` for messages that were read or peeked remotely in the "
-        "dead-letter queue `queue`, and `transfers` for those that TCP 1801 shows to be dead letters in a dead-letter "
-        "queue of `source_queue_manager`: they asked for dead letters, and a negative acknowledgement came, or "
-        "(`presumed` true) their time was over before any acknowledgement was captured. `oldest_sent_at` and `age_s` "
-        "are those of the oldest message, until now. A message counts once, and not where it was taken from its "
-        "dead-letter queue since, was seen in another queue later, or where that queue was purged or reported to be "
-        "empty since; presumed is no message that was read from a queue.",
+        "retries are used up), or `expired`. " + _DEAD_LETTERS + " In the dead-letter queue `queue` are those that "
+        "were read, peeked or sent there; the others are in one of `source_queue_manager`. `oldest_sent_at` and "
+        "`age_s` are those of the oldest message, until now.",
         _NOTHING_ELSE + " The least that there is: the total number of dead letters and its growth are in the view "
         "dead_letter_growth.",
-        """
-        WITH emptied AS (
-          SELECT * FROM """ + EMPTIED_SQL + """ AS every
-        ), seen AS (
-          SELECT queue, class_name, coalesce(message_key, sighting_key) AS message, min(sent_at) AS sent_at,
-            min(seen_at) AS first_seen_at, max(seen_at) AS last_seen_at, max(destination_queue) AS destination_queue,
-            max(source_queue_manager) AS sender
-          FROM """ + with_canonical_queues(
-              "silver.messages",
-              {"queue": _READ_FROM, "destination_queue": "rows.destination_queue"},
-              "class_name, message_key, sighting_key, sent_at, seen_at, source_queue_manager",
-          ) + f"""
-          WHERE queue IS NOT NULL GROUP BY ALL
-        ), found AS (
-          SELECT * FROM seen WHERE regexp_like(queue, {DEAD_LETTER_QUEUES_SQL})
-        ), lying AS (
-          SELECT found.* FROM found LEFT JOIN emptied USING (queue)
-            LEFT JOIN (SELECT message, max(last_seen_at) AS seen_at FROM seen GROUP BY message) AS last USING (message)
-            ANTI JOIN (
-              SELECT coalesce(queue, inferred_queue) AS queue, message_key AS message FROM gold.ack_sequences
-              WHERE fate NOT IN ('returned', 'held')
-            ) AS taken USING (queue, message)
-          WHERE NOT coalesce(emptied_at >= found.last_seen_at, FALSE) AND NOT coalesce(seen_at > last_seen_at, FALSE)
-        ), machines AS (
-          SELECT queue_manager_id, host_name AS name FROM silver.hosts WHERE queue_manager_id IS NOT NULL
-          UNION
-          SELECT queue_manager_id, address FROM silver.hosts WHERE queue_manager_id IS NOT NULL
-        ), emptied_systems AS (
-          SELECT queue_manager_id AS source_queue_manager, is_transactional, max(emptied_at) AS emptied_at
-          FROM (
-            SELECT split_part(queue, ';', 1) AS owner, queue LIKE '%;deadxact' AS is_transactional, emptied_at
-            FROM emptied WHERE regexp_like(queue, ';dead(letter|xact)$')
-          ) AS systems JOIN machines ON owner = 'machine=' || queue_manager_id
-            OR (left(owner, length(name)) = name AND substr(owner, length(name) + 2) = 'system$')
-          GROUP BY queue_manager_id, is_transactional
-        ), headers AS (
-          SELECT coalesce(message_key, sighting_key) AS message, max(own_queue) AS own_queue
-          FROM """ + with_canonical_queues(
-              "silver.messages", {"own_queue": "rows.dead_letter_queue"}, "message_key, sighting_key"
-          ) + """
-          GROUP BY coalesce(message_key, sighting_key)
-        ), known AS (
-          SELECT message_key AS message, source_queue_manager, queue AS destination_queue, min(sent_at) AS sent_at,
-            min(first_sent_at) AS first_seen_at, max(last_sent_at) AS last_seen_at,
-            max(CASE dead_letter_class WHEN final_class THEN final_class_name WHEN arrival_class THEN arrival_class_name
-              WHEN receive_class THEN receive_class_name END) AS class_name,
-            max_by(outcome, struct(last_sent_at, transfer_key)) AS last_outcome,
-            max(outcome IN ('received', 'delivered')) AS is_there, max(journaling) & 1 = 1 AS is_wanted,
-            coalesce(max(transactional), FALSE) AS is_transactional,
-            max(coalesce(greatest(final_acked_at, arrival_acked_at, receive_acked_at), expires_at, last_sent_at))
-              AS died_at
-          FROM """ + with_canonical_queues(
-              "gold.message_transfers",
-              {"queue": "rows.destination_queue"},
-              "message_key, source_queue_manager, sent_at, first_sent_at, last_sent_at, dead_letter_class, "
-              "final_class, final_class_name, arrival_class, arrival_class_name, receive_class, receive_class_name, "
-              "outcome, journaling, transfer_key, transactional, final_acked_at, arrival_acked_at, receive_acked_at, "
-              "expires_at",
-          ) + """
-          GROUP BY message_key, source_queue_manager, queue
-        ), dead AS (
-          SELECT queue, CAST(NULL AS STRING) AS source_queue_manager, class_name AS reason, FALSE AS presumed,
-            'reads' AS source, sent_at, first_seen_at, last_seen_at, destination_queue, sender
-          FROM lying
-          UNION ALL
-          SELECT CAST(NULL AS STRING), source_queue_manager, coalesce(class_name, 'expired'), class_name IS NULL,
-            'transfers', sent_at, first_seen_at, last_seen_at, destination_queue, source_queue_manager
-          FROM known ANTI JOIN found USING (message)
-            LEFT JOIN (SELECT DISTINCT message, TRUE AS was_read FROM seen) AS reads USING (message)
-            LEFT JOIN headers USING (message) LEFT JOIN emptied ON emptied.queue = own_queue
-            LEFT JOIN emptied_systems AS systems USING (source_queue_manager, is_transactional)
-          WHERE (class_name IS NOT NULL
-              OR (last_outcome = 'expired' AND is_wanted AND NOT is_there AND was_read IS NULL))
-            AND NOT coalesce(
-              CASE WHEN own_queue IS NULL THEN systems.emptied_at ELSE emptied.emptied_at END >= died_at, FALSE
-            )
-        )
+        _DEAD_LETTERS_SQL + """
         SELECT queue, source_queue_manager, reason, presumed, source, count(*) AS messages,
           min(sent_at) AS oldest_sent_at, (unix_micros(max(now)) - unix_micros(min(sent_at))) / 1e6 AS age_s,
           min(first_seen_at) AS first_seen_at, max(last_seen_at) AS last_seen_at,
@@ -280,6 +307,35 @@ ACKNOWLEDGEMENT_VIEWS: Final = (
         """,
         (), ("first_seen_at", "last_seen_at"), any_of(SESSIONS, READS, beside=(QUEUE_REPORTS,)),
         ScopeColumns("first_seen_at", "last_seen_at", ("sender",), ("queue", "destination_queue")),
+    ),
+    View(
+        "dead_letter_messages", 16,
+        "a message that is a dead letter, of one destination",
+        "The newest first; the messages that dead_letters counts. `reason` is its class, or `expired`, `reason_text` "
+        "what that says. " + _DEAD_LETTERS + " `queue` is the dead-letter queue, null where it is one of the system "
+        "of `source_queue_manager`, which sent the message; `server_address` is the machine that it was read from "
+        "there. `died_at` is when the acknowledgement came or the time was over, of one that was sent to `queue` when "
+        "it arrived; null for `reads`. `msmq trace_message --id` with `message_id` tells more.",
+        _NOTHING_ELSE + " The total number of dead letters is in the view dead_letter_growth.",
+        _DEAD_LETTERS_SQL + f""", servers AS (
+          SELECT coalesce(queue, inferred_queue) AS queue, message_key AS message, max(server_address) AS server_address
+          FROM gold.receive_attempts WHERE message_key IS NOT NULL
+          GROUP BY coalesce(queue, inferred_queue), message_key
+        ), listed AS (
+          SELECT coalesce(message_id, sent_id) AS message_id, label, sender AS source_queue_manager, destination_queue,
+            reason, CASE reason {_REASONS_SQL} END AS reason_text, presumed, source,
+            coalesce(queue, own_queue) AS queue, server_address, sent_at, died_at, first_seen_at, last_seen_at, message
+          FROM dead LEFT JOIN headers USING (message) LEFT JOIN servers USING (queue, message)
+        )
+        SELECT message_id, label, source_queue_manager, destination_queue, reason, reason_text, presumed, source, queue,
+          server_address, sent_at, died_at, first_seen_at, last_seen_at
+        FROM listed
+        WHERE setting.scope
+        ORDER BY first_seen_at DESC NULLS LAST, message_id, message, queue, destination_queue, reason
+        """,
+        (), ("first_seen_at", "last_seen_at"), any_of(SESSIONS, READS, beside=(QUEUE_REPORTS,)),
+        ScopeColumns("first_seen_at", "last_seen_at", ("source_queue_manager", "server_address"),
+                     ("queue", "destination_queue")),
     ),
 )  # fmt: skip
 """The views of acknowledgements and dead letters."""

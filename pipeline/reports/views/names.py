@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from pipeline.silver.canonical_queues import with_canonical_queues
 from schemas.table import Table
+from udfs.queues.normal_form import normalize_queue_name
 
 _MACHINE_COLUMNS: Final = frozenset({
     "server_address", "client_address", "sender_address", "receiver_address", "queue_manager", "source_queue_manager",
@@ -63,7 +64,7 @@ def find_machines(query: Query, tables: Collection[Table], names: Mapping[str, s
         if (each == address if address or _address(each) else text.casefold() in each.casefold())
     }  # fmt: skip
     if not meant:
-        return Names(frozenset(), _near(text, every))
+        return Names(frozenset(), similar_names(text, every))
     found = _grow(meant, [host for host in hosts if host.host_name is None])
     called = {host.host_name for host in hosts if host.host_name and found.intersection(host)}
     found = _grow(found, [host for host in hosts if host.host_name is None or host.host_name in called])
@@ -72,10 +73,10 @@ def find_machines(query: Query, tables: Collection[Table], names: Mapping[str, s
 
 
 def find_queues(query: Query, tables: Collection[Table], text: str) -> Names:
-    """Return all names of the queues that a text means: it is a part of one of their names, whatever the case.
+    """Return all names of the queues that a text means: it, or its normal form, is a part of one of their names.
 
-    Texts name one queue where silver.queue_aliases says so, and where a row has both a queue and the format name that
-    it was asked for by. ``tables`` have rows about queues.
+    The case does not matter. Texts name one queue where silver.queue_aliases says so, and where a row has both a queue
+    and the format name that it was asked for by. ``tables`` have rows about queues.
     """
     selected = _select_columns(tables, _QUEUE_COLUMNS)
     formats = [
@@ -90,10 +91,14 @@ def find_queues(query: Query, tables: Collection[Table], text: str) -> Names:
     groups = defaultdict[str, set[str]](set)
     for row in pairs.to_pylist():
         groups[row["canonical"]] |= {row["canonical"], row["name"]}
-    folded = text.casefold()
-    found = [group for group in groups.values() if any(folded in name.casefold() for name in group)]
+    parts = {text.casefold(), (normalize_queue_name(text) or text).casefold()}
+    found = [group for group in groups.values() if any(part in name.casefold() for name in group for part in parts)]
     every = frozenset[str]().union(*found)
-    return Names(every) if every else Names(every, _near(text, {name for group in groups.values() for name in group}))
+    return (
+        Names(every)
+        if every
+        else Names(every, similar_names(text, {name for group in groups.values() for name in group}))
+    )
 
 
 def _grow(found: set[str], hosts: Collection[_Host]) -> set[str]:
@@ -122,7 +127,7 @@ def _address(text: str) -> str | None:
         return None
 
 
-def _near(text: str, names: Iterable[str]) -> tuple[str, ...]:
+def similar_names(text: str, names: Iterable[str]) -> tuple[str, ...]:
     """Return the names that are most similar to a text, by the whole name or by what follows its last backslash."""
     by_part = defaultdict[str, set[str]](set)
     for name in names:

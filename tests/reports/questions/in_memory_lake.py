@@ -69,6 +69,9 @@ class InMemoryLake:
     def query(self, sql, /, **of):
         return DuckDbSql().answer(sql, {name: self._input(each) for name, each in of.items()})
 
+    def select(self, table, where, columns=(), /, **of):
+        return self.query(f"SELECT {', '.join(columns or table.names)} FROM {{rows}} WHERE {where}", rows=table, **of)
+
     def map_few_groups(self, query):
         parts = {name: self.query(part.sql, **part.inputs) for name, part in query.parts.items()}
         return pa.concat_tables(query.function(Parts(parts)))

@@ -283,6 +283,9 @@ def test_a_dead_letter_that_is_gone_is_none():
         ),
     }  # fmt: skip
     assert ask(tables, "dead_letters", "queue", "messages") == [(dead, 2), ("emptied_deadqueue", 1)]
+    assert sorted(ask(tables, "dead_letter_messages", "queue", "first_seen_at")) == [
+        ("emptied_deadqueue", 70), (dead, 10), (dead, 10),
+    ]  # fmt: skip
 
 
 def test_a_dead_letter_on_tcp_1801_is_in_a_queue_that_may_be_empty():

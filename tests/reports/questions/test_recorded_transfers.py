@@ -12,6 +12,7 @@ from pipeline.lake.lake import Lake
 from pipeline.reports.views.catalog import LakeViews
 from reports.questions.both_engines import answers_of
 from transfers_peer.reading import CAPTURES, account_lines, of
+from udfs.codes import NEGATIVE_CLASS_TEXTS, message_class_name
 
 pytestmark = pytest.mark.spark
 
@@ -193,6 +194,13 @@ def test_dead_letters(answer):
     )
     assert not any(row["presumed"] for row in found)
     assert expected
+    listed = {(row["source_queue_manager"], row["message_id"]): row for row in answer("dead_letter_messages")}
+    assert listed.keys() == {(source, name) for (source, _), names in expected.items() for name in names}
+    for (source, code), names in expected.items():
+        for name in names:
+            assert listed[source, name]["reason"] == message_class_name(code)
+            assert listed[source, name]["reason_text"] == NEGATIVE_CLASS_TEXTS[code]
+    assert len(listed) == sum(row["messages"] for row in found) == len(answer("dead_letter_messages"))
 
 
 def test_hops_of_routed_and_traced_messages(answer):

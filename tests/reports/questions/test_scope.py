@@ -288,10 +288,15 @@ def test_messages_belong_to_the_machine_that_sent_them():
     dead = {"sighting_key": "d", "queue": "x;deadletter", "class_name": "NACK", "class": 0x8000, "seen_at": 10,
             "source_queue_manager": GUID}  # fmt: skip
     tables = {MESSAGE_TRANSFERS: rows(MESSAGE_TRANSFERS, asks), MESSAGES: rows(MESSAGES, dead)}
-    for name in ("acknowledgements_missing", "dead_letters"):
+    for name in ("acknowledgements_missing", "dead_letters", "dead_letter_messages"):
         assert len(asked(tables, name, machines={GUID})) == 1, name
         assert asked(tables, name, machines={"another"}) == [], name
     assert asked(tables, "dead_letters", "queue", "reason", machines={GUID}) == [("x;deadletter", "NACK")]
+    read = reads(10, queue="x;deadletter", server_address=B, message_key="d")
+    tables |= {MESSAGES: rows(MESSAGES, dead | {"message_key": "d"}), RECEIVE_ATTEMPTS: rows(RECEIVE_ATTEMPTS, *read)}
+    for name in (GUID, B):  # a dead letter is also of the machine that it was read from
+        found = asked(tables, "dead_letter_messages", "server_address", "queue", machines={name})
+        assert found == [(B, "x;deadletter")]
 
 
 def test_failures_are_shares_of_the_calls_asked_for():

@@ -34,6 +34,7 @@ A, B, C = "10.0.0.1", "10.0.0.2", "10.0.0.3"
 RAW, ORDERS = "guid\\00000009", "hq\\private$\\orders"  # one queue
 RAW_ADMIN, ADMIN = "shop-guid\\00000001", "shop\\private$\\admin"
 NACK = "MQMSG_CLASS_NACK_BAD_DST_Q"
+DEAD, OWN_DEAD = "shop\\system$;deadxact", "shop\\private$\\mydead"
 
 
 def transfer(name, at=10, *, hop=(A, B), **more):
@@ -285,9 +286,17 @@ def test_acknowledgements_that_were_asked_for_and_not_seen(lake_views):
 
 def test_dead_letters_by_reason(lake_views):
     expired = {"outcome": "expired", "journaling": 1}
-    final = {"final_class": 0x8000, "final_class_name": NACK, "dead_letter_class": 0x8000, "journaling": 3}
+    final = {"final_class": 0x8000, "final_class_name": NACK, "dead_letter_class": 0x8000, "journaling": 3,
+             "final_acked_at": 14}  # fmt: skip
+    normal = "MQMSG_CLASS_NORMAL"
+    in_dead_queue = {"destination_queue": "app_deadqueue", "class_name": normal, "order_acked_at": 17}
+    seen = sighting("seen", 50, sent_at=1, class_name="TIMEOUT", label="order")
+    own = sighting("own", 51, sent_at=19, class_name=NACK, label="mine", dead_letter_queue=OWN_DEAD)
     read = lake_views({
-        MESSAGES: [was_read(sighting("seen", 50, sent_at=1, class_name="TIMEOUT"), queue="shop\\system$;deadxact")],
+        MESSAGES: [
+            was_read(seen, queue=DEAD), was_read(seen, queue=DEAD, sighting_key="again", seen_at=60),
+            was_read(own, queue=OWN_DEAD),
+        ],
         MESSAGE_TRANSFERS: [
             transfer("seen", **final), transfer("final", 12, outcome="rejected", **final),
             transfer("final", 13, hop=(B, C), outcome="rejected", **final),
@@ -295,15 +304,37 @@ def test_dead_letters_by_reason(lake_views):
             transfer("routed", sent_at=3), transfer("routed", 14, hop=(B, C), sent_at=3, **expired),
             transfer("another way", **expired), transfer("another way", 15, hop=(A, C), journaling=1),
             transfer("there", 20, **expired), transfer("there", 15, hop=(A, C), outcome="delivered", journaling=1),
-            transfer("alive", journaling=1),
+            transfer("alive", journaling=1), transfer("moved", 16, **in_dead_queue, outcome="delivered"),
+            transfer("taken", 17, **in_dead_queue, outcome="received"),
+            transfer("on its way", 18, **in_dead_queue), transfer("own", 19, outcome="rejected", **final),
         ],
+        RECEIVE_ATTEMPTS: [{"attempt_key": "r", "message_key": "seen", "queue": DEAD, "server_address": C}],
     })  # fmt: skip
     columns = ("queue", "source_queue_manager", "reason", "presumed", "source", "messages", "oldest_sent_at", "age_s")
     assert sorted(read("dead_letters", *columns), key=str) == [
-        ("shop\\system$;deadxact", None, "TIMEOUT", False, "reads", 1, 1, (NOW - 1) * 60),
+        ("app_deadqueue", None, normal, False, "transfers", 1, 16, (NOW - 16) * 60),
+        (OWN_DEAD, None, NACK, False, "reads", 1, 19, (NOW - 19) * 60),
+        (DEAD, None, "TIMEOUT", False, "reads", 1, 1, (NOW - 1) * 60),
         (None, "a1", NACK, False, "transfers", 1, 12, (NOW - 12) * 60),
         (None, "a1", "expired", True, "transfers", 2, 2, (NOW - 2) * 60),
     ]
+    listed = ("message_id", "label", "destination_queue", "reason", "reason_text", "queue", "server_address", "died_at",
+              "presumed")  # fmt: skip
+    missing, late = (
+        "its queue does not exist, or is not available",
+        "its time to reach its queue was over, by the clock",
+    )
+    assert sorted(row[:4] + row[5:] for row in read("dead_letter_messages", *listed)) == [
+        ("a1\\final", None, ORDERS, NACK, None, None, 14, False),
+        ("a1\\late", None, ORDERS, "expired", None, None, 10, True),
+        ("a1\\moved", None, "app_deadqueue", normal, "app_deadqueue", None, 17, False),
+        ("a1\\own", "mine", ORDERS, NACK, OWN_DEAD, None, None, False),
+        ("a1\\routed", None, ORDERS, "expired", None, None, 14, True),
+        ("a1\\seen", "order", ORDERS, "TIMEOUT", DEAD, C, None, False),
+    ]
+    words = {(row[3], row[4]) for row in read("dead_letter_messages", *listed)}
+    assert words == {(NACK, missing), ("expired", f"{late} of its sender"), (normal, "its retries are used up"),
+                     ("TIMEOUT", None)}  # fmt: skip
 
 
 def test_identifiers_clocks_and_hops(lake_views):

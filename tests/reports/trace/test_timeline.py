@@ -121,6 +121,16 @@ def attempt(name, key, number, outcome="acked", minute=0, **more):
     } | more  # fmt: skip
 
 
+def fate(key, name, **more):
+    """A row of gold.ack_sequences."""
+    return {
+        "message_key": key, "queue": "h\\q", "inferred_queue": None, "server_address": None, "handle": None,
+        "lookup_id": 7, "attempts": 1, "peeks": 0, "outcomes": ["acked"], "readers": ["10.0.0.2"], "settled_at": T0,
+        "fate": name, "redelivered": False, "loss_risk": None, "moved_to": None, "removed_at": None, "attempt_keys": [],
+        "confidence": "complete", "missing": [],
+    } | more  # fmt: skip
+
+
 def purge(minute):
     at = T0.replace(minute=minute)
     return {"operation": "purge", "call_key": f"purge{minute}", "requested_at": at, "responded_at": at,
@@ -249,4 +259,51 @@ def test_the_open_that_a_message_was_read_through_says_how_and_until_when(projec
     by_key[holder["call_key"]] = holder | known
     assert open_texts()[holder["call_key"]].endswith(
         f", by CORP\\svc at APP1, receive MQ_DENY_NONE; connection ended at {closed_at}"
+    )
+
+
+def test_what_differs_only_in_its_queue_is_one_line():
+    """Sent to three queues at once, arrived in two of them, and given back alike in these."""
+    names = ("h\\a", "h\\b", "h\\c")
+    sightings = [
+        message(
+            sighting_key=name, destination_queue=name, queue=name, sent_at=T0, arrived_at=T0 if name != "h\\c" else None
+        )
+        for name in names
+    ]
+    fates = [fate("m", "returned", queue=name, lookup_id=None, outcomes=["nacked"]) for name in names]
+    fates.append(fates[0] | {"queue": "h\\d", "fate": "unknown"})
+    (timeline,) = build_timelines(TraceRows(messages=sightings, sequences=fates), ["m"])
+    lines = [line.strip() for line in format_timeline(timeline)]
+    sender = message()["source_queue_manager"]
+    assert [line for line in lines if "  sent  " in line or "  arrived  " in line] == [
+        f"2026-01-01 12:00:00.000000  sent        by {sender} to h\\a, h\\b, h\\c (the sender's clock)",
+        "2026-01-01 12:00:00.000000  arrived     in h\\a, h\\b (its queue manager's clock)",
+    ]
+    assert [line for line in lines if line.startswith("fate")] == [
+        "fate    returned in h\\a, h\\b, h\\c, received 1 times (nacked), peeked 0 times, by 10.0.0.2; complete",
+        "fate    unknown in h\\d, received 1 times (nacked), peeked 0 times, by 10.0.0.2; complete",
+    ]
+
+
+def test_the_verdict_rests_on_no_row_of_another_message_with_its_number():
+    """Two messages had the number; one was read, and of the other only the number of a reader's is known."""
+    reads = [attempt("a", "m", 7), attempt("b", "n", 7, minute=1), attempt("c", None, 7, "nacked", minute=2)]
+    fates = [
+        fate("m", "consumed", attempt_keys=["a"], settled_at=reads[0]["ended_at"]),
+        fate(None, "returned", attempt_keys=["c"], settled_at=reads[2]["ended_at"]),
+    ]
+    rows = TraceRows(messages=[message("m"), message("n")], attempts=reads, sequences=fates)
+    read, other = build_timelines(rows, ["m", "n"])
+    assert [each["fate"] for each in read.fates] == ["consumed", "returned"]
+    assert [each["fate"] for each in other.fates] == ["returned"]  # and not that of the message that was read
+    assert (read.verdict.code, read.verdict.complete) == ("received", True)
+    assert (other.verdict.code, other.verdict.complete) == ("unknown", False)
+    assert next(iter(format_timeline(read))) == f"message   {read.message_id}"
+    assert [*format_timeline(read)][1] == f"  verdict {read.verdict.text}"
+    values = timeline_to_json(read)
+    assert (values["verdict"], values["verdict_code"], values["verdict_complete"]) == (
+        read.verdict.text,
+        "received",
+        True,
     )

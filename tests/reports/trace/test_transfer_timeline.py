@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shlex
+from datetime import UTC, datetime
 
 import pytest
 
@@ -139,3 +141,76 @@ def test_a_message_that_its_queue_refuses_for_ever_is_not_shown_as_transferred_a
     lake.update(TRANSFER_SEQUENCES, planted, of_sequence, provenance={})
     refused, after = hops()
     assert (refused, text in after) == (True, True)
+
+
+def printed(capsys, *arguments):
+    """The exit code of the job, the lines of its output, its summary, and its messages."""
+    code = trace_message.main(list(map(str, arguments)))
+    streams = capsys.readouterr()
+    *lines, summary = streams.out.splitlines() or [""]
+    return code, lines, json.loads(summary or "{}"), streams.err.splitlines()
+
+
+def test_several_messages_are_a_list_of_commands_that_trace_them(lake, capsys):
+    hours = ("--from", "2026-11-21T11:00:10", "--to", "2026-11-21T11:00:20")
+    asked = ("--lake", lake.root, "--sender", "10.77.105.1", *hours)
+    code, (heading, _, *lines), summary, _ = printed(capsys, *asked, "--most", 1)
+    assert (code, summary["messages"], summary["found"], summary["more"]) == (0, 1, 4, True)
+    assert heading.startswith("message ")
+    code, (heading, _, *lines), summary, errors = printed(capsys, *asked)
+    *rows, _, last = lines
+    assert heading.split() == ["first", "seen", "label", "from", "queue", "verdict", "trace", "with"]
+    assert (code, summary["messages"], summary["found"], summary["more"], errors) == (0, 4, 4, False, [])
+    assert last == "4 messages; --all prints all timelines"
+    assert [row[:19] for row in rows] == sorted(row[:19] for row in rows)
+    (row,) = [row for row in rows if "  express, received once  " in row]
+    assert "  at the next machine, as far as captured  " in row
+    option, message_id = shlex.split(row[row.index("--id") :])
+    code, story, summary, _ = printed(capsys, "--lake", lake.root, option, message_id)
+    assert (code, summary["found"]) == (0, 1)
+    assert story[1].startswith("  verdict as far as captured: at 10.77.105.2 since 2026-11-21 11:00:")
+    _, stories, _, _ = printed(capsys, *asked, "--all")
+    assert sum(line.startswith("message ") for line in stories) == 4
+    _, stories, _, _ = printed(capsys, *asked, "--json")
+    assert {json.loads(each)["verdict_code"] for each in stories} >= {"transferred", "expired"}
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (("--label", "transactional, recieved once"), "(--label); similar are transactional, received once"),
+        (("--sender", "10.77.105.99"), "10.77.105.99 (--sender); similar are 10.77.105."),
+        (("--id", "no such message"), "no such message was captured"),
+        (("--from", "2031-01-01"), "no such message was captured"),
+    ],
+)
+def test_what_was_not_captured_is_exit_code_5(lake, capsys, asked, said):
+    code, lines, summary, errors = printed(capsys, "--lake", lake.root, *asked)
+    assert (code, lines, summary["exit_code"], summary["found"]) == (5, [], 5, 0)
+    assert said in errors[-1]
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        (), ("--lookup-id", 1), ("--label", ""), ("--all", "--most", 2, "--label", "x"),
+        ("--from", "2026-02-01", "--to", "2026-01-01"),
+    ],
+)  # fmt: skip
+def test_options_that_contradict_are_wrong_usage(lake, capsys, asked):
+    code, lines, summary, errors = printed(capsys, "--lake", lake.root, *asked)
+    assert (code, lines, summary, len(errors)) == (2, [], {}, 1)
+
+
+@pytest.mark.spark
+def test_spark_finds_the_same_messages(spark, lake):
+    requests = (
+        {"label": "RECEIVED once", "sender": "10.77.105.1"}, {"queue": "0000000A", "max_messages": 2},
+        {"since": datetime(2026, 11, 21, 11, 0, 10, tzinfo=UTC), "until": datetime(2026, 11, 21, 11, 0, 20, tzinfo=UTC),
+         "max_messages": None},
+        {"label": "recieved once"},
+    )  # fmt: skip
+    for asked in requests:
+        assert trace_messages(Lake(spark, lake.root), TraceRequest(**asked)) == trace_messages(
+            lake, TraceRequest(**asked)
+        )
