@@ -55,6 +55,7 @@ class ExitCode(IntEnum):
     USAGE_ERROR = 2  # wrong usage or configuration
     INPUT_UNREADABLE = 3  # some input could not be read; the rest was processed
     UNFORESEEN_ERROR = 4  # an exception that nobody foresaw ended the run
+    NOTHING_CAPTURED = 5  # asked for something of which nothing was captured; no failure of the program
     INTERRUPTED = 130  # Ctrl-C, as shells count it
 
 
@@ -71,13 +72,15 @@ class TableCounts:
 class Outcome:
     """Result of a job: row counts by ``layer.table``, bytes of input read, and whether something failed.
 
-    ``error`` describes the exception that ended the run, if one did.
+    ``nothing_captured``: the tables have nothing of what was asked for. ``error`` describes the exception that ended
+    the run, if one did.
     """
 
     tables: dict[str, TableCounts] = field(default_factory=dict)
     bytes_read: int = 0
     quality_failed: bool = False
     input_failed: bool = False
+    nothing_captured: bool = False
     error: str | None = None
     summary_fields: dict[str, Any] = field(default_factory=dict)  # additional fields of the summary, JSON values
 
@@ -93,7 +96,9 @@ class Outcome:
             return ExitCode.UNFORESEEN_ERROR
         if self.input_failed:
             return ExitCode.INPUT_UNREADABLE
-        return ExitCode.QUALITY_FAILED if self.quality_failed else ExitCode.OK
+        if self.quality_failed:
+            return ExitCode.QUALITY_FAILED
+        return ExitCode.NOTHING_CAPTURED if self.nothing_captured else ExitCode.OK
 
     def summary_json(self, job: str, run_id: str, seconds: float) -> str:
         """Return the summary as one line of JSON."""

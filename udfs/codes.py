@@ -286,6 +286,28 @@ MESSAGE_CLASS_NAMES: Final = {
     0xC004: "MQMSG_CLASS_NACK_RECEIVE_REJECTED",
 }
 
+NEGATIVE_CLASS_TEXTS: Final = {
+    0x8000: "its queue does not exist, or is not available",
+    0x8001: "it was deleted before it reached its queue",
+    0x8002: "its time to reach its queue was over",
+    0x8003: "its queue is full",
+    0x8004: "its sender may not write to its queue",
+    0x8005: "it passed too many queue managers",
+    0x8006: "its signature is wrong",
+    0x8007: "it could not be decrypted",
+    0x8008: "it could not be encrypted",
+    0x8009: "it is transactional, and its queue is not",
+    0x800A: "its queue is transactional, and it is not",
+    0x800B: "its cryptographic provider is not known there",
+    0x800C: "the identifier of its sender's queue manager has changed",
+    0xC000: "its queue was deleted before it was read",
+    0xC001: "its queue was purged before it was read",
+    0xC002: "its time to be received was over in its queue",
+    0xC003: "its time to be received was over before it reached its queue",
+    0xC004: "its reader rejected it",
+}
+"""What negative acknowledgements and dead letters say of a message, by class ([MS-MQMQ] 2.2.18.1.6)."""
+
 MQMSG_CLASS_REPORT: Final = 0x0001
 MQMSG_CLASS_ORDER_ACK: Final = 0x00FF
 MQMSG_CLASS_ACK_RECEIVE: Final = 0x4000

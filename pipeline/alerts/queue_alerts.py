@@ -11,7 +11,7 @@ from itertools import groupby
 from typing import Any, Final
 
 from pipeline.alerts.conditions import Thresholds
-from pipeline.alerts.episodes import ERROR, INFO, WARNING, Alert, ConditionHistory, Observation
+from pipeline.alerts.episodes import ERROR, INFO, WARNING, Alert, ConditionHistory, Ends, Observation
 from pipeline.arrow_rows import timedelta_to_us
 from pipeline.queues.growth import CountSample, pair_with_window_minimum
 from pipeline.queues.history import (
@@ -33,6 +33,7 @@ HISTORY_COLUMNS: Final = (
 Beside them ``unacked_count``: of gold.eod_transfers, of the report with which the interval begins; null without one.
 """
 
+_OUTGOING: Final = ("queue_disconnected", "queue_on_hold")  # of queues whose messages go to another machine
 _SERIES_COLUMNS: Final = ("queue_manager", "queue", "queue_format_name")
 _NEARLY_FULL_SHARE: Final = 0.9
 _HOUR_US: Final = 3_600_000_000
@@ -44,7 +45,8 @@ def history_alerts(rows: Iterable[Mapping[str, Any]], limits: Thresholds, now: i
     for (manager, queue, _), series in groupby(ordered, key=lambda row: tuple(row[name] for name in _SERIES_COLUMNS)):
         history = [{**row, "valid_to": min(row["valid_to"], now)} for row in series if row["valid_from"] <= now]
         for check in _condition_checks(queue or "", f"{queue} at {manager}", history, limits):
-            yield from check.alerts(now, limits.merge_within, queue, manager)
+            ends = Ends(from_machine=manager) if check.condition in _OUTGOING else Ends(to_machine=manager)
+            yield from check.alerts(now, limits.merge_within, queue, manager, ends)
 
 
 def _condition_checks(
