@@ -10,6 +10,7 @@ from schemas.hosts import HOSTS
 from schemas.queue_history import QUEUE_HISTORY
 
 HOST_COLUMNS: Final = ("queue_manager_id", "host_name", "address")
+HOSTS_SQL: Final = f"SELECT DISTINCT {', '.join(HOST_COLUMNS)} FROM {{hosts}}"
 
 
 class _Host(NamedTuple):
@@ -36,7 +37,7 @@ class Machines:
     def of(lake: Lake) -> Machines:
         """Return the machines of a lake, with the names that gold has."""
         names = lake.versions.provenance(QUEUE_HISTORY).get("names") or {}
-        return Machines(lake.select(HOSTS, "TRUE", HOST_COLUMNS).to_pylist(), names)
+        return Machines(lake.query(HOSTS_SQL, hosts=HOSTS).to_pylist(), names)
 
     def identifiers(self) -> set[str]:
         """Return all addresses, host names and GUIDs."""

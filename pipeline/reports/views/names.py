@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 
 from pipeline.silver.canonical_queues import with_canonical_queues
-from pipeline.silver.machines import HOST_COLUMNS, Machines
+from pipeline.silver.machines import HOSTS_SQL, Machines
 from schemas.table import Table
 
 _MACHINE_COLUMNS: Final = frozenset({
@@ -44,7 +44,7 @@ def find_machines(query: Query, tables: Collection[Table], names: Mapping[str, s
     whatever the case. Which belong to one machine say silver.hosts and ``names`` (names by address). ``tables`` have
     rows about machines.
     """
-    machines = Machines(query(f"SELECT DISTINCT {', '.join(HOST_COLUMNS)} FROM silver.hosts").to_pylist(), names)
+    machines = Machines(query(HOSTS_SQL.format(hosts="silver.hosts")).to_pylist(), names)
     selected = _select_columns(tables, _MACHINE_COLUMNS)
     every = {*query(f"SELECT DISTINCT name FROM ({selected}) WHERE name IS NOT NULL")["name"].to_pylist()}
     every |= machines.identifiers()
