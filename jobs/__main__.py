@@ -8,7 +8,7 @@ from importlib import import_module
 
 import jobs
 from jobs import cli
-from jobs.command_line.parsers import PARSERS, build_parser, list_jobs
+from jobs.command_line.parsers import PARSERS, build_parser, list_jobs, module_of
 from jobs.config import ConfigError
 
 
@@ -53,7 +53,7 @@ def _load_and_run(name: str, job_run: cli.JobRun) -> cli.Outcome:
     PySpark is one for either engine: frames and schemas are PySpark's, also where no Java starts.
     """
     try:
-        module = import_module(f"jobs.{name}")
+        module = import_module(module_of(name))
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         raise ConfigError(

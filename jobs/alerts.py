@@ -17,10 +17,12 @@ from jobs.command_line.task_values import set_task_value
 from jobs.config import Config, ConfigError
 from jobs.lake_access import open_lake_with_data
 from pipeline.alerts.conditions import CONDITIONS, Thresholds
+from pipeline.alerts.entries import Entry, find_entries
 from pipeline.alerts.episodes import SEVERITY_ORDER
 from pipeline.alerts.update import current_alerts
 from pipeline.lake.lake import Lake
-from pipeline.text import escape_as_hex, format_cell, json_default
+from pipeline.silver.machines import Machines
+from pipeline.text import escape_as_hex, format_cell, format_count, json_default
 from schemas.table import RUN_ID
 
 JOB = "alerts"
@@ -46,6 +48,14 @@ def alert_thresholds(config: Config) -> Thresholds:
     )
 
 
+def load_thresholds(job_run: cli.JobRun) -> Thresholds:
+    """Return the thresholds of a run; quotas have names, for which the lake may have pseudonyms."""
+    config = job_run.config
+    if config.quotas.queues or config.quotas.machines:
+        config = redaction.redact_config(config, redaction.load_pseudonymizer(job_run))
+    return alert_thresholds(config)
+
+
 def run(job_run: cli.JobRun) -> cli.Outcome:
     """Print the alerts, and write them as JSON if asked; nothing is written to the lake.
 
@@ -55,19 +65,20 @@ def run(job_run: cli.JobRun) -> cli.Outcome:
     if unknown := sorted(wanted - CONDITIONS.keys()):
         raise ConfigError(f"no such condition: {unknown[0]} (there are {', '.join(CONDITIONS)})")
     lake = open_lake_with_data(job_run)
-    config = job_run.config
-    if config.quotas.queues or config.quotas.machines:  # they have names, for which the lake may have pseudonyms
-        config = redaction.redact_config(config, redaction.load_pseudonymizer(job_run))
-    found = current_alerts(lake, alert_thresholds(config), job_run.arguments.as_of).to_pylist()
+    found = current_alerts(lake, load_thresholds(job_run), job_run.arguments.as_of).to_pylist()
     alerts = sorted((row for row in found if not wanted or row["condition"] in wanted), key=_sort_key)
     active = [row for row in alerts if row["until"] is None]
-    _write_json_lines(job_run, lake, alerts)
+    entries = find_entries(active, Machines.of(lake))
+    _write_json_lines(job_run, lake, alerts, entries)
     if job_run.arguments.json != "-":
-        shown = alerts if job_run.arguments.ended else active
-        cli.write_output("".join(f"{line}\n" for row in shown for line in format_alert(row)))
+        lines = [line for entry in entries for line in format_entry(entry)]
+        if job_run.arguments.ended:
+            lines += [line for row in alerts if row["until"] is not None for line in format_alert(row)]
+        cli.write_output("".join(f"{line}\n" for line in lines))
     counts = {level: sum(row["severity"] == level for row in active) for level in SEVERITY_ORDER[::-1]}
     by_level = ", ".join(f"{count} {level}" for level, count in counts.items())
-    cli.log_progress(f"{len(active)} alerts are active ({by_level}), {len(alerts) - len(active)} have ended")
+    of_causes = f", of {format_count(len(entries), 'cause')}" if len(entries) < len(active) else ""
+    cli.log_progress(f"{len(active)} alerts are active ({by_level}){of_causes}, {len(alerts) - len(active)} have ended")
     worst = max((row["severity"] for row in active), key=SEVERITY_ORDER.index, default=None)
     if job_run.arguments.task_value:
         set_task_value(job_run.arguments.task_value, worst or NO_ALERT)
@@ -79,6 +90,16 @@ def run(job_run: cli.JobRun) -> cli.Outcome:
 def _sort_key(row: Mapping[str, Any]) -> tuple[bool, int, datetime, str]:
     """Sort active alerts before ended ones, then by descending severity, then by age."""
     return row["until"] is not None, -SEVERITY_ORDER.index(row["severity"]), row["since"], row["alert_key"]
+
+
+def format_entry(entry: Entry) -> list[str]:
+    """Return the lines printed for alerts of one cause: those of the leading alert, and one for each other."""
+    others = [
+        f"        also {row['severity']} {row['condition']}  {escape_as_hex(row['subject'])}, since "
+        f"{format_cell(row['since'])}"
+        for row in entry.others
+    ]
+    return [*format_alert(entry.leading), *others]
 
 
 def format_alert(row: Mapping[str, Any]) -> list[str]:
@@ -93,12 +114,19 @@ def format_alert(row: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _write_json_lines(job_run: cli.JobRun, lake: Lake, alerts: Sequence[Mapping[str, Any]]) -> None:
-    """Write alerts as JSON lines to the file of ``--json``, if there is one, or to standard output for ``-``."""
+def _write_json_lines(
+    job_run: cli.JobRun, lake: Lake, alerts: Sequence[Mapping[str, Any]], entries: Sequence[Entry]
+) -> None:
+    """Write alerts as JSON lines to the file of ``--json``, if there is one, or to standard output for ``-``.
+
+    ``leading_alert`` of an active alert is the ``alert_key`` of the one that says most of the cause, maybe itself.
+    """
     target = job_run.arguments.json
     if target is None:
         return
-    text = "".join(f"{json.dumps(_json_fields(row), default=json_default)}\n" for row in alerts)
+    leading = {row["alert_key"]: entry.leading["alert_key"] for entry in entries for row in entry.alerts}
+    rows = (_json_fields(row) | {"leading_alert": leading.get(row["alert_key"])} for row in alerts)
+    text = "".join(f"{json.dumps(row, default=json_default)}\n" for row in rows)
     if target == "-":
         cli.write_output(text)
         return

@@ -20,6 +20,18 @@ ALERTS = Table(
         Column(
             "queue_manager", STRING, "configured name of the queue manager, else its address; null if it concerns none"
         ),
+        Column(
+            "from_machine",
+            STRING,
+            "machine that sends, or asks: address, name or GUID, as the evidence has it; null if it concerns none",
+        ),
+        Column("to_machine", STRING, "machine that receives or answers, or that owns the queue, likewise"),
+        Column(
+            "cause",
+            STRING,
+            "what the evidence shows of the cause: no_answer, reset, answer_not_captured, refused, unanswered of "
+            "connections, the class of a negative acknowledgement; null where it shows none",
+        ),
         Column("since", TIMESTAMP, "first observation that showed it, UTC"),
         Column("until", TIMESTAMP, "first observation that no longer showed it, UTC; null while it holds"),
         Column("last_seen_at", TIMESTAMP, "last observation, call or message that showed it, UTC"),

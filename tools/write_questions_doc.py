@@ -106,6 +106,10 @@ ends, and nothing between says otherwise.
 `no_snapshot`, and `last_seen_at` says how old the last observation is. Events (failures, negative acknowledgements,
 lost bytes) have ended if none came for `alerts.failure_window`.
 
+**Causes.** Alerts that have one cause stand together: first the one that says most of it, then "also" what follows from
+it, such as queues that wait because connections to a machine fail. In JSON, `leading_alert` is the `alert_key` of the
+first. `from_machine`, `to_machine` and `cause` say between which machines, and what the evidence shows of the cause.
+
 **Merging.** A condition that begins again within `alerts.merge_within` continues the same alert.
 
 **Severity** is the highest that the alert reached. Normal traffic never causes an error.

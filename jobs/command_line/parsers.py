@@ -29,9 +29,14 @@ def list_jobs() -> dict[str, str]:
     return {job: _description(job).partition("\n")[0] for job in PARSERS}
 
 
+def module_of(job: str) -> str:
+    """Return the name of a job's module, which must not hide one of Python's: spark-submit puts its folder first."""
+    return f"jobs.{'queue_verdict' if job == 'queue' else job}"
+
+
 def _description(job: str) -> str:
     """Return the docstring of a job's module. The module is parsed, not imported: importing Spark takes a second."""
-    spec = find_spec(f"jobs.{job}")
+    spec = find_spec(module_of(job))
     source = getattr(spec.loader, "get_source", lambda _: None)(spec.name) if spec is not None else None
     return ast.get_docstring(ast.parse(source or "")) or ""
 
@@ -294,6 +299,14 @@ def _publish_dashboards() -> cli.JobArgumentParser:
     return parser
 
 
+def _queue() -> cli.JobArgumentParser:
+    parser = _base("queue")
+    _add_redact_key(parser)
+    parser.add_argument("name", metavar="NAME", type=cli.parse_text, help="any part of a queue's name, in any case")
+    parser.add_argument("--json", action="store_true", help="print JSON lines, one for each queue")
+    return parser
+
+
 def _run_all() -> cli.JobArgumentParser:
     parser = _base("run_all", captures=True, snapshots=True)
     _add_redact_key(parser)
@@ -359,6 +372,7 @@ PARSERS: Final[Mapping[str, Callable[[], cli.JobArgumentParser]]] = {
     "ingest_captures": _ingest_captures,
     "ingest_snapshots": _ingest_snapshots,
     "publish_dashboards": _publish_dashboards,
+    "queue": _queue,
     "run_all": _run_all,
     "trace_message": _trace_message,
 }

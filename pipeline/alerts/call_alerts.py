@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from pipeline.alerts.conditions import Thresholds
-from pipeline.alerts.episodes import ERROR, WARNING, Alert, Episode, EventCount, episodes_from_events
+from pipeline.alerts.episodes import ERROR, WARNING, Alert, Ends, Episode, EventCount, episodes_from_events
 from pipeline.arrow_rows import timedelta_to_us
 from pipeline.text import format_count, format_time
 from pipeline.transfers.messages.sender_clocks import LONG_TRANSIT
@@ -72,9 +72,8 @@ def negative_acknowledgement_alerts(
             _event_counts(series), now, window=limits.failure_window, min_count=limits.negative_acknowledgements
         ):
             run.message = f"{format_count(run.count, 'final acknowledgement')} of class {kind}"
-            yield Alert(
-                "negative_acknowledgements", f"{kind} from queue manager {sender} of transactional messages", run
-            )
+            subject = f"{kind} from queue manager {sender} of transactional messages"
+            yield Alert("negative_acknowledgements", subject, run, ends=Ends(sender), cause=kind)
 
 
 def rejected_container_alerts(
@@ -113,7 +112,8 @@ def _message_alerts(
             if queue is None:
                 run.missing.add("queue_unknown")
             subject = f"{kind} from queue manager {sender} in {queue or inferred}"
-            yield Alert(condition, subject, run, queue, queue_inferred=queue is None and bool(inferred))
+            is_inferred = queue is None and bool(inferred)
+            yield Alert(condition, subject, run, queue, queue_inferred=is_inferred, ends=Ends(sender), cause=kind)
 
 
 def failing_call_alerts(
@@ -136,7 +136,8 @@ def failing_call_alerts(
             how = "faults with" if is_fault else "returns"
             run.message = f"{interface} {method} {how} {text}: {format_count(run.count, 'call')}"
             subject = f"{interface} {method} at {server}: {text}"
-            yield Alert("calls_failing", subject, run, None, names.get(server, server))
+            manager = names.get(server, server)
+            yield Alert("calls_failing", subject, run, None, manager, ends=Ends(to_machine=server))
 
 
 def receive_alerts(
@@ -165,7 +166,8 @@ def receive_alerts(
             if queue is None:
                 episode.missing.add("queue_unknown")
             is_inferred = queue is None and bool(inferred)
-            yield Alert(condition, subject, episode, queue, names.get(server, server), is_inferred)
+            manager = names.get(server, server)
+            yield Alert(condition, subject, episode, queue, manager, is_inferred, ends=Ends(client, server))
 
 
 def _overdue_episodes(
@@ -253,7 +255,8 @@ def finding_alerts(rows: Iterable[Mapping[str, Any]], limits: Thresholds, now: i
                 message = f"{subject}: {seen[-1]['actual']}"
                 episode = Episode(row["observed_at"], seen[-1]["observed_at"], now, ERROR, message)
                 episode.add_evidence(row["evidence"] or (), ())
-                yield Alert("duplicate_queue_manager", subject, episode)
+                ends = Ends(to_machine=subject.removeprefix("queue manager "))
+                yield Alert("duplicate_queue_manager", subject, episode, ends=ends)
             continue
         apart = [row for row in seen if _clock_difference_us(row) >= timedelta_to_us(limits.max_clock_difference)]
         events = [EventCount(row["observed_at"], row["observed_at"], 1, tuple(row["evidence"] or ())) for row in apart]
@@ -318,7 +321,8 @@ def capture_loss_alerts(
                 lack = f"{row['bytes_missing']} of {whole} bytes ({share:.1%})"
                 bad.append((row["hour"], f"in the hour from {format_time(row['hour'])} captures lack {lack}"))
         for run in _hourly_episodes(bad, now):
-            yield Alert("capture_lost", f"server {server}", run, None, names.get(server, server))
+            manager = names.get(server, server)
+            yield Alert("capture_lost", f"server {server}", run, None, manager, ends=Ends(to_machine=server))
 
 
 def missing_snapshot_alerts(rows: Iterable[Mapping[str, Any]], now: int) -> Iterator[Alert]:
@@ -334,7 +338,9 @@ def missing_snapshot_alerts(rows: Iterable[Mapping[str, Any]], now: int) -> Iter
                 bad.append((row["hour"], f"in the hour from {format_time(row['hour'])} {lack}"))
         for run in _hourly_episodes(bad, now):
             run.missing.add("no_snapshot")
-            yield Alert("snapshots_missing", f"snapshots of {manager}", run, None, manager)
+            yield Alert(
+                "snapshots_missing", f"snapshots of {manager}", run, None, manager, ends=Ends(to_machine=manager)
+            )
 
 
 def _hourly_episodes(bad: list[tuple[int, str]], now: int) -> Iterator[Episode]:

@@ -164,8 +164,18 @@ def episodes_from_events(
     return [episode for episode in out if episode.count >= min_count]
 
 
+class Ends(NamedTuple):
+    """The machines that an alert is about, as the evidence names them: addresses, names or GUIDs."""
+
+    from_machine: str | None = None
+    to_machine: str | None = None
+
+
 class Alert(NamedTuple):
-    """An episode with its condition and subject."""
+    """An episode with its condition and subject.
+
+    ``cause``: a code of what the evidence shows of the cause. ``suggestion`` takes the place of the condition's.
+    """
 
     condition: str
     subject: str
@@ -173,7 +183,9 @@ class Alert(NamedTuple):
     queue: str | None = None
     queue_manager: str | None = None
     queue_inferred: bool = False
-    suggestion: str | None = None  # in place of the condition's
+    suggestion: str | None = None
+    ends: Ends = Ends()
+    cause: str | None = None
 
 
 class ConditionHistory(NamedTuple):
@@ -190,9 +202,9 @@ class ConditionHistory(NamedTuple):
     mergeable: bool = True
 
     def alerts(
-        self, now: int, merge_within: timedelta, queue: str | None, queue_manager: str | None
+        self, now: int, merge_within: timedelta, queue: str | None, queue_manager: str | None, ends: Ends
     ) -> Iterator[Alert]:
-        """Yield the alerts of the subject, a queue at a queue manager."""
+        """Yield the alerts of the subject, a queue at a queue manager, between two machines."""
         for episode in episodes_from_observations(
             self.observations,
             now,
@@ -200,7 +212,7 @@ class ConditionHistory(NamedTuple):
             error_after=self.error_after,
             merge_within=merge_within if self.mergeable else None,
         ):
-            yield Alert(self.condition, self.subject, episode, queue, queue_manager)
+            yield Alert(self.condition, self.subject, episode, queue, queue_manager, ends=ends)
 
 
 def alert_rows(alerts: Iterable[Alert]) -> list[RowDict]:
@@ -244,6 +256,8 @@ def _alert_row(alert: Alert) -> RowDict:
         "subject": alert.subject,
         "queue": alert.queue,
         "queue_manager": alert.queue_manager,
+        **alert.ends._asdict(),
+        "cause": alert.cause,
         "since": episode.since,
         "until": episode.until,
         "last_seen_at": episode.last_seen_at,

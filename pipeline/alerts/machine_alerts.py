@@ -11,7 +11,7 @@ from operator import itemgetter
 from typing import Any, Final
 
 from pipeline.alerts.conditions import Thresholds
-from pipeline.alerts.episodes import ERROR, WARNING, Alert, ConditionHistory, Observation
+from pipeline.alerts.episodes import ERROR, WARNING, Alert, ConditionHistory, Ends, Observation
 from pipeline.queues.history import STATE_UNKNOWN
 from pipeline.queues.machine_history import STATE_DISCONNECTED
 from udfs.rows import RowDict
@@ -38,7 +38,7 @@ def machine_alerts(rows: Iterable[Mapping[str, Any]], limits: Thresholds, now: i
             ),
             ConditionHistory("machine_nearly_full", subject, _filling(manager, history, limits)),
         ):
-            yield from check.alerts(now, limits.merge_within, None, manager)
+            yield from check.alerts(now, limits.merge_within, None, manager, Ends(to_machine=manager))
 
 
 def _disconnected(history: Iterable[RowDict]) -> Iterator[Observation]:

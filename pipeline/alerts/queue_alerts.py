@@ -11,7 +11,17 @@ from itertools import groupby, pairwise
 from typing import Any, Final
 
 from pipeline.alerts.conditions import Thresholds
-from pipeline.alerts.episodes import ERROR, INFO, NO_SNAPSHOT, WARNING, Alert, ConditionHistory, Episode, Observation
+from pipeline.alerts.episodes import (
+    ERROR,
+    INFO,
+    NO_SNAPSHOT,
+    WARNING,
+    Alert,
+    ConditionHistory,
+    Ends,
+    Episode,
+    Observation,
+)
 from pipeline.arrow_rows import timedelta_to_us
 from pipeline.queues.growth import CountSample, pair_with_window_minimum
 from pipeline.queues.history import (
@@ -39,6 +49,7 @@ WAITING_COLUMNS: Final = (
 )  # fmt: skip
 """The columns of ``waiting_intervals`` that ``waiting_alerts`` needs."""
 
+_OUTGOING: Final = ("queue_disconnected", "queue_on_hold")  # of queues whose messages go to another machine
 _SERIES_COLUMNS: Final = ("queue_manager", "queue", "queue_format_name")
 _NEARLY_FULL_SHARE: Final = 0.9
 _HOUR_US: Final = 3_600_000_000
@@ -50,7 +61,8 @@ def history_alerts(rows: Iterable[Mapping[str, Any]], limits: Thresholds, now: i
     for (manager, queue, _), series in groupby(ordered, key=lambda row: tuple(row[name] for name in _SERIES_COLUMNS)):
         history = [{**row, "valid_to": min(row["valid_to"], now)} for row in series if row["valid_from"] <= now]
         for check in _condition_checks(queue or "", f"{queue} at {manager}", history, limits):
-            yield from check.alerts(now, limits.merge_within, queue, manager)
+            ends = Ends(from_machine=manager) if check.condition in _OUTGOING else Ends(to_machine=manager)
+            yield from check.alerts(now, limits.merge_within, queue, manager, ends)
 
 
 def waiting_alerts(rows: Iterable[Mapping[str, Any]], limits: Thresholds, now: int) -> Iterator[Alert]:
@@ -75,7 +87,8 @@ def waiting_alerts(rows: Iterable[Mapping[str, Any]], limits: Thresholds, now: i
             until is None and last["valid_to"] < now
         ):
             episode.missing.add(NO_SNAPSHOT)
-        yield Alert("queue_stuck", f"queue {queue} at {manager}", episode, queue, manager)
+        ends = Ends(to_machine=manager)
+        yield Alert("queue_stuck", f"queue {queue} at {manager}", episode, queue, manager, ends=ends)
 
 
 def _condition_checks(

@@ -17,6 +17,7 @@ from pipeline.alerts.episodes import (
     ERROR,
     Alert,
     ConditionHistory,
+    Ends,
     Episode,
     EventCount,
     Observation,
@@ -87,10 +88,11 @@ def sequence_alerts(
             stalls = ConditionHistory(
                 "order_acks_stalled", subject, _stalls(row, followed_at, limits, now), error_after=limits.error_after
             )
-            for alert in stalls.alerts(now, limits.merge_within, queue, manager):
+            for alert in stalls.alerts(now, limits.merge_within, queue, manager, Ends(sender, receiver)):
                 yield _with_failed_connections(alert, row, names)
             if row["condition"] == _REFUSED and row["waiting"] >= limits.refused_messages:
-                yield Alert("sequence_refused", subject, _refused_episode(row, followed_at, now), queue, manager)
+                episode = _refused_episode(row, followed_at, now)
+                yield Alert("sequence_refused", subject, episode, queue, manager, ends=Ends(sender, receiver))
 
 
 def _with_failed_connections(alert: Alert, row: RowDict, names: Mapping[str, str]) -> Alert:
@@ -106,7 +108,7 @@ def _with_failed_connections(alert: Alert, row: RowDict, names: Mapping[str, str
         f"; the session worked, and then {named(client, names)} could not connect to {named(server, names)}: "
         f"{FAILURE_CAUSES[row['failed_cause']]}"
     )
-    return alert._replace(suggestion=CONDITIONS["sessions_refused"].suggestion)
+    return alert._replace(suggestion=CONDITIONS["sessions_refused"].suggestion, cause=row["failed_cause"])
 
 
 def _stalls(row: RowDict, followed_at: int | None, limits: Thresholds, now: int) -> Iterator[Observation]:
@@ -216,7 +218,7 @@ def resend_alerts(
                 found for minute, found in stormy.items()
                 if run.since // _MINUTE_US <= minute <= run.last_seen_at // _MINUTE_US
             )[1]  # fmt: skip
-            yield Alert("resend_storm", f"messages from {sender} to {receiver}", run, None, names.get(sender, sender))
+            yield _hop_alert("resend_storm", sender, receiver, run, names)
 
 
 def slow_transfer_alerts(
@@ -228,7 +230,12 @@ def slow_transfer_alerts(
         events = [EventCount(row["at"], row["last"], row["count"], tuple(row["evidence"] or ())) for row in series]
         for run in episodes_from_events(events, now, window=limits.failure_window):
             run.message = f"{format_count(run.count, 'message')} acknowledged {late}"
-            yield Alert("transfers_slow", f"messages from {sender} to {receiver}", run, None, names.get(sender, sender))
+            yield _hop_alert("transfers_slow", sender, receiver, run, names)
+
+
+def _hop_alert(condition: str, sender: str, receiver: str, run: Episode, names: Mapping[str, str]) -> Alert:
+    subject, manager = f"messages from {sender} to {receiver}", names.get(sender, sender)
+    return Alert(condition, subject, run, None, manager, ends=Ends(sender, receiver))
 
 
 def _group(

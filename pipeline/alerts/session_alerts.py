@@ -13,7 +13,7 @@ from operator import itemgetter
 from typing import Any, Final
 
 from pipeline.alerts.conditions import FAILURE_CAUSES, Thresholds
-from pipeline.alerts.episodes import ERROR, INFO, WARNING, Alert, Episode, EventCount, episodes_from_events
+from pipeline.alerts.episodes import ERROR, INFO, WARNING, Alert, Ends, Episode, EventCount, episodes_from_events
 from pipeline.arrow_rows import timedelta_to_us
 from pipeline.text import format_count, format_time
 from udfs.capture.openings import ANSWER_NOT_CAPTURED
@@ -73,18 +73,24 @@ def _client_alerts(
 ) -> Iterator[Alert]:
     failures = [*_failures(rows)]
     for run in _scan_episodes(failures, named(client, names), limits, now):
-        yield Alert("sessions_refused", f"sessions from {client}", run, None, names.get(client, client))
+        manager = names.get(client, client)
+        yield Alert("sessions_refused", f"sessions from {client}", run, None, manager, ends=Ends(from_machine=client))
     for server, series in groupby(rows, key=itemgetter("server_address")):
         sessions = [*series]
         own = [each for each in failures if each.row["server_address"] == server and not each.is_scan]
         ends = f"from {named(client, names)} to {named(server, names)}"
         for run in _refused_episodes(own, ends, limits, now):
-            yield Alert("sessions_refused", f"sessions from {client} to {server}", run, None, names.get(server, server))
+            subject, manager = f"sessions from {client} to {server}", names.get(server, server)
+            cause = max((each for each in own if run.since <= each.at <= run.last_seen_at), key=_place).kind
+            yield Alert("sessions_refused", subject, run, None, manager, ends=Ends(client, server), cause=cause)
         for sender, receiver, side in ((client, server, "client"), (server, client, "server")):
             for episode in _full_windows(sessions, f"{side}_window_full_ms", limits, now):
-                yield Alert(
-                    "window_full", f"session from {sender} to {receiver}", episode, None, names.get(sender, sender)
-                )
+                subject, manager = f"session from {sender} to {receiver}", names.get(sender, sender)
+                yield Alert("window_full", subject, episode, None, manager, ends=Ends(sender, receiver))
+
+
+def _place(failure: _Failure) -> tuple[int, str]:
+    return failure.at, failure.row["connection_id"]
 
 
 def named(address: str, names: Mapping[str, str]) -> str:

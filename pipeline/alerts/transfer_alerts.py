@@ -12,7 +12,7 @@ from itertools import groupby
 from typing import Any, Final
 
 from pipeline.alerts.conditions import Thresholds
-from pipeline.alerts.episodes import ERROR, WARNING, Alert, ConditionHistory, Observation
+from pipeline.alerts.episodes import ERROR, WARNING, Alert, ConditionHistory, Ends, Observation
 from pipeline.arrow_rows import timedelta_to_us
 from pipeline.text import format_count, format_time
 from udfs.rows import RowDict
@@ -40,16 +40,16 @@ def eod_transfer_alerts(rows: Iterable[Mapping[str, Any]], limits: Thresholds, n
     for series in _group_series(rows, _TRANSFER_SERIES):
         queue, manager = series[0]["queue"], series[0]["queue_manager"]
         for check in _transfer_checks(f"transfer to {queue} from {manager}", series, limits):
-            yield from check.alerts(now, limits.merge_within, queue, manager)
+            yield from check.alerts(now, limits.merge_within, queue, manager, Ends(from_machine=manager))
 
 
 def eod_source_alerts(rows: Iterable[Mapping[str, Any]], limits: Thresholds, now: int) -> Iterator[Alert]:
     """Yield the alerts of incoming transactional queues, per sender, from rows of gold.eod_sources."""
     for series in _group_series(rows, _SENDER_SERIES):
         queue, manager = series[0]["queue"], series[0]["queue_manager"]
-        subject = f"sequence of {series[0]['sender_queue_manager']} to {queue} at {manager}"
-        for check in _source_checks(subject, series, limits):
-            yield from check.alerts(now, limits.merge_within, queue, manager)
+        sender = series[0]["sender_queue_manager"]
+        for check in _source_checks(f"sequence of {sender} to {queue} at {manager}", series, limits):
+            yield from check.alerts(now, limits.merge_within, queue, manager, Ends(sender, manager))
 
 
 def _group_series(rows: Iterable[Mapping[str, Any]], names: tuple[str, ...]) -> Iterator[list[RowDict]]:

@@ -23,7 +23,7 @@ from pipeline.reports.views.calls import CALL_VIEWS, COVERAGE_COUNTS_SQL
 from pipeline.reports.views.evidence import EVIDENCE_SCOPE, Evidence, SeenEvidence, Sight
 from pipeline.reports.views.machines import MACHINE_VIEWS
 from pipeline.reports.views.messages import MESSAGE_VIEWS
-from pipeline.reports.views.names import Names, find_machines, find_queues
+from pipeline.reports.views.names import Names, find_machines, find_queues, queue_names
 from pipeline.reports.views.queues import QUEUE_VIEWS
 from pipeline.reports.views.scope import EVERYTHING, Scope, ScopeColumns, timestamp_sql
 from pipeline.reports.views.transfers import TRANSFER_VIEWS
@@ -162,6 +162,10 @@ class LakeViews:
     def machines_called(self, text: str) -> Names:
         """Return all names, addresses and GUIDs of the machines that a text means (``find_machines``)."""
         return find_machines(self._query, self._tables_of_views(VIEWS_BY_NAME), self._machine_names(), text)
+
+    def queue_names(self) -> dict[str, set[str]]:
+        """Return all names of each queue, by its canonical one (``queue_names``)."""
+        return queue_names(self._query, self._tables_of_views(VIEWS_BY_NAME))
 
     def queues_called(self, text: str) -> Names:
         """Return all names of the queues that a text means (``find_queues``)."""

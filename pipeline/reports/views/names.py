@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 
 from pipeline.silver.canonical_queues import with_canonical_queues
+from pipeline.silver.machines import HOSTS_SQL, Machines
 from schemas.table import Table
 from udfs.queues.normal_form import normalize_queue_name
 
@@ -37,27 +38,17 @@ class Names(NamedTuple):
     near: tuple[str, ...] = ()
 
 
-class _Host(NamedTuple):
-    queue_manager_id: str | None
-    host_name: str | None
-    address: str | None
-
-
 def find_machines(query: Query, tables: Collection[Table], names: Mapping[str, str], text: str) -> Names:
     """Return all names, addresses and GUIDs of the machines that a text means.
 
     An IP address means the machines that have it. Any other text means those of whose names or GUIDs it is a part,
-    whatever the case. Names, addresses and GUIDs belong to one machine where silver.hosts has them together, or
-    ``names`` (names by address). What machines of different names share, a cloned GUID or an address behind NAT, does
-    not lead from one name to another. ``tables`` have rows about machines.
+    whatever the case. Which belong to one machine say silver.hosts and ``names`` (names by address). ``tables`` have
+    rows about machines.
     """
-    hosts = [_Host(**row) for row in query(
-        "SELECT DISTINCT queue_manager_id, host_name, address FROM silver.hosts"
-    ).to_pylist()]  # fmt: skip
-    hosts += [_Host(None, name, address) for address, name in names.items()]
+    machines = Machines(query(HOSTS_SQL.format(hosts="silver.hosts")).to_pylist(), names)
     selected = _select_columns(tables, _MACHINE_COLUMNS)
     every = {*query(f"SELECT DISTINCT name FROM ({selected}) WHERE name IS NOT NULL")["name"].to_pylist()}
-    every |= {each for host in hosts for each in host if each is not None}
+    every |= machines.identifiers()
     address = _address(text)
     meant = {
         each for each in every
@@ -65,9 +56,7 @@ def find_machines(query: Query, tables: Collection[Table], names: Mapping[str, s
     }  # fmt: skip
     if not meant:
         return Names(frozenset(), similar_names(text, every))
-    found = _grow(meant, [host for host in hosts if host.host_name is None])
-    called = {host.host_name for host in hosts if host.host_name and found.intersection(host)}
-    found = _grow(found, [host for host in hosts if host.host_name is None or host.host_name in called])
+    found = machines.known_as(meant)
     folded = {each.casefold() for each in found}
     return Names(frozenset(each for each in every if each.casefold() in folded))
 
@@ -75,8 +64,24 @@ def find_machines(query: Query, tables: Collection[Table], names: Mapping[str, s
 def find_queues(query: Query, tables: Collection[Table], text: str) -> Names:
     """Return all names of the queues that a text means: it, or its normal form, is a part of one of their names.
 
-    The case does not matter. Texts name one queue where silver.queue_aliases says so, and where a row has both a queue
-    and the format name that it was asked for by. ``tables`` have rows about queues.
+    ``tables`` have rows about queues.
+    """
+    groups = queue_names(query, tables)
+    found = frozenset[str]().union(*(names for names in groups.values() if is_called(names, text)))
+    return Names(found, () if found else similar_names(text, set().union(*groups.values())))
+
+
+def is_called(names: Iterable[str], text: str) -> bool:
+    """Whether a text, or the normal form of a queue's name, is a part of any name, whatever the case."""
+    parts = {text.casefold(), (normalize_queue_name(text) or text).casefold()}
+    return any(part in name.casefold() for name in names for part in parts)
+
+
+def queue_names(query: Query, tables: Collection[Table]) -> dict[str, set[str]]:
+    """Return all names of each queue, by its canonical one.
+
+    Texts name one queue where silver.queue_aliases says so, and where a row has both a queue and the format name that
+    it was asked for by. ``tables`` have rows about queues.
     """
     selected = _select_columns(tables, _QUEUE_COLUMNS)
     formats = [
@@ -91,20 +96,7 @@ def find_queues(query: Query, tables: Collection[Table], text: str) -> Names:
     groups = defaultdict[str, set[str]](set)
     for row in pairs.to_pylist():
         groups[row["canonical"]] |= {row["canonical"], row["name"]}
-    parts = {text.casefold(), (normalize_queue_name(text) or text).casefold()}
-    found = [group for group in groups.values() if any(part in name.casefold() for name in group for part in parts)]
-    every = frozenset[str]().union(*found)
-    return (
-        Names(every)
-        if every
-        else Names(every, similar_names(text, {name for group in groups.values() for name in group}))
-    )
-
-
-def _grow(found: set[str], hosts: Collection[_Host]) -> set[str]:
-    """Return what hosts have together with something that was found, directly or by other hosts, and that."""
-    more = {each for host in hosts if found.intersection(host) for each in host if each is not None}
-    return found if more <= found else _grow(found | more, hosts)
+    return dict(groups)
 
 
 def _select_columns(tables: Collection[Table], columns: Collection[str]) -> str:

@@ -1,0 +1,65 @@
+"""Say of a queue, given by any part of its name, how it is, since when, why, and what to do.
+
+Exits with 0 if all is well, 1 if a queue is in trouble, 5 if nothing was captured of such a queue.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+
+from jobs import cli
+from jobs.alerts import load_thresholds
+from jobs.command_line.parsers import build_parser
+from jobs.config import ConfigError
+from jobs.lake_access import open_lake_with_data
+from pipeline.reports.queue_verdict.formatting import format_verdict, verdict_to_json
+from pipeline.reports.queue_verdict.verdict import QueueVerdict, find_verdicts
+from pipeline.text import escape_as_hex, format_cell, json_default
+
+JOB = "queue"
+_MAX_WHOLE = 3  # of several queues; of more only a list
+
+
+def run(job_run: cli.JobRun) -> cli.Outcome:
+    """Print the verdicts; nothing is written."""
+    arguments = job_run.arguments
+    if not arguments.name:
+        raise ConfigError("which queue? Give a part of its name")
+    lake = open_lake_with_data(job_run)
+    found = find_verdicts(lake, arguments.name, load_thresholds(job_run), arguments.as_of)
+    if arguments.json:
+        for verdict in found.verdicts:
+            cli.write_output(json.dumps(verdict_to_json(verdict, arguments.lake), default=json_default) + "\n")
+    elif len(found.verdicts) > _MAX_WHOLE:
+        cli.write_output("".join(f"{_line(verdict)}\n" for verdict in found.verdicts))
+    else:
+        for verdict in found.verdicts:
+            cli.write_output("\n".join([*format_verdict(verdict, arguments.lake), "", ""]))
+    if not found.verdicts:
+        near = f"; similar names: {format_cell(list(found.near))}" if found.near else ""
+        cli.log_progress(f"nothing was captured of a queue called {format_cell(arguments.name)}{near}")
+    in_trouble = [verdict.facts.queue for verdict in found.verdicts if verdict.is_in_trouble]
+    return cli.Outcome(
+        quality_failed=bool(in_trouble),
+        nothing_captured=not found.verdicts,
+        summary_fields={"queues": len(found.verdicts), "in_trouble": len(in_trouble)},
+    )
+
+
+def _line(verdict: QueueVerdict) -> str:
+    """Return the verdict in one line, for a list of queues."""
+    if verdict.cause is None:
+        return f"no trouble seen  {escape_as_hex(verdict.facts.queue)}"
+    since = "" if verdict.cause.since is None else f" since {format_cell(verdict.cause.since)}"
+    return f"TROUBLE          {escape_as_hex(verdict.facts.queue)}{since}: {escape_as_hex(verdict.cause.text)}"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the job and return its exit code."""
+    return cli.run_job(JOB, build_parser(JOB), run, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

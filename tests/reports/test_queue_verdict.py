@@ -1,0 +1,235 @@
+"""The verdict for a queue: nine planted situations, from packets and snapshots on, and one in which all is well."""
+
+from __future__ import annotations
+
+import datetime as dt
+from types import SimpleNamespace
+
+import pytest
+
+from engines import without_spark
+from pipeline.alerts.conditions import Thresholds
+from pipeline.lake.lake import Lake
+from pipeline.reports.queue_verdict.formatting import format_verdict, verdict_to_json
+from pipeline.reports.queue_verdict.verdict import find_verdicts
+from pipeline.transfers import update as sessions_update
+from pipeline.transfers.messages import update_messages
+from pipeline.transfers.sequences import update_sequences
+from pipeline.transfers.session_rows import SessionSettings
+from pipeline.transfers.update import MessageSettings
+from queue_states.queue_events import snapshot
+from reports.questions.in_memory_lake import history_tables
+from schemas.ack_sequences import ACK_SEQUENCES
+from schemas.bronze import CONNECTIONS
+from schemas.findings import FINDINGS
+from schemas.hosts import HOSTS
+from transfers.conversations import (
+    CLIENT,
+    INITIATOR,
+    SERVER,
+    START,
+    Conversation,
+    acknowledgement,
+    bronze,
+    message,
+    session_ack,
+    table_of,
+)
+
+LIMITS = Thresholds()
+SEQUENCE = 7 << 32 | 1
+ENDS_AT = 4000
+EPOCH = START.timestamp()
+LOCAL = "srv1\\private$\\orders"
+FAR = "far\\private$\\q"
+
+
+def transactional(number):
+    return message(number, source=INITIATOR, transaction=(0, SEQUENCE, number, number - 1), flags=0)
+
+
+def reported(minute, count, **more):
+    """A snapshot of a queue at its own machine, so many minutes after the start."""
+    return snapshot(EPOCH + minute * 60, state="LOCAL CONNECTION", message_count=count, **more)
+
+
+def outgoing(minute, state, count, manager=CLIENT):
+    return snapshot(
+        EPOCH + minute * 60, queue=FAR, name="DIRECT=OS:" + FAR, manager=manager, state=state, message_count=count
+    )
+
+
+def failed_connections(cause, times):
+    """Connections from the machine that sends to the one with the queue, which were not established."""
+    talks = [Conversation(f"failed{at}", 41_000 + place) for place, at in enumerate(times)]
+    rows = []
+    for talk, at in zip(talks, times, strict=True):
+        moment = START + dt.timedelta(seconds=at)
+        rows.append(talk.connection() | {
+            "first_packet_at": moment, "last_packet_at": moment + dt.timedelta(seconds=9), "not_established": cause,
+            "closed_at": None, "client_bytes": 0, "server_bytes": 0,
+        })  # fmt: skip
+    return rows
+
+
+@pytest.fixture
+def verdicts(tmp_path):
+    """Returns the verdicts for a queue in a lake of conversations, snapshots and rows."""
+
+    def find(name, *conversations, snapshots=(), failures=(), tables=None, ends_at=ENDS_AT):
+        lake = Lake(without_spark(), str(tmp_path / "lake"))
+        found = dict(bronze(conversations, ends_at))
+        if failures:
+            every = found[CONNECTIONS].to_pylist() + list(failures)
+            found[CONNECTIONS] = table_of(CONNECTIONS, every)
+        found |= history_tables(list(snapshots)) | (tables or {})
+        for table, rows in found.items():
+            dates = set(rows["event_date"].to_pylist()) if "event_date" in rows.column_names else None
+            lake.replace_changed(table, rows, rows.slice(0, 0), dates=dates)
+        sessions_update.update(lake, "run", SessionSettings(), MessageSettings())
+        update_messages.update(lake, "run")
+        update_sequences.update(lake, "run")
+        answer = find_verdicts(lake, name, LIMITS)
+        for verdict in answer.verdicts:
+            lines = [*format_verdict(verdict, "/data/lake")]
+            assert len(lines) <= 40
+            assert verdict_to_json(verdict, "/data/lake")["trouble"] is verdict.is_in_trouble
+        return answer
+
+    return find
+
+
+def only(answer):
+    (verdict,) = answer.verdicts
+    return verdict
+
+
+def cause_of(answer):
+    verdict = only(answer)
+    assert verdict.cause is not None
+    return SimpleNamespace(code=verdict.cause.code, text=verdict.cause.text, entries=verdict.entries, verdict=verdict)
+
+
+def flowing(kind=None):
+    """A session in which transactional messages are sent and arrive; ``kind``: the class of a final acknowledgement."""
+    talk = Conversation().handshake()
+    for number in (1, 2):
+        talk.say("client", "user_message", transactional(number), 10 * number)
+        talk.say("server", "session_ack", session_ack(ack=number), 10 * number + 1)
+        if kind is None:
+            talk.say("server", "order_ack", acknowledgement(SEQUENCE, number), 10 * number + 1)
+        else:
+            final = acknowledgement(SEQUENCE, number, kind=kind, of=(INITIATOR, number))
+            talk.say("server", "final_ack", final, 10 * number + 1)
+    return talk
+
+
+def test_all_is_well(verdicts):
+    answer = verdicts("ORDERS", flowing(), ends_at=100)
+    verdict = only(answer)
+    assert not verdict.is_in_trouble
+    assert verdict.entries == ()
+    assert verdict.facts.senders[0]["waiting"] == 0
+
+
+@pytest.mark.parametrize(
+    ("cause", "text"),
+    [("no_answer", "no answer (network or host)"),
+     ("reset", "reset (service not running, or a firewall that rejects)")],
+)  # fmt: skip
+def test_a_machine_that_cannot_be_reached(verdicts, cause, text):
+    hosts = table_of(HOSTS, [
+        {"host_key": "far", "host_name": "far", "address": SERVER, "source": "message", "event_date": START.date(),
+         "first_seen_at": START, "last_seen_at": START, "sightings": 1},
+    ])  # fmt: skip
+    answer = verdicts(
+        "FAR\\", snapshots=[outgoing(minute, "WAITING", 12) for minute in range(0, 66, 5)],
+        failures=failed_connections(cause, [600, 1200, 1800, 2400, 3000, 3600]), tables={HOSTS: hosts},
+    )  # fmt: skip
+    found = cause_of(answer)
+    assert found.code == cause
+    assert found.text == f"{CLIENT} cannot connect to far ({SERVER}): {text}" or text in found.text
+    (entry,) = found.entries
+    assert entry.leading["condition"] == "sessions_refused"
+    assert [row["condition"] for row in entry.others] == ["queue_disconnected"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "code"), [(0x8000, "queue_missing"), (0x8003, "queue_full"), (0x8004, "access_refused")]
+)
+def test_a_receiver_that_says_why_it_rejects(verdicts, kind, code):
+    found = cause_of(verdicts("ORDERS", flowing(kind), ends_at=100))
+    assert found.code == code
+    assert "2 messages rejected" in found.text
+    assert found.verdict.keys["packet"]
+
+
+def test_a_receiver_that_does_not_say_why(verdicts):
+    talk = Conversation().handshake()
+    for at in (10, 41, 71):
+        talk.say("client", "user_message", transactional(1), at)
+    talk.say("server", "session_ack", session_ack(ack=3), 72)
+    found = cause_of(verdicts("ORDERS", talk, ends_at=300))
+    assert found.code == "reason_not_sent"
+    assert found.text.startswith("taken by the receiver, not in its queue, reason not sent: 1 message.")
+    (entry,) = found.entries
+    assert entry.leading["condition"] == "order_acks_stalled"
+
+
+def test_nobody_reads(verdicts):
+    found = cause_of(verdicts("orders", snapshots=[reported(minute, 12) for minute in range(0, 66, 5)]))
+    assert found.code == "nobody_reads"
+    assert "12 messages" in found.text
+    assert found.verdict.facts.local["state_since"] is not None
+
+
+def test_a_message_that_comes_back_again_and_again(verdicts):
+    poison = table_of(ACK_SEQUENCES, [{
+        "sequence_key": "one", "queue": LOCAL, "lookup_id": 1, "attempts": 6, "peeks": 0, "outcomes": ["nacked"] * 6,
+        "first_attempt_at": START, "settled_at": START + dt.timedelta(minutes=50), "fate": "returned",
+        "redelivered": True, "loss_risk": "poison", "evidence": ["call"], "confidence": "complete", "missing": [],
+        "event_date": START.date(), "run_id": "run",
+    }])  # fmt: skip
+    stuck = [reported(minute, 12) for minute in range(0, 66, 5)]
+    found = cause_of(verdicts("orders", snapshots=stuck, tables={ACK_SEQUENCES: poison}))
+    assert found.code == "given_back"
+    assert "1 message" in found.text
+
+
+def test_a_sequence_that_is_refused(verdicts):
+    talk = Conversation().handshake()
+    talk.say("client", "user_message", transactional(1), 1)
+    talk.say("server", "order_ack", acknowledgement(SEQUENCE, 1), 2)
+    for place, at in enumerate((10, 40, 70, 100)):
+        talk.say("client", "user_message", transactional(3), at)
+        talk.say("server", "session_ack", session_ack(ack=place + 2), at + 1)
+        talk.say("server", "order_ack", acknowledgement(SEQUENCE, 1), at + 1)
+    found = cause_of(verdicts("ORDERS", talk, ends_at=300))
+    assert found.code == "sequence_refused"
+    (entry,) = found.entries
+    assert entry.leading["condition"] == "sequence_refused"
+    assert [row["condition"] for row in entry.others] == ["order_acks_stalled"]
+
+
+def test_two_machines_with_one_identifier(verdicts):
+    identifier = "5ba1e0aa-0000-4000-8000-00000000c10e"
+    hosts = table_of(HOSTS, [
+        {"host_key": name, "host_name": name, "queue_manager_id": identifier, "source": "snapshot",
+         "event_date": START.date(), "first_seen_at": START, "last_seen_at": START, "sightings": 1}
+        for name in ("srv1", "srv2")
+    ])  # fmt: skip
+    finding = table_of(FINDINGS, [{
+        "finding_key": "one", "rule_id": "O01", "severity": "error", "subject": f"queue manager {identifier}",
+        "actual": "machines srv1, srv2", "observed_at": START, "evidence": ["snapshot"], "missing": [],
+        "event_date": START.date(), "run_id": "run",
+    }])  # fmt: skip
+    answer = verdicts("orders", snapshots=[reported(0, 0)], tables={HOSTS: hosts, FINDINGS: finding})
+    assert cause_of(answer).code == "duplicate_identifier"
+
+
+def test_what_was_not_captured_is_said(verdicts):
+    answer = verdicts("nothing", flowing(), ends_at=100)
+    assert answer.verdicts == ()
+    verdict = only(verdicts("ORDERS", flowing(), ends_at=100))
+    assert any("no report of the machine" in text for text in verdict.not_known)
+    assert any("no receive was captured" in text for text in verdict.not_known)
