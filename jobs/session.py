@@ -39,8 +39,8 @@ from jobs.command_line.code_archive import PACKAGES
 from jobs.command_line.java_process import JAVA
 from jobs.command_line.pinned_jars import invalid_jars, pinned_jars
 from jobs.command_line.private_folder import LOCAL_FOLDERS_VARIABLE, PRIVATE_FOLDER
+from jobs.command_line.python_daemon import WORKER_ENVIRONMENT, reduce_garbage_collection
 from jobs.config import ConfigError
-from jobs.python_daemon import WORKER_ENVIRONMENT, reduce_garbage_collection
 from pipeline.lake.engine import codegen
 from pipeline.lake.engine.sessions import REMOTE_VARIABLES
 from pipeline.lake.storage.parquet import DISTINCT_VALUED_COLUMNS, GROUP_BYTES, MAX_ROW_GROUP_ROWS, STUB_COLUMNS
@@ -138,7 +138,7 @@ LOCAL_SPARK_SETTINGS: Mapping[str, str] = {
 
 # Settings of each Spark whose workers are processes of this machine, also of one that spark-submit has started.
 LOCAL_WORKER_SETTINGS: Mapping[str, str] = {
-    "spark.python.daemon.module": "jobs.python_daemon",
+    "spark.python.daemon.module": "jobs.command_line.python_daemon",
     **{f"spark.executorEnv.{name}": value for name, value in WORKER_ENVIRONMENT.items()},
     **codegen.OFF_SETTINGS,  # until a run has much to read
 }

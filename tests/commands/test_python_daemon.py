@@ -10,7 +10,7 @@ import pyspark
 import pytest
 from pyspark.sql import functions as F
 
-from jobs.python_daemon import ignore_broken_pipe, remove_spark_archives
+from jobs.command_line.python_daemon import ignore_broken_pipe, remove_spark_archives
 
 THRESHOLD = 700  # Python's default: new objects that start a garbage collection
 SITE = str(Path(pyspark.__file__).parents[1])

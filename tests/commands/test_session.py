@@ -13,8 +13,8 @@ from py4j.protocol import Py4JError
 from pyspark.sql import functions as F
 
 from jobs import session
+from jobs.command_line.python_daemon import WORKER_ENVIRONMENT
 from jobs.config import ConfigError
-from jobs.python_daemon import WORKER_ENVIRONMENT
 
 # Run by spark-submit in a folder where only the archive contains the packages: on the driver, and in a worker, which
 # imports a decoder.

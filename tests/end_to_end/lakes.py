@@ -208,7 +208,7 @@ class Job:
     def _chosen(self, what: str) -> list[int]:
         processes = self._processes()
         own = self._process.pid
-        forking = {pid for pid, (_, line) in processes.items() if "jobs.python_daemon" in line}
+        forking = {pid for pid, (_, line) in processes.items() if "jobs.command_line.python_daemon" in line}
         chosen = {
             "all": set(processes),
             "driver": {own},
