@@ -41,7 +41,7 @@ from jobs.command_line.pinned_jars import invalid_jars, pinned_jars
 from jobs.command_line.private_folder import LOCAL_FOLDERS_VARIABLE, PRIVATE_FOLDER
 from jobs.command_line.python_daemon import WORKER_ENVIRONMENT, reduce_garbage_collection
 from jobs.config import ConfigError
-from pipeline.lake.engine import codegen
+from pipeline.lake.engine import codegen, session_settings
 from pipeline.lake.engine.sessions import REMOTE_VARIABLES
 from pipeline.lake.storage.parquet import DISTINCT_VALUED_COLUMNS, GROUP_BYTES, MAX_ROW_GROUP_ROWS, STUB_COLUMNS
 
@@ -223,7 +223,7 @@ def prepare_process() -> None:
 
 def _require_escapes(spark: SparkSession) -> None:
     """Raise ConfigError if the session takes backslashes in SQL as they are: they escape what texts hold."""
-    if spark.conf.isModifiable(_NO_ESCAPES) and spark.conf.get(_NO_ESCAPES, "false") == "true":
+    if session_settings.read(spark, _NO_ESCAPES) == "true":
         raise ConfigError(f"{_NO_ESCAPES} is true in this session: set it to false")
 
 

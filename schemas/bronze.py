@@ -39,6 +39,14 @@ _TUNNEL = StructType(
         StructField("identifier", BIGINT),
     ]
 )
+_ANNOUNCED = StructType(
+    [
+        StructField("version", BIGINT),
+        StructField("operation", STRING),
+        StructField("evidence", STRING),
+        StructField("provenance", STRING),
+    ]
+)
 _NOT_READ = StructType([StructField("what", STRING), StructField("packets", BIGINT)])
 _TIME_STEP = StructType(
     [
@@ -575,6 +583,12 @@ WATERMARKS = Table(
             "JSON: versions of the tables that it was computed from, settings, version of the code; {} for none",
         ),
         Column("rows", BIGINT, "rows of the table at that version"),
+        Column(
+            "announced",
+            ArrayType(_ANNOUNCED),
+            "commits that cannot say their provenance, as sessions refuse the setting: version, operation, text in "
+            "its parameters in the table's history (of MERGE the run's), and provenance; null without one",
+        ),
     ),
 )
 RUNS = Table(

@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from pipeline.lake.engine import session_settings
 from pipeline.lake.engine.sessions import LazySession
 
 _WAIT_MS = 10_000  # for the events of what has ended
@@ -57,10 +57,7 @@ class EngineSummary:
     def has_started(self, spark: SparkSession) -> str:
         """Note that the session has started; return its master as it is logged."""
         self._spark, self._before = spark, count_work(spark)
-        try:
-            self._master = spark.conf.get("spark.master", None)
-        except PySparkException:  # a platform that does not tell
-            self._master = None
+        self._master = session_settings.read(spark, "spark.master")  # some platforms do not tell
         return self._master or "where the session says"
 
     def fields(self, session: LazySession) -> dict[str, Any]:

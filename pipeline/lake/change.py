@@ -57,11 +57,13 @@ MakeChange: TypeAlias = Callable[[], Change]
 class CommitNote(NamedTuple):
     """The provenance of a commit's table, and that of the first commit where two are needed.
 
-    ``check`` is called before each commit, and raises where none may be made.
+    ``check`` is called before each commit, and raises where none may be made. ``announce`` is called before one that
+    cannot say its provenance, with its operation and what its main parameter contains in the log.
     """
 
     provenance: str | None
     check: Callable[[], None]
+    announce: Callable[[str, str], None]
     previous_provenance: str | None = None
 
     @property

@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
+from threading import Lock
 from typing import Final, Literal
 
 import pyarrow as pa
@@ -48,12 +49,19 @@ from pipeline.lake.storage.catalog_log import CatalogFileLog
 from pipeline.lake.storage.delta_rs import DeltaRsStore
 from pipeline.lake.storage.delta_spark import SparkStore
 from pipeline.lake.storage.file_log import FileLog
-from pipeline.lake.storage.log import Snapshot, TableLog, TablePlaces
+from pipeline.lake.storage.log import NO_PROVENANCE, Snapshot, TableLog, TablePlaces
 from pipeline.lake.storage.retention import Retention, read_retention
 from pipeline.lake.storage.spark_log import SparkLog
 from pipeline.lake.storage.store import StoreName, TableStore
 from pipeline.lake.versions import Versions
-from pipeline.lake.watermarks import WITHOUT_WATERMARK, Watermark, read_watermarks, watermark_rows
+from pipeline.lake.watermarks import (
+    WITHOUT_WATERMARK,
+    Announced,
+    Watermark,
+    Watermarks,
+    read_watermarks,
+    watermark_rows,
+)
 from pipeline.text import is_utf8
 from schemas.bronze import RUNS, WATERMARKS
 from schemas.catalog import ALL_TABLES
@@ -110,6 +118,7 @@ class Lake:
         self._held = HeldRows()
         self._unfinished = UnfinishedRuns(self.folder)
         self._has_changed = False  # a table that is made of something, by the run that holds exclusive access
+        self._announcing = Lock()
         self._answers = Answers(self._places, self._log, self.versions, self.session, sql, self._held)
 
     def _log_of_spark(self, read_log: ReadLog) -> TableLog:
@@ -159,7 +168,7 @@ class Lake:
             for table in list(self.versions.narrow.values()):
                 self.add_missing_columns(table)
             for table, snapshot in self._data_snapshots().items():
-                mark = self.versions.watermarks.get(str(table))
+                mark = self.versions.watermarks.ends.get(str(table))
                 if mark is not None and mark.version < snapshot.version and snapshot.is_foreign:
                     say(f"{table}: somebody else changed it after version {mark.version} ({snapshot.operation})")
             self._add_unfinished_runs()
@@ -186,7 +195,7 @@ class Lake:
 
     def keep_watermarks(self) -> None:
         """Keep what each table is made of now, in ``bronze.watermarks``; only with exclusive access."""
-        marks = self.versions.watermarks
+        marks = self.versions.watermarks.ends
         found = {table: (now.version, now.provenance_json) for table, now in self._data_snapshots().items()}
         changed = {table: now for table, now in found.items() if marks.get(str(table), (None,))[:2] != now}
         if changed:
@@ -194,21 +203,33 @@ class Lake:
             counts = run_concurrently(count)
             marks |= {str(table): Watermark(*now, counts[table]) for table, now in changed.items()}
             self._has_changed |= not self.versions.committed.isdisjoint(map(str, changed))
-            self.replace(WATERMARKS, watermark_rows(marks))
+            self.versions.watermarks.forget_announced()
+            self.replace(WATERMARKS, watermark_rows(self.versions.watermarks))
 
     def _data_snapshots(self) -> dict[Table, Snapshot]:
         """Return the snapshots of all tables that watermarks tell of."""
         return self.versions.snapshots(*(table for table in ALL_TABLES if table not in WITHOUT_WATERMARK))
 
-    def _read_watermarks(self) -> dict[str, Watermark]:
-        return read_watermarks(self.select(WATERMARKS, "TRUE")) if self.exists(WATERMARKS) else {}
+    def _read_watermarks(self) -> Watermarks:
+        rows = self.select(WATERMARKS, "TRUE") if self.exists(WATERMARKS) else arrow_schema(WATERMARKS).empty_table()
+        return read_watermarks(rows)
+
+    def _announce(self, table: Table, provenance: str | None, operation: str, evidence: str) -> None:
+        """Keep in ``bronze.watermarks`` what the next commit of another table is going to be."""
+        if table in WITHOUT_WATERMARK:
+            return
+        with self._announcing:
+            watermarks, version = self.versions.kept_watermarks(), self.version(table)
+            commit = Announced(-1 if version is None else version, operation, evidence, provenance or NO_PROVENANCE)
+            watermarks.announce(str(table), commit._replace(version=commit.version + 1))
+            self.replace(WATERMARKS, watermark_rows(watermarks))
 
     def _count_rows(self, table: Table) -> int:
         return self._answers.count_rows(table)
 
     def _row_count(self, table: Table, version: int) -> int:
         """Return how many rows a table has; they are counted unless its watermark has the same version."""
-        mark = self.versions.watermarks.get(str(table))
+        mark = self.versions.watermarks.ends.get(str(table))
         return mark.row_count if mark is not None and mark.version == version else self._count_rows(table)
 
     def path(self, table: Table) -> str:
@@ -505,7 +526,7 @@ class Lake:
                 before = self._held.known(table, self.versions.version_to_read(table))
         with self._commit(table, provenance, previous_provenance) as note:
             made = self._store.commit(table, change, note, is_new=is_new)
-        self.versions.note_commit(table, made)
+        made = self.versions.note_commit(table, made)
         if made is None and provenance is not None:  # no row changed, or more was written than is known here
             self.versions.note_provenance(table, provenance)
         if made is not None and before is not None and isinstance(change, Change):
@@ -538,7 +559,8 @@ class Lake:
         if self.versions.is_exclusive and table not in WITHOUT_WATERMARK:
             self._unfinished.note_commit()
         try:
-            yield CommitNote(provenance, partial(self.versions.check_commit, table), previous_provenance)
+            check, announce = partial(self.versions.check_commit, table), partial(self._announce, table, provenance)
+            yield CommitNote(provenance, check, announce, previous_provenance)
         finally:
             self.versions.note_commit(table, None)
 
@@ -571,6 +593,8 @@ class Lake:
         """
         with self._commit(table, provenance) as note:
             self._store.purge(table, note)
+        if provenance is not None:  # not every session lets the commit say it
+            self.versions.note_provenance(table, provenance)
 
     @property
     def owns_files(self) -> bool:

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 from pipeline.concurrency import run_concurrently
 from pipeline.lake.errors import ConflictError, SchemaError
-from pipeline.lake.storage.log import Snapshot, TableLog
-from pipeline.lake.watermarks import WITHOUT_WATERMARK, Watermark, replace_versions, settle
+from pipeline.lake.storage.log import UNKNOWN_VERSION, Snapshot, TableLog
+from pipeline.lake.watermarks import WITHOUT_WATERMARK, Watermarks, replace_versions, settle
 from schemas.table import Table
 
 
@@ -35,7 +35,7 @@ class Versions:
     """The tables of one lake as a run knows them. Threads may use it for different tables at once."""
 
     def __init__(
-        self, log: TableLog, root: str, read_watermarks: Callable[[], dict[str, Watermark]],
+        self, log: TableLog, root: str, read_watermarks: Callable[[], Watermarks],
         count_rows: Callable[[Table], int], *, trusts_versions: bool,
     ) -> None:  # fmt: skip
         """``root`` names the lake in messages. ``read_watermarks`` and ``count_rows`` ask the tables."""
@@ -51,7 +51,7 @@ class Versions:
         self.narrow: dict[str, Table] = {}  # tables made before some of their columns were declared
         self._newest: dict[str, Snapshot] = {}  # with exclusive access, of tables that are looked up
         self._known: dict[str, int] = {}  # with exclusive access, the last version of a table that was seen here
-        self.watermarks: dict[str, Watermark] = {}  # with exclusive access
+        self.watermarks = Watermarks({}, {})  # with exclusive access
         self._noted: dict[str, tuple[int, str]] = {}  # versions of tables, and what these rest on since no row changed
         self._same: dict[tuple[str, int], int] = {}  # versions of tables, and later ones with the same rows
 
@@ -88,8 +88,8 @@ class Versions:
         if known is not None and not is_new and self._log.snapshot(table).version != known:
             self._raise_foreign(table, known)
 
-    def note_commit(self, table: Table, made: Snapshot | None) -> None:
-        """Note that this run has committed to a table; ``made``: the commit, where it is known.
+    def note_commit(self, table: Table, made: Snapshot | None) -> Snapshot | None:
+        """Note that this run has committed to a table; ``made``: the commit, where it is known; return it.
 
         ConflictError if somebody else committed between the look-up and this commit.
         """
@@ -97,6 +97,10 @@ class Versions:
         self._existing.add(name)
         self._missing.discard(name)
         self.committed.add(name)
+        if made is not None and made.version == UNKNOWN_VERSION:
+            newest = self._look_up(table)
+            is_made = newest.provenance_json == made.provenance_json
+            made = newest._replace(rows_written=made.rows_written) if is_made else None
         if made is None:
             self._newest.pop(name, None)
         elif self._is_exclusive:
@@ -104,6 +108,7 @@ class Versions:
             self._newest[name], self._known[name] = made, made.version
             if made.version > known + 1:
                 self._raise_foreign(table, known)
+        return made
 
     def note_created(self, table: Table) -> None:
         """Note that this run creates a table: where look-ups take long, nobody is taken to change it meanwhile."""
@@ -116,7 +121,7 @@ class Versions:
 
     def _raise_foreign(self, table: Table, since: int) -> None:
         """Raise ConflictError if somebody else changed a table after a version."""
-        foreign = next((each for each in self._log.snapshots_since(table, since) if each.is_foreign), None)
+        foreign = next((each for each in self._commits_since(table, since) if each.is_foreign), None)
         if foreign is not None:
             raise _conflict(table, foreign)
 
@@ -200,7 +205,7 @@ class Versions:
             return None
         known = self._newest.get(str(table))
         if known is None and self._is_trusted(table):
-            mark = self.watermarks[str(table)]
+            mark = self.watermarks.ends[str(table)]
             known = Snapshot(mark.version, mark.provenance_json)
         if known is None:
             known = self._look_up(table)
@@ -217,11 +222,11 @@ class Versions:
 
     def _is_trusted(self, table: Table) -> bool:
         """Whether a table is taken to be as its watermark says: it was not looked up yet."""
-        return self._has_watermarks_to_trust(table) and str(table) in self.watermarks
+        return self._has_watermarks_to_trust(table) and str(table) in self.watermarks.ends
 
     def _has_watermarks_to_trust(self, table: Table) -> bool:
         """Whether the watermarks are taken to tell of a table: of one that does not exist there is none."""
-        is_told = table not in WITHOUT_WATERMARK and bool(self.watermarks) and str(table) not in self._known
+        is_told = table not in WITHOUT_WATERMARK and bool(self.watermarks.ends) and str(table) not in self._known
         return self.trusts_versions and self._is_exclusive and is_told
 
     def _with_later_versions(self, snapshot: Snapshot) -> Snapshot:
@@ -235,24 +240,36 @@ class Versions:
         if table not in WITHOUT_WATERMARK:
             newest = self._settled(table, newest, was_trusted=was_trusted)
         if self._is_exclusive:
+            if newest.version > self._known.get(name, newest.version) + 1:
+                self._raise_foreign(table, self._known[name])
             self._newest[name], self._known[name] = newest, newest.version
         return newest
 
     def _settled(self, table: Table, newest: Snapshot, *, was_trusted: bool) -> Snapshot:
         """Return a newest commit with the provenance of the table's rows."""
         name = str(table)
-        mark = (self.watermarks if self._is_exclusive else self._ask_watermarks()).get(name)
+        mark = (watermarks := self.kept_watermarks()).ends.get(name)
         if mark is not None and mark.version == newest.version:
             return newest._replace(provenance_json=mark.provenance_json)
+        newest = watermarks.of_commit(name, newest)
         if newest.is_ours:
             return newest
-        commits = self._log.snapshots_since(table, -1 if mark is None else mark.version)
+        commits = self._commits_since(table, -1 if mark is None else mark.version)
         settled = settle(newest, mark, commits, partial(self._count_rows, table))
         if self._is_exclusive:
             if settled.foreign is not None and (name in self._known or was_trusted):
                 raise _conflict(table, settled.foreign)
             self._same |= {(name, version): newest.version for version in settled.same_versions}
         return settled.snapshot
+
+    def _commits_since(self, table: Table, version: int) -> list[Snapshot]:
+        """Return the commits after a version that the log still has, the oldest first, as announced ones were."""
+        of_commit = partial(self.kept_watermarks().of_commit, str(table))
+        return [*map(of_commit, self._log.snapshots_since(table, version))]
+
+    def kept_watermarks(self) -> Watermarks:
+        """Return what ``bronze.watermarks`` holds."""
+        return self.watermarks if self._is_exclusive else self._ask_watermarks()
 
     def rows_written(self, table: Table) -> int:
         """Return how many rows the table's last commit wrote."""
@@ -273,7 +290,7 @@ class Versions:
         newest = self.version(table)
         if newest is None or newest <= since:
             return {}
-        commits = self._log.snapshots_since(table, since)
+        commits = self._commits_since(table, since)
         return {commit.version: commit.provenance_json for commit in commits if not commit.is_maintenance}
 
     def changed_since(self, table: Table, version: int | None) -> Changers:
@@ -282,7 +299,7 @@ class Versions:
         newest = self.version_to_read(table) if self.exists(table) else None
         if newest is None or newest <= since:
             return Changers(ours=False, others=False)
-        commits = self._log.snapshots_since(table, since)
+        commits = self._commits_since(table, since)
         return Changers(
             ours=any(commit.is_ours for commit in commits),
             others=len(commits) < newest - since or any(commit.is_foreign for commit in commits),

@@ -9,6 +9,12 @@ The next run compares the newest version of each table with that:
 * this program made a commit since: the run was killed before its end, and the commit has the provenance;
 * somebody else changed rows since: what the table was made of is not known any more.
 
+A session that refuses settings takes no provenance of a statement (MERGE, RESTORE, ADD COLUMNS): what that commit is
+going to be is announced in ``bronze.watermarks`` before. A commit is the one announced only where its version, its
+operation and its main parameter are, and a commit of others would be no different: the condition of a MERGE names the
+run; whoever restores the same version, or adds declared columns, leaves the same rows. Any other commit is somebody
+else's: rather is a run not undone than a change of others lost.
+
 Where the log has lost commits since then, the number of rows tells whether any changed them.
 """
 
@@ -27,6 +33,8 @@ from schemas.bronze import RUNS, WATERMARKS
 WITHOUT_WATERMARK: Final = (WATERMARKS, RUNS)
 """Tables that only a run changes which holds the lake, and of which nothing is made."""
 
+_MAX_KEPT: Final = 1000  # announced commits of a table
+
 
 class Watermark(NamedTuple):
     """What a table was made of at the end of a run, and how many rows it had."""
@@ -34,6 +42,41 @@ class Watermark(NamedTuple):
     version: int
     provenance_json: str | None
     row_count: int
+
+
+class Announced(NamedTuple):
+    """What a commit was going to be: its version and operation, text in its main parameter, and its provenance."""
+
+    version: int
+    operation: str
+    evidence: str
+    provenance: str
+
+
+class Watermarks(NamedTuple):
+    """What ``bronze.watermarks`` holds, by the tables' names."""
+
+    ends: dict[str, Watermark]
+    announced: dict[str, tuple[Announced, ...]]
+
+    def of_commit(self, table: str, commit: Snapshot) -> Snapshot:
+        """Return a commit of a table with the provenance that was announced of it; as it is if it was not."""
+        if commit.is_ours:
+            return commit
+        for each in reversed(self.announced.get(table, ())):  # of one that failed and was repeated, the last
+            is_it = (each.version, each.operation) == (commit.version, commit.operation)
+            if is_it and each.evidence in commit.parameter:
+                return commit._replace(provenance_json=each.provenance)
+        return commit
+
+    def announce(self, table: str, commit: Announced) -> None:
+        """Add what a commit of a table is going to be."""
+        self.announced[table] = (*self.announced.get(table, ()), commit)
+
+    def forget_announced(self) -> None:
+        """Forget the commits of a run that ends, but for those that later runs look for: with a provenance in words."""
+        for table, commits in self.announced.items():
+            self.announced[table] = tuple(each for each in commits if not each.provenance.startswith("{"))[-_MAX_KEPT:]
 
 
 class Settled(NamedTuple):
@@ -44,14 +87,24 @@ class Settled(NamedTuple):
     foreign: Snapshot | None = None
 
 
-def read_watermarks(rows: pa.Table) -> dict[str, Watermark]:
-    """Return the watermarks of tables by their names, from the rows of ``bronze.watermarks``."""
-    return {row["table"]: Watermark(row["version"], row["provenance"], row["rows"]) for row in rows.to_pylist()}
+def read_watermarks(rows: pa.Table) -> Watermarks:
+    """Return what the rows of ``bronze.watermarks`` say."""
+    found = Watermarks({}, {})
+    for row in rows.to_pylist():
+        if row["version"] is not None:
+            found.ends[row["table"]] = Watermark(row["version"], row["provenance"], row["rows"])
+        for commit in row["announced"] or ():
+            found.announce(row["table"], Announced(**commit))
+    return found
 
 
-def watermark_rows(watermarks: Mapping[str, Watermark]) -> pa.Table:
+def watermark_rows(watermarks: Watermarks) -> pa.Table:
     """Return the rows of ``bronze.watermarks``."""
-    rows = [dict(zip(WATERMARKS.names, (name, *mark), strict=True)) for name, mark in sorted(watermarks.items())]
+    rows = []
+    for name in sorted({*watermarks.ends, *watermarks.announced}):
+        announced = [commit._asdict() for commit in watermarks.announced.get(name, ())]
+        end = watermarks.ends.get(name, (None, None, None))
+        rows.append(dict(zip(WATERMARKS.names, (name, *end, announced or None), strict=True)))
     return pa.Table.from_pylist(rows, arrow_schema(WATERMARKS))
 
 

@@ -362,6 +362,7 @@ _MADE_COLUMNS: Final[Mapping[str, ColumnRedactor]] = {
     "readers": _ADDRESSES,
     "reports": _redact_nested(KIND_ADDRESSES, next_hop=Pseudonymizer.address),
     # Sentences, values of any column, and settings.
+    "announced": _redact_nested(*PSEUDONYM_KINDS, provenance=Pseudonymizer.any_text),
     **dict.fromkeys(
         ("actual", "expected", "message", "observed", "provenance", "subject"), _TEXT
     ),

@@ -94,7 +94,7 @@ def update(
     """
     written = {str(table): 0 for table in DECODED_TABLES}
     settings = {"decoder": DECODER_VERSIONS, "declarations": declarations.fingerprint()}
-    step = IncrementalUpdate.begin(lake, LAST_COMMITTED_TABLE, (RPC_CALLS,), settings)
+    step = IncrementalUpdate.begin(lake, LAST_COMMITTED_TABLE, (RPC_CALLS,), settings, *DECODED_TABLES)
     if not step.exists(RPC_CALLS):
         return written
     step.provenance_now["emptied"] = not keep_stubs or step.provenance_before.get(
@@ -102,8 +102,8 @@ def update(
     )
     folder = RunMarkers.of(lake).root / "silver"
     work = _SilverUpdate(
-        step, folder, decoded, interrupted=folder.exists(), keep_packets=keep_packets, keep_bodies=keep_bodies,
-        declarations=declarations,
+        step, folder, decoded, interrupted=folder.exists() or _is_ahead(step), keep_packets=keep_packets,
+        keep_bodies=keep_bodies, declarations=declarations,
     )  # fmt: skip
     written |= work.run()
     mark_failed(lake, work.failures)
@@ -115,6 +115,13 @@ def update(
     if not keep_stubs:
         _empty_stubs(lake)
     return written
+
+
+def _is_ahead(step: IncrementalUpdate) -> bool:
+    """Whether some table rests on later calls than the last one: a run was killed before it kept what that rests on."""
+    before = step.provenance_before.get(_CALLS)
+    found = [step.provenance_of(table).get(_CALLS) for table in DECODED_TABLES]
+    return before is not None and any(version is not None and version > before for version in found)
 
 
 @dataclass(slots=True, kw_only=True)

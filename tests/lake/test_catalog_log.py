@@ -5,6 +5,7 @@ import pytest
 from engines import without_spark
 from lake.writes import rows
 from pipeline.lake.lake import Lake
+from pipeline.lake.queries import answer
 from pipeline.lake.storage.catalog_log import CatalogFileLog
 from pipeline.lake.storage.file_log import FileLog
 from pipeline.lake.storage.spark_log import SparkLog
@@ -78,3 +79,17 @@ def test_what_a_table_without_rows_is_made_of_is_kept(open_lake, spark):
         newest = open_lake(read_log).versions.snapshot(CAPTURE_FILES)
         assert (newest.version, newest.provenance_json) == (0, "made at last")
         assert open_lake(read_log).versions.provenance_since(CAPTURE_FILES, -1)[0] == "made first"
+
+
+@pytest.mark.spark
+def test_where_spark_tells_of_logs_rows_are_read_by_the_names_of_tables(open_lake, spark, monkeypatch):
+    """So the platform's lineage knows of them; no file is read by its path, nor by this process."""
+    lake = open_lake("spark")
+    lake.append(QUARANTINE, rows(spark, "a"))
+    lake.append(QUARANTINE, rows(spark, "b"))
+    monkeypatch.setattr(answer, "MAX_HELD_ROWS", 0)  # all tables are large
+    sql = "SELECT quarantine_key FROM {rows}"
+    assert keys(lake) == ["a", "b"]
+    for frame in (lake.read(QUARANTINE), lake.frame(sql, rows=QUARANTINE)):
+        plan = frame._jdf.queryExecution().analyzed().toString().lower()
+        assert f"spark_catalog.{PREFIX}bronze.quarantine".lower() in plan

@@ -17,7 +17,7 @@ from pyspark.testing import assertDataFrameEqual
 
 from hostile import TEXTS
 from pipeline.lake.date_filters import dates_condition
-from pipeline.lake.engine import codegen
+from pipeline.lake.engine import codegen, frames
 from pipeline.lake.engine.frames import arrow_to_frame
 from pipeline.lake.engine.sessions import LazySession, own_session, session_for_groups
 from pipeline.lake.errors import LakeNameError, SchemaError
@@ -170,6 +170,18 @@ def test_a_table_without_rows_says_its_schema(spark):
     made = arrow_to_frame(LikeConnect(), rows.slice(0, 0))
     assert made.schema == arrow_to_frame(spark, rows).schema
     assert made.collect() == []
+
+
+def test_more_rows_than_serverless_compute_takes_go_to_spark_in_parts(monkeypatch):
+    monkeypatch.setattr(frames, "_MAX_GIVEN_BYTES", 2000)
+    rows = pa.table({"number": range(1000), "text": ["x" * (700 if number == 3 else 1) for number in range(1000)]})
+    given = []
+    monkeypatch.setattr(frames.DataFrame, "union", lambda one, other: one + other)
+    spark = Mock(createDataFrame=lambda part, _: given.append(part) or part.num_rows)
+    assert arrow_to_frame(spark, rows) == 1000
+    assert max(part.nbytes for part in given) <= 2000
+    assert pa.concat_tables(given) == rows
+    assert arrow_to_frame(spark, rows.slice(3, 1)) == 1  # a row is not divided
 
 
 def test_a_table_of_no_rows_tells_what_it_was_made_of_too(lake, spark):
@@ -394,13 +406,6 @@ def test_batches_for_python_are_not_measured_where_groups_are_computed_and_elsew
         assert own.conf.get(name) == str(2**31 - 1) != spark.conf.get(name)
     with own_session(spark) as again:
         assert again.conf.get(name) == spark.conf.get(name)
-
-
-def test_a_session_that_does_not_let_itself_be_told_is_left_alone():
-    session = Mock()
-    session.cloneSession.return_value.conf.isModifiable.return_value = False  # as on serverless compute
-    with session_for_groups(session) as own:
-        own.conf.set.assert_not_called()
 
 
 def test_what_names_have_no_row_of_is_passed_over(lake, spark):

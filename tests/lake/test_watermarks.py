@@ -1,6 +1,7 @@
 """What a table was made of survives maintenance by anybody; what somebody else changed is noticed."""
 
 import json
+from datetime import timedelta
 
 import pytest
 from deltalake import DeltaTable, write_deltalake
@@ -77,7 +78,11 @@ def of_spark(statement):
     return lambda lake, table: lake.spark.sql(statement.format(lake.sql_name(table)))
 
 
-BY_SPARK = [
+def by_this_program(lake, table):
+    lake.maintain(table, timedelta(hours=1))
+
+
+BY_SPARK = [by_this_program] + [
     of_spark(statement)
     for statement in (
         "OPTIMIZE {}", "VACUUM {}", "ALTER TABLE {} SET TBLPROPERTIES ('some.day' = 'x')",

@@ -12,7 +12,7 @@ from pipeline.lake.recovery import RunMarkers
 from pipeline.silver import update as silver_update
 from pipeline.silver.decode_tasks import CallDecoder, DecodedWrite
 from schemas.bronze import RPC_CALLS
-from schemas.calls import REMOTE_READ_CALLS
+from schemas.calls import MANAGEMENT_CALLS, REMOTE_READ_CALLS
 
 pytestmark = pytest.mark.spark
 
@@ -71,6 +71,24 @@ def test_what_is_added_and_what_changes_is_decoded_on_the_way(lake, captures, de
     update_silver(lake, decoded)
     assert decode_jobs == []  # nothing was read back
     assert not (RunMarkers.of(lake).root / "decoded").exists()
+
+
+def test_a_run_that_was_killed_before_it_kept_what_silver_rests_on_leaves_no_row_twice(
+    lake, captures, project, tmp_path
+):
+    """Its last table got no row, so that no commit says that silver was complete."""
+    files, managing = tmp_path / "files", (project / "data" / "sample" / "04-qmmgmt.pcapng").read_bytes()
+    with lake.hold_exclusive_access(lambda: None):
+        update_silver(lake, ingest(lake, files, "one", captures[0]))
+    dies = Lake(lake.spark, lake.root)
+    exclusive = dies.hold_exclusive_access(lambda: None)
+    exclusive.__enter__()  # and never left
+    update_silver(dies, ingest(dies, files, "managing", managing))
+    written = dies.select(MANAGEMENT_CALLS, "TRUE").num_rows
+    again = Lake(lake.spark, lake.root)
+    with again.hold_exclusive_access(lambda: None):
+        update_silver(again, None)
+    assert again.select(MANAGEMENT_CALLS, "TRUE").num_rows == written > 0
 
 
 @pytest.mark.long

@@ -16,7 +16,7 @@ from pipeline.lake.engine import codegen
 from pipeline.lake.engine.sessions import LazySession
 from pipeline.lake.lake import Lake
 from schemas import catalog
-from where import connect_answers, lease_client, submitted_job
+from where import connect_answers, lease_client, serverless_job, submitted_job
 from where.servers import LOCALHOST, QUICK_JAVA, cluster, connect_server, environment
 
 pytestmark = pytest.mark.spark
@@ -39,17 +39,18 @@ def rows_of(lake):
 
 def run_python(project, folder, *arguments, **more):
     """Run Python on the project's code, in another process; return what it prints."""
+    path = f"{project}:{project}/tests/support"
     done = subprocess.run(
-        [sys.executable, *map(str, arguments)], cwd=folder, env=environment(PYTHONPATH=str(project), **more),
+        [sys.executable, *map(str, arguments)], cwd=folder, env=environment(PYTHONPATH=path, **more),
         capture_output=True, text=True, check=False, timeout=MAX_SECONDS,
     )  # fmt: skip
     assert done.returncode == 0, f"exit code {done.returncode}\n{done.stderr[-6000:]}"
     return done.stdout
 
 
-def run_there(project, url, folder, lake, captures):
+def run_there(project, url, folder, lake, captures, job=("-m", "jobs.run_all")):
     """Run all layers over Spark Connect; return the numbers of rows written, by table."""
-    arguments = ["-m", "jobs.run_all", "--lake", lake, "--captures", *captures]
+    arguments = [*job, "--lake", lake, "--captures", *captures]
     summary = json.loads(run_python(project, folder, *arguments, SPARK_REMOTE=url).splitlines()[-1])
     assert summary["engine"]["started"]
     return {name: counts["rows_out"] for name, counts in summary["tables"].items() if counts["rows_out"]}
@@ -74,6 +75,8 @@ def test_runs_over_connect_write_what_a_plain_run_does(project, properties, requ
     }  # fmt: skip
     told = [f"{name}={value}" for name, value in settings.items()]
     with connect_server(tmp_path / "server", properties, *told) as url:
+        serverless = (serverless_job.__file__, "run_all")  # refuses settings
+        assert run_there(project, url, tmp_path, there, captures[:1], serverless)
         assert run_there(project, url, tmp_path, there, captures)
         before = count_events(log)
         assert run_there(project, url, tmp_path, there, captures) == {}

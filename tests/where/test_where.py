@@ -17,6 +17,7 @@ from pipeline.lake.lake import Lake
 from schemas import catalog
 from schemas.bronze import CAPTURE_FILES
 from schemas.quality import QUALITY_RESULTS
+from where import serverless_job
 from where.servers import LOCALHOST, cluster, connect_server, environment
 
 pytestmark = [pytest.mark.long, pytest.mark.spark]
@@ -174,6 +175,43 @@ def test_the_bundles_jobs_with_tables_in_a_catalog(inputs, properties, project, 
     shutil.copy(work / "_lake.json", by_layer)
     for layer in ("bronze", "silver", "gold"):
         (by_layer / layer).symlink_to(warehouse / f"msmq_{layer}.db")
+    found = contents(Lake(spark, str(by_layer)))
+    found.pop("gold.quality_results", None)
+    assert_same(found, expected)
+
+
+def test_serverless_compute_with_tables_in_a_catalog(inputs, properties, project, expected, spark, tmp_path):
+    """Sessions refuse settings: runs that go on, one that is killed before its watermarks are kept, and maintenance."""
+    warehouse, work = tmp_path / "warehouse", tmp_path / "work"
+    captures = [inputs / "captures" / name for name in CAPTURES]
+    settings = [
+        f"spark.sql.warehouse.dir={warehouse.as_uri()}", "spark.sql.sources.parallelPartitionDiscovery.parallelism=2",
+    ]  # fmt: skip
+    with connect_server(tmp_path / "server", properties, *settings) as url:
+
+        def job(name, *arguments, dies=""):
+            where = {"PYTHONPATH": f"{project}:{project}/tests/support", "SPARK_REMOTE": url, "DIES": dies}
+            places = ["--set", "lake.catalog=spark_catalog", "--set", "lake.prefix=less_", "--lake", work]
+            command = [sys.executable, serverless_job.__file__, name, *arguments, *places]
+            if not dies:
+                return run(*command, cwd=tmp_path, codes=(0, 1), **where)
+            done = subprocess.run([*map(str, command)], cwd=tmp_path, env=environment(**where), check=False)
+            assert done.returncode == serverless_job.KILLED
+            return None
+
+        snapshots = ["--snapshots", inputs / "snapshots"]
+        job("run_all", "--captures", captures[0])
+        job("run_all", "--captures", *captures[:2], dies="yes")
+        job("run_all", "--captures", *captures[:2])
+        job("maintain", "--retain-days", "1")
+        job("run_all", "--captures", *captures, *snapshots)
+        summary = job("run_all", "--captures", *captures, *snapshots)
+    assert {name: counts for name, counts in summary["tables"].items() if counts["rows_out"]} == {}
+    by_layer = tmp_path / "by layer"
+    by_layer.mkdir()
+    shutil.copy(work / "_lake.json", by_layer)
+    for layer in ("bronze", "silver", "gold"):
+        (by_layer / layer).symlink_to(warehouse / f"less_{layer}.db")
     found = contents(Lake(spark, str(by_layer)))
     found.pop("gold.quality_results", None)
     assert_same(found, expected)

@@ -10,6 +10,8 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 
+from pipeline.lake.engine import session_settings
+
 MIN_READ_BYTES: Final = 512 << 20  # of captures that a run reads: where it reads more, queries are compiled
 OFF_SETTINGS: Final = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 _DEFAULTS: Final = {"spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryMode": "FALLBACK"}
@@ -17,11 +19,11 @@ _DEFAULTS: Final = {"spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.f
 
 def is_off(spark: SparkSession) -> bool:
     """Whether a session has these settings off."""
-    return all(spark.conf.get(name, None) == value for name, value in OFF_SETTINGS.items())
+    return all(session_settings.read(spark, name) == value for name, value in OFF_SETTINGS.items())
 
 
 def enable(spark: SparkSession) -> None:
     """Enable compiled queries, unless somebody else made the session."""
     if is_off(spark):
         for name, value in _DEFAULTS.items():
-            spark.conf.set(name, value)
+            session_settings.try_to_set(spark, name, value)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from functools import reduce
 from typing import Final
 
 import pyarrow as pa
@@ -22,6 +23,9 @@ from pipeline.lake.storage.log import TablePlaces
 from schemas.table import Table
 
 _BATCH_ROWS: Final = 10_000  # of those that a task reads at once
+# Of rows that this process gives to Spark: serverless compute takes 128 MB (docs.databricks.com, "Serverless compute
+# limitations": of createDataFrame).
+_MAX_GIVEN_BYTES: Final = 96 << 20
 _BROADCAST_BYTES: Final = 10 << 20  # as Spark does with what it knows the size of
 _PATTERN_SIGNS: Final = re.compile(r"([\\{}\[\]*?])")
 
@@ -35,7 +39,21 @@ def arrow_to_frame(spark: SparkSession, rows: pa.Table, schema: StructType | Non
     whole = pa.Table.from_batches(batches, rows.schema) if batches else rows.schema.empty_table()
     if schema is None and not batches:
         schema = from_arrow_schema(rows.schema)
-    return spark.createDataFrame(whole, schema)  # type: ignore[arg-type, call-overload, unused-ignore]  # Arrow since Spark 4
+    frames = (
+        spark.createDataFrame(part, schema)  # type: ignore[arg-type, call-overload, unused-ignore]  # Arrow since Spark 4
+        for part in _parts(whole)
+    )
+    return reduce(DataFrame.union, frames)
+
+
+def _parts(rows: pa.Table) -> Iterator[pa.Table]:
+    """Yield rows, a part of them at a time: as few as Spark takes from this process."""
+    if rows.nbytes <= _MAX_GIVEN_BYTES or rows.num_rows < 2:
+        yield rows
+        return
+    half = rows.num_rows // 2
+    yield from _parts(rows.slice(0, half))
+    yield from _parts(rows.slice(half))
 
 
 def files_to_frame(spark: SparkSession, files: DataFiles, schema: StructType | None = None) -> DataFrame:

@@ -19,7 +19,7 @@ from weakref import WeakKeyDictionary
 
 from pyspark.sql import SparkSession
 
-from pipeline.lake.engine import codegen
+from pipeline.lake.engine import codegen, session_settings
 
 Engine: TypeAlias = Literal["spark", "local"]
 """What computes tasks: Spark, or this process, one task after the other."""
@@ -135,19 +135,12 @@ def own_session(spark: SparkSession) -> Iterator[SparkSession]:
 
 @contextmanager
 def session_for_groups(spark: SparkSession) -> Iterator[SparkSession]:
-    """Yield a session of one's own whose Arrow batches for Python are sized by their rows alone, if it allows it.
+    """Yield a session of one's own whose Arrow batches for Python are sized by their rows alone, if it takes that.
 
     For groups of rows, which Python takes whole anyway.
     """
-    with own_session(spark) as session:
-        is_set = session.conf.isModifiable(_BATCH_BYTES)
-        if is_set:
-            session.conf.set(_BATCH_BYTES, str(2**31 - 1))
-        try:
-            yield session
-        finally:
-            if is_set:
-                session.conf.unset(_BATCH_BYTES)
+    with own_session(spark) as session, session_settings.within(session, {_BATCH_BYTES: str(2**31 - 1)}):
+        yield session
 
 
 def _free(kept: _SessionPool) -> SparkSession | None:

@@ -168,7 +168,7 @@ class Answers:
 
         How large a table is Spark says as slowly as it reads a small one: it is asked only where rows hold bytes.
         """
-        mark = self._versions.watermarks.get(str(table))
+        mark = self._versions.watermarks.ends.get(str(table))
         if mark is not None and mark.row_count > MAX_HELD_ROWS:
             return None
         has_bytes = any(isinstance(column.type, BinaryType) for column in table.columns)

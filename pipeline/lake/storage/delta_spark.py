@@ -8,8 +8,9 @@ statement has no options, and takes it from its session.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from typing import Final, NamedTuple
+from uuid import uuid4
 
 import pyarrow as pa
 from py4j.protocol import Py4JJavaError
@@ -19,22 +20,24 @@ from pyspark.sql import functions as F
 
 from pipeline.lake.change import EVERY_ROW, Change, CommitNote, MakeChange, RowsGone, RowsToWrite
 from pipeline.lake.date_filters import dates_condition
+from pipeline.lake.engine import session_settings
 from pipeline.lake.engine.frames import arrow_to_frame
 from pipeline.lake.engine.sessions import LazySession, own_session
 from pipeline.lake.engine.tasks import PartitionedRows
 from pipeline.lake.errors import RestoreError
 from pipeline.lake.queries.inputs import MAX_IN_LIST, sql_list
 from pipeline.lake.storage.data_files import MAX_FILE_BYTES
-from pipeline.lake.storage.log import Snapshot, TablePlaces
+from pipeline.lake.storage.log import MAINTENANCE, UNKNOWN_VERSION, Snapshot, TablePlaces, version_parameter
 from pipeline.lake.storage.store import StoreName, table_properties
 from schemas.table import EVENT_DATE, Column, Table, quoted
 
 _GONE: Final = "_gone"
-_NEW: Final = "_new_"
 _NOTE_OF_WRITE: Final = "userMetadata"
 _NOTE_OF_STATEMENT: Final = "spark.databricks.delta.commitInfo.userMetadata"
 _LAST_VERSION: Final = "spark.databricks.delta.lastCommitVersionInSession"
 _CHECKPOINTS: Final = "delta.checkpointInterval"
+_RETENTION: Final = "delta.deletedFileRetentionDuration"
+_TOO_SHORT: Final = "DELTA_VACUUM_RETENTION_PERIOD_TOO_SHORT"
 # While files are removed the check that old versions are kept for a week is off; so are commits that tell of the
 # removal. A table's folder is listed by as many tasks as the last setting says: by 10,000 unless told.
 _LISTING_TASKS: Final = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
@@ -46,28 +49,30 @@ _VACUUM: Final = {
 
 
 class _Transaction(NamedTuple):
-    """The session of one commit, and what the commit says of itself."""
+    """The session of one commit, and what the commit says of itself; whether the session tells the commit's version."""
 
     spark: SparkSession
-    metadata: str
+    note: CommitNote
+    tells_version: bool
 
     @property
     def version(self) -> int | None:
         """The version of the commit; None where none was made."""
-        version = self.spark.conf.get(_LAST_VERSION, None)
+        version = session_settings.read(self.spark, _LAST_VERSION) if self.tells_version else UNKNOWN_VERSION
         return None if version is None else int(version)
 
     @contextmanager
-    def statement(self) -> Iterator[SparkSession]:
-        """Yield the session for a statement, which takes the note from it.
+    def statement(self, operation: str, evidence: str = "") -> Iterator[SparkSession]:
+        """Yield the session for a statement, which takes the note from it; else the commit is announced.
 
-        Spark replaces ``${...}`` in settings: ``$`` is spelled as JSON may spell it.
+        ``evidence``: what its main parameter in the log contains. Spark replaces ``${...}`` in settings: ``$`` is
+        spelled as JSON may spell it.
         """
-        self.spark.conf.set(_NOTE_OF_STATEMENT, self.metadata.replace("$", "\\u0024"))
-        try:
+        note = {_NOTE_OF_STATEMENT: self.note.metadata.replace("$", "\\u0024")}
+        with session_settings.within(self.spark, note) as is_taken:
+            if not is_taken and operation not in MAINTENANCE:
+                self.note.announce(operation, evidence)
             yield self.spark
-        finally:
-            self.spark.conf.unset(_NOTE_OF_STATEMENT)
 
 
 class SparkStore:
@@ -78,6 +83,7 @@ class SparkStore:
     def __init__(self, places: TablePlaces, session: LazySession) -> None:
         self._places, self._session = places, session
         self._schemas: set[str] = set()  # of the catalog, that are there
+        self._new = f"_new_{uuid4().hex}_"  # prefix of columns in a MERGE: no commit of others has it
 
     # -- tables ----------------------------------------------------------------------------------------------------
 
@@ -104,7 +110,7 @@ class SparkStore:
     def add_columns(self, table: Table, columns: Sequence[Column], note: CommitNote) -> None:
         """Add columns to a table."""
         added = ", ".join(column.ddl() for column in columns)
-        self._run(f"ALTER TABLE {self._sql_name(table)} ADD COLUMNS ({added})", note)
+        self._run("ADD COLUMNS", f"ALTER TABLE {self._sql_name(table)} ADD COLUMNS ({added})", note)
 
     # -- rows ------------------------------------------------------------------------------------------------------
 
@@ -125,7 +131,7 @@ class SparkStore:
             if isinstance(gone, RowsGone) and found is not None and found.num_rows:
                 where = None if few is None else _overwritten(table, gone, found, few)
                 if where is None:
-                    with transaction.statement():
+                    with transaction.statement("MERGE", self._new):
                         self._merge(table, frame, found)
                 else:
                     self._overwrite(table, frame, where, transaction)
@@ -148,7 +154,7 @@ class SparkStore:
         if is_new and self._places.catalog is None:
             self._save(table, writer.options(**table_properties(table)), transaction)
         elif is_new and is_empty:
-            with transaction.statement() as spark:
+            with transaction.statement("CREATE TABLE") as spark:
                 self._create(spark, table)
         else:
             if is_new:
@@ -161,7 +167,7 @@ class SparkStore:
         self._save(table, frame.write.format("delta").mode("overwrite").option("replaceWhere", where), transaction)
 
     def _save(self, table: Table, writer: DataFrameWriter, transaction: _Transaction) -> None:
-        writer = writer.option("compression", "zstd").option(_NOTE_OF_WRITE, transaction.metadata)
+        writer = writer.option("compression", "zstd").option(_NOTE_OF_WRITE, transaction.note.metadata)
         if self._places.catalog is not None:
             writer.saveAsTable(self._sql_name(table))
         else:
@@ -169,17 +175,17 @@ class SparkStore:
 
     def _merge(self, table: Table, frame: DataFrame, found: pa.Table) -> None:
         """Replace the rows with some keys by those of a frame, and add the others of the frame."""
-        spark, names = frame.sparkSession, table.names
+        spark, names, new = frame.sparkSession, table.names, self._new
         keys = arrow_to_frame(spark, found.select(list(table.key)).group_by(list(table.key)).aggregate([]))
         left = keys.join(frame.select(*table.key), list(table.key), "left_anti").withColumn(_GONE, F.lit(True))  # noqa: FBT003
         source = frame.withColumn(_GONE, F.lit(False)).unionByName(left, allowMissingColumns=True)  # noqa: FBT003
         # mergeInto gives the table no alias: the names alone must tell which side is meant.
-        same = [f"{quoted(name)} = {quoted(_NEW + name)}" for name in table.key]
+        same = [f"{quoted(name)} = {quoted(new + name)}" for name in table.key]
         if EVENT_DATE in found.column_names:
             same.append(dates_condition(set(found[EVENT_DATE].to_pylist())))
-        values = {name: F.col(_NEW + name) for name in names}
+        values = {name: F.col(new + name) for name in names}
         (
-            source.withColumnsRenamed({name: _NEW + name for name in names})
+            source.withColumnsRenamed({name: new + name for name in names})
             .mergeInto(self._sql_name(table), F.expr(" AND ".join(same)))
             .whenMatched(F.col(_GONE)).delete()
             .whenMatched().update(values)
@@ -191,60 +197,69 @@ class SparkStore:
 
     def rewrite(self, table: Table, note: CommitNote) -> None:
         """Write the files again that hold deleted rows, behind deletion vectors. No row changes."""
-        self._run(f"REORG TABLE {self._sql_name(table)} APPLY (PURGE)", note)
+        self._run("REORG", f"REORG TABLE {self._sql_name(table)} APPLY (PURGE)", note)
 
     def vacuum_expired(self, table: Table) -> None:
         """Delete the files that no version within the table's own retention needs."""
-        with own_session(self._session.spark) as spark:
-            with suppress(PySparkException):  # not every platform takes it
-                spark.conf.set(_LISTING_TASKS, _VACUUM[_LISTING_TASKS])
-            try:
-                spark.sql(f"VACUUM {self._sql_name(table)}")
-            finally:
-                with suppress(PySparkException):
-                    spark.conf.unset(_LISTING_TASKS)
+        listing = {_LISTING_TASKS: _VACUUM[_LISTING_TASKS]}
+        with own_session(self._session.spark) as spark, session_settings.within(spark, listing):
+            spark.sql(f"VACUUM {self._sql_name(table)}")
 
     def restore(self, table: Table, version: int, note: CommitNote) -> None:
         """Restore a table to a version, by a commit of its own; RestoreError where its files or its log are gone."""
         try:
-            self._run(f"RESTORE TABLE {self._sql_name(table)} TO VERSION AS OF {version}", note)
+            sql = f"RESTORE TABLE {self._sql_name(table)} TO VERSION AS OF {version}"
+            self._run("RESTORE", sql, note, version_parameter(version))
         except (PySparkException, Py4JJavaError) as error:
             raise RestoreError(f"{table} has no version {version} any more: {error}") from error
 
     def purge(self, table: Table, note: CommitNote) -> None:
         """Write the files again without deleted rows, and the log so that older entries are not needed."""
         name = self._sql_name(table)
-        self._run(f"REORG TABLE {name} APPLY (PURGE)", note)
-        self._run(f"ALTER TABLE {name} SET TBLPROPERTIES ('{_CHECKPOINTS}' = '1')", note)
+        self.rewrite(table, note)
+        self._run("SET TBLPROPERTIES", f"ALTER TABLE {name} SET TBLPROPERTIES ('{_CHECKPOINTS}' = '1')", note)
         # Earlier versions kept a provenance in the table's properties too, where it outlives the commit.
-        self._run(f"ALTER TABLE {name} UNSET TBLPROPERTIES IF EXISTS ('{_CHECKPOINTS}', 'provenance')", note)
+        unset = f"UNSET TBLPROPERTIES IF EXISTS ('{_CHECKPOINTS}', 'provenance')"
+        self._run("UNSET TBLPROPERTIES", f"ALTER TABLE {name} {unset}", note)
 
     def vacuum(self, table: Table) -> None:
-        """Delete all files that the newest version does not need."""
-        self._vacuum(table, 0)
+        """Delete all files that the newest version does not need.
 
-    def _vacuum(self, table: Table, retain_hours: int) -> None:
-        with own_session(self._session.spark) as spark:
-            for name, value in _VACUUM.items():
-                spark.conf.set(name, value)
+        Where the session does not take settings the table's own retention is none meanwhile.
+        """
+        if not self._vacuum(table, 0):
+            sql, name = self._session.spark.sql, self._sql_name(table)
+            sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('{_RETENTION}' = 'interval 0 hours')")
+            try:
+                sql(f"VACUUM {name}")
+            finally:
+                sql(f"ALTER TABLE {name} UNSET TBLPROPERTIES IF EXISTS ('{_RETENTION}')")
+
+    def _vacuum(self, table: Table, retain_hours: int) -> bool:
+        """Delete older files; return False where the table's own retention is longer, and the session insists on it."""
+        with own_session(self._session.spark) as spark, session_settings.within(spark, _VACUUM):
             try:
                 spark.sql(f"VACUUM {self._sql_name(table)} RETAIN {retain_hours} HOURS")
-            finally:
-                for name in _VACUUM:
-                    spark.conf.unset(name)
+            except PySparkException as error:
+                if error.getCondition() != _TOO_SHORT:
+                    raise
+                return False
+            return True
 
     def maintain(self, table: Table, retain_hours: int, note: CommitNote) -> None:
-        """Join small files, and delete files that no version of the last hours needs."""
-        self._run(f"OPTIMIZE {self._sql_name(table)}", note)
-        self._vacuum(table, retain_hours)
+        """Join small files, and delete files that no version of the last hours needs, nor the table's own retention."""
+        note.check()
+        self._session.spark.sql(f"OPTIMIZE {self._sql_name(table)}")
+        if not self._vacuum(table, retain_hours):
+            self.vacuum_expired(table)
 
     # -- commits ---------------------------------------------------------------------------------------------------
 
     def _sql_name(self, table: Table) -> str:
         return self._places.sql_name(table)
 
-    def _run(self, sql: str, note: CommitNote) -> None:
-        with self._transaction(note) as transaction, transaction.statement() as spark:
+    def _run(self, operation: str, sql: str, note: CommitNote, evidence: str = "") -> None:
+        with self._transaction(note) as transaction, transaction.statement(operation, evidence) as spark:
             spark.sql(sql)
 
     @contextmanager
@@ -256,8 +271,8 @@ class SparkStore:
                 spark = rows.sparkSession
             else:
                 spark = stack.enter_context(own_session(self._session.spark))
-            spark.conf.unset(_LAST_VERSION)  # that of the commit before, of another table
-            yield _Transaction(spark, note.metadata)
+            tells_version = session_settings.unset(spark, _LAST_VERSION)  # that of the commit before, of another table
+            yield _Transaction(spark, note, tells_version)
 
 
 def _frame(spark: SparkSession, table: Table, rows: RowsToWrite) -> DataFrame:

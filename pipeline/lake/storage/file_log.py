@@ -20,7 +20,7 @@ from pipeline.lake.lake_path import LakePath
 from pipeline.lake.queries.duckdb_sql import DataFiles
 from pipeline.lake.queries.inputs import CHANGE_FIELDS, ChangeFeedError
 from pipeline.lake.schema_enforcement import arrow_schema
-from pipeline.lake.storage.log import Snapshot, TablePlaces
+from pipeline.lake.storage.log import Snapshot, TablePlaces, main_parameter
 from schemas.table import Table
 from udfs.files.filesystems import s3_endpoint_and_region, split_s3_uri
 
@@ -187,4 +187,5 @@ def _identity(folder: LakePath) -> tuple[int, ...]:
 
 def _snapshot(commit: Mapping[str, Any]) -> Snapshot:
     written = commit.get(ROWS_WRITTEN) or (commit.get("operationMetrics") or {}).get("numOutputRows") or 0
-    return Snapshot(commit["version"], commit.get(PROVENANCE), int(written), commit.get("operation"))
+    parameter = main_parameter(commit.get("operationParameters"))
+    return Snapshot(commit["version"], commit.get(PROVENANCE), int(written), commit.get("operation"), parameter)

@@ -18,8 +18,11 @@ from schemas.table import Table, quoted
 NO_PROVENANCE: Final = "{}"
 """The provenance in a commit of this program whose table has none, as those have that are read."""
 
+UNKNOWN_VERSION: Final = -1
+"""The version of a commit that was made where the session does not tell it."""
+
 # Operations that change no row: what somebody does to keep a table fast and small.
-_MAINTENANCE: Final = frozenset({
+MAINTENANCE: Final = frozenset({
     "CREATE TABLE", "OPTIMIZE", "REORG", "VACUUM START", "VACUUM END", "COMPUTE STATS", "CLUSTER BY",
     "SET TBLPROPERTIES", "UNSET TBLPROPERTIES", "UPGRADE PROTOCOL", "ROW TRACKING BACKFILL",
 })  # fmt: skip
@@ -28,14 +31,15 @@ _MAINTENANCE: Final = frozenset({
 class Snapshot(NamedTuple):
     """A commit of a table: its version from 0, its provenance, and how many rows it wrote.
 
-    ``operation`` is Delta's name of what was done. Commits of this program have a provenance, if only
-    ``NO_PROVENANCE``; those of others have none.
+    ``operation`` is Delta's name of what was done, ``parameter`` says how (``main_parameter``). Commits of this program
+    have a provenance, if only ``NO_PROVENANCE``; those of others have none.
     """
 
     version: int
     provenance_json: str | None
     rows_written: int = 0
     operation: str | None = None
+    parameter: str = ""
 
     @property
     def is_ours(self) -> bool:
@@ -45,7 +49,7 @@ class Snapshot(NamedTuple):
     @property
     def is_maintenance(self) -> bool:
         """Whether somebody else, or a library, made it, and changed no row."""
-        return not self.is_ours and self.operation in _MAINTENANCE
+        return not self.is_ours and self.operation in MAINTENANCE
 
     @property
     def is_foreign(self) -> bool:
@@ -59,6 +63,18 @@ class Snapshot(NamedTuple):
         except ValueError:
             return {}
         return made if isinstance(made, dict) else {}
+
+
+def main_parameter(parameters: Mapping[str, Any] | None) -> str:
+    """Return which rows an operation is about, as the log says it: their condition, or ``version N;`` of a RESTORE."""
+    known = parameters or {}
+    version = known.get("version")
+    return str(known.get("predicate") or ("" if version is None else version_parameter(version)))
+
+
+def version_parameter(version: int | str) -> str:
+    """Return the main parameter of a RESTORE to a version."""
+    return f"version {version};"
 
 
 class TablePlaces(NamedTuple):

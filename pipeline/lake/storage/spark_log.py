@@ -11,7 +11,7 @@ from pyspark.errors import AnalysisException
 from pipeline.lake.engine.frames import read_table
 from pipeline.lake.engine.sessions import LazySession
 from pipeline.lake.queries.duckdb_sql import DataFiles
-from pipeline.lake.storage.log import Snapshot, TablePlaces
+from pipeline.lake.storage.log import Snapshot, TablePlaces, main_parameter
 from schemas.table import Table
 
 # Error conditions of Delta and Spark for a table that does not exist; any other error is raised.
@@ -57,6 +57,7 @@ class SparkLog:
                 row["userMetadata"],
                 int((row["operationMetrics"] or {}).get("numOutputRows", 0)),
                 row["operation"],
+                main_parameter(row["operationParameters"]),
             )
             for row in history.collect()
         ]
