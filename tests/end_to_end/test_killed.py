@@ -63,7 +63,10 @@ def _copied(lake: Lake, folder: Path) -> Path:
 
 
 FEW_KILLS = [("all", 0.85), ("workers", 0.1), ("java", 0.5)]
-KILLS = [(KILLED[number % 4], (number + 0.5) / 23) for number in range(22)]  # over the whole duration of a run
+# Over the whole duration of a run; workers are there in the first half of it.
+KILLS = [
+    (what, (number + 0.5) / (46 if what == "workers" else 23)) for number in range(22) for what in [KILLED[number % 4]]
+]
 
 
 @pytest.mark.parametrize(

@@ -488,10 +488,10 @@ def test_of_what_is_cut_the_pages_hold_sums_over_all(lake):
     assert {each: sum(row["n"] for row in found if row["outcome"] == each) for each in set(outcomes)} == {
         each: outcomes.count(each) for each in set(outcomes)
     }
-    small = read_dashboard_data(lake, limits=RowLimits(table_bytes=5_000), published_at=moment).datasets["calls"]
+    small = read_dashboard_data(lake, limits=RowLimits(table_bytes=5_000), published_at=moment).datasets["attempts"]
     assert small.rows.nbytes <= 5_000
     assert small.summary.nbytes <= 5_000
-    assert small.total_rows == whole["calls"].total_rows > small.rows.num_rows > 0
+    assert small.total_rows == whole["attempts"].total_rows > small.rows.num_rows > 0
     named = {key for row in few["attempts"].rows.to_pylist() for key in row["evidence"]}
     there = few["calls"].rows.column("call_key").to_pylist() + few["evidence_calls"].rows.column("call_key").to_pylist()
     assert named & set(there)

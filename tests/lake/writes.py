@@ -7,6 +7,7 @@ from deltalake import DeltaTable
 from pipeline.lake.storage.log import NO_PROVENANCE
 from schemas.bronze import QUARANTINE
 
+NO_COMMIT = object()
 COLUMNS = QUARANTINE.struct(without=("event_date",))
 
 
@@ -28,12 +29,15 @@ def log_of(lake):
 
 
 def writes(lake):
-    """Commits of every kind, each with the provenance that it has and the rows that it writes, where that is told."""
+    """Commits of every kind, each with the provenance that it has and the rows that it writes, where that is told.
+
+    ``NO_COMMIT``: what the table rests on is noted, and no commit tells it.
+    """
     spark = lake.spark
     said = "stamped, \u00fc\n\U0001f600"
     yield lambda: lake.create(QUARANTINE), None, 0
     yield lambda: lake.append(QUARANTINE, rows(spark, "a", "b", "c"), provenance='{"a": 1}'), '{"a": 1}', 3
-    yield lambda: lake.note_provenance(QUARANTINE, said), said, 0
+    yield lambda: lake.note_provenance(QUARANTINE, said), said, NO_COMMIT
     yield lambda: lake.delete_values(QUARANTINE, "quarantine_key", ["a"], dates=[None]), NO_PROVENANCE, None
     yield (
         lambda: lake.update(QUARANTINE, {"reason": "'one'"}, "quarantine_key = 'b'", provenance="[1, 2]"),
@@ -44,5 +48,5 @@ def writes(lake):
     yield lambda: lake.update(QUARANTINE, {"reason": "'other'"}, "TRUE"), NO_PROVENANCE, None
     yield lambda: lake.restore(QUARANTINE, 1), NO_PROVENANCE, None
     for number in range(2):
-        yield lambda number=number: lake.note_provenance(QUARANTINE, f"{number}"), f"{number}", 0
+        yield lambda number=number: lake.note_provenance(QUARANTINE, f"{number}"), f"{number}", NO_COMMIT
     yield lambda: lake.purge(QUARANTINE, "purged"), "purged", 0
