@@ -23,9 +23,9 @@ from jobs.lake_access import lake_lease, open_lake_with_data
 from pipeline.bronze.ingest_captures import BRONZE_TABLES
 from pipeline.bronze.retention_cutoff import RetentionCutoff
 from pipeline.lake.lake import Lake
-from pipeline.lake.recovery import RunMarkers, undo_unfinished_runs
 from pipeline.privacy import erasure, retention
 from pipeline.privacy.retained_history import DeletionNote, is_noted, remove_history
+from pipeline.runs.recovery import RunMarkers, undo_unfinished_runs
 from schemas.bronze import CAPTURE_FILES
 
 JOB = "forget"

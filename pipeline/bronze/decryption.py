@@ -27,10 +27,10 @@ from pipeline.bronze.ingest_captures import LogFunction, bronze_versions
 from pipeline.lake.lake import Lake
 from pipeline.lake.lake_path import LakePath
 from pipeline.lake.queries.inputs import CHANGE_FEED_ERRORS, POST_IMAGES, BoundQuery, ChangesSince, Parts
-from pipeline.lake.recovery import RunMarkers
 from pipeline.lake.schema_enforcement import arrow_schema
 from pipeline.lake.stage_groups import bucket_sql, stage_groups
 from pipeline.lake.staging_files import StagingWriter, staged_rows
+from pipeline.runs.recovery import RunMarkers
 from schemas.bronze import RPC_BINDS, RPC_CALLS
 from schemas.table import EVENT_DATE
 from udfs.sealed.call_decryption import HALVES, CallDecryption, decrypt_connection_calls

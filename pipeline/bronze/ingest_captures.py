@@ -3,7 +3,7 @@
 The read tasks write the rows of all tables to staging files in the run's own folder. Connections that one capture could
 not finish alone are then merged across captures (``merge_connections``), and each table is written in one commit
 (``write_tables``). The ledger (``bronze.capture_files``) is written last: the next run undoes a run that did not get
-that far (``pipeline.lake.recovery``). The caller holds the lake's lease.
+that far (``pipeline.runs.recovery``). The caller holds the lake's lease.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ from pipeline.bronze.retention_cutoff import RetentionCutoff, recount_connection
 from pipeline.bronze.write_tables import BronzeWriter, stored_captures
 from pipeline.lake.engine.tasks import PartitionedRows
 from pipeline.lake.lake import Lake
-from pipeline.lake.recovery import RunMarkers, undo_unfinished_runs
 from pipeline.lake.staging_files import count_staged_rows
 from pipeline.lake.versions import versions_by_name
+from pipeline.runs.recovery import RunMarkers, undo_unfinished_runs
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, PENDING, QUARANTINE, RPC_BINDS, RPC_CALLS
 from schemas.sessions import PINGS, SESSION_PACKETS
 from udfs.capture.capture_reader import BRONZE_SCHEMAS

@@ -29,9 +29,9 @@ from pipeline.lake.date_filters import dates_condition
 from pipeline.lake.engine.tasks import PartitionedRows, balance_by_size
 from pipeline.lake.lake import Lake
 from pipeline.lake.lake_path import LakePath, parquet_dataset
-from pipeline.lake.recovery import RunMarkers, undo_unfinished_runs
 from pipeline.lake.schema_enforcement import arrow_schema, conform_table, select_fields
 from pipeline.lake.staging_files import StagingWriter, staged_rows
+from pipeline.runs.recovery import RunMarkers, undo_unfinished_runs
 from schemas.bronze import CAPTURE_FILES, QUARANTINE
 from schemas.collected_snapshots import SNAPSHOT_FILES, SNAPSHOTS_RAW
 from schemas.table import EVENT_DATE, INGESTED_AT, RUN_ID, Table

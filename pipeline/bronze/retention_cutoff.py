@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from pipeline.lake.lake import Lake
 from pipeline.lake.lake_path import LakePath, open_parquet
-from pipeline.lake.recovery import RunMarkers
+from pipeline.runs.recovery import RunMarkers
 from schemas.bronze import CONNECTIONS, RPC_CALLS
 from schemas.table import EVENT_DATE, INGESTED_AT, Table
 from udfs.capture.bronze_rows import sum_server_connections

@@ -30,7 +30,6 @@ from pipeline.lake.engine.tasks import PartitionedRows
 from pipeline.lake.errors import LakeNameError, StoreError
 from pipeline.lake.lake_path import LakePath, absolute_location
 from pipeline.lake.lake_record import choose_store, record_store
-from pipeline.lake.lease_table import LeaseTable
 from pipeline.lake.queries.answer import Answers
 from pipeline.lake.queries.duckdb_sql import DuckDbSql
 from pipeline.lake.queries.held_rows import HeldRows
@@ -97,7 +96,7 @@ class Lake:
         self.root = absolute_location(root)
         self.folder = LakePath(self.root)
         self.catalog, self.prefix, self.overflow_folder = catalog, prefix, overflow_folder
-        self._places = TablePlaces(self.root, catalog, prefix)
+        self.places = TablePlaces(self.root, catalog, prefix)
         default: StoreName = "delta-rs" if catalog is None and not is_remote(session) else "spark"
         self.store_name = choose_store(self.folder, wanted=store, default=default, in_catalog=catalog is not None)
         sql = DuckDbSql(overflow_folder)
@@ -106,40 +105,32 @@ class Lake:
         if self.store_name == "delta-rs":
             if found := _NOT_IN_FOLDERS.search(self.root):
                 raise LakeNameError(f"{root!r}: delta-rs takes no folder with {found[0]!r} in its name; rename it")
-            self._log = file_log = FileLog(self._places)
+            self._log = file_log = FileLog(self.places)
             self._store = DeltaRsStore(file_log, self.session, sql)
         else:
             if self.folder.is_remote:
                 raise StoreError(f"{self.root}: Spark needs a folder; set lake.store to delta-rs, without a catalog")
             self._log = self._log_of_spark(read_log)
-            self._store = SparkStore(self._places, self.session)
+            self._store = SparkStore(self.places, self.session)
         trusts = trusts_versions and isinstance(self._log, SparkLog)
         self.versions = Versions(self._log, self.root, self._read_watermarks, self._count_rows, trusts_versions=trusts)
         self._held = HeldRows()
         self._unfinished = UnfinishedRuns(self.folder)
         self._has_changed = False  # a table that is made of something, by the run that holds exclusive access
         self._announcing = Lock()
-        self._answers = Answers(self._places, self._log, self.versions, self.session, sql, self._held)
+        self._answers = Answers(self.places, self._log, self.versions, self.session, sql, self._held)
 
     def _log_of_spark(self, read_log: ReadLog) -> TableLog:
         """Return what reads the logs of tables that Spark stores."""
-        is_reached = self._is_in_own_spark and (self.catalog is not None or not _NOT_IN_FOLDERS.search(self.root))
+        is_reached = self.is_in_own_spark and (self.catalog is not None or not _NOT_IN_FOLDERS.search(self.root))
         if read_log == "spark" or (read_log == "auto" and not is_reached):
-            return SparkLog(self._places, self.session)
-        return FileLog(self._places) if self.catalog is None else CatalogFileLog(self._places, self.session)
+            return SparkLog(self.places, self.session)
+        return FileLog(self.places) if self.catalog is None else CatalogFileLog(self.places, self.session)
 
     @property
-    def _is_in_own_spark(self) -> bool:
+    def is_in_own_spark(self) -> bool:
         """Whether Spark runs in this process, and all commits are in folders: those of other catalogs may not be."""
         return not is_remote(self.session) and self.catalog in (None, "spark_catalog")
-
-    @property
-    def lease_place(self) -> LeaseTable | None:
-        """A table for the lease of a lake in a catalog; None where the lease is in the lake's folder.
-
-        That is also where Spark in this process has the catalog: commits of another process may not exclude its own.
-        """
-        return None if self._is_in_own_spark or self.catalog is None else LeaseTable(self._places, self.session)
 
     @property
     def spark(self) -> SparkSession:
@@ -234,11 +225,11 @@ class Lake:
 
     def path(self, table: Table) -> str:
         """Return where the table is: its folder, or its full name in the catalog."""
-        return self._places.path(table)
+        return self.places.path(table)
 
     def sql_name(self, table: Table) -> str:
         """Return the table's name for SQL, quoted."""
-        return self._places.sql_name(table)
+        return self.places.sql_name(table)
 
     # -- tables ----------------------------------------------------------------------------------------------------
 

@@ -24,8 +24,8 @@ import pyarrow.fs as pafs
 from pipeline.bronze import decryption
 from pipeline.concurrency import run_concurrently
 from pipeline.lake.lake import Lake
-from pipeline.lake.recovery import RunMarkers
 from pipeline.lake.storage.log import Snapshot
+from pipeline.runs.recovery import RunMarkers
 from pipeline.silver.update import STUBS_EMPTIED_PROVENANCE
 from schemas import catalog
 from schemas.bronze import RPC_CALLS, WATERMARKS

@@ -33,11 +33,11 @@ from pipeline.lake.engine.tasks import MIN_TASKS
 from pipeline.lake.lake import Lake
 from pipeline.lake.lake_path import LakePath
 from pipeline.lake.queries.inputs import BoundQuery, Parts
-from pipeline.lake.recovery import RunMarkers
 from pipeline.lake.schema_enforcement import arrow_schema, select_fields
 from pipeline.lake.stage_groups import bucket_sql, stage_groups
 from pipeline.lake.staging_files import StagingWriter, staged_rows
 from pipeline.privacy.redacted_columns import REDACTED_SILVER_TABLES, columns_to_read, redact_rows, with_all_columns
+from pipeline.runs.recovery import RunMarkers
 from pipeline.silver import collected_snapshots
 from pipeline.silver.decode import DECODED_TABLES, DECODER_VERSIONS
 from pipeline.silver.hosts import DECODER_VERSION as HOSTS_VERSION

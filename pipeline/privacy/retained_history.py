@@ -23,8 +23,8 @@ from typing import Final
 
 from pipeline.concurrency import run_concurrently
 from pipeline.lake.lake import Lake
-from pipeline.lake.recovery import RunMarkers
 from pipeline.lake.storage.retention import Retention
+from pipeline.runs.recovery import RunMarkers
 from schemas import catalog
 from schemas.bronze import WATERMARKS
 from schemas.table import Table

@@ -9,10 +9,10 @@ from typing import Any, Final
 
 from pipeline.bronze.event_time import newest_event_time_us
 from pipeline.lake.lake import Lake
-from pipeline.lake.recovery import RunMarkers
 from pipeline.queues.last_reports import LAST_QUEUE_REPORTS_SQL, LAST_TRANSFERS_SQL, max_gap_s
 from pipeline.queues.queue_managers import QueueManagerNames
 from pipeline.queues.queue_rows import QueueNames, with_canonical_names
+from pipeline.runs.recovery import RunMarkers
 from pipeline.silver.queue_aliases import AliasIndex
 from pipeline.text import escape_as_hex, format_time
 from schemas.eod import EOD_TRANSFERS

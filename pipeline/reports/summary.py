@@ -12,8 +12,8 @@ from typing import Any, Final, NamedTuple
 from pipeline.concurrency import run_concurrently
 from pipeline.lake.lake import Lake
 from pipeline.lake.lake_path import LakePath
-from pipeline.lake.recovery import RunMarkers
 from pipeline.queues.last_reports import LAST_TRANSFERS_SQL, max_gap_s
+from pipeline.runs.recovery import RunMarkers
 from schemas.ack_sequences import ACK_SEQUENCES
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, QUARANTINE, RPC_CALLS
 from schemas.calls import CLIENT_CALLS, MANAGEMENT_CALLS

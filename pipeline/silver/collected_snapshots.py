@@ -27,10 +27,10 @@ from pipeline.lake.lake import Lake
 from pipeline.lake.lake_path import LakePath
 from pipeline.lake.net_changes import net_changes
 from pipeline.lake.queries.inputs import BoundQuery, ChangesSince, Parts, QueryInput
-from pipeline.lake.recovery import RunMarkers
 from pipeline.lake.schema_enforcement import arrow_schema, select_fields
 from pipeline.lake.stage_groups import bucket_sql, stage_groups
 from pipeline.lake.staging_files import StagingWriter, staged_rows
+from pipeline.runs.recovery import RunMarkers
 from pipeline.silver.decode import DecodeFailure, decode_snapshots_safely
 from pipeline.silver.decode_tasks import stage_failures, staged_failures
 from schemas.collected_snapshots import SNAPSHOTS_RAW

@@ -28,8 +28,8 @@ from pipeline.lake.lake import Lake
 from pipeline.lake.lake_path import LakePath
 from pipeline.lake.net_changes import NetChanges, net_changes
 from pipeline.lake.queries.inputs import BoundQuery, ChangesSince
-from pipeline.lake.recovery import RunMarkers
 from pipeline.lake.schema_enforcement import arrow_schema, select_fields
+from pipeline.runs.recovery import RunMarkers
 from pipeline.silver.decode import DECODED_TABLES, DECODER_VERSIONS, INTERFACES_BY_TABLE, ROW_PER_CALL_TABLES
 from pipeline.silver.decode_tasks import (
     HAS_SILVER_TABLE_SQL,

@@ -24,8 +24,8 @@ from pipeline.bronze.ingest_plan import plan_ingest
 from pipeline.bronze.input_files import list_files
 from pipeline.bronze.staged_reads import StagedReads
 from pipeline.lake.lake_path import LakePath
-from pipeline.lake.recovery import RunMarkers
 from pipeline.lake.staging_files import StagingWriter, staging_file_name
+from pipeline.runs.recovery import RunMarkers
 from udfs.capture.capture_reader import read_capture
 
 EVERY = (*TABLES, "pending")

@@ -26,7 +26,7 @@ from end_to_end.conversations import SMALL, Conversations
 from end_to_end.lakes import ALL, BRONZE, WRITTEN_BY, Job, run, tables
 from jobs.session import get_spark_session
 from pipeline.lake.lake import Lake
-from pipeline.lake.recovery import RunMarkers
+from pipeline.runs.recovery import RunMarkers
 from schemas.bronze import PENDING
 
 KILLS_PER_ROUND = (1, 2, 4, 8)  # kills of a round

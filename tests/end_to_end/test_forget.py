@@ -24,7 +24,7 @@ from pcapgen.record import sample_captures
 from pipeline.bronze.retention_cutoff import RetentionCutoff
 from pipeline.lake.lake import Lake
 from pipeline.lake.lake_path import LakePath
-from pipeline.lake.recovery import RunMarkers
+from pipeline.runs.recovery import RunMarkers
 from schemas import catalog
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, PENDING, RPC_BINDS, RPC_CALLS
 from schemas.quality import QUALITY_RESULTS

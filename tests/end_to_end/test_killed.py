@@ -16,8 +16,8 @@ from capture.merge.cutting import plain
 from end_to_end.conversations import SAMPLE, SMALL, Conversations
 from end_to_end.lakes import ALL, BRONZE, KILLED, WRITTEN_BY, Job, run, tables
 from pipeline.lake.lake import Lake
-from pipeline.lake.recovery import RunMarkers
 from pipeline.lake.storage.store import StoreName
+from pipeline.runs.recovery import RunMarkers
 from schemas.bronze import CAPTURE_FILES
 from udfs.keys import key
 

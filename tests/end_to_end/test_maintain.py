@@ -10,7 +10,7 @@ from deltalake import DeltaTable
 from end_to_end.lakes import facts, tables
 from jobs import maintain, run_all
 from pipeline.lake.lake import Lake
-from pipeline.lake.recovery import RunMarkers
+from pipeline.runs.recovery import RunMarkers
 from schemas import catalog
 from schemas.bronze import CAPTURE_FILES, RPC_CALLS, WATERMARKS
 

@@ -17,9 +17,9 @@ from jobs import run_all
 from pipeline.bronze.ingest_captures import BRONZE_TABLES
 from pipeline.lake.lake import Lake
 from pipeline.lake.lake_path import LakePath
-from pipeline.lake.lease import hold_lease
-from pipeline.lake.recovery import RunMarkers
 from pipeline.lake.schema_enforcement import arrow_schema
+from pipeline.runs.lease import hold_lease
+from pipeline.runs.recovery import RunMarkers
 from schemas import catalog
 from schemas.bronze import RPC_CALLS
 

@@ -11,8 +11,8 @@ from pcapgen import rpc
 from pcapgen.model import Dialogue, make_stub
 from pipeline.bronze.ingest_captures import BRONZE_TABLES
 from pipeline.lake.lake import Lake
-from pipeline.lake.recovery import RunMarkers
 from pipeline.quality import coverage
+from pipeline.runs.recovery import RunMarkers
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, RPC_CALLS
 from schemas.coverage import COVERAGE
 from tests.support.lakes import versions_text

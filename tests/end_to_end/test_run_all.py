@@ -27,9 +27,9 @@ from pipeline.concurrency import run_concurrently
 from pipeline.dashboards.read_datasets import RowLimits, read_dashboard_data
 from pipeline.data_source.capture_source import register_capture_source
 from pipeline.lake.lake import Lake
-from pipeline.lake.recovery import RunMarkers
 from pipeline.quality.check import CheckOptions, check_suites
 from pipeline.quality.suites import read_suites
+from pipeline.runs.recovery import RunMarkers
 from schemas import catalog
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, RPC_BINDS, RPC_CALLS, RUNS
 from schemas.calls import REMOTE_READ_CALLS

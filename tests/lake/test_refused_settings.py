@@ -12,10 +12,10 @@ import pytest
 from lake.writes import rows
 from pipeline.lake.errors import ConflictError
 from pipeline.lake.lake import Lake
-from pipeline.lake.recovery import RunMarkers, undo_unfinished_runs
 from pipeline.lake.storage import delta_spark
 from pipeline.lake.storage.log import Snapshot
 from pipeline.lake.watermarks import Announced, Watermark, Watermarks, read_watermarks, watermark_rows
+from pipeline.runs.recovery import RunMarkers, undo_unfinished_runs
 from refused_settings import refuse_settings
 from schemas.bronze import CAPTURE_FILES, QUARANTINE, WATERMARKS
 from spark_settings import spark_settings

@@ -10,10 +10,10 @@ from jobs.command_line.engine_summary import count_work
 from pipeline.bronze.retention_cutoff import RetentionCutoff
 from pipeline.lake.errors import ConflictError
 from pipeline.lake.lake import Lake
-from pipeline.lake.lease import LeaseError
 from pipeline.lake.run_notes import RunNote
 from pipeline.lake.schema_enforcement import arrow_schema
 from pipeline.privacy import retention
+from pipeline.runs.lease import LeaseError
 from schemas import catalog
 from schemas.bronze import QUARANTINE, RUNS
 

@@ -9,9 +9,9 @@ from deltalake import DeltaTable, write_deltalake
 from lake.writes import clean_log, log_of, rows
 from pipeline.lake.errors import ConflictError
 from pipeline.lake.lake import Lake
-from pipeline.lake.recovery import RunMarkers, undo_unfinished_runs
 from pipeline.lake.storage.log import Snapshot
 from pipeline.lake.watermarks import Watermark, replace_versions, settle
+from pipeline.runs.recovery import RunMarkers, undo_unfinished_runs
 from schemas.bronze import CAPTURE_FILES, QUARANTINE, WATERMARKS
 from schemas.quality import QUALITY_RESULTS
 from spark_settings import spark_settings

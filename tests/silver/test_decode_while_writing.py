@@ -8,7 +8,7 @@ from pcapgen.record import sample_captures
 from pipeline.bronze import ingest_captures
 from pipeline.bronze.input_files import list_files
 from pipeline.lake.lake import Lake
-from pipeline.lake.recovery import RunMarkers
+from pipeline.runs.recovery import RunMarkers
 from pipeline.silver import update as silver_update
 from pipeline.silver.decode_tasks import CallDecoder, DecodedWrite
 from schemas.bronze import RPC_CALLS

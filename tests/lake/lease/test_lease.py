@@ -20,9 +20,9 @@ import pytest
 from filelock import FileLock
 
 from bronze.stores.bucket import serving_here
-from pipeline.lake import lease
 from pipeline.lake.lake_path import LakePath
-from pipeline.lake.lease import LEASE_FOLDER, LeaseError, hold_lease
+from pipeline.runs import lease
+from pipeline.runs.lease import LEASE_FOLDER, LeaseError, hold_lease
 
 WORKER = Path(__file__).with_name("worker.py")
 SHORT = {"beat_s": 0.05, "stale_s": 60.0, "poll_s": 0.005}

@@ -12,12 +12,12 @@ import pytest
 from engines import without_spark
 from jobs import maintain
 from jobs.command_line.engine_summary import count_work
-from pipeline.lake import lease
 from pipeline.lake.engine.sessions import LazySession
 from pipeline.lake.lake import Lake
-from pipeline.lake.lease import LEASE_FOLDER, LeaseError, LeasePlace, Record, hold_lease
-from pipeline.lake.lease_table import LEASE, LeaseTable
 from pipeline.lake.storage.log import TablePlaces
+from pipeline.runs import lease
+from pipeline.runs.lease import LEASE_FOLDER, LeaseError, LeasePlace, Record, hold_lease
+from pipeline.runs.lease_table import LEASE, LeaseTable, lease_place
 from schemas.bronze import CAPTURE_FILES
 
 PREFIX = "leased_"
@@ -72,15 +72,15 @@ def clock(monkeypatch):
     [({}, False), ({"catalog": "spark_catalog"}, False), ({"catalog": "main", "prefix": "p_"}, True)],
 )
 def test_which_lakes_have_a_table(tmp_path, where, is_table):
-    place = Lake(without_spark(), str(tmp_path), **where).lease_place
+    place = lease_place(Lake(without_spark(), str(tmp_path), **where))
     assert isinstance(place, LeaseTable) is is_table
     assert not is_table or place.record == "`main`.`p_bronze`.`lease`"
 
 
 def test_over_connect_every_catalog_has_a_table(tmp_path, monkeypatch):
     monkeypatch.setenv("SPARK_REMOTE", "sc://there")
-    assert isinstance(Lake(without_spark(), str(tmp_path), catalog="spark_catalog").lease_place, LeaseTable)
-    assert Lake(without_spark(), str(tmp_path)).lease_place is None
+    assert isinstance(lease_place(Lake(without_spark(), str(tmp_path), catalog="spark_catalog")), LeaseTable)
+    assert lease_place(Lake(without_spark(), str(tmp_path))) is None
 
 
 def test_a_young_lease_is_not_read_before_a_commit(clock):
@@ -194,7 +194,7 @@ def test_a_run_holds_the_row_and_leaves_it_free(table, spark):
 
 @pytest.mark.spark
 def test_a_job_takes_the_lease_in_the_catalog_and_maintains_it(table, spark, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(Lake, "_is_in_own_spark", False)
+    monkeypatch.setattr(Lake, "is_in_own_spark", False)
     lake = Lake(spark, str(tmp_path), catalog="spark_catalog", prefix=PREFIX)
     lake.create(CAPTURE_FILES)
     arguments = ["--lake", lake.root, "--set", "lake.catalog=spark_catalog", "--set", f"lake.prefix={PREFIX}"]

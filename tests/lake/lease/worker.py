@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 
-from pipeline.lake.lease import hold_lease
+from pipeline.runs.lease import hold_lease
 
 
 def main(lake: str, journal: str, run: str, rounds: str, hold_s: str) -> None:

@@ -9,8 +9,8 @@ import pytest
 
 from pipeline.lake.incremental import ChangeFeeds
 from pipeline.lake.lake import Lake
-from pipeline.lake.recovery import RunMarkers
 from pipeline.privacy import erasure
+from pipeline.runs.recovery import RunMarkers
 from schemas.bronze import QUARANTINE
 from schemas.quality import QUALITY_RESULTS
 from tests.support.lakes import changes

@@ -15,11 +15,11 @@ from engines import LOCAL, without_spark
 from jobs import forget, maintain, run_all
 from pipeline.lake.errors import StoreError
 from pipeline.lake.lake import Lake
-from pipeline.lake.recovery import RunMarkers
 from pipeline.lake.schema_enforcement import arrow_schema
 from pipeline.lake.storage.retention import Retention, read_retention
 from pipeline.privacy import erasure
 from pipeline.privacy.retained_history import Deletion, DeletionNote, remove_history
+from pipeline.runs.recovery import RunMarkers
 from schemas import catalog
 from schemas.bronze import QUARANTINE, RPC_CALLS
 

@@ -16,9 +16,9 @@ from pcapgen import rpc
 from pcapgen.model import Dialogue, make_stub
 from pipeline.bronze.retention_cutoff import RetentionCutoff
 from pipeline.lake.lake_path import LakePath
-from pipeline.lake.recovery import RunMarkers
 from pipeline.lake.staging_files import StagingWriter
 from pipeline.privacy.erasure import log_files_before_checkpoint
+from pipeline.runs.recovery import RunMarkers
 from udfs.capture.capture_reader import read_capture
 from udfs.capture.connection_merge import merge_connections
 

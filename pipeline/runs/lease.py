@@ -7,7 +7,7 @@ record is (``LeasePlace``), and who may write it:
   ends, however it ends.
 * on an object store, ``_lease/holder.json``: who has read the one that is there. A put names its ``e_tag``, or that
   there is none.
-* in a catalog, the one row of a table: who has read it (``pipeline.lake.lease_table``).
+* in a catalog, the one row of a table: who has read it (``pipeline.runs.lease_table``).
 
 A run that waits takes the place of another one whose record has not changed for ``stale_s``. The one who waits counts
 that: clocks of two machines are never compared. In a folder it needs not wait so long for a run of its own machine,

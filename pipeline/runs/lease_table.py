@@ -13,8 +13,9 @@ from typing import Final
 from pyspark.sql import SparkSession
 
 from pipeline.lake.engine.sessions import LazySession, own_session
-from pipeline.lake.lease import LeasePlace, LeaseTimes, Record
+from pipeline.lake.lake import Lake
 from pipeline.lake.storage.log import TablePlaces
+from pipeline.runs.lease import LeasePlace, LeaseTimes, Record
 from schemas.table import STRING, Column, Table, literal
 
 _HOLDER: Final = Column("holder", STRING, "JSON: which run works on the lake, and how often it has said so; {}: none")
@@ -26,6 +27,14 @@ _PROPERTIES: Final = {
     "delta.logRetentionDuration": "interval 1 day",
     "delta.deletedFileRetentionDuration": "interval 1 day",
 }
+
+
+def lease_place(lake: Lake) -> LeaseTable | None:
+    """Return a table for the lease of a lake in a catalog; None where the lease is in the lake's folder.
+
+    That is also where Spark in this process has the catalog: commits of another process may not exclude its own.
+    """
+    return None if lake.catalog is None or lake.is_in_own_spark else LeaseTable(lake.places, lake.session)
 
 
 class LeaseTable(LeasePlace):
