@@ -267,3 +267,20 @@ def test_drift_and_jitter_of_two_taps_are_no_step(name):
     assert {row["clocks"]["request_tap"] for row in found["rpc_calls"].to_pylist()} <= {0, 1, None}
     empty = [[value is None for value in row[:2]] + [row[2]] for row in durations(exact)]
     assert [[value is None for value in row[:2]] + [row[2]] for row in durations(found)] == empty
+
+
+def test_where_only_one_tap_saw_the_calls_around_a_step_none_has_a_duration():
+    """The other tap lost what lies around the step: where the clock was set between those calls is not known."""
+    capture, alone = sample()
+    place = in_a_call(capture, alone["rpc_calls"].to_pylist())
+    capture = without_timestamps(capture)
+    hole = range(place - 7, place + 7)
+    lossy = capture_of(capture, [each for index, each in enumerate(records_of(capture)) if index not in hole])
+    found = read_captures([[set_forward(second_tap(capture, -(10**7)), place, 5_000_000), lossy]])
+    check_durations(found, alone)
+    only = [
+        row for row in found["rpc_calls"].to_pylist()
+        if row["request_packet"] - 1 in hole and row["response_packet"] - 1 in hole
+    ]  # fmt: skip
+    assert len(only) > 2
+    assert all(row["clocks"]["request_tap"] != row["clocks"]["response_tap"] for row in only)

@@ -14,7 +14,7 @@ place both taps have another number (``CLOCK_OF_TAP``), and what lies between it
 from __future__ import annotations
 
 import datetime as dt
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -34,6 +34,7 @@ _NEAREST: Final = 9  # differences whose median is taken: clocks drift, and sing
 _LEAST_COMMON: Final = 3  # differences on each side of a place that show that one of the clocks was set there
 _LEAST_JUMP_US: Final = 1_000_000
 _MAX_DRIFT: Final = 2e-4  # of two clocks; a difference that grows by less than that in the time between was not set
+_NEVER: Final = 1 << 62
 _MAX_JUMPS: Final = 100_000  # numbers of clocks behind ``NOT_KNOWN``, of a tap
 
 
@@ -176,6 +177,37 @@ def _events(row: RowDict, half: str, tap_of: Mapping[str, int], steps: ClockStep
         yield _Event(row, half, shown, times, clocks)
 
 
+class _Differences:
+    """How far one tap is ahead of another one, by its own time, in parts between which one of their clocks was set."""
+
+    def __init__(self, parts: Iterable[Iterable[tuple[int, int]]]) -> None:
+        """``parts``: times of the first tap, and how far it is ahead then, us."""
+        self._parts = sorted(sorted(part) for part in parts)
+        self._begins = [part[0][0] for part in self._parts]
+        self._usual = [median_low(value for _, value in part) for part in self._parts]
+        self.jumps = len(self._parts) > 1
+
+    def values(self) -> list[int]:
+        """Return all differences."""
+        return [value for part in self._parts for _, value in part]
+
+    def near(self, at: int) -> int:
+        """Return the median of those nearest to a time, with no jump between them."""
+        found = self._parts[self._part(at)]
+        place = bisect_left(found, (at,))
+        first = max(0, min(place - _NEAREST // 2, len(found) - _NEAREST))
+        return median_low(value for _, value in found[first : first + _NEAREST])
+
+    def usual(self, at: int) -> int:
+        """Return the median of the part that has a time or is nearest to it."""
+        return self._usual[self._part(at)]
+
+    def _part(self, at: int) -> int:
+        before = max(bisect_right(self._begins, at) - 1, 0)
+        behind = min(before + 1, len(self._parts) - 1)
+        return before if at - self._parts[before][-1][0] <= self._begins[behind] - at else behind
+
+
 class _TapClocks:
     """How far the clocks of taps are ahead of that of the ``reference``, which is the one that is behind all others."""
 
@@ -188,25 +220,25 @@ class _TapClocks:
                 clocks = event.set_clocks[one].clock, event.set_clocks[two].clock
                 seen[one, two].append(SeenTwice(event.times[one], event.times[two], clocks))
         self._places: defaultdict[int, IntervalSet] = defaultdict(IntervalSet)  # of taps: where a clock was set
-        self._differences: dict[tuple[int, int], list[list[tuple[int, int]]]] = {}  # between jumps, in order of time
+        self._differences: dict[tuple[int, int], _Differences] = {}
         for (one, two), common in seen.items():
             parts = between_jumps(common)
-            self._differences[one, two] = [sorted((each.one, each.difference) for each in part) for part in parts]
-            self._differences[two, one] = [sorted((each.other, -each.difference) for each in part) for part in parts]
+            self._differences[one, two] = _Differences([(each.one, each.difference) for each in part] for part in parts)
+            self._differences[two, one] = _Differences(
+                [(each.other, -each.difference) for each in part] for part in parts
+            )
             for before, behind in pairwise(parts):
                 last, first = before[-1], behind[0]
                 if last.clocks == first.clocks:  # otherwise it is known which clock was set
                     self._places[one].add(*_bounds(last.one, first.one))
                     self._places[two].add(*_bounds(last.other, first.other))
         for pair, difference in _differences_of_directions(events, self._differences.keys()):
-            self._differences[pair] = [[(0, difference)]]
+            self._differences[pair] = _Differences([[(0, difference)]])
         ahead = self._usually_ahead(sorted(taps))
         self.reference = min(ahead, key=lambda tap: (ahead[tap], tap), default=0)
         self._usual = {tap: value - ahead[self.reference] for tap, value in ahead.items()}
         self._jumping = [
-            (parts, [median_low(value for _, value in part) for part in parts])
-            for (one, _), parts in self._differences.items()
-            if one == self.reference and len(parts) > 1
+            found for (one, _), found in self._differences.items() if one == self.reference and found.jumps
         ]
 
     def _usually_ahead(self, taps: Sequence[int]) -> dict[int, int]:
@@ -215,7 +247,7 @@ class _TapClocks:
         A tap that has nothing in common with another is taken to have the clock of the first one.
         """
         ahead: dict[int, int] = {}
-        found = {pair: [value for part in parts for _, value in part] for pair, parts in self._differences.items()}
+        found = {pair: differences.values() for pair, differences in self._differences.items()}
         pairs = sorted(found, key=lambda pair: (-len(found[pair]), pair))
         for tap in taps:
             ahead.setdefault(tap, 0)
@@ -230,50 +262,33 @@ class _TapClocks:
         the same captures, which may lie wholly on one side of it, are ordered by the clock that is behind there.
         """
         on_reference = at - self._ahead(tap, at)
-        behind = (ahead[_nearest(parts, on_reference)] for parts, ahead in self._jumping)
-        return on_reference - max([0, *behind])
+        return on_reference - max([0, *(found.usual(on_reference) for found in self._jumping)])
 
     def _ahead(self, tap: int, at: int) -> int:
         """Return by how much a tap's clock is ahead of that of the reference when it shows a time; in us."""
-        parts = self._differences.get((tap, self.reference))
-        if tap == self.reference or parts is None:
-            return self._usual.get(tap, 0)
-        found = parts[_nearest(parts, at)]
-        place = bisect_left(found, (at,))
-        first = max(0, min(place - _NEAREST // 2, len(found) - _NEAREST))
-        return median_low(value for _, value in found[first : first + _NEAREST])
+        found = self._differences.get((tap, self.reference))
+        return self._usual.get(tap, 0) if tap == self.reference or found is None else found.near(at)
 
     def number(self, events: Iterable[_Event]) -> None:
         """Set the numbers of the events' clocks: that of the capture's, and others behind places where one was set.
 
         An event inside of such a place has a number that no other one has: it is not known which clock is its.
         """
-        numbers: defaultdict[int, int] = defaultdict(int)
-        before: dict[int, tuple[int, int] | None] = {}
+        by_tap: defaultdict[int, list[_Event]] = defaultdict(list)
         for event in sorted(events, key=lambda event: (event.at, event.row["call_key"], event.half)):
-            behind, is_inside = self._place(event)
-            place = None if is_inside else (behind, event.set_clock.clock)
-            event.clock = event.set_clock.clock
-            if behind or is_inside:
-                numbers[event.tap] += is_inside or place != before.get(event.tap)
-                before[event.tap] = place
-                event.clock = NOT_KNOWN + 1 + numbers[event.tap] % _MAX_JUMPS
-
-    def _place(self, event: _Event) -> tuple[int, bool]:
-        """Return behind how many places where a clock was set an event lies, and whether it lies inside of one."""
-        behind = 0
-        for begin, end in self._places[event.tap]:
-            if event.at <= begin:
-                break
-            if event.at < end:
-                return behind, True
-            behind += 1
-        return behind, False
-
-
-def _nearest(parts: Sequence[Sequence[tuple[int, int]]], at: int) -> int:
-    """Return the index of the part, of times in order, that has a time or is nearest to it."""
-    return min(range(len(parts)), key=lambda index: max(parts[index][0][0] - at, at - parts[index][-1][0]))
+            by_tap[event.tap].append(event)
+        for tap, in_time in by_tap.items():
+            places, behind, number, before = [*self._places[tap], (_NEVER, _NEVER)], 0, 0, None
+            for event in in_time:
+                while places[behind][1] <= event.at:
+                    behind += 1
+                is_inside = places[behind][0] < event.at
+                place = None if is_inside else (behind, event.set_clock.clock)
+                event.clock = event.set_clock.clock
+                if behind or is_inside:
+                    number += place is None or place != before
+                    event.clock = NOT_KNOWN + 1 + number % _MAX_JUMPS
+                before = place
 
 
 def _bounds(last: int, first: int) -> tuple[int, int]:
