@@ -158,7 +158,9 @@ CLOCKS = Column(
     "where several taps saw the connection side by side: which of them request and response are of (a number within "
     "the connection), and how far its clock is then ahead of the one that is behind all others, us; in a capture whose "
     "clock was set, a multiple of 1000 is added to the number, another one behind each place, and it is ahead by less, "
-    "or behind (negative), behind a place where it was set back and before one where it was set forward; else null",
+    "or behind (negative), behind a place where it was set back and before one where it was set forward; where the "
+    "clocks of two taps jump apart, by 1 s or more, a multiple of 1000 is added to the numbers of both behind that "
+    "place; else null",
 )
 """Times of two taps give no duration. Less what the clocks are ahead, they give the order of events."""
 TUNNEL_IDENTIFIER = Column(

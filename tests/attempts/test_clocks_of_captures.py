@@ -9,7 +9,18 @@ import pytest
 from attempts.test_sample import gold_of
 from attempts.test_taps import finding_counts, outcomes
 from capture.merge.cutting import cut
-from capture.rewritten import by_direction, capture_of, closest, halves_swapped, in_queues, records_of, set_back
+from capture.rewritten import (
+    by_direction,
+    capture_of,
+    closest,
+    halves_swapped,
+    in_queues,
+    records_of,
+    second_tap,
+    set_back,
+    set_forward,
+    without_timestamps,
+)
 from pcapgen.record import SAMPLE
 from udfs.capture.capture_reader import VOID, ReadOptions, read_capture, read_capture_batches
 from udfs.capture.in_memory import read_captures
@@ -182,3 +193,94 @@ def test_a_wait_over_a_file_in_which_the_clock_was_set_is_not_shown():
         assert lacking.total() == 1  # of the call that lies over the file
         assert shown.keys() - {None} <= {round(wait, 3) for wait, *_ in durations(right) if wait is not None}
         assert any(wait is None and "clock_step" in missing for wait, missing in waits)
+
+
+def in_a_call(capture, calls):
+    """The index of a record behind the request of a call and not behind its response; calls go on before and behind."""
+    place = calls[len(calls) * 2 // 3]["response_packet"] - 1
+    assert calls[len(calls) * 2 // 3]["request_packet"] <= place
+    return place
+
+
+def check_durations(found, expected):
+    """Check that durations are as expected, or null where a row says that the clock was set."""
+    for (wait, hold, missing), (right_wait, right_hold, _) in zip(durations(found), durations(expected), strict=True):
+        for value, right in ((wait, right_wait), (hold, right_hold)):
+            assert value is None or value == pytest.approx(right)
+            assert (value is None) == (right is None) or "clock_step" in missing
+
+
+@pytest.mark.parametrize(("by_us", "silence_us"), [(5 * 10**6, 0), (60 * 10**6, 0), (-5 * 10**6, 30 * 10**6)])
+@pytest.mark.parametrize("name", [REMOTE_READ, QM2QM])
+def test_a_clock_that_was_set_as_another_tap_shows(name, by_us, silence_us):
+    """Of the taps, that whose clock was set is shown wherever it is earlier; without timestamps nothing else tells."""
+    capture, alone = sample(name)
+    place = in_a_call(capture, alone["rpc_calls"].to_pylist())
+    capture = without_timestamps(set_forward(capture, place, silence_us))
+    for offset_us in (1500, -1500, -max(by_us, 0) - 1500):
+        right = read_captures([[capture, second_tap(capture, offset_us)]])
+        other = set_forward(second_tap(capture, offset_us), place, by_us)
+        found = [read_captures(runs) for runs in ([[capture, other]], [[other, capture]], [[other], [capture]])]
+        assert [steps.as_py() for steps in found[0]["capture_files"]["times_go_back"]] == [None, None]
+        assert not Counter(finding_counts(found[0])) - Counter(finding_counts(right))
+        assert list(map(whole, outcomes(found[0]))) == list(map(whole, outcomes(right)))
+        check_durations(found[0], right)
+        (across,) = across_a_step(found[0])
+        assert across["clocks"]["request_tap"] % 1000 == across["clocks"]["response_tap"] % 1000
+        for again in found[1:]:
+            assert sorted(map(repr, again["rpc_calls"].to_pylist())) == sorted(
+                map(repr, found[0]["rpc_calls"].to_pylist())
+            )
+
+
+def across_a_step(tables):
+    """The calls with halves on two clocks."""
+    rows = [row for row in tables["rpc_calls"].to_pylist() if row["response_at"] is not None and row["clocks"]]
+    return [row for row in rows if row["clocks"]["request_tap"] != row["clocks"]["response_tap"]]
+
+
+def test_a_call_across_a_step_of_more_than_the_clocks_may_differ_is_one_row():
+    capture, alone = sample()
+    place = in_a_call(capture, alone["rpc_calls"].to_pylist())
+    capture = without_timestamps(capture)
+    for by_us in (10_800_000_000, -10_800_000_000):
+        other = set_forward(second_tap(capture), place, by_us)
+        found = read_captures([[capture, other]])
+        findings, right, _ = conclusions(REMOTE_READ)
+        assert found["rpc_calls"].num_rows == alone["rpc_calls"].num_rows
+        assert finding_counts(found) == findings
+        assert sorted(map(whole, outcomes(found))) == right
+        check_durations(found, alone)
+
+
+@pytest.mark.parametrize("name", [REMOTE_READ, QM2QM])
+def test_drift_and_jitter_of_two_taps_are_no_step(name):
+    capture, _ = sample(name)
+    records = records_of(capture)
+    hours = [(records[0][0] + (at - records[0][0]) * 30_000, rest) for at, rest in records]  # 9 hours: a drift of 3 s
+    capture = without_timestamps(capture_of(capture, hours))
+    exact, found = (
+        read_captures([[capture, second_tap(capture, -(10**7), drift, jitter)]])
+        for drift, jitter in ((0, 0), (1e-4, 5000))
+    )
+    assert not across_a_step(found)
+    assert {row["clocks"]["request_tap"] for row in found["rpc_calls"].to_pylist()} <= {0, 1, None}
+    empty = [[value is None for value in row[:2]] + [row[2]] for row in durations(exact)]
+    assert [[value is None for value in row[:2]] + [row[2]] for row in durations(found)] == empty
+
+
+def test_where_only_one_tap_saw_the_calls_around_a_step_none_has_a_duration():
+    """The other tap lost what lies around the step: where the clock was set between those calls is not known."""
+    capture, alone = sample()
+    place = in_a_call(capture, alone["rpc_calls"].to_pylist())
+    capture = without_timestamps(capture)
+    hole = range(place - 7, place + 7)
+    lossy = capture_of(capture, [each for index, each in enumerate(records_of(capture)) if index not in hole])
+    found = read_captures([[set_forward(second_tap(capture, -(10**7)), place, 5_000_000), lossy]])
+    check_durations(found, alone)
+    only = [
+        row for row in found["rpc_calls"].to_pylist()
+        if row["request_packet"] - 1 in hole and row["response_packet"] - 1 in hole
+    ]  # fmt: skip
+    assert len(only) > 2
+    assert all(row["clocks"]["request_tap"] != row["clocks"]["response_tap"] for row in only)

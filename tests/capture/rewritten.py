@@ -1,5 +1,7 @@
 """Captures whose records are given other times or another order, and captures of one direction each."""
 
+import random
+import re
 import struct
 
 from capture.merge.cutting import layout
@@ -25,6 +27,29 @@ def set_back(capture, place, by_us):
 def set_forward(capture, place, by_us):
     """A capture whose clock was set forward before the record at an index."""
     return set_back(capture, place, -by_us)
+
+
+def second_tap(capture, offset_us=1500, drift=0.0, jitter_us=0):
+    """A capture of the same packets by a machine whose clock is ahead, drifts, and shows times that are not exact."""
+    records, chance, last = records_of(capture), random.Random(1), 0
+    out = []
+    for at, rest in records:
+        last = max(last, at + offset_us + int((at - records[0][0]) * drift) + chance.randint(0, jitter_us))
+        out.append((last, rest))
+    return capture_of(capture, out)
+
+
+def without_timestamps(capture):
+    """A capture of IPv4 in Ethernet whose TCP headers have no timestamps (RFC 7323)."""
+    return capture_of(capture, [(at, _without_timestamp(rest)) for at, rest in records_of(capture)])
+
+
+def _without_timestamp(rest):
+    """A record, without its time, whose TCP timestamp is no operation."""
+    begin = 8 + 14 + 4 * (rest[8 + 14] & 15)
+    end = begin + 4 * (rest[begin + 12] >> 4)
+    options = re.sub(rb"\x01\x01\x08\x0a.{8}", b"\x01" * 12, rest[begin + 20 : end], flags=re.DOTALL)
+    return rest[: begin + 20] + options + rest[end:]
 
 
 def closest(capture, low=0.0, high=1.0):

@@ -6,7 +6,15 @@ from functools import cache
 
 import pytest
 
-from capture.rewritten import by_direction, closest, halves_swapped, set_back, set_forward
+from capture.rewritten import (
+    by_direction,
+    closest,
+    halves_swapped,
+    second_tap,
+    set_back,
+    set_forward,
+    without_timestamps,
+)
 from pcapgen.record import SAMPLE
 from schemas.bronze import CAPTURE_FILES
 from schemas.findings import FINDINGS
@@ -114,3 +122,12 @@ def test_taps_of_one_direction_each_whose_clocks_are_apart(ahead_us):
         assert found["session_ack_ms"] is None
         assert found["store_ms"] is None
     assert lake.rows(SESSIONS)["overlapping_captures"].null_count == 0
+
+
+@pytest.mark.parametrize("part", [0.3, 0.6])
+@pytest.mark.parametrize("offset_us", [1500, -1500, -5_001_500])
+def test_a_clock_that_was_set_by_little_as_another_tap_shows_changes_no_conclusion(part, offset_us):
+    capture = without_timestamps(CAPTURE)
+    other = set_forward(second_tap(capture, offset_us), closest(capture, part, part + 0.2), 5_000_000)
+    for captures in ([capture, other], [other, capture]):
+        check_conclusions(transfers_of(captures))

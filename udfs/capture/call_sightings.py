@@ -118,8 +118,15 @@ def _rank(seen: RowDict) -> tuple[int, int, int, str, int]:
 
 
 def _group_by_call(rows: list[RowDict], max_skew_us: int) -> list[list[RowDict]]:
-    """Group rows of the same call: the same first byte of a half, each within the largest skew of the next."""
+    """Group rows of the same call: the same first byte of a half, each within the largest skew of the next.
+
+    Of one connection, whatever the times: a clock may have been set.
+    """
     sets = DisjointSets(len(rows))
+
+    def are_one(one: int, other: int) -> bool:
+        return bool(rows[one]["connection_id"] == rows[other]["connection_id"])
+
     for half in HALVES:
         by_byte: dict[Any, list[tuple[int, int]]] = defaultdict(list)
         for index, row in enumerate(rows):
@@ -130,7 +137,7 @@ def _group_by_call(rows: list[RowDict], max_skew_us: int) -> list[list[RowDict]]
             ordered = sorted(members)
             for place, (later, other) in enumerate(ordered):
                 before = (ordered[earlier] for earlier in range(place - 1, max(place - 1 - MAX_AT_ONCE, -1), -1))
-                near = (index for at, index in before if later - at <= max_skew_us)
+                near = (index for at, index in before if later - at <= max_skew_us or are_one(index, other))
                 same = next((index for index in near if not _have_other_bytes(rows[index], rows[other])), None)
                 if same is not None:
                     sets.join(other, same)

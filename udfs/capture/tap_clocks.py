@@ -6,26 +6,36 @@ times which are reduced by it still show a request before its response, and a re
 brought about. Taps that have nothing in common may have the two directions: no response comes before its request, and
 the quickest one shows how far ahead a clock can be at most. TCP positions overrule all this: what is sent first in a
 direction comes first.
+
+Where the difference of two clocks jumps and stays there, one of them was set; which one is not known. Behind such a
+place both taps have another number (``CLOCK_OF_TAP``), and what lies between its two nearest events has one of its own.
 """
 
 from __future__ import annotations
 
 import datetime as dt
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise
+from operator import itemgetter
 from statistics import median_low
-from typing import Final
+from typing import Final, NamedTuple
 
 from udfs.capture.clock_steps import CLOCK_OF_TAP, NO_STEPS, NOT_KNOWN, ClockSteps, SetClock
+from udfs.capture.overlapping_captures import IntervalSet
 from udfs.rows import RowDict
 from udfs.rpc.call_schema import GIVEN_UP_COLUMNS, HALVES
 from udfs.tcp.connections import sequence_difference
 
 _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _NEAREST: Final = 9  # differences whose median is taken: clocks drift, and single segments are lost and sent again
+_LEAST_COMMON: Final = 3  # differences on each side of a place that show that one of the clocks was set there
+_LEAST_JUMP_US: Final = 1_000_000
+_MAX_DRIFT: Final = 2e-4  # of two clocks; a difference that grows by less than that in the time between was not set
+_NEVER: Final = 1 << 62
+_MAX_JUMPS: Final = 100_000  # numbers of clocks behind ``NOT_KNOWN``, of a tap
 
 
 def to_us(time: dt.datetime | None) -> int | None:
@@ -38,19 +48,74 @@ def to_time(us: int | None) -> dt.datetime | None:
     return None if us is None else _EPOCH + dt.timedelta(microseconds=us)
 
 
+class SeenTwice(NamedTuple):
+    """When each of two taps saw the same byte, in us, and on which clocks (``SetClock.clock``)."""
+
+    one: int
+    other: int
+    clocks: tuple[int, int] = (0, 0)
+
+    @property
+    def difference(self) -> int:
+        """How far the first clock is ahead, in us."""
+        return self.one - self.other
+
+
+def between_jumps(seen: Iterable[SeenTwice]) -> list[list[SeenTwice]]:
+    """Return what two taps saw in the order of time, cut where the difference of their clocks jumps and stays there.
+
+    It jumps where the medians of the nearest differences on both sides, of 3 or more, differ by 1 s or more, and by
+    more than clocks drift in that time. What fits to neither side is left out. Times of one of the taps may not be in
+    order: its clock may have been set back between two files.
+    """
+    orders = (sorted(seen, key=itemgetter(place)) for place in (0, 1))
+    return _cut_at_jumps(min(orders, key=lambda order: sum(_change(*pair) for pair in pairwise(order))))
+
+
+def _change(one: SeenTwice, two: SeenTwice) -> int:
+    return abs(one.difference - two.difference)
+
+
+def _cut_at_jumps(seen: Sequence[SeenTwice]) -> list[list[SeenTwice]]:
+    differences = [each.difference for each in seen]
+    found, begin, last = list[list[SeenTwice]](), 0, 0
+    for place, difference in enumerate(differences):
+        since, until = max(begin, place - _NEAREST), min(place + _NEAREST, len(seen))
+        if place - begin >= _LEAST_COMMON:
+            usual = median_low(differences[since:place])
+            passed = min(seen[until - 1].one - seen[since].one, seen[until - 1].other - seen[since].other)
+            least = _LEAST_JUMP_US + int(_MAX_DRIFT * max(passed, 0))
+            if abs(difference - usual) >= least:
+                later = median_low(differences[place:until])
+                if until - place < _LEAST_COMMON or abs(later - usual) < least:
+                    continue  # as before, but for this one
+                if abs(difference - later) >= least:
+                    continue  # neither as before nor as behind
+                found.append([*seen[begin : last + 1]])
+                begin = place
+        last = place
+    return [*found, [*seen[begin:]]]
+
+
 @dataclass(slots=True)
 class _Event:
     """The first byte of a half of a call: when each tap saw it, and which of them the row shows; times in us.
 
-    The times are as if no clock had been set; ``set_clock`` is that of the tap that is shown.
+    The times are as if no clock had been set. ``set_clocks`` are those of the taps: where captures show that they were.
     """
 
     row: RowDict
     half: str
     tap: int
     times: dict[int, int]
-    set_clock: SetClock
-    order_at: int = 0  # on the clock of the reference tap
+    set_clocks: dict[int, SetClock]
+    order_at: int = 0  # on the clock of the reference tap (``_TapClocks.order_at``)
+    clock: int = 0  # number of the clock of the tap that is shown
+
+    @property
+    def set_clock(self) -> SetClock:
+        """The clock of the tap that the row shows."""
+        return self.set_clocks[self.tap]
 
     @property
     def at(self) -> int:
@@ -72,60 +137,109 @@ def set_clocks(rows: Sequence[RowDict], tap_of: Mapping[str, int], steps: ClockS
     events = [event for row in rows for half in HALVES for event in _events(row, half, tap_of, steps)]
     clocks = _TapClocks(events)
     for event in events:
-        event.order_at = event.at - clocks.ahead(event.tap, event.at)
+        event.order_at = clocks.order_at(event.tap, event.at)
+    clocks.number(events)
     for half in HALVES:
         _order_by_position([event for event in events if event.half == half], clocks.reference)
     _order_halves(events, clocks.reference)
     for row in rows:
         row["clocks"] = {f"{half}_{name}": None for half in HALVES for name in ("tap", "ahead_us")}
     for event in events:
-        tap = event.tap + event.set_clock.clock * CLOCK_OF_TAP
+        tap = event.tap + event.clock * CLOCK_OF_TAP
         ahead = event.at - event.set_clock.us - event.order_at
         event.row["clocks"] |= {f"{event.half}_tap": tap, f"{event.half}_ahead_us": ahead}
     for seen_on in (row["clocks"] for row in rows if steps.lies_between(row)):
         if seen_on["response_tap"] is not None:
-            seen_on["response_tap"] += NOT_KNOWN * CLOCK_OF_TAP
+            seen_on["response_tap"] = seen_on["response_tap"] % CLOCK_OF_TAP + NOT_KNOWN * CLOCK_OF_TAP
     for row, name in ((row, name) for row in rows for name in GIVEN_UP_COLUMNS if row[name] is not None):
         seen = next((seen for seen in row["sightings"] if seen[name] is not None), None)
         if seen is None:
             continue
         seen_by, request_tap = tap_of.get(seen["capture_id"]), row["clocks"]["request_tap"]
         if seen_by is not None and request_tap is not None and seen_by != request_tap % CLOCK_OF_TAP:
-            row[name] = to_time(seen[name] - clocks.ahead(seen_by, seen[name]) + row["clocks"]["request_ahead_us"])
+            row[name] = to_time(clocks.order_at(seen_by, seen[name]) + row["clocks"]["request_ahead_us"])
 
 
 def _events(row: RowDict, half: str, tap_of: Mapping[str, int], steps: ClockSteps) -> Iterable[_Event]:
     """Yield the event of a half, if its first byte was seen."""
     capture = "capture_id" if half == "request" else "response_capture_id"
     times: dict[int, int] = {}
+    clocks: dict[int, SetClock] = {}
     for seen in row["sightings"]:
         tap, at = tap_of.get(seen[capture]), seen[f"{half}_at"]
         if seen[half] and at is not None and tap is not None:
-            at += steps.before(seen[capture], seen[f"{half}_packet"]).us
-            times[tap] = min(at, times.get(tap, at))
+            clock = steps.before(seen[capture], seen[f"{half}_packet"])
+            if at + clock.us < times.get(tap, at + clock.us + 1):
+                times[tap], clocks[tap] = at + clock.us, clock
     shown = tap_of.get(row[capture])
     if shown in times:
-        yield _Event(row, half, shown, times, steps.before(row[capture], row[f"{half}_packet"]))
+        clocks[shown] = steps.before(row[capture], row[f"{half}_packet"])
+        yield _Event(row, half, shown, times, clocks)
+
+
+class _Differences:
+    """How far one tap is ahead of another one, by its own time, in parts between which one of their clocks was set."""
+
+    def __init__(self, parts: Iterable[Iterable[tuple[int, int]]]) -> None:
+        """``parts``: times of the first tap, and how far it is ahead then, us."""
+        self._parts = sorted(sorted(part) for part in parts)
+        self._begins = [part[0][0] for part in self._parts]
+        self._usual = [median_low(value for _, value in part) for part in self._parts]
+        self.jumps = len(self._parts) > 1
+
+    def values(self) -> list[int]:
+        """Return all differences."""
+        return [value for part in self._parts for _, value in part]
+
+    def near(self, at: int) -> int:
+        """Return the median of those nearest to a time, with no jump between them."""
+        found = self._parts[self._part(at)]
+        place = bisect_left(found, (at,))
+        first = max(0, min(place - _NEAREST // 2, len(found) - _NEAREST))
+        return median_low(value for _, value in found[first : first + _NEAREST])
+
+    def usual(self, at: int) -> int:
+        """Return the median of the part that has a time or is nearest to it."""
+        return self._usual[self._part(at)]
+
+    def _part(self, at: int) -> int:
+        before = max(bisect_right(self._begins, at) - 1, 0)
+        behind = min(before + 1, len(self._parts) - 1)
+        return before if at - self._parts[before][-1][0] <= self._begins[behind] - at else behind
 
 
 class _TapClocks:
     """How far the clocks of taps are ahead of that of the ``reference``, which is the one that is behind all others."""
 
     def __init__(self, events: Sequence[_Event]) -> None:
-        differences: defaultdict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
+        seen: defaultdict[tuple[int, int], list[SeenTwice]] = defaultdict(list)
         taps: set[int] = set()
         for event in events:
             taps |= event.times.keys()
             for one, two in combinations(sorted(event.times), 2):
-                difference = event.times[one] - event.times[two]
-                differences[one, two].append((event.times[one], difference))
-                differences[two, one].append((event.times[two], -difference))
-        for pair, difference in _differences_of_directions(events, differences.keys()):
-            differences[pair].append((0, difference))
-        self._differences = {pair: sorted(found) for pair, found in differences.items()}
+                clocks = event.set_clocks[one].clock, event.set_clocks[two].clock
+                seen[one, two].append(SeenTwice(event.times[one], event.times[two], clocks))
+        self._places: defaultdict[int, IntervalSet] = defaultdict(IntervalSet)  # of taps: where a clock was set
+        self._differences: dict[tuple[int, int], _Differences] = {}
+        for (one, two), common in seen.items():
+            parts = between_jumps(common)
+            self._differences[one, two] = _Differences([(each.one, each.difference) for each in part] for part in parts)
+            self._differences[two, one] = _Differences(
+                [(each.other, -each.difference) for each in part] for part in parts
+            )
+            for before, behind in pairwise(parts):
+                last, first = before[-1], behind[0]
+                if last.clocks == first.clocks:  # otherwise it is known which clock was set
+                    self._places[one].add(*_bounds(last.one, first.one))
+                    self._places[two].add(*_bounds(last.other, first.other))
+        for pair, difference in _differences_of_directions(events, self._differences.keys()):
+            self._differences[pair] = _Differences([[(0, difference)]])
         ahead = self._usually_ahead(sorted(taps))
         self.reference = min(ahead, key=lambda tap: (ahead[tap], tap), default=0)
         self._usual = {tap: value - ahead[self.reference] for tap, value in ahead.items()}
+        self._jumping = [
+            found for (one, _), found in self._differences.items() if one == self.reference and found.jumps
+        ]
 
     def _usually_ahead(self, taps: Sequence[int]) -> dict[int, int]:
         """Return by how much each tap is ahead of the first one, through the pairs that have most in common.
@@ -133,21 +247,56 @@ class _TapClocks:
         A tap that has nothing in common with another is taken to have the clock of the first one.
         """
         ahead: dict[int, int] = {}
-        pairs = sorted(self._differences, key=lambda pair: (-len(self._differences[pair]), pair))
+        found = {pair: differences.values() for pair, differences in self._differences.items()}
+        pairs = sorted(found, key=lambda pair: (-len(found[pair]), pair))
         for tap in taps:
             ahead.setdefault(tap, 0)
             while (pair := next((p for p in pairs if p[0] not in ahead and p[1] in ahead), None)) is not None:
-                ahead[pair[0]] = ahead[pair[1]] + median_low(value for _, value in self._differences[pair])
+                ahead[pair[0]] = ahead[pair[1]] + median_low(found[pair])
         return ahead
 
-    def ahead(self, tap: int, at: int) -> int:
+    def order_at(self, tap: int, at: int) -> int:
+        """Return what the reference shows when a tap shows a time, in us; or what the clock that is behind it shows.
+
+        A clock that was set may be behind all others only before or only behind that place. The other connections of
+        the same captures, which may lie wholly on one side of it, are ordered by the clock that is behind there.
+        """
+        on_reference = at - self._ahead(tap, at)
+        return on_reference - max([0, *(found.usual(on_reference) for found in self._jumping)])
+
+    def _ahead(self, tap: int, at: int) -> int:
         """Return by how much a tap's clock is ahead of that of the reference when it shows a time; in us."""
         found = self._differences.get((tap, self.reference))
-        if tap == self.reference or found is None:
-            return self._usual.get(tap, 0)
-        place = bisect_left(found, (at,))
-        first = max(0, min(place - _NEAREST // 2, len(found) - _NEAREST))
-        return median_low(value for _, value in found[first : first + _NEAREST])
+        return self._usual.get(tap, 0) if tap == self.reference or found is None else found.near(at)
+
+    def number(self, events: Iterable[_Event]) -> None:
+        """Set the numbers of the events' clocks: that of the capture's, and others behind places where one was set.
+
+        An event inside of such a place has a number that no other one has: it is not known which clock is its.
+        """
+        by_tap: defaultdict[int, list[_Event]] = defaultdict(list)
+        for event in sorted(events, key=lambda event: (event.at, event.row["call_key"], event.half)):
+            by_tap[event.tap].append(event)
+        for tap, in_time in by_tap.items():
+            places, behind, number, before = [*self._places[tap], (_NEVER, _NEVER)], 0, 0, None
+            for event in in_time:
+                while places[behind][1] <= event.at:
+                    behind += 1
+                is_inside = places[behind][0] < event.at
+                place = None if is_inside else (behind, event.set_clock.clock)
+                event.clock = event.set_clock.clock
+                if behind or is_inside:
+                    number += place is None or place != before
+                    event.clock = NOT_KNOWN + 1 + number % _MAX_JUMPS
+                before = place
+
+
+def _bounds(last: int, first: int) -> tuple[int, int]:
+    """Return the times of a tap between which it is not known whether its clock was set before.
+
+    ``last`` is a time before the place, ``first`` one behind it.
+    """
+    return (last, first) if last < first else (first - 1, last + 1)
 
 
 def _differences_of_directions(
