@@ -124,7 +124,7 @@ WHEN MATCHED THEN UPDATE SET reason = 'other'"""
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("read_log", ["spark", "files"])
+@pytest.mark.parametrize("read_log", ["spark", pytest.param("files", marks=pytest.mark.long)])
 def test_a_merge_of_a_killed_run_is_known_as_its_own_and_undone(lake, merging, spark, read_log):
     dies = killed(lake)
     merge(dies)
@@ -178,6 +178,7 @@ def test_a_run_that_was_killed_before_its_merge_is_undone(lake, merging, spark, 
 
 
 @pytest.mark.spark
+@pytest.mark.long
 def test_a_run_that_was_killed_while_it_undid_another_is_undone_too(lake, merging, spark):
     merge(killed(lake))
     second = open_lake(spark, lake.root)
