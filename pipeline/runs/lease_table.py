@@ -6,6 +6,7 @@ that replace the same row one succeeds. The table is made with its row, in one c
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -20,6 +21,7 @@ from schemas.table import STRING, Column, Table, literal
 
 _HOLDER: Final = Column("holder", STRING, "JSON: which run works on the lake, and how often it has said so; {}: none")
 LEASE: Final = Table("bronze", "lease", "One row: which run works on the lake", (_HOLDER.name,), (_HOLDER,))
+_LOOKS, _PAUSE_S = 20, 0.25  # for a table that another run makes
 # A run makes a commit a minute: the log of a day is kept.
 _PROPERTIES: Final = {
     "delta.isolationLevel": "Serializable",
@@ -70,10 +72,18 @@ class LeaseTable(LeasePlace):
                 (done,) = spark.sql(sql).collect()
                 return bool(done["num_affected_rows"])
         except OSError:  # somebody was faster, or Spark is out of reach, or its answer was lost
-            found = self.read()
+            found = self.read() if before is not None else self._read_when_made()
             if found == before:
                 raise
             return found is not None and found.data == data
+
+    def _read_when_made(self) -> Record | None:
+        """Return the record of a table that somebody may be making: its files are there before the catalog knows it."""
+        for _ in range(_LOOKS):
+            if (found := self.read()) is not None:
+                return found
+            time.sleep(_PAUSE_S)
+        return None
 
     def _create(self, spark: SparkSession, data: bytes) -> None:
         """Create the table with its row; an error where it exists."""
