@@ -96,6 +96,12 @@ def format_count(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
+def with_name(identifier: str, name: str | None) -> str:
+    """Return an address or GUID with a name, ``name (identifier)``; alone without one, or where both are the same."""
+    is_same = name is None or name.casefold() == identifier.casefold()
+    return identifier if is_same else f"{name} ({identifier})"
+
+
 def format_cell(value: object) -> str:
     """Return a value as a table cell of at most 60 characters: empty for null, times in UTC, three decimals."""
     if value is None:

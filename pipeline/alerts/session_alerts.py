@@ -15,7 +15,7 @@ from typing import Any, Final
 from pipeline.alerts.conditions import FAILURE_CAUSES, Thresholds
 from pipeline.alerts.episodes import ERROR, INFO, WARNING, Alert, Ends, Episode, EventCount, episodes_from_events
 from pipeline.arrow_rows import timedelta_to_us
-from pipeline.text import format_count, format_time
+from pipeline.text import format_count, format_time, with_name
 from udfs.capture.openings import ANSWER_NOT_CAPTURED
 from udfs.rows import RowDict
 
@@ -95,8 +95,7 @@ def _place(failure: _Failure) -> tuple[int, str]:
 
 def named(address: str, names: Mapping[str, str]) -> str:
     """Return an address with the name of its queue manager, if it has one."""
-    name = names.get(address, address)
-    return address if name == address else f"{name} ({address})"
+    return with_name(address, names.get(address))
 
 
 def _begun(row: Mapping[str, Any]) -> int:

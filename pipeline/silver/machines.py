@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Final, NamedTuple
 
 from pipeline.lake.lake import Lake
+from pipeline.text import with_name
 from schemas.hosts import HOSTS
 from schemas.queue_history import QUEUE_HISTORY
 
@@ -59,11 +60,11 @@ class Machines:
 
     def text(self, identifier: str) -> str:
         """Return an address or GUID with the name of its machine, if it has one; a name as it is."""
-        named = self._name_by_address.get(identifier)
-        if named is None:
+        name = self._name_by_address.get(identifier)
+        if name is None:
             names = {host.host_name for host in self._hosts if identifier in host and host.host_name is not None}
-            named = min(names) if len(names) == 1 else identifier
-        return identifier if named.casefold() == identifier.casefold() else f"{named} ({identifier})"
+            name = min(names) if len(names) == 1 else None
+        return with_name(identifier, name)
 
 
 def _grow(found: set[str], hosts: Collection[_Host]) -> set[str]:

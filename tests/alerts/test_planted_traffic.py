@@ -16,6 +16,7 @@ from pipeline.transfers.update import MessageSettings
 from transfers.conversations import (
     CLIENT,
     INITIATOR,
+    SEQUENCE,
     START,
     Conversation,
     acknowledgement,
@@ -23,11 +24,12 @@ from transfers.conversations import (
     establish,
     message,
     parameters,
+    refused_for_ever,
     session_ack,
+    transactional,
 )
 
 LIMITS = Thresholds()
-SEQUENCE = 7 << 32 | 1
 HOP = "messages from 10.0.0.1 to 10.0.0.2"
 
 
@@ -51,11 +53,6 @@ def alerts(tmp_path):
 
 def seconds(at):
     return None if at is None else round((at - START).total_seconds(), 3)
-
-
-def transactional(number):
-    """A message of the sequence, behind the one with the number before."""
-    return message(number, source=INITIATOR, transaction=(0, SEQUENCE, number, number - 1), flags=0)
 
 
 def sent(numbers, at, *, acked_at=None, name="one", port=40_000, closed=None, client=CLIENT):
@@ -126,14 +123,7 @@ def test_an_order_ack_that_does_not_come(alerts):
 
 
 def test_a_number_that_is_refused_for_ever(alerts):
-    talk = Conversation().handshake()
-    talk.say("client", "user_message", transactional(1), 1)
-    talk.say("server", "order_ack", acknowledgement(SEQUENCE, 1), 2)
-    for place, at in enumerate((10, 40, 70, 100)):
-        talk.say("client", "user_message", transactional(3), at)
-        talk.say("server", "session_ack", session_ack(ack=place + 2), at + 1)
-        talk.say("server", "order_ack", acknowledgement(SEQUENCE, 1), at + 1)
-    found = alerts(talk)
+    found = alerts(refused_for_ever())
     assert [(condition, since, until) for condition, _, since, until in found] == [
         ("order_acks_stalled", 10, None), ("sequence_refused", 10, None),
     ]  # fmt: skip

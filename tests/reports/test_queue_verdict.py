@@ -26,26 +26,23 @@ from schemas.hosts import HOSTS
 from transfers.conversations import (
     CLIENT,
     INITIATOR,
+    SEQUENCE,
     SERVER,
     START,
     Conversation,
     acknowledgement,
     bronze,
-    message,
+    refused_for_ever,
     session_ack,
     table_of,
+    transactional,
 )
 
 LIMITS = Thresholds()
-SEQUENCE = 7 << 32 | 1
 ENDS_AT = 4000
 EPOCH = START.timestamp()
 LOCAL = "srv1\\private$\\orders"
 FAR = "far\\private$\\q"
-
-
-def transactional(number):
-    return message(number, source=INITIATOR, transaction=(0, SEQUENCE, number, number - 1), flags=0)
 
 
 def reported(minute, count, **more):
@@ -197,14 +194,7 @@ def test_a_message_that_comes_back_again_and_again(verdicts):
 
 
 def test_a_sequence_that_is_refused(verdicts):
-    talk = Conversation().handshake()
-    talk.say("client", "user_message", transactional(1), 1)
-    talk.say("server", "order_ack", acknowledgement(SEQUENCE, 1), 2)
-    for place, at in enumerate((10, 40, 70, 100)):
-        talk.say("client", "user_message", transactional(3), at)
-        talk.say("server", "session_ack", session_ack(ack=place + 2), at + 1)
-        talk.say("server", "order_ack", acknowledgement(SEQUENCE, 1), at + 1)
-    found = cause_of(verdicts("ORDERS", talk, ends_at=300))
+    found = cause_of(verdicts("ORDERS", refused_for_ever(), ends_at=300))
     assert found.code == "sequence_refused"
     (entry,) = found.entries
     assert entry.leading["condition"] == "sequence_refused"

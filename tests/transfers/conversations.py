@@ -60,6 +60,26 @@ def acknowledgement(sequence, number, *, kind=0xFF, source=ACCEPTOR, manager=INI
     ).bytes()  # fmt: skip
 
 
+SEQUENCE = 7 << 32 | 1
+
+
+def transactional(number):
+    """A message of the sequence, behind the one with the number before."""
+    return message(number, source=INITIATOR, transaction=(0, SEQUENCE, number, number - 1), flags=0)
+
+
+def refused_for_ever():
+    """A session in which number 3 of the sequence is sent again and again, and the receiver stays at number 1."""
+    talk = Conversation().handshake()
+    talk.say("client", "user_message", transactional(1), 1)
+    talk.say("server", "order_ack", acknowledgement(SEQUENCE, 1), 2)
+    for place, at in enumerate((10, 40, 70, 100)):
+        talk.say("client", "user_message", transactional(3), at)
+        talk.say("server", "session_ack", session_ack(ack=place + 2), at + 1)
+        talk.say("server", "order_ack", acknowledgement(SEQUENCE, 1), at + 1)
+    return talk
+
+
 def header_of(raw, kind):
     if kind != "session_ack" and (raw[3] & 1 << 3 or raw[2] & 8 or not raw[2] & 16):
         return None

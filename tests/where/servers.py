@@ -31,6 +31,13 @@ def environment(**more: str) -> dict[str, str]:
     return {**own, "PATH": path, **spark, "PYSPARK_PYTHON": sys.executable, **more}
 
 
+def made_by(project: Path, tool: str, path: Path) -> Path:
+    """Let a tool of the project write a file; return its path."""
+    made = [sys.executable, f"tools/{tool}.py", str(path)]
+    subprocess.run(made, cwd=project, env=environment(PYTHONPATH=str(project)), check=True, capture_output=True)
+    return path
+
+
 def free_port() -> int:
     """Return a TCP port that is free now."""
     with socket.socket() as probe:

@@ -11,13 +11,14 @@ import sys
 
 import pytest
 
+from engines import LOCAL
 from jobs import run_all
 from pipeline.lake.engine import codegen
 from pipeline.lake.engine.sessions import LazySession
 from pipeline.lake.lake import Lake
 from schemas import catalog
 from where import connect_answers, lease_client, serverless_job, submitted_job
-from where.servers import LOCALHOST, QUICK_JAVA, cluster, connect_server, environment
+from where.servers import LOCALHOST, QUICK_JAVA, cluster, connect_server, environment, made_by
 
 pytestmark = pytest.mark.spark
 
@@ -67,7 +68,7 @@ def test_runs_over_connect_write_what_a_plain_run_does(project, properties, requ
     plain, there, log = tmp_path / "plain", tmp_path / "there", tmp_path / "events"
     captures = [project / "data" / "sample" / name for name in CAPTURES]
     log.mkdir()
-    assert run_all.main(["--lake", str(plain), "--captures", *map(str, captures)]) == 0
+    assert run_all.main(["--lake", str(plain), *LOCAL, "--captures", *map(str, captures)]) == 0
     settings = {
         "spark.eventLog.enabled": "true", "spark.eventLog.dir": log.as_uri(), "spark.eventLog.rolling.enabled": "false",
         "spark.eventLog.compress": "false", "spark.sql.shuffle.partitions": "2", "spark.sql.adaptive.enabled": "false",
@@ -100,8 +101,7 @@ def test_one_client_at_a_time_holds_the_lease_in_a_catalog(project, properties, 
 
 def test_workers_have_the_code_from_pyfiles_and_tasks_that_die_are_repeated(project, properties, tmp_path):
     """A task dies after its first file, another takes its executor with it; the files of both are there once."""
-    made = [sys.executable, "tools/build_pyfiles.py", str(tmp_path / "pyfiles.zip")]
-    subprocess.run(made, cwd=project, env=environment(PYTHONPATH=str(project)), check=True, capture_output=True)
+    made_by(project, "build_pyfiles", tmp_path / "pyfiles.zip")
     shutil.copy(submitted_job.__file__, tmp_path / "job.py")
     with cluster(tmp_path / "cluster") as master:
         submit = [

@@ -18,7 +18,7 @@ from schemas import catalog
 from schemas.bronze import CAPTURE_FILES
 from schemas.quality import QUALITY_RESULTS
 from where import serverless_job
-from where.servers import LOCALHOST, cluster, connect_server, environment
+from where.servers import LOCALHOST, cluster, connect_server, environment, made_by
 
 pytestmark = [pytest.mark.long, pytest.mark.spark]
 
@@ -44,10 +44,18 @@ def inputs(project, tmp_path_factory):
 @pytest.fixture(scope="module")
 def archive(project, tmp_path_factory):
     """The archive that ``make pyfiles`` builds."""
-    path = tmp_path_factory.mktemp("dist") / "pyfiles.zip"
-    made = [sys.executable, "tools/build_pyfiles.py", str(path)]
-    subprocess.run(made, cwd=project, env=environment(PYTHONPATH=str(project)), check=True, capture_output=True)
-    return path
+    return made_by(project, "build_pyfiles", tmp_path_factory.mktemp("dist") / "pyfiles.zip")
+
+
+def assert_catalog_has(expected, spark, folder, work, schemas):
+    """Read the tables of a catalog from their folders, which begin with ``schemas``, and compare them."""
+    folder.mkdir()
+    shutil.copy(work / "_lake.json", folder)
+    for layer in ("bronze", "silver", "gold"):
+        (folder / layer).symlink_to(f"{schemas}{layer}.db")
+    found = contents(Lake(spark, str(folder)))
+    found.pop("gold.quality_results", None)
+    assert_same(found, expected)
 
 
 def run(*command, cwd, codes=(0,), **env):
@@ -170,14 +178,7 @@ def test_the_bundles_jobs_with_tables_in_a_catalog(inputs, properties, project, 
         assert summary["tables"][str(CAPTURE_FILES)]["rows_out"] == len(CAPTURES)  # all captures were read again
     assert {path.name for path in work.iterdir()} <= {"_lake.json", "_runs", "pages", "scratch"}
     assert (warehouse / "msmq_bronze.db" / "lease").is_dir()
-    by_layer = tmp_path / "by layer"
-    by_layer.mkdir()
-    shutil.copy(work / "_lake.json", by_layer)
-    for layer in ("bronze", "silver", "gold"):
-        (by_layer / layer).symlink_to(warehouse / f"msmq_{layer}.db")
-    found = contents(Lake(spark, str(by_layer)))
-    found.pop("gold.quality_results", None)
-    assert_same(found, expected)
+    assert_catalog_has(expected, spark, tmp_path / "by layer", work, warehouse / "msmq_")
 
 
 def test_serverless_compute_with_tables_in_a_catalog(inputs, properties, project, expected, spark, tmp_path):
@@ -207,14 +208,7 @@ def test_serverless_compute_with_tables_in_a_catalog(inputs, properties, project
         job("run_all", "--captures", *captures, *snapshots)
         summary = job("run_all", "--captures", *captures, *snapshots)
     assert {name: counts for name, counts in summary["tables"].items() if counts["rows_out"]} == {}
-    by_layer = tmp_path / "by layer"
-    by_layer.mkdir()
-    shutil.copy(work / "_lake.json", by_layer)
-    for layer in ("bronze", "silver", "gold"):
-        (by_layer / layer).symlink_to(warehouse / f"less_{layer}.db")
-    found = contents(Lake(spark, str(by_layer)))
-    found.pop("gold.quality_results", None)
-    assert_same(found, expected)
+    assert_catalog_has(expected, spark, tmp_path / "by layer", work, warehouse / "less_")
 
 
 def test_captures_on_an_object_store(inputs, expected, spark, project, tmp_path):

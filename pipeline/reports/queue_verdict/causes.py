@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from pipeline.alerts.conditions import CONDITIONS, FAILURE_CAUSES
 from pipeline.alerts.entries import AlertRow, Entry
-from pipeline.reports.queue_verdict.facts import QueueFacts
+from pipeline.reports.queue_verdict.inputs import QueueRows
 from pipeline.silver.machines import Machines
 from pipeline.text import format_cell, format_count
 from udfs.codes import NEGATIVE_CLASS_TEXTS
@@ -38,7 +38,7 @@ class _Case(NamedTuple):
     """What a cause is found from. ``leading``: None where no alert is active. What is older than ``recent`` is over."""
 
     leading: AlertRow | None
-    facts: QueueFacts
+    facts: QueueRows
     machines: Machines
     recent: timedelta
 
@@ -65,7 +65,7 @@ _NOT_OPENED: Final = {
 _MISSING_RESULTS: Final = ("MQ_ERROR_QUEUE_NOT_FOUND",)
 
 
-def find_cause(entry: Entry | None, facts: QueueFacts, machines: Machines, recent: timedelta) -> Cause | None:
+def find_cause(entry: Entry | None, facts: QueueRows, machines: Machines, recent: timedelta) -> Cause | None:
     """Return why a queue is in trouble; None where nothing shows that it is. ``entry`` is that of its alerts.
 
     Without an alert, what happened once counts while it is ``recent`` (alerts.failure_window).

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
@@ -14,12 +14,13 @@ from pipeline.arrow_rows import us_to_datetime
 from pipeline.bronze.event_time import newest_event_time_us
 from pipeline.lake.lake import Lake
 from pipeline.reports.queue_verdict.causes import Cause, find_cause
-from pipeline.reports.queue_verdict.facts import QueueFacts, read_facts
+from pipeline.reports.queue_verdict.inputs import QueueRows, read_queue_rows
 from pipeline.reports.trace.missing_codes import MISSING_CODE_TEXTS
 from pipeline.reports.views.catalog import LakeViews
 from pipeline.reports.views.names import is_called, similar_names
 from pipeline.reports.views.scope import Scope
 from pipeline.silver.machines import Machines
+from pipeline.text import format_cell
 from schemas.bronze import CONNECTIONS, RPC_CALLS
 from schemas.sessions import SESSION_PACKETS
 
@@ -38,7 +39,7 @@ class QueueVerdict:
     option of ``msmq export_packets``. ``oldest_unread``: the row of that view.
     """
 
-    facts: QueueFacts
+    facts: QueueRows
     entries: tuple[Entry, ...]
     cause: Cause | None
     not_known: tuple[str, ...]
@@ -70,32 +71,32 @@ def find_verdicts(lake: Lake, text: str, limits: Thresholds, as_of: datetime | N
     every = views.queue_names()
     meant = {queue: names for queue, names in every.items() if is_called(names, text)}
     if not meant or now is None:
-        return Verdicts((), similar_names(text, {name for names in every.values() for name in names}))
+        return Verdicts((), similar_names(text, set().union(*every.values())))
     machines = Machines.of(lake)
     alerts = [row for row in current_alerts(lake, limits, as_of).to_pylist() if row["until"] is None]
     entries = find_entries(alerts, machines)
+    asked = replace(views, scope=Scope(queues=set().union(*meant.values())))
+    unread = {row["queue"]: row for row in asked.answer("oldest_unread").to_pylist()}
     found = []
     for queue, names in sorted(meant.items()):
-        facts = read_facts(lake, queue, names, now)
+        facts = read_queue_rows(lake, queue, names, now)
         if facts.is_captured:
-            found.append(_verdict(lake, facts, names, entries, machines, limits, as_of))
+            found.append(_verdict(lake, facts, unread.get(queue), entries, machines, limits))
     return Verdicts(tuple(sorted(found, key=lambda each: (not each.is_in_trouble, each.facts.queue))))
 
 
 def _verdict(
-    lake: Lake, facts: QueueFacts, names: Collection[str], entries: Sequence[Entry], machines: Machines,
-    limits: Thresholds, as_of: datetime | None,
+    lake: Lake, facts: QueueRows, oldest_unread: Mapping[str, Any] | None, entries: Sequence[Entry],
+    machines: Machines, limits: Thresholds,
 ) -> QueueVerdict:  # fmt: skip
     own = tuple(entry for entry in entries if facts.queue in entry.queues)
     own += tuple(entry for entry in entries if entry not in own and _is_of_machines(entry, facts, machines))
     cause = find_cause(own[0] if own else None, facts, machines, limits.failure_window)
-    unread = LakeViews(lake, as_of, scope=Scope(queues={*names})).answer("oldest_unread").to_pylist()
-    oldest = next((row for row in unread if row["queue"] == facts.queue), None)
     keys = _exportable(lake, () if cause is None else cause.evidence)
-    return QueueVerdict(facts, own, cause, tuple(_not_known(facts, own)), keys, oldest)
+    return QueueVerdict(facts, own, cause, tuple(_not_known(facts, own)), keys, oldest_unread)
 
 
-def _is_of_machines(entry: Entry, facts: QueueFacts, machines: Machines) -> bool:
+def _is_of_machines(entry: Entry, facts: QueueRows, machines: Machines) -> bool:
     """Whether an entry is about the machine that has a queue, or one that sends to it, and not about certain queues."""
     row = entry.leading
     if row["condition"] not in _OF_MACHINES or entry.queues:
@@ -112,13 +113,13 @@ def _is_of_machines(entry: Entry, facts: QueueFacts, machines: Machines) -> bool
     return is_any(row["to_machine"], owners | senders)
 
 
-def _not_known(facts: QueueFacts, entries: Sequence[Entry]) -> Iterator[str]:
+def _not_known(facts: QueueRows, entries: Sequence[Entry]) -> Iterator[str]:
     """Yield what is not known of a queue, as sentences."""
     if facts.local is None:
         yield "what is in the queue: no report of the machine that has it"
     for row in facts.reports:
         if row["known_until"] is not None and row["known_until"] <= facts.as_of:
-            yield f"its state at {row['queue_manager']} since {row['known_until']:%Y-%m-%d %H:%M:%S}: no later report"
+            yield f"its state at {row['queue_manager']} since {format_cell(row['known_until'])}: no later report"
     if not facts.senders:
         yield "who sends to it: no message to it was captured on TCP 1801"
     if facts.last_read_at is None:

@@ -107,7 +107,7 @@ HAVING max_by(hresult, observed_at) <> 0 ORDER BY last_at DESC, queue_manager"""
 
 
 @dataclass(frozen=True, slots=True)
-class QueueFacts:
+class QueueRows:
     """What is known of a queue until ``as_of``, as rows.
 
     ``reports``: the last of each machine, and of each format name of an outgoing queue; ``state_since``: when its state
@@ -150,7 +150,7 @@ class QueueFacts:
         return bool(self.reports or self.senders or self.readers or self.errors)
 
 
-def read_facts(lake: Lake, queue: str, names: Collection[str], as_of: datetime) -> QueueFacts:
+def read_queue_rows(lake: Lake, queue: str, names: Collection[str], as_of: datetime) -> QueueRows:
     """Return what the tables know of a queue until a time; ``queue`` is its canonical name, ``names`` are all."""
     gap = repr(max_gap_s(lake))
 
@@ -162,7 +162,7 @@ def read_facts(lake: Lake, queue: str, names: Collection[str], as_of: datetime) 
     transfers: dict[str, QueryInput] = {"transfers": MESSAGE_TRANSFERS, "aliases": QUEUE_ALIASES, "queue": queue}
     (poison,) = ask(_POISON_SQL, sequences=ACK_SEQUENCES, queue=queue)
     (received,) = ask(_RECEIVED_SQL, **transfers)
-    return QueueFacts(
+    return QueueRows(
         queue,
         as_of,
         reports=ask(_REPORTS_SQL, every=QUEUE_HISTORY, eod_transfers=EOD_TRANSFERS, queue=queue),
