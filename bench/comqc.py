@@ -12,8 +12,8 @@ import time
 import pyarrow as pa
 
 from bench.measure import Measure, format_report
+from comqc.single_body import decode_body
 from udfs.comqc.body_decoder import decode_bodies, explode_calls
-from udfs.comqc.single_body import decode_body
 
 ROWS = 20_000
 SINGLE_ROWS = 1_000

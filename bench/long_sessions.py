@@ -13,15 +13,12 @@ import datetime as dt
 import sys
 import tempfile
 import time
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from bench.measure import Measure, format_report, log_progress
-
-sys.path += [str(Path(__file__).parents[1] / "tests"), str(Path(__file__).parents[1] / "tests" / "support")]
 
 PACKETS = 1_000_000
 FILE_PACKETS = 50_000

@@ -15,8 +15,8 @@ import uuid
 import pyarrow as pa
 
 from bench.measure import Measure, format_report
+from messages.single_message import decode_message
 from udfs.messages.message_decoder import decode_messages
-from udfs.messages.single_message import decode_message
 
 ROWS = 200_000
 SINGLE_ROWS = 5_000

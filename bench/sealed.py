@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import struct
 import subprocess
-import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterator
@@ -25,8 +24,6 @@ from bench.traffic import (
     build_bind_ack,
     write_pcaps,
 )
-
-sys.path.append(str(Path(__file__).parents[1] / "tests" / "support"))
 
 RESPONSE_STUB_BYTES = (200, 3_000, 24_000)  # used in turn
 CALLS_PER_CONNECTION = 300

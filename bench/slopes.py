@@ -13,12 +13,9 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from bench.measure import Measure, format_report, log_progress
 from bench.slope_steps import STEPS
-
-sys.path += [str(Path(__file__).parents[1] / "tests"), str(Path(__file__).parents[1] / "tests" / "support")]
 
 EXCHANGES = 100
 FACTORS = (1, 2, 4, 8)

@@ -6,6 +6,7 @@ on one core, and discard the result.
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 import time
@@ -19,13 +20,17 @@ import pyarrow.parquet as pq
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_type
 
+from bench import TEST_FOLDERS
 from bench.measure import Measure, log_progress
 from bench.messages import build_packet
 from jobs.session import PROJECT_ROOT, get_spark_session
+from messages.single_message import decode_message
 from udfs.messages.message_decoder import decode_messages
-from udfs.messages.single_message import decode_message
 
-ONE_CORE_SETTINGS = {"spark.master": "local[1]", "spark.executorEnv.PYTHONPATH": str(PROJECT_ROOT)}
+ONE_CORE_SETTINGS = {
+    "spark.master": "local[1]",
+    "spark.executorEnv.PYTHONPATH": os.pathsep.join([str(PROJECT_ROOT), *TEST_FOLDERS]),
+}
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 

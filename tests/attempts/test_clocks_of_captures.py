@@ -8,6 +8,7 @@ import pytest
 
 from attempts.test_sample import gold_of
 from attempts.test_taps import finding_counts, outcomes
+from capture.in_memory import read_captures
 from capture.merge.cutting import cut
 from capture.rewritten import (
     by_direction,
@@ -23,7 +24,6 @@ from capture.rewritten import (
 )
 from pcapgen.record import SAMPLE
 from udfs.capture.capture_reader import VOID, ReadOptions, read_capture, read_capture_batches
-from udfs.capture.in_memory import read_captures
 from udfs.capture.record_order import CLOCK_SET, OUT_OF_ORDER
 from udfs.files.file_source import FileSource
 

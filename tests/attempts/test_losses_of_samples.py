@@ -13,11 +13,11 @@ import pytest
 from attempts.telling import sequences_here
 from attempts.test_on_the_wire import unseen_of
 from attempts.test_sample import WHOLE, gold_of
+from capture.in_memory import read_captures
 from conftest import ROOT
 from pcapgen.containers import NANOSECONDS, pcap
 from pcapgen.exchanges import read_frames
 from transfers.losses import lose
-from udfs.capture.in_memory import read_captures
 
 RECORDINGS = {name: read_frames(ROOT / "data" / "sample" / name) for name in WHOLE if "many-clients" not in name}
 ENDPOINTS = ("client_address", "client_port", "server_address", "server_port")

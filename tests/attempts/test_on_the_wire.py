@@ -12,6 +12,7 @@ from attempts.broker import Broker, attempts_truth, truth
 from attempts.telling import sequences_here
 from attempts.test_sample import gold_of
 from attempts.wire import SENDER, SENT_AT, capture_of, ports, records_of
+from capture.in_memory import read_captures
 from capture.merge.cutting import cut, records
 from example_counts import examples
 from jobs import run_all
@@ -20,7 +21,6 @@ from pipeline.attempts.capture_gaps import possible_loss_until
 from pipeline.lake.lake import Lake
 from schemas.ack_sequences import ACK_SEQUENCES
 from schemas.receive_attempts import RECEIVE_ATTEMPTS
-from udfs.capture.in_memory import read_captures
 from udfs.keys import key
 
 

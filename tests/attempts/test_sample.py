@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 import pytest
 
 from attempts.telling import sequences_here
+from capture.in_memory import read_captures
 from capture.merge.cutting import cut
 from pipeline.attempts.attempt_rows import CONNECTION_FIELDS, call_facts_table, receive_attempts_table
 from pipeline.attempts.calls import CALL_ROLES
@@ -19,7 +20,6 @@ from pipeline.silver.decode import decode_calls
 from schemas.calls import CLIENT_CALLS, REMOTE_READ_CALLS
 from schemas.messages import MESSAGES
 from udfs.capture.capture_reader import read_capture
-from udfs.capture.in_memory import read_captures
 from udfs.codes import ACTION_NAMES
 
 WHOLE = [

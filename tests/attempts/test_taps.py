@@ -6,6 +6,7 @@ from functools import cache
 import pytest
 
 from attempts.test_sample import gold_of
+from capture.in_memory import read_captures
 from capture.merge.comparing import equal
 from capture.merge.tap_captures import TapCaptures, recorded
 from findings.facts import decoded, facts
@@ -13,7 +14,6 @@ from pcapgen import containers as c
 from pcapgen.record import SAMPLE
 from pipeline.findings.evaluate import evaluate_calls
 from udfs.capture.capture_reader import read_capture
-from udfs.capture.in_memory import read_captures
 
 CONVERSATIONS = ("01-remoteread-ndr", "03-qm2qm-dependent-client", "07-faults-cancels-groups")
 MOST_UNKNOWN = 4  # connections of 100 conversations, with some 430 connections

@@ -13,6 +13,7 @@ from deltalake import DeltaTable
 from hypothesis import HealthCheck, assume, given, note, settings
 from hypothesis import strategies as st
 
+from capture.in_memory import merge_runs
 from capture.merge.comparing import OF_FILES, OF_THE_RUN, Tables, differences
 from capture.merge.cutting import layout, records
 from capture.merge.traffic import captures, stories
@@ -25,7 +26,6 @@ from pipeline.bronze.ingest_clock import IngestClock
 from pipeline.bronze.ingest_plan import plan_ingest
 from pipeline.bronze.input_files import list_files
 from udfs.capture.capture_reader import CaptureReadRequest, read_capture
-from udfs.capture.in_memory import merge_runs
 
 TABLES = ("capture_files", "connections", "rpc_binds", "rpc_calls", "session_packets", "pings", "quarantine")
 FEW = settings(max_examples=examples(60), deadline=None, suppress_health_check=[*HealthCheck])

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from capture.in_memory import read_captures
 from pcapgen import containers, frames
 from pcapgen import conversation as t
 from pcapgen.exchanges import Damage, recorded, tap
 from pcapgen.scenarios import capture_dialogue, remote_read_dialogue
 from udfs.capture.capture_reader import read_capture
-from udfs.capture.in_memory import read_captures
 
 DATA_FOLDER = Path(__file__).parents[2] / "data"
 BIG = remote_read_dialogue(size=12_000, cuts=(5816, 5816))

@@ -7,12 +7,12 @@ from collections import Counter
 
 import pytest
 
+from capture.in_memory import read_captures
 from pcapgen import containers as c
 from pcapgen import conversation as t
 from pcapgen import frames
 from pcapgen.reading import to_rows
 from udfs.capture import openings
-from udfs.capture.in_memory import read_captures
 
 S = 1_000_000_000
 SYN, RST, ACK = frames.SYN, frames.RST, frames.ACK

@@ -8,12 +8,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from capture.in_memory import merge_runs, read_captures
 from pcapgen import containers, frames
 from pcapgen import conversation as tcp
 from pcapgen import sessions as packets
 from pcapgen.conversation import CLIENT, SERVER, Segment
 from udfs.capture.capture_reader import read_capture
-from udfs.capture.in_memory import merge_runs, read_captures
 
 MS = 1_000_000
 FLOW = tcp.Flow(server_port=packets.PORT)

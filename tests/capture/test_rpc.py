@@ -6,6 +6,7 @@ import struct
 
 import pytest
 
+from capture.in_memory import read_captures
 from pcapgen import containers as c
 from pcapgen import conversation as t
 from pcapgen import rpc
@@ -13,7 +14,6 @@ from pcapgen.model import Dialogue, make_flow, make_stub
 from pcapgen.reading import binds, calls, capture_files_row, read_rows, sort_rows
 from pcapgen.scenarios import NTLM_TOKEN, capture_dialogue, remote_read_dialogue
 from udfs.capture.capture_reader import read_capture
-from udfs.capture.in_memory import read_captures
 
 
 def check(dialogue: Dialogue, **connection):

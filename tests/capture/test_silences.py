@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 import pytest
 
+from capture.in_memory import read_captures
 from pcapgen import containers, frames
 from pcapgen.containers import Record
 from pcapgen.record import SAMPLE
 from pipeline.bronze.ledger_entries import lines_on_times_that_go_back
 from udfs.capture.capture_reader import VOID, ReadOptions, read_capture, read_capture_batches
-from udfs.capture.in_memory import read_captures
 from udfs.capture.record_order import CLOCK_SET
 from udfs.files.capture_file import CaptureFileReader
 from udfs.files.file_source import FileSource

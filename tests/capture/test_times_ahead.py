@@ -7,11 +7,11 @@ from collections.abc import Collection
 
 import pytest
 
+from capture.in_memory import read_captures
 from capture.merge.cutting import cut, layout, plain
 from pcapgen.reading import to_rows
 from pcapgen.record import sample_captures
 from udfs.capture.capture_reader import CaptureReadRequest, read_capture
-from udfs.capture.in_memory import read_captures
 from udfs.rows import RowDict
 
 SAMPLE = {path.name[:2]: plain(path) for path in sample_captures() if path.suffix != ".pcapng"}

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
+from capture.in_memory import read_captures
 from capture.merge.comparing import OF_THE_RUN, PLACES, differences, equal
 from capture.merge.cutting import cut, evenly
 from pcapgen import containers as c
@@ -16,7 +17,6 @@ from pcapgen import frames, tunnels
 from pcapgen.model import Dialogue
 from pcapgen.scenarios import remote_read_dialogue
 from udfs.capture.capture_reader import read_capture
-from udfs.capture.in_memory import read_captures
 from udfs.tcp.tunnels import MAX_DEPTH
 
 FOUR = remote_read_dialogue(size=3000)

@@ -2,6 +2,7 @@
 
 import pyarrow as pa
 
+from comqc.single_body import decode_body
 from peer.comqc import (  # noqa: F401
     CLSID,
     IDISPATCH,
@@ -36,7 +37,6 @@ from peer.comqc import (  # noqa: F401
 )
 from udfs.comqc.body_decoder import decode_bodies
 from udfs.comqc.declared_interfaces import NO_DECLARATIONS
-from udfs.comqc.single_body import decode_body
 
 
 def column(bodies, *, extensions=None, body_bytes=None):

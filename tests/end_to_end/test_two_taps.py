@@ -2,6 +2,7 @@
 
 import pytest
 
+from capture.in_memory import read_captures
 from capture.merge.comparing import OF_FILES, OF_THE_RUN, differences
 from capture.merge.test_two_captures import MILLISECOND, shifted
 from jobs import ingest_captures
@@ -12,7 +13,6 @@ from pipeline.bronze.ingest_captures import BRONZE_TABLES
 from pipeline.lake.lake import Lake
 from schemas.bronze import RPC_CALLS
 from udfs.capture.capture_reader import BRONZE_SCHEMAS
-from udfs.capture.in_memory import read_captures
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
 

@@ -4,8 +4,8 @@ import datetime as dt
 
 import pyarrow as pa
 
+from messages.single_message import decode_message
 from udfs.messages.message_decoder import decode_messages
-from udfs.messages.single_message import decode_message
 
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 LISTS = pa.list_(pa.int64())

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from capture.in_memory import read_captures
 from pipeline.bronze.decryption import decrypt_rows
-from udfs.capture.in_memory import read_captures
 from udfs.rows import RowDict
 from udfs.sealed.decryption_keys import DecryptionKeys, NtlmKey
 from udfs.sealed.security_contexts import build_security_contexts

@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import HealthCheck, assume, given, note, settings
 from hypothesis import strategies as st
 
+from capture.in_memory import read_captures
 from capture.merge.comparing import OF_FILES, OF_THE_RUN, PLACES, differences, equal
 from capture.merge.cutting import cut, layout
 from example_counts import examples
@@ -14,7 +15,6 @@ from pcapgen import sessions as packets
 from pcapgen.reading import to_rows
 from sessions.test_framing import FLOW, PARTS
 from udfs.capture.capture_reader import read_capture
-from udfs.capture.in_memory import read_captures
 from udfs.sessions import packet_framing
 
 SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, note
 from hypothesis import strategies as st
 
+from capture.in_memory import BRONZE_TABLES, apply_merge, read_captures
 from capture.merge.comparing import equal
 from example_counts import examples
 from pcapgen import containers, frames
@@ -21,7 +22,6 @@ from sessions.test_any_cuts import accounted
 from sessions.test_framing import FLOW
 from udfs.capture.capture_reader import read_capture
 from udfs.capture.connection_merge import merge_connections
-from udfs.capture.in_memory import BRONZE_TABLES, apply_merge, read_captures
 from udfs.sessions import packet_framing
 
 SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much,

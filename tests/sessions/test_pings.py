@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import published_frames as published
+from capture.in_memory import read_captures
 from capture.merge.comparing import equal
 from example_counts import examples
 from pcapgen import containers, frames
@@ -17,7 +18,6 @@ from pcapgen.containers import Record
 from pcapgen.conversation import START_NS
 from pcapgen.reading import to_rows
 from udfs.capture.capture_reader import read_capture
-from udfs.capture.in_memory import read_captures
 
 CLIENT, SERVER, PORT = "10.0.0.9", "10.0.0.1", 3527
 SECOND = 1_000_000_000

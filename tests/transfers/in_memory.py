@@ -3,6 +3,7 @@
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from capture.in_memory import read_captures
 from memory_lake import MemoryLake
 from pipeline.arrow_rows import timedelta_to_us
 from pipeline.bronze.merge_connections import read_clock_steps
@@ -41,7 +42,6 @@ from schemas.findings import FINDINGS
 from schemas.messages import MESSAGES
 from schemas.sessions import ORDER_ACKS, SENDINGS, SESSION_PACKETS, SESSIONS
 from schemas.transfers import MESSAGE_TRANSFERS, TRANSFER_SEQUENCES
-from udfs.capture.in_memory import read_captures
 from udfs.comqc.declared_interfaces import NO_DECLARATIONS
 
 RUN = "run"

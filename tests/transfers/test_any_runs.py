@@ -10,6 +10,7 @@ from random import Random
 
 import pytest
 
+from capture.in_memory import merge_runs
 from engines import without_spark
 from memory_lake import conformed
 from pcapgen.containers import NANOSECONDS, pcap
@@ -26,7 +27,6 @@ from schemas.sessions import ORDER_ACKS, SENDINGS, SESSION_PACKETS, SESSIONS
 from schemas.transfers import MESSAGE_TRANSFERS, TRANSFER_SEQUENCES
 from transfers_peer.reading import DATA
 from udfs.capture.capture_reader import read_capture
-from udfs.capture.in_memory import merge_runs
 
 BRONZE = (CAPTURE_FILES, CONNECTIONS, QUARANTINE, SESSION_PACKETS)
 ABOVE = (SESSIONS, ORDER_ACKS, SENDINGS, MESSAGES, MESSAGE_TRANSFERS, TRANSFER_SEQUENCES, FINDINGS)

@@ -5,9 +5,9 @@ import struct
 import pyarrow as pa
 
 from messages.building import Packet
+from messages.single_message import decode_message
 from published_frames import PUBLISHED
 from udfs.messages.message_decoder import decode_messages
-from udfs.messages.single_message import decode_message
 from udfs.sessions.acknowledgements import order_ack_columns, session_header_column
 from udfs.sessions.handshake_packets import (
     connection_parameters_columns,

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import HealthCheck, assume, given, note, settings
 from hypothesis import strategies as st
 
+from capture.in_memory import read_captures
 from capture.merge.comparing import equal, same
 from capture.merge.cutting import cut, layout, plain, records
 from capture.merge.traffic import captures, plans
 from example_counts import examples
 from pcapgen.record import sample_captures
 from udfs.capture.capture_reader import read_capture
-from udfs.capture.in_memory import read_captures
 
 SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
 FEW = settings(max_examples=examples(60), deadline=None, suppress_health_check=SLOW)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, note, settings
 from hypothesis import strategies as st
 
+from capture.in_memory import read_captures
 from capture.merge.comparing import OF_FILES, OF_THE_RUN, PLACES, Tables, differences, equal
 from capture.merge.cutting import cut, layout
 from capture.merge.traffic import alone, foreign, sealed
@@ -17,7 +18,6 @@ from pcapgen import containers as c
 from pcapgen import conversation as t
 from pcapgen.scenarios import interleaved_dialogue, remote_read_dialogue, secured_dialogue
 from udfs.capture.capture_reader import read_capture
-from udfs.capture.in_memory import read_captures
 
 SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
 DIALOGUES = (remote_read_dialogue, interleaved_dialogue, secured_dialogue, sealed, alone, foreign)

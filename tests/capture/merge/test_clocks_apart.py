@@ -8,6 +8,7 @@ from functools import partial
 
 import pytest
 
+from capture.in_memory import read_captures
 from capture.merge.comparing import equal
 from capture.merge.tap_captures import TapCaptures
 from capture.merge.test_sent_again import many
@@ -16,7 +17,6 @@ from pcapgen import containers as c
 from pcapgen import conversation as t
 from pcapgen.scenarios import interleaved_dialogue, remote_read_dialogue
 from udfs.capture.capture_reader import read_capture
-from udfs.capture.in_memory import read_captures
 from udfs.rows import RowDict
 
 # Clocks that are further apart than the captures last, and files of less than 64 KiB of one direction alone: as what is

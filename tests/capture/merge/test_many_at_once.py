@@ -8,12 +8,12 @@ from itertools import combinations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from capture.in_memory import read_captures
 from example_counts import examples
 from pcapgen import containers as c
 from pcapgen import conversation as t
 from pcapgen.scenarios import remote_read_dialogue
 from udfs.capture import overlapping_captures
-from udfs.capture.in_memory import read_captures
 from udfs.capture.overlapping_captures import (
     Captured,
     conversations,

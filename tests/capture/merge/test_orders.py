@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from capture.in_memory import read_captures
 from capture.merge.comparing import equal, same
 from capture.merge.cutting import cut, evenly, plain
 from capture.merge.test_two_captures import MILLISECOND, shifted
@@ -23,7 +24,6 @@ from pcapgen import conversation as t
 from pcapgen.record import sample_captures
 from pcapgen.scenarios import remote_read_dialogue
 from udfs.capture.capture_reader import read_capture
-from udfs.capture.in_memory import read_captures
 
 STORIES = stories()
 SAMPLE = {path.name: path for path in sample_captures()}

@@ -6,6 +6,7 @@ from itertools import permutations
 
 import pytest
 
+from capture.in_memory import read_captures
 from capture.merge.comparing import OF_THE_RUN, PLACES, differences, equal
 from capture.merge.cutting import cut
 from capture.merge.test_sent_again import many
@@ -15,7 +16,6 @@ from pcapgen import conversation as t
 from pcapgen import rpc
 from pcapgen.model import Dialogue, make_stub
 from udfs.capture.capture_reader import read_capture
-from udfs.capture.in_memory import read_captures
 from udfs.tcp.time_limits import TimeLimits
 
 SECOND = 1_000_000_000

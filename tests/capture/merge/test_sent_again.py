@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from capture.in_memory import read_captures
 from capture.merge.comparing import equal, same
 from capture.merge.traffic import foreign
 from pcapgen import containers as c
@@ -14,7 +15,6 @@ from pcapgen import rpc
 from pcapgen.model import Dialogue, make_stub
 from udfs.capture import overlapping_captures
 from udfs.capture.capture_reader import read_capture
-from udfs.capture.in_memory import read_captures
 
 
 def both_ways(records: list[c.Record], place: int) -> dict:

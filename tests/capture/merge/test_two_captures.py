@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from capture.in_memory import read_captures
 from capture.merge.comparing import OF_FILES, OF_THE_RUN, PLACES, differences, equal
 from pcapgen import containers as c
 from pcapgen import conversation as t
 from pcapgen.scenarios import interleaved_dialogue, remote_read_dialogue, secured_dialogue
 from udfs.capture.capture_reader import read_capture
-from udfs.capture.in_memory import read_captures
 
 MILLISECOND = 1_000_000
 DIALOGUES = {

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from capture.in_memory import read_captures
 from engines import without_spark
 from pipeline.lake.lake import Lake
 from pipeline.privacy.redacted_columns import (
@@ -27,7 +28,6 @@ from schemas.comqc import COMQC_CALLS
 from schemas.messages import MESSAGES
 from schemas.queue_snapshots import PROPERTIES
 from schemas.sessions import ORDER_ACKS, SENDINGS, SESSION_PACKETS, SESSIONS
-from udfs.capture.in_memory import read_captures
 from udfs.properties.property_names import MACHINE_PROPERTY_NAMES, QUEUE_PROPERTY_NAMES, property_name
 from udfs.properties.snapshot_lines import read_snapshot_rows
 from udfs.pseudonyms import PSEUDONYM_KINDS, Pseudonymizer

@@ -9,6 +9,7 @@ import itertools
 import struct
 from typing import Any, Final
 
+from messages.single_message_headers import FieldError, OptionalHeaderReader, PacketCursor
 from udfs import codes
 from udfs.comqc.container_layout import COMQC_EXTENSION
 from udfs.errors import MALFORMED, DecodeError, MalformedError, TruncatedError, UnsupportedError
@@ -21,7 +22,6 @@ from udfs.messages.name_columns import (
     queue_manager_guid,
 )
 from udfs.messages.report_messages import parse_report
-from udfs.messages.single_message_headers import FieldError, OptionalHeaderReader, PacketCursor
 from udfs.sids import sid_text
 
 _INFINITE_TIMEOUT: Final = 0xFFFF_FFFF

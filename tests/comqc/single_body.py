@@ -1,4 +1,4 @@
-"""Decode one COMQC message body in plain Python. Slow and simple: for tests, notebooks and debugging.
+"""Decode one COMQC message body in plain Python. Slow and simple: the reference for tests of the column decoder.
 
 It shares with the column decoder the constants of ``container_layout.py`` and the readers of single Invoke calls and of
 security data, but not the reading and checking of headers, so that tests can compare the two.
@@ -209,7 +209,7 @@ def _argument_fields(arguments: list[ArgumentText | None]) -> list[tuple[int | N
     return [(each[0], variant_type_name(each[0]), each[1]) if each else (None, None, None) for each in arguments]
 
 
-def _require(holds: bool, reason: int, offset: int) -> None:  # noqa: FBT001  (the rule)
+def _require(holds: bool, reason: int, offset: int) -> None:
     if not holds:
         raise _BodyRejectedError(reason, offset)
 
