@@ -1,30 +1,35 @@
 """The reference of receive attempts: what became of each Start, call by call, in plain Python.
 
 Production computes the same over columns (``pipeline/attempts/receive_attempts.py``); a property test compares both.
-This one is as the rules are told: one attempt after the other, with lists and dictionaries. It rests on the same
-associations and calls, and on nothing else of production. Times are microseconds since the epoch, UTC.
+This one is as the rules are told: one attempt after the other, with lists and dictionaries. It has its own words for
+what is computed over columns: whose an End, a cancel or a close is, which open a call uses, what ended an attempt, and
+what is missing of it. What production itself does object by object is taken from there: associations
+(``associations.py``), from when to when an open's handle stood for a queue (``handles.py``), and how evidence and
+confidence are stated (``evidence.py``). These are tested by stories with known answers (``test_handles.py``,
+``test_receive_attempts.py``) and by ``broker.py``, which knows the truth. Times are microseconds since the epoch, UTC.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict, deque
-from collections.abc import Callable, Hashable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass
 from functools import cached_property
-from operator import attrgetter
 from typing import Final, NamedTuple
 
 from pipeline.attempts.associations import ClientAssociation, RpcConnection, group_into_associations
 from pipeline.attempts.calls import (
     CALL_ROLES,
-    CLOCK_TOLERANCE_US,
+    LOOKUP_ID_ACTION_FLAG,
     ONE_CLOCK,
     CallRole,
     DecodedCall,
-    DecodeErrorFields,
 )
-from pipeline.attempts.timeline import NEVER, Timeline
+from pipeline.attempts.evidence import CallConclusion, confidence_level
+from pipeline.attempts.handles import HandleSpan, QueueHandles
+from pipeline.attempts.receive_attempts import CLEANUP_INTERVAL_US
+from pipeline.attempts.timeline import Timeline
 from udfs.codes import (
     ACTION_NAMES,
     MQ_ERROR_IO_TIMEOUT,
@@ -51,69 +56,46 @@ class OpenedQueue(NamedTuple):
     missing: frozenset[str] = frozenset()
 
 
-class QueueHandles:
-    """The handles of one server's calls. ``calls`` are in order of (time, key), ``of`` returns a call's association."""
+class QueueLookups:
+    """Which open a call uses, one call after the other. What an open's handle stood for is said by ``QueueHandles``.
 
-    def __init__(
-        self,
-        calls: Iterable[DecodedCall],
-        of: Callable[[DecodedCall], ClientAssociation],
-        roles: Mapping[tuple[str, int], CallRole] = CALL_ROLES,
-    ) -> None:
+    ``calls`` are in order of (time, key), ``of`` returns a call's association.
+    """
+
+    def __init__(self, calls: Iterable[DecodedCall], of: Callable[[DecodedCall], ClientAssociation]) -> None:
+        given = [*calls]
+        handles = QueueHandles(given, of)
         self._of = of
         self._asked = Timeline[DecodedCall]()  # all opens, readable or not, by association
-        self._opens = Timeline[DecodedCall]()  # by association, interface and context handle
-        self._closes = Timeline[DecodedCall]()  # by the same: those that were not refused
-        self._closed_at = Timeline[DecodedCall]()  # by the same: those that were accepted
-        self._sessions = Timeline[DecodedCall]()  # RemoteQMOpenQueue, by hQueue
-        self._lowest_over: defaultdict[str, list[int]] = defaultdict(list)  # by session: when it or one behind was over
-        self._session_closes = Timeline[DecodedCall]()  # by association and hQueue
-        self._strays = Timeline[DecodedCall]()  # RemoteQMCloseQueue of what was not opened in sight, by association
-        self._targets = Timeline[DecodedCall]()  # R_OpenQueueForMove, by association and the number it returned
+        self._contexts = Timeline[HandleSpan]()  # what opens of RemoteRead returned, by association and context handle
+        self._sessions = Timeline[HandleSpan]()  # what RemoteQMOpenQueue returned, by hQueue
         self._named = Timeline[DecodedCall]()  # R_QMOpenRemoteQueue, by phQueue
-        self._released = Timeline[DecodedCall]()  # R_QMCloseRemoteQueueContext, by association and context handle
-        by_role: dict[str, list[DecodedCall]] = {}
-        for call in calls:
-            by_role.setdefault(roles[call.protocol, call.opnum], []).append(call)
-        self._add_opens(by_role.get("open", []))
-        self._add_closes(by_role.get("close", []))
-        for call in _answered(call for call in by_role.get("name", []) if call.is_accepted and call.queue_handle):
+        self._closes = Timeline[DecodedCall]()  # that were not refused, by what they close
+        self._strays = Timeline[DecodedCall]()  # RemoteQMCloseQueue of what was not opened in sight, by association
+        for call in given:
+            if CALL_ROLES[call.protocol, call.opnum] == "open":
+                self._asked.add((of(call).name, call.protocol), call, call.at)
+        for span in handles.spans():
+            opened, by_number = span.opened, span.opened.protocol == "qm2qm"
+            known = self._sessions if by_number else self._contexts
+            known.add(opened.queue_handle if by_number else self._context(opened), span, opened.responded_at or 0)
+        for call in handles.names:
             self._named.add(call.queue_handle, call, call.responded_at or 0)
-        for call in _answered(call for call in by_role.get("target", []) if not call.is_refused and call.move_context):
-            self._targets.add((of(call).name, call.move_context), call, call.responded_at or 0)
-        for call in by_role.get("release", []):
-            if call.context_handle and call.requested_at is not None and call.outcome != "fault":
-                self._released.add((of(call).name, call.context_handle), call, call.requested_at)
+        for call, session in handles.closes:
+            if call.protocol == "RemoteRead":
+                self._closes.add(self._context(call), call, call.at)
+            elif session is not None:
+                self._closes.add((of(call).name, session.queue_handle), call, call.at)
+            else:
+                self._strays.add(of(call).name, call, call.at)
 
-    def _add_opens(self, calls: list[DecodedCall]) -> None:
-        for call in calls:
-            self._asked.add((self._of(call).name, call.protocol), call, call.at)
-        for call in _answered(call for call in calls if not call.is_refused):
-            self._opens.add(self._context(call), call, call.responded_at or 0)
-            if call.protocol == "qm2qm" and call.queue_handle:
-                self._sessions.add(call.queue_handle, call, call.responded_at or 0)
-
-    def _add_closes(self, calls: list[DecodedCall]) -> None:
-        for call in calls:
-            if call.is_refused or not call.context_handle or call.requested_at is None:
-                continue
-            self._closes.add(self._context(call), call, call.requested_at)
-            if call.is_accepted:
-                self._closed_at.add(self._context(call), call, call.requested_at)
-            session = self._opens.latest(self._context(call), call.requested_at) if call.protocol == "qm2qm" else None
-            if session is not None:
-                self._session_closes.add((self._of(call).name, session.queue_handle), call, call.requested_at)
-            elif call.protocol == "qm2qm":
-                self._strays.add(self._of(call).name, call, call.requested_at)
-
-    def _context(self, call: DecodedCall) -> tuple[str, str, str | None]:
-        return self._of(call).name, call.protocol, call.context_handle
+    def _context(self, call: DecodedCall) -> tuple[str, str | None]:
+        return self._of(call).name, call.context_handle
 
     def first_close_after(self, start: DecodedCall, at: int) -> DecodedCall | None:
         """Return the close, not refused, after a time, of the queue that a Start reads from."""
-        if start.protocol == "qm2qm":
-            return self._session_closes.first_after((self._of(start).name, start.queue_handle), at)
-        return self._closes.first_after(self._context(start), at)
+        number = self._of(start).name, start.queue_handle
+        return self._closes.first_after(number if start.protocol == "qm2qm" else self._context(start), at)
 
     def last_close_until(self, start: DecodedCall, until: int) -> bool:
         """Whether a client closed the queue that a Start reads from until a time, or may have.
@@ -125,15 +107,6 @@ class QueueHandles:
             closes.append(self._strays.first_after(self._of(start).name, start.at))
         return any(call is not None and call.at <= until for call in closes)
 
-    def find_move_target(self, move: DecodedCall) -> DecodedCall | None:
-        """Return the R_OpenQueueForMove whose number a move names."""
-        found = self._targets.latest((self._of(move).name, move.move_context), move.at)
-        return None if found is None or self._closed(found, move.at) else found
-
-    def find_remote_open(self, session: DecodedCall) -> DecodedCall | None:
-        """Return the R_QMOpenRemoteQueue that returned the number that a RemoteQMOpenQueue opens."""
-        return self._name_of(session.queue_handle, session, session.at) if session.queue_handle else None
-
     def find_opened_queue(self, start: DecodedCall) -> OpenedQueue:
         """Return the open whose handle a Start used; a handle is valid from open to close."""
         given = start.queue_handle if start.protocol == "qm2qm" else start.context_handle
@@ -143,153 +116,46 @@ class QueueHandles:
         return self._by_number(start) if start.protocol == "qm2qm" else self._by_context(start)
 
     def _by_context(self, start: DecodedCall) -> OpenedQueue:
-        found = self._opens.latest(self._context(start), start.at)
-        if found is None or self._closed(found, start.at):
+        span = self._contexts.latest(self._context(start), start.at)
+        if span is None or span.over_at < start.at:
             return OpenedQueue(missing=NOT_OPENED)
-        evidence = (found, *self._may_have_closed(found, start))
-        return OpenedQueue(found.queue, evidence, QUEUE_UNNAMED if found.queue is None else frozenset())
+        return _opened(span.opened, span.opened, *_may_have_closed(span, start))
 
     def _by_number(self, start: DecodedCall) -> OpenedQueue:
-        session = self._sessions.latest(start.queue_handle, start.at)
-        if session is not None and self._over_at(session) < start.at:
+        span = self._sessions.latest(start.queue_handle, start.at)
+        if span is None:
+            return self._by_number_alone(start)
+        if span.over_at < start.at or span.named is None:
             return OpenedQueue(missing=NOT_OPENED)
-        named = self._name_of(start.queue_handle, session, start.at)
+        return _opened(span.named, span.named, span.opened, *_may_have_closed(span, start))
+
+    def _by_number_alone(self, start: DecodedCall) -> OpenedQueue:
+        """Return the latest R_QMOpenRemoteQueue of a number: its supporting server's open was not captured."""
+        named = self._named.latest(start.queue_handle, start.at)
         if named is None:
             return OpenedQueue(missing=NOT_OPENED)
-        missing = QUEUE_UNNAMED if named.queue is None else frozenset()
-        if session is None:  # the supporting server's open was not captured
-            return OpenedQueue(named.queue, (named,), missing | {"no_open"})
-        return OpenedQueue(named.queue, (named, session, *self._may_have_closed(session, start)), missing)
-
-    def _name_of(self, number: int | None, session: DecodedCall | None, at: int) -> DecodedCall | None:
-        """Return the latest R_QMOpenRemoteQueue of a number, if it was still valid when the session opened it.
-
-        Without a captured session: if it is still valid at a time at which a read shows that some session uses it.
-        """
-        until = at if session is None else session.at
-        found = self._named.latest(number, until)
-        if session is not None and (found is None or not _same_numbers(found, session)):
-            found = self._named.first_after(number, until)  # by the clock of a tap that is ahead
-            if found is None or not _same_numbers(found, session):
-                return None
-            if (found.responded_at or 0) > until + _clock_slack_us(found, session):
-                return None
-        if found is None:
-            return None
-        since = found.responded_at or 0
-        sessions, low, high = self._sessions.span(number, since, until)
-        if low < high and self._first_over(sessions, low, high) < until:
-            return None
-        adopted = high - low > 1 or (low < high and sessions[low] is not session)
-        if session is not None and not adopted and self._let_go(found, until - _clock_slack_us(found, session)):
-            return None
-        return found
-
-    def _first_over(self, sessions: list[DecodedCall], low: int, high: int) -> int:
-        """Return when the first of the sessions of a number was over, from place ``low`` to before ``high``."""
-        lowest = self._lowest_over[sessions[low].call_key]
-        for session in sessions[low + len(lowest) : high]:
-            lowest.append(min([self._over_at(session), *lowest[-1:]]))
-        return lowest[high - low - 1]
-
-    def _over_at(self, session: DecodedCall) -> int:
-        """Return when a queue that RemoteQMOpenQueue opened was closed, or its association ended."""
-        closed, ended_at = self._close_of(session), self._of(session).ended_at
-        return min(NEVER if closed is None else closed.at, NEVER if ended_at is None else ended_at)
-
-    def _close_of(self, opened: DecodedCall) -> DecodedCall | None:
-        return self._closed_at.first_after(self._context(opened), opened.responded_at or opened.at)
-
-    def _closed(self, opened: DecodedCall, at: int) -> bool:
-        closed = self._close_of(opened)
-        return closed is not None and closed.at < at
-
-    def _may_have_closed(self, opened: DecodedCall, use: DecodedCall) -> tuple[DecodedCall, ...]:
-        """Return the unanswered close that may be why a use of a handle was not accepted."""
-        asked = self._closes.first_after(self._context(opened), opened.responded_at or opened.at)
-        unanswered = asked is not None and asked.responded_at is None and asked.at < use.at
-        return (asked,) if asked is not None and unanswered and not use.is_accepted else ()
-
-    def _let_go(self, named: DecodedCall, at: int) -> bool:
-        """Whether the application had closed its context, or its association had ended, at a time."""
-        key = (self._of(named).name, named.context_handle)
-        released = self._released.first_after(key, named.responded_at or named.at)
-        return (released is not None and released.at < at) or self._ended(named, at)
-
-    def _ended(self, call: DecodedCall, at: int) -> bool:
-        ended_at = self._of(call).ended_at
-        return ended_at is not None and ended_at < at
+        found = _opened(named, named)
+        return found._replace(missing=found.missing | {"no_open"})
 
 
-def _answered(calls: Iterable[DecodedCall]) -> list[DecodedCall]:
-    """Return opens whose answer gave a context handle, in order of the answers."""
-    given = (call for call in calls if call.context_handle and call.responded_at)
-    return sorted(given, key=lambda call: (call.responded_at or 0, call.call_key))
+def _opened(named: DecodedCall, *calls: DecodedCall) -> OpenedQueue:
+    return OpenedQueue(named.queue, calls, QUEUE_UNNAMED if named.queue is None else frozenset())
 
 
-def _clock_slack_us(named: DecodedCall, session: DecodedCall) -> int:
-    """Return by how much the clocks of two calls of different connections may differ, where taps saw one."""
-    return 0 if named.clocks == session.clocks == ONE_CLOCK else CLOCK_TOLERANCE_US
-
-
-def _same_numbers(named: DecodedCall, session: DecodedCall) -> bool:
-    """Whether a session was opened with the numbers that the application was given (rule Q30)."""
-    pairs = ((named.queue_descriptor, session.queue_descriptor), (named.open_context, session.open_context))
-    return all(None in pair or pair[0] == pair[1] for pair in pairs)
-
-
-@dataclass(slots=True)
-class CallConclusion:
-    """A conclusion about a call: the codes of what is ``missing``, and the other calls that were ``used``."""
-
-    call: DecodedCall
-    missing: set[str] = field(default_factory=set, kw_only=True)
-    used_calls: list[DecodedCall] = field(default_factory=list, kw_only=True)
-
-    @property
-    def evidence_calls(self) -> list[DecodedCall]:
-        """The calls that the conclusion rests on, in order of time."""
-        if not self.used_calls:
-            return [self.call]
-        calls = {call.call_key: call for call in (self.call, *self.used_calls)}
-        return sorted(calls.values(), key=attrgetter("at", "call_key"))
-
-    @property
-    def evidence(self) -> list[str]:
-        """Their keys."""
-        return [call.call_key for call in self.evidence_calls]
-
-    @property
-    def errors(self) -> list[DecodeErrorFields]:
-        """Their decode errors."""
-        if not any(call.errors for call in (self.call, *self.used_calls)):
-            return []
-        return [error for call in self.evidence_calls for error in call.errors]
-
-
-def confidence_level(missing: Iterable[str], *, guessed: bool) -> str:
-    """Return how certain a conclusion is, by what is missing; ``guessed``: its queue is a guess."""
-    codes = set(missing)
-    if not codes:
-        return "complete"
-    if guessed or "no_bind" in codes:
-        return "inferred"
-    return "provisional" if codes == {"transaction_open"} else "partial"
+def _may_have_closed(span: HandleSpan, use: DecodedCall) -> tuple[DecodedCall, ...]:
+    """Return the unanswered close that may be why a use of a handle was not accepted."""
+    close = span.doubtful_close
+    return () if close is None or close.at >= use.at or use.is_accepted else (close,)
 
 
 class ServerCalls:
-    """One server's calls that have a role (``roles``), by default in remote reads, its associations and handles.
+    """One server's calls in remote reads, its associations and handles.
 
     ``connections`` are all that are known of the server.
     """
 
-    def __init__(
-        self,
-        calls: Iterable[DecodedCall],
-        connections: Iterable[RpcConnection],
-        roles: Mapping[tuple[str, int], CallRole] = CALL_ROLES,
-    ) -> None:
-        calls = [call for call in calls if (call.protocol, call.opnum) in roles]
+    def __init__(self, calls: Iterable[DecodedCall], connections: Iterable[RpcConnection]) -> None:
+        calls = [call for call in calls if (call.protocol, call.opnum) in CALL_ROLES]
         untimed = {call.connection_id for call in calls if call.requested_at is None and call.outcome != "no_request"}
         self.connections = {connection.connection_id: connection for connection in connections}
         self._widen_lifetimes(calls)
@@ -307,10 +173,10 @@ class ServerCalls:
                 begins.append(connection.first_packet_at)
                 ends.append(max([connection.last_packet_at, *ends[-1:]]))
         self.calls = sorted(calls, key=lambda call: (call.at, call.call_key))
-        self.by_role: dict[CallRole, list[DecodedCall]] = {role: [] for role in roles.values()}
+        self.by_role: dict[CallRole, list[DecodedCall]] = {role: [] for role in CALL_ROLES.values()}
         for call in self.calls:
-            self.by_role[roles[call.protocol, call.opnum]].append(call)
-        self.handles = QueueHandles(self.calls, self.association_of, roles)
+            self.by_role[CALL_ROLES[call.protocol, call.opnum]].append(call)
+        self.handles = QueueLookups(self.calls, self.association_of)
 
     @cached_property
     def _last_answers(self) -> dict[str, int]:
@@ -400,9 +266,6 @@ class ServerCalls:
         if call is not answer.call and connection is not None and connection.closed_at is None:
             answer.missing.add("capture_ends")
 
-
-CLEANUP_INTERVAL_US: Final = 300_000_000  # [MS-MQRR] 3.1.2.2: 5 minutes
-LOOKUP_ID_ACTION_FLAG: Final = (1 << 56) - 1  # the part of a LookupIdentifier that the wire carries
 
 _FAULT_CANCEL: Final = 0x1C00000D  # nca_s_fault_cancel
 _CANCELLED: Final = {MQ_ERROR_OPERATION_CANCELLED, MQ_INFORMATION_REMOTE_CANCELED_BY_CLIENT, _FAULT_CANCEL}  # D5
