@@ -1,4 +1,4 @@
 """Method calls that COM+ queued components record in message bodies, [MC-COMQC].
 
-Two independent decoders: ``body_decoder.py`` for Arrow columns, ``single_body.py`` for one body.
+``body_decoder.py`` decodes Arrow columns. Tests compare it with a decoder of one body (tests/comqc).
 """

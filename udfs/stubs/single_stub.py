@@ -1,6 +1,8 @@
-"""Decode one stub in plain Python. Slow and simple: for tests, notebooks and debugging.
+"""Decode one stub in plain Python: where there is one at a time (the collector, a rule of qmmgmt, COM+ arguments).
 
-It shares only the declarations of ``idl.py`` with the column decoder, so that tests can compare the two.
+Tests compare it with the column decoder. The two share the declarations of methods (``idl.py``, ``transfer_buffer.py``)
+and, for PROPVARIANTs, the readers of one value (``single_cursor.py``, ``single_propvariant.py``); the column decoder
+reads all else in its own way.
 """
 
 from __future__ import annotations
