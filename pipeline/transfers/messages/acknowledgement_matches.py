@@ -23,10 +23,16 @@ from pipeline.transfers.messages.first_events import (
     earliest,
     first_at_least,
 )
+from pipeline.transfers.sequences.order_ack_matches import ADDRESS, match_order_acks
+from pipeline.transfers.sequences.text_codes import row_codes
 from udfs.array_types import Bools, Ints
 
 _HOP: Final = ("sender_address", "receiver_address")
 _WAY_BACK: Final = ("receiver_address", "sender_address")
+_SEQUENCE_COLUMNS: Final = (
+    "sequence_id", "source_queue_manager", "destination_queue_manager", "receiver_queue_manager", *_HOP,
+)  # fmt: skip
+"""What of a row says which order acks are of its sequence."""
 _PREFIX_DIGITS: Final = 4  # of the source's GUID, in labels of reports
 
 
@@ -64,58 +70,30 @@ class MessageRows:
 def first_order_acks(rows: MessageRows, acks: pa.Table) -> tuple[Ints, Bools]:
     """Return the first order ack of each row, and whether it is of another hop.
 
-    ``acks`` are rows of silver.order_acks, with both addresses and ``seen_at``. An order ack is of the row's sequence,
-    its number is not below the row's, it acknowledges the row's source or nobody that was seen, and it comes from the
-    destination queue manager where the row has one. Those of the same hop come first. Where the row has none, those of
-    other hops come from the receiver of the hop, if that is known.
+    ``acks`` are rows of silver.order_acks, with both addresses and ``seen_at``. An order ack is of the row's sequence
+    (``match_order_acks``), and its number is not below the row's. Those of the same hop come first.
     """
     found, elsewhere = np.full(len(rows), NO_EVENT), np.zeros(len(rows), np.bool_)
-    wanted = np.flatnonzero(rows.known("sequence_id") & rows.known("transaction_number"))
-    if not acks.num_rows or not len(wanted):
+    numbered = np.flatnonzero(rows.known("sequence_id") & rows.known("transaction_number"))
+    if not acks.num_rows or not len(numbered):
         return found, elsewhere
-    ours = rows.some(wanted)
-    has_destination, has_receiver = ours.known("destination_queue_manager"), ours.known("receiver_queue_manager")
-    by_destination = (has_destination, "destination_queue_manager")
-    of_hop = _order_acks(ours, acks, [by_destination, (~has_destination, None)], same_hop=True)
-    found[wanted] = of_hop
-    left = np.flatnonzero(of_hop == NO_EVENT)
-    ours, has_destination, has_receiver = ours.some(left), has_destination[left], has_receiver[left]
-    ways = [
-        (has_destination, "destination_queue_manager"),
-        (~has_destination & has_receiver, "receiver_queue_manager"),
-        (~has_destination & ~has_receiver, None),
-    ]
-    of_others = _order_acks(ours, acks, ways, same_hop=False)
-    found[wanted[left]] = of_others
-    elsewhere[wanted[left]] = of_others != NO_EVENT
+    ours = rows.some(numbered)
+    sequence = row_codes(ours.names, _SEQUENCE_COLUMNS)
+    first = np.unique(sequence, return_index=True)[1]
+    of_sequence, of_ack, same_hop = match_order_acks(ours.names.take(pa.array(first)), acks, hop_by=(ADDRESS,))
+    index = EventIndex.of(2 * of_sequence + ~same_hop, _times(acks)[of_ack])
+    numbers, least = _numbers(acks)[of_ack], _numbers(ours.names)
+    matched = np.full(len(ours), NO_EVENT)
+    for is_elsewhere in (0, 1):
+        span = index.span(2 * sequence + is_elsewhere, ours.since, ours.until)
+        matched = np.where(matched == NO_EVENT, first_at_least(index, numbers, span, least), matched)
+    found[numbered] = np.append(of_ack, NO_EVENT)[matched]
+    elsewhere[numbered] = ~np.append(same_hop, True)[matched]
     return found, elsewhere
 
 
-def _order_acks(rows: MessageRows, acks: pa.Table, ways: Sequence[tuple[Bools, str | None]], *, same_hop: bool) -> Ints:
-    """Return the first order ack of each row; ``ways``: of which rows which column has to have acknowledged, if any."""
-    found = np.full(len(rows), NO_EVENT)
-    values = np.asarray(acks["transaction_number"].combine_chunks(), np.int64)
-    at = _times(acks)
-    for which, manager in ways:
-        chosen = np.flatnonzero(which)
-        if not len(chosen):
-            continue
-        ours = rows.some(chosen)
-        wanted = np.asarray(ours.names["transaction_number"].combine_chunks(), np.int64)
-        names, theirs = ["sequence_id"], ["sequence_id"]
-        if manager is not None:
-            names, theirs = [*names, manager], [*theirs, "queue_manager"]
-        if same_hop:
-            names, theirs = [*names, *_HOP], [*theirs, *_WAY_BACK]
-        best = np.full(len(chosen), NO_EVENT)
-        for source in (ours.names["source_queue_manager"], pa.nulls(len(chosen), pa.string())):
-            columns = [*ours.columns(*names), source]
-            codes, of_acks = common_codes(columns, [acks[name] for name in (*theirs, "acknowledged_queue_manager")])
-            index = EventIndex.of(of_acks, at)
-            span = index.span(codes, ours.since, ours.until)
-            best = earliest(best, first_at_least(index, values, span, wanted))
-        found[chosen] = best
-    return found
+def _numbers(named: pa.Table) -> Ints:
+    return np.asarray(named["transaction_number"].combine_chunks(), np.int64)
 
 
 def first_final_acks(rows: MessageRows, acks: pa.Table) -> Ints:

@@ -17,6 +17,7 @@ from pipeline.arrow_rows import epoch_day, timedelta_to_us, times_to_us
 from pipeline.transfers.hop_keys import HOP_COLUMNS, hop_keys
 from pipeline.transfers.losses.missing_packets import HopHoles, acknowledged_directly
 from pipeline.transfers.packet_numbers import NO_TIME
+from pipeline.transfers.sequences.order_ack_matches import match_order_acks
 from pipeline.transfers.sequences.sequence_events import (
     NO_TXN_NUMBER,
     NUMBERS,
@@ -27,7 +28,7 @@ from pipeline.transfers.sequences.sequence_events import (
 )
 from pipeline.transfers.sequences.sequence_inputs import CLOCK_SLACK_US
 from pipeline.transfers.sequences.stalls import NO_STALL, LeftOut, last_rows
-from pipeline.transfers.sequences.text_codes import NO_CODE, codes_of_both, row_codes
+from pipeline.transfers.sequences.text_codes import row_codes
 from pipeline.transfers.sequences.transfer_sequences import TransferSequences, describe_sequences
 from schemas.table import EVENT_DATE, RUN_ID
 from schemas.transfers import NUMBER_GAP, STALL, TRANSFER_SEQUENCES
@@ -47,7 +48,6 @@ _ORDINAL: Final = (1 << 32) - 1
 _EPOCH_BITS: Final = 32
 _US: Final = 1_000_000
 _FAR: Final = (1 << 62) - 1
-_ENDS: Final = (("sender", "receiver"), ("receiver", "sender"))
 _TIME: Final = pa.timestamp("us", tz="UTC")
 
 
@@ -203,44 +203,6 @@ def _first_known(sequence: Ints, values: pa.ChunkedArray, count: int) -> pa.Arra
     place = np.full(count, -1, np.int64)
     place[sequence[known]] = known
     return values.combine_chunks().take(pa.array(place, mask=place < 0))
-
-
-def match_order_acks(sequences: pa.Table, acks: pa.Table, clones: Collection[str] = ()) -> tuple[Ints, Ints, Bools]:
-    """Return which order acks name which sequences: rows of ``sequences``, rows of ``acks``, whether on the same hop.
-
-    An order ack names a sequence by its id. It is for its source, or for nobody that was seen; and from its destination
-    queue manager, where it has one. Where it has none, order acks of other hops are from the receiver of the hop, if
-    that is known. On the same hop is what goes back between the same two addresses, or between the same two queue
-    managers, as far as handshakes show these, and none is one of ``clones``. ``sequences`` has the columns of
-    ``sequence_rows``, a row for each sequence.
-    """
-    ours, theirs = codes_of_both(sequences["sequence_id"], acks["sequence_id"])
-    by_id = np.argsort(theirs, kind="stable")
-    low, high = (np.searchsorted(theirs[by_id], ours, side=side) for side in ("left", "right"))
-    count = high - low
-    of_sequence = np.repeat(np.arange(len(ours)), count)
-    of_ack = by_id[np.arange(len(of_sequence)) - np.repeat(np.cumsum(count) - count - low, count)]
-
-    def pairs(column: str, ack_column: str) -> tuple[Ints, Ints]:
-        ours, theirs = codes_of_both(sequences[column], acks[ack_column])
-        return ours[of_sequence], theirs[of_ack]
-
-    source, acknowledged = pairs("source_queue_manager", "acknowledged_queue_manager")
-    destination, by = pairs("destination_queue_manager", "queue_manager")
-    receiver, by_receiver = pairs("receiver_queue_manager", "queue_manager")
-
-    def goes_back(name: str) -> Bools:
-        ends = [pairs(f"{one}_{name}", f"{other}_{name}") for one, other in _ENDS]
-        same: Bools = np.logical_and.reduce([(one == other) & (one != NO_CODE) for one, other in ends])
-        return same
-
-    unclear = pa.array(sorted(clones), pa.string())
-    cloned = np.logical_or.reduce([np.asarray(pc.is_in(sequences[name], unclear)) for name in HOP_COLUMNS[:2]])
-    same_hop = goes_back("address") | (goes_back("queue_manager") & ~cloned[of_sequence])
-    is_far_end = same_hop | (receiver == NO_CODE) | (receiver == by_receiver)
-    is_destination = np.where(destination == NO_CODE, is_far_end, destination == by)
-    found = ((acknowledged == NO_CODE) | (acknowledged == source)) & is_destination
-    return of_sequence[found], of_ack[found], same_hop[found]
 
 
 def _micros(column: pa.ChunkedArray) -> Ints:
