@@ -12,8 +12,8 @@ from typing import Any
 import pyarrow as pa
 
 from bench.measure import Measure
-from pipeline.attempts.associations import RpcConnection
-from pipeline.attempts.calls import DecodedCall
+from pipeline.attempts.calls.associations import RpcConnection
+from pipeline.attempts.calls.decoded_call import DecodedCall
 from pipeline.attempts.columns.call_columns import rows_of_calls
 from pipeline.attempts.columns.call_evidence import CallEvidence
 from pipeline.attempts.receive_attempts import OUTCOMES, find_attempts

@@ -154,7 +154,7 @@ def _cut_connections(files):
 
 def measure_merge(files: int = FILES) -> list[Measure]:
     """Measure how long the driver merges a file with ``files`` others of the same connection."""
-    from pipeline.bronze.merge_connections import merge_pending  # noqa: PLC0415 (imports Spark)
+    from pipeline.bronze.across_captures.merge_connections import merge_pending  # noqa: PLC0415 (imports Spark)
     from udfs.capture.capture_reader import read_capture  # noqa: PLC0415
 
     found = []

@@ -11,8 +11,8 @@ from typing import Any, Final
 from bench.gold import US, build_calls, reads_of
 from bench.slope_captures import CAPTURES, requests_alone
 from pipeline.alerts.episodes import Observation, episodes_from_observations
-from pipeline.attempts.associations import RpcConnection
-from pipeline.attempts.calls import DecodedCall
+from pipeline.attempts.calls.associations import RpcConnection
+from pipeline.attempts.calls.decoded_call import DecodedCall
 from pipeline.attempts.columns.call_columns import rows_of_calls
 from pipeline.attempts.columns.call_evidence import CallEvidence
 from pipeline.attempts.operations import find_operations

@@ -52,6 +52,21 @@ def room_imports(package: Path) -> Imports:
     return found
 
 
+def folder_imports(package: Path) -> Imports:
+    """Return the folders that each folder below a package imports from, its own sub-folders among them, as paths.
+
+    Top-level modules are in none.
+    """
+    found: Imports = {}
+    for path, names in module_imports(package).items():
+        if path.parent != package:
+            places = {package.parent.joinpath(*name.split(".")) for name in names}
+            folders = {place if place.is_dir() else place.parent for place in places} - {package, path.parent}
+            others = {str(folder.relative_to(package)) for folder in folders}
+            found.setdefault(str(path.parent.relative_to(package)), set()).update(others)
+    return found
+
+
 def levels(imports: Imports) -> dict[str, int]:
     """Return the floor of each room, from 1: one above the highest room that it imports from."""
     floor: dict[str, int] = {}

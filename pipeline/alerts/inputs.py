@@ -22,7 +22,7 @@ from pipeline.queues.ended_receives import with_known_ends
 from pipeline.queues.history import is_dead_letter
 from pipeline.queues.messages_read import next_receipts, waiting_intervals
 from pipeline.silver.canonical_queues import with_canonical_queues
-from pipeline.transfers.hop_sql import first_addresses, once_per_hop
+from pipeline.transfers.hops.hop_sql import first_addresses, once_per_hop
 from pipeline.transfers.messages.sender_clocks import LONG_TRANSIT
 from pipeline.transfers.sequences.sequence_progress import ProgressEvidence, acknowledged_after, with_progress
 from schemas.ack_sequences import ACK_SEQUENCES

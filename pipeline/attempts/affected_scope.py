@@ -33,8 +33,8 @@ import pyarrow.compute as pc
 
 from pipeline.arrow_rows import is_in
 from pipeline.attempts import dependency_keys
-from pipeline.attempts.associations import RpcConnection, group_into_associations
 from pipeline.attempts.attempt_rows import CONNECTION_DEFAULTS, CONNECTION_FIELDS
+from pipeline.attempts.calls.associations import RpcConnection, group_into_associations
 from pipeline.attempts.changed_rows import (
     CALL_TIME_SQL,
     CANCEL_OPNUM,

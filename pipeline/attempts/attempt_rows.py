@@ -17,8 +17,8 @@ import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from pipeline.arrow_rows import DAY_US, encode_texts, is_in, table_to_rows, times_to_us, unique_rows
-from pipeline.attempts.associations import RpcConnection
-from pipeline.attempts.calls import CALL_ROLES, DecodeErrorFields
+from pipeline.attempts.calls.associations import RpcConnection
+from pipeline.attempts.calls.decoded_call import CALL_ROLES, DecodeErrorFields
 from pipeline.attempts.client_identity import IDENTITIES_SQL, IDENTITY_COLUMNS
 from pipeline.attempts.columns.arrays import (
     ABSENT,

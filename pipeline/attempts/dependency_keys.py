@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.arrow_rows import unique_rows
-from pipeline.attempts.calls import CALL_ROLES, CallRole
+from pipeline.attempts.calls.decoded_call import CALL_ROLES, CallRole
 
 _RR, _QM = "RemoteRead", "qm2qm"
 _LOOKUP_IDS: Final = 1 << 56  # the wire carries the lower 56 bits of an identifier

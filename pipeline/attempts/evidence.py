@@ -12,13 +12,13 @@ from operator import attrgetter
 
 import numpy as np
 
-from pipeline.attempts.associations import ClientAssociation, RpcConnection
-from pipeline.attempts.calls import CALL_ROLES, CallRole, DecodedCall, DecodeErrorFields
+from pipeline.attempts.calls.associations import ClientAssociation, RpcConnection
+from pipeline.attempts.calls.decoded_call import CALL_ROLES, CallRole, DecodedCall, DecodeErrorFields
+from pipeline.attempts.calls.handles import QueueHandles
 from pipeline.attempts.columns.arrays import NOTHING, Ints
 from pipeline.attempts.columns.call_columns import rows_of_calls
 from pipeline.attempts.columns.call_evidence import CallEvidence, Evidence
 from pipeline.attempts.columns.missing_codes import MISSING_CODES, codes_of_bits, missing_bits
-from pipeline.attempts.handles import QueueHandles
 
 
 @dataclass(slots=True)

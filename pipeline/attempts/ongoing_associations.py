@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from pipeline.attempts.associations import ClientAssociation, RpcConnection, group_into_associations
+from pipeline.attempts.calls.associations import ClientAssociation, RpcConnection, group_into_associations
 
 
 class OngoingAssociations(NamedTuple):

@@ -28,7 +28,7 @@ from pipeline.attempts.attempt_rows import (
     passthrough_columns,
     select_of_servers,
 )
-from pipeline.attempts.calls import CALL_ROLES
+from pipeline.attempts.calls.decoded_call import CALL_ROLES
 from pipeline.attempts.columns.call_columns import calls_from_rows
 from pipeline.attempts.operations import QueueOperation
 from pipeline.attempts.operations import find_operations as operations_here

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from pipeline.attempts.associations import RpcConnection
-from pipeline.attempts.calls import CALL_ROLES, LOOKUP_ID_ACTION_FLAG, DecodedCall
+from pipeline.attempts.calls.associations import RpcConnection
+from pipeline.attempts.calls.decoded_call import CALL_ROLES, LOOKUP_ID_ACTION_FLAG, DecodedCall
 from pipeline.attempts.evidence import CallConclusion, ServerCalls, confidence_level
 
 

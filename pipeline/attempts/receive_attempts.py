@@ -26,6 +26,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from pipeline.attempts.calls.timeline import NEVER
 from pipeline.attempts.columns.arrays import (
     ABSENT,
     NOTHING,
@@ -45,7 +46,6 @@ from pipeline.attempts.columns.arrays import (
 from pipeline.attempts.columns.call_evidence import CallEvidence, Evidence
 from pipeline.attempts.columns.column_timeline import ColumnTimeline
 from pipeline.attempts.columns.missing_codes import missing_bits
-from pipeline.attempts.timeline import NEVER
 from udfs.capture.clock_steps import CLOCK_OF_TAP
 from udfs.codes import (
     MQ_ERROR_IO_TIMEOUT,

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Final
 
-from pipeline.attempts.calls import OPEN_ROLES
+from pipeline.attempts.calls.decoded_call import OPEN_ROLES
 from pipeline.lake.queries.inputs import FilteredTable
 from schemas.bronze import RPC_CALLS
 from schemas.calls import CLIENT_CALLS, REMOTE_READ_CALLS

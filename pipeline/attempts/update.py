@@ -22,12 +22,12 @@ from pipeline.attempts import (
     changed_rows,
     message_queues,
     recompute_in_memory,
+    update_opens,
 )
 from pipeline.attempts.affected_scope import RecomputeScope
 from pipeline.attempts.attempt_rows import DISTINCT_TEXTS, attempts_function
 from pipeline.attempts.changed_rows import MAX_CHANGES, RPC_CONNECTIONS_QUERY, InputChanges
 from pipeline.attempts.client_identity import CHANGED_BINDS_QUERY, connections_with_other_claims
-from pipeline.attempts.opens import update_opens
 from pipeline.attempts.operation_rows import operation_queries, operations_function, servers_with_operations
 from pipeline.attempts.server_slices import SLICE_KEYS, attempt_queries
 from pipeline.concurrency import run_concurrently

@@ -17,12 +17,12 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from pipeline.bronze import merge_connections
-from pipeline.bronze.across_captures import learned_endpoints
-from pipeline.bronze.across_captures.connection_openings import settle_connections
+from pipeline.bronze.across_captures import learned_endpoints, merge_connections
+from pipeline.bronze.across_captures.merge_connections import MergeChanges
 from pipeline.bronze.call_observer import CallObserver, ObservedWrite
 from pipeline.bronze.capture_parts import cut_into_parts, join_rows_of_parts
 from pipeline.bronze.capture_tasks import time_limits
+from pipeline.bronze.connection_openings import settle_connections
 from pipeline.bronze.failed_inputs import failed_columns, mark_failed
 from pipeline.bronze.ingest_clock import DEFAULT_MAX_TIME_AHEAD, IngestClock
 from pipeline.bronze.ingest_plan import files_on_days, plan_ingest, plan_reprocessing
@@ -36,7 +36,6 @@ from pipeline.bronze.ledger_entries import (
     ReprocessSelector,
 )
 from pipeline.bronze.lone_reads import interrupted_reads, read_captures
-from pipeline.bronze.merge_connections import MergeChanges
 from pipeline.bronze.pending_expiry import PendingExpiry
 from pipeline.bronze.read_progress import Meter, ReadProgress, no_meter
 from pipeline.bronze.retention_cutoff import RetentionCutoff, recount_connection_calls

@@ -17,12 +17,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.arrow_rows import is_in
-from pipeline.bronze import merge_connections
+from pipeline.bronze.across_captures import merge_connections
+from pipeline.bronze.across_captures.merge_connections import MergeChanges
 from pipeline.bronze.call_observer import CallObserver, RemovedCalls
 from pipeline.bronze.capture_parts import add_row_before
 from pipeline.bronze.ingest_clock import IngestClock
 from pipeline.bronze.ledger_entries import IngestPlan, PlannedRead
-from pipeline.bronze.merge_connections import MergeChanges
 from pipeline.bronze.pending_expiry import PendingExpiry
 from pipeline.bronze.retention_cutoff import RetentionCutoff
 from pipeline.bronze.staged_reads import StagedReads

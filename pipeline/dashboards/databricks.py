@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from pipeline.dashboards.read_datasets import fill_table_names
 from pipeline.queues.last_reports import LAST_QUEUE_REPORTS_SQL
-from pipeline.transfers.hop_sql import once_per_hop
+from pipeline.transfers.hops.hop_sql import once_per_hop
 from pipeline.transfers.sequences.sequence_progress import STALLED_SINCE_SQL, ProgressEvidence, with_progress
 from schemas import catalog
 from schemas.table import Table

@@ -8,7 +8,7 @@ from pipeline.dashboards.dashboard_data import NEVER_ARRIVED, NOT_READ
 from pipeline.dashboards.dataset_definition import EVIDENCE_COLUMNS, Dataset, size_class_sql
 from pipeline.reports.views.refused import with_refusals
 from pipeline.silver.canonical_queues import with_canonical_queues
-from pipeline.transfers.hop_sql import once_per_hop
+from pipeline.transfers.hops.hop_sql import once_per_hop
 from pipeline.transfers.sequences.sequence_progress import STALLED_SINCE_SQL, ProgressEvidence, with_progress
 from udfs.codes import MQMSG_CLASS_NACK_RECEIVE_TIMEOUT_AT_SENDER as _AT_SENDER
 from udfs.codes import NEGATIVE_CLASS_BIT, RECEIVE_CLASS_BIT

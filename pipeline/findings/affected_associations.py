@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from pipeline.arrow_rows import is_in, times_to_us
 from pipeline.attempts.affected_scope import MIN_CALLS_FOR_KEYS, select_ongoing
 from pipeline.attempts.attempt_rows import CONNECTION_FIELDS, IS_RPC_CONNECTION_SQL
-from pipeline.attempts.calls import CLOCK_TOLERANCE_US
+from pipeline.attempts.calls.decoded_call import CLOCK_TOLERANCE_US
 from pipeline.attempts.changed_rows import connections_before_change
 from pipeline.attempts.server_openings import IS_OPEN_OR_CLOSE
 from pipeline.findings.captured_rows import iter_rows

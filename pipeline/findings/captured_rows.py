@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from pipeline.arrow_rows import table_to_rows, times_to_us
-from pipeline.findings.rules.call_history import CapturedCall
+from pipeline.findings.columns.call_history import CapturedCall
 
 
 def iter_rows(table: pa.Table) -> Iterator[dict[str, Any]]:

@@ -9,8 +9,8 @@ from typing import Any, Final
 import pyarrow as pa
 
 from pipeline.attempts.server_openings import IS_OPEN_OR_CLOSE, methods_condition
+from pipeline.findings.columns.call_history import OPEN_METHODS, UNREADABLE_OUTCOMES
 from pipeline.findings.inputs import STUB_COLUMN_TYPES, stub_column_expressions
-from pipeline.findings.rules.call_history import OPEN_METHODS, UNREADABLE_OUTCOMES
 from pipeline.lake.incremental import ChangeFeeds
 from pipeline.lake.queries.inputs import POST_IMAGES
 from schemas.bronze import RPC_CALLS

@@ -15,10 +15,11 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from pipeline.arrow_rows import epoch_day, rows_to_table
-from pipeline.attempts.associations import ClientAssociation, RpcConnection, group_into_associations
+from pipeline.attempts.calls.associations import ClientAssociation, RpcConnection, group_into_associations
 from pipeline.attempts.server_openings import OPEN_AND_CLOSE_METHODS
 from pipeline.findings.captured_rows import captured_calls, iter_rows
 from pipeline.findings.columns.call_columns import CallColumns
+from pipeline.findings.columns.call_history import CapturedCall, ServerHistory
 from pipeline.findings.columns.stored_calls import StoredCalls
 from pipeline.findings.judge import Association, find_violations
 from pipeline.findings.rules import (
@@ -34,7 +35,6 @@ from pipeline.findings.rules import (
     remote_read,
     rpc,
 )
-from pipeline.findings.rules.call_history import CapturedCall, ServerHistory
 from pipeline.findings.rules.registry import ALL_RULES, SERVER_CHECKS, Rule, RuleCheck, Violation
 from schemas.findings import FINDINGS
 from udfs.keys import key

@@ -21,7 +21,7 @@ from pipeline.arrow_rows import epoch_day, rows_to_table, table_to_rows
 from pipeline.findings.cloned_machines import Request, find_clones
 from pipeline.findings.rules.registry import ALL_RULES, hop_rule
 from pipeline.lake.lake import Lake
-from pipeline.transfers.hop_keys import CLONE_SUBJECT
+from pipeline.transfers.hops.hop_keys import CLONE_SUBJECT
 from pipeline.transfers.packet_order import CLOCKS_APART_US, PacketOrder
 from schemas.findings import FINDINGS
 from schemas.messages import MESSAGES

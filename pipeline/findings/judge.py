@@ -13,13 +13,13 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from pipeline.attempts.associations import ClientAssociation
+from pipeline.attempts.calls.associations import ClientAssociation
 from pipeline.findings.captured_rows import captured_calls, iter_rows, plain_columns, without_null_columns
 from pipeline.findings.columns.association_calls import AssociationCalls, Suspects, is_always_row
 from pipeline.findings.columns.call_columns import CallColumns, Mask, Method, Numbers
+from pipeline.findings.columns.call_history import UNREADABLE_OUTCOMES, AssociationHistory, CapturedCall, ServerHistory
 from pipeline.findings.columns.receives import with_whole_exchanges
 from pipeline.findings.columns.stored_calls import StoredCalls
-from pipeline.findings.rules.call_history import UNREADABLE_OUTCOMES, AssociationHistory, CapturedCall, ServerHistory
 from pipeline.findings.rules.registry import (
     ASSOCIATION_CHECKS,
     CALL_CHECKS_BY_METHOD,

@@ -25,6 +25,7 @@ from pipeline.attempts import dependency_keys
 from pipeline.attempts.dependency_keys import concat_unique, keys_in_column
 from pipeline.concurrency import run_concurrently
 from pipeline.findings.changed_calls import ChangedCalls
+from pipeline.findings.columns.call_history import CLOSE_METHODS, OPEN_METHODS, UNREADABLE_OUTCOMES
 from pipeline.findings.evaluate import ASSOCIATION_SCOPE, FINDINGS_SCHEMA, EvaluationInput, evaluate_calls
 from pipeline.findings.inputs import (
     BIND_INPUT,
@@ -39,7 +40,6 @@ from pipeline.findings.inputs import (
     packet_dates,
     read_findings,
 )
-from pipeline.findings.rules.call_history import CLOSE_METHODS, OPEN_METHODS, UNREADABLE_OUTCOMES
 from pipeline.findings.rules.registry import single_call_rules
 from pipeline.lake.date_filters import dates_condition
 from pipeline.lake.lake import Lake

@@ -18,7 +18,7 @@ from pipeline.transfers.checkpoint_cuts import latest_checkpoints
 from pipeline.transfers.checkpoint_use import still_holds
 from pipeline.transfers.checkpoints import Checkpoint, Judged
 from pipeline.transfers.connection_packets import CLIENT, SERVER
-from pipeline.transfers.losses.side_losses import gaps_are_holes
+from pipeline.transfers.side_losses import gaps_are_holes
 
 LOOKING_AHEAD = "T18"
 

@@ -36,6 +36,7 @@ from pipeline.findings.affected_associations import (
 )
 from pipeline.findings.captured_rows import captured_calls, plain_columns, without_null_columns
 from pipeline.findings.changed_calls import ChangedCalls
+from pipeline.findings.columns.call_history import CapturedCall, ServerHistory
 from pipeline.findings.columns.joined_calls import add_columns
 from pipeline.findings.columns.stored_calls import StoredCalls
 from pipeline.findings.evaluate import FINDINGS_SCHEMA, EvaluationInput
@@ -58,7 +59,6 @@ from pipeline.findings.inputs import (
 )
 from pipeline.findings.lookback import LookbackResult, evaluate_ongoing_associations
 from pipeline.findings.queue_inputs import AffectedQueues, QueueFindings
-from pipeline.findings.rules.call_history import CapturedCall, ServerHistory
 from pipeline.findings.rules.queue_facts import QueueRuleLimits
 from pipeline.findings.sliced_inputs import IS_FIRST, IS_OWN, SlicedInputs
 from pipeline.lake.date_filters import dates_condition

@@ -21,7 +21,7 @@ from pipeline.findings.rules.registry import ALL_RULES, SEQUENCE_CHECKS
 from pipeline.lake.incremental import ChangeFeeds, IncrementalUpdate
 from pipeline.lake.lake import Lake
 from pipeline.lake.versions import versions_by_name
-from pipeline.transfers.sequences.text_codes import row_codes
+from pipeline.text_codes import row_codes
 from schemas.eod import EOD_SOURCES, EOD_TRANSFERS
 from schemas.findings import FINDINGS
 from schemas.messages import MESSAGES

@@ -36,7 +36,7 @@ from pipeline.lake.lake import Lake
 from pipeline.lake.versions import versions_by_name
 from pipeline.transfers.checkpoint_use import ChangedPackets, changed_packets, usable_checkpoints
 from pipeline.transfers.checkpoints import Checkpoint, write_checkpoints
-from pipeline.transfers.hop_keys import CLONES_RULE
+from pipeline.transfers.hops.hop_keys import CLONES_RULE
 from pipeline.transfers.inputs import (
     count_packets,
     group_connections,

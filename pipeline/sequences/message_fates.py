@@ -33,9 +33,9 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Final, NamedTuple
 
-from pipeline.attempts.calls import DecodeErrorFields
+from pipeline.attempts.calls.decoded_call import DecodeErrorFields
+from pipeline.attempts.calls.timeline import NEVER, Timeline
 from pipeline.attempts.capture_gaps import NO_LOSS, PossibleLoss, gap_codes_after
-from pipeline.attempts.timeline import NEVER, Timeline
 from udfs.queues.normal_form import split_queue_suffix
 
 _FATE: Final = {

@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from pipeline.arrow_rows import columns_to_table, epoch_day, table_to_rows, times_to_us
-from pipeline.attempts.calls import DecodeErrorFields
+from pipeline.attempts.calls.decoded_call import DecodeErrorFields
 from pipeline.attempts.capture_gaps import NO_LOSS, PossibleLoss
 from pipeline.attempts.evidence import confidence_level
 from pipeline.sequences.message_fates import (

@@ -26,10 +26,10 @@ from pipeline.transfers.connection_packets import (
     window_sizes,
 )
 from pipeline.transfers.flow_control import times_of
-from pipeline.transfers.losses.side_losses import holes_of, joined
 from pipeline.transfers.packet_numbers import NO_NUMBER, NO_TIME, UNKNOWN_FLAGS
 from pipeline.transfers.session_totals import count_packets, said_windows, side_window_full_us
 from pipeline.transfers.side_by_side import capture_spans
+from pipeline.transfers.side_losses import holes_of, joined
 from udfs.array_types import Ints
 
 MIN_PACKETS: Final = 4096  # that a checkpoint adds to what is counted: few packets are sooner read again

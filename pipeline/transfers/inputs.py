@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.arrow_rows import is_in
-from pipeline.bronze.merge_connections import read_clock_steps
+from pipeline.bronze.across_captures.merge_connections import read_clock_steps
 from pipeline.lake.lake import Lake
 from pipeline.transfers.checkpoints import Checkpoint
 from pipeline.transfers.connection_packets import (

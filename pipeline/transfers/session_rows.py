@@ -31,10 +31,10 @@ from pipeline.transfers.connection_packets import (
     first_rows,
     window_sizes,
 )
-from pipeline.transfers.losses.side_losses import LOSS_COLUMNS, UNLIMITED, missing_packets, side_losses
 from pipeline.transfers.packet_numbers import NO_NUMBER, NO_TIME
 from pipeline.transfers.session_totals import side_counts, side_window_full_us
 from pipeline.transfers.side_by_side import overlapping_captures
+from pipeline.transfers.side_losses import LOSS_COLUMNS, UNLIMITED, missing_packets, side_losses
 from schemas.sessions import ORDER_ACKS, SESSIONS
 from schemas.table import EVENT_DATE, RUN_ID
 from udfs.array_types import Ints

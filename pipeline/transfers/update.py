@@ -44,7 +44,6 @@ from pipeline.transfers.inputs import (
     read_packets,
     select_behind,
 )
-from pipeline.transfers.losses.side_losses import LOSS_COLUMNS, gaps_are_holes
 from pipeline.transfers.packet_numbers import NO_TIME
 from pipeline.transfers.packet_sightings import packet_sightings
 from pipeline.transfers.sending_rows import sending_rows
@@ -56,6 +55,7 @@ from pipeline.transfers.session_rows import (
     order_ack_rows,
     session_rows,
 )
+from pipeline.transfers.side_losses import LOSS_COLUMNS, gaps_are_holes
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS
 from schemas.comqc import COMQC_CALLS
 from schemas.messages import MESSAGES

@@ -13,8 +13,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from random import Random
 
-from pipeline.attempts.associations import RpcConnection
-from pipeline.attempts.calls import DecodedCall
+from pipeline.attempts.calls.associations import RpcConnection
+from pipeline.attempts.calls.decoded_call import DecodedCall
 
 US = 1_000_000
 ORDERS, AUDIT, POISON = "srv1\\private$\\orders", "srv1\\private$\\audit", "srv1\\private$\\orders;poison"

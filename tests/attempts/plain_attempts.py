@@ -18,18 +18,18 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, NamedTuple
 
-from pipeline.attempts.associations import ClientAssociation, RpcConnection, group_into_associations
-from pipeline.attempts.calls import (
+from pipeline.attempts.calls.associations import ClientAssociation, RpcConnection, group_into_associations
+from pipeline.attempts.calls.decoded_call import (
     CALL_ROLES,
     LOOKUP_ID_ACTION_FLAG,
     ONE_CLOCK,
     CallRole,
     DecodedCall,
 )
+from pipeline.attempts.calls.handles import HandleSpan, QueueHandles
+from pipeline.attempts.calls.timeline import Timeline
 from pipeline.attempts.evidence import CallConclusion, confidence_level
-from pipeline.attempts.handles import HandleSpan, QueueHandles
 from pipeline.attempts.receive_attempts import CLEANUP_INTERVAL_US
-from pipeline.attempts.timeline import Timeline
 from udfs.codes import (
     ACTION_NAMES,
     MQ_ERROR_IO_TIMEOUT,

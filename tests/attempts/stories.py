@@ -7,8 +7,8 @@ connection unless a story says otherwise, opened with its SYN, everything answer
 from __future__ import annotations
 
 from attempts.telling import attempts_of
-from pipeline.attempts.associations import RpcConnection
-from pipeline.attempts.calls import DecodedCall
+from pipeline.attempts.calls.associations import RpcConnection
+from pipeline.attempts.calls.decoded_call import DecodedCall
 
 US = 1_000_000
 SOON = 0.001  # s, an answer's delay where the story does not say

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from pipeline.arrow_rows import table_to_rows
 from pipeline.attempts.attempt_rows import CONNECTION_FIELDS, receive_attempts_table
-from pipeline.attempts.calls import ONE_CLOCK, DecodedCall
+from pipeline.attempts.calls.decoded_call import ONE_CLOCK, DecodedCall
 from pipeline.attempts.capture_gaps import NO_LOSS
 from pipeline.attempts.operation_rows import queue_operations_table
 from pipeline.sequences.sequence_rows import ack_sequence_rows, to_read_attempts, to_removals

@@ -29,7 +29,7 @@ from attempts.stories import (
 )
 from attempts.telling import attempts_of
 from example_counts import examples
-from pipeline.attempts.calls import Clocks
+from pipeline.attempts.calls.decoded_call import Clocks
 
 LARGE = "srv1\\private$\\large"
 APP = connection("app", group=10, client="10.0.0.8")

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from pipeline.attempts.associations import RpcConnection
+from pipeline.attempts.calls.associations import RpcConnection
 from pipeline.attempts.ongoing_associations import find_ongoing
 
 ONE = RpcConnection("one", "10.0.0.2", 0, 50, association_group_id=7)

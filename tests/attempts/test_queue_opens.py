@@ -23,10 +23,10 @@ from attempts.stories import (
 )
 from attempts.test_handles import APP, LARGE, READER
 from pipeline.attempts.attempt_rows import CONNECTION_FIELDS
-from pipeline.attempts.calls import OPEN_ROLES, DecodedCall
+from pipeline.attempts.calls.decoded_call import OPEN_ROLES, DecodedCall
 from pipeline.attempts.client_identity import IDENTITY_COLUMNS
-from pipeline.attempts.opens.open_rows import opens_function
-from pipeline.attempts.opens.queue_opens import find_opens, share_modes_conflict
+from pipeline.attempts.open_rows import opens_function
+from pipeline.attempts.queue_opens import find_opens, share_modes_conflict
 from pipeline.silver.decode import decode_calls
 from schemas.calls import CLIENT_CALLS, REMOTE_READ_CALLS
 from schemas.receive_attempts import QUEUE_OPENS

@@ -11,7 +11,7 @@ from attempts.test_tables import FOUR_TUPLE, HANDLE, _connection, at, gold_anew
 from attempts.test_update import CLEANUP, add, change, killed, plain
 from pipeline.attempts import affected_scope, message_queues, recompute_in_memory
 from pipeline.attempts import update as attempts_update
-from pipeline.attempts.opens.open_rows import open_queries, opens_function
+from pipeline.attempts.open_rows import open_queries, opens_function
 from pipeline.attempts.operation_rows import operation_queries, operations_function
 from pipeline.lake import lake as lake_module
 from pipeline.lake.lake import Lake

@@ -37,8 +37,8 @@ from attempts.stories import (
 )
 from attempts.telling import attempts_of, gold_of
 from example_counts import examples
-from pipeline.attempts.associations import group_into_associations
-from pipeline.attempts.calls import CALL_ROLES, DecodedCall
+from pipeline.attempts.calls.associations import group_into_associations
+from pipeline.attempts.calls.decoded_call import CALL_ROLES, DecodedCall
 from pipeline.reports.summary import ATTEMPT_OUTCOMES
 
 QM = {"queue": None, "missing": "no_open queue_unknown"}

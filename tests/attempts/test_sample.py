@@ -14,7 +14,7 @@ from attempts.telling import sequences_here
 from capture.in_memory import read_captures
 from capture.merge.cutting import cut
 from pipeline.attempts.attempt_rows import CONNECTION_FIELDS, call_facts_table, receive_attempts_table
-from pipeline.attempts.calls import CALL_ROLES
+from pipeline.attempts.calls.decoded_call import CALL_ROLES
 from pipeline.attempts.operation_rows import queue_operations_table
 from pipeline.silver.decode import decode_calls
 from schemas.calls import CLIENT_CALLS, REMOTE_READ_CALLS

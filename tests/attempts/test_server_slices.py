@@ -15,7 +15,7 @@ from attempts.telling import SERVER, facts_of
 from example_counts import examples
 from pipeline.attempts import attempt_rows, server_slices
 from pipeline.attempts.attempt_rows import attempts_function, receive_attempts_table
-from pipeline.attempts.calls import Clocks
+from pipeline.attempts.calls.decoded_call import Clocks
 from pipeline.attempts.server_slices import attempt_queries
 from pipeline.lake.queries.duckdb_sql import DuckDbSql
 from pipeline.lake.queries.inputs import values_array

@@ -21,7 +21,7 @@ from pcapgen import conversation
 from pcapgen.containers import pcap
 from pcapgen.record import sample_captures
 from pcapgen.scenarios import remote_read_dialogue
-from pipeline.bronze import merge_connections
+from pipeline.bronze.across_captures import merge_connections
 from pipeline.bronze.capture_tasks import read_options, read_split, whole_file_splits
 from pipeline.bronze.ingest_plan import files_on_days, plan_ingest
 from pipeline.bronze.input_files import list_files

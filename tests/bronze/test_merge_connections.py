@@ -8,7 +8,7 @@ import pytest
 
 from capture.merge.cutting import cut, evenly, plain
 from pcapgen.record import sample_captures
-from pipeline.bronze import merge_connections
+from pipeline.bronze.across_captures import merge_connections
 from udfs.capture.capture_reader import BRONZE_SCHEMAS, read_capture
 from udfs.capture.merged_remainders import PACKET_COUNT_COLUMNS
 from udfs.capture.open_connections import four_tuple_key

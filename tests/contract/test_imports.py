@@ -151,6 +151,28 @@ def test_no_circle_between_rooms_or_modules(project, package):
     draw_rooms.levels({name: {each for each in names if each in modules} for name, names in modules.items()})
 
 
+def folder_imports(package):
+    """The folders that each folder imports from. Those of ``lake`` import each other, and no other room."""
+    found = draw_rooms.folder_imports(package)
+    return {folder: set() if folder.split("/")[0] == "lake" else others for folder, others in found.items()}
+
+
+@pytest.mark.parametrize("package", ["pipeline", "udfs"])
+def test_no_circle_between_folders(project, package):
+    """Nor between a folder and its own sub-folders: one of the two is below the other."""
+    draw_rooms.levels(folder_imports(project / package))
+
+
+def test_an_import_back_to_a_folder_is_found(project, tmp_path):
+    shutil.copytree(project / "pipeline", tmp_path / "pipeline")
+    module = tmp_path / "pipeline" / "attempts" / "columns" / "arrays.py"
+    module.write_text(
+        module.read_text(encoding="utf-8") + "\nfrom pipeline.attempts import evidence\n", encoding="utf-8"
+    )
+    with pytest.raises(RecursionError):
+        draw_rooms.levels(folder_imports(tmp_path / "pipeline"))
+
+
 @pytest.mark.parametrize("package", sorted(MAY_IMPORT))
 def test_no_folder_holds_more_modules_than_a_reader_can_scan(project, package):
     folders = {path.parent for path in (project / package).rglob("*.py")}

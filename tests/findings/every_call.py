@@ -8,7 +8,7 @@ from collections import defaultdict
 from pipeline.arrow_rows import rows_to_table
 from pipeline.findings import evaluate
 from pipeline.findings.captured_rows import captured_calls, iter_rows
-from pipeline.findings.rules.call_history import AssociationHistory
+from pipeline.findings.columns.call_history import AssociationHistory
 from pipeline.findings.rules.registry import (
     ASSOCIATION_CHECKS,
     CALL_CHECKS_BY_METHOD,

@@ -8,9 +8,9 @@ from __future__ import annotations
 import struct
 
 from findings.every_call import check_association
-from pipeline.attempts.associations import RpcConnection, group_into_associations
+from pipeline.attempts.calls.associations import RpcConnection, group_into_associations
 from pipeline.attempts.server_openings import OPEN_AND_CLOSE_METHODS
-from pipeline.findings.rules.call_history import AssociationHistory, CapturedCall, ServerHistory
+from pipeline.findings.columns.call_history import AssociationHistory, CapturedCall, ServerHistory
 from pipeline.findings.rules.registry import SERVER_CHECKS
 from udfs.dcerpc.interfaces import QMMGMT_NAME
 

@@ -17,9 +17,9 @@ from findings.exchanges import Story, qm_end, qm_open, qm_start, qm_version, rr_
 from findings.management import STORIES as MANAGEMENT
 from findings.stories import STORIES as CALLS
 from pipeline.attempts import dependency_keys
-from pipeline.attempts.associations import RpcConnection, group_into_associations
+from pipeline.attempts.calls.associations import RpcConnection, group_into_associations
 from pipeline.attempts.server_openings import OPEN_AND_CLOSE_METHODS
-from pipeline.findings.rules.call_history import (
+from pipeline.findings.columns.call_history import (
     CLOSE_METHODS,
     OPEN_METHODS,
     UNREADABLE_OUTCOMES,

@@ -30,7 +30,7 @@ from attempts.stories import (
     us,
 )
 from attempts.telling import SERVER, gold_of, sequences_here
-from pipeline.attempts.calls import DecodedCall
+from pipeline.attempts.calls.decoded_call import DecodedCall
 from pipeline.attempts.capture_gaps import NO_LOSS
 from udfs.keys import key
 

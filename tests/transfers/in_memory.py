@@ -6,7 +6,7 @@ import pyarrow.compute as pc
 from capture.in_memory import read_captures
 from memory_lake import MemoryLake
 from pipeline.arrow_rows import timedelta_to_us
-from pipeline.bronze.merge_connections import read_clock_steps
+from pipeline.bronze.across_captures.merge_connections import read_clock_steps
 from pipeline.findings.session_findings import (
     CONNECTION_COLUMNS,
     JUDGED_MESSAGES,

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from pipeline.transfers.acknowledgements import NO_HEADER
-from pipeline.transfers.losses.holes import END_OF_SIDE, NO_PACKET, find_holes, may_hold_acknowledgement
+from pipeline.transfers.holes import END_OF_SIDE, NO_PACKET, find_holes, may_hold_acknowledgement
 
 
 def ints(*values):

@@ -7,7 +7,7 @@ import pytest
 from pcapgen import containers
 from pcapgen.conversation import CLIENT, SERVER
 from pcapgen.exchanges import Damage, recorded, tap
-from pipeline.transfers.losses.missing_packets import MissingPackets
+from pipeline.transfers.hops.missing_packets import MissingPackets
 from schemas.bronze import CONNECTIONS
 from schemas.sessions import SESSION_PACKETS, SESSIONS
 from schemas.transfers import MESSAGE_TRANSFERS

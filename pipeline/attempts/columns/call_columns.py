@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.arrow_rows import times_to_us
-from pipeline.attempts.calls import (
+from pipeline.attempts.calls.decoded_call import (
     CALL_ROLES,
     LOOKUP_ID_ACTION_FLAG,
     ONE_CLOCK,

@@ -16,14 +16,14 @@ from typing import Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from pipeline.attempts.associations import ClientAssociation, RpcConnection, group_into_associations
-from pipeline.attempts.calls import CALL_ROLES, CallRole, DecodedCall
+from pipeline.attempts.calls.associations import ClientAssociation, RpcConnection, group_into_associations
+from pipeline.attempts.calls.decoded_call import CALL_ROLES, CallRole, DecodedCall
+from pipeline.attempts.calls.handles import QueueHandles
+from pipeline.attempts.calls.timeline import NEVER
 from pipeline.attempts.columns.arrays import ABSENT, NOTHING, Flags, Ints, to_codes
 from pipeline.attempts.columns.call_columns import CallColumns
 from pipeline.attempts.columns.missing_codes import MISSING_CODES, missing_bits
 from pipeline.attempts.columns.opened_queues import HANDLE_ROLES, OpenedQueues
-from pipeline.attempts.handles import QueueHandles
-from pipeline.attempts.timeline import NEVER
 from udfs.sorted_numbers import sorted_distinct
 
 _UNSEEN_BEGINNING: Final = 1 << len(MISSING_CODES)  # of the association of a call

@@ -12,7 +12,9 @@ from typing import Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from pipeline.attempts.calls import CallRole, DecodedCall
+from pipeline.attempts.calls.decoded_call import CallRole, DecodedCall
+from pipeline.attempts.calls.handles import HandleSpan, QueueHandles
+from pipeline.attempts.calls.timeline import NEVER
 from pipeline.attempts.columns.arrays import (
     ABSENT,
     NOTHING,
@@ -27,8 +29,6 @@ from pipeline.attempts.columns.arrays import (
 from pipeline.attempts.columns.call_columns import CallColumns
 from pipeline.attempts.columns.column_timeline import ColumnTimeline
 from pipeline.attempts.columns.missing_codes import missing_bits
-from pipeline.attempts.handles import HandleSpan, QueueHandles
-from pipeline.attempts.timeline import NEVER
 
 HANDLE_ROLES: Final[tuple[CallRole, ...]] = ("name", "release", "open", "close", "target")
 """The roles of calls that open queues, number them, and let go: few of all calls."""

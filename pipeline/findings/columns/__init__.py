@@ -1,1 +1,1 @@
-"""Calls as columns, and what rules ask of them before any call becomes a row of Python."""
+"""Calls as rules see them: as columns, before any becomes a row of Python, and as rows (``call_history.py``)."""

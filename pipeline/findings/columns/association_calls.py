@@ -13,8 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.findings.columns.call_columns import CallColumns, Mask, Numbers, shared_property
-from pipeline.findings.columns.groups import Groups, combine_codes, encode, latest_until
-from pipeline.findings.rules.call_history import (
+from pipeline.findings.columns.call_history import (
     QM2QM_READS,
     REMOTE_READ_READS,
     AssociationHistory,
@@ -22,6 +21,7 @@ from pipeline.findings.rules.call_history import (
     HandleLifetime,
     ServerHistory,
 )
+from pipeline.findings.columns.groups import Groups, combine_codes, encode, latest_until
 from udfs.dcerpc.interfaces import QM2QM_NAME, QMCOMM_NAME, QMMGMT_NAME, REMOTE_READ_NAME
 
 QM2QM_END: Final = (QM2QM_NAME, 1)

@@ -17,9 +17,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipeline.findings.columns.call_history import END_OF_TIME, LOOKUP_ID_NUMBER_MASK, UNREADABLE_OUTCOMES, Result
 from pipeline.findings.columns.groups import encode
 from pipeline.findings.columns.stored_calls import StoredCalls
-from pipeline.findings.rules.call_history import END_OF_TIME, LOOKUP_ID_NUMBER_MASK, UNREADABLE_OUTCOMES, Result
 from udfs.call_results import call_succeeded
 from udfs.codes import is_peek_action
 

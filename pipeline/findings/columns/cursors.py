@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from pipeline.findings.columns.association_calls import AssociationCalls, Suspects
+from pipeline.findings.columns.call_history import QM2QM_READS
 from pipeline.findings.columns.groups import Groups, combine_codes
-from pipeline.findings.rules.call_history import QM2QM_READS
 from udfs.dcerpc.interfaces import QM2QM_NAME
 
 _CLOSES = ((QM2QM_NAME, 3), (QM2QM_NAME, 4))

@@ -6,6 +6,7 @@ import numpy as np
 
 from pipeline.findings.columns.association_calls import QM2QM_END, REMOTE_READ_ENDS, AssociationCalls, Suspects
 from pipeline.findings.columns.call_columns import Mask, Method, Numbers
+from pipeline.findings.columns.call_history import END_OF_TIME, QM2QM_READS
 from pipeline.findings.columns.groups import Groups, combine_codes, latest_until
 from pipeline.findings.columns.receives import (
     acknowledged_at,
@@ -13,7 +14,6 @@ from pipeline.findings.columns.receives import (
     message_keys,
     with_whole_exchanges,
 )
-from pipeline.findings.rules.call_history import END_OF_TIME, QM2QM_READS
 from udfs.codes import RR_NACK
 from udfs.dcerpc.interfaces import QM2QM_NAME, REMOTE_READ_NAME
 

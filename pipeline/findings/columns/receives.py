@@ -13,14 +13,14 @@ import numpy as np
 
 from pipeline.findings.columns.association_calls import QM2QM_END, REMOTE_READ_ENDS, AssociationCalls, Suspects
 from pipeline.findings.columns.call_columns import Mask, Numbers
-from pipeline.findings.columns.groups import Groups, combine_codes
-from pipeline.findings.rules.call_history import (
+from pipeline.findings.columns.call_history import (
     CLEANUP_TIMEOUT_US,
     END_OF_TIME,
     QM2QM_READS,
     REMOTE_READ_READS,
     TIMER_SLACK_US,
 )
+from pipeline.findings.columns.groups import Groups, combine_codes
 from udfs.codes import RR_ACK
 from udfs.dcerpc.interfaces import REMOTE_READ_NAME
 

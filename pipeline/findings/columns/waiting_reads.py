@@ -14,9 +14,9 @@ from pipeline.findings.columns.association_calls import (
     newest_before,
 )
 from pipeline.findings.columns.call_columns import Mask, Method, Numbers
+from pipeline.findings.columns.call_history import END_OF_TIME, MOST_CONCURRENT_READS, QM2QM_READS, REMOTE_READ_READS
 from pipeline.findings.columns.groups import Groups, latest_until
 from pipeline.findings.columns.receives import handle_groups, with_whole_exchanges
-from pipeline.findings.rules.call_history import END_OF_TIME, MOST_CONCURRENT_READS, QM2QM_READS, REMOTE_READ_READS
 from udfs.codes import MQ_ERROR_OPERATION_CANCELLED, MQ_INFORMATION_REMOTE_CANCELED_BY_CLIENT
 from udfs.dcerpc.interfaces import QM2QM_NAME, REMOTE_READ_NAME
 

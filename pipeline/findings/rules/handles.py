@@ -13,10 +13,7 @@ import numpy as np
 
 from pipeline.findings.columns.association_calls import AssociationCalls, Suspects
 from pipeline.findings.columns.call_columns import Mask
-from pipeline.findings.columns.cursors import closes_of_sessions_with_cursors
-from pipeline.findings.columns.receives import unpaired_handles
-from pipeline.findings.columns.waiting_reads import closes_of_contexts_with_reads
-from pipeline.findings.rules.call_history import (
+from pipeline.findings.columns.call_history import (
     END_OF_TIME,
     QM2QM_READS,
     REMOTE_READ_READS,
@@ -29,6 +26,9 @@ from pipeline.findings.rules.call_history import (
     all_certainly_after,
     clock_slack_us,
 )
+from pipeline.findings.columns.cursors import closes_of_sessions_with_cursors
+from pipeline.findings.columns.receives import unpaired_handles
+from pipeline.findings.columns.waiting_reads import closes_of_contexts_with_reads
 from pipeline.findings.rules.qm2qm import client_section
 from pipeline.findings.rules.registry import (
     Violation,

@@ -11,7 +11,7 @@ from typing import Final
 
 from pipeline.findings.columns.association_calls import AssociationCalls, Suspects
 from pipeline.findings.columns.call_columns import CallColumns, Mask
-from pipeline.findings.rules.call_history import QM2QM_READS, REMOTE_READ_READS, AssociationHistory, CapturedCall
+from pipeline.findings.columns.call_history import QM2QM_READS, REMOTE_READ_READS, AssociationHistory, CapturedCall
 from pipeline.findings.rules.registry import Violation, association_rule, call_rule
 from pipeline.queues.history import DEAD_LETTER_QUEUE_PATTERN
 from udfs.dcerpc.interfaces import REMOTE_READ_NAME

@@ -16,6 +16,14 @@ from functools import partial
 from operator import itemgetter
 from typing import Final
 
+from pipeline.findings.columns.call_history import (
+    CLEANUP_TIMEOUT_US,
+    QM2QM_READS,
+    REMOTE_READ_READS,
+    TIMER_SLACK_US,
+    AssociationHistory,
+    CapturedCall,
+)
 from pipeline.findings.columns.deliveries import (
     class_settings,
     moves,
@@ -23,14 +31,6 @@ from pipeline.findings.columns.deliveries import (
     reads_after_rejection,
     rejections,
     repeated_deliveries,
-)
-from pipeline.findings.rules.call_history import (
-    CLEANUP_TIMEOUT_US,
-    QM2QM_READS,
-    REMOTE_READ_READS,
-    TIMER_SLACK_US,
-    AssociationHistory,
-    CapturedCall,
 )
 from pipeline.findings.rules.qm2qm import client_section
 from pipeline.findings.rules.registry import Violation, complete_association_rule

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from pipeline.findings.columns.call_columns import CallColumns, Mask
-from pipeline.findings.rules.call_history import LOOKUP_ID_NUMBER_MASK, QM2QM_READS, REMOTE_READ_READS, CapturedCall
+from pipeline.findings.columns.call_history import LOOKUP_ID_NUMBER_MASK, QM2QM_READS, REMOTE_READ_READS, CapturedCall
 from pipeline.findings.rules.registry import Violation, call_rule, violation_of_either
 from udfs.codes import ACTION_NAMES, RR_ACK, RR_NACK, code_name
 from udfs.dcerpc.interfaces import QM2QM_NAME, REMOTE_READ_NAME

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import Final
 
-from pipeline.attempts.opens.queue_opens import SharingMode, share_modes_conflict, sharing_mode
-from pipeline.findings.rules.call_history import AssociationHistory, CapturedCall, ServerHistory, clock_slack_us
+from pipeline.attempts.queue_opens import SharingMode, share_modes_conflict, sharing_mode
+from pipeline.findings.columns.call_history import AssociationHistory, CapturedCall, ServerHistory, clock_slack_us
 from pipeline.findings.rules.qm2qm import ACCESS_DENIED, is_valid_port
 from pipeline.findings.rules.registry import (
     Violation,

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any, Final
 
-from pipeline.findings.rules.call_history import AssociationHistory, CapturedCall
+from pipeline.findings.columns.call_history import AssociationHistory, CapturedCall
 from pipeline.findings.rules.registry import Violation, association_rule, call_rule, violation_of_either
 from udfs.codes import AUTH_LEVEL_NONE
 from udfs.dcerpc.interfaces import QMMGMT_NAME

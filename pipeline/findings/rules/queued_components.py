@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from pipeline.findings.rules.call_history import QM2QM_READS, REMOTE_READ_READS, CapturedCall
+from pipeline.findings.columns.call_history import QM2QM_READS, REMOTE_READ_READS, CapturedCall
 from pipeline.findings.rules.registry import Violation, call_rule
 from udfs.comqc import container_layout
 from udfs.comqc.container_layout import DEVIATION_TEXTS

@@ -10,15 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from pipeline.findings.columns.association_calls import AssociationCalls, Suspects
-from pipeline.findings.columns.receives import handles_without_end, unpaired_handles, unpaired_receives
-from pipeline.findings.columns.waiting_reads import (
-    closes_of_contexts_with_reads,
-    closes_of_sessions_with_reads,
-    request_ids_in_use,
-    request_ids_of_held_messages,
-    unusual_cancels,
-)
-from pipeline.findings.rules.call_history import (
+from pipeline.findings.columns.call_history import (
     CLEANUP_TIMEOUT_US,
     END_OF_TIME,
     QM2QM_READS,
@@ -31,6 +23,14 @@ from pipeline.findings.rules.call_history import (
     HandleLifetime,
     PendingReceive,
     TimeSpans,
+)
+from pipeline.findings.columns.receives import handles_without_end, unpaired_handles, unpaired_receives
+from pipeline.findings.columns.waiting_reads import (
+    closes_of_contexts_with_reads,
+    closes_of_sessions_with_reads,
+    request_ids_in_use,
+    request_ids_of_held_messages,
+    unusual_cancels,
 )
 from pipeline.findings.rules.qm2qm import client_section
 from pipeline.findings.rules.registry import (

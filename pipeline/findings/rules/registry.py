@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 from pipeline.findings.columns.association_calls import AssociationCalls, Suspects
 from pipeline.findings.columns.call_columns import CallColumns, Mask
-from pipeline.findings.rules.call_history import AssociationHistory, CapturedCall, ServerHistory
+from pipeline.findings.columns.call_history import AssociationHistory, CapturedCall, ServerHistory
 from pipeline.findings.rules.catalog import RULE_TABLE
 from pipeline.findings.rules.queue_facts import QueueFacts, QueueRuleLimits
 from pipeline.findings.rules.session_facts import PacketFacts, PacketViolation, SessionFacts

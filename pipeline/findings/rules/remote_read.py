@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from pipeline.findings.columns.call_columns import CallColumns, Mask
-from pipeline.findings.rules.call_history import LOOKUP_ID_NUMBER_MASK, REMOTE_READ_READS, CapturedCall
+from pipeline.findings.columns.call_history import LOOKUP_ID_NUMBER_MASK, REMOTE_READ_READS, CapturedCall
 from pipeline.findings.rules.qm2qm import (
     ACTION_PEEK_NEXT,
     LOOKUP_ACTIONS,

@@ -10,8 +10,8 @@ import numpy as np
 
 from pipeline.findings.columns.association_calls import AssociationCalls, Suspects
 from pipeline.findings.columns.call_columns import CallColumns, Mask
+from pipeline.findings.columns.call_history import END_OF_TIME, OPEN_METHODS, AssociationHistory, CapturedCall
 from pipeline.findings.columns.groups import Groups, combine_codes, latest_until
-from pipeline.findings.rules.call_history import END_OF_TIME, OPEN_METHODS, AssociationHistory, CapturedCall
 from pipeline.findings.rules.qmmgmt import MAX_PROPERTIES
 from pipeline.findings.rules.registry import (
     PROTOCOL_RULES,

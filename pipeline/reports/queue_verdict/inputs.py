@@ -14,7 +14,7 @@ from pipeline.queues.history import STATE_LOCAL, STATE_UNKNOWN
 from pipeline.queues.last_reports import LAST_QUEUE_REPORTS_SQL, LAST_TRANSFERS_SQL, max_gap_s
 from pipeline.reports.views.scope import timestamp_sql
 from pipeline.silver.canonical_queues import with_canonical_queues
-from pipeline.transfers.hop_sql import once_per_hop
+from pipeline.transfers.hops.hop_sql import once_per_hop
 from schemas.ack_sequences import ACK_SEQUENCES
 from schemas.eod import EOD_TRANSFERS
 from schemas.queue_aliases import QUEUE_ALIASES

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
-from pipeline.attempts.calls import CALL_ROLES
+from pipeline.attempts.calls.decoded_call import CALL_ROLES
 from pipeline.quality.coverage_gaps import GAP_MEANINGS
 from pipeline.reports.trace.events import EventBuilder, TimelineEvent
 from pipeline.reports.trace.missing_codes import MISSING_CODE_TEXTS

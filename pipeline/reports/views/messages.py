@@ -11,7 +11,7 @@ from pipeline.reports.views.read_twice import READ_TWICE_SQL
 from pipeline.reports.views.scope import ScopeColumns
 from pipeline.reports.views.view import View
 from pipeline.silver.canonical_queues import with_canonical_queues
-from pipeline.transfers.hop_sql import once_per_hop
+from pipeline.transfers.hops.hop_sql import once_per_hop
 from pipeline.transfers.messages.sender_clocks import LONG_TRANSIT
 from udfs.codes import NEGATIVE_CLASS_BIT, RECEIVE_CLASS_BIT
 

@@ -10,7 +10,7 @@ from pipeline.reports.views.refused import REFUSABLE_TRANSFERS_SQL, VIEW_EVIDENC
 from pipeline.reports.views.scope import ScopeColumns
 from pipeline.reports.views.view import View
 from pipeline.silver.canonical_queues import with_canonical_queues
-from pipeline.transfers.hop_sql import first_addresses, last_of_hop, once_per_hop
+from pipeline.transfers.hops.hop_sql import first_addresses, last_of_hop, once_per_hop
 from pipeline.transfers.sequences.sequence_progress import accepted_sequences, acknowledged_after, with_progress
 
 _HOP: Final = ("sender_address", "receiver_address")

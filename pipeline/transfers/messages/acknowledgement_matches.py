@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.arrow_rows import times_to_us
+from pipeline.text_codes import row_codes
 from pipeline.transfers.messages.first_events import (
     NO_EVENT,
     EventIndex,
@@ -24,7 +25,6 @@ from pipeline.transfers.messages.first_events import (
     first_at_least,
 )
 from pipeline.transfers.sequences.order_ack_matches import ADDRESS, match_order_acks
-from pipeline.transfers.sequences.text_codes import row_codes
 from udfs.array_types import Bools, Ints
 
 _HOP: Final = ("sender_address", "receiver_address")

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.transfers.sequences.text_codes import NO_CODE
+from pipeline.text_codes import NO_CODE
 from udfs.array_types import Ints
 
 

@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from pipeline.transfers.sequences.text_codes import text_codes
+from pipeline.text_codes import text_codes
 from udfs.array_types import Bools, Ints
 
 NO_EVENT: Final = -1

@@ -9,12 +9,12 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.bronze.merge_connections import read_clock_steps
+from pipeline.bronze.across_captures.merge_connections import read_clock_steps
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import QueryInput
-from pipeline.transfers.address_queue_managers import HANDSHAKES_SQL
+from pipeline.transfers.hops.address_queue_managers import HANDSHAKES_SQL
+from pipeline.transfers.hops.missing_packets import HOLES_SQL
 from pipeline.transfers.inputs import read_set_by
-from pipeline.transfers.losses.missing_packets import HOLES_SQL
 from pipeline.transfers.messages.sender_clocks import read_clocks
 from schemas.bronze import RPC_CALLS
 from schemas.messages import MESSAGES

@@ -16,9 +16,10 @@ import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from pipeline.arrow_rows import timedelta_to_us, times_to_us
-from pipeline.transfers.address_queue_managers import FAR, AddressQueueManagers
-from pipeline.transfers.hop_keys import HOP_COLUMNS, hop_keys
-from pipeline.transfers.losses.missing_packets import HopHoles, acknowledged_directly
+from pipeline.text_codes import NO_CODE, row_codes, text_codes
+from pipeline.transfers.hops.address_queue_managers import FAR, AddressQueueManagers
+from pipeline.transfers.hops.hop_keys import HOP_COLUMNS, hop_keys
+from pipeline.transfers.hops.missing_packets import HopHoles, acknowledged_directly
 from pipeline.transfers.messages.acknowledgement_matches import (
     MessageRows,
     first_administration_acks,
@@ -30,7 +31,6 @@ from pipeline.transfers.messages.evidence_lists import EvidenceLists
 from pipeline.transfers.messages.first_events import NO_EVENT, EventIndex
 from pipeline.transfers.messages.message_inputs import TransferInputs
 from pipeline.transfers.messages.sender_clocks import clocks_differ
-from pipeline.transfers.sequences.text_codes import NO_CODE, row_codes, text_codes
 from schemas.table import EVENT_DATE, RUN_ID
 from schemas.transfers import MESSAGE_TRANSFERS, REPORT_SIGHTING
 from udfs.array_types import Bools, Ints

@@ -19,19 +19,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.arrow_rows import timedelta_to_us
-from pipeline.bronze.merge_connections import read_clock_steps
+from pipeline.bronze.across_captures.merge_connections import read_clock_steps
 from pipeline.lake.incremental import IncrementalUpdate
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import MORE_ROWS_SQL, QueryInput
-from pipeline.transfers.address_queue_managers import HANDSHAKES_SQL, changed_spans
-from pipeline.transfers.hop_keys import read_clones
-from pipeline.transfers.inputs import read_sure_capture_ends
-from pipeline.transfers.losses.missing_packets import (
+from pipeline.transfers.hops.address_queue_managers import HANDSHAKES_SQL, changed_spans
+from pipeline.transfers.hops.hop_keys import read_clones
+from pipeline.transfers.hops.missing_packets import (
     CHANGED_ANYWHERE_SQL,
     HOLE_CHANGES,
     PAIRS_SCHEMA,
     changed_anywhere_sql,
 )
+from pipeline.transfers.inputs import read_sure_capture_ends
 from pipeline.transfers.messages.message_inputs import read_transfer_inputs
 from pipeline.transfers.messages.message_rows import TRANSFERS_SCHEMA, TransferSettings, message_transfer_rows
 from pipeline.transfers.messages.sender_clocks import CHANGED_CLOCKS_SQL, clocks_differ, read_clocks

@@ -12,11 +12,11 @@ import pyarrow.compute as pc
 
 from pipeline.arrow_rows import is_in, timedelta_to_us, times_to_us, us_to_datetime
 from pipeline.lake.lake import Lake
-from pipeline.transfers.hop_keys import HOP_COLUMNS
+from pipeline.text_codes import row_codes
+from pipeline.transfers.hops.hop_keys import HOP_COLUMNS
 from pipeline.transfers.sequences.predecessors import NO_PREDECESSOR, find_predecessors, how_they_began
 from pipeline.transfers.sequences.sequence_inputs import ID_SQL, days_since_sql
 from pipeline.transfers.sequences.sequence_rows import FLOW_COLUMNS, sequence_ids
-from pipeline.transfers.sequences.text_codes import row_codes
 from schemas.table import EVENT_DATE
 from schemas.transfers import TRANSFER_SEQUENCES
 from udfs.array_types import Bools

@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.transfers.hop_keys import HOP_COLUMNS
-from pipeline.transfers.sequences.text_codes import NO_CODE, codes_of_both
+from pipeline.text_codes import NO_CODE, codes_of_both
+from pipeline.transfers.hops.hop_keys import HOP_COLUMNS
 from udfs.array_types import Bools, Ints
 
 ADDRESS: Final = "address"

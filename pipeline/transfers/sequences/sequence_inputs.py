@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 
 from pipeline.arrow_rows import times_to_us, us_to_datetime
 from pipeline.lake.lake import Lake
-from pipeline.transfers.address_queue_managers import HANDSHAKES_SQL, AddressQueueManagers
-from pipeline.transfers.losses.missing_packets import HOLES_SQL, HopHoles
+from pipeline.transfers.hops.address_queue_managers import HANDSHAKES_SQL, AddressQueueManagers
+from pipeline.transfers.hops.missing_packets import HOLES_SQL, HopHoles
 from schemas.messages import MESSAGES
 from schemas.sessions import ORDER_ACKS, SENDINGS, SESSIONS
 from schemas.table import EVENT_DATE

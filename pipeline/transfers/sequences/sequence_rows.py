@@ -14,8 +14,9 @@ import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from pipeline.arrow_rows import epoch_day, timedelta_to_us, times_to_us
-from pipeline.transfers.hop_keys import HOP_COLUMNS, hop_keys
-from pipeline.transfers.losses.missing_packets import HopHoles, acknowledged_directly
+from pipeline.text_codes import row_codes
+from pipeline.transfers.hops.hop_keys import HOP_COLUMNS, hop_keys
+from pipeline.transfers.hops.missing_packets import HopHoles, acknowledged_directly
 from pipeline.transfers.packet_numbers import NO_TIME
 from pipeline.transfers.sequences.order_ack_matches import match_order_acks
 from pipeline.transfers.sequences.sequence_events import (
@@ -28,7 +29,6 @@ from pipeline.transfers.sequences.sequence_events import (
 )
 from pipeline.transfers.sequences.sequence_inputs import CLOCK_SLACK_US
 from pipeline.transfers.sequences.stalls import NO_STALL, LeftOut, last_rows
-from pipeline.transfers.sequences.text_codes import row_codes
 from pipeline.transfers.sequences.transfer_sequences import TransferSequences, describe_sequences
 from schemas.table import EVENT_DATE, RUN_ID
 from schemas.transfers import NUMBER_GAP, STALL, TRANSFER_SEQUENCES

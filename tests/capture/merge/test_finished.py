@@ -6,7 +6,7 @@ from itertools import product
 import pyarrow as pa
 import pytest
 
-from pipeline.bronze import merge_connections
+from pipeline.bronze.across_captures import merge_connections
 from pipeline.lake.engine.frames import arrow_to_frame
 from pipeline.lake.lake import Lake
 from schemas.bronze import RPC_CALLS

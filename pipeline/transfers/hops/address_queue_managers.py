@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.arrow_rows import times_to_us
-from pipeline.transfers.sequences.text_codes import NO_CODE, text_codes
+from pipeline.text_codes import NO_CODE, text_codes
 from udfs.array_types import Ints
 
 HANDSHAKES_SQL: Final = """

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final
 
 from pipeline.attempts.changed_rows import GROUP_COLUMNS, FeedRow
-from pipeline.attempts.opens.open_rows import IS_OPEN_CALL_SQL, open_queries, opens_function
+from pipeline.attempts.open_rows import IS_OPEN_CALL_SQL, open_queries, opens_function
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import GroupedQuery
 from schemas.receive_attempts import QUEUE_OPENS

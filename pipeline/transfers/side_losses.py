@@ -26,7 +26,7 @@ from pipeline.transfers.connection_packets import (
     ConnectionPackets,
     SideRows,
 )
-from pipeline.transfers.losses.holes import END_OF_SIDE, NO_PACKET, Holes, find_holes
+from pipeline.transfers.holes import END_OF_SIDE, NO_PACKET, Holes, find_holes
 from pipeline.transfers.packet_numbers import NO_TIME
 from udfs.array_types import Bools, Ints
 

@@ -22,10 +22,10 @@ from pipeline.attempts.attempt_rows import (
     join_by_key,
     select_of_servers,
 )
-from pipeline.attempts.calls import OPEN_ROLES
+from pipeline.attempts.calls.decoded_call import OPEN_ROLES
 from pipeline.attempts.client_identity import IDENTITY_COLUMNS, client_identity
 from pipeline.attempts.columns.call_columns import calls_from_rows
-from pipeline.attempts.opens.queue_opens import QueueOpen, find_opens
+from pipeline.attempts.queue_opens import QueueOpen, find_opens
 from pipeline.attempts.server_openings import OPENING_CALLS, methods_condition
 from pipeline.lake.queries.inputs import BoundQuery, GroupFunction
 from schemas.bronze import RPC_CALLS

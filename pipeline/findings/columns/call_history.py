@@ -14,8 +14,8 @@ from functools import cached_property
 from itertools import accumulate, takewhile
 from typing import Any, ClassVar, Final, TypeVar
 
-from pipeline.attempts.associations import ClientAssociation
-from pipeline.attempts.calls import CLOCK_TOLERANCE_US
+from pipeline.attempts.calls.associations import ClientAssociation
+from pipeline.attempts.calls.decoded_call import CLOCK_TOLERANCE_US
 from udfs.call_results import call_succeeded
 from udfs.codes import is_peek_action, result_name
 from udfs.dcerpc.interfaces import QM2QM_NAME, QMCOMM_NAME, REMOTE_READ_NAME

@@ -23,10 +23,10 @@ from heapq import heappop, heappush, merge
 from itertools import islice
 from typing import Final, NamedTuple, TypeAlias
 
-from pipeline.attempts.associations import RpcConnection
-from pipeline.attempts.calls import OPEN_ROLES, CallRole, DecodedCall
+from pipeline.attempts.calls.associations import RpcConnection
+from pipeline.attempts.calls.decoded_call import OPEN_ROLES, CallRole, DecodedCall
+from pipeline.attempts.calls.timeline import NEVER, Timeline
 from pipeline.attempts.evidence import CallConclusion, ServerCalls, confidence_level
-from pipeline.attempts.timeline import NEVER, Timeline
 from udfs.codes import DENY_SHARE, MQ_ERROR_SHARING_VIOLATION, PEEK_ACCESS, RECEIVE_ACCESS
 
 _OPENINGS: Final[tuple[CallRole, ...]] = ("name", "open", "target", "proxy")

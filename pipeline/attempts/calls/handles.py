@@ -24,9 +24,9 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from pipeline.attempts.associations import ClientAssociation
-from pipeline.attempts.calls import CALL_ROLES, CLOCK_TOLERANCE_US, ONE_CLOCK, CallRole, DecodedCall
-from pipeline.attempts.timeline import NEVER, Timeline
+from pipeline.attempts.calls.associations import ClientAssociation
+from pipeline.attempts.calls.decoded_call import CALL_ROLES, CLOCK_TOLERANCE_US, ONE_CLOCK, CallRole, DecodedCall
+from pipeline.attempts.calls.timeline import NEVER, Timeline
 
 
 class HandleSpan(NamedTuple):

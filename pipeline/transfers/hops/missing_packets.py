@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 
 from pipeline.arrow_rows import times_to_us
 from pipeline.lake.queries.inputs import MORE_ROWS_SQL
-from pipeline.transfers.losses.side_losses import UNLIMITED
-from pipeline.transfers.sequences.text_codes import codes_of_both
+from pipeline.text_codes import codes_of_both
+from pipeline.transfers.side_losses import UNLIMITED
 from udfs.array_types import Bools, Ints
 
 _FAR: Final = (1 << 62) - 1

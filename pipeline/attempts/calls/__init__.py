@@ -1,0 +1,1 @@
+"""Calls, connections and handles as objects: what one call says, and from when to when a handle stood for a queue."""

@@ -1,1 +1,0 @@
-"""Opened queues: until when they were open, and who blocked whom."""

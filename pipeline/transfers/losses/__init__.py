@@ -1,1 +1,0 @@
-"""What captures lack of sessions: holes in their streams, and the packets that may be missing there."""
