@@ -19,7 +19,7 @@ from pipeline.bronze.ingest_plan import plan_ingest
 from pipeline.bronze.input_files import list_files
 from pipeline.bronze.ledger_entries import PlannedRead
 from pipeline.lake.lake import Lake
-from pipeline.lake.schema_enforcement import arrow_schema, conform_table
+from pipeline.lake.schema_enforcement import conform_table
 from schemas.bronze import CAPTURE_FILES
 
 CAPTURE_BYTES = 3_000  # bytes of each
@@ -92,7 +92,7 @@ def write_ledger(lake: Path, reads: list[PlannedRead]) -> None:
     ]  # fmt: skip
     for row in rows:
         row["modified_at"] = row.pop("modified_us")
-    schema = arrow_schema(CAPTURE_FILES)
+    schema = CAPTURE_FILES.schema()
     columns = [pa.array([row.get(field.name) for row in rows], field.type) for field in schema]
     ledger = pa.Table.from_arrays(columns, schema=schema).drop_columns(["event_date"])
     Lake(bench.spark, str(lake)).append(CAPTURE_FILES, conform_table(CAPTURE_FILES, ledger))

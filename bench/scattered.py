@@ -26,7 +26,6 @@ from bench.measure import Measure, log_progress
 from pipeline.lake.engine.sessions import LazySession
 from pipeline.lake.engine.tasks import PartitionedRows
 from pipeline.lake.lake import Lake
-from pipeline.lake.schema_enforcement import arrow_schema
 from pipeline.lake.storage.data_files import MAX_FILE_BYTES
 from schemas.bronze import RPC_CALLS
 
@@ -73,7 +72,7 @@ def _key(number: int) -> str:
 
 def _calls(file: int) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a file, a second apart."""
-    schema = arrow_schema(RPC_CALLS)
+    schema = RPC_CALLS.schema()
     for first in range(file * _FILE_ROWS, (file + 1) * _FILE_ROWS, _BATCH_ROWS):
         numbers = range(first, first + _BATCH_ROWS)
         times = [_START + timedelta(seconds=number) for number in numbers]

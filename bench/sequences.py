@@ -19,7 +19,6 @@ from pyspark.sql import SparkSession
 from bench.measure import Measure, format_report
 from pipeline.lake.engine.sessions import LazySession
 from pipeline.lake.lake import Lake
-from pipeline.lake.schema_enforcement import arrow_schema
 from pipeline.transfers.sequences import update_sequences
 from schemas.bronze import CAPTURE_FILES
 from schemas.messages import MESSAGES
@@ -82,14 +81,14 @@ def table_of(table: Table, columns: dict[str, Any]) -> pa.Table:
     days = pa.array((columns["event_at"] // 86_400_000_000).astype(np.int32)).cast(pa.date32())
     given = {**columns, "event_date": days, "run_id": "run"}
     arrays = []
-    for each in arrow_schema(table):
+    for each in table.schema():
         value = given.get(each.name)
         if value is None:
             arrays.append(pa.nulls(rows, each.type))
         else:
             column = pa.repeat(pa.scalar(value), rows) if isinstance(value, str) else value
             arrays.append(column.cast(each.type) if isinstance(column, pa.Array) else pa.array(column, each.type))
-    return pa.Table.from_arrays(arrays, schema=arrow_schema(table))
+    return pa.Table.from_arrays(arrays, schema=table.schema())
 
 
 def no_spark() -> SparkSession:

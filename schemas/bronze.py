@@ -5,7 +5,7 @@ Times are UTC, taken from the packets' records; counts are of records or bytes o
 
 from __future__ import annotations
 
-from pyspark.sql.types import ArrayType, MapType, StructField, StructType
+import pyarrow as pa
 
 from schemas.table import (
     BIGINT,
@@ -26,34 +26,35 @@ from schemas.table import (
     TUNNEL_IDENTIFIER,
     Column,
     Table,
+    list_of,
     run_columns,
 )
 
-_SERVER = StructType([StructField("server_address", STRING), StructField("connections", BIGINT)])
+_SERVER = pa.struct([("server_address", STRING), ("connections", BIGINT)])
 
-_TUNNEL = StructType(
+_TUNNEL = pa.struct(
     [
-        StructField("kind", STRING),
-        StructField("source", STRING),
-        StructField("destination", STRING),
-        StructField("identifier", BIGINT),
+        ("kind", STRING),
+        ("source", STRING),
+        ("destination", STRING),
+        ("identifier", BIGINT),
     ]
 )
-_ANNOUNCED = StructType(
+_ANNOUNCED = pa.struct(
     [
-        StructField("version", BIGINT),
-        StructField("operation", STRING),
-        StructField("evidence", STRING),
-        StructField("provenance", STRING),
+        ("version", BIGINT),
+        ("operation", STRING),
+        ("evidence", STRING),
+        ("provenance", STRING),
     ]
 )
-_NOT_READ = StructType([StructField("what", STRING), StructField("packets", BIGINT)])
-_TIME_STEP = StructType(
+_NOT_READ = pa.struct([("what", STRING), ("packets", BIGINT)])
+_TIME_STEP = pa.struct(
     [
-        StructField("packet", BIGINT),
-        StructField("at", TIMESTAMP),
-        StructField("back_us", BIGINT),
-        StructField("cause", STRING),
+        ("packet", BIGINT),
+        ("at", TIMESTAMP),
+        ("back_us", BIGINT),
+        ("cause", STRING),
     ]
 )
 
@@ -120,7 +121,7 @@ CAPTURE_FILES = Table(
         Column(
             "servers", STRINGS, "addresses of the servers of its MSMQ connections, sorted; null when there are none"
         ),
-        Column("server_connections", ArrayType(_SERVER), "its MSMQ connections by their server's address"),
+        Column("server_connections", list_of(_SERVER), "its MSMQ connections by their server's address"),
         Column(
             "learned_endpoints",
             STRINGS,
@@ -129,13 +130,13 @@ CAPTURE_FILES = Table(
         Column("reread_endpoints", STRINGS, "address|port|interface that it was read again for; null when never"),
         Column(
             "tunnels",
-            ArrayType(_TUNNEL),
+            list_of(_TUNNEL),
             "tunnels and mirrors that packets came through: kind, addresses of the ends, and VNI, key, label or "
             "session; distinct, sorted, at most 1,000; null when none",
         ),
         Column(
             "packets_not_read",
-            ArrayType(_NOT_READ),
+            list_of(_NOT_READ),
             "packets that are counted and not read, by what they are: link types, EtherTypes (and whether TCP is "
             "behind them), deeper nesting, connections over a limit; at most 1,000 kinds; null when none",
         ),
@@ -146,7 +147,7 @@ CAPTURE_FILES = Table(
         ),
         Column(
             "times_go_back",
-            ArrayType(_TIME_STEP),
+            list_of(_TIME_STEP),
             "places where packet times go back by more than 5 ms, or leave time out: number and time of the packet "
             "behind it, how far, us, and why: clock_set (the clock was set back, below 0 forward, 0 where it may have "
             "been; packets are in order), out_of_order (the records are not in order; times are right); at most 1,000, "
@@ -211,16 +212,16 @@ CONNECTIONS = Table(
     ),
 )
 
-_TOKEN = StructType(
+_TOKEN = pa.struct(
     [
-        StructField("from_client", BOOLEAN),
-        StructField("sequence", BIGINT),
-        StructField("size", BIGINT),
-        StructField("flags", INT),
-        StructField("auth_type", INT),
-        StructField("auth_level", INT),
-        StructField("auth_context_id", BIGINT),
-        StructField("token", BINARY),
+        ("from_client", BOOLEAN),
+        ("sequence", BIGINT),
+        ("size", BIGINT),
+        ("flags", INT),
+        ("auth_type", INT),
+        ("auth_level", INT),
+        ("auth_context_id", BIGINT),
+        ("token", BINARY),
     ]
 )
 
@@ -255,7 +256,7 @@ RPC_BINDS = Table(
         Column("packet_number", BIGINT, "packet of the bind's first byte, from 1"),
         Column(
             "handshake",
-            ArrayType(_TOKEN),
+            list_of(_TOKEN),
             "security tokens of the bind, its answer and auth3 PDUs behind it, on the row of its first context: TCP "
             "sequence number and size (bytes) of the PDU, its flags, its security trailer; null without security",
         ),
@@ -271,22 +272,22 @@ RPC_BINDS = Table(
     ),
 )
 
-_SIGHTING = StructType(
+_SIGHTING = pa.struct(
     [
-        StructField("capture_id", STRING),
-        StructField("request_packet", BIGINT),
-        StructField("response_capture_id", STRING),
-        StructField("response_packet", BIGINT),
-        StructField("byte_offset", BIGINT),
-        StructField("request_at", BIGINT),
-        StructField("request_done_at", BIGINT),
-        StructField("response_at", BIGINT),
-        StructField("response_done_at", BIGINT),
-        StructField("cancelled_at", BIGINT),
-        StructField("orphaned_at", BIGINT),
-        StructField("request", INT),
-        StructField("response", INT),
-        StructField("finished", BOOLEAN),
+        ("capture_id", STRING),
+        ("request_packet", BIGINT),
+        ("response_capture_id", STRING),
+        ("response_packet", BIGINT),
+        ("byte_offset", BIGINT),
+        ("request_at", BIGINT),
+        ("request_done_at", BIGINT),
+        ("response_at", BIGINT),
+        ("response_done_at", BIGINT),
+        ("cancelled_at", BIGINT),
+        ("orphaned_at", BIGINT),
+        ("request", INT),
+        ("response", INT),
+        ("finished", BOOLEAN),
     ]
 )
 
@@ -373,7 +374,7 @@ RPC_CALLS = Table(
         Column("response_sequence", BIGINT, "TCP sequence number of the response's first byte; null when not seen"),
         Column(
             "sightings",
-            ArrayType(_SIGHTING),
+            list_of(_SIGHTING),
             "what the row was made of where several captures saw the call, times in us since the epoch; request, "
             "response: how much of each (0 none, 1 some, 2 all); finished: the capture alone has all; else null",
         ),
@@ -423,22 +424,22 @@ QUARANTINE = Table(
     ),
 )
 
-_SEGMENT = StructType(
+_SEGMENT = pa.struct(
     [
-        StructField("side", INT),
-        StructField("time_ns", BIGINT),
-        StructField("number", BIGINT),
-        StructField("file_offset", BIGINT),
-        StructField("sequence", BIGINT),
-        StructField("acknowledgement", BIGINT),
-        StructField("flags", INT),
-        StructField("size", BIGINT),
-        StructField("data", BINARY),
+        ("side", INT),
+        ("time_ns", BIGINT),
+        ("number", BIGINT),
+        ("file_offset", BIGINT),
+        ("sequence", BIGINT),
+        ("acknowledgement", BIGINT),
+        ("flags", INT),
+        ("size", BIGINT),
+        ("data", BINARY),
     ]
 )
-_SIDE = StructType(
+_SIDE = pa.struct(
     [
-        StructField(name, BIGINT)
+        (name, BIGINT)
         for name in (
             "distinct_bytes",
             "missing_bytes",
@@ -449,41 +450,41 @@ _SIDE = StructType(
         )
     ]
 )
-_OPENING = StructType(
+_OPENING = pa.struct(
     [
-        *(StructField(f"{name}_ns", BIGINT) for name in ("syn", "last_syn", "client_reset", "server_reset")),
-        *(StructField(name, BOOLEAN) for name in ("client_spoke", "server_spoke", "client_heard")),
+        *((f"{name}_ns", BIGINT) for name in ("syn", "last_syn", "client_reset", "server_reset")),
+        *((name, BOOLEAN) for name in ("client_spoke", "server_spoke", "client_heard")),
     ]
 )
-_RESET_SIDE = StructType(
+_RESET_SIDE = pa.struct(
     [
-        StructField("sent_until", BIGINT),
-        StructField("acknowledged_until", BIGINT),
-        StructField("went_on", BOOLEAN),
+        ("sent_until", BIGINT),
+        ("acknowledged_until", BIGINT),
+        ("went_on", BOOLEAN),
     ]
 )
-_RESET = StructType([StructField("time_ns", BIGINT), StructField("sides", ArrayType(_RESET_SIDE))])
-_FINISHED_CALLS = StructType([StructField("context_id", INT), StructField("calls", BIGINT)])
-_EVIDENCE = StructType(
+_RESET = pa.struct([("time_ns", BIGINT), ("sides", list_of(_RESET_SIDE))])
+_FINISHED_CALLS = pa.struct([("context_id", INT), ("calls", BIGINT)])
+_EVIDENCE = pa.struct(
     [
-        StructField("context_id", INT),
-        StructField("opnum", INT),
-        StructField("request", BIGINT),
-        StructField("response", BIGINT),
-        StructField("syntax", STRING),
+        ("context_id", INT),
+        ("opnum", INT),
+        ("request", BIGINT),
+        ("response", BIGINT),
+        ("syntax", STRING),
     ]
 )
-_STREAM_PLACE = StructType([StructField("sequence", BIGINT), StructField("stream_offset", BIGINT)])
-_DROPPED = StructType([StructField("context_id", INT), StructField("side", INT), StructField("bytes", BIGINT)])
-_RUN = StructType(
+_STREAM_PLACE = pa.struct([("sequence", BIGINT), ("stream_offset", BIGINT)])
+_DROPPED = pa.struct([("context_id", INT), ("side", INT), ("bytes", BIGINT)])
+_RUN = pa.struct(
     [
-        StructField("side", INT),
-        StructField("sequence", BIGINT),
-        StructField("size", BIGINT),
-        StructField("sample", BINARY),
-        StructField("time_ns", BIGINT),
-        StructField("number", BIGINT),
-        StructField("file_offset", BIGINT),
+        ("side", INT),
+        ("sequence", BIGINT),
+        ("size", BIGINT),
+        ("sample", BINARY),
+        ("time_ns", BIGINT),
+        ("number", BIGINT),
+        ("file_offset", BIGINT),
     ]
 )
 
@@ -525,24 +526,24 @@ PENDING = Table(
         ),
         Column(
             "finished_calls",
-            ArrayType(_FINISHED_CALLS),
+            list_of(_FINISHED_CALLS),
             "finished calls by context id; -1: of contexts bound in the capture",
         ),
         Column("learned_interfaces", STRINGS, "interfaces that the capture shows to be at the server's port"),
-        Column("sides", ArrayType(_SIDE), "bytes of the lower and the higher endpoint that the segments do not show"),
-        Column("segments", ArrayType(_SEGMENT), "TCP segments that matter still, of sides 0 and 1, each in order"),
-        Column("evidence", ArrayType(_EVIDENCE), "shapes of calls whose bind was not seen; lengths in bytes"),
+        Column("sides", list_of(_SIDE), "bytes of the lower and the higher endpoint that the segments do not show"),
+        Column("segments", list_of(_SEGMENT), "TCP segments that matter still, of sides 0 and 1, each in order"),
+        Column("evidence", list_of(_EVIDENCE), "shapes of calls whose bind was not seen; lengths in bytes"),
         Column("call_keys", STRINGS, "bronze.rpc_calls made from this and similar rows: merging replaces them"),
         Column("calls_made", STRING, "digest of these calls as the last merge made them; null when it made none"),
         Column("quarantine_keys", STRINGS, "bronze.quarantine likewise"),
         Column("packet_keys", STRINGS, "bronze.session_packets likewise"),
         Column(
             "stream_ends",
-            ArrayType(_STREAM_PLACE),
+            list_of(_STREAM_PLACE),
             "TCP sequence number up to which each side was read, and its offset in bronze.session_packets, bytes",
         ),
-        Column("runs", ArrayType(_RUN), "runs of bytes that go to quarantine if the connection stays unrecognised"),
-        Column("dropped_bytes", ArrayType(_DROPPED), "bytes of calls without a bind that were too many to be kept"),
+        Column("runs", list_of(_RUN), "runs of bytes that go to quarantine if the connection stays unrecognised"),
+        Column("dropped_bytes", list_of(_DROPPED), "bytes of calls without a bind that were too many to be kept"),
         Column("merge_digest", STRING, "digest of what the last merge changed in its finished calls; null if nothing"),
         Column(
             "over_limit",
@@ -559,7 +560,7 @@ PENDING = Table(
         ),
         Column(
             "resets",
-            ArrayType(_RESET),
+            list_of(_RESET),
             "RSTs after which not both sides went on: time in ns since the epoch; of each side the TCP sequence "
             "numbers that it had sent and acknowledged before, and whether it went on",
         ),
@@ -585,7 +586,7 @@ WATERMARKS = Table(
         Column("rows", BIGINT, "rows of the table at that version"),
         Column(
             "announced",
-            ArrayType(_ANNOUNCED),
+            list_of(_ANNOUNCED),
             "commits that cannot say their provenance, as sessions refuse the setting: version, operation, text in "
             "its parameters in the table's history (of MERGE the run's), and provenance; null without one",
         ),
@@ -610,7 +611,7 @@ RUNS = Table(
             "its exit code (docs/guides/operations.md); null where it was killed. The row of a run that was killed, or "
             "that ended with 2, 4 or 130, is added by the next one",
         ),
-        Column("stage_seconds", MapType(STRING, DOUBLE), "seconds by stage, of a command that has stages"),
+        Column("stage_seconds", pa.map_(STRING, DOUBLE), "seconds by stage, of a command that has stages"),
         Column("engine", STRING, "what computed: spark or local (run.engine)"),
         Column(
             "master",
@@ -628,7 +629,7 @@ RUNS = Table(
         Column("failures", BIGINT, "inputs that could not be read: each makes the exit code 3"),
         Column(
             "rows_written",
-            MapType(STRING, BIGINT),
+            pa.map_(STRING, BIGINT),
             "rows that steps wrote by table (layer.table); tables without one are left out",
         ),
         Column("restarts", BIGINT, "how often it began again, because somebody else changed a table meanwhile"),

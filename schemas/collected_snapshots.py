@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from pyspark.sql.types import ArrayType, StructField, StructType
+import pyarrow as pa
 
-from schemas.table import BIGINT, INT, STRING, TIMESTAMP, Column, Table, run_columns
+from schemas.table import BIGINT, INT, STRING, TIMESTAMP, Column, Table, list_of, run_columns
 
-_PROPERTY = StructType([StructField("property_id", INT), StructField("vt", INT), StructField("value_json", STRING)])
+_PROPERTY = pa.struct([("property_id", INT), ("vt", INT), ("value_json", STRING)])
 
 SNAPSHOTS_RAW = Table(
     "bronze",
@@ -30,7 +30,7 @@ SNAPSHOTS_RAW = Table(
         ),
         Column(
             "properties",
-            ArrayType(_PROPERTY),
+            list_of(_PROPERTY),
             "what was asked for, in order, with the PROPVARIANT's type and its value as JSON; both null if it failed",
         ),
         Column("collector_version", STRING, "version of the collector that asked"),

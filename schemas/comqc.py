@@ -2,30 +2,44 @@
 
 from __future__ import annotations
 
-from pyspark.sql.types import ArrayType, IntegerType, LongType, StringType, StructField, StructType
+import pyarrow as pa
 
-from schemas.table import BIGINT, BINARY, BOOLEAN, DECODER_COLUMNS, INT, STRING, TIMESTAMP, Column, Table, run_columns
+from schemas.table import (
+    BIGINT,
+    BIGINTS,
+    BINARY,
+    BOOLEAN,
+    DECODER_COLUMNS,
+    INT,
+    STRING,
+    STRINGS,
+    TIMESTAMP,
+    Column,
+    Table,
+    list_of,
+    run_columns,
+)
 
-ARGUMENTS = ArrayType(
-    StructType(
+ARGUMENTS = list_of(
+    pa.struct(
         [
-            StructField("vt", IntegerType()),
-            StructField("vt_name", StringType()),
-            StructField("value", StringType()),
+            ("vt", INT),
+            ("vt_name", STRING),
+            ("value", STRING),
         ]
     )
 )
 
-CALLERS = ArrayType(
-    StructType(
+CALLERS = list_of(
+    pa.struct(
         [
-            StructField("sid", STRING),
-            StructField("name", STRING),
-            StructField("authentication_service", BIGINT),
-            StructField("authentication_level", BIGINT),
-            StructField("impersonation_level", BIGINT),
-            StructField("application_sid", STRING),
-            StructField("application_name", STRING),
+            ("sid", STRING),
+            ("name", STRING),
+            ("authentication_service", BIGINT),
+            ("authentication_level", BIGINT),
+            ("impersonation_level", BIGINT),
+            ("application_sid", STRING),
+            ("application_name", STRING),
         ]
     )
 )
@@ -72,10 +86,10 @@ COMQC_CALLS = Table(
         Column("minimum_authentication_level", BIGINT, "lowest authentication level in the chain of callers, as sent"),
         Column("dispatch_id", BIGINT, "dispIdMember of a dispatch call, signed: what is called"),
         Column("dispatch_flags", BIGINT, "dwFlags: 1 method, 2 property get, 4 put, 8 put by reference; as sent"),
-        Column("named_dispatch_ids", ArrayType(LongType()), "rgdispidNamedArgs: -3 is the value of a property put"),
+        Column("named_dispatch_ids", BIGINTS, "rgdispidNamedArgs: -3 is the value of a property put"),
         Column(
             "argument_names",
-            ArrayType(STRING),
+            STRINGS,
             "names of arguments, in their order; null without a declaration of the method",
         ),
         Column(

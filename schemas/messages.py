@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pyspark.sql.types import ArrayType, IntegerType, LongType, MapType, StringType, StructField, StructType
+import pyarrow as pa
 
 from schemas.table import (
     BIGINT,
@@ -16,19 +16,18 @@ from schemas.table import (
     UINT64,
     Column,
     Table,
+    list_of,
     run_columns,
 )
 
-DEVIATIONS = ArrayType(
-    StructType([StructField("rule", STRING), StructField("offset", BIGINT), StructField("places", INT)])
-)
+DEVIATIONS = list_of(pa.struct([("rule", STRING), ("offset", BIGINT), ("places", INT)]))
 
-REPORT = StructType(
+REPORT = pa.struct(
     [
-        StructField("source_prefix", StringType()),
-        StructField("message_ordinal", LongType()),
-        StructField("hop_count", IntegerType()),
-        StructField("next_hop", StringType()),
+        ("source_prefix", STRING),
+        ("message_ordinal", BIGINT),
+        ("hop_count", INT),
+        ("next_hop", STRING),
     ]
 )
 """What a report message says of a traced message ([MS-MQQB] 3.1.5.8.9, 3.1.7.1.7)."""
@@ -163,7 +162,7 @@ MESSAGES = Table(
         Column("sender_address", STRING, "IP address of the host it came from, as text"),
         Column(
             "header_sizes",
-            MapType(StringType(), IntegerType()),
+            pa.map_(STRING, INT),
             "bytes by header: from its first byte to the next one's, or to the packet's end",
         ),
         *DECODER_COLUMNS,

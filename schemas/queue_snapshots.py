@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pyspark.sql.types import ArrayType, MapType, StringType, StructField, StructType
+import pyarrow as pa
 
 from schemas.table import (
     BIGINT,
@@ -15,37 +15,38 @@ from schemas.table import (
     UINT64,
     Column,
     Table,
+    list_of,
     run_columns,
 )
 
-_SEQUENCE = StructType(
+_SEQUENCE = pa.struct(
     [
-        StructField("sequence_id", UINT64),
-        StructField("sequence_number", BIGINT),
-        StructField("previous_number", BIGINT),
+        ("sequence_id", UINT64),
+        ("sequence_number", BIGINT),
+        ("previous_number", BIGINT),
     ]
 )
-_SOURCES = ArrayType(
-    StructType(
+_SOURCES = list_of(
+    pa.struct(
         [
-            StructField("sender_format_name", STRING),
-            StructField("sender_queue_manager", STRING),
-            StructField("sequence_id", UINT64),
-            StructField("last_number", BIGINT),
-            StructField("last_access_at", TIMESTAMP),
-            StructField("reject_count", BIGINT),
+            ("sender_format_name", STRING),
+            ("sender_queue_manager", STRING),
+            ("sequence_id", UINT64),
+            ("last_number", BIGINT),
+            ("last_access_at", TIMESTAMP),
+            ("reject_count", BIGINT),
         ]
     )
 )
-_HISTORY = ArrayType(
-    StructType(
+_HISTORY = list_of(
+    pa.struct(
         [
-            StructField("status", BIGINT),
-            StructField("status_name", STRING),
-            StructField("changed_at", TIMESTAMP),
-            StructField("error", BIGINT),
-            StructField("error_name", STRING),
-            StructField("addresses", STRINGS),
+            ("status", BIGINT),
+            ("status_name", STRING),
+            ("changed_at", TIMESTAMP),
+            ("error", BIGINT),
+            ("error_name", STRING),
+            ("addresses", STRINGS),
         ]
     )
 )
@@ -68,7 +69,7 @@ _STATES = (
     Column("hresult_name", STRING, "name of hresult; 0x and hex when unknown"),
     Column(
         "property_states",
-        MapType(StringType(), StringType()),
+        pa.map_(STRING, STRING),
         "for each property asked, by its column's name or 0x and hex: value, null, error",
     ),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pyspark.sql.types import ArrayType, StructField, StructType
+import pyarrow as pa
 
 from schemas.table import (
     BIGINT,
@@ -18,6 +18,7 @@ from schemas.table import (
     UINT64,
     Column,
     Table,
+    list_of,
     run_columns,
 )
 
@@ -118,12 +119,12 @@ QUEUE_OPERATIONS = Table(
     ),
 )
 
-_STEP = StructType(
+_STEP = pa.struct(
     [
-        StructField("step", STRING),
-        StructField("seen", BOOLEAN),
-        StructField("call_key", STRING),
-        StructField("at", TIMESTAMP),
+        ("step", STRING),
+        ("seen", BOOLEAN),
+        ("call_key", STRING),
+        ("at", TIMESTAMP),
     ]
 )
 
@@ -188,7 +189,7 @@ QUEUE_OPENS = Table(
         Column("blocks", STRINGS, "call_key of the refused opens that this one blocked, as far as seen; else empty"),
         Column(
             "steps",
-            ArrayType(_STEP),
+            list_of(_STEP),
             "of RemoteQMOpenQueue and R_OpenQueue, the sequence of a remote open ([MS-MQQP] 3.2.4.1): number (qm2qm: "
             "R_QMOpenRemoteQueue returned the queue's), port (asked for), binding (of the connection that it came "
             "over), open (accepted); each seen or not, with its call and time, UTC",

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from pyspark.sql.types import ArrayType, StructField, StructType
+import pyarrow as pa
 
 from schemas.table import (
     BIGINT,
+    BIGINTS,
     BINARY,
     BOOLEAN,
     DECODER_COLUMNS,
@@ -20,27 +21,28 @@ from schemas.table import (
     UINT64,
     Column,
     Table,
+    list_of,
     run_columns,
 )
 
-SESSION_HEADER = StructType(
+SESSION_HEADER = pa.struct(
     [
-        StructField("ack_sequence_number", INT),
-        StructField("recoverable_ack_number", INT),
-        StructField("recoverable_ack_flags", BIGINT),
-        StructField("user_sequence_number", INT),
-        StructField("recoverable_sequence_number", INT),
-        StructField("window_size", INT),
+        ("ack_sequence_number", INT),
+        ("recoverable_ack_number", INT),
+        ("recoverable_ack_flags", BIGINT),
+        ("user_sequence_number", INT),
+        ("recoverable_sequence_number", INT),
+        ("window_size", INT),
     ]
 )
 """SessionHeader ([MS-MQMQ] 2.2.20.4)."""
 
-CAPTURE_PAIR = StructType([StructField("one", STRING), StructField("other", STRING)])
+CAPTURE_PAIR = pa.struct([("one", STRING), ("other", STRING)])
 
-_CHECKPOINT_SIDE = StructType(
+_CHECKPOINT_SIDE = pa.struct(
     [
         *(
-            StructField(name, BIGINT)
+            (name, BIGINT)
             for name in (
                 "packets", "end_offset", "settled_offset", "session_number", "recoverable_number",
                 "messages", "bytes", "recoverable", "transactional", "order_acks", "final_acks", "session_acks",
@@ -48,43 +50,41 @@ _CHECKPOINT_SIDE = StructType(
                 "window_full_us", "last_ack", "highest_ack",
             )
         ),
-        StructField("in_flight", ArrayType(BIGINT)),
-        StructField(
+        ("in_flight", BIGINTS),
+        (
             "not_stored",
-            ArrayType(
-                StructType(
+            list_of(
+                pa.struct(
                     [
-                        StructField("packet_key", STRING),
-                        StructField("recoverable_number", BIGINT),
-                        StructField("sent_at_us", BIGINT),
+                        ("packet_key", STRING),
+                        ("recoverable_number", BIGINT),
+                        ("sent_at_us", BIGINT),
                     ]
                 )
             ),
         ),
     ]
 )  # fmt: skip
-_CHECKPOINT_CAPTURE = StructType(
-    [StructField("capture_id", STRING), StructField("first_us", BIGINT), StructField("last_us", BIGINT)]
-)
-_CHECKPOINT_HOLE = StructType(
+_CHECKPOINT_CAPTURE = pa.struct([("capture_id", STRING), ("first_us", BIGINT), ("last_us", BIGINT)])
+_CHECKPOINT_HOLE = pa.struct(
     [
-        StructField("side", INT),
-        StructField("since_us", BIGINT),
-        StructField("until_us", BIGINT),
-        StructField("size_bytes", BIGINT),
-        StructField("is_gap", BOOLEAN),
+        ("side", INT),
+        ("since_us", BIGINT),
+        ("until_us", BIGINT),
+        ("size_bytes", BIGINT),
+        ("is_gap", BOOLEAN),
     ]
 )
-HOLE = StructType([StructField("since", TIMESTAMP), StructField("until", TIMESTAMP), StructField("size_bytes", BIGINT)])
-_KEPT_PACKET = StructType([StructField("packet_key", STRING), StructField("sent_at_us", BIGINT)])
+HOLE = pa.struct([("since", TIMESTAMP), ("until", TIMESTAMP), ("size_bytes", BIGINT)])
+_KEPT_PACKET = pa.struct([("packet_key", STRING), ("sent_at_us", BIGINT)])
 
-PACKET_SIGHTING = StructType(
+PACKET_SIGHTING = pa.struct(
     [
-        StructField("capture_id", STRING),
-        StructField("packet_number", BIGINT),
-        StructField("byte_offset", BIGINT),
-        StructField("sent_at", TIMESTAMP),
-        StructField("sent_done_at", TIMESTAMP),
+        ("capture_id", STRING),
+        ("packet_number", BIGINT),
+        ("byte_offset", BIGINT),
+        ("sent_at", TIMESTAMP),
+        ("sent_done_at", TIMESTAMP),
     ]
 )
 
@@ -140,7 +140,7 @@ SESSION_PACKETS = Table(
         Column("observations", INT, "captures with any byte of it; a copy of a file is not one more"),
         Column(
             "sightings",
-            ArrayType(PACKET_SIGHTING),
+            list_of(PACKET_SIGHTING),
             "captures that have it whole, the first one first; null where one capture alone has bytes of it, and where "
             "none has it whole",
         ),
@@ -254,11 +254,11 @@ SESSIONS = Table(
         Column("uncaptured_side", STRING, "bronze.connections: the side of which no packet was captured"),
         Column(
             "client_holes",
-            ArrayType(HOLE),
+            list_of(HOLE),
             "where the client may have sent packets that were not captured, or not so far that it is known what they "
             "are: from when to when, UTC, and at most so many bytes; null without one",
         ),
-        Column("server_holes", ArrayType(HOLE), "the same of the server"),
+        Column("server_holes", list_of(HOLE), "the same of the server"),
         Column(
             "missing",
             STRINGS,
@@ -276,7 +276,7 @@ SESSIONS = Table(
         *_side_columns("server"),
         Column(
             "overlapping_captures",
-            ArrayType(CAPTURE_PAIR),
+            list_of(CAPTURE_PAIR),
             "captures that saw it side by side, in pairs: the spans of its packets in them overlap, their clocks may "
             "differ; null without one",
         ),
@@ -392,16 +392,16 @@ _CHECKPOINT_COLUMNS = (
     ),
     Column(
         "sides",
-        ArrayType(_CHECKPOINT_SIDE),
+        list_of(_CHECKPOINT_SIDE),
         "the client's side, then the server's: what silver.sessions counts, numbers of the last packets, and what is "
         "not over: times (microseconds since the epoch) at which packets in flight were acknowledged, and recoverable "
         "packets that are not stored",
     ),
-    Column("captures", ArrayType(_CHECKPOINT_CAPTURE), "from when to when each capture saw these packets"),
-    Column("kept_packets", ArrayType(_KEPT_PACKET), "packets that are read again: handshakes, and the last ones"),
+    Column("captures", list_of(_CHECKPOINT_CAPTURE), "from when to when each capture saw these packets"),
+    Column("kept_packets", list_of(_KEPT_PACKET), "packets that are read again: handshakes, and the last ones"),
     Column(
         "holes",
-        ArrayType(_CHECKPOINT_HOLE),
+        list_of(_CHECKPOINT_HOLE),
         "where packets of the client's side (0) or the server's (1) may be missing; is_gap: between packets",
     ),
 )

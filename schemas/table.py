@@ -1,49 +1,51 @@
-"""A table is declared once: name, meaning, key and columns, each with type, unit and origin.
+"""A table is declared once: name, meaning, key and columns, each with its Arrow type, unit and origin.
 
-The declaration makes the Spark schema, the comments in the Delta schema, the DDL, the documentation page
-and the frames of tests. It knows pyspark.sql.types and nothing of ours.
+The declaration makes the Arrow schema, Spark's, the comments in the Delta schema, the DDL, the documentation page and
+the frames of tests. It knows Arrow and nothing of ours. PySpark is imported when Spark's types are asked for, and not
+before: decoders and commands without Spark import these modules too.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from functools import cache
+from typing import TYPE_CHECKING, Literal
 
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    DataType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    IntegerType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import DataType, StructField, StructType
 
 Layer = Literal["bronze", "silver", "gold"]
 
-STRING = StringType()
-INT = IntegerType()  # 16 bits and less of the wire
-BIGINT = LongType()  # 32 bits unsigned of the wire, counts, sizes
-UINT64 = DecimalType(20, 0)  # 64 bits unsigned of the wire
-DOUBLE = DoubleType()
-BOOLEAN = BooleanType()
-BINARY = BinaryType()
-TIMESTAMP = TimestampType()  # UTC, microseconds, floored
-DATE = DateType()
-STRINGS = ArrayType(StringType())
-INTS = ArrayType(IntegerType())
-BIGINTS = ArrayType(LongType())
-ERRORS = ArrayType(
-    StructType(
-        [StructField("code", StringType()), StructField("field", StringType()), StructField("offset", LongType())]
-    )
-)
+STRING = pa.string()
+INT = pa.int32()  # 16 bits and less of the wire
+BIGINT = pa.int64()  # 32 bits unsigned of the wire, counts, sizes
+UINT64 = pa.decimal128(20, 0)  # 64 bits unsigned of the wire
+DOUBLE = pa.float64()
+BOOLEAN = pa.bool_()
+BINARY = pa.binary()
+TIMESTAMP = pa.timestamp("us", "UTC")  # floored
+DATE = pa.date32()
+
+
+def list_of(element: pa.DataType) -> pa.ListType:
+    """Return the type of lists, whose elements are named as in Delta tables."""
+    return pa.list_(pa.field("element", element))
+
+
+STRINGS = list_of(STRING)
+INTS = list_of(INT)
+BIGINTS = list_of(BIGINT)
+ERRORS = list_of(pa.struct([("code", STRING), ("field", STRING), ("offset", BIGINT)]))
+
+
+@cache
+def _spark_type(kind: pa.DataType) -> DataType:
+    from pyspark.sql.pandas.types import from_arrow_type  # noqa: PLC0415 (see above)
+
+    return from_arrow_type(kind)
+
 
 EVENT_DATE = "event_date"
 RUN_ID = "run_id"
@@ -52,23 +54,35 @@ INGESTED_AT = "ingested_at"
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column: its name, its Spark type, and what it holds, with the unit and where it comes from.
+    """One column: its name, its Arrow type, and what it holds, with the unit and where it comes from.
 
-    All columns may be null for Spark: a capture can lack anything, and a null that should not be there is a
-    matter for the quality rules, not for a failed write.
+    All columns may be null: a capture can lack anything, and a null that should not be there is a matter for the
+    quality rules, not for a failed write.
     """
 
     name: str
-    type: DataType
+    type: pa.DataType
     comment: str
+
+    @property
+    def spark_type(self) -> DataType:
+        """Its type in Spark."""
+        return _spark_type(self.type)
+
+    @property
+    def sql_type(self) -> str:
+        """Its type in Spark's SQL."""
+        return self.spark_type.simpleString()
 
     def field(self) -> StructField:
         """This column as a field of a StructType, its comment in the metadata (Delta stores it there)."""
-        return StructField(self.name, self.type, nullable=True, metadata={"comment": self.comment})
+        from pyspark.sql.types import StructField  # noqa: PLC0415
+
+        return StructField(self.name, self.spark_type, nullable=True, metadata={"comment": self.comment})
 
     def ddl(self) -> str:
         """This column as it stands in CREATE TABLE."""
-        return f"{quoted(self.name)} {self.type.simpleString()} COMMENT {literal(self.comment)}"
+        return f"{quoted(self.name)} {self.sql_type} COMMENT {literal(self.comment)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +124,14 @@ class Table:
                 return column
         raise KeyError(f"{self} has no column {name}")
 
+    def schema(self, *, without: tuple[str, ...] = ()) -> pa.Schema:
+        """The Arrow schema; ``without`` leaves columns out."""
+        return pa.schema([(column.name, column.type) for column in self.columns if column.name not in without])
+
     def struct(self, *, without: tuple[str, ...] = ()) -> StructType:
         """The Spark schema, comments in the fields' metadata; ``without`` leaves columns out."""
+        from pyspark.sql.types import StructType  # noqa: PLC0415
+
         return StructType([column.field() for column in self.columns if column.name not in without])
 
     def columns_ddl(self) -> str:
@@ -147,12 +167,12 @@ CLIENT_IDENTITY = (
 )
 CLOCKS = Column(
     "clocks",
-    StructType(
+    pa.struct(
         [
-            StructField("request_tap", INT),
-            StructField("request_ahead_us", BIGINT),
-            StructField("response_tap", INT),
-            StructField("response_ahead_us", BIGINT),
+            ("request_tap", INT),
+            ("request_ahead_us", BIGINT),
+            ("response_tap", INT),
+            ("response_ahead_us", BIGINT),
         ]
     ),
     "where several taps saw the connection side by side: which of them request and response are of (a number within "

@@ -2,41 +2,30 @@
 
 from __future__ import annotations
 
-from pyspark.sql.types import ArrayType, StructField, StructType
+import pyarrow as pa
 
 from schemas.receive_attempts import EVIDENCE
-from schemas.table import (
-    BIGINT,
-    BOOLEAN,
-    DOUBLE,
-    INT,
-    STRING,
-    TIMESTAMP,
-    UINT64,
-    Column,
-    Table,
-    run_columns,
-)
+from schemas.table import BIGINT, BOOLEAN, DOUBLE, INT, STRING, TIMESTAMP, UINT64, Column, Table, list_of, run_columns
 
-NUMBER_GAP = StructType(
-    [StructField("first", BIGINT), StructField("last", BIGINT), StructField("bridged", BOOLEAN)]
+NUMBER_GAP = pa.struct(
+    [("first", BIGINT), ("last", BIGINT), ("bridged", BOOLEAN)]
 )  # fmt: skip
-STALL = StructType(
+STALL = pa.struct(
     [
-        StructField("began_at", TIMESTAMP),
-        StructField("ended_at", TIMESTAMP),
-        StructField("first_number", BIGINT),
-        StructField("waiting", BIGINT),
-        StructField("sendings", BIGINT),
+        ("began_at", TIMESTAMP),
+        ("ended_at", TIMESTAMP),
+        ("first_number", BIGINT),
+        ("waiting", BIGINT),
+        ("sendings", BIGINT),
     ]
 )
 
-REPORT_SIGHTING = StructType(
+REPORT_SIGHTING = pa.struct(
     [
-        StructField("at", TIMESTAMP),
-        StructField("queue_manager", STRING),
-        StructField("hop_count", INT),
-        StructField("next_hop", STRING),
+        ("at", TIMESTAMP),
+        ("queue_manager", STRING),
+        ("hop_count", INT),
+        ("next_hop", STRING),
     ]
 )
 
@@ -130,7 +119,7 @@ MESSAGE_TRANSFERS = Table(
         ),
         Column(
             "reports",
-            ArrayType(REPORT_SIGHTING),
+            list_of(REPORT_SIGHTING),
             "reports on its route by time, the last 1,000: when they were first seen, who reported, hop count, and the "
             "address that it went to next; null without one",
         ),
@@ -203,7 +192,7 @@ TRANSFER_SEQUENCES = Table(
         Column("last_packet_at", TIMESTAMP, "time of the last sending or order ack, UTC"),
         Column(
             "gaps",
-            ArrayType(NUMBER_GAP),
+            list_of(NUMBER_GAP),
             "ranges of numbers between first_number and last_number that were not sent on the hop, by whatever "
             "addresses of hop_key, the last 1,000; bridged: a sending of the number behind names a previous one below; "
             "null without a gap",
@@ -227,7 +216,7 @@ TRANSFER_SEQUENCES = Table(
         Column("first_waiting_number", BIGINT, "the lowest of them; null where nothing waits"),
         Column(
             "stalls",
-            ArrayType(STALL),
+            list_of(STALL),
             "waits for an order ack that lasted transfers.stall_after or longer, the last 1,000; ended_at is null for "
             "the one that goes on; null without a stall",
         ),

@@ -44,7 +44,7 @@ def _rows(table: Table, example: Mapping[str, str]) -> Iterator[str]:
     for column in table.columns:
         value = example[column.name]
         shown = "" if value == "null" else f"`{_cell(value)}`" if value else '""'
-        yield f"| `{column.name}` | `{column.type.simpleString()}` | {_cell(column.comment)} | {shown} |\n"
+        yield f"| `{column.name}` | `{column.sql_type}` | {_cell(column.comment)} | {shown} |\n"
 
 
 def _cell(text: str) -> str:

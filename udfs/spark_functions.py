@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import Column, SparkSession
 from pyspark.sql.pandas.functions import arrow_udf
-from pyspark.sql.pandas.types import from_arrow_type
-from pyspark.sql.types import DataType, StringType, StructField, StructType
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import DataType, StringType, StructType
 
 from schemas.calls import CLIENT_CALLS, MANAGEMENT_CALLS, REMOTE_READ_CALLS
 from schemas.messages import MESSAGES
@@ -182,9 +182,7 @@ def _decode_stubs(
 def _struct_type(schema: pa.Schema, *tables: Table) -> StructType:
     """Return the Spark type of a struct; columns of the tables are of the types that these declare."""
     declared = {name: table.column(name).type for table in reversed(tables) for name in table.names}
-    return StructType(
-        [StructField(field.name, declared.get(field.name) or from_arrow_type(field.type)) for field in schema]
-    )
+    return from_arrow_schema(pa.schema([(field.name, declared.get(field.name, field.type)) for field in schema]))
 
 
 _MESSAGE_COLUMNS: Final = {"body": pa.nulls(0, pa.binary())} | decode_messages(pa.nulls(0, pa.binary()), PROTOCOL_QM2QM)

@@ -15,7 +15,6 @@ from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from pipeline.alerts.conditions import Thresholds
 from pipeline.alerts.episodes import alert_rows
@@ -56,7 +55,7 @@ _FOLLOWED: Final = (
 )  # fmt: skip
 _INPUTS: Final = (*_FOLLOWED, CAPTURE_FILES, QUEUE_ALIASES)
 
-_SCHEMA: Final = to_arrow_schema(ALERTS.struct())
+_SCHEMA: Final = ALERTS.schema()
 _DAY_US: Final = 86_400_000_000
 # The earliest date of what changed, and whether any changed row has none.
 _FIRST_DAY: Final = f"SELECT min({EVENT_DATE}) AS first_day, bool_or({EVENT_DATE} IS NULL) AS undated FROM {{feed}}"

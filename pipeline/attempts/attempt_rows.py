@@ -14,7 +14,6 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from pipeline.arrow_rows import DAY_US, encode_texts, is_in, table_to_rows, times_to_us, unique_rows
 from pipeline.attempts.calls.associations import RpcConnection
@@ -82,7 +81,7 @@ IS_RPC_CONNECTION_SQL: Final = "kind = 'rpc' AND not_established IS NULL"  # oth
 CONNECTION_DEFAULTS: Final[dict[str, Any]] = {"syn_seen": False, "server_bytes": 0, "missing_bytes": 0}
 
 
-_SCHEMA: Final = to_arrow_schema(RECEIVE_ATTEMPTS.struct())
+_SCHEMA: Final = RECEIVE_ATTEMPTS.schema()
 
 
 def _has_role(interface: str) -> str:

@@ -9,7 +9,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from pipeline.arrow_rows import epoch_day, rows_to_table
 from pipeline.attempts.attempt_rows import (
@@ -36,7 +35,7 @@ from udfs.codes import SHARE_MODE_NAMES, access_name, code_name, result_name
 from udfs.dcerpc.interfaces import QM2QM_NAME, REMOTE_READ_NAME
 from udfs.queues.alias_groups import canonical_queue_name
 
-_SCHEMA: Final = to_arrow_schema(QUEUE_OPENS.struct())
+_SCHEMA: Final = QUEUE_OPENS.schema()
 _SILVER: Final = (
     "call_key", "opnum", "connection_id", "requested_at", "responded_at", "clocks", "queue", "context_handle",
     "queue_handle", "queue_descriptor", "open_context", "access", "share_mode", "returned_port", "hresult", "errors",

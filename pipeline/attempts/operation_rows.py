@@ -10,7 +10,6 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from pipeline.arrow_rows import epoch_day, is_in, rows_to_table
 from pipeline.attempts.attempt_rows import (
@@ -41,7 +40,7 @@ from schemas.receive_attempts import QUEUE_OPERATIONS
 from udfs.codes import result_name
 from udfs.queues.alias_groups import canonical_queue_name
 
-_SCHEMA: Final = to_arrow_schema(QUEUE_OPERATIONS.struct())
+_SCHEMA: Final = QUEUE_OPERATIONS.schema()
 _OPERATIONS: Final = [method for method, role in CALL_ROLES.items() if role in ("purge", "move")]
 _STARTS: Final = [method for method, role in CALL_ROLES.items() if role == "start"]
 

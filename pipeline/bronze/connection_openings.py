@@ -20,7 +20,6 @@ from pipeline.arrow_rows import datetime_to_us
 from pipeline.bronze.across_captures.merge_connections import read_clock_steps
 from pipeline.bronze.write_tables import stamp_rows
 from pipeline.lake.lake import Lake
-from pipeline.lake.schema_enforcement import arrow_schema
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, PENDING
 from schemas.table import EVENT_DATE, Table
 from udfs.capture import openings
@@ -185,7 +184,7 @@ def _apply(lake: Lake, found: SettledAttempts, captures: Collection[str], run_id
     counted, changes = count_again(found)
     if counted:
         rows = [{"pending_key": name, "counted": column} for name, column in sorted(counted.items())]
-        schema = pa.schema([arrow_schema(PENDING).field(name) for name in ("pending_key", "counted")])
+        schema = pa.schema([PENDING.schema().field(name) for name in ("pending_key", "counted")])
         lake.update_columns(PENDING, pa.Table.from_pylist(rows, schema), dates=None)
     files = lake.select_by_values(CAPTURE_FILES, {*changes, *captures})
     after = files.to_pylist()

@@ -12,7 +12,6 @@ from typing import Final
 import pyarrow as pa
 
 from pipeline.lake.lake import Lake
-from pipeline.lake.schema_enforcement import arrow_schema
 from schemas.bronze import CAPTURE_FILES
 from schemas.collected_snapshots import SNAPSHOT_FILES
 from schemas.table import EVENT_DATE, Table
@@ -59,5 +58,5 @@ def _update_ledger(lake: Lake, ledger: Table, rows: Sequence[RowDict], known: pa
     """Set the columns that ``rows`` have, by the ledger's key; ``known`` has the event dates of the rows there."""
     if not rows:
         return
-    schema = pa.schema([arrow_schema(ledger).field(name) for name in rows[0]])
+    schema = pa.schema([ledger.schema().field(name) for name in rows[0]])
     lake.update_columns(ledger, pa.Table.from_pylist(list(rows), schema), dates=set(known[EVENT_DATE].to_pylist()))

@@ -29,7 +29,7 @@ from pipeline.lake.date_filters import dates_condition
 from pipeline.lake.engine.tasks import PartitionedRows, balance_by_size
 from pipeline.lake.lake import Lake
 from pipeline.lake.lake_path import LakePath, parquet_dataset
-from pipeline.lake.schema_enforcement import arrow_schema, conform_table, select_fields
+from pipeline.lake.schema_enforcement import conform_table, select_fields
 from pipeline.lake.staging_files import StagingWriter, staged_rows
 from pipeline.runs.recovery import RunMarkers, undo_unfinished_runs
 from schemas.bronze import CAPTURE_FILES, QUARANTINE
@@ -199,7 +199,7 @@ class _SnapshotIngestRun:
             lake.create(SNAPSHOTS_RAW)
             return 0
         names = ["snapshot_id", "source_path", "source_line", EVENT_DATE]
-        new = parquet_dataset([*files], select_fields(arrow_schema(SNAPSHOTS_RAW), names)).to_table()
+        new = parquet_dataset([*files], select_fields(SNAPSHOTS_RAW.schema(), names)).to_table()
         dates = set(new.column(EVENT_DATE).to_pylist())
         sql = _CHOSEN_SQL.replace("{dates}", dates_condition(dates, "stored.event_date"))
         chosen = lake.query(sql, new=new, stored=SNAPSHOTS_RAW)
@@ -218,7 +218,7 @@ class _SnapshotIngestRun:
         return len(places)
 
     def _write_ledger(self, files: list[RowDict]) -> None:
-        rows = pa.Table.from_pylist([{**row, **self._stamp} for row in files], arrow_schema(SNAPSHOT_FILES))
+        rows = pa.Table.from_pylist([{**row, **self._stamp} for row in files], SNAPSHOT_FILES.schema())
         stored = self.lake.select_by_values(SNAPSHOT_FILES, {row["path"] for row in files})
         self.lake.replace_changed(SNAPSHOT_FILES, rows, stored, dates=set(stored.column(EVENT_DATE).to_pylist()))
         self.lake.create(SNAPSHOT_FILES)
@@ -283,7 +283,7 @@ class SnapshotReader:
 
     def _table_rows(self, table: Table, rows: Sequence[RowDict]) -> pa.Table:
         """Return rows with all columns of their table."""
-        schema = pa.schema([column for column in arrow_schema(table) if column.name != EVENT_DATE])
+        schema = pa.schema([column for column in table.schema() if column.name != EVENT_DATE])
         return conform_table(table, pa.Table.from_pylist([{**row, **self.stamp} for row in rows], schema))
 
 

@@ -31,7 +31,7 @@ from pipeline.lake.date_filters import dates_condition
 from pipeline.lake.engine.tasks import PartitionedRows
 from pipeline.lake.lake import Lake
 from pipeline.lake.lake_path import LakePath
-from pipeline.lake.schema_enforcement import arrow_schema, changed_keys
+from pipeline.lake.schema_enforcement import changed_keys
 from pipeline.lake.staging_files import Batches, BatchTransform, StagedPart, StagingWriter, plan_tasks, staged_files
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, PENDING, QUARANTINE, RPC_BINDS, RPC_CALLS
 from schemas.sessions import PINGS, SESSION_PACKETS
@@ -350,7 +350,7 @@ class BronzeWriter:
     def _stored_calls(self, changes: MergeChanges) -> pa.Table:
         """Return the stored rows of calls that merging built again."""
         if not changes.replaced_call_keys:
-            return arrow_schema(RPC_CALLS).empty_table()
+            return RPC_CALLS.schema().empty_table()
         return self.lake.select_by_values(RPC_CALLS, changes.replaced_call_keys, dates=changes.dates)
 
     def _append(self, table: Table, rows: pa.Table) -> None:
@@ -371,7 +371,7 @@ class BronzeWriter:
         """
         rows = {row["path"]: row for row in file_rows}
         schema = pa.schema([f for f in BRONZE_SCHEMAS["capture_files"] if f.name in CAPTURE_FILES.names])
-        schema = schema.append(arrow_schema(CAPTURE_FILES).field(INGESTED_AT))
+        schema = schema.append(CAPTURE_FILES.schema().field(INGESTED_AT))
         affected = {*(read.capture_id for read in self.plan.reads), *self.plan.changed_file_sets, *count_corrections}
         stored = schema.empty_table()
         if self.versions_before[str(CAPTURE_FILES)] is not None:  # else this round created it, empty

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Final
 
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from pipeline.bronze.capture_tasks import READ_OPTION_NAMES, read_options
@@ -78,7 +78,7 @@ class CaptureOptions:
 
     @cached_property
     def _every_column(self) -> StructType:
-        arrow = BRONZE_SCHEMAS[self.rows] if self.table is None else to_arrow_schema(self.table.struct())
+        arrow = BRONZE_SCHEMAS[self.rows] if self.table is None else self.table.schema()
         return from_arrow_schema(arrow)
 
     def _chosen_columns(self, text: str | None) -> tuple[str, ...]:

@@ -12,7 +12,6 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from pipeline.arrow_rows import epoch_day, rows_to_table
 from pipeline.attempts.calls.associations import ClientAssociation, RpcConnection, group_into_associations
@@ -84,7 +83,7 @@ BIND_COLUMNS: Final = (
 
 STUB_HEAD_BYTES: Final = 80
 STUB_TAIL_BYTES: Final = 12
-FINDINGS_SCHEMA: Final = to_arrow_schema(FINDINGS.struct())
+FINDINGS_SCHEMA: Final = FINDINGS.schema()
 _CONNECTION_DEFAULTS: Final[dict[str, Any]] = {"syn_seen": False, "missing_bytes": 0}
 ASSOCIATION_SCOPE, _SERVER_SCOPE = "association", "server"
 _SEVERITY_RANK: Final = {"error": 0, "warning": 1, "info": 2, None: 3}

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from pipeline.arrow_rows import epoch_day, rows_to_table, table_to_rows
 from pipeline.findings.cloned_machines import Request, find_clones
@@ -32,7 +31,7 @@ from udfs.keys import key
 
 HOP_SCOPE: Final = "hop"
 _EXPIRY_SLACK_S: Final = 5
-_FINDINGS_SCHEMA: Final = to_arrow_schema(FINDINGS.struct())
+_FINDINGS_SCHEMA: Final = FINDINGS.schema()
 # Messages of the binary protocol as they were sent: on which hop, by which end's queue manager.
 _SENDINGS: Final = """
 SELECT m.packet_key, m.connection_id, m.seen_at, m.sender_address, s.client_address, s.server_address, m.message_key,

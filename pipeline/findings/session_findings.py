@@ -13,7 +13,6 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from pipeline.arrow_rows import epoch_day, rows_to_table, table_to_rows
 from pipeline.findings.rules import session_packets
@@ -64,7 +63,7 @@ PACKET_COLUMNS: Final = ("packet_key", "flags", "packet_size", "seen_bytes", "re
 ``reach`` are the 4 bytes of TimeToReachQueue; ``packet`` is only of packets that are no user messages.
 """
 _NUMBER: Final = np.dtype([("value", "<u4")])
-_FINDINGS_SCHEMA: Final = to_arrow_schema(FINDINGS.struct())
+_FINDINGS_SCHEMA: Final = FINDINGS.schema()
 _ESTABLISH_FIELDS: Final = ("release", "padding_is_5a", "uptime_ms", "pinged")
 _PARAMETER_FIELDS: Final = ("recoverable_ack_timeout_ms", "ack_timeout_ms", "window_size")
 _ACK_FIELDS: Final = {

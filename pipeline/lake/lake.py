@@ -43,7 +43,7 @@ from pipeline.lake.queries.inputs import (
     Values,
 )
 from pipeline.lake.run_notes import RunNote, UnfinishedRuns, run_rows
-from pipeline.lake.schema_enforcement import arrow_schema, changed_keys, conform_frame, conform_table, select_fields
+from pipeline.lake.schema_enforcement import changed_keys, conform_frame, conform_table, select_fields
 from pipeline.lake.storage.catalog_log import CatalogFileLog
 from pipeline.lake.storage.delta_rs import DeltaRsStore
 from pipeline.lake.storage.delta_spark import SparkStore
@@ -202,7 +202,7 @@ class Lake:
         return self.versions.snapshots(*(table for table in ALL_TABLES if table not in WITHOUT_WATERMARK))
 
     def _read_watermarks(self) -> Watermarks:
-        rows = self.select(WATERMARKS, "TRUE") if self.exists(WATERMARKS) else arrow_schema(WATERMARKS).empty_table()
+        rows = self.select(WATERMARKS, "TRUE") if self.exists(WATERMARKS) else WATERMARKS.schema().empty_table()
         return read_watermarks(rows)
 
     def _announce(self, table: Table, provenance: str | None, operation: str, evidence: str) -> None:
@@ -340,7 +340,7 @@ class Lake:
         """
         names = columns or table.names
         found = self.query(f"SELECT {', '.join(map(quoted, names))} FROM {{rows}} WHERE {where}", rows=table, **of)
-        return found.cast(select_fields(arrow_schema(table), names))
+        return found.cast(select_fields(table.schema(), names))
 
     # -- writing ---------------------------------------------------------------------------------------------------
 
@@ -420,7 +420,7 @@ class Lake:
 
     def _delete(self, table: Table, condition: str, of: Mapping[str, Values], provenance: str | None) -> None:
         if self.exists(table):
-            nothing = arrow_schema(table).empty_table()
+            nothing = table.schema().empty_table()
             self._change(table, Change(nothing, self._gone(table, condition, of)), provenance)
 
     def update(
@@ -470,7 +470,7 @@ class Lake:
             def make() -> Change:
                 few = self._answers.query_at_most(sql, inputs, MAX_ROWS_IN_MEMORY, MAX_BYTES_IN_MEMORY)
                 if few is not None:
-                    return Change(few.cast(arrow_schema(table)), gone)
+                    return Change(few.cast(table.schema()), gone)
                 return Change(stack.enter_context(self._read_answer(sql, inputs)), gone)
 
             self._change(table, make, provenance, self.versions.provenance_json(table))
@@ -486,14 +486,14 @@ class Lake:
 
     def _gone(self, table: Table, condition: str, values: Mapping[str, Values]) -> RowsGone:
         """Return the rows of a table that meet a condition."""
-        plain = [field.name for field in arrow_schema(table) if not pa.types.is_nested(field.type)]
+        plain = [field.name for field in table.schema() if not pa.types.is_nested(field.type)]
         compared = [name for name in plain if name in table.key or name == EVENT_DATE or name in condition]
         columns = [*dict.fromkeys((*compared, *table.event_date_columns))]
         sql = f"SELECT DISTINCT {', '.join(map(quoted, columns))} FROM {{_table}} WHERE {condition}"
 
         def find() -> pa.Table:
             found = self._answers.query(sql, {**values, "_table": table})
-            return found.cast(select_fields(arrow_schema(table), columns))
+            return found.cast(select_fields(table.schema(), columns))
 
         return RowsGone(condition, values, compared, find)
 
@@ -512,7 +512,7 @@ class Lake:
         if isinstance(change, Change):
             change = change._replace(rows=self._conformed(table, change.rows))
             if is_new:
-                before = arrow_schema(table).empty_table()
+                before = table.schema().empty_table()
             elif isinstance(change.rows, pa.Table) and self._log.files(table) is None:
                 before = self._held.known(table, self.versions.version_to_read(table))
         with self._commit(table, provenance, previous_provenance) as note:
@@ -537,7 +537,7 @@ class Lake:
             if self.store_name != "spark" or not (rows.fits_in_driver or self.session.engine == "local"):
                 return rows
             batches = [*rows.read_in_driver()]  # Spark takes few rows from here sooner than from a task
-            rows = pa.Table.from_batches(batches) if batches else arrow_schema(table).empty_table()
+            rows = pa.Table.from_batches(batches) if batches else table.schema().empty_table()
         if isinstance(rows, DataFrame):
             return conform_frame(table, rows)
         return conform_table(table, rows) if isinstance(rows, pa.Table) else rows
@@ -572,7 +572,7 @@ class Lake:
         if there is None or there == version:
             return
         if version is None:
-            self.replace(table, arrow_schema(table).empty_table())
+            self.replace(table, table.schema().empty_table())
             return
         with self._commit(table) as note:
             self._store.restore(table, version, note)

@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from pipeline.lake.lake_path import LakePath
-from pipeline.lake.schema_enforcement import arrow_schema
 from schemas.bronze import RUNS
 from schemas.table import EVENT_DATE, RUN_ID, TIMESTAMP
 from udfs.rows import RowDict
@@ -98,7 +97,7 @@ class UnfinishedRuns:
 
 def run_rows(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
     """Return rows of ``bronze.runs`` as an Arrow table; columns that a row does not have are null."""
-    schema = pa.schema([field for field in arrow_schema(RUNS) if field.name != EVENT_DATE])
+    schema = pa.schema([field for field in RUNS.schema() if field.name != EVENT_DATE])
     values = ({name: _arrow_value(row.get(name)) for name in schema.names} for row in rows)
     return pa.Table.from_pylist(list(values), schema)
 

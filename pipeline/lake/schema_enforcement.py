@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_type
 
 from pipeline.lake.errors import SchemaError
 from schemas.table import EVENT_DATE, INGESTED_AT, RUN_ID, Table
@@ -28,11 +28,6 @@ def conform_frame(table: Table, rows: DataFrame) -> DataFrame:
     return rows.select(*table.names)
 
 
-def arrow_schema(table: Table) -> pa.Schema:
-    """Return a table's columns as an Arrow schema."""
-    return to_arrow_schema(table.struct())
-
-
 def columns_with_statistics(table: Table) -> list[str]:
     """Return the columns of a table that files have statistics of: those by which rows are looked up."""
     dated = (EVENT_DATE,) if table.event_date_columns else ()
@@ -47,12 +42,12 @@ def conform_table(table: Table, rows: pa.Table) -> pa.Table:
     if table.event_date_columns and EVENT_DATE not in rows.column_names:
         rows = rows.append_column(EVENT_DATE, _dates(rows, table.event_date_columns))
     _check_columns(table, {each.name: _type_name(each.type) for each in rows.schema})
-    return rows.select(table.names).cast(arrow_schema(table))
+    return rows.select(table.names).cast(table.schema())
 
 
 def _check_columns(table: Table, given: Mapping[str, str]) -> None:
     """Compare columns, with their types as Spark's simple strings, with those of a table."""
-    declared = {column.name: column.type.simpleString() for column in table.columns}
+    declared = {column.name: column.sql_type for column in table.columns}
     differs = [
         f"{name}: {given.get(name, 'missing')} instead of {declared.get(name, 'nothing')}"
         for name in dict.fromkeys((*declared, *given))

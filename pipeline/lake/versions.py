@@ -158,7 +158,7 @@ class Versions:
 
         Missing columns are added by runs; without exclusive access they read as null.
         """
-        declared = {column.name: column.type.simpleString() for column in table.columns}
+        declared = {column.name: column.sql_type for column in table.columns}
         unknown = sorted(stored.keys() - declared.keys())
         differs = [
             f"{name} is {kind}, not {declared[name]}"

@@ -26,7 +26,6 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from pipeline.lake.schema_enforcement import arrow_schema
 from pipeline.lake.storage.log import Snapshot
 from schemas.bronze import RUNS, WATERMARKS
 
@@ -105,7 +104,7 @@ def watermark_rows(watermarks: Watermarks) -> pa.Table:
         announced = [commit._asdict() for commit in watermarks.announced.get(name, ())]
         end = watermarks.ends.get(name, (None, None, None))
         rows.append(dict(zip(WATERMARKS.names, (name, *end, announced or None), strict=True)))
-    return pa.Table.from_pylist(rows, arrow_schema(WATERMARKS))
+    return pa.Table.from_pylist(rows, WATERMARKS.schema())
 
 
 def settle(

@@ -16,7 +16,6 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.pandas.types import to_arrow_type
 
 from pipeline.silver.decode import ROW_PER_CALL_TABLES, ROWS_PER_RESPONSE_TABLES
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, PENDING, QUARANTINE, RPC_BINDS, RPC_CALLS
@@ -399,7 +398,7 @@ def private_content(table: Table, column: Column) -> ColumnRedactor:
 
     Row keys hold nothing private: they are hashes. ``docs/guides/privacy.md`` says what they confirm.
     """
-    if column.name == _SIGHTING_KEY or not contains_text_or_bytes(to_arrow_type(column.type)):
+    if column.name == _SIGHTING_KEY or not contains_text_or_bytes(column.type):
         return _KEPT
     return _declared(table, column.name)
 

@@ -33,7 +33,7 @@ from pipeline.lake.engine.tasks import MIN_TASKS
 from pipeline.lake.lake import Lake
 from pipeline.lake.lake_path import LakePath
 from pipeline.lake.queries.inputs import BoundQuery, Parts
-from pipeline.lake.schema_enforcement import arrow_schema, select_fields
+from pipeline.lake.schema_enforcement import select_fields
 from pipeline.lake.stage_groups import bucket_sql, stage_groups
 from pipeline.lake.staging_files import StagingWriter, staged_rows
 from pipeline.privacy.redacted_columns import REDACTED_SILVER_TABLES, columns_to_read, redact_rows, with_all_columns
@@ -201,7 +201,7 @@ class RedactionRun:
 
         They are staged in the scratch lake, for their keys are needed before: these are redacted too.
         """
-        pseudonyms, column, schema = self.pseudonyms, _REPLACE_KEYS.get(table, table.key[0]), arrow_schema(table)
+        pseudonyms, column, schema = self.pseudonyms, _REPLACE_KEYS.get(table, table.key[0]), table.schema()
         names = columns_to_read(table)
 
         def redact(parts: Parts, staging: StagingWriter) -> pa.Table:

@@ -15,7 +15,6 @@ from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from pipeline.concurrency import run_concurrently
 from pipeline.lake.incremental import IncrementalUpdate
@@ -36,7 +35,7 @@ from schemas.quality import QUALITY_RESULTS
 from schemas.table import EVENT_DATE
 from udfs.keys import key
 
-_SCHEMA: Final = to_arrow_schema(QUALITY_RESULTS.struct())
+_SCHEMA: Final = QUALITY_RESULTS.schema()
 _SUITES, _FAILED = "suites", "failed"
 
 

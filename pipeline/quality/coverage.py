@@ -14,7 +14,6 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from pipeline.concurrency import run_concurrently
 from pipeline.lake.date_filters import MAX_DATES, dates_condition, utc_date_sql
@@ -39,7 +38,7 @@ _DECODED_CALLS: Final = (REMOTE_READ_CALLS, CLIENT_CALLS, MANAGEMENT_CALLS)
 _INPUTS: Final = (*_FOLLOWED, *_DECODED_CALLS)
 _HOUR_US: Final = 3_600_000_000
 _ANSWERED_ON: Final = utc_date_sql("response_at")
-_SCHEMA: Final = to_arrow_schema(COVERAGE.struct())
+_SCHEMA: Final = COVERAGE.schema()
 
 Dates = set[date | None] | None
 

@@ -14,7 +14,6 @@ from datetime import timedelta
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from pipeline.arrow_rows import datetime_to_us, epoch_day, rows_to_table, table_to_rows, timedelta_to_us
 from pipeline.queues import eod_sources, eod_transfers, history
@@ -390,7 +389,7 @@ def to_gold_table(table: Table, rows: Iterable[Mapping[str, Any]], run_id: str) 
         {**row, EVENT_DATE: epoch_day(*(row[name] for name in table.event_date_columns)), RUN_ID: run_id}
         for row in rows
     ]
-    return rows_to_table(whole, to_arrow_schema(table.struct()))
+    return rows_to_table(whole, table.schema())
 
 
 def from_gold_table(table: pa.Table) -> list[RowDict]:

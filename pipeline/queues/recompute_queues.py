@@ -15,7 +15,6 @@ import pyarrow.compute as pc
 from pipeline.arrow_rows import times_to_us
 from pipeline.concurrency import run_concurrently
 from pipeline.lake.lake import Lake
-from pipeline.lake.schema_enforcement import arrow_schema
 from pipeline.queues import eod_transfers, queue_rows
 from pipeline.queues.captured_transfers import NOT_CAPTURED, CapturedTransfers
 from pipeline.queues.history import ResumePoint
@@ -114,7 +113,7 @@ SELECT *,
 FROM {{rows}} WHERE queue IN {{queues}} AND unix_micros(observed_at) < {before}"""
         sql = f"SELECT {', '.join(EOD_TRANSFERS.names)} FROM ({newest}) WHERE place = 1"
         found = self.lake.query(sql, rows=EOD_TRANSFERS, queues=queues)
-        return found.cast(arrow_schema(EOD_TRANSFERS))
+        return found.cast(EOD_TRANSFERS.schema())
 
 
 @dataclass(slots=True)

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from pipeline.arrow_rows import columns_to_table, epoch_day, table_to_rows, times_to_us
 from pipeline.attempts.calls.decoded_call import DecodeErrorFields
@@ -22,7 +21,7 @@ from pipeline.sequences.message_fates import (
 from schemas.ack_sequences import ACK_SEQUENCES
 from udfs.keys import key
 
-ACK_SEQUENCES_SCHEMA: Final = to_arrow_schema(ACK_SEQUENCES.struct())
+ACK_SEQUENCES_SCHEMA: Final = ACK_SEQUENCES.schema()
 
 AnyRow = Any  # a row of Spark or a dictionary: values by column name
 

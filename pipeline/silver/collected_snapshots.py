@@ -27,7 +27,7 @@ from pipeline.lake.lake import Lake
 from pipeline.lake.lake_path import LakePath
 from pipeline.lake.net_changes import net_changes
 from pipeline.lake.queries.inputs import BoundQuery, ChangesSince, Parts, QueryInput
-from pipeline.lake.schema_enforcement import arrow_schema, select_fields
+from pipeline.lake.schema_enforcement import select_fields
 from pipeline.lake.stage_groups import bucket_sql, stage_groups
 from pipeline.lake.staging_files import StagingWriter, staged_rows
 from pipeline.runs.recovery import RunMarkers
@@ -113,7 +113,7 @@ def _decode(parts: Parts, staging: StagingWriter) -> pa.Table:
     names = {str(table): table.name for table in SNAPSHOT_TABLES}
     rows_by_day: Counter[tuple[str, date | None]] = Counter()
     failures: list[DecodeFailure] = []
-    snapshots = parts["snapshots"].select(INPUT_COLUMNS).cast(select_fields(arrow_schema(SNAPSHOTS_RAW), INPUT_COLUMNS))
+    snapshots = parts["snapshots"].select(INPUT_COLUMNS).cast(select_fields(SNAPSHOTS_RAW.schema(), INPUT_COLUMNS))
     for batch in snapshots.to_batches(max_chunksize=_BATCH_ROWS):
         for table, rows in chain.from_iterable(map(dict.items, decode_snapshots_safely(batch, failures))):
             staging.add(names[table], rows)

@@ -9,7 +9,6 @@ from typing import Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from schemas.calls import CLIENT_CALLS, MANAGEMENT_CALLS, REMOTE_READ_CALLS
 from schemas.comqc import COMQC_CALLS
@@ -70,7 +69,7 @@ BRONZE_NAMES: Final = {"protocol": "interface_name", "requested_at": "request_at
 
 _LOOKUP_ID_BYTES: Final = 7  # of SequenceId: its highest byte does not belong to the lookup id
 _DAY_US: Final = 86_400_000_000
-_SCHEMAS: Final = {table: to_arrow_schema(table.struct()) for table in DECODED_TABLES}
+_SCHEMAS: Final = {table: table.schema() for table in DECODED_TABLES}
 # Reused: most batches have no calls of some interfaces.
 _EMPTY_BATCHES: Final = {
     str(table): pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)

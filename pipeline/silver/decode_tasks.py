@@ -19,7 +19,7 @@ from pipeline.lake.engine.tasks import PartitionedRows
 from pipeline.lake.lake import Lake
 from pipeline.lake.lake_path import LakePath
 from pipeline.lake.queries.inputs import BoundQuery, Parts
-from pipeline.lake.schema_enforcement import arrow_schema, select_fields
+from pipeline.lake.schema_enforcement import select_fields
 from pipeline.lake.stage_groups import bucket_sql, stage_groups
 from pipeline.lake.staging_files import (
     Batches,
@@ -48,7 +48,7 @@ _DECODED_INTERFACES: Final = sorted(set(chain(*INTERFACES_BY_TABLE.values())))
 _FOLDER_NAMES: Final = {str(table): table.name for table in DECODED_TABLES}
 _FAILURES: Final = "failures"  # the folder of the rows at which decoding failed
 _FAILURES_SCHEMA: Final = pa.schema({name: pa.string() for name in DecodeFailure._fields})
-_STORED_SCHEMA: Final = select_fields(arrow_schema(RPC_CALLS), (*INPUT_COLUMNS, *OPTIONAL_INPUT_COLUMNS))
+_STORED_SCHEMA: Final = select_fields(RPC_CALLS.schema(), (*INPUT_COLUMNS, *OPTIONAL_INPUT_COLUMNS))
 _COUNTS: Final = StructType().add("table", "string").add("rows", "long")  # rows that were decoded
 _BATCH_ROWS: Final = 4096  # of calls that are decoded at once
 
@@ -94,7 +94,7 @@ class CallDecoder:
         tables = tuple(kept)
 
         def decode(parts: Parts, staging: StagingWriter) -> pa.Table:
-            stay = {str(table): parts[table.name].select(table.names).cast(arrow_schema(table)) for table in tables}
+            stay = {str(table): parts[table.name].select(table.names).cast(table.schema()) for table in tables}
             failures: list[DecodeFailure] = []
             counts: Counter[str] = Counter()
             stored = parts["calls"].select(_STORED_SCHEMA.names).cast(_STORED_SCHEMA)

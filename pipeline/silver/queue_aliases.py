@@ -14,7 +14,6 @@ from itertools import combinations
 from typing import Any, Final
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from pipeline.concurrency import run_concurrently
 from pipeline.lake.incremental import ChangeFeeds
@@ -30,7 +29,7 @@ from udfs.queues import alias_groups
 AliasGroups = Sequence[Sequence[str]]
 
 DECODER_VERSION: Final = "1"
-_ALIAS_SCHEMA: Final = to_arrow_schema(QUEUE_ALIASES.struct())
+_ALIAS_SCHEMA: Final = QUEUE_ALIASES.schema()
 _OPEN_COLUMNS: Final = ("queue_format_name", "queue", "server_address")
 _OPEN_CALL_COLUMNS: Final = ("interface_name", "opnum", *_OPEN_COLUMNS, "context_handle", "call_key")
 _SNAPSHOT_COLUMNS: Final = ("queue", "pathname", "formatname")

@@ -28,7 +28,7 @@ from pipeline.lake.lake import Lake
 from pipeline.lake.lake_path import LakePath
 from pipeline.lake.net_changes import NetChanges, net_changes
 from pipeline.lake.queries.inputs import BoundQuery, ChangesSince
-from pipeline.lake.schema_enforcement import arrow_schema, select_fields
+from pipeline.lake.schema_enforcement import select_fields
 from pipeline.runs.recovery import RunMarkers
 from pipeline.silver.decode import DECODED_TABLES, DECODER_VERSIONS, INTERFACES_BY_TABLE, ROW_PER_CALL_TABLES
 from pipeline.silver.decode_tasks import (
@@ -310,7 +310,7 @@ class _SilverUpdate(_DecodeOptions):
             f"SELECT {selected} FROM {{calls}} AS calls WHERE {where}", calls=RPC_CALLS,
             kept=pa.table({"call_key": kept}), interfaces=INTERFACES_BY_TABLE[table],
         )  # fmt: skip
-        return found.cast(select_fields(arrow_schema(table), [*columns]))
+        return found.cast(select_fields(table.schema(), [*columns]))
 
     def _provenance(self) -> str:
         return json.dumps(self.step.provenance_now)

@@ -13,7 +13,6 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Final
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from pipeline.arrow_rows import epoch_day, rows_to_table, table_to_rows
 from pipeline.lake.lake import Lake
@@ -215,4 +214,4 @@ def checkpoint_rows(table: Table, checkpoints: Collection[Checkpoint], run_id: s
         row["holes"] = [hole | {"side": side} for side, holes in enumerate(row["holes"]) for hole in holes]
         row["last_counted_at"] = None if each.last_counted_at == NO_TIME else each.last_counted_at
         rows.append(row | {EVENT_DATE: epoch_day(each.counted_until), RUN_ID: run_id})
-    return rows_to_table(rows, to_arrow_schema(table.struct()))
+    return rows_to_table(rows, table.schema())

@@ -8,7 +8,6 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from pipeline.transfers.acknowledgements import NO_HEADER
 from pipeline.transfers.checkpoints import UNKNOWN
@@ -29,7 +28,7 @@ from schemas.table import EVENT_DATE, RUN_ID
 from udfs.array_types import Bools, Ints
 from udfs.sessions.packet_layouts import DECODER_VERSION
 
-SENDINGS_SCHEMA: Final = to_arrow_schema(SENDINGS.struct())
+SENDINGS_SCHEMA: Final = SENDINGS.schema()
 _US_PER_MS: Final = 1000
 
 

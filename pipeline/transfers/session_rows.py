@@ -11,7 +11,6 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from pipeline.arrow_rows import epoch_day, rows_to_table, table_to_rows, timedelta_to_us
 from pipeline.transfers.acknowledgements import NEVER
@@ -47,8 +46,8 @@ from udfs.sessions.handshake_packets import (
 )
 from udfs.sessions.packet_layouts import DECODER_VERSION
 
-SESSIONS_SCHEMA: Final = to_arrow_schema(SESSIONS.struct())
-ORDER_ACKS_SCHEMA: Final = to_arrow_schema(ORDER_ACKS.struct())
+SESSIONS_SCHEMA: Final = SESSIONS.schema()
+ORDER_ACKS_SCHEMA: Final = ORDER_ACKS.schema()
 _FROM_CONNECTION: Final = (
     "connection_id", "client_address", "client_port", "server_address", "server_port", "first_packet_at",
     "last_packet_at", "closed_at", "closed_by", "not_established", "uncaptured_side",

@@ -16,7 +16,6 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from pipeline.arrow_rows import is_in, timedelta_to_us, us_to_datetime
 from pipeline.lake.incremental import IncrementalUpdate
@@ -68,8 +67,8 @@ from udfs.sessions.packet_layouts import DECODER_VERSION
 CODE_VERSION: Final = "5"  # raised when rows are computed differently: all are recomputed
 _MAX_DECODED_BYTES: Final = 64 << 20  # of messages that are decoded together
 _CHANGED_CONNECTIONS: Final = f"SELECT DISTINCT connection_id FROM {{feed}} WHERE kind = '{BINARY_PROTOCOL}'"
-_MESSAGES_SCHEMA: Final = to_arrow_schema(MESSAGES.struct())
-_COMQC_SCHEMA: Final = to_arrow_schema(COMQC_CALLS.struct())
+_MESSAGES_SCHEMA: Final = MESSAGES.schema()
+_COMQC_SCHEMA: Final = COMQC_CALLS.schema()
 
 
 @dataclass(frozen=True, slots=True)

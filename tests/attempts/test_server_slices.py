@@ -19,7 +19,6 @@ from pipeline.attempts.calls.decoded_call import Clocks
 from pipeline.attempts.server_slices import attempt_queries
 from pipeline.lake.queries.duckdb_sql import DuckDbSql
 from pipeline.lake.queries.inputs import values_array
-from pipeline.lake.schema_enforcement import arrow_schema
 from schemas.bronze import CONNECTIONS, RPC_BINDS, RPC_CALLS
 from schemas.calls import CLIENT_CALLS, REMOTE_READ_CALLS
 from schemas.messages import MESSAGES
@@ -49,7 +48,7 @@ def as_table(table, rows, renamed=()):
     """Rows with the columns of a table: those that they have, under other names, and else nulls."""
     renamed = dict(renamed)
     held = {renamed.get(name, name): rows[name] for name in rows.column_names}
-    schema = arrow_schema(table)
+    schema = table.schema()
     return pa.table(
         [held[name].cast(kind) if name in held else pa.nulls(len(rows), kind) for name, kind in
          zip(schema.names, schema.types, strict=True)],
@@ -73,7 +72,7 @@ def tables_of(facts, connections):
         RPC_CALLS: as_table(RPC_CALLS, calls.drop_columns(["errors"]), _AT_RPC),
         MESSAGES: as_table(MESSAGES, facts.drop_columns(["queue", "errors"]), _OF_MESSAGE),
         CONNECTIONS: as_table(CONNECTIONS, connections.append_column("kind", kind)),
-        RPC_BINDS: arrow_schema(RPC_BINDS).empty_table(),
+        RPC_BINDS: RPC_BINDS.schema().empty_table(),
     }
 
 

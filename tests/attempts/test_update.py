@@ -9,7 +9,6 @@ from attempts.test_tables import CONNECTED, END, OPEN, OTHERS, START, at, call, 
 from killing import killed_and_repeated
 from pipeline.attempts import update as attempts_update
 from pipeline.lake.lake import Lake
-from pipeline.lake.schema_enforcement import arrow_schema
 from pipeline.silver import update as silver_update
 from pipeline.silver.decode import DECODED_TABLES, decode_calls
 from pipeline.silver.decode_tasks import CallDecoder
@@ -41,7 +40,7 @@ def add(lake, table, *rows):
 def change(lake, table, *rows, gone=()):
     """Put rows in the place of those with their keys, wherever those are, and take others out."""
     key = table.key[0]
-    new = dated(lake, table, rows).toArrow() if rows else arrow_schema(table).empty_table()
+    new = dated(lake, table, rows).toArrow() if rows else table.schema().empty_table()
     lake.delete_and_insert(table, key, {*new[key].to_pylist(), *gone}, new, dates=None)
 
 

@@ -10,7 +10,6 @@ from pipeline.bronze.ingest_clock import IngestClock
 from pipeline.bronze.write_tables import BronzeWriter
 from pipeline.lake.lake import Lake
 from pipeline.lake.lake_path import LakePath
-from pipeline.lake.schema_enforcement import arrow_schema
 from schemas.bronze import RPC_CALLS
 from schemas.sessions import SESSION_PACKETS
 
@@ -31,7 +30,7 @@ def test_sightings_too(tmp_path, table):
 
     given = [("a", "ab"), ("x", "xc"), ("x", "x"), ("c", None), ("x", None), ("b", [])]
     before, after = (
-        pa.Table.from_pylist([row(n, *one, name) for n, one in enumerate(given)], arrow_schema(table))
+        pa.Table.from_pylist([row(n, *one, name) for n, one in enumerate(given)], table.schema())
         for name in (str, lambda each: RENAMED.get(each, each))
     )
     lake.append(table, before)

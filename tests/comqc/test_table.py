@@ -1,7 +1,5 @@
 """``silver.comqc_calls`` against its contract and against the decoder's output."""
 
-from pyspark.sql.pandas.types import to_arrow_schema
-
 from schemas.comqc import COMQC_CALLS
 from udfs.comqc.body_decoder import CALL_STRUCT
 
@@ -17,12 +15,12 @@ CONTRACT = """
 
 def test_the_table_has_the_columns_of_the_contract():
     expected = [tuple(column.replace(";", ",").split()) for column in CONTRACT.split(",")]
-    types = {column.name: column.type.simpleString() for column in COMQC_CALLS.columns}
+    types = {column.name: column.sql_type for column in COMQC_CALLS.columns}
     assert [(name, types.get(name)) for name, _ in expected] == expected
 
 
 def test_the_decoder_gives_the_columns_of_the_table():
-    schema = to_arrow_schema(COMQC_CALLS.struct())
+    schema = COMQC_CALLS.schema()
     assert [(field.name, field.type) for field in CALL_STRUCT] == [
         (field.name, schema.field(field.name).type) for field in CALL_STRUCT
     ]

@@ -243,7 +243,7 @@ def test_a_table_has_the_contracts_columns_and_types(name):
     """Further columns may stand among them."""
     promised = written(CONTRACT[name])
     names = {column for column, _ in promised}
-    given = [(column.name, column.type.simpleString()) for column in catalog.table(name).columns]
+    given = [(column.name, column.sql_type) for column in catalog.table(name).columns]
     assert sorted(each for each in given if each[0] in names) == sorted(promised)
 
 
@@ -264,7 +264,7 @@ def test_comments_name_the_unit_of_sizes_and_times(table):
     unsaid = [
         column.name
         for column in table.columns
-        if (column.type.simpleString() == "timestamp" and "UTC" not in column.comment)
+        if (column.sql_type == "timestamp" and "UTC" not in column.comment)
         or (column.name.endswith("_ms") and "milliseconds" not in column.comment)
         or (column.name.endswith("_bytes") and "bytes" not in column.comment)
     ]

@@ -17,7 +17,6 @@ from jobs import run_all
 from pipeline.bronze.ingest_captures import BRONZE_TABLES
 from pipeline.lake.lake import Lake
 from pipeline.lake.lake_path import LakePath
-from pipeline.lake.schema_enforcement import arrow_schema
 from pipeline.runs.lease import hold_lease
 from pipeline.runs.recovery import RunMarkers
 from schemas import catalog
@@ -66,7 +65,7 @@ def contents(root):
     lake, found = lake_at(root), {}
     for table in catalog.DATA_TABLES:
         rows = lake.query("SELECT * FROM {rows}", rows=table)
-        found[str(table)] = facts(rows.select(table.names).cast(arrow_schema(table)))
+        found[str(table)] = facts(rows.select(table.names).cast(table.schema()))
     return found
 
 

@@ -12,7 +12,6 @@ import jobs
 from engines import LOCAL, without_spark
 from jobs import check_quality, forget, ingest_captures, ingest_snapshots, maintain, run_all
 from pipeline.lake.lake import Lake
-from pipeline.lake.schema_enforcement import arrow_schema
 from pipeline.quality.check import CheckOptions, check_suites
 from pipeline.quality.suites import read_suites
 from schemas.bronze import CAPTURE_FILES, RUNS
@@ -111,4 +110,4 @@ def test_the_example_row_of_the_documentation(done):
     seconds = [("alerts", 0.741), ("attempts", 0.983), ("decoding", 0.402), ("reading", 0.768)]
     clock = {"began_at": began, "event_date": began.date(), "ended_at": began + timedelta(seconds=6.204)}
     row = runs(done[0])[0] | clock | {"seconds": 6.204, "stage_seconds": seconds}
-    example_rows.check({RUNS: pa.Table.from_pylist([row], arrow_schema(RUNS))})
+    example_rows.check({RUNS: pa.Table.from_pylist([row], RUNS.schema())})

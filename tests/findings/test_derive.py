@@ -6,7 +6,6 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from findings.facts import facts, plain, read
 from pipeline.concurrency import run_concurrently
@@ -39,7 +38,7 @@ TABLES = BRONZE | SILVER
 
 def conformed(table, rows):
     """Rows with the table's columns, null where the reader has none; the date is added when they are written."""
-    schema = to_arrow_schema(table.struct(without=("event_date",)))
+    schema = table.schema(without=("event_date",))
     columns = [
         rows[f.name].cast(f.type) if f.name in rows.column_names else pa.nulls(len(rows), f.type) for f in schema
     ]

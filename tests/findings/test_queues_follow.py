@@ -4,7 +4,6 @@ import random
 from functools import partial
 
 import pytest
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from findings.facts import plain
 from pipeline.arrow_rows import epoch_day, rows_to_table
@@ -134,7 +133,7 @@ FOUND = {"O03": 2, "O04": 1, "O05": 2, "O06": 2, "R53": 1, "R59": 2, "R66": 2}
 
 
 def table_of(table, rows):
-    schema = to_arrow_schema(table.struct())
+    schema = table.schema()
     dated = [{**dict.fromkeys(schema.names), **row} for row in rows]
     for row in dated:
         row["event_date"] = epoch_day(*(row[name] for name in table.event_date_columns))

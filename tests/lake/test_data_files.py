@@ -17,7 +17,7 @@ from pipeline.lake.engine.tasks import PartitionedRows
 from pipeline.lake.errors import SchemaError
 from pipeline.lake.lake import Lake
 from pipeline.lake.lake_path import LakePath
-from pipeline.lake.schema_enforcement import arrow_schema, conform_table
+from pipeline.lake.schema_enforcement import conform_table
 from pipeline.lake.storage import data_files
 from pipeline.lake.storage.data_files import write_data_files
 from pipeline.lake.storage.parquet import MAX_ROW_GROUP_ROWS
@@ -26,7 +26,7 @@ from schemas.catalog import ALL_TABLES
 from schemas.messages import MESSAGES
 from schemas.queue_snapshots import QUEUE_SNAPSHOTS
 
-SCHEMA = arrow_schema(QUARANTINE)
+SCHEMA = QUARANTINE.schema()
 NOON = dt.datetime(2024, 2, 29, 12, tzinfo=dt.UTC)
 TIMES = [
     None,
@@ -75,7 +75,7 @@ def test_files_of_any_table_are_read_as_they_were_written(lake):
         CAPTURE_FILES: {"link_types": [1, 113], "other_paths": ["a"]},
     }
     for table in ALL_TABLES:
-        rows = pa.Table.from_pylist([{table.key[0]: "a", **made.get(table, {})}, {}], arrow_schema(table))
+        rows = pa.Table.from_pylist([{table.key[0]: "a", **made.get(table, {})}, {}], table.schema())
         for given in (rows, arrow_to_frame(lake.spark, rows)) if table in made else (rows,):
             lake.replace(table, given)
             read = [lake.select(table, "TRUE"), delta(lake, table).to_pyarrow_table()]

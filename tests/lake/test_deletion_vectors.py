@@ -8,7 +8,6 @@ from deltalake import DeltaTable
 
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import ChangesSince, FilteredTable
-from pipeline.lake.schema_enforcement import arrow_schema
 from schemas.bronze import QUARANTINE
 
 pytestmark = pytest.mark.spark
@@ -17,7 +16,7 @@ KEYS = "SELECT quarantine_key FROM {rows} ORDER BY quarantine_key"
 
 
 def rows(*keys):
-    schema = pa.schema([field for field in arrow_schema(QUARANTINE) if field.name != "event_date"])
+    schema = pa.schema([field for field in QUARANTINE.schema() if field.name != "event_date"])
     return pa.Table.from_pylist([{"quarantine_key": key, "size_bytes": 1, "seen_at": NOON} for key in keys], schema)
 
 

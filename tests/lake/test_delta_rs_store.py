@@ -14,7 +14,6 @@ from pipeline.lake.errors import ConflictError, LakeNameError
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries import answer
 from pipeline.lake.queries.inputs import ChangesSince, FilteredTable
-from pipeline.lake.schema_enforcement import arrow_schema
 from pipeline.lake.storage import delta_rs
 from pipeline.lake.storage.log import NO_PROVENANCE
 from schemas.bronze import QUARANTINE
@@ -28,7 +27,7 @@ NOON = dt.datetime(2024, 2, 29, 12, tzinfo=dt.UTC)
 def rows(*told, **shared):
     """Rows of bronze.quarantine, of (key, reason, size, time)."""
     names = ("quarantine_key", "reason", "size_bytes", "seen_at")
-    schema = pa.schema([field for field in arrow_schema(QUARANTINE) if field.name != "event_date"])
+    schema = pa.schema([field for field in QUARANTINE.schema() if field.name != "event_date"])
     return pa.Table.from_pylist([dict(zip(names, row, strict=True)) | shared for row in told], schema)
 
 
@@ -228,7 +227,7 @@ def test_only_files_of_the_times_of_changed_rows_are_read(lake, change):
 
 def test_rows_without_a_time_or_beyond_the_calendar_change_too(lake):
     beyond = rows(("far", None, 1, NOON)).drop_columns("seen_at")
-    times = pa.array([1 << 60], pa.int64()).cast(arrow_schema(QUARANTINE).field("seen_at").type)
+    times = pa.array([1 << 60], pa.int64()).cast(QUARANTINE.schema().field("seen_at").type)
     lake.append(QUARANTINE, beyond.append_column("seen_at", times).append_column("event_date", [[NOON.date()]]))
     lake.append(QUARANTINE, rows(("none", None, 1, None), ("old", None, 1, dt.datetime(1, 1, 1, tzinfo=dt.UTC))))
     many = [(f"{day}", None, 1, NOON + dt.timedelta(days=day * day)) for day in range(40)]

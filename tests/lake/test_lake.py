@@ -12,7 +12,6 @@ import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.testing import assertDataFrameEqual
 
 from hostile import TEXTS
@@ -411,7 +410,7 @@ def test_batches_for_python_are_not_measured_where_groups_are_computed_and_elsew
 def test_what_names_have_no_row_of_is_passed_over(lake, spark):
     """Row groups are small, their dictionaries tell what they hold, and times have statistics."""
     count, each = 60_000, 300
-    schema = to_arrow_schema(QUARANTINE.struct(without=("event_date",)))
+    schema = QUARANTINE.schema(without=("event_date",))
     keyed = ({"quarantine_key": f"{n:032x}", "run_id": f"r{n // each}", "seen_at": NOON} for n in range(count))
     lake.append(QUARANTINE, arrow_to_frame(spark, pa.Table.from_pylist([*keyed], schema)).coalesce(1))
     files = map(pq.read_metadata, Path(lake.path(QUARANTINE)).glob("*.parquet"))

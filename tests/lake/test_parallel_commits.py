@@ -17,12 +17,11 @@ import sys
 import pyarrow as pa
 from pipeline.lake.errors import ConflictError
 from pipeline.lake.lake import Lake
-from pipeline.lake.schema_enforcement import arrow_schema
 from pipeline.lake.engine.sessions import LazySession
 from schemas.bronze import QUARANTINE
 
 root, name, count = sys.argv[1:]
-lake, schema = Lake(LazySession(lambda: None), root), arrow_schema(QUARANTINE)
+lake, schema = Lake(LazySession(lambda: None), root), QUARANTINE.schema()
 for number in range(int(count)):
     key = f"{name}-{number}"
     row = pa.Table.from_pylist([{"quarantine_key": key}], schema)

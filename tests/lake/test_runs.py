@@ -11,7 +11,6 @@ from pipeline.bronze.retention_cutoff import RetentionCutoff
 from pipeline.lake.errors import ConflictError
 from pipeline.lake.lake import Lake
 from pipeline.lake.run_notes import RunNote
-from pipeline.lake.schema_enforcement import arrow_schema
 from pipeline.privacy import retention
 from pipeline.runs.lease import LeaseError
 from schemas import catalog
@@ -29,7 +28,7 @@ def note(run_id, error_code=4):
 
 def rows(*keys):
     values = [{"quarantine_key": key} for key in keys]
-    return type(arrow_schema(QUARANTINE).empty_table()).from_pylist(values, arrow_schema(QUARANTINE))
+    return type(QUARANTINE.schema().empty_table()).from_pylist(values, QUARANTINE.schema())
 
 
 @pytest.fixture

@@ -58,7 +58,7 @@ def spark(kind):
 
 
 def test_the_table_is_the_contracts():
-    declared = [f"{column.name} {column.type.simpleString()}" for column in MESSAGES.columns]
+    declared = [f"{column.name} {column.sql_type}" for column in MESSAGES.columns]
     flat = " ".join(CONTRACT.split())
     assert ", ".join(declared) == flat
 
@@ -67,7 +67,7 @@ def test_the_table_is_the_contracts():
 def test_the_decoders_columns_are_the_tables(packets):
     """The decoder always returns the same columns with the same types, whatever the packets."""
     found = decode_messages(pa.array(packets, pa.binary()), "RemoteRead", bodies=True)
-    types = {column.name: column.type.simpleString() for column in MESSAGES.columns}
+    types = {column.name: column.sql_type for column in MESSAGES.columns}
     assert {name: spark(array.type) for name, array in found.items()} == {
         name: kind for name, kind in types.items() if name not in ELSEWHERE
     }

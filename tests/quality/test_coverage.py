@@ -5,7 +5,6 @@ import pytest
 
 from engines import without_spark
 from pipeline.lake.lake import Lake
-from pipeline.lake.schema_enforcement import arrow_schema
 from pipeline.quality import coverage
 from pipeline.transfers import update as sessions_update
 from schemas.bronze import QUARANTINE
@@ -45,7 +44,7 @@ def test_packets_messages_and_stray_bytes(lake):
         {"quarantine_key": "a", "connection_id": "known", "size_bytes": 30, **stray},
         {"quarantine_key": "b", "connection_id": "of no session", "size_bytes": 500, **stray},
     ]
-    lake.append(QUARANTINE, pa.Table.from_pylist(rows, arrow_schema(QUARANTINE)))
+    lake.append(QUARANTINE, pa.Table.from_pylist(rows, QUARANTINE.schema()))
     sessions_update.update(lake, "run")
     coverage.update(lake, "run")
     found = measures(lake, "session")

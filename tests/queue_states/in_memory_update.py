@@ -7,12 +7,10 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 
 import pyarrow as pa
-from pyspark.sql.types import ArrayType
 
 from pipeline.arrow_rows import rows_to_table
 from pipeline.lake.queries.duckdb_sql import DuckDbSql
 from pipeline.lake.queries.inputs import Parts, values_array
-from pipeline.lake.schema_enforcement import arrow_schema
 from schemas.table import Table
 
 _SQL = DuckDbSql()
@@ -22,8 +20,7 @@ def row(table, **values):
     """A row of a table; columns that are not given are null, lists empty."""
     lists = {"errors", "missing", "evidence"}
     empty = {
-        column.name: [] if column.name in lists and isinstance(column.type, ArrayType) else None
-        for column in table.columns
+        column.name: [] if column.name in lists and pa.types.is_list(column.type) else None for column in table.columns
     }
     return empty | values
 
@@ -41,7 +38,7 @@ class InMemoryUpdate:
     read: list = field(default_factory=list)  # the number of rows that each query returned
 
     def __post_init__(self):
-        self.rows = arrow_schema(self.target).empty_table()
+        self.rows = self.target.schema().empty_table()
 
     @property
     def lake(self):
@@ -81,12 +78,12 @@ class InMemoryUpdate:
         if isinstance(source, Table):
             if source == self.target:
                 return self.rows
-            return rows_to_table(self.inputs.get(source, []), arrow_schema(source))
+            return rows_to_table(self.inputs.get(source, []), source.schema())
         return source if isinstance(source, pa.Table) else values_array(source)
 
     def select(self, table, where, columns=(), /, **of):
         found = self.query(f"SELECT {', '.join(columns or table.names)} FROM {{rows}} WHERE {where}", rows=table, **of)
-        schema = arrow_schema(table)
+        schema = table.schema()
         return found.cast(pa.schema([schema.field(name) for name in found.column_names]))
 
     def has_same_inputs(self, *names):
@@ -96,7 +93,7 @@ class InMemoryUpdate:
         if not self.provenance_before:
             return None
         changed = self.changed.get(table, [])
-        feed = rows_to_table([each for _, each in changed], arrow_schema(table))
+        feed = rows_to_table([each for _, each in changed], table.schema())
         feed = feed.append_column("_change_type", pa.array([kind for kind, _ in changed], pa.string()))
         feed = feed.append_column("_commit_version", pa.array([1] * len(changed), pa.int64()))
         found = self.query(sql, feed=feed, **of).to_pylist()

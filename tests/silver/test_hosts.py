@@ -13,7 +13,6 @@ from messages.building import SOURCE
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.answer import query_in_spark
 from pipeline.lake.queries.duckdb_sql import DuckDbSql
-from pipeline.lake.schema_enforcement import arrow_schema
 from pipeline.silver.decode import DECODED_TABLES, decode_calls, decode_collected_snapshots
 from pipeline.silver.hosts import apply_host_changes, compute_hosts, update_collected_snapshots, update_hosts
 from pipeline.transfers import update as sessions_update
@@ -47,7 +46,7 @@ class LakeInMemory:
         )
 
     def _rows(self, wanted):
-        return self.rows.get(str(wanted), arrow_schema(wanted).empty_table())
+        return self.rows.get(str(wanted), wanted.schema().empty_table())
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from attempts.test_tables import HANDLE, call, stubs
 from comqc.helpers import IID, MARKER, chdr, message, method, secd
@@ -25,7 +24,7 @@ from udfs.comqc.declared_interfaces import Declarations, DeclaredInterface, Decl
 from udfs.keys import key
 
 SAMPLES = ("03-qm2qm-dependent-client.pcap", "04-qmmgmt.pcapng", "07-faults-cancels-groups.pcap")
-SCHEMA = to_arrow_schema(RPC_CALLS.struct())
+SCHEMA = RPC_CALLS.schema()
 BODY = message(chdr(), secd(), method(b"abcdefg", iid=IID), method(b"", iid=None, opnum=7))
 
 

@@ -6,7 +6,7 @@ import pyarrow as pa
 
 from pipeline.lake.queries.duckdb_sql import DuckDbSql
 from pipeline.lake.queries.inputs import FilteredTable, values_array
-from pipeline.lake.schema_enforcement import arrow_schema, select_fields
+from pipeline.lake.schema_enforcement import select_fields
 from schemas.table import Table
 
 _SQL = cache(DuckDbSql)
@@ -16,9 +16,9 @@ def conformed(table, rows):
     """Rows with the columns and types of a declared table; columns that they do not have are null."""
     arrays = [
         rows[each.name].cast(each.type) if each.name in rows.column_names else pa.nulls(rows.num_rows, each.type)
-        for each in arrow_schema(table)
+        for each in table.schema()
     ]
-    return pa.Table.from_arrays(arrays, schema=arrow_schema(table))
+    return pa.Table.from_arrays(arrays, schema=table.schema())
 
 
 class MemoryLake:
@@ -37,7 +37,7 @@ class MemoryLake:
         return table in self.tables
 
     def rows(self, table):
-        return self.tables.get(table, arrow_schema(table).empty_table())
+        return self.tables.get(table, table.schema().empty_table())
 
     def query(self, sql, /, **of):
         return _SQL().answer(sql, {name: self._given(each) for name, each in of.items()})
@@ -46,7 +46,7 @@ class MemoryLake:
         names = columns or table.names
         selected = ", ".join(f'"{name}"' for name in names)
         found = self.query(f"SELECT {selected} FROM {{rows}} WHERE {where}", rows=table, **of)
-        return found.cast(select_fields(arrow_schema(table), names))
+        return found.cast(select_fields(table.schema(), names))
 
     def _given(self, source):
         if isinstance(source, Table):

@@ -6,7 +6,6 @@ import uuid
 from dataclasses import dataclass, field
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from messages.building import Packet
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS
@@ -165,7 +164,7 @@ def capture_file(ends_at, name=CAPTURE, begins_at=0):
 
 
 def table_of(table, rows):
-    schema = to_arrow_schema(table.struct())
+    schema = table.schema()
     return pa.Table.from_pylist([{name: row.get(name) for name in schema.names} for row in rows], schema)
 
 

@@ -11,7 +11,6 @@ from itertools import combinations
 
 import pyarrow as pa
 
-from pipeline.lake.schema_enforcement import arrow_schema
 from schemas.bronze import CAPTURE_FILES
 from schemas.messages import MESSAGES
 from schemas.sessions import ORDER_ACKS, SENDINGS, SESSIONS
@@ -112,7 +111,7 @@ class Exchange:
 
 
 def table_of(table, rows):
-    schema = arrow_schema(table)
+    schema = table.schema()
     for row in rows:
         row |= {"run_id": "run", "event_date": row["event_at"].date(), "errors": []}
     return pa.Table.from_pylist([{name: row.get(name) for name in schema.names} for row in rows], schema)

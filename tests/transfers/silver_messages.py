@@ -10,7 +10,6 @@ from decimal import Decimal
 
 import pyarrow as pa
 
-from pipeline.lake.schema_enforcement import arrow_schema
 from schemas.bronze import CAPTURE_FILES
 from schemas.findings import FINDINGS
 from schemas.messages import MESSAGES
@@ -141,7 +140,7 @@ class Silver:
 
 
 def _table(table, rows):
-    schema = arrow_schema(table)
+    schema = table.schema()
     times = {each.name for each in schema if pa.types.is_timestamp(each.type)}
     found = []
     for row in rows:

@@ -8,7 +8,6 @@ import pytest
 from engines import without_spark
 from pipeline.findings import update_reported_sequences
 from pipeline.lake.lake import Lake
-from pipeline.lake.schema_enforcement import arrow_schema
 from pipeline.transfers.sequences import update_sequences
 from schemas.eod import EOD_SOURCES, EOD_TRANSFERS
 from schemas.findings import FINDINGS
@@ -72,7 +71,7 @@ def found(lake, of_wire, *reports, session_acknowledged=True):
         load(lake, table, filled)
     for table in (EOD_TRANSFERS, EOD_SOURCES):
         ours = [row | {"event_date": row["observed_at"].date()} for each, row in reports if each is table]
-        load(lake, table, pa.Table.from_pylist(ours, arrow_schema(table)))
+        load(lake, table, pa.Table.from_pylist(ours, table.schema()))
     update_sequences.update(lake, "run")
     update_reported_sequences.update(lake, "run")
     rows = lake.select(FINDINGS, "TRUE").to_pylist()

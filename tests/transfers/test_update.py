@@ -11,7 +11,6 @@ from engines import without_spark
 from example_counts import seeds
 from pipeline.attempts import message_queues
 from pipeline.lake.lake import Lake
-from pipeline.lake.schema_enforcement import arrow_schema
 from pipeline.transfers import update as sessions_update
 from pipeline.transfers.session_rows import SessionSettings
 from pipeline.transfers.update import MessageSettings
@@ -67,9 +66,9 @@ def test_a_message_on_its_way_is_in_no_queue(lake, monkeypatch, few):
     monkeypatch.setattr(message_queues, "MAX_IN_LIST", few)
     seen = {"seen_at": second(0), "event_date": second(0).date(), "destination_queue": r"srv\q"}
     messages = [{"sighting_key": "a", "call_key": "a", **seen}, {"sighting_key": "b", "packet_key": "p", **seen}]
-    lake.append(MESSAGES, pa.Table.from_pylist(messages, arrow_schema(MESSAGES)))
+    lake.append(MESSAGES, pa.Table.from_pylist(messages, MESSAGES.schema()))
     attempt = {"attempt_key": "a", "started_at": second(0), "event_date": second(0).date()}
-    lake.append(RECEIVE_ATTEMPTS, pa.Table.from_pylist([attempt], arrow_schema(RECEIVE_ATTEMPTS)))
+    lake.append(RECEIVE_ATTEMPTS, pa.Table.from_pylist([attempt], RECEIVE_ATTEMPTS.schema()))
     message_queues.update(lake, RECEIVE_ATTEMPTS, dates=None)
     found = {row["sighting_key"]: (row["queue"], row["inferred_queue"]) for row in rows(lake, MESSAGES)}
     assert found == {"a": (None, r"srv\q"), "b": (None, None)}

@@ -27,7 +27,7 @@ from pipeline.lake.date_filters import dates_condition
 from pipeline.lake.engine.tasks import PartitionedRows
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import BoundQuery, GroupedQuery
-from pipeline.lake.schema_enforcement import arrow_schema, changed_keys, select_fields
+from pipeline.lake.schema_enforcement import changed_keys, select_fields
 from pipeline.lake.staging_files import Batches, BatchTransform
 from schemas.bronze import CAPTURE_FILES, PENDING, QUARANTINE, RPC_CALLS
 from schemas.sessions import SESSION_PACKETS
@@ -327,7 +327,7 @@ def _update_stored_rows(
     schema = StructType([table.struct()[name] for name in (key, *updated_columns)]).add(_DELETED, "boolean")
 
     def changes(parts: Mapping[str, pa.Table]) -> Iterator[pa.Table]:
-        rows = parts["rows"].select(columns).cast(select_fields(arrow_schema(table), columns))
+        rows = parts["rows"].select(columns).cast(select_fields(table.schema(), columns))
         found = [_row_changes(batch, update(batch), key, updated_columns) for batch in rows.to_batches()]
         yield from found or [to_arrow_schema(schema).empty_table()]
 

@@ -18,7 +18,6 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import BinaryType
 
 from pipeline.lake.change import RowsToWrite
 from pipeline.lake.engine.collect import collect
@@ -45,10 +44,10 @@ from pipeline.lake.queries.inputs import (
     sql_list,
     values_array,
 )
-from pipeline.lake.schema_enforcement import arrow_schema, select_fields
+from pipeline.lake.schema_enforcement import select_fields
 from pipeline.lake.storage.log import TableLog, TablePlaces
 from pipeline.lake.versions import Versions
-from schemas.table import Table
+from schemas.table import BINARY, Table
 
 MAX_HELD_ROWS: Final = 50_000  # of a table that is fetched as a whole
 MAX_HELD_BYTES: Final = 8 << 20  # of the files of such a table
@@ -147,9 +146,9 @@ class Answers:
     def _bound(self, sql: str, source: QueryInput) -> Bound:
         """Return what a name in a query stands for: no rows where there is no table."""
         if isinstance(source, Table):
-            return self.rows(source) if self._versions.exists(source) else arrow_schema(source).empty_table()
+            return self.rows(source) if self._versions.exists(source) else source.schema().empty_table()
         if isinstance(source, FilteredTable):
-            schema = select_fields(arrow_schema(source.table), source.column_names)
+            schema = select_fields(source.table.schema(), source.column_names)
             return self._filtered(source, schema) if self._versions.exists(source.table) else schema.empty_table()
         if isinstance(source, ChangesSince):
             return self._changes(sql, source)
@@ -171,17 +170,18 @@ class Answers:
         mark = self._versions.watermarks.ends.get(str(table))
         if mark is not None and mark.row_count > MAX_HELD_ROWS:
             return None
-        has_bytes = any(isinstance(column.type, BinaryType) for column in table.columns)
+        has_bytes = any(column.type == BINARY for column in table.columns)
         if has_bytes and self._log.size(table) > MAX_HELD_BYTES:
             return None
         rows = collect(self.stored_frame(table).limit(MAX_HELD_ROWS + 1))
-        return rows.select(table.names).cast(arrow_schema(table)) if rows.num_rows <= MAX_HELD_ROWS else None
+        return rows.select(table.names).cast(table.schema()) if rows.num_rows <= MAX_HELD_ROWS else None
 
     def stored_frame(self, table: Table) -> DataFrame:
         """Return a table's rows as Spark reads them; declared columns that it does not have are null."""
         rows = read_table(self._session.spark, self._places, table)
         missing = [column for column in table.columns if column.name not in rows.columns]
-        return rows.withColumns({column.name: F.lit(None).cast(column.type) for column in missing}) if missing else rows
+        nulls = {column.name: F.lit(None).cast(column.spark_type) for column in missing}
+        return rows.withColumns(nulls) if missing else rows
 
     def _filtered(self, source: FilteredTable, schema: pa.Schema) -> Bound:
         """Return the rows of a table that meet a condition: shared ones as they were read for the first query."""
@@ -208,7 +208,7 @@ class Answers:
         table, since, until = check_feed(*source)
         takes_all = names_all_columns(sql)
         columns = tuple(name for name in table.names if takes_all or name in sql)
-        schema = pa.schema([*select_fields(arrow_schema(table), columns), *CHANGE_FIELDS])
+        schema = pa.schema([*select_fields(table.schema(), columns), *CHANGE_FIELDS])
         if since >= until:
             return schema.empty_table()
         found = self._log.changes(table, since, until, columns)

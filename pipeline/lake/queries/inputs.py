@@ -13,9 +13,9 @@ from typing import Final, NamedTuple, TypeAlias
 import pyarrow as pa
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
-from pyspark.sql.types import BinaryType, StructType
+from pyspark.sql.types import StructType
 
-from schemas.table import Table, literal
+from schemas.table import BINARY, Table, literal
 
 CHANGE_COLUMNS: Final = ("_change_type", "_commit_version")  # what the change feed adds to a table's columns
 CHANGE_FIELDS: Final = (pa.field(CHANGE_COLUMNS[0], pa.string()), pa.field(CHANGE_COLUMNS[1], pa.int64()))
@@ -62,7 +62,7 @@ class FilteredTable(NamedTuple):
     @property
     def column_names(self) -> tuple[str, ...]:
         """The names of the columns, in the table's order."""
-        return tuple(column.name for column in self.table.columns if not isinstance(column.type, BinaryType))
+        return tuple(column.name for column in self.table.columns if column.type != BINARY)
 
 
 Values: TypeAlias = Collection[str] | Collection[int] | str

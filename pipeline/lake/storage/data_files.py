@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.lake.lake_path import LakePath
-from pipeline.lake.schema_enforcement import arrow_schema, columns_with_statistics, conform_table
+from pipeline.lake.schema_enforcement import columns_with_statistics, conform_table
 from pipeline.lake.storage.parquet import (
     BLOOM_ERROR_RATE,
     DISTINCT_VALUED_COLUMNS,
@@ -89,7 +89,7 @@ class _DataFile:
     """A file that is being written."""
 
     def __init__(self, folder: LakePath, table: Table) -> None:
-        schema = arrow_schema(table)
+        schema = table.schema()
         self._name = f"part-00000-{uuid4()}-c000.zstd.parquet"
         self._sink = (folder / self._name).open_output()
         self._writer = pq.ParquetWriter(

@@ -26,7 +26,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import BinaryType, LongType, StringType, StructType
+from pyspark.sql.types import LongType, StringType, StructType
 
 from pipeline.lake.change import Change, CommitNote, MakeChange, RowsGone, RowsToWrite
 from pipeline.lake.date_filters import dates_condition
@@ -35,7 +35,7 @@ from pipeline.lake.engine.sessions import LazySession
 from pipeline.lake.engine.tasks import PartitionedRows
 from pipeline.lake.errors import ConflictError, RestoreError
 from pipeline.lake.queries.duckdb_sql import DataFiles, DuckDbSql, quoted
-from pipeline.lake.schema_enforcement import arrow_schema, conform_table
+from pipeline.lake.schema_enforcement import conform_table
 from pipeline.lake.storage.data_files import MAX_FILE_BYTES, DataFile, max_file_rows, write_data_files
 from pipeline.lake.storage.file_log import PROVENANCE, ROWS_WRITTEN, FileLog, folder_uri, storage_options
 from pipeline.lake.storage.merge_conditions import near_times, same_value
@@ -47,7 +47,7 @@ from pipeline.lake.storage.parquet import (
     STUB_COLUMNS,
 )
 from pipeline.lake.storage.store import StoreName, table_properties
-from schemas.table import EVENT_DATE, Column, Table
+from schemas.table import BINARY, EVENT_DATE, Column, Table
 from udfs.prefetch import prefetch
 
 Made = TypeVar("Made")
@@ -121,7 +121,7 @@ class DeltaRsStore:
 
     def _write_many(self, table: Table, rows: RowsToWrite) -> tuple[list[DataFile], pa.Table]:
         """Return the files that many rows are written to, or rows in memory."""
-        nothing = arrow_schema(table).empty_table()
+        nothing = table.schema().empty_table()
         if not isinstance(rows, pa.Table) and not (isinstance(rows, PartitionedRows) and rows.fits_in_driver):
             return self._write(table, rows), nothing
         batches = [*rows.read_in_driver()] if isinstance(rows, PartitionedRows) else rows.to_batches()
@@ -223,7 +223,7 @@ class DeltaRsStore:
         be in nearly all of them, and each would be written again.
         """
         unsorted = {self._log.folder(table) / file.name: file.size for file in files}
-        given = DataFiles(arrow_schema(table), unsorted)
+        given = DataFiles(table.schema(), unsorted)
         sql = f"SELECT * FROM {{rows}} ORDER BY {', '.join(map(quoted, table.event_date_columns))}"
 
         def write() -> list[DataFile]:
@@ -271,7 +271,7 @@ def _properties(note: CommitNote, rows_written: int = 0) -> CommitProperties:
 
 def _writer(table: Table) -> WriterProperties:
     """Return how delta-rs writes files. It holds row groups in memory, and limits them by rows, not by bytes."""
-    has_bytes = any(isinstance(column.type, BinaryType) for column in table.columns)
+    has_bytes = any(column.type == BINARY for column in table.columns)
     rows = MAX_ROW_GROUP_ROWS_WITH_BYTES if has_bytes else MAX_ROW_GROUP_ROWS
     return WriterProperties(compression="ZSTD", max_row_group_size=rows, column_properties=_COLUMN_PROPERTIES)
 

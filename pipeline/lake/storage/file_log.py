@@ -19,7 +19,6 @@ from pyspark.sql.types import StructType
 from pipeline.lake.lake_path import LakePath
 from pipeline.lake.queries.duckdb_sql import DataFiles
 from pipeline.lake.queries.inputs import CHANGE_FIELDS, ChangeFeedError
-from pipeline.lake.schema_enforcement import arrow_schema
 from pipeline.lake.storage.log import Snapshot, TablePlaces, main_parameter
 from schemas.table import Table
 from udfs.files.filesystems import s3_endpoint_and_region, split_s3_uri
@@ -117,11 +116,11 @@ class FileLog:
                 return None
             files, folder = pa.table(delta.get_add_actions()), self.folder(table)
         names = (folder / unquote(name) for name in files["path"].to_pylist())
-        return DataFiles(arrow_schema(table), dict(zip(names, files["size_bytes"].to_pylist(), strict=True)))
+        return DataFiles(table.schema(), dict(zip(names, files["size_bytes"].to_pylist(), strict=True)))
 
     def changes(self, table: Table, since: int, until: int, columns: Sequence[str]) -> pa.Table | None:
         """Return columns of the change feed; None of a table that may have deletion vectors: Spark applies these."""
-        schema = pa.schema([*(arrow_schema(table).field(name) for name in columns), *CHANGE_FIELDS])
+        schema = pa.schema([*(table.schema().field(name) for name in columns), *CHANGE_FIELDS])
         try:
             with self.newest(table) as delta:
                 if _DELETION_VECTORS in (delta.protocol().reader_features or ()):

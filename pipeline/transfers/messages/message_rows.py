@@ -13,7 +13,6 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from pipeline.arrow_rows import timedelta_to_us, times_to_us
 from pipeline.text_codes import NO_CODE, row_codes, text_codes
@@ -41,7 +40,7 @@ from udfs.sessions.packet_layouts import MIN_ACKNOWLEDGEMENT_BYTES, MIN_MESSAGE_
 from udfs.sorted_numbers import sorted_distinct
 from udfs.tcp.time_limits import DEFAULT_TIME_LIMITS
 
-TRANSFERS_SCHEMA: Final = to_arrow_schema(MESSAGE_TRANSFERS.struct())
+TRANSFERS_SCHEMA: Final = MESSAGE_TRANSFERS.schema()
 ROW_COLUMNS: Final = ("message_key", "destination_queue", "sender_address", "receiver_address")
 """The columns whose key is transfer_key."""
 OUTCOMES: Final = (

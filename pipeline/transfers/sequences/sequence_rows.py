@@ -11,7 +11,6 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from pipeline.arrow_rows import epoch_day, timedelta_to_us, times_to_us
 from pipeline.text_codes import row_codes
@@ -36,7 +35,7 @@ from udfs.array_types import Bools, Ints
 from udfs.keys import key
 from udfs.sessions.packet_layouts import MIN_ACKNOWLEDGEMENT_BYTES, MIN_TRANSACTIONAL_BYTES
 
-SEQUENCES_SCHEMA: Final = to_arrow_schema(TRANSFER_SEQUENCES.struct())
+SEQUENCES_SCHEMA: Final = TRANSFER_SEQUENCES.schema()
 FLOW_COLUMNS: Final = ("source_queue_manager", "destination_queue", "hop_key")
 """A flow is what one source sends to one queue on one hop: sequences that follow one another."""
 _ADDRESSES: Final = HOP_COLUMNS[2:]

@@ -15,7 +15,6 @@ from engines import LOCAL, without_spark
 from jobs import forget, maintain, run_all
 from pipeline.lake.errors import StoreError
 from pipeline.lake.lake import Lake
-from pipeline.lake.schema_enforcement import arrow_schema
 from pipeline.lake.storage.retention import Retention, read_retention
 from pipeline.privacy import erasure
 from pipeline.privacy.retained_history import Deletion, DeletionNote, remove_history
@@ -53,7 +52,7 @@ def test_entries_of_a_log_go_by_whole_days():
 
 
 def rows(*keys):
-    return pa.Table.from_pylist([{"quarantine_key": key} for key in keys], arrow_schema(QUARANTINE))
+    return pa.Table.from_pylist([{"quarantine_key": key} for key in keys], QUARANTINE.schema())
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ from engines import without_spark
 from jobs import apply_governance, run_all
 from jobs.config import Config, ConfigError, GovernanceConfig, LakeConfig
 from pipeline.lake.lake import Lake
-from pipeline.lake.schema_enforcement import arrow_schema
 from pipeline.privacy.governance import Governance, tag_value, view_name
 from privacy.redaction import planted
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, QUARANTINE
@@ -242,7 +241,7 @@ def governed(spark, tmp_path):
     lake = Lake(spark, str(tmp_path), catalog="spark_catalog", prefix="governed_")
     lake.create(CAPTURE_FILES)
     row = {"quarantine_key": "k", "sample": b"secret"}
-    lake.append(QUARANTINE, pa.Table.from_pylist([row], arrow_schema(QUARANTINE)).drop_columns(["event_date"]))
+    lake.append(QUARANTINE, pa.Table.from_pylist([row], QUARANTINE.schema()).drop_columns(["event_date"]))
     yield ["--lake", str(tmp_path), "--set", "lake.catalog=spark_catalog", "--set", "lake.prefix=governed_"]
     for schema in ("governed_bronze", "governed_shared", "information_schema"):
         spark.sql(f"DROP SCHEMA IF EXISTS spark_catalog.{schema} CASCADE")

@@ -2,7 +2,6 @@
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from pipeline.collector import client
 from pipeline.collector.round import COLLECTOR_VERSION
@@ -32,7 +31,7 @@ BY = Pseudonymizer(PSEUDONYM_KINDS, b"a key of the tests")
 
 def batch(table, **columns):
     """Return a batch of one row, null except for some columns."""
-    schema = to_arrow_schema(table.struct())
+    schema = table.schema()
     return pa.RecordBatch.from_pylist([{name: columns.get(name) for name in schema.names}], schema)
 
 
@@ -42,7 +41,7 @@ def redacted(table, **columns):
 
 @pytest.mark.parametrize("table", catalog.ALL_TABLES, ids=str)
 def test_every_column_with_texts_is_decided_about(table):
-    fields = to_arrow_schema(table.struct())
+    fields = table.schema()
     undecided = [
         f.name
         for f in fields

@@ -9,7 +9,6 @@ from uuid import uuid4
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from capture.in_memory import read_captures
 from engines import without_spark
@@ -91,7 +90,7 @@ def plain_tables(tokens, lake):
 
 
 def as_batch(table, rows):
-    schema = to_arrow_schema(table.struct())
+    schema = table.schema()
     return pa.RecordBatch.from_pylist([{name: row.get(name) for name in schema.names} for row in rows], schema)
 
 
@@ -109,7 +108,7 @@ def filled(kind, tokens):
 def kept_paths(table, form):
     """Return the paths of the texts that redaction keeps whatever they are."""
     tokens = planted.Tokens(form)
-    schema = to_arrow_schema(table.struct())
+    schema = table.schema()
     rows = [{field.name: filled(field.type, tokens) for field in schema}]
     if table == PROPERTIES:
         names = [property_name(*each) for each in PROPERTIES_BY_TYPE]

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import TimestampType
 
 from pipeline.arrow_rows import rows_to_table
 from pipeline.lake.queries.duckdb_sql import DuckDbSql
 from pipeline.lake.queries.inputs import FilteredTable, Parts, values_array
-from pipeline.lake.schema_enforcement import arrow_schema
 from pipeline.queues import queue_rows
 from pipeline.queues.queue_managers import QueueManagerNames
 from pipeline.queues.queue_rows import QueueNames, QueueSettings
 from schemas.bronze import CAPTURE_FILES
 from schemas.eod import EOD_SOURCES, EOD_TRANSFERS
 from schemas.queue_history import QUEUE_HISTORY
-from schemas.table import Table
+from schemas.table import TIMESTAMP, Table
 from udfs.keys import key
 
 NAMES = QueueNames(QueueManagerNames(names_by_guid={"a1": ["relay"]}), {})
@@ -27,14 +24,14 @@ US = 60_000_000
 
 def rows(table, *given, **shared):
     """Rows of a table; times in minutes."""
-    times = {column.name for column in table.columns if isinstance(column.type, TimestampType)}
+    times = {column.name for column in table.columns if column.type == TIMESTAMP}
     whole = [dict.fromkeys(table.names) | shared | each for each in given]
     for row in whole:
         row |= {name: round(row[name] * US) for name in times if row[name] is not None}
         for name in ("errors", "evidence", "missing"):
             if name in row and row[name] is None:
                 row[name] = []
-    return rows_to_table(whole, to_arrow_schema(table.struct()))
+    return rows_to_table(whole, table.schema())
 
 
 def call(table, name, requested, took_ms=1.0, **more):
@@ -78,7 +75,7 @@ class InMemoryLake:
 
     def _input(self, source):
         if isinstance(source, Table):
-            return self.tables.get(source, arrow_schema(source).empty_table())
+            return self.tables.get(source, source.schema().empty_table())
         if isinstance(source, FilteredTable):
             sql = f"SELECT {', '.join(source.column_names)} FROM {{rows}} WHERE {source.where}"
             return DuckDbSql().answer(sql, {"rows": self._input(source.table)})
