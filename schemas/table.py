@@ -7,6 +7,7 @@ before: decoders and commands without Spark import these modules too.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Literal
@@ -50,6 +51,8 @@ def _spark_type(kind: pa.DataType) -> DataType:
 EVENT_DATE = "event_date"
 RUN_ID = "run_id"
 INGESTED_AT = "ingested_at"
+RUN_COLUMNS = (RUN_ID, INGESTED_AT)
+"""The columns that say which run wrote a row, and when."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,9 +127,10 @@ class Table:
                 return column
         raise KeyError(f"{self} has no column {name}")
 
-    def schema(self, *, without: tuple[str, ...] = ()) -> pa.Schema:
-        """The Arrow schema; ``without`` leaves columns out."""
-        return pa.schema([(column.name, column.type) for column in self.columns if column.name not in without])
+    def schema(self, *, only: Iterable[str] | None = None, without: tuple[str, ...] = ()) -> pa.Schema:
+        """The Arrow schema: of all columns, or ``only`` some, in their order; ``without`` leaves columns out."""
+        columns = self.columns if only is None else map(self.column, only)
+        return pa.schema([(column.name, column.type) for column in columns if column.name not in without])
 
     def struct(self, *, without: tuple[str, ...] = ()) -> StructType:
         """The Spark schema, comments in the fields' metadata; ``without`` leaves columns out."""

@@ -2,8 +2,7 @@
 
 They take columns and return a struct, with what did not decode in ``errors``: they raise nothing on bad input. They
 work in classic and Spark Connect sessions whose workers have this project's packages. After ``register_functions`` SQL
-has them by the same names. Of the modules of ``udfs`` only this one uses Spark, and
-``schemas``, which declares the types of the columns.
+has them by the same names. Of the modules of ``udfs`` only this one uses Spark.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from pyspark.sql.types import DataType, StringType, StructType
 
 from schemas.calls import CLIENT_CALLS, MANAGEMENT_CALLS, REMOTE_READ_CALLS
 from schemas.messages import MESSAGES
-from schemas.table import Table
+from schemas.table import ERRORS, Table
 from udfs.comqc.body_decoder import BODY_SCHEMA, decode_bodies
 from udfs.errors import UNSUPPORTED
 from udfs.messages.header_layouts import PROTOCOL_QM2QM, PROTOCOLS
@@ -28,7 +27,7 @@ from udfs.messages.message_decoder import decode_messages
 from udfs.properties.management_answers import ANSWERS_SCHEMA, decode_management_answers
 from udfs.queues.normal_form import normalize_queue_names
 from udfs.stubs.call_decoder import PARAMETERS_SCHEMA, decode_mixed_stubs
-from udfs.stubs.to_arrow import ERRORS_TYPE, SECTION_TYPES
+from udfs.stubs.to_arrow import SECTION_TYPES
 
 if TYPE_CHECKING:
     from pyspark.sql._typing import UserDefinedFunctionLike
@@ -157,7 +156,7 @@ def _decode_messages(packets: pa.Array, protocols: pa.Array, *sections: pa.Array
     errors = columns["errors"].to_pylist()
     for row in pc.indices_nonzero(pc.and_not(packets.is_valid(), known)).to_pylist():
         errors[row] = [{"code": UNSUPPORTED, "field": "seen_in", "offset": 0}]
-    columns["errors"] = pa.array(errors, ERRORS_TYPE)
+    columns["errors"] = pa.array(errors, ERRORS)
     columns.setdefault("body", pa.nulls(len(packets), pa.binary()))  # no packet has one
     return pa.StructArray.from_arrays([columns[name] for name in _MESSAGE.names], names=_MESSAGE.names)
 

@@ -26,9 +26,9 @@ from pipeline.transfers.packet_numbers import (
 )
 from udfs.array_types import Bools, Ints
 from udfs.messages.header_layouts import USER_FLAG_TH
-from udfs.sessions.acknowledgements import SESSION_HEADER_TYPE
 from udfs.sessions.fixed_records import FixedRecords
 from udfs.sessions.handshake_packets import connection_parameters_columns
+from udfs.sessions.packet_rows import SESSION_HEADER_TYPE
 
 CLIENT, SERVER = 0, 1
 SIDES: Final = ("client", "server")

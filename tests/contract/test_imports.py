@@ -2,6 +2,7 @@
 
 import ast
 import shutil
+import subprocess
 import sys
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from tools import draw_rooms
 
 MAY_IMPORT = {
-    "udfs": {"udfs"},
+    "udfs": {"udfs", "schemas"},
     "schemas": {"schemas"},
     "pipeline": {"pipeline", "udfs", "schemas"},
     "jobs": {"jobs", "pipeline", "schemas"},
@@ -37,9 +38,9 @@ ROOMS = {
     "collector": set(),
 }
 MOST_MODULES = 20  # in one folder
-# What decoders may know: bytes, numpy and Arrow.
-DECODERS_MAY_IMPORT = {"udfs", "numpy", "pyarrow"} | set(sys.stdlib_module_names)
-SPARK_FUNCTIONS = "spark_functions.py"  # alone of the decoders it knows Spark, and the tables for its types
+# What decoders may know: bytes, numpy, Arrow, and the tables whose rows they make.
+DECODERS_MAY_IMPORT = {"udfs", "schemas", "numpy", "pyarrow"} | set(sys.stdlib_module_names)
+SPARK_FUNCTIONS = "spark_functions.py"  # alone of the decoders it knows Spark
 CIPHERS = {"Cryptodome", "cryptography", "impacket"}  # for what opens sealed traffic alone
 NOT_FOR_JOBS = set(MAY_IMPORT) | set(sys.stdlib_module_names)
 
@@ -60,11 +61,7 @@ def imported(path):
 def test_imports_point_one_way(project, folder):
     modules = sorted((project / folder).rglob("*.py"))
     assert modules
-    wrong = {
-        str(path): imported(path)
-        & MAY_IMPORT.keys() - MAY_IMPORT[folder] - ({"schemas"} if path.name == SPARK_FUNCTIONS else set())
-        for path in modules
-    }
+    wrong = {str(path): imported(path) & MAY_IMPORT.keys() - MAY_IMPORT[folder] for path in modules}
     assert {path: names for path, names in wrong.items() if names} == {}
 
 
@@ -76,6 +73,17 @@ def test_decoders_know_no_spark(project):
     }
     assert (project / "udfs" / SPARK_FUNCTIONS).exists()
     assert {path: names for path, names in wrong.items() if names} == {}
+
+
+def test_tables_and_decoders_are_imported_without_spark():
+    modules = (
+        "schemas.catalog",
+        "udfs.capture.capture_reader",
+        "udfs.capture.connection_merge",
+        "udfs.stubs.call_decoder",
+    )
+    code = f"import sys, {', '.join(modules)}; sys.exit('pyspark' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_every_package_and_subpackage_is_a_regular_one(project):

@@ -8,7 +8,7 @@ from messages.building import Packet
 from messages.single_message import decode_message
 from published_frames import PUBLISHED
 from udfs.messages.message_decoder import decode_messages
-from udfs.sessions.acknowledgements import order_ack_columns, session_header_column
+from udfs.sessions.acknowledgements import order_ack_columns
 from udfs.sessions.handshake_packets import (
     connection_parameters_columns,
     establish_connection_columns,
@@ -56,18 +56,6 @@ def test_the_published_connection_parameters():
 def test_the_published_session_ack():
     (row,) = rows(internal_header_columns(pa.array([FRAME_8])))
     assert row == {"packet_type": 1, "refused": False}
-    assert session_header_column(pa.array([FRAME_8[20:], FRAME_8[21:], None])).to_pylist() == [
-        {
-            "ack_sequence_number": 1,
-            "recoverable_ack_number": 0,
-            "recoverable_ack_flags": 0,
-            "user_sequence_number": 0,
-            "recoverable_sequence_number": 0,
-            "window_size": 64,
-        },
-        None,
-        None,
-    ]
 
 
 def test_a_refusal():

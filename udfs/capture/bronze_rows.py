@@ -10,17 +10,18 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
+from schemas.bronze import CAPTURE_FILES, CONNECTIONS, QUARANTINE, RPC_BINDS
+from schemas.table import BIGINT, ENDPOINT_COLUMNS, RUN_COLUMNS
 from udfs.array_types import Ints
 from udfs.dcerpc.interfaces import INTERFACES_BY_UUID
 from udfs.files.capture_file import NO_TIME
 from udfs.files.capture_fingerprint import DECODER_VERSION
 from udfs.keys import key
 from udfs.rpc.call_assembly import association_of, shows_msmq
-from udfs.rpc.call_schema import TIMESTAMP_US, rows_to_batch
+from udfs.rpc.call_schema import rows_to_batch
 from udfs.rpc.connection_identity import connection_id, four_tuple, key_fields
 from udfs.rpc.pdu_framing import QUARANTINE_SAMPLE_BYTES, FramingState, StrayBytes
 from udfs.sealed.claimed_identity import UNKNOWN_IDENTITY, identities_by_context
-from udfs.sealed.security_tokens import TOKEN_TYPE
 from udfs.sessions.packet_framing import SessionSide
 from udfs.tcp.capture_budget import CaptureBudget
 from udfs.tcp.connections import ConnectionKind, TcpConnection
@@ -31,138 +32,15 @@ if TYPE_CHECKING:
     from udfs.capture.capture_scan import CaptureScan
     from udfs.files.file_source import FileSource
 
-_FOUR_TUPLE_FIELDS: Final = [
-    ("client_address", pa.string()),
-    ("client_port", pa.int32()),
-    ("server_address", pa.string()),
-    ("server_port", pa.int32()),
-]
-SERVER_CONNECTIONS_TYPE: Final = pa.list_(pa.struct([("server_address", pa.string()), ("connections", pa.int64())]))
-TUNNELS_TYPE: Final = pa.list_(
-    pa.struct(
-        [("kind", pa.string()), ("source", pa.string()), ("destination", pa.string()), ("identifier", pa.int64())]
-    )
+CAPTURE_FILES_SCHEMA: Final = (
+    CAPTURE_FILES.schema(without=RUN_COLUMNS)
+    .insert(CAPTURE_FILES.names.index("tunnels"), pa.field("calls", BIGINT))
+    .insert(CAPTURE_FILES.names.index("tunnels") + 1, pa.field("calls_damaged", BIGINT))
 )
-NOT_READ_TYPE: Final = pa.list_(pa.struct([("what", pa.string()), ("packets", pa.int64())]))
-TIME_STEPS_TYPE: Final = pa.list_(
-    pa.struct([("packet", pa.int64()), ("at", TIMESTAMP_US), ("back_us", pa.int64()), ("cause", pa.string())])
-)
-CAPTURE_FILES_SCHEMA: Final = pa.schema(
-    [
-        ("capture_id", pa.string()),
-        ("path", pa.string()),
-        ("other_paths", pa.list_(pa.string())),
-        ("size_bytes", pa.int64()),
-        ("modified_at", TIMESTAMP_US),
-        ("format", pa.string()),
-        ("compression", pa.string()),
-        ("link_types", pa.list_(pa.int32())),
-        ("packets", pa.int64()),
-        ("packets_tcp", pa.int64()),
-        ("packets_truncated", pa.int64()),
-        ("packets_used", pa.int64()),
-        ("packets_other", pa.int64()),
-        ("packets_damaged", pa.int64()),
-        ("packets_binary_protocol", pa.int64()),
-        ("packets_dropped", pa.int64()),
-        ("bytes_read", pa.int64()),
-        ("first_packet_at", TIMESTAMP_US),
-        ("last_packet_at", TIMESTAMP_US),
-        ("status", pa.string()),
-        ("error", pa.string()),
-        ("damage", pa.string()),
-        ("first_key", pa.string()),
-        ("content_bytes", pa.int64()),
-        ("tail_key", pa.string()),
-        ("other_files", pa.string()),
-        ("resume", pa.string()),
-        ("decoder_version", pa.string()),
-        ("servers", pa.list_(pa.string())),
-        ("server_connections", SERVER_CONNECTIONS_TYPE),
-        ("learned_endpoints", pa.list_(pa.string())),
-        ("reread_endpoints", pa.list_(pa.string())),
-        ("calls", pa.int64()),
-        ("calls_damaged", pa.int64()),
-        ("tunnels", TUNNELS_TYPE),
-        ("packets_not_read", NOT_READ_TYPE),
-        ("packets_ahead", pa.int64()),
-        ("times_go_back", TIME_STEPS_TYPE),
-        ("event_date", pa.date32()),
-    ]
-)
-CONNECTIONS_SCHEMA: Final = pa.schema(
-    [
-        ("connection_id", pa.string()),
-        *_FOUR_TUPLE_FIELDS,
-        ("kind", pa.string()),
-        ("syn_seen", pa.bool_()),
-        ("first_packet_at", TIMESTAMP_US),
-        ("last_packet_at", TIMESTAMP_US),
-        ("closed_at", TIMESTAMP_US),
-        ("closed_by", pa.string()),
-        ("client_bytes", pa.int64()),
-        ("server_bytes", pa.int64()),
-        ("retransmitted_bytes", pa.int64()),
-        ("conflicting_bytes", pa.int64()),
-        ("missing_bytes", pa.int64()),
-        ("round_trip_ms", pa.float64()),
-        ("association_group_id", pa.int64()),
-        ("calls", pa.int64()),
-        ("lost_by_capture_bytes", pa.int64()),
-        ("packets", pa.int64()),
-        ("tunnel_identifier", pa.int64()),
-        ("not_established", pa.string()),
-        ("uncaptured_side", pa.string()),
-        ("client_missing_bytes", pa.int64()),
-        ("server_missing_bytes", pa.int64()),
-        ("event_date", pa.date32()),
-    ]
-)
-RPC_BINDS_SCHEMA: Final = pa.schema(
-    [
-        ("bind_key", pa.string()),
-        ("connection_id", pa.string()),
-        *_FOUR_TUPLE_FIELDS,
-        ("context_id", pa.int32()),
-        ("interface_uuid", pa.string()),
-        ("interface_name", pa.string()),
-        ("interface_version", pa.string()),
-        ("transfer_syntaxes_offered", pa.list_(pa.string())),
-        ("transfer_syntax", pa.string()),
-        ("result", pa.string()),
-        ("reason", pa.int32()),
-        ("auth_type", pa.int32()),
-        ("auth_level", pa.int32()),
-        ("max_xmit_frag", pa.int32()),
-        ("max_recv_frag", pa.int32()),
-        ("association_group_id", pa.int64()),
-        ("secondary_address", pa.string()),
-        ("bound_at", TIMESTAMP_US),
-        ("capture_id", pa.string()),
-        ("packet_number", pa.int64()),
-        ("handshake", pa.list_(TOKEN_TYPE)),
-        ("auth_principal", pa.string()),
-        ("auth_workstation", pa.string()),
-        ("auth_service", pa.string()),
-        ("event_date", pa.date32()),
-    ]
-)
-QUARANTINE_SCHEMA: Final = pa.schema(
-    [
-        ("quarantine_key", pa.string()),
-        ("capture_id", pa.string()),
-        ("connection_id", pa.string()),
-        ("packet_number", pa.int64()),
-        ("byte_offset", pa.int64()),
-        ("size_bytes", pa.int64()),
-        ("source_path", pa.string()),
-        ("source_line", pa.int64()),
-        ("reason", pa.string()),
-        ("sample", pa.binary()),
-        ("seen_at", TIMESTAMP_US),
-        ("event_date", pa.date32()),
-    ]
-)
+"""The ledger, with the numbers of the capture's calls, which are not stored."""
+CONNECTIONS_SCHEMA: Final = CONNECTIONS.schema(without=RUN_COLUMNS)
+RPC_BINDS_SCHEMA: Final = RPC_BINDS.schema(without=RUN_COLUMNS)
+QUARANTINE_SCHEMA: Final = QUARANTINE.schema(without=RUN_COLUMNS)
 PDUS_SCHEMA: Final = pa.schema(
     [
         ("packet_number", pa.int64()),
@@ -198,7 +76,7 @@ def _to_batch(rows: Iterable[dict[str, Any]], schema: pa.Schema, time: str) -> p
 
 
 def _four_tuple_columns(connection: TcpConnection) -> dict[str, Any]:
-    return dict(zip([name for name, _ in _FOUR_TUPLE_FIELDS], four_tuple(connection), strict=True))
+    return dict(zip((column.name for column in ENDPOINT_COLUMNS), four_tuple(connection), strict=True))
 
 
 def server_connection_counts(counts: Mapping[str, int]) -> list[dict[str, Any]]:

@@ -8,13 +8,13 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from schemas.bronze import CAPTURE_FILES, PENDING
 from udfs.capture.bronze_rows import (
-    SERVER_CONNECTIONS_TYPE,
     server_connection_counts,
     sum_server_connections,
 )
 from udfs.capture.capture_reader import SESSION_ENDPOINT, endpoint_texts
-from udfs.capture.open_connections import PENDING_SCHEMA, packet_count_column
+from udfs.capture.open_connections import packet_count_column
 from udfs.capture.remainders import Remainder, is_shared
 from udfs.dcerpc.interfaces import INTERFACES_BY_UUID
 from udfs.keys import hash_encoded_fields, key
@@ -55,21 +55,14 @@ PRESENTATION_CONTEXTS_SCHEMA: Final = pa.schema(
         ("auth_level", pa.int32()),
     ]
 )
-PENDING_CHANGES_SCHEMA: Final = pa.schema(
-    [PENDING_SCHEMA.field(name) for name in (
-        "pending_key", "event_date", "connection_id", "call_keys", "calls_made", "quarantine_keys", "packet_keys",
-        "stream_ends", "counted", "counted_server", "merge_digest", "over_limit",
-    )]
-)  # fmt: skip
+PENDING_CHANGES_SCHEMA: Final = PENDING.schema(only=(
+    "pending_key", "event_date", "connection_id", "call_keys", "calls_made", "quarantine_keys", "packet_keys",
+    "stream_ends", "counted", "counted_server", "merge_digest", "over_limit",
+))  # fmt: skip
 TOO_MANY_AT_ONCE: Final = "too_many_at_once"
 PACKET_COUNT_COLUMNS: Final = ("packets_used", "packets_other", "packets_binary_protocol")
-PACKET_COUNTS_SCHEMA: Final = pa.schema(
-    [
-        ("capture_id", pa.string()),
-        *((name, pa.int64()) for name in PACKET_COUNT_COLUMNS),
-        ("server_connections", SERVER_CONNECTIONS_TYPE),
-        ("learned_endpoints", pa.list_(pa.string())),
-    ]
+PACKET_COUNTS_SCHEMA: Final = CAPTURE_FILES.schema(
+    only=("capture_id", *PACKET_COUNT_COLUMNS, "server_connections", "learned_endpoints")
 )
 
 

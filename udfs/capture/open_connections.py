@@ -24,7 +24,9 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from udfs.capture.openings import OPENING_TYPE, opening_of
+from schemas.bronze import PENDING
+from schemas.table import RUN_COLUMNS
+from udfs.capture.openings import opening_of
 from udfs.capture.overlapping_captures import WHOLE_PDU
 from udfs.dcerpc.interfaces import CallShape
 from udfs.files.capture_file import NO_TIME
@@ -32,7 +34,7 @@ from udfs.keys import key
 from udfs.rpc.association_state import RetainedPdu, RpcAssociation
 from udfs.rpc.call_assembly import known_association_of, shows_msmq
 from udfs.rpc.call_rows import EmittedCalls, InferredContexts
-from udfs.rpc.call_schema import TIMESTAMP_US, rows_to_batch
+from udfs.rpc.call_schema import rows_to_batch
 from udfs.rpc.connection_identity import connection_id, four_tuple
 from udfs.rpc.pdu_framing import QUARANTINE_SAMPLE_BYTES, FramingState, StrayBytes
 from udfs.sessions.packet_framing import SessionSide
@@ -49,104 +51,8 @@ from udfs.tcp.connections import (
 )
 from udfs.tcp.packet_decoder import ACK, FIN, FRAMED_BEFORE, SKIPPED_BEFORE, STREAM_START, SYN
 
-SEGMENT_STRUCT: Final = pa.struct(
-    [
-        ("side", pa.int32()),
-        ("time_ns", pa.int64()),
-        ("number", pa.int64()),
-        ("file_offset", pa.int64()),
-        ("sequence", pa.int64()),
-        ("acknowledgement", pa.int64()),
-        ("flags", pa.int32()),
-        ("size", pa.int64()),
-        ("data", pa.binary()),
-    ]
-)
-SIDE_STRUCT: Final = pa.struct(
-    [
-        ("distinct_bytes", pa.int64()),
-        ("missing_bytes", pa.int64()),
-        ("lost_by_capture_bytes", pa.int64()),
-        ("retransmitted_bytes", pa.int64()),
-        ("conflicting_bytes", pa.int64()),
-        ("passed_over_bytes", pa.int64()),
-    ]
-)
-STREAM_PLACE_STRUCT: Final = pa.struct([("sequence", pa.int64()), ("stream_offset", pa.int64())])
-RESET_STRUCT: Final = pa.struct(
-    [
-        ("time_ns", pa.int64()),
-        (
-            "sides",
-            pa.list_(
-                pa.struct([("sent_until", pa.int64()), ("acknowledged_until", pa.int64()), ("went_on", pa.bool_())])
-            ),
-        ),
-    ]
-)
-CALL_SHAPE_STRUCT: Final = pa.struct(
-    [
-        ("context_id", pa.int32()),
-        ("opnum", pa.int32()),
-        ("request", pa.int64()),
-        ("response", pa.int64()),
-        ("syntax", pa.string()),
-    ]
-)
-DROPPED_BYTES_STRUCT: Final = pa.struct([("context_id", pa.int32()), ("side", pa.int32()), ("bytes", pa.int64())])
-BYTE_RUN_STRUCT: Final = pa.struct(
-    [
-        ("side", pa.int32()),
-        ("sequence", pa.int64()),
-        ("size", pa.int64()),
-        ("sample", pa.binary()),
-        ("time_ns", pa.int64()),
-        ("number", pa.int64()),
-        ("file_offset", pa.int64()),
-    ]
-)
-PENDING_SCHEMA: Final = pa.schema(
-    [
-        ("pending_key", pa.string()),
-        ("capture_id", pa.string()),
-        ("connection_id", pa.string()),
-        ("client_address", pa.string()),
-        ("client_port", pa.int32()),
-        ("server_address", pa.string()),
-        ("server_port", pa.int32()),
-        ("tunnel_identifier", pa.int64()),
-        ("kind", pa.string()),
-        ("waits_for", pa.list_(pa.string())),
-        ("bytes", pa.int64()),
-        ("first_packet_at", TIMESTAMP_US),
-        ("last_packet_at", TIMESTAMP_US),
-        ("first_time_ns", pa.int64()),
-        ("named_at_ns", pa.int64()),
-        ("last_time_ns", pa.int64()),
-        ("client_known", pa.bool_()),
-        ("recognised", pa.bool_()),
-        ("packets", pa.int64()),
-        ("counted", pa.string()),
-        ("counted_server", pa.string()),
-        ("finished_calls", pa.list_(pa.struct([("context_id", pa.int32()), ("calls", pa.int64())]))),
-        ("learned_interfaces", pa.list_(pa.string())),
-        ("sides", pa.list_(SIDE_STRUCT)),
-        ("segments", pa.list_(SEGMENT_STRUCT)),
-        ("evidence", pa.list_(CALL_SHAPE_STRUCT)),
-        ("call_keys", pa.list_(pa.string())),
-        ("calls_made", pa.string()),
-        ("quarantine_keys", pa.list_(pa.string())),
-        ("packet_keys", pa.list_(pa.string())),
-        ("stream_ends", pa.list_(STREAM_PLACE_STRUCT)),
-        ("runs", pa.list_(BYTE_RUN_STRUCT)),
-        ("dropped_bytes", pa.list_(DROPPED_BYTES_STRUCT)),
-        ("merge_digest", pa.string()),
-        ("over_limit", pa.string()),
-        ("opening", OPENING_TYPE),
-        ("resets", pa.list_(RESET_STRUCT)),
-        ("event_date", pa.date32()),
-    ]
-)
+SIDE_STRUCT: Final = PENDING.column("sides").type.value_type
+PENDING_SCHEMA: Final = PENDING.schema(without=RUN_COLUMNS)
 CLOSED_CONNECTION_RETENTION_NS: Final = (
     60_000_000_000  # after the end of a connection its last packets may be in the next file
 )

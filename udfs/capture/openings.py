@@ -16,25 +16,14 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any, Final
 
-import pyarrow as pa
-
+from schemas.bronze import PENDING
 from udfs.dcerpc.interfaces import BINARY_PROTOCOL_PORT, EPM_PORT, MSMQ_RPC_PORTS
 from udfs.files.capture_file import NO_TIME
 from udfs.rows import RowDict
 from udfs.rpc.connection_identity import connection_id, four_tuple
 from udfs.tcp.connections import ConnectionKind, StreamDirection, TcpConnection
 
-OPENING_TYPE: Final = pa.struct(
-    [
-        ("syn_ns", pa.int64()),
-        ("last_syn_ns", pa.int64()),
-        ("client_reset_ns", pa.int64()),
-        ("server_reset_ns", pa.int64()),
-        ("client_spoke", pa.bool_()),
-        ("server_spoke", pa.bool_()),
-        ("client_heard", pa.bool_()),
-    ]
-)
+OPENING_TYPE: Final = PENDING.column("opening").type
 NO_ANSWER, RESET, ANSWER_NOT_CAPTURED, TOO_EARLY = "no_answer", "reset", "answer_not_captured", "too_early"
 """What became of an attempt (``not_established`` in ``bronze.connections`` and ``silver.sessions``)."""
 FAILED: Final = (NO_ANSWER, RESET, ANSWER_NOT_CAPTURED)

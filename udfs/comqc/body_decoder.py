@@ -12,63 +12,37 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from schemas.comqc import COMQC_CALLS
+from schemas.messages import MESSAGES
+from schemas.table import ERRORS
 from udfs.array_types import Bools, Ints
 from udfs.comqc import container_layout
 from udfs.comqc.container_reader import BodyColumn, BodyVerdicts, Deviations, RecordedCalls, read_recorded_calls
 from udfs.comqc.declared_arguments import apply_declarations
 from udfs.comqc.declared_interfaces import NO_DECLARATIONS, Declarations
-from udfs.comqc.dispatch_arguments import ARGUMENT_TYPE, DispatchArguments, read_dispatch_arguments
-from udfs.comqc.security_data import CALLER_STRUCT, SECURITY_STRUCT, security_columns
+from udfs.comqc.dispatch_arguments import DispatchArguments, read_dispatch_arguments
+from udfs.comqc.security_data import SECURITY_STRUCT, security_columns
 from udfs.comqc.variant_text import bstr_texts, gather_spans
 from udfs.errors import MALFORMED, TRUNCATED
 from udfs.stubs.arrow_primitives import concat_lists, guid_strings
 from udfs.stubs.column_cursors import ERROR_CODES, AnyArray, binary_buffer
-from udfs.stubs.to_arrow import ERRORS_TYPE
 
 DECODER_VERSION: Final = "6"  # 6: fields of records; 5: declarations; 4: deviations; 3: callers
 
-CALL_STRUCT: Final = pa.struct(
-    [
-        pa.field("call_index", pa.int32()),
-        pa.field("header_offset", pa.int64()),
-        pa.field("header", pa.string()),
-        pa.field("target_clsid", pa.string()),
-        pa.field("target_text", pa.string()),
-        pa.field("partition_id", pa.string()),
-        pa.field("interface_id", pa.string()),
-        pa.field("interface_name", pa.string()),
-        pa.field("is_dispatch", pa.bool_()),
-        pa.field("opnum", pa.int32()),
-        pa.field("method", pa.string()),
-        pa.field("data_representation", pa.int64()),
-        pa.field("flags", pa.int64()),
-        pa.field("marshaled_bytes", pa.int64()),
-        pa.field("marshaled", pa.binary()),
-        pa.field("security_offset", pa.int64()),
-        pa.field("security_index", pa.int32()),
-        pa.field("security_bytes", pa.int64()),
-        pa.field("security_data", pa.binary()),
-        pa.field("caller_sid", pa.string()),
-        pa.field("caller_name", pa.string()),
-        pa.field("callers", pa.list_(CALLER_STRUCT)),
-        pa.field("minimum_authentication_level", pa.int64()),
-        pa.field("dispatch_id", pa.int64()),
-        pa.field("dispatch_flags", pa.int64()),
-        pa.field("named_dispatch_ids", pa.list_(pa.int64())),
-        pa.field("argument_names", pa.list_(pa.string())),
-        pa.field("arguments", pa.list_(ARGUMENT_TYPE)),
-        pa.field("errors", ERRORS_TYPE),
-    ]
-)
-DEVIATIONS_TYPE: Final = pa.list_(
-    pa.struct([pa.field("rule", pa.string()), pa.field("offset", pa.int64()), pa.field("places", pa.int32())])
-)
+CALL_STRUCT: Final = pa.struct(COMQC_CALLS.schema(only=(
+    "call_index", "header_offset", "header", "target_clsid", "target_text", "partition_id", "interface_id",
+    "interface_name", "is_dispatch", "opnum", "method", "data_representation", "flags", "marshaled_bytes",
+    "marshaled", "security_offset", "security_index", "security_bytes", "security_data", "caller_sid", "caller_name",
+    "callers", "minimum_authentication_level", "dispatch_id", "dispatch_flags", "named_dispatch_ids",
+    "argument_names", "arguments", "errors",
+)))  # fmt: skip
+DEVIATIONS_TYPE: Final = MESSAGES.column("comqc_deviations").type
 BODY_SCHEMA: Final = pa.schema(
     [
         pa.field("comqc_rejected", pa.string()),
         pa.field("rejected_offset", pa.int64()),
         pa.field("comqc_deviations", DEVIATIONS_TYPE),
-        pa.field("errors", ERRORS_TYPE),
+        pa.field("errors", ERRORS),
         pa.field("calls", pa.list_(CALL_STRUCT)),
     ]
 )
@@ -214,10 +188,10 @@ def _single_errors(rows: Ints, code: list[str | None], field: list[str], offset:
     """Return error lists for ``count`` rows with at most one error each; ``rows`` are ascending."""
     flat = pa.StructArray.from_arrays(
         [pa.array(code, pa.string()), pa.array(field, pa.string()), pa.array(offset, pa.int64())],
-        fields=list(ERRORS_TYPE.value_type),
+        fields=list(ERRORS.value_type),
     )
     bounds = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=count))]).astype(np.int32)
-    return pa.ListArray.from_arrays(pa.array(bounds), flat).cast(ERRORS_TYPE)
+    return pa.ListArray.from_arrays(pa.array(bounds), flat).cast(ERRORS)
 
 
 def _deviation_lists(found: Deviations, which: Ints, absent: Bools) -> pa.Array:

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from schemas.comqc import COMQC_CALLS
 from udfs.array_types import Bools, Ints, Octets
 from udfs.comqc import variant_text
 from udfs.comqc.single_invoke import read_invoke
@@ -19,9 +20,7 @@ from udfs.errors import DecodeError
 from udfs.stubs.column_cursors import ERROR_CODES, MALFORMED_CODE, AnyArray, ColumnCursors, DecodedColumns
 
 _COLUMNWISE_ARGUMENTS: Final = 12
-ARGUMENT_TYPE: Final = pa.struct(
-    [pa.field("vt", pa.int32()), pa.field("vt_name", pa.string()), pa.field("value", pa.string())]
-)
+ARGUMENT_TYPE: Final = COMQC_CALLS.column("arguments").type.value_type
 
 # Size of a value in bytes by VARIANT type (with or without VT_BYREF), or one of these two.
 _READ_ALONE: Final = -2

@@ -10,30 +10,14 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from schemas.comqc import COMQC_CALLS
 from udfs.errors import DecodeError, MalformedError, TruncatedError
 from udfs.sids import sid_text
-from udfs.stubs.to_arrow import ERRORS_TYPE
 
-CALLER_STRUCT: Final = pa.struct(
-    {
-        "sid": pa.string(),
-        "name": pa.string(),
-        "authentication_service": pa.int64(),
-        "authentication_level": pa.int64(),
-        "impersonation_level": pa.int64(),
-        "application_sid": pa.string(),
-        "application_name": pa.string(),
-    }
-)
 SECURITY_STRUCT: Final = pa.struct(
-    {
-        "caller_sid": pa.string(),
-        "caller_name": pa.string(),
-        "callers": pa.list_(CALLER_STRUCT),
-        "minimum_authentication_level": pa.int64(),
-        "errors": ERRORS_TYPE,
-    }
+    COMQC_CALLS.schema(only=("caller_sid", "caller_name", "callers", "minimum_authentication_level", "errors"))
 )
+_CALLER_FIELDS: Final = COMQC_CALLS.column("callers").type.value_type.names
 _HEADER: Final = struct.Struct("<4H")  # Maximum Version, Minimum Version, Style, number of collections
 _PAIR: Final = struct.Struct("<2H")  # type and number of properties of a collection; type and Size of a property
 _CHAIN, _CALLER = 0x0A01, 0x0A02
@@ -76,7 +60,7 @@ def _read_collections(data: bytes, found: dict[str, Any]) -> None:
         kind, properties = _unpack(_PAIR, data, at)
         if kind != (_CALLER if number else _CHAIN):
             raise MalformedError("Security Data.collectionType", at)
-        caller: dict[str, Any] = dict.fromkeys(CALLER_STRUCT.names)
+        caller: dict[str, Any] = dict.fromkeys(_CALLER_FIELDS)
         if number:
             found["callers"].append(caller)
         at += _PAIR.size

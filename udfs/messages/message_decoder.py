@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from schemas.table import TIMESTAMP, UINT64
 from udfs import codes
 from udfs.array_types import Bools, Ints, Octets
 from udfs.comqc.body_decoder import is_comqc_extension
@@ -32,9 +33,7 @@ from udfs.stubs.to_arrow import error_lists
 # SessionHeader may be missing
 DECODER_VERSION: Final = "8"
 
-_U64: Final = pa.decimal128(20, 0)
 _INT32_MAX: Final = 0x7FFF_FFFF
-_UTC: Final = pa.timestamp("us", tz="UTC")
 _DEFAULT_RECORDS: Final = {
     "BaseHeader": layouts.BASE_HEADER,
     "UserHeader": layouts.USER_HEADER,
@@ -99,7 +98,7 @@ def _number_column(values: AnyArray, valid: Bools, to: pa.DataType) -> pa.Array:
 
 def _unix_time_column(seconds: AnyArray, valid: Bools) -> pa.Array:
     """Return UNIX seconds as timestamps; 0 becomes null."""
-    return _number_column(seconds.astype(np.int64) * 1_000_000, valid & (seconds != 0), pa.int64()).view(_UTC)
+    return _number_column(seconds.astype(np.int64) * 1_000_000, valid & (seconds != 0), pa.int64()).view(TIMESTAMP)
 
 
 def _message_id_column(guid: Octets, number: AnyArray, valid: Bools) -> pa.Array:
@@ -201,7 +200,7 @@ def _add_delivery(decoded: _ReadPackets, columns: dict[str, pa.Array]) -> None:
     transactional = decoded.flags & layouts.USER_FLAG_TH != 0
     columns["transactional"] = _number_column(transactional, decoded.has_user, pa.bool_())
     found, has = decoded.out.values["TransactionHeader"], decoded.has("TransactionHeader")
-    columns["transaction_sequence_id"] = _number_column(found["TxSequenceID"], has, _U64)
+    columns["transaction_sequence_id"] = _number_column(found["TxSequenceID"], has, UINT64)
     columns["transaction_number"] = _number_column(found["TxSequenceNumber"], has, pa.int64())
     columns["previous_transaction_number"] = _number_column(found["PreviousTxSequenceNumber"], has, pa.int64())
     columns["transaction_index"] = _number_column((found["Flags"] >> 4) & 0xFFFFF, has, pa.int64())

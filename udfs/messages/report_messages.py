@@ -8,18 +8,11 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from schemas.messages import MESSAGES
 from udfs import codes
 from udfs.array_types import Bools, Ints
 
-REPORT_TYPE: Final = pa.struct(
-    [
-        pa.field("source_prefix", pa.string()),
-        pa.field("message_ordinal", pa.int64()),
-        pa.field("hop_count", pa.int32()),
-        pa.field("next_hop", pa.string()),
-    ]
-)
-"""The type of ``silver.messages.report``."""
+REPORT_TYPE: Final = MESSAGES.column("report").type
 
 MESSAGE_KINDS: Final = ("application", "report", "administration_ack")
 _LABEL: Final = re.compile(r"([0-9A-Fa-f]{4}):([0-9A-Fa-f]{8}):([0-9A-Fa-f]{2}) received by ")

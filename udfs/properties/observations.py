@@ -14,52 +14,29 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from schemas.queue_snapshots import PROPERTIES
+from schemas.table import ERRORS, EVENT_DATE, RUN_ID, list_of
 from udfs.call_results import call_succeeded
 from udfs.dcerpc.interfaces import QMMGMT_NAME
 from udfs.properties import property_names, value_conversion
 from udfs.queues.normal_form import normalize_queue_name
-from udfs.stubs.to_arrow import ERRORS_TYPE
 
 DECODER_VERSION: Final = "2"  # 2: any result but 0 is a failure
 
-_U64: Final = pa.decimal128(20, 0)
 PROPERTY_TYPE: Final = pa.struct(
-    {
-        "property_id": pa.int32(),
-        "vt": pa.int32(),
-        "state": pa.string(),
-        "value_decimal": _U64,
-        "value_text": pa.string(),
-        "value_binary": pa.binary(),
-        "value_texts": pa.list_(pa.string()),
-        "value_json": pa.string(),
-    }
+    PROPERTIES.schema(
+        only=("property_id", "vt", "state", "value_decimal", "value_text", "value_binary", "value_texts", "value_json")
+    )
 )
-OBSERVATION_FIELDS: Final[dict[str, pa.DataType]] = {
-    "snapshot_id": pa.string(),
-    "call_key": pa.string(),
-    "source": pa.string(),
-    "queue_manager": pa.string(),
-    "object_type": pa.string(),
-    "queue": pa.string(),
-    "queue_format_name": pa.string(),
-    "observed_at": pa.timestamp("us", tz="UTC"),
-    "hresult": pa.int64(),
-}
-OBSERVATION_SCHEMA: Final = pa.schema({**OBSERVATION_FIELDS, "properties": pa.list_(PROPERTY_TYPE)})
-PROPERTY_ROW_SCHEMA: Final = pa.schema(
-    {
-        **OBSERVATION_FIELDS,
-        "place": pa.int32(),
-        "property_id": pa.int32(),
-        "property_name": pa.string(),
-        "vt": pa.int32(),
-        "vt_name": pa.string(),
-        **{field.name: field.type for field in list(PROPERTY_TYPE)[2:]},
-        "errors": ERRORS_TYPE,
-        "decoder_version": pa.string(),
-    }
+OBSERVATION_COLUMNS: Final = (
+    "snapshot_id", "call_key", "source", "queue_manager", "object_type", "queue", "queue_format_name", "observed_at",
+    "hresult",
+)  # fmt: skip
+"""The columns of an observation; all its rows of ``silver.properties`` have them."""
+OBSERVATION_SCHEMA: Final = PROPERTIES.schema(only=OBSERVATION_COLUMNS).append(
+    pa.field("properties", list_of(PROPERTY_TYPE))
 )
+PROPERTY_ROW_SCHEMA: Final = PROPERTIES.schema(without=(EVENT_DATE, RUN_ID))
 STATE_VALUE, STATE_NULL, STATE_ERROR = "value", "null", "error"
 _EMPTY_TYPES: Final = (0, 1)
 VALUE_COLUMNS: Final = ("value_decimal", "value_text", "value_binary", "value_texts", "value_json")
@@ -99,7 +76,7 @@ def observations_from_calls(calls: pa.Table) -> pa.Table:
         pairs = [(prop["vt"], prop) for prop in found or []]
         pairs += [(None, {})] * (len(numbers) - len(pairs))
         out.append(
-            {name: row.get(name) for name in OBSERVATION_FIELDS}
+            {name: row.get(name) for name in OBSERVATION_COLUMNS}
             | {
                 "snapshot_id": row["call_key"],
                 "source": "wire",
@@ -119,7 +96,7 @@ def observations_from_snapshots(snapshots: pa.Table) -> pa.Table:
     for row in snapshots.to_pylist():
         failed = _is_failed(row["hresult"]) or row["error"] is not None
         out.append(
-            {name: row.get(name) for name in OBSERVATION_FIELDS}
+            {name: row.get(name) for name in OBSERVATION_COLUMNS}
             | {
                 "source": "collector",
                 "queue": normalize_queue_name(row["format_name"]),
@@ -179,7 +156,7 @@ def property_rows(observations: pa.Table) -> pa.Table:
     owner = pc.list_parent_indices(lists)
     items = lists.flatten()
     rows = np.asarray(owner)
-    out = {name: observations.column(name).take(owner) for name in OBSERVATION_FIELDS}
+    out = {name: observations.column(name).take(owner) for name in OBSERVATION_COLUMNS}
     out |= {field.name: items.field(field.name) for field in PROPERTY_TYPE}
     first = np.searchsorted(rows, rows)  # the index of the first property of the same observation
     out["place"] = pa.array(np.arange(len(rows)) - first, pa.int32())
@@ -187,7 +164,7 @@ def property_rows(observations: pa.Table) -> pa.Table:
     encoded = out["vt"].dictionary_encode()
     vts = [property_names.propvariant_type_name(vt) for vt in encoded.dictionary.to_pylist()]
     out["vt_name"] = pa.array(vts, pa.string()).take(encoded.indices)
-    out["errors"] = pa.array([[]] * len(rows), ERRORS_TYPE)
+    out["errors"] = pa.array([[]] * len(rows), ERRORS)
     out["decoder_version"] = pa.array([DECODER_VERSION] * len(rows), pa.string())
     return pa.table([out[name] for name in PROPERTY_ROW_SCHEMA.names], schema=PROPERTY_ROW_SCHEMA)
 

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-import pyarrow as pa
-
+from schemas.bronze import QUARANTINE
+from schemas.collected_snapshots import SNAPSHOTS_RAW
+from schemas.table import EVENT_DATE, RUN_COLUMNS
 from udfs.files.capture_file import ReadableStream
 from udfs.keys import key
 from udfs.properties.observations import parse_json
@@ -25,34 +26,9 @@ _SAMPLE_BYTES: Final = 256
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 NOT_JSON, UNKNOWN_VERSION, MALFORMED, TOO_LONG = "not_json", "unknown_version", "malformed", "line_too_long"
 TIME_AHEAD: Final = "time_ahead"
-_TIME: Final = pa.timestamp("us", tz="UTC")
-SNAPSHOT_SCHEMA: Final = pa.schema(
-    {
-        "snapshot_id": pa.string(),
-        "queue_manager": pa.string(),
-        "server_address": pa.string(),
-        "object_type": pa.string(),
-        "format_name": pa.string(),
-        "asked_at": _TIME,
-        "collected_at": _TIME,
-        "hresult": pa.int64(),
-        "error": pa.string(),
-        "properties": pa.list_(pa.struct({"property_id": pa.int32(), "vt": pa.int32(), "value_json": pa.string()})),
-        "collector_version": pa.string(),
-        "source_path": pa.string(),
-        "source_line": pa.int64(),
-    }
-)
-BROKEN_LINE_SCHEMA: Final = pa.schema(
-    {
-        "quarantine_key": pa.string(),
-        "byte_offset": pa.int64(),
-        "size_bytes": pa.int64(),
-        "source_path": pa.string(),
-        "source_line": pa.int64(),
-        "reason": pa.string(),
-        "sample": pa.binary(),
-    }
+SNAPSHOT_SCHEMA: Final = SNAPSHOTS_RAW.schema(without=(EVENT_DATE, *RUN_COLUMNS))
+BROKEN_LINE_SCHEMA: Final = QUARANTINE.schema(
+    only=("quarantine_key", "byte_offset", "size_bytes", "source_path", "source_line", "reason", "sample")
 )
 JsonObject = dict[str, Any]
 

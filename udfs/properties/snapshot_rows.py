@@ -13,13 +13,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from schemas.queue_snapshots import MACHINE_SNAPSHOTS, QUEUE_SNAPSHOTS
+from schemas.table import ERRORS, EVENT_DATE, RUN_ID, STRINGS, TIMESTAMP, UINT64
 from udfs import codes
 from udfs.array_types import Bools, Ints
 from udfs.errors import MALFORMED
 from udfs.properties import property_names, value_conversion
 from udfs.properties.observations import (
     DECODER_VERSION,
-    OBSERVATION_FIELDS,
+    OBSERVATION_COLUMNS,
     STATE_ERROR,
     STATE_VALUE,
     VALUE_COLUMNS,
@@ -28,23 +30,13 @@ from udfs.properties.observations import (
 from udfs.properties.value_conversion import (
     COLUMN_CONVERSIONS,
     SEQUENCE_TYPE,
-    TEXT_LIST_TYPE,
-    TIME_TYPE,
-    UINT64_TYPE,
     ColumnConversion,
     PropertyValue,
     UnexpectedValueError,
 )
-from udfs.stubs.to_arrow import ERRORS_TYPE
 
 ColumnwiseResult = tuple[pa.Array, Bools]
-
-_SNAPSHOT_FIELDS: Final[dict[str, pa.DataType]] = {
-    **{name: to for name, to in OBSERVATION_FIELDS.items() if name != "object_type"},
-    "hresult_name": pa.string(),
-    "property_states": pa.map_(pa.string(), pa.string()),
-}
-_CLOSING_FIELDS: Final[dict[str, pa.DataType]] = {"errors": ERRORS_TYPE, "decoder_version": pa.string()}
+_SNAPSHOT_TABLES: Final = {"queue": QUEUE_SNAPSHOTS, "machine": MACHINE_SNAPSHOTS}
 
 
 def queue_snapshot_rows(observations: pa.Table) -> pa.Table:
@@ -59,16 +51,7 @@ def machine_snapshot_rows(observations: pa.Table) -> pa.Table:
 
 def snapshot_schema(object_type: str) -> pa.Schema:
     """Return the schema of snapshot rows; ``object_type`` is "queue" or "machine"."""
-    kinds = {
-        property_names.property_column_name(object_type, number): kind.type
-        for number, kind in sorted(COLUMN_CONVERSIONS[object_type].items())
-    }
-    known = {
-        name: to for name, to in _SNAPSHOT_FIELDS.items() if object_type == "queue" or not name.startswith("queue_form")
-    }
-    if object_type == "machine":
-        del known["queue"]
-    return pa.schema({**known, **kinds, **_CLOSING_FIELDS})
+    return _SNAPSHOT_TABLES[object_type].schema(without=(EVENT_DATE, RUN_ID))
 
 
 def _as_bools(mask: pa.Array) -> Bools:
@@ -89,14 +72,14 @@ def _decimal_values(items: pa.StructArray) -> ColumnwiseResult:
 
 def _count_values(items: pa.StructArray) -> ColumnwiseResult:
     number, fits = _decimal_values(items)
-    small = _as_bools(pc.less(pc.abs(number), pa.scalar(1 << 62, UINT64_TYPE))) & fits
-    return pc.if_else(pa.array(small), number, pa.scalar(None, UINT64_TYPE)).cast(pa.int64()), small
+    small = _as_bools(pc.less(pc.abs(number), pa.scalar(1 << 62, UINT64))) & fits
+    return pc.if_else(pa.array(small), number, pa.scalar(None, UINT64)).cast(pa.int64()), small
 
 
 def _time_values(items: pa.StructArray) -> ColumnwiseResult:
     number, fits = _count_values(items)
     seconds = np.asarray(pc.fill_null(number, 0)) % (1 << 32)
-    return pa.array(seconds * 1_000_000, TIME_TYPE, mask=seconds == 0), fits
+    return pa.array(seconds * 1_000_000, TIMESTAMP, mask=seconds == 0), fits
 
 
 def _text_list_values(items: pa.StructArray) -> ColumnwiseResult:
@@ -115,7 +98,7 @@ def _sequence_values(items: pa.StructArray) -> ColumnwiseResult:
     wide = np.zeros((len(raw), 2), "<u8")
     wide[:, 0] = raw["id"]
     parts = [
-        pa.Array.from_buffers(UINT64_TYPE, len(raw), [None, pa.py_buffer(wide)]),
+        pa.Array.from_buffers(UINT64, len(raw), [None, pa.py_buffer(wide)]),
         pa.array(raw["number"].astype(np.int64)),
         pa.array(raw["previous"].astype(np.int64)),
     ]
@@ -125,10 +108,10 @@ def _sequence_values(items: pa.StructArray) -> ColumnwiseResult:
 
 _COLUMNWISE_READERS: Final[dict[pa.DataType, Callable[[pa.StructArray], ColumnwiseResult]]] = {
     pa.string(): _text_values,
-    UINT64_TYPE: _decimal_values,
+    UINT64: _decimal_values,
     pa.int64(): _count_values,
-    TIME_TYPE: _time_values,
-    TEXT_LIST_TYPE: _text_list_values,
+    TIMESTAMP: _time_values,
+    STRINGS: _text_list_values,
     SEQUENCE_TYPE: _sequence_values,
 }
 
@@ -185,9 +168,9 @@ class _FlatProperties:
                 pa.array(self.names[unfit], pa.string()),
                 pa.array(self.place[unfit], pa.int64()),
             ],
-            fields=list(ERRORS_TYPE.value_type),
+            fields=list(ERRORS.value_type),
         )
-        return states, pa.ListArray.from_arrays(_list_offsets(self.owner[unfit], rows), errors).cast(ERRORS_TYPE)
+        return states, pa.ListArray.from_arrays(_list_offsets(self.owner[unfit], rows), errors).cast(ERRORS)
 
 
 def _list_offsets(owner: Ints, rows: int) -> pa.Array:
@@ -199,7 +182,7 @@ def _snapshot_rows(observations: pa.Table, object_type: str) -> pa.Table:
     ours = observations.filter(pc.equal(observations.column("object_type"), object_type))
     rows = ours.num_rows
     flat = _FlatProperties(ours.column("properties").combine_chunks(), object_type)
-    out: dict[str, Any] = {name: ours.column(name) for name in OBSERVATION_FIELDS if name in schema.names}
+    out: dict[str, Any] = {name: ours.column(name) for name in OBSERVATION_COLUMNS if name in schema.names}
     for number, kind in COLUMN_CONVERSIONS[object_type].items():
         out[property_names.property_column_name(object_type, number)] = flat.property_column(number, kind, rows)
     results = ours.column("hresult").combine_chunks().dictionary_encode()

@@ -10,39 +10,14 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
+from schemas.queue_snapshots import QUEUE_SNAPSHOTS
+from schemas.table import STRINGS, TIMESTAMP, UINT64
 from udfs import codes
 from udfs.properties import property_names
 
-UINT64_TYPE: Final = pa.decimal128(20, 0)
-TIME_TYPE: Final = pa.timestamp("us", tz="UTC")
-SEQUENCE_TYPE: Final = pa.struct(
-    {"sequence_id": UINT64_TYPE, "sequence_number": pa.int64(), "previous_number": pa.int64()}
-)
-EOD_SOURCE_LIST_TYPE: Final = pa.list_(
-    pa.struct(
-        {
-            "sender_format_name": pa.string(),
-            "sender_queue_manager": pa.string(),
-            "sequence_id": UINT64_TYPE,
-            "last_number": pa.int64(),
-            "last_access_at": TIME_TYPE,
-            "reject_count": pa.int64(),
-        }
-    )
-)
-HISTORY_TYPE: Final = pa.list_(
-    pa.struct(
-        {
-            "status": pa.int64(),
-            "status_name": pa.string(),
-            "changed_at": TIME_TYPE,
-            "error": pa.int64(),
-            "error_name": pa.string(),
-            "addresses": pa.list_(pa.string()),
-        }
-    )
-)
-TEXT_LIST_TYPE: Final = pa.list_(pa.string())
+SEQUENCE_TYPE: Final = QUEUE_SNAPSHOTS.column("eod_last_ack").type
+EOD_SOURCE_LIST_TYPE: Final = QUEUE_SNAPSHOTS.column("eod_source_info").type
+HISTORY_TYPE: Final = QUEUE_SNAPSHOTS.column("connection_history").type
 
 NUMBER_TYPES: Final = (2, 3, 16, 17, 18, 19, 20, 21)
 VT_BLOB: Final = 65
@@ -189,9 +164,9 @@ class ColumnConversion(NamedTuple):
 
 _TEXT_COLUMN: Final = ColumnConversion(pa.string(), _to_text)
 _COUNT_COLUMN: Final = ColumnConversion(pa.int64(), _to_int)
-_LIST_COLUMN: Final = ColumnConversion(TEXT_LIST_TYPE, _to_text_list)
+_LIST_COLUMN: Final = ColumnConversion(STRINGS, _to_text_list)
 _SEQUENCE_COLUMN: Final = ColumnConversion(SEQUENCE_TYPE, _to_sequence)
-_TIME_COLUMN: Final = ColumnConversion(TIME_TYPE, _to_time)
+_TIME_COLUMN: Final = ColumnConversion(TIMESTAMP, _to_time)
 
 MACHINE_CONVERSIONS: Final = {
     1: _LIST_COLUMN,
@@ -199,7 +174,7 @@ MACHINE_CONVERSIONS: Final = {
     3: _TEXT_COLUMN,
     4: _TEXT_COLUMN,
     5: _TEXT_COLUMN,
-    6: ColumnConversion(UINT64_TYPE, _to_decimal),
+    6: ColumnConversion(UINT64, _to_decimal),
 }
 QUEUE_CONVERSIONS: Final = {
     **dict.fromkeys((1, 2, 3, 4, 5, 6, 11), _TEXT_COLUMN),

@@ -16,24 +16,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from schemas.queue_aliases import QUEUE_ALIASES
 from udfs.call_results import call_succeeded
 from udfs.queues.normal_form import normalize_queue_name, split_queue_suffix
 
 NAMED_AS_PATH_NAME: Final = "path_name"
 NAMED_AS_FORMAT_NAME: Final = "format_name"
 
-ALIAS_EVIDENCE_SCHEMA: Final = pa.schema(
-    {
-        "queue": pa.string(),
-        "other_queue": pa.string(),
-        "named_as": pa.string(),
-        "evidence": pa.string(),
-        "call_key": pa.string(),
-        "snapshot_id": pa.string(),
-        "observed_at": pa.timestamp("us", tz="UTC"),
-    }
+ALIAS_EVIDENCE_SCHEMA: Final = QUEUE_ALIASES.schema(
+    only=("queue", "other_queue", "named_as", "evidence", "call_key", "snapshot_id", "observed_at")
 )
-CANONICAL_QUEUE_SCHEMA: Final = pa.schema({"queue": pa.string(), "canonical_queue": pa.string()})
+CANONICAL_QUEUE_SCHEMA: Final = QUEUE_ALIASES.schema(only=("queue", "canonical_queue"))
 
 _OPEN_METHODS: Final = {("RemoteRead", 2), ("RemoteRead", 11), ("qmcomm", 2)}  # the server is the queue's owner
 _GET_NAME, _OPEN_REMOTE, _OPEN_INTERNAL, _CREATE_CURSOR = ("qmcomm", 1), ("qmcomm", 2), ("qmcomm", 19), ("qmcomm2", 3)

@@ -10,11 +10,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from schemas.bronze import RPC_CALLS
+from schemas.table import RUN_COLUMNS, TIMESTAMP
 from udfs.array_types import Bools, Ints
 from udfs.files.capture_file import NO_TIME
 from udfs.rpc.pdu_columns import NEVER_NS
 
-TIMESTAMP_US: Final = pa.timestamp("us", "UTC")
 HALVES: Final = ("request", "response")
 GIVEN_UP_COLUMNS: Final = ("cancelled_at", "orphaned_at")
 """Columns with the times when the client gave up a call."""
@@ -22,86 +23,9 @@ CALL_TIME_COLUMNS: Final = ("request_at", "request_done_at", "response_at", "res
 """All columns with times. ``event_date`` is the date of the first one that is known."""
 NOT_SEEN, IN_PART, WHOLE = 0, 1, 2
 """How much of a half a sighting shows."""
-SIGHTING_STRUCT: Final = pa.struct(
-    [
-        ("capture_id", pa.string()),
-        ("request_packet", pa.int64()),
-        ("response_capture_id", pa.string()),
-        ("response_packet", pa.int64()),
-        ("byte_offset", pa.int64()),
-        ("request_at", pa.int64()),
-        ("request_done_at", pa.int64()),
-        ("response_at", pa.int64()),
-        ("response_done_at", pa.int64()),
-        ("cancelled_at", pa.int64()),
-        ("orphaned_at", pa.int64()),
-        ("request", pa.int32()),
-        ("response", pa.int32()),
-        ("finished", pa.bool_()),
-    ]
-)
-CLOCKS_STRUCT: Final = pa.struct(
-    [
-        ("request_tap", pa.int32()),
-        ("request_ahead_us", pa.int64()),
-        ("response_tap", pa.int32()),
-        ("response_ahead_us", pa.int64()),
-    ]
-)
-RPC_CALLS_SCHEMA: Final = pa.schema(
-    [
-        ("call_key", pa.string()),
-        ("connection_id", pa.string()),
-        ("client_address", pa.string()),
-        ("client_port", pa.int32()),
-        ("server_address", pa.string()),
-        ("server_port", pa.int32()),
-        ("call_id", pa.int64()),
-        ("context_id", pa.int32()),
-        ("interface_uuid", pa.string()),
-        ("interface_name", pa.string()),
-        ("transfer_syntax", pa.string()),
-        ("opnum", pa.int32()),
-        ("object_uuid", pa.string()),
-        ("byte_order", pa.string()),
-        ("auth_type", pa.int32()),
-        ("auth_level", pa.int32()),
-        ("bind_seen", pa.bool_()),
-        ("sealed", pa.bool_()),
-        ("request_at", TIMESTAMP_US),
-        ("request_done_at", TIMESTAMP_US),
-        ("response_at", TIMESTAMP_US),
-        ("response_done_at", TIMESTAMP_US),
-        ("cancelled_at", TIMESTAMP_US),
-        ("orphaned_at", TIMESTAMP_US),
-        ("request_fragments", pa.int32()),
-        ("response_fragments", pa.int32()),
-        ("request_stub", pa.binary()),
-        ("response_stub", pa.binary()),
-        ("fault_status", pa.int64()),
-        ("outcome", pa.string()),
-        ("capture_id", pa.string()),
-        ("request_packet", pa.int64()),
-        ("response_capture_id", pa.string()),
-        ("response_packet", pa.int64()),
-        ("byte_offset", pa.int64()),
-        ("observations", pa.int32()),
-        ("opened_by", pa.string()),
-        ("closed_reason", pa.string()),
-        ("verified_by", pa.string()),
-        ("response_byte_order", pa.string()),
-        ("request_sequence", pa.int64()),
-        ("response_sequence", pa.int64()),
-        ("sightings", pa.list_(SIGHTING_STRUCT)),
-        ("clocks", CLOCKS_STRUCT),
-        ("tunnel_identifier", pa.int64()),
-        ("request_signed_bytes", pa.binary()),
-        ("response_signed_bytes", pa.binary()),
-        ("request_span", pa.int64()),
-        ("response_span", pa.int64()),
-        ("event_date", pa.date32()),
-    ]
-)
+SIGHTING_STRUCT: Final = RPC_CALLS.column("sightings").type.value_type
+CLOCKS_STRUCT: Final = RPC_CALLS.column("clocks").type
+RPC_CALLS_SCHEMA: Final = RPC_CALLS.schema(without=RUN_COLUMNS)
 _ROWS_AT_A_TIME: Final = 4096
 CALL_OUTCOMES: Final = ("no_request", "damaged", "no_response", "fault", "encrypted", "unbound", "ok")
 
@@ -116,7 +40,7 @@ def rows_to_batch(rows: Iterable[dict[str, Any]], schema: pa.Schema) -> pa.Recor
 
     A few thousand are converted at a time: as Python objects they are much larger.
     """
-    plain = {TIMESTAMP_US: pa.int64(), pa.date32(): pa.int32()}
+    plain = {TIMESTAMP: pa.int64(), pa.date32(): pa.int32()}
     every, batches = iter(rows), []
     while some := list(islice(every, _ROWS_AT_A_TIME)):
         columns = [
@@ -130,7 +54,7 @@ def rows_to_batch(rows: Iterable[dict[str, Any]], schema: pa.Schema) -> pa.Recor
 def timestamp_column(values: Ints, valid: Bools) -> pa.Array:
     """Convert times in ns to a timestamp column in microseconds, rounded down; null where not valid or unknown."""
     good = valid & (values != NO_TIME) & (values != NEVER_NS)
-    return pa.array(np.where(good, values // 1000, 0), pa.int64(), mask=~good).cast(TIMESTAMP_US)
+    return pa.array(np.where(good, values // 1000, 0), pa.int64(), mask=~good).cast(TIMESTAMP)
 
 
 def lookup_column(values: Iterable[str], index: npt.NDArray[Any]) -> pa.Array:

@@ -6,25 +6,11 @@ A token belongs to the security context of its ``auth_context_id`` on its connec
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final
-
-import pyarrow as pa
 
 from udfs.sealed import spnego
 
-TOKEN_TYPE: Final = pa.struct(
-    [
-        ("from_client", pa.bool_()),
-        ("sequence", pa.int64()),
-        ("size", pa.int64()),
-        ("flags", pa.int32()),
-        ("auth_type", pa.int32()),
-        ("auth_level", pa.int32()),
-        ("auth_context_id", pa.int64()),
-        ("token", pa.binary()),
-    ]
-)
 AUTH_TYPE_NTLM, AUTH_TYPE_SPNEGO, AUTH_TYPE_KERBEROS = 10, 9, 16  # authentication types ([MS-RPCE] 2.2.1.1.7)
 NTLM_NEGOTIATE, NTLM_CHALLENGE, NTLM_AUTHENTICATE = 1, 2, 3  # NTLM message types
 _NTLM_SIGNATURE: Final = b"NTLMSSP\0"
@@ -45,7 +31,7 @@ class HandshakeToken:
 
     def to_row(self) -> dict[str, Any]:
         """Return the token as a value of the column ``handshake``."""
-        return {field.name: getattr(self, field.name) for field in TOKEN_TYPE}
+        return asdict(self)
 
     @property
     def end(self) -> int:

@@ -1,4 +1,4 @@
-"""Columns of acknowledgements: SessionHeaders, bodies of OrderAck and FinalAck packets; [MS-MQQB] 2.2.4 to 2.2.6."""
+"""Columns of acknowledgements: bodies of OrderAck and FinalAck packets; [MS-MQQB] 2.2.4, 2.2.5."""
 
 from __future__ import annotations
 
@@ -8,37 +8,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from schemas.table import ERRORS, UINT64
 from udfs import codes
 from udfs.messages.header_layouts import PROTOCOL_BINARY
 from udfs.messages.message_decoder import decode_messages
 from udfs.sessions import packet_layouts as layouts
 from udfs.sessions.fixed_records import FixedRecords
 from udfs.stubs.arrow_primitives import concat_lists, number_array
-from udfs.stubs.to_arrow import ERRORS_TYPE
 
-_SESSION_HEADER_FIELDS: Final = (
-    ("ack_sequence_number", "AckSequenceNumber", pa.int32()),
-    ("recoverable_ack_number", "RecoverableMsgAckSeqNumber", pa.int32()),
-    ("recoverable_ack_flags", "RecoverableMsgAckFlags", pa.int64()),
-    ("user_sequence_number", "UserMsgSequenceNumber", pa.int32()),
-    ("recoverable_sequence_number", "RecoverableMsgSeqNumber", pa.int32()),
-    ("window_size", "WindowSize", pa.int32()),
-)
-SESSION_HEADER_TYPE: Final = pa.struct([pa.field(name, kind) for name, _, kind in _SESSION_HEADER_FIELDS])
-"""The type of ``bronze.session_packets.session_header``."""
-_U64: Final = pa.decimal128(20, 0)
 _BODY_FIELD: Final = "MessagePropertiesHeader.MessageBody"
-
-
-def session_header_column(headers: pa.Array) -> pa.Array:
-    """Decode SessionHeaders, [MS-MQMQ] 2.2.20.4, to ``SESSION_HEADER_TYPE``; null unless all 16 bytes are there.
-
-    ``headers`` is binary: the last 16 bytes of a SessionAck, or those behind a counted packet with flag SH.
-    """
-    found = FixedRecords.read(headers, layouts.SESSION_HEADER)
-    columns = [found.numbers(field, kind) for _, field, kind in _SESSION_HEADER_FIELDS]
-    missing = pa.array(found.bytes_seen < layouts.SESSION_HEADER.itemsize)
-    return pa.StructArray.from_arrays(columns, fields=list(SESSION_HEADER_TYPE), mask=missing)
 
 
 def order_ack_columns(packets: pa.Array) -> dict[str, pa.Array]:
@@ -63,7 +41,7 @@ def order_ack_columns(packets: pa.Array) -> dict[str, pa.Array]:
         "queue_manager": decoded["source_queue_manager"],
         "addressed_queue_manager": decoded["destination_queue_manager"],
         "transaction_sequence_id": number_array(
-            np.ascontiguousarray(sequence.records["TxSequenceID"]), sequence.has("TxSequenceID"), _U64
+            np.ascontiguousarray(sequence.records["TxSequenceID"]), sequence.has("TxSequenceID"), UINT64
         ),
         "transaction_number": sequence.numbers("TxSequenceNumber", pa.int64()),
         "previous_transaction_number": sequence.numbers("TxPreviousSequenceNumber", pa.int64()),
@@ -85,5 +63,5 @@ def _short_bodies(body: pa.Array, errors: pa.Array, packets: pa.Array) -> pa.Arr
             [{"code": "truncated", "field": _BODY_FIELD, "offset": end}] if wrong else []
             for wrong, end in zip(rows.tolist(), ends, strict=True)
         ],
-        ERRORS_TYPE,
+        ERRORS,
     )

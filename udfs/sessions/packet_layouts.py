@@ -44,12 +44,6 @@ CONNECTION_PARAMETERS_HEADER: Final = np.dtype(
 CONNECTION_PARAMETERS_BYTES: Final = 32
 SESSION_ACK_BYTES: Final = INTERNAL_PACKET_BYTES + SESSION_HEADER_BYTES  # [MS-MQQB] 2.2.6
 
-# SessionHeader, [MS-MQMQ] 2.2.20.4
-SESSION_HEADER: Final = np.dtype(
-    [("AckSequenceNumber", "<u2"), ("RecoverableMsgAckSeqNumber", "<u2"), ("RecoverableMsgAckFlags", "<u4"),
-     ("UserMsgSequenceNumber", "<u2"), ("RecoverableMsgSeqNumber", "<u2"), ("WindowSize", "<u2"), ("Reserved", "<u2")]
-)  # fmt: skip
-
 # Bodies of OrderAck and FinalAck, [MS-MQQB] 2.2.4.1 and 2.2.5.1. An OrderAck has reserved bytes behind the numbers.
 ACKNOWLEDGED_SEQUENCE: Final = np.dtype(
     [("TxSequenceID", "<u8"), ("TxSequenceNumber", "<u4"), ("TxPreviousSequenceNumber", "<u4")]

@@ -9,6 +9,8 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from schemas.sessions import SESSION_PACKETS
+from schemas.table import RUN_COLUMNS
 from udfs.array_types import Bools, Ints, Octets
 from udfs.files.capture_file import NO_TIME
 from udfs.keys import encode_key_fields
@@ -26,64 +28,16 @@ from udfs.messages.header_layouts import (
     USER_FLAG_SH,
     USER_FLAG_TH,
 )
-from udfs.rpc.call_schema import TIMESTAMP_US, timestamp_column
+from udfs.rpc.call_schema import timestamp_column
 from udfs.rpc.connection_identity import connection_identity, four_tuple
 from udfs.sessions.packet_framing import FramedPackets
 from udfs.sessions.packet_headers import HEADER_BYTES, PACKET_TYPE_BITS, USER_FLAGS_AT
 from udfs.tcp.connections import TcpConnection
 from udfs.tcp.octets import gather_bytes, u16_little, u32_little
 
-SESSION_HEADER_TYPE: Final = pa.struct(
-    [
-        ("ack_sequence_number", pa.int32()),
-        ("recoverable_ack_number", pa.int32()),
-        ("recoverable_ack_flags", pa.int64()),
-        ("user_sequence_number", pa.int32()),
-        ("recoverable_sequence_number", pa.int32()),
-        ("window_size", pa.int32()),
-    ]
-)
-PACKET_SIGHTING_TYPE: Final = pa.struct(
-    [
-        ("capture_id", pa.string()),
-        ("packet_number", pa.int64()),
-        ("byte_offset", pa.int64()),
-        ("sent_at", TIMESTAMP_US),
-        ("sent_done_at", TIMESTAMP_US),
-    ]
-)
-SESSION_PACKETS_SCHEMA: Final = pa.schema(
-    [
-        ("packet_key", pa.string()),
-        ("connection_id", pa.string()),
-        ("client_address", pa.string()),
-        ("client_port", pa.int32()),
-        ("server_address", pa.string()),
-        ("server_port", pa.int32()),
-        ("sent_by", pa.string()),
-        ("tcp_sequence", pa.int64()),
-        ("stream_offset", pa.int64()),
-        ("capture_id", pa.string()),
-        ("packet_number", pa.int64()),
-        ("byte_offset", pa.int64()),
-        ("sent_at", TIMESTAMP_US),
-        ("sent_done_at", TIMESTAMP_US),
-        ("kind", pa.string()),
-        ("version", pa.int32()),
-        ("flags", pa.int32()),
-        ("packet_size", pa.int64()),
-        ("length_bytes", pa.int64()),
-        ("seen_bytes", pa.int64()),
-        ("complete", pa.bool_()),
-        ("message_class", pa.int32()),
-        ("session_header", SESSION_HEADER_TYPE),
-        ("packet", pa.binary()),
-        ("observations", pa.int32()),
-        ("sightings", pa.list_(PACKET_SIGHTING_TYPE)),
-        ("tunnel_identifier", pa.int64()),
-        ("event_date", pa.date32()),
-    ]
-)
+SESSION_HEADER_TYPE: Final = SESSION_PACKETS.column("session_header").type
+PACKET_SIGHTING_TYPE: Final = SESSION_PACKETS.column("sightings").type.value_type
+SESSION_PACKETS_SCHEMA: Final = SESSION_PACKETS.schema(without=RUN_COLUMNS)
 KINDS: Final = (
     "unknown", "session_ack", "establish_connection", "connection_parameters", "user_message", "order_ack", "final_ack"
 )  # fmt: skip

@@ -16,10 +16,11 @@ from typing import Final
 
 import pyarrow as pa
 
+from schemas.sessions import PINGS
+from schemas.table import RUN_COLUMNS
 from udfs.files.capture_file import NO_TIME
 from udfs.keys import key
 from udfs.rows import RowDict
-from udfs.rpc.call_schema import TIMESTAMP_US
 from udfs.tcp.datagrams import UdpDatagram
 
 PING_PORT: Final = 3527
@@ -29,27 +30,7 @@ _SIGNATURE: Final = b"HU"  # 0x5548
 _REFUSED, _WORKSTATION = 2, 1  # RF, RC of Flags
 _WITHIN_US: Final = 60_000_000
 _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
-PINGS_SCHEMA: Final = pa.schema(
-    [
-        ("ping_key", pa.string()),
-        ("client_address", pa.string()),
-        ("client_port", pa.int32()),
-        ("server_address", pa.string()),
-        ("requested_at", TIMESTAMP_US),
-        ("responded_at", TIMESTAMP_US),
-        ("cookie", pa.int64()),
-        ("client_queue_manager", pa.string()),
-        ("server_queue_manager", pa.string()),
-        ("refused", pa.bool_()),
-        ("workstation", pa.bool_()),
-        ("round_trip_ms", pa.float64()),
-        ("capture_id", pa.string()),
-        ("packet_number", pa.int64()),
-        ("response_capture_id", pa.string()),
-        ("response_packet", pa.int64()),
-        ("event_date", pa.date32()),
-    ]
-)
+PINGS_SCHEMA: Final = PINGS.schema(without=RUN_COLUMNS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from schemas.table import ERRORS, TIMESTAMP
 from udfs import codes
 from udfs.array_types import Bools, Ints
 from udfs.call_results import call_succeeded
@@ -28,14 +29,7 @@ DECODER_VERSION: Final = "3"  # 3: counts that reading does not need end nothing
 
 # Columns for which the response's value takes precedence over the request's.
 _RESPONSE_FIRST: Final = frozenset({"sequence_id", "hresult", "arrive_time", "packet_bytes", "remote_queue_name"})
-_REMOTE_READ_COLUMNS: Final = (
-    "queue_format_type", "queue_format_name", "queue", "access", "share_mode", "client_id", "non_routing_server",
-    "workgroup", "version_major", "version_minor", "build_number", "returned_port", "port_type", "context_handle",
-    "remote_read_handle", "queue_handle", "queue_descriptor", "open_context", "mqs", "cursor_handle", "action",
-    "timeout_ms", "request_id", "lookup_id", "sequence_id", "max_body_bytes", "max_compound_message_bytes",
-    "transaction_id", "propagation_token_bytes", "acknowledgement_class", "ack", "move_context", "arrive_time",
-    "packet_bytes", "hresult",
-)  # fmt: skip
+_REMOTE_READ_COLUMNS: Final = (*to_arrow.READ_COLUMNS, "arrive_time")
 _CLIENT_COLUMNS: Final = (
     "queue_format_name", "queue", "access", "share_mode", "queue_handle", "queue_descriptor", "open_context",
     "context_handle", "cursor_handle", "client_id", "returned_port", "remote_queue_name", "client_name",
@@ -45,15 +39,15 @@ _MANAGEMENT_COLUMNS: Final = ("object_type", "queue_format_name", "queue", "hres
 PARAMETERS_SCHEMA: Final = pa.schema(
     {
         "method": pa.string(),
-        **{name: kind for name, kind in to_arrow.COLUMN_TYPES.items() if name not in ("arrive_time", "action_text")},
-        "arrived_at": pa.timestamp("us", tz="UTC"),
+        **{name: kind for name, kind in to_arrow.COLUMN_TYPES.items() if name not in to_arrow.RAW_TYPES},
+        "arrived_at": TIMESTAMP,
         "management_action": pa.string(),
         **dict.fromkeys(("action_name", "ack_name", "hresult_name"), pa.string()),
         **to_arrow.LIST_TYPES,
         "values": to_arrow.VARIANTS_TYPE,
         **to_arrow.SECTION_TYPES,
         "packet": pa.binary(),
-        "errors": to_arrow.ERRORS_TYPE,
+        "errors": ERRORS,
     }
 )
 _DIRECTIONS: Final = ("request", "response")
@@ -227,7 +221,7 @@ def decode_remote_read_calls(batch: pa.RecordBatch, *, packets: bool = False) ->
         else pa.nulls(calls.rows, pa.binary())
     )
     seconds = out.pop("arrive_time").cast(pa.timestamp("s"))
-    out["arrived_at"] = seconds.cast(pa.timestamp("us")).cast(pa.timestamp("us", tz="UTC"))
+    out["arrived_at"] = seconds.cast(pa.timestamp("us")).cast(TIMESTAMP)
     out["action_name"] = code_name_column(out["action"], codes.ACTION_NAMES)
     out["ack_name"] = code_name_column(out["ack"], codes.ACK_NAMES)
     return out | _common_columns(calls, out["hresult"])
@@ -318,7 +312,7 @@ def decode_mixed_stubs(
     errors = [
         [{"code": UNSUPPORTED, "field": name, "offset": 0}] if name else [] for name in unclear.take(chosen).to_pylist()
     ]
-    parts.append(_parameters({"errors": pa.array(errors, to_arrow.ERRORS_TYPE)}, len(chosen)))
+    parts.append(_parameters({"errors": pa.array(errors, ERRORS)}, len(chosen)))
     order = pa.concat_arrays([*places, chosen])
     return pa.concat_batches(parts).take(pc.array_sort_indices(order))
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from schemas.calls import CLIENT_CALLS, MANAGEMENT_CALLS, REMOTE_READ_CALLS
+from schemas.queue_snapshots import PROPERTIES
+from schemas.table import BIGINT, ERRORS, STRING, UINT64, Table, list_of
 from udfs.array_types import Bools, Ints, Octets
 from udfs.stubs import arrow_primitives
 from udfs.stubs.byte_spans import slice_spans
@@ -16,74 +20,36 @@ from udfs.stubs.column_cursors import ERROR_CODES, AnyArray, DecodedColumns
 from udfs.stubs.idl import OBJECT_TYPES
 from udfs.stubs.single_propvariant import NUMBER_SIZES, VT_VECTOR_CLSID, VT_VECTOR_LPWSTR, PropVariant
 
-ERRORS_TYPE: Final = pa.list_(
-    pa.struct([pa.field("code", pa.string()), pa.field("field", pa.string()), pa.field("offset", pa.int64())])
-)
-_U64: Final = pa.decimal128(20, 0)
 
-# The Arrow type of each column with one value per row: unsigned 32-bit numbers as int64, 64-bit ones as decimals.
-COLUMN_TYPES: Final[dict[str, pa.DataType]] = {
-    "queue_format_type": pa.int32(),
-    "queue_format_name": pa.string(),
-    "queue": pa.string(),
-    "access": pa.int64(),
-    "share_mode": pa.int64(),
-    "client_id": pa.string(),
-    "non_routing_server": pa.bool_(),
-    "workgroup": pa.bool_(),
-    "version_major": pa.int32(),
-    "version_minor": pa.int32(),
-    "build_number": pa.int32(),
-    "returned_port": pa.int64(),
-    "port_type": pa.int64(),
-    "context_handle": pa.string(),
-    "remote_read_handle": pa.string(),
-    "queue_handle": pa.int64(),
-    "queue_descriptor": pa.int64(),
-    "open_context": pa.int64(),
-    "mqs": pa.int64(),
-    "cursor_handle": pa.int64(),
-    "action": pa.int64(),
-    "timeout_ms": pa.int64(),
-    "request_id": pa.int64(),
-    "lookup_id": _U64,
-    "sequence_id": _U64,
-    "max_body_bytes": pa.int64(),
-    "max_compound_message_bytes": pa.int64(),
-    "transaction_id": pa.string(),
-    "propagation_token_bytes": pa.int64(),
-    "acknowledgement_class": pa.int64(),
-    "ack": pa.int64(),
-    "move_context": _U64,
-    "arrive_time": pa.int64(),
-    "packet_bytes": pa.int64(),
-    "hresult": pa.int64(),
-    # only of qmcomm, qmcomm2 and qmmgmt
-    "remote_queue_name": pa.string(),
-    "client_name": pa.string(),
-    "queue_manager_context": pa.int64(),
-    "remote_cursor_handle": pa.int64(),
-    "object_type": pa.string(),
-    "action_text": pa.string(),
+def _declared(table: Table, columns: Iterable[str]) -> dict[str, pa.DataType]:
+    return {field.name: field.type for field in table.schema(only=columns)}
+
+
+READ_COLUMNS: Final = (
+    "queue_format_type", "queue_format_name", "queue", "access", "share_mode", "client_id", "non_routing_server",
+    "workgroup", "version_major", "version_minor", "build_number", "returned_port", "port_type", "context_handle",
+    "remote_read_handle", "queue_handle", "queue_descriptor", "open_context", "mqs", "cursor_handle", "action",
+    "timeout_ms", "request_id", "lookup_id", "sequence_id", "max_body_bytes", "max_compound_message_bytes",
+    "transaction_id", "propagation_token_bytes", "acknowledgement_class", "ack", "move_context", "packet_bytes",
+    "hresult",
+)  # fmt: skip
+"""The columns of ``silver.remote_read_calls`` with one value per stub."""
+RAW_TYPES: Final = {"arrive_time": BIGINT, "action_text": STRING}
+"""Values that are in no column: others are made of them."""
+COLUMN_TYPES: Final = {
+    **_declared(REMOTE_READ_CALLS, READ_COLUMNS),
+    **_declared(CLIENT_CALLS, ("remote_queue_name", "client_name", "queue_manager_context", "remote_cursor_handle")),
+    **_declared(MANAGEMENT_CALLS, ("object_type",)),
+    **RAW_TYPES,
 }
-LIST_TYPES: Final[dict[str, pa.DataType]] = {"property_ids": pa.list_(pa.int32())}
-VARIANTS_TYPE: Final = pa.list_(
+"""The Arrow type of each value of which a stub has one: unsigned 32-bit numbers as int64, 64-bit ones as decimals."""
+LIST_TYPES: Final = _declared(MANAGEMENT_CALLS, ("property_ids",))
+VARIANTS_TYPE: Final = list_of(
     pa.struct(
-        [
-            pa.field("vt", pa.int32()),
-            pa.field("value_decimal", _U64),
-            pa.field("value_text", pa.string()),
-            pa.field("value_binary", pa.binary()),
-            pa.field("value_texts", pa.list_(pa.string())),
-            pa.field("value_json", pa.string()),
-        ]
+        PROPERTIES.schema(only=("vt", "value_decimal", "value_text", "value_binary", "value_texts", "value_json"))
     )
 )
-SECTION_TYPES: Final[dict[str, pa.DataType]] = {
-    "section_types": pa.list_(pa.int32()),
-    "section_bytes": pa.list_(pa.int64()),
-    "section_allocated_bytes": pa.list_(pa.int64()),
-}
+SECTION_TYPES: Final = _declared(REMOTE_READ_CALLS, ("section_types", "section_bytes", "section_allocated_bytes"))
 
 
 def error_lists(parts: list[tuple[str, DecodedColumns]], rows: int) -> pa.Array:
@@ -108,7 +74,7 @@ def error_lists(parts: list[tuple[str, DecodedColumns]], rows: int) -> pa.Array:
         names=["code", "field", "offset"],
     )
     offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
-    return pa.ListArray.from_arrays(pa.array(offsets), flat).cast(ERRORS_TYPE)
+    return pa.ListArray.from_arrays(pa.array(offsets), flat).cast(ERRORS)
 
 
 def value_array(name: str, values: AnyArray, valid: Bools) -> pa.Array:
@@ -187,7 +153,7 @@ def _signed_decimals(low: npt.NDArray[np.uint64], negative: Bools, valid: Bools)
     wide[:, 0] = low
     wide[negative, 1] = (1 << 64) - 1
     mask = pa.py_buffer(np.packbits(valid, bitorder="little"))
-    return pa.Array.from_buffers(_U64, len(low), [mask, pa.py_buffer(wide)])
+    return pa.Array.from_buffers(UINT64, len(low), [mask, pa.py_buffer(wide)])
 
 
 def variant_lists(values: DecodedColumns, name: str, keep: Bools) -> pa.Array:

@@ -34,6 +34,7 @@ from pipeline.attempts.columns.arrays import (
     to_flags,
     to_numbers,
 )
+from schemas.table import CLOCKS, ERRORS, TIMESTAMP
 from udfs.call_results import call_succeeded
 from udfs.dcerpc.interfaces import QM2QM_NAME
 
@@ -45,8 +46,6 @@ _AHEAD: Final = {
 }
 
 
-_CLOCKS: Final = pa.struct([(name, pa.int32() if name.endswith("tap") else pa.int64()) for name in Clocks._fields])
-_ERRORS: Final = pa.list_(pa.struct([("code", pa.string()), ("field", pa.string()), ("offset", pa.int64())]))
 _KINDS: Final = {"str": pa.string(), "int": pa.int64(), "bool": pa.bool_()}
 _IDENTIFIERS: Final = ("sequence_id", "lookup_id", "move_context")
 
@@ -54,9 +53,9 @@ _IDENTIFIERS: Final = ("sequence_id", "lookup_id", "move_context")
 def _row_type(name: str, annotation: str) -> pa.DataType:
     """Return the type of a field of ``DecodedCall`` as a column."""
     if name in ("clocks", "errors"):
-        return _CLOCKS if name == "clocks" else _ERRORS
+        return CLOCKS.type if name == "clocks" else ERRORS
     if name in _AHEAD:
-        return pa.timestamp("us", "UTC")
+        return TIMESTAMP
     return pa.uint64() if name in _IDENTIFIERS else _KINDS[annotation.removesuffix(" | None")]
 
 
@@ -230,7 +229,7 @@ class CallColumns:
     @cached_property
     def clocks(self) -> dict[str, Ints]:
         """The fields of ``Clocks``."""
-        column = self.field("clocks", _CLOCKS)
+        column = self.field("clocks", CLOCKS.type)
         return {name: to_numbers(pc.struct_field(column, name)) for name in Clocks._fields}
 
     def ahead_us(self, side: str) -> Ints:

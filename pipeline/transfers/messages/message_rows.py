@@ -30,7 +30,7 @@ from pipeline.transfers.messages.evidence_lists import EvidenceLists
 from pipeline.transfers.messages.first_events import NO_EVENT, EventIndex
 from pipeline.transfers.messages.message_inputs import TransferInputs
 from pipeline.transfers.messages.sender_clocks import clocks_differ
-from schemas.table import EVENT_DATE, RUN_ID
+from schemas.table import EVENT_DATE, RUN_ID, TIMESTAMP, UINT64
 from schemas.transfers import MESSAGE_TRANSFERS, REPORT_SIGHTING
 from udfs.array_types import Bools, Ints
 from udfs.codes import MQMSG_CLASS_ACK_RECEIVE, NEGATIVE_CLASS_BIT, RECEIVE_CLASS_BIT
@@ -60,7 +60,6 @@ _NO_CLASS: Final = -1
 _DEAD_LETTER: Final = 1  # bit of journaling
 _US, _US_PER_MS = 1_000_000, 1000
 _MAX_CLOCK_SKEW_US = DEFAULT_TIME_LIMITS.max_clock_skew_us  # of captures that saw a connection side by side
-_TIME: Final = pa.timestamp("us", tz="UTC")
 # Of a message, as its first sending has them that has any.
 _OF_MESSAGE: Final = (
     "message_kind", "class", "class_name", "source_queue_manager", "destination_queue_manager", "delivery",
@@ -208,7 +207,7 @@ class _Transfers:
                 known = known or AddressQueueManagers.of(handshakes, expire)
                 found = pc.coalesce(found, known.at(self.columns[f"{end}_address"], self.first_at))
             self.columns[name] = found
-        self.columns["transaction_sequence_id"] = self.columns["sequence_id"].cast(pa.decimal128(20, 0))
+        self.columns["transaction_sequence_id"] = self.columns["sequence_id"].cast(UINT64)
         sent, reach = times_to_us(self.columns["message_sent_at"]), self.columns["time_to_reach_queue_s"]
         self.columns["sent_at"] = self.columns["message_sent_at"]
         self.columns["expires_at"] = _instants(pc.add(sent, pc.multiply(reach.cast(pa.int64()), _US)))
@@ -666,7 +665,7 @@ def _times(column: pa.ChunkedArray | pa.Array) -> Ints:
 
 
 def _instants(micros: pa.Array) -> pa.Array:
-    return micros.cast(pa.timestamp("us")).cast(_TIME)
+    return micros.cast(pa.timestamp("us")).cast(TIMESTAMP)
 
 
 def _moments(at: Ints) -> pa.Array:

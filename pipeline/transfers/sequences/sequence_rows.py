@@ -29,7 +29,7 @@ from pipeline.transfers.sequences.sequence_events import (
 from pipeline.transfers.sequences.sequence_inputs import CLOCK_SLACK_US
 from pipeline.transfers.sequences.stalls import NO_STALL, LeftOut, last_rows
 from pipeline.transfers.sequences.transfer_sequences import TransferSequences, describe_sequences
-from schemas.table import EVENT_DATE, RUN_ID
+from schemas.table import EVENT_DATE, RUN_ID, TIMESTAMP, UINT64
 from schemas.transfers import NUMBER_GAP, STALL, TRANSFER_SEQUENCES
 from udfs.array_types import Bools, Ints
 from udfs.keys import key
@@ -47,7 +47,6 @@ _ORDINAL: Final = (1 << 32) - 1
 _EPOCH_BITS: Final = 32
 _US: Final = 1_000_000
 _FAR: Final = (1 << 62) - 1
-_TIME: Final = pa.timestamp("us", tz="UTC")
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +235,7 @@ def _rows(names: pa.Table, found: TransferSequences, evidence: pa.Array, run_id:
     columns: dict[str, Any] = {
         "sequence_key": pa.array([key(*each) for each in keys], pa.string()),
         **{name: names[name] for name in (*FLOW_COLUMNS, *HOP_COLUMNS)},
-        "transaction_sequence_id": names["sequence_id"].cast(pa.decimal128(20, 0)),
+        "transaction_sequence_id": names["sequence_id"].cast(UINT64),
         "sequence_ordinal": pa.array((ids & np.uint64(_ORDINAL)).astype(np.int64)),
         "sequence_epoch_at": _times(np.where(epochs == 0, NO_TIME, epochs)),
         **{name: pa.array(getattr(found, name)) for name in _COUNTS},
@@ -249,7 +248,7 @@ def _rows(names: pa.Table, found: TransferSequences, evidence: pa.Array, run_id:
         "stalls": _stalls(found, count),
         "longest_stall_s": pa.array(longest / _US, mask=longest == NO_STALL),
         "stalled_since": _times(found.stalls.since),
-        "previous_sequence_id": pa.nulls(count, pa.decimal128(20, 0)),
+        "previous_sequence_id": pa.nulls(count, UINT64),
         "began": pa.nulls(count, pa.string()),
         "condition": pa.array(found.condition.tolist(), pa.string()),
         "evidence": evidence,
@@ -292,7 +291,7 @@ def _numbers(values: Ints) -> pa.Array:
 
 
 def _times(values: Ints) -> pa.Array:
-    return pa.array(values, pa.int64(), mask=values == NO_TIME).cast(pa.timestamp("us")).cast(_TIME)
+    return pa.array(values, pa.int64(), mask=values == NO_TIME).cast(pa.timestamp("us")).cast(TIMESTAMP)
 
 
 def _lists(sequence: Ints, count: int, values: pa.Array) -> pa.Array:
