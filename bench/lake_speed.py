@@ -67,7 +67,7 @@ SEPARATE_EXECUTOR = {
 
 def _stamped_rows(tasks: PartitionedRows, number: int) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a task with the columns of the run."""
-    return (stamp_rows(RPC_CALLS, batch, "bench", dt.datetime.now(dt.UTC)) for batch in tasks.rows(number))
+    return (stamp_rows(RPC_CALLS, batch, "bench", dt.datetime.now(dt.UTC)) for batch in tasks.read_part(number))
 
 
 def _update_bronze_and_calls(lake: Lake, files: Sequence[Path]) -> None:
@@ -112,7 +112,7 @@ class LakeBench:
             side.mkdir(parents=True)
             reads = plan_ingest(listed, []).reads
             tasks = build_read_tasks(reads, LakePath(f"{side}/tasks.jsonl"), IngestClock())
-            lake.append(RPC_CALLS, replace(tasks, rows=partial(_stamped_rows, tasks)))
+            lake.append(RPC_CALLS, replace(tasks, read_part=partial(_stamped_rows, tasks)))
             seconds = time.perf_counter() - begin
         rows = lake.versions.rows_written(RPC_CALLS)
         request, response = self._sizes(lake)

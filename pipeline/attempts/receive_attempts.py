@@ -205,9 +205,9 @@ class _Attempts:
     def _attempt_keys(self) -> Ints:
         """What an attempt and its End share, of all calls; -1 where that was not captured."""
         calls, association = self.calls, self.known.association
-        read_handle = combine_codes(association, calls.codes("remote_read_handle")[0])
+        read_handle = combine_codes(association, calls.dictionary_codes("remote_read_handle")[0])
         context = combine_codes(
-            association, calls.codes("context_handle")[0], codes_of_numbers(calls.numbers("request_id"))
+            association, calls.dictionary_codes("context_handle")[0], codes_of_numbers(calls.numbers("request_id"))
         )
         return either(calls.by_number, read_handle, context)
 
@@ -222,7 +222,9 @@ class _Attempts:
         rejects = calls.of_role("reject")
         is_read = np.isin(np.arange(len(calls)), self.starts)
         message = np.where(is_read, calls.identifiers("sequence_id"), calls.identifiers("lookup_id"))
-        keys = combine_codes(self.known.association, calls.codes("context_handle")[0], codes_of_numbers(message))
+        keys = combine_codes(
+            self.known.association, calls.dictionary_codes("context_handle")[0], codes_of_numbers(message)
+        )
         keys = np.where(calls.by_number, NOTHING, keys)
         counts = self.accepted[rejects]
         counts &= calls.numbers("acknowledgement_class")[rejects] == MQMSG_CLASS_NACK_RECEIVE_REJECTED
@@ -359,7 +361,7 @@ class _Attempts:
     def _may_have_strays(self, held: Flags, since: Ints, until: Ints) -> Flags:
         """Return which attempts a connection may concern that may belong to any association: an End came over that."""
         found = np.zeros(self.count, np.bool_)
-        for attempt in np.flatnonzero(held).tolist() if self.known.has_strays else ():
+        for attempt in np.flatnonzero(held).tolist() if self.known.has_connections_without_bind else ():
             times = int(since[attempt]), int(until[attempt])
             found[attempt] = self.known.may_share_association(int(self.starts[attempt]), *times)
         return found

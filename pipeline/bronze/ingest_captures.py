@@ -298,7 +298,7 @@ class _IngestRound:
         def run_tasks(tasks: PartitionedRows) -> None:
             session = writer.lake.session
             if session.engine == "local":
-                session.note_in_driver(tasks.rows)
+                session.note_in_driver(tasks.read_part)
             tasks.table(session, schema)
 
         with ReadProgress(parts, writer.folder, folder / CAPTURE_FILES.name).shown(self.meter):

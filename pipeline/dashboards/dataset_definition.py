@@ -17,7 +17,7 @@ EVIDENCE_COLUMNS: Final = (
 )
 
 
-def size_class_sql(number: str) -> str:
+def log_bucket_midpoint_sql(number: str) -> str:
     """Return SQL for the middle of the class of a number: four classes per doubling, so accurate to 9 %."""
     return f"pow(2, (floor(log2(greatest({number}, 0.001)) * 4) + 0.5) / 4)"
 

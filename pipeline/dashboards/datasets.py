@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from pipeline.dashboards.dataset_definition import EVIDENCE_COLUMNS, MAX_EVIDENCE_KEYS, Dataset, size_class_sql
+from pipeline.dashboards.dataset_definition import EVIDENCE_COLUMNS, MAX_EVIDENCE_KEYS, Dataset, log_bucket_midpoint_sql
 from pipeline.dashboards.transfer_datasets import TRANSFER_DATASETS
 from pipeline.queues.last_reports import (
     LAST_MACHINE_REPORTS_SQL,
@@ -78,7 +78,7 @@ FROM {{rpc_calls}} c LEFT JOIN ({_RESULTS_SQL}) r ON c.call_key = r.call_key""",
     time_column="request_at",
     group_by=(
         "interface_name, method, server_address, client_address, outcome, result, failed, "
-        f"{size_class_sql('response_ms')} AS response_ms"
+        f"{log_bucket_midpoint_sql('response_ms')} AS response_ms"
     ),
     aggregates="count(*) AS n, max(response_ms) AS response_ms_max",
     other_tables=("silver.remote_read_calls", "silver.management_calls", "silver.client_calls"),

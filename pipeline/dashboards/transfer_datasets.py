@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from pipeline.dashboards.dashboard_data import NEVER_ARRIVED, NOT_READ
-from pipeline.dashboards.dataset_definition import EVIDENCE_COLUMNS, Dataset, size_class_sql
+from pipeline.dashboards.dataset_definition import EVIDENCE_COLUMNS, Dataset, log_bucket_midpoint_sql
 from pipeline.reports.views.refused import with_refusals
 from pipeline.silver.canonical_queues import with_canonical_queues
 from pipeline.transfers.hops.hop_sql import once_per_hop
@@ -123,7 +123,7 @@ FROM {_with_canonical_queue(once_per_hop(_WITH_NOT_DELIVERED, f"{_MESSAGE_COLUMN
         selection="the newest of each pair of queue managers and stage",
         partition_by=f"{_HOP_COLUMNS}, stage",
         time_column="first_sent_at",
-        group_by=f"{_HOP_COLUMNS}, stage, {size_class_sql('latency_ms')} AS latency_ms",
+        group_by=f"{_HOP_COLUMNS}, stage, {log_bucket_midpoint_sql('latency_ms')} AS latency_ms",
         aggregates="count(*) AS n",
         other_tables=("silver.queue_aliases",),
     ),

@@ -40,7 +40,7 @@ from pipeline.transfers.hops.hop_keys import CLONES_RULE
 from pipeline.transfers.inputs import (
     count_packets,
     group_connections,
-    read_behind,
+    read_after_checkpoint,
     read_capture_ends,
     read_decoded_messages,
     read_packets,
@@ -236,7 +236,7 @@ class _Evaluation:
             where = f"connection_id IN {{names}} AND {JUDGED_MESSAGES} AND {condition}"
             return lake.select(MESSAGES, where, ("connection_id", "seen_at", *MESSAGE_COLUMNS), names=some)
 
-        messages = read_behind(judged, names, checkpoints, "seen_at")
+        messages = read_after_checkpoint(judged, names, checkpoints, "seen_at")
         condition = "reason = 'not_a_packet' AND connection_id IN {names}"
         columns = ("connection_id", "quarantine_key", "seen_at")
         stray = lake.select(QUARANTINE, condition, columns, names=names) if lake.exists(QUARANTINE) else None

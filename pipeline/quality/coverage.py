@@ -206,10 +206,10 @@ def counted(lake: Lake, dates: Dates, run_id: str | None = None) -> pa.Table:
             for name, value in _of(PARTS[place], row):
                 at = (row["hour"], row["server_address"], PARTS[place].layer, name)
                 totals[at] = totals.get(at, 0) + value
-    return table_of(totals, run_id)
+    return coverage_table(totals, run_id)
 
 
-def table_of(totals: Mapping[tuple[datetime | None, str | None, str, str], int], run_id: str | None) -> pa.Table:
+def coverage_table(totals: Mapping[tuple[datetime | None, str | None, str, str], int], run_id: str | None) -> pa.Table:
     """Return totals by hour, server, layer and measure as rows of the table."""
     rows = []
     for (hour, server, layer, measure), value in totals.items():

@@ -125,7 +125,7 @@ def group_connections(packets: Mapping[str, int], names: Collection[str]) -> Ite
         yield group
 
 
-def read_behind(
+def read_after_checkpoint(
     read: Callable[[str, list[str]], pa.Table],
     names: Collection[str],
     checkpoints: Mapping[str, Checkpoint],
@@ -147,15 +147,15 @@ def read_behind(
     return pa.concat_tables(parts)
 
 
-def select_behind(
+def select_after_checkpoint(
     lake: Lake, table: Table, names: Collection[str], checkpoints: Mapping[str, Checkpoint], column: str
 ) -> pa.Table:
-    """Return the rows of a table for some connections, as ``read_behind`` does."""
+    """Return the rows of a table for some connections, as ``read_after_checkpoint`` does."""
 
     def read(condition: str, some: list[str]) -> pa.Table:
         return lake.select(table, f"connection_id IN {{names}} AND {condition}", names=some)
 
-    return read_behind(read, names, checkpoints, column)
+    return read_after_checkpoint(read, names, checkpoints, column)
 
 
 def read_decoded_messages(
@@ -169,7 +169,7 @@ def read_decoded_messages(
     def read(condition: str, some: list[str]) -> pa.Table:
         return lake.query(_DECODED.replace("{behind}", condition), messages=MESSAGES, names=some)
 
-    return read_behind(read, names, checkpoints, "seen_at")
+    return read_after_checkpoint(read, names, checkpoints, "seen_at")
 
 
 def read_packets(
@@ -189,7 +189,7 @@ def read_packets(
     def read(condition: str, some: list[str], **more: Any) -> pa.Table:  # noqa: ANN401 - inputs of a query
         return lake.query(_PACKETS_OF.replace("{behind}", condition), rows=SESSION_PACKETS, names=some, **more)
 
-    found = [read_behind(read, names, checkpoints, "sent_at")]
+    found = [read_after_checkpoint(read, names, checkpoints, "sent_at")]
     kept = [each for name in names if name in checkpoints for each in checkpoints[name].kept_packets]
     if kept:
         at = ", ".join(f"timestamp_micros({each})" for each in sorted({each.sent_at_us for each in kept}))

@@ -41,7 +41,7 @@ from pipeline.transfers.inputs import (
     read_capture_ends,
     read_decoded_messages,
     read_packets,
-    select_behind,
+    select_after_checkpoint,
 )
 from pipeline.transfers.packet_numbers import NO_TIME
 from pipeline.transfers.packet_sightings import packet_sightings
@@ -259,7 +259,7 @@ class _SessionsUpdate:
         self, table: Table, names: Collection[str], rows: pa.Table, checkpoints: Mapping[str, Checkpoint]
     ) -> None:
         """Replace the rows of some connections in a table, behind their checkpoints, as far as they differ."""
-        current = select_behind(self.lake, table, names, checkpoints, "sent_at")
+        current = select_after_checkpoint(self.lake, table, names, checkpoints, "sent_at")
         dates = {*pc.unique(rows[EVENT_DATE]).to_pylist(), *pc.unique(current[EVENT_DATE]).to_pylist()}
         self.written[str(table)] += self.lake.replace_changed(table, rows, current, dates=dates)
 

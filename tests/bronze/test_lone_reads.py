@@ -143,7 +143,7 @@ def test_a_task_that_dies_at_a_capture(ingest, inject):
     runs, alone = [], []
 
     def run_tasks(tasks):
-        runs.append(tasks.row_count)
+        runs.append(tasks.part_count)
         try:
             list(tasks.read_in_driver())
         except KilledError as error:
@@ -165,7 +165,7 @@ def test_a_capture_at_which_a_run_was_killed_is_read_alone_by_the_next(ingest, i
     shutil.rmtree(tmp_path / "run")
     sizes, alone = [], []
     ledger = ingest(
-        lambda tasks: (sizes.append(tasks.row_count), list(tasks.read_in_driver())),
+        lambda tasks: (sizes.append(tasks.part_count), list(tasks.read_in_driver())),
         suspects=suspects,
         read_alone=lambda lone: (alone.append(lone.read), read_in_this_process(lone)),
     )

@@ -40,8 +40,8 @@ def test_captures_that_are_read_count_as_a_whole(reads, tmp_path):
     assert progress.total_bytes == sum(read.file.size for read in reads)
     found = [progress.bytes_and_captures()]
     tasks = build_read_tasks(reads, run / "tasks", IngestClock(), staging_folder=str(staged), marks=marks)
-    for number in range(tasks.row_count):
-        assert [*tasks.rows(number)]
+    for number in range(tasks.part_count):
+        assert [*tasks.read_part(number)]
         found.append(progress.bytes_and_captures())
     assert [captures for _, captures in found] == [0, 1, 2]
     assert (found[0][0], found[2][0]) == (0, progress.total_bytes)

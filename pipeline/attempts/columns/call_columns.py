@@ -158,14 +158,16 @@ class CallColumns:
         self.places = self.places[self._order()]
         self.role = role[self.places]
         self.key: pa.Array = self.field("call_key")
-        self.server, self.servers = self.codes("server_address")
-        self.protocol, self.protocols = self.codes("protocol")
+        self.server, self.servers = self.dictionary_codes("server_address")
+        self.protocol, self.protocols = self.dictionary_codes("protocol")
         self.requested_at, self.responded_at = self.numbers("requested_at"), self.numbers("responded_at")
         self.at = _first_known(self.requested_at, self.responded_at)
 
     def _order(self) -> Ints:
         requested, responded = (to_numbers(self.field(name, pa.int64())) for name in ("requested_at", "responded_at"))
-        return order_by([self.codes("server_address")[0], _first_known(requested, responded)], self.field("call_key"))
+        return order_by(
+            [self.dictionary_codes("server_address")[0], _first_known(requested, responded)], self.field("call_key")
+        )
 
     def __len__(self) -> int:
         """Return how many calls there are."""
@@ -193,7 +195,7 @@ class CallColumns:
             self._numbers[name] = to_numbers(self.field(name, pa.int64()))
         return self._numbers[name]
 
-    def codes(self, name: str) -> tuple[Ints, list[Any]]:
+    def dictionary_codes(self, name: str) -> tuple[Ints, list[Any]]:
         """Return the codes of a field, -1 for null, and the values that they stand for."""
         return to_codes(self.field(name))
 
@@ -217,7 +219,7 @@ class CallColumns:
     @cached_property
     def succeeded(self) -> tuple[Flags, Flags]:
         """Which calls were accepted, and which were refused (``is_accepted``, ``is_refused``)."""
-        results, values = self.codes("hresult")
+        results, values = self.dictionary_codes("hresult")
         each = [[call_succeeded(name, value) for value in (*values, None)] for name in self.protocols]  # null at -1
         fault = self.numbers("fault_status") != ABSENT
         accepted, refused = (

@@ -71,7 +71,7 @@ class CallEvidence:
         self.calls = CallColumns(rows, roles)
         self._roles = roles
         self.connections = {connection.connection_id: connection for connection in connections}
-        self.connection, names = self.calls.codes("connection_id")
+        self.connection, names = self.calls.dictionary_codes("connection_id")
         self._names = names
         self._widen_lifetimes(names)
         self.association_by_connection = group_into_associations(self.connections.values())
@@ -168,7 +168,7 @@ class CallEvidence:
         return np.array(found, np.int64)[self.calls.server]
 
     @property
-    def has_strays(self) -> bool:
+    def has_connections_without_bind(self) -> bool:
         """Whether a connection may belong to any association of its client."""
         return bool(self._strays)
 

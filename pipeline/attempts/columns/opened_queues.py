@@ -63,7 +63,7 @@ class OpenedQueues:
         self._calls, self._association = calls, association
         numbers = calls.numbers("queue_handle")
         number = codes_of_numbers(np.where(numbers == 0, ABSENT, numbers))
-        contexts, _ = calls.codes("context_handle")
+        contexts, _ = calls.dictionary_codes("context_handle")
         context = combine_codes(association, calls.protocol, contexts)
         self._number = combine_codes(calls.server - NOTHING, number)  # at its owner
         self._handle = either(calls.by_number, self._number, context)

@@ -132,7 +132,7 @@ class AssociationCalls(CallColumns):
 
     def first_of_connection(self, mask: Mask) -> Mask:
         """Return the first of some calls of each connection; several that were made at one time."""
-        return self._first_of(mask, self.codes("connection_id"))
+        return self._first_of(mask, self.dictionary_codes("connection_id"))
 
     def first_of_association(self, mask: Mask) -> Mask:
         """Return the first of some calls of each association; several that were made at one time."""
@@ -153,7 +153,7 @@ class AssociationCalls(CallColumns):
     def _codes_of(self, name: str) -> Numbers:
         array = self.array(name)
         if array is not None and (pa.types.is_string(array.type) or pa.types.is_dictionary(array.type)):
-            return self.codes(name)
+            return self.dictionary_codes(name)
         numbers = self.numbers(name)
         if self.has(name).all():
             return numbers

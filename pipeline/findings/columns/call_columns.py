@@ -144,7 +144,7 @@ class CallColumns:
         result: Mask = unequal | (self.has(one) != self.has(other))
         return result
 
-    def codes(self, name: str) -> Numbers:
+    def dictionary_codes(self, name: str) -> Numbers:
         """Return a number for each text of a column: the same for the same text; -1 where it has none."""
         return self.texts(name)[0]
 
@@ -255,7 +255,7 @@ class CallColumns:
 
     @shared_property
     def _methods(self) -> Numbers:
-        names = self.codes("interface_name")
+        names = self.dictionary_codes("interface_name")
         opnums = np.where(self.has("opnum"), self.numbers("opnum"), -1)
         return names * _OPNUMS + opnums + 1
 

@@ -9,7 +9,7 @@ from pipeline.findings.columns.call_columns import Mask, Method, Numbers
 from pipeline.findings.columns.call_history import END_OF_TIME, QM2QM_READS
 from pipeline.findings.columns.groups import Groups, combine_codes, latest_until
 from pipeline.findings.columns.receives import (
-    acknowledged_at,
+    earliest_possible_ack_at,
     handle_groups,
     message_keys,
     with_whole_exchanges,
@@ -40,7 +40,7 @@ def repeated_deliveries(calls: AssociationCalls) -> Suspects:
 def _repeated_deliveries(calls: AssociationCalls) -> Suspects:
     groups = _messages(calls)
     rows = groups.rows
-    gone_at = groups.smallest(np.where(calls.has("transaction_id"), END_OF_TIME, acknowledged_at(calls))[rows])
+    gone_at = groups.smallest(np.where(calls.has("transaction_id"), END_OF_TIME, earliest_possible_ack_at(calls))[rows])
     started = calls.started_at[rows]
     again = (groups.counts(calls.is_receive[rows]) > 1) | groups.any(started > gone_at)
     again |= groups.any(calls.responded_at[rows] < started)  # by clocks that differ

@@ -168,7 +168,7 @@ def with_whole_exchanges(calls: AssociationCalls, mask: Mask) -> Mask:
     return found
 
 
-def acknowledged_at(calls: AssociationCalls) -> Numbers:
+def earliest_possible_ack_at(calls: AssociationCalls) -> Numbers:
     """Return the time at which each receive may have been acknowledged, at the earliest; ``END_OF_TIME`` without."""
     accepted = calls.succeeded & calls.equals("ack", RR_ACK) & calls.of(QM2QM_END, *REMOTE_READ_ENDS)
     at = np.where(accepted, calls.responded_at, END_OF_TIME)
@@ -193,8 +193,8 @@ def _message_keys(calls: AssociationCalls) -> tuple[Numbers, Numbers]:
     remote = calls.of(*REMOTE_READ_READS) & (calls.context_open >= 0)
     local = calls.of(*QM2QM_READS) & calls.has("queue_handle")
     rows = np.nonzero(numbered & (remote | local))[0]
-    names = calls.at_open(calls.codes("queue"), -1)
+    names = calls.at_open(calls.dictionary_codes("queue"), -1)
     queues = np.where(remote, names, calls.numbers("queue_handle"))
-    contexts = np.where(remote & (names < 0), calls.codes("context_handle"), -1)
+    contexts = np.where(remote & (names < 0), calls.dictionary_codes("context_handle"), -1)
     parts = (calls.association, remote.astype(np.int64), queues, contexts, calls.lookup_id_number)
     return rows, combine_codes(*(part[rows] for part in parts))

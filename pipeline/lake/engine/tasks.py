@@ -50,9 +50,9 @@ class PartitionedRows:
     ``in_tasks``: they are computed by tasks, however few bytes they have.
     """
 
-    row_count: int
+    part_count: int
     size: int
-    rows: Callable[[int], Iterable[pa.RecordBatch]]
+    read_part: Callable[[int], Iterable[pa.RecordBatch]]
     in_tasks: bool = False
 
     @property
@@ -62,13 +62,13 @@ class PartitionedRows:
 
     def followed_by(self, more: pa.Table) -> PartitionedRows:
         """Return these rows with a part more."""
-        last, batches, rows = self.row_count, more.to_batches(), self.rows
-        return replace(self, row_count=last + 1, rows=lambda number: batches if number == last else rows(number))
+        last, batches, read = self.part_count, more.to_batches(), self.read_part
+        return replace(self, part_count=last + 1, read_part=lambda number: batches if number == last else read(number))
 
     def read_in_driver(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows of all parts, one after the other."""
-        for number in range(self.row_count):
-            yield from self.rows(number)
+        for number in range(self.part_count):
+            yield from self.read_part(number)
 
     def frame(self, spark: SparkSession, schema: StructType) -> DataFrame:
         """Return the rows as a Spark frame; each part is computed by a task."""
@@ -76,9 +76,9 @@ class PartitionedRows:
         def read(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for batch in numbers:
                 for number in batch.column("id").to_pylist():
-                    yield from self.rows(number)
+                    yield from self.read_part(number)
 
-        return spark.range(0, self.row_count, 1, max(self.row_count, 1)).mapInArrow(read, schema)
+        return spark.range(0, self.part_count, 1, max(self.part_count, 1)).mapInArrow(read, schema)
 
     def table(self, session: LazySession, schema: StructType) -> pa.Table:
         """Return the rows as an Arrow table in the driver, computed by whoever computes tasks."""

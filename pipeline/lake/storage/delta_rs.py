@@ -207,12 +207,12 @@ class DeltaRsStore:
             return write_data_files(folder, table, rows)
         if rows.fits_in_driver:
             return write_data_files(folder, table, prefetch(rows.read_in_driver()))
-        part = rows.rows
+        part = rows.read_part
 
         def write_part(number: int) -> Iterator[pa.RecordBatch]:
             yield _file_rows(write_data_files(folder, table, part(number)))
 
-        parts = PartitionedRows(rows.row_count, rows.size, write_part, in_tasks=True)
+        parts = PartitionedRows(rows.part_count, rows.size, write_part, in_tasks=True)
         files = _files_of(parts.table(self._session, _FILE_COLUMNS))
         return self._sort_by_time(table, files) if rows.in_tasks and len(files) > 1 else files
 
