@@ -52,12 +52,12 @@ from pipeline.transfers.sequences.sequence_rows import SequenceSettings
 from pipeline.transfers.session_rows import SessionSettings
 from schemas.ack_sequences import ACK_SEQUENCES
 from schemas.alerts import ALERTS
+from schemas.attempts import RECEIVE_ATTEMPTS
 from schemas.calls import REMOTE_READ_CALLS
 from schemas.coverage import COVERAGE
 from schemas.findings import FINDINGS
 from schemas.hosts import HOSTS
 from schemas.queue_history import MACHINE_HISTORY, MANAGEMENT_ACTIONS, QUEUE_HISTORY
-from schemas.receive_attempts import RECEIVE_ATTEMPTS
 from schemas.table import Table
 from schemas.transfers import MESSAGE_TRANSFERS, TRANSFER_SEQUENCES
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from schemas import (
     ack_sequences,
     alerts,
+    attempts,
     bronze,
     calls,
     collected_snapshots,
@@ -18,7 +19,6 @@ from schemas import (
     queue_aliases,
     queue_history,
     queue_snapshots,
-    receive_attempts,
     sessions,
     transfers,
 )
@@ -29,7 +29,7 @@ SILVER: tuple[Table, ...] = (
     *queue_snapshots.TABLES, *hosts.TABLES, *sessions.TABLES,
 )  # fmt: skip
 GOLD: tuple[Table, ...] = (
-    *receive_attempts.TABLES, *ack_sequences.TABLES, *queue_history.TABLES, *eod.TABLES, *transfers.TABLES,
+    *attempts.TABLES, *ack_sequences.TABLES, *queue_history.TABLES, *eod.TABLES, *transfers.TABLES,
     *findings.TABLES, *coverage.TABLES, *alerts.TABLES,
 )  # fmt: skip
 BRONZE: tuple[Table, ...] = (*bronze.TABLES, *sessions.PACKET_TABLES)

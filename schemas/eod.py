@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from schemas.receive_attempts import EVIDENCE
+from schemas.attempts import EVIDENCE
 from schemas.table import (
     BIGINT,
     BOOLEAN,

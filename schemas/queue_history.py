@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from schemas.receive_attempts import EVIDENCE
+from schemas.attempts import EVIDENCE
 from schemas.table import (
     BIGINT,
     BOOLEAN,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from schemas.receive_attempts import EVIDENCE
+from schemas.attempts import EVIDENCE
 from schemas.table import BIGINT, BOOLEAN, DOUBLE, INT, STRING, TIMESTAMP, UINT64, Column, Table, list_of, run_columns
 
 NUMBER_GAP = pa.struct(

@@ -53,9 +53,9 @@ from pipeline.attempts.changed_rows import (
 from pipeline.attempts.ongoing_associations import OngoingAssociations, find_ongoing
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import QueryInput
+from schemas.attempts import QUEUE_OPERATIONS, RECEIVE_ATTEMPTS
 from schemas.bronze import CONNECTIONS
 from schemas.calls import REMOTE_READ_CALLS
-from schemas.receive_attempts import QUEUE_OPERATIONS, RECEIVE_ATTEMPTS
 from schemas.table import EVENT_DATE, Table
 
 MIN_CALLS_FOR_KEYS: Final = 20_000  # with fewer calls, recomputing all is faster than selecting by keys

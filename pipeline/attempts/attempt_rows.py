@@ -35,8 +35,8 @@ from pipeline.attempts.columns.missing_codes import codes_of_bits
 from pipeline.attempts.evidence import CallConclusion, confidence_level
 from pipeline.attempts.receive_attempts import OUTCOMES, TRANSACTIONAL_OPNUM, ReceiveAttempts, find_attempts
 from pipeline.lake.queries.inputs import BoundQuery, FilteredTable, GroupFunction, QueryInput
+from schemas.attempts import RECEIVE_ATTEMPTS
 from schemas.bronze import CONNECTIONS, RPC_BINDS
-from schemas.receive_attempts import RECEIVE_ATTEMPTS
 from schemas.table import Table
 from udfs.codes import ACTION_NAMES, code_name, is_peek_action, result_name
 from udfs.keys import keys_of_texts

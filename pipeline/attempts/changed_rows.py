@@ -17,8 +17,8 @@ from pipeline.attempts.attempt_rows import CONNECTION_FIELDS, IS_RPC_CONNECTION_
 from pipeline.attempts.client_identity import connections_with_other_claims
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import POST_IMAGES
+from schemas.attempts import RECEIVE_ATTEMPTS
 from schemas.calls import REMOTE_READ_CALLS
-from schemas.receive_attempts import RECEIVE_ATTEMPTS
 from schemas.table import EVENT_DATE
 
 MAX_CHANGES: Final = 200_000  # connections, or days; with more, all attempts are recomputed

@@ -27,9 +27,9 @@ from pipeline.attempts.columns.call_columns import calls_from_rows
 from pipeline.attempts.queue_opens import QueueOpen, find_opens
 from pipeline.attempts.server_openings import OPENING_CALLS, methods_condition
 from pipeline.lake.queries.inputs import BoundQuery, GroupFunction
+from schemas.attempts import QUEUE_OPENS
 from schemas.bronze import RPC_CALLS
 from schemas.calls import CLIENT_CALLS, REMOTE_READ_CALLS
-from schemas.receive_attempts import QUEUE_OPENS
 from schemas.table import Table
 from udfs.codes import SHARE_MODE_NAMES, access_name, code_name, result_name
 from udfs.dcerpc.interfaces import QM2QM_NAME, REMOTE_READ_NAME

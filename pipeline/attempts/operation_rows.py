@@ -34,9 +34,9 @@ from pipeline.attempts.operations import find_operations as operations_here
 from pipeline.attempts.server_openings import methods_condition
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import BoundQuery, GroupFunction
+from schemas.attempts import QUEUE_OPERATIONS
 from schemas.bronze import CONNECTIONS, RPC_CALLS
 from schemas.calls import CLIENT_CALLS, REMOTE_READ_CALLS
-from schemas.receive_attempts import QUEUE_OPERATIONS
 from udfs.codes import result_name
 from udfs.queues.alias_groups import canonical_queue_name
 

@@ -15,7 +15,7 @@ from pipeline.attempts.changed_rows import GROUP_COLUMNS, FeedRow
 from pipeline.attempts.open_rows import IS_OPEN_CALL_SQL, open_queries, opens_function
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import GroupedQuery
-from schemas.receive_attempts import QUEUE_OPENS
+from schemas.attempts import QUEUE_OPENS
 from schemas.table import EVENT_DATE, Table
 
 _LIFE: Final = (*GROUP_COLUMNS, "first_packet_at", "closed_at", "syn_seen", "uncaptured_side")

@@ -38,11 +38,11 @@ from pipeline.queues.queue_rows import QueueNames, since_sql
 from pipeline.silver import queue_aliases
 from pipeline.silver.queue_aliases import AliasIndex
 from schemas.ack_sequences import ACK_SEQUENCES
+from schemas.attempts import QUEUE_OPERATIONS, RECEIVE_ATTEMPTS
 from schemas.eod import EOD_SOURCES
 from schemas.findings import FINDINGS
 from schemas.queue_aliases import QUEUE_ALIASES
 from schemas.queue_snapshots import QUEUE_SNAPSHOTS
-from schemas.receive_attempts import QUEUE_OPERATIONS, RECEIVE_ATTEMPTS
 from schemas.table import Table
 
 SOURCE_TABLES: Final = (

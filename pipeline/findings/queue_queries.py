@@ -17,12 +17,12 @@ from pipeline.lake.queries.inputs import BoundQuery, QueryInput
 from pipeline.queues.queue_rows import QueueNames, since_sql
 from pipeline.queues.recompute_queues import queue_name_variants
 from schemas.ack_sequences import ACK_SEQUENCES
+from schemas.attempts import QUEUE_OPERATIONS, RECEIVE_ATTEMPTS
 from schemas.bronze import CONNECTIONS, RPC_CALLS
 from schemas.calls import REMOTE_READ_CALLS
 from schemas.collected_snapshots import SNAPSHOTS_RAW
 from schemas.eod import EOD_SOURCES
 from schemas.queue_snapshots import QUEUE_SNAPSHOTS
-from schemas.receive_attempts import QUEUE_OPERATIONS, RECEIVE_ATTEMPTS
 from schemas.table import EVENT_DATE, Table
 from udfs.call_results import QMMGMT_SUCCEEDED_SQL
 from udfs.rows import RowMapping

@@ -20,9 +20,9 @@ from pipeline.queues import eod_sources, eod_transfers, history
 from pipeline.queues.captured_transfers import NOT_CAPTURED, CapturedTransfers
 from pipeline.queues.history import QueueEvent, ResumePoint
 from pipeline.queues.queue_managers import QueueManagerNames
+from schemas.attempts import QUEUE_OPERATIONS, RECEIVE_ATTEMPTS
 from schemas.calls import MANAGEMENT_CALLS
 from schemas.queue_snapshots import QUEUE_SNAPSHOTS
-from schemas.receive_attempts import QUEUE_OPERATIONS, RECEIVE_ATTEMPTS
 from schemas.table import EVENT_DATE, RUN_ID, Table
 from schemas.transfers import MESSAGE_TRANSFERS
 from udfs.call_results import QMMGMT_SUCCEEDED_SQL

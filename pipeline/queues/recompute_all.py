@@ -15,11 +15,11 @@ from pipeline.queues import queue_rows
 from pipeline.queues.captured_transfers import CapturedTransfers
 from pipeline.queues.eod_transfers import IS_TRANSFER_SNAPSHOT_SQL
 from pipeline.queues.queue_rows import EventQuery, QueueNames, QueueSettings
+from schemas.attempts import QUEUE_OPERATIONS
 from schemas.calls import MANAGEMENT_CALLS
 from schemas.eod import EOD_SOURCES, EOD_TRANSFERS
 from schemas.queue_history import QUEUE_HISTORY
 from schemas.queue_snapshots import QUEUE_SNAPSHOTS
-from schemas.receive_attempts import QUEUE_OPERATIONS
 from schemas.table import Table
 from schemas.transfers import MESSAGE_TRANSFERS
 from udfs.rows import RowDict

@@ -33,13 +33,13 @@ from pipeline.queues.recompute_all import FullRecompute
 from pipeline.queues.recompute_queues import QueueStateReader, RowDelta, RowDeltas, TooManyEventsError
 from pipeline.silver import queue_aliases
 from pipeline.silver.queue_aliases import AliasIndex
+from schemas.attempts import QUEUE_OPERATIONS, RECEIVE_ATTEMPTS
 from schemas.calls import MANAGEMENT_CALLS
 from schemas.eod import EOD_SOURCES, EOD_TRANSFERS
 from schemas.hosts import HOSTS
 from schemas.queue_aliases import QUEUE_ALIASES
 from schemas.queue_history import QUEUE_HISTORY
 from schemas.queue_snapshots import QUEUE_SNAPSHOTS
-from schemas.receive_attempts import QUEUE_OPERATIONS, RECEIVE_ATTEMPTS
 from schemas.table import EVENT_DATE, Table
 from schemas.transfers import MESSAGE_TRANSFERS
 from udfs.call_results import QMMGMT_SUCCEEDED_SQL

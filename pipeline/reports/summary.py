@@ -15,13 +15,13 @@ from pipeline.lake.lake_path import LakePath
 from pipeline.queues.last_reports import LAST_TRANSFERS_SQL, max_gap_s
 from pipeline.runs.recovery import RunMarkers
 from schemas.ack_sequences import ACK_SEQUENCES
+from schemas.attempts import RECEIVE_ATTEMPTS
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, QUARANTINE, RPC_CALLS
 from schemas.calls import CLIENT_CALLS, MANAGEMENT_CALLS
 from schemas.comqc import COMQC_CALLS
 from schemas.eod import EOD_TRANSFERS
 from schemas.messages import MESSAGES
 from schemas.queue_snapshots import MACHINE_SNAPSHOTS, QUEUE_SNAPSHOTS
-from schemas.receive_attempts import RECEIVE_ATTEMPTS
 from schemas.table import Table
 from udfs.dcerpc.interfaces import INTERFACES_BY_NAME
 

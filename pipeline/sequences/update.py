@@ -38,7 +38,7 @@ from pipeline.sequences.sequence_rows import (
     to_removals,
 )
 from schemas.ack_sequences import ACK_SEQUENCES
-from schemas.receive_attempts import QUEUE_OPERATIONS, RECEIVE_ATTEMPTS
+from schemas.attempts import QUEUE_OPERATIONS, RECEIVE_ATTEMPTS
 from udfs.rows import RowDict
 
 MAX_ROWS_IN_MEMORY: Final = 100_000  # changes, or attempts of what changed; with more, all rows are recomputed

@@ -15,9 +15,9 @@ from pipeline.alerts.update import current_alerts
 from queue_states.queue_events import MINUTE, incoming, outgoing, snapshot
 from reports.questions.in_memory_lake import history_tables, rows
 from schemas import catalog
+from schemas.attempts import RECEIVE_ATTEMPTS
 from schemas.bronze import CONNECTIONS
 from schemas.queue_history import QUEUE_HISTORY
-from schemas.receive_attempts import RECEIVE_ATTEMPTS
 from schemas.sessions import SESSIONS
 from schemas.transfers import MESSAGE_TRANSFERS
 

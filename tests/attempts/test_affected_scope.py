@@ -10,9 +10,9 @@ from pipeline.attempts import changed_rows, recompute_in_memory
 from pipeline.attempts import update as attempts_update
 from pipeline.attempts.attempt_rows import receive_attempts_table
 from pipeline.lake.lake import Lake
+from schemas.attempts import RECEIVE_ATTEMPTS
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, RPC_CALLS
 from schemas.calls import REMOTE_READ_CALLS
-from schemas.receive_attempts import RECEIVE_ATTEMPTS
 from tests.support.lakes import changes
 from udfs.keys import key
 

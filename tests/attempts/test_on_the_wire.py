@@ -20,7 +20,7 @@ from pcapgen.containers import pcap, pcapng, statistics
 from pipeline.attempts.capture_gaps import possible_loss_until
 from pipeline.lake.lake import Lake
 from schemas.ack_sequences import ACK_SEQUENCES
-from schemas.receive_attempts import RECEIVE_ATTEMPTS
+from schemas.attempts import RECEIVE_ATTEMPTS
 from udfs.keys import key
 
 

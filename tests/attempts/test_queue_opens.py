@@ -28,8 +28,8 @@ from pipeline.attempts.client_identity import IDENTITY_COLUMNS
 from pipeline.attempts.open_rows import opens_function
 from pipeline.attempts.queue_opens import find_opens, share_modes_conflict
 from pipeline.silver.decode import decode_calls
+from schemas.attempts import QUEUE_OPENS
 from schemas.calls import CLIENT_CALLS, REMOTE_READ_CALLS
-from schemas.receive_attempts import QUEUE_OPENS
 from udfs.capture.capture_reader import read_capture
 
 RECEIVE, PEEK, DENY_NONE, DENY_SHARE = 0x01, 0x20, 0, 1

@@ -15,10 +15,10 @@ from pipeline.lake.engine.frames import arrow_to_frame
 from pipeline.lake.lake import Lake
 from pipeline.silver.decode import decode_calls
 from pipeline.silver.queue_aliases import AliasIndex
+from schemas.attempts import RECEIVE_ATTEMPTS
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, RPC_CALLS
 from schemas.calls import REMOTE_READ_CALLS
 from schemas.messages import MESSAGES
-from schemas.receive_attempts import RECEIVE_ATTEMPTS
 from stubs.helpers import peer_stub
 from stubs.test_methods import TAIL
 from udfs.keys import key

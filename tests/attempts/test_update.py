@@ -12,9 +12,9 @@ from pipeline.lake.lake import Lake
 from pipeline.silver import update as silver_update
 from pipeline.silver.decode import DECODED_TABLES, decode_calls
 from pipeline.silver.decode_tasks import CallDecoder
+from schemas.attempts import RECEIVE_ATTEMPTS
 from schemas.bronze import CONNECTIONS, PENDING, RPC_CALLS
 from schemas.calls import REMOTE_READ_CALLS
-from schemas.receive_attempts import RECEIVE_ATTEMPTS
 from tests.support.lakes import versions_text
 
 pytestmark = pytest.mark.spark

@@ -19,9 +19,9 @@ from pcapgen.reading import to_rows
 from peer.kerberos import AES256, forge_ticket
 from pipeline.lake.lake import Lake
 from schemas import catalog
+from schemas.attempts import RECEIVE_ATTEMPTS
 from schemas.bronze import RPC_BINDS, RPC_CALLS
 from schemas.calls import REMOTE_READ_CALLS
-from schemas.receive_attempts import RECEIVE_ATTEMPTS
 from sealed.opened import decrypted_calls, password
 from sealed.test_kerberos import REALM, SERVICE, keytab, read, recorded
 from sealed.test_key_file import keytab as keytab_file

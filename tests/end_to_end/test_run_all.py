@@ -31,11 +31,11 @@ from pipeline.quality.check import CheckOptions, check_suites
 from pipeline.quality.suites import read_suites
 from pipeline.runs.recovery import RunMarkers
 from schemas import catalog
+from schemas.attempts import RECEIVE_ATTEMPTS
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, RPC_BINDS, RPC_CALLS, RUNS
 from schemas.calls import REMOTE_READ_CALLS
 from schemas.quality import QUALITY_RESULTS
 from schemas.queue_history import MACHINE_HISTORY, MANAGEMENT_ACTIONS
-from schemas.receive_attempts import RECEIVE_ATTEMPTS
 from tests.support.lakes import versions_text
 from udfs.capture.capture_reader import BRONZE_SCHEMAS, read_capture, read_capture_batches
 

@@ -12,6 +12,7 @@ from pipeline.findings import update as findings_update
 from pipeline.lake import lake as lake_module
 from pipeline.lake.lake import Lake
 from schemas.ack_sequences import ACK_SEQUENCES
+from schemas.attempts import QUEUE_OPERATIONS, RECEIVE_ATTEMPTS
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, RPC_CALLS
 from schemas.calls import REMOTE_READ_CALLS
 from schemas.collected_snapshots import SNAPSHOTS_RAW
@@ -21,7 +22,6 @@ from schemas.hosts import HOSTS
 from schemas.queue_aliases import QUEUE_ALIASES
 from schemas.queue_history import QUEUE_HISTORY
 from schemas.queue_snapshots import QUEUE_SNAPSHOTS
-from schemas.receive_attempts import QUEUE_OPERATIONS, RECEIVE_ATTEMPTS
 from udfs.keys import key
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]

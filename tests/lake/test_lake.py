@@ -25,8 +25,8 @@ from pipeline.lake.queries.inputs import MAX_IN_LIST, ChangeFeedError
 from pipeline.lake.schema_enforcement import conform_frame
 from pipeline.lake.storage import delta_spark
 from pipeline.lake.storage.log import NO_PROVENANCE
+from schemas.attempts import RECEIVE_ATTEMPTS
 from schemas.bronze import CAPTURE_FILES, QUARANTINE, WATERMARKS
-from schemas.receive_attempts import RECEIVE_ATTEMPTS
 from schemas.table import DOUBLE, STRING, Column
 from tests.support.lakes import changes
 

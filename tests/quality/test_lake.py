@@ -13,11 +13,11 @@ from jobs import check_quality, run_all
 from pipeline.lake.lake import Lake
 from pipeline.quality.check import CheckOptions, check_suites
 from pipeline.quality.suites import Expectation, Suite, SuiteError, read_suites
+from schemas.attempts import RECEIVE_ATTEMPTS
 from schemas.bronze import CONNECTIONS, RPC_CALLS
 from schemas.calls import REMOTE_READ_CALLS
 from schemas.collected_snapshots import SNAPSHOTS_RAW
 from schemas.quality import QUALITY_RESULTS
-from schemas.receive_attempts import RECEIVE_ATTEMPTS
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]  # test_run_all tries a few suites in make test
 

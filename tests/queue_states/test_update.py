@@ -9,9 +9,9 @@ from pipeline.lake.lake import Lake
 from pipeline.queues import update as queues_update
 from pipeline.queues import update_actions, update_machines
 from pipeline.queues.update import update
+from schemas.attempts import QUEUE_OPERATIONS
 from schemas.eod import EOD_SOURCES, EOD_TRANSFERS
 from schemas.queue_history import MACHINE_HISTORY, MANAGEMENT_ACTIONS, QUEUE_HISTORY
-from schemas.receive_attempts import QUEUE_OPERATIONS
 from tests.support.lakes import versions_text
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]

@@ -6,10 +6,10 @@ from attempts.test_tables import ATTEMPTS, CONNECTED, END, OPEN, OTHERS, START, 
 from pipeline.lake.lake import Lake
 from pipeline.reports.summary import SummaryCount, console_summary, format_summary, read_counts
 from schemas.ack_sequences import ACK_SEQUENCES
+from schemas.attempts import RECEIVE_ATTEMPTS
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, QUARANTINE, RPC_CALLS
 from schemas.calls import CLIENT_CALLS
 from schemas.messages import MESSAGES
-from schemas.receive_attempts import RECEIVE_ATTEMPTS
 
 COUNTS = [
     SummaryCount("file", "complete", "", "", 2),

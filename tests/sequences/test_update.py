@@ -17,7 +17,7 @@ from pipeline.lake import lake as lake_module
 from pipeline.lake.lake import Lake
 from pipeline.sequences import update as sequences_update
 from schemas.ack_sequences import ACK_SEQUENCES
-from schemas.receive_attempts import QUEUE_OPERATIONS, RECEIVE_ATTEMPTS
+from schemas.attempts import QUEUE_OPERATIONS, RECEIVE_ATTEMPTS
 
 pytestmark = pytest.mark.spark
 

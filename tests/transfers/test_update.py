@@ -14,8 +14,8 @@ from pipeline.lake.lake import Lake
 from pipeline.transfers import update as sessions_update
 from pipeline.transfers.session_rows import SessionSettings
 from pipeline.transfers.update import MessageSettings
+from schemas.attempts import RECEIVE_ATTEMPTS
 from schemas.messages import MESSAGES
-from schemas.receive_attempts import RECEIVE_ATTEMPTS
 from schemas.sessions import ORDER_ACKS, SENDINGS, SESSION_PACKETS, SESSIONS
 from transfers.conversations import (
     ACCEPTOR,

@@ -15,8 +15,8 @@ from pcapgen.conversation import START_NS, Flow, records, segments
 from pcapgen.model import Dialogue
 from pipeline.lake.lake import Lake
 from schemas.ack_sequences import ACK_SEQUENCES
+from schemas.attempts import RECEIVE_ATTEMPTS
 from schemas.messages import MESSAGES
-from schemas.receive_attempts import RECEIVE_ATTEMPTS
 from schemas.transfers import MESSAGE_TRANSFERS
 from stubs.helpers import peer_stub
 from transfers_peer.reading import DATA, account_lines, messages, of

@@ -16,11 +16,11 @@ from pipeline.reports.views.scope import timestamp_sql
 from pipeline.silver.canonical_queues import with_canonical_queues
 from pipeline.transfers.hops.hop_sql import once_per_hop
 from schemas.ack_sequences import ACK_SEQUENCES
+from schemas.attempts import RECEIVE_ATTEMPTS
 from schemas.eod import EOD_TRANSFERS
 from schemas.queue_aliases import QUEUE_ALIASES
 from schemas.queue_history import QUEUE_HISTORY
 from schemas.queue_snapshots import QUEUE_SNAPSHOTS
-from schemas.receive_attempts import RECEIVE_ATTEMPTS
 from schemas.table import literal
 from schemas.transfers import MESSAGE_TRANSFERS
 from udfs.codes import NEGATIVE_CLASS_BIT

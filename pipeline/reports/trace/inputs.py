@@ -28,6 +28,7 @@ from pipeline.reports.views.scope import timestamp_sql
 from pipeline.silver.canonical_queues import with_canonical_queues
 from pipeline.transfers.sequences.sequence_progress import ProgressEvidence
 from schemas.ack_sequences import ACK_SEQUENCES
+from schemas.attempts import QUEUE_OPENS, QUEUE_OPERATIONS, RECEIVE_ATTEMPTS
 from schemas.bronze import CAPTURE_FILES, RPC_CALLS
 from schemas.calls import CLIENT_CALLS, REMOTE_READ_CALLS
 from schemas.comqc import COMQC_CALLS
@@ -36,7 +37,6 @@ from schemas.eod import EOD_SOURCES, EOD_TRANSFERS
 from schemas.findings import FINDINGS
 from schemas.messages import MESSAGES
 from schemas.queue_aliases import QUEUE_ALIASES
-from schemas.receive_attempts import QUEUE_OPENS, QUEUE_OPERATIONS, RECEIVE_ATTEMPTS
 from schemas.sessions import ORDER_ACKS, SENDINGS, SESSION_PACKETS
 from schemas.table import Table, quoted
 from schemas.transfers import MESSAGE_TRANSFERS, TRANSFER_SEQUENCES

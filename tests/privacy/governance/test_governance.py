@@ -13,13 +13,13 @@ from jobs.config import Config, ConfigError, GovernanceConfig, LakeConfig
 from pipeline.lake.lake import Lake
 from pipeline.privacy.governance import Governance, tag_value, view_name
 from privacy.redaction import planted
+from schemas.attempts import RECEIVE_ATTEMPTS
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, QUARANTINE
 from schemas.catalog import ALL_TABLES
 from schemas.hosts import HOSTS
 from schemas.messages import MESSAGES
 from schemas.queue_aliases import QUEUE_ALIASES
 from schemas.queue_history import QUEUE_HISTORY
-from schemas.receive_attempts import RECEIVE_ATTEMPTS
 from schemas.table import literal
 from udfs.pseudonyms import PSEUDONYM_KINDS
 

@@ -19,11 +19,11 @@ from pipeline.lake.lake_path import LakePath
 from privacy.redaction import planted
 from schemas.ack_sequences import ACK_SEQUENCES
 from schemas.alerts import ALERTS
+from schemas.attempts import RECEIVE_ATTEMPTS
 from schemas.bronze import CAPTURE_FILES, RPC_CALLS
 from schemas.findings import FINDINGS
 from schemas.messages import MESSAGES
 from schemas.queue_history import QUEUE_HISTORY
-from schemas.receive_attempts import RECEIVE_ATTEMPTS
 
 pytestmark = pytest.mark.spark
 

@@ -17,11 +17,11 @@ from queue_states.queue_events import outgoing as outgoing_transfer
 from reports.questions.in_memory_lake import NOW, InMemoryLake, history_tables, rows
 from schemas import catalog
 from schemas.ack_sequences import ACK_SEQUENCES
+from schemas.attempts import QUEUE_OPERATIONS, RECEIVE_ATTEMPTS
 from schemas.eod import EOD_SOURCES, EOD_TRANSFERS
 from schemas.hosts import HOSTS
 from schemas.messages import MESSAGES
 from schemas.queue_aliases import QUEUE_ALIASES
-from schemas.receive_attempts import QUEUE_OPERATIONS, RECEIVE_ATTEMPTS
 from schemas.transfers import MESSAGE_TRANSFERS, TRANSFER_SEQUENCES
 
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)

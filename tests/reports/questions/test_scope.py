@@ -24,6 +24,7 @@ from queue_states.queue_events import MINUTE, incoming, outgoing
 from reports.questions.in_memory_lake import NOW, InMemoryLake, call, history_tables, rows
 from reports.questions.test_contradictions import EPOCH, plain, shot
 from reports.questions.test_transfer_views import RAW, A, B, transfer
+from schemas.attempts import RECEIVE_ATTEMPTS
 from schemas.bronze import CONNECTIONS, RPC_CALLS
 from schemas.calls import REMOTE_READ_CALLS
 from schemas.collected_snapshots import SNAPSHOTS_RAW
@@ -34,7 +35,6 @@ from schemas.messages import MESSAGES
 from schemas.queue_aliases import QUEUE_ALIASES
 from schemas.queue_history import MACHINE_HISTORY, QUEUE_HISTORY
 from schemas.queue_snapshots import QUEUE_SNAPSHOTS
-from schemas.receive_attempts import RECEIVE_ATTEMPTS
 from schemas.transfers import MESSAGE_TRANSFERS
 from udfs.keys import key
 

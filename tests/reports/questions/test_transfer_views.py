@@ -12,6 +12,7 @@ from pipeline.reports.views.catalog import COVERAGE_VIEW, VIEWS_BY_NAME, LakeVie
 from reports.questions.both_engines import answers_of, select
 from reports.questions.in_memory_lake import NOW, InMemoryLake, rows
 from schemas.ack_sequences import ACK_SEQUENCES
+from schemas.attempts import RECEIVE_ATTEMPTS
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, RPC_CALLS
 from schemas.calls import REMOTE_READ_CALLS
 from schemas.collected_snapshots import SNAPSHOTS_RAW
@@ -23,7 +24,6 @@ from schemas.hosts import HOSTS
 from schemas.messages import MESSAGES
 from schemas.queue_aliases import QUEUE_ALIASES
 from schemas.queue_snapshots import MACHINE_SNAPSHOTS, QUEUE_SNAPSHOTS
-from schemas.receive_attempts import RECEIVE_ATTEMPTS
 from schemas.sessions import ORDER_ACKS
 from schemas.transfers import MESSAGE_TRANSFERS, TRANSFER_SEQUENCES
 

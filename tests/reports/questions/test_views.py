@@ -21,6 +21,7 @@ from queue_states.queue_events import FAR, MINUTE, incoming, outgoing, read, sna
 from reports.questions.both_engines import answers_of, select
 from reports.questions.in_memory_lake import NAMES, NOW, InMemoryLake, call, history_tables, rows
 from schemas.ack_sequences import ACK_SEQUENCES
+from schemas.attempts import QUEUE_OPENS, QUEUE_OPERATIONS, RECEIVE_ATTEMPTS
 from schemas.bronze import CONNECTIONS, RPC_CALLS
 from schemas.calls import MANAGEMENT_CALLS, REMOTE_READ_CALLS
 from schemas.comqc import COMQC_CALLS
@@ -31,7 +32,6 @@ from schemas.messages import MESSAGES
 from schemas.queue_aliases import QUEUE_ALIASES
 from schemas.queue_history import MACHINE_HISTORY, MANAGEMENT_ACTIONS, QUEUE_HISTORY
 from schemas.queue_snapshots import QUEUE_SNAPSHOTS
-from schemas.receive_attempts import QUEUE_OPENS, QUEUE_OPERATIONS, RECEIVE_ATTEMPTS
 from schemas.transfers import MESSAGE_TRANSFERS
 from udfs.keys import key
 

@@ -6,10 +6,10 @@ import pytest
 
 from pipeline.reports.trace.inputs import TraceRequest, trace_messages
 from reports.questions.in_memory_lake import InMemoryLake, rows
+from schemas.attempts import QUEUE_OPERATIONS, RECEIVE_ATTEMPTS
 from schemas.hosts import HOSTS
 from schemas.messages import MESSAGES
 from schemas.queue_aliases import QUEUE_ALIASES
-from schemas.receive_attempts import QUEUE_OPERATIONS, RECEIVE_ATTEMPTS
 from schemas.transfers import MESSAGE_TRANSFERS
 
 SHOP, RELAY, HQ = "10.0.0.1", "10.0.0.2", "10.0.0.3"
