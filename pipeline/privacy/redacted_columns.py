@@ -364,7 +364,7 @@ _MADE_COLUMNS: Final[Mapping[str, ColumnRedactor]] = {
     # Sentences, values of any column, and settings.
     "announced": _redact_nested(*PSEUDONYM_KINDS, provenance=Pseudonymizer.any_text),
     **dict.fromkeys(
-        ("actual", "expected", "message", "observed", "provenance", "subject"), _TEXT
+        ("actual", "expected", "message", "observed", "provenance", "subject", "subject_text"), _TEXT
     ),
     "failed_keys": _TEXTS,
 }  # fmt: skip
