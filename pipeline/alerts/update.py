@@ -26,7 +26,7 @@ from pipeline.concurrency import run_concurrently
 from pipeline.lake.incremental import IncrementalUpdate
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import GroupedQuery
-from pipeline.silver.machines import Machines
+from pipeline.silver.machines import UNNAMED, Machines
 from pipeline.silver.queue_aliases import AliasIndex
 from pipeline.transfers.inputs import read_skipped
 from schemas.ack_sequences import ACK_SEQUENCES
@@ -105,7 +105,7 @@ class _AlertsUpdate:
         step.provenance_now["context"] = _digest(names, ends, skipped)
         is_current = step.is_current()
         canonical = {} if is_current else AliasIndex.load(lake).canonical_names
-        machines = Machines([], {}) if is_current else Machines.of(lake, limits.machine_names)
+        machines = UNNAMED if is_current else Machines.of(lake, limits.machine_names)
         step.provenance_now["names"] = _digest(names, canonical, machines.texts())
         return _AlertsUpdate(step, limits, run_id, AlertContext(names, ends, canonical, skipped), machines, is_current)
 

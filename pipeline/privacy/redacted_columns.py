@@ -204,6 +204,9 @@ _TABLE_COLUMNS: Final[Mapping[Table, Mapping[str, ColumnRedactor]]] = {
         **dict.fromkeys(("learned_endpoints", "reread_endpoints"), _ENDPOINTS),  # captures of one run show them
         "tunnels": _redact_nested(KIND_ADDRESSES, source=Pseudonymizer.address, destination=Pseudonymizer.address),
         **dict.fromkeys(("packets_not_read", "times_go_back"), _KEPT),
+        "host_names": _redact_nested(
+            KIND_HOSTS, KIND_ADDRESSES, address=Pseudonymizer.address, name=Pseudonymizer.host_name
+        ),
     },
     CONNECTIONS: dict.fromkeys(("kind", "closed_by", "not_established", "uncaptured_side"), _KEPT),
     RPC_BINDS: {

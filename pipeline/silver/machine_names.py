@@ -22,7 +22,7 @@ from pipeline.text import with_name
 from udfs.keys import key
 
 _MAX_NAMES: Final = 3  # that are shown of one address or GUID
-_WORD: Final = re.compile(r"[^\s,;()]+")
+_WORD: Final = re.compile(r"[^\s,;()\"]+")
 _EVER_US: Final = 1 << 62  # beyond all times, in microseconds
 
 
@@ -67,6 +67,7 @@ class MachineNames:
         self._at = defaultdict[str, list[NameSighting]](list)  # by address, with a GUID
         self._machines = set[str]()  # addresses and GUIDs; those of name resolution blocks alone are no machines
         self._ids = set[str]()
+        self._found: dict[str, list[str]] = {}  # names in force, by identifier
         for seen in sightings:
             for identifier in filter(None, (seen.address, seen.queue_manager_id)):
                 if seen.name:
@@ -94,19 +95,33 @@ class MachineNames:
         return names[0] if is_alone else with_name(identifier, _listed(names))
 
     def in_text(self, text: str, queue: str | None = None) -> str:
-        """Return a text with each of its words as ``shown``; the name of a queue stays as it is."""
+        """Return a text with each of its words as ``shown``, also before a port; the name of a queue stays as it is."""
         if queue and queue in text:
             before, _, behind = text.partition(queue)
             return f"{self.in_text(before)}{queue}{self.in_text(behind)}"
         return _WORD.sub(lambda word: self._shown_word(word[0]), text)
 
+    def shown_in(self, text: str) -> dict[str, str]:
+        """Return what is shown of the words of a text that have a name."""
+        words = {self._identifier(word) for word in _WORD.findall(text)}
+        return {word: shown for word in sorted(words) if (shown := self.shown(word)) != word}
+
     def _shown_word(self, word: str) -> str:
+        identifier = self._identifier(word)
+        return f"{self.shown(identifier)}{word[len(identifier) :]}"
+
+    def _identifier(self, word: str) -> str:
+        """Return what in a word has a name: it may have a port, a colon or a full stop behind it."""
         bare = word.rstrip(":.")
-        return f"{self.shown(bare)}{word[len(bare) :]}"
+        before, _, port = bare.rpartition(":")
+        return before if port.isdecimal() and self.shown(bare) == bare else bare
 
     def names_of(self, identifier: str) -> list[str]:
         """Return the names in force of an address or GUID: of the first source that has some, the newest first."""
-        return next((names for source in NameSource if (names := self._names_by(source, identifier))), [])
+        if identifier not in self._found:
+            every = (self._names_by(source, identifier) for source in NameSource)
+            self._found[identifier] = next((names for names in every if names), [])
+        return self._found[identifier]
 
     def _names_by(self, source: NameSource, identifier: str) -> list[str]:
         if names := self._own_names(source, identifier):

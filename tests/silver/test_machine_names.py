@@ -109,13 +109,22 @@ def test_a_name_of_gold_becomes_the_declared_one():
         (f"DIRECT=TCP:{FIRST}\\q, private={GUID}\\f", f"DIRECT=TCP:{FIRST}\\q, private={GUID}\\f"),
         (f"next hops IP={FIRST}:1801, 110.0.0.1, {FIRST}1", f"next hops IP={FIRST}:1801, 110.0.0.1, {FIRST}1"),
         ("from fd00::7: reset", "from till6: reset"),
+        (f"{FIRST}:1801 -> fd00::7:40001, fd00::7:8", "till:1801 -> till6:40001, till8"),
+        ("at 12:30", "at 12:30"),
     ],
 )
 def test_names_in_a_text(text, expected):
     found = names(
-        seen("DECLARED", FIRST, name="till"), seen("DECLARED", "fd00::7", name="till6"), seen("WIRE", FIRST, GUID, at=1)
-    )
+        seen("DECLARED", FIRST, name="till"), seen("DECLARED", "fd00::7", name="till6"),
+        seen("WIRE", FIRST, GUID, at=1),
+        seen("DECLARED", "fd00::7:8", name="till8"),
+    )  # fmt: skip
     assert found.in_text(text) == expected
+
+
+def test_the_names_in_a_text():
+    found = names(seen("DECLARED", FIRST, name="till"), seen("DECLARED", SECOND, name="hq"))
+    assert found.shown_in(f'["{FIRST}", "{FIRST}:1801", "10.0.0.9"]') == {FIRST: "till"}
 
 
 def test_a_queue_keeps_its_name_whatever_it_is_called():
