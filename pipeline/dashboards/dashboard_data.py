@@ -19,6 +19,7 @@ from pipeline.arrow_rows import datetime_to_us, times_to_us
 from pipeline.quality.coverage_gaps import GAP_MEASURES
 from pipeline.queues.eod_transfers import TROUBLED_CONDITIONS
 from pipeline.queues.history import NOT_CONNECTED_STATES, STATE_UNKNOWN
+from pipeline.silver.machines import UNNAMED, Machines
 from udfs.capture.openings import FAILED
 
 MAX_DATASET_ROWS: Final = 5_000  # of each dataset in the page, by default
@@ -87,6 +88,7 @@ class DashboardData:
     published_at: datetime
     datasets: Mapping[str, DatasetRows]
     column_comments: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # by dataset and column
+    machines: Machines = UNNAMED
 
     def to_json(self) -> dict[str, Any]:
         """Return all data as JSON values."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -30,6 +30,8 @@ from pipeline.dashboards.datasets import (
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import BoundQuery
 from pipeline.queues.last_reports import max_gap_s
+from pipeline.silver.machine_names import DeclaredNames
+from pipeline.silver.machines import Machines
 from pipeline.text import cut_text_sql
 from schemas import catalog
 from schemas.bronze import CAPTURE_FILES
@@ -39,7 +41,7 @@ from schemas.messages import MESSAGES
 from schemas.sessions import SESSION_PACKETS
 from schemas.table import quoted
 
-_NOW_QUERY: Final = "now"  # name of the query that runs beside those of the datasets
+_NOW_QUERY, _MACHINES = "now", "names of machines"  # names of what is read beside the datasets
 _DATASETS_WITH_CALL_KEY: Final = ("comqc", "findings", "operations", "opens", "actions")  # their call is evidence too
 _DATASETS_WITH_MESSAGE_KEY: Final = ("attempts", "sequences", "message_transfers")
 _QUEUE_MANAGER_COLUMNS: Final = {
@@ -60,16 +62,23 @@ class RowLimits(NamedTuple):
 
 
 def read_dashboard_data(
-    lake: Lake, *, limits: RowLimits, published_at: datetime, as_of: datetime | None = None
+    lake: Lake, *, limits: RowLimits, published_at: datetime, as_of: datetime | None = None, names: DeclaredNames = ()
 ) -> DashboardData:
     """Read all datasets of the dashboard. ``as_of`` overrides "now", the time of the newest packet or snapshot.
+
+    ``names``: declared ones of machines.
 
     A dataset whose table does not exist is marked as not computed.
     """
     gap_s = max_gap_s(lake)
     queries = {dataset.name: partial(_read_dataset, lake, dataset, limits, gap_s) for dataset in DATASETS}
-    results: dict[str, Any] = run_concurrently({**queries, _NOW_QUERY: partial(newest_event_time_us, lake)})
+    others: dict[str, Callable[[], Any]] = {
+        _NOW_QUERY: partial(newest_event_time_us, lake),
+        _MACHINES: partial(Machines.of, lake, names),
+    }
+    results: dict[str, Any] = run_concurrently({**queries, **others})
     now: int | None = results.pop(_NOW_QUERY)
+    machines: Machines = results.pop(_MACHINES)
     data: dict[str, DatasetRows] = results
     data |= _read_referenced_rows(lake, data, limits)
     return DashboardData(
@@ -78,6 +87,7 @@ def read_dashboard_data(
         published_at=published_at,
         datasets=data,
         column_comments={dataset.name: _column_comments(dataset, data[dataset.name]) for dataset in DATASETS},
+        machines=machines,
     )
 
 

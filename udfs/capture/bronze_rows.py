@@ -14,7 +14,7 @@ from schemas.bronze import CAPTURE_FILES, CONNECTIONS, QUARANTINE, RPC_BINDS
 from schemas.table import BIGINT, ENDPOINT_COLUMNS, RUN_COLUMNS
 from udfs.array_types import Ints
 from udfs.dcerpc.interfaces import INTERFACES_BY_UUID
-from udfs.files.capture_file import NO_TIME
+from udfs.files.capture_file import MAX_HOST_NAMES, NO_TIME, HostName
 from udfs.files.capture_fingerprint import DECODER_VERSION
 from udfs.keys import key
 from udfs.rpc.call_assembly import association_of, shows_msmq
@@ -152,6 +152,7 @@ def capture_file_row(
         "packets_not_read": scan.decoder and not_read_rows(_count_not_read(scan.decoder, scan.budget)),
         "packets_ahead": scan.counts["ahead"],
         "times_go_back": scan.order.rows(),
+        "host_names": host_name_rows(each._asdict() for each in (file_reader.host_names if file_reader else ())),
     }
     return _to_batch([row], CAPTURE_FILES_SCHEMA, "first_packet_at")
 
@@ -171,6 +172,12 @@ def sort_tunnels(tunnels: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
         return tuple((False,) if one[name] is None else (True, one[name]) for name in _TUNNEL_FIELDS)
 
     return sorted(tunnels, key=order)[:_MAX_TUNNEL_ROWS]
+
+
+def host_name_rows(names: Iterable[dict[str, str]]) -> list[dict[str, str]] | None:
+    """Return distinct names of addresses (structs of ``capture_files.host_names``) in their order; None for none."""
+    found = sorted({HostName(**each) for each in names})[:MAX_HOST_NAMES]
+    return [each._asdict() for each in found] or None
 
 
 def _count_not_read(decoder: PacketDecoder, budget: CaptureBudget) -> Counter[str]:

@@ -19,7 +19,7 @@ from pipeline.reports.trace.missing_codes import MISSING_CODE_TEXTS
 from pipeline.reports.views.catalog import LakeViews
 from pipeline.reports.views.names import is_called, similar_names
 from pipeline.reports.views.scope import Scope
-from pipeline.silver.machines import Machines
+from pipeline.silver.machines import UNNAMED, Machines
 from pipeline.text import format_cell
 from schemas.bronze import CONNECTIONS, RPC_CALLS
 from schemas.sessions import SESSION_PACKETS
@@ -36,7 +36,8 @@ class QueueVerdict:
     """The verdict for one queue.
 
     ``entries``: those of its active alerts, the worst first. ``keys``: at most ``MAX_KEYS`` of the evidence, by the
-    option of ``msmq export_packets``. ``oldest_unread``: the row of that view.
+    option of ``msmq export_packets``. ``oldest_unread``: the row of that view. ``machines`` have the names that are
+    shown.
     """
 
     facts: QueueRows
@@ -45,6 +46,7 @@ class QueueVerdict:
     not_known: tuple[str, ...]
     keys: Mapping[str, list[str]]
     oldest_unread: Mapping[str, Any] | None = None
+    machines: Machines = UNNAMED
 
     @property
     def is_in_trouble(self) -> bool:
@@ -72,7 +74,7 @@ def find_verdicts(lake: Lake, text: str, limits: Thresholds, as_of: datetime | N
     meant = {queue: names for queue, names in every.items() if is_called(names, text)}
     if not meant or now is None:
         return Verdicts((), similar_names(text, set().union(*every.values())))
-    machines = Machines.of(lake)
+    machines = Machines.of(lake, limits.machine_names)
     alerts = [row for row in current_alerts(lake, limits, as_of).to_pylist() if row["until"] is None]
     entries = find_entries(alerts, machines)
     asked = replace(views, scope=Scope(queues=set().union(*meant.values())))
@@ -93,7 +95,8 @@ def _verdict(
     own += tuple(entry for entry in entries if entry not in own and _is_of_machines(entry, facts, machines))
     cause = find_cause(own[0] if own else None, facts, machines, limits.failure_window)
     keys = _exportable(lake, () if cause is None else cause.evidence)
-    return QueueVerdict(facts, own, cause, tuple(_not_known(facts, own)), keys, oldest_unread)
+    not_known = tuple(_not_known(facts, own, machines))
+    return QueueVerdict(facts, own, cause, not_known, keys, oldest_unread, machines)
 
 
 def _is_of_machines(entry: Entry, facts: QueueRows, machines: Machines) -> bool:
@@ -113,13 +116,14 @@ def _is_of_machines(entry: Entry, facts: QueueRows, machines: Machines) -> bool:
     return is_any(row["to_machine"], owners | senders)
 
 
-def _not_known(facts: QueueRows, entries: Sequence[Entry]) -> Iterator[str]:
+def _not_known(facts: QueueRows, entries: Sequence[Entry], machines: Machines) -> Iterator[str]:
     """Yield what is not known of a queue, as sentences."""
     if facts.local is None:
         yield "what is in the queue: no report of the machine that has it"
     for row in facts.reports:
         if row["known_until"] is not None and row["known_until"] <= facts.as_of:
-            yield f"its state at {row['queue_manager']} since {format_cell(row['known_until'])}: no later report"
+            where = machines.text(row["queue_manager"] or "an unknown machine")
+            yield f"its state at {where} since {format_cell(row['known_until'])}: no later report"
     if not facts.senders:
         yield "who sends to it: no message to it was captured on TCP 1801"
     if facts.last_read_at is None:
