@@ -21,6 +21,7 @@ from pipeline.alerts.conditions import CLOCK_CONDITIONS, CONDITIONS, EVIDENCE_ST
 from pipeline.alerts.entries import AlertRow, Entry, evidence_keys
 from pipeline.alerts.episodes import SEVERITY_ORDER
 from pipeline.lake.lake import Lake
+from pipeline.reports.changes import find_changes, format_changes
 from pipeline.reports.next_commands import next_commands
 from pipeline.silver.machines import Machines
 from pipeline.text import escape_as_hex, format_age, format_cell, format_count, json_default
@@ -73,24 +74,32 @@ def run(job_run: cli.JobRun) -> cli.Outcome:
     if unknown := sorted(wanted - conditions.keys()):
         raise ConfigError(f"no such condition: {unknown[0]} (there are {', '.join(conditions)})")
     lake = open_lake_with_data(job_run)
-    found = read_alerts(job_run, lake)
+    limits, of_clock = load_thresholds(job_run), clock_limits(job_run.config)
+    found = alerts_by_clock(lake, limits, of_clock, job_run.started_at, job_run.arguments.as_of)
     alerts = sorted((row for row in found.every if not wanted or row["condition"] in wanted), key=_sort_key)
     told = [row for row in alerts if found.is_told(row)]
     ended = [row for row in alerts if row["until"] is not None]
     listing = _Listing.of(lake, found, told, job_run.arguments.lake)
-    _write_json_lines(job_run, lake, (listing.json_fields(row) for row in alerts))
-    if job_run.arguments.json != "-":
-        lines = listing.lines()
+    if (since := _since(job_run, found)) is not None:
+        changes = find_changes(lake, limits, found, since)
+        rows, lines = [change._asdict() for change in changes], format_changes(changes, since)
+    else:
+        rows, lines = [listing.json_fields(row) for row in alerts], listing.lines()
         if job_run.arguments.ended:
             lines += [line for row in ended if not found.is_told(row) for line in format_alert(row)]
+    _write_json_lines(job_run, lake, rows)
+    if job_run.arguments.json != "-":
         cli.write_output("".join(f"{line}\n" for line in [*lines, _age_text(found)]))
     return _outcome(job_run, found, listing, told, len(ended))
 
 
-def read_alerts(job_run: cli.JobRun, lake: Lake) -> AlertsByClock:
-    """Return the alerts by the clock of a run, or by its ``--as-of``."""
-    limits, of_clock = load_thresholds(job_run), clock_limits(job_run.config)
-    return alerts_by_clock(lake, limits, of_clock, job_run.started_at, job_run.arguments.as_of)
+def _since(job_run: cli.JobRun, found: AlertsByClock) -> datetime | None:
+    """Return the time since when changes are asked for, None if they are not; ConfigError if it is not before now."""
+    asked: timedelta | datetime | None = job_run.arguments.since
+    since = found.clock - asked if isinstance(asked, timedelta) else asked
+    if since is not None and since >= found.clock:
+        raise ConfigError(f"--since {format_cell(since)}: it is not before now, {format_cell(found.clock)}")
+    return since
 
 
 @dataclass(frozen=True, slots=True)

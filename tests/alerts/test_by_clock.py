@@ -1,7 +1,7 @@
 """Alerts by the clock, as ``msmq alerts`` prints them: sources that stopped, alerts without newer evidence, events."""
 
 import json
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 import pytest
 
@@ -34,7 +34,8 @@ def refused(name, hour, minute, read):
     """A receive from an unknown queue whose end was refused, and its call; ``read`` is when a run read it."""
     time = at(hour, minute)
     attempt = {"attempt_key": name, "is_receive": True, "started_at": time, "returned_at": time, "ended_at": time,
-               "outcome": "failed", "ack_refused": True, "end_hresult": 0xC00E0005, "server_address": "10.0.0.1", "client_address": "10.0.0.9", "lookup_id": 1, "evidence": [name]}  # fmt: skip
+               "outcome": "failed", "ack_refused": True, "end_hresult": 0xC00E0005, "lookup_id": 1,
+               "server_address": "10.0.0.1", "client_address": "10.0.0.9", "evidence": [name]}  # fmt: skip
     return attempt, {"call_key": name, "request_at": time, "ingested_at": read}
 
 
