@@ -127,7 +127,8 @@ class _Listing:
     def lines(self) -> list[str]:
         """Return the lines printed: first what is observed, then what is not any more."""
         lines = [line for entry in self.observed for line in self._entry_lines(entry)]
-        lines += ["", "Not observed any more, as they were last seen:"] if self.unobserved else []
+        lines += [""] if self.observed and self.unobserved else []
+        lines += ["Not observed any more, as they were last seen:"] if self.unobserved else []
         return lines + [line for entry in self.unobserved for line in self._entry_lines(entry)]
 
     def _entry_lines(self, entry: Entry) -> list[str]:

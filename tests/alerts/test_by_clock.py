@@ -1,11 +1,14 @@
 """Alerts by the clock, as ``msmq alerts`` prints them: sources that stopped, alerts without newer evidence, events."""
 
 import json
-from datetime import UTC, datetime
+import struct
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from engines import LOCAL, without_spark
 from jobs import alerts as job
+from jobs import ingest_captures
 from pipeline.lake.lake import Lake
 from queue_states.queue_events import MINUTE, snapshot
 from reports.questions.in_memory_lake import history_tables, rows
@@ -156,3 +159,40 @@ def test_json_has_all_of_it(place, capsys):
     assert waiting["not_observed_since"] == "2026-03-02T14:00:00Z"
     assert waiting["next_command"].startswith("msmq queue")
     assert {row["newest_evidence_at"] for row in found.values()} == {"2026-03-02T14:00:00Z"}
+
+
+def shifted_capture(content, hours):
+    """Return a classic pcap, little-endian, with the times of its packets moved."""
+    shifted, place = bytearray(content), 24
+    while place < len(shifted):
+        seconds, _, length, _ = struct.unpack_from("<IIII", shifted, place)
+        struct.pack_into("<I", shifted, place, seconds + hours * 3600)
+        place += 16 + length
+    return bytes(shifted)
+
+
+def stopped_sources(lake, capsys, clock):
+    code = job.main(
+        ["--lake", str(lake), "--condition", "evidence_stopped", "--as-of", clock.isoformat(), "--json", "-"]
+    )
+    *lines, _ = capsys.readouterr().out.splitlines()
+    return code, [json.loads(line)["subject"] for line in lines]
+
+
+def test_runs_that_read_a_folder_five_times_give_it_a_rhythm_and_one_run_does_not(project, tmp_path, capsys):
+    content = (project / "data" / "sample" / "01-remoteread-ndr.pcap").read_bytes()
+    ring, filled = tmp_path / "ring", tmp_path / "filled"
+    for number in range(6):
+        for folder in (ring, filled):
+            folder.mkdir(exist_ok=True)
+            (folder / f"{number}.pcap").write_bytes(shifted_capture(content, number))
+        arguments = ["--lake", str(tmp_path / "lake"), *LOCAL, "--captures", str(ring)]
+        assert ingest_captures.main(arguments) == 0
+    assert ingest_captures.main(["--lake", str(tmp_path / "once"), *LOCAL, "--captures", str(filled)]) == 0
+    capsys.readouterr()
+    captures = Lake(without_spark(), str(tmp_path / "lake")).select(CAPTURE_FILES, "TRUE", ("last_packet_at",))
+    newest = max(captures["last_packet_at"].to_pylist())
+    assert stopped_sources(tmp_path / "lake", capsys, newest + timedelta(hours=3)) == (0, [])
+    late = newest + timedelta(hours=3, minutes=1)
+    assert stopped_sources(tmp_path / "lake", capsys, late) == (1, [f"captures in {ring}"])
+    assert stopped_sources(tmp_path / "once", capsys, late) == (0, [])

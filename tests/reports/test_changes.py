@@ -168,6 +168,14 @@ def test_a_machine_is_one_by_all_its_names():
     assert told(host_changes(alone, PERIOD, Machines(alone, {}))) == [(time(13), "machine", "new", "srv1")]
 
 
+def test_machines_with_one_identifier_are_told_apart_by_their_names():
+    hosts = [seen(name, address, 13, 15) | {"queue_manager_id": "guid"} for name, address in
+             (("shop1", "10.0.0.1"), ("shop2", "10.0.0.2"))]  # fmt: skip
+    hosts.append(seen(None, "10.0.0.3", 13, 15) | {"queue_manager_id": "guid"})
+    found = told(host_changes(hosts, PERIOD, Machines(hosts, {})))
+    assert found == [(time(13), "machine", "new", "shop1"), (time(13), "machine", "new", "shop2")]
+
+
 def test_a_version_that_was_there_before_is_no_change():
     version = {"queue_manager": "srv1", "type": "a", "first_at": time(11), "last_at": time(15)}
     assert [*version_changes([version], PERIOD, Machines([], {}))] == []
