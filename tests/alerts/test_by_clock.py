@@ -1,6 +1,7 @@
 """Alerts by the clock, as ``msmq alerts`` prints them: sources that stopped, alerts without newer evidence, events."""
 
 import json
+import shlex
 import struct
 from datetime import UTC, datetime, timedelta
 
@@ -57,18 +58,23 @@ def fill(lake, captures, refusals):
         lake.append(table, found.drop_columns(["event_date"]))
 
 
-@pytest.fixture(scope="module", params=["delta-rs", "spark"])
+@pytest.fixture(
+    scope="module",
+    params=["delta-rs", "spark", pytest.param("spark alone", marks=pytest.mark.long)],
+)
 def place(spark, tmp_path_factory, request):
     """The lake: captures come every hour until 14:00, an end was refused at 10:10 and one at 13:10."""
-    root = str(tmp_path_factory.mktemp("lake") / "lake")
+    root = str(tmp_path_factory.mktemp(request.param) / "lake")
     refusals = [refused("early", 10, 10, at(11, 1)), refused("late", 13, 10, at(14, 1))]
-    fill(Lake(spark, root, store=request.param), [capture(hour) for hour in range(9, 15)], refusals)
+    fill(Lake(spark, root, store=request.param.partition(" ")[0]), [capture(hour) for hour in range(9, 15)], refusals)
     return root
 
 
 def alerts(place, capsys, clock, *arguments):
     """Return the exit code, the lines printed and the summary."""
-    code = job.main(["--lake", place, "--as-of", f"2026-03-02T{clock}Z", *arguments])
+    read_log = "spark" if "alone" in place else "auto"
+    given = ["--lake", place, "--as-of", f"2026-03-02T{clock}Z", "--set", f"lake.read_log={read_log}"]
+    code = job.main([*given, *arguments])
     *lines, summary = capsys.readouterr().out.splitlines()
     return code, lines, json.loads(summary)
 
@@ -144,11 +150,11 @@ def test_after_the_next_run_an_event_is_not_told_again(spark, tmp_path, capsys):
 
 def test_each_entry_has_its_evidence_and_the_next_command(place, capsys):
     _, lines, _ = alerts(place, capsys, "15:00:00")
-    assert f"        next: msmq queue --lake {place} 'far\\private$\\down'" in lines
+    assert f"        next: msmq queue --lake {shlex.quote(place)} 'far\\private$\\down'" in lines
     assert "        evidence: down0, down80, down85 and 7 more" in lines
-    assert f"        next: msmq export_packets --lake {place} --call late --out trouble.pcapng" in lines
+    assert f"        next: msmq export_packets --lake {shlex.quote(place)} --call late --out trouble.pcapng" in lines
     _, lines, _ = alerts(place, capsys, "18:00:00", "--condition", "evidence_stopped")
-    assert f"        next: msmq ask --lake {place} 25" in lines
+    assert f"        next: msmq ask --lake {shlex.quote(place)} 25" in lines
 
 
 def test_json_has_all_of_it(place, capsys):

@@ -104,11 +104,14 @@ EXPECTED = [
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("store", ["delta-rs", "spark"])
-def test_alerts_since_a_time_lists_what_changed(spark, tmp_path, capsys, store):
+@pytest.mark.parametrize(
+    ("store", "read_log"),
+    [("delta-rs", "auto"), ("spark", "auto"), pytest.param("spark", "spark", marks=pytest.mark.long)],
+)
+def test_alerts_since_a_time_lists_what_changed(spark, tmp_path, capsys, store, read_log):
     place = str(tmp_path / "lake")
     fill(Lake(spark, place, store=store))
-    arguments = ["--lake", place, "--as-of", "2026-03-02T16:00:00Z"]
+    arguments = ["--lake", place, "--as-of", "2026-03-02T16:00:00Z", "--set", f"lake.read_log={read_log}"]
     assert job.main([*arguments, "--since", "4h", "--json", "-"]) == 1  # as without --since
     *lines, _ = capsys.readouterr().out.splitlines()
     found = [json.loads(line) for line in lines]
