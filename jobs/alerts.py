@@ -24,7 +24,7 @@ from pipeline.lake.lake import Lake
 from pipeline.reports.changes import find_changes, format_changes
 from pipeline.reports.next_commands import next_commands
 from pipeline.silver.machines import Machines
-from pipeline.text import escape_as_hex, format_age, format_cell, format_count, json_default
+from pipeline.text import escape_as_hex, escape_unprintable, format_age, format_cell, format_count, json_default
 from schemas.table import RUN_ID
 
 JOB = "alerts"
@@ -73,6 +73,8 @@ def run(job_run: cli.JobRun) -> cli.Outcome:
     wanted, conditions = set(job_run.arguments.condition), CONDITIONS | CLOCK_CONDITIONS
     if unknown := sorted(wanted - conditions.keys()):
         raise ConfigError(f"no such condition: {unknown[0]} (there are {', '.join(conditions)})")
+    if job_run.arguments.since is not None and (wanted or job_run.arguments.ended):
+        raise ConfigError("--since lists all that changed: it goes neither with --condition nor with --ended")
     lake = open_lake_with_data(job_run)
     limits, of_clock = load_thresholds(job_run), clock_limits(job_run.config)
     found = alerts_by_clock(lake, limits, of_clock, job_run.started_at, job_run.arguments.as_of)
@@ -132,8 +134,9 @@ class _Listing:
         return lines + [line for entry in self.unobserved for line in self._entry_lines(entry)]
 
     def _entry_lines(self, entry: Entry) -> list[str]:
-        command = escape_as_hex(self.commands[entry.leading["alert_key"]])
-        return [*format_entry(entry, self.found.unobserved), f"        next: {command}"]
+        command = self.commands[entry.leading["alert_key"]]
+        next_line = f"        next: {escape_unprintable(command, len(command))}"
+        return [*format_entry(entry, self.found.unobserved), next_line]
 
     def json_fields(self, row: AlertRow) -> dict[str, Any]:
         """Return the fields of an alert in JSON: its columns, and what is told of it.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -69,7 +69,7 @@ def read_dashboard_data(
     """
     gap_s = max_gap_s(lake)
     queries = {dataset.name: partial(_read_dataset, lake, dataset, limits, gap_s) for dataset in DATASETS}
-    beside = {
+    beside: dict[str, Callable[[], Any]] = {
         _NOW_QUERY: partial(newest_event_time_us, lake),
         _SOURCES_QUERY: partial(read_sources, lake, as_of or published_at),
     }

@@ -10,7 +10,10 @@ import pytest
 from engines import LOCAL, without_spark
 from jobs import alerts as job
 from jobs import ingest_captures
+from pipeline.alerts.by_clock import AlertsByClock, alerts_by_clock
+from pipeline.alerts.conditions import ClockLimits, Thresholds
 from pipeline.lake.lake import Lake
+from pipeline.silver.machines import Machines
 from queue_states.queue_events import MINUTE, snapshot
 from reports.questions.in_memory_lake import history_tables, rows
 from schemas.bronze import CAPTURE_FILES, RPC_CALLS
@@ -130,6 +133,32 @@ def test_an_event_that_ended_is_told_in_the_call_after_the_run_that_read_it(plac
     told = {row["evidence"][0]: row["first_read"] for row in json_rows(place, capsys, "15:00:00")
             if row["condition"] == "ends_refused"}  # fmt: skip
     assert told == {"early": False, "late": True}
+
+
+def test_who_remembers_what_was_told_gets_all_recent_events(spark, place):
+    clock = BEGIN.replace(hour=15)
+    lake = Lake(spark, place)
+    found = {
+        hold: alerts_by_clock(lake, Thresholds(), ClockLimits(event_hold=hold), clock, clock)
+        for hold in (timedelta(days=1), timedelta(hours=2))
+    }
+    recent = [
+        sorted(row["evidence"][0] for row in each.every if row["alert_key"] in each.recent_events)
+        for each in found.values()
+    ]
+    assert recent == [["early", "late"], ["late"]]
+
+
+def test_an_entry_is_observed_if_one_of_its_alerts_is():
+    def alert(condition, key):
+        return {"alert_key": key, "condition": condition, "severity": "error", "queue": "q", "since": BEGIN,
+                "from_machine": None, "to_machine": None}  # fmt: skip
+
+    rows = [alert("receives_not_ended", "a"), alert("queue_stuck", "b"), alert("calls_failing", "c")]
+    found = AlertsByClock(BEGIN, None, tuple(rows), (), frozenset("ac"), frozenset(), frozenset())
+    observed, unobserved = found.entries(rows, Machines([], {}))
+    assert [[row["alert_key"] for row in entry.alerts] for entry in observed] == [["a", "b"]]
+    assert [[row["alert_key"] for row in entry.alerts] for entry in unobserved] == [["c"]]
 
 
 def test_an_event_that_is_older_than_the_setting_is_not_told(place, capsys):

@@ -131,6 +131,9 @@ def test_alerts_since_a_time_lists_what_changed(spark, tmp_path, capsys, store, 
     assert age == "newest evidence 2026-03-02 15:00:00, 1 h ago"
     job.main([*arguments, "--since", "5m"])
     assert capsys.readouterr().out.splitlines()[0] == "nothing changed since 2026-03-02 15:55:00"
+    for more in (["--ended"], ["--condition", "queue_stuck"]):
+        assert job.main([*arguments, "--since", "4h", *more]) == 2
+    assert "it goes neither with --condition nor with --ended" in capsys.readouterr().err
     assert job.main([*arguments, "--since", "2026-03-02T16:00:00Z"]) == 2
     assert "it is not before now, 2026-03-02 16:00:00" in capsys.readouterr().err
 
