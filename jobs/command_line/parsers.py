@@ -92,6 +92,14 @@ def parse_time_span(text: str) -> timedelta:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
+def parse_since(text: str) -> timedelta | datetime:
+    """Parse the beginning of a time: how long ago it was, or when it was."""
+    try:
+        return parse_duration(text)
+    except ValueError:
+        return cli.parse_utc_time(text)
+
+
 def _alerts() -> cli.JobArgumentParser:
     parser = _base("alerts")
     _add_redact_key(parser)
@@ -103,6 +111,12 @@ def _alerts() -> cli.JobArgumentParser:
         help="write all alerts to FILE, one JSON object per line; - prints them",
     )
     parser.add_argument("--ended", action="store_true", help="also print alerts that have ended")
+    parser.add_argument(
+        "--since",
+        metavar="WHEN",
+        type=parse_since,
+        help="print instead what changed in alerts, queues, machines and flows since then: 1d, or a time (ISO 8601)",
+    )
     parser.add_argument(
         "--condition",
         metavar="NAME",

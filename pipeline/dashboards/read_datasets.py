@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipeline.alerts.silence import Source, read_sources
 from pipeline.arrow_rows import us_to_datetime
 from pipeline.bronze.event_time import newest_event_time_us
 from pipeline.concurrency import run_concurrently
@@ -41,7 +42,7 @@ from schemas.messages import MESSAGES
 from schemas.sessions import SESSION_PACKETS
 from schemas.table import quoted
 
-_NOW_QUERY, _MACHINES = "now", "names of machines"  # names of what is read beside the datasets
+_NOW_QUERY, _SOURCES_QUERY, _MACHINES_QUERY = "now", "sources", "machines"  # queries beside those of the datasets
 _DATASETS_WITH_CALL_KEY: Final = ("comqc", "findings", "operations", "opens", "actions")  # their call is evidence too
 _DATASETS_WITH_MESSAGE_KEY: Final = ("attempts", "sequences", "message_transfers")
 _QUEUE_MANAGER_COLUMNS: Final = {
@@ -72,13 +73,15 @@ def read_dashboard_data(
     """
     gap_s = max_gap_s(lake)
     queries = {dataset.name: partial(_read_dataset, lake, dataset, limits, gap_s) for dataset in DATASETS}
-    others: dict[str, Callable[[], Any]] = {
+    beside: dict[str, Callable[[], Any]] = {
         _NOW_QUERY: partial(newest_event_time_us, lake),
-        _MACHINES: partial(Machines.of, lake, names),
+        _SOURCES_QUERY: partial(read_sources, lake, as_of or published_at),
+        _MACHINES_QUERY: partial(Machines.of, lake, names),
     }
-    results: dict[str, Any] = run_concurrently({**queries, **others})
+    results: dict[str, Any] = run_concurrently({**queries, **beside})
     now: int | None = results.pop(_NOW_QUERY)
-    machines: Machines = results.pop(_MACHINES)
+    sources: list[Source] = results.pop(_SOURCES_QUERY)
+    machines: Machines = results.pop(_MACHINES_QUERY)
     data: dict[str, DatasetRows] = results
     data |= _read_referenced_rows(lake, data, limits)
     return DashboardData(
@@ -88,6 +91,7 @@ def read_dashboard_data(
         datasets=data,
         column_comments={dataset.name: _column_comments(dataset, data[dataset.name]) for dataset in DATASETS},
         machines=machines,
+        newest_by_source={(source.kind, source.name): source.newest_at for source in sources},
     )
 
 
