@@ -44,10 +44,11 @@ from schemas.receive_attempts import RECEIVE_ATTEMPTS
 from schemas.sessions import ORDER_ACKS, SENDINGS, SESSIONS
 from schemas.table import EVENT_DATE, RUN_ID
 from schemas.transfers import MESSAGE_TRANSFERS, TRANSFER_SEQUENCES
+from udfs.codes import WSA_ERROR_NAMES
 from udfs.keys import key
 from udfs.rows import RowMapping
 
-CODE_VERSION: Final = "8"  # raised when alerts are computed differently: all are recomputed
+CODE_VERSION: Final = "9"  # raised when alerts are computed differently: all are recomputed
 MAX_FOR_FULL_UPDATE: Final = 20_000  # rows of all sources; with fewer, all alerts are recomputed
 _FOLLOWED: Final = (
     QUEUE_HISTORY, EOD_TRANSFERS, EOD_SOURCES, RECEIVE_ATTEMPTS, MESSAGES, REMOTE_READ_CALLS, MANAGEMENT_CALLS,
@@ -249,7 +250,7 @@ def _reason(snapshot: RowMapping) -> str:
     if last is not None and last["status_name"]:
         parts.append(f"last {last['status_name']}")
     if last is not None and last["error"]:
-        parts.append(f"error {last['error_name']}")
+        parts.append(f"error {WSA_ERROR_NAMES.get(last['error'], last['error_name'])}")
     if snapshot["nexthops"]:
         parts.append(f"next hops {', '.join(snapshot['nexthops'])}")
     return "".join(f"; {part}" for part in parts)

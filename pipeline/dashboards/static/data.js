@@ -234,7 +234,7 @@ function valueText(name, kind, value) {
   if (value === null || value === undefined) return null;
   if (kind === "time") return timeText(value);
   if (kind === "flag") return value ? "yes" : "no";
-  if (/hresult$|fault_status$/.test(name) && typeof value === "number") return "0x" + pad(value.toString(16).toUpperCase(), 8);
+  if (/hresult$|fault_status$/.test(name) && typeof value === "number") return codeText(value);
   if (name.endsWith("_ms")) return durationText(value);
   if (name.endsWith("_s") && typeof value === "number") return name.endsWith("per_s") ? String(Number(value.toPrecision(3))) : durationText(value * 1000);
   if (/(^|_)bytes($|_)/.test(name)) return bytesText(value);
