@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -159,9 +160,9 @@ def _machine_stories(entries: Sequence[Entry], machines: Machines) -> list[Story
 
 
 def _message_story(timeline: MessageTimeline, lake: str) -> Story:
-    values = timeline_to_json(timeline)
+    values = timeline_to_json(replace(timeline, events=timeline.events[:_MAX_ITEMS]))
     events = [{name: event[name] for name in _EVENT_FIELDS} for event in values["events"]]
-    kept = {name: values[name] for name in _MESSAGE_FIELDS} | {"events": events, "event_count": len(events)}
+    kept = {name: values[name] for name in _MESSAGE_FIELDS} | {"events": events, "event_count": len(timeline.events)}
     keys = {option: [*_distinct(timeline.events, column)][:MAX_KEYS]
             for option, column in (("call", "call_key"), ("packet", "packet_key"))}  # fmt: skip
     keys = {option: each for option, each in keys.items() if each}

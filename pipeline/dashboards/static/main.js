@@ -146,7 +146,7 @@ window.addEventListener("hashchange", draw);
   let theme = null;
   try { theme = localStorage.getItem("theme"); } catch { /* as above */ }
   setTheme(theme ?? (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light"));
-  document.getElementById("asof").replaceChildren(h("strong", { id: "age" }), ` \u00b7 newest evidence ${AS_OF === null ? "none" : timeText(AS_OF).slice(0, 19) + " UTC"} \u00b7 published ${timeText(SITE.published_at / 1000).slice(0, 19)} UTC \u00b7 `, h("span", { title: "lake" }, untrusted(SITE.lake)));
+  document.getElementById("asof").replaceChildren(h("strong", { id: "age" }), ` \u00b7 newest evidence ${AS_OF === null ? "none" : timeText(AS_OF).slice(0, 19) + " UTC"} `, h("span", { class: "wide" }, `\u00b7 published ${timeText(SITE.published_at / 1000).slice(0, 19)} UTC \u00b7 `, h("span", { title: "lake" }, untrusted(SITE.lake))));
   document.getElementById("filtering").open = !matchMedia("(max-width: 760px)").matches || Object.keys(globalFilters(parseAddress().params)).length > 0;
   showAge();
   setInterval(showAge, 30_000);

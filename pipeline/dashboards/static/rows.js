@@ -72,7 +72,7 @@ function compare(a, b, down) {
 const COLLATOR = new Intl.Collator("en", { numeric: true }); // integers too large for JavaScript are text
 
 /** A table in a box that scrolls sideways, also by keys. */
-const scrolling = (table, name) => h("div", { class: "wrap", tabindex: 0, role: "region", "aria-label": name }, table);
+const scrolling = (table, name) => h("div", { class: "wrap", tabindex: 0, role: "group", "aria-label": name }, table);
 
 /** A table of groups, each of which links to its rows, from the cell at `linked`. `groups` are {cells, href}. */
 function groupsTable(labels, groups, empty, linked = 0) {

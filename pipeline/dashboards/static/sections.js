@@ -31,7 +31,7 @@ function overview(state) {
   const missing = DATA.coverage.computed ? coverageGaps(state).filter((each) => each.part > 0) : [];
   const worst = worstTrouble(state), { level, text } = verdict(made, state);
   return [
-    h("h1", {}, "Overview"),
+    h("h1", { class: "plainly" }, "Overview"),
     h("p", { class: "verdict " + (worst?.level ?? level) }, worst?.sentence ?? text),
     h("h2", {}, "What is wrong, and what to do"), entryCards(state),
     queuesInTrouble(state),

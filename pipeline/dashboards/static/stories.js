@@ -132,7 +132,7 @@ function evidenceOf(keys) {
 function alertsOfEntry(entry) {
   return groupsTable(["severity", "condition", "subject", "since", "message", "suggestion"], entry.alerts.map((alert) => ({
     href: link("alerts", { _open: "yes", row: `alerts:${alert.alert_key}` }),
-    cells: [severityBadge(alert.severity), h("span", { title: TERMS.conditions[alert.condition] ?? null }, alert.condition), untrusted(alert.subject), storyTime(alert.since) ?? "\u2013", untrusted(alert.message), untrusted(alert.suggestion)] })), undefined, 1);
+    cells: [severityBadge(alert.severity), h("span", { "data-term": true }, alert.condition), untrusted(alert.subject), storyTime(alert.since) ?? "\u2013", untrusted(alert.message), untrusted(alert.suggestion)] })), undefined, 1);
 }
 
 function entryStory(params) {
@@ -207,7 +207,7 @@ function messageStory(params) {
     h("h1", {}, label === null ? "Message " : ["Message ", untrusted(label), " "], h("small", {}, untrusted(id ?? "of unknown identifier"))),
     story ? h("p", { class: "verdict" }, untrusted(story.verdict)) : h("p", { class: "note cut" }, "This page has the verdict of the first messages in trouble only. The command says it of this one."),
     id !== null && escapeHidden(id) === id ? h("div", { class: "evidence" }, copyable("trace command", `msmq trace_message --lake ${shellWord(SITE.lake)} --id ${shellWord(id)}`)) : null,
-    story ? [h("h2", {}, "History"), scrolling(h("table", {}, h("thead", {}, h("tr", {}, ["time (UTC)", "what", ""].map((each) => h("th", { scope: "col" }, each)))), h("tbody", {}, story.events.map((event) => h("tr", { class: "plain" }, h("td", { class: "t", "data-label": "time" }, timeText(event.at === null ? null : Date.parse(event.at)) ?? "unknown"), h("td", { "data-label": "what" }, event.kind), h("td", { "data-label": "" }, untrusted(event.text), event.clock === "capture" ? "" : ` (the ${event.clock}'s clock)`))))), "history"),
+    story ? [h("h2", {}, "History"), scrolling(h("table", {}, h("thead", {}, h("tr", {}, ["time (UTC)", "what", "details"].map((each) => h("th", { scope: "col" }, each)))), h("tbody", {}, story.events.map((event) => h("tr", { class: "plain" }, h("td", { class: "t", "data-label": "time" }, timeText(event.at === null ? null : Date.parse(event.at)) ?? "unknown"), h("td", { "data-label": "what" }, event.kind), h("td", { "data-label": "" }, untrusted(event.text), event.clock === "capture" ? "" : ` (the ${event.clock}'s clock)`))))), "history"),
       story.event_count > story.events.length ? h("p", { class: "note cut" }, `${story.events.length} of ${formatNumber(story.event_count)} events`) : null,
       exportBlock(story.export),
       h("h2", {}, "Not known"), listOf(story.not_known.map(untrusted))] : null,

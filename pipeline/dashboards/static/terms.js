@@ -5,10 +5,11 @@ const TERMS = SITE.terms;
 const LARGEST_WORDS = Object.keys(TERMS.glossary).sort((a, b) => b.length - a.length);
 const WORDS = new RegExp(`(?<![\\w-])(?:${LARGEST_WORDS.map((each) => each.replace(/[^\w ]/g, "\\$&")).join("|")})(?=e?s?(?![\\w-]))`, "gi");
 
-/** What a text means: an alert condition, a rule, or the terms of the glossary in it; null if it has none. */
+/** What a value means: an alert condition, a rule, or a term of the glossary; null if it is none. */
+const meaningOfValue = (text) => [TERMS.conditions, TERMS.rules, TERMS.glossary].find((each) => Object.hasOwn(each, text))?.[text] ?? null;
+
+/** What the terms of the glossary in a text mean; null if it has none. */
 function meaningOf(text) {
-  if (Object.hasOwn(TERMS.conditions, text)) return TERMS.conditions[text];
-  if (Object.hasOwn(TERMS.rules, text)) return TERMS.rules[text];
   const found = [...new Set([...text.replaceAll("_", " ").matchAll(WORDS)].map((each) => each[0].toLowerCase()))];
   return found.length ? found.map((term) => `${term}: ${TERMS.glossary[term]}`).join("\n\n") : null;
 }
@@ -26,7 +27,8 @@ const EXPLAINED = "h2, th button, th:not(:has(button)), dt, .tile .label, .badge
 /** Give headings, labels and badges below an element what their words mean, after the title that they have. */
 function explain(root) {
   for (const element of root.querySelectorAll(EXPLAINED)) {
-    const meaning = meaningOf(element.textContent.trim());
+    const text = element.textContent.trim();
+    const meaning = element.matches(".badge, [data-term]") ? meaningOfValue(text) : meaningOf(text);
     if (meaning === null || element.title.includes(meaning)) continue;
     element.title = [element.title, meaning].filter((each) => each).join("\n\n");
     element.classList.add("explained");
