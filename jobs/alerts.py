@@ -21,6 +21,7 @@ from pipeline.alerts.entries import Entry, find_entries
 from pipeline.alerts.episodes import SEVERITY_ORDER
 from pipeline.alerts.update import current_alerts
 from pipeline.lake.lake import Lake
+from pipeline.silver.machine_names import DeclaredNames
 from pipeline.silver.machines import Machines
 from pipeline.text import escape_as_hex, format_cell, format_count, json_default
 from schemas.table import RUN_ID
@@ -30,8 +31,8 @@ NO_ALERT: Final = "none"  # in place of the severity of the worst active alert
 _COLUMNS_NOT_IN_JSON: Final = (RUN_ID, "event_date", "errors")
 
 
-def alert_thresholds(config: Config) -> Thresholds:
-    """Return the thresholds of the alerts, including the settings of other sections that they use."""
+def alert_thresholds(config: Config, names: DeclaredNames = ()) -> Thresholds:
+    """Return the thresholds of the alerts, including what they use beside their settings: of other sections, names."""
     quotas = {entry.queue.lower(): (entry.messages, entry.journal) for entry in config.quotas.queues}
     return Thresholds(
         **{field.name: getattr(config.alerts, field.name) for field in fields(config.alerts)},
@@ -45,15 +46,16 @@ def alert_thresholds(config: Config) -> Thresholds:
         quotas=quotas,
         machine_quota_bytes=config.quotas.machine,
         machine_quotas={entry.machine: entry.bytes for entry in config.quotas.machines},
+        machine_names=names,
     )
 
 
-def load_thresholds(job_run: cli.JobRun) -> Thresholds:
-    """Return the thresholds of a run; quotas have names, for which the lake may have pseudonyms."""
+def load_thresholds(job_run: cli.JobRun, lake: Lake) -> Thresholds:
+    """Return the thresholds for a lake; quotas and machines have names, for which it may have pseudonyms."""
     config = job_run.config
     if config.quotas.queues or config.quotas.machines:
         config = redaction.redact_config(config, redaction.load_pseudonymizer(job_run))
-    return alert_thresholds(config)
+    return alert_thresholds(config, redaction.load_names_for(job_run, lake))
 
 
 def run(job_run: cli.JobRun) -> cli.Outcome:
@@ -65,7 +67,7 @@ def run(job_run: cli.JobRun) -> cli.Outcome:
     if unknown := sorted(wanted - CONDITIONS.keys()):
         raise ConfigError(f"no such condition: {unknown[0]} (there are {', '.join(CONDITIONS)})")
     lake = open_lake_with_data(job_run)
-    found = current_alerts(lake, load_thresholds(job_run), job_run.arguments.as_of).to_pylist()
+    found = current_alerts(lake, load_thresholds(job_run, lake), job_run.arguments.as_of).to_pylist()
     alerts = sorted((row for row in found if not wanted or row["condition"] in wanted), key=_sort_key)
     active = [row for row in alerts if row["until"] is None]
     entries = find_entries(active, Machines.of(lake))
@@ -95,7 +97,7 @@ def _sort_key(row: Mapping[str, Any]) -> tuple[bool, int, datetime, str]:
 def format_entry(entry: Entry) -> list[str]:
     """Return the lines printed for alerts of one cause: those of the leading alert, and one for each other."""
     others = [
-        f"        also {row['severity']} {row['condition']}  {escape_as_hex(row['subject'])}, since "
+        f"        also {row['severity']} {row['condition']}  {escape_as_hex(row['subject_text'])}, since "
         f"{format_cell(row['since'])}"
         for row in entry.others
     ]
@@ -107,7 +109,7 @@ def format_alert(row: Mapping[str, Any]) -> list[str]:
     until = "" if row["until"] is None else f", ended {format_cell(row['until'])}"
     known = "" if row["confidence"] == "complete" else f" ({row['confidence']}: {', '.join(row['missing'])})"
     return [
-        f"{row['severity']:<8}{row['condition']}  {escape_as_hex(row['subject'])}",
+        f"{row['severity']:<8}{row['condition']}  {escape_as_hex(row['subject_text'])}",
         f"        since {format_cell(row['since'])}, last seen {format_cell(row['last_seen_at'])}{until}{known}",
         f"        {escape_as_hex(row['message'])}",
         f"        {row['suggestion']}",

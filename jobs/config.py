@@ -427,6 +427,17 @@ class QuotasConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class NamesConfig:
+    """Names of machines that people see. Keys and columns keep the names that they have."""
+
+    machines: Path | None = setting_field(
+        None,
+        "CSV file with the columns address, queue_manager_id and name: names of machines by IP address, by the GUID of "
+        "their queue manager, or both; they count before those of collector.machines, snapshots and captures",
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class CollectorConfig:
     """Which queue managers the collector queries, how often, and as which user. Passwords are never settings."""
 
@@ -575,6 +586,7 @@ class Config:
     timers: TimersConfig = TimersConfig()
     alerts: AlertsConfig = AlertsConfig()
     quotas: QuotasConfig = QuotasConfig()
+    names: NamesConfig = NamesConfig()
     collector: CollectorConfig = CollectorConfig()
     quality: QualityConfig = QualityConfig()
     privacy: PrivacyConfig = PrivacyConfig()

@@ -26,6 +26,7 @@ from pipeline.lake.lake import Lake
 from pipeline.privacy import erasure, retention
 from pipeline.privacy.retained_history import DeletionNote, is_noted, remove_history
 from pipeline.runs.recovery import RunMarkers, undo_unfinished_runs
+from pipeline.silver.machine_names import DeclaredNames
 from schemas.bronze import CAPTURE_FILES
 
 JOB = "forget"
@@ -40,6 +41,7 @@ def run(job_run: cli.JobRun) -> cli.Outcome:
                 f"--docs {folder}: no page of check_quality, for there is no index.html; nothing was removed"
             )
     pseudonymizer = redaction.load_pseudonymizer(job_run)
+    names = redaction.load_names(job_run.config, pseudonymizer)
     lake = open_lake_with_data(job_run)
     apply_retention = partial(retention.apply_retention, lake, max_time_ahead=job_run.config.ingest.max_time_ahead)
     outcome = cli.Outcome()
@@ -59,7 +61,7 @@ def run(job_run: cli.JobRun) -> cli.Outcome:
         cli.log_progress(f"deleting rows older than {cutoff.first_kept_date}")
         _report_rows(apply_retention(cutoff), "removed", outcome)
         redacted_run = replace(job_run, config=redaction.redact_config(job_run.config, pseudonymizer))
-        run_all.update_silver_and_gold(redacted_run, lake, cli.Outcome())
+        run_all.update_silver_and_gold(redacted_run, lake, cli.Outcome(), names)
         spooled = _remove_spooled_captures(lake, cutoff)
         cli.log_progress("erasing deleted rows, old versions, change data and logs")
         tables = erasure.erase_history(lake)
@@ -73,7 +75,7 @@ def run(job_run: cli.JobRun) -> cli.Outcome:
             "tables_erased": tables,
             "spooled_removed": spooled,
         }
-        _republish_pages(job_run, lake)
+        _republish_pages(job_run, lake, names)
     return outcome
 
 
@@ -110,12 +112,12 @@ def _remove_spooled_captures(lake: Lake, cutoff: RetentionCutoff) -> int:
     return len(removed)
 
 
-def _republish_pages(job_run: cli.JobRun, lake: Lake) -> None:
+def _republish_pages(job_run: cli.JobRun, lake: Lake, names: DeclaredNames = ()) -> None:
     """Rewrite the pages, and remove pages of check_quality because they quote rows."""
     lake_pages = Path(lake.root) / "pages"
     has_pages = not lake.folder.is_remote and lake_pages.is_dir()
     for folder in dict.fromkeys([*([lake_pages] if has_pages else []), *map(Path, job_run.arguments.pages)]):
-        publish_dashboards.publish_pages(job_run, lake, folder)
+        publish_dashboards.publish_pages(job_run, lake, folder, names)
     for folder in map(Path, job_run.arguments.docs):
         (folder / check_quality.PAGE_FILE).unlink(missing_ok=True)  # and nothing else of a folder that was misspelt
         with suppress(OSError):

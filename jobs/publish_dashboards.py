@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from jobs import cli
+from jobs import cli, redaction
 from jobs.alerts import alert_thresholds
 from jobs.command_line.output_files import check_outputs, replace_file
 from jobs.command_line.parsers import build_parser
@@ -25,6 +25,7 @@ from pipeline.dashboards.read_datasets import RowLimits, read_dashboard_data
 from pipeline.lake.lake import Lake
 from pipeline.lake.versions import versions_by_name
 from pipeline.lake.watermarks import WITHOUT_WATERMARK
+from pipeline.silver.machine_names import DeclaredNames, names_digest
 from schemas import catalog
 from schemas.sessions import CHECKPOINT_TABLES
 
@@ -36,13 +37,17 @@ _PROVENANCE_FILE = ".provenance.json"
 def run(job_run: cli.JobRun) -> cli.Outcome:
     """Read the lake and write its pages."""
     lake = open_lake_with_data(job_run)
-    return publish_pages(job_run, lake, Path(job_run.arguments.out), rows=job_run.arguments.rows)
+    names = redaction.load_names_for(job_run, lake)
+    return publish_pages(job_run, lake, Path(job_run.arguments.out), names, rows=job_run.arguments.rows)
 
 
 def publish_pages(
-    job_run: cli.JobRun, lake: Lake, out: Path, *, rows: int = MAX_DATASET_ROWS, allow_empty: bool = False
-) -> cli.Outcome:
+    job_run: cli.JobRun, lake: Lake, out: Path, names: DeclaredNames = (), *, rows: int = MAX_DATASET_ROWS,
+    allow_empty: bool = False,
+) -> cli.Outcome:  # fmt: skip
     """Write the pages of a lake to a folder, unless they are already there and up to date.
+
+    ``names``: declared ones of machines.
 
     The pages of a lake without tables say that nothing was read; without ``allow_empty`` they are an error of usage.
     So is a folder in which a page would replace a file that jobs read.
@@ -50,15 +55,16 @@ def publish_pages(
     """
     if not (out / _PROVENANCE_FILE).exists():  # else the files are pages
         check_outputs(job_run, lake, [out / name for name in (PAGE_FILE, METRICS_FILE, DASHBOARD_FILE)])
-    thresholds = alert_thresholds(job_run.config)
-    provenance = _page_provenance(lake, rows, job_run.arguments.as_of, thresholds)
+    thresholds = alert_thresholds(job_run.config, names)
+    provenance = _page_provenance(lake, names, rows, job_run.arguments.as_of, thresholds)
     if (unchanged := _unchanged_pages(out, provenance)) is not None:
         cli.log_progress("the pages are up to date")
         return cli.Outcome(summary_fields=unchanged)
     cli.log_progress("reading the data of the pages")
     limits = RowLimits()._replace(dataset_rows=rows)
     site = read_dashboard_data(
-        lake, limits=limits, published_at=job_run.started_at, as_of=job_run.arguments.as_of, thresholds=thresholds
+        lake, limits=limits, published_at=job_run.started_at, as_of=job_run.arguments.as_of, names=names,
+        thresholds=thresholds,
     )
     if not allow_empty and all(data.rows is None for data in site.datasets.values()):
         raise ConfigError(f"{lake.root} holds no tables; run 'msmq run_all' first")
@@ -82,9 +88,12 @@ def publish_pages(
     return cli.Outcome(summary_fields=summary)
 
 
-def _page_provenance(lake: Lake, rows: int, as_of: datetime | None, thresholds: Thresholds) -> dict[str, Any]:
+def _page_provenance(
+    lake: Lake, names: DeclaredNames, rows: int, as_of: datetime | None, thresholds: Thresholds
+) -> dict[str, Any]:
     tables = [table for table in catalog.ALL_TABLES if table not in (*WITHOUT_WATERMARK, *CHECKPOINT_TABLES)]
-    options = {"lake": lake.path(tables[0]), "rows": rows, "as_of": str(as_of), "recent": str(thresholds.failure_window)}
+    options = {"lake": lake.path(tables[0]), "rows": rows, "as_of": str(as_of), "names": names_digest(names)}
+    options |= {"recent": str(thresholds.failure_window)}
     return {
         **options,
         "tables": versions_by_name(lake.versions.snapshots(*tables), tables),

@@ -28,7 +28,7 @@ def run(job_run: cli.JobRun) -> cli.Outcome:
     if not arguments.name:
         raise ConfigError("which queue? Give a part of its name")
     lake = open_lake_with_data(job_run)
-    found = find_verdicts(lake, arguments.name, load_thresholds(job_run), arguments.as_of)
+    found = find_verdicts(lake, arguments.name, load_thresholds(job_run, lake), arguments.as_of)
     if arguments.json:
         for verdict in found.verdicts:
             cli.write_output(json.dumps(verdict_to_json(verdict, arguments.lake), default=json_default) + "\n")

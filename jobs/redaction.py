@@ -32,6 +32,9 @@ from pipeline.privacy.redaction import (
     require_unredacted,
     tasks_reach,
 )
+from pipeline.silver.declaration_file import DeclarationError
+from pipeline.silver.declared_machines import load_declared_machines
+from pipeline.silver.machine_names import DeclaredNames
 
 _MIN_KEY_BYTES: Final = 16
 
@@ -116,6 +119,32 @@ def check_redaction_matches(job_run: cli.JobRun, lake: Lake, pseudonymizer: Pseu
         yield
     except RedactionError as error:
         raise ConfigError(str(error)) from error
+
+
+def load_names(config: Config, pseudonymizer: Pseudonymizer | None) -> DeclaredNames:
+    """Return the names of the file of ``names.machines``, pseudonyms if names are redacted; ConfigError if invalid."""
+    try:
+        declared = load_declared_machines(config.names.machines)
+    except DeclarationError as error:
+        raise ConfigError(str(error)) from error
+    if pseudonymizer is None:
+        return declared
+    return tuple(
+        seen._replace(
+            address=None if seen.address is None else pseudonymizer.address(seen.address),
+            name=None if seen.name is None else pseudonymizer.host_name(seen.name),
+        )
+        for seen in declared
+    )
+
+
+def load_names_for(job_run: cli.JobRun, lake: Lake) -> DeclaredNames:
+    """Return the same for a job that reads a lake; ConfigError where the lake is redacted in another way."""
+    if job_run.config.names.machines is None:
+        return ()
+    pseudonymizer = load_pseudonymizer(job_run)
+    with check_redaction_matches(job_run, lake, pseudonymizer):
+        return load_names(job_run.config, pseudonymizer)
 
 
 def redact_config(config: Config, pseudonymizer: Pseudonymizer | None) -> Config:

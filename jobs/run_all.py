@@ -44,6 +44,7 @@ from pipeline.reports.summary import console_summary
 from pipeline.sequences import update as sequences_update
 from pipeline.silver import hosts
 from pipeline.silver.decode_tasks import DecodedWrite
+from pipeline.silver.machine_names import DeclaredNames
 from pipeline.text import format_count
 from pipeline.transfers.messages import update_messages
 from pipeline.transfers.messages.message_rows import TransferSettings
@@ -70,6 +71,7 @@ UpdateSteps = dict[Table, Callable[[Lake], int | Mapping[str, int]]]
 def run(job_run: cli.JobRun) -> cli.Outcome:
     """Update all layers from the captures and snapshots, and print a summary of the lake."""
     keys, pseudonymizer = load_decryption_keys(job_run), redaction.load_pseudonymizer(job_run)
+    names = redaction.load_names(job_run.config, pseudonymizer)
     outcome = cli.Outcome()
     captures = list_captures(job_run, job_run.arguments.lake, outcome)
     snapshot_files = ingest_snapshots.list_snapshot_files(job_run, outcome)
@@ -82,7 +84,7 @@ def run(job_run: cli.JobRun) -> cli.Outcome:
             )
         if not job_run.arguments.dry_run:
             redacted_run = replace(job_run, config=redaction.redact_config(job_run.config, pseudonymizer))
-            update_gold(redacted_run, lake, outcome, hosts_provenance)
+            update_gold(redacted_run, lake, outcome, hosts_provenance, names)
             lines = _check_quality(job_run, lake, suites, outcome) if suites else []
             job_run.stages.begin("reports")
             as_of = job_run.arguments.as_of
@@ -90,7 +92,7 @@ def run(job_run: cli.JobRun) -> cli.Outcome:
             cli.write_output("\n".join([console_summary(lake), *queues, *lines]) + "\n")
         if job_run.arguments.pages and not job_run.arguments.dry_run:
             pages = Path(job_run.arguments.pages)
-            published = publish_dashboards.publish_pages(job_run, lake, pages, allow_empty=True)
+            published = publish_dashboards.publish_pages(job_run, lake, pages, names, allow_empty=True)
             outcome.summary_fields |= published.summary_fields
             cli.write_output("\n".join(publish_dashboards.highlight_lines(published)) + "\n")
     return outcome
@@ -148,18 +150,23 @@ def _update_silver(
     return hosts_provenance
 
 
-def update_silver_and_gold(job_run: cli.JobRun, lake: Lake, outcome: cli.Outcome) -> None:
-    """Update silver and gold from bronze, without reading new input."""
-    update_gold(job_run, lake, outcome, _update_silver(job_run, lake, outcome, keep_stubs=job_run.config.store.stubs))
+def update_silver_and_gold(job_run: cli.JobRun, lake: Lake, outcome: cli.Outcome, names: DeclaredNames) -> None:
+    """Update silver and gold from bronze, without reading new input. ``names``: declared ones of machines."""
+    hosts_provenance = _update_silver(job_run, lake, outcome, keep_stubs=job_run.config.store.stubs)
+    update_gold(job_run, lake, outcome, hosts_provenance, names)
 
 
 def update_gold(
-    job_run: cli.JobRun, lake: Lake, outcome: cli.Outcome, hosts_provenance: Mapping[str, Any] | None
-) -> None:
-    """Update silver.hosts and all tables of gold from silver, and add the row counts to ``outcome``."""
+    job_run: cli.JobRun, lake: Lake, outcome: cli.Outcome, hosts_provenance: Mapping[str, Any] | None,
+    names: DeclaredNames,
+) -> None:  # fmt: skip
+    """Update silver.hosts and all tables of gold from silver, and add the row counts to ``outcome``.
+
+    ``names``: declared ones of machines.
+    """
     decoded = outcome.tables[str(REMOTE_READ_CALLS)].rows_out
     total: Counter[str] = Counter()  # findings are written by two steps
-    for steps in _gold_steps(job_run, hosts_provenance):
+    for steps in _gold_steps(job_run, hosts_provenance, names):
         rows: dict[str, int] = {}
         for table, written in run_concurrently({table: partial(step, lake) for table, step in steps.items()}).items():
             rows |= {str(table): written} if isinstance(written, int) else written
@@ -177,7 +184,9 @@ def _log_rows_written(rows: Mapping[str, int]) -> None:
         cli.log_progress(f"  written: {', '.join(written)}")
 
 
-def _gold_steps(job_run: cli.JobRun, hosts_provenance: Mapping[str, Any] | None) -> Iterator[UpdateSteps]:
+def _gold_steps(
+    job_run: cli.JobRun, hosts_provenance: Mapping[str, Any] | None, names: DeclaredNames
+) -> Iterator[UpdateSteps]:
     """Yield the update steps from silver to gold in groups; the steps of a group are independent of each other."""
     config, run_id = job_run.config, job_run.run_id
     job_run.stages.begin("attempts")
@@ -201,7 +210,7 @@ def _gold_steps(job_run: cli.JobRun, hosts_provenance: Mapping[str, Any] | None)
         TRANSFER_SEQUENCES: partial(update_sequences.update, run_id=run_id, settings=sequence_settings(config)),
     }
     yield {QUEUE_HISTORY: partial(queues_update.update, settings=queue_settings, run_id=run_id)}  # counts transfers
-    limits = alert_thresholds(config)
+    limits = alert_thresholds(config, names)
     job_run.stages.begin("findings")
     cli.log_progress("updating machines, findings, coverage and alerts")
     yield {

@@ -11,12 +11,13 @@ from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from jobs import cli
+from jobs import cli, redaction
 from jobs.command_line.parsers import MAX_TIMELINES, build_parser
 from jobs.config import ConfigError
 from jobs.lake_access import open_lake_with_data
 from pipeline.reports.trace.formatting import format_list, format_timeline, timeline_to_json
 from pipeline.reports.trace.inputs import TraceRequest, TraceResult, trace_messages
+from pipeline.silver.machines import UNNAMED, Machines
 from pipeline.text import format_cell, format_count
 
 JOB = "trace_message"
@@ -31,15 +32,17 @@ def run(job_run: cli.JobRun) -> cli.Outcome:
         arguments.id, arguments.lookup_id, arguments.queue, arguments.label, arguments.packet, arguments.sender,
         arguments.since, arguments.until, None if arguments.all else arguments.most or _MAX_LISTED,
     )  # fmt: skip
-    trace = trace_messages(open_lake_with_data(job_run), request)
+    lake = open_lake_with_data(job_run)
+    trace = trace_messages(lake, request)
+    machines = Machines.of(lake, redaction.load_names_for(job_run, lake)) if trace.timelines else UNNAMED
     more = trace.found > len(trace.timelines)
     if arguments.json:
-        texts = [json.dumps(timeline_to_json(timeline)) for timeline in trace.timelines]
+        texts = [json.dumps(timeline_to_json(timeline, machines)) for timeline in trace.timelines]
     elif trace.found <= MAX_TIMELINES or arguments.all or arguments.most is not None:
-        texts = ["\n".join([*format_timeline(timeline), ""]) for timeline in trace.timelines]
+        texts = ["\n".join([*format_timeline(timeline, machines), ""]) for timeline in trace.timelines]
     else:
         texts = [
-            *format_list(trace.timelines),
+            *format_list(trace.timelines, machines),
             "",
             f"{format_count(trace.found, 'message')}; --all prints all timelines",
         ]

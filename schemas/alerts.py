@@ -16,6 +16,12 @@ ALERTS = Table(
         Column("condition", STRING, "what is wrong (docs/reference/alerts.md): queue_disconnected, queue_stuck, ..."),
         Column("severity", STRING, "error, warning or info: the highest that it reached"),
         Column("subject", STRING, "what has the condition: a queue, transfer, reader, method, machine, ..."),
+        Column(
+            "subject_text",
+            STRING,
+            "subject with the names of machines in place of addresses and GUIDs, which stand beside a name that does "
+            "not decide (names.machines); for people, it is part of no key",
+        ),
         Column("queue", STRING, "canonical normal form of the queue; null if it concerns none, or several"),
         Column(
             "queue_manager", STRING, "configured name of the queue manager, else its address; null if it concerns none"

@@ -48,6 +48,7 @@ _ANNOUNCED = StructType(
     ]
 )
 _NOT_READ = StructType([StructField("what", STRING), StructField("packets", BIGINT)])
+_HOST_NAME = StructType([StructField("address", STRING), StructField("name", STRING)])
 _TIME_STEP = StructType(
     [
         StructField("packet", BIGINT),
@@ -151,6 +152,12 @@ CAPTURE_FILES = Table(
             "behind it, how far, us, and why: clock_set (the clock was set back, below 0 forward, 0 where it may have "
             "been; packets are in order), out_of_order (the records are not in order; times are right); at most 1,000, "
             "those of clock_set all; null without one",
+        ),
+        Column(
+            "host_names",
+            ArrayType(_HOST_NAME),
+            "names of IP addresses in the name resolution blocks of the file; distinct, sorted, at most 1,000; null "
+            "when none",
         ),
         *run_columns("bronze", "first_packet_at", "the run that first read these bytes"),
     ),

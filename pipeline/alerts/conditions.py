@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from pipeline.arrow_rows import timedelta_to_us
 from pipeline.queues.history import NOT_CONNECTED_STATES
+from pipeline.silver.machine_names import DeclaredNames, names_digest
 from udfs.capture.openings import ANSWER_NOT_CAPTURED, NO_ANSWER, RESET
 
 
@@ -281,9 +282,14 @@ class Thresholds:
     machine_quota_bytes: int | None = None
     machine_quotas: Mapping[str, int] = field(default_factory=dict)
     """The quotas of queue managers, by their names in gold."""
+    machine_names: DeclaredNames = ()
+    """The declared names of machines, which texts have."""
 
     def as_provenance(self) -> dict[str, Any]:
-        """Return the thresholds as JSON values for the provenance in a commit; durations in microseconds."""
+        """Return the thresholds as JSON values for the provenance in a commit; durations in microseconds.
+
+        Of declared names it has a digest.
+        """
         values = {each.name: getattr(self, each.name) for each in fields(self)}
         found = {
             name: timedelta_to_us(value) if isinstance(value, timedelta) else value for name, value in values.items()
@@ -291,4 +297,5 @@ class Thresholds:
         found["ignored_results"] = sorted(self.ignored_results)
         found["machine_quotas"] = dict(sorted(self.machine_quotas.items()))
         found["quotas"] = {queue: list(sizes) for queue, sizes in sorted(self.quotas.items())}
+        found["machine_names"] = names_digest(self.machine_names)
         return found

@@ -254,6 +254,7 @@ def _alert_row(alert: Alert) -> RowDict:
         "condition": alert.condition,
         "severity": episode.severity,
         "subject": alert.subject,
+        "subject_text": None,  # when all names are known
         "queue": alert.queue,
         "queue_manager": alert.queue_manager,
         **alert.ends._asdict(),

@@ -23,7 +23,6 @@ from pipeline.alerts.episodes import (
     Observation,
     episodes_from_events,
 )
-from pipeline.alerts.session_alerts import named
 from pipeline.arrow_rows import datetime_to_us, timedelta_to_us
 from pipeline.text import format_count, format_time
 from udfs.queues.alias_groups import canonical_queue_name
@@ -89,13 +88,13 @@ def sequence_alerts(
                 "order_acks_stalled", subject, _stalls(row, followed_at, limits, now), error_after=limits.error_after
             )
             for alert in stalls.alerts(now, limits.merge_within, queue, manager, Ends(sender, receiver)):
-                yield _with_failed_connections(alert, row, names)
+                yield _with_failed_connections(alert, row)
             if row["condition"] == _REFUSED and row["waiting"] >= limits.refused_messages:
                 episode = _refused_episode(row, followed_at, now)
                 yield Alert("sequence_refused", subject, episode, queue, manager, ends=Ends(sender, receiver))
 
 
-def _with_failed_connections(alert: Alert, row: RowDict, names: Mapping[str, str]) -> Alert:
+def _with_failed_connections(alert: Alert, row: RowDict) -> Alert:
     """Return the alert of a stall; where connections failed meanwhile, with these as what to look at."""
     episode = alert.episode
     if row["failed_cause"] not in FAILURE_CAUSES:
@@ -105,8 +104,7 @@ def _with_failed_connections(alert: Alert, row: RowDict, names: Mapping[str, str
     client = row["failed_client"]
     server = row["receiver_address"] if client == row["sender_address"] else row["sender_address"]
     episode.message += (
-        f"; the session worked, and then {named(client, names)} could not connect to {named(server, names)}: "
-        f"{FAILURE_CAUSES[row['failed_cause']]}"
+        f"; the session worked, and then {client} could not connect to {server}: {FAILURE_CAUSES[row['failed_cause']]}"
     )
     return alert._replace(suggestion=CONDITIONS["sessions_refused"].suggestion, cause=row["failed_cause"])
 

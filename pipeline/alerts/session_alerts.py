@@ -15,7 +15,7 @@ from typing import Any, Final
 from pipeline.alerts.conditions import FAILURE_CAUSES, Thresholds
 from pipeline.alerts.episodes import ERROR, INFO, WARNING, Alert, Ends, Episode, EventCount, episodes_from_events
 from pipeline.arrow_rows import timedelta_to_us
-from pipeline.text import format_count, format_time, with_name
+from pipeline.text import format_count, format_time
 from udfs.capture.openings import ANSWER_NOT_CAPTURED
 from udfs.rows import RowDict
 
@@ -72,13 +72,13 @@ def _client_alerts(
     client: str, rows: Sequence[RowDict], limits: Thresholds, now: int, names: Mapping[str, str]
 ) -> Iterator[Alert]:
     failures = [*_failures(rows)]
-    for run in _scan_episodes(failures, named(client, names), limits, now):
+    for run in _scan_episodes(failures, client, limits, now):
         manager = names.get(client, client)
         yield Alert("sessions_refused", f"sessions from {client}", run, None, manager, ends=Ends(from_machine=client))
     for server, series in groupby(rows, key=itemgetter("server_address")):
         sessions = [*series]
         own = [each for each in failures if each.row["server_address"] == server and not each.is_scan]
-        ends = f"from {named(client, names)} to {named(server, names)}"
+        ends = f"from {client} to {server}"
         for run in _refused_episodes(own, ends, limits, now):
             subject, manager = f"sessions from {client} to {server}", names.get(server, server)
             cause = max((each for each in own if run.since <= each.at <= run.last_seen_at), key=_place).kind
@@ -91,11 +91,6 @@ def _client_alerts(
 
 def _place(failure: _Failure) -> tuple[int, str]:
     return failure.at, failure.row["connection_id"]
-
-
-def named(address: str, names: Mapping[str, str]) -> str:
-    """Return an address with the name of its queue manager, if it has one."""
-    return with_name(address, names.get(address))
 
 
 def _begun(row: Mapping[str, Any]) -> int:

@@ -26,6 +26,7 @@ from pipeline.concurrency import run_concurrently
 from pipeline.lake.incremental import IncrementalUpdate
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import GroupedQuery
+from pipeline.silver.machines import UNNAMED, Machines
 from pipeline.silver.queue_aliases import AliasIndex
 from pipeline.transfers.inputs import read_skipped
 from schemas.ack_sequences import ACK_SEQUENCES
@@ -36,6 +37,7 @@ from schemas.collected_snapshots import SNAPSHOTS_RAW
 from schemas.coverage import COVERAGE
 from schemas.eod import EOD_SOURCES, EOD_TRANSFERS
 from schemas.findings import FINDINGS
+from schemas.hosts import HOSTS
 from schemas.messages import MESSAGES
 from schemas.queue_aliases import QUEUE_ALIASES
 from schemas.queue_history import MACHINE_HISTORY, QUEUE_HISTORY
@@ -55,7 +57,7 @@ _FOLLOWED: Final = (
     CLIENT_CALLS, RPC_CALLS, FINDINGS, COVERAGE, SNAPSHOTS_RAW, MACHINE_HISTORY, CONNECTIONS, SESSIONS, ORDER_ACKS,
     SENDINGS, MESSAGE_TRANSFERS, TRANSFER_SEQUENCES, ACK_SEQUENCES,
 )  # fmt: skip
-_INPUTS: Final = (*_FOLLOWED, CAPTURE_FILES, QUEUE_ALIASES)
+_INPUTS: Final = (*_FOLLOWED, CAPTURE_FILES, QUEUE_ALIASES, HOSTS)
 
 _SCHEMA: Final = to_arrow_schema(ALERTS.struct())
 _DAY_US: Final = 86_400_000_000
@@ -88,6 +90,7 @@ class _AlertsUpdate:
     limits: Thresholds
     run_id: str
     context: AlertContext
+    machines: Machines
     is_current: bool
     newest_us: int | None = None  # cached
 
@@ -103,8 +106,9 @@ class _AlertsUpdate:
         step.provenance_now["context"] = _digest(names, ends, skipped)
         is_current = step.is_current()
         canonical = {} if is_current else AliasIndex.load(lake).canonical_names
-        step.provenance_now["names"] = _digest(names, canonical)
-        return _AlertsUpdate(step, limits, run_id, AlertContext(names, ends, canonical, skipped), is_current)
+        machines = UNNAMED if is_current else Machines.of(lake, limits.machine_names)
+        step.provenance_now["names"] = _digest(names, canonical, machines.texts())
+        return _AlertsUpdate(step, limits, run_id, AlertContext(names, ends, canonical, skipped), machines, is_current)
 
     @property
     def lake(self) -> Lake:
@@ -190,7 +194,7 @@ class _AlertsUpdate:
             {name: partial(self._find_in, source, windows[name]) for name, source in ALERT_SOURCES.items()}
         )
         table = pa.concat_tables([part for part, _ in found.values()])
-        return self._with_reasons(table), sum(count for _, count in found.values())
+        return self._with_names(self._with_reasons(table)), sum(count for _, count in found.values())
 
     def _newest(self) -> int:
         """Return the time that counts as now, microseconds."""
@@ -233,6 +237,14 @@ class _AlertsUpdate:
         ]
         place = alerts.column_names.index("message")
         return alerts.set_column(place, alerts.schema.field("message"), pa.array(messages, pa.string()))
+
+    def _with_names(self, alerts: pa.Table) -> pa.Table:
+        """Return the alerts with the names of machines in their texts: ``subject_text`` and ``message``."""
+        rows = alerts.select(["subject", "message", "queue"]).to_pylist()
+        for column, text in (("subject_text", "subject"), ("message", "message")):
+            named = pa.array([self.machines.in_text(row[text], row["queue"]) for row in rows], pa.string())
+            alerts = alerts.set_column(alerts.column_names.index(column), alerts.schema.field(column), named)
+        return alerts
 
 
 def _settings(limits: Thresholds, as_of: datetime | None) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from typing import Final
 
 from pipeline.bronze.ingest_clock import IngestClock
 from pipeline.bronze.ledger_entries import PlannedRead
-from udfs.capture.bronze_rows import not_read_rows, sort_tunnels, sum_server_connections
+from udfs.capture.bronze_rows import host_name_rows, not_read_rows, sort_tunnels, sum_server_connections
 from udfs.capture.record_order import TimesGoBackError, TimeWatch
 from udfs.capture.silences import Silences, look_for_silences
 from udfs.files.capture_file import (
@@ -128,6 +128,7 @@ def add_row_before(row: RowDict, before: RowDict) -> RowDict:
         row[name] = sorted({*(row[name] or ()), *(before[name] or ())}) or None
     tunnels = {tuple(each.values()): each for each in (*(row["tunnels"] or ()), *(before["tunnels"] or ()))}
     row["tunnels"] = sort_tunnels(tunnels.values()) or None
+    row["host_names"] = host_name_rows([*(before["host_names"] or ()), *(row["host_names"] or ())])
     not_read: Counter[str] = Counter()
     for part in (row, before):
         not_read.update({each["what"]: each["packets"] for each in part["packets_not_read"] or ()})

@@ -20,6 +20,7 @@ from pipeline.dashboards.terms import page_terms
 from pipeline.quality.coverage_gaps import GAP_MEASURES
 from pipeline.queues.eod_transfers import TROUBLED_CONDITIONS
 from pipeline.queues.history import NOT_CONNECTED_STATES, STATE_UNKNOWN
+from pipeline.silver.machines import UNNAMED, Machines
 from udfs.capture.openings import FAILED
 
 MAX_DATASET_ROWS: Final = 5_000  # of each dataset in the page, by default
@@ -116,6 +117,7 @@ class DashboardData:
     datasets: Mapping[str, DatasetRows]
     column_comments: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # by dataset and column
     stories: Stories = field(default_factory=Stories)
+    machines: Machines = UNNAMED
 
     def to_json(self) -> dict[str, Any]:
         """Return all data as JSON values."""

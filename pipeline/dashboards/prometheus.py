@@ -79,6 +79,12 @@ def _metric_families(dashboard: DashboardData) -> Iterator[MetricFamily]:
     yield MetricFamily(
         "msmq_published_timestamp_seconds", "Time when these metrics were written.", [({}, dashboard.published_at)]
     )
+    infos = sorted(dashboard.machines.infos())
+    yield MetricFamily(
+        "msmq_machine_info",
+        "1 for each machine: an address, the identifier of the queue manager there, and the name that people see.",
+        [({name: _cut(text) for name, text in info._asdict().items()}, 1) for info in infos],
+    )
     yield from _queue_families(dashboard)
     yield from _transfer_families(dashboard)
     yield from _message_transfer_families(dashboard)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -38,6 +38,8 @@ from pipeline.dashboards.read_stories import read_stories
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import BoundQuery
 from pipeline.queues.last_reports import max_gap_s
+from pipeline.silver.machine_names import DeclaredNames
+from pipeline.silver.machines import Machines
 from pipeline.text import cut_text_sql
 from schemas import catalog
 from schemas.bronze import CAPTURE_FILES
@@ -48,7 +50,7 @@ from schemas.sessions import SESSION_PACKETS
 from schemas.table import quoted
 
 _THRESHOLDS: Final = Thresholds()
-_NOW_QUERY: Final = "now"  # name of the query that runs beside those of the datasets
+_NOW_QUERY, _MACHINES = "now", "machines"  # names of what is read beside the datasets
 _DATASETS_WITH_CALL_KEY: Final = ("comqc", "findings", "operations", "opens", "actions")  # their call is evidence too
 _DATASETS_WITH_MESSAGE_KEY: Final = ("attempts", "sequences", "message_transfers")
 _QUEUE_MANAGER_COLUMNS: Final = {
@@ -70,22 +72,28 @@ class RowLimits(NamedTuple):
 
 def read_dashboard_data(
     lake: Lake, *, limits: RowLimits, published_at: datetime, as_of: datetime | None = None,
-    thresholds: Thresholds = _THRESHOLDS,
+    names: DeclaredNames = (), thresholds: Thresholds = _THRESHOLDS,
 ) -> DashboardData:  # fmt: skip
     """Read all datasets of the dashboard. ``as_of`` overrides "now", the time of the newest packet or snapshot.
 
-    A dataset whose table does not exist is marked as not computed. ``thresholds`` are those of the alerts.
+    A dataset whose table does not exist is marked as not computed. ``names``: declared ones of machines.
+    ``thresholds``: those of the alerts.
     """
     gap_s = max_gap_s(lake)
     queries = {dataset.name: partial(_read_dataset, lake, dataset, limits, gap_s) for dataset in DATASETS}
-    results: dict[str, Any] = run_concurrently({**queries, _NOW_QUERY: partial(newest_event_time_us, lake)})
+    others: dict[str, Callable[[], Any]] = {
+        _NOW_QUERY: partial(newest_event_time_us, lake),
+        _MACHINES: partial(Machines.of, lake, names),
+    }
+    results: dict[str, Any] = run_concurrently({**queries, **others})
     newest: int | None = results.pop(_NOW_QUERY)
+    machines: Machines = results.pop(_MACHINES)
     now = as_of or (None if newest is None else us_to_datetime(newest))
     lake_name = lake.root if lake.catalog is None else f"{lake.catalog}.{lake.prefix}"
     data: dict[str, DatasetRows] = results
-    more = {"referenced": partial(_read_referenced_rows, lake, data, limits)}
+    more: dict[str, Callable[[], Any]] = {"referenced": partial(_read_referenced_rows, lake, data, limits)}
     if now is not None:
-        more["stories"] = partial(read_stories, lake, data, thresholds, now, lake_name)
+        more["stories"] = partial(read_stories, lake, data, machines, thresholds, now, lake_name)
     found = run_concurrently(more)
     stories, with_facts = found.get("stories", (Stories(), {}))
     data |= found["referenced"] | with_facts
@@ -96,6 +104,7 @@ def read_dashboard_data(
         datasets=data,
         column_comments={dataset.name: _column_comments(dataset, data[dataset.name]) for dataset in DATASETS},
         stories=stories,
+        machines=machines,
     )
 
 

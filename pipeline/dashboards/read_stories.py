@@ -24,14 +24,13 @@ _ACTIVE_SQL: Final = f"SELECT * FROM {{alerts}} WHERE until IS NULL ORDER BY sev
 
 
 def read_stories(
-    lake: Lake, data: Mapping[str, DatasetRows], limits: Thresholds, now: datetime, lake_name: str
+    lake: Lake, data: Mapping[str, DatasetRows], machines: Machines, limits: Thresholds, now: datetime, lake_name: str
 ) -> tuple[Stories, dict[str, DatasetRows]]:
     """Return the stories of what is in trouble, and the dataset of queues with what is known of each.
 
     ``data`` are the datasets of the page. ``lake_name`` is the place of the lake, for commands.
     """
     alerts = lake.query(_ACTIVE_SQL, alerts=ALERTS).to_pylist() if lake.exists(ALERTS) else []
-    machines = Machines.of(lake)
     situation = Situation(find_entries(alerts, machines), machines, limits, now)
     messages = _messages_in_trouble(data)
     found: dict[str, Any] = run_concurrently({

@@ -204,6 +204,9 @@ _TABLE_COLUMNS: Final[Mapping[Table, Mapping[str, ColumnRedactor]]] = {
         **dict.fromkeys(("learned_endpoints", "reread_endpoints"), _ENDPOINTS),  # captures of one run show them
         "tunnels": _redact_nested(KIND_ADDRESSES, source=Pseudonymizer.address, destination=Pseudonymizer.address),
         **dict.fromkeys(("packets_not_read", "times_go_back"), _KEPT),
+        "host_names": _redact_nested(
+            KIND_HOSTS, KIND_ADDRESSES, address=Pseudonymizer.address, name=Pseudonymizer.host_name
+        ),
     },
     CONNECTIONS: dict.fromkeys(("kind", "closed_by", "not_established", "uncaptured_side"), _KEPT),
     RPC_BINDS: {
@@ -364,7 +367,7 @@ _MADE_COLUMNS: Final[Mapping[str, ColumnRedactor]] = {
     # Sentences, values of any column, and settings.
     "announced": _redact_nested(*PSEUDONYM_KINDS, provenance=Pseudonymizer.any_text),
     **dict.fromkeys(
-        ("actual", "expected", "message", "observed", "provenance", "subject"), _TEXT
+        ("actual", "expected", "message", "observed", "provenance", "subject", "subject_text"), _TEXT
     ),
     "failed_keys": _TEXTS,
 }  # fmt: skip

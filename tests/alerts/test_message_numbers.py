@@ -85,7 +85,8 @@ QUERIES = {
         WHERE h.state IN ('WAITING', 'DISCONNECTED')""",
     "machine_disconnected": "SELECT DISTINCT state FROM gold.machine_history WHERE state = 'DISCONNECTED'",
     "sessions_refused": """
-        SELECT client_address, server_address, count(*) FROM silver.sessions WHERE outcome = 'refused' GROUP BY ALL""",
+        SELECT server_address, count(*) FROM silver.sessions WHERE outcome = 'refused'
+        GROUP BY client_address, server_address""",  # the client has a name
     "queue_on_hold": f"SELECT message_count FROM ({STATES}) WHERE state = 'ONHOLD'",
     "machine_nearly_full": """
         SELECT held, {machine_quota}, CAST(round(100 * held / {machine_quota}) AS int)

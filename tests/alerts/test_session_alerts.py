@@ -41,7 +41,7 @@ def test_refused_and_unanswered_sessions_of_two_machines_are_one_alert():
     found = alerts(*refused, session(5, "open"))
     assert periods(found) == [("sessions_refused", 0, 71)]
     (row,) = found
-    assert row["message"] == "from 10.0.0.1 to hq (10.0.0.2): 2 sessions refused, 1 session not answered"
+    assert row["message"] == "from 10.0.0.1 to 10.0.0.2: 2 sessions refused, 1 session not answered"
     assert row["subject"] == "sessions from 10.0.0.1 to 10.0.0.2"
     assert (row["queue_manager"], row["severity"], row["evidence"]) == ("hq", "warning", ["c0", "c10", "c11"])
     assert periods(alerts(session(0, "refused"), session(100, "refused"))) == [
@@ -115,7 +115,7 @@ def failed(at, cause="no_answer", **more):
 )
 def test_a_failed_connection_is_a_warning_that_names_both_machines_and_the_cause(cause, text, confidence):
     (row,) = alerts(failed(0, cause), now=1)
-    assert row["message"] == f"from 10.0.0.1 to hq (10.0.0.2): 1 connection to TCP 1801 failed: {text}"
+    assert row["message"] == f"from 10.0.0.1 to 10.0.0.2: 1 connection to TCP 1801 failed: {text}"
     assert (row["severity"], row["subject"]) == ("warning", "sessions from 10.0.0.1 to 10.0.0.2")
     assert (row["confidence"], row["until"], row["last_seen_at"]) == (confidence, None, 0.15 * MINUTE)
     assert row["missing"] == (["answer_not_captured"] if confidence == "partial" else [])
@@ -142,7 +142,7 @@ def test_it_is_an_error_once_three_attempts_failed_for_long_and_none_opened_betw
 def test_connections_of_all_ports_are_told_together():
     (row,) = alerts(failed(0, server_port=135), failed(1, server_port=2103), failed(2, "reset"))
     assert row["message"] == (
-        "from 10.0.0.1 to hq (10.0.0.2): 2 connections to TCP 135, 2103 failed: no answer (network or host), "
+        "from 10.0.0.1 to 10.0.0.2: 2 connections to TCP 135, 2103 failed: no answer (network or host), "
         "1 connection to TCP 1801 failed: reset (service not running, or a firewall that rejects)"
     )
 

@@ -215,7 +215,9 @@ def test_alerts_of_every_source_and_what_is_printed_of_them(spark, monkeypatch, 
     nacks = {row["message"] for row in found.to_pylist() if row["condition"] == "negative_acknowledgements"}
     admin = "srv1\\private$\\admin"
     assert nacks == {f"2 messages of class NACK in {admin}", "1 final acknowledgement of class NACK"}
-    assert by_condition["sessions_refused"]["message"] == "from srv1 (10.0.0.1) to 10.0.0.2: 1 session refused"
+    assert by_condition["sessions_refused"]["message"] == "from srv1 to 10.0.0.2: 1 session refused"
+    assert by_condition["sessions_refused"]["subject"] == "sessions from 10.0.0.1 to 10.0.0.2"
+    assert by_condition["sessions_refused"]["subject_text"] == "sessions from srv1 to 10.0.0.2"
     assert by_condition["window_full"]["subject"] == "session from 10.0.0.2 to 10.0.0.5"
     assert by_condition["resend_storm"]["message"] == "29 of 30 sendings within 10 min were resends (97%)"
     assert by_condition["resend_storm"]["evidence"] == ["again1", "again29"]

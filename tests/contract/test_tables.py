@@ -217,8 +217,9 @@ CONTRACT = {
         packet_key string, observed_at timestamp, message string, expected string, actual string,
         evidence array<string>, confidence string, missing array<string>, {ERRORS}, event_date date, run_id string""",
     "gold.alerts": f"""
-        alert_key string, condition string, severity string, subject string, queue string, queue_manager string,
-        since timestamp, until timestamp, last_seen_at timestamp, message string, suggestion string,
+        alert_key string, condition string, severity string, subject string, subject_text string,
+        queue string, queue_manager string, since timestamp, until timestamp, last_seen_at timestamp, message string,
+        suggestion string,
         evidence array<string>, confidence string, missing array<string>, {ERRORS}, event_date date, run_id string""",
     "gold.coverage": """
         hour timestamp, server_address string, layer string, measure string, value bigint, event_date date""",

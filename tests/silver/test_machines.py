@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pipeline.silver.machine_names import NameSighting, NameSource
 from pipeline.silver.machines import Machines
 
 
@@ -24,10 +25,16 @@ def test_a_cloned_identifier_does_not_make_two_machines_one():
     assert not found.is_same("shop1", "shop2")
 
 
-def test_the_name_stands_beside_what_decides():
+def test_the_name_is_shown_with_what_decides_beside_it():
     found = machines(("guid", "srv1", "10.0.0.1"), ("other", "a", None), ("other", "b", None))
-    assert found.text("10.0.0.1") == "srv1 (10.0.0.1)"
-    assert found.text("guid") == "srv1 (guid)"
-    assert found.text("srv1") == "srv1"
-    assert found.text("other") == "other"
-    assert machines(("guid", "srv1", "10.0.0.1"), names={"10.0.0.1": "Orders"}).text("10.0.0.1") == "Orders (10.0.0.1)"
+    assert [found.text(each) for each in ("10.0.0.1", "guid", "srv1")] == ["srv1", "srv1", "srv1"]
+    assert found.text("other") == "a, b (other)"
+    assert machines(("guid", "srv1", "10.0.0.1"), names={"10.0.0.1": "Orders"}).text("10.0.0.1") == "Orders"
+
+
+def test_a_machine_is_not_found_by_a_declared_name():
+    hosts = [{"queue_manager_id": "guid", "host_name": "srv1", "address": "10.0.0.1"}]
+    found = Machines(hosts, {}, [NameSighting(NameSource.DECLARED, "10.0.0.1", name="Till 7")])
+    assert found.text("guid") == "Till 7"
+    assert not found.is_same("Till 7", "guid")
+    assert "Till 7" not in found.identifiers() | found.known_as(["10.0.0.1"])

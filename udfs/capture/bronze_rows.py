@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from udfs.array_types import Ints
 from udfs.dcerpc.interfaces import INTERFACES_BY_UUID
-from udfs.files.capture_file import NO_TIME
+from udfs.files.capture_file import MAX_HOST_NAMES, NO_TIME, HostName
 from udfs.files.capture_fingerprint import DECODER_VERSION
 from udfs.keys import key
 from udfs.rpc.call_assembly import association_of, shows_msmq
@@ -44,6 +44,7 @@ TUNNELS_TYPE: Final = pa.list_(
     )
 )
 NOT_READ_TYPE: Final = pa.list_(pa.struct([("what", pa.string()), ("packets", pa.int64())]))
+HOST_NAMES_TYPE: Final = pa.list_(pa.struct([("address", pa.string()), ("name", pa.string())]))
 TIME_STEPS_TYPE: Final = pa.list_(
     pa.struct([("packet", pa.int64()), ("at", TIMESTAMP_US), ("back_us", pa.int64()), ("cause", pa.string())])
 )
@@ -87,6 +88,7 @@ CAPTURE_FILES_SCHEMA: Final = pa.schema(
         ("packets_not_read", NOT_READ_TYPE),
         ("packets_ahead", pa.int64()),
         ("times_go_back", TIME_STEPS_TYPE),
+        ("host_names", HOST_NAMES_TYPE),
         ("event_date", pa.date32()),
     ]
 )
@@ -274,6 +276,7 @@ def capture_file_row(
         "packets_not_read": scan.decoder and not_read_rows(_count_not_read(scan.decoder, scan.budget)),
         "packets_ahead": scan.counts["ahead"],
         "times_go_back": scan.order.rows(),
+        "host_names": host_name_rows(each._asdict() for each in (file_reader.host_names if file_reader else ())),
     }
     return _to_batch([row], CAPTURE_FILES_SCHEMA, "first_packet_at")
 
@@ -293,6 +296,12 @@ def sort_tunnels(tunnels: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
         return tuple((False,) if one[name] is None else (True, one[name]) for name in _TUNNEL_FIELDS)
 
     return sorted(tunnels, key=order)[:_MAX_TUNNEL_ROWS]
+
+
+def host_name_rows(names: Iterable[dict[str, str]]) -> list[dict[str, str]] | None:
+    """Return distinct names of addresses (structs of ``capture_files.host_names``) in their order; None for none."""
+    found = sorted({HostName(**each) for each in names})[:MAX_HOST_NAMES]
+    return [each._asdict() for each in found] or None
 
 
 def _count_not_read(decoder: PacketDecoder, budget: CaptureBudget) -> Counter[str]:

@@ -9,12 +9,13 @@ Sources: the pcap and pcapng Internet-Drafts of the IETF opsawg ("PCAP Capture F
 
 from __future__ import annotations
 
+import ipaddress
 import re
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, field
 from types import TracebackType
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +32,7 @@ UNKNOWN_LINK_TYPE: Final = -1  # of packets whose record is inconsistent
 TAIL_BYTES: Final = 64 << 10  # at the end of a capture: hashed to recognise a longer copy of it
 RESUME_STATE_VERSION: Final = 1  # of what ``CaptureFileReader.resume_state`` returns
 MAX_RESUMABLE_CAPTURE_INTERFACES: Final = 256  # of a section; with more there is no resume state
+MAX_HOST_NAMES: Final = 1000  # of a capture
 
 RecordColumns = tuple[
     Ints, Ints, Ints, Ints, Ints
@@ -72,6 +74,13 @@ class RecordBlock:
     def take(self, rows: Ints) -> RecordBlock:
         """Return some of the records, with the same buffer."""
         return RecordBlock(self.buffer, *(getattr(self, name)[rows] for name in self.__slots__ if name != "buffer"))
+
+
+class HostName(NamedTuple):
+    """A name that a capture file has for an IP address."""
+
+    address: str
+    name: str
 
 
 @dataclass(slots=True)
@@ -134,6 +143,7 @@ class CaptureFileReader:
     block_offset: int = 0  # of the first byte of the last block, in the decompressed file
     interfaces: list[_CaptureInterface] = field(default_factory=list)  # of all sections
     drops_in_packet_blocks: int | None = None  # sum of the drop counts of packets; None if there are none
+    host_names: set[HostName] = field(default_factory=set)  # of name resolution blocks, MAX_HOST_NAMES or a few more
     resume_from: Mapping[str, Any] | None = None
     end_offset: int | None = None
     packet_count: int = 0  # records so far, including those before ``resume_from``
@@ -241,6 +251,13 @@ class CaptureFileReader:
             "first_record_end": self.first_record_end,
             **format_state,
         }
+
+    def add_host_names(self, names: Iterable[HostName]) -> None:
+        """Add names of addresses; of more than ``MAX_HOST_NAMES`` the first in their order stay."""
+        for each in names:
+            self.host_names.add(each)
+            if len(self.host_names) >= 2 * MAX_HOST_NAMES:
+                self.host_names = set(sorted(self.host_names)[:MAX_HOST_NAMES])
 
     @property
     def content_bytes(self) -> int | None:
@@ -442,13 +459,15 @@ _CONVERSIONS: Final = {
 
 _SECTION_HEADER: Final = b"\x0a\x0d\x0d\x0a"
 _BYTE_ORDER_BY_MAGIC: Final = {b"\x4d\x3c\x2b\x1a": "<", b"\x1a\x2b\x3c\x4d": ">"}
-_INTERFACE, _PACKET, _SIMPLE, _STATISTICS, _ENHANCED = 1, 2, 3, 5, 6  # block types; 2 is obsolete but still in use
+_INTERFACE, _PACKET, _SIMPLE, _NAMES, _STATISTICS, _ENHANCED = 1, 2, 3, 4, 5, 6  # 2 is obsolete but still in use
 _MIN_PACKET_BLOCK_BYTES: Final = {
     _PACKET: 32,
     _SIMPLE: 16,
     _ENHANCED: 32,
 }  # length in bytes of a packet block without packet data
 _DROPS_NOT_KNOWN: Final = 0xFFFF  # drops_count of a Packet Block
+_ADDRESS_BYTES: Final = {1: 4, 2: 16}  # by the type of a record in a name resolution block
+_MAX_HOST_NAME_BYTES: Final = 255
 _IF_TSRESOL, _IF_TSOFFSET, _ISB_IFDROP, _ISB_OSDROP, _EPB_DROPCOUNT = 9, 14, 5, 7, 4
 
 
@@ -528,18 +547,26 @@ class _PcapngParser(_BlockParser):
                     break
                 chunk.kinds.append(kind)
                 chunk.positions.append(position)
-            elif kind == _INTERFACE and length >= 20:
-                interface = _parse_interface(data, position, end, chunk.order)
-                container.interfaces.append(interface)
-                chunk.interfaces.append(interface)
-                chunk.described.append(position)
-            elif kind == _STATISTICS and length >= 24:
-                _set_interface_drops(data, position, end, chunk)
+            else:
+                self._read_other_block(kind, data, position, end)
             position = end
         if at_end and position < size and container.damage is None:
             container.damage = FileDamage("cut_short", f"the block at byte {self._base + position} is not whole")
         self._base += position
         return position
+
+    def _read_other_block(self, kind: int, data: bytearray, position: int, end: int) -> None:
+        """Read a block without a packet, if it is of a kind that is read."""
+        container, chunk = self._container, self._sections[-1]
+        if kind == _INTERFACE and end - position >= 20:
+            interface = _parse_interface(data, position, end, chunk.order)
+            container.interfaces.append(interface)
+            chunk.interfaces.append(interface)
+            chunk.described.append(position)
+        elif kind == _STATISTICS and end - position >= 24:
+            _set_interface_drops(data, position, end, chunk)
+        elif kind == _NAMES:
+            container.add_host_names(_parse_host_names(data, position + 8, end - 4, chunk.order))
 
     def _set_damaged(self, position: int, why: str) -> None:
         self._container.damage = FileDamage("damaged", f"block at byte {self._base + position}: {why}")
@@ -628,6 +655,22 @@ def _parse_interface(data: bytearray, at: int, end: int, order: str) -> _Capture
     if len(offset := options.get(_IF_TSOFFSET, b"")) == 8:
         interface.offset_s = struct.unpack(order + "q", offset)[0]
     return interface
+
+
+def _parse_host_names(data: bytearray, at: int, end: int, order: str) -> Iterator[HostName]:
+    """Yield the names in the records of a block; stops at a record that does not fit."""
+    while at + 4 <= end:
+        kind, length = struct.unpack_from(order + "HH", data, at)
+        if kind == 0 or at + 4 + length > end:
+            return
+        value = bytes(data[at + 4 : at + 4 + length])
+        size = _ADDRESS_BYTES.get(kind)
+        if size is not None and length > size:
+            address = str(ipaddress.ip_address(value[:size]))
+            for name in value[size:].split(b"\0"):
+                if 0 < len(name) <= _MAX_HOST_NAME_BYTES:
+                    yield HostName(address, name.decode("utf-8", "replace"))
+        at += 4 + length + (-length % 4)
 
 
 def _set_interface_drops(data: bytearray, at: int, end: int, chunk: _SectionBlocks) -> None:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from decimal import Decimal
+from functools import partial
 from pathlib import PurePath
 from typing import Any, Final
 
 from pipeline.reports.trace.events import TimelineEvent
 from pipeline.reports.trace.timeline import MessageTimeline
 from pipeline.reports.trace.verdict import VERDICT_WORDS
+from pipeline.silver.machines import UNNAMED, Machines
 from pipeline.text import escape_unprintable, format_count, format_table
 
 _MAX_LABEL_CHARS: Final = 250  # limit of a label ([MS-MQMQ] 2.3.1); damaged packets can show longer ones
@@ -32,17 +35,17 @@ _SENDER_WORDS: Final = {
 }
 
 
-def format_timeline(timeline: MessageTimeline) -> Iterator[str]:
+def format_timeline(timeline: MessageTimeline, machines: Machines = UNNAMED) -> Iterator[str]:
     """Yield a timeline as console lines: the verdict, then one for each property, hop, fate, event and gap.
 
-    Hops, and fates, that differ only in their queues are one line.
+    Hops, and fates, that differ only in their queues are one line. ``machines`` have the names in place of addresses.
     """
     yield f"message   {escape_unprintable(timeline.message_id or 'identifier unknown')}"
-    yield f"  verdict {escape_unprintable(timeline.verdict.text, _MAX_LINE_CHARS)}"
+    yield f"  verdict {escape_unprintable(machines.in_text(timeline.verdict.text), _MAX_LINE_CHARS)}"
     for label in timeline.labels:
         yield f'  label   "{escape_unprintable(label, _MAX_LABEL_CHARS)}"'
     if timeline.sender:
-        yield f"  sender  {_format_sender(timeline.sender)}"
+        yield f"  sender  {_format_sender(timeline.sender, machines)}"
     facts = ", ".join(
         f"{name} {escape_unprintable(str(value), _MAX_LABEL_CHARS)}" for name, value in timeline.header_fields.items()
     )
@@ -50,20 +53,21 @@ def format_timeline(timeline: MessageTimeline) -> Iterator[str]:
         yield f"  header  {facts}"
     for location, number in timeline.locations:
         yield f"  queue   {escape_unprintable(location)}, lookup id {number}"
-    for hop in _over_queues(timeline.hops, _format_hop, "destination_queue"):
+    for hop in _over_queues(timeline.hops, partial(_format_hop, machines), "destination_queue"):
         yield f"  hop     {hop}"
-    for fate in _over_queues(timeline.fates, _format_fate, "queue", "inferred_queue"):
+    for fate in _over_queues(timeline.fates, partial(_format_fate, machines), "queue", "inferred_queue"):
         yield f"  fate    {fate}"
     for event in timeline.events:
-        yield _format_event(event)
+        yield _format_event(event, machines)
     for text in timeline.not_known:
-        yield f"  not known: {escape_unprintable(text)}"
+        yield f"  not known: {escape_unprintable(machines.in_text(text))}"
 
 
-def format_list(timelines: Sequence[MessageTimeline]) -> list[str]:
+def format_list(timelines: Sequence[MessageTimeline], machines: Machines = UNNAMED) -> list[str]:
     """Return a table of messages by time: label, sender, queues, verdict, and the option that traces each."""
     ordered = sorted(timelines, key=lambda each: (_first_seen(each) or _NO_TIME, each.message_id or ""))
-    lines = format_table(("first seen", "label", "from", "queue", "verdict"), [*map(_list_row, ordered)])
+    rows = [_list_row(timeline, machines) for timeline in ordered]
+    lines = format_table(("first seen", "label", "from", "queue", "verdict"), rows)
     width = max(map(len, lines))
     options = [_OPTION_HEADING, "-" * len(_OPTION_HEADING), *map(_trace_option, ordered)]
     return [f"{line:<{width}}  {option}" for line, option in zip(lines, options, strict=True)]
@@ -73,7 +77,7 @@ def _first_seen(timeline: MessageTimeline) -> datetime | None:
     return min((event.at for event in timeline.events if event.at and event.clock == "capture"), default=None)
 
 
-def _list_row(timeline: MessageTimeline) -> tuple[object, ...]:
+def _list_row(timeline: MessageTimeline, machines: Machines) -> tuple[object, ...]:
     sender = timeline.sender.get("sender_address") or timeline.sender.get("source_queue_manager")
     queues = sorted(
         {place for place, _ in timeline.locations}
@@ -84,7 +88,8 @@ def _list_row(timeline: MessageTimeline) -> tuple[object, ...]:
     verdict = VERDICT_WORDS[timeline.verdict.code]
     if not timeline.verdict.complete:
         verdict += ", as far as captured"
-    return _first_seen(timeline), ", ".join(timeline.labels), sender, f"{''.join(queues[:1])}{more}", verdict
+    shown = None if sender is None else machines.text(sender)
+    return _first_seen(timeline), ", ".join(timeline.labels), shown, f"{''.join(queues[:1])}{more}", verdict
 
 
 def _trace_option(timeline: MessageTimeline) -> str:
@@ -93,21 +98,24 @@ def _trace_option(timeline: MessageTimeline) -> str:
     return " ".join(f"--queue {shlex.quote(queue)} --lookup-id {number}" for queue, number in timeline.locations[:1])
 
 
-def timeline_to_json(timeline: MessageTimeline) -> dict[str, Any]:
-    """Return a timeline as JSON values: times as ISO 8601 in UTC; each event with a Wireshark display filter."""
+def timeline_to_json(timeline: MessageTimeline, machines: Machines = UNNAMED) -> dict[str, Any]:
+    """Return a timeline as JSON values: times as ISO 8601 in UTC; each event with a Wireshark display filter.
+
+    ``machines`` among them has the names of the addresses and GUIDs in it.
+    """
     values: dict[str, Any] = _to_json_value(asdict(timeline))
     verdict = values.pop("verdict")
     values |= {"verdict": verdict["text"], "verdict_code": verdict["code"], "verdict_complete": verdict["complete"]}
     for event in values["events"]:
         event["wireshark"] = None if event["packet"] is None else f"frame.number == {event['packet']}"
-    return values
+    return values | {"machines": machines.shown_in(json.dumps(values))}
 
 
-def _format_sender(sender: dict[str, Any]) -> str:
+def _format_sender(sender: dict[str, Any], machines: Machines) -> str:
     identity = sender.get("sender_id", "of unknown identity")
     parts = [f"{identity} ({sender['sender_name']})" if "sender_name" in sender else identity]
     for name, words in _SENDER_WORDS.items():
-        parts += [f"{words} {sender[name]}"] if name in sender else []
+        parts += [f"{words} {machines.text(str(sender[name]))}"] if name in sender else []
     if (size := sender.get("sender_certificate_bytes")) is not None:
         parts.append(f"certificate of {size} bytes" if size else "no certificate")
     parts += [("" if sender[name] else "not ") + name for name in ("signed", "authenticated") if name in sender]
@@ -126,18 +134,19 @@ def _over_queues(
         yield line(group[0], ", ".join(queues))
 
 
-def _format_fate(fate: dict[str, Any], queues: str) -> str:
+def _format_fate(machines: Machines, fate: dict[str, Any], queues: str) -> str:
     parts = [f"{fate['fate'] or 'unknown'} in {queues}"]
     parts += [f"risk: {fate['loss_risk']}"] if fate["loss_risk"] else []
     parts += [f"moved to {fate['moved_to']}"] if fate["moved_to"] else []
     parts += [f"received {fate['attempts']} times ({', '.join(fate['outcomes'] or ())}), peeked {fate['peeks']} times"]
-    parts += [f"by {', '.join(fate['readers'])}"] if fate["readers"] else []
+    parts += [f"by {', '.join(map(machines.text, fate['readers']))}"] if fate["readers"] else []
     return escape_unprintable(f"{', '.join(parts)}; {fate['confidence']}", _MAX_LINE_CHARS)
 
 
-def _format_hop(hop: dict[str, Any], queues: str) -> str:
-    parts = [f"{hop['sender_address']} -> {hop['receiver_address']} to {queues}: {hop['outcome']}"]
-    parts += [f"also {addresses}" for addresses in hop["other_addresses"]]
+def _format_hop(machines: Machines, hop: dict[str, Any], queues: str) -> str:
+    ends = f"{hop['sender_address']} -> {hop['receiver_address']}"
+    parts = [f"{machines.in_text(ends)} to {queues}: {hop['outcome']}"]
+    parts += [f"also {machines.in_text(addresses)}" for addresses in hop["other_addresses"]]
     parts += ["refused: the queue does not accept its number in the sequence"] if hop["refused"] else []
     parts += [f"{name.partition('_')[0]} {hop[name]}" for name in _ACK_CLASSES if hop[name]]
     parts += (
@@ -147,9 +156,9 @@ def _format_hop(hop: dict[str, Any], queues: str) -> str:
     return escape_unprintable(f"{', '.join(parts)}; {hop['confidence']}", _MAX_LINE_CHARS)
 
 
-def _format_event(event: TimelineEvent) -> str:
+def _format_event(event: TimelineEvent, machines: Machines) -> str:
     when = "time unknown" if event.at is None else event.at.strftime("%Y-%m-%d %H:%M:%S.%f")
-    text = f"{escape_unprintable(event.text)}{_CLOCK_SUFFIXES[event.clock]}"
+    text = f"{escape_unprintable(machines.in_text(event.text))}{_CLOCK_SUFFIXES[event.clock]}"
     if event.other_candidates:
         text += f" [or another of {event.other_candidates + 1} messages with this lookup id]"
     return f"  {when:<27} {event.kind:<11} {text}{_format_packets(event)}"

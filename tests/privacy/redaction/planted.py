@@ -114,7 +114,8 @@ def _pcapng(tokens, taken):
         return b"".join(containers.option("<", code, tokens.octets()) for code in codes) + bytes(4)
 
     interface = struct.pack("<HHI", containers.ETHERNET, 0, 0) + options(1, 2, 3, 11, 12, 15)
-    blocks = [containers.section(options=options(1, 2, 3, 4)), containers.block("<", 1, interface)]
+    names = containers.host_names("<", ("10.77.0.2", tokens.text().encode()), ("fd77::1", tokens.text().encode()))
+    blocks = [containers.section(options=options(1, 2, 3, 4)), containers.block("<", 1, interface), names]
     return containers.assemble(
         [*blocks, *(containers.enhanced(each, options=options(1)) for each in taken)], taken
     ).data

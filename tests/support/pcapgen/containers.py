@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from ipaddress import ip_address
 
 ETHERNET, RAW_OLD, RAW, NULL, LOOP, SLL, SLL2, IPV4, IPV6 = 1, 12, 101, 0, 108, 113, 276, 228, 229
 MICROSECONDS = 0xA1B2C3D4
@@ -144,6 +145,16 @@ def statistics(order: str = "<", *, number: int = 0, drops: int | None = None, o
     if os_drops is not None:
         options += option(order, 7, struct.pack(order + "Q", os_drops))
     return block(order, 5, struct.pack(order + "III", number, 0, 0) + options + bytes(4))
+
+
+def host_names(order: str, *entries: tuple[str, bytes]) -> bytes:
+    """Return a Name Resolution Block: addresses with their names, several of one address behind zero bytes."""
+    body = b""
+    for address, names in entries:
+        packed = ip_address(address).packed
+        value = packed + names + b"\0"
+        body += struct.pack(order + "HH", 1 if len(packed) == 4 else 2, len(value)) + value + bytes(-len(value) % 4)
+    return block(order, 4, body + bytes(4))
 
 
 def assemble(parts: Sequence[bytes | tuple[bytes, int]], records: Sequence[Record]) -> CaptureFile:
