@@ -143,7 +143,7 @@ def _error_of_machine(case: _Case) -> Cause | None:
 
 
 def _given_back(case: _Case) -> Cause | None:
-    poison = case.facts.poison
+    poison = next(iter(case.facts.poison), None)
     if poison is None or not _says_only(case.leading, (*_UNREAD, "receives_not_ended", "ends_refused")):
         return None
     text = (
