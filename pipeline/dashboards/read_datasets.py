@@ -50,7 +50,7 @@ from schemas.sessions import SESSION_PACKETS
 from schemas.table import quoted
 
 _THRESHOLDS: Final = Thresholds()
-_NOW_QUERY, _MACHINES = "now", "machines"  # names of what is read beside the datasets
+_NOW_QUERY, _MACHINES = "now", "names of machines"  # names of what is read beside the datasets
 _DATASETS_WITH_CALL_KEY: Final = ("comqc", "findings", "operations", "opens", "actions")  # their call is evidence too
 _DATASETS_WITH_MESSAGE_KEY: Final = ("attempts", "sequences", "message_transfers")
 _QUEUE_MANAGER_COLUMNS: Final = {

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final
 
 from pipeline.alerts.conditions import Thresholds
-from pipeline.alerts.entries import Entry, find_entries
+from pipeline.alerts.entries import find_entries
 from pipeline.concurrency import run_concurrently
 from pipeline.dashboards.dashboard_data import MAX_DATASET_ROWS, NEVER_ARRIVED, NOT_READ, DatasetRows, Stories
-from pipeline.dashboards.stories import MAX_MESSAGES, MAX_STORIES, EntryCause, build_stories, with_queue_facts
+from pipeline.dashboards.stories import MAX_MESSAGES, build_stories, with_queue_facts
 from pipeline.lake.lake import Lake
-from pipeline.reports.queue_verdict.causes import Cause, find_cause
-from pipeline.reports.queue_verdict.inputs import QueueRows
-from pipeline.reports.queue_verdict.verdict import QueueVerdict, Situation, exportable_keys, verdicts_for
+from pipeline.reports.queue_verdict.verdict import QueueVerdict, Situation, verdicts_for, verdicts_of_entries
 from pipeline.reports.trace.inputs import read_timelines
 from pipeline.silver.machines import Machines
 from schemas.alerts import ALERTS
@@ -38,7 +36,7 @@ def read_stories(
         "timelines": lambda: read_timelines(lake, messages[:MAX_MESSAGES]),
     })  # fmt: skip
     verdicts = sorted(found["verdicts"], key=lambda verdict: _place(verdict, situation))
-    causes = _with_causes(lake, situation, verdicts)
+    causes = verdicts_of_entries(lake, situation, verdicts)
     stories = build_stories(causes, verdicts, found["timelines"], machines, lake_name)
     without_story = len(messages) - len(stories.messages)
     stories = replace(stories, left_out={**stories.left_out, "messages": without_story})
@@ -52,18 +50,6 @@ def read_stories(
 def _place(verdict: QueueVerdict, situation: Situation) -> int:
     """Return the place of a queue's worst entry among all, to sort queues by it; those without one come last."""
     return situation.entries.index(verdict.entries[0]) if verdict.entries else len(situation.entries)
-
-
-def _with_causes(lake: Lake, situation: Situation, verdicts: Iterable[QueueVerdict]) -> list[EntryCause]:
-    """Return the entries with their causes: that of a queue which the entry leads, else what its alerts alone say."""
-    facts = {verdict.entries[0].leading["alert_key"]: verdict.facts for verdict in verdicts if verdict.entries}
-    causes = []
-    for entry in situation.entries:
-        known = facts.get(entry.leading["alert_key"]) or QueueRows("", situation.now)
-        cause = find_cause(entry.leading, known, situation.machines, situation.limits.failure_window)
-        causes.append((entry, cause))
-    keys = exportable_keys(lake, [cause for _, cause in causes])
-    return [EntryCause(entry, cause, of) for (entry, cause), of in zip(causes, keys, strict=True)]
 
 
 def _queues(situation: Situation, data: Mapping[str, DatasetRows]) -> list[str]:

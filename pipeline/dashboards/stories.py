@@ -9,14 +9,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import pyarrow as pa
 
 from pipeline.alerts.entries import AlertRow, Entry
 from pipeline.dashboards.dashboard_data import MAX_DATASET_BYTES, Stories, Story, to_json_value
 from pipeline.queues.history import STATE_LOCAL
-from pipeline.reports.queue_verdict.causes import Cause
 from pipeline.reports.queue_verdict.formatting import export_packets_command, verdict_to_json
 from pipeline.reports.queue_verdict.inputs import QueueRows
 from pipeline.reports.queue_verdict.verdict import MAX_KEYS, QueueVerdict
@@ -33,23 +32,18 @@ _MAX_ITEMS: Final = 50  # of a list in a story: alerts of an entry, reports, sen
 _MESSAGE_FIELDS: Final = ("message_id", "labels", "verdict", "verdict_code", "verdict_complete", "events", "not_known")
 _EVENT_FIELDS: Final = ("at", "kind", "text", "clock", "other_candidates")
 
-class EntryCause(NamedTuple):
-    """An entry, why it is, and the keys of its evidence by the option of ``msmq export_packets``."""
-
-    entry: Entry
-    cause: Cause
-    keys: Mapping[str, Sequence[str]]
-
-
 def build_stories(
-    causes: Sequence[EntryCause], verdicts: Iterable[QueueVerdict], timelines: Iterable[MessageTimeline],
+    causes: Sequence[QueueVerdict], verdicts: Iterable[QueueVerdict], timelines: Iterable[MessageTimeline],
     machines: Machines, lake: str,
 ) -> Stories:  # fmt: skip
-    """Return the stories of entries, of queues in trouble and of messages; ``lake`` is its place, for commands."""
+    """Return the stories of entries, of queues in trouble and of messages; ``lake`` is its place, for commands.
+
+    ``causes`` are the verdicts of entries.
+    """
     every = {
         "entries": [_entry_story(each, machines, lake) for each in causes],
         "queues": [_queue_story(each, lake) for each in verdicts if each.is_in_trouble],
-        "machines": _machine_stories([each.entry for each in causes], machines),
+        "machines": _machine_stories([entry for each in causes for entry in each.entries], machines),
         "messages": [_message_story(each, lake) for each in timelines],
     }
     kept = {kind: _first(stories) for kind, stories in every.items()}
@@ -99,21 +93,27 @@ def _is_of(report: Mapping[str, Any], row: Mapping[str, Any]) -> bool:
     return all((report[name] or "").casefold() == (row[name] or "").casefold() for name in names)
 
 
-def _entry_story(of: EntryCause, machines: Machines, lake: str) -> Story:
-    entry = of.entry
+def _entry_story(verdict: QueueVerdict, machines: Machines, lake: str) -> Story:
+    (entry,), cause = verdict.entries, verdict.cause
+    leading = entry.leading
     return _shortened({
-        "key": entry.leading["alert_key"],
-        "condition": entry.leading["condition"],
+        "key": leading["alert_key"],
+        "condition": leading["condition"],
         "severity": entry.severity,
         "since": entry.since,
-        "subject": subject_text(entry.leading),
-        "cause": {"text": of.cause.text, "suggestion": of.cause.suggestion},
-        "queues": entry.queues[:_MAX_ITEMS],
-        "machines": [machines.text(each) for each in _machines_of(entry)][:_MAX_ITEMS],
+        "subject": subject_text(leading),
+        "cause": {"text": cause.text if cause else leading["message"],
+                  "suggestion": cause.suggestion if cause else leading["suggestion"]},
+        "queues": entry.queues,
+        "machines": [machines.text(each) for each in _machines_of(entry)],
         "alerts": [_alert(row) for row in entry.alerts[:_MAX_ITEMS]],
         "alert_count": len(entry.alerts),
-        "evidence": [*of.cause.evidence][:_MAX_ITEMS],
-    }) | {"export": export_packets_command(of.keys, lake) if of.keys else None}  # fmt: skip
+        "evidence": verdict.evidence,
+    }) | {"export": _export(verdict, lake)}  # fmt: skip
+
+
+def _export(verdict: QueueVerdict, lake: str) -> str | None:
+    return export_packets_command(verdict.keys, lake) if verdict.keys else None
 
 
 def subject_text(alert: AlertRow) -> str:

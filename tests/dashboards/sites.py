@@ -10,7 +10,7 @@ import pyarrow as pa
 from pipeline.alerts.entries import find_entries
 from pipeline.dashboards.dashboard_data import DashboardData, DatasetRows, Stories
 from pipeline.dashboards.datasets import DATASETS
-from pipeline.dashboards.stories import EntryCause, build_stories
+from pipeline.dashboards.stories import build_stories
 from pipeline.reports.queue_verdict.causes import Cause
 from pipeline.reports.queue_verdict.inputs import QueueRows
 from pipeline.reports.queue_verdict.verdict import QueueVerdict
@@ -284,7 +284,7 @@ def trouble(*names, **more):
     alerts.append(stored_alert(names[0], len(names) + 1, condition="messages_unacknowledged", severity="warning"))
     machines = Machines([{"queue_manager_id": GUIDS[1], "host_name": "far", "address": "10.0.0.7"}], {})
     entries = find_entries(alerts, machines)
-    causes, verdicts = [], []
+    verdicts = []
     for number, entry in enumerate(entries, 1):
         name = entry.leading["queue"]
         reports = [{**queue(name, number), "state_since": at(100), "unacked_count": 3, "resend_count": 1,
@@ -295,10 +295,9 @@ def trouble(*names, **more):
         facts = QueueRows(name, at(1000), reports=reports, senders=senders)
         cause = Cause("stalled", f"{name} stalls", "look at the next hop", at(300), (f"p{number}",))
         keys = {"packet": [f"p{number}"]}
-        causes.append(EntryCause(entry, cause, keys))
         verdicts.append(QueueVerdict(facts, (entry,), cause, (f"who reads {name}",), keys))
     timelines = [message_timeline(name, number) for number, name in enumerate(names, 1)]
-    return build_stories(causes, verdicts, timelines, machines, "/lake")
+    return build_stories(verdicts, verdicts, timelines, machines, "/lake")
 
 
 def site(names=("srv1\\private$\\orders", "far\\private$\\out"), stories=None, **replaced):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final, NamedTuple
@@ -107,7 +107,7 @@ def find_verdicts(lake: Lake, text: str, limits: Thresholds, as_of: datetime | N
     if now is None:
         return Verdicts(())
     alerts = [row for row in current_alerts(lake, limits, as_of).to_pylist() if row["until"] is None]
-    machines = Machines.of(lake)
+    machines = Machines.of(lake, limits.machine_names)
     situation = Situation(find_entries(alerts, machines), machines, limits, now)
     names = {queue: {queue} for queue in situation.queues} | LakeViews(lake).queue_names(QUEUE_TABLES)
     found = verdicts_for(lake, [queue for queue in names if is_called(names[queue], text)], situation)
@@ -128,6 +128,22 @@ def verdicts_for(lake: Lake, queues: Collection[str], situation: Situation) -> l
         for each in known
     )
     return sorted(verdicts, key=lambda each: (-each.rank, each.facts.queue))
+
+
+def verdicts_of_entries(lake: Lake, situation: Situation, verdicts: Iterable[QueueVerdict]) -> list[QueueVerdict]:
+    """Return a verdict for each entry, in their order: why it is, by its alerts and by what is known of its queue.
+
+    ``verdicts`` are those for queues. ``entries`` of each result is the one entry that it is for.
+    """
+    facts = {each.facts.queue: each.facts for each in verdicts}
+    nothing = QueueRows("", situation.now)
+    found = []
+    for entry in situation.entries:
+        known = next((facts[queue] for queue in entry.queues if queue in facts), nothing)
+        cause = find_cause(entry, known, situation.machines, situation.limits.failure_window)
+        found.append(QueueVerdict(known, (entry,), cause, ()))
+    options = _find_options(lake, found)
+    return [replace(each, keys=_by_option(each.evidence, options)) for each in found]
 
 
 def _judge(facts: QueueRows, situation: Situation) -> QueueVerdict:
