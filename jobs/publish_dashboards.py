@@ -63,7 +63,11 @@ def publish_pages(
     cli.log_progress("reading the data of the pages")
     limits = RowLimits()._replace(dataset_rows=rows)
     site = read_dashboard_data(
-        lake, limits=limits, published_at=job_run.started_at, as_of=job_run.arguments.as_of, names=names,
+        lake,
+        limits=limits,
+        published_at=job_run.started_at,
+        as_of=job_run.arguments.as_of,
+        names=names,
         thresholds=thresholds,
     )
     if not allow_empty and all(data.rows is None for data in site.datasets.values()):

@@ -131,6 +131,7 @@ class DashboardData:
             "failed_sessions": list(FAILED_SESSION_OUTCOMES),
             "failed_connections": list(FAILED),
             "stories": self.stories.to_json(),
+            "machine_names": dict([*self.machines.texts().items()][:MAX_DATASET_ROWS]),
             "terms": page_terms(),
             "coverage_gaps": [gap._asdict() for gap in GAP_MEASURES],
             "data": {name: data.to_json() for name, data in self.datasets.items()},

@@ -54,7 +54,7 @@ def _place(verdict: QueueVerdict, situation: Situation) -> int:
 
 def _queues(situation: Situation, data: Mapping[str, DatasetRows]) -> list[str]:
     """Return the queues of the page by their canonical names: those that may be in trouble first."""
-    found = dict.fromkeys(situation.queues)
+    found = dict[str | None, None].fromkeys(situation.queues)
     sent = _rows(data, "message_transfers", "queue", "not_delivered")
     found |= dict.fromkeys(row["queue"] for row in sent if row["not_delivered"] is not None)
     found |= dict.fromkeys(row["queue"] for row in _rows(data, "sequences", "queue", "loss_risk") if row["loss_risk"])

@@ -32,6 +32,7 @@ _MAX_ITEMS: Final = 50  # of a list in a story: alerts of an entry, reports, sen
 _MESSAGE_FIELDS: Final = ("message_id", "labels", "verdict", "verdict_code", "verdict_complete", "events", "not_known")
 _EVENT_FIELDS: Final = ("at", "kind", "text", "clock", "other_candidates")
 
+
 def build_stories(
     causes: Sequence[QueueVerdict], verdicts: Iterable[QueueVerdict], timelines: Iterable[MessageTimeline],
     machines: Machines, lake: str,
@@ -177,14 +178,18 @@ def _distinct(events: Iterable[TimelineEvent], column: str) -> Iterator[str]:
     return (key for key in found if key is not None)
 
 
-def _shortened(value: Any) -> Any:  # noqa: ANN401
-    """Return JSON values with texts and lists of limited length: names on the wire may be a megabyte long."""
+def _shortened(story: Story) -> Story:
+    """Return a story with texts and lists of limited length: names on the wire may be a megabyte long."""
+    return {name: _shortened_value(each) for name, each in story.items()}
+
+
+def _shortened_value(value: Any) -> Any:  # noqa: ANN401
     if isinstance(value, str):
         return cut_text(value, distinct=True)
     if isinstance(value, Mapping):
-        return {name: _shortened(each) for name, each in value.items()}
+        return {name: _shortened_value(each) for name, each in value.items()}
     if isinstance(value, list | tuple):
-        return [_shortened(each) for each in value[:_MAX_ITEMS]]
+        return [_shortened_value(each) for each in value[:_MAX_ITEMS]]
     return to_json_value(value)
 
 

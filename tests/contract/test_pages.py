@@ -8,7 +8,14 @@ import shlex
 import pytest
 
 from jobs.command_line.parsers import PARSERS, build_parser
-from tools import write_configuration_doc, write_notices_doc, write_questions_doc, write_rules_doc, write_site_glossary, write_tables_doc
+from tools import (
+    write_configuration_doc,
+    write_notices_doc,
+    write_questions_doc,
+    write_rules_doc,
+    write_site_glossary,
+    write_tables_doc,
+)
 
 GENERATED = {
     "tables": write_tables_doc.page,

@@ -1,4 +1,4 @@
-"""The page for everybody: axe-core finds nothing to object to, in any section and story, in either theme, on a phone."""
+"""The page for everybody: axe-core has no objection, in any section and story, in either theme, on a phone."""
 
 from pathlib import Path
 
