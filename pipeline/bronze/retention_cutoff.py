@@ -43,7 +43,7 @@ _ROWS_PER_BATCH: Final = 4096
 # Columns of the ledger that describe the content of a capture, and that count it.
 _CONTENT_COLUMNS: Final = (
     "servers", "server_connections", "learned_endpoints", "reread_endpoints", "resume", "error", "first_packet_at",
-    "last_packet_at", "packets_dropped", "times_go_back", "event_date",
+    "last_packet_at", "packets_dropped", "times_go_back", "host_names", "event_date",
 )  # fmt: skip
 _COUNT_COLUMNS: Final = (
     "packets", "packets_tcp", "packets_truncated", "packets_used", "packets_other", "packets_damaged",
@@ -97,7 +97,7 @@ class RetentionCutoff:
         """Return a capture's row of the ledger without what is older than the cutoff.
 
         Of a capture that is all older only its files stay, to show that it was read. One that is partly older keeps the
-        servers among ``servers``: those of its rows that stay.
+        servers among ``servers``, those of its rows that stay, and their names.
         """
         if self.is_capture_expired(row):
             return {**row, **dict.fromkeys(_CONTENT_COLUMNS), **dict.fromkeys(_COUNT_COLUMNS, 0)}
@@ -108,7 +108,8 @@ class RetentionCutoff:
             name: [text for text in row[name] or () if text.partition("|")[0] in servers] or None
             for name in ("learned_endpoints", "reread_endpoints")
         }
-        return {**row, **sum_server_connections(kept), **endpoints}
+        names = [each for each in row["host_names"] or () if each["address"] in servers] or None
+        return {**row, **sum_server_connections(kept), **endpoints, "host_names": names}
 
     # -- rows ------------------------------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from pipeline.alerts import update as alerts_update
 from pipeline.alerts.update import current_alerts, update
 from pipeline.lake.lake import Lake
 from pipeline.silver.machine_names import NameSighting, NameSource
+from pipeline.silver.machines import Machines
 from reports.questions.in_memory_lake import rows
 from schemas.alerts import ALERTS
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS
@@ -42,7 +43,11 @@ def declared(*names):
 
 @pytest.fixture
 def lake(tmp_path):
-    lake = Lake(without_spark(), str(tmp_path / "lake"))
+    return filled(Lake(without_spark(), str(tmp_path / "lake")))
+
+
+def filled(lake):
+    """The lake with two sessions that were refused, days apart."""
     for at in (100, 5 * DAY):
         sessions, connections = refused(at)
         lake.append(SESSIONS, sessions)
@@ -106,6 +111,38 @@ def test_a_name_that_is_seen_later_is_in_alerts_of_before(lake, monkeypatch):
     lake.append(HOSTS, rows(HOSTS, seen | {"first_seen_at": 5 * DAY, "last_seen_at": 5 * DAY}))
     update(lake, LIMITS, "run")
     assert texts(lake)[0] == "sessions from till to srv2"
+
+
+def test_a_name_resolution_block_names_an_address_and_makes_no_machine(lake):
+    block = {"host_names": [{"address": CLIENT, "name": "of-the-block"}], "first_packet_at": 1, "last_packet_at": 2}
+    lake.append(CAPTURE_FILES, rows(CAPTURE_FILES, {"capture_id": "named", **block}))
+    update(lake, LIMITS, "run")
+    assert texts(lake)[0] == "sessions from of-the-block to srv2"
+    machines = Machines.of(lake)
+    assert not machines.is_same("of-the-block", CLIENT)
+    assert CLIENT not in {info.address for info in machines.infos()}
+
+
+def test_names_of_blocks_are_in_force_by_the_time_of_their_captures(lake):
+    for at, name in ((300, "now"), (100, "before"), (200, "between")):
+        block = {"host_names": [{"address": CLIENT, "name": name}], "first_packet_at": at, "last_packet_at": at + 50}
+        lake.append(CAPTURE_FILES, rows(CAPTURE_FILES, {"capture_id": name, **block}))
+    assert Machines.of(lake).text(CLIENT) == "now"
+    both = {"host_names": [{"address": CLIENT, "name": "also"}], "first_packet_at": 320, "last_packet_at": 330}
+    lake.append(CAPTURE_FILES, rows(CAPTURE_FILES, {"capture_id": "both", **both}))
+    assert Machines.of(lake).text(CLIENT) == f"now, also ({CLIENT})"
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("read_log", [pytest.param("auto", marks=pytest.mark.long), "spark"])
+def test_spark_stores_and_reads_the_same_names(spark, tmp_path, read_log):
+    lake = filled(Lake(spark, str(tmp_path / "lake"), store="spark", read_log=read_log))
+    block = {"host_names": [{"address": CLIENT, "name": "of-the-block"}], "first_packet_at": 1, "last_packet_at": 2}
+    lake.append(CAPTURE_FILES, rows(CAPTURE_FILES, {"capture_id": "named", **block}))
+    update(lake, LIMITS, "run")
+    assert texts(lake) == ("sessions from of-the-block to srv2", "from of-the-block to srv2: 1 session refused")
+    update(lake, declared((None, GUID, "Orders")), "run")
+    assert texts(lake)[0] == "sessions from of-the-block to Orders"
 
 
 def test_the_commit_holds_no_name(lake):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from dashboards.sites import (
     GUIDS,
@@ -23,6 +24,8 @@ from dashboards.sites import (
 from hostile import TEXTS
 from pipeline.dashboards.dashboard_data import DatasetRows
 from pipeline.dashboards.prometheus import render_metrics
+from pipeline.silver.machine_names import NameSighting, NameSource
+from pipeline.silver.machines import Machines
 
 NAME = r"[a-zA-Z_:][a-zA-Z0-9_:]*"
 LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\\n]|\\["\\n])*)"')
@@ -55,6 +58,17 @@ def read(text):
 
 def unescaped(value):
     return re.sub(r"\\(.)", lambda match: {"n": "\n"}.get(match[1], match[1]), value)
+
+
+def test_machines_have_their_addresses_identifiers_and_names():
+    hosts = [{"queue_manager_id": GUIDS[0], "host_name": None, "address": "10.0.0.1"},
+             {"queue_manager_id": None, "host_name": 'a"\\\n', "address": "10.0.0.2"}]  # fmt: skip
+    machines = Machines(hosts, {}, [NameSighting(NameSource.DECLARED, None, GUIDS[0], "Till 7")])
+    found = read(render_metrics(replace(site(), machines=machines)))
+    assert found["msmq_machine_info"] == [
+        ({"address": "10.0.0.1", "queue_manager_id": GUIDS[0], "name": "Till 7"}, 1.0),
+        ({"address": "10.0.0.2", "queue_manager_id": "", "name": 'a"\\\n'}, 1.0),
+    ]
 
 
 def test_known_values_have_samples():

@@ -33,6 +33,11 @@ def test_names_by_address_and_identifier(written):
     )
 
 
+def test_the_example_is_valid(project):
+    names = [seen.name for seen in load_declared_machines(project / "conf" / "examples" / "machines.csv")]
+    assert names == ["Till 7", "Orders", "Head office"]
+
+
 def test_no_file_declares_nothing():
     assert load_declared_machines(None) == ()
 

@@ -42,6 +42,10 @@ class _Case(NamedTuple):
     machines: Machines
     recent: timedelta
 
+    def name(self, machine: str | None, otherwise: str = "an unknown machine") -> str:
+        """Return a machine as it is shown."""
+        return otherwise if machine is None else self.machines.text(machine)
+
 
 _REJECTED: Final = {0x8000: "queue_missing", 0x8003: "queue_full", 0x8004: "access_refused", 0xC000: "queue_missing"}
 _REJECTED_SUGGESTIONS: Final = {
@@ -91,9 +95,9 @@ def _sender(case: _Case) -> Cause | None:
     if row is None:
         return None
     if row["condition"] == "machine_disconnected":
-        return _from_alert("offline", row, f"{row['queue_manager']} is offline: {row['message']}")
+        return _from_alert("offline", row, f"{case.name(row['queue_manager'])} is offline: {row['message']}")
     if row["condition"] == "queue_on_hold":
-        return _from_alert("paused", row, f"the queue is paused at {row['queue_manager']}: {row['message']}")
+        return _from_alert("paused", row, f"the queue is paused at {case.name(row['queue_manager'])}: {row['message']}")
     if row["condition"] in ("sequence_refused", "sequence_gap", "ends_disagree"):
         return _from_alert("sequence_refused", row, f"the receiver refuses the sequence: {row['message']}")
     return None
@@ -105,7 +109,7 @@ def _connection(case: _Case) -> Cause | None:
     if row is None or row["from_machine"] is None or row["cause"] not in (*FAILURE_CAUSES, *_NOT_OPENED):
         return None
     code, why = _NOT_OPENED.get(row["cause"]) or (row["cause"], FAILURE_CAUSES[row["cause"]])
-    ends = (case.machines.text(row["from_machine"]), case.machines.text(row["to_machine"] or "other machines"))
+    ends = case.name(row["from_machine"]), case.name(row["to_machine"], "other machines")
     return _from_alert(code, row, f"{ends[0]} cannot connect to {ends[1]}: {why}")
 
 
@@ -113,7 +117,8 @@ def _not_connected(case: _Case) -> Cause | None:
     row = case.leading
     if row is None or row["condition"] != "queue_disconnected":
         return None
-    return _from_alert("not_connected", row, f"{row['queue_manager']} has no connection for it: {row['message']}")
+    name = case.name(row["queue_manager"])
+    return _from_alert("not_connected", row, f"{name} has no connection for it: {row['message']}")
 
 
 def _rejections(case: _Case) -> Cause | None:
@@ -138,7 +143,7 @@ def _error_of_machine(case: _Case) -> Cause | None:
     row = next((row for row in case.facts.errors if row["hresult_name"] in _MISSING_RESULTS), None)
     if row is None or case.facts.local is not None or not _says_only(case.leading, _WAITING):
         return None
-    text = f"{row['queue_manager']} says that it has no such queue ({row['hresult_name']})"
+    text = f"{case.name(row['queue_manager'])} says that it has no such queue ({row['hresult_name']})"
     return Cause("queue_missing", text, _REJECTED_SUGGESTIONS["queue_missing"], row["last_at"])
 
 
@@ -159,7 +164,7 @@ def _reader(case: _Case) -> Cause | None:
     if row is None:
         return None
     if row["condition"] in ("receives_not_ended", "ends_refused"):
-        return _from_alert("reader_fails", row, f"reader {row['from_machine']} fails: {row['message']}")
+        return _from_alert("reader_fails", row, f"reader {case.name(row['from_machine'])} fails: {row['message']}")
     if row["condition"] in _UNREAD:
         last = case.facts.last_read_at
         since = "none was captured" if last is None else f"the last one was at {format_cell(last)}"

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from pipeline.reports.queue_verdict.verdict import QueueVerdict
-from pipeline.text import escape_as_hex, format_cell, format_count
+from pipeline.silver.machines import Machines
+from pipeline.text import escape_as_hex, format_cell, format_count, json_default
 
 _MAX_LINES: Final = 5  # of reports, senders, readers and alerts each
 
 
 def format_verdict(verdict: QueueVerdict, lake: str) -> Iterator[str]:
     """Yield the verdict as lines; ``lake`` is the place of the lake, for the command that exports packets."""
-    facts, cause = verdict.facts, verdict.cause
+    facts, cause, machines = verdict.facts, verdict.cause, verdict.machines
     yield escape_as_hex(facts.queue)
     if cause is None:
         yield f"  no trouble is seen, as of {format_cell(facts.as_of)}: no alert is active"
@@ -22,13 +24,13 @@ def format_verdict(verdict: QueueVerdict, lake: str) -> Iterator[str]:
         since = "" if cause.since is None else f" since {format_cell(cause.since)}"
         yield f"  TROUBLE{since}: {escape_as_hex(cause.text)}"
         yield f"  do        {cause.suggestion}"
-    yield from _some("state", [_report(row) for row in facts.reports])
-    yield from _some("error", [f"{row['queue_manager']}: {row['hresult_name']}" for row in facts.errors])
+    yield from _some("state", [_report(row, machines) for row in facts.reports])
+    yield from _some("error", [_error(row, machines) for row in facts.errors])
     if verdict.oldest_unread is not None:
         row = verdict.oldest_unread
         yield f"  oldest    unread for {_age(row['age_s'])}, last seen {format_cell(row['seen_at'])}"
-    yield from _some("senders", [_sender(row) for row in facts.senders])
-    yield from _some("readers", [_reader(row) for row in facts.readers])
+    yield from _some("senders", [_sender(row, machines) for row in facts.senders])
+    yield from _some("readers", [_reader(row, machines) for row in facts.readers])
     if facts.last_received_at is not None:
         yield f"  received  last at {format_cell(facts.last_received_at)}, as an acknowledgement says"
     yield from _some("alerts", [escape_as_hex(_alert(row)) for entry in verdict.entries for row in entry.alerts])
@@ -49,7 +51,12 @@ def export_packets_command(evidence: Mapping[str, Sequence[str]], lake: str) -> 
 
 
 def verdict_to_json(verdict: QueueVerdict, lake: str) -> dict[str, Any]:
-    """Return the verdict as values for JSON."""
+    """Return the verdict as values for JSON; ``machines`` has the names of the addresses and GUIDs in it."""
+    values = _json_values(verdict, lake)
+    return values | {"machines": verdict.machines.shown_in(json.dumps(values, default=json_default))}
+
+
+def _json_values(verdict: QueueVerdict, lake: str) -> dict[str, Any]:
     facts, cause = verdict.facts, verdict.cause
     return {
         "queue": facts.queue,
@@ -65,7 +72,7 @@ def verdict_to_json(verdict: QueueVerdict, lake: str) -> dict[str, Any]:
         "last_read_at": facts.last_read_at,
         "entries": [
             {"leading": entry.leading["alert_key"], "severity": entry.severity, "since": entry.since,
-             "alerts": [row["alert_key"] for row in entry.alerts]}
+             "subject_text": entry.leading["subject_text"], "alerts": [row["alert_key"] for row in entry.alerts]}
             for entry in verdict.entries
         ],
         "not_known": verdict.not_known,
@@ -81,7 +88,7 @@ def _some(name: str, lines: list[str]) -> Iterator[str]:
         yield f"  {'':<9} and {len(lines) - _MAX_LINES} more"
 
 
-def _report(row: Mapping[str, Any]) -> str:
+def _report(row: Mapping[str, Any], machines: Machines) -> str:
     parts = [row["state"]]
     parts += [f"since {format_cell(row['state_since'])}"] if row["state_since"] is not None else []
     parts += [format_count(row["message_count"], "message")] if row["message_count"] is not None else []
@@ -89,22 +96,28 @@ def _report(row: Mapping[str, Any]) -> str:
     parts += [f"{row['unacked_count']} not acknowledged"] if row["unacked_count"] else []
     parts += [f"next try {format_cell(row['next_resend_at'])}"] if row["next_resend_at"] is not None else []
     parts += [f"reported {format_cell(row['reported_at'])}"] if row["reported_at"] is not None else []
-    return escape_as_hex(f"at {row['queue_manager'] or 'an unknown machine'}: {', '.join(parts)}")
+    where = machines.text(row["queue_manager"] or "an unknown machine")
+    return escape_as_hex(f"at {where}: {', '.join(parts)}")
 
 
-def _sender(row: Mapping[str, Any]) -> str:
+def _error(row: Mapping[str, Any], machines: Machines) -> str:
+    return escape_as_hex(f"{machines.text(row['queue_manager'] or 'an unknown machine')}: {row['hresult_name']}")
+
+
+def _sender(row: Mapping[str, Any], machines: Machines) -> str:
     parts = [f"{format_count(row['messages'], 'message')}, the last one {format_cell(row['last_sent_at'])}"]
     if row["last_delivered_at"] is not None:
         parts.append(f"arrived last {format_cell(row['last_delivered_at'])}")
     if row["waiting"]:
         parts.append(f"{row['waiting']} not acknowledged since {format_cell(row['waiting_since'])}")
-    return f"{row['sender_address']} to {row['receiver_address']}: {', '.join(parts)}"
+    ends = machines.in_text(f"{row['sender_address']} to {row['receiver_address']}")
+    return escape_as_hex(f"{ends}: {', '.join(parts)}")
 
 
-def _reader(row: Mapping[str, Any]) -> str:
+def _reader(row: Mapping[str, Any], machines: Machines) -> str:
     read = "never" if row["last_read_at"] is None else f"last {format_cell(row['last_read_at'])}"
     given_back = f", gave back {row['given_back']}" if row["given_back"] else ""
-    return f"{row['client_address']}: {row['read']} received, {read}{given_back}"
+    return escape_as_hex(f"{machines.text(row['client_address'])}: {row['read']} received, {read}{given_back}")
 
 
 def _alert(row: Mapping[str, Any]) -> str:

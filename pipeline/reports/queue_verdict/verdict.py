@@ -21,7 +21,7 @@ from pipeline.reports.trace.missing_codes import MISSING_CODE_TEXTS
 from pipeline.reports.views.catalog import LakeViews
 from pipeline.reports.views.names import is_called, similar_names
 from pipeline.reports.views.scope import Scope
-from pipeline.silver.machines import Machines
+from pipeline.silver.machines import UNNAMED, Machines
 from pipeline.text import format_cell
 from schemas.bronze import CONNECTIONS, RPC_CALLS
 from schemas.sessions import SESSION_PACKETS
@@ -48,7 +48,8 @@ class QueueVerdict:
     """The verdict for one queue.
 
     ``entries``: those of its active alerts, the worst first. ``keys``: at most ``MAX_KEYS`` of the evidence, by the
-    option of ``msmq export_packets``. ``oldest_unread``: the row of that view.
+    option of ``msmq export_packets``. ``oldest_unread``: the row of that view. ``machines`` have the names that are
+    shown.
     """
 
     facts: QueueRows
@@ -57,6 +58,7 @@ class QueueVerdict:
     not_known: tuple[str, ...]
     keys: Mapping[str, list[str]] = field(default_factory=dict)
     oldest_unread: Mapping[str, Any] | None = None
+    machines: Machines = UNNAMED
 
     @property
     def is_in_trouble(self) -> bool:
@@ -151,7 +153,8 @@ def _judge(facts: QueueRows, situation: Situation) -> QueueVerdict:
     entries = _entries_of(facts, situation)
     leading = entries[0] if entries else None
     cause = find_cause(leading, facts, situation.machines, situation.limits.failure_window)
-    return QueueVerdict(facts, entries, cause, tuple(_not_known(facts, entries)))
+    not_known = tuple(_not_known(facts, entries, situation.machines))
+    return QueueVerdict(facts, entries, cause, not_known, machines=situation.machines)
 
 
 def _entries_of(facts: QueueRows, situation: Situation) -> tuple[Entry, ...]:
@@ -186,13 +189,14 @@ def _is_of_machines(entry: Entry, facts: QueueRows, machines: Machines) -> bool:
     return is_any(row["to_machine"], owners | senders)
 
 
-def _not_known(facts: QueueRows, entries: Sequence[Entry]) -> Iterator[str]:
+def _not_known(facts: QueueRows, entries: Sequence[Entry], machines: Machines) -> Iterator[str]:
     """Yield what is not known of a queue, as sentences."""
     if facts.local is None:
         yield "what is in the queue: no report of the machine that has it"
     for row in facts.reports:
         if row["known_until"] is not None and row["known_until"] <= facts.as_of:
-            yield f"its state at {row['queue_manager']} since {format_cell(row['known_until'])}: no later report"
+            where = machines.text(row["queue_manager"] or "an unknown machine")
+            yield f"its state at {where} since {format_cell(row['known_until'])}: no later report"
     if not facts.senders:
         yield "who sends to it: no message to it was captured on TCP 1801"
     if facts.last_read_at is None:

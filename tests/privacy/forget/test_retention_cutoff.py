@@ -102,7 +102,9 @@ def test_side_files_of_a_capture_that_is_older_are_empty(tmp_path):
     assert cutoff.trim_staging_files(LakePath(str(tmp_path)), [capture]) == {"a capture": set()}
     for kind in ("rpc_calls", "connections", "rpc_binds", "quarantine", "pending"):
         assert read_staging_file(tmp_path, kind) == []
+    capture["host_names"] = [{"address": "10.0.0.9", "name": "srv9"}]
     kept = cutoff.trim_ledger_row(capture, ())
+    assert kept["host_names"] is None
     assert (kept["packets"], kept["servers"], kept["first_packet_at"], kept["resume"]) == (0, None, None, None)
     assert (kept["first_key"], kept["tail_key"], kept["path"]) == tuple(
         capture[name] for name in ("first_key", "tail_key", "path")
@@ -115,7 +117,9 @@ def test_the_ledger_of_a_capture_that_crosses_names_the_servers_that_stay():
     (row,) = read_capture(conversation()[0])["capture_files"].to_pylist()
     both = [{"server_address": name, "connections": 2} for name in ("10.0.0.8", "10.0.0.9")]
     row |= {"server_connections": both, "learned_endpoints": ["10.0.0.8|2103|RemoteRead", "10.0.0.9|2105|qm2qm"]}
+    row["host_names"] = [{"address": f"10.0.0.{number}", "name": f"srv{number}"} for number in (8, 9)]
     kept = CUTOFF.trim_ledger_row(row, {"10.0.0.9"})
+    assert kept["host_names"] == [{"address": "10.0.0.9", "name": "srv9"}]
     assert (kept["servers"], kept["learned_endpoints"], kept["reread_endpoints"]) == (
         ["10.0.0.9"],
         ["10.0.0.9|2105|qm2qm"],

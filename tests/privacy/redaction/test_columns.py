@@ -149,8 +149,10 @@ def test_only_known_words_and_forms_are_kept(table, column, kept, replaced):
 def test_addresses_in_lists_agree_with_those_of_connections():
     servers = [{"server_address": "10.0.0.7", "connections": 3}]
     row = redacted(
-        CAPTURE_FILES, servers=["10.0.0.7"], server_connections=servers, learned_endpoints=["10.0.0.7|2103|qmcomm"]
-    )
+        CAPTURE_FILES, servers=["10.0.0.7"], server_connections=servers, learned_endpoints=["10.0.0.7|2103|qmcomm"],
+        host_names=[{"address": "10.0.0.7", "name": "srv7"}],
+    )  # fmt: skip
+    assert row["host_names"] == [{"address": BY.address("10.0.0.7"), "name": BY.host_name("srv7")}]
     assert row["servers"] == [BY.address("10.0.0.7")]
     assert row["server_connections"] == [{"server_address": BY.address("10.0.0.7"), "connections": 3}]
     assert row["learned_endpoints"] is None
