@@ -35,7 +35,8 @@ def read_stories(
         "verdicts": lambda: verdicts_for(lake, _queues(situation, data), situation),
         "timelines": lambda: read_timelines(lake, messages[:MAX_MESSAGES]),
     })  # fmt: skip
-    verdicts = sorted(found["verdicts"], key=lambda verdict: _place(verdict, situation))
+    places = {entry.leading["alert_key"]: place for place, entry in enumerate(situation.entries)}
+    verdicts = sorted(found["verdicts"], key=lambda verdict: _place(verdict, places))
     causes = verdicts_of_entries(lake, situation, verdicts)
     stories = build_stories(causes, verdicts, found["timelines"], machines, lake_name)
     without_story = len(messages) - len(stories.messages)
@@ -47,19 +48,20 @@ def read_stories(
     return stories, {"queues": replace(queues, rows=with_queue_facts(queues.rows, facts))}
 
 
-def _place(verdict: QueueVerdict, situation: Situation) -> int:
+def _place(verdict: QueueVerdict, places: Mapping[str, int]) -> int:
     """Return the place of a queue's worst entry among all, to sort queues by it; those without one come last."""
-    return situation.entries.index(verdict.entries[0]) if verdict.entries else len(situation.entries)
+    return places[verdict.entries[0].leading["alert_key"]] if verdict.entries else len(places)
 
 
 def _queues(situation: Situation, data: Mapping[str, DatasetRows]) -> list[str]:
     """Return the queues of the page by their canonical names: those that may be in trouble first."""
-    found = dict[str | None, None].fromkeys(situation.queues)
     sent = _rows(data, "message_transfers", "queue", "not_delivered")
-    found |= dict.fromkeys(row["queue"] for row in sent if row["not_delivered"] is not None)
-    found |= dict.fromkeys(row["queue"] for row in _rows(data, "sequences", "queue", "loss_risk") if row["loss_risk"])
-    found |= dict.fromkeys(row["queue"] for row in _rows(data, "queues", "queue"))
-    return [queue for queue in found if queue is not None][:MAX_DATASET_ROWS]
+    read = _rows(data, "sequences", "queue", "loss_risk")
+    found: list[str | None] = [*situation.queues]
+    found += [row["queue"] for row in sent if row["not_delivered"] is not None]
+    found += [row["queue"] for row in read if row["loss_risk"] is not None]
+    found += [row["queue"] for row in _rows(data, "queues", "queue")]
+    return [*dict.fromkeys(queue for queue in found if queue is not None)][:MAX_DATASET_ROWS]
 
 
 def _messages_in_trouble(data: Mapping[str, DatasetRows]) -> list[str]:

@@ -41,10 +41,16 @@ def build_stories(
 
     ``causes`` are the verdicts of entries.
     """
+    in_trouble = [each for each in verdicts if each.is_in_trouble]
+    queues = {_key(entry): entry.queues for each in causes for entry in each.entries}
+    for verdict in in_trouble:
+        for entry in verdict.entries:
+            if verdict.facts.queue not in queues[_key(entry)]:
+                queues[_key(entry)].append(verdict.facts.queue)
     every = {
-        "entries": [_entry_story(each, machines, lake) for each in causes],
-        "queues": [_queue_story(each, lake) for each in verdicts if each.is_in_trouble],
-        "machines": _machine_stories([entry for each in causes for entry in each.entries], machines),
+        "entries": [_entry_story(each, queues, machines, lake) for each in causes],
+        "queues": [_queue_story(each, lake) for each in in_trouble],
+        "machines": _machine_stories(causes, queues, machines),
         "messages": [_message_story(each, lake) for each in timelines],
     }
     kept = {kind: _first(stories) for kind, stories in every.items()}
@@ -72,7 +78,8 @@ def with_queue_facts(rows: pa.Table, facts: Mapping[str, QueueRows]) -> pa.Table
 
 
 def _identities(rows: pa.Table) -> list[dict[str, Any]]:
-    return rows.select(["queue", "queue_manager", "queue_format_name"]).to_pylist()
+    names: list[dict[str, Any]] = rows.select(["queue", "queue_manager", "queue_format_name"]).to_pylist()
+    return names
 
 
 def _facts_of_row(row: Mapping[str, Any], facts: QueueRows | None) -> dict[str, Any]:
@@ -94,18 +101,22 @@ def _is_of(report: Mapping[str, Any], row: Mapping[str, Any]) -> bool:
     return all((report[name] or "").casefold() == (row[name] or "").casefold() for name in names)
 
 
-def _entry_story(verdict: QueueVerdict, machines: Machines, lake: str) -> Story:
+def _key(entry: Entry) -> str:
+    return str(entry.leading["alert_key"])
+
+
+def _entry_story(verdict: QueueVerdict, queues: Mapping[str, Sequence[str]], machines: Machines, lake: str) -> Story:
     (entry,), cause = verdict.entries, verdict.cause
     leading = entry.leading
     return _shortened({
-        "key": leading["alert_key"],
+        "key": _key(entry),
         "condition": leading["condition"],
         "severity": entry.severity,
         "since": entry.since,
         "subject": subject_text(leading),
         "cause": {"text": cause.text if cause else leading["message"],
                   "suggestion": cause.suggestion if cause else leading["suggestion"]},
-        "queues": entry.queues,
+        "queues": queues[_key(entry)],
         "machines": [machines.text(each) for each in _machines_of(entry)],
         "alerts": [_alert(row) for row in entry.alerts[:_MAX_ITEMS]],
         "alert_count": len(entry.alerts),
@@ -141,11 +152,13 @@ def _machines_of(entry: Entry) -> Iterator[str]:
     yield from (machine for machine in found if machine is not None)
 
 
-def _machine_stories(entries: Sequence[Entry], machines: Machines) -> list[Story]:
+def _machine_stories(
+    causes: Iterable[QueueVerdict], queues: Mapping[str, Sequence[str]], machines: Machines
+) -> list[Story]:
     """Return the stories of the machines that entries name, each machine once, whatever it is called."""
     found: list[Story] = []
     by_name: dict[str, Story] = {}
-    for entry in entries:
+    for entry in (entry for each in causes for entry in each.entries):
         for machine in _machines_of(entry):
             story = by_name.get(machine.casefold())
             if story is None:
@@ -153,10 +166,9 @@ def _machine_stories(entries: Sequence[Entry], machines: Machines) -> list[Story
                 story = {"name": machines.text(machine), "identifiers": names, "entries": [], "queues": []}
                 by_name |= dict.fromkeys((each.casefold() for each in names), story)
                 found.append(story)
-            key = entry.leading["alert_key"]
-            if key not in story["entries"]:
-                story["entries"].append(key)
-                story["queues"] += [queue for queue in entry.queues if queue not in story["queues"]]
+            if _key(entry) not in story["entries"]:
+                story["entries"].append(_key(entry))
+                story["queues"] += [queue for queue in queues[_key(entry)] if queue not in story["queues"]]
     return [_shortened(story) for story in found]
 
 

@@ -142,7 +142,7 @@ def test_the_first_screen_names_queue_time_and_cause(at, published, situation):
     at.set_display(width=1400, height=900)
     at.open(page)
     shown = text(at, ".entry")
-    since = queue["cause"]["since"][:19].replace("T", " ")
+    since = stories.entries[0]["since"][:19].replace("T", " ")
     for part in (situation.why, since, queue["queue"], queue["cause"]["suggestion"]):
         assert part in shown
     assert queue["queue"] in text(at, "main td")

@@ -125,7 +125,7 @@ def _rejections(case: _Case) -> Cause | None:
     """Return that messages are rejected: since one arrived last, or while alerts say no more than that they wait."""
     delivered = max((row["last_delivered_at"] for row in case.facts.senders if row["last_delivered_at"]), default=None)
     current = [row for row in case.facts.rejections if delivered is None or row["last_at"] > delivered]
-    if not current or not _says_only(case.leading, _WAITING):
+    if not current or not _says_only(case.leading, (*_WAITING, "negative_acknowledgements")):
         return None
     row = current[0]
     if case.leading is None and case.facts.as_of - row["last_at"] > case.recent:

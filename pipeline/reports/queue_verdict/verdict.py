@@ -137,11 +137,14 @@ def verdicts_of_entries(lake: Lake, situation: Situation, verdicts: Iterable[Que
 
     ``verdicts`` are those for queues. ``entries`` of each result is the one entry that it is for.
     """
-    facts = {each.facts.queue: each.facts for each in verdicts}
+    facts: dict[str, QueueRows] = {}  # by leading alert, what is known of the entry's first queue
+    for verdict in verdicts:
+        for entry in verdict.entries:
+            facts.setdefault(entry.leading["alert_key"], verdict.facts)
     nothing = QueueRows("", situation.now)
     found = []
     for entry in situation.entries:
-        known = next((facts[queue] for queue in entry.queues if queue in facts), nothing)
+        known = facts.get(entry.leading["alert_key"], nothing)
         cause = find_cause(entry, known, situation.machines, situation.limits.failure_window)
         found.append(QueueVerdict(known, (entry,), cause, ()))
     options = _find_options(lake, found)
@@ -158,9 +161,19 @@ def _judge(facts: QueueRows, situation: Situation) -> QueueVerdict:
 
 
 def _entries_of(facts: QueueRows, situation: Situation) -> tuple[Entry, ...]:
-    """Return the entries of a queue, then those of its machines."""
+    """Return the entries of a queue, then those of its machines, and of the rejections of its messages."""
     own = tuple(entry for entry in situation.entries if facts.queue in entry.queues)
-    return own + tuple(entry for entry in situation.entries if _is_of_machines(entry, facts, situation.machines))
+    return own + tuple(
+        entry for entry in situation.entries
+        if _is_of_machines(entry, facts, situation.machines) or _is_of_rejections(entry, facts)
+    )  # fmt: skip
+
+
+def _is_of_rejections(entry: Entry, facts: QueueRows) -> bool:
+    """Whether an entry about negative acknowledgements, which names no queue, has one of a queue's messages."""
+    row, packets = entry.leading, {each["packet_key"] for each in facts.rejections}
+    is_such = row["condition"] == "negative_acknowledgements" and not entry.queues
+    return is_such and not packets.isdisjoint(row["evidence"] or ())
 
 
 def _oldest_unread(lake: Lake, every: Collection[QueueRows], now: datetime) -> dict[str, RowDict]:
