@@ -77,6 +77,7 @@ def open_lake_with_data(job_run: cli.JobRun) -> Lake:
     place = job_run.arguments.lake
     if job_run.config.lake.catalog is not None or _is_folder(place):
         lake = _open_lake(job_run)
+        lake.trust_watermarks()
         if any(map(lake.exists, (CAPTURE_FILES, SNAPSHOT_FILES, SNAPSHOTS_RAW))):
             return lake
     raise ConfigError(f"{place}: no captures or snapshots were read into this lake; run 'msmq run_all' first")

@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from jobs import cli, redaction
+from jobs.alerts import alert_thresholds
 from jobs.command_line.output_files import check_outputs, replace_file
 from jobs.command_line.parsers import build_parser
 from jobs.config import ConfigError
 from jobs.lake_access import open_lake_with_data
+from pipeline.alerts.conditions import Thresholds
 from pipeline.dashboards.dashboard_data import MAX_DATASET_ROWS
 from pipeline.dashboards.databricks import dashboard_json
 from pipeline.dashboards.html_page import PageError, page_code_digest, render_page
@@ -53,14 +55,20 @@ def publish_pages(
     """
     if not (out / _PROVENANCE_FILE).exists():  # else the files are pages
         check_outputs(job_run, lake, [out / name for name in (PAGE_FILE, METRICS_FILE, DASHBOARD_FILE)])
-    provenance = _page_provenance(lake, names, rows, job_run.arguments.as_of)
+    thresholds = alert_thresholds(job_run.config, names)
+    provenance = _page_provenance(lake, names, rows, job_run.arguments.as_of, thresholds)
     if (unchanged := _unchanged_pages(out, provenance)) is not None:
         cli.log_progress("the pages are up to date")
         return cli.Outcome(summary_fields=unchanged)
     cli.log_progress("reading the data of the pages")
     limits = RowLimits()._replace(dataset_rows=rows)
     site = read_dashboard_data(
-        lake, limits=limits, published_at=job_run.started_at, as_of=job_run.arguments.as_of, names=names
+        lake,
+        limits=limits,
+        published_at=job_run.started_at,
+        as_of=job_run.arguments.as_of,
+        names=names,
+        thresholds=thresholds,
     )
     if not allow_empty and all(data.rows is None for data in site.datasets.values()):
         raise ConfigError(f"{lake.root} holds no tables; run 'msmq run_all' first")
@@ -84,9 +92,12 @@ def publish_pages(
     return cli.Outcome(summary_fields=summary)
 
 
-def _page_provenance(lake: Lake, names: DeclaredNames, rows: int, as_of: datetime | None) -> dict[str, Any]:
+def _page_provenance(
+    lake: Lake, names: DeclaredNames, rows: int, as_of: datetime | None, thresholds: Thresholds
+) -> dict[str, Any]:
     tables = [table for table in catalog.ALL_TABLES if table not in (*WITHOUT_WATERMARK, *CHECKPOINT_TABLES)]
     options = {"lake": lake.path(tables[0]), "rows": rows, "as_of": str(as_of), "names": names_digest(names)}
+    options |= {"recent": str(thresholds.failure_window)}
     return {
         **options,
         "tables": versions_by_name(lake.versions.snapshots(*tables), tables),

@@ -17,6 +17,16 @@ from jobs.command_line.pinned_jars import pinned_jars
 ROOT = Path(__file__).resolve().parents[1]
 LONGEST_NAME = 60  # of a licence; a longer text is the licence itself
 PRINTED = {"plotly.js": "plotly", "impacket": "impacket"}  # the package whose licence is printed whole
+TEST_DATA = """\
+
+## Test data
+
+Part of the repository, with its licence; it is in no wheel and no page.
+
+| Program | Version | Licence | Folder |
+| --- | --- | --- | --- |
+| axe-core | 4.14.1 | MPL-2.0 | `tests/dashboards/axe` |
+"""
 HEADER = """\
 # Third-party notices
 
@@ -44,7 +54,7 @@ def page() -> str:
     jars = "".join(f"| {jar} | {delta} |\n" for jar in pinned_jars())
     return (
         f"{HEADER}{''.join(lines)}\n## Jars\n\nPublished by the project of delta-spark, under the same licence.\n\n"
-        f"| Jar | Licence |\n| --- | --- |\n{jars}"
+        f"| Jar | Licence |\n| --- | --- |\n{jars}{TEST_DATA}"
     ) + "".join(f"\n## {name}\n\n```\n{licence_text(package)}\n```\n" for name, package in PRINTED.items())
 
 

@@ -45,6 +45,7 @@ from schemas.queue_snapshots import QUEUE_SNAPSHOTS
 from schemas.sessions import ORDER_ACKS, SENDINGS, SESSIONS
 from schemas.table import EVENT_DATE, RUN_ID
 from schemas.transfers import MESSAGE_TRANSFERS, TRANSFER_SEQUENCES
+from udfs.codes import WSA_ERROR_NAMES
 from udfs.keys import key
 from udfs.rows import RowMapping
 
@@ -260,7 +261,7 @@ def _reason(snapshot: RowMapping) -> str:
     if last is not None and last["status_name"]:
         parts.append(f"last {last['status_name']}")
     if last is not None and last["error"]:
-        parts.append(f"error {last['error_name']}")
+        parts.append(f"error {WSA_ERROR_NAMES.get(last['error'], last['error_name'])}")
     if snapshot["nexthops"]:
         parts.append(f"next hops {', '.join(snapshot['nexthops'])}")
     return "".join(f"; {part}" for part in parts)

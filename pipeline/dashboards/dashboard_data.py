@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.arrow_rows import datetime_to_us, times_to_us
+from pipeline.dashboards.terms import page_terms
 from pipeline.quality.coverage_gaps import GAP_MEASURES
 from pipeline.queues.eod_transfers import TROUBLED_CONDITIONS
 from pipeline.queues.history import NOT_CONNECTED_STATES, STATE_UNKNOWN
@@ -34,6 +35,8 @@ STUCK_CONDITIONS: Final = ("stalled", "refused")
 FAILED_SESSION_OUTCOMES: Final = ("refused", "unanswered")
 """Outcomes in ``silver.sessions`` of sessions that the other machine did not open. Beside them are the connections that
 were not established for certain (``not_established`` is one of ``FAILED``)."""
+Story = dict[str, Any]
+"""What is said of an entry, a queue, a machine or a message, as JSON values."""
 _LONE_SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _MAX_DISTINCT_SHARE: Final = 0.7  # columns with a larger share of distinct values are not dictionary-encoded
 
@@ -80,6 +83,31 @@ class DatasetRows:
 
 
 @dataclass(frozen=True, slots=True)
+class Stories:
+    """What is in trouble, the worst first, as JSON values.
+
+    ``queues`` are by canonical name, ``messages`` by message key. ``left_out`` says how many of each kind are in
+    trouble and not here.
+    """
+
+    entries: Sequence[Story] = ()
+    queues: Mapping[str, Story] = field(default_factory=dict)
+    machines: Sequence[Story] = ()
+    messages: Mapping[str, Story] = field(default_factory=dict)
+    left_out: Mapping[str, int] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return them as JSON values."""
+        return {
+            "entries": list(self.entries),
+            "queues": dict(self.queues),
+            "machines": list(self.machines),
+            "messages": dict(self.messages),
+            "left_out": dict(self.left_out),
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class DashboardData:
     """All data of a dashboard. ``as_of`` is the time of the newest packet or snapshot; None if the lake is empty.
 
@@ -91,6 +119,7 @@ class DashboardData:
     published_at: datetime
     datasets: Mapping[str, DatasetRows]
     column_comments: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # by dataset and column
+    stories: Stories = field(default_factory=Stories)
     machines: Machines = UNNAMED
     newest_by_source: Mapping[tuple[str, str], datetime] = field(default_factory=dict)
 
@@ -105,6 +134,9 @@ class DashboardData:
             "stuck": list(STUCK_CONDITIONS),
             "failed_sessions": list(FAILED_SESSION_OUTCOMES),
             "failed_connections": list(FAILED),
+            "stories": self.stories.to_json(),
+            "machine_names": dict([*self.machines.texts().items()][:MAX_DATASET_ROWS]),
+            "terms": page_terms(),
             "coverage_gaps": [gap._asdict() for gap in GAP_MEASURES],
             "data": {name: data.to_json() for name, data in self.datasets.items()},
             "column_comments": {name: dict(columns) for name, columns in self.column_comments.items()},

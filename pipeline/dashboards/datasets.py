@@ -251,8 +251,8 @@ FROM {{findings}}""",
     Dataset(
         "alerts",
         "gold.alerts",
-        f"""SELECT alert_key, condition, severity, subject, queue, queue_manager, since, until, last_seen_at, message,
-       suggestion, {EVIDENCE_COLUMNS}
+        f"""SELECT alert_key, condition, severity, subject, subject_text, queue, queue_manager, from_machine,
+       to_machine, cause, since, until, last_seen_at, message, suggestion, {EVIDENCE_COLUMNS}
 FROM {{alerts}}""",
         order_by="until IS NOT NULL, severity, since DESC, alert_key",
         selection="active alerts first, then the newest",

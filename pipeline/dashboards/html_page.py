@@ -17,9 +17,11 @@ from pipeline.dashboards.dashboard_data import DashboardData, json_for_script
 SCRIPT_FILES: Final = (
     "data.js",
     "dom.js",
+    "terms.js",
     "charts.js",
     "rows.js",
     "checks.js",
+    "stories.js",
     "transfers.js",
     "sections.js",
     "main.js",

@@ -12,11 +12,18 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipeline.alerts.conditions import Thresholds
 from pipeline.alerts.silence import Source, read_sources
 from pipeline.arrow_rows import us_to_datetime
 from pipeline.bronze.event_time import newest_event_time_us
 from pipeline.concurrency import run_concurrently
-from pipeline.dashboards.dashboard_data import MAX_DATASET_BYTES, MAX_DATASET_ROWS, DashboardData, DatasetRows
+from pipeline.dashboards.dashboard_data import (
+    MAX_DATASET_BYTES,
+    MAX_DATASET_ROWS,
+    DashboardData,
+    DatasetRows,
+    Stories,
+)
 from pipeline.dashboards.dataset_definition import TIME_STEPS_S, Dataset
 from pipeline.dashboards.datasets import (
     CALLS_DATASET,
@@ -28,6 +35,7 @@ from pipeline.dashboards.datasets import (
     QUEUE_MANAGER_NAMES_SQL,
     SNAPSHOT_LINES_SQL,
 )
+from pipeline.dashboards.read_stories import read_stories
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import BoundQuery
 from pipeline.queues.last_reports import max_gap_s
@@ -42,6 +50,7 @@ from schemas.messages import MESSAGES
 from schemas.sessions import SESSION_PACKETS
 from schemas.table import quoted
 
+_THRESHOLDS: Final = Thresholds()
 _NOW_QUERY, _SOURCES_QUERY, _MACHINES_QUERY = "now", "sources", "machines"  # queries beside those of the datasets
 _DATASETS_WITH_CALL_KEY: Final = ("comqc", "findings", "operations", "opens", "actions")  # their call is evidence too
 _DATASETS_WITH_MESSAGE_KEY: Final = ("attempts", "sequences", "message_transfers")
@@ -63,13 +72,13 @@ class RowLimits(NamedTuple):
 
 
 def read_dashboard_data(
-    lake: Lake, *, limits: RowLimits, published_at: datetime, as_of: datetime | None = None, names: DeclaredNames = ()
-) -> DashboardData:
+    lake: Lake, *, limits: RowLimits, published_at: datetime, as_of: datetime | None = None,
+    names: DeclaredNames = (), thresholds: Thresholds = _THRESHOLDS,
+) -> DashboardData:  # fmt: skip
     """Read all datasets of the dashboard. ``as_of`` overrides "now", the time of the newest packet or snapshot.
 
-    ``names``: declared ones of machines.
-
-    A dataset whose table does not exist is marked as not computed.
+    A dataset whose table does not exist is marked as not computed. ``names``: declared ones of machines.
+    ``thresholds``: those of the alerts.
     """
     gap_s = max_gap_s(lake)
     queries = {dataset.name: partial(_read_dataset, lake, dataset, limits, gap_s) for dataset in DATASETS}
@@ -79,17 +88,25 @@ def read_dashboard_data(
         _MACHINES_QUERY: partial(Machines.of, lake, names),
     }
     results: dict[str, Any] = run_concurrently({**queries, **beside})
-    now: int | None = results.pop(_NOW_QUERY)
+    newest: int | None = results.pop(_NOW_QUERY)
     sources: list[Source] = results.pop(_SOURCES_QUERY)
     machines: Machines = results.pop(_MACHINES_QUERY)
+    now = as_of or (None if newest is None else us_to_datetime(newest))
+    lake_name = lake.root if lake.catalog is None else f"{lake.catalog}.{lake.prefix}"
     data: dict[str, DatasetRows] = results
-    data |= _read_referenced_rows(lake, data, limits)
+    more: dict[str, Callable[[], Any]] = {"referenced": partial(_read_referenced_rows, lake, data, limits)}
+    if now is not None:
+        more["stories"] = partial(read_stories, lake, data, machines, thresholds, now, lake_name)
+    found = run_concurrently(more)
+    stories, with_facts = found.get("stories", (Stories(), {}))
+    data |= found["referenced"] | with_facts
     return DashboardData(
-        lake_name=lake.root if lake.catalog is None else f"{lake.catalog}.{lake.prefix}",
-        as_of=as_of or (None if now is None else us_to_datetime(now)),
+        lake_name=lake_name,
+        as_of=now,
         published_at=published_at,
         datasets=data,
         column_comments={dataset.name: _column_comments(dataset, data[dataset.name]) for dataset in DATASETS},
+        stories=stories,
         machines=machines,
         newest_by_source={(source.kind, source.name): source.newest_at for source in sources},
     )

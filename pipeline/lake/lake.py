@@ -173,6 +173,14 @@ class Lake:
                 raise
             self._unfinished.remove()
 
+    def trust_watermarks(self) -> None:
+        """Take tables to be as the last run left them, for who only reads: where Spark is asked, look-ups take long.
+
+        Not while a run is at work, and not after one that did not get to its end.
+        """
+        if not self._unfinished.is_any():
+            self.versions.trust_watermarks()
+
     def _add_unfinished_runs(self) -> None:
         """Add the runs that did not get to their end to ``bronze.runs``, unless only the end of their note is missing.
 

@@ -41,7 +41,7 @@ class RunNote(NamedTuple):
 class UnfinishedRuns:
     """The file ``_runs/unfinished``: the runs that have written to a lake and are not in ``bronze.runs``, as JSON.
 
-    Only while holding the lake's lease. Threads of a run may share it.
+    But for ``is_any``, only while holding the lake's lease. Threads of a run may share it.
     """
 
     def __init__(self, folder: LakePath) -> None:
@@ -50,6 +50,10 @@ class UnfinishedRuns:
         self._is_noted = False
         self.others: list[RowDict] = []
         """The rows of earlier runs."""
+
+    def is_any(self) -> bool:
+        """Whether a run is at work, or one did not get to its end."""
+        return self._file.exists()
 
     def begin(self, own: RunNote | None) -> bool:
         """Read the file for a run that begins; whether there is one: then the run before did not get to its end.

@@ -2,7 +2,8 @@
 
 With exclusive access a table is looked up once; after that only commits of this run change it, or it is a conflict.
 Where a look-up takes long (``trusts_versions``), a table is taken to be as the last run left it until this run reads
-or writes it: a change by somebody else in a table that no step reads is noticed by the run that next reads it.
+or writes it: a change by somebody else in a table that no step reads is noticed by the run that next reads it. Who only
+reads takes all tables to be as that run left them (``trust_watermarks``).
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class Versions:
         self.narrow: dict[str, Table] = {}  # tables made before some of their columns were declared
         self._newest: dict[str, Snapshot] = {}  # with exclusive access, of tables that are looked up
         self._known: dict[str, int] = {}  # with exclusive access, the last version of a table that was seen here
-        self.watermarks = Watermarks({}, {})  # with exclusive access
+        self.watermarks = Watermarks({}, {})  # with exclusive access, or of who only reads and trusts them
         self._noted: dict[str, tuple[int, str]] = {}  # versions of tables, and what these rest on since no row changed
         self._same: dict[tuple[str, int], int] = {}  # versions of tables, and later ones with the same rows
 
@@ -73,6 +74,12 @@ class Versions:
         finally:
             self._is_exclusive = False
             self._newest.clear()
+            self.watermarks = Watermarks({}, {})
+
+    def trust_watermarks(self) -> None:
+        """Take tables to be as their watermarks say where look-ups take long: for who only reads, until a ``hold``."""
+        if self.trusts_versions:
+            self.watermarks = self._ask_watermarks()
 
     @property
     def is_exclusive(self) -> bool:
@@ -139,7 +146,7 @@ class Versions:
         name = str(table)
         if name in self._existing or self._is_trusted(table):
             return True
-        if self._is_exclusive and (name in self._missing or self._has_watermarks_to_trust(table)):
+        if (self._is_exclusive and name in self._missing) or self._has_watermarks_to_trust(table):
             return False
         stored = self._log.columns(table)
         if stored is None:
@@ -227,7 +234,7 @@ class Versions:
     def _has_watermarks_to_trust(self, table: Table) -> bool:
         """Whether the watermarks are taken to tell of a table: of one that does not exist there is none."""
         is_told = table not in WITHOUT_WATERMARK and bool(self.watermarks.ends) and str(table) not in self._known
-        return self.trusts_versions and self._is_exclusive and is_told
+        return self.trusts_versions and is_told
 
     def _with_later_versions(self, snapshot: Snapshot) -> Snapshot:
         """Return a snapshot whose provenance names the newest versions with the same rows, as far as they are known."""

@@ -83,22 +83,22 @@ class MachineNames:
         """Return the name of an address or GUID, which stands beside it in brackets where the name does not decide.
 
         It does not where several names are in force, or another address or GUID has the same name, unless the two are
-        known to be of one machine. A name of gold becomes the declared one of its address. All else stays as it is.
+        known to be of one machine. A name of gold becomes the declared one of its addresses, with the name of gold
+        beside it likewise. All else stays as it is.
         """
-        if identifier in self._declared_names:
-            return self._declared_names[identifier]
+        if identifier in self._shown_by_gold_name:
+            return self._shown_by_gold_name[identifier]
         names = self.names_of(identifier)
         if not names:
             return identifier
         others = self._identifiers_by_name[names[0].casefold()] - {identifier}
-        is_alone = len(names) == 1 and others <= self._linked.get(identifier, set())
+        is_alone = len(names) == 1 and others <= self._linked_with(identifier)
         return names[0] if is_alone else with_name(identifier, _listed(names))
 
     def in_text(self, text: str, queue: str | None = None) -> str:
         """Return a text with each of its words as ``shown``, also before a port; the name of a queue stays as it is."""
-        if queue and queue in text:
-            before, _, behind = text.partition(queue)
-            return f"{self.in_text(before)}{queue}{self.in_text(behind)}"
+        if queue:
+            return queue.join(map(self.in_text, text.split(queue)))
         return _WORD.sub(lambda word: self._shown_word(word[0]), text)
 
     def shown_in(self, text: str) -> dict[str, str]:
@@ -126,7 +126,7 @@ class MachineNames:
     def _names_by(self, source: NameSource, identifier: str) -> list[str]:
         if names := self._own_names(source, identifier):
             return names
-        linked = (self._own_names(source, each) for each in sorted(self._linked.get(identifier, ())))
+        linked = (self._own_names(source, each) for each in sorted(self._linked_with(identifier)))
         return [*dict.fromkeys(names[0] for names in linked if len(names) == 1)]
 
     def _own_names(self, source: NameSource, identifier: str) -> list[str]:
@@ -136,18 +136,21 @@ class MachineNames:
     def shown_by_identifier(self) -> dict[str, str]:
         """Return what is shown of all that has a name: addresses, GUIDs, and names of gold with a declared one."""
         named = {identifier for _, identifier in self._seen} | self._linked.keys()
-        shown = {each: self.shown(each) for each in sorted({*named, *self._declared_names})}
+        shown = {each: self.shown(each) for each in sorted({*named, *self._shown_by_gold_name})}
         return {identifier: text for identifier, text in shown.items() if text != identifier}
 
     def machines(self) -> list[MachineInfo]:
         """Return all machines, sorted: each address with each GUID at it, and GUIDs of which no address is known."""
         found = []
         for address in self._machines - self._ids:
-            for queue_manager_id in self._linked.get(address) or ("",):
+            for queue_manager_id in self._linked_with(address) or ("",):
                 names = self.names_of(address) or self.names_of(queue_manager_id)
                 found.append(MachineInfo(address, queue_manager_id, _listed(names)))
         found += [MachineInfo("", each, _listed(self.names_of(each))) for each in self._ids - self._linked.keys()]
         return sorted(found)
+
+    def _linked_with(self, identifier: str) -> set[str]:
+        return self._linked.get(identifier, set())
 
     @cached_property
     def _linked(self) -> dict[str, set[str]]:
@@ -168,14 +171,20 @@ class MachineNames:
         return found
 
     @cached_property
-    def _declared_names(self) -> dict[str, str]:
-        """The declared name by the name in gold, where they differ and it is one."""
-        found = defaultdict[str, set[str]](set)
+    def _shown_by_gold_name(self) -> dict[str, str]:
+        """What is shown of the names in gold whose addresses have one declared name, which is another one."""
+        addresses = defaultdict[str, set[str]](set)
         for (source, address), sightings in self._seen.items():
-            if source is NameSource.COLLECTOR:
-                for seen in sightings:
-                    found[seen.name or ""].update(self._names_by(NameSource.DECLARED, address))
-        return {name: min(declared) for name, declared in found.items() if len(declared) == 1 and {name} != declared}
+            for seen in sightings if source is NameSource.COLLECTOR else ():
+                addresses[seen.name or ""].add(address)
+        shown = {}
+        for gold_name, own in addresses.items():
+            declared = {name for address in own for name in self._names_by(NameSource.DECLARED, address)}
+            if len(declared) == 1 and declared != {gold_name}:
+                (name,) = declared
+                others = self._identifiers_by_name[name.casefold()] - own.union(*map(self._linked_with, own))
+                shown[gold_name] = with_name(gold_name, name) if others else name
+        return shown
 
 
 def names_digest(names: DeclaredNames) -> str:

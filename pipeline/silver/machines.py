@@ -107,7 +107,7 @@ class Machines:
         for address, name in self._name_by_address.items():
             yield NameSighting(NameSource.COLLECTOR, address, name=name)
         for row in self._seen:
-            source = _SOURCES.get(row.get("source", ""), NameSource.WIRE)
+            source = _SOURCES.get(str(row.get("source")), NameSource.WIRE)
             times = (row.get("first_seen_us"), row.get("last_seen_us"))
             yield NameSighting(source, row["address"], row["queue_manager_id"], row["host_name"], *times)
 

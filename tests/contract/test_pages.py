@@ -8,7 +8,14 @@ import shlex
 import pytest
 
 from jobs.command_line.parsers import PARSERS, build_parser
-from tools import write_configuration_doc, write_notices_doc, write_questions_doc, write_rules_doc, write_tables_doc
+from tools import (
+    write_configuration_doc,
+    write_notices_doc,
+    write_questions_doc,
+    write_rules_doc,
+    write_site_glossary,
+    write_tables_doc,
+)
 
 GENERATED = {
     "tables": write_tables_doc.page,
@@ -61,6 +68,12 @@ def anchors(path):
 def test_a_generated_page_is_current(project, name):
     """`make docs` writes them again."""
     assert (project / "docs" / "reference" / f"{name}.md").read_text(encoding="utf-8") == GENERATED[name]()
+
+
+def test_the_glossary_of_the_site_is_that_of_the_pages(project):
+    """`make glossary` writes it again."""
+    written = project / "pipeline" / "dashboards" / "static" / "glossary.json"
+    assert written.read_text(encoding="utf-8") == write_site_glossary.page()
 
 
 def test_every_relative_link_leads_to_a_page_and_a_heading(project):

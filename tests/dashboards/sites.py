@@ -7,8 +7,17 @@ from decimal import Decimal
 
 import pyarrow as pa
 
-from pipeline.dashboards.dashboard_data import DashboardData, DatasetRows
+from pipeline.alerts.entries import find_entries
+from pipeline.dashboards.dashboard_data import DashboardData, DatasetRows, Stories
 from pipeline.dashboards.datasets import DATASETS
+from pipeline.dashboards.stories import build_stories
+from pipeline.reports.queue_verdict.causes import Cause
+from pipeline.reports.queue_verdict.inputs import QueueRows
+from pipeline.reports.queue_verdict.verdict import QueueVerdict
+from pipeline.reports.trace.events import TimelineEvent
+from pipeline.reports.trace.timeline import MessageTimeline
+from pipeline.reports.trace.verdict import Verdict
+from pipeline.silver.machines import Machines
 
 NOON = datetime(2024, 5, 1, 12, tzinfo=UTC)
 TIME = pa.timestamp("us", tz="UTC")
@@ -254,7 +263,44 @@ SEEN = (
 )
 
 
-def site(names=("srv1\\private$\\orders", "far\\private$\\out"), **replaced):
+def stored_alert(name, number, **more):
+    """An alert as gold.alerts has it."""
+    shown = {column: value for column, value in alert(name, number).items() if column != "evidence_count"}
+    machines = {"from_machine": "10.0.0.1", "to_machine": "10.0.0.7", "cause": None}
+    return {**shown, **machines, "evidence": [f"p{number}"], **more}
+
+
+def message_timeline(name, number):
+    """What is known of a message that does not arrive."""
+    event = TimelineEvent(at(number), "sent", f"by 10.0.0.1 to {name}", packet_key=f"p{number}")
+    verdict = Verdict("on_its_way", f"on its way to {name}", complete=False)
+    return MessageTimeline(f"m{number}", f"{GUIDS[0]}\\{number}", verdict, [], {}, {}, [], [], [], [event], [name])
+
+
+def trouble(*names, **more):
+    """The stories of queues of these names: the first alert is the cause of the second, each other one of its own."""
+    names = names or ("srv1\\private$\\orders", "far\\private$\\out")
+    alerts = [stored_alert(name, number, **more) for number, name in enumerate(names, 1)]
+    alerts.append(stored_alert(names[0], len(names) + 1, condition="messages_unacknowledged", severity="warning"))
+    machines = Machines([{"queue_manager_id": GUIDS[1], "host_name": "far", "address": "10.0.0.7"}], {})
+    entries = find_entries(alerts, machines)
+    verdicts = []
+    for number, entry in enumerate(entries, 1):
+        name = entry.leading["queue"]
+        reports = [{**queue(name, number), "state_since": at(100), "unacked_count": 3, "resend_count": 1,
+                    "next_resend_at": at(700)}]  # fmt: skip
+        senders = [{"queue": name, "sender_address": "10.0.0.1", "receiver_address": "10.0.0.7", "messages": 9,
+                    "last_sent_at": at(50), "waiting": 3, "taken": 0, "waiting_since": at(10),
+                    "last_delivered_at": at(9), "last_received_at": at(9), "packet_key": "p1"}]  # fmt: skip
+        facts = QueueRows(name, at(1000), reports=reports, senders=senders)
+        cause = Cause("stalled", f"{name} stalls", "look at the next hop", at(300), (f"p{number}",))
+        keys = {"packet": [f"p{number}"]}
+        verdicts.append(QueueVerdict(facts, (entry,), cause, (f"who reads {name}",), keys))
+    timelines = [message_timeline(name, number) for number, name in enumerate(names, 1)]
+    return build_stories(verdicts, verdicts, timelines, machines, "/lake")
+
+
+def site(names=("srv1\\private$\\orders", "far\\private$\\out"), stories=None, **replaced):
     """Dashboard data with a row or two of each dataset, about queues of these names."""
     each = list(enumerate(names, 1))
     made = {
@@ -320,4 +366,6 @@ def site(names=("srv1\\private$\\orders", "far\\private$\\out"), **replaced):
     assert {dataset.name for dataset in DATASETS} <= made.keys()
     sources = {("captures", "/data/ring"): at(900), ("snapshots", "srv1"): at(1000)}
     comments = {"queues": {"message_count": "messages in the queue"}}
-    return DashboardData("/lake", at(1000), at(5000), made, comments, sources)
+    return DashboardData(
+        "/lake", at(1000), at(5000), made, comments, stories=stories or Stories(), newest_by_source=sources
+    )

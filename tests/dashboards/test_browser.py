@@ -7,7 +7,6 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from dashboards import browser
 from dashboards.sites import (
     GUIDS,
     NOON,
@@ -155,29 +154,6 @@ def many_transfers(names):
         "transfer_sequences": data([transfer_sequence(names[0], 1)]),
         "sequence_points": cut([point(1, 1, "sent")], steps, 240),
     }  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def chromium():
-    name = browser.find_browser()
-    if name is None:
-        yield None
-        return
-    with browser.chromium(name) as started:
-        yield started
-
-
-@pytest.fixture
-def at(request, chromium):
-    """The browser. In the end, its console must be empty, and it must have loaded nothing but the file."""
-    if chromium is None:
-        request.getfixturevalue("need_tool")("chromium")
-    chromium.console_errors.clear()
-    chromium.requests.clear()
-    chromium.set_display(width=1366, height=800)
-    yield chromium
-    assert chromium.console_errors == []
-    assert {url.split(":")[0] for url in chromium.requests} <= {"file", "about", "data"}
 
 
 def text(at, selector="main"):

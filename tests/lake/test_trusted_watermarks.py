@@ -1,6 +1,7 @@
 """Where Spark tells of logs a run takes tables that it does not read as their watermarks say.
 
-What somebody else changed is noticed by the run that next reads or writes the table.
+What somebody else changed is noticed by the run that next reads or writes the table. Who only reads may take all tables
+to be so.
 """
 
 import json
@@ -13,6 +14,7 @@ from pipeline.lake.errors import ConflictError
 from pipeline.lake.lake import Lake
 from pipeline.lake.storage.spark_log import SparkLog
 from schemas.bronze import QUARANTINE
+from schemas.findings import FINDINGS
 from schemas.quality import QUALITY_RESULTS
 
 pytestmark = pytest.mark.spark
@@ -140,3 +142,27 @@ def test_a_table_that_nobody_reads_is_not_looked_up(lake, spark, monkeypatch):
         query(run)
         query(run)
     assert asked == [QUARANTINE]
+
+
+def test_who_only_reads_takes_tables_to_be_as_the_last_run_left_them(lake, spark, monkeypatch):
+    reader, asked = open_lake(spark, lake.root), []
+    monkeypatch.setattr(SparkLog, "_history", lambda _, table, __="": asked.append(table))
+    reader.trust_watermarks()
+    assert reader.versions.provenance_json(QUARANTINE) == "made of this"
+    assert reader.exists(QUALITY_RESULTS)
+    assert not reader.exists(FINDINGS)
+    query(reader)
+    assert asked == []
+
+
+@pytest.mark.parametrize("is_at_work", [False, True])
+def test_who_only_reads_looks_tables_up_while_a_run_is_at_work(lake, spark, is_at_work):
+    run, reader = open_lake(spark, lake.root), open_lake(spark, lake.root)
+    exclusive = run.hold_exclusive_access(lambda: None)
+    exclusive.__enter__()
+    run.append(QUARANTINE, rows(spark, "c"), provenance="newer")
+    if not is_at_work:
+        exclusive.__exit__(None, None, None)
+    reader.trust_watermarks()
+    assert reader.versions.provenance_json(QUARANTINE) == "newer"
+    assert bool(reader.versions.watermarks.ends) is not is_at_work

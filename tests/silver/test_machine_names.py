@@ -97,6 +97,11 @@ def test_a_name_of_gold_becomes_the_declared_one():
         seen("DECLARED", FIRST, name="a"), seen("DECLARED", SECOND, name="b"),
     )  # fmt: skip
     assert twice.shown("srv1") == "srv1"
+    same = names(
+        seen("COLLECTOR", FIRST, name="srv1"), seen("COLLECTOR", SECOND, name="srv2"),
+        seen("DECLARED", FIRST, name="till"), seen("DECLARED", SECOND, name="till"),
+    )  # fmt: skip
+    assert [same.shown(each) for each in ("srv1", "srv2", FIRST)] == ["till (srv1)", "till (srv2)", f"till ({FIRST})"]
 
 
 @pytest.mark.parametrize(
@@ -130,7 +135,8 @@ def test_the_names_in_a_text():
 def test_a_queue_keeps_its_name_whatever_it_is_called():
     found = names(seen("DECLARED", FIRST, name="till"))
     queue = f"srv1\\private$\\from {FIRST} on"
-    assert found.in_text(f"transfer to {queue} from {FIRST}", queue) == f"transfer to {queue} from till"
+    text, expected = f"transfer to {queue} from {FIRST}", f"transfer to {queue} from till"
+    assert found.in_text(f"{text}; {text}", queue) == f"{expected}; {expected}"
 
 
 def test_the_machines_by_address_and_identifier():

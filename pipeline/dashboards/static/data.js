@@ -34,6 +34,8 @@ for (const [name, plain] of Object.entries(SITE.data)) {
 }
 /** Names of machines by the identifiers of their queue managers, as far as they were seen together. */
 const MANAGER_NAMES = new Map((DATA.queue_manager_names?.rows?.all() ?? []).map((row) => [DATA.queue_manager_names.rows.at(row, "queue_manager_id"), DATA.queue_manager_names.rows.at(row, "host_name")]));
+/** What people call the machines of addresses and identifiers, as far as known. */
+const SHOWN_MACHINES = new Map(Object.entries(SITE.machine_names));
 const AS_OF = SITE.as_of === null ? null : SITE.as_of / 1000;
 
 const FAILED_OUTCOMES = ["expired", "rundown", "failed", "rejected"];
@@ -108,7 +110,7 @@ function filterRows(name, rows, state, facets = true) {
     const names = (places[filter] ?? []).filter((each) => rows.has(each));
     const part = (state[filter] ?? "").toLowerCase();
     const guids = filter === "machine" ? (places.names ?? []) : []; // a machine can be searched by its name too
-    if (part && names.length) tests.push((row) => names.some((each) => contains(rows.at(row, each), part)) || guids.some((each) => contains(MANAGER_NAMES.get(rows.at(row, each)), part)));
+    if (part && names.length) tests.push((row) => names.some((each) => contains(rows.at(row, each), part)) || guids.some((each) => contains(MANAGER_NAMES.get(rows.at(row, each)), part)) || (filter === "machine" && names.some((each) => contains(SHOWN_MACHINES.get(rows.at(row, each)), part))));
   }
   const from = parseTime(state.from), to = parseTime(state.to);
   const begins = places.from && rows.has(places.from) ? rows.columns[places.from] : null;
@@ -234,7 +236,7 @@ function valueText(name, kind, value) {
   if (value === null || value === undefined) return null;
   if (kind === "time") return timeText(value);
   if (kind === "flag") return value ? "yes" : "no";
-  if (/hresult$|fault_status$/.test(name) && typeof value === "number") return "0x" + pad(value.toString(16).toUpperCase(), 8);
+  if (/hresult$|fault_status$/.test(name) && typeof value === "number") return codeText(value);
   if (name.endsWith("_ms")) return durationText(value);
   if (name.endsWith("_s") && typeof value === "number") return name.endsWith("per_s") ? String(Number(value.toPrecision(3))) : durationText(value * 1000);
   if (/(^|_)bytes($|_)/.test(name)) return bytesText(value);

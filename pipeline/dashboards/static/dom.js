@@ -63,7 +63,14 @@ function valueElement(name, kind, value) {
   if (text === "" && kind === "other") return document.createTextNode("none");
   const levels = LEVELS[name.startsWith("state_now") ? "state" : name];
   if (levels) return h("span", { class: "badge " + (levels[text] ?? "") }, escapeHidden(text));
+  if (/(address|queue_manager|machine|client|server)$/.test(name) && SHOWN_MACHINES.has(text)) return machineElement(text);
   return kind === "text" || kind === "other" ? untrusted(text) : document.createTextNode(text);
+}
+
+/** A machine by its name, with the address or identifier that the row has. */
+function machineElement(identifier) {
+  const shown = SHOWN_MACHINES.get(identifier);
+  return h("span", {}, untrusted(shown), shown.includes(identifier) ? null : h("small", {}, untrusted(identifier)));
 }
 
 const notComputed = (data) => h("p", { class: "note" }, h("strong", {}, escapeHidden(data.note)));

@@ -20,15 +20,18 @@ let drawn = null; // state of the last drawing, without the open row
 function draw() {
   STATE = parseAddress();
   const { row, ...rest } = STATE.params;
+  document.body.classList.toggle("story", Boolean(SECTIONS[STATE.section].story));
   const now = JSON.stringify([STATE.section, rest, document.documentElement.dataset.theme]);
   if (now !== drawn) {
     const same = drawn !== null && JSON.parse(drawn)[0] === STATE.section;
     drawn = now;
     AFTER_DRAW = [];
+    TABLES = [];
     const main = document.getElementById("main");
     for (const old of main.querySelectorAll(".chart")) Plotly.purge(old);
     main.replaceChildren(...SECTIONS[STATE.section].render(rest).flat(3).filter((each) => each !== null));
     for (const after of AFTER_DRAW.splice(0)) after();
+    explain(main);
     drawFrame(rest);
     const header = document.querySelector("header");
     document.documentElement.style.setProperty("--header", `${getComputedStyle(header).position === "sticky" ? header.offsetHeight : 0}px`);
@@ -49,7 +52,7 @@ function drawFrame(params) {
       else if (each.level === "bad") counts[each.section] = { n: each.number, level: "bad" };
     }
   }
-  document.getElementById("nav").replaceChildren(...Object.entries(SECTIONS).map(([name, section], place) => h("a", { href: link(name, globalFilters(params)), "aria-current": STATE.section === name ? "page" : null, title: `key ${SECTION_KEYS[place]}` }, section.label,
+  document.getElementById("nav").replaceChildren(...TABS.map((name, place) => h("a", { href: link(name, globalFilters(params)), "aria-current": STATE.section === name ? "page" : null, title: `key ${SECTION_KEYS[place]}` }, SECTIONS[name].label,
     counts[name] ? h("span", { class: "count " + counts[name].level }, formatNumber(counts[name].n)) : null)));
   document.querySelector("nav a[aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" });
   for (const name of ["queue", "machine", "from", "to"]) {
@@ -84,9 +87,26 @@ function showKeys() {
   dialog.replaceChildren(h("div", { class: "head" }, h("h2", {}, "Keyboard shortcuts and terms"), h("button", { type: "button", onclick: () => dialog.close() }, "close (Esc)")),
     h("div", { class: "body" }, h("dl", {}, keys.map(([key, what]) => [h("dt", {}, h("kbd", {}, key)), h("dd", {}, what)])),
       h("p", {}, "Every number links to its rows, and every row to its evidence: capture file and packet, or snapshot file and line. All times are in UTC. \u201cNow\u201d is the time of the newest packet or snapshot, not of this machine\u2019s clock. A dash means unknown. The address contains section, filters and open row: copy it to share the view."),
+      h("h2", {}, "Terms"), glossaryList(),
       h("p", {}, "To create this page again, run ", h("code", {}, `msmq publish_dashboards --lake ${shellWord(SITE.lake)} --out FOLDER`), ".")));
   if (!dialog.open) dialog.showModal();
 }
+
+/** Say how old the newest evidence is by the clock of the browser, which may be long after the page was published. */
+function showAge(now = Date.now()) {
+  const age = AS_OF === null ? null : now - AS_OF;
+  document.getElementById("age").textContent = age === null ? "no evidence" : age < 0 ? `evidence is ${durationText(-age)} ahead of this computer's clock` : `evidence is ${durationText(age)} old now`;
+}
+
+/** On paper, tables have all their rows, and what can be opened is open. */
+window.addEventListener("beforeprint", () => {
+  for (const table of TABLES) table(true);
+  for (const details of document.querySelectorAll("details:not([open])")) { details.open = true; details.dataset.closed = ""; }
+});
+window.addEventListener("afterprint", () => {
+  for (const table of TABLES) table(false);
+  for (const details of document.querySelectorAll("details[data-closed]")) { details.open = false; delete details.dataset.closed; }
+});
 
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || event.target.matches("input, select, textarea")) {
@@ -95,8 +115,7 @@ document.addEventListener("keydown", (event) => {
   }
   if (document.querySelector("dialog[open]")) return;
   const place = SECTION_KEYS.indexOf(event.key);
-  const names = Object.keys(SECTIONS);
-  if (place >= 0 && names[place]) go(link(names[place], globalFilters(STATE.params)));
+  if (place >= 0 && TABS[place]) go(link(TABS[place], globalFilters(STATE.params)));
   else if (event.key === "/") { event.preventDefault(); document.getElementById("f-queue").focus(); }
   else if (event.key === "m") { event.preventDefault(); document.getElementById("f-machine").focus(); }
   else if (event.key === "c") go(link(STATE.section));
@@ -127,7 +146,10 @@ window.addEventListener("hashchange", draw);
   let theme = null;
   try { theme = localStorage.getItem("theme"); } catch { /* as above */ }
   setTheme(theme ?? (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light"));
-  document.getElementById("asof").replaceChildren(h("span", { title: "lake" }, untrusted(SITE.lake)), ` \u00b7 newest evidence ${AS_OF === null ? "none" : timeText(AS_OF) + " UTC"} \u00b7 published ${timeText(SITE.published_at / 1000).slice(0, 19)} UTC`);
+  document.getElementById("asof").replaceChildren(h("strong", { id: "age" }), ` \u00b7 newest evidence ${AS_OF === null ? "none" : timeText(AS_OF).slice(0, 19) + " UTC"} `, h("span", { class: "wide" }, `\u00b7 published ${timeText(SITE.published_at / 1000).slice(0, 19)} UTC \u00b7 `, h("span", { title: "lake" }, untrusted(SITE.lake))));
+  document.getElementById("filtering").open = !matchMedia("(max-width: 760px)").matches || Object.keys(globalFilters(parseAddress().params)).length > 0;
+  showAge();
+  setInterval(showAge, 30_000);
   const known = (id, places) => {
     const values = new Set();
     for (const [name, columns] of places) for (const column of columns) {

@@ -2,6 +2,7 @@
 // Tables of rows, and the dialog of one row with its evidence.
 
 const TABLE_STATE = new Map(); // sort column and page of each table
+let TABLES = []; // of the page as drawn, functions that draw a table again, with all of its rows or a page of them
 const PAGE = 50;
 
 /**
@@ -22,7 +23,7 @@ function rowsTable(name, columns, state, options = {}) {
     return { label: column.name.replaceAll("_", " "), kind: rows.kinds[column.name] ?? "text", value: (row) => rows.at(row, column.name), title: SITE.column_comments[name]?.[column.name], ...column };
   });
   const box = h("div", { "data-rows": name });
-  const draw = () => {
+  const draw = (whole = false) => {
     const by = shownColumns.find((column) => column.name === memory.by);
     if (by) {
       const rank = by.rank ?? by.value;
@@ -30,7 +31,7 @@ function rowsTable(name, columns, state, options = {}) {
     }
     const pages = Math.max(1, Math.ceil(indexes.length / PAGE));
     memory.page = Math.min(memory.page, pages - 1);
-    const some = indexes.slice(memory.page * PAGE, memory.page * PAGE + PAGE);
+    const some = whole ? indexes : indexes.slice(memory.page * PAGE, memory.page * PAGE + PAGE);
     const head = h("tr", {}, shownColumns.map((column) => h("th", { scope: "col", class: column.kind === "number" ? "n" : "", "aria-sort": memory.by === column.name ? (memory.down ? "descending" : "ascending") : null },
       h("button", { type: "button", title: column.title ?? null, onclick: () => { memory.down = memory.by === column.name ? !memory.down : column.kind === "number" || column.kind === "time"; memory.by = column.name; memory.page = 0; draw(); } },
         column.label, memory.by === column.name ? (memory.down ? " \u2193" : " \u2191") : ""))));
@@ -46,11 +47,12 @@ function rowsTable(name, columns, state, options = {}) {
     const turn = (by) => () => { memory.page += by; draw(); };
     box.replaceChildren(
       cutNote(data) ?? "", ignoredNote(ignoredFilters(name, rows, state)) ?? "",
-      indexes.length ? h("div", { class: "wrap" }, h("table", {}, h("thead", {}, head), h("tbody", {}, body))) : h("p", { class: "note" }, options.empty ?? "No rows match these filters."),
+      indexes.length ? scrolling(h("table", {}, h("thead", {}, head), h("tbody", {}, body)), facetLabel(name)) : h("p", { class: "note" }, options.empty ?? "No rows match these filters."),
       h("div", { class: "pager" }, `${formatNumber(indexes.length)} ${indexes.length === 1 ? "row" : "rows"}`,
         pages > 1 ? [h("button", { type: "button", disabled: memory.page === 0, onclick: turn(-1) }, "previous"), `page ${memory.page + 1} of ${pages}`, h("button", { type: "button", disabled: memory.page === pages - 1, onclick: turn(1) }, "next")] : null));
   };
   draw();
+  TABLES.push((whole) => { draw(whole); explain(box); });
   return box;
 }
 
@@ -69,13 +71,16 @@ function compare(a, b, down) {
 }
 const COLLATOR = new Intl.Collator("en", { numeric: true }); // integers too large for JavaScript are text
 
-/** A table of groups, each of which links to its rows. `groups` are {cells, href}. */
-function groupsTable(labels, groups, empty) {
+/** A table in a box that scrolls sideways, also by keys. */
+const scrolling = (table, name) => h("div", { class: "wrap", tabindex: 0, role: "group", "aria-label": name }, table);
+
+/** A table of groups, each of which links to its rows, from the cell at `linked`. `groups` are {cells, href}. */
+function groupsTable(labels, groups, empty, linked = 0) {
   if (!groups.length) return h("p", { class: "note" }, empty ?? "No data for these filters.");
   const most = 200;
-  return h("div", {}, h("div", { class: "wrap" }, h("table", {}, h("thead", {}, h("tr", {}, labels.map((each) => h("th", { scope: "col", class: each.n ? "n" : "" }, each.label ?? each)))),
+  return h("div", {}, scrolling(h("table", {}, h("thead", {}, h("tr", {}, labels.map((each) => h("th", { scope: "col", class: each.n ? "n" : "" }, each.label ?? each)))),
     h("tbody", {}, groups.slice(0, most).map((each) => h("tr", { tabindex: 0, onclick: (event) => { if (!event.target.closest("a")) go(each.href); }, onkeydown: (event) => rowKey(event, () => go(each.href)) },
-      each.cells.map((cell, place) => h("td", { class: labels[place].n ? "n" : "", "data-label": labels[place].label ?? labels[place] }, place === 0 ? h("a", { href: each.href }, cell) : cell))))))),
+      each.cells.map((cell, place) => h("td", { class: labels[place].n ? "n" : "", "data-label": labels[place].label ?? labels[place] }, place === linked ? h("a", { href: each.href }, cell) : cell)))))), "groups"),
     groups.length > most ? h("p", { class: "note cut" }, `The first ${most} of ${formatNumber(groups.length)}; use filters to see the others.`) : null);
 }
 
@@ -233,6 +238,10 @@ function relatedLinks(name, row) {
     if (DATA[data].rows && filterRows(data, DATA[data].rows, params).length) links.push(h("a", { href: rowsLink(section, params, data) }, text));
   };
   const queue = at("queue") ?? at("inferred_queue");
+  const entry = name === "alerts" ? ENTRY_OF_ALERT.get(at("alert_key")) : undefined;
+  if (entry) links.push(h("a", { href: entryLink(entry) }, "its cause, and what to do"));
+  if (storyOfQueue(queue)) links.push(h("a", { href: queueLink(queue) }, "what is wrong with the queue"));
+  if (storyOfMessage(at("message_key"))) links.push(h("a", { href: messageLink(at("message_key")) }, "history of the message"));
   if (queue) for (const [section, data, text] of [["queues", "queues", "queue state"], ["transfers", "message_transfers", "transfers"], ["eod", "transfers", "exactly-once state"], ["reads", "attempts", "receives"], ["comqc", "comqc", "COM+ calls"]]) addLink(section, data, { queue }, text);
   for (const machine of machines) addLink("calls", "calls", { machine }, "calls of this machine");
   if (at("message_key")) {
@@ -291,6 +300,7 @@ function showRow(wanted) {
     }
   }
   dialog.replaceChildren(h("div", { class: "head" }, h("h2", {}, title), h("button", { type: "button", onclick: () => copyText(location.href) }, "copy link"), h("button", { type: "button", onclick: close, autofocus: true }, "close (Esc)")), h("div", { class: "body" }, parts));
+  explain(dialog);
   if (!dialog.open) dialog.showModal();
   dialog.scrollTop = 0;
 }

@@ -16,17 +16,26 @@ const SECTIONS = {
   findings: { label: "Findings", render: findings },
   quality: { label: "Quality", render: quality },
   coverage: { label: "Coverage", render: coverage },
+  // Stories are reached by links only; the filters at the top do not apply to them.
+  entry: { label: "Entry", render: entryStory, story: true },
+  queue: { label: "Queue", render: queueStory, story: true },
+  machine: { label: "Machine", render: machineStory, story: true },
+  message: { label: "Message", render: messageStory, story: true },
 };
+const TABS = Object.keys(SECTIONS).filter((name) => !SECTIONS[name].story);
 
 // --- overview --------------------------------------------------------------------------------------------------------------
 
 function overview(state) {
   const made = checks(state);
   const missing = DATA.coverage.computed ? coverageGaps(state).filter((each) => each.part > 0) : [];
-  const { level, text } = verdict(made, state);
+  const worst = worstTrouble(state), { level, text } = verdict(made, state);
   return [
-    h("h1", {}, "Overview"),
-    h("p", { class: "verdict " + level }, text),
+    h("h1", { class: "plainly" }, "Overview"),
+    h("p", { class: "verdict " + (worst?.level ?? level) }, worst?.sentence ?? text),
+    h("h2", {}, "What is wrong, and what to do"), entryCards(state),
+    queuesInTrouble(state),
+    h("h2", {}, "Counts"), worst ? h("p", { class: "lead counts" }, text) : null,
     tiles(made.map((each) => tile(each.label, each.value, each.detail, each.level, each.href))),
     h("h2", {}, "Coverage gaps"),
     DATA.coverage.computed
@@ -63,19 +72,27 @@ function verdict(made, state) {
 
 // --- alerts ----------------------------------------------------------------------------------------------------------------
 
+/** The subject of an alert, by name where one is known, and the mark of its entry. */
+const alertSubject = { name: "subject", value: (row) => DATA.alerts.rows.at(row, "subject_text") ?? DATA.alerts.rows.at(row, "subject") };
+const alertEntry = {
+  name: "entry", label: "cause", kind: "text", title: "the active alerts of one cause, together",
+  value: (row) => ENTRY_OF_ALERT.get(DATA.alerts.rows.at(row, "alert_key")) ?? null,
+  show: (row) => { const entry = ENTRIES.get(ENTRY_OF_ALERT.get(DATA.alerts.rows.at(row, "alert_key"))); return entry ? entryMark(entry) : "\u2013"; },
+};
 function alertRows(state) {
   const data = DATA.alerts;
   if (!data.computed) return notComputed(data);
   const indexes = filterRows("alerts", data.rows, state);
   const severityRank = { error: 0, warning: 1, info: 2 };
   const rank = (row) => (data.rows.at(row, "until") === null ? 0 : 10) + (severityRank[data.rows.at(row, "severity")] ?? 3);
-  return rowsTable("alerts", ["severity", "condition", "subject", "since", "until", "message", "suggestion"], state, { indexes, rank, id: "alerts" + (state._open ?? ""), empty: "No alerts." });
+  return rowsTable("alerts", ["severity", "condition", alertSubject, "since", "until", "message", "suggestion", alertEntry], state, { indexes, rank, id: "alerts" + (state._open ?? ""), empty: "No alerts." });
 }
 function alerts(state) {
   return [
     h("h1", {}, "Alerts"),
     intro("Conditions that hold or held, with suggestions. Alerts that ended keep their rows."),
     h("p", {}, h("a", { href: link("alerts", { ...globalFilters(state), _open: "yes" }) }, "active"), " \u00b7 ", h("a", { href: link("alerts", globalFilters(state)) }, "all")),
+    state._open ? [h("h2", {}, "Causes"), entryCards(state), h("h2", {}, "Alerts")] : null,
     DATA.alerts.computed ? facetChips(state, "alerts") : null, alertRows(state),
   ];
 }
@@ -101,6 +118,7 @@ function queues(state) {
   const active = activeAlerts(), alertAt = (row, column) => DATA.alerts.rows.at(row, column);
   const alertsOf = (row) => active.get(JSON.stringify([rows.at(row, "queue"), rows.at(row, "queue_manager")])) ?? [];
   const alertLevel = (row) => worstLevel(alertsOf(row).map((each) => LEVELS.severity[alertAt(each, "severity")] ?? ""));
+  const entryOf = (row) => { const key = storyOfQueue(rows.at(row, "queue"))?.entries[0] ?? (alertsOf(row).length ? ENTRY_OF_ALERT.get(alertAt(alertsOf(row)[0], "alert_key")) : undefined); return ENTRIES.get(key) ?? null; };
   const level = (row) => worstLevel([LEVELS.state[stateNow(row)] ?? "", alertLevel(row)]); // a good state is no good sign
   const chosen = filterRows("queues", rows, state);
   chosen.sort((a, b) => STATE_RANK[level(a)] - STATE_RANK[level(b)] || (rows.at(b, "message_count") ?? -1) - (rows.at(a, "message_count") ?? -1));
@@ -136,13 +154,18 @@ function queues(state) {
     facetChips(state, "queues"),
     h("h2", {}, "All queues"),
     rowsTable("queues", [
-      { name: "queue", show: (row) => untrusted(rows.at(row, "queue") ?? rows.at(row, "queue_format_name") ?? "unknown") },
+      { name: "queue", show: (row) => (storyOfQueue(rows.at(row, "queue")) ? queueName(rows.at(row, "queue")) : untrusted(rows.at(row, "queue") ?? rows.at(row, "queue_format_name") ?? "unknown")) },
       { name: "queue_manager", label: "machine" }, { name: "queue_format_name", label: "format name" },
+      { name: "entry", label: "cause", kind: "text", title: "the worst entry of its active alerts", value: (row) => entryOf(row)?.severity ?? null, rank: (row) => STATE_RANK[severityLevel(entryOf(row)?.severity)], show: (row) => { const entry = entryOf(row); return entry ? entryMark(entry) : ""; } },
       { name: "state_now", label: "state", value: stateNow, kind: "text", rank: (row) => STATE_RANK[level(row)], title: "state as of the newest evidence; UNKNOWN if the last report is no longer valid" },
       { name: "active_alerts", label: "active alerts", kind: "text", value: (row) => [...new Set(alertsOf(row).map((each) => alertAt(each, "condition")))].join(", ") || null, rank: (row) => STATE_RANK[alertLevel(row)], show: (row) => (alertsOf(row).length ? h("span", { class: "badge " + alertLevel(row) }, [...new Set(alertsOf(row).map((each) => alertAt(each, "condition")))].join(", ")) : "") },
+      { name: "state_since", label: "since", title: "when the last known state began" },
       { name: "unknown_since", label: "unknown since", kind: "time", value: (row) => unknownSince(row) ?? null, title: "when the last report of the state stopped being valid" },
       { name: "state", label: "last state", title: "state as last reported" },
-      { name: "message_count", label: "messages" }, "bytes", { name: "journal_count", label: "journal" }, "journal_bytes", "paused",
+      { name: "message_count", label: "messages" },
+      { name: "unacknowledged", label: "unacknowledged", title: "messages sent and not acknowledged, as reported last, else as captured" },
+      { name: "last_read_at", label: "last read", title: "when a message of it was last received, as far as captured" },
+      "bytes", { name: "journal_count", label: "journal" }, "journal_bytes", "paused",
       { name: "reported_at", label: "last report" }, { name: "age", label: "age", kind: "number", value: (row) => (rows.at(row, "reported_at") === null || AS_OF === null ? null : AS_OF - rows.at(row, "reported_at")), show: (row) => ageText(rows.at(row, "reported_at")) ?? "\u2013" },
       "sources", "confidence",
     ], state, { indexes: chosen }),
@@ -376,10 +399,10 @@ function findings(state) {
     facetChips(state, "findings"),
     overTime("Findings", sums, indexes, "observed_at", "severity", ["error", "warning", "info"], state, "findings"),
     h("h2", {}, "By rule"),
-    groupsTable(["rule", "source", "severity", { label: "findings", n: 1 }, { label: "subjects", n: 1 }], rules.map((each) => ({ href: rowsLink("findings", { ...globalFilters(state), rule_id: facetText(each.values[1]) }), cells: [each.values[1] ?? "", untrusted(each.values[2] ?? ""), h("span", { class: "badge " + (LEVELS.severity[each.values[0]] ?? "") }, each.values[0] ?? ""), formatNumber(each.n), formatNumber(countBy(sums, each.rows, ["subject"]).length)] }))),
+    groupsTable(["rule", "source", "severity", { label: "findings", n: 1 }, { label: "subjects", n: 1 }], rules.map((each) => ({ href: rowsLink("findings", { ...globalFilters(state), rule_id: facetText(each.values[1]) }), cells: [untrusted(ruleText(each.values[1] ?? "")), untrusted(each.values[2] ?? ""), h("span", { class: "badge " + (LEVELS.severity[each.values[0]] ?? "") }, each.values[0] ?? ""), formatNumber(each.n), formatNumber(countBy(sums, each.rows, ["subject"]).length)] }))),
     bars("By subject", subjects.map((each) => ({ name: each.values[0] ?? "unknown", value: each.n, text: formatNumber(each.n), href: rowsLink("findings", { ...globalFilters(state), subject: facetText(each.values[0]) }) }))),
     h("h2", {}, "All findings"),
-    rowsTable("findings", [{ name: "severity", rank: (row) => order[data.rows.at(row, "severity")] ?? 3 }, "rule_id", "observed_at", "subject", "message", "expected", "actual"], state, { rank: (row) => order[data.rows.at(row, "severity")] ?? 3 }),
+    rowsTable("findings", [{ name: "severity", rank: (row) => order[data.rows.at(row, "severity")] ?? 3 }, { name: "rule_id", label: "rule", show: (row) => [data.rows.at(row, "rule_id"), h("small", {}, untrusted(TERMS.rules[data.rows.at(row, "rule_id")] ?? ""))] }, "observed_at", "subject", "message", "expected", "actual"], state, { rank: (row) => order[data.rows.at(row, "severity")] ?? 3 }),
   ];
 }
 

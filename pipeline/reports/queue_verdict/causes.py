@@ -125,7 +125,7 @@ def _rejections(case: _Case) -> Cause | None:
     """Return that messages are rejected: since one arrived last, or while alerts say no more than that they wait."""
     delivered = max((row["last_delivered_at"] for row in case.facts.senders if row["last_delivered_at"]), default=None)
     current = [row for row in case.facts.rejections if delivered is None or row["last_at"] > delivered]
-    if not current or not _says_only(case.leading, _WAITING):
+    if not current or not _says_only(case.leading, (*_WAITING, "negative_acknowledgements")):
         return None
     row = current[0]
     if case.leading is None and case.facts.as_of - row["last_at"] > case.recent:
@@ -148,7 +148,7 @@ def _error_of_machine(case: _Case) -> Cause | None:
 
 
 def _given_back(case: _Case) -> Cause | None:
-    poison = case.facts.poison
+    poison = next(iter(case.facts.poison), None)
     if poison is None or not _says_only(case.leading, (*_UNREAD, "receives_not_ended", "ends_refused")):
         return None
     text = (

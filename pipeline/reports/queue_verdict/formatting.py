@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final
 
@@ -42,7 +42,12 @@ def format_verdict(verdict: QueueVerdict, lake: str) -> Iterator[str]:
 
 def export_command(verdict: QueueVerdict, lake: str) -> str:
     """Return the command that exports the packets of the evidence."""
-    options = [part for option, keys in verdict.keys.items() for part in (f"--{option}", *keys)]
+    return export_packets_command(verdict.keys, lake)
+
+
+def export_packets_command(evidence: Mapping[str, Sequence[str]], lake: str) -> str:
+    """Return the command that exports packets; ``evidence``: keys by the option of ``msmq export_packets``."""
+    options = [part for option, keys in evidence.items() for part in (f"--{option}", *keys)]
     return shlex.join(["msmq", "export_packets", "--lake", lake, *options, "--out", "trouble.pcapng"])
 
 

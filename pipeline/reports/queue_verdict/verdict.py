@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from pipeline.alerts.conditions import Thresholds
 from pipeline.alerts.entries import Entry, find_entries
+from pipeline.alerts.episodes import SEVERITY_ORDER
 from pipeline.alerts.update import current_alerts
 from pipeline.arrow_rows import us_to_datetime
 from pipeline.bronze.event_time import newest_event_time_us
 from pipeline.lake.lake import Lake
 from pipeline.reports.queue_verdict.causes import Cause, find_cause
-from pipeline.reports.queue_verdict.inputs import QueueRows, read_queue_rows
+from pipeline.reports.queue_verdict.inputs import QUEUE_TABLES, QueueRows, read_queue_rows
 from pipeline.reports.trace.missing_codes import MISSING_CODE_TEXTS
 from pipeline.reports.views.catalog import LakeViews
 from pipeline.reports.views.names import is_called, similar_names
@@ -23,12 +25,22 @@ from pipeline.silver.machines import UNNAMED, Machines
 from pipeline.text import format_cell
 from schemas.bronze import CONNECTIONS, RPC_CALLS
 from schemas.sessions import SESSION_PACKETS
+from udfs.rows import RowDict
 
 MAX_KEYS: Final = 20
 _OF_MACHINES: Final = ("duplicate_queue_manager", "machine_disconnected", "machine_nearly_full", "sessions_refused")
-_KEYS: Final = {"call": (RPC_CALLS, "call_key"), "packet": (SESSION_PACKETS, "packet_key"),
-                "session": (CONNECTIONS, "connection_id")}  # fmt: skip
+_KEYS: Final = {
+    "packet": (SESSION_PACKETS, "packet_key", "TRUE"),
+    "call": (RPC_CALLS, "call_key", "TRUE"),
+    "session": (CONNECTIONS, "connection_id", "kind = 'binary_protocol'"),
+}
 """What packets can be exported by: the option of ``msmq export_packets``, and where its keys are."""
+_OPTIONS: Final = {
+    **dict.fromkeys(("sessions_refused", "window_full"), ("session",)),
+    **dict.fromkeys(("order_acks_stalled", "sequence_refused", "resend_storm", "transfers_slow"), ("packet",)),
+    **dict.fromkeys(("negative_acknowledgements", "containers_rejected"), ("packet", "call")),
+}
+"""What the evidence of a condition may be; of others a call, or a snapshot, which is one where it was captured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +56,7 @@ class QueueVerdict:
     entries: tuple[Entry, ...]
     cause: Cause | None
     not_known: tuple[str, ...]
-    keys: Mapping[str, list[str]]
+    keys: Mapping[str, list[str]] = field(default_factory=dict)
     oldest_unread: Mapping[str, Any] | None = None
     machines: Machines = UNNAMED
 
@@ -52,6 +64,17 @@ class QueueVerdict:
     def is_in_trouble(self) -> bool:
         """Whether an alert of it is active, or its messages are rejected."""
         return self.cause is not None
+
+    @property
+    def rank(self) -> int:
+        """How bad it is, to compare queues: by the severity of the alerts; 0 without trouble."""
+        severities = (SEVERITY_ORDER.index(entry.severity) for entry in self.entries)
+        return 1 + max(severities, default=0) if self.is_in_trouble else 0
+
+    @property
+    def evidence(self) -> list[str]:
+        """The keys that the cause rests on, the first ``MAX_KEYS``."""
+        return [] if self.cause is None else [*dict.fromkeys(self.cause.evidence)][:MAX_KEYS]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,41 +85,104 @@ class Verdicts:
     near: tuple[str, ...] = ()
 
 
+class Situation(NamedTuple):
+    """What holds in a lake, whatever the queue: the entries of its active alerts, its machines, and the time."""
+
+    entries: Sequence[Entry]
+    machines: Machines
+    limits: Thresholds
+    now: datetime
+
+    @property
+    def queues(self) -> list[str]:
+        """The queues with an active alert by their canonical names, those of the worst entries first."""
+        return [*dict.fromkeys(queue for entry in self.entries for queue in entry.queues)]
+
+
 def find_verdicts(lake: Lake, text: str, limits: Thresholds, as_of: datetime | None = None) -> Verdicts:
     """Return the verdicts for the queues of one of whose names a text is a part, whatever the case.
 
-    Those in trouble come first. ``as_of`` overrides "now", the time of the newest packet or snapshot.
+    The worst come first. ``as_of`` overrides "now", the time of the newest packet or snapshot.
     """
     newest = newest_event_time_us(lake) if as_of is None else None
     now = as_of if newest is None else us_to_datetime(newest)
-    views = LakeViews(lake, as_of)
-    every = views.queue_names()
-    meant = {queue: names for queue, names in every.items() if is_called(names, text)}
-    if not meant or now is None:
-        return Verdicts((), similar_names(text, set().union(*every.values())))
-    machines = Machines.of(lake, limits.machine_names)
+    if now is None:
+        return Verdicts(())
     alerts = [row for row in current_alerts(lake, limits, as_of).to_pylist() if row["until"] is None]
-    entries = find_entries(alerts, machines)
-    asked = replace(views, scope=Scope(queues=set().union(*meant.values())))
-    unread = {row["queue"]: row for row in asked.answer("oldest_unread").to_pylist()}
+    machines = Machines.of(lake, limits.machine_names)
+    situation = Situation(find_entries(alerts, machines), machines, limits, now)
+    names = {queue: {queue} for queue in situation.queues} | LakeViews(lake).queue_names(QUEUE_TABLES)
+    found = verdicts_for(lake, [queue for queue in names if is_called(names[queue], text)], situation)
+    return Verdicts(tuple(found), () if found else similar_names(text, set().union(*names.values())))
+
+
+def verdicts_for(lake: Lake, queues: Collection[str], situation: Situation) -> list[QueueVerdict]:
+    """Return the verdicts for queues, by their canonical names; queues of which nothing was captured have none.
+
+    The worst come first. Spark gets as many queries for many queues as for one.
+    """
+    judged = [_judge(facts, situation) for facts in read_queue_rows(lake, sorted(queues), situation.now).values()]
+    known = [each for each in judged if each.facts.is_captured or each.entries]
+    options = _find_options(lake, known)
+    unread = _oldest_unread(lake, [each.facts for each in known], situation.now)
+    verdicts = (
+        replace(each, keys=_by_option(each.evidence, options), oldest_unread=unread.get(each.facts.queue))
+        for each in known
+    )
+    return sorted(verdicts, key=lambda each: (-each.rank, each.facts.queue))
+
+
+def verdicts_of_entries(lake: Lake, situation: Situation, verdicts: Iterable[QueueVerdict]) -> list[QueueVerdict]:
+    """Return a verdict for each entry, in their order: why it is, by its alerts and by what is known of its queue.
+
+    ``verdicts`` are those for queues. ``entries`` of each result is the one entry that it is for.
+    """
+    facts: dict[str, QueueRows] = {}  # by leading alert, what is known of the entry's first queue
+    for verdict in verdicts:
+        for entry in verdict.entries:
+            facts.setdefault(entry.leading["alert_key"], verdict.facts)
+    nothing = QueueRows("", situation.now)
     found = []
-    for queue, names in sorted(meant.items()):
-        facts = read_queue_rows(lake, queue, names, now)
-        if facts.is_captured:
-            found.append(_verdict(lake, facts, unread.get(queue), entries, machines, limits))
-    return Verdicts(tuple(sorted(found, key=lambda each: (not each.is_in_trouble, each.facts.queue))))
+    for entry in situation.entries:
+        known = facts.get(entry.leading["alert_key"], nothing)
+        cause = find_cause(entry, known, situation.machines, situation.limits.failure_window)
+        found.append(QueueVerdict(known, (entry,), cause, ()))
+    options = _find_options(lake, found)
+    return [replace(each, keys=_by_option(each.evidence, options)) for each in found]
 
 
-def _verdict(
-    lake: Lake, facts: QueueRows, oldest_unread: Mapping[str, Any] | None, entries: Sequence[Entry],
-    machines: Machines, limits: Thresholds,
-) -> QueueVerdict:  # fmt: skip
-    own = tuple(entry for entry in entries if facts.queue in entry.queues)
-    own += tuple(entry for entry in entries if entry not in own and _is_of_machines(entry, facts, machines))
-    cause = find_cause(own[0] if own else None, facts, machines, limits.failure_window)
-    keys = _exportable(lake, () if cause is None else cause.evidence)
-    not_known = tuple(_not_known(facts, own, machines))
-    return QueueVerdict(facts, own, cause, not_known, keys, oldest_unread, machines)
+def _judge(facts: QueueRows, situation: Situation) -> QueueVerdict:
+    """Return a verdict without what is asked for all queues at once."""
+    entries = _entries_of(facts, situation)
+    leading = entries[0] if entries else None
+    cause = find_cause(leading, facts, situation.machines, situation.limits.failure_window)
+    not_known = tuple(_not_known(facts, entries, situation.machines))
+    return QueueVerdict(facts, entries, cause, not_known, machines=situation.machines)
+
+
+def _entries_of(facts: QueueRows, situation: Situation) -> tuple[Entry, ...]:
+    """Return the entries of a queue, then those of its machines, and of the rejections of its messages."""
+    own = tuple(entry for entry in situation.entries if facts.queue in entry.queues)
+    return own + tuple(
+        entry for entry in situation.entries
+        if _is_of_machines(entry, facts, situation.machines) or _is_of_rejections(entry, facts)
+    )  # fmt: skip
+
+
+def _is_of_rejections(entry: Entry, facts: QueueRows) -> bool:
+    """Whether an entry about negative acknowledgements, which names no queue, has one of a queue's messages."""
+    row, packets = entry.leading, {each["packet_key"] for each in facts.rejections}
+    is_such = row["condition"] == "negative_acknowledgements" and not entry.queues
+    return is_such and not packets.isdisjoint(row["evidence"] or ())
+
+
+def _oldest_unread(lake: Lake, every: Collection[QueueRows], now: datetime) -> dict[str, RowDict]:
+    """Return the rows of that view by queue, of queues that were read remotely: others have none."""
+    queues = [facts.queue for facts in every if facts.readers]
+    if not queues:
+        return {}
+    rows = LakeViews(lake, now, scope=Scope(queues=queues)).answer("oldest_unread")
+    return {row["queue"]: row for row in rows.to_pylist()}
 
 
 def _is_of_machines(entry: Entry, facts: QueueRows, machines: Machines) -> bool:
@@ -133,15 +219,24 @@ def _not_known(facts: QueueRows, entries: Sequence[Entry], machines: Machines) -
         yield MISSING_CODE_TEXTS.get(code, code)
 
 
-def _exportable(lake: Lake, evidence: Sequence[str]) -> dict[str, list[str]]:
-    """Return the keys of evidence whose packets can be exported, the first ``MAX_KEYS``, by option."""
-    wanted = [*dict.fromkeys(evidence)][:MAX_KEYS]
-    if not wanted:
-        return {}
-    found = {}
-    for option, (table, column) in _KEYS.items():
-        sql = f"SELECT DISTINCT {column} AS key FROM {{rows}} WHERE {column} IN {{wanted}}"
-        keys = {*lake.query(sql, rows=table, wanted=wanted)["key"].to_pylist()}
-        if keys:
-            found[option] = [key for key in wanted if key in keys]
+def _find_options(lake: Lake, verdicts: Collection[QueueVerdict]) -> dict[str, str]:
+    """Return the option of ``msmq export_packets`` that takes each key of evidence, of those that it can export."""
+    found = {key: option for each in verdicts for key, option in each.facts.options.items()}
+    wanted = defaultdict[str, set[str]](set)
+    for each in verdicts:
+        for option in _OPTIONS.get(each.entries[0].leading["condition"], ("call",)) if each.entries else ():
+            wanted[option] |= {*each.evidence} - found.keys()
+    for option, keys in wanted.items():
+        table, column, where = _KEYS[option]
+        sql = f"SELECT DISTINCT {column} AS key FROM {{rows}} WHERE {column} IN {{keys}} AND {where}"
+        found |= dict.fromkeys(lake.query(sql, rows=table, keys=keys)["key"].to_pylist() if keys else (), option)
+    return found
+
+
+def _by_option(keys: Sequence[str], options: Mapping[str, str]) -> dict[str, list[str]]:
+    """Return those of some keys whose packets can be exported, by option."""
+    found: dict[str, list[str]] = {}
+    for key in keys:
+        if key in options:
+            found.setdefault(options[key], []).append(key)
     return found

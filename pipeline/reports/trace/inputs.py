@@ -120,6 +120,11 @@ def trace_messages(lake: Lake, request: TraceRequest) -> TraceResult:
     return TraceResult(build_timelines(_read_trace_rows(lake, keys.keys(), numbers.keys()), keys, numbers), found)
 
 
+def read_timelines(lake: Lake, keys: Collection[str]) -> list[MessageTimeline]:
+    """Return the timelines of messages given by key, ordered by their first event."""
+    return build_timelines(_read_trace_rows(lake, keys, ()), keys) if keys else []
+
+
 def _earliest(seen_at: dict[_T, str], last_at: str, count: int) -> dict[_T, str]:
     """Return the first ``count`` entries by time, none later than ``last_at``."""
     entries = sorted(seen_at.items(), key=lambda entry: (entry[1], str(entry[0])))

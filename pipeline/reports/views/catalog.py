@@ -163,9 +163,9 @@ class LakeViews:
         """Return all names, addresses and GUIDs of the machines that a text means (``find_machines``)."""
         return find_machines(self._query, self._tables_of_views(VIEWS_BY_NAME), self._machine_names(), text)
 
-    def queue_names(self) -> dict[str, set[str]]:
-        """Return all names of each queue, by its canonical one (``queue_names``)."""
-        return queue_names(self._query, self._tables_of_views(VIEWS_BY_NAME))
+    def queue_names(self, tables: Collection[Table]) -> dict[str, set[str]]:
+        """Return all names that tables have of each queue, by its canonical one (``queue_names``)."""
+        return queue_names(self._query, tables)
 
     def queues_called(self, text: str) -> Names:
         """Return all names of the queues that a text means (``find_queues``)."""
