@@ -16,7 +16,7 @@ from jobs.command_line.parsers import build_parser
 from jobs.command_line.task_values import set_task_value
 from jobs.config import Config, ConfigError
 from jobs.lake_access import open_lake_with_data
-from pipeline.alerts.conditions import CONDITIONS, Thresholds
+from pipeline.alerts.conditions import CONDITIONS, ClockLimits, Thresholds
 from pipeline.alerts.entries import Entry, find_entries
 from pipeline.alerts.episodes import SEVERITY_ORDER
 from pipeline.alerts.update import current_alerts
@@ -33,8 +33,9 @@ _COLUMNS_NOT_IN_JSON: Final = (RUN_ID, "event_date", "errors")
 def alert_thresholds(config: Config) -> Thresholds:
     """Return the thresholds of the alerts, including the settings of other sections that they use."""
     quotas = {entry.queue.lower(): (entry.messages, entry.journal) for entry in config.quotas.queues}
+    by_clock = {field.name for field in fields(ClockLimits)}
     return Thresholds(
-        **{field.name: getattr(config.alerts, field.name) for field in fields(config.alerts)},
+        **{each.name: getattr(config.alerts, each.name) for each in fields(config.alerts) if each.name not in by_clock},
         stall_after=config.transfers.stall_after,
         window_full_after=config.transfers.window_full_after,
         slow_after=config.transfers.slow_after,
@@ -46,6 +47,11 @@ def alert_thresholds(config: Config) -> Thresholds:
         machine_quota_bytes=config.quotas.machine,
         machine_quotas={entry.machine: entry.bytes for entry in config.quotas.machines},
     )
+
+
+def clock_limits(config: Config) -> ClockLimits:
+    """Return the limits of the alerts that are compared with the clock."""
+    return ClockLimits(config.alerts.silence_after, config.alerts.event_hold)
 
 
 def load_thresholds(job_run: cli.JobRun) -> Thresholds:

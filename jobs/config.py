@@ -407,6 +407,18 @@ class AlertsConfig:
     max_lost_share: float = setting_field(
         0.01, "share of a server's bytes that may be missing from captures in an hour", minimum=0, maximum=1
     )
+    silence_after: timedelta | None = setting_field(
+        None,
+        "how long a folder of captures or a collected queue manager that brought evidence in five runs may bring none, "
+        "by the clock; null: three times the median of its intervals, at least 1h",
+        minimum=1,
+    )
+    event_hold: timedelta = setting_field(
+        timedelta(days=1),
+        "how old a single event (ends_refused, containers_rejected) may be, by the clock, to be told when it is first "
+        "read although it has ended",
+        minimum=0,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -736,7 +748,7 @@ def _convert(value_type: Any, raw: object, location: str) -> object:
         return _expect(isinstance(raw, str) and raw in allowed, raw, raw, f"one of {', '.join(allowed)}", location)
     if value_type in get_args(_ListEntry):
         return _convert_entry(value_type, raw, location)
-    if value_type in (str | None, Path | None, ByteSize | None) and raw is None:
+    if value_type in (str | None, Path | None, ByteSize | None, timedelta | None) and raw is None:
         return None
     if value_type == Path | None:
         return _convert_path(raw, location)
@@ -750,7 +762,7 @@ def _convert(value_type: Any, raw: object, location: str) -> object:
     if value_type is float:
         number = isinstance(raw, float) or whole
         return _expect(number, float(raw) if isinstance(raw, int | float) else None, raw, "a number", location)
-    if value_type is timedelta:
+    if value_type in (timedelta, timedelta | None):
         return _convert_duration(raw, location)
     if value_type in (ByteSize, ByteSize | None):
         return _convert_size(raw, location)

@@ -96,6 +96,16 @@ def format_count(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
+def format_age(span: timedelta) -> str:
+    """Return a duration in its two largest units, rounded to seconds: ``3 d 4 h``, ``15 min``, ``0 s``."""
+    left, parts = max(round(span.total_seconds()), 0), list[str]()
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60), ("s", 1)):
+        if (count := left // size) or (unit == "s" and not parts):
+            parts.append(f"{count} {unit}")
+        left %= size
+    return " ".join(parts[:2])
+
+
 def with_name(identifier: str, name: str | None) -> str:
     """Return an address or GUID with a name, ``name (identifier)``; alone without one, or where both are the same."""
     is_same = name is None or name.casefold() == identifier.casefold()

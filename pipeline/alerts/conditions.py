@@ -218,6 +218,22 @@ CONDITIONS: Final = {
 }
 """All alert conditions, by their names in gold.alerts."""
 
+EVIDENCE_STOPPED: Final = "evidence_stopped"
+CLOCK_CONDITIONS: Final = {
+    EVIDENCE_STOPPED: Condition(
+        25,
+        "a source (a folder of captures, or a collected queue manager) brought evidence in five runs or more, and none "
+        "for alerts.silence_after, by the clock. It is no row of gold.alerts: those depend on evidence only",
+        "See whether the capture or the collector runs, whether its files still reach the place that the runs read, "
+        "whether the queue manager answers (bronze.snapshots_raw.error), and whether the runs themselves run "
+        "(bronze.runs). What happened since then is not known.",
+    ),
+}
+"""The conditions that depend on the clock of the machine that prints or sends alerts."""
+
+SINGLE_EVENTS: Final = ("ends_refused", "containers_rejected")
+"""Conditions of which one event is an error: it is told when it is first read, also if it has ended by then."""
+
 
 FAILURE_CAUSES: Final = {
     NO_ANSWER: "no answer (network or host)",
@@ -225,6 +241,18 @@ FAILURE_CAUSES: Final = {
     ANSWER_NOT_CAPTURED: "no answer, or a reset that this capture cannot see",
 }
 """Why connections were not established, by their code in bronze.connections; others are no failures."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClockLimits:
+    """The limits that are compared with the clock when alerts are printed or sent. gold.alerts does not depend on them.
+
+    ``silence_after``: how long a source may bring nothing; None: three times its median interval, at least an hour.
+    ``event_hold``: how old a single event may be that is told when it is first read.
+    """
+
+    silence_after: timedelta | None = None
+    event_hold: timedelta = timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True)

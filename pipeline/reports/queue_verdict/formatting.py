@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping
+from datetime import timedelta
 from typing import Any, Final
 
 from pipeline.reports.queue_verdict.verdict import QueueVerdict
-from pipeline.text import escape_as_hex, format_cell, format_count
+from pipeline.text import escape_as_hex, format_age, format_cell, format_count
 
 _MAX_LINES: Final = 5  # of reports, senders, readers and alerts each
 
@@ -107,12 +108,4 @@ def _alert(row: Mapping[str, Any]) -> str:
 
 
 def _age(seconds: float | None) -> str:
-    """Return a duration in its largest two units."""
-    if seconds is None:
-        return "an unknown time"
-    left, parts = max(round(seconds), 0), list[str]()
-    for unit, size in (("d", 86400), ("h", 3600), ("min", 60), ("s", 1)):
-        if (count := left // size) or (unit == "s" and not parts):
-            parts.append(f"{count} {unit}")
-        left %= size
-    return " ".join(parts[:2])
+    return "an unknown time" if seconds is None else format_age(timedelta(seconds=seconds))
