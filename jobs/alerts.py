@@ -11,16 +11,18 @@ from pathlib import Path
 from typing import Any, Final
 
 from jobs import cli, redaction
+from jobs.command_line.notices import NoticeOptions, carry_out, notice_options, notices_lease
 from jobs.command_line.output_files import check_outputs, replace_file
 from jobs.command_line.parsers import build_parser
 from jobs.command_line.task_values import set_task_value
 from jobs.config import Config, ConfigError
 from jobs.lake_access import open_lake_with_data
+from pipeline.alerts.by_clock import alerts_by_clock
 from pipeline.alerts.conditions import CONDITIONS, ClockLimits, Thresholds
 from pipeline.alerts.entries import Entry, find_entries
 from pipeline.alerts.episodes import SEVERITY_ORDER
-from pipeline.alerts.update import current_alerts
 from pipeline.lake.lake import Lake
+from pipeline.notices.notice import notice_key
 from pipeline.silver.machines import Machines
 from pipeline.text import escape_as_hex, format_cell, format_count, json_default
 from schemas.table import RUN_ID
@@ -33,9 +35,9 @@ _COLUMNS_NOT_IN_JSON: Final = (RUN_ID, "event_date", "errors")
 def alert_thresholds(config: Config) -> Thresholds:
     """Return the thresholds of the alerts, including the settings of other sections that they use."""
     quotas = {entry.queue.lower(): (entry.messages, entry.journal) for entry in config.quotas.queues}
-    by_clock = {field.name for field in fields(ClockLimits)}
+    names = {each.name for each in fields(Thresholds)} & {each.name for each in fields(config.alerts)}
     return Thresholds(
-        **{each.name: getattr(config.alerts, each.name) for each in fields(config.alerts) if each.name not in by_clock},
+        **{name: getattr(config.alerts, name) for name in names},
         stall_after=config.transfers.stall_after,
         window_full_after=config.transfers.window_full_after,
         slow_after=config.transfers.slow_after,
@@ -63,18 +65,28 @@ def load_thresholds(job_run: cli.JobRun) -> Thresholds:
 
 
 def run(job_run: cli.JobRun) -> cli.Outcome:
-    """Print the alerts, and write them as JSON if asked; nothing is written to the lake.
+    """Print the alerts, write them as JSON if asked, and tell targets; only for these is anything written to the lake.
 
     They are read from ``gold.alerts`` if that table was made with the same thresholds and as-of time, else computed.
     """
     wanted = set(job_run.arguments.condition)
     if unknown := sorted(wanted - CONDITIONS.keys()):
         raise ConfigError(f"no such condition: {unknown[0]} (there are {', '.join(CONDITIONS)})")
+    options = notice_options(job_run)
     lake = open_lake_with_data(job_run)
-    found = current_alerts(lake, load_thresholds(job_run), job_run.arguments.as_of).to_pylist()
+    with notices_lease(job_run, lake, options):
+        return _show_and_tell(job_run, lake, options)
+
+
+def _show_and_tell(job_run: cli.JobRun, lake: Lake, options: NoticeOptions) -> cli.Outcome:
+    wanted = set(job_run.arguments.condition)
+    limits, by_clock = load_thresholds(job_run), clock_limits(job_run.config)
+    found_by_clock = alerts_by_clock(lake, limits, by_clock, job_run.started_at, job_run.arguments.as_of)
+    found = found_by_clock.rows
     alerts = sorted((row for row in found if not wanted or row["condition"] in wanted), key=_sort_key)
     active = [row for row in alerts if row["until"] is None]
-    entries = find_entries(active, Machines.of(lake))
+    machines = Machines.of(lake)
+    entries = find_entries(active, machines)
     _write_json_lines(job_run, lake, alerts, entries)
     if job_run.arguments.json != "-":
         lines = [line for entry in entries for line in format_entry(entry)]
@@ -90,7 +102,9 @@ def run(job_run: cli.JobRun) -> cli.Outcome:
         set_task_value(job_run.arguments.task_value, worst or NO_ALERT)
     level = job_run.arguments.fail_on
     failed = worst is not None and level != "never" and SEVERITY_ORDER.index(worst) >= SEVERITY_ORDER.index(level)
-    return cli.Outcome(quality_failed=failed, summary_fields={"alerts": counts, "ended": len(alerts) - len(active)})
+    told = carry_out(job_run, lake, options, found_by_clock, machines)
+    fields_of_alerts = {"alerts": counts, "ended": len(alerts) - len(active)}
+    return cli.Outcome(quality_failed=failed, summary_fields=fields_of_alerts | told)
 
 
 def _sort_key(row: Mapping[str, Any]) -> tuple[bool, int, datetime, str]:
@@ -131,7 +145,10 @@ def _write_json_lines(
     if target is None:
         return
     leading = {row["alert_key"]: entry.leading["alert_key"] for entry in entries for row in entry.alerts}
-    rows = (_json_fields(row) | {"leading_alert": leading.get(row["alert_key"])} for row in alerts)
+    rows = (
+        _json_fields(row) | {"leading_alert": leading.get(row["alert_key"]), "notice_key": notice_key(row)}
+        for row in alerts
+    )
     text = "".join(f"{json.dumps(row, default=json_default)}\n" for row in rows)
     if target == "-":
         cli.write_output(text)

@@ -1,4 +1,4 @@
-"""The file of targets of notices: ``--notify @FILE``, or the file named by MSMQ_NOTIFY_FILE. YAML, of which JSON is a part.
+"""The file of the targets of notices, in YAML or JSON: ``--notify @FILE``, or the file named by MSMQ_NOTIFY_FILE.
 
 It has ``targets``, a list. Each entry has a ``name`` and a ``kind``; ``_KINDS`` lists what else the kinds have. A
 reference to a Databricks secret, ``{{secrets/SCOPE/KEY}}``, may replace a value, or the whole file. Error messages
@@ -169,9 +169,7 @@ class _Fields:
 
     def _value(self, node: yaml.Node, name: str) -> str:
         if not isinstance(node, yaml.ScalarNode) or not node.value:
-            raise ConfigError(
-                f"{file_and_line(node, self.file)}: {name}: expected text (a reference to a secret is quoted)"
-            )
+            raise self.error(name, "text (a reference to a secret is quoted)")
         return resolve_secret(node.value, f"{file_and_line(node, self.file)}: {name}")
 
 

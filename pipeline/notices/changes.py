@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
 
+from pipeline.alerts.conditions import EVIDENCE_STOPPED
 from pipeline.alerts.entries import AlertRow, Entry
 from pipeline.alerts.episodes import SEVERITY_ORDER
 from pipeline.notices.notice import (
@@ -33,7 +34,6 @@ from pipeline.notices.notice import (
 )
 from pipeline.text import json_default
 
-SINGLE_EVENTS: Final = ("ends_refused", "containers_rejected")
 _TOLD_AGAIN: Final = ("condition", "severity", "subject", "since")  # another value is an update
 
 
@@ -69,24 +69,17 @@ class Acknowledgement(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AlertsNow:
-    """The alerts at the time of a call: entries of what is active and not muted, and what explains what is gone.
+    """The alerts at the time of a call, without those that are muted.
 
-    ``rows`` are all rows of gold.alerts that are not muted, also of ended alerts; ``muted_keys`` are the keys of
-    condition and subject of active alerts that are muted.
+    ``entries`` are those of active alerts, ``ended`` the rows of ended ones, ``events`` those of them that are told
+    although they are over. ``muted_keys`` are the keys of condition and subject of active alerts that are muted.
     """
 
-    entries: Sequence[Entry]
-    rows: Sequence[AlertRow]
     now: datetime
+    entries: Sequence[Entry]
+    ended: Sequence[AlertRow] = ()
+    events: Sequence[AlertRow] = ()
     muted_keys: frozenset[str] = frozenset()
-
-
-@dataclass(frozen=True, slots=True)
-class Timing:
-    """How long something is still there before it is told again, and how old a single event may be to be told."""
-
-    repeat_after: timedelta
-    event_hold: timedelta
 
 
 @dataclass(slots=True)
@@ -102,18 +95,25 @@ def find_changes(
     alerts: AlertsNow,
     told: Mapping[str, Told],
     acknowledged: Mapping[str, Acknowledgement],
-    timing: Timing,
     *,
+    repeat_after: timedelta,
     is_first_call: bool,
 ) -> Changes:
     """Return what a target is to be told, by what it was ``told`` of each notice key.
 
-    The first call tells what is active, and takes earlier single events for known.
+    What is still there after ``repeat_after`` is told again. The first call tells what is active, and takes earlier
+    single events for known.
     """
     changes = Changes()
     keys = _match(alerts.entries, told)
     for own_key, entry in zip(keys, alerts.entries, strict=True):
-        notice = _open_notice(own_key, entry, told.get(own_key), acknowledged.get(own_key), alerts.now, timing)
+        before = told.get(own_key)
+        is_due = (
+            before is not None
+            and alerts.now - before.told_at >= repeat_after
+            and not _is_held(before, acknowledged.get(own_key), entry.severity, alerts.now)
+        )
+        notice = _open_notice(own_key, entry, before, alerts.now, is_repetition_due=is_due)
         changes.open.append(notice)
         if notice.action != UNCHANGED:
             changes.to_tell.append(notice)
@@ -126,7 +126,7 @@ def find_changes(
             changes.to_tell.append(_ended(before.notice, alerts, told_in))
         elif before.is_waiting:
             changes.to_tell.append(before.notice)
-    happened = [each for each in _events(alerts, told, timing) if each.notice_key not in keys]
+    happened = [each for each in _events(alerts, told) if each.notice_key not in keys]
     (changes.to_keep if is_first_call else changes.to_tell).extend(happened)
     return changes
 
@@ -147,20 +147,15 @@ def _match(entries: Sequence[Entry], told: Mapping[str, Told]) -> list[str]:
     return [*out.values()]
 
 
-def _open_notice(
-    own_key: str,
-    entry: Entry,
-    told: Told | None,
-    acknowledged: Acknowledgement | None,
-    now: datetime,
-    timing: Timing,
-) -> Notice:
+def _is_held(told: Told, acknowledged: Acknowledgement | None, severity: str, now: datetime) -> bool:
+    return acknowledged is not None and acknowledged.holds(told, severity, now)
+
+
+def _open_notice(own_key: str, entry: Entry, told: Told | None, now: datetime, *, is_repetition_due: bool) -> Notice:
     facts, keys = entry_facts(entry), entry_keys(entry)
     if told is None or not told.is_open:
         return Notice(own_key, BEGAN, facts, keys, begun_at=str(json_default(now)))
-    is_held = acknowledged is not None and acknowledged.holds(told, facts["severity"], now)
-    due = now - told.told_at >= timing.repeat_after and not is_held
-    action = _next_action(told, facts, is_repetition_due=due)
+    action = _next_action(told, facts, is_repetition_due=is_repetition_due)
     return Notice(own_key, action, facts, keys, begun_at=told.notice.begun_at)
 
 
@@ -187,34 +182,25 @@ def _ended(before: Notice, alerts: AlertsNow, joined: Mapping[str, str]) -> Noti
             return before.with_action(ENDED, reason=JOINED, joined_to=joined[own_key])
     if not alerts.muted_keys.isdisjoint((before.notice_key, *before.alert_keys)):
         return before.with_action(ENDED, reason=MUTED)
+    if before.facts["condition"] == EVIDENCE_STOPPED:  # no row of gold.alerts: the clock alone shows it
+        return before.with_action(ENDED, facts={**before.facts, "until": json_default(alerts.now)})
     leading = before.alert_keys[0] if before.alert_keys else before.notice_key
-    over = [
-        row
-        for row in alerts.rows
-        if row["until"] is not None and notice_key(row) == leading
-        and row["until"] >= as_time(before.facts["since"])
-    ]  # fmt: skip
+    since = as_time(before.facts["since"])
+    over = [row for row in alerts.ended if row["until"] >= since and notice_key(row) == leading]
     if not over:
         return before.with_action(ENDED, reason=WITHDRAWN)
     newest = max(over, key=lambda row: row["until"])
     return before.with_action(ENDED, reason=None, facts={**before.facts, **episode_facts(newest)})
 
 
-def _events(alerts: AlertsNow, told: Mapping[str, Told], timing: Timing) -> Iterable[Notice]:
-    """Return single events that are over and were not told: of each condition and subject the newest."""
-    newest: dict[str, AlertRow] = {}
-    for row in alerts.rows:
-        if row["condition"] in SINGLE_EVENTS and row["until"] is not None:
-            own_key = notice_key(row)
-            if own_key not in newest or newest[own_key]["since"] < row["since"]:
-                newest[own_key] = row
+def _events(alerts: AlertsNow, told: Mapping[str, Told]) -> Iterable[Notice]:
+    """Yield single events that are over and were not told: of each condition and subject the newest."""
     begun_at = str(json_default(alerts.now))
+    newest = {notice_key(row): row for row in sorted(alerts.events, key=lambda row: row["since"])}
     for own_key, row in newest.items():
-        facts = entry_facts(Entry(row))
         before = told.get(own_key)
-        is_told = before is not None and as_time(before.notice.facts["last_seen_at"]) >= row["since"]
-        if not is_told and row["last_seen_at"] >= alerts.now - timing.event_hold:
-            yield Notice(own_key, HAPPENED, facts, [own_key], begun_at)
+        if before is None or as_time(before.notice.facts["last_seen_at"]) < row["since"]:
+            yield Notice(own_key, HAPPENED, entry_facts(Entry(row)), [own_key], begun_at)
 
 
 def as_time(text: str | None) -> datetime:

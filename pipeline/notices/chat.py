@@ -5,6 +5,7 @@ Texts stand in elements that show them as they are: what looks like markup or a 
 
 from __future__ import annotations
 
+import html
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -46,8 +47,10 @@ class Teams(Target):
 
 
 def _slack_message(told: Notice | Summary) -> dict[str, Any]:
-    fallback = told.title.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    return {"text": fallback, "blocks": [_section(told.title), _section("\n".join(told.lines))]}
+    return {
+        "text": html.escape(told.title, quote=False),
+        "blocks": [_section(told.title), _section("\n".join(told.lines))],
+    }
 
 
 def _section(text: str) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -40,17 +41,20 @@ class Endpoint:
         """Post a value as JSON; NotDeliveredError unless the answer is a success."""
         data = json.dumps(body).encode()
         try:
-            context = ssl.create_default_context(cafile=self.ca_file)
-            opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=context), _NoRedirects)
             headers = {"Content-Type": "application/json", "User-Agent": "msmq-lakehouse", **self.headers}
             request = urllib.request.Request(self.url, data, headers, method="POST")  # noqa: S310 - http(s) alone
-            with opener.open(request, timeout=timeout_s):
+            with self._opener.open(request, timeout=timeout_s):
                 pass
         except urllib.error.HTTPError as error:
             error.close()
             _raise_for_status(error.code)
         except (OSError, http.client.HTTPException) as error:
             raise NotDeliveredError(describe_failure(error), is_down=True) from None
+
+    @cached_property
+    def _opener(self) -> urllib.request.OpenerDirector:
+        context = ssl.create_default_context(cafile=self.ca_file)
+        return urllib.request.build_opener(urllib.request.HTTPSHandler(context=context), _NoRedirects)
 
 
 def _raise_for_status(status: int) -> NoReturn:
@@ -61,7 +65,7 @@ def _raise_for_status(status: int) -> NoReturn:
 
 def describe_failure(error: BaseException) -> str:
     """Return why a connection failed, without any text that could name the other end."""
-    reason = getattr(error, "reason", error)
+    reason = error.reason if isinstance(error, urllib.error.URLError) else error
     if isinstance(reason, ssl.SSLCertVerificationError):
         return f"its certificate is not trusted (OpenSSL's code {reason.verify_code})"
     if isinstance(reason, TimeoutError):

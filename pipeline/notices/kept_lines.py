@@ -81,8 +81,8 @@ class KeptLines:
 
     def mutes(self, now: datetime) -> list[Mute]:
         """Return what is muted now."""
-        lines = (line for line in self.lines if line["line"] == MUTED)
-        return [Mute(line["condition"], line["queue"]) for line in lines if now < as_time(line["until"])]
+        until = {Mute(line["condition"], line["queue"]): line["until"] for line in self.lines if line["line"] == MUTED}
+        return [mute for mute, text in until.items() if now < as_time(text)]
 
     def add(self, lines: Iterable[Line], now: datetime) -> None:
         """Add lines and write the file in one step, within its limits. OSError."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
+from pipeline.alerts.by_clock import AlertsByClock
 from pipeline.alerts.entries import AlertRow, find_entries
-from pipeline.notices.changes import AlertsNow, Changes, Timing, Told, find_changes
+from pipeline.notices.changes import AlertsNow, Changes, Told, find_changes
 from pipeline.notices.delivery import Delivery, deliver
 from pipeline.notices.kept_lines import KeptLines, Line, Mute, target_line, told_line
 from pipeline.notices.notice import UNCHANGED, Notice, notice_key
@@ -24,21 +25,34 @@ class Outcome:
     failures: Sequence[str]
 
 
-def alerts_now(rows: Sequence[AlertRow], machines: Machines, mutes: Iterable[Mute], now: datetime) -> AlertsNow:
-    """Return the alerts that are told, of all rows. Muted ones are left out before entries are made of the others."""
-    muted = [row for row in rows if any(mute.covers(row) for mute in mutes)]
-    muted_ids = {*map(id, muted)}
-    told = [row for row in rows if id(row) not in muted_ids]
-    entries = find_entries((row for row in told if row["until"] is None), machines)
-    return AlertsNow(entries, told, now, frozenset(notice_key(row) for row in muted if row["until"] is None))
+def alerts_now(alerts: AlertsByClock, machines: Machines, mutes: Sequence[Mute]) -> AlertsNow:
+    """Return the alerts that are told. Muted ones are left out before entries are made of the others."""
+    told, muted_keys = list[AlertRow](), set[str]()
+    for row in (*alerts.rows, *alerts.stopped):
+        if not any(mute.covers(row) for mute in mutes):
+            told.append(row)
+        elif row["until"] is None:
+            muted_keys.add(notice_key(row))
+    ended = [row for row in told if row["until"] is not None]
+    return AlertsNow(
+        alerts.clock,
+        find_entries((row for row in told if row["until"] is None), machines),
+        ended,
+        [row for row in ended if row["alert_key"] in alerts.recent_events],
+        frozenset(muted_keys),
+    )
 
 
-def tell(kept: KeptLines, targets: Sequence[Target], alerts: AlertsNow, timing: Timing) -> dict[str, Outcome]:
+def tell(
+    kept: KeptLines, targets: Sequence[Target], alerts: AlertsNow, *, repeat_after: timedelta
+) -> dict[str, Outcome]:
     """Tell each target what has changed for it, and write what it was told; return the outcome by target. OSError."""
     acknowledged = kept.acknowledged()
     told = {target.name: kept.told(target.name) for target in targets}
     changes = {
-        name: find_changes(alerts, before, acknowledged, timing, is_first_call=not kept.is_known(name))
+        name: find_changes(
+            alerts, before, acknowledged, repeat_after=repeat_after, is_first_call=not kept.is_known(name)
+        )
         for name, before in told.items()
     }
     messages = {
