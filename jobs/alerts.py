@@ -4,32 +4,35 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import fields
-from datetime import datetime
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
 from jobs import cli, redaction
-from jobs.command_line.notices import NoticeOptions, carry_out, notice_options, notices_lease
+from jobs.command_line.notices import carry_out, notice_options, notices_lease
 from jobs.command_line.output_files import check_outputs, replace_file
 from jobs.command_line.parsers import build_parser
 from jobs.command_line.task_values import set_task_value
 from jobs.config import Config, ConfigError
 from jobs.lake_access import open_lake_with_data
-from pipeline.alerts.by_clock import alerts_by_clock
-from pipeline.alerts.conditions import CONDITIONS, ClockLimits, Thresholds
-from pipeline.alerts.entries import Entry, find_entries
+from pipeline.alerts.by_clock import AlertsByClock, alerts_by_clock
+from pipeline.alerts.conditions import CLOCK_CONDITIONS, CONDITIONS, EVIDENCE_STOPPED, ClockLimits, Thresholds
+from pipeline.alerts.entries import AlertRow, Entry, evidence_keys
 from pipeline.alerts.episodes import SEVERITY_ORDER
 from pipeline.lake.lake import Lake
 from pipeline.notices.notice import notice_key
+from pipeline.reports.changes import find_changes, format_changes
+from pipeline.reports.next_commands import next_commands
 from pipeline.silver.machines import Machines
-from pipeline.text import escape_as_hex, format_cell, format_count, json_default
+from pipeline.text import escape_as_hex, format_age, format_cell, format_count, json_default
 from schemas.table import RUN_ID
 
 JOB = "alerts"
 NO_ALERT: Final = "none"  # in place of the severity of the worst active alert
 _COLUMNS_NOT_IN_JSON: Final = (RUN_ID, "event_date", "errors")
+_MAX_KEYS: Final = 3  # of evidence in a line
 
 
 def alert_thresholds(config: Config) -> Thresholds:
@@ -65,90 +68,174 @@ def load_thresholds(job_run: cli.JobRun) -> Thresholds:
 
 
 def run(job_run: cli.JobRun) -> cli.Outcome:
-    """Print the alerts, write them as JSON if asked, and tell targets; only for these is anything written to the lake.
+    """Print the alerts by the clock, write them as JSON if asked, and do what is asked of notices.
 
     They are read from ``gold.alerts`` if that table was made with the same thresholds and as-of time, else computed.
+    Only what is asked of notices writes to the lake.
     """
-    wanted = set(job_run.arguments.condition)
-    if unknown := sorted(wanted - CONDITIONS.keys()):
-        raise ConfigError(f"no such condition: {unknown[0]} (there are {', '.join(CONDITIONS)})")
+    wanted, conditions = set(job_run.arguments.condition), CONDITIONS | CLOCK_CONDITIONS
+    if unknown := sorted(wanted - conditions.keys()):
+        raise ConfigError(f"no such condition: {unknown[0]} (there are {', '.join(conditions)})")
     options = notice_options(job_run)
     lake = open_lake_with_data(job_run)
+    limits, of_clock = load_thresholds(job_run), clock_limits(job_run.config)
     with notices_lease(job_run, lake, options):
-        return _show_and_tell(job_run, lake, options)
-
-
-def _show_and_tell(job_run: cli.JobRun, lake: Lake, options: NoticeOptions) -> cli.Outcome:
-    wanted = set(job_run.arguments.condition)
-    limits, by_clock = load_thresholds(job_run), clock_limits(job_run.config)
-    found_by_clock = alerts_by_clock(lake, limits, by_clock, job_run.started_at, job_run.arguments.as_of)
-    found = found_by_clock.rows
-    alerts = sorted((row for row in found if not wanted or row["condition"] in wanted), key=_sort_key)
-    active = [row for row in alerts if row["until"] is None]
-    machines = Machines.of(lake)
-    entries = find_entries(active, machines)
-    _write_json_lines(job_run, lake, alerts, entries)
-    if job_run.arguments.json != "-":
-        lines = [line for entry in entries for line in format_entry(entry)]
+        found = alerts_by_clock(lake, limits, of_clock, job_run.started_at, job_run.arguments.as_of)
+        notice_fields = carry_out(job_run, lake, options, found)
+    alerts = sorted((row for row in found.every if not wanted or row["condition"] in wanted), key=_sort_key)
+    told = [row for row in alerts if found.is_told(row)]
+    ended = [row for row in alerts if row["until"] is not None]
+    listing = _Listing.of(lake, found, told, job_run.arguments.lake)
+    if (since := _since(job_run, found)) is not None:
+        changes = find_changes(lake, limits, found, since)
+        rows, lines = [change._asdict() for change in changes], format_changes(changes, since)
+    else:
+        rows, lines = [listing.json_fields(row) for row in alerts], listing.lines()
         if job_run.arguments.ended:
-            lines += [line for row in alerts if row["until"] is not None for line in format_alert(row)]
-        cli.write_output("".join(f"{line}\n" for line in lines))
-    counts = {level: sum(row["severity"] == level for row in active) for level in SEVERITY_ORDER[::-1]}
+            lines += [line for row in ended if not found.is_told(row) for line in format_alert(row)]
+    _write_json_lines(job_run, lake, rows)
+    if job_run.arguments.json != "-":
+        cli.write_output("".join(f"{line}\n" for line in [*lines, _age_text(found)]))
+    outcome = _outcome(job_run, found, listing, told, len(ended))
+    outcome.summary_fields |= notice_fields
+    return outcome
+
+
+def _since(job_run: cli.JobRun, found: AlertsByClock) -> datetime | None:
+    """Return the time since when changes are asked for, None if they are not; ConfigError if it is not before now."""
+    asked: timedelta | datetime | None = job_run.arguments.since
+    since = found.clock - asked if isinstance(asked, timedelta) else asked
+    if since is not None and since >= found.clock:
+        raise ConfigError(f"--since {format_cell(since)}: it is not before now, {format_cell(found.clock)}")
+    return since
+
+
+@dataclass(frozen=True, slots=True)
+class _Listing:
+    """The entries that are told: those that are observed, and those without newer evidence.
+
+    ``commands`` are the next ones, by the ``alert_key`` of the leading alert of the entry; ``leading`` is that key of
+    each alert.
+    """
+
+    found: AlertsByClock
+    observed: list[Entry]
+    unobserved: list[Entry]
+    commands: Mapping[str, str]
+    leading: Mapping[str, str]
+
+    @staticmethod
+    def of(lake: Lake, found: AlertsByClock, told: Sequence[AlertRow], place: str) -> _Listing:
+        """Return the entries of alerts; ``place`` is that of the lake, for the commands."""
+        observed, unobserved = found.entries(told, Machines.of(lake))
+        every = [*observed, *unobserved]
+        leading = {row["alert_key"]: entry.leading["alert_key"] for entry in every for row in entry.alerts}
+        return _Listing(found, observed, unobserved, next_commands(lake, every, place), leading)
+
+    def lines(self) -> list[str]:
+        """Return the lines printed: first what is observed, then what is not any more."""
+        lines = [line for entry in self.observed for line in self._entry_lines(entry)]
+        lines += ["", "Not observed any more, as they were last seen:"] if self.unobserved else []
+        return lines + [line for entry in self.unobserved for line in self._entry_lines(entry)]
+
+    def _entry_lines(self, entry: Entry) -> list[str]:
+        command = escape_as_hex(self.commands[entry.leading["alert_key"]])
+        return [*format_entry(entry, self.found.unobserved), f"        next: {command}"]
+
+    def json_fields(self, row: AlertRow) -> dict[str, Any]:
+        """Return the fields of an alert in JSON: its columns, and what is told of it.
+
+        ``leading_alert`` is the ``alert_key`` of the alert that says most of the cause, maybe itself.
+        """
+        key, leading = row["alert_key"], self.leading.get(row["alert_key"])
+        return {name: value for name, value in row.items() if name not in _COLUMNS_NOT_IN_JSON} | {
+            "leading_alert": leading,
+            "notice_key": notice_key(row),
+            "not_observed_since": row["last_seen_at"] if key in self.found.unobserved else None,
+            "first_read": key in self.found.first_read,
+            "next_command": None if leading is None else self.commands[leading],
+            "newest_evidence_at": self.found.newest_at,
+        }
+
+
+def _outcome(
+    job_run: cli.JobRun, found: AlertsByClock, listing: _Listing, told: Sequence[AlertRow], ended: int
+) -> cli.Outcome:
+    """Log how many alerts there are, and return the outcome: failed if one is as severe as ``--fail-on`` says."""
+    counts = {level: sum(row["severity"] == level for row in told) for level in SEVERITY_ORDER[::-1]}
     by_level = ", ".join(f"{count} {level}" for level, count in counts.items())
-    of_causes = f", of {format_count(len(entries), 'cause')}" if len(entries) < len(active) else ""
-    cli.log_progress(f"{len(active)} alerts are active ({by_level}){of_causes}, {len(alerts) - len(active)} have ended")
-    worst = max((row["severity"] for row in active), key=SEVERITY_ORDER.index, default=None)
+    causes = len(listing.observed) + len(listing.unobserved)
+    of_causes = f", of {format_count(causes, 'cause')}" if causes < len(told) else ""
+    events = [row for row in told if row["until"] is not None]
+    of_events = f"; {format_count(len(events), 'event')} of them ended and were first read by the last run" * bool(
+        events
+    )
+    cli.log_progress(f"{len(told)} alerts are active ({by_level}){of_causes}{of_events}, {ended} have ended")
+    worst = max((row["severity"] for row in told), key=SEVERITY_ORDER.index, default=None)
     if job_run.arguments.task_value:
         set_task_value(job_run.arguments.task_value, worst or NO_ALERT)
     level = job_run.arguments.fail_on
     failed = worst is not None and level != "never" and SEVERITY_ORDER.index(worst) >= SEVERITY_ORDER.index(level)
-    told = carry_out(job_run, lake, options, found_by_clock, machines)
-    fields_of_alerts = {"alerts": counts, "ended": len(alerts) - len(active)}
-    return cli.Outcome(quality_failed=failed, summary_fields=fields_of_alerts | told)
+    summary = {
+        "alerts": counts,
+        "ended": ended,
+        "evidence_stopped": sum(row["condition"] == EVIDENCE_STOPPED for row in told),
+        "not_observed": sum(row["alert_key"] in found.unobserved for row in told),
+        "first_read": len(events),
+        "evidence_age_s": None if found.evidence_age is None else found.evidence_age.total_seconds(),
+    }
+    return cli.Outcome(quality_failed=failed, summary_fields=summary)
 
 
-def _sort_key(row: Mapping[str, Any]) -> tuple[bool, int, datetime, str]:
+def _age_text(found: AlertsByClock) -> str:
+    if found.newest_at is None or found.evidence_age is None:
+        return "no evidence has a time"
+    at, age = format_cell(found.newest_at), found.evidence_age
+    return f"newest evidence {at}, " + (
+        f"{format_age(age)} ago" if age >= timedelta(0) else f"{format_age(-age)} later"
+    )
+
+
+def _sort_key(row: AlertRow) -> tuple[bool, int, datetime, str]:
     """Sort active alerts before ended ones, then by descending severity, then by age."""
     return row["until"] is not None, -SEVERITY_ORDER.index(row["severity"]), row["since"], row["alert_key"]
 
 
-def format_entry(entry: Entry) -> list[str]:
-    """Return the lines printed for alerts of one cause: those of the leading alert, and one for each other."""
+def format_entry(entry: Entry, unobserved: Collection[str] = ()) -> list[str]:
+    """Return the lines printed for alerts of one cause: those of the leading alert, one for each other, the evidence.
+
+    ``unobserved`` has the ``alert_key`` of those without newer evidence.
+    """
     others = [
         f"        also {row['severity']} {row['condition']}  {escape_as_hex(row['subject'])}, since "
         f"{format_cell(row['since'])}"
         for row in entry.others
     ]
-    return [*format_alert(entry.leading), *others]
+    keys = evidence_keys(entry.leading)
+    more = f" and {len(keys) - _MAX_KEYS} more" if len(keys) > _MAX_KEYS else ""
+    evidence = [f"        evidence: {escape_as_hex(', '.join(keys[:_MAX_KEYS]))}{more}"] if keys else []
+    is_unobserved = entry.leading["alert_key"] in unobserved
+    return [*format_alert(entry.leading, is_unobserved=is_unobserved), *others, *evidence]
 
 
-def format_alert(row: Mapping[str, Any]) -> list[str]:
+def format_alert(row: AlertRow, *, is_unobserved: bool = False) -> list[str]:
     """Return the lines printed for an alert. Names and texts that come from the wire are escaped."""
+    seen = "not observed since" if is_unobserved else "last seen"
     until = "" if row["until"] is None else f", ended {format_cell(row['until'])}"
     known = "" if row["confidence"] == "complete" else f" ({row['confidence']}: {', '.join(row['missing'])})"
     return [
         f"{row['severity']:<8}{row['condition']}  {escape_as_hex(row['subject'])}",
-        f"        since {format_cell(row['since'])}, last seen {format_cell(row['last_seen_at'])}{until}{known}",
+        f"        since {format_cell(row['since'])}, {seen} {format_cell(row['last_seen_at'])}{until}{known}",
         f"        {escape_as_hex(row['message'])}",
         f"        {row['suggestion']}",
     ]
 
 
-def _write_json_lines(
-    job_run: cli.JobRun, lake: Lake, alerts: Sequence[Mapping[str, Any]], entries: Sequence[Entry]
-) -> None:
-    """Write alerts as JSON lines to the file of ``--json``, if there is one, or to standard output for ``-``.
-
-    ``leading_alert`` of an active alert is the ``alert_key`` of the one that says most of the cause, maybe itself.
-    """
+def _write_json_lines(job_run: cli.JobRun, lake: Lake, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Write rows as JSON lines to the file of ``--json``, if there is one, or to standard output for ``-``."""
     target = job_run.arguments.json
     if target is None:
         return
-    leading = {row["alert_key"]: entry.leading["alert_key"] for entry in entries for row in entry.alerts}
-    rows = (
-        _json_fields(row) | {"leading_alert": leading.get(row["alert_key"]), "notice_key": notice_key(row)}
-        for row in alerts
-    )
     text = "".join(f"{json.dumps(row, default=json_default)}\n" for row in rows)
     if target == "-":
         cli.write_output(text)
@@ -159,10 +246,6 @@ def _write_json_lines(
             out.write(text.encode())
     except OSError as error:
         raise ConfigError(f"{target}: {error.strerror}") from error
-
-
-def _json_fields(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in row.items() if name not in _COLUMNS_NOT_IN_JSON}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -47,7 +47,6 @@ from pipeline.reports.summary import console_summary
 from pipeline.sequences import update as sequences_update
 from pipeline.silver import hosts
 from pipeline.silver.decode_tasks import DecodedWrite
-from pipeline.silver.machines import Machines
 from pipeline.text import format_count
 from pipeline.transfers.messages import update_messages
 from pipeline.transfers.messages.message_rows import TransferSettings
@@ -271,7 +270,7 @@ def _tell_targets(job_run: cli.JobRun, lake: Lake, options: NoticeOptions) -> di
     job_run.stages.begin("notices")
     limits, of_clock = alert_thresholds(job_run.config), clock_limits(job_run.config)
     alerts = alerts_by_clock(lake, limits, of_clock, datetime.now(UTC), job_run.arguments.as_of)
-    return carry_out(job_run, lake, options, alerts, Machines.of(lake))
+    return carry_out(job_run, lake, options, alerts)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

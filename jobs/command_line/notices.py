@@ -106,9 +106,7 @@ def notices_lease(job_run: cli.JobRun, lake: Lake, options: NoticeOptions) -> It
         yield
 
 
-def carry_out(
-    job_run: cli.JobRun, lake: Lake, options: NoticeOptions, alerts: AlertsByClock, machines: Machines
-) -> dict[str, Any]:
+def carry_out(job_run: cli.JobRun, lake: Lake, options: NoticeOptions, alerts: AlertsByClock) -> dict[str, Any]:
     """Do what the options ask, and return fields of the summary. The caller holds the lease (``notices_lease``)."""
     if not options.write:
         return {}
@@ -118,7 +116,7 @@ def carry_out(
             kept.add([_requested_line(job_run, lake, options, kept)], alerts.clock)
         if not options.targets:
             return {}
-        now = alerts_now(alerts, machines, kept.mutes(alerts.clock))
+        now = alerts_now(alerts, Machines.of(lake), kept.mutes(alerts.clock))
         outcomes = tell(kept, options.targets, now, repeat_after=job_run.config.alerts.repeat_after)
     except OSError as error:
         raise ConfigError(f"{lake.root}: notices: {error.strerror or type(error).__name__}") from error

@@ -112,6 +112,12 @@ def _alerts() -> cli.JobArgumentParser:
     )
     parser.add_argument("--ended", action="store_true", help="also print alerts that have ended")
     parser.add_argument(
+        "--since",
+        metavar="WHEN",
+        type=parse_time_or_span,
+        help="print instead what changed in alerts, queues, machines and flows since then: 1d, or a time (ISO 8601)",
+    )
+    parser.add_argument(
         "--condition",
         metavar="NAME",
         nargs="+",

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from pipeline.alerts.conditions import SINGLE_EVENTS, ClockLimits, Thresholds
-from pipeline.alerts.entries import AlertRow, Entry, find_entries
+from pipeline.alerts.entries import AlertRow, Entry, evidence_keys, find_entries
 from pipeline.alerts.silence import find_stopped, longest_wait, read_sources
 from pipeline.alerts.update import current_alerts
 from pipeline.arrow_rows import us_to_datetime
@@ -50,10 +50,18 @@ class AlertsByClock:
     first_read: frozenset[str]
 
     @property
-    def told(self) -> list[AlertRow]:
-        """The alerts that are printed and count for the exit code: active ones, and events that were first read."""
-        own = [row for row in self.rows if row["until"] is None or row["alert_key"] in self.first_read]
-        return [*own, *self.stopped]
+    def every(self) -> tuple[AlertRow, ...]:
+        """All rows: those of gold.alerts, and those that the clock adds."""
+        return (*self.rows, *self.stopped)
+
+    @property
+    def evidence_age(self) -> timedelta | None:
+        """How old the newest packet or snapshot is by the clock; None where none has a time."""
+        return None if self.newest_at is None else self.clock - self.newest_at
+
+    def is_told(self, row: AlertRow) -> bool:
+        """Whether an alert is printed and counts for the exit code: it is active, or an event that was first read."""
+        return row["until"] is None or row["alert_key"] in self.first_read
 
     def entries(self, alerts: Iterable[AlertRow], machines: Machines) -> tuple[list[Entry], list[Entry]]:
         """Return the entries of alerts: those that are observed, and those of which no alert has newer evidence."""
@@ -90,9 +98,9 @@ def alerts_by_clock(
 
 def _first_read(lake: Lake, events: Iterable[AlertRow]) -> frozenset[str]:
     """Return the ``alert_key`` of alerts with evidence that the last run which read captures was the first to read."""
-    keys = {each for row in events for each in row["evidence"]}
+    keys = {key for row in events for key in evidence_keys(row)}
     if not keys:
         return frozenset()
     found = lake.query(_FIRST_READ_SQL, calls=RPC_CALLS, packets=SESSION_PACKETS, captures=CAPTURE_FILES, keys=keys)
     new = {*found["key"].to_pylist()}
-    return frozenset(row["alert_key"] for row in events if new.intersection(row["evidence"]))
+    return frozenset(row["alert_key"] for row in events if new.intersection(evidence_keys(row)))

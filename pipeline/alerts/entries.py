@@ -112,6 +112,11 @@ _CAUSES: Final[tuple[tuple[str, _Meets, tuple[str, ...]], ...]] = (
 )
 
 
+def evidence_keys(alert: AlertRow) -> list[str]:
+    """Return the keys of an alert's evidence, without those that are not known."""
+    return [key for key in alert["evidence"] or () if key is not None]
+
+
 def find_entries(alerts: Iterable[AlertRow], machines: Machines) -> list[Entry]:
     """Return the entries of active alerts, rows of gold.alerts: the worst first, of these the oldest first.
 

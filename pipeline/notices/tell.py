@@ -28,7 +28,7 @@ class Outcome:
 def alerts_now(alerts: AlertsByClock, machines: Machines, mutes: Sequence[Mute]) -> AlertsNow:
     """Return the alerts that are told. Muted ones are left out before entries are made of the others."""
     told, muted_keys = list[AlertRow](), set[str]()
-    for row in (*alerts.rows, *alerts.stopped):
+    for row in alerts.every:
         if not any(mute.covers(row) for mute in mutes):
             told.append(row)
         elif row["until"] is None:

@@ -8,6 +8,7 @@ import pytest
 
 from alerts.scenario import LIMITS
 from jobs import alerts as job
+from pipeline.alerts import by_clock
 from pipeline.alerts import update as alerts_update
 from pipeline.alerts.conditions import CONDITIONS
 from pipeline.alerts.inputs import ALERT_SOURCES
@@ -224,7 +225,7 @@ def test_alerts_of_every_source_and_what_is_printed_of_them(spark, monkeypatch, 
     assert by_condition["receives_not_ended"]["missing"] == ["queue_unknown"]
 
     monkeypatch.setattr(job, "open_lake_with_data", lambda _: lake)
-    monkeypatch.setattr(job, "current_alerts", lambda *_: found)
+    monkeypatch.setattr(by_clock, "current_alerts", lambda *_: found)
     out = tmp_path / "alerts.jsonl"
     arguments = ["--lake", "x", "--json", str(out)]
     assert job.main(arguments) == 1
