@@ -73,11 +73,11 @@ UpdateSteps = dict[Table, Callable[[Lake], int | Mapping[str, int]]]
 def run(job_run: cli.JobRun) -> cli.Outcome:
     """Update all layers from the captures and snapshots, and print a summary of the lake."""
     keys, pseudonymizer = load_decryption_keys(job_run), redaction.load_pseudonymizer(job_run)
+    notices = after_run_options(job_run)
     outcome = cli.Outcome()
     captures = list_captures(job_run, job_run.arguments.lake, outcome)
     snapshot_files = ingest_snapshots.list_snapshot_files(job_run, outcome)
     suites = check_quality.select_suites(job_run) if job_run.config.quality.in_runs else ()
-    notices = after_run_options(job_run)
     lake = open_lake(job_run)
     with lake_lease(job_run, lake, outcome):
         with redaction.open_scratch_lake(job_run, lake, pseudonymizer, snapshot_files) as redacting:
