@@ -17,14 +17,16 @@ from jobs.command_line.pinned_jars import pinned_jars
 ROOT = Path(__file__).resolve().parents[1]
 LONGEST_NAME = 60  # of a licence; a longer text is the licence itself
 PRINTED = {"plotly.js": "plotly", "impacket": "impacket"}  # the package whose licence is printed whole
+TEST_DATA = "tests/notices/forms/adaptive-card-1.5"  # Microsoft's; the schema and its licence
 HEADER = """\
 # Third-party notices
 
 This project is licensed under the [Apache License 2.0](LICENSE). It uses the software below, which set-up installs and
-which is not part of the repository. Each package contains its own licence. This page is generated: `make notices-doc`.
+which is not part of the repository, but for the test data at the end. Each package contains its own licence. This page
+is generated: `make notices-doc`.
 
 The pages that `publish_dashboards` writes contain plotly.js, of the package plotly. The licence of impacket wants to be
-shown with what uses it. Both are at the end.
+shown with what uses it. Both are at the end, before the licence of the test data.
 
 `Wanted by` says which part of `pyproject.toml` names a package: `run` for every installation, `spark`, `connect` and
 `dev` for the extras. A package without one is needed by others.
@@ -45,7 +47,13 @@ def page() -> str:
     return (
         f"{HEADER}{''.join(lines)}\n## Jars\n\nPublished by the project of delta-spark, under the same licence.\n\n"
         f"| Jar | Licence |\n| --- | --- |\n{jars}"
-    ) + "".join(f"\n## {name}\n\n```\n{licence_text(package)}\n```\n" for name, package in PRINTED.items())
+    ) + "".join(
+        f"\n## {name}\n\n```\n{text}\n```\n"
+        for name, text in (
+            *((name, licence_text(package)) for name, package in PRINTED.items()),
+            (f"{TEST_DATA}.json", (ROOT / f"{TEST_DATA}.LICENSE").read_text(encoding="utf-8").strip()),
+        )
+    )
 
 
 def locked_names() -> list[str]:

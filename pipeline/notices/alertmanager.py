@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from pipeline.notices.https_post import Endpoint
 from pipeline.notices.notice import HAPPENED, Notice
@@ -25,6 +25,7 @@ _LABELS: Final = ("queue", "queue_manager", "from_machine", "to_machine")
 class Alertmanager(Target):
     """An Alertmanager; ``interval`` is the time between two calls of this program."""
 
+    is_reminded: ClassVar[bool] = False  # each call has all alerts
     endpoint: Endpoint
     interval: timedelta
 

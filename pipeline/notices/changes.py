@@ -96,13 +96,13 @@ def find_changes(
     told: Mapping[str, Told],
     acknowledged: Mapping[str, Acknowledgement],
     *,
-    repeat_after: timedelta,
+    repeat_after: timedelta | None,
     is_first_call: bool,
 ) -> Changes:
     """Return what a target is to be told, by what it was ``told`` of each notice key.
 
-    What is still there after ``repeat_after`` is told again. The first call tells what is active, and takes earlier
-    single events for known.
+    What is still there after ``repeat_after`` is told again; None: never. The first call tells what is active, and
+    takes earlier single events for known.
     """
     changes = Changes()
     keys = _match(alerts.entries, told)
@@ -110,6 +110,7 @@ def find_changes(
         before = told.get(own_key)
         is_due = (
             before is not None
+            and repeat_after is not None
             and alerts.now - before.told_at >= repeat_after
             and not _is_held(before, acknowledged.get(own_key), entry.severity, alerts.now)
         )
@@ -120,8 +121,9 @@ def find_changes(
         elif notice.alert_keys != told[own_key].notice.alert_keys:
             changes.to_keep.append(notice)
     told_in = {each: own_key for own_key, entry in zip(keys, alerts.entries, strict=True) for each in entry_keys(entry)}
-    for own_key in told.keys() - {*keys}:
-        before = told[own_key]
+    for own_key, before in told.items():
+        if own_key in keys:
+            continue
         if before.notice.is_open:
             changes.to_tell.append(_ended(before.notice, alerts, told_in))
         elif before.is_waiting:

@@ -9,7 +9,7 @@ import html
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from pipeline.notices.https_post import Endpoint
 from pipeline.notices.notice import ENDED, Notice
@@ -25,6 +25,7 @@ _COLORS: Final = {"error": "attention", "warning": "warning", "info": "accent"}
 class Slack(Target):
     """A channel of Slack by the URL of an incoming webhook."""
 
+    is_reminded: ClassVar[bool] = False
     endpoint: Endpoint
 
     def messages(self, call: Call) -> Iterator[Message]:
@@ -35,8 +36,9 @@ class Slack(Target):
 
 @dataclass(frozen=True)
 class Teams(Target):
-    """A channel of Teams by the URL of a workflow ("when a webhook request is received")."""
+    """A channel of Teams by the URL of a workflow ("when a Teams webhook request is received")."""
 
+    is_reminded: ClassVar[bool] = False
     endpoint: Endpoint
 
     def messages(self, call: Call) -> Iterator[Message]:

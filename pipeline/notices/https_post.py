@@ -54,7 +54,10 @@ class Endpoint:
     @cached_property
     def _opener(self) -> urllib.request.OpenerDirector:
         context = ssl.create_default_context(cafile=self.ca_file)
-        return urllib.request.build_opener(urllib.request.HTTPSHandler(context=context), _NoRedirects)
+        handlers: list[urllib.request.BaseHandler] = [urllib.request.HTTPSHandler(context=context), _NoRedirects()]
+        if not self.url.startswith("https:"):  # on this machine: no proxy of the environment is to see it
+            handlers.append(urllib.request.ProxyHandler({}))
+        return urllib.request.build_opener(*handlers)
 
 
 def _raise_for_status(status: int) -> NoReturn:

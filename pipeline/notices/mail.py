@@ -12,7 +12,7 @@ from email.message import EmailMessage
 from email.utils import format_datetime
 from functools import partial
 from pathlib import Path
-from typing import Final, Literal
+from typing import ClassVar, Final, Literal
 
 from pipeline.notices.https_post import describe_failure
 from pipeline.notices.notice import BEGAN, Notice
@@ -80,6 +80,7 @@ class MailServer:
 class Mail(Target):
     """Recipients of mail."""
 
+    is_reminded: ClassVar[bool] = False
     server: MailServer
     sender: str = field(repr=False)
     recipients: tuple[str, ...] = field(repr=False)

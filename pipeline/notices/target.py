@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from pipeline.notices.notice import FORM_VERSION, Notice
 from pipeline.text import format_count
@@ -52,8 +52,12 @@ class Message:
 
 @dataclass(frozen=True)
 class Target(ABC):
-    """Where notices go. Its ``name`` stands in logs and in the lake, its address and its keys do not."""
+    """Where notices go. Its ``name`` stands in logs and in the lake, its address and its keys do not.
 
+    ``is_reminded``: whether it is told again of what is still there.
+    """
+
+    is_reminded: ClassVar[bool] = True
     name: str
 
     @abstractmethod

@@ -50,10 +50,14 @@ def tell(
     acknowledged = kept.acknowledged()
     told = {target.name: kept.told(target.name) for target in targets}
     changes = {
-        name: find_changes(
-            alerts, before, acknowledged, repeat_after=repeat_after, is_first_call=not kept.is_known(name)
+        target.name: find_changes(
+            alerts,
+            told[target.name],
+            acknowledged,
+            repeat_after=repeat_after if target.is_reminded else None,
+            is_first_call=not kept.is_known(target.name),
         )
-        for name, before in told.items()
+        for target in targets
     }
     messages = {
         target.name: [*target.messages(_call(changes[target.name], told[target.name], alerts.now))]

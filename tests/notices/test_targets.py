@@ -14,7 +14,7 @@ import jsonschema
 import pytest
 
 from notices.servers import HttpServer, MailServer, drip, make_certificate, redirect_to, serve
-from notices.told import BEGIN, Listener, alert, at
+from notices.told import BEGIN, REPEAT_AFTER, Listener, alert, at
 from pipeline.notices.alertmanager import Alertmanager
 from pipeline.notices.chat import Slack, Teams
 from pipeline.notices.delivery import deliver
@@ -59,7 +59,7 @@ class Calls:
     """Calls of one target, with what it is told."""
 
     def __init__(self, target):
-        self.target, self.listener = target, Listener()
+        self.target, self.listener = target, Listener(REPEAT_AFTER if target.is_reminded else None)
 
     def __call__(self, minute, *rows, **more):
         told = {own_key: each.notice for own_key, each in self.listener.told.items() if each.is_open}
@@ -86,6 +86,7 @@ def life(target):
 
 
 ACTIONS = ["began", "worsened", "updated", "repeated", "ended", "happened"]
+CHANGES = [action for action in ACTIONS if action != "repeated"]
 
 
 def test_a_webhook_gets_each_notice_in_the_documented_form(web, project):
@@ -272,6 +273,14 @@ def test_slack_gets_changes_as_plain_text(web):
     assert len(web.bodies) == 1
 
 
+def test_chats_get_changes_alone(web):
+    for target in (Slack("chat", Endpoint(web.url)), Teams("chat", Endpoint(web.url))):
+        life(target)
+        assert len(web.bodies) == len(CHANGES)
+        assert "repeated" not in json.dumps(web.bodies)
+        web.bodies.clear()
+
+
 def test_teams_gets_adaptive_cards_without_markup(web):
     life(Teams("chat", Endpoint(web.url)))
     Calls(Teams("chat", Endpoint(web.url)))(0, alert(subject=MARKUP))
@@ -291,15 +300,15 @@ def test_mail_is_one_thread_for_each_notice(certificate):
     with serve(MailServer(certificate)) as server:
         smtp = Server("127.0.0.1", server.port, "starttls", "msmq", "secret", certificate)
         life(Mail("mail", smtp, "msmq@example.com", ("ops@example.com", "duty@example.com")))
-        assert [mail["Subject"].split(":")[0].split()[2] for mail in server.mails] == ACTIONS
+        assert [mail["Subject"].split(":")[0].split()[2] for mail in server.mails] == CHANGES
         threads = [mail["References"] or mail["Message-ID"] for mail in server.mails]
-        assert len({*threads[:5]}) == 1
+        assert len({*threads[:4]}) == 1
         assert server.mails[0]["Message-ID"] == threads[0]
         assert server.mails[0]["References"] is None
-        assert [mail["In-Reply-To"] for mail in server.mails[1:5]] == threads[:4]
-        assert len({mail["Message-ID"] for mail in server.mails}) == 6
+        assert [mail["In-Reply-To"] for mail in server.mails[1:4]] == threads[:3]
+        assert len({mail["Message-ID"] for mail in server.mails}) == 5
         assert server.recipients[:2] == ["<ops@example.com>", "<duty@example.com>"]
-        assert len(server.logins) == 6
+        assert len(server.logins) == 5
         assert f"Key: {STUCK}" in server.mails[0].get_content()
         # The same condition a second time is a thread of its own.
         call = Calls(Mail("mail", smtp, "msmq@example.com", ("ops@example.com",)))
@@ -356,6 +365,14 @@ def test_redirects_are_not_followed(web):
         done = Calls(Webhook("hook", Endpoint(web.url)))(0, alert())
         assert done.failures == ["it answered with HTTP status 302 (redirects are not followed)"]
         assert (len(web.paths), other.paths) == (1, [])
+
+
+def test_no_proxy_sees_what_stays_on_this_machine(web, monkeypatch):
+    with serve(HttpServer()) as proxy:
+        monkeypatch.setenv("http_proxy", proxy.url)
+        monkeypatch.delenv("no_proxy", raising=False)
+        assert Calls(Webhook("hook", Endpoint(web.url)))(0, alert()).delivered == {STUCK}
+        assert (len(web.paths), proxy.paths) == (1, [])
 
 
 def test_a_request_has_five_seconds_however_slowly_the_answer_comes(web, monkeypatch):

@@ -44,14 +44,14 @@ def by_clock(*rows, minute, stopped=(), hold=24 * 60):
 class Listener:
     """A target that was told something or nothing, and remembers it as the lake would."""
 
-    def __init__(self):
-        self.told, self.is_first_call = {}, True
+    def __init__(self, repeat_after=REPEAT_AFTER):
+        self.told, self.is_first_call, self.repeat_after = {}, True, repeat_after
 
     def call(self, minute, *rows, acknowledged=None, mutes=(), delivered=True, **more):
         """Return (action, notice key, reason) of what is told at this minute; sorted."""
         now = alerts_now(by_clock(*rows, minute=minute, **more), MACHINES, mutes)
         changes = find_changes(
-            now, self.told, acknowledged or {}, repeat_after=REPEAT_AFTER, is_first_call=self.is_first_call
+            now, self.told, acknowledged or {}, repeat_after=self.repeat_after, is_first_call=self.is_first_call
         )
         self.is_first_call = False
         self.open = changes.open
