@@ -108,28 +108,23 @@ def find_changes(
     keys = _match(alerts.entries, told)
     for own_key, entry in zip(keys, alerts.entries, strict=True):
         before = told.get(own_key)
-        is_due = (
-            before is not None
-            and repeat_after is not None
-            and alerts.now - before.told_at >= repeat_after
-            and not _is_held(before, acknowledged.get(own_key), entry.severity, alerts.now)
-        )
+        is_due = _is_due(before, acknowledged.get(own_key), entry.severity, alerts.now, repeat_after)
         notice = _open_notice(own_key, entry, before, alerts.now, is_repetition_due=is_due)
         changes.open.append(notice)
         if notice.action != UNCHANGED:
             changes.to_tell.append(notice)
         elif notice.alert_keys != told[own_key].notice.alert_keys:
             changes.to_keep.append(notice)
+    happened = [notice for notice in _events(alerts, told) if notice.notice_key not in keys]
+    (changes.to_keep if is_first_call else changes.to_tell).extend(happened)
     told_in = {each: own_key for own_key, entry in zip(keys, alerts.entries, strict=True) for each in entry_keys(entry)}
-    for own_key, before in told.items():
-        if own_key in keys:
-            continue
+    for own_key in told.keys() - {*keys} - {notice.notice_key for notice in happened}:
+        before = told[own_key]
         if before.notice.is_open:
             changes.to_tell.append(_ended(before.notice, alerts, told_in))
         elif before.is_waiting:
             changes.to_tell.append(before.notice)
-    happened = [each for each in _events(alerts, told) if each.notice_key not in keys]
-    (changes.to_keep if is_first_call else changes.to_tell).extend(happened)
+    changes.to_tell.sort(key=lambda notice: (-notice.rank, notice.begun_at or "", notice.notice_key))
     return changes
 
 
@@ -149,8 +144,17 @@ def _match(entries: Sequence[Entry], told: Mapping[str, Told]) -> list[str]:
     return [*out.values()]
 
 
-def _is_held(told: Told, acknowledged: Acknowledgement | None, severity: str, now: datetime) -> bool:
-    return acknowledged is not None and acknowledged.holds(told, severity, now)
+def _is_due(
+    told: Told | None,
+    acknowledged: Acknowledgement | None,
+    severity: str,
+    now: datetime,
+    repeat_after: timedelta | None,
+) -> bool:
+    """Return whether what was told, and is still there, is to be told again."""
+    if told is None or repeat_after is None or now - told.told_at < repeat_after:
+        return False
+    return acknowledged is None or not acknowledged.holds(told, severity, now)
 
 
 def _open_notice(own_key: str, entry: Entry, told: Told | None, now: datetime, *, is_repetition_due: bool) -> Notice:

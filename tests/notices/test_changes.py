@@ -194,6 +194,23 @@ def test_of_what_a_target_did_not_get_its_newest_state_waits():
     assert target.call(72, alert(since=6)) == []
 
 
+def test_of_two_events_that_wait_the_newer_is_told():
+    target = Listener()
+    target.call(0)
+    first, second = (alert("ends_refused", "reader r", since=minute, until=minute + 60) for minute in (-120, 0))
+    own_key = key("ends_refused", "reader r")
+    assert target.call(1, first, delivered=False) == [("happened", own_key, None)]
+    assert target.call(61, first, second) == [("happened", own_key, None)]
+    assert target.notices[0].facts["since"] == "2026-03-01T09:00:00Z"
+    assert target.call(62, first, second) == []
+
+
+def test_the_worst_is_told_first():
+    target = Listener()
+    target.call(0, alert(subject="queue b"), alert(subject="queue c", severity="info"), alert(severity="error"))
+    assert [each.severity for each in target.notices] == ["error", "warning", "info"]
+
+
 def test_a_begin_and_an_end_that_both_wait_are_one_end():
     target = Listener()
     target.call(0, alert(), delivered=False)
