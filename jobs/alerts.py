@@ -26,7 +26,7 @@ from pipeline.notices.notice import notice_key
 from pipeline.reports.changes import find_changes, format_changes
 from pipeline.reports.next_commands import next_commands
 from pipeline.silver.machines import Machines
-from pipeline.text import escape_as_hex, format_age, format_cell, format_count, json_default
+from pipeline.text import escape_as_hex, escape_unprintable, format_age, format_cell, format_count, json_default
 from schemas.table import RUN_ID
 
 JOB = "alerts"
@@ -76,6 +76,8 @@ def run(job_run: cli.JobRun) -> cli.Outcome:
     wanted, conditions = set(job_run.arguments.condition), CONDITIONS | CLOCK_CONDITIONS
     if unknown := sorted(wanted - conditions.keys()):
         raise ConfigError(f"no such condition: {unknown[0]} (there are {', '.join(conditions)})")
+    if job_run.arguments.since is not None and (wanted or job_run.arguments.ended):
+        raise ConfigError("--since lists all that changed: it goes neither with --condition nor with --ended")
     options = notice_options(job_run)
     lake = open_lake_with_data(job_run)
     limits, of_clock = load_thresholds(job_run), clock_limits(job_run.config)
@@ -135,12 +137,14 @@ class _Listing:
     def lines(self) -> list[str]:
         """Return the lines printed: first what is observed, then what is not any more."""
         lines = [line for entry in self.observed for line in self._entry_lines(entry)]
-        lines += ["", "Not observed any more, as they were last seen:"] if self.unobserved else []
+        lines += [""] if self.observed and self.unobserved else []
+        lines += ["Not observed any more, as they were last seen:"] if self.unobserved else []
         return lines + [line for entry in self.unobserved for line in self._entry_lines(entry)]
 
     def _entry_lines(self, entry: Entry) -> list[str]:
-        command = escape_as_hex(self.commands[entry.leading["alert_key"]])
-        return [*format_entry(entry, self.found.unobserved), f"        next: {command}"]
+        command = self.commands[entry.leading["alert_key"]]
+        next_line = f"        next: {escape_unprintable(command, len(command))}"
+        return [*format_entry(entry, self.found.unobserved), next_line]
 
     def json_fields(self, row: AlertRow) -> dict[str, Any]:
         """Return the fields of an alert in JSON: its columns, and what is told of it.

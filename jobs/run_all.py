@@ -92,7 +92,7 @@ def run(job_run: cli.JobRun) -> cli.Outcome:
             as_of = job_run.arguments.as_of
             queues = queue_lines(lake, None if as_of is None else datetime_to_us(as_of))
             cli.write_output("\n".join([console_summary(lake), *queues, *lines]) + "\n")
-            if notices.write:
+            if notices.writes:
                 outcome.summary_fields |= _tell_targets(redacted_run, lake, notices)
         if job_run.arguments.pages and not job_run.arguments.dry_run:
             pages = Path(job_run.arguments.pages)

@@ -8,7 +8,7 @@ import textwrap
 from pathlib import Path
 
 from jobs.config import list_settings
-from pipeline.alerts.conditions import CONDITIONS
+from pipeline.alerts.conditions import CLOCK_CONDITIONS, CONDITIONS
 from pipeline.reports.views.catalog import QUESTIONS, VIEWS_BY_NAME, views_of_question
 from pipeline.reports.views.evidence import Condition
 from pipeline.reports.views.scope import ScopeColumns, without_scope
@@ -88,6 +88,7 @@ to date.
 msmq alerts --lake /data/lake                          # alerts that hold; exit code 1 if one is an error
 msmq alerts --lake /data/lake --ended --json alerts.jsonl --fail-on warning
 msmq alerts --lake /data/lake --as-of 2024-05-01T12:00:00Z --set alerts.stuck_after=1h
+msmq alerts --lake /data/lake --since 1d               # what changed in alerts, queues, machines and flows
 ```
 
 The job writes nothing to the lake, unless it tells [targets](../guides/operations.md#being-told) or keeps what they are
@@ -97,8 +98,9 @@ of a [job of Databricks](../guides/databricks.md#jobs) the severity of the worst
 
 **Since and until.** `since` is the first observation that showed the condition, `until` the first that no longer
 did. `until` is null while the condition holds. An alert that ended keeps its row, except `sequence_refused`: where the
-receiver takes the number after all, `order_acks_stalled` has the time. "Now" is the time of the newest packet or
-snapshot, not the clock.
+receiver takes the number after all, `order_acks_stalled` has the time. "Now" of `gold.alerts` is the time of the newest
+packet or snapshot, not the clock: its rows depend on evidence only. [By the clock](#by-the-clock) says what the command
+adds to them.
 
 **Duration.** A condition that must hold for some time is reported when it was *observed* to hold for so long: at both
 ends, and nothing between says otherwise.
@@ -123,10 +125,64 @@ key of condition and subject, the same for all episodes.
 and number of runs. A run reads only what a change can affect: rows since the oldest alert that still holds began, and
 since the day of the change less the longest threshold.
 
+**What is printed.** Each entry has the first keys of its evidence, and the next command: the verdict for its queue;
+without a queue the export of the packets of its evidence, or the question that the condition answers. The last line is
+the age of the newest evidence. In JSON, `evidence` has all keys, and `next_command`, `not_observed_since`, `first_read`
+and `newest_evidence_at` the rest. The summary counts `evidence_stopped`, `not_observed` and `first_read`, and has
+`evidence_age_s`.
+
 **Runbooks.** [Runbooks](../runbooks/README.md) say what to do on Windows, what it costs, and how to see that it worked.
 
 | Condition | Question | Holds when | What to do |
 | --- | --- | --- | --- |
+"""
+CLOCK_SECTION = """
+## By the clock
+
+When alerts are printed, the clock of the machine that prints them counts too. `--as-of` takes its place.
+
+**Evidence that stopped** (`evidence_stopped`, an error). A source is a folder of captures, or a collected queue
+manager. What one run first reads of it is one arrival, however many files it has: a source that was filled once, by a
+backfill of a hundred old files too, has no rhythm. With five arrivals or more it has one, the median of the intervals
+between them. If the last arrival is older than `alerts.silence_after`, by default three such intervals and at least
+an hour, the source is an alert. `since` is when the next arrival was due.
+
+* An arrival counts if its newest packet (answered snapshot) is later than all before, and was at most seven days old
+  when it was read. So old files that are read in many runs are no arrivals either.
+* An arrival comes when it is read; where `--as-of` is before that, at the time of its newest packet. A clock of a
+  capturing machine that is wrong by some hours does not matter.
+* Folders whose names are only digits, `-` and `_`, or have such text behind `day=`, are one source: `/data/2024-05-01`
+  and `/data/2024-05-02` are `/data/*`.
+* A capture that grows arrives once, when it was last read. Record into a
+  [ring](../guides/capturing.md#linux-or-a-mirror-port) of files.
+* The last 20 arrivals count. A source that brought nothing for 180 days is not expected any more.
+
+**Not observed any more.** An active alert stands apart, "not observed since" its `last_seen_at`, if that is longer ago
+than evidence of a source with a rhythm may be: its `alerts.silence_after`, and how old its evidence is when it is read.
+Of several sources the longest time counts; without any it is an hour, or the setting. Whether it still holds is not
+known. Such alerts count for the exit code like others.
+
+**Single events** (`ends_refused`, `containers_rejected`). One of them is an error, but its alert ends after
+`alerts.failure_window`, which may be over when the event is read. Until it is older than `alerts.event_hold` it is
+printed, and counts for the exit code, in the calls that follow the run which first read it: until another run reads
+captures. What was first read is in the lake (`ingested_at` of the evidence in bronze), since `alerts` writes nothing.
+Call it after each run.
+
+## What changed
+
+`--since 1d`, or a time, prints what changed since then in place of the alerts, one line each; `--json` has the same
+lines. The exit code stays that of the alerts. Things that are again as they were then have not changed.
+
+* `alert` (`gold.alerts`): `began`, `worsened`, `ended`, compared with the alerts as of that time, by today's evidence.
+  One that worsened, or began again, has the time when it was last seen.
+* `queue` (`gold.queue_history`): `appeared`; `state`, another than then; `emptied`, `filled`. Time without a report is
+  no change.
+* `machine` (`silver.hosts`, `silver.machine_snapshots`): `new`; `silent`, seen in as long a time before, and not since;
+  `address`, one that it did not have; `version`, another than in as long a time before.
+* `flow`, messages from one machine to another for one queue (`gold.message_transfers`): `new`, not sent in the 30 days
+  before; `stopped`, sent in as long a time before, and not since.
+
+Of each kind the newest 40 are printed; JSON has all.
 """
 RUNBOOKS = Path(__file__).resolve().parents[1] / "docs" / "runbooks"
 _TRANSFER_SETTINGS = ("transfers.stall_after", "transfers.window_full_after", "transfers.slow_after")
@@ -185,10 +241,11 @@ def alerts_page() -> str:
     """Return the text of alerts.md."""
     lines = [ALERTS_HEAD]
     pages = runbooks()
-    for name, condition in CONDITIONS.items():
+    for name, condition in (CONDITIONS | CLOCK_CONDITIONS).items():
         runbook = f" [Runbook](../runbooks/{pages[name]})." if name in pages else ""
         cells = (f"`{name}`", str(condition.question), condition.meaning, f"{condition.suggestion}{runbook}")
         lines.append(f"| {' | '.join(map(_table_cell, cells))} |\n")
+    lines.append(CLOCK_SECTION)
     lines.append(
         "\n## Settings\n\n[Configuration](configuration.md#alerts) has their types and defaults.\n\n"
         "| Setting | Meaning |\n| --- | --- |\n"

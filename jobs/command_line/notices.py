@@ -10,8 +10,8 @@ import argparse
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime, timedelta
-from typing import Any, Final
+from datetime import datetime
+from typing import Any, Final, NamedTuple
 
 from jobs import cli, redaction
 from jobs.command_line.notice_targets import load_targets
@@ -30,6 +30,26 @@ from pipeline.text import format_count
 
 _MIN_KEY_CHARS: Final = 8
 _WILDCARDS: Final = frozenset("*?[")
+_NEEDED_OPTIONS: Final = {"acknowledge": ("by", "until", "reason"), "mute": ("until",)}
+_WITH_OPTION: Final = {
+    "by": ("acknowledge",), "reason": ("acknowledge",), "queue": ("mute",), "until": ("acknowledge", "mute"),
+}  # fmt: skip
+
+
+class AcknowledgeRequest(NamedTuple):
+    """That a notice is not to be repeated until a time: the beginning of its key, who looks after it, and why."""
+
+    own_key: str
+    by: str
+    until: datetime
+    reason: str | None
+
+
+class MuteRequest(NamedTuple):
+    """What is not to be told until a time."""
+
+    mute: Mute
+    until: datetime
 
 
 @dataclass(frozen=True)
@@ -37,56 +57,47 @@ class NoticeOptions:
     """What a command line asks of notices."""
 
     targets: Sequence[Target] = ()
-    acknowledge: str | None = None
-    mute: Mute | None = None
-    by: str | None = None
-    until: datetime | None = None
-    reason: str | None = None
+    request: AcknowledgeRequest | MuteRequest | None = None
 
     @property
-    def write(self) -> bool:
+    def writes(self) -> bool:
         """Whether anything is written to the lake."""
-        return bool(self.targets or self.acknowledge or self.mute)
+        return bool(self.targets) or self.request is not None
 
 
 def notice_options(job_run: cli.JobRun) -> NoticeOptions:
     """Return the options of ``msmq alerts``; ConfigError, before anything is read, where they are wrong."""
     arguments = job_run.arguments
     targets = () if arguments.notify is None else load_targets(arguments.notify, cli.log_progress)
+    return NoticeOptions(targets, _request(arguments, _now(job_run)))
+
+
+def _request(arguments: argparse.Namespace, now: datetime) -> AcknowledgeRequest | MuteRequest | None:
     _check_combination(arguments)
-    until, now = arguments.until, _now(job_run)
-    if isinstance(until, timedelta):
-        until = now + until
-    if until is not None and until < now:
+    if arguments.until is None:
+        return None
+    until: datetime = arguments.until if isinstance(arguments.until, datetime) else now + arguments.until
+    if until < now:
         raise ConfigError("--until: the time is over")
-    mute = None
-    if arguments.mute is not None:
-        known = {**CONDITIONS, **CLOCK_CONDITIONS}
-        if arguments.mute not in known:
-            raise ConfigError(f"no such condition: {arguments.mute} (there are {', '.join(known)})")
-        mute = Mute(arguments.mute, arguments.queue)
-    return NoticeOptions(targets, arguments.acknowledge, mute, arguments.by, until, arguments.reason)
+    if arguments.acknowledge is not None:
+        return AcknowledgeRequest(arguments.acknowledge, arguments.by, until, arguments.reason)
+    known = CONDITIONS | CLOCK_CONDITIONS
+    if arguments.mute not in known:
+        raise ConfigError(f"no such condition: {arguments.mute} (there are {', '.join(known)})")
+    return MuteRequest(Mute(arguments.mute, arguments.queue), until)
 
 
 def _check_combination(arguments: argparse.Namespace) -> None:
-    given = {
-        name
-        for name in ("acknowledge", "mute", "queue", "by", "until", "reason")
-        if getattr(arguments, name) is not None
-    }
+    """Raise ConfigError unless each option stands with those that it needs, and with no other."""
+    given = {name for name in ("acknowledge", "mute", *_WITH_OPTION) if getattr(arguments, name) is not None}
     if {"acknowledge", "mute"} <= given:
         raise ConfigError("--acknowledge and --mute: give one of them")
-    needed = {"acknowledge": {"by", "until", "reason"}, "mute": {"until"}}
-    allowed = {"acknowledge": needed["acknowledge"], "mute": {"until", "queue"}}
-    asked = next((name for name in needed if name in given), None)
-    if asked is None:
-        if given:
-            raise ConfigError(f"--{min(given)} needs --acknowledge or --mute")
-        return
-    if missing := sorted(needed[asked] - given):
-        raise ConfigError(f"--{asked} needs --{' and --'.join(missing)}")
-    if wrong := sorted(given - allowed[asked] - {asked}):
-        raise ConfigError(f"--{wrong[0]} does not go with --{asked}")
+    for option, needed in _NEEDED_OPTIONS.items():
+        if option in given and (missing := [f"--{name}" for name in needed if name not in given]):
+            raise ConfigError(f"--{option} needs {' and '.join(missing)}")
+    for name, options in _WITH_OPTION.items():
+        if name in given and given.isdisjoint(options):
+            raise ConfigError(f"--{name} needs --{' or --'.join(options)}")
 
 
 def after_run_options(job_run: cli.JobRun) -> NoticeOptions:
@@ -99,7 +110,7 @@ def after_run_options(job_run: cli.JobRun) -> NoticeOptions:
 @contextmanager
 def notices_lease(job_run: cli.JobRun, lake: Lake, options: NoticeOptions) -> Iterator[None]:
     """Hold the lake's lease if the options write there."""
-    if not options.write:
+    if not options.writes:
         yield
         return
     with files_lease(job_run, lake):
@@ -108,12 +119,12 @@ def notices_lease(job_run: cli.JobRun, lake: Lake, options: NoticeOptions) -> It
 
 def carry_out(job_run: cli.JobRun, lake: Lake, options: NoticeOptions, alerts: AlertsByClock) -> dict[str, Any]:
     """Do what the options ask, and return fields of the summary. The caller holds the lease (``notices_lease``)."""
-    if not options.write:
+    if not options.writes:
         return {}
     try:
         kept = KeptLines(lake.folder)
-        if options.acknowledge or options.mute:
-            kept.add([_requested_line(job_run, lake, options, kept)], alerts.clock)
+        if options.request is not None:
+            kept.add([_requested_line(job_run, lake, options.request, kept, alerts.clock)], alerts.clock)
         if not options.targets:
             return {}
         now = alerts_now(alerts, Machines.of(lake), kept.mutes(alerts.clock))
@@ -138,18 +149,18 @@ def _report(outcomes: Mapping[str, Outcome]) -> dict[str, Any]:
     }
 
 
-def _requested_line(job_run: cli.JobRun, lake: Lake, options: NoticeOptions, kept: KeptLines) -> Line:
+def _requested_line(
+    job_run: cli.JobRun, lake: Lake, request: AcknowledgeRequest | MuteRequest, kept: KeptLines, now: datetime
+) -> Line:
     """Return the line of ``--acknowledge`` or ``--mute``; in a redacted lake without names of the command line."""
-    pseudonymizer, now = redaction.load_pseudonymizer(job_run), _now(job_run)
-    until = options.until or now
+    pseudonymizer = redaction.load_pseudonymizer(job_run)
     with redaction.check_redaction_matches(job_run, lake, pseudonymizer):
-        if options.mute is not None:
-            return muted_line(_redact_mute(options.mute, pseudonymizer), until=until, now=now)
-        notice = _find_notice(options.acknowledge or "", kept)
-        by, reason = options.by or "", options.reason
+        if isinstance(request, MuteRequest):
+            return muted_line(_redact_mute(request.mute, pseudonymizer), until=request.until, now=now)
+        notice, by, reason = _find_notice(request.own_key, kept), request.by, request.reason
         if pseudonymizer is not None:
             by, reason = pseudonymizer.sender_name(by), None
-        return acknowledged_line(notice, by=by, until=until, reason=reason, now=now)
+        return acknowledged_line(notice, by=by, until=request.until, reason=reason, now=now)
 
 
 def _redact_mute(mute: Mute, pseudonymizer: Pseudonymizer | None) -> Mute:

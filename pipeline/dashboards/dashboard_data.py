@@ -80,13 +80,17 @@ class DatasetRows:
 
 @dataclass(frozen=True, slots=True)
 class DashboardData:
-    """All data of a dashboard. ``as_of`` is the time of the newest packet or snapshot; None if the lake is empty."""
+    """All data of a dashboard. ``as_of`` is the time of the newest packet or snapshot; None if the lake is empty.
+
+    ``newest_by_source`` is the same of each source, by its kind (captures, snapshots) and name.
+    """
 
     lake_name: str
     as_of: datetime | None
     published_at: datetime
     datasets: Mapping[str, DatasetRows]
     column_comments: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # by dataset and column
+    newest_by_source: Mapping[tuple[str, str], datetime] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Return all data as JSON values."""

@@ -77,6 +77,11 @@ def _metric_families(dashboard: DashboardData) -> Iterator[MetricFamily]:
         [({}, dashboard.as_of)],
     )
     yield MetricFamily(
+        "msmq_source_newest_evidence_timestamp_seconds",
+        "Time of the newest packet of a folder of captures, or of the newest snapshot of a collected queue manager.",
+        [({"kind": kind, "source": _cut(name)}, at) for (kind, name), at in dashboard.newest_by_source.items()],
+    )
+    yield MetricFamily(
         "msmq_published_timestamp_seconds", "Time when these metrics were written.", [({}, dashboard.published_at)]
     )
     yield from _queue_families(dashboard)

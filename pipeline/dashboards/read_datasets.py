@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipeline.alerts.silence import Source, read_sources
 from pipeline.arrow_rows import us_to_datetime
 from pipeline.bronze.event_time import newest_event_time_us
 from pipeline.concurrency import run_concurrently
@@ -39,7 +40,7 @@ from schemas.messages import MESSAGES
 from schemas.sessions import SESSION_PACKETS
 from schemas.table import quoted
 
-_NOW_QUERY: Final = "now"  # name of the query that runs beside those of the datasets
+_NOW_QUERY, _SOURCES_QUERY = "now", "sources"  # names of the queries that run beside those of the datasets
 _DATASETS_WITH_CALL_KEY: Final = ("comqc", "findings", "operations", "opens", "actions")  # their call is evidence too
 _DATASETS_WITH_MESSAGE_KEY: Final = ("attempts", "sequences", "message_transfers")
 _QUEUE_MANAGER_COLUMNS: Final = {
@@ -68,8 +69,13 @@ def read_dashboard_data(
     """
     gap_s = max_gap_s(lake)
     queries = {dataset.name: partial(_read_dataset, lake, dataset, limits, gap_s) for dataset in DATASETS}
-    results: dict[str, Any] = run_concurrently({**queries, _NOW_QUERY: partial(newest_event_time_us, lake)})
+    beside: dict[str, Callable[[], Any]] = {
+        _NOW_QUERY: partial(newest_event_time_us, lake),
+        _SOURCES_QUERY: partial(read_sources, lake, as_of or published_at),
+    }
+    results: dict[str, Any] = run_concurrently({**queries, **beside})
     now: int | None = results.pop(_NOW_QUERY)
+    sources: list[Source] = results.pop(_SOURCES_QUERY)
     data: dict[str, DatasetRows] = results
     data |= _read_referenced_rows(lake, data, limits)
     return DashboardData(
@@ -78,6 +84,7 @@ def read_dashboard_data(
         published_at=published_at,
         datasets=data,
         column_comments={dataset.name: _column_comments(dataset, data[dataset.name]) for dataset in DATASETS},
+        newest_by_source={(source.kind, source.name): source.newest_at for source in sources},
     )
 
 

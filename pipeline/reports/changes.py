@@ -159,22 +159,34 @@ def _machine_changes(lake: Lake, period: _Period, machines: Machines) -> list[Ch
 
 
 def host_changes(hosts: Sequence[Mapping[str, Any]], period: _Period, machines: Machines) -> Iterator[Change]:
-    """Yield the machines that are new, have gone silent, or have another address. Rows are those of ``_HOSTS_SQL``."""
-    done = set[frozenset[str]]()
+    """Yield the machines that are new, have gone silent, or have another address. Rows are those of ``_HOSTS_SQL``.
+
+    What several machines share, a cloned GUID or an address behind NAT, says nothing of one of them.
+    """
+    done = set[str]()
     for host in hosts:
-        if not period.began_in(host["first_at"]) and not period.ended_before(host["last_at"]):
+        is_candidate = period.began_in(host["first_at"]) or period.ended_before(host["last_at"])
+        if not is_candidate or host["host_name"] in done:
             continue
-        called = frozenset(machines.known_as({each for each in _identifiers(host) if each is not None}))
-        if called not in done:
-            done.add(called)
-            own = [row for row in hosts if called.intersection(_identifiers(row))]
-            yield from _changes_of_machine(own, period, machines)
+        called = machines.known_as({each for each in _identifiers(host) if each is not None})
+        own = [row for row in hosts if called.intersection(_identifiers(row))]
+        own = [row for row in own if row["host_name"] is None or row["host_name"] in called]
+        names = {row["host_name"] for row in own} - {None}
+        if host["host_name"] is None and len(names) > 1:
+            continue
+        name = host["host_name"] or min(names, default=None) or machines.text(min(called))
+        if name not in done:
+            done.add(name)
+            yield from _changes_of_machine(name, own, period)
 
 
-def _changes_of_machine(own: Sequence[Mapping[str, Any]], period: _Period, machines: Machines) -> Iterator[Change]:
+def _identifiers(host: Mapping[str, Any]) -> tuple[str | None, str | None, str | None]:
+    return host["host_name"], host["address"], host["queue_manager_id"]
+
+
+def _changes_of_machine(name: str, own: Sequence[Mapping[str, Any]], period: _Period) -> Iterator[Change]:
     """Yield what changed of one machine, given all that was seen of it."""
     first, last = min(row["first_at"] for row in own), max(row["last_at"] for row in own)
-    name = _machine_name(own, machines)
     if period.began_in(first):
         yield Change(first, "machine", "new", name)
         return
@@ -188,16 +200,6 @@ def _changes_of_machine(own: Sequence[Mapping[str, Any]], period: _Period, machi
     for address, at in addresses.items():
         if known and address not in known:
             yield Change(at, "machine", "address", name, f"{address}, before {', '.join(known)}")
-
-
-def _identifiers(host: Mapping[str, Any]) -> tuple[str | None, str | None, str | None]:
-    return host["host_name"], host["address"], host["queue_manager_id"]
-
-
-def _machine_name(own: Iterable[Mapping[str, Any]], machines: Machines) -> str:
-    """Return the name of a machine: its host name, else its address, else its GUID, with its name where it has one."""
-    names, addresses, guids = (sorted({*each} - {None}) for each in zip(*map(_identifiers, own), strict=True))
-    return names[0] if names else machines.text((addresses or guids)[0])
 
 
 def version_changes(rows: Iterable[Mapping[str, Any]], period: _Period, machines: Machines) -> Iterator[Change]:

@@ -1,12 +1,19 @@
 """Alerts by the clock, as ``msmq alerts`` prints them: sources that stopped, alerts without newer evidence, events."""
 
 import json
-from datetime import UTC, datetime
+import shlex
+import struct
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from engines import LOCAL, without_spark
 from jobs import alerts as job
+from jobs import ingest_captures
+from pipeline.alerts.by_clock import AlertsByClock, alerts_by_clock
+from pipeline.alerts.conditions import ClockLimits, Thresholds
 from pipeline.lake.lake import Lake
+from pipeline.silver.machines import Machines
 from queue_states.queue_events import MINUTE, snapshot
 from reports.questions.in_memory_lake import history_tables, rows
 from schemas.bronze import CAPTURE_FILES, RPC_CALLS
@@ -54,18 +61,23 @@ def fill(lake, captures, refusals):
         lake.append(table, found.drop_columns(["event_date"]))
 
 
-@pytest.fixture(scope="module", params=["delta-rs", "spark"])
+@pytest.fixture(
+    scope="module",
+    params=["delta-rs", "spark", pytest.param("spark alone", marks=pytest.mark.long)],
+)
 def place(spark, tmp_path_factory, request):
     """The lake: captures come every hour until 14:00, an end was refused at 10:10 and one at 13:10."""
-    root = str(tmp_path_factory.mktemp("lake") / "lake")
+    root = str(tmp_path_factory.mktemp(request.param) / "lake")
     refusals = [refused("early", 10, 10, at(11, 1)), refused("late", 13, 10, at(14, 1))]
-    fill(Lake(spark, root, store=request.param), [capture(hour) for hour in range(9, 15)], refusals)
+    fill(Lake(spark, root, store=request.param.partition(" ")[0]), [capture(hour) for hour in range(9, 15)], refusals)
     return root
 
 
 def alerts(place, capsys, clock, *arguments):
     """Return the exit code, the lines printed and the summary."""
-    code = job.main(["--lake", place, "--as-of", f"2026-03-02T{clock}Z", *arguments])
+    read_log = "spark" if "alone" in place else "auto"
+    given = ["--lake", place, "--as-of", f"2026-03-02T{clock}Z", "--set", f"lake.read_log={read_log}"]
+    code = job.main([*given, *arguments])
     *lines, summary = capsys.readouterr().out.splitlines()
     return code, lines, json.loads(summary)
 
@@ -123,6 +135,32 @@ def test_an_event_that_ended_is_told_in_the_call_after_the_run_that_read_it(plac
     assert told == {"early": False, "late": True}
 
 
+def test_who_remembers_what_was_told_gets_all_recent_events(spark, place):
+    clock = BEGIN.replace(hour=15)
+    lake = Lake(spark, place)
+    found = {
+        hold: alerts_by_clock(lake, Thresholds(), ClockLimits(event_hold=hold), clock, clock)
+        for hold in (timedelta(days=1), timedelta(hours=2))
+    }
+    recent = [
+        sorted(row["evidence"][0] for row in each.every if row["alert_key"] in each.recent_events)
+        for each in found.values()
+    ]
+    assert recent == [["early", "late"], ["late"]]
+
+
+def test_an_entry_is_observed_if_one_of_its_alerts_is():
+    def alert(condition, key):
+        return {"alert_key": key, "condition": condition, "severity": "error", "queue": "q", "since": BEGIN,
+                "from_machine": None, "to_machine": None}  # fmt: skip
+
+    rows = [alert("receives_not_ended", "a"), alert("queue_stuck", "b"), alert("calls_failing", "c")]
+    found = AlertsByClock(BEGIN, None, tuple(rows), (), frozenset("ac"), frozenset(), frozenset())
+    observed, unobserved = found.entries(rows, Machines([], {}))
+    assert [[row["alert_key"] for row in entry.alerts] for entry in observed] == [["a", "b"]]
+    assert [[row["alert_key"] for row in entry.alerts] for entry in unobserved] == [["c"]]
+
+
 def test_an_event_that_is_older_than_the_setting_is_not_told(place, capsys):
     arguments = ("--condition", "ends_refused", "--set", "alerts.event_hold=1h")
     assert alerts(place, capsys, "14:10:00", *arguments)[0] == 1
@@ -141,11 +179,11 @@ def test_after_the_next_run_an_event_is_not_told_again(spark, tmp_path, capsys):
 
 def test_each_entry_has_its_evidence_and_the_next_command(place, capsys):
     _, lines, _ = alerts(place, capsys, "15:00:00")
-    assert f"        next: msmq queue --lake {place} 'far\\private$\\down'" in lines
+    assert f"        next: msmq queue --lake {shlex.quote(place)} 'far\\private$\\down'" in lines
     assert "        evidence: down0, down80, down85 and 7 more" in lines
-    assert f"        next: msmq export_packets --lake {place} --call late --out trouble.pcapng" in lines
+    assert f"        next: msmq export_packets --lake {shlex.quote(place)} --call late --out trouble.pcapng" in lines
     _, lines, _ = alerts(place, capsys, "18:00:00", "--condition", "evidence_stopped")
-    assert f"        next: msmq ask --lake {place} 25" in lines
+    assert f"        next: msmq ask --lake {shlex.quote(place)} 25" in lines
 
 
 def test_json_has_all_of_it(place, capsys):
@@ -156,3 +194,40 @@ def test_json_has_all_of_it(place, capsys):
     assert waiting["not_observed_since"] == "2026-03-02T14:00:00Z"
     assert waiting["next_command"].startswith("msmq queue")
     assert {row["newest_evidence_at"] for row in found.values()} == {"2026-03-02T14:00:00Z"}
+
+
+def shifted_capture(content, hours):
+    """Return a classic pcap, little-endian, with the times of its packets moved."""
+    shifted, place = bytearray(content), 24
+    while place < len(shifted):
+        seconds, _, length, _ = struct.unpack_from("<IIII", shifted, place)
+        struct.pack_into("<I", shifted, place, seconds + hours * 3600)
+        place += 16 + length
+    return bytes(shifted)
+
+
+def stopped_sources(lake, capsys, clock):
+    code = job.main(
+        ["--lake", str(lake), "--condition", "evidence_stopped", "--as-of", clock.isoformat(), "--json", "-"]
+    )
+    *lines, _ = capsys.readouterr().out.splitlines()
+    return code, [json.loads(line)["subject"] for line in lines]
+
+
+def test_runs_that_read_a_folder_five_times_give_it_a_rhythm_and_one_run_does_not(project, tmp_path, capsys):
+    content = (project / "data" / "sample" / "01-remoteread-ndr.pcap").read_bytes()
+    ring, filled = tmp_path / "ring", tmp_path / "filled"
+    for number in range(6):
+        for folder in (ring, filled):
+            folder.mkdir(exist_ok=True)
+            (folder / f"{number}.pcap").write_bytes(shifted_capture(content, number))
+        arguments = ["--lake", str(tmp_path / "lake"), *LOCAL, "--captures", str(ring)]
+        assert ingest_captures.main(arguments) == 0
+    assert ingest_captures.main(["--lake", str(tmp_path / "once"), *LOCAL, "--captures", str(filled)]) == 0
+    capsys.readouterr()
+    captures = Lake(without_spark(), str(tmp_path / "lake")).select(CAPTURE_FILES, "TRUE", ("last_packet_at",))
+    newest = max(captures["last_packet_at"].to_pylist())
+    assert stopped_sources(tmp_path / "lake", capsys, newest + timedelta(hours=3)) == (0, [])
+    late = newest + timedelta(hours=3, minutes=1)
+    assert stopped_sources(tmp_path / "lake", capsys, late) == (1, [f"captures in {ring}"])
+    assert stopped_sources(tmp_path / "once", capsys, late) == (0, [])

@@ -185,11 +185,11 @@ def test_how_old_the_newest_evidence_may_be_while_all_is_as_usual():
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("store", ["delta-rs", "spark"])
-def test_both_stores_say_the_same(spark, tmp_path, store):
+@pytest.mark.parametrize(("store", "read_log"), [("delta-rs", "auto"), ("spark", "auto"), ("spark", "spark")])
+def test_all_stores_say_the_same(spark, tmp_path, store, read_log):
     times = every(HOUR, 30)
     captured, collected = captures(RING, *times), snapshots("srv1", *times)
-    lake = Lake(spark, str(tmp_path / "lake"), store=store)
+    lake = Lake(spark, str(tmp_path / "lake"), store=store, read_log=read_log)
     lake.append(CAPTURE_FILES, table(CAPTURE_FILES, captured))
     lake.append(SNAPSHOTS_RAW, table(SNAPSHOTS_RAW, collected))
     clock = times[-1] + DAY

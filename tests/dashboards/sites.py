@@ -318,4 +318,6 @@ def site(names=("srv1\\private$\\orders", "far\\private$\\out"), **replaced):
         **replaced,
     }  # fmt: skip
     assert {dataset.name for dataset in DATASETS} <= made.keys()
-    return DashboardData("/lake", at(1000), at(5000), made, {"queues": {"message_count": "messages in the queue"}})
+    sources = {("captures", "/data/ring"): at(900), ("snapshots", "srv1"): at(1000)}
+    comments = {"queues": {"message_count": "messages in the queue"}}
+    return DashboardData("/lake", at(1000), at(5000), made, comments, sources)

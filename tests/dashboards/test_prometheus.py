@@ -71,6 +71,10 @@ def test_known_values_have_samples():
     for sources in ("msmq_queue_source", "msmq_transfer_source"):
         assert ({**one, "source": "collector"}, 1.0) in found[sources]
     assert ({}, at(1000).timestamp()) in found["msmq_newest_evidence_timestamp_seconds"]
+    assert found["msmq_source_newest_evidence_timestamp_seconds"] == [
+        ({"kind": "captures", "source": "/data/ring"}, at(900).timestamp()),
+        ({"kind": "snapshots", "source": "srv1"}, at(1000).timestamp()),
+    ]
     assert [value for _, value in found["msmq_alerts"]] == [1.0, 1.0]
     assert found["msmq_messages_at_risk"][0][0]["loss_risk"] == "read_twice"
     assert ({"layer": "rpc", "measure": "sealed", "server_address": "10.0.0.1"}, 3.0) in found["msmq_coverage_items"]
@@ -227,4 +231,5 @@ def test_a_lake_without_tables_gives_families_without_samples():
     found = read(render_metrics(nothing))
     assert {name for name, samples in found.items() if samples} == {
         "msmq_newest_evidence_timestamp_seconds", "msmq_published_timestamp_seconds",
+        "msmq_source_newest_evidence_timestamp_seconds",
     }  # fmt: skip

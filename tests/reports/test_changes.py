@@ -104,11 +104,14 @@ EXPECTED = [
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("store", ["delta-rs", "spark"])
-def test_alerts_since_a_time_lists_what_changed(spark, tmp_path, capsys, store):
+@pytest.mark.parametrize(
+    ("store", "read_log"),
+    [("delta-rs", "auto"), ("spark", "auto"), pytest.param("spark", "spark", marks=pytest.mark.long)],
+)
+def test_alerts_since_a_time_lists_what_changed(spark, tmp_path, capsys, store, read_log):
     place = str(tmp_path / "lake")
     fill(Lake(spark, place, store=store))
-    arguments = ["--lake", place, "--as-of", "2026-03-02T16:00:00Z"]
+    arguments = ["--lake", place, "--as-of", "2026-03-02T16:00:00Z", "--set", f"lake.read_log={read_log}"]
     assert job.main([*arguments, "--since", "4h", "--json", "-"]) == 1  # as without --since
     *lines, _ = capsys.readouterr().out.splitlines()
     found = [json.loads(line) for line in lines]
@@ -128,6 +131,9 @@ def test_alerts_since_a_time_lists_what_changed(spark, tmp_path, capsys, store):
     assert age == "newest evidence 2026-03-02 15:00:00, 1 h ago"
     job.main([*arguments, "--since", "5m"])
     assert capsys.readouterr().out.splitlines()[0] == "nothing changed since 2026-03-02 15:55:00"
+    for more in (["--ended"], ["--condition", "queue_stuck"]):
+        assert job.main([*arguments, "--since", "4h", *more]) == 2
+    assert "it goes neither with --condition nor with --ended" in capsys.readouterr().err
     assert job.main([*arguments, "--since", "2026-03-02T16:00:00Z"]) == 2
     assert "it is not before now, 2026-03-02 16:00:00" in capsys.readouterr().err
 
@@ -166,6 +172,14 @@ def test_a_machine_is_one_by_all_its_names():
     assert [*host_changes(hosts, PERIOD, Machines(hosts, {}))] == []
     alone = hosts[1:]
     assert told(host_changes(alone, PERIOD, Machines(alone, {}))) == [(time(13), "machine", "new", "srv1")]
+
+
+def test_machines_with_one_identifier_are_told_apart_by_their_names():
+    hosts = [seen(name, address, 13, 15) | {"queue_manager_id": "guid"} for name, address in
+             (("shop1", "10.0.0.1"), ("shop2", "10.0.0.2"))]  # fmt: skip
+    hosts.append(seen(None, "10.0.0.3", 13, 15) | {"queue_manager_id": "guid"})
+    found = told(host_changes(hosts, PERIOD, Machines(hosts, {})))
+    assert found == [(time(13), "machine", "new", "shop1"), (time(13), "machine", "new", "shop2")]
 
 
 def test_a_version_that_was_there_before_is_no_change():
