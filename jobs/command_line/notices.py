@@ -23,7 +23,7 @@ from pipeline.lake.lake import Lake
 from pipeline.notices.kept_lines import KeptLines, Line, Mute, acknowledged_line, muted_line
 from pipeline.notices.notice import Notice
 from pipeline.notices.target import Target
-from pipeline.notices.tell import Outcome, alerts_now, tell
+from pipeline.notices.tell import TargetOutcome, alerts_now, tell
 from pipeline.privacy.redaction import Pseudonymizer
 from pipeline.silver.machines import Machines
 from pipeline.text import format_count
@@ -134,7 +134,7 @@ def carry_out(job_run: cli.JobRun, lake: Lake, options: NoticeOptions, alerts: A
     return _report(outcomes)
 
 
-def _report(outcomes: Mapping[str, Outcome]) -> dict[str, Any]:
+def _report(outcomes: Mapping[str, TargetOutcome]) -> dict[str, Any]:
     for name, outcome in outcomes.items():
         if outcome.sent:
             cli.log_progress(f"{name}: {format_count(outcome.sent, 'notice')} sent")

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Final
 
 from pipeline.notices.https_post import Endpoint
 from pipeline.notices.notice import HAPPENED, Notice
-from pipeline.notices.target import Call, Message, Target
+from pipeline.notices.target import Call, Request, Target
 from pipeline.text import json_default
 
 _INTERVALS_AHEAD: Final = 3
@@ -29,8 +29,8 @@ class Alertmanager(Target):
     endpoint: Endpoint
     interval: timedelta
 
-    def messages(self, call: Call) -> Iterator[Message]:
-        """Yield one message with all alerts; none where nothing is active or was."""
+    def requests(self, call: Call) -> Iterator[Request]:
+        """Yield one request with all alerts; none where nothing is active or was."""
         ends_at = call.now + _INTERVALS_AHEAD * self.interval
         active = [*call.open, *(notice for notice in call.to_tell if notice.action == HAPPENED)]
         now = [_alert(notice, call.now, ends_at) for notice in active]
@@ -39,7 +39,7 @@ class Alertmanager(Target):
         alerts = [*now, *(alert for alert in before if alert["labels"] not in labels)]
         if alerts:
             told = frozenset(notice.notice_key for notice in (*call.to_tell, *call.open))
-            yield Message(told, partial(self.endpoint.post, alerts))
+            yield Request(told, partial(self.endpoint.post, alerts))
 
 
 def _alert(notice: Notice, now: datetime, ends_at: datetime) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Final
 
 from pipeline.notices.https_post import Endpoint
 from pipeline.notices.notice import ENDED, Notice
-from pipeline.notices.target import Call, Message, Summary, Target, keys_of, single_or_summary
+from pipeline.notices.target import Call, Request, Summary, Target, keys_of, single_or_summary
 from pipeline.text import cut_text
 
 _SECTION_CHARS: Final = 2_900  # Slack takes 3,000
@@ -28,10 +28,10 @@ class Slack(Target):
     is_reminded: ClassVar[bool] = False
     endpoint: Endpoint
 
-    def messages(self, call: Call) -> Iterator[Message]:
-        """Yield one message for each notice, or one for all of too many."""
+    def requests(self, call: Call) -> Iterator[Request]:
+        """Yield one request for each notice, or one for all of too many."""
         for told in single_or_summary(call.to_tell):
-            yield Message(keys_of(told), partial(self.endpoint.post, _slack_message(told)))
+            yield Request(keys_of(told), partial(self.endpoint.post, _slack_message(told)))
 
 
 @dataclass(frozen=True)
@@ -41,11 +41,11 @@ class Teams(Target):
     is_reminded: ClassVar[bool] = False
     endpoint: Endpoint
 
-    def messages(self, call: Call) -> Iterator[Message]:
-        """Yield one message for each notice, or one for all of too many."""
+    def requests(self, call: Call) -> Iterator[Request]:
+        """Yield one request for each notice, or one for all of too many."""
         for told in single_or_summary(call.to_tell):
             content = {"contentType": "application/vnd.microsoft.card.adaptive", "content": _card(told)}
-            yield Message(keys_of(told), partial(self.endpoint.post, {"type": "message", "attachments": [content]}))
+            yield Request(keys_of(told), partial(self.endpoint.post, {"type": "message", "attachments": [content]}))
 
 
 def _slack_message(told: Notice | Summary) -> dict[str, Any]:

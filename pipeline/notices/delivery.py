@@ -11,7 +11,7 @@ from threading import Thread
 from typing import Final
 
 from pipeline.concurrency import run_concurrently
-from pipeline.notices.target import Message, NotDeliveredError
+from pipeline.notices.target import NotDeliveredError, Request
 
 REQUEST_S: Final = 5.0
 CALL_S: Final = 20.0  # for all targets
@@ -20,40 +20,40 @@ _MARGIN_S: Final = 0.2  # by which the limit that a request keeps itself is shor
 
 @dataclass(slots=True)
 class Delivery:
-    """What became of the messages of a target: the notices that it got, and why it did not get others."""
+    """What became of the requests to a target: the notices that it got, and why it did not get others."""
 
     delivered: set[str] = field(default_factory=set)
     failures: list[str] = field(default_factory=list)
 
 
 def deliver(
-    messages: Mapping[str, Sequence[Message]], *, request_s: float = REQUEST_S, call_s: float = CALL_S
+    requests: Mapping[str, Sequence[Request]], *, request_s: float = REQUEST_S, call_s: float = CALL_S
 ) -> dict[str, Delivery]:
-    """Send the messages of each target, by its name; return what became of them.
+    """Send the requests to each target, by its name; return what became of them.
 
     A request has ``request_s`` seconds, all together have ``call_s``. After a failure that others would share, the
     target gets nothing more in this call.
     """
     until = time.monotonic() + call_s
-    sendings = {name: partial(_send, each, until, request_s) for name, each in messages.items()}
+    sendings = {name: partial(_send, each, until, request_s) for name, each in requests.items()}
     return run_concurrently(sendings, at_once=max(len(sendings), 1))
 
 
-def _send(messages: Sequence[Message], until: float, request_s: float) -> Delivery:
+def _send(requests: Sequence[Request], until: float, request_s: float) -> Delivery:
     done = Delivery()
-    for message in messages:
+    for request in requests:
         left_s = min(until - time.monotonic(), request_s)
         if left_s <= 0:
             done.failures.append("the time of the call is over")
             break
         try:
-            _within(left_s, message.send)
+            _within(left_s, request.send)
         except NotDeliveredError as error:
             done.failures.append(str(error))
             if error.is_down:
                 break
         else:
-            done.delivered |= message.notice_keys
+            done.delivered |= request.notice_keys
     return done
 
 

@@ -19,8 +19,8 @@ from pipeline.notices.notice import BEGAN, Notice
 from pipeline.notices.target import (
     SUMMARY_KEY,
     Call,
-    Message,
     NotDeliveredError,
+    Request,
     Summary,
     Target,
     keys_of,
@@ -85,10 +85,10 @@ class Mail(Target):
     sender: str = field(repr=False)
     recipients: tuple[str, ...] = field(repr=False)
 
-    def messages(self, call: Call) -> Iterator[Message]:
-        """Yield one message for each notice, or one for all of too many."""
+    def requests(self, call: Call) -> Iterator[Request]:
+        """Yield one request for each notice, or one for all of too many."""
         for told in single_or_summary(call.to_tell):
-            yield Message(keys_of(told), partial(self.server.send, self._mail(told, call.now)))
+            yield Request(keys_of(told), partial(self.server.send, self._mail(told, call.now)))
 
     def _mail(self, told: Notice | Summary, now: datetime) -> EmailMessage:
         mail = EmailMessage()

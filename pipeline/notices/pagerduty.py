@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from pipeline.notices.https_post import Endpoint
 from pipeline.notices.notice import ENDED, Notice
-from pipeline.notices.target import SUMMARY, SUMMARY_KEY, Call, Message, Summary, Target, keys_of, single_or_summary
+from pipeline.notices.target import SUMMARY, SUMMARY_KEY, Call, Request, Summary, Target, keys_of, single_or_summary
 from pipeline.text import cut_text
 
 PAGERDUTY_URL: Final = "https://events.pagerduty.com/v2/enqueue"
@@ -24,21 +24,21 @@ class PagerDuty(Target):
     endpoint: Endpoint
     routing_key: str = field(repr=False)
 
-    def messages(self, call: Call) -> Iterator[Message]:
+    def requests(self, call: Call) -> Iterator[Request]:
         """Yield what resolves incidents, one by one, then what triggers them, or one summary of too many.
 
         The incident of a summary is resolved when nothing is open any more.
         """
         ended = [notice for notice in call.to_tell if notice.action == ENDED]
         for notice in ended:
-            yield self._message(frozenset({notice.notice_key}), self._resolve(notice.notice_key))
+            yield self._request(frozenset({notice.notice_key}), self._resolve(notice.notice_key))
         if ended and not call.open:
-            yield self._message(frozenset(), self._resolve(SUMMARY_KEY))
+            yield self._request(frozenset(), self._resolve(SUMMARY_KEY))
         for told in single_or_summary([notice for notice in call.to_tell if notice.action != ENDED]):
-            yield self._message(keys_of(told), self._trigger(told))
+            yield self._request(keys_of(told), self._trigger(told))
 
-    def _message(self, notice_keys: frozenset[str], event: dict[str, Any]) -> Message:
-        return Message(notice_keys, partial(self.endpoint.post, {"routing_key": self.routing_key, **event}))
+    def _request(self, notice_keys: frozenset[str], event: dict[str, Any]) -> Request:
+        return Request(notice_keys, partial(self.endpoint.post, {"routing_key": self.routing_key, **event}))
 
     @staticmethod
     def _resolve(dedup_key: str) -> dict[str, Any]:

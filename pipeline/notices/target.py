@@ -1,4 +1,4 @@
-"""What every kind of target has: the messages that it gets in one call, each sent by one request. No Spark."""
+"""What every kind of target has: the requests that tell it, in one call, what has changed. No Spark."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class Request:
     """One request: the keys of the notices that it tells, and the function that sends it within so many seconds.
 
     The function raises ``NotDeliveredError``.
@@ -61,7 +61,7 @@ class Target(ABC):
     name: str
 
     @abstractmethod
-    def messages(self, call: Call) -> Iterator[Message]:
+    def requests(self, call: Call) -> Iterator[Request]:
         """Yield what is to be sent."""
 
 

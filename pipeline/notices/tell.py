@@ -17,7 +17,7 @@ from pipeline.silver.machines import Machines
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class TargetOutcome:
     """How many notices a target got, how many wait for the next call, and why."""
 
     sent: int
@@ -45,7 +45,7 @@ def alerts_now(alerts: AlertsByClock, machines: Machines, mutes: Sequence[Mute])
 
 def tell(
     kept: KeptLines, targets: Sequence[Target], alerts: AlertsNow, *, repeat_after: timedelta
-) -> dict[str, Outcome]:
+) -> dict[str, TargetOutcome]:
     """Tell each target what has changed for it, and write what it was told; return the outcome by target. OSError."""
     acknowledged = kept.acknowledged()
     told = {target.name: kept.told(target.name) for target in targets}
@@ -59,11 +59,11 @@ def tell(
         )
         for target in targets
     }
-    messages = {
-        target.name: [*target.messages(_call(changes[target.name], told[target.name], alerts.now))]
+    requests = {
+        target.name: [*target.requests(_call(changes[target.name], told[target.name], alerts.now))]
         for target in targets
     }
-    deliveries = deliver(messages)
+    deliveries = deliver(requests)
     lines = [
         line
         for name, before in told.items()
@@ -102,6 +102,6 @@ def _is_waiting_alike(before: Told, notice: Notice) -> bool:
     return before.is_waiting and same == (before.notice.action, before.notice.severity, list(before.notice.alert_keys))
 
 
-def _outcome(changes: Changes, delivery: Delivery) -> Outcome:
+def _outcome(changes: Changes, delivery: Delivery) -> TargetOutcome:
     keys = {notice.notice_key for notice in changes.to_tell}
-    return Outcome(len(keys & delivery.delivered), len(keys - delivery.delivered), delivery.failures)
+    return TargetOutcome(len(keys & delivery.delivered), len(keys - delivery.delivered), delivery.failures)

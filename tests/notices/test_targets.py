@@ -23,7 +23,7 @@ from pipeline.notices.json_targets import Command, Webhook
 from pipeline.notices.mail import Mail
 from pipeline.notices.mail import MailServer as Server
 from pipeline.notices.pagerduty import PagerDuty
-from pipeline.notices.target import SUMMARY_KEY, Call, Message, NotDeliveredError
+from pipeline.notices.target import SUMMARY_KEY, Call, NotDeliveredError, Request
 from udfs.keys import key
 
 FORMS = Path(__file__).with_name("forms")
@@ -65,7 +65,7 @@ class Calls:
         told = {own_key: each.notice for own_key, each in self.listener.told.items() if each.is_open}
         self.listener.call(minute, *rows, **more)
         call = Call(self.listener.notices, self.listener.open, told, at(minute))
-        return deliver({"t": [*self.target.messages(call)]})["t"]
+        return deliver({"t": [*self.target.requests(call)]})["t"]
 
 
 def life(target):
@@ -144,9 +144,9 @@ def test_a_command_gets_json_on_standard_input_and_no_shell(tmp_path):
 def test_a_command_that_does_not_end_is_ended_with_what_it_started(tmp_path):
     mark = tmp_path / "mark"
     script = f"(sleep 1.5; touch {mark}) & sleep 60"
-    (message,) = Command("pager", ("sh", "-c", script)).messages(_call(alert()))
+    (request,) = Command("pager", ("sh", "-c", script)).requests(_call(alert()))
     begun = time.monotonic()
-    done = deliver({"pager": [message]}, request_s=0.5)["pager"]
+    done = deliver({"pager": [request]}, request_s=0.5)["pager"]
     assert done.failures == ["the command did not end in time"]
     assert time.monotonic() - begun < 2
     time.sleep(1.7)
@@ -251,7 +251,7 @@ def test_a_real_alertmanager_takes_them_and_ends_them(tmp_path):
             (Call(listener.notices, listener.open, {}, now), [("queue_stuck", "error")]),
             (Call([], [], before, now), []),
         ):
-            assert deliver({"am": [*target.messages(call)]})["am"].failures == []
+            assert deliver({"am": [*target.requests(call)]})["am"].failures == []
             found = json.load(urllib.request.urlopen(f"{place}/api/v2/alerts", timeout=5))
             assert [(each["labels"]["alertname"], each["labels"]["severity"]) for each in found] == active
     finally:
@@ -377,9 +377,9 @@ def test_no_proxy_sees_what_stays_on_this_machine(web, monkeypatch):
 
 def test_a_request_has_five_seconds_however_slowly_the_answer_comes(web, monkeypatch):
     web.answer = drip
-    messages = [*Webhook("hook", Endpoint(web.url)).messages(_call(alert(), alert(subject="queue b")))]
+    requests = [*Webhook("hook", Endpoint(web.url)).requests(_call(alert(), alert(subject="queue b")))]
     begun = time.monotonic()
-    done = deliver({"hook": messages}, request_s=0.6)["hook"]
+    done = deliver({"hook": requests}, request_s=0.6)["hook"]
     assert time.monotonic() - begun < 1.5
     assert done.failures == ["it did not answer in time"]
     assert len(web.bodies) == 1  # the second one would wait as long
@@ -390,8 +390,8 @@ def test_all_targets_have_twenty_seconds_and_a_slow_one_takes_none_of_the_others
     def slow(_):
         time.sleep(0.25)
 
-    slowly = [Message(frozenset({str(n)}), slow) for n in range(10)]
-    quick = [*Webhook("hook", Endpoint(web.url)).messages(_call(alert()))]
+    slowly = [Request(frozenset({str(n)}), slow) for n in range(10)]
+    quick = [*Webhook("hook", Endpoint(web.url)).requests(_call(alert()))]
     begun = time.monotonic()
     done = deliver({"slow 1": slowly, "slow 2": slowly, "hook": quick}, call_s=0.6)
     assert time.monotonic() - begun < 1.2
@@ -429,7 +429,7 @@ def test_no_failure_and_no_text_of_a_target_names_its_address_or_its_key():
         done = Calls(target)(0, alert())
         assert done.delivered == set()
         assert len(done.failures) == 1
-        assert secret not in repr((target, done, next(target.messages(_call(alert()))).notice_keys))
+        assert secret not in repr((target, done, next(target.requests(_call(alert()))).notice_keys))
 
 
 def test_an_error_that_nobody_foresaw_is_one_of_its_notice_alone():
@@ -439,6 +439,6 @@ def test_an_error_that_nobody_foresaw_is_one_of_its_notice_alone():
     def refuse(_):
         raise NotDeliveredError("no", is_down=False)
 
-    messages = [Message(frozenset("a"), fail), Message(frozenset("b"), refuse), Message(frozenset("c"), lambda _: None)]
-    done = deliver({"t": messages})["t"]
+    requests = [Request(frozenset("a"), fail), Request(frozenset("b"), refuse), Request(frozenset("c"), lambda _: None)]
+    done = deliver({"t": requests})["t"]
     assert (done.failures, done.delivered) == (["LookupError", "no"], {"c"})
