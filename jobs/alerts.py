@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from jobs import cli, redaction
+from jobs.command_line.notices import carry_out, notice_options, notices_lease
 from jobs.command_line.output_files import check_outputs, replace_file
 from jobs.command_line.parsers import build_parser
 from jobs.command_line.task_values import set_task_value
@@ -21,6 +22,7 @@ from pipeline.alerts.conditions import CLOCK_CONDITIONS, CONDITIONS, EVIDENCE_ST
 from pipeline.alerts.entries import AlertRow, Entry, evidence_keys
 from pipeline.alerts.episodes import SEVERITY_ORDER
 from pipeline.lake.lake import Lake
+from pipeline.notices.notice import notice_key
 from pipeline.reports.changes import find_changes, format_changes
 from pipeline.reports.next_commands import next_commands
 from pipeline.silver.machine_names import DeclaredNames
@@ -37,9 +39,9 @@ _MAX_KEYS: Final = 3  # of evidence in a line
 def alert_thresholds(config: Config, names: DeclaredNames = ()) -> Thresholds:
     """Return the thresholds of the alerts, including what they use beside their settings: of other sections, names."""
     quotas = {entry.queue.lower(): (entry.messages, entry.journal) for entry in config.quotas.queues}
-    by_clock = {field.name for field in fields(ClockLimits)}
+    own = {each.name for each in fields(Thresholds)} & {each.name for each in fields(config.alerts)}
     return Thresholds(
-        **{each.name: getattr(config.alerts, each.name) for each in fields(config.alerts) if each.name not in by_clock},
+        **{name: getattr(config.alerts, name) for name in own},
         stall_after=config.transfers.stall_after,
         window_full_after=config.transfers.window_full_after,
         slow_after=config.transfers.slow_after,
@@ -68,18 +70,22 @@ def load_thresholds(job_run: cli.JobRun, lake: Lake) -> Thresholds:
 
 
 def run(job_run: cli.JobRun) -> cli.Outcome:
-    """Print the alerts by the clock, and write them as JSON if asked; nothing is written to the lake.
+    """Print the alerts by the clock, write them as JSON if asked, and do what is asked of notices.
 
     They are read from ``gold.alerts`` if that table was made with the same thresholds and as-of time, else computed.
+    Only what is asked of notices writes to the lake.
     """
     wanted, conditions = set(job_run.arguments.condition), CONDITIONS | CLOCK_CONDITIONS
     if unknown := sorted(wanted - conditions.keys()):
         raise ConfigError(f"no such condition: {unknown[0]} (there are {', '.join(conditions)})")
     if job_run.arguments.since is not None and (wanted or job_run.arguments.ended):
         raise ConfigError("--since lists all that changed: it goes neither with --condition nor with --ended")
+    options = notice_options(job_run)
     lake = open_lake_with_data(job_run)
     limits, of_clock = load_thresholds(job_run, lake), clock_limits(job_run.config)
-    found = alerts_by_clock(lake, limits, of_clock, job_run.started_at, job_run.arguments.as_of)
+    with notices_lease(job_run, lake, options):
+        found = alerts_by_clock(lake, limits, of_clock, job_run.started_at, job_run.arguments.as_of)
+        notice_fields = carry_out(job_run, lake, options, found)
     alerts = sorted((row for row in found.every if not wanted or row["condition"] in wanted), key=_sort_key)
     told = [row for row in alerts if found.is_told(row)]
     ended = [row for row in alerts if row["until"] is not None]
@@ -94,7 +100,9 @@ def run(job_run: cli.JobRun) -> cli.Outcome:
     _write_json_lines(job_run, lake, rows)
     if job_run.arguments.json != "-":
         cli.write_output("".join(f"{line}\n" for line in [*lines, _age_text(found)]))
-    return _outcome(job_run, found, listing, told, len(ended))
+    outcome = _outcome(job_run, found, listing, told, len(ended))
+    outcome.summary_fields |= notice_fields
+    return outcome
 
 
 def _since(job_run: cli.JobRun, found: AlertsByClock) -> datetime | None:
@@ -148,6 +156,7 @@ class _Listing:
         key, leading = row["alert_key"], self.leading.get(row["alert_key"])
         return {name: value for name, value in row.items() if name not in _COLUMNS_NOT_IN_JSON} | {
             "leading_alert": leading,
+            "notice_key": notice_key(row),
             "not_observed_since": row["last_seen_at"] if key in self.found.unobserved else None,
             "first_read": key in self.found.first_read,
             "next_command": None if leading is None else self.commands[leading],

@@ -419,6 +419,12 @@ class AlertsConfig:
         "read although it has ended",
         minimum=0,
     )
+    repeat_after: timedelta = setting_field(
+        timedelta(hours=4), "targets of notices are told again of what is still there after this time", minimum=60
+    )
+    notify_after_run: bool = setting_field(
+        False, "run_all tells the targets in the file named by MSMQ_NOTIFY_FILE, like alerts --notify"
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from jobs.lake_access import lake_lease, open_lake_with_data
 from pipeline.bronze.ingest_captures import BRONZE_TABLES
 from pipeline.bronze.retention_cutoff import RetentionCutoff
 from pipeline.lake.lake import Lake
+from pipeline.notices.kept_lines import KeptLines
 from pipeline.privacy import erasure, retention
 from pipeline.privacy.retained_history import DeletionNote, is_noted, remove_history
 from pipeline.runs.recovery import RunMarkers, undo_unfinished_runs
@@ -69,6 +70,7 @@ def run(job_run: cli.JobRun) -> cli.Outcome:
             note.end(datetime.now(UTC))
             _report_history(lake, outcome)
         erasure.remove_leftover_files(lake)
+        KeptLines(lake.folder).forget(cutoff.first_kept_date)
         redaction.remove_left_scratch_lakes(job_run, lake)
         outcome.summary_fields |= {
             "before": cutoff.first_kept_date.isoformat(),

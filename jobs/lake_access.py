@@ -17,7 +17,7 @@ from jobs.session import check_single_installation, check_spark_can_start, prepa
 from pipeline.lake.engine.sessions import LazySession
 from pipeline.lake.lake import Lake
 from pipeline.lake.lake_path import LakePath
-from pipeline.runs.lease import LeaseError, hold_lease
+from pipeline.runs.lease import Lease, LeaseError, hold_lease
 from pipeline.runs.lease_table import lease_place
 from schemas.bronze import CAPTURE_FILES
 from schemas.collected_snapshots import SNAPSHOT_FILES, SNAPSHOTS_RAW
@@ -103,12 +103,19 @@ def lake_lease(job_run: cli.JobRun, lake: Lake, outcome: cli.Outcome) -> Iterato
     cli.log_progress(f"the tables are stored by {lake.store_name}")
     if lake.session.engine == "local":
         cli.log_progress("this process computes (run.engine=local)")
+    with (
+        files_lease(job_run, lake) as mine,
+        lake.hold_exclusive_access(mine.check, cli.log_progress, run_note(job_run, outcome)),
+    ):
+        yield
+
+
+@contextmanager
+def files_lease(job_run: cli.JobRun, lake: Lake) -> Iterator[Lease]:
+    """Hold the lease of the lake, for what writes files and no table; ConfigError as ``lake_lease``."""
     try:
         wait_s, place = job_run.config.lake.lease_wait.total_seconds(), lease_place(lake)
-        with (
-            hold_lease(lake.root, job_run.run_id, place=place, wait_s=wait_s, say=cli.log_progress) as mine,
-            lake.hold_exclusive_access(mine.check, cli.log_progress, run_note(job_run, outcome)),
-        ):
-            yield
+        with hold_lease(lake.root, job_run.run_id, place=place, wait_s=wait_s, say=cli.log_progress) as mine:
+            yield mine
     except LeaseError as error:
         raise ConfigError(str(error)) from error

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Final
 
 from jobs import cli
-from jobs.command_line.key_file import read_secret
 from jobs.command_line.parsers import REDACT_KEY_FILE_VARIABLE, REDACT_KEY_VARIABLE
 from jobs.command_line.private_folder import PRIVATE_FOLDER, remove_left_subfolders
+from jobs.command_line.secret_files import read_secret
 from jobs.config import Config, ConfigError
 from jobs.session import started_as_plain_python
 from pipeline.bronze.input_files import InputFile

@@ -6,12 +6,14 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from jobs import check_quality, cli, ingest_snapshots, publish_dashboards, redaction
-from jobs.alerts import alert_thresholds
+from jobs.alerts import alert_thresholds, clock_limits
+from jobs.command_line.notices import NoticeOptions, after_run_options, carry_out
 from jobs.command_line.parsers import build_parser
 from jobs.config import Config
 from jobs.ingest_captures import (
@@ -23,6 +25,7 @@ from jobs.ingest_captures import (
 )
 from jobs.lake_access import lake_lease, open_lake
 from pipeline.alerts import update as alerts_update
+from pipeline.alerts.by_clock import alerts_by_clock
 from pipeline.alerts.conditions import Thresholds
 from pipeline.arrow_rows import datetime_to_us, timedelta_to_us
 from pipeline.attempts import update as attempts_update
@@ -72,6 +75,7 @@ def run(job_run: cli.JobRun) -> cli.Outcome:
     """Update all layers from the captures and snapshots, and print a summary of the lake."""
     keys, pseudonymizer = load_decryption_keys(job_run), redaction.load_pseudonymizer(job_run)
     names = redaction.load_names(job_run.config, pseudonymizer)
+    notices = after_run_options(job_run)
     outcome = cli.Outcome()
     captures = list_captures(job_run, job_run.arguments.lake, outcome)
     snapshot_files = ingest_snapshots.list_snapshot_files(job_run, outcome)
@@ -90,6 +94,8 @@ def run(job_run: cli.JobRun) -> cli.Outcome:
             as_of = job_run.arguments.as_of
             queues = queue_lines(lake, None if as_of is None else datetime_to_us(as_of))
             cli.write_output("\n".join([console_summary(lake), *queues, *lines]) + "\n")
+            if notices.writes:
+                outcome.summary_fields |= _tell_targets(redacted_run, lake, notices)
         if job_run.arguments.pages and not job_run.arguments.dry_run:
             pages = Path(job_run.arguments.pages)
             published = publish_dashboards.publish_pages(job_run, lake, pages, names, allow_empty=True)
@@ -266,6 +272,14 @@ def _check_quality(job_run: cli.JobRun, lake: Lake, suites: Sequence[Suite], out
     result = check_quality.check_lake(job_run, lake, suites)
     check_quality.add_results(outcome, result)
     return result.summary_lines()
+
+
+def _tell_targets(job_run: cli.JobRun, lake: Lake, options: NoticeOptions) -> dict[str, Any]:
+    """Tell the targets of ``alerts.notify_after_run`` what has changed; return fields of the summary."""
+    job_run.stages.begin("notices")
+    limits, of_clock = alert_thresholds(job_run.config), clock_limits(job_run.config)
+    alerts = alerts_by_clock(lake, limits, of_clock, datetime.now(UTC), job_run.arguments.as_of)
+    return carry_out(job_run, lake, options, alerts)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -39,6 +39,7 @@ INSTALL = {
     "make": "apt-get install make",
     "systemd-analyze": "apt-get install systemd",
     "promtool": "apt-get install prometheus",
+    "prometheus-alertmanager": "apt-get install prometheus-alertmanager",
     "pwsh": "install PowerShell (https://learn.microsoft.com/powershell)",
     "git": "apt-get install git",
     **dict.fromkeys(("krb5kdc", "kdb5_util"), "apt-get install krb5-kdc (dnf install krb5-server)"),

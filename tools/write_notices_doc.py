@@ -25,13 +25,15 @@ Part of the repository, with its licence; it is in no wheel and no page.
 
 | Program | Version | Licence | Folder |
 | --- | --- | --- | --- |
+| Adaptive Cards, JSON schema | 1.5 | MIT | `tests/notices/forms` |
 | axe-core | 4.14.1 | MPL-2.0 | `tests/dashboards/axe` |
 """
 HEADER = """\
 # Third-party notices
 
 This project is licensed under the [Apache License 2.0](LICENSE). It uses the software below, which set-up installs and
-which is not part of the repository. Each package contains its own licence. This page is generated: `make notices-doc`.
+which is not part of the repository, but for the test data below the jars. Each package contains its own licence. This
+page is generated: `make notices-doc`.
 
 The pages that `publish_dashboards` writes contain plotly.js, of the package plotly. The licence of impacket wants to be
 shown with what uses it. Both are at the end.

@@ -91,7 +91,8 @@ msmq alerts --lake /data/lake --as-of 2024-05-01T12:00:00Z --set alerts.stuck_af
 msmq alerts --lake /data/lake --since 1d               # what changed in alerts, queues, machines and flows
 ```
 
-The job writes nothing to the lake. With other thresholds, or another `--as-of` than the last run's, it computes the
+The job writes nothing to the lake, unless it tells [targets](../guides/operations.md#being-told) or keeps what they are
+not to be told. With other thresholds, or another `--as-of` than the last run's, it computes the
 alerts again. `--fail-on` is `error` by default; with `never` it only prints. `--task-value NAME` tells the next tasks
 of a [job of Databricks](../guides/databricks.md#jobs) the severity of the worst active alert.
 
@@ -111,6 +112,10 @@ lost bytes) have ended if none came for `alerts.failure_window`.
 **Causes.** Alerts that have one cause stand together: first the one that says most of it, then "also" what follows from
 it, such as queues that wait because connections to a machine fail. In JSON, `leading_alert` is the `alert_key` of the
 first. `from_machine`, `to_machine` and `cause` say between which machines, and what the evidence shows of the cause.
+
+**Being told.** `--notify` tells targets (PagerDuty, Alertmanager, Slack, Teams, mail, a webhook, a command) what began,
+worsened and ended, once for each cause: [Being told](../guides/operations.md#being-told). In JSON, `notice_key` is the
+key of condition and subject, the same for all episodes.
 
 **Merging.** A condition that begins again within `alerts.merge_within` continues the same alert.
 

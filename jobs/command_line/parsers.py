@@ -92,8 +92,8 @@ def parse_time_span(text: str) -> timedelta:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
-def parse_since(text: str) -> timedelta | datetime:
-    """Parse the beginning of a time: how long ago it was, or when it was."""
+def parse_time_or_span(text: str) -> datetime | timedelta:
+    """Parse a time (ISO 8601), or a duration as settings have it."""
     try:
         return parse_duration(text)
     except ValueError:
@@ -114,7 +114,7 @@ def _alerts() -> cli.JobArgumentParser:
     parser.add_argument(
         "--since",
         metavar="WHEN",
-        type=parse_since,
+        type=parse_time_or_span,
         help="print instead what changed in alerts, queues, machines and flows since then: 1d, or a time (ISO 8601)",
     )
     parser.add_argument(
@@ -136,7 +136,41 @@ def _alerts() -> cli.JobArgumentParser:
         metavar="NAME",
         help="in a job of Databricks: set this task value to the severity of the worst active alert, or to none",
     )
+    _add_notices(parser)
     return parser
+
+
+def _add_notices(parser: cli.JobArgumentParser) -> None:
+    parser.add_argument(
+        "--notify",
+        metavar="TARGET",
+        nargs="*",
+        action="extend",
+        help="tell targets what began, worsened or ended: @FILE names the file of targets (default: the file named by "
+        "MSMQ_NOTIFY_FILE), other words some of its targets (default: all; docs/guides/operations.md#being-told)",
+    )
+    parser.add_argument(
+        "--acknowledge",
+        metavar="KEY",
+        help="do not repeat the notice with this notice_key until --until or until it worsens; needs --by and --reason",
+    )
+    parser.add_argument(
+        "--mute", metavar="CONDITION", help="tell nothing of this condition until --until, at the queues of --queue"
+    )
+    parser.add_argument(
+        "--queue",
+        metavar="PATTERN",
+        type=cli.parse_text,
+        help="with --mute: queues by their names in gold, whatever the case; * stands for anything",
+    )
+    parser.add_argument("--by", metavar="NAME", type=cli.parse_text, help="with --acknowledge: who looks after it")
+    parser.add_argument("--reason", metavar="TEXT", type=cli.parse_text, help="with --acknowledge: why")
+    parser.add_argument(
+        "--until",
+        metavar="TIME",
+        type=parse_time_or_span,
+        help="with --acknowledge and --mute: ISO 8601, or a duration from now on like 4h; 0s ends it",
+    )
 
 
 def _apply_governance() -> cli.JobArgumentParser:

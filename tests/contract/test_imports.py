@@ -33,6 +33,7 @@ ROOMS = {
     "queues": _ATTEMPTS,
     "findings": _ANSWERS,
     "alerts": _ANSWERS,
+    "notices": {*_ANSWERS, "alerts"},
     "reports": {*_ANSWERS, "findings", "alerts"},
     "dashboards": {*_ANSWERS, "findings", "alerts", "reports"},
     "collector": set(),

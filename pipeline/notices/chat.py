@@ -1,0 +1,77 @@
+"""Chats: Slack's incoming webhooks, and a workflow of Teams that posts an Adaptive Card. Only changes. No Spark.
+
+Texts stand in elements that show them as they are: what looks like markup or a link in a queue's name is neither.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar, Final
+
+from pipeline.notices.https_post import Endpoint
+from pipeline.notices.notice import ENDED, Notice
+from pipeline.notices.target import Call, Request, Summary, Target, keys_of, single_or_summary
+from pipeline.text import cut_text
+
+_SECTION_CHARS: Final = 2_900  # Slack takes 3,000
+_CARD_CHARS: Final = 20_000  # Teams takes cards of 28 KB
+_COLORS: Final = {"error": "attention", "warning": "warning", "info": "accent"}
+
+
+@dataclass(frozen=True)
+class Slack(Target):
+    """A channel of Slack by the URL of an incoming webhook."""
+
+    is_reminded: ClassVar[bool] = False
+    endpoint: Endpoint
+
+    def requests(self, call: Call) -> Iterator[Request]:
+        """Yield one request for each notice, or one for all of too many."""
+        for told in single_or_summary(call.to_tell):
+            yield Request(keys_of(told), partial(self.endpoint.post, _slack_message(told)))
+
+
+@dataclass(frozen=True)
+class Teams(Target):
+    """A channel of Teams by the URL of a workflow ("when a Teams webhook request is received")."""
+
+    is_reminded: ClassVar[bool] = False
+    endpoint: Endpoint
+
+    def requests(self, call: Call) -> Iterator[Request]:
+        """Yield one request for each notice, or one for all of too many."""
+        for told in single_or_summary(call.to_tell):
+            content = {"contentType": "application/vnd.microsoft.card.adaptive", "content": _card(told)}
+            yield Request(keys_of(told), partial(self.endpoint.post, {"type": "message", "attachments": [content]}))
+
+
+def _slack_message(told: Notice | Summary) -> dict[str, Any]:
+    return {
+        "text": html.escape(told.title, quote=False),
+        "blocks": [_section(told.title), _section("\n".join(told.lines))],
+    }
+
+
+def _section(text: str) -> dict[str, Any]:
+    shown = {"type": "plain_text", "text": cut_text(text, _SECTION_CHARS), "emoji": False}
+    return {"type": "section", "text": shown}
+
+
+def _card(told: Notice | Summary) -> dict[str, Any]:
+    is_over = isinstance(told, Notice) and told.action == ENDED
+    title = {"weight": "bolder", "color": "good" if is_over else _COLORS[told.severity]}
+    return {
+        "$schema": "http://adaptivecards.io/schemas/adaptive-card.json",
+        "type": "AdaptiveCard",
+        "version": "1.5",
+        "fallbackText": cut_text(told.title),
+        "body": [_plain(told.title, **title), *map(_plain, cut_text("\n".join(told.lines), _CARD_CHARS).split("\n"))],
+    }
+
+
+def _plain(text: str, **style: str) -> dict[str, Any]:
+    """Return an element that shows a text without markup."""
+    return {"type": "RichTextBlock", "inlines": [{"type": "TextRun", "text": text, **style}]}

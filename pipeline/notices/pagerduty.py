@@ -1,0 +1,62 @@
+"""PagerDuty, Events API v2: a notice is an event, its key the ``dedup_key``. No Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final
+
+from pipeline.notices.https_post import Endpoint
+from pipeline.notices.notice import ENDED, Notice
+from pipeline.notices.target import SUMMARY, SUMMARY_KEY, Call, Request, Summary, Target, keys_of, single_or_summary
+from pipeline.text import cut_text
+
+PAGERDUTY_URL: Final = "https://events.pagerduty.com/v2/enqueue"
+_SUMMARY_CHARS: Final = 900  # PagerDuty takes 1,024
+_CLIENT: Final = "msmq-lakehouse"
+
+
+@dataclass(frozen=True)
+class PagerDuty(Target):
+    """A service of PagerDuty by its integration key."""
+
+    endpoint: Endpoint
+    routing_key: str = field(repr=False)
+
+    def requests(self, call: Call) -> Iterator[Request]:
+        """Yield what resolves incidents, one by one, then what triggers them, or one summary of too many.
+
+        The incident of a summary is resolved when nothing is open any more.
+        """
+        ended = [notice for notice in call.to_tell if notice.action == ENDED]
+        for notice in ended:
+            yield self._request(frozenset({notice.notice_key}), self._resolve(notice.notice_key))
+        if ended and not call.open:
+            yield self._request(frozenset(), self._resolve(SUMMARY_KEY))
+        for told in single_or_summary([notice for notice in call.to_tell if notice.action != ENDED]):
+            yield self._request(keys_of(told), self._trigger(told))
+
+    def _request(self, notice_keys: frozenset[str], event: dict[str, Any]) -> Request:
+        return Request(notice_keys, partial(self.endpoint.post, {"routing_key": self.routing_key, **event}))
+
+    @staticmethod
+    def _resolve(dedup_key: str) -> dict[str, Any]:
+        return {"event_action": "resolve", "dedup_key": dedup_key}
+
+    def _trigger(self, told: Notice | Summary) -> dict[str, Any]:
+        payload: dict[str, Any] = {"summary": cut_text(told.title, _SUMMARY_CHARS), "severity": told.severity}
+        if isinstance(told, Summary):
+            payload |= {"source": _CLIENT, "class": SUMMARY, "custom_details": {"notices": told.lines}}
+        else:
+            facts = told.facts
+            source = facts["queue_manager"] or facts["to_machine"] or facts["from_machine"] or facts["subject"]
+            payload |= {
+                "source": source,
+                "class": facts["condition"],
+                "custom_details": told.body(),
+                **({"timestamp": facts["since"]} if facts["since"] else {}),
+                **({"component": facts["queue"]} if facts["queue"] else {}),
+            }
+        own_key = SUMMARY_KEY if isinstance(told, Summary) else told.notice_key
+        return {"event_action": "trigger", "dedup_key": own_key, "client": _CLIENT, "payload": payload}
