@@ -14,7 +14,7 @@ import jsonschema
 import pytest
 
 from notices.servers import HttpServer, MailServer, drip, make_certificate, redirect_to, serve
-from notices.told import BEGIN, REPEAT_AFTER, Listener, alert, at
+from notices.told import BEGIN, Listener, alert, at
 from pipeline.notices.alertmanager import Alertmanager
 from pipeline.notices.chat import Slack, Teams
 from pipeline.notices.delivery import deliver
@@ -59,11 +59,11 @@ class Calls:
     """Calls of one target, with what it is told."""
 
     def __init__(self, target):
-        self.target, self.listener = target, Listener(REPEAT_AFTER if target.is_reminded else None)
+        self.target, self.listener = target, Listener(is_reminded=target.is_reminded)
 
     def __call__(self, minute, *rows, **more):
-        told = {own_key: each.notice for own_key, each in self.listener.told.items() if each.is_open}
         self.listener.call(minute, *rows, **more)
+        told = {own_key: each.notice for own_key, each in self.listener.told.items() if each.is_open}
         call = Call(self.listener.notices, self.listener.open, told, at(minute))
         return deliver({"t": [*self.target.requests(call)]})["t"]
 
