@@ -40,7 +40,7 @@ from schemas.messages import MESSAGES
 from schemas.sessions import SESSION_PACKETS
 from schemas.table import quoted
 
-_NOW_QUERY, _SOURCES_QUERY = "now", "sources"  # names of the queries that run beside those of the datasets
+_NOW_QUERY, _SOURCES_QUERY = "now", "newest_by_source"  # names of the queries that run beside those of the datasets
 _DATASETS_WITH_CALL_KEY: Final = ("comqc", "findings", "operations", "opens", "actions")  # their call is evidence too
 _DATASETS_WITH_MESSAGE_KEY: Final = ("attempts", "sequences", "message_transfers")
 _QUEUE_MANAGER_COLUMNS: Final = {
