@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 from pipeline.alerts.conditions import CLOCK_CONDITIONS, EVIDENCE_STOPPED
 from pipeline.alerts.entries import AlertRow
 from pipeline.alerts.episodes import ERROR, Alert, Episode, alert_rows
-from pipeline.arrow_rows import datetime_to_us, rows_to_table
+from pipeline.arrow_rows import datetime_to_us, rows_to_table, timedelta_to_us
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import FilteredTable
 from pipeline.text import format_age, format_cell
@@ -33,7 +33,7 @@ from schemas.table import EVENT_DATE, RUN_ID, Table
 
 CAPTURES, SNAPSHOTS = "captures", "snapshots"
 MIN_ARRIVALS: Final = 5  # fewer are no rhythm
-_MAX_ARRIVALS: Final = 20  # of a folder or queue manager, the newest
+_MAX_ARRIVALS: Final = 20  # of a source, the newest of those that count
 _LOOK_BACK: Final = timedelta(days=180)  # a source that brought nothing for so long is not expected any more
 _FILLED_LATER: Final = timedelta(days=7)  # evidence that was older than this when it was read
 _INTERVALS: Final = 3  # that a source may miss
@@ -42,9 +42,10 @@ _LEAST_SILENCE: Final = timedelta(hours=1)
 _DATED_FOLDER: Final = re.compile(r"(?<=/)(?:[A-Za-z_]+=)?\d[\d_-]*(?=/|$)")
 _SCHEMA: Final = ALERTS.schema()
 
+_IS_LATE_SQL: Final = f"unix_micros(read_at) - unix_micros(newest_at) > {timedelta_to_us(_FILLED_LATER)}"
 _ARRIVALS_SQL: Final = f"""
 SELECT * FROM (
-  SELECT *, row_number() OVER (PARTITION BY kind, source ORDER BY read_at DESC) AS place FROM (
+  SELECT *, row_number() OVER (PARTITION BY kind, source, {_IS_LATE_SQL} ORDER BY read_at DESC) AS place FROM (
     SELECT '{CAPTURES}' AS kind, regexp_replace(path, '/[^/]*$', '') AS source, ingested_at AS read_at,
       max(last_packet_at) AS newest_at, max_by(capture_id, last_packet_at) AS evidence
     FROM {{captures}} AS captures GROUP BY ALL
@@ -104,7 +105,7 @@ class Rhythm:
     @staticmethod
     def of(source: Source, clock: datetime, silence_after: timedelta | None) -> Rhythm | None:
         """Return the rhythm of a source; None for one that brought evidence fewer than ``MIN_ARRIVALS`` times."""
-        arrivals = [*_counted(source.arrivals, clock)]
+        arrivals = [*_counted(source.arrivals, clock)][-_MAX_ARRIVALS:]
         if len(arrivals) < MIN_ARRIVALS:
             return None
         came = sorted(_came_at(each, clock) for each in arrivals)
@@ -134,8 +135,7 @@ def read_sources(lake: Lake, clock: datetime) -> list[Source]:
         same_run = of_source.get(arrival.read_at, arrival)
         of_source[arrival.read_at] = max(same_run, arrival, key=lambda each: each.newest_at)
     return [
-        Source(kind, name, tuple(of_source[at] for at in sorted(of_source)[-_MAX_ARRIVALS:]))
-        for (kind, name), of_source in sorted(by_source.items())
+        Source(kind, name, tuple(sorted(of_source.values()))) for (kind, name), of_source in sorted(by_source.items())
     ]
 
 
@@ -167,10 +167,9 @@ def find_stopped(sources: Iterable[Source], clock: datetime, silence_after: time
         rhythm = Rhythm.of(source, clock, silence_after)
         if rhythm is not None and clock - rhythm.came_at > rhythm.allowed:
             alerts.append(_alert(source, rhythm, clock))
-    rows: list[AlertRow] = rows_to_table(
-        [{**row, "subject_text": row["subject"], RUN_ID: None} for row in alert_rows(alerts)], _SCHEMA
-    ).to_pylist()
-    return rows
+    rows = [{**row, "subject_text": row["subject"], RUN_ID: None} for row in alert_rows(alerts)]
+    found: list[AlertRow] = rows_to_table(rows, _SCHEMA).to_pylist()
+    return found
 
 
 def _alert(source: Source, rhythm: Rhythm, clock: datetime) -> Alert:

@@ -51,7 +51,7 @@ from schemas.sessions import SESSION_PACKETS
 from schemas.table import quoted
 
 _THRESHOLDS: Final = Thresholds()
-_NOW_QUERY, _SOURCES_QUERY, _MACHINES_QUERY = "now", "sources", "machines"  # queries beside those of the datasets
+_NOW_QUERY, _SOURCES_QUERY, _MACHINES_QUERY = "now", "newest_by_source", "machine_names"
 _DATASETS_WITH_CALL_KEY: Final = ("comqc", "findings", "operations", "opens", "actions")  # their call is evidence too
 _DATASETS_WITH_MESSAGE_KEY: Final = ("attempts", "sequences", "message_transfers")
 _QUEUE_MANAGER_COLUMNS: Final = {

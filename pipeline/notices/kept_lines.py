@@ -15,6 +15,7 @@ from fnmatch import fnmatchcase
 from typing import Any, Final
 
 from pipeline.alerts.entries import AlertRow
+from pipeline.alerts.episodes import SEVERITY_ORDER
 from pipeline.lake.lake_path import LakePath
 from pipeline.notices.changes import Acknowledgement, Told, as_time
 from pipeline.notices.notice import Notice
@@ -25,6 +26,12 @@ MAX_AGE: Final = timedelta(days=90)
 MAX_LINES: Final = 100_000
 TOLD, TARGET, ACKNOWLEDGED, MUTED = "told", "target", "acknowledged", "muted"
 _FILE: Final = "notices.jsonl"
+_FIELDS: Final = {
+    TOLD: ("target", "waiting", "known", "notice"),
+    TARGET: ("target",),
+    ACKNOWLEDGED: ("notice_key", "severity", "until"),
+    MUTED: ("condition", "queue", "until"),
+}
 _FORGOTTEN: Final = "(forgotten)"
 Line = Mapping[str, Any]
 
@@ -179,26 +186,21 @@ def _parse(text: str) -> Iterator[Line]:
         try:
             line = json.loads(each)
             _check(line)
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             continue
         yield line
 
 
 def _check(line: Line) -> None:
-    """Raise what ``_parse`` catches where a line lacks what is read of it."""
-    as_time(line["at"])
-    if line["line"] == TOLD:
-        notice, _ = Notice(**line["notice"]), (line["target"], line["waiting"], line["known"])
-        as_time(notice.facts["since"])
-        as_time(notice.facts["last_seen_at"])
-        notice.rank  # noqa: B018 - raises
-    elif line["line"] == TARGET:
-        line["target"]
-    elif line["line"] in (ACKNOWLEDGED, MUTED):
-        as_time(line["until"])
-        _ = (line["condition"], line["queue"]) if line["line"] == MUTED else (line["notice_key"], line["severity"])
-    else:
-        raise ValueError("no such line")
+    """Raise KeyError, TypeError or ValueError where a line lacks what is read of it."""
+    found = {name: line[name] for name in ("at", *_FIELDS[line["line"]])}
+    times = [found[name] for name in ("at", "until") if name in found]
+    if "notice" in found:
+        facts = Notice(**found["notice"]).facts
+        SEVERITY_ORDER.index(facts["severity"])
+        times += [facts["since"], facts["last_seen_at"]]
+    for text in times:
+        as_time(text)
 
 
 def _as_read(line: Line) -> Line:

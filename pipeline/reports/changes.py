@@ -113,7 +113,7 @@ def alert_changes(then: Iterable[AlertRow], now: Iterable[AlertRow], period: _Pe
     """Yield the alerts that began, worsened or ended, from the rows as of the beginning and those as of the clock."""
     before = {row["alert_key"]: row for row in then}
     for row in now:
-        name, text = f"{row['severity']} {row['condition']}", row["subject"]
+        name, text = f"{row['severity']} {row['condition']}", row.get("subject_text") or row["subject"]
         old = before.get(row["alert_key"])
         is_active, was_active = row["until"] is None, old is not None and old["until"] is None
         if not was_active and (is_active or period.began_in(row["since"])):

@@ -9,7 +9,7 @@ import pytest
 
 from engines import LOCAL, without_spark
 from jobs import alerts as job
-from jobs import ingest_captures
+from jobs import ingest_captures, publish_dashboards
 from pipeline.alerts.by_clock import AlertsByClock, alerts_by_clock
 from pipeline.alerts.conditions import ClockLimits, Thresholds
 from pipeline.lake.lake import Lake
@@ -231,3 +231,6 @@ def test_runs_that_read_a_folder_five_times_give_it_a_rhythm_and_one_run_does_no
     late = newest + timedelta(hours=3, minutes=1)
     assert stopped_sources(tmp_path / "lake", capsys, late) == (1, [f"captures in {ring}"])
     assert stopped_sources(tmp_path / "once", capsys, late) == (0, [])
+    assert publish_dashboards.main(["--lake", str(tmp_path / "lake"), *LOCAL, "--out", str(tmp_path / "pages")]) == 0
+    metric = f'msmq_source_newest_evidence_timestamp_seconds{{kind="captures",source="{ring}"}} {newest.timestamp()!r}'
+    assert metric in (tmp_path / "pages" / "metrics.prom").read_text().splitlines()

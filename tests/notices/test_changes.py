@@ -3,8 +3,7 @@
 import pytest
 
 from notices.told import Listener, alert, at
-from pipeline.notices.changes import Acknowledgement
-from pipeline.notices.kept_lines import Mute
+from pipeline.notices.kept_lines import Mute, acknowledged_line
 from udfs.keys import key
 
 STUCK = key("queue_stuck", "queue a")
@@ -138,7 +137,7 @@ def test_the_first_call_knows_earlier_events_without_telling_them():
 def test_what_is_acknowledged_is_not_repeated_until_then_or_until_it_worsens_and_its_end_is_told():
     target = Listener()
     target.call(0, alert())
-    held = {STUCK: Acknowledgement(at(1), at(600), "warning")}
+    held = [acknowledged_line(target.notices[0], by="ann", until=at(600), reason=None, now=at(1))]
     assert target.call(300, alert(), acknowledged=held) == []
     assert target.call(599, alert(), acknowledged=held) == []
     assert target.call(600, alert(), acknowledged=held) == [("repeated", STUCK, None)]

@@ -142,8 +142,7 @@ def test_forget_removes_what_is_older_and_keeps_the_key_of_what_is_open(folder, 
     assert again.is_known("hook")
     assert len(again.acknowledged()) == 1
     # What was forgotten can still end.
-    listener = Listener()
-    listener.told, listener.is_first_call = again.told("hook"), False
+    listener = Listener(folder, "hook")
     told = listener.call(2 * DAY + 1, alert(subject="queue recent", since=2 * DAY))
     assert [action for action, _, _ in told] == ["ended", "ended"]
     assert all(each.title and each.lines and each.body() for each in listener.notices)

@@ -14,7 +14,7 @@ import jsonschema
 import pytest
 
 from notices.servers import HttpServer, MailServer, drip, make_certificate, redirect_to, serve
-from notices.told import BEGIN, REPEAT_AFTER, Listener, alert, at
+from notices.told import BEGIN, Listener, alert, at
 from pipeline.notices.alertmanager import Alertmanager
 from pipeline.notices.chat import Slack, Teams
 from pipeline.notices.delivery import deliver
@@ -59,11 +59,11 @@ class Calls:
     """Calls of one target, with what it is told."""
 
     def __init__(self, target):
-        self.target, self.listener = target, Listener(REPEAT_AFTER if target.is_reminded else None)
+        self.target, self.listener = target, Listener(is_reminded=target.is_reminded)
 
     def __call__(self, minute, *rows, **more):
-        told = {own_key: each.notice for own_key, each in self.listener.told.items() if each.is_open}
         self.listener.call(minute, *rows, **more)
+        told = {own_key: each.notice for own_key, each in self.listener.told.items() if each.is_open}
         call = Call(self.listener.notices, self.listener.open, told, at(minute))
         return deliver({"t": [*self.target.requests(call)]})["t"]
 
@@ -142,15 +142,16 @@ def test_a_command_gets_json_on_standard_input_and_no_shell(tmp_path):
 
 
 def test_a_command_that_does_not_end_is_ended_with_what_it_started(tmp_path):
-    mark = tmp_path / "mark"
-    script = f"(sleep 1.5; touch {mark}) & sleep 60"
-    (request,) = Command("pager", ("sh", "-c", script)).requests(_call(alert()))
+    file = tmp_path / "pid"
+    (request,) = Command("pager", ("sh", "-c", f"sleep 60 & echo $! > {file}; sleep 60")).requests(_call(alert()))
     begun = time.monotonic()
-    done = deliver({"pager": [request]}, request_s=0.5)["pager"]
+    done = deliver({"pager": [request]}, request_s=3.0)["pager"]
     assert done.failures == ["the command did not end in time"]
-    assert time.monotonic() - begun < 2
-    time.sleep(1.7)
-    assert not mark.exists()
+    assert time.monotonic() - begun < 20
+    started, until = Path(f"/proc/{int(file.read_text())}/stat"), time.monotonic() + 10
+    while started.exists() and " Z " not in started.read_text() and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not started.exists() or " Z " in started.read_text()
 
 
 def _call(*rows):
@@ -235,7 +236,7 @@ def test_a_real_alertmanager_takes_them_and_ends_them(tmp_path):
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     try:
-        until = time.monotonic() + 20
+        until = time.monotonic() + 60
         while time.monotonic() < until:
             try:
                 urllib.request.urlopen(f"{place}/-/ready", timeout=1)
@@ -375,12 +376,12 @@ def test_no_proxy_sees_what_stays_on_this_machine(web, monkeypatch):
         assert (len(web.paths), proxy.paths) == (1, [])
 
 
-def test_a_request_has_five_seconds_however_slowly_the_answer_comes(web, monkeypatch):
+def test_a_request_has_five_seconds_however_slowly_the_answer_comes(web):
     web.answer = drip
     requests = [*Webhook("hook", Endpoint(web.url)).requests(_call(alert(), alert(subject="queue b")))]
     begun = time.monotonic()
-    done = deliver({"hook": requests}, request_s=0.6)["hook"]
-    assert time.monotonic() - begun < 1.5
+    done = deliver({"hook": requests}, request_s=3.0)["hook"]
+    assert time.monotonic() - begun < 20  # the answer takes a minute
     assert done.failures == ["it did not answer in time"]
     assert len(web.bodies) == 1  # the second one would wait as long
     assert deliver.__kwdefaults__ == {"request_s": 5.0, "call_s": 20.0}
@@ -388,18 +389,17 @@ def test_a_request_has_five_seconds_however_slowly_the_answer_comes(web, monkeyp
 
 def test_all_targets_have_twenty_seconds_and_a_slow_one_takes_none_of_the_others(web):
     def slow(_):
-        time.sleep(0.25)
+        time.sleep(1.5)
 
     slowly = [Request(frozenset({str(n)}), slow) for n in range(10)]
     quick = [*Webhook("hook", Endpoint(web.url)).requests(_call(alert()))]
     begun = time.monotonic()
-    done = deliver({"slow 1": slowly, "slow 2": slowly, "hook": quick}, call_s=0.6)
-    assert time.monotonic() - begun < 1.2
+    done = deliver({"slow 1": slowly, "slow 2": slowly, "hook": quick}, call_s=4.0)
+    assert time.monotonic() - begun < 12  # each of the slow ones would take 15 s
     assert done["hook"].delivered == {STUCK}
-    assert done["slow 1"].delivered == done["slow 2"].delivered == {"0", "1"}
-    assert "the time of the call is over" in done["slow 1"].failures or done["slow 1"].failures == [
-        "it did not answer in time"
-    ]
+    for name in ("slow 1", "slow 2"):
+        assert done[name].delivered <= {"0", "1"}
+        assert done[name].failures in (["it did not answer in time"], ["the time of the call is over"])
 
 
 def test_after_a_refusal_of_one_notice_the_others_are_sent_and_of_a_target_that_is_down_none(web):

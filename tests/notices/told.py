@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import datetime as dt
+from dataclasses import dataclass
+from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 
 from pipeline.alerts.by_clock import AlertsByClock
-from pipeline.notices.changes import Told, find_changes
-from pipeline.notices.notice import UNCHANGED
-from pipeline.notices.tell import alerts_now
+from pipeline.lake.lake_path import LakePath
+from pipeline.notices.kept_lines import KeptLines
+from pipeline.notices.target import NotDeliveredError, Request, Target
+from pipeline.notices.tell import alerts_now, tell
 from pipeline.silver.machines import Machines
 from udfs.keys import key
 
@@ -41,29 +45,50 @@ def by_clock(*rows, minute, stopped=(), hold=24 * 60):
     return AlertsByClock(at(minute), at(minute), rows, tuple(stopped), frozenset(), frozenset(recent), frozenset())
 
 
+@dataclass(frozen=True)
+class _Recorder(Target):
+    """Takes what it is told, or not, and remembers it."""
+
+    heard: SimpleNamespace
+
+    def requests(self, call):
+        self.heard.notices, self.heard.open = [*call.to_tell], [*call.open]
+        yield Request(frozenset(each.notice_key for each in call.to_tell), self.take)
+
+    def take(self, _):
+        if not self.heard.is_up:
+            raise NotDeliveredError("down", is_down=True)
+
+
+class _NotReminded(_Recorder):
+    is_reminded = False
+
+
 class Listener:
-    """A target that was told something or nothing, and remembers it as the lake would."""
+    """A target that is called again and again, and what a lake keeps of it.
 
-    def __init__(self, repeat_after=REPEAT_AFTER):
-        self.told, self.is_first_call, self.repeat_after = {}, True, repeat_after
+    ``notices`` and ``open`` are what it was told last and what is open; ``told`` what it had been told before.
+    """
 
-    def call(self, minute, *rows, acknowledged=None, mutes=(), delivered=True, **more):
+    def __init__(self, folder=None, name="listener", *, is_reminded=True):
+        self.heard = SimpleNamespace()
+        self.target = (_Recorder if is_reminded else _NotReminded)(name, self.heard)
+        self.temporary = TemporaryDirectory()
+        self.folder = folder or LakePath(self.temporary.name)
+
+    @property
+    def notices(self):
+        return self.heard.notices
+
+    @property
+    def open(self):
+        return self.heard.open
+
+    def call(self, minute, *rows, acknowledged=(), mutes=(), delivered=True, **more):
         """Return (action, notice key, reason) of what is told at this minute; sorted."""
+        kept, self.heard.is_up = KeptLines(self.folder), delivered
+        self.told = kept.told(self.target.name)
+        kept.add(acknowledged, at(minute))
         now = alerts_now(by_clock(*rows, minute=minute, **more), MACHINES, mutes)
-        changes = find_changes(
-            now, self.told, acknowledged or {}, repeat_after=self.repeat_after, is_first_call=self.is_first_call
-        )
-        self.is_first_call = False
-        self.open = changes.open
-        for notice in changes.to_tell:
-            before = self.told.get(notice.notice_key)
-            is_known = delivered or (before is not None and before.is_open and before.is_known)
-            self.told[notice.notice_key] = Told(notice, now.now, not delivered, is_known)
-        for notice in changes.to_keep:
-            before = self.told.get(notice.notice_key)
-            if notice.action == UNCHANGED:
-                self.told[notice.notice_key] = before._replace(notice=notice.with_action(before.notice.action))
-            else:
-                self.told[notice.notice_key] = Told(notice, now.now)
-        self.notices = changes.to_tell
-        return sorted((each.action, each.notice_key, each.reason) for each in changes.to_tell)
+        tell(kept, [self.target], now, repeat_after=REPEAT_AFTER)
+        return sorted((each.action, each.notice_key, each.reason) for each in self.notices)

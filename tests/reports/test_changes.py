@@ -10,6 +10,7 @@ from pipeline.lake.lake import Lake
 from pipeline.reports import changes
 from pipeline.reports.changes import Change, alert_changes, format_changes, host_changes, version_changes
 from pipeline.silver.machines import Machines
+from pipeline.text import format_age
 from queue_states.queue_events import MINUTE, snapshot
 from reports.questions.in_memory_lake import history_tables, rows
 from schemas.bronze import CAPTURE_FILES
@@ -193,3 +194,11 @@ def test_lines_are_bounded_and_names_escaped():
     assert len(lines) == 42
     assert lines[1] == "  ... 10 earlier ones of kind queue"
     assert "\x1b" not in "".join(lines)
+
+
+@pytest.mark.parametrize(("seconds", "text"), [
+    (0, "0 s"), (-5, "0 s"), (59.6, "1 min"), (3600, "1 h"), (11_100, "3 h 5 min"), (90_061, "1 d 1 h"),
+    (86_460, "1 d 1 min"),
+])  # fmt: skip
+def test_an_age_has_its_two_largest_units(seconds, text):
+    assert format_age(timedelta(seconds=seconds)) == text
