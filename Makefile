@@ -6,7 +6,7 @@ MAKEFLAGS += --no-print-directory
 # Python keeps what it compiles, whatever the caller's environment says: set-up compiles nothing, and tests start Python
 # again and again. With the modules compiled, a command starts in a third of the time.
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: help setup demo test test-all fuzz chaos check format bench wheel pyfiles dashboard lock docs tables-doc rules-doc questions-doc configuration-doc notices-doc rooms-doc glossary test-peer estate record-estate record-sample record-transfers clean
+.PHONY: help setup demo test test-all fuzz chaos check format bench wheel pyfiles dashboard lock docs tables-doc rules-doc questions-doc configuration-doc notices-doc glossary rooms-doc test-peer estate record-estate record-sample record-transfers clean
 
 PY := .venv/bin/python
 LAKE ?= .lake/demo

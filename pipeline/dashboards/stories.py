@@ -129,8 +129,8 @@ def _export(verdict: QueueVerdict, lake: str) -> str | None:
 
 
 def subject_text(alert: AlertRow) -> str:
-    """Return the subject of an alert with the names of its machines; lakes of before have it without."""
-    return str(alert.get("subject_text") or alert["subject"])
+    """Return the subject of an alert with the names of its machines; alerts of before have it without."""
+    return str(alert["subject_text"] or alert["subject"])
 
 
 def _alert(row: AlertRow) -> Story:

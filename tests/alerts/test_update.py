@@ -318,3 +318,10 @@ def test_every_condition_has_its_source_and_its_words():
     named = {name for source in ALERT_SOURCES.values() for name in source.conditions}
     assert sorted(named) == sorted(CONDITIONS)
     assert {condition.question for condition in CONDITIONS.values()} >= {1, 4, 6, 7, 9, 11, 14, 16, 17, 19, 21, 22, 23}
+
+
+@pytest.mark.parametrize("code", [10061, 0x8007274D])
+def test_errors_of_windows_sockets_have_names(code):
+    last = {"status_name": "MQCONN_CONNECTION_FAILED", "error": code, "error_name": f"0x{code:08X}"}
+    reason = alerts_update._reason({"last": last, "nexthops": []})
+    assert reason == "; last MQCONN_CONNECTION_FAILED; error WSAECONNREFUSED"

@@ -266,7 +266,7 @@ SEEN = (
 def stored_alert(name, number, **more):
     """An alert as gold.alerts has it."""
     shown = {column: value for column, value in alert(name, number).items() if column != "evidence_count"}
-    machines = {"from_machine": "10.0.0.1", "to_machine": "10.0.0.7", "cause": None}
+    machines = {"from_machine": "10.0.0.1", "to_machine": "10.0.0.7", "cause": None, "subject_text": None}
     return {**shown, **machines, "evidence": [f"p{number}"], **more}
 
 

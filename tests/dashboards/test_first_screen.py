@@ -27,6 +27,7 @@ from schemas.findings import FINDINGS
 from schemas.hosts import HOSTS
 from schemas.queue_aliases import QUEUE_ALIASES
 from transfers.conversations import (
+    ACCEPTOR,
     SERVER,
     START,
     Conversation,
@@ -86,6 +87,12 @@ def unreachable(cause):
     }
 
 
+def rejected(kind):
+    """Messages that a machine rejects whose identifier a handshake shows."""
+    acceptor = host("acceptor", host_name=None, queue_manager_id=str(ACCEPTOR), address=SERVER, source="session")
+    return (flowing(kind),), {"ends_at": 100, "tables": {HOSTS: table_of(HOSTS, [acceptor])}}
+
+
 class Situation(NamedTuple):
     """What is planted, the queue in trouble, what the first screen says of why, and how many alerts its entry has."""
 
@@ -100,9 +107,9 @@ class Situation(NamedTuple):
 SITUATIONS = (
     Situation("no answer", (), unreachable("no_answer"), FAR, "cannot connect to far: no answer", 2),
     Situation("reset", (), unreachable("reset"), FAR, "reset (service not running, or a firewall that rejects)", 2),
-    Situation("queue missing", (flowing(0x8000),), {"ends_at": 100}, "ORDERS", "2 messages rejected", 1),
-    Situation("queue full", (flowing(0x8003),), {"ends_at": 100}, "ORDERS", "2 messages rejected", 1),
-    Situation("access refused", (flowing(0x8004),), {"ends_at": 100}, "ORDERS", "2 messages rejected", 1),
+    Situation("queue missing", *rejected(0x8000), "ORDERS", "2 messages rejected", 1),
+    Situation("queue full", *rejected(0x8003), "ORDERS", "2 messages rejected", 1),
+    Situation("access refused", *rejected(0x8004), "ORDERS", "2 messages rejected", 1),
     Situation("reason not sent", (unacknowledged(),), {"ends_at": 300}, "ORDERS", "reason not sent: 1 message", 2),
     Situation("nobody reads", (), {"snapshots": WAITING}, LOCAL, "nobody reads: 12 messages", 1),
     Situation("poison", (), {"snapshots": WAITING, "tables": {ACK_SEQUENCES: poison()}}, LOCAL, "gives back", 1),

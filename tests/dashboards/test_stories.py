@@ -68,8 +68,8 @@ def test_from_the_page_to_the_packets_in_three_steps(at, page):
 
 @pytest.mark.parametrize(
     ("address", "parts"),
-    [("#machine?name=10.0.0.7", ["far (10.0.0.7)", "srv1\\private$\\orders stalls", "far\\private$\\out"]),
-     ("#machine?name=FAR", ["far (10.0.0.7)"]),
+    [("#machine?name=10.0.0.7", ["Seen as", "srv1\\private$\\orders stalls", "far\\private$\\out"]),
+     ("#machine?name=FAR", ["10.0.0.7, 7c29fc40"]),
      ("#message?key=m1", ["on its way to srv1", "msmq trace_message", "--packet p1 --out trouble.pcapng"]),
      ("#entry?key=gone", ["This cause is not on this page"]),
      ("#queue?name=other", ["no trouble of it is seen"]),

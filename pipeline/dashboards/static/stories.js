@@ -177,15 +177,15 @@ function queueStory(params) {
 
 function machineStory(params) {
   const name = params.name ?? "", story = storyOfMachine(name);
-  const filters = (machine) => h("p", {}, [["queues", "its queues"], ["transfers", "transfers and sessions"], ["reads", "receives"], ["calls", "calls"], ["findings", "findings"]].flatMap(([section, text], place) => [place ? " \u00b7 " : "", h("a", { href: link(section, { machine }) }, text)]));
+  const filters = (machine) => h("span", {}, [["queues", "its queues"], ["transfers", "transfers and sessions"], ["reads", "receives"], ["calls", "calls"], ["findings", "findings"]].flatMap(([section, text], place) => [place ? " \u00b7 " : "", h("a", { href: link(section, { machine }) }, text)]));
   if (!story) return [...noStory("Machine", name, "No active alert names this machine."), name ? filters(name) : null];
   const entries = story.entries.map((key) => ENTRIES.get(key)).filter((each) => each);
   return [
     h("h1", {}, untrusted(story.name)),
     entries.length ? h("p", { class: `verdict ${severityLevel(entries[0].severity)}` }, untrusted(entries[0].cause.text), ", ", sinceText(entries[0].since)) : null,
     facts(fact("Seen as", untrusted(story.identifiers.join(", "))), fact("Queues", separated(story.queues.map(queueName)))),
-    h("p", {}, "By address or name:"), story.identifiers.map((each) => h("div", { class: "evidence" }, h("strong", {}, untrusted(each)), filters(each))),
-    h("h2", {}, "What is wrong"), h("div", { class: "entries" }, entries.map(entryCard)),
+    h("h2", {}, "What is wrong, and what to do"), h("div", { class: "entries" }, entries.map(entryCard)),
+    h("h2", {}, "Its rows, by address and name"), facts(story.identifiers.map((each) => fact(untrusted(each), filters(each)))),
   ];
 }
 

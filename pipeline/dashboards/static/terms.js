@@ -28,7 +28,8 @@ const EXPLAINED = "h2, th button, th:not(:has(button)), dt, .tile .label, .badge
 function explain(root) {
   for (const element of root.querySelectorAll(EXPLAINED)) {
     const text = element.textContent.trim();
-    const meaning = element.matches(".badge, [data-term]") ? meaningOfValue(text) : meaningOf(text);
+    const isValue = element.matches(".badge, [data-term]") || text === text.toUpperCase();
+    const meaning = isValue ? meaningOfValue(text) : meaningOf(text);
     if (meaning === null || element.title.includes(meaning)) continue;
     element.title = [element.title, meaning].filter((each) => each).join("\n\n");
     element.classList.add("explained");

@@ -165,15 +165,18 @@ def _entries_of(facts: QueueRows, situation: Situation) -> tuple[Entry, ...]:
     own = tuple(entry for entry in situation.entries if facts.queue in entry.queues)
     return own + tuple(
         entry for entry in situation.entries
-        if _is_of_machines(entry, facts, situation.machines) or _is_of_rejections(entry, facts)
+        if _is_of_machines(entry, facts, situation.machines) or _is_of_rejections(entry, facts, situation.machines)
     )  # fmt: skip
 
 
-def _is_of_rejections(entry: Entry, facts: QueueRows) -> bool:
-    """Whether an entry about negative acknowledgements, which names no queue, has one of a queue's messages."""
-    row, packets = entry.leading, {each["packet_key"] for each in facts.rejections}
-    is_such = row["condition"] == "negative_acknowledgements" and not entry.queues
-    return is_such and not packets.isdisjoint(row["evidence"] or ())
+def _is_of_rejections(entry: Entry, facts: QueueRows, machines: Machines) -> bool:
+    """Whether an entry is about acknowledgements of a class that messages of a queue got, from a machine they go to."""
+    row = entry.leading
+    if row["condition"] != "negative_acknowledgements" or row["cause"] not in {
+        each["class_name"] for each in facts.rejections
+    }:
+        return False
+    return any(machines.is_same(row["from_machine"], each["receiver_address"]) for each in facts.senders)
 
 
 def _oldest_unread(lake: Lake, every: Collection[QueueRows], now: datetime) -> dict[str, RowDict]:
