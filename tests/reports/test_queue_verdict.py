@@ -177,7 +177,7 @@ def test_nobody_reads(verdicts):
     found = cause_of(verdicts("orders", snapshots=[reported(minute, 12) for minute in range(0, 66, 5)]))
     assert found.code == "nobody_reads"
     assert "12 messages" in found.text
-    assert found.verdict.facts.local["state_since"] is not None
+    assert found.verdict.facts.local[0]["state_since"] is not None
 
 
 def test_a_message_that_comes_back_again_and_again(verdicts):

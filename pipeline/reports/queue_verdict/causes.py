@@ -136,7 +136,7 @@ def _rejections(case: _Case) -> Cause | None:
 def _error_of_machine(case: _Case) -> Cause | None:
     """Return that the machine which is asked about the queue says that it has none."""
     row = next((row for row in case.facts.errors if row["hresult_name"] in _MISSING_RESULTS), None)
-    if row is None or case.facts.local is not None or not _says_only(case.leading, _WAITING):
+    if row is None or case.facts.local or not _says_only(case.leading, _WAITING):
         return None
     text = f"{row['queue_manager']} says that it has no such queue ({row['hresult_name']})"
     return Cause("queue_missing", text, _REJECTED_SUGGESTIONS["queue_missing"], row["last_at"])

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from textwrap import wrap
 from typing import Any, Final
 
+from pipeline.alerts.entries import Entry
 from pipeline.reports.queue_verdict.verdict import QueueVerdict
 from pipeline.text import escape_as_hex, format_cell, format_count
 
-_MAX_LINES: Final = 5  # of reports, senders, readers and alerts each
+_WIDTH: Final = 100
+_INDENT: Final = " " * 12
+_MAX_ITEMS: Final = 4  # of reports, senders, readers and alerts each
 
 
 def format_verdict(verdict: QueueVerdict, lake: str) -> Iterator[str]:
@@ -20,21 +24,33 @@ def format_verdict(verdict: QueueVerdict, lake: str) -> Iterator[str]:
         yield f"  no trouble is seen, as of {format_cell(facts.as_of)}: no alert is active"
     else:
         since = "" if cause.since is None else f" since {format_cell(cause.since)}"
-        yield f"  TROUBLE{since}: {escape_as_hex(cause.text)}"
-        yield f"  do        {cause.suggestion}"
-    yield from _some("state", [_report(row) for row in facts.reports])
-    yield from _some("error", [f"{row['queue_manager']}: {row['hresult_name']}" for row in facts.errors])
+        yield from _wrapped(f"  TROUBLE{since}: {cause.text}")
+        yield from _section("do", [cause.suggestion])
+    yield from _section("where", [verdict.where])
+    yield from _section("state", [_report(row, verdict) for row in facts.local])
+    yield from _section(
+        "error", [f"{verdict.name(row['queue_manager'])}: {row['hresult_name']}" for row in facts.errors]
+    )
     if verdict.oldest_unread is not None:
         row = verdict.oldest_unread
-        yield f"  oldest    unread for {_age(row['age_s'])}, last seen {format_cell(row['seen_at'])}"
-    yield from _some("senders", [_sender(row) for row in facts.senders])
-    yield from _some("readers", [_reader(row) for row in facts.readers])
+        yield from _section("oldest", [f"unread for {_age(row['age_s'])}, last seen {format_cell(row['seen_at'])}"])
+    yield from _section("transfers", [_report(row, verdict) for row in facts.outgoing])
+    yield from _section("senders", [_sender(row, verdict) for row in facts.senders])
+    yield from _section("readers", [_reader(row, verdict) for row in facts.readers])
     if facts.last_received_at is not None:
-        yield f"  received  last at {format_cell(facts.last_received_at)}, as an acknowledgement says"
-    yield from _some("alerts", [escape_as_hex(_alert(row)) for entry in verdict.entries for row in entry.alerts])
-    yield from _some("unknown", [escape_as_hex(text) for text in verdict.not_known])
+        yield from _section("received", [f"last at {format_cell(facts.last_received_at)}, as an acknowledgement says"])
+    yield from _section("alerts", [text for entry in verdict.entries for text in _alerts(entry, verdict)])
+    yield from _section("not known", verdict.not_known)
     if verdict.keys:
         yield f"  packets   {export_command(verdict, lake)}"
+
+
+def format_in_line(verdict: QueueVerdict) -> str:
+    """Return the verdict as one line, for a list of queues."""
+    if verdict.cause is None:
+        return f"no trouble seen  {escape_as_hex(verdict.facts.queue)}"
+    since = "" if verdict.cause.since is None else f" since {format_cell(verdict.cause.since)}"
+    return f"TROUBLE          {escape_as_hex(verdict.facts.queue)}{since}: {escape_as_hex(verdict.cause.text)}"
 
 
 def export_command(verdict: QueueVerdict, lake: str) -> str:
@@ -51,6 +67,7 @@ def verdict_to_json(verdict: QueueVerdict, lake: str) -> dict[str, Any]:
         "trouble": verdict.is_in_trouble,
         "cause": None if cause is None else cause._asdict(),
         "as_of": facts.as_of,
+        "where": verdict.where,
         "reports": facts.reports,
         "errors": facts.errors,
         "senders": facts.senders,
@@ -68,42 +85,59 @@ def verdict_to_json(verdict: QueueVerdict, lake: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _some(name: str, lines: list[str]) -> Iterator[str]:
-    """Yield lines under a name, the first few of them."""
-    for place, line in enumerate(lines[:_MAX_LINES]):
-        yield f"  {name if not place else '':<9} {line}"
-    if len(lines) > _MAX_LINES:
-        yield f"  {'':<9} and {len(lines) - _MAX_LINES} more"
+def _section(name: str, texts: Sequence[str]) -> Iterator[str]:
+    """Yield the lines of texts under a name, the first few of them."""
+    shown = [*texts[:_MAX_ITEMS], *([f"and {len(texts) - _MAX_ITEMS} more"] if len(texts) > _MAX_ITEMS else ())]
+    for place, text in enumerate(shown):
+        yield from _wrapped(f"  {name if not place else '':<9} {text}")
 
 
-def _report(row: Mapping[str, Any]) -> str:
+def _wrapped(text: str) -> list[str]:
+    """Return the lines of a text, which may come from the wire; only a longer word makes one wider than a screen."""
+    return wrap(escape_as_hex(text), _WIDTH, subsequent_indent=_INDENT, break_long_words=False, break_on_hyphens=False)
+
+
+def _report(row: Mapping[str, Any], verdict: QueueVerdict) -> str:
+    """Return what a machine reported last of its queue, or of its outgoing queue."""
     parts = [row["state"]]
     parts += [f"since {format_cell(row['state_since'])}"] if row["state_since"] is not None else []
+    parts += ["on hold"] if row["paused"] else []
     parts += [format_count(row["message_count"], "message")] if row["message_count"] is not None else []
-    parts += [f"{row['bytes']} bytes"] if row["bytes"] else []
+    parts += [format_count(row["bytes"], "byte")] if row["bytes"] is not None else []
+    parts += [f"{row['journal_count']} in the journal"] if row["journal_count"] else []
     parts += [f"{row['unacked_count']} not acknowledged"] if row["unacked_count"] else []
+    parts += [f"resend count {row['resend_count']}"] if row["resend_count"] else []
     parts += [f"next try {format_cell(row['next_resend_at'])}"] if row["next_resend_at"] is not None else []
     parts += [f"reported {format_cell(row['reported_at'])}"] if row["reported_at"] is not None else []
-    return escape_as_hex(f"at {row['queue_manager'] or 'an unknown machine'}: {', '.join(parts)}")
+    return f"at {verdict.name(row['queue_manager'])}: {', '.join(parts)}"
 
 
-def _sender(row: Mapping[str, Any]) -> str:
+def _sender(row: Mapping[str, Any], verdict: QueueVerdict) -> str:
     parts = [f"{format_count(row['messages'], 'message')}, the last one {format_cell(row['last_sent_at'])}"]
     if row["last_delivered_at"] is not None:
         parts.append(f"arrived last {format_cell(row['last_delivered_at'])}")
     if row["waiting"]:
         parts.append(f"{row['waiting']} not acknowledged since {format_cell(row['waiting_since'])}")
-    return f"{row['sender_address']} to {row['receiver_address']}: {', '.join(parts)}"
+    ends = verdict.name(row["sender_address"]), verdict.name(row["receiver_address"])
+    return f"{ends[0]} to {ends[1]}: {', '.join(parts)}"
 
 
-def _reader(row: Mapping[str, Any]) -> str:
+def _reader(row: Mapping[str, Any], verdict: QueueVerdict) -> str:
     read = "never" if row["last_read_at"] is None else f"last {format_cell(row['last_read_at'])}"
-    given_back = f", gave back {row['given_back']}" if row["given_back"] else ""
-    return f"{row['client_address']}: {row['read']} received, {read}{given_back}"
+    parts = [f"{row['read']} received, {read}"]
+    parts += [f"gave back {row['given_back']}"] if row["given_back"] else []
+    parts += [f"peeked {format_count(row['peeked'], 'time')}"] if row["peeked"] else []
+    parts += [f"asked last {format_cell(row['last_asked_at'])}"] if row["last_read_at"] is None else []
+    return f"{verdict.name(row['client_address'])}: {', '.join(parts)}"
 
 
-def _alert(row: Mapping[str, Any]) -> str:
-    return f"{row['severity']} {row['condition']} since {format_cell(row['since'])}: {row['message']}"
+def _alerts(entry: Entry, verdict: QueueVerdict) -> Iterator[str]:
+    """Yield the alerts of one cause; what the leading one says, unless the cause says it already."""
+    said = "" if verdict.cause is None else verdict.cause.text
+    for row in entry.alerts:
+        also = "" if row is entry.leading else "also "
+        message = f": {row['message']}" if row is entry.leading and row["message"] not in said else ""
+        yield f"{also}{row['severity']} {row['condition']} since {format_cell(row['since'])}{message}"
 
 
 def _age(seconds: float | None) -> str:
