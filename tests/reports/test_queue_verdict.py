@@ -90,6 +90,7 @@ def verdicts(tmp_path):
         for verdict in answer.verdicts:
             lines = [*format_verdict(verdict, "/data/lake")]
             assert len(lines) <= 40
+            assert [line for line in lines if len(line) > 100 and not line.startswith("  packets ")] == []
             assert verdict_to_json(verdict, "/data/lake")["trouble"] is verdict.is_in_trouble
         return answer
 
@@ -121,12 +122,27 @@ def flowing(kind=None):
     return talk
 
 
-def test_all_is_well(verdicts):
-    answer = verdicts("ORDERS", flowing(), ends_at=100)
+def rejected_in_silence():
+    """A session in which the receiver takes a message again and again, and does not put it in the queue."""
+    talk = Conversation().handshake()
+    for place, at in enumerate((10, 41, 71)):
+        talk.say("client", "user_message", transactional(1), at)
+        talk.say("server", "session_ack", session_ack(ack=place + 1), at + 1)
+    return talk
+
+
+@pytest.mark.parametrize("ends_at", [100, ENDS_AT])
+def test_all_is_well(verdicts, ends_at):
+    """Also long after the last message: nothing waits."""
+    answer = verdicts("ORDERS", flowing(), ends_at=ends_at)
     verdict = only(answer)
     assert not verdict.is_in_trouble
-    assert verdict.entries == ()
-    assert verdict.facts.senders[0]["waiting"] == 0
+    assert (verdict.entries, verdict.keys) == ((), {})
+    assert (verdict.facts.senders[0]["waiting"], verdict.facts.senders[0]["taken"]) == (0, 0)
+    assert verdict.facts.rejections == []
+    text = " ".join(format_verdict(verdict, "/data/lake"))
+    assert "no trouble is seen" in text
+    assert all(word not in text for word in ("TROUBLE", "taken", "not sent", "acknowledged since"))
 
 
 @pytest.mark.parametrize(
@@ -152,25 +168,29 @@ def test_a_machine_that_cannot_be_reached(verdicts, cause, text):
 
 
 @pytest.mark.parametrize(
-    ("kind", "code"), [(0x8000, "queue_missing"), (0x8003, "queue_full"), (0x8004, "access_refused")]
-)
-def test_a_receiver_that_says_why_it_rejects(verdicts, kind, code):
+    ("kind", "code", "reason"),
+    [(0x8000, "queue_missing", "its queue does not exist"), (0x8003, "queue_full", "its queue is full"),
+     (0x8004, "access_refused", "its sender may not write")],
+)  # fmt: skip
+def test_a_receiver_that_says_why_it_rejects(verdicts, kind, code, reason):
     found = cause_of(verdicts("ORDERS", flowing(kind), ends_at=100))
     assert found.code == code
     assert "2 messages rejected" in found.text
+    assert reason in found.text
     assert found.verdict.keys["packet"]
 
 
 def test_a_receiver_that_does_not_say_why(verdicts):
-    talk = Conversation().handshake()
-    for at in (10, 41, 71):
-        talk.say("client", "user_message", transactional(1), at)
-    talk.say("server", "session_ack", session_ack(ack=3), 72)
-    found = cause_of(verdicts("ORDERS", talk, ends_at=300))
+    """As is Windows' default, whether the queue is missing or full, or access is refused: packets are the same."""
+    found = cause_of(verdicts("ORDERS", rejected_in_silence(), ends_at=300))
     assert found.code == "reason_not_sent"
     assert found.text.startswith("taken by the receiver, not in its queue, reason not sent: 1 message.")
+    reasons = ["is missing", "not transactional", "is full", "may not write"]
+    places = [found.text.index(reason) for reason in reasons]
+    assert places == sorted(places)
     (entry,) = found.entries
     assert entry.leading["condition"] == "order_acks_stalled"
+    assert found.verdict.keys["packet"]
 
 
 def test_nobody_reads(verdicts):

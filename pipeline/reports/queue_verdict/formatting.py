@@ -27,7 +27,7 @@ def format_verdict(verdict: QueueVerdict, lake: str) -> Iterator[str]:
         yield from _wrapped(f"  TROUBLE{since}: {cause.text}")
         yield from _section("do", [cause.suggestion])
     yield from _section("where", [verdict.where])
-    yield from _section("state", [_report(row, verdict) for row in facts.local])
+    yield from _section("state", [_report(row, verdict) for row in facts.reports if row not in facts.outgoing])
     yield from _section(
         "error", [f"{verdict.name(row['queue_manager'])}: {row['hresult_name']}" for row in facts.errors]
     )

@@ -158,7 +158,7 @@ class QueueRows:
     @property
     def outgoing(self) -> list[RowDict]:
         """The last reports of machines that send to it."""
-        return [row for row in self.reports if row["state"] != STATE_LOCAL]
+        return [row for row in self.reports if row["state"] not in (STATE_LOCAL, STATE_UNKNOWN)]
 
     @property
     def last_received_at(self) -> datetime | None:
