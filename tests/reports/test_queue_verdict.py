@@ -1,4 +1,4 @@
-"""The verdict for a queue: nine planted situations, from packets and snapshots on, and one in which all is well."""
+"""The verdict for a queue: planted situations, from packets and snapshots on, and one in which all is well."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from engines import without_spark
-from pipeline.alerts.conditions import Thresholds
+from pipeline.alerts.conditions import CONNECTION_SUGGESTIONS, Thresholds
 from pipeline.lake.lake import Lake
 from pipeline.reports.queue_verdict.formatting import format_verdict, verdict_to_json
 from pipeline.reports.queue_verdict.verdict import find_verdicts
@@ -105,7 +105,7 @@ def only(answer):
 def cause_of(answer):
     verdict = only(answer)
     assert verdict.cause is not None
-    return SimpleNamespace(code=verdict.cause.code, text=verdict.cause.text, entries=verdict.entries, verdict=verdict)
+    return SimpleNamespace(**verdict.cause._asdict(), entries=verdict.entries, verdict=verdict)
 
 
 def flowing(kind=None):
@@ -165,6 +165,14 @@ def test_a_machine_that_cannot_be_reached(verdicts, cause, text):
     (entry,) = found.entries
     assert entry.leading["condition"] == "sessions_refused"
     assert [row["condition"] for row in entry.others] == ["queue_disconnected"]
+    assert found.suggestion == CONNECTION_SUGGESTIONS[cause]
+
+
+def test_a_queue_that_is_paused_at_its_sender(verdicts):
+    paused = [outgoing(minute, "ONHOLD", 12) for minute in range(0, 66, 5)]
+    found = cause_of(verdicts("FAR\\", snapshots=paused))
+    assert found.code == "paused"
+    assert found.text.startswith(f"the queue is paused at {CLIENT}: ")
 
 
 @pytest.mark.parametrize(
@@ -210,7 +218,7 @@ def test_a_message_that_comes_back_again_and_again(verdicts):
     stuck = [reported(minute, 12) for minute in range(0, 66, 5)]
     found = cause_of(verdicts("orders", snapshots=stuck, tables={ACK_SEQUENCES: poison}))
     assert found.code == "given_back"
-    assert "1 message" in found.text
+    assert found.text == "a reader gives 1 message back again and again (poison), 6 times at most"
 
 
 def test_a_sequence_that_is_refused(verdicts):

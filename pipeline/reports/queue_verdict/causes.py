@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
-from pipeline.alerts.conditions import CONDITIONS, FAILURE_CAUSES
+from pipeline.alerts.conditions import CONDITIONS, CONNECTION_SUGGESTIONS, FAILURE_CAUSES
 from pipeline.alerts.entries import AlertRow, Entry
 from pipeline.reports.queue_verdict.inputs import QueueRows
 from pipeline.silver.machines import Machines
@@ -106,7 +106,8 @@ def _connection(case: _Case) -> Cause | None:
         return None
     code, why = _NOT_OPENED.get(row["cause"]) or (row["cause"], FAILURE_CAUSES[row["cause"]])
     ends = (case.machines.text(row["from_machine"]), case.machines.text(row["to_machine"] or "other machines"))
-    return _from_alert(code, row, f"{ends[0]} cannot connect to {ends[1]}: {why}")
+    suggestion = CONNECTION_SUGGESTIONS.get(row["cause"])
+    return _from_alert(code, row, f"{ends[0]} cannot connect to {ends[1]}: {why}", suggestion)
 
 
 def _not_connected(case: _Case) -> Cause | None:
@@ -147,7 +148,7 @@ def _given_back(case: _Case) -> Cause | None:
     if poison is None or not _says_only(case.leading, (*_UNREAD, "receives_not_ended", "ends_refused")):
         return None
     text = (
-        f"a reader gets {format_count(poison['messages'], 'message')} and gives back again and again (poison), "
+        f"a reader gives {format_count(poison['messages'], 'message')} back again and again (poison), "
         f"{poison['attempts']} times at most"
     )
     suggestion = "See why the application fails with it; move it aside, so that the messages behind it are read."
