@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
+import pyarrow as pa
+
 from pipeline.alerts.conditions import Thresholds
 from pipeline.alerts.entries import Entry, find_entries
 from pipeline.alerts.episodes import SEVERITY_ORDER
@@ -133,18 +135,22 @@ class Situation(NamedTuple):
         return [*dict.fromkeys(queue for entry in self.entries for queue in entry.queues)]
 
 
-def find_verdicts(lake: Lake, text: str, limits: Thresholds, as_of: datetime | None = None) -> Verdicts:
+def find_verdicts(
+    lake: Lake, text: str, limits: Thresholds, as_of: datetime | None = None, alerts: pa.Table | None = None
+) -> Verdicts:
     """Return the verdicts for the queues that a text means (``queues_meant``).
 
-    The worst come first. ``as_of`` overrides "now", the time of the newest packet or snapshot.
+    The worst come first. ``as_of`` overrides "now", the time of the newest packet or snapshot. ``alerts``: the rows of
+    gold.alerts, where they are not to be those with these thresholds.
     """
     newest = newest_event_time_us(lake) if as_of is None else None
     now = as_of if newest is None else us_to_datetime(newest)
     if now is None:
         return Verdicts(())
-    alerts = [row for row in current_alerts(lake, limits, as_of).to_pylist() if row["until"] is None]
+    found_alerts = current_alerts(lake, limits, as_of) if alerts is None else alerts
     machines = Machines.of(lake)
-    situation = Situation(find_entries(alerts, machines), machines, limits, now)
+    active = [row for row in found_alerts.to_pylist() if row["until"] is None]
+    situation = Situation(find_entries(active, machines), machines, limits, now)
     names = {queue: {queue} for queue in situation.queues} | LakeViews(lake).queue_names(QUEUE_TABLES)
     found = verdicts_for(lake, queues_meant(names, text), situation)
     return Verdicts(tuple(found), () if found else similar_queues(names, text))
