@@ -9,9 +9,13 @@ import pytest
 
 from engines import without_spark
 from pipeline.alerts.conditions import CONNECTION_SUGGESTIONS, Thresholds
+from pipeline.alerts.entries import Entry
 from pipeline.lake.lake import Lake
+from pipeline.reports.queue_verdict.causes import Cause
 from pipeline.reports.queue_verdict.formatting import format_verdict, verdict_to_json
-from pipeline.reports.queue_verdict.verdict import find_verdicts
+from pipeline.reports.queue_verdict.inputs import QueueRows
+from pipeline.reports.queue_verdict.verdict import QueueVerdict, find_verdicts
+from pipeline.silver.machines import Machines
 from pipeline.transfers import update as sessions_update
 from pipeline.transfers.messages import update_messages
 from pipeline.transfers.sequences import update_sequences
@@ -88,7 +92,7 @@ def verdicts(tmp_path):
         update_sequences.update(lake, "run")
         answer = find_verdicts(lake, name, LIMITS)
         for verdict in answer.verdicts:
-            lines = [*format_verdict(verdict, "/data/lake")]
+            lines = format_verdict(verdict, "/data/lake")
             assert len(lines) <= 40
             assert [line for line in lines if len(line) > 100 and not line.startswith("  packets ")] == []
             assert verdict_to_json(verdict, "/data/lake")["trouble"] is verdict.is_in_trouble
@@ -251,3 +255,45 @@ def test_what_was_not_captured_is_said(verdicts):
     verdict = only(verdicts("ORDERS", flowing(), ends_at=100))
     assert any("no report of the machine" in text for text in verdict.not_known)
     assert any("no receive was captured" in text for text in verdict.not_known)
+
+
+def test_a_verdict_of_which_much_is_known_is_a_screen_too():
+    """Of long lists the first items, and how many more there are; names are escaped."""
+    at, nine = START, range(9)
+    long = "a machine of a long name " * 3
+    facts = QueueRows(
+        "srv1\\private$\\x\x1b[2J", at,
+        reports=[
+            {"queue_manager": f"{long}{n}", "state": state, "state_since": at, "paused": True, "message_count": n,
+             "bytes": n, "journal_count": n, "unacked_count": 5, "resend_count": 2, "next_resend_at": at,
+             "reported_at": at, "known_until": at}
+            for n in nine for state in ("LOCAL CONNECTION", "WAITING")
+        ],
+        senders=[
+            {"sender_address": f"10.0.0.{n}", "receiver_address": "10.1.0.1", "messages": 2, "last_sent_at": at,
+             "last_delivered_at": at, "waiting": 1, "waiting_since": at, "last_received_at": at, "packet_key": None}
+            for n in nine
+        ],
+        readers=[
+            {"client_address": f"10.0.0.{n}", "read": 1, "last_read_at": None, "last_asked_at": at, "given_back": 1,
+             "peeked": 1, "call_key": None}
+            for n in nine
+        ],
+        errors=[{"queue_manager": long, "hresult_name": "MQ_ERROR_QUEUE_NOT_FOUND"} for _ in nine],
+    )  # fmt: skip
+    alert = {
+        "condition": "queue_stuck",
+        "severity": "error",
+        "since": at,
+        "message": "messages wait " * 20,
+        "missing": [],
+    }
+    cause = Cause("nobody_reads", "nobody reads " * 20, "Look at the reader. " * 20, at)
+    verdict = QueueVerdict(facts, (Entry(alert, (alert,) * 9),), cause, Machines([], {}))
+    lines = format_verdict(verdict, "/data/lake")
+    assert 30 < len(lines) <= 40
+    assert max(map(len, lines)) <= 100
+    assert lines[0] == "srv1\\private$\\x\\x1b[2J"
+    for name in ("do", "where", "state", "error", "transfers", "senders", "readers", "alerts", "not known"):
+        assert any(line.startswith(f"  {name} ") for line in lines)
+    assert any(line.strip().startswith("and ") and line.endswith(" more") for line in lines)

@@ -12,12 +12,24 @@ from pipeline.reports.queue_verdict.verdict import QueueVerdict
 from pipeline.text import escape_as_hex, format_cell, format_count
 
 _WIDTH: Final = 100
+_HEIGHT: Final = 40
 _INDENT: Final = " " * 12
-_MAX_ITEMS: Final = 4  # of reports, senders, readers and alerts each
+_MAX_ITEMS: Final = 4  # of reports, senders, readers and alerts each; fewer where they are more than a screen
 
 
-def format_verdict(verdict: QueueVerdict, lake: str) -> Iterator[str]:
-    """Yield the verdict as lines; ``lake`` is the place of the lake, for the command that exports packets."""
+def format_verdict(verdict: QueueVerdict, lake: str) -> list[str]:
+    """Return the verdict as lines; ``lake`` is the place of the lake, for the command that exports packets."""
+    last = [f"  packets   {export_command(verdict, lake)}"] if verdict.keys else []
+    sections = [*_sections(verdict)]
+    for most in range(_MAX_ITEMS, 0, -1):
+        lines = [*_head(verdict), *(line for section in sections for line in _section(*section, most)), *last]
+        if len(lines) <= _HEIGHT:
+            break
+    return lines
+
+
+def _head(verdict: QueueVerdict) -> Iterator[str]:
+    """Yield the queue, and what it is in trouble for."""
     facts, cause = verdict.facts, verdict.cause
     yield escape_as_hex(facts.queue)
     if cause is None:
@@ -25,24 +37,25 @@ def format_verdict(verdict: QueueVerdict, lake: str) -> Iterator[str]:
     else:
         since = "" if cause.since is None else f" since {format_cell(cause.since)}"
         yield from _wrapped(f"  TROUBLE{since}: {cause.text}")
-        yield from _section("do", [cause.suggestion])
-    yield from _section("where", [verdict.where])
-    yield from _section("state", [_report(row, verdict) for row in facts.reports if row not in facts.outgoing])
-    yield from _section(
-        "error", [f"{verdict.name(row['queue_manager'])}: {row['hresult_name']}" for row in facts.errors]
-    )
+
+
+def _sections(verdict: QueueVerdict) -> Iterator[tuple[str, Sequence[str]]]:
+    """Yield what is known, as texts under a name each."""
+    facts = verdict.facts
+    yield "do", [] if verdict.cause is None else [verdict.cause.suggestion]
+    yield "where", [verdict.where]
+    yield "state", [_report(row, verdict) for row in facts.reports if row not in facts.outgoing]
+    yield "error", [f"at {verdict.name(row['queue_manager'])}: {row['hresult_name']}" for row in facts.errors]
     if verdict.oldest_unread is not None:
         row = verdict.oldest_unread
-        yield from _section("oldest", [f"unread for {_age(row['age_s'])}, last seen {format_cell(row['seen_at'])}"])
-    yield from _section("transfers", [_report(row, verdict) for row in facts.outgoing])
-    yield from _section("senders", [_sender(row, verdict) for row in facts.senders])
-    yield from _section("readers", [_reader(row, verdict) for row in facts.readers])
+        yield "oldest", [f"unread for {_age(row['age_s'])}, last seen {format_cell(row['seen_at'])}"]
+    yield "transfers", [_report(row, verdict) for row in facts.outgoing]
+    yield "senders", [_sender(row, verdict) for row in facts.senders]
+    yield "readers", [_reader(row, verdict) for row in facts.readers]
     if facts.last_received_at is not None:
-        yield from _section("received", [f"last at {format_cell(facts.last_received_at)}, as an acknowledgement says"])
-    yield from _section("alerts", [text for entry in verdict.entries for text in _alerts(entry, verdict)])
-    yield from _section("not known", verdict.not_known)
-    if verdict.keys:
-        yield f"  packets   {export_command(verdict, lake)}"
+        yield "received", [f"last at {format_cell(facts.last_received_at)}, as an acknowledgement says"]
+    yield "alerts", [text for entry in verdict.entries for text in _alerts(entry, verdict)]
+    yield "not known", verdict.not_known
 
 
 def format_in_line(verdict: QueueVerdict) -> str:
@@ -85,9 +98,9 @@ def verdict_to_json(verdict: QueueVerdict, lake: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _section(name: str, texts: Sequence[str]) -> Iterator[str]:
-    """Yield the lines of texts under a name, the first few of them."""
-    shown = [*texts[:_MAX_ITEMS], *([f"and {len(texts) - _MAX_ITEMS} more"] if len(texts) > _MAX_ITEMS else ())]
+def _section(name: str, texts: Sequence[str], most: int) -> Iterator[str]:
+    """Yield the lines of texts under a name, of ``most`` of them."""
+    shown = [*texts[:most], *([f"and {len(texts) - most} more"] if len(texts) > most else ())]
     for place, text in enumerate(shown):
         yield from _wrapped(f"  {name if not place else '':<9} {text}")
 
