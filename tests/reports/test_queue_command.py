@@ -6,8 +6,18 @@ import json
 
 import pytest
 
+from engines import without_spark
 from jobs import queue_verdict, run_all
+from pipeline.alerts.conditions import Thresholds
+from pipeline.alerts.entries import find_entries
+from pipeline.arrow_rows import us_to_datetime
+from pipeline.bronze.event_time import newest_event_time_us
+from pipeline.lake.lake import Lake
+from pipeline.reports.queue_verdict import verdict
+from pipeline.reports.queue_verdict.verdict import Situation, find_verdicts, verdicts_for
 from pipeline.reports.views.names import queues_meant
+from pipeline.silver.machines import Machines
+from schemas.alerts import ALERTS
 
 STALLED = "0cf753ea-ab77-5e15-87bc-834df08a718c"  # the machine to which 08-stall sends, whose name is not known
 WIDTH, HEIGHT = 100, 40
@@ -131,3 +141,19 @@ def test_the_parts_of_a_verdict(ask):
     )
     assert part("alerts", lines) == alerts
     assert part("packets", lines).startswith("msmq export_packets --lake ")
+
+
+def test_who_has_the_alerts_gets_verdicts_for_their_queues_without_asking_again(lake, monkeypatch):
+    """As the site does: of the queues with an active alert, the worst first."""
+    there = Lake(without_spark(), str(lake))
+    machines, active = Machines.of(there), there.select(ALERTS, "until IS NULL").to_pylist()
+    now = us_to_datetime(newest_event_time_us(there))
+    situation = Situation(find_entries(active, machines), machines, Thresholds(), now)
+    expected = find_verdicts(there, STALLED, Thresholds()).verdicts[0]
+    for name in ("current_alerts", "newest_event_time_us", "LakeViews"):
+        monkeypatch.setattr(verdict, name, lambda *_, **__: pytest.fail("the caller has it"))
+    assert situation.queues == [f"{STALLED}\\0000000a"]
+    (found,) = verdicts_for(there, situation.queues[:5], situation)
+    assert (found.facts, found.cause, found.keys) == (expected.facts, expected.cause, expected.keys)
+    assert verdicts_for(there, [], situation) == []
+    assert verdicts_for(there, ["no such queue"], situation) == []
