@@ -16,6 +16,7 @@ from jobs.config import ConfigError
 from jobs.lake_access import open_lake_with_data
 from pipeline.privacy.redaction import is_redacted
 from pipeline.reports.packet_export import plan_export, write_packets
+from pipeline.text import format_count
 
 JOB = "export_packets"
 
@@ -43,7 +44,8 @@ def run(job_run: cli.JobRun) -> cli.Outcome:
         raise ConfigError(str(error)) from error
     for name in found.not_found:
         cli.log_progress(f"not in the lake: {name}")
-    cli.log_progress(f"{packets} packets of {len(found.intervals_by_path)} captures in {arguments.out}")
+    captures = format_count(len(found.intervals_by_path), "capture")
+    cli.log_progress(f"{format_count(packets, 'packet')} of {captures} in {arguments.out}")
     return cli.Outcome(failures=len(found.not_found), summary_fields={"packets": packets})
 
 

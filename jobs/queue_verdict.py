@@ -14,12 +14,12 @@ from jobs.alerts import load_thresholds
 from jobs.command_line.parsers import build_parser
 from jobs.config import ConfigError
 from jobs.lake_access import open_lake_with_data
-from pipeline.reports.queue_verdict.formatting import format_verdict, verdict_to_json
+from pipeline.reports.queue_verdict.formatting import format_in_line, format_verdict, verdict_to_json
 from pipeline.reports.queue_verdict.verdict import QueueVerdict, find_verdicts
-from pipeline.text import escape_as_hex, format_cell, json_default
+from pipeline.text import format_cell, json_default
 
 JOB = "queue"
-_MAX_WHOLE = 3  # of several queues; of more only a list
+_MAX_WHOLE = 3  # of more queues only a list
 
 
 def run(job_run: cli.JobRun) -> cli.Outcome:
@@ -30,13 +30,10 @@ def run(job_run: cli.JobRun) -> cli.Outcome:
     lake = open_lake_with_data(job_run)
     found = find_verdicts(lake, arguments.name, load_thresholds(job_run, lake), arguments.as_of)
     if arguments.json:
-        for verdict in found.verdicts:
-            cli.write_output(json.dumps(verdict_to_json(verdict, arguments.lake), default=json_default) + "\n")
-    elif len(found.verdicts) > _MAX_WHOLE:
-        cli.write_output("".join(f"{_line(verdict)}\n" for verdict in found.verdicts))
+        lines = [json.dumps(verdict_to_json(each, arguments.lake), default=json_default) for each in found.verdicts]
     else:
-        for verdict in found.verdicts:
-            cli.write_output("\n".join([*format_verdict(verdict, arguments.lake), "", ""]))
+        lines = _lines(found.verdicts, arguments.lake)
+    cli.write_output("".join(f"{line}\n" for line in lines))
     if not found.verdicts:
         near = f"; similar names: {format_cell(list(found.near))}" if found.near else ""
         cli.log_progress(f"nothing was captured of a queue called {format_cell(arguments.name)}{near}")
@@ -48,12 +45,12 @@ def run(job_run: cli.JobRun) -> cli.Outcome:
     )
 
 
-def _line(verdict: QueueVerdict) -> str:
-    """Return the verdict in one line, for a list of queues."""
-    if verdict.cause is None:
-        return f"no trouble seen  {escape_as_hex(verdict.facts.queue)}"
-    since = "" if verdict.cause.since is None else f" since {format_cell(verdict.cause.since)}"
-    return f"TROUBLE          {escape_as_hex(verdict.facts.queue)}{since}: {escape_as_hex(verdict.cause.text)}"
+def _lines(verdicts: Sequence[QueueVerdict], lake: str) -> list[str]:
+    """Return the lines that are printed: of several queues a list, and each verdict where they are few."""
+    lines = [format_in_line(each) for each in verdicts] if len(verdicts) > 1 else []
+    for verdict in verdicts if len(verdicts) <= _MAX_WHOLE else ():
+        lines += [*([""] if lines else ()), *format_verdict(verdict, lake)]
+    return lines
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -10,7 +10,8 @@
 # MAGIC    (pauses of seconds at first, of hours later).
 # MAGIC
 # MAGIC Enter a **queue** (a part of its name). Without input, the notebook takes the queue with the longest stalled transfer, or
-# MAGIC else the queue with the most messages.
+# MAGIC else the queue with the most messages. It begins with the **verdict**, as `msmq queue` prints it; the tables that it rests
+# MAGIC on follow.
 
 # COMMAND ----------
 
@@ -24,7 +25,11 @@ dbutils.widgets.text("queue", "", "Part of the queue's name")
 import plotly.express as px
 from pyspark.sql import functions as F
 
+from pipeline.alerts.conditions import Thresholds
+from pipeline.lake.engine.collect import collect
 from pipeline.reports.notebook_tables import NotebookTables
+from pipeline.reports.queue_verdict.formatting import format_verdict
+from pipeline.reports.queue_verdict.verdict import find_verdicts
 
 table = NotebookTables(
     spark,
@@ -33,6 +38,7 @@ table = NotebookTables(
     "gold.eod_transfers",
     "gold.receive_attempts",
     "gold.eod_sources",
+    "gold.alerts",
 )
 print(table.describe_missing())
 
@@ -48,6 +54,33 @@ if not queue_part:
     queue_part = (stalled or fullest)["queue"] if stalled or fullest else ""
 is_queue = F.lower("queue").contains(queue_part)
 print(f"queue: {queue_part}")
+
+# COMMAND ----------
+
+# MAGIC %md
+# MAGIC ## Verdict
+# MAGIC
+# MAGIC In trouble or not, since when, why, what to do, and what is not known. Then the queue's active alerts as the last run left
+# MAGIC them: those of one cause together, `follows_from` the leading one. "No trouble is seen" means that none is active.
+
+# COMMAND ----------
+
+alerts = collect(table("gold.alerts"))
+found = find_verdicts(table.lake, queue_part, Thresholds(), alerts=alerts)
+for verdict in found.verdicts[:3]:
+    print("\n".join(format_verdict(verdict, dbutils.widgets.get("lake") or "LAKE")))
+print(f"{len(found.verdicts)} queues of which something was captured have such a name.")
+
+# COMMAND ----------
+
+rows = [
+    (verdict.facts.queue, row["severity"], row["condition"], row["since"], row["message"], entry.leading["condition"])
+    for verdict in found.verdicts
+    for entry in verdict.entries
+    for row in entry.alerts
+]
+columns = "queue string, severity string, condition string, since timestamp, message string, follows_from string"
+display(spark.createDataFrame(rows, columns))
 
 # COMMAND ----------
 

@@ -21,6 +21,21 @@ class Condition(NamedTuple):
     suggestion: str
 
 
+_CONNECTION_ADVICE: Final = {
+    NO_ANSWER: ("No answer", "See whether the host is up, and whether routes and firewalls let the port through."),
+    RESET: ("Reset", "See whether its Message Queuing service runs, and whether a firewall rejects the port."),
+    "refused": (
+        "Session refused",
+        (
+            "Another queue manager answers at that address (asked_queue_manager and acceptor_queue_manager of "
+            "silver.sessions differ: look at names, addresses and caches), or it is at its limit of connections."
+        ),
+    ),
+    "unanswered": ("Session not answered", "See whether its service runs."),
+}
+CONNECTION_SUGGESTIONS: Final = {cause: advice for cause, (_, advice) in _CONNECTION_ADVICE.items()}
+"""What to do where a machine cannot connect to another, by ``cause`` of gold.alerts."""
+
 CONDITIONS: Final = {
     "queue_disconnected": Condition(
         1,
@@ -44,11 +59,7 @@ CONDITIONS: Final = {
         "where connections to one port failed for alerts.refused_for, at least three and none opened between; info for "
         "a client that failed at more than alerts.scan_targets servers within an hour and opened nothing; a session "
         "that may yet be answered, or may have been by bytes that were not captured, does not count",
-        "No answer: see whether the host is up, and whether routes and firewalls let the port through. Reset: see "
-        "whether its Message Queuing service runs, and whether a firewall rejects the port. Session refused: another "
-        "queue manager answers at that address (asked_queue_manager and acceptor_queue_manager of silver.sessions "
-        "differ: look at names, addresses and caches), or it is at its limit of connections. Session not answered: see "
-        "whether its service runs.",
+        " ".join(f"{heading}: {advice[0].lower()}{advice[1:]}" for heading, advice in _CONNECTION_ADVICE.values()),
     ),
     "queue_on_hold": Condition(
         1,

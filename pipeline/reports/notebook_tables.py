@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from tempfile import gettempdir
 from typing import Final, Protocol
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
+from pipeline.lake.lake import Lake
 from schemas.catalog import table as declared_table
 
 _NOT_THERE: Final = {"TABLE_OR_VIEW_NOT_FOUND", "PATH_NOT_FOUND", "DELTA_PATH_DOES_NOT_EXIST"}
@@ -37,6 +39,15 @@ class NotebookTables:
     def __call__(self, name: str) -> DataFrame:
         """Return a table by its layer and name: ``gold.receive_attempts``."""
         return self._frames[name]
+
+    @property
+    def lake(self) -> Lake:
+        """The lake of these tables, for functions that ask it; nothing is written to it."""
+        if folder := self._widgets.get("lake"):
+            return Lake(self._spark, folder)
+        catalog, prefix = self._widgets.get("catalog"), self._widgets.get("prefix")
+        # Spark is asked for logs: tables of a catalog may have places of their own.
+        return Lake(self._spark, gettempdir(), catalog=catalog, prefix=prefix, read_log="spark", trusts_versions=True)
 
     def describe_missing(self) -> str:
         """Return one line that says which tables are not in the lake."""

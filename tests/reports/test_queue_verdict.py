@@ -1,4 +1,4 @@
-"""The verdict for a queue: nine planted situations, from packets and snapshots on, and one in which all is well."""
+"""The verdict for a queue: planted situations, from packets and snapshots on, and one in which all is well."""
 
 from __future__ import annotations
 
@@ -9,11 +9,15 @@ from types import SimpleNamespace
 import pytest
 
 from engines import without_spark
-from pipeline.alerts.conditions import Thresholds
+from pipeline.alerts.conditions import CONNECTION_SUGGESTIONS, Thresholds
+from pipeline.alerts.entries import Entry
 from pipeline.lake.lake import Lake
+from pipeline.reports.queue_verdict.causes import Cause
 from pipeline.reports.queue_verdict.formatting import format_verdict, verdict_to_json
-from pipeline.reports.queue_verdict.verdict import find_verdicts
+from pipeline.reports.queue_verdict.inputs import QueueRows
+from pipeline.reports.queue_verdict.verdict import QueueVerdict, find_verdicts
 from pipeline.silver.machine_names import NameSighting, NameSource
+from pipeline.silver.machines import Machines
 from pipeline.transfers import update as sessions_update
 from pipeline.transfers.messages import update_messages
 from pipeline.transfers.sequences import update_sequences
@@ -92,8 +96,9 @@ def verdicts(tmp_path):
         update_sequences.update(lake, "run")
         answer = find_verdicts(lake, name, limits)
         for verdict in answer.verdicts:
-            lines = [*format_verdict(verdict, "/data/lake")]
+            lines = format_verdict(verdict, "/data/lake")
             assert len(lines) <= 40
+            assert [line for line in lines if len(line) > 100 and not line.startswith("  packets ")] == []
             assert verdict_to_json(verdict, "/data/lake")["trouble"] is verdict.is_in_trouble
         return answer
 
@@ -108,7 +113,7 @@ def only(answer):
 def cause_of(answer):
     verdict = only(answer)
     assert verdict.cause is not None
-    return SimpleNamespace(code=verdict.cause.code, text=verdict.cause.text, entries=verdict.entries, verdict=verdict)
+    return SimpleNamespace(**verdict.cause._asdict(), entries=verdict.entries, verdict=verdict)
 
 
 def flowing(kind=None):
@@ -125,12 +130,27 @@ def flowing(kind=None):
     return talk
 
 
-def test_all_is_well(verdicts):
-    answer = verdicts("ORDERS", flowing(), ends_at=100)
+def rejected_in_silence():
+    """A session in which the receiver takes a message again and again, and does not put it in the queue."""
+    talk = Conversation().handshake()
+    for place, at in enumerate((10, 41, 71)):
+        talk.say("client", "user_message", transactional(1), at)
+        talk.say("server", "session_ack", session_ack(ack=place + 1), at + 1)
+    return talk
+
+
+@pytest.mark.parametrize("ends_at", [100, ENDS_AT])
+def test_all_is_well(verdicts, ends_at):
+    """Also long after the last message: nothing waits."""
+    answer = verdicts("ORDERS", flowing(), ends_at=ends_at)
     verdict = only(answer)
     assert not verdict.is_in_trouble
-    assert verdict.entries == ()
-    assert verdict.facts.senders[0]["waiting"] == 0
+    assert (verdict.entries, verdict.keys) == ((), {})
+    assert (verdict.facts.senders[0]["waiting"], verdict.facts.senders[0]["taken"]) == (0, 0)
+    assert verdict.facts.rejections == []
+    text = " ".join(format_verdict(verdict, "/data/lake"))
+    assert "no trouble is seen" in text
+    assert all(word not in text for word in ("TROUBLE", "taken", "not sent", "acknowledged since"))
 
 
 @pytest.mark.parametrize(
@@ -153,6 +173,14 @@ def test_a_machine_that_cannot_be_reached(verdicts, cause, text):
     (entry,) = found.entries
     assert entry.leading["condition"] == "sessions_refused"
     assert [row["condition"] for row in entry.others] == ["queue_disconnected"]
+    assert found.suggestion == CONNECTION_SUGGESTIONS[cause]
+
+
+def test_a_queue_that_is_paused_at_its_sender(verdicts):
+    paused = [outgoing(minute, "ONHOLD", 12) for minute in range(0, 66, 5)]
+    found = cause_of(verdicts("FAR\\", snapshots=paused))
+    assert found.code == "paused"
+    assert found.text.startswith(f"the queue is paused at {CLIENT}: ")
 
 
 def test_machines_have_their_names_and_readers_too(verdicts):
@@ -177,32 +205,36 @@ def test_machines_have_their_names_and_readers_too(verdicts):
 
 
 @pytest.mark.parametrize(
-    ("kind", "code"), [(0x8000, "queue_missing"), (0x8003, "queue_full"), (0x8004, "access_refused")]
-)
-def test_a_receiver_that_says_why_it_rejects(verdicts, kind, code):
+    ("kind", "code", "reason"),
+    [(0x8000, "queue_missing", "its queue does not exist"), (0x8003, "queue_full", "its queue is full"),
+     (0x8004, "access_refused", "its sender may not write")],
+)  # fmt: skip
+def test_a_receiver_that_says_why_it_rejects(verdicts, kind, code, reason):
     found = cause_of(verdicts("ORDERS", flowing(kind), ends_at=100))
     assert found.code == code
     assert "2 messages rejected" in found.text
+    assert reason in found.text
     assert found.verdict.keys["packet"]
 
 
 def test_a_receiver_that_does_not_say_why(verdicts):
-    talk = Conversation().handshake()
-    for at in (10, 41, 71):
-        talk.say("client", "user_message", transactional(1), at)
-    talk.say("server", "session_ack", session_ack(ack=3), 72)
-    found = cause_of(verdicts("ORDERS", talk, ends_at=300))
+    """As is Windows' default, whether the queue is missing or full, or access is refused: packets are the same."""
+    found = cause_of(verdicts("ORDERS", rejected_in_silence(), ends_at=300))
     assert found.code == "reason_not_sent"
     assert found.text.startswith("taken by the receiver, not in its queue, reason not sent: 1 message.")
+    reasons = ["is missing", "not transactional", "is full", "may not write"]
+    places = [found.text.index(reason) for reason in reasons]
+    assert places == sorted(places)
     (entry,) = found.entries
     assert entry.leading["condition"] == "order_acks_stalled"
+    assert found.verdict.keys["packet"]
 
 
 def test_nobody_reads(verdicts):
     found = cause_of(verdicts("orders", snapshots=[reported(minute, 12) for minute in range(0, 66, 5)]))
     assert found.code == "nobody_reads"
     assert "12 messages" in found.text
-    assert found.verdict.facts.local["state_since"] is not None
+    assert found.verdict.facts.local[0]["state_since"] is not None
 
 
 def test_a_message_that_comes_back_again_and_again(verdicts):
@@ -215,7 +247,7 @@ def test_a_message_that_comes_back_again_and_again(verdicts):
     stuck = [reported(minute, 12) for minute in range(0, 66, 5)]
     found = cause_of(verdicts("orders", snapshots=stuck, tables={ACK_SEQUENCES: poison}))
     assert found.code == "given_back"
-    assert "1 message" in found.text
+    assert found.text == "a reader gives 1 message back again and again (poison), 6 times at most"
 
 
 def test_a_sequence_that_is_refused(verdicts):
@@ -248,3 +280,45 @@ def test_what_was_not_captured_is_said(verdicts):
     verdict = only(verdicts("ORDERS", flowing(), ends_at=100))
     assert any("no report of the machine" in text for text in verdict.not_known)
     assert any("no receive was captured" in text for text in verdict.not_known)
+
+
+def test_a_verdict_of_which_much_is_known_is_a_screen_too():
+    """Of long lists the first items, and how many more there are; names are escaped."""
+    at, nine = START, range(9)
+    long = "a machine of a long name " * 3
+    facts = QueueRows(
+        "srv1\\private$\\x\x1b[2J", at,
+        reports=[
+            {"queue_manager": f"{long}{n}", "state": state, "state_since": at, "paused": True, "message_count": n,
+             "bytes": n, "journal_count": n, "unacked_count": 5, "resend_count": 2, "next_resend_at": at,
+             "reported_at": at, "known_until": at}
+            for n in nine for state in ("LOCAL CONNECTION", "WAITING")
+        ],
+        senders=[
+            {"sender_address": f"10.0.0.{n}", "receiver_address": "10.1.0.1", "messages": 2, "last_sent_at": at,
+             "last_delivered_at": at, "waiting": 1, "waiting_since": at, "last_received_at": at, "packet_key": None}
+            for n in nine
+        ],
+        readers=[
+            {"client_address": f"10.0.0.{n}", "read": 1, "last_read_at": None, "last_asked_at": at, "given_back": 1,
+             "peeked": 1, "call_key": None}
+            for n in nine
+        ],
+        errors=[{"queue_manager": long, "hresult_name": "MQ_ERROR_QUEUE_NOT_FOUND"} for _ in nine],
+    )  # fmt: skip
+    alert = {
+        "condition": "queue_stuck",
+        "severity": "error",
+        "since": at,
+        "message": "messages wait " * 20,
+        "missing": [],
+    }
+    cause = Cause("nobody_reads", "nobody reads " * 20, "Look at the reader. " * 20, at)
+    verdict = QueueVerdict(facts, (Entry(alert, (alert,) * 9),), cause, Machines([], {}))
+    lines = format_verdict(verdict, "/data/lake")
+    assert 30 < len(lines) <= 40
+    assert max(map(len, lines)) <= 100
+    assert lines[0] == "srv1\\private$\\x\\x1b[2J"
+    for name in ("do", "where", "state", "error", "transfers", "senders", "readers", "alerts", "not known"):
+        assert any(line.startswith(f"  {name} ") for line in lines)
+    assert any(line.strip().startswith("and ") and line.endswith(" more") for line in lines)

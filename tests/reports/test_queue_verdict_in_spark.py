@@ -51,5 +51,5 @@ def test_the_same_verdicts_for_as_few_executions_as_one(spark, lakes, ask):
     assert (found, code) == (expected, 1)
     _, code, few = of_spark("shop2\\private$\\till")
     assert code == 1
-    assert 0 < many <= few + 8  # one table more: that of messages, where some were read remotely
-    assert many <= MOST_EXECUTIONS
+    assert 0 < many <= few + 12  # one table more: that of messages, where some were read remotely
+    assert many <= MOST_EXECUTIONS, (few, many)

@@ -104,6 +104,15 @@ class TestOnTheDemosLake:
             run(STUCK, spark, **places, queue="growing")
             assert "24 messages" in capsys.readouterr().out
 
+    def test_the_verdict_for_a_queue_in_trouble(self, spark, places, capsys):
+        queue = "0cf753ea-ab77-5e15-87bc-834df08a718c\\0000000a"
+        alerts = run(STUCK, spark, **places, queue=queue).tables[0]
+        said = capsys.readouterr().out
+        assert f"{queue}\n  TROUBLE since 2026-11-21 12:36:46: the receiver refuses the sequence" in said
+        assert {(row["condition"], row["follows_from"]) for row in alerts} == {
+            ("sequence_refused", "sequence_refused"), ("order_acks_stalled", "sequence_refused"),
+        }  # fmt: skip
+
     def test_com_plus_calls(self, spark, places, capsys):
         output = run(COMQC, spark, **places)
         assert capsys.readouterr().out.splitlines() == [

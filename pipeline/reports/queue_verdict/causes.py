@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
-from pipeline.alerts.conditions import CONDITIONS, FAILURE_CAUSES
+from pipeline.alerts.conditions import CONDITIONS, CONNECTION_SUGGESTIONS, FAILURE_CAUSES
 from pipeline.alerts.entries import AlertRow, Entry
 from pipeline.reports.queue_verdict.inputs import QueueRows
 from pipeline.silver.machines import Machines
@@ -110,7 +110,8 @@ def _connection(case: _Case) -> Cause | None:
         return None
     code, why = _NOT_OPENED.get(row["cause"]) or (row["cause"], FAILURE_CAUSES[row["cause"]])
     ends = case.name(row["from_machine"]), case.name(row["to_machine"], "other machines")
-    return _from_alert(code, row, f"{ends[0]} cannot connect to {ends[1]}: {why}")
+    suggestion = CONNECTION_SUGGESTIONS.get(row["cause"])
+    return _from_alert(code, row, f"{ends[0]} cannot connect to {ends[1]}: {why}", suggestion)
 
 
 def _not_connected(case: _Case) -> Cause | None:
@@ -141,7 +142,7 @@ def _rejections(case: _Case) -> Cause | None:
 def _error_of_machine(case: _Case) -> Cause | None:
     """Return that the machine which is asked about the queue says that it has none."""
     row = next((row for row in case.facts.errors if row["hresult_name"] in _MISSING_RESULTS), None)
-    if row is None or case.facts.local is not None or not _says_only(case.leading, _WAITING):
+    if row is None or case.facts.local or not _says_only(case.leading, _WAITING):
         return None
     text = f"{case.name(row['queue_manager'])} says that it has no such queue ({row['hresult_name']})"
     return Cause("queue_missing", text, _REJECTED_SUGGESTIONS["queue_missing"], row["last_at"])
@@ -152,7 +153,7 @@ def _given_back(case: _Case) -> Cause | None:
     if poison is None or not _says_only(case.leading, (*_UNREAD, "receives_not_ended", "ends_refused")):
         return None
     text = (
-        f"a reader gets {format_count(poison['messages'], 'message')} and gives back again and again (poison), "
+        f"a reader gives {format_count(poison['messages'], 'message')} back again and again (poison), "
         f"{poison['attempts']} times at most"
     )
     suggestion = "See why the application fails with it; move it aside, so that the messages behind it are read."

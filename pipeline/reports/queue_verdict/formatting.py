@@ -6,38 +6,66 @@ import json
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
+from textwrap import wrap
 from typing import Any, Final
 
+from pipeline.alerts.entries import Entry
 from pipeline.reports.queue_verdict.verdict import QueueVerdict
-from pipeline.silver.machines import Machines
 from pipeline.text import escape_as_hex, format_age, format_cell, format_count, json_default
 
-_MAX_LINES: Final = 5  # of reports, senders, readers and alerts each
+_WIDTH: Final = 100
+_HEIGHT: Final = 40
+_INDENT: Final = " " * 12
+_MAX_ITEMS: Final = 4  # of reports, senders, readers and alerts each; fewer where they are more than a screen
 
 
-def format_verdict(verdict: QueueVerdict, lake: str) -> Iterator[str]:
-    """Yield the verdict as lines; ``lake`` is the place of the lake, for the command that exports packets."""
-    facts, cause, machines = verdict.facts, verdict.cause, verdict.machines
+def format_verdict(verdict: QueueVerdict, lake: str) -> list[str]:
+    """Return the verdict as lines; ``lake`` is the place of the lake, for the command that exports packets."""
+    last = [f"  packets   {export_command(verdict, lake)}"] if verdict.keys else []
+    sections = [*_sections(verdict)]
+    for most in range(_MAX_ITEMS, 0, -1):
+        lines = [*_head(verdict), *(line for section in sections for line in _section(*section, most)), *last]
+        if len(lines) <= _HEIGHT:
+            break
+    return lines
+
+
+def _head(verdict: QueueVerdict) -> Iterator[str]:
+    """Yield the queue, and what it is in trouble for."""
+    facts, cause = verdict.facts, verdict.cause
     yield escape_as_hex(facts.queue)
     if cause is None:
         yield f"  no trouble is seen, as of {format_cell(facts.as_of)}: no alert is active"
     else:
         since = "" if cause.since is None else f" since {format_cell(cause.since)}"
-        yield f"  TROUBLE{since}: {escape_as_hex(cause.text)}"
-        yield f"  do        {cause.suggestion}"
-    yield from _some("state", [_report(row, machines) for row in facts.reports])
-    yield from _some("error", [_error(row, machines) for row in facts.errors])
+        yield from _wrapped(f"  TROUBLE{since}: {cause.text}")
+
+
+def _sections(verdict: QueueVerdict) -> Iterator[tuple[str, Sequence[str]]]:
+    """Yield what is known, as texts under a name each."""
+    facts = verdict.facts
+    yield "do", [] if verdict.cause is None else [verdict.cause.suggestion]
+    yield "where", [verdict.where]
+    yield "state", [_report(row, verdict) for row in facts.reports if row not in facts.outgoing]
+    yield "error", [f"at {verdict.name(row['queue_manager'])}: {row['hresult_name']}" for row in facts.errors]
     if verdict.oldest_unread is not None:
         row = verdict.oldest_unread
-        yield f"  oldest    unread for {_age(row['age_s'])}, last seen {format_cell(row['seen_at'])}"
-    yield from _some("senders", [_sender(row, machines) for row in facts.senders])
-    yield from _some("readers", [_reader(row, machines) for row in facts.readers])
+        yield "oldest", [f"unread for {_age(row['age_s'])}, last seen {format_cell(row['seen_at'])}"]
+    yield "transfers", [_report(row, verdict) for row in facts.outgoing]
+    yield "senders", [_sender(row, verdict) for row in facts.senders]
+    yield "readers", [_reader(row, verdict) for row in facts.readers]
     if facts.last_received_at is not None:
-        yield f"  received  last at {format_cell(facts.last_received_at)}, as an acknowledgement says"
-    yield from _some("alerts", [escape_as_hex(_alert(row)) for entry in verdict.entries for row in entry.alerts])
-    yield from _some("unknown", [escape_as_hex(text) for text in verdict.not_known])
-    if verdict.keys:
-        yield f"  packets   {export_command(verdict, lake)}"
+        yield "received", [f"last at {format_cell(facts.last_received_at)}, as an acknowledgement says"]
+    yield "alerts", [text for entry in verdict.entries for text in _alerts(entry, verdict)]
+    yield "not known", verdict.not_known
+
+
+def format_in_line(verdict: QueueVerdict) -> str:
+    """Return the verdict as one line, for a list of queues."""
+    if verdict.cause is None:
+        return f"no trouble seen  {escape_as_hex(verdict.facts.queue)}"
+    since = "" if verdict.cause.since is None else f" since {format_cell(verdict.cause.since)}"
+    return f"TROUBLE          {escape_as_hex(verdict.facts.queue)}{since}: {escape_as_hex(verdict.cause.text)}"
 
 
 def export_command(verdict: QueueVerdict, lake: str) -> str:
@@ -64,6 +92,7 @@ def _json_values(verdict: QueueVerdict, lake: str) -> dict[str, Any]:
         "trouble": verdict.is_in_trouble,
         "cause": None if cause is None else cause._asdict(),
         "as_of": facts.as_of,
+        "where": verdict.where,
         "reports": facts.reports,
         "errors": facts.errors,
         "senders": facts.senders,
@@ -81,48 +110,59 @@ def _json_values(verdict: QueueVerdict, lake: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _some(name: str, lines: list[str]) -> Iterator[str]:
-    """Yield lines under a name, the first few of them."""
-    for place, line in enumerate(lines[:_MAX_LINES]):
-        yield f"  {name if not place else '':<9} {line}"
-    if len(lines) > _MAX_LINES:
-        yield f"  {'':<9} and {len(lines) - _MAX_LINES} more"
+def _section(name: str, texts: Sequence[str], most: int) -> Iterator[str]:
+    """Yield the lines of texts under a name, of ``most`` of them."""
+    shown = [*texts[:most], *([f"and {len(texts) - most} more"] if len(texts) > most else ())]
+    for place, text in enumerate(shown):
+        yield from _wrapped(f"  {name if not place else '':<9} {text}")
 
 
-def _report(row: Mapping[str, Any], machines: Machines) -> str:
+def _wrapped(text: str) -> list[str]:
+    """Return the lines of a text, which may come from the wire; only a longer word makes one wider than a screen."""
+    return wrap(escape_as_hex(text), _WIDTH, subsequent_indent=_INDENT, break_long_words=False, break_on_hyphens=False)
+
+
+def _report(row: Mapping[str, Any], verdict: QueueVerdict) -> str:
+    """Return what a machine reported last of its queue, or of its outgoing queue."""
     parts = [row["state"]]
     parts += [f"since {format_cell(row['state_since'])}"] if row["state_since"] is not None else []
+    parts += ["on hold"] if row["paused"] else []
     parts += [format_count(row["message_count"], "message")] if row["message_count"] is not None else []
-    parts += [f"{row['bytes']} bytes"] if row["bytes"] else []
+    parts += [format_count(row["bytes"], "byte")] if row["bytes"] is not None else []
+    parts += [f"{row['journal_count']} in the journal"] if row["journal_count"] else []
     parts += [f"{row['unacked_count']} not acknowledged"] if row["unacked_count"] else []
+    parts += [f"resend count {row['resend_count']}"] if row["resend_count"] else []
     parts += [f"next try {format_cell(row['next_resend_at'])}"] if row["next_resend_at"] is not None else []
     parts += [f"reported {format_cell(row['reported_at'])}"] if row["reported_at"] is not None else []
-    where = machines.text(row["queue_manager"] or "an unknown machine")
-    return escape_as_hex(f"at {where}: {', '.join(parts)}")
+    return f"at {verdict.name(row['queue_manager'])}: {', '.join(parts)}"
 
 
-def _error(row: Mapping[str, Any], machines: Machines) -> str:
-    return escape_as_hex(f"{machines.text(row['queue_manager'] or 'an unknown machine')}: {row['hresult_name']}")
-
-
-def _sender(row: Mapping[str, Any], machines: Machines) -> str:
+def _sender(row: Mapping[str, Any], verdict: QueueVerdict) -> str:
     parts = [f"{format_count(row['messages'], 'message')}, the last one {format_cell(row['last_sent_at'])}"]
     if row["last_delivered_at"] is not None:
         parts.append(f"arrived last {format_cell(row['last_delivered_at'])}")
     if row["waiting"]:
         parts.append(f"{row['waiting']} not acknowledged since {format_cell(row['waiting_since'])}")
-    ends = machines.in_text(f"{row['sender_address']} to {row['receiver_address']}")
-    return escape_as_hex(f"{ends}: {', '.join(parts)}")
+    ends = verdict.name(row["sender_address"]), verdict.name(row["receiver_address"])
+    return f"{ends[0]} to {ends[1]}: {', '.join(parts)}"
 
 
-def _reader(row: Mapping[str, Any], machines: Machines) -> str:
+def _reader(row: Mapping[str, Any], verdict: QueueVerdict) -> str:
     read = "never" if row["last_read_at"] is None else f"last {format_cell(row['last_read_at'])}"
-    given_back = f", gave back {row['given_back']}" if row["given_back"] else ""
-    return escape_as_hex(f"{machines.text(row['client_address'])}: {row['read']} received, {read}{given_back}")
+    parts = [f"{row['read']} received, {read}"]
+    parts += [f"gave back {row['given_back']}"] if row["given_back"] else []
+    parts += [f"peeked {format_count(row['peeked'], 'time')}"] if row["peeked"] else []
+    parts += [f"asked last {format_cell(row['last_asked_at'])}"] if row["last_read_at"] is None else []
+    return f"{verdict.name(row['client_address'])}: {', '.join(parts)}"
 
 
-def _alert(row: Mapping[str, Any]) -> str:
-    return f"{row['severity']} {row['condition']} since {format_cell(row['since'])}: {row['message']}"
+def _alerts(entry: Entry, verdict: QueueVerdict) -> Iterator[str]:
+    """Yield the alerts of one cause; what the leading one says, unless the cause says it already."""
+    said = "" if verdict.cause is None else verdict.cause.text
+    for row in entry.alerts:
+        also = "" if row is entry.leading else "also "
+        message = f": {row['message']}" if row is entry.leading and row["message"] not in said else ""
+        yield f"{also}{row['severity']} {row['condition']} since {format_cell(row['since'])}{message}"
 
 
 def _age(seconds: float | None) -> str:

@@ -151,14 +151,14 @@ class QueueRows:
     poison: list[RowDict] = field(default_factory=list)
 
     @property
-    def local(self) -> RowDict | None:
-        """The last report of the machine that has the queue; None without one."""
-        return next((row for row in self.reports if row["state"] == STATE_LOCAL), None)
+    def local(self) -> list[RowDict]:
+        """The last reports of the machines that have the queue: one, unless two have the same identifier."""
+        return [row for row in self.reports if row["state"] == STATE_LOCAL]
 
     @property
     def outgoing(self) -> list[RowDict]:
         """The last reports of machines that send to it."""
-        return [row for row in self.reports if row["state"] != STATE_LOCAL]
+        return [row for row in self.reports if row["state"] not in (STATE_LOCAL, STATE_UNKNOWN)]
 
     @property
     def last_received_at(self) -> datetime | None:

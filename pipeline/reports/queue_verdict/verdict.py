@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
+import pyarrow as pa
+
 from pipeline.alerts.conditions import Thresholds
 from pipeline.alerts.entries import Entry, find_entries
 from pipeline.alerts.episodes import SEVERITY_ORDER
@@ -19,9 +21,9 @@ from pipeline.reports.queue_verdict.causes import Cause, find_cause
 from pipeline.reports.queue_verdict.inputs import QUEUE_TABLES, QueueRows, read_queue_rows
 from pipeline.reports.trace.missing_codes import MISSING_CODE_TEXTS
 from pipeline.reports.views.catalog import LakeViews
-from pipeline.reports.views.names import is_called, similar_names
+from pipeline.reports.views.names import queues_meant, similar_queues
 from pipeline.reports.views.scope import Scope
-from pipeline.silver.machines import UNNAMED, Machines
+from pipeline.silver.machines import Machines
 from pipeline.text import format_cell
 from schemas.bronze import CONNECTIONS, RPC_CALLS
 from schemas.sessions import SESSION_PACKETS
@@ -55,10 +57,9 @@ class QueueVerdict:
     facts: QueueRows
     entries: tuple[Entry, ...]
     cause: Cause | None
-    not_known: tuple[str, ...]
+    machines: Machines
     keys: Mapping[str, list[str]] = field(default_factory=dict)
     oldest_unread: Mapping[str, Any] | None = None
-    machines: Machines = UNNAMED
 
     @property
     def is_in_trouble(self) -> bool:
@@ -76,10 +77,46 @@ class QueueVerdict:
         """The keys that the cause rests on, the first ``MAX_KEYS``."""
         return [] if self.cause is None else [*dict.fromkeys(self.cause.evidence)][:MAX_KEYS]
 
+    @property
+    def where(self) -> str:
+        """Which machine has the queue, as far as it is known."""
+        if self.facts.local:
+            return f"on {' and '.join(self.name(row['queue_manager']) for row in self.facts.local)}, as reported there"
+        owner, separator, _ = self.facts.queue.partition("\\")
+        is_machine = separator and "=" not in owner
+        return f"on {self.name(owner)}, as its name says" if is_machine else "not known: its name does not say it"
+
+    @property
+    def not_known(self) -> tuple[str, ...]:
+        """What is not known of the queue, as sentences."""
+        return tuple(self._not_known())
+
+    def name(self, machine: str | None) -> str:
+        """Return the name of a machine with its address, as far as they are known."""
+        return "an unknown machine" if machine is None else self.machines.text(machine)
+
+    def _not_known(self) -> Iterator[str]:
+        facts = self.facts
+        if not facts.local:
+            yield "what is in the queue: no report of the machine that has it"
+        elif self.oldest_unread is None and any(row["message_count"] for row in facts.local):
+            yield "how old its oldest message is: none that is in it was read or peeked remotely"
+        for row in facts.reports:
+            if row["known_until"] is not None and row["known_until"] <= facts.as_of:
+                at = self.name(row["queue_manager"])
+                yield f"its state at {at} since {format_cell(row['known_until'])}: no later report"
+        if not facts.senders:
+            what = "when messages were sent to it: none" if facts.outgoing else "who sends to it: no message to it"
+            yield f"{what} was captured on TCP 1801"
+        if facts.last_read_at is None:
+            yield "who reads it: no receive was captured; programs on its own machine read without one"
+        for code in sorted({code for entry in self.entries for row in entry.alerts for code in row["missing"] or ()}):
+            yield MISSING_CODE_TEXTS.get(code, code)
+
 
 @dataclass(frozen=True, slots=True)
 class Verdicts:
-    """The verdicts for the queues that a text means. ``near``: similar names where there is none."""
+    """The verdicts for the queues that a text means. ``near``: the queues with similar names where there is none."""
 
     verdicts: tuple[QueueVerdict, ...]
     near: tuple[str, ...] = ()
@@ -99,21 +136,25 @@ class Situation(NamedTuple):
         return [*dict.fromkeys(queue for entry in self.entries for queue in entry.queues)]
 
 
-def find_verdicts(lake: Lake, text: str, limits: Thresholds, as_of: datetime | None = None) -> Verdicts:
-    """Return the verdicts for the queues of one of whose names a text is a part, whatever the case.
+def find_verdicts(
+    lake: Lake, text: str, limits: Thresholds, as_of: datetime | None = None, alerts: pa.Table | None = None
+) -> Verdicts:
+    """Return the verdicts for the queues that a text means (``queues_meant``).
 
-    The worst come first. ``as_of`` overrides "now", the time of the newest packet or snapshot.
+    The worst come first. ``as_of`` overrides "now", the time of the newest packet or snapshot. ``alerts``: the rows of
+    gold.alerts, where they are not to be those with these thresholds.
     """
     newest = newest_event_time_us(lake) if as_of is None else None
     now = as_of if newest is None else us_to_datetime(newest)
     if now is None:
         return Verdicts(())
-    alerts = [row for row in current_alerts(lake, limits, as_of).to_pylist() if row["until"] is None]
+    found_alerts = current_alerts(lake, limits, as_of) if alerts is None else alerts
     machines = Machines.of(lake, limits.machine_names)
-    situation = Situation(find_entries(alerts, machines), machines, limits, now)
+    active = [row for row in found_alerts.to_pylist() if row["until"] is None]
+    situation = Situation(find_entries(active, machines), machines, limits, now)
     names = {queue: {queue} for queue in situation.queues} | LakeViews(lake).queue_names(QUEUE_TABLES)
-    found = verdicts_for(lake, [queue for queue in names if is_called(names[queue], text)], situation)
-    return Verdicts(tuple(found), () if found else similar_names(text, set().union(*names.values())))
+    found = verdicts_for(lake, queues_meant(names, text), situation)
+    return Verdicts(tuple(found), () if found else similar_queues(names, text))
 
 
 def verdicts_for(lake: Lake, queues: Collection[str], situation: Situation) -> list[QueueVerdict]:
@@ -146,7 +187,7 @@ def verdicts_of_entries(lake: Lake, situation: Situation, verdicts: Iterable[Que
     for entry in situation.entries:
         known = facts.get(entry.leading["alert_key"], nothing)
         cause = find_cause(entry, known, situation.machines, situation.limits.failure_window)
-        found.append(QueueVerdict(known, (entry,), cause, ()))
+        found.append(QueueVerdict(known, (entry,), cause, situation.machines))
     options = _find_options(lake, found)
     return [replace(each, keys=_by_option(each.evidence, options)) for each in found]
 
@@ -156,8 +197,7 @@ def _judge(facts: QueueRows, situation: Situation) -> QueueVerdict:
     entries = _entries_of(facts, situation)
     leading = entries[0] if entries else None
     cause = find_cause(leading, facts, situation.machines, situation.limits.failure_window)
-    not_known = tuple(_not_known(facts, entries, situation.machines))
-    return QueueVerdict(facts, entries, cause, not_known, machines=situation.machines)
+    return QueueVerdict(facts, entries, cause, situation.machines)
 
 
 def _entries_of(facts: QueueRows, situation: Situation) -> tuple[Entry, ...]:
@@ -194,7 +234,7 @@ def _is_of_machines(entry: Entry, facts: QueueRows, machines: Machines) -> bool:
     if row["condition"] not in _OF_MACHINES or entry.queues:
         return False
     owners = {facts.queue.partition("\\")[0], *(each["receiver_address"] for each in facts.senders)}
-    owners |= set() if facts.local is None else {facts.local["queue_manager"]}
+    owners |= {row["queue_manager"] for row in facts.local}
     senders = {each["sender_address"] for each in facts.senders} | {each["queue_manager"] for each in facts.outgoing}
 
     def is_any(machine: str | None, of: Collection[str | None]) -> bool:
@@ -203,23 +243,6 @@ def _is_of_machines(entry: Entry, facts: QueueRows, machines: Machines) -> bool:
     if row["from_machine"] is not None:
         return is_any(row["from_machine"], senders) and is_any(row["to_machine"], owners)
     return is_any(row["to_machine"], owners | senders)
-
-
-def _not_known(facts: QueueRows, entries: Sequence[Entry], machines: Machines) -> Iterator[str]:
-    """Yield what is not known of a queue, as sentences."""
-    if facts.local is None:
-        yield "what is in the queue: no report of the machine that has it"
-    for row in facts.reports:
-        if row["known_until"] is not None and row["known_until"] <= facts.as_of:
-            where = machines.text(row["queue_manager"] or "an unknown machine")
-            yield f"its state at {where} since {format_cell(row['known_until'])}: no later report"
-    if not facts.senders:
-        yield "who sends to it: no message to it was captured on TCP 1801"
-    if facts.last_read_at is None:
-        yield "who reads it: no receive was captured; programs on its own machine read without one"
-    missing = sorted({code for entry in entries for row in entry.alerts for code in row["missing"] or ()})
-    for code in missing:
-        yield MISSING_CODE_TEXTS.get(code, code)
 
 
 def _find_options(lake: Lake, verdicts: Collection[QueueVerdict]) -> dict[str, str]:

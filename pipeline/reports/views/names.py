@@ -71,6 +71,22 @@ def find_queues(query: Query, tables: Collection[Table], text: str) -> Names:
     return Names(found, () if found else similar_names(text, set().union(*groups.values())))
 
 
+def queues_meant(names: Mapping[str, Collection[str]], text: str) -> list[str]:
+    """Return the queues that a text means: those that have it as a whole name, else those of whose names it is a part.
+
+    Whatever the case; ``names`` are all names of each queue, by its canonical one.
+    """
+    wholes = {text.casefold(), (normalize_queue_name(text) or text).casefold()}
+    named = [queue for queue, every in names.items() if not wholes.isdisjoint(name.casefold() for name in every)]
+    return named or [queue for queue, every in names.items() if is_called(every, text)]
+
+
+def similar_queues(names: Mapping[str, Collection[str]], text: str) -> tuple[str, ...]:
+    """Return the queues with the names that are most similar to a text; ``names`` as for ``queues_meant``."""
+    queues = {name: queue for queue, every in names.items() for name in every}
+    return tuple(dict.fromkeys(queues[name] for name in similar_names(text, queues)))
+
+
 def is_called(names: Iterable[str], text: str) -> bool:
     """Whether a text, or the normal form of a queue's name, is a part of any name, whatever the case."""
     parts = {text.casefold(), (normalize_queue_name(text) or text).casefold()}
