@@ -56,6 +56,16 @@ _TIME_STEP = StructType(
         StructField("cause", STRING),
     ]
 )
+_TAP_STEP = StructType(
+    [
+        StructField("other_capture_id", STRING),
+        StructField("last_packet", BIGINT),
+        StructField("last_at", TIMESTAMP),
+        StructField("first_packet", BIGINT),
+        StructField("first_at", TIMESTAMP),
+        StructField("by_us", BIGINT),
+    ]
+)
 
 CAPTURE_FILES = Table(
     "bronze",
@@ -151,6 +161,14 @@ CAPTURE_FILES = Table(
             "behind it, how far, us, and why: clock_set (the clock was set back, below 0 forward, 0 where it may have "
             "been; packets are in order), out_of_order (the records are not in order; times are right); at most 1,000, "
             "those of clock_set all; null without one",
+        ),
+        Column(
+            "tap_steps",
+            ArrayType(_TAP_STEP),
+            "places where the clock of this capture or of another one was set, it is not known of which, as packets "
+            "show that both have: the other capture; numbers and times, here, of the last packet before the place and "
+            "of the first one behind it that a connection has in both; by how much the difference of the clocks "
+            "changed, us; at most 1,000 for each other capture; null without one",
         ),
         *run_columns("bronze", "first_packet_at", "the run that first read these bytes"),
     ),

@@ -47,6 +47,18 @@ NOT_READ_TYPE: Final = pa.list_(pa.struct([("what", pa.string()), ("packets", pa
 TIME_STEPS_TYPE: Final = pa.list_(
     pa.struct([("packet", pa.int64()), ("at", TIMESTAMP_US), ("back_us", pa.int64()), ("cause", pa.string())])
 )
+TAP_STEPS_TYPE: Final = pa.list_(
+    pa.struct(
+        [
+            ("other_capture_id", pa.string()),
+            ("last_packet", pa.int64()),
+            ("last_at", TIMESTAMP_US),
+            ("first_packet", pa.int64()),
+            ("first_at", TIMESTAMP_US),
+            ("by_us", pa.int64()),
+        ]
+    )
+)
 CAPTURE_FILES_SCHEMA: Final = pa.schema(
     [
         ("capture_id", pa.string()),
@@ -87,6 +99,7 @@ CAPTURE_FILES_SCHEMA: Final = pa.schema(
         ("packets_not_read", NOT_READ_TYPE),
         ("packets_ahead", pa.int64()),
         ("times_go_back", TIME_STEPS_TYPE),
+        ("tap_steps", TAP_STEPS_TYPE),
         ("event_date", pa.date32()),
     ]
 )
@@ -274,6 +287,7 @@ def capture_file_row(
         "packets_not_read": scan.decoder and not_read_rows(_count_not_read(scan.decoder, scan.budget)),
         "packets_ahead": scan.counts["ahead"],
         "times_go_back": scan.order.rows(),
+        "tap_steps": None,  # merging finds them
     }
     return _to_batch([row], CAPTURE_FILES_SCHEMA, "first_packet_at")
 

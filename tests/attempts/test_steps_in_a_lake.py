@@ -1,0 +1,69 @@
+"""A clock that was set as another tap shows, in lakes: in one run and in several, in any order of files."""
+
+import pytest
+
+from attempts.test_clocks_of_captures import one_connection_in_two_taps
+from engines import without_spark
+from jobs import run_all
+from pipeline.bronze.across_captures.clock_steps import earlier_ends, read_clock_steps
+from pipeline.lake.lake import Lake
+from pipeline.transfers.inputs import read_skipped
+from schemas.bronze import CAPTURE_FILES, RPC_CALLS
+from schemas.receive_attempts import RECEIVE_ATTEMPTS
+
+COLUMNS = {
+    CAPTURE_FILES: ("capture_id", "tap_steps"),
+    RPC_CALLS: ("call_key", "connection_id", "clocks"),
+    RECEIVE_ATTEMPTS: tuple(name for name in RECEIVE_ATTEMPTS.names if name != "run_id"),
+}
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder, found = tmp_path_factory.mktemp("files"), []
+    for number, content in enumerate(one_connection_in_two_taps(120_000_000)[:2]):
+        found.append(folder / f"{number}.pcap")
+        found[-1].write_bytes(content)
+    return found
+
+
+def lake_of(root, *runs):
+    for captures in runs:
+        assert run_all.main(["--lake", str(root), "--captures", *map(str, captures)]) == 0
+    return Lake(without_spark(), str(root))
+
+
+def facts(lake):
+    return {
+        str(table): sorted(map(repr, lake.select(table, "TRUE", names).to_pylist())) for table, names in COLUMNS.items()
+    }
+
+
+@pytest.fixture(scope="module")
+def at_once(files, tmp_path_factory):
+    return lake_of(tmp_path_factory.mktemp("once"), files)
+
+
+def test_runs_do_not_matter(files, at_once, tmp_path):
+    expected = facts(at_once)
+    assert sum("by_us" in row for row in expected[str(CAPTURE_FILES)]) == 2
+    assert any("clock_step" in row for row in expected[str(RECEIVE_ATTEMPTS)])
+    assert facts(lake_of(tmp_path / "one", files[:1], files[1:])) == expected
+    assert facts(lake_of(tmp_path / "two", files[1:], files[:1])) == expected
+
+
+def test_a_capture_that_is_read_again_changes_nothing(files, at_once, tmp_path):
+    lake = lake_of(tmp_path / "lake", files)
+    again = ["--lake", str(tmp_path / "lake"), "--captures", *map(str, files), "--reprocess", f"capture={files[0]}"]
+    assert run_all.main(again) == 0
+    assert facts(lake_of(tmp_path / "lake")) == facts(at_once)
+    assert lake is not None
+
+
+def test_receives_that_last_do_not_count_what_the_clock_may_have_left_out(at_once):
+    """``receives_not_ended`` takes the time up to the captures' end: less what the step may be."""
+    skipped = read_skipped(at_once)
+    steps = read_clock_steps(at_once)
+    assert {until - since for spans in skipped.values() for since, until in spans} == {120_000_000}
+    ends = dict.fromkeys(skipped, 10**15)
+    assert set(earlier_ends(at_once, ends, steps.shown_by_taps()).values()) == {10**15 - 120_000_000}
