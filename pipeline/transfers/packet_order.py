@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any, Final
 
 from pipeline.arrow_rows import table_to_rows
-from pipeline.bronze.merge_connections import read_clock_steps
+from pipeline.bronze.across_captures.clock_steps import read_clock_steps
 from pipeline.lake.lake import Lake
 from schemas.bronze import CAPTURE_FILES
 from schemas.sessions import SESSION_PACKETS, SESSIONS

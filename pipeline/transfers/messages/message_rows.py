@@ -361,12 +361,12 @@ class _Transfers:
             self.columns[column] = _moments(event.at)
             took = event.at - self.first_at
             unknown = (event.at == FAR) | (self.first_at == FAR) | (took < 0)
-            if len(overlaps):
-                unknown |= _side_by_side(first[0], first[1], event, overlaps)
             for step in self.inputs.steps:
                 crosses = ~unknown & _crosses(first[1], self.first_at, event, step)
                 unknown |= crosses
                 self.across_clocks |= crosses
+            if len(overlaps):
+                unknown |= _side_by_side(first[0], first[1], event, overlaps)
             self.columns[f"{name}_ms"] = pa.array(took / _US_PER_MS, mask=unknown)
 
     def _outcomes(self) -> Ints:
