@@ -47,7 +47,7 @@ from schemas.transfers import MESSAGE_TRANSFERS, TRANSFER_SEQUENCES
 from udfs.keys import key
 from udfs.rows import RowMapping
 
-CODE_VERSION: Final = "8"  # raised when alerts are computed differently: all are recomputed
+CODE_VERSION: Final = "9"  # raised when alerts are computed differently: all are recomputed
 MAX_FOR_FULL_UPDATE: Final = 20_000  # rows of all sources; with fewer, all alerts are recomputed
 _FOLLOWED: Final = (
     QUEUE_HISTORY, EOD_TRANSFERS, EOD_SOURCES, RECEIVE_ATTEMPTS, MESSAGES, REMOTE_READ_CALLS, MANAGEMENT_CALLS,
