@@ -1,10 +1,16 @@
 """A clock that was set as another tap shows, in lakes: in one run and in several, in any order of files."""
 
+from dataclasses import replace
+from datetime import timedelta
+
 import pytest
 
+from alerts.test_call_alerts import attempt
 from attempts.test_clocks_of_captures import one_connection_in_two_taps
 from engines import without_spark
 from jobs import run_all
+from pipeline.alerts.call_alerts import receive_alerts
+from pipeline.alerts.conditions import Thresholds
 from pipeline.bronze.across_captures.clock_steps import earlier_ends, read_clock_steps
 from pipeline.lake.lake import Lake
 from pipeline.transfers.inputs import read_skipped
@@ -61,9 +67,19 @@ def test_a_capture_that_is_read_again_changes_nothing(files, at_once, tmp_path):
 
 
 def test_receives_that_last_do_not_count_what_the_clock_may_have_left_out(at_once):
-    """``receives_not_ended`` takes the time up to the captures' end: less what the step may be."""
-    skipped = read_skipped(at_once)
-    steps = read_clock_steps(at_once)
-    assert {until - since for spans in skipped.values() for since, until in spans} == {120_000_000}
-    ends = dict.fromkeys(skipped, 10**15)
-    assert set(earlier_ends(at_once, ends, steps.shown_by_taps()).values()) == {10**15 - 120_000_000}
+    """``receives_not_ended``: a reader had a message from 5 s before the step until captures end, 5 s behind it."""
+    skipped, steps = read_skipped(at_once), read_clock_steps(at_once)
+    server, (since, until) = max(
+        ((name, span) for name, spans in skipped.items() for span in spans), key=lambda each: each[1][1] - each[1][0]
+    )
+    assert until - since == 120_000_000
+    row = attempt(0, server_address=server, returned_at=since - 5_000_000)
+    limits = replace(Thresholds(), unacknowledged_read_after=timedelta(seconds=60))
+    ends = {server: until + 5_000_000}
+
+    def alerts(ends, left_out):
+        return [*receive_alerts([row], limits, ends[server], {}, ends, left_out)]
+
+    assert alerts(ends, {})
+    assert not alerts(ends, skipped)
+    assert earlier_ends(at_once, ends, steps.shown_by_taps()) == {server: since + 5_000_000}
