@@ -11,6 +11,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import chain, combinations, islice, pairwise
 from statistics import median_low
 from typing import Final, NamedTuple
@@ -61,13 +62,21 @@ class _Jump(NamedTuple):
         )
 
 
-class CommonPackets:
-    """The packets that pairs of captures have in common. ``steps``: where these show that clocks were set."""
+def _of_each_connection() -> defaultdict[str, list[tuple[_Seen, _Seen]]]:
+    return defaultdict(list)
 
-    def __init__(self, steps: ClockSteps = NO_STEPS) -> None:
-        self._steps = steps
-        self._seen: defaultdict[tuple[str, str], defaultdict[str, list[tuple[_Seen, _Seen]]]]
-        self._seen = defaultdict(lambda: defaultdict(list))
+
+@dataclass(slots=True)
+class CommonPackets:
+    """The packets that pairs of captures have in common, by connection (``seen``).
+
+    ``steps_alone``: where captures show themselves that their clocks were set.
+    """
+
+    steps_alone: ClockSteps = NO_STEPS
+    seen: defaultdict[tuple[str, str], defaultdict[str, list[tuple[_Seen, _Seen]]]] = field(
+        default_factory=lambda: defaultdict(_of_each_connection)
+    )
 
     def add_calls(self, rows: Iterable[RowDict]) -> None:
         """Add merged calls, with what each tap shows of them (``sightings``)."""
@@ -87,18 +96,18 @@ class CommonPackets:
     def _add(self, connection_id: str, places: Iterable[tuple[str | None, int | None, int | None]]) -> None:
         found: dict[str, _Seen] = {}
         for name, packet, at in places:
-            if name is None or packet is None or at is None or self._steps.is_out_of_order(name):
+            if name is None or packet is None or at is None or self.steps_alone.is_out_of_order(name):
                 continue
-            clock = self._steps.shown_alone(name, packet)
+            clock = self.steps_alone.shown_alone(name, packet)
             seen = _Seen(packet, at, clock.clock, at + clock.us)
             found[name] = min(found.get(name, seen), seen)
         for one, other in combinations(sorted(found), 2):
-            self._seen[one, other][connection_id].append((found[one], found[other]))
+            self.seen[one, other][connection_id].append((found[one], found[other]))
 
     def steps(self) -> dict[str, list[TapStep]]:
         """Return the places by capture, at most 1,000 for each other capture that shows them."""
         found: defaultdict[str, list[TapStep]] = defaultdict(list)
-        for pair, by_connection in sorted(self._seen.items()):
+        for pair, by_connection in sorted(self.seen.items()):
             connections = [sorted(common) for _, common in sorted(by_connection.items())]
             together = islice(_jumps([*chain.from_iterable(connections)]), _MOST_TOGETHER)
             confirmed = (jump for jump in together if _is_confirmed(jump, connections))
