@@ -12,9 +12,11 @@ from jobs import run_all
 from pipeline.alerts.call_alerts import receive_alerts
 from pipeline.alerts.conditions import Thresholds
 from pipeline.bronze.across_captures.clock_steps import earlier_ends, read_clock_steps
+from pipeline.bronze.ledger_entries import lines_on_times_that_go_back
 from pipeline.lake.lake import Lake
 from pipeline.transfers.inputs import read_skipped
 from schemas.bronze import CAPTURE_FILES, RPC_CALLS
+from schemas.coverage import COVERAGE
 from schemas.receive_attempts import RECEIVE_ATTEMPTS
 
 COLUMNS = {
@@ -58,12 +60,12 @@ def test_runs_do_not_matter(files, at_once, tmp_path):
     assert facts(lake_of(tmp_path / "two", files[1:], files[:1])) == expected
 
 
+@pytest.mark.long
 def test_a_capture_that_is_read_again_changes_nothing(files, at_once, tmp_path):
-    lake = lake_of(tmp_path / "lake", files)
+    lake_of(tmp_path / "lake", files)
     again = ["--lake", str(tmp_path / "lake"), "--captures", *map(str, files), "--reprocess", f"capture={files[0]}"]
     assert run_all.main(again) == 0
     assert facts(lake_of(tmp_path / "lake")) == facts(at_once)
-    assert lake is not None
 
 
 def test_receives_that_last_do_not_count_what_the_clock_may_have_left_out(at_once):
@@ -83,3 +85,11 @@ def test_receives_that_last_do_not_count_what_the_clock_may_have_left_out(at_onc
     assert alerts(ends, {})
     assert not alerts(ends, skipped)
     assert earlier_ends(at_once, ends, steps.shown_by_taps()) == {server: since + 5_000_000}
+
+
+def test_a_step_is_said_of_both_captures(at_once):
+    lines = lines_on_times_that_go_back(at_once.select(CAPTURE_FILES, "TRUE").to_pylist())
+    said = "this clock, or that of another capture of the same packets, was set by up to 120.000 s at packet"
+    assert [said in line for line in lines] == [True, True]
+    counted = at_once.select(COVERAGE, "measure = 'files_times_go_back'").to_pylist()
+    assert sum(row["value"] for row in counted) == 2

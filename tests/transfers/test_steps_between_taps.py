@@ -153,7 +153,7 @@ def test_runs_and_the_order_of_files_do_not_matter(tmp_path):
     at_once = gold(tmp_path / "once", files)
     assert any("clock_step" in row for row in at_once[str(MESSAGE_TRANSFERS)])
     assert sum("by_us" in row for row in at_once[str(CAPTURE_FILES)]) == 2
-    for number, order in enumerate([*permutations(range(3))][1::2]):
+    for number, order in enumerate([*permutations(range(3))][1::3]):
         assert gold(tmp_path / f"lake{number}", *([files[place]] for place in order)) == at_once
 
 
