@@ -58,6 +58,16 @@ _TIME_STEP = pa.struct(
         ("cause", STRING),
     ]
 )
+_TAP_STEP = pa.struct(
+    [
+        ("other_capture_id", STRING),
+        ("last_packet", BIGINT),
+        ("last_at", TIMESTAMP),
+        ("first_packet", BIGINT),
+        ("first_at", TIMESTAMP),
+        ("by_us", BIGINT),
+    ]
+)
 
 CAPTURE_FILES = Table(
     "bronze",
@@ -159,6 +169,14 @@ CAPTURE_FILES = Table(
             list_of(_HOST_NAME),
             "names of IP addresses in the name resolution blocks of the file; distinct, sorted, at most 1,000; null "
             "when none",
+        ),
+        Column(
+            "tap_steps",
+            list_of(_TAP_STEP),
+            "places where the clock of this capture or of another one was set, it is not known of which, as packets "
+            "show that both have: the other capture; numbers and times, here, of the last packet before the place and "
+            "of the first one behind it that a connection has in both; by how much the difference of the clocks "
+            "changed, us; at most 1,000 for each other capture; null without one",
         ),
         *run_columns("bronze", "first_packet_at", "the run that first read these bytes"),
     ),

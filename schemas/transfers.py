@@ -220,7 +220,12 @@ TRANSFER_SEQUENCES = Table(
             "waits for an order ack that lasted transfers.stall_after or longer, the last 1,000; ended_at is null for "
             "the one that goes on; null without a stall",
         ),
-        Column("longest_stall_s", DOUBLE, "the longest of all, seconds, until the capture ends; null without a stall"),
+        Column(
+            "longest_stall_s",
+            DOUBLE,
+            "the longest of all, seconds, until the capture ends; null without a stall, and where it is not known how "
+            "long a wait lasted (clock_step)",
+        ),
         Column("stalled_since", TIMESTAMP, "began_at of the stall that has not ended, UTC; null without one"),
         Column(
             "previous_sequence_id", UINT64, "the sequence of its source, queue and hop_key before; null without one"

@@ -27,7 +27,7 @@ from pipeline.transfers.messages.sender_clocks import LONG_TRANSIT
 from pipeline.transfers.sequences.sequence_progress import ProgressEvidence, acknowledged_after, with_progress
 from schemas.ack_sequences import ACK_SEQUENCES
 from schemas.attempts import RECEIVE_ATTEMPTS
-from schemas.bronze import CONNECTIONS, RPC_CALLS
+from schemas.bronze import CAPTURE_FILES, CONNECTIONS, RPC_CALLS
 from schemas.calls import CLIENT_CALLS, MANAGEMENT_CALLS, REMOTE_READ_CALLS
 from schemas.collected_snapshots import SNAPSHOTS_RAW
 from schemas.coverage import COVERAGE
@@ -40,6 +40,7 @@ from schemas.sessions import ORDER_ACKS, SENDINGS, SESSIONS
 from schemas.table import EVENT_DATE, TIMESTAMP, Table
 from schemas.transfers import MESSAGE_TRANSFERS, TRANSFER_SEQUENCES
 from udfs.call_results import succeeded_sql
+from udfs.capture.record_order import CLOCK_SET
 from udfs.codes import NEGATIVE_CLASS_BIT
 from udfs.dcerpc.interfaces import QMMGMT_NAME
 from udfs.rows import RowMapping
@@ -326,6 +327,10 @@ def _resends_query(limits: Thresholds, window: TimeWindow) -> BoundQuery:
 
     A hop is between two queue managers (``hop_key``); it has the addresses that sent first. Only messages that were
     sent again, which are few, are joined with their packets: by one address more than once, or by several.
+
+    Times of several clocks are counted apart: ``clock`` is that of a capture which saw a session side by side with
+    another one, or whose clock was set, as far as other captures show before a place or behind it; null is the one of
+    all others. What was sent at times that a clock showed twice is left out.
     """
     sql = f"""
 WITH pairs AS (
@@ -352,24 +357,50 @@ chosen AS (
     AND chosen.hop_key = again.hop_key
   JOIN {{messages}} AS messages ON messages.message_key = again.message_key
     AND coalesce(messages.destination_queue, '') = again.queue
-), sent AS (
-  SELECT packet_key, sender_address, receiver_address, hop_key, unix_micros(sent_at) AS `at`
+), pairs_of_taps AS (
+  SELECT explode(overlapping_captures) AS pair FROM {{sessions}} WHERE overlapping_captures IS NOT NULL
+), own_steps AS (
+  SELECT capture_id, explode(times_go_back) AS step FROM {{captures}} WHERE times_go_back IS NOT NULL
+), steps_of_taps AS (
+  SELECT capture_id, explode(tap_steps) AS step FROM {{captures}} WHERE tap_steps IS NOT NULL
+), clocks AS (
+  SELECT pair.one AS capture_id FROM pairs_of_taps UNION SELECT pair.other FROM pairs_of_taps
+  UNION SELECT capture_id FROM own_steps UNION SELECT capture_id FROM steps_of_taps
+), found AS (
+  SELECT packet_key, sender_address, receiver_address, hop_key, capture_id, unix_micros(sent_at) AS `at`
   FROM {{sendings}} JOIN of_pairs USING (sender_address, receiver_address)
   WHERE hop_key IN (SELECT hop_key FROM hops) AND {window.filter_sql("sent_at")}
+), passed AS (
+  SELECT found.packet_key, count(*) AS places FROM found JOIN steps_of_taps
+    ON steps_of_taps.capture_id = found.capture_id AND unix_micros(step.first_at) <= found.`at`
+  GROUP BY found.packet_key
+), twice AS (
+  SELECT DISTINCT found.packet_key FROM found JOIN own_steps
+    ON own_steps.capture_id = found.capture_id AND found.`at` BETWEEN unix_micros(step.`at`)
+      AND unix_micros(step.`at`) + step.back_us
+  WHERE step.back_us > 0 AND step.cause = '{CLOCK_SET}'
+), sent AS (
+  SELECT found.*, clocks.capture_id || ' ' || CAST(coalesce(passed.places, 0) AS string) AS clock
+  FROM found LEFT JOIN clocks ON clocks.capture_id = found.capture_id
+    LEFT JOIN passed ON passed.packet_key = found.packet_key
+    LEFT JOIN twice ON twice.packet_key = found.packet_key
+  WHERE twice.packet_key IS NULL
 ), judged AS (
-  SELECT sent.packet_key, sent.hop_key, sent.`at`, coalesce(sent.`at` > packets.first_sent_us, FALSE) AS is_resend,
+  SELECT sent.packet_key, sent.hop_key, sent.clock, sent.`at`,
+    coalesce(sent.`at` > packets.first_sent_us, FALSE) AS is_resend,
     lpad(CAST(sent.`at` AS string), 20, '0') || sent.packet_key AS place
   FROM sent LEFT JOIN packets ON packets.packet_key = sent.packet_key
     AND packets.sender_address = sent.sender_address AND packets.receiver_address = sent.receiver_address
 )
-SELECT hops.sender_address, hops.receiver_address, CAST(floor(`at` / 60000000) AS bigint) AS minute,
+SELECT hops.sender_address, hops.receiver_address, clock, CAST(floor(`at` / 60000000) AS bigint) AS minute,
   count(*) AS sendings, count_if(is_resend) AS resends,
   min(`at`) FILTER (WHERE is_resend) AS first_at, max(`at`) FILTER (WHERE is_resend) AS last_at,
   array(substr(min(place) FILTER (WHERE is_resend), 21), substr(max(place) FILTER (WHERE is_resend), 21)) AS evidence
 FROM judged JOIN hops ON hops.hop_key = judged.hop_key
-GROUP BY hops.sender_address, hops.receiver_address, CAST(floor(`at` / 60000000) AS bigint)"""
-    messages = FilteredTable(MESSAGES, "packet_key IS NOT NULL")
-    return BoundQuery(sql, {"sendings": SENDINGS, "messages": messages, "transfers": MESSAGE_TRANSFERS})
+GROUP BY hops.sender_address, hops.receiver_address, clock, CAST(floor(`at` / 60000000) AS bigint)"""
+    inputs: dict[str, QueryInput] = {"messages": FilteredTable(MESSAGES, "packet_key IS NOT NULL")}
+    inputs |= {"sendings": SENDINGS, "transfers": MESSAGE_TRANSFERS, "sessions": SESSIONS, "captures": CAPTURE_FILES}
+    return BoundQuery(sql, inputs)
 
 
 def _slow_transfers_query(limits: Thresholds, window: TimeWindow) -> BoundQuery:

@@ -6,7 +6,7 @@ microseconds.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from math import ceil
 from operator import itemgetter
@@ -46,9 +46,9 @@ FAILURE_COLUMNS: Final = SEQUENCE_COLUMNS[-4:]
 began, and of the last one the client's address and why; null where there is none, or no stall."""
 
 SENDING_COUNT_COLUMNS: Final = (
-    "sender_address", "receiver_address", "minute", "sendings", "resends", "first_at", "last_at", "evidence",
+    "sender_address", "receiver_address", "clock", "minute", "sendings", "resends", "first_at", "last_at", "evidence",
 )  # fmt: skip
-"""The columns of sendings counted by hop and minute; times and evidence are of resends, null where there is none."""
+"""The columns of sendings counted by hop, clock and minute; times and evidence are of resends, null without one."""
 
 SLOW_COUNT_COLUMNS: Final = ("sender_address", "receiver_address", "at", "last", "count", "evidence")
 """The columns of slow messages counted by hop and minute; the first two are the key."""
@@ -187,36 +187,48 @@ def resend_alerts(
     """Yield the alerts of hops on which too many sendings within ``resend_window`` were resends.
 
     Rows have ``SENDING_COUNT_COLUMNS``. The window is a number of whole minutes, rounded up, that ends with a minute
-    in which there was a resend.
+    in which there was a resend. It has the sendings of one clock.
     """
-    width = max(ceil(limits.resend_window.total_seconds() / 60), 1)
     for (sender, receiver), series in _group(rows, _HOP):
-        minutes = sorted(series, key=itemgetter("minute"))
         stormy: dict[int, tuple[float, str]] = {}  # by minute of a resend, the worst window that has it
-        first = 0
-        for place, row in enumerate(minutes):
-            while minutes[first]["minute"] <= row["minute"] - width:
-                first += 1
-            inside = minutes[first : place + 1]
-            resends, sendings = (sum(each[name] for each in inside) for name in ("resends", "sendings"))
-            share = resends / sendings
-            if not row["resends"] or resends < limits.resends or share < limits.resend_share:
-                continue
-            text = f"{resends} of {sendings} sendings within {width} min were resends ({share:.0%})"
-            for each in inside:
-                if each["resends"]:
-                    stormy[each["minute"]] = max(stormy.get(each["minute"], (0.0, "")), (share, text))
-        events = [
-            EventCount(row["first_at"], row["last_at"], row["resends"], tuple(row["evidence"] or ()))
-            for row in minutes
-            if row["minute"] in stormy
-        ]
+        events = []
+        for _, of_clock in _group(series, ("clock",)):
+            minutes = sorted(of_clock, key=itemgetter("minute"))
+            found = _stormy_minutes(minutes, limits)
+            for minute, worst in found.items():
+                stormy[minute] = max(stormy.get(minute, (0.0, "")), worst)
+            events += [
+                EventCount(row["first_at"], row["last_at"], row["resends"], tuple(row["evidence"] or ()))
+                for row in minutes
+                if row["minute"] in found
+            ]
+        events.sort(key=lambda event: event[:2])
         for run in episodes_from_events(events, now, window=limits.resend_window):
             run.message = max(
                 found for minute, found in stormy.items()
                 if run.since // _MINUTE_US <= minute <= run.last_seen_at // _MINUTE_US
             )[1]  # fmt: skip
             yield _hop_alert("resend_storm", sender, receiver, run, names)
+
+
+def _stormy_minutes(minutes: Sequence[Mapping[str, Any]], limits: Thresholds) -> dict[int, tuple[float, str]]:
+    """Return the minutes with resends in too bad a window, each with the share and a text of the worst one."""
+    width = max(ceil(limits.resend_window.total_seconds() / 60), 1)
+    stormy: dict[int, tuple[float, str]] = {}
+    first = 0
+    for place, row in enumerate(minutes):
+        while minutes[first]["minute"] <= row["minute"] - width:
+            first += 1
+        inside = minutes[first : place + 1]
+        resends, sendings = (sum(each[name] for each in inside) for name in ("resends", "sendings"))
+        share = resends / sendings
+        if not row["resends"] or resends < limits.resends or share < limits.resend_share:
+            continue
+        text = f"{resends} of {sendings} sendings within {width} min were resends ({share:.0%})"
+        for each in inside:
+            if each["resends"]:
+                stormy[each["minute"]] = max(stormy.get(each["minute"], (0.0, "")), (share, text))
+    return stormy
 
 
 def slow_transfer_alerts(

@@ -30,6 +30,7 @@ from pipeline.attempts.changed_rows import MAX_CHANGES, RPC_CONNECTIONS_QUERY, I
 from pipeline.attempts.client_identity import CHANGED_BINDS_QUERY, connections_with_other_claims
 from pipeline.attempts.operation_rows import operation_queries, operations_function, servers_with_operations
 from pipeline.attempts.server_slices import SLICE_KEYS, attempt_queries
+from pipeline.bronze.across_captures.clock_steps import earlier_ends, read_clock_steps
 from pipeline.concurrency import run_concurrently
 from pipeline.lake.incremental import IncrementalUpdate
 from pipeline.lake.lake import Lake
@@ -89,6 +90,7 @@ class _AttemptsUpdate:
             "clients": partial(step.changes, CLIENT_CALLS, changed_rows.CHANGED_CLIENT_CALLS_QUERY, MAX_CHANGES),
             "moved": partial(step.changes, CONNECTIONS, changed_rows.CHANGED_CONNECTIONS_QUERY, MAX_CHANGES),
             "claims": partial(step.changes, RPC_BINDS, CHANGED_BINDS_QUERY, MAX_CHANGES),
+            "steps": partial(read_clock_steps, lake),
             "expiring": partial(changed_rows.read_expiring_attempts, lake, self.cleanup_s),
             "keys": self._published_keys,
             **{
@@ -102,6 +104,7 @@ class _AttemptsUpdate:
         every_end = capture_gaps.latest_by_server(
             (server, at) for servers, at, _ in found["captures"] for server in servers
         )
+        every_end = earlier_ends(lake, every_end, found["steps"].shown_by_taps())  # by other clocks it may be earlier
         ends = every_end if len(every_end) <= _MAX_SERVERS else None
         step.provenance_now["lost"] = _possible_loss(lake, found["connections"], found["captures"])
         feeds = [found[name] for name in ("reads", "clients", "moved", "expiring", "claims")]

@@ -134,5 +134,6 @@ def add_row_before(row: RowDict, before: RowDict) -> RowDict:
         not_read.update({each["what"]: each["packets"] for each in part["packets_not_read"] or ()})
     row["packets_not_read"] = not_read_rows(not_read)
     row["times_go_back"] = [*(before["times_go_back"] or ()), *(row["times_go_back"] or ())] or None
+    row["tap_steps"] = before["tap_steps"]
     first = row["first_packet_at"]
     return {**row, "event_date": None if first is None else first.date()}

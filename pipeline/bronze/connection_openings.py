@@ -17,7 +17,7 @@ from typing import Final
 import pyarrow as pa
 
 from pipeline.arrow_rows import datetime_to_us
-from pipeline.bronze.across_captures.merge_connections import read_clock_steps
+from pipeline.bronze.across_captures.clock_steps import read_clock_steps
 from pipeline.bronze.write_tables import stamp_rows
 from pipeline.lake.lake import Lake
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, PENDING

@@ -18,6 +18,7 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from pipeline.bronze.across_captures import learned_endpoints, merge_connections
+from pipeline.bronze.across_captures.clock_steps import read_clock_steps
 from pipeline.bronze.across_captures.merge_connections import MergeChanges
 from pipeline.bronze.call_observer import CallObserver, ObservedWrite
 from pipeline.bronze.capture_parts import cut_into_parts, join_rows_of_parts
@@ -246,16 +247,22 @@ class _IngestRound:
         if changes.overlapping_connections or plan.replaced_captures or are_relabelled:  # calls change otherwise too
             writer.observer = None
         writer.write_tables(changes, self._expiry(result.file_rows))
+        tap_steps = writer.find_tap_steps(changes, result.file_rows)
+        for row in result.file_rows:
+            row["tap_steps"] = tap_steps.get(row["capture_id"])
         failures = dict(changes.failures)
         for row in result.file_rows:
             if (why := failures.pop(row["capture_id"], None)) is not None:
                 row.update(failed_columns(why))
         after = lake.versions.snapshot(RPC_CALLS)
-        if writer.observer is not None and after is not None and after.version > before and after.is_ours:
+        is_observed = writer.observer is not None and not tap_steps  # these change stored calls
+        if is_observed and after is not None and after.version > before and after.is_ours:
             result.recorded_write = ObservedWrite(before, after.version, writer.removed_calls)
         for table in (CONNECTIONS, RPC_BINDS, SESSION_PACKETS, PINGS, QUARANTINE, PENDING):
             result.rows_written[str(table)] = count_staged_rows(writer.staged.files(table.name))
-        result.rows_written[str(CAPTURE_FILES)] = writer.write_ledger(result.file_rows, changes.count_corrections)
+        result.rows_written[str(CAPTURE_FILES)] = writer.write_ledger(
+            result.file_rows, changes.count_corrections, tap_steps
+        )
         mark_failed(lake, failures)  # captures of earlier runs
         everything = bool(plan.replaced_captures or plan.renamed_captures)
         settle_connections(lake, result.file_rows, writer.run_id, writer.clock.now, everything=everything)
@@ -317,7 +324,7 @@ class _IngestRound:
         limits = time_limits(self.reader_options)
         stored = merge_connections.read_stored_pending(lake, pa.concat_tables([fresh, removed]), limits)
         RunMarkers.of(lake).add_captures(self.writer.run_id, stored["capture_id"].unique().to_pylist())
-        steps = merge_connections.read_clock_steps(lake, self._file_rows.values())
+        steps = read_clock_steps(lake, self._file_rows.values())
         return merge_connections.merge_pending(fresh, stored, removed, limits, steps)
 
     def _learn(self, rows: Iterable[RowDict], fresh: pa.Table) -> None:

@@ -276,6 +276,10 @@ _TIMES_GO_BACK: Final = {
     "times",
     _SET_FORWARD: "the clock was set forward by up to {0:.3f} s {1}; no duration is shown across it",
 }
+_SHOWN_BY_TAPS: Final = (
+    "this clock, or that of another capture of the same packets, was set by up to {0:.3f} s {1}; no duration is shown "
+    "across it"
+)
 
 
 def _utc_date(time_us: int | None) -> date | None:
@@ -309,7 +313,10 @@ def count_unread_packets(ledger_rows: Iterable[Mapping[str, Any]]) -> tuple[dict
 
 
 def lines_on_times_that_go_back(ledger_rows: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return a line for each capture whose times go back, or leave time out: where first, how far at most, and why."""
+    """Return lines on each capture whose times go back, or leave time out: where first, how far at most, and why.
+
+    Also on those of which another capture of the same packets shows that a clock was set.
+    """
     lines = []
     for row in sorted(ledger_rows, key=lambda row: row["path"]):
         by_cause = defaultdict(list)
@@ -317,10 +324,17 @@ def lines_on_times_that_go_back(ledger_rows: Iterable[Mapping[str, Any]]) -> lis
             by_cause[step["cause"] if step["back_us"] > 0 else _SET_FORWARD].append(step)
         for cause, text in _TIMES_GO_BACK.items():
             if steps := by_cause[cause]:
-                furthest = max(abs(each["back_us"]) for each in steps) / 1_000_000
-                places = f"at packet {steps[0]['packet']}" + (f" and {len(steps) - 1} more" if len(steps) > 1 else "")
-                lines.append(f"{row['path']}: {text.format(furthest, places)}")
+                furthest = max(abs(each["back_us"]) for each in steps)
+                lines.append(f"{row['path']}: {_how_far(text, furthest, steps[0]['packet'], len(steps))}")
+        if steps := row["tap_steps"]:
+            furthest = max(each["by_us"] for each in steps)
+            lines.append(f"{row['path']}: {_how_far(_SHOWN_BY_TAPS, furthest, steps[0]['first_packet'], len(steps))}")
     return lines
+
+
+def _how_far(text: str, furthest_us: int, packet: int, count: int) -> str:
+    places = f"at packet {packet}" + (f" and {count - 1} more" if count > 1 else "")
+    return text.format(furthest_us / 1_000_000, places)
 
 
 def holds_msmq(ledger_row: Mapping[str, Any]) -> bool:

@@ -43,7 +43,8 @@ _ROWS_PER_BATCH: Final = 4096
 # Columns of the ledger that describe the content of a capture, and that count it.
 _CONTENT_COLUMNS: Final = (
     "servers", "server_connections", "learned_endpoints", "reread_endpoints", "resume", "error", "first_packet_at",
-    "last_packet_at", "packets_dropped", "times_go_back", "host_names", "event_date",
+    "last_packet_at", "packets_dropped", "times_go_back", "host_names", "tap_steps",
+    "event_date",
 )  # fmt: skip
 _COUNT_COLUMNS: Final = (
     "packets", "packets_tcp", "packets_truncated", "packets_used", "packets_other", "packets_damaged",

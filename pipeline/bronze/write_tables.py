@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from pipeline.arrow_rows import is_in
 from pipeline.bronze.across_captures import merge_connections
+from pipeline.bronze.across_captures.clock_steps import read_clock_steps
 from pipeline.bronze.across_captures.merge_connections import MergeChanges
 from pipeline.bronze.call_observer import CallObserver, RemovedCalls
 from pipeline.bronze.capture_parts import add_row_before
@@ -38,6 +39,7 @@ from schemas.sessions import PINGS, SESSION_PACKETS
 from schemas.table import EVENT_DATE, INGESTED_AT, RUN_ID, Table, literal
 from udfs.capture.call_sightings import row_without_captures
 from udfs.capture.capture_reader import BRONZE_SCHEMAS
+from udfs.capture.clocks.tap_steps import with_tap_steps
 from udfs.capture.merged_remainders import add_packet_counts
 from udfs.rows import RowDict
 from udfs.sessions.packet_sightings import packet_without_captures
@@ -45,7 +47,9 @@ from udfs.sessions.pings import ping_rows, pings_batch, pings_of_rows
 
 _TABLES_WITH_CAPTURE_ID: Final = (RPC_CALLS, RPC_BINDS, SESSION_PACKETS, PINGS, QUARANTINE, PENDING, CAPTURE_FILES)
 _CAPTURE_COLUMNS: Final = ("capture_id", "response_capture_id")
+_CAPTURES_IN_LISTS: Final = (*_CAPTURE_COLUMNS, "other_capture_id")
 _SIGHTINGS: Final = "sightings"
+_TAP_STEPS: Final = "tap_steps"
 _MERGED: Final = "merged"  # the folder of the staging files that merging gave
 _Rows = TypeVar("_Rows", pa.Table, pa.RecordBatch)
 
@@ -130,10 +134,10 @@ class BronzeWriter:
             f"WHERE {dates_condition(dates)} AND ({_SIGHTINGS} IS NOT NULL OR {by_taps})",
             rows=RPC_CALLS, connections=connections,
         )  # fmt: skip
-        seen = pc.or_(shared["by_taps"], _name_captures(shared, replaced))
+        seen = pc.or_(shared["by_taps"], _name_captures(shared, _SIGHTINGS, replaced))
         calls = shared.filter(seen)["call_key"].to_pylist()
         rows = lake.select_by_values(RPC_CALLS, calls, dates=dates).select(schema.names).cast(schema).to_pylist()
-        steps = merge_connections.read_clock_steps(lake)
+        steps = read_clock_steps(lake)
         left = [row for row in (row_without_captures(row, replaced, steps) for row in rows) if row is not None]
         lake.delete_values(RPC_CALLS, "call_key", calls, dates=dates)
         self._append(RPC_CALLS, pa.Table.from_pylist(left, schema))
@@ -151,14 +155,15 @@ class BronzeWriter:
     def rename_captures(self) -> None:
         """Give stored captures their new keys, all in one statement per table: two captures may swap keys.
 
-        Sightings name captures too.
+        Sightings, and places that captures show of one another, name them too.
         """
         if not self.plan.renamed_captures:
             return
         for table in _TABLES_WITH_CAPTURE_ID:
             self._rename_rows(table, self.plan.renamed_captures)
-            if _SIGHTINGS in table.names and self.lake.exists(table):
-                self._rename_sightings(table)
+            for column in (_SIGHTINGS, _TAP_STEPS):
+                if column in table.names and self.lake.exists(table):
+                    self._rename_in_lists(table, column)
 
     def _rename_rows(self, table: Table, renamed: Mapping[str, str]) -> None:
         """Give captures new keys in the rows of a table, but for sightings."""
@@ -170,14 +175,15 @@ class BronzeWriter:
         where = " OR ".join(f"{column} IN ({names})" for column in columns)
         self.lake.update(table, {column: f"CASE {column} {cases} ELSE {column} END" for column in columns}, where)
 
-    def _rename_sightings(self, table: Table) -> None:
+    def _rename_in_lists(self, table: Table, column: str) -> None:
+        """Give captures new keys in a column of lists of structs."""
         renamed = self.plan.renamed_captures
-        stored = self.lake.select(table, f"{_SIGHTINGS} IS NOT NULL", (*table.key, _SIGHTINGS))
-        found = stored.filter(_name_captures(stored, renamed))
+        stored = self.lake.select(table, f"{column} IS NOT NULL", (*table.key, column))
+        found = stored.filter(_name_captures(stored, column, renamed))
         rows = found.to_pylist()
-        for sighting in (one for row in rows for one in row[_SIGHTINGS]):
-            columns = sighting.keys() & _CAPTURE_COLUMNS
-            sighting |= {name: renamed.get(sighting[name], sighting[name]) for name in columns}
+        for element in (one for row in rows for one in row[column]):
+            names = element.keys() & _CAPTURES_IN_LISTS
+            element |= {name: renamed.get(element[name], element[name]) for name in names}
         if rows:
             self.lake.update_columns(table, pa.Table.from_pylist(rows, found.schema), dates=None)
 
@@ -363,16 +369,41 @@ class BronzeWriter:
 
     # -- the ledger ------------------------------------------------------------------------------------------------
 
-    def write_ledger(self, file_rows: list[RowDict], count_corrections: Mapping[str, list[RowDict]]) -> int:
-        """Write ``bronze.capture_files``: captures that were read, whose files changed, or whose counts changed.
+    def find_tap_steps(self, changes: MergeChanges, file_rows: list[RowDict]) -> dict[str, list[RowDict] | None]:
+        """Return by capture the column ``tap_steps`` where it changes, and note it in ``clocks`` of stored calls.
+
+        Call it when all tables but the ledger are written: merging shows what captures have in common.
+        """
+        found, names = changes.common.steps(), ("capture_id", _TAP_STEPS)
+        if not found and not self.plan.replaced_captures:
+            return {}
+        read = {read.capture_id for read in self.plan.reads if not read.start_offset} | self.plan.replaced_captures
+        rows = {name: dict.fromkeys(names) | {"capture_id": name} for name in found}
+        if self.versions_before[str(CAPTURE_FILES)] is not None:
+            stored = self.lake.select(CAPTURE_FILES, f"{_TAP_STEPS} IS NOT NULL", names)
+            rows |= {row["capture_id"]: row for row in stored.to_pylist()}
+        after = {name: with_tap_steps(row, found.get(name, ()), read) for name, row in rows.items()}
+        changed = {name: row[_TAP_STEPS] for name, row in after.items() if row != rows[name]}
+        if changed:
+            steps = read_clock_steps(self.lake, file_rows, changed)
+            merge_connections.renumber_clocks(self.lake, changed, steps)
+        return changed
+
+    def write_ledger(
+        self, file_rows: list[RowDict], count_corrections: Mapping[str, list[RowDict]],
+        tap_steps: Mapping[str, list[RowDict] | None],
+    ) -> int:  # fmt: skip
+        """Write ``bronze.capture_files``: captures that were read, whose files changed, or of which more is known.
 
         ``count_corrections``, by capture, are added to its counts: merging counts the packets of connections again.
+        ``tap_steps``, by capture, are the columns that changed.
         Returns how many rows were written. ``ingested_at`` of captures whose bytes were read before stays.
         """
         rows = {row["path"]: row for row in file_rows}
         schema = pa.schema([f for f in BRONZE_SCHEMAS["capture_files"] if f.name in CAPTURE_FILES.names])
         schema = schema.append(CAPTURE_FILES.schema().field(INGESTED_AT))
-        affected = {*(read.capture_id for read in self.plan.reads), *self.plan.changed_file_sets, *count_corrections}
+        affected = {*(read.capture_id for read in self.plan.reads), *self.plan.changed_file_sets}
+        affected |= count_corrections.keys() | tap_steps.keys()
         stored = schema.empty_table()
         if self.versions_before[str(CAPTURE_FILES)] is not None:  # else this round created it, empty
             stored = self.lake.select_by_values(CAPTURE_FILES, affected).select(schema.names).cast(schema)
@@ -390,6 +421,7 @@ class BronzeWriter:
         done = {row["capture_id"] for row in written}
         written += [row for capture_id, row in ledger.items() if capture_id not in done]
         for row in written:
+            row[_TAP_STEPS] = tap_steps.get(row["capture_id"], row[_TAP_STEPS])
             if self.cutoff is not None and self.cutoff.is_capture_expired(row):
                 continue  # what it held is not counted
             for correction in count_corrections.get(row["capture_id"], ()):
@@ -402,14 +434,14 @@ class BronzeWriter:
         return len(written)
 
 
-def _name_captures(rows: pa.Table, captures: Collection[str]) -> pa.Array:
-    """Return which rows have a sighting of one of the captures, as a boolean array."""
-    sightings = rows[_SIGHTINGS].combine_chunks()
-    each, names = pc.list_flatten(sightings), pa.array(sorted(captures), pa.string())
-    columns = [name for name in _CAPTURE_COLUMNS if each.type.get_field_index(name) >= 0]
+def _name_captures(rows: pa.Table, column: str, captures: Collection[str]) -> pa.Array:
+    """Return which rows name one of the captures in a column of lists of structs, as a boolean array."""
+    lists = rows[column].combine_chunks()
+    each, names = pc.list_flatten(lists), pa.array(sorted(captures), pa.string())
+    columns = [name for name in _CAPTURES_IN_LISTS if each.type.get_field_index(name) >= 0]
     is_named = reduce(pc.or_, [pc.is_in(pc.struct_field(each, name), names) for name in columns])
-    places = pc.list_parent_indices(sightings).filter(is_named)
-    return pc.is_in(pa.array(range(len(sightings)), pa.int64()), places)
+    places = pc.list_parent_indices(lists).filter(is_named)
+    return pc.is_in(pa.array(range(len(lists)), pa.int64()), places)
 
 
 def _ledger_row(read: PlannedRead, row: RowDict, before: RowDict | None) -> RowDict:

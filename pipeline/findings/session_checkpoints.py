@@ -55,6 +55,8 @@ def _holds(session: SessionFacts, packets: Mapping[str, int]) -> bool:
     checkpoint = found.checkpoint(session.place)
     if checkpoint is None or checkpoint.judged != _judged(session, checkpoint.settled_until):
         return False
+    if "clock_step" in session.session["missing"]:  # it may be known only now that a clock was set before
+        return False
     if not still_holds(found, session.place, connection, packets.get(connection["connection_id"], 0)):
         return False
     # T15 is judged when the connection has closed: of all packets.

@@ -54,7 +54,7 @@ from schemas.table import EVENT_DATE
 from schemas.transfers import MESSAGE_TRANSFERS, TRANSFER_SEQUENCES
 
 CODE_VERSION: Final = "5"  # raised when rules are added or changed: they are evaluated on everything again
-_CLONES_VERSION: Final = "2"  # the same of O07
+_CLONES_VERSION: Final = "3"  # the same of O07
 IS_CLONE: Final = f"rule_id = '{CLONES_RULE}'"
 """The SQL condition of findings on two machines with one identifier."""
 _VERSION: Final = "session rules"  # in the provenance

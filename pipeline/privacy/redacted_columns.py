@@ -202,7 +202,7 @@ _TABLE_COLUMNS: Final[Mapping[Table, Mapping[str, ColumnRedactor]]] = {
         "server_connections": _redact_nested(KIND_ADDRESSES, server_address=Pseudonymizer.address),
         **dict.fromkeys(("learned_endpoints", "reread_endpoints"), _ENDPOINTS),  # captures of one run show them
         "tunnels": _redact_nested(KIND_ADDRESSES, source=Pseudonymizer.address, destination=Pseudonymizer.address),
-        **dict.fromkeys(("packets_not_read", "times_go_back"), _KEPT),
+        **dict.fromkeys(("packets_not_read", "times_go_back", "tap_steps"), _KEPT),
         "host_names": _redact_nested(
             KIND_HOSTS, KIND_ADDRESSES, address=Pseudonymizer.address, name=Pseudonymizer.host_name
         ),

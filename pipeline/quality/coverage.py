@@ -109,12 +109,13 @@ PARTS: Final = (
         _table(
             CAPTURE_FILES, "first_packet_at", "status", "packets", "packets_used", "packets_binary_protocol",
             "packets_other", "packets_damaged", "packets_truncated", "packets_dropped", "bytes_read", "times_go_back",
+            "tap_steps",
         ),
         "first_packet_at",
         _sums("packets", "packets_used", "packets_binary_protocol", "packets_other", "packets_damaged",
               "packets_truncated", "packets_dropped", bytes="bytes_read")
         | {"files": "count(*)"} | _counts(files_partial="status = 'partial'", files_unreadable="status = 'unreadable'",
-                  files_times_go_back="times_go_back IS NOT NULL"),
+                  files_times_go_back="times_go_back IS NOT NULL OR tap_steps IS NOT NULL"),
     ),
     CoverageSource("capture", _not_read, "first_packet_at", _sums(packets_not_read="packets")),
     CoverageSource(

@@ -23,7 +23,7 @@ GAP_MEASURES: Final = tuple(
         ("capture", "packets_truncated", "packets captured shorter than they were", "packets"),
         ("capture", "files_partial", "captures that end or are damaged inside a record", "files"),
         ("capture", "files_unreadable", "captures that could not be read", "files"),
-        ("capture", "files_times_go_back", "captures in which times go back or leave time out", "files"),
+        ("capture", "files_times_go_back", "captures in which times go back or leave time out, or may have", "files"),
         ("transport", "bytes_missing", "payload bytes in no capture", "bytes bytes_missing"),
         ("transport", "quarantined", "bytes that belong to nothing", "bytes"),
         ("transport", "connections_half_seen", "connections whose beginning was not captured", "connections"),

@@ -25,6 +25,7 @@ from pipeline.transfers.packet_numbers import (
     number_packets,
 )
 from udfs.array_types import Bools, Ints
+from udfs.capture.clock_steps import NO_STEPS, ClockSteps
 from udfs.messages.header_layouts import USER_FLAG_TH
 from udfs.sessions.fixed_records import FixedRecords
 from udfs.sessions.handshake_packets import connection_parameters_columns
@@ -128,6 +129,7 @@ def arrange_packets(
     connection_ids: Sequence[str],
     expire_us: int,
     checkpoints: Mapping[str, Checkpoint] = MappingProxyType({}),
+    steps: ClockSteps = NO_STEPS,
 ) -> ConnectionPackets:
     """Sort packets, number them, and find what acknowledges them.
 
@@ -135,14 +137,14 @@ def arrange_packets(
     sent_by, stream_offset, length_bytes, sent_at, kind, session_header; and ``user_flags`` (UserHeader.Flags as up to 4
     bytes), ``delivery`` and ``transactional`` (as decoded before, used where there are no flags). ``connection_ids``:
     theirs, and others without packets. ``expire_us`` is the setting pending.expire. Of connections with a checkpoint
-    ``packets`` has those behind it, and the kept ones.
+    ``packets`` has those behind it, and the kept ones. ``steps``: where clocks of their captures were set.
     """
     names = sorted(connection_ids)
     place = pc.index_in(packets["connection_id"], pa.array(names, pa.string())).combine_chunks()
     side = 2 * np.asarray(place, np.int64) + np.asarray(pc.equal(packets["sent_by"], SIDES[SERVER]).combine_chunks())
     order = np.lexsort((_ints(packets["stream_offset"]), side))
     table, side = packets.take(pa.array(order)), side[order]
-    found = _side_packets(table, side)
+    found = _side_packets(table, side, steps)
     kept = _is_kept(found, names, checkpoints)
     found = replace(found, counted=found.counted & ~kept)
     numbers = _numbered(found, kept, _counts_before(names, checkpoints), expire_us)
@@ -195,13 +197,13 @@ def times(column: pa.ChunkedArray) -> Ints:
     return _ints(column.cast(pa.timestamp("us", tz="UTC")), NO_TIME)
 
 
-def _side_packets(table: pa.Table, side: Ints) -> SidePackets:
+def _side_packets(table: pa.Table, side: Ints, steps: ClockSteps) -> SidePackets:
     header = table["session_header"].combine_chunks()
     fields = [_ints(pa.chunked_array([header.field(each.name)])) for each in SESSION_HEADER_TYPE]
     has_header = np.asarray(header.is_valid())
     counted = np.asarray(pc.is_in(table["kind"], pa.array(COUNTED_KINDS)).combine_chunks(), np.bool_)
     establishes = np.asarray(pc.equal(table["kind"], ESTABLISH_CONNECTION).combine_chunks(), np.bool_)
-    sent_at = ordered_times(table, side, times(table["sent_at"]))
+    sent_at = ordered_times(table, side, times(table["sent_at"]), steps)
     return SidePackets(
         side, _ints(table["stream_offset"]), _ints(table["length_bytes"]), sent_at, counted,
         _recoverable(table), establishes, has_header, *(np.where(has_header, each, 0) for each in fields),

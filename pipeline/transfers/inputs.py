@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -12,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.arrow_rows import is_in
-from pipeline.bronze.across_captures.merge_connections import read_clock_steps
+from pipeline.bronze.across_captures.clock_steps import earlier_ends, read_clock_steps, spans_by_server
 from pipeline.lake.lake import Lake
 from pipeline.transfers.checkpoints import Checkpoint
 from pipeline.transfers.connection_packets import (
@@ -22,11 +21,11 @@ from pipeline.transfers.connection_packets import (
     arrange_packets,
     times,
 )
-from pipeline.transfers.packet_clocks import with_set_back
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS
 from schemas.messages import MESSAGES
 from schemas.sessions import SESSION_PACKETS
 from schemas.table import EVENT_DATE, Table
+from udfs.capture.clock_steps import NO_STEPS, ClockSteps
 from udfs.messages.header_layouts import PROTOCOL_BINARY
 
 BINARY_PROTOCOL: Final = "binary_protocol"  # bronze.connections.kind
@@ -61,40 +60,32 @@ FROM {{messages}} WHERE connection_id IN {{names}} AND seen_in = '{PROTOCOL_BINA
 
 
 def read_capture_ends(lake: Lake) -> dict[str, int]:
-    """Return by server address the time of the newest packet of captures with packets of it, microseconds."""
-    rows = lake.query(CAPTURE_ENDS, files=CAPTURE_FILES).to_pylist()
-    return {row["server"]: row["ends"] for row in rows}
+    """Return by server address the time of the newest packet of captures with packets of it, microseconds.
+
+    That is earlier by what clocks may have left out as other captures show: by other clocks it may be.
+    """
+    return earlier_ends(lake, _newest_packets(lake), read_clock_steps(lake).shown_by_taps())
+
+
+def _newest_packets(lake: Lake) -> dict[str, int]:
+    return {row["server"]: row["ends"] for row in lake.query(CAPTURE_ENDS, files=CAPTURE_FILES).to_pylist()}
 
 
 def read_skipped(lake: Lake) -> dict[str, list[tuple[int, int]]]:
     """Return by server address the spans that clocks left out, of captures with packets of it; microseconds."""
-    return _by_server(lake, read_clock_steps(lake).skipped())
+    return spans_by_server(lake, read_clock_steps(lake).skipped())
 
 
 def read_set_by(lake: Lake) -> dict[str, int]:
     """Return by server address how far clocks were set, back and forward, of captures with packets of it; us."""
-    found = _by_server(lake, read_clock_steps(lake).set_by())
+    found = spans_by_server(lake, read_clock_steps(lake).set_by())
     return {server: sum(until - since for since, until in spans) for server, spans in found.items()}
-
-
-def _by_server(lake: Lake, spans: Sequence[tuple[str, int, int]]) -> dict[str, list[tuple[int, int]]]:
-    """Return spans of captures by the addresses of the captures' servers."""
-    captures, found = {name for name, _, _ in spans}, defaultdict(list)
-    if not captures:
-        return {}
-    rows = lake.select(CAPTURE_FILES, "capture_id IN {captures}", ("capture_id", "servers"), captures=captures)
-    servers = {row["capture_id"]: row["servers"] or () for row in rows.to_pylist()}
-    for name, since, until in spans:
-        for server in servers.get(name, ()):
-            found[server].append((since, until))
-    return dict(found)
 
 
 def read_sure_capture_ends(lake: Lake) -> dict[str, int]:
     """Return the times of ``read_capture_ends``, earlier by what clocks left out: other clocks show at least these."""
-    skipped, ends = read_skipped(lake), read_capture_ends(lake)
-    left_out = {server: sum(until - since for since, until in spans) for server, spans in skipped.items()}
-    return {server: end - left_out.get(server, 0) for server, end in ends.items()}
+    steps = read_clock_steps(lake)
+    return earlier_ends(lake, _newest_packets(lake), [*steps.skipped_alone(), *steps.shown_by_taps()])
 
 
 def read_capture_begins(lake: Lake, captures: Collection[str]) -> dict[str, int]:
@@ -197,8 +188,8 @@ def read_packets(
         found.append(read(f"{_KEPT} AND sent_at IN ({at})", [*names], packet_keys=keys))
     connections = lake.select(CONNECTIONS, "connection_id IN {names}", tuple(connection_columns), names=names)
     known = connections["connection_id"].to_pylist()
-    packets = with_set_back(pa.concat_tables(found), read_clock_steps(lake))
-    return arrange_read_packets(packets, decoded, known, expire_us, checkpoints), connections
+    packets, steps = pa.concat_tables(found), read_clock_steps(lake)
+    return arrange_read_packets(packets, decoded, known, expire_us, checkpoints, steps), connections
 
 
 def arrange_read_packets(
@@ -207,14 +198,15 @@ def arrange_read_packets(
     connection_ids: Collection[str],
     expire_us: int,
     checkpoints: Mapping[str, Checkpoint] = MappingProxyType({}),
+    steps: ClockSteps = NO_STEPS,
 ) -> ConnectionPackets:
     """Return packets of some connections, as ``PACKETS`` gives them, with their numbers; others are left out.
 
-    ``decoded`` as in ``read_packets``.
+    ``decoded`` as in ``read_packets``; ``steps``: where clocks of captures were set.
     """
     place = pc.index_in(packets["packet_key"], decoded["packet_key"].combine_chunks())
     for column in ("delivery", "transactional"):
         packets = packets.append_column(column, decoded[column].take(place))
     known = list(connection_ids)
     ours = packets.filter(is_in(packets, "connection_id", known))
-    return arrange_packets(ours, known, expire_us, checkpoints)
+    return arrange_packets(ours, known, expire_us, checkpoints, steps)

@@ -20,7 +20,6 @@ from pipeline.transfers.inputs import (
     arrange_read_packets,
     group_connections,
 )
-from pipeline.transfers.packet_clocks import with_set_back
 from pipeline.transfers.sending_rows import sending_rows
 from pipeline.transfers.session_rows import SessionSettings, order_ack_rows, session_rows
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS
@@ -99,5 +98,5 @@ class CaptureSessions:
         expire = timedelta_to_us(self._settings.expire)
         for names in group_connections(counts, connections["connection_id"].to_pylist()):
             ours = packets.filter(is_in(packets, "connection_id", names))
-            found = arrange_read_packets(with_set_back(ours, self._steps), _NOTHING_DECODED, names, expire)
+            found = arrange_read_packets(ours, _NOTHING_DECODED, names, expire, steps=self._steps)
             yield found, connections.filter(is_in(connections, "connection_id", names))

@@ -1,8 +1,9 @@
 """Times of packets as one clock would have shown them, for their order: corrected where clocks are known to differ.
 
-A capture whose clock was set back shows times again. Captures that have one direction of a connection each have two
-clocks: the four packets of the handshake, each sent after the one before it, show by how much they differ. The times in
-tables stay those of the captured packets. No Spark.
+A capture whose clock was set back shows times again. Where another capture shows that a clock was set, time between two
+packets of a connection that lie around the place counts only as far as it passed by either clock. Captures that have
+one direction of a connection each have two clocks: the four packets of the handshake, each sent after the one before
+it, show by how much they differ. The times in tables stay those of the captured packets. No Spark.
 """
 
 from __future__ import annotations
@@ -14,34 +15,62 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.transfers.packet_numbers import NO_TIME
-from udfs.array_types import Ints
-from udfs.capture.clock_steps import ClockSteps
+from udfs.array_types import Bools, Ints
+from udfs.capture.clock_steps import NO_STEPS, ClockSteps
 
-SET_BACK: Final = "set_back_us"
-"""How far the clock of a packet's capture had been set back before it, in all, microseconds."""
 _HANDSHAKE: Final = ("establish_connection", "connection_parameters")
 
 
-def with_set_back(packets: pa.Table, steps: ClockSteps) -> pa.Table:
-    """Return packets with the column ``SET_BACK``; ``packets`` has capture_id and packet_number."""
-    if not steps:
-        return packets.append_column(SET_BACK, pa.array(np.zeros(packets.num_rows, np.int64)))
-    places = zip(packets["capture_id"].to_pylist(), packets["packet_number"].to_pylist(), strict=True)
-    return packets.append_column(SET_BACK, pa.array([steps.before(*place).us for place in places], pa.int64()))
-
-
-def ordered_times(table: pa.Table, side: Ints, sent_at: Ints) -> Ints:
+def ordered_times(table: pa.Table, side: Ints, sent_at: Ints, steps: ClockSteps = NO_STEPS) -> Ints:
     """Return the times of packets in microseconds, on one clock for each connection; ``NO_TIME`` stays.
 
-    ``table`` is sorted by ``side`` (2 k is the client's of connection k, 2 k + 1 the server's) and stream offset.
+    ``table`` is sorted by ``side`` (2 k is the client's of connection k, 2 k + 1 the server's) and stream offset; with
+    ``steps`` it has capture_id and packet_number.
     """
-    if SET_BACK in table.column_names:
-        back = np.asarray(table[SET_BACK].combine_chunks(), np.int64)
-        sent_at = np.where(sent_at == NO_TIME, NO_TIME, sent_at + back)
-    captures = np.asarray(table["capture_id"].combine_chunks().dictionary_encode().indices.fill_null(-1), np.int64)
-    if len(captures) == 0 or (captures == captures[0]).all():
+    if not len(side):
         return sent_at
-    kinds = table["kind"]
+    captures = table["capture_id"].combine_chunks().dictionary_encode()
+    number = np.asarray(captures.indices.fill_null(-1), np.int64)
+    found = _directions_on_one_clock(table["kind"], side, number, _as_if_not_set(table, sent_at, steps))
+    for place, name in enumerate(captures.dictionary.to_pylist()):
+        for since, until, by_us in steps.perhaps_set(name):
+            found = _without_step(found, sent_at, side, number == place, (since, until), by_us)
+    return found
+
+
+def _as_if_not_set(table: pa.Table, sent_at: Ints, steps: ClockSteps) -> Ints:
+    """Return times as if no clock had been set that its own capture shows."""
+    if not steps:
+        return sent_at
+    places = zip(table["capture_id"].to_pylist(), table["packet_number"].to_pylist(), strict=True)
+    lacks = np.array([steps.before(*place).us for place in places], np.int64)
+    return np.where(sent_at == NO_TIME, NO_TIME, sent_at + lacks)
+
+
+def _without_step(
+    found: Ints, shown_at: Ints, side: Ints, of_capture: Bools, span: tuple[int, int], by_us: int
+) -> Ints:
+    """Return times without what the clock of a capture may have left out within a span, up to ``by_us``.
+
+    Packets of a connection stay in their order. ``shown_at`` are the times in the capture.
+    """
+    since, until = span
+    out = found.copy()
+    for connection in np.unique(side[of_capture] // 2).tolist():
+        rows = slice(*np.searchsorted(side, [2 * connection, 2 * connection + 2]))
+        in_time = rows.start + np.argsort(found[rows], kind="stable")
+        in_time = in_time[found[in_time] != NO_TIME]
+        before, behind = in_time[:-1], in_time[1:]
+        across = (of_capture[before] | of_capture[behind]) & (shown_at[before] <= until) & (shown_at[behind] >= since)
+        left_out = np.where(across, np.minimum(found[behind] - found[before], by_us), 0)
+        out[before] += np.cumsum(left_out[::-1])[::-1]
+    return out
+
+
+def _directions_on_one_clock(kinds: pa.ChunkedArray, side: Ints, captures: Ints, sent_at: Ints) -> Ints:
+    """Return times of connections of which captures have one direction each as one clock would have shown them."""
+    if (captures == captures[0]).all():
+        return sent_at
     bounds = np.searchsorted(side, np.arange(0, int(side[-1]) + 3))
     for client in range(0, int(side[-1]) + 1, 2):
         ours, theirs = slice(bounds[client], bounds[client + 1]), slice(bounds[client + 1], bounds[client + 2])

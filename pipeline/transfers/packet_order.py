@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any, Final
 
 from pipeline.arrow_rows import table_to_rows
-from pipeline.bronze.across_captures.merge_connections import read_clock_steps
+from pipeline.bronze.across_captures.clock_steps import read_clock_steps
 from pipeline.lake.lake import Lake
 from schemas.bronze import CAPTURE_FILES
 from schemas.sessions import SESSION_PACKETS, SESSIONS
@@ -59,7 +59,10 @@ class PacketOrder:
         return PacketOrder(packets, read_clock_steps(lake), spans, taps)
 
     def clocks_apart_us(self, keys: Collection[str]) -> int:
-        """Return by how much the clocks of some packets' captures may differ, microseconds: 0 where they have one."""
+        """Return by how much the clocks of some packets' captures may differ, microseconds.
+
+        That is 0 where they have one, and it was not set.
+        """
         captures = {self.packets[key]["capture_id"] for key in keys if key in self.packets}
         spans = sorted(self.spans[name] for name in captures if name in self.spans)
         have_one = len(captures) < 2 or (
@@ -67,7 +70,8 @@ class PacketOrder:
             and not any(name in self.taps for name in captures)
             and all(ends <= begins for (_, ends), (begins, _) in pairwise(spans))
         )
-        return 0 if have_one else CLOCKS_APART_US
+        set_by = sum(until - since for name, since, until in self.steps.set_by() if name in captures)
+        return (0 if have_one else CLOCKS_APART_US) + set_by
 
     def is_certain(self, before: str, after: str) -> bool:
         """Whether a packet was certainly sent before another one, or in the same captured packet as it.

@@ -128,6 +128,7 @@ class _Handshakes:
                 chosen = np.array([*row_of.values()], np.int64)
                 columns = decode(_packets(found, chosen))
                 columns["sent_at"] = pa.array(found.shown_at[chosen])
+                columns["clock_us"] = pa.array(found.packets.sent_at[chosen] - found.shown_at[chosen])
                 columns["capture_id"] = found.table["capture_id"].take(pa.array(chosen))
                 both.append(dict(zip(row_of, pa.table(columns).to_pylist(), strict=True)))
             first[kind] = (both[0], both[1])
@@ -323,9 +324,12 @@ class _Session:
 
 
 def _round_trip_ms(ask: RowDict, answer: RowDict, overlaps: list[tuple[str, str]]) -> float | None:
-    """Return how long the answer took; None where two captures that were running side by side saw them."""
+    """Return how long the answer took; None where two captures that were running side by side saw them.
+
+    Nor where the clock was set between them.
+    """
     began, ended = _time(ask), _time(answer)
-    if began is None or ended is None or ended < began:
+    if began is None or ended is None or ended < began or ask["clock_us"] != answer["clock_us"]:
         return None
     one, other = sorted((ask["capture_id"], answer["capture_id"]))
     return None if (one, other) in overlaps else (ended - began) / _US_PER_MS

@@ -1,7 +1,8 @@
 """Update of silver.sessions, order_acks, sendings and the messages of the binary protocol from bronze.session_packets.
 
 A change affects connections: those of changed packets, those whose row of bronze.connections changed, and open ones at
-servers whose captures end at another time. Of an affected connection all packets are numbered again, without their
+servers whose captures end at another time; those in captures whose clocks are known to have been set elsewhere than
+before. Of an affected connection all packets are numbered again, without their
 bytes; of a long session those behind its checkpoint, while nothing up to it changed. Only new or changed messages are
 decoded, and of the others only numbers that came out differently are written. The commit of silver.sessions comes last:
 its provenance stands for all. Checkpoints are committed before it, so none outlives a change that it does not know.
@@ -18,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.arrow_rows import is_in, timedelta_to_us, us_to_datetime
+from pipeline.bronze.across_captures.clock_steps import read_clock_steps
 from pipeline.lake.incremental import IncrementalUpdate
 from pipeline.lake.lake import Lake
 from pipeline.lake.schema_enforcement import changed_keys
@@ -64,9 +66,11 @@ from udfs.comqc.declared_interfaces import NO_DECLARATIONS, Declarations
 from udfs.prefetch import prefetch
 from udfs.sessions.packet_layouts import DECODER_VERSION
 
-CODE_VERSION: Final = "5"  # raised when rows are computed differently: all are recomputed
+CODE_VERSION: Final = "6"  # raised when rows are computed differently: all are recomputed
 _MAX_DECODED_BYTES: Final = 64 << 20  # of messages that are decoded together
 _CHANGED_CONNECTIONS: Final = f"SELECT DISTINCT connection_id FROM {{feed}} WHERE kind = '{BINARY_PROTOCOL}'"
+_IN_CAPTURES: Final = "SELECT DISTINCT connection_id FROM {rows} WHERE capture_id IN {captures}"
+_CLOCK_STEPS: Final = "clock_steps"  # part of the provenance: by capture, a fingerprint of where its clock was set
 _MESSAGES_SCHEMA: Final = MESSAGES.schema()
 _COMQC_SCHEMA: Final = COMQC_CALLS.schema()
 
@@ -134,7 +138,8 @@ class _SessionsUpdate:
     """One update.
 
     ``changed``: keys of changed packets, None for all; ``changes``: where they are; ``packets``: how many each affected
-    connection has; ``capture_ends``: by server, microseconds.
+    connection has; ``capture_ends``: by server, microseconds; ``stepped``: connections in captures of which other
+    places are known than before where their clocks were set.
     """
 
     step: IncrementalUpdate
@@ -146,6 +151,7 @@ class _SessionsUpdate:
     changes: ChangedPackets | None = None
     packets: dict[str, int] = field(default_factory=dict)
     capture_ends: dict[str, int] = field(default_factory=dict)
+    stepped: set[str] = field(default_factory=set)
     written: dict[str, int] = field(default_factory=lambda: {str(each): 0 for each in (MESSAGES, ORDER_ACKS, SENDINGS)})
 
     @property
@@ -157,6 +163,7 @@ class _SessionsUpdate:
         """Recompute the affected connections, group by group."""
         self.capture_ends = read_capture_ends(self.lake)
         self.step.provenance_now["capture_ends"] = self.capture_ends
+        self.step.provenance_now[_CLOCK_STEPS] = read_clock_steps(self.lake).fingerprints()
         affected = self._affected_connections()
         if affected is None:
             affected = self._all_connections()
@@ -188,7 +195,8 @@ class _SessionsUpdate:
         self.changes = ChangedPackets.of(packets)
         found = {*packets["connection_id"].to_pylist()} if len(packets) else set()
         found |= {*connections["connection_id"].to_pylist()} if len(connections) else set()
-        return found | self._connections_by_capture_end()
+        self.stepped = self._connections_by_clock_steps()
+        return found | self.stepped | self._connections_by_capture_end()
 
     def _changed_connections(self) -> pa.Table | None:
         """Return the connections whose rows changed, an empty table without a change; None where they are not known."""
@@ -196,6 +204,15 @@ class _SessionsUpdate:
         if feeds.is_unchanged(CONNECTIONS):
             return pa.table({})
         return feeds.table(CONNECTIONS, _CHANGED_CONNECTIONS, MAX_CHANGES)
+
+    def _connections_by_clock_steps(self) -> set[str]:
+        """Return the connections in captures whose clocks are known to have been set elsewhere than before."""
+        before, now = (each.get(_CLOCK_STEPS, {}) for each in (self.step.provenance_before, self.step.provenance_now))
+        captures = {name for name in before.keys() | now.keys() if before.get(name) != now.get(name)}
+        if not captures:
+            return set()
+        found = self.lake.query(_IN_CAPTURES, rows=SESSION_PACKETS, captures=captures)
+        return {*found["connection_id"].to_pylist()}
 
     def _connections_by_capture_end(self) -> set[str]:
         """Return the sessions without an end whose captures end at another time than before.
@@ -229,7 +246,8 @@ class _SessionsUpdate:
         before = self.lake.select(SESSIONS, "connection_id IN {names}", names=names)
         checkpoints = {}
         if self.changes is not None:
-            checkpoints = usable_checkpoints(self.lake, SESSION_CHECKPOINTS, names, self.changes)
+            going_on = [name for name in names if name not in self.stepped]
+            checkpoints = usable_checkpoints(self.lake, SESSION_CHECKPOINTS, going_on, self.changes)
         decoded, found, connections, sessions = self._compute(names, checkpoints)
         outdated = outdated_checkpoints(found, connections, sessions, before, self.packets)
         if outdated:

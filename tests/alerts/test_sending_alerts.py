@@ -119,10 +119,10 @@ def test_without_a_stall_there_is_no_alert(condition):
     assert alerts(sequence(0, 30, condition=condition)) == []
 
 
-def counted(minute, sendings, resends, hop=HOP):
+def counted(minute, sendings, resends, hop=HOP, clock=None):
     times = (minute * MINUTE + 1, minute * MINUTE + 2) if resends else (None, None)
     evidence = [f"r{minute}"] if resends else [None, None]
-    return dict(zip(SENDING_COUNT_COLUMNS, (*hop, minute, sendings, resends, *times, evidence), strict=True))
+    return dict(zip(SENDING_COUNT_COLUMNS, (*hop, clock, minute, sendings, resends, *times, evidence), strict=True))
 
 
 def storms(*rows, now=300, limits=LIMITS):
@@ -140,6 +140,15 @@ def test_a_storm_is_a_number_and_a_share_of_resends():
     assert storms(counted(5, 40, 10), counted(15, 50, 10)) == []  # too far apart
     assert storms(counted(5, 40, 10), counted(9, 50, 10, ("10.0.0.1", "10.0.0.3"))) == []  # other machines
     assert storms(counted(9, 50, 20), now=10)[0]["until"] is None
+
+
+def test_a_storm_is_of_one_clock():
+    """What two clocks show within ten minutes may have been hours apart."""
+    assert storms(counted(5, 40, 10, clock="a 0"), counted(9, 50, 10)) == []
+    assert storms(counted(5, 40, 10, clock="a 0"), counted(9, 50, 10, clock="a 1")) == []
+    (row,) = storms(counted(5, 40, 20, clock="a 0"), counted(6, 40, 10, clock="b 0"), counted(9, 50, 20))
+    assert (row["since"] // MINUTE, row["last_seen_at"] // MINUTE) == (5, 9)
+    assert row["message"] == "20 of 40 sendings within 10 min were resends (50%)"
 
 
 def test_settings_of_storms():

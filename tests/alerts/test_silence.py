@@ -8,7 +8,6 @@ import pytest
 from memory_lake import MemoryLake
 from pipeline.alerts.silence import find_stopped, longest_wait, read_sources
 from pipeline.lake.lake import Lake
-from pipeline.lake.schema_enforcement import arrow_schema
 from schemas.alerts import ALERTS
 from schemas.bronze import CAPTURE_FILES
 from schemas.collected_snapshots import SNAPSHOTS_RAW
@@ -24,7 +23,7 @@ def table(of, rows):
     for row in whole:
         for name in ("first_packet_at", "asked_at"):
             row["event_date"] = row[name].date() if row.get(name) else row["event_date"]
-    return pa.Table.from_pylist(whole, arrow_schema(of))
+    return pa.Table.from_pylist(whole, of.schema())
 
 
 def captures(folder, *times, read=None):

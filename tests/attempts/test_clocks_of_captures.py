@@ -284,3 +284,46 @@ def test_where_only_one_tap_saw_the_calls_around_a_step_none_has_a_duration():
     ]  # fmt: skip
     assert len(only) > 2
     assert all(row["clocks"]["request_tap"] != row["clocks"]["response_tap"] for row in only)
+
+
+def of_port(capture, port):
+    """The records of a capture, in IPv4 without options in Ethernet, that go from or to a TCP port."""
+    number, begin = port.to_bytes(2, "big"), 8 + 14 + 20
+    records = [each for each in records_of(capture) if number in (each[1][begin:][:2], each[1][begin + 2 :][:2])]
+    return capture_of(capture, records)
+
+
+@cache
+def one_connection_in_two_taps(by_us):
+    """Two captures, the second one of one connection alone, whose clock was set while other connections had calls."""
+    capture, alone = sample(QM2QM)
+    calls = alone["rpc_calls"].to_pylist()
+    answered = [call for call in calls if call["response_packet"] is not None]
+    ports = Counter(call["client_port"] for call in answered)
+    (port, _), *_ = ports.most_common()
+    others = [call for call in answered if call["client_port"] != port]
+    ours = sorted(call["request_packet"] for call in answered if call["client_port"] == port)
+    inside = [call for call in others if ours[3] < call["request_packet"] and call["response_packet"] < ours[-4]]
+    place = max(inside, key=lambda call: call["response_packet"] - call["request_packet"])["response_packet"] - 1
+    capture = without_timestamps(capture)
+    return capture, of_port(set_forward(second_tap(capture), place, by_us), port), port, place
+
+
+def test_a_step_that_one_connection_shows_counts_for_all_of_a_capture():
+    capture, other, port, place = one_connection_in_two_taps(120_000_000)
+    found = [read_captures(runs) for runs in ([[capture, other]], [[other, capture]], [[other], [capture]])]
+    (step,) = found[0]["capture_files"]["tap_steps"][0].as_py()
+    assert step["last_packet"] <= place < step["first_packet"]
+    crossing = [
+        row for row in found[0]["rpc_calls"].to_pylist()
+        if row["client_port"] != port and row["response_packet"] is not None
+        and row["request_packet"] < step["first_packet"] and row["response_packet"] > step["last_packet"]
+    ]  # fmt: skip
+    assert crossing
+    assert all(row["clocks"]["request_tap"] != row["clocks"]["response_tap"] for row in crossing)
+    alone = conclusions(QM2QM)
+    assert finding_counts(found[0]) == alone[0]
+    assert sorted(map(whole, outcomes(found[0]))) == alone[1]
+    check_durations(found[0], sample(QM2QM)[1])
+    for again in found[1:]:
+        assert sorted(map(repr, again["rpc_calls"].to_pylist())) == sorted(map(repr, found[0]["rpc_calls"].to_pylist()))

@@ -7,7 +7,7 @@ files and runs in milliseconds.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import pyarrow as pa
@@ -16,6 +16,7 @@ from udfs.capture.call_relabelling import relabel_calls
 from udfs.capture.call_sightings import merge_sightings, restore_single_capture_row
 from udfs.capture.capture_reader import BRONZE_SCHEMAS, CaptureReadRequest, InterfaceEndpoint, read_capture
 from udfs.capture.clock_steps import NO_STEPS, ClockSteps
+from udfs.capture.clocks.tap_steps import CommonPackets, with_tap_steps
 from udfs.capture.connection_merge import MergeResult, merge_connections
 from udfs.capture.merge_candidates import merge_candidates
 from udfs.capture.merged_remainders import add_packet_counts
@@ -79,9 +80,22 @@ def merge_runs(
         pending = [row for row in tables["pending"] if four_tuple_key(row) in keys]
         pending = [pending[index] for found in merge_candidates(pending, limits).values() for index in found]
         steps = ClockSteps(tables["capture_files"])
-        apply_merge(tables, pending, merge_connections(pending, limits, steps), limits, steps)
+        common = CommonPackets(steps)
+        apply_merge(tables, pending, merge_connections(pending, limits, steps), limits, steps, common)
+        steps = _add_tap_steps(tables, common, {row["capture_id"] for row in fresh})
         settle_connections(tables, steps)
     return {name: pa.Table.from_pylist(rows, BRONZE_SCHEMAS[name]) for name, rows in tables.items()}
+
+
+def _add_tap_steps(tables: dict[str, list[RowDict]], common: CommonPackets, read: Collection[str]) -> ClockSteps:
+    """Add the places that captures of the same packets show to the ledger, and to calls; return all places."""
+    found = common.steps()
+    files = [with_tap_steps(row, found.get(row["capture_id"], ()), read) for row in tables["capture_files"]]
+    steps = ClockSteps(files)
+    if [row["tap_steps"] for row in files] != [row["tap_steps"] for row in tables["capture_files"]]:
+        tables["rpc_calls"] = [{**row, "clocks": steps.renumbered(row)} for row in tables["rpc_calls"]]
+    tables["capture_files"] = files
+    return steps
 
 
 def settle_connections(tables: dict[str, list[RowDict]], steps: ClockSteps = NO_STEPS) -> None:
@@ -122,9 +136,12 @@ def settle_connections(tables: dict[str, list[RowDict]], steps: ClockSteps = NO_
 
 def apply_merge(
     tables: dict[str, list[RowDict]], pending: Sequence[RowDict], merged: MergeResult,
-    limits: TimeLimits = DEFAULT_TIME_LIMITS, steps: ClockSteps = NO_STEPS,
+    limits: TimeLimits = DEFAULT_TIME_LIMITS, steps: ClockSteps = NO_STEPS, common: CommonPackets | None = None,
 ) -> None:  # fmt: skip
-    """Apply a merge to the tables: its rows replace those that it was made from. ``pending`` are its input rows."""
+    """Apply a merge to the tables: its rows replace those that it was made from. ``pending`` are its input rows.
+
+    ``common`` gets the merged rows.
+    """
     labels = {(row["capture_id"], row["was_connection_id"]): row for row in merged.connection_labels.to_pylist()}
     old_ids = {row["connection_id"] for row in pending}
     fresh = {name: batch.to_pylist() for name, batch in merged.tables.items()}
@@ -134,6 +151,9 @@ def apply_merge(
     cut = [row for row in tables["session_packets"] if row["connection_id"] in old_ids]
     tables["session_packets"] = [row for row in tables["session_packets"] if row["connection_id"] not in old_ids]
     fresh["session_packets"] = merge_packet_rows(cut, pending, merged)
+    if common is not None:
+        common.add_calls(fresh["rpc_calls"])
+        common.add_packets(fresh["session_packets"])
     for name in ("connections", "rpc_binds"):
         tables[name] = [row for row in tables[name] if row["connection_id"] not in old_ids]
     counts = Counter(row["connection_id"] for row in fresh["rpc_calls"])

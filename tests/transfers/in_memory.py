@@ -6,7 +6,7 @@ import pyarrow.compute as pc
 from capture.in_memory import read_captures
 from memory_lake import MemoryLake
 from pipeline.arrow_rows import timedelta_to_us
-from pipeline.bronze.across_captures.merge_connections import read_clock_steps
+from pipeline.bronze.across_captures.clock_steps import read_clock_steps
 from pipeline.findings.session_findings import (
     CONNECTION_COLUMNS,
     JUDGED_MESSAGES,
@@ -99,8 +99,8 @@ def _sequences(lake, ends):
         def fill(first_sendings):
             return fill_queue_managers(lake, first_sendings, timedelta_to_us(settings.expire))
 
-        skipped = read_clock_steps(lake).skipped()
-        rows.append(sequence_rows(sendings, acks, read_missing_packets(lake), settings, RUN, fill, (), skipped))
+        steps = read_clock_steps(lake)
+        rows.append(sequence_rows(sendings, acks, read_missing_packets(lake), settings, RUN, fill, (), steps))
     return pa.concat_tables(rows)
 
 

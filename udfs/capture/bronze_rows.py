@@ -153,6 +153,7 @@ def capture_file_row(
         "packets_ahead": scan.counts["ahead"],
         "times_go_back": scan.order.rows(),
         "host_names": host_name_rows(each._asdict() for each in (file_reader.host_names if file_reader else ())),
+        "tap_steps": None,  # merging finds them
     }
     return _to_batch([row], CAPTURE_FILES_SCHEMA, "first_packet_at")
 

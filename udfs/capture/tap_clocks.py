@@ -7,8 +7,8 @@ brought about. Taps that have nothing in common may have the two directions: no 
 the quickest one shows how far ahead a clock can be at most. TCP positions overrule all this: what is sent first in a
 direction comes first.
 
-Where the difference of two clocks jumps and stays there, one of them was set; which one is not known. Behind such a
-place both taps have another number (``CLOCK_OF_TAP``), and what lies between its two nearest events has one of its own.
+Where the difference of two clocks jumps and stays there, one of them was set; which one is not known. What the clocks
+differ by is looked at on each side of such a place alone (``between_jumps``).
 """
 
 from __future__ import annotations
@@ -24,18 +24,15 @@ from statistics import median_low
 from typing import Final, NamedTuple
 
 from udfs.capture.clock_steps import CLOCK_OF_TAP, NO_STEPS, NOT_KNOWN, ClockSteps, SetClock
-from udfs.capture.overlapping_captures import IntervalSet
 from udfs.rows import RowDict
 from udfs.rpc.call_schema import GIVEN_UP_COLUMNS, HALVES
 from udfs.tcp.connections import sequence_difference
 
 _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
-_NEAREST: Final = 9  # differences whose median is taken: clocks drift, and single segments are lost and sent again
+NEAREST: Final = 9  # differences whose median is taken: clocks drift, and single segments are lost and sent again
 _LEAST_COMMON: Final = 3  # differences on each side of a place that show that one of the clocks was set there
-_LEAST_JUMP_US: Final = 1_000_000
+LEAST_JUMP_US: Final = 1_000_000
 _MAX_DRIFT: Final = 2e-4  # of two clocks; a difference that grows by less than that in the time between was not set
-_NEVER: Final = 1 << 62
-_MAX_JUMPS: Final = 100_000  # numbers of clocks behind ``NOT_KNOWN``, of a tap
 
 
 def to_us(time: dt.datetime | None) -> int | None:
@@ -49,11 +46,10 @@ def to_time(us: int | None) -> dt.datetime | None:
 
 
 class SeenTwice(NamedTuple):
-    """When each of two taps saw the same byte, in us, and on which clocks (``SetClock.clock``)."""
+    """When each of two taps saw the same byte, in us, as if no clock had been set that captures show themselves."""
 
     one: int
     other: int
-    clocks: tuple[int, int] = (0, 0)
 
     @property
     def difference(self) -> int:
@@ -80,12 +76,12 @@ def _cut_at_jumps(seen: Sequence[SeenTwice]) -> list[list[SeenTwice]]:
     differences = [each.difference for each in seen]
     found, begin, last = list[list[SeenTwice]](), 0, 0
     for place, difference in enumerate(differences):
-        since, until = max(begin, place - _NEAREST), min(place + _NEAREST, len(seen))
+        since, until = max(begin, place - NEAREST), min(place + NEAREST, len(seen))
         if place - begin >= _LEAST_COMMON:
             usual = median_low(differences[since:place])
             passed = min(seen[until - 1].one - seen[since].one, seen[until - 1].other - seen[since].other)
-            least = _LEAST_JUMP_US + int(_MAX_DRIFT * max(passed, 0))
-            if abs(difference - usual) >= least:
+            least = LEAST_JUMP_US + int(_MAX_DRIFT * max(passed, 0))
+            if abs(difference - usual) >= least and abs(differences[last] - usual) < least:
                 later = median_low(differences[place:until])
                 if until - place < _LEAST_COMMON or abs(later - usual) < least:
                     continue  # as before, but for this one
@@ -110,7 +106,6 @@ class _Event:
     times: dict[int, int]
     set_clocks: dict[int, SetClock]
     order_at: int = 0  # on the clock of the reference tap (``_TapClocks.order_at``)
-    clock: int = 0  # number of the clock of the tap that is shown
 
     @property
     def set_clock(self) -> SetClock:
@@ -138,14 +133,13 @@ def set_clocks(rows: Sequence[RowDict], tap_of: Mapping[str, int], steps: ClockS
     clocks = _TapClocks(events)
     for event in events:
         event.order_at = clocks.order_at(event.tap, event.at)
-    clocks.number(events)
     for half in HALVES:
         _order_by_position([event for event in events if event.half == half], clocks.reference)
     _order_halves(events, clocks.reference)
     for row in rows:
         row["clocks"] = {f"{half}_{name}": None for half in HALVES for name in ("tap", "ahead_us")}
     for event in events:
-        tap = event.tap + event.clock * CLOCK_OF_TAP
+        tap = event.tap + event.set_clock.clock * CLOCK_OF_TAP
         ahead = event.at - event.set_clock.us - event.order_at
         event.row["clocks"] |= {f"{event.half}_tap": tap, f"{event.half}_ahead_us": ahead}
     for seen_on in (row["clocks"] for row in rows if steps.lies_between(row)):
@@ -195,8 +189,8 @@ class _Differences:
         """Return the median of those nearest to a time, with no jump between them."""
         found = self._parts[self._part(at)]
         place = bisect_left(found, (at,))
-        first = max(0, min(place - _NEAREST // 2, len(found) - _NEAREST))
-        return median_low(value for _, value in found[first : first + _NEAREST])
+        first = max(0, min(place - NEAREST // 2, len(found) - NEAREST))
+        return median_low(value for _, value in found[first : first + NEAREST])
 
     def usual(self, at: int) -> int:
         """Return the median of the part that has a time or is nearest to it."""
@@ -217,9 +211,7 @@ class _TapClocks:
         for event in events:
             taps |= event.times.keys()
             for one, two in combinations(sorted(event.times), 2):
-                clocks = event.set_clocks[one].clock, event.set_clocks[two].clock
-                seen[one, two].append(SeenTwice(event.times[one], event.times[two], clocks))
-        self._places: defaultdict[int, IntervalSet] = defaultdict(IntervalSet)  # of taps: where a clock was set
+                seen[one, two].append(SeenTwice(event.times[one], event.times[two]))
         self._differences: dict[tuple[int, int], _Differences] = {}
         for (one, two), common in seen.items():
             parts = between_jumps(common)
@@ -227,11 +219,6 @@ class _TapClocks:
             self._differences[two, one] = _Differences(
                 [(each.other, -each.difference) for each in part] for part in parts
             )
-            for before, behind in pairwise(parts):
-                last, first = before[-1], behind[0]
-                if last.clocks == first.clocks:  # otherwise it is known which clock was set
-                    self._places[one].add(*_bounds(last.one, first.one))
-                    self._places[two].add(*_bounds(last.other, first.other))
         for pair, difference in _differences_of_directions(events, self._differences.keys()):
             self._differences[pair] = _Differences([[(0, difference)]])
         ahead = self._usually_ahead(sorted(taps))
@@ -268,35 +255,6 @@ class _TapClocks:
         """Return by how much a tap's clock is ahead of that of the reference when it shows a time; in us."""
         found = self._differences.get((tap, self.reference))
         return self._usual.get(tap, 0) if tap == self.reference or found is None else found.near(at)
-
-    def number(self, events: Iterable[_Event]) -> None:
-        """Set the numbers of the events' clocks: that of the capture's, and others behind places where one was set.
-
-        An event inside of such a place has a number that no other one has: it is not known which clock is its.
-        """
-        by_tap: defaultdict[int, list[_Event]] = defaultdict(list)
-        for event in sorted(events, key=lambda event: (event.at, event.row["call_key"], event.half)):
-            by_tap[event.tap].append(event)
-        for tap, in_time in by_tap.items():
-            places, behind, number, before = [*self._places[tap], (_NEVER, _NEVER)], 0, 0, None
-            for event in in_time:
-                while places[behind][1] <= event.at:
-                    behind += 1
-                is_inside = places[behind][0] < event.at
-                place = None if is_inside else (behind, event.set_clock.clock)
-                event.clock = event.set_clock.clock
-                if behind or is_inside:
-                    number += place is None or place != before
-                    event.clock = NOT_KNOWN + 1 + number % _MAX_JUMPS
-                before = place
-
-
-def _bounds(last: int, first: int) -> tuple[int, int]:
-    """Return the times of a tap between which it is not known whether its clock was set before.
-
-    ``last`` is a time before the place, ``first`` one behind it.
-    """
-    return (last, first) if last < first else (first - 1, last + 1)
 
 
 def _differences_of_directions(

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
@@ -29,13 +29,14 @@ from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import BoundQuery, GroupedQuery
 from pipeline.lake.schema_enforcement import changed_keys, select_fields
 from pipeline.lake.staging_files import Batches, BatchTransform
-from schemas.bronze import CAPTURE_FILES, PENDING, QUARANTINE, RPC_CALLS
+from schemas.bronze import PENDING, QUARANTINE, RPC_CALLS
 from schemas.sessions import SESSION_PACKETS
 from schemas.table import Table
 from udfs.capture import call_relabelling
 from udfs.capture.call_sightings import merge_sightings, restore_single_capture_row
 from udfs.capture.capture_reader import BRONZE_SCHEMAS, InterfaceEndpoint
 from udfs.capture.clock_steps import NO_STEPS, ClockSteps
+from udfs.capture.clocks.tap_steps import CommonPackets
 from udfs.capture.connection_merge import MergeResult, merge_connections
 from udfs.capture.merge_candidates import CANDIDATE_COLUMNS, ended_reach_ns, merge_candidates
 from udfs.capture.merged_remainders import CONNECTION_LABELS_SCHEMA, PRESENTATION_CONTEXTS_SCHEMA
@@ -61,6 +62,10 @@ _FLOWS_PER_BATCH: Final = 2000  # four-tuples merged at a time, at most: their r
 _DELETED: Final = "_deleted"
 _PART: Final = "_part"  # of rows that are updated together: the first digits of their keys
 _ROW: Final = "_row"  # number of a row
+_CLOCK_COLUMNS: Final = (
+    "capture_id", "response_capture_id", "request_packet", "response_packet", "request_at", "response_at", "sightings",
+    "clocks",
+)  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -85,7 +90,7 @@ class MergeChanges:
     connection by ``packet_moves``; ``moved`` are the (capture, previous connection) whose stored packets change by
     that. Of ``shared_sessions`` several captures have the same bytes: one row is left of each packet.
 
-    ``steps``: where the clocks of captures were set back.
+    ``steps``: where the clocks of captures were set. ``common`` gets the packets and calls that several captures have.
 
     ``failures``, by capture, say why merging it failed. Its calls stay as it shows them alone. ``unmergeable`` are the
     keys of the remainders: they leave ``bronze.pending``, so that merging with later captures does not fail again.
@@ -109,11 +114,16 @@ class MergeChanges:
     moved: set[tuple[str, str]] = field(default_factory=set)
     shared_sessions: dict[str, PacketCoverage] = field(default_factory=dict)
     count_corrections: dict[str, list[RowDict]] = field(default_factory=lambda: defaultdict(list))
+    common: CommonPackets = field(init=False)
     updated_remainders: set[str] = field(default_factory=set)
     dates: Dates = field(default_factory=set)
     affects_stored_rows: bool = False
     failures: dict[str, str] = field(default_factory=dict)
     unmergeable: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        """Begin with nothing in common."""
+        self.common = CommonPackets(self.steps)
 
     def captures_to_reread(self) -> dict[str, set[str]]:
         """Return captures that hold more of MSMQ connections than was kept, with the endpoints of these connections."""
@@ -316,13 +326,33 @@ def _update_stored_rows(
     ``update`` takes ``input_columns``, the connection among them, of which it may change ``updated_columns``. It looks
     at each row by itself: those of one connection may be many, and are shared by tasks.
     """
-    if not connections or not lake.exists(table):
+    where = f"connection_id IN {{names}} AND {dates_condition(dates)}"
+    _update_rows(lake, table, where, connections, dates, input_columns, updated_columns, update)
+
+
+def renumber_clocks(lake: Lake, captures: Collection[str], steps: ClockSteps) -> None:
+    """Update the column ``clocks`` of stored calls of some captures: other places are known where clocks were set."""
+
+    def update(calls: pa.RecordBatch) -> pa.RecordBatch:
+        clocks = pa.array([steps.renumbered(row) for row in calls.to_pylist()], calls.schema.field("clocks").type)
+        return calls.set_column(calls.schema.get_field_index("clocks"), calls.schema.field("clocks"), clocks)
+
+    where = "capture_id IN {names} OR response_capture_id IN {names}"
+    _update_rows(lake, RPC_CALLS, where, captures, None, _CLOCK_COLUMNS, ("clocks",), update)
+
+
+def _update_rows(
+    lake: Lake, table: Table, where: str, names: Collection[str], dates: Dates | None, input_columns: Sequence[str],
+    updated_columns: Sequence[str], update: Callable[[pa.RecordBatch], pa.RecordBatch],
+) -> None:  # fmt: skip
+    """Apply ``update`` to rows that meet a condition, which has ``names`` in braces; None: on any date."""
+    if not names or not lake.exists(table):
         return
     (key,) = table.key
-    columns, where = (key, *input_columns), f"connection_id IN {{names}} AND {dates_condition(dates)}"
+    columns = (key, *input_columns)
     stored = BoundQuery(
         f"SELECT {', '.join(columns)}, left({key}, 2) AS {_PART} FROM {{rows}} WHERE {where}",
-        {"rows": table, "names": connections},
+        {"rows": table, "names": names},
     )
     schema = StructType([table.struct()[name] for name in (key, *updated_columns)]).add(_DELETED, "boolean")
 
@@ -434,6 +464,7 @@ def merge_shared_packets(
     merged: list[RowDict] = []
     for name, coverage in sorted(changes.shared_sessions.items()):
         merged += merge_packet_sightings(alone[name], together[name], changes.rebuilt_packets, coverage)
+    changes.common.add_packets(merged)
     packets = every["packet"].take(pa.array([row.pop(_ROW) for row in merged], pa.int64()))
     light = pa.Table.from_pylist(merged, schema.remove(schema.get_field_index("packet")))
     columns = [packets if name == "packet" else light[name] for name in schema.names]
@@ -470,6 +501,7 @@ def merge_overlapping_calls(lake: Lake, changes: MergeChanges, rows: pa.Table) -
                 merged += {row["call_key"]: row for row in unmerged}.values()  # each key once
                 why = f"merging the calls of connection {name}: {describe_failure(error)}"
                 changes.failures |= dict.fromkeys((row["capture_id"] for row in unmerged), why)
+    changes.common.add_calls(merged)
     lake.delete(RPC_CALLS, where, names=changes.overlapping_connections)
     return pa.Table.from_pylist(merged, rows.schema)
 
@@ -489,14 +521,6 @@ def exclude_rows(column: str, keys: Collection[str]) -> BatchTransform:
 def pending_table(rows: Sequence[RowDict]) -> pa.Table:
     """Return rows of ``bronze.pending`` as an Arrow table."""
     return pa.Table.from_pylist(list(rows), BRONZE_SCHEMAS["pending"])
-
-
-def read_clock_steps(lake: Lake, fresh: Iterable[RowDict] = ()) -> ClockSteps:
-    """Return where the clocks of captures were set back; ``fresh`` are rows of the ledger that are not stored yet."""
-    sql = "SELECT capture_id, times_go_back FROM {rows} WHERE times_go_back IS NOT NULL"
-    stored = lake.query(sql, rows=CAPTURE_FILES).to_pylist()
-    now = {row["capture_id"]: row for row in fresh}
-    return ClockSteps([*(row for row in stored if row["capture_id"] not in now), *now.values()])
 
 
 def read_stored_pending(lake: Lake, fresh: pa.Table, limits: TimeLimits = DEFAULT_TIME_LIMITS) -> pa.Table:

@@ -9,7 +9,8 @@ MISSING_CODE_TEXTS: Final = {
     "capture_ends": "the capture ends before the outcome",
     "capture_loss": "bytes of a connection that this depends on are missing from the captures",
     "clock_step": "the clock of a capture was set, or captures have other clocks: a duration is not known",
-    "clocks_differ": "the sender's clock, by which it expires, differs from that of the capture",
+    "clocks_differ": "the sender's clock, by which it expires, differs from the capture's, or captures have other "
+    "clocks: which sending was the first is not known",
     "one_direction": "one direction of a connection that this depends on was not captured",
     "no_bind": "the bind of a call was not captured: its interface was inferred",
     "no_close": "the call that closed the queue was not captured",

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.bronze.across_captures.merge_connections import read_clock_steps
+from pipeline.bronze.across_captures.clock_steps import read_clock_steps
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import QueryInput
 from pipeline.transfers.hops.address_queue_managers import HANDSHAKES_SQL
 from pipeline.transfers.hops.missing_packets import HOLES_SQL
 from pipeline.transfers.inputs import read_set_by
 from pipeline.transfers.messages.sender_clocks import read_clocks
+from pipeline.transfers.packet_order import PacketOrder
 from schemas.bronze import RPC_CALLS
 from schemas.messages import MESSAGES
 from schemas.sessions import ORDER_ACKS, SENDINGS, SESSIONS
@@ -89,7 +91,8 @@ class TransferInputs:
     ``sendings`` are in the order of rows: by message_key, destination queue and hop, then of time and packet key; the
     others in order of time. ``overlaps``: connections with the pairs of captures that saw them side by side, and
     whether their clocks are known to differ. ``holes``: of all sessions. ``clocks``: least transits of the messages'
-    sources, by day. ``steps``: between which times clocks were set (``ClockSteps.spans``).
+    sources, by day. ``steps``: between which times clocks were set (``ClockSteps.spans``). ``order``: which was sent
+    first, of the sendings of a message on a hop whose times are of several captures, or of one whose clock was set.
     """
 
     sendings: pa.Table
@@ -103,6 +106,7 @@ class TransferInputs:
     capture_ends: Mapping[str, int]  # by server, microseconds
     steps: Sequence[tuple[str, int, int]] = ()
     set_by: Mapping[str, int] = field(default_factory=dict)  # by server, how far clocks were set, microseconds
+    order: PacketOrder = field(default_factory=PacketOrder)
 
 
 def read_transfer_inputs(
@@ -121,7 +125,7 @@ def read_transfer_inputs(
     ]
     addresses = _values(pa.chunked_array([*unknown[0].chunks, *unknown[1].chunks], pa.string()))
     administration_acks = lake.query(_ADMINISTRATION_ACKS, messages=MESSAGES, sendings=SENDINGS, ids=ids)
-    overlaps = lake.query(_OVERLAPS, rows=SESSIONS)
+    overlaps, steps = lake.query(_OVERLAPS, rows=SESSIONS), read_clock_steps(lake)
     if overlaps.num_rows:
         administration_acks = _with_captures_of_calls(lake, administration_acks)
     return TransferInputs(
@@ -136,9 +140,24 @@ def read_transfer_inputs(
             lake, sendings["source_queue_manager"], sendings["sent_at"].cast(pa.timestamp("us")).cast(pa.date32())
         ),
         capture_ends,
-        read_clock_steps(lake).spans(),
+        steps.spans(),
         read_set_by(lake),
+        PacketOrder.read(lake, _keys_of_several_clocks(sendings, {name for name, _, _ in steps.set_by()})),
     )
+
+
+def _keys_of_several_clocks(sendings: pa.Table, stepped: Collection[str]) -> set[str]:
+    """Return the packets of messages that several captures show to be sent on one hop, or one whose clock was set."""
+    found: defaultdict[tuple[Any, ...], list[tuple[str, str]]] = defaultdict(list)
+    names = ("packet_key", "capture_id", "message_key", "destination_queue", "sender_address", "receiver_address")
+    for key, capture, *row in zip(*(sendings[name].to_pylist() for name in names), strict=True):
+        found[tuple(row)].append((key, capture))
+    unclear = (
+        each
+        for each in found.values()
+        if len({*each}) > 1 and (len({name for _, name in each}) > 1 or each[0][1] in stepped)
+    )
+    return {key for each in unclear for key, _ in each}
 
 
 def _values(column: pa.ChunkedArray) -> pa.Table:

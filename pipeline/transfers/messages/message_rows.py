@@ -143,6 +143,7 @@ class _Transfers:
     events: dict[str, _Event] = field(default_factory=dict)
     classes: dict[str, Ints] = field(default_factory=dict)
     across_clocks: Bools = field(default_factory=lambda: np.zeros(0, np.bool_))  # rows that lack a duration by that
+    first_unclear: Bools = field(default_factory=lambda: np.zeros(0, np.bool_))  # likewise: which sending was first
 
     @staticmethod
     def of(inputs: TransferInputs, settings: TransferSettings, clones: Collection[str]) -> _Transfers:
@@ -353,19 +354,31 @@ class _Transfers:
         """Set the times of acknowledgements, and how long after the first sending they came."""
         first = [_chunk(self.sendings[name].take(pa.array(self.starts))) for name in ("connection_id", "capture_id")]
         overlaps = _overlap_texts(self.inputs.overlaps)
-        self.across_clocks = np.zeros(len(self), np.bool_)
+        self.across_clocks, self.first_unclear = np.zeros(len(self), np.bool_), self._is_first_unclear()
         for name, event in self.events.items():
             column = {"session_ack": "session_acked_at", "store": "stored_at"}.get(name, f"{name}ed_at")
             self.columns[column] = _moments(event.at)
             took = event.at - self.first_at
             unknown = (event.at == FAR) | (self.first_at == FAR) | (took < 0)
-            if len(overlaps):
-                unknown |= _side_by_side(first[0], first[1], event, overlaps)
             for step in self.inputs.steps:
                 crosses = ~unknown & _crosses(first[1], self.first_at, event, step)
                 unknown |= crosses
                 self.across_clocks |= crosses
+            unknown |= self.first_unclear
+            if len(overlaps):
+                unknown |= _side_by_side(first[0], first[1], event, overlaps)
             self.columns[f"{name}_ms"] = pa.array(took / _US_PER_MS, mask=unknown)
+
+    def _is_first_unclear(self) -> Bools:
+        """Return for each row whether another sending may have been sent before the one with the earliest time."""
+        out = np.zeros(len(self), np.bool_)
+        order, keys = self.inputs.order, self.sendings["packet_key"].to_pylist()
+        if order.packets:
+            for place, row in enumerate(self.row.tolist()):
+                first = keys[self.starts[row]]
+                if place != self.starts[row] and keys[place] in order.packets:
+                    out[row] |= not order.is_certain(first, keys[place])
+        return out
 
     def _outcomes(self) -> Ints:
         """Return the outcome of each row, its place in ``OUTCOMES``; and set dead_letter_class."""
@@ -495,7 +508,7 @@ class _Transfers:
             outcome == _IN_FLIGHT,
             self._on_hop(lost, outcome, other),
             self.across_clocks | ((outcome > _EXPIRED) & self._may_have_expired()),
-            (outcome >= _EXPIRED) & self._expires_by_another_clock(),
+            ((outcome >= _EXPIRED) & self._expires_by_another_clock()) | self.first_unclear,
             self._any(~complete),
             self._any(complete & self._flags("has_errors")),
             self._on_hop(one_sided, outcome, other),

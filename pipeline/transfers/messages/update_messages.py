@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.arrow_rows import timedelta_to_us
-from pipeline.bronze.across_captures.merge_connections import read_clock_steps
+from pipeline.bronze.across_captures.clock_steps import read_clock_steps
 from pipeline.lake.incremental import IncrementalUpdate
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import MORE_ROWS_SQL, QueryInput
@@ -42,7 +42,7 @@ from schemas.table import EVENT_DATE
 from schemas.transfers import MESSAGE_TRANSFERS
 from udfs.rows import RowDict
 
-CODE_VERSION: Final = "5"  # raised when rows are computed differently: all are recomputed
+CODE_VERSION: Final = "6"  # raised when rows are computed differently: all are recomputed
 MAX_SENDINGS: Final = 500_000  # whose rows are computed together, when all are
 MAX_AFFECTED: Final = 200_000  # message_ids; with more, all rows are recomputed
 _INPUTS: Final = (SENDINGS, MESSAGES, ORDER_ACKS, SESSIONS, CAPTURE_FILES)

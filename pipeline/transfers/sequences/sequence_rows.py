@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from itertools import combinations, groupby
@@ -32,6 +32,7 @@ from pipeline.transfers.sequences.transfer_sequences import TransferSequences, d
 from schemas.table import EVENT_DATE, RUN_ID, TIMESTAMP, UINT64
 from schemas.transfers import NUMBER_GAP, STALL, TRANSFER_SEQUENCES
 from udfs.array_types import Bools, Ints
+from udfs.capture.clock_steps import NO_STEPS, ClockSteps
 from udfs.keys import key
 from udfs.sessions.packet_layouts import MIN_ACKNOWLEDGEMENT_BYTES, MIN_TRANSACTIONAL_BYTES
 
@@ -74,7 +75,7 @@ def sequence_rows(
     run_id: str,
     fill_queue_managers: Callable[[pa.Table], pa.Table] = lambda rows: rows,
     clones: Collection[str] = (),
-    skipped: Iterable[tuple[str, int, int]] = (),
+    steps: ClockSteps = NO_STEPS,
 ) -> pa.Table:
     """Return a row of gold.transfer_sequences for each sequence and hop, without how it began.
 
@@ -85,7 +86,7 @@ def sequence_rows(
     queue_manager, acknowledged_queue_manager, both addresses, and the queue managers of both ends of its session.
     ``holes``: of all sessions.
     ``fill_queue_managers`` gets the first sending of each sequence, and returns them with more queue managers.
-    ``clones``: identifiers of queue managers that two machines have. ``skipped``: of ``ClockSteps``.
+    ``clones``: identifiers of queue managers that two machines have. ``steps``: where clocks were set.
     """
     if not sendings.num_rows:
         return SEQUENCES_SCHEMA.empty_table()
@@ -114,9 +115,14 @@ def sequence_rows(
     stall_after_us, wait_us = timedelta_to_us(settings.stall_after), timedelta_to_us(settings.wait)
     hop = row_codes(names, (*SEQUENCE_COLUMNS[:3], "hop_key"))
     elsewhere = _may_go_on_elsewhere(names, hop)
+
+    def of_capture(name: str) -> Bools:
+        return np.asarray(pc.equal(sendings["capture_id"], name), np.bool_)
+
+    uncertain = {*steps.perhaps_skipped()}
     left_out = [
-        LeftOut(np.unique(sequence[np.asarray(pc.equal(sendings["capture_id"], name), np.bool_)]), since, until)
-        for name, since, until in skipped
+        LeftOut(np.unique(sequence[of_capture(name)]), since, until, (name, since, until) not in uncertain)
+        for name, since, until in steps.skipped()
     ]
     found = describe_sequences(
         sent, acked, stall_after_us=stall_after_us, wait_us=wait_us, hop=hop, goes_elsewhere=elsewhere,

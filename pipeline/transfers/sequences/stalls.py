@@ -64,7 +64,7 @@ class Stalls:
     ``ended_at`` is ``NO_TIME`` for one that goes on. ``first_number`` and ``waiting`` are of the numbers that wait just
     before its end, ``sendings`` are their sendings meanwhile. By sequence: ``longest_us`` of all stalls, or
     ``NO_STALL``; ``since``, when the one that goes on began, or ``NO_TIME``; ``waits_long``: a wait that goes on lasted
-    long enough.
+    long enough; ``unclear``: it is not known how long a wait lasted, and so not which is the longest.
     """
 
     sequence: Ints
@@ -76,14 +76,19 @@ class Stalls:
     longest_us: Ints
     since: Ints
     waits_long: Bools
+    unclear: Bools
 
 
 class LeftOut(NamedTuple):
-    """A span of time, us, that a clock left out when it was set forward, and the sequences that it timed."""
+    """A span of time, us, that a clock left out when it was set forward, and the sequences that it timed.
+
+    It is not certain where only another capture shows that this clock, or the other one, was set.
+    """
 
     sequences: Ints
     since: int
     until: int
+    is_certain: bool = True
 
 
 def find_stalls(
@@ -99,15 +104,18 @@ def find_stalls(
     goes_on = waits.ended == NO_EVENT
     began_at = events.at[waits.began]
     ended_at = np.where(goes_on, capture_end[waits.sequence], events.at[waits.ended])
-    lasted = ended_at - began_at
+    count = len(events.starts) - 1
+    lasted, unclear = ended_at - began_at, np.zeros(count, np.bool_)
     for span in left_out:
         inside = np.minimum(ended_at, span.until) - np.maximum(began_at, span.since)
-        lasted = lasted - np.where(np.isin(waits.sequence, span.sequences), np.maximum(inside, 0), 0)
+        inside = np.where(np.isin(waits.sequence, span.sequences), np.maximum(inside, 0), 0)
+        lasted = lasted - inside
+        unclear[waits.sequence[inside > 0]] |= not span.is_certain
     long = lasted >= stall_after_us
     stalls = np.flatnonzero(long & ~unseen[waits.sequence])
-    count = len(events.starts) - 1
     longest = np.full(count, NO_STALL, np.int64)
     np.maximum.at(longest, waits.sequence[stalls], lasted[stalls])
+    longest[unclear] = NO_STALL
     since = np.full(count, NO_TIME, np.int64)
     open_stalls = stalls[goes_on[stalls]]
     since[waits.sequence[open_stalls]] = began_at[open_stalls]
@@ -118,8 +126,9 @@ def find_stalls(
     first, waiting, sendings = np.array(details, np.int64).reshape(-1, 3).T
     ended_at = np.where(goes_on, NO_TIME, ended_at)
     return Stalls(
-        waits.sequence[shown], began_at[shown], ended_at[shown], first, waiting, sendings, longest, since, waits_long
-    )
+        waits.sequence[shown], began_at[shown], ended_at[shown], first, waiting, sendings, longest, since, waits_long,
+        unclear,
+    )  # fmt: skip
 
 
 def _waiting_numbers(events: SequenceEvents, numbers: SentNumbers, waits: Waits, place: int) -> tuple[int, int, int]:

@@ -100,6 +100,7 @@ def describe_sequences(
     stalls = find_stalls(events, numbers, _capture_end(sendings, events, wait_us), unseen, stall_after_us, left_out)
     first_waiting = _first_of(numbers.sequence, waits, count)
     reasons = _reasons(sendings, numbers, events) | {"no_response": unseen, "capture_ends": first_waiting != NO_EVENT}
+    reasons["clock_step"] = stalls.unclear & ~unseen
     unclear = reasons["capture_loss"] if goes_elsewhere is None else reasons["capture_loss"] | goes_elsewhere
     if goes_elsewhere is not None:
         reasons["capture_begins"] |= goes_elsewhere

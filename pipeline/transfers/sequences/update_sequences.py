@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.arrow_rows import timedelta_to_us, times_to_us
-from pipeline.bronze.across_captures.merge_connections import read_clock_steps
+from pipeline.bronze.across_captures.clock_steps import read_clock_steps
 from pipeline.lake.incremental import IncrementalUpdate
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import MORE_ROWS_SQL
@@ -166,11 +166,10 @@ class _SequencesUpdate:
         wait_us = timedelta_to_us(self.settings.wait)
         rows = [SEQUENCES_SCHEMA.empty_table()]
         holes = read_missing_packets(self.lake, self.clones)
-        skipped = self.steps.skipped()
         for names, first in group_sequences(self.lake, ids, since):
             sendings = read_sendings(self.lake, names, first, self.capture_ends)
             acks = read_order_acks(self.lake, names, first - wait_us)
-            rows.append(sequence_rows(sendings, acks, holes, self.settings, self.run_id, fill, self.clones, skipped))
+            rows.append(sequence_rows(sendings, acks, holes, self.settings, self.run_id, fill, self.clones, self.steps))
         return pa.concat_tables(rows)
 
     # What changed

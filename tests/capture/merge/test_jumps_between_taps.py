@@ -72,3 +72,9 @@ def test_what_fits_to_neither_side_of_a_jump_is_left_out():
 def test_a_clock_that_was_set_back_between_two_files():
     """The times of the second tap are not in order: those of its two files overlap."""
     assert places(seen(range(0, 40 * SECOND, SECOND), lambda _, place: -8_300_000 * (place >= 20))) == [20]
+
+
+@pytest.mark.parametrize("place", [1, 2])
+def test_a_jump_with_too_few_before_it_is_not_found_behind_its_place(place):
+    found = seen(range(0, 20 * SECOND, SECOND), lambda _, number: 5 * SECOND * (number >= place))
+    assert places(found) == []

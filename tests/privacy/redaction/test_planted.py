@@ -39,7 +39,7 @@ PROPERTIES_BY_TYPE += [("queue", number) for number in QUEUE_PROPERTY_NAMES]
 NOT_OF_THE_INPUT = [
     *(
         f"bronze.capture_files.{name}"
-        for name in ("compression", "other_files", "other_paths", "packets_not_read.what")
+        for name in ("compression", "other_files", "other_paths", "packets_not_read.what", "tap_steps.other_capture_id")
     ),
     *(f"bronze.connections.{name}" for name in ("not_established", "uncaptured_side")),
     "bronze.pending.over_limit",

@@ -1,0 +1,1 @@
+"""Clocks of captures: where they were set."""
