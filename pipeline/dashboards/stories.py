@@ -16,9 +16,10 @@ import pyarrow as pa
 from pipeline.alerts.entries import AlertRow, Entry
 from pipeline.dashboards.dashboard_data import MAX_DATASET_BYTES, Stories, Story, to_json_value
 from pipeline.queues.history import STATE_LOCAL
-from pipeline.reports.queue_verdict.formatting import export_packets_command, verdict_to_json
+from pipeline.reports.export_keys import MAX_KEYS, export_packets_command
+from pipeline.reports.queue_verdict.formatting import verdict_to_json
 from pipeline.reports.queue_verdict.inputs import QueueRows
-from pipeline.reports.queue_verdict.verdict import MAX_KEYS, QueueVerdict
+from pipeline.reports.queue_verdict.verdict import QueueVerdict
 from pipeline.reports.trace.events import TimelineEvent
 from pipeline.reports.trace.formatting import timeline_to_json
 from pipeline.reports.trace.timeline import MessageTimeline

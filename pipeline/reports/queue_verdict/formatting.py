@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from textwrap import wrap
 from typing import Any, Final
 
 from pipeline.alerts.entries import Entry
+from pipeline.reports.export_keys import export_packets_command
 from pipeline.reports.queue_verdict.verdict import QueueVerdict
 from pipeline.text import escape_as_hex, format_age, format_cell, format_count, json_default
 
@@ -71,12 +71,6 @@ def format_in_line(verdict: QueueVerdict) -> str:
 def export_command(verdict: QueueVerdict, lake: str) -> str:
     """Return the command that exports the packets of the evidence."""
     return export_packets_command(verdict.keys, lake)
-
-
-def export_packets_command(evidence: Mapping[str, Sequence[str]], lake: str) -> str:
-    """Return the command that exports packets; ``evidence``: keys by the option of ``msmq export_packets``."""
-    options = [part for option, keys in evidence.items() for part in (f"--{option}", *keys)]
-    return shlex.join(["msmq", "export_packets", "--lake", lake, *options, "--out", "trouble.pcapng"])
 
 
 def verdict_to_json(verdict: QueueVerdict, lake: str) -> dict[str, Any]:

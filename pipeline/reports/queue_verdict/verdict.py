@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -17,6 +16,7 @@ from pipeline.alerts.update import current_alerts
 from pipeline.arrow_rows import us_to_datetime
 from pipeline.bronze.event_time import newest_event_time_us
 from pipeline.lake.lake import Lake
+from pipeline.reports.export_keys import MAX_KEYS, find_export_options, keys_by_option
 from pipeline.reports.queue_verdict.causes import Cause, find_cause
 from pipeline.reports.queue_verdict.inputs import QUEUE_TABLES, QueueRows, read_queue_rows
 from pipeline.reports.trace.missing_codes import MISSING_CODE_TEXTS
@@ -25,24 +25,9 @@ from pipeline.reports.views.names import queues_meant, similar_queues
 from pipeline.reports.views.scope import Scope
 from pipeline.silver.machines import Machines
 from pipeline.text import format_cell
-from schemas.bronze import CONNECTIONS, RPC_CALLS
-from schemas.sessions import SESSION_PACKETS
 from udfs.rows import RowDict
 
-MAX_KEYS: Final = 20
 _OF_MACHINES: Final = ("duplicate_queue_manager", "machine_disconnected", "machine_nearly_full", "sessions_refused")
-_KEYS: Final = {
-    "packet": (SESSION_PACKETS, "packet_key", "TRUE"),
-    "call": (RPC_CALLS, "call_key", "TRUE"),
-    "session": (CONNECTIONS, "connection_id", "kind = 'binary_protocol'"),
-}
-"""What packets can be exported by: the option of ``msmq export_packets``, and where its keys are."""
-_OPTIONS: Final = {
-    **dict.fromkeys(("sessions_refused", "window_full"), ("session",)),
-    **dict.fromkeys(("order_acks_stalled", "sequence_refused", "resend_storm", "transfers_slow"), ("packet",)),
-    **dict.fromkeys(("negative_acknowledgements", "containers_rejected"), ("packet", "call")),
-}
-"""What the evidence of a condition may be; of others a call, or a snapshot, which is one where it was captured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +152,7 @@ def verdicts_for(lake: Lake, queues: Collection[str], situation: Situation) -> l
     options = _find_options(lake, known)
     unread = _oldest_unread(lake, [each.facts for each in known], situation.now)
     verdicts = (
-        replace(each, keys=_by_option(each.evidence, options), oldest_unread=unread.get(each.facts.queue))
+        replace(each, keys=keys_by_option(each.evidence, options), oldest_unread=unread.get(each.facts.queue))
         for each in known
     )
     return sorted(verdicts, key=lambda each: (-each.rank, each.facts.queue))
@@ -189,7 +174,7 @@ def verdicts_of_entries(lake: Lake, situation: Situation, verdicts: Iterable[Que
         cause = find_cause(entry, known, situation.machines, situation.limits.failure_window)
         found.append(QueueVerdict(known, (entry,), cause, situation.machines))
     options = _find_options(lake, found)
-    return [replace(each, keys=_by_option(each.evidence, options)) for each in found]
+    return [replace(each, keys=keys_by_option(each.evidence, options)) for each in found]
 
 
 def _judge(facts: QueueRows, situation: Situation) -> QueueVerdict:
@@ -248,21 +233,7 @@ def _is_of_machines(entry: Entry, facts: QueueRows, machines: Machines) -> bool:
 def _find_options(lake: Lake, verdicts: Collection[QueueVerdict]) -> dict[str, str]:
     """Return the option of ``msmq export_packets`` that takes each key of evidence, of those that it can export."""
     found = {key: option for each in verdicts for key, option in each.facts.options.items()}
-    wanted = defaultdict[str, set[str]](set)
-    for each in verdicts:
-        for option in _OPTIONS.get(each.entries[0].leading["condition"], ("call",)) if each.entries else ():
-            wanted[option] |= {*each.evidence} - found.keys()
-    for option, keys in wanted.items():
-        table, column, where = _KEYS[option]
-        sql = f"SELECT DISTINCT {column} AS key FROM {{rows}} WHERE {column} IN {{keys}} AND {where}"
-        found |= dict.fromkeys(lake.query(sql, rows=table, keys=keys)["key"].to_pylist() if keys else (), option)
-    return found
-
-
-def _by_option(keys: Sequence[str], options: Mapping[str, str]) -> dict[str, list[str]]:
-    """Return those of some keys whose packets can be exported, by option."""
-    found: dict[str, list[str]] = {}
-    for key in keys:
-        if key in options:
-            found.setdefault(options[key], []).append(key)
-    return found
+    asked = (
+        (each.entries[0].leading["condition"], {*each.evidence} - found.keys()) for each in verdicts if each.entries
+    )
+    return found | find_export_options(lake, asked)
