@@ -18,7 +18,9 @@ from pipeline.reports.trace.inputs import read_timelines
 from pipeline.silver.machines import Machines
 from schemas.alerts import ALERTS
 
-_ACTIVE_SQL: Final = f"SELECT * FROM {{alerts}} WHERE until IS NULL ORDER BY severity, since LIMIT {MAX_DATASET_ROWS}"
+_ACTIVE_SQL: Final = (
+    f"SELECT * FROM {{alerts}} WHERE until IS NULL ORDER BY severity = 'info', severity, since LIMIT {MAX_DATASET_ROWS}"
+)
 
 
 def read_stories(

@@ -295,7 +295,7 @@ def trouble(*names, **more):
         facts = QueueRows(name, at(1000), reports=reports, senders=senders)
         cause = Cause("stalled", f"{name} stalls", "look at the next hop", at(300), (f"p{number}",))
         keys = {"packet": [f"p{number}"]}
-        verdicts.append(QueueVerdict(facts, (entry,), cause, (f"who reads {name}",), keys))
+        verdicts.append(QueueVerdict(facts, (entry,), cause, machines, keys))
     timelines = [message_timeline(name, number) for number, name in enumerate(names, 1)]
     return build_stories(verdicts, verdicts, timelines, machines, "/lake")
 

@@ -198,7 +198,7 @@ def test_machines_have_their_names_and_readers_too(verdicts):
     verdict = only(answer)
     lines = "\n".join(format_verdict(verdict, "/data/lake"))
     assert "TROUBLE since 2026-03-01 09:00:00: Till 7 has no connection for it: WAITING" in lines
-    assert "  state     at Till 7: WAITING" in lines
+    assert "  transfers at Till 7: WAITING" in lines
     assert "  readers   Office\\x1b: 1 received" in lines
     assert verdict_to_json(verdict, "/data/lake")["machines"] == names
     assert verdict.facts.readers[0]["client_address"] == READER
