@@ -112,7 +112,7 @@ SITUATIONS = (
     Situation("access refused", *rejected(0x8004), "ORDERS", "2 messages rejected", 1),
     Situation("reason not sent", (unacknowledged(),), {"ends_at": 300}, "ORDERS", "reason not sent: 1 message", 2),
     Situation("nobody reads", (), {"snapshots": WAITING}, LOCAL, "nobody reads: 12 messages", 1),
-    Situation("poison", (), {"snapshots": WAITING, "tables": {ACK_SEQUENCES: poison()}}, LOCAL, "back again and again", 1),
+    Situation("poison", (), {"snapshots": WAITING, "tables": {ACK_SEQUENCES: poison()}}, LOCAL, "again and again", 1),
     Situation("sequence refused", (refused_for_ever(),), {"ends_at": 300}, "ORDERS", "refuses the sequence", 2),
     Situation("one identifier twice", (), {"snapshots": [reported(0, 0)], "tables": cloned()}, LOCAL,
               "two machines have one identifier", 1),

@@ -61,8 +61,9 @@ def test_from_the_page_to_the_packets_in_three_steps(at, page):
     at.run("[...document.querySelectorAll('main dd a')].find((each) => each.textContent.startsWith('srv1')).click()")
     at.wait("location.hash.startsWith('#queue?name=srv1')")
     story = text(at)
-    for part in ("stalls, since 2024-05-01 12:05:00 UTC", "look at the next hop", "how old its oldest message is", "LOCAL CONNECTION",
-                 "Who sends to it", "msmq export_packets --lake /lake --packet p1 --out trouble.pcapng"):  # fmt: skip
+    for part in ("stalls, since 2024-05-01 12:05:00 UTC", "look at the next hop", "how old its oldest message is",
+                 "LOCAL CONNECTION", "Who sends to it",
+                 "msmq export_packets --lake /lake --packet p1 --out trouble.pcapng"):  # fmt: skip
         assert part in story
 
 
