@@ -16,7 +16,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.arrow_rows import datetime_to_us, times_to_us
-from pipeline.dashboards.terms import page_terms
 from pipeline.quality.coverage_gaps import GAP_MEASURES
 from pipeline.queues.eod_transfers import TROUBLED_CONDITIONS
 from pipeline.queues.history import NOT_CONNECTED_STATES, STATE_UNKNOWN
@@ -136,7 +135,6 @@ class DashboardData:
             "failed_connections": list(FAILED),
             "stories": self.stories.to_json(),
             "machine_names": dict([*self.machines.texts().items()][:MAX_DATASET_ROWS]),
-            "terms": page_terms(),
             "coverage_gaps": [gap._asdict() for gap in GAP_MEASURES],
             "data": {name: data.to_json() for name, data in self.datasets.items()},
             "column_comments": {name: dict(columns) for name, columns in self.column_comments.items()},

@@ -13,6 +13,7 @@ from importlib import resources
 from typing import Final
 
 from pipeline.dashboards.dashboard_data import DashboardData, json_for_script
+from pipeline.dashboards.terms import page_terms
 
 SCRIPT_FILES: Final = (
     "data.js",
@@ -40,7 +41,7 @@ def render_page(dashboard: DashboardData) -> str:
         "style": _read_static("style.css"),
         "plotly": plotly_script(),
         "program": "\n".join(_read_static(name) for name in SCRIPT_FILES),
-        "site": json_for_script(dashboard.to_json()),
+        "site": json_for_script({**dashboard.to_json(), "terms": page_terms()}),
     }
     # Plotly finds these empty style elements and adds none of its own, which the policy would block.
     sheets = ["plotly.js-style-global", *sorted(set(_PLOTLY_STYLE_ID.findall(texts["plotly"])))]

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cached_property
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from pipeline.lake.lake import Lake
 from pipeline.silver.machine_names import MachineInfo, MachineNames, NameSighting, NameSource
 from schemas.bronze import CAPTURE_FILES
 from schemas.hosts import HOSTS
 from schemas.queue_history import QUEUE_HISTORY
+
+if TYPE_CHECKING:  # whoever only holds machines needs no lake, and so no Spark
+    from pipeline.lake.lake import Lake
 
 HOST_COLUMNS: Final = ("queue_manager_id", "host_name", "address")
 HOSTS_SQL: Final = f"SELECT DISTINCT {', '.join(HOST_COLUMNS)} FROM {{hosts}}"

@@ -63,7 +63,7 @@ def fill(lake, captures, refusals):
 
 @pytest.fixture(
     scope="module",
-    params=["delta-rs", "spark", pytest.param("spark alone", marks=pytest.mark.long)],
+    params=["delta-rs", *(pytest.param(store, marks=pytest.mark.long) for store in ("spark", "spark alone"))],
 )
 def place(spark, tmp_path_factory, request):
     """The lake: captures come every hour until 14:00, an end was refused at 10:10 and one at 13:10."""

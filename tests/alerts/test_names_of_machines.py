@@ -134,7 +134,8 @@ def test_names_of_blocks_are_in_force_by_the_time_of_their_captures(lake):
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("read_log", [pytest.param("auto", marks=pytest.mark.long), "spark"])
+@pytest.mark.long
+@pytest.mark.parametrize("read_log", ["auto", "spark"])
 def test_spark_stores_and_reads_the_same_names(spark, tmp_path, read_log):
     lake = filled(Lake(spark, str(tmp_path / "lake"), store="spark", read_log=read_log))
     block = {"host_names": [{"address": CLIENT, "name": "of-the-block"}], "first_packet_at": 1, "last_packet_at": 2}

@@ -184,7 +184,10 @@ def test_how_old_the_newest_evidence_may_be_while_all_is_as_usual():
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize(("store", "read_log"), [("delta-rs", "auto"), ("spark", "auto"), ("spark", "spark")])
+@pytest.mark.parametrize(
+    ("store", "read_log"),
+    [("delta-rs", "auto"), pytest.param("spark", "auto", marks=pytest.mark.long), ("spark", "spark")],
+)
 def test_all_stores_say_the_same(spark, tmp_path, store, read_log):
     times = every(HOUR, 30)
     captured, collected = captures(RING, *times), snapshots("srv1", *times)

@@ -4,7 +4,6 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from schemas.receive_attempts import RECEIVE_ATTEMPTS
 
 from alerts.test_call_alerts import attempt
 from attempts.test_clocks_of_captures import one_connection_in_two_taps
@@ -16,6 +15,7 @@ from pipeline.bronze.across_captures.clock_steps import earlier_ends, read_clock
 from pipeline.bronze.ledger_entries import lines_on_times_that_go_back
 from pipeline.lake.lake import Lake
 from pipeline.transfers.inputs import read_skipped
+from schemas.attempts import RECEIVE_ATTEMPTS
 from schemas.bronze import CAPTURE_FILES, RPC_CALLS
 from schemas.coverage import COVERAGE
 

@@ -140,7 +140,16 @@ def text(at, selector):
     return at.run(f"[...document.querySelectorAll({selector!r})].map((each) => each.innerText).join('\\n')")
 
 
-@pytest.mark.parametrize("situation", SITUATIONS, ids=lambda situation: situation.name)
+IN_PLAIN_RUNS = ("no answer", "queue missing", "reason not sent", "nobody reads")  # the verdict is tested for all
+
+
+@pytest.mark.parametrize(
+    "situation",
+    [
+        pytest.param(each, id=each.name, marks=() if each.name in IN_PLAIN_RUNS else pytest.mark.long)
+        for each in SITUATIONS
+    ],
+)
 def test_the_first_screen_names_queue_time_and_cause(at, published, situation):
     stories, page = published(situation)
     (queue,) = [story for story in stories.queues.values() if situation.queue.casefold() in story["queue"].casefold()]

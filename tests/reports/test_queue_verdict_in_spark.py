@@ -9,7 +9,7 @@ import pytest
 from jobs import queue_verdict, run_all
 from jobs.command_line.engine_summary import count_work
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.long]
 CAPTURES = ("sample/01-remoteread-ndr.pcap", "transfers/04-administration-acks.pcap")
 MOST_EXECUTIONS = 64  # up to four for each of the tables that are read
 

@@ -144,6 +144,7 @@ def gold(root, *runs):
     return found
 
 
+@pytest.mark.long
 def test_runs_and_the_order_of_files_do_not_matter(tmp_path):
     one, other, place = taps(offset_us=-1500)
     files = []

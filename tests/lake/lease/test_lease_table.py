@@ -193,6 +193,7 @@ def test_a_run_holds_the_row_and_leaves_it_free(table, spark):
 
 
 @pytest.mark.spark
+@pytest.mark.long
 def test_a_job_takes_the_lease_in_the_catalog_and_maintains_it(table, spark, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(Lake, "is_in_own_spark", False)
     lake = Lake(spark, str(tmp_path), catalog="spark_catalog", prefix=PREFIX)
