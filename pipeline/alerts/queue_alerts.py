@@ -78,7 +78,7 @@ def waiting_alerts(rows: Iterable[Mapping[str, Any]], limits: Thresholds, now: i
         if last["observed_us"] < timedelta_to_us(limits.stuck_after):
             continue
         is_long = last["waits_until"] - since >= timedelta_to_us(limits.error_after)
-        message = f"{_count_and_size(last)} wait, nothing reads them"
+        message = f"{_count_and_size(last)} waiting, nothing reads them"
         until = None if last["may_last"] else last["waits_until"]
         episode = Episode(since, last["valid_from"], last["valid_to"], ERROR if is_long else WARNING, message, until)
         for row in intervals:
@@ -135,7 +135,7 @@ def _disconnected(history: Iterable[RowDict], max_gap_us: int) -> Iterator[Obser
         elif row["valid_from"] >= unacked_until:
             unacked = None
         waiting = row["message_count"]
-        what = [f"{_count_and_size(row)} wait"] if waiting else [] if unacked else ["no message waits"]
+        what = [f"{_count_and_size(row)} waiting"] if waiting else [] if unacked else ["no message waits"]
         if waiting is None:
             what = ["it is not known whether messages wait"]
         if unacked:
@@ -149,7 +149,7 @@ def _on_hold(history: Iterable[RowDict]) -> Iterator[Observation]:
     for row in _known_rows(history):
         is_held = row["state"] == STATE_ON_HOLD if row["paused"] is None else row["paused"]
         holds = is_held and bool(row["message_count"])
-        message = f"on hold: {format_count(row['message_count'] or 0, 'message')} wait"
+        message = f"on hold: {format_count(row['message_count'] or 0, 'message')} waiting"
         yield _observation(row, holds=holds, message=message)
 
 

@@ -171,7 +171,7 @@ def _refused_episode(row: RowDict, followed_at: int | None, now: int) -> Episode
     acknowledged = "nothing" if row["acknowledged_number"] is None else f"number {row['acknowledged_number']}"
     message = (
         f"number {row['first_waiting_number']} of sequence {row['transaction_sequence_id']} is sent again and again, "
-        f"the receiver acknowledges {acknowledged}: {format_count(row['waiting'], 'message')} wait"
+        f"the receiver acknowledges {acknowledged}: {format_count(row['waiting'], 'message')} waiting"
     )
     over = _earliest(followed_at, row["refused_until"])
     until = max(over, since) if over is not None and over <= now else None

@@ -26,7 +26,7 @@ def test_an_outgoing_queue_that_is_not_connected(state):
     found = alerts_for(down, 9)
     assert summaries(found) == [("queue_disconnected", "warning", 0, None)]
     (row,) = found
-    assert row["message"] == f"{state}: 3 messages (300 bytes) wait"
+    assert row["message"] == f"{state}: 3 messages (300 bytes) waiting"
     assert row["subject"] == "queue srv1\\private$\\orders at srv1"
     assert (row["queue"], row["queue_manager"]) == ("srv1\\private$\\orders", "srv1")
     assert row["last_seen_at"] == us(9 * MINUTE)
@@ -42,9 +42,9 @@ def test_what_was_not_reported_is_not_called_zero():
     (down,) = alerts_for(each_minute(0, 10, state="WAITING"), 9)
     assert down["message"] == "WAITING: it is not known whether messages wait"
     (sized,) = alerts_for(each_minute(0, 10, state="WAITING", message_count=3), 9)
-    assert sized["message"] == "WAITING: 3 messages wait"
+    assert sized["message"] == "WAITING: 3 messages waiting"
     (stuck,) = alerts_for(each_minute(0, 20, state=LOCAL, message_count=3), 19)
-    assert stuck["message"] == "3 messages wait, nothing reads them"
+    assert stuck["message"] == "3 messages waiting, nothing reads them"
 
 
 def test_a_connection_that_comes_back_soon_or_has_nothing_to_do_is_none():
@@ -74,7 +74,7 @@ def test_a_queue_on_hold():
 def test_messages_that_nobody_reads():
     (row,) = alerts_for(local(0, 20, 5), 19)
     assert summaries([row]) == [("queue_stuck", "warning", 0, None)]
-    assert row["message"] == "5 messages (500 bytes) wait, nothing reads them"
+    assert row["message"] == "5 messages (500 bytes) waiting, nothing reads them"
     more = [*local(0, 10, 5), *local(10, 20, 9)]
     assert summaries(alerts_for(more, 19)) == [("queue_stuck", "warning", 0, None)]
     assert summaries(alerts_for(local(0, 90, 5), 89)) == [("queue_stuck", "error", 0, None)]
@@ -213,7 +213,7 @@ def test_messages_that_were_sent_and_not_acknowledged_wait_too():
 
     assert disconnected(down(0, 0)) == ("info", "DISCONNECTED: no message waits")
     assert disconnected(down(0, 2)) == ("warning", "DISCONNECTED: 2 messages sent and not acknowledged")
-    both = "DISCONNECTED: 3 messages wait, 1 message sent and not acknowledged"
+    both = "DISCONNECTED: 3 messages waiting, 1 message sent and not acknowledged"
     assert disconnected(down(3, 1)) == ("warning", both)
     unasked = [*down(0, 2)][:5] + [*down(0, 2, eod_no_ack_count=None)][5:]  # of the last reports nobody asked for it
     assert disconnected(unasked) == ("warning", "DISCONNECTED: 2 messages sent and not acknowledged")

@@ -101,7 +101,7 @@ def test_a_refused_sequence_is_an_error_until_another_one_begins():
     (row,) = alerts(refused)
     assert periods([row]) == [("sequence_refused", "error", 4, None)]
     assert row["message"] == (
-        "number 3 of sequence 7 is sent again and again, the receiver acknowledges number 2: 2 messages wait"
+        "number 3 of sequence 7 is sent again and again, the receiver acknowledges number 2: 2 messages waiting"
     )
     assert row["last_seen_at"] == 30 * MINUTE
     assert periods(alerts(refused, sequence(60, 61, number=8, condition="waiting"))) == [

@@ -209,7 +209,8 @@ def test_alerts_of_every_source_and_what_is_printed_of_them(spark, monkeypatch, 
     assert minutes(found) == EXPECTED
     by_condition = {row["condition"]: row for row in found.to_pylist()}
     assert by_condition["queue_disconnected"]["message"] == (
-        "WAITING: 3 messages (300 bytes) wait; last MQCONN_CONNECTION_FAILED; error MQ_ERROR_X; next hops TCP:10.0.0.5"
+        "WAITING: 3 messages (300 bytes) waiting; last MQCONN_CONNECTION_FAILED; error MQ_ERROR_X; "
+        "next hops TCP:10.0.0.5"
     )
     assert by_condition["queue_disconnected"]["severity"] == "error"
     assert by_condition["capture_lost"]["queue_manager"] == "srv1"

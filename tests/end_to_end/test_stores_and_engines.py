@@ -64,7 +64,8 @@ def test_all_lakes_have_the_same_rows(spark, project, tmp_path, capsys, names):
         assert {str(table): Lake(spark, str(root)).version(table) for table in lake_module.ALL_TABLES} == versions
 
 
-@pytest.mark.parametrize("engine", [pytest.param("local", marks=pytest.mark.long), "spark"])
+@pytest.mark.long
+@pytest.mark.parametrize("engine", ["local", "spark"])
 def test_tasks_compute_what_the_driver_does(spark, project, tmp_path, monkeypatch, capsys, engine):
     captures = [project / "data" / "sample" / name for name in (*SAMPLE, ADDED)]
     run(capsys, tmp_path / "driver", ("delta-rs", "local", "auto"), *captures)

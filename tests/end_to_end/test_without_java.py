@@ -169,6 +169,7 @@ def test_what_spark_lacks_is_one_line_before_anything_is_written(run, tmp_path, 
 
 
 @pytest.mark.spark
+@pytest.mark.long
 def test_spark_computes_without_the_jars_of_delta_where_it_stores_nothing(run, tmp_path):
     (tmp_path / "empty").mkdir()
     usual = {"JAVA_HOME": os.environ.get("JAVA_HOME", ""), JARS_VARIABLE: str(tmp_path / "empty")}

@@ -141,7 +141,13 @@ def test_a_merge_of_a_killed_run_is_known_as_its_own_and_undone(lake, merging, s
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("by", [OTHERS_MERGE, "UPDATE {} SET reason = 'other' WHERE quarantine_key = 'b'"])
+@pytest.mark.parametrize(
+    "by",
+    [
+        OTHERS_MERGE,
+        pytest.param("UPDATE {} SET reason = 'other' WHERE quarantine_key = 'b'", marks=pytest.mark.long),
+    ],
+)
 def test_a_commit_of_others_at_the_version_announced_stays(lake, merging, spark, monkeypatch, by):
     """The run is killed after it has announced its commit, and before it: also a MERGE of others is theirs."""
     dies = killed(lake)

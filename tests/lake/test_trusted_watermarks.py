@@ -75,7 +75,7 @@ def run_that_uses(lake, use, version):
 
 
 @pytest.mark.parametrize(
-    "use", [query, read, *(pytest.param(each, marks=pytest.mark.long) for each in (update, delete))]
+    "use", [query, *(pytest.param(each, marks=pytest.mark.long) for each in (read, update, delete))]
 )
 def test_a_change_by_somebody_else_is_noticed_by_the_run_that_next_uses_the_table(lake, spark, use):
     version = lake.version(QUARANTINE)

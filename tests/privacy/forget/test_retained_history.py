@@ -133,6 +133,7 @@ def clean_logs(root):
 
 
 @pytest.mark.spark
+@pytest.mark.long
 @pytest.mark.usefixtures("managed")
 def test_statements_do_it_where_spark_stores_the_tables(spark, tmp_path, monkeypatch):
     statements, execute = [], SparkSession.sql
