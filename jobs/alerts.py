@@ -26,7 +26,6 @@ from pipeline.notices.notice import notice_key
 from pipeline.reports.changes import find_changes, format_changes
 from pipeline.reports.next_commands import next_commands
 from pipeline.silver.machine_names import DeclaredNames
-from pipeline.silver.machines import Machines
 from pipeline.text import escape_as_hex, escape_unprintable, format_age, format_cell, format_count, json_default
 from schemas.table import RUN_ID
 
@@ -131,7 +130,7 @@ class _Listing:
     @staticmethod
     def of(lake: Lake, found: AlertsByClock, told: Sequence[AlertRow], place: str) -> _Listing:
         """Return the entries of alerts; ``place`` is that of the lake, for the commands."""
-        observed, unobserved = found.entries(told, Machines.of(lake))
+        observed, unobserved = found.entries(told)
         every = [*observed, *unobserved]
         leading = {row["alert_key"]: entry.leading["alert_key"] for entry in every for row in entry.alerts}
         return _Listing(found, observed, unobserved, next_commands(lake, every, place), leading)

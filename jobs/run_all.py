@@ -95,7 +95,7 @@ def run(job_run: cli.JobRun) -> cli.Outcome:
             queues = queue_lines(lake, None if as_of is None else datetime_to_us(as_of))
             cli.write_output("\n".join([console_summary(lake), *queues, *lines]) + "\n")
             if notices.writes:
-                outcome.summary_fields |= _tell_targets(redacted_run, lake, notices)
+                outcome.summary_fields |= _tell_targets(redacted_run, lake, notices, names)
         if job_run.arguments.pages and not job_run.arguments.dry_run:
             pages = Path(job_run.arguments.pages)
             published = publish_dashboards.publish_pages(job_run, lake, pages, names, allow_empty=True)
@@ -274,10 +274,10 @@ def _check_quality(job_run: cli.JobRun, lake: Lake, suites: Sequence[Suite], out
     return result.summary_lines()
 
 
-def _tell_targets(job_run: cli.JobRun, lake: Lake, options: NoticeOptions) -> dict[str, Any]:
+def _tell_targets(job_run: cli.JobRun, lake: Lake, options: NoticeOptions, names: DeclaredNames) -> dict[str, Any]:
     """Tell the targets of ``alerts.notify_after_run`` what has changed; return fields of the summary."""
     job_run.stages.begin("notices")
-    limits, of_clock = alert_thresholds(job_run.config), clock_limits(job_run.config)
+    limits, of_clock = alert_thresholds(job_run.config, names), clock_limits(job_run.config)
     alerts = alerts_by_clock(lake, limits, of_clock, datetime.now(UTC), job_run.arguments.as_of)
     return carry_out(job_run, lake, options, alerts)
 

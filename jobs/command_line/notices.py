@@ -25,7 +25,6 @@ from pipeline.notices.notice import Notice
 from pipeline.notices.target import Target
 from pipeline.notices.tell import TargetOutcome, alerts_now, tell
 from pipeline.privacy.redaction import Pseudonymizer
-from pipeline.silver.machines import Machines
 from pipeline.text import format_count
 
 _MIN_KEY_CHARS: Final = 8
@@ -127,7 +126,7 @@ def carry_out(job_run: cli.JobRun, lake: Lake, options: NoticeOptions, alerts: A
             kept.add([_requested_line(job_run, lake, options.request, kept, alerts.clock)], alerts.clock)
         if not options.targets:
             return {}
-        now = alerts_now(alerts, Machines.of(lake), kept.mutes(alerts.clock))
+        now = alerts_now(alerts, kept.mutes(alerts.clock))
         outcomes = tell(kept, options.targets, now, repeat_after=job_run.config.alerts.repeat_after)
     except OSError as error:
         raise ConfigError(f"{lake.root}: notices: {error.strerror or type(error).__name__}") from error

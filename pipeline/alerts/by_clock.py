@@ -18,7 +18,7 @@ from pipeline.alerts.update import current_alerts
 from pipeline.arrow_rows import us_to_datetime
 from pipeline.bronze.event_time import newest_event_time_us
 from pipeline.lake.lake import Lake
-from pipeline.silver.machines import Machines
+from pipeline.silver.machines import UNNAMED, Machines
 from schemas.bronze import CAPTURE_FILES, RPC_CALLS
 from schemas.sessions import SESSION_PACKETS
 
@@ -39,6 +39,7 @@ class AlertsByClock:
     evidence any more. ``unobserved``: the ``alert_key`` of active alerts without newer evidence. ``recent_events``:
     those of ended single events that are not older than ``alerts.event_hold``; ``first_read``: those of them that the
     last run which read captures was the first to read. ``newest_at`` is the time of the newest packet or snapshot.
+    ``machines`` have the names that the texts show.
     """
 
     clock: datetime
@@ -48,6 +49,7 @@ class AlertsByClock:
     unobserved: frozenset[str]
     recent_events: frozenset[str]
     first_read: frozenset[str]
+    machines: Machines = UNNAMED
 
     @property
     def every(self) -> tuple[AlertRow, ...]:
@@ -63,10 +65,10 @@ class AlertsByClock:
         """Whether an alert is printed and counts for the exit code: it is active, or an event that was first read."""
         return row["until"] is None or row["alert_key"] in self.first_read
 
-    def entries(self, alerts: Iterable[AlertRow], machines: Machines) -> tuple[list[Entry], list[Entry]]:
+    def entries(self, alerts: Iterable[AlertRow]) -> tuple[list[Entry], list[Entry]]:
         """Return the entries of alerts: those that are observed, and those of which no alert has newer evidence."""
         observed, apart = list[Entry](), list[Entry]()
-        for entry in find_entries(alerts, machines):
+        for entry in find_entries(alerts, self.machines):
             is_apart = all(row["alert_key"] in self.unobserved for row in entry.alerts)
             (apart if is_apart else observed).append(entry)
         return observed, apart
@@ -93,6 +95,7 @@ def alerts_by_clock(
         frozenset(row["alert_key"] for row in rows if row["until"] is None and row["last_seen_at"] < oldest_observed),
         frozenset(row["alert_key"] for row in events),
         _first_read(lake, events),
+        Machines.of(lake, limits.machine_names),
     )
 
 

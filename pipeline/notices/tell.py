@@ -13,7 +13,6 @@ from pipeline.notices.delivery import Delivery, deliver
 from pipeline.notices.kept_lines import KeptLines, Line, Mute, target_line, told_line
 from pipeline.notices.notice import UNCHANGED, Notice, notice_key
 from pipeline.notices.target import Call, Target
-from pipeline.silver.machines import Machines
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +24,7 @@ class TargetOutcome:
     failures: Sequence[str]
 
 
-def alerts_now(alerts: AlertsByClock, machines: Machines, mutes: Sequence[Mute]) -> AlertsNow:
+def alerts_now(alerts: AlertsByClock, mutes: Sequence[Mute]) -> AlertsNow:
     """Return the alerts that are told. Muted ones are left out before entries are made of the others."""
     told, muted_keys = list[AlertRow](), set[str]()
     for row in alerts.every:
@@ -36,7 +35,7 @@ def alerts_now(alerts: AlertsByClock, machines: Machines, mutes: Sequence[Mute])
     ended = [row for row in told if row["until"] is not None]
     return AlertsNow(
         alerts.clock,
-        find_entries((row for row in told if row["until"] is None), machines),
+        find_entries((row for row in told if row["until"] is None), alerts.machines),
         ended,
         [row for row in ended if row["alert_key"] in alerts.recent_events],
         frozenset(muted_keys),

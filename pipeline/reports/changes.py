@@ -97,7 +97,7 @@ class _Period(NamedTuple):
 
 def find_changes(lake: Lake, limits: Thresholds, found: AlertsByClock, since: datetime) -> list[Change]:
     """Return what changed since a time until the clock of the alerts, in order of time."""
-    period, machines = _Period(since, found.clock), Machines.of(lake)
+    period, machines = _Period(since, found.clock), found.machines
     changes: Mapping[str, Sequence[Change]] = run_concurrently(
         {
             "alert": lambda: [*alert_changes(current_alerts(lake, limits, since).to_pylist(), found.every, period)],

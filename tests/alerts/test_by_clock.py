@@ -13,7 +13,6 @@ from jobs import ingest_captures, publish_dashboards
 from pipeline.alerts.by_clock import AlertsByClock, alerts_by_clock
 from pipeline.alerts.conditions import ClockLimits, Thresholds
 from pipeline.lake.lake import Lake
-from pipeline.silver.machines import Machines
 from queue_states.queue_events import MINUTE, snapshot
 from reports.questions.in_memory_lake import history_tables, rows
 from schemas.attempts import RECEIVE_ATTEMPTS
@@ -156,7 +155,7 @@ def test_an_entry_is_observed_if_one_of_its_alerts_is():
 
     rows = [alert("receives_not_ended", "a"), alert("queue_stuck", "b"), alert("calls_failing", "c")]
     found = AlertsByClock(BEGIN, None, tuple(rows), (), frozenset("ac"), frozenset(), frozenset())
-    observed, unobserved = found.entries(rows, Machines([], {}))
+    observed, unobserved = found.entries(rows)
     assert [[row["alert_key"] for row in entry.alerts] for entry in observed] == [["a", "b"]]
     assert [[row["alert_key"] for row in entry.alerts] for entry in unobserved] == [["c"]]
 

@@ -42,7 +42,9 @@ def by_clock(*rows, minute, stopped=(), hold=24 * 60):
     recent = {row["alert_key"] for row in rows if row["until"] is not None
               and at(minute) - row["last_seen_at"] <= dt.timedelta(minutes=hold)
               and row["condition"] in ("ends_refused", "containers_rejected")}  # fmt: skip
-    return AlertsByClock(at(minute), at(minute), rows, tuple(stopped), frozenset(), frozenset(recent), frozenset())
+    return AlertsByClock(
+        at(minute), at(minute), rows, tuple(stopped), frozenset(), frozenset(recent), frozenset(), MACHINES
+    )
 
 
 @dataclass(frozen=True)
@@ -89,6 +91,6 @@ class Listener:
         kept, self.heard.is_up = KeptLines(self.folder), delivered
         self.told = kept.told(self.target.name)
         kept.add(acknowledged, at(minute))
-        now = alerts_now(by_clock(*rows, minute=minute, **more), MACHINES, mutes)
+        now = alerts_now(by_clock(*rows, minute=minute, **more), mutes)
         tell(kept, [self.target], now, repeat_after=REPEAT_AFTER)
         return sorted((each.action, each.notice_key, each.reason) for each in self.notices)
