@@ -80,6 +80,8 @@ def test_names_are_in_what_people_see_and_change_nothing_else(tmp_path, captures
     row = json.loads(printed(capsys, alerts, *of, "--fail-on", "never", "--json", "-").splitlines()[0])
     assert row["subject_text"] == f"messages of Kasse 7 to {QUEUE} from Kasse 7 to Lager"
     assert row["subject"] == f"messages of {SENDER_ID} to {QUEUE} from {SENDER} to {RECEIVER}"
+    changed = printed(capsys, alerts, *of, "--fail-on", "never", "--since", "2026-11-20T00:00:00Z")
+    assert re.search(r"flow .*from Kasse 7 to Lager, \d+ message", changed)
     assert "  senders   Kasse 7 to Lager: " in printed(capsys, queue_verdict, "0000000a", *of)
     verdict = json.loads(printed(capsys, queue_verdict, "0000000a", *of, "--json").splitlines()[0])
     assert verdict["machines"] == {SENDER: "Kasse 7", RECEIVER: "Lager"}

@@ -229,6 +229,15 @@ def test_run_all_tells_with_its_setting_and_checks_the_file_before_it_reads(call
     assert "notices_sent" not in call("--captures", project / "data" / CAPTURES[0], job=run_all)[1]
 
 
+def test_run_all_tells_with_the_declared_names_of_machines(call, targets, web, project, monkeypatch, tmp_path):
+    declared = tmp_path / "machines.csv"
+    declared.write_text("address,queue_manager_id,name\n10.77.108.1,,Till 7\n")
+    monkeypatch.setenv(NOTIFY_FILE_VARIABLE, str(targets))
+    settings = ("--set", "alerts.notify_after_run=true", "--set", f"names.machines={declared}")
+    assert call(*settings, "--captures", project / "data" / CAPTURES[0], job=run_all)[0] == 0
+    assert web.bodies[0]["subject"].endswith(" from Till 7 to 10.77.108.2")
+
+
 def test_forget_removes_names_that_were_kept_and_what_is_over_still_ends(call, targets, web, lake):
     call("--notify", f"@{targets}")
     subject = web.bodies[0]["subject"]
