@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from typing import Any, Final
@@ -19,16 +19,6 @@ from pipeline.arrow_rows import DAY_US, encode_texts, is_in, table_to_rows, time
 from pipeline.attempts.calls.associations import RpcConnection
 from pipeline.attempts.calls.decoded_call import CALL_ROLES, DecodeErrorFields
 from pipeline.attempts.client_identity import IDENTITIES_SQL, IDENTITY_COLUMNS
-from pipeline.attempts.columns.arrays import (
-    ABSENT,
-    NOTHING,
-    Ints,
-    over_distinct,
-    to_column,
-    to_flags,
-    to_lists,
-    to_numbers,
-)
 from pipeline.attempts.columns.call_columns import MESSAGE_ERRORS, CallColumns
 from pipeline.attempts.columns.call_evidence import CallEvidence, Evidence
 from pipeline.attempts.columns.missing_codes import codes_of_bits
@@ -38,7 +28,10 @@ from pipeline.lake.queries.inputs import BoundQuery, FilteredTable, GroupFunctio
 from schemas.attempts import RECEIVE_ATTEMPTS
 from schemas.bronze import CONNECTIONS, RPC_BINDS
 from schemas.table import Table
+from udfs.array_types import Ints
 from udfs.codes import ACTION_NAMES, code_name, is_peek_action, result_name
+from udfs.columns.absent import ABSENT
+from udfs.columns.arrays import from_groups, from_ints, over_distinct, to_flags, to_ints
 from udfs.keys import keys_of_texts
 from udfs.queues.alias_groups import canonical_queue_name
 
@@ -277,46 +270,41 @@ def _attempts_table(
     made: ReceiveAttempts, calls: CallColumns, starts: pa.RecordBatch, aliases: Mapping[str, str]
 ) -> pa.Table:
     """Return attempts as rows of gold.receive_attempts; ``starts`` are the rows of their Starts."""
-    action, opened = starts["action"], calls.field("queue").take(to_column(made.named, NOTHING))
+    action, opened = starts["action"], calls.field("queue").take(from_ints(made.named))
     inferred = pc.if_else(pc.is_null(opened), _column(starts, "destination_queue"), None)
     accepted = calls.succeeded[0][made.started]
-    ended_at, end_hresult = to_column(made.ended_at), to_column(made.end_hresult)
+    ended_at, end_hresult = from_ints(made.ended_at, ABSENT), from_ints(made.end_hresult, ABSENT)
     columns = {
         **{name: _column(starts, name) for name in (*_PASSTHROUGH, *MESSAGE_FACTS, *_OF_START)},
         **{name: starts[column] for name, column in _RENAMED.items()},
         **{name: over_distinct(queue, partial(canonical_queue_name, known=aliases), pa.string())
            for name, queue in (("queue", opened), ("inferred_queue", inferred))},
-        **{f"{name}_name": over_distinct(result, _or_null(result_name), pa.string())
+        **{f"{name}_name": over_distinct(result, result_name, pa.string())
            for name, result in (("start_hresult", starts["hresult"]), ("end_hresult", end_hresult))},
         "attempt_key": pa.array(keys_of_texts(starts["call_key"].to_pylist()), pa.string()),
         "opened_queue": opened,
         "principal": pc.coalesce(_column(starts, "opened_by"), _column(starts, "claimed_principal")),
         "workstation": _column(starts, "claimed_workstation"),
-        "action_name": over_distinct(action, _or_null(partial(code_name, ACTION_NAMES)), pa.string()),
-        "is_receive": pc.invert(over_distinct(action, _or_null(is_peek_action), pa.bool_())),
+        "action_name": over_distinct(action, partial(code_name, ACTION_NAMES), pa.string()),
+        "is_receive": pc.invert(over_distinct(action, is_peek_action, pa.bool_())),
         "transactional": _are_transactional(starts),
         "ended_at": ended_at,
         "wait_ms": _to_ms(made.wait_us),
         "hold_ms": _to_ms(made.hold_us),
-        "lookup_id": to_column(np.where(accepted, calls.identifiers("sequence_id")[made.started], ABSENT)),
+        "lookup_id": from_ints(np.where(accepted, calls.identifiers("sequence_id")[made.started], ABSENT), ABSENT),
         "end_hresult": end_hresult,
         "outcome": pa.array(OUTCOMES).take(pa.array(made.outcome)),
         "ack_refused": pa.array(made.ack_refused),
         "ack_unanswered": pa.array(made.ack_unanswered),
-        "reader_gone_at": to_column(made.reader_gone_at),
+        "reader_gone_at": from_ints(made.reader_gone_at, ABSENT),
         "gaps": pa.array(made.gaps),
-        "evidence": to_lists(made.evidence.begins, calls.key.take(pa.array(made.evidence.calls))),
+        "evidence": from_groups(made.evidence.begins, calls.key.take(pa.array(made.evidence.calls))),
         "confidence": _confidence(made.missing, pc.is_valid(inferred)),
         "missing": over_distinct(pa.array(made.missing), codes_of_bits, pa.list_(pa.string())),
         "errors": _errors_of_attempts(made.evidence, calls),
         "event_date": _days(pc.coalesce(*(times_to_us(starts[n]) for n in ("requested_at", "responded_at")), ended_at)),
     }  # fmt: skip
     return pa.table([columns[field.name].cast(field.type) for field in _SCHEMA], _SCHEMA)
-
-
-def _or_null(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Return the function that is null for null, and else another one."""
-    return lambda value: None if value is None else function(value)
 
 
 def _are_transactional(starts: pa.RecordBatch) -> pa.Array:
@@ -326,12 +314,12 @@ def _are_transactional(starts: pa.RecordBatch) -> pa.Array:
 
 
 def _to_ms(spans_us: Ints) -> pa.Array:
-    return pc.divide(to_column(spans_us).cast(pa.float64()), 1000)
+    return pc.divide(from_ints(spans_us, ABSENT).cast(pa.float64()), 1000)
 
 
 def _days(times_us: pa.Array) -> pa.Array:
     """Return the days, since the epoch, of times."""
-    times = to_numbers(times_us)
+    times = to_ints(times_us, ABSENT)
     return pa.array((times // DAY_US).astype(np.int32), mask=times == ABSENT)
 
 
@@ -347,7 +335,7 @@ def _errors_of_attempts(evidence: Evidence, calls: CallColumns) -> pa.Array:
     found = [errors[call] for call in evidence.calls.tolist()] if errors else [()] * len(evidence.calls)
     places = np.concatenate([[0], np.cumsum([len(each) for each in found], dtype=np.int64)])
     rows = [*map(_decode_error, chain.from_iterable(found))]
-    return to_lists(places[evidence.begins], pa.array(rows, _SCHEMA.field("errors").type.value_type))
+    return from_groups(places[evidence.begins], pa.array(rows, _SCHEMA.field("errors").type.value_type))
 
 
 def _column(rows: pa.RecordBatch, name: str) -> pa.Array:

@@ -15,10 +15,11 @@ import numpy as np
 from pipeline.attempts.calls.associations import ClientAssociation, RpcConnection
 from pipeline.attempts.calls.decoded_call import CALL_ROLES, CallRole, DecodedCall, DecodeErrorFields
 from pipeline.attempts.calls.handles import QueueHandles
-from pipeline.attempts.columns.arrays import NOTHING, Ints
 from pipeline.attempts.columns.call_columns import rows_of_calls
 from pipeline.attempts.columns.call_evidence import CallEvidence, Evidence
 from pipeline.attempts.columns.missing_codes import MISSING_CODES, codes_of_bits, missing_bits
+from udfs.array_types import Ints
+from udfs.columns.absent import NONE
 
 
 @dataclass(slots=True)
@@ -100,9 +101,9 @@ class ServerCalls:
         found = self._evidence.queues.find(self._places(answer.call for answer in answers))
         for number, answer in enumerate(answers):
             opens = (int(calls[number]) for calls in found.calls)
-            answer.used_calls += [*dict.fromkeys(self.calls[place] for place in opens if place != NOTHING)]
+            answer.used_calls += [*dict.fromkeys(self.calls[place] for place in opens if place != NONE)]
             answer.missing |= {*codes_of_bits(int(found.missing[number]))}
-        return [None if place == NOTHING else self.calls[place].queue for place in found.named.tolist()]
+        return [None if place == NONE else self.calls[place].queue for place in found.named.tolist()]
 
     def add_gaps(self, answers: Sequence[CallConclusion]) -> None:
         """Add to conclusions what is missing of their calls, and why."""

@@ -25,9 +25,10 @@ from typing import Final, NamedTuple, TypeAlias
 
 from pipeline.attempts.calls.associations import RpcConnection
 from pipeline.attempts.calls.decoded_call import OPEN_ROLES, CallRole, DecodedCall
-from pipeline.attempts.calls.timeline import NEVER, Timeline
+from pipeline.attempts.calls.timeline import Timeline
 from pipeline.attempts.evidence import CallConclusion, ServerCalls, confidence_level
 from udfs.codes import DENY_SHARE, MQ_ERROR_SHARING_VIOLATION, PEEK_ACCESS, RECEIVE_ACCESS
+from udfs.columns.absent import AFTER_ALL
 
 _OPENINGS: Final[tuple[CallRole, ...]] = ("name", "open", "target", "proxy")
 _CLOSES: Final[tuple[CallRole, ...]] = ("release", "close", "proxy_close")
@@ -232,7 +233,7 @@ class _ServerOpens:
         elif server.has_gaps(call) or call.connection_id not in server.connections:
             opened.ended_by = "unknown"
             opened.missing.add("capture_loss")
-        elif server.may_share_association(call, since, ended if ended is not None else NEVER):
+        elif server.may_share_association(call, since, ended if ended is not None else AFTER_ALL):
             opened.ended_by = "unknown"
             opened.missing.add("capture_begins")
         elif ended is None:
@@ -252,7 +253,9 @@ class _ServerOpens:
             if each.remote_open is not None and each.outcome == "opened":
                 sessions[each.remote_open.call_key].append(each)
         for name, adopting in sessions.items():
-            first = min(adopting, key=lambda each: (NEVER if each.until is None else each.until, each.call.call_key))
+            first = min(
+                adopting, key=lambda each: (AFTER_ALL if each.until is None else each.until, each.call.call_key)
+            )
             number = by_key[name]
             number.ended_by, number.closed_at, number.until = first.ended_by, first.closed_at, first.until
             number.used_calls = [first.call, *first.used_calls]
@@ -277,7 +280,7 @@ class _ServerOpens:
             opened.bound_at = connection.first_packet_at
 
     def _count_cursors(self, opened: QueueOpen) -> int:
-        until = NEVER if opened.until is None else opened.until
+        until = AFTER_ALL if opened.until is None else opened.until
         owner = opened.call.queue_handle if opened.role == "name" else self._handle(opened.call)
         return len(self._cursors.between(owner, opened.call.responded_at or 0, until))
 

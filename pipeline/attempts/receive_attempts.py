@@ -26,26 +26,9 @@ from typing import Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from pipeline.attempts.calls.timeline import NEVER
-from pipeline.attempts.columns.arrays import (
-    ABSENT,
-    NOTHING,
-    Flags,
-    Ints,
-    codes_of_numbers,
-    combine_codes,
-    either,
-    first_of,
-    last_of,
-    order_by,
-    over_distinct,
-    take_or,
-    to_column,
-    to_flags,
-)
 from pipeline.attempts.columns.call_evidence import CallEvidence, Evidence
-from pipeline.attempts.columns.column_timeline import ColumnTimeline
 from pipeline.attempts.columns.missing_codes import missing_bits
+from udfs.array_types import Bools, Ints
 from udfs.capture.clock_steps import CLOCK_OF_TAP
 from udfs.codes import (
     MQ_ERROR_IO_TIMEOUT,
@@ -58,6 +41,11 @@ from udfs.codes import (
     is_lookup_action,
     is_peek_action,
 )
+from udfs.columns.absent import ABSENT, AFTER_ALL, NONE
+from udfs.columns.arrays import from_ints, over_distinct, to_flags
+from udfs.columns.codes import combine_codes, either_code, number_codes
+from udfs.columns.groups import first_of, last_of, order_by, take_or
+from udfs.columns.time_index import TimeIndex
 
 CLEANUP_INTERVAL_US: Final = 300_000_000  # [MS-MQRR] 3.1.2.2: 5 minutes
 
@@ -103,10 +91,10 @@ class ReceiveAttempts:
     end_hresult: Ints
     wait_us: Ints
     hold_us: Ints
-    ack_refused: Flags
-    ack_unanswered: Flags
+    ack_refused: Bools
+    ack_unanswered: Bools
     reader_gone_at: Ints
-    gaps: Flags
+    gaps: Bools
     named: Ints
     missing: Ints
     evidence: Evidence
@@ -134,7 +122,7 @@ class _Belonging(NamedTuple):
     owners: Ints
     calls: Ints
 
-    def where(self, condition: Flags) -> _Belonging:
+    def where(self, condition: Bools) -> _Belonging:
         return _Belonging(self.owners[condition], self.calls[condition])
 
 
@@ -157,7 +145,7 @@ class _Attempts:
         self.first_end, self.deciding = self._deciding_ends()
 
         self.outcome = np.full(self.count, _UNKNOWN, np.int64)
-        self.ending = np.full(self.count, NOTHING, np.int64)
+        self.ending = np.full(self.count, NONE, np.int64)
         self.over_at = np.full(self.count, ABSENT, np.int64)  # by one clock, where something else than a call ended it
         self.missing = np.zeros(self.count, np.int64)
         self.used = [_Belonging(self.every, self.starts)]
@@ -192,12 +180,9 @@ class _Attempts:
             evidence=evidence,
         )
 
-    def _which_actions(self, function: Callable[[int], bool]) -> Flags:
+    def _which_actions(self, function: Callable[[int], bool]) -> Bools:
         """Return which Starts ask for an action of some kind; none whose action was not captured."""
-        found = over_distinct(
-            to_column(self.action), lambda action: action is not None and function(action), pa.bool_()
-        )
-        return to_flags(found, default=False)
+        return to_flags(over_distinct(from_ints(self.action, ABSENT), function, pa.bool_()))
 
     # Whose is what
 
@@ -207,9 +192,9 @@ class _Attempts:
         calls, association = self.calls, self.known.association
         read_handle = combine_codes(association, calls.dictionary_codes("remote_read_handle")[0])
         context = combine_codes(
-            association, calls.dictionary_codes("context_handle")[0], codes_of_numbers(calls.numbers("request_id"))
+            association, calls.dictionary_codes("context_handle")[0], number_codes(calls.numbers("request_id"))
         )
-        return either(calls.by_number, read_handle, context)
+        return either_code(calls.by_number, read_handle, context)
 
     def _ends(self) -> _Belonging:
         """Assign each End to the latest attempt before it; a qm2qm handle is not known before its response."""
@@ -222,10 +207,8 @@ class _Attempts:
         rejects = calls.of_role("reject")
         is_read = np.isin(np.arange(len(calls)), self.starts)
         message = np.where(is_read, calls.identifiers("sequence_id"), calls.identifiers("lookup_id"))
-        keys = combine_codes(
-            self.known.association, calls.dictionary_codes("context_handle")[0], codes_of_numbers(message)
-        )
-        keys = np.where(calls.by_number, NOTHING, keys)
+        keys = combine_codes(self.known.association, calls.dictionary_codes("context_handle")[0], number_codes(message))
+        keys = np.where(calls.by_number, NONE, keys)
         counts = self.accepted[rejects]
         counts &= calls.numbers("acknowledgement_class")[rejects] == MQMSG_CLASS_NACK_RECEIVE_REJECTED
         return self._belonging(rejects[counts], keys, self._answered_at)
@@ -240,10 +223,10 @@ class _Attempts:
         calls = self.calls
         order = order_by([since], calls.key.take(pa.array(self.starts)))
         order = order[self.can_hold[order]]
-        holders = ColumnTimeline(keys[self.starts[order]], since[order], order)
+        holders = TimeIndex(keys[self.starts[order]], since[order], order)
         at = np.where(calls.requested_at[later] == ABSENT, calls.responded_at[later], calls.requested_at[later])
-        owners = holders.latest(np.where(at == ABSENT, NOTHING, keys[later]), at)
-        return _Belonging(owners, later).where(owners != NOTHING)
+        owners = holders.latest(np.where(at == ABSENT, NONE, keys[later]), at)
+        return _Belonging(owners, later).where(owners != NONE)
 
     def _cancels(self) -> _Belonging:
         """Assign each accepted cancel to the latest attempt with its key that began before it.
@@ -251,10 +234,10 @@ class _Attempts:
         One that waits comes before one that holds a message. A qm2qm read belongs to the owner's hQueue.
         """
         calls = self.calls
-        numbers = (codes_of_numbers(calls.numbers(name)) for name in ("queue_handle", "request_id"))
-        keys = either(calls.by_number, combine_codes(calls.server - NOTHING, *numbers), self._attempt_keys)
+        numbers = (number_codes(calls.numbers(name)) for name in ("queue_handle", "request_id"))
+        keys = either_code(calls.by_number, combine_codes(calls.server + 1, *numbers), self._attempt_keys)
         cancels = calls.of_role("cancel")
-        cancels = cancels[self.accepted[cancels] & (calls.requested_at[cancels] != ABSENT) & (keys[cancels] != NOTHING)]
+        cancels = cancels[self.accepted[cancels] & (calls.requested_at[cancels] != ABSENT) & (keys[cancels] != NONE)]
         some = np.flatnonzero(np.isin(keys[self.starts], keys[cancels]))
         columns = (keys[self.starts], calls.server[self.starts], self.at, self._waited_until, self.can_hold)
         reads = deque(zip(some.tolist(), *(column[some].tolist() for column in columns), strict=True))
@@ -269,16 +252,16 @@ class _Attempts:
                     holding[its_key] = read
             while waiting[key] and waiting[key][-1][1] < at:
                 waiting[key].pop()
-            found.append(waiting[key][-1][0] if waiting[key] else holding.get(key, NOTHING))
+            found.append(waiting[key][-1][0] if waiting[key] else holding.get(key, NONE))
         owners = np.array(found, np.int64)
-        return _Belonging(owners, cancels).where(owners != NOTHING)
+        return _Belonging(owners, cancels).where(owners != NONE)
 
     @cached_property
     def _waited_until(self) -> Ints:
-        """When reads stopped waiting: their answer, or their connection's end; ``NEVER`` if neither was captured."""
+        """When reads stopped waiting: their answer, or their connection's end; ``AFTER_ALL`` if none was captured."""
         closed_at = self.known.closed_at[self.starts]
         until = np.where(self.responded_at == ABSENT, closed_at, self.responded_at)
-        return np.where(until == ABSENT, NEVER, until)
+        return np.where(until == ABSENT, AFTER_ALL, until)
 
     def _deciding_ends(self) -> tuple[Ints, Ints]:
         """Return the first End of each attempt, and the one that decides.
@@ -290,7 +273,7 @@ class _Attempts:
         accepted = ends.where(self.accepted[ends.calls])
         unrefused = ends.where(~self.refused[ends.calls])
         first, last = first_of(*accepted, self.count), last_of(*unrefused, self.count)
-        return first_of(*ends, self.count), np.where(first == NOTHING, last, first)
+        return first_of(*ends, self.count), np.where(first == NONE, last, first)
 
     # What became of it
 
@@ -298,7 +281,7 @@ class _Attempts:
         """Decide the outcome of each attempt, by what was answered, and what ended it."""
         accepted, refused = self.accepted[self.starts], self.refused[self.starts]
         receives = (self.action != ABSENT) & ~self.peeks
-        got = (accepted & receives) | (self.first_end != NOTHING)  # a message, or its End shows that it did
+        got = (accepted & receives) | (self.first_end != NONE)  # a message, or its End shows that it did
         self._settle_held(got)
         left = ~got
         peeked = left & accepted & self.peeks
@@ -311,19 +294,19 @@ class _Attempts:
         self._settle_unanswered(unanswered & ~cancelled)
         # What is left was answered, but the answer cannot be read: unknown.
 
-    def _settle_held(self, got: Flags) -> None:
+    def _settle_held(self, got: Bools) -> None:
         """Decide attempts that got a message, or whose End shows that they did."""
         ends, rejects, end = self.ends, self.rejects, self.deciding
         self.used.append(ends)
         ack = take_or(self.calls.numbers("ack"), end, ABSENT)
         last_reject = last_of(*rejects, self.count)
-        rejected = got & (last_reject != NOTHING) & (ack != RR_NACK)  # what was given back is not there to reject
-        self._end(rejected, _REJECTED, np.where(end == NOTHING, last_reject, end))
+        rejected = got & (last_reject != NONE) & (ack != RR_NACK)  # what was given back is not there to reject
+        self._end(rejected, _REJECTED, np.where(end == NONE, last_reject, end))
         self.used.append(rejects.where(rejected[rejects.owners]))
         # Messages are rejected in transactions, after their End ([MS-MQRR] 3.1.4.14, rule R69): a later one's.
         transactional = self.calls.is_known("transaction_id")[self.starts]
-        self._miss("capture_loss", rejected & self.gaps & ((end == NOTHING) | ~transactional))
-        ended = got & ~rejected & (end != NOTHING)
+        self._miss("capture_loss", rejected & self.gaps & ((end == NONE) | ~transactional))
+        ended = got & ~rejected & (end != NONE)
         outcome = np.where(ack == RR_ACK, _ACKED, np.where(ack == RR_NACK, _NACKED, _UNKNOWN))
         self._end(ended, outcome, end)
         # After the clean-up timer, or another End, it can be of a later Start with the same number.
@@ -331,17 +314,17 @@ class _Attempts:
         self._miss("capture_loss", ended & self.gaps & ((end != self.first_end) | late))
         self._settle_unended(got & ~rejected & ~ended)
 
-    def _settle_unended(self, held: Flags) -> None:
+    def _settle_unended(self, held: Bools) -> None:
         """Decide held messages without an End that took effect: by the first thing that happened."""
         since = np.where(self.responded_at == ABSENT, self.at, self.responded_at)
-        close = np.where(self.by_number, NOTHING, self.known.queues.first_close_after(self.starts, since))
+        close = np.where(self.by_number, NONE, self.known.queues.first_close_after(self.starts, since))
         cancels = self.cancels.where(self.calls.at[self.cancels.calls] >= since[self.cancels.owners])
-        calls = np.stack([self.first_end, first_of(*cancels, self.count), close, np.full(self.count, NOTHING)])
-        times = take_or(self.calls.at, calls, NEVER)
-        times[3] = np.where((self.gone_at != ABSENT) & (self.gone_at >= since), self.gone_at, NEVER)
+        calls = np.stack([self.first_end, first_of(*cancels, self.count), close, np.full(self.count, NONE)])
+        times = take_or(self.calls.at, calls, AFTER_ALL)
+        times[3] = np.where((self.gone_at != ABSENT) & (self.gone_at >= since), self.gone_at, AFTER_ALL)
         first = times.argmin(axis=0)  # of several at one time the first in this order
         call, until = calls[first, self.every], times[first, self.every]
-        happened = until != NEVER
+        happened = until != AFTER_ALL
         until = np.where(happened, until, self.capture_ends_at)
         expired = held & (until > self._expires_at)
         until = np.where(expired, self._expires_at, until)
@@ -354,11 +337,11 @@ class _Attempts:
 
     @property
     def _expires_at(self) -> Ints:
-        """When the clean-up timer takes back what Starts brought; ``NEVER`` where it does not."""
+        """When the clean-up timer takes back what Starts brought; ``AFTER_ALL`` where it does not."""
         is_timed = ~self.by_number & (self.responded_at != ABSENT)
-        return np.where(is_timed, self.responded_at + self.cleanup_us, NEVER)
+        return np.where(is_timed, self.responded_at + self.cleanup_us, AFTER_ALL)
 
-    def _may_have_strays(self, held: Flags, since: Ints, until: Ints) -> Flags:
+    def _may_have_strays(self, held: Bools, since: Ints, until: Ints) -> Bools:
         """Return which attempts a connection may concern that may belong to any association: an End came over that."""
         found = np.zeros(self.count, np.bool_)
         for attempt in np.flatnonzero(held).tolist() if self.known.has_connections_without_bind else ():
@@ -366,27 +349,27 @@ class _Attempts:
             found[attempt] = self.known.may_share_association(int(self.starts[attempt]), *times)
         return found
 
-    def _settle_cancelled(self, unread: Flags) -> Flags:
+    def _settle_cancelled(self, unread: Bools) -> Bools:
         """Decide reads that did not return a message and that something cancelled while they waited; return which."""
         calls, until = self.calls, self._waited_until
         cancels = self.cancels.where(calls.at[self.cancels.calls] <= until[self.cancels.owners])
         cancel = first_of(*cancels, self.count)
-        by_cancel = unread & (cancel != NOTHING)
+        by_cancel = unread & (cancel != NONE)
         self._end(by_cancel, _CANCELLED, cancel)
-        given_up = np.full(self.count, NEVER, np.int64)
+        given_up = np.full(self.count, AFTER_ALL, np.int64)
         for name in ("cancelled_at", "orphaned_at"):
             at = calls.numbers(name)[self.starts]
             given_up = np.where((at != ABSENT) & (at <= until), np.minimum(given_up, at), given_up)
-        by_client = unread & ~by_cancel & (given_up != NEVER)
-        self._end(by_client, _CANCELLED, NOTHING, given_up)
+        by_client = unread & ~by_cancel & (given_up != AFTER_ALL)
+        self._end(by_client, _CANCELLED, NONE, given_up)
         close = self.known.queues.first_close_after(self.starts, self.at)
-        closed = take_or(self.accepted, close, default=False) & (take_or(calls.at, close, NEVER) <= until)
+        closed = take_or(self.accepted, close, default=False) & (take_or(calls.at, close, AFTER_ALL) <= until)
         by_close = unread & ~by_cancel & ~by_client & closed
         self._end(by_close, _CANCELLED, close)
-        cancelled: Flags = by_cancel | by_client | by_close
+        cancelled: Bools = by_cancel | by_client | by_close
         return cancelled
 
-    def _settle_refused(self, refused: Flags) -> None:
+    def _settle_refused(self, refused: Bools) -> None:
         """Decide Starts that were answered with an error or a fault."""
         hresult, fault = (self.calls.numbers(name)[self.starts] for name in ("hresult", "fault_status"))
         result = np.where(fault == ABSENT, hresult, fault)
@@ -405,7 +388,7 @@ class _Attempts:
         # That the handle was let go before, for one.
         self._miss("capture_loss", refused & (outcome == _FAILED) & self.gaps & (fault != ABSENT))
 
-    def _settle_unanswered(self, unanswered: Flags) -> None:
+    def _settle_unanswered(self, unanswered: Bools) -> None:
         """Decide Starts without a whole answer: they still wait, the capture ends inside it, or it was not captured."""
         known, timeout = self.known, self.calls.numbers("timeout_ms")[self.starts]
         is_over = (known.closed_at != ABSENT)[self.starts] | ~known.is_answered[self.starts]
@@ -413,17 +396,17 @@ class _Attempts:
         timed &= self.at + timeout * 1000 + _ANSWER_SLACK_US < self.capture_ends_at
         self._wait_on(unanswered & ~is_over & ~timed)
 
-    def _end(self, which: Flags, outcome: Ints | int, call: Ints | int, at: Ints | int = ABSENT) -> None:
+    def _end(self, which: Bools, outcome: Ints | int, call: Ints | int, at: Ints | int = ABSENT) -> None:
         """Set the outcome of attempts, by the calls that ended them, or at a time of its own where none did."""
         for column, value in ((self.outcome, outcome), (self.ending, call), (self.over_at, at)):
             column[which] = np.broadcast_to(value, self.count)[which]
 
-    def _wait_on(self, which: Flags) -> None:
+    def _wait_on(self, which: Bools) -> None:
         """Note that attempts had not ended when the capture did."""
         self.outcome[which] = _IN_FLIGHT
         self._miss("capture_ends", which)
 
-    def _miss(self, code: str, which: Flags) -> None:
+    def _miss(self, code: str, which: Bools) -> None:
         self.missing[which] |= missing_bits(code)
 
     # When, and what may come of it
@@ -431,7 +414,7 @@ class _Attempts:
     def _ended_at(self) -> Ints:
         """Return when attempts ended, by the clocks of the taps that saw it."""
         calls = self.calls
-        by_call = self.ending != NOTHING
+        by_call = self.ending != NONE
         called_at = take_or(calls.captured_at("request"), self.ending, ABSENT)
         self._miss("capture_loss", by_call & (called_at == ABSENT))  # the call's packet has no time
         answered, asked = calls.ahead_us("response")[self.starts], calls.ahead_us("request")[self.starts]
@@ -455,19 +438,19 @@ class _Attempts:
         ended = take_or(calls.clocks["request_tap"], self.ending, ABSENT)
         answered = calls.clocks["response_tap"][self.starts]
         connection = self.known.connection
-        together = take_or(connection, self.ending, NOTHING) == connection[self.starts]  # taps are numbered in one
+        together = take_or(connection, self.ending, NONE) == connection[self.starts]  # taps are numbered in one
         one_clock = np.where(together, ended == answered, (ended == ABSENT) & (answered == ABSENT))
         is_set_back = _is_set_back(ended, answered) | ~together & (np.maximum(ended, answered) >= CLOCK_OF_TAP)
-        stepped = (self.ending != NOTHING) & (by_call != ABSENT) & ~one_clock & is_set_back
+        stepped = (self.ending != NONE) & (by_call != ABSENT) & ~one_clock & is_set_back
         # What ends an attempt without a call is known by the last call of its connection.
         latest = np.maximum(calls.clocks["request_tap"], calls.clocks["response_tap"])
         on_stepped = np.isin(connection[self.starts], connection[latest >= CLOCK_OF_TAP])
-        stepped |= (self.ending == NOTHING) & (held != ABSENT) & on_stepped
+        stepped |= (self.ending == NONE) & (held != ABSENT) & on_stepped
         self._miss("clock_step", stepped)
-        found = np.where(self.ending == NOTHING, held, np.where(one_clock, by_call, ABSENT))
+        found = np.where(self.ending == NONE, held, np.where(one_clock, by_call, ABSENT))
         return np.where(stepped, ABSENT, found)
 
-    def _risks(self) -> tuple[Flags, Flags, Ints]:
+    def _risks(self) -> tuple[Bools, Bools, Ints]:
         """Return ``ack_refused``, ``ack_unanswered`` and ``reader_gone_at``: what can have become of an End."""
         calls, known, end = self.calls, self.known, self.deciding
         is_ack = calls.numbers("ack") == RR_ACK
@@ -475,15 +458,15 @@ class _Attempts:
         ack_refused[self.ends.owners[(is_ack & self.refused)[self.ends.calls]]] = True
         acked = take_or(is_ack, end, default=False)
         unanswered = acked & take_or((calls.responded_at == ABSENT) | known.is_cut_off, end, default=False)
-        gone = acked & (self.gone_at != ABSENT) & (self.gone_at >= take_or(calls.at, end, NEVER))
+        gone = acked & (self.gone_at != ABSENT) & (self.gone_at >= take_or(calls.at, end, AFTER_ALL))
         gone &= ~known.queues.is_closed_until(self.starts, self.gone_at)
         return ack_refused, unanswered, np.where(gone, self.gone_at, ABSENT)
 
 
-def _is_set_back(one: Ints, other: Ints) -> Flags:
+def _is_set_back(one: Ints, other: Ints) -> Bools:
     """Return where two times are of one tap whose clock was set back between them (column ``clocks``)."""
     before, after = (np.where(each == ABSENT, 0, each) for each in (one, other))
-    result: Flags = (before != after) & (before % CLOCK_OF_TAP == after % CLOCK_OF_TAP)
+    result: Bools = (before != after) & (before % CLOCK_OF_TAP == after % CLOCK_OF_TAP)
     return result
 
 

@@ -34,8 +34,9 @@ from itertools import chain
 from typing import Final, NamedTuple
 
 from pipeline.attempts.calls.decoded_call import DecodeErrorFields
-from pipeline.attempts.calls.timeline import NEVER, Timeline
+from pipeline.attempts.calls.timeline import Timeline
 from pipeline.attempts.capture_gaps import NO_LOSS, PossibleLoss, gap_codes_after
+from udfs.columns.absent import AFTER_ALL
 from udfs.queues.normal_form import split_queue_suffix
 
 _FATE: Final = {
@@ -307,7 +308,7 @@ def build_message_histories(
                 poison_after=poison_after,
                 possible_loss=possible_loss,
             )
-            until = NEVER if identifier is None else reused_at.get(identifier, NEVER)
+            until = AFTER_ALL if identifier is None else reused_at.get(identifier, AFTER_ALL)
             confirmed.apply_to(history, until)
             history.unconfirmed_removals = unconfirmed.after_last_handout(history, until)
             last = history.last_settled

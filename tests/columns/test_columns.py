@@ -319,7 +319,11 @@ ROWS = st.lists(st.tuples(KEYS, TIMES))
 
 @given(ROWS, ROWS, TIMES)
 def test_rows_by_key_and_time(rows, asked, until):
-    index = TimeIndex(*ints(rows).reshape(-1, 2).T)
+    of_rows = ints(rows).reshape(-1, 2).T
+    assert TimeIndex(*of_rows, 10 * np.arange(len(rows))).order.tolist() == [
+        10 * row for row in TimeIndex(*of_rows).order
+    ]
+    index = TimeIndex(*of_rows)
     keys, times = ints(asked).reshape(-1, 2).T
     in_order = sorted(range(len(rows)), key=lambda row: rows[row])
     in_order = [row for row in in_order if rows[row][0] != NONE]

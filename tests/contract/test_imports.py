@@ -174,7 +174,7 @@ def test_no_circle_between_folders(project, package):
 
 def test_an_import_back_to_a_folder_is_found(project, tmp_path):
     shutil.copytree(project / "pipeline", tmp_path / "pipeline")
-    module = tmp_path / "pipeline" / "attempts" / "columns" / "arrays.py"
+    module = tmp_path / "pipeline" / "attempts" / "columns" / "call_columns.py"
     module.write_text(
         module.read_text(encoding="utf-8") + "\nfrom pipeline.attempts import evidence\n", encoding="utf-8"
     )

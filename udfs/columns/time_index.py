@@ -16,13 +16,13 @@ Side: TypeAlias = Literal["left", "right"]
 class TimeIndex:
     """Rows in the order of key and time (``order``); those of one key and time in the order given.
 
-    ``keys`` are codes. Rows without a key (``NONE``) are not in it, and nothing is found for ``NONE``. It is made in
-    n log n steps; each look-up takes log n.
+    ``keys`` are codes; ``rows`` say which rows these are, else they are counted from 0. Rows without a key (``NONE``)
+    are not in it, and nothing is found for ``NONE``. It is made in n log n steps; each look-up takes log n.
     """
 
-    def __init__(self, keys: Ints, times: Ints) -> None:
-        rows = np.flatnonzero(keys >= 0)
-        keys, times = keys[rows], times[rows]
+    def __init__(self, keys: Ints, times: Ints, rows: Ints | None = None) -> None:
+        known = np.flatnonzero(keys >= 0)
+        keys, times, rows = keys[known], times[known], known if rows is None else rows[known]
         self._times = np.sort(times)
         places = self._place(keys, times, "right")
         order = np.argsort(places, kind="stable")

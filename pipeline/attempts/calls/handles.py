@@ -26,15 +26,16 @@ from typing import NamedTuple
 
 from pipeline.attempts.calls.associations import ClientAssociation
 from pipeline.attempts.calls.decoded_call import CALL_ROLES, CLOCK_TOLERANCE_US, ONE_CLOCK, CallRole, DecodedCall
-from pipeline.attempts.calls.timeline import NEVER, Timeline
+from pipeline.attempts.calls.timeline import Timeline
+from udfs.columns.absent import AFTER_ALL
 
 
 class HandleSpan(NamedTuple):
     """What is known of the handle that an open returned, for those who use it.
 
     ``opened``: the call that returned it, of RemoteRead or qm2qm. ``named``: the call that named its queue, None where
-    it was not seen. ``over_at``: since when it stands for nothing, ``NEVER`` while it does. ``doubtful_close``: a close
-    without a captured answer, which may be why a later use was refused.
+    it was not seen. ``over_at``: since when it stands for nothing, ``AFTER_ALL`` while it does. ``doubtful_close``: a
+    close without a captured answer, which may be why a later use was refused.
     """
 
     opened: DecodedCall
@@ -103,7 +104,7 @@ class QueueHandles:
             doubtful = self._doubtful_close(call)
             if call.protocol == "RemoteRead":
                 closed = self._close_of(call)
-                yield HandleSpan(call, call, NEVER if closed is None else closed.at, doubtful)
+                yield HandleSpan(call, call, AFTER_ALL if closed is None else closed.at, doubtful)
             elif call.queue_handle:
                 yield HandleSpan(call, self._name_of(call.queue_handle, call), self._over_at(call), doubtful)
 
@@ -149,7 +150,7 @@ class QueueHandles:
     def _over_at(self, session: DecodedCall) -> int:
         """Return when a queue that RemoteQMOpenQueue opened was closed, or its association ended."""
         closed, ended_at = self._close_of(session), self._of(session).ended_at
-        return min(NEVER if closed is None else closed.at, NEVER if ended_at is None else ended_at)
+        return min(AFTER_ALL if closed is None else closed.at, AFTER_ALL if ended_at is None else ended_at)
 
     def _close_of(self, opened: DecodedCall) -> DecodedCall | None:
         return self._closed_at.first_after(self._context(opened), opened.responded_at or opened.at)

@@ -5,10 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Hashable
-from typing import Final, Generic, TypeVar
-
-NEVER: Final = 1 << 62
-"""A time after all others, in microseconds."""
+from typing import Generic, TypeVar
 
 TimelineItem = TypeVar("TimelineItem")
 

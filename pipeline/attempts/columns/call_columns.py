@@ -24,18 +24,13 @@ from pipeline.attempts.calls.decoded_call import (
     DecodedCall,
     DecodeErrorFields,
 )
-from pipeline.attempts.columns.arrays import (
-    ABSENT,
-    NOTHING,
-    Flags,
-    Ints,
-    order_by,
-    to_codes,
-    to_flags,
-    to_numbers,
-)
 from schemas.table import CLOCKS, ERRORS, TIMESTAMP
+from udfs.array_types import Bools, Ints
 from udfs.call_results import call_succeeded
+from udfs.columns.absent import ABSENT, NONE
+from udfs.columns.arrays import to_flags, to_ints
+from udfs.columns.codes import codes_and_values
+from udfs.columns.groups import order_by
 from udfs.dcerpc.interfaces import QM2QM_NAME
 
 MESSAGE_ERRORS: Final = "message_errors"
@@ -134,9 +129,9 @@ def _first_known(requested: Ints, responded: Ints) -> Ints:
 def _roles_of_rows(rows: pa.Table, roles: Mapping[tuple[str, int], CallRole]) -> Ints:
     """Return the numbers of the calls' roles among all roles; -1 for calls that have none."""
     numbers = {role: number for number, role in enumerate(dict.fromkeys(roles.values()))}
-    opnums = to_numbers(rows["opnum"].combine_chunks())
-    protocols, names = to_codes(rows["protocol"].combine_chunks())
-    found = np.full(rows.num_rows, NOTHING)
+    opnums = to_ints(rows["opnum"].combine_chunks(), ABSENT)
+    protocols, names = codes_and_values(rows["protocol"].combine_chunks())
+    found = np.full(rows.num_rows, NONE)
     for (protocol, opnum), role in roles.items():
         if protocol in names:
             found[(protocols == names.index(protocol)) & (opnums == opnum)] = numbers[role]
@@ -154,7 +149,7 @@ class CallColumns:
         self._rows, self._roles = rows, [*dict.fromkeys(roles.values())]
         self._numbers: dict[str, Ints] = {}
         role = _roles_of_rows(rows, roles)
-        self.places: Ints = np.flatnonzero(role != NOTHING)
+        self.places: Ints = np.flatnonzero(role != NONE)
         self.places = self.places[self._order()]
         self.role = role[self.places]
         self.key: pa.Array = self.field("call_key")
@@ -164,7 +159,9 @@ class CallColumns:
         self.at = _first_known(self.requested_at, self.responded_at)
 
     def _order(self) -> Ints:
-        requested, responded = (to_numbers(self.field(name, pa.int64())) for name in ("requested_at", "responded_at"))
+        requested, responded = (
+            to_ints(self.field(name, pa.int64()), ABSENT) for name in ("requested_at", "responded_at")
+        )
         return order_by(
             [self.dictionary_codes("server_address")[0], _first_known(requested, responded)], self.field("call_key")
         )
@@ -192,32 +189,32 @@ class CallColumns:
     def numbers(self, name: str) -> Ints:
         """Return a field of numbers or times; ``ABSENT`` for null."""
         if name not in self._numbers:
-            self._numbers[name] = to_numbers(self.field(name, pa.int64()))
+            self._numbers[name] = to_ints(self.field(name, pa.int64()), ABSENT)
         return self._numbers[name]
 
     def dictionary_codes(self, name: str) -> tuple[Ints, list[Any]]:
         """Return the codes of a field, -1 for null, and the values that they stand for."""
-        return to_codes(self.field(name))
+        return codes_and_values(self.field(name))
 
     def identifiers(self, name: str) -> Ints:
         """Return a field of identifiers of messages, of which the wire carries 56 bits; ``ABSENT`` for 0 and null."""
         values = self.field(name, pa.uint64()).cast(pa.uint64()).fill_null(0).to_numpy(zero_copy_only=False)
         return np.where(values == 0, ABSENT, (values & np.uint64(LOOKUP_ID_ACTION_FLAG)).astype(np.int64))
 
-    def flags(self, name: str) -> Flags:
+    def flags(self, name: str) -> Bools:
         """Return a field of flags."""
         return to_flags(self.field(name, pa.bool_()), default=DecodedCall._field_defaults[name])
 
     # What a call is, as ``DecodedCall`` says it
 
     @cached_property
-    def by_number(self) -> Flags:
+    def by_number(self) -> Bools:
         """Whether calls are of qm2qm, whose queues are used by number."""
-        found: Flags = self.protocol == (self.protocols.index(QM2QM_NAME) if QM2QM_NAME in self.protocols else NOTHING)
+        found: Bools = self.protocol == (self.protocols.index(QM2QM_NAME) if QM2QM_NAME in self.protocols else NONE)
         return found
 
     @cached_property
-    def succeeded(self) -> tuple[Flags, Flags]:
+    def succeeded(self) -> tuple[Bools, Bools]:
         """Which calls were accepted, and which were refused (``is_accepted``, ``is_refused``)."""
         results, values = self.dictionary_codes("hresult")
         each = [[call_succeeded(name, value) for value in (*values, None)] for name in self.protocols]  # null at -1
@@ -232,7 +229,7 @@ class CallColumns:
     def clocks(self) -> dict[str, Ints]:
         """The fields of ``Clocks``."""
         column = self.field("clocks", CLOCKS.type)
-        return {name: to_numbers(pc.struct_field(column, name)) for name in Clocks._fields}
+        return {name: to_ints(pc.struct_field(column, name), ABSENT) for name in Clocks._fields}
 
     def ahead_us(self, side: str) -> Ints:
         """Return how far ahead the clock is of the tap that saw the ``request`` or ``response``; 0 if not known."""
@@ -246,7 +243,7 @@ class CallColumns:
         return [found[place] for place in self.places.tolist()] if any(found) else []
 
     @cached_property
-    def has_errors(self) -> Flags:
+    def has_errors(self) -> Bools:
         """Whether calls, or the messages that they returned, have errors."""
         return np.array([bool(each) for each in self.errors]) if self.errors else np.zeros(len(self), np.bool_)
 
@@ -255,10 +252,10 @@ class CallColumns:
         at = self.requested_at if side == "request" else self.responded_at
         return np.where(at == ABSENT, ABSENT, at + self.ahead_us(side))
 
-    def is_known(self, name: str) -> Flags:
+    def is_known(self, name: str) -> Bools:
         """Return which calls have a value in a field."""
         return self.field(name).is_valid().to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
 
-    def has_outcome(self, outcome: str) -> Flags:
+    def has_outcome(self, outcome: str) -> Bools:
         """Whether calls have an outcome, as bronze.rpc_calls has it."""
         return to_flags(pc.equal(self.field("outcome"), outcome), default=False)

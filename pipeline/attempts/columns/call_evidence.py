@@ -19,12 +19,13 @@ import pyarrow as pa
 from pipeline.attempts.calls.associations import ClientAssociation, RpcConnection, group_into_associations
 from pipeline.attempts.calls.decoded_call import CALL_ROLES, CallRole, DecodedCall
 from pipeline.attempts.calls.handles import QueueHandles
-from pipeline.attempts.calls.timeline import NEVER
-from pipeline.attempts.columns.arrays import ABSENT, NOTHING, Flags, Ints, to_codes
 from pipeline.attempts.columns.call_columns import CallColumns
 from pipeline.attempts.columns.missing_codes import MISSING_CODES, missing_bits
 from pipeline.attempts.columns.opened_queues import HANDLE_ROLES, OpenedQueues
-from udfs.sorted_numbers import sorted_distinct
+from udfs.array_types import Bools, Ints
+from udfs.columns.absent import ABSENT, AFTER_ALL, NONE
+from udfs.columns.codes import codes_and_values
+from udfs.columns.groups import expand_ranges, sorted_distinct
 
 _UNSEEN_BEGINNING: Final = 1 << len(MISSING_CODES)  # of the association of a call
 _LOSSY: Final = _UNSEEN_BEGINNING << 1  # of the connection of a call bytes are missing
@@ -44,7 +45,7 @@ class Evidence(NamedTuple):
         ``bound`` is the number of all calls.
         """
         owner, call = np.concatenate(owners), np.concatenate(calls)
-        there = call != NOTHING
+        there = call != NONE
         pairs = sorted_distinct(owner[there] * max(bound, 1) + call[there])
         return cls(pairs % max(bound, 1), np.searchsorted(pairs, np.arange(count + 1) * max(bound, 1)))
 
@@ -52,8 +53,7 @@ class Evidence(NamedTuple):
         """Return the evidence of some conclusions."""
         counts = np.diff(self.begins)[conclusions]
         begins = np.concatenate([[0], np.cumsum(counts)])
-        places = np.arange(begins[-1]) + np.repeat(self.begins[conclusions] - begins[:-1], counts)
-        return Evidence(self.calls[places], begins)
+        return Evidence(self.calls[expand_ranges(self.begins[conclusions], counts)], begins)
 
 
 class CallEvidence:
@@ -100,7 +100,7 @@ class CallEvidence:
         calls = self.calls
         clocks = [values != ABSENT for values in calls.clocks.values()]
         tapped = np.flatnonzero(np.logical_or.reduce(clocks))
-        begins, ends = np.full(len(names), NEVER, np.int64), np.full(len(names), ABSENT, np.int64)
+        begins, ends = np.full(len(names), AFTER_ALL, np.int64), np.full(len(names), ABSENT, np.int64)
         answered = np.where(np.isin(calls.responded_at, (ABSENT, 0)), calls.at, calls.responded_at)
         np.minimum.at(begins, self.connection[tapped], calls.at[tapped])
         np.maximum.at(ends, self.connection[tapped], answered[tapped])
@@ -113,7 +113,7 @@ class CallEvidence:
         """Make columns of what is known of the connections and associations of calls."""
         each = [self.connections.get(name) for name in names]
         associations = [self.association_by_connection[name] for name in names]
-        codes, _ = to_codes(pa.array([association.name for association in associations], pa.string()))
+        codes, _ = codes_and_values(pa.array([association.name for association in associations], pa.string()))
         at = self.connection
         self.association: Ints = codes[at]
         self.association_ended_at = _times(association.ended_at for association in associations)[at]
@@ -126,19 +126,19 @@ class CallEvidence:
         self._is_one_sided = _flags(one is not None and one.uncaptured_side is not None for one in each)[at]
 
     @cached_property
-    def is_cut_off(self) -> Flags:
+    def is_cut_off(self) -> Bools:
         """Whether the capture ended inside the answer: its request is whole, and it is the last of an open connection.
 
         Where bytes of the connection are missing, the answer may have been damaged by that.
         """
         calls = self.calls
-        last = np.zeros(int(self.connection.max(initial=NOTHING)) + 1, np.int64)
+        last = np.zeros(int(self.connection.max(initial=NONE)) + 1, np.int64)
         np.maximum.at(last, self.connection, calls.responded_at)
         no_result = (calls.numbers("hresult") == ABSENT) & (calls.numbers("fault_status") == ABSENT)
         has_request = np.logical_or.reduce([calls.numbers(name) != ABSENT for name in ("action", "ack", "request_id")])
         goes_on = (self.closed_at != ABSENT) | (last[self.connection] > calls.responded_at)
         damaged = calls.has_outcome("damaged") & (calls.responded_at != ABSENT) & no_result & ~calls.has_errors
-        found: Flags = damaged & has_request & self.is_connected & ~goes_on & ~self._is_lossy
+        found: Bools = damaged & has_request & self.is_connected & ~goes_on & ~self._is_lossy
         return found
 
     @cached_property
@@ -228,5 +228,5 @@ def _times(times: Iterable[int | None]) -> Ints:
     return np.array([ABSENT if time is None else time for time in times], np.int64)
 
 
-def _flags(flags: Iterable[bool]) -> Flags:
+def _flags(flags: Iterable[bool]) -> Bools:
     return np.array([*flags], np.bool_)
