@@ -17,8 +17,11 @@ DAY_US: Final = 86_400_000_000
 STAGED_ROWS: Final = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
 """How Arrow files are written that a later step of the same run reads."""
 
+FIRST_DATETIME: Final = datetime.min.replace(tzinfo=UTC)
+"""The first time that ``datetime`` can hold: in sort keys it stands for no time."""
+
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_FIRST_US: Final = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
+_FIRST_US: Final = (FIRST_DATETIME - _EPOCH) // timedelta(microseconds=1)
 _LAST_US: Final = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
 
 

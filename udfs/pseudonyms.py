@@ -16,8 +16,6 @@ import re
 from collections.abc import Callable, Collection
 from typing import Any, Final
 
-import pyarrow as pa
-
 KIND_LABELS, KIND_QUEUES, KIND_HOSTS, KIND_ADDRESSES, KIND_SENDERS = "labels", "queues", "hosts", "addresses", "senders"
 PSEUDONYM_KINDS: Final = (KIND_LABELS, KIND_QUEUES, KIND_HOSTS, KIND_ADDRESSES, KIND_SENDERS)
 
@@ -216,10 +214,3 @@ def _parse_address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address |
         return ipaddress.ip_address(text.removeprefix("[").removesuffix("]"))
     except ValueError:
         return None
-
-
-def replace_distinct(texts: pa.Array, by: Callable[[str], str]) -> pa.Array:
-    """Return a string array with each text replaced by ``by``, called once per distinct text; nulls stay."""
-    encoded = texts.dictionary_encode()
-    replaced = [None if text is None else by(text) for text in encoded.dictionary.to_pylist()]
-    return pa.array(replaced, pa.string()).take(encoded.indices)

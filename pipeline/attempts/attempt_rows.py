@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.arrow_rows import DAY_US, encode_texts, is_in, table_to_rows, times_to_us, unique_rows
+from pipeline.arrow_rows import encode_texts, is_in, table_to_rows, times_to_us, unique_rows
 from pipeline.attempts.calls.associations import RpcConnection
 from pipeline.attempts.calls.decoded_call import CALL_ROLES, DecodeErrorFields
 from pipeline.attempts.client_identity import IDENTITIES_SQL, IDENTITY_COLUMNS
@@ -31,7 +31,7 @@ from schemas.table import Table
 from udfs.array_types import Ints
 from udfs.codes import ACTION_NAMES, code_name, is_peek_action, result_name
 from udfs.columns.absent import ABSENT
-from udfs.columns.arrays import from_groups, from_ints, over_distinct, to_flags, to_ints
+from udfs.columns.arrays import from_groups, from_ints, over_distinct, to_flags, to_ints, utc_dates
 from udfs.keys import keys_of_texts
 from udfs.queues.alias_groups import canonical_queue_name
 
@@ -274,6 +274,7 @@ def _attempts_table(
     inferred = pc.if_else(pc.is_null(opened), _column(starts, "destination_queue"), None)
     accepted = calls.succeeded[0][made.started]
     ended_at, end_hresult = from_ints(made.ended_at, ABSENT), from_ints(made.end_hresult, ABSENT)
+    times = pc.coalesce(*(times_to_us(starts[name]) for name in ("requested_at", "responded_at")), ended_at)
     columns = {
         **{name: _column(starts, name) for name in (*_PASSTHROUGH, *MESSAGE_FACTS, *_OF_START)},
         **{name: starts[column] for name, column in _RENAMED.items()},
@@ -302,7 +303,7 @@ def _attempts_table(
         "confidence": _confidence(made.missing, pc.is_valid(inferred)),
         "missing": over_distinct(pa.array(made.missing), codes_of_bits, pa.list_(pa.string())),
         "errors": _errors_of_attempts(made.evidence, calls),
-        "event_date": _days(pc.coalesce(*(times_to_us(starts[n]) for n in ("requested_at", "responded_at")), ended_at)),
+        "event_date": utc_dates(to_ints(times, ABSENT)),
     }  # fmt: skip
     return pa.table([columns[field.name].cast(field.type) for field in _SCHEMA], _SCHEMA)
 
@@ -315,12 +316,6 @@ def _are_transactional(starts: pa.RecordBatch) -> pa.Array:
 
 def _to_ms(spans_us: Ints) -> pa.Array:
     return pc.divide(from_ints(spans_us, ABSENT).cast(pa.float64()), 1000)
-
-
-def _days(times_us: pa.Array) -> pa.Array:
-    """Return the days, since the epoch, of times."""
-    times = to_ints(times_us, ABSENT)
-    return pa.array((times // DAY_US).astype(np.int32), mask=times == ABSENT)
 
 
 def _confidence(missing: Ints, guessed: pa.Array) -> pa.Array:

@@ -18,14 +18,8 @@ from pipeline.bronze.ledger_entries import PlannedRead
 from udfs.capture.bronze_rows import host_name_rows, not_read_rows, sort_tunnels, sum_server_connections
 from udfs.capture.record_order import TimesGoBackError, TimeWatch
 from udfs.capture.silences import Silences, look_for_silences
-from udfs.files.capture_file import (
-    NO_TIME,
-    CaptureFileReader,
-    NotACaptureError,
-    RecordBlock,
-    ResumeState,
-    resume_read_offset,
-)
+from udfs.columns.absent import NO_TIME
+from udfs.files.capture_file import CaptureFileReader, NotACaptureError, RecordBlock, ResumeState, resume_read_offset
 from udfs.files.file_source import open_stored_file
 from udfs.files.filesystems import is_remote
 from udfs.rows import RowDict

@@ -32,8 +32,9 @@ from pipeline.bronze.ledger_entries import (
     midnight_ns,
     resume_offset,
 )
+from udfs.columns.absent import NO_TIME
 from udfs.files import capture_fingerprint
-from udfs.files.capture_file import NO_TIME, CaptureFileReader, NotACaptureError
+from udfs.files.capture_file import CaptureFileReader, NotACaptureError
 from udfs.files.capture_fingerprint import CaptureStart
 from udfs.files.file_source import FileSource
 from udfs.keys import key

@@ -27,6 +27,7 @@ from schemas.messages import MESSAGES
 from schemas.queue_snapshots import MACHINE_SNAPSHOTS, PROPERTIES, QUEUE_SNAPSHOTS
 from schemas.sessions import ORDER_ACKS, PINGS, SENDINGS, SESSION_PACKETS, SESSIONS
 from schemas.table import Column, Table
+from udfs.columns.arrays import over_distinct
 from udfs.errors import remove_failure_values
 from udfs.keys import key
 from udfs.properties.property_names import (
@@ -44,7 +45,6 @@ from udfs.pseudonyms import (
     KIND_SENDERS,
     PSEUDONYM_KINDS,
     Pseudonymizer,
-    replace_distinct,
 )
 
 TextRedactor = Callable[[Pseudonymizer, str], str]
@@ -93,7 +93,8 @@ def _drop_values(_pseudonyms: Pseudonymizer, array: pa.Array) -> pa.Array:
 def _redact_texts(redactor: TextRedactor, *name_kinds: str) -> ColumnRedactor:
     """Return a redactor for a column of texts that hold names of these kinds."""
     return ColumnRedactor(
-        lambda pseudonyms, array: replace_distinct(array, partial(redactor, pseudonyms)), frozenset(name_kinds)
+        lambda pseudonyms, array: over_distinct(array, partial(redactor, pseudonyms), pa.string()),
+        frozenset(name_kinds),
     )
 
 
@@ -443,7 +444,7 @@ def redact_rows(table: Table, rows: pa.RecordBatch, pseudonyms: Pseudonymizer) -
     for field, array in zip(rows.schema, rows.columns, strict=True):
         if field.name == _SIGHTING_KEY:  # the key of the call_key, or of the packet_key
             seen = pc.coalesce(rows.column("call_key"), rows.column("packet_key"))
-            out[field.name] = replace_distinct(seen, lambda row_key: key(pseudonyms.row_key(row_key)))
+            out[field.name] = over_distinct(seen, lambda row_key: key(pseudonyms.row_key(row_key)), pa.string())
         elif not contains_text_or_bytes(field.type):
             out[field.name] = array
         else:

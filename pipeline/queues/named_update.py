@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import pyarrow as pa
 
@@ -16,9 +16,6 @@ from pipeline.lake.lake import Lake
 from pipeline.queues.queue_managers import names_table
 from schemas.queue_history import QUEUE_HISTORY
 from schemas.table import Table
-
-BEFORE_ALL: Final = -(1 << 62)
-"""A time before all others, in microseconds: everything is recomputed."""
 
 
 def begin_named_update(

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from pipeline.lake.lake import Lake
 from pipeline.queues.management_actions import ManagementAction, StateReport, action_rows
-from pipeline.queues.named_update import BEFORE_ALL, NamedUpdate, begin_named_update
+from pipeline.queues.named_update import NamedUpdate, begin_named_update
 from pipeline.queues.queue_managers import with_machine_sql
 from pipeline.queues.queue_rows import QueueSettings, to_gold_table
 from pipeline.silver import queue_aliases
@@ -28,6 +28,7 @@ from schemas.queue_history import MANAGEMENT_ACTIONS
 from schemas.queue_snapshots import MACHINE_SNAPSHOTS, QUEUE_SNAPSHOTS
 from schemas.table import Table
 from udfs.call_results import QMMGMT_SUCCEEDED_SQL
+from udfs.columns.absent import BEFORE_ALL
 from udfs.dcerpc.interfaces import QMMGMT_NAME
 from udfs.queues.alias_groups import canonical_queue_name
 from udfs.rows import RowDict

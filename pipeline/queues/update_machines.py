@@ -14,9 +14,10 @@ import pyarrow as pa
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import MAX_ROWS_IN_MEMORY, BoundQuery, GroupedQuery, GroupFunction
 from pipeline.queues import machine_rows
-from pipeline.queues.named_update import BEFORE_ALL, NamedUpdate, begin_named_update
+from pipeline.queues.named_update import NamedUpdate, begin_named_update
 from pipeline.queues.queue_rows import QueueSettings, from_gold_table, to_gold_table
 from schemas.queue_history import MACHINE_HISTORY
+from udfs.columns.absent import BEFORE_ALL
 from udfs.rows import RowDict
 
 CODE_VERSION: Final = "1"  # raised when rows are computed differently: all are recomputed

@@ -19,7 +19,8 @@ from pipeline.lake.lake import Lake
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, PENDING, QUARANTINE, RPC_BINDS, RPC_CALLS
 from schemas.sessions import SESSION_PACKETS
 from schemas.table import Table
-from udfs.files.capture_file import NO_TIME, CaptureFileReader
+from udfs.columns.absent import NO_TIME
+from udfs.files.capture_file import CaptureFileReader
 from udfs.files.file_source import FileSource
 from udfs.files.pcapng_writer import PcapngWriter
 from udfs.rows import RowDict

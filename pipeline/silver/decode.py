@@ -16,6 +16,7 @@ from schemas.messages import MESSAGES
 from schemas.queue_snapshots import MACHINE_SNAPSHOTS, PROPERTIES, QUEUE_SNAPSHOTS
 from schemas.table import EVENT_DATE, Table
 from udfs.codes import RESULT_NAMES
+from udfs.columns.arrays import to_times, utc_dates
 from udfs.comqc import body_decoder as comqc
 from udfs.comqc.declared_interfaces import NO_DECLARATIONS, Declarations
 from udfs.errors import UNSUPPORTED, describe_failure
@@ -68,7 +69,6 @@ BRONZE_NAMES: Final = {"protocol": "interface_name", "requested_at": "request_at
 """What ``bronze.rpc_calls`` calls those of them that have other names there."""
 
 _LOOKUP_ID_BYTES: Final = 7  # of SequenceId: its highest byte does not belong to the lookup id
-_DAY_US: Final = 86_400_000_000
 _SCHEMAS: Final = {table: table.schema() for table in DECODED_TABLES}
 # Reused: most batches have no calls of some interfaces.
 _EMPTY_BATCHES: Final = {
@@ -222,14 +222,7 @@ def _call_columns(calls: pa.RecordBatch) -> dict[str, pa.Array]:
     through = (name for name in PASSED_THROUGH_COLUMNS if name not in (EVENT_DATE, "queue_manager"))
     own = {name: calls.column(BRONZE_NAMES.get(name, name)) for name in through}
     own["fault_name"] = stubs.code_name_column(calls.column("fault_status"), RESULT_NAMES)
-    return own | {EVENT_DATE: _utc_dates(pc.coalesce(calls.column("request_at"), calls.column("response_at")))}
-
-
-def _utc_dates(times: pa.Array) -> pa.Array:
-    """Return the UTC dates of times, also before 1970."""
-    micros = times.cast(pa.timestamp("us", tz="UTC")).cast(pa.int64())
-    days = np.asarray(pc.fill_null(micros, 0)) // _DAY_US
-    return pa.array(days.astype(np.int32), mask=np.asarray(micros.is_null())).cast(pa.date32())
+    return own | {EVENT_DATE: utc_dates(to_times(pc.coalesce(calls.column("request_at"), calls.column("response_at"))))}
 
 
 def _table_batch(table: Table, columns: ColumnArrays) -> pa.RecordBatch:
@@ -300,7 +293,7 @@ def message_batches(
     } | decoded | {
         "comqc_rejected": pa.nulls(rows, pa.string()),
         "comqc_deviations": pa.nulls(rows, comqc.DEVIATIONS_TYPE),
-        EVENT_DATE: _utc_dates(sightings["seen_at"]),
+        EVENT_DATE: utc_dates(to_times(sightings["seen_at"])),
     } | dict(sightings)  # fmt: skip
     # Few messages hold recorded COM calls: bodies are extracted from these alone.
     recorded = pc.and_(columns["is_comqc"], pc.invert(pc.fill_null(columns["encrypted"], False)))  # noqa: FBT003
@@ -372,6 +365,6 @@ def _snapshot_batches(seen: pa.Table, run_ids: Mapping[str, str]) -> BatchesByTa
     ):
         rows = {name: columns.column(name).combine_chunks() for name in columns.column_names}
         rows["run_id"] = pa.array([run_ids[name] for name in rows["snapshot_id"].to_pylist()], pa.string())
-        rows[EVENT_DATE] = _utc_dates(rows["observed_at"])
+        rows[EVENT_DATE] = utc_dates(to_times(rows["observed_at"]))
         out[str(table)] = _table_batch(table, rows)
     return out

@@ -19,11 +19,11 @@ from functools import cached_property
 from typing import Final, NamedTuple, TypeAlias
 
 from pipeline.text import with_name
+from udfs.columns.absent import AFTER_ALL, BEFORE_ALL
 from udfs.keys import key
 
 _MAX_NAMES: Final = 3  # that are shown of one address or GUID
 _WORD: Final = re.compile(r"[^\s,;()\"]+")
-_EVER_US: Final = 1 << 62  # beyond all times, in microseconds
 
 
 class NameSource(IntEnum):
@@ -196,8 +196,8 @@ def _in_force(values: Sequence[tuple[str, NameSighting]]) -> list[str]:
     """Return the values that no other one has followed, the one that was seen last first; case makes no difference."""
     spans: dict[str, tuple[int, int, str]] = {}
     for value, seen in values:
-        first = -_EVER_US if seen.first_seen_us is None else seen.first_seen_us
-        last = _EVER_US if seen.last_seen_us is None else seen.last_seen_us
+        first = BEFORE_ALL if seen.first_seen_us is None else seen.first_seen_us
+        last = AFTER_ALL if seen.last_seen_us is None else seen.last_seen_us
         known = spans.get(value.casefold(), (first, last, value))
         spans[value.casefold()] = (min(first, known[0]), max(last, known[1]), min(value, known[2]))
     newest = max((first for first, _, _ in spans.values()), default=0)

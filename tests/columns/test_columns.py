@@ -19,6 +19,7 @@ from udfs.columns.arrays import (
     to_flags,
     to_ints,
     to_times,
+    utc_dates,
 )
 from udfs.columns.codes import (
     codes_and_values,
@@ -113,6 +114,14 @@ def test_times_become_an_array_and_a_column_again(values):
     assert found.tolist() == [NO_TIME if value is None else value for value in values]
     assert from_times(found).equals(column)
     assert to_times(column, AFTER_ALL).tolist() == [AFTER_ALL if value is None else value for value in values]
+
+
+@given(st.lists(st.none() | st.integers(-(1 << 50), 1 << 50)))
+def test_dates_of_times(values):
+    found = utc_dates(to_times(pa.array(values, pa.int64()).cast(pa.timestamp("us", tz="UTC"))))
+    epoch = datetime(1970, 1, 1, tzinfo=UTC)
+    expected = [None if value is None else (epoch + timedelta(microseconds=value)).date() for value in values]
+    assert (found.type, found.to_pylist()) == (pa.date32(), expected)
 
 
 def test_times_are_microseconds_since_the_epoch():

@@ -41,11 +41,12 @@ from sessions import test_framing as sessions
 from stubs import helpers as stubs
 from udfs.capture.capture_reader import read_capture
 from udfs.capture.connection_merge import merge_connections
+from udfs.columns.absent import NO_TIME
 from udfs.comqc.body_decoder import decode_bodies, explode_calls
 from udfs.comqc.declared_interfaces import NO_DECLARATIONS
 from udfs.dcerpc.endpoint_towers import parse_tower_endpoints
 from udfs.dcerpc.verification_trailer import strip_verification_trailers
-from udfs.files.capture_file import NO_TIME, CaptureFileReader, NotACaptureError
+from udfs.files.capture_file import CaptureFileReader, NotACaptureError
 from udfs.files.file_source import ExpansionLimitError, FileSource
 from udfs.messages import name_columns
 from udfs.messages.message_decoder import decode_messages

@@ -13,8 +13,9 @@ import pyarrow as pa
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, QUARANTINE, RPC_BINDS
 from schemas.table import BIGINT, ENDPOINT_COLUMNS, RUN_COLUMNS
 from udfs.array_types import Ints
+from udfs.columns.absent import NO_TIME
 from udfs.dcerpc.interfaces import INTERFACES_BY_UUID
-from udfs.files.capture_file import MAX_HOST_NAMES, NO_TIME, HostName
+from udfs.files.capture_file import MAX_HOST_NAMES, HostName
 from udfs.files.capture_fingerprint import DECODER_VERSION
 from udfs.keys import key
 from udfs.rpc.call_assembly import association_of, shows_msmq

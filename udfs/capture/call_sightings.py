@@ -18,6 +18,7 @@ from udfs.capture.disjoint_sets import DisjointSets
 from udfs.capture.overlapping_captures import MAX_AT_ONCE, nearest_before
 from udfs.capture.tap_clocks import set_clocks, to_time, to_us
 from udfs.capture.taps import ConnectionTaps
+from udfs.columns.absent import AFTER_ALL
 from udfs.keys import key
 from udfs.rows import RowDict
 from udfs.rpc.call_schema import CALL_TIME_COLUMNS, GIVEN_UP_COLUMNS, HALVES, IN_PART, NOT_SEEN, WHOLE, has_whole_half
@@ -38,7 +39,6 @@ _DECRYPTION_COLUMNS: Final = (
     "outcome",
 )
 _MIN_HEADER_BYTES: Final = 24  # bytes, the minimum size of a fragment's header
-_NO_TIME: Final = 1 << 62
 
 
 def merge_sightings(
@@ -114,7 +114,7 @@ def _rank(seen: RowDict) -> tuple[int, int, int, str, int]:
     ended = sum(seen[f"{half}_done_at"] is not None for half in HALVES)
     half = "request" if seen["request"] else "response"
     at = seen[f"{half}_at"]
-    return -whole, -ended, _NO_TIME if at is None else at, seen["capture_id"], seen[f"{half}_packet"] or 0
+    return -whole, -ended, AFTER_ALL if at is None else at, seen["capture_id"], seen[f"{half}_packet"] or 0
 
 
 def _group_by_call(rows: list[RowDict], max_skew_us: int) -> list[list[RowDict]]:

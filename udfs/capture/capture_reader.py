@@ -49,9 +49,10 @@ from udfs.capture.record_order import (
     records_by_time,
 )
 from udfs.capture.silences import SetForwardError, Silences, find_steps_forward, look_for_silences
+from udfs.columns.absent import NO_TIME
 from udfs.dcerpc.interfaces import infer_interface
 from udfs.errors import describe_failure, is_resource_failure
-from udfs.files.capture_file import NO_TIME, CaptureFileReader, NotACaptureError, RecordBlock, resume_read_offset
+from udfs.files.capture_file import CaptureFileReader, NotACaptureError, RecordBlock, resume_read_offset
 from udfs.files.file_source import DecompressedStream, ExpansionLimitError, FileSource
 from udfs.rpc.association_state import RpcAssociation
 from udfs.rpc.call_assembly import CallAssembler, association_of

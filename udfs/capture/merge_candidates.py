@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from udfs.capture.open_connections import CLOSED_CONNECTION_RETENTION_NS, four_tuple_key
-from udfs.files.capture_file import NO_TIME
+from udfs.columns.absent import NEVER_NS, NO_TIME
 from udfs.rows import RowDict
 from udfs.tcp.time_limits import TimeLimits
 
@@ -22,7 +22,7 @@ CANDIDATE_COLUMNS: Final = (
     "last_time_ns",
 )  # fmt: skip
 """The columns of ``bronze.pending`` that ``merge_candidates`` needs."""
-_ANY_TIME: Final = -(1 << 63), (1 << 63) - 1
+_ANY_TIME: Final = NO_TIME, NEVER_NS
 
 
 def merge_candidates(

@@ -28,8 +28,8 @@ from schemas.bronze import PENDING
 from schemas.table import RUN_COLUMNS
 from udfs.capture.openings import opening_of
 from udfs.capture.overlapping_captures import WHOLE_PDU
+from udfs.columns.absent import NO_TIME
 from udfs.dcerpc.interfaces import CallShape
-from udfs.files.capture_file import NO_TIME
 from udfs.keys import key
 from udfs.rpc.association_state import RetainedPdu, RpcAssociation
 from udfs.rpc.call_assembly import known_association_of, shows_msmq

@@ -17,8 +17,8 @@ from itertools import combinations
 from typing import Any, Final
 
 from schemas.bronze import PENDING
+from udfs.columns.absent import NO_TIME
 from udfs.dcerpc.interfaces import BINARY_PROTOCOL_PORT, EPM_PORT, MSMQ_RPC_PORTS
-from udfs.files.capture_file import NO_TIME
 from udfs.rows import RowDict
 from udfs.rpc.connection_identity import connection_id, four_tuple
 from udfs.tcp.connections import ConnectionKind, StreamDirection, TcpConnection

@@ -17,8 +17,9 @@ from operator import itemgetter
 from typing import Any, Final, NamedTuple, TypeVar
 
 from udfs.capture.disjoint_sets import DisjointSets
+from udfs.columns.absent import NO_TIME
 from udfs.dcerpc.pdu_headers import read_frag_length, walk_pdus
-from udfs.files.capture_file import BUFFER_PADDING_BYTES, NO_TIME
+from udfs.files.capture_file import BUFFER_PADDING_BYTES
 from udfs.rows import RowDict
 from udfs.tcp.connections import MAX_SEQUENCE_JUMP, sequence_difference
 from udfs.tcp.packet_decoder import ACK, FIN, FRAMED_BEFORE, RST, SKIPPED_BEFORE, STREAM_START, SYN

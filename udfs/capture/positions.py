@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from math import inf
 
-from udfs.files.capture_file import NO_TIME
+from udfs.columns.absent import NO_TIME
 from udfs.rows import RowDict
 from udfs.tcp.connections import sequence_difference
 

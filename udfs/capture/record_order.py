@@ -19,7 +19,8 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from udfs.array_types import Ints
-from udfs.files.capture_file import BUFFER_PADDING_BYTES, NO_TIME, RecordBlock
+from udfs.columns.absent import NO_TIME
+from udfs.files.capture_file import BUFFER_PADDING_BYTES, RecordBlock
 from udfs.rows import RowDict
 from udfs.tcp.connections import farthest_number, sequence_difference
 from udfs.tcp.four_tuples import group_by_four_tuple, packed_endpoints

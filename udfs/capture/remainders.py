@@ -30,7 +30,7 @@ from udfs.capture.overlapping_captures import (
 )
 from udfs.capture.positions import order_of_remainders
 from udfs.capture.taps import assign_taps
-from udfs.files.capture_file import NO_TIME
+from udfs.columns.absent import NO_TIME
 from udfs.rows import RowDict
 from udfs.tcp.connection_tracker import ConnectionTracker
 from udfs.tcp.connections import TcpConnection, sequence_difference

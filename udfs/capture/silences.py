@@ -22,7 +22,8 @@ import numpy as np
 
 from udfs.array_types import Bools, Floats, Ints
 from udfs.capture.record_order import CLOCK_SET, MAX_STEPS, RecordOrder, TimeStep
-from udfs.files.capture_file import NO_TIME, RecordBlock
+from udfs.columns.absent import NO_TIME
+from udfs.files.capture_file import RecordBlock
 from udfs.tcp.connections import MAX_SEQUENCE_JUMP, sequence_difference
 from udfs.tcp.four_tuples import PackedEndpoint, group_by_four_tuple, packed_endpoints
 from udfs.tcp.packet_decoder import ACK, FIN, RST, SYN, PacketDecoder, TcpSegments

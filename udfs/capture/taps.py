@@ -24,8 +24,8 @@ from udfs.capture.overlapping_captures import (
     is_payload,
 )
 from udfs.capture.tap_clocks import to_us
+from udfs.columns.absent import NO_TIME
 from udfs.dcerpc.pdu_headers import HEADER_BYTES, read_frag_length
-from udfs.files.capture_file import NO_TIME
 from udfs.rows import RowDict
 from udfs.rpc.call_schema import GIVEN_UP_COLUMNS, HALVES, IN_PART, NOT_SEEN, WHOLE, has_whole_half
 from udfs.tcp.connections import MAX_SEQUENCE_JUMP, sequence_difference

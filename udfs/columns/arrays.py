@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +14,7 @@ from udfs.array_types import Bools, Ints
 from udfs.columns.absent import NO_TIME, NONE
 
 Column: TypeAlias = pa.ChunkedArray | pa.Array
+_DAY_US: Final = 86_400_000_000
 
 
 def one_array(column: Column) -> pa.Array:
@@ -49,6 +50,11 @@ def from_ints(numbers: Ints, absent: int = NONE) -> pa.Array:
 def from_times(times: Ints, absent: int = NO_TIME) -> pa.Array:
     """Return microseconds since the epoch as timestamps in UTC; null for ``absent``."""
     return from_ints(times, absent).cast(pa.timestamp("us")).cast(TIMESTAMP)
+
+
+def utc_dates(times: Ints) -> pa.Array:
+    """Return the dates, in UTC, of microseconds since the epoch, also before 1970; null for ``NO_TIME``."""
+    return pa.array((times // _DAY_US).astype(np.int32), mask=times == NO_TIME).cast(pa.date32())
 
 
 def from_groups(bounds: Ints, values: pa.Array, *, empty: bool = True) -> pa.Array:

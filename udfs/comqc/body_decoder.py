@@ -16,6 +16,8 @@ from schemas.comqc import COMQC_CALLS
 from schemas.messages import MESSAGES
 from schemas.table import ERRORS
 from udfs.array_types import Bools, Ints
+from udfs.columns.arrays import from_groups
+from udfs.columns.groups import group_bounds
 from udfs.comqc import container_layout
 from udfs.comqc.container_reader import BodyColumn, BodyVerdicts, Deviations, RecordedCalls, read_recorded_calls
 from udfs.comqc.declared_arguments import apply_declarations
@@ -190,8 +192,7 @@ def _single_errors(rows: Ints, code: list[str | None], field: list[str], offset:
         [pa.array(code, pa.string()), pa.array(field, pa.string()), pa.array(offset, pa.int64())],
         fields=list(ERRORS.value_type),
     )
-    bounds = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=count))]).astype(np.int32)
-    return pa.ListArray.from_arrays(pa.array(bounds), flat).cast(ERRORS)
+    return from_groups(group_bounds(rows, count), flat).cast(ERRORS)
 
 
 def _deviation_lists(found: Deviations, which: Ints, absent: Bools) -> pa.Array:

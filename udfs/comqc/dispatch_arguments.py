@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from schemas.comqc import COMQC_CALLS
 from udfs.array_types import Bools, Ints, Octets
+from udfs.columns.arrays import over_distinct
 from udfs.comqc import variant_text
 from udfs.comqc.single_invoke import read_invoke
 from udfs.errors import DecodeError
@@ -267,13 +268,6 @@ def _argument_texts(data: Octets, read: _ArgumentBatch) -> pa.Array:
     return pa.concat_arrays(parts).take(pa.array(back))
 
 
-def _type_name_column(vt: AnyArray) -> pa.Array:
-    known, place = np.unique(vt, return_inverse=True)
-    return pa.array([variant_text.variant_type_name(each) for each in known.tolist()], pa.string()).take(
-        pa.array(place)
-    )
-
-
 class _SeparatelyReadCalls:
     """The arguments of the calls that ``single_invoke.py`` reads one by one, as flat lists."""
 
@@ -331,7 +325,11 @@ def read_dispatch_arguments(data: Octets, start: Ints, size: Ints) -> DispatchAr
     source[bounds[call] + counts[call] - 1 - place] = np.arange(len(call))
     take = pa.array(source, mask=source < 0)
     flat = pa.StructArray.from_arrays(
-        [pa.array(vt.astype(np.int32)).take(take), _type_name_column(vt).take(take), texts.take(take)],
+        [
+            pa.array(vt.astype(np.int32)).take(take),
+            over_distinct(pa.array(vt), variant_text.variant_type_name, pa.string()).take(take),
+            texts.take(take),
+        ],
         fields=list(ARGUMENT_TYPE),
     )
     known = reader.counts >= 0

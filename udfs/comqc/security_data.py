@@ -11,6 +11,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from schemas.comqc import COMQC_CALLS
+from udfs.columns.arrays import over_distinct
 from udfs.errors import DecodeError, MalformedError, TruncatedError
 from udfs.sids import sid_text
 
@@ -99,6 +100,4 @@ def _read_value(form: str, value: bytes, at: int) -> str | int:
 
 def security_columns(data: pa.Array) -> pa.StructArray:
     """Return the ``SECURITY_STRUCT`` of a column of Security Data; each distinct one is read once."""
-    encoded = data.dictionary_encode()
-    read = [read_security_data(each) for each in encoded.dictionary.to_pylist()]
-    return pa.array(read, SECURITY_STRUCT).take(encoded.indices)
+    return over_distinct(data, read_security_data, SECURITY_STRUCT)

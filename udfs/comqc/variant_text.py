@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from udfs.array_types import Ints, Octets
+from udfs.columns.groups import expand_ranges
 from udfs.stubs.column_cursors import AnyArray
 
 VT_EMPTY: Final = 0x00
@@ -129,7 +130,7 @@ def fixed_size_texts(vt: int, raw: AnyArray) -> pa.Array:
 def span_offsets(start: Ints, size: Ints) -> tuple[Ints, Ints]:
     """Return the offsets of all bytes of the spans, span by span, and the n + 1 indices where the spans begin."""
     places = np.concatenate([[0], np.cumsum(size)]).astype(np.int64)
-    return np.arange(places[-1], dtype=np.int64) + np.repeat(start - places[:-1], size), places
+    return expand_ranges(start, size), places
 
 
 def gather_spans(data: Octets, start: Ints, size: Ints) -> tuple[Octets, Ints]:

@@ -21,13 +21,13 @@ import numpy as np
 import numpy.typing as npt
 
 from udfs.array_types import Ints
+from udfs.columns.absent import NO_TIME
 from udfs.keys import key
 
 BUFFER_PADDING_BYTES: Final = 128  # zeros behind each buffer, so that gathering headers never reads beyond its end
 MAX_RECORD_BYTES: Final = 16 << 20  # no link type has larger packets; a larger length is damage
 MAX_ZERO_BYTES: Final = 1 << 20  # where a record should begin; more zeros are not looked through for another record
 MAX_PCAPNG_BLOCK_BYTES: Final = 64 << 20  # of pcapng blocks without a packet too (names, secrets)
-NO_TIME: Final = np.iinfo(np.int64).min  # time of records without one (simple packet blocks)
 UNKNOWN_LINK_TYPE: Final = -1  # of packets whose record is inconsistent
 TAIL_BYTES: Final = 64 << 10  # at the end of a capture: hashed to recognise a longer copy of it
 RESUME_STATE_VERSION: Final = 1  # of what ``CaptureFileReader.resume_state`` returns

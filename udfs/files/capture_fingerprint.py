@@ -11,8 +11,9 @@ import hashlib
 from dataclasses import dataclass
 from typing import Any, Final
 
+from udfs.columns.absent import NO_TIME
 from udfs.errors import describe_failure
-from udfs.files.capture_file import NO_TIME, TAIL_BYTES, CaptureFileReader, NotACaptureError
+from udfs.files.capture_file import TAIL_BYTES, CaptureFileReader, NotACaptureError
 from udfs.files.file_source import DecompressedStream, FileSource
 from udfs.keys import encode_key_fields, key
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from typing import BinaryIO, Final
 
-from udfs.files.capture_file import NO_TIME
+from udfs.columns.absent import NO_TIME
 
 _SECTION, _INTERFACE, _ENHANCED = 0x0A0D0D0A, 1, 6
 _OPT_COMMENT, _IF_TSRESOL, _SHB_USERAPPL = 1, 9, 4

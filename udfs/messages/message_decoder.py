@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from schemas.table import TIMESTAMP, UINT64
 from udfs import codes
 from udfs.array_types import Bools, Ints, Octets
+from udfs.columns.arrays import over_distinct
 from udfs.comqc.body_decoder import is_comqc_extension
 from udfs.messages import header_layouts as layouts
 from udfs.messages import name_columns
@@ -334,9 +335,7 @@ def _add_trailing_headers(decoded: _ReadPackets, columns: dict[str, pa.Array], s
     path = decode_utf16(
         decoded.packets.data, decoded.stored("dead letter at"), decoded.stored("dead letter size"), there
     )
-    texts = path.dictionary_encode()
-    normal = pa.array([name_columns.path_queue_name(each) for each in texts.dictionary.to_pylist()], pa.string())
-    columns["dead_letter_queue"] = normal.take(texts.indices)
+    columns["dead_letter_queue"] = over_distinct(path, name_columns.path_queue_name, pa.string())
     invalid = decoded.out.values["ExtensionHeader"]["Flags"] & layouts.EXTENSION_FLAG_DI
     columns["dead_letter_queue_invalid"] = _number_column(invalid, there, pa.bool_())
     columns["sender_address"] = name_columns.sender_address_column(decoded.packets, decoded.out)

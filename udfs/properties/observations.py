@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from schemas.queue_snapshots import PROPERTIES
 from schemas.table import ERRORS, EVENT_DATE, RUN_ID, list_of
 from udfs.call_results import call_succeeded
+from udfs.columns.arrays import over_distinct
 from udfs.dcerpc.interfaces import QMMGMT_NAME
 from udfs.properties import property_names, value_conversion
 from udfs.queues.normal_form import normalize_queue_name
@@ -161,9 +162,7 @@ def property_rows(observations: pa.Table) -> pa.Table:
     first = np.searchsorted(rows, rows)  # the index of the first property of the same observation
     out["place"] = pa.array(np.arange(len(rows)) - first, pa.int32())
     out["property_name"] = _property_name_column(out["object_type"].combine_chunks(), out["property_id"])
-    encoded = out["vt"].dictionary_encode()
-    vts = [property_names.propvariant_type_name(vt) for vt in encoded.dictionary.to_pylist()]
-    out["vt_name"] = pa.array(vts, pa.string()).take(encoded.indices)
+    out["vt_name"] = over_distinct(out["vt"], property_names.propvariant_type_name, pa.string())
     out["errors"] = pa.array([[]] * len(rows), ERRORS)
     out["decoder_version"] = pa.array([DECODER_VERSION] * len(rows), pa.string())
     return pa.table([out[name] for name in PROPERTY_ROW_SCHEMA.names], schema=PROPERTY_ROW_SCHEMA)

@@ -16,7 +16,9 @@ import pyarrow.compute as pc
 from schemas.queue_snapshots import MACHINE_SNAPSHOTS, QUEUE_SNAPSHOTS
 from schemas.table import ERRORS, EVENT_DATE, RUN_ID, STRINGS, TIMESTAMP, UINT64
 from udfs import codes
-from udfs.array_types import Bools, Ints
+from udfs.array_types import Bools
+from udfs.columns.arrays import from_groups, over_distinct, to_flags
+from udfs.columns.groups import group_bounds
 from udfs.errors import MALFORMED
 from udfs.properties import property_names, value_conversion
 from udfs.properties.observations import (
@@ -54,25 +56,21 @@ def snapshot_schema(object_type: str) -> pa.Schema:
     return _SNAPSHOT_TABLES[object_type].schema(without=(EVENT_DATE, RUN_ID))
 
 
-def _as_bools(mask: pa.Array) -> Bools:
-    return np.asarray(pc.fill_null(mask, False).to_numpy(zero_copy_only=False), np.bool_)  # noqa: FBT003
-
-
 def _text_values(items: pa.StructArray) -> ColumnwiseResult:
     text = items.field("value_text")
-    return text, _as_bools(pc.and_(pc.equal(items.field("vt"), 31), text.is_valid()))
+    return text, to_flags(pc.and_(pc.equal(items.field("vt"), 31), text.is_valid()))
 
 
 def _decimal_values(items: pa.StructArray) -> ColumnwiseResult:
     number = items.field("value_decimal")
-    return number, _as_bools(
+    return number, to_flags(
         pc.and_(pc.is_in(items.field("vt"), pa.array(value_conversion.NUMBER_TYPES)), number.is_valid())
     )
 
 
 def _count_values(items: pa.StructArray) -> ColumnwiseResult:
     number, fits = _decimal_values(items)
-    small = _as_bools(pc.less(pc.abs(number), pa.scalar(1 << 62, UINT64))) & fits
+    small = to_flags(pc.less(pc.abs(number), pa.scalar(1 << 62, UINT64))) & fits
     return pc.if_else(pa.array(small), number, pa.scalar(None, UINT64)).cast(pa.int64()), small
 
 
@@ -84,13 +82,13 @@ def _time_values(items: pa.StructArray) -> ColumnwiseResult:
 
 def _text_list_values(items: pa.StructArray) -> ColumnwiseResult:
     texts = items.field("value_texts")
-    return texts, _as_bools(pc.and_(pc.equal(items.field("vt"), 0x101F), texts.is_valid()))
+    return texts, to_flags(pc.and_(pc.equal(items.field("vt"), 0x101F), texts.is_valid()))
 
 
 def _sequence_values(items: pa.StructArray) -> ColumnwiseResult:
     """Convert SEQUENCE_INFO values of 16 octets, [MS-MQMQ] 2.2.5; all zero is null."""
     blob = items.field("value_binary")
-    fits = _as_bools(
+    fits = to_flags(
         pc.and_(pc.equal(items.field("vt"), value_conversion.VT_BLOB), pc.equal(pc.binary_length(blob), 16))
     )
     plain = pc.if_else(pa.array(fits), blob, pa.scalar(bytes(16), pa.binary())).cast(pa.binary(16))
@@ -158,7 +156,7 @@ class _FlatProperties:
         self.states[unfit] = STATE_ERROR
         order = np.lexsort((self.names.astype(str), self.owner))
         states = pa.MapArray.from_arrays(
-            _list_offsets(self.owner, rows),
+            pa.array(group_bounds(self.owner, rows), pa.int32()),
             pa.array(self.names[order], pa.string()),
             pa.array(self.states[order], pa.string()),
         )
@@ -170,11 +168,7 @@ class _FlatProperties:
             ],
             fields=list(ERRORS.value_type),
         )
-        return states, pa.ListArray.from_arrays(_list_offsets(self.owner[unfit], rows), errors).cast(ERRORS)
-
-
-def _list_offsets(owner: Ints, rows: int) -> pa.Array:
-    return pa.array(np.concatenate([[0], np.cumsum(np.bincount(owner, minlength=rows))]), pa.int32())
+        return states, from_groups(group_bounds(self.owner[unfit], rows), errors).cast(ERRORS)
 
 
 def _snapshot_rows(observations: pa.Table, object_type: str) -> pa.Table:
@@ -185,9 +179,7 @@ def _snapshot_rows(observations: pa.Table, object_type: str) -> pa.Table:
     out: dict[str, Any] = {name: ours.column(name) for name in OBSERVATION_COLUMNS if name in schema.names}
     for number, kind in COLUMN_CONVERSIONS[object_type].items():
         out[property_names.property_column_name(object_type, number)] = flat.property_column(number, kind, rows)
-    results = ours.column("hresult").combine_chunks().dictionary_encode()
-    known = [codes.result_name(code) for code in results.dictionary.to_pylist()]
-    out["hresult_name"] = pa.array(known, pa.string()).take(results.indices)
+    out["hresult_name"] = over_distinct(ours.column("hresult"), codes.result_name, pa.string())
     out["property_states"], out["errors"] = flat.states_and_errors(rows)
     out["decoder_version"] = pa.array([DECODER_VERSION] * rows, pa.string())
     return pa.table([out[name] for name in schema.names], schema=schema)

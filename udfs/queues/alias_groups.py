@@ -10,6 +10,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -18,6 +19,7 @@ import pyarrow.compute as pc
 
 from schemas.queue_aliases import QUEUE_ALIASES
 from udfs.call_results import call_succeeded
+from udfs.columns.arrays import over_distinct
 from udfs.queues.normal_form import normalize_queue_name, split_queue_suffix
 
 NAMED_AS_PATH_NAME: Final = "path_name"
@@ -224,9 +226,7 @@ def canonicalize(queues: pa.Array, canonical: pa.Table) -> pa.Array:
     """
     columns = (canonical.column(name).to_pylist() for name in CANONICAL_QUEUE_SCHEMA.names)
     known: dict[str, str] = dict(zip(*columns, strict=True))
-    encoded = queues.dictionary_encode()
-    distinct = [canonical_queue_name(queue, known) for queue in encoded.dictionary.to_pylist()]
-    return pa.array(distinct, pa.string()).take(encoded.indices)
+    return over_distinct(queues, partial(canonical_queue_name, known=known), pa.string())
 
 
 def canonical_queue_name(queue: str | None, known: Mapping[str, str]) -> str | None:

@@ -14,6 +14,8 @@ from typing import Final
 
 import pyarrow as pa
 
+from udfs.columns.arrays import over_distinct
+
 _GUID: Final = r"\{?([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})\}?"
 # A private queue: GUID and a number of 1 to 8 hexadecimal digits, with or without "private=" ([MS-MQMQ] 2.1.4).
 _PRIVATE: Final = re.compile(rf"(?:private=)?{_GUID}\\([0-9a-f]{{1,8}})(;.*)?", re.DOTALL)
@@ -65,9 +67,7 @@ def normalize_queue_name(name: str | None) -> str | None:
 
 def normalize_queue_names(format_names: pa.Array) -> pa.Array:
     """Return the normal form of each queue name of a string array; null for null and for an empty name."""
-    encoded = format_names.dictionary_encode()
-    distinct = [normalize_queue_name(name) for name in encoded.dictionary.to_pylist()]
-    return pa.array(distinct, pa.string()).take(encoded.indices)
+    return over_distinct(format_names, normalize_queue_name, pa.string())
 
 
 def split_queue_suffix(queue: str) -> tuple[str, str]:

@@ -19,6 +19,8 @@ from typing import Final
 import numpy as np
 
 from udfs.array_types import Bools, Ints, Octets
+from udfs.columns.absent import NEVER_NS
+from udfs.columns.groups import expand_ranges
 from udfs.dcerpc.bind_pdus import MalformedBindError
 from udfs.dcerpc.pdu_headers import (
     CLIENT_PDU_TYPES,
@@ -43,14 +45,12 @@ from udfs.rpc.association_state import (
 )
 from udfs.rpc.pdu_columns import (
     CANCEL_HALF,
-    NEVER_NS,
     ORPHANED_HALF,
     REQUEST_HALF,
     RESPONSE_HALF,
     AssembledCalls,
     CallHalves,
     PduColumns,
-    expand_ranges,
 )
 from udfs.rpc.pdu_framing import QUARANTINE_SAMPLE_BYTES, FramedPdus, FramingState, StrayBytes
 from udfs.rpc.waiting_pdus import WaitingPdus
@@ -540,7 +540,7 @@ def _pair_halves(
     )  # fmt: skip
     waits = ~finished & ((request >= 0) | (response >= 0))
     members = np.nonzero(waits[group])[0]
-    waiting = expand_ranges(halves.first_pdu[order[members]], halves.last_pdu[order[members]])
+    waiting = expand_ranges(halves.first_pdu[order[members]], halves.pdu_count[order[members]])
     has_half = (request >= 0) | (response >= 0)
     done = np.nonzero(finished & has_half)[0]
     call = np.full(groups, -1)

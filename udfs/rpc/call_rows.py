@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from udfs.array_types import Bools, Ints
+from udfs.columns.absent import NEVER_NS
 from udfs.dcerpc.endpoint_towers import parse_tower_endpoints
 from udfs.dcerpc.interfaces import (
     EPM_NAME,
@@ -45,7 +46,7 @@ from udfs.rpc.call_schema import (
 )
 from udfs.rpc.call_shapes import record_call_shapes
 from udfs.rpc.connection_identity import compute_call_keys, connection_columns
-from udfs.rpc.pdu_columns import NEVER_NS, AssembledCalls, PduColumns
+from udfs.rpc.pdu_columns import AssembledCalls, PduColumns
 from udfs.rpc.pdu_retention import retain_for_other_captures, unretained_pdu_mask
 from udfs.rpc.stub_columns import signed_bytes_column, stub_column
 from udfs.tcp.connections import TcpConnection

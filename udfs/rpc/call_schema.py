@@ -13,8 +13,7 @@ import pyarrow as pa
 from schemas.bronze import RPC_CALLS
 from schemas.table import RUN_COLUMNS, TIMESTAMP
 from udfs.array_types import Bools, Ints
-from udfs.files.capture_file import NO_TIME
-from udfs.rpc.pdu_columns import NEVER_NS
+from udfs.columns.absent import NEVER_NS, NO_TIME
 
 HALVES: Final = ("request", "response")
 GIVEN_UP_COLUMNS: Final = ("cancelled_at", "orphaned_at")

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from udfs.array_types import Ints
-from udfs.files.capture_file import NO_TIME
+from udfs.columns.absent import NO_TIME
 from udfs.keys import encode_key_fields, hash_encoded_fields
 from udfs.tcp.connections import TcpConnection
 

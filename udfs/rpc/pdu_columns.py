@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Final
 
 import numpy as np
 
 from udfs.array_types import Bools, Ints
 
 REQUEST_HALF, CANCEL_HALF, ORPHANED_HALF, RESPONSE_HALF = 0, 1, 2, 3  # PduColumns.half_kind; fault PDUs are responses
-NEVER_NS: Final = np.iinfo(np.int64).max  # time of an event that did not happen
 
 
 @dataclass(slots=True)
@@ -102,13 +100,3 @@ class AssembledCalls:
         start, size = int(self.pdus.buffer_start[index]), int(self.pdus.frag_length[index])
         body = int(self.pdus.body_index[index])
         return memoryview(self.buffer)[start : start + size] if body < 0 else memoryview(self.kept_bodies[body])
-
-
-def expand_ranges(first: Ints, last: Ints) -> Ints:
-    """Return the numbers of the ranges ``first[i]`` to ``last[i]``, both included, one range after the other."""
-    sizes = last - first + 1
-    if not len(sizes):
-        return np.zeros(0, np.int64)
-    offsets = np.cumsum(sizes) - sizes
-    numbers: Ints = np.arange(sizes.sum()) - np.repeat(offsets - first, sizes)
-    return numbers

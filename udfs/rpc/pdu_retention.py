@@ -7,8 +7,9 @@ from typing import Final
 import numpy as np
 
 from udfs.array_types import Bools, Ints
+from udfs.columns.groups import expand_ranges
 from udfs.rpc.call_assembly import association_of, retain_call_pdus
-from udfs.rpc.pdu_columns import AssembledCalls, expand_ranges
+from udfs.rpc.pdu_columns import AssembledCalls
 from udfs.tcp.connections import TcpConnection
 
 # Bytes of request and response, up to which a complete call is retained in case another capture repeats it.
@@ -45,7 +46,7 @@ def _retain_calls(
     halves = halves[np.argsort(calls.call_of_half[halves], kind="stable")]
     numbers, begins = np.unique(calls.call_of_half[halves], return_index=True)
     for number, part in zip(numbers.tolist(), np.split(halves, begins[1:]), strict=False):
-        which = expand_ranges(calls.halves.first_pdu[part], calls.halves.last_pdu[part]).tolist()
+        which = expand_ranges(calls.halves.first_pdu[part], calls.halves.pdu_count[part]).tolist()
         kept[number] = retain_call_pdus(
             calls.pdus, which, calls.pdu_bytes, connections, is_unbound=unknown, is_finished=finished
         )

@@ -9,7 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from udfs.array_types import Bools, Ints
-from udfs.rpc.pdu_columns import AssembledCalls, expand_ranges
+from udfs.columns.groups import expand_ranges
+from udfs.rpc.pdu_columns import AssembledCalls
 from udfs.sealed.protected_pdu import pack_pdu
 
 
@@ -18,7 +19,7 @@ def stub_column(calls: AssembledCalls, half: Ints, valid: Bools) -> pa.Array:
     pdus, halves = calls.pdus, calls.halves
     rows = np.nonzero(valid)[0]
     chosen = half[rows]
-    fragments = expand_ranges(halves.first_pdu[chosen], halves.last_pdu[chosen])
+    fragments = expand_ranges(halves.first_pdu[chosen], halves.pdu_count[chosen])
     sizes = pdus.stub_size[fragments]
     low = pdus.buffer_start[fragments] + pdus.stub_start[fragments]
     memory = memoryview(calls.buffer)
@@ -49,14 +50,14 @@ def signed_bytes_column(calls: AssembledCalls, half: Ints, signed: Bools, base: 
     if not len(rows):
         return pa.nulls(len(signed), pa.binary())
     pdus, halves = calls.pdus, calls.halves
-    firsts, lasts = halves.first_pdu[half[rows]], halves.last_pdu[half[rows]]
-    fragments = expand_ranges(firsts, lasts)
-    sequences = np.repeat(base[rows], lasts - firsts + 1) + pdus.stream_offset[fragments]
+    counts = halves.pdu_count[half[rows]]
+    fragments = expand_ranges(halves.first_pdu[half[rows]], counts)
+    sequences = np.repeat(base[rows], counts) + pdus.stream_offset[fragments]
     before, sizes = pdus.stub_start[fragments].tolist(), pdus.stub_size[fragments].tolist()
     places = zip(fragments.tolist(), (sequences & 0xFFFFFFFF).tolist(), before, sizes, strict=True)
     left = pc.binary_length(stubs).to_numpy(zero_copy_only=False)[rows].astype(np.int64).tolist()
     found: list[bytes | None] = [None] * len(signed)
-    for row, count, stub_size in zip(rows.tolist(), (lasts - firsts + 1).tolist(), left, strict=True):
+    for row, count, stub_size in zip(rows.tolist(), counts.tolist(), left, strict=True):
         records: list[bytes | memoryview] = []
         rest = stub_size
         for index, sequence, low, size in itertools.islice(places, count):

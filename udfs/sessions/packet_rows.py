@@ -12,7 +12,7 @@ import pyarrow as pa
 from schemas.sessions import SESSION_PACKETS
 from schemas.table import RUN_COLUMNS
 from udfs.array_types import Bools, Ints, Octets
-from udfs.files.capture_file import NO_TIME
+from udfs.columns.absent import NO_TIME
 from udfs.keys import encode_key_fields
 from udfs.messages.header_layouts import (
     BASE_FLAG_IN,

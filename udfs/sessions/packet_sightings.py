@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from udfs.files.capture_file import NO_TIME
+from udfs.columns.absent import NO_TIME
 from udfs.keys import key
 from udfs.rows import RowDict
 from udfs.sessions.packet_rows import PACKET_SIGHTING_TYPE

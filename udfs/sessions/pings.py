@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from schemas.sessions import PINGS
 from schemas.table import RUN_COLUMNS
-from udfs.files.capture_file import NO_TIME
+from udfs.columns.absent import NO_TIME
 from udfs.keys import key
 from udfs.rows import RowDict
 from udfs.tcp.datagrams import UdpDatagram

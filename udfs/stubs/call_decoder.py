@@ -17,6 +17,7 @@ from schemas.table import ERRORS, TIMESTAMP
 from udfs import codes
 from udfs.array_types import Bools, Ints
 from udfs.call_results import call_succeeded
+from udfs.columns.arrays import over_distinct, to_flags
 from udfs.dcerpc.interfaces import INTERFACES_BY_NAME, NDR64_NAME, NDR_NAME, REMOTE_READ_NAME
 from udfs.errors import UNSUPPORTED
 from udfs.queues.normal_form import normalize_queue_names
@@ -57,15 +58,12 @@ ColumnArrays = Mapping[str, pa.Array]
 
 def _equals(column: pa.Array, value: str) -> Bools:
     """Return the mask of rows that equal ``value``; null does not."""
-    same = pc.fill_null(pc.equal(column, value), False)  # noqa: FBT003
-    return np.asarray(same.to_numpy(zero_copy_only=False), np.bool_)
+    return to_flags(pc.equal(column, value))
 
 
 def _readable_rows(batch: pa.RecordBatch) -> Bools:
     """Return the mask of rows whose stubs are in the clear: not sealed, or decrypted."""
-    sealed = pc.fill_null(batch.column("sealed"), False)  # noqa: FBT003
-    opened = pc.or_(pc.invert(sealed), batch.column("opened_by").is_valid())
-    return np.asarray(opened.to_numpy(zero_copy_only=False), np.bool_)
+    return ~to_flags(batch.column("sealed")) | to_flags(batch.column("opened_by").is_valid())
 
 
 def _big_endian_rows(batch: pa.RecordBatch, side: str) -> Bools:
@@ -155,10 +153,7 @@ def _merge_directions(calls: _CallBatch, name: str) -> tuple[AnyArray, Bools] | 
 
 def code_name_column(numbers: pa.Array, names: dict[int, str]) -> pa.Array:
     """Return the name of each code; null for a null code."""
-    encoded = numbers.dictionary_encode()
-    return pa.array([codes.code_name(names, code) for code in encoded.dictionary.to_pylist()], pa.string()).take(
-        encoded.indices
-    )
+    return over_distinct(numbers, partial(codes.code_name, names), pa.string())
 
 
 def _method_names(calls: _CallBatch) -> pa.Array:

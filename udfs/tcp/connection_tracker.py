@@ -14,9 +14,10 @@ from typing import Final
 import numpy as np
 
 from udfs.array_types import Bools, Ints
+from udfs.columns.absent import NO_TIME
 from udfs.dcerpc.interfaces import BINARY_PROTOCOL_PORT
 from udfs.dcerpc.pdu_headers import payloads_starting_like_pdus
-from udfs.files.capture_file import BUFFER_PADDING_BYTES, NO_TIME
+from udfs.files.capture_file import BUFFER_PADDING_BYTES
 from udfs.tcp.bad_copies import SuspectBytes, drop_bad_copies
 from udfs.tcp.capture_budget import NOT_FOLLOWED, NOT_RECOGNISED, CaptureBudget
 from udfs.tcp.connections import (

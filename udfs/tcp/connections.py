@@ -16,8 +16,8 @@ from enum import Enum
 from typing import Final, NamedTuple, TypeVar
 
 from udfs.array_types import Ints
+from udfs.columns.absent import NO_TIME
 from udfs.dcerpc.interfaces import BINARY_PROTOCOL_PORT, EPM_PORT, MSMQ_RPC_PORTS
-from udfs.files.capture_file import NO_TIME
 from udfs.tcp.capture_budget import CaptureBudget
 from udfs.tcp.time_limits import earliest_ns, elapsed_ns
 

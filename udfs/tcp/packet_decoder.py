@@ -18,7 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from udfs.array_types import Bools, Ints, Octets
-from udfs.files.capture_file import BUFFER_PADDING_BYTES, NO_TIME, UNKNOWN_LINK_TYPE, RecordBlock
+from udfs.columns.absent import NO_TIME
+from udfs.files.capture_file import BUFFER_PADDING_BYTES, UNKNOWN_LINK_TYPE, RecordBlock
 from udfs.tcp.datagrams import UDP_HEADER_BYTES, UdpDatagram, has_port
 from udfs.tcp.link_layers import ETHERTYPE_IPV4, ETHERTYPE_IPV6, NOT_KNOWN, find_network_headers
 from udfs.tcp.octets import gather_bytes, u16, u32

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from udfs.array_types import Ints
-from udfs.files.capture_file import NO_TIME
+from udfs.columns.absent import NO_TIME
 
 
 class TimeLimits(NamedTuple):

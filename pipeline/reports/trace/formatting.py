@@ -6,12 +6,13 @@ import json
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
-from datetime import UTC, datetime
+from datetime import datetime
 from decimal import Decimal
 from functools import partial
 from pathlib import PurePath
 from typing import Any, Final
 
+from pipeline.arrow_rows import FIRST_DATETIME
 from pipeline.reports.trace.events import TimelineEvent
 from pipeline.reports.trace.timeline import MessageTimeline
 from pipeline.reports.trace.verdict import VERDICT_WORDS
@@ -20,7 +21,6 @@ from pipeline.text import escape_unprintable, format_count, format_table
 
 _MAX_LABEL_CHARS: Final = 250  # limit of a label ([MS-MQMQ] 2.3.1); damaged packets can show longer ones
 _MAX_LINE_CHARS: Final = 2_000  # of a line that names several queues
-_NO_TIME: Final = datetime.min.replace(tzinfo=UTC)
 _OPTION_HEADING: Final = "trace with"
 _CLOCK_SUFFIXES: Final = {
     "capture": "",
@@ -65,7 +65,7 @@ def format_timeline(timeline: MessageTimeline, machines: Machines = UNNAMED) -> 
 
 def format_list(timelines: Sequence[MessageTimeline], machines: Machines = UNNAMED) -> list[str]:
     """Return a table of messages by time: label, sender, queues, verdict, and the option that traces each."""
-    ordered = sorted(timelines, key=lambda each: (_first_seen(each) or _NO_TIME, each.message_id or ""))
+    ordered = sorted(timelines, key=lambda each: (_first_seen(each) or FIRST_DATETIME, each.message_id or ""))
     rows = [_list_row(timeline, machines) for timeline in ordered]
     lines = format_table(("first seen", "label", "from", "queue", "verdict"), rows)
     width = max(map(len, lines))

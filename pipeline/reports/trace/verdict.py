@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Final
 
+from pipeline.arrow_rows import FIRST_DATETIME
 from pipeline.queues.history import DEAD_LETTER_QUEUE_PATTERN, JOURNAL_SUFFIX
 from pipeline.reports.trace.missing_codes import MISSING_CODE_TEXTS
 from pipeline.text import format_count
@@ -67,7 +68,6 @@ _RISKS: Final = {
 _MAX_ACCOUNTS: Final = 3  # of several queues, that are told one by one
 _MAX_QUEUES: Final = 5  # of several queues with the same fate, by name
 _UNKNOWN_QUEUE: Final = "an unknown queue"
-_NO_TIME: Final = datetime.min.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +187,7 @@ def _last(accounts: Sequence[_Account]) -> _Account:
 
 
 def _age(account: _Account) -> tuple[datetime, bool]:
-    return account.at or _NO_TIME, account.final
+    return account.at or FIRST_DATETIME, account.final
 
 
 def _agree(way: _Account | None, read: _Account | None) -> _Account:
@@ -237,7 +237,7 @@ def _after_removal(account: _Account, rows: VerdictRows) -> _Account:
 
 def _transfer_account(hops: Sequence[RowMapping], rows: VerdictRows) -> _Account:
     """Return what rows of gold.message_transfers of one destination say."""
-    last = max(hops, key=lambda row: (row["last_sent_at"] or _NO_TIME, row["transfer_key"]))
+    last = max(hops, key=lambda row: (row["last_sent_at"] or FIRST_DATETIME, row["transfer_key"]))
     ends = [end for row in hops for end in _end_acknowledgements(row)]
     negative = [end for end in ends if end[0] & NEGATIVE_CLASS_BIT]
     positive = [end for end in ends if not end[0] & NEGATIVE_CLASS_BIT]
@@ -337,7 +337,7 @@ def _queue_accounts(rows: VerdictRows) -> Iterator[_Account]:
         peeks = [each for each in others.pop(_place(row), ()) if each["outcome"] == "peeked"]
         yield _as_dead_letter(_after_removal(_fate_account(row, rows.attempts, peeks), rows), rows)
     for reads in others.values():
-        last = max(reads, key=lambda row: row["returned_at"] or _NO_TIME)
+        last = max(reads, key=lambda row: row["returned_at"] or FIRST_DATETIME)
         where, at = _place_text(last), last["returned_at"]
         code, text = "in_queue", f"in {where} when it was last peeked, {_time_text(at, '')}"
         if last["outcome"] != "peeked":
@@ -350,7 +350,7 @@ def _fate_account(row: RowMapping, attempts: Sequence[RowMapping], peeks: Sequen
     """Return what a row of gold.ack_sequences says; ``peeks`` are of the same place."""
     receives = [each for each in attempts if each["attempt_key"] in (row["attempt_keys"] or ())]
     settling = [each for each in receives if row["settled_at"] is not None and each["ended_at"] == row["settled_at"]]
-    last = max(settling or receives, key=lambda each: each["returned_at"] or _NO_TIME, default=None)
+    last = max(settling or receives, key=lambda each: each["returned_at"] or FIRST_DATETIME, default=None)
     reader = last["client_address"] if last is not None else (row["readers"] or ["an unknown reader"])[-1]
     returned_at = None if last is None else last["returned_at"]
     at, where = row["settled_at"] or returned_at, _place_text(row)

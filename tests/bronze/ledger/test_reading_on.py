@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from example_counts import examples, one_in
 from pcapgen import containers as c
 from pcapgen.model import key
-from udfs.files.capture_file import NO_TIME, TAIL_BYTES, CaptureFileReader, NotACaptureError, resume_read_offset
+from udfs.columns.absent import NO_TIME
+from udfs.files.capture_file import TAIL_BYTES, CaptureFileReader, NotACaptureError, resume_read_offset
 from udfs.files.capture_fingerprint import (
     FirstPacketHash,
     capture_key,

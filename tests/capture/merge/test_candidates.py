@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from udfs.capture.merge_candidates import merge_candidates
-from udfs.files.capture_file import NO_TIME
+from udfs.columns.absent import NO_TIME
 from udfs.tcp.time_limits import TimeLimits
 
 LIMITS = TimeLimits(max_clock_skew_s=100)

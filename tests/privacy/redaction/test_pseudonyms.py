@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from udfs.columns.arrays import over_distinct
 from udfs.pseudonyms import (
     KIND_ADDRESSES,
     KIND_HOSTS,
@@ -17,7 +18,6 @@ from udfs.pseudonyms import (
     KIND_QUEUES,
     PSEUDONYM_KINDS,
     Pseudonymizer,
-    replace_distinct,
 )
 from udfs.queues.format_name_parser import parse_format_name, to_format_name
 from udfs.queues.normal_form import normalize_queue_name
@@ -164,5 +164,5 @@ def test_what_is_no_json_is_nothing(text):
 
 @given(st.lists(st.one_of(st.none(), st.sampled_from(["a", "b", "c"]))))
 def test_arrays_keep_their_nulls_and_places(texts):
-    told = replace_distinct(pa.array(texts, pa.string()), str.upper)
+    told = over_distinct(pa.array(texts, pa.string()), str.upper, pa.string())
     assert told.to_pylist() == [None if text is None else text.upper() for text in texts]
