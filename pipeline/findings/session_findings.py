@@ -27,9 +27,9 @@ from pipeline.transfers.connection_packets import (
     SIDES,
     ConnectionPackets,
 )
-from pipeline.transfers.packet_numbers import NO_TIME
 from schemas.findings import FINDINGS
 from udfs.array_types import Ints
+from udfs.columns.absent import NO_TIME
 from udfs.keys import key
 from udfs.sessions.acknowledgements import order_ack_columns
 from udfs.sessions.fixed_records import FixedRecords

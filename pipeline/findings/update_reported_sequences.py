@@ -21,7 +21,6 @@ from pipeline.findings.rules.registry import ALL_RULES, SEQUENCE_CHECKS
 from pipeline.lake.incremental import ChangeFeeds, IncrementalUpdate
 from pipeline.lake.lake import Lake
 from pipeline.lake.versions import versions_by_name
-from pipeline.text_codes import row_codes
 from schemas.eod import EOD_SOURCES, EOD_TRANSFERS
 from schemas.findings import FINDINGS
 from schemas.messages import MESSAGES
@@ -29,6 +28,7 @@ from schemas.queue_history import QUEUE_HISTORY
 from schemas.sessions import ORDER_ACKS, SENDINGS, SESSIONS
 from schemas.table import EVENT_DATE
 from schemas.transfers import TRANSFER_SEQUENCES
+from udfs.columns.codes import row_codes
 from udfs.rows import RowDict, RowMapping
 
 SEQUENCE_SCOPE: Final = "sequence"
@@ -190,7 +190,7 @@ def _by_end(
     columns = ("id", "machine", "source")
     machines = [_name(names, each) for each in packets[address].to_pylist()]
     packets = packets.append_column("machine", pa.array(machines, pa.string()))
-    codes = row_codes(packets, columns)
+    codes = row_codes(packets.select(columns).columns)
     order = np.argsort(codes, kind="stable")
     bounds = np.flatnonzero(np.diff(codes[order])) + 1
     at, number = (

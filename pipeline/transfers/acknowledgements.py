@@ -14,13 +14,9 @@ from typing import Final
 
 import numpy as np
 
-from pipeline.transfers.packet_numbers import NO_TIME
 from udfs.array_types import Bools, Ints
+from udfs.columns.absent import AFTER_ALL, NO_TIME, NONE
 
-NO_HEADER: Final = -1
-"""Stands in arrays for no SessionHeader."""
-NEVER: Final = (1 << 62) - 1
-"""A time after all others."""
 _MODULUS: Final = 1 << 16
 _HALF: Final = 1 << 15
 _STORED_FLAGS: Final = 32  # bits of RecoverableMsgAckFlags
@@ -47,7 +43,7 @@ def ack_steps(acks: Ints) -> Ints:
 
 
 def acknowledged_by(numbers: Ints, sent_at: Ints, headers: SessionHeaders) -> Ints:
-    """Return for each packet the index of the first header that acknowledges it, or ``NO_HEADER``.
+    """Return for each packet the index of the first header that acknowledges it, or ``NONE``.
 
     ``numbers`` and ``sent_at`` are those of the numbered packets of one side, in stream order; ``headers`` are the
     other side's. A header acknowledges packet n if it is not sent before it, (A - n) mod 65536 < 32768, and it is sent
@@ -65,7 +61,7 @@ def acknowledged_by(numbers: Ints, sent_at: Ints, headers: SessionHeaders) -> In
 
 
 def stored_by(numbers: Ints, sent_at: Ints, headers: SessionHeaders) -> Ints:
-    """Return for each recoverable packet the index of the first header that says it is stored, or ``NO_HEADER``.
+    """Return for each recoverable packet the index of the first header that says it is stored, or ``NONE``.
 
     ``numbers`` are recoverable numbers; the rest as for ``acknowledged_by``. A header says so of packet m if R > 0, k =
     (m - R) mod 65536 < 32 and bit k of its flags is set, within the same times.
@@ -93,7 +89,7 @@ def _with_times(headers: SessionHeaders) -> tuple[SessionHeaders, Callable[[Ints
     chosen = SessionHeaders(
         headers.sent_at[timed], headers.ack[timed], headers.recoverable_ack[timed], headers.recoverable_ack_flags[timed]
     )
-    indices = np.append(timed, NO_HEADER)  # NO_HEADER is the last one
+    indices = np.append(timed, NONE)  # NONE is the last one
     return chosen, lambda found: indices[found]
 
 
@@ -113,7 +109,7 @@ def _first_headers(numbers: Ints, sent_at: Ints, headers: SessionHeaders, find: 
     ``find(first, end, packets, low)`` returns for packets the first of the headers from ``low`` on that means them, or
     one from ``end`` on. Headers ``first`` to ``end`` are a run; those from ``low`` on are not sent before the packets.
     """
-    out = np.full(len(numbers), NO_HEADER, np.int64)
+    out = np.full(len(numbers), NONE, np.int64)
     if not len(headers) or not len(numbers):
         return out
     until = ambiguous_from(numbers, sent_at)
@@ -137,16 +133,16 @@ def _first_headers(numbers: Ints, sent_at: Ints, headers: SessionHeaders, find: 
         meant = found < end
         meant[meant] = headers.sent_at[found[meant]] < until[ours[meant]]
         out[ours[meant]] = found[meant]
-        waiting = waiting[out[waiting] == NO_HEADER]
+        waiting = waiting[out[waiting] == NONE]
     return out
 
 
 def ambiguous_from(numbers: Ints, sent_at: Ints) -> Ints:
     """Return the time from which 16 bits could mean a later packet: that of the first one numbered n + 32768 or more.
 
-    ``NEVER`` where there is none behind the packet. Arrays are of one side's numbered packets, in stream order.
+    ``AFTER_ALL`` where there is none behind the packet. Arrays are of one side's numbered packets, in stream order.
     """
-    out = np.full(len(numbers), NEVER, np.int64)
+    out = np.full(len(numbers), AFTER_ALL, np.int64)
     if not len(numbers) or numbers.max() - numbers.min() < _HALF:
         return out
     starts = np.concatenate([[0], np.flatnonzero(np.diff(numbers) != 1) + 1])

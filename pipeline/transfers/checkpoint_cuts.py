@@ -15,8 +15,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from pipeline.transfers.acknowledgements import NEVER, NO_HEADER, ack_steps, ambiguous_from
-from pipeline.transfers.checkpoints import UNKNOWN, Checkpoint, Hole, KeptPacket, NotStored, SideCheckpoint
+from pipeline.transfers.acknowledgements import ack_steps, ambiguous_from
+from pipeline.transfers.checkpoints import Checkpoint, Hole, KeptPacket, NotStored, SideCheckpoint
 from pipeline.transfers.connection_packets import (
     CLIENT,
     HANDSHAKE_KINDS,
@@ -26,11 +26,12 @@ from pipeline.transfers.connection_packets import (
     window_sizes,
 )
 from pipeline.transfers.flow_control import times_of
-from pipeline.transfers.packet_numbers import NO_NUMBER, NO_TIME, UNKNOWN_FLAGS
+from pipeline.transfers.packet_numbers import NO_NUMBER
 from pipeline.transfers.session_totals import count_packets, said_windows, side_window_full_us
 from pipeline.transfers.side_by_side import capture_spans
 from pipeline.transfers.side_losses import holes_of, joined
 from udfs.array_types import Ints
+from udfs.columns.absent import AFTER_ALL, NO_TIME, NONE
 
 MIN_PACKETS: Final = 4096  # that a checkpoint adds to what is counted: few packets are sooner read again
 _MAX_HANDSHAKES: Final = 64  # packets that are kept; of a session that has more, no checkpoint is made
@@ -76,7 +77,7 @@ class _Maker:
         self.sent_at = found.packets.sent_at[self.rows]
         acknowledged = found.acknowledged_at[self.rows]
         stored = times_of(found.stored_by[self.rows], found.packets.sent_at)
-        known = [np.where(each == NEVER, NO_TIME, each) for each in (acknowledged, stored)]
+        known = [np.where(each == AFTER_ALL, NO_TIME, each) for each in (acknowledged, stored)]
         self.settled = np.maximum(self.sent_at + margin_us, np.maximum(*known))
 
     def checkpoint(self, *, gaps_are_holes: bool) -> Checkpoint | None:
@@ -94,7 +95,7 @@ class _Maker:
         counted = found.packets.sent_at[chosen[found.packets.counted[chosen]]]
         captures = found.table["capture_id"].take(pa.array(chosen)).combine_chunks()
         spans = capture_spans(captures, found.packets.sent_at[chosen], () if before is None else before.captures)
-        window = int(self.sizes[chosen].max(initial=UNKNOWN))
+        window = int(self.sizes[chosen].max(initial=NONE))
         return Checkpoint(
             found.connection_ids[self.place], cut.until, cut.settled,
             int(counted.max(initial=NO_TIME if before is None else before.last_counted_at)),
@@ -109,12 +110,12 @@ class _Maker:
         """Return the latest cut at which all packets are final; None where none was found."""
         packets, numbers = self.found.packets, self.found.numbers
         counted, recoverable = packets.counted[self.rows], packets.recoverable[self.rows]
-        going_on = (numbers.session[self.rows] == NO_NUMBER) | (self.found.acknowledged_at[self.rows] == NEVER)
-        going_on |= recoverable == UNKNOWN_FLAGS
+        going_on = (numbers.session[self.rows] == NO_NUMBER) | (self.found.acknowledged_at[self.rows] == AFTER_ALL)
+        going_on |= recoverable == NONE
         going_on |= (recoverable == 1) & (numbers.recoverable[self.rows] == NO_NUMBER)
         open_ = (counted & going_on) | (self.sent_at == NO_TIME)
         until = int(self.sent_at.max()) - self.margin
-        until = min(until, int(self.sent_at[open_].min(initial=NEVER)) - 1)
+        until = min(until, int(self.sent_at[open_].min(initial=AFTER_ALL)) - 1)
         for _ in range(_MAX_TRIES):
             chosen = self.sent_at <= until
             if not chosen.any():
@@ -142,7 +143,7 @@ class _Maker:
         end = int(settled[-1]) + 1 if len(settled) else 0
         packets = self.found.packets
         begins = np.append(not self._goes_on(side, rows), np.diff(stretch) != 0) if len(rows) else np.zeros(0, np.bool_)
-        begins |= packets.counted[rows] & (packets.recoverable[rows] == UNKNOWN_FLAGS)
+        begins |= packets.counted[rows] & (packets.recoverable[rows] == NONE)
         gaps = count + np.flatnonzero(begins[count:end])
         if len(gaps):
             return int(self.sent_at[self.settled >= sent_at[gaps[0] :].min()].min())
@@ -247,7 +248,7 @@ class _Maker:
         """Return the latest WindowSize that a side said up to the cut."""
         at, said = said_windows(self.found, self.place, side, self.sizes)
         known = np.flatnonzero((at <= cut.until) & (at != NO_TIME))
-        return int(said[known[np.argsort(at[known], kind="stable")[-1]]]) if len(known) else UNKNOWN
+        return int(said[known[np.argsort(at[known], kind="stable")[-1]]]) if len(known) else NONE
 
     def _acks(self, rows: Ints, span: SideRows, before: SideCheckpoint) -> dict[str, int]:
         """Return how many packets the SessionHeaders of ``rows`` acknowledge, counted on: by the last, and the most."""
@@ -280,7 +281,7 @@ class _Maker:
             for each, end in zip(before, until[: len(before)].tolist(), strict=True)
             if each.packet_key not in done and end > cut.settled
         ]
-        lacking = (found.stored_by[every] == NO_HEADER) & (until[len(before) :] > cut.settled)
+        lacking = (found.stored_by[every] == NONE) & (until[len(before) :] > cut.settled)
         new = every[lacking & np.isin(every, rows)]
         keys = found.table["packet_key"].take(pa.array(new)).to_pylist()
         of = zip(keys, found.numbers.recoverable[new].tolist(), packets.sent_at[new].tolist(), strict=True)

@@ -16,10 +16,10 @@ from pipeline.lake.queries.inputs import POST_IMAGES
 from pipeline.silver.update import STUBS_EMPTIED_PROVENANCE
 from pipeline.transfers.checkpoints import Checkpoint, read_checkpoints
 from pipeline.transfers.connection_packets import CLIENT, HANDSHAKE_KINDS, SERVER, SIDES, ConnectionPackets
-from pipeline.transfers.packet_numbers import NO_TIME
 from pipeline.transfers.side_losses import gaps_are_holes
 from schemas.sessions import SESSION_PACKETS
 from schemas.table import Table
+from udfs.columns.absent import NO_TIME
 
 MAX_CHANGES: Final = 2_000_000  # changed packets; with more, all connections are recomputed
 _CHANGED_PACKETS: Final = f"""

@@ -16,11 +16,8 @@ import pyarrow as pa
 
 from pipeline.arrow_rows import epoch_day, rows_to_table, table_to_rows
 from pipeline.lake.lake import Lake
-from pipeline.transfers.packet_numbers import NO_TIME
 from schemas.table import EVENT_DATE, RUN_ID, Table
-
-UNKNOWN: Final = -1
-"""Stands for a number, or a WindowSize, that is not known."""
+from udfs.columns.absent import NO_TIME, NONE
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +35,7 @@ class SideCheckpoint:
 
     ``end_offset`` lies behind the last of them, ``settled_offset`` behind the last one up to ``settled_until``.
     ``session_number`` and ``recoverable_number`` say how many were sent until then, as packets are numbered,
-    ``UNKNOWN`` for a side without a packet. From ``messages`` to ``piggybacked``, and ``stored``: as in
+    ``NONE`` for a side without a packet. From ``messages`` to ``piggybacked``, and ``stored``: as in
     silver.sessions; all counted packets are numbered and acknowledged. ``recoverable_sent``: counted packets with DM =
     1. ``seen_bytes``: captured ones of packets; ``bytes_between``: bytes before and between packets; ``bytes_cut``:
     missing ones inside of packets, but of the last. ``window``: the latest WindowSize. ``in_flight``: when packets that
@@ -49,8 +46,8 @@ class SideCheckpoint:
     packets: int = 0
     end_offset: int = 0
     settled_offset: int = 0
-    session_number: int = UNKNOWN
-    recoverable_number: int = UNKNOWN
+    session_number: int = NONE
+    recoverable_number: int = NONE
     messages: int = 0
     bytes: int = 0
     recoverable: int = 0
@@ -64,10 +61,10 @@ class SideCheckpoint:
     seen_bytes: int = 0
     bytes_between: int = 0
     bytes_cut: int = 0
-    window: int = UNKNOWN
+    window: int = NONE
     window_full_us: int = 0
-    last_ack: int = UNKNOWN
-    highest_ack: int = UNKNOWN
+    last_ack: int = NONE
+    highest_ack: int = NONE
     in_flight: tuple[int, ...] = ()
     not_stored: tuple[NotStored, ...] = ()
 

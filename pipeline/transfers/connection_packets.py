@@ -11,21 +11,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.transfers.acknowledgements import NO_HEADER, SessionHeaders, acknowledged_by, stored_by
+from pipeline.transfers.acknowledgements import SessionHeaders, acknowledged_by, stored_by
 from pipeline.transfers.checkpoints import NO_SIDE, Checkpoint, NotStored, SideCheckpoint
 from pipeline.transfers.flow_control import times_of
 from pipeline.transfers.packet_clocks import ordered_times
-from pipeline.transfers.packet_numbers import (
-    NO_NUMBER,
-    NO_TIME,
-    UNKNOWN_FLAGS,
-    CountBefore,
-    PacketNumbers,
-    SidePackets,
-    number_packets,
-)
+from pipeline.transfers.packet_numbers import NO_NUMBER, CountBefore, PacketNumbers, SidePackets, number_packets
 from udfs.array_types import Bools, Ints
 from udfs.capture.clock_steps import NO_STEPS, ClockSteps
+from udfs.columns.absent import NO_TIME, NONE
+from udfs.columns.arrays import from_ints, is_one_of, one_array, to_flags, to_ints, to_times
 from udfs.messages.header_layouts import USER_FLAG_TH
 from udfs.sessions.fixed_records import FixedRecords
 from udfs.sessions.handshake_packets import connection_parameters_columns
@@ -65,7 +59,7 @@ class ConnectionPackets:
 
     ``connection_ids`` are sorted; side 2 k is the client's, 2 k + 1 the server's of connection k. ``transactional``: TH
     of counted packets, False where not seen. ``acknowledged_by``: the row of the packet whose SessionHeader
-    acknowledged a numbered packet first, or ``NO_HEADER``; ``acknowledged_at``: its time, or ``NEVER``; ``stored_by``:
+    acknowledged a numbered packet first, or ``NONE``; ``acknowledged_at``: its time, or ``NEVER``; ``stored_by``:
     the row of the first whose SessionHeader says that the packet is on disk. ``shown_at``: the times of the captured
     packets, as tables have them, microseconds or ``NO_TIME``; ``packets.sent_at`` are on one clock (``packet_clocks``).
     """
@@ -116,12 +110,12 @@ class ConnectionPackets:
     def is_kind_in(self, rows: slice, *kinds: str) -> Bools:
         """Return which packets of a slice of rows are of some kinds."""
         column = self.table["kind"].slice(rows.start, rows.stop - rows.start)
-        return np.asarray(pc.is_in(column, pa.array(kinds)).combine_chunks(), np.bool_)
+        return is_one_of(column, kinds)
 
     def number_columns(self, rows: Ints) -> dict[str, pa.Array]:
         """Return ``session_number`` and ``recoverable_number`` of some rows, null where not known."""
         found = (("session_number", self.numbers.session), ("recoverable_number", self.numbers.recoverable))
-        return {name: pa.array(each[rows], mask=each[rows] == NO_NUMBER) for name, each in found}
+        return {name: from_ints(each[rows], NO_NUMBER) for name, each in found}
 
 
 def arrange_packets(
@@ -140,18 +134,18 @@ def arrange_packets(
     ``packets`` has those behind it, and the kept ones. ``steps``: where clocks of their captures were set.
     """
     names = sorted(connection_ids)
-    place = pc.index_in(packets["connection_id"], pa.array(names, pa.string())).combine_chunks()
-    side = 2 * np.asarray(place, np.int64) + np.asarray(pc.equal(packets["sent_by"], SIDES[SERVER]).combine_chunks())
-    order = np.lexsort((_ints(packets["stream_offset"]), side))
+    place = to_ints(pc.index_in(packets["connection_id"], pa.array(names, pa.string())))
+    side = 2 * place + to_flags(pc.equal(packets["sent_by"], SIDES[SERVER]))
+    order = np.lexsort((to_ints(packets["stream_offset"]), side))
     table, side = packets.take(pa.array(order)), side[order]
     found = _side_packets(table, side, steps)
     kept = _is_kept(found, names, checkpoints)
     found = replace(found, counted=found.counted & ~kept)
     numbers = _numbered(found, kept, _counts_before(names, checkpoints), expire_us)
-    out = ConnectionPackets(table, names, found, numbers, _is_transactional(table), times(table["sent_at"]))
+    out = ConnectionPackets(table, names, found, numbers, _is_transactional(table), to_times(table["sent_at"]))
     out.checkpoints, out.kept = checkpoints, kept
-    out.acknowledged_by = np.full(len(found), NO_HEADER, np.int64)
-    out.stored_by = np.full(len(found), NO_HEADER, np.int64)
+    out.acknowledged_by = np.full(len(found), NONE, np.int64)
+    out.stored_by = np.full(len(found), NONE, np.int64)
     for connection in np.unique(side // 2).tolist():
         _acknowledge(out, 2 * connection + CLIENT)
         _acknowledge(out, 2 * connection + SERVER)
@@ -161,8 +155,10 @@ def arrange_packets(
 
 def _is_kept(packets: SidePackets, names: Sequence[str], checkpoints: Mapping[str, Checkpoint]) -> Bools:
     """Return which packets a checkpoint has counted already."""
-    until = [checkpoints[name].counted_until if name in checkpoints else NO_TIME - 1 for name in names]
-    return np.asarray(packets.sent_at <= np.array(until, np.int64)[packets.side // 2], np.bool_)
+    ends = [checkpoints[name].counted_until if name in checkpoints else NO_TIME for name in names]
+    until = np.array(ends, np.int64)[packets.side // 2]
+    kept: Bools = (until != NO_TIME) & (packets.sent_at <= until)
+    return kept
 
 
 def _counts_before(names: Sequence[str], checkpoints: Mapping[str, Checkpoint]) -> CountBefore | None:
@@ -188,46 +184,35 @@ def _numbered(packets: SidePackets, kept: Bools, before: CountBefore | None, exp
     return out
 
 
-def _ints(column: pa.ChunkedArray, absent: int = 0) -> Ints:
-    return np.asarray(pc.fill_null(column.cast(pa.int64()), absent).combine_chunks(), np.int64)
-
-
-def times(column: pa.ChunkedArray) -> Ints:
-    """Return a timestamp column as microseconds since the epoch, ``NO_TIME`` where null."""
-    return _ints(column.cast(pa.timestamp("us", tz="UTC")), NO_TIME)
-
-
 def _side_packets(table: pa.Table, side: Ints, steps: ClockSteps) -> SidePackets:
-    header = table["session_header"].combine_chunks()
-    fields = [_ints(pa.chunked_array([header.field(each.name)])) for each in SESSION_HEADER_TYPE]
+    header = one_array(table["session_header"])
+    fields = [to_ints(header.field(each.name)) for each in SESSION_HEADER_TYPE]
     has_header = np.asarray(header.is_valid())
-    counted = np.asarray(pc.is_in(table["kind"], pa.array(COUNTED_KINDS)).combine_chunks(), np.bool_)
-    establishes = np.asarray(pc.equal(table["kind"], ESTABLISH_CONNECTION).combine_chunks(), np.bool_)
-    sent_at = ordered_times(table, side, times(table["sent_at"]), steps)
+    counted = is_one_of(table["kind"], COUNTED_KINDS)
+    establishes = to_flags(pc.equal(table["kind"], ESTABLISH_CONNECTION))
+    sent_at = ordered_times(table, side, to_times(table["sent_at"]), steps)
     return SidePackets(
-        side, _ints(table["stream_offset"]), _ints(table["length_bytes"]), sent_at, counted,
+        side, to_ints(table["stream_offset"]), to_ints(table["length_bytes"]), sent_at, counted,
         _recoverable(table), establishes, has_header, *(np.where(has_header, each, 0) for each in fields),
     )  # fmt: skip
 
 
 def _user_flags(table: pa.Table) -> tuple[Ints, Bools]:
     """Return UserHeader.Flags, and where they were seen."""
-    found = FixedRecords.read(table["user_flags"].combine_chunks(), _USER_FLAGS)
+    found = FixedRecords.read(one_array(table["user_flags"]), _USER_FLAGS)
     return found.records["Flags"].astype(np.int64), found.has("Flags")
 
 
 def _recoverable(table: pa.Table) -> Ints:
-    """Return 1 for packets with DM = 1, 0 for others, ``UNKNOWN_FLAGS`` where that was not seen."""
+    """Return 1 for packets with DM = 1, 0 for others, ``NONE`` where that was not seen."""
     flags, seen = _user_flags(table)
-    before = pc.fill_null(pc.equal(table["delivery"], "recoverable").cast(pa.int64()), UNKNOWN_FLAGS)
-    decoded = np.asarray(before.combine_chunks(), np.int64)
+    decoded = to_ints(pc.equal(table["delivery"], "recoverable"), NONE)
     return np.where(seen, ((flags >> _DELIVERY_SHIFT) & 3 == 1).astype(np.int64), decoded)
 
 
 def _is_transactional(table: pa.Table) -> Bools:
     flags, seen = _user_flags(table)
-    before = np.asarray(pc.fill_null(table["transactional"], False).combine_chunks(), np.bool_)  # noqa: FBT003
-    return np.where(seen, flags & USER_FLAG_TH != 0, before)
+    return np.where(seen, flags & USER_FLAG_TH != 0, to_flags(table["transactional"]))
 
 
 def headers_of(packets: SidePackets, rows: SideRows) -> tuple[SessionHeaders, Ints]:
@@ -246,7 +231,7 @@ def _acknowledge(found: ConnectionPackets, side: int) -> None:
     headers, carriers = headers_of(found.packets, theirs)
     if not len(headers):
         return
-    carrier_of = np.append(carriers, NO_HEADER)  # NO_HEADER is the last one
+    carrier_of = np.append(carriers, NONE)  # NONE is the last one
     span = slice(ours.first, ours.end)
     numbered = ours.first + np.flatnonzero(found.numbers.session[span] != NO_NUMBER)
     by = acknowledged_by(found.numbers.session[numbered], found.packets.sent_at[numbered], headers)
@@ -257,16 +242,16 @@ def _acknowledge(found: ConnectionPackets, side: int) -> None:
     sent_at = [np.array([each.sent_at_us for each in waiting], np.int64), found.packets.sent_at[numbered]]
     by = stored_by(np.concatenate(numbers), np.concatenate(sent_at), headers)
     found.stored_by[numbered] = carrier_of[by[len(waiting) :]]
-    late = np.flatnonzero(by[: len(waiting)] != NO_HEADER).tolist()
+    late = np.flatnonzero(by[: len(waiting)] != NONE).tolist()
     found.now_stored[side] = [NowStored(waiting[each], int(carrier_of[by[each]])) for each in late]
 
 
 def window_sizes(found: ConnectionPackets) -> Ints:
     """Return the WindowSize that each packet says, of ConnectionParameters or a SessionHeader; -1 in all others."""
-    sizes = np.where(found.packets.has_header, found.packets.window, -1)
+    sizes = np.where(found.packets.has_header, found.packets.window, NONE)
     rows = np.flatnonzero(found.is_kind(CONNECTION_PARAMETERS))
-    packets = found.table["packet"].take(pa.array(rows, pa.int64())).combine_chunks()
-    sizes[rows] = np.asarray(pc.fill_null(connection_parameters_columns(packets)["window_size"], -1))
+    packets = one_array(found.table["packet"].take(pa.array(rows, pa.int64())))
+    sizes[rows] = to_ints(connection_parameters_columns(packets)["window_size"], NONE)
     return sizes
 
 

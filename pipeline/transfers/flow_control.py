@@ -9,10 +9,10 @@ from typing import Final
 
 import numpy as np
 
-from pipeline.transfers.acknowledgements import NEVER, NO_HEADER, ack_steps
-from pipeline.transfers.packet_numbers import NO_TIME
+from pipeline.transfers.acknowledgements import ack_steps
 from udfs.array_types import Bools, Ints
-from udfs.sorted_numbers import sorted_distinct
+from udfs.columns.absent import AFTER_ALL, NO_TIME, NONE
+from udfs.columns.groups import sorted_distinct
 
 DEFAULT_WINDOW: Final = 64  # packets, before a side has said another one
 _MOST_STEPS: Final = 32_767  # counted packets of a side behind a packet; headers later than these do not count
@@ -29,9 +29,9 @@ def window_full_us(
     """Return how long the packets in flight of a side were at least the smaller of both windows, microseconds.
 
     ``sent_at`` of its numbered packets, ``acknowledged_at`` the time of each one's session acknowledgement or
-    ``NEVER``; ``windows``: for each side the times and values of the WindowSizes that it said, in stream order. Counted
-    from the first numbered packet, or from ``begin``, to ``end``. At equal times acknowledgements and windows come
-    before packets.
+    ``AFTER_ALL``; ``windows``: for each side the times and values of the WindowSizes that it said, in stream order.
+    Counted from the first numbered packet, or from ``begin``, to ``end``. At equal times acknowledgements and windows
+    come before packets.
     """
     known = sent_at != NO_TIME
     sent_at, acknowledged_at = sent_at[known], acknowledged_at[known]
@@ -40,7 +40,7 @@ def window_full_us(
     first = int(sent_at.min()) if begin is None else begin
     if end <= first:
         return 0
-    acked = acknowledged_at[acknowledged_at != NEVER]
+    acked = acknowledged_at[acknowledged_at != AFTER_ALL]
     times = np.concatenate([acked, sent_at])
     change = np.concatenate([np.full(len(acked), -1), np.full(len(sent_at), 1)])
     said = [_latest_windows(*each) for each in windows]
@@ -88,7 +88,7 @@ def surely_acknowledged(
     steps = ack_steps(header_acks)
     total = np.cumsum(np.where(steps < _HALF, steps, 0))
     limit = np.where(
-        rows + _MOST_STEPS < len(sent_at), sent_at[np.minimum(rows + _MOST_STEPS, len(sent_at) - 1)], NEVER
+        rows + _MOST_STEPS < len(sent_at), sent_at[np.minimum(rows + _MOST_STEPS, len(sent_at) - 1)], AFTER_ALL
     )
     last = np.searchsorted(earliest, limit, side="right") - 1  # the last header that is not later
     acknowledged = total[np.maximum(last, base)] - total[base]
@@ -106,5 +106,5 @@ def _sent_after(sent_at: Ints, after: Ints, first: Ints, last: Ints) -> Ints:
 
 
 def times_of(headers: Ints, sent_at: Ints) -> Ints:
-    """Return the times of headers by their indices; ``NEVER`` for ``NO_HEADER``."""
-    return np.append(sent_at, NEVER)[np.where(headers == NO_HEADER, len(sent_at), headers)]
+    """Return the times of headers by their indices; ``AFTER_ALL`` for ``NONE``."""
+    return np.append(sent_at, AFTER_ALL)[np.where(headers == NONE, len(sent_at), headers)]

@@ -7,17 +7,17 @@ from typing import Final
 
 import numpy as np
 
-from pipeline.transfers.acknowledgements import NO_HEADER
 from udfs.array_types import Bools, Ints
+from udfs.columns.absent import AFTER_ALL, NONE
 from udfs.sessions.packet_layouts import SESSION_ACK_BYTES
 
-NO_PACKET: Final = -1
-END_OF_SIDE: Final = (1 << 62) - 1
+END_OF_SIDE: Final = AFTER_ALL
+"""Bytes: behind all of a side."""
 
 
 @dataclass(frozen=True, slots=True)
 class Holes:
-    """Where bytes of one side are missing, ascending, and inside which of its packets, ``NO_PACKET`` between packets.
+    """Where bytes of one side are missing, ascending, and inside which of its packets, ``NONE`` between packets.
 
     ``begins`` are bytes in the side's stream; ``END_OF_SIDE`` stands for what is missing behind its last packet.
     ``sizes`` are bytes: of a hole between packets all up to the next one, captured ones of no packet too.
@@ -52,11 +52,11 @@ def find_holes(offset: Ints, length: Ints, seen: Ints, held: Ints, *, at_end: in
     ends = offset + length
     gap = np.flatnonzero(offset[1:] > ends[:-1]) if len(offset) else np.zeros(0, np.int64)
     begins = [ends[gap], (offset + np.minimum(held, length))[cut]]
-    inside = [np.full(len(gap), NO_PACKET), index[cut]]
+    inside = [np.full(len(gap), NONE), index[cut]]
     sizes = [(offset[1:] - ends[:-1])[gap] if len(gap) else gap, (length - seen)[cut]]
     for begin, size in ((0, int(offset[0]) if len(offset) else 0), (END_OF_SIDE, at_end)):
         if size > 0:
-            for values, value in ((begins, begin), (inside, NO_PACKET), (sizes, size)):
+            for values, value in ((begins, begin), (inside, NONE), (sizes, size)):
                 values.append(np.full(1, value))
     where, which, bytes_of = (np.concatenate(each) for each in (begins, inside, sizes))
     order = np.argsort(where, kind="stable")
@@ -69,7 +69,7 @@ def may_hold_acknowledgement(
 ) -> Bools:  # fmt: skip
     """Return for each sending whether a hole of the other side may hold its session acknowledgement.
 
-    ``sent_at`` and ``acknowledged_by`` (an index of ``headers``, or ``NO_HEADER``) are of the sendings. Of the other
+    ``sent_at`` and ``acknowledged_by`` (an index of ``headers``, or ``NONE``) are of the sendings. Of the other
     side's packets, in stream order: ``packet_sent_at``, ``offset``, ``length``, ``may_have_header`` (flag SH is set, or
     was not seen); ``headers`` are the indices of those that carry a SessionHeader. Such a hole lies behind the other
     side's last packet before the sending, before the header that acknowledged it, or behind the last one if none did.
@@ -81,13 +81,13 @@ def may_hold_acknowledgement(
     last = np.searchsorted(earliest, sent_at) - 1  # the other side's last packet before the sending
     ends = np.append(offset + length, 0)
     begin = np.where(last >= 0, ends[last], 0)
-    acked = acknowledged_by != NO_HEADER
+    acked = acknowledged_by != NONE
     carrier = headers[np.maximum(acknowledged_by, 0)] if len(headers) else np.zeros(len(sent_at), np.int64)
     end = np.where(acked, np.append(offset, END_OF_SIDE)[carrier], END_OF_SIDE + 1)
     if len(headers):
         begin = np.where(acked, begin, np.maximum(begin, ends[headers[-1]]))
-    between = (holes.inside == NO_PACKET) & (holes.sizes >= SESSION_ACK_BYTES)
-    possible = between | (holes.inside != NO_PACKET) & np.append(may_have_header, True)[holes.inside]
+    between = (holes.inside == NONE) & (holes.sizes >= SESSION_ACK_BYTES)
+    possible = between | (holes.inside != NONE) & np.append(may_have_header, True)[holes.inside]
     count = np.concatenate([[0], np.cumsum(possible)])
     low, high = np.searchsorted(holes.begins, begin), np.searchsorted(holes.begins, end)
     return count[np.maximum(high, low)] > count[low]

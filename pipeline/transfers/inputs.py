@@ -19,13 +19,13 @@ from pipeline.transfers.connection_packets import (
     USER_MESSAGE,
     ConnectionPackets,
     arrange_packets,
-    times,
 )
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS
 from schemas.messages import MESSAGES
 from schemas.sessions import SESSION_PACKETS
 from schemas.table import EVENT_DATE, Table
 from udfs.capture.clock_steps import NO_STEPS, ClockSteps
+from udfs.columns.arrays import to_times
 from udfs.messages.header_layouts import PROTOCOL_BINARY
 
 BINARY_PROTOCOL: Final = "binary_protocol"  # bronze.connections.kind
@@ -134,7 +134,7 @@ def read_after_checkpoint(
         rows = read(f"{column} > timestamp_micros({min(until.values())})", [*until])
         place = pc.index_in(rows["connection_id"], pa.array([*until], pa.string())).combine_chunks()
         limits = np.array([*until.values()], np.int64)[np.asarray(place, np.int64)]
-        parts.append(rows.filter(pa.array(times(rows[column]) > limits)))
+        parts.append(rows.filter(pa.array(to_times(rows[column]) > limits)))
     return pa.concat_tables(parts)
 
 

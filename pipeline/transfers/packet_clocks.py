@@ -14,9 +14,10 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from pipeline.transfers.packet_numbers import NO_TIME
 from udfs.array_types import Bools, Ints
 from udfs.capture.clock_steps import NO_STEPS, ClockSteps
+from udfs.columns.absent import NO_TIME
+from udfs.columns.codes import codes_and_values
 
 _HANDSHAKE: Final = ("establish_connection", "connection_parameters")
 
@@ -29,10 +30,9 @@ def ordered_times(table: pa.Table, side: Ints, sent_at: Ints, steps: ClockSteps 
     """
     if not len(side):
         return sent_at
-    captures = table["capture_id"].combine_chunks().dictionary_encode()
-    number = np.asarray(captures.indices.fill_null(-1), np.int64)
+    number, captures = codes_and_values(table["capture_id"])
     found = _directions_on_one_clock(table["kind"], side, number, _as_if_not_set(table, sent_at, steps))
-    for place, name in enumerate(captures.dictionary.to_pylist()):
+    for place, name in enumerate(captures):
         for since, until, by_us in steps.perhaps_set(name):
             found = _without_step(found, sent_at, side, number == place, (since, until), by_us)
     return found

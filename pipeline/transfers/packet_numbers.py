@@ -14,17 +14,13 @@ from typing import Final
 import numpy as np
 
 from udfs.array_types import Bools, Ints
+from udfs.columns.absent import AFTER_ALL, BEFORE_ALL, NO_TIME, NONE
 
 NO_NUMBER: Final = 0
 """Stands in arrays for a number that is not known: numbers begin with 1."""
-NO_TIME: Final = -(1 << 62)
-"""Stands in arrays for a time that is not known, microseconds since the epoch otherwise."""
-UNKNOWN_FLAGS: Final = -1
-"""Stands in ``SidePackets.recoverable`` for a packet whose UserHeader.Flags were not seen."""
 NUMBER_BITS: Final = 16
 _MODULUS: Final = 1 << NUMBER_BITS
 _MOST_BACKWARDS: Final = _MODULUS - 1  # counted packets that an anchor numbers before it
-_FAR: Final = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +29,9 @@ class SidePackets:
 
     ``side`` numbers the sides, ``offset`` and ``length`` are bytes in its stream, ``sent_at`` microseconds or
     ``NO_TIME``. ``counted``: user message, order ack or final ack. ``recoverable``: of counted packets 1 for DM = 1, 0
-    for others, or ``UNKNOWN_FLAGS``. ``establishes``: an EstablishConnection packet. ``has_header``: a SessionHeader
-    was seen whole; only there the arrays from ``ack`` on have values: its fields in the order of [MS-MQMQ] 2.2.20.4.
+    for others, or ``NONE`` where UserHeader.Flags were not seen. ``establishes``: an EstablishConnection packet.
+    ``has_header``: a SessionHeader was seen whole; only there the arrays from ``ack`` on have values: its fields in the
+    order of [MS-MQMQ] 2.2.20.4.
     """
 
     side: Ints
@@ -90,7 +87,7 @@ def number_packets(packets: SidePackets, expire_us: int, before: CountBefore | N
     known = None if before is None else _carried(packets, before.offset, before.counted)
     session = _count_from_anchors(packets, breaks, counted, anchors, known, expire_us)
     # A packet that may be recoverable, or not, ends what is known of recoverable ones: the next stretch begins at it.
-    unknown = counted & (packets.recoverable == UNKNOWN_FLAGS)
+    unknown = counted & (packets.recoverable == NONE)
     anchors = np.where(packets.establishes, 0, np.where(packets.has_header, packets.recoverable_sequence, -1))
     # So it carries no count over to those behind it, either.
     known = None if before is None else np.where(unknown, -1, _carried(packets, before.offset, before.recoverable))
@@ -142,9 +139,9 @@ def _count_from_anchors(
     number = value[at] + before - before[at] + 1
     back: Ints = before[at] - before
     ahead = np.arange(rows) < at
-    old = (packets.sent_at < packets.sent_at[at] - expire_us) & (packets.sent_at != NO_TIME)
+    old = (packets.sent_at < np.maximum(packets.sent_at[at], BEFORE_ALL) - expire_us) & (packets.sent_at != NO_TIME)
     out_of_reach = ahead & ((back > _MOST_BACKWARDS) | old | exact[at])
     known = numbered & anchored & ~out_of_reach
-    lowest = np.minimum.reduceat(np.where(known, number, _FAR), starts)
+    lowest = np.minimum.reduceat(np.where(known, number, AFTER_ALL), starts)
     number += np.where(lowest < 1, _MODULUS, 0)[stretch]
     return np.where(known, number, NO_NUMBER)

@@ -9,8 +9,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.transfers.acknowledgements import NO_HEADER
-from pipeline.transfers.checkpoints import UNKNOWN
 from pipeline.transfers.connection_packets import (
     CLIENT,
     SERVER,
@@ -26,6 +24,8 @@ from pipeline.transfers.side_losses import LOSS_COLUMNS, SideLoss, side_losses
 from schemas.sessions import SENDINGS
 from schemas.table import EVENT_DATE, RUN_ID
 from udfs.array_types import Bools, Ints
+from udfs.columns.absent import NONE
+from udfs.columns.arrays import from_ints
 from udfs.sessions.packet_layouts import DECODER_VERSION
 
 SENDINGS_SCHEMA: Final = SENDINGS.schema()
@@ -54,7 +54,7 @@ def sending_rows(found: ConnectionPackets, connections: pa.Table, sessions: pa.T
         columns[f"{end}_queue_manager"] = pc.if_else(by_client, *known)
     columns |= found.number_columns(rows)
     for name, carriers in (("session_acked", found.acknowledged_by), ("stored", found.stored_by)):
-        carrier = pa.array(carriers[rows], mask=carriers[rows] == NO_HEADER)
+        carrier = from_ints(carriers[rows])
         columns[f"{name}_at"] = found.table["sent_at"].take(carrier)
         columns[f"{name}_by"] = found.table["packet_key"].take(carrier)
         columns[f"{name}_in"] = found.table["capture_id"].take(carrier)
@@ -121,7 +121,7 @@ class _SendingFacts:
         sides = side_losses(self.found, place, loss)
         checkpoint = self.found.checkpoint(place)
         both = slice(sides[CLIENT].rows.first, sides[SERVER].rows.end)
-        largest = self.sizes[both].max(initial=UNKNOWN if checkpoint is None else checkpoint.largest_window)
+        largest = self.sizes[both].max(initial=NONE if checkpoint is None else checkpoint.largest_window)
         window = max(int(largest), DEFAULT_WINDOW)
         for ours, theirs in (sides, sides[::-1]):
             span = slice(ours.rows.first, ours.rows.end)
@@ -151,7 +151,7 @@ class _SendingFacts:
 def _may_be_missing(found: ConnectionPackets, messages: Ints, theirs: SideLoss) -> Bools:
     """Return for each message whether a hole of the other side may hold its session acknowledgement."""
     carriers = found.acknowledged_by[messages]
-    header = np.where(carriers == NO_HEADER, NO_HEADER, np.searchsorted(theirs.carriers, carriers))
+    header = np.where(carriers == NONE, NONE, np.searchsorted(theirs.carriers, carriers))
     return may_hold_acknowledgement(
         found.packets.sent_at[messages], header, theirs.sent_at, theirs.offset, theirs.length,
         theirs.carriers - theirs.rows.first, theirs.may_have_header, theirs.holes,

@@ -13,7 +13,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.arrow_rows import epoch_day, rows_to_table, table_to_rows, timedelta_to_us
-from pipeline.transfers.acknowledgements import NEVER
 from pipeline.transfers.checkpoints import Hole
 from pipeline.transfers.connection_packets import (
     CLIENT,
@@ -30,13 +29,15 @@ from pipeline.transfers.connection_packets import (
     first_rows,
     window_sizes,
 )
-from pipeline.transfers.packet_numbers import NO_NUMBER, NO_TIME
+from pipeline.transfers.packet_numbers import NO_NUMBER
 from pipeline.transfers.session_totals import side_counts, side_window_full_us
 from pipeline.transfers.side_by_side import overlapping_captures
 from pipeline.transfers.side_losses import LOSS_COLUMNS, UNLIMITED, missing_packets, side_losses
 from schemas.sessions import ORDER_ACKS, SESSIONS
 from schemas.table import EVENT_DATE, RUN_ID
 from udfs.array_types import Ints
+from udfs.columns.absent import AFTER_ALL, BEFORE_ALL, NO_TIME
+from udfs.columns.arrays import utc_dates
 from udfs.rows import RowDict
 from udfs.sessions.acknowledgements import order_ack_columns
 from udfs.sessions.handshake_packets import (
@@ -55,7 +56,6 @@ _FROM_CONNECTION: Final = (
 CONNECTION_COLUMNS: Final = tuple(dict.fromkeys((*_FROM_CONNECTION, "syn_seen", *LOSS_COLUMNS)))
 """The columns of ``bronze.connections`` that rows of silver.sessions are made of."""
 _US_PER_MS: Final = 1000
-_LONG_AGO: Final = -(1 << 61)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,9 @@ def session_rows(
     rows = []
     for connection in table_to_rows(connections.select(list(CONNECTION_COLUMNS))):
         place = bisect_left(found.connection_ids, connection["connection_id"])
-        end = max(capture_ends.get(connection["server_address"], _LONG_AGO), connection["last_packet_at"] or _LONG_AGO)
+        end = max(
+            capture_ends.get(connection["server_address"], BEFORE_ALL), connection["last_packet_at"] or BEFORE_ALL
+        )
         captures = () if connection["syn_seen"] else found.captures_of(place)
         begin = min((capture_begins[each] for each in captures if each in capture_begins), default=None)
         rows.append(_Session(connection, place, found, facts, begin, end, settings).row() | {RUN_ID: run_id})
@@ -209,15 +211,15 @@ class _Session:
     def _holes(self, *, one_clock: bool) -> dict[str, list[RowDict] | None]:
         """Return where packets of each side may be missing."""
         first, last = self.connection["first_packet_at"], self.connection["last_packet_at"]
-        span = (_LONG_AGO if first is None else first, -_LONG_AGO if last is None else last)
+        span = (BEFORE_ALL if first is None else first, AFTER_ALL if last is None else last)
         found: dict[str, list[RowDict] | None] = {}
         before = self._before_capture(span, one_clock=one_clock)
         for side in side_losses(self.found, self.place, self.connection):
             holes = before + missing_packets(self.found, self.place, side, span, one_clock=one_clock)
             rows = [
                 {
-                    "since": None if each.since_us == _LONG_AGO else each.since_us,
-                    "until": None if each.until_us == -_LONG_AGO else each.until_us,
+                    "since": None if each.since_us == BEFORE_ALL else each.since_us,
+                    "until": None if each.until_us == AFTER_ALL else each.until_us,
                     "size_bytes": each.size_bytes,
                 }
                 for each in holes
@@ -314,7 +316,7 @@ class _Session:
     def _timed_out(self, ours: SideRows, theirs: SideRows, until: int) -> bool:
         """Whether a side's first unacknowledged packet and the other side's last one are not later than a time."""
         span = slice(ours.first, ours.end)
-        lacking = (self.found.numbers.session[span] != NO_NUMBER) & (self.found.acknowledged_at[span] == NEVER)
+        lacking = (self.found.numbers.session[span] != NO_NUMBER) & (self.found.acknowledged_at[span] == AFTER_ALL)
         if not lacking.any():
             return False
         first = self.found.packets.sent_at[ours.first + int(np.argmax(lacking))]
@@ -371,8 +373,7 @@ def order_ack_rows(found: ConnectionPackets, sessions: pa.Table, run_id: str | N
     columns["acknowledged_queue_manager"] = pc.coalesce(
         decoded["acknowledged_source"], decoded["addressed_queue_manager"], receiving
     )
-    days = [epoch_day(None if at == NO_TIME else at) for at in found.shown_at[rows].tolist()]
-    columns[EVENT_DATE] = pa.array(days, pa.int32()).cast(pa.date32())
+    columns[EVENT_DATE] = utc_dates(found.shown_at[rows])
     columns["decoder_version"] = pa.repeat(pa.scalar(DECODER_VERSION), len(rows))
     columns[RUN_ID] = pa.repeat(pa.scalar(run_id, pa.string()), len(rows))
     return pa.Table.from_arrays(

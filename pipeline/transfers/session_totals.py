@@ -9,8 +9,6 @@ from typing import Final
 
 import numpy as np
 
-from pipeline.transfers.acknowledgements import NEVER, NO_HEADER
-from pipeline.transfers.checkpoints import UNKNOWN
 from pipeline.transfers.connection_packets import (
     CLIENT,
     FINAL_ACK,
@@ -24,6 +22,7 @@ from pipeline.transfers.connection_packets import (
 from pipeline.transfers.flow_control import window_full_us
 from pipeline.transfers.packet_numbers import NO_NUMBER
 from udfs.array_types import Bools, Ints
+from udfs.columns.absent import AFTER_ALL, NONE
 
 COUNTS: Final = (
     "messages", "bytes", "recoverable", "transactional", "order_acks", "final_acks", "session_acks", "piggybacked",
@@ -38,7 +37,7 @@ def count_packets(found: ConnectionPackets, rows: SideRows, chosen: Bools) -> di
     kinds = {each: found.is_kind_in(span, each) & chosen for each in (USER_MESSAGE, ORDER_ACK, FINAL_ACK, SESSION_ACK)}
     messages = kinds[USER_MESSAGE]
     numbered = chosen & (found.numbers.session[span] != NO_NUMBER)
-    acknowledged = numbered & (found.acknowledged_at[span] != NEVER)
+    acknowledged = numbered & (found.acknowledged_at[span] != AFTER_ALL)
     return {
         "messages": int(messages.sum()),
         "bytes": int(found.packets.length[span][messages].sum()),
@@ -51,7 +50,7 @@ def count_packets(found: ConnectionPackets, rows: SideRows, chosen: Bools) -> di
         "numbered": int(numbered.sum()),
         "acknowledged": int(acknowledged.sum()),
         "unacknowledged": int(numbered.sum() - acknowledged.sum()),
-        "stored": int((numbered & (found.stored_by[span] != NO_HEADER)).sum()),
+        "stored": int((numbered & (found.stored_by[span] != NONE)).sum()),
     }
 
 
@@ -92,6 +91,6 @@ def said_windows(found: ConnectionPackets, place: int, side: int, sizes: Ints) -
     rows = found.rows_of(place, side)
     said = rows.first + np.flatnonzero((sizes >= 0)[rows.first : rows.end] & ~found.kept[rows.first : rows.end])
     checkpoint, before = found.checkpoint(place), found.side_before(place, side)
-    known = [] if checkpoint is None or before.window == UNKNOWN else [(checkpoint.counted_until, before.window)]
+    known = [] if checkpoint is None or before.window == NONE else [(checkpoint.counted_until, before.window)]
     first = np.array(known, np.int64).reshape(-1, 2)
     return np.concatenate([first[:, 0], found.packets.sent_at[said]]), np.concatenate([first[:, 1], sizes[said]])

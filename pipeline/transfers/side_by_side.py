@@ -11,10 +11,10 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from pipeline.transfers.acknowledgements import NEVER
 from pipeline.transfers.checkpoints import CaptureSpan
-from pipeline.transfers.packet_numbers import NO_TIME
 from udfs.array_types import Ints
+from udfs.columns.absent import AFTER_ALL, NO_TIME, NONE
+from udfs.columns.codes import codes_and_values
 
 
 def capture_spans(captures: pa.Array, sent_at: Ints, before: Sequence[CaptureSpan] = ()) -> list[CaptureSpan]:
@@ -23,11 +23,10 @@ def capture_spans(captures: pa.Array, sent_at: Ints, before: Sequence[CaptureSpa
     ``captures`` (capture_id) and ``sent_at`` (microseconds or ``NO_TIME``) are of its packets; ``before``: the spans of
     others.
     """
-    encoded = captures.dictionary_encode()
-    names = encoded.dictionary.to_pylist()
-    known = np.asarray(encoded.indices.is_valid()) & (sent_at != NO_TIME)
-    at, which = sent_at[known], np.asarray(encoded.indices.fill_null(0))[known]
-    first, last = np.full(len(names), NEVER), np.full(len(names), NO_TIME)
+    codes, names = codes_and_values(captures)
+    known = (codes != NONE) & (sent_at != NO_TIME)
+    at, which = sent_at[known], codes[known]
+    first, last = np.full(len(names), AFTER_ALL), np.full(len(names), NO_TIME)
     np.minimum.at(first, which, at)
     np.maximum.at(last, which, at)
     spans = {each.capture_id: each for each in before}

@@ -26,9 +26,10 @@ from pipeline.transfers.connection_packets import (
     ConnectionPackets,
     SideRows,
 )
-from pipeline.transfers.holes import END_OF_SIDE, NO_PACKET, Holes, find_holes
-from pipeline.transfers.packet_numbers import NO_TIME
+from pipeline.transfers.holes import END_OF_SIDE, Holes, find_holes
 from udfs.array_types import Bools, Ints
+from udfs.columns.absent import AFTER_ALL, NO_TIME, NONE
+from udfs.columns.arrays import is_one_of, to_flags, to_ints
 
 LOSS_COLUMNS: Final = (
     "connection_id", "client_bytes", "server_bytes", "missing_bytes", "client_missing_bytes", "server_missing_bytes",
@@ -38,7 +39,6 @@ LOSS_COLUMNS: Final = (
 MAX_HOLES: Final = 1000  # of a side that are told apart; of more, they are one that lasts as long as the session
 UNLIMITED: Final = 1 << 40  # bytes: of a side, or of its beginning, that was not captured
 _SESSION_HEADER_FLAG: Final = 16  # SH of BaseHeader.Flags
-_FAR: Final = 1 << 62
 
 
 @dataclass(slots=True)
@@ -78,10 +78,10 @@ class SideLoss:
         span = slice(rows.first, rows.end)
         part = found.table.slice(rows.first, rows.end - rows.first)
         offset, length = found.packets.offset[span], found.packets.length[span]
-        seen, held = _filled(part["seen_bytes"]), _filled(part["packet_bytes"])
-        flags = _filled(part["flags"], _SESSION_HEADER_FLAG)
+        seen, held = to_ints(part["seen_bytes"]), to_ints(part["packet_bytes"])
+        flags = to_ints(part["flags"], _SESSION_HEADER_FLAG)
         may_have_header = (flags & _SESSION_HEADER_FLAG != 0) | found.is_kind_in(span, SESSION_ACK)
-        sent_at = np.where(found.packets.sent_at[span] == NO_TIME, _FAR, found.packets.sent_at[span])
+        sent_at = np.where(found.packets.sent_at[span] == NO_TIME, AFTER_ALL, found.packets.sent_at[span])
         carriers = rows.first + np.flatnonzero(found.packets.has_header[span])
         ends = np.concatenate([[0], (offset + length)[:-1]])
         gaps = np.maximum(offset - ends[: len(offset)], 0)
@@ -121,14 +121,10 @@ class SideLoss:
         if self.before.packets:
             holes = holes.keep(holes.begins >= self.offset[0])  # what is not read is no hole
         if not self.outside:
-            holes = holes.keep((holes.inside != NO_PACKET) | (holes.begins == END_OF_SIDE))
+            holes = holes.keep((holes.inside != NONE) | (holes.begins == END_OF_SIDE))
         self.holes = holes
         earlier = self.before.bytes_cut > 0 or (self.outside > 0 and self.before.bytes_between > 0)
         self.has_loss = stray > 0 or len(holes) > 0 or earlier
-
-
-def _filled(column: pa.ChunkedArray, absent: int = 0) -> Ints:
-    return np.asarray(pc.fill_null(column.cast(pa.int64()), absent).combine_chunks(), np.int64)
 
 
 def side_losses(found: ConnectionPackets, place: int, loss: Mapping[str, Any]) -> list[SideLoss]:
@@ -151,11 +147,9 @@ def unidentified(found: ConnectionPackets, rows: Ints) -> Bools:
     acknowledge.
     """
     table = found.table.take(pa.array(rows))
-    incomplete = pc.invert(table["complete"])
-    unknown = pc.fill_null(pc.not_equal(table["message_class"], 0), True)  # noqa: FBT003
-    of_queues = pc.is_in(table["kind"], pa.array([USER_MESSAGE, ORDER_ACK, FINAL_ACK]))
-    out = pc.and_(pc.and_(incomplete, unknown), of_queues)
-    return np.asarray(out.combine_chunks(), np.bool_)
+    unknown = to_flags(pc.not_equal(table["message_class"], 0), default=True)
+    of_queues = is_one_of(table["kind"], (USER_MESSAGE, ORDER_ACK, FINAL_ACK))
+    return ~to_flags(table["complete"], default=True) & unknown & of_queues
 
 
 def holes_of(found: ConnectionPackets, rows: Ints, before: SideCheckpoint) -> list[Hole]:

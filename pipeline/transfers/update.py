@@ -45,7 +45,6 @@ from pipeline.transfers.inputs import (
     read_packets,
     select_after_checkpoint,
 )
-from pipeline.transfers.packet_numbers import NO_TIME
 from pipeline.transfers.packet_sightings import packet_sightings
 from pipeline.transfers.sending_rows import sending_rows
 from pipeline.transfers.session_rows import (
@@ -62,6 +61,7 @@ from schemas.comqc import COMQC_CALLS
 from schemas.messages import MESSAGES
 from schemas.sessions import ORDER_ACKS, SENDINGS, SESSION_CHECKPOINTS, SESSION_PACKETS, SESSIONS
 from schemas.table import EVENT_DATE, Table
+from udfs.columns.absent import NO_TIME
 from udfs.comqc.declared_interfaces import NO_DECLARATIONS, Declarations
 from udfs.prefetch import prefetch
 from udfs.sessions.packet_layouts import DECODER_VERSION

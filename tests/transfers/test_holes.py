@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from pipeline.transfers.acknowledgements import NO_HEADER
-from pipeline.transfers.holes import END_OF_SIDE, NO_PACKET, find_holes, may_hold_acknowledgement
+from pipeline.transfers.holes import END_OF_SIDE, find_holes, may_hold_acknowledgement
+from udfs.columns.absent import NONE
 
 
 def ints(*values):
@@ -14,7 +14,7 @@ def ints(*values):
 def test_holes_lie_before_between_inside_and_behind_packets():
     found = find_holes(ints(5, 10, 30), ints(5, 10, 10), ints(5, 6, 10), ints(5, 4, 10), at_end=7)
     assert found.begins.tolist() == [0, 14, 20, END_OF_SIDE]
-    assert found.inside.tolist() == [NO_PACKET, 1, NO_PACKET, NO_PACKET]
+    assert found.inside.tolist() == [NONE, 1, NONE, NONE]
     assert found.sizes.tolist() == [5, 4, 10, 7]
 
 
@@ -28,10 +28,10 @@ OFFSET, LENGTH, SENT, CARRIERS = ints(0, 100, 300, 500), ints(100, 100, 100, 100
         (15, 0, 0, False),  # both holes are behind its acknowledgement
         (15, 1, 0, True),  # between packets 2 and 3, or 3 and 4
         (35, 1, 0, True),
-        (45, NO_HEADER, 0, False),  # nothing behind the last header
-        (45, NO_HEADER, 36, True),
-        (45, NO_HEADER, 35, False),  # less than a packet with a SessionHeader has
-        (5, NO_HEADER, 0, False),  # acknowledgements never fall: no earlier hole held it
+        (45, NONE, 0, False),  # nothing behind the last header
+        (45, NONE, 36, True),
+        (45, NONE, 35, False),  # less than a packet with a SessionHeader has
+        (5, NONE, 0, False),  # acknowledgements never fall: no earlier hole held it
     ],
 )
 def test_a_hole_may_hold_it(at, acknowledged_by, at_end, expected):

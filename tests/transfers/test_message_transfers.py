@@ -5,7 +5,6 @@ from decimal import Decimal
 from random import Random
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
 from engines import without_spark
@@ -16,6 +15,8 @@ from pipeline.transfers.messages import first_events, update_messages
 from pipeline.transfers.messages.message_rows import TransferSettings
 from schemas.transfers import MESSAGE_TRANSFERS
 from transfers.silver_messages import GUIDS, ONE, START, THREE, TWO, S, Silver, expected_rows, micros
+from udfs.columns.absent import NONE
+from udfs.columns.time_index import TimeIndex
 from udfs.keys import key
 
 SETTINGS = TransferSettings(wait=dt.timedelta(days=2), expire=dt.timedelta(days=1))
@@ -226,7 +227,7 @@ def test_the_first_event_that_is_large_enough(seed):
     codes, at, values = (draw.integers(0, most, count) for most in (4, 20, 9))
     at.sort()
     of_row, since, least = (draw.integers(0, most, rows_) for most in (5, 22, 10))
-    index = first_events.EventIndex.of(codes, at)
+    index = TimeIndex(codes, at)
     until = since + 6
     found = first_events.first_at_least(index, values, index.span(of_row, since, until), least)
     for row in range(rows_):
@@ -234,15 +235,7 @@ def test_the_first_event_that_is_large_enough(seed):
             event for event in range(count)
             if codes[event] == of_row[row] and since[row] <= at[event] <= until[row] and values[event] >= least[row]
         ]  # fmt: skip
-        assert found[row] == (fit[0] if fit else first_events.NO_EVENT)
-
-
-def test_texts_that_are_null_in_both_are_equal():
-    rows_, events = first_events.common_codes(
-        [pa.array(["a", "a", None]), pa.array(["b", None, "b"])], [pa.array(["a", None]), pa.array([None, "b"])]
-    )
-    assert (rows_[1], rows_[2]) == (events[0], events[1])
-    assert rows_[0] not in events
+        assert found[row] == (fit[0] if fit else NONE)
 
 
 def outcome_stories():

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 import transfers.reference_numbers as plain
 from example_counts import examples
-from pipeline.transfers.acknowledgements import NO_HEADER, SessionHeaders, acknowledged_by, stored_by
+from pipeline.transfers.acknowledgements import SessionHeaders, acknowledged_by, stored_by
 from pipeline.transfers.flow_control import surely_acknowledged, times_of, window_full_us
-from pipeline.transfers.packet_numbers import NO_NUMBER, UNKNOWN_FLAGS, SidePackets, number_packets
+from pipeline.transfers.packet_numbers import NO_NUMBER, SidePackets, number_packets
+from udfs.columns.absent import NO_TIME, NONE
 
 EXPIRE = 1_000
 HEADER = ("ack", "r", "flags", "user", "recoverable", "window")
@@ -37,7 +38,7 @@ def columns(packets):
     return SidePackets(
         ints(lambda p: p["side"]), ints(lambda p: p["at"]), ints(lambda p: p["size"]), ints(lambda p: p["time"]),
         ints(lambda p: p["counted"]) > 0,
-        ints(lambda p: UNKNOWN_FLAGS if p["counted"] and p["dm"] is None else bool(p["dm"])),
+        ints(lambda p: NONE if p["counted"] and p["dm"] is None else bool(p["dm"])),
         ints(lambda p: p["establishes"]) > 0, ints(lambda p: p["header"] is not None) > 0, said["ack"], said["r"],
         said["flags"], said["user"], said["recoverable"], said["window"],
     )  # fmt: skip
@@ -49,6 +50,14 @@ def numbered(packets):
         [None if each == NO_NUMBER else each for each in numbers.tolist()]
         for numbers in (found.session, found.recoverable)
     ]
+
+
+def test_an_anchor_without_a_time_reaches_back_to_the_beginning_of_its_stretch():
+    said = header(user=3)
+    packets = [packet(0, at, 5, counted=True) for at in (0, 1)] + [packet(0, 2, NO_TIME, said=said), packet(0, 3, 9)]
+    assert numbered(packets)[0] == [1, 2, 3, 4]
+    packets[0]["time"], packets[2]["time"] = NO_TIME, EXPIRE + 6
+    assert numbered(packets)[0] == [1, None, 3, 4]  # what was sent long before the anchor has another number, perhaps
 
 
 def headers_of(packets):
@@ -66,7 +75,7 @@ def matched(packets, name, others, find):
     found = find(
         np.array([p[name] for p in ours], np.int64), np.array([p["time"] for p in ours], np.int64), headers_of(others)
     )
-    return ours, [None if place == NO_HEADER else carriers[place] for place in found.tolist()]
+    return ours, [None if place == NONE else carriers[place] for place in found.tolist()]
 
 
 # Examples of the contract
@@ -231,7 +240,7 @@ def test_full_windows_and_sure_acknowledgements_are_those_of_the_plain_rules(sid
         windows = tuple(tuple(np.array([e[k] for e in one], np.int64) for k in (0, 1)) for one in said)
         times = np.array([p["time"] for p in ours], np.int64)
         carriers = [p for p in others if p["header"]]
-        index = np.array([NO_HEADER if f is None else next(i for i, c in enumerate(carriers) if c is f) for f in found])
+        index = np.array([NONE if f is None else next(i for i, c in enumerate(carriers) if c is f) for f in found])
         acked = times_of(index.astype(np.int64), headers_of(others).sent_at)
         assert window_full_us(times, acked, windows, end) == plain.full_us(side, said, end)
 
@@ -295,6 +304,6 @@ def test_a_session_of_a_million_packets_takes_seconds(lost):
     known = numbers.session != NO_NUMBER
     acked = acknowledged_by(numbers.session[known], kept[known], found)
     stored = stored_by(numbers.recoverable[known], kept[known], found)
-    assert (acked != NO_HEADER).mean() > 0.9
-    assert (stored != NO_HEADER).mean() > 0.9
+    assert (acked != NONE).mean() > 0.9
+    assert (stored != NONE).mean() > 0.9
     assert process_time() - began < 30

@@ -5,12 +5,12 @@ from random import Random
 import numpy as np
 import pytest
 
-from pipeline.transfers.packet_numbers import NO_TIME
-from pipeline.transfers.sequences.predecessors import NO_PREDECESSOR, find_predecessors, how_they_began
+from pipeline.transfers.sequences.predecessors import find_predecessors, how_they_began
 from pipeline.transfers.sequences.sequence_events import SequenceOrderAcks, TransactionalSendings, take_in
 from pipeline.transfers.sequences.transfer_sequences import describe_sequences
 from transfers import reference_sequences as reference
 from transfers.reference_sequences import Ack, Sending
+from udfs.columns.absent import NO_TIME, NONE
 
 S = 1_000_000
 DAY = 86_400 * S
@@ -262,7 +262,7 @@ def began(rows, flows, wait):
     ids = np.array([row[0] for row in rows], np.uint64)
     before = find_predecessors(np.array(flows), np.array([row[1] for row in rows]), ids, wait)
     how = how_they_began(before, ids, np.array([row[2] for row in rows]))
-    named = [None if place == NO_PREDECESSOR else int(ids[place]) for place in before]
+    named = [None if place == NONE else int(ids[place]) for place in before]
     return list(zip(named, map(str, how), strict=True))
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from pipeline.findings.rules.registry import packet_rule, session_rule
 from pipeline.findings.rules.session_facts import PacketFacts, PacketViolation, SessionFacts
-from pipeline.transfers.acknowledgements import NEVER, ack_steps
+from pipeline.transfers.acknowledgements import ack_steps
 from pipeline.transfers.connection_packets import (
     CLIENT,
     CONNECTION_PARAMETERS,
@@ -24,10 +24,11 @@ from pipeline.transfers.connection_packets import (
     SESSION_ACK,
 )
 from pipeline.transfers.flow_control import DEFAULT_WINDOW
-from pipeline.transfers.packet_numbers import NO_NUMBER, NO_TIME, UNKNOWN_FLAGS
+from pipeline.transfers.packet_numbers import NO_NUMBER
 from pipeline.transfers.session_totals import said_windows
 from udfs.array_types import Bools, Ints
 from udfs.codes import MESSAGE_CLASS_NAMES
+from udfs.columns.absent import AFTER_ALL, NO_TIME, NONE
 from udfs.keys import key
 from udfs.messages.header_layouts import BASE_FLAG_IN, BASE_FLAG_SH, INFINITE_TIMEOUT, USER_FLAG_SH, USER_FLAG_TH
 from udfs.sessions import packet_layouts as layouts
@@ -351,7 +352,7 @@ def own_counts_wrong(session: SessionFacts) -> Iterator[PacketViolation]:
         before = session.before(side)
         sent = before.counted + np.cumsum(packets.counted[rows])
         wrong = packets.user_sequence[rows] != sent % _MODULUS
-        unknown = np.cumsum(packets.counted[rows] & (packets.recoverable[rows] == UNKNOWN_FLAGS)) > 0
+        unknown = np.cumsum(packets.counted[rows] & (packets.recoverable[rows] == NONE)) > 0
         recoverable = before.recoverable_sent + np.cumsum(packets.counted[rows] & (packets.recoverable[rows] == 1))
         wrong |= ~unknown & (packets.recoverable_sequence[rows] != recoverable % _MODULUS)
         for place in np.flatnonzero(packets.has_header[rows] & wrong).tolist():
@@ -443,7 +444,7 @@ def time_out_ignored(session: SessionFacts) -> Iterator[PacketViolation]:
         until = sent + span
         quiet = np.searchsorted(others, until, side="right") == np.searchsorted(others, sent, side="right")
         acked = found.acknowledged_at[rows]
-        unacknowledged = (acked == NEVER) | (acked > until)
+        unacknowledged = (acked == AFTER_ALL) | (acked > until)
         closed = connection["closed_at"]
         going_on = until <= session.capture_end if closed is None else until < closed
         for row in rows[quiet & unacknowledged & going_on & (sent != NO_TIME)].tolist():

@@ -16,7 +16,7 @@ import pyarrow as pa
 from pipeline.arrow_rows import datetime_to_us, times_to_us, us_to_datetime
 from pipeline.lake.queries.duckdb_sql import quoted
 from schemas.table import Table
-from udfs.sorted_numbers import sorted_distinct
+from udfs.columns.groups import sorted_distinct
 
 _MAX_SPANS: Final = 16  # of times that a condition names
 _SLACK: Final = timedelta(seconds=1)  # some writers cut times in statistics off to milliseconds

@@ -10,9 +10,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.arrow_rows import times_to_us
-from pipeline.text_codes import NO_CODE, text_codes
 from udfs.array_types import Ints
+from udfs.columns.absent import AFTER_ALL, NONE
+from udfs.columns.arrays import one_array, to_ints, to_times
+from udfs.columns.codes import dictionary_codes
+from udfs.columns.groups import is_group_start
+from udfs.columns.time_index import TimeIndex
 
 HANDSHAKES_SQL: Final = """
 SELECT client_address AS address, initiator_queue_manager AS queue_manager,
@@ -21,8 +24,6 @@ UNION ALL
 SELECT server_address AS address, acceptor_queue_manager AS queue_manager,
   coalesce(establish_answered_at, establish_requested_at) AS shown_at FROM {rows}"""
 """What handshakes show of both ends, from rows of silver.sessions; null where one did not show it."""
-FAR: Final = 1 << 61
-"""A time after all others, microseconds; its negative is before all others."""
 
 
 class AddressSpan(NamedTuple):
@@ -37,13 +38,11 @@ class AddressSpan(NamedTuple):
 class AddressQueueManagers:
     """Handshakes by address and time; one counts for ``expire_us`` before and after it, both included.
 
-    ``keys`` are address and time as one number, ascending; ``runs`` number the stretches of handshakes of one address
-    that show the same queue manager.
+    ``runs`` number the stretches of handshakes of one address that show the same queue manager.
     """
 
     addresses: pa.Array
-    times: Ints  # all there are, ascending
-    keys: Ints
+    index: TimeIndex
     runs: Ints
     queue_managers: pa.Array
     expire_us: int
@@ -55,26 +54,20 @@ class AddressQueueManagers:
         known = pc.and_(known, handshakes["address"].is_valid())
         handshakes = handshakes.filter(known)
         addresses = pc.unique(handshakes["address"]).cast(pa.string())
-        place = np.asarray(pc.index_in(handshakes["address"], addresses).combine_chunks(), np.int64)
-        at = np.asarray(times_to_us(handshakes["shown_at"]).combine_chunks(), np.int64)
-        shown = text_codes(handshakes["queue_manager"])
-        order = np.lexsort((shown, at, place))
-        times, rank = np.unique(at, return_inverse=True)
-        changes = np.ones(len(order), np.bool_)
-        changes[1:] = (np.diff(place[order]) != 0) | (np.diff(shown[order]) != 0)
-        names = handshakes["queue_manager"].take(pa.array(order)).combine_chunks().cast(pa.string())
-        keys = place * (len(times) + 1) + rank
-        return AddressQueueManagers(addresses, times, keys[order], np.cumsum(changes), names, expire_us)
+        place = to_ints(pc.index_in(handshakes["address"], addresses))
+        shown = dictionary_codes(handshakes["queue_manager"])
+        by_name = np.argsort(shown, kind="stable")  # of one address and time the equal ones together
+        index = TimeIndex(place[by_name], to_times(handshakes["shown_at"])[by_name], by_name)
+        runs: Ints = np.cumsum(is_group_start(place[index.order], shown[index.order]))
+        names = one_array(handshakes["queue_manager"].take(pa.array(index.order))).cast(pa.string())
+        return AddressQueueManagers(addresses, index, runs, names, expire_us)
 
     def at(self, addresses: pa.ChunkedArray | pa.Array, at: Ints) -> pa.Array:
         """Return for each address the queue manager that it is at a time; null where handshakes show none, or two."""
-        place = pc.fill_null(pc.index_in(addresses, self.addresses).cast(pa.int64()), NO_CODE)
-        place = np.asarray(place.combine_chunks() if isinstance(place, pa.ChunkedArray) else place, np.int64)
-        base = place * (len(self.times) + 1)
-        low = np.searchsorted(self.keys, base + np.searchsorted(self.times, at - self.expire_us))
-        high = np.searchsorted(self.keys, base + np.searchsorted(self.times, at + self.expire_us, side="right"))
+        place = to_ints(pc.index_in(addresses, self.addresses), NONE)
+        low, high = self.index.span(place, at - self.expire_us, at + self.expire_us)
         runs = np.append(self.runs, 0)
-        one = (place >= 0) & (low < high) & (runs[np.minimum(low, len(runs) - 1)] == runs[high - 1])
+        one = (low < high) & (runs[low] == runs[high - 1])
         return self.queue_managers.take(pa.array(np.where(one, low, 0), mask=~one))
 
 
@@ -88,10 +81,10 @@ def changed_spans(before: pa.Table, now: pa.Table, expire_us: int) -> Iterator[A
     both = both.filter(both["shown_at"].is_valid())
     for address in pc.unique(both["address"]).to_pylist():
         ours = both.filter(pc.equal(both["address"], address))
-        at = np.asarray(times_to_us(ours["shown_at"]).combine_chunks(), np.int64)
+        at = to_times(ours["shown_at"])
         bounds = np.unique(np.concatenate([at - expire_us, at + expire_us + 1]))  # where an answer can change
         names = pa.array([address] * len(bounds), pa.string())
         one, other = (each.at(names, bounds).to_pylist() for each in found)
-        ends = np.append(bounds[1:], FAR)
+        ends = np.append(bounds[1:], AFTER_ALL)
         for place in [place for place in range(len(bounds)) if one[place] != other[place]]:
             yield AddressSpan(address, int(bounds[place]), int(ends[place]))

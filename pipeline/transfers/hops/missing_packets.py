@@ -14,13 +14,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.arrow_rows import times_to_us
 from pipeline.lake.queries.inputs import MORE_ROWS_SQL
-from pipeline.text_codes import codes_of_both
 from pipeline.transfers.side_losses import UNLIMITED
 from udfs.array_types import Bools, Ints
+from udfs.columns.absent import AFTER_ALL, BEFORE_ALL
+from udfs.columns.arrays import one_array, to_flags, to_ints, to_times
+from udfs.columns.codes import row_codes_of_both
 
-_FAR: Final = (1 << 62) - 1
 HOLES_SQL: Final = " UNION ALL ".join(
     f"""
 SELECT {sender}_address AS sender_address, {receiver}_address AS receiver_address,
@@ -64,8 +64,8 @@ HOLE_CHANGES: Final = (
 """``CHANGED_HOLES_SQL`` and ``AFFECTED_SQL``; and the same of queue managers that sessions show, not of addresses."""
 _OF_FEED: Final = HOLES_SQL.replace("hole.size_bytes", "hole.size_bytes, connection_id, _change_type")
 CHANGED_ANYWHERE_SQL: Final = f"""
-SELECT min(coalesce(unix_micros(since), {-_FAR})) AS since, max(coalesce(unix_micros(until), {_FAR})) AS until,
-  max(more) > 0 AS came, min(more) < 0 AS went
+SELECT min(coalesce(unix_micros(since), {BEFORE_ALL})) AS since,
+  max(coalesce(unix_micros(until), {AFTER_ALL})) AS until, max(more) > 0 AS came, min(more) < 0 AS went
 FROM (
   SELECT since, until, {MORE_ROWS_SQL} AS more FROM ({_OF_FEED.replace("{rows}", "{feed}")})
   GROUP BY connection_id, sender_address, one_sided, since, until, size_bytes HAVING {MORE_ROWS_SQL} <> 0
@@ -93,13 +93,9 @@ class MissingPackets:
     @staticmethod
     def of(holes: pa.Table) -> MissingPackets:
         """``holes`` is the answer to ``HOLES_SQL``."""
-        since, until = (
-            np.asarray(pc.fill_null(times_to_us(holes[name]), absent).combine_chunks(), np.int64)
-            for name, absent in (("since", -_FAR), ("until", _FAR))
-        )
-        senders, receivers = (holes[f"{end}_address"].combine_chunks() for end in ("sender", "receiver"))
-        sizes = np.asarray(holes["size_bytes"].combine_chunks(), np.int64)
-        one_sided = np.asarray(holes["one_sided"].combine_chunks(), np.bool_)
+        since, until = to_times(holes["since"], BEFORE_ALL), to_times(holes["until"], AFTER_ALL)
+        senders, receivers = (one_array(holes[f"{end}_address"]) for end in ("sender", "receiver"))
+        sizes, one_sided = to_ints(holes["size_bytes"]), to_flags(holes["one_sided"])
         return MissingPackets(senders, receivers, since, until, sizes, one_sided)
 
     def of_one_side(self) -> MissingPackets:
@@ -130,7 +126,7 @@ class MissingPackets:
             return out
         ours, theirs = np.zeros(len(since), np.int64), np.zeros(len(self.since), np.int64)
         if hop is not None:
-            ours, theirs = _directions(hop, (self.senders, self.receivers))
+            ours, theirs = row_codes_of_both(hop, (self.senders, self.receivers))
         bounds = 1 << np.frexp(np.maximum(sizes, 1))[1].astype(np.int64) - 1  # few different ones: powers of 2
         here = np.isin(ours, theirs)
         for direction, size in {*zip(ours[here].tolist(), bounds[here].tolist(), strict=True)}:
@@ -166,7 +162,7 @@ class HopHoles:
         """
         out = np.zeros(len(since), np.bool_)
         for holes, end in ((self.of_addresses, "address"), (self.of_queue_managers, "queue_manager")):
-            hop = _array(hops[f"sender_{end}"]), _array(hops[f"receiver_{end}"])
+            hop = one_array(hops[f"sender_{end}"]), one_array(hops[f"receiver_{end}"])
             out |= holes.may_hold(hop, sizes, since, until)
         return out
 
@@ -193,7 +189,7 @@ def changed_anywhere_sql(changes: Collection[Mapping[str, Any]] | None, wait_us:
         return None
     lost = "array_contains(missing, 'capture_loss')"
     which = {(True, True): "TRUE", (True, False): f"NOT {lost}", (False, True): lost}[row["came"], row["went"]]
-    since = max(row["since"] - wait_us, -_FAR)
+    since = max(row["since"] - wait_us, BEFORE_ALL)
     return f"{which} AND unix_micros(first_sent_at) <= {row['until']} AND unix_micros({{last}}) >= {since}"
 
 
@@ -203,9 +199,9 @@ def acknowledged_directly(destination: pa.Array, receiver: pa.Array, hop_count: 
     So it is where these are its destination and its source: its destination queue manager is the receiver, or not
     known, and no routing server sent it (``hop_count``, null counts as 0).
     """
-    arrives = pc.or_(destination.is_null(), pc.fill_null(pc.equal(destination, receiver), False))  # noqa: FBT003
-    begins = pc.equal(pc.fill_null(hop_count.cast(pa.int64()), 0), 0)
-    return np.asarray(pc.and_(arrives, begins), np.bool_)
+    arrives = pc.or_kleene(destination.is_null(), pc.equal(destination, receiver))
+    direct: Bools = to_flags(arrives) & (to_ints(hop_count) == 0)
+    return direct
 
 
 def _between_queue_managers(holes: pa.Table, clones: Collection[str]) -> MissingPackets:
@@ -218,17 +214,3 @@ def _between_queue_managers(holes: pa.Table, clones: Collection[str]) -> Missing
         address = name.replace("queue_manager", "address")
         holes = holes.set_column(holes.column_names.index(address), address, holes[name])
     return MissingPackets.of(holes)
-
-
-def _array(column: pa.ChunkedArray | pa.Array) -> pa.Array:
-    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-
-
-def _directions(ours: tuple[pa.Array, pa.Array], theirs: tuple[pa.Array, pa.Array]) -> tuple[Ints, Ints]:
-    """Return a number for each direction: equal ones are one direction."""
-    senders, receivers = (
-        codes_of_both(pa.chunked_array([one]), pa.chunked_array([other]))
-        for one, other in zip(ours, theirs, strict=True)
-    )
-    most = max(int(receivers[0].max(initial=0)), int(receivers[1].max(initial=0))) + 2
-    return senders[0] * most + receivers[0], senders[1] * most + receivers[1]

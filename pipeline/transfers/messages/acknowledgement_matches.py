@@ -1,7 +1,7 @@
 """Which acknowledgements and reports belong to which rows of messages. No Spark.
 
 Rows are messages to a queue on a hop; events are in order of time, of equal times by their keys. Each function returns
-for each row the place of its first event among those given, or ``NO_EVENT``.
+for each row the place of its first event among those given, or ``NONE``.
 """
 
 from __future__ import annotations
@@ -14,18 +14,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.arrow_rows import times_to_us
-from pipeline.text_codes import row_codes
-from pipeline.transfers.messages.first_events import (
-    NO_EVENT,
-    EventIndex,
-    Texts,
-    common_codes,
-    earliest,
-    first_at_least,
-)
+from pipeline.transfers.messages.first_events import earliest, first_at_least
 from pipeline.transfers.sequences.order_ack_matches import ADDRESS, match_order_acks
 from udfs.array_types import Bools, Ints
+from udfs.columns.absent import NONE
+from udfs.columns.arrays import Column, to_ints, to_times
+from udfs.columns.codes import row_codes, row_codes_of_both
+from udfs.columns.groups import expand_ranges, take_or
+from udfs.columns.time_index import TimeIndex
 
 _HOP: Final = ("sender_address", "receiver_address")
 _WAY_BACK: Final = ("receiver_address", "sender_address")
@@ -58,7 +54,7 @@ class MessageRows:
         names = self.names.take(pa.array(rows))
         return MessageRows(names, self.since[rows], self.until[rows], self.has_copies[rows])
 
-    def columns(self, *names: str) -> list[Texts]:
+    def columns(self, *names: str) -> list[Column]:
         """Return columns by their names."""
         return [self.names[name] for name in names]
 
@@ -73,27 +69,27 @@ def first_order_acks(rows: MessageRows, acks: pa.Table) -> tuple[Ints, Bools]:
     ``acks`` are rows of silver.order_acks, with both addresses and ``seen_at``. An order ack is of the row's sequence
     (``match_order_acks``), and its number is not below the row's. Those of the same hop come first.
     """
-    found, elsewhere = np.full(len(rows), NO_EVENT), np.zeros(len(rows), np.bool_)
+    found, elsewhere = np.full(len(rows), NONE), np.zeros(len(rows), np.bool_)
     numbered = np.flatnonzero(rows.known("sequence_id") & rows.known("transaction_number"))
     if not acks.num_rows or not len(numbered):
         return found, elsewhere
     ours = rows.some(numbered)
-    sequence = row_codes(ours.names, _SEQUENCE_COLUMNS)
+    sequence = row_codes(ours.columns(*_SEQUENCE_COLUMNS))
     first = np.unique(sequence, return_index=True)[1]
     of_sequence, of_ack, same_hop = match_order_acks(ours.names.take(pa.array(first)), acks, hop_by=(ADDRESS,))
-    index = EventIndex.of(2 * of_sequence + ~same_hop, _times(acks)[of_ack])
+    index = TimeIndex(2 * of_sequence + ~same_hop, _times(acks)[of_ack])
     numbers, least = _numbers(acks)[of_ack], _numbers(ours.names)
-    matched = np.full(len(ours), NO_EVENT)
+    matched = np.full(len(ours), NONE)
     for is_elsewhere in (0, 1):
         span = index.span(2 * sequence + is_elsewhere, ours.since, ours.until)
-        matched = np.where(matched == NO_EVENT, first_at_least(index, numbers, span, least), matched)
-    found[numbered] = np.append(of_ack, NO_EVENT)[matched]
-    elsewhere[numbered] = ~np.append(same_hop, True)[matched]
+        matched = np.where(matched == NONE, first_at_least(index, numbers, span, least), matched)
+    found[numbered] = take_or(of_ack, matched, NONE)
+    elsewhere[numbered] = ~take_or(same_hop, matched, default=True)
     return found, elsewhere
 
 
 def _numbers(named: pa.Table) -> Ints:
-    return np.asarray(named["transaction_number"].combine_chunks(), np.int64)
+    return to_ints(named["transaction_number"])
 
 
 def first_final_acks(rows: MessageRows, acks: pa.Table) -> Ints:
@@ -101,14 +97,14 @@ def first_final_acks(rows: MessageRows, acks: pa.Table) -> Ints:
 
     ``acks`` are rows of silver.order_acks, with both addresses and ``seen_at``.
     """
-    found = np.full(len(rows), NO_EVENT)
+    found = np.full(len(rows), NONE)
     if not acks.num_rows:
         return found
     at = _times(acks)
     in_sequence = rows.has_copies & rows.known("sequence_id")
     for which, names in ((~rows.has_copies, ("message_id",)), (in_sequence, ("message_id", "sequence_id"))):
         for ours, theirs in (((*names, *_HOP), (*names, *_WAY_BACK)), (names, names)):
-            left = np.flatnonzero(which & (found == NO_EVENT))
+            left = np.flatnonzero(which & (found == NONE))
             if len(left):
                 found[left] = _first(rows.some(left), ours, [acks[name] for name in theirs], at)
     return found
@@ -119,7 +115,7 @@ def first_administration_acks(rows: MessageRows, acks: pa.Table) -> Ints:
 
     ``acks`` are sightings in silver.messages: ``message_id`` (the acknowledged one), response_queue, seen_at.
     """
-    found = np.full(len(rows), NO_EVENT)
+    found = np.full(len(rows), NONE)
     if not acks.num_rows:
         return found
     at = _times(acks)
@@ -129,8 +125,8 @@ def first_administration_acks(rows: MessageRows, acks: pa.Table) -> Ints:
     if len(copies):
         ours, columns = rows.some(copies), [acks["message_id"], acks["response_queue"]]
         for queue in (ours.names["destination_queue"], pa.nulls(len(copies), pa.string())):
-            codes, of_acks = common_codes([ours.names["message_id"], queue], columns)
-            first = EventIndex.of(of_acks, at).first(codes, ours.since, ours.until)
+            codes, of_acks = row_codes_of_both([ours.names["message_id"], queue], columns)
+            first = TimeIndex(of_acks, at).first_within(codes, ours.since, ours.until)
             found[copies] = earliest(found[copies], first)
     return found
 
@@ -144,19 +140,18 @@ def reports_of_rows(rows: MessageRows, reports: pa.Table, most: int) -> tuple[In
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
     prefix = pc.utf8_slice_codeunits(rows.names["source_queue_manager"], 0, _PREFIX_DIGITS)
     ordinal = rows.names["message_ordinal"].cast(pa.string())
-    codes, of_reports = common_codes([prefix, ordinal], [reports["prefix"], reports["ordinal"]])
-    index = EventIndex.of(of_reports, _times(reports))
+    codes, of_reports = row_codes_of_both([prefix, ordinal], [reports["prefix"], reports["ordinal"]])
+    index = TimeIndex(of_reports, _times(reports))
     low, high = index.span(codes, rows.since, rows.until)
     low = np.maximum(low, high - most)
     count = high - low
-    row = np.repeat(np.arange(len(rows)), count)
-    return row, index.order[np.arange(len(row)) - np.repeat(np.cumsum(count) - count - low, count)]
+    return np.repeat(np.arange(len(rows)), count), index.order[expand_ranges(low, count)]
 
 
-def _first(rows: MessageRows, names: Sequence[str], events: list[Texts], at: Ints) -> Ints:
-    codes, of_events = common_codes(rows.columns(*names), events)
-    return EventIndex.of(of_events, at).first(codes, rows.since, rows.until)
+def _first(rows: MessageRows, names: Sequence[str], events: list[Column], at: Ints) -> Ints:
+    codes, of_events = row_codes_of_both(rows.columns(*names), events)
+    return TimeIndex(of_events, at).first_within(codes, rows.since, rows.until)
 
 
 def _times(events: pa.Table) -> Ints:
-    return np.asarray(times_to_us(events["seen_at"]).combine_chunks(), np.int64)
+    return to_times(events["seen_at"])

@@ -8,8 +8,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.text_codes import NO_CODE
 from udfs.array_types import Ints
+from udfs.columns.absent import NONE
+from udfs.columns.arrays import from_groups, to_ints
+from udfs.columns.groups import group_bounds, is_group_start
 
 
 @dataclass(slots=True)
@@ -36,18 +38,15 @@ class EvidenceLists:
         sorting = np.asarray(pc.sort_indices(texts), np.int64)
         rank = np.empty(len(texts) + 1, np.int64)
         rank[sorting] = np.arange(len(texts))
-        rank[-1] = NO_CODE  # of null
-        place = rank[np.asarray(encoded.indices.fill_null(-1), np.int64)]
+        rank[-1] = NONE  # of null
+        place = rank[to_ints(encoded.indices, NONE)]
         combined = row * (len(texts) + 1) + place
         order = np.lexsort((at, combined)) if len(row) else np.zeros(0, np.int64)
-        order = order[place[order] != NO_CODE]
-        once = np.ones(len(order), np.bool_)
-        once[:-1] = np.diff(combined[order]) != 0  # of one key, its latest time
-        order = order[once]
+        order = order[place[order] != NONE]
+        order = order[is_group_start(combined[order[::-1]])[::-1]]  # of one key, its latest time
         order = order[self._latest(row[order], at[order])]
-        offsets = np.searchsorted(row[order], np.arange(self.rows + 1))
         names = texts.take(pa.array(sorting[place[order]]))
-        return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), names)
+        return from_groups(group_bounds(row[order], self.rows), names)
 
     def _latest(self, row: Ints, at: Ints) -> Ints:
         """Return the places of the latest keys of each row, in their order; ``row`` ascends."""

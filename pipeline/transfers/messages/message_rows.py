@@ -15,8 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.arrow_rows import timedelta_to_us, times_to_us
-from pipeline.text_codes import NO_CODE, row_codes, text_codes
-from pipeline.transfers.hops.address_queue_managers import FAR, AddressQueueManagers
+from pipeline.transfers.hops.address_queue_managers import AddressQueueManagers
 from pipeline.transfers.hops.hop_keys import HOP_COLUMNS, hop_keys
 from pipeline.transfers.hops.missing_packets import HopHoles, acknowledged_directly
 from pipeline.transfers.messages.acknowledgement_matches import (
@@ -27,17 +26,20 @@ from pipeline.transfers.messages.acknowledgement_matches import (
     reports_of_rows,
 )
 from pipeline.transfers.messages.evidence_lists import EvidenceLists
-from pipeline.transfers.messages.first_events import NO_EVENT, EventIndex
 from pipeline.transfers.messages.message_inputs import TransferInputs
 from pipeline.transfers.messages.sender_clocks import clocks_differ
 from schemas.table import EVENT_DATE, RUN_ID, TIMESTAMP, UINT64
 from schemas.transfers import MESSAGE_TRANSFERS, REPORT_SIGHTING
 from udfs.array_types import Bools, Ints
 from udfs.codes import MQMSG_CLASS_ACK_RECEIVE, NEGATIVE_CLASS_BIT, RECEIVE_CLASS_BIT
+from udfs.columns.absent import AFTER_ALL, BEFORE_ALL, NONE
+from udfs.columns.arrays import from_groups, from_ints, from_times, one_array, to_flags, to_ints, to_times
+from udfs.columns.codes import dictionary_codes, row_codes
+from udfs.columns.groups import group_bounds, group_starts, is_group_start, sorted_distinct, take_or
+from udfs.columns.time_index import TimeIndex
 from udfs.keys import encode_key_fields, hash_encoded_fields, key
 from udfs.messages.header_layouts import SESSION_HEADER_BYTES
 from udfs.sessions.packet_layouts import MIN_ACKNOWLEDGEMENT_BYTES, MIN_MESSAGE_BYTES
-from udfs.sorted_numbers import sorted_distinct
 from udfs.tcp.time_limits import DEFAULT_TIME_LIMITS
 
 TRANSFERS_SCHEMA: Final = MESSAGE_TRANSFERS.schema()
@@ -56,7 +58,6 @@ _REASONS: Final = (
 _MOST: Final = 1000  # elements of an array
 _REACHED_QUEUE: Final = 0x0002
 _OF_RECEIVE: Final = 2 | 8  # bits of acknowledgement_requested: that it was received, or was not
-_NO_CLASS: Final = -1
 _DEAD_LETTER: Final = 1  # bit of journaling
 _US, _US_PER_MS = 1_000_000, 1000
 _MAX_CLOCK_SKEW_US = DEFAULT_TIME_LIMITS.max_clock_skew_us  # of captures that saw a connection side by side
@@ -99,7 +100,7 @@ def message_transfer_rows(
 
 @dataclass(slots=True)
 class _Event:
-    """The event that sets one of the times of rows: when (``FAR``: none), by what, and where it was captured."""
+    """The event that sets one of the times of rows: when (``AFTER_ALL``: none), by what, and where it was captured."""
 
     at: Ints
     by: pa.Array
@@ -108,21 +109,21 @@ class _Event:
 
     @staticmethod
     def of(events: pa.Table, found: Ints) -> _Event:
-        """Take the events that rows found, or ``NO_EVENT``."""
-        place = pa.array(found, mask=found == NO_EVENT)
-        at = np.append(_times(events["seen_at"]), FAR)[found]
+        """Take the events that rows found, or ``NONE``."""
+        place = from_ints(found)
+        at = take_or(to_times(events["seen_at"], AFTER_ALL), found, AFTER_ALL)
         by, connections, captures = (
-            _chunk(events[name].take(place)) for name in ("seen_by", "connection_id", "capture_id")
+            one_array(events[name].take(place)) for name in ("seen_by", "connection_id", "capture_id")
         )
         return _Event(at, by, connections.cast(pa.string()), captures.cast(pa.string()))
 
     def taken_from(self, other: Ints, since: Ints) -> _Event:
-        """Return the events of rows, where there is none that of another row; ``NO_EVENT`` for no other row.
+        """Return the events of rows, where there is none that of another row; ``NONE`` for no other row.
 
         An event before ``since`` does not belong to a row.
         """
         rows = np.arange(len(other))
-        takes = (other != NO_EVENT) & (self.at == FAR) & (self.at[other] >= since)
+        takes = (other != NONE) & (self.at == AFTER_ALL) & (self.at[other] >= since)
         place = np.where(takes, other, rows)
         values = (each.take(pa.array(place)) for each in (self.by, self.connections, self.captures))
         return _Event(self.at[place], *values)
@@ -149,11 +150,11 @@ class _Transfers:
     def of(inputs: TransferInputs, settings: TransferSettings, clones: Collection[str]) -> _Transfers:
         """Sort sendings into rows; those that come later than transfers.wait are left out."""
         sendings, starts, row = _split_rows(inputs.sendings)
-        sent_at = _times(sendings["sent_at"])
+        sent_at = to_times(sendings["sent_at"], AFTER_ALL)
         taken = sent_at <= sent_at[starts][row] + timedelta_to_us(settings.wait)
         if not taken.all():
             sendings, starts, row = _split_rows(sendings.filter(pa.array(taken)))
-            sent_at = _times(sendings["sent_at"])
+            sent_at = to_times(sendings["sent_at"], AFTER_ALL)
         return _Transfers(inputs, sendings, starts, row, sent_at, settings, clones)
 
     def __len__(self) -> int:
@@ -172,7 +173,7 @@ class _Transfers:
         reports = self._find_acknowledgements()
         outcome = self._outcomes()
         other = self._acknowledged_on(outcome)
-        outcome = np.where(other == NO_EVENT, outcome, np.minimum(outcome, outcome[other]))
+        outcome = np.where(other == NONE, outcome, np.minimum(outcome, outcome[other]))
         self.columns["counts_on_hop"] = pa.array(self._counts_on_hop(outcome, other))
         for name in ("session_ack", "store"):
             self.events[name] = self.events[name].taken_from(other, self.first_at)
@@ -188,7 +189,7 @@ class _Transfers:
             RUN_ID: pa.repeat(pa.scalar(run_id, pa.string()), len(self)),
         }
         self.columns |= self._keys()
-        self.columns["acknowledged_on"] = self.columns["transfer_key"].take(pa.array(other, mask=other == NO_EVENT))
+        self.columns["acknowledged_on"] = self.columns["transfer_key"].take(from_ints(other))
         arrays = [self.columns[each.name].cast(each.type) for each in TRANSFERS_SCHEMA]
         return pa.table(arrays, TRANSFERS_SCHEMA)
 
@@ -197,12 +198,12 @@ class _Transfers:
     def _describe_message(self) -> None:
         """Set what is of the message, and the hop."""
         first = self.sendings.take(pa.array(self.starts))
-        self.columns |= {name: _chunk(first[name]) for name in (*ROW_COLUMNS, "message_id")}
+        self.columns |= {name: one_array(first[name]) for name in (*ROW_COLUMNS, "message_id")}
         self.columns |= {name: self._first_known(name) for name in _OF_MESSAGE}
         known: AddressQueueManagers | None = None
         for end in ("sender", "receiver"):
             name = f"{end}_queue_manager"
-            found = _chunk(first[name])
+            found = one_array(first[name])
             if found.null_count:
                 handshakes, expire = self.inputs.handshakes, timedelta_to_us(self.settings.expire)
                 known = known or AddressQueueManagers.of(handshakes, expire)
@@ -211,11 +212,12 @@ class _Transfers:
         self.columns["transaction_sequence_id"] = self.columns["sequence_id"].cast(UINT64)
         sent, reach = times_to_us(self.columns["message_sent_at"]), self.columns["time_to_reach_queue_s"]
         self.columns["sent_at"] = self.columns["message_sent_at"]
-        self.columns["expires_at"] = _instants(pc.add(sent, pc.multiply(reach.cast(pa.int64()), _US)))
+        expires_at = pc.add(sent, pc.multiply(reach.cast(pa.int64()), _US))
+        self.columns["expires_at"] = expires_at.cast(pa.timestamp("us")).cast(TIMESTAMP)
 
     def _first_known(self, name: str) -> pa.Array:
         """Return for each row the first value of a column that is not null."""
-        column = _chunk(self.sendings[name])
+        column = one_array(self.sendings[name])
         places = np.arange(len(self.row))
         if column.null_count:
             known = np.asarray(column.is_valid())
@@ -227,38 +229,38 @@ class _Transfers:
         """Set counts, sizes and times of sendings, and their session acknowledgements."""
         count = np.diff(np.append(self.starts, len(self.row)))
         last = self.starts + count - 1
-        sizes = np.asarray(self.sendings["length_bytes"].combine_chunks(), np.int64)
-        connections = text_codes(self.sendings["connection_id"])
+        sizes = to_ints(self.sendings["length_bytes"])
+        connections = dictionary_codes(self.sendings["connection_id"])
         pairs = sorted_distinct(self.row * (int(connections.max()) + 1) + connections) // (int(connections.max()) + 1)
-        acked = _times(self.sendings["session_acked_at"])
+        acked = to_times(self.sendings["session_acked_at"], AFTER_ALL)
         self.columns |= {
             "packet_bytes": pa.array(sizes[self.starts]),
             "resent_bytes": pa.array(np.add.reduceat(sizes, self.starts) - sizes[self.starts]),
             "transmit_ms": self.sendings["transmit_ms"].take(pa.array(self.starts)),
             "sendings": pa.array(count),
             "sessions": pa.array(np.bincount(pairs, minlength=len(self))),
-            "first_sent_at": _moments(self.first_at),
-            "last_sent_at": _moments(self.sent_at[last]),
-            "acknowledged_sendings": pa.array(np.add.reduceat((acked != FAR).astype(np.int64), self.starts)),
+            "first_sent_at": from_times(self.first_at, AFTER_ALL),
+            "last_sent_at": from_times(self.sent_at[last], AFTER_ALL),
+            "acknowledged_sendings": pa.array(np.add.reduceat((acked != AFTER_ALL).astype(np.int64), self.starts)),
         }
         self.events["session_ack"] = self._earliest_of_sendings(acked, "session_acked")
-        self.events["store"] = self._earliest_of_sendings(_times(self.sendings["stored_at"]), "stored")
+        self.events["store"] = self._earliest_of_sendings(to_times(self.sendings["stored_at"], AFTER_ALL), "stored")
 
     def _earliest_of_sendings(self, at: Ints, name: str) -> _Event:
         """Return the earliest of what acknowledged the sendings of each row; ``at`` are times of sendings."""
         least = np.minimum.reduceat(at, self.starts)
         places = np.where(at == least[self.row], np.arange(len(at)), len(at))
         place = np.minimum.reduceat(places, self.starts)
-        chosen = pa.array(place, mask=least == FAR)
+        chosen = pa.array(place, mask=least == AFTER_ALL)
         names = (f"{name}_by", "connection_id", f"{name}_in")
-        return _Event(least, *(_chunk(self.sendings[each].take(chosen)) for each in names))
+        return _Event(least, *(one_array(self.sendings[each].take(chosen)) for each in names))
 
     def _any(self, flags: Bools) -> Bools:
         """Return whether any sending of each row has a flag."""
         return np.logical_or.reduceat(flags, self.starts)
 
     def _flags(self, name: str) -> Bools:
-        return np.asarray(pc.fill_null(self.sendings[name], False).combine_chunks(), np.bool_)  # noqa: FBT003
+        return to_flags(self.sendings[name])
 
     # What acknowledged it
 
@@ -274,7 +276,7 @@ class _Transfers:
         order_acks = self.inputs.order_acks.filter(pc.equal(self.inputs.order_acks["kind"], "order_ack"))
         found, elsewhere = first_order_acks(MessageRows(named, since, until, has_copies), order_acks)
         self.events["order_ack"] = _Event.of(order_acks, found)
-        self.columns["order_acked_elsewhere"] = pa.array(elsewhere, mask=found == NO_EVENT)
+        self.columns["order_acked_elsewhere"] = pa.array(elsewhere, mask=found == NONE)
         rows = MessageRows(named, since, np.minimum(until, self._until_ordinal_begins_anew()), has_copies)
         final_acks = self.inputs.order_acks.filter(pc.equal(self.inputs.order_acks["kind"], "final_ack"))
         self._set_classes("final", final_acks, first_final_acks(rows, final_acks))
@@ -291,7 +293,7 @@ class _Transfers:
         """Return from when on acknowledgements of each row may be, also by a clock that was set back or is behind."""
         since = self.first_at
         connections, captures = (
-            _chunk(self.sendings[name].take(pa.array(self.starts))) for name in ("connection_id", "capture_id")
+            one_array(self.sendings[name].take(pa.array(self.starts))) for name in ("connection_id", "capture_id")
         )
         pairs = {(row["connection_id"], name) for row in self.inputs.overlaps.to_pylist() if row["clocks_differ"]
                  for pair in row["overlapping_captures"] for name in pair.values()}  # fmt: skip
@@ -301,65 +303,58 @@ class _Transfers:
             )
             since = np.where(np.asarray(beside, np.bool_), since - _MAX_CLOCK_SKEW_US, since)
         for name, begin, end in self.inputs.steps:
-            ours = np.asarray(pc.fill_null(pc.equal(captures, name), False))  # noqa: FBT003
+            ours = to_flags(pc.equal(captures, name))
             since = np.where(ours & (begin <= since) & (since <= end), begin, since)
         return since
 
     def _set_classes(self, stage: str, acks: pa.Table, found: Ints) -> None:
         """Set what the acknowledgements of a stage say."""
         self.events[f"{stage}_ack"] = _Event.of(acks, found)
-        place = pa.array(found, mask=found == NO_EVENT)
-        classes = _chunk(acks["class"].take(place)).cast(pa.int64())
+        place = from_ints(found)
+        classes = one_array(acks["class"].take(place)).cast(pa.int64())
         self.columns[f"{stage}_class"] = classes
         self.columns[f"{stage}_class_name"] = acks["class_name"].take(place)
-        self.classes[stage] = np.asarray(pc.fill_null(classes, _NO_CLASS), np.int64)
+        self.classes[stage] = to_ints(classes, NONE)
 
     def _has_copies(self) -> Bools:
         """Return for each row whether its message went to more than one destination queue, or says that it does."""
-        message = text_codes(self.columns["message_key"])
-        queue = text_codes(self.columns["destination_queue"])
+        message = dictionary_codes(self.columns["message_key"])
+        queue = dictionary_codes(self.columns["destination_queue"])
         most = int(queue.max(initial=0)) + 1
-        pairs = sorted_distinct((message * most + queue)[queue != NO_CODE]) // most
+        pairs = sorted_distinct((message * most + queue)[queue != NONE]) // most
         several: Bools = np.bincount(pairs, minlength=int(message.max()) + 1)[message] > 1
         return several | self._any(self._flags("names_copies"))
 
     def _until_ordinal_begins_anew(self) -> Ints:
         """Return for each row the last time before another message of its message_id was first sent on this hop."""
-        codes = np.zeros(len(self), np.int64)
-        for name in ("message_id", "sender_address", "receiver_address"):
-            more = text_codes(self.columns[name]) + 1
-            codes = np.unique(codes * (int(more.max()) + 1) + more, return_inverse=True)[1]
-        message = text_codes(self.columns["message_key"])
+        codes = self._codes("message_id", "sender_address", "receiver_address")
+        message = dictionary_codes(self.columns["message_key"])
         order = np.lexsort((self.first_at, message, codes))
-        begins = np.ones(len(order), np.bool_)
-        begins[1:] = (np.diff(codes[order]) != 0) | (np.diff(message[order]) != 0)
-        first = order[begins]  # of each message on its hop the row that was sent first
+        first = order[is_group_start(codes[order], message[order])]  # of each message on its hop the first row
         at = self.first_at[first]
-        found = EventIndex.of(codes[first], at).first(codes, self.first_at + 1, np.full(len(self), FAR - 1))
-        return np.append(at, FAR)[found] - 1
+        found = TimeIndex(codes[first], at).first_after(codes, self.first_at)
+        return take_or(at, found, AFTER_ALL) - 1
 
     def _report_lists(self, of_row: Ints, reports: Ints) -> pa.Array:
         taken = self.inputs.reports.take(pa.array(reports, pa.int64()))
         columns = (taken["seen_at"], taken["queue_manager"], taken["hop_count"], taken["next_hop"])
         types = [each.type for each in TRANSFERS_SCHEMA.field("reports").type.value_type]
-        values = [_chunk(column).cast(kind) for column, kind in zip(columns, types, strict=True)]
+        values = [one_array(column).cast(kind) for column, kind in zip(columns, types, strict=True)]
         structs = pa.StructArray.from_arrays(values, REPORT_SIGHTING.names)
-        offsets = np.searchsorted(of_row, np.arange(len(self) + 1))
-        none = pa.array(offsets[1:] == offsets[:-1])
-        return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), structs, mask=none)
+        return from_groups(group_bounds(of_row, len(self)), structs, empty=False)
 
     # What follows
 
     def _set_latencies(self) -> None:
         """Set the times of acknowledgements, and how long after the first sending they came."""
-        first = [_chunk(self.sendings[name].take(pa.array(self.starts))) for name in ("connection_id", "capture_id")]
+        first = [one_array(self.sendings[name].take(pa.array(self.starts))) for name in ("connection_id", "capture_id")]
         overlaps = _overlap_texts(self.inputs.overlaps)
         self.across_clocks, self.first_unclear = np.zeros(len(self), np.bool_), self._is_first_unclear()
         for name, event in self.events.items():
             column = {"session_ack": "session_acked_at", "store": "stored_at"}.get(name, f"{name}ed_at")
-            self.columns[column] = _moments(event.at)
+            self.columns[column] = from_times(event.at, AFTER_ALL)
             took = event.at - self.first_at
-            unknown = (event.at == FAR) | (self.first_at == FAR) | (took < 0)
+            unknown = (event.at == AFTER_ALL) | (self.first_at == AFTER_ALL) | (took < 0)
             for step in self.inputs.steps:
                 crosses = ~unknown & _crosses(first[1], self.first_at, event, step)
                 unknown |= crosses
@@ -383,18 +378,18 @@ class _Transfers:
     def _outcomes(self) -> Ints:
         """Return the outcome of each row, its place in ``OUTCOMES``; and set dead_letter_class."""
         final, arrival, receive = (self.classes[stage] for stage in ("final", "arrival", "receive"))
-        negative = [(each != _NO_CLASS) & (each & NEGATIVE_CLASS_BIT != 0) for each in (final, arrival, receive)]
-        dead = np.select(negative, [final, arrival, receive], _NO_CLASS)
-        journaling = np.asarray(pc.fill_null(self.columns["journaling"].cast(pa.int64()), 0), np.int64)
-        kept = (dead != _NO_CLASS) & (journaling & _DEAD_LETTER != 0)
+        negative = [(each != NONE) & (each & NEGATIVE_CLASS_BIT != 0) for each in (final, arrival, receive)]
+        dead = np.select(negative, [final, arrival, receive], NONE)
+        journaling = to_ints(self.columns["journaling"])
+        kept = (dead != NONE) & (journaling & _DEAD_LETTER != 0)
         self.columns["dead_letter_class"] = pa.array(dead, mask=~kept)
         no_number = np.asarray(self.sendings["session_number"].is_null())
-        expires = _times(self.columns["expires_at"])
+        expires = to_times(self.columns["expires_at"], AFTER_ALL)
         unclear = self._any(no_number | self._flags("acknowledgement_may_be_missing"))
         holds = [
             np.logical_or.reduce(negative),
             (final == MQMSG_CLASS_ACK_RECEIVE) | (receive == MQMSG_CLASS_ACK_RECEIVE),
-            (self.events["order_ack"].at != FAR) | (arrival == _REACHED_QUEUE),
+            (self.events["order_ack"].at != AFTER_ALL) | (arrival == _REACHED_QUEUE),
             self._is_acknowledged(),
             unclear,
             expires < self._capture_ends(),
@@ -405,29 +400,28 @@ class _Transfers:
     def _is_acknowledged(self) -> Bools:
         """Return for each row whether the next machine acknowledged a sending in its session."""
         surely = self._any(self._flags("surely_acknowledged"))
-        acknowledged: Bools = (self.events["session_ack"].at != FAR) | surely
+        acknowledged: Bools = (self.events["session_ack"].at != AFTER_ALL) | surely
         return acknowledged
 
     def _may_have_expired(self) -> Bools:
         """Return for each row whether it expired before the captures end, if the capture's clock was right then."""
         if not self.inputs.set_by:
             return np.zeros(len(self), np.bool_)
-        set_by = np.asarray(pc.fill_null(self._of_servers(self.inputs.set_by), 0), np.int64)
+        set_by = to_ints(self._of_servers(self.inputs.set_by))
         most = np.maximum.reduceat(set_by, self.starts)
-        may_have: Bools = (most > 0) & (_times(self.columns["expires_at"]) < self._capture_ends() + most)
+        may_have: Bools = (most > 0) & (to_times(self.columns["expires_at"], AFTER_ALL) < self._capture_ends() + most)
         return may_have
 
     def _of_servers(self, values: Mapping[str, int]) -> pa.Array:
         """Return what is known of the server of each sending."""
         place = pc.index_in(self.sendings["server_address"], pa.array(values.keys(), pa.string()))
-        return pa.array(values.values(), pa.int64()).take(_chunk(place))
+        return pa.array(values.values(), pa.int64()).take(one_array(place))
 
     def _capture_ends(self) -> Ints:
         """Return the latest capture end of each row's sendings."""
         ends = self._of_servers(self.inputs.capture_ends)
-        ends = pc.coalesce(ends, _chunk(times_to_us(self.sendings["last_packet_at"])))
-        known = np.asarray(pc.fill_null(ends, -FAR), np.int64)
-        return np.maximum.reduceat(known, self.starts)
+        ends = pc.coalesce(ends, one_array(times_to_us(self.sendings["last_packet_at"])))
+        return np.maximum.reduceat(to_ints(ends, BEFORE_ALL), self.starts)
 
     # The same message between the same queue managers, from or to another address
 
@@ -435,18 +429,18 @@ class _Transfers:
         """Return for each row that no session acknowledged the row of its message, queue and hop_key whose it takes.
 
         Of several the one with a session acknowledgement, then with the first outcome, then that was sent first;
-        ``NO_EVENT`` where none has an acknowledgement.
+        ``NONE`` where none has an acknowledgement.
         """
         codes = self._codes("message_key", "destination_queue", "hop_key")
         lacks = ~self._is_acknowledged()
         known = np.flatnonzero(outcome <= _TRANSFERRED)
         order = known[np.lexsort((self.first_at[known], outcome[known], lacks[known], codes[known]))]
-        best = order[np.flatnonzero(np.diff(codes[order], prepend=-1))]
-        of_code = np.full(len(self), NO_EVENT)
+        best = order[group_starts(codes[order])]
+        of_code = np.full(len(self), NONE)
         of_code[codes[best]] = best
         found = of_code[codes]
-        takes = lacks & (found != NO_EVENT) & ((outcome > _TRANSFERRED) | ~lacks[found])
-        return np.where(takes, found, NO_EVENT)
+        takes = lacks & (found != NONE) & ((outcome > _TRANSFERRED) | ~lacks[found])
+        return np.where(takes, found, NONE)
 
     def _counts_on_hop(self, outcome: Ints, other: Ints) -> Bools:
         """Return which row of each message, queue and hop_key counts.
@@ -455,10 +449,10 @@ class _Transfers:
         """
         codes = self._codes("message_key", "destination_queue", "hop_key")
         acked, last = self.events["session_ack"].at, np.append(self.starts[1:], len(self.row)) - 1
-        at = np.where(acked == FAR, self.sent_at[last], acked)
-        order = np.lexsort((at, other != NO_EVENT, np.maximum(outcome, _TRANSFERRED), codes))
+        at = np.where(acked == AFTER_ALL, self.sent_at[last], acked)
+        order = np.lexsort((at, other != NONE, np.maximum(outcome, _TRANSFERRED), codes))
         out = np.zeros(len(self), np.bool_)
-        out[order[np.diff(codes[order], prepend=-1) != 0]] = True
+        out[order[group_starts(codes[order])]] = True
         return out
 
     def _may_take(self, outcome: Ints, chosen: Bools) -> Bools:
@@ -485,12 +479,12 @@ class _Transfers:
         """Return which rows rest on a row with a loss: themselves, the one that they take from, or might have."""
         codes = self._codes("message_key", "destination_queue", "hop_key")
         of_hop = np.bincount(codes, lost) > 0
-        taken = (other != NO_EVENT) & lost[other]
+        taken = (other != NONE) & lost[other]
         out: Bools = lost | taken | ((outcome > _TRANSFERRED) & of_hop[codes])
         return out
 
     def _codes(self, *names: str) -> Ints:
-        return row_codes(pa.table({name: self.columns[name] for name in names}), names)
+        return row_codes([self.columns[name] for name in names])
 
     def _missing(self, outcome: Ints, other: Ints) -> Ints:
         """Return the reasons of each row as bits, in the order of ``_REASONS``.
@@ -502,7 +496,7 @@ class _Transfers:
         lost = (lost & (outcome > _TRANSFERRED)) | self._may_be_otherwise(outcome, self.inputs.holes)
         unseen = self.inputs.holes.filter(self.inputs.holes["one_sided"])
         one_sided = lost & self._may_be_otherwise(outcome, unseen)
-        doubtful = self._may_take(outcome, (outcome <= _TRANSFERRED) | lost) & (other == NO_EVENT)
+        doubtful = self._may_take(outcome, (outcome <= _TRANSFERRED) | lost) & (other == NONE)
         reasons = (
             self._any(~self._flags("handshake_seen")) | doubtful,
             outcome == _IN_FLIGHT,
@@ -523,8 +517,7 @@ class _Transfers:
         day = pc.floor_temporal(self.columns["first_sent_at"], unit="day").cast(pa.timestamp("us")).cast(pa.date32())
         known = pc.binary_join_element_wise(apart["source_queue_manager"], apart["event_date"].cast(pa.string()), " ")
         named = pc.binary_join_element_wise(self.columns["source_queue_manager"], day.cast(pa.string()), " ")
-        found = pc.and_(pc.is_in(named, known.combine_chunks()), self.columns["expires_at"].is_valid())
-        return np.asarray(pc.fill_null(found, False), np.bool_)  # noqa: FBT003
+        return to_flags(pc.and_(pc.is_in(named, known.combine_chunks()), self.columns["expires_at"].is_valid()))
 
     def _may_be_otherwise(self, outcome: Ints, of_sessions: pa.Table) -> Bools:
         """Return for each row whether holes may hold a packet with which its outcome would be another one.
@@ -534,11 +527,8 @@ class _Transfers:
         """
         holes = HopHoles.of(of_sessions, self.clones)
         until = self.first_at + timedelta_to_us(self.settings.wait)
-        asked, journaling = (
-            np.asarray(pc.fill_null(self.columns[name].cast(pa.int64()), 0), np.int64)
-            for name in ("acknowledgement_requested", "journaling")
-        )
-        final = np.asarray(pc.fill_null(self._first_known("final_acknowledgement_requested"), True), np.bool_)  # noqa: FBT003
+        asked, journaling = (to_ints(self.columns[name]) for name in ("acknowledgement_requested", "journaling"))
+        final = to_flags(self._first_known("final_acknowledgement_requested"), default=True)
         in_sequence = np.asarray(self.columns["sequence_id"].is_valid(), np.bool_)
         is_delivered = outcome == _DELIVERED
         arrived = np.minimum(np.minimum(self.events["order_ack"].at, self.events["arrival_ack"].at), until)
@@ -551,7 +541,7 @@ class _Transfers:
         direct = self._is_acknowledged_directly(asked != 0)
         for which, end in ((expects, until), (is_delivered & rejected, arrived)):
             found |= which & holes.may_hold_acknowledgement(self.columns, direct, size, self.first_at, end)
-        least = np.minimum.reduceat(np.asarray(self.sendings["length_bytes"].combine_chunks(), np.int64), self.starts)
+        least = np.minimum.reduceat(to_ints(self.sendings["length_bytes"]), self.starts)
         again = holes.may_hold(self.columns, least - SESSION_HEADER_BYTES, self.first_at, until)
         found |= again & (outcome > _TRANSFERRED)
         return found
@@ -565,21 +555,21 @@ class _Transfers:
         names = ("destination_queue_manager", "receiver_queue_manager", "hop_count")
         direct = acknowledged_directly(*(self.columns[name] for name in names))
         source = self.columns["source_queue_manager"].cast(pa.string())
-        queue = _chunk(self._first_known("admin_queue")).cast(pa.string())
+        queue = one_array(self._first_known("admin_queue")).cast(pa.string())
         owner = pc.replace_substring_regex(queue, r"\\.*", "")
-        at_source = np.asarray(pc.fill_null(pc.equal(owner, source), False), np.bool_)  # noqa: FBT003
+        at_source = to_flags(pc.equal(owner, source))
         return direct & (at_source | ~asked)
 
     def _evidence(self, reports: tuple[Ints, Ints]) -> pa.Array:
         """Return the packets, or calls, that each row rests on."""
         lists = EvidenceLists(len(self), _MOST)
-        lists.add(self.row, self.sent_at, _chunk(self.sendings["packet_key"]))
+        lists.add(self.row, self.sent_at, one_array(self.sendings["packet_key"]))
         for event in self.events.values():
-            rows = np.flatnonzero(event.at != FAR)
+            rows = np.flatnonzero(event.at != AFTER_ALL)
             lists.add(rows, event.at[rows], event.by.take(pa.array(rows)))
         of_row, report = reports
         taken = self.inputs.reports.take(pa.array(report, pa.int64()))
-        lists.add(of_row, _times(taken["seen_at"]), _chunk(taken["seen_by"]).cast(pa.string()))
+        lists.add(of_row, to_times(taken["seen_at"], AFTER_ALL), one_array(taken["seen_by"]).cast(pa.string()))
         return lists.arrays()
 
     def _keys(self) -> dict[str, pa.Array]:
@@ -602,10 +592,7 @@ class _Transfers:
 
 def _split_rows(sendings: pa.Table) -> tuple[pa.Table, Ints, Ints]:
     """Return sendings, where their rows begin, and the row of each."""
-    begins = np.zeros(sendings.num_rows, np.bool_)
-    begins[:1] = True
-    for name in ROW_COLUMNS:
-        begins[1:] |= np.diff(text_codes(sendings[name])) != 0
+    begins = is_group_start(*(dictionary_codes(sendings[name]) for name in ROW_COLUMNS))
     return sendings, np.flatnonzero(begins), np.cumsum(begins) - 1
 
 
@@ -632,10 +619,9 @@ def _crosses(captures: pa.Array, first_at: Ints, event: _Event, step: tuple[str,
     """
     name, since, until = step
     of_one = pc.equal(captures, event.captures)
-    elsewhere = pc.and_(of_one, pc.not_equal(captures, name))
-    either = ~np.asarray(pc.fill_null(elsewhere, False), np.bool_)  # noqa: FBT003
+    either = ~to_flags(pc.and_(of_one, pc.not_equal(captures, name)))
     low, high = np.minimum(first_at, event.at), np.maximum(first_at, event.at)
-    crosses: Bools = either & (event.at != FAR) & (low <= until) & (high >= since)
+    crosses: Bools = either & (event.at != AFTER_ALL) & (low <= until) & (high >= since)
     return crosses
 
 
@@ -645,8 +631,7 @@ def _side_by_side(connections: pa.Array, captures: pa.Array, event: _Event, over
     That is the connection of one of the two.
     """
     out = np.zeros(len(captures), np.bool_)
-    differ = pc.fill_null(pc.not_equal(captures, event.captures), False)  # noqa: FBT003
-    rows = np.flatnonzero(np.asarray(differ, np.bool_))
+    rows = np.flatnonzero(to_flags(pc.not_equal(captures, event.captures)))
     if not len(rows):
         return out
     one, other = captures.take(pa.array(rows)), event.captures.take(pa.array(rows))
@@ -666,21 +651,3 @@ def _lists_of_reasons() -> pa.Array:
 
 def _empty_lists(count: int, kind: pa.DataType) -> pa.Array:
     return pa.ListArray.from_arrays(pa.array(np.zeros(count + 1, np.int32)), pa.array([], kind.value_type))
-
-
-def _chunk(column: pa.ChunkedArray | pa.Array) -> pa.Array:
-    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-
-
-def _times(column: pa.ChunkedArray | pa.Array) -> Ints:
-    """Return a timestamp column as microseconds, ``FAR`` where null."""
-    return np.asarray(_chunk(pc.fill_null(times_to_us(column), FAR)), np.int64)
-
-
-def _instants(micros: pa.Array) -> pa.Array:
-    return micros.cast(pa.timestamp("us")).cast(TIMESTAMP)
-
-
-def _moments(at: Ints) -> pa.Array:
-    """Return microseconds as timestamps, null for ``FAR``."""
-    return _instants(pa.array(at, pa.int64(), mask=at == FAR))

@@ -12,14 +12,16 @@ import pyarrow.compute as pc
 
 from pipeline.arrow_rows import is_in, timedelta_to_us, times_to_us, us_to_datetime
 from pipeline.lake.lake import Lake
-from pipeline.text_codes import row_codes
 from pipeline.transfers.hops.hop_keys import HOP_COLUMNS
-from pipeline.transfers.sequences.predecessors import NO_PREDECESSOR, find_predecessors, how_they_began
+from pipeline.transfers.sequences.predecessors import find_predecessors, how_they_began
 from pipeline.transfers.sequences.sequence_inputs import ID_SQL, days_since_sql
 from pipeline.transfers.sequences.sequence_rows import FLOW_COLUMNS, sequence_ids
 from schemas.table import EVENT_DATE
 from schemas.transfers import TRANSFER_SEQUENCES
 from udfs.array_types import Bools
+from udfs.columns.absent import NONE
+from udfs.columns.arrays import from_ints
+from udfs.columns.codes import row_codes
 
 _IS_ABANDONED: Final = "(waiting > 0 AND NOT array_contains(missing, 'no_response'))"
 _PLACE: Final = (*FLOW_COLUMNS, *HOP_COLUMNS)
@@ -91,7 +93,7 @@ def _facts(rows: pa.Table) -> pa.Table:
 
 def _of_hops(facts: pa.Table) -> pa.Table:
     """Return facts of all rows of some sequences: those of one hop, of several addresses, began and end together."""
-    _, row = np.unique(row_codes(facts, (*FLOW_COLUMNS, "sequence_id")), return_inverse=True)
+    row = row_codes(facts.select((*FLOW_COLUMNS, "sequence_id")).columns)
     began = np.full(len(row), np.iinfo(np.int64).max)
     np.minimum.at(began, row, np.asarray(facts["first_sent_at"]))
     abandoned = np.zeros(len(row), np.bool_)
@@ -133,16 +135,16 @@ def _beginnings(facts: pa.Table, wait: timedelta) -> tuple[pa.Array, pa.Array]:
     ids = sequence_ids(facts["sequence_id"].combine_chunks())
     at, abandoned = np.asarray(facts["first_sent_at"]), np.asarray(facts["abandoned"])
     before, between_addresses = (
-        find_predecessors(row_codes(facts, (*FLOW_COLUMNS[:2], *hop)), at, ids, timedelta_to_us(wait))
+        find_predecessors(row_codes(facts.select((*FLOW_COLUMNS[:2], *hop)).columns), at, ids, timedelta_to_us(wait))
         for hop in (FLOW_COLUMNS[2:], HOP_COLUMNS[2:])
     )
     unknown = np.asarray(pc.or_(*(facts[name].is_null() for name in HOP_COLUMNS[:2])).combine_chunks())
-    may_be_one = (between_addresses != NO_PREDECESSOR) & (unknown | unknown[between_addresses])
+    may_be_one = (between_addresses != NONE) & (unknown | unknown[between_addresses])
     later = (at[between_addresses] > at[before]) | (
         (at[between_addresses] == at[before]) & (ids[between_addresses] > ids[before])
     )
-    before = np.where(may_be_one & ((before == NO_PREDECESSOR) | later), between_addresses, before)
-    previous = facts["sequence_id"].combine_chunks().take(pa.array(before, mask=before == NO_PREDECESSOR))
+    before = np.where(may_be_one & ((before == NONE) | later), between_addresses, before)
+    previous = facts["sequence_id"].combine_chunks().take(from_ints(before))
     return previous.cast(pa.decimal128(20, 0)), pa.array(how_they_began(before, ids, abandoned).tolist(), pa.string())
 
 

@@ -9,9 +9,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.text_codes import NO_CODE, codes_of_both
 from pipeline.transfers.hops.hop_keys import HOP_COLUMNS
 from udfs.array_types import Bools, Ints
+from udfs.columns.absent import NONE
+from udfs.columns.codes import codes_of_both
+from udfs.columns.groups import expand_ranges
 
 ADDRESS: Final = "address"
 QUEUE_MANAGER: Final = "queue_manager"
@@ -42,7 +44,7 @@ def match_order_acks(
     low, high = (np.searchsorted(theirs[by_id], ours, side=side) for side in ("left", "right"))
     count = high - low
     of_sequence = np.repeat(np.arange(len(ours)), count)
-    of_ack = by_id[np.arange(len(of_sequence)) - np.repeat(np.cumsum(count) - count - low, count)]
+    of_ack = by_id[expand_ranges(low, count)]
 
     def pairs(column: str, ack_column: str) -> tuple[Ints, Ints]:
         ours, theirs = codes_of_both(sequences[column], acks[ack_column])
@@ -50,16 +52,16 @@ def match_order_acks(
 
     def goes_back(name: str) -> Bools:
         ends = [pairs(f"{one}_{name}", f"{other}_{name}") for one, other in _WAY_BACK]
-        same: Bools = np.logical_and.reduce([(one == other) & (one != NO_CODE) for one, other in ends])
+        same: Bools = np.logical_and.reduce([(one == other) & (one != NONE) for one, other in ends])
         return same & ~_are_clones(sequences, clones)[of_sequence] if name == QUEUE_MANAGER else same
 
     source, acknowledged = pairs("source_queue_manager", "acknowledged_queue_manager")
     destination, by = pairs("destination_queue_manager", "queue_manager")
     receiver, by_receiver = pairs("receiver_queue_manager", "queue_manager")
     same_hop = np.logical_or.reduce([goes_back(name) for name in hop_by])
-    is_far_end = same_hop | (receiver == NO_CODE) | (receiver == by_receiver)
-    is_destination = np.where(destination == NO_CODE, is_far_end, destination == by)
-    found = ((acknowledged == NO_CODE) | (acknowledged == source)) & is_destination
+    is_far_end = same_hop | (receiver == NONE) | (receiver == by_receiver)
+    is_destination = np.where(destination == NONE, is_far_end, destination == by)
+    found = ((acknowledged == NONE) | (acknowledged == source)) & is_destination
     return of_sequence[found], of_ack[found], same_hop[found]
 
 

@@ -7,13 +7,14 @@ from typing import Any, Final
 import numpy as np
 
 from udfs.array_types import Bools, Ints
+from udfs.columns.absent import NONE
+from udfs.columns.groups import is_group_start
 
-NO_PREDECESSOR: Final = -1
 _EPOCH_BITS: Final = 32  # the upper half of a sequence id
 
 
 def find_predecessors(flow: Ints, first_sent_at: Ints, sequence_id: Any, wait_us: int) -> Ints:  # noqa: ANN401
-    """Return for each sequence the place of the one before, or ``NO_PREDECESSOR``.
+    """Return for each sequence the place of the one before, or ``NONE``.
 
     That is, of the sequences of the same ``flow`` (source, destination queue and hop, as a number), the one with the
     latest ``first_sent_at`` (microseconds) before its own, by at most ``wait_us`` (transfers.wait); of several the one
@@ -24,12 +25,11 @@ def find_predecessors(flow: Ints, first_sent_at: Ints, sequence_id: Any, wait_us
         return np.zeros(0, np.int64)
     order = np.lexsort((sequence_id, first_sent_at, flow))
     flow, first_sent_at = flow[order], first_sent_at[order]
-    new = np.ones(count, np.bool_)
-    new[1:] = (np.diff(flow) != 0) | (np.diff(first_sent_at) != 0)
+    new = is_group_start(flow, first_sent_at)
     before = np.maximum.accumulate(np.where(new, np.arange(count), 0)) - 1  # of those with one time none is before
     found = (before >= 0) & (flow[before] == flow) & (first_sent_at - first_sent_at[before] <= wait_us)
-    out = np.full(count, NO_PREDECESSOR, np.int64)
-    out[order] = np.where(found, order[before], NO_PREDECESSOR)
+    out = np.full(count, NONE, np.int64)
+    out[order] = np.where(found, order[before], NONE)
     return out
 
 
@@ -41,7 +41,7 @@ def how_they_began(predecessor: Ints, sequence_id: Any, abandoned: Bools) -> Any
     """
     before = sequence_id[predecessor] if len(sequence_id) else sequence_id
     conditions = {
-        "first": predecessor == NO_PREDECESSOR,
+        "first": predecessor == NONE,
         "backwards": sequence_id < before,
         "new_epoch": sequence_id >> _EPOCH_BITS > before >> _EPOCH_BITS,
         "abandoned": abandoned[predecessor] if len(abandoned) else abandoned,

@@ -11,9 +11,9 @@ from typing import Final, Self
 import numpy as np
 
 from udfs.array_types import Bools, Ints
+from udfs.columns.absent import NONE
+from udfs.columns.groups import group_bounds, group_starts, largest_so_far
 
-NO_TXN_NUMBER: Final = -1
-"""Stands in arrays for no TxSequenceNumber, and is below all."""
 NUMBERS: Final = 1 << 33
 """More than there are numbers of 32 bits."""
 
@@ -66,7 +66,7 @@ class SequenceEvents:
     """Sendings and order acks together, by sequence and time; at equal times sendings come before order acks.
 
     ``row`` is the row of its sending or order ack. ``sent_before`` and ``acked_before`` are the highest number that was
-    sent, or acknowledged, before the event, or ``NO_TXN_NUMBER``. ``starts``: the first event of each sequence, and the
+    sent, or acknowledged, before the event, or ``NONE``. ``starts``: the first event of each sequence, and the
     number of all events.
     """
 
@@ -95,19 +95,17 @@ def arrange_events(sendings: TransactionalSendings, acks: SequenceOrderAcks) -> 
     order = np.lexsort((np.where(is_ack, number, row), is_ack, at, sequence))
     sequence, at, number, row = (each[order] for each in (sequence, at, number, row))
     is_ack = is_ack[order]
-    starts = np.searchsorted(sequence, np.arange(int(sequence.max(initial=-1)) + 2))
-    sent = _highest_before(sequence, np.where(is_ack, NO_TXN_NUMBER, number), starts)
-    acked = _highest_before(sequence, np.where(is_ack, number, NO_TXN_NUMBER), starts)
+    starts = group_bounds(sequence, int(sequence.max(initial=-1)) + 1)
+    sent = _highest_before(sequence, np.where(is_ack, NONE, number), starts)
+    acked = _highest_before(sequence, np.where(is_ack, number, NONE), starts)
     return SequenceEvents(sequence, at, number, is_ack, row, sent, acked, starts)
 
 
 def _highest_before(sequence: Ints, numbers: Ints, starts: Ints) -> Ints:
     """Return the highest number of the same sequence before each element."""
-    base = sequence * NUMBERS  # of each sequence above all numbers of the one before
-    highest = np.maximum.accumulate(base + numbers) - base
-    before = np.full(len(numbers), NO_TXN_NUMBER, np.int64)
-    before[1:] = highest[:-1]
-    before[starts[:-1]] = NO_TXN_NUMBER
+    before = np.full(len(numbers), NONE, np.int64)
+    before[1:] = largest_so_far(sequence, numbers)[:-1]
+    before[starts[:-1]] = NONE
     return before
 
 
@@ -122,7 +120,7 @@ def take_in(
     """
     same_hop = np.flatnonzero(acks.same_hop)
     rows, ack_rows = _follow(sendings, acks, np.arange(len(sendings)), same_hop, wait_us)
-    highest = np.full(int(sendings.sequence.max(initial=-1)) + 1, NO_TXN_NUMBER, np.int64)
+    highest = np.full(int(sendings.sequence.max(initial=-1)) + 1, NONE, np.int64)
     np.maximum.at(highest, acks.sequence[ack_rows], acks.number[ack_rows])
     others = np.flatnonzero(~acks.same_hop & (acks.number > highest[acks.sequence]))
     if len(others):
@@ -137,7 +135,7 @@ def _follow(
     """Return which of some rows belong to the row of their sequence by their times alone."""
     events = arrange_events(sendings.keep(rows), acks.keep(ack_rows))
     sent = np.flatnonzero(~events.is_ack)
-    first = sent[np.searchsorted(events.sequence[sent], np.arange(len(events.starts) - 1))]
+    first = sent[group_starts(events.sequence[sent])]
     behind_first = np.arange(len(events.at)) - first[events.sequence]
     gap = np.zeros(len(events.at), np.bool_)
     gap[1:] = np.diff(events.at) > wait_us

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final, Self
+from typing import Self
 
 import numpy as np
 
-from pipeline.transfers.sequences.sequence_events import NO_TXN_NUMBER, NUMBERS, SequenceEvents, TransactionalSendings
+from pipeline.transfers.sequences.sequence_events import NUMBERS, SequenceEvents, TransactionalSendings
 from udfs.array_types import Bools, Ints
-
-NO_EVENT: Final = -1
+from udfs.columns.absent import NONE
+from udfs.columns.groups import expand_ranges, group_bounds, group_starts
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class SentNumbers:
     """The distinct numbers that were sent, by sequence and number: arrays of one length.
 
     ``least_previous`` is the lowest TxPreviousSequenceNumber of its sendings; ``first_event`` and ``second_event`` are
-    the places of its first two sendings among the events, ``NO_EVENT`` without a second one. ``starts``: the first
+    the places of its first two sendings among the events, ``NONE`` without a second one. ``starts``: the first
     number of each sequence, and how many numbers there are.
     """
 
@@ -41,13 +41,11 @@ def sent_numbers(sendings: TransactionalSendings, events: SequenceEvents) -> Sen
     sent = np.flatnonzero(~events.is_ack)
     order = sent[np.lexsort((events.number[sent], events.sequence[sent]))]  # stable: of one number in order of time
     sequence, number = events.sequence[order], events.number[order]
-    firsts = np.ones(len(order), np.bool_)
-    firsts[1:] = (np.diff(sequence) != 0) | (np.diff(number) != 0)
-    first = np.flatnonzero(firsts)
+    first = group_starts(sequence, number)
     count = np.diff(np.append(first, len(order)))
     previous = np.minimum.reduceat(sendings.previous[events.row[order]], first) if len(first) else first
-    second = np.where(count > 1, np.append(order, NO_EVENT)[first + 1], NO_EVENT)
-    starts = np.searchsorted(sequence[first], np.arange(len(events.starts)))
+    second = np.where(count > 1, np.append(order, NONE)[first + 1], NONE)
+    starts = group_bounds(sequence[first], len(events.starts) - 1)
     return SentNumbers(sequence[first], number[first], count, previous, order[first], second, starts)
 
 
@@ -81,7 +79,7 @@ def find_gaps(numbers: SentNumbers, hop: Ints) -> NumberGaps:
     lowest, highest = place[numbers.starts[:-1]], place[numbers.starts[1:] - 1]
     begin, end = np.searchsorted(first, lowest), np.searchsorted(last, highest)
     sequence = np.repeat(np.arange(len(begin)), end - begin)
-    found = np.arange(len(sequence)) - np.repeat(np.cumsum(end - begin) - end, end - begin)
+    found = expand_ranges(begin, end - begin)
     return NumberGaps(sequence, first[found] % NUMBERS, last[found] % NUMBERS, bridged[found])
 
 
@@ -102,7 +100,7 @@ class SendingsOfHops:
         """Return the sendings of sequences by ``hop`` (as in ``find_gaps``)."""
         of_hop = hop[sendings.sequence]
         order = np.lexsort((sendings.sent_at, of_hop))  # stable: at equal times as they are
-        starts = np.append(np.flatnonzero(np.diff(of_hop[order], prepend=-1)), len(order))
+        starts = np.append(group_starts(of_hop[order]), len(order))
         return cls(sendings.sequence[order], sendings.number[order], sendings.previous[order], starts)
 
     def count_out_of_order(self, count: int) -> Ints:
@@ -122,9 +120,9 @@ class SendingsOfHops:
         sequences, numbers, previous = self.sequence.tolist(), self.number.tolist(), self.previous.tolist()
         refused = [0] * count
         for first, end in pairwise(self.starts.tolist()):
-            taken = NO_TXN_NUMBER
+            taken = NONE
             for place in range(first, end):
-                if taken == NO_TXN_NUMBER or previous[place] <= taken < numbers[place]:
+                if taken == NONE or previous[place] <= taken < numbers[place]:
                     taken = numbers[place]
                 else:
                     refused[sequences[place]] += 1

@@ -12,27 +12,27 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.arrow_rows import epoch_day, timedelta_to_us, times_to_us
-from pipeline.text_codes import row_codes
+from pipeline.arrow_rows import timedelta_to_us
 from pipeline.transfers.hops.hop_keys import HOP_COLUMNS, hop_keys
 from pipeline.transfers.hops.missing_packets import HopHoles, acknowledged_directly
-from pipeline.transfers.packet_numbers import NO_TIME
 from pipeline.transfers.sequences.order_ack_matches import match_order_acks
 from pipeline.transfers.sequences.sequence_events import (
-    NO_TXN_NUMBER,
-    NUMBERS,
     SequenceEvents,
     SequenceOrderAcks,
     TransactionalSendings,
     take_in,
 )
 from pipeline.transfers.sequences.sequence_inputs import CLOCK_SLACK_US
-from pipeline.transfers.sequences.stalls import NO_STALL, LeftOut, last_rows
+from pipeline.transfers.sequences.stalls import LeftOut, last_rows
 from pipeline.transfers.sequences.transfer_sequences import TransferSequences, describe_sequences
-from schemas.table import EVENT_DATE, RUN_ID, TIMESTAMP, UINT64
+from schemas.table import EVENT_DATE, RUN_ID, UINT64
 from schemas.transfers import NUMBER_GAP, STALL, TRANSFER_SEQUENCES
 from udfs.array_types import Bools, Ints
 from udfs.capture.clock_steps import NO_STEPS, ClockSteps
+from udfs.columns.absent import AFTER_ALL, NO_TIME, NONE
+from udfs.columns.arrays import from_groups, from_ints, from_times, one_array, to_flags, to_ints, to_times, utc_dates
+from udfs.columns.codes import codes_and_values, row_codes
+from udfs.columns.groups import first_of, group_bounds, group_starts, is_group_start
 from udfs.keys import key
 from udfs.sessions.packet_layouts import MIN_ACKNOWLEDGEMENT_BYTES, MIN_TRANSACTIONAL_BYTES
 
@@ -47,7 +47,6 @@ _EVIDENCE: Final = 1000
 _ORDINAL: Final = (1 << 32) - 1
 _EPOCH_BITS: Final = 32
 _US: Final = 1_000_000
-_FAR: Final = (1 << 62) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +90,7 @@ def sequence_rows(
     if not sendings.num_rows:
         return SEQUENCES_SCHEMA.empty_table()
     sequence, sendings = _in_order(sendings)
-    first = np.flatnonzero(np.diff(sequence, prepend=-1))
+    first = group_starts(sequence)
     names = fill_queue_managers(sendings.take(pa.array(first)))
     acks = acks.sort_by("packet_key")
     known = _first_known(sequence, sendings["destination_queue_manager"], len(first))
@@ -99,13 +98,13 @@ def sequence_rows(
     of_sequence, of_ack, same_hop = match_order_acks(names, acks, clones)
     none = np.zeros(len(sequence), np.bool_)
     sent = TransactionalSendings(
-        sequence, _ints(sendings["sent_at"]), _ints(sendings["number"]), _ints(sendings["previous"]),
-        _ints(sendings["length_bytes"]), _flags(sendings["complete"]), _flags(sendings["acknowledged"]),
-        none, none, _flags(sendings["begun_unseen"]), _ints(sendings["capture_end"]),
+        sequence, to_ints(sendings["sent_at"]), to_ints(sendings["number"]), to_ints(sendings["previous"]),
+        to_ints(sendings["length_bytes"]), to_flags(sendings["complete"]), to_flags(sendings["acknowledged"]),
+        none, none, to_flags(sendings["begun_unseen"]), to_ints(sendings["capture_end"]),
     )  # fmt: skip
-    acked = SequenceOrderAcks(of_sequence, _ints(acks["sent_at"])[of_ack], _ints(acks["number"])[of_ack], same_hop)
+    acked = SequenceOrderAcks(of_sequence, to_ints(acks["sent_at"])[of_ack], to_ints(acks["number"])[of_ack], same_hop)
     sent, acked, rows, ack_rows = take_in(sent, acked, timedelta_to_us(settings.wait))
-    made_at = _micros(sendings["message_sent_at"].take(pa.array(rows)))
+    made_at = to_times(sendings["message_sent_at"].take(pa.array(rows)), AFTER_ALL)
     sent = replace(
         sent,
         has_loss=_may_be_otherwise(sent, acked, made_at, holes, names, settings.wait)[sent.sequence],
@@ -113,7 +112,7 @@ def sequence_rows(
     )
     names = names.append_column("hop_key", hop_keys([names[name] for name in HOP_COLUMNS], clones))
     stall_after_us, wait_us = timedelta_to_us(settings.stall_after), timedelta_to_us(settings.wait)
-    hop = row_codes(names, (*SEQUENCE_COLUMNS[:3], "hop_key"))
+    hop = row_codes(names.select((*SEQUENCE_COLUMNS[:3], "hop_key")).columns)
     elsewhere = _may_go_on_elsewhere(names, hop)
 
     def of_capture(name: str) -> Bools:
@@ -139,7 +138,7 @@ def _may_go_on_elsewhere(names: pa.Table, hop: Ints) -> Bools:
     ``names`` has a row for each sequence, ``hop`` numbers of their hops.
     """
     found = np.zeros(len(hop), np.bool_)
-    sequence = row_codes(names, SEQUENCE_COLUMNS[:3])
+    sequence = row_codes(names.select(SEQUENCE_COLUMNS[:3]).columns)
     hops_of_each = np.bincount(np.unique(np.stack([sequence, hop]), axis=1)[0])
     several = np.flatnonzero(hops_of_each[sequence] > 1)
     rows = names.select(HOP_COLUMNS[:2]).take(pa.array(several)).to_pylist()
@@ -164,19 +163,20 @@ def _may_be_otherwise(
     A message whose last sending has no session acknowledgement may be sent again later. Of a sequence that waits also
     an order ack may be missing. ``names`` has a row for each sequence.
     """
-    starts = np.searchsorted(sent.sequence, np.arange(names.num_rows))
+    starts = group_starts(sent.sequence)
     since = np.minimum.reduceat(np.minimum(sent.sent_at, made_at - CLOCK_SLACK_US), starts)
     first, last = sent.sent_at[starts], np.maximum.reduceat(sent.number, starts)
     ends = np.append(starts[1:], len(sent)) - 1
     until = sent.sent_at[ends] + timedelta_to_us(wait)
-    highest = np.full(len(starts), NO_TXN_NUMBER, np.int64)
+    highest = np.full(len(starts), NONE, np.int64)
     np.maximum.at(highest, acked.sequence, acked.number)
     raising = acked.number == highest[acked.sequence]
-    at = np.full(len(starts), _FAR, np.int64)
+    at = np.full(len(starts), AFTER_ALL, np.int64)
     np.minimum.at(at, acked.sequence[raising], acked.sent_at[raising])
     waits, sent_again = highest < last, np.zeros(len(starts), np.bool_)
     by_number = np.lexsort((sent.sent_at, sent.number, sent.sequence))
-    is_last = np.append(np.diff(sent.sequence[by_number] * NUMBERS + sent.number[by_number]) != 0, True)
+    backwards = by_number[::-1]
+    is_last = is_group_start(sent.sequence[backwards], sent.number[backwards])[::-1]
     sent_again[sent.sequence[by_number[is_last & ~sent.acknowledged[by_number]]]] = True
     until = np.where(waits | sent_again, until, np.maximum(at, sent.sent_at[ends]))
     sizes = np.full(len(starts), MIN_TRANSACTIONAL_BYTES), np.full(len(starts), MIN_ACKNOWLEDGEMENT_BYTES)
@@ -193,32 +193,17 @@ def _in_order(sendings: pa.Table) -> tuple[Ints, pa.Table]:
     The order is that of their times. Packets that begin in one captured packet have one time: they are in the order of
     their stream. Of several connections with equal times the smaller identifier comes first.
     """
-    connections = sendings["connection_id"].combine_chunks().dictionary_encode()
-    rank = np.argsort(np.argsort(np.array(connections.dictionary.to_pylist(), dtype=np.object_)))
-    connection = rank[np.asarray(connections.indices)]
-    sequence = row_codes(sendings, SEQUENCE_COLUMNS)
-    order = np.lexsort((_ints(sendings["stream_offset"]), connection, _ints(sendings["sent_at"]), sequence))
+    codes, connections = codes_and_values(sendings["connection_id"])
+    connection = np.argsort(np.argsort(np.array(connections, np.object_)))[codes]
+    sequence = row_codes(sendings.select(SEQUENCE_COLUMNS).columns)
+    order = np.lexsort((to_ints(sendings["stream_offset"]), connection, to_ints(sendings["sent_at"]), sequence))
     return sequence[order], sendings.take(pa.array(order))
 
 
 def _first_known(sequence: Ints, values: pa.ChunkedArray, count: int) -> pa.Array:
     """Return for each sequence the first value that is not null."""
-    known = np.flatnonzero(np.asarray(values.is_valid()))[::-1]
-    place = np.full(count, -1, np.int64)
-    place[sequence[known]] = known
-    return values.combine_chunks().take(pa.array(place, mask=place < 0))
-
-
-def _micros(column: pa.ChunkedArray) -> Ints:
-    return np.asarray(pc.fill_null(times_to_us(column), _FAR).combine_chunks(), np.int64)
-
-
-def _ints(column: pa.ChunkedArray) -> Ints:
-    return np.asarray(column.cast(pa.int64()).combine_chunks(), np.int64)
-
-
-def _flags(column: pa.ChunkedArray) -> Bools:
-    return np.asarray(pc.fill_null(column, False).combine_chunks(), np.bool_)  # noqa: FBT003
+    known = np.flatnonzero(np.asarray(values.is_valid()))
+    return one_array(values).take(from_ints(first_of(sequence[known], known, count)))
 
 
 def _evidence(events: SequenceEvents, sent_keys: pa.ChunkedArray, ack_keys: pa.ChunkedArray) -> pa.Array:
@@ -226,8 +211,7 @@ def _evidence(events: SequenceEvents, sent_keys: pa.ChunkedArray, ack_keys: pa.C
     kept = np.flatnonzero(last_rows(events.sequence, _EVIDENCE))
     place = events.row[kept] + np.where(events.is_ack[kept], len(sent_keys), 0)
     keys = pa.chunked_array([*sent_keys.chunks, *ack_keys.chunks], pa.string()).take(pa.array(place))
-    offsets = np.searchsorted(events.sequence[kept], np.arange(len(events.starts)))
-    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), keys.combine_chunks())
+    return from_groups(group_bounds(events.sequence[kept], len(events.starts) - 1), one_array(keys))
 
 
 def _rows(names: pa.Table, found: TransferSequences, evidence: pa.Array, run_id: str) -> pa.Table:
@@ -243,17 +227,17 @@ def _rows(names: pa.Table, found: TransferSequences, evidence: pa.Array, run_id:
         **{name: names[name] for name in (*FLOW_COLUMNS, *HOP_COLUMNS)},
         "transaction_sequence_id": names["sequence_id"].cast(UINT64),
         "sequence_ordinal": pa.array((ids & np.uint64(_ORDINAL)).astype(np.int64)),
-        "sequence_epoch_at": _times(np.where(epochs == 0, NO_TIME, epochs)),
+        "sequence_epoch_at": from_times(np.where(epochs == 0, NO_TIME, epochs)),
         **{name: pa.array(getattr(found, name)) for name in _COUNTS},
-        **{name: _numbers(getattr(found, name)) for name in _NUMBERS},
+        **{name: from_ints(getattr(found, name)) for name in _NUMBERS},
         **{
-            name: _times(getattr(found, name))
+            name: from_times(getattr(found, name))
             for name in ("first_sent_at", "last_sent_at", "last_packet_at", "acknowledged_at")
         },
         "gaps": _gaps(found, count),
         "stalls": _stalls(found, count),
-        "longest_stall_s": pa.array(longest / _US, mask=longest == NO_STALL),
-        "stalled_since": _times(found.stalls.since),
+        "longest_stall_s": pa.array(longest / _US, mask=longest == NONE),
+        "stalled_since": from_times(found.stalls.since),
         "previous_sequence_id": pa.nulls(count, UINT64),
         "began": pa.nulls(count, pa.string()),
         "condition": pa.array(found.condition.tolist(), pa.string()),
@@ -261,7 +245,7 @@ def _rows(names: pa.Table, found: TransferSequences, evidence: pa.Array, run_id:
         "confidence": pa.array(["partial" if codes else "complete" for codes in missing], pa.string()),
         "missing": pa.array(missing, pa.list_(pa.string())),
         "errors": pa.array([[]] * count, SEQUENCES_SCHEMA.field("errors").type),
-        EVENT_DATE: pa.array([epoch_day(at) for at in found.first_sent_at.tolist()], pa.int32()).cast(pa.date32()),
+        EVENT_DATE: utc_dates(found.first_sent_at),
         RUN_ID: pa.repeat(pa.scalar(run_id, pa.string()), count),
     }
     return pa.table([columns[field.name].cast(field.type) for field in SEQUENCES_SCHEMA], SEQUENCES_SCHEMA)
@@ -292,18 +276,9 @@ def _missing(reasons: dict[str, Bools], count: int) -> list[list[str]]:
     return [combinations[row.tobytes()] for row in flags]
 
 
-def _numbers(values: Ints) -> pa.Array:
-    return pa.array(values, mask=values == NO_TXN_NUMBER)
-
-
-def _times(values: Ints) -> pa.Array:
-    return pa.array(values, pa.int64(), mask=values == NO_TIME).cast(pa.timestamp("us")).cast(TIMESTAMP)
-
-
 def _lists(sequence: Ints, count: int, values: pa.Array) -> pa.Array:
     """Return values as a list for each sequence, null where there is none; ``sequence`` ascends."""
-    offsets = np.searchsorted(sequence, np.arange(count + 1))
-    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), values, mask=pa.array(offsets[1:] == offsets[:-1]))
+    return from_groups(group_bounds(sequence, count), values, empty=False)
 
 
 def _gaps(found: TransferSequences, count: int) -> pa.Array:
@@ -315,6 +290,6 @@ def _gaps(found: TransferSequences, count: int) -> pa.Array:
 
 def _stalls(found: TransferSequences, count: int) -> pa.Array:
     stalls = found.stalls
-    values = [_times(stalls.began_at), _times(stalls.ended_at)]
+    values = [from_times(stalls.began_at), from_times(stalls.ended_at)]
     values += [pa.array(each) for each in (stalls.first_number, stalls.waiting, stalls.sendings)]
     return _lists(stalls.sequence, count, pa.StructArray.from_arrays(values, STALL.names))

@@ -13,13 +13,12 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from pipeline.transfers.packet_numbers import NO_TIME
 from pipeline.transfers.sequences.sequence_events import SequenceEvents
-from pipeline.transfers.sequences.sequence_numbers import NO_EVENT, SentNumbers
+from pipeline.transfers.sequences.sequence_numbers import SentNumbers
 from udfs.array_types import Bools, Ints
+from udfs.columns.absent import NO_TIME, NONE
 
 MAX_STALLS: Final = 1000  # of a sequence that are described: the last ones
-NO_STALL: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +26,7 @@ class Waits:
     """Waits by sequence and time: arrays of one length.
 
     ``acknowledged``: the highest number acknowledged meanwhile, or ``NO_TXN_NUMBER``. ``began`` and ``ended`` are
-    places among the events, ``ended`` is ``NO_EVENT`` for a wait that goes on.
+    places among the events, ``ended`` is ``NONE`` for a wait that goes on.
     """
 
     sequence: Ints
@@ -51,8 +50,8 @@ def find_waits(events: SequenceEvents) -> Waits:
     goes_on = raises[first] & (events.sent_before[first] > acknowledged)
     began = np.where(goes_on, first, first_above)
     following = np.append(first[1:], 0)
-    ended = np.where(events.sequence[following] == events.sequence[first], following, NO_EVENT)
-    ended[-1] = NO_EVENT
+    ended = np.where(events.sequence[following] == events.sequence[first], following, NONE)
+    ended[-1] = NONE
     found = began < count
     return Waits(*(each[found] for each in (events.sequence[first], acknowledged, began, ended)))
 
@@ -63,7 +62,7 @@ class Stalls:
 
     ``ended_at`` is ``NO_TIME`` for one that goes on. ``first_number`` and ``waiting`` are of the numbers that wait just
     before its end, ``sendings`` are their sendings meanwhile. By sequence: ``longest_us`` of all stalls, or
-    ``NO_STALL``; ``since``, when the one that goes on began, or ``NO_TIME``; ``waits_long``: a wait that goes on lasted
+    ``NONE``; ``since``, when the one that goes on began, or ``NO_TIME``; ``waits_long``: a wait that goes on lasted
     long enough; ``unclear``: it is not known how long a wait lasted, and so not which is the longest.
     """
 
@@ -101,7 +100,7 @@ def find_stalls(
     was not captured, so that it has no stalls.
     """
     waits = find_waits(events)
-    goes_on = waits.ended == NO_EVENT
+    goes_on = waits.ended == NONE
     began_at = events.at[waits.began]
     ended_at = np.where(goes_on, capture_end[waits.sequence], events.at[waits.ended])
     count = len(events.starts) - 1
@@ -113,9 +112,9 @@ def find_stalls(
         unclear[waits.sequence[inside > 0]] |= not span.is_certain
     long = lasted >= stall_after_us
     stalls = np.flatnonzero(long & ~unseen[waits.sequence])
-    longest = np.full(count, NO_STALL, np.int64)
+    longest = np.full(count, NONE, np.int64)
     np.maximum.at(longest, waits.sequence[stalls], lasted[stalls])
-    longest[unclear] = NO_STALL
+    longest[unclear] = NONE
     since = np.full(count, NO_TIME, np.int64)
     open_stalls = stalls[goes_on[stalls]]
     since[waits.sequence[open_stalls]] = began_at[open_stalls]
@@ -135,7 +134,7 @@ def _waiting_numbers(events: SequenceEvents, numbers: SentNumbers, waits: Waits,
     """Return of the numbers that wait just before a wait ends the lowest, how many they are, and their sendings."""
     sequence, acknowledged = int(waits.sequence[place]), waits.acknowledged[place]
     began, ended = int(waits.began[place]), int(waits.ended[place])
-    end = int(events.starts[sequence + 1]) if ended == NO_EVENT else ended
+    end = int(events.starts[sequence + 1]) if ended == NONE else ended
     first, last = numbers.starts[sequence], numbers.starts[sequence + 1]
     low = first + np.searchsorted(numbers.number[first:last], acknowledged, side="right")
     sent = np.flatnonzero(numbers.first_event[low:last] < end)

@@ -9,16 +9,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.transfers.packet_numbers import NO_TIME
 from pipeline.transfers.sequences.sequence_events import (
-    NO_TXN_NUMBER,
     SequenceEvents,
     SequenceOrderAcks,
     TransactionalSendings,
     arrange_events,
 )
 from pipeline.transfers.sequences.sequence_numbers import (
-    NO_EVENT,
     NumberGaps,
     SendingsOfHops,
     SentNumbers,
@@ -27,6 +24,8 @@ from pipeline.transfers.sequences.sequence_numbers import (
 )
 from pipeline.transfers.sequences.stalls import LeftOut, Stalls, find_stalls
 from udfs.array_types import Bools, Ints
+from udfs.columns.absent import NO_TIME, NONE
+from udfs.columns.groups import first_of, group_bounds, last_of, take_or
 
 _REFUSED_AFTER = 3  # sendings of the first number that waits
 
@@ -37,7 +36,7 @@ Texts = npt.NDArray[np.str_]
 class TransferSequences:
     """Facts of sequences: arrays with an element for each of them, named as in gold.transfer_sequences.
 
-    ``NO_TXN_NUMBER`` and ``NO_TIME`` stand for what is not there; ``refusals`` is ``NO_TXN_NUMBER`` where bytes were
+    ``NONE`` and ``NO_TIME`` stand for what is not there; ``refusals`` is ``NONE`` where bytes were
     lost. ``reasons`` are flags by reason code: what is missing. ``events`` has the row's sendings and order acks.
     """
 
@@ -86,7 +85,7 @@ def describe_sequences(
     events = arrange_events(sendings, acks)
     numbers = sent_numbers(sendings, events)
     count = len(events.starts) - 1
-    starts = np.searchsorted(sendings.sequence, np.arange(count + 1))
+    starts = group_bounds(sendings.sequence, count)
     again = ~np.isin(np.arange(len(sendings)), events.row[numbers.first_event])
     hop = np.arange(count) if hop is None else hop
     of_hops = SendingsOfHops.of(sendings, hop)
@@ -98,17 +97,16 @@ def describe_sequences(
     unacknowledged = _count(sendings.sequence[~sendings.acknowledged], count) > 0
     unseen = (ack_count == 0) & (messages == sent) & ~unacknowledged
     stalls = find_stalls(events, numbers, _capture_end(sendings, events, wait_us), unseen, stall_after_us, left_out)
-    first_waiting = _first_of(numbers.sequence, waits, count)
-    reasons = _reasons(sendings, numbers, events) | {"no_response": unseen, "capture_ends": first_waiting != NO_EVENT}
+    waiting = np.flatnonzero(waits)
+    first_waiting = first_of(numbers.sequence[waiting], waiting, count)
+    reasons = _reasons(sendings, numbers, events) | {"no_response": unseen, "capture_ends": first_waiting != NONE}
     reasons["clock_step"] = stalls.unclear & ~unseen
     unclear = reasons["capture_loss"] if goes_elsewhere is None else reasons["capture_loss"] | goes_elsewhere
     if goes_elsewhere is not None:
         reasons["capture_begins"] |= goes_elsewhere
     of_unclear = np.isin(hop, hop[unclear])  # what one address may have sent the receiver has had from the others too
-    refusals = np.where(of_unclear, NO_TXN_NUMBER, of_hops.count_refusals(count))
+    refusals = np.where(of_unclear, NONE, of_hops.count_refusals(count))
     raises = np.flatnonzero(events.raises)
-    acknowledged_at = np.full(count, NO_TIME, np.int64)
-    acknowledged_at[events.sequence[raises]] = events.at[raises]  # the last one stays: they ascend
     return TransferSequences(
         messages=messages,
         sendings=sent,
@@ -125,9 +123,9 @@ def describe_sequences(
         refusals=refusals,
         order_acks=ack_count,
         acknowledged_number=highest,
-        acknowledged_at=acknowledged_at,
-        waiting=_count(numbers.sequence[waits], count),
-        first_waiting_number=np.append(numbers.number, NO_TXN_NUMBER)[first_waiting],
+        acknowledged_at=take_or(events.at, last_of(events.sequence[raises], raises, count), NO_TIME),
+        waiting=_count(numbers.sequence[waiting], count),
+        first_waiting_number=take_or(numbers.number, first_waiting, NONE),
         condition=_condition(events, numbers, first_waiting, stalls, unseen),
         reasons=reasons,
         gaps=gaps,
@@ -146,17 +144,9 @@ def _sum(sequence: Ints, values: Ints, count: int) -> Ints:
     return out
 
 
-def _first_of(sequence: Ints, chosen: Bools, count: int) -> Ints:
-    """Return the place of the first chosen element of each sequence, or ``NO_EVENT``."""
-    out = np.full(count, NO_EVENT, np.int64)
-    places = np.flatnonzero(chosen)[::-1]
-    out[sequence[places]] = places
-    return out
-
-
 def _highest_acknowledged(events: SequenceEvents) -> Ints:
     last = events.starts[1:] - 1
-    return np.maximum(events.acked_before[last], np.where(events.is_ack[last], events.number[last], NO_TXN_NUMBER))
+    return np.maximum(events.acked_before[last], np.where(events.is_ack[last], events.number[last], NONE))
 
 
 def _capture_end(sendings: TransactionalSendings, events: SequenceEvents, wait_us: int) -> Ints:
@@ -183,13 +173,12 @@ def _reasons(sendings: TransactionalSendings, numbers: SentNumbers, events: Sequ
 
 def _condition(events: SequenceEvents, numbers: SentNumbers, first_waiting: Ints, stalls: Stalls, unseen: Bools) -> Any:  # noqa: ANN401 - NumPy does not say that texts come out
     """Return the condition of each sequence: the first that holds."""
-    last_useless_ack = np.full(len(first_waiting), NO_EVENT, np.int64)
     useless = np.flatnonzero(events.is_ack & ~events.raises)
-    last_useless_ack[events.sequence[useless]] = useless
-    often = np.append(numbers.sendings, 0)[first_waiting] >= _REFUSED_AFTER
-    second = np.append(numbers.second_event, NO_EVENT)[first_waiting]
+    last_useless_ack = last_of(events.sequence[useless], useless, len(first_waiting))
+    often = take_or(numbers.sendings, first_waiting, 0) >= _REFUSED_AFTER
+    second = take_or(numbers.second_event, first_waiting, NONE)
     conditions = {
-        "acknowledged": first_waiting == NO_EVENT,
+        "acknowledged": first_waiting == NONE,
         "refused": often & (last_useless_ack > second),
         "stalled": stalls.since != NO_TIME,
         "unknown": unseen & stalls.waits_long,
