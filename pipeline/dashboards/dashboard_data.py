@@ -13,7 +13,6 @@ from decimal import Decimal
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from pipeline.arrow_rows import datetime_to_us, times_to_us
 from pipeline.quality.coverage_gaps import GAP_MEASURES
@@ -21,6 +20,7 @@ from pipeline.queues.eod_transfers import TROUBLED_CONDITIONS
 from pipeline.queues.history import NOT_CONNECTED_STATES, STATE_UNKNOWN
 from pipeline.silver.machines import UNNAMED, Machines
 from udfs.capture.openings import FAILED
+from udfs.columns.codes import codes_and_values
 
 MAX_DATASET_ROWS: Final = 5_000  # of each dataset in the page, by default
 MAX_DATASET_BYTES: Final = 8 << 20  # of the rows of each dataset, and of the sums over all of its rows
@@ -174,13 +174,10 @@ def _encode_column(column: pa.ChunkedArray) -> dict[str, Any]:
 
 
 def _encode_texts(column: pa.ChunkedArray) -> dict[str, Any]:
-    coded = pc.dictionary_encode(column.combine_chunks())
-    if isinstance(coded, pa.ChunkedArray):
-        coded = coded.combine_chunks()
-    dictionary = coded.dictionary.to_pylist()
+    codes, dictionary = codes_and_values(column)
     if len(dictionary) > _MAX_DISTINCT_SHARE * len(column):
         return {"kind": "text", "values": column.to_pylist()}
-    return {"kind": "text", "dictionary": dictionary, "indices": pc.fill_null(coded.indices, -1).to_pylist()}
+    return {"kind": "text", "dictionary": dictionary, "indices": codes.tolist()}
 
 
 def to_json_value(value: Any) -> Any:  # noqa: ANN401

@@ -27,6 +27,7 @@ from operator import attrgetter
 from typing import Any, Final, Literal
 
 from pipeline.queues.valid_values import ValidValue, valid_intervals
+from udfs.columns.absent import BEFORE_ALL
 from udfs.rows import RowDict
 
 EventKind = Literal[
@@ -150,7 +151,7 @@ class _HistoryBuilder:
     def __init__(
         self, bounds: Iterable[QueueEvent], counted: Sequence[QueueEvent], max_gap: int, resume: ResumePoint | None
     ) -> None:
-        self.resume_point = resume or ResumePoint(-(1 << 63))
+        self.resume_point = resume or ResumePoint(BEFORE_ALL)
         gone = self.resume_point.unknown_since
         self.bounds = [event for event in sorted(bounds, key=_event_order) if gone is None or event.at >= gone]
         self.counted = counted

@@ -37,7 +37,7 @@ from schemas.sessions import ORDER_ACKS, SESSIONS
 from schemas.table import EVENT_DATE, RUN_ID
 from udfs.array_types import Ints
 from udfs.columns.absent import AFTER_ALL, BEFORE_ALL, NO_TIME
-from udfs.columns.arrays import utc_dates
+from udfs.columns.arrays import to_flags, utc_dates
 from udfs.rows import RowDict
 from udfs.sessions.acknowledgements import order_ack_columns
 from udfs.sessions.handshake_packets import (
@@ -136,7 +136,7 @@ class _Handshakes:
             first[kind] = (both[0], both[1])
         rows = np.flatnonzero(found.is_kind(*HANDSHAKE_KINDS) & (found.packets.side % 2 == SERVER))
         refused = internal_header_columns(_packets(found, rows))["refused"]
-        places = found.packets.side[rows[np.asarray(pc.fill_null(refused, False))]] // 2  # noqa: FBT003
+        places = found.packets.side[rows[to_flags(refused)]] // 2
         return _Handshakes(first, set(places.tolist()), window_sizes(found))
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from udfs.array_types import Bools, Ints, Octets
+from udfs.columns.groups import is_group_start
 from udfs.comqc import container_layout
 from udfs.comqc.container_layout import CHDR, METH, PART, SECD, SECR, SMTH, TRAILER
 from udfs.comqc.variant_text import bstr_texts
@@ -271,8 +272,7 @@ def _check_headers(bodies: BodyColumn, chain: _HeaderChain) -> tuple[AnyArray, I
     """Return for each header its violation (0: none), and the indices of its SECD and of the last METH before it."""
     data, count = bodies.data, len(chain.body)
     index = np.arange(count)
-    first = np.ones(count, np.bool_)
-    first[1:] = chain.body[1:] != chain.body[:-1]
+    first = is_group_start(chain.body)
     begin = np.maximum.accumulate(np.where(first, index, 0))  # index of the first header of the same body
     kind = np.where((chain.kind == PART) & ~first, TRAILER, chain.kind)
     before = np.where(first, CHDR, np.roll(kind, 1))
@@ -417,8 +417,7 @@ def _collect_calls(
     which = np.flatnonzero(good & (chain.kind >= METH))
     body, at = chain.body[which], chain.at[which]
     number = np.arange(len(which))
-    head = np.ones(len(which), np.bool_)
-    head[1:] = body[1:] != body[:-1]
+    head = is_group_start(body)
     short = chain.kind[which] == SMTH
     # The order of a SECD within its body: SECDs before it, less those of earlier bodies.
     secds = np.cumsum(chain.kind == SECD) - 1

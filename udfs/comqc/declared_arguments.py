@@ -16,6 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from udfs.array_types import Ints, Octets
+from udfs.columns.absent import NONE
+from udfs.columns.arrays import to_ints
 from udfs.comqc import variant_text
 from udfs.comqc.declared_interfaces import Declarations, DeclaredMethod, argument_names
 from udfs.comqc.dispatch_arguments import ARGUMENT_TYPE
@@ -154,7 +156,7 @@ def apply_declarations(
     names = _CallNames(len(start))
     typed: list[_TypedCalls] = []
     dispatch = np.asarray(calls["is_dispatch"])
-    opnum = np.asarray(pc.fill_null(calls["opnum"], -1))
+    opnum = to_ints(calls["opnum"], NONE)
     for interface_id, interface in declarations.interfaces.items():
         ours = np.flatnonzero(np.asarray(pc.equal(calls["interface_id"], interface_id)) & ~dispatch)
         names.interface[ours] = interface.name

@@ -20,7 +20,7 @@ import numpy as np
 
 from udfs.array_types import Bools, Ints, Octets
 from udfs.columns.absent import NEVER_NS
-from udfs.columns.groups import expand_ranges
+from udfs.columns.groups import expand_ranges, is_group_start
 from udfs.dcerpc.bind_pdus import MalformedBindError
 from udfs.dcerpc.pdu_headers import (
     CLIENT_PDU_TYPES,
@@ -470,15 +470,10 @@ def _join_fragments(pdus: PduColumns) -> tuple[PduColumns, CallHalves]:
     order = np.lexsort((pdus.stream_offset, pdus.call_id, pdus.half_kind, pdus.connection_index))
     pdus = pdus.select(order)
     count = len(order)
-    begin = np.ones(count, bool)
-    same = (
-        (pdus.connection_index[1:] == pdus.connection_index[:-1])
-        & (pdus.half_kind[1:] == pdus.half_kind[:-1])
-        & (pdus.call_id[1:] == pdus.call_id[:-1])
-    )
+    begin = is_group_start(pdus.connection_index, pdus.half_kind, pdus.call_id)
     data = (pdus.half_kind == REQUEST_HALF) | (pdus.half_kind == RESPONSE_HALF)
     first, last = (pdus.pfc_flags & FIRST_FRAG) != 0, (pdus.pfc_flags & LAST_FRAG) != 0
-    begin[1:] = ~same | ~data[1:] | first[1:] | last[:-1]
+    begin[1:] |= ~data[1:] | first[1:] | last[:-1]
     heads = np.nonzero(begin)[0]
     tails = np.append(heads[1:], count) - 1
     all_whole = np.logical_and.reduceat(pdus.is_whole > 0, heads)
@@ -513,8 +508,7 @@ def _pair_halves(
     order = np.lexsort((kind != RESPONSE_HALF, place, call_id, connection))
     connection, call_id, kind = connection[order], call_id[order], kind[order]
     count = len(order)
-    new_key = np.ones(count, bool)
-    new_key[1:] = (connection[1:] != connection[:-1]) | (call_id[1:] != call_id[:-1])
+    new_key = is_group_start(connection, call_id)
     # A response joins the request before it, if it is the first one; cancels join any group.
     data = np.nonzero((kind == REQUEST_HALF) | (kind == RESPONSE_HALF))[0]
     opens = np.zeros(count, bool)

@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow as pa
 
 from udfs.array_types import Ints
+from udfs.columns.groups import group_bounds
 from udfs.dcerpc.interfaces import INTERFACES_BY_UUID
 from udfs.rpc.association_state import BoundContext
 from udfs.rpc.call_assembly import association_of, auth_if_connect_level
@@ -76,7 +77,7 @@ def resolve_contexts(owner: Ints, context: Ints, place: Ints, connections: list[
     """
     pairs, inverse = np.unique(owner << 17 | context, return_inverse=True)
     order = np.argsort(inverse, kind="stable")
-    bounds = np.append(np.searchsorted(inverse[order], np.arange(len(pairs))), len(order))
+    bounds = group_bounds(inverse[order], len(pairs))
     found = CallContexts(len(owner))
     for number, pair in enumerate(pairs.tolist()):
         known = association_of(connections[pair >> 17])

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from udfs.array_types import Bools, Ints
 from udfs.columns.absent import NEVER_NS
+from udfs.columns.arrays import to_times, utc_dates
 from udfs.dcerpc.endpoint_towers import parse_tower_endpoints
 from udfs.dcerpc.interfaces import (
     EPM_NAME,
@@ -55,7 +56,6 @@ from udfs.tcp.time_limits import latest_ns
 _EPT_MAP_CALL: Final = (EPM_NAME, EPT_MAP_OPNUM)
 _PLACE_COLUMNS: Final = ["call_id", "request_sequence", "response_sequence"]
 _RECENT_BLOCKS: Final = 8  # whose calls are remembered, in case their connection is read again
-_DAY_US: Final = 86_400_000_000
 _CONTEXT: Final = "context"  # additional column of waiting rows: connection index and context id
 InferredContext = tuple[str | None, str | None]  # interface UUID and transfer syntax of a context without a bind
 InferredContexts = dict[tuple[int, int], InferredContext]  # by (connection index, context id)
@@ -324,9 +324,7 @@ class CallRowBuilder:
             "request_span": pa.array(_stream_span(pdus, ask_first, ask_last), mask=~asked),
             "response_span": pa.array(_stream_span(pdus, reply_first, reply_last), mask=~answered),
         }
-        times = pc.coalesce(*(columns[name] for name in CALL_TIME_COLUMNS)).cast(pa.int64())
-        days = np.asarray(times.fill_null(0)) // _DAY_US
-        columns["event_date"] = pa.array(days, pa.int32(), mask=np.asarray(times.is_null()))
+        columns["event_date"] = utc_dates(to_times(pc.coalesce(*(columns[name] for name in CALL_TIME_COLUMNS))))
         return pa.RecordBatch.from_arrays(
             [
                 value.cast(field_.type) if isinstance(value, pa.Array) else pa.array(value).cast(field_.type)

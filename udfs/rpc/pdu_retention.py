@@ -7,6 +7,7 @@ from typing import Final
 import numpy as np
 
 from udfs.array_types import Bools, Ints
+from udfs.columns.absent import ABSENT
 from udfs.columns.groups import expand_ranges
 from udfs.rpc.call_assembly import association_of, retain_call_pdus
 from udfs.rpc.pdu_columns import AssembledCalls
@@ -58,9 +59,8 @@ def _may_be_repeated(calls: AssembledCalls, owner: Ints, connections: list[TcpCo
 
     Only data that was unacknowledged at the end of the previous file is sent again, rarely more than one request.
     """
-    none = np.iinfo(np.int64).min
     unique, inverse = np.unique(owner, return_inverse=True)
-    until = np.full((len(unique), 2), none)
+    until = np.full((len(unique), 2), ABSENT)
     for row, index in enumerate(unique.tolist()):
         connection: TcpConnection = connections[index]
         client = connection.likely_client_side()
@@ -69,7 +69,7 @@ def _may_be_repeated(calls: AssembledCalls, owner: Ints, connections: list[TcpCo
             if side.syn_sequence is None and side.started:
                 until[row, column] = side.first_offset
     found = np.zeros(len(owner), bool)
-    if (until == none).all():
+    if (until == ABSENT).all():
         return found
     for column, half in enumerate((calls.request_half, calls.response_half)):
         offset = calls.pdus.stream_offset[calls.halves.first_pdu[half]]

@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 
 from schemas.table import ERRORS, UINT64
 from udfs import codes
+from udfs.columns.arrays import to_flags
 from udfs.messages.header_layouts import PROTOCOL_BINARY
 from udfs.messages.message_decoder import decode_messages
 from udfs.sessions import packet_layouts as layouts
@@ -33,7 +34,7 @@ def order_ack_columns(packets: pa.Array) -> dict[str, pa.Array]:
     body = decoded.get("body", pa.nulls(len(packets), pa.binary()))
     sequence = FixedRecords.read(body, layouts.ACKNOWLEDGED_SEQUENCE)
     message = FixedRecords.read(body, layouts.ACKNOWLEDGED_MESSAGE, layouts.ACKNOWLEDGED_SEQUENCE.itemsize)
-    final = np.asarray(pc.fill_null(pc.not_equal(decoded["class"], codes.MQMSG_CLASS_ORDER_ACK), False))  # noqa: FBT003
+    final = to_flags(pc.not_equal(decoded["class"], codes.MQMSG_CLASS_ORDER_ACK))
     source, ordinal = message.guids("SourceGUID", final, zero=True), message.numbers("MessageID", pa.int64(), final)
     return {
         **{name: decoded[name] for name in ("class", "class_name", "destination_queue", "body_type", "body_bytes")},
@@ -56,7 +57,7 @@ def _short_bodies(body: pa.Array, errors: pa.Array, packets: pa.Array) -> pa.Arr
     """Return an error for each packet whose headers are well and whose body is shorter than an acknowledgement's."""
     short = pc.less(pc.fill_null(pc.binary_length(body), 0), layouts.ACKNOWLEDGEMENT_BODY_BYTES)
     clean = pc.equal(pc.list_value_length(errors), 0)
-    rows = np.asarray(pc.fill_null(pc.and_(short, clean), False))  # noqa: FBT003
+    rows = to_flags(pc.and_(short, clean))
     ends = pc.binary_length(packets).to_pylist()
     return pa.array(
         [

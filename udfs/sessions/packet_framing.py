@@ -17,6 +17,7 @@ from typing import Final
 import numpy as np
 
 from udfs.array_types import Ints
+from udfs.columns.groups import expand_ranges
 from udfs.messages.header_layouts import MAX_PACKET_BYTES, SESSION_HEADER_BYTES
 from udfs.rpc.pdu_framing import MAX_STRAYS_PER_DIRECTION, QUARANTINE_SAMPLE_BYTES, REASON_CAPTURE_BEGINS, StrayBytes
 from udfs.sessions.packet_headers import (
@@ -461,7 +462,7 @@ def _columns_of_whole(streams: BlockStreams, whole: _WholePackets) -> FramedPack
     spans = np.array(whole.spans, np.int64).reshape(-1, 5)
     count = spans[:, 0]
     connection, side, shift = (np.repeat(spans[:, column], count) for column in (1, 2, 3))
-    place = np.arange(len(start)) - np.repeat(np.cumsum(count) - count, count)
+    place = expand_ranges(np.zeros(len(count), np.int64), count)
     first = np.searchsorted(streams.segment_start, start, "right") - 1
     last = np.searchsorted(streams.segment_start, start + length - 1, "right") - 1
     end_time = streams.time_ns[last]

@@ -15,6 +15,7 @@ import numpy as np
 
 from udfs.array_types import Bools, Ints
 from udfs.columns.absent import NO_TIME
+from udfs.columns.groups import group_bounds
 from udfs.dcerpc.interfaces import BINARY_PROTOCOL_PORT
 from udfs.dcerpc.pdu_headers import payloads_starting_like_pdus
 from udfs.files.capture_file import BUFFER_PADDING_BYTES
@@ -200,7 +201,7 @@ class ConnectionTracker:
         pair, side, first = group_by_four_tuple(s)
         count = len(first)
         order = np.argsort(pair, kind="stable")
-        bounds = np.append(np.searchsorted(pair[order], np.arange(count)), len(order))
+        bounds = group_bounds(pair[order], count)
         marked = (s.tcp_flags & (SYN | FIN | RST)) != 0
         special = np.zeros(count, bool)
         special[pair[marked]] = True

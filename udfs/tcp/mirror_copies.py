@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from udfs.array_types import Ints
+from udfs.columns.groups import group_bounds
 from udfs.tcp.connections import sequence_difference
 from udfs.tcp.four_tuples import PackedEndpoint, group_by_four_tuple, packed_endpoints
 from udfs.tcp.packet_decoder import SYN, TcpSegments
@@ -104,7 +105,7 @@ class MirrorCopies:
             return s
         pair, side, first = group_by_four_tuple(s, by_tunnel=False)
         order = np.argsort(pair, kind="stable")
-        bounds = np.append(np.searchsorted(pair[order], np.arange(len(first))), len(order))
+        bounds = group_bounds(pair[order], len(first))
         copies, identifiers = np.zeros(len(pair), bool), s.tunnel_identifier.copy()
         for group in np.argsort(first, kind="stable").tolist():
             rows = order[bounds[group] : bounds[group + 1]]

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from udfs.array_types import Bools, Ints, Octets
-from udfs.columns.absent import NO_TIME
+from udfs.columns.absent import NEVER_NS, NO_TIME
 from udfs.files.capture_file import BUFFER_PADDING_BYTES, UNKNOWN_LINK_TYPE, RecordBlock
 from udfs.tcp.datagrams import UDP_HEADER_BYTES, UdpDatagram, has_port
 from udfs.tcp.link_layers import ETHERTYPE_IPV4, ETHERTYPE_IPV6, NOT_KNOWN, find_network_headers
@@ -333,7 +333,7 @@ class PacketDecoder:
             return
         addresses = np.ascontiguousarray(targets[rows]).view(f"V{targets.shape[1]}").ravel()
         names, place = np.unique(addresses, return_inverse=True)
-        first, last = np.full(len(names), np.iinfo(np.int64).max), np.full(len(names), NO_TIME)
+        first, last = np.full(len(names), NEVER_NS), np.full(len(names), NO_TIME)
         np.minimum.at(first, place, times[rows])
         np.maximum.at(last, place, times[rows])
         for name, begin, end in zip(names.tolist(), first.tolist(), last.tolist(), strict=True):

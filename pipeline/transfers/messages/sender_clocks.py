@@ -10,7 +10,6 @@ from __future__ import annotations
 from datetime import date, timedelta
 from typing import Final
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -19,6 +18,7 @@ from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import QueryInput
 from schemas.messages import MESSAGES
 from udfs.array_types import Bools
+from udfs.columns.arrays import to_ints
 
 LONG_TRANSIT: Final = timedelta(days=30)
 """A least transit of so much is remarked: a message that is so late shows a wrong clock, as for rules R10 and Q64."""
@@ -47,6 +47,6 @@ def read_clocks(lake: Lake, managers: pa.Array, days: pa.Array) -> pa.Table:
 
 def clocks_differ(least_transit_us: pa.ChunkedArray | pa.Array, at_least: timedelta) -> Bools:
     """Return whether clocks are ahead by ``at_least`` a time, or their messages took very long; not where null."""
-    known = np.asarray(pc.fill_null(least_transit_us.cast(pa.int64()), 0), np.int64)
+    known = to_ints(least_transit_us)
     found: Bools = (known <= -timedelta_to_us(at_least)) | (known >= timedelta_to_us(LONG_TRANSIT))
     return found

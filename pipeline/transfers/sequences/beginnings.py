@@ -19,7 +19,7 @@ from pipeline.transfers.sequences.sequence_rows import FLOW_COLUMNS, sequence_id
 from schemas.table import EVENT_DATE
 from schemas.transfers import TRANSFER_SEQUENCES
 from udfs.array_types import Bools
-from udfs.columns.absent import NONE
+from udfs.columns.absent import AFTER_ALL, NONE
 from udfs.columns.arrays import from_ints
 from udfs.columns.codes import row_codes
 
@@ -94,7 +94,7 @@ def _facts(rows: pa.Table) -> pa.Table:
 def _of_hops(facts: pa.Table) -> pa.Table:
     """Return facts of all rows of some sequences: those of one hop, of several addresses, began and end together."""
     row = row_codes(facts.select((*FLOW_COLUMNS, "sequence_id")).columns)
-    began = np.full(len(row), np.iinfo(np.int64).max)
+    began = np.full(len(row), AFTER_ALL)
     np.minimum.at(began, row, np.asarray(facts["first_sent_at"]))
     abandoned = np.zeros(len(row), np.bool_)
     np.logical_or.at(abandoned, row, np.asarray(facts["abandoned"]))
