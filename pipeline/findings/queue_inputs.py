@@ -44,6 +44,7 @@ from schemas.findings import FINDINGS
 from schemas.queue_aliases import QUEUE_ALIASES
 from schemas.queue_snapshots import QUEUE_SNAPSHOTS
 from schemas.table import Table
+from udfs.columns.absent import AFTER_ALL
 
 SOURCE_TABLES: Final = (
     QUEUE_SNAPSHOTS, RECEIVE_ATTEMPTS, QUEUE_OPERATIONS, EOD_SOURCES, ACK_SEQUENCES, QUEUE_ALIASES,
@@ -95,7 +96,7 @@ class AffectedQueues:
     """
 
     queues: set[str] = field(default_factory=set)
-    since: int = 1 << 62
+    since: int = AFTER_ALL
     parts: set[str] = field(default_factory=set)
 
     def add(self, queue: str | None, at: int | None, parts: Iterable[str]) -> None:

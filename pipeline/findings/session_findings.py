@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from pipeline.arrow_rows import epoch_day, rows_to_table, table_to_rows
 from pipeline.findings.rules import session_packets
 from pipeline.findings.rules.registry import ALL_RULES, PACKET_CHECKS, SESSION_CHECKS, RuleCheck
-from pipeline.findings.rules.session_facts import UNSEEN, PacketFacts, PacketViolation, SessionFacts, whole_sides
+from pipeline.findings.rules.session_facts import PacketFacts, PacketViolation, SessionFacts, whole_sides
 from pipeline.findings.session_checkpoints import is_judged_again
 from pipeline.transfers.connection_packets import (
     CONNECTION_PARAMETERS,
@@ -29,7 +29,8 @@ from pipeline.transfers.connection_packets import (
 )
 from schemas.findings import FINDINGS
 from udfs.array_types import Ints
-from udfs.columns.absent import NO_TIME
+from udfs.columns.absent import NO_TIME, NONE
+from udfs.columns.arrays import to_ints
 from udfs.keys import key
 from udfs.sessions.acknowledgements import order_ack_columns
 from udfs.sessions.fixed_records import FixedRecords
@@ -75,10 +76,10 @@ _ACK_FIELDS: Final = {
 def packet_facts(found: ConnectionPackets, messages: pa.Table) -> PacketFacts:
     """Return what rules look at; ``messages`` are the rows of silver.messages of these packets, ``MESSAGE_COLUMNS``."""
     table, rows = found.table, len(found.packets)
-    fields = {name: _numbers(table[name]) for name in ("flags", "packet_size", "tcp_sequence")}
+    fields = {name: to_ints(table[name], NONE) for name in ("flags", "packet_size", "tcp_sequence")}
     for name, column in (("time_to_reach_queue", "reach"), ("user_flags", "user_flags")):
         read = FixedRecords.read(table[column].combine_chunks(), _NUMBER)
-        fields[name] = np.where(read.has("value"), read.records["value"].astype(np.int64), UNSEEN)
+        fields[name] = np.where(read.has("value"), read.records["value"].astype(np.int64), NONE)
     internal = fields["flags"] & 8 != 0
     fields |= _decoded(found, np.flatnonzero(internal), internal_header_columns, {"packet_type": "packet_type"})
     refused = _decoded(found, np.flatnonzero(internal), internal_header_columns, {"refused": "refused"})
@@ -100,11 +101,6 @@ def packet_facts(found: ConnectionPackets, messages: pa.Table) -> PacketFacts:
     return PacketFacts(found, fields, texts, {row: message for row, message in in_order if row is not None})
 
 
-def _numbers(column: pa.ChunkedArray | pa.Array) -> Ints:
-    values = pc.fill_null(column.cast(pa.int64()), UNSEEN)
-    return np.asarray(values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values, np.int64)
-
-
 def _packets(found: ConnectionPackets, rows: Ints) -> pa.Array:
     return found.table["packet"].take(pa.array(rows, pa.int64())).combine_chunks()
 
@@ -114,8 +110,8 @@ def _decoded(found: ConnectionPackets, rows: Ints, decode: Any, names: Mapping[s
     columns = decode(_packets(found, rows))
     out = {}
     for name, column in names.items():
-        values = np.full(len(found.packets), UNSEEN, np.int64)
-        values[rows] = _numbers(columns[column])
+        values = np.full(len(found.packets), NONE, np.int64)
+        values[rows] = to_ints(columns[column], NONE)
         out[name] = values
     return out
 
@@ -135,7 +131,7 @@ def read_facts(
         stray[row["connection_id"]].append((row["quarantine_key"], row["seen_at"] or 0))
     facts = packet_facts(found, messages)
     by_id = {row["connection_id"]: row for row in table_to_rows(sessions)}
-    seen_bytes = _numbers(found.table["seen_bytes"])
+    seen_bytes = to_ints(found.table["seen_bytes"], NONE)
     out = []
     for row in table_to_rows(connections.select(list(CONNECTION_COLUMNS))):
         name = row["connection_id"]

@@ -71,6 +71,7 @@ from schemas.findings import FINDINGS
 from schemas.hosts import HOSTS
 from schemas.queue_history import QUEUE_HISTORY
 from schemas.queue_snapshots import QUEUE_SNAPSHOTS
+from udfs.columns.absent import BEFORE_ALL
 from udfs.dcerpc.interfaces import QM2QM_NAME, QMCOMM_NAME, QMMGMT_NAME, REMOTE_READ_NAME
 
 CODE_VERSION: Final = "8"  # raised when rules are added or changed: they are evaluated on everything again
@@ -89,7 +90,6 @@ _AFFECTED_CALLS: Final = (
     f" OR ({_OPENS_OR_CLOSES} AND server_address IN {{servers}}))"
 )
 _SLICE: Final = SLICE_KEYS[1]
-_LONG_AGO_US: Final = -(1 << 62)
 
 
 def update(lake: Lake, *, stubs: bool = True, limits: QueueRuleLimits | None = None) -> int:
@@ -181,7 +181,7 @@ class _FindingsUpdate:
             queries["moves"] = partial(REMOTE_READ_INPUT.read_connection_ids, self.lake, uses, servers=moves)
         found = run_concurrently(queries)
         if numbered:  # what was opened explains nothing of an association that had ended
-            since = affected.queue_numbers_changed_since | dict.fromkeys(reversioned, _LONG_AGO_US)
+            since = affected.queue_numbers_changed_since | dict.fromkeys(reversioned, BEFORE_ALL)
             found["qm2qm"] &= connections_with_packets_since(connections, since)
         affected.connections.update(*found.values())
         pairs = zip(*(connections[name].to_pylist() for name in ("connection_id", "server_address")), strict=True)

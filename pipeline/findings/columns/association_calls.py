@@ -21,7 +21,9 @@ from pipeline.findings.columns.call_history import (
     HandleLifetime,
     ServerHistory,
 )
-from pipeline.findings.columns.groups import Groups, combine_codes, encode, latest_until
+from udfs.columns.codes import dictionary_codes, row_codes
+from udfs.columns.groups import Groups
+from udfs.columns.time_index import TimeIndex
 from udfs.dcerpc.interfaces import QM2QM_NAME, QMCOMM_NAME, QMMGMT_NAME, REMOTE_READ_NAME
 
 QM2QM_END: Final = (QM2QM_NAME, 1)
@@ -53,12 +55,13 @@ class Lifetimes:
         self.keys = keys
         self.open_rows = np.array([rows[each.open_call] for each in lifetimes], np.int64)
         self.opened_at = np.array([each.opened_at for each in lifetimes], np.int64)
+        self._index = TimeIndex(keys, self.opened_at)
         self.begun_at = np.array([each.open_call.started_at for each in lifetimes], np.int64)
         self.open_until = np.array([each.open_until for each in lifetimes], np.int64)
 
     def latest(self, keys: Numbers, times: Numbers) -> Numbers:
         """Return the place of the newest lifetime of a handle that began at a time or before; -1 without one."""
-        return latest_until(self.keys, self.opened_at, keys, times)
+        return self._index.latest(keys, times)
 
 
 class AssociationCalls(CallColumns):
@@ -148,7 +151,7 @@ class AssociationCalls(CallColumns):
 
     def keys(self, *names: str) -> Numbers:
         """Return a number for each combination of the association and some columns, texts or numbers."""
-        return self.share(("keys", names), lambda: combine_codes(self.association, *map(self._codes_of, names)))
+        return self.share(("keys", names), lambda: row_codes([self.association, *map(self._codes_of, names)]))
 
     def _codes_of(self, name: str) -> Numbers:
         array = self.array(name)
@@ -157,8 +160,7 @@ class AssociationCalls(CallColumns):
         numbers = self.numbers(name)
         if self.has(name).all():
             return numbers
-        places, values = encode(numbers)
-        return np.where(self.has(name), places, len(values))
+        return dictionary_codes(pa.array(numbers, mask=~self.has(name)))
 
     # What is open
 
@@ -202,7 +204,7 @@ class AssociationCalls(CallColumns):
         """The context handle of a call was given by an open of the association, on any interface, before."""
         keys = self.keys("context_handle")
         opens = self.contexts.open_rows
-        return latest_until(keys[opens], self.contexts.opened_at, keys, self.started_at) >= 0
+        return TimeIndex(keys[opens], self.contexts.opened_at).latest(keys, self.started_at) >= 0
 
     @shared_property
     def queue_may_be_open(self) -> Mask:
@@ -215,7 +217,7 @@ class AssociationCalls(CallColumns):
         known = np.array([-1 if number is None else number for _, number, _ in sessions], np.int64)
         numbers = np.where(self.has("queue_handle"), self.numbers("queue_handle"), -1)
         owners = np.array([place for place, *_ in sessions], np.int64)
-        keys = combine_codes(np.concatenate([self.association, owners]), np.concatenate([numbers, known]))
+        keys = row_codes([np.concatenate([self.association, owners]), np.concatenate([numbers, known])])
         begins = np.array([each.open_call.started_at for *_, each in sessions], np.int64)
         ends = np.array([each.open_until for *_, each in sessions], np.int64)
         spans = Spans(keys[self.count :], begins, ends)
@@ -227,12 +229,12 @@ class Spans:
 
     def __init__(self, keys: Numbers, begins: Numbers, ends: Numbers) -> None:
         self._groups = Groups(np.arange(len(keys)), keys, begins)
-        self._begins = self._groups.ordered(begins)
+        self._index = TimeIndex(self._groups.keys, self._groups.ordered(begins))
         self._latest = self._groups.largest_so_far(self._groups.ordered(ends))
 
     def any_meets(self, keys: Numbers, begins: Numbers, ends: Numbers) -> Mask:
         """Tell whether any span with a key has a moment in common with another."""
-        places = latest_until(self._groups.keys, self._begins, keys, ends)
+        places = self._index.latest(keys, ends)
         return (places >= 0) & (self._latest[places] >= begins) if len(self._latest) else np.zeros(len(keys), np.bool_)
 
 

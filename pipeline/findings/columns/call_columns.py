@@ -17,11 +17,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.findings.columns.call_history import END_OF_TIME, LOOKUP_ID_NUMBER_MASK, UNREADABLE_OUTCOMES, Result
-from pipeline.findings.columns.groups import encode
+from pipeline.findings.columns.call_history import LOOKUP_ID_NUMBER_MASK, UNREADABLE_OUTCOMES, Result
 from pipeline.findings.columns.stored_calls import StoredCalls
 from udfs.call_results import call_succeeded
 from udfs.codes import is_peek_action
+from udfs.columns.absent import AFTER_ALL
+from udfs.columns.codes import codes_and_values
 
 Mask = npt.NDArray[np.bool_]
 Numbers = npt.NDArray[Any]
@@ -156,8 +157,7 @@ class CallColumns:
         array = self.array(name)
         if array is None or pa.types.is_null(array.type):
             return np.full(self.count, -1), []
-        encoded = array.dictionary_encode()
-        return encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False), encoded.dictionary.to_pylist()
+        return codes_and_values(array)
 
     def text_matches(self, name: str, predicate: Callable[[str], bool]) -> Mask:
         """Tell where a text meets a condition, which is asked once for each different text."""
@@ -309,8 +309,8 @@ class CallColumns:
 
     @shared_property
     def responded_at(self) -> Numbers:
-        """The time of the response; ``END_OF_TIME`` without one."""
-        return np.where(self.answered, self.numbers("response_at") - self._clock[1], END_OF_TIME)
+        """The time of the response; ``AFTER_ALL`` without one."""
+        return np.where(self.answered, self.numbers("response_at") - self._clock[1], AFTER_ALL)
 
     @shared_property
     def ended_at(self) -> Numbers:
@@ -367,8 +367,8 @@ class CallColumns:
         for code, interface in ((-1, ""), *enumerate(names[1])):
             ours = has_result & (names[0] == code)
             if ours.any():
-                places, values = encode(results[ours])
-                found[ours] = np.array([predicate(interface, int(value)) for value in values])[places]
+                places, values = codes_and_values(pa.array(results[ours]))
+                found[ours] = np.array([predicate(interface, value) for value in values])[places]
         return found
 
     @shared_property
@@ -384,8 +384,8 @@ class CallColumns:
     @shared_property
     def is_peek(self) -> Mask:
         """The call is a read that leaves the message in the queue."""
-        places, values = encode(self.numbers("action"))
-        return self.has("action") & np.array([is_peek_action(int(value)) for value in values], np.bool_)[places]
+        places, values = codes_and_values(pa.array(self.numbers("action")))
+        return self.has("action") & np.array([is_peek_action(value) for value in values], np.bool_)[places]
 
     @property
     def is_receive(self) -> Mask:

@@ -18,6 +18,7 @@ from pipeline.attempts.calls.associations import ClientAssociation
 from pipeline.attempts.calls.decoded_call import CLOCK_TOLERANCE_US
 from udfs.call_results import call_succeeded
 from udfs.codes import is_peek_action, result_name
+from udfs.columns.absent import AFTER_ALL
 from udfs.dcerpc.interfaces import QM2QM_NAME, QMCOMM_NAME, REMOTE_READ_NAME
 
 QM2QM_READS: Final = ((QM2QM_NAME, 0), (QM2QM_NAME, 9), (QM2QM_NAME, 10))
@@ -49,7 +50,6 @@ LOOKUP_ID_NUMBER_MASK: Final = (1 << 56) - 1
 TIMER_SLACK_US: Final = 3_000_000  # timers tick once a second, and packets take time (rules Q64, R45)
 CLEANUP_TIMEOUT_US: Final = 300_000_000  # after which a server gives up a receive that is not ended (rule R72)
 MOST_CONCURRENT_READS: Final = 100  # reads of a queue that are looked at, the newest ones
-END_OF_TIME: Final = 1 << 62  # a time after all others, in microseconds
 UNREADABLE_OUTCOMES: Final = {"damaged", "no_request", "unbound", "encrypted"}
 _OPNUM_OUT_OF_RANGE: Final = 0x1C010002  # the fault status nca_s_op_rng_error
 
@@ -179,7 +179,7 @@ class HandleLifetime:
     def open_until(self) -> int:
         """The time until which the handle may be open: its close was answered then."""
         answered_at = None if self.close_call is None else self.close_call.responded_at
-        return END_OF_TIME if answered_at is None else answered_at
+        return AFTER_ALL if answered_at is None else answered_at
 
     def closed_before(self, time: int) -> bool:
         """Tell whether the handle was certainly closed before a time."""
@@ -246,7 +246,7 @@ class HandleLifetimes:
         self._spans.pop(handle, None)
         return lifetime
 
-    def latest(self, handle: object, time: int = 1 << 62) -> HandleLifetime | None:
+    def latest(self, handle: object, time: int = AFTER_ALL) -> HandleLifetime | None:
         """Return the newest lifetime that began at a time or before."""
         lifetimes = self._by_handle.get(handle, ())
         place = bisect_right(lifetimes, time, key=_opened_at)
@@ -257,7 +257,7 @@ class HandleLifetimes:
         if handle not in self._spans:
             lifetimes = self._by_handle.get(handle, ())
             self._spans[handle] = TimeSpans((each.open_call.started_at, each.open_until) for each in lifetimes)
-        until = call.responded_at if call.responded_at is not None else END_OF_TIME
+        until = call.responded_at if call.responded_at is not None else AFTER_ALL
         return self._spans[handle].any_meets(call.started_at, until)
 
     def __iter__(self) -> Iterator[HandleLifetime]:
@@ -287,7 +287,7 @@ class PendingReceive:
         """The time until which a server may have it to end: it failed, or its End was answered then."""
         over = [self.receive_call.responded_at if self.receive_call.failed else None]
         over.append(None if self.end_call is None else self.end_call.responded_at)
-        return min((at for at in over if at is not None), default=END_OF_TIME)
+        return min((at for at in over if at is not None), default=AFTER_ALL)
 
 
 class AssociationHistory:

@@ -6,7 +6,8 @@ import numpy as np
 
 from pipeline.findings.columns.association_calls import AssociationCalls, Suspects
 from pipeline.findings.columns.call_history import QM2QM_READS
-from pipeline.findings.columns.groups import Groups, combine_codes
+from udfs.columns.codes import row_codes
+from udfs.columns.groups import Groups
 from udfs.dcerpc.interfaces import QM2QM_NAME
 
 _CLOSES = ((QM2QM_NAME, 3), (QM2QM_NAME, 4))
@@ -22,7 +23,7 @@ def closes_of_sessions_with_cursors(calls: AssociationCalls) -> Suspects:
         return Suspects(found)
     rows, closes = np.nonzero(reads)[0], np.sort(calls.started_at[calls.of(*_CLOSES)])
     following = np.searchsorted(closes, calls.started_at[rows], side="left")
-    keys = combine_codes(calls.keys("queue_handle", "cursor_handle")[rows], following)
+    keys = row_codes([calls.keys("queue_handle", "cursor_handle")[rows], following])
     groups = Groups(rows, keys, calls.started_at[rows])
     last = calls.started_at[groups.rows] == groups.largest(calls.started_at[groups.rows])
     related = calls.nothing()

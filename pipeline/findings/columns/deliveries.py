@@ -6,8 +6,7 @@ import numpy as np
 
 from pipeline.findings.columns.association_calls import QM2QM_END, REMOTE_READ_ENDS, AssociationCalls, Suspects
 from pipeline.findings.columns.call_columns import Mask, Method, Numbers
-from pipeline.findings.columns.call_history import END_OF_TIME, QM2QM_READS
-from pipeline.findings.columns.groups import Groups, combine_codes, latest_until
+from pipeline.findings.columns.call_history import QM2QM_READS
 from pipeline.findings.columns.receives import (
     earliest_possible_ack_at,
     handle_groups,
@@ -15,6 +14,10 @@ from pipeline.findings.columns.receives import (
     with_whole_exchanges,
 )
 from udfs.codes import RR_NACK
+from udfs.columns.absent import AFTER_ALL
+from udfs.columns.codes import row_codes
+from udfs.columns.groups import Groups
+from udfs.columns.time_index import TimeIndex
 from udfs.dcerpc.interfaces import QM2QM_NAME, REMOTE_READ_NAME
 
 _MOVE, _CLASS, _TRANSACTIONAL_READ = (REMOTE_READ_NAME, 10), (REMOTE_READ_NAME, 14), (REMOTE_READ_NAME, 13)
@@ -40,7 +43,7 @@ def repeated_deliveries(calls: AssociationCalls) -> Suspects:
 def _repeated_deliveries(calls: AssociationCalls) -> Suspects:
     groups = _messages(calls)
     rows = groups.rows
-    gone_at = groups.smallest(np.where(calls.has("transaction_id"), END_OF_TIME, earliest_possible_ack_at(calls))[rows])
+    gone_at = groups.smallest(np.where(calls.has("transaction_id"), AFTER_ALL, earliest_possible_ack_at(calls))[rows])
     started = calls.started_at[rows]
     again = (groups.counts(calls.is_receive[rows]) > 1) | groups.any(started > gone_at)
     again |= groups.any(calls.responded_at[rows] < started)  # by clocks that differ
@@ -82,10 +85,9 @@ def reads_after_rejection(calls: AssociationCalls) -> Suspects:
     candidates = np.nonzero(firsts)[0]
     queues = calls.keys("queue_handle")
     reads = calls.of(*QM2QM_READS)[rows] & (rejected_at >= 0) & ~unpaired
-    following = latest_until(
-        queues[candidates], -calls.started_at[candidates], queues[rows[reads]], -rejected_at[reads], inclusive=False
-    )
-    moments = combine_codes(queues, calls.started_at)
+    index = TimeIndex(queues[candidates], calls.started_at[candidates])
+    following = index.first_after(queues[rows[reads]], rejected_at[reads])
+    moments = row_codes([queues, calls.started_at])
     found = firsts & np.isin(moments, moments[candidates[following[following >= 0]]])
     of_unpaired = np.unique(calls.association[rows[unpaired & (rejected_at >= 0)]])
     found |= firsts & np.isin(calls.association, of_unpaired)
@@ -115,6 +117,6 @@ def _calls_that_name_messages(calls: AssociationCalls, method: Method) -> Suspec
     if not named.any():
         return Suspects(named)
     numbers = np.where(named, calls.requested_lookup_id, calls.lookup_id_number.astype(np.uint64))
-    messages = combine_codes(calls.association, numbers)
+    messages = row_codes([calls.association, numbers])
     reads = calls.has("action") & (calls.lookup_id_number != 0) & np.isin(messages, messages[named])
     return Suspects(named, with_whole_exchanges(calls, reads))

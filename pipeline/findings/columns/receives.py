@@ -15,13 +15,15 @@ from pipeline.findings.columns.association_calls import QM2QM_END, REMOTE_READ_E
 from pipeline.findings.columns.call_columns import Mask, Numbers
 from pipeline.findings.columns.call_history import (
     CLEANUP_TIMEOUT_US,
-    END_OF_TIME,
     QM2QM_READS,
     REMOTE_READ_READS,
     TIMER_SLACK_US,
 )
-from pipeline.findings.columns.groups import Groups, combine_codes
 from udfs.codes import RR_ACK
+from udfs.columns.absent import AFTER_ALL
+from udfs.columns.codes import row_codes
+from udfs.columns.groups import Groups
+from udfs.columns.time_index import TimeIndex
 from udfs.dcerpc.interfaces import REMOTE_READ_NAME
 
 _CANCEL: Final = (REMOTE_READ_NAME, 8)
@@ -65,7 +67,7 @@ def _request_groups(calls: AssociationCalls) -> RequestGroups:
     was_answered_at = groups.before(responded, 0)
     methods = calls.numbers("opnum")[ours]
     other_method = (groups.before(methods, 0) == REMOTE_READ_READS[0][1]) != (methods == REMOTE_READ_ENDS[0][1])
-    late = (was_answered_at < END_OF_TIME) & (started - was_answered_at > CLEANUP_TIMEOUT_US + TIMER_SLACK_US)
+    late = (was_answered_at < AFTER_ALL) & (started - was_answered_at > CLEANUP_TIMEOUT_US + TIMER_SLACK_US)
     follows_receive = previous(_RECEIVE)
     wrong = (
         (is_end & (failed | ~follows_receive | other_method | late))
@@ -77,7 +79,7 @@ def _request_groups(calls: AssociationCalls) -> RequestGroups:
     )
     following = groups.after(kind, _NONE)
     wrong |= (kind == _RECEIVE) & (following == _NONE) & calls.succeeded[ours]
-    ended_at = np.where(np.isin(following, (_END, _CANCELS)), groups.after(responded, END_OF_TIME), END_OF_TIME)
+    ended_at = np.where(np.isin(following, (_END, _CANCELS)), groups.after(responded, AFTER_ALL), AFTER_ALL)
     until = np.where(failed, np.minimum(responded, ended_at), ended_at)
     return RequestGroups(groups, groups.any(wrong), until)
 
@@ -99,18 +101,10 @@ def _unpaired_receives(calls: AssociationCalls) -> Suspects:
     contexts = calls.keys("context_handle")
     pending = np.nonzero(~unpaired & (calls.of(*REMOTE_READ_READS) & calls.is_receive)[rows])[0]
     if ends.size and pending.size:
-        begun, over = calls.started_at[rows[pending]], until[pending]
-        levels = np.sort(calls.started_at[ends])
-        steps = np.int64(len(levels) + 1)
-        moments = np.sort(contexts[ends] * steps + np.searchsorted(levels, calls.started_at[ends]) + 1)
-
-        def passed(times: Numbers) -> Numbers:
-            """Return how many of the Ends were made until a time, on contexts up to that of each receive."""
-            ranks = np.searchsorted(levels, times, side="right")
-            return np.searchsorted(moments, contexts[rows[pending]] * steps + ranks, side="right")
-
+        index = TimeIndex(contexts[ends], calls.started_at[ends])
+        first, end = index.span(contexts[rows[pending]], calls.started_at[rows[pending]] + 1, until[pending])
         met = np.zeros(len(rows), np.bool_)
-        met[pending] = passed(over) > passed(begun)
+        met[pending] = first < end
         related[rows[groups.any(met)]] = True
     return Suspects(found, related)
 
@@ -169,15 +163,15 @@ def with_whole_exchanges(calls: AssociationCalls, mask: Mask) -> Mask:
 
 
 def earliest_possible_ack_at(calls: AssociationCalls) -> Numbers:
-    """Return the time at which each receive may have been acknowledged, at the earliest; ``END_OF_TIME`` without."""
+    """Return the time at which each receive may have been acknowledged, at the earliest; ``AFTER_ALL`` without."""
     accepted = calls.succeeded & calls.equals("ack", RR_ACK) & calls.of(QM2QM_END, *REMOTE_READ_ENDS)
-    at = np.where(accepted, calls.responded_at, END_OF_TIME)
-    found = np.full(calls.count, END_OF_TIME)
+    at = np.where(accepted, calls.responded_at, AFTER_ALL)
+    found = np.full(calls.count, AFTER_ALL)
     groups = request_groups(calls).groups
     found[groups.rows] = groups.smallest_from(at[groups.rows])
     groups = handle_groups(calls).groups
     found[groups.rows] = groups.smallest(at[groups.rows])
-    return np.where(calls.is_receive, found, END_OF_TIME)
+    return np.where(calls.is_receive, found, AFTER_ALL)
 
 
 def message_keys(calls: AssociationCalls) -> tuple[Numbers, Numbers]:
@@ -197,4 +191,4 @@ def _message_keys(calls: AssociationCalls) -> tuple[Numbers, Numbers]:
     queues = np.where(remote, names, calls.numbers("queue_handle"))
     contexts = np.where(remote & (names < 0), calls.dictionary_codes("context_handle"), -1)
     parts = (calls.association, remote.astype(np.int64), queues, contexts, calls.lookup_id_number)
-    return rows, combine_codes(*(part[rows] for part in parts))
+    return rows, row_codes(part[rows] for part in parts)

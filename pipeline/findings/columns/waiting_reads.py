@@ -14,10 +14,13 @@ from pipeline.findings.columns.association_calls import (
     newest_before,
 )
 from pipeline.findings.columns.call_columns import Mask, Method, Numbers
-from pipeline.findings.columns.call_history import END_OF_TIME, MOST_CONCURRENT_READS, QM2QM_READS, REMOTE_READ_READS
-from pipeline.findings.columns.groups import Groups, latest_until
+from pipeline.findings.columns.call_history import MOST_CONCURRENT_READS, QM2QM_READS, REMOTE_READ_READS
 from pipeline.findings.columns.receives import handle_groups, with_whole_exchanges
 from udfs.codes import MQ_ERROR_OPERATION_CANCELLED, MQ_INFORMATION_REMOTE_CANCELED_BY_CLIENT
+from udfs.columns.absent import AFTER_ALL, NONE
+from udfs.columns.codes import row_codes
+from udfs.columns.groups import Groups
+from udfs.columns.time_index import TimeIndex
 from udfs.dcerpc.interfaces import QM2QM_NAME, REMOTE_READ_NAME
 
 _CANCELLED_RESULTS: Final = (MQ_ERROR_OPERATION_CANCELLED, MQ_INFORMATION_REMOTE_CANCELED_BY_CLIENT)
@@ -47,7 +50,7 @@ def request_ids_of_held_messages(calls: AssociationCalls) -> Suspects:
     handles, unpaired = handle_groups(calls)
     rows = handles.rows
     accepted = (calls.of(QM2QM_END) & calls.succeeded)[rows]
-    ended_at = handles.smallest(np.where(accepted & ~unpaired, calls.started_at[rows], END_OF_TIME))
+    ended_at = handles.smallest(np.where(accepted & ~unpaired, calls.started_at[rows], AFTER_ALL))
     held_until = np.full(calls.count, -1)
     reads = calls.of(*QM2QM_READS)
     held_until[rows] = np.where(reads[rows], ended_at, -1)
@@ -76,14 +79,11 @@ def closes_of_sessions_with_reads(calls: AssociationCalls) -> Suspects:
     given = [calls.at_open(calls.has(name), default=False)[closes] for name in ("queue_handle", "open_context")]
     reads = calls.of(*QM2QM_READS) & calls.has("queue_handle")
     queues = np.where(reads, calls.numbers("queue_handle"), -1)
-    values, places = np.unique(np.concatenate([queues, *numbers]), return_inverse=True)
-    steps = np.int64(len(values) + 1)
-    keys = calls.association * steps + places[: calls.count]
-    asked = [
-        np.where(has, calls.association[closes] * steps + part, -1)
-        for has, part in zip(given, np.split(places[calls.count :], 2), strict=True)
-    ]
-    return _closes_with_reads(calls, QM2QM_READS, keys, np.concatenate([closes, closes]), np.concatenate(asked))
+    closes = np.concatenate([closes, closes])
+    owners = np.concatenate([calls.association, calls.association[closes]])
+    keys = row_codes([owners, np.concatenate([queues, *numbers])])
+    asked = np.where(np.concatenate(given), keys[calls.count :], NONE)
+    return _closes_with_reads(calls, QM2QM_READS, keys[: calls.count], closes, asked)
 
 
 def _closes_with_reads(
@@ -117,7 +117,7 @@ def _unusual_cancels(calls: AssociationCalls, cancel: Method, reads: tuple[Metho
     rows = np.nonzero(calls.of(*reads))[0]
     started, until = calls.started_at[rows], calls.responded_at[cancels]
     requests, queues = calls.keys(queue, "request_id"), calls.keys(queue)
-    places = latest_until(requests[rows], started, requests[cancels], until, inclusive=False)
+    places = TimeIndex(requests[rows], started).latest(requests[cancels], until, inclusive=False)
     good = calls.answered & calls.response_decoded & calls.equals("hresult", *_CANCELLED_RESULTS)
     if rows.size:
         read = rows[places]

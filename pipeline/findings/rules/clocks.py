@@ -15,8 +15,8 @@ import numpy as np
 
 from pipeline.findings.columns.association_calls import AssociationCalls, Suspects
 from pipeline.findings.columns.call_history import READ_METHODS, AssociationHistory, CapturedCall
-from pipeline.findings.columns.groups import Groups
 from pipeline.findings.rules.registry import Violation, association_rule
+from udfs.columns.groups import Groups
 
 _ROUNDING_US: Final = 2_000_000  # both times are rounded to seconds
 

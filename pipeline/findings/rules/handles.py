@@ -14,7 +14,6 @@ import numpy as np
 from pipeline.findings.columns.association_calls import AssociationCalls, Suspects
 from pipeline.findings.columns.call_columns import Mask
 from pipeline.findings.columns.call_history import (
-    END_OF_TIME,
     QM2QM_READS,
     REMOTE_READ_READS,
     AssociationHistory,
@@ -38,6 +37,7 @@ from pipeline.findings.rules.registry import (
     violation_of_either,
 )
 from pipeline.findings.rules.remote_read import PEEK_ACCESS, RECEIVE_ACCESS
+from udfs.columns.absent import AFTER_ALL
 from udfs.dcerpc.interfaces import QM2QM_NAME, QMCOMM_NAME, REMOTE_READ_NAME
 
 _METHODS_BY_NUMBER: Final = (*QM2QM_READS, (QM2QM_NAME, 4), (QM2QM_NAME, 5), (QM2QM_NAME, 6))
@@ -78,7 +78,7 @@ def _first_reads_without_version_query(calls: AssociationCalls) -> Suspects:
     for row in np.nonzero(firsts)[0]:
         known = asked_at[id(calls.histories[calls.association[row]].server)]
         name = names[clients[row]] if clients[row] >= 0 else None
-        found[row] = known.get(name, END_OF_TIME) > calls.started_at[row]
+        found[row] = known.get(name, AFTER_ALL) > calls.started_at[row]
     return Suspects(found)
 
 
@@ -606,7 +606,7 @@ def cursor_open_at_context_close(history: AssociationHistory) -> Iterator[Violat
 def _cursor_problem(history: AssociationHistory, call: CapturedCall) -> tuple[str, tuple[CapturedCall, ...]] | None:
     """Return why the cursor of a call is not open on its context, with the calls that show it; None where it is."""
     name = (call["context_handle"], call["cursor_handle"])
-    lifetime = history.cursors.latest(name, call.responded_at if call.responded_at is not None else 1 << 62)
+    lifetime = history.cursors.latest(name, call.responded_at if call.responded_at is not None else AFTER_ALL)
     if lifetime is None:
         return f"hCursor {name[1]} was never given", (call,)
     if lifetime.close_call is not call and lifetime.closed_before(call.started_at):

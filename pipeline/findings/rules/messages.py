@@ -35,6 +35,7 @@ from pipeline.findings.columns.deliveries import (
 from pipeline.findings.rules.qm2qm import client_section
 from pipeline.findings.rules.registry import Violation, complete_association_rule
 from udfs.codes import MQMSG_CLASS_NACK_RECEIVE_REJECTED, RR_ACK, RR_NACK
+from udfs.columns.absent import AFTER_ALL
 from udfs.dcerpc.interfaces import QM2QM_NAME, REMOTE_READ_NAME
 
 _READS: Final = {QM2QM_NAME: QM2QM_READS, REMOTE_READ_NAME: REMOTE_READ_READS}
@@ -105,7 +106,7 @@ def _held_until(history: AssociationHistory, protocol: str, delivery: _Delivery)
     gone = [call.started_at for call in (delivery.end, closed) if call is not None]
     if protocol == REMOTE_READ_NAME:
         gone.append((delivery.read.responded_at or 0) + CLEANUP_TIMEOUT_US - TIMER_SLACK_US)
-    return min(gone, default=1 << 62)
+    return min(gone, default=AFTER_ALL)
 
 
 def _returned_while_held(history: AssociationHistory, protocol: str, *, transactional: bool) -> Iterator[Violation]:
@@ -251,8 +252,8 @@ class _TransactionalReads:
     """The transactional receives of a message: when one first returned it, and an End of one was first made."""
 
     first: CapturedCall
-    returned_at: int = 1 << 62
-    ended_at: int = 1 << 62
+    returned_at: int = AFTER_ALL
+    ended_at: int = AFTER_ALL
 
 
 @complete_association_rule("R69", _NUMBERS_RETURNED, suspects=class_settings)
@@ -265,7 +266,7 @@ def acknowledgement_class_set_early(history: AssociationHistory) -> Iterator[Vio
     for read in history.calls_of((REMOTE_READ_NAME, 13)):
         if read.lookup_id_number is not None:
             name = read["context_handle"], read.lookup_id_number
-            ended_at = first_end.get((name[0], read["request_id"]), 1 << 62)
+            ended_at = first_end.get((name[0], read["request_id"]), AFTER_ALL)
             found = known.setdefault(name, _TransactionalReads(read))
             found.returned_at = min(found.returned_at, read.responded_at or read.started_at)
             found.ended_at = min(found.ended_at, ended_at)

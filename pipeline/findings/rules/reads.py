@@ -12,7 +12,6 @@ import numpy as np
 from pipeline.findings.columns.association_calls import AssociationCalls, Suspects
 from pipeline.findings.columns.call_history import (
     CLEANUP_TIMEOUT_US,
-    END_OF_TIME,
     QM2QM_READS,
     READ_METHODS,
     REMOTE_READ_READS,
@@ -47,6 +46,7 @@ from udfs.codes import (
     is_lookup_action,
     result_name,
 )
+from udfs.columns.absent import AFTER_ALL
 from udfs.dcerpc.interfaces import QM2QM_NAME, REMOTE_READ_NAME
 
 _ENDS: Final = ((REMOTE_READ_NAME, 9), (REMOTE_READ_NAME, 15))
@@ -249,7 +249,7 @@ def _cancels_with_reads(
 
     for call in history.calls_of(cancel):
         if call.request_decoded:
-            until = call.responded_at if call.responded_at is not None else END_OF_TIME
+            until = call.responded_at if call.responded_at is not None else AFTER_ALL
             asked = by_request_id.started_before((call[queue], call["request_id"]), until)
             of_queue = by_queue.started_before(call[queue], until)
             yield call, pending(asked, call.started_at), asked, pending(of_queue, call.started_at)
@@ -415,7 +415,7 @@ def _find_ends_without_receive(history: AssociationHistory) -> Iterator[tuple[Ca
         context_open = history.context_lifetime(call) if call.request_decoded else None
         if context_open is None or context_open.closed_before(call.started_at):
             continue
-        until = call.responded_at if call.responded_at is not None else END_OF_TIME
+        until = call.responded_at if call.responded_at is not None else AFTER_ALL
         own = spans.get((call["context_handle"], call["request_id"]))
         if own is None or not own.any_meets(call.started_at, until):
             sweep = sweeps.get(call["context_handle"])

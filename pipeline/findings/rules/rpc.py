@@ -10,8 +10,7 @@ import numpy as np
 
 from pipeline.findings.columns.association_calls import AssociationCalls, Suspects
 from pipeline.findings.columns.call_columns import CallColumns, Mask
-from pipeline.findings.columns.call_history import END_OF_TIME, OPEN_METHODS, AssociationHistory, CapturedCall
-from pipeline.findings.columns.groups import Groups, combine_codes, latest_until
+from pipeline.findings.columns.call_history import OPEN_METHODS, AssociationHistory, CapturedCall
 from pipeline.findings.rules.qmmgmt import MAX_PROPERTIES
 from pipeline.findings.rules.registry import (
     PROTOCOL_RULES,
@@ -23,6 +22,10 @@ from pipeline.findings.rules.registry import (
 from pipeline.findings.rules.remote_read import MAX_TOKEN_BYTES
 from udfs.call_results import call_succeeded
 from udfs.codes import MQ_INFORMATION_REMOTE_CANCELED_BY_CLIENT, result_name
+from udfs.columns.absent import AFTER_ALL
+from udfs.columns.codes import row_codes
+from udfs.columns.groups import Groups
+from udfs.columns.time_index import TimeIndex
 from udfs.dcerpc.interfaces import QM2QM_NAME, QMCOMM2_NAME, QMCOMM_NAME, QMMGMT_NAME, REMOTE_READ_NAME
 
 _RESERVED_METHODS: Final = {
@@ -60,13 +63,15 @@ def _contexts_not_accepted(calls: AssociationCalls) -> Suspects:
     }
     known = [(code, context, at) for code, accepted in accepted_at.items() for at, context in accepted]
     ours = np.isin(codes, [*accepted_at]) & calls.has("context_id") & calls.has("request_at")
-    keys = combine_codes(
-        np.concatenate([codes, [code for code, *_ in known]]).astype(np.int64),
-        np.concatenate([calls.numbers("context_id"), [context for _, context, _ in known]]).astype(np.int64),
+    keys = row_codes(
+        [
+            np.concatenate([codes, [code for code, *_ in known]]).astype(np.int64),
+            np.concatenate([calls.numbers("context_id"), [context for _, context, _ in known]]).astype(np.int64),
+        ]
     )
     times = np.array([at for *_, at in known], np.int64)
-    until = np.where(calls.seen_by_taps, END_OF_TIME, calls.started_at)
-    return Suspects(ours & (latest_until(keys[calls.count :], times, keys[: calls.count], until) < 0))
+    until = np.where(calls.seen_by_taps, AFTER_ALL, calls.started_at)
+    return Suspects(ours & (TimeIndex(keys[calls.count :], times).latest(keys[: calls.count], until) < 0))
 
 
 def _call_ids_in_use(calls: AssociationCalls) -> Suspects:
@@ -124,7 +129,7 @@ def _calls_with_accepted_contexts(history: AssociationHistory) -> Iterator[tuple
     for call in history.calls:
         known = accepted_at.get(call["connection_id"])
         if known is not None:
-            at = END_OF_TIME if call.seen_by_taps else call.started_at
+            at = AFTER_ALL if call.seen_by_taps else call.started_at
             yield call, {context for bound_at, context in known if bound_at <= at}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -12,9 +12,7 @@ import pyarrow as pa
 from pipeline.transfers.checkpoints import SideCheckpoint
 from pipeline.transfers.connection_packets import CLIENT, SERVER, SIDES, ConnectionPackets, SideRows
 from udfs.array_types import Bools, Ints
-
-UNSEEN: Final = -1
-"""Stands in arrays of numbers for a field that was not seen."""
+from udfs.columns.absent import NONE
 
 
 class PacketViolation(NamedTuple):
@@ -33,7 +31,7 @@ class PacketViolation(NamedTuple):
 class PacketFacts:
     """All packets of some connections. Arrays have one value per row of ``found``.
 
-    ``fields``: numbers by name, ``UNSEEN`` where not seen: of all packets ``flags``, ``packet_size``,
+    ``fields``: numbers by name, ``NONE`` where not seen: of all packets ``flags``, ``packet_size``,
     ``time_to_reach_queue``, ``user_flags``; of internal ones ``packet_type``, ``refused``; of EstablishConnection
     ``release``, ``padding_is_5a``, ``uptime_ms``, ``pinged``; of ConnectionParameters ``recoverable_ack_timeout_ms``,
     ``ack_timeout_ms``, ``window_size``; of order and final acks ``requested``, ``body_type``, ``body_bytes``,
@@ -48,7 +46,7 @@ class PacketFacts:
 
     def seen(self, name: str) -> Bools:
         """Return the rows in which a field was seen."""
-        return np.asarray(self.fields[name] != UNSEEN, np.bool_)
+        return np.asarray(self.fields[name] != NONE, np.bool_)
 
     def is_kind(self, *kinds: str) -> Bools:
         """Return the rows of some kinds."""
@@ -105,8 +103,8 @@ class SessionFacts:
 
     def value(self, name: str, row: int | None) -> int | None:
         """Return a field of a packet; None where it was not seen, or without a packet."""
-        found = UNSEEN if row is None else int(self.facts.fields[name][row])
-        return None if found == UNSEEN else found
+        found = NONE if row is None else int(self.facts.fields[name][row])
+        return None if found == NONE else found
 
     def text(self, name: str, row: int | None) -> str | None:
         """Return a GUID of a packet; None likewise."""
