@@ -11,8 +11,8 @@ import numpy as np
 
 from pipeline.transfers.acknowledgements import ack_steps
 from udfs.array_types import Bools, Ints
-from udfs.columns.absent import AFTER_ALL, NO_TIME, NONE
-from udfs.columns.groups import sorted_distinct
+from udfs.columns.absent import AFTER_ALL, NO_TIME
+from udfs.columns.groups import sorted_distinct, take_or
 
 DEFAULT_WINDOW: Final = 64  # packets, before a side has said another one
 _MOST_STEPS: Final = 32_767  # counted packets of a side behind a packet; headers later than these do not count
@@ -43,7 +43,7 @@ def window_full_us(
     acked = acknowledged_at[acknowledged_at != AFTER_ALL]
     times = np.concatenate([acked, sent_at])
     change = np.concatenate([np.full(len(acked), -1), np.full(len(sent_at), 1)])
-    said = [_latest_windows(*each) for each in windows]
+    said = [latest_windows(*each) for each in windows]
     every = sorted_distinct(np.concatenate([times, [first], *(at for at, _ in said)]))
     order = np.argsort(times, kind="stable")
     waiting = np.concatenate([[0], np.cumsum(change[order])])[np.searchsorted(times[order], every, side="right")]
@@ -53,8 +53,11 @@ def window_full_us(
     return int(lasted[full].sum())
 
 
-def _latest_windows(sent_at: Ints, values: Ints) -> tuple[Ints, Ints]:
-    """Return times, ascending, and the window before the first one, then from each on: the last said at that time."""
+def latest_windows(sent_at: Ints, values: Ints) -> tuple[Ints, Ints]:
+    """Return times, ascending, and the window before the first one, then from each on: the last said at that time.
+
+    ``sent_at`` and ``values`` are of the WindowSizes that a side said, in stream order.
+    """
     known = np.flatnonzero(sent_at != NO_TIME)
     order = known[np.argsort(sent_at[known], kind="stable")]
     return sent_at[order], np.concatenate([[DEFAULT_WINDOW], values[order]])
@@ -107,4 +110,4 @@ def _sent_after(sent_at: Ints, after: Ints, first: Ints, last: Ints) -> Ints:
 
 def times_of(headers: Ints, sent_at: Ints) -> Ints:
     """Return the times of headers by their indices; ``AFTER_ALL`` for ``NONE``."""
-    return np.append(sent_at, AFTER_ALL)[np.where(headers == NONE, len(sent_at), headers)]
+    return take_or(sent_at, headers, AFTER_ALL)

@@ -9,6 +9,7 @@ import numpy as np
 
 from udfs.array_types import Bools, Ints
 from udfs.columns.absent import AFTER_ALL, NONE
+from udfs.columns.groups import take_or
 from udfs.sessions.packet_layouts import SESSION_ACK_BYTES
 
 END_OF_SIDE: Final = AFTER_ALL
@@ -87,7 +88,7 @@ def may_hold_acknowledgement(
     if len(headers):
         begin = np.where(acked, begin, np.maximum(begin, ends[headers[-1]]))
     between = (holes.inside == NONE) & (holes.sizes >= SESSION_ACK_BYTES)
-    possible = between | (holes.inside != NONE) & np.append(may_have_header, True)[holes.inside]
+    possible = between | (holes.inside != NONE) & take_or(may_have_header, holes.inside, default=True)
     count = np.concatenate([[0], np.cumsum(possible)])
     low, high = np.searchsorted(holes.begins, begin), np.searchsorted(holes.begins, end)
     return count[np.maximum(high, low)] > count[low]

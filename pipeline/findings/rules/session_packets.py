@@ -23,7 +23,7 @@ from pipeline.transfers.connection_packets import (
     SERVER,
     SESSION_ACK,
 )
-from pipeline.transfers.flow_control import DEFAULT_WINDOW
+from pipeline.transfers.flow_control import latest_windows
 from pipeline.transfers.packet_numbers import NO_NUMBER
 from pipeline.transfers.session_totals import said_windows
 from udfs.array_types import Bools, Ints
@@ -413,10 +413,8 @@ def _windows_at(session: SessionFacts, side: int, at: Ints) -> Ints:
     packets, fields = session.facts.found.packets, session.facts.fields
     sizes = np.where(packets.has_header, packets.window, fields["window_size"])
     sent_at, said = said_windows(session.facts.found, session.place, side, sizes)
-    known = np.flatnonzero(sent_at != NO_TIME)
-    order = known[np.argsort(sent_at[known], kind="stable")]
-    values = np.concatenate([[DEFAULT_WINDOW], said[order]])
-    return values[np.searchsorted(sent_at[order], at, side="right")]
+    times, values = latest_windows(sent_at, said)
+    return values[np.searchsorted(times, at, side="right")]
 
 
 def time_out_us(session: SessionFacts) -> int:
