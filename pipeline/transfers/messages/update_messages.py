@@ -23,7 +23,12 @@ from pipeline.bronze.across_captures.clock_steps import read_clock_steps
 from pipeline.lake.incremental import DerivedTable, IncrementalUpdate, TooManyChangesError
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import MORE_ROWS_SQL, QueryInput
-from pipeline.transfers.hops.address_queue_managers import HANDSHAKES_SQL, changed_spans
+from pipeline.transfers.hops.address_queue_managers import (
+    CHANGED_HANDSHAKES_SQL,
+    HANDSHAKES_SQL,
+    SHOWN_SQL,
+    changed_spans,
+)
 from pipeline.transfers.hops.hop_keys import read_clones
 from pipeline.transfers.hops.hop_state import NO_STATE, HopState
 from pipeline.transfers.hops.missing_packets import (
@@ -76,14 +81,8 @@ SELECT DISTINCT connection_id AS id FROM (
   SELECT connection_id FROM {{feed}} WHERE overlapping_captures IS NOT NULL
   GROUP BY connection_id, CAST(overlapping_captures AS string) HAVING {MORE_ROWS_SQL} <> 0
 )"""
-_CHANGED_HANDSHAKES: Final = f"""
-SELECT address, queue_manager, shown_at, {MORE_ROWS_SQL} AS more
-FROM ({HANDSHAKES_SQL.replace(" FROM {rows}", ", _change_type FROM {feed}")})
-WHERE queue_manager IS NOT NULL AND shown_at IS NOT NULL AND address IS NOT NULL
-GROUP BY address, queue_manager, shown_at HAVING {MORE_ROWS_SQL} <> 0"""
 _HANDSHAKES: Final = f"""
-SELECT address, queue_manager, shown_at FROM ({HANDSHAKES_SQL})
-WHERE queue_manager IS NOT NULL AND shown_at IS NOT NULL AND address IN {{addresses}}"""
+SELECT address, queue_manager, shown_at FROM ({HANDSHAKES_SQL}) WHERE {SHOWN_SQL} AND address IN {{addresses}}"""
 _OF_PACKETS: Final = """
 SELECT DISTINCT message_id AS id FROM {messages}
 WHERE packet_key IN (SELECT value FROM {packets}) AND message_id IS NOT NULL"""
@@ -235,7 +234,7 @@ class _MessagesUpdate:
             self._add_by(_OF_QUEUE_MANAGERS, rows=MESSAGE_TRANSFERS, names=others)
         self._add_by_clocks(self._changes(MESSAGES, CHANGED_CLOCKS_SQL))
         self._add_by_capture_end(before.capture_ends)
-        self._add_by_handshakes(self._changes(SESSIONS, _CHANGED_HANDSHAKES))
+        self._add_by_handshakes(self._changes(SESSIONS, CHANGED_HANDSHAKES_SQL))
         return self.affected
 
     def _changes(self, table: Table, sql: str) -> list[RowDict]:

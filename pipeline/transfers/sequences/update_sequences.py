@@ -24,7 +24,7 @@ from pipeline.bronze.across_captures.clock_steps import read_clock_steps
 from pipeline.lake.incremental import DerivedTable, IncrementalUpdate, TooManyChangesError
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import MORE_ROWS_SQL
-from pipeline.transfers.hops.address_queue_managers import HANDSHAKES_SQL
+from pipeline.transfers.hops.address_queue_managers import CHANGED_HANDSHAKES_SQL
 from pipeline.transfers.hops.hop_keys import read_clones
 from pipeline.transfers.hops.hop_state import NO_STATE, HopState
 from pipeline.transfers.hops.missing_packets import (
@@ -82,11 +82,6 @@ SELECT DISTINCT {ID_SQL} AS id FROM (
   SELECT {_ACK_COLUMNS} FROM {{feed}} WHERE kind = 'order_ack' AND transaction_sequence_id IS NOT NULL
   GROUP BY {_ACK_COLUMNS} HAVING {MORE_ROWS_SQL} <> 0
 )"""
-_CHANGED_HANDSHAKES: Final = f"""
-SELECT address, unix_micros(shown_at) AS `at` FROM (
-  {HANDSHAKES_SQL.replace("FROM {rows}", ", _change_type FROM {feed}")}
-) WHERE queue_manager IS NOT NULL AND shown_at IS NOT NULL
-GROUP BY address, queue_manager, shown_at HAVING {MORE_ROWS_SQL} <> 0"""
 _CHANGED_ENDS: Final = f"""
 SELECT DISTINCT connection_id AS id FROM (
   SELECT connection_id FROM {{feed}} WHERE client_order_acks > 0 OR server_order_acks > 0
@@ -176,7 +171,7 @@ class _SequencesUpdate:
             step.changes(SESSIONS, sql, _MAX_CHANGES)
             for sql in (*(sql for sql, _ in HOLE_CHANGES), CHANGED_ANYWHERE_SQL)
         ]
-        handshakes = step.changes(SESSIONS, _CHANGED_HANDSHAKES, _MAX_CHANGES)
+        handshakes = step.changes(SESSIONS, CHANGED_HANDSHAKES_SQL, _MAX_CHANGES)
         ends = step.changes(SESSIONS, _CHANGED_ENDS, _MAX_CHANGES)
         sendings = self._changed_sendings()
         if sendings is None:
