@@ -45,9 +45,11 @@ from schemas.queue_aliases import QUEUE_ALIASES
 from schemas.queue_snapshots import QUEUE_SNAPSHOTS
 from schemas.table import Table
 
-_FOLLOWED: Final = (REMOTE_READ_CALLS, CLIENT_CALLS, CONNECTIONS, RPC_BINDS, QUEUE_ALIASES)  # by their change feeds
 _ATTEMPTS: Final = DerivedTable(
-    RECEIVE_ATTEMPTS, (*_FOLLOWED, CAPTURE_FILES, QUEUE_SNAPSHOTS), code_version="9", needs=(REMOTE_READ_CALLS,)
+    RECEIVE_ATTEMPTS,
+    (REMOTE_READ_CALLS, CLIENT_CALLS, CONNECTIONS, RPC_BINDS, CAPTURE_FILES, QUEUE_SNAPSHOTS, QUEUE_ALIASES),
+    code_version="9",
+    needs=(REMOTE_READ_CALLS,),
 )
 _MAX_CALLS_IN_MEMORY: Final = 500_000  # of a scope; with more, all calls of its servers are read
 _MAX_SERVERS: Final = 5000  # whose capture ends the provenance keeps; with more, all rows are recomputed
@@ -189,7 +191,7 @@ class _AttemptsUpdate:
         """Update silver.queue_aliases; from now on its changes are known."""
         if queue_aliases.update_queue_aliases(self.lake, self.declared):
             self.aliases = AliasIndex.load(self.lake)
-        self.step.prepare_full_reads(QUEUE_ALIASES)
+        self.step.renew_versions(QUEUE_ALIASES)
 
     def _published_keys(self) -> pa.Table | None:
         """Return the dependency keys that changed calls publish; None where they are not known, or too many."""
@@ -237,7 +239,6 @@ class _AttemptsUpdate:
         lake, step = self.lake, self.step
         if not self.has_current_aliases:
             self._update_aliases()
-        step.prepare_full_reads(*_FOLLOWED)
         numbered, cancels = changed_rows.latest_start_by_server_and_any_cancel(lake)
         lake.add_missing_columns(RECEIVE_ATTEMPTS)
         opens = update_opens.opens_query(None, self.aliases.canonical_names)

@@ -312,7 +312,6 @@ class _FindingsUpdate:
         lake, step = self.lake, self.step
         lake.add_missing_columns(FINDINGS)
         step.drop_parts(kept=update_sessions.CLONES)  # the others go with all others, and are evaluated again
-        step.prepare_full_reads(*_FOLLOWED, *queue_inputs.SOURCE_TABLES)
         queries: dict[str, Callable[[], Any]] = {
             "machines": partial(duplicate_machines.find_duplicate_machines, lake),
             "queues": self.queues.compute_all,

@@ -131,7 +131,6 @@ def update(
     def evaluate(affected: _AffectedSessions | None) -> int:
         is_session = f"scope = '{SESSION_SCOPE}'"
         if affected is None:
-            step.prepare_full_reads(SESSIONS)
             every = lake.query("SELECT connection_id FROM {rows}", rows=SESSIONS)["connection_id"].to_pylist()
             affected, current = _AffectedSessions({*every}, set()), lake.select(FINDINGS, is_session)
         else:

@@ -7,7 +7,7 @@ the next update must know (``KeptState``). An update compares this with what it 
 1. does nothing where it is the same (``DerivedTable.begin`` gives None);
 2. asks the change feeds of the inputs what changed since (``changes``), recomputes the affected rows, and replaces
    those that differ (``replace_changed``);
-3. recomputes all rows (``prepare_full_reads``, ``replace_all``) where what changed is not known, or is too much, and
+3. recomputes all rows (``replace_all``) where what changed is not known, or is too much, and
    where the rows of before were computed with other settings or by other code (``same_code_and_settings``).
 
 Which of these it is, ``IncrementalUpdate.recompute`` decides. Rows and provenance are one commit. A run that is killed
@@ -237,6 +237,7 @@ class IncrementalUpdate:
                 return recompute(affected) if affected else self.note_provenance()
         except TooManyChangesError:
             pass
+        self.renew_versions(*self.table.inputs)
         return recompute(None)
 
     def replace_changed(self, rows: pa.Table, current: pa.Table) -> int:
@@ -265,8 +266,8 @@ class IncrementalUpdate:
         self.lake.note_provenance(self.target, self._provenance_json)
         return 0
 
-    def prepare_full_reads(self, *tables: Table) -> None:
-        """Prepare inputs to be read as a whole, to recompute all rows; from now on their changes are known."""
+    def renew_versions(self, *tables: Table) -> None:
+        """Have the rows rest on the newest versions of inputs, which are read only now."""
         for table in tables:
             self.provenance_now[str(table)] = self.lake.version(table)
 

@@ -191,8 +191,6 @@ def update(lake: Lake, run_id: str | None = None) -> int:
         return 0
 
     def recompute(dates: Dates) -> int:
-        if dates is None:
-            step.prepare_full_reads(*_FOLLOWED)
         current = lake.select(COVERAGE, dates_condition(dates))
         return step.replace_changed(counted(lake, dates, run_id), current)
 

@@ -45,12 +45,13 @@ from schemas.transfers import MESSAGE_TRANSFERS
 from udfs.call_results import QMMGMT_SUCCEEDED_SQL
 from udfs.rows import RowDict
 
-_FOLLOWED: Final = (
-    QUEUE_SNAPSHOTS, MANAGEMENT_CALLS, QUEUE_ALIASES, RECEIVE_ATTEMPTS, QUEUE_OPERATIONS, MESSAGE_TRANSFERS,
-)  # by their change feeds  # fmt: skip
 _HISTORIES: Final = DerivedTable(
-    QUEUE_HISTORY, (*_FOLLOWED, HOSTS, *SPAN_INPUTS), code_version="5",
-    needs=(QUEUE_SNAPSHOTS, RECEIVE_ATTEMPTS, MESSAGE_TRANSFERS),
+    QUEUE_HISTORY,
+    (
+        QUEUE_SNAPSHOTS, MANAGEMENT_CALLS, QUEUE_ALIASES, RECEIVE_ATTEMPTS, QUEUE_OPERATIONS, MESSAGE_TRANSFERS, HOSTS,
+        *SPAN_INPUTS,
+    ),
+    code_version="5", needs=(QUEUE_SNAPSHOTS, RECEIVE_ATTEMPTS, MESSAGE_TRANSFERS),
 )  # fmt: skip
 _OUTPUTS: Final = (EOD_TRANSFERS, EOD_SOURCES, QUEUE_HISTORY)
 _MAX_CHANGES: Final = 200_000  # queues with changes; with more, all rows are recomputed
@@ -252,7 +253,6 @@ class _QueuesUpdate:
     def _recompute_all(self, hosts: pa.Table, aliases: Mapping[str, str]) -> int:
         """Recompute all rows."""
         lake, step = self.lake, self.step
-        step.prepare_full_reads(*_FOLLOWED)
         self._read_names(hosts, aliases)
         every = FullRecompute.begin(lake, self.names, self.settings, self.captured, self.run_id)
         self._keep_names(has_histories=every.queues.num_rows > 0)

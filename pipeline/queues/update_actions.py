@@ -97,8 +97,6 @@ class _ActionsUpdate(NamedUpdate):
 
     def _recompute(self, changed_since: list[int] | None) -> int:
         """Recompute all actions, or those since a time."""
-        if changed_since is None:
-            self.step.prepare_full_reads(*_CHANGES)
         since = BEFORE_ALL if changed_since is None else changed_since[0]
         there = self.lake.select(MANAGEMENT_ACTIONS, _since_sql(since, "responded_at", "requested_at"))
         rows = to_gold_table(MANAGEMENT_ACTIONS, list(self._rows(since)), self.run_id)

@@ -62,7 +62,6 @@ class _MachinesUpdate(NamedUpdate):
         """
         lake = self.lake
         if changed is None:
-            self.step.prepare_full_reads(*machine_rows.EVENT_TABLES)
             with lake.map_groups(self._histories(None)) as rows:
                 return self.step.replace_all(rows)
         starts = dict.fromkeys(sorted(changed), BEFORE_ALL) | self._last_unchanged(changed)

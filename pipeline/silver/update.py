@@ -238,7 +238,7 @@ class _SilverUpdate(_DecodeOptions):
         lake, found = self.lake, decoded
         exists = run_concurrently({table: partial(lake.exists, table) for table in DECODED_TABLES})
         if found is None:
-            self.step.prepare_full_reads(RPC_CALLS)
+            self.step.renew_versions(RPC_CALLS)
             kept = {
                 table: BoundQuery(sql, {"rows": table, "calls": RPC_CALLS})
                 for table in DECODED_TABLES

@@ -231,7 +231,6 @@ class _SessionsUpdate:
         return {*self.lake.query(sql, rows=SESSIONS, later=later, earlier=earlier)["connection_id"].to_pylist()}
 
     def _all_connections(self) -> set[str]:
-        self.step.prepare_full_reads(SESSION_PACKETS, CONNECTIONS)
         sql = f"SELECT connection_id FROM {{rows}} WHERE kind = '{BINARY_PROTOCOL}'"
         found = {*self.lake.query(sql, rows=CONNECTIONS)["connection_id"].to_pylist()}
         if self.lake.exists(SESSIONS):

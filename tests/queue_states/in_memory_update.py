@@ -31,6 +31,7 @@ class InMemoryUpdate:
     """Rows of the input tables, of which runs see what changed, and of the target."""
 
     target: Table
+    table = SimpleNamespace(inputs=())
     inputs: dict = field(default_factory=dict)
     changed: dict = field(default_factory=dict)  # what a run added and removed, by table
     rows: pa.Table = None
@@ -107,7 +108,7 @@ class InMemoryUpdate:
             raise TooManyChangesError
         return found
 
-    def prepare_full_reads(self, *tables):
+    def renew_versions(self, *tables):
         pass
 
     def note_provenance(self):

@@ -137,7 +137,6 @@ class _SequencesUpdate:
 
     def _recompute(self, affected: Mapping[str, int | None] | None) -> int:
         if affected is None:
-            self.step.prepare_full_reads(MESSAGES, SENDINGS, ORDER_ACKS)
             return self.step.replace_all(set_beginnings(self._compute(None, 0), self.settings.wait))
         current = self.lake.select(TRANSFER_SEQUENCES, f"{ID_SQL} IN {{ids}}", ids=affected.keys())
         times = [at for at in affected.values() if at is not None]
