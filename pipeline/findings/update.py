@@ -5,6 +5,9 @@ associations of qmcomm, and those of qm2qm that had packets since; its associati
 enlistments changed; all of these where the server's version changed; the associations with a finding that another
 association's opening could explain; and what the server opened, as a whole. Of associations that only gained calls a
 few calls are evaluated first (``lookback``): no others are where these show no new violation.
+
+Many affected calls are evaluated by the grouped query for all calls, with a condition. Few are read one by one: that
+query would read again what opens and closes at the servers, which ``lookback`` has read, and the messages of all calls.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Recompute the rows of some queues from a time on, in memory: the existing rows and those that replace them."""
+"""Recompute the rows of some queues from a time on, in memory: the existing rows and those that replace them.
+
+Not the queries of ``recompute_all`` with a condition: from a time on, a history rests on its own stored rows before
+that (``history.ResumePoint``), and only the events since are read.
+"""
 
 from __future__ import annotations
 

@@ -4,7 +4,8 @@ A change of the inputs affects messages: those that the changed attempts and mov
 that attempts without a lookup identifier bind to them; in a queue with a changed purge those that were given back,
 are held, or were taken by a purge; and the same in all queues where calls of other readers may have been missed until
 another time than before (``capture_gaps``). The rows of affected messages are recomputed from all attempts at them,
-however old.
+however old. All rows are one grouped query. Those of affected messages are not: which attempts these rest on is known
+only while they are read, and a few queries by identifier cost less than the groups of all attempts.
 """
 
 from __future__ import annotations
