@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 
@@ -20,12 +20,13 @@ from pipeline.alerts.conditions import Thresholds
 from pipeline.alerts.episodes import alert_rows
 from pipeline.alerts.inputs import ALERT_SOURCES, AlertContext, AlertSource, TimeWindow
 from pipeline.arrow_rows import datetime_to_us, rows_to_table, timedelta_to_us, times_to_us
+from pipeline.attempts.update import AttemptsState
 from pipeline.bronze.event_time import newest_event_time_us
 from pipeline.concurrency import run_concurrently
-from pipeline.lake.incremental import IncrementalUpdate
+from pipeline.lake.incremental import DerivedTable, IncrementalUpdate, KeptState, TooManyChangesError
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import GroupedQuery
-from pipeline.silver.machines import UNNAMED, Machines
+from pipeline.silver.machines import UNNAMED, Machines, names_in_gold
 from pipeline.silver.queue_aliases import AliasIndex
 from pipeline.transfers.inputs import read_skipped
 from schemas.ack_sequences import ACK_SEQUENCES
@@ -49,19 +50,28 @@ from udfs.codes import WSA_ERROR_NAMES
 from udfs.keys import key
 from udfs.rows import RowMapping
 
-CODE_VERSION: Final = "9"  # raised when alerts are computed differently: all are recomputed
 MAX_FOR_FULL_UPDATE: Final = 20_000  # rows of all sources; with fewer, all alerts are recomputed
 _FOLLOWED: Final = (
     QUEUE_HISTORY, EOD_TRANSFERS, EOD_SOURCES, RECEIVE_ATTEMPTS, MESSAGES, REMOTE_READ_CALLS, MANAGEMENT_CALLS,
     CLIENT_CALLS, RPC_CALLS, FINDINGS, COVERAGE, SNAPSHOTS_RAW, MACHINE_HISTORY, CONNECTIONS, SESSIONS, ORDER_ACKS,
     SENDINGS, MESSAGE_TRANSFERS, TRANSFER_SEQUENCES, ACK_SEQUENCES,
 )  # fmt: skip
-_INPUTS: Final = (*_FOLLOWED, CAPTURE_FILES, QUEUE_ALIASES, HOSTS)
-
+_ALERTS: Final = DerivedTable(
+    ALERTS, (*_FOLLOWED, CAPTURE_FILES, QUEUE_ALIASES, HOSTS), code_version="9", needs=(CAPTURE_FILES, SNAPSHOTS_RAW)
+)
 _SCHEMA: Final = ALERTS.schema()
 _DAY_US: Final = 86_400_000_000
 # The earliest date of what changed, and whether any changed row has none.
 _FIRST_DAY: Final = f"SELECT min({EVENT_DATE}) AS first_day, bool_or({EVENT_DATE} IS NULL) AS undated FROM {{feed}}"
+
+
+@dataclass(frozen=True, slots=True)
+class _AlertsState(KeptState):
+    """``names``: a hash of the names in the rows; ``looked``: how many rows the sources had; ``now``: microseconds."""
+
+    names: str
+    looked: int
+    now: int
 
 
 def update(lake: Lake, limits: Thresholds, run_id: str, as_of: datetime | None = None) -> int:
@@ -90,24 +100,27 @@ class _AlertsUpdate:
     run_id: str
     context: AlertContext
     machines: Machines
+    names: str  # a hash of all names
     is_current: bool
     newest_us: int | None = None  # cached
 
     @staticmethod
     def begin(lake: Lake, limits: Thresholds, run_id: str, as_of: datetime | None) -> _AlertsUpdate | None:
         """Return the update; None where no capture or snapshot was ever read."""
-        step = IncrementalUpdate.begin(lake, ALERTS, _INPUTS, _settings(limits, as_of))
-        if not step.exists(CAPTURE_FILES, SNAPSHOTS_RAW):
-            return None
-        names = step.provenance_of(QUEUE_HISTORY).get("names") or {}
-        ends = step.provenance_of(RECEIVE_ATTEMPTS).get("ends") or {}
+        names, attempts = names_in_gold(lake), AttemptsState.read(lake)
+        ends = (attempts and attempts.ends) or {}
         skipped = read_skipped(lake) if lake.exists(CAPTURE_FILES) else {}
-        step.provenance_now["context"] = _digest(names, ends, skipped)
+        settings = limits.as_provenance() | {"as_of": None if as_of is None else datetime_to_us(as_of)}
+        step = _ALERTS.compare(lake, settings, {"context": _digest(names, ends, skipped)})
+        if not step.exists(*_ALERTS.needs):
+            return None
         is_current = step.is_current()
         canonical = {} if is_current else AliasIndex.load(lake).canonical_names
         machines = UNNAMED if is_current else Machines.of(lake, limits.machine_names)
-        step.provenance_now["names"] = _digest(names, canonical, machines.texts())
-        return _AlertsUpdate(step, limits, run_id, AlertContext(names, ends, canonical, skipped), machines, is_current)
+        context = AlertContext(names, ends, canonical, skipped)
+        return _AlertsUpdate(
+            step, limits, run_id, context, machines, _digest(names, canonical, machines.texts()), is_current
+        )
 
     @property
     def lake(self) -> Lake:
@@ -115,13 +128,15 @@ class _AlertsUpdate:
 
     def run(self) -> int:
         """Recompute the alerts that changes affect, or all, and replace those that differ."""
-        since = self._changed_since()
-        if since is None:
+        return self.step.recompute(self._changed_since, self._recompute)
+
+    def _recompute(self, changed_since: list[int] | None) -> int:
+        if changed_since is None:
             alerts, count = self.find_all()
             current = self.lake.select(ALERTS, "TRUE")
         else:
-            alerts, current, count = self._find_affected(since)
-        self.step.provenance_now |= {"looked": count, "now": self._newest()}
+            alerts, current, count = self._find_affected(changed_since[0])
+        self.step.keep(_AlertsState(self.names, count, self._newest()))
         return self.step.replace_changed(alerts, current)
 
     def find_all(self) -> tuple[pa.Table, int]:
@@ -130,25 +145,21 @@ class _AlertsUpdate:
 
     # What changed
 
-    def _changed_since(self) -> int | None:
-        """Return the beginning of the earliest day with a change, microseconds; None where all are to be recomputed."""
-        step = self.step
-        if (
-            not step.has_same_inputs(*self.limits.as_provenance(), "as_of", "alerts", "names")
-            or step.provenance_now["as_of"] is not None
-        ):
-            return None
-        before, now = step.provenance_before.get("now"), self._newest()
-        if step.provenance_before.get("looked", 0) <= MAX_FOR_FULL_UPDATE or before is None or now < before:
-            return None
+    def _changed_since(self) -> list[int]:
+        """Return the beginning of the earliest day with a change, microseconds; TooManyChangesError."""
+        step, before = self.step, self.step.kept(_AlertsState)
+        now = self._newest()
+        is_comparable = before.names == self.names and step.provenance_now["as_of"] is None and now >= before.now
+        if not is_comparable or before.looked <= MAX_FOR_FULL_UPDATE:
+            raise TooManyChangesError
         changed = step.changed_inputs(_FOLLOWED)
         found = run_concurrently({table: partial(step.changes, table, _FIRST_DAY, 1) for table in changed})
-        days = [date(1970, 1, 1) + timedelta(microseconds=before)]
+        days = [date(1970, 1, 1) + timedelta(microseconds=before.now)]
         for rows in found.values():
-            if rows is None or any(row["undated"] for row in rows):
-                return None
+            if any(row["undated"] for row in rows):
+                raise TooManyChangesError
             days += [row["first_day"] for row in rows if row["first_day"] is not None]
-        return (min(days) - date(1970, 1, 1)).days * _DAY_US
+        return [(min(days) - date(1970, 1, 1)).days * _DAY_US]
 
     def _reach_us(self) -> int:
         """Return how long before a change an alert that it affects can have begun or ended, microseconds."""
@@ -244,11 +255,6 @@ class _AlertsUpdate:
             named = pa.array([self.machines.in_text(row[text], row["queue"]) for row in rows], pa.string())
             alerts = alerts.set_column(alerts.column_names.index(column), alerts.schema.field(column), named)
         return alerts
-
-
-def _settings(limits: Thresholds, as_of: datetime | None) -> dict[str, Any]:
-    at = None if as_of is None else datetime_to_us(as_of)
-    return limits.as_provenance() | {"as_of": at, "alerts": CODE_VERSION}
 
 
 def _digest(*values: Mapping[str, object]) -> str:

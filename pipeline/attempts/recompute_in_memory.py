@@ -2,7 +2,8 @@
 
 The functions are those of ``attempt_rows.attempts_function``, but few calls of the servers are read. Of ongoing
 associations the affected calls are found by the keys that they depend on (``dependency_keys``), and then the calls that
-publish their keys.
+publish their keys. The grouped query for all attempts would read all calls of these servers: it is asked only where
+those of the scope are very many (``update``).
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ all five tables.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
 from typing import Any, Final, TypeAlias
@@ -30,13 +30,14 @@ from pipeline.attempts.changed_rows import MAX_CHANGES, RPC_CONNECTIONS_QUERY, I
 from pipeline.attempts.client_identity import CHANGED_BINDS_QUERY, connections_with_other_claims
 from pipeline.attempts.operation_rows import operation_queries, operations_function, servers_with_operations
 from pipeline.attempts.server_slices import SLICE_KEYS, attempt_queries
+from pipeline.bronze.across_captures.changed_ends import changed_ends
 from pipeline.bronze.across_captures.clock_steps import earlier_ends, read_clock_steps
 from pipeline.concurrency import run_concurrently
-from pipeline.lake.incremental import IncrementalUpdate
+from pipeline.lake.incremental import DerivedTable, IncrementalUpdate, KeptState, TooManyChangesError
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import GroupedQuery
 from pipeline.silver import queue_aliases
-from pipeline.silver.queue_aliases import AliasGroups, AliasIndex
+from pipeline.silver.queue_aliases import NO_ALIASES, AliasGroups, AliasIndex
 from schemas.attempts import QUEUE_OPENS, QUEUE_OPERATIONS, RECEIVE_ATTEMPTS
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, RPC_BINDS
 from schemas.calls import CLIENT_CALLS, REMOTE_READ_CALLS
@@ -44,14 +45,34 @@ from schemas.queue_aliases import QUEUE_ALIASES
 from schemas.queue_snapshots import QUEUE_SNAPSHOTS
 from schemas.table import Table
 
-INPUTS: Final = (
-    REMOTE_READ_CALLS, CLIENT_CALLS, CONNECTIONS, RPC_BINDS, CAPTURE_FILES, QUEUE_SNAPSHOTS, QUEUE_ALIASES,
-)  # fmt: skip
-_FOLLOWED: Final = (REMOTE_READ_CALLS, CLIENT_CALLS, CONNECTIONS, RPC_BINDS, QUEUE_ALIASES)  # by their change feeds
+_ATTEMPTS: Final = DerivedTable(
+    RECEIVE_ATTEMPTS,
+    (REMOTE_READ_CALLS, CLIENT_CALLS, CONNECTIONS, RPC_BINDS, CAPTURE_FILES, QUEUE_SNAPSHOTS, QUEUE_ALIASES),
+    code_version="9",
+    needs=(REMOTE_READ_CALLS,),
+)
 _MAX_CALLS_IN_MEMORY: Final = 500_000  # of a scope; with more, all calls of its servers are read
-_CODE_VERSION: Final = 9  # raised when attempts, operations or opens are computed differently: all rows are recomputed
 _MAX_SERVERS: Final = 5000  # whose capture ends the provenance keeps; with more, all rows are recomputed
 Capture: TypeAlias = tuple[list[str], int | None, int | None]
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptsState(KeptState):
+    """By server: the ``ends`` of captures, None for too many; the latest call that names a queue by number.
+
+    ``cancels``: whether any call cancels another; ``lost``: by server until when calls may have been lost. Times are
+    microseconds.
+    """
+
+    ends: dict[str, int] | None
+    numbered: dict[str, int]
+    cancels: bool
+    lost: dict[str, int]
+
+    @staticmethod
+    def read(lake: Lake) -> AttemptsState | None:
+        """Return what the table in a lake keeps."""
+        return AttemptsState.of(lake.versions.provenance(RECEIVE_ATTEMPTS))
 
 
 def update(lake: Lake, *, cleanup: timedelta, declared: AliasGroups = ()) -> int:
@@ -60,20 +81,29 @@ def update(lake: Lake, *, cleanup: timedelta, declared: AliasGroups = ()) -> int
     ``cleanup`` is the queue managers' clean-up timer of pending receives. ``declared`` are groups of names that the
     configuration declares to be one queue's.
     """
-    settings = {"cleanup_s": cleanup.total_seconds(), "declared": list(map(list, declared)), "made_by": _CODE_VERSION}
-    step = IncrementalUpdate.begin(lake, RECEIVE_ATTEMPTS, INPUTS, settings)
-    if not step.exists(REMOTE_READ_CALLS) or step.is_current():
-        return 0
-    return _AttemptsUpdate(step, cleanup.total_seconds(), declared).run()
+    settings, names = {"cleanup_s": cleanup.total_seconds()}, {"declared": list(map(list, declared))}
+    step = _ATTEMPTS.begin(lake, settings, names)
+    return 0 if step is None else _AttemptsUpdate(step, cleanup.total_seconds(), declared).run()
 
 
 @dataclass(slots=True)
 class _AttemptsUpdate:
-    """One update of the attempts, with the settings that it goes by."""
+    """One update of the attempts, with the settings that it goes by.
+
+    ``ends``: by server the last captured packet, and ``lost``: until when calls may have been lost, microseconds.
+    ``connections``: all RPC connections, None where they are too many; ``numbered``: servers where queues are used by
+    number.
+    """
 
     step: IncrementalUpdate
     cleanup_s: float
     declared: AliasGroups
+    ends: dict[str, int] = field(default_factory=dict)
+    lost: dict[str, int] = field(default_factory=dict)
+    connections: pa.Table | None = None
+    aliases: AliasIndex = NO_ALIASES
+    has_current_aliases: bool = False
+    numbered: Collection[str] = ()
 
     @property
     def lake(self) -> Lake:
@@ -81,48 +111,55 @@ class _AttemptsUpdate:
 
     def run(self) -> int:
         """Update aliases, operations, the messages' queues and attempts."""
-        lake, step = self.lake, self.step
+        lake, feeds = self.lake, self.step.feeds
         queries: dict[str, Callable[[], Any]] = {
             "captures": lambda: _read_captures(lake),
             "aliases": lambda: AliasIndex.load(lake),
             "connections": partial(lake.query_at_most, RPC_CONNECTIONS_QUERY, MAX_CHANGES, connections=CONNECTIONS),
-            "reads": partial(step.changes, REMOTE_READ_CALLS, changed_rows.CHANGED_READS_QUERY, MAX_CHANGES),
-            "clients": partial(step.changes, CLIENT_CALLS, changed_rows.CHANGED_CLIENT_CALLS_QUERY, MAX_CHANGES),
-            "moved": partial(step.changes, CONNECTIONS, changed_rows.CHANGED_CONNECTIONS_QUERY, MAX_CHANGES),
-            "claims": partial(step.changes, RPC_BINDS, CHANGED_BINDS_QUERY, MAX_CHANGES),
+            "reads": partial(feeds.rows, REMOTE_READ_CALLS, changed_rows.CHANGED_READS_QUERY, MAX_CHANGES),
+            "clients": partial(feeds.rows, CLIENT_CALLS, changed_rows.CHANGED_CLIENT_CALLS_QUERY, MAX_CHANGES),
+            "moved": partial(feeds.rows, CONNECTIONS, changed_rows.CHANGED_CONNECTIONS_QUERY, MAX_CHANGES),
+            "claims": partial(feeds.rows, RPC_BINDS, CHANGED_BINDS_QUERY, MAX_CHANGES),
             "steps": partial(read_clock_steps, lake),
             "expiring": partial(changed_rows.read_expiring_attempts, lake, self.cleanup_s),
             "keys": self._published_keys,
             **{
                 f"opens of {table.name}": partial(
-                    step.changes, table, update_opens.changed_servers_query(table), MAX_CHANGES
+                    feeds.rows, table, update_opens.changed_servers_query(table), MAX_CHANGES
                 )
                 for table in (REMOTE_READ_CALLS, CLIENT_CALLS)
             },
         }
         found = run_concurrently(queries)
-        every_end = capture_gaps.latest_by_server(
-            (server, at) for servers, at, _ in found["captures"] for server in servers
-        )
-        every_end = earlier_ends(lake, every_end, found["steps"].shown_by_taps())  # by other clocks it may be earlier
-        ends = every_end if len(every_end) <= _MAX_SERVERS else None
-        step.provenance_now["lost"] = _possible_loss(lake, found["connections"], found["captures"])
+        ends = capture_gaps.latest_by_server((server, at) for servers, at, _ in found["captures"] for server in servers)
+        self.ends = earlier_ends(lake, ends, found["steps"].shown_by_taps())  # by other clocks it may be earlier
+        self.connections, self.aliases = found["connections"], found["aliases"]
+        self.lost = _possible_loss(lake, self.connections, found["captures"])
+        return self.step.recompute(partial(self._find_scope, found), self._recompute)
+
+    def _find_scope(self, found: Mapping[str, Any]) -> RecomputeScope:
+        """Return which attempts changes affect, and update the aliases and what was opened; TooManyChangesError.
+
+        ``found``: what changed.
+        """
+        lake, step, before = self.lake, self.step, self.step.kept(AttemptsState)
         feeds = [found[name] for name in ("reads", "clients", "moved", "expiring", "claims")]
         opened = [found[f"opens of {table.name}"] for table in (REMOTE_READ_CALLS, CLIENT_CALLS)]
-        incremental = None not in (*feeds, *opened) and ends is not None and self._is_comparable()
-        changes = InputChanges(*feeds) if incremental else InputChanges()
-        aliases: AliasIndex = found["aliases"]
+        if None in (*feeds, *opened) or before.ends is None or len(self.ends) > _MAX_SERVERS:
+            raise TooManyChangesError
+        changes = InputChanges(*feeds)
         names_changed = changes.has_naming_calls or not step.has_same_inputs(str(QUEUE_SNAPSHOTS), "declared")
-        if not incremental or names_changed or aliases.is_outdated_by(changes.remote_opens):
-            if queue_aliases.update_queue_aliases(lake, self.declared):
-                aliases = AliasIndex.load(lake)
-            step.provenance_now[str(QUEUE_ALIASES)] = lake.version(QUEUE_ALIASES)
-        renamed = queue_aliases.replaced_canonical_names(step.feeds) if incremental else None
-        if renamed is None or ends is None:
-            return self._recompute_all(every_end, aliases.canonical_names)
-        earlier = {server for server, at in step.provenance_before["ends"].items() if ends.get(server, -1) < at}
+        if names_changed or self.aliases.is_outdated_by(changes.remote_opens):
+            self._update_aliases()
+        self.has_current_aliases = True
+        renamed = queue_aliases.replaced_canonical_names(step.feeds)
+        if renamed is None:
+            raise TooManyChangesError
         changes = replace(
-            changes, published_keys=found["keys"], servers_with_earlier_capture_end=earlier, renamed_queues=renamed
+            changes,
+            published_keys=found["keys"],
+            servers_with_earlier_capture_end=changed_ends(before.ends, self.ends).earlier,
+            renamed_queues=renamed,
         )
         if not changes.exceeds_limit:
             update_opens.update_servers(
@@ -131,23 +168,33 @@ class _AttemptsUpdate:
                 .union(row["server_address"] for rows in opened for row in rows)
                 .union(connections_with_other_claims(changes.claims).values()),
                 renamed=renamed,
-                aliases=aliases.canonical_names,
+                aliases=self.aliases.canonical_names,
             )
-        return self._recompute_affected(changes, found["connections"], ends, aliases.canonical_names)
-
-    def _is_comparable(self) -> bool:
-        """Whether the rows of before were computed by this code, with these settings, and say what an update needs."""
-        before = self.step.provenance_before
-        return (
-            self.step.has_same_inputs("made_by", "cleanup_s")
-            and before.get("ends") is not None
-            and "numbered" in before
+        cancels = before.cancels or changes.has_cancels
+        scope = affected_scope.find_recompute_scope(
+            lake, changes, self.connections, self.ends, numbered=before.numbered, cancels=cancels
         )
+        if scope is None:
+            raise TooManyChangesError
+        starts = changes.latest_starts()
+        # Of servers that no capture holds any more nothing is left to be recomputed either.
+        numbered = {
+            server: max(before.numbered.get(server, at), at)
+            for server, at in (before.numbered | starts).items()
+            if server in self.ends
+        }
+        self.numbered = numbered.keys()
+        step.keep(AttemptsState(self.ends, numbered, cancels, self.lost))
+        return scope
+
+    def _update_aliases(self) -> None:
+        """Update silver.queue_aliases; from now on its changes are known."""
+        if queue_aliases.update_queue_aliases(self.lake, self.declared):
+            self.aliases = AliasIndex.load(self.lake)
+        self.step.renew_versions(QUEUE_ALIASES)
 
     def _published_keys(self) -> pa.Table | None:
         """Return the dependency keys that changed calls publish; None where they are not known, or too many."""
-        if not self.step.provenance_before:
-            return None
         feeds = self.step.feeds
         if feeds.is_unchanged(REMOTE_READ_CALLS):
             return changed_rows.PUBLISHED_KEYS_SCHEMA.empty_table()
@@ -155,96 +202,77 @@ class _AttemptsUpdate:
 
     # Some attempts, or all
 
-    def _recompute_affected(
-        self, changes: InputChanges, connections: pa.Table | None, ends: dict[str, int], aliases: Mapping[str, str]
-    ) -> int:
-        """Recompute what the changes affect; ``ends`` are the servers' last captured packets, microseconds."""
-        lake, step = self.lake, self.step
-        before: dict[str, int] = step.provenance_before["numbered"]
-        starts = changes.latest_starts()
-        # Of servers that no capture holds any more nothing is left to be recomputed either.
-        numbered = {
-            server: max(before.get(server, at), at) for server, at in (before | starts).items() if server in ends
-        }
-        cancels = step.provenance_before["cancels"] or changes.has_cancels
-        scope = affected_scope.find_recompute_scope(lake, changes, connections, ends, numbered=before, cancels=cancels)
+    def _recompute(self, scope: RecomputeScope | None) -> int:
+        """Recompute the attempts and operations of a scope, or all."""
         if scope is None:
-            return self._recompute_all(ends, aliases)
-        step.provenance_now |= {"ends": ends, "numbered": numbered, "cancels": cancels}
-        if not scope:
-            step.note_provenance()
-            return 0
+            return self._recompute_all()
         if scope.call_count > _MAX_CALLS_IN_MEMORY:
-            return self._recompute_servers(scope, ends, aliases)
+            return self._recompute_servers(scope)
         found = recompute_in_memory.recompute(
-            lake,
-            scope,
-            connections=connections,
-            numbered=numbered,
-            ends=ends,
-            aliases=aliases,
-            cleanup_s=self.cleanup_s,
-        )
+            self.lake, scope, connections=self.connections, numbered=self.numbered, ends=self.ends,
+            aliases=self.aliases.canonical_names, cleanup_s=self.cleanup_s,
+        )  # fmt: skip
         rows = found.rows
         opened = dict(zip(rows["attempt_key"].to_pylist(), rows["opened_queue"].to_pylist(), strict=True))
         changed = message_queues.messages_with_changed_queue(found.messages, opened)
-        message_queues.write_message_queues(lake, changed, dates=scope.dates)
+        message_queues.write_message_queues(self.lake, changed, dates=scope.dates)
         self._replace_operations(found.operations, found.stored_operations, scope)
-        return step.replace_changed(rows, found.stored_rows, scope.dates)
+        return self.step.replace_changed(rows, found.stored_rows)
 
     def _replace_operations(self, rows: pa.Table, current: pa.Table, scope: RecomputeScope) -> None:
         if rows.num_rows or current.num_rows:
             self.lake.replace_changed(QUEUE_OPERATIONS, rows, current, dates=scope.dates)
 
-    def _recompute_servers(self, scope: RecomputeScope, ends: dict[str, int], aliases: Mapping[str, str]) -> int:
+    def _recompute_servers(self, scope: RecomputeScope) -> int:
         """Recompute the scope of all calls of its servers."""
         lake = self.lake
         only = frozenset(scope.connections)
         stored = partial(lake.select_by_values, values=only, dates=scope.dates, column="connection_id")
-        operations = lake.map_few_groups(self._operations(aliases, scope.servers, only))
+        operations = lake.map_few_groups(self._operations(scope.servers, only))
         self._replace_operations(operations, stored(QUEUE_OPERATIONS), scope)
-        rows = lake.map_few_groups(self._attempts(ends, aliases, scope.servers, only))
+        rows = lake.map_few_groups(self._attempts(scope.servers, only))
         message_queues.update(lake, rows, dates=scope.dates)
-        return self.step.replace_changed(rows, stored(RECEIVE_ATTEMPTS), scope.dates)
+        return self.step.replace_changed(rows, stored(RECEIVE_ATTEMPTS))
 
-    def _recompute_all(self, ends: dict[str, int], aliases: Mapping[str, str]) -> int:
-        """Recompute all attempts and operations; ``ends`` are those of all servers, however many."""
+    def _recompute_all(self) -> int:
+        """Recompute all aliases, attempts and operations."""
         lake, step = self.lake, self.step
-        step.prepare_full_reads(*_FOLLOWED)
+        if not self.has_current_aliases:
+            self._update_aliases()
         numbered, cancels = changed_rows.latest_start_by_server_and_any_cancel(lake)
         lake.add_missing_columns(RECEIVE_ATTEMPTS)
+        opens = update_opens.opens_query(None, self.aliases.canonical_names)
         steps: dict[Table, Callable[[], int]] = {
-            QUEUE_OPENS: partial(_replace_all, lake, QUEUE_OPENS, update_opens.opens_query(None, aliases)),
-            QUEUE_OPERATIONS: partial(_replace_all, lake, QUEUE_OPERATIONS, self._operations(aliases)),
-            RECEIVE_ATTEMPTS: partial(self._replace_attempts, ends, aliases),
+            QUEUE_OPENS: partial(_replace_all, lake, QUEUE_OPENS, opens),
+            QUEUE_OPERATIONS: partial(_replace_all, lake, QUEUE_OPERATIONS, self._operations()),
+            RECEIVE_ATTEMPTS: self._replace_attempts,
         }
         written = run_concurrently(steps)[RECEIVE_ATTEMPTS]
-        known_ends = ends if len(ends) <= _MAX_SERVERS else None
-        step.provenance_now |= {"ends": known_ends, "numbered": numbered, "cancels": cancels}
+        known_ends = self.ends if len(self.ends) <= _MAX_SERVERS else None
+        step.keep(AttemptsState(known_ends, numbered, cancels, self.lost))
         step.note_provenance()
         return written
 
-    def _replace_attempts(self, ends: dict[str, int], aliases: Mapping[str, str]) -> int:
+    def _replace_attempts(self) -> int:
         """Replace all attempts, and the queues of messages by what these say; return how many attempts there are."""
-        written = _replace_all(self.lake, RECEIVE_ATTEMPTS, self._attempts(ends, aliases))
+        written = _replace_all(self.lake, RECEIVE_ATTEMPTS, self._attempts())
         message_queues.update(self.lake, RECEIVE_ATTEMPTS, dates=None)
         return written
 
     def _attempts(
-        self, ends: dict[str, int], aliases: Mapping[str, str], servers: Collection[str | None] | None = None,
-        only: frozenset[str] | None = None,
-    ) -> GroupedQuery:  # fmt: skip
+        self, servers: Collection[str | None] | None = None, only: frozenset[str] | None = None
+    ) -> GroupedQuery:
         """Return the query for attempts at some servers, or at all; over ``only`` some connections."""
-        find = attempts_function(ends=ends, aliases=aliases, cleanup_s=self.cleanup_s, only=only)
-        queries = attempt_queries(self.lake, servers, ends)
+        names = self.aliases.canonical_names
+        find = attempts_function(ends=self.ends, aliases=names, cleanup_s=self.cleanup_s, only=only)
+        queries = attempt_queries(self.lake, servers, self.ends)
         return GroupedQuery(queries, SLICE_KEYS, find, RECEIVE_ATTEMPTS.struct(), DISTINCT_TEXTS)
 
     def _operations(
-        self, aliases: Mapping[str, str], servers: Collection[str | None] | None = None,
-        only: frozenset[str] | None = None,
-    ) -> GroupedQuery:  # fmt: skip
+        self, servers: Collection[str | None] | None = None, only: frozenset[str] | None = None
+    ) -> GroupedQuery:
         """Return the query for operations at some servers, or at all; over ``only`` some connections."""
-        find = operations_function(aliases, only)
+        find = operations_function(self.aliases.canonical_names, only)
         queries = operation_queries(servers_with_operations(self.lake, servers))
         return GroupedQuery(queries, ("server_address",), find, QUEUE_OPERATIONS.struct())
 

@@ -5,6 +5,9 @@ associations of qmcomm, and those of qm2qm that had packets since; its associati
 enlistments changed; all of these where the server's version changed; the associations with a finding that another
 association's opening could explain; and what the server opened, as a whole. Of associations that only gained calls a
 few calls are evaluated first (``lookback``): no others are where these show no new violation.
+
+Many affected calls are evaluated by the grouped query for all calls, with a condition. Few are read one by one: that
+query would read again what opens and closes at the servers, which ``lookback`` has read, and the messages of all calls.
 """
 
 from __future__ import annotations
@@ -62,21 +65,29 @@ from pipeline.findings.queue_inputs import AffectedQueues, QueueFindings
 from pipeline.findings.rules.queue_facts import QueueRuleLimits
 from pipeline.findings.sliced_inputs import IS_FIRST, IS_OWN, SlicedInputs
 from pipeline.lake.date_filters import dates_condition
-from pipeline.lake.incremental import IncrementalUpdate, commits_with_provenance
+from pipeline.lake.incremental import (
+    CODE_VERSION,
+    DerivedTable,
+    IncrementalUpdate,
+    TooManyChangesError,
+    commits_with_provenance,
+)
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import MAX_IN_LIST, GroupedQuery, GroupFunction, Parts, Values
-from pipeline.silver.update import LAST_COMMITTED_TABLE, STUBS_EMPTIED_PROVENANCE
+from pipeline.silver.machines import names_in_gold
+from pipeline.silver.update import DECODED, STUBS_EMPTIED_PROVENANCE
 from schemas.bronze import CONNECTIONS, RPC_BINDS, RPC_CALLS
 from schemas.findings import FINDINGS
 from schemas.hosts import HOSTS
-from schemas.queue_history import QUEUE_HISTORY
 from schemas.queue_snapshots import QUEUE_SNAPSHOTS
 from udfs.columns.absent import BEFORE_ALL
 from udfs.dcerpc.interfaces import QM2QM_NAME, QMCOMM_NAME, QMMGMT_NAME, REMOTE_READ_NAME
 
-CODE_VERSION: Final = "8"  # raised when rules are added or changed: they are evaluated on everything again
 _FOLLOWED: Final = (RPC_CALLS, CONNECTIONS, RPC_BINDS)
-_INPUTS: Final = (*_FOLLOWED, HOSTS, *queue_inputs.SOURCE_TABLES)
+_FINDINGS: Final = DerivedTable(
+    FINDINGS, (*_FOLLOWED, HOSTS, *queue_inputs.SOURCE_TABLES), code_version="8",
+    needs=(RPC_CALLS, HOSTS, QUEUE_SNAPSHOTS),
+)  # fmt: skip
 _MAX_CALLS_IN_MEMORY: Final = 200_000  # more affected calls are evaluated server by server
 _MAX_CALLS_IN_TASK: Final = 300_000  # in the memory of a task; more of one association are in files
 _EXPLAINABLE_RULES: Final = ("P11", "R57", "R61", "R64", "R73")  # another association's opening can explain a violation
@@ -99,15 +110,9 @@ def update(lake: Lake, *, stubs: bool = True, limits: QueueRuleLimits | None = N
     ``limits`` are the settings of the rules on queues.
     """
     limits = QueueRuleLimits() if limits is None else limits
-    settings = {**limits.as_provenance(), "rules": CODE_VERSION, "stubs": stubs}
-    step = IncrementalUpdate.begin(lake, FINDINGS, _INPUTS, settings, LAST_COMMITTED_TABLE, QUEUE_HISTORY)
-    for carried in (update_sessions.carried_provenance, update_sessions.carried_clones):
-        step.provenance_now |= carried(step.provenance_before)
-    step.provenance_now["names"] = step.provenance_of(QUEUE_HISTORY).get("names") or {}
-    step.provenance_now["decoder"] = step.provenance_of(LAST_COMMITTED_TABLE).get("decoder")
-    if not step.exists(RPC_CALLS, HOSTS, QUEUE_SNAPSHOTS) or step.is_current():
-        return 0
-    return _FindingsUpdate(step, stubs, QueueFindings(lake, limits, step.provenance_now["names"])).run()
+    names, decoder = names_in_gold(lake), DECODED.provenance(lake).get(CODE_VERSION)
+    step = _FINDINGS.begin(lake, {**limits.as_provenance(), "stubs": stubs, "names": names, "decoder": decoder})
+    return 0 if step is None else _FindingsUpdate(step, stubs, QueueFindings(lake, limits, names)).run()
 
 
 @dataclass(slots=True)
@@ -124,22 +129,23 @@ class _FindingsUpdate:
 
     def run(self) -> int:
         """Evaluate the rules on what changes affect, or on everything."""
-        versions = set(map(str, _INPUTS))
-        if not self.step.has_same_inputs(*(name for name in self.step.provenance_now if name not in versions)):
-            return self._evaluate_all()
-        affected = self._find_affected()
-        queues = None if affected is None else self.queues.affected_queues(self.step.feeds)
-        if affected is None or queues is None:
-            return self._evaluate_all()
-        return self._evaluate_affected(affected, queues)
+        return self.step.recompute(self._find_affected, self._evaluate)
+
+    def _evaluate(self, affected: tuple[AffectedAssociations, AffectedQueues] | None) -> int:
+        return self._evaluate_all() if affected is None else self._evaluate_affected(*affected)
 
     # What changed
 
-    def _find_affected(self) -> AffectedAssociations | None:
-        """Return what changes affect; None where they are not known, or too many."""
+    def _find_affected(self) -> tuple[AffectedAssociations, AffectedQueues]:
+        """Return what changes affect; TooManyChangesError."""
+        associations = self._find_associations()
+        queues = self.queues.affected_queues(self.step.feeds)
+        if queues is None:
+            raise TooManyChangesError
+        return associations, queues
+
+    def _find_associations(self) -> AffectedAssociations:
         step = self.step
-        if not step.provenance_before:
-            return None
         emptied = commits_with_provenance(
             self.lake, RPC_CALLS, step.provenance_before.get(str(RPC_CALLS)), STUBS_EMPTIED_PROVENANCE
         )
@@ -152,8 +158,6 @@ class _FindingsUpdate:
         queries["images"] = partial(step.changes, CONNECTIONS, CHANGED_CONNECTIONS_QUERY, MAX_IN_LIST)
         found = run_concurrently(queries)
         affected = AffectedAssociations(calls=found.pop("calls"), connection_images=found.pop("images"))
-        if None in found.values():
-            return None
         for rows in found.values():
             affected.add_changes(rows)
         new = {name for name, row in connections_before_change(affected.connection_images or ()).items() if row is None}
@@ -310,9 +314,7 @@ class _FindingsUpdate:
         """Evaluate the rules on everything."""
         lake, step = self.lake, self.step
         lake.add_missing_columns(FINDINGS)
-        for name in update_sessions.carried_provenance(step.provenance_now):
-            del step.provenance_now[name]  # findings on sessions go with all others, and are evaluated again
-        step.prepare_full_reads(*_FOLLOWED, *queue_inputs.SOURCE_TABLES)
+        step.drop_parts(kept=update_sessions.CLONES)  # the others go with all others, and are evaluated again
         queries: dict[str, Callable[[], Any]] = {
             "machines": partial(duplicate_machines.find_duplicate_machines, lake),
             "queues": self.queues.compute_all,

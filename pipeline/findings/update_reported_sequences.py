@@ -18,23 +18,18 @@ from pipeline.arrow_rows import rows_to_table, table_to_rows, times_to_us
 from pipeline.findings.evaluate import FINDINGS_SCHEMA, finding_row
 from pipeline.findings.reported_sequences import NO_NUMBERS, HighestNumbers, ReportedSequence
 from pipeline.findings.rules.registry import ALL_RULES, SEQUENCE_CHECKS
-from pipeline.lake.incremental import ChangeFeeds, IncrementalUpdate
+from pipeline.lake.incremental import DerivedTable, IncrementalUpdate
 from pipeline.lake.lake import Lake
-from pipeline.lake.versions import versions_by_name
+from pipeline.silver.machines import names_in_gold
 from schemas.eod import EOD_SOURCES, EOD_TRANSFERS
 from schemas.findings import FINDINGS
 from schemas.messages import MESSAGES
-from schemas.queue_history import QUEUE_HISTORY
 from schemas.sessions import ORDER_ACKS, SENDINGS, SESSIONS
-from schemas.table import EVENT_DATE
 from schemas.transfers import TRANSFER_SEQUENCES
 from udfs.columns.codes import row_codes
 from udfs.rows import RowDict, RowMapping
 
 SEQUENCE_SCOPE: Final = "sequence"
-PROVENANCE: Final = "reported sequences"
-"""The part of the provenance of gold.findings that other commits of the table must carry on."""
-_CODE_VERSION: Final = "1"  # raised when the rule changes: all sequences are evaluated again
 _DAY_US: Final = 86_400_000_000
 _MAX_CHANGES: Final = 200_000
 _INPUTS: Final = {
@@ -42,6 +37,9 @@ _INPUTS: Final = {
     EOD_SOURCES: "sequence_id",
     TRANSFER_SEQUENCES: "transaction_sequence_id",
 }
+_FINDINGS: Final = DerivedTable(
+    FINDINGS, tuple(_INPUTS), code_version="1", needs=(TRANSFER_SEQUENCES,), part="reported sequences"
+)
 _SENDER_REPORTS: Final = """
 SELECT snapshot_id, queue, queue_manager, observed_at, CAST(sequence_id AS string) AS id, next_number,
   first_unacked_number
@@ -74,34 +72,30 @@ WHERE a.kind = 'order_ack' AND CAST(a.transaction_sequence_id AS string) IN {ids
 
 def update(lake: Lake, run_id: str) -> int:
     """Evaluate O08 on the sequences that changes affect; return how many findings are written. After other findings."""
-    step = IncrementalUpdate.begin(lake, FINDINGS, (), {}, *_INPUTS, QUEUE_HISTORY)
-    names = step.provenance_of(QUEUE_HISTORY).get("names") or {}
-    now = {**versions_by_name(step.snapshots, _INPUTS), "rule": _CODE_VERSION, "names": names}
-    before = step.provenance_before.get(PROVENANCE) or {}
-    if before == now or not step.exists(EOD_TRANSFERS, EOD_SOURCES) or not step.exists(TRANSFER_SEQUENCES):
+    names = names_in_gold(lake)
+    step = _FINDINGS.begin(lake, {"names": names})
+    if step is None or not step.exists(EOD_TRANSFERS, EOD_SOURCES):
         return 0
-    step.provenance_now = {**step.provenance_before, PROVENANCE: now}
     current = lake.select(FINDINGS, f"scope = '{SEQUENCE_SCOPE}'")  # few
-    same = all(before.get(name) == now[name] for name in ("rule", "names"))
-    affected = _changed_ids(ChangeFeeds(lake, before, now)) if same else None
-    if affected is None:
-        ids = _reported_ids(lake, None)
-    else:
+
+    def find_affected() -> set[str]:
         snapshots = {name for evidence in current["evidence"].to_pylist() for name in evidence}
-        ids = _reported_ids(lake, affected | _ids_of_snapshots(lake, snapshots))
-    rows = rows_to_table([*_evaluate(lake, ids, names, run_id)] if ids else [], FINDINGS_SCHEMA)
-    return step.replace_changed(rows, current, {*rows[EVENT_DATE].to_pylist(), *current[EVENT_DATE].to_pylist()})
+        return _changed_ids(step) | _ids_of_snapshots(lake, snapshots)
+
+    def evaluate(affected: set[str] | None) -> int:
+        ids = _reported_ids(lake, affected)
+        rows = rows_to_table([*_evaluate(lake, ids, names, run_id)] if ids else [], FINDINGS_SCHEMA)
+        return step.replace_changed(rows, current)
+
+    return step.recompute(find_affected, evaluate)
 
 
-def _changed_ids(feeds: ChangeFeeds) -> set[str] | None:
-    """Return the ids of changed reports and sequences; None where they are not known."""
+def _changed_ids(step: IncrementalUpdate) -> set[str]:
+    """Return the ids of changed reports and sequences; TooManyChangesError."""
     found: set[str] = set()
     for table, column in _INPUTS.items():
         sql = f"SELECT DISTINCT CAST({column} AS string) AS id FROM {{feed}} WHERE {column} IS NOT NULL"
-        rows = feeds.rows(table, sql, _MAX_CHANGES)
-        if rows is None:
-            return None
-        found |= {row["id"] for row in rows}
+        found |= {row["id"] for row in step.changes(table, sql, _MAX_CHANGES)}
     return found
 
 

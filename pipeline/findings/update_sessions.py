@@ -3,7 +3,7 @@
 A change of a session's packets, or of its row, affects all rules on it: its findings are evaluated again and those that
 differ replaced; of a long session those behind its checkpoint, while nothing up to it changed. Where transfers turn out
 to be of another hop, the rules over several sessions are evaluated again for the sessions that carried them. The
-provenance is kept beside that of the other findings, which other commits carry on (``carried_provenance``).
+provenance is a part of that of the findings.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Final
+from functools import partial
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.arrow_rows import timedelta_to_us
-from pipeline.findings.evaluate import FINDINGS_SCHEMA
 from pipeline.findings.hop_findings import HOP_SCOPE, HopFacts, cloned_machines, hop_finding_rows
 from pipeline.findings.rules.registry import HOP_CHECKS
 from pipeline.findings.rules.session_facts import PacketFacts, SessionFacts
@@ -30,10 +30,8 @@ from pipeline.findings.session_findings import (
     evaluate_sessions,
     read_facts,
 )
-from pipeline.findings.update_reported_sequences import PROVENANCE
-from pipeline.lake.incremental import ChangeFeeds, IncrementalUpdate
+from pipeline.lake.incremental import DerivedTable, IncrementalUpdate, TooManyChangesError
 from pipeline.lake.lake import Lake
-from pipeline.lake.versions import versions_by_name
 from pipeline.transfers.checkpoint_use import ChangedPackets, changed_packets, usable_checkpoints
 from pipeline.transfers.checkpoints import Checkpoint, write_checkpoints
 from pipeline.transfers.hops.hop_keys import CLONES_RULE
@@ -50,16 +48,16 @@ from schemas.bronze import QUARANTINE
 from schemas.findings import FINDINGS
 from schemas.messages import MESSAGES
 from schemas.sessions import FINDING_CHECKPOINTS, ORDER_ACKS, SESSION_PACKETS, SESSIONS
-from schemas.table import EVENT_DATE
 from schemas.transfers import MESSAGE_TRANSFERS, TRANSFER_SEQUENCES
 
-CODE_VERSION: Final = "5"  # raised when rules are added or changed: they are evaluated on everything again
-_CLONES_VERSION: Final = "3"  # the same of O07
+_FINDINGS: Final = DerivedTable(
+    FINDINGS, (SESSION_PACKETS, SESSIONS, MESSAGE_TRANSFERS, TRANSFER_SEQUENCES), code_version="5",
+    needs=(SESSIONS,), part="session rules",
+)  # fmt: skip
+CLONES: Final = DerivedTable(FINDINGS, (SESSIONS,), code_version="3", part="cloned machines")
+"""The findings on two machines with one identifier."""
 IS_CLONE: Final = f"rule_id = '{CLONES_RULE}'"
 """The SQL condition of findings on two machines with one identifier."""
-_VERSION: Final = "session rules"  # in the provenance
-_CLONES: Final = "cloned machines"  # likewise
-_INPUTS: Final = (SESSION_PACKETS, SESSIONS, MESSAGE_TRANSFERS, TRANSFER_SEQUENCES)
 _MAX_CHANGES: Final = 200_000  # connections; with more, all are evaluated
 _CHANGED: Final = "SELECT DISTINCT connection_id FROM {feed}"
 _ACKNOWLEDGING: Final = """
@@ -88,43 +86,31 @@ _INITIATED: Final = "SELECT DISTINCT connection_id FROM {rows} WHERE initiator_q
 _OPEN: Final = "SELECT connection_id FROM {rows} WHERE closed_at IS NULL AND ended IS NULL"  # time alone can break T18
 
 
-def carried_provenance(before: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the part of the provenance of gold.findings that other commits of the table must carry on."""
-    return {name: before[name] for name in (_VERSION, PROVENANCE, *map(str, _INPUTS)) if name in before}
-
-
-def carried_clones(before: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the same of findings on two machines with one identifier (``update_clones``)."""
-    return {name: before[name] for name in (_CLONES,) if name in before}
-
-
 def update_clones(lake: Lake, run_id: str, wait: timedelta = timedelta(days=30)) -> int:
     """Evaluate O07 on the identifiers of changed sessions; return how many findings are written.
 
     Before transfers, which are not between queue managers that O07 names. ``wait`` is the setting transfers.wait.
     """
-    step = IncrementalUpdate.begin(lake, FINDINGS, (), {}, SESSIONS)
-    now = {**versions_by_name(step.snapshots, (SESSIONS,)), "rule": _CLONES_VERSION}
-    before = step.provenance_before.get(_CLONES) or {}
-    if before == now or not step.exists(SESSIONS):
+    step = CLONES.begin(lake)
+    if step is None:
         return 0
-    step.provenance_now = {**step.provenance_before, _CLONES: now}
-    current = FINDINGS_SCHEMA.empty_table()
-    if step.exists(FINDINGS):
-        lake.add_missing_columns(FINDINGS)
-        current = lake.select(FINDINGS, IS_CLONE)  # few: they are all evaluated again
-    changed = None
-    if before.get("rule") == now["rule"]:
-        changed = ChangeFeeds(lake, before, now).rows(SESSIONS, _INITIATED.replace("{rows}", "{feed}"), _MAX_CHANGES)
-    if changed is None:
-        changed = lake.query(_INITIATED, rows=SESSIONS).to_pylist()
-    names = {row["connection_id"] for row in changed} | {*current["connection_id"].to_pylist()}
-    facts = HopFacts(lake, names, int(wait.total_seconds()))
-    found = cloned_machines(facts) if names else iter(())
-    rows = hop_finding_rows(((CLONES_RULE, each) for each in found), run_id)
-    if not step.exists(FINDINGS):
-        return step.replace_all(rows)
-    return step.replace_changed(rows, current, {*rows[EVENT_DATE].to_pylist(), *current[EVENT_DATE].to_pylist()})
+
+    lake.add_missing_columns(FINDINGS)
+    current = lake.select(FINDINGS, IS_CLONE)  # few: they are all evaluated again
+
+    def find_affected() -> set[str]:
+        changed = step.changes(SESSIONS, _INITIATED.replace("{rows}", "{feed}"), _MAX_CHANGES)
+        return {row["connection_id"] for row in changed} | {*current["connection_id"].to_pylist()}
+
+    def evaluate(names: set[str] | None) -> int:
+        if names is None:
+            names = {*lake.query(_INITIATED, rows=SESSIONS)["connection_id"].to_pylist()}
+        facts = HopFacts(lake, names, int(wait.total_seconds()))
+        found = cloned_machines(facts) if names else iter(())
+        rows = hop_finding_rows(((CLONES_RULE, each) for each in found), run_id)
+        return step.replace_changed(rows, current) if step.exists(FINDINGS) else step.replace_all(rows)
+
+    return step.recompute(find_affected, evaluate)
 
 
 def update(
@@ -135,52 +121,56 @@ def update(
     ``wait`` is the setting transfers.wait: how far back rules over several sessions look.
     """
     settings = settings or SessionSettings()
-    version = f"{CODE_VERSION}, {wait.total_seconds():g} s"
-    step = IncrementalUpdate.begin(lake, FINDINGS, _INPUTS, {_VERSION: version})
-    if not step.exists(SESSIONS) or step.is_current():
+    step = _FINDINGS.begin(lake, {"wait_s": wait.total_seconds()})
+    if step is None:
         return 0
-    packets = changed_packets(step) if step.provenance_before else None
-    affected, on_other_hops = _affected(step, packets), _on_other_hops(step)
-    if affected is None or on_other_hops is None:
-        step.prepare_full_reads(SESSIONS)
-        affected = {*lake.query("SELECT connection_id FROM {rows}", rows=SESSIONS)["connection_id"].to_pylist()}
-        on_other_hops = set()
-        where = f"scope = '{SESSION_SCOPE}'"
-    else:
-        where = f"scope = '{SESSION_SCOPE}' AND connection_id IN {{names}}"
-    changes = None if packets is None or "{names}" not in where else ChangedPackets.of(packets)
-    step.provenance_now = {**step.provenance_before, **step.provenance_now}
+    packets = changed_packets(step)
+    evaluation = _Evaluation(lake, read_capture_ends(lake), settings, run_id)
     lake.add_missing_columns(FINDINGS)
-    current = lake.select(FINDINGS, where, names=affected) if "{names}" in where else lake.select(FINDINGS, where)
-    evaluation = _Evaluation(lake, read_capture_ends(lake), settings, run_id, changes, count_packets(lake, affected))
-    rows = [current.slice(0, 0)]
-    rows += [evaluation.evaluate(names) for names in group_connections(evaluation.packets, affected)]
-    current = judged_again(current, evaluation.checkpoints)
-    hops = lake.select(FINDINGS, f"scope = '{HOP_SCOPE}' AND NOT {IS_CLONE}")  # few: they are all evaluated again
-    names = affected | on_other_hops | {*hops["connection_id"].to_pylist()}
-    rows.append(_evaluate_hops(lake, names, wait, run_id))
-    new, current = pa.concat_tables(rows), pa.concat_tables([current, hops])
-    return step.replace_changed(new, current, {*new[EVENT_DATE].to_pylist(), *current[EVENT_DATE].to_pylist()})
+
+    def evaluate(affected: _AffectedSessions | None) -> int:
+        is_session = f"scope = '{SESSION_SCOPE}'"
+        if affected is None:
+            every = lake.query("SELECT connection_id FROM {rows}", rows=SESSIONS)["connection_id"].to_pylist()
+            affected, current = _AffectedSessions({*every}, set()), lake.select(FINDINGS, is_session)
+        else:
+            evaluation.changes = None if packets is None else ChangedPackets.of(packets)
+            where = f"{is_session} AND connection_id IN {{names}}"
+            current = lake.select(FINDINGS, where, names=affected.connections)
+        evaluation.packets = count_packets(lake, affected.connections)
+        rows = [current.slice(0, 0)]
+        rows += [evaluation.evaluate(names) for names in group_connections(evaluation.packets, affected.connections)]
+        current = judged_again(current, evaluation.checkpoints)
+        hops = lake.select(FINDINGS, f"scope = '{HOP_SCOPE}' AND NOT {IS_CLONE}")  # few: they are all evaluated again
+        names = affected.connections | affected.on_other_hops | {*hops["connection_id"].to_pylist()}
+        rows.append(_evaluate_hops(lake, names, wait, run_id))
+        return step.replace_changed(pa.concat_tables(rows), pa.concat_tables([current, hops]))
+
+    return step.recompute(partial(_find_affected, step, packets), evaluate)
 
 
-def _affected(step: IncrementalUpdate, packets: pa.Table | None) -> set[str] | None:
-    """Return the connections to evaluate, ``packets`` have changed; None if all must be."""
-    sessions = step.changes(SESSIONS, _CHANGED, _MAX_CHANGES)
-    if packets is None or sessions is None or not step.has_same_inputs(_VERSION):
-        return None
-    found = {row["connection_id"] for row in sessions}
+class _AffectedSessions(NamedTuple):
+    """The ``connections`` whose sessions are evaluated, and those of what is ``on_other_hops`` than before."""
+
+    connections: set[str]
+    on_other_hops: set[str]
+
+
+def _find_affected(step: IncrementalUpdate, packets: pa.Table | None) -> _AffectedSessions:
+    """Return what to evaluate, of which ``packets`` have changed; TooManyChangesError."""
+    if packets is None:
+        raise TooManyChangesError
+    found = {row["connection_id"] for row in step.changes(SESSIONS, _CHANGED, _MAX_CHANGES)}
     found |= {*pc.unique(packets["connection_id"]).to_pylist()} if packets.num_rows else set()
-    return found | {*step.lake.query(_OPEN, rows=SESSIONS)["connection_id"].to_pylist()}
+    found |= {*step.lake.query(_OPEN, rows=SESSIONS)["connection_id"].to_pylist()}
+    return _AffectedSessions(found, _on_other_hops(step))
 
 
-def _on_other_hops(step: IncrementalUpdate) -> set[str] | None:
-    """Return the connections of what is of another hop than before; None where that is not known."""
+def _on_other_hops(step: IncrementalUpdate) -> set[str]:
+    """Return the connections of what is of another hop than before; TooManyChangesError."""
     found: set[str] = set()
     for transfers, (changed, table, connections) in _ON_OTHER_HOPS.items():
-        rows = step.changes(transfers, changed, _MAX_CHANGES)
-        if rows is None:
-            return None
-        if ids := {row["id"] for row in rows}:
+        if ids := {row["id"] for row in step.changes(transfers, changed, _MAX_CHANGES)}:
             found |= {*step.lake.query(connections, rows=table, ids=ids)["connection_id"].to_pylist()}
     return found
 
@@ -207,8 +197,8 @@ class _Evaluation:
     capture_ends: Mapping[str, int]
     settings: SessionSettings
     run_id: str
-    changes: ChangedPackets | None
-    packets: Mapping[str, int]
+    changes: ChangedPackets | None = None
+    packets: Mapping[str, int] = field(default_factory=dict)
     checkpoints: dict[str, Checkpoint] = field(default_factory=dict)
 
     def evaluate(self, names: list[str]) -> pa.Table:

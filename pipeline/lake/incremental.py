@@ -1,24 +1,28 @@
-"""Incremental updates of derived tables: recompute what a change of the inputs affects, and nothing else.
+"""Derived tables: recompute what a change of the inputs affects, and nothing else.
 
-The newest commit of a derived table keeps its provenance: the versions of its input tables, the settings, and the
-version of the code that its rows were computed with. An update compares this with what it would be now, and
+A table that is computed from others is declared beside its computation (``DerivedTable``). Its newest commit keeps its
+provenance: the versions of its inputs, the settings, the version of the code that its rows were computed with, and what
+the next update must know (``KeptState``). An update compares this with what it would be now, and
 
-1. does nothing where it is the same (``is_current``);
-2. asks the change feeds of the inputs what changed since (``changes``), recomputes the affected rows in memory where
-   they are few and in Spark where they are many, and replaces those that differ (``replace_changed``);
-3. recomputes all rows (``prepare_full_reads``, ``replace_all``) where what changed is not known, or is too much.
+1. does nothing where it is the same (``DerivedTable.begin`` gives None);
+2. asks the change feeds of the inputs what changed since (``changes``), recomputes the affected rows, and replaces
+   those that differ (``replace_changed``);
+3. recomputes all rows (``replace_all``) where what changed is not known, or is too much, and
+   where the rows of before were computed with other settings or by other code (``same_code_and_settings``).
 
-Rows and provenance are one commit. A run that is killed before that commit leaves the table as it was, and the next
-run repeats the work.
+Which of these it is, ``IncrementalUpdate.recompute`` decides. Rows and provenance are one commit. A run that is killed
+before that commit leaves the table as it was, and the next run repeats the work.
+
+Several updates may write rows of one table, each with a ``part`` of its provenance: its names stand behind the name of
+the part and a space. The commit of one part carries on the others.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
-from datetime import date
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Final, Self, TypeVar
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -30,6 +34,87 @@ from pipeline.lake.storage.log import Snapshot
 from pipeline.lake.versions import versions_by_name
 from schemas.table import EVENT_DATE, Table
 from udfs.rows import RowDict
+
+CODE_VERSION: Final = "code_version"
+"""In a provenance: the version of the code that computed the rows."""
+
+NOTHING: Final[Mapping[str, Any]] = {}
+
+Affected = TypeVar("Affected")
+State = TypeVar("State", bound="KeptState")
+
+
+@dataclass(frozen=True, slots=True)
+class KeptState:
+    """What the provenance of a table keeps for the next update, beside what its rows rest on.
+
+    Each table declares its own, with fields of JSON values.
+    """
+
+    @classmethod
+    def of(cls, provenance: Mapping[str, Any]) -> Self | None:
+        """Return what a provenance keeps; None where it lacks a field, as that of another version of the program."""
+        names = [each.name for each in fields(cls)]
+        return cls(**{name: provenance[name] for name in names}) if all(name in provenance for name in names) else None
+
+    def as_provenance(self) -> dict[str, Any]:
+        """Return the fields by name."""
+        return {each.name: getattr(self, each.name) for each in fields(self)}
+
+
+class TooManyChangesError(Exception):
+    """What changed is not known, or is more than is recomputed by itself: all rows are recomputed."""
+
+
+@dataclass(frozen=True, slots=True)
+class DerivedTable:
+    """A table that is computed from others.
+
+    ``code_version`` is raised when rows are computed differently: then all are recomputed. Without any of the tables
+    ``needs`` nothing is computed; by default these are the inputs. ``part`` names the update among several of a table.
+    """
+
+    target: Table
+    inputs: tuple[Table, ...]
+    code_version: str
+    needs: tuple[Table, ...] = ()
+    part: str = ""
+
+    def begin(
+        self, lake: Lake, settings: Mapping[str, Any] = NOTHING, also: Mapping[str, Any] = NOTHING
+    ) -> IncrementalUpdate | None:
+        """Begin an update as ``compare`` does; None where there is nothing to do."""
+        step = self.compare(lake, settings, also)
+        return None if step.is_current() or not step.exists(*(self.needs or self.inputs)) else step
+
+    def compare(
+        self, lake: Lake, settings: Mapping[str, Any] = NOTHING, also: Mapping[str, Any] = NOTHING
+    ) -> IncrementalUpdate:
+        """Compare what the rows rest on with what they would rest on now.
+
+        ``settings`` and ``also`` are JSON values by name. With other settings all rows are recomputed; what a
+        difference in ``also`` affects, the update of the table finds itself.
+        """
+        snapshots = lake.versions.snapshots(*self.inputs, self.target)
+        stored = snapshots[self.target].provenance() if self.target in snapshots else {}
+        parts = _split_parts(stored)
+        before = parts.pop(self.part, {})
+        computed_by = {CODE_VERSION: self.code_version, **settings}
+        now = {**versions_by_name(snapshots, self.inputs), **json.loads(json.dumps({**computed_by, **also}))}
+        return IncrementalUpdate(lake, self, snapshots, before, now, frozenset(computed_by), parts)
+
+    def provenance(self, lake: Lake) -> dict[str, Any]:
+        """Return what the rows of the table in a lake rest on; empty where there is no such table."""
+        return _split_parts(lake.versions.provenance(self.target)).get(self.part, {})
+
+
+def _split_parts(provenance: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return a provenance by part; without parts that do not say which code made them."""
+    parts: dict[str, dict[str, Any]] = {}
+    for each, value in provenance.items():
+        part, _, name = each.rpartition(" ")
+        parts.setdefault(part, {})[name] = value
+    return {part: values for part, values in parts.items() if not part or CODE_VERSION in values}
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,32 +160,21 @@ class IncrementalUpdate:
     """One update of a derived table: what its rows rest on, before (``before``) and from this update on (``now``)."""
 
     lake: Lake
-    target: Table
+    table: DerivedTable
     snapshots: Mapping[Table, Snapshot]  # of the inputs and the target, as they were when the update began
     provenance_before: dict[str, Any]
     provenance_now: dict[str, Any]
+    computed_by: frozenset[str]  # the names of the settings, and of the version of the code
+    other_parts: dict[str, dict[str, Any]]  # of the provenance
 
-    @staticmethod
-    def begin(
-        lake: Lake, target: Table, inputs: Collection[Table], settings: Mapping[str, Any], *also: Table
-    ) -> IncrementalUpdate:
-        """Read the versions of all tables. ``settings``: whatever else the rows rest on, JSON values by name.
-
-        ``also`` are tables whose provenance the caller reads (``provenance_of``): the rows do not rest on their
-        versions.
-        """
-        snapshots = lake.versions.snapshots(*inputs, target, *also)
-        before = snapshots[target].provenance() if target in snapshots else {}
-        now = {**versions_by_name(snapshots, inputs), **json.loads(json.dumps(settings))}
-        return IncrementalUpdate(lake, target, snapshots, before, now)
+    @property
+    def target(self) -> Table:
+        """The table."""
+        return self.table.target
 
     def exists(self, *tables: Table) -> bool:
         """Whether any of the tables existed when the update began."""
         return any(table in self.snapshots for table in tables)
-
-    def provenance_of(self, table: Table) -> dict[str, Any]:
-        """Return the provenance of another derived table."""
-        return self.snapshots[table].provenance() if table in self.snapshots else {}
 
     def is_current(self) -> bool:
         """Whether the table rests on just this already."""
@@ -110,6 +184,11 @@ class IncrementalUpdate:
         """Whether these parts of the provenance are as before."""
         return all(self.provenance_before.get(name) == self.provenance_now[name] for name in names)
 
+    @property
+    def same_code_and_settings(self) -> bool:
+        """Whether the rows of before were computed by this code with these settings, so that they can be kept."""
+        return CODE_VERSION in self.provenance_before and self.has_same_inputs(*self.computed_by)
+
     # What changed
 
     @property
@@ -117,26 +196,59 @@ class IncrementalUpdate:
         """The change feeds of the inputs since the table's last commit."""
         return ChangeFeeds(self.lake, self.provenance_before, self.provenance_now)
 
-    def changes(self, table: Table, sql: str, limit: int, **inputs: QueryInput) -> list[RowDict] | None:
-        """Return what changed in an input, as ``ChangeFeeds.rows``; None in a first run too."""
-        return self.feeds.rows(table, sql, limit, **inputs) if self.provenance_before else None
+    def changes(self, table: Table, sql: str, limit: int, **inputs: QueryInput) -> list[RowDict]:
+        """Return what changed in an input, as ``ChangeFeeds.rows``; TooManyChangesError in place of None."""
+        found = self.feeds.rows(table, sql, limit, **inputs)
+        if found is None:
+            raise TooManyChangesError
+        return found
 
     def changed_inputs(self, tables: Iterable[Table]) -> list[Table]:
         """Return those of some inputs that have another version than before."""
         return [table for table in tables if not self.has_same_inputs(str(table))]
 
+    def kept(self, state: type[State]) -> State:
+        """Return what the last update kept for this one; TooManyChangesError where it kept nothing."""
+        found = state.of(self.provenance_before)
+        if found is None:
+            raise TooManyChangesError
+        return found
+
+    def drop_parts(self, *, kept: DerivedTable) -> None:
+        """Have other parts of the table's provenance, but one, be computed anew: their rows are not kept."""
+        self.other_parts = {part: each for part, each in self.other_parts.items() if part == kept.part}
+
+    def keep(self, state: KeptState) -> None:
+        """Have the provenance keep a state for the next update."""
+        self.provenance_now |= state.as_provenance()
+
     # What is written
 
-    def replace_changed(self, rows: pa.Table, current: pa.Table, dates: Collection[date | None] | None = None) -> int:
+    def recompute(self, find_affected: Callable[[], Affected], recompute: Callable[[Affected | None], int]) -> int:
+        """Recompute what changes affect, or all rows; return how many are written.
+
+        ``find_affected`` returns what changes affect: something empty where that is nothing. It is called where rows
+        of before can be kept. ``recompute`` gets what is affected, or None for all rows. Where one of them raises
+        TooManyChangesError, all rows are recomputed.
+        """
+        try:
+            affected = find_affected() if self.same_code_and_settings else None
+            if affected is not None:
+                return recompute(affected) if affected else self.note_provenance()
+        except TooManyChangesError:
+            pass
+        self.renew_versions(*self.table.inputs)
+        return recompute(None)
+
+    def replace_changed(self, rows: pa.Table, current: pa.Table) -> int:
         """Replace the rows that differ; return how many are written.
 
-        ``current`` are the table's rows of everything that was recomputed; ``dates`` their event dates, by default
-        those that they have.
+        ``current`` are the table's rows of everything that was recomputed.
         """
-        found = set(current[EVENT_DATE].to_pylist()) if dates is None else dates
+        dates = set(current[EVENT_DATE].to_pylist())
         before = self.snapshots[self.target].provenance_json if self.target in self.snapshots else None
         return self.lake.replace_changed(
-            self.target, rows, current, dates=found, provenance=self._provenance_json, previous_provenance=before
+            self.target, rows, current, dates=dates, provenance=self._provenance_json, previous_provenance=before
         )
 
     def replace_all(self, rows: RowsToWrite) -> int:
@@ -149,18 +261,22 @@ class IncrementalUpdate:
         self.lake.append(self.target, rows, provenance=self._provenance_json)
         return self.lake.versions.rows_written(self.target)
 
-    def note_provenance(self) -> None:
-        """Commit the provenance alone: no row comes out differently."""
+    def note_provenance(self) -> int:
+        """Commit the provenance alone: no row comes out differently. Return 0, the number of rows written."""
         self.lake.note_provenance(self.target, self._provenance_json)
+        return 0
 
-    def prepare_full_reads(self, *tables: Table) -> None:
-        """Prepare inputs to be read as a whole, to recompute all rows; from now on their changes are known."""
+    def renew_versions(self, *tables: Table) -> None:
+        """Have the rows rest on the newest versions of inputs, which are read only now."""
         for table in tables:
             self.provenance_now[str(table)] = self.lake.version(table)
 
     @property
     def _provenance_json(self) -> str:
-        return json.dumps(self.provenance_now)
+        parts = {**self.other_parts, self.table.part: self.provenance_now}
+        return json.dumps(
+            {f"{part} {name}".lstrip(): value for part, each in parts.items() for name, value in each.items()}
+        )
 
 
 def commits_with_provenance(lake: Lake, table: Table, since: int | None, provenance: str) -> list[int]:

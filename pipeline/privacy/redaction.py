@@ -30,6 +30,7 @@ from pyspark.sql.types import StructType
 from pipeline.bronze.retention_cutoff import RetentionCutoff
 from pipeline.concurrency import run_concurrently
 from pipeline.lake.engine.tasks import MIN_TASKS
+from pipeline.lake.incremental import CODE_VERSION
 from pipeline.lake.lake import Lake
 from pipeline.lake.lake_path import LakePath
 from pipeline.lake.queries.inputs import BoundQuery, Parts
@@ -41,7 +42,7 @@ from pipeline.runs.recovery import RunMarkers
 from pipeline.silver import collected_snapshots
 from pipeline.silver.decode import DECODED_TABLES, DECODER_VERSIONS
 from pipeline.silver.hosts import DECODER_VERSION as HOSTS_VERSION
-from pipeline.silver.update import LAST_COMMITTED_TABLE
+from pipeline.silver.update import LAST_COMMITTED_TABLE, DecodedState
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, PENDING, QUARANTINE, RPC_BINDS, RPC_CALLS
 from schemas.collected_snapshots import SNAPSHOT_FILES, SNAPSHOTS_RAW
 from schemas.comqc import COMQC_CALLS
@@ -225,8 +226,9 @@ class RedactionRun:
         """Commit to silver's last table that silver is up to date; return the provenance for ``silver.hosts``."""
         lake = self.lake
         calls = lake.version(RPC_CALLS)
-        provenance = {str(RPC_CALLS): calls, "decoder": DECODER_VERSIONS}
         if calls is not None and (any_rows or not lake.exists(LAST_COMMITTED_TABLE)):
-            lake.note_provenance(LAST_COMMITTED_TABLE, json.dumps({**provenance, "emptied": True}))
+            decoded = {CODE_VERSION: DECODER_VERSIONS, **DecodedState(emptied=True).as_provenance()}
+            lake.note_provenance(LAST_COMMITTED_TABLE, json.dumps({str(RPC_CALLS): calls, **decoded}))
         snapshots = {collected_snapshots.SOURCE_TABLE_NAME: lake.version(SNAPSHOTS_RAW)}
-        return {**snapshots, **provenance, str(SESSIONS): lake.version(SESSIONS), "hosts": HOSTS_VERSION}
+        versions = {str(RPC_CALLS): calls, str(SESSIONS): lake.version(SESSIONS)}
+        return {**snapshots, **versions, "decoder": DECODER_VERSIONS, "hosts": HOSTS_VERSION}

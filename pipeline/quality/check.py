@@ -7,7 +7,7 @@ If nothing changed and nothing failed there is no work, except for suites that d
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -17,7 +17,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from pipeline.concurrency import run_concurrently
-from pipeline.lake.incremental import IncrementalUpdate
+from pipeline.lake.incremental import DerivedTable, IncrementalUpdate, KeptState
 from pipeline.lake.lake import Lake
 from pipeline.quality.batches import (
     MAX_CHANGED_VALUES,
@@ -36,7 +36,15 @@ from schemas.table import EVENT_DATE
 from udfs.keys import key
 
 _SCHEMA: Final = QUALITY_RESULTS.schema()
-_SUITES, _FAILED = "suites", "failed"
+_CODE_VERSION: Final = "1"  # raised when all suites are to be checked on all rows again
+
+
+@dataclass(frozen=True, slots=True)
+class _KeptSuites(KeptState):
+    """By suite a hash of what it checks; and the suites that failed."""
+
+    suites: dict[str, str] = field(default_factory=dict)
+    failed: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,19 +97,20 @@ def check_suites(lake: Lake, suites: Sequence[Suite], options: CheckOptions) -> 
     """Check the suites on rows that changed since the last check, and append the results to gold.quality_results."""
     followed = (suite for suite in suites if not suite.clock_dependent)
     inputs = tuple(dict.fromkeys(table for suite in followed for table in suite.source_tables))
-    step = IncrementalUpdate.begin(
-        lake, QUALITY_RESULTS, inputs, {_SUITES: {suite.name: key(repr(suite)) for suite in suites}}
-    )
-    same = step.is_current() and not step.provenance_before.get(_FAILED)
+    hashes = {suite.name: key(repr(suite)) for suite in suites}
+    step = DerivedTable(QUALITY_RESULTS, inputs, _CODE_VERSION).compare(lake, also={"suites": hashes})
+    before = (step.same_code_and_settings and _KeptSuites.of(step.provenance_before)) or _KeptSuites()
+    same = step.is_current() and not before.failed
     due = [suite for suite in suites if suite.clock_dependent] if same and not options.all_rows else list(suites)
     skip = same and not (options.include_clock_suites or options.all_rows)
     if skip or not any(lake.exists(table) for suite in due for table in suite.source_tables):
         return CheckResult()
     with ThreadPoolExecutor(1) as pool:
         validator = pool.submit(SuiteValidator)  # loading Great Expectations takes as long as reading the rows
-        batches = _batches(step, due, options)
+        to_check_whole = {name for name in hashes if before.suites.get(name) != hashes[name] or name in before.failed}
+        batches = _batches(step, due, options, to_check_whole)
         found = _validate(batches, due, validator.result(), options)
-    step.provenance_now[_FAILED] = sorted({row["suite"] for row in found.failed_rows("error")})
+    step.keep(_KeptSuites(hashes, sorted({row["suite"] for row in found.failed_rows("error")})))
     if found.rows:
         step.append(results_table(found.rows))
     elif not same:
@@ -109,16 +118,19 @@ def check_suites(lake: Lake, suites: Sequence[Suite], options: CheckOptions) -> 
     return found
 
 
-def _batches(step: IncrementalUpdate, suites: Sequence[Suite], options: CheckOptions) -> dict[str, CheckBatch]:
-    """Return the rows that each suite is checked on, by its name; suites without a change are left out."""
+def _batches(
+    step: IncrementalUpdate, suites: Sequence[Suite], options: CheckOptions, to_check_whole: Collection[str]
+) -> dict[str, CheckBatch]:
+    """Return the rows that each suite is checked on, by its name; suites without a change are left out.
+
+    Of the suites ``to_check_whole`` these are all rows.
+    """
     lake = step.lake
     followed = [suite for suite in suites if suite.rows_sql is None]
     changes = {} if options.all_rows else read_column_changes(step.feeds, followed)
-    known, failed = step.provenance_before.get(_SUITES) or {}, step.provenance_before.get(_FAILED) or ()
 
     def select(suite: Suite) -> CheckBatch | None:
-        is_new = known.get(suite.name) != step.provenance_now[_SUITES][suite.name]
-        all_rows = options.all_rows or suite.name in failed or is_new
+        all_rows = options.all_rows or suite.name in to_check_whole
         batch_options = BatchOptions(all_rows, options.now, options.machines, options.max_rows_in_memory)
         return select_batch(lake, suite, changes, batch_options)
 

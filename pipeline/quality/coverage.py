@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from pipeline.concurrency import run_concurrently
 from pipeline.lake.date_filters import MAX_DATES, dates_condition, utc_date_sql
-from pipeline.lake.incremental import IncrementalUpdate
+from pipeline.lake.incremental import DerivedTable, IncrementalUpdate, TooManyChangesError
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import BoundQuery
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, QUARANTINE, RPC_CALLS
@@ -30,12 +30,13 @@ from schemas.table import EVENT_DATE, Table
 from udfs.call_results import QMMGMT_SUCCEEDED_SQL
 from udfs.keys import key
 
-COVERAGE_CODE_VERSION: Final = "3"  # another one when something else is counted: then all is
 OUTCOMES: Final = ("ok", "fault", "no_response", "no_request", "damaged", "encrypted", "unbound")
 # Silver has the dates of its calls; but a message gets its queue by what opened it, which may be of another date.
 _FOLLOWED: Final = (CAPTURE_FILES, CONNECTIONS, RPC_CALLS, SESSION_PACKETS, QUARANTINE, SNAPSHOTS_RAW, MESSAGES)
 _DECODED_CALLS: Final = (REMOTE_READ_CALLS, CLIENT_CALLS, MANAGEMENT_CALLS)
-_INPUTS: Final = (*_FOLLOWED, *_DECODED_CALLS)
+_COVERAGE: Final = DerivedTable(
+    COVERAGE, (*_FOLLOWED, *_DECODED_CALLS), code_version="3", needs=(CAPTURE_FILES, SNAPSHOTS_RAW)
+)
 _HOUR_US: Final = 3_600_000_000
 _ANSWERED_ON: Final = utc_date_sql("response_at")
 _SCHEMA: Final = COVERAGE.schema()
@@ -185,17 +186,15 @@ PARTS: Final = (
 
 def update(lake: Lake, run_id: str | None = None) -> int:
     """Recount the dates on which a row of the inputs changed; return how many rows are written."""
-    step = IncrementalUpdate.begin(lake, COVERAGE, _INPUTS, {"counted": COVERAGE_CODE_VERSION})
-    if not step.exists(CAPTURE_FILES, SNAPSHOTS_RAW) or step.is_current():
+    step = _COVERAGE.begin(lake)
+    if step is None:
         return 0
-    dates = _changed_dates(step)
-    if dates is None:
-        step.prepare_full_reads(*_FOLLOWED)
-    elif not dates:
-        step.note_provenance()
-        return 0
-    current = lake.select(COVERAGE, dates_condition(dates))
-    return step.replace_changed(counted(lake, dates, run_id), current)
+
+    def recompute(dates: Dates) -> int:
+        current = lake.select(COVERAGE, dates_condition(dates))
+        return step.replace_changed(counted(lake, dates, run_id), current)
+
+    return step.recompute(partial(_changed_dates, step), recompute)
 
 
 def counted(lake: Lake, dates: Dates, run_id: str | None = None) -> pa.Table:
@@ -244,18 +243,16 @@ def _of(part: CoverageSource, row: Mapping[str, Any]) -> Iterable[tuple[str, int
             yield name, value
 
 
-def _changed_dates(step: IncrementalUpdate) -> Dates:
-    """Return the dates of rows that changed since the last update, before and after; None: all."""
-    if not step.has_same_inputs("counted"):
-        return None
+def _changed_dates(step: IncrementalUpdate) -> set[date | None]:
+    """Return the dates of rows that changed since the last update, before and after; TooManyChangesError."""
     changed = step.changed_inputs(_FOLLOWED)
     if step.changed_inputs(_DECODED_CALLS) and RPC_CALLS not in changed:
-        return None  # all calls were decoded again, by other decoders
+        raise TooManyChangesError  # all calls were decoded again, by other decoders
     found = run_concurrently({table: partial(step.changes, table, _dates(table), MAX_DATES) for table in changed})
-    if any(rows is None for rows in found.values()):
-        return None
-    dates = {row["day"] for rows in found.values() for row in rows or ()}
-    return dates if len(dates) <= MAX_DATES else None
+    dates = {row["day"] for rows in found.values() for row in rows}
+    if len(dates) > MAX_DATES:
+        raise TooManyChangesError
+    return dates
 
 
 def _dates(table: Table) -> str:

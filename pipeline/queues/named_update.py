@@ -5,26 +5,28 @@ That is updated before; with other names, rows are recomputed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
-from pipeline.lake.incremental import IncrementalUpdate
+from pipeline.lake.incremental import DerivedTable, IncrementalUpdate, KeptState
 from pipeline.lake.lake import Lake
 from pipeline.queues.queue_managers import names_table
-from schemas.queue_history import QUEUE_HISTORY
-from schemas.table import Table
+from pipeline.silver.machines import names_in_gold
 
 
-def begin_named_update(
-    lake: Lake, table: Table, inputs: Sequence[Table], provenance: Mapping[str, Any]
-) -> IncrementalUpdate:
+@dataclass(frozen=True, slots=True)
+class KeptNames(KeptState):
+    """The names of queue managers by address, as the rows have them."""
+
+    names: dict[str, str]
+
+
+def begin_named_update(table: DerivedTable, lake: Lake, settings: Mapping[str, Any]) -> IncrementalUpdate | None:
     """Begin an update of a table, with the names of queue managers in its provenance."""
-    step = IncrementalUpdate.begin(lake, table, inputs, dict(provenance), QUEUE_HISTORY)
-    step.provenance_now["names"] = step.provenance_of(QUEUE_HISTORY).get("names") or {}
-    return step
+    return table.begin(lake, settings, KeptNames(names_in_gold(lake)).as_provenance())
 
 
 @dataclass(slots=True)
@@ -44,3 +46,9 @@ class NamedUpdate:
     def names(self) -> pa.Table:
         """The names of queue managers by address (``names_table``)."""
         return names_table(self.step.provenance_now["names"])
+
+    def renamed(self) -> set[tuple[str, str]]:
+        """Return the names of queue managers that have another one now, each with that."""
+        before, now = self.step.kept(KeptNames).names, self.step.provenance_now["names"]
+        pairs = ((before.get(each, each), now.get(each, each)) for each in before.keys() | now.keys())
+        return {(old, new) for old, new in pairs if old != new}

@@ -1,4 +1,8 @@
-"""Recompute the rows of some queues from a time on, in memory: the existing rows and those that replace them."""
+"""Recompute the rows of some queues from a time on, in memory: the existing rows and those that replace them.
+
+Not the queries of ``recompute_all`` with a condition: from a time on, a history rests on its own stored rows before
+that (``history.ResumePoint``), and only the events since are read.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +18,7 @@ import pyarrow.compute as pc
 
 from pipeline.arrow_rows import times_to_us
 from pipeline.concurrency import run_concurrently
+from pipeline.lake.incremental import TooManyChangesError
 from pipeline.lake.lake import Lake
 from pipeline.queues import eod_transfers, queue_rows
 from pipeline.queues.captured_transfers import NOT_CAPTURED, CapturedTransfers
@@ -28,10 +33,6 @@ from udfs.rows import RowDict
 MAX_EVENTS_IN_MEMORY: Final = 300_000  # of queues, per call
 _INTERVAL_KINDS: Final = frozenset({"snapshot", "pause", "resume", "purge"})  # events that begin an interval
 _SERIES: Final = ("queue_manager", "queue", "queue_format_name")
-
-
-class TooManyEventsError(Exception):
-    """The queues have more events than fit in memory."""
 
 
 @dataclass(slots=True)
@@ -88,7 +89,7 @@ class QueueStateReader:
 
         found = run_concurrently({place: partial(read, query) for place, query in enumerate(queries)})
         if sum(rows.num_rows for rows in found.values()) > MAX_EVENTS_IN_MEMORY:
-            raise TooManyEventsError
+            raise TooManyChangesError
         every = queue_rows.to_uniform_rows(chain.from_iterable(rows.to_pylist() for rows in found.values()))
         return [row for row in queue_rows.with_canonical_names(every, self.names) if row["queue"] in queues]
 

@@ -8,7 +8,7 @@ they were computed with.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
@@ -17,7 +17,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from pipeline.concurrency import run_concurrently
-from pipeline.lake.incremental import IncrementalUpdate
+from pipeline.lake.incremental import DerivedTable, IncrementalUpdate, KeptState, TooManyChangesError
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import PRE_IMAGES
 from pipeline.queues import queue_rows, recompute_queues
@@ -30,7 +30,7 @@ from pipeline.queues.captured_transfers import (
 from pipeline.queues.queue_managers import QueueManagerNames
 from pipeline.queues.queue_rows import EventQuery, QueueNames, QueueSettings
 from pipeline.queues.recompute_all import FullRecompute
-from pipeline.queues.recompute_queues import QueueStateReader, RowDelta, RowDeltas, TooManyEventsError
+from pipeline.queues.recompute_queues import QueueStateReader, RowDelta, RowDeltas
 from pipeline.silver import queue_aliases
 from pipeline.silver.queue_aliases import AliasIndex
 from schemas.attempts import QUEUE_OPERATIONS, RECEIVE_ATTEMPTS
@@ -45,11 +45,14 @@ from schemas.transfers import MESSAGE_TRANSFERS
 from udfs.call_results import QMMGMT_SUCCEEDED_SQL
 from udfs.rows import RowDict
 
-CODE_VERSION: Final = "5"  # raised when rows are computed differently: all are recomputed
-_FOLLOWED: Final = (
-    QUEUE_SNAPSHOTS, MANAGEMENT_CALLS, QUEUE_ALIASES, RECEIVE_ATTEMPTS, QUEUE_OPERATIONS, MESSAGE_TRANSFERS,
-)  # by their change feeds  # fmt: skip
-INPUTS: Final = (*_FOLLOWED, HOSTS, *SPAN_INPUTS)
+_HISTORIES: Final = DerivedTable(
+    QUEUE_HISTORY,
+    (
+        QUEUE_SNAPSHOTS, MANAGEMENT_CALLS, QUEUE_ALIASES, RECEIVE_ATTEMPTS, QUEUE_OPERATIONS, MESSAGE_TRANSFERS, HOSTS,
+        *SPAN_INPUTS,
+    ),
+    code_version="5", needs=(QUEUE_SNAPSHOTS, RECEIVE_ATTEMPTS, MESSAGE_TRANSFERS),
+)  # fmt: skip
 _OUTPUTS: Final = (EOD_TRANSFERS, EOD_SOURCES, QUEUE_HISTORY)
 _MAX_CHANGES: Final = 200_000  # queues with changes; with more, all rows are recomputed
 _EPOCH: Final = 0  # a time before all others
@@ -77,10 +80,23 @@ SELECT queue, {_FIRST_ANSWER} FROM (
 def update(lake: Lake, settings: QueueSettings, run_id: str) -> dict[str, int]:
     """Update the queue histories and exactly-once state; return how many rows of each table are written."""
     written = {str(table): 0 for table in _OUTPUTS}
-    step = IncrementalUpdate.begin(lake, QUEUE_HISTORY, INPUTS, {**settings.as_provenance(), "states": CODE_VERSION})
-    if not step.exists(QUEUE_SNAPSHOTS, RECEIVE_ATTEMPTS, MESSAGE_TRANSFERS) or step.is_current():
-        return written
-    return written | _QueuesUpdate(step, settings, run_id).run()
+    step = _HISTORIES.begin(lake, settings.as_provenance())
+    return written if step is None else written | _QueuesUpdate(step, settings, run_id).run()
+
+
+@dataclass(frozen=True, slots=True)
+class _KeptNames(KeptState):
+    """The names that the rows are computed with, and when transfers were captured.
+
+    ``names`` by address and ``managers`` by GUID are of queue managers, ``configured`` what collectors call them.
+    ``captured`` are spans of time by queue manager. Without ``histories`` no queue has one.
+    """
+
+    names: Mapping[str, str]
+    managers: Mapping[str, list[str]]
+    configured: list[str]
+    captured: Mapping[str, Sequence[Sequence[int]]]
+    histories: bool
 
 
 @dataclass(slots=True)
@@ -101,35 +117,22 @@ class _QueuesUpdate:
 
     def run(self) -> dict[str, int]:
         """Recompute what changes of the inputs affect, or all rows."""
-        step = self.step
+        feeds = self.step.feeds
         queries: dict[str, Callable[[], Any]] = {
             "hosts": partial(self.lake.select, HOSTS, "TRUE", ("queue_manager_id", "host_name", "address")),
             "aliases": lambda: AliasIndex.load(self.lake).canonical_names,
-            "snapshots": partial(step.changes, QUEUE_SNAPSHOTS, _CHANGED_SNAPSHOTS, _MAX_CHANGES),
+            "snapshots": partial(feeds.rows, QUEUE_SNAPSHOTS, _CHANGED_SNAPSHOTS, _MAX_CHANGES),
             "attempts": partial(self._changed_traffic, queue_rows.READ_EVENT_QUERY),
             "transfers": partial(self._changed_traffic, queue_rows.TRANSFER_EVENT_QUERY),
-            "actions": partial(step.changes, MANAGEMENT_CALLS, _CHANGED_ACTIONS, _MAX_CHANGES),
-            "operations": partial(step.changes, QUEUE_OPERATIONS, _CHANGED_OPERATIONS, _MAX_CHANGES),
-            "renamed": lambda: queue_aliases.replaced_canonical_names(step.feeds),
+            "actions": partial(feeds.rows, MANAGEMENT_CALLS, _CHANGED_ACTIONS, _MAX_CHANGES),
+            "operations": partial(feeds.rows, QUEUE_OPERATIONS, _CHANGED_OPERATIONS, _MAX_CHANGES),
+            "renamed": lambda: queue_aliases.replaced_canonical_names(feeds),
         }
         found = run_concurrently(queries)
-        feeds = [found[name] for name in (*_FEEDS, "renamed")]
-        if None in feeds or not self._is_comparable():
-            return self._recompute_all(found["hosts"], found["aliases"])
-        self._read_names(found["hosts"], found["aliases"], found["snapshots"])
-        affected = self._affected_queues(found)
-        if affected is None:
-            return self._recompute_all(found["hosts"], found["aliases"])
-        try:
-            return self._recompute_affected(affected)
-        except TooManyEventsError:
-            return self._recompute_all(found["hosts"], found["aliases"])
-
-    def _is_comparable(self) -> bool:
-        """Whether the rows of before were computed with these settings, and say what an update needs."""
-        needed = ("names", "managers", "configured", "captured")
-        same = self.step.has_same_inputs(*self.settings.as_provenance(), "states")
-        return same and all(name in self.step.provenance_before for name in needed)
+        self.written[str(QUEUE_HISTORY)] = self.step.recompute(
+            partial(self._affected_queues, found), partial(self._recompute, found["hosts"], found["aliases"])
+        )
+        return self.written
 
     # Names, and what changed
 
@@ -146,46 +149,56 @@ class _QueuesUpdate:
         """Return what collectors call queue managers: those of before and new ones, or all where rows were deleted."""
         if snapshots is not None and not any(row["went"] for row in snapshots):
             new = {row["queue_manager"] for row in snapshots if row["source"] == "collector" and row["queue_manager"]}
-            return {*self.step.provenance_before["configured"], *new}
+            return {*self.step.kept(_KeptNames).configured, *new}
         sql = "SELECT DISTINCT queue_manager FROM {rows} WHERE source = 'collector' AND queue_manager IS NOT NULL"
         return set(self.lake.query(sql, rows=QUEUE_SNAPSHOTS)["queue_manager"].to_pylist())
 
     def _changed_traffic(self, query: EventQuery) -> list[RowDict] | None:
         """Return the queues of messages that came or went; none while no queue has a history: traffic makes none."""
-        if self.step.provenance_before and not self.step.provenance_before.get("histories"):
+        before = _KeptNames.of(self.step.provenance_before)
+        if before is not None and not before.histories:
             return []
         events = query.build_sql(self.settings, 0, "TRUE").replace("{rows}", "{feed}")
         sql = f"SELECT queue, min(`at`) AS `at` FROM ({events}) GROUP BY queue"
-        return self.step.changes(query.table, sql, _MAX_CHANGES)
+        return self.step.feeds.rows(query.table, sql, _MAX_CHANGES)
 
-    def _affected_queues(self, found: Mapping[str, Any]) -> dict[str, int] | None:
-        """Return the queues with changes, and since when, microseconds; None if rows have other queue manager names."""
-        managers, before = self.names.queue_managers, self.step.provenance_before
-        old: dict[str, str] = before["names"]
+    def _affected_queues(self, found: Mapping[str, Any]) -> dict[str, int]:
+        """Return the queues with changes, and since when, microseconds.
+
+        TooManyChangesError also if rows have other names of queue managers. ``found``: what changed.
+        """
+        before = self.step.kept(_KeptNames)
+        if any(found[name] is None for name in (*_FEEDS, "renamed")):
+            raise TooManyChangesError
+        self._read_names(found["hosts"], found["aliases"], found["snapshots"])
+        managers, old = self.names.queue_managers, before.names
         renamed = {
             old.get(address, address)
             for address in old.keys() | managers.name_by_address.keys()
             if old.get(address, address) != managers.name_by_address.get(address, address)
         }
         if renamed and self._has_rows_of(renamed):
-            return None
+            raise TooManyChangesError
         affected: dict[str, int] = {}
         for row in chain(*(found[name] for name in _FEEDS)):
             _add_affected(affected, self.names.canonical_queue(row["queue"]), row["at"])
         for text in found["renamed"]:
             _add_affected(affected, text, _EPOCH)
             _add_affected(affected, self.names.canonical_queue(text), _EPOCH)
-        if managers.names_by_guid != before["managers"]:
+        if managers.names_by_guid != before.managers:
             rows = self.lake.query("SELECT DISTINCT queue, sender_queue_manager FROM {rows}", rows=EOD_SOURCES)
             for queue, guid in zip(*(column.to_pylist() for column in rows.columns), strict=True):
-                if guid not in managers.names_by_guid or managers.names_by_guid[guid] != before["managers"].get(guid):
+                if guid not in managers.names_by_guid or managers.names_by_guid[guid] != before.managers.get(guid):
                     _add_affected(affected, queue, _EPOCH)
-        self._add_by_captured_transfers(affected)
+        self._add_by_captured_transfers(affected, before.captured)
+        self._keep_names(has_histories=before.histories)
         return affected
 
-    def _add_by_captured_transfers(self, affected: dict[str, int]) -> None:
+    def _add_by_captured_transfers(
+        self, affected: dict[str, int], before: Mapping[str, Sequence[Sequence[int]]]
+    ) -> None:
         """Add the queues with a history at queue managers whose transfers were captured at other times than before."""
-        since = self.captured.changed_since(self.step.provenance_before["captured"])
+        since = self.captured.changed_since(before)
         if not since:
             return
         sql = "SELECT DISTINCT queue, queue_manager FROM {rows} WHERE queue_manager IN {managers}"
@@ -202,7 +215,10 @@ class _QueuesUpdate:
 
     # Some queues, or all
 
-    def _recompute_affected(self, affected: dict[str, int]) -> dict[str, int]:
+    def _recompute(self, hosts: pa.Table, aliases: Mapping[str, str], affected: dict[str, int] | None) -> int:
+        return self._recompute_all(hosts, aliases) if affected is None else self._recompute_affected(affected)
+
+    def _recompute_affected(self, affected: dict[str, int]) -> int:
         """Recompute the rows of the affected queues, and replace those that differ."""
         deltas: RowDeltas = {table: RowDelta() for table in _OUTPUTS}
         recent = {queue: at for queue, at in affected.items() if at > _EPOCH}
@@ -211,14 +227,13 @@ class _QueuesUpdate:
         for queues, since in ((whole, _EPOCH), (recent.keys(), min(recent.values(), default=0))):
             if queues:
                 recompute_queues.recompute(reader, queues, since, deltas)
-        self._keep_names(has_histories=bool(self.step.provenance_before.get("histories") or deltas[QUEUE_HISTORY].rows))
+        if deltas[QUEUE_HISTORY].rows:
+            self._keep_names(has_histories=True)
 
         def replace(table: Table) -> int:
             current = deltas[table].existing
             if not current:
-                if table is QUEUE_HISTORY:
-                    self.step.note_provenance()
-                return 0
+                return self.step.note_provenance() if table is QUEUE_HISTORY else 0
             rows = queue_rows.to_gold_table(table, deltas[table].rows, self.run_id)
             there = pa.concat_tables(current)
             if table is QUEUE_HISTORY:
@@ -227,24 +242,17 @@ class _QueuesUpdate:
 
         others = {str(table): partial(replace, table) for table in (EOD_TRANSFERS, EOD_SOURCES)}
         self.written |= run_concurrently(others)
-        self.written[str(QUEUE_HISTORY)] = replace(QUEUE_HISTORY)
-        return self.written
+        return replace(QUEUE_HISTORY)
 
     def _keep_names(self, *, has_histories: bool) -> None:
         """Have the provenance keep the names that the rows are computed with, and when transfers were captured."""
-        managers = self.names.queue_managers
-        self.step.provenance_now |= {
-            "names": managers.name_by_address,
-            "managers": managers.names_by_guid,
-            "configured": sorted(self.configured),
-            "captured": self.captured.spans,
-            "histories": has_histories,
-        }
+        managers, configured = self.names.queue_managers, sorted(self.configured)
+        names = managers.name_by_address, managers.names_by_guid
+        self.step.keep(_KeptNames(*names, configured, self.captured.spans, has_histories))
 
-    def _recompute_all(self, hosts: pa.Table, aliases: Mapping[str, str]) -> dict[str, int]:
+    def _recompute_all(self, hosts: pa.Table, aliases: Mapping[str, str]) -> int:
         """Recompute all rows."""
         lake, step = self.lake, self.step
-        step.prepare_full_reads(*_FOLLOWED)
         self._read_names(hosts, aliases)
         every = FullRecompute.begin(lake, self.names, self.settings, self.captured, self.run_id)
         self._keep_names(has_histories=every.queues.num_rows > 0)
@@ -253,8 +261,7 @@ class _QueuesUpdate:
                 lake.replace(table, rows)
             self.written[str(table)] = lake.versions.rows_written(table)
         with lake.map_groups(every.history()) as rows:
-            self.written[str(QUEUE_HISTORY)] = step.replace_all(rows)
-        return self.written
+            return step.replace_all(rows)
 
 
 def _add_affected(affected: dict[str, int], queue: str | None, at: int | None) -> None:

@@ -14,6 +14,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from pipeline.lake.incremental import DerivedTable, TooManyChangesError
 from pipeline.lake.lake import Lake
 from pipeline.queues.management_actions import ManagementAction, StateReport, action_rows
 from pipeline.queues.named_update import NamedUpdate, begin_named_update
@@ -33,7 +34,6 @@ from udfs.dcerpc.interfaces import QMMGMT_NAME
 from udfs.queues.alias_groups import canonical_queue_name
 from udfs.rows import RowDict
 
-CODE_VERSION: Final = "1"  # raised when rows are computed differently: all are recomputed
 ACTIONS_PER_QUERY: Final = 5_000  # whose snapshots are read at once
 _ACTION_OPNUM: Final = 1
 _SNAPSHOTS_SQL: Final = f"SELECT min(unix_micros(observed_at)) AS `at` FROM {{feed}} WHERE {QMMGMT_SUCCEEDED_SQL}"
@@ -60,14 +60,15 @@ _REPORTS: Final = {
 }
 
 
+_ACTIONS: Final = DerivedTable(
+    MANAGEMENT_ACTIONS, (*_CHANGES, QUEUE_ALIASES), code_version="1", needs=(MANAGEMENT_CALLS,)
+)
+
+
 def update(lake: Lake, settings: QueueSettings, run_id: str) -> int:
     """Update the actions; return how many rows are written."""
-    provenance = {"max_gap_us": settings.max_gap_us, "actions": CODE_VERSION}
-    inputs = (*_CHANGES, QUEUE_ALIASES)
-    step = begin_named_update(lake, MANAGEMENT_ACTIONS, inputs, provenance)
-    if not step.exists(MANAGEMENT_CALLS) or step.is_current():
-        return 0
-    return _ActionsUpdate(step, settings.max_gap_us, run_id).run()
+    step = begin_named_update(_ACTIONS, lake, {"max_gap_us": settings.max_gap_us})
+    return 0 if step is None else _ActionsUpdate(step, settings.max_gap_us, run_id).run()
 
 
 class _ActionsUpdate(NamedUpdate):
@@ -75,41 +76,32 @@ class _ActionsUpdate(NamedUpdate):
 
     def run(self) -> int:
         """Recompute the actions that changes of the inputs affect, or all, and replace those that differ."""
-        since = self._changed_since()
-        if since is None:
-            self.step.note_provenance()
-            return 0
-        if since == BEFORE_ALL:
-            self.step.prepare_full_reads(*_CHANGES)
-        there = self.lake.select(MANAGEMENT_ACTIONS, _since_sql(since, "responded_at", "requested_at"))
-        rows = to_gold_table(MANAGEMENT_ACTIONS, list(self._rows(since)), self.run_id)
-        return self.step.replace_changed(rows, there)
+        return self.step.recompute(self._changed_since, self._recompute)
 
-    def _changed_since(self) -> int | None:
-        """Return the time since which actions are affected, microseconds; None where none is."""
-        step = self.step
-        if not step.provenance_before or not step.has_same_inputs("max_gap_us", "actions") or self._is_renamed():
-            return BEFORE_ALL
-        first: int | None = None
-        for table, sql in _CHANGES.items():
-            rows = step.changes(table, sql, 1)
-            if rows is None:
-                return BEFORE_ALL
-            times = [row["at"] for row in rows if row["at"] is not None]
-            first = min(times if first is None else [*times, first], default=None)
-        return None if first is None else first - self.max_gap
+    def _changed_since(self) -> list[int]:
+        """Return the time since which actions are affected, microseconds; empty where none is; TooManyChangesError."""
+        if self._is_renamed():
+            raise TooManyChangesError
+        found = [row["at"] for table, sql in _CHANGES.items() for row in self.step.changes(table, sql, 1)]
+        times = [at - self.max_gap for at in found if at is not None]
+        return [min(times)] if times else []
 
     def _is_renamed(self) -> bool:
         """Whether rows have names of queue managers or queues that are no longer used, or this is not known."""
-        before, now = self.step.provenance_before["names"], self.step.provenance_now["names"]
-        addresses = before.keys() | now.keys()
-        machines = {before.get(each, each) for each in addresses if before.get(each, each) != now.get(each, each)}
+        machines = {old for old, _ in self.renamed()}
         queues = queue_aliases.replaced_canonical_names(self.step.feeds)
         if queues is None:
             return True
         sql = "SELECT call_key FROM {rows} WHERE queue_manager IN {machines} OR queue IN {queues} LIMIT 1"
         found = self.lake.query(sql, rows=MANAGEMENT_ACTIONS, machines=machines or {""}, queues=queues or {""})
         return bool(found.num_rows)
+
+    def _recompute(self, changed_since: list[int] | None) -> int:
+        """Recompute all actions, or those since a time."""
+        since = BEFORE_ALL if changed_since is None else changed_since[0]
+        there = self.lake.select(MANAGEMENT_ACTIONS, _since_sql(since, "responded_at", "requested_at"))
+        rows = to_gold_table(MANAGEMENT_ACTIONS, list(self._rows(since)), self.run_id)
+        return self.step.replace_changed(rows, there)
 
     def _rows(self, since: int) -> Iterator[RowDict]:
         """Yield the rows of actions since a time."""

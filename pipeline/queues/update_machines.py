@@ -11,16 +11,16 @@ from typing import Final
 
 import pyarrow as pa
 
+from pipeline.lake.incremental import DerivedTable
 from pipeline.lake.lake import Lake
-from pipeline.lake.queries.inputs import MAX_ROWS_IN_MEMORY, BoundQuery, GroupedQuery, GroupFunction
+from pipeline.lake.queries.inputs import BoundQuery, GroupedQuery, GroupFunction
 from pipeline.queues import machine_rows
 from pipeline.queues.named_update import NamedUpdate, begin_named_update
 from pipeline.queues.queue_rows import QueueSettings, from_gold_table, to_gold_table
 from schemas.queue_history import MACHINE_HISTORY
 from udfs.columns.absent import BEFORE_ALL
-from udfs.rows import RowDict
 
-CODE_VERSION: Final = "1"  # raised when rows are computed differently: all are recomputed
+_MACHINES: Final = DerivedTable(MACHINE_HISTORY, machine_rows.EVENT_TABLES, code_version="1")
 _MAX_CHANGES: Final = 100_000  # queue managers with changes; with more, all rows are recomputed
 
 # The last interval of each changed queue manager that began before the change, of those that end at a time or later.
@@ -33,11 +33,8 @@ GROUP BY changed.machine"""
 
 def update(lake: Lake, settings: QueueSettings, run_id: str) -> int:
     """Update the histories of queue managers; return how many rows are written."""
-    provenance = {"max_gap_us": settings.max_gap_us, "machines": CODE_VERSION}
-    step = begin_named_update(lake, MACHINE_HISTORY, machine_rows.EVENT_TABLES, provenance)
-    if not step.exists(*machine_rows.EVENT_TABLES) or step.is_current():
-        return 0
-    return _MachinesUpdate(step, settings.max_gap_us, run_id).run()
+    step = begin_named_update(_MACHINES, lake, {"max_gap_us": settings.max_gap_us})
+    return 0 if step is None else _MachinesUpdate(step, settings.max_gap_us, run_id).run()
 
 
 class _MachinesUpdate(NamedUpdate):
@@ -45,53 +42,36 @@ class _MachinesUpdate(NamedUpdate):
 
     def run(self) -> int:
         """Recompute what changes of the inputs affect, or all rows."""
-        changed = self._changed_machines()
-        if changed is None:
-            return self._recompute_all()
-        if not changed:
-            self.step.note_provenance()
-            return 0
-        return self._recompute_changed(changed)
+        return self.step.recompute(self._changed_machines, self._recompute)
 
-    def _changed_machines(self) -> dict[str, int] | None:
-        """Return the queue managers with changes, and since when, microseconds; None where all are recomputed."""
-        step = self.step
-        if not step.has_same_inputs("max_gap_us", "machines"):
-            return None
+    def _changed_machines(self) -> dict[str, int]:
+        """Return the queue managers with changes, and since when, microseconds; TooManyChangesError."""
         changed: dict[str, int] = {}
         for table in machine_rows.EVENT_TABLES:
             events = machine_rows.events_sql(table).replace("{rows}", "{feed}")
             sql = f"SELECT machine, min(`at`) AS `at` FROM ({events}) AS every GROUP BY machine"
-            rows = step.changes(table, sql, _MAX_CHANGES, names=self.names)
-            if rows is None:
-                return None
-            for row in rows:
+            for row in self.step.changes(table, sql, _MAX_CHANGES, names=self.names):
                 changed[row["machine"]] = min(row["at"], changed.get(row["machine"], row["at"]))
-        before, now = step.provenance_before["names"], step.provenance_now["names"]
-        for address in before.keys() | now.keys():
-            old, new = before.get(address, address), now.get(address, address)
-            if old != new:
-                changed |= {old: BEFORE_ALL, new: BEFORE_ALL}
+        for old, new in self.renamed():
+            changed |= {old: BEFORE_ALL, new: BEFORE_ALL}
         return changed
 
-    def _recompute_changed(self, changed: dict[str, int]) -> int:
-        """Recompute the rows from the last interval on that began before what changed, and replace those that differ.
+    def _recompute(self, changed: dict[str, int] | None) -> int:
+        """Recompute all rows, or those from the last interval on that began before what changed.
 
         That interval's beginning stays, for it follows from earlier events; its end may move.
         """
-        lake, machines = self.lake, sorted(changed)
-        starts = dict.fromkeys(machines, BEFORE_ALL) | self._last_unchanged(changed)
-        events = self._read_events(starts)
-        if events is None:
-            return self._recompute_all()
-        rows = machine_rows.machine_history_rows(machine_rows.events_by_machine(events), self.max_gap)
+        lake = self.lake
+        if changed is None:
+            with lake.map_groups(self._histories(None)) as rows:
+                return self.step.replace_all(rows)
+        starts = dict.fromkeys(sorted(changed), BEFORE_ALL) | self._last_unchanged(changed)
         first = min(starts.values())
         newer = "" if first == BEFORE_ALL else f" AND valid_from >= timestamp_micros({first})"
-        there = lake.select(MACHINE_HISTORY, f"queue_manager IN {{machines}}{newer}", machines=machines)
+        there = lake.select(MACHINE_HISTORY, f"queue_manager IN {{machines}}{newer}", machines=starts.keys())
         is_replaced = [row["valid_from"] >= starts[row["queue_manager"]] for row in from_gold_table(there)]
-        there = there.filter(pa.array(is_replaced, pa.bool_()))
-        replaced = [row for row in rows if row["valid_from"] >= starts[row["queue_manager"]]]
-        return self.step.replace_changed(to_gold_table(MACHINE_HISTORY, replaced, self.run_id), there)
+        current = there.filter(pa.array(is_replaced, pa.bool_()))
+        return self.step.replace_changed(lake.map_few_groups(self._histories(starts)), current)
 
     def _last_unchanged(self, changed: dict[str, int]) -> dict[str, int]:
         """Return the beginning of each queue manager's last interval that began before what changed, if there is one.
@@ -108,42 +88,36 @@ class _MachinesUpdate(NamedUpdate):
                 found |= {row["machine"]: row["start"] for row in rows}
         return found
 
-    def _read_events(self, starts: dict[str, int]) -> list[RowDict] | None:
-        """Return the events on which the rows of each queue manager rest from a time on; None if they are too many."""
-        begins = {machine: start if start == BEFORE_ALL else start - self.max_gap for machine, start in starts.items()}
-        first = min(begins.values())
-        wanted = pa.table({"machine": list(begins), "begins": pa.array(begins.values(), pa.int64())})
-        out: list[RowDict] = []
-        for table in machine_rows.EVENT_TABLES:
-            events = machine_rows.events_sql(table, None if first == BEFORE_ALL else first)
-            sql = f"""
-SELECT every.* FROM ({events}) AS every
-JOIN {{wanted}} AS wanted ON wanted.machine = every.machine AND every.`at` >= wanted.begins"""
-            rows = self.lake.query_at_most(sql, MAX_ROWS_IN_MEMORY, rows=table, names=self.names, wanted=wanted)
-            if rows is None:
-                return None
-            out += rows.to_pylist()
-        return out
+    def _histories(self, starts: dict[str, int] | None) -> GroupedQuery:
+        """Return the query for the rows of all queue managers, or of some from a time on.
 
-    def _recompute_all(self) -> int:
-        """Recompute all rows."""
-        self.step.prepare_full_reads(*machine_rows.EVENT_TABLES)
+        Those rest on the events since ``max_gap`` before.
+        """
+        since, some, inputs = None, "", {"names": self.names}
+        if starts is not None:
+            begins = [start if start == BEFORE_ALL else start - self.max_gap for start in starts.values()]
+            since = None if BEFORE_ALL in begins else min(begins)
+            some = "JOIN {wanted} AS wanted ON wanted.machine = every.machine AND every.`at` >= wanted.begins"
+            inputs["wanted"] = pa.table({"machine": [*starts], "begins": pa.array(begins, pa.int64())})
         events = {
-            table.name: BoundQuery(machine_rows.events_sql(table), {"rows": table, "names": self.names})
+            table.name: BoundQuery(
+                f"SELECT every.* FROM ({machine_rows.events_sql(table, since)}) AS every {some}",
+                {"rows": table, **inputs},
+            )
             for table in machine_rows.EVENT_TABLES
         }
-        make_rows = _row_maker(self.max_gap, self.run_id)
-        query = GroupedQuery(events, ("machine",), make_rows, MACHINE_HISTORY.struct())
-        with self.lake.map_groups(query) as rows:
-            return self.step.replace_all(rows)
+        make_rows = _row_maker(self.max_gap, starts, self.run_id)
+        return GroupedQuery(events, ("machine",), make_rows, MACHINE_HISTORY.struct())
 
 
-def _row_maker(max_gap: int, run_id: str) -> GroupFunction:
-    """Return the function that makes the rows of the table from all events of some queue managers."""
+def _row_maker(max_gap: int, starts: Mapping[str, int] | None, run_id: str) -> GroupFunction:
+    """Return the function that makes rows of the events of some queue managers: those from ``starts`` on, or all."""
 
     def make_rows(events: Mapping[str, pa.Table]) -> Iterator[pa.Table]:
         every = chain.from_iterable(rows.to_pylist() for rows in events.values())
         rows = machine_rows.machine_history_rows(machine_rows.events_by_machine(every), max_gap)
+        if starts is not None:
+            rows = [row for row in rows if row["valid_from"] >= starts[row["queue_manager"]]]
         yield to_gold_table(MACHINE_HISTORY, rows, run_id)
 
     return make_rows

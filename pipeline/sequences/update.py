@@ -4,7 +4,8 @@ A change of the inputs affects messages: those that the changed attempts and mov
 that attempts without a lookup identifier bind to them; in a queue with a changed purge those that were given back,
 are held, or were taken by a purge; and the same in all queues where calls of other readers may have been missed until
 another time than before (``capture_gaps``). The rows of affected messages are recomputed from all attempts at them,
-however old.
+however old. All rows are one grouped query. Those of affected messages are not: which attempts these rest on is known
+only while they are read, and a few queries by identifier cost less than the groups of all attempts.
 """
 
 from __future__ import annotations
@@ -18,9 +19,11 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from pipeline.arrow_rows import timedelta_to_us
 from pipeline.attempts import capture_gaps
+from pipeline.attempts.update import AttemptsState
 from pipeline.concurrency import run_concurrently
-from pipeline.lake.incremental import IncrementalUpdate
+from pipeline.lake.incremental import DerivedTable, IncrementalUpdate, KeptState, TooManyChangesError
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import BoundQuery, GroupedQuery, Values
 from pipeline.sequences.message_fates import QueueRef, ReadAttempt, Removal, queue_family
@@ -42,9 +45,10 @@ from schemas.attempts import QUEUE_OPERATIONS, RECEIVE_ATTEMPTS
 from udfs.rows import RowDict
 
 MAX_ROWS_IN_MEMORY: Final = 100_000  # changes, or attempts of what changed; with more, all rows are recomputed
-_CODE_VERSION: Final = 5  # raised when sequences are computed differently: all rows are recomputed
 _MAX_QUEUES: Final = 1000  # that a condition on operations names
-_INPUTS: Final = (RECEIVE_ATTEMPTS, QUEUE_OPERATIONS)
+_SEQUENCES: Final = DerivedTable(
+    ACK_SEQUENCES, (RECEIVE_ATTEMPTS, QUEUE_OPERATIONS), code_version="5", needs=(RECEIVE_ATTEMPTS,)
+)
 _MESSAGE_COLUMNS: Final = ("queue", "server_address", "lookup_id", "message_key")  # which message, with its handle
 _NOT_TAKEN: Final = "fate IN ('returned', 'held', 'purged')"  # by a reader; a purge can take, or took, such a message
 _SEALED: Final = (  # attempts that may have brought any message: their answer is encrypted
@@ -79,9 +83,16 @@ FROM ({_PLACED_ATTEMPTS}) AS every LEFT JOIN (
   HAVING bool_or(lookup_id IS NULL) AND bool_or(lookup_id IS NOT NULL)
 ) AS mixed ON mixed.place = every.place"""
 _REMOVALS: Final = f"SELECT {', '.join(REMOVAL_COLUMNS)} FROM {{operations}} WHERE {NOT_REFUSED_SQL}"
-_LOSS: Final = "unseen"  # part of the provenance: until when calls may have been missed (``capture_gaps.PossibleLoss``)
 MessageKey = tuple[QueueRef, int | None, str | None]
 """A message: where it is, its lookup identifier, its message_key."""
+
+
+@dataclass(frozen=True, slots=True)
+class _PossibleLoss(KeptState):
+    """By server, until when calls may have been missed (``capture_gaps.PossibleLoss``), microseconds."""
+
+    capture_loss: dict[str, int]
+    sealed: dict[str, int]
 
 
 def update(lake: Lake, *, lost_after: timedelta, poison_after: int) -> int:
@@ -89,15 +100,14 @@ def update(lake: Lake, *, lost_after: timedelta, poison_after: int) -> int:
 
     ``lost_after`` and ``poison_after`` are the settings ``reads.*``.
     """
-    settings = {"lost_after_s": lost_after.total_seconds(), "poison_after": poison_after, "made_by": _CODE_VERSION}
-    step = IncrementalUpdate.begin(lake, ACK_SEQUENCES, _INPUTS, settings)
-    capture_loss = step.provenance_of(RECEIVE_ATTEMPTS).get("lost", {})
-    is_known = step.provenance_before.get(_LOSS, {}).get("capture_loss") == capture_loss
-    if not step.exists(RECEIVE_ATTEMPTS) or (is_known and step.is_current()):
+    attempts = AttemptsState.read(lake)
+    capture_loss = {} if attempts is None else attempts.lost
+    settings = {"lost_after_s": lost_after.total_seconds(), "poison_after": poison_after}
+    step = _SEQUENCES.begin(lake, settings, {"capture_loss": capture_loss})
+    if step is None:
         return 0
-    work = _SequencesUpdate(step, capture_loss)
-    affected = work.find_affected() if step.has_same_inputs(*settings) else None
-    return work.recompute_all() if affected is None else work.recompute_affected(affected)
+    work = _SequencesUpdate(step, lost_after, poison_after, capture_loss)
+    return step.recompute(work.find_affected, work.recompute)
 
 
 @dataclass(slots=True)
@@ -117,6 +127,9 @@ class _AffectedMessages:
     def places(self) -> set[QueueRef]:
         """Where the messages are."""
         return {place for place, _ in (*self.lookups, *self.keys)}
+
+    def __bool__(self) -> bool:
+        return bool(self.lookups or self.keys)
 
     def add(self, place: QueueRef, lookup_id: int | None, message_key: str | None) -> None:
         """Add the message of one attempt or row."""
@@ -152,7 +165,10 @@ class _SequencesUpdate:
     """One update of the sequences."""
 
     step: IncrementalUpdate
+    lost_after: timedelta
+    poison_after: int
     capture_loss: dict[str, int]  # until when calls at each server may have been lost, as the attempts found it
+    possible_loss: _PossibleLoss = _PossibleLoss({}, {})
 
     @property
     def lake(self) -> Lake:
@@ -160,15 +176,13 @@ class _SequencesUpdate:
 
     # What changed
 
-    def find_affected(self) -> _AffectedMessages | None:
-        """Return the messages that changes affect; None where they are not known, or too many."""
+    def find_affected(self) -> _AffectedMessages:
+        """Return the messages that changes affect; TooManyChangesError."""
         queries = {RECEIVE_ATTEMPTS: _CHANGED_ATTEMPTS, QUEUE_OPERATIONS: _CHANGED_OPERATIONS}
         found = run_concurrently(
             {table: partial(self.step.changes, table, sql, MAX_ROWS_IN_MEMORY) for table, sql in queries.items()}
         )
         attempts, operations = found[RECEIVE_ATTEMPTS], found[QUEUE_OPERATIONS]
-        if attempts is None or operations is None:
-            return None
         affected = _AffectedMessages()
         for row in attempts:
             affected.add(*_message_of_row(row))
@@ -183,22 +197,23 @@ class _SequencesUpdate:
             rows += self._messages_not_taken(f"(settled_at IS NULL OR unix_micros(settled_at) >= {since})")
         for row in rows:
             affected.add(*_message_of_row(row))
-        return None if len(rows) > MAX_ROWS_IN_MEMORY else affected
+        if len(rows) > MAX_ROWS_IN_MEMORY:
+            raise TooManyChangesError
+        return affected
 
     def _loss_changed_since(self, *, sealed: bool) -> int | None:
         """Return since when calls may have been missed otherwise than before, microseconds; None where as before.
 
         ``sealed``: among the changed attempts are some whose message is not known.
         """
-        before = self.step.provenance_before.get(_LOSS, {})
-        now = self._note_possible_loss(_sealed_until(self.lake) if sealed else before.get("sealed", {}))
-        return capture_gaps.loss_changed_since(before, now)
+        before = self.step.kept(_PossibleLoss)
+        self._set_possible_loss(_sealed_until(self.lake) if sealed else before.sealed)
+        return capture_gaps.loss_changed_since(before.as_provenance(), self.possible_loss.as_provenance())
 
-    def _note_possible_loss(self, sealed: dict[str, int]) -> capture_gaps.PossibleLoss:
-        """Return until when calls may have been missed, and have the provenance keep it."""
-        now: capture_gaps.PossibleLoss = {"capture_loss": self.capture_loss, "sealed": sealed}
-        self.step.provenance_now[_LOSS] = now
-        return now
+    def _set_possible_loss(self, sealed: dict[str, int]) -> None:
+        """Set until when calls may have been missed, and have the provenance keep it."""
+        self.possible_loss = _PossibleLoss(self.capture_loss, sealed)
+        self.step.keep(self.possible_loss)
 
     def _purgeable_messages(self, places: Collection[QueueRef]) -> list[RowDict]:
         """Return the messages at places that a purge can have taken, or took."""
@@ -214,11 +229,12 @@ class _SequencesUpdate:
 
     # Some messages, or all
 
-    def recompute_affected(self, affected: _AffectedMessages) -> int:
-        """Recompute the rows of messages, and replace those that differ."""
-        if not affected.lookups and not affected.keys:
-            self.step.note_provenance()
-            return 0
+    def recompute(self, affected: _AffectedMessages | None) -> int:
+        """Recompute the rows of messages, or all."""
+        return self._recompute_all() if affected is None else self._recompute_affected(affected)
+
+    def _recompute_affected(self, affected: _AffectedMessages) -> int:
+        """Recompute the rows of messages, and replace those that differ; TooManyChangesError."""
         reads: dict[str, ReadAttempt] = {}
         current: dict[str, RowDict] = {}
         removals: dict[str, Removal] = {}
@@ -227,12 +243,12 @@ class _SequencesUpdate:
             found = self._read_messages(affected, known)
             known = deepcopy(affected)
             if found["reads"] is None:
-                return self.recompute_all()
+                raise TooManyChangesError
             reads |= {read.attempt_key: read for read in to_read_attempts(found["reads"])}
             current |= {row["sequence_key"]: row for row in found["current"].to_pylist()}
             removals |= {each.call_key: each for each in to_removals(found["removals"])} if "removals" in found else {}
             if len(reads) > MAX_ROWS_IN_MEMORY:
-                return self.recompute_all()
+                raise TooManyChangesError
             affected.add_bound(list(reads.values()))
         ours = [read for read in reads.values() if affected.contains(*_message_of_attempt(read))]
         rows = ack_sequence_rows(ours, list(removals.values()), **self._settings)
@@ -261,14 +277,16 @@ class _SequencesUpdate:
     @property
     def _settings(self) -> dict[str, Any]:
         """What sequences are computed with, beside attempts and removals."""
-        now = self.step.provenance_now
-        lost_after_us = round(now["lost_after_s"] * 1e6)
-        return {"lost_after_us": lost_after_us, "poison_after": now["poison_after"], "possible_loss": now[_LOSS]}
+        return {
+            "lost_after_us": timedelta_to_us(self.lost_after),
+            "poison_after": self.poison_after,
+            "possible_loss": self.possible_loss.as_provenance(),
+        }
 
-    def recompute_all(self) -> int:
+    def _recompute_all(self) -> int:
         """Recompute all rows, of all attempts at each message."""
         lake = self.lake
-        self._note_possible_loss(_sealed_until(lake))
+        self._set_possible_loss(_sealed_until(lake))
         removals = to_removals(lake.query(_REMOVALS, operations=QUEUE_OPERATIONS))
         settings = self._settings
 

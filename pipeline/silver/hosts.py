@@ -23,7 +23,7 @@ from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import MORE_ROWS_SQL, PRE_IMAGES
 from pipeline.silver import collected_snapshots as silver_collected_snapshots
 from pipeline.silver.decode import DECODER_VERSIONS
-from pipeline.silver.update import LAST_COMMITTED_TABLE
+from pipeline.silver.update import LAST_COMMITTED_TABLE, DecodedState
 from schemas.bronze import RPC_CALLS
 from schemas.calls import CLIENT_CALLS, REMOTE_READ_CALLS
 from schemas.collected_snapshots import SNAPSHOTS_RAW
@@ -84,7 +84,8 @@ def update_hosts(lake: Lake, run_id: str, provenance: Mapping[str, Any]) -> int:
     versions = {_VERSION_PREFIX + str(table): newest[table].version for table in _EVIDENCE if table in newest}
     stored = lake.select(HOSTS, "TRUE")
     known = {row["host_key"]: row for row in stored.to_pylist()}
-    stubs_removed = bool(lake.versions.provenance(LAST_COMMITTED_TABLE).get("emptied"))
+    decoded = DecodedState.of(lake.versions.provenance(LAST_COMMITTED_TABLE))
+    stubs_removed = decoded is not None and decoded.emptied
     same_decoders = all(before.get(name) == provenance[name] for name in ("decoder", "hosts"))
     changes = _read_changes(lake, before, versions) if same_decoders and not stubs_removed else None
     rows = None if changes is None else apply_host_changes(known, changes)

@@ -31,6 +31,11 @@ FROM (
 _SOURCES: Final = {"snapshot": NameSource.SNAPSHOT, _RESOLVED: NameSource.NAME_RESOLUTION}  # others are the wire
 
 
+def names_in_gold(lake: Lake) -> dict[str, str]:
+    """Return the names of queue managers by address that gold.queue_history has, and what is computed after it."""
+    return lake.versions.provenance(QUEUE_HISTORY).get("names") or {}
+
+
 class _Host(NamedTuple):
     queue_manager_id: str | None
     host_name: str | None
@@ -59,8 +64,8 @@ class Machines:
     @staticmethod
     def of(lake: Lake, declared: Iterable[NameSighting] = ()) -> Machines:
         """Return the machines of a lake, with the names that gold has, and those that are ``declared``."""
-        names = lake.versions.provenance(QUEUE_HISTORY).get("names") or {}
-        return Machines(lake.query(_NAMES_SQL, hosts=HOSTS, captures=CAPTURE_FILES).to_pylist(), names, declared)
+        rows = lake.query(_NAMES_SQL, hosts=HOSTS, captures=CAPTURE_FILES).to_pylist()
+        return Machines(rows, names_in_gold(lake), declared)
 
     def identifiers(self) -> set[str]:
         """Return all addresses, host names and GUIDs."""

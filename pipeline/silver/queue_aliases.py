@@ -110,6 +110,10 @@ class AliasIndex:
         return any(key not in first or (first[key] or 0) > time for key, time in zip(keys, times, strict=True))
 
 
+NO_ALIASES: Final = AliasIndex({}, {}, ())
+"""The aliases of an empty table."""
+
+
 def update_queue_aliases(lake: Lake, declared: AliasGroups = ()) -> bool:
     """Compute the table again and write it if it differs; return whether it was written.
 

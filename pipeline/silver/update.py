@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from pipeline.bronze.failed_inputs import mark_failed
 from pipeline.concurrency import run_concurrently
 from pipeline.lake.date_filters import dates_condition, utc_date_sql
-from pipeline.lake.incremental import IncrementalUpdate, commits_with_provenance
+from pipeline.lake.incremental import DerivedTable, IncrementalUpdate, KeptState, commits_with_provenance
 from pipeline.lake.lake import Lake
 from pipeline.lake.lake_path import LakePath
 from pipeline.lake.net_changes import NetChanges, net_changes
@@ -48,6 +48,7 @@ STUBS_EMPTIED_PROVENANCE: Final = (
     "stubs emptied"  # provenance of commits of bronze.rpc_calls that silver does not follow
 )
 LAST_COMMITTED_TABLE: Final = DECODED_TABLES[-1]
+DECODED: Final = DerivedTable(LAST_COMMITTED_TABLE, (RPC_CALLS,), code_version=DECODER_VERSIONS)
 _CALLS: Final = str(RPC_CALLS)
 _STUBS: Final = ("request_stub", "response_stub", "request_signed_bytes", "response_signed_bytes")
 # Of the changed calls: what their rows in silver rest on.
@@ -69,6 +70,13 @@ AND NOT EXISTS (SELECT 1 FROM {{pending}} AS pending WHERE pending.connection_id
   AND calls.outcome IN ('no_request', 'no_response', 'damaged', 'unbound'))
 AND NOT EXISTS (SELECT 1 FROM (SELECT explode(call_keys) AS call_key FROM {{pending}}) AS named
   WHERE named.call_key = calls.call_key)"""
+
+
+@dataclass(frozen=True, slots=True)
+class DecodedState(KeptState):
+    """``emptied``: stubs of some calls may have been emptied after they were decoded."""
+
+    emptied: bool
 
 
 def make_call_decoder(
@@ -93,13 +101,11 @@ def update(
     calls are decoded again whose stubs are still there.
     """
     written = {str(table): 0 for table in DECODED_TABLES}
-    settings = {"decoder": DECODER_VERSIONS, "declarations": declarations.fingerprint()}
-    step = IncrementalUpdate.begin(lake, LAST_COMMITTED_TABLE, (RPC_CALLS,), settings, *DECODED_TABLES)
+    step = DECODED.compare(lake, {"declarations": declarations.fingerprint()})
     if not step.exists(RPC_CALLS):
         return written
-    step.provenance_now["emptied"] = not keep_stubs or step.provenance_before.get(
-        "emptied", step.exists(LAST_COMMITTED_TABLE)
-    )
+    before = DecodedState.of(step.provenance_before) or DecodedState(step.exists(LAST_COMMITTED_TABLE))
+    step.keep(DecodedState(not keep_stubs or before.emptied))
     folder = RunMarkers.of(lake).root / "silver"
     work = _SilverUpdate(
         step, folder, decoded, interrupted=folder.exists() or _is_ahead(step), keep_packets=keep_packets,
@@ -120,7 +126,7 @@ def update(
 def _is_ahead(step: IncrementalUpdate) -> bool:
     """Whether some table rests on later calls than the last one: a run was killed before it kept what that rests on."""
     before = step.provenance_before.get(_CALLS)
-    found = [step.provenance_of(table).get(_CALLS) for table in DECODED_TABLES]
+    found = [each.provenance().get(_CALLS) for each in step.lake.versions.snapshots(*DECODED_TABLES).values()]
     return before is not None and any(version is not None and version > before for version in found)
 
 
@@ -163,7 +169,7 @@ class _SilverUpdate(_DecodeOptions):
         if not self.step.provenance_before:  # a first run
             decoded = self._decoded_since(-1)
             return self._recompute_all(None if decoded is None else decoded.decoder)
-        if not self.step.has_same_inputs("decoder", "declarations") or since is None or since > self.newest:
+        if not self.step.same_code_and_settings or since is None or since > self.newest:
             return self._recompute_all()
         if (decoded := self._decoded_since(since)) is not None:
             return self._apply_decoded(decoded)
@@ -232,7 +238,7 @@ class _SilverUpdate(_DecodeOptions):
         lake, found = self.lake, decoded
         exists = run_concurrently({table: partial(lake.exists, table) for table in DECODED_TABLES})
         if found is None:
-            self.step.prepare_full_reads(RPC_CALLS)
+            self.step.renew_versions(RPC_CALLS)
             kept = {
                 table: BoundQuery(sql, {"rows": table, "calls": RPC_CALLS})
                 for table in DECODED_TABLES

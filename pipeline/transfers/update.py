@@ -19,8 +19,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.arrow_rows import is_in, timedelta_to_us, us_to_datetime
+from pipeline.bronze.across_captures.changed_ends import changed_ends
 from pipeline.bronze.across_captures.clock_steps import read_clock_steps
-from pipeline.lake.incremental import IncrementalUpdate
+from pipeline.lake.incremental import DerivedTable, IncrementalUpdate, KeptState, TooManyChangesError
 from pipeline.lake.lake import Lake
 from pipeline.lake.schema_enforcement import changed_keys
 from pipeline.silver.decode import DECODER_VERSIONS, BatchesByTable, message_batches
@@ -49,7 +50,6 @@ from pipeline.transfers.packet_sightings import packet_sightings
 from pipeline.transfers.sending_rows import sending_rows
 from pipeline.transfers.session_rows import (
     CONNECTION_COLUMNS,
-    SESSIONS_SCHEMA,
     SessionSettings,
     captures_of_unbegun,
     order_ack_rows,
@@ -66,13 +66,23 @@ from udfs.comqc.declared_interfaces import NO_DECLARATIONS, Declarations
 from udfs.prefetch import prefetch
 from udfs.sessions.packet_layouts import DECODER_VERSION
 
-CODE_VERSION: Final = "6"  # raised when rows are computed differently: all are recomputed
+_SESSIONS: Final = DerivedTable(
+    SESSIONS, (SESSION_PACKETS, CONNECTIONS, CAPTURE_FILES), code_version="6",
+    needs=(SESSION_PACKETS, SESSIONS, CONNECTIONS),
+)  # fmt: skip
 _MAX_DECODED_BYTES: Final = 64 << 20  # of messages that are decoded together
 _CHANGED_CONNECTIONS: Final = f"SELECT DISTINCT connection_id FROM {{feed}} WHERE kind = '{BINARY_PROTOCOL}'"
 _IN_CAPTURES: Final = "SELECT DISTINCT connection_id FROM {rows} WHERE capture_id IN {captures}"
-_CLOCK_STEPS: Final = "clock_steps"  # part of the provenance: by capture, a fingerprint of where its clock was set
 _MESSAGES_SCHEMA: Final = MESSAGES.schema()
 _COMQC_SCHEMA: Final = COMQC_CALLS.schema()
+
+
+@dataclass(frozen=True, slots=True)
+class _SessionsState(KeptState):
+    """By server the ends of captures, microseconds; by capture a fingerprint of where its clock was set."""
+
+    capture_ends: dict[str, int]
+    clock_steps: dict[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,15 +106,13 @@ def update(
     written = {str(table): 0 for table in (SESSIONS, ORDER_ACKS, SENDINGS, MESSAGES)}
     settings = {
         **sessions.as_provenance(),
-        "sessions": CODE_VERSION,
         "decoder": f"{DECODER_VERSIONS}, sessions {DECODER_VERSION}",
         "declarations": messages.declarations.fingerprint(),
     }
-    inputs = (SESSION_PACKETS, CONNECTIONS, CAPTURE_FILES)
-    step = IncrementalUpdate.begin(lake, SESSIONS, inputs, settings)
-    if step.is_current() or not (step.exists(SESSION_PACKETS, SESSIONS) or _has_connections(lake)):
+    step = _SESSIONS.begin(lake, settings)
+    if step is None or not (step.exists(SESSION_PACKETS, SESSIONS) or _has_connections(lake)):
         return written
-    written |= _SessionsUpdate(step, sessions, messages, run_id, [*settings]).run()
+    written |= _SessionsUpdate(step, sessions, messages, run_id).run()
     if not messages.keep_stubs:
         _empty_packets(lake, timedelta_to_us(sessions.expire))
     return written
@@ -113,7 +121,7 @@ def update(
 def _has_connections(lake: Lake) -> bool:
     """Whether there are connections of the binary protocol; they may be without a packet of it."""
     sql = f"SELECT connection_id FROM {{rows}} WHERE kind = '{BINARY_PROTOCOL}' LIMIT 1"
-    return lake.exists(CONNECTIONS) and lake.query(sql, rows=CONNECTIONS).num_rows > 0
+    return bool(lake.query(sql, rows=CONNECTIONS).num_rows)
 
 
 def _empty_packets(lake: Lake, expire_us: int) -> None:
@@ -138,7 +146,7 @@ class _SessionsUpdate:
     """One update.
 
     ``changed``: keys of changed packets, None for all; ``changes``: where they are; ``packets``: how many each affected
-    connection has; ``capture_ends``: by server, microseconds; ``stepped``: connections in captures of which other
+    connection has; ``now``: capture ends and clocks; ``stepped``: connections in captures of which other
     places are known than before where their clocks were set.
     """
 
@@ -146,11 +154,10 @@ class _SessionsUpdate:
     settings: SessionSettings
     messages: MessageSettings
     run_id: str
-    setting_names: list[str]
     changed: pa.Array | None = None
     changes: ChangedPackets | None = None
     packets: dict[str, int] = field(default_factory=dict)
-    capture_ends: dict[str, int] = field(default_factory=dict)
+    now: _SessionsState = _SessionsState({}, {})
     stepped: set[str] = field(default_factory=set)
     written: dict[str, int] = field(default_factory=lambda: {str(each): 0 for each in (MESSAGES, ORDER_ACKS, SENDINGS)})
 
@@ -161,42 +168,37 @@ class _SessionsUpdate:
 
     def run(self) -> dict[str, int]:
         """Recompute the affected connections, group by group."""
-        self.capture_ends = read_capture_ends(self.lake)
-        self.step.provenance_now["capture_ends"] = self.capture_ends
-        self.step.provenance_now[_CLOCK_STEPS] = read_clock_steps(self.lake).fingerprints()
-        affected = self._affected_connections()
+        self.now = _SessionsState(read_capture_ends(self.lake), read_clock_steps(self.lake).fingerprints())
+        self.step.keep(self.now)
+        self.written[str(SESSIONS)] = self.step.recompute(self._affected_connections, self._recompute)
+        return self.written
+
+    def _recompute(self, affected: set[str] | None) -> int:
         if affected is None:
             affected = self._all_connections()
-        rows = [SESSIONS_SCHEMA.empty_table()]
+        if not affected:
+            return self.step.note_provenance()
         self.packets = count_packets(self.lake, affected)
-        rows += [self._recompute(names) for names in group_connections(self.packets, affected)]
-        if affected:
-            current = self.lake.select(SESSIONS, "connection_id IN {names}", names=affected)
-            new = pa.concat_tables(rows)
-            dates = {*new[EVENT_DATE].to_pylist(), *current[EVENT_DATE].to_pylist()}
-            self.written[str(SESSIONS)] = self.step.replace_changed(new, current, dates)
-        else:
-            self.step.note_provenance()
-        return self.written
+        rows = [self._recompute_group(names) for names in group_connections(self.packets, affected)]
+        current = self.lake.select(SESSIONS, "connection_id IN {names}", names=affected)
+        return self.step.replace_changed(pa.concat_tables(rows), current)
 
     # What changed
 
-    def _affected_connections(self) -> set[str] | None:
-        """Return the connections to recompute; None if all must be."""
-        step = self.step
-        if not step.provenance_before or not step.has_same_inputs(*self.setting_names):
-            return None
-        packets, connections = changed_packets(step), self._changed_connections()
+    def _affected_connections(self) -> set[str]:
+        """Return the connections to recompute; TooManyChangesError."""
+        before = self.step.kept(_SessionsState)
+        packets, connections = changed_packets(self.step), self._changed_connections()
         if packets is None or connections is None:
-            return None
+            raise TooManyChangesError
         self.changed = (
             packets.filter(packets["present"])["packet_key"].combine_chunks() if len(packets) else pa.array([])
         )
         self.changes = ChangedPackets.of(packets)
         found = {*packets["connection_id"].to_pylist()} if len(packets) else set()
         found |= {*connections["connection_id"].to_pylist()} if len(connections) else set()
-        self.stepped = self._connections_by_clock_steps()
-        return found | self.stepped | self._connections_by_capture_end()
+        self.stepped = self._connections_by_clock_steps(before.clock_steps)
+        return found | self.stepped | self._connections_by_capture_end(before.capture_ends)
 
     def _changed_connections(self) -> pa.Table | None:
         """Return the connections whose rows changed, an empty table without a change; None where they are not known."""
@@ -205,24 +207,21 @@ class _SessionsUpdate:
             return pa.table({})
         return feeds.table(CONNECTIONS, _CHANGED_CONNECTIONS, MAX_CHANGES)
 
-    def _connections_by_clock_steps(self) -> set[str]:
+    def _connections_by_clock_steps(self, before: Mapping[str, str]) -> set[str]:
         """Return the connections in captures whose clocks are known to have been set elsewhere than before."""
-        before, now = (each.get(_CLOCK_STEPS, {}) for each in (self.step.provenance_before, self.step.provenance_now))
+        now = self.now.clock_steps
         captures = {name for name in before.keys() | now.keys() if before.get(name) != now.get(name)}
         if not captures:
             return set()
         found = self.lake.query(_IN_CAPTURES, rows=SESSION_PACKETS, captures=captures)
         return {*found["connection_id"].to_pylist()}
 
-    def _connections_by_capture_end(self) -> set[str]:
+    def _connections_by_capture_end(self, before: Mapping[str, int]) -> set[str]:
         """Return the sessions without an end whose captures end at another time than before.
 
         A later end makes open sessions silent; only an earlier one makes others open.
         """
-        before: Mapping[str, int] = self.step.provenance_before.get("capture_ends", {})
-        now = self.capture_ends
-        later = {server for server, at in now.items() if at > before.get(server, at - 1)}
-        earlier = {server for server, at in before.items() if at > now.get(server, at - 1)}
+        later, earlier = changed_ends(before, self.now.capture_ends)
         sql = (
             "SELECT connection_id FROM {rows} WHERE closed_at IS NULL"
             " AND ((ended IS NULL AND server_address IN {later}) OR server_address IN {earlier})"
@@ -232,7 +231,6 @@ class _SessionsUpdate:
         return {*self.lake.query(sql, rows=SESSIONS, later=later, earlier=earlier)["connection_id"].to_pylist()}
 
     def _all_connections(self) -> set[str]:
-        self.step.prepare_full_reads(SESSION_PACKETS, CONNECTIONS)
         sql = f"SELECT connection_id FROM {{rows}} WHERE kind = '{BINARY_PROTOCOL}'"
         found = {*self.lake.query(sql, rows=CONNECTIONS)["connection_id"].to_pylist()}
         if self.lake.exists(SESSIONS):
@@ -241,7 +239,7 @@ class _SessionsUpdate:
 
     # One group of connections
 
-    def _recompute(self, names: list[str]) -> pa.Table:
+    def _recompute_group(self, names: list[str]) -> pa.Table:
         """Recompute some connections; write what is made of them, and return their sessions."""
         before = self.lake.select(SESSIONS, "connection_id IN {names}", names=names)
         checkpoints = {}
@@ -270,7 +268,7 @@ class _SessionsUpdate:
         expire = timedelta_to_us(self.settings.expire)
         found, connections = read_packets(self.lake, names, decoded, CONNECTION_COLUMNS, expire, checkpoints)
         begins = read_capture_begins(self.lake, captures_of_unbegun(connections, found))
-        sessions = session_rows(connections, found, self.capture_ends, begins, self.settings, self.run_id)
+        sessions = session_rows(connections, found, self.now.capture_ends, begins, self.settings, self.run_id)
         return decoded, found, connections, sessions
 
     def _replace(

@@ -1,6 +1,7 @@
 """Silver and gold follow bronze: they take its changes, and nothing else, and come out as if made anew."""
 
 import datetime as dt
+from dataclasses import replace
 
 import pytest
 from pyspark.sql import functions as F
@@ -168,7 +169,7 @@ def test_silver_is_made_anew_where_the_changes_are_not_known(lake, spark, monkey
         provenance=lake.versions.provenance_json(REMOTE_READ_CALLS) if why != "nothing said" else None,
     )
     if why == "other decoders":
-        monkeypatch.setattr(silver_update, "DECODER_VERSIONS", "next")
+        monkeypatch.setattr(silver_update, "DECODED", replace(silver_update.DECODED, code_version="next"))
     elif why == "no feed":
         spark.sql(f"ALTER TABLE {lake.sql_name(RPC_CALLS)} SET TBLPROPERTIES ('delta.enableChangeDataFeed' = 'false')")
     elif why == "no such version":
@@ -188,7 +189,7 @@ def test_a_last_table_that_was_made_while_others_were_not_says_nothing_of_them(l
     add(lake, RPC_CALLS, OPEN, START)
     if before == "other decoders":
         with monkeypatch.context() as older:
-            older.setattr(silver_update, "DECODER_VERSIONS", "previous")
+            older.setattr(silver_update, "DECODED", replace(silver_update.DECODED, code_version="previous"))
             silver(lake)
         add(lake, RPC_CALLS, END)
 

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pyarrow as pa
 
 from pipeline.arrow_rows import rows_to_table
+from pipeline.lake.incremental import IncrementalUpdate, TooManyChangesError
 from pipeline.lake.queries.duckdb_sql import DuckDbSql
 from pipeline.lake.queries.inputs import Parts, values_array
 from schemas.table import Table
@@ -30,6 +31,7 @@ class InMemoryUpdate:
     """Rows of the input tables, of which runs see what changed, and of the target."""
 
     target: Table
+    table = SimpleNamespace(inputs=())
     inputs: dict = field(default_factory=dict)
     changed: dict = field(default_factory=dict)  # what a run added and removed, by table
     rows: pa.Table = None
@@ -74,6 +76,10 @@ class InMemoryUpdate:
         parts = {name: self.query(part.sql, **part.inputs) for name, part in query.parts.items()}
         yield pa.concat_tables(query.function(Parts(parts)))
 
+    def map_few_groups(self, query):
+        with self.map_groups(query) as rows:
+            return rows
+
     def _input(self, source):
         if isinstance(source, Table):
             if source == self.target:
@@ -86,24 +92,27 @@ class InMemoryUpdate:
         schema = table.schema()
         return found.cast(pa.schema([schema.field(name) for name in found.column_names]))
 
-    def has_same_inputs(self, *names):
-        return all(self.provenance_before.get(name) == self.provenance_now.get(name) for name in names)
+    recompute, kept, keep = IncrementalUpdate.recompute, IncrementalUpdate.kept, IncrementalUpdate.keep
+
+    @property
+    def same_code_and_settings(self):
+        return bool(self.provenance_before)
 
     def changes(self, table, sql, limit, **of):
-        if not self.provenance_before:
-            return None
         changed = self.changed.get(table, [])
         feed = rows_to_table([each for _, each in changed], table.schema())
         feed = feed.append_column("_change_type", pa.array([kind for kind, _ in changed], pa.string()))
         feed = feed.append_column("_commit_version", pa.array([1] * len(changed), pa.int64()))
         found = self.query(sql, feed=feed, **of).to_pylist()
-        return found if len(found) <= limit else None
+        if len(found) > limit:
+            raise TooManyChangesError
+        return found
 
-    def prepare_full_reads(self, *tables):
+    def renew_versions(self, *tables):
         pass
 
     def note_provenance(self):
-        pass
+        return 0
 
     def replace_all(self, rows):
         self.rows = rows

@@ -13,6 +13,7 @@ from attempts.stories import OTHER_HANDLE, PEEK, UOW, connection, end, opened, s
 from attempts.telling import SERVER, gold_of, sequences_here
 from killing import killed_and_repeated
 from pipeline.attempts.calls.decoded_call import DecodedCall
+from pipeline.attempts.update import AttemptsState
 from pipeline.lake import lake as lake_module
 from pipeline.lake.lake import Lake
 from pipeline.sequences import update as sequences_update
@@ -71,7 +72,7 @@ class Follower:
         gold = gold_of(known, connections, until=self.broker.now, message_key=message_key, aliases=aliases)
         for table, rows in zip((RECEIVE_ATTEMPTS, QUEUE_OPERATIONS), gold, strict=True):
             before = self.written_tables.get(table, rows.slice(0, 0))
-            provenance = json.dumps({"lost": lost or {}})
+            provenance = json.dumps(AttemptsState({}, {}, cancels=False, lost=lost or {}).as_provenance())
             self.lake.replace_changed(
                 table, rows, before, dates=set(before["event_date"].to_pylist()), provenance=provenance
             )
@@ -105,7 +106,7 @@ def test_more_of_a_capture_changes_the_messages_it_is_about_and_no_others(lake, 
     gone = {call["call_key"] for call in follower.broker.calls[5:60:7]}
     follower.broker.run(25)
     with monkeypatch.context() as patch:
-        patch.setattr(sequences_update._SequencesUpdate, "recompute_all", None)
+        patch.setattr(sequences_update._SequencesUpdate, "_recompute_all", None)
         follower.write({call["call_key"] for call in follower.broker.calls} - gone)
         assert 0 < follower.written < lake.read(ACK_SEQUENCES).count()
         # A late capture shows that calls were lost at the server, then that they were lost later too.
@@ -138,7 +139,7 @@ def test_a_read_of_a_subqueue_tells_of_a_message_in_its_queue(lake, monkeypatch)
         rows = lake.select(ACK_SEQUENCES, "TRUE").to_pylist()
         assert [row["fate"] for row in rows] == [fate]
         assert comparable(rows) == comparable(sequences_here(*gold))
-        monkeypatch.setattr(sequences_update._SequencesUpdate, "recompute_all", None)
+        monkeypatch.setattr(sequences_update._SequencesUpdate, "_recompute_all", None)
 
 
 @pytest.mark.long
@@ -146,7 +147,7 @@ def test_a_name_learnt_later_and_a_late_half_of_a_capture(lake, monkeypatch):
     follower = Follower(lake, Broker(Random(12)).run(150))
     every = [call["call_key"] for call in follower.broker.calls]
     follower.write(set(every[::2]))
-    monkeypatch.setattr(sequences_update._SequencesUpdate, "recompute_all", None)
+    monkeypatch.setattr(sequences_update._SequencesUpdate, "_recompute_all", None)
     follower.write()
     follower.write(aliases={AUDIT: ORDERS})
     follower.write()

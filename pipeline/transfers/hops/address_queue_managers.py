@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipeline.lake.queries.inputs import MORE_ROWS_SQL
 from udfs.array_types import Ints
 from udfs.columns.absent import AFTER_ALL, NONE
 from udfs.columns.arrays import one_array, to_ints, to_times
@@ -24,6 +25,13 @@ UNION ALL
 SELECT server_address AS address, acceptor_queue_manager AS queue_manager,
   coalesce(establish_answered_at, establish_requested_at) AS shown_at FROM {rows}"""
 """What handshakes show of both ends, from rows of silver.sessions; null where one did not show it."""
+SHOWN_SQL: Final = "queue_manager IS NOT NULL AND shown_at IS NOT NULL AND address IS NOT NULL"
+"""The condition of what a handshake shows of an end."""
+CHANGED_HANDSHAKES_SQL: Final = f"""
+SELECT address, queue_manager, shown_at, unix_micros(shown_at) AS `at`, {MORE_ROWS_SQL} AS more
+FROM ({HANDSHAKES_SQL.replace(" FROM {rows}", ", _change_type FROM {feed}")}) WHERE {SHOWN_SQL}
+GROUP BY address, queue_manager, shown_at HAVING {MORE_ROWS_SQL} <> 0"""
+"""SQL over the change feed of silver.sessions: what more, or fewer, handshakes show than before."""
 
 
 class AddressSpan(NamedTuple):

@@ -13,18 +13,24 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from pipeline.arrow_rows import timedelta_to_us
+from pipeline.bronze.across_captures.changed_ends import changed_ends
 from pipeline.bronze.across_captures.clock_steps import read_clock_steps
-from pipeline.lake.incremental import IncrementalUpdate
+from pipeline.lake.incremental import DerivedTable, IncrementalUpdate, TooManyChangesError
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import MORE_ROWS_SQL, QueryInput
-from pipeline.transfers.hops.address_queue_managers import HANDSHAKES_SQL, changed_spans
+from pipeline.transfers.hops.address_queue_managers import (
+    CHANGED_HANDSHAKES_SQL,
+    HANDSHAKES_SQL,
+    SHOWN_SQL,
+    changed_spans,
+)
 from pipeline.transfers.hops.hop_keys import read_clones
+from pipeline.transfers.hops.hop_state import NO_STATE, HopState
 from pipeline.transfers.hops.missing_packets import (
     CHANGED_ANYWHERE_SQL,
     HOLE_CHANGES,
@@ -38,17 +44,15 @@ from pipeline.transfers.messages.sender_clocks import CHANGED_CLOCKS_SQL, clocks
 from schemas.bronze import CAPTURE_FILES
 from schemas.messages import MESSAGES
 from schemas.sessions import ORDER_ACKS, SENDINGS, SESSIONS
-from schemas.table import EVENT_DATE
+from schemas.table import EVENT_DATE, Table
 from schemas.transfers import MESSAGE_TRANSFERS
 from udfs.rows import RowDict
 
-CODE_VERSION: Final = "6"  # raised when rows are computed differently: all are recomputed
 MAX_SENDINGS: Final = 500_000  # whose rows are computed together, when all are
 MAX_AFFECTED: Final = 200_000  # message_ids; with more, all rows are recomputed
-_INPUTS: Final = (SENDINGS, MESSAGES, ORDER_ACKS, SESSIONS, CAPTURE_FILES)
-_CAPTURE_ENDS: Final = "capture_ends"  # part of the provenance: by server, microseconds
-_CLONES: Final = "clones"  # likewise: identifiers of queue managers that two machines have
-_CLOCK_STEPS: Final = "clock_steps"  # likewise: a fingerprint of where clocks of captures were set
+_MESSAGE_TRANSFERS: Final = DerivedTable(
+    MESSAGE_TRANSFERS, (SENDINGS, MESSAGES, ORDER_ACKS, SESSIONS, CAPTURE_FILES), code_version="6", needs=(SENDINGS,)
+)
 _BUCKETS: Final = 1 << 16  # of message_ids, by the first four digits of a hash
 _WAITS: Final = "outcome IN ('in_flight', 'unacknowledged')"
 _CHANGED_MESSAGES: Final = """
@@ -77,14 +81,8 @@ SELECT DISTINCT connection_id AS id FROM (
   SELECT connection_id FROM {{feed}} WHERE overlapping_captures IS NOT NULL
   GROUP BY connection_id, CAST(overlapping_captures AS string) HAVING {MORE_ROWS_SQL} <> 0
 )"""
-_CHANGED_HANDSHAKES: Final = f"""
-SELECT address, queue_manager, shown_at, {MORE_ROWS_SQL} AS more
-FROM ({HANDSHAKES_SQL.replace(" FROM {rows}", ", _change_type FROM {feed}")})
-WHERE queue_manager IS NOT NULL AND shown_at IS NOT NULL AND address IS NOT NULL
-GROUP BY address, queue_manager, shown_at HAVING {MORE_ROWS_SQL} <> 0"""
 _HANDSHAKES: Final = f"""
-SELECT address, queue_manager, shown_at FROM ({HANDSHAKES_SQL})
-WHERE queue_manager IS NOT NULL AND shown_at IS NOT NULL AND address IN {{addresses}}"""
+SELECT address, queue_manager, shown_at FROM ({HANDSHAKES_SQL}) WHERE {SHOWN_SQL} AND address IN {{addresses}}"""
 _OF_PACKETS: Final = """
 SELECT DISTINCT message_id AS id FROM {messages}
 WHERE packet_key IN (SELECT value FROM {packets}) AND message_id IS NOT NULL"""
@@ -141,30 +139,18 @@ def update(lake: Lake, run_id: str, settings: TransferSettings | None = None) ->
     Call it when silver.sessions and the tables beside it are up to date.
     """
     settings = settings or TransferSettings()
-    provenance = {**settings.as_provenance(), "message_transfers": CODE_VERSION}
-    step = IncrementalUpdate.begin(lake, MESSAGE_TRANSFERS, _INPUTS, provenance)
-    if not step.exists(SENDINGS) or step.is_current():
-        return 0
-    return _MessagesUpdate(step, settings, run_id, [*provenance]).run()
-
-
-class _TooManyError(Exception):
-    """More is affected than is recomputed row by row, or what changed is not known."""
+    step = _MESSAGE_TRANSFERS.begin(lake, settings.as_provenance())
+    return 0 if step is None else _MessagesUpdate(step, settings, run_id).run()
 
 
 @dataclass(slots=True)
 class _MessagesUpdate:
-    """One update. ``capture_ends``: by server, microseconds; ``affected``: message_ids.
-
-    ``clones``: identifiers of queue managers that two machines have.
-    """
+    """One update; ``affected``: message_ids."""
 
     step: IncrementalUpdate
     settings: TransferSettings
     run_id: str
-    setting_names: list[str]
-    capture_ends: dict[str, int] = field(default_factory=dict)
-    clones: frozenset[str] = frozenset()
+    now: HopState = NO_STATE
     affected: set[str] = field(default_factory=set)
 
     @property
@@ -174,43 +160,36 @@ class _MessagesUpdate:
 
     def run(self) -> int:
         """Recompute the rows of affected messages, or all; return how many are written."""
-        self.capture_ends = read_sure_capture_ends(self.lake)
-        self.step.provenance_now[_CAPTURE_ENDS] = self.capture_ends
-        self.clones = read_clones(self.lake)
-        self.step.provenance_now[_CLONES] = sorted(self.clones)
-        self.step.provenance_now[_CLOCK_STEPS] = read_clock_steps(self.lake).fingerprint()
-        if not self.step.provenance_before or not self.step.has_same_inputs(*self.setting_names, _CLOCK_STEPS):
+        steps = read_clock_steps(self.lake).fingerprint()
+        self.now = HopState(read_sure_capture_ends(self.lake), sorted(read_clones(self.lake)), steps)
+        self.step.keep(self.now)
+        return self.step.recompute(self._find_affected, self._recompute)
+
+    def _recompute(self, affected: set[str] | None) -> int:
+        if affected is None:
             return self._recompute_all()
-        try:
-            self._find_affected()
-        except _TooManyError:
-            return self._recompute_all()
-        if not self.affected:
-            self.step.note_provenance()
-            return 0
-        ids = pa.table({"value": pa.array(sorted(self.affected), pa.string())})
-        rows = self._recompute("m.message_id IN (SELECT value FROM {chosen})", chosen=ids)
+        ids = pa.table({"value": pa.array(sorted(affected), pa.string())})
+        rows = self._compute("m.message_id IN (SELECT value FROM {chosen})", chosen=ids)
         sql = (
             f"SELECT {', '.join(MESSAGE_TRANSFERS.names)} FROM {{rows}} WHERE message_id IN (SELECT value FROM {{ids}})"
         )
         current = self.lake.query(sql, rows=MESSAGE_TRANSFERS, ids=ids).cast(TRANSFERS_SCHEMA)
-        dates = {*pc.unique(rows[EVENT_DATE]).to_pylist(), *pc.unique(current[EVENT_DATE]).to_pylist()}
-        return self.step.replace_changed(rows, current, dates)
+        return self.step.replace_changed(rows, current)
 
-    def _recompute(self, scope: str, **values: QueryInput) -> pa.Table:
+    def _compute(self, scope: str, **values: QueryInput) -> pa.Table:
         """Return the rows of messages that meet a condition on silver.messages, ``m``."""
-        inputs = read_transfer_inputs(self.lake, self.capture_ends, scope, **values)
-        return message_transfer_rows(inputs, self.settings, self.run_id, self.clones)
+        inputs = read_transfer_inputs(self.lake, self.now.capture_ends, scope, **values)
+        return message_transfer_rows(inputs, self.settings, self.run_id, frozenset(self.now.clones))
 
     def _recompute_all(self) -> int:
         """Recompute all rows, some at a time; the last commit alone says what they rest on."""
         *parts, last = self._scopes()
         written = 0
         for place, scope in enumerate(parts):
-            rows = self._recompute(scope)
+            rows = self._compute(scope)
             (self.lake.append if place else self.lake.replace)(MESSAGE_TRANSFERS, rows)
             written += rows.num_rows
-        rows = self._recompute(last)
+        rows = self._compute(last)
         return written + (self.step.append(rows) if parts else self.step.replace_all(rows))
 
     def _scopes(self) -> Iterator[str]:
@@ -225,8 +204,11 @@ class _MessagesUpdate:
 
     # What changed
 
-    def _find_affected(self) -> None:
-        """Find the messages that changes affect; _TooManyError."""
+    def _find_affected(self) -> set[str]:
+        """Return the messages that changes affect; TooManyChangesError."""
+        before = self.step.kept(HopState)
+        if before.clock_steps != self.now.clock_steps:
+            raise TooManyChangesError
         self._add(self._changes(MESSAGES, _CHANGED_MESSAGES))
         self._add(self._changes(MESSAGES, _ADMINISTRATION_ACKS))
         self._add(self._changes(ORDER_ACKS, _FINAL_ACKS))
@@ -248,29 +230,27 @@ class _MessagesUpdate:
             self._add_by(sql, rows=MESSAGE_TRANSFERS, messages=MESSAGES)
         if names := {row["id"] for row in self._changes(SESSIONS, _SIDE_BY_SIDE)}:
             self._add_side_by_side(names)
-        if others := self.clones ^ {*self.step.provenance_before.get(_CLONES, ())}:
+        if others := {*self.now.clones} ^ {*before.clones}:
             self._add_by(_OF_QUEUE_MANAGERS, rows=MESSAGE_TRANSFERS, names=others)
         self._add_by_clocks(self._changes(MESSAGES, CHANGED_CLOCKS_SQL))
-        self._add_by_capture_end()
-        self._add_by_handshakes(self._changes(SESSIONS, _CHANGED_HANDSHAKES))
+        self._add_by_capture_end(before.capture_ends)
+        self._add_by_handshakes(self._changes(SESSIONS, CHANGED_HANDSHAKES_SQL))
+        return self.affected
 
-    def _changes(self, table: Any, sql: str) -> list[RowDict]:  # noqa: ANN401 - a declared table
-        found = self.step.changes(table, sql, MAX_AFFECTED)
-        if found is None:
-            raise _TooManyError
-        return found
+    def _changes(self, table: Table, sql: str) -> list[RowDict]:
+        return self.step.changes(table, sql, MAX_AFFECTED)
 
     def _add(self, rows: Collection[RowDict]) -> None:
         self.affected |= {row["id"] for row in rows}
         if len(self.affected) > MAX_AFFECTED:
-            raise _TooManyError
+            raise TooManyChangesError
 
     def _add_by(self, sql: str, **inputs: QueryInput) -> None:
         """Add the messages that a query finds."""
         found = self.lake.query(f"{sql} LIMIT {MAX_AFFECTED + 1}", **inputs)
         self.affected |= {*found["id"].to_pylist()}
         if len(self.affected) > MAX_AFFECTED:
-            raise _TooManyError
+            raise TooManyChangesError
 
     def _add_by_order_acks(self, acks: list[RowDict]) -> None:
         """Add the messages that order acks may acknowledge first; ``acks``: by sequence, of changed ones."""
@@ -302,11 +282,10 @@ class _MessagesUpdate:
         clocks = pa.table({"source": sources, "day": days, "differs": differs})
         self._add_by(_BY_CLOCKS, rows=MESSAGE_TRANSFERS, clocks=clocks)
 
-    def _add_by_capture_end(self) -> None:
+    def _add_by_capture_end(self, before: Mapping[str, int]) -> None:
         """Add the messages that expire between the capture ends of before and those of now."""
-        before: Mapping[str, int] = self.step.provenance_before.get(_CAPTURE_ENDS, {})
-        now = self.capture_ends
-        changed = {server for server in {*before, *now} if before.get(server) != now.get(server)}
+        now = self.now.capture_ends
+        changed = frozenset.union(*changed_ends(before, now))
         if not changed:
             return
         ends = [each.get(server) for server in changed for each in (before, now)]

@@ -19,12 +19,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.arrow_rows import timedelta_to_us, times_to_us
+from pipeline.bronze.across_captures.changed_ends import changed_ends
 from pipeline.bronze.across_captures.clock_steps import read_clock_steps
-from pipeline.lake.incremental import IncrementalUpdate
+from pipeline.lake.incremental import DerivedTable, IncrementalUpdate, TooManyChangesError
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import MORE_ROWS_SQL
-from pipeline.transfers.hops.address_queue_managers import HANDSHAKES_SQL
+from pipeline.transfers.hops.address_queue_managers import CHANGED_HANDSHAKES_SQL
 from pipeline.transfers.hops.hop_keys import read_clones
+from pipeline.transfers.hops.hop_state import NO_STATE, HopState
 from pipeline.transfers.hops.missing_packets import (
     CHANGED_ANYWHERE_SQL,
     HOLE_CHANGES,
@@ -47,16 +49,13 @@ from pipeline.transfers.sequences.sequence_rows import SEQUENCES_SCHEMA, Sequenc
 from schemas.bronze import CAPTURE_FILES
 from schemas.messages import MESSAGES
 from schemas.sessions import ORDER_ACKS, SENDINGS, SESSIONS
-from schemas.table import EVENT_DATE
 from schemas.transfers import TRANSFER_SEQUENCES
 from udfs.capture.clock_steps import NO_STEPS, ClockSteps
 
-CODE_VERSION: Final = "5"  # raised when rows are computed differently: all are recomputed
-_INPUTS: Final = (MESSAGES, SENDINGS, ORDER_ACKS, SESSIONS, CAPTURE_FILES)
+_TRANSFER_SEQUENCES: Final = DerivedTable(
+    TRANSFER_SEQUENCES, (MESSAGES, SENDINGS, ORDER_ACKS, SESSIONS, CAPTURE_FILES), code_version="5", needs=(SENDINGS,)
+)
 _MAX_CHANGES: Final = 2_000_000  # changed rows of an input; with more, all sequences are recomputed
-_CAPTURE_ENDS: Final = "capture_ends"  # part of the provenance: by server, microseconds
-_CLONES: Final = "clones"  # likewise: identifiers of queue managers that two machines have
-_CLOCK_STEPS: Final = "clock_steps"  # likewise: a fingerprint of where clocks of captures were set
 # Rows that differ in these columns, before and after all changes: a row and its copy cancel each other.
 _MESSAGE_COLUMNS: Final = (
     "packet_key, source_queue_manager, destination_queue, destination_queue_manager, hop_count,"
@@ -83,11 +82,6 @@ SELECT DISTINCT {ID_SQL} AS id FROM (
   SELECT {_ACK_COLUMNS} FROM {{feed}} WHERE kind = 'order_ack' AND transaction_sequence_id IS NOT NULL
   GROUP BY {_ACK_COLUMNS} HAVING {MORE_ROWS_SQL} <> 0
 )"""
-_CHANGED_HANDSHAKES: Final = f"""
-SELECT address, unix_micros(shown_at) AS `at` FROM (
-  {HANDSHAKES_SQL.replace("FROM {rows}", ", _change_type FROM {feed}")}
-) WHERE queue_manager IS NOT NULL AND shown_at IS NOT NULL
-GROUP BY address, queue_manager, shown_at HAVING {MORE_ROWS_SQL} <> 0"""
 _CHANGED_ENDS: Final = f"""
 SELECT DISTINCT connection_id AS id FROM (
   SELECT connection_id FROM {{feed}} WHERE client_order_acks > 0 OR server_order_acks > 0
@@ -109,27 +103,22 @@ def update(lake: Lake, run_id: str, settings: SequenceSettings | None = None) ->
     Call it when silver.sessions and the tables beside it are up to date.
     """
     settings = settings or SequenceSettings()
-    provenance = {**settings.as_provenance(), "transfer_sequences": CODE_VERSION}
-    step = IncrementalUpdate.begin(lake, TRANSFER_SEQUENCES, _INPUTS, provenance)
-    if not step.exists(SENDINGS) or step.is_current():
-        return 0
-    return _SequencesUpdate(step, settings, run_id, [*provenance]).run()
+    step = _TRANSFER_SEQUENCES.begin(lake, settings.as_provenance())
+    return 0 if step is None else _SequencesUpdate(step, settings, run_id).run()
 
 
 @dataclass(slots=True)
 class _SequencesUpdate:
-    """One update. ``capture_ends``: by server, microseconds; ``affected``: by sequence id the time of changed sendings.
+    """One update; ``affected``: by sequence id the time of changed sendings.
 
-    A sequence whose own sendings are as they were has no time there: its rows tell when it began. ``clones``:
-    identifiers of queue managers that two machines have. ``steps``: where clocks were set.
+    A sequence whose own sendings are as they were has no time there: its rows tell when it began. ``steps``: where
+    clocks were set.
     """
 
     step: IncrementalUpdate
     settings: SequenceSettings
     run_id: str
-    setting_names: list[str]
-    capture_ends: dict[str, int] = field(default_factory=dict)
-    clones: frozenset[str] = frozenset()
+    now: HopState = NO_STATE
     steps: ClockSteps = NO_STEPS
     affected: dict[str, int | None] = field(default_factory=dict)
 
@@ -140,54 +129,52 @@ class _SequencesUpdate:
 
     def run(self) -> int:
         """Recompute the affected sequences, or all; return how many rows are written."""
-        self.capture_ends = read_capture_ends(self.lake)
-        self.step.provenance_now[_CAPTURE_ENDS] = self.capture_ends
-        self.clones = read_clones(self.lake)
-        self.step.provenance_now[_CLONES] = sorted(self.clones)
         self.steps = read_clock_steps(self.lake)
-        self.step.provenance_now[_CLOCK_STEPS] = self.steps.fingerprint()
-        known = self.step.provenance_before and self.step.has_same_inputs(*self.setting_names, _CLOCK_STEPS)
-        if not known or not self._find_affected():
-            self.step.prepare_full_reads(MESSAGES, SENDINGS, ORDER_ACKS)
-            return self.step.replace_all(set_beginnings(self._recompute(None, 0), self.settings.wait))
-        if not self.affected:
-            self.step.note_provenance()
-            return 0
-        current = self.lake.select(TRANSFER_SEQUENCES, f"{ID_SQL} IN {{ids}}", ids=self.affected.keys())
-        times = [at for at in self.affected.values() if at is not None]
-        times += times_to_us(current["first_sent_at"]).to_pylist()
-        new = self._recompute(self.affected.keys(), min(times, default=0))
-        new, current = set_changed_beginnings(self.lake, new, current, self.settings.wait)
-        return self.step.replace_changed(new, current, {*new[EVENT_DATE].to_pylist(), *current[EVENT_DATE].to_pylist()})
+        clones = sorted(read_clones(self.lake))
+        self.now = HopState(read_capture_ends(self.lake), clones, self.steps.fingerprint())
+        self.step.keep(self.now)
+        return self.step.recompute(self._find_affected, self._recompute)
 
-    def _recompute(self, ids: Collection[str] | None, since: int) -> pa.Table:
+    def _recompute(self, affected: Mapping[str, int | None] | None) -> int:
+        if affected is None:
+            return self.step.replace_all(set_beginnings(self._compute(None, 0), self.settings.wait))
+        current = self.lake.select(TRANSFER_SEQUENCES, f"{ID_SQL} IN {{ids}}", ids=affected.keys())
+        times = [at for at in affected.values() if at is not None]
+        times += times_to_us(current["first_sent_at"]).to_pylist()
+        new = self._compute(affected.keys(), min(times, default=0))
+        return self.step.replace_changed(*set_changed_beginnings(self.lake, new, current, self.settings.wait))
+
+    def _compute(self, ids: Collection[str] | None, since: int) -> pa.Table:
         """Return the rows of some sequences, none of which begins before a time, or of all; not how they began."""
         fill = partial(fill_queue_managers, self.lake, expire_us=timedelta_to_us(self.settings.expire))
         wait_us = timedelta_to_us(self.settings.wait)
         rows = [SEQUENCES_SCHEMA.empty_table()]
-        holes = read_missing_packets(self.lake, self.clones)
+        clones = frozenset(self.now.clones)
+        holes = read_missing_packets(self.lake, clones)
         for names, first in group_sequences(self.lake, ids, since):
-            sendings = read_sendings(self.lake, names, first, self.capture_ends)
+            sendings = read_sendings(self.lake, names, first, self.now.capture_ends)
             acks = read_order_acks(self.lake, names, first - wait_us)
-            rows.append(sequence_rows(sendings, acks, holes, self.settings, self.run_id, fill, self.clones, self.steps))
+            rows.append(sequence_rows(sendings, acks, holes, self.settings, self.run_id, fill, clones, self.steps))
         return pa.concat_tables(rows)
 
     # What changed
 
-    def _find_affected(self) -> bool:
-        """Find the sequences that changes affect; return whether they are known."""
-        step = self.step
+    def _find_affected(self) -> dict[str, int | None]:
+        """Return the sequences that changes affect; TooManyChangesError."""
+        step, before = self.step, self.step.kept(HopState)
+        if before.clock_steps != self.now.clock_steps:
+            raise TooManyChangesError
         messages = step.changes(MESSAGES, _CHANGED_MESSAGES, _MAX_CHANGES)
         acks = step.changes(ORDER_ACKS, _CHANGED_ACKS, _MAX_CHANGES)
         holes = [
             step.changes(SESSIONS, sql, _MAX_CHANGES)
             for sql in (*(sql for sql, _ in HOLE_CHANGES), CHANGED_ANYWHERE_SQL)
         ]
-        handshakes = step.changes(SESSIONS, _CHANGED_HANDSHAKES, _MAX_CHANGES)
+        handshakes = step.changes(SESSIONS, CHANGED_HANDSHAKES_SQL, _MAX_CHANGES)
         ends = step.changes(SESSIONS, _CHANGED_ENDS, _MAX_CHANGES)
         sendings = self._changed_sendings()
-        if messages is None or acks is None or None in holes or handshakes is None or ends is None or sendings is None:
-            return False
+        if sendings is None:
+            raise TooManyChangesError
         self.affected = {row["id"]: None for row in acks}
         if names := {row["id"] for row in ends}:
             found = self.lake.query(_ACKNOWLEDGED_ON, acks=ORDER_ACKS, names=names)
@@ -197,12 +184,12 @@ class _SequencesUpdate:
         since = min((row["since"] or 0 for row in connections), default=0)
         self._add_sequences("connection_id", [row["id"] for row in connections], since)
         for (_, affected), pairs in zip(HOLE_CHANGES, holes, strict=False):
-            self._add_by_holes(affected, pairs or [])
+            self._add_by_holes(affected, pairs)
         self._add_waiting(holes[-1])
-        self._add_by_clones()
-        self._add_by_capture_end()
+        self._add_by_clones({*self.now.clones} ^ {*before.clones})
+        self._add_by_capture_end(before.capture_ends)
         self.affected |= {row["id"]: row["since"] for row in messages}
-        return True
+        return self.affected
 
     def _changed_sendings(self) -> pa.Table | None:
         """Return packet_key and sent_at of changed sendings; None where they are not known."""
@@ -229,7 +216,7 @@ class _SequencesUpdate:
             found = self.lake.query(sql, rows=TRANSFER_SEQUENCES, pairs=pa.Table.from_pylist(pairs, PAIRS_SCHEMA))
             self.affected |= dict.fromkeys(found["id"].to_pylist())
 
-    def _add_waiting(self, holes: list[dict[str, Any]] | None) -> None:
+    def _add_waiting(self, holes: list[dict[str, Any]]) -> None:
         """Add the sequences that wait for an order ack that changed holes between any machines may hold."""
         if condition := changed_anywhere_sql(holes, timedelta_to_us(self.settings.wait)):
             where = f"waiting > 0 AND {condition.replace('{last}', 'last_sent_at')}"
@@ -237,9 +224,9 @@ class _SequencesUpdate:
             found = self.lake.query(sql, rows=TRANSFER_SEQUENCES)
             self.affected |= dict.fromkeys(found["id"].to_pylist())
 
-    def _add_by_clones(self) -> None:
+    def _add_by_clones(self, names: Collection[str]) -> None:
         """Add the sequences of queue managers that are, or were before, two machines with one identifier."""
-        if names := self.clones ^ {*self.step.provenance_before.get(_CLONES, ())}:
+        if names:
             sql = f"""
 SELECT DISTINCT {ID_SQL} AS id FROM {{rows}}
 WHERE sender_queue_manager IN {{names}} OR receiver_queue_manager IN {{names}}"""
@@ -256,15 +243,12 @@ WHERE sender_queue_manager IN {{names}} OR receiver_queue_manager IN {{names}}""
         found: list[dict[str, Any]] = self.lake.query(sql, sessions=SESSIONS, addresses=addresses).to_pylist()
         return found
 
-    def _add_by_capture_end(self) -> None:
+    def _add_by_capture_end(self, before: Mapping[str, int]) -> None:
         """Add the sequences that wait, at servers whose captures end at another time than before.
 
         A later end makes waits longer until the sequence takes in nothing more; only an earlier one shortens them.
         """
-        before: Mapping[str, int] = self.step.provenance_before.get(_CAPTURE_ENDS, {})
-        now = self.capture_ends
-        later = {server for server, at in now.items() if at > before.get(server, at - 1)}
-        earlier = {server for server, at in before.items() if at > now.get(server, at - 1)}
+        later, earlier = changed_ends(before, self.now.capture_ends)
         if not later and not earlier:
             return
         oldest = min((before.get(server, 0) for server in later), default=0) - timedelta_to_us(self.settings.wait)

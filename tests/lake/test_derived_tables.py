@@ -1,0 +1,166 @@
+"""Derived tables: when nothing, some rows or all are recomputed, and what their provenance keeps."""
+
+import json
+from dataclasses import dataclass, replace
+
+import pytest
+
+from engines import without_spark
+from pipeline.arrow_rows import rows_to_table
+from pipeline.lake.incremental import CODE_VERSION, DerivedTable, KeptState, TooManyChangesError
+from pipeline.lake.lake import Lake
+from queue_states.in_memory_update import row
+from schemas.bronze import PENDING, QUARANTINE
+from schemas.coverage import COVERAGE
+
+TABLE = DerivedTable(COVERAGE, (QUARANTINE, PENDING), code_version="1", needs=(QUARANTINE,))
+PART = replace(TABLE, part="of another update")
+CHANGED = "SELECT quarantine_key FROM {feed}"
+
+
+@pytest.fixture
+def lake(tmp_path):
+    return Lake(without_spark(), str(tmp_path / "lake"))
+
+
+def add(lake, *keys):
+    lake.append(QUARANTINE, rows_to_table([row(QUARANTINE, quarantine_key=key) for key in keys], QUARANTINE.schema()))
+
+
+class Update:
+    """Updates of the table, of which each notes what it recomputes: keys of changed rows, or "all"."""
+
+    def __init__(self, lake, table=TABLE, limit=3):
+        self.lake, self.table, self.limit = lake, table, limit
+        self.settings, self.also, self.error, self.stops_early = {"minutes": 5}, {}, None, False
+        self.recomputed = []
+
+    def run(self):
+        self.recomputed = []
+        step = self.table.begin(self.lake, self.settings, self.also)
+        return None if step is None else step.recompute(lambda: self.find(step), lambda keys: self.write(step, keys))
+
+    def find(self, step):
+        if self.error is not None:
+            raise self.error
+        return {each["quarantine_key"] for each in step.changes(QUARANTINE, CHANGED, self.limit)}
+
+    def write(self, step, keys):
+        self.recomputed.append("all" if keys is None else sorted(keys))
+        if self.stops_early and keys is not None:
+            raise TooManyChangesError
+        every = self.lake.select(QUARANTINE, "TRUE")["quarantine_key"].to_pylist()
+        rows = rows_to_table([row(COVERAGE, coverage_key=key) for key in every], COVERAGE.schema())
+        return step.replace_changed(rows, self.lake.select(COVERAGE, "TRUE"))
+
+
+def after(update, *keys):
+    add(update.lake, *keys)
+    update.run()
+    return update.recomputed
+
+
+def test_nothing_then_all_then_what_changed(lake):
+    update = Update(lake)
+    assert update.run() is None  # no input exists
+    add(lake, "a", "b")
+    assert (update.run(), update.recomputed) == (2, ["all"])
+    assert (update.run(), update.recomputed) == (None, [])
+    assert after(update, "c") == [["c"]]
+    lake.create(PENDING)  # another input without a change that affects anything
+    assert (update.run(), update.recomputed) == (0, [])
+    assert update.run() is None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda update: setattr(update, "limit", 0),
+        lambda update: setattr(update, "error", TooManyChangesError()),
+        lambda update: setattr(update, "settings", {"minutes": 6}),
+        lambda update: setattr(update, "table", replace(TABLE, code_version="2")),
+    ],
+    ids=["too_many", "unknown", "settings", "code"],
+)
+def test_all_rows_are_recomputed_where_those_of_before_cannot_be_kept(lake, change):
+    update = Update(lake)
+    add(lake, "a")
+    update.run()
+    change(update)
+    assert after(update, "b") == ["all"]
+    assert lake.select(COVERAGE, "TRUE").num_rows == 2
+    assert update.run() is None
+
+
+def test_what_turns_out_to_be_too_much_while_it_is_recomputed_is_all(lake):
+    update = Update(lake)
+    add(lake, "a")
+    update.run()
+    update.stops_early = True
+    assert after(update, "b") == [["b"], "all"]
+
+
+def test_another_value_that_is_no_setting_is_for_the_table_to_find(lake):
+    update = Update(lake)
+    update.also = {"names": {"10.0.0.1": "one"}}
+    add(lake, "a")
+    update.run()
+    update.also = {"names": {"10.0.0.1": "two"}}
+    assert (update.run(), update.recomputed) == (0, [])  # it is asked, and finds nothing
+    assert update.run() is None
+
+
+def test_rows_of_a_lake_of_before_are_recomputed_exactly_once(lake):
+    update = Update(lake)
+    add(lake, "a")
+    update.run()
+    before = lake.versions.provenance(COVERAGE)
+    version = before.pop(CODE_VERSION)
+    lake.note_provenance(COVERAGE, json.dumps(before | {"counted": version, "session rules": "5"}))
+    assert (update.run(), update.recomputed) == (0, ["all"])
+    assert lake.versions.provenance(COVERAGE) == before | {CODE_VERSION: version}
+    assert update.run() is None
+    assert after(update, "b") == [["b"]]
+
+
+def test_parts_of_a_provenance_are_carried_on(lake):
+    first, second = Update(lake), Update(lake, PART)
+    add(lake, "a")
+    for update in (first, second):
+        update.run()
+        assert update.recomputed == ["all"]
+    for update in (first, second, first):
+        update.run()
+        assert update.recomputed == []
+    add(lake, "b")
+    for update in (second, first):
+        update.run()
+        assert update.recomputed == [["b"]]
+    assert TABLE.provenance(lake) == PART.provenance(lake)
+    found = lake.versions.provenance(COVERAGE)
+    assert found[f"{PART.part} {QUARANTINE}"] == found[str(QUARANTINE)]  # as maintenance finds versions of tables
+    add(lake, "c")
+    step = TABLE.begin(lake, first.settings)
+    step.drop_parts(kept=TABLE)
+    step.note_provenance()
+    assert PART.provenance(lake) == {}
+    second.run()
+    assert second.recomputed == ["all"]
+
+
+@dataclass(frozen=True, slots=True)
+class _State(KeptState):
+    ends: dict[str, int]
+    clock: str | None
+
+
+def test_a_state_is_kept_whole_or_not_at_all(lake):
+    add(lake, "a")
+    step = TABLE.begin(lake)
+    with pytest.raises(TooManyChangesError):
+        step.kept(_State)
+    step.keep(_State({"10.0.0.1": 5}, None))
+    step.replace_all(COVERAGE.schema().empty_table())
+    add(lake, "b")
+    assert TABLE.begin(lake).kept(_State) == _State({"10.0.0.1": 5}, None)
+    assert _State.of({"ends": {}}) is None
