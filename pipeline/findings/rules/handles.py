@@ -37,7 +37,7 @@ from pipeline.findings.rules.registry import (
     server_rule,
     violation_of_either,
 )
-from pipeline.findings.rules.remote_read import PEEK_ACCESS, RECEIVE_ACCESS
+from udfs.codes import PEEK_ACCESS, RECEIVE_ACCESS
 from udfs.dcerpc.interfaces import QM2QM_NAME, QMCOMM_NAME, REMOTE_READ_NAME
 
 _METHODS_BY_NUMBER: Final = (*QM2QM_READS, (QM2QM_NAME, 4), (QM2QM_NAME, 5), (QM2QM_NAME, 6))
