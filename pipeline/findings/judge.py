@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from pipeline.attempts.calls.associations import ClientAssociation
 from pipeline.findings.captured_rows import captured_calls, iter_rows, plain_columns, without_null_columns
-from pipeline.findings.columns.association_calls import AssociationCalls, Suspects, is_always_row
+from pipeline.findings.columns.association_calls import AssociationCalls, Suspects, is_always_row, no_reads
 from pipeline.findings.columns.call_columns import CallColumns, Mask, Numbers
 from pipeline.findings.columns.call_history import UNREADABLE_OUTCOMES, AssociationHistory, CapturedCall, ServerHistory
 from pipeline.findings.columns.receives import with_whole_exchanges
@@ -76,7 +76,7 @@ def find_violations(
         for number, place in enumerate(places.tolist()):
             violation = violating.violation(number, rows.calls[place])
             found[columns.association[place]].append((check, violation))
-    _judge_associations(found, columns, rows, histories, of_associations)
+    _judge_associations(found, rows, histories, of_associations)
     yield from filter(None, found)
 
 
@@ -187,20 +187,30 @@ def violating_calls(columns: CallColumns, changed: Mask | None = None) -> Iterat
                     yield check, violating._replace(calls=calls)
 
 
-def _suspects_of_association_checks(calls: AssociationCalls) -> tuple[list[Numbers | None], Mask]:
-    """Return the positions of the calls that may break each rule, and which calls are these or are needed beside them.
+class _Judged(NamedTuple):
+    """What a check on associations judges: these associations, and of their calls those at these positions."""
 
-    None where a rule judges what is a row anyway.
+    associations: list[int]
+    calls: frozenset[int]
+
+
+def _suspects_of_association_checks(calls: AssociationCalls) -> tuple[list[_Judged], Mask]:
+    """Return what each check judges, and which calls it judges or needs beside them.
+
+    Those that are rows in any case are not among the latter where all of these are judged.
     """
-    found: dict[tuple[Any, bool], Numbers] = {}
+    found: dict[tuple[Any, bool], _Judged] = {}
     every = calls.nothing()
     for condition, whole in map(_condition, ASSOCIATION_CHECKS):
-        if condition is not None and (condition, whole) not in found:
+        if (condition, whole) not in found:
             suspects: Suspects = condition(calls)
             masks = [mask & calls.complete if whole else mask for mask in suspects if mask is not None]
-            every |= np.logical_or.reduce(masks)
-            found[condition, whole] = np.flatnonzero(masks[0])
-    return [found.get(_condition(check)) for check in ASSOCIATION_CHECKS], every
+            if condition is not no_reads:
+                every |= np.logical_or.reduce(masks)
+            places = np.flatnonzero(masks[0])
+            associations = np.unique(calls.association[places]).tolist()
+            found[condition, whole] = _Judged(associations, frozenset(places.tolist()))
+    return [found[_condition(check)] for check in ASSOCIATION_CHECKS], every
 
 
 def _condition(check: RuleCheck) -> tuple[Any, bool]:
@@ -209,23 +219,14 @@ def _condition(check: RuleCheck) -> tuple[Any, bool]:
 
 
 def _judge_associations(
-    found: list[Violations],
-    columns: CallColumns,
-    rows: _Rows,
-    histories: Sequence[AssociationHistory],
-    suspects_of_checks: Sequence[Numbers | None],
+    found: list[Violations], rows: _Rows, histories: Sequence[AssociationHistory], judged: Sequence[_Judged]
 ) -> None:
     """Add what the checks on associations find: check by check, only of the calls that may break its rule."""
-    always = [place for place, history in enumerate(histories) if history.calls]
-    for check, suspects in zip(ASSOCIATION_CHECKS, suspects_of_checks, strict=True):
-        judged = always if suspects is None else np.unique(columns.association[suspects]).tolist()
-        places = None if suspects is None else {*suspects.tolist()}
-        if suspects is not None and check.judges_binds:
-            judged = [place for place, history in enumerate(histories) if history.binds]
-        for place in judged:
+    with_binds = [place for place, history in enumerate(histories) if history.binds]
+    for check, (associations, calls) in zip(ASSOCIATION_CHECKS, judged, strict=True):
+        for place in with_binds if check.judges_binds else associations:
             if check.needs == "complete" and not histories[place].is_complete:
                 continue
             for violation in check.check(histories[place]):
-                call = violation.call
-                if call is None or places is None or rows.places[call] in places:
+                if violation.call is None or rows.places[violation.call] in calls:
                     found[place].append((check, violation))

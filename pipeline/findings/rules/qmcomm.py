@@ -12,6 +12,7 @@ from typing import Final
 import numpy as np
 
 from pipeline.attempts.queue_opens import SharingMode, share_modes_conflict, sharing_mode
+from pipeline.findings.columns.association_calls import no_reads
 from pipeline.findings.columns.call_columns import CallColumns
 from pipeline.findings.columns.call_history import AssociationHistory, CapturedCall, ServerHistory, clock_slack_us
 from pipeline.findings.rules.qm2qm import ACCESS_DENIED, has_null_handle, is_valid_port
@@ -52,7 +53,7 @@ def returned_context_differs_from_handle(calls: CallColumns) -> Iterator[Violati
     yield ViolatingCalls(wrong, "pdwContext {open_context}, phQueue {queue_handle}")
 
 
-@association_rule("C03", "RemoteQmGetVersion returned that the server is XP or later")
+@association_rule("C03", "RemoteQmGetVersion returned that the server is XP or later", suspects=no_reads)
 def returned_descriptor_differs_from_handle(history: AssociationHistory) -> Iterator[Violation]:
     """The returned dwpQueue differs from phQueue."""
     version = history.server.version
@@ -99,7 +100,7 @@ def object_is_not_a_queue(calls: CallColumns) -> Iterator[ViolatingCalls]:
     yield ViolatingCalls(there & (kind != 1), "ObjType {}", (kind,))
 
 
-@complete_association_rule("C14")
+@complete_association_rule("C14", suspects=no_reads)
 def registry_not_queried_first(history: AssociationHistory) -> Iterator[Violation]:
     """A supporting server is used before R_QMQueryQMRegistryInternal; reported once per association."""
     first = next(iter(history.calls_of((QMCOMM_NAME, 19))), None)

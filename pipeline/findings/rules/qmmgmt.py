@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from pipeline.findings.columns.association_calls import no_reads
 from pipeline.findings.columns.call_columns import CallColumns, Mask
 from pipeline.findings.columns.call_history import AssociationHistory, CapturedCall
 from pipeline.findings.rules.registry import ViolatingCalls, Violation, association_rule, call_rule
@@ -233,7 +234,9 @@ def array_size_invalid(calls: CallColumns) -> Iterator[ViolatingCalls]:
     yield _with_text(calls, of_queues, wrong_sequence, by_server=True)
 
 
-@association_rule("M19", "the server returned its version as a property of the machine, in the same association")
+@association_rule(
+    "M19", "the server returned its version as a property of the machine, in the same association", suspects=no_reads
+)
 def property_newer_than_server(history: AssociationHistory) -> Iterator[Violation]:
     """A server before Vista returned a property that Vista added."""
     versions = [
@@ -264,7 +267,7 @@ def _queue_locations(history: AssociationHistory) -> dict[str, tuple[str, Captur
     return found
 
 
-@association_rule("M14", "the queue's LOCATION was answered in the same association")
+@association_rule("M14", "the queue's LOCATION was answered in the same association", suspects=no_reads)
 def local_queue_paused(history: AssociationHistory) -> Iterator[Violation]:
     """PAUSE or RESUME of a local queue was answered MQ_OK."""
     locations = _queue_locations(history)
@@ -274,7 +277,11 @@ def local_queue_paused(history: AssociationHistory) -> Iterator[Violation]:
             yield Violation(call, f"{call['action']} of a local queue", (place[1], call))
 
 
-@association_rule("M16", "the machine's PRIVATEQ was answered within a minute before and after, and names other queues")
+@association_rule(
+    "M16",
+    "the machine's PRIVATEQ was answered within a minute before and after, and names other queues",
+    suspects=no_reads,
+)
 def absent_queue_query_accepted(history: AssociationHistory) -> Iterator[Violation]:
     """A query for a private queue that the machine does not have was answered MQ_OK."""
     listed = []
@@ -303,7 +310,7 @@ def _listed_at(listed: tuple[CapturedCall, set[str]]) -> int:
     return listed[0].started_at
 
 
-@association_rule("M17", "the answers and the actions before them are of one association")
+@association_rule("M17", "the answers and the actions before them are of one association", suspects=no_reads)
 def state_contradicts_action(history: AssociationHistory) -> Iterator[Violation]:
     """A state contradicts an earlier action, or the LOCATION of the same response."""
     paused: defaultdict[str | None, CapturedCall | None] = defaultdict(lambda: None)
@@ -330,7 +337,7 @@ def state_contradicts_action(history: AssociationHistory) -> Iterator[Violation]
             yield Violation(call, f"LOCATION is {location}, STATE is {state}")
 
 
-@association_rule("M21", "the binds of the connection were captured")
+@association_rule("M21", "the binds of the connection were captured", suspects=no_reads)
 def unauthenticated_action_accepted(history: AssociationHistory) -> Iterator[Violation]:
     """An action without authentication was answered MQ_OK."""
     for call in history.calls_of((QMMGMT_NAME, 1)):

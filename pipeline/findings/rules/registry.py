@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from string import Formatter
 from typing import Any, Final, Literal, NamedTuple, TypeVar
 
-from pipeline.findings.columns.association_calls import AssociationCalls, Suspects
+from pipeline.findings.columns.association_calls import AssociationCalls, Suspects, every_call
 from pipeline.findings.columns.call_columns import CallColumns, Mask, Method, Numbers
 from pipeline.findings.columns.call_history import AssociationHistory, CapturedCall, ServerHistory
 from pipeline.findings.rules.catalog import RULE_TABLE
@@ -220,7 +220,7 @@ class RuleCheck(NamedTuple):
 
     ``methods``: a check on single calls is for calls of these, for all where there are none. ``suspects``, of a check
     on associations: the condition, over columns, that calls meet which may break the rule; the function judges only
-    these. None: all calls that are rows in any case.
+    these.
     """
 
     rule_id: str
@@ -228,7 +228,7 @@ class RuleCheck(NamedTuple):
     precondition: str
     check: Any
     methods: tuple[Method, ...] = ()
-    suspects: AssociationCondition | None = None
+    suspects: AssociationCondition = every_call
 
     @property
     def judges_binds(self) -> bool:
@@ -259,19 +259,20 @@ def call_rule(rule_id: str, *methods: Method, needs: RequiredEvidence = "request
 
 
 def association_rule(
-    rule_id: str, precondition: str, *, suspects: AssociationCondition | None = None
+    rule_id: str, precondition: str, *, suspects: AssociationCondition = every_call
 ) -> Callable[[AssociationCheck], AssociationCheck]:
-    """Register a check that looks at the calls of one association.
+    """Register a check that looks at the calls of one association, with the lifetimes of its handles.
 
     ``suspects`` says, of columns, which calls may break the rule, and what the check needs beside them
-    (``Suspects``); None: calls that are rows in any case (``is_always_row``), and it needs no others. The check is
-    given a history with at least these, and its violations by other calls do not count.
+    (``Suspects``). It saves making rows of all other reads and Ends: without it, a rule gets all calls. ``no_reads`` is
+    for rules that look at neither reads nor Ends. The check is given a history with at least these calls and those that
+    are rows in any case (``is_always_row``); its violations by other calls do not count.
     """
     return _registrar(ASSOCIATION_CHECKS, RuleCheck(rule_id, "headers", precondition, None, suspects=suspects))
 
 
 def complete_association_rule(
-    rule_id: str, further_precondition: str | None = None, *, suspects: AssociationCondition | None = None
+    rule_id: str, further_precondition: str | None = None, *, suspects: AssociationCondition = every_call
 ) -> Callable[[AssociationCheck], AssociationCheck]:
     """Register such a check that runs only where the association was captured completely."""
     precondition = "; ".join(filter(None, (_PRECONDITIONS["complete"], further_precondition)))
