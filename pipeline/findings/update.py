@@ -60,6 +60,7 @@ from pipeline.findings.inputs import (
 from pipeline.findings.lookback import LookbackResult, evaluate_ongoing_associations
 from pipeline.findings.queue_inputs import AffectedQueues, QueueFindings
 from pipeline.findings.rules.queue_facts import QueueRuleLimits
+from pipeline.findings.rules.versions import CALL_RULES
 from pipeline.findings.sliced_inputs import IS_FIRST, IS_OWN, SlicedInputs
 from pipeline.lake.date_filters import dates_condition
 from pipeline.lake.incremental import IncrementalUpdate, commits_with_provenance
@@ -73,7 +74,6 @@ from schemas.queue_history import QUEUE_HISTORY
 from schemas.queue_snapshots import QUEUE_SNAPSHOTS
 from udfs.dcerpc.interfaces import QM2QM_NAME, QMCOMM_NAME, QMMGMT_NAME, REMOTE_READ_NAME
 
-CODE_VERSION: Final = "8"  # raised when rules are added or changed: they are evaluated on everything again
 _FOLLOWED: Final = (RPC_CALLS, CONNECTIONS, RPC_BINDS)
 _INPUTS: Final = (*_FOLLOWED, HOSTS, *queue_inputs.SOURCE_TABLES)
 _MAX_CALLS_IN_MEMORY: Final = 200_000  # more affected calls are evaluated server by server
@@ -99,7 +99,7 @@ def update(lake: Lake, *, stubs: bool = True, limits: QueueRuleLimits | None = N
     ``limits`` are the settings of the rules on queues.
     """
     limits = QueueRuleLimits() if limits is None else limits
-    settings = {**limits.as_provenance(), "rules": CODE_VERSION, "stubs": stubs}
+    settings = {**limits.as_provenance(), "rules": CALL_RULES, "stubs": stubs}
     step = IncrementalUpdate.begin(lake, FINDINGS, _INPUTS, settings, LAST_COMMITTED_TABLE, QUEUE_HISTORY)
     for carried in (update_sessions.carried_provenance, update_sessions.carried_clones):
         step.provenance_now |= carried(step.provenance_before)

@@ -18,6 +18,7 @@ from pipeline.arrow_rows import rows_to_table, table_to_rows, times_to_us
 from pipeline.findings.evaluate import FINDINGS_SCHEMA, finding_row
 from pipeline.findings.reported_sequences import NO_NUMBERS, HighestNumbers, ReportedSequence
 from pipeline.findings.rules.registry import ALL_RULES, SEQUENCE_CHECKS
+from pipeline.findings.rules.versions import SEQUENCE_RULES
 from pipeline.lake.incremental import ChangeFeeds, IncrementalUpdate
 from pipeline.lake.lake import Lake
 from pipeline.lake.versions import versions_by_name
@@ -34,7 +35,6 @@ from udfs.rows import RowDict, RowMapping
 SEQUENCE_SCOPE: Final = "sequence"
 PROVENANCE: Final = "reported sequences"
 """The part of the provenance of gold.findings that other commits of the table must carry on."""
-_CODE_VERSION: Final = "1"  # raised when the rule changes: all sequences are evaluated again
 _DAY_US: Final = 86_400_000_000
 _MAX_CHANGES: Final = 200_000
 _INPUTS: Final = {
@@ -76,7 +76,7 @@ def update(lake: Lake, run_id: str) -> int:
     """Evaluate O08 on the sequences that changes affect; return how many findings are written. After other findings."""
     step = IncrementalUpdate.begin(lake, FINDINGS, (), {}, *_INPUTS, QUEUE_HISTORY)
     names = step.provenance_of(QUEUE_HISTORY).get("names") or {}
-    now = {**versions_by_name(step.snapshots, _INPUTS), "rule": _CODE_VERSION, "names": names}
+    now = {**versions_by_name(step.snapshots, _INPUTS), "rule": SEQUENCE_RULES, "names": names}
     before = step.provenance_before.get(PROVENANCE) or {}
     if before == now or not step.exists(EOD_TRANSFERS, EOD_SOURCES) or not step.exists(TRANSFER_SEQUENCES):
         return 0

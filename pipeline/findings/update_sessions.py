@@ -21,6 +21,7 @@ from pipeline.findings.evaluate import FINDINGS_SCHEMA
 from pipeline.findings.hop_findings import HOP_SCOPE, HopFacts, cloned_machines, hop_finding_rows
 from pipeline.findings.rules.registry import HOP_CHECKS
 from pipeline.findings.rules.session_facts import PacketFacts, SessionFacts
+from pipeline.findings.rules.versions import CLONE_RULES, SESSION_RULES
 from pipeline.findings.session_checkpoints import judged_again, new_checkpoints, outdated
 from pipeline.findings.session_findings import (
     CONNECTION_COLUMNS,
@@ -53,8 +54,6 @@ from schemas.sessions import FINDING_CHECKPOINTS, ORDER_ACKS, SESSION_PACKETS, S
 from schemas.table import EVENT_DATE
 from schemas.transfers import MESSAGE_TRANSFERS, TRANSFER_SEQUENCES
 
-CODE_VERSION: Final = "5"  # raised when rules are added or changed: they are evaluated on everything again
-_CLONES_VERSION: Final = "3"  # the same of O07
 IS_CLONE: Final = f"rule_id = '{CLONES_RULE}'"
 """The SQL condition of findings on two machines with one identifier."""
 _VERSION: Final = "session rules"  # in the provenance
@@ -104,7 +103,7 @@ def update_clones(lake: Lake, run_id: str, wait: timedelta = timedelta(days=30))
     Before transfers, which are not between queue managers that O07 names. ``wait`` is the setting transfers.wait.
     """
     step = IncrementalUpdate.begin(lake, FINDINGS, (), {}, SESSIONS)
-    now = {**versions_by_name(step.snapshots, (SESSIONS,)), "rule": _CLONES_VERSION}
+    now = {**versions_by_name(step.snapshots, (SESSIONS,)), "rule": CLONE_RULES}
     before = step.provenance_before.get(_CLONES) or {}
     if before == now or not step.exists(SESSIONS):
         return 0
@@ -135,7 +134,7 @@ def update(
     ``wait`` is the setting transfers.wait: how far back rules over several sessions look.
     """
     settings = settings or SessionSettings()
-    version = f"{CODE_VERSION}, {wait.total_seconds():g} s"
+    version = f"{SESSION_RULES}, {wait.total_seconds():g} s"
     step = IncrementalUpdate.begin(lake, FINDINGS, _INPUTS, {_VERSION: version})
     if not step.exists(SESSIONS) or step.is_current():
         return 0
