@@ -76,8 +76,9 @@ docs: tables-doc rules-doc questions-doc configuration-doc rooms-doc notices-doc
 tables-doc: setup  ## write tables.md from schemas/ and example_rows.json
 	@PYTHONPATH=. $(PY) tools/write_tables_doc.py docs/reference/tables.md
 
-rules-doc: setup  ## write rules.md from the rules and their tests
+rules-doc: setup  ## write rules.md and the versions of the rules from their code
 	@PYTHONPATH=. $(PY) tools/write_rules_doc.py docs/reference/rules.md
+	@PYTHONPATH=. $(PY) tools/write_rule_versions.py pipeline/findings/rules/versions.py
 
 questions-doc: setup  ## write questions.md and alerts.md from the views and conditions
 	@PYTHONPATH=. $(PY) tools/write_questions_doc.py docs/reference

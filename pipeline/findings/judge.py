@@ -1,7 +1,7 @@
-"""Judges calls: finds those that may break a rule, by columns, and asks the rules about these alone. No Spark.
+"""Judges calls: rules on single calls, by columns, and those on associations, call by call. No Spark.
 
-A call that no condition finds (``RuleCheck.suspects``) never becomes a row. Of the others, and of all calls that open,
-close or cancel, rows are made once, whichever rules ask.
+A call that breaks no rule on single calls, and that no condition finds (``RuleCheck.suspects``), never becomes a row.
+Of the others, and of all calls that open, close or cancel, rows are made once, whichever rules ask.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ import pyarrow as pa
 
 from pipeline.attempts.calls.associations import ClientAssociation
 from pipeline.findings.captured_rows import captured_calls, iter_rows, plain_columns, without_null_columns
-from pipeline.findings.columns.association_calls import AssociationCalls, Suspects, is_always_row
-from pipeline.findings.columns.call_columns import CallColumns, Mask, Method, Numbers
+from pipeline.findings.columns.association_calls import AssociationCalls, Suspects, is_always_row, no_reads
+from pipeline.findings.columns.call_columns import CallColumns, Mask, Numbers
 from pipeline.findings.columns.call_history import UNREADABLE_OUTCOMES, AssociationHistory, CapturedCall, ServerHistory
 from pipeline.findings.columns.receives import with_whole_exchanges
 from pipeline.findings.columns.stored_calls import StoredCalls
 from pipeline.findings.rules.registry import (
     ASSOCIATION_CHECKS,
-    CALL_CHECKS_BY_METHOD,
-    CALL_CHECKS_FOR_ANY_METHOD,
+    CALL_CHECKS,
     RuleCheck,
+    ViolatingCalls,
     Violation,
     single_call_rules,
 )
@@ -62,18 +62,21 @@ def find_violations(
     histories = _histories(plain, rows, binds, associations, owners, unreadable)
     columns = AssociationCalls(plain, histories, rows.places)
     changed = columns.nonzero("is_changed") if "is_changed" in calls.column_names else None
-    of_calls = _suspects_of_call_checks(columns, changed)
+    of_calls = _judge_calls(columns, changed)
     of_associations, related = _suspects_of_association_checks(columns)
     if related.any():  # a receive without its End would seem to be pending
         related = with_whole_exchanges(columns, related)
     _add_rows(histories, columns, rows, rows.add(related))
-    suspects = columns.nothing()
-    for _, places in of_calls:
-        suspects[places] = True
-    rows.add(suspects)
+    broken = columns.nothing()
+    for _, places, _ in of_calls:
+        broken[places] = True
+    rows.add(broken)
     found: list[Violations] = [[] for _ in associations]
-    _judge_calls(found, columns, rows, of_calls)
-    _judge_associations(found, columns, rows, histories, of_associations)
+    for check, places, violating in of_calls:
+        for number, place in enumerate(places.tolist()):
+            violation = violating.violation(number, rows.calls[place])
+            found[columns.association[place]].append((check, violation))
+    _judge_associations(found, rows, histories, of_associations)
     yield from filter(None, found)
 
 
@@ -151,60 +154,63 @@ def _add_rows(histories: Sequence[AssociationHistory], columns: CallColumns, row
         histories[place].add_calls(calls)
 
 
-def _suspects_of_call_checks(columns: CallColumns, changed: Mask | None) -> list[tuple[RuleCheck, Numbers]]:
-    """Return the checks on single calls, as often as they are registered, with the positions of what they judge."""
-    found: defaultdict[int, list[Numbers]] = defaultdict(list)
-    checks = [*_call_checks()]
+def _judge_calls(columns: CallColumns, changed: Mask | None) -> list[tuple[RuleCheck, Numbers, ViolatingCalls]]:
+    """Return what the checks on single calls find: the positions of calls that break a rule, and what was seen."""
+    found = []
     for begin in range(0, columns.count, _CALLS_AT_ONCE):
         part = columns.slice(begin, _CALLS_AT_ONCE)
         changed_part = None if changed is None else changed[begin : begin + _CALLS_AT_ONCE]
-        for number, mask in _suspects_of_single_calls(part, checks, changed_part):
-            found[number].append(np.nonzero(mask)[0] + begin)
-    return [(checks[number][1], np.concatenate(places)) for number, places in sorted(found.items())]
+        for check, violating in violating_calls(part, changed_part):
+            places = np.flatnonzero(violating.calls)
+            found.append((check, places + begin, violating.at(places)))
+    return found
 
 
-def _suspects_of_single_calls(
-    columns: CallColumns, checks: Sequence[tuple[Method | None, RuleCheck]], changed: Mask | None
-) -> Iterator[tuple[int, Mask]]:
-    """Yield the numbers of the checks that have calls to judge, and which ones."""
+def violating_calls(columns: CallColumns, changed: Mask | None = None) -> Iterator[tuple[RuleCheck, ViolatingCalls]]:
+    """Yield what the checks on single calls find, each call at most once for each check.
+
+    Rules on single calls alone (``single_call_rules``) are checked only for the ``changed`` calls.
+    """
     evidence: Final = {
         "request": columns.request_decoded, "answer": columns.response_decoded, "ok": columns.succeeded,
     }  # fmt: skip
     single = single_call_rules() if changed is not None else ()
-    for number, (method, check) in enumerate(checks):
-        ours = columns.of(method) if method is not None else None
-        if ours is not None and not ours.any():
-            continue
-        mask = check.suspects(columns) if check.suspects is not None else ~columns.nothing()
-        for other in (ours, evidence.get(check.needs), changed if check.rule_id in single else None):
-            mask = mask if other is None else mask & other
-        if mask.any():
-            yield number, mask
+    for check in CALL_CHECKS:
+        judged = columns.of(*check.methods) if check.methods else ~columns.nothing()
+        for other in (evidence.get(check.needs), changed if check.rule_id in single else None):
+            judged = judged if other is None else judged & other
+        if judged.any():
+            for violating in check.check(columns):
+                calls = violating.calls & judged
+                judged = judged & ~calls
+                if calls.any():
+                    yield check, violating._replace(calls=calls)
 
 
-def _call_checks() -> Iterator[tuple[Method | None, RuleCheck]]:
-    """Yield the checks on single calls with their method, None for any, in the order in which they judge a call."""
-    for check in CALL_CHECKS_FOR_ANY_METHOD:
-        yield None, check
-    for method, checks in CALL_CHECKS_BY_METHOD.items():
-        for check in checks:
-            yield method, check
+class _Judged(NamedTuple):
+    """What a check on associations judges: these associations, and of their calls those at these positions."""
+
+    associations: list[int]
+    calls: frozenset[int]
 
 
-def _suspects_of_association_checks(calls: AssociationCalls) -> tuple[list[Numbers | None], Mask]:
-    """Return the positions of the calls that may break each rule, and which calls are these or are needed beside them.
+def _suspects_of_association_checks(calls: AssociationCalls) -> tuple[list[_Judged], Mask]:
+    """Return what each check judges, and which calls it judges or needs beside them.
 
-    None where a rule judges what is a row anyway.
+    Those that are rows in any case are not among the latter where all of these are judged.
     """
-    found: dict[tuple[Any, bool], Numbers] = {}
+    found: dict[tuple[Any, bool], _Judged] = {}
     every = calls.nothing()
     for condition, whole in map(_condition, ASSOCIATION_CHECKS):
-        if condition is not None and (condition, whole) not in found:
+        if (condition, whole) not in found:
             suspects: Suspects = condition(calls)
             masks = [mask & calls.complete if whole else mask for mask in suspects if mask is not None]
-            every |= np.logical_or.reduce(masks)
-            found[condition, whole] = np.flatnonzero(masks[0])
-    return [found.get(_condition(check)) for check in ASSOCIATION_CHECKS], every
+            if condition is not no_reads:
+                every |= np.logical_or.reduce(masks)
+            places = np.flatnonzero(masks[0])
+            associations = np.unique(calls.association[places]).tolist()
+            found[condition, whole] = _Judged(associations, frozenset(places.tolist()))
+    return [found[_condition(check)] for check in ASSOCIATION_CHECKS], every
 
 
 def _condition(check: RuleCheck) -> tuple[Any, bool]:
@@ -212,42 +218,15 @@ def _condition(check: RuleCheck) -> tuple[Any, bool]:
     return check.suspects, check.needs == "complete"
 
 
-def _judge_calls(
-    found: list[Violations], columns: CallColumns, rows: _Rows, checks: Sequence[tuple[RuleCheck, Numbers]]
-) -> None:
-    """Add what the checks on single calls find, call by call in order of time."""
-    of_call: defaultdict[int, list[RuleCheck]] = defaultdict(list)
-    for check, places in checks:
-        for place in places.tolist():
-            of_call[place].append(check)
-    for place in sorted(of_call, key=lambda place: (rows.calls[place].started_at, rows.calls[place]["call_key"])):
-        call = rows.calls[place]
-        for check in of_call[place]:
-            seen = check.check(call)
-            if seen:
-                is_violation = isinstance(seen, Violation)
-                violation = seen if is_violation else Violation(call, seen if isinstance(seen, str) else "")
-                found[columns.association[place]].append((check, violation))
-
-
 def _judge_associations(
-    found: list[Violations],
-    columns: CallColumns,
-    rows: _Rows,
-    histories: Sequence[AssociationHistory],
-    suspects_of_checks: Sequence[Numbers | None],
+    found: list[Violations], rows: _Rows, histories: Sequence[AssociationHistory], judged: Sequence[_Judged]
 ) -> None:
     """Add what the checks on associations find: check by check, only of the calls that may break its rule."""
-    always = [place for place, history in enumerate(histories) if history.calls]
-    for check, suspects in zip(ASSOCIATION_CHECKS, suspects_of_checks, strict=True):
-        judged = always if suspects is None else np.unique(columns.association[suspects]).tolist()
-        places = None if suspects is None else {*suspects.tolist()}
-        if suspects is not None and check.judges_binds:
-            judged = [place for place, history in enumerate(histories) if history.binds]
-        for place in judged:
+    with_binds = [place for place, history in enumerate(histories) if history.binds]
+    for check, (associations, calls) in zip(ASSOCIATION_CHECKS, judged, strict=True):
+        for place in with_binds if check.judges_binds else associations:
             if check.needs == "complete" and not histories[place].is_complete:
                 continue
             for violation in check.check(histories[place]):
-                call = violation.call
-                if call is None or places is None or rows.places[call] in places:
+                if violation.call is None or rows.places[violation.call] in calls:
                     found[place].append((check, violation))

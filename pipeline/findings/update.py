@@ -63,6 +63,7 @@ from pipeline.findings.inputs import (
 from pipeline.findings.lookback import LookbackResult, evaluate_ongoing_associations
 from pipeline.findings.queue_inputs import AffectedQueues, QueueFindings
 from pipeline.findings.rules.queue_facts import QueueRuleLimits
+from pipeline.findings.rules.versions import CALL_RULES
 from pipeline.findings.sliced_inputs import IS_FIRST, IS_OWN, SlicedInputs
 from pipeline.lake.date_filters import dates_condition
 from pipeline.lake.incremental import (
@@ -85,7 +86,7 @@ from udfs.dcerpc.interfaces import QM2QM_NAME, QMCOMM_NAME, QMMGMT_NAME, REMOTE_
 
 _FOLLOWED: Final = (RPC_CALLS, CONNECTIONS, RPC_BINDS)
 _FINDINGS: Final = DerivedTable(
-    FINDINGS, (*_FOLLOWED, HOSTS, *queue_inputs.SOURCE_TABLES), code_version="8",
+    FINDINGS, (*_FOLLOWED, HOSTS, *queue_inputs.SOURCE_TABLES), code_version=CALL_RULES,
     needs=(RPC_CALLS, HOSTS, QUEUE_SNAPSHOTS),
 )  # fmt: skip
 _MAX_CALLS_IN_MEMORY: Final = 200_000  # more affected calls are evaluated server by server

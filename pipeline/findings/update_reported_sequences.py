@@ -18,6 +18,7 @@ from pipeline.arrow_rows import rows_to_table, table_to_rows, times_to_us
 from pipeline.findings.evaluate import FINDINGS_SCHEMA, finding_row
 from pipeline.findings.reported_sequences import NO_NUMBERS, HighestNumbers, ReportedSequence
 from pipeline.findings.rules.registry import ALL_RULES, SEQUENCE_CHECKS
+from pipeline.findings.rules.versions import SEQUENCE_RULES
 from pipeline.lake.incremental import DerivedTable, IncrementalUpdate
 from pipeline.lake.lake import Lake
 from pipeline.silver.machines import names_in_gold
@@ -38,7 +39,7 @@ _INPUTS: Final = {
     TRANSFER_SEQUENCES: "transaction_sequence_id",
 }
 _FINDINGS: Final = DerivedTable(
-    FINDINGS, tuple(_INPUTS), code_version="1", needs=(TRANSFER_SEQUENCES,), part="reported sequences"
+    FINDINGS, tuple(_INPUTS), code_version=SEQUENCE_RULES, needs=(TRANSFER_SEQUENCES,), part="reported sequences"
 )
 _SENDER_REPORTS: Final = """
 SELECT snapshot_id, queue, queue_manager, observed_at, CAST(sequence_id AS string) AS id, next_number,

@@ -21,6 +21,7 @@ from pipeline.arrow_rows import timedelta_to_us
 from pipeline.findings.hop_findings import HOP_SCOPE, HopFacts, cloned_machines, hop_finding_rows
 from pipeline.findings.rules.registry import HOP_CHECKS
 from pipeline.findings.rules.session_facts import PacketFacts, SessionFacts
+from pipeline.findings.rules.versions import CLONE_RULES, SESSION_RULES
 from pipeline.findings.session_checkpoints import judged_again, new_checkpoints, outdated
 from pipeline.findings.session_findings import (
     CONNECTION_COLUMNS,
@@ -51,10 +52,10 @@ from schemas.sessions import FINDING_CHECKPOINTS, ORDER_ACKS, SESSION_PACKETS, S
 from schemas.transfers import MESSAGE_TRANSFERS, TRANSFER_SEQUENCES
 
 _FINDINGS: Final = DerivedTable(
-    FINDINGS, (SESSION_PACKETS, SESSIONS, MESSAGE_TRANSFERS, TRANSFER_SEQUENCES), code_version="5",
+    FINDINGS, (SESSION_PACKETS, SESSIONS, MESSAGE_TRANSFERS, TRANSFER_SEQUENCES), code_version=SESSION_RULES,
     needs=(SESSIONS,), part="session rules",
 )  # fmt: skip
-CLONES: Final = DerivedTable(FINDINGS, (SESSIONS,), code_version="3", part="cloned machines")
+CLONES: Final = DerivedTable(FINDINGS, (SESSIONS,), code_version=CLONE_RULES, part="cloned machines")
 """The findings on two machines with one identifier."""
 IS_CLONE: Final = f"rule_id = '{CLONES_RULE}'"
 """The SQL condition of findings on two machines with one identifier."""

@@ -1,37 +1,44 @@
-"""The rules, asked about every call: the reference for the evaluation that asks them about suspects only.
+"""The rules, asked about every call: the reference for the evaluation that asks some of them about suspects only.
 
-Every call becomes a row, and every association gets a history of all its calls.
+Every call becomes a row, and every association gets a history of all its calls. Rules on single calls have a few
+calls at a time.
 """
 
 from collections import defaultdict
 
+import numpy as np
+
 from pipeline.arrow_rows import rows_to_table
 from pipeline.findings import evaluate
-from pipeline.findings.captured_rows import captured_calls, iter_rows
+from pipeline.findings.captured_rows import captured_calls, iter_rows, plain_columns, without_null_columns
+from pipeline.findings.columns.call_columns import CallColumns
 from pipeline.findings.columns.call_history import AssociationHistory
+from pipeline.findings.judge import violating_calls
 from pipeline.findings.rules.registry import (
     ASSOCIATION_CHECKS,
-    CALL_CHECKS_BY_METHOD,
-    CALL_CHECKS_FOR_ANY_METHOD,
     SERVER_CHECKS,
-    Violation,
-    single_call_rules,
 )
 
+_CALLS_AT_ONCE = 50  # far fewer than in production: no call's findings depend on the others
 
-def check_association(history, *, changed_only=False):
-    """Yield the violations of an association, each with the check that found it.
 
-    ``changed_only``: rules on single calls are checked only for calls whose ``is_changed`` is true.
+def check_calls(table, changed=None):
+    """Yield the violations of rules on single calls, each with the check that found it.
+
+    ``changed``: of rules on single calls alone, only these calls are checked.
     """
-    for call in history.calls:
-        evidence = {"request": call.request_decoded, "answer": call.response_decoded, "ok": call.succeeded}
-        skipped = single_call_rules() if changed_only and not call["is_changed"] else ()
-        for check in (*CALL_CHECKS_FOR_ANY_METHOD, *CALL_CHECKS_BY_METHOD.get(call.method, ())):
-            found = check.check(call) if check.rule_id not in skipped and evidence.get(check.needs, True) else None
-            if found:
-                is_violation = isinstance(found, Violation)
-                yield check, found if is_violation else Violation(call, found if isinstance(found, str) else "")
+    plain, calls = plain_columns(without_null_columns(table)), [*captured_calls(table)]
+    for begin in range(0, len(calls), _CALLS_AT_ONCE):
+        rows = plain.slice(begin, _CALLS_AT_ONCE)
+        part = CallColumns(rows, np.zeros(len(rows), np.int64)).slice(0, len(rows))
+        of_part = None if changed is None else changed[begin : begin + _CALLS_AT_ONCE]
+        for check, found in violating_calls(part, of_part):
+            for place in np.flatnonzero(found.calls):
+                yield check, found.violation(place, calls[begin + place])
+
+
+def check_association(history):
+    """Yield the violations of an association, each with the check that found it."""
     for check in ASSOCIATION_CHECKS:
         if history.is_complete or check.needs != "complete":
             for violation in check.check(history):
@@ -45,7 +52,8 @@ def evaluate_every_call(inputs):
         calls[call["connection_id"]].append(call)
     for row in iter_rows(inputs.binds):
         binds[row["connection_id"]].append(defaultdict(lambda: None, row))
-    rows = []
+    changed = inputs.calls["is_changed"].to_numpy() if "is_changed" in inputs.calls.column_names else None
+    rows = [*evaluate.finding_rows(check_calls(inputs.calls, changed), "association")]
     for server in evaluate.server_contexts(inputs.connections, inputs.open_calls):
         for connections in server.connections_by_association.values():
             names = [row["connection_id"] for row in connections]
@@ -57,8 +65,7 @@ def evaluate_every_call(inputs):
                 server=server.history,
                 has_unreadable_calls=any(name in inputs.unreadable_connections for name in names),
             )
-            changed_only = "is_changed" in inputs.calls.column_names
-            rows += evaluate.finding_rows(check_association(history, changed_only=changed_only), "association")
+            rows += evaluate.finding_rows(check_association(history), "association")
         found = ((check, violation) for check in SERVER_CHECKS for violation in check.check(server.history))
         rows += evaluate.finding_rows(found, "server")
     return rows_to_table(rows, evaluate.FINDINGS_SCHEMA)

@@ -7,11 +7,18 @@ from __future__ import annotations
 
 import struct
 
-from findings.every_call import check_association
+import numpy as np
+import pyarrow as pa
+
+from findings.every_call import check_association, check_calls
 from pipeline.attempts.calls.associations import RpcConnection, group_into_associations
 from pipeline.attempts.server_openings import OPEN_AND_CLOSE_METHODS
+from pipeline.findings import evaluate
 from pipeline.findings.columns.call_history import AssociationHistory, CapturedCall, ServerHistory
 from pipeline.findings.rules.registry import SERVER_CHECKS
+from schemas.bronze import RPC_CALLS
+from schemas.calls import CLIENT_CALLS, MANAGEMENT_CALLS, REMOTE_READ_CALLS
+from schemas.messages import MESSAGES
 from udfs.dcerpc.interfaces import QMMGMT_NAME
 
 US = 1_000_000
@@ -206,6 +213,37 @@ def connection(name="c1", first=-10.0, last=None, closed=None, **more):
 STUB_COLUMNS = ("request_bytes", "request_head", "request_tail", "response_head", "request_stub", "response_stub")
 
 
+def _call_types():
+    parts = (
+        (RPC_CALLS, evaluate.CALL_COLUMNS), (REMOTE_READ_CALLS, evaluate.REMOTE_READ_COLUMNS),
+        (CLIENT_CALLS, evaluate.CLIENT_CALL_COLUMNS), (MANAGEMENT_CALLS, evaluate.MANAGEMENT_CALL_COLUMNS),
+        (MESSAGES, evaluate.MESSAGE_COLUMNS),
+    )  # fmt: skip
+    names = {(MANAGEMENT_CALLS, "action"): "action_text", (MESSAGES, "errors"): "message_errors"}
+    types = {"request_bytes": pa.int64()} | dict.fromkeys(STUB_COLUMNS[1:], pa.binary())
+    for table, columns in parts:
+        types |= {names.get((table, name), name): table.schema().field(name).type for name in columns}
+    return types
+
+
+CALL_TYPES = _call_types()
+
+
+def call_table(rows):
+    """Rows of calls as the rules get them: a table of all their columns."""
+    rows = [row | {"action": None, "action_text": row["action"]} if isinstance(row.get("action"), str) else row
+            for row in rows]  # fmt: skip
+    return pa.table({name: _array([row.get(name) for row in rows], kind) for name, kind in CALL_TYPES.items()})
+
+
+def _array(values, kind):
+    if pa.types.is_timestamp(kind):
+        return pa.array(values, pa.int64()).cast(kind)
+    if pa.types.is_map(kind):
+        values = [value and [*value.items()] for value in values]
+    return pa.array(values, kind)
+
+
 class Story:
     """Calls of one association with its connections and binds, and calls of other associations of the same server."""
 
@@ -245,8 +283,8 @@ class Story:
         ours = [row for row in self.calls if row["connection_id"] in mine]
         if changed is not None:
             ours = [
-                row | {"is_changed": True} if row["call_key"] in changed
-                else row if row["interface_name"] == QMMGMT_NAME else row | dict.fromkeys(STUB_COLUMNS)
+                row if row["call_key"] in changed or row["interface_name"] == QMMGMT_NAME
+                else row | dict.fromkeys(STUB_COLUMNS)
                 for row in ours
             ]  # fmt: skip
         calls = [CapturedCall(row) for row in (*self.calls, *self.others)]
@@ -256,8 +294,13 @@ class Story:
         history = AssociationHistory(
             [CapturedCall(row) for row in ours], self.connections, association, binds=self.binds, server=server
         )
-        found = [*check_association(history, changed_only=changed is not None)]
-        return [*found, *((check, violation) for check in SERVER_CHECKS for violation in check.check(server))]
+        is_changed = None if changed is None else np.array([row["call_key"] in changed for row in ours], np.bool_)
+        of_calls = check_calls(call_table(ours), is_changed)
+        return [
+            *of_calls,
+            *check_association(history),
+            *((check, violation) for check in SERVER_CHECKS for violation in check.check(server)),
+        ]
 
 
 def broken(story):

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 
 from attempts.test_dependency_keys import answered
-from findings.every_call import check_association
-from findings.exchanges import Story, qm_end, qm_open, qm_start, qm_version, rr_end, rr_open, rr_start, us
+from findings.every_call import check_association, check_calls
+from findings.exchanges import Story, call_table, qm_end, qm_open, qm_start, qm_version, rr_end, rr_open, rr_start, us
 from findings.management import STORIES as MANAGEMENT
 from findings.stories import STORIES as CALLS
 from pipeline.attempts import dependency_keys
@@ -105,7 +105,7 @@ class OngoingAssociation:
         )  # fmt: skip
         self.mine = {row["connection_id"] for row in self.connections}
 
-    def violations(self, keys, *, captured, changed):
+    def violations(self, keys, *, captured):
         """The violations of rules over several calls in the calls ``keys``; ``captured``: all captured calls."""
         opened = [CapturedCall(row) for row in (*self.story.calls, *self.story.others)]
         opened = [each for each in opened if each.method in OPEN_AND_CLOSE_METHODS]
@@ -113,16 +113,15 @@ class OngoingAssociation:
         opened = [each for each in opened if each["connection_id"] not in self.mine or each["call_key"] in captured]
         calls = [row for row in self.story.calls if row["connection_id"] in self.mine and row["call_key"] in captured]
         unread = any(row["outcome"] in UNREADABLE_OUTCOMES for row in calls)
-        here = [
-            CapturedCall(row | {"is_changed": row["call_key"] in changed}) for row in calls if row["call_key"] in keys
-        ]
+        here = [CapturedCall(row) for row in calls if row["call_key"] in keys]
         association = self.found[self.connections[0]["connection_id"]]
         server = ServerHistory(opened, self.found, seen)
         history = AssociationHistory(
             here, self.connections, association, binds=self.story.binds, server=server, has_unreadable_calls=unread
         )
         found = {}
-        for check, violation in check_association(history, changed_only=True):
+        of_calls = check_calls(call_table([row for row in calls if row["call_key"] in keys]))
+        for check, violation in (*of_calls, *check_association(history)):
             if check.rule_id not in single_call_rules():
                 call = violation.call
                 evidence = [each["call_key"] for each in violation.evidence or (call,) if each is not None]
@@ -194,12 +193,12 @@ def test_what_a_few_calls_come_to_tells_whether_all_come_to_something_else(spark
         if not calls or any(call["interface_name"] not in (QM2QM_NAME, REMOTE_READ_NAME) for call in calls):
             continue  # always evaluated with all calls
         for every, changed in parts_of(calls, Random(name)):
-            before, evidence = association.violations(every - changed, captured=every - changed, changed=set())
+            before, evidence = association.violations(every - changed, captured=every - changed)
             captured = [call for call in calls if call["call_key"] in every]
             keys = selected_keys(captured, changed, evidence & every, names)
-            few, _ = association.violations(keys, captured=every, changed=changed)
+            few, _ = association.violations(keys, captured=every)
             if few == before:
-                whole, _ = association.violations(every, captured=every, changed=changed)
+                whole, _ = association.violations(every, captured=every)
                 assert whole == before, (name, sorted(changed), sorted(every - keys))
                 seen["unaffected"] += 1
                 seen["left out"] += len(every - keys)

@@ -7,12 +7,14 @@ import pyarrow.compute as pc
 import pytest
 
 from findings.every_call import evaluate_every_call
-from findings.exchanges import Story, connection
+from findings.exchanges import Story, call_table, connection, remote, rr_end, rr_start
 from findings.facts import facts, plain, read
 from findings.management import STORIES as MANAGEMENT
 from findings.stories import STORIES as CALLS
 from pipeline.findings import evaluate
+from pipeline.findings.columns.call_history import REMOTE_READ_READS
 from pipeline.findings.evaluate import BIND_COLUMNS, EvaluationInput, is_open_or_close_call
+from pipeline.findings.rules import registry
 
 SAMPLE = ("01-remoteread-ndr.pcap", "02-remoteread-ndr64-multiplexed.pcap", "03-qm2qm-dependent-client.pcap",
           "04-qmmgmt.pcapng", "07-faults-cancels-groups.pcap", "09-transactions-and-moves.pcapng",
@@ -24,8 +26,10 @@ _TIMES = pa.timestamp("us", tz="UTC")
 
 def same(given):
     """The findings of suspects, held to those of every call."""
-    found = plain(evaluate.evaluate_calls(given))
-    assert found == plain(evaluate_every_call(given))
+    found, every = plain(evaluate.evaluate_calls(given)), plain(evaluate_every_call(given))
+    missed = sorted({row["rule_id"] for name, row in every.items() if found.get(name) != row})
+    assert missed == [], "in production these rules do not get the calls that break them: see their `suspects`"
+    assert found == every
     return found
 
 
@@ -39,15 +43,9 @@ def test_of_captures(inputs, name):
     same(inputs[name])
 
 
-def story_input(story, schema):
-    """A story as the input of an evaluation; ``schema`` has the types of the columns of calls."""
-    rows = [_with_action_text(row) for row in (*story.calls, *story.others)]
-    used = {name for row in rows for name in row} & {*schema.names}
-    columns = {name: [row.get(name) for row in rows] for name in sorted(used)}
-    arrays = {name: _array(values, schema.field(name).type) for name, values in columns.items()}
-    for name in set(schema.names) - set(arrays):
-        arrays[name] = pa.nulls(len(rows), schema.field(name).type)
-    calls = pa.table(arrays)
+def story_input(story):
+    """A story as the input of an evaluation."""
+    calls = call_table([*story.calls, *story.others])
     known = [*story.connections, *story.other_connections]
     names = {row["connection_id"] for row in known}
     for row in story.others:
@@ -63,19 +61,6 @@ def story_input(story, schema):
     )
 
 
-def _with_action_text(row):
-    """The action of a management call is a text, which has a column of its own."""
-    return row | {"action": None, "action_text": row["action"]} if isinstance(row.get("action"), str) else row
-
-
-def _array(values, kind):
-    if pa.types.is_timestamp(kind):
-        return pa.array(values, pa.int64()).cast(kind)
-    if pa.types.is_map(kind):
-        values = [value and [*value.items()] for value in values]
-    return pa.array(values, kind)
-
-
 def _with_times(table):
     for place, name in enumerate(table.column_names):
         if name.endswith("_at") and pa.types.is_integer(table[name].type):
@@ -84,12 +69,26 @@ def _with_times(table):
 
 
 @pytest.mark.parametrize("rule", CALLS | MANAGEMENT)
-def test_of_the_stories_of_each_rule(inputs, rule):
-    schema = inputs[SAMPLE[0]].calls.schema
+def test_of_the_stories_of_each_rule(rule):
     for number, given in enumerate((CALLS | MANAGEMENT)[rule]):
         story = given if isinstance(given, Story) else Story(given)
-        found = same(story_input(story, schema))
+        found = same(story_input(story))
         assert (rule in {row["rule_id"] for row in found.values()}) == (number == 0)
+
+
+def test_a_rule_that_does_not_say_which_calls_may_break_it_gets_all(monkeypatch):
+    """No pre-filter is needed for a rule on reads, which are no rows otherwise."""
+    monkeypatch.setattr(registry, "ASSOCIATION_CHECKS", checks := [])
+    monkeypatch.setattr("pipeline.findings.judge.ASSOCIATION_CHECKS", checks)
+
+    @registry.association_rule("R30", "always")
+    def read(history):
+        for call in history.calls_of(*REMOTE_READ_READS):
+            yield registry.Violation(call, "a read")
+
+    given = story_input(Story(remote(rr_start(1), rr_end(2), rr_start(3))))
+    found = [row for row in plain(evaluate.evaluate_calls(given)).values() if row["rule_id"] == "R30"]
+    assert [row["call_key"] for row in found] == ["RemoteRead 7 at 1", "RemoteRead 7 at 3"]
 
 
 VARIED = (

@@ -47,6 +47,16 @@ class Suspects(NamedTuple):
     related: Mask | None = None
 
 
+def every_call(calls: AssociationCalls) -> Suspects:
+    """Return all calls: of rules that do not say which ones may break them."""
+    return Suspects(~calls.nothing())
+
+
+def no_reads(calls: AssociationCalls) -> Suspects:
+    """Return the calls that are rows in any case: of rules that look at neither reads nor Ends."""
+    return Suspects(calls.share("no reads", lambda: is_always_row(calls)))
+
+
 class Lifetimes:
     """Lifetimes of handles, by a number for each handle, and the one that a call finds."""
 

@@ -53,6 +53,20 @@ def _size(result: object) -> int:
     return sum(map(_size, parts))
 
 
+def _object_array(values: Sequence[Any]) -> Numbers:
+    """Return values of any kind as an array."""
+    found = np.empty(len(values), np.object_)
+    found[:] = values
+    return found
+
+
+def is_malformed(error: Mapping[str, Any], side: str, *fields: str) -> bool:
+    """Tell whether an error is of a value of one of these fields of a side (``has_malformed_field``)."""
+    name = str(error["field"] or "")
+    named = name.startswith(f"{side}.") and any(each in name for each in fields)
+    return error["code"] == "malformed" and named
+
+
 class CallColumns:
     """Calls, a table of plain columns (times in microseconds), and the association of each.
 
@@ -164,6 +178,11 @@ class CallColumns:
         codes, texts = self.texts(name)
         return np.array([*map(predicate, texts), False], np.bool_)[codes]
 
+    def text_map(self, name: str, function: Callable[[str], Result | None]) -> Numbers:
+        """Return what a function gives for each text, asked once for each different one; None without a text."""
+        codes, texts = self.texts(name)
+        return _object_array([*map(function, texts), None])[codes]
+
     def text_in(self, name: str, texts: Collection[str]) -> Mask:
         """Tell where a text is one of some."""
         return self.text_matches(name, lambda text: text in texts)
@@ -194,12 +213,14 @@ class CallColumns:
         found[long] = pc.list_element(array.filter(pa.array(long)), place).fill_null(0).to_numpy(zero_copy_only=False)
         return found
 
-    def map_sums(self, name: str) -> Numbers:
-        """Return the sum of the values of each map of integers."""
+    def map_sums(self, name: str, *excluded: str) -> Numbers:
+        """Return the sum of the values of each map of integers, but for those of some keys."""
         array = self.array(name)
         if array is None or pa.types.is_null(array.type):
             return np.zeros(self.count, np.int64)
         items = array.items.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+        if excluded:
+            items[pc.is_in(array.keys, pa.array(excluded)).to_numpy(zero_copy_only=False)] = 0
         until = np.concatenate([[0], np.cumsum(items)])
         offsets = array.offsets.to_numpy(zero_copy_only=False)
         return np.where(self.has(name), until[offsets[1:]] - until[offsets[:-1]], 0)
@@ -227,29 +248,78 @@ class CallColumns:
         found[rows] = array.items.take(pa.array(places)).fill_null(-1).to_numpy(zero_copy_only=False)
         return np.where(self.has(name), found, -1)
 
-    def octets_differ(self, name: str, rows: Mask, start: int, stop: int, *expected: bytes) -> Mask:
-        """Tell where octets of a stub, among some calls, are there and differ from all that is expected."""
+    def first_of_elements(self, name: str, function: Callable[[Any], Result | None]) -> tuple[Mask, Numbers]:
+        """Return which lists have an element for which a function gives a value, and the value of the first of these.
+
+        The function gives None for other elements; the value of other lists is None.
+        """
+        found, values = self.nothing(), np.empty(self.count, np.object_)
+        for row, elements in self.share(("elements", name), lambda: self._elements(name)):
+            values[row] = next((value for value in map(function, elements) if value is not None), None)
+            found[row] = values[row] is not None
+        return found, values
+
+    def _elements(self, name: str) -> tuple[tuple[int, list[Any]], ...]:
+        rows = np.flatnonzero(self.lengths(name))
+        array = self.array(name)
+        if array is None or not rows.size:
+            return ()
+        return tuple(zip(rows.tolist(), array.take(pa.array(rows)).to_pylist(), strict=True))
+
+    def elements_side_by_side(self, *names: str) -> tuple[Numbers, list[Numbers]]:
+        """Return the elements of lists of integers: the call of each, and those with one place in each of the lists."""
+        arrays = [self.array(name) for name in names]
+        counts = np.minimum.reduce([self.lengths(name) for name in names])
+        rows = np.repeat(np.arange(self.count), counts)
+        places = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
+        offsets = [np.zeros(1, np.int64) if each is None else each.offsets.to_numpy() for each in arrays]
+        values = [
+            each.values.take(pa.array(starts[rows] + places)).fill_null(0).to_numpy(zero_copy_only=False)
+            for each, starts in zip(arrays, offsets, strict=True)
+            if each is not None and rows.size
+        ]
+        return rows, values or [rows for _ in names]
+
+    def computed(
+        self, rows: Mask, names: Sequence[str], function: Callable[[dict[str, Any]], Result | None]
+    ) -> tuple[Mask, Numbers]:
+        """Return for which of some calls a function of some columns gives a value, and the values; None without."""
+        found, values = self.nothing(), np.empty(self.count, np.object_)
+        for row, columns in zip(np.flatnonzero(rows).tolist(), self._columns_of(rows, names), strict=True):
+            values[row] = function(columns)
+            found[row] = values[row] is not None
+        return found, values
+
+    def _columns_of(self, rows: Mask, names: Sequence[str]) -> list[dict[str, Any]]:
+        there = [name for name in names if name in self.table.column_names]
+        missing = dict.fromkeys(names)
+        chosen = self.table.select(there).take(pa.array(np.flatnonzero(rows))).to_pylist()
+        return [missing | row for row in chosen] if there else [missing] * int(rows.sum())
+
+    # Octets of stubs
+
+    def octets(self, name: str, rows: Mask, start: int, stop: int) -> tuple[Mask, Numbers]:
+        """Return which of some calls have these octets of a stub, and the octets: a row for each call, 0 without."""
         array, found = self.array(name), self.nothing()
+        octets = np.zeros((self.count, stop - start), np.uint8)
         if array is None or pa.types.is_null(array.type) or not (rows := rows & self.has(name)).any():
-            return found
+            return found, octets
         part = pc.binary_slice(array.filter(pa.array(rows)), start, stop)
         long = pc.equal(pc.binary_length(part), stop - start)
-        unexpected = pc.invert(pc.is_in(part, pa.array(expected, part.type)))
-        found[rows] = pc.and_(long, unexpected).to_numpy(zero_copy_only=False)
-        return found
+        found[rows] = long.to_numpy(zero_copy_only=False)
+        kept = part.filter(long).cast(pa.binary(stop - start))
+        octets[found] = np.frombuffer(kept.buffers()[1], np.uint8)[: octets[found].size].reshape(-1, stop - start)
+        return found, octets
 
-    def octets_changed(
-        self, one: str, part: tuple[int, int], other: str, other_part: tuple[int, int], rows: Mask
-    ) -> Mask:
-        """Tell where a part of one stub, among some calls, differs from a part of another; both stubs are there."""
-        found = self.nothing()
-        rows = rows & self.has(one) & self.has(other)
-        if rows.any():
-            parts = zip((one, other), (part, other_part), strict=True)
-            chosen = self.table.select([one, other]).filter(pa.array(rows))
-            here, there = (pc.binary_slice(chosen[name], *places) for name, places in parts)
-            found[rows] = pc.not_equal(here, there).to_numpy(zero_copy_only=False)
-        return found
+    def stub_integers(self, name: str, rows: Mask, offset: int, size: int = 4) -> tuple[Mask, Numbers]:
+        """Return which of some calls have an unsigned integer at an offset of a stub, and the integer; 0 without."""
+        found, octets = self.octets(name, rows, offset, offset + size)
+        return found, self.integers(octets, size)[:, 0]
+
+    def integers(self, octets: Numbers, size: int = 4) -> Numbers:
+        """Return the unsigned integers that octets of each call are, in the byte order of its stubs."""
+        big = octets.view(f">u{size}").astype(np.uint64)
+        return np.where(self.text_in("byte_order", {"big"})[:, None], big, octets.view(f"<u{size}"))
 
     # Methods
 
@@ -329,20 +399,28 @@ class CallColumns:
 
     def _has_wrong(self, side: str) -> Mask:
         """Tell where the error of a side's stub, or of a part of it, was found."""
-        found = self.nothing()
-        array = self.array("errors")
-        if array is None or not (rows := np.nonzero(self.has_errors)[0]).size:
-            return found
-        for row, errors in zip(rows, array.take(pa.array(rows)).to_pylist(), strict=True):
-            found[row] = any(str(each["field"] or "").split(".", 1)[0] == side for each in errors)
-        return found
+        return self._any_error(lambda error: str(error["field"] or "").split(".", 1)[0] == side)
+
+    def has_malformed_field(self, side: str, *fields: str) -> Mask:
+        """Tell where decoding of a side failed at one of these fields because of its value, not for missing bytes.
+
+        ``side`` is ``request`` or ``response``; a field matches where it is part of the name in the error.
+        """
+        return self._any_error(lambda error: is_malformed(error, side, *fields))
+
+    def _any_error(self, predicate: Callable[[Any], bool]) -> Mask:
+        return self.first_of_elements("errors", lambda error: predicate(error) or None)[0]
+
+    @property
+    def unbound(self) -> Mask:
+        """The bind of the call was looked for and not seen."""
+        return self.has("bind_seen") & ~self.nonzero("bind_seen")
 
     @shared_property
     def request_decoded(self) -> Mask:
         """The request was captured and decoded completely."""
-        unbound = self.has("bind_seen") & ~self.nonzero("bind_seen")
         closed = self.nonzero("sealed") & ~self.has("opened_by")
-        unreadable = unbound | closed | self.text_in("outcome", UNREADABLE_OUTCOMES)
+        unreadable = self.unbound | closed | self.text_in("outcome", UNREADABLE_OUTCOMES)
         return ~unreadable & self.has("request_at") & ~self._has_wrong("request")
 
     @shared_property

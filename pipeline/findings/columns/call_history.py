@@ -141,31 +141,6 @@ class CapturedCall(dict[str, Any]):
         """The LookupId of the request; 0 without one."""
         return int(self["lookup_id"] or 0)
 
-    def has_malformed_field(self, side: str, *fields: str) -> bool:
-        """Tell whether decoding of a side failed at one of these fields because of its value, not for missing bytes.
-
-        ``side`` is ``request`` or ``response``; a field matches where it is part of the name in the error.
-        """
-        if not self["errors"]:
-            return False
-        found = [str(error["field"] or "") for error in self["errors"] if error["code"] == "malformed"]
-        return any(name.startswith(f"{side}.") and any(each in name for each in fields) for name in found)
-
-    def read_stub_integer(self, side: str, offset: int, size: int = 4) -> int | None:
-        """Read an unsigned integer at an offset of a side's stub; None where the kept bytes end before it.
-
-        Bronze hands over only the first bytes of a stub (``<side>_head``).
-        """
-        head: bytes | None = self[f"{side}_head"]
-        if head is None or len(head) < offset + size:
-            return None
-        return int.from_bytes(head[offset : offset + size], "big" if self["byte_order"] == "big" else "little")
-
-    @property
-    def is_ndr64(self) -> bool:
-        """The stub is encoded in NDR64."""
-        return bool(self["transfer_syntax"] == "NDR64")
-
 
 @dataclass(slots=True)
 class HandleLifetime:

@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from pipeline.findings.columns.association_calls import AssociationCalls, Suspects
+from pipeline.findings.columns.association_calls import AssociationCalls, Suspects, no_reads
 from pipeline.findings.columns.call_columns import Mask
 from pipeline.findings.columns.call_history import (
     QM2QM_READS,
@@ -36,7 +36,7 @@ from pipeline.findings.rules.registry import (
     server_rule,
     violation_of_either,
 )
-from pipeline.findings.rules.remote_read import PEEK_ACCESS, RECEIVE_ACCESS
+from udfs.codes import PEEK_ACCESS, RECEIVE_ACCESS
 from udfs.columns.absent import AFTER_ALL
 from udfs.dcerpc.interfaces import QM2QM_NAME, QMCOMM_NAME, REMOTE_READ_NAME
 
@@ -227,7 +227,7 @@ def read_with_closed_cursor(history: AssociationHistory) -> Iterator[Violation]:
             yield Violation(call, actual)
 
 
-@complete_association_rule("Q40", f"for the cursor, {_QUEUE_OPEN_CAPTURED}")
+@complete_association_rule("Q40", f"for the cursor, {_QUEUE_OPEN_CAPTURED}", suspects=no_reads)
 def close_of_cursor_that_is_not_open(history: AssociationHistory) -> Iterator[Violation]:
     """The close of a cursor that is not open, or on a queue that is not open."""
     wrong = {call["call_key"]: (call, actual) for call, actual in _uses_of_closed_cursors(history)}
@@ -282,7 +282,9 @@ def read_with_differing_queue_numbers(history: AssociationHistory) -> Iterator[V
             yield violation_of_either(call, actual, (session.open_call, call))
 
 
-@association_rule("Q42", "the session was opened in the same association, and its owner is not NT or 2000")
+@association_rule(
+    "Q42", "the session was opened in the same association, and its owner is not NT or 2000", suspects=no_reads
+)
 def cancel_with_differing_queue_numbers(history: AssociationHistory) -> Iterator[Violation]:
     """A cancel whose pQueue differs from hQueue."""
     for call in history.calls_of((QM2QM_NAME, 5)):
@@ -292,7 +294,7 @@ def cancel_with_differing_queue_numbers(history: AssociationHistory) -> Iterator
             yield violation_of_either(call, actual, (session.open_call, call))
 
 
-@association_rule("Q27", "RemoteQmGetVersion returned that the server is 2003 or later")
+@association_rule("Q27", "RemoteQmGetVersion returned that the server is 2003 or later", suspects=no_reads)
 def open_accepted_with_differing_numbers(history: AssociationHistory) -> Iterator[Violation]:
     """An open whose pQueue differs from dwpContext was answered MQ_OK."""
     version = history.server.version
@@ -302,7 +304,9 @@ def open_accepted_with_differing_numbers(history: AssociationHistory) -> Iterato
 
 
 @association_rule(
-    "Q28", "the server does not know RemoteQmGetVersion: it is NT or 2000; R_QMOpenRemoteQueue was captured"
+    "Q28",
+    "the server does not know RemoteQmGetVersion: it is NT or 2000; R_QMOpenRemoteQueue was captured",
+    suspects=no_reads,
 )
 def open_accepted_with_unknown_queue_number(history: AssociationHistory) -> Iterator[Violation]:
     """An open of a queue number that was never returned was answered MQ_OK."""
@@ -338,7 +342,7 @@ class _AnswersByNumbers:
         return first is not None and _ended_at(first) <= call.started_at + clock_slack_us(first, call)
 
 
-@association_rule("Q30", "the R_QMOpenRemoteQueue that returned hQueue was captured")
+@association_rule("Q30", "the R_QMOpenRemoteQueue that returned hQueue was captured", suspects=no_reads)
 def open_with_numbers_of_different_answers(history: AssociationHistory) -> Iterator[Violation]:
     """hQueue, pQueue and dwpContext are not from one response of the owner."""
     for call in history.calls_of((QM2QM_NAME, 2)):
@@ -351,7 +355,7 @@ def open_with_numbers_of_different_answers(history: AssociationHistory) -> Itera
             yield Violation(call, actual, (last, call))
 
 
-@association_rule("Q32", "both openings were captured completely")
+@association_rule("Q32", "both openings were captured completely", suspects=no_reads)
 def client_identifier_changed(history: AssociationHistory) -> Iterator[Violation]:
     """The client sends another identifier than before."""
     first: CapturedCall | None = None
@@ -385,13 +389,13 @@ def read_handle_returned_while_open(history: AssociationHistory) -> Iterator[Vio
     yield from _handles_returned_while_open(history.held_messages, "remote_read_handle", QM2QM_READS)
 
 
-@complete_association_rule("Q29")
+@complete_association_rule("Q29", suspects=no_reads)
 def session_handle_returned_while_open(history: AssociationHistory) -> Iterator[Violation]:
     """An open returned the handle of a session that is open."""
     yield from _handles_returned_while_open(history.context_handles, "context_handle", ((QM2QM_NAME, 2),))
 
 
-@complete_association_rule("R09")
+@complete_association_rule("R09", suspects=no_reads)
 def context_handle_returned_while_open(history: AssociationHistory) -> Iterator[Violation]:
     """An open returned the handle of a context that is open."""
     opens = ((REMOTE_READ_NAME, 2), (REMOTE_READ_NAME, 11))
@@ -411,19 +415,19 @@ def _handles_never_closed(
             yield Violation(opening, "never closed, before the connection was")
 
 
-@association_rule("Q39", _CLOSED_BY_FIN)
+@association_rule("Q39", _CLOSED_BY_FIN, suspects=no_reads)
 def session_never_closed(history: AssociationHistory) -> Iterator[Violation]:
     """A session is never closed."""
     yield from _handles_never_closed(history, ((QM2QM_NAME, 2),), (QM2QM_NAME, 3))
 
 
-@association_rule("R14", _CLOSED_BY_FIN)
+@association_rule("R14", _CLOSED_BY_FIN, suspects=no_reads)
 def context_never_closed(history: AssociationHistory) -> Iterator[Violation]:
     """A context is never closed."""
     yield from _handles_never_closed(history, ((REMOTE_READ_NAME, 2), (REMOTE_READ_NAME, 11)), (REMOTE_READ_NAME, 3))
 
 
-@association_rule("C06", _CLOSED_BY_FIN)
+@association_rule("C06", _CLOSED_BY_FIN, suspects=no_reads)
 def owner_context_closed_early_or_never(history: AssociationHistory) -> Iterator[Violation]:
     """R_QMCloseRemoteQueueContext is missing, or came before the supporting server opened the queue."""
     yield from _handles_never_closed(history, ((QMCOMM_NAME, 2),), (QMCOMM_NAME, 3))
@@ -443,7 +447,7 @@ def owner_context_closed_early_or_never(history: AssociationHistory) -> Iterator
             yield Violation(close, "closed before RemoteQMOpenQueue", (lifetime.open_call, close, opens[place]))
 
 
-@association_rule("Q51", "RemoteQmGetVersion returned that the server is XP or later")
+@association_rule("Q51", "RemoteQmGetVersion returned that the server is XP or later", suspects=no_reads)
 def port_returned_for_unsupported_protocol(history: AssociationHistory) -> Iterator[Violation]:
     """A port was returned for a protocol that the server does not support."""
     version = history.server.version
@@ -452,7 +456,7 @@ def port_returned_for_unsupported_protocol(history: AssociationHistory) -> Itera
             yield Violation(call, f"port {call['returned_port']} for dwPortType {call['port_type']}")
 
 
-@association_rule("R65", "an open of the same association says the client's version")
+@association_rule("R65", "an open of the same association says the client's version", suspects=no_reads)
 def port_asked_by_new_client(history: AssociationHistory) -> Iterator[Violation]:
     """A client of Windows Vista or later asks for the port, which it has from the endpoint mapper."""
     asked = next((call for call in history.calls_of((REMOTE_READ_NAME, 0)) if call.request_decoded), None)
@@ -516,7 +520,7 @@ def unauthenticated_call_accepted(history: AssociationHistory) -> Iterator[Viola
             yield Violation(call, "MQ_OK without authentication")
 
 
-@association_rule("R74", "the client reports that it is Vista or later, and in no workgroup")
+@association_rule("R74", "the client reports that it is Vista or later, and in no workgroup", suspects=no_reads)
 def open_below_privacy_level(history: AssociationHistory) -> Iterator[Violation]:
     """A queue was opened below the level PRIVACY, which the registry may allow; reported once per connection."""
     reported = set()
@@ -559,7 +563,7 @@ def call_on_invalid_context(history: AssociationHistory) -> Iterator[Violation]:
             yield Violation(call, "a closed context", lifetime.calls_with_handle(call))
 
 
-@complete_association_rule("R11")
+@complete_association_rule("R11", suspects=no_reads)
 def close_of_invalid_context(history: AssociationHistory) -> Iterator[Violation]:
     """R_CloseQueue of a context that was never returned, or is closed."""
     for call, actual, evidence in _closes_of_invalid_contexts(history, (REMOTE_READ_NAME, 3), "context"):
@@ -593,7 +597,7 @@ def context_closed_during_reads(history: AssociationHistory) -> Iterator[Violati
             yield Violation(call, f"{len(waiting)} reads wait", (*waiting[:3], call))
 
 
-@complete_association_rule("R17")
+@complete_association_rule("R17", suspects=no_reads)
 def cursor_open_at_context_close(history: AssociationHistory) -> Iterator[Violation]:
     """A context is closed while a cursor is open, as Windows does."""
     for cursor in history.cursors:
@@ -614,7 +618,7 @@ def _cursor_problem(history: AssociationHistory, call: CapturedCall) -> tuple[st
     return None
 
 
-@complete_association_rule("R16")
+@complete_association_rule("R16", suspects=no_reads)
 def close_of_invalid_cursor(history: AssociationHistory) -> Iterator[Violation]:
     """R_CloseCursor of a cursor that is not open on the context."""
     for call in history.calls_of((REMOTE_READ_NAME, 5)):
@@ -648,7 +652,7 @@ def _calls_on_peek_contexts(
             yield call, opened
 
 
-@association_rule("R18", _OPEN_CAPTURED)
+@association_rule("R18", _OPEN_CAPTURED, suspects=no_reads)
 def purge_with_peek_access(history: AssociationHistory) -> Iterator[Violation]:
     """R_PurgeQueue on a context that was opened with PEEK access."""
     for call, opened in _calls_on_peek_contexts(history, (REMOTE_READ_NAME, 6)):
@@ -680,7 +684,7 @@ def transactional_call_with_peek_access(history: AssociationHistory) -> Iterator
         yield Violation(call, f"opened with dwAccess {opened['access']}", (opened, call))
 
 
-@association_rule("R56", "the opening of its context was captured completely")
+@association_rule("R56", "the opening of its context was captured completely", suspects=no_reads)
 def move_without_receive_access(history: AssociationHistory) -> Iterator[Violation]:
     """A message is moved out of a context that was not opened with RECEIVE access."""
     for call in history.calls_of((REMOTE_READ_NAME, 10)):
@@ -709,7 +713,7 @@ def _newest_move_targets(history: AssociationHistory) -> dict[int, list[tuple[in
     return found
 
 
-@complete_association_rule("R57")
+@complete_association_rule("R57", suspects=no_reads)
 def move_to_invalid_context(history: AssociationHistory) -> Iterator[Violation]:
     """A message is moved to a context that R_OpenQueueForMove did not return, or that is closed."""
     moves = history.calls_of((REMOTE_READ_NAME, 10))
@@ -723,7 +727,7 @@ def move_to_invalid_context(history: AssociationHistory) -> Iterator[Violation]:
             yield violation_of_either(call, f"ullContextTo {name} is {'closed' if closed else 'unknown'}")
 
 
-@association_rule("R58", "the openings of both queues were captured completely")
+@association_rule("R58", "the openings of both queues were captured completely", suspects=no_reads)
 def move_between_unrelated_queues(history: AssociationHistory) -> Iterator[Violation]:
     """A message is moved between queues that are not subqueues of one queue."""
     for call in history.calls_of((REMOTE_READ_NAME, 10)):
@@ -752,7 +756,7 @@ def _calls_in_unenlisted_transactions(history: AssociationHistory, opnum: int) -
 _NOT_ENLISTED_BY_OTHERS: Final = "no other captured association enlisted it before"
 
 
-@complete_association_rule("R61", _NOT_ENLISTED_BY_OTHERS)
+@complete_association_rule("R61", _NOT_ENLISTED_BY_OTHERS, suspects=no_reads)
 def move_in_unenlisted_transaction(history: AssociationHistory) -> Iterator[Violation]:
     """A move is part of a transaction that was not enlisted before."""
     for call in _calls_in_unenlisted_transactions(history, 10):

@@ -12,7 +12,7 @@ from typing import Final
 from pipeline.findings.columns.association_calls import AssociationCalls, Suspects
 from pipeline.findings.columns.call_columns import CallColumns, Mask
 from pipeline.findings.columns.call_history import QM2QM_READS, REMOTE_READ_READS, AssociationHistory, CapturedCall
-from pipeline.findings.rules.registry import Violation, association_rule, call_rule
+from pipeline.findings.rules.registry import ViolatingCalls, Violation, association_rule, call_rule
 from pipeline.queues.history import DEAD_LETTER_QUEUE_PATTERN
 from udfs.dcerpc.interfaces import REMOTE_READ_NAME
 from udfs.messages.header_layouts import HEADER_NAMES, MAX_PACKET_BYTES, NO_NAME_TYPE
@@ -39,11 +39,6 @@ _OPTIONS: Final = (
 """What an acknowledgement message must not have: names in findings, and columns."""
 
 
-def _user_header_flags_may_be_invalid(calls: CallColumns) -> Mask:
-    unrecoverable = calls.nonzero("transactional") & ~calls.text_in("delivery", {"recoverable"})
-    return calls.has_message_errors | unrecoverable | (calls.numbers("hop_count") > _MAX_HOP_COUNT)
-
-
 def _has_negative_class(calls: CallColumns) -> Mask:
     result: Mask = calls.numbers("class") & _NEGATIVE_CLASS != 0
     return result
@@ -67,56 +62,44 @@ def _expired_messages(calls: AssociationCalls) -> Suspects:
     return Suspects(calls.of(*_READS) & calls.succeeded & expired)
 
 
-def _wrong_field(call: CapturedCall, *fields: str) -> str | None:
-    """Return the first of some fields of the packet whose value is wrong; None where none of them is."""
-    if not call["message_errors"]:
-        return None
-    found = (str(error["field"] or "") for error in call["message_errors"])
-    return next((name for name in found if name in fields), None)
+def _wrong_fields(calls: CallColumns, *fields: str) -> ViolatingCalls:
+    """Return the packets in which one of some fields has a wrong value."""
+    found = calls.first_of_elements(
+        "message_errors", lambda error: error["field"] if error["field"] in fields else None
+    )
+    return ViolatingCalls(found[0], "{} is wrong", (found[1],))
 
 
-def _lacks_header(call: CapturedCall, name: str) -> bool:
-    """Tell whether the packet certainly does not have a header: the packet was read to its end."""
-    errors = {str(error["field"] or "") for error in call["message_errors"] or ()}
-    return errors <= _FIELDS_READ_ON and name not in (call["header_sizes"] or {})
+def _lacks_header(calls: CallColumns, name: str) -> Mask:
+    """Tell which packets certainly do not have a header: they were read to their end."""
+    unread, _ = calls.first_of_elements(
+        "message_errors", lambda error: (error["field"] or "") not in _FIELDS_READ_ON or None
+    )
+    return ~unread & ~calls.map_has("header_sizes", name)
 
 
-@call_rule(
-    "T22",
-    *_READS,
-    needs="ok",
-    suspects=lambda calls: (
-        calls.has("transaction_number")
-        & (
-            ~calls.nonzero("transaction_number")
-            | (calls.numbers("previous_transaction_number") >= calls.numbers("transaction_number"))
-        )
-    ),
-)
-def transaction_number_invalid(call: CapturedCall) -> str | None:
+@call_rule("T22", *_READS, needs="ok")
+def transaction_number_invalid(calls: CallColumns) -> Iterator[ViolatingCalls]:
     """The number in the sequence is 0, or the preceding number is not below it."""
-    number, previous = call["transaction_number"], call["previous_transaction_number"]
-    wrong = number is not None and (number == 0 or previous >= number)
-    return f"TxSequenceNumber {number}, PreviousTxSequenceNumber {previous}" if wrong else None
+    number, previous = calls.numbers("transaction_number"), calls.numbers("previous_transaction_number")
+    wrong = calls.has("transaction_number") & ((number == 0) | (previous >= number))
+    actual = "TxSequenceNumber {transaction_number}, PreviousTxSequenceNumber {previous_transaction_number}"
+    yield ViolatingCalls(wrong, actual)
 
 
-@call_rule(
-    "T24", *_READS, needs="ok", suspects=lambda calls: calls.nonzero("transactional") & calls.nonzero("priority")
-)
-def transactional_message_with_priority(call: CapturedCall) -> str | None:
+@call_rule("T24", *_READS, needs="ok")
+def transactional_message_with_priority(calls: CallColumns) -> Iterator[ViolatingCalls]:
     """A message with a TransactionHeader has a priority other than 0."""
-    return f"priority {call['priority']}" if call["transactional"] and call["priority"] else None
+    yield ViolatingCalls(calls.nonzero("transactional") & calls.nonzero("priority"), "priority {priority}")
 
 
-@call_rule("T25", *_READS, needs="ok", suspects=_user_header_flags_may_be_invalid)
-def user_header_flags_invalid(call: CapturedCall) -> str | None:
+@call_rule("T25", *_READS, needs="ok")
+def user_header_flags_invalid(calls: CallColumns) -> Iterator[ViolatingCalls]:
     """MP is 0, DQ or AQ is not allowed, a transactional message is not recoverable, or RC is above 0x1D."""
-    field = _wrong_field(call, "UserHeader.Flags.MP", "UserHeader.Flags.DQ", "UserHeader.Flags.AQ")
-    if field is not None:
-        return f"{field} is wrong"
-    if call["transactional"] and call["delivery"] != "recoverable":
-        return "TH without DM = 1"
-    return f"RC 0x{call['hop_count']:02X}" if (call["hop_count"] or 0) > _MAX_HOP_COUNT else None
+    yield _wrong_fields(calls, "UserHeader.Flags.MP", "UserHeader.Flags.DQ", "UserHeader.Flags.AQ")
+    unrecoverable = calls.nonzero("transactional") & ~calls.text_in("delivery", {"recoverable"})
+    yield ViolatingCalls(unrecoverable, "TH without DM = 1")
+    yield ViolatingCalls(calls.numbers("hop_count") > _MAX_HOP_COUNT, "RC 0x{hop_count:02X}")
 
 
 def _queue_read(history: AssociationHistory, read: CapturedCall) -> str | None:
@@ -191,50 +174,37 @@ def _unexpected_properties(call: CapturedCall) -> list[str]:
     return wrong + [f"{name} {call[column]}" for name, column in _OPTIONS if call[column]]
 
 
-@call_rule(
-    "T30",
-    *_READS,
-    needs="ok",
-    suspects=lambda calls: calls.has_message_errors | (calls.map_sums("header_sizes") > MAX_PACKET_BYTES),
-)
-def base_header_invalid(call: CapturedCall) -> str | None:
+@call_rule("T30", *_READS, needs="ok")
+def base_header_invalid(calls: CallColumns) -> Iterator[ViolatingCalls]:
     """The version or the signature is wrong, PacketSize is not the packet's size, or it is above 4 MiB."""
-    field = _wrong_field(call, "BaseHeader.VersionNumber", "BaseHeader.Signature", "BaseHeader.PacketSize")
-    if field is not None:
-        return f"{field} is wrong"
-    sizes = (call["header_sizes"] or {}).items()
-    size = sum(size for name, size in sizes if name not in _HEADERS_BEYOND_PACKET_SIZE)
-    return f"PacketSize {size}" if size > MAX_PACKET_BYTES else None
+    yield _wrong_fields(calls, "BaseHeader.VersionNumber", "BaseHeader.Signature", "BaseHeader.PacketSize")
+    if (calls.map_sums("header_sizes") > MAX_PACKET_BYTES).any():  # hardly ever, and quickly told
+        size = calls.map_sums("header_sizes", *_HEADERS_BEYOND_PACKET_SIZE)
+        yield ViolatingCalls(size > MAX_PACKET_BYTES, "PacketSize {}", (size,))
 
 
-@call_rule("T31", *_READS, needs="ok", suspects=lambda calls: calls.nonzero("traced"))
-def traced_without_debug_header(call: CapturedCall) -> bool:
+@call_rule("T31", *_READS, needs="ok")
+def traced_without_debug_header(calls: CallColumns) -> Iterator[ViolatingCalls]:
     """TR is set in a packet without a DebugHeader."""
-    return bool(call["traced"]) and _lacks_header(call, "DebugHeader")
+    yield ViolatingCalls(calls.nonzero("traced") & _lacks_header(calls, "DebugHeader"))
 
 
-@call_rule(
-    "T32",
-    *_READS,
-    needs="ok",
-    suspects=lambda calls: calls.nonzero("acknowledgement_requested") & calls.equals("admin_queue_type", NO_NAME_TYPE),
-)
-def acknowledgements_without_administration_queue(call: CapturedCall) -> str | None:
+@call_rule("T32", *_READS, needs="ok")
+def acknowledgements_without_administration_queue(calls: CallColumns) -> Iterator[ViolatingCalls]:
     """The message asks for acknowledgements and names no administration queue, as Windows does."""
-    flags, names_none = call["acknowledgement_requested"], call["admin_queue_type"] == NO_NAME_TYPE
-    wrong = flags and names_none and not call["is_srmp"] and _lacks_header(call, "MultiQueueFormatHeader")
-    return f"Properties.Flags 0x{flags:02X}, AQ 0" if wrong else None
+    names_none = calls.equals("admin_queue_type", NO_NAME_TYPE) & _lacks_header(calls, "MultiQueueFormatHeader")
+    wrong = calls.nonzero("acknowledgement_requested") & names_none & ~calls.nonzero("is_srmp")
+    yield ViolatingCalls(wrong, "Properties.Flags 0x{acknowledgement_requested:02X}, AQ 0")
 
 
-@call_rule("T33", *_READS, needs="ok", suspects=lambda calls: calls.nonzero("privacy_level"))
-def encryption_algorithm_invalid(call: CapturedCall) -> Violation | str | None:
+@call_rule("T33", *_READS, needs="ok")
+def encryption_algorithm_invalid(calls: CallColumns) -> Iterator[ViolatingCalls]:
     """The privacy level is none that exists, or the encryption algorithm is none of its level."""
-    level, algorithm = call["privacy_level"], call["encryption_algorithm"]
-    if not level:
-        return None
-    allowed = _ALGORITHMS_BY_LEVEL.get(level)
-    if allowed is None:
-        return f"PrivacyLevel {level}"
-    if algorithm not in allowed:
-        return f"EncryptionAlgorithm 0x{algorithm:04X} at PrivacyLevel {level}"
-    return Violation(call, f"PrivacyLevel {level}", severity="warning") if level == _ENHANCED_LEVEL_OF_MQMP else None
+    unknown = calls.nonzero("privacy_level") & ~calls.equals("privacy_level", *_ALGORITHMS_BY_LEVEL)
+    yield ViolatingCalls(unknown, "PrivacyLevel {privacy_level}")
+    other = "EncryptionAlgorithm 0x{encryption_algorithm:04X} at PrivacyLevel {privacy_level}"
+    for level, algorithms in _ALGORITHMS_BY_LEVEL.items():
+        ours = calls.equals("privacy_level", level)
+        yield ViolatingCalls(ours & ~calls.equals("encryption_algorithm", *algorithms), other)
+    of_mqmp = calls.equals("privacy_level", _ENHANCED_LEVEL_OF_MQMP)
+    yield ViolatingCalls(of_mqmp, "PrivacyLevel {privacy_level}", severity="warning")

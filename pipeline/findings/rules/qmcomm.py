@@ -9,10 +9,15 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import Final
 
+import numpy as np
+
 from pipeline.attempts.queue_opens import SharingMode, share_modes_conflict, sharing_mode
+from pipeline.findings.columns.association_calls import no_reads
+from pipeline.findings.columns.call_columns import CallColumns
 from pipeline.findings.columns.call_history import AssociationHistory, CapturedCall, ServerHistory, clock_slack_us
-from pipeline.findings.rules.qm2qm import ACCESS_DENIED, is_valid_port
+from pipeline.findings.rules.qm2qm import ACCESS_DENIED, has_null_handle, is_valid_port
 from pipeline.findings.rules.registry import (
+    ViolatingCalls,
     Violation,
     association_rule,
     call_rule,
@@ -20,7 +25,8 @@ from pipeline.findings.rules.registry import (
     server_rule,
     violation_of_either,
 )
-from udfs.codes import PEEK_ACCESS, RECEIVE_ACCESS, result_name
+from pipeline.findings.rules.remote_read import has_invalid_open_modes
+from udfs.codes import result_name
 from udfs.dcerpc.interfaces import QMCOMM_NAME, REMOTE_READ_NAME
 
 _UNOPENABLE_PREFIXES: Final = ("DL=", "MULTICAST=", "DIRECT=HTTP")
@@ -32,25 +38,22 @@ _BOTH_OPENINGS: Final = (
 
 
 @call_rule("C01", (QMCOMM_NAME, 2))
-def remote_open_invalid(call: CapturedCall) -> Violation | None:
+def remote_open_invalid(calls: CallColumns) -> Iterator[ViolatingCalls]:
     """The queue cannot be opened this way, or the access or share mode is not allowed."""
-    name = call["queue_format_name"]
-    actual = None
-    if name is None or name.upper().startswith(_UNOPENABLE_PREFIXES):
-        actual = f"format name {name}"
-    elif call["access"] not in (RECEIVE_ACCESS, PEEK_ACCESS) or call["share_mode"] not in (0, 1):
-        actual = f"dwDesiredAccess {call['access']}, dwShareMode {call['share_mode']}"
-    return None if actual is None else violation_of_either(call, actual)
+    named = calls.text_matches("queue_format_name", lambda name: not name.upper().startswith(_UNOPENABLE_PREFIXES))
+    yield ViolatingCalls(~named, "format name {queue_format_name}", of_either=True)
+    modes = "dwDesiredAccess {access}, dwShareMode {share_mode}"
+    yield ViolatingCalls(has_invalid_open_modes(calls), modes, of_either=True)
 
 
 @call_rule("C03", (QMCOMM_NAME, 2), needs="ok")
-def returned_context_differs_from_handle(call: CapturedCall) -> str | None:
+def returned_context_differs_from_handle(calls: CallColumns) -> Iterator[ViolatingCalls]:
     """The returned pdwContext differs from phQueue."""
-    wrong = call["open_context"] != call["queue_handle"]
-    return f"pdwContext {call['open_context']}, phQueue {call['queue_handle']}" if wrong else None
+    wrong = calls.differs("open_context", "queue_handle")
+    yield ViolatingCalls(wrong, "pdwContext {open_context}, phQueue {queue_handle}")
 
 
-@association_rule("C03", "RemoteQmGetVersion returned that the server is XP or later")
+@association_rule("C03", "RemoteQmGetVersion returned that the server is XP or later", suspects=no_reads)
 def returned_descriptor_differs_from_handle(history: AssociationHistory) -> Iterator[Violation]:
     """The returned dwpQueue differs from phQueue."""
     version = history.server.version
@@ -60,47 +63,44 @@ def returned_descriptor_differs_from_handle(history: AssociationHistory) -> Iter
 
 
 @call_rule("C07", (QMCOMM_NAME, 19))
-def open_with_incomplete_numbers(call: CapturedCall) -> str | None:
+def open_with_incomplete_numbers(calls: CallColumns) -> Iterator[ViolatingCalls]:
     """An open has some of the three numbers of the remote queue, but not all."""
-    given = [bool(call[name]) for name in ("queue_handle", "queue_descriptor", "open_context")]
-    if all(given) or not any(given):
-        return None
-    numbers = f"hRemoteQueue {call['queue_handle']}, dwpQueue {call['queue_descriptor']}"
-    return f"{numbers}, dwpRemoteContext {call['open_context']}"
+    given = [calls.nonzero(name) for name in ("queue_handle", "queue_descriptor", "open_context")]
+    wrong = np.logical_or.reduce(given) & ~np.logical_and.reduce(given)
+    numbers = "hRemoteQueue {queue_handle}, dwpQueue {queue_descriptor}, dwpRemoteContext {open_context}"
+    yield ViolatingCalls(wrong, numbers)
 
 
 @call_rule("C08", (QMCOMM_NAME, 19), needs="ok")
-def open_returned_name_and_handle(call: CapturedCall) -> bool:
+def open_returned_name_and_handle(calls: CallColumns) -> Iterator[ViolatingCalls]:
     """A queue name was returned, and also a handle or a context."""
-    return call["remote_queue_name"] is not None and bool(call["context_handle"] or call["queue_manager_context"])
+    handle = ~has_null_handle(calls, "context_handle") | calls.nonzero("queue_manager_context")
+    yield ViolatingCalls(calls.has("remote_queue_name") & handle)
 
 
 @call_rule("C10", (QMCOMM_NAME, 31), needs="headers")
-def port_query_failed(call: CapturedCall) -> str | None:
+def port_query_failed(calls: CallColumns) -> Iterator[ViolatingCalls]:
     """The query for the port was denied, or answered with a port that is not valid."""
-    if call.fault_status in ACCESS_DENIED:
-        return call.fault_text
-    kind, port = call["port_type"], call["returned_port"]
-    if not call.response_decoded or not port or kind is None or is_valid_port(kind, port):
-        return None
-    return f"port {port} for fIP {kind}"
+    yield ViolatingCalls(calls.equals("fault_status", *ACCESS_DENIED), lambda call: call.fault_text)
+    answered = calls.response_decoded & calls.nonzero("returned_port") & calls.has("port_type")
+    yield ViolatingCalls(answered & ~is_valid_port(calls), "port {returned_port} for fIP {port_type}")
 
 
 @call_rule("C11", (QMCOMM_NAME, 22), needs="answer")
-def close_of_reserved_cursor_failed(call: CapturedCall) -> str | None:
+def close_of_reserved_cursor_failed(calls: CallColumns) -> Iterator[ViolatingCalls]:
     """Closing the cursor number that stands for no cursor failed."""
-    wrong = call["cursor_handle"] == _RESERVED_CURSOR and not call.succeeded
-    return result_name(call["hresult"]) if wrong and call["hresult"] is not None else None
+    wrong = calls.equals("cursor_handle", _RESERVED_CURSOR) & ~calls.succeeded & calls.has("hresult")
+    yield ViolatingCalls(wrong, lambda call: result_name(call["hresult"]))
 
 
 @call_rule("C12", *((QMCOMM_NAME, opnum) for opnum in _OBJECT_OPNUMS))
-def object_is_not_a_queue(call: CapturedCall) -> str | None:
+def object_is_not_a_queue(calls: CallColumns) -> Iterator[ViolatingCalls]:
     """The object is not a queue."""
-    kind = call.read_stub_integer("request", 0)
-    return f"ObjType {kind}" if kind not in (None, 1) else None
+    there, kind = calls.stub_integers("request_head", calls.of_interfaces(QMCOMM_NAME), 0)
+    yield ViolatingCalls(there & (kind != 1), "ObjType {}", (kind,))
 
 
-@complete_association_rule("C14")
+@complete_association_rule("C14", suspects=no_reads)
 def registry_not_queried_first(history: AssociationHistory) -> Iterator[Violation]:
     """A supporting server is used before R_QMQueryQMRegistryInternal; reported once per association."""
     first = next(iter(history.calls_of((QMCOMM_NAME, 19))), None)

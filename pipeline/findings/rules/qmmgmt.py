@@ -9,12 +9,16 @@ from __future__ import annotations
 import re
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, Final
 
+import numpy as np
+
+from pipeline.findings.columns.association_calls import no_reads
+from pipeline.findings.columns.call_columns import CallColumns, Mask
 from pipeline.findings.columns.call_history import AssociationHistory, CapturedCall
-from pipeline.findings.rules.registry import Violation, association_rule, call_rule, violation_of_either
+from pipeline.findings.rules.registry import ViolatingCalls, Violation, association_rule, call_rule
 from udfs.codes import AUTH_LEVEL_NONE
 from udfs.dcerpc.interfaces import QMMGMT_NAME
 from udfs.properties.property_names import (
@@ -35,6 +39,10 @@ _INFO_WITH_VARIANTS: Final = Method(
     request=(*_INFO.request[:3], Parameter("apVar", NdrType.VARIANTS, "asked", size_is="cp")), response=_INFO.response,
 )  # fmt: skip
 MAX_PROPERTIES: Final = 128
+_COUNTS: Final = ("aProp.max_count", "apVar.max_count")
+_QUERY_COLUMNS: Final = (
+    "object_type", "property_ids", "request_stub", "response_stub", "transfer_syntax", "byte_order",
+)  # fmt: skip
 _STATE_ID, _LOCATION_ID, _CONNECTED_ID, _TYPE_ID, _PRIVATEQ_ID = 11, 4, 4, 5, 2
 _SEQUENCE_IDS: Final = (13, 16, 17, 18)
 _SEQUENCE_BYTES: Final = 16
@@ -54,150 +62,181 @@ def _decode_info_stub(side: str, stub: bytes, ndr64: bool, big: bool) -> dict[st
     return decode_stub(_INFO_WITH_VARIANTS, side, stub, ndr64=ndr64, big_endian=big)[0]
 
 
-def _variants(call: CapturedCall, side: str, name: str) -> list[PropVariant] | None:
+def _variants(call: Mapping[str, Any], side: str, name: str) -> list[PropVariant] | None:
     """Return the variants of a R_QMMgmtGetInfo request or response; None where they cannot be decoded."""
     stub = call[f"{side}_stub"]
     if stub is None:
         return None
-    values = _decode_info_stub(side, stub, call.is_ndr64, call["byte_order"] == "big")
-    found: list[PropVariant] | None = values.get(name)
+    is_ndr64, is_big = call["transfer_syntax"] == "NDR64", call["byte_order"] == "big"
+    found: list[PropVariant] | None = _decode_info_stub(side, stub, is_ndr64, is_big).get(name)
     return found
+
+
+def _values(call: Mapping[str, Any]) -> list[tuple[int, PropVariant]]:
+    values = _variants(call, "response", "values")
+    return list(zip(call["property_ids"] or (), values, strict=False)) if values is not None else []
 
 
 def returned_properties(call: CapturedCall) -> list[tuple[int, PropVariant]]:
     """Return the property ids and values that a R_QMMgmtGetInfo answered MQ_OK returned."""
-    values = _variants(call, "response", "values") if call.succeeded else None
-    asked = call["property_ids"] or ()
-    return list(zip(asked, values, strict=False)) if values is not None else []
+    return _values(call) if call.succeeded else []
+
+
+def _with_text(
+    calls: CallColumns, rows: Mask, function: Callable[[dict[str, Any]], str | None], *, by_server: bool | None = None
+) -> ViolatingCalls:
+    """Return the queries among some calls for whose values a function, of ``_QUERY_COLUMNS``, gives a text."""
+    wrong, texts = calls.computed(rows & calls.of((QMMGMT_NAME, 0)), _QUERY_COLUMNS, function)
+    return ViolatingCalls(wrong, "{}", (texts,), by_server=by_server)
 
 
 @call_rule("M01", (QMMGMT_NAME, 0), (QMMGMT_NAME, 1), needs="headers")
-def object_type_invalid(call: CapturedCall) -> bool:
+def object_type_invalid(calls: CallColumns) -> Iterator[ViolatingCalls]:
     """The object's type is not 1, 2 or 3, or its tag differs from the type."""
-    return call.has_malformed_field("request", "pObjectFormat.type", "pObjectFormat.tag")
+    yield ViolatingCalls(calls.has_malformed_field("request", "pObjectFormat.type", "pObjectFormat.tag"))
 
 
 @call_rule("M02", (QMMGMT_NAME, 0), needs="headers")
-def property_count_invalid(call: CapturedCall) -> str | None:
+def property_count_invalid(calls: CallColumns) -> Iterator[ViolatingCalls]:
     """The number of properties is outside 1 to 128, or differs from the arrays' counts."""
-    asked = call["property_ids"]
-    if asked is not None and not 1 <= len(asked) <= MAX_PROPERTIES:
-        return f"{len(asked)} properties"
-    return "the counts differ" if call.has_malformed_field("request", "aProp.max_count", "apVar.max_count") else None
+    count = calls.lengths("property_ids")
+    wrong = calls.has("property_ids") & ((count < 1) | (count > MAX_PROPERTIES))
+    yield ViolatingCalls(wrong, "{} properties", (count,))
+    yield ViolatingCalls(calls.has_malformed_field("request", *_COUNTS), "the counts differ")
 
 
 @call_rule("M03", (QMMGMT_NAME, 0))
-def request_variant_not_null(call: CapturedCall) -> str | None:
+def request_variant_not_null(calls: CallColumns) -> Iterator[ViolatingCalls]:
     """A variant of the request is not VT_NULL."""
-    types = sorted({value.vt for value in _variants(call, "request", "asked") or () if value.vt != 1})
-    return f"types {', '.join(map(str, types))}" if types else None
+
+    def other_types(call: dict[str, Any]) -> str | None:
+        types = sorted({value.vt for value in _variants(call, "request", "asked") or () if value.vt != 1})
+        return f"types {', '.join(map(str, types))}" if types else None
+
+    yield _with_text(calls, calls.request_decoded, other_types)
+
+
+def _is_of_other_object(call: Mapping[str, Any], number: int) -> bool:
+    """Tell whether a property does not belong to the type of the object that is asked about."""
+    last = {"machine": len(MACHINE_PROPERTY_NAMES), "queue": len(QUEUE_PROPERTY_NAMES)}.get(call["object_type"] or "")
+    return last is not None and not 1 <= number <= last
 
 
 @call_rule("M04", (QMMGMT_NAME, 0))
-def property_id_invalid(call: CapturedCall) -> str | None:
+def property_id_invalid(calls: CallColumns) -> Iterator[ViolatingCalls]:
     """A property does not belong to the object's type."""
-    last = {"machine": len(MACHINE_PROPERTY_NAMES), "queue": len(QUEUE_PROPERTY_NAMES)}.get(call["object_type"] or "")
-    wrong = [number for number in call["property_ids"] or () if last is not None and not 1 <= number <= last]
-    return f"properties {', '.join(map(str, wrong))} of a {call['object_type']}" if wrong else None
+
+    def others(call: dict[str, Any]) -> str | None:
+        wrong = [number for number in call["property_ids"] or () if _is_of_other_object(call, number)]
+        return f"properties {', '.join(map(str, wrong))} of a {call['object_type']}" if wrong else None
+
+    yield _with_text(calls, calls.request_decoded, others)
 
 
 @call_rule("M05", (QMMGMT_NAME, 0), needs="ok")
-def property_of_other_type_returned(call: CapturedCall) -> str | None:
+def property_of_other_type_returned(calls: CallColumns) -> Iterator[ViolatingCalls]:
     """A value was returned for a property that does not belong to the object's type."""
-    last = {"machine": len(MACHINE_PROPERTY_NAMES), "queue": len(QUEUE_PROPERTY_NAMES)}.get(call["object_type"] or "")
-    wrong = [
-        n
-        for n, value in returned_properties(call)
-        if last is not None and not 1 <= n <= last and value.vt not in EMPTY_TYPES
-    ]
-    return f"values for {', '.join(map(str, wrong))} of a {call['object_type']}" if wrong else None
+
+    def others(call: dict[str, Any]) -> str | None:
+        there = (number for number, value in _values(call) if value.vt not in EMPTY_TYPES)
+        wrong = [number for number in there if _is_of_other_object(call, number)]
+        return f"values for {', '.join(map(str, wrong))} of a {call['object_type']}" if wrong else None
+
+    yield _with_text(calls, calls.succeeded, others)
 
 
 @call_rule("M06", (QMMGMT_NAME, 0), (QMMGMT_NAME, 1), needs="ok")
-def session_query_accepted(call: CapturedCall) -> str | None:
+def session_query_accepted(calls: CallColumns) -> Iterator[ViolatingCalls]:
     """A query for a session was answered MQ_OK."""
-    return "MQ_OK for a session" if call["object_type"] == "session" else None
+    yield ViolatingCalls(calls.text_in("object_type", {"session"}), "MQ_OK for a session")
 
 
 @call_rule("M07", (QMMGMT_NAME, 0), needs="ok")
-def property_value_type_invalid(call: CapturedCall) -> str | None:
+def property_value_type_invalid(calls: CallColumns) -> Iterator[ViolatingCalls]:
     """A value has not the type of its property, or there are more or fewer values than properties."""
-    values = _variants(call, "response", "values")
-    asked = call["property_ids"]
-    if values is None or asked is None:
-        return None
-    if len(values) != len(asked):
-        return f"{len(values)} values for {len(asked)} properties"
-    known = _MACHINE_TYPES if call["object_type"] == "machine" else _QUEUE_TYPES
-    wrong = [
-        f"{n}: {v.vt}" for n, v in returned_properties(call) if n in known and v.vt not in (*known[n], *EMPTY_TYPES)
-    ]
-    return f"types {', '.join(wrong)}" if wrong else None
+
+    def wrong_types(call: dict[str, Any]) -> str | None:
+        values, asked = _variants(call, "response", "values"), call["property_ids"]
+        if values is None or asked is None:
+            return None
+        if len(values) != len(asked):
+            return f"{len(values)} values for {len(asked)} properties"
+        known = _MACHINE_TYPES if call["object_type"] == "machine" else _QUEUE_TYPES
+        wrong = [f"{n}: {v.vt}" for n, v in _values(call) if n in known and v.vt not in (*known[n], *EMPTY_TYPES)]
+        return f"types {', '.join(wrong)}" if wrong else None
+
+    yield _with_text(calls, calls.succeeded, wrong_types)
 
 
 @call_rule("M08", (QMMGMT_NAME, 0), needs="ok")
-def property_text_invalid(call: CapturedCall) -> str | None:
+def property_text_invalid(calls: CallColumns) -> Iterator[ViolatingCalls]:
     """A text is none of those that its property allows."""
-    for number, value in returned_properties(call):
-        domain = PROPERTY_TEXTS.get((call["object_type"], number))
-        if domain and isinstance(value.value, str) and value.value.upper() not in domain:
-            return f"property {number} is {value.value!r}"
-    return None
+
+    def unknown_text(call: dict[str, Any]) -> str | None:
+        for number, value in _values(call):
+            domain = PROPERTY_TEXTS.get((call["object_type"], number))
+            if domain and isinstance(value.value, str) and value.value.upper() not in domain:
+                return f"property {number} is {value.value!r}"
+        return None
+
+    yield _with_text(calls, calls.succeeded, unknown_text)
 
 
 @call_rule("M09", (QMMGMT_NAME, 0), needs="answer")
-def values_returned_on_failure(call: CapturedCall) -> str | None:
+def values_returned_on_failure(calls: CallColumns) -> Iterator[ViolatingCalls]:
     """A query that failed returned values."""
-    values = _variants(call, "response", "values") if call.failed else None
-    there = [value for value in values or () if value.vt not in EMPTY_TYPES]
-    return f"{len(there)} values" if there else None
+
+    def values(call: dict[str, Any]) -> str | None:
+        there = [value for value in _variants(call, "response", "values") or () if value.vt not in EMPTY_TYPES]
+        return f"{len(there)} values" if there else None
+
+    yield _with_text(calls, calls.failed & calls.response_decoded, values)
 
 
 @call_rule("M11", (QMMGMT_NAME, 1))
-def action_invalid(call: CapturedCall) -> str | None:
+def action_invalid(calls: CallColumns) -> Iterator[ViolatingCalls]:
     """The action is none of the six that exist."""
-    action = call["action"]
-    return (
-        f"action {action!r}" if action is not None and action.upper() not in MACHINE_ACTIONS | QUEUE_ACTIONS else None
-    )
+    known = calls.text_matches("action_text", lambda action: action.upper() in MACHINE_ACTIONS | QUEUE_ACTIONS)
+    yield ViolatingCalls(calls.has("action_text") & ~known, "action {action!r}")
 
 
 @call_rule("M12", (QMMGMT_NAME, 1), needs="ok")
-def invalid_action_accepted(call: CapturedCall) -> str | None:
+def invalid_action_accepted(calls: CallColumns) -> Iterator[ViolatingCalls]:
     """An action that is none of the six was answered MQ_OK."""
-    seen = action_invalid(call)
-    return f"MQ_OK for {seen}" if isinstance(seen, str) else None
+    for found in action_invalid(calls):
+        yield found._replace(actual=f"MQ_OK for {found.actual}")
 
 
 @call_rule("M13", (QMMGMT_NAME, 1))
-def action_for_other_object_type(call: CapturedCall) -> Violation | None:
+def action_for_other_object_type(calls: CallColumns) -> Iterator[ViolatingCalls]:
     """A queue's action was used on a machine, or a machine's on a queue."""
-    action, kind = (call["action"] or "").upper(), call["object_type"]
-    wrong = (action in MACHINE_ACTIONS and kind == "queue") or (action in QUEUE_ACTIONS and kind == "machine")
-    return violation_of_either(call, f"{action} of a {kind}") if wrong else None
+    action = calls.text_map("action_text", str.upper)
+    for kind, others in (("queue", MACHINE_ACTIONS), ("machine", QUEUE_ACTIONS)):
+        wrong = np.isin(action.astype(str), [*others]) & calls.text_in("object_type", {kind})
+        yield ViolatingCalls(wrong, f"{{}} of a {kind}", (action,), of_either=True)
 
 
 @call_rule("M18", (QMMGMT_NAME, 0), (QMMGMT_NAME, 1), needs="headers")
-def array_size_invalid(call: CapturedCall) -> Violation | None:
+def array_size_invalid(calls: CallColumns) -> Iterator[ViolatingCalls]:
     """A count differs from its array's size, or a sequence does not have 16 bytes."""
-    for side, server in (("request", False), ("response", True)):
-        if call.has_malformed_field(side, "].max_count", "]: max_count") or (
-            call.has_malformed_field(side, "max_count")
-            and not call.has_malformed_field(side, "aProp.max_count", "apVar.max_count")
-        ):
-            return Violation(call, f"the {side}'s counts differ", by_server=server)
-    for number, value in returned_properties(call):
-        if (
-            call["object_type"] == "queue"
-            and number in _SEQUENCE_IDS
-            and isinstance(value.value, bytes)
-            and len(value.value) != _SEQUENCE_BYTES
-        ):
-            return Violation(call, f"property {number} has {len(value.value)} bytes", by_server=True)
-    return None
+    for side in ("request", "response"):
+        of_element = calls.has_malformed_field(side, "].max_count", "]: max_count")
+        other = calls.has_malformed_field(side, "max_count") & ~calls.has_malformed_field(side, *_COUNTS)
+        yield ViolatingCalls(of_element | other, f"the {side}'s counts differ", by_server=side == "response")
+
+    def wrong_sequence(call: dict[str, Any]) -> str | None:
+        for number, value in _values(call):
+            if number in _SEQUENCE_IDS and isinstance(value.value, bytes) and len(value.value) != _SEQUENCE_BYTES:
+                return f"property {number} has {len(value.value)} bytes"
+        return None
+
+    of_queues = calls.succeeded & calls.text_in("object_type", {"queue"})
+    yield _with_text(calls, of_queues, wrong_sequence, by_server=True)
 
 
-@association_rule("M19", "the server returned its version as a property of the machine, in the same association")
+@association_rule(
+    "M19", "the server returned its version as a property of the machine, in the same association", suspects=no_reads
+)
 def property_newer_than_server(history: AssociationHistory) -> Iterator[Violation]:
     """A server before Vista returned a property that Vista added."""
     versions = [
@@ -228,7 +267,7 @@ def _queue_locations(history: AssociationHistory) -> dict[str, tuple[str, Captur
     return found
 
 
-@association_rule("M14", "the queue's LOCATION was answered in the same association")
+@association_rule("M14", "the queue's LOCATION was answered in the same association", suspects=no_reads)
 def local_queue_paused(history: AssociationHistory) -> Iterator[Violation]:
     """PAUSE or RESUME of a local queue was answered MQ_OK."""
     locations = _queue_locations(history)
@@ -238,7 +277,11 @@ def local_queue_paused(history: AssociationHistory) -> Iterator[Violation]:
             yield Violation(call, f"{call['action']} of a local queue", (place[1], call))
 
 
-@association_rule("M16", "the machine's PRIVATEQ was answered within a minute before and after, and names other queues")
+@association_rule(
+    "M16",
+    "the machine's PRIVATEQ was answered within a minute before and after, and names other queues",
+    suspects=no_reads,
+)
 def absent_queue_query_accepted(history: AssociationHistory) -> Iterator[Violation]:
     """A query for a private queue that the machine does not have was answered MQ_OK."""
     listed = []
@@ -267,7 +310,7 @@ def _listed_at(listed: tuple[CapturedCall, set[str]]) -> int:
     return listed[0].started_at
 
 
-@association_rule("M17", "the answers and the actions before them are of one association")
+@association_rule("M17", "the answers and the actions before them are of one association", suspects=no_reads)
 def state_contradicts_action(history: AssociationHistory) -> Iterator[Violation]:
     """A state contradicts an earlier action, or the LOCATION of the same response."""
     paused: defaultdict[str | None, CapturedCall | None] = defaultdict(lambda: None)
@@ -294,7 +337,7 @@ def state_contradicts_action(history: AssociationHistory) -> Iterator[Violation]
             yield Violation(call, f"LOCATION is {location}, STATE is {state}")
 
 
-@association_rule("M21", "the binds of the connection were captured")
+@association_rule("M21", "the binds of the connection were captured", suspects=no_reads)
 def unauthenticated_action_accepted(history: AssociationHistory) -> Iterator[Violation]:
     """An action without authentication was answered MQ_OK."""
     for call in history.calls_of((QMMGMT_NAME, 1)):

@@ -6,22 +6,21 @@ first accepted its message.
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Iterator
+from typing import Any, Final
 
-from pipeline.findings.columns.call_history import QM2QM_READS, REMOTE_READ_READS, CapturedCall
-from pipeline.findings.rules.registry import Violation, call_rule
+import numpy as np
+
+from pipeline.findings.columns.call_columns import CallColumns
+from pipeline.findings.columns.call_history import QM2QM_READS, REMOTE_READ_READS
+from pipeline.findings.rules.registry import ViolatingCalls, call_rule
 from udfs.comqc import container_layout
 from udfs.comqc.container_layout import DEVIATION_TEXTS
 from udfs.queues.alias_groups import is_address
 
 _READS: Final = (*QM2QM_READS, *REMOTE_READ_READS)
 _DOCUMENT: Final = "MC-COMQC"
-
-
-def _violation(call: CapturedCall, actual: str, section: str) -> Violation:
-    return Violation(
-        call, actual, subject=f"queue manager {call['source_queue_manager']}", source=f"{_DOCUMENT} {section}"
-    )
+_SUBJECT: Final = "queue manager {source_queue_manager}"
 
 
 def _wrong_computer_name(destination: str) -> str | None:
@@ -42,63 +41,59 @@ def _split_section(text: str) -> tuple[str, str]:
     return section, statement
 
 
-def _deviation(call: CapturedCall, *numbers: int) -> Violation | None:
-    """Return the violation of a message that does not follow one of some recommendations of ``container_layout``."""
-    rules = [DEVIATION_TEXTS[number] for number in numbers]
-    for found in call["comqc_deviations"] or ():
-        if found["rule"] in rules:
-            section, statement = _split_section(found["rule"])
-            times = f", {found['places']} times" if found["places"] > 1 else ""
-            return _violation(call, f"{statement}{times}, first at offset {found['offset']}", section)
-    return None
+def _deviations(calls: CallColumns, *numbers: int) -> Iterator[ViolatingCalls]:
+    """Yield the messages that do not follow one of some recommendations of ``container_layout``."""
+    rules = {DEVIATION_TEXTS[number] for number in numbers}
+
+    def section_and_text(found: dict[str, Any]) -> tuple[str, str] | None:
+        if found["rule"] not in rules:
+            return None
+        section, statement = _split_section(found["rule"])
+        times = f", {found['places']} times" if found["places"] > 1 else ""
+        return section, f"{statement}{times}, first at offset {found['offset']}"
+
+    wrong, found = calls.first_of_elements("comqc_deviations", section_and_text)
+    yield ViolatingCalls(wrong, "{0[1]}", (found,), subject=_SUBJECT, source=f"{_DOCUMENT} {{0[0]}}")
 
 
-@call_rule("K01", *_READS, needs="ok", suspects=lambda calls: calls.has("comqc_rejected"))
-def container_rejected(call: CapturedCall) -> Violation | None:
+@call_rule("K01", *_READS, needs="ok")
+def container_rejected(calls: CallColumns) -> Iterator[ViolatingCalls]:
     """The container breaks a rule of the format: servers must reject it, and its calls are lost."""
-    if call["comqc_rejected"] is None:
-        return None
-    section, statement = _split_section(call["comqc_rejected"])
-    return _violation(call, f"{statement}: the message must be rejected, its calls are lost", section)
+    found = calls.text_map("comqc_rejected", _split_section)
+    actual = "{0[1]}: the message must be rejected, its calls are lost"
+    yield ViolatingCalls(
+        calls.has("comqc_rejected"), actual, (found,), subject=_SUBJECT, source=f"{_DOCUMENT} {{0[0]}}"
+    )
 
 
-@call_rule("K02", *_READS, needs="ok", suspects=lambda calls: calls.lengths("comqc_deviations") > 0)
-def security_header_repeated(call: CapturedCall) -> Violation | None:
+@call_rule("K02", *_READS, needs="ok")
+def security_header_repeated(calls: CallColumns) -> Iterator[ViolatingCalls]:
     """A security header has the Security Data of an earlier one, or a reference names what applies already.
 
     Security Data that differ and mean the same are not found.
     """
-    return _deviation(call, container_layout.SECURITY_REPEATED, container_layout.REFERENCE_NOT_NEEDED)
+    yield from _deviations(calls, container_layout.SECURITY_REPEATED, container_layout.REFERENCE_NOT_NEEDED)
 
 
-@call_rule("K03", *_READS, needs="ok", suspects=lambda calls: calls.lengths("comqc_deviations") > 0)
-def interface_repeated(call: CapturedCall) -> Violation | None:
+@call_rule("K03", *_READS, needs="ok")
+def interface_repeated(calls: CallColumns) -> Iterator[ViolatingCalls]:
     """A method header has the interface of the call before it, so that the short header would do."""
-    return _deviation(call, container_layout.INTERFACE_REPEATED)
+    yield from _deviations(calls, container_layout.INTERFACE_REPEATED)
 
 
-@call_rule("K04", *_READS, needs="ok", suspects=lambda calls: calls.lengths("comqc_deviations") > 0)
-def target_string_differs(call: CapturedCall) -> Violation | None:
+@call_rule("K04", *_READS, needs="ok")
+def target_string_differs(calls: CallColumns) -> Iterator[ViolatingCalls]:
     """The Target ID String is another UUID than the Target ID. An empty string contradicts nothing."""
-    return _deviation(call, container_layout.TARGET_STRING_DIFFERS)
+    yield from _deviations(calls, container_layout.TARGET_STRING_DIFFERS)
 
 
-@call_rule(
-    "K05",
-    *_READS,
-    needs="ok",
-    suspects=lambda calls: (
-        calls.nonzero("is_comqc")
-        & calls.text_matches("destination_queue", lambda name: _wrong_computer_name(name) is not None)
-    ),
-)
-def queue_not_named_by_computer(call: CapturedCall) -> Violation | None:
+@call_rule("K05", *_READS, needs="ok")
+def queue_not_named_by_computer(calls: CallColumns) -> Iterator[ViolatingCalls]:
     """The destination names the computer by an IP address, a fully qualified name or a URL.
 
     The case of letters and the name of the COM+ application are not known.
     """
-    destination = call["destination_queue"]
-    kind = _wrong_computer_name(destination) if call["is_comqc"] and destination is not None else None
-    if kind is None:
-        return None
-    return _violation(call, f"destination {destination} names the computer by {kind}", "2.1")
+    kind = calls.text_map("destination_queue", _wrong_computer_name)
+    actual = "destination {destination_queue} names the computer by {}"
+    wrong = calls.nonzero("is_comqc") & kind.astype(np.bool_)
+    yield ViolatingCalls(wrong, actual, (kind,), subject=_SUBJECT, source=f"{_DOCUMENT} 2.1")

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from pipeline.findings.columns.association_calls import AssociationCalls, Suspects
+from pipeline.findings.columns.association_calls import AssociationCalls, Suspects, no_reads
 from pipeline.findings.columns.call_history import (
     CLEANUP_TIMEOUT_US,
     QM2QM_READS,
@@ -518,13 +518,13 @@ def _calls_waiting_too_long(history: AssociationHistory, methods: tuple[tuple[st
             yield Violation(call, "neither answered nor cancelled")
 
 
-@association_rule("Q34", _NO_LOSS)
+@association_rule("Q34", _NO_LOSS, suspects=no_reads)
 def session_open_waits_too_long(history: AssociationHistory) -> Iterator[Violation]:
     """The client waited longer than 300 s for RemoteQMOpenQueue."""
     yield from _calls_waiting_too_long(history, ((QM2QM_NAME, 2),))
 
 
-@association_rule("R71", _NO_LOSS)
+@association_rule("R71", _NO_LOSS, suspects=no_reads)
 def remote_read_open_waits_too_long(history: AssociationHistory) -> Iterator[Violation]:
     """The client waited longer than 300 s for R_OpenQueue, R_OpenQueueForMove or R_QMEnlistRemoteTransaction."""
     yield from _calls_waiting_too_long(history, ((REMOTE_READ_NAME, 2), (REMOTE_READ_NAME, 11), (REMOTE_READ_NAME, 12)))

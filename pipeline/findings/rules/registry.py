@@ -1,20 +1,21 @@
 """The registry of conformance rules: their texts (``RULE_TABLE``) and the checks that are registered for them.
 
-A check is a function in one of the modules of this package. A decorator registers it for one call (``call_rule``), one
-association (``association_rule``), all openings of a server (``server_rule``) or the facts of one queue
-(``queue_rule``). Checks run only where their input was captured completely. Rules that no check covers stand in
+A check is a function in one of the modules of this package. A decorator registers it for single calls (``call_rule``),
+one association (``association_rule``), all openings of a server (``server_rule``) or the facts of one queue
+(``queue_rule``). Those on single calls and packets are given columns, and say which rows break the rule. Checks run
+only where their input was captured completely. Rules that no check covers stand in
 ``UNOBSERVABLE_RULES``, with the evidence that would be needed.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from string import Formatter
 from typing import Any, Final, Literal, NamedTuple, TypeVar
 
-from pipeline.findings.columns.association_calls import AssociationCalls, Suspects
-from pipeline.findings.columns.call_columns import CallColumns, Mask
+from pipeline.findings.columns.association_calls import AssociationCalls, Suspects, every_call
+from pipeline.findings.columns.call_columns import CallColumns, Mask, Method, Numbers
 from pipeline.findings.columns.call_history import AssociationHistory, CapturedCall, ServerHistory
 from pipeline.findings.rules.catalog import RULE_TABLE
 from pipeline.findings.rules.queue_facts import QueueFacts, QueueRuleLimits
@@ -151,6 +152,45 @@ def violation_of_either(call: CapturedCall, actual: str, evidence: tuple[Capture
     return Violation(call, f"{actual}{suffix}", evidence, by_server=call.succeeded)
 
 
+TextOfCall = str | Callable[[CapturedCall], str]
+
+
+class ViolatingCalls(NamedTuple):
+    """Calls that break a rule, each by itself, and the text of what was seen.
+
+    A text is a function of the call, or a format: ``{name}`` is a column of the call, ``{}`` its element of the next of
+    ``values`` (arrays with an element for each call). Without ``actual`` it is the rule's own text.
+    ``of_either``: the rule binds both parties (``violation_of_either``). The rest is as in ``Violation``.
+    """
+
+    calls: Mask
+    actual: TextOfCall = ""
+    values: tuple[Numbers, ...] = ()
+    of_either: bool = False
+    severity: Severity | None = None
+    by_server: bool | None = None
+    subject: str | None = None
+    source: TextOfCall | None = None
+
+    def at(self, places: Numbers) -> ViolatingCalls:
+        """Return the same of the calls at some places."""
+        return self._replace(calls=self.calls[places], values=tuple(values[places] for values in self.values))
+
+    def violation(self, place: int, call: CapturedCall) -> Violation:
+        """Return the violation of the call at a place."""
+        values = [values[place] for values in self.values]
+
+        def text(given: TextOfCall) -> str:
+            return Formatter().vformat(given, values, call) if isinstance(given, str) else given(call)
+
+        actual, source = text(self.actual), None if self.source is None else text(self.source)
+        subject = None if self.subject is None else text(self.subject)
+        found = (
+            violation_of_either(call, actual) if self.of_either else Violation(call, actual, by_server=self.by_server)
+        )
+        return found._replace(severity=self.severity, subject=subject, source=source)
+
+
 class QueueViolation(NamedTuple):
     """A violation that the facts of a queue prove, with the keys of the calls and snapshots that prove it.
 
@@ -165,9 +205,8 @@ class QueueViolation(NamedTuple):
     call: Mapping[str, Any] = {}
 
 
-CallCondition = Callable[[CallColumns], Mask]
+CallCheck = Callable[[CallColumns], Iterable[ViolatingCalls]]
 AssociationCondition = Callable[[AssociationCalls], Suspects]
-CallCheck = Callable[[CapturedCall], Violation | str | bool | None]
 AssociationCheck = Callable[[AssociationHistory], Iterable[Violation]]
 ServerCheck = Callable[[ServerHistory], Iterable[Violation]]
 PacketCheck = Callable[[PacketFacts], Iterable[PacketViolation]]
@@ -179,15 +218,17 @@ _Check = TypeVar("_Check")
 class RuleCheck(NamedTuple):
     """A registered check of a rule: what must have been read, the precondition in words, and the function.
 
-    ``suspects``: the condition, over columns, that calls meet which may break the rule; the function judges only these.
-    None: it judges all calls of its methods, and those of associations all calls that are rows in any case.
+    ``methods``: a check on single calls is for calls of these, for all where there are none. ``suspects``, of a check
+    on associations: the condition, over columns, that calls meet which may break the rule; the function judges only
+    these.
     """
 
     rule_id: str
     needs: RequiredEvidence
     precondition: str
     check: Any
-    suspects: Any = None
+    methods: tuple[Method, ...] = ()
+    suspects: AssociationCondition = every_call
 
     @property
     def judges_binds(self) -> bool:
@@ -196,8 +237,7 @@ class RuleCheck(NamedTuple):
 
 
 _RULES_ON_BINDS: Final = frozenset({"P08", "P09"})
-CALL_CHECKS_BY_METHOD: Final[defaultdict[tuple[str, int], list[RuleCheck]]] = defaultdict(list)
-CALL_CHECKS_FOR_ANY_METHOD: Final[list[RuleCheck]] = []
+CALL_CHECKS: Final[list[RuleCheck]] = []
 ASSOCIATION_CHECKS: Final[list[RuleCheck]] = []
 SERVER_CHECKS: Final[list[RuleCheck]] = []
 QUEUE_CHECKS: Final[list[RuleCheck]] = []
@@ -207,84 +247,73 @@ HOP_CHECKS: Final[list[RuleCheck]] = []
 SEQUENCE_CHECKS: Final[list[RuleCheck]] = []
 
 
-def call_rule(
-    rule_id: str,
-    *methods: tuple[str, int],
-    needs: RequiredEvidence = "request",
-    suspects: CallCondition | None = None,
-) -> Callable[[CallCheck], CallCheck]:
-    """Register a check that looks at one call at a time, of these methods, or of all where none are given.
+def call_rule(rule_id: str, *methods: Method, needs: RequiredEvidence = "request") -> Callable[[CallCheck], CallCheck]:
+    """Register a check that looks at single calls, of these methods, or of all where none are given.
 
-    The check returns a violation, or what was seen as text, or True; None or False where the rule holds. It runs when
-    the call is new or changed. Where its rule also has checks over several calls, it runs with these too, and then
-    without the bytes of stubs. ``suspects`` says, of columns, which calls may break the rule; None: all.
+    The check is given calls as columns, also those of other methods, and yields those that break its rule
+    (``ViolatingCalls``). A call that it yields several times has the first text. Calls of other methods, and those that
+    were not captured as it ``needs``, do not count. It runs for new and changed calls. Where its rule also has checks
+    over several calls, it runs with these too, and then without the bytes of stubs.
     """
-    lists = [CALL_CHECKS_BY_METHOD[method] for method in methods] or [CALL_CHECKS_FOR_ANY_METHOD]
-    return _registrar(lists, rule_id, needs, _PRECONDITIONS[needs], suspects)
+    return _registrar(CALL_CHECKS, RuleCheck(rule_id, needs, _PRECONDITIONS[needs], None, methods))
 
 
 def association_rule(
-    rule_id: str, precondition: str, *, suspects: AssociationCondition | None = None
+    rule_id: str, precondition: str, *, suspects: AssociationCondition = every_call
 ) -> Callable[[AssociationCheck], AssociationCheck]:
-    """Register a check that looks at the calls of one association.
+    """Register a check that looks at the calls of one association, with the lifetimes of its handles.
 
     ``suspects`` says, of columns, which calls may break the rule, and what the check needs beside them
-    (``Suspects``); None: calls that are rows in any case (``is_always_row``), and it needs no others. The check is
-    given a history with at least these, and its violations by other calls do not count.
+    (``Suspects``). It saves making rows of all other reads and Ends: without it, a rule gets all calls. ``no_reads`` is
+    for rules that look at neither reads nor Ends. The check is given a history with at least these calls and those that
+    are rows in any case (``is_always_row``); its violations by other calls do not count.
     """
-    return _registrar([ASSOCIATION_CHECKS], rule_id, "headers", precondition, suspects)
+    return _registrar(ASSOCIATION_CHECKS, RuleCheck(rule_id, "headers", precondition, None, suspects=suspects))
 
 
 def complete_association_rule(
-    rule_id: str, further_precondition: str | None = None, *, suspects: AssociationCondition | None = None
+    rule_id: str, further_precondition: str | None = None, *, suspects: AssociationCondition = every_call
 ) -> Callable[[AssociationCheck], AssociationCheck]:
     """Register such a check that runs only where the association was captured completely."""
     precondition = "; ".join(filter(None, (_PRECONDITIONS["complete"], further_precondition)))
-    return _registrar([ASSOCIATION_CHECKS], rule_id, "complete", precondition, suspects)
+    return _registrar(ASSOCIATION_CHECKS, RuleCheck(rule_id, "complete", precondition, None, suspects=suspects))
 
 
 def server_rule(rule_id: str, precondition: str) -> Callable[[ServerCheck], ServerCheck]:
     """Register a check that looks at all openings of a server, over its associations."""
-    return _registrar([SERVER_CHECKS], rule_id, "headers", precondition)
+    return _registrar(SERVER_CHECKS, RuleCheck(rule_id, "headers", precondition, None))
 
 
 def queue_rule(rule_id: str, precondition: str) -> Callable[[QueueCheck], QueueCheck]:
     """Register a check that looks at the facts of one queue: its reported states, and the reads of all its readers."""
-    return _registrar([QUEUE_CHECKS], rule_id, "headers", precondition)
+    return _registrar(QUEUE_CHECKS, RuleCheck(rule_id, "headers", precondition, None))
 
 
 def packet_rule(rule_id: str, precondition: str) -> Callable[[PacketCheck], PacketCheck]:
     """Register a check that looks at packets of the binary protocol, each by itself."""
-    return _registrar([PACKET_CHECKS], rule_id, "headers", precondition)
+    return _registrar(PACKET_CHECKS, RuleCheck(rule_id, "headers", precondition, None))
 
 
 def session_rule(rule_id: str, precondition: str) -> Callable[[SessionCheck], SessionCheck]:
     """Register a check that looks at all packets of one session of the binary protocol."""
-    return _registrar([SESSION_CHECKS], rule_id, "headers", precondition)
+    return _registrar(SESSION_CHECKS, RuleCheck(rule_id, "headers", precondition, None))
 
 
 def hop_rule(rule_id: str, precondition: str) -> Callable[[_Check], _Check]:
     """Register a check that looks at what went from one queue manager to another, over all sessions."""
-    return _registrar([HOP_CHECKS], rule_id, "headers", precondition)
+    return _registrar(HOP_CHECKS, RuleCheck(rule_id, "headers", precondition, None))
 
 
 def sequence_rule(rule_id: str, precondition: str) -> Callable[[_Check], _Check]:
     """Register a check that compares reports of an exactly-once sequence with what was captured of it."""
-    return _registrar([SEQUENCE_CHECKS], rule_id, "headers", precondition)
+    return _registrar(SEQUENCE_CHECKS, RuleCheck(rule_id, "headers", precondition, None))
 
 
-def _registrar(
-    lists: Iterable[list[RuleCheck]],
-    rule_id: str,
-    needs: RequiredEvidence,
-    precondition: str,
-    suspects: CallCondition | AssociationCondition | None = None,
-) -> Callable[[_Check], _Check]:
-    """Return a decorator that adds a function to lists of checks."""
+def _registrar(checks: list[RuleCheck], declared: RuleCheck) -> Callable[[_Check], _Check]:
+    """Return a decorator that adds a function to a list of checks."""
 
     def register(check: _Check) -> _Check:
-        for checks in lists:
-            checks.append(RuleCheck(rule_id, needs, precondition, check, suspects))
+        checks.append(declared._replace(check=check))
         return check
 
     return register
@@ -292,20 +321,18 @@ def _registrar(
 
 def single_call_rules() -> frozenset[str]:
     """Return the ids of rules that only look at one call: their findings change only when that call does."""
-    of_calls = (CALL_CHECKS_FOR_ANY_METHOD, *CALL_CHECKS_BY_METHOD.values())
-    single = {check.rule_id for checks in of_calls for check in checks}
+    single = {check.rule_id for check in CALL_CHECKS}
     return frozenset(single - {check.rule_id for check in (*ASSOCIATION_CHECKS, *SERVER_CHECKS)})
 
 
 def checks_of_rule(rule_id: str) -> list[RuleCheck]:
     """Return the checks of a rule."""
-    of_calls = (*CALL_CHECKS_BY_METHOD.values(), CALL_CHECKS_FOR_ANY_METHOD)
-    checks = (check for found in (*of_calls, *_OTHER_CHECKS) for check in found)
-    return list(dict.fromkeys(check for check in checks if check.rule_id == rule_id))
+    return [check for checks in _ALL_CHECKS for check in checks if check.rule_id == rule_id]
 
 
-_OTHER_CHECKS: Final = (
-    ASSOCIATION_CHECKS, SERVER_CHECKS, QUEUE_CHECKS, PACKET_CHECKS, SESSION_CHECKS, HOP_CHECKS, SEQUENCE_CHECKS,
+_ALL_CHECKS: Final = (
+    CALL_CHECKS, ASSOCIATION_CHECKS, SERVER_CHECKS, QUEUE_CHECKS, PACKET_CHECKS, SESSION_CHECKS, HOP_CHECKS,
+    SEQUENCE_CHECKS,
 )  # fmt: skip
 UNOBSERVABLE_RULES: Final = {
     "Q67": "what the queue manager did after the connection was lost: its journal of transactions, or a queue snapshot "

@@ -10,18 +10,18 @@ import numpy as np
 
 from pipeline.findings.columns.association_calls import AssociationCalls, Suspects
 from pipeline.findings.columns.call_columns import CallColumns, Mask
-from pipeline.findings.columns.call_history import OPEN_METHODS, AssociationHistory, CapturedCall
+from pipeline.findings.columns.call_history import OPEN_METHODS, QM2QM_READS, AssociationHistory, CapturedCall
 from pipeline.findings.rules.qmmgmt import MAX_PROPERTIES
 from pipeline.findings.rules.registry import (
     PROTOCOL_RULES,
+    ViolatingCalls,
     Violation,
     association_rule,
     call_rule,
     complete_association_rule,
 )
 from pipeline.findings.rules.remote_read import MAX_TOKEN_BYTES
-from udfs.call_results import call_succeeded
-from udfs.codes import MQ_INFORMATION_REMOTE_CANCELED_BY_CLIENT, result_name
+from udfs.codes import MQ_INFORMATION_REMOTE_CANCELED_BY_CLIENT, RR_ACK, RR_NACK, result_name
 from udfs.columns.absent import AFTER_ALL
 from udfs.columns.codes import row_codes
 from udfs.columns.groups import Groups
@@ -36,6 +36,7 @@ _LAST_OPNUM: Final = {QM2QM_NAME: 10, REMOTE_READ_NAME: 15, QMMGMT_NAME: 1, QMCO
 _METHODS_WITH_EXCEPTIONS: Final = {(QM2QM_NAME, 6), (REMOTE_READ_NAME, 2), (REMOTE_READ_NAME, 11)}
 _ERROR_BIT: Final = 0x80000000
 _LAST_MQS: Final = 16
+_LAST_PORT_TYPE: Final = 3
 _LAST_WIN32_CODE: Final = 0xFFFF  # [MS-ERREF] 2.2
 _MSMQ_FACILITY: Final = 0xC00E0000
 _FACILITY_MASK: Final = 0xFFFF0000
@@ -99,18 +100,6 @@ def _first_calls_of_connections_with_binds(calls: AssociationCalls) -> Suspects:
     return Suspects(calls.first_of_connection(calls.text_in("connection_id", names)))
 
 
-def _opnum_is_unknown(calls: CallColumns) -> Mask:
-    found = calls.nothing()
-    for interface, last in _LAST_OPNUM.items():
-        found |= calls.of_interfaces(interface) & (calls.numbers("opnum") > last)
-    return found
-
-
-def _parameter_may_be_out_of_range(calls: CallColumns) -> Mask:
-    ends = calls.of((QM2QM_NAME, 1), (REMOTE_READ_NAME, 9), (REMOTE_READ_NAME, 15))
-    return ~(ends & calls.equals("ack", 1, 2)) & ~(calls.of((QM2QM_NAME, 2)) & (calls.numbers("mqs") <= _LAST_MQS))
-
-
 @association_rule(
     "P01",
     "the connection was captured from its SYN without a gap, and all its binds were answered",
@@ -170,64 +159,67 @@ def call_id_reused_or_orphaned(history: AssociationHistory) -> Iterator[Violatio
         last[name] = call
 
 
-@call_rule("P03", needs="headers", suspects=lambda calls: calls.of(*_RESERVED_METHODS))
-def reserved_opnum_used(call: CapturedCall) -> str | None:
+@call_rule("P03", needs="headers")
+def reserved_opnum_used(calls: CallColumns) -> Iterator[ViolatingCalls]:
     """The opnum is a reserved one."""
-    return f"opnum {call.method[1]}" if call.method in _RESERVED_METHODS and call["request_at"] is not None else None
+    yield ViolatingCalls(calls.of(*_RESERVED_METHODS) & calls.has("request_at"), "opnum {opnum}")
 
 
-@call_rule("P04", needs="headers", suspects=_opnum_is_unknown)
-def unknown_opnum_answered(call: CapturedCall) -> str | None:
+def _answered(calls: CallColumns) -> Mask:
+    """Tell which calls got a response, on a connection whose bind was not found missing."""
+    return calls.text_in("outcome", {"ok"}) & ~calls.unbound
+
+
+@call_rule("P04", needs="headers")
+def unknown_opnum_answered(calls: CallColumns) -> Iterator[ViolatingCalls]:
     """An opnum that the interface does not have got a response."""
-    interface, opnum = call.method
-    last = _LAST_OPNUM.get(interface)
-    answered = call["outcome"] == "ok" and call["bind_seen"] is not False
-    return f"a response to opnum {opnum}" if last is not None and opnum > last and answered else None
+    for interface, last in _LAST_OPNUM.items():
+        unknown = calls.of_interfaces(interface) & (calls.numbers("opnum") > last)
+        yield ViolatingCalls(unknown & _answered(calls), "a response to opnum {opnum}")
 
 
-@call_rule("P05", needs="headers", suspects=lambda calls: calls.has_errors)
-def malformed_request_accepted(call: CapturedCall) -> str | None:
+@call_rule("P05", needs="headers")
+def malformed_request_accepted(calls: CallColumns) -> Iterator[ViolatingCalls]:
     """A request whose stub does not decode got a response that is no error."""
-    if call["outcome"] != "ok" or call["bind_seen"] is False or call.method[0] not in _LAST_OPNUM:
-        return None
-    if call_succeeded(call.method[0], call["hresult"]) is False:  # an error instead of the fault is tolerated (D13)
-        return None
-    for error in call["errors"] or ():
-        name = str(error["field"] or "")
-        noted = name.endswith(_TOLERATED_FIELDS) or "pElems" in name  # the latter is P07's
-        if name.startswith("request.") and error["code"] in ("truncated", "malformed") and not noted:
-            return f"a response to a request with {error['code']} {name[8:]} at {error['offset']}"
-    return None
+    accepted = (
+        _answered(calls) & calls.of_interfaces(*_LAST_OPNUM) & ~calls.result_failed
+    )  # D13: no fault, but an error
+    wrong, fields = calls.first_of_elements("errors", _undecoded_field)
+    yield ViolatingCalls(accepted & wrong, "a response to a request with {}", (fields,))
 
 
-@call_rule(
-    "P06",
-    *_METHODS_WITH_RANGES,
-    needs="answer",
-    suspects=lambda calls: calls.of(*_METHODS_WITH_RANGES) & _parameter_may_be_out_of_range(calls),
-)
-def out_of_range_parameter_accepted(call: CapturedCall) -> str | None:
+def _undecoded_field(error: dict[str, Any]) -> str | None:
+    """Return which field of a request did not decode, and where."""
+    name = str(error["field"] or "")
+    noted = name.endswith(_TOLERATED_FIELDS) or "pElems" in name  # the latter is P07's
+    if not name.startswith("request.") or error["code"] not in ("truncated", "malformed") or noted:
+        return None
+    return f"{error['code']} {name.removeprefix('request.')} at {error['offset']}"
+
+
+@call_rule("P06", *_METHODS_WITH_RANGES, needs="answer")
+def out_of_range_parameter_accepted(calls: CallColumns) -> Iterator[ViolatingCalls]:
     """A parameter outside its range() was accepted."""
-    method = call.method
-    if method in ((QM2QM_NAME, 1), (REMOTE_READ_NAME, 9), (REMOTE_READ_NAME, 15)):
-        return f"dwAck {call['ack']} taken" if call.succeeded and call["ack"] not in (1, 2) else None
-    if method == (QM2QM_NAME, 2):
-        return f"dwMQS {call['mqs']} taken" if call.succeeded and (call["mqs"] or 0) > _LAST_MQS else None
-    if method == (QM2QM_NAME, 7):
-        taken = (call["port_type"] or 0) > 3 and call["returned_port"]
-        return f"dwPortType {call['port_type']} gave port {call['returned_port']}" if taken else None
-    if method == (REMOTE_READ_NAME, 12):
-        size = call["propagation_token_bytes"] or 0
-        return f"a token of {size} bytes taken" if call.succeeded and size > MAX_TOKEN_BYTES else None
-    asked = len(call["property_ids"] or ())
-    return f"{asked} properties answered" if call.succeeded and asked > MAX_PROPERTIES else None
+    ends = calls.of((QM2QM_NAME, 1), (REMOTE_READ_NAME, 9), (REMOTE_READ_NAME, 15))
+    yield ViolatingCalls(ends & calls.succeeded & ~calls.equals("ack", RR_NACK, RR_ACK), "dwAck {ack} taken")
+    opens = calls.of((QM2QM_NAME, 2)) & calls.succeeded
+    yield ViolatingCalls(opens & (calls.numbers("mqs") > _LAST_MQS), "dwMQS {mqs} taken")
+    other_type = (calls.numbers("port_type") > _LAST_PORT_TYPE) & calls.nonzero("returned_port")
+    port_queries = calls.of((QM2QM_NAME, 7))
+    yield ViolatingCalls(port_queries & other_type, "dwPortType {port_type} gave port {returned_port}")
+    enlists = calls.of((REMOTE_READ_NAME, 12)) & calls.succeeded
+    large = calls.numbers("propagation_token_bytes") > MAX_TOKEN_BYTES
+    yield ViolatingCalls(enlists & large, "a token of {propagation_token_bytes} bytes taken")
+    asked = calls.lengths("property_ids")
+    queries = calls.of((QMMGMT_NAME, 0)) & calls.succeeded
+    yield ViolatingCalls(queries & (asked > MAX_PROPERTIES), "{} properties answered", (asked,))
 
 
-@call_rule("P07", needs="headers", suspects=lambda calls: calls.has_errors)
-def null_array_with_count_accepted(call: CapturedCall) -> bool:
+@call_rule("P07", needs="headers")
+def null_array_with_count_accepted(calls: CallColumns) -> Iterator[ViolatingCalls]:
     """A request with a NULL pointer for a non-zero number of elements was answered MQ_OK."""
-    succeeded = call["outcome"] == "ok" and call_succeeded(call.method[0], call["hresult"]) is True
-    return succeeded and call.has_malformed_field("request", "pElems")
+    succeeded = calls.text_in("outcome", {"ok"}) & calls.result_succeeded
+    yield ViolatingCalls(succeeded & calls.has_malformed_field("request", "pElems"))
 
 
 @association_rule("P08", "the bind was answered", suspects=_first_calls_of_connections_with_binds)
@@ -306,63 +298,37 @@ def invalid_handle_accepted(history: AssociationHistory) -> Iterator[Violation]:
             yield Violation(call, "MQ_OK to a closed handle", lifetime.calls_with_handle(call))
 
 
+def _has_msmq_fault(calls: CallColumns) -> Mask:
+    """Tell which calls were answered by a fault that carries an HRESULT of Message Queuing."""
+    result: Mask = calls.numbers("fault_status") & _FACILITY_MASK == _MSMQ_FACILITY
+    return result
+
+
 @call_rule("P12", (QMMGMT_NAME, 0), (QMMGMT_NAME, 1), needs="headers")
-def qmmgmt_fault_with_hresult(call: CapturedCall) -> str | None:
+def qmmgmt_fault_with_hresult(calls: CallColumns) -> Iterator[ViolatingCalls]:
     """The fault carries an HRESULT of Message Queuing."""
-    return _msmq_fault(call)
+    yield ViolatingCalls(_has_msmq_fault(calls), lambda call: call.fault_text)
 
 
-@call_rule(
-    "P13", needs="headers", suspects=lambda calls: (calls.numbers("fault_status") & _FACILITY_MASK) == _MSMQ_FACILITY
-)
-def read_fault_with_hresult(call: CapturedCall) -> str | None:
+@call_rule("P13", needs="headers")
+def read_fault_with_hresult(calls: CallColumns) -> Iterator[ViolatingCalls]:
     """A method that throws no exceptions of its own got a fault with an HRESULT of Message Queuing."""
-    if call["opnum"] is None:
-        return None  # the request was not captured, so the method is unknown
-    ours = call.method[0] in (QM2QM_NAME, REMOTE_READ_NAME) and call.method not in _METHODS_WITH_EXCEPTIONS
-    return _msmq_fault(call) if ours else None
+    without_exceptions = calls.of_interfaces(QM2QM_NAME, REMOTE_READ_NAME) & ~calls.of(*_METHODS_WITH_EXCEPTIONS)
+    ours = without_exceptions & calls.has("opnum")  # else the request was not captured: the method is unknown
+    yield ViolatingCalls(ours & _has_msmq_fault(calls), lambda call: call.fault_text)
 
 
-def _msmq_fault(call: CapturedCall) -> str | None:
-    """Return the fault of a call as text where it carries an HRESULT of Message Queuing."""
-    status = call.fault_status
-    return call.fault_text if status is not None and status & _FACILITY_MASK == _MSMQ_FACILITY else None
-
-
-@call_rule(
-    "P14",
-    (REMOTE_READ_NAME, 2),
-    (REMOTE_READ_NAME, 11),
-    needs="answer",
-    suspects=lambda calls: ~calls.has("context_handle"),
-)
-def open_returned_null_handle(call: CapturedCall) -> str | None:
+@call_rule("P14", (REMOTE_READ_NAME, 2), (REMOTE_READ_NAME, 11), needs="answer")
+def open_returned_null_handle(calls: CallColumns) -> Iterator[ViolatingCalls]:
     """A response with a NULL context handle."""
-    return "a NULL context handle" if call["context_handle"] is None else None
+    yield ViolatingCalls(~calls.has("context_handle"), "a NULL context handle")
 
 
-@call_rule(
-    "P15",
-    needs="answer",
-    suspects=lambda calls: (
-        calls.has("hresult") & (calls.numbers("hresult") != 0) & (calls.numbers("hresult") & _ERROR_BIT == 0)
-    ),
-)
-def return_value_invalid(call: CapturedCall) -> str | None:
+@call_rule("P15", needs="answer")
+def return_value_invalid(calls: CallColumns) -> Iterator[ViolatingCalls]:
     """The return value is neither MQ_OK nor an error."""
-    result = call["hresult"]
-    if (
-        call.method[0] not in (QM2QM_NAME, REMOTE_READ_NAME, QMMGMT_NAME)
-        or (call.method[0] == QMMGMT_NAME and result is not None and result <= _LAST_WIN32_CODE)  # [MS-MQMR] 3
-        or result is None
-        or result == 0
-        or result & _ERROR_BIT
-    ):
-        return None
-    if result == MQ_INFORMATION_REMOTE_CANCELED_BY_CLIENT and call.method in (
-        (QM2QM_NAME, 0),
-        (QM2QM_NAME, 9),
-        (QM2QM_NAME, 10),
-    ):
-        return None
-    return result_name(result)
+    result = calls.numbers("hresult")
+    win32 = calls.of_interfaces(QMMGMT_NAME) & (result <= _LAST_WIN32_CODE)  # [MS-MQMR] 3
+    cancelled = calls.of(*QM2QM_READS) & (result == MQ_INFORMATION_REMOTE_CANCELED_BY_CLIENT)
+    other = calls.of_interfaces(QM2QM_NAME, REMOTE_READ_NAME, QMMGMT_NAME) & ~win32 & ~cancelled
+    yield ViolatingCalls(other & (result != 0) & (result & _ERROR_BIT == 0), lambda call: result_name(call["hresult"]))
