@@ -26,6 +26,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from pipeline.arrow_rows import timedelta_to_us
 from pipeline.attempts.calls.timeline import NEVER
 from pipeline.attempts.columns.arrays import (
     ABSENT,
@@ -46,6 +47,7 @@ from pipeline.attempts.columns.arrays import (
 from pipeline.attempts.columns.call_evidence import CallEvidence, Evidence
 from pipeline.attempts.columns.column_timeline import ColumnTimeline
 from pipeline.attempts.columns.missing_codes import missing_bits
+from pipeline.settings import TimersConfig
 from udfs.capture.clock_steps import CLOCK_OF_TAP
 from udfs.codes import (
     MQ_ERROR_IO_TIMEOUT,
@@ -59,7 +61,7 @@ from udfs.codes import (
     is_peek_action,
 )
 
-CLEANUP_INTERVAL_US: Final = 300_000_000  # [MS-MQRR] 3.1.2.2: 5 minutes
+CLEANUP_INTERVAL_US: Final = timedelta_to_us(TimersConfig.cleanup)  # [MS-MQRR] 3.1.2.2
 
 _FAULT_CANCEL: Final = 0x1C00000D  # nca_s_fault_cancel
 _CANCELLED_RESULTS: Final = (

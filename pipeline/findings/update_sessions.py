@@ -34,6 +34,7 @@ from pipeline.findings.update_reported_sequences import PROVENANCE
 from pipeline.lake.incremental import ChangeFeeds, IncrementalUpdate
 from pipeline.lake.lake import Lake
 from pipeline.lake.versions import versions_by_name
+from pipeline.settings import TransfersConfig
 from pipeline.transfers.checkpoint_use import ChangedPackets, changed_packets, usable_checkpoints
 from pipeline.transfers.checkpoints import Checkpoint, write_checkpoints
 from pipeline.transfers.hops.hop_keys import CLONES_RULE
@@ -98,7 +99,7 @@ def carried_clones(before: Mapping[str, Any]) -> dict[str, Any]:
     return {name: before[name] for name in (_CLONES,) if name in before}
 
 
-def update_clones(lake: Lake, run_id: str, wait: timedelta = timedelta(days=30)) -> int:
+def update_clones(lake: Lake, run_id: str, wait: timedelta = TransfersConfig.wait) -> int:
     """Evaluate O07 on the identifiers of changed sessions; return how many findings are written.
 
     Before transfers, which are not between queue managers that O07 names. ``wait`` is the setting transfers.wait.
@@ -128,7 +129,7 @@ def update_clones(lake: Lake, run_id: str, wait: timedelta = timedelta(days=30))
 
 
 def update(
-    lake: Lake, run_id: str, settings: SessionSettings | None = None, wait: timedelta = timedelta(days=30)
+    lake: Lake, run_id: str, settings: SessionSettings | None = None, wait: timedelta = TransfersConfig.wait
 ) -> int:
     """Evaluate the rules on sessions that changed; return how many findings are written. After all other findings.
 
