@@ -85,8 +85,8 @@ def read_captures(
 ) -> None:  # fmt: skip
     """Read captures into staging files: by tasks, then alone those at which tasks ended.
 
-    ``folder`` is the run's. ``suspects`` are marks of captures that an earlier run was killed at. Raises the error of
-    the tasks if no capture was being read.
+    ``folder`` is the run's. ``suspects`` are marks of captures that an earlier run was killed at. Raises the error
+    of the tasks if no capture was being read.
     """
     read_alone = read_alone or read_in_process
     marks = marks_folder(folder)

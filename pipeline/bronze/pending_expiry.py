@@ -31,7 +31,7 @@ class PendingExpiry:
     expires_before: dt.datetime
 
     def expired_rows(self, lake: Lake, open_connections: AbstractSet[str]) -> pa.Table:
-        """Return key and date of the stored rows that leave; connections ``open_connections`` have newer ones in this run."""
+        """Return key and date of the stored rows that leave; ``open_connections`` have newer ones in this run."""
         sql = (
             f"SELECT pending_key, {EVENT_DATE} FROM (SELECT pending_key, {EVENT_DATE}, connection_id, "
             f"max({_LAST_SEEN_SQL}) OVER (PARTITION BY connection_id) AS last_seen FROM {{pending}}) "
@@ -52,7 +52,11 @@ class PendingExpiry:
         )
         return fresh | set(lake.query(sql, pending=PENDING, doubtful=doubtful).column(0).to_pylist())
 
-    def drop_expired(self, rows: Any, open_connections: AbstractSet[str] = _NO_CONNECTIONS) -> Any:  # noqa: ANN401 - table or batch
+    def drop_expired(
+        self,
+        rows: Any,  # noqa: ANN401 - table or batch
+        open_connections: AbstractSet[str] = _NO_CONNECTIONS,
+    ) -> Any:  # noqa: ANN401
         """Return the rows of this run, a table or a batch, without those that have expired already.
 
         A row without a time of its own stays: it has been read just now.

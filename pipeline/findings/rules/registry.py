@@ -179,8 +179,8 @@ _Check = TypeVar("_Check")
 class RuleCheck(NamedTuple):
     """A registered check of a rule: what must have been read, the precondition in words, and the function.
 
-    ``suspects``: the condition, over columns, that calls meet which may break the rule; the function judges only these.
-    None: it judges all calls of its methods, and those of associations all calls that are rows in any case.
+    ``suspects``: the condition, over columns, that calls meet which may break the rule; the function judges these
+    alone. None: it judges all calls of its methods, and those of associations all calls that are rows in any case.
     """
 
     rule_id: str
