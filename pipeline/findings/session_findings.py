@@ -73,7 +73,7 @@ _ACK_FIELDS: Final = {
 
 
 def packet_facts(found: ConnectionPackets, messages: pa.Table) -> PacketFacts:
-    """Return what rules look at; ``messages`` are ``MESSAGE_COLUMNS`` of the packets, rows of silver.messages."""
+    """Return what rules look at; ``messages``: of the packets, with ``MESSAGE_COLUMNS``."""
     table, rows = found.table, len(found.packets)
     fields = {name: _numbers(table[name]) for name in ("flags", "packet_size", "tcp_sequence")}
     for name, column in (("time_to_reach_queue", "reach"), ("user_flags", "user_flags")):
