@@ -18,13 +18,14 @@ from jobs.command_line.task_values import set_task_value
 from jobs.config import Config, ConfigError
 from jobs.lake_access import open_lake_with_data
 from pipeline.alerts.by_clock import AlertsByClock, alerts_by_clock
-from pipeline.alerts.conditions import CLOCK_CONDITIONS, CONDITIONS, EVIDENCE_STOPPED, ClockLimits, Thresholds
+from pipeline.alerts.conditions import CLOCK_CONDITIONS, CONDITIONS, EVIDENCE_STOPPED, Thresholds
 from pipeline.alerts.entries import AlertRow, Entry, evidence_keys
 from pipeline.alerts.episodes import SEVERITY_ORDER
 from pipeline.lake.lake import Lake
 from pipeline.notices.notice import notice_key
 from pipeline.reports.changes import find_changes, format_changes
 from pipeline.reports.next_commands import next_commands
+from pipeline.settings import AlertThresholds
 from pipeline.silver.machine_names import DeclaredNames
 from pipeline.text import escape_as_hex, escape_unprintable, format_age, format_cell, format_count, json_default
 from schemas.table import RUN_ID
@@ -38,9 +39,8 @@ _MAX_KEYS: Final = 3  # of evidence in a line
 def alert_thresholds(config: Config, names: DeclaredNames = ()) -> Thresholds:
     """Return the thresholds of the alerts, including what they use beside their settings: of other sections, names."""
     quotas = {entry.queue.lower(): (entry.messages, entry.journal) for entry in config.quotas.queues}
-    own = {each.name for each in fields(Thresholds)} & {each.name for each in fields(config.alerts)}
     return Thresholds(
-        **{name: getattr(config.alerts, name) for name in own},
+        **{each.name: getattr(config.alerts, each.name) for each in fields(AlertThresholds)},
         stall_after=config.transfers.stall_after,
         window_full_after=config.transfers.window_full_after,
         slow_after=config.transfers.slow_after,
@@ -53,11 +53,6 @@ def alert_thresholds(config: Config, names: DeclaredNames = ()) -> Thresholds:
         machine_quotas={entry.machine: entry.bytes for entry in config.quotas.machines},
         machine_names=names,
     )
-
-
-def clock_limits(config: Config) -> ClockLimits:
-    """Return the limits of the alerts that are compared with the clock."""
-    return ClockLimits(config.alerts.silence_after, config.alerts.event_hold)
 
 
 def load_thresholds(job_run: cli.JobRun, lake: Lake) -> Thresholds:
@@ -81,7 +76,7 @@ def run(job_run: cli.JobRun) -> cli.Outcome:
         raise ConfigError("--since lists all that changed: it goes neither with --condition nor with --ended")
     options = notice_options(job_run)
     lake = open_lake_with_data(job_run)
-    limits, of_clock = load_thresholds(job_run, lake), clock_limits(job_run.config)
+    limits, of_clock = load_thresholds(job_run, lake), job_run.config.alerts
     with notices_lease(job_run, lake, options):
         found = alerts_by_clock(lake, limits, of_clock, job_run.started_at, job_run.arguments.as_of)
         notice_fields = carry_out(job_run, lake, options, found)

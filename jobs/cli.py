@@ -28,11 +28,13 @@ from typing import Any, NoReturn, TextIO
 
 from jobs.command_line.failure_report import report_lines, summarize_exception
 from jobs.command_line.java_process import JAVA
-from jobs.config import Config, ConfigError, FileAccess
+from jobs.command_line.settings_file import load_config
+from jobs.config import Config, ConfigError
 from pipeline.bronze.input_files import ledger_path
 from pipeline.bronze.ledger_entries import DateRange, ReprocessSelector
 from pipeline.lake.errors import ConflictError, LakeNameError, SchemaError, StoreError
 from pipeline.local_paths import lake_location, local_path
+from pipeline.settings import FileAccess
 from pipeline.text import escape_lines, escape_unprintable, is_utf8
 
 LAKE_HELP = (
@@ -352,7 +354,7 @@ def run_job(
     with _handle_interrupts() as interrupted:
         try:
             arguments = parser.parse_args(argv)
-            config = Config.load(arguments.conf, arguments.overrides)
+            config = load_config(arguments.conf, arguments.overrides)
             redacting = bool(config.privacy.redact)
             job_run = JobRun(job, arguments, config, run_id, datetime.now(UTC), started, interrupted)
             with job_run.exit_stack:

@@ -15,11 +15,12 @@ from typing import Final
 
 from jobs import cli
 from jobs.command_line.parsers import build_parser
-from jobs.config import CollectorConfig, CollectorMachine, ConfigError
+from jobs.config import ConfigError
 from pipeline.collector.client import Credentials, ServerAddress
 from pipeline.collector.round import RetryPolicy, RoundLimits
 from pipeline.collector.scheduler import CollectionSchedule, Collector
 from pipeline.collector.targets import CollectionTarget, validate_queues
+from pipeline.settings import CollectorConfig, CollectorMachine
 
 JOB = "collect_snapshots"
 PASSWORD_VARIABLE: Final = "MSMQ_COLLECTOR_PASSWORD"  # noqa: S105 - its name

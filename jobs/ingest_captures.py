@@ -88,8 +88,8 @@ def update_bronze(
 ) -> ingest_captures.CaptureIngestResult:  # fmt: skip
     """Read new captures into bronze, decrypt calls with the keys, and add the counts to ``outcome``.
 
-    ``decoder`` decodes calls while they are written, for ``decode_to_silver``. It is not used with keys, which change
-    calls after they are written.
+    ``decoder`` decodes calls while they are written, for ``decode_to_silver``. It is not used with keys, which
+    change calls after they are written.
     """
     arguments = job_run.arguments
     done = ingest_captures.ingest(

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from jobs import check_quality, cli, ingest_snapshots, publish_dashboards, redaction
-from jobs.alerts import alert_thresholds, clock_limits
+from jobs.alerts import alert_thresholds
 from jobs.command_line.notices import NoticeOptions, after_run_options, carry_out
 from jobs.command_line.parsers import build_parser
 from jobs.config import Config
@@ -277,7 +277,7 @@ def _check_quality(job_run: cli.JobRun, lake: Lake, suites: Sequence[Suite], out
 def _tell_targets(job_run: cli.JobRun, lake: Lake, options: NoticeOptions, names: DeclaredNames) -> dict[str, Any]:
     """Tell the targets of ``alerts.notify_after_run`` what has changed; return fields of the summary."""
     job_run.stages.begin("notices")
-    limits, of_clock = alert_thresholds(job_run.config, names), clock_limits(job_run.config)
+    limits, of_clock = alert_thresholds(job_run.config, names), job_run.config.alerts
     alerts = alerts_by_clock(lake, limits, of_clock, datetime.now(UTC), job_run.arguments.as_of)
     return carry_out(job_run, lake, options, alerts)
 

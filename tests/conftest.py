@@ -21,7 +21,7 @@ from hypothesis import settings
 from engines import LOCAL
 from example_counts import use_all_examples
 from jobs import cli
-from jobs.config import Config
+from jobs.command_line.settings_file import load_config
 from jobs.session import get_spark_session
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -126,7 +126,7 @@ def local_engine():
     """Command lines of tests that do not name an engine compute in this process: a job of Spark takes half a second."""
 
     def load(path, overrides=()):
-        return Config.load(path, [LOCAL[1], *overrides])
+        return load_config(path, [LOCAL[1], *overrides])
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cli, "Config", SimpleNamespace(load=load))

@@ -1,4 +1,4 @@
-"""Write the documentation page of the settings: types and bounds from jobs/config.py, the rest from conf/local.yml."""
+"""Write the page of the settings: types and bounds from pipeline/settings.py, the rest from conf/local.yml."""
 
 from __future__ import annotations
 
@@ -9,23 +9,15 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, get_args, get_origin
 
-from jobs.config import (
-    BYTES_PER_UNIT,
-    SECTIONS,
-    ByteSize,
-    CollectorMachine,
-    MachineQuota,
-    QueueQuota,
-    Setting,
-    TunnelPort,
-    list_settings,
-)
+from jobs.command_line.setting_values import BYTES_PER_UNIT
+from jobs.config import SECTIONS, Setting, list_settings
+from pipeline.settings import ByteSize, CollectorMachine, MachineQuota, QueueQuota, TunnelPort
 
 SETTINGS_FILE: Final = Path(__file__).resolve().parents[1] / "conf" / "local.yml"
 HEAD: Final = """\
 # Configuration
 
-Made by `make configuration-doc` from `jobs/config.py` and `conf/local.yml`; change it there.
+Made by `make configuration-doc` from `pipeline/settings.py` and `conf/local.yml`; change it there.
 
 `conf/local.yml` contains every setting with its default, and works as it is. Copy it, or write a file with the settings
 that differ, and name it with `--conf`. `--set KEY=VALUE` overrides one setting for one run:

@@ -80,7 +80,7 @@ machines and queues.
 ALERTS_HEAD = """\
 # Alerts
 
-Made by `make questions-doc` from `pipeline/alerts/conditions.py` and `jobs/config.py`; change it there.
+Made by `make questions-doc` from `pipeline/alerts/conditions.py` and `pipeline/settings.py`; change it there.
 `gold.alerts` has one row per condition, subject and [episode](../start/glossary.md#episode). `msmq run_all` keeps it up
 to date.
 

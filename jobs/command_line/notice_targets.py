@@ -27,7 +27,8 @@ from jobs.command_line.secret_files import (
     read_secret_yaml,
     resolve_secret,
 )
-from jobs.config import ConfigError, parse_duration
+from jobs.command_line.setting_values import parse_duration
+from jobs.config import ConfigError
 from pipeline.notices.alertmanager import Alertmanager
 from pipeline.notices.chat import Slack, Teams
 from pipeline.notices.https_post import Endpoint

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from typing import Final
 
 from jobs import cli
-from jobs.config import parse_duration
+from jobs.command_line.setting_values import parse_duration
 from pipeline.alerts.episodes import SEVERITY_ORDER
 from pipeline.dashboards.dashboard_data import MAX_DATASET_ROWS
 

@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from pipeline.arrow_rows import timedelta_to_us
 from pipeline.queues.history import NOT_CONNECTED_STATES
+from pipeline.settings import AlertThresholds, HistoryConfig, TimersConfig, TransfersConfig
 from pipeline.silver.machine_names import DeclaredNames, names_digest
 from udfs.capture.openings import ANSWER_NOT_CAPTURED, NO_ANSWER, RESET
 
@@ -255,65 +256,15 @@ FAILURE_CAUSES: Final = {
 """Why connections were not established, by their code in bronze.connections; others are no failures."""
 
 
-@dataclass(frozen=True, slots=True)
-class ClockLimits:
-    """The limits that are compared with the clock when alerts are printed or sent. gold.alerts does not depend on them.
-
-    ``silence_after``: how long a source may bring nothing; None: three times its median interval, at least an hour.
-    ``event_hold``: how old a single event may be that is told when it is first read.
-    """
-
-    silence_after: timedelta | None = None
-    event_hold: timedelta = timedelta(days=1)
-
-
-@dataclass(frozen=True, slots=True)
-class Thresholds:
+@dataclass(frozen=True)
+class Thresholds(AlertThresholds):
     """The thresholds of alerts, and the other settings that alerts depend on. Quotas are in bytes, None: not known."""
 
-    merge_within: timedelta = timedelta(minutes=5)
-    error_after: timedelta = timedelta(hours=1)
-    disconnected_after: timedelta = timedelta(minutes=5)
-    machine_disconnected_after: timedelta = timedelta(minutes=5)
-    on_hold_after: timedelta = timedelta(minutes=30)
-    stuck_after: timedelta = timedelta(minutes=15)
-    unacked_after: timedelta = timedelta(minutes=30)
-    unread_after: timedelta = timedelta(hours=4)
-    stalled_after: timedelta = timedelta(minutes=2)
-    rejected_messages: int = 3
-    failure_window: timedelta = timedelta(hours=1)
-    refused_sessions: int = 1
-    refused_for: timedelta = timedelta(minutes=5)
-    scan_targets: int = 20
-    refused_messages: int = 1
-    resends: int = 20
-    resend_share: float = 0.1
-    resend_window: timedelta = timedelta(minutes=10)
-    negative_acknowledgements: int = 1
-    rejected_containers: int = 1
-    growth_window: timedelta = timedelta(days=1)
-    dead_letters: int = 1
-    journal_messages: int = 1000
-    full_within: timedelta = timedelta(days=7)
-    machine_full_share: float = 0.9
-    unacknowledged_read_after: timedelta = timedelta(minutes=5)
-    failed_calls: int = 5
-    ignored_results: tuple[int, ...] = (
-        0xC00E001B,
-        0xC00E0004,
-        0xC00E0008,
-        0xC00E0088,
-        0xC0000225,
-        0x400E03E9,
-        0x1C00000D,
-    )
-    max_clock_difference: timedelta = timedelta(seconds=5)
-    max_lost_share: float = 0.01
-    stall_after: timedelta = timedelta(seconds=30)
-    window_full_after: timedelta = timedelta(seconds=10)
-    slow_after: timedelta = timedelta(seconds=60)
-    max_gap: timedelta = timedelta(minutes=15)
-    cleanup_interval: timedelta = timedelta(minutes=5)
+    stall_after: timedelta = TransfersConfig.stall_after
+    window_full_after: timedelta = TransfersConfig.window_full_after
+    slow_after: timedelta = TransfersConfig.slow_after
+    max_gap: timedelta = HistoryConfig.max_gap
+    cleanup_interval: timedelta = TimersConfig.cleanup
     queue_quota_bytes: int | None = None
     journal_quota_bytes: int | None = None
     quotas: Mapping[str, tuple[int | None, int | None]] = field(default_factory=dict)

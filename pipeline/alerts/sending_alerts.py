@@ -69,9 +69,9 @@ def sequence_alerts(
 ) -> Iterator[Alert]:
     """Yield the alerts of sequences that wait for order acknowledgements, or whose receiver refuses them.
 
-    Rows have ``SEQUENCE_COLUMNS``; those between two queue managers are one series, named by their first addresses.
-    ``names`` are the names of queue managers by address, ``canonical_queues`` the
-    canonical names of queues by those on the wire.
+    Rows have ``SEQUENCE_COLUMNS``; those between two queue managers are one series, with the names of their first
+    addresses. ``names`` are the names of queue managers by address, ``canonical_queues`` the canonical names of queues
+    by those on the wire.
     """
     ordered = sorted(rows, key=lambda row: (*(row[name] or "" for name in _SERIES), row["first_sent_at"]))
     for (source, destination, _), series in groupby(ordered, key=itemgetter(*_SERIES)):

@@ -5,8 +5,8 @@ canonical name of its queue, and in qm2qm on calls of any connection: the cancel
 opened and closed its queue's number. So these are affected:
 
 * the associations of changed calls and connections, before and after the change;
-* associations of the same client whose connections overlap in time with a changed stray (``RpcConnection.is_stray``),
-  which may be part of them;
+* associations of the same client whose connections overlap in time with a changed connection that may be part of
+  them (``RpcConnection.is_stray``);
 * attempts that are open until the server's capture has gone on for long enough;
 * attempts whose queue has another canonical name now;
 * qm2qm Starts that share queue handle and request number with a cancel, where either changed;

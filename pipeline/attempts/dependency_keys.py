@@ -69,9 +69,8 @@ _CLOSES: Final = _key_sql("closes", "protocol")
 _OPENS: Final = _key_sql("opens", "protocol")
 _SEQUENCE, _LOOKUP = (_identifier(number) for number in ("sequence_id", "lookup_id"))
 _BROUGHT, _REJECTED = (_key_sql("message", "context_handle", number) for number in (_SEQUENCE, _LOOKUP))  # in a context
-MESSAGE_KEY: Final = (
-    f"CASE WHEN {has_role(_RR, 'start')} THEN {_BROUGHT} WHEN {has_role(_RR, 'reject')} THEN {_REJECTED} END"
-)
+_IS_START, _IS_REJECT = has_role(_RR, "start"), has_role(_RR, "reject")
+MESSAGE_KEY: Final = f"CASE WHEN {_IS_START} THEN {_BROUGHT} WHEN {_IS_REJECT} THEN {_REJECTED} END"
 """What a read of RemoteRead and the rejection of the message that it brought share."""
 READ_KEY: Final = f"CASE WHEN protocol = '{_RR}' THEN CAST(request_id AS string) ELSE remote_read_handle END"
 """What a read and its End share, and of RemoteRead its cancel too, within an association; shorter than their keys."""

@@ -26,8 +26,10 @@ from typing import Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from pipeline.arrow_rows import timedelta_to_us
 from pipeline.attempts.columns.call_evidence import CallEvidence, Evidence
 from pipeline.attempts.columns.missing_codes import missing_bits
+from pipeline.settings import TimersConfig
 from udfs.array_types import Bools, Ints
 from udfs.capture.clock_steps import CLOCK_OF_TAP
 from udfs.codes import (
@@ -47,7 +49,7 @@ from udfs.columns.codes import combine_codes, either_code, number_codes
 from udfs.columns.groups import first_of, last_of, order_by, take_or
 from udfs.columns.time_index import TimeIndex
 
-CLEANUP_INTERVAL_US: Final = 300_000_000  # [MS-MQRR] 3.1.2.2: 5 minutes
+CLEANUP_INTERVAL_US: Final = timedelta_to_us(TimersConfig.cleanup)  # [MS-MQRR] 3.1.2.2
 
 _FAULT_CANCEL: Final = 0x1C00000D  # nca_s_fault_cancel
 _CANCELLED_RESULTS: Final = (

@@ -25,7 +25,7 @@ from pipeline.bronze.capture_parts import cut_into_parts, join_rows_of_parts
 from pipeline.bronze.capture_tasks import time_limits
 from pipeline.bronze.connection_openings import settle_connections
 from pipeline.bronze.failed_inputs import failed_columns, mark_failed
-from pipeline.bronze.ingest_clock import DEFAULT_MAX_TIME_AHEAD, IngestClock
+from pipeline.bronze.ingest_clock import IngestClock
 from pipeline.bronze.ingest_plan import files_on_days, plan_ingest, plan_reprocessing
 from pipeline.bronze.input_files import InputFile, find_file, newest_paths
 from pipeline.bronze.ledger_entries import (
@@ -46,6 +46,7 @@ from pipeline.lake.lake import Lake
 from pipeline.lake.staging_files import count_staged_rows
 from pipeline.lake.versions import versions_by_name
 from pipeline.runs.recovery import RunMarkers, undo_unfinished_runs
+from pipeline.settings import IngestConfig, PendingConfig
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, PENDING, QUARANTINE, RPC_BINDS, RPC_CALLS
 from schemas.sessions import PINGS, SESSION_PACKETS
 from udfs.capture.capture_reader import BRONZE_SCHEMAS
@@ -110,9 +111,9 @@ class CaptureIngestResult:
 
 def ingest(
     lake: Lake, files: list[InputFile], *, run_id: str, reader_options: dict[str, Any], log: LogFunction,
-    pending_expiry: dt.timedelta = dt.timedelta(days=7), as_of: dt.datetime | None = None,
+    pending_expiry: dt.timedelta = PendingConfig.expire, as_of: dt.datetime | None = None,
     options: IngestOptions | None = None, observer: CallObserver | None = None,
-    max_time_ahead: dt.timedelta = DEFAULT_MAX_TIME_AHEAD, meter: Meter = no_meter,
+    max_time_ahead: dt.timedelta = IngestConfig.max_time_ahead, meter: Meter = no_meter,
 ) -> CaptureIngestResult:  # fmt: skip
     """Ingest captures into bronze. Files that the ledger knows unchanged are not read again.
 

@@ -15,12 +15,11 @@ from __future__ import annotations
 
 import datetime as dt
 from dataclasses import dataclass, field
-from typing import Final
 
 from pipeline.arrow_rows import datetime_to_us, timedelta_to_us, us_to_datetime
+from pipeline.settings import IngestConfig
 from schemas.table import INGESTED_AT
 
-DEFAULT_MAX_TIME_AHEAD: Final = dt.timedelta(days=1)
 """Clocks that show local time in UTC's place are at most 14 hours ahead."""
 
 
@@ -28,7 +27,7 @@ DEFAULT_MAX_TIME_AHEAD: Final = dt.timedelta(days=1)
 class IngestClock:
     """The machine's clock when a run reads its files, and how much later a time may be."""
 
-    max_time_ahead: dt.timedelta = DEFAULT_MAX_TIME_AHEAD
+    max_time_ahead: dt.timedelta = IngestConfig.max_time_ahead
     now: dt.datetime = field(default_factory=lambda: dt.datetime.now(dt.UTC))
 
     def ingested_at(self, ingested_us: int | None = None) -> dt.datetime:

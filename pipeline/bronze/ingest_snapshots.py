@@ -22,7 +22,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pipeline.arrow_rows import datetime_to_us, us_to_datetime
 from pipeline.bronze.failed_inputs import NOT_DECODED_SQL
 from pipeline.bronze.ingest_captures import BRONZE_TABLES, LogFunction
-from pipeline.bronze.ingest_clock import DEFAULT_MAX_TIME_AHEAD, IngestClock
+from pipeline.bronze.ingest_clock import IngestClock
 from pipeline.bronze.input_files import InputFile
 from pipeline.bronze.retention_cutoff import RetentionCutoff
 from pipeline.lake.date_filters import dates_condition
@@ -32,6 +32,7 @@ from pipeline.lake.lake_path import LakePath, parquet_dataset
 from pipeline.lake.schema_enforcement import conform_table, select_fields
 from pipeline.lake.staging_files import StagingWriter, staged_rows
 from pipeline.runs.recovery import RunMarkers, undo_unfinished_runs
+from pipeline.settings import IngestConfig
 from schemas.bronze import CAPTURE_FILES, QUARANTINE
 from schemas.collected_snapshots import SNAPSHOT_FILES, SNAPSHOTS_RAW
 from schemas.table import EVENT_DATE, INGESTED_AT, RUN_ID, Table
@@ -85,7 +86,7 @@ class SnapshotIngestResult:
 
 def ingest(
     lake: Lake, files: Sequence[InputFile], *, run_id: str, log: LogFunction, dry_run: bool = False,
-    max_time_ahead: dt.timedelta = DEFAULT_MAX_TIME_AHEAD,
+    max_time_ahead: dt.timedelta = IngestConfig.max_time_ahead,
 ) -> SnapshotIngestResult:  # fmt: skip
     """Ingest the snapshots of files that are new or have changed; with ``dry_run`` only list them.
 

@@ -33,6 +33,7 @@ from pipeline.bronze.read_progress import mark_path, marks_folder
 from pipeline.lake.engine.tasks import PartitionedRows
 from pipeline.lake.lake_path import LakePath
 from pipeline.lake.staging_files import StagingWriter, staging_file_name
+from pipeline.settings import CaptureConfig
 from udfs.errors import ResourceLimitError, is_resource_failure
 
 _MEMORY_IN_USE: Final = Path("/proc/self/statm")  # of Linux, in pages; the second number is that of resident ones
@@ -47,9 +48,9 @@ LogFunction = Callable[[str], None]
 class LoneReadLimits:
     """Limits of a process that reads one capture: bytes of memory, bytes of each file that it writes, seconds."""
 
-    memory_bytes: int = 4 << 30
-    file_bytes: int = 64 << 30
-    seconds: float = 3600
+    memory_bytes: int = CaptureConfig.alone_memory_bytes
+    file_bytes: int = CaptureConfig.alone_file_bytes
+    seconds: float = CaptureConfig.alone_timeout.total_seconds()
 
     @staticmethod
     def of(options: Mapping[str, Any]) -> LoneReadLimits:
@@ -84,8 +85,8 @@ def read_captures(
 ) -> None:  # fmt: skip
     """Read captures into staging files: by tasks, then alone those at which tasks ended.
 
-    ``folder`` is the run's. ``suspects`` are marks of captures that an earlier run was killed at. Raises the error of
-    the tasks if no capture was being read.
+    ``folder`` is the run's. ``suspects`` are marks of captures that an earlier run was killed at. Raises the error
+    of the tasks if no capture was being read.
     """
     read_alone = read_alone or read_in_process
     marks = marks_folder(folder)

@@ -30,16 +30,16 @@ class PendingExpiry:
 
     expires_before: dt.datetime
 
-    def select_stored(self, lake: Lake, going_on: AbstractSet[str]) -> pa.Table:
-        """Return key and date of the stored rows that leave; connections ``going_on`` have newer ones in this run."""
+    def expired_rows(self, lake: Lake, open_connections: AbstractSet[str]) -> pa.Table:
+        """Return key and date of the stored rows that leave; ``open_connections`` have newer ones in this run."""
         sql = (
             f"SELECT pending_key, {EVENT_DATE} FROM (SELECT pending_key, {EVENT_DATE}, connection_id, "
             f"max({_LAST_SEEN_SQL}) OVER (PARTITION BY connection_id) AS last_seen FROM {{pending}}) "
-            f"WHERE last_seen < {self._time_sql} AND connection_id NOT IN {{going_on}}"
+            f"WHERE last_seen < {self._time_sql} AND connection_id NOT IN {{open_connections}}"
         )
-        return lake.query(sql, pending=PENDING, going_on=going_on)
+        return lake.query(sql, pending=PENDING, open_connections=open_connections)
 
-    def find_going_on(self, lake: Lake, merged: pa.Table) -> set[str]:
+    def find_open_connections(self, lake: Lake, merged: pa.Table) -> set[str]:
         """Return the connections of merged rows that go on, by these rows or by stored ones that stayed equal."""
         expired = self._is_expired(merged)
         fresh: set[str] = set(merged.filter(pc.invert(expired))["connection_id"].to_pylist())
@@ -52,13 +52,17 @@ class PendingExpiry:
         )
         return fresh | set(lake.query(sql, pending=PENDING, doubtful=doubtful).column(0).to_pylist())
 
-    def drop_expired(self, rows: Any, going_on: AbstractSet[str] = _NO_CONNECTIONS) -> Any:  # noqa: ANN401 - table or batch
+    def drop_expired(
+        self,
+        rows: Any,  # noqa: ANN401 - table or batch
+        open_connections: AbstractSet[str] = _NO_CONNECTIONS,
+    ) -> Any:  # noqa: ANN401
         """Return the rows of this run, a table or a batch, without those that have expired already.
 
         A row without a time of its own stays: it has been read just now.
         """
         return rows.filter(
-            pc.invert(pc.and_(self._is_expired(rows), pc.invert(is_in(rows, "connection_id", going_on))))
+            pc.invert(pc.and_(self._is_expired(rows), pc.invert(is_in(rows, "connection_id", open_connections))))
         )
 
     def _is_expired(self, rows: Any) -> Any:  # noqa: ANN401 - table or batch

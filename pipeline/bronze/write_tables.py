@@ -252,16 +252,16 @@ class BronzeWriter:
         if expiry is None:
             self._delete_and_insert(PENDING, transform, rows, deleted=deleted, dates=dates)
             return
-        going_on = expiry.find_going_on(self.lake, rows)
+        open_connections = expiry.find_open_connections(self.lake, rows)
         if self.versions_before[str(PENDING)] is not None:
-            expired = expiry.select_stored(self.lake, going_on)
+            expired = expiry.expired_rows(self.lake, open_connections)
             deleted |= set(expired["pending_key"].to_pylist())
             dates |= set(expired[EVENT_DATE].to_pylist())
 
         def unexpired(batches: Batches) -> Batches:
             return map(expiry.drop_expired, transform(batches))
 
-        rows = expiry.drop_expired(rows, going_on)
+        rows = expiry.drop_expired(rows, open_connections)
         self._delete_and_insert(PENDING, unexpired, rows, deleted=deleted, dates=dates)
 
     def _delete_and_insert(

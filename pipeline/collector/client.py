@@ -7,7 +7,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from impacket.dcerpc.v5 import epm
 from impacket.dcerpc.v5.rpcrt import (
@@ -40,9 +40,8 @@ from pipeline.collector.transport import (
     StopSignal,
     fault_status,
 )
+from pipeline.settings import AuthenticationMethod, CollectorConfig
 
-Authentication = Literal["none", "ntlm", "kerberos"]
-ENDPOINT_MAPPER_PORT: Final = 135
 _ACCESS_DENIED_STATUSES: Final = frozenset({0x00000005, 0x1C000013, 0x00000721})  # [C706] E, [MS-RPCE]
 _TOO_BUSY_STATUS: Final = 0x1C010014
 _NOT_REGISTERED_STATUS: Final = 0x16C9A0D6  # ept_s_not_registered, [C706] N
@@ -60,12 +59,12 @@ MALFORMED_CODE: Final = "malformed"
 class Credentials:
     """Account for authentication. ``repr`` does not show the password. ``privacy`` encrypts the calls."""
 
-    authentication: Authentication = "none"
-    user: str = ""
-    domain: str = ""
+    authentication: AuthenticationMethod = CollectorConfig.authentication
+    user: str = CollectorConfig.user
+    domain: str = CollectorConfig.domain
     password: str = field(default="", repr=False)
-    privacy: bool = False
-    kdc: str | None = None
+    privacy: bool = CollectorConfig.privacy
+    kdc: str | None = CollectorConfig.kdc
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +73,7 @@ class ServerAddress:
 
     host: str
     port: int | None = None
-    endpoint_mapper_port: int = ENDPOINT_MAPPER_PORT
+    endpoint_mapper_port: int = CollectorConfig.endpoint_mapper_port
 
 
 class RequestError(Exception):

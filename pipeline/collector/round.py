@@ -33,6 +33,7 @@ from pipeline.collector.transport import (
     RoundLimitError,
     StopSignal,
 )
+from pipeline.settings import CollectorConfig
 from udfs import codes
 from udfs.call_results import call_succeeded
 from udfs.dcerpc.interfaces import QMMGMT_NAME
@@ -49,18 +50,18 @@ SnapshotRow = dict[str, Any]
 class RetryPolicy:
     """Time limit of an exchange, number of retries, and pause before the first retry. The pause doubles each time."""
 
-    timeout_s: float = 10.0
-    retries: int = 2
-    backoff_s: float = 1.0
+    timeout_s: float = CollectorConfig.timeout.total_seconds()
+    retries: int = CollectorConfig.retries
+    backoff_s: float = CollectorConfig.backoff.total_seconds()
 
 
 @dataclass(frozen=True, slots=True)
 class RoundLimits:
     """What a round may take from one queue manager: objects that are asked for, bytes of answers, and seconds."""
 
-    objects: int = 10_000
-    answer_bytes: int = 128 << 20
-    seconds: float = 900.0
+    objects: int = CollectorConfig.max_objects
+    answer_bytes: int = CollectorConfig.max_bytes
+    seconds: float = CollectorConfig.max_time.total_seconds()
 
 
 DEFAULT_LIMITS: Final = RoundLimits()

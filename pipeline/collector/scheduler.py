@@ -18,6 +18,7 @@ from pipeline.collector.round import DEFAULT_LIMITS, CollectionRound, RetryPolic
 from pipeline.collector.snapshot_writer import write_snapshot_files
 from pipeline.collector.targets import CollectionTarget
 from pipeline.collector.transport import StopSignal
+from pipeline.settings import CollectorConfig
 
 _STOP_POLL_S = 0.25  # interval at which stop requests are noticed
 
@@ -27,7 +28,7 @@ class CollectionSchedule:
     """Number of rounds per machine (0: endless), and the interval between their starts, in seconds."""
 
     interval_s: float
-    rounds: int = 1
+    rounds: int = CollectorConfig.rounds
 
 
 @dataclass(order=True, slots=True)

@@ -5,19 +5,22 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
 from pipeline.collector.client import ManagementAnswer, ServerAddress
 from pipeline.collector.get_info_codec import MAX_PROPERTIES_PER_CALL
+from pipeline.settings import CollectorConfig, DiscoverySources
 from udfs.call_results import call_succeeded
 from udfs.dcerpc.interfaces import QMMGMT_NAME
 from udfs.properties.property_names import MACHINE_PROPERTY_NAMES, QUEUE_PROPERTY_NAMES
 from udfs.queues.format_name_parser import FormatNameError, parse_format_name, to_format_name
 from udfs.queues.normal_form import normalize_queue_name
 
-QueueList = Literal["active", "private"]
 ACTIVE_QUEUES_PROPERTY, PRIVATE_QUEUES_PROPERTY = 1, 2  # PROPID_MGMT_MSMQ_ACTIVEQUEUES, _PRIVATEQ
-_LIST_PROPERTIES: Final[dict[QueueList, int]] = {"active": ACTIVE_QUEUES_PROPERTY, "private": PRIVATE_QUEUES_PROPERTY}
+_LIST_PROPERTIES: Final[dict[DiscoverySources, int]] = {
+    "active": ACTIVE_QUEUES_PROPERTY,
+    "private": PRIVATE_QUEUES_PROPERTY,
+}
 _VT_STRING_VECTOR: Final = 0x101F
 MACHINE_PROPERTIES: Final = tuple(sorted(MACHINE_PROPERTY_NAMES))
 QUEUE_PROPERTIES: Final = tuple(sorted(QUEUE_PROPERTY_NAMES))
@@ -34,9 +37,9 @@ class CollectionTarget:
     name: str
     address: ServerAddress
     queues: tuple[str, ...] = ()
-    discover: tuple[QueueList, ...] = ("active", "private")
-    include: tuple[str, ...] = ("*",)
-    exclude: tuple[str, ...] = ()
+    discover: tuple[DiscoverySources, ...] = CollectorConfig.discover
+    include: tuple[str, ...] = CollectorConfig.include
+    exclude: tuple[str, ...] = CollectorConfig.exclude
     properties: tuple[int, ...] = QUEUE_PROPERTIES
 
 

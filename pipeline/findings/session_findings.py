@@ -74,7 +74,7 @@ _ACK_FIELDS: Final = {
 
 
 def packet_facts(found: ConnectionPackets, messages: pa.Table) -> PacketFacts:
-    """Return what rules look at; ``messages`` are the rows of silver.messages of these packets, ``MESSAGE_COLUMNS``."""
+    """Return what rules look at; ``messages``: of the packets, with ``MESSAGE_COLUMNS``."""
     table, rows = found.table, len(found.packets)
     fields = {name: to_ints(table[name], NONE) for name in ("flags", "packet_size", "tcp_sequence")}
     for name, column in (("time_to_reach_queue", "reach"), ("user_flags", "user_flags")):

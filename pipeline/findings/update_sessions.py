@@ -33,6 +33,7 @@ from pipeline.findings.session_findings import (
 )
 from pipeline.lake.incremental import DerivedTable, IncrementalUpdate, TooManyChangesError
 from pipeline.lake.lake import Lake
+from pipeline.settings import TransfersConfig
 from pipeline.transfers.checkpoint_use import ChangedPackets, changed_packets, usable_checkpoints
 from pipeline.transfers.checkpoints import Checkpoint, write_checkpoints
 from pipeline.transfers.hops.hop_keys import CLONES_RULE
@@ -87,7 +88,7 @@ _INITIATED: Final = "SELECT DISTINCT connection_id FROM {rows} WHERE initiator_q
 _OPEN: Final = "SELECT connection_id FROM {rows} WHERE closed_at IS NULL AND ended IS NULL"  # time alone can break T18
 
 
-def update_clones(lake: Lake, run_id: str, wait: timedelta = timedelta(days=30)) -> int:
+def update_clones(lake: Lake, run_id: str, wait: timedelta = TransfersConfig.wait) -> int:
     """Evaluate O07 on the identifiers of changed sessions; return how many findings are written.
 
     Before transfers, which are not between queue managers that O07 names. ``wait`` is the setting transfers.wait.
@@ -115,7 +116,7 @@ def update_clones(lake: Lake, run_id: str, wait: timedelta = timedelta(days=30))
 
 
 def update(
-    lake: Lake, run_id: str, settings: SessionSettings | None = None, wait: timedelta = timedelta(days=30)
+    lake: Lake, run_id: str, settings: SessionSettings | None = None, wait: timedelta = TransfersConfig.wait
 ) -> int:
     """Evaluate the rules on sessions that changed; return how many findings are written. After all other findings.
 

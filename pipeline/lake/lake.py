@@ -13,7 +13,7 @@ from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from threading import Lock
-from typing import Final, Literal
+from typing import Final
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -61,12 +61,12 @@ from pipeline.lake.watermarks import (
     read_watermarks,
     watermark_rows,
 )
+from pipeline.settings import LakeConfig, LakeReadLog
 from pipeline.text import is_utf8
 from schemas.bronze import RUNS, WATERMARKS
 from schemas.catalog import ALL_TABLES
 from schemas.table import EVENT_DATE, RUN_ID, Table, quoted
 
-ReadLog = Literal["auto", "files", "spark"]
 # What delta-rs does not take in the name of a folder: it takes the path for a URL, and decodes it twice.
 _NOT_IN_FOLDERS: Final = re.compile(r"[#?\[\]\\^|\x00-\x1f\x7f]|%[0-9A-Fa-f]{2}")
 
@@ -76,7 +76,7 @@ class Lake:
 
     def __init__(
         self, session: SparkSession | LazySession, root: str, *, catalog: str | None = None, prefix: str = "",
-        store: StoreName | None = None, read_log: ReadLog = "auto", trusts_versions: bool = False,
+        store: StoreName | None = None, read_log: LakeReadLog = LakeConfig.read_log, trusts_versions: bool = False,
         overflow_folder: Path | None = None,
     ) -> None:  # fmt: skip
         """``root`` is a folder; with ``catalog`` the tables live there, and ``root`` holds only work files.
@@ -120,7 +120,7 @@ class Lake:
         self._announcing = Lock()
         self._answers = Answers(self.places, self._log, self.versions, self.session, sql, self._held)
 
-    def _log_of_spark(self, read_log: ReadLog) -> TableLog:
+    def _log_of_spark(self, read_log: LakeReadLog) -> TableLog:
         """Return what reads the logs of tables that Spark stores."""
         is_reached = self.is_in_own_spark and (self.catalog is not None or not _NOT_IN_FOLDERS.search(self.root))
         if read_log == "spark" or (read_log == "auto" and not is_reached):

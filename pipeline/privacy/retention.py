@@ -16,12 +16,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.bronze.connection_openings import settle_connections
-from pipeline.bronze.ingest_clock import DEFAULT_MAX_TIME_AHEAD, is_ahead_sql
+from pipeline.bronze.ingest_clock import is_ahead_sql
 from pipeline.bronze.input_files import FindFile, find_file
 from pipeline.bronze.ledger_entries import LEDGER_COLUMNS, LedgerEntry
 from pipeline.bronze.retention_cutoff import RetentionCutoff, recount_connection_calls, replace_rows
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import QueryInput, Values
+from pipeline.settings import IngestConfig
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, PENDING, QUARANTINE, RPC_BINDS, RPC_CALLS, RUNS
 from schemas.collected_snapshots import SNAPSHOT_FILES, SNAPSHOTS_RAW
 from schemas.hosts import HOSTS
@@ -53,7 +54,7 @@ class RetentionResult:
 
 def apply_retention(
     lake: Lake, cutoff: RetentionCutoff, *, dry_run: bool = False, find_file: FindFile = find_file,
-    max_time_ahead: timedelta = DEFAULT_MAX_TIME_AHEAD,
+    max_time_ahead: timedelta = IngestConfig.max_time_ahead,
 ) -> RetentionResult:  # fmt: skip
     """Delete what is older than the cutoff from bronze, quality results and hosts. With ``dry_run`` only count it."""
     return _RetentionRun(lake, cutoff, dry_run, find_file, max_time_ahead).run()

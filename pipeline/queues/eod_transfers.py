@@ -19,13 +19,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any, Final
 
+from pipeline.settings import EodConfig
 from udfs.rows import RowDict
 
 SeriesKey = tuple[str | None, str | None, str | None, str | None]
 
 SERIES_COLUMNS: Final = ("queue_manager", "queue", "queue_format_name", "source")
 # The fact sheet on packets, 2.12: seconds before each retry; the last one applies to all further ones.
-RESEND_LADDER_S: Final = (30.0,) * 3 + (300.0,) * 3 + (1800.0,) * 3 + (21600.0,)
+_RESEND_LADDER_S: Final = tuple(each.total_seconds() for each in EodConfig.resend_ladder)
 TROUBLED_CONDITIONS: Final = ("stalled", "reset", "resending")
 EOD_PROPERTIES: Final = (
     "eod_last_ack", "eod_first_non_ack", "eod_last_non_ack", "eod_next_seq", "eod_last_ack_time", "eod_last_ack_count",
@@ -59,7 +60,7 @@ def compute_transfers(
     earlier_rows: Iterable[Mapping[str, Any]] = (),
     *,
     resend_rise: int,
-    ladder_s: Sequence[float] = RESEND_LADDER_S,
+    ladder_s: Sequence[float] = _RESEND_LADDER_S,
     max_gap: int,
 ) -> list[RowDict]:
     """Return a row of gold.eod_transfers for each transfer snapshot, in order of series and time.

@@ -20,6 +20,7 @@ from pipeline.queues import eod_sources, eod_transfers, history
 from pipeline.queues.captured_transfers import NOT_CAPTURED, CapturedTransfers
 from pipeline.queues.history import QueueEvent, ResumePoint
 from pipeline.queues.queue_managers import QueueManagerNames
+from pipeline.settings import EodConfig, HistoryConfig, TimersConfig
 from schemas.attempts import QUEUE_OPERATIONS, RECEIVE_ATTEMPTS
 from schemas.calls import MANAGEMENT_CALLS
 from schemas.queue_snapshots import QUEUE_SNAPSHOTS
@@ -54,10 +55,10 @@ _REPORTED_TIMES: Final = ("eod_last_ack_time", "eod_resend_time")
 class QueueSettings:
     """The settings of the queue tables; ``configured_names`` are the collector's machines, names by address."""
 
-    max_gap: timedelta = timedelta(minutes=15)
-    resend_rise: int = 1
-    resend_ladder: tuple[timedelta, ...] = tuple(timedelta(seconds=each) for each in eod_transfers.RESEND_LADDER_S)
-    cleanup_interval: timedelta = timedelta(minutes=5)
+    max_gap: timedelta = HistoryConfig.max_gap
+    resend_rise: int = EodConfig.resend_rise
+    resend_ladder: tuple[timedelta, ...] = EodConfig.resend_ladder
+    cleanup_interval: timedelta = TimersConfig.cleanup
     configured_names: Mapping[str, str] = field(default_factory=dict)
 
     @property

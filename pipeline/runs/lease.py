@@ -319,8 +319,8 @@ def hold_lease(
     """Hold a lake for a run; its root is a local folder, or a URI ``s3://BUCKET/...``.
 
     Waits at most ``wait_s`` seconds for a run that is there already. Raises ``LeaseError`` when it does not end, or
-    when the lake cannot be written. ``place``: where the record is, by default below the root. ``times`` replace some
-    of those of the place (``LeaseTimes``).
+    when the lake cannot be written. ``place``: where the record is, by default below the root. ``times`` replace
+    some of its (``LeaseTimes``).
     """
     with ExitStack() as held:
         try:

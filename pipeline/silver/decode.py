@@ -91,7 +91,7 @@ def decode_calls(
     calls: pa.RecordBatch, *, keep_packets: bool = False, keep_bodies: bool = False,
     declarations: Declarations = NO_DECLARATIONS, wanted: WantedColumns = EVERYTHING,
 ) -> BatchesByTable:  # fmt: skip
-    """Decode calls with the columns ``INPUT_COLUMNS``; return a batch for each of ``DECODED_TABLES``, by full name.
+    """Decode calls with ``INPUT_COLUMNS``; return a batch for each of ``DECODED_TABLES``, by full name.
 
     Each batch has exactly its table's columns. A qm2qm, RemoteRead, qmmgmt, qmcomm or qmcomm2 call gives one row of its
     table; other calls give none. A returned message gives a row of ``silver.messages``, a COM call recorded in its body

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.arrow_rows import epoch_day, rows_to_table, table_to_rows, timedelta_to_us
+from pipeline.settings import PendingConfig, SessionsConfig
 from pipeline.transfers.checkpoints import Hole
 from pipeline.transfers.connection_packets import (
     CLIENT,
@@ -62,9 +63,9 @@ _US_PER_MS: Final = 1000
 class SessionSettings:
     """The settings sessions.idle, sessions.silent_after and pending.expire."""
 
-    idle: timedelta = timedelta(seconds=120)
-    silent_after: timedelta = timedelta(minutes=10)
-    expire: timedelta = timedelta(days=7)
+    idle: timedelta = SessionsConfig.idle
+    silent_after: timedelta = SessionsConfig.silent_after
+    expire: timedelta = PendingConfig.expire
 
     def as_provenance(self) -> dict[str, float]:
         """Return the settings as JSON values."""

@@ -24,6 +24,7 @@ from pipeline.bronze.across_captures.clock_steps import read_clock_steps
 from pipeline.lake.incremental import DerivedTable, IncrementalUpdate, KeptState, TooManyChangesError
 from pipeline.lake.lake import Lake
 from pipeline.lake.schema_enforcement import changed_keys
+from pipeline.settings import StoreConfig
 from pipeline.silver.decode import DECODER_VERSIONS, BatchesByTable, message_batches
 from pipeline.silver.update import STUBS_EMPTIED_PROVENANCE
 from pipeline.transfers.checkpoint_cuts import latest_checkpoints
@@ -89,8 +90,8 @@ class _SessionsState(KeptState):
 class MessageSettings:
     """What is kept of messages (store.bodies, store.stubs), and how COM+ methods are named (comqc.interfaces)."""
 
-    keep_bodies: bool = False
-    keep_stubs: bool = True
+    keep_bodies: bool = StoreConfig.bodies
+    keep_stubs: bool = StoreConfig.stubs
     declarations: Declarations = NO_DECLARATIONS
 
 

@@ -11,8 +11,9 @@ from engines import LOCAL, without_spark
 from jobs import alerts as job
 from jobs import ingest_captures, publish_dashboards
 from pipeline.alerts.by_clock import AlertsByClock, alerts_by_clock
-from pipeline.alerts.conditions import ClockLimits, Thresholds
+from pipeline.alerts.conditions import Thresholds
 from pipeline.lake.lake import Lake
+from pipeline.settings import ClockLimits
 from queue_states.queue_events import MINUTE, snapshot
 from reports.questions.in_memory_lake import history_tables, rows
 from schemas.attempts import RECEIVE_ATTEMPTS

@@ -15,7 +15,7 @@ from pipeline.alerts.inputs import ALERT_SOURCES
 from pipeline.alerts.update import current_alerts, update
 from pipeline.lake import lake as lake_module
 from pipeline.lake.lake import Lake
-from pipeline.lake.storage.store import Snapshot
+from pipeline.lake.storage.log import Snapshot
 from queue_states.queue_events import MINUTE, incoming, outgoing, snapshot
 from reports.questions.in_memory_lake import NOW, InMemoryLake, history_tables, rows
 from schemas.alerts import ALERTS

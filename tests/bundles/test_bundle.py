@@ -25,7 +25,7 @@ from jobs import __main__ as command
 from jobs.alerts import NO_ALERT
 from jobs.apply_governance import configured_governance
 from jobs.command_line.parsers import build_parser
-from jobs.config import Config
+from jobs.command_line.settings_file import load_config
 from pipeline.alerts.episodes import ERROR
 from pipeline.privacy.governance import LAYER_COMMENTS
 from schemas import catalog
@@ -139,7 +139,7 @@ def test_every_task_is_a_job_of_ours_with_arguments_that_it_takes(resources, pro
         assert job in command.list_jobs(), name
         assert not [each for each in arguments if "{" in each], name
         taken = build_parser(job).parse_args(arguments)
-        config = Config.load(project / Path(taken.conf).relative_to(WORKSPACE["workspace.file_path"]), taken.overrides)
+        config = load_config(project / Path(taken.conf).relative_to(WORKSPACE["workspace.file_path"]), taken.overrides)
         assert config.lake.catalog == resources["schemas"]["work"]["catalog_name"]
         for layer in {table.layer for table in catalog.ALL_TABLES}:
             assert config.lake.prefix + layer == resources["schemas"][layer]["name"]
@@ -242,7 +242,7 @@ def governance_of(bundle, target, project, **given):
     """What the governance job of a target asks for, with its schemas."""
     found = resolved(bundle, target, WORKSPACE | {f"var.{name}": value for name, value in given.items()})
     job, arguments = arguments_of(wheel_tasks(found)["governance.apply_governance"])
-    config = Config.load(project / "conf" / "databricks.yml", build_parser(job).parse_args(arguments).overrides)
+    config = load_config(project / "conf" / "databricks.yml", build_parser(job).parse_args(arguments).overrides)
     return configured_governance(config), found
 
 

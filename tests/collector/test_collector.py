@@ -14,7 +14,7 @@ from impacket.krb5 import constants, kerberosv5
 
 from collector.snapshot_files import queue as queue_line
 from jobs import collect_snapshots
-from jobs.config import CollectorConfig, CollectorMachine, Config
+from jobs.config import Config
 from peer.estate import NOT_ACTIVE, Estate, EstateThread, machines
 from peer.estate import Machine as Simulated
 from peer.faults import CuttingProxy, FixedAnswerServer
@@ -27,6 +27,7 @@ from pipeline.collector.scheduler import CollectionSchedule, Collector
 from pipeline.collector.snapshot_writer import write_snapshot_files
 from pipeline.collector.targets import QUEUE_PROPERTIES, CollectionTarget
 from pipeline.collector.transport import StopSignal
+from pipeline.settings import CollectorConfig, CollectorMachine
 
 QUICK = RetryPolicy(timeout_s=5, retries=1, backoff_s=0.01)
 PASSWORD = "s3cret-Pässword-of-the-estate"

@@ -1,5 +1,6 @@
 """Settings: conf/local.yml holds the defaults; every error is one line with its location."""
 
+import ast
 from datetime import timedelta
 from pathlib import Path
 
@@ -7,15 +8,20 @@ import pytest
 import yaml
 
 from jobs.alerts import alert_thresholds
+from jobs.command_line.settings_file import load_config
 from jobs.config import Config, ConfigError, list_settings
+from jobs.ingest_captures import reader_options
 from jobs.run_all import queue_state_settings
 from pipeline.alerts.conditions import Thresholds
+from pipeline.bronze.capture_tasks import read_options
+from pipeline.bronze.lone_reads import LoneReadLimits
 from pipeline.queues.queue_rows import QueueSettings
+from udfs.capture.capture_reader import ReadOptions
 
 
 def test_the_local_file_holds_every_setting_at_its_default(project):
     path = project / "conf" / "local.yml"
-    assert Config.load(path) == Config()
+    assert load_config(path) == Config()
     written = yaml.safe_load(path.read_text(encoding="utf-8"))
     assert {f"{section}.{name}" for section, values in written.items() for name in values} == list_settings().keys()
 
@@ -24,7 +30,7 @@ def test_the_local_file_holds_every_setting_at_its_default(project):
 def test_the_files_for_production_hold_what_differs_from_the_defaults(project, name):
     """`tests/where` and `tests/user_code` run jobs with them."""
     written = yaml.safe_load((project / "conf" / f"{name}.yml").read_text(encoding="utf-8"))
-    found, defaults = Config.load(project / "conf" / f"{name}.yml"), Config()
+    found, defaults = load_config(project / "conf" / f"{name}.yml"), Config()
     settings = [(section, setting) for section, values in written.items() for setting in values]
     assert settings
     for section, setting in settings:
@@ -61,11 +67,47 @@ def test_the_contracts_defaults():
 def test_what_rests_on_settings_has_their_defaults():
     assert alert_thresholds(Config()) == Thresholds()
     assert queue_state_settings(Config()) == QueueSettings()
+    assert read_options(reader_options(Config())) == ReadOptions()  # decoders know no settings
+    assert LoneReadLimits.of(reader_options(Config())) == LoneReadLimits()
+
+
+def test_a_default_is_declared_once(project):
+    """What else has a setting's value by default refers to its section, as in ``= HistoryConfig.max_gap``."""
+    names = {key.partition(".")[2] for key, setting in list_settings().items() if type(setting.default) is not bool}
+    modules = {*(project / "pipeline").rglob("*.py"), *(project / "jobs").rglob("*.py")}
+    again = [
+        f"{path.relative_to(project)}: {name} = {ast.unparse(value)}"
+        for path in modules - {project / "pipeline" / "settings.py"}
+        for name, value in defaults(ast.parse(path.read_text(encoding="utf-8")))
+        if name in names and is_spelled_out(value)
+    ]
+    assert again == []
+
+
+def defaults(module):
+    """Yield (name, default) of the fields of classes and of the parameters of functions."""
+    for node in ast.walk(module):
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value is not None:
+            yield node.target.id, node.value
+        elif isinstance(node, ast.arguments):
+            positional = [*node.posonlyargs, *node.args]
+            yield from ((each.arg, value) for each, value in zip(positional[::-1], node.defaults[::-1], strict=False))
+            yield from (
+                (each.arg, value) for each, value in zip(node.kwonlyargs, node.kw_defaults, strict=True) if value
+            )
+
+
+def is_spelled_out(value):
+    """Whether a default is a time span or a number above 1, in place of a reference."""
+    return any(
+        (isinstance(each, ast.Constant) and type(each.value) in {int, float} and each.value > 1)
+        for each in ast.walk(value)
+    )
 
 
 def test_quotas_of_queue_managers_are_thresholds(tmp_path):
     (tmp_path / "c.yml").write_text("quotas:\n  machine: 2GiB\n  machines: [{machine: srv1, bytes: 8GiB}]\n")
-    found = alert_thresholds(Config.load(tmp_path / "c.yml"))
+    found = alert_thresholds(load_config(tmp_path / "c.yml"))
     assert (found.machine_quota_bytes, found.machine_quotas) == (2 << 30, {"srv1": 8 << 30})
 
 
@@ -74,7 +116,7 @@ def test_a_file_and_what_overrides_it(tmp_path):
     path.write_text(
         "reads: {poison_after: 5, lost_after: 500ms}\ncapture:\nprivacy:\n  redact: [hosts, labels, hosts]\n"
     )
-    config = Config.load(path, ["reads.poison_after=7", "capture.spool_bytes=2MiB", "lake.catalog=main"])
+    config = load_config(path, ["reads.poison_after=7", "capture.spool_bytes=2MiB", "lake.catalog=main"])
     assert config.reads.poison_after == 7
     assert config.reads.lost_after == timedelta(milliseconds=500)
     assert config.capture.spool_bytes == 2 << 20
@@ -86,7 +128,7 @@ def test_a_file_and_what_overrides_it(tmp_path):
 def test_an_empty_file_is_the_defaults(tmp_path):
     path = tmp_path / "c.yml"
     path.write_text("# nothing yet\n")
-    assert Config.load(path) == Config.load(None) == Config()
+    assert load_config(path) == load_config(None) == Config()
 
 
 @pytest.mark.parametrize(
@@ -130,7 +172,7 @@ def test_what_is_wrong_in_a_file_is_one_line_with_its_place(tmp_path, text, comp
     path = tmp_path / "c.yml"
     path.write_text(text)
     with pytest.raises(ConfigError) as error:
-        Config.load(path)
+        load_config(path)
     assert str(error.value).startswith(f"{path}{complaint}")
     assert "\n" not in str(error.value)
 
@@ -147,27 +189,27 @@ def test_what_is_wrong_in_a_file_is_one_line_with_its_place(tmp_path, text, comp
 )
 def test_what_is_wrong_in_an_override_names_it(override, complaint):
     with pytest.raises(ConfigError) as error:
-        Config.load(None, [override])
+        load_config(None, [override])
     assert str(error.value).startswith(complaint)
     assert "\n" not in str(error.value)
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path):
     with pytest.raises(ConfigError, match=r"none\.yml: No such file or directory$"):
-        Config.load(tmp_path / "none.yml")
+        load_config(tmp_path / "none.yml")
     with pytest.raises(ConfigError, match=r": Is a directory$"):
-        Config.load(tmp_path)
+        load_config(tmp_path)
     (tmp_path / "latin.yml").write_bytes(b"lake: \xe9")
     with pytest.raises(ConfigError, match=r"latin\.yml: not UTF-8 text at byte 6$"):
-        Config.load(tmp_path / "latin.yml")
+        load_config(tmp_path / "latin.yml")
 
 
 @pytest.mark.parametrize("name", ["quality.suites", "privacy.scratch_folder", "collector.password_file"])
 def test_places_in_settings_are_paths_or_file_uris(name):
     section, key = name.split(".")
     for form in ("/a b", "file:///a%20b", "file:/a%20b"):
-        assert getattr(getattr(Config.load(None, [f"{name}={form}"]), section), key) == Path("/a b")
+        assert getattr(getattr(load_config(None, [f"{name}={form}"]), section), key) == Path("/a b")
     with pytest.raises(ConfigError, match=f"{name}: s3://bucket/x: not a place on this machine"):
-        Config.load(None, [f"{name}=s3://bucket/x"])
+        load_config(None, [f"{name}=s3://bucket/x"])
     with pytest.raises(ConfigError, match=f"{name}: expected text, not 5"):
-        Config.load(None, [f"{name}=5"])
+        load_config(None, [f"{name}=5"])

@@ -9,7 +9,7 @@ import pytest
 
 from jobs.cli import ExitCode
 from jobs.command_line.parsers import build_parser
-from jobs.config import Config
+from jobs.command_line.settings_file import load_config
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def job_of(command, variables):
     program, job, *arguments = shlex.split(command)
     assert program.endswith("/msmq")
     parsed = build_parser(job).parse_args(arguments)
-    Config.load(parsed.conf, parsed.overrides)
+    load_config(parsed.conf, parsed.overrides)
     return job, parsed
 
 

@@ -7,8 +7,9 @@ import pyarrow as pa
 import pytest
 
 from comqc.helpers import IID, USER, Ndr, bstr, chdr, message, method, rows_of, safearray, secd
-from jobs.config import ComqcConfig, Config, ConfigError
+from jobs.config import Config, ConfigError
 from jobs.ingest_captures import build_inline_decoder
+from pipeline.settings import ComqcConfig
 from pipeline.silver.declaration_file import DeclarationError, load_declarations
 from udfs.comqc.body_decoder import decode_bodies
 from udfs.comqc.declared_interfaces import NO_DECLARATIONS, PARAMETER_TYPES

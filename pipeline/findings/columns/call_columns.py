@@ -1,8 +1,8 @@
 """Calls of associations as columns, as the conditions of rules see them. No Spark.
 
-A condition says which calls may break a rule: those become ``CapturedCall`` rows, and the rule judges them. So a call
-that breaks no rule is never a row. All answers are numpy arrays with one element for each call. A condition on a value
-is false where the column is null, or is not there.
+A condition says which calls may break a rule: those become ``CapturedCall`` rows, and the rule judges them. So a
+call that breaks no rule is never a row. All answers are numpy arrays with one element for each call. A condition
+on a value is false where the column is null, or is not there.
 
 Flags and times have the meaning, and the names, that they have in ``CapturedCall``.
 """

@@ -10,24 +10,29 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final
 
+from pipeline.arrow_rows import timedelta_to_us
 from pipeline.queues.growth import CountSample
+from pipeline.settings import AlertsConfig, HistoryConfig
 from udfs.call_results import call_succeeded
 from udfs.dcerpc.interfaces import REMOTE_READ_NAME
 from udfs.keys import key
 from udfs.rows import RowMapping
 
 DAY_US: Final = 86_400_000_000
+_GROWTH_WINDOW_US: Final = timedelta_to_us(AlertsConfig.growth_window)
+_MAX_CLOCK_DIFFERENCE_US: Final = timedelta_to_us(AlertsConfig.max_clock_difference)
+_MAX_GAP_US: Final = timedelta_to_us(HistoryConfig.max_gap)
 
 
 @dataclass(frozen=True, slots=True)
 class QueueRuleLimits:
     """The settings of the rules on queues: time spans in microseconds, numbers of messages."""
 
-    growth_window: int = DAY_US
-    dead_letters: int = 1
-    journal_messages: int = 1000
-    max_clock_difference: int = 5_000_000
-    max_gap: int = 900_000_000
+    growth_window: int = _GROWTH_WINDOW_US
+    dead_letters: int = AlertsConfig.dead_letters
+    journal_messages: int = AlertsConfig.journal_messages
+    max_clock_difference: int = _MAX_CLOCK_DIFFERENCE_US
+    max_gap: int = _MAX_GAP_US
 
     def as_provenance(self) -> dict[str, int]:
         """Return the settings as a dictionary, for the provenance in a commit."""

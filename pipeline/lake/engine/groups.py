@@ -168,7 +168,8 @@ def _answer(
     sql: DuckDbSql, query: str, of: Mapping[str, Given], keys: Sequence[str], limits: MemoryLimits, file: LakePath
 ) -> _Answer | _Part:
     """Return the answer to a query where it is few rows, else the new file that it is written to."""
-    sliced = f"SELECT *, CAST(hash({', '.join(map(quoted, keys))}) % {_SLICES} AS INTEGER) AS {_SLICE} FROM ({query})"
+    names = ", ".join(map(quoted, keys))
+    sliced = f"SELECT *, CAST(hash({names}) % {_SLICES} AS INTEGER) AS {_SLICE} FROM ({query})"
 
     def read() -> _Answer | _Part:
         with sql.read_answer(sliced, of) as reader:

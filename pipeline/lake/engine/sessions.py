@@ -14,15 +14,13 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import Lock, Thread
-from typing import Final, Literal, TypeAlias
+from typing import Final
 from weakref import WeakKeyDictionary
 
 from pyspark.sql import SparkSession
 
 from pipeline.lake.engine import codegen, session_settings
-
-Engine: TypeAlias = Literal["spark", "local"]
-"""What computes tasks: Spark, or this process, one task after the other."""
+from pipeline.settings import RunConfig, RunEngine
 
 # Environment variables of Spark Connect clients and Databricks clusters.
 REMOTE_VARIABLES: Final = ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "DATABRICKS_RUNTIME_VERSION")
@@ -40,7 +38,7 @@ class LazySession:
     ``in_driver`` names the rooms whose rows could have been computed by tasks, and were computed in this process.
     """
 
-    def __init__(self, make: Callable[[], SparkSession], engine: Engine = "spark") -> None:
+    def __init__(self, make: Callable[[], SparkSession], engine: RunEngine = RunConfig.engine) -> None:
         self._make, self.engine = make, engine
         self._made: SparkSession | None = None
         self._starting: Future[SparkSession] | None = None

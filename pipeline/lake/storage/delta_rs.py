@@ -147,7 +147,7 @@ class DeltaRsStore:
                 source, " AND ".join(found), source_alias="s", target_alias="t", writer_properties=_writer(table),
                 commit_properties=_properties(first, changed.num_rows),
             ).when_matched_delete().when_not_matched_insert(
-                {quoted(name): f"s.{quoted(name)}" for name in table.names}, predicate=f"NOT s.{_DELETED}"
+                {name: f"s.{name}" for name in map(quoted, table.names)}, predicate=f"NOT s.{_DELETED}"
             ).execute()  # fmt: skip
         if new.num_rows:
             note.check()

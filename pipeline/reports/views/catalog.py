@@ -28,6 +28,7 @@ from pipeline.reports.views.queues import QUEUE_VIEWS
 from pipeline.reports.views.scope import EVERYTHING, Scope, ScopeColumns, timestamp_sql
 from pipeline.reports.views.transfers import TRANSFER_VIEWS
 from pipeline.reports.views.view import View
+from pipeline.settings import HistoryConfig
 from schemas import catalog
 from schemas.coverage import COVERAGE
 from schemas.queue_history import QUEUE_HISTORY
@@ -123,7 +124,7 @@ class LakeViews:
     queue_quota_bytes: int | None = None
     journal_quota_bytes: int | None = None
     quotas: Mapping[str, tuple[int | None, int | None]] = field(default_factory=dict)
-    max_gap: timedelta = timedelta(minutes=15)
+    max_gap: timedelta = HistoryConfig.max_gap
     machine_quota_bytes: int | None = None
     machine_quotas: Mapping[str, int] = field(default_factory=dict)
     scope: Scope = EVERYTHING

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.arrow_rows import timedelta_to_us, times_to_us
+from pipeline.settings import AlertsConfig, PendingConfig, TransfersConfig
 from pipeline.transfers.hops.address_queue_managers import AddressQueueManagers
 from pipeline.transfers.hops.hop_keys import HOP_COLUMNS, hop_keys
 from pipeline.transfers.hops.missing_packets import HopHoles, acknowledged_directly
@@ -73,9 +74,9 @@ _OF_MESSAGE: Final = (
 class TransferSettings:
     """The settings transfers.wait, pending.expire and alerts.max_clock_difference."""
 
-    wait: timedelta = timedelta(days=30)
-    expire: timedelta = timedelta(days=7)
-    max_clock_difference: timedelta = timedelta(seconds=5)
+    wait: timedelta = TransfersConfig.wait
+    expire: timedelta = PendingConfig.expire
+    max_clock_difference: timedelta = AlertsConfig.max_clock_difference
 
     def as_provenance(self) -> dict[str, float]:
         """Return the settings as JSON values."""

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.arrow_rows import timedelta_to_us
+from pipeline.settings import PendingConfig, TransfersConfig
 from pipeline.transfers.hops.hop_keys import HOP_COLUMNS, hop_keys
 from pipeline.transfers.hops.missing_packets import HopHoles, acknowledged_directly
 from pipeline.transfers.sequences.order_ack_matches import match_order_acks
@@ -53,9 +54,9 @@ _US: Final = 1_000_000
 class SequenceSettings:
     """The settings transfers.stall_after, transfers.wait and pending.expire."""
 
-    stall_after: timedelta = timedelta(seconds=30)
-    wait: timedelta = timedelta(days=30)
-    expire: timedelta = timedelta(days=7)
+    stall_after: timedelta = TransfersConfig.stall_after
+    wait: timedelta = TransfersConfig.wait
+    expire: timedelta = PendingConfig.expire
 
     def as_provenance(self) -> dict[str, float]:
         """Return the settings as JSON values."""

@@ -9,9 +9,10 @@ import pytest
 
 from engines import without_spark
 from jobs import apply_governance, run_all
-from jobs.config import Config, ConfigError, GovernanceConfig, LakeConfig
+from jobs.config import Config, ConfigError
 from pipeline.lake.lake import Lake
 from pipeline.privacy.governance import Governance, tag_value, view_name
+from pipeline.settings import GovernanceConfig, LakeConfig
 from privacy.redaction import planted
 from schemas.attempts import RECEIVE_ATTEMPTS
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, QUARANTINE
