@@ -31,17 +31,17 @@ from udfs.messages.header_layouts import (
 from udfs.rpc.call_schema import timestamp_column
 from udfs.rpc.connection_identity import connection_identity, four_tuple
 from udfs.sessions.packet_framing import FramedPackets
-from udfs.sessions.packet_headers import HEADER_BYTES, PACKET_TYPE_BITS, USER_FLAGS_AT
+from udfs.sessions.packet_headers import HEADER_BYTES, PACKET_TYPE_BITS, SESSION_ACK, USER_FLAGS_AT
 from udfs.tcp.connections import TcpConnection
 from udfs.tcp.octets import gather_bytes, u16_little, u32_little
 
 SESSION_HEADER_TYPE: Final = SESSION_PACKETS.column("session_header").type
 PACKET_SIGHTING_TYPE: Final = SESSION_PACKETS.column("sightings").type.value_type
 SESSION_PACKETS_SCHEMA: Final = SESSION_PACKETS.schema(without=RUN_COLUMNS)
-KINDS: Final = (
-    "unknown", "session_ack", "establish_connection", "connection_parameters", "user_message", "order_ack", "final_ack"
-)  # fmt: skip
-_UNKNOWN, _SESSION_ACK, _CONNECTION_PARAMETERS, _USER_MESSAGE, _ORDER_ACK, _FINAL_ACK = 0, 1, 3, 4, 5, 6
+_INTERNAL_KINDS: Final = ("unknown", "session_ack", "establish_connection", "connection_parameters")  # by PT
+KINDS: Final = (*_INTERNAL_KINDS, "user_message", "order_ack", "final_ack")
+_UNKNOWN = 0
+_USER_MESSAGE, _ORDER_ACK, _FINAL_ACK = range(len(_INTERNAL_KINDS), len(KINDS))
 _CLASS_ORDER_ACK, _FIRST_CLASS_FINAL_ACK = 0x00FF, 0x4000  # [MS-MQMQ] 2.2.18.1.6, [MS-MQQB] 2.2.4, 2.2.5
 _ACK_LABEL: Final = "QM Ordering Ack\0".encode("utf-16-le")  # [MS-MQQB] 2.2.4
 _ORDER_QUEUE_ID: Final = 4  # PrivateQueueIdentifier of order_queue$
@@ -155,7 +155,7 @@ def _classify(framed: FramedPackets, octets: Octets, head: Octets, flags: Ints) 
     available = framed.available
     internal = flags & BASE_FLAG_IN != 0
     packet_type = u16_little(head, 18) & PACKET_TYPE_BITS
-    known = (available >= 20) & (packet_type >= _SESSION_ACK) & (packet_type <= _CONNECTION_PARAMETERS)
+    known = (available >= 20) & (packet_type < len(_INTERNAL_KINDS))
     kind = np.where(internal, np.where(known, packet_type, _UNKNOWN), _USER_MESSAGE)
     classes = np.full(len(kind), -1, np.int64)
     rows = np.nonzero(~internal & (available >= HEADER_BYTES))[0]
@@ -228,7 +228,7 @@ def _is_order_queue(data: bytes, at: int, seen: int, user_flags: int) -> bool:
 
 def _session_headers(framed: FramedPackets, octets: Octets, flags: Ints, kind: Ints) -> pa.Array:
     """Return the SessionHeaders ([MS-MQMQ] 2.2.20.4): the last 16 octets of session acks and of others with SH."""
-    has = (framed.tail >= 0) & ((kind == _SESSION_ACK) | (flags & (BASE_FLAG_IN | BASE_FLAG_SH) == BASE_FLAG_SH))
+    has = (framed.tail >= 0) & ((kind == SESSION_ACK) | (flags & (BASE_FLAG_IN | BASE_FLAG_SH) == BASE_FLAG_SH))
     has &= framed.length >= SESSION_HEADER_BYTES
     found = gather_bytes(octets, np.where(has, framed.tail, 0), SESSION_HEADER_BYTES)
     values = [u16_little(found, 0), u16_little(found, 2), u32_little(found, 4), u16_little(found, 8),

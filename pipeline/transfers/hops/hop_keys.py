@@ -1,7 +1,9 @@
 """Which hops are one: between two queue managers, whatever addresses these had. No Spark session.
 
 A queue manager may have several addresses at a time, or one after the other (two network cards, DHCP, failover). Where
-one identifier is that of two machines (finding O07), it does not say which of them sent, and addresses do.
+one identifier is that of two machines (finding O07), it does not say which of them sent, and addresses do. So O07 is
+evaluated before transfers, and the rules that count by hop after them. Rows of transfers have keys of addresses, which
+no handshake changes; ``hop_key`` says which rows are of one hop, and views and alerts count once for each.
 """
 
 from __future__ import annotations

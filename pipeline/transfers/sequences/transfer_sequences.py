@@ -1,4 +1,14 @@
-"""What became of exactly-once sequences between two addresses: counts, gaps, stalls, and their condition. No Spark."""
+"""What became of exactly-once sequences between two addresses: counts, gaps, stalls, and their condition. No Spark.
+
+Where the contract leaves a choice:
+
+* Packets that begin in one captured packet have one time, and are in the order of their stream.
+* An order ack at most ``transfers.wait`` before the first sending counts, since that was not the first one.
+* The capture end of a sequence is at most ``transfers.wait`` behind its last packet, so that old rows are final.
+* A stall is measured in times as they are, also where the ends of the wait were seen by two taps.
+* Sendings without a time (Simple Packet Blocks of pcapng) are in no sequence.
+* Lists of gaps and stalls are null where there is none.
+"""
 
 from __future__ import annotations
 
