@@ -182,7 +182,8 @@ class _RetentionRun:
         ledger = self.lake.select(CAPTURE_FILES, "TRUE")
         every: list[RowDict] = ledger.to_pylist()
         dropped = {row["capture_id"]: row for row in every if self.cutoff.is_capture_expired(row)}
-        affected = [row for row in every if self._is_affected(row) or _without_steps_of(row, dropped) != row]
+        staying = {row["capture_id"] for row in every} - dropped.keys()
+        affected = [row for row in every if self._is_affected(row) or _with_steps_of(row, staying) != row]
         if not affected:
             return
         emptied = {entry.capture_id for entry in self._ledger_entries(dropped.values()) if self._file_exists(entry)}
@@ -193,9 +194,7 @@ class _RetentionRun:
             return
         kept = [row for row in affected if row["capture_id"] not in removed]
         servers = self._servers_by_capture({row["capture_id"] for row in kept} - dropped.keys())
-        rows = [
-            self.cutoff.trim_ledger_row(_without_steps_of(row, dropped), servers[row["capture_id"]]) for row in kept
-        ]
+        rows = [self.cutoff.trim_ledger_row(_with_steps_of(row, staying), servers[row["capture_id"]]) for row in kept]
         self._renumber_clocks(kept, rows)
         replace_rows(self.lake, CAPTURE_FILES, rows, pa.Table.from_pylist(affected, ledger.schema))
 
@@ -268,9 +267,9 @@ class _RetentionRun:
         self.lake.update(QUALITY_RESULTS, emptied, quoting, provenance=provenance)
 
 
-def _without_steps_of(row: RowDict, captures: Collection[str]) -> RowDict:
-    """Return a row of the ledger without the places where clocks were set that some captures showed."""
-    steps = [step for step in row["tap_steps"] or () if step["other_capture_id"] not in captures]
+def _with_steps_of(row: RowDict, captures: Collection[str]) -> RowDict:
+    """Return a row of the ledger with only those places where clocks were set that some captures show."""
+    steps = [step for step in row["tap_steps"] or () if step["other_capture_id"] in captures]
     return {**row, "tap_steps": steps or None}
 
 
