@@ -98,7 +98,8 @@ class RetentionCutoff:
         """Return a capture's row of the ledger without what is older than the cutoff.
 
         Of a capture that is all older only its files stay, to show that it was read. One that is partly older keeps the
-        servers among ``servers``, those of its rows that stay, and their names.
+        servers among ``servers``, those of its rows that stay, and their names; and places where clocks were set, as
+        another capture shows, with packets behind them that stay.
         """
         if self.is_capture_expired(row):
             return {**row, **dict.fromkeys(_CONTENT_COLUMNS), **dict.fromkeys(_COUNT_COLUMNS, 0)}
@@ -110,7 +111,8 @@ class RetentionCutoff:
             for name in ("learned_endpoints", "reread_endpoints")
         }
         names = [each for each in row["host_names"] or () if each["address"] in servers] or None
-        return {**row, **sum_server_connections(kept), **endpoints, "host_names": names}
+        steps = [step for step in row["tap_steps"] or () if step["first_at"] >= self.first_kept_time] or None
+        return {**row, **sum_server_connections(kept), **endpoints, "host_names": names, "tap_steps": steps}
 
     # -- rows ------------------------------------------------------------------------------------------------------
 

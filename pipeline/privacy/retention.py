@@ -15,6 +15,8 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipeline.bronze.across_captures.clock_steps import read_clock_steps
+from pipeline.bronze.across_captures.merge_connections import renumber_clocks
 from pipeline.bronze.connection_openings import settle_connections
 from pipeline.bronze.ingest_clock import is_ahead_sql
 from pipeline.bronze.input_files import FindFile, find_file
@@ -175,24 +177,37 @@ class _RetentionRun:
     def _trim_ledger(self, going_on: Collection[str]) -> None:
         """Remove from the ledger what older captures held, and older captures whose files are gone.
 
-        Captures ``going_on`` show connections that went on: their rows stay.
+        Captures ``going_on`` show connections that went on: their rows stay. Places where clocks were set that an older
+        capture showed go from the rows of the others too.
         """
         ledger = self.lake.select(CAPTURE_FILES, "TRUE")
-        affected = [row for row in ledger.to_pylist() if self._is_affected(row)]
+        every: list[RowDict] = ledger.to_pylist()
+        dropped = {row["capture_id"]: row for row in every if self.cutoff.is_capture_expired(row)}
+        staying = {row["capture_id"] for row in every} - dropped.keys()
+        affected = [row for row in every if self._is_affected(row) or _with_steps_of(row, staying) != row]
         if not affected:
             return
-        dropped = [row for row in affected if self.cutoff.is_capture_expired(row)]
-        emptied = {entry.capture_id for entry in self._ledger_entries(dropped) if self._file_exists(entry)}
-        removed = {row["capture_id"] for row in dropped} - emptied - set(going_on)
+        emptied = {entry.capture_id for entry in self._ledger_entries(dropped.values()) if self._file_exists(entry)}
+        removed = dropped.keys() - emptied - set(going_on)
         self.result.add(CAPTURE_FILES, len(removed))
         self.result.emptied_file_count += len(emptied)
         if self.dry_run:
             return
-        partly_older = {row["capture_id"] for row in affected} - {row["capture_id"] for row in dropped}
-        servers = self._servers_by_capture(partly_older)
         kept = [row for row in affected if row["capture_id"] not in removed]
-        rows = [self.cutoff.trim_ledger_row(row, servers[row["capture_id"]]) for row in kept]
+        servers = self._servers_by_capture({row["capture_id"] for row in kept} - dropped.keys())
+        rows = [self.cutoff.trim_ledger_row(_with_steps_of(row, staying), servers[row["capture_id"]]) for row in kept]
+        self._renumber_clocks(kept, rows)
         replace_rows(self.lake, CAPTURE_FILES, rows, pa.Table.from_pylist(affected, ledger.schema))
+
+    def _renumber_clocks(self, before: Iterable[RowDict], after: Iterable[RowDict]) -> None:
+        """Number the clocks of calls anew in captures of which fewer places are known where clocks were set."""
+        changed = {
+            row["capture_id"]: row["tap_steps"]
+            for was, row in zip(before, after, strict=True)
+            if row["tap_steps"] != was["tap_steps"]
+        }
+        steps = read_clock_steps(self.lake, tap_steps=changed)
+        renumber_clocks(self.lake, changed, steps)
 
     def _is_affected(self, row: RowDict) -> bool:
         """Whether a row of the ledger may still describe something older, or be of a file that is gone by now."""
@@ -251,6 +266,12 @@ class _RetentionRun:
         quoting = f"{unexpected} AND (observed IS NOT NULL OR failed_keys IS NOT NULL)"
         emptied = dict.fromkeys(("observed", "failed_keys"), "NULL")
         self.lake.update(QUALITY_RESULTS, emptied, quoting, provenance=provenance)
+
+
+def _with_steps_of(row: RowDict, captures: Collection[str]) -> RowDict:
+    """Return a row of the ledger with only those places where clocks were set that some captures show."""
+    steps = [step for step in row["tap_steps"] or () if step["other_capture_id"] in captures]
+    return {**row, "tap_steps": steps or None}
 
 
 def _or_undated_sql(table: Table) -> str:

@@ -2,7 +2,8 @@
 
 from dataclasses import replace
 from functools import cache
-from itertools import permutations
+from itertools import pairwise, permutations
+from operator import attrgetter
 
 import pytest
 
@@ -10,13 +11,19 @@ from capture.merge.cutting import cut
 from capture.rewritten import closest, records_of, second_tap, set_back, set_forward, without_timestamps
 from engines import without_spark
 from jobs import run_all
+from pcapgen.containers import pcap
+from pcapgen.conversation import START_NS, Flow, Script, records, segments
+from pcapgen.exchanges import SECOND
 from pipeline.alerts.conditions import Thresholds
 from pipeline.alerts.inputs import ALERT_SOURCES, TimeWindow
+from pipeline.findings.hop_findings import HopFacts
+from pipeline.findings.rules.registry import HOP_CHECKS
 from pipeline.lake.lake import Lake
 from schemas.bronze import CAPTURE_FILES
 from schemas.findings import FINDINGS
-from schemas.sessions import SENDINGS, SESSIONS
+from schemas.sessions import SENDINGS, SESSION_PACKETS, SESSIONS
 from schemas.transfers import MESSAGE_TRANSFERS, TRANSFER_SEQUENCES
+from transfers.conversations import establish, parameters, session_ack
 from transfers.in_memory import transfers_of
 from transfers.test_clocks_of_captures import ACKS, CAPTURE, STALL, counted, durations
 
@@ -194,3 +201,59 @@ def test_which_of_two_sendings_was_first_is_not_concluded_from_several_clocks():
                if "clocks_differ" in row["missing"]]  # fmt: skip
     assert {row["sendings"] > 1 for row in unclear} == {True}
     assert {(row["session_ack_ms"], row["confidence"]) for row in unclear} == {(None, "partial")}
+
+
+def handshakes_of(lake):
+    """By client port the packet numbers of a session's request and answer, and how long the answer took."""
+    found = {}
+    for row in lake.rows(SESSION_PACKETS).to_pylist():
+        if row["kind"] == "establish_connection":
+            found.setdefault(row["client_port"], {}).setdefault(row["sent_by"], row["packet_number"])
+    trips = {row["client_port"]: row["round_trip_ms"] for row in lake.rows(SESSIONS).to_pylist()}
+    return {port: (numbers["client"], numbers["server"], trips[port]) for port, numbers in found.items()}
+
+
+@pytest.mark.parametrize("offset_us", [1500, -1500])
+def test_a_round_trip_across_a_step_is_not_known_and_no_other_one_changes(offset_us):
+    known = {port: each for port, each in handshakes_of(right()).items() if each[2] is not None}
+    port, (asked, answered, _) = sorted(known.items())[len(known) // 2]
+    capture = without_timestamps(CAPTURE)
+    other = set_forward(second_tap(capture, offset_us), answered - 1, MINUTES_US)
+    lake = transfers_of([capture, other])
+    assert any(step["last_packet"] <= asked and answered <= step["first_packet"] for (step,) in steps_of(lake).values())
+    for name, (_, _, trip) in handshakes_of(lake).items():
+        expected = pytest.approx(known[name][2], abs=0.01) if name in known and name != port else None
+        assert trip == expected
+
+
+def session_of(port, uptime_ms, packets_at):
+    """Packets of a session whose initiator's machine has run for a time; the sides acknowledge in turn, at seconds."""
+    script = Script()
+    for side, packet in ((0, establish(uptime=uptime_ms)), (1, establish(uptime=uptime_ms)),
+                         (0, parameters()), (1, parameters())):  # fmt: skip
+        script.send(side, packet)
+    begins, *later = packets_at
+    for place, (last, at) in enumerate(pairwise((begins, *later))):
+        script.send(place % 2, session_ack(), (at - last) * SECOND)
+    flow = Flow(client_port=port, server_port=1801)
+    return records(flow, segments(script, closed=False, start_ns=START_NS + begins * SECOND))
+
+
+@pytest.mark.parametrize(("started_later_s", "expected"), [(0, []), (1000, ["O07"])])
+@pytest.mark.parametrize("by_us", [0, MINUTES_US])
+def test_a_step_makes_no_second_machine_and_hides_none(started_later_s, expected, by_us):
+    """A session goes on from before the clock was set; another one, of a machine started then or later, begins behind.
+
+    A minute of more uptime is another machine start. The other capture has the first session alone, which shows the
+    step: it has the request of one machine only, so that no packets of two captures are compared.
+    """
+    shows = session_of(50_001, 10**7, range(0, 400, 10))
+    lasts = session_of(50_002, 10**7 + 20_000, range(20, 420, 10))
+    later = session_of(50_003, 10**7 + (200 - started_later_s) * 1000, range(200, 240, 10))
+    by_time = attrgetter("time_ns")
+    capture = pcap(sorted([*shows, *lasts, *later], key=by_time)).data
+    place = next(index for index, (at, _) in enumerate(records_of(capture)) if at * 1000 > START_NS + 150 * SECOND)
+    lake = transfers_of([set_forward(capture, place, by_us), second_tap(pcap(shows).data)])
+    assert [bool(steps) for steps in steps_of(lake).values()] == [bool(by_us)] * 2
+    facts = HopFacts(lake, {*lake.rows(SESSIONS)["connection_id"].to_pylist()}, 10**6)
+    assert [each.rule_id for each in HOP_CHECKS for _ in each.check(facts) if each.rule_id == "O07"] == expected
