@@ -88,7 +88,7 @@ function showKeys() {
     h("div", { class: "body" }, h("dl", {}, keys.map(([key, what]) => [h("dt", {}, h("kbd", {}, key)), h("dd", {}, what)])),
       h("p", {}, "Every number links to its rows, and every row to its evidence: capture file and packet, or snapshot file and line. All times are in UTC. \u201cNow\u201d is the time of the newest packet or snapshot, not of this machine\u2019s clock. A dash means unknown. The address contains section, filters and open row: copy it to share the view."),
       h("h2", {}, "Terms"), glossaryList(),
-      h("p", {}, "To create this page again, run ", h("code", {}, `msmq publish_dashboards --lake ${shellWord(SITE.lake)} --out FOLDER`), ".")));
+      h("p", {}, "To create this page again, run ", h("code", {}, `msmq publish_dashboards ${SITE.lake_options} --out FOLDER`), ".")));
   if (!dialog.open) dialog.showModal();
 }
 

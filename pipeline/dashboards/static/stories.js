@@ -204,7 +204,7 @@ function messageStory(params) {
   return [
     h("h1", {}, label === null ? "Message " : ["Message ", untrusted(label), " "], h("small", {}, untrusted(id ?? "of unknown identifier"))),
     story ? h("p", { class: "verdict" }, untrusted(story.verdict)) : h("p", { class: "note cut" }, "This page has the verdict of the first messages in trouble only. The command says it of this one."),
-    id !== null && escapeHidden(id) === id ? h("div", { class: "evidence" }, copyable("trace command", `msmq trace_message --lake ${shellWord(SITE.lake)} --id ${shellWord(id)}`)) : null,
+    id !== null && escapeHidden(id) === id ? h("div", { class: "evidence" }, copyable("trace command", `msmq trace_message ${SITE.lake_options} --id ${shellWord(id)}`)) : null,
     story ? [h("h2", {}, "History"), scrolling(h("table", {}, h("thead", {}, h("tr", {}, ["time (UTC)", "what", "details"].map((each) => h("th", { scope: "col" }, each)))), h("tbody", {}, story.events.map((event) => h("tr", { class: "plain" }, h("td", { class: "t", "data-label": "time" }, timeText(event.at === null ? null : Date.parse(event.at)) ?? "unknown"), h("td", { "data-label": "what" }, event.kind), h("td", { "data-label": "" }, untrusted(event.text), event.clock === "capture" ? "" : ` (the ${event.clock}'s clock)`))))), "history"),
       story.event_count > story.events.length ? h("p", { class: "note cut" }, `${story.events.length} of ${formatNumber(story.event_count)} events`) : null,
       exportBlock(story.export),
