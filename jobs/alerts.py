@@ -174,7 +174,8 @@ def _outcome(
     of_causes = f", of {format_count(causes, 'cause')}" if causes < len(told) else ""
     events = [row for row in told if row["until"] is not None]
     of_events = f"; {format_count(len(events), 'ended event')} among them, first read by the last run" * bool(events)
-    cli.log_progress(f"{len(told)} alerts are active ({by_level}){of_causes}{of_events}, {ended} have ended")
+    active = f"{format_count(len(told), 'alert')} {'is' if len(told) == 1 else 'are'} active"
+    cli.log_progress(f"{active} ({by_level}){of_causes}{of_events}, {ended} have ended")
     worst = max((row["severity"] for row in told), key=SEVERITY_ORDER.index, default=None)
     if job_run.arguments.task_value:
         set_task_value(job_run.arguments.task_value, worst or NO_ALERT)

@@ -53,7 +53,7 @@ def test_what_was_told_is_kept_in_the_folder_of_the_lake(lake_in_catalog, tmp_pa
         for _ in range(2):
             assert alerts.main([*arguments, "--notify", f"@{targets}"]) == 1
         told = [(body["condition"], body["subject"]) for body in web.bodies]
-    assert told == [("ends_refused", "reader 10.0.0.9 at till-7")]  # once
+    assert told == [("ends_refused", "reader 10.0.0.9 of an unknown queue at till-7")]  # once
     (file,) = (tmp_path / "work" / "_notices").iterdir()
     assert [json.loads(line)["line"] for line in file.read_text().splitlines()] == ["target", "told"]
     # A command that is shown finds the same lake.
