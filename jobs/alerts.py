@@ -24,6 +24,7 @@ from pipeline.alerts.episodes import SEVERITY_ORDER
 from pipeline.lake.lake import Lake
 from pipeline.notices.notice import notice_key
 from pipeline.reports.changes import find_changes, format_changes
+from pipeline.reports.lake_options import lake_options
 from pipeline.reports.next_commands import next_commands
 from pipeline.settings import AlertThresholds
 from pipeline.silver.machine_names import DeclaredNames
@@ -83,7 +84,7 @@ def run(job_run: cli.JobRun) -> cli.Outcome:
     alerts = sorted((row for row in found.every if not wanted or row["condition"] in wanted), key=_sort_key)
     told = [row for row in alerts if found.is_told(row)]
     ended = [row for row in alerts if row["until"] is not None]
-    listing = _Listing.of(lake, found, told, job_run.arguments.lake)
+    listing = _Listing.of(lake, found, told, lake_options(lake, job_run.arguments.lake))
     if (since := _since(job_run, found)) is not None:
         changes = find_changes(lake, limits, found, since)
         rows, lines = [change._asdict() for change in changes], format_changes(changes, since)
@@ -123,12 +124,12 @@ class _Listing:
     leading: Mapping[str, str]
 
     @staticmethod
-    def of(lake: Lake, found: AlertsByClock, told: Sequence[AlertRow], place: str) -> _Listing:
-        """Return the entries of alerts; ``place`` is that of the lake, for the commands."""
+    def of(lake: Lake, found: AlertsByClock, told: Sequence[AlertRow], options: str) -> _Listing:
+        """Return the entries of alerts; ``options`` name the lake, for the commands."""
         observed, unobserved = found.entries(told)
         every = [*observed, *unobserved]
         leading = {row["alert_key"]: entry.leading["alert_key"] for entry in every for row in entry.alerts}
-        return _Listing(found, observed, unobserved, next_commands(lake, every, place), leading)
+        return _Listing(found, observed, unobserved, next_commands(lake, every, options), leading)
 
     def lines(self) -> list[str]:
         """Return the lines printed: first what is observed, then what is not any more."""
@@ -167,10 +168,9 @@ def _outcome(
     causes = len(listing.observed) + len(listing.unobserved)
     of_causes = f", of {format_count(causes, 'cause')}" if causes < len(told) else ""
     events = [row for row in told if row["until"] is not None]
-    of_events = f"; {format_count(len(events), 'event')} of them ended and were first read by the last run" * bool(
-        events
-    )
-    cli.log_progress(f"{len(told)} alerts are active ({by_level}){of_causes}{of_events}, {ended} have ended")
+    of_events = f"; {format_count(len(events), 'ended event')} among them, first read by the last run" * bool(events)
+    active = f"{format_count(len(told), 'alert')} {'is' if len(told) == 1 else 'are'} active"
+    cli.log_progress(f"{active} ({by_level}){of_causes}{of_events}, {ended} have ended")
     worst = max((row["severity"] for row in told), key=SEVERITY_ORDER.index, default=None)
     if job_run.arguments.task_value:
         set_task_value(job_run.arguments.task_value, worst or NO_ALERT)

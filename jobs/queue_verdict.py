@@ -14,6 +14,7 @@ from jobs.alerts import load_thresholds
 from jobs.command_line.parsers import build_parser
 from jobs.config import ConfigError
 from jobs.lake_access import open_lake_with_data
+from pipeline.reports.lake_options import lake_options
 from pipeline.reports.queue_verdict.formatting import format_in_line, format_verdict, verdict_to_json
 from pipeline.reports.queue_verdict.verdict import QueueVerdict, find_verdicts
 from pipeline.text import format_cell, json_default
@@ -29,10 +30,11 @@ def run(job_run: cli.JobRun) -> cli.Outcome:
         raise ConfigError("which queue? Give a part of its name")
     lake = open_lake_with_data(job_run)
     found = find_verdicts(lake, arguments.name, load_thresholds(job_run, lake), arguments.as_of)
+    options = lake_options(lake, arguments.lake)
     if arguments.json:
-        lines = [json.dumps(verdict_to_json(each, arguments.lake), default=json_default) for each in found.verdicts]
+        lines = [json.dumps(verdict_to_json(each, options), default=json_default) for each in found.verdicts]
     else:
-        lines = _lines(found.verdicts, arguments.lake)
+        lines = _lines(found.verdicts, options)
     cli.write_output("".join(f"{line}\n" for line in lines))
     if not found.verdicts:
         near = f"; similar names: {format_cell(list(found.near))}" if found.near else ""
@@ -45,11 +47,11 @@ def run(job_run: cli.JobRun) -> cli.Outcome:
     )
 
 
-def _lines(verdicts: Sequence[QueueVerdict], lake: str) -> list[str]:
+def _lines(verdicts: Sequence[QueueVerdict], options: str) -> list[str]:
     """Return the lines that are printed: of several queues a list, and each verdict where they are few."""
     lines = [format_in_line(each) for each in verdicts] if len(verdicts) > 1 else []
     for verdict in verdicts if len(verdicts) <= _MAX_WHOLE else ():
-        lines += [*([""] if lines else ()), *format_verdict(verdict, lake)]
+        lines += [*([""] if lines else ()), *format_verdict(verdict, options)]
     return lines
 
 

@@ -27,6 +27,7 @@ from pyspark.sql import functions as F
 
 from pipeline.alerts.conditions import Thresholds
 from pipeline.lake.engine.collect import collect
+from pipeline.reports.lake_options import lake_options
 from pipeline.reports.notebook_tables import NotebookTables
 from pipeline.reports.queue_verdict.formatting import format_verdict
 from pipeline.reports.queue_verdict.verdict import find_verdicts
@@ -68,7 +69,7 @@ print(f"queue: {queue_part}")
 alerts = collect(table("gold.alerts"))
 found = find_verdicts(table.lake, queue_part, Thresholds(), alerts=alerts)
 for verdict in found.verdicts[:3]:
-    print("\n".join(format_verdict(verdict, dbutils.widgets.get("lake") or "LAKE")))
+    print("\n".join(format_verdict(verdict, lake_options(table.lake))))
 print(f"{len(found.verdicts)} queues of which something was captured have such a name.")
 
 # COMMAND ----------

@@ -80,8 +80,9 @@ def alerts_by_clock(
 ) -> AlertsByClock:
     """Return the alerts by a clock; ``as_of``, if it is given, takes its place, and is "now" of the alerts too."""
     clock = clock if as_of is None else as_of
-    rows = tuple(current_alerts(lake, limits, as_of).to_pylist())
-    sources, newest_us = read_sources(lake, clock), newest_event_time_us(lake)
+    newest_us = newest_event_time_us(lake)
+    rows = tuple(current_alerts(lake, limits, as_of, newest_us).to_pylist())
+    sources, machines = read_sources(lake, clock), Machines.of(lake, limits.machine_names)
     oldest_observed = clock - longest_wait(sources, clock, of_clock.silence_after)
     events = [
         row for row in rows
@@ -92,11 +93,11 @@ def alerts_by_clock(
         clock,
         None if newest_us is None else us_to_datetime(newest_us),
         rows,
-        tuple(find_stopped(sources, clock, of_clock.silence_after)),
+        tuple(find_stopped(sources, clock, of_clock.silence_after, machines)),
         frozenset(row["alert_key"] for row in rows if row["until"] is None and row["last_seen_at"] < oldest_observed),
         frozenset(row["alert_key"] for row in events),
         _first_read(lake, events),
-        Machines.of(lake, limits.machine_names),
+        machines,
     )
 
 

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import pairwise
 from statistics import median
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from pipeline.alerts.conditions import CLOCK_CONDITIONS, EVIDENCE_STOPPED
 from pipeline.alerts.entries import AlertRow
@@ -25,6 +25,7 @@ from pipeline.alerts.episodes import ERROR, Alert, Episode, alert_rows
 from pipeline.arrow_rows import datetime_to_us, rows_to_table, timedelta_to_us
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import FilteredTable
+from pipeline.silver.machines import UNNAMED, Machines
 from pipeline.text import format_age, format_cell
 from schemas.alerts import ALERTS
 from schemas.bronze import CAPTURE_FILES
@@ -157,19 +158,27 @@ def _came_at(arrival: Arrival, clock: datetime) -> datetime:
     return arrival.read_at if arrival.read_at <= clock else arrival.newest_at
 
 
-def find_stopped(sources: Iterable[Source], clock: datetime, silence_after: timedelta | None) -> list[AlertRow]:
+def find_stopped(
+    sources: Iterable[Source], clock: datetime, silence_after: timedelta | None, machines: Machines = UNNAMED
+) -> list[AlertRow]:
     """Return a row like those of gold.alerts for each source that brings no evidence any more, by the clock.
 
-    ``since`` is when the next evidence should have come; ``last_seen_at`` is the clock.
+    ``since`` is when the next evidence should have come; ``last_seen_at`` is the clock. Texts name ``machines``.
     """
     alerts = []
     for source in sources:
         rhythm = Rhythm.of(source, clock, silence_after)
         if rhythm is not None and clock - rhythm.came_at > rhythm.allowed:
             alerts.append(_alert(source, rhythm, clock))
-    rows = [{**row, "subject_text": row["subject"], RUN_ID: None} for row in alert_rows(alerts)]
+    rows = [{**row, "subject_text": _subject_text(row, machines), RUN_ID: None} for row in alert_rows(alerts)]
     found: list[AlertRow] = rows_to_table(rows, _SCHEMA).to_pylist()
     return found
+
+
+def _subject_text(row: Mapping[str, Any], machines: Machines) -> str:
+    """Return the subject with the name of the collected queue manager; a folder may be called as an address is."""
+    subject: str = row["subject"]
+    return subject if row["queue_manager"] is None else machines.in_text(subject)
 
 
 def _alert(source: Source, rhythm: Rhythm, clock: datetime) -> Alert:

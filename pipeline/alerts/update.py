@@ -83,11 +83,17 @@ def update(lake: Lake, limits: Thresholds, run_id: str, as_of: datetime | None =
     return 0 if work is None or work.is_current else work.run()
 
 
-def current_alerts(lake: Lake, limits: Thresholds, as_of: datetime | None = None) -> pa.Table:
-    """Return the alerts with these thresholds as of a time, from the table where it has them. Nothing is written."""
+def current_alerts(
+    lake: Lake, limits: Thresholds, as_of: datetime | None = None, newest_us: int | None = None
+) -> pa.Table:
+    """Return the alerts with these thresholds as of a time, from the table where it has them. Nothing is written.
+
+    ``newest_us`` is the time of the newest packet or snapshot, where it is known already.
+    """
     work = _AlertsUpdate.begin(lake, limits, "", as_of)
     if work is None:
         return _SCHEMA.empty_table()
+    work.newest_us = newest_us
     return lake.select(ALERTS, "TRUE") if work.is_current else work.find_all()[0]
 
 
@@ -208,10 +214,10 @@ class _AlertsUpdate:
 
     def _newest(self) -> int:
         """Return the time that counts as now, microseconds."""
-        at: int | None = self.step.provenance_now["as_of"] if self.newest_us is None else self.newest_us
-        if at is None:
-            at = self.newest_us = newest_event_time_us(self.lake) or 0
-        return at
+        as_of: int | None = self.step.provenance_now["as_of"]
+        if as_of is None and self.newest_us is None:
+            self.newest_us = newest_event_time_us(self.lake)
+        return as_of if as_of is not None else self.newest_us or 0
 
     def _find_in(self, source: AlertSource, window: TimeWindow) -> tuple[pa.Table, int]:
         """Return the alerts in one source's rows, and the number of rows; more than a few where Spark finds them."""

@@ -110,10 +110,12 @@ class Stories:
 class DashboardData:
     """All data of a dashboard. ``as_of`` is the time of the newest packet or snapshot; None if the lake is empty.
 
+    ``lake_options`` are those of commands that name the lake, quoted for a shell.
     ``newest_by_source`` is the same of each source, by its kind (captures, snapshots) and name.
     """
 
     lake_name: str
+    lake_options: str
     as_of: datetime | None
     published_at: datetime
     datasets: Mapping[str, DatasetRows]
@@ -126,6 +128,7 @@ class DashboardData:
         """Return all data as JSON values."""
         return {
             "lake": self.lake_name,
+            "lake_options": self.lake_options,
             "as_of": None if self.as_of is None else datetime_to_us(self.as_of),
             "published_at": datetime_to_us(self.published_at),
             "not_connected": list(NOT_CONNECTED_STATES),

@@ -39,6 +39,7 @@ from pipeline.dashboards.read_stories import read_stories
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import BoundQuery
 from pipeline.queues.last_reports import max_gap_s
+from pipeline.reports.lake_options import lake_options
 from pipeline.silver.machine_names import DeclaredNames
 from pipeline.silver.machines import Machines
 from pipeline.text import cut_text_sql
@@ -92,16 +93,16 @@ def read_dashboard_data(
     sources: list[Source] = results.pop(_SOURCES_QUERY)
     machines: Machines = results.pop(_MACHINES_QUERY)
     now = as_of or (None if newest is None else us_to_datetime(newest))
-    lake_name = lake.root if lake.catalog is None else f"{lake.catalog}.{lake.prefix}"
     data: dict[str, DatasetRows] = results
     more: dict[str, Callable[[], Any]] = {"referenced": partial(_read_referenced_rows, lake, data, limits)}
     if now is not None:
-        more["stories"] = partial(read_stories, lake, data, machines, thresholds, now, lake_name)
+        more["stories"] = partial(read_stories, lake, data, machines, thresholds, now)
     found = run_concurrently(more)
     stories, with_facts = found.get("stories", (Stories(), {}))
     data |= found["referenced"] | with_facts
     return DashboardData(
-        lake_name=lake_name,
+        lake_name=lake.root if lake.catalog is None else f"{lake.catalog}.{lake.prefix}",
+        lake_options=lake_options(lake),
         as_of=now,
         published_at=published_at,
         datasets=data,

@@ -13,6 +13,7 @@ from pipeline.concurrency import run_concurrently
 from pipeline.dashboards.dashboard_data import MAX_DATASET_ROWS, NEVER_ARRIVED, NOT_READ, DatasetRows, Stories
 from pipeline.dashboards.stories import MAX_MESSAGES, build_stories, with_queue_facts
 from pipeline.lake.lake import Lake
+from pipeline.reports.lake_options import lake_options
 from pipeline.reports.queue_verdict.verdict import QueueVerdict, Situation, verdicts_for, verdicts_of_entries
 from pipeline.reports.trace.inputs import read_timelines
 from pipeline.silver.machines import Machines
@@ -24,11 +25,11 @@ _ACTIVE_SQL: Final = (
 
 
 def read_stories(
-    lake: Lake, data: Mapping[str, DatasetRows], machines: Machines, limits: Thresholds, now: datetime, lake_name: str
+    lake: Lake, data: Mapping[str, DatasetRows], machines: Machines, limits: Thresholds, now: datetime
 ) -> tuple[Stories, dict[str, DatasetRows]]:
     """Return the stories of what is in trouble, and the dataset of queues with what is known of each.
 
-    ``data`` are the datasets of the page. ``lake_name`` is the place of the lake, for commands.
+    ``data`` are the datasets of the page.
     """
     alerts = lake.query(_ACTIVE_SQL, alerts=ALERTS).to_pylist() if lake.exists(ALERTS) else []
     situation = Situation(find_entries(alerts, machines), machines, limits, now)
@@ -40,7 +41,7 @@ def read_stories(
     places = {entry.leading["alert_key"]: place for place, entry in enumerate(situation.entries)}
     verdicts = sorted(found["verdicts"], key=lambda verdict: _place(verdict, places))
     causes = verdicts_of_entries(lake, situation, verdicts)
-    stories = build_stories(causes, verdicts, found["timelines"], machines, lake_name)
+    stories = build_stories(causes, verdicts, found["timelines"], machines, lake_options(lake))
     without_story = len(messages) - len(stories.messages)
     stories = replace(stories, left_out={**stories.left_out, "messages": without_story})
     queues = data["queues"]

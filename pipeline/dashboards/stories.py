@@ -38,9 +38,9 @@ def build_stories(
     causes: Sequence[QueueVerdict], verdicts: Iterable[QueueVerdict], timelines: Iterable[MessageTimeline],
     machines: Machines, lake: str,
 ) -> Stories:  # fmt: skip
-    """Return the stories of entries, of queues in trouble and of messages; ``lake`` is its place, for commands.
+    """Return the stories of entries, of queues in trouble and of messages.
 
-    ``causes`` are the verdicts of entries.
+    ``causes`` are the verdicts of entries; ``lake``: the options that name it, for commands.
     """
     in_trouble = [each for each in verdicts if each.is_in_trouble]
     queues = {_key(entry): entry.queues for each in causes for entry in each.entries}

@@ -51,6 +51,6 @@ def keys_by_option(keys: Iterable[str], options: Mapping[str, str]) -> dict[str,
 
 
 def export_packets_command(keys: Mapping[str, Sequence[str]], lake: str) -> str:
-    """Return the command that exports packets by keys of each option; ``lake``: its place, as ``--lake`` takes it."""
+    """Return the command that exports packets by keys of each option; ``lake``: the options that name it."""
     arguments = [part for option, of_option in keys.items() for part in (f"--{option}", *of_option)]
-    return shlex.join(["msmq", "export_packets", "--lake", lake, *arguments, "--out", "trouble.pcapng"])
+    return f"msmq export_packets {lake} {shlex.join([*arguments, '--out', 'trouble.pcapng'])}"

@@ -11,26 +11,22 @@ from pipeline.lake.lake import Lake
 from pipeline.reports.export_keys import export_packets_command, find_export_options, keys_by_option
 
 
-def next_commands(lake: Lake, entries: Iterable[Entry], place: str) -> dict[str, str]:
+def next_commands(lake: Lake, entries: Iterable[Entry], options: str) -> dict[str, str]:
     """Return the next command for each entry, by the ``alert_key`` of its leading alert.
 
     It is the verdict for the queue; without a queue the export of the packets of the evidence; without packets the
-    question that the condition answers. ``place`` is that of the lake, as ``--lake`` takes it.
+    question that the condition answers. ``options``: those that name the lake (``lake_options``).
     """
     leading = [(entry.leading, entry.queues) for entry in entries]
     without_queue = ((row["condition"], evidence_keys(row)) for row, queues in leading if not queues)
-    options = find_export_options(lake, without_queue)
+    key_options = find_export_options(lake, without_queue)
     found = {}
     for row, queues in leading:
         if queues:
-            command = _command("queue", place, row["queue"] or queues[0])
-        elif keys := keys_by_option(evidence_keys(row), options):
-            command = export_packets_command(keys, place)
+            command = f"msmq queue {options} {shlex.quote(row['queue'] or queues[0])}"
+        elif keys := keys_by_option(evidence_keys(row), key_options):
+            command = export_packets_command(keys, options)
         else:
-            command = _command("ask", place, str((CONDITIONS | CLOCK_CONDITIONS)[row["condition"]].question))
+            command = f"msmq ask {options} {(CONDITIONS | CLOCK_CONDITIONS)[row['condition']].question}"
         found[row["alert_key"]] = command
     return found
-
-
-def _command(job: str, place: str, argument: str) -> str:
-    return shlex.join(["msmq", job, "--lake", place, argument])

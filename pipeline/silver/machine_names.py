@@ -118,6 +118,8 @@ class MachineNames:
 
     def names_of(self, identifier: str) -> list[str]:
         """Return the names in force of an address or GUID: of the first source that has some, the newest first."""
+        if identifier not in self._named:  # as most words of a text
+            return []
         if identifier not in self._found:
             every = (self._names_by(source, identifier) for source in NameSource)
             self._found[identifier] = next((names for names in every if names), [])
@@ -135,8 +137,7 @@ class MachineNames:
 
     def shown_by_identifier(self) -> dict[str, str]:
         """Return what is shown of all that has a name: addresses, GUIDs, and names of gold with a declared one."""
-        named = {identifier for _, identifier in self._seen} | self._linked.keys()
-        shown = {each: self.shown(each) for each in sorted({*named, *self._shown_by_gold_name})}
+        shown = {each: self.shown(each) for each in sorted({*self._named, *self._shown_by_gold_name})}
         return {identifier: text for identifier, text in shown.items() if text != identifier}
 
     def machines(self) -> list[MachineInfo]:
@@ -153,6 +154,11 @@ class MachineNames:
         return self._linked.get(identifier, set())
 
     @cached_property
+    def _named(self) -> set[str]:
+        """The addresses and GUIDs that can have a name: their own, or that of what they are linked with."""
+        return {identifier for _, identifier in self._seen} | self._linked.keys()
+
+    @cached_property
     def _linked(self) -> dict[str, set[str]]:
         """Addresses and GUIDs of one machine, both ways."""
         linked = defaultdict[str, set[str]](set)
@@ -165,7 +171,7 @@ class MachineNames:
     @cached_property
     def _identifiers_by_name(self) -> defaultdict[str, set[str]]:
         found = defaultdict[str, set[str]](set)
-        for identifier in {identifier for _, identifier in self._seen} | self._linked.keys():
+        for identifier in self._named:
             for name in self.names_of(identifier):
                 found[name.casefold()].add(identifier)
         return found

@@ -10,6 +10,7 @@ import pytest
 from engines import LOCAL, without_spark
 from jobs import alerts as job
 from jobs import ingest_captures, publish_dashboards
+from pipeline.alerts import update
 from pipeline.alerts.by_clock import AlertsByClock, alerts_by_clock
 from pipeline.alerts.conditions import Thresholds
 from pipeline.lake.lake import Lake
@@ -147,6 +148,13 @@ def test_who_remembers_what_was_told_gets_all_recent_events(spark, place):
         for each in found.values()
     ]
     assert recent == [["early", "late"], ["late"]]
+
+
+def test_the_time_of_the_newest_evidence_is_asked_once_where_alerts_are_computed(spark, place, monkeypatch):
+    monkeypatch.setattr(update, "newest_event_time_us", lambda _: pytest.fail("asked twice"))
+    found = alerts_by_clock(Lake(spark, place), Thresholds(), ClockLimits(), BEGIN.replace(hour=15))
+    assert found.newest_at == BEGIN.replace(hour=14)
+    assert found.rows
 
 
 def test_an_entry_is_observed_if_one_of_its_alerts_is():

@@ -8,6 +8,8 @@ import pytest
 from memory_lake import MemoryLake
 from pipeline.alerts.silence import find_stopped, longest_wait, read_sources
 from pipeline.lake.lake import Lake
+from pipeline.silver.machine_names import NameSighting, NameSource
+from pipeline.silver.machines import Machines
 from schemas.alerts import ALERTS
 from schemas.bronze import CAPTURE_FILES
 from schemas.collected_snapshots import SNAPSHOTS_RAW
@@ -84,6 +86,17 @@ def test_a_queue_manager_whose_snapshots_stop():
     assert (row["subject"], row["queue_manager"]) == ("snapshots of queue manager srv1", "srv1")
     assert "every 5 min" in row["message"]
     assert stopped(lake, clock - 2 * MINUTE) == []  # an hour at least, though three intervals are less
+
+
+def test_a_queue_manager_is_called_by_its_name_and_a_folder_is_not_a_machine():
+    times, address = every(HOUR, 6), "10.0.0.1"
+    lake = lake_of(captures(f"/data/{address}", *times), snapshots(address, *times))
+    clock, named = times[-1] + DAY, Machines([], {}, [NameSighting(NameSource.DECLARED, address, name="till-7")])
+    rows = find_stopped(read_sources(lake, clock), clock, None, named)
+    assert [(row["subject"], row["subject_text"]) for row in rows] == [
+        ("captures in /data/10.0.0.1", "captures in /data/10.0.0.1"),
+        ("snapshots of queue manager 10.0.0.1", "snapshots of queue manager till-7"),
+    ]
 
 
 def test_questions_without_an_answer_are_no_evidence():

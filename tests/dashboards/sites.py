@@ -297,7 +297,7 @@ def trouble(*names, **more):
         keys = {"packet": [f"p{number}"]}
         verdicts.append(QueueVerdict(facts, (entry,), cause, machines, keys))
     timelines = [message_timeline(name, number) for number, name in enumerate(names, 1)]
-    return build_stories(verdicts, verdicts, timelines, machines, "/lake")
+    return build_stories(verdicts, verdicts, timelines, machines, "--lake /lake")
 
 
 def site(names=("srv1\\private$\\orders", "far\\private$\\out"), stories=None, **replaced):
@@ -367,5 +367,12 @@ def site(names=("srv1\\private$\\orders", "far\\private$\\out"), stories=None, *
     sources = {("captures", "/data/ring"): at(900), ("snapshots", "srv1"): at(1000)}
     comments = {"queues": {"message_count": "messages in the queue"}}
     return DashboardData(
-        "/lake", at(1000), at(5000), made, comments, stories=stories or Stories(), newest_by_source=sources
+        "/lake",
+        "--lake /lake",
+        at(1000),
+        at(5000),
+        made,
+        comments,
+        stories=stories or Stories(),
+        newest_by_source=sources,
     )

@@ -816,6 +816,20 @@ def test_keys_do_what_the_help_says(at, pages):
     at.key("t")
 
 
+def test_the_theme_is_that_of_the_system_until_somebody_chooses_one(at, pages):
+    def theme(*, dark):
+        at.set_display(width=1366, height=800, dark=dark)
+        at.open(pages["plain"])
+        return at.run("document.documentElement.dataset.theme")
+
+    at.open(pages["plain"])
+    at.run("localStorage.clear()")
+    assert [theme(dark=dark) for dark in (False, True)] == ["light", "dark"]
+    at.run("document.getElementById('theme').click()")
+    assert [theme(dark=dark) for dark in (False, True)] == ["light", "light"]
+    at.run("localStorage.clear()")
+
+
 @pytest.mark.parametrize(("name", "dark"), [("plain", True), ("hostile", False)])
 def test_on_a_phone_nothing_is_wider_than_the_screen(at, pages, name, dark):
     at.set_display(width=390, height=844, dark=dark, mobile=True)

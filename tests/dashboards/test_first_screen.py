@@ -163,6 +163,7 @@ def test_the_first_screen_names_queue_time_and_cause(at, published, situation):
         assert part in shown
     assert queue["queue"] in text(at, "main td")
     assert at.run("document.querySelector('.entry').getBoundingClientRect().bottom") <= 900
+    assert queue["queue"] in text(at, ".verdict")
     at.run("document.querySelector('.verdict a').click()")
     at.wait("STATE.section === 'entry'")
     assert situation.why in text(at, "main")

@@ -127,7 +127,7 @@ def test_the_page_has_a_limited_number_of_stories_and_says_how_many_are_left_out
     many = [message_timeline("x" * 499, number) for number in range(150)]
     for timeline in many:
         timeline.events *= 60
-    bounded = build_stories([], [], many, Machines([], {}), "/lake")
+    bounded = build_stories([], [], many, Machines([], {}), "--lake /lake")
     assert len(json.dumps(bounded.to_json())) < 8 << 20
     assert all(len(story["events"]) <= 50 < story["event_count"] for story in bounded.messages.values())
 

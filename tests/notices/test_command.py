@@ -12,13 +12,13 @@ from notices.servers import HttpServer, serve
 LOCAL = ["--set", "run.engine=local"]
 SECRET = "s3cr3t"
 STALLED, REFUSED, CALM = "2026-11-21T12:33:00Z", "2026-11-21T12:40:00Z", "2026-11-21T12:00:00Z"
-CAPTURES = ("transfers/08-stall.pcap.gz", "sample/01-remoteread-ndr.pcap")
+CAPTURES = ("transfers/08-stall.pcap.gz", "sample/01-remoteread-ndr.pcap", "sample/11-queued-components.pcap")
 EVENTS_READ = "2026-11-21T07:00:00Z"
 
 
 @pytest.fixture(scope="module")
 def made(project, tmp_path_factory):
-    """A lake with an order acknowledgement that does not come, then a refused sequence, and refused ends before."""
+    """A lake: an order acknowledgement that does not come, a refused sequence; before, refused ends and containers."""
     root = tmp_path_factory.mktemp("made") / "lake"
     captures = [str(project / "data" / name) for name in CAPTURES]
     assert run_all.main(["--lake", str(root), *LOCAL, "--captures", *captures]) == 0
@@ -105,18 +105,16 @@ def test_single_events_are_told_once_when_they_are_first_read(call, targets, web
     call(*notify, at="2026-11-21T05:00:00Z")
     assert actions(web) == []
     call(*notify, at=EVENTS_READ)
-    told = actions(web)
-    assert ("happened", "ends_refused") in told
-    assert {action for action, condition in told if condition == "ends_refused"} == {"happened"}
+    assert sorted(actions(web)) == [("happened", "containers_rejected"), ("happened", "ends_refused")]
     call(*notify, at="2026-11-21T07:10:00Z")
-    assert not any(condition == "ends_refused" for _, condition in actions(web))
+    assert actions(web) == []
 
 
 def test_events_older_than_event_hold_are_not_told(call, targets, web):
     notify = ("--notify", f"@{targets}", "--set", "alerts.event_hold=1h")
     call(*notify, at="2026-11-21T05:00:00Z")
     call(*notify, at=EVENTS_READ)
-    assert not any(condition == "ends_refused" for _, condition in actions(web))
+    assert actions(web) == []
 
 
 def test_what_a_target_did_not_get_waits_and_exit_codes_are_those_of_the_alerts(call, targets, web, lake):

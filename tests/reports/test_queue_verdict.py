@@ -96,10 +96,10 @@ def verdicts(tmp_path):
         update_sequences.update(lake, "run")
         answer = find_verdicts(lake, name, limits)
         for verdict in answer.verdicts:
-            lines = format_verdict(verdict, "/data/lake")
+            lines = format_verdict(verdict, "--lake /data/lake")
             assert len(lines) <= 40
             assert [line for line in lines if len(line) > 100 and not line.startswith("  packets ")] == []
-            assert verdict_to_json(verdict, "/data/lake")["trouble"] is verdict.is_in_trouble
+            assert verdict_to_json(verdict, "--lake /data/lake")["trouble"] is verdict.is_in_trouble
         return answer
 
     return find
@@ -148,7 +148,7 @@ def test_all_is_well(verdicts, ends_at):
     assert (verdict.entries, verdict.keys) == ((), {})
     assert (verdict.facts.senders[0]["waiting"], verdict.facts.senders[0]["taken"]) == (0, 0)
     assert verdict.facts.rejections == []
-    text = " ".join(format_verdict(verdict, "/data/lake"))
+    text = " ".join(format_verdict(verdict, "--lake /data/lake"))
     assert "no trouble is seen" in text
     assert all(word not in text for word in ("TROUBLE", "taken", "not sent", "acknowledged since"))
 
@@ -196,11 +196,11 @@ def test_machines_have_their_names_and_readers_too(verdicts):
         tables={RECEIVE_ATTEMPTS: reads}, limits=replace(LIMITS, machine_names=seen),
     )  # fmt: skip
     verdict = only(answer)
-    lines = "\n".join(format_verdict(verdict, "/data/lake"))
+    lines = "\n".join(format_verdict(verdict, "--lake /data/lake"))
     assert "TROUBLE since 2026-03-01 09:00:00: Till 7 has no connection for it: WAITING" in lines
     assert "  transfers at Till 7: WAITING" in lines
     assert "  readers   Office\\x1b: 1 received" in lines
-    assert verdict_to_json(verdict, "/data/lake")["machines"] == names
+    assert verdict_to_json(verdict, "--lake /data/lake")["machines"] == names
     assert verdict.facts.readers[0]["client_address"] == READER
 
 
@@ -315,7 +315,7 @@ def test_a_verdict_of_which_much_is_known_is_a_screen_too():
     }
     cause = Cause("nobody_reads", "nobody reads " * 20, "Look at the reader. " * 20, at)
     verdict = QueueVerdict(facts, (Entry(alert, (alert,) * 9),), cause, Machines([], {}))
-    lines = format_verdict(verdict, "/data/lake")
+    lines = format_verdict(verdict, "--lake /data/lake")
     assert 30 < len(lines) <= 40
     assert max(map(len, lines)) <= 100
     assert lines[0] == "srv1\\private$\\x\\x1b[2J"

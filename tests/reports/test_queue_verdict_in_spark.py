@@ -1,4 +1,4 @@
-"""The verdict where Spark stores the tables and tells of their logs: the same answers, for few executions."""
+"""The verdict and the pages where Spark stores the tables and tells of their logs: the same, for few executions."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import json
 
 import pytest
 
-from jobs import queue_verdict, run_all
+from jobs import publish_dashboards, queue_verdict, run_all
 from jobs.command_line.engine_summary import count_work
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
 CAPTURES = ("sample/01-remoteread-ndr.pcap", "transfers/04-administration-acks.pcap")
 MOST_EXECUTIONS = 64  # up to four for each of the tables that are read
+MOST_OF_PAGES = 140  # one or two for each dataset, and those of the stories
 
 
 @pytest.fixture(scope="module")
@@ -53,3 +54,12 @@ def test_the_same_verdicts_for_as_few_executions_as_one(spark, lakes, ask):
     assert code == 1
     assert 0 < many <= few + 12  # one table more: that of messages, where some were read remotely
     assert many <= MOST_EXECUTIONS, (few, many)
+
+
+def test_the_pages_take_few_executions(spark, lakes, tmp_path):
+    spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
+    before = count_work(spark).executions
+    arguments = ["--lake", str(lakes / "spark"), "--set", "lake.read_log=spark", "--out", str(tmp_path)]
+    assert publish_dashboards.main(arguments) == 0
+    executions = count_work(spark).executions - before
+    assert 0 < executions <= MOST_OF_PAGES, executions

@@ -76,7 +76,8 @@ function filterChanged() {
   draw();
 }
 
-function setTheme(theme) {
+/** Choose a theme for this visit and later ones; without a choice it is the system's. */
+function chooseTheme(theme) {
   document.documentElement.dataset.theme = theme;
   try { localStorage.setItem("theme", theme); } catch { /* the browser stores nothing for files */ }
 }
@@ -88,7 +89,7 @@ function showKeys() {
     h("div", { class: "body" }, h("dl", {}, keys.map(([key, what]) => [h("dt", {}, h("kbd", {}, key)), h("dd", {}, what)])),
       h("p", {}, "Every number links to its rows, and every row to its evidence: capture file and packet, or snapshot file and line. All times are in UTC. \u201cNow\u201d is the time of the newest packet or snapshot, not of this machine\u2019s clock. A dash means unknown. The address contains section, filters and open row: copy it to share the view."),
       h("h2", {}, "Terms"), glossaryList(),
-      h("p", {}, "To create this page again, run ", h("code", {}, `msmq publish_dashboards --lake ${shellWord(SITE.lake)} --out FOLDER`), ".")));
+      h("p", {}, "To create this page again, run ", h("code", {}, `msmq publish_dashboards ${SITE.lake_options} --out FOLDER`), ".")));
   if (!dialog.open) dialog.showModal();
 }
 
@@ -136,7 +137,7 @@ document.getElementById("f-last").addEventListener("change", (event) => {
 });
 document.getElementById("filters").addEventListener("submit", (event) => event.preventDefault());
 document.getElementById("clear").addEventListener("click", (event) => { event.preventDefault(); document.getElementById("f-last").value = ""; go(link(STATE.section)); });
-document.getElementById("theme").addEventListener("click", () => { setTheme(document.documentElement.dataset.theme === "dark" ? "light" : "dark"); draw(); });
+document.getElementById("theme").addEventListener("click", () => { chooseTheme(document.documentElement.dataset.theme === "dark" ? "light" : "dark"); draw(); });
 document.getElementById("help").addEventListener("click", showKeys);
 document.getElementById("row").addEventListener("cancel", (event) => { event.preventDefault(); go(link(STATE.section, { ...STATE.params, row: null })); });
 document.getElementById("row").addEventListener("click", (event) => { if (event.target.id === "row") go(link(STATE.section, { ...STATE.params, row: null })); });
@@ -145,7 +146,7 @@ window.addEventListener("hashchange", draw);
 {
   let theme = null;
   try { theme = localStorage.getItem("theme"); } catch { /* as above */ }
-  setTheme(theme ?? (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light"));
+  document.documentElement.dataset.theme = theme ?? (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
   document.getElementById("asof").replaceChildren(h("strong", { id: "age" }), ` \u00b7 newest evidence ${AS_OF === null ? "none" : timeText(AS_OF).slice(0, 19) + " UTC"} `, h("span", { class: "wide" }, `\u00b7 published ${timeText(SITE.published_at / 1000).slice(0, 19)} UTC \u00b7 `, h("span", { title: "lake" }, untrusted(SITE.lake))));
   document.getElementById("filtering").open = !matchMedia("(max-width: 760px)").matches || Object.keys(globalFilters(parseAddress().params)).length > 0;
   showAge();

@@ -135,7 +135,7 @@ function qualityEvidence(rows, row) {
     h("h2", {}, "Results by run"),
     h("table", {}, h("thead", {}, h("tr", {}, ["run", "holds", "rows", "not as expected", "scope"].map((each) => h("th", { scope: "col" }, each)))),
       h("tbody", {}, history.toReversed().map((each) => h("tr", {}, [timeText(past.at(each, "run_at")), valueElement("success", past.kinds.success, past.at(each, "success")), formatNumber(past.at(each, "evaluated")), formatNumber(past.at(each, "unexpected")), past.at(each, "scope")].map((cell) => h("td", {}, cell)))))),
-    h("div", { class: "evidence" }, copyable("check all rows", `msmq check_quality --lake ${shellWord(SITE.lake)} --all`))];
+    h("div", { class: "evidence" }, copyable("check all rows", `msmq check_quality ${SITE.lake_options} --all`))];
 }
 
 /** The Wireshark display filter of the connection of a call, packet or session. */
@@ -164,7 +164,7 @@ function callEvidence(rows, row) {
     filters.packets ? copyable("packets", filters.packets) : null,
     filters.response ? [copyable("response in", call.response_capture ?? "unknown"), copyable("packet", filters.response)] : null,
     copyable("conversation", filters.conversation),
-    copyable("export packets", `msmq export_packets --lake ${shellWord(SITE.lake)} --call ${call.call_key} --out call.pcapng`));
+    copyable("export packets", `msmq export_packets ${SITE.lake_options} --call ${call.call_key} --out call.pcapng`));
 }
 const shellWord = (text) => (/^[\w./:@%+=-]+$/.test(text) ? text : "'" + text.replaceAll("'", "'\\''") + "'");
 
@@ -178,7 +178,7 @@ function packetEvidence(packet) {
     copyable("capture file", packet.capture ?? "unknown"),
     copyable("packet", `frame.number == ${packet.packet_number}`),
     copyable("conversation", conversationFilter(packet)),
-    copyable("export packets", `msmq export_packets --lake ${shellWord(SITE.lake)} --packet ${packet.packet_key} --out packet.pcapng`));
+    copyable("export packets", `msmq export_packets ${SITE.lake_options} --packet ${packet.packet_key} --out packet.pcapng`));
 }
 
 /** The time of a piece of evidence, for sorting; Infinity if it is not on this page. */
@@ -211,7 +211,7 @@ function traceCommand(name, row) {
   const id = at("message_id") ?? (place === undefined ? null : DATA.labels.rows.at(place, "message_id"));
   const queue = at("queue") ?? at("inferred_queue");
   const query = id ? ["--id", id] : queue && at("lookup_id") !== null ? ["--queue", queue, "--lookup-id", String(at("lookup_id"))] : null;
-  return query && escapeHidden(query[1]) === query[1] ? `msmq trace_message --lake ${shellWord(SITE.lake)} ${query.map(shellWord).join(" ")}` : null;
+  return query && escapeHidden(query[1]) === query[1] ? `msmq trace_message ${SITE.lake_options} ${query.map(shellWord).join(" ")}` : null;
 }
 
 /** A column with a button that copies the trace command of each row. */
@@ -287,7 +287,7 @@ function showRow(wanted) {
     parts.push(relatedLinks(name, row), list);
     if (trace) parts.push(h("h2", {}, "Message history"), h("div", { class: "evidence" }, copyable("trace command", trace)));
     if (name === "captures") parts.push(h("div", { class: "evidence" }, copyable("capture file", rows.at(row, "path"))));
-    if (name === "sessions") parts.push(h("div", { class: "evidence" }, copyable("conversation", conversationFilter(rows.row(row))), copyable("export packets", `msmq export_packets --lake ${shellWord(SITE.lake)} --session ${rows.at(row, "connection_id")} --out session.pcapng`)));
+    if (name === "sessions") parts.push(h("div", { class: "evidence" }, copyable("conversation", conversationFilter(rows.row(row))), copyable("export packets", `msmq export_packets ${SITE.lake_options} --session ${rows.at(row, "connection_id")} --out session.pcapng`)));
     if (name === "quality") parts.push(qualityEvidence(rows, row));
     const keys = [...new Set([...(rows.at(row, "evidence") ?? []), ...(rows.has("call_key") ? [rows.at(row, "call_key")] : [])])].filter((each) => each);
     if (rows.has("attempt_keys")) {

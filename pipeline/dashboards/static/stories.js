@@ -48,10 +48,11 @@ function worstTrouble(state) {
   const [entry] = entries, [queue] = queues;
   if (!entry && !queue) return null;
   const causes = entries.length + (STORIES.left_out.entries ?? 0), inTrouble = queues.length + (STORIES.left_out.queues ?? 0);
-  const worst = entry ? h("a", { href: entryLink(entry.key) }, untrusted(entry.subject)) : h("a", { href: queueLink(queue.queue) }, untrusted(queue.queue));
+  const worst = entry ? h("a", { href: entryLink(entry.key) }, untrusted(entry.subject)) : queueName(queue.queue);
+  const place = entry?.queues.length === 1 && !entry.subject.includes(entry.queues[0]) ? [", queue ", queueName(entry.queues[0])] : null;
   return {
     level: severityLevel(entry ? entry.severity : queue.severity),
-    sentence: ["Worst: ", worst, ", ", sinceText(entry ? entry.since : queue.cause.since), ". ", entry ? countText(causes, "cause") : null, entry && inTrouble ? ", " : null, inTrouble ? countText(inTrouble, "queue") : null, " in trouble."],
+    sentence: ["Worst: ", worst, place, ", ", sinceText(entry ? entry.since : queue.cause.since), ". ", entry ? countText(causes, "cause") : null, entry && inTrouble ? ", " : null, inTrouble ? countText(inTrouble, "queue") : null, " in trouble."],
   };
 }
 const countText = (number, noun) => `${formatNumber(number)} ${noun}${number === 1 ? "" : "s"}`;
@@ -84,7 +85,7 @@ function queuesInTrouble(state) {
     const entry = ENTRIES.get(story.entries[0]);
     const report = story.reports[0] ?? null, number = (value) => (value === null ? "\u2013" : formatNumber(value));
     return [entry ? entryMark(entry) : severityBadge(story.severity), untrusted(story.queue), storyTime(story.cause.since) ?? "\u2013", untrusted(story.cause.text),
-      report ? [valueElement("state", "text", report.state), " ", h("small", {}, untrusted(`at ${report.queue_manager ?? "an unknown machine"}`))] : "\u2013",
+      report ? [valueElement("state", "text", report.state), " ", h("small", {}, untrusted(`at ${SHOWN_MACHINES.get(report.queue_manager) ?? report.queue_manager ?? "an unknown machine"}`))] : "\u2013",
       number(report?.message_count ?? null), number(unacknowledgedOf(story)), storyTime(story.last_read_at) ?? "\u2013"];
   };
   const left = STORIES.left_out.queues ?? 0;
@@ -204,7 +205,7 @@ function messageStory(params) {
   return [
     h("h1", {}, label === null ? "Message " : ["Message ", untrusted(label), " "], h("small", {}, untrusted(id ?? "of unknown identifier"))),
     story ? h("p", { class: "verdict" }, untrusted(story.verdict)) : h("p", { class: "note cut" }, "This page has the verdict of the first messages in trouble only. The command says it of this one."),
-    id !== null && escapeHidden(id) === id ? h("div", { class: "evidence" }, copyable("trace command", `msmq trace_message --lake ${shellWord(SITE.lake)} --id ${shellWord(id)}`)) : null,
+    id !== null && escapeHidden(id) === id ? h("div", { class: "evidence" }, copyable("trace command", `msmq trace_message ${SITE.lake_options} --id ${shellWord(id)}`)) : null,
     story ? [h("h2", {}, "History"), scrolling(h("table", {}, h("thead", {}, h("tr", {}, ["time (UTC)", "what", "details"].map((each) => h("th", { scope: "col" }, each)))), h("tbody", {}, story.events.map((event) => h("tr", { class: "plain" }, h("td", { class: "t", "data-label": "time" }, timeText(event.at === null ? null : Date.parse(event.at)) ?? "unknown"), h("td", { "data-label": "what" }, event.kind), h("td", { "data-label": "" }, untrusted(event.text), event.clock === "capture" ? "" : ` (the ${event.clock}'s clock)`))))), "history"),
       story.event_count > story.events.length ? h("p", { class: "note cut" }, `${story.events.length} of ${formatNumber(story.event_count)} events`) : null,
       exportBlock(story.export),

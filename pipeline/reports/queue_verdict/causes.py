@@ -168,8 +168,8 @@ def _reader(case: _Case) -> Cause | None:
         return _from_alert("reader_fails", row, f"reader {case.name(row['from_machine'])} fails: {row['message']}")
     if row["condition"] in _UNREAD:
         last = case.facts.last_read_at
-        since = "none was captured" if last is None else f"the last one was at {format_cell(last)}"
-        return _from_alert("nobody_reads", row, f"nobody reads: {row['message']}; of reads, {since}")
+        since = "no read was captured" if last is None else f"the last read was at {format_cell(last)}"
+        return _from_alert("nobody_reads", row, f"nobody reads: {row['message']}; {since}")
     if row["condition"] in ("nearly_full", "machine_nearly_full"):
         return _from_alert("queue_full", row, f"it is nearly full: {row['message']}")
     return None

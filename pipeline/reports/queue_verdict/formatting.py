@@ -20,7 +20,7 @@ _MAX_ITEMS: Final = 4  # of reports, senders, readers and alerts each; fewer whe
 
 
 def format_verdict(verdict: QueueVerdict, lake: str) -> list[str]:
-    """Return the verdict as lines; ``lake`` is the place of the lake, for the command that exports packets."""
+    """Return the verdict as lines; ``lake``: the options that name it, for the command that exports packets."""
     last = [f"  packets   {export_command(verdict, lake)}"] if verdict.keys else []
     sections = [*_sections(verdict)]
     for most in range(_MAX_ITEMS, 0, -1):

@@ -133,7 +133,7 @@ def find_verdicts(
     now = as_of if newest is None else us_to_datetime(newest)
     if now is None:
         return Verdicts(())
-    found_alerts = current_alerts(lake, limits, as_of) if alerts is None else alerts
+    found_alerts = current_alerts(lake, limits, as_of, newest) if alerts is None else alerts
     machines = Machines.of(lake, limits.machine_names)
     active = [row for row in found_alerts.to_pylist() if row["until"] is None]
     situation = Situation(find_entries(active, machines), machines, limits, now)

@@ -138,7 +138,8 @@ def _format_fate(machines: Machines, fate: dict[str, Any], queues: str) -> str:
     parts = [f"{fate['fate'] or 'unknown'} in {queues}"]
     parts += [f"risk: {fate['loss_risk']}"] if fate["loss_risk"] else []
     parts += [f"moved to {fate['moved_to']}"] if fate["moved_to"] else []
-    parts += [f"received {fate['attempts']} times ({', '.join(fate['outcomes'] or ())}), peeked {fate['peeks']} times"]
+    parts += [f"received {format_count(fate['attempts'], 'time')} ({', '.join(fate['outcomes'] or ())})"]
+    parts += [f"peeked {format_count(fate['peeks'], 'time')}"]
     parts += [f"by {', '.join(map(machines.text, fate['readers']))}"] if fate["readers"] else []
     return escape_unprintable(f"{', '.join(parts)}; {fate['confidence']}", _MAX_LINE_CHARS)
 

@@ -53,6 +53,8 @@ def history_tables(snapshots):
 class InMemoryLake:
     """The read interface of ``Lake``: tables by their declarations, and the provenance of their commits."""
 
+    catalog = None
+
     def __init__(self, spark, tables, provenance=None):
         self.spark, self.tables, self._provenance = spark, tables, provenance or {}
         now = rows(CAPTURE_FILES, {"capture_id": "c", "last_packet_at": NOW})

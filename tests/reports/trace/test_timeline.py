@@ -281,8 +281,8 @@ def test_what_differs_only_in_its_queue_is_one_line():
         "2026-01-01 12:00:00.000000  arrived     in h\\a, h\\b (its queue manager's clock)",
     ]
     assert [line for line in lines if line.startswith("fate")] == [
-        "fate    returned in h\\a, h\\b, h\\c, received 1 times (nacked), peeked 0 times, by 10.0.0.2; complete",
-        "fate    unknown in h\\d, received 1 times (nacked), peeked 0 times, by 10.0.0.2; complete",
+        "fate    returned in h\\a, h\\b, h\\c, received 1 time (nacked), peeked 0 times, by 10.0.0.2; complete",
+        "fate    unknown in h\\d, received 1 time (nacked), peeked 0 times, by 10.0.0.2; complete",
     ]
 
 
