@@ -2,7 +2,7 @@
 
 from typing import Final
 
-CALL_RULES: Final = "6cbe0169ba81dda7"
-SESSION_RULES: Final = "f08f15b260ffa306"
+CALL_RULES: Final = "a752c318658ebf65"
+SESSION_RULES: Final = "b7ad3b6c26ab65fe"
 CLONE_RULES: Final = "f67e4793609e57fa"
-SEQUENCE_RULES: Final = "96f90d5f4ac99f58"
+SEQUENCE_RULES: Final = "abf71f2ca3de1dfd"
