@@ -180,7 +180,7 @@ def expired_message_sent(facts: HopFacts) -> Iterator[HopViolation]:
 def acknowledgement_not_asked_for(facts: HopFacts) -> Iterator[HopViolation]:
     """An administration ack is of a kind that its message, seen earlier, did not ask for."""
     sql = f"{_SENDINGS} AND m.message_kind = 'administration_ack' AND m.correlation_id IS NOT NULL"
-    acks = facts.query(f"{sql} AND m.connection_id IN {{names}}", names=facts.connections)
+    acks = facts.query(f"{sql} AND m.seen_at IS NOT NULL AND m.connection_id IN {{names}}", names=facts.connections)
     names = {row["correlation_id"] for row in acks}
     sql = """
 SELECT message_id, seen_at, acknowledgement_requested, coalesce(packet_key, call_key) AS seen_by FROM {messages}
@@ -200,13 +200,15 @@ WHERE message_id IN {ids} AND acknowledgement_requested IS NOT NULL AND message_
     for found in acks:
         ack = found | {"seen_by": found["packet_key"]}
         since, needed = ack["seen_at"] - facts.wait_s * 1_000_000, _needed_flag(ack["class"])
-        seen = [row for row in messages.get(ack["correlation_id"], ()) if row["seen_at"] >= since]
+        named = messages.get(ack["correlation_id"], ())
+        seen = [row for row in named if row["seen_at"] is not None and row["seen_at"] >= since]
         before = [row for row in seen if certain(row, ack)]
         last = max(before, key=lambda row: (row["seen_at"], row["seen_by"]), default=None)
         if last is None:
             continue
         # Others of its identifier that may have been sent behind it and before the acknowledgement may have asked.
         perhaps = [row for row in seen if not certain(row, last) and not certain(ack, row)]
+        perhaps += [row for row in named if row["seen_at"] is None]
         if not any(row["acknowledgement_requested"] & needed for row in (last, *perhaps)):
             actual = f"class 0x{ack['class']:04X}, asked for 0x{last['acknowledgement_requested']:X}"
             yield HopViolation(found, actual, (last["seen_by"], ack["packet_key"]))

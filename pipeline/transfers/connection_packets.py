@@ -59,7 +59,7 @@ class ConnectionPackets:
 
     ``connection_ids`` are sorted; side 2 k is the client's, 2 k + 1 the server's of connection k. ``transactional``: TH
     of counted packets, False where not seen. ``acknowledged_by``: the row of the packet whose SessionHeader
-    acknowledged a numbered packet first, or ``NONE``; ``acknowledged_at``: its time, or ``NEVER``; ``stored_by``:
+    acknowledged a numbered packet first, or ``NONE``; ``acknowledged_at``: its time, or ``AFTER_ALL``; ``stored_by``:
     the row of the first whose SessionHeader says that the packet is on disk. ``shown_at``: the times of the captured
     packets, as tables have them, microseconds or ``NO_TIME``; ``packets.sent_at`` are on one clock (``packet_clocks``).
     """

@@ -320,6 +320,28 @@ def test_an_acknowledgement_that_nobody_asked_for(tmp_path):
     assert list(hop_findings_of(tmp_path, *steps)) == [[], [("T28", "ack")], []]
 
 
+def test_an_acknowledgement_is_not_judged_by_packets_without_a_time(tmp_path):
+    """Simple packet blocks of pcapng have none."""
+
+    def untimed(talk):
+        talk.rows[-1] |= {"sent_at": None, "sent_done_at": None}
+        return talk
+
+    asked_not, asked = (
+        ("client", "user_message", message(1, acknowledge=flags), at) for flags, at in ((2, 1), (1, 1.5))
+    )
+    correlation = SOURCE.bytes_le + struct.pack("<I", 1)
+    answer = ("server", "user_message", message(9, kind=2, correlation=correlation), 2)
+    before, ack = session("asks", 1, asked_not), session("ack", 2, answer)
+    steps = (
+        [before, ack],
+        [before, untimed(session("ack", 2, answer))],
+        [untimed(session("asks", 1, asked_not)), ack],
+        [before, ack, untimed(session("asks too", 3, asked))],
+    )
+    assert list(hop_findings_of(tmp_path, *steps)) == [[("T28", "ack")], [], [], []]
+
+
 def request(name, at, started, *, lasts=1):
     """A request ``at`` some seconds of a machine that was ``started`` then; its session lasts for some seconds."""
     return Request(name, at * 1_000_000, (at - started) * 1000 % (1 << 32), (at + lasts) * 1_000_000)

@@ -25,7 +25,7 @@ MAX_STALLS: Final = 1000  # of a sequence that are described: the last ones
 class Waits:
     """Waits by sequence and time: arrays of one length.
 
-    ``acknowledged``: the highest number acknowledged meanwhile, or ``NO_TXN_NUMBER``. ``began`` and ``ended`` are
+    ``acknowledged``: the highest number acknowledged meanwhile, or ``NONE``. ``began`` and ``ended`` are
     places among the events, ``ended`` is ``NONE`` for a wait that goes on.
     """
 
