@@ -20,7 +20,7 @@ from pipeline.alerts.conditions import Thresholds
 from pipeline.alerts.episodes import alert_rows
 from pipeline.alerts.inputs import ALERT_SOURCES, AlertContext, AlertSource, TimeWindow
 from pipeline.arrow_rows import datetime_to_us, rows_to_table, timedelta_to_us, times_to_us
-from pipeline.attempts.update import AttemptsState
+from pipeline.attempts.attempts_state import AttemptsState
 from pipeline.bronze.event_time import newest_event_time_us
 from pipeline.concurrency import run_concurrently
 from pipeline.lake.incremental import DerivedTable, IncrementalUpdate, KeptState, TooManyChangesError

@@ -26,6 +26,7 @@ from pipeline.attempts import (
 )
 from pipeline.attempts.affected_scope import RecomputeScope
 from pipeline.attempts.attempt_rows import DISTINCT_TEXTS, attempts_function
+from pipeline.attempts.attempts_state import AttemptsState
 from pipeline.attempts.changed_rows import MAX_CHANGES, RPC_CONNECTIONS_QUERY, InputChanges
 from pipeline.attempts.client_identity import CHANGED_BINDS_QUERY, connections_with_other_claims
 from pipeline.attempts.operation_rows import operation_queries, operations_function, servers_with_operations
@@ -33,7 +34,7 @@ from pipeline.attempts.server_slices import SLICE_KEYS, attempt_queries
 from pipeline.bronze.across_captures.changed_ends import changed_ends
 from pipeline.bronze.across_captures.clock_steps import earlier_ends, read_clock_steps
 from pipeline.concurrency import run_concurrently
-from pipeline.lake.incremental import DerivedTable, IncrementalUpdate, KeptState, TooManyChangesError
+from pipeline.lake.incremental import DerivedTable, IncrementalUpdate, TooManyChangesError
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import GroupedQuery
 from pipeline.silver import queue_aliases
@@ -54,25 +55,6 @@ _ATTEMPTS: Final = DerivedTable(
 _MAX_CALLS_IN_MEMORY: Final = 500_000  # of a scope; with more, all calls of its servers are read
 _MAX_SERVERS: Final = 5000  # whose capture ends the provenance keeps; with more, all rows are recomputed
 Capture: TypeAlias = tuple[list[str], int | None, int | None]
-
-
-@dataclass(frozen=True, slots=True)
-class AttemptsState(KeptState):
-    """By server: the ``ends`` of captures, None for too many; the latest call that names a queue by number.
-
-    ``cancels``: whether any call cancels another; ``lost``: by server until when calls may have been lost. Times are
-    microseconds.
-    """
-
-    ends: dict[str, int] | None
-    numbered: dict[str, int]
-    cancels: bool
-    lost: dict[str, int]
-
-    @staticmethod
-    def read(lake: Lake) -> AttemptsState | None:
-        """Return what the table in a lake keeps."""
-        return AttemptsState.of(lake.versions.provenance(RECEIVE_ATTEMPTS))
 
 
 def update(lake: Lake, *, cleanup: timedelta, declared: AliasGroups = ()) -> int:

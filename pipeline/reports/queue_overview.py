@@ -13,6 +13,7 @@ from pipeline.queues.last_reports import LAST_QUEUE_REPORTS_SQL, LAST_TRANSFERS_
 from pipeline.queues.queue_managers import QueueManagerNames
 from pipeline.queues.queue_rows import QueueNames, with_canonical_names
 from pipeline.runs.recovery import RunMarkers
+from pipeline.silver.machines import names_in_gold
 from pipeline.silver.queue_aliases import AliasIndex
 from pipeline.text import escape_as_hex, format_time
 from schemas.eod import EOD_TRANSFERS
@@ -74,7 +75,7 @@ def _unanswered(lake: Lake) -> list[dict[str, Any]]:
     rows = lake.query(_UNANSWERED_SQL, rows=QUEUE_SNAPSHOTS).to_pylist()
     if not rows:
         return []
-    managers = QueueManagerNames(lake.versions.provenance(QUEUE_HISTORY).get("names") or {})
+    managers = QueueManagerNames(names_in_gold(lake))
     named = with_canonical_names(rows, QueueNames(managers, AliasIndex.load(lake).canonical_names))
     known = "SELECT DISTINCT queue, queue_manager, lower(queue_format_name) AS name FROM {rows} WHERE queue IN {queues}"
     queues = {row["queue"] for row in named}

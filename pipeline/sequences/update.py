@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from pipeline.arrow_rows import timedelta_to_us
 from pipeline.attempts import capture_gaps
-from pipeline.attempts.update import AttemptsState
+from pipeline.attempts.attempts_state import AttemptsState
 from pipeline.concurrency import run_concurrently
 from pipeline.lake.incremental import DerivedTable, IncrementalUpdate, KeptState, TooManyChangesError
 from pipeline.lake.lake import Lake

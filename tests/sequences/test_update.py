@@ -12,8 +12,8 @@ from attempts.stories import ORDERS as STORY_QUEUE
 from attempts.stories import OTHER_HANDLE, PEEK, UOW, connection, end, opened, start, us
 from attempts.telling import SERVER, gold_of, sequences_here
 from killing import killed_and_repeated
+from pipeline.attempts.attempts_state import AttemptsState
 from pipeline.attempts.calls.decoded_call import DecodedCall
-from pipeline.attempts.update import AttemptsState
 from pipeline.lake import lake as lake_module
 from pipeline.lake.lake import Lake
 from pipeline.sequences import update as sequences_update

@@ -29,6 +29,7 @@ from pipeline.reports.views.scope import EVERYTHING, Scope, ScopeColumns, timest
 from pipeline.reports.views.transfers import TRANSFER_VIEWS
 from pipeline.reports.views.view import View
 from pipeline.settings import HistoryConfig
+from pipeline.silver.machines import names_in_gold
 from schemas import catalog
 from schemas.coverage import COVERAGE
 from schemas.queue_history import QUEUE_HISTORY
@@ -162,7 +163,7 @@ class LakeViews:
 
     def machines_called(self, text: str) -> Names:
         """Return all names, addresses and GUIDs of the machines that a text means (``find_machines``)."""
-        return find_machines(self._query, self._tables_of_views(VIEWS_BY_NAME), self._machine_names(), text)
+        return find_machines(self._query, self._tables_of_views(VIEWS_BY_NAME), names_in_gold(self.lake), text)
 
     def queue_names(self, tables: Collection[Table]) -> dict[str, set[str]]:
         """Return all names that tables have of each queue, by its canonical one (``queue_names``)."""
@@ -232,7 +233,7 @@ class LakeViews:
         if last is not None:
             where += f" AND (hour IS NULL OR hour <= {timestamp_sql(last)})"
         if servers:
-            names = self._machine_names().items()
+            names = names_in_gold(self.lake).items()
             inputs["addresses"] = servers | {address for address, name in names if name in servers}
             where += " AND (server_address IS NULL OR server_address IN {addresses})"
         return self.lake.query(
@@ -240,11 +241,6 @@ class LakeViews:
             f"FROM {{coverage}} WHERE {where} GROUP BY server_address ORDER BY server_address",
             **inputs,
         )
-
-    def _machine_names(self) -> Mapping[str, str]:
-        """Return the names of queue managers by their addresses, as gold has them."""
-        names: dict[str, str] = self.lake.versions.provenance(QUEUE_HISTORY).get("names") or {}
-        return names
 
     def _tables_of(self, text: str) -> set[Table]:
         """Return the tables that a query selects from."""
