@@ -2,7 +2,7 @@
 
 from typing import Final
 
-CALL_RULES: Final = "6cbe0169ba81dda7"
-SESSION_RULES: Final = "f08f15b260ffa306"
-CLONE_RULES: Final = "f67e4793609e57fa"
-SEQUENCE_RULES: Final = "96f90d5f4ac99f58"
+CALL_RULES: Final = "3873f4a22c2c3507"
+SESSION_RULES: Final = "7d6b02d6b26c64b3"
+CLONE_RULES: Final = "85a3eb14fe50d6de"
+SEQUENCE_RULES: Final = "528e0bb2fdc5d65f"
