@@ -50,8 +50,8 @@ MESSAGE_COLUMNS: Final = (
     "errors",
 )  # fmt: skip
 """The columns of silver.messages that rules use."""
-JUDGED_MESSAGES: Final = f"""packet_key IS NOT NULL AND (transactional OR message_kind = 'administration_ack'
-  OR hop_count > {session_packets.MAX_HOP_COUNT} OR size(errors) > 0)"""
+_CONDITIONS: Final = [check.messages for check in (*PACKET_CHECKS, *SESSION_CHECKS) if check.messages is not None]
+JUDGED_MESSAGES: Final = f"packet_key IS NOT NULL AND ({' OR '.join(dict.fromkeys(_CONDITIONS))})"
 """The condition of messages that any rule looks at: most express messages are none."""
 CONNECTION_COLUMNS: Final = (
     "connection_id", "client_address", "client_port", "server_address", "server_port", "tunnel_identifier",

@@ -220,7 +220,7 @@ class RuleCheck(NamedTuple):
 
     ``methods``: a check on single calls is for calls of these, for all where there are none. ``suspects``, of a check
     on associations: the condition, over columns, that calls meet which may break the rule; the function judges only
-    these.
+    these. ``messages``, of a check on packets or sessions: the condition of the messages that it looks at.
     """
 
     rule_id: str
@@ -229,6 +229,7 @@ class RuleCheck(NamedTuple):
     check: Any
     methods: tuple[Method, ...] = ()
     suspects: AssociationCondition = every_call
+    messages: str | None = None
 
     @property
     def judges_binds(self) -> bool:
@@ -289,14 +290,22 @@ def queue_rule(rule_id: str, precondition: str) -> Callable[[QueueCheck], QueueC
     return _registrar(QUEUE_CHECKS, RuleCheck(rule_id, "headers", precondition, None))
 
 
-def packet_rule(rule_id: str, precondition: str) -> Callable[[PacketCheck], PacketCheck]:
-    """Register a check that looks at packets of the binary protocol, each by itself."""
-    return _registrar(PACKET_CHECKS, RuleCheck(rule_id, "headers", precondition, None))
+def packet_rule(
+    rule_id: str, precondition: str, *, messages: str | None = None
+) -> Callable[[PacketCheck], PacketCheck]:
+    """Register a check that looks at packets of the binary protocol, each by itself.
+
+    ``messages``: the condition, in SQL, of the rows of silver.messages that it looks at; None: at none. Only messages
+    that meet the condition of some rule are read, and those are given to all.
+    """
+    return _registrar(PACKET_CHECKS, RuleCheck(rule_id, "headers", precondition, None, messages=messages))
 
 
-def session_rule(rule_id: str, precondition: str) -> Callable[[SessionCheck], SessionCheck]:
-    """Register a check that looks at all packets of one session of the binary protocol."""
-    return _registrar(SESSION_CHECKS, RuleCheck(rule_id, "headers", precondition, None))
+def session_rule(
+    rule_id: str, precondition: str, *, messages: str | None = None
+) -> Callable[[SessionCheck], SessionCheck]:
+    """Register a check that looks at all packets of one session of the binary protocol, and ``messages`` likewise."""
+    return _registrar(SESSION_CHECKS, RuleCheck(rule_id, "headers", precondition, None, messages=messages))
 
 
 def hop_rule(rule_id: str, precondition: str) -> Callable[[_Check], _Check]:

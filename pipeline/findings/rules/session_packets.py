@@ -165,7 +165,7 @@ def transaction_numbers_invalid(message: dict[str, Any]) -> str | None:
     return f"TxSequenceNumber {number}, PreviousTxSequenceNumber {previous}" if wrong else None
 
 
-@packet_rule("T22", "the TransactionHeader was captured")
+@packet_rule("T22", "the TransactionHeader was captured", messages="transactional")
 def sent_transaction_number_invalid(facts: PacketFacts) -> Iterator[PacketViolation]:
     """The number in the sequence is 0, or the preceding number is not below it."""
     for row, message in facts.messages.items():
@@ -173,7 +173,7 @@ def sent_transaction_number_invalid(facts: PacketFacts) -> Iterator[PacketViolat
             yield PacketViolation(row, actual)
 
 
-@packet_rule("T24", "BaseHeader and UserHeader were captured")
+@packet_rule("T24", "BaseHeader and UserHeader were captured", messages="transactional")
 def sent_transactional_message_with_priority(facts: PacketFacts) -> Iterator[PacketViolation]:
     """A message with a TransactionHeader has a priority other than 0."""
     for row, message in facts.messages.items():
@@ -181,7 +181,9 @@ def sent_transactional_message_with_priority(facts: PacketFacts) -> Iterator[Pac
             yield PacketViolation(row, f"priority {message['priority']}")
 
 
-@packet_rule("T25", "the UserHeader was captured")
+@packet_rule(
+    "T25", "the UserHeader was captured", messages=f"transactional OR hop_count > {MAX_HOP_COUNT} OR size(errors) > 0"
+)
 def sent_user_header_flags_invalid(facts: PacketFacts) -> Iterator[PacketViolation]:
     """MP is 0, DQ or AQ is not allowed, a transactional message is not recoverable, or RC is above 0x1D."""
     for row, message in facts.messages.items():
@@ -194,7 +196,7 @@ def sent_user_header_flags_invalid(facts: PacketFacts) -> Iterator[PacketViolati
             yield PacketViolation(row, f"RC 0x{message['hop_count']:02X}")
 
 
-@packet_rule("T27", "the MessagePropertiesHeader was captured")
+@packet_rule("T27", "the MessagePropertiesHeader was captured", messages="message_kind = 'administration_ack'")
 def sent_acknowledgement_message_invalid(facts: PacketFacts) -> Iterator[PacketViolation]:
     """An administration ack has a time limit, asks for acknowledgements or journaling, or has a privacy level."""
     for row, message in facts.messages.items():
@@ -240,7 +242,7 @@ def _ends_alone(session: SessionFacts, side: int) -> Bools:
     return alone
 
 
-@session_rule("T29", "both sendings were captured")
+@session_rule("T29", "both sendings were captured", messages="transactional")
 def number_sent_again_early(session: SessionFacts) -> Iterator[PacketViolation]:
     """A number of a sequence is sent again on the same connection less than 25 s after its last sending."""
     sent_at, messages = session.facts.found.packets.sent_at, session.facts.messages
