@@ -115,6 +115,9 @@ class Table:
     def __str__(self) -> str:
         return f"{self.layer}.{self.name}"
 
+    def __hash__(self) -> int:
+        return hash((self.layer, self.name))  # of all columns takes longer than what is looked up by a table
+
     @property
     def names(self) -> tuple[str, ...]:
         """The columns' names, in order."""

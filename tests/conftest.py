@@ -18,7 +18,8 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import settings
 
-from engines import LOCAL
+import pipeline.lake.lake as lake_module
+from engines import LOCAL, shared_sql
 from example_counts import use_all_examples
 from jobs import cli
 from jobs.command_line.settings_file import load_config
@@ -130,6 +131,14 @@ def local_engine():
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cli, "Config", SimpleNamespace(load=load))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_database():
+    """The lakes of a test process share a database of DuckDB, which holds no rows between queries."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lake_module, "DuckDbSql", shared_sql)
         yield
 
 

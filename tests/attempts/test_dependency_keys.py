@@ -14,10 +14,10 @@ import pytest
 
 from attempts.broker import CLEAN_UP, Broker, captured
 from attempts.telling import facts_of, gold_of
+from engines import shared_sql
 from pipeline.attempts import dependency_keys
 from pipeline.attempts.ongoing_associations import find_ongoing
 from pipeline.lake.queries.answer import query_in_spark
-from pipeline.lake.queries.duckdb_sql import DuckDbSql
 from udfs.keys import key
 
 pytestmark = pytest.mark.spark
@@ -78,7 +78,7 @@ def story(seed):
 def answered(sql, spark, rows):
     """The answer to a question on rows: of DuckDB here, or of Spark."""
     of = {"rows": rows}
-    return DuckDbSql().answer(sql, of) if spark is None else query_in_spark(spark, sql, of).toArrow()
+    return shared_sql().answer(sql, of) if spark is None else query_in_spark(spark, sql, of).toArrow()
 
 
 def names_of(spark, stories):

@@ -12,19 +12,18 @@ from hypothesis import strategies as st
 
 from attempts.broker import Broker, captured
 from attempts.telling import SERVER, facts_of
+from engines import shared_sql
 from example_counts import examples
 from pipeline.attempts import attempt_rows, server_slices
 from pipeline.attempts.attempt_rows import attempts_function, receive_attempts_table
 from pipeline.attempts.calls.decoded_call import Clocks
 from pipeline.attempts.server_slices import attempt_queries
-from pipeline.lake.queries.duckdb_sql import DuckDbSql
 from pipeline.lake.queries.inputs import values_array
 from schemas.bronze import CONNECTIONS, RPC_BINDS, RPC_CALLS
 from schemas.calls import CLIENT_CALLS, REMOTE_READ_CALLS
 from schemas.messages import MESSAGES
 from schemas.table import Table
 
-_SQL = DuckDbSql()
 _AT_RPC = {"protocol": "interface_name", "requested_at": "request_at", "responded_at": "response_at"}
 _OF_MESSAGE = {"message_bytes": "body_bytes", "message_errors": "errors"}
 
@@ -36,7 +35,7 @@ class TablesInMemory:
         self.tables = tables
 
     def query(self, sql, /, **of):
-        return _SQL.answer(sql, {name: self._given(each) for name, each in of.items()})
+        return shared_sql().answer(sql, {name: self._given(each) for name, each in of.items()})
 
     def _given(self, each):
         if isinstance(each, Table):

@@ -16,6 +16,7 @@ import pytest
 
 from capture.merge.cutting import cut, evenly, plain
 from collector import snapshot_files
+from engines import without_spark
 from jobs import run_all
 from pcapgen import conversation
 from pcapgen.containers import pcap
@@ -57,7 +58,7 @@ def captures(project, tmp_path):
 
 
 @pytest.fixture
-def run(spark, captures, tmp_path, capsys):
+def run(captures, tmp_path, capsys):
     """Return a function that runs the pipeline: the exit code, and the ledger by file name."""
     root = str(tmp_path / "lake")
 
@@ -65,10 +66,10 @@ def run(spark, captures, tmp_path, capsys):
         code = run_all.main(["--lake", root, "--captures", str(captures), *arguments])
         printed = capsys.readouterr()
         assert json.loads(printed.out.strip().splitlines()[-1])["exit_code"] == code
-        lake = Lake(spark, root)
+        lake = Lake(without_spark(), root)
         return (
             code,
-            {row["path"].rsplit("/", 1)[1]: row for row in lake.read(CAPTURE_FILES).collect()},
+            {row["path"].rsplit("/", 1)[1]: row for row in lake.select(CAPTURE_FILES, "TRUE").to_pylist()},
             lake,
             printed.err,
         )
@@ -86,7 +87,6 @@ def check_ledger(ledger, error):
     assert ": a bug" in ledger[BAD]["error"]
 
 
-@pytest.mark.spark
 def test_an_exception_while_a_capture_is_read(run, project, monkeypatch):
     build_rows = CallRowBuilder.build_rows
     right = read_capture(project / "data" / "sample" / BAD)
@@ -105,17 +105,16 @@ def test_an_exception_while_a_capture_is_read(run, project, monkeypatch):
     assert "in packets 1 to " in ledger[BAD]["error"]
     assert f"{BAD}: unreadable: PlantedError in " in printed
     assert (ledger[BAD]["capture_id"], ledger[BAD]["packets"]) == (wrong, 0)
-    assert lake.read(RPC_CALLS).where(f"capture_id = '{wrong}'").count() == 0
-    assert lake.read(REMOTE_READ_CALLS).count() > 20
+    assert lake.select(RPC_CALLS, f"capture_id = '{wrong}'").num_rows == 0
+    assert lake.select(REMOTE_READ_CALLS, "TRUE").num_rows > 20
     before = lake.version(CAPTURE_FILES)
     assert run()[0] == 0  # known by path, size and time
     assert lake.version(CAPTURE_FILES) == before
     code, ledger, lake, _ = run("--reprocess", f"capture={ledger[BAD]['path']}")
     assert (code, ledger[BAD]["status"]) == (0, "complete")
-    assert lake.read(RPC_CALLS).where(f"capture_id = '{wrong}'").count() == right["rpc_calls"].num_rows
+    assert lake.select(RPC_CALLS, f"capture_id = '{wrong}'").num_rows == right["rpc_calls"].num_rows
 
 
-@pytest.mark.spark
 def test_an_exception_while_a_call_is_decoded(run, monkeypatch):
     decode_calls, counted = decode.decode_calls, []
 
@@ -133,12 +132,12 @@ def test_an_exception_while_a_call_is_decoded(run, monkeypatch):
     check_ledger(ledger, "decoding call ")
     assert "PlantedError in tests/bronze/test_failed_inputs.py, line " in ledger[BAD]["error"]
     assert f"capture {ledger[BAD]['capture_id']}: unreadable: decoding call " in printed
-    found = lake.read(REMOTE_READ_CALLS)
-    flagged = found.where("exists(errors, e -> e.field = 'stub')").collect()
+    found = lake.select(REMOTE_READ_CALLS, "TRUE").to_pylist()
+    flagged = [row for row in found if any(error["field"] == "stub" for error in row["errors"])]
     assert len(flagged) == counted.count(1) == 15
     assert {(row["errors"][0]["code"], row["context_handle"]) for row in flagged} == {("unsupported", None)}
-    calls = lake.read(RPC_CALLS).where("interface_name IN ('RemoteRead', 'qm2qm')").count()
-    assert found.count() == calls > len(flagged)
+    calls = lake.select(RPC_CALLS, "interface_name IN ('RemoteRead', 'qm2qm')").num_rows
+    assert len(found) == calls > len(flagged)
 
 
 @pytest.fixture
@@ -178,8 +177,7 @@ def test_an_exception_while_remainders_are_merged_leaves_out_their_capture(ring,
     assert not {row["pending_key"] for row in found.new_rows("pending").to_pylist()} & found.unmergeable
 
 
-@pytest.mark.spark
-def test_an_exception_while_a_capture_is_merged_with_others(spark, ring, tmp_path, monkeypatch, capsys):
+def test_an_exception_while_a_capture_is_merged_with_others(ring, tmp_path, monkeypatch, capsys):
     folder, root = tmp_path / "ring", str(tmp_path / "lake")
     folder.mkdir()
     names = [f"{number}.pcap" for number in range(3)]
@@ -189,26 +187,26 @@ def test_an_exception_while_a_capture_is_merged_with_others(spark, ring, tmp_pat
     with monkeypatch.context() as patch:
         fail_at(patch, wrong)
         assert run_all.main(["--lake", root, "--captures", *(str(folder / name) for name in names[:2])]) == 3
-    lake = Lake(spark, root)
+    lake = Lake(without_spark(), root)
 
     def statuses():
-        rows = lake.read(CAPTURE_FILES).orderBy("path").collect()
+        rows = lake.select(CAPTURE_FILES, "TRUE").sort_by("path").to_pylist()
         return [(row["path"].rsplit("/", 1)[1], row["status"]) for row in rows]
 
     assert statuses() == [("0.pcap", "complete"), ("1.pcap", "unreadable")]
-    error = lake.read(CAPTURE_FILES).where("damage = 'failed'").first()["error"]
+    error = lake.select(CAPTURE_FILES, "damage = 'failed'")["error"][0].as_py()
     assert error.startswith("merging 10.")
     assert "PlantedError in " in error
-    assert lake.read(RPC_CALLS).where(f"capture_id = '{wrong}'").count() > 0  # what it shows alone
-    assert lake.read(RPC_CALLS).groupBy("call_key").count().where("count > 1").count() == 0
-    waiting = lake.read(PENDING).where(f"capture_id = '{wrong}'").count()
+    assert lake.select(RPC_CALLS, f"capture_id = '{wrong}'").num_rows > 0  # what it shows alone
+    keys = lake.select(RPC_CALLS, "TRUE")["call_key"]
+    assert len(keys.unique()) == len(keys)
+    waiting = lake.select(PENDING, f"capture_id = '{wrong}'").num_rows
     assert waiting < read_capture(ring[1])["pending"].num_rows
     assert run_all.main(["--lake", root, "--captures", str(folder)]) == 0  # with the program mended, the next capture
     assert statuses()[2] == ("2.pcap", "complete")
 
 
-@pytest.mark.spark
-def test_an_exception_while_calls_that_two_captures_saw_are_merged(spark, tmp_path, monkeypatch, capsys):
+def test_an_exception_while_calls_that_two_captures_saw_are_merged(tmp_path, monkeypatch, capsys):
     dialogue = remote_read_dialogue(size=9000, cuts=(4000, 4000))
     records = conversation.records(dialogue.flow, conversation.segments(dialogue.script))
     later = [replace(record, time_ns=record.time_ns + 1_000_000) for record in records]
@@ -223,8 +221,8 @@ def test_an_exception_while_calls_that_two_captures_saw_are_merged(spark, tmp_pa
 
     monkeypatch.setattr(merge_connections, "merge_sightings", failing)
     assert run_all.main(["--lake", root, "--captures", str(folder)]) == 3
-    lake = Lake(spark, root)
-    ledger = {row["path"].rsplit("/", 1)[1]: row for row in lake.read(CAPTURE_FILES).collect()}
+    lake = Lake(without_spark(), root)
+    ledger = {row["path"].rsplit("/", 1)[1]: row for row in lake.select(CAPTURE_FILES, "TRUE").to_pylist()}
     assert ledger["other.pcap"]["status"] == "complete"
     failed = [row for row in ledger.values() if row["damage"] == "failed"]
     assert failed
@@ -232,10 +230,9 @@ def test_an_exception_while_calls_that_two_captures_saw_are_merged(spark, tmp_pa
         assert row["status"] == "unreadable"
         assert row["error"].startswith("merging the calls of connection ")
         assert "PlantedError in tests/bronze/test_failed_inputs.py, line " in row["error"]
-    calls = lake.read(RPC_CALLS).where("interface_name = 'RemoteRead'")
-    assert calls.select("call_key").distinct().count() == calls.count() >= len(dialogue.calls)
-    seen = lake.read(REMOTE_READ_CALLS)
-    assert seen.count() == calls.count()
+    keys = lake.select(RPC_CALLS, "interface_name = 'RemoteRead'")["call_key"]
+    assert len(keys.unique()) == len(keys) >= len(dialogue.calls)
+    assert lake.select(REMOTE_READ_CALLS, "TRUE").num_rows == len(keys)
 
 
 def fail_when(monkeypatch, name, when):
@@ -252,7 +249,7 @@ def fail_when(monkeypatch, name, when):
 
 
 @pytest.fixture
-def snapshot_run(spark, tmp_path, capsys):
+def snapshot_run(tmp_path, capsys):
     """Return a function that runs the pipeline on two snapshot files: the exit code, their ledger, what was said."""
     folder, root = tmp_path / "in", str(tmp_path / "lake")
     bad = [snapshot_files.queue(number, which=name, at=AT_ONE) for number, name in ((7, "a"), (8, "b"))]
@@ -261,14 +258,16 @@ def snapshot_run(spark, tmp_path, capsys):
 
     def once(*arguments):
         code = run_all.main(["--lake", root, "--snapshots", str(folder), *arguments])
-        lake = Lake(spark, root)
-        ledger = {Path(row["path"]).name: (row["status"], row["error"]) for row in lake.read(SNAPSHOT_FILES).collect()}
+        lake = Lake(without_spark(), root)
+        ledger = {
+            Path(row["path"]).name: (row["status"], row["error"])
+            for row in lake.select(SNAPSHOT_FILES, "TRUE").to_pylist()
+        }
         return code, ledger, lake, capsys.readouterr().err
 
     return once
 
 
-@pytest.mark.spark
 def test_an_exception_while_a_collected_snapshot_is_decoded(snapshot_run, monkeypatch):
     def has_values_of_a(batch):
         rows = batch.to_pylist()
@@ -283,7 +282,7 @@ def test_an_exception_while_a_collected_snapshot_is_decoded(snapshot_run, monkey
     assert status == "unreadable"
     assert re.match(r"decoding snapshot \w+: RuntimeError in .+\.py, line \d+: a bug", error)
     assert f"bad.jsonl: unreadable: {error}" in printed
-    found = {row["queue"]: row for row in lake.read(QUEUE_SNAPSHOTS).collect()}
+    found = {row["queue"]: row for row in lake.select(QUEUE_SNAPSHOTS, "TRUE").to_pylist()}
     assert {name[-1]: row["message_count"] for name, row in found.items()} == {"a": None, "b": 8, "c": 9}
     assert {name[-1]: [each["code"] for each in row["errors"]] for name, row in found.items()} == {
         "a": ["unsupported"], "b": [], "c": []
@@ -293,10 +292,9 @@ def test_an_exception_while_a_collected_snapshot_is_decoded(snapshot_run, monkey
     monkeypatch.setattr(hosts, "DECODER_VERSIONS", "with the program mended")
     code, ledger, lake, _ = snapshot_run()
     assert (code, ledger["bad.jsonl"]) == (0, ("complete", None))
-    assert lake.read(QUEUE_SNAPSHOTS).where("message_count = 7").count() == 1
+    assert lake.select(QUEUE_SNAPSHOTS, "message_count = 7").num_rows == 1
 
 
-@pytest.mark.spark
 def test_an_exception_while_a_snapshot_file_is_read(snapshot_run, monkeypatch):
     with monkeypatch.context() as patch:
         fail_when(patch, "pipeline.bronze.ingest_snapshots.datetime_to_us", lambda time: time.hour == 13)
@@ -309,7 +307,7 @@ def test_an_exception_while_a_snapshot_file_is_read(snapshot_run, monkeypatch):
     assert "bad.jsonl: unreadable: RuntimeError in " in printed
     code, ledger, lake, _ = snapshot_run()  # unreadable files are read again
     assert (code, set(ledger.values())) == (0, {("complete", None)})
-    assert lake.read(QUEUE_SNAPSHOTS).count() == 3
+    assert lake.select(QUEUE_SNAPSHOTS, "TRUE").num_rows == 3
 
 
 def test_redaction_keeps_of_a_failure_what_and_where_alone():

@@ -46,7 +46,11 @@ def test_the_namespace_has_no_way_out():
 @pytest.mark.network_namespace
 @pytest.mark.tool("make")
 def test_make_test_needs_no_network_once_set_up(set_up):
-    done = run(["make", "test", "PYTEST_ARGS=-q tests/commands/test_config.py"], cwd=set_up, before=WITHOUT_NETWORK)
+    done = run(
+        ["make", "test", "PYTEST_ARGS=-q --numprocesses=0 tests/commands/test_config.py"],
+        cwd=set_up,
+        before=WITHOUT_NETWORK,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert " passed" in done.stdout
     assert "setup:" not in done.stderr  # nothing was left to do

@@ -2,8 +2,8 @@
 
 import pytest
 
+from engines import shared_sql
 from pipeline.dashboards.transfer_datasets import TRANSFER_DATASETS
-from pipeline.lake.queries.duckdb_sql import DuckDbSql
 from reports.questions.in_memory_lake import rows
 from reports.questions.test_transfer_views import B, C, sequence, transfer
 from schemas.eod import EOD_SOURCES, EOD_TRANSFERS
@@ -22,7 +22,7 @@ def judged(*sent):
         "transfer_sequences": rows(TRANSFER_SEQUENCES, sequence(1, 4, 6, 2, condition="refused")),
         "eod_transfers": rows(EOD_TRANSFERS), "eod_sources": rows(EOD_SOURCES),
     }  # fmt: skip
-    found = DuckDbSql().answer(dataset.rows_sql, tables).to_pylist()
+    found = shared_sql().answer(dataset.rows_sql, tables).to_pylist()
     return sorted((row["message_key"], row["not_delivered"]) for row in found if row["not_delivered"])
 
 

@@ -19,6 +19,15 @@ from schemas.bronze import RPC_CALLS
 SEALED = "05-sealed-ntlm.pcap"
 SAMPLE = ("01-remoteread-ndr.pcap", "03-qm2qm-dependent-client.pcap", "04-qmmgmt.pcapng")
 
+# Runs jobs in one process, each with its arguments; none starts Java.
+RUN_EACH = """
+import importlib, json, os, sys
+
+for name, arguments in json.loads(sys.argv[1]):
+    assert importlib.import_module(name).main(arguments) == 0, name
+    assert not os.path.exists(sys.argv[2]), name
+"""
+
 
 @pytest.fixture
 def java(tmp_path):
@@ -75,12 +84,11 @@ def test_runs_of_this_process_and_those_without_anything_new_need_no_java(run, p
     assert {counts["rows_out"] for counts in nothing["tables"].values()} == {0}
     lake = Lake(LazySession(pytest.fail), str(tmp_path / "lake"))
     call_key = lake.query("SELECT min(call_key) AS one FROM {calls}", calls=RPC_CALLS)["one"][0].as_py()
-    env = {**os.environ, "JAVA_HOME": str(java)}
-    for job, arguments in reading_jobs(tmp_path / "lake", tmp_path, call_key):
-        command = [sys.executable, "-m", job.__name__, *arguments]
-        done = subprocess.run(command, cwd=project, env=env, capture_output=True, text=True, check=False)
-        assert not (java / "started").exists(), job.__name__
-        assert done.returncode == 0, done.stderr
+    jobs = [(job.__name__, arguments) for job, arguments in reading_jobs(tmp_path / "lake", tmp_path, call_key)]
+    command = [sys.executable, "-c", RUN_EACH, json.dumps(jobs), str(java / "started")]
+    subprocess.run(
+        command, cwd=project, env={**os.environ, "JAVA_HOME": str(java)}, stdout=subprocess.DEVNULL, check=True
+    )
     found = run(SAMPLE[0], "02-remoteread-ndr64-multiplexed.pcap")
     assert (java / "started").exists()
     assert found.returncode == 2

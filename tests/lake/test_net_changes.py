@@ -8,11 +8,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
+from engines import shared_sql
 from example_counts import examples
 from pipeline.lake import net_changes as lake_net_changes
 from pipeline.lake.net_changes import net_changes
 from pipeline.lake.queries.answer import query_in_spark
-from pipeline.lake.queries.duckdb_sql import DuckDbSql
 
 SCHEMA = pa.schema({"k": pa.string(), "fact": pa.int32(), "_change_type": pa.string(), "_commit_version": pa.int64()})
 RECORDS = {"insert": (None, "insert"), "delete": ("delete", None), "update": ("update_preimage", "update_postimage")}
@@ -39,7 +39,7 @@ class DuckDb:
     """Answers queries over a feed as a lake in a folder does."""
 
     def query_at_most(self, sql, limit, *, feed):
-        return DuckDbSql().answer_at_most(sql, {"feed": feed}, limit, 1 << 20)
+        return shared_sql().answer_at_most(sql, {"feed": feed}, limit, 1 << 20)
 
 
 class Spark(NamedTuple):

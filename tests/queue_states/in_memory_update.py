@@ -8,13 +8,11 @@ from types import SimpleNamespace
 
 import pyarrow as pa
 
+from engines import shared_sql
 from pipeline.arrow_rows import rows_to_table
 from pipeline.lake.incremental import IncrementalUpdate, TooManyChangesError
-from pipeline.lake.queries.duckdb_sql import DuckDbSql
 from pipeline.lake.queries.inputs import Parts, values_array
 from schemas.table import Table
-
-_SQL = DuckDbSql()
 
 
 def row(table, **values):
@@ -63,7 +61,7 @@ class InMemoryUpdate:
         return self
 
     def query(self, sql, /, **of):
-        found = _SQL.answer(sql, {name: self._input(each) for name, each in of.items()})
+        found = shared_sql().answer(sql, {name: self._input(each) for name, each in of.items()})
         self.read.append(found.num_rows)
         return found
 

@@ -8,11 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engines import without_spark
+from engines import shared_sql, without_spark
 from messages.building import SOURCE
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.answer import query_in_spark
-from pipeline.lake.queries.duckdb_sql import DuckDbSql
 from pipeline.silver.decode import DECODED_TABLES, decode_calls, decode_collected_snapshots
 from pipeline.silver.hosts import apply_host_changes, compute_hosts, update_collected_snapshots, update_hosts
 from pipeline.transfers import update as sessions_update
@@ -42,7 +41,7 @@ class LakeInMemory:
     def query(self, sql, /, **of):
         given = {name: each if isinstance(each, pa.Table) else self._rows(each) for name, each in of.items()}
         return (
-            DuckDbSql().answer(sql, given) if self.spark is None else query_in_spark(self.spark, sql, given).toArrow()
+            shared_sql().answer(sql, given) if self.spark is None else query_in_spark(self.spark, sql, given).toArrow()
         )
 
     def _rows(self, wanted):

@@ -5,7 +5,7 @@ import re
 import pyarrow as pa
 import pytest
 
-from pipeline.lake.queries.duckdb_sql import DuckDbSql
+from engines import shared_sql
 from udfs.call_results import QMMGMT_SUCCEEDED_SQL, call_succeeded, succeeded_sql
 from udfs.codes import RESULT_NAMES, result_name
 
@@ -100,7 +100,7 @@ def test_sql_decides_as_python_does():
     })  # fmt: skip
     constant = " ".join(f"WHEN name = '{name}' THEN {succeeded_sql(repr(name), 'code')}" for name in INTERFACES)
     sql = f"SELECT {succeeded_sql('name', 'code', 'port')} AS one, CASE {constant} END AS other FROM {{rows}}"
-    found = DuckDbSql().answer(sql, {"rows": rows}).to_pylist()
+    found = shared_sql().answer(sql, {"rows": rows}).to_pylist()
     assert [row["one"] for row in found] == [call_succeeded(*case) for case in cases]
     assert [row["other"] for row in found] == [call_succeeded(name, code) for name, code, _ in cases]
     assert succeeded_sql("'qmmgmt'") == QMMGMT_SUCCEEDED_SQL

@@ -1,15 +1,11 @@
 """A lake in memory, for reading alone: the queries of the pipeline, answered over Arrow tables in milliseconds."""
 
-from functools import cache
-
 import pyarrow as pa
 
-from pipeline.lake.queries.duckdb_sql import DuckDbSql
+from engines import shared_sql
 from pipeline.lake.queries.inputs import FilteredTable, values_array
 from pipeline.lake.schema_enforcement import select_fields
 from schemas.table import Table
-
-_SQL = cache(DuckDbSql)
 
 
 def conformed(table, rows):
@@ -40,7 +36,7 @@ class MemoryLake:
         return self.tables.get(table, table.schema().empty_table())
 
     def query(self, sql, /, **of):
-        return _SQL().answer(sql, {name: self._given(each) for name, each in of.items()})
+        return shared_sql().answer(sql, {name: self._given(each) for name, each in of.items()})
 
     def select(self, table, where, columns=(), /, **of):
         names = columns or table.names

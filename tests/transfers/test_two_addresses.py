@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from engines import shared_sql
 from pcapgen import containers
 from pcapgen.exchanges import Damage, recorded, tap
 from pipeline.dashboards.transfer_datasets import TRANSFER_DATASETS
-from pipeline.lake.queries.duckdb_sql import DuckDbSql
 from pipeline.reports.trace.transfer_events import once_per_hop
 from reports.questions.in_memory_lake import rows
 from schemas.eod import EOD_SOURCES, EOD_TRANSFERS
@@ -82,7 +82,7 @@ def counts(lake):
     tables_ = {"message_transfers": lake.rows(MESSAGE_TRANSFERS), "queue_aliases": rows(QUEUE_ALIASES),
                "transfer_sequences": lake.rows(TRANSFER_SEQUENCES),
                "eod_transfers": rows(EOD_TRANSFERS), "eod_sources": rows(EOD_SOURCES)}  # fmt: skip
-    found = DuckDbSql().answer(dataset.rows_sql, tables_).to_pylist()
+    found = shared_sql().answer(dataset.rows_sql, tables_).to_pylist()
     names = ("sendings", "sessions", "resent_bytes", "acknowledged_sendings")
     return {
         "messages": Counter(row["outcome"] for row in found),

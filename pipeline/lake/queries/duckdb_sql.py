@@ -60,8 +60,8 @@ _PATTERN_SIGNS: Final = re.compile(r"([\[*?])")
 
 
 Result = TypeVar("Result")
-Register: TypeAlias = Callable[[pa.Table | pads.Dataset], str]
-"""Gives rows a name for a query."""
+Register: TypeAlias = Callable[[pa.Table | pads.Dataset | pa.Schema], str]
+"""Gives rows a name for a query; a schema: no rows of these columns."""
 
 
 class DataFiles(NamedTuple):
@@ -75,7 +75,7 @@ class DataFiles(NamedTuple):
         """Return a query of the rows. DuckDB reads files of this machine; pyarrow reads others, as DuckDB asks."""
         columns = ", ".join(map(quoted, self.schema.names))
         is_remote = any(file.is_remote for file in self.files)
-        given = remote_dataset([*self.files], self.schema) if is_remote else self.schema.empty_table()
+        given = remote_dataset([*self.files], self.schema) if is_remote else self.schema
         rows = f"SELECT * FROM {register(given)}"
         if self.files and not is_remote:
             files = ", ".join(_path_literal(file.location) for file in self.files)
@@ -108,6 +108,7 @@ class DuckDbSql:
         self._overflow_folder = overflow_folder
         self._connection: duckdb.DuckDBPyConnection | None = None
         self._own_folder: TemporaryDirectory[str] | None = None
+        self._without_rows: dict[pa.Schema, str] = {}  # tables by their columns
         self._lock = Lock()
         self._with_little_memory = 0  # threads within ``little_memory``
 
@@ -180,8 +181,10 @@ class DuckDbSql:
         cursor = self._cursor()
         count = 0
 
-        def register(rows: pa.Table | pads.Dataset) -> str:
+        def register(rows: pa.Table | pads.Dataset | pa.Schema) -> str:
             nonlocal count
+            if isinstance(rows, pa.Schema):
+                return self._table_without_rows(rows, cursor)
             count += 1
             cursor.register(f"given{count}", rows)
             return f"given{count}"
@@ -194,6 +197,16 @@ class DuckDbSql:
             raise UnknownSqlError(" ".join(str(error).split())) from error
         finally:
             cursor.close()
+
+    def _table_without_rows(self, schema: pa.Schema, cursor: duckdb.DuckDBPyConnection) -> str:
+        """Return the name of a table that never has rows: DuckDB leaves it out of plans, but not an Arrow table."""
+        with self._lock:
+            if schema not in self._without_rows:
+                name = f"without_rows{len(self._without_rows)}"
+                cursor.register("columns", schema.empty_table())
+                cursor.execute(f"CREATE TABLE {name} AS SELECT * FROM columns")
+                self._without_rows[schema] = name
+            return self._without_rows[schema]
 
     def _cursor(self) -> duckdb.DuckDBPyConnection:
         with self._lock:

@@ -6,8 +6,8 @@ from functools import cache
 
 import pyarrow as pa
 
+from engines import shared_sql
 from lake.answers import rows_of
-from pipeline.lake.queries.duckdb_sql import DuckDbSql
 
 
 def answers_of(views):
@@ -28,5 +28,5 @@ def answers_of(views):
 def select(found: pa.Table, *columns: str, where: str = "TRUE"):
     """Return columns of an answer's rows, each an expression."""
     named = ", ".join(f"{column} AS column{place}" for place, column in enumerate(columns))
-    chosen = DuckDbSql().answer(f"SELECT {named} FROM {{rows}} WHERE {where}", {"rows": found})
+    chosen = shared_sql().answer(f"SELECT {named} FROM {{rows}} WHERE {where}", {"rows": found})
     return [tuple(row.values()) for row in chosen.to_pylist()]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pyarrow as pa
 
+from engines import shared_sql
 from pipeline.arrow_rows import rows_to_table
-from pipeline.lake.queries.duckdb_sql import DuckDbSql
 from pipeline.lake.queries.inputs import FilteredTable, Parts, values_array
 from pipeline.queues import queue_rows
 from pipeline.queues.queue_managers import QueueManagerNames
@@ -61,12 +61,10 @@ class InMemoryLake:
         self.tables.setdefault(CAPTURE_FILES, now)
 
     def read(self, table):
-        if table not in self.tables:
-            return self.spark.createDataFrame([], table.struct())
-        return self.spark.createDataFrame(self.tables[table])
+        return self.spark.createDataFrame(self._input(table), table.struct())
 
     def query(self, sql, /, **of):
-        return DuckDbSql().answer(sql, {name: self._input(each) for name, each in of.items()})
+        return shared_sql().answer(sql, {name: self._input(each) for name, each in of.items()})
 
     def select(self, table, where, columns=(), /, **of):
         return self.query(f"SELECT {', '.join(columns or table.names)} FROM {{rows}} WHERE {where}", rows=table, **of)
@@ -80,7 +78,7 @@ class InMemoryLake:
             return self.tables.get(source, source.schema().empty_table())
         if isinstance(source, FilteredTable):
             sql = f"SELECT {', '.join(source.column_names)} FROM {{rows}} WHERE {source.where}"
-            return DuckDbSql().answer(sql, {"rows": self._input(source.table)})
+            return shared_sql().answer(sql, {"rows": self._input(source.table)})
         return source if isinstance(source, pa.Table) else values_array(source)
 
     def exists(self, table):

@@ -8,9 +8,9 @@ import pytest
 
 from alerts.scenario import LIMITS, alerts_of, summaries
 from alerts.test_update import Below
+from engines import shared_sql
 from pipeline.alerts.update import current_alerts
 from pipeline.dashboards.transfer_datasets import TRANSFER_DATASETS
-from pipeline.lake.queries.duckdb_sql import DuckDbSql
 from pipeline.reports.views.catalog import LakeViews
 from queue_states.queue_events import FAR, MINUTE, event, read, snapshot, us
 from queue_states.queue_events import outgoing as outgoing_transfer
@@ -447,7 +447,7 @@ def on_the_site(tables, name):
     every["eod_transfers"] = every["eod_transfers"].filter(
         pc.field("observed_at") <= EPOCH + NOW * dt.timedelta(minutes=1)
     )
-    return DuckDbSql().answer(dataset.rows_sql, every).to_pylist()
+    return shared_sql().answer(dataset.rows_sql, every).to_pylist()
 
 
 ACCEPTED = ("source", "sequence_id", "from_number", "to_number", "accepted_number", "accepted_reported_at")
