@@ -49,7 +49,7 @@ INPUTS: Final = (
 )  # fmt: skip
 _FOLLOWED: Final = (REMOTE_READ_CALLS, CLIENT_CALLS, CONNECTIONS, RPC_BINDS, QUEUE_ALIASES)  # by their change feeds
 _MAX_CALLS_IN_MEMORY: Final = 500_000  # of a scope; with more, all calls of its servers are read
-_CODE_VERSION: Final = 9  # raised when attempts, operations or opens are computed differently: all rows are recomputed
+_CODE_VERSION: Final = 10  # raised when attempts, operations or opens are computed differently: all rows are recomputed
 _MAX_SERVERS: Final = 5000  # whose capture ends the provenance keeps; with more, all rows are recomputed
 Capture: TypeAlias = tuple[list[str], int | None, int | None]
 

@@ -42,7 +42,7 @@ from schemas.attempts import QUEUE_OPERATIONS, RECEIVE_ATTEMPTS
 from udfs.rows import RowDict
 
 MAX_ROWS_IN_MEMORY: Final = 100_000  # changes, or attempts of what changed; with more, all rows are recomputed
-_CODE_VERSION: Final = 5  # raised when sequences are computed differently: all rows are recomputed
+_CODE_VERSION: Final = 6  # raised when sequences are computed differently: all rows are recomputed
 _MAX_QUEUES: Final = 1000  # that a condition on operations names
 _INPUTS: Final = (RECEIVE_ATTEMPTS, QUEUE_OPERATIONS)
 _MESSAGE_COLUMNS: Final = ("queue", "server_address", "lookup_id", "message_key")  # which message, with its handle
