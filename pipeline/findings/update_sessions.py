@@ -53,7 +53,7 @@ from schemas.sessions import FINDING_CHECKPOINTS, ORDER_ACKS, SESSION_PACKETS, S
 from schemas.table import EVENT_DATE
 from schemas.transfers import MESSAGE_TRANSFERS, TRANSFER_SEQUENCES
 
-CODE_VERSION: Final = "5"  # raised when rules are added or changed: they are evaluated on everything again
+CODE_VERSION: Final = "6"  # raised when rules are added or changed: they are evaluated on everything again
 _CLONES_VERSION: Final = "3"  # the same of O07
 IS_CLONE: Final = f"rule_id = '{CLONES_RULE}'"
 """The SQL condition of findings on two machines with one identifier."""

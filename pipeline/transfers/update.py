@@ -66,7 +66,7 @@ from udfs.comqc.declared_interfaces import NO_DECLARATIONS, Declarations
 from udfs.prefetch import prefetch
 from udfs.sessions.packet_layouts import DECODER_VERSION
 
-CODE_VERSION: Final = "6"  # raised when rows are computed differently: all are recomputed
+CODE_VERSION: Final = "7"  # raised when rows are computed differently: all are recomputed
 _MAX_DECODED_BYTES: Final = 64 << 20  # of messages that are decoded together
 _CHANGED_CONNECTIONS: Final = f"SELECT DISTINCT connection_id FROM {{feed}} WHERE kind = '{BINARY_PROTOCOL}'"
 _IN_CAPTURES: Final = "SELECT DISTINCT connection_id FROM {rows} WHERE capture_id IN {captures}"

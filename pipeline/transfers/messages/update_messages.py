@@ -42,7 +42,7 @@ from schemas.table import EVENT_DATE
 from schemas.transfers import MESSAGE_TRANSFERS
 from udfs.rows import RowDict
 
-CODE_VERSION: Final = "6"  # raised when rows are computed differently: all are recomputed
+CODE_VERSION: Final = "7"  # raised when rows are computed differently: all are recomputed
 MAX_SENDINGS: Final = 500_000  # whose rows are computed together, when all are
 MAX_AFFECTED: Final = 200_000  # message_ids; with more, all rows are recomputed
 _INPUTS: Final = (SENDINGS, MESSAGES, ORDER_ACKS, SESSIONS, CAPTURE_FILES)

@@ -51,7 +51,7 @@ from schemas.table import EVENT_DATE
 from schemas.transfers import TRANSFER_SEQUENCES
 from udfs.capture.clock_steps import NO_STEPS, ClockSteps
 
-CODE_VERSION: Final = "5"  # raised when rows are computed differently: all are recomputed
+CODE_VERSION: Final = "6"  # raised when rows are computed differently: all are recomputed
 _INPUTS: Final = (MESSAGES, SENDINGS, ORDER_ACKS, SESSIONS, CAPTURE_FILES)
 _MAX_CHANGES: Final = 2_000_000  # changed rows of an input; with more, all sequences are recomputed
 _CAPTURE_ENDS: Final = "capture_ends"  # part of the provenance: by server, microseconds
