@@ -29,6 +29,9 @@ EVIDENCE = (
     Column("errors", ERRORS, "what went wrong with this row: code, field, offset in bytes; empty when all is well"),
 )
 
+_AHEAD = "by how much the clock of"
+_AHEAD_OF = "is ahead of the one by which events are in order, microseconds (clocks of rpc_calls); null where it is not"
+
 RECEIVE_ATTEMPTS = Table(
     "gold",
     "receive_attempts",
@@ -58,6 +61,9 @@ RECEIVE_ATTEMPTS = Table(
         Column("ended_at", TIMESTAMP, "request of the call, or packet, that ended the attempt, UTC; null if none"),
         Column("wait_ms", DOUBLE, "returned_at - started_at, milliseconds"),
         Column("hold_ms", DOUBLE, "ended_at - returned_at, milliseconds; null where either is"),
+        Column("started_ahead_us", BIGINT, f"{_AHEAD} started_at {_AHEAD_OF}"),
+        Column("returned_ahead_us", BIGINT, f"{_AHEAD} returned_at {_AHEAD_OF}"),
+        Column("ended_ahead_us", BIGINT, f"{_AHEAD} ended_at {_AHEAD_OF}"),
         Column("lookup_id", UINT64, "lookup identifier of the message, 56 bits"),
         Column("message_key", STRING, "silver.messages; null when no message or its header is not whole"),
         Column("message_bytes", BIGINT, "declared size of the message's body, bytes"),
@@ -111,6 +117,7 @@ QUEUE_OPERATIONS = Table(
         Column("transaction_id", STRING, "of a move: transaction identifier as GUID text; null when zero"),
         Column("requested_at", TIMESTAMP, "time of the request, UTC"),
         Column("responded_at", TIMESTAMP, "time of the response, UTC"),
+        Column("requested_ahead_us", BIGINT, f"{_AHEAD} requested_at {_AHEAD_OF}"),
         Column("hresult", BIGINT, "result of the call, unsigned"),
         Column("hresult_name", STRING, "name of hresult; 0x and hex when unknown"),
         Column("outcome", STRING, "done, failed, or unknown: no answer was seen, or it cannot be read"),

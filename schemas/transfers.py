@@ -207,7 +207,8 @@ TRANSFER_SEQUENCES = Table(
             "refusals",
             BIGINT,
             "sendings that a receiver has to refuse ([MS-MQQB] 3.1.5.8.6), whatever addresses of hop_key it got them "
-            "from; null where some of the hop may be missing, or handshakes do not tell whose they are",
+            "from; null where some of the hop may be missing, handshakes do not tell whose they are, or packets have "
+            "times of clocks that differ",
         ),
         Column("order_acks", BIGINT, "order acks of the row, silver.order_acks"),
         Column("acknowledged_number", BIGINT, "highest number that they acknowledge; null without one"),

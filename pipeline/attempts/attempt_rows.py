@@ -290,6 +290,9 @@ def _attempts_table(
         "is_receive": pc.invert(over_distinct(action, is_peek_action, pa.bool_())),
         "transactional": _are_transactional(starts),
         "ended_at": ended_at,
+        "started_ahead_us": _or_null_if_none(calls.ahead_us("request")[made.started]),
+        "returned_ahead_us": _or_null_if_none(calls.ahead_us("response")[made.started]),
+        "ended_ahead_us": _or_null_if_none(made.ended_ahead_us),
         "wait_ms": _to_ms(made.wait_us),
         "hold_ms": _to_ms(made.hold_us),
         "lookup_id": from_ints(np.where(accepted, calls.identifiers("sequence_id")[made.started], ABSENT), ABSENT),
@@ -312,6 +315,11 @@ def _are_transactional(starts: pa.RecordBatch) -> pa.Array:
     """Return which Starts are within a transaction; null where the method that can be was not readable."""
     unread = pc.and_(pc.equal(starts["opnum"], TRANSACTIONAL_OPNUM), pc.is_null(starts["action"]))
     return pc.or_kleene(pc.is_valid(starts["transaction_id"]), pc.if_else(unread, None, unread))
+
+
+def _or_null_if_none(ahead_us: Ints) -> pa.Array:
+    """Return how far clocks are ahead, null where they are not."""
+    return pa.array(ahead_us, mask=ahead_us == 0)
 
 
 def _to_ms(spans_us: Ints) -> pa.Array:

@@ -130,6 +130,7 @@ def _row(
         "transaction_id": call.transaction_id,
         "requested_at": call.captured_request_at,
         "responded_at": call.captured_response_at,
+        "requested_ahead_us": call.clocks.request_ahead_us or None,
         "hresult": call.hresult,
         "hresult_name": None if call.hresult is None else result_name(call.hresult),
         "outcome": operation.outcome,

@@ -78,19 +78,19 @@ class ReceiveAttempts:
     """Starts and what became of them, one after the other in order of (server, time, call key).
 
     ``started``: the Starts; ``named``: the calls that name the queues. ``ended_at``: the request of the call that ended
-    the attempt, or the time of what else did, by the clock of the tap that saw it. ``wait_us`` and ``hold_us``: from
-    request to response, and from that to the end. ``end_hresult`` is an End's: that of a cancel or close says nothing
-    about the message. ``ack_refused``: an End with RR_ACK was
+    the attempt, or the time of what else did, by the clock of the tap that saw it, which is ahead by
+    ``ended_ahead_us``. ``wait_us`` and ``hold_us``: from request to response, and from that to the end. ``end_hresult``
+    is an End's: that of a cancel or close says nothing about the message. ``ack_refused``: an End with RR_ACK was
     refused; ``ack_unanswered``: the answer of the End that counts was not captured; ``reader_gone_at``: when the last
     connection ended of a reader that took the message and never closed the queue. ``gaps``: bytes of its association
-    were not captured. ``missing`` are bits
-    (``missing_codes``). Times and numbers that there are not are ``ABSENT``.
+    were not captured. ``missing`` are bits (``missing_codes``). Times and numbers that there are not are ``ABSENT``.
     """
 
     started: Ints
     outcome: Ints
     ended_at: Ints
     end_hresult: Ints
+    ended_ahead_us: Ints
     wait_us: Ints
     hold_us: Ints
     ack_refused: Bools
@@ -170,6 +170,7 @@ class _Attempts:
             started=starts,
             outcome=self.outcome,
             ended_at=ended_at,
+            ended_ahead_us=self._ended_ahead_us(),
             end_hresult=np.where(is_end, take_or(calls.numbers("hresult"), self.ending, ABSENT), ABSENT),
             wait_us=self._wait_us(),
             hold_us=self._hold_us(ended_at),
@@ -419,10 +420,14 @@ class _Attempts:
         by_call = self.ending != NONE
         called_at = take_or(calls.captured_at("request"), self.ending, ABSENT)
         self._miss("capture_loss", by_call & (called_at == ABSENT))  # the call's packet has no time
-        answered, asked = calls.ahead_us("response")[self.starts], calls.ahead_us("request")[self.starts]
-        ahead = np.where(self.responded_at == ABSENT, asked, answered)
-        over_at = np.where(self.over_at == ABSENT, ABSENT, self.over_at + ahead)
+        over_at = np.where(self.over_at == ABSENT, ABSENT, self.over_at + self._ended_ahead_us())
         return np.where(by_call, called_at, over_at)
+
+    def _ended_ahead_us(self) -> Ints:
+        """Return how far ahead the clocks of ``ended_at`` are: of what is no call, that of the Start."""
+        asked, answered = self.calls.ahead_us("request"), self.calls.ahead_us("response")
+        of_start = np.where(self.responded_at == ABSENT, asked[self.starts], answered[self.starts])
+        return np.where(self.ending == NONE, of_start, take_or(asked, self.ending, 0))
 
     def _wait_us(self) -> Ints:
         """Return the time from requests to their responses; ``ABSENT`` where two taps saw them."""

@@ -49,7 +49,7 @@ from schemas.table import Table
 _ATTEMPTS: Final = DerivedTable(
     RECEIVE_ATTEMPTS,
     (REMOTE_READ_CALLS, CLIENT_CALLS, CONNECTIONS, RPC_BINDS, CAPTURE_FILES, QUEUE_SNAPSHOTS, QUEUE_ALIASES),
-    code_version="9",
+    code_version="10",
     needs=(REMOTE_READ_CALLS,),
 )
 _MAX_CALLS_IN_MEMORY: Final = 500_000  # of a scope; with more, all calls of its servers are read

@@ -21,7 +21,8 @@ The rules, from [MS-MQDMPR] 3.1.7.1 (the fact sheet on RPC interfaces, 4.2 to 4.
   a transaction the move is of another message. A move back under the same identifier leaves the message in the queue. A
   purge deletes the messages in the queue, and those that a reader holds as soon as they are given back.
 
-Times are microseconds since the epoch (UTC).
+Times are microseconds since the epoch (UTC). Where captures have several clocks, or one that was set, events are in the
+order of their times less what these clocks are ahead.
 """
 
 from __future__ import annotations
@@ -86,6 +87,9 @@ class ReadAttempt(NamedTuple):
     run_id: str | None = None
     has_capture_gaps: bool = False
     abort_count: int | None = None
+    started_ahead_us: int = 0
+    returned_ahead_us: int = 0
+    ended_ahead_us: int = 0
 
     @property
     def counts_as_receive(self) -> bool:
@@ -104,9 +108,9 @@ class ReadAttempt(NamedTuple):
 
     def proves_abort_of(self, earlier: ReadAttempt) -> bool:
         """Whether the message was handed out to this attempt after an earlier one took it in a transaction."""
-        if self.returned_at is None or earlier.ended_at is None:
+        if self.returned_at is None or earlier.over_at is None:
             return False
-        return earlier.is_provisional and self.returned_at > earlier.ended_at
+        return earlier.is_provisional and self.handed_out_at > earlier.over_at
 
     def proves_abort_elsewhere(self, earlier: ReadAttempt) -> bool:
         """Whether the message came from another queue than before, and more reads or moves of it had failed."""
@@ -116,10 +120,15 @@ class ReadAttempt(NamedTuple):
 
     @property
     def handed_out_at(self) -> int:
-        """The time when the server handed the message out."""
+        """The time when the server handed the message out, for the order of events."""
         if self.returned_at is not None:
-            return self.returned_at
-        return self.started_at if self.started_at is not None else self.ended_at or 0
+            return self.returned_at - self.returned_ahead_us
+        return self.started_at - self.started_ahead_us if self.started_at is not None else self.over_at or 0
+
+    @property
+    def over_at(self) -> int | None:
+        """The time when it ended, for the order of events; None where that is not known."""
+        return None if self.ended_at is None else self.ended_at - self.ended_ahead_us
 
     @property
     def handout_order(self) -> tuple[int, str]:
@@ -129,7 +138,7 @@ class ReadAttempt(NamedTuple):
     @property
     def settlement_order(self) -> tuple[int, int, str]:
         """Sort key of the settled reads of a message: the time of the settlement."""
-        ended = self.ended_at if self.outcome in _SETTLED_AT_END else None
+        ended = self.over_at if self.outcome in _SETTLED_AT_END else None
         return self.handed_out_at if ended is None else ended, *self.handout_order
 
 
@@ -150,6 +159,12 @@ class Removal:
     evidence: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
     errors: tuple[DecodeErrorFields, ...] = ()
+    ahead_us: int = 0
+
+    @property
+    def order_at(self) -> int:
+        """Its time for the order of events."""
+        return self.removed_at - self.ahead_us
 
 
 class MessageIdentity(NamedTuple):
@@ -312,7 +327,7 @@ def build_message_histories(
             confirmed.apply_to(history, until)
             history.unconfirmed_removals = unconfirmed.after_last_handout(history, until)
             last = history.last_settled
-            family = elsewhere.returned_after(queue_family(message.queue_ref, message.message_key), last.ended_at)
+            family = elsewhere.returned_after(queue_family(message.queue_ref, message.message_key), last.over_at)
             proof = next((read for read in family if read.proves_abort_elsewhere(last)), None)
             if proof is not None:
                 history.abort_last_settled(proof)
@@ -364,7 +379,7 @@ def _receives_with_aborts(reads: Sequence[ReadAttempt]) -> tuple[list[ReadAttemp
         place += read.returned_at is not None
         if not read.counts_as_receive:
             continue
-        after = len(times) if read.ended_at is None else bisect_right(times, read.ended_at, lo=place)
+        after = len(times) if read.over_at is None else bisect_right(times, read.over_at, lo=place)
         proof = returned[after] if after < len(times) and returned[after].proves_abort_of(read) else None
         receives.append(read if proof is None else read.as_aborted())
         if proof is not None and not proof.counts_as_receive:
@@ -378,13 +393,13 @@ class _RemovalIndex:
     def __init__(self, removals: Iterable[Removal]) -> None:
         self._purges = Timeline[Removal]()
         self._moves = Timeline[tuple[bool, Removal]]()
-        for each in sorted(removals, key=lambda each: (each.removed_at, each.call_key)):
+        for each in sorted(removals, key=lambda each: (each.order_at, each.call_key)):
             if each.lookup_id is None:
-                self._purges.add(each.queue_ref, each, each.removed_at)
+                self._purges.add(each.queue_ref, each, each.order_at)
                 continue
-            self._moves.add((each.queue_ref, each.lookup_id), (True, each), each.removed_at)
+            self._moves.add((each.queue_ref, each.lookup_id), (True, each), each.order_at)
             if each.target_queue is not None:
-                self._moves.add((QueueRef(each.target_queue), each.lookup_id), (False, each), each.removed_at)
+                self._moves.add((QueueRef(each.target_queue), each.lookup_id), (False, each), each.order_at)
 
     def after_last_handout(self, history: MessageHistory, until: int) -> list[Removal]:
         """Return the removals after the last handout of a message that then stayed in the queue."""
@@ -402,14 +417,14 @@ class _RemovalIndex:
         in_queue = _FATE.get(history.last_settled.outcome) in _IN_QUEUE
         moves = self._moves.between((queue, lookup_id), since, until)
         if moves and not history.finally_consumed:
-            ended_at = history.last_settled.ended_at
-            if history.last_settled.is_provisional and ended_at is not None and moves[0][1].removed_at > ended_at:
+            over_at = history.last_settled.over_at
+            if history.last_settled.is_provisional and over_at is not None and moves[0][1].order_at > over_at:
                 history.abort_last_settled()
             out, move = moves[-1]
             if out:
                 history.removal = move
                 return
-            history.move_back, since, in_queue = move, move.removed_at, True
+            history.move_back, since, in_queue = move, move.order_at, True
         if in_queue:
             history.removal = self._purges.first_after(queue, since)
 

@@ -33,7 +33,8 @@ MESSAGE_KNOWN_SQL: Final = "(lookup_id IS NOT NULL OR message_key IS NOT NULL)"
 READ_ATTEMPT_COLUMNS: Final = (
     "attempt_key", "queue", "server_address", "lookup_id", "message_key", "is_receive", "outcome", "client_address",
     "started_at", "returned_at", "ended_at", "ack_refused", "ack_unanswered", "reader_gone_at", "inferred_queue",
-    "gaps", "evidence", "missing", "errors", "run_id", "abort_count", HANDLE_SQL,
+    "gaps", "evidence", "missing", "errors", "run_id", "abort_count", "started_ahead_us", "returned_ahead_us",
+    "ended_ahead_us", HANDLE_SQL,
 )  # fmt: skip
 """The columns of gold.receive_attempts that ``to_read_attempts`` needs, as SQL."""
 
@@ -41,7 +42,7 @@ NOT_REFUSED_SQL: Final = "outcome <> 'failed'"
 """The SQL condition of rows of gold.queue_operations that were done, or may have been."""
 REMOVAL_COLUMNS: Final = (
     "call_key", "queue", "server_address", "lookup_id", "target_queue", "outcome", "evidence", "missing", "errors",
-    HANDLE_SQL, "coalesce(requested_at, responded_at) AS `at`",
+    "requested_ahead_us", HANDLE_SQL, "coalesce(requested_at, responded_at) AS `at`",
 )  # fmt: skip
 """The columns of gold.queue_operations that ``to_removals`` needs, as SQL."""
 
@@ -67,6 +68,8 @@ def to_read_attempts(rows: pa.Table) -> list[ReadAttempt]:
         values[name] = [*map(bool, values[name])]
     for name in ("evidence", "missing"):
         values[name] = [tuple(each or ()) for each in values[name]]
+    for name in ("started_ahead_us", "returned_ahead_us", "ended_ahead_us"):
+        values[name] = [each or 0 for each in values[name]]
     values["errors"] = [*map(_errors, values["errors"])]
     return [*map(ReadAttempt, *(values[name] for name in ReadAttempt._fields))]
 
@@ -84,6 +87,7 @@ def to_removals(rows: pa.Table) -> list[Removal]:
             tuple(row["evidence"] or ()),
             tuple(row["missing"] or ()),
             _errors(row["errors"]),
+            row["requested_ahead_us"] or 0,
         )
         for row in table_to_rows(rows)
     ]

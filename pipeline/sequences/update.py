@@ -47,7 +47,7 @@ from udfs.rows import RowDict
 MAX_ROWS_IN_MEMORY: Final = 100_000  # changes, or attempts of what changed; with more, all rows are recomputed
 _MAX_QUEUES: Final = 1000  # that a condition on operations names
 _SEQUENCES: Final = DerivedTable(
-    ACK_SEQUENCES, (RECEIVE_ATTEMPTS, QUEUE_OPERATIONS), code_version="5", needs=(RECEIVE_ATTEMPTS,)
+    ACK_SEQUENCES, (RECEIVE_ATTEMPTS, QUEUE_OPERATIONS), code_version="6", needs=(RECEIVE_ATTEMPTS,)
 )
 _MESSAGE_COLUMNS: Final = ("queue", "server_address", "lookup_id", "message_key")  # which message, with its handle
 _NOT_TAKEN: Final = "fate IN ('returned', 'held', 'purged')"  # by a reader; a purge can take, or took, such a message

@@ -42,7 +42,7 @@ _SIZES: Final = "SELECT connection_id, count(*) AS n FROM {rows} WHERE connectio
 PACKETS: Final = f"""
 SELECT packet_key, connection_id, client_address, client_port, server_address, server_port, sent_by, tcp_sequence,
   stream_offset, capture_id, packet_number, sent_at, sent_done_at, kind, flags, packet_size, length_bytes, seen_bytes,
-  complete, observations > 1 AND sightings IS NULL AND complete AS put_together, session_header,
+  complete, observations > 1 AND sightings IS NULL AND complete AS put_together, sightings, session_header,
   message_class, packet IS NULL AS bare, CAST(octet_length(packet) AS bigint) AS packet_bytes,
   CASE WHEN kind <> '{USER_MESSAGE}' THEN packet END AS packet, substring(packet, 13, 4) AS reach,
   {USER_FLAGS_SQL} AS user_flags

@@ -3,12 +3,14 @@
 A capture whose clock was set back shows times again. Where another capture shows that a clock was set, time between two
 packets of a connection that lie around the place counts only as far as it passed by either clock. Captures that have
 one direction of a connection each have two clocks: the four packets of the handshake, each sent after the one before
-it, show by how much they differ. The times in tables stay those of the captured packets. No Spark.
+it, show by how much they differ. Where a capture lacks packets of a connection that another one has, its packets have
+times of both: those that both have show by how much their clocks differ. The times in tables stay those of the captured
+packets. No Spark.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -16,8 +18,11 @@ import pyarrow as pa
 
 from udfs.array_types import Bools, Ints
 from udfs.capture.clock_steps import NO_STEPS, ClockSteps
+from udfs.capture.clocks.tap_offsets import TapOffsets
+from udfs.capture.tap_clocks import to_us
 from udfs.columns.absent import NO_TIME
 from udfs.columns.codes import codes_and_values
+from udfs.rows import RowDict
 
 _HANDSHAKE: Final = ("establish_connection", "connection_parameters")
 
@@ -25,13 +30,16 @@ _HANDSHAKE: Final = ("establish_connection", "connection_parameters")
 def ordered_times(table: pa.Table, side: Ints, sent_at: Ints, steps: ClockSteps = NO_STEPS) -> Ints:
     """Return the times of packets in microseconds, on one clock for each connection; ``NO_TIME`` stays.
 
-    ``table`` is sorted by ``side`` (2 k is the client's of connection k, 2 k + 1 the server's) and stream offset; with
-    ``steps`` it has capture_id and packet_number.
+    ``table`` is sorted by ``side`` (2 k is the client's of connection k, 2 k + 1 the server's) and stream offset. It
+    has capture_id, packet_number and kind; and sightings, if several captures may have the same packets.
     """
     if not len(side):
         return sent_at
     number, captures = codes_and_values(table["capture_id"])
-    found = _directions_on_one_clock(table["kind"], side, number, _as_if_not_set(table, sent_at, steps))
+    found = _as_if_not_set(table, sent_at, steps)
+    if "sightings" in table.column_names:
+        found = _taps_on_one_clock(table, side, number, captures, found, steps)
+    found = _directions_on_one_clock(table["kind"], side, number, found)
     for place, name in enumerate(captures):
         for since, until, by_us in steps.perhaps_set(name):
             found = _without_step(found, sent_at, side, number == place, (since, until), by_us)
@@ -45,6 +53,42 @@ def _as_if_not_set(table: pa.Table, sent_at: Ints, steps: ClockSteps) -> Ints:
     places = zip(table["capture_id"].to_pylist(), table["packet_number"].to_pylist(), strict=True)
     lacks = np.array([steps.before(*place).us for place in places], np.int64)
     return np.where(sent_at == NO_TIME, NO_TIME, sent_at + lacks)
+
+
+def _taps_on_one_clock(
+    table: pa.Table, side: Ints, captures: Ints, names: Sequence[str], sent_at: Ints, steps: ClockSteps
+) -> Ints:
+    """Return times; in a connection whose packets several captures show, by the clock of the one that shows most.
+
+    ``captures`` are codes of ``names``.
+    """
+    if (captures == captures[0]).all():
+        return sent_at
+    connections = np.unique(np.stack([side // 2, captures]), axis=1)[0]
+    out = sent_at.copy()
+    for connection in np.flatnonzero(np.bincount(connections) > 1).tolist():
+        rows = slice(*np.searchsorted(side, [2 * connection, 2 * connection + 2]))
+        of_capture = captures[rows]
+        shown = np.bincount(of_capture[of_capture >= 0])
+        seen = table["sightings"].slice(rows.start, rows.stop - rows.start).to_pylist()
+        packets = (
+            (number % 2, {each["capture_id"]: _at(each, steps) for each in places if each["sent_at"] is not None})
+            for number, places in zip(side[rows].tolist(), seen, strict=True)
+            if places
+        )
+        codes = np.flatnonzero(shown).tolist()
+        most = max(codes, key=lambda code: (shown[code], names[code]))
+        offsets = TapOffsets(packets, names[most])
+        for code in codes:
+            ours = rows.start + np.flatnonzero((of_capture == code) & (sent_at[rows] != NO_TIME))
+            out[ours] -= offsets.ahead(names[code], sent_at[ours])
+    return out
+
+
+def _at(place: RowDict, steps: ClockSteps) -> int:
+    """Return the time of a packet in a capture as if its clock had not been set, as the capture shows itself; us."""
+    at = to_us(place["sent_at"])
+    return (NO_TIME if at is None else at) + steps.before(place["capture_id"], place["packet_number"]).us
 
 
 def _without_step(

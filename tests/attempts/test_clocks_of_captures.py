@@ -6,6 +6,7 @@ from functools import cache
 import pyarrow.compute as pc
 import pytest
 
+from attempts.telling import sequences_here
 from attempts.test_sample import gold_of
 from attempts.test_taps import finding_counts, outcomes
 from capture.in_memory import read_captures
@@ -176,6 +177,24 @@ def test_taps_of_one_direction_each_whose_clocks_are_apart(name, ahead_us):
         again = read_captures(run)["rpc_calls"]
         assert sorted(map(repr, again.to_pylist())) == sorted(map(repr, found["rpc_calls"].to_pylist()))
     assert pc.count_distinct(found["rpc_calls"]["connection_id"]).as_py() == right["connections"].num_rows
+
+
+def fates(captures):
+    """What became of messages: what rows of gold.ack_sequences say, without what they lack."""
+    found, operations, _, _ = gold_of(read_captures([captures]))
+    names = ("queue", "lookup_id", "message_key", "fate", "loss_risk", "outcomes", "redelivered", "moved_to")
+    return Counter(repr([row[name] for name in names]) for row in sequences_here(found, operations))
+
+
+@pytest.mark.parametrize("name", [REMOTE_READ, QM2QM])
+def test_what_became_of_messages_is_as_by_one_clock(name):
+    """One of them has an End that failed behind one that was done: by two clocks it seems to come before it."""
+    capture, _ = sample(name)
+    expected = fates([capture])
+    for ahead_us in (-1_900_000, 1_900_000):
+        assert fates([*by_direction(capture, SERVER, ahead_us)]) == expected
+    for part, by_us in ((0.4, 200_000), (0.5, 60_000_000), (0.6, -3_600_000_000)):
+        assert fates([set_back(capture, closest(capture, part, part + 0.15), by_us)]) == expected
 
 
 def test_a_wait_over_a_file_in_which_the_clock_was_set_is_not_shown():

@@ -7,8 +7,10 @@ import pytest
 
 from alerts.test_call_alerts import attempt
 from attempts.test_clocks_of_captures import one_connection_in_two_taps
+from capture.merge.comparing import OF_THE_RUN, differences
+from end_to_end.lakes import tables
 from engines import without_spark
-from jobs import run_all
+from jobs import ingest_captures, run_all
 from pipeline.alerts.call_alerts import receive_alerts
 from pipeline.alerts.conditions import Thresholds
 from pipeline.bronze.across_captures.clock_steps import earlier_ends, read_clock_steps
@@ -18,7 +20,9 @@ from pipeline.transfers.inputs import read_skipped
 from schemas.attempts import RECEIVE_ATTEMPTS
 from schemas.bronze import CAPTURE_FILES, RPC_CALLS
 from schemas.coverage import COVERAGE
+from transfers.test_steps_between_taps import taps
 
+LONG = pytest.mark.long
 COLUMNS = {
     CAPTURE_FILES: ("capture_id", "tap_steps"),
     RPC_CALLS: ("call_key", "connection_id", "clocks"),
@@ -35,16 +39,15 @@ def files(tmp_path_factory):
     return found
 
 
-def lake_of(root, *runs):
+def lake_of(root, *runs, job=run_all, settings=()):
+    given = [argument for setting in settings for argument in ("--set", setting)]
     for captures in runs:
-        assert run_all.main(["--lake", str(root), "--captures", *map(str, captures)]) == 0
+        assert job.main(["--lake", str(root), *given, "--captures", *map(str, captures)]) == 0
     return Lake(without_spark(), str(root))
 
 
-def facts(lake):
-    return {
-        str(table): sorted(map(repr, lake.select(table, "TRUE", names).to_pylist())) for table, names in COLUMNS.items()
-    }
+def facts(lake, of=tuple(COLUMNS)):
+    return {str(table): sorted(map(repr, lake.select(table, "TRUE", COLUMNS[table]).to_pylist())) for table in of}
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +63,37 @@ def test_runs_do_not_matter(files, at_once, tmp_path):
     assert facts(lake_of(tmp_path / "two", files[1:], files[:1])) == expected
 
 
-@pytest.mark.long
+SPARK_STORE = ["lake.store=spark"]
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("settings", [SPARK_STORE, pytest.param([*SPARK_STORE, "lake.read_log=spark"], marks=LONG)])
+def test_where_spark_stores_the_tables_the_same_steps_are_noted(spark, files, at_once, tmp_path, settings):
+    """Found by a second run, which changes rows of the first one."""
+    bronze = (CAPTURE_FILES, RPC_CALLS)
+    found = lake_of(tmp_path / "lake", files[:1], files[1:], job=ingest_captures, settings=settings)
+    assert found.store_name == "spark"
+    assert facts(found, bronze) == facts(at_once, bronze)
+
+
+@pytest.mark.spark
+@LONG
+@pytest.mark.parametrize("settings", [SPARK_STORE, [*SPARK_STORE, "lake.read_log=spark"]])
+def test_where_spark_stores_the_tables_all_layers_are_the_same(spark, files, tmp_path, settings):
+    """Calls and sessions of two taps, the clock of one of which was set."""
+    one, other, _ = taps()
+    every = [*files, tmp_path / "one.pcap", tmp_path / "other.pcap"]
+    for path, content in zip(every[2:], (one, other), strict=True):
+        path.write_bytes(content)
+    runs = [every[1:3], [every[0], every[3]]]
+    expected = lake_of(tmp_path / "folders", every)
+    found = lake_of(tmp_path / "spark", *runs, settings=settings)
+    assert sum(steps is not None for steps in expected.select(CAPTURE_FILES, "TRUE")["tap_steps"].to_pylist()) == 4
+    left = differences(tables(found), tables(expected), left_out=OF_THE_RUN)
+    assert not left, "\n".join(left)
+
+
+@LONG
 def test_a_capture_that_is_read_again_changes_nothing(files, at_once, tmp_path):
     lake_of(tmp_path / "lake", files)
     again = ["--lake", str(tmp_path / "lake"), "--captures", *map(str, files), "--reprocess", f"capture={files[0]}"]

@@ -149,7 +149,8 @@ CONTRACT = {
         attempt_key string, protocol string, queue string, inferred_queue string, connection_id string, {FOUR_TUPLE},
         context_handle string, remote_read_handle string, request_id bigint, action_name string, is_receive boolean,
         transactional boolean, transaction_id string, started_at timestamp, returned_at timestamp, ended_at timestamp,
-        wait_ms double, hold_ms double, lookup_id decimal(20,0), message_key string, message_bytes bigint,
+        wait_ms double, hold_ms double, started_ahead_us bigint, returned_ahead_us bigint, ended_ahead_us bigint,
+        lookup_id decimal(20,0), message_key string, message_bytes bigint,
         abort_count int, start_hresult bigint, end_hresult bigint, outcome string, evidence array<string>,
         confidence string, missing array<string>, {ERRORS}, event_date date, run_id string""",
     "gold.queue_history": f"""

@@ -72,7 +72,7 @@ def lose(chance, records, way=None, share=None):
     place = chance.randrange(1, len(records) - 1)
     whole = records[: place + 1] if way == "ends" or (way == "both" and chance.random() < 0.5) else records
     if way == "ends":
-        return _described(way, whole, [True] * len(whole))
+        return described(way, whole, [True] * len(whole))
     kept = [True] * len(whole)
     if way in ("few", "both"):
         kept = [chance.random() >= share for _ in whole]
@@ -93,10 +93,11 @@ def lose(chance, records, way=None, share=None):
             kept = [each is None or (each.connection, each.source) not in dropped for each in found]
     kept[-1] = True
     snap = chance.randint(54, 400) if way == "snap" else None
-    return _described(way, whole, kept, snap)
+    return described(way, whole, kept, snap)
 
 
-def _described(way, whole, kept, snap=None):
+def described(way, whole, kept, snap=None):
+    """What is left of a recording, by whether each packet is, and what of the loss leaves no trace."""
     found = Lossy(way, [each for each, there in zip(whole, kept, strict=True) if there], whole)
     if snap is not None:
         found.kept = [

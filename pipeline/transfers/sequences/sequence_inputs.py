@@ -33,16 +33,18 @@ SELECT s.packet_key, s.connection_id, s.capture_id, s.stream_offset, s.sent_at, 
   NOT s.handshake_seen AND coalesce(
     unix_micros(m.message_sent_at) - {CLOCK_SLACK_US} < unix_micros(e.first_packet_at), TRUE
   ) AS begun_unseen,
+  coalesce(e.overlapping_captures IS NOT NULL AND array_contains(e.missing, 'clock_step'), FALSE) AS of_several_clocks,
   m.transaction_number AS number, m.previous_transaction_number AS previous
 FROM (
   SELECT packet_key, source_queue_manager, destination_queue, destination_queue_manager, hop_count,
     transaction_number, sent_at AS message_sent_at, previous_transaction_number, {ID_SQL} AS id
   FROM {{messages}} WHERE {IS_TRANSACTIONAL_SQL} AND {{days}}
 ) AS m JOIN (SELECT * FROM {{sendings}} WHERE {{days}} AND sent_at IS NOT NULL) AS s ON s.packet_key = m.packet_key
-LEFT JOIN (SELECT connection_id, first_packet_at FROM {{sessions}}) AS e ON e.connection_id = s.connection_id
+LEFT JOIN (SELECT connection_id, first_packet_at, overlapping_captures, missing FROM {{sessions}}) AS e
+  ON e.connection_id = s.connection_id
 WHERE m.id IN {{ids}}"""
 _ORDER_ACKS: Final = f"""
-SELECT a.packet_key, a.sequence_id, a.transaction_number AS number, a.sent_at, a.queue_manager,
+SELECT a.packet_key, a.sequence_id, a.transaction_number AS number, a.capture_id, a.sent_at, a.queue_manager,
   a.acknowledged_queue_manager,
   CASE WHEN sent_by = 'client' THEN client_address ELSE server_address END AS sender_address,
   CASE WHEN sent_by = 'client' THEN server_address ELSE client_address END AS receiver_address,

@@ -32,7 +32,7 @@ from udfs.array_types import Bools, Ints
 from udfs.capture.clock_steps import NO_STEPS, ClockSteps
 from udfs.columns.absent import AFTER_ALL, NO_TIME, NONE
 from udfs.columns.arrays import from_groups, from_ints, from_times, one_array, to_flags, to_ints, to_times, utc_dates
-from udfs.columns.codes import codes_and_values, row_codes
+from udfs.columns.codes import codes_and_values, dictionary_codes, row_codes
 from udfs.columns.groups import first_of, group_bounds, group_starts, is_group_start
 from udfs.keys import key
 from udfs.sessions.packet_layouts import MIN_ACKNOWLEDGEMENT_BYTES, MIN_TRANSACTIONAL_BYTES
@@ -81,8 +81,9 @@ def sequence_rows(
 
     ``sendings`` are all sendings of some sequences: ``SEQUENCE_COLUMNS``, destination_queue_manager, hop_count,
     packet_key, connection_id, capture_id, stream_offset, sent_at, number, previous, length_bytes, complete,
-    acknowledged, message_sent_at, begun_unseen and capture_end (microseconds), and the queue managers of both ends.
-    ``acks`` are all order acks that name one of these sequences: packet_key, sequence_id, number, sent_at,
+    acknowledged, message_sent_at, begun_unseen and capture_end (microseconds), of_several_clocks (packets of its
+    connection have times of clocks that differ), and the queue managers of both ends.
+    ``acks`` are all order acks that name one of these sequences: packet_key, sequence_id, number, capture_id, sent_at,
     queue_manager, acknowledged_queue_manager, both addresses, and the queue managers of both ends of its session.
     ``holes``: of all sessions.
     ``fill_queue_managers`` gets the first sending of each sequence, and returns them with more queue managers.
@@ -126,11 +127,25 @@ def sequence_rows(
     ]
     found = describe_sequences(
         sent, acked, stall_after_us=stall_after_us, wait_us=wait_us, hop=hop, goes_elsewhere=elsewhere,
-        left_out=left_out,
+        left_out=left_out, several_clocks=_are_of_several_clocks(sequence, sendings, of_sequence, acks, of_ack),
     )  # fmt: skip
     sent_keys = sendings["packet_key"].take(pa.array(rows))
     evidence = _evidence(found.events, sent_keys, acks["packet_key"].take(pa.array(of_ack[ack_rows])))
     return _rows(names, found, evidence, run_id)
+
+
+def _are_of_several_clocks(
+    sequence: Ints, sendings: pa.Table, of_sequence: Ints, acks: pa.Table, of_ack: Ints
+) -> Bools:
+    """Return which sequences have times of several captures whose clocks differ: their order is not known."""
+    count = int(sequence[-1]) + 1
+    flagged = np.bincount(sequence[to_flags(sendings["of_several_clocks"])], minlength=count) > 0
+    if not flagged.any():
+        return flagged
+    taken = acks["capture_id"].take(pa.array(of_ack))
+    captures = dictionary_codes(pa.chunked_array([*sendings["capture_id"].chunks, *taken.chunks], pa.string()))
+    pairs = np.unique(np.stack([np.concatenate([sequence, of_sequence]), captures]), axis=1)
+    return flagged & (np.bincount(pairs[0], minlength=count) > 1)
 
 
 def _may_go_on_elsewhere(names: pa.Table, hop: Ints) -> Bools:

@@ -84,13 +84,14 @@ def describe_sequences(
     hop: Ints | None = None,
     goes_elsewhere: Bools | None = None,
     left_out: Iterable[LeftOut] = (),
+    several_clocks: Bools | None = None,
 ) -> TransferSequences:
     """Return the facts of sequences, of all that belongs to them (``sequence_events.take_in``).
 
     The settings are transfers.stall_after and transfers.wait, microseconds. A capture end counts until ``wait_us``
     after the last packet of a sequence: what comes later changes no row. ``hop``: as in ``find_gaps``.
     ``goes_elsewhere``: on another hop may be more of the sequence on this one, where handshakes do not tell.
-    ``left_out``: as in ``find_stalls``.
+    ``left_out``: as in ``find_stalls``. ``several_clocks``: packets have times of clocks that differ.
     """
     events = arrange_events(sendings, acks)
     numbers = sent_numbers(sendings, events)
@@ -111,8 +112,10 @@ def describe_sequences(
     first_waiting = first_of(numbers.sequence[waiting], waiting, count)
     reasons = _reasons(sendings, numbers, events) | {"no_response": unseen, "capture_ends": first_waiting != NONE}
     reasons["clock_step"] = stalls.unclear & ~unseen
-    unclear = reasons["capture_loss"] if goes_elsewhere is None else reasons["capture_loss"] | goes_elsewhere
+    reasons["clocks_differ"] = np.zeros(count, np.bool_) if several_clocks is None else several_clocks
+    unclear = reasons["capture_loss"] | reasons["clocks_differ"]
     if goes_elsewhere is not None:
+        unclear = unclear | goes_elsewhere
         reasons["capture_begins"] |= goes_elsewhere
     of_unclear = np.isin(hop, hop[unclear])  # what one address may have sent the receiver has had from the others too
     refusals = np.where(of_unclear, NONE, of_hops.count_refusals(count))

@@ -53,7 +53,7 @@ from schemas.transfers import TRANSFER_SEQUENCES
 from udfs.capture.clock_steps import NO_STEPS, ClockSteps
 
 _TRANSFER_SEQUENCES: Final = DerivedTable(
-    TRANSFER_SEQUENCES, (MESSAGES, SENDINGS, ORDER_ACKS, SESSIONS, CAPTURE_FILES), code_version="5", needs=(SENDINGS,)
+    TRANSFER_SEQUENCES, (MESSAGES, SENDINGS, ORDER_ACKS, SESSIONS, CAPTURE_FILES), code_version="6", needs=(SENDINGS,)
 )
 _MAX_CHANGES: Final = 2_000_000  # changed rows of an input; with more, all sequences are recomputed
 # Rows that differ in these columns, before and after all changes: a row and its copy cancel each other.
