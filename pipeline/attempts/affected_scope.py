@@ -69,7 +69,7 @@ class RecomputeScope:
 
     ``connection_rows`` are the rows of bronze.connections of these and more, ``call_count`` the number of calls to
     recompute; ``cancelled_requests`` the server, queue handle and request number of every qm2qm cancel. Of
-    ``ongoing`` connections only attempts are recomputed that depend on one of the ``changed_keys``; ``changed_calls``
+    ``ongoing_connections`` only attempts are recomputed that depend on one of the ``changed_keys``; ``changed_calls``
     are their changed, new or deleted calls, ``newly_closed_connections`` as in ``OngoingAssociations``.
     """
 

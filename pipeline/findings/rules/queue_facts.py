@@ -96,10 +96,10 @@ class QueueFacts:
 
     ``message_counts`` are the reported numbers of messages, ``journal_counts`` those of its journal, both in order of
     time and with the id of the snapshot. ``reports`` are rows of silver.queue_snapshots of a local queue, with
-    ``capture_id`` and ``asked_at``. ``reads`` are the reads of all its readers. ``disagreeing_sources`` are rows of
-    gold.eod_sources whose sender and receiver disagree. ``transactional_reports`` are snapshots that tell whether the
-    queue is transactional, the first of each hour, in order of time. ``transaction_uses`` are receives in a
-    transaction, and moves to the queue or its subqueues, that RemoteRead answered MQ_OK (``queue_queries``).
+    ``capture_id`` and ``asked_at``. ``reads`` are the reads of all its readers. ``senders_with_other_numbers`` are
+    rows of gold.eod_sources whose sender and receiver disagree. ``transactional_reports`` are snapshots that tell
+    whether the queue is transactional, the first of each hour, in order of time. ``transaction_uses`` are receives in
+    a transaction, and moves to the queue or its subqueues, that RemoteRead answered MQ_OK (``queue_queries``).
     """
 
     queue_manager: str | None
