@@ -92,7 +92,8 @@ def unknown_names(project, path, cls):
     """The names in double backticks of a class's docstring that are unknown.
 
     One with a colon behind it is of the class, defined in the module, or a word of the module's texts, as columns in
-    its SQL are. Others may be names of the module, known everywhere, or words of the texts of the folder or of a module that uses the class.
+    its SQL are. Others may be names of the module, known everywhere, or words of the texts of the folder or of a
+    module that uses the class.
     """
     doc = ast.get_docstring(cls) or ""
     own = members(project, cls)

@@ -37,7 +37,7 @@ class AddressSpan(NamedTuple):
 class AddressQueueManagers:
     """Handshakes by address and time; one counts for ``expire_us`` before and after it, both included.
 
-    ``keys`` are address and time as one number, ascending; ``runs`` number the stretches of handshakes of one address
+    ``keys`` are address and time as one number, ascending; ``runs`` number the series of handshakes of one address
     that show the same queue manager.
     """
 
