@@ -313,7 +313,8 @@ def _read_group_connections(
         wanted = {*groups, *(tuple(row.values()) for row in named)}
         near_clients = {client for _, client, _ in wanted} | {client for _, client in clients}
         found: pa.Table = lake.query(
-            f"SELECT * FROM ({RPC_CONNECTIONS_QUERY}) WHERE association IN {{groups}} OR (stray AND client IN {{near}})"
+            f"SELECT * FROM ({RPC_CONNECTIONS_QUERY}) WHERE association IN {{groups}}"
+            f" OR (stray AND client IN {{near}})"
             f" OR client IN {{clients}} LIMIT {MAX_CHANGES + 1}",
             connections=CONNECTIONS, groups={group[2] for group in wanted}, near=near_clients,
             clients={client for _, client in clients},
