@@ -69,7 +69,7 @@ class RecomputeScope:
 
     ``connection_rows`` are the rows of bronze.connections of these and more, ``call_count`` the number of calls to
     recompute; ``cancelled_requests`` the server, queue handle and request number of every qm2qm cancel. Of
-    ``ongoing`` connections only attempts are recomputed that depend on one of the ``changed_keys``; ``changed_calls``
+    ``ongoing_connections`` only attempts are recomputed that depend on one of the ``changed_keys``; ``changed_calls``
     are their changed, new or deleted calls, ``newly_closed_connections`` as in ``OngoingAssociations``.
     """
 
@@ -313,7 +313,8 @@ def _read_group_connections(
         wanted = {*groups, *(tuple(row.values()) for row in named)}
         near_clients = {client for _, client, _ in wanted} | {client for _, client in clients}
         found: pa.Table = lake.query(
-            f"SELECT * FROM ({RPC_CONNECTIONS_QUERY}) WHERE association IN {{groups}} OR (stray AND client IN {{near}})"
+            f"SELECT * FROM ({RPC_CONNECTIONS_QUERY}) WHERE association IN {{groups}}"
+            f" OR (stray AND client IN {{near}})"
             f" OR client IN {{clients}} LIMIT {MAX_CHANGES + 1}",
             connections=CONNECTIONS, groups={group[2] for group in wanted}, near=near_clients,
             clients={client for _, client in clients},

@@ -138,8 +138,8 @@ class InputChanges:
 
     ``claims``: what handshakes claim (``CHANGED_BINDS_QUERY``). ``published_keys``: the dependency keys that changed
     calls of silver.remote_read_calls publish, with the columns ``PUBLISHED_KEYS_SCHEMA``; None: too many.
-    ``servers_ending_earlier``: servers whose last captured packet is earlier than before; ``renamed_queues``: former
-    canonical names that have another canonical name now.
+    ``servers_with_earlier_capture_end``: servers whose last captured packet is earlier than before;
+    ``renamed_queues``: former canonical names that have another canonical name now.
     """
 
     reads: list[FeedRow] = field(default_factory=list)

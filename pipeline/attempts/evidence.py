@@ -24,7 +24,7 @@ from udfs.columns.absent import NONE
 
 @dataclass(slots=True)
 class CallConclusion:
-    """A conclusion about a call: the codes of what is ``missing``, and the other calls that were ``used``."""
+    """A conclusion about a call: the codes of what is ``missing``, and the other calls (``used_calls``)."""
 
     call: DecodedCall
     missing: set[str] = field(default_factory=set, kw_only=True)

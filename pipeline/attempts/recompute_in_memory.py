@@ -48,9 +48,9 @@ _REQUEST_KEY: Final = ("server_address", "queue_handle", "request_id")
 
 
 class Recomputed(NamedTuple):
-    """Recomputed rows of gold.receive_attempts, the ``current`` ones in the table, and the calls' ``messages``.
+    """Recomputed rows of gold.receive_attempts, the ``stored_rows`` in the table, and the calls' ``messages``.
 
-    ``operations`` and ``current_operations`` are the same of gold.queue_operations.
+    ``operations`` and ``stored_operations`` are the same of gold.queue_operations.
     """
 
     rows: pa.Table

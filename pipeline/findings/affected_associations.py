@@ -64,11 +64,12 @@ def not_in_commits_sql(versions: Collection[int]) -> str:
 class AffectedAssociations:
     """The connections whose associations are evaluated again, and the servers whose opening calls are.
 
-    ``groups``: association groups of the connections before the change. ``numbered``: servers with changed opening
-    calls that give numbers, and since when, microseconds; ``moves``: servers with changed move targets or
-    enlistments; ``versions``: new calls that asked a server for its version, None where such a call changed or was
-    deleted. ``calls``: the changed calls, None if too many. ``images``: connections that changed, before and after,
-    None if too many. ``altered``: connections that changed otherwise than by gaining calls.
+    ``association_groups``: those of the connections before the change. ``queue_numbers_changed_since``: servers with
+    changed opening calls that give numbers, and since when, microseconds; ``servers_with_changed_move_targets``: or
+    with changed enlistments; ``new_version_calls``: new calls that asked a server for its version, None where such a
+    call changed or was deleted. ``calls``: the changed calls, None if too many. ``connection_images``: connections
+    that changed, before and after, None if too many. ``updated_connections``: those that changed otherwise than by
+    gaining calls.
     """
 
     connections: set[str] = field(default_factory=set)

@@ -46,8 +46,8 @@ class ChangedCalls:
 
     ``rows``: call_key, the stub columns that rules use (``STUB_COLUMN_TYPES``), and ``is_changed``, always true.
     ``time_spans``: the start of the first and the end of the last changed call, microseconds, by connection.
-    ``altered_connections``: connections where calls changed otherwise than by being added or answered.
-    ``servers_with_altered_openings``: servers where this happened to a call that opens or closes.
+    ``updated_connections``: connections where calls changed otherwise than by being added or answered.
+    ``servers_with_updated_open_calls``: servers where this happened to a call that opens or closes.
     """
 
     rows: pa.Table

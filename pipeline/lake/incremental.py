@@ -121,8 +121,9 @@ def _split_parts(provenance: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 class ChangeFeeds:
     """The change feeds of input tables between two provenances.
 
-    ``before`` and ``now`` have the tables' versions by their names. Whatever is wrong with a feed, the tables
-    themselves can still be read: a feed that cannot be read gives None, and the caller recomputes all rows.
+    ``provenance_before`` and ``provenance_now`` have the tables' versions by their names. Whatever is wrong with a
+    feed, the tables themselves can still be read: a feed that cannot be read gives None, and the caller recomputes
+    all rows.
     """
 
     lake: Lake

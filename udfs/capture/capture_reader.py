@@ -95,7 +95,7 @@ class ReadOptions:
     """Options of the reader.
 
     ``block_bytes``: read at once.
-    ``max_expansion``: decompressed bytes per compressed byte. ``max_expanded_bytes``: decompressed bytes of one
+    ``max_expansion_ratio``: decompressed bytes per compressed byte. ``max_expanded_bytes``: decompressed bytes of one
     capture. ``all_pdus``: list the PDUs of all interfaces too. ``tunnel_ports``: kinds of tunnels by UDP port.
     ``order_first``: look through the times of all packets before any row is returned, so that none is ``VOID`` later.
     """
@@ -118,7 +118,7 @@ class InterfaceEndpoint(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The text form ``address|port|interface``, as in ``ReadRequest.reread_endpoints``."""
+        """The text form ``address|port|interface``, as in ``CaptureReadRequest.reread_endpoints``."""
         return f"{self.address}|{self.port}|{self.interface_name}"
 
     @property

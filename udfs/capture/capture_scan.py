@@ -23,13 +23,13 @@ class CaptureScan:
     """State and result of one pass over a capture file.
 
     ``counts``: of packets and calls, as in bronze.capture_files. ``error``: kind of damage and message.
-    ``learned_endpoints``: interface names by (address, port); ``learned_by_connection``: (address, port, interface) by
-    connection index. ``connections_to_reread``: indexes of connections that were skipped before the capture showed that
-    they are MSMQ, or that have ``suspect_bytes``, with the number of the block from which rows are missing.
+    ``learned_endpoints``: interface names by (address, port); ``learned_by_connection``: (address, port, interface)
+    by connection index. ``connections_to_reread``: indexes of connections that were skipped before the capture showed
+    that they are MSMQ, or that have ``suspect_bytes``, with the number of the block from which rows are missing.
     ``returned_calls``: of calls of the latter that have rows already. ``open_connections``: those that may continue
-    in another capture. ``budget``: what is left of the capture's limits. ``reread_endpoints``: of the ``ReadRequest``.
-    ``pings``: of the binary protocol. ``unfinished_packets``: keys of packets that other captures may change, by
-    connection index. ``order``: of the file's records.
+    in another capture. ``budget``: what is left of the capture's limits. ``reread_endpoints``: of the
+    ``CaptureReadRequest``. ``pings``: of the binary protocol. ``unfinished_packets``: keys of packets that other
+    captures may change, by connection index. ``order``: of the file's records.
     """
 
     connections: list[TcpConnection] = field(default_factory=list)

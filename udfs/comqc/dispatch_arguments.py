@@ -47,7 +47,10 @@ class _ArgumentBatch(NamedTuple):
 
 
 class DispatchArguments(NamedTuple):
-    """Decoded parameters by call: dispatch id, flags, DISPIDs of named arguments, arguments; errors are in ``out``."""
+    """Decoded parameters by call: dispatch id, flags, DISPIDs of named arguments, arguments.
+
+    ``decoded_columns`` has the errors.
+    """
 
     dispatch_id: pa.Array
     flags: pa.Array

@@ -14,7 +14,7 @@ from udfs.stubs.column_cursors import MALFORMED_CODE, AnyArray, ColumnCursors, D
 class PacketColumn:
     """A column of message packets: bounds in ``data``, protocol, and truncation by the reader's size limit.
 
-    ``in_sections``: the packet came in two sections or as the first of two; the first one ends at
+    ``is_in_sections``: the packet came in two sections or as the first of two; the first one ends at
     ``first_section_end`` and lacks ``missing_bytes``. ``srmp_limited``: the limit was on the compound message, not on
     the body.
     """

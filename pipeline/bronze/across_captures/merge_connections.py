@@ -78,12 +78,12 @@ class MergeChanges:
     place, by table. In a ring of files every edge cuts the calls of all open connections, and each new file rebuilds
     them: stored calls that come out equal (``unchanged_call_keys``) stay.
 
-    Calls that a capture finished alone stay and are updated by ``labels`` (their connection) and ``bind_contexts``
-    (what their contexts mean); ``relabeled`` are the (capture, previous connection) whose stored calls change by that.
-    ``updated_remainders`` are the keys of those that are new or changed. ``count_corrections``, by capture, are to be
-    added to its counts. ``overlapping_connections`` were seen by several captures at the same time: their calls are
-    merged call by call, with what each tap shows of them. ``affects_stored_rows`` is whether the tables hold any of
-    this, ``dates`` on which dates.
+    Calls that a capture finished alone stay and are updated by ``connection_labels`` (their connection) and
+    ``bind_contexts`` (what their contexts mean); ``relabeled`` are the (capture, previous connection) whose stored
+    calls change by that. ``updated_remainders`` are the keys of those that are new or changed. ``count_corrections``,
+    by capture, are to be added to its counts. ``overlapping_connections`` were seen by several captures at the same
+    time: their calls are merged call by call, with what each tap shows of them. ``affects_stored_rows`` is whether
+    the tables hold any of this, ``dates`` on which dates.
 
     Packets of the binary protocol likewise: ``rebuilt_packets`` (capture and key) were made of remainders,
     ``replaced_packet_keys`` are the keys of the stored ones. Those that a capture cut alone are moved to their

@@ -18,7 +18,6 @@ from udfs.dcerpc.interfaces import REMOTE_READ_NAME
 from udfs.keys import key
 from udfs.rows import RowMapping
 
-DAY_US: Final = 86_400_000_000
 _GROWTH_WINDOW_US: Final = timedelta_to_us(AlertsConfig.growth_window)
 _MAX_CLOCK_DIFFERENCE_US: Final = timedelta_to_us(AlertsConfig.max_clock_difference)
 _MAX_GAP_US: Final = timedelta_to_us(HistoryConfig.max_gap)
@@ -96,10 +95,10 @@ class QueueFacts:
 
     ``message_counts`` are the reported numbers of messages, ``journal_counts`` those of its journal, both in order of
     time and with the id of the snapshot. ``reports`` are rows of silver.queue_snapshots of a local queue, with
-    ``capture_id`` and ``asked_at``. ``reads`` are the reads of all its readers. ``disagreeing_sources`` are rows of
-    gold.eod_sources whose sender and receiver disagree. ``transactional_reports`` are snapshots that tell whether the
-    queue is transactional, the first of each hour, in order of time. ``transaction_uses`` are receives in a
-    transaction, and moves to the queue or its subqueues, that RemoteRead answered MQ_OK (``queue_queries``).
+    ``capture_id`` and ``asked_at``. ``reads`` are the reads of all its readers. ``senders_with_other_numbers`` are
+    rows of gold.eod_sources whose sender and receiver disagree. ``transactional_reports`` are snapshots that tell
+    whether the queue is transactional, the first of each hour, in order of time. ``transaction_uses`` are receives in
+    a transaction, and moves to the queue or its subqueues, that RemoteRead answered MQ_OK (``queue_queries``).
     """
 
     queue_manager: str | None

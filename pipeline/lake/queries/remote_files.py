@@ -43,7 +43,7 @@ class _RemoteFiles(pads.FileSystemDataset):  # type: ignore[misc]  # pyarrow has
 class _Scanner(NamedTuple):
     """Reads rows in the thread that asks for them.
 
-    A ``Scanner`` of pyarrow would run this code in the threads that it waits for: several at once would wait for ever.
+    A ``pads.Scanner`` would run this code in the threads that it waits for: several at once would wait for ever.
     """
 
     files: pads.FileSystemDataset

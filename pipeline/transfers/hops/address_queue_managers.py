@@ -46,7 +46,7 @@ class AddressSpan(NamedTuple):
 class AddressQueueManagers:
     """Handshakes by address and time; one counts for ``expire_us`` before and after it, both included.
 
-    ``runs`` number the stretches of handshakes of one address that show the same queue manager.
+    ``runs`` number the series of handshakes of one address that show the same queue manager.
     """
 
     addresses: pa.Array

@@ -2,7 +2,7 @@
 
 A wait begins when a number above all acknowledged so far is sent while nothing waits, or with an order ack that raises
 the acknowledged number while a number above it was sent. It ends with the next order ack that raises it. Between two of
-these the acknowledged number is the same, so that each such stretch of events has one wait at most.
+these the acknowledged number is the same, so that each such series of events has one wait at most.
 """
 
 from __future__ import annotations
