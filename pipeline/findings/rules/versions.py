@@ -2,7 +2,7 @@
 
 from typing import Final
 
-CALL_RULES: Final = "a752c318658ebf65"
-SESSION_RULES: Final = "b7ad3b6c26ab65fe"
-CLONE_RULES: Final = "f67e4793609e57fa"
-SEQUENCE_RULES: Final = "abf71f2ca3de1dfd"
+CALL_RULES: Final = "403b83723c2b7655"
+SESSION_RULES: Final = "439d83bea50e00d5"
+CLONE_RULES: Final = "85a3eb14fe50d6de"
+SEQUENCE_RULES: Final = "57e4bb88975dc576"
