@@ -1,4 +1,4 @@
-"""Settles connections that were not established, at the end of a round: ``not_established`` of ``bronze.connections``.
+"""What became of connections that were not established: ``not_established`` of ``bronze.connections``, after a round.
 
 What became of an attempt, and whether it was meant for MSMQ, may stand in several captures, which are read in any
 order. So it is found in the tables, when a round has written them: in the remainders of ``bronze.pending`` that show

@@ -17,7 +17,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.arrow_rows import is_in, table_to_rows, times_to_us
+from pipeline.arrow_rows import DAY_US, is_in, table_to_rows, times_to_us
 from pipeline.concurrency import run_concurrently
 from pipeline.findings.evaluate import FINDINGS_SCHEMA
 from pipeline.findings.evaluate_queues import QUEUE_SCOPE, evaluate_queues
@@ -29,7 +29,7 @@ from pipeline.findings.queue_queries import (
     QueueFactQueries,
     use_time,
 )
-from pipeline.findings.rules.queue_facts import DAY_US, QueueRuleLimits
+from pipeline.findings.rules.queue_facts import QueueRuleLimits
 from pipeline.lake.incremental import ChangeFeeds
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import GroupedQuery, GroupFunction

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from datetime import date, timedelta
 from typing import Final
 
-from pipeline.findings.rules.queue_facts import DAY_US, QueueRuleLimits
+from pipeline.arrow_rows import DAY_US
+from pipeline.findings.rules.queue_facts import QueueRuleLimits
 from pipeline.findings.rules.transactional_queues import MAX_SNAPSHOT_DISTANCE_US
 from pipeline.lake.queries.inputs import BoundQuery, QueryInput
 from pipeline.queues.queue_rows import QueueNames, since_sql

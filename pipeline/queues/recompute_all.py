@@ -1,4 +1,4 @@
-"""Recompute all rows of gold's queue tables: in memory, or queue after queue in Spark (``Lake.map_groups``)."""
+"""Recompute all rows of gold's queue tables: in memory, or queue after queue in tasks (``Lake.map_groups``)."""
 
 from __future__ import annotations
 

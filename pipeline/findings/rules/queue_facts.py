@@ -18,7 +18,6 @@ from udfs.dcerpc.interfaces import REMOTE_READ_NAME
 from udfs.keys import key
 from udfs.rows import RowMapping
 
-DAY_US: Final = 86_400_000_000
 _GROWTH_WINDOW_US: Final = timedelta_to_us(AlertsConfig.growth_window)
 _MAX_CLOCK_DIFFERENCE_US: Final = timedelta_to_us(AlertsConfig.max_clock_difference)
 _MAX_GAP_US: Final = timedelta_to_us(HistoryConfig.max_gap)

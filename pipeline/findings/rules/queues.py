@@ -22,7 +22,8 @@ from collections.abc import Iterable, Iterator
 from itertools import accumulate, groupby, pairwise
 from typing import Final
 
-from pipeline.findings.rules.queue_facts import DAY_US, QueueFacts, QueueRead, QueueRuleLimits
+from pipeline.arrow_rows import DAY_US
+from pipeline.findings.rules.queue_facts import QueueFacts, QueueRead, QueueRuleLimits
 from pipeline.findings.rules.registry import QueueViolation, Severity, queue_rule
 from pipeline.queues.growth import CountSample, pair_with_window_minimum
 from pipeline.queues.history import DEAD_LETTER_QUEUE_PATTERN, JOURNAL_SUFFIX

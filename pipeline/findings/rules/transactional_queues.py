@@ -11,7 +11,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from typing import Final
 
-from pipeline.findings.rules.queue_facts import DAY_US, QueueFacts, QueueRuleLimits
+from pipeline.arrow_rows import DAY_US
+from pipeline.findings.rules.queue_facts import QueueFacts, QueueRuleLimits
 from pipeline.findings.rules.registry import QueueViolation, queue_rule
 from udfs.keys import key
 from udfs.rows import RowMapping
