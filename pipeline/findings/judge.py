@@ -182,8 +182,8 @@ def violating_calls(columns: CallColumns, changed: Mask | None = None) -> Iterat
         if judged.any():
             for violating in check.check(columns):
                 calls = violating.calls & judged
-                judged = judged & ~calls
                 if calls.any():
+                    judged = judged & ~calls
                     yield check, violating._replace(calls=calls)
 
 

@@ -178,10 +178,13 @@ class CallColumns:
         codes, texts = self.texts(name)
         return np.array([*map(predicate, texts), False], np.bool_)[codes]
 
-    def text_map(self, name: str, function: Callable[[str], Result | None]) -> Numbers:
-        """Return what a function gives for each text, asked once for each different one; None without a text."""
+    def text_map(self, name: str, function: Callable[[str], Result | None]) -> tuple[Mask, Numbers]:
+        """Return for which texts a function, asked once for each different one, gives a value, and the values."""
         codes, texts = self.texts(name)
-        return _object_array([*map(function, texts), None])[codes]
+        values = np.empty(len(texts) + 1, np.object_)
+        values[:-1] = _object_array([*map(function, texts)])
+        found = np.array([value is not None for value in values], np.bool_)
+        return found[codes], values[codes]
 
     def text_in(self, name: str, texts: Collection[str]) -> Mask:
         """Tell where a text is one of some."""
@@ -205,6 +208,9 @@ class CallColumns:
 
     def first_elements(self, name: str, place: int = 0) -> Numbers:
         """Return an element of each list of integers; 0 where there is none."""
+        return self.share(("elements at", name, place), lambda: self._elements_at(name, place))
+
+    def _elements_at(self, name: str, place: int) -> Numbers:
         array = self.array(name)
         long = self.lengths(name) > place
         if array is None or not long.any():
@@ -299,27 +305,28 @@ class CallColumns:
     # Octets of stubs
 
     def octets(self, name: str, rows: Mask, start: int, stop: int) -> tuple[Mask, Numbers]:
-        """Return which of some calls have these octets of a stub, and the octets: a row for each call, 0 without."""
+        """Return which of some calls have these octets of a stub, and the octets of those: a row for each."""
         array, found = self.array(name), self.nothing()
-        octets = np.zeros((self.count, stop - start), np.uint8)
         if array is None or pa.types.is_null(array.type) or not (rows := rows & self.has(name)).any():
-            return found, octets
+            return found, np.zeros((0, stop - start), np.uint8)
         part = pc.binary_slice(array.filter(pa.array(rows)), start, stop)
         long = pc.equal(pc.binary_length(part), stop - start)
         found[rows] = long.to_numpy(zero_copy_only=False)
         kept = part.filter(long).cast(pa.binary(stop - start))
-        octets[found] = np.frombuffer(kept.buffers()[1], np.uint8)[: octets[found].size].reshape(-1, stop - start)
-        return found, octets
+        octets = np.frombuffer(kept.buffers()[1], np.uint8) if len(kept) else np.zeros(0, np.uint8)
+        return found, octets[: len(kept) * (stop - start)].reshape(-1, stop - start)
 
-    def stub_integers(self, name: str, rows: Mask, offset: int, size: int = 4) -> tuple[Mask, Numbers]:
-        """Return which of some calls have an unsigned integer at an offset of a stub, and the integer; 0 without."""
-        found, octets = self.octets(name, rows, offset, offset + size)
-        return found, self.integers(octets, size)[:, 0]
-
-    def integers(self, octets: Numbers, size: int = 4) -> Numbers:
-        """Return the unsigned integers that octets of each call are, in the byte order of its stubs."""
-        big = octets.view(f">u{size}").astype(np.uint64)
-        return np.where(self.text_in("byte_order", {"big"})[:, None], big, octets.view(f"<u{size}"))
+    def stub_integers(
+        self, name: str, rows: Mask, offset: int, size: int = 4, count: int = 1
+    ) -> tuple[Mask, list[Numbers]]:
+        """Return which of some calls have unsigned integers at an offset of a stub, and the integers; 0 without."""
+        found, octets = self.octets(name, rows, offset, offset + size * count)
+        integers = np.zeros((count, self.count), np.uint64)
+        if len(octets):
+            big = self.text_in("byte_order", {"big"})[found][:, None]
+            octets = np.ascontiguousarray(octets)
+            integers[:, found] = np.where(big, octets.view(f">u{size}"), octets.view(f"<u{size}")).T
+        return found, list(integers)
 
     # Methods
 

@@ -29,7 +29,7 @@ _DESCRIPTOR_OFFSETS: Final = {
     "request": {0: (0, 0), 9: (16, 16), 10: (24, 24)}, "response": {0: (20, 24), 9: (40, 40), 10: (40, 40)},
 }  # fmt: skip
 """Of a REMOTEREADDESC, by side and opnum: in NDR and in NDR64."""
-_DESCRIPTOR_BYTES: Final = 28  # those that rules look at
+_DESCRIPTOR_INTEGERS: Final = 7  # those that rules look at
 _SIZE_OFFSET: Final = 16
 _ECHOED_FIELDS: Final = ((0, "hRemoteQueue"), (4, "hCursor"), (8, "ulAction"), (12, "ulTimeout"), (20, "dwQueue"),
                   (24, "dwRequestID"))  # fmt: skip
@@ -59,19 +59,20 @@ def _read_layouts(calls: CallColumns) -> Iterator[tuple[Mask, int, bool]]:
             yield calls.of(method) & (calls.is_ndr64 == is_ndr64), method[1], is_ndr64
 
 
-def _descriptors(calls: CallColumns, side: str) -> tuple[Mask, Numbers]:
-    """Return which reads have a descriptor on a side, and its first integers, a row for each call."""
+def _descriptors(calls: CallColumns, side: str) -> tuple[Mask, list[Numbers]]:
+    """Return which reads have a descriptor on a side, and its first integers; 0 without."""
     return calls.share(("descriptors", side), lambda: _read_descriptors(calls, side))
 
 
-def _read_descriptors(calls: CallColumns, side: str) -> tuple[Mask, Numbers]:
-    there, octets = calls.nothing(), np.zeros((calls.count, _DESCRIPTOR_BYTES), np.uint8)
+def _read_descriptors(calls: CallColumns, side: str) -> tuple[Mask, list[Numbers]]:
+    there, integers = calls.nothing(), np.zeros((_DESCRIPTOR_INTEGERS, calls.count), np.uint64)
     for reads, opnum, is_ndr64 in _read_layouts(calls):
         at = _DESCRIPTOR_OFFSETS[side][opnum][is_ndr64]
-        found, theirs = calls.octets(f"{side}_head", reads, at, at + _DESCRIPTOR_BYTES)
-        there |= found
-        octets |= theirs
-    return there, calls.integers(octets)
+        found, theirs = calls.stub_integers(f"{side}_head", reads, at, count=_DESCRIPTOR_INTEGERS)
+        if found.any():
+            there |= found
+            integers[:, found] = [each[found] for each in theirs]
+    return there, list(integers)
 
 
 def has_null_handle(calls: CallColumns, name: str) -> Mask:
@@ -110,7 +111,7 @@ def is_valid_port(calls: CallColumns, *port_types: int) -> Mask:
 @call_rule("Q01", *QM2QM_READS)
 def request_descriptor_size_not_zero(calls: CallColumns) -> Iterator[ViolatingCalls]:
     """The descriptor of a request has a dwSize other than 0."""
-    size = _descriptors(calls, "request")[1][:, _SIZE_OFFSET // 4]
+    size = _descriptors(calls, "request")[1][_SIZE_OFFSET // 4]
     yield ViolatingCalls(size != 0, "dwSize {}", (size,))
 
 
@@ -201,8 +202,9 @@ def acknowledgement_invalid(calls: CallColumns) -> Iterator[ViolatingCalls]:
 def handle_returned_after_end_or_close(calls: CallColumns) -> Iterator[ViolatingCalls]:
     """The response returns a handle that is not NULL."""
     ours = calls.of((QM2QM_NAME, 1), (QM2QM_NAME, 3), (REMOTE_READ_NAME, 3))
-    _, handle = calls.octets("response_head", ours, 0, _HANDLE_BYTES)
-    yield ViolatingCalls((handle != 0).max(axis=1))
+    returned, handles = calls.octets("response_head", ours, 0, _HANDLE_BYTES)
+    returned[returned] = handles.any(axis=1)
+    yield ViolatingCalls(returned)
 
 
 @call_rule("Q26", (QM2QM_NAME, 2))
@@ -285,7 +287,7 @@ def null_descriptor(calls: CallColumns) -> Iterator[ViolatingCalls]:
 @call_rule("Q58", (QM2QM_NAME, 9))
 def request_sequential_id_not_zero(calls: CallColumns) -> Iterator[ViolatingCalls]:
     """The SequentialId of a request is not 0."""
-    _, number = calls.stub_integers("request_head", calls.of((QM2QM_NAME, 9)), _SEQUENTIAL_ID_OFFSET, 8)
+    _, (number,) = calls.stub_integers("request_head", calls.of((QM2QM_NAME, 9)), _SEQUENTIAL_ID_OFFSET, 8)
     yield ViolatingCalls(number != 0, "SequentialId {}", (number,), source=client_section)
 
 
@@ -341,6 +343,6 @@ def descriptor_changed_in_response(calls: CallColumns) -> Iterator[ViolatingCall
     """The descriptor of the response differs from that of the request."""
     (asked, sent), (answered, returned) = (_descriptors(calls, side) for side in ("request", "response"))
     for offset, name in _ECHOED_FIELDS:
-        values = sent[:, offset // 4], returned[:, offset // 4]
+        values = sent[offset // 4], returned[offset // 4]
         changed = asked & answered & (values[0] != values[1])
         yield ViolatingCalls(changed, f"{name} {{}} came back as {{}}", values)

@@ -96,7 +96,7 @@ def close_of_reserved_cursor_failed(calls: CallColumns) -> Iterator[ViolatingCal
 @call_rule("C12", *((QMCOMM_NAME, opnum) for opnum in _OBJECT_OPNUMS))
 def object_is_not_a_queue(calls: CallColumns) -> Iterator[ViolatingCalls]:
     """The object is not a queue."""
-    there, kind = calls.stub_integers("request_head", calls.of_interfaces(QMCOMM_NAME), 0)
+    there, (kind,) = calls.stub_integers("request_head", calls.of_interfaces(QMCOMM_NAME), 0)
     yield ViolatingCalls(there & (kind != 1), "ObjType {}", (kind,))
 
 

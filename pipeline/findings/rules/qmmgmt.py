@@ -210,7 +210,7 @@ def invalid_action_accepted(calls: CallColumns) -> Iterator[ViolatingCalls]:
 @call_rule("M13", (QMMGMT_NAME, 1))
 def action_for_other_object_type(calls: CallColumns) -> Iterator[ViolatingCalls]:
     """A queue's action was used on a machine, or a machine's on a queue."""
-    action = calls.text_map("action_text", str.upper)
+    _, action = calls.text_map("action_text", str.upper)
     for kind, others in (("queue", MACHINE_ACTIONS), ("machine", QUEUE_ACTIONS)):
         wrong = np.isin(action.astype(str), [*others]) & calls.text_in("object_type", {kind})
         yield ViolatingCalls(wrong, f"{{}} of a {kind}", (action,), of_either=True)

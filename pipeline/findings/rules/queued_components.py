@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-import numpy as np
-
 from pipeline.findings.columns.call_columns import CallColumns
 from pipeline.findings.columns.call_history import QM2QM_READS, REMOTE_READ_READS
 from pipeline.findings.rules.registry import ViolatingCalls, call_rule
@@ -59,11 +57,9 @@ def _deviations(calls: CallColumns, *numbers: int) -> Iterator[ViolatingCalls]:
 @call_rule("K01", *_READS, needs="ok")
 def container_rejected(calls: CallColumns) -> Iterator[ViolatingCalls]:
     """The container breaks a rule of the format: servers must reject it, and its calls are lost."""
-    found = calls.text_map("comqc_rejected", _split_section)
+    rejected, found = calls.text_map("comqc_rejected", _split_section)
     actual = "{0[1]}: the message must be rejected, its calls are lost"
-    yield ViolatingCalls(
-        calls.has("comqc_rejected"), actual, (found,), subject=_SUBJECT, source=f"{_DOCUMENT} {{0[0]}}"
-    )
+    yield ViolatingCalls(rejected, actual, (found,), subject=_SUBJECT, source=f"{_DOCUMENT} {{0[0]}}")
 
 
 @call_rule("K02", *_READS, needs="ok")
@@ -93,7 +89,8 @@ def queue_not_named_by_computer(calls: CallColumns) -> Iterator[ViolatingCalls]:
 
     The case of letters and the name of the COM+ application are not known.
     """
-    kind = calls.text_map("destination_queue", _wrong_computer_name)
+    wrong, kind = calls.text_map("destination_queue", _wrong_computer_name)
     actual = "destination {destination_queue} names the computer by {}"
-    wrong = calls.nonzero("is_comqc") & kind.astype(np.bool_)
-    yield ViolatingCalls(wrong, actual, (kind,), subject=_SUBJECT, source=f"{_DOCUMENT} 2.1")
+    yield ViolatingCalls(
+        wrong & calls.nonzero("is_comqc"), actual, (kind,), subject=_SUBJECT, source=f"{_DOCUMENT} 2.1"
+    )

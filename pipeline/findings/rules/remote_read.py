@@ -68,7 +68,9 @@ def _names_other_protocol(name: str) -> bool:
 def suffix_and_flags_invalid(calls: CallColumns) -> Iterator[ViolatingCalls]:
     """Suffix, flags and type of the format name do not fit together."""
     there, octets = calls.octets("request_head", calls.of(*_CONTEXT_OPENS), 1, 2)
-    suffix, flags, kind = octets[:, 0] & 0x0F, octets[:, 0] & 0xF0, calls.numbers("queue_format_type")
+    octet = np.zeros(calls.count, np.uint8)
+    octet[there] = octets[:, 0]
+    suffix, flags, kind = octet & 0x0F, octet & 0xF0, calls.numbers("queue_format_type")
     plain, system = flags == 0, flags == _SYSTEM_QUEUE_FLAG
     good = (
         ((suffix == 0) & plain & (kind != 4))
@@ -78,7 +80,7 @@ def suffix_and_flags_invalid(calls: CallColumns) -> Iterator[ViolatingCalls]:
         | ((suffix == 5) & plain & (kind == 8))
     )
     wrong = there & calls.has("queue_format_type") & ~good
-    yield ViolatingCalls(wrong, "m_SuffixAndFlags 0x{:02X} with m_qft {queue_format_type}", (octets[:, 0],))
+    yield ViolatingCalls(wrong, "m_SuffixAndFlags 0x{:02X} with m_qft {queue_format_type}", (octet,))
 
 
 @call_rule("R04", (REMOTE_READ_NAME, 2))
@@ -91,7 +93,7 @@ def open_modes_invalid(calls: CallColumns) -> Iterator[ViolatingCalls]:
 def open_flags_invalid(calls: CallColumns) -> Iterator[ViolatingCalls]:
     """A flag is neither 0 nor 1."""
     opens = calls.of(*_CONTEXT_OPENS)
-    non_routing, workgroup = (calls.stub_integers("request_tail", opens, at)[1] for at in (0, 8))
+    non_routing, workgroup = (calls.stub_integers("request_tail", opens, at)[1][0] for at in (0, 8))
     wrong = (non_routing > 1) | (workgroup > 1)
     yield ViolatingCalls(wrong, "fNonRoutingServer {}, fWorkgroup {}", (non_routing, workgroup))
 
@@ -251,9 +253,9 @@ def reach_queue_deadline_invalid(calls: CallColumns) -> Iterator[ViolatingCalls]
 def sections_returned_on_failure(calls: CallColumns) -> Iterator[ViolatingCalls]:
     """A read that failed returned sections."""
     reads = calls.of(*REMOTE_READ_READS) & calls.failed
-    count = calls.stub_integers("response_head", reads, 16)[1]
+    count = calls.stub_integers("response_head", reads, 16)[1][0]
     pointers = [
-        calls.stub_integers("response_head", reads & (calls.is_ndr64 == is_ndr64), at)[1]
+        calls.stub_integers("response_head", reads & (calls.is_ndr64 == is_ndr64), at)[1][0]
         for is_ndr64, at in ((False, 20), (True, 24))
     ]
     yield ViolatingCalls((count | pointers[0] | pointers[1]) != 0, "pdwNumberOfSections {}", (count,))
