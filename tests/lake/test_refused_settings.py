@@ -4,6 +4,8 @@ Statements cannot say their provenance there: ``bronze.watermarks`` announces th
 killed, and the next one.
 """
 
+import shutil
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 
@@ -59,26 +61,34 @@ def test_what_is_announced_is_kept_beside_the_watermarks_and_words_of_provenance
     assert watermark_rows(kept).to_pylist()[0]["announced"] is None
 
 
-@pytest.fixture
-def refused(spark):
-    """The settings that were refused to the sessions of the test."""
+@contextmanager
+def refusing(spark):
+    """Have sessions refuse settings within the block."""
     few_tasks = {"spark.sql.sources.parallelPartitionDiscovery.parallelism": "2"}  # else VACUUM takes 10,000
     with spark_settings(spark, few_tasks), pytest.MonkeyPatch.context() as patch:
-        yield refuse_settings(patch)
+        refuse_settings(patch)
+        yield
 
 
 def open_lake(spark, root, read_log="spark"):
     return Lake(spark, str(root), store="spark", read_log=read_log)
 
 
-@pytest.fixture
-def lake(spark, tmp_path, refused):
-    """A lake of one run."""
-    lake = open_lake(spark, tmp_path / "lake")
-    with lake.hold_exclusive_access(lambda: None):
+@pytest.fixture(scope="module")
+def filled(spark, tmp_path_factory):
+    """The folder of a lake of one run."""
+    lake = open_lake(spark, tmp_path_factory.mktemp("filled") / "lake")
+    with refusing(spark), lake.hold_exclusive_access(lambda: None):
         lake.append(QUARANTINE, rows(spark, "a", "b").toArrow(), provenance="made of this")
         lake.create(CAPTURE_FILES)
-    return lake
+    return lake.folder.location
+
+
+@pytest.fixture
+def lake(spark, filled, tmp_path):
+    """A copy of that lake; sessions refuse settings."""
+    with refusing(spark):
+        yield open_lake(spark, shutil.copytree(filled, tmp_path / "lake"))
 
 
 def killed(lake):

@@ -47,7 +47,7 @@ def account(name):
     return sorted(rows, key=lambda each: each["sendings"])
 
 
-@pytest.fixture(scope="module", params=["folder", "catalog"])
+@pytest.fixture(scope="module", params=["folder", pytest.param("catalog", marks=pytest.mark.long)])
 def places(request, spark, demo_lake):
     """Widgets that name the tables: in a folder, or in a catalog with a prefix, which has the same tables."""
     if request.param == "folder":
@@ -64,18 +64,21 @@ def places(request, spark, demo_lake):
 
 
 @pytest.mark.spark
-class TestOnTheDemosLake:
-    def test_the_tour(self, spark, places):
-        output = run(TOUR, spark, **places, captures=str(FOLDER.parent / "data" / "sample"))
-        files, calls, risks, packets, _, opens = output.tables
-        assert len(files) > 10
-        assert len(calls) == 20
-        assert {row["loss_risk"] for row in risks} >= {"read_twice", "poison"}
-        assert all(row["filter"].startswith("frame.number == ") for row in packets)
-        assert len(packets) >= 6
-        assert len(output.figures) == 2
-        assert {row["method"] for row in opens} > {"R_OpenQueue", "R_QMOpenRemoteQueue"}
+@pytest.mark.parametrize("places", ["folder", "catalog"], indirect=True)
+def test_the_tour(spark, places):
+    output = run(TOUR, spark, **places, captures=str(FOLDER.parent / "data" / "sample"))
+    files, calls, risks, packets, _, opens = output.tables
+    assert len(files) > 10
+    assert len(calls) == 20
+    assert {row["loss_risk"] for row in risks} >= {"read_twice", "poison"}
+    assert all(row["filter"].startswith("frame.number == ") for row in packets)
+    assert len(packets) >= 6
+    assert len(output.figures) == 2
+    assert {row["method"] for row in opens} > {"R_OpenQueue", "R_QMOpenRemoteQueue"}
 
+
+@pytest.mark.spark
+class TestOnTheDemosLake:
     def test_the_message_that_was_handed_out_most(self, spark, places):
         sightings, attempts, fates, packets, calls = run(MESSAGE, spark, **places).tables
         assert len(attempts) > 5
