@@ -87,8 +87,8 @@ def build_evaluation_input(rows):
     names = (
         evaluate.CALL_COLUMNS,
         evaluate.REMOTE_READ_COLUMNS,
-        evaluate.CLIENT_CALL_COLUMNS,
-        evaluate.MESSAGE_COLUMNS,
+        evaluate.EVALUATED_CLIENT_CALL_COLUMNS,
+        evaluate.EVALUATED_MESSAGE_COLUMNS,
     )
     extra = dict.fromkeys(name for part in names for name in part if name != "errors")
     table = pa.Table.from_pylist([dict.fromkeys(extra) | call for call in calls])

@@ -16,7 +16,7 @@ from pipeline.attempts.calls.associations import RpcConnection
 from pipeline.attempts.calls.decoded_call import DecodedCall
 from pipeline.attempts.columns.call_columns import rows_of_calls
 from pipeline.attempts.columns.call_evidence import CallEvidence
-from pipeline.attempts.receive_attempts import OUTCOMES, find_attempts
+from pipeline.attempts.receive_attempts import ATTEMPT_OUTCOMES, find_attempts
 from pipeline.sequences.message_fates import QueueRef, ReadAttempt, build_message_histories
 
 CONNECTIONS = 50
@@ -56,7 +56,7 @@ def reads_of(rows: pa.Table, connections: list[RpcConnection]) -> list[ReadAttem
     columns = (column.tolist() for column in (made.started, made.named, made.outcome, made.ended_at))
     return [
         ReadAttempt(call.call_key, QueueRef(queues[named]), lookup_ids[place], None, call.action == 0,
-             OUTCOMES[outcome], "10.0.0.1", call.requested_at, call.responded_at, ended_at,
+             ATTEMPT_OUTCOMES[outcome], "10.0.0.1", call.requested_at, call.responded_at, ended_at,
              evidence=tuple(used[begins[n]:begins[n + 1]]))
         for n, (call, place, named, outcome, ended_at) in enumerate(zip(starts, *columns, strict=True))
     ]  # fmt: skip

@@ -15,7 +15,7 @@ import uuid
 import pyarrow as pa
 
 from bench.measure import Measure, format_report
-from messages.single_message import decode_message
+from messages.single_message import decode_single_message
 from udfs.messages.message_decoder import decode_messages
 
 ROWS = 200_000
@@ -99,7 +99,7 @@ def single_rate(packets):
     """Return packets per CPU second of the single-packet decoder."""
     begin = time.process_time()
     for each in packets:
-        decode_message(each, "RemoteRead")
+        decode_single_message(each, "RemoteRead")
     return len(packets) / (time.process_time() - begin)
 
 

@@ -24,7 +24,7 @@ from bench import TEST_FOLDERS
 from bench.measure import Measure, log_progress
 from bench.messages import build_packet
 from jobs.session import PROJECT_ROOT, get_spark_session
-from messages.single_message import decode_message
+from messages.single_message import decode_single_message
 from udfs.messages.message_decoder import decode_messages
 
 ONE_CORE_SETTINGS = {
@@ -52,7 +52,7 @@ def _spark_value(kind: pa.DataType, value: Any) -> object:
 
 
 def _decode_row(raw: bytes) -> tuple[object, ...]:
-    values, errors = decode_message(raw, "RemoteRead")
+    values, errors = decode_single_message(raw, "RemoteRead")
     values["errors"] = errors
     return tuple(_spark_value(field.type, values.get(field.name)) for field in MESSAGE_TYPE)
 

@@ -82,7 +82,7 @@ def run(job_run: cli.JobRun) -> cli.Outcome:
         found = alerts_by_clock(lake, limits, of_clock, job_run.started_at, job_run.arguments.as_of)
         notice_fields = carry_out(job_run, lake, options, found)
     alerts = sorted((row for row in found.every if not wanted or row["condition"] in wanted), key=_sort_key)
-    told = [row for row in alerts if found.is_told(row)]
+    told = [row for row in alerts if found.is_reported(row)]
     ended = [row for row in alerts if row["until"] is not None]
     listing = _Listing.of(lake, found, told, lake_options(lake, job_run.arguments.lake))
     if (since := _since(job_run, found)) is not None:
@@ -91,7 +91,7 @@ def run(job_run: cli.JobRun) -> cli.Outcome:
     else:
         rows, lines = [listing.json_fields(row) for row in alerts], listing.lines()
         if job_run.arguments.ended:
-            lines += [line for row in ended if not found.is_told(row) for line in format_alert(row)]
+            lines += [line for row in ended if not found.is_reported(row) for line in format_alert(row)]
     _write_json_lines(job_run, lake, rows)
     if job_run.arguments.json != "-":
         cli.write_output("".join(f"{line}\n" for line in [*lines, _age_text(found)]))

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from jobs import cli
-from jobs.command_line.answers import Answer, csv_text, hours_text, json_text, lines_of, lines_on_coverage
+from jobs.command_line.answers import Answer, csv_text, hours_text, json_lines, lines_of, lines_on_coverage
 from jobs.command_line.output_files import check_outputs, replace_file
 from jobs.command_line.parsers import build_parser
 from jobs.config import ConfigError
@@ -67,7 +67,7 @@ def run(job_run: cli.JobRun) -> cli.Outcome:
         for view in requested if is_anything_meant else ():
             answers.append(answer := _answer(views, view, arguments.rows))
             if arguments.json is not None:
-                _write(json_file, json_text(answer))
+                _write(json_file, json_lines(answer))
             if arguments.csv is not None:
                 _write(csv_file, csv_text(answer))
             if not quiet:

@@ -82,13 +82,13 @@ def load_decryption_keys(job_run: cli.JobRun) -> DecryptionKeys:
     return load_keys(job_run.arguments.keys, cli.log_progress)
 
 
-def update_bronze(
+def read_captures_into_bronze(
     job_run: cli.JobRun, lake: Lake, files: list[InputFile], outcome: cli.Outcome, keys: DecryptionKeys | None = None,
     decoder: CallDecoder | None = None,
 ) -> ingest_captures.CaptureIngestResult:  # fmt: skip
     """Read new captures into bronze, decrypt calls with the keys, and add the counts to ``outcome``.
 
-    ``decoder`` decodes calls while they are written, for ``decode_to_silver``. It is not used with keys, which
+    ``decoder`` decodes calls while they are written, for ``decode_calls_to_silver``. It is not used with keys, which
     change calls after they are written.
     """
     arguments = job_run.arguments
@@ -160,7 +160,7 @@ def _load_declarations(config: Config) -> Declarations:
 
 
 def build_inline_decoder(job_run: cli.JobRun, lake: Lake) -> CallDecoder | None:
-    """Return a decoder that ``update_bronze`` applies to calls while it writes them; None for --dry-run."""
+    """Return a decoder that ``read_captures_into_bronze`` applies to calls while it writes them; None for --dry-run."""
     config = job_run.config
     declarations = _load_declarations(config)  # ConfigError before anything is read
     if job_run.arguments.dry_run:
@@ -170,12 +170,12 @@ def build_inline_decoder(job_run: cli.JobRun, lake: Lake) -> CallDecoder | None:
     )
 
 
-def decode_to_silver(
+def decode_calls_to_silver(
     job_run: cli.JobRun, lake: Lake, outcome: cli.Outcome, *, keep_stubs: bool, decoded: DecodedWrite | None = None
 ) -> dict[str, int]:
     """Decode new calls and packets of bronze into silver; return the number of rows written by table.
 
-    ``decoded`` holds the calls that ``update_bronze`` has already decoded.
+    ``decoded`` holds the calls that ``read_captures_into_bronze`` has already decoded.
     """
     config, declarations = job_run.config, _load_declarations(job_run.config)
     store, failures = config.store, dict[str, str]()
@@ -206,12 +206,12 @@ def run(job_run: cli.JobRun) -> cli.Outcome:
     lake = open_lake(job_run)
     with lake_lease(job_run, lake, outcome), redaction.open_scratch_lake(job_run, lake, pseudonymizer) as redacting:
         if redacting is None:
-            update_bronze(job_run, lake, files, outcome, keys)
+            read_captures_into_bronze(job_run, lake, files, outcome, keys)
             return outcome
         decoder = build_inline_decoder(job_run, redacting.scratch_lake)
-        done = update_bronze(job_run, redacting.scratch_lake, files, outcome, keys, decoder)
+        done = read_captures_into_bronze(job_run, redacting.scratch_lake, files, outcome, keys, decoder)
         if not job_run.arguments.dry_run:
-            decode_to_silver(
+            decode_calls_to_silver(
                 job_run,
                 redacting.scratch_lake,
                 outcome,

@@ -28,7 +28,7 @@ def list_snapshot_files(job_run: cli.JobRun, outcome: cli.Outcome) -> list[Input
         raise ConfigError(str(error)) from error
 
 
-def update_bronze(job_run: cli.JobRun, lake: Lake, files: list[InputFile], outcome: cli.Outcome) -> None:
+def read_snapshots_into_bronze(job_run: cli.JobRun, lake: Lake, files: list[InputFile], outcome: cli.Outcome) -> None:
     """Read new snapshot files into bronze and add the counts to ``outcome``.
 
     Broken lines go to quarantine and are not a failure. A file that cannot be read is one.
@@ -57,7 +57,7 @@ def update_bronze(job_run: cli.JobRun, lake: Lake, files: list[InputFile], outco
     counts.rows_flagged += broken
 
 
-def decode_to_silver(
+def decode_snapshots_to_silver(
     job_run: cli.JobRun, lake: Lake, outcome: cli.Outcome
 ) -> tuple[dict[str, int], Mapping[str, Any] | None]:
     """Decode new snapshots into silver; return the rows written by table and the provenance for silver.hosts."""
@@ -80,9 +80,9 @@ def run(job_run: cli.JobRun) -> cli.Outcome:
         lake_lease(job_run, lake, outcome),
         redaction.open_scratch_lake(job_run, lake, pseudonymizer, files) as redacting,
     ):
-        update_bronze(job_run, lake if redacting is None else redacting.scratch_lake, files, outcome)
+        read_snapshots_into_bronze(job_run, lake if redacting is None else redacting.scratch_lake, files, outcome)
         if redacting is not None:
-            decode_to_silver(job_run, redacting.scratch_lake, outcome)
+            decode_snapshots_to_silver(job_run, redacting.scratch_lake, outcome)
             redacting.publish(run_id=job_run.run_id, read_paths=())
     return outcome
 

@@ -18,7 +18,7 @@ from pipeline.lake.engine.sessions import LazySession
 from pipeline.lake.lake import Lake
 from pipeline.lake.lake_path import LakePath
 from pipeline.runs.lease import Lease, LeaseError, hold_lease
-from pipeline.runs.lease_table import lease_place
+from pipeline.runs.lease_table import lease_location
 from schemas.bronze import CAPTURE_FILES
 from schemas.collected_snapshots import SNAPSHOT_FILES, SNAPSHOTS_RAW
 
@@ -74,20 +74,20 @@ def open_lake_with_data(job_run: cli.JobRun) -> Lake:
 
     Nothing is made: no folder, no table.
     """
-    place = job_run.arguments.lake
-    if job_run.config.lake.catalog is not None or _is_folder(place):
+    location = job_run.arguments.lake
+    if job_run.config.lake.catalog is not None or _is_folder(location):
         lake = _open_lake(job_run)
         lake.trust_watermarks()
         if any(map(lake.exists, (CAPTURE_FILES, SNAPSHOT_FILES, SNAPSHOTS_RAW))):
             return lake
-    raise ConfigError(f"{place}: no captures or snapshots were read into this lake; run 'msmq run_all' first")
+    raise ConfigError(f"{location}: no captures or snapshots were read into this lake; run 'msmq run_all' first")
 
 
-def _is_folder(place: str) -> bool:
+def _is_folder(location: str) -> bool:
     try:
-        return LakePath(place).is_folder()
+        return LakePath(location).is_folder()
     except OSError as error:
-        raise ConfigError(f"{place}: {' '.join(str(error).split())}") from error
+        raise ConfigError(f"{location}: {' '.join(str(error).split())}") from error
 
 
 @contextmanager
@@ -114,8 +114,8 @@ def lake_lease(job_run: cli.JobRun, lake: Lake, outcome: cli.Outcome) -> Iterato
 def files_lease(job_run: cli.JobRun, lake: Lake) -> Iterator[Lease]:
     """Hold the lease of the lake, for what writes files and no table; ConfigError as ``lake_lease``."""
     try:
-        wait_s, place = job_run.config.lake.lease_wait.total_seconds(), lease_place(lake)
-        with hold_lease(lake.root, job_run.run_id, place=place, wait_s=wait_s, say=cli.log_progress) as mine:
+        wait_s, location = job_run.config.lake.lease_wait.total_seconds(), lease_location(lake)
+        with hold_lease(lake.root, job_run.run_id, location=location, wait_s=wait_s, say=cli.log_progress) as mine:
             yield mine
     except LeaseError as error:
         raise ConfigError(str(error)) from error

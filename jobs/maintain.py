@@ -16,7 +16,7 @@ from jobs.command_line.parsers import build_parser
 from jobs.lake_access import lake_lease, open_lake_with_data
 from pipeline.bronze.ingest_captures import BRONZE_TABLES
 from pipeline.privacy.retained_history import is_noted, remove_history
-from pipeline.runs.lease_table import LEASE, lease_place
+from pipeline.runs.lease_table import LEASE, lease_location
 from pipeline.runs.recovery import undo_unfinished_runs
 from schemas.bronze import CAPTURE_FILES
 from schemas.catalog import ALL_TABLES
@@ -31,7 +31,7 @@ def run(job_run: cli.JobRun) -> cli.Outcome:
     with lake_lease(job_run, lake, outcome):
         undo_unfinished_runs(lake, BRONZE_TABLES, CAPTURE_FILES, cli.log_progress)
         tables = [table for table in ALL_TABLES if lake.exists(table)]
-        if lease_place(lake) is not None:  # it holds the lease of this run
+        if lease_location(lake) is not None:  # it holds the lease of this run
             tables.append(LEASE)
         for table in tables:
             cli.log_progress(f"maintaining {table}")

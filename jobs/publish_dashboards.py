@@ -100,7 +100,7 @@ def _page_provenance(
     options |= {"recent": str(thresholds.failure_window)}
     return {
         **options,
-        "tables": versions_by_name(lake.versions.snapshots(*tables), tables),
+        "tables": versions_by_name(lake.versions.newest_commits(*tables), tables),
         "program": page_code_digest(),
     }
 

@@ -18,10 +18,10 @@ from jobs.command_line.parsers import build_parser
 from jobs.config import Config
 from jobs.ingest_captures import (
     build_inline_decoder,
-    decode_to_silver,
+    decode_calls_to_silver,
     list_captures,
     load_decryption_keys,
-    update_bronze,
+    read_captures_into_bronze,
 )
 from jobs.lake_access import lake_lease, open_lake
 from pipeline.alerts import update as alerts_update
@@ -120,9 +120,9 @@ def _update_bronze_and_silver(
     target = lake if redacting is None else redacting.scratch_lake
     decoder = build_inline_decoder(job_run, target)
     job_run.stages.begin("reading")
-    done = update_bronze(job_run, target, captures, outcome, keys, decoder)
+    done = read_captures_into_bronze(job_run, target, captures, outcome, keys, decoder)
     if snapshot_files:
-        ingest_snapshots.update_bronze(job_run, target, snapshot_files, outcome)
+        ingest_snapshots.read_snapshots_into_bronze(job_run, target, snapshot_files, outcome)
     if job_run.arguments.dry_run:
         return None
     keep_stubs = redacting is not None or job_run.config.store.stubs
@@ -145,11 +145,11 @@ def _update_silver(
     """Decode new calls and snapshots of bronze into silver; return the provenance for silver.hosts, or None."""
     job_run.stages.begin("decoding")
     cli.log_progress("decoding calls")
-    rows_decoded = decode_to_silver(job_run, lake, outcome, keep_stubs=keep_stubs, decoded=decoded)
+    rows_decoded = decode_calls_to_silver(job_run, lake, outcome, keep_stubs=keep_stubs, decoded=decoded)
     for table, rows in rows_decoded.items():
         outcome.tables[table] = cli.TableCounts(rows_out=rows)
     _log_rows_written(rows_decoded)
-    written, hosts_provenance = ingest_snapshots.decode_to_silver(job_run, lake, outcome)
+    written, hosts_provenance = ingest_snapshots.decode_snapshots_to_silver(job_run, lake, outcome)
     for table, rows in written.items():
         outcome.tables.setdefault(table, cli.TableCounts()).rows_out += rows
     outcome.tables[str(HOSTS)] = cli.TableCounts()

@@ -13,32 +13,32 @@ _CREDENTIALS: Final = re.compile(r"//[^/]*@")
 _S3: Final = re.compile(r"s3[an]?:", re.IGNORECASE)
 
 
-def local_path(place: str) -> str:
+def local_path(location: str) -> str:
     """Return the path of a place: a path as it is, a ``file:`` URI without scheme and escapes.
 
     ValueError, in one line, for an empty text and for a URI of another machine or store.
     """
-    if not place:
+    if not location:
         raise ValueError("an empty text is no path")
-    if not place.lower().startswith("file:"):
-        if SCHEME.match(place):
-            shown = _CREDENTIALS.sub("//...@", place)
+    if not location.lower().startswith("file:"):
+        if SCHEME.match(location):
+            shown = _CREDENTIALS.sub("//...@", location)
             raise ValueError(
                 f"{shown}: not a place on this machine; give a path or file:///PATH, for a lake also s3://BUCKET/PATH"
             )
-        return place
-    path = place[len("file:") :]
+        return location
+    path = location[len("file:") :]
     if path.startswith("//"):
         host, _, below = path[2:].partition("/")
         if host not in {"", "localhost"}:
-            raise ValueError(f"{place}: {host} is another machine; give a path or file:///PATH")
+            raise ValueError(f"{location}: {host} is another machine; give a path or file:///PATH")
         path = f"/{below}"
     return unquote(path, errors="surrogateescape")
 
 
-def lake_location(place: str) -> str:
+def lake_location(location: str) -> str:
     """Return the path of a lake's folder, or its URI ``s3://BUCKET/...``; ValueError, in one line, for other places."""
-    return _s3_location(place) if _S3.match(place) else local_path(place)
+    return _s3_location(location) if _S3.match(location) else local_path(location)
 
 
 def _s3_location(uri: str) -> str:

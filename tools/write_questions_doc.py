@@ -10,7 +10,7 @@ from pathlib import Path
 from jobs.config import list_settings
 from pipeline.alerts.conditions import CLOCK_CONDITIONS, CONDITIONS
 from pipeline.reports.views.catalog import QUESTIONS, VIEWS_BY_NAME, views_of_question
-from pipeline.reports.views.evidence import Condition
+from pipeline.reports.views.evidence import EvidenceNeeds
 from pipeline.reports.views.scope import ScopeColumns, without_scope
 from pipeline.reports.views.view import View
 
@@ -219,7 +219,7 @@ def _options_text(scope: ScopeColumns) -> str:
     return f"{', '.join(options)}."
 
 
-def _needs_text(condition: Condition) -> str:
+def _needs_text(condition: EvidenceNeeds) -> str:
     """Return what a view needs, as a sentence."""
     needs = " and ".join(" or ".join(kind.name for kind in need) for need in condition.needs)
     beside = ", ".join(kind.name for kind in condition.beside)

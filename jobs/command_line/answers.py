@@ -31,7 +31,7 @@ class Answer(NamedTuple):
     is_known: bool
 
 
-def json_text(answer: Answer) -> str:
+def json_lines(answer: Answer) -> str:
     """Return the rows as JSON lines."""
     named = ({"view": answer.view.name, **row} for row in answer.rows)
     return "".join(f"{json.dumps(row, default=json_default)}\n" for row in named)

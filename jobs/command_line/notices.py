@@ -22,8 +22,8 @@ from pipeline.alerts.conditions import CLOCK_CONDITIONS, CONDITIONS
 from pipeline.lake.lake import Lake
 from pipeline.notices.kept_lines import KeptLines, Line, Mute, acknowledged_line, muted_line
 from pipeline.notices.notice import Notice
+from pipeline.notices.notify import TargetOutcome, alerts_now, notify_targets
 from pipeline.notices.target import Target
-from pipeline.notices.tell import TargetOutcome, alerts_now, tell
 from pipeline.privacy.redaction import Pseudonymizer
 from pipeline.text import format_count
 
@@ -127,7 +127,7 @@ def carry_out(job_run: cli.JobRun, lake: Lake, options: NoticeOptions, alerts: A
         if not options.targets:
             return {}
         now = alerts_now(alerts, kept.mutes(alerts.clock))
-        outcomes = tell(kept, options.targets, now, repeat_after=job_run.config.alerts.repeat_after)
+        outcomes = notify_targets(kept, options.targets, now, repeat_after=job_run.config.alerts.repeat_after)
     except OSError as error:
         raise ConfigError(f"{lake.root}: notices: {error.strerror or type(error).__name__}") from error
     return _report(outcomes)

@@ -33,39 +33,39 @@ class PrivateFolder:
     """The private folder of this process at each place that is asked for; normally there is one place."""
 
     def __init__(self) -> None:
-        self._by_place: dict[Path, Path] = {}
+        self._by_location: dict[Path, Path] = {}
         self.locks: list[int] = []  # file descriptors
 
-    def path(self, place: Path | None) -> Path:
+    def path(self, location: Path | None) -> Path:
         """Return the folder below a place, made when first asked for; ConfigError if it cannot be made.
 
         The place is the setting privacy.scratch_folder. None: the folder that SPARK_LOCAL_DIRS names first, else the
         system's folder for temporary files.
         """
-        place = place or _default_place()
-        if place not in self._by_place:
+        location = location or _default_location()
+        if location not in self._by_location:
             try:
-                place.mkdir(parents=True, exist_ok=True)
-                self._by_place[place] = self._make(place)
+                location.mkdir(parents=True, exist_ok=True)
+                self._by_location[location] = self._make(location)
             except OSError as error:
                 raise ConfigError(
-                    f"{place}: {error.strerror}; set privacy.scratch_folder to a folder of your own"
+                    f"{location}: {error.strerror}; set privacy.scratch_folder to a folder of your own"
                 ) from error
-        return self._by_place[place]
+        return self._by_location[location]
 
     @contextmanager
-    def subfolder(self, place: Path | None, name: str) -> Iterator[Path]:
+    def subfolder(self, location: Path | None, name: str) -> Iterator[Path]:
         """Make a folder in the private one, and remove it at the end."""
-        folder = self.path(place) / name
+        folder = self.path(location) / name
         folder.mkdir(mode=0o700)
         try:
             yield folder
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
-    def _make(self, place: Path) -> Path:
+    def _make(self, location: Path) -> Path:
         while True:
-            folder = Path(tempfile.mkdtemp(prefix=_MACHINE_PREFIX, dir=place))
+            folder = Path(tempfile.mkdtemp(prefix=_MACHINE_PREFIX, dir=location))
             lock = os.open(folder / _LOCK_FILE, _OPEN_LOCK, 0o600)
             with suppress(OSError):  # a store without locks: see remove_left_subfolders
                 fcntl.flock(lock, fcntl.LOCK_EX)
@@ -80,9 +80,9 @@ class PrivateFolder:
 PRIVATE_FOLDER: Final = PrivateFolder()
 
 
-def remove_left_folders(place: Path | None) -> None:
+def remove_left_folders(location: Path | None) -> None:
     """Remove the private folders at a place whose processes have ended, of this machine: locks may not reach others."""
-    for folder in (place or _default_place()).glob(f"{_MACHINE_PREFIX}*"):
+    for folder in (location or _default_location()).glob(f"{_MACHINE_PREFIX}*"):
         with suppress(OSError):
             lock = os.open(folder / _LOCK_FILE, _OPEN_LOCK, 0o600)
             try:
@@ -92,16 +92,16 @@ def remove_left_folders(place: Path | None) -> None:
                 os.close(lock)
 
 
-def remove_left_subfolders(place: Path | None, name: str) -> None:
+def remove_left_subfolders(location: Path | None, name: str) -> None:
     """Remove a subfolder from all private folders at a place but the own one, also of other machines.
 
     Only if no other run uses it. On a store without locks this is all that removes it.
     """
-    own = PRIVATE_FOLDER.path(place)
+    own = PRIVATE_FOLDER.path(location)
     for folder in own.parent.glob(f"{_USER_PREFIX}*/{name}"):
         if folder.parent != own:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _default_place() -> Path:
+def _default_location() -> Path:
     return Path((os.environ.get(LOCAL_FOLDERS_VARIABLE) or tempfile.gettempdir()).partition(",")[0])

@@ -62,7 +62,7 @@ class AlertsByClock:
         """How old the newest packet or snapshot is by the clock; None where none has a time."""
         return None if self.newest_at is None else self.clock - self.newest_at
 
-    def is_told(self, row: AlertRow) -> bool:
+    def is_reported(self, row: AlertRow) -> bool:
         """Whether an alert is printed and counts for the exit code: it is active, or an event that was first read."""
         return row["until"] is None or row["alert_key"] in self.first_read
 

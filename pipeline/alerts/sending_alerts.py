@@ -28,7 +28,7 @@ from pipeline.text import format_count, format_time
 from udfs.queues.alias_groups import canonical_queue_name
 from udfs.rows import RowDict
 
-SEQUENCE_COLUMNS: Final = (
+ALERT_SEQUENCE_COLUMNS: Final = (
     "source_queue_manager", "destination_queue", "hop_key", "sender_address", "receiver_address",
     "transaction_sequence_id",
     "first_sent_at", "last_packet_at", "acknowledged_number", "acknowledged_at", "waiting", "first_waiting_number",
@@ -41,7 +41,7 @@ SEQUENCE_COLUMNS: Final = (
 FIRST_ADDRESSES: Final = ("first_sender", "first_receiver")
 """The addresses of the first sequence of all on the hop."""
 
-FAILURE_COLUMNS: Final = SEQUENCE_COLUMNS[-4:]
+FAILURE_COLUMNS: Final = ALERT_SEQUENCE_COLUMNS[-4:]
 """Of connections between both ends that were not established since the first sending: when the first and the last one
 began, and of the last one the client's address and why; null where there is none, or no stall."""
 
@@ -69,7 +69,7 @@ def sequence_alerts(
 ) -> Iterator[Alert]:
     """Yield the alerts of sequences that wait for order acknowledgements, or whose receiver refuses them.
 
-    Rows have ``SEQUENCE_COLUMNS``; those between two queue managers are one series, with the names of their first
+    Rows have ``ALERT_SEQUENCE_COLUMNS``; those between two queue managers are one series, with the names of their first
     addresses. ``names`` are the names of queue managers by address, ``canonical_queues`` the canonical names of queues
     by those on the wire.
     """

@@ -35,7 +35,7 @@ from schemas.table import EVENT_DATE, RUN_ID, Table
 CAPTURES, SNAPSHOTS = "captures", "snapshots"
 MIN_ARRIVALS: Final = 5  # fewer are no rhythm
 _MAX_ARRIVALS: Final = 20  # of a source, the newest of those that count
-_LOOK_BACK: Final = timedelta(days=180)  # a source that brought nothing for so long is not expected any more
+_HISTORY: Final = timedelta(days=180)  # a source that brought nothing for so long is not expected any more
 _FILLED_LATER: Final = timedelta(days=7)  # evidence that was older than this when it was read
 _INTERVALS: Final = 3  # that a source may miss
 _LEAST_SILENCE: Final = timedelta(hours=1)
@@ -124,7 +124,7 @@ def read_sources(lake: Lake, clock: datetime) -> list[Source]:
     until = f"timestamp_micros({datetime_to_us(clock)})"
 
     def recent(table: Table, time: str) -> FilteredTable:
-        in_days = f"{EVENT_DATE} >= DATE '{clock - _LOOK_BACK:%Y-%m-%d}'"
+        in_days = f"{EVENT_DATE} >= DATE '{clock - _HISTORY:%Y-%m-%d}'"
         return FilteredTable(table, f"{in_days} AND {time} IS NOT NULL AND least({time}, ingested_at) <= {until}")
 
     captures, snapshots = recent(CAPTURE_FILES, "last_packet_at"), recent(SNAPSHOTS_RAW, "collected_at")

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from pipeline.alerts.conditions import Thresholds
 from pipeline.alerts.episodes import alert_rows
-from pipeline.alerts.inputs import ALERT_SOURCES, AlertContext, AlertSource, TimeWindow
+from pipeline.alerts.sources import ALERT_SOURCES, AlertContext, AlertSource, TimeWindow
 from pipeline.arrow_rows import datetime_to_us, rows_to_table, timedelta_to_us, times_to_us
 from pipeline.attempts.attempts_state import AttemptsState
 from pipeline.bronze.event_time import newest_event_time_us

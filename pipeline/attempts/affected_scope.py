@@ -6,7 +6,7 @@ opened and closed its queue's number. So these are affected:
 
 * the associations of changed calls and connections, before and after the change;
 * associations of the same client whose connections overlap in time with a changed connection that may be part of
-  them (``RpcConnection.is_stray``);
+  them (``RpcConnection.is_without_bind``);
 * attempts that are open until the server's capture has gone on for long enough;
 * attempts whose queue has another canonical name now;
 * qm2qm Starts that share queue handle and request number with a cancel, where either changed;
@@ -39,7 +39,7 @@ from pipeline.attempts.changed_rows import (
     CALL_TIME_SQL,
     CANCEL_OPNUM,
     GROUP_COLUMNS,
-    MAX_CHANGES,
+    MAX_RECOMPUTED,
     OPENING_OPNUMS,
     QUEUE_NUMBER_OPNUMS,
     REQUEST_KEY_COLUMNS,
@@ -135,16 +135,16 @@ def find_recompute_scope(
     names = reached.connections
     if not names:
         return RecomputeScope()
-    if len(names) > MAX_CHANGES or len(reached.places) > 2 * MAX_CHANGES:
+    if len(names) > MAX_RECOMPUTED or len(reached.places) > 2 * MAX_RECOMPUTED:
         return None
     moved = chain.from_iterable(changed.connections_with_other_groups().values())
     wide = {tuple(row[name] for name in GROUP_COLUMNS) for row in moved if not row["added"]}
-    strays = changed.stray_times()
-    found = _read_group_connections(lake, connections, names, wide, strays)
+    without_bind = changed.times_without_bind()
+    found = _read_group_connections(lake, connections, names, wide, without_bind)
     if found is None:
         return None
     rows = found.to_pylist()
-    met = {c["connection_id"] for c in rows if _overlaps(c, strays.get((c["server"], c["client"]), ()))}
+    met = {c["connection_id"] for c in rows if _overlaps(c, without_bind.get((c["server"], c["client"]), ()))}
     names |= met
     names |= _associated_connections(rows, names, wide)
     days = _days_of_spans((c["first_packet_at"], c["last_packet_at"]) for c in rows if c["connection_id"] in names)
@@ -201,7 +201,7 @@ class _AffectedCalls:
         wanted = {key for key in near & (cancels | gone) if None not in key}
         if wanted:
             columns = f"connection_id, {EVENT_DATE}, {dependency_keys.CANCEL_KEY} AS cancel_key"
-            sql = f"SELECT DISTINCT {columns} FROM {{reads}} WHERE {SHARES_REQUEST_KEY_SQL} LIMIT {MAX_CHANGES + 1}"
+            sql = f"SELECT DISTINCT {columns} FROM {{reads}} WHERE {SHARES_REQUEST_KEY_SQL} LIMIT {MAX_RECOMPUTED + 1}"
             for row in lake.query(sql, reads=REMOTE_READ_CALLS, shared=request_key_texts(wanted)).to_pylist():
                 self.places.append((row["connection_id"], row[EVENT_DATE]))
                 self.connections.add(row["connection_id"])
@@ -276,7 +276,7 @@ def _connection(row: Mapping[str, Any]) -> RpcConnection:
 
 
 def _read_places(lake: Lake, table: Table, where: str, **of: QueryInput) -> list[tuple[str, date | None]]:
-    columns = f"SELECT DISTINCT connection_id, {EVENT_DATE} FROM {{rows}} WHERE {where} LIMIT {MAX_CHANGES + 1}"
+    columns = f"SELECT DISTINCT connection_id, {EVENT_DATE} FROM {{rows}} WHERE {where} LIMIT {MAX_RECOMPUTED + 1}"
     found = lake.query(columns, rows=table, **of).to_pylist()
     return [(row["connection_id"], row[EVENT_DATE]) for row in found]
 
@@ -304,22 +304,22 @@ def _read_group_connections(
 ) -> pa.Table | None:
     """Return all connections of some groups, of the groups of the named connections, and of some clients.
 
-    The strays of all their clients are included. None if there are too many.
+    The connections without bind of all their clients are included. None if there are too many.
     """
     if connections is None:
         of_names = f"SELECT DISTINCT {', '.join(GROUP_COLUMNS)} FROM ({RPC_CONNECTIONS_QUERY})"
-        sql = f"{of_names} WHERE connection_id IN {{names}} LIMIT {MAX_CHANGES + 1}"
+        sql = f"{of_names} WHERE connection_id IN {{names}} LIMIT {MAX_RECOMPUTED + 1}"
         named = lake.query(sql, connections=CONNECTIONS, names=names).to_pylist()
         wanted = {*groups, *(tuple(row.values()) for row in named)}
         near_clients = {client for _, client, _ in wanted} | {client for _, client in clients}
         found: pa.Table = lake.query(
             f"SELECT * FROM ({RPC_CONNECTIONS_QUERY}) WHERE association IN {{groups}}"
-            f" OR (stray AND client IN {{near}})"
-            f" OR client IN {{clients}} LIMIT {MAX_CHANGES + 1}",
+            f" OR (without_bind AND client IN {{near}})"
+            f" OR client IN {{clients}} LIMIT {MAX_RECOMPUTED + 1}",
             connections=CONNECTIONS, groups={group[2] for group in wanted}, near=near_clients,
             clients={client for _, client in clients},
         )  # fmt: skip
-        if found.num_rows > MAX_CHANGES:
+        if found.num_rows > MAX_RECOMPUTED:
             return None
     else:
         ours = is_in(connections, "connection_id", names)
@@ -329,14 +329,16 @@ def _read_group_connections(
         }
         theirs = is_in(connections, "association", {group[2] for group in wanted})
         theirs = pc.or_(theirs, is_in(connections, "client", {client for _, client in clients}))
-        found = connections.filter(pc.or_(theirs, connections["stray"]))
+        found = connections.filter(pc.or_(theirs, connections["without_bind"]))
     near = {group[:2] for group in wanted} | {*clients}
-    here = zip(*(found[name].to_pylist() for name in (*GROUP_COLUMNS, "stray")), strict=True)
+    here = zip(*(found[name].to_pylist() for name in (*GROUP_COLUMNS, "without_bind")), strict=True)
     return found.filter(
         pa.array(
             [
-                (server, client, group) in wanted or (server, client) in clients or (stray and (server, client) in near)
-                for server, client, group, stray in here
+                (server, client, group) in wanted
+                or (server, client) in clients
+                or (without_bind and (server, client) in near)
+                for server, client, group, without_bind in here
             ],
             pa.bool_(),
         )
@@ -371,6 +373,6 @@ def _associated_connections(
 def _days_of_spans(spans: Iterable[tuple[int, int]]) -> set[date] | None:
     """Return all UTC days of time spans in microseconds since the epoch; None if there are too many."""
     days = {(first // _DAY_US, last // _DAY_US) for first, last in spans}
-    if sum(last - first + 1 for first, last in days) > MAX_CHANGES:
+    if sum(last - first + 1 for first, last in days) > MAX_RECOMPUTED:
         return None
     return {_EPOCH + timedelta(days=day) for first, last in days for day in range(first, last + 1)}

@@ -19,11 +19,11 @@ from pipeline.arrow_rows import encode_texts, is_in, table_to_rows, times_to_us,
 from pipeline.attempts.calls.associations import RpcConnection
 from pipeline.attempts.calls.decoded_call import CALL_ROLES, DecodeErrorFields
 from pipeline.attempts.client_identity import IDENTITIES_SQL, IDENTITY_COLUMNS
-from pipeline.attempts.columns.call_columns import MESSAGE_ERRORS, CallColumns
-from pipeline.attempts.columns.call_evidence import CallEvidence, Evidence
+from pipeline.attempts.columns.call_columns import MESSAGE_ERRORS, OrderedCallColumns
+from pipeline.attempts.columns.call_evidence import CallEvidence, EvidenceCalls
 from pipeline.attempts.columns.missing_codes import codes_of_bits
 from pipeline.attempts.evidence import CallConclusion, confidence_level
-from pipeline.attempts.receive_attempts import OUTCOMES, TRANSACTIONAL_OPNUM, ReceiveAttempts, find_attempts
+from pipeline.attempts.receive_attempts import ATTEMPT_OUTCOMES, TRANSACTIONAL_OPNUM, ReceiveAttempts, find_attempts
 from pipeline.lake.queries.inputs import BoundQuery, FilteredTable, GroupFunction, QueryInput
 from schemas.attempts import RECEIVE_ATTEMPTS
 from schemas.bronze import CONNECTIONS, RPC_BINDS
@@ -88,7 +88,7 @@ def _has_role(interface: str) -> str:
 
 IS_READ_SQL: Final = _has_role("protocol")
 """The condition of calls of silver.remote_read_calls that play a part in attempts."""
-READ_COLUMNS: Final = (*_READ, *_PASSTHROUGH)
+ATTEMPT_READ_COLUMNS: Final = (*_READ, *_PASSTHROUGH)
 """What is read of them."""
 
 IS_CLIENT_CALL_SQL: Final = _has_role("interface_name")
@@ -105,7 +105,7 @@ OUTCOME_COLUMNS: Final = (
 )  # fmt: skip
 """What bronze.rpc_calls knows of each call: its outcome, fault, security, cancellation."""
 
-MESSAGE_COLUMNS: Final = (
+READ_MESSAGE_COLUMNS: Final = (
     "call_key", "message_key", "body_bytes AS message_bytes", "abort_count", "destination_queue",
     "errors AS message_errors", "sighting_key", *QUEUE_COLUMNS,
 )  # fmt: skip
@@ -267,7 +267,7 @@ def _decode_error(error: DecodeErrorFields) -> dict[str, Any]:
 
 
 def _attempts_table(
-    made: ReceiveAttempts, calls: CallColumns, starts: pa.RecordBatch, aliases: Mapping[str, str]
+    made: ReceiveAttempts, calls: OrderedCallColumns, starts: pa.RecordBatch, aliases: Mapping[str, str]
 ) -> pa.Table:
     """Return attempts as rows of gold.receive_attempts; ``starts`` are the rows of their Starts."""
     action, opened = starts["action"], calls.field("queue").take(from_ints(made.named))
@@ -297,7 +297,7 @@ def _attempts_table(
         "hold_ms": _to_ms(made.hold_us),
         "lookup_id": from_ints(np.where(accepted, calls.identifiers("sequence_id")[made.started], ABSENT), ABSENT),
         "end_hresult": end_hresult,
-        "outcome": pa.array(OUTCOMES).take(pa.array(made.outcome)),
+        "outcome": pa.array(ATTEMPT_OUTCOMES).take(pa.array(made.outcome)),
         "ack_refused": pa.array(made.ack_refused),
         "ack_unanswered": pa.array(made.ack_unanswered),
         "reader_gone_at": from_ints(made.reader_gone_at, ABSENT),
@@ -332,7 +332,7 @@ def _confidence(missing: Ints, guessed: pa.Array) -> pa.Array:
     return over_distinct(both, lambda bits: confidence_level(codes_of_bits(bits // 2), guessed=bits % 2), pa.string())
 
 
-def _errors_of_attempts(evidence: Evidence, calls: CallColumns) -> pa.Array:
+def _errors_of_attempts(evidence: EvidenceCalls, calls: OrderedCallColumns) -> pa.Array:
     """Return the decode errors of the calls that attempts rest on, in order of time."""
     errors = calls.errors
     found = [errors[call] for call in evidence.calls.tolist()] if errors else [()] * len(evidence.calls)

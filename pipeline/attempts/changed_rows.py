@@ -21,7 +21,7 @@ from schemas.attempts import RECEIVE_ATTEMPTS
 from schemas.calls import REMOTE_READ_CALLS
 from schemas.table import EVENT_DATE
 
-MAX_CHANGES: Final = 200_000  # connections, or days; with more, all attempts are recomputed
+MAX_RECOMPUTED: Final = 200_000  # connections, or days; with more, all attempts are recomputed
 
 _FOR_EVER: Final = 0xFFFFFFFF  # ulTimeout
 
@@ -97,16 +97,16 @@ CHANGED_CLIENT_CALLS_QUERY: Final = (
 
 ASSOCIATION_GROUP_SQL: Final = "CASE WHEN association_group_id <> 0 THEN CAST(association_group_id AS string) END"
 """The association group of a connection as text; null without one."""
-IS_STRAY_SQL: Final = f"NOT coalesce(syn_seen, FALSE) AND {ASSOCIATION_GROUP_SQL} IS NULL"
-"""Whether a connection is a stray (``RpcConnection.is_stray``)."""
+WITHOUT_BIND_SQL: Final = f"NOT coalesce(syn_seen, FALSE) AND {ASSOCIATION_GROUP_SQL} IS NULL"
+"""Whether a connection is without bind (``RpcConnection.is_without_bind``)."""
 
 # The group of an RPC connection: server, client, and association group (the connection itself without one); and
-# whether it is a stray (``RpcConnection.is_stray``).
+# whether it is without bind (``RpcConnection.is_without_bind``).
 _GROUP_COLUMNS: Final = (
     "server_address", "coalesce(server_address, '') AS server", "coalesce(client_address, '') AS client",
     f"coalesce({ASSOCIATION_GROUP_SQL}, connection_id) AS association",
     *(f"coalesce(unix_micros({name}), 0) AS {name}" for name in _TIMES[:2]), "unix_micros(closed_at) AS closed_at",
-    f"{IS_STRAY_SQL} AS stray",
+    f"{WITHOUT_BIND_SQL} AS without_bind",
 )  # fmt: skip
 
 # The beginning or the end of a connection has no time, or one direction was not captured (``RpcConnection.of``).
@@ -155,7 +155,7 @@ class InputChanges:
     def exceeds_limit(self) -> bool:
         """Whether there are more changes than can be named."""
         return any(
-            len(rows) > MAX_CHANGES
+            len(rows) > MAX_RECOMPUTED
             for rows in (self.reads, self.client_calls, self.connections, self.expiring_attempts, self.claims)
         )
 
@@ -204,11 +204,11 @@ class InputChanges:
         before = connections_before_change(self.connections)
         return {name for name in connections_with_other_claims(self.claims) if before.get(name, ()) is not None}
 
-    def stray_times(self) -> dict[tuple[str, str], list[tuple[int, int]]]:
-        """Return when changed connections that are or were strays existed, by server and client, microseconds."""
+    def times_without_bind(self) -> dict[tuple[str, str], list[tuple[int, int]]]:
+        """Return when changed connections that are or were without bind existed, by server and client, microseconds."""
         found: defaultdict[tuple[str, str], list[tuple[int, int]]] = defaultdict(list)
         for row in self.connections:
-            if row["stray"]:
+            if row["without_bind"]:
                 found[row["server"], row["client"]].append((row["first_packet_at"], row["last_packet_at"]))
         return found
 
@@ -243,7 +243,7 @@ def read_expiring_attempts(lake: Lake, cleanup_s: float) -> list[dict[str, Any]]
     """Return the attempts that the end of the capture can decide, and until when it cannot, microseconds (``until``).
 
     Each row has connection_id, event_date, server_address, and the key of one call that the attempt depends on. At
-    most one row more than ``MAX_CHANGES``.
+    most one row more than ``MAX_RECOMPUTED``.
     """
     held = "protocol = 'RemoteRead' AND returned_at IS NOT NULL"
     unanswered = f"returned_at IS NULL AND timeout_ms <> {_FOR_EVER}"
@@ -256,7 +256,7 @@ def read_expiring_attempts(lake: Lake, cleanup_s: float) -> list[dict[str, Any]]
         " FROM {attempts} WHERE outcome = 'in_flight'"
     )
     names = f"connection_id, {EVENT_DATE}, server_address, until, {dependency_keys.CALL_KEY} AS rests_on"
-    sql = f"SELECT {names} FROM ({each}) WHERE until IS NOT NULL LIMIT {MAX_CHANGES + 1}"
+    sql = f"SELECT {names} FROM ({each}) WHERE until IS NOT NULL LIMIT {MAX_RECOMPUTED + 1}"
     rows: list[dict[str, Any]] = lake.query(sql, attempts=RECEIVE_ATTEMPTS).to_pylist()
     return rows
 

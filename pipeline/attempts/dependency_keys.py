@@ -25,7 +25,7 @@ _RR, _QM = "RemoteRead", "qm2qm"
 _LOOKUP_IDS: Final = 1 << 56  # the wire carries the lower 56 bits of an identifier
 
 
-def has_role(protocol: str, *roles: CallRole) -> str:
+def role_condition_sql(protocol: str, *roles: CallRole) -> str:
     """Return the SQL condition that a call of a protocol has one of some roles."""
     opnums = (str(opnum) for (name, opnum), role in CALL_ROLES.items() if name == protocol and role in roles)
     return f"(protocol = '{protocol}' AND opnum IN ({', '.join(opnums)}))"
@@ -69,7 +69,7 @@ _CLOSES: Final = _key_sql("closes", "protocol")
 _OPENS: Final = _key_sql("opens", "protocol")
 _SEQUENCE, _LOOKUP = (_identifier(number) for number in ("sequence_id", "lookup_id"))
 _BROUGHT, _REJECTED = (_key_sql("message", "context_handle", number) for number in (_SEQUENCE, _LOOKUP))  # in a context
-_IS_START, _IS_REJECT = has_role(_RR, "start"), has_role(_RR, "reject")
+_IS_START, _IS_REJECT = role_condition_sql(_RR, "start"), role_condition_sql(_RR, "reject")
 MESSAGE_KEY: Final = f"CASE WHEN {_IS_START} THEN {_BROUGHT} WHEN {_IS_REJECT} THEN {_REJECTED} END"
 """What a read of RemoteRead and the rejection of the message that it brought share."""
 READ_KEY: Final = f"CASE WHEN protocol = '{_RR}' THEN CAST(request_id AS string) ELSE remote_read_handle END"
@@ -79,37 +79,37 @@ _NUMBERS = tuple(_key_sql("number of a message", number) for number in (_SEQUENC
 # The keys that a read shares with its End and its cancel, and its own.
 _OF_A_READ: Final = (
     CALL_KEY,
-    _when(has_role(_RR, "start", "end", "cancel"), ATTEMPT_KEY),
-    _when(has_role(_QM, "start", "end"), HELD_MESSAGE_KEY),
-    _when(has_role(_QM, "start", "cancel"), CANCEL_KEY),
+    _when(role_condition_sql(_RR, "start", "end", "cancel"), ATTEMPT_KEY),
+    _when(role_condition_sql(_QM, "start", "end"), HELD_MESSAGE_KEY),
+    _when(role_condition_sql(_QM, "start", "cancel"), CANCEL_KEY),
 )
 PUBLISHED_KEYS: Final = (
     *_OF_A_READ,
-    _when(has_role(_RR, "start"), _BROUGHT),
-    _when(has_role(_RR, "reject"), _REJECTED),
-    _when(has_role(_RR, "open", "close"), _CONTEXT),
-    _when(has_role(_QM, "open"), QUEUE_NUMBER_KEY),
-    _when(has_role(_QM, "open", "close"), SESSION_KEY),
-    _when(has_role(_RR, "target"), _TARGET),
-    _when(has_role(_RR, "close"), _CLOSES),
-    _when(f"{has_role(_RR, 'open')} OR {has_role(_QM, 'open')}", _OPENS),
+    _when(role_condition_sql(_RR, "start"), _BROUGHT),
+    _when(role_condition_sql(_RR, "reject"), _REJECTED),
+    _when(role_condition_sql(_RR, "open", "close"), _CONTEXT),
+    _when(role_condition_sql(_QM, "open"), QUEUE_NUMBER_KEY),
+    _when(role_condition_sql(_QM, "open", "close"), SESSION_KEY),
+    _when(role_condition_sql(_RR, "target"), _TARGET),
+    _when(role_condition_sql(_RR, "close"), _CLOSES),
+    _when(f"{role_condition_sql(_RR, 'open')} OR {role_condition_sql(_QM, 'open')}", _OPENS),
 )
 """The dependency keys that a call publishes."""
 
-_REMOTE, _BY_NUMBER = has_role(_RR, "start", "purge", "move"), has_role(_QM, "start", "purge")
+_REMOTE, _BY_NUMBER = role_condition_sql(_RR, "start", "purge", "move"), role_condition_sql(_QM, "start", "purge")
 _UNKNOWN: Final = (
     f"({_REMOTE} AND coalesce(context_handle, '') = '') OR ({_BY_NUMBER} AND coalesce(queue_handle, 0) = 0)"
 )
 REQUIRED_KEYS: Final = (
     _when(f"{_REMOTE} OR {_BY_NUMBER}", CALL_KEY),
-    _when(has_role(_RR, "start"), ATTEMPT_KEY),
-    _when(has_role(_QM, "start"), HELD_MESSAGE_KEY),
-    _when(has_role(_QM, "start"), CANCEL_KEY),
-    _when(has_role(_RR, "start"), _BROUGHT),
+    _when(role_condition_sql(_RR, "start"), ATTEMPT_KEY),
+    _when(role_condition_sql(_QM, "start"), HELD_MESSAGE_KEY),
+    _when(role_condition_sql(_QM, "start"), CANCEL_KEY),
+    _when(role_condition_sql(_RR, "start"), _BROUGHT),
     _when(_REMOTE, _CONTEXT),
     _when(_BY_NUMBER, QUEUE_NUMBER_KEY),
-    _when(has_role(_RR, "move"), _TARGET),
-    _when(has_role(_RR, "move"), _CLOSES),
+    _when(role_condition_sql(_RR, "move"), _TARGET),
+    _when(role_condition_sql(_RR, "move"), _CLOSES),
     _when(_UNKNOWN, _OPENS),
 )
 """The names that the answer about a call rests on; none of a call that has none.
@@ -119,8 +119,8 @@ A move rests on all closes of its association: one may have been of the context 
 
 RULE_KEYS: Final = (
     *_OF_A_READ,
-    _when(f"{has_role(_RR, 'start')} OR {has_role(_QM, 'start')}", _NUMBERS[0]),
-    _when(has_role(_RR, "reject", "move"), _NUMBERS[1]),
+    _when(f"{role_condition_sql(_RR, 'start')} OR {role_condition_sql(_QM, 'start')}", _NUMBERS[0]),
+    _when(role_condition_sql(_RR, "reject", "move"), _NUMBERS[1]),
     _when(f"protocol = '{_RR}'", _CURSOR),
 )
 """The names by which calls of an association explain one another, in rules over several of them.

@@ -16,7 +16,7 @@ from pipeline.attempts.calls.associations import ClientAssociation, RpcConnectio
 from pipeline.attempts.calls.decoded_call import CALL_ROLES, CallRole, DecodedCall, DecodeErrorFields
 from pipeline.attempts.calls.handles import QueueHandles
 from pipeline.attempts.columns.call_columns import rows_of_calls
-from pipeline.attempts.columns.call_evidence import CallEvidence, Evidence
+from pipeline.attempts.columns.call_evidence import CallEvidence, EvidenceCalls
 from pipeline.attempts.columns.missing_codes import MISSING_CODES, codes_of_bits, missing_bits
 from udfs.array_types import Ints
 from udfs.columns.absent import NONE
@@ -93,7 +93,7 @@ class ServerCalls:
         return bool(self._evidence.has_gaps[self._index[call.call_key]])
 
     def may_share_association(self, call: DecodedCall, since: int, until: int) -> bool:
-        """Whether a stray connection that existed between two times may belong to a call's association."""
+        """Whether a connection without bind that existed between two times may belong to a call's association."""
         return self._evidence.may_share_association(self._index[call.call_key], since, until)
 
     def find_queues(self, answers: Sequence[CallConclusion]) -> list[str | None]:
@@ -110,7 +110,7 @@ class ServerCalls:
         about = self._places(answer.call for answer in answers)
         owners = np.repeat(np.arange(len(answers)), [len(answer.used_calls) for answer in answers])
         used = self._places(call for answer in answers for call in answer.used_calls)
-        evidence = Evidence.of((np.arange(len(answers)), owners), (about, used), len(answers), len(self.calls))
+        evidence = EvidenceCalls.of((np.arange(len(answers)), owners), (about, used), len(answers), len(self.calls))
         known = [missing_bits(*(answer.missing & {*MISSING_CODES})) for answer in answers]
         found = self._evidence.missing_of(about, evidence, np.array(known, np.int64))
         for answer, missing in zip(answers, found.tolist(), strict=True):

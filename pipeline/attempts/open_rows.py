@@ -45,7 +45,7 @@ _PASSTHROUGH: Final = (
     "run_id",
 )  # fmt: skip
 
-READ_COLUMNS: Final = ("protocol", *_SILVER, *_PASSTHROUGH)
+OPEN_READ_COLUMNS: Final = ("protocol", *_SILVER, *_PASSTHROUGH)
 """What is read of silver.remote_read_calls."""
 CLIENT_COLUMNS: Final = ("interface_name AS protocol", *_SILVER, *_PASSTHROUGH)
 """The same of silver.client_calls."""
@@ -63,7 +63,7 @@ IS_OPEN_CALL_SQL: Final = {
 def open_queries(servers: Collection[str] | None) -> dict[str, BoundQuery]:
     """Return the queries for what the opens of some servers, or of all (None), are made of, with server_address."""
     return {
-        "reads": _calls_of_servers(REMOTE_READ_CALLS, READ_COLUMNS, servers),
+        "reads": _calls_of_servers(REMOTE_READ_CALLS, OPEN_READ_COLUMNS, servers),
         "clients": _calls_of_servers(CLIENT_CALLS, CLIENT_COLUMNS, servers),
         "known": _calls_of_servers(RPC_CALLS, OUTCOME_COLUMNS, servers),
         "identities": identity_query(servers),

@@ -13,13 +13,13 @@ import pyarrow.compute as pc
 
 from pipeline.arrow_rows import epoch_day, is_in, rows_to_table
 from pipeline.attempts.attempt_rows import (
+    ATTEMPT_READ_COLUMNS,
     CLIENT_CALL_COLUMNS,
     CONNECTION_FIELDS,
     IS_CLIENT_CALL_SQL,
     IS_READ_SQL,
     IS_RPC_CONNECTION_SQL,
     OUTCOME_COLUMNS,
-    READ_COLUMNS,
     connections_from_rows,
     decode_errors,
     iterate_servers,
@@ -61,7 +61,7 @@ def operation_queries(servers: Collection[str | None] | None) -> dict[str, Bound
     reads = f"{IS_READ_SQL} AND NOT {methods_condition(_STARTS, 'protocol')}"
     known = f"{IS_CLIENT_CALL_SQL} AND NOT {methods_condition(_STARTS)}"
     return {
-        "reads": select_of_servers(REMOTE_READ_CALLS, READ_COLUMNS, reads, servers),
+        "reads": select_of_servers(REMOTE_READ_CALLS, ATTEMPT_READ_COLUMNS, reads, servers),
         "clients": select_of_servers(CLIENT_CALLS, CLIENT_CALL_COLUMNS, IS_CLIENT_CALL_SQL, servers),
         "known": select_of_servers(RPC_CALLS, OUTCOME_COLUMNS, known, servers),
         "connections": select_of_servers(CONNECTIONS, CONNECTION_FIELDS, IS_RPC_CONNECTION_SQL, servers),

@@ -27,7 +27,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.arrow_rows import timedelta_to_us
-from pipeline.attempts.columns.call_evidence import CallEvidence, Evidence
+from pipeline.attempts.columns.call_evidence import CallEvidence, EvidenceCalls
 from pipeline.attempts.columns.missing_codes import missing_bits
 from pipeline.settings import TimersConfig
 from udfs.array_types import Bools, Ints
@@ -62,7 +62,7 @@ _ANSWER_SLACK_US: Final = 5_000_000  # a server's timers and the way back; after
 
 TRANSACTIONAL_OPNUM: Final = 13
 """R_StartTransactionalReceive."""
-OUTCOMES: Final = (
+ATTEMPT_OUTCOMES: Final = (
     "unknown", "rejected", "acked", "nacked", "expired", "rundown", "peeked", "cancelled", "timed_out", "empty",
     "failed", "in_flight",
 )  # fmt: skip
@@ -70,7 +70,7 @@ OUTCOMES: Final = (
 (
     _UNKNOWN, _REJECTED, _ACKED, _NACKED, _EXPIRED, _RUNDOWN, _PEEKED, _CANCELLED, _TIMED_OUT, _EMPTY, _FAILED,
     _IN_FLIGHT,
-) = range(len(OUTCOMES))  # fmt: skip
+) = range(len(ATTEMPT_OUTCOMES))  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -99,7 +99,7 @@ class ReceiveAttempts:
     gaps: Bools
     named: Ints
     missing: Ints
-    evidence: Evidence
+    evidence: EvidenceCalls
 
     def take(self, places: Ints) -> ReceiveAttempts:
         """Return some of the attempts."""
@@ -164,7 +164,7 @@ class _Attempts:
         transactional = calls.is_known("transaction_id")[starts]
         self._miss("transaction_open", transactional & np.isin(self.outcome, (_ACKED, _REJECTED)))
         owners, used = zip(*self.used, strict=True)
-        evidence = Evidence.of(owners, used, self.count, len(calls))
+        evidence = EvidenceCalls.of(owners, used, self.count, len(calls))
         ack_refused, ack_unanswered, reader_gone_at = self._risks()
         return ReceiveAttempts(
             started=starts,
@@ -336,7 +336,7 @@ class _Attempts:
         self._end(held & ~expired & happened, np.array([_FAILED, _CANCELLED, _RUNDOWN, _RUNDOWN])[first], call, until)
         self._wait_on(held & ~expired & ~happened)
         self._miss("capture_loss", held & self.gaps)
-        self._miss("capture_begins", held & self._may_have_strays(held, since, until))
+        self._miss("capture_begins", held & self._may_have_connections_without_bind(held, since, until))
 
     @property
     def _expires_at(self) -> Ints:
@@ -344,7 +344,7 @@ class _Attempts:
         is_timed = ~self.by_number & (self.responded_at != ABSENT)
         return np.where(is_timed, self.responded_at + self.cleanup_us, AFTER_ALL)
 
-    def _may_have_strays(self, held: Bools, since: Ints, until: Ints) -> Bools:
+    def _may_have_connections_without_bind(self, held: Bools, since: Ints, until: Ints) -> Bools:
         """Return which attempts a connection may concern that may belong to any association: an End came over that."""
         found = np.zeros(self.count, np.bool_)
         for attempt in np.flatnonzero(held).tolist() if self.known.has_connections_without_bind else ():

@@ -19,12 +19,12 @@ from pipeline.arrow_rows import is_in
 from pipeline.attempts import affected_scope, dependency_keys
 from pipeline.attempts.affected_scope import RecomputeScope
 from pipeline.attempts.attempt_rows import (
+    ATTEMPT_READ_COLUMNS,
     CLIENT_CALL_COLUMNS,
     IS_CLIENT_CALL_SQL,
     IS_READ_SQL,
-    MESSAGE_COLUMNS,
     OUTCOME_COLUMNS,
-    READ_COLUMNS,
+    READ_MESSAGE_COLUMNS,
     call_facts_table,
     receive_attempts_table,
 )
@@ -135,7 +135,7 @@ class _ScopeQueries(NamedTuple):
             opening = "opnum IN (2, 3) AND server_address IN {servers}"
             at_these = partial(self._query_openings, servers=self.servers)
             names = (f"{dependency_keys.SESSION_KEY} AS session", f"{dependency_keys.QUEUE_NUMBER_KEY} AS number")
-            columns = (*READ_COLUMNS, *names)
+            columns = (*ATTEMPT_READ_COLUMNS, *names)
             asked["openings"] = lambda: at_these(REMOTE_READ_CALLS, columns, f"protocol = 'qm2qm' AND {opening}")
             ours = f"interface_name = 'qm2qm' AND {opening}"
             asked["known of openings"] = lambda: at_these(RPC_CALLS, OUTCOME_COLUMNS, ours)
@@ -165,7 +165,7 @@ class _ScopeQueries(NamedTuple):
                 RPC_CALLS, OUTCOME_COLUMNS, "call_key IN {keys}", keys=unknown, everywhen=everywhen
             ),
             "identities": lambda: identities_table(self.lake, {*ours["connection_id"].to_pylist()}),
-            "messages": lambda: self._query(MESSAGES, MESSAGE_COLUMNS, "call_key IN {keys}", keys=answered),
+            "messages": lambda: self._query(MESSAGES, READ_MESSAGE_COLUMNS, "call_key IN {keys}", keys=answered),
             "current": lambda: self._current_rows(
                 RECEIVE_ATTEMPTS, f"{theirs} attempt_key IN {{keys}}", names=ongoing, keys={*keys_of_texts(calls)}
             ),
@@ -183,7 +183,7 @@ class _ScopeQueries(NamedTuple):
     def reads(self, where: str, *, more: Sequence[str] = (), everywhen: bool = False, **of: QueryInput) -> pa.Table:
         """Return the calls of silver.remote_read_calls that have a role in remote reads, with ``more`` columns."""
         return self._query(
-            REMOTE_READ_CALLS, (*READ_COLUMNS, *more), f"{IS_READ_SQL} AND {where}", everywhen=everywhen, **of
+            REMOTE_READ_CALLS, (*ATTEMPT_READ_COLUMNS, *more), f"{IS_READ_SQL} AND {where}", everywhen=everywhen, **of
         )
 
     def _query(

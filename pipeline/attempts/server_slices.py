@@ -30,25 +30,25 @@ import pyarrow as pa
 from pipeline.attempts import dependency_keys
 from pipeline.attempts.affected_scope import REQUEST_KEY_SQL
 from pipeline.attempts.attempt_rows import (
+    ATTEMPT_READ_COLUMNS,
     CLIENT_CALL_COLUMNS,
     CONNECTION_FIELDS,
     IS_CLIENT_CALL_SQL,
     IS_READ_SQL,
     IS_RPC_CONNECTION_SQL,
-    MESSAGE_COLUMNS,
     MESSAGE_FACTS,
     OUTCOME_COLUMNS,
     OUTCOME_FACTS,
-    READ_COLUMNS,
+    READ_MESSAGE_COLUMNS,
     servers_condition,
 )
 from pipeline.attempts.changed_rows import (
     ASSOCIATION_GROUP_SQL,
     CALL_TIME_SQL,
     CANCEL_OPNUM,
-    IS_STRAY_SQL,
     OPENING_OPNUMS,
     START_OPNUMS,
+    WITHOUT_BIND_SQL,
     sql_values,
 )
 from pipeline.attempts.client_identity import IDENTITIES_SQL, IDENTITY_COLUMNS
@@ -75,12 +75,12 @@ SLICE_SQL: Final = "CASE WHEN server_address IN {{sliced}} THEN left(sha2(conver
 # The tables that all queries rest on. ``decisive`` are the calls that attempts of other slices depend on.
 _TABLES: Final = f"""
 WITH reads AS (
-  SELECT {", ".join(READ_COLUMNS)}, {REQUEST_KEY_SQL} AS request FROM {{{{reads}}}}
+  SELECT {", ".join(ATTEMPT_READ_COLUMNS)}, {REQUEST_KEY_SQL} AS request FROM {{{{reads}}}}
   WHERE {IS_READ_SQL} AND {{of_servers}}
 ), connections AS (
   SELECT *, {SLICE_SQL} AS slice FROM (
     SELECT {", ".join(CONNECTION_FIELDS)}, server_address,
-      {IS_STRAY_SQL} AS is_stray,
+      {WITHOUT_BIND_SQL} AS is_without_bind,
       {CONVERSATION_SQL} AS conversation
     FROM {{{{connections}}}} WHERE {IS_RPC_CONNECTION_SQL} AND {{of_servers}}
   )
@@ -113,19 +113,21 @@ _WHOLE_OWN: Final = "SELECT *, '' AS slice FROM reads"
 _SAME_SERVER: Final = "ON by_number.server_address IS NOT DISTINCT FROM"
 _KNOWN: Final = ", ".join(f"known.{name}" for name in OUTCOME_FACTS)
 _OWN: Final = f"""{_TABLES}, messages AS (
-  SELECT {", ".join(MESSAGE_COLUMNS)} FROM {{{{messages}}}}
+  SELECT {", ".join(READ_MESSAGE_COLUMNS)} FROM {{{{messages}}}}
 ), identities AS (
   {IDENTITIES_SQL.replace("{rows}", "{{binds}} AS binds")} GROUP BY connection_id
 )
-SELECT {", ".join(f"own.{name}" for name in READ_COLUMNS)}, own.slice, {_KNOWN},
+SELECT {", ".join(f"own.{name}" for name in ATTEMPT_READ_COLUMNS)}, own.slice, {_KNOWN},
   {", ".join((*IDENTITY_COLUMNS, *MESSAGE_FACTS, MESSAGE_ERRORS))}
 FROM own
 LEFT JOIN known ON known.call_key = own.call_key
 LEFT JOIN messages ON messages.call_key = own.call_key
 LEFT JOIN identities ON identities.connection_id = own.connection_id"""
 # Of large conversations: which calls of its other slices a slice needs.
-_BEGINS, _REJECTS, _OPENS = (dependency_keys.has_role("RemoteRead", role) for role in ("start", "reject", "open"))
-_OPENS_OR_CLOSES: Final = dependency_keys.has_role("RemoteRead", "open", "close")
+_BEGINS, _REJECTS, _OPENS = (
+    dependency_keys.role_condition_sql("RemoteRead", role) for role in ("start", "reject", "open")
+)
+_OPENS_OR_CLOSES: Final = dependency_keys.role_condition_sql("RemoteRead", "open", "close")
 _OF_OTHERS: Final = f"""
 large_reads AS (
   SELECT call_key, connection_id, protocol, opnum, requested_at, responded_at, context_handle, large, slice,
@@ -163,7 +165,7 @@ _SHARED: Final = f"""{_TABLES}, {{of_others}} shared AS (
   SELECT decisive.call_key, by_number.slice FROM decisive JOIN by_number {_SAME_SERVER} decisive.server_address
   {{needed}}
 )
-SELECT {", ".join(f"found.{name}" for name in READ_COLUMNS)}, shared.slice, {_KNOWN}
+SELECT {", ".join(f"found.{name}" for name in ATTEMPT_READ_COLUMNS)}, shared.slice, {_KNOWN}
 FROM {{{{reads}}}} AS found JOIN shared ON shared.call_key = found.call_key
 LEFT JOIN known ON known.call_key = found.call_key"""
 _CLIENTS: Final = f"""{_TABLES}
@@ -174,15 +176,15 @@ _CONNECTIONS: Final = f"""{_TABLES}, shared AS (
   WHERE conversation IN (SELECT conversation FROM connections WHERE connection_id IN (
     SELECT connection_id FROM decisive UNION ALL SELECT connection_id FROM openings
   ))
-), strays AS (
+), without_bind AS (
   SELECT connections.*, near.place FROM connections
   JOIN (SELECT DISTINCT server_address, client_address, place FROM places) AS near
   ON near.server_address IS NOT DISTINCT FROM connections.server_address
     AND near.client_address IS NOT DISTINCT FROM connections.client_address
-  WHERE is_stray
+  WHERE is_without_bind
 )
 SELECT DISTINCT {", ".join(CONNECTION_FIELDS)}, server_address, place AS slice FROM (
-  SELECT * FROM places UNION ALL SELECT * FROM shared UNION ALL SELECT * FROM strays
+  SELECT * FROM places UNION ALL SELECT * FROM shared UNION ALL SELECT * FROM without_bind
 )"""
 # The same of servers that have one slice each.
 _WHOLE_CLIENTS: Final = f"""

@@ -27,7 +27,7 @@ from pipeline.attempts import (
 from pipeline.attempts.affected_scope import RecomputeScope
 from pipeline.attempts.attempt_rows import DISTINCT_TEXTS, attempts_function
 from pipeline.attempts.attempts_state import AttemptsState
-from pipeline.attempts.changed_rows import MAX_CHANGES, RPC_CONNECTIONS_QUERY, InputChanges
+from pipeline.attempts.changed_rows import MAX_RECOMPUTED, RPC_CONNECTIONS_QUERY, InputChanges
 from pipeline.attempts.client_identity import CHANGED_BINDS_QUERY, connections_with_other_claims
 from pipeline.attempts.operation_rows import operation_queries, operations_function, servers_with_operations
 from pipeline.attempts.server_slices import SLICE_KEYS, attempt_queries
@@ -97,17 +97,17 @@ class _AttemptsUpdate:
         queries: dict[str, Callable[[], Any]] = {
             "captures": lambda: _read_captures(lake),
             "aliases": lambda: AliasIndex.load(lake),
-            "connections": partial(lake.query_at_most, RPC_CONNECTIONS_QUERY, MAX_CHANGES, connections=CONNECTIONS),
-            "reads": partial(feeds.rows, REMOTE_READ_CALLS, changed_rows.CHANGED_READS_QUERY, MAX_CHANGES),
-            "clients": partial(feeds.rows, CLIENT_CALLS, changed_rows.CHANGED_CLIENT_CALLS_QUERY, MAX_CHANGES),
-            "moved": partial(feeds.rows, CONNECTIONS, changed_rows.CHANGED_CONNECTIONS_QUERY, MAX_CHANGES),
-            "claims": partial(feeds.rows, RPC_BINDS, CHANGED_BINDS_QUERY, MAX_CHANGES),
+            "connections": partial(lake.query_at_most, RPC_CONNECTIONS_QUERY, MAX_RECOMPUTED, connections=CONNECTIONS),
+            "reads": partial(feeds.rows, REMOTE_READ_CALLS, changed_rows.CHANGED_READS_QUERY, MAX_RECOMPUTED),
+            "clients": partial(feeds.rows, CLIENT_CALLS, changed_rows.CHANGED_CLIENT_CALLS_QUERY, MAX_RECOMPUTED),
+            "moved": partial(feeds.rows, CONNECTIONS, changed_rows.CHANGED_CONNECTIONS_QUERY, MAX_RECOMPUTED),
+            "claims": partial(feeds.rows, RPC_BINDS, CHANGED_BINDS_QUERY, MAX_RECOMPUTED),
             "steps": partial(read_clock_steps, lake),
             "expiring": partial(changed_rows.read_expiring_attempts, lake, self.cleanup_s),
             "keys": self._published_keys,
             **{
                 f"opens of {table.name}": partial(
-                    feeds.rows, table, update_opens.changed_servers_query(table), MAX_CHANGES
+                    feeds.rows, table, update_opens.changed_servers_query(table), MAX_RECOMPUTED
                 )
                 for table in (REMOTE_READ_CALLS, CLIENT_CALLS)
             },
@@ -180,7 +180,7 @@ class _AttemptsUpdate:
         feeds = self.step.feeds
         if feeds.is_unchanged(REMOTE_READ_CALLS):
             return changed_rows.PUBLISHED_KEYS_SCHEMA.empty_table()
-        return feeds.table(REMOTE_READ_CALLS, changed_rows.PUBLISHED_DEPENDENCY_KEYS_QUERY, MAX_CHANGES)
+        return feeds.table(REMOTE_READ_CALLS, changed_rows.PUBLISHED_DEPENDENCY_KEYS_QUERY, MAX_RECOMPUTED)
 
     # Some attempts, or all
 

@@ -21,7 +21,7 @@ from udfs.capture.silences import Silences, look_for_silences
 from udfs.columns.absent import NO_TIME
 from udfs.files.capture_file import CaptureFileReader, NotACaptureError, RecordBlock, ResumeState, resume_read_offset
 from udfs.files.file_source import open_stored_file
-from udfs.files.filesystems import is_remote
+from udfs.files.filesystems import is_remote_location
 from udfs.rows import RowDict
 from udfs.tcp.packet_decoder import PacketDecoder
 
@@ -47,7 +47,7 @@ def cut_into_parts(reads: Sequence[PlannedRead], clock: IngestClock) -> list[lis
 
 
 def _parts(read: PlannedRead, count: int, clock: IngestClock) -> list[PlannedRead]:
-    if count < 2 or read.first_key is None or read.capture_files.file.compression or is_remote(read.file.path):
+    if count < 2 or read.first_key is None or read.capture_files.file.compression or is_remote_location(read.file.path):
         return [read]
     parts, rest, size = list[PlannedRead](), read, -(-read.size // count)
     try:

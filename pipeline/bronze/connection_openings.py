@@ -29,14 +29,14 @@ from udfs.capture.openings import (
     ATTEMPT_PORTS,
     NEAR_NS,
     TRIED_PORTS,
+    AttemptOutcomes,
     CaptureSpans,
-    SettledAttempts,
     Surroundings,
     attempt_connection,
     count_again,
+    find_attempt_outcomes,
     heard_in,
     packets_not_read,
-    settle_attempts,
 )
 from udfs.dcerpc.interfaces import BINARY_PROTOCOL_PORT, EPM_PORT
 from udfs.rows import RowDict
@@ -104,7 +104,7 @@ class _Window:
         }
 
 
-def settle_connections(
+def update_connection_attempts(
     lake: Lake, changed: Collection[RowDict], run_id: str | None, now: datetime, *, everything: bool
 ) -> None:
     """Bring ``not_established``, its rows and their counts up to date with all captures of the lake.
@@ -133,7 +133,7 @@ def settle_connections(
         return
     rows = lake.select(PENDING, "connection_id IN {names}", _COLUMNS, names=chosen).to_pylist()
     around = _surroundings(lake, rows, managers, endpoints)
-    _apply(lake, settle_attempts(rows, around), looked_at, run_id, now)
+    _apply(lake, find_attempt_outcomes(rows, around), looked_at, run_id, now)
 
 
 def _is_new_to(managers: Collection[str], attempt: RowDict) -> bool:
@@ -169,7 +169,7 @@ def _surroundings(
     return Surroundings(CaptureSpans(spans), heard_in(near), managers, endpoints, tried)
 
 
-def _apply(lake: Lake, found: SettledAttempts, captures: Collection[str], run_id: str | None, now: datetime) -> None:
+def _apply(lake: Lake, found: AttemptOutcomes, captures: Collection[str], run_id: str | None, now: datetime) -> None:
     """Write what changes: rows of connections, what counts their packets, and the counts of ``captures``."""
     names = {*found.codes, *found.left_out}
     stored = lake.select(CONNECTIONS, "connection_id IN {names}", names=names)

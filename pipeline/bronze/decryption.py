@@ -26,7 +26,7 @@ from pyspark.sql.types import StructType
 from pipeline.bronze.ingest_captures import LogFunction, bronze_versions
 from pipeline.lake.lake import Lake
 from pipeline.lake.lake_path import LakePath
-from pipeline.lake.queries.inputs import CHANGE_FEED_ERRORS, POST_IMAGES, BoundQuery, ChangesSince, Parts
+from pipeline.lake.queries.inputs import CHANGE_FEED_ERRORS, POST_IMAGES, BoundQuery, ChangesSince, QueryAnswers
 from pipeline.lake.stage_groups import bucket_sql, stage_groups
 from pipeline.lake.staging_files import StagingWriter, staged_rows
 from pipeline.runs.recovery import RunMarkers
@@ -188,7 +188,7 @@ class _DecryptionRun:
         """Decrypt the calls of some connections; rows are staged in ``folder``, so that each is decrypted once."""
         contexts = {name: self.contexts[name] for name in names}
 
-        def decrypt(parts: Parts, staging: StagingWriter) -> pa.Table:
+        def decrypt(parts: QueryAnswers, staging: StagingWriter) -> pa.Table:
             calls = parts["calls"].select(RPC_CALLS.names).cast(RPC_CALLS.schema())
             rows = decrypt_rows(calls, contexts)
             for batch in rows.to_batches():

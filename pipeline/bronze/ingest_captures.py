@@ -23,11 +23,12 @@ from pipeline.bronze.across_captures.merge_connections import MergeChanges
 from pipeline.bronze.call_observer import CallObserver, ObservedWrite
 from pipeline.bronze.capture_parts import cut_into_parts, join_rows_of_parts
 from pipeline.bronze.capture_tasks import time_limits
-from pipeline.bronze.connection_openings import settle_connections
+from pipeline.bronze.connection_openings import update_connection_attempts
 from pipeline.bronze.failed_inputs import failed_columns, mark_failed
 from pipeline.bronze.ingest_clock import IngestClock
 from pipeline.bronze.ingest_plan import files_on_days, plan_ingest, plan_reprocessing
 from pipeline.bronze.input_files import InputFile, find_file, newest_paths
+from pipeline.bronze.isolated_reads import interrupted_reads, read_captures
 from pipeline.bronze.ledger_entries import (
     LEDGER_COLUMNS,
     DateRange,
@@ -36,7 +37,6 @@ from pipeline.bronze.ledger_entries import (
     PlannedRead,
     ReprocessSelector,
 )
-from pipeline.bronze.lone_reads import interrupted_reads, read_captures
 from pipeline.bronze.pending_expiry import PendingExpiry
 from pipeline.bronze.read_progress import Meter, ReadProgress, no_meter
 from pipeline.bronze.retention_cutoff import RetentionCutoff, recount_connection_calls
@@ -122,9 +122,9 @@ def ingest(
     that change no stored call. Packets are read without their times if these are later than the clock by more than
     ``max_time_ahead``. ``meter`` shows how much is read.
     """
-    options, suspects = options or IngestOptions(), frozenset[str]()
+    options, interrupted = options or IngestOptions(), frozenset[str]()
     if not options.dry_run:
-        suspects = interrupted_reads(RunMarkers.of(lake).unfinished_folders())
+        interrupted = interrupted_reads(RunMarkers.of(lake).unfinished_folders())
         undo_unfinished_runs(lake, BRONZE_TABLES, CAPTURE_FILES, log)
     ledger, runs = _read_ledger(lake), RunMarkers.of(lake)
     plan = _plan_reads(files, ledger, options, log)
@@ -153,7 +153,7 @@ def ingest(
         changed = {*plan.replaced_captures, *plan.renamed_captures, *(read.capture_id for read in plan.reads)}
         folder = runs.begin(round_id, versions, changed)
         writer = BronzeWriter(lake, round_id, folder, versions, plan, IngestClock(max_time_ahead), observer, cutoff)
-        result.add(_IngestRound(writer, reader_options, pending_expiry, as_of, endpoints, suspects, meter).run(log))
+        result.add(_IngestRound(writer, reader_options, pending_expiry, as_of, endpoints, interrupted, meter).run(log))
         if cutoff is not None:
             recount_connection_calls(lake, cutoff)
         runs.end(round_id)
@@ -164,7 +164,7 @@ def ingest(
 
 def bronze_versions(lake: Lake) -> dict[str, int | None]:
     """Return the current Delta version of each bronze table; None for a table that does not exist."""
-    return versions_by_name(lake.versions.snapshots(*BRONZE_TABLES), BRONZE_TABLES)
+    return versions_by_name(lake.versions.newest_commits(*BRONZE_TABLES), BRONZE_TABLES)
 
 
 def _read_ledger(lake: Lake) -> list[LedgerEntry]:
@@ -223,7 +223,7 @@ class _IngestRound:
     pending_expiry: dt.timedelta
     as_of: dt.datetime | None
     endpoints: set[str]  # server endpoints named by calls of any capture; those of this round are added
-    suspects: frozenset[str]  # marks of captures that earlier runs were killed at
+    interrupted: frozenset[str]  # marks of captures that earlier runs were killed at
     meter: Meter
     _file_rows: dict[str, RowDict] = field(default_factory=dict)  # of the ledger, by path
     _wanted: dict[str, set[str]] = field(default_factory=dict)  # by capture: endpoints that it has to be read for
@@ -255,7 +255,7 @@ class _IngestRound:
         for row in result.file_rows:
             if (why := failures.pop(row["capture_id"], None)) is not None:
                 row.update(failed_columns(why))
-        after = lake.versions.snapshot(RPC_CALLS)
+        after = lake.versions.newest_commit(RPC_CALLS)
         is_observed = writer.observer is not None and not tap_steps  # these change stored calls
         if is_observed and after is not None and after.version > before and after.is_ours:
             result.recorded_write = ObservedWrite(before, after.version, writer.removed_calls)
@@ -266,7 +266,7 @@ class _IngestRound:
         )
         mark_failed(lake, failures)  # captures of earlier runs
         everything = bool(plan.replaced_captures or plan.renamed_captures)
-        settle_connections(lake, result.file_rows, writer.run_id, writer.clock.now, everything=everything)
+        update_connection_attempts(lake, result.file_rows, writer.run_id, writer.clock.now, everything=everything)
         result.rows_written[str(RPC_CALLS)] = sum(row["calls"] for row in result.file_rows)
         return result
 
@@ -311,7 +311,7 @@ class _IngestRound:
 
         with ReadProgress(parts, writer.folder, folder / CAPTURE_FILES.name).shown(self.meter):
             read_captures(
-                parts, writer.clock, writer.folder, folder, self.reader_options, run_tasks, log, self.suspects
+                parts, writer.clock, writer.folder, folder, self.reader_options, run_tasks, log, self.interrupted
             )
         by_name = {row["path"]: row for row in writer.staged.rows(CAPTURE_FILES.name).to_pylist()}
         writer.trim_staged_rows(folder, {part.name: part for part in parts}, [by_name[part.name] for part in parts])

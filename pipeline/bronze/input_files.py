@@ -72,7 +72,7 @@ def list_files(uris: Iterable[str], report: Report | None = None) -> list[InputF
     some_named = False
     for uri in uris:
         try:
-            listed = (_list_remote if filesystems.is_remote(uri) else _list_local)(uri, report or _refuse)
+            listed = (_list_remote if filesystems.is_remote_location(uri) else _list_local)(uri, report or _refuse)
             found.update((entry.path, entry) for entry in listed)
             some_named = True
         except MissingInputError as error:
@@ -101,7 +101,7 @@ def ledger_path(uri: str) -> str:
 
     A local path may be as a user writes it or as the ledger shows it. ValueError for a URI that names no file.
     """
-    if filesystems.is_remote(uri):
+    if filesystems.is_remote_location(uri):
         return filesystems.canonical_location(uri)
     return filesystems.escape_path(_absolute_path(filesystems.unescape_path(uri)))
 
@@ -235,7 +235,7 @@ def is_pipe(uri: str) -> bool:
     if uri == "-":
         return True
     try:
-        return not filesystems.is_remote(uri) and stat.S_ISFIFO(Path(local_path(uri)).stat().st_mode)
+        return not filesystems.is_remote_location(uri) and stat.S_ISFIFO(Path(local_path(uri)).stat().st_mode)
     except (OSError, ValueError):
         return False
 

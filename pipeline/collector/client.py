@@ -22,7 +22,7 @@ from impacket.uuid import uuidtup_to_bin
 
 from pipeline.collector.get_info_codec import (
     GET_INFO_OPNUM,
-    QMMGMT_INTERFACE,
+    QMMGMT_SYNTAX_ID,
     ResponseError,
     decode_response,
     encode_request,
@@ -52,7 +52,7 @@ CONNECTION_REFUSED_CODE: Final = "refused"
 UNRESOLVED_CODE: Final = "unresolved"
 UNAUTHENTICATED_CODE: Final = "unauthenticated"
 CONNECTION_LOST_CODE: Final = "cut"
-MALFORMED_CODE: Final = "malformed"
+MALFORMED_ANSWER_CODE: Final = "malformed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ class ManagementClient:
             rpc.set_auth_level(RPC_C_AUTHN_LEVEL_PKT_PRIVACY if account.privacy else RPC_C_AUTHN_LEVEL_CONNECT)
         with self._translate_errors(transport):
             self._connect_transport(transport)
-            rpc.bind(uuidtup_to_bin(QMMGMT_INTERFACE))
+            rpc.bind(uuidtup_to_bin(QMMGMT_SYNTAX_ID))
         self._rpc = rpc
 
     def _new_transport(self, port: int) -> DeadlineTransport:
@@ -175,7 +175,7 @@ class ManagementClient:
         with self._translate_errors(transport):
             rpc = transport.get_dce_rpc()
             self._connect_transport(transport)
-            found = epm.hept_map(self._server.host, uuidtup_to_bin(QMMGMT_INTERFACE), protocol="ncacn_ip_tcp", dce=rpc)
+            found = epm.hept_map(self._server.host, uuidtup_to_bin(QMMGMT_SYNTAX_ID), protocol="ncacn_ip_tcp", dce=rpc)
             port = int(str(found).rpartition("[")[2].rstrip("]"))
             if not 0 < port < 1 << 16:
                 raise ResponseError(f"port {port} from the endpoint mapper")
@@ -205,7 +205,7 @@ class ManagementClient:
         if isinstance(error, AnswerLimitError):
             return RequestError(ANSWER_LIMIT_CODE, str(error), retryable=False)
         if isinstance(error, ProtocolError):
-            return RequestError(MALFORMED_CODE, str(error), retryable=False)
+            return RequestError(MALFORMED_ANSWER_CODE, str(error), retryable=False)
         if isinstance(error, socket.gaierror):
             return RequestError(UNRESOLVED_CODE, error.strerror or "the name has no address", retryable=True)
         if isinstance(error, OSError) and not isinstance(error, KerberosError):
@@ -224,8 +224,10 @@ class ManagementClient:
             code = f"fault:0x{_NOT_REGISTERED_STATUS:08X}"
             return RequestError(code, "qmmgmt is not registered there", retryable=False)
         if isinstance(error, ResponseError):
-            return RequestError(MALFORMED_CODE, str(error), retryable=False)
-        return RequestError(MALFORMED_CODE, f"the answer cannot be read ({type(error).__name__})", retryable=False)
+            return RequestError(MALFORMED_ANSWER_CODE, str(error), retryable=False)
+        return RequestError(
+            MALFORMED_ANSWER_CODE, f"the answer cannot be read ({type(error).__name__})", retryable=False
+        )
 
 
 def _is_logon_refusal(pdu: bytes) -> bool:

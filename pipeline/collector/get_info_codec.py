@@ -25,9 +25,9 @@ from udfs.queues.format_name_parser import (
 )
 from udfs.queues.queue_format import QueueFormat
 from udfs.stubs.qmmgmt import METHODS
-from udfs.stubs.single_stub import decode_stub
+from udfs.stubs.single_stub import decode_single_stub
 
-QMMGMT_INTERFACE: Final = ("41208ee0-e970-11d1-9b9e-00e02c064c39", "1.0")  # qmmgmt, [MS-MQMR] 1.9
+QMMGMT_SYNTAX_ID: Final = ("41208ee0-e970-11d1-9b9e-00e02c064c39", "1.0")  # qmmgmt, [MS-MQMR] 1.9
 GET_INFO_OPNUM: Final = 0
 MAX_PROPERTIES_PER_CALL: Final = 128  # cp has range(1, 128), [MS-MQMR] 3.1.4.1
 _MACHINE_OBJECT, _QUEUE_OBJECT = 1, 2  # MgmtObjectType, [MS-MQMR] 2.2.1.1
@@ -86,7 +86,7 @@ def decode_response(stub: bytes, expected_count: int, *, big_endian: bool) -> tu
 
     ResponseError if the stub does not decode, or has another number of values than requested (rule M07).
     """
-    found, errors = decode_stub(METHODS[GET_INFO_OPNUM], "response", stub, big_endian=big_endian)
+    found, errors = decode_single_stub(METHODS[GET_INFO_OPNUM], "response", stub, big_endian=big_endian)
     if errors:
         code, field, offset = errors[0]
         raise ResponseError(f"{code}: {field} at byte {offset}")

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from pipeline.dashboards.read_datasets import fill_table_names
 from pipeline.queues.last_reports import LAST_QUEUE_REPORTS_SQL
-from pipeline.transfers.hops.hop_sql import once_per_hop
+from pipeline.transfers.hops.hop_sql import hop_rows_sql
 from pipeline.transfers.sequences.sequence_progress import STALLED_SINCE_SQL, ProgressEvidence, with_progress
 from schemas import catalog
 from schemas.table import Table
@@ -62,7 +62,7 @@ FROM {queue_history}""",
         f"""SELECT {_SENDER} AS sender, {_RECEIVER} AS receiver, message_kind, outcome,
   date_trunc('HOUR', first_sent_at) AS hour, count(*) AS messages, sum(packet_bytes) AS bytes,
   sum(sendings) - count(*) AS resends, sum(resent_bytes) AS resent_bytes
-FROM {once_per_hop("{message_transfers}", f"{_OF_HOP}, message_kind, outcome, sendings, resent_bytes")} GROUP BY ALL""",
+FROM {hop_rows_sql("{message_transfers}", f"{_OF_HOP}, message_kind, outcome, sendings, resent_bytes")} GROUP BY ALL""",
     ),
     DashboardDataset(
         "latencies",
@@ -76,7 +76,7 @@ FROM {once_per_hop("{message_transfers}", f"{_OF_HOP}, message_kind, outcome, se
   percentile_approx(session_ack_ms, 0.95) AS session_ack_p95_ms,
   percentile_approx(order_ack_ms, 0.5) AS order_ack_p50_ms,
   percentile_approx(order_ack_ms, 0.95) AS order_ack_p95_ms
-FROM {once_per_hop("{message_transfers}", f"{_OF_HOP}, transmit_ms, session_ack_ms, order_ack_ms")} GROUP BY ALL""",
+FROM {hop_rows_sql("{message_transfers}", f"{_OF_HOP}, transmit_ms, session_ack_ms, order_ack_ms")} GROUP BY ALL""",
     ),
     DashboardDataset(
         "transfer_sequences",

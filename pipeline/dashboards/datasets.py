@@ -314,7 +314,7 @@ SNAPSHOT_LINES_SQL: Final = """SELECT snapshot_id, queue_manager, object_type, f
 FROM {rows} WHERE snapshot_id IN {keys}"""
 """File and line of snapshots by ``snapshot_id``."""
 
-HOSTS_SQL: Final = """SELECT host_key, queue_manager_id, host_name, address, source, first_seen_at, last_seen_at,
+HOST_ROWS_SQL: Final = """SELECT host_key, queue_manager_id, host_name, address, source, first_seen_at, last_seen_at,
        sightings
 FROM {rows} WHERE host_key IN {keys}"""
 """Names and addresses that were seen together, by ``host_key``."""

@@ -29,7 +29,7 @@ from pipeline.dashboards.datasets import (
     CALLS_DATASET,
     CAPTURE_PATHS_SQL,
     DATASETS,
-    HOSTS_SQL,
+    HOST_ROWS_SQL,
     MESSAGE_LABELS_SQL,
     PACKETS_SQL,
     QUEUE_MANAGER_NAMES_SQL,
@@ -251,7 +251,7 @@ def _read_referenced_rows(lake: Lake, data: Mapping[str, DatasetRows], limits: R
     for name, table, sql, needed in (
         ("labels", MESSAGES, MESSAGE_LABELS_SQL, messages),
         ("snapshots", SNAPSHOTS_RAW, SNAPSHOT_LINES_SQL, evidence),
-        ("hosts", HOSTS, HOSTS_SQL, evidence),
+        ("hosts", HOSTS, HOST_ROWS_SQL, evidence),
         ("packets", SESSION_PACKETS, PACKETS_SQL, evidence),
         ("queue_manager_names", HOSTS, QUEUE_MANAGER_NAMES_SQL, sorted(managers)[: 2 * limits.dataset_rows]),
     ):

@@ -8,7 +8,7 @@ from pipeline.dashboards.dashboard_data import NEVER_ARRIVED, NOT_READ
 from pipeline.dashboards.dataset_definition import EVIDENCE_COLUMNS, Dataset, log_bucket_midpoint_sql
 from pipeline.reports.views.refused import with_refusals
 from pipeline.silver.canonical_queues import with_canonical_queues
-from pipeline.transfers.hops.hop_sql import once_per_hop
+from pipeline.transfers.hops.hop_sql import hop_rows_sql
 from pipeline.transfers.sequences.sequence_progress import STALLED_SINCE_SQL, ProgressEvidence, with_progress
 from udfs.codes import MQMSG_CLASS_NACK_RECEIVE_TIMEOUT_AT_SENDER as _AT_SENDER
 from udfs.codes import NEGATIVE_CLASS_BIT, RECEIVE_CLASS_BIT
@@ -65,7 +65,7 @@ _LATENCY_COLUMNS: Final = f"transfer_key, destination_queue, first_sent_at, mess
 _LATENCIES_SQL: Final = " UNION ALL ".join(
     f"""SELECT transfer_key, first_sent_at, {_HOP_COLUMNS}, queue, destination_queue,
        message_kind, '{stage}' AS stage, {column} AS latency_ms
-FROM {_with_canonical_queue(once_per_hop("{message_transfers}", f"{_LATENCY_COLUMNS}, {column}"))}
+FROM {_with_canonical_queue(hop_rows_sql("{message_transfers}", f"{_LATENCY_COLUMNS}, {column}"))}
 WHERE {column} IS NOT NULL"""
     for column, stage in _LATENCIES.items()
 )
@@ -102,7 +102,7 @@ TRANSFER_DATASETS: Final = (
         "message_transfers",
         "gold.message_transfers",
         f"""SELECT queue, {_MESSAGE_COLUMNS}, {EVIDENCE_COLUMNS}
-FROM {_with_canonical_queue(once_per_hop(_WITH_NOT_DELIVERED, f"{_MESSAGE_COLUMNS}, {_EVIDENCE}"))}""",
+FROM {_with_canonical_queue(hop_rows_sql(_WITH_NOT_DELIVERED, f"{_MESSAGE_COLUMNS}, {_EVIDENCE}"))}""",
         order_by="first_sent_at DESC, transfer_key",
         selection="the newest of each pair of queue managers, queue, outcome and what was not delivered",
         partition_by=f"{_HOP_COLUMNS}, queue, outcome, not_delivered",

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from pipeline.arrow_rows import STAGED_ROWS
 from pipeline.data_source.options import CaptureOptions
 from pipeline.silver.decode import (
-    INPUT_COLUMNS,
+    CALL_INPUT_COLUMNS,
     OPTIONAL_INPUT_COLUMNS,
     DecodeFailure,
     decode_calls_safely,
@@ -109,7 +109,7 @@ def _numbered_messages(read: ReaderRows, options: CaptureOptions) -> Iterator[pa
 
 def _decoded_calls(calls: pa.RecordBatch, options: CaptureOptions, table: Table) -> Iterator[pa.RecordBatch]:
     """Yield the decoded rows of calls; a call at which decoding fails has a row with an error."""
-    names = [name for name in (*INPUT_COLUMNS, *OPTIONAL_INPUT_COLUMNS) if name != RUN_ID]
+    names = [name for name in (*CALL_INPUT_COLUMNS, *OPTIONAL_INPUT_COLUMNS) if name != RUN_ID]
     calls = calls.select(names).append_column(RUN_ID, pa.nulls(calls.num_rows, pa.string()))
     failures: list[DecodeFailure] = []
     for decoded in decode_calls_safely(calls, failures, **options.flags, wanted={str(table): options.columns}):

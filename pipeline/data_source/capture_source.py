@@ -27,7 +27,7 @@ from pyspark.sql.types import StructType
 from pipeline.data_source.capture_rows import capture_rows
 from pipeline.data_source.file_stream import CaptureStreamReader
 from pipeline.data_source.options import FORMAT_NAME, CaptureOptions
-from pipeline.data_source.partitions import capture_partitions, read_capture, splits_of
+from pipeline.data_source.partitions import capture_partitions, read_rows_with_kind, splits_of
 
 
 class CaptureDataSourceReader(DataSourceReader):
@@ -43,7 +43,7 @@ class CaptureDataSourceReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the chosen rows of a task's captures."""
         for split in splits_of(partition):
-            yield from capture_rows(read_capture(split, self._options.reader), self._options)
+            yield from capture_rows(read_rows_with_kind(split, self._options.reader), self._options)
 
 
 class CaptureDataSource(DataSource):

@@ -15,7 +15,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pipeline.bronze.input_files import InputFile, find_file
 from pipeline.data_source.capture_rows import ReaderRows, capture_rows
 from pipeline.data_source.options import FORMAT_NAME, CaptureOptions
-from pipeline.data_source.partitions import capture_partitions, read_capture, splits_of
+from pipeline.data_source.partitions import capture_partitions, read_rows_with_kind, splits_of
 from schemas.bronze import CAPTURE_FILES
 
 MAX_FILES: Final = 100_000
@@ -61,7 +61,7 @@ class CaptureStreamReader(DataSourceStreamReader):
         """Yield the chosen rows of a task's files; ValueError for one that has changed, is gone or cannot be read."""
         for split in splits_of(partition):
             _require_unchanged(split.file)
-            yield from capture_rows(_read_for_sure(read_capture(split, self._options.reader)), self._options)
+            yield from capture_rows(_read_for_sure(read_rows_with_kind(split, self._options.reader)), self._options)
             _require_unchanged(split.file)
 
 

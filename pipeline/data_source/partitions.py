@@ -31,6 +31,6 @@ def splits_of(partition: InputPartition) -> tuple[CaptureSplit, ...]:
     return partition.splits if isinstance(partition, CapturePartition) else ()
 
 
-def read_capture(split: CaptureSplit, options: ReadOptions) -> Iterator[tuple[str, pa.RecordBatch]]:
+def read_rows_with_kind(split: CaptureSplit, options: ReadOptions) -> Iterator[tuple[str, pa.RecordBatch]]:
     """Yield all rows of a capture, each batch with its kind; of one that cannot be read its row of capture_files."""
     return read_split(split, replace(options, order_first=True), StagingWriter(None, split.file.path))

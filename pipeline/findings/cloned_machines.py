@@ -15,7 +15,7 @@ _OVERLAP_US: Final = 60_000_000
 _DAY_US: Final = 86_400_000_000
 
 
-class Request(NamedTuple):
+class HandshakeRequest(NamedTuple):
     """An EstablishConnection request: when it was sent, the uptime it says, and the initiator's last packet. us, ms."""
 
     packet_key: str
@@ -27,12 +27,12 @@ class Request(NamedTuple):
 class CloneEvidence(NamedTuple):
     """The request that shows two machines, how, and the keys of the requests that prove it."""
 
-    request: Request
+    request: HandshakeRequest
     actual: str
     evidence: tuple[str, ...]
 
 
-def find_clones(requests: Sequence[Request], clocks_apart_us: int = 0) -> Iterator[CloneEvidence]:
+def find_clones(requests: Sequence[HandshakeRequest], clocks_apart_us: int = 0) -> Iterator[CloneEvidence]:
     """Yield, one for each UTC day, the requests of one identifier that complete the proof of two machines.
 
     Either requests of two machine starts take turns three times (1, 2, 1, 2) within 24 hours; or a session of the one,
@@ -41,8 +41,10 @@ def find_clones(requests: Sequence[Request], clocks_apart_us: int = 0) -> Iterat
     """
     ordered = sorted(requests, key=lambda each: (each.requested_at, each.packet_key))
     days: set[int] = set()
-    runs: list[tuple[int, Request, Request]] = []  # requests of one start in a row: which, the first and the last one
-    longest: dict[int, Request] = {}  # by start, of the two whose sessions last longest
+    runs: list[
+        tuple[int, HandshakeRequest, HandshakeRequest]
+    ] = []  # requests of one start in a row: which, the first and the last one
+    longest: dict[int, HandshakeRequest] = {}  # by start, of the two whose sessions last longest
     for start, request in zip(_machine_starts(ordered, clocks_apart_us // 1000), ordered, strict=True):
         if runs and runs[-1][0] == start:
             runs[-1] = (start, runs[-1][1], request)
@@ -59,7 +61,7 @@ def find_clones(requests: Sequence[Request], clocks_apart_us: int = 0) -> Iterat
                 del longest[min(longest, key=lambda each: longest[each].last_sent_at)]
 
 
-def _machine_starts(requests: Sequence[Request], clocks_apart_ms: int) -> list[int]:
+def _machine_starts(requests: Sequence[HandshakeRequest], clocks_apart_ms: int) -> list[int]:
     """Return for each request which start of a machine it shows, numbered as they are first seen."""
     starts: list[int] = []
     out = []
@@ -77,7 +79,7 @@ def _machine_starts(requests: Sequence[Request], clocks_apart_ms: int) -> list[i
     return out
 
 
-def _taking_turns(runs: Sequence[tuple[int, Request, Request]]) -> CloneEvidence | None:
+def _taking_turns(runs: Sequence[tuple[int, HandshakeRequest, HandshakeRequest]]) -> CloneEvidence | None:
     """Return the evidence where the last four runs are of two starts in turns, within 24 hours."""
     if len(runs) < 4 or (runs[0][0], runs[1][0]) != (runs[2][0], runs[3][0]):
         return None
@@ -89,7 +91,7 @@ def _taking_turns(runs: Sequence[tuple[int, Request, Request]]) -> CloneEvidence
 
 
 def _overlapping(
-    longest: dict[int, Request], start: int, request: Request, clocks_apart_us: int
+    longest: dict[int, HandshakeRequest], start: int, request: HandshakeRequest, clocks_apart_us: int
 ) -> CloneEvidence | None:
     """Return the evidence where a session of another start goes on for 60 s or more behind a request."""
     others = [each for name, each in longest.items() if name != start]

@@ -17,10 +17,10 @@ from pipeline.arrow_rows import epoch_day, rows_to_table
 from pipeline.attempts.calls.associations import ClientAssociation, RpcConnection, group_into_associations
 from pipeline.attempts.server_openings import OPEN_AND_CLOSE_METHODS
 from pipeline.findings.captured_rows import captured_calls, iter_rows
-from pipeline.findings.columns.call_columns import CallColumns
+from pipeline.findings.columns.call_columns import AssociationCallColumns
 from pipeline.findings.columns.call_history import CapturedCall, ServerHistory
 from pipeline.findings.columns.stored_calls import StoredCalls
-from pipeline.findings.judge import Association, find_violations
+from pipeline.findings.find_violations import Association, find_violations
 from pipeline.findings.rules import (
     clocks,
     handles,
@@ -56,7 +56,7 @@ REMOTE_READ_COLUMNS: Final = (
     "propagation_token_bytes", "acknowledgement_class", "ack", "move_context", "arrived_at", "section_types",
     "section_bytes", "section_allocated_bytes", "packet_bytes", "hresult", "errors",
 )  # fmt: skip
-CLIENT_CALL_COLUMNS: Final = (
+EVALUATED_CLIENT_CALL_COLUMNS: Final = (
     "call_key", "queue_format_name", "queue", "access", "share_mode", "client_id", "returned_port", "port_type",
     "context_handle", "queue_handle", "queue_descriptor", "open_context", "mqs", "cursor_handle", "remote_queue_name",
     "queue_manager_context", "hresult", "errors",
@@ -64,14 +64,14 @@ CLIENT_CALL_COLUMNS: Final = (
 MANAGEMENT_CALL_COLUMNS: Final = (
     "call_key", "object_type", "queue_format_name", "queue", "property_ids", "action", "hresult", "errors",
 )  # fmt: skip
-MESSAGE_COLUMNS: Final = (
+EVALUATED_MESSAGE_COLUMNS: Final = (
     "call_key", "source_queue_manager", "sent_at", "body_bytes", "is_srmp", "time_to_reach_queue_s",
     "time_to_be_received_s", "header_sizes", "priority", "delivery", "class", "acknowledgement_requested",
     "admin_queue_type", "journaling", "hop_count", "traced", "transactional", "transaction_number",
     "previous_transaction_number", "privacy_level", "encryption_algorithm", "correlation_id",
     "dead_letter_queue", "comqc_rejected", "comqc_deviations", "is_comqc", "destination_queue", "errors",
 )  # fmt: skip
-CONNECTION_COLUMNS: Final = (
+EVALUATED_CONNECTION_COLUMNS: Final = (
     "connection_id", "client_address", "server_address", "first_packet_at", "last_packet_at", "closed_at", "closed_by",
     "association_group_id", "syn_seen", "missing_bytes",
 )  # fmt: skip
@@ -107,7 +107,7 @@ class EvaluationInput(NamedTuple):
 
 def is_open_or_close_call(table: pa.Table) -> pa.Array:
     """Return which calls are of the methods in ``OPEN_AND_CLOSE_METHODS``."""
-    calls = CallColumns(table.select(["interface_name", "opnum"]), np.zeros(table.num_rows, np.int64))
+    calls = AssociationCallColumns(table.select(["interface_name", "opnum"]), np.zeros(table.num_rows, np.int64))
     return pa.array(calls.of(*OPEN_AND_CLOSE_METHODS))
 
 
@@ -178,7 +178,7 @@ def evaluate_calls(
 
 
 def _complete_connection_row(row: dict[str, Any]) -> dict[str, Any]:
-    return {**dict.fromkeys(CONNECTION_COLUMNS), **_CONNECTION_DEFAULTS, **row}
+    return {**dict.fromkeys(EVALUATED_CONNECTION_COLUMNS), **_CONNECTION_DEFAULTS, **row}
 
 
 def _to_connection(row: Mapping[str, Any]) -> RpcConnection:

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 
 from pipeline.arrow_rows import epoch_day, rows_to_table, table_to_rows
-from pipeline.findings.cloned_machines import Request, find_clones
+from pipeline.findings.cloned_machines import HandshakeRequest, find_clones
 from pipeline.findings.rules.registry import ALL_RULES, hop_rule
 from pipeline.lake.lake import Lake
 from pipeline.transfers.hops.hop_keys import CLONE_SUBJECT
@@ -247,7 +247,7 @@ WHERE connection_id IN {names} AND initiator_uptime_ms IS NOT NULL AND establish
     for identifier in sorted(ids):
         ours = {row["packet_key"]: row for row in rows if row["initiator_queue_manager"] == identifier}
         requests = [
-            Request(name, row["sent_at"], row["initiator_uptime_ms"], row["last_sent_at"] or row["sent_at"])
+            HandshakeRequest(name, row["sent_at"], row["initiator_uptime_ms"], row["last_sent_at"] or row["sent_at"])
             for name, row in ours.items()
         ]
         for found in find_clones(requests, order.clocks_apart_us(ours)):

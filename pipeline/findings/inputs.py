@@ -91,7 +91,7 @@ CALL_INPUT: Final = InputQuery(
 )
 """Calls of bronze, without those of the endpoint mapper and without stubs (``calls_with_stub_columns``)."""
 REMOTE_READ_INPUT: Final = InputQuery(REMOTE_READ_CALLS, evaluate.REMOTE_READ_COLUMNS, interface_sql="protocol")
-CLIENT_CALL_INPUT: Final = InputQuery(CLIENT_CALLS, evaluate.CLIENT_CALL_COLUMNS)
+CLIENT_CALL_INPUT: Final = InputQuery(CLIENT_CALLS, evaluate.EVALUATED_CLIENT_CALL_COLUMNS)
 MANAGEMENT_CALL_INPUT: Final = InputQuery(
     MANAGEMENT_CALLS,
     tuple("action AS action_text" if name == "action" else name for name in evaluate.MANAGEMENT_CALL_COLUMNS),
@@ -99,13 +99,16 @@ MANAGEMENT_CALL_INPUT: Final = InputQuery(
 )
 BIND_INPUT: Final = InputQuery(RPC_BINDS, evaluate.BIND_COLUMNS)
 MESSAGE_INPUT: Final = InputQuery(
-    MESSAGES, tuple("errors AS message_errors" if name == "errors" else name for name in evaluate.MESSAGE_COLUMNS)
+    MESSAGES,
+    tuple("errors AS message_errors" if name == "errors" else name for name in evaluate.EVALUATED_MESSAGE_COLUMNS),
 )
 """Message columns, by the call that returned the message."""
 RPC_CONNECTION_INPUT: Final = InputQuery(
-    CONNECTIONS, (*evaluate.CONNECTION_COLUMNS, "calls"), f"{IS_RPC_CONNECTION_SQL} AND first_packet_at IS NOT NULL"
+    CONNECTIONS,
+    (*evaluate.EVALUATED_CONNECTION_COLUMNS, "calls"),
+    f"{IS_RPC_CONNECTION_SQL} AND first_packet_at IS NOT NULL",
 )
-"""RPC connections. Rules judge in the order of time: a connection without any is not judged."""
+"""RPC connections. Rules evaluate in the order of time: a connection without any is not evaluated."""
 
 
 def calls_with_stub_columns(*, stubs_kept: bool) -> InputQuery:
@@ -144,11 +147,11 @@ class ServersInput(NamedTuple):
         }
         calls, *decoded = run_concurrently(queries).values()
         calls = join_decoded_columns(calls, decoded)
-        columns = connections.select(list(evaluate.CONNECTION_COLUMNS))
+        columns = connections.select(list(evaluate.EVALUATED_CONNECTION_COLUMNS))
         return cls(connections, calls, evaluate.server_contexts(columns, calls))
 
 
-def packet_dates(connections: pa.Table) -> set[date | None] | None:
+def connection_dates(connections: pa.Table) -> set[date | None] | None:
     """Return all dates, UTC, of connections' packets, and None for rows without a date; None if they are too many."""
     spans = zip(*(connections[name].to_pylist() for name in ("first_packet_at", "last_packet_at")), strict=True)
     dates: set[date | None] = {None}

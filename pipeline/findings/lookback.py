@@ -36,8 +36,8 @@ from pipeline.findings.inputs import (
     REMOTE_READ_INPUT,
     STUB_COLUMN_TYPES,
     ServersInput,
+    connection_dates,
     join_decoded_columns,
-    packet_dates,
     read_findings,
 )
 from pipeline.findings.rules.registry import single_call_rules
@@ -144,7 +144,7 @@ def evaluate_ongoing_associations(
     affected.
     """
     names, connections, openings = frozenset(ongoing), servers.connections, servers.opening_calls
-    dates = dates_condition(packet_dates(connections.filter(is_in(connections, "connection_id", ongoing))))
+    dates = dates_condition(connection_dates(connections.filter(is_in(connections, "connection_id", ongoing))))
     ours = "connection_id IN {names}"
     unreadable = f"{ours} AND outcome IN ({', '.join(map(repr, sorted(UNREADABLE_OUTCOMES)))})"
     found: dict[str, Any] = run_concurrently(

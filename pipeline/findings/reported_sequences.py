@@ -13,7 +13,7 @@ from pipeline.findings.rules.registry import QueueViolation, sequence_rule
 from udfs.array_types import Ints
 from udfs.rows import RowMapping
 
-CLOCKS_APART_US: Final = 300_000_000
+MAX_REPORT_CLOCK_DIFFERENCE_US: Final = 300_000_000
 """How long a packet must have been captured before a report, so that no difference of clocks explains it: 5 minutes."""
 
 
@@ -38,7 +38,7 @@ class HighestNumbers:
 
     def before(self, at: int) -> NumberedPacket | None:
         """Return the packet with the highest number that was captured well before a report; None without one."""
-        place = int(np.searchsorted(self._at, at - CLOCKS_APART_US, side="right")) - 1
+        place = int(np.searchsorted(self._at, at - MAX_REPORT_CLOCK_DIFFERENCE_US, side="right")) - 1
         if place < 0:
             return None
         key = self._packet_keys[int(self._rows[place])].as_py()

@@ -18,7 +18,7 @@ from pipeline.arrow_rows import epoch_day, rows_to_table, table_to_rows
 from pipeline.findings.rules import session_packets
 from pipeline.findings.rules.registry import ALL_RULES, PACKET_CHECKS, SESSION_CHECKS, RuleCheck
 from pipeline.findings.rules.session_facts import PacketFacts, PacketViolation, SessionFacts, whole_sides
-from pipeline.findings.session_checkpoints import is_judged_again
+from pipeline.findings.session_checkpoints import is_evaluated_again
 from pipeline.transfers.connection_packets import (
     CONNECTION_PARAMETERS,
     ESTABLISH_CONNECTION,
@@ -32,7 +32,7 @@ from udfs.array_types import Ints
 from udfs.columns.absent import NO_TIME, NONE
 from udfs.columns.arrays import to_ints
 from udfs.keys import key
-from udfs.sessions.acknowledgements import order_ack_columns
+from udfs.sessions.acknowledgement_bodies import order_ack_columns
 from udfs.sessions.fixed_records import FixedRecords
 from udfs.sessions.handshake_packets import (
     connection_parameters_columns,
@@ -43,7 +43,7 @@ from udfs.sessions.handshake_packets import (
 SESSION_SCOPE: Final = "session"
 RULE_MODULES: Final = (session_packets,)
 """The modules whose import registers the checks."""
-MESSAGE_COLUMNS: Final = (
+FINDING_MESSAGE_COLUMNS: Final = (
     "packet_key", "source_queue_manager", "destination_queue", "transaction_sequence_id", "class", "message_kind",
     "priority", "delivery", "hop_count", "transactional", "transaction_number", "previous_transaction_number",
     "time_to_reach_queue_s", "time_to_be_received_s", "acknowledgement_requested", "journaling", "privacy_level",
@@ -51,9 +51,9 @@ MESSAGE_COLUMNS: Final = (
 )  # fmt: skip
 """The columns of silver.messages that rules use."""
 _CONDITIONS: Final = [check.messages for check in (*PACKET_CHECKS, *SESSION_CHECKS) if check.messages is not None]
-JUDGED_MESSAGES: Final = f"packet_key IS NOT NULL AND ({' OR '.join(dict.fromkeys(_CONDITIONS))})"
+EVALUATED_MESSAGES_SQL: Final = f"packet_key IS NOT NULL AND ({' OR '.join(dict.fromkeys(_CONDITIONS))})"
 """The condition of messages that any rule looks at: most express messages are none."""
-CONNECTION_COLUMNS: Final = (
+FINDING_CONNECTION_COLUMNS: Final = (
     "connection_id", "client_address", "client_port", "server_address", "server_port", "tunnel_identifier",
     "first_packet_at", "last_packet_at", "closed_at", "syn_seen", "client_bytes", "server_bytes", "missing_bytes",
     "client_missing_bytes", "server_missing_bytes", "uncaptured_side",
@@ -74,7 +74,7 @@ _ACK_FIELDS: Final = {
 
 
 def packet_facts(found: ConnectionPackets, messages: pa.Table) -> PacketFacts:
-    """Return what rules look at; ``messages``: of the packets, with ``MESSAGE_COLUMNS``."""
+    """Return what rules look at; ``messages``: of the packets, with ``FINDING_MESSAGE_COLUMNS``."""
     table, rows = found.table, len(found.packets)
     fields = {name: to_ints(table[name], NONE) for name in ("flags", "packet_size", "tcp_sequence")}
     for name, column in (("time_to_reach_queue", "reach"), ("user_flags", "user_flags")):
@@ -97,7 +97,7 @@ def packet_facts(found: ConnectionPackets, messages: pa.Table) -> PacketFacts:
     )
     fields |= _decoded(found, np.flatnonzero(found.is_kind(ORDER_ACK, FINAL_ACK)), order_ack_columns, _ACK_FIELDS)
     at = pc.index_in(messages["packet_key"], table["packet_key"].combine_chunks())
-    in_order = zip(at.to_pylist(), table_to_rows(messages.select(list(MESSAGE_COLUMNS))), strict=True)
+    in_order = zip(at.to_pylist(), table_to_rows(messages.select(list(FINDING_MESSAGE_COLUMNS))), strict=True)
     return PacketFacts(found, fields, texts, {row: message for row, message in in_order if row is not None})
 
 
@@ -133,7 +133,7 @@ def read_facts(
     by_id = {row["connection_id"]: row for row in table_to_rows(sessions)}
     seen_bytes = to_ints(found.table["seen_bytes"], NONE)
     out = []
-    for row in table_to_rows(connections.select(list(CONNECTION_COLUMNS))):
+    for row in table_to_rows(connections.select(list(FINDING_CONNECTION_COLUMNS))):
         name = row["connection_id"]
         place = bisect_left(found.connection_ids, name)
         sides = (found.rows_of(place, 0), found.rows_of(place, 1))
@@ -146,7 +146,7 @@ def read_facts(
 def evaluate_sessions(facts: PacketFacts, sessions: Iterable[SessionFacts], run_id: str) -> pa.Table:
     """Evaluate the rules on packets and sessions; return the findings as rows of gold.findings.
 
-    Of sessions with a checkpoint: those that ``is_judged_again`` names.
+    Of sessions with a checkpoint: those that ``is_evaluated_again`` names.
     """
     violations = [(check, each) for check in PACKET_CHECKS for each in check.check(facts)]
     for session in sessions:
@@ -155,12 +155,14 @@ def evaluate_sessions(facts: PacketFacts, sessions: Iterable[SessionFacts], run_
     now = [
         (check, each)
         for check, each in violations
-        if is_judged_again(found.checkpoint(side[each.row] // 2), check.rule_id, int(found.packets.sent_at[each.row]))
+        if is_evaluated_again(
+            found.checkpoint(side[each.row] // 2), check.rule_id, int(found.packets.sent_at[each.row])
+        )
     ]
-    return rows_to_table([*finding_rows(found, now, run_id)], _FINDINGS_SCHEMA)
+    return rows_to_table([*session_finding_rows(found, now, run_id)], _FINDINGS_SCHEMA)
 
 
-def finding_rows(
+def session_finding_rows(
     found: ConnectionPackets, violations: Iterable[tuple[RuleCheck, PacketViolation]], run_id: str
 ) -> Iterator[dict[str, Any]]:
     """Yield one row for each rule and packet, the first of several."""

@@ -54,9 +54,9 @@ from pipeline.findings.inputs import (
     InputQuery,
     ServersInput,
     calls_with_stub_columns,
+    connection_dates,
     decoded_columns,
     join_decoded_columns,
-    packet_dates,
     read_findings,
     stub_column_expressions,
 )
@@ -74,7 +74,7 @@ from pipeline.lake.incremental import (
     commits_with_provenance,
 )
 from pipeline.lake.lake import Lake
-from pipeline.lake.queries.inputs import MAX_IN_LIST, GroupedQuery, GroupFunction, Parts, Values
+from pipeline.lake.queries.inputs import MAX_IN_LIST, GroupedQuery, GroupFunction, QueryAnswers, Values
 from pipeline.silver.machines import names_in_gold
 from pipeline.silver.update import DECODED, STUBS_EMPTIED_PROVENANCE
 from schemas.bronze import CONNECTIONS, RPC_BINDS, RPC_CALLS
@@ -272,7 +272,7 @@ class _FindingsUpdate:
         self, affected: AffectedAssociations, servers: ServersInput, connections: pa.Table
     ) -> tuple[pa.Table, pa.Table]:
         """Return the findings of what is affected, as they are now and in the table; ``connections`` are affected."""
-        lake, names, dates = self.lake, affected.connections, dates_condition(packet_dates(connections))
+        lake, names, dates = self.lake, affected.connections, dates_condition(connection_dates(connections))
         where = f"connection_id IN {{names}} AND {dates}"
         parts = {"reads": REMOTE_READ_INPUT, "clients": CLIENT_CALL_INPUT, "management": MANAGEMENT_CALL_INPUT}
         parts["calls"] = calls_with_stub_columns(stubs_kept=self.stubs and affected.calls is None)
@@ -371,11 +371,11 @@ def _findings_function(only_connections: Collection[str] | None) -> GroupFunctio
     ``only_connections``: those whose associations are evaluated; None: all.
     """
 
-    def find(parts: Parts) -> Iterator[pa.Table]:
+    def find(parts: QueryAnswers) -> Iterator[pa.Table]:
         rows = parts["connections"]
         own = set(rows.filter(rows[IS_OWN])["connection_id"].to_pylist())
         firsts = set(rows.filter(rows[IS_FIRST])["server_address"].to_pylist())
-        connections = unique_rows(rows, "connection_id").select(list(evaluate.CONNECTION_COLUMNS))
+        connections = unique_rows(rows, "connection_id").select(list(evaluate.EVALUATED_CONNECTION_COLUMNS))
         only = own if only_connections is None else own.intersection(only_connections)
         with TemporaryDirectory(prefix="msmq-") as folder:
             calls, openings = _joined_calls(parts, only, Path(folder))
@@ -385,7 +385,9 @@ def _findings_function(only_connections: Collection[str] | None) -> GroupFunctio
     return find
 
 
-def _joined_calls(parts: Parts, connections: Collection[str], folder: Path) -> tuple[pa.Table | StoredCalls, pa.Table]:
+def _joined_calls(
+    parts: QueryAnswers, connections: Collection[str], folder: Path
+) -> tuple[pa.Table | StoredCalls, pa.Table]:
     """Return the calls of some connections, and all that open or close, with what was decoded of them.
 
     Very many are in files of the folder, and a few columns of all at a time in memory.
@@ -396,13 +398,13 @@ def _joined_calls(parts: Parts, connections: Collection[str], folder: Path) -> t
         release_unused_memory()  # of what other tasks did
     columns: dict[str, pa.ChunkedArray] | StoredCalls = StoredCalls(folder, len(order)) if many else {}
     unused = {_SLICE, *(STUB_COLUMN_TYPES if "changed" in parts else ())}
-    for rows in map(_plain, parts.some_columns("calls")):
+    for rows in map(_plain, parts.iter_column_chunks("calls")):
         for name in rows.column_names:
             if name not in unused:
                 columns[name] = rows[name].take(order)
     for part in _DECODED_PARTS:
         if part in parts and len(keys := parts.select(part, ["call_key"])["call_key"]):
-            add_columns(columns, keys, map(_plain, map(decoded_columns, parts.some_columns(part))))
+            add_columns(columns, keys, map(_plain, map(decoded_columns, parts.iter_column_chunks(part))))
     if isinstance(columns, StoredCalls):
         release_unused_memory()
         return columns.first(count), columns.take(openings)
@@ -414,7 +416,7 @@ def _plain(rows: pa.Table) -> pa.Table:
     return encode_texts(plain_columns(without_null_columns(rows, "call_key")), "call_key")
 
 
-def _order_of_calls(parts: Parts, connections: Collection[str]) -> tuple[pa.Array, int, pa.Array]:
+def _order_of_calls(parts: QueryAnswers, connections: Collection[str]) -> tuple[pa.Array, int, pa.Array]:
     """Return the places of calls: of some connections, so many, and then of others; and of these which open or close.
 
     Every slice has all that open and close at its server: of some slices each is taken once.

@@ -2,7 +2,7 @@
 
 A change of reports or sequences affects sequences by their id: these, and those that have such findings, are evaluated
 again. A sequence is found by its id and the machine that reports it: clones count the same ids. Where several queues
-share an id at one machine, no report is judged.
+share an id at one machine, no report is evaluated.
 """
 
 from __future__ import annotations

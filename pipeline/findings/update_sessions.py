@@ -22,11 +22,11 @@ from pipeline.findings.hop_findings import HOP_SCOPE, HopFacts, cloned_machines,
 from pipeline.findings.rules.registry import HOP_CHECKS
 from pipeline.findings.rules.session_facts import PacketFacts, SessionFacts
 from pipeline.findings.rules.versions import CLONE_RULES, SESSION_RULES
-from pipeline.findings.session_checkpoints import judged_again, new_checkpoints, outdated
+from pipeline.findings.session_checkpoints import evaluated_again, new_checkpoints, outdated
 from pipeline.findings.session_findings import (
-    CONNECTION_COLUMNS,
-    JUDGED_MESSAGES,
-    MESSAGE_COLUMNS,
+    EVALUATED_MESSAGES_SQL,
+    FINDING_CONNECTION_COLUMNS,
+    FINDING_MESSAGE_COLUMNS,
     SESSION_SCOPE,
     evaluate_sessions,
     read_facts,
@@ -142,7 +142,7 @@ def update(
         evaluation.packets = count_packets(lake, affected.connections)
         rows = [current.slice(0, 0)]
         rows += [evaluation.evaluate(names) for names in group_connections(evaluation.packets, affected.connections)]
-        current = judged_again(current, evaluation.checkpoints)
+        current = evaluated_again(current, evaluation.checkpoints)
         hops = lake.select(FINDINGS, f"scope = '{HOP_SCOPE}' AND NOT {IS_CLONE}")  # few: they are all evaluated again
         names = affected.connections | affected.on_other_hops | {*hops["connection_id"].to_pylist()}
         rows.append(_evaluate_hops(lake, names, wait, run_id))
@@ -221,14 +221,14 @@ class _Evaluation:
         """Return what the rules look at."""
         lake, expire = self.lake, timedelta_to_us(self.settings.expire)
         decoded = read_decoded_messages(lake, names, checkpoints)
-        found, connections = read_packets(lake, names, decoded, CONNECTION_COLUMNS, expire, checkpoints)
+        found, connections = read_packets(lake, names, decoded, FINDING_CONNECTION_COLUMNS, expire, checkpoints)
         sessions = lake.select(SESSIONS, "connection_id IN {names}", names=names)
 
-        def judged(condition: str, some: list[str]) -> pa.Table:
-            where = f"connection_id IN {{names}} AND {JUDGED_MESSAGES} AND {condition}"
-            return lake.select(MESSAGES, where, ("connection_id", "seen_at", *MESSAGE_COLUMNS), names=some)
+        def evaluated(condition: str, some: list[str]) -> pa.Table:
+            where = f"connection_id IN {{names}} AND {EVALUATED_MESSAGES_SQL} AND {condition}"
+            return lake.select(MESSAGES, where, ("connection_id", "seen_at", *FINDING_MESSAGE_COLUMNS), names=some)
 
-        messages = read_after_checkpoint(judged, names, checkpoints, "seen_at")
+        messages = read_after_checkpoint(evaluated, names, checkpoints, "seen_at")
         condition = "reason = 'not_a_packet' AND connection_id IN {names}"
         columns = ("connection_id", "quarantine_key", "seen_at")
         stray = lake.select(QUARANTINE, condition, columns, names=names) if lake.exists(QUARANTINE) else None

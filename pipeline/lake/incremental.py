@@ -30,7 +30,7 @@ from pyspark.sql import DataFrame
 from pipeline.lake.change import RowsToWrite
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import CHANGE_FEED_ERRORS, ChangesSince, QueryInput
-from pipeline.lake.storage.log import Snapshot
+from pipeline.lake.storage.log import TableCommit
 from pipeline.lake.versions import versions_by_name
 from schemas.table import EVENT_DATE, Table
 from udfs.rows import RowDict
@@ -95,13 +95,13 @@ class DerivedTable:
         ``settings`` and ``also`` are JSON values by name. With other settings all rows are recomputed; what a
         difference in ``also`` affects, the update of the table finds itself.
         """
-        snapshots = lake.versions.snapshots(*self.inputs, self.target)
-        stored = snapshots[self.target].provenance() if self.target in snapshots else {}
+        commits = lake.versions.newest_commits(*self.inputs, self.target)
+        stored = commits[self.target].provenance() if self.target in commits else {}
         parts = _split_parts(stored)
         before = parts.pop(self.part, {})
         computed_by = {CODE_VERSION: self.code_version, **settings}
-        now = {**versions_by_name(snapshots, self.inputs), **json.loads(json.dumps({**computed_by, **also}))}
-        return IncrementalUpdate(lake, self, snapshots, before, now, frozenset(computed_by), parts)
+        now = {**versions_by_name(commits, self.inputs), **json.loads(json.dumps({**computed_by, **also}))}
+        return IncrementalUpdate(lake, self, commits, before, now, frozenset(computed_by), parts)
 
     def provenance(self, lake: Lake) -> dict[str, Any]:
         """Return what the rows of the table in a lake rest on; empty where there is no such table."""
@@ -162,7 +162,7 @@ class IncrementalUpdate:
 
     lake: Lake
     table: DerivedTable
-    snapshots: Mapping[Table, Snapshot]  # of the inputs and the target, as they were when the update began
+    commits: Mapping[Table, TableCommit]  # of the inputs and the target, as they were when the update began
     provenance_before: dict[str, Any]
     provenance_now: dict[str, Any]
     computed_by: frozenset[str]  # the names of the settings, and of the version of the code
@@ -175,7 +175,7 @@ class IncrementalUpdate:
 
     def exists(self, *tables: Table) -> bool:
         """Whether any of the tables existed when the update began."""
-        return any(table in self.snapshots for table in tables)
+        return any(table in self.commits for table in tables)
 
     def is_current(self) -> bool:
         """Whether the table rests on just this already."""
@@ -247,7 +247,7 @@ class IncrementalUpdate:
         ``current`` are the table's rows of everything that was recomputed.
         """
         dates = set(current[EVENT_DATE].to_pylist())
-        before = self.snapshots[self.target].provenance_json if self.target in self.snapshots else None
+        before = self.commits[self.target].provenance_json if self.target in self.commits else None
         return self.lake.replace_changed(
             self.target, rows, current, dates=dates, provenance=self._provenance_json, previous_provenance=before
         )

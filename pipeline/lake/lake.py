@@ -25,7 +25,7 @@ from pipeline.lake.change import EVERY_ROW, Change, CommitNote, Dates, MakeChang
 from pipeline.lake.date_filters import dates_condition
 from pipeline.lake.engine.collect import collect
 from pipeline.lake.engine.frames import arrow_to_frame, files_to_frame
-from pipeline.lake.engine.sessions import LazySession, is_remote, own_session
+from pipeline.lake.engine.sessions import LazySession, is_remote_session, own_session
 from pipeline.lake.engine.tasks import PartitionedRows
 from pipeline.lake.errors import LakeNameError, StoreError
 from pipeline.lake.lake_path import LakePath, absolute_location
@@ -38,7 +38,7 @@ from pipeline.lake.queries.inputs import (
     MAX_ROWS_IN_MEMORY,
     GroupedQuery,
     MemoryLimits,
-    Parts,
+    QueryAnswers,
     QueryInput,
     Values,
 )
@@ -48,7 +48,7 @@ from pipeline.lake.storage.catalog_log import CatalogFileLog
 from pipeline.lake.storage.delta_rs import DeltaRsStore
 from pipeline.lake.storage.delta_spark import SparkStore
 from pipeline.lake.storage.file_log import FileLog
-from pipeline.lake.storage.log import NO_PROVENANCE, Snapshot, TableLog, TablePlaces
+from pipeline.lake.storage.log import NO_PROVENANCE, TableCommit, TableLocations, TableLog
 from pipeline.lake.storage.retention import Retention, read_retention
 from pipeline.lake.storage.spark_log import SparkLog
 from pipeline.lake.storage.store import StoreName, TableStore
@@ -96,8 +96,8 @@ class Lake:
         self.root = absolute_location(root)
         self.folder = LakePath(self.root)
         self.catalog, self.prefix, self.overflow_folder = catalog, prefix, overflow_folder
-        self.places = TablePlaces(self.root, catalog, prefix)
-        default: StoreName = "delta-rs" if catalog is None and not is_remote(session) else "spark"
+        self.locations = TableLocations(self.root, catalog, prefix)
+        default: StoreName = "delta-rs" if catalog is None and not is_remote_session(session) else "spark"
         self.store_name = choose_store(self.folder, wanted=store, default=default, in_catalog=catalog is not None)
         sql = DuckDbSql(overflow_folder)
         self._log: TableLog
@@ -105,32 +105,32 @@ class Lake:
         if self.store_name == "delta-rs":
             if found := _NOT_IN_FOLDERS.search(self.root):
                 raise LakeNameError(f"{root!r}: delta-rs takes no folder with {found[0]!r} in its name; rename it")
-            self._log = file_log = FileLog(self.places)
+            self._log = file_log = FileLog(self.locations)
             self._store = DeltaRsStore(file_log, self.session, sql)
         else:
             if self.folder.is_remote:
                 raise StoreError(f"{self.root}: Spark needs a folder; set lake.store to delta-rs, without a catalog")
             self._log = self._log_of_spark(read_log)
-            self._store = SparkStore(self.places, self.session)
+            self._store = SparkStore(self.locations, self.session)
         trusts = trusts_versions and isinstance(self._log, SparkLog)
         self.versions = Versions(self._log, self.root, self._read_watermarks, self._count_rows, trusts_versions=trusts)
         self._held = HeldRows()
         self._unfinished = UnfinishedRuns(self.folder)
         self._has_changed = False  # a table that is made of something, by the run that holds exclusive access
         self._announcing = Lock()
-        self._answers = Answers(self.places, self._log, self.versions, self.session, sql, self._held)
+        self._answers = Answers(self.locations, self._log, self.versions, self.session, sql, self._held)
 
     def _log_of_spark(self, read_log: LakeReadLog) -> TableLog:
         """Return what reads the logs of tables that Spark stores."""
         is_reached = self.is_in_own_spark and (self.catalog is not None or not _NOT_IN_FOLDERS.search(self.root))
         if read_log == "spark" or (read_log == "auto" and not is_reached):
-            return SparkLog(self.places, self.session)
-        return FileLog(self.places) if self.catalog is None else CatalogFileLog(self.places, self.session)
+            return SparkLog(self.locations, self.session)
+        return FileLog(self.locations) if self.catalog is None else CatalogFileLog(self.locations, self.session)
 
     @property
     def is_in_own_spark(self) -> bool:
         """Whether Spark runs in this process, and all commits are in folders: those of other catalogs may not be."""
-        return not is_remote(self.session) and self.catalog in (None, "spark_catalog")
+        return not is_remote_session(self.session) and self.catalog in (None, "spark_catalog")
 
     @property
     def spark(self) -> SparkSession:
@@ -158,7 +158,7 @@ class Lake:
         with self.versions.hold(check, is_unfinished=self._unfinished.begin(run)):
             for table in list(self.versions.narrow.values()):
                 self.add_missing_columns(table)
-            for table, snapshot in self._data_snapshots().items():
+            for table, snapshot in self._data_commits().items():
                 mark = self.versions.watermarks.ends.get(str(table))
                 if mark is not None and mark.version < snapshot.version and snapshot.is_foreign:
                     say(f"{table}: somebody else changed it after version {mark.version} ({snapshot.operation})")
@@ -195,7 +195,7 @@ class Lake:
     def keep_watermarks(self) -> None:
         """Keep what each table is made of now, in ``bronze.watermarks``; only with exclusive access."""
         marks = self.versions.watermarks.ends
-        found = {table: (now.version, now.provenance_json) for table, now in self._data_snapshots().items()}
+        found = {table: (now.version, now.provenance_json) for table, now in self._data_commits().items()}
         changed = {table: now for table, now in found.items() if marks.get(str(table), (None,))[:2] != now}
         if changed:
             count = {table: partial(self._row_count, table, version) for table, (version, _) in changed.items()}
@@ -205,9 +205,9 @@ class Lake:
             self.versions.watermarks.forget_announced()
             self.replace(WATERMARKS, watermark_rows(self.versions.watermarks))
 
-    def _data_snapshots(self) -> dict[Table, Snapshot]:
+    def _data_commits(self) -> dict[Table, TableCommit]:
         """Return the snapshots of all tables that watermarks tell of."""
-        return self.versions.snapshots(*(table for table in ALL_TABLES if table not in WITHOUT_WATERMARK))
+        return self.versions.newest_commits(*(table for table in ALL_TABLES if table not in WITHOUT_WATERMARK))
 
     def _read_watermarks(self) -> Watermarks:
         rows = self.select(WATERMARKS, "TRUE") if self.exists(WATERMARKS) else WATERMARKS.schema().empty_table()
@@ -233,11 +233,11 @@ class Lake:
 
     def path(self, table: Table) -> str:
         """Return where the table is: its folder, or its full name in the catalog."""
-        return self.places.path(table)
+        return self.locations.path(table)
 
     def sql_name(self, table: Table) -> str:
         """Return the table's name for SQL, quoted."""
-        return self.places.sql_name(table)
+        return self.locations.sql_name(table)
 
     # -- tables ----------------------------------------------------------------------------------------------------
 
@@ -309,7 +309,7 @@ class Lake:
         with self._answers.map_groups(query, MemoryLimits(MAX_ROWS_IN_MEMORY, MAX_BYTES_IN_MEMORY)) as found:
             if isinstance(found, dict) or self.session.engine == "local":
                 self.session.note_in_driver(query.function)
-            yield pa.concat_tables(query.function(Parts(found))) if isinstance(found, dict) else found
+            yield pa.concat_tables(query.function(QueryAnswers(found))) if isinstance(found, dict) else found
 
     def map_few_groups(self, query: GroupedQuery) -> pa.Table:
         """Return the same as an Arrow table: what the function makes are few rows, however many it is made of."""
@@ -616,7 +616,7 @@ class Lake:
 
     def oldest_version(self, table: Table) -> int:
         """Return the oldest version of which the table's log has an entry."""
-        return self._log.snapshots_since(table, -1)[0].version
+        return self._log.commits_since(table, -1)[0].version
 
     def vacuum(self, table: Table) -> None:
         """Delete all files that the newest version does not need: no older version can be read from then on.

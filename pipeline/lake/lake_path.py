@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from pipeline.lake.errors import LakeNameError
 from pipeline.local_paths import SCHEME, lake_location
-from udfs.files.filesystems import is_remote, resolve_filesystem
+from udfs.files.filesystems import is_remote_location, resolve_filesystem
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -49,21 +49,21 @@ class LakePath:
     @property
     def is_remote(self) -> bool:
         """Whether it is on an object store."""
-        return is_remote(self.location)
+        return is_remote_location(self.location)
 
     @property
-    def place(self) -> tuple[Any, str]:
+    def filesystem_and_name(self) -> tuple[Any, str]:
         """The file system, as ``pyarrow.fs`` has it, and the name there."""
         return resolve_filesystem(self.location)
 
     def exists(self) -> bool:
         """Whether there is a file or a folder."""
-        filesystem, name = self.place
+        filesystem, name = self.filesystem_and_name
         return bool(filesystem.get_file_info(name).type != pafs.FileType.NotFound)
 
     def is_folder(self) -> bool:
         """Whether there is a folder."""
-        filesystem, name = self.place
+        filesystem, name = self.filesystem_and_name
         return bool(filesystem.get_file_info(name).type == pafs.FileType.Directory)
 
     def entries(self) -> list[LakePath]:
@@ -76,18 +76,18 @@ class LakePath:
         return {file: found[file] for file in sorted(found) if file.name[0] != "." and file.name.endswith(suffix)}
 
     def _listed(self) -> Sequence[Any]:
-        filesystem, name = self.place
+        filesystem, name = self.filesystem_and_name
         found: Sequence[Any] = filesystem.get_file_info(pafs.FileSelector(name, allow_not_found=True))
         return found
 
     def make_folder(self) -> None:
         """Make a folder, and those that it is in; one that is there stays."""
-        filesystem, name = self.place
+        filesystem, name = self.filesystem_and_name
         filesystem.create_dir(name, recursive=True)
 
     def read_text(self) -> str:
         """Return the text of a file; FileNotFoundError without one."""
-        filesystem, name = self.place
+        filesystem, name = self.filesystem_and_name
         with filesystem.open_input_stream(name) as stream:
             return bytes(stream.read()).decode()
 
@@ -102,7 +102,7 @@ class LakePath:
 
     def open_output(self) -> pa.NativeFile:
         """Open a file to be written anew."""
-        filesystem, name = self.place
+        filesystem, name = self.filesystem_and_name
         return filesystem.open_output_stream(name)
 
     def temporary(self, suffix: str) -> LakePath:
@@ -112,18 +112,18 @@ class LakePath:
     def publish(self, written: LakePath) -> None:
         """Put what was written to ``temporary`` in the place of the file, in one step."""
         if written != self:
-            filesystem, name = written.place
+            filesystem, name = written.filesystem_and_name
             filesystem.move(name, self.location)
 
     def remove_file(self) -> None:
         """Remove a file, if there is one."""
-        filesystem, name = self.place
+        filesystem, name = self.filesystem_and_name
         with suppress(FileNotFoundError):
             filesystem.delete_file(name)
 
     def remove_folder(self) -> None:
         """Remove a folder with all that is in it, as far as it is there and can be removed."""
-        filesystem, name = self.place
+        filesystem, name = self.filesystem_and_name
         with suppress(OSError):
             filesystem.delete_dir(name)
 
@@ -132,7 +132,7 @@ def open_parquet(file: LakePath) -> pq.ParquetFile:
     """Open a Parquet file."""
     if not file.is_remote:
         return pq.ParquetFile(file.location, memory_map=True)
-    filesystem, name = file.place
+    filesystem, name = file.filesystem_and_name
     return pq.ParquetFile(name, filesystem=filesystem, pre_buffer=True)
 
 
@@ -140,13 +140,15 @@ def parquet_dataset(files: Sequence[LakePath], schema: pa.Schema) -> pads.Datase
     """Return the rows of Parquet files of one place; columns of ``schema`` that files do not have are null."""
     if not files:
         return pads.dataset(schema.empty_table())
-    filesystem, _ = files[0].place
-    return pads.dataset([file.place[1] for file in files], schema=schema, filesystem=filesystem, format="parquet")
+    filesystem, _ = files[0].filesystem_and_name
+    return pads.dataset(
+        [file.filesystem_and_name[1] for file in files], schema=schema, filesystem=filesystem, format="parquet"
+    )
 
 
 def absolute_location(root: str) -> str:
     """Return the absolute path of a lake's folder, or its URI; LakeNameError for an object store other than S3."""
-    if not is_remote(root) and not root.lower().startswith("file:"):
+    if not is_remote_location(root) and not root.lower().startswith("file:"):
         return root.rstrip("/") if SCHEME.match(root) else os.path.abspath(root)  # noqa: PTH100
     try:
         return lake_location(root)

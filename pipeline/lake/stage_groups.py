@@ -15,12 +15,12 @@ from pyspark.sql.types import StructType
 
 from pipeline.lake.lake import Lake
 from pipeline.lake.lake_path import LakePath
-from pipeline.lake.queries.inputs import BoundQuery, GroupedQuery, Parts
+from pipeline.lake.queries.inputs import BoundQuery, GroupedQuery, QueryAnswers
 from pipeline.lake.staging_files import StagingWriter
 
 BUCKET: Final = "bucket"
 
-StageFunction: TypeAlias = Callable[[Parts, StagingWriter], pa.Table]
+StageFunction: TypeAlias = Callable[[QueryAnswers, StagingWriter], pa.Table]
 """Adds what it makes of the answers to queries to a task's staging files; returns what is to be known of it."""
 
 
@@ -40,7 +40,7 @@ def stage_groups(
     location = str(folder)
 
     @wraps(stage)
-    def stage_buckets(parts: Parts) -> Iterator[pa.Table]:
+    def stage_buckets(parts: QueryAnswers) -> Iterator[pa.Table]:
         firsts = (pc.min(parts.select(name, [BUCKET])[BUCKET]).as_py() for name in parts)
         staging = StagingWriter(location, min(filter(None, firsts), default=""))
         found = stage(parts, staging)

@@ -96,7 +96,7 @@ class StagingWriter:
     def _writer(self, kind: str, schema: pa.Schema) -> pq.ParquetWriter:
         _, file = self._files(kind)
         file.folder.make_folder()
-        filesystem, name = file.place
+        filesystem, name = file.filesystem_and_name
         texts = [field.name for field in schema if pa.types.is_string(field.type)]
         return pq.ParquetWriter(
             name, schema, filesystem=filesystem, compression="snappy", use_dictionary=texts, write_statistics=False

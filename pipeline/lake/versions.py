@@ -15,14 +15,14 @@ from typing import Any, NamedTuple
 
 from pipeline.concurrency import run_concurrently
 from pipeline.lake.errors import ConflictError, SchemaError
-from pipeline.lake.storage.log import UNKNOWN_VERSION, Snapshot, TableLog
-from pipeline.lake.watermarks import WITHOUT_WATERMARK, Watermarks, replace_versions, settle
+from pipeline.lake.storage.log import UNKNOWN_VERSION, TableCommit, TableLog
+from pipeline.lake.watermarks import WITHOUT_WATERMARK, Watermarks, replace_versions, resolve_newest
 from schemas.table import Table
 
 
-def versions_by_name(snapshots: Mapping[Table, Snapshot], tables: Iterable[Table]) -> dict[str, int | None]:
+def versions_by_name(newest_commits: Mapping[Table, TableCommit], tables: Iterable[Table]) -> dict[str, int | None]:
     """Return the versions of tables by their names, None for a table that does not exist."""
-    return {str(table): snapshots[table].version if table in snapshots else None for table in tables}
+    return {str(table): newest_commits[table].version if table in newest_commits else None for table in tables}
 
 
 class Changers(NamedTuple):
@@ -50,7 +50,7 @@ class Versions:
         self._created: set[str] = set()  # by this run
         self.committed: set[str] = set()  # tables to which this run may have committed, with exclusive access
         self.narrow: dict[str, Table] = {}  # tables made before some of their columns were declared
-        self._newest: dict[str, Snapshot] = {}  # with exclusive access, of tables that are looked up
+        self._newest: dict[str, TableCommit] = {}  # with exclusive access, of tables that are looked up
         self._known: dict[str, int] = {}  # with exclusive access, the last version of a table that was seen here
         self.watermarks = Watermarks({}, {})  # with exclusive access, or of who only reads and trusts them
         self._noted: dict[str, tuple[int, str]] = {}  # versions of tables, and what these rest on since no row changed
@@ -92,10 +92,10 @@ class Versions:
         if self._is_trusted(table):
             self._look_up(table)
         known, is_new = self._known.get(str(table)), self.trusts_versions and str(table) in self._created
-        if known is not None and not is_new and self._log.snapshot(table).version != known:
+        if known is not None and not is_new and self._log.newest_commit(table).version != known:
             self._raise_foreign(table, known)
 
-    def note_commit(self, table: Table, made: Snapshot | None) -> Snapshot | None:
+    def note_commit(self, table: Table, made: TableCommit | None) -> TableCommit | None:
         """Note that this run has committed to a table; ``made``: the commit, where it is known; return it.
 
         ConflictError if somebody else committed between the look-up and this commit.
@@ -123,7 +123,7 @@ class Versions:
 
     def note_provenance(self, table: Table, provenance: str) -> None:
         """Note what the rows of a table rest on now."""
-        if (newest := self.snapshot(table)) is not None:
+        if (newest := self.newest_commit(table)) is not None:
             self._noted[str(table)] = (newest.version, provenance)
 
     def _raise_foreign(self, table: Table, since: int) -> None:
@@ -190,8 +190,8 @@ class Versions:
     def version(self, table: Table) -> int | None:
         """Return the table's version, from 0; None when it does not exist."""
         if not self._is_exclusive:  # what its watermark says is not needed
-            return self._log.snapshot(table).version if self.exists(table) else None
-        newest = self.snapshot(table)
+            return self._log.newest_commit(table).version if self.exists(table) else None
+        newest = self.newest_commit(table)
         return None if newest is None else newest.version
 
     def version_to_read(self, table: Table) -> int:
@@ -206,14 +206,14 @@ class Versions:
         newest = self.version(table)
         return -1 if newest is None else newest
 
-    def snapshot(self, table: Table) -> Snapshot | None:
+    def newest_commit(self, table: Table) -> TableCommit | None:
         """Return the table as it is now: its version and provenance; None when there is no table."""
         if not self.exists(table):
             return None
         known = self._newest.get(str(table))
         if known is None and self._is_trusted(table):
             mark = self.watermarks.ends[str(table)]
-            known = Snapshot(mark.version, mark.provenance_json)
+            known = TableCommit(mark.version, mark.provenance_json)
         if known is None:
             known = self._look_up(table)
         version, provenance = self._noted.get(str(table), (None, None))
@@ -221,9 +221,9 @@ class Versions:
             known = known._replace(provenance_json=provenance)
         return self._with_later_versions(known)
 
-    def snapshots(self, *tables: Table) -> dict[Table, Snapshot]:
+    def newest_commits(self, *tables: Table) -> dict[Table, TableCommit]:
         """Return the snapshot of each table, read concurrently; tables that do not exist are left out."""
-        found = run_concurrently({table: partial(self.snapshot, table) for table in tables})
+        found = run_concurrently({table: partial(self.newest_commit, table) for table in tables})
         # Only now it is known of each of them which earlier versions have the same rows.
         return {table: self._with_later_versions(commit) for table, commit in found.items() if commit is not None}
 
@@ -236,23 +236,23 @@ class Versions:
         is_told = table not in WITHOUT_WATERMARK and bool(self.watermarks.ends) and str(table) not in self._known
         return self.trusts_versions and is_told
 
-    def _with_later_versions(self, snapshot: Snapshot) -> Snapshot:
+    def _with_later_versions(self, newest_commit: TableCommit) -> TableCommit:
         """Return a snapshot whose provenance names the newest versions with the same rows, as far as they are known."""
-        return snapshot._replace(provenance_json=replace_versions(snapshot.provenance_json, self._same))
+        return newest_commit._replace(provenance_json=replace_versions(newest_commit.provenance_json, self._same))
 
-    def _look_up(self, table: Table) -> Snapshot:
+    def _look_up(self, table: Table) -> TableCommit:
         """Return the newest commit of a table, with the provenance of its rows, whoever made the commit."""
         name, was_trusted = str(table), self._is_trusted(table)
-        newest = self._log.snapshot(table)
+        newest = self._log.newest_commit(table)
         if table not in WITHOUT_WATERMARK:
-            newest = self._settled(table, newest, was_trusted=was_trusted)
+            newest = self._resolved(table, newest, was_trusted=was_trusted)
         if self._is_exclusive:
             if newest.version > self._known.get(name, newest.version) + 1:
                 self._raise_foreign(table, self._known[name])
             self._newest[name], self._known[name] = newest, newest.version
         return newest
 
-    def _settled(self, table: Table, newest: Snapshot, *, was_trusted: bool) -> Snapshot:
+    def _resolved(self, table: Table, newest: TableCommit, *, was_trusted: bool) -> TableCommit:
         """Return a newest commit with the provenance of the table's rows."""
         name = str(table)
         mark = (watermarks := self.kept_watermarks()).ends.get(name)
@@ -262,17 +262,17 @@ class Versions:
         if newest.is_ours:
             return newest
         commits = self._commits_since(table, -1 if mark is None else mark.version)
-        settled = settle(newest, mark, commits, partial(self._count_rows, table))
+        resolved = resolve_newest(newest, mark, commits, partial(self._count_rows, table))
         if self._is_exclusive:
-            if settled.foreign is not None and (name in self._known or was_trusted):
-                raise _conflict(table, settled.foreign)
-            self._same |= {(name, version): newest.version for version in settled.same_versions}
-        return settled.snapshot
+            if resolved.foreign is not None and (name in self._known or was_trusted):
+                raise _conflict(table, resolved.foreign)
+            self._same |= {(name, version): newest.version for version in resolved.same_versions}
+        return resolved.newest_commit
 
-    def _commits_since(self, table: Table, version: int) -> list[Snapshot]:
+    def _commits_since(self, table: Table, version: int) -> list[TableCommit]:
         """Return the commits after a version that the log still has, the oldest first, as announced ones were."""
         of_commit = partial(self.kept_watermarks().of_commit, str(table))
-        return [*map(of_commit, self._log.snapshots_since(table, version))]
+        return [*map(of_commit, self._log.commits_since(table, version))]
 
     def kept_watermarks(self) -> Watermarks:
         """Return what ``bronze.watermarks`` holds."""
@@ -280,17 +280,17 @@ class Versions:
 
     def rows_written(self, table: Table) -> int:
         """Return how many rows the table's last commit wrote."""
-        newest = self.snapshot(table)
+        newest = self.newest_commit(table)
         return 0 if newest is None else newest.rows_written
 
     def provenance_json(self, table: Table) -> str | None:
         """Return the provenance in the table's last commit as text; None if it has none, or there is no table."""
-        newest = self.snapshot(table)
+        newest = self.newest_commit(table)
         return None if newest is None else newest.provenance_json
 
     def provenance(self, table: Table) -> dict[str, Any]:
         """Return the provenance in the table's last commit; empty if it has none, or no JSON."""
-        return Snapshot(0, self.provenance_json(table)).provenance()
+        return TableCommit(0, self.provenance_json(table)).provenance()
 
     def provenance_since(self, table: Table, since: int) -> dict[int, str | None]:
         """Return the provenance of each commit after a version, by version; maintenance is left out."""
@@ -313,6 +313,6 @@ class Versions:
         )
 
 
-def _conflict(table: Table, foreign: Snapshot) -> ConflictError:
+def _conflict(table: Table, foreign: TableCommit) -> ConflictError:
     what = f"version {foreign.version}, {foreign.operation}"
     return ConflictError(f"{table}: somebody else changed it while this run worked ({what})")

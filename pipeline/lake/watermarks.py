@@ -26,7 +26,7 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from pipeline.lake.storage.log import Snapshot
+from pipeline.lake.storage.log import TableCommit
 from schemas.bronze import RUNS, WATERMARKS
 
 WITHOUT_WATERMARK: Final = (WATERMARKS, RUNS)
@@ -58,7 +58,7 @@ class Watermarks(NamedTuple):
     ends: dict[str, Watermark]
     announced: dict[str, tuple[Announced, ...]]
 
-    def of_commit(self, table: str, commit: Snapshot) -> Snapshot:
+    def of_commit(self, table: str, commit: TableCommit) -> TableCommit:
         """Return a commit of a table with the provenance that was announced of it; as it is if it was not."""
         if commit.is_ours:
             return commit
@@ -78,12 +78,12 @@ class Watermarks(NamedTuple):
             self.announced[table] = tuple(each for each in commits if not each.provenance.startswith("{"))[-_MAX_KEPT:]
 
 
-class Settled(NamedTuple):
+class ResolvedCommit(NamedTuple):
     """The newest snapshot of a table, the earlier versions with the same rows, and a change by somebody else."""
 
-    snapshot: Snapshot
+    newest_commit: TableCommit
     same_versions: tuple[int, ...] = ()
-    foreign: Snapshot | None = None
+    foreign: TableCommit | None = None
 
 
 def read_watermarks(rows: pa.Table) -> Watermarks:
@@ -107,9 +107,9 @@ def watermark_rows(watermarks: Watermarks) -> pa.Table:
     return pa.Table.from_pylist(rows, WATERMARKS.schema())
 
 
-def settle(
-    newest: Snapshot, mark: Watermark | None, commits: Sequence[Snapshot], count_rows: Callable[[], int]
-) -> Settled:
+def resolve_newest(
+    newest: TableCommit, mark: Watermark | None, commits: Sequence[TableCommit], count_rows: Callable[[], int]
+) -> ResolvedCommit:
     """Return what a table is made of whose newest commit is not of this program.
 
     ``commits`` are those after the watermark, or all without one, that the log still has, the oldest first.
@@ -118,13 +118,15 @@ def settle(
     last = next((commit for commit in reversed(commits) if not commit.is_maintenance), None)
     if last is not None and last.is_ours:
         same = (last.version,)
-        return Settled(newest._replace(provenance_json=last.provenance_json, rows_written=last.rows_written), same)
+        return ResolvedCommit(
+            newest._replace(provenance_json=last.provenance_json, rows_written=last.rows_written), same
+        )
     if mark is None:
-        return Settled(newest)
+        return ResolvedCommit(newest)
     is_complete = len(commits) == newest.version - mark.version
     if last is None and (is_complete or (mark.version < newest.version and count_rows() == mark.row_count)):
-        return Settled(newest._replace(provenance_json=mark.provenance_json), (mark.version,))
-    return Settled(newest, foreign=last or newest)
+        return ResolvedCommit(newest._replace(provenance_json=mark.provenance_json), (mark.version,))
+    return ResolvedCommit(newest, foreign=last or newest)
 
 
 def replace_versions(provenance_json: str | None, same: Mapping[tuple[str, int], int]) -> str | None:

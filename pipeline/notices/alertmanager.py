@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Final
 
 from pipeline.notices.https_post import Endpoint
 from pipeline.notices.notice import HAPPENED, Notice
-from pipeline.notices.target import Call, Request, Target
+from pipeline.notices.target import Call, NoticeRequest, Target
 from pipeline.text import json_default
 
 _INTERVALS_AHEAD: Final = 3
@@ -29,17 +29,17 @@ class Alertmanager(Target):
     endpoint: Endpoint
     interval: timedelta
 
-    def requests(self, call: Call) -> Iterator[Request]:
+    def requests(self, call: Call) -> Iterator[NoticeRequest]:
         """Yield one request with all alerts; none where nothing is active or was."""
         ends_at = call.now + _INTERVALS_AHEAD * self.interval
-        active = [*call.open, *(notice for notice in call.to_tell if notice.action == HAPPENED)]
+        active = [*call.open, *(notice for notice in call.to_send if notice.action == HAPPENED)]
         now = [_alert(notice, call.now, ends_at) for notice in active]
         labels = [alert["labels"] for alert in now]
         before = (_alert(notice, call.now, call.now) for notice in call.before.values())
         alerts = [*now, *(alert for alert in before if alert["labels"] not in labels)]
         if alerts:
-            told = frozenset(notice.notice_key for notice in (*call.to_tell, *call.open))
-            yield Request(told, partial(self.endpoint.post, alerts))
+            told = frozenset(notice.notice_key for notice in (*call.to_send, *call.open))
+            yield NoticeRequest(told, partial(self.endpoint.post, alerts))
 
 
 def _alert(notice: Notice, now: datetime, ends_at: datetime) -> dict[str, Any]:

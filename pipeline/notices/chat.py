@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Final
 
 from pipeline.notices.https_post import Endpoint
 from pipeline.notices.notice import ENDED, Notice
-from pipeline.notices.target import Call, Request, Summary, Target, keys_of, single_or_summary
+from pipeline.notices.target import Call, NoticeRequest, Summary, Target, keys_of, single_or_summary
 from pipeline.text import cut_text
 
 _SECTION_CHARS: Final = 2_900  # Slack takes 3,000
@@ -28,10 +28,10 @@ class Slack(Target):
     is_reminded: ClassVar[bool] = False
     endpoint: Endpoint
 
-    def requests(self, call: Call) -> Iterator[Request]:
+    def requests(self, call: Call) -> Iterator[NoticeRequest]:
         """Yield one request for each notice, or one for all of too many."""
-        for told in single_or_summary(call.to_tell):
-            yield Request(keys_of(told), partial(self.endpoint.post, _slack_message(told)))
+        for message in single_or_summary(call.to_send):
+            yield NoticeRequest(keys_of(message), partial(self.endpoint.post, _slack_message(message)))
 
 
 @dataclass(frozen=True)
@@ -41,17 +41,19 @@ class Teams(Target):
     is_reminded: ClassVar[bool] = False
     endpoint: Endpoint
 
-    def requests(self, call: Call) -> Iterator[Request]:
+    def requests(self, call: Call) -> Iterator[NoticeRequest]:
         """Yield one request for each notice, or one for all of too many."""
-        for told in single_or_summary(call.to_tell):
-            content = {"contentType": "application/vnd.microsoft.card.adaptive", "content": _card(told)}
-            yield Request(keys_of(told), partial(self.endpoint.post, {"type": "message", "attachments": [content]}))
+        for message in single_or_summary(call.to_send):
+            content = {"contentType": "application/vnd.microsoft.card.adaptive", "content": _card(message)}
+            yield NoticeRequest(
+                keys_of(message), partial(self.endpoint.post, {"type": "message", "attachments": [content]})
+            )
 
 
-def _slack_message(told: Notice | Summary) -> dict[str, Any]:
+def _slack_message(message: Notice | Summary) -> dict[str, Any]:
     return {
-        "text": html.escape(told.title, quote=False),
-        "blocks": [_section(told.title), _section("\n".join(told.lines))],
+        "text": html.escape(message.title, quote=False),
+        "blocks": [_section(message.title), _section("\n".join(message.lines))],
     }
 
 
@@ -60,15 +62,18 @@ def _section(text: str) -> dict[str, Any]:
     return {"type": "section", "text": shown}
 
 
-def _card(told: Notice | Summary) -> dict[str, Any]:
-    is_over = isinstance(told, Notice) and told.action == ENDED
-    title = {"weight": "bolder", "color": "good" if is_over else _COLORS[told.severity]}
+def _card(message: Notice | Summary) -> dict[str, Any]:
+    is_over = isinstance(message, Notice) and message.action == ENDED
+    title = {"weight": "bolder", "color": "good" if is_over else _COLORS[message.severity]}
     return {
         "$schema": "http://adaptivecards.io/schemas/adaptive-card.json",
         "type": "AdaptiveCard",
         "version": "1.5",
-        "fallbackText": cut_text(told.title),
-        "body": [_plain(told.title, **title), *map(_plain, cut_text("\n".join(told.lines), _CARD_CHARS).split("\n"))],
+        "fallbackText": cut_text(message.title),
+        "body": [
+            _plain(message.title, **title),
+            *map(_plain, cut_text("\n".join(message.lines), _CARD_CHARS).split("\n")),
+        ],
     }
 
 

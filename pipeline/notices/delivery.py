@@ -11,7 +11,7 @@ from threading import Thread
 from typing import Final
 
 from pipeline.concurrency import run_concurrently
-from pipeline.notices.target import NotDeliveredError, Request
+from pipeline.notices.target import NotDeliveredError, NoticeRequest
 
 REQUEST_S: Final = 5.0
 CALL_S: Final = 20.0  # for all targets
@@ -27,7 +27,7 @@ class Delivery:
 
 
 def deliver(
-    requests: Mapping[str, Sequence[Request]], *, request_s: float = REQUEST_S, call_s: float = CALL_S
+    requests: Mapping[str, Sequence[NoticeRequest]], *, request_s: float = REQUEST_S, call_s: float = CALL_S
 ) -> dict[str, Delivery]:
     """Send the requests to each target, by its name; return what became of them.
 
@@ -39,7 +39,7 @@ def deliver(
     return run_concurrently(sendings, at_once=max(len(sendings), 1))
 
 
-def _send(requests: Sequence[Request], until: float, request_s: float) -> Delivery:
+def _send(requests: Sequence[NoticeRequest], until: float, request_s: float) -> Delivery:
     done = Delivery()
     for request in requests:
         left_s = min(until - time.monotonic(), request_s)

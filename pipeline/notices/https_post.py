@@ -49,7 +49,7 @@ class Endpoint:
             error.close()
             _raise_for_status(error.code)
         except (OSError, http.client.HTTPException) as error:
-            raise NotDeliveredError(describe_failure(error), is_down=True) from None
+            raise NotDeliveredError(describe_connection_failure(error), is_down=True) from None
 
     @cached_property
     def _opener(self) -> urllib.request.OpenerDirector:
@@ -66,7 +66,7 @@ def _raise_for_status(status: int) -> NoReturn:
     raise NotDeliveredError(f"it answered with HTTP status {status}{how}", is_down=is_down) from None
 
 
-def describe_failure(error: BaseException) -> str:
+def describe_connection_failure(error: BaseException) -> str:
     """Return why a connection failed, without any text that could name the other end."""
     reason = error.reason if isinstance(error, urllib.error.URLError) else error
     if isinstance(reason, ssl.SSLCertVerificationError):

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from pipeline.notices.https_post import Endpoint
-from pipeline.notices.target import Call, NotDeliveredError, Request, Target, keys_of, single_or_summary
+from pipeline.notices.target import Call, NotDeliveredError, NoticeRequest, Target, keys_of, single_or_summary
 
 
 @dataclass(frozen=True)
@@ -22,10 +22,10 @@ class Webhook(Target):
 
     endpoint: Endpoint
 
-    def requests(self, call: Call) -> Iterator[Request]:
+    def requests(self, call: Call) -> Iterator[NoticeRequest]:
         """Yield one request for each notice, or one for all of too many."""
-        for told in single_or_summary(call.to_tell):
-            yield Request(keys_of(told), partial(self.endpoint.post, told.body()))
+        for message in single_or_summary(call.to_send):
+            yield NoticeRequest(keys_of(message), partial(self.endpoint.post, message.body()))
 
 
 @dataclass(frozen=True)
@@ -34,10 +34,10 @@ class Command(Target):
 
     arguments: tuple[str, ...] = field(repr=False)
 
-    def requests(self, call: Call) -> Iterator[Request]:
+    def requests(self, call: Call) -> Iterator[NoticeRequest]:
         """Yield one request for each notice, or one for all of too many."""
-        for told in single_or_summary(call.to_tell):
-            yield Request(keys_of(told), partial(self._call, told.body()))
+        for message in single_or_summary(call.to_send):
+            yield NoticeRequest(keys_of(message), partial(self._call, message.body()))
 
     def _call(self, body: dict[str, Any], timeout_s: float) -> None:
         """Call the command; NotDeliveredError unless it ends in time with exit code 0. What it prints is not kept."""

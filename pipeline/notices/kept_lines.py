@@ -17,7 +17,7 @@ from typing import Any, Final
 from pipeline.alerts.entries import AlertRow
 from pipeline.alerts.episodes import SEVERITY_ORDER
 from pipeline.lake.lake_path import LakePath
-from pipeline.notices.changes import Acknowledgement, Told, as_time
+from pipeline.notices.changes import Acknowledgement, Notification, as_time
 from pipeline.notices.notice import Notice
 from pipeline.text import json_default
 
@@ -65,13 +65,13 @@ class KeptLines:
         """Whether a target was called before."""
         return any(line["line"] == TARGET and line.get("target") == target for line in self.lines)
 
-    def told(self, target: str) -> dict[str, Told]:
+    def told(self, target: str) -> dict[str, Notification]:
         """Return what a target was told last, by notice key."""
         out = {}
         for line in self.lines:
             if line["line"] == TOLD and line.get("target") == target:
                 notice = Notice(**line["notice"])
-                out[notice.notice_key] = Told(notice, as_time(line["at"]), line["waiting"], line["known"])
+                out[notice.notice_key] = Notification(notice, as_time(line["at"]), line["waiting"], line["known"])
         return out
 
     def open_notices(self) -> dict[str, Notice]:
@@ -112,7 +112,7 @@ class KeptLines:
         self.lines = [*lines]
 
 
-def told_line(target: str, told: Told) -> Line:
+def notification_line(target: str, told: Notification) -> Line:
     """Return the line of what a target was told, or is to be told."""
     notice = {name: getattr(told.notice, name) for name in Notice.__slots__}
     said = {"line": TOLD, "at": told.told_at, "target": target, "waiting": told.is_waiting, "known": told.is_known}

@@ -14,13 +14,13 @@ from functools import partial
 from pathlib import Path
 from typing import ClassVar, Final, Literal
 
-from pipeline.notices.https_post import describe_failure
+from pipeline.notices.https_post import describe_connection_failure
 from pipeline.notices.notice import BEGAN, Notice
 from pipeline.notices.target import (
     SUMMARY_KEY,
     Call,
     NotDeliveredError,
-    Request,
+    NoticeRequest,
     Summary,
     Target,
     keys_of,
@@ -58,7 +58,7 @@ class MailServer:
         except smtplib.SMTPException as error:
             raise NotDeliveredError(f"the mail was not taken ({type(error).__name__})", is_down=False) from None
         except OSError as error:
-            raise NotDeliveredError(describe_failure(error), is_down=True) from None
+            raise NotDeliveredError(describe_connection_failure(error), is_down=True) from None
         if refused:
             raise NotDeliveredError(f"the mail server refused {len(refused)} of the recipients", is_down=False)
 
@@ -85,26 +85,26 @@ class Mail(Target):
     sender: str = field(repr=False)
     recipients: tuple[str, ...] = field(repr=False)
 
-    def requests(self, call: Call) -> Iterator[Request]:
+    def requests(self, call: Call) -> Iterator[NoticeRequest]:
         """Yield one request for each notice, or one for all of too many."""
-        for told in single_or_summary(call.to_tell):
-            yield Request(keys_of(told), partial(self.server.send, self._mail(told, call.now)))
+        for message in single_or_summary(call.to_send):
+            yield NoticeRequest(keys_of(message), partial(self.server.send, self._mail(message, call.now)))
 
-    def _mail(self, told: Notice | Summary, now: datetime) -> EmailMessage:
+    def _mail(self, message: Notice | Summary, now: datetime) -> EmailMessage:
         mail = EmailMessage()
         mail["From"], mail["To"] = self.sender, ", ".join(self.recipients)
-        mail["Subject"] = cut_text(told.title, _SUBJECT_CHARS)
+        mail["Subject"] = cut_text(message.title, _SUBJECT_CHARS)
         mail["Date"] = format_datetime(now)
         mail["Auto-Submitted"] = "auto-generated"
         at = now.isoformat()
-        if isinstance(told, Summary):
+        if isinstance(message, Summary):
             mail["Message-ID"] = _message_id(SUMMARY_KEY, at)
-        elif told.action == BEGAN:
-            mail["Message-ID"] = _message_id(told.notice_key, told.begun_at or at)
+        elif message.action == BEGAN:
+            mail["Message-ID"] = _message_id(message.notice_key, message.begun_at or at)
         else:
-            mail["Message-ID"] = _message_id(told.notice_key, f"{at}.{told.action}")
-            mail["In-Reply-To"] = mail["References"] = _message_id(told.notice_key, told.begun_at or at)
-        mail.set_content("\n\n".join(told.lines) + "\n")
+            mail["Message-ID"] = _message_id(message.notice_key, f"{at}.{message.action}")
+            mail["In-Reply-To"] = mail["References"] = _message_id(message.notice_key, message.begun_at or at)
+        mail.set_content("\n\n".join(message.lines) + "\n")
         return mail
 
 

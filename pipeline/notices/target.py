@@ -33,14 +33,14 @@ class NotDeliveredError(Exception):
 class Call:
     """What a target gets in one call: what it is told, what is open now, and what was before, by notice key."""
 
-    to_tell: Sequence[Notice]
+    to_send: Sequence[Notice]
     open: Sequence[Notice]
     before: Mapping[str, Notice]
     now: datetime
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class NoticeRequest:
     """One request: the keys of the notices that it tells, and the function that sends it within so many seconds.
 
     The function raises ``NotDeliveredError``.
@@ -61,7 +61,7 @@ class Target(ABC):
     name: str
 
     @abstractmethod
-    def requests(self, call: Call) -> Iterator[Request]:
+    def requests(self, call: Call) -> Iterator[NoticeRequest]:
         """Yield what is to be sent."""
 
 
@@ -100,6 +100,6 @@ def single_or_summary(notices: Sequence[Notice]) -> list[Notice | Summary]:
     return [*notices] if len(notices) <= MAX_NOTICES else [Summary(notices)]
 
 
-def keys_of(told: Notice | Summary) -> frozenset[str]:
+def keys_of(message: Notice | Summary) -> frozenset[str]:
     """Return the keys of the notices that one or a summary tells."""
-    return frozenset(each.notice_key for each in (told.notices if isinstance(told, Summary) else (told,)))
+    return frozenset(each.notice_key for each in (message.notices if isinstance(message, Summary) else (message,)))

@@ -24,7 +24,7 @@ import pyarrow.fs as pafs
 from pipeline.bronze import decryption
 from pipeline.concurrency import run_concurrently
 from pipeline.lake.lake import Lake
-from pipeline.lake.storage.log import Snapshot
+from pipeline.lake.storage.log import TableCommit
 from pipeline.runs.recovery import RunMarkers
 from pipeline.silver.update import STUBS_EMPTIED_PROVENANCE
 from schemas import catalog
@@ -46,7 +46,7 @@ def erase_history(lake: Lake) -> int:
     """
     purge = lake.purge if lake.owns_files else lake.rewrite
     tables = [table for table in catalog.ALL_TABLES if lake.exists(table) and table is not WATERMARKS]
-    before = lake.versions.snapshots(*tables)
+    before = lake.versions.newest_commits(*tables)
     same = {table: {found.version} for table, found in before.items()}
     same.setdefault(RPC_CALLS, set()).update(_versions_before_stubs_were_emptied(lake, before))
     run_concurrently(
@@ -73,7 +73,7 @@ def remove_leftover_files(lake: Lake) -> None:
             path.remove_file()
 
 
-def _versions_before_stubs_were_emptied(lake: Lake, newest: Mapping[Table, Snapshot]) -> set[int]:
+def _versions_before_stubs_were_emptied(lake: Lake, newest: Mapping[Table, TableCommit]) -> set[int]:
     """Return versions of bronze.rpc_calls that others name, and after which commits only emptied stubs."""
     named = {snapshot.provenance().get(str(RPC_CALLS)) for snapshot in newest.values()}
     return {

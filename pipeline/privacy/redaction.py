@@ -33,7 +33,7 @@ from pipeline.lake.engine.tasks import MIN_TASKS
 from pipeline.lake.incremental import CODE_VERSION
 from pipeline.lake.lake import Lake
 from pipeline.lake.lake_path import LakePath
-from pipeline.lake.queries.inputs import BoundQuery, Parts
+from pipeline.lake.queries.inputs import BoundQuery, QueryAnswers
 from pipeline.lake.schema_enforcement import select_fields
 from pipeline.lake.stage_groups import bucket_sql, stage_groups
 from pipeline.lake.staging_files import StagingWriter, staged_rows
@@ -205,7 +205,7 @@ class RedactionRun:
         pseudonyms, column, schema = self.pseudonyms, _REPLACE_KEYS.get(table, table.key[0]), table.schema()
         names = columns_to_read(table)
 
-        def redact(parts: Parts, staging: StagingWriter) -> pa.Table:
+        def redact(parts: QueryAnswers, staging: StagingWriter) -> pa.Table:
             keys = []
             rows = parts["rows"].select(names).cast(select_fields(schema, names))
             for batch in rows.to_batches(max_chunksize=_BATCH_ROWS):

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from pipeline.bronze.across_captures.clock_steps import read_clock_steps
 from pipeline.bronze.across_captures.merge_connections import renumber_clocks
-from pipeline.bronze.connection_openings import settle_connections
+from pipeline.bronze.connection_openings import update_connection_attempts
 from pipeline.bronze.ingest_clock import is_ahead_sql
 from pipeline.bronze.input_files import FindFile, find_file
 from pipeline.bronze.ledger_entries import LEDGER_COLUMNS, LedgerEntry
@@ -96,7 +96,9 @@ class _RetentionRun:
         self._trim_ledger(going_on)
         if not self.dry_run:
             recount_connection_calls(self.lake, self.cutoff)
-            settle_connections(self.lake, (), None, datetime.now(UTC), everything=True)  # what it rested on may be gone
+            update_connection_attempts(
+                self.lake, (), None, datetime.now(UTC), everything=True
+            )  # what it rested on may be gone
         return self.result
 
     def _delete(self, table: Table, condition: str, **of: Values) -> None:

@@ -30,7 +30,7 @@ from schemas.table import EVENT_DATE, Table
 from udfs.call_results import QMMGMT_SUCCEEDED_SQL
 from udfs.keys import key
 
-OUTCOMES: Final = ("ok", "fault", "no_response", "no_request", "damaged", "encrypted", "unbound")
+COUNTED_OUTCOMES: Final = ("ok", "fault", "no_response", "no_request", "damaged", "encrypted", "unbound")
 # Silver has the dates of its calls; but a message gets its queue by what opened it, which may be of another date.
 _FOLLOWED: Final = (CAPTURE_FILES, CONNECTIONS, RPC_CALLS, SESSION_PACKETS, QUARANTINE, SNAPSHOTS_RAW, MESSAGES)
 _DECODED_CALLS: Final = (REMOTE_READ_CALLS, CLIENT_CALLS, MANAGEMENT_CALLS)
@@ -141,7 +141,7 @@ PARTS: Final = (
         _table(RPC_CALLS, _CAPTURED, "outcome", "sealed", "opened_by", "observations"),
         "`at`",
         {"calls": "count(*)"}
-        | {f"calls_{outcome}": f"count_if(outcome = '{outcome}')" for outcome in OUTCOMES}
+        | {f"calls_{outcome}": f"count_if(outcome = '{outcome}')" for outcome in COUNTED_OUTCOMES}
         | _counts(sealed="sealed AND opened_by IS NULL", opened="opened_by IS NOT NULL",
                   calls_half_seen="outcome IN ('no_response', 'no_request', 'damaged')",
                   calls_seen_twice="observations > 1"),

@@ -21,7 +21,7 @@ from schemas import catalog
 from schemas.table import Table, quoted
 
 VALUES_BETWEEN: Final = "expect_column_values_to_be_between"
-Severity = Literal["error", "warning", "info"]
+ExpectationSeverity = Literal["error", "warning", "info"]
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]*")
 _TYPE: Final = re.compile(r"expect_[a-z_]+")
@@ -65,7 +65,7 @@ class Expectation:
     name: str
     type: str
     kwargs: Mapping[str, Any]
-    severity: Severity
+    severity: ExpectationSeverity
     description: str
     unit: str | None = None
 
@@ -212,8 +212,10 @@ def _parse_expectations(given: object, place: str) -> Iterator[Expectation]:
         where = f"{place}: {name}"
         if not isinstance(kind, str) or not _TYPE.fullmatch(kind):
             raise SuiteError(f"{where}: type: expected one of Great Expectations (expect_...), not {kind!r}")
-        if severity not in get_args(Severity):
-            raise SuiteError(f"{where}: severity: expected {', '.join(get_args(Severity))}, not {severity!r}")
+        if severity not in get_args(ExpectationSeverity):
+            raise SuiteError(
+                f"{where}: severity: expected {', '.join(get_args(ExpectationSeverity))}, not {severity!r}"
+            )
         kwargs = _mapping_at(one, "kwargs", where)
         for prefix, defaults in _DEFAULT_KWARGS.items():
             kwargs = {**defaults, **kwargs} if kind.startswith(prefix) else kwargs

@@ -46,7 +46,7 @@ EventKind = Literal[
     "doubt",
 ]
 
-REPORTED_COLUMNS: Final = ("state", "message_count", "bytes", "journal_count", "journal_bytes")
+QUEUE_REPORTED_COLUMNS: Final = ("state", "message_count", "bytes", "journal_count", "journal_bytes")
 COUNT_COLUMNS: Final = ("received", "peeked", "nacked", "arrived", "departed", "moved_in", "moved_out", "purged")
 STATE_UNKNOWN: Final = "UNKNOWN"
 STATE_LOCAL: Final = "LOCAL CONNECTION"
@@ -213,7 +213,7 @@ class _HistoryBuilder:
         errors = [dict(error) for event in rests_on.values() for error in event.errors]
         if errors:
             missing.add("decode_error")
-        values = {name: self._value(name) for name in REPORTED_COLUMNS}
+        values = {name: self._value(name) for name in QUEUE_REPORTED_COLUMNS}
         return {
             "valid_from": begin,
             "valid_to": end,
@@ -224,7 +224,9 @@ class _HistoryBuilder:
             "expected_message_count": None if base is None else base.value,
             "unexplained_change": None,
             "source": max(rests_on.values(), key=_event_order).source if rests_on else None,
-            "reported_at": max((self.known[name].at for name in REPORTED_COLUMNS if name in self.known), default=None),
+            "reported_at": max(
+                (self.known[name].at for name in QUEUE_REPORTED_COLUMNS if name in self.known), default=None
+            ),
             "evidence": list(dict.fromkeys(event.key for event in events)),
             "confidence": _confidence(missing),
             "missing": sorted(missing),

@@ -26,7 +26,13 @@ from udfs.rows import RowDict
 STATE_DISCONNECTED: Final = "DISCONNECTED"
 STATE_CONNECTED: Final = "CONNECTED"
 STATES_BY_ACTION: Final = {"CONNECT": STATE_CONNECTED, "DISCONNECT": STATE_DISCONNECTED}
-REPORTED_COLUMNS: Final = ("state", "directory_server", "bytes_in_all_queues", "active_queues", "private_queues")
+MACHINE_REPORTED_COLUMNS: Final = (
+    "state",
+    "directory_server",
+    "bytes_in_all_queues",
+    "active_queues",
+    "private_queues",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +76,8 @@ def _interval(begin: int, end: int, valid: Mapping[str, ValidValue[MachineEvent]
     errors = [dict(error) for event in rests_on.values() for error in event.errors]
     if errors:
         missing.add("decode_error")
-    values = {name: valid[name].value if name in valid else None for name in REPORTED_COLUMNS}
-    reports = [valid[name] for name in REPORTED_COLUMNS if name in valid]
+    values = {name: valid[name].value if name in valid else None for name in MACHINE_REPORTED_COLUMNS}
+    reports = [valid[name] for name in MACHINE_REPORTED_COLUMNS if name in valid]
     return {
         "valid_from": begin,
         "valid_to": end,

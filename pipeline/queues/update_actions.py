@@ -17,7 +17,7 @@ import pyarrow as pa
 from pipeline.lake.incremental import DerivedTable, TooManyChangesError
 from pipeline.lake.lake import Lake
 from pipeline.queues.management_actions import ManagementAction, StateReport, action_rows
-from pipeline.queues.named_update import NamedUpdate, begin_named_update
+from pipeline.queues.queue_manager_table_update import QueueManagerTableUpdate, begin_update_with_machine_names
 from pipeline.queues.queue_managers import with_machine_sql
 from pipeline.queues.queue_rows import QueueSettings, to_gold_table
 from pipeline.silver import queue_aliases
@@ -67,11 +67,11 @@ _ACTIONS: Final = DerivedTable(
 
 def update(lake: Lake, settings: QueueSettings, run_id: str) -> int:
     """Update the actions; return how many rows are written."""
-    step = begin_named_update(_ACTIONS, lake, {"max_gap_us": settings.max_gap_us})
+    step = begin_update_with_machine_names(_ACTIONS, lake, {"max_gap_us": settings.max_gap_us})
     return 0 if step is None else _ActionsUpdate(step, settings.max_gap_us, run_id).run()
 
 
-class _ActionsUpdate(NamedUpdate):
+class _ActionsUpdate(QueueManagerTableUpdate):
     """One update of the actions."""
 
     def run(self) -> int:

@@ -15,7 +15,7 @@ from pipeline.lake.incremental import DerivedTable
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import BoundQuery, GroupedQuery, GroupFunction
 from pipeline.queues import machine_rows
-from pipeline.queues.named_update import NamedUpdate, begin_named_update
+from pipeline.queues.queue_manager_table_update import QueueManagerTableUpdate, begin_update_with_machine_names
 from pipeline.queues.queue_rows import QueueSettings, from_gold_table, to_gold_table
 from schemas.queue_history import MACHINE_HISTORY
 from udfs.columns.absent import BEFORE_ALL
@@ -33,11 +33,11 @@ GROUP BY changed.machine"""
 
 def update(lake: Lake, settings: QueueSettings, run_id: str) -> int:
     """Update the histories of queue managers; return how many rows are written."""
-    step = begin_named_update(_MACHINES, lake, {"max_gap_us": settings.max_gap_us})
+    step = begin_update_with_machine_names(_MACHINES, lake, {"max_gap_us": settings.max_gap_us})
     return 0 if step is None else _MachinesUpdate(step, settings.max_gap_us, run_id).run()
 
 
-class _MachinesUpdate(NamedUpdate):
+class _MachinesUpdate(QueueManagerTableUpdate):
     """One update of the histories of queue managers."""
 
     def run(self) -> int:

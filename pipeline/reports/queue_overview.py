@@ -37,7 +37,7 @@ def queue_lines(lake: Lake, as_of_us: int | None = None) -> list[str]:
     ``as_of_us`` overrides "now", the time of the newest packet or snapshot.
     The lines are cached in the lake's folder of runs, and stay valid until a table has another version.
     """
-    found = lake.versions.snapshots(QUEUE_SNAPSHOTS, QUEUE_HISTORY, EOD_TRANSFERS, QUEUE_ALIASES)
+    found = lake.versions.newest_commits(QUEUE_SNAPSHOTS, QUEUE_HISTORY, EOD_TRANSFERS, QUEUE_ALIASES)
     if QUEUE_SNAPSHOTS not in found:
         return []
     now = newest_event_time_us(lake) if as_of_us is None else as_of_us

@@ -26,7 +26,7 @@ from schemas.table import Table
 from udfs.dcerpc.interfaces import INTERFACES_BY_NAME
 
 # Printing order of values; other values follow, sorted by name.
-CALL_OUTCOMES: Final = ("ok", "unbound", "encrypted", "fault", "no_response", "damaged", "no_request")
+SUMMARY_OUTCOMES: Final = ("ok", "unbound", "encrypted", "fault", "no_response", "damaged", "no_request")
 ATTEMPT_OUTCOMES: Final = (
     "acked", "nacked", "rejected", "peeked", "empty", "timed_out", "cancelled", "failed", "expired", "rundown",
     "in_flight", "unknown",
@@ -131,7 +131,7 @@ def _call_lines(found: list[SummaryCount]) -> list[str]:
         lines.append(f"  {interface or '(interface not known)':<40} {_format_number(_total(of_interface)):>10}")
         for opnum in sorted({count.detail for count in of_interface}, key=lambda text: (len(text), text)):
             these = [count for count in of_interface if count.detail == opnum]
-            outcomes = _format_outcomes(these, CALL_OUTCOMES)
+            outcomes = _format_outcomes(these, SUMMARY_OUTCOMES)
             lines.append(f"    {_method_name(interface, opnum):<38} {_format_number(_total(these)):>10}  {outcomes}")
     return lines
 
@@ -220,7 +220,7 @@ def read_counts(lake: Lake) -> list[SummaryCount]:
     Counts are cached by table version in the lake's folder of runs: only changed tables are counted again.
     """
     cache_file = RunMarkers.of(lake).root / "summary"
-    before, newest = _read_cache(cache_file), lake.versions.snapshots(*_COUNT_QUERIES)
+    before, newest = _read_cache(cache_file), lake.versions.newest_commits(*_COUNT_QUERIES)
 
     def count(table: Table) -> _CachedCounts:
         known, version = before.get(str(table)), newest[table].version

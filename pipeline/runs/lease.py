@@ -1,7 +1,7 @@
 """One run at a time on one lake: by a file lock in a folder, elsewhere by a record that is replaced as it was read.
 
 The run that works on a lake has a record there: who it is, and a number that goes up as long as it works. Where the
-record is (``LeasePlace``), and who may write it:
+record is (``LeaseLocation``), and who may write it:
 
 * in a folder, ``_lease/holder.json``: who has locked the file ``_lease/lock``. The system frees it when the process
   ends, however it ends.
@@ -86,7 +86,7 @@ class LeaseTimes(NamedTuple):
     valid_s: float = 30.0  # from its last record on a run may commit; later only with another one
 
 
-class LeasePlace(ABC):
+class LeaseLocation(ABC):
     """Where the record is, and who may write it. All functions raise ``OSError``."""
 
     times = LeaseTimes()
@@ -110,7 +110,7 @@ class LeasePlace(ABC):
         """Unlock it."""
 
 
-class _Folder(LeasePlace):
+class _Folder(LeaseLocation):
     """The record in a folder, and the lock, without which nobody writes it."""
 
     tells_end = True
@@ -146,7 +146,7 @@ class _Folder(LeasePlace):
         self._lock.release(force=True)
 
 
-class _ObjectStore(LeasePlace):
+class _ObjectStore(LeaseLocation):
     """The record on an object store."""
 
     def __init__(self, folder: LakePath) -> None:
@@ -187,9 +187,9 @@ class _ObjectStore(LeasePlace):
 class Lease:
     """The right of a run to write to a lake. ``hold_lease`` gives it, ``check`` tells whether it still holds."""
 
-    def __init__(self, place: LeasePlace, lake_root: str, run_id: str, times: LeaseTimes, say: LogLine) -> None:
+    def __init__(self, location: LeaseLocation, lake_root: str, run_id: str, times: LeaseTimes, say: LogLine) -> None:
         """Arguments: see ``hold_lease``."""
-        self._place, self._times = place, times
+        self._location, self._times = location, times
         self._lake, self._run_id, self._say = lake_root, run_id, say
         self._about = {
             "run_id": run_id,
@@ -208,7 +208,7 @@ class Lease:
 
     def check(self) -> None:
         """Raise ``LeaseError`` when the lease is lost, or may be: ask before what must not be done twice."""
-        if self._place.is_read_before_commits or self._is_late():
+        if self._location.is_read_before_commits or self._is_late():
             with self._renewing, suppress(OSError):  # a place that is out of reach for a while
                 self._look(renew=self._is_late())
         if self._trouble is not None:
@@ -222,8 +222,8 @@ class Lease:
         until = _now() + wait_s
         still_s, before, told = 0.0, None, None
         while True:
-            is_free = self._place.enter()
-            found = self._place.read()
+            is_free = self._location.enter()
+            found = self._location.read()
             still_s = still_s + self._times.poll_s if found == before else 0.0
             before = found
             if is_free and self._take(found, still_s):
@@ -246,17 +246,17 @@ class Lease:
             self._thread.join()
         self._trouble = self._not_held
         with suppress(OSError):
-            found = self._place.read()
+            found = self._location.read()
             if self._is_own(found):
-                self._place.put(_FREE, found)
-        self._place.leave()
+                self._location.put(_FREE, found)
+        self._location.leave()
 
     def _take(self, found: Record | None, still_s: float) -> bool:
         """Write the record of this run, unless another run is at work; whether that was done."""
         if self._is_own(found):
             return True  # it was written, and then the connection broke
         if found is not None and found.data != _FREE:
-            has_ended = self._place.tells_end and found.says.get("host") == platform.node()
+            has_ended = self._location.tells_end and found.says.get("host") == platform.node()
             if not has_ended and still_s < self._times.stale_s:
                 return False
             self._say(f"{self._who(found)} is gone: its place is taken over")
@@ -275,7 +275,7 @@ class Lease:
 
     def _look(self, *, renew: bool) -> None:
         """Look whether the lease is lost; if not, renew it. The caller holds ``_renewing``."""
-        found = self._place.read()
+        found = self._location.read()
         if self._trouble is None and not self._is_own(found):
             self._trouble = (
                 f"run {self._run_id} has lost the lease of {self._lake}: {self._who(found)} has taken it over"
@@ -287,7 +287,7 @@ class Lease:
         """Write this run's record in place of one that was read; whether that was still there."""
         self._beat += 1
         begun = _now()
-        if not self._place.put(json.dumps({**self._about, "beat": self._beat}).encode(), before):
+        if not self._location.put(json.dumps({**self._about, "beat": self._beat}).encode(), before):
             return False
         self._renewed_at = begun
         return True
@@ -301,7 +301,7 @@ class Lease:
             return "another run"
         says = found.says
         if not says:
-            return f"another run ({self._place.record} cannot be read: if none is at work, remove it)"
+            return f"another run ({self._location.record} cannot be read: if none is at work, remove it)"
         told = (str(says.get(name))[:_MAX_TEXT_CHARS] for name in ("run_id", "host", "process", "since"))
         return "run {} ({}, process {}, since {})".format(*told)
 
@@ -311,7 +311,7 @@ def hold_lease(
     lake_root: str | Path,
     run_id: str,
     *,
-    place: LeasePlace | None = None,
+    location: LeaseLocation | None = None,
     wait_s: float = 600.0,
     say: LogLine,
     **times: float,
@@ -319,13 +319,13 @@ def hold_lease(
     """Hold a lake for a run; its root is a local folder, or a URI ``s3://BUCKET/...``.
 
     Waits at most ``wait_s`` seconds for a run that is there already. Raises ``LeaseError`` when it does not end, or
-    when the lake cannot be written. ``place``: where the record is, by default below the root. ``times`` replace
+    when the lake cannot be written. ``location``: where the record is, by default below the root. ``times`` replace
     some of its (``LeaseTimes``).
     """
     with ExitStack() as held:
         try:
-            place = place or _place_in(str(lake_root))
-            mine = Lease(place, str(lake_root), run_id, place.times._replace(**times), say)
+            location = location or _location_in(str(lake_root))
+            mine = Lease(location, str(lake_root), run_id, location.times._replace(**times), say)
             held.callback(mine.release)
             mine.acquire(wait_s)
         except (OSError, ValueError) as error:
@@ -333,7 +333,7 @@ def hold_lease(
         yield mine
 
 
-def _place_in(lake_root: str) -> LeasePlace:
+def _location_in(lake_root: str) -> LeaseLocation:
     """Return the place below a lake's root; ``OSError`` or ``ValueError`` where none can be."""
     folder = LakePath(absolute_location(lake_root)) / LEASE_FOLDER
     return _ObjectStore(folder) if folder.is_remote else _Folder(folder)

@@ -15,8 +15,8 @@ from pyspark.sql import SparkSession
 
 from pipeline.lake.engine.sessions import LazySession, own_session
 from pipeline.lake.lake import Lake
-from pipeline.lake.storage.log import TablePlaces
-from pipeline.runs.lease import LeasePlace, LeaseTimes, Record
+from pipeline.lake.storage.log import TableLocations
+from pipeline.runs.lease import LeaseLocation, LeaseTimes, Record
 from schemas.table import STRING, Column, Table, literal
 
 _HOLDER: Final = Column("holder", STRING, "JSON: which run works on the lake, and how often it has said so; {}: none")
@@ -31,24 +31,24 @@ _PROPERTIES: Final = {
 }
 
 
-def lease_place(lake: Lake) -> LeaseTable | None:
+def lease_location(lake: Lake) -> LeaseTable | None:
     """Return a table for the lease of a lake in a catalog; None where the lease is in the lake's folder.
 
     That is also where Spark in this process has the catalog: commits of another process may not exclude its own.
     """
-    return None if lake.catalog is None or lake.is_in_own_spark else LeaseTable(lake.places, lake.session)
+    return None if lake.catalog is None or lake.is_in_own_spark else LeaseTable(lake.locations, lake.session)
 
 
-class LeaseTable(LeasePlace):
+class LeaseTable(LeaseLocation):
     """The record in a table of a catalog. A commit takes Spark seconds, and while it is busy longer."""
 
     times = LeaseTimes(beat_s=60.0, stale_s=300.0, poll_s=5.0, valid_s=120.0)
     is_read_before_commits = False
     record: str
 
-    def __init__(self, places: TablePlaces, session: LazySession) -> None:
-        self.record = places.sql_name(LEASE)
-        self._places, self._session = places, session
+    def __init__(self, locations: TableLocations, session: LazySession) -> None:
+        self.record = locations.sql_name(LEASE)
+        self._locations, self._session = locations, session
 
     def read(self) -> Record | None:
         """Return the record; None without a table."""
@@ -88,7 +88,7 @@ class LeaseTable(LeasePlace):
     def _create(self, spark: SparkSession, data: bytes) -> None:
         """Create the table with its row; an error where it exists."""
         properties = ", ".join(f"'{name}' = '{value}'" for name, value in _PROPERTIES.items())
-        spark.sql(self._places.create_schema_sql(LEASE))
+        spark.sql(self._locations.create_schema_sql(LEASE))
         spark.sql(
             f"CREATE TABLE {self.record} USING DELTA COMMENT {LEASE.comment_literal()} TBLPROPERTIES ({properties}) "
             f"AS SELECT {literal(data.decode())} AS {_HOLDER.name}"

@@ -44,7 +44,7 @@ from schemas.ack_sequences import ACK_SEQUENCES
 from schemas.attempts import QUEUE_OPERATIONS, RECEIVE_ATTEMPTS
 from udfs.rows import RowDict
 
-MAX_ROWS_IN_MEMORY: Final = 100_000  # changes, or attempts of what changed; with more, all rows are recomputed
+MAX_CHANGED_ATTEMPTS: Final = 100_000  # changes, or attempts of what changed; with more, all rows are recomputed
 _MAX_QUEUES: Final = 1000  # that a condition on operations names
 _SEQUENCES: Final = DerivedTable(
     ACK_SEQUENCES, (RECEIVE_ATTEMPTS, QUEUE_OPERATIONS), code_version="6", needs=(RECEIVE_ATTEMPTS,)
@@ -106,7 +106,7 @@ def update(lake: Lake, *, lost_after: timedelta, poison_after: int) -> int:
     step = _SEQUENCES.begin(lake, settings, {"capture_loss": capture_loss})
     if step is None:
         return 0
-    work = _SequencesUpdate(step, lost_after, poison_after, capture_loss)
+    work = _ReceiveSequencesUpdate(step, lost_after, poison_after, capture_loss)
     return step.recompute(work.find_affected, work.recompute)
 
 
@@ -161,7 +161,7 @@ class _AffectedMessages:
 
 
 @dataclass(slots=True)
-class _SequencesUpdate:
+class _ReceiveSequencesUpdate:
     """One update of the sequences."""
 
     step: IncrementalUpdate
@@ -180,7 +180,7 @@ class _SequencesUpdate:
         """Return the messages that changes affect; TooManyChangesError."""
         queries = {RECEIVE_ATTEMPTS: _CHANGED_ATTEMPTS, QUEUE_OPERATIONS: _CHANGED_OPERATIONS}
         found = run_concurrently(
-            {table: partial(self.step.changes, table, sql, MAX_ROWS_IN_MEMORY) for table, sql in queries.items()}
+            {table: partial(self.step.changes, table, sql, MAX_CHANGED_ATTEMPTS) for table, sql in queries.items()}
         )
         attempts, operations = found[RECEIVE_ATTEMPTS], found[QUEUE_OPERATIONS]
         affected = _AffectedMessages()
@@ -197,7 +197,7 @@ class _SequencesUpdate:
             rows += self._messages_not_taken(f"(settled_at IS NULL OR unix_micros(settled_at) >= {since})")
         for row in rows:
             affected.add(*_message_of_row(row))
-        if len(rows) > MAX_ROWS_IN_MEMORY:
+        if len(rows) > MAX_CHANGED_ATTEMPTS:
             raise TooManyChangesError
         return affected
 
@@ -223,7 +223,7 @@ class _SequencesUpdate:
     def _messages_not_taken(self, where: str, **inputs: Values) -> list[RowDict]:
         """Return the messages of rows that no reader took; at most one more than the driver takes."""
         columns = f"SELECT {', '.join((*_MESSAGE_COLUMNS, 'handle'))} FROM {{rows}}"
-        sql = f"{columns} WHERE {_NOT_TAKEN} AND {where} LIMIT {MAX_ROWS_IN_MEMORY + 1}"
+        sql = f"{columns} WHERE {_NOT_TAKEN} AND {where} LIMIT {MAX_CHANGED_ATTEMPTS + 1}"
         rows: list[RowDict] = self.lake.query(sql, rows=ACK_SEQUENCES, **inputs).to_pylist()
         return rows
 
@@ -247,7 +247,7 @@ class _SequencesUpdate:
             reads |= {read.attempt_key: read for read in to_read_attempts(found["reads"])}
             current |= {row["sequence_key"]: row for row in found["current"].to_pylist()}
             removals |= {each.call_key: each for each in to_removals(found["removals"])} if "removals" in found else {}
-            if len(reads) > MAX_ROWS_IN_MEMORY:
+            if len(reads) > MAX_CHANGED_ATTEMPTS:
                 raise TooManyChangesError
             affected.add_bound(list(reads.values()))
         ours = [read for read in reads.values() if affected.contains(*_message_of_attempt(read))]
@@ -265,7 +265,7 @@ class _SequencesUpdate:
         about = "(lookup_id IN {numbers} OR message_key IN {keys})"
         sql = f"{_ATTEMPTS} AND {about}"
         queries: dict[str, Callable[[], Any]] = {
-            "reads": partial(lake.query_at_most, sql, MAX_ROWS_IN_MEMORY, attempts=RECEIVE_ATTEMPTS, **values),
+            "reads": partial(lake.query_at_most, sql, MAX_CHANGED_ATTEMPTS, attempts=RECEIVE_ATTEMPTS, **values),
             "current": partial(lake.select, ACK_SEQUENCES, about, **values),
         }
         if places := affected.places - known.places:

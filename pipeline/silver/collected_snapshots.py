@@ -26,7 +26,7 @@ from pipeline.lake.engine.tasks import PartitionedRows
 from pipeline.lake.lake import Lake
 from pipeline.lake.lake_path import LakePath
 from pipeline.lake.net_changes import net_changes
-from pipeline.lake.queries.inputs import BoundQuery, ChangesSince, Parts, QueryInput
+from pipeline.lake.queries.inputs import BoundQuery, ChangesSince, QueryAnswers, QueryInput
 from pipeline.lake.schema_enforcement import select_fields
 from pipeline.lake.stage_groups import bucket_sql, stage_groups
 from pipeline.lake.staging_files import StagingWriter, staged_rows
@@ -39,7 +39,7 @@ from schemas.table import EVENT_DATE, Table
 from udfs.errors import DECODING_SNAPSHOT
 
 SNAPSHOT_TABLES: Final = (PROPERTIES, MACHINE_SNAPSHOTS, QUEUE_SNAPSHOTS)
-INPUT_COLUMNS: Final = (
+RAW_SNAPSHOT_COLUMNS: Final = (
     "snapshot_id", "queue_manager", "object_type", "format_name", "asked_at", "collected_at", "hresult", "error",
     "properties", "source_path", "run_id",
 )  # fmt: skip
@@ -76,7 +76,7 @@ def _decode_new(lake: Lake, since: int | None, folder: LakePath, failures: dict[
     if changes is not None:
         dates = dates_condition(set(changes.now[EVENT_DATE].to_pylist()))
         where, inputs["keys"] = f"snapshot_id IN (SELECT snapshot_id FROM {{keys}}) AND {dates}", changes.now
-    sql = f"SELECT {', '.join(INPUT_COLUMNS)}, {bucket_sql('snapshot_id')} FROM {{rows}} WHERE {where}"
+    sql = f"SELECT {', '.join(RAW_SNAPSHOT_COLUMNS)}, {bucket_sql('snapshot_id')} FROM {{rows}} WHERE {where}"
     written, days = _decode_to_staging(lake, BoundQuery(sql, inputs), folder)
     for table in SNAPSHOT_TABLES:
         if changes is None:
@@ -108,12 +108,16 @@ def _decode_to_staging(
     return written, days
 
 
-def _decode(parts: Parts, staging: StagingWriter) -> pa.Table:
+def _decode(parts: QueryAnswers, staging: StagingWriter) -> pa.Table:
     """Decode snapshots; return the number of rows by table and day."""
     names = {str(table): table.name for table in SNAPSHOT_TABLES}
     rows_by_day: Counter[tuple[str, date | None]] = Counter()
     failures: list[DecodeFailure] = []
-    snapshots = parts["snapshots"].select(INPUT_COLUMNS).cast(select_fields(SNAPSHOTS_RAW.schema(), INPUT_COLUMNS))
+    snapshots = (
+        parts["snapshots"]
+        .select(RAW_SNAPSHOT_COLUMNS)
+        .cast(select_fields(SNAPSHOTS_RAW.schema(), RAW_SNAPSHOT_COLUMNS))
+    )
     for batch in snapshots.to_batches(max_chunksize=_BATCH_ROWS):
         for table, rows in chain.from_iterable(map(dict.items, decode_snapshots_safely(batch, failures))):
             staging.add(names[table], rows)

@@ -49,7 +49,7 @@ DECODER_VERSIONS: Final = (
 )
 """The versions of all decoders, as a text. When it changes, silver is recomputed."""
 
-INPUT_COLUMNS: Final = (
+CALL_INPUT_COLUMNS: Final = (
     "interface_name", "opnum", "transfer_syntax", "byte_order", "outcome", "fault_status", "sealed", "opened_by",
     "request_stub", "response_stub", "call_key", "connection_id", "call_id", "client_address", "client_port",
     "server_address", "server_port", "request_at", "response_at", "clocks", "run_id",
@@ -76,7 +76,7 @@ _EMPTY_BATCHES: Final = {
     for table, schema in _SCHEMAS.items()
 }
 
-EVERYTHING: Final = {str(table): frozenset(table.names) for table in DECODED_TABLES}
+ALL_COLUMNS: Final = {str(table): frozenset(table.names) for table in DECODED_TABLES}
 """All columns of all tables (``WantedColumns``)."""
 _COMQC_OF_MESSAGES: Final = frozenset({"comqc_rejected", "comqc_deviations", "errors"})  # what decoding COM calls tells
 
@@ -89,9 +89,9 @@ DecodeFunction = Callable[[pa.RecordBatch], BatchesByTable]
 
 def decode_calls(
     calls: pa.RecordBatch, *, keep_packets: bool = False, keep_bodies: bool = False,
-    declarations: Declarations = NO_DECLARATIONS, wanted: WantedColumns = EVERYTHING,
+    declarations: Declarations = NO_DECLARATIONS, wanted: WantedColumns = ALL_COLUMNS,
 ) -> BatchesByTable:  # fmt: skip
-    """Decode calls with ``INPUT_COLUMNS``; return a batch for each of ``DECODED_TABLES``, by full name.
+    """Decode calls with ``CALL_INPUT_COLUMNS``; return a batch for each of ``DECODED_TABLES``, by full name.
 
     Each batch has exactly its table's columns. A qm2qm, RemoteRead, qmmgmt, qmcomm or qmcomm2 call gives one row of its
     table; other calls give none. A returned message gives a row of ``silver.messages``, a COM call recorded in its body
@@ -150,7 +150,7 @@ _COLLECTED_ROWS: Final = _RowKind(
 
 def decode_calls_safely(
     calls: pa.RecordBatch, failures: list[DecodeFailure], declarations: Declarations = NO_DECLARATIONS, /, *,
-    keep_packets: bool, keep_bodies: bool, wanted: WantedColumns = EVERYTHING,
+    keep_packets: bool, keep_bodies: bool, wanted: WantedColumns = ALL_COLUMNS,
 ) -> Iterator[BatchesByTable]:  # fmt: skip
     """Yield what ``decode_calls`` returns; a call at which it raises an exception is noted in ``failures``.
 
@@ -272,7 +272,7 @@ def _message_batches(
 
 def message_batches(
     packets: pa.Array, sightings: ColumnArrays, declarations: Declarations, *,
-    sections: ColumnArrays = {}, keep_bodies: bool, wanted: WantedColumns = EVERYTHING,  # noqa: B006 - it is only read
+    sections: ColumnArrays = {}, keep_bodies: bool, wanted: WantedColumns = ALL_COLUMNS,  # noqa: B006 - it is only read
 ) -> BatchesByTable:  # fmt: skip
     """Return batches of messages, and of the COM calls recorded in their bodies, by full table name.
 

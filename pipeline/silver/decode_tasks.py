@@ -18,7 +18,7 @@ from pipeline.lake.date_filters import utc_date_sql
 from pipeline.lake.engine.tasks import PartitionedRows
 from pipeline.lake.lake import Lake
 from pipeline.lake.lake_path import LakePath
-from pipeline.lake.queries.inputs import BoundQuery, Parts
+from pipeline.lake.queries.inputs import BoundQuery, QueryAnswers
 from pipeline.lake.schema_enforcement import select_fields
 from pipeline.lake.stage_groups import bucket_sql, stage_groups
 from pipeline.lake.staging_files import (
@@ -31,8 +31,8 @@ from pipeline.lake.staging_files import (
 )
 from pipeline.silver.decode import (
     BRONZE_NAMES,
+    CALL_INPUT_COLUMNS,
     DECODED_TABLES,
-    INPUT_COLUMNS,
     INTERFACES_BY_TABLE,
     OPTIONAL_INPUT_COLUMNS,
     PASSED_THROUGH_COLUMNS,
@@ -48,7 +48,7 @@ _DECODED_INTERFACES: Final = sorted(set(chain(*INTERFACES_BY_TABLE.values())))
 _FOLDER_NAMES: Final = {str(table): table.name for table in DECODED_TABLES}
 _FAILURES: Final = "failures"  # the folder of the rows at which decoding failed
 _FAILURES_SCHEMA: Final = pa.schema({name: pa.string() for name in DecodeFailure._fields})
-_STORED_SCHEMA: Final = select_fields(RPC_CALLS.schema(), (*INPUT_COLUMNS, *OPTIONAL_INPUT_COLUMNS))
+_STORED_SCHEMA: Final = select_fields(RPC_CALLS.schema(), (*CALL_INPUT_COLUMNS, *OPTIONAL_INPUT_COLUMNS))
 _COUNTS: Final = StructType().add("table", "string").add("rows", "long")  # rows that were decoded
 _BATCH_ROWS: Final = 4096  # of calls that are decoded at once
 
@@ -93,7 +93,7 @@ class CallDecoder:
         """
         tables = tuple(kept)
 
-        def decode(parts: Parts, staging: StagingWriter) -> pa.Table:
+        def decode(parts: QueryAnswers, staging: StagingWriter) -> pa.Table:
             stay = {str(table): parts[table.name].select(table.names).cast(table.schema()) for table in tables}
             failures: list[DecodeFailure] = []
             counts: Counter[str] = Counter()
@@ -165,7 +165,7 @@ class DecodedWrite:
 
 def _input_columns(columns: Sequence[str]) -> list[str]:
     """Return the columns that decoding reads, of those that there are."""
-    return [*INPUT_COLUMNS, *(name for name in OPTIONAL_INPUT_COLUMNS if name in columns)]
+    return [*CALL_INPUT_COLUMNS, *(name for name in OPTIONAL_INPUT_COLUMNS if name in columns)]
 
 
 def stored_calls_sql(where: str) -> str:

@@ -79,7 +79,7 @@ def update_collected_snapshots(lake: Lake, failures: dict[str, str]) -> tuple[di
 
 def update_hosts(lake: Lake, run_id: str, provenance: Mapping[str, Any]) -> int:
     """Update ``silver.hosts`` from silver; the commit notes ``provenance``. Returns how many rows were written."""
-    newest = lake.versions.snapshots(HOSTS, *_EVIDENCE)
+    newest = lake.versions.newest_commits(HOSTS, *_EVIDENCE)
     before = newest[HOSTS].provenance() if HOSTS in newest else {}
     versions = {_VERSION_PREFIX + str(table): newest[table].version for table in _EVIDENCE if table in newest}
     stored = lake.select(HOSTS, "TRUE")

@@ -126,7 +126,7 @@ def update(
 def _is_ahead(step: IncrementalUpdate) -> bool:
     """Whether some table rests on later calls than the last one: a run was killed before it kept what that rests on."""
     before = step.provenance_before.get(_CALLS)
-    found = [each.provenance().get(_CALLS) for each in step.lake.versions.snapshots(*DECODED_TABLES).values()]
+    found = [each.provenance().get(_CALLS) for each in step.lake.versions.newest_commits(*DECODED_TABLES).values()]
     return before is not None and any(version is not None and version > before for version in found)
 
 

@@ -15,7 +15,6 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from pipeline.transfers.acknowledgements import ack_steps, ambiguous_from
 from pipeline.transfers.checkpoints import Checkpoint, Hole, KeptPacket, NotStored, SideCheckpoint
 from pipeline.transfers.connection_packets import (
     CLIENT,
@@ -27,7 +26,8 @@ from pipeline.transfers.connection_packets import (
 )
 from pipeline.transfers.flow_control import times_of
 from pipeline.transfers.packet_numbers import NO_NUMBER
-from pipeline.transfers.session_totals import count_packets, said_windows, side_window_full_us
+from pipeline.transfers.session_acknowledgements import ack_steps, ambiguous_from
+from pipeline.transfers.session_totals import count_side_packets, said_windows, side_window_full_us
 from pipeline.transfers.side_by_side import capture_spans
 from pipeline.transfers.side_losses import holes_of, joined
 from udfs.array_types import Ints
@@ -194,7 +194,7 @@ class _Maker:
         found, packets, span = self.found, self.found.packets, self.found.rows_of(self.place, side)
         chosen = np.zeros(span.end - span.first, np.bool_)
         chosen[rows - span.first] = True
-        counts = count_packets(found, span, chosen)
+        counts = count_side_packets(found, span, chosen)
         names = ("messages", "bytes", "recoverable", "transactional", "order_acks", "final_acks", "session_acks")
         sums: dict[str, Any] = {
             name: getattr(before, name) + counts[name] for name in (*names, "piggybacked", "stored")

@@ -121,7 +121,7 @@ class Hole:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class FindingFacts:
     """What findings on packets up to a checkpoint rest on beside these packets, as gold.finding_checkpoints has it."""
 
     client_whole: bool
@@ -136,7 +136,7 @@ class Checkpoint:
 
     It rests on packets up to ``settled_until``. ``last_counted_at``: the latest counted packet of both sides, or
     ``NO_TIME``. ``gaps_are_holes``: bytes between packets count as missing. ``holes``: of each side, up to
-    ``counted_until``. ``judged``: of checkpoints of findings.
+    ``counted_until``. ``finding_facts``: of checkpoints of findings.
     """
 
     connection_id: str
@@ -149,7 +149,7 @@ class Checkpoint:
     captures: tuple[CaptureSpan, ...]
     kept_packets: tuple[KeptPacket, ...]
     holes: tuple[tuple[Hole, ...], tuple[Hole, ...]] = ((), ())
-    judged: Judged | None = None
+    finding_facts: FindingFacts | None = None
 
 
 NO_SIDE: Final = SideCheckpoint()
@@ -174,14 +174,14 @@ def _from_row(row: Mapping[str, Any]) -> Checkpoint:
         for side in row["sides"]
     ]
     last = row["last_counted_at"]
-    judged = {each.name: row[each.name] for each in fields(Judged) if each.name in row}
+    finding_facts = {each.name: row[each.name] for each in fields(FindingFacts) if each.name in row}
     return Checkpoint(
         row["connection_id"], row["counted_until"], row["settled_until"], NO_TIME if last is None else last,
         row["largest_window"], row["gaps_are_holes"], (sides[0], sides[1]),
         tuple(CaptureSpan(**each) for each in row["captures"]),
         tuple(KeptPacket(**each) for each in row["kept_packets"]),
         (_holes_of_side(row, 0), _holes_of_side(row, 1)),
-        Judged(**judged) if judged else None,
+        FindingFacts(**finding_facts) if finding_facts else None,
     )  # fmt: skip
 
 
@@ -207,7 +207,7 @@ def checkpoint_rows(table: Table, checkpoints: Collection[Checkpoint], run_id: s
     rows = []
     for each in checkpoints:
         row = asdict(each)
-        row |= row.pop("judged") or {}
+        row |= row.pop("finding_facts") or {}
         row["holes"] = [hole | {"side": side} for side, holes in enumerate(row["holes"]) for hole in holes]
         row["last_counted_at"] = None if each.last_counted_at == NO_TIME else each.last_counted_at
         rows.append(row | {EVENT_DATE: epoch_day(each.counted_until), RUN_ID: run_id})

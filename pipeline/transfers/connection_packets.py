@@ -11,11 +11,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.transfers.acknowledgements import SessionHeaders, acknowledged_by, stored_by
 from pipeline.transfers.checkpoints import NO_SIDE, Checkpoint, NotStored, SideCheckpoint
 from pipeline.transfers.flow_control import times_of
 from pipeline.transfers.packet_clocks import ordered_times
 from pipeline.transfers.packet_numbers import NO_NUMBER, CountBefore, PacketNumbers, SidePackets, number_packets
+from pipeline.transfers.session_acknowledgements import SessionHeaders, acknowledged_by, stored_by
 from udfs.array_types import Bools, Ints
 from udfs.capture.clock_steps import NO_STEPS, ClockSteps
 from udfs.columns.absent import NO_TIME, NONE

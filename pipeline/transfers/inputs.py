@@ -39,7 +39,7 @@ CAPTURE_BEGINS: Final = """
 SELECT capture_id, unix_micros(first_packet_at) AS begins FROM {files} WHERE first_packet_at IS NOT NULL"""
 """SQL over ``bronze.capture_files``: by capture the time of its oldest packet."""
 _SIZES: Final = "SELECT connection_id, count(*) AS n FROM {rows} WHERE connection_id IN {names} GROUP BY connection_id"
-PACKETS: Final = f"""
+PACKETS_SQL: Final = f"""
 SELECT packet_key, connection_id, client_address, client_port, server_address, server_port, sent_by, tcp_sequence,
   stream_offset, capture_id, packet_number, sent_at, sent_done_at, kind, flags, packet_size, length_bytes, seen_bytes,
   complete, observations > 1 AND sightings IS NULL AND complete AS put_together, sightings, session_header,
@@ -51,7 +51,7 @@ FROM {{rows}}"""
 
 Of user messages, which may be large, only some bytes are read: they are decoded apart.
 """
-_PACKETS_OF: Final = f"{PACKETS} WHERE connection_id IN {{names}} AND {{behind}}"
+_PACKETS_OF: Final = f"{PACKETS_SQL} WHERE connection_id IN {{names}} AND {{behind}}"
 _KEPT: Final = "packet_key IN {packet_keys}"
 _DECODED: Final = f"""
 SELECT sighting_key, packet_key, connection_id, seen_at, session_number, recoverable_number, delivery, transactional,
@@ -200,7 +200,7 @@ def arrange_read_packets(
     checkpoints: Mapping[str, Checkpoint] = MappingProxyType({}),
     steps: ClockSteps = NO_STEPS,
 ) -> ConnectionPackets:
-    """Return packets of some connections, as ``PACKETS`` gives them, with their numbers; others are left out.
+    """Return packets of some connections, as ``PACKETS_SQL`` gives them, with their numbers; others are left out.
 
     ``decoded`` as in ``read_packets``; ``steps``: where clocks of captures were set.
     """

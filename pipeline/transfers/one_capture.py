@@ -16,7 +16,7 @@ from pipeline.transfers.inputs import (
     BINARY_PROTOCOL,
     CAPTURE_BEGINS,
     CAPTURE_ENDS,
-    PACKETS,
+    PACKETS_SQL,
     arrange_read_packets,
     group_connections,
 )
@@ -49,7 +49,7 @@ class CaptureSessions:
     def __init__(self, settings: SessionSettings | None = None) -> None:
         self._settings = settings or SessionSettings()
         self._sql = DuckDbSql()
-        self._packets = [self._sql.answer(PACKETS, {"rows": SESSION_PACKETS_SCHEMA.empty_table()})]
+        self._packets = [self._sql.answer(PACKETS_SQL, {"rows": SESSION_PACKETS_SCHEMA.empty_table()})]
         self._connections: list[pa.Table] = []
         self._capture_ends: dict[str, int] = {}
         self._capture_begins: dict[str, int] = {}
@@ -59,7 +59,7 @@ class CaptureSessions:
         """Add rows of the reader; kinds that sessions are not made of are left out."""
         rows = pa.Table.from_batches([batch])
         if kind == SESSION_PACKETS.name:
-            self._packets.append(self._sql.answer(PACKETS, {"rows": rows}))
+            self._packets.append(self._sql.answer(PACKETS_SQL, {"rows": rows}))
         elif kind == CONNECTIONS.name:
             self._connections.append(rows.filter(pc.equal(rows["kind"], BINARY_PROTOCOL)))
         elif kind == CAPTURE_FILES.name:

@@ -104,7 +104,7 @@ class _SendingFacts:
         losses = connections.select(LOSS_COLUMNS).to_pylist()
         of_connection = dict(zip(names, losses, strict=True))
         for place in np.unique(found.packets.side[is_message] // 2).tolist():
-            facts._judge(place, of_connection[found.connection_ids[place]])
+            facts._fill_connection(place, of_connection[found.connection_ids[place]])
         return facts
 
     def columns(self) -> dict[str, Bools]:
@@ -116,7 +116,7 @@ class _SendingFacts:
             "handshake_seen": self.handshake_seen,
         }
 
-    def _judge(self, place: int, loss: dict[str, Any]) -> None:
+    def _fill_connection(self, place: int, loss: dict[str, Any]) -> None:
         """Fill what is known of the messages of one connection."""
         sides = side_losses(self.found, place, loss)
         checkpoint = self.found.checkpoint(place)

@@ -40,7 +40,7 @@ from udfs.array_types import Ints
 from udfs.columns.absent import AFTER_ALL, BEFORE_ALL, NO_TIME
 from udfs.columns.arrays import to_flags, utc_dates
 from udfs.rows import RowDict
-from udfs.sessions.acknowledgements import order_ack_columns
+from udfs.sessions.acknowledgement_bodies import order_ack_columns
 from udfs.sessions.handshake_packets import (
     connection_parameters_columns,
     establish_connection_columns,

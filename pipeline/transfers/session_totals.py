@@ -31,7 +31,7 @@ COUNTS: Final = (
 """Columns of silver.sessions, for each side, that count packets."""
 
 
-def count_packets(found: ConnectionPackets, rows: SideRows, chosen: Bools) -> dict[str, int]:
+def count_side_packets(found: ConnectionPackets, rows: SideRows, chosen: Bools) -> dict[str, int]:
     """Return ``COUNTS`` of some packets: ``chosen`` has an element for each of ``rows``, of one side."""
     span = slice(rows.first, rows.end)
     kinds = {each: found.is_kind_in(span, each) & chosen for each in (USER_MESSAGE, ORDER_ACK, FINAL_ACK, SESSION_ACK)}
@@ -57,7 +57,7 @@ def count_packets(found: ConnectionPackets, rows: SideRows, chosen: Bools) -> di
 def side_counts(found: ConnectionPackets, place: int, side: int) -> dict[str, int]:
     """Return ``COUNTS`` of all packets of a side of the connection with that place in ``found.connection_ids``."""
     rows, before = found.rows_of(place, side), found.side_before(place, side)
-    counts = count_packets(found, rows, ~found.kept[rows.first : rows.end])
+    counts = count_side_packets(found, rows, ~found.kept[rows.first : rows.end])
     for name in COUNTS:
         counts[name] += getattr(before, name)
     counts["stored"] += len(found.now_stored.get(2 * place + side, ()))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pipeline.alerts.conditions import Thresholds
 from pipeline.alerts.episodes import alert_rows
-from pipeline.alerts.inputs import ALERT_SOURCES, AlertContext, TimeWindow
+from pipeline.alerts.sources import ALERT_SOURCES, AlertContext, TimeWindow
 from queue_states.queue_events import MINUTE, us
 from reports.questions.in_memory_lake import NAMES, InMemoryLake, history_tables
 

@@ -22,7 +22,7 @@ from pipeline.alerts.call_alerts import (
 )
 from pipeline.alerts.conditions import Thresholds
 from pipeline.alerts.episodes import alert_rows
-from pipeline.alerts.inputs import ALERT_SOURCES, TimeWindow
+from pipeline.alerts.sources import ALERT_SOURCES, TimeWindow
 from pipeline.arrow_rows import times_to_us
 from pipeline.findings.duplicate_machines import duplicate_machine_findings
 from reports.questions.in_memory_lake import rows

@@ -9,8 +9,8 @@ import pytest
 from pipeline.alerts.conditions import Thresholds
 from pipeline.alerts.episodes import alert_rows
 from pipeline.alerts.sending_alerts import (
+    ALERT_SEQUENCE_COLUMNS,
     SENDING_COUNT_COLUMNS,
-    SEQUENCE_COLUMNS,
     SLOW_COUNT_COLUMNS,
     resend_alerts,
     sequence_alerts,
@@ -34,7 +34,7 @@ def stall(began, ended, *, waiting=2):
 
 def sequence(first, last, *stalls, number=7, condition="stalled", **more):
     lasted = [each["ended_at"] - each["began_at"] for each in stalls if each["ended_at"]]
-    row = dict.fromkeys(SEQUENCE_COLUMNS) | {
+    row = dict.fromkeys(ALERT_SEQUENCE_COLUMNS) | {
         "source_queue_manager": "a1", "destination_queue": "guid\\00000009", "sender_address": HOP[0],
         "receiver_address": HOP[1], "hop_key": "hop", "first_sender": HOP[0], "first_receiver": HOP[1],
         "transaction_sequence_id": number,

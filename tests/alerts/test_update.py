@@ -11,11 +11,11 @@ from jobs import alerts as job
 from pipeline.alerts import by_clock
 from pipeline.alerts import update as alerts_update
 from pipeline.alerts.conditions import CONDITIONS
-from pipeline.alerts.inputs import ALERT_SOURCES
+from pipeline.alerts.sources import ALERT_SOURCES
 from pipeline.alerts.update import current_alerts, update
 from pipeline.lake import lake as lake_module
 from pipeline.lake.lake import Lake
-from pipeline.lake.storage.log import Snapshot
+from pipeline.lake.storage.log import TableCommit
 from queue_states.queue_events import MINUTE, incoming, outgoing, snapshot
 from reports.questions.in_memory_lake import NOW, InMemoryLake, history_tables, rows
 from schemas.alerts import ALERTS
@@ -185,7 +185,7 @@ class Below(InMemoryLake):
     """An in-memory lake whose tables were each written once."""
 
     def snapshots(self, *tables):
-        return {table: Snapshot(0, json.dumps(self.provenance(table))) for table in tables if table in self.tables}
+        return {table: TableCommit(0, json.dumps(self.provenance(table))) for table in tables if table in self.tables}
 
 
 EXPECTED = [

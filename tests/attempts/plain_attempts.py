@@ -168,7 +168,7 @@ class ServerCalls:
         # By client, in order of their beginnings: these, and the latest end so far.
         self._strays: defaultdict[str | None, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
         for connection in sorted(self.connections.values(), key=lambda connection: connection.first_packet_at):
-            if connection.is_stray:
+            if connection.is_without_bind:
                 begins, ends = self._strays[connection.client_address]
                 begins.append(connection.first_packet_at)
                 ends.append(max([connection.last_packet_at, *ends[-1:]]))

@@ -289,7 +289,7 @@ def test_a_stray_reaches_a_connection_that_was_idle_and_not_seen_to_end(story):
 def test_the_commit_says_until_when_calls_can_have_been_lost(story, monkeypatch, here):
     def lost():
         attempts_update.update(story.lake, cleanup=CLEANUP)
-        said = story.lake.versions.snapshots(RECEIVE_ATTEMPTS)[RECEIVE_ATTEMPTS].provenance()["lost"]
+        said = story.lake.versions.newest_commits(RECEIVE_ATTEMPTS)[RECEIVE_ATTEMPTS].provenance()["lost"]
         return {server: time for server, time in said.items() if time}
 
     def us(seconds):

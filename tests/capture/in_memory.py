@@ -27,10 +27,10 @@ from udfs.capture.openings import (
     Surroundings,
     attempt_connection,
     count_again,
+    find_attempt_outcomes,
     heard_in,
     is_queue_manager,
     packets_not_read,
-    settle_attempts,
 )
 from udfs.rows import RowDict
 from udfs.sessions.packet_rows import SESSION_PACKETS_SCHEMA
@@ -83,7 +83,7 @@ def merge_runs(
         common = CommonPackets(steps)
         apply_merge(tables, pending, merge_connections(pending, limits, steps), limits, steps, common)
         steps = _add_tap_steps(tables, common, {row["capture_id"] for row in fresh})
-        settle_connections(tables, steps)
+        find_connection_outcomes(tables, steps)
     return {name: pa.Table.from_pylist(rows, BRONZE_SCHEMAS[name]) for name, rows in tables.items()}
 
 
@@ -98,7 +98,7 @@ def _add_tap_steps(tables: dict[str, list[RowDict]], common: CommonPackets, read
     return steps
 
 
-def settle_connections(tables: dict[str, list[RowDict]], steps: ClockSteps = NO_STEPS) -> None:
+def find_connection_outcomes(tables: dict[str, list[RowDict]], steps: ClockSteps = NO_STEPS) -> None:
     """Find what became of connections that were not established, by all captures."""
     files, endpoints = tables["capture_files"], set[tuple[str, int]]()
     for text in (text for row in files for text in row["learned_endpoints"] or ()):
@@ -119,7 +119,7 @@ def settle_connections(tables: dict[str, list[RowDict]], steps: ClockSteps = NO_
         CaptureSpans(spans), heard_in(tables["pending"]), managers, endpoints,
         {pair: sorted(times) for pair, times in tried.items()},
     )  # fmt: skip
-    found = settle_attempts(tables["pending"], around)
+    found = find_attempt_outcomes(tables["pending"], around)
     rows = [row for row in tables["connections"] if row["connection_id"] not in {*found.rpc, *found.left_out}]
     for row in rows:
         row["not_established"] = found.codes.get(row["connection_id"], row["not_established"])

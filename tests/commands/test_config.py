@@ -14,7 +14,7 @@ from jobs.ingest_captures import reader_options
 from jobs.run_all import queue_state_settings
 from pipeline.alerts.conditions import Thresholds
 from pipeline.bronze.capture_tasks import read_options
-from pipeline.bronze.lone_reads import LoneReadLimits
+from pipeline.bronze.isolated_reads import IsolatedReadLimits
 from pipeline.queues.queue_rows import QueueSettings
 from udfs.capture.capture_reader import ReadOptions
 
@@ -68,7 +68,7 @@ def test_what_rests_on_settings_has_their_defaults():
     assert alert_thresholds(Config()) == Thresholds()
     assert queue_state_settings(Config()) == QueueSettings()
     assert read_options(reader_options(Config())) == ReadOptions()  # decoders know no settings
-    assert LoneReadLimits.of(reader_options(Config())) == LoneReadLimits()
+    assert IsolatedReadLimits.of(reader_options(Config())) == IsolatedReadLimits()
 
 
 def test_a_default_is_declared_once(project):

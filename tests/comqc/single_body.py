@@ -163,7 +163,7 @@ class _BodyReader:
             **self.target,
             "call_index": len(self.calls),
             "header_offset": at,
-            "header": container_layout.HEADER_NAMES[kind],
+            "header": container_layout.CONTAINER_HEADER_NAMES[kind],
             "interface_id": self.interface_id,
             "is_dispatch": self.interface_id == str(UUID(bytes_le=container_layout.IID_IDISPATCH)),
             "opnum": opnum if opnum < 1 << 31 else None,

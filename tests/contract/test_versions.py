@@ -34,7 +34,7 @@ def calls(project):
     table = pa.concat_tables(
         read_capture(str(project / "data" / "sample" / name))["rpc_calls"] for name in names
     )  # fmt: skip
-    return table.append_column("run_id", pa.nulls(table.num_rows, pa.string())).select(decode.INPUT_COLUMNS)
+    return table.append_column("run_id", pa.nulls(table.num_rows, pa.string())).select(decode.CALL_INPUT_COLUMNS)
 
 
 def test_every_row_has_the_version_of_its_decoder(calls, monkeypatch):

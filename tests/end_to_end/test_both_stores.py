@@ -22,7 +22,7 @@ from pipeline.findings import sliced_inputs
 from pipeline.findings import update as findings_update
 from pipeline.lake import lake as lake_module
 from pipeline.lake.lake import Lake
-from pipeline.lake.queries.inputs import Parts
+from pipeline.lake.queries.inputs import QueryAnswers
 from schemas import catalog
 
 pytestmark = pytest.mark.spark
@@ -82,7 +82,7 @@ def test_slices_of_servers_change_no_finding(lakes, store, monkeypatch):
     monkeypatch.setattr(findings_update, "_MAX_CALLS_IN_TASK", 0)
     grouped = update._findings_of_calls(None)
     parts = {name: lake.query(part.sql, **part.inputs) for name, part in grouped.parts.items()}
-    made = pa.concat_tables(grouped.function(Parts(parts))).sort_by("finding_key")
+    made = pa.concat_tables(grouped.function(QueryAnswers(parts))).sort_by("finding_key")
     names = ("finding_key", "rule_id", "subject", "actual", "evidence", "severity", "scope")
     assert made.select(names).to_pylist() == [{name: row[name] for name in names} for row in whole]
     query = sliced_inputs.SlicedInputs.of(lake).connections()

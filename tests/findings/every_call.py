@@ -11,9 +11,9 @@ import numpy as np
 from pipeline.arrow_rows import rows_to_table
 from pipeline.findings import evaluate
 from pipeline.findings.captured_rows import captured_calls, iter_rows, plain_columns, without_null_columns
-from pipeline.findings.columns.call_columns import CallColumns
+from pipeline.findings.columns.call_columns import AssociationCallColumns
 from pipeline.findings.columns.call_history import AssociationHistory
-from pipeline.findings.judge import violating_calls
+from pipeline.findings.find_violations import violating_calls
 from pipeline.findings.rules.registry import (
     ASSOCIATION_CHECKS,
     SERVER_CHECKS,
@@ -30,7 +30,7 @@ def check_calls(table, changed=None):
     plain, calls = plain_columns(without_null_columns(table)), [*captured_calls(table)]
     for begin in range(0, len(calls), _CALLS_AT_ONCE):
         rows = plain.slice(begin, _CALLS_AT_ONCE)
-        part = CallColumns(rows, np.zeros(len(rows), np.int64)).slice(0, len(rows))
+        part = AssociationCallColumns(rows, np.zeros(len(rows), np.int64)).slice(0, len(rows))
         of_part = None if changed is None else changed[begin : begin + _CALLS_AT_ONCE]
         for check, found in violating_calls(part, of_part):
             for place in np.flatnonzero(found.calls):

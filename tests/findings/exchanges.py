@@ -216,8 +216,8 @@ STUB_COLUMNS = ("request_bytes", "request_head", "request_tail", "response_head"
 def _call_types():
     parts = (
         (RPC_CALLS, evaluate.CALL_COLUMNS), (REMOTE_READ_CALLS, evaluate.REMOTE_READ_COLUMNS),
-        (CLIENT_CALLS, evaluate.CLIENT_CALL_COLUMNS), (MANAGEMENT_CALLS, evaluate.MANAGEMENT_CALL_COLUMNS),
-        (MESSAGES, evaluate.MESSAGE_COLUMNS),
+        (CLIENT_CALLS, evaluate.EVALUATED_CLIENT_CALL_COLUMNS), (MANAGEMENT_CALLS, evaluate.MANAGEMENT_CALL_COLUMNS),
+        (MESSAGES, evaluate.EVALUATED_MESSAGE_COLUMNS),
     )  # fmt: skip
     names = {(MANAGEMENT_CALLS, "action"): "action_text", (MESSAGES, "errors"): "message_errors"}
     types = {"request_bytes": pa.int64()} | dict.fromkeys(STUB_COLUMNS[1:], pa.binary())

@@ -61,15 +61,17 @@ def facts(tables):
         kept,
         [
             tables[str(REMOTE_READ_CALLS)].select(list(evaluate.REMOTE_READ_COLUMNS)),
-            tables[str(CLIENT_CALLS)].select(list(evaluate.CLIENT_CALL_COLUMNS)),
+            tables[str(CLIENT_CALLS)].select(list(evaluate.EVALUATED_CLIENT_CALL_COLUMNS)),
             _renamed(
                 tables[str(MANAGEMENT_CALLS)].select(list(evaluate.MANAGEMENT_CALL_COLUMNS)), "action", "action_text"
             ),
-            _renamed(tables[str(MESSAGES)].select(list(evaluate.MESSAGE_COLUMNS)), "errors", "message_errors"),
+            _renamed(
+                tables[str(MESSAGES)].select(list(evaluate.EVALUATED_MESSAGE_COLUMNS)), "errors", "message_errors"
+            ),
         ],
     )
     opened = whole.filter(evaluate.is_open_or_close_call(whole))
-    connections = tables["connections"].select(list(evaluate.CONNECTION_COLUMNS))
+    connections = tables["connections"].select(list(evaluate.EVALUATED_CONNECTION_COLUMNS))
     return evaluate.EvaluationInput(whole, opened, connections, tables["rpc_binds"].select(list(evaluate.BIND_COLUMNS)))
 
 

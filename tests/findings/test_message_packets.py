@@ -22,7 +22,9 @@ def findings(packet, protocol, *, queue=READ, **columns):
     raw = packet if isinstance(packet, bytes) else packet.bytes()
     values, errors = one(raw, protocol)
     decoded = {
-        column: values.get(column) for column in evaluate.MESSAGE_COLUMNS if column not in ("call_key", "errors")
+        column: values.get(column)
+        for column in evaluate.EVALUATED_MESSAGE_COLUMNS
+        if column not in ("call_key", "errors")
     }
     decoded["message_errors"] = [dict(zip(("code", "field", "offset"), error, strict=True)) for error in errors]
     start = {"qm2qm": qm_start, "RemoteRead": rr_start}[protocol]

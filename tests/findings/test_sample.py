@@ -8,7 +8,7 @@ import pytest
 
 from findings.exchanges import broken, qm_end, qm_start, remote, rr_end, rr_start, session
 from findings.facts import facts, plain, read
-from pipeline.findings import evaluate, judge
+from pipeline.findings import evaluate, find_violations
 from pipeline.findings.columns import call_columns
 from pipeline.findings.rules.registry import PROTOCOL_RULES
 
@@ -71,7 +71,7 @@ def test_the_order_of_rows_other_servers_and_parts_make_no_difference(sample, mo
     together = [*map(_joined, zip(*parts, strict=True))]
     assert plain(evaluate.evaluate_calls(evaluate.EvaluationInput(*together))) == expected
     assert plain(evaluate.evaluate_calls(evaluate.EvaluationInput(*map(_shuffled, together)))) == expected
-    monkeypatch.setattr(judge, "_CALLS_AT_ONCE", 7)
+    monkeypatch.setattr(find_violations, "_CALLS_AT_ONCE", 7)
     assert plain(evaluate.evaluate_calls(evaluate.EvaluationInput(*together))) == expected
     monkeypatch.setattr(call_columns, "_MAX_SHARED_BYTES", 0)  # nothing is kept from condition to condition
     assert plain(evaluate.evaluate_calls(evaluate.EvaluationInput(*together))) == expected

@@ -29,7 +29,7 @@ def in_files(rows, folder):
 @pytest.fixture(autouse=True)
 def few_calls_at_once(monkeypatch):
     monkeypatch.setattr(stored_calls, "_BATCH_ROWS", 7)
-    monkeypatch.setattr("pipeline.findings.judge._CALLS_AT_ONCE", 10)
+    monkeypatch.setattr("pipeline.findings.find_violations._CALLS_AT_ONCE", 10)
     monkeypatch.setattr(call_columns, "_MAX_SHARED_BYTES", 0)
 
 

@@ -79,7 +79,7 @@ def test_of_the_stories_of_each_rule(rule):
 def test_a_rule_that_does_not_say_which_calls_may_break_it_gets_all(monkeypatch):
     """No pre-filter is needed for a rule on reads, which are no rows otherwise."""
     monkeypatch.setattr(registry, "ASSOCIATION_CHECKS", checks := [])
-    monkeypatch.setattr("pipeline.findings.judge.ASSOCIATION_CHECKS", checks)
+    monkeypatch.setattr("pipeline.findings.find_violations.ASSOCIATION_CHECKS", checks)
 
     @registry.association_rule("R30", "always")
     def read(history):
@@ -145,7 +145,7 @@ def test_a_call_that_breaks_no_rule_is_never_a_row(inputs, monkeypatch):
         made.append(len(table))
         return original(table)
 
-    monkeypatch.setattr("pipeline.findings.judge.captured_calls", counted)
+    monkeypatch.setattr("pipeline.findings.find_violations.captured_calls", counted)
     evaluate.evaluate_calls(given)
     reads = pc.sum(pc.is_in(given.calls["opnum"], pa.array([7, 9], pa.int32()))).as_py()
     assert reads > len(given.calls) // 2

@@ -52,9 +52,9 @@ def test_the_log_in_a_schemas_folder_says_what_spark_does(open_lake, spark):
     lake.append(QUARANTINE, rows(spark, "a", "b"), provenance="made of this")
     lake.append(QUARANTINE, rows(spark, "c"))
     told = open_lake("spark")
-    assert lake.versions.snapshot(QUARANTINE) == told.versions.snapshot(QUARANTINE)
-    assert lake._log.snapshots_since(QUARANTINE, -1) == told._log.snapshots_since(QUARANTINE, -1)
-    for ask in (lambda of: of._log.size(QUARANTINE), lambda of: of._log.columns(QUARANTINE), keys):
+    assert lake.versions.newest_commit(QUARANTINE) == told.versions.newest_commit(QUARANTINE)
+    assert lake._log.commits_since(QUARANTINE, -1) == told._log.commits_since(QUARANTINE, -1)
+    for ask in (lambda of: of._log.size_bytes(QUARANTINE), lambda of: of._log.columns(QUARANTINE), keys):
         assert ask(lake) == ask(told)
     assert lake._log.files(QUARANTINE) is not None  # read in this process
 
@@ -76,7 +76,7 @@ def test_what_a_table_without_rows_is_made_of_is_kept(open_lake, spark):
             lake.append(CAPTURE_FILES, lake.select(CAPTURE_FILES, "TRUE"), provenance=provenance)
             assert lake.versions.provenance_json(CAPTURE_FILES) == provenance
     for read_log in ("auto", "spark"):
-        newest = open_lake(read_log).versions.snapshot(CAPTURE_FILES)
+        newest = open_lake(read_log).versions.newest_commit(CAPTURE_FILES)
         assert (newest.version, newest.provenance_json) == (0, "made at last")
         assert open_lake(read_log).versions.provenance_since(CAPTURE_FILES, -1)[0] == "made first"
 

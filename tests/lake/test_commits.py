@@ -17,7 +17,7 @@ def test_each_commit_tells_what_it_was_made_of(lake_of_each_store):
     lake, told, newest = lake_of_each_store, {}, -1
     for write, provenance, written in writes(lake):
         write()
-        snapshot = lake.versions.snapshot(QUARANTINE)
+        snapshot = lake.versions.newest_commit(QUARANTINE)
         assert snapshot.provenance_json == provenance
         if written is NO_COMMIT:
             assert snapshot.version == newest
@@ -39,11 +39,11 @@ def test_each_commit_tells_what_it_was_made_of(lake_of_each_store):
 def test_entries_before_a_checkpoint_may_be_gone(lake):
     for write, *_ in writes(lake):
         write()
-    newest, stored = lake.versions.snapshot(QUARANTINE), sorted(map(str, lake.read(QUARANTINE).collect()))
+    newest, stored = lake.versions.newest_commit(QUARANTINE), sorted(map(str, lake.read(QUARANTINE).collect()))
     for version in range(newest.version):
         (log_of(lake) / f"{version:020}.json").unlink()
     for reader in (lake, Lake(lake.spark, lake.root)):
-        assert reader.versions.snapshot(QUARANTINE) == newest
+        assert reader.versions.newest_commit(QUARANTINE) == newest
         assert reader.versions.provenance_since(QUARANTINE, 2) == {newest.version: "purged"}
         assert sorted(map(str, reader.read(QUARANTINE).collect())) == stored
     lake.append(QUARANTINE, rows(lake.spark, "f"), provenance="one more")

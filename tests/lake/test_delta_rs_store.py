@@ -168,7 +168,7 @@ def test_new_rows_are_added_beside_the_files_of_changed_ones(lake, intruder, oth
     )  # fmt: skip
     there = [(f"other {number}", None, 1) for number in range(others)]
     assert stored(lake) == [("a", "r", 1), ("c", None, 1), ("new", "r", 1), *there]
-    commits = lake._log.snapshots_since(QUARANTINE, 1)
+    commits = lake._log.commits_since(QUARANTINE, 1)
     ours = [commit for commit in commits if commit.provenance_json in ("before", "mine")]
     merged = [(commit.provenance_json, commit.rows_written) for commit in ours if commit.operation == "MERGE"]
     assert merged[0] == ("before", 1)

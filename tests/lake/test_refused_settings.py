@@ -15,7 +15,7 @@ from lake.writes import rows
 from pipeline.lake.errors import ConflictError
 from pipeline.lake.lake import Lake
 from pipeline.lake.storage import delta_spark
-from pipeline.lake.storage.log import Snapshot
+from pipeline.lake.storage.log import TableCommit
 from pipeline.lake.watermarks import Announced, Watermark, Watermarks, read_watermarks, watermark_rows
 from pipeline.runs.recovery import RunMarkers, undo_unfinished_runs
 from refused_settings import refuse_settings
@@ -27,7 +27,7 @@ MERGED = Announced(4, "MERGE", "_new_run_", "made of this")
 
 
 def commit(version, operation="MERGE", parameter="[(key = _new_run_key)]", provenance=None):
-    return Snapshot(version, provenance, 0, operation, parameter)
+    return TableCommit(version, provenance, 0, operation, parameter)
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_a_merge_of_a_killed_run_is_known_as_its_own_and_undone(lake, merging, s
     assert (dies.versions.provenance_json(QUARANTINE), dies.versions.rows_written(QUARANTINE)) == ("merged", 1)
     merge(dies, "c", "d")
     after = open_lake(spark, lake.root, read_log)
-    newest = after._log.snapshot(QUARANTINE)
+    newest = after._log.newest_commit(QUARANTINE)
     assert (newest.operation, newest.provenance_json) == ("MERGE", None)
     assert after.versions.provenance_json(QUARANTINE) == "merged"
     assert keys(after) == ["b", "d"]

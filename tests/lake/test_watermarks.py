@@ -9,8 +9,8 @@ from deltalake import DeltaTable, write_deltalake
 from lake.writes import clean_log, log_of, rows
 from pipeline.lake.errors import ConflictError
 from pipeline.lake.lake import Lake
-from pipeline.lake.storage.log import Snapshot
-from pipeline.lake.watermarks import Watermark, replace_versions, settle
+from pipeline.lake.storage.log import TableCommit
+from pipeline.lake.watermarks import Watermark, replace_versions, resolve_newest
 from pipeline.runs.recovery import RunMarkers, undo_unfinished_runs
 from schemas.bronze import CAPTURE_FILES, QUARANTINE, WATERMARKS
 from schemas.quality import QUALITY_RESULTS
@@ -26,7 +26,7 @@ def no_count():
 
 
 def commit(version, operation="WRITE", provenance=None):
-    return Snapshot(version, provenance, 0, operation)
+    return TableCommit(version, provenance, 0, operation)
 
 
 OPTIMIZED, CLEANED = commit(4, "OPTIMIZE"), commit(9, "SET TBLPROPERTIES")
@@ -45,16 +45,16 @@ OPTIMIZED, CLEANED = commit(4, "OPTIMIZE"), commit(9, "SET TBLPROPERTIES")
     ],
 )
 def test_what_commits_of_others_leave_of_a_watermark(newest, mark, commits, provenance, same, is_foreign):
-    found = settle(newest, mark, commits, no_count)
+    found = resolve_newest(newest, mark, commits, no_count)
     assert (found.snapshot.version, found.snapshot.provenance_json) == (newest.version, provenance)
     assert (found.same_versions, found.foreign is not None) == (same, is_foreign)
 
 
 def test_where_the_log_has_gaps_the_number_of_rows_tells_whether_any_changed():
-    assert settle(CLEANED, MARK, [CLEANED], lambda: 7).snapshot.provenance_json == "made of this"
-    assert settle(CLEANED, MARK, [CLEANED], lambda: 8).foreign == CLEANED
+    assert resolve_newest(CLEANED, MARK, [CLEANED], lambda: 7).snapshot.provenance_json == "made of this"
+    assert resolve_newest(CLEANED, MARK, [CLEANED], lambda: 8).foreign == CLEANED
     seen = [commit(8, "DELETE"), CLEANED]
-    assert settle(CLEANED, MARK, seen, no_count).foreign == seen[0]
+    assert resolve_newest(CLEANED, MARK, seen, no_count).foreign == seen[0]
 
 
 def test_a_provenance_takes_later_versions_with_the_same_rows():
@@ -117,7 +117,7 @@ def keeps_provenance(lake, maintenance):
         maintain(lake, QUARANTINE)
         reader = again(lake)
         with reader.hold_exclusive_access(lambda: None, lines.append):
-            newest = reader.versions.snapshot(QUARANTINE)
+            newest = reader.versions.newest_commit(QUARANTINE)
             assert newest.version >= version
             assert newest.provenance_json == "made of this"
             assert reader.versions.provenance(QUALITY_RESULTS) == {NAME: newest.version}

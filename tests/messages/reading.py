@@ -4,7 +4,7 @@ import datetime as dt
 
 import pyarrow as pa
 
-from messages.single_message import decode_message
+from messages.single_message import decode_single_message
 from udfs.messages.message_decoder import decode_messages
 
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
@@ -46,7 +46,7 @@ def plain(row):
 
 
 def single(packet, protocol="binary_protocol", sections=None):
-    values, errors = decode_message(packet, protocol, sections)
+    values, errors = decode_single_message(packet, protocol, sections)
     return {name: value for name, value in values.items() if value is not None}, errors
 
 

@@ -276,7 +276,7 @@ def _read_packet(
     return message, errors
 
 
-def decode_message(
+def decode_single_message(
     packet: bytes, protocol: str, sections: list[tuple[int, int, int]] | None = None
 ) -> tuple[dict[str, Any], list[FieldError]]:
     """Decode one packet: returns its values by column of ``silver.messages``, and its errors as (code, field, offset).

@@ -8,15 +8,15 @@ import pytest
 from notices.told import Listener, alert, at
 from pipeline.lake.lake_path import LakePath
 from pipeline.notices import kept_lines
-from pipeline.notices.changes import Told
+from pipeline.notices.changes import Notification
 from pipeline.notices.kept_lines import (
     KeptLines,
     Mute,
     acknowledged_line,
     bound_lines,
     muted_line,
+    notification_line,
     target_line,
-    told_line,
 )
 from pipeline.notices.notice import ENDED
 from udfs.keys import key
@@ -38,15 +38,15 @@ def notice(subject="queue a", **more):
 def test_what_was_told_is_read_as_it_was_written(folder):
     kept = KeptLines(folder)
     assert (kept.lines, kept.is_known("hook")) == ([], False)
-    told, other = Told(notice(), at(3), is_waiting=True, is_known=False), Told(notice("queue b"), at(4))
-    kept.add([target_line("hook", at(3)), told_line("hook", told), told_line("pd", other)], at(3))
+    told, other = Notification(notice(), at(3), is_waiting=True, is_known=False), Notification(notice("queue b"), at(4))
+    kept.add([target_line("hook", at(3)), notification_line("hook", told), notification_line("pd", other)], at(3))
     again = KeptLines(folder)
     assert again.is_known("hook")
     assert not again.is_known("mail")
     assert again.told("hook") == kept.told("hook") == {told.notice.notice_key: told}
     assert {*again.open_notices()} == {told.notice.notice_key, other.notice.notice_key}
     newer = told._replace(notice=told.notice.with_action(ENDED), is_waiting=False)
-    again.add([told_line("hook", newer)], at(5))
+    again.add([notification_line("hook", newer)], at(5))
     assert KeptLines(folder).told("hook") == {told.notice.notice_key: newer}
     assert {*KeptLines(folder).open_notices()} == {other.notice.notice_key}
 
@@ -59,7 +59,7 @@ def test_nothing_is_written_without_lines(folder, tmp_path):
 
 def test_lines_that_are_damaged_are_left_out(folder, tmp_path):
     kept = KeptLines(folder)
-    kept.add([told_line("hook", Told(notice(), at(3))), target_line("hook", at(3))], at(3))
+    kept.add([notification_line("hook", Notification(notice(), at(3))), target_line("hook", at(3))], at(3))
     file = tmp_path / "_notices" / "notices.jsonl"
     whole = json.loads(file.read_text().splitlines()[0])
     damaged = [
@@ -91,9 +91,9 @@ def test_of_90_days_all_lines_are_kept_and_of_older_ones_those_that_still_count(
     ended = notice().with_action(ENDED)
     old = [
         target_line("hook", at(0)),
-        told_line("hook", Told(notice("queue b"), at(0))),  # open
-        told_line("hook", Told(ended, at(0))),
-        told_line("pd", Told(ended, at(0), is_waiting=True)),
+        notification_line("hook", Notification(notice("queue b"), at(0))),  # open
+        notification_line("hook", Notification(ended, at(0))),
+        notification_line("pd", Notification(ended, at(0), is_waiting=True)),
         muted_line(Mute("queue_stuck", None), until=at(200 * DAY), now=at(0)),
         muted_line(Mute("calls_failing", None), until=at(2 * DAY), now=at(0)),
         acknowledged_line(notice(), by="a", until=at(2 * DAY), reason=None, now=at(0)),
@@ -101,16 +101,16 @@ def test_of_90_days_all_lines_are_kept_and_of_older_ones_those_that_still_count(
     assert bound_lines(old, at(90 * DAY - 1)) == old
     assert bound_lines(old, at(90 * DAY)) == [old[0], old[1], old[3], old[4]]
     # A newer line of the same thing takes its place.
-    newer = told_line("hook", Told(notice("queue b").with_action(ENDED), at(90 * DAY)))
+    newer = notification_line("hook", Notification(notice("queue b").with_action(ENDED), at(90 * DAY)))
     assert bound_lines([*old, newer], at(90 * DAY)) == [old[0], old[3], old[4], newer]
 
 
 def test_of_more_lines_than_there_may_be_the_oldest_go_that_count_least(monkeypatch):
     monkeypatch.setattr(kept_lines, "MAX_LINES", 4)
-    told = [told_line("hook", Told(notice(f"queue {n}").with_action(ENDED), at(n))) for n in range(6)]
+    told = [notification_line("hook", Notification(notice(f"queue {n}").with_action(ENDED), at(n))) for n in range(6)]
     first = target_line("hook", at(0))
     assert bound_lines([first, *told], at(9)) == [first, *told[3:]]
-    still_open = [told_line("hook", Told(notice(f"queue {n}"), at(n))) for n in range(6)]
+    still_open = [notification_line("hook", Notification(notice(f"queue {n}"), at(n))) for n in range(6)]
     assert bound_lines([first, *still_open], at(9)) == still_open[2:]
 
 
@@ -124,10 +124,12 @@ def test_forget_removes_what_is_older_and_keeps_the_key_of_what_is_open(folder, 
     kept.add(
         [
             target_line("hook", at(0)),
-            told_line("hook", Told(ended, at(0))),
-            told_line("hook", Told(notice("queue SECRET2"), at(1))),
-            told_line("hook", Told(notice("queue SECRET3"), at(2 * DAY))),  # told later of what began before
-            told_line("hook", Told(notice("queue recent", since=2 * DAY), at(2 * DAY))),
+            notification_line("hook", Notification(ended, at(0))),
+            notification_line("hook", Notification(notice("queue SECRET2"), at(1))),
+            notification_line(
+                "hook", Notification(notice("queue SECRET3"), at(2 * DAY))
+            ),  # told later of what began before
+            notification_line("hook", Notification(notice("queue recent", since=2 * DAY), at(2 * DAY))),
             acknowledged_line(notice("queue SECRET2"), by="SECRET4", until=at(9 * DAY), reason="SECRET5", now=at(1)),
             muted_line(Mute("queue_stuck", "x"), until=at(1), now=at(0)),
         ],

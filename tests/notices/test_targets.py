@@ -23,7 +23,7 @@ from pipeline.notices.json_targets import Command, Webhook
 from pipeline.notices.mail import Mail
 from pipeline.notices.mail import MailServer as Server
 from pipeline.notices.pagerduty import PagerDuty
-from pipeline.notices.target import SUMMARY_KEY, Call, NotDeliveredError, Request
+from pipeline.notices.target import SUMMARY_KEY, Call, NotDeliveredError, NoticeRequest
 from udfs.keys import key
 
 FORMS = Path(__file__).with_name("forms")
@@ -391,7 +391,7 @@ def test_all_targets_have_twenty_seconds_and_a_slow_one_takes_none_of_the_others
     def slow(_):
         time.sleep(1.5)
 
-    slowly = [Request(frozenset({str(n)}), slow) for n in range(10)]
+    slowly = [NoticeRequest(frozenset({str(n)}), slow) for n in range(10)]
     quick = [*Webhook("hook", Endpoint(web.url)).requests(_call(alert()))]
     begun = time.monotonic()
     done = deliver({"slow 1": slowly, "slow 2": slowly, "hook": quick}, call_s=4.0)
@@ -439,6 +439,10 @@ def test_an_error_that_nobody_foresaw_is_one_of_its_notice_alone():
     def refuse(_):
         raise NotDeliveredError("no", is_down=False)
 
-    requests = [Request(frozenset("a"), fail), Request(frozenset("b"), refuse), Request(frozenset("c"), lambda _: None)]
+    requests = [
+        NoticeRequest(frozenset("a"), fail),
+        NoticeRequest(frozenset("b"), refuse),
+        NoticeRequest(frozenset("c"), lambda _: None),
+    ]
     done = deliver({"t": requests})["t"]
     assert (done.failures, done.delivered) == (["LookupError", "no"], {"c"})

@@ -10,8 +10,8 @@ from types import SimpleNamespace
 from pipeline.alerts.by_clock import AlertsByClock
 from pipeline.lake.lake_path import LakePath
 from pipeline.notices.kept_lines import KeptLines
-from pipeline.notices.target import NotDeliveredError, Request, Target
-from pipeline.notices.tell import alerts_now, tell
+from pipeline.notices.notify import alerts_now, notify_targets
+from pipeline.notices.target import NotDeliveredError, NoticeRequest, Target
 from pipeline.silver.machines import Machines
 from udfs.keys import key
 
@@ -54,8 +54,8 @@ class _Recorder(Target):
     heard: SimpleNamespace
 
     def requests(self, call):
-        self.heard.notices, self.heard.open = [*call.to_tell], [*call.open]
-        yield Request(frozenset(each.notice_key for each in call.to_tell), self.take)
+        self.heard.notices, self.heard.open = [*call.to_send], [*call.open]
+        yield NoticeRequest(frozenset(each.notice_key for each in call.to_send), self.take)
 
     def take(self, _):
         if not self.heard.is_up:
@@ -92,5 +92,5 @@ class Listener:
         self.told = kept.told(self.target.name)
         kept.add(acknowledged, at(minute))
         now = alerts_now(by_clock(*rows, minute=minute, **more), mutes)
-        tell(kept, [self.target], now, repeat_after=REPEAT_AFTER)
+        notify_targets(kept, [self.target], now, repeat_after=REPEAT_AFTER)
         return sorted((each.action, each.notice_key, each.reason) for each in self.notices)

@@ -11,7 +11,7 @@ import pyarrow as pa
 from engines import shared_sql
 from pipeline.arrow_rows import rows_to_table
 from pipeline.lake.incremental import IncrementalUpdate, TooManyChangesError
-from pipeline.lake.queries.inputs import Parts, values_array
+from pipeline.lake.queries.inputs import QueryAnswers, values_array
 from schemas.table import Table
 
 
@@ -72,7 +72,7 @@ class InMemoryUpdate:
     @contextmanager
     def map_groups(self, query):
         parts = {name: self.query(part.sql, **part.inputs) for name, part in query.parts.items()}
-        yield pa.concat_tables(query.function(Parts(parts)))
+        yield pa.concat_tables(query.function(QueryAnswers(parts)))
 
     def map_few_groups(self, query):
         with self.map_groups(query) as rows:

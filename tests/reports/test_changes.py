@@ -8,7 +8,7 @@ import pytest
 from jobs import alerts as job
 from pipeline.lake.lake import Lake
 from pipeline.reports import changes
-from pipeline.reports.changes import Change, alert_changes, format_changes, host_changes, version_changes
+from pipeline.reports.changes import ReportedChange, alert_changes, format_changes, host_changes, version_changes
 from pipeline.silver.machines import Machines
 from pipeline.text import format_age
 from queue_states.queue_events import MINUTE, snapshot
@@ -189,7 +189,7 @@ def test_a_version_that_was_there_before_is_no_change():
 
 
 def test_lines_are_bounded_and_names_escaped():
-    many = [Change(time(13), "queue", "state", "q\x1b[2J", str(number)) for number in range(50)]
+    many = [ReportedChange(time(13), "queue", "state", "q\x1b[2J", str(number)) for number in range(50)]
     lines = format_changes(many, NOON)
     assert len(lines) == 42
     assert lines[1] == "  ... 10 earlier ones of kind queue"

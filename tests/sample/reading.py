@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from pipeline.silver.decode import INPUT_COLUMNS, decode_calls
+from pipeline.silver.decode import CALL_INPUT_COLUMNS, decode_calls
 from udfs.capture.capture_reader import read_capture
 
 SAMPLE = Path(__file__).parents[2] / "data" / "sample"
@@ -13,7 +13,7 @@ SAMPLE = Path(__file__).parents[2] / "data" / "sample"
 def silver_of(name, **options):
     """The tables of silver that a capture gives, each an Arrow batch; ``options`` are those of ``decode_calls``."""
     calls = read_capture(SAMPLE / name)["rpc_calls"].combine_chunks()
-    for column in set(INPUT_COLUMNS) - set(calls.column_names):
+    for column in set(CALL_INPUT_COLUMNS) - set(calls.column_names):
         calls = calls.append_column(column, pa.nulls(len(calls), pa.string()))
-    (batch,) = calls.select(INPUT_COLUMNS).to_batches()
+    (batch,) = calls.select(CALL_INPUT_COLUMNS).to_batches()
     return decode_calls(batch, **options)

@@ -106,7 +106,7 @@ def test_more_of_a_capture_changes_the_messages_it_is_about_and_no_others(lake, 
     gone = {call["call_key"] for call in follower.broker.calls[5:60:7]}
     follower.broker.run(25)
     with monkeypatch.context() as patch:
-        patch.setattr(sequences_update._SequencesUpdate, "_recompute_all", None)
+        patch.setattr(sequences_update._ReceiveSequencesUpdate, "_recompute_all", None)
         follower.write({call["call_key"] for call in follower.broker.calls} - gone)
         assert 0 < follower.written < lake.read(ACK_SEQUENCES).count()
         # A late capture shows that calls were lost at the server, then that they were lost later too.
@@ -139,7 +139,7 @@ def test_a_read_of_a_subqueue_tells_of_a_message_in_its_queue(lake, monkeypatch)
         rows = lake.select(ACK_SEQUENCES, "TRUE").to_pylist()
         assert [row["fate"] for row in rows] == [fate]
         assert comparable(rows) == comparable(sequences_here(*gold))
-        monkeypatch.setattr(sequences_update._SequencesUpdate, "_recompute_all", None)
+        monkeypatch.setattr(sequences_update._ReceiveSequencesUpdate, "_recompute_all", None)
 
 
 @pytest.mark.long
@@ -147,7 +147,7 @@ def test_a_name_learnt_later_and_a_late_half_of_a_capture(lake, monkeypatch):
     follower = Follower(lake, Broker(Random(12)).run(150))
     every = [call["call_key"] for call in follower.broker.calls]
     follower.write(set(every[::2]))
-    monkeypatch.setattr(sequences_update._SequencesUpdate, "_recompute_all", None)
+    monkeypatch.setattr(sequences_update._ReceiveSequencesUpdate, "_recompute_all", None)
     follower.write()
     follower.write(aliases={AUDIT: ORDERS})
     follower.write()

@@ -5,7 +5,7 @@ import struct
 import pyarrow as pa
 import pytest
 
-from pipeline.silver.decode import INPUT_COLUMNS, decode_calls
+from pipeline.silver.decode import CALL_INPUT_COLUMNS, decode_calls
 from schemas.calls import REMOTE_READ_CALLS
 from schemas.messages import MESSAGES
 from udfs.capture.capture_reader import read_capture
@@ -15,7 +15,7 @@ from udfs.capture.capture_reader import read_capture
 def received(project):
     """A R_StartReceive with its message, as a row of bronze.rpc_calls; its message in one section, and its stub."""
     calls = read_capture(str(project / "data" / "sample" / "01-remoteread-ndr.pcap"))["rpc_calls"]
-    calls = calls.append_column("run_id", pa.nulls(len(calls), pa.string())).select(INPUT_COLUMNS)
+    calls = calls.append_column("run_id", pa.nulls(len(calls), pa.string())).select(CALL_INPUT_COLUMNS)
     (batch,) = calls.combine_chunks().to_batches()
     reads = decode_calls(batch, keep_packets=True)[str(REMOTE_READ_CALLS)].to_pylist()
     whole = next(

@@ -12,7 +12,7 @@ from messages.test_sections import cut
 from pipeline import concurrency
 from pipeline.lake.lake import Lake
 from pipeline.silver import update as silver_update
-from pipeline.silver.decode import DECODED_TABLES, INPUT_COLUMNS, decode_calls
+from pipeline.silver.decode import CALL_INPUT_COLUMNS, DECODED_TABLES, decode_calls
 from schemas.bronze import RPC_CALLS
 from schemas.calls import REMOTE_READ_CALLS
 from schemas.comqc import COMQC_CALLS
@@ -52,7 +52,7 @@ def batch(*rows):
 def made(*rows, **options):
     return {
         name.split(".")[1]: rows.to_pylist()
-        for name, rows in decode_calls(batch(*rows).select(INPUT_COLUMNS), **options).items()
+        for name, rows in decode_calls(batch(*rows).select(CALL_INPUT_COLUMNS), **options).items()
     }
 
 

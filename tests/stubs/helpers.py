@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from peer.methods import BY_NAME
 from udfs.stubs import method_registry
-from udfs.stubs.single_stub import decode_stub
+from udfs.stubs.single_stub import decode_single_stub
 from udfs.stubs.stub_decoder import decode_stubs
 
 VECTORS = json.loads((Path(__file__).parent / "vectors.json").read_text())["vectors"]
@@ -42,7 +42,7 @@ def rows_of(rows):
 
 def single(method, direction, stub, *, ndr64=False, big=False):
     """Decode with the single-value decoder; returns the same form as ``column``."""
-    values, errors = decode_stub(method, direction, stub, ndr64=ndr64, big_endian=big)
+    values, errors = decode_single_stub(method, direction, stub, ndr64=ndr64, big_endian=big)
     if "values" in values:
         values["values"] = [shown(*variant) for variant in values["values"]]
     return {name: value for name, value in values.items() if value is not None}, errors

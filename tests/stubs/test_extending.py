@@ -6,7 +6,7 @@ import struct
 import pytest
 
 from stubs import helpers
-from udfs.stubs.idl import HRESULT_RETURN, NOT_KEPT, Method, NdrType, Parameter
+from udfs.stubs.idl import HRESULT_RETURN, NOT_STORED, Method, NdrType, Parameter
 
 HANDLE = bytes(range(20))
 
@@ -17,7 +17,7 @@ def method(project):
     page = (project / "docs" / "internals" / "decoders.md").read_text(encoding="utf-8")
     (code,) = re.findall(r"```python\n(.*?)```", page.partition("\n## Adding to the decoders\n")[2], re.DOTALL)
     names = {each.__name__: each for each in (Method, NdrType, Parameter)}
-    names |= {"NOT_KEPT": NOT_KEPT, "HRESULT_RETURN": HRESULT_RETURN}
+    names |= {"NOT_KEPT": NOT_STORED, "HRESULT_RETURN": HRESULT_RETURN}
     declared = eval(re.sub(r"\s*\n\s*", " ", code.strip()), names)
     assert isinstance(declared, Method)
     return declared

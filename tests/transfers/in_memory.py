@@ -8,9 +8,9 @@ from memory_lake import MemoryLake
 from pipeline.arrow_rows import timedelta_to_us
 from pipeline.bronze.across_captures.clock_steps import read_clock_steps
 from pipeline.findings.session_findings import (
-    CONNECTION_COLUMNS,
-    JUDGED_MESSAGES,
-    MESSAGE_COLUMNS,
+    EVALUATED_MESSAGES_SQL,
+    FINDING_CONNECTION_COLUMNS,
+    FINDING_MESSAGE_COLUMNS,
     evaluate_sessions,
     read_facts,
 )
@@ -105,9 +105,9 @@ def _sequences(lake, ends):
 
 
 def _findings(lake, found, ends):
-    messages = lake.select(MESSAGES, JUDGED_MESSAGES, ("connection_id", "seen_at", *MESSAGE_COLUMNS))
+    messages = lake.select(MESSAGES, EVALUATED_MESSAGES_SQL, ("connection_id", "seen_at", *FINDING_MESSAGE_COLUMNS))
     stray = lake.select(QUARANTINE, "reason = 'not_a_packet'", ("connection_id", "quarantine_key", "seen_at"))
     names = {*found.connection_ids}
-    connections = lake.select(CONNECTIONS, "connection_id IN {names}", CONNECTION_COLUMNS, names=names)
+    connections = lake.select(CONNECTIONS, "connection_id IN {names}", FINDING_CONNECTION_COLUMNS, names=names)
     facts, sessions = read_facts(found, connections, lake.rows(SESSIONS), messages, ends, stray)
     return evaluate_sessions(facts, sessions, RUN)

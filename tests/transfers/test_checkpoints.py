@@ -216,10 +216,10 @@ def test_a_session_without_numbers_has_no_checkpoint(lake, small):
 
 def test_findings_behind_a_checkpoint_are_judged_again():
     checkpoint = checkpoint_cuts.Checkpoint("c", 10, 20, 0, 64, False, (None, None), (), ())
-    judged = {at: session_checkpoints.is_judged_again(checkpoint, "T16", at) for at in (10, 20, 21)}
+    judged = {at: session_checkpoints.is_evaluated_again(checkpoint, "T16", at) for at in (10, 20, 21)}
     assert judged == {10: False, 20: False, 21: True}
-    assert session_checkpoints.is_judged_again(checkpoint, "T18", 11)
-    assert not session_checkpoints.is_judged_again(checkpoint, "T18", 10)
+    assert session_checkpoints.is_evaluated_again(checkpoint, "T18", 11)
+    assert not session_checkpoints.is_evaluated_again(checkpoint, "T18", 10)
 
 
 def test_silver_and_findings_are_computed_anew_when_settings_change(lake, small, read):

@@ -15,10 +15,10 @@ from pipeline.findings import (
     evaluate,  # noqa: F401 - its import registers the other checks
     update_sessions,
 )
-from pipeline.findings.cloned_machines import Request, find_clones
+from pipeline.findings.cloned_machines import HandshakeRequest, find_clones
 from pipeline.findings.hop_findings import HopFacts
 from pipeline.findings.rules.registry import HOP_CHECKS, PACKET_CHECKS, SESSION_CHECKS
-from pipeline.findings.session_findings import JUDGED_MESSAGES, evaluate_sessions, read_facts
+from pipeline.findings.session_findings import EVALUATED_MESSAGES_SQL, evaluate_sessions, read_facts
 from pipeline.lake.lake import Lake
 from pipeline.transfers import update as sessions_update
 from pipeline.transfers.connection_packets import arrange_packets
@@ -75,7 +75,7 @@ def judged_messages(messages):
     """Those of the conditions that rules declare: in production no others are read."""
     with duckdb.connect() as connection:
         connection.execute("CREATE MACRO size(list) AS len(list)")
-        found = connection.execute(f"SELECT packet_key FROM messages WHERE {JUDGED_MESSAGES}").fetchall()
+        found = connection.execute(f"SELECT packet_key FROM messages WHERE {EVALUATED_MESSAGES_SQL}").fetchall()
     return messages.filter(pc.is_in(messages["packet_key"], pa.array([name for (name,) in found], pa.string())))
 
 
@@ -354,7 +354,7 @@ def test_an_acknowledgement_is_not_judged_by_packets_without_a_time(tmp_path):
 
 def request(name, at, started, *, lasts=1):
     """A request ``at`` some seconds of a machine that was ``started`` then; its session lasts for some seconds."""
-    return Request(name, at * 1_000_000, (at - started) * 1000 % (1 << 32), (at + lasts) * 1_000_000)
+    return HandshakeRequest(name, at * 1_000_000, (at - started) * 1000 % (1 << 32), (at + lasts) * 1_000_000)
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,10 @@ import struct
 import pyarrow as pa
 
 from messages.building import Packet
-from messages.single_message import decode_message
+from messages.single_message import decode_single_message
 from published_frames import PUBLISHED
 from udfs.messages.message_decoder import decode_messages
-from udfs.sessions.acknowledgements import order_ack_columns
+from udfs.sessions.acknowledgement_bodies import order_ack_columns
 from udfs.sessions.handshake_packets import (
     connection_parameters_columns,
     establish_connection_columns,
@@ -118,5 +118,5 @@ def test_a_report_says_what_it_traces():
     said = {"source_prefix": "5f0c", "message_ordinal": 42, "hop_count": 3}
     assert decoded["report"].to_pylist() == [said | {"next_hop": "10.0.0.7"}, said | {"next_hop": None}, None, None]
     assert decoded["message_kind"].to_pylist() == ["report", "report", "report", "application"]
-    single = [decode_message(each.bytes(), "binary_protocol")[0].get("report") for each in packets]
+    single = [decode_single_message(each.bytes(), "binary_protocol")[0].get("report") for each in packets]
     assert single == decoded["report"].to_pylist()

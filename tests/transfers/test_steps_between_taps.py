@@ -15,7 +15,7 @@ from pcapgen.containers import pcap
 from pcapgen.conversation import START_NS, Flow, Script, records, segments
 from pcapgen.exchanges import SECOND
 from pipeline.alerts.conditions import Thresholds
-from pipeline.alerts.inputs import ALERT_SOURCES, TimeWindow
+from pipeline.alerts.sources import ALERT_SOURCES, TimeWindow
 from pipeline.findings.hop_findings import HopFacts
 from pipeline.findings.rules.registry import HOP_CHECKS
 from pipeline.lake.lake import Lake

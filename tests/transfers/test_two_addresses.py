@@ -10,7 +10,7 @@ from engines import shared_sql
 from pcapgen import containers
 from pcapgen.exchanges import Damage, recorded, tap
 from pipeline.dashboards.transfer_datasets import TRANSFER_DATASETS
-from pipeline.reports.trace.transfer_events import once_per_hop
+from pipeline.reports.trace.transfer_events import transfers_once_per_hop
 from reports.questions.in_memory_lake import rows
 from schemas.eod import EOD_SOURCES, EOD_TRANSFERS
 from schemas.queue_aliases import QUEUE_ALIASES
@@ -100,6 +100,6 @@ def test_the_site_counts_what_it_counts_without_the_change(tables):
 def test_a_trace_shows_one_hop_with_both_addresses(tables):
     every = tables[1].rows(MESSAGE_TRANSFERS).to_pylist()
     sent = [{**row, "refused": False} for row in every if row["message_id"].endswith("\\4100")]
-    (hop,) = once_per_hop(sent)
+    (hop,) = transfers_once_per_hop(sent)
     assert (hop["sendings"], hop["sessions"], hop["outcome"]) == (2, 2, "transferred")
     assert (hop["sender_address"], hop["other_addresses"]) == (OLD, [f"{NEW} -> {RECEIVER}"])

@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from pipeline.lake.engine.sessions import LazySession
 from pipeline.lake.lake import Lake
 from pipeline.runs.lease import LeaseError, Record, hold_lease
-from pipeline.runs.lease_table import LeaseTable, lease_place
+from pipeline.runs.lease_table import LeaseTable, lease_location
 
 TIMES = {"beat_s": 0.5, "poll_s": 0.2}
 NEVER = 1e9
@@ -110,7 +110,7 @@ def main(url, journal, run=None, valid_s=0):
     """Be a client."""
     spark = SparkSession.builder.remote(url).getOrCreate()
     spark.range(1).collect()  # only then does the server have a session that can be copied
-    place = lease_place(Lake(LazySession.of(spark), "work", catalog="spark_catalog", prefix="shared_"))
+    place = lease_location(Lake(LazySession.of(spark), "work", catalog="spark_catalog", prefix="shared_"))
     assert isinstance(place, LeaseTable), place
     if run is None:
         look(place, url, Path(journal))

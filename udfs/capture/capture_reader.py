@@ -63,7 +63,7 @@ from udfs.sessions.packet_framing import SessionFramer, recognise_sessions
 from udfs.sessions.packet_headers import is_establish_connection
 from udfs.sessions.packet_rows import SESSION_PACKETS_SCHEMA, SessionPacketRows
 from udfs.sessions.pings import MAX_PINGS, PING_PORT, PINGS_SCHEMA, ping_rows, pings_batch, read_ping
-from udfs.tcp.bad_copies import SuspectBytes, find_suspect_bytes
+from udfs.tcp.bad_copies import DisputedBytes, find_disputed_bytes
 from udfs.tcp.capture_budget import PINGS_NOT_READ
 from udfs.tcp.connection_tracker import BlockStreams, ConnectionTracker
 from udfs.tcp.connections import ConnectionKind, TcpConnection
@@ -160,12 +160,12 @@ class RereadConnections(NamedTuple):
     """What another pass over a capture reads again.
 
     ``only``: connections, each with the number of the block from which rows are missing; None: everything is read.
-    ``suspect_bytes``: bytes of which copies with a wrong checksum are left out. ``returned_calls``: of calls that have
+    ``disputed_bytes``: bytes of which copies with a wrong checksum are left out. ``returned_calls``: of calls that have
     rows already.
     """
 
     only: Mapping[int, int] | None
-    suspect_bytes: dict[int, SuspectBytes]
+    disputed_bytes: dict[int, DisputedBytes]
     returned_calls: set[str]
 
 
@@ -245,7 +245,7 @@ def _read_in_order(
     """Read one capture in an order of its records; ``watch``: raise an error if that is not the order."""
     inferred: InferredContexts = {}
     only: Mapping[int, int] | None = None
-    suspects: dict[int, SuspectBytes] = {}
+    suspects: dict[int, DisputedBytes] = {}
     returned: set[str] = set()
     calls: Counter[str] = Counter()
     by_connection: Counter[int] = Counter()
@@ -274,7 +274,7 @@ def _read_in_order(
                 association_of(connection).call_count if connection.rpc_state is not None else 0
             )
         only = scan.connections_to_reread
-        suspects, returned, watch = suspects | scan.suspect_bytes, returned | scan.returned_calls, None
+        suspects, returned, watch = suspects | scan.disputed_bytes, returned | scan.returned_calls, None
         if not only:
             break
     scan.counts.update(calls)
@@ -378,7 +378,7 @@ def _scan_capture(
     tracker.known_endpoints = set(learned)
     endpoints = map(InterfaceEndpoint.parse, request.reread_endpoints)
     tracker.session_endpoints = {one.packed_endpoint for one in endpoints if one.interface_name == SESSION_ENDPOINT}
-    tracker.suspect_bytes = {index: suspect.copy() for index, suspect in again.suspect_bytes.items()}
+    tracker.disputed_bytes = {index: suspect.copy() for index, suspect in again.disputed_bytes.items()}
     assembler = CallAssembler(all_pdus=options.all_pdus and again.only is None)
     rows = CallRowBuilder(again.only, again.returned_calls)
     packet_rows = SessionPacketRows()
@@ -396,9 +396,9 @@ def _scan_capture(
             if again.only is None:
                 yield "session_packets", batch
         for connection in {s.connection.index: s.connection for s in streams.streams}.values():
-            suspect = find_suspect_bytes(connection)
-            if suspect is not None and connection.index not in again.suspect_bytes:
-                scan.suspect_bytes.setdefault(connection.index, SuspectBytes()).add(suspect)
+            suspect = find_disputed_bytes(connection)
+            if suspect is not None and connection.index not in again.disputed_bytes:
+                scan.disputed_bytes.setdefault(connection.index, DisputedBytes()).add(suspect)
                 rows.withheld.setdefault(connection.index, rows.block)
         calls = assembler.assemble(streams, framed, tracker.connections, final=final)
         found = rows.build_rows(calls, tracker.connections) if calls is not None else None

@@ -12,7 +12,7 @@ from udfs.files.capture_fingerprint import FirstPacketHash
 from udfs.files.file_source import FileSource
 from udfs.rpc.call_rows import EmittedCalls, InferredContexts
 from udfs.sessions.pings import Ping
-from udfs.tcp.bad_copies import SuspectBytes
+from udfs.tcp.bad_copies import DisputedBytes
 from udfs.tcp.capture_budget import CaptureBudget
 from udfs.tcp.connections import TcpConnection
 from udfs.tcp.packet_decoder import PacketDecoder
@@ -25,7 +25,7 @@ class CaptureScan:
     ``counts``: of packets and calls, as in bronze.capture_files. ``error``: kind of damage and message.
     ``learned_endpoints``: interface names by (address, port); ``learned_by_connection``: (address, port, interface)
     by connection index. ``connections_to_reread``: indexes of connections that were skipped before the capture showed
-    that they are MSMQ, or that have ``suspect_bytes``, with the number of the block from which rows are missing.
+    that they are MSMQ, or that have ``disputed_bytes``, with the number of the block from which rows are missing.
     ``returned_calls``: of calls of the latter that have rows already. ``open_connections``: those that may continue
     in another capture. ``budget``: what is left of the capture's limits. ``reread_endpoints``: of the
     ``CaptureReadRequest``. ``pings``: of the binary protocol. ``unfinished_packets``: keys of packets that other
@@ -45,7 +45,7 @@ class CaptureScan:
     learned_endpoints: dict[tuple[bytes, int], set[str]] = field(default_factory=dict)
     learned_by_connection: dict[int, set[tuple[bytes, int, str]]] = field(default_factory=dict)
     connections_to_reread: dict[int, int] = field(default_factory=dict)
-    suspect_bytes: dict[int, SuspectBytes] = field(default_factory=dict)
+    disputed_bytes: dict[int, DisputedBytes] = field(default_factory=dict)
     returned_calls: set[str] = field(default_factory=set)
     inferred_contexts: InferredContexts = field(default_factory=dict)
     emitted_calls: EmittedCalls = field(default_factory=EmittedCalls)

@@ -31,8 +31,10 @@ _US: Final = dt.timedelta(microseconds=1)
 _CAPTURES: Final = ("capture_id", "response_capture_id")
 CLOCK_OF_TAP: Final = 1000  # a tap's number is raised by this times the number of the clock (``SetClock.clock``)
 _CLOCK_NUMBERS: Final = 2000  # captures whose clocks were set have numbers apart; all fit into 32 bits
-NOT_KNOWN: Final = 1 + _CLOCK_NUMBERS * (MAX_STEPS + 1)  # number of a clock that may have been set in another capture
-_INSIDE_NUMBERS: Final = 100_000  # behind ``NOT_KNOWN``: of packets before which a clock may have been set or not
+UNKNOWN_CLOCK: Final = 1 + _CLOCK_NUMBERS * (
+    MAX_STEPS + 1
+)  # number of a clock that may have been set in another capture
+_INSIDE_NUMBERS: Final = 100_000  # behind ``UNKNOWN_CLOCK``: of packets before which a clock may have been set or not
 
 
 class SetClock(NamedTuple):
@@ -201,7 +203,7 @@ class ClockSteps:
         alone = self.shown_alone(name, packet)
         passed = bisect_left(by_taps, packet, key=_last_packet)
         if passed and packet < by_taps[passed - 1].first_packet:
-            return SetClock(NOT_KNOWN + 1 + packet % _INSIDE_NUMBERS, alone.us)
+            return SetClock(UNKNOWN_CLOCK + 1 + packet % _INSIDE_NUMBERS, alone.us)
         first = 1 + crc32(name.encode()) % _CLOCK_NUMBERS * (MAX_STEPS + 1)
         return SetClock(first + (alone.clock + passed) % (MAX_STEPS + 1), alone.us)
 
@@ -218,7 +220,7 @@ class ClockSteps:
         """Return the clocks of both halves of a call."""
         places = {half: (call[name], call[f"{half}_packet"]) for half, name in zip(HALVES, _CAPTURES, strict=True)}
         seen = {half: self.before(*place) for half, place in places.items()}
-        return {**seen, "response": SetClock(NOT_KNOWN, 0)} if self.lies_between(call) else seen
+        return {**seen, "response": SetClock(UNKNOWN_CLOCK, 0)} if self.lies_between(call) else seen
 
     def renumbered(self, call: RowDict) -> RowDict | None:
         """Return the column ``clocks`` of a call, taps may have seen it: when other places are known than before."""

@@ -40,7 +40,7 @@ from udfs.capture.remainders import (
     build_blocks,
     build_segments,
     is_shared,
-    packed_endpoints,
+    remainder_endpoints,
     rpc_endpoints,
     session_endpoints,
     time_order,
@@ -122,7 +122,7 @@ def merge_connections(
     for block in build_blocks(remainders, limits.max_clock_skew_ns):
         for group in block:
             if group.is_replay:
-                tracker.forget_connection(packed_endpoints(group.remainders[0].row), group.tunnel_identifier)
+                tracker.forget_connection(remainder_endpoints(group.remainders[0].row), group.tunnel_identifier)
         segments, sizes = build_segments(block, packet_indexes)
         if not len(segments.record_index):
             continue

@@ -2,7 +2,7 @@
 
 A capture notes of each connection how it opened (``OPENING_TYPE``, in ``bronze.pending``). What became of an attempt
 may stand in several captures: a SYN that is repeated in the next file of a ring, an answer in another file. So
-``settle_attempts`` looks at the notes of all captures together, whatever the order in which they were read.
+``find_attempt_outcomes`` looks at the notes of all captures together, whatever the order in which they were read.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ class Surroundings:
 
 
 @dataclass(slots=True)
-class SettledAttempts:
+class AttemptOutcomes:
     """The attempts that have rows in ``bronze.connections``.
 
     ``codes``: by connection_id what became of them; ``rpc``: the remainders of those that are not of TCP 1801;
@@ -160,12 +160,12 @@ class SettledAttempts:
     over_limit: Counter[str] = field(default_factory=Counter)
 
 
-def settle_attempts(rows: Iterable[RowDict], around: Surroundings) -> SettledAttempts:
+def find_attempt_outcomes(rows: Iterable[RowDict], around: Surroundings) -> AttemptOutcomes:
     """Find what became of the attempts among remainders: rows of ``bronze.pending``, all of each connection."""
     by_connection: dict[str, list[RowDict]] = defaultdict(list)
     for row in rows:
         by_connection[row["connection_id"]].append(row)
-    found = SettledAttempts()
+    found = AttemptOutcomes()
     for identity, remainders in by_connection.items():
         openings = _of_one_client(remainders)
         if not openings or any(map(_shows_more, openings)):
@@ -257,7 +257,7 @@ def _is_of_msmq(remainders: Sequence[RowDict], openings: Sequence[RowDict], arou
     return port in ATTEMPT_PORTS and bisect_right(tried, last) > bisect_left(tried, first)
 
 
-def _limit(found: SettledAttempts) -> None:
+def _limit(found: AttemptOutcomes) -> None:
     """Drop the attempts over the limit of their capture: the latest ones."""
     by_capture: dict[str, list[tuple[int, str]]] = defaultdict(list)
     for identity, remainders in found.rpc.items():
@@ -300,7 +300,7 @@ def attempt_connection(identity: str, remainders: Sequence[RowDict], code: str) 
     }
 
 
-def count_again(found: SettledAttempts) -> tuple[dict[str, str], dict[str, RowDict]]:
+def count_again(found: AttemptOutcomes) -> tuple[dict[str, str], dict[str, RowDict]]:
     """Return what counts the packets of attempts from now on, where that changes: those that have rows are used.
 
     By pending_key the column (``counted``), and by capture the change of its counts, as ``add_packet_counts`` takes it.
@@ -396,7 +396,7 @@ def attempts_of_capture(
     for times in tried.values():
         times.sort()
     around = Surroundings(CaptureSpans({capture_id: span}), {}, managers, endpoints, tried)
-    found = settle_attempts(rows, around)
+    found = find_attempt_outcomes(rows, around)
     codes = {indexes[identity]: code for identity, code in found.codes.items()}
     return codes, {indexes[identity] for identity in found.rpc}, found.over_limit[capture_id]
 

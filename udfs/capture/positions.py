@@ -27,10 +27,10 @@ def order_of_remainders(rows: Sequence[RowDict]) -> list[int]:
         return timed
     begins = [[_first_sequence(row, side) for row in rows] for side in (0, 1)]
     of_side = min(begins, key=lambda each: each.count(None))
-    anchor = next((of_side[index] for index in (*timed, *range(len(rows))) if of_side[index] is not None), None)
-    if anchor is None:
+    origin = next((of_side[index] for index in (*timed, *range(len(rows))) if of_side[index] is not None), None)
+    if origin is None:
         return list(range(len(rows)))
-    places = [-inf if begin is None else sequence_difference(begin - anchor) for begin in of_side]
+    places = [-inf if begin is None else sequence_difference(begin - origin) for begin in of_side]
     reached = list(accumulate((places[index] for index in timed), max))
     ranks = {index: (rank + 1, -inf) for rank, index in enumerate(timed)}
     return sorted(

@@ -104,7 +104,7 @@ def build_blocks(remainders: Iterable[Remainder], max_clock_skew_ns: int) -> lis
     blocks: list[list[RemainderGroup]] = []
     by_four_tuple: dict[tuple[Any, ...], list[Remainder]] = defaultdict(list)
     for remainder in remainders:
-        by_four_tuple[packed_endpoints(remainder.row)].append(remainder)
+        by_four_tuple[remainder_endpoints(remainder.row)].append(remainder)
     numbers = itertools.count(1)
     for of_four_tuple in by_four_tuple.values():
         in_order = [of_four_tuple[index] for index in order_of_remainders([each.row for each in of_four_tuple])]
@@ -197,7 +197,7 @@ def _pack_address(address: str) -> tuple[int, bytes]:
     return parsed.version, parsed.packed
 
 
-def packed_endpoints(row: RowDict) -> tuple[PackedEndpoint, PackedEndpoint]:
+def remainder_endpoints(row: RowDict) -> tuple[PackedEndpoint, PackedEndpoint]:
     """Return both endpoints of a remainder, the lower one (side 0) first."""
     client: PackedEndpoint = (*_pack_address(row["client_address"]), row["client_port"])
     server: PackedEndpoint = (*_pack_address(row["server_address"]), row["server_port"])
@@ -206,7 +206,7 @@ def packed_endpoints(row: RowDict) -> tuple[PackedEndpoint, PackedEndpoint]:
 
 def rpc_endpoints(pending: Iterable[RowDict]) -> set[tuple[bytes, int]]:
     """Return both ends of the connections that some capture shows to be RPC."""
-    return {(octets, port) for row in pending if row["kind"] == "rpc" for _, octets, port in packed_endpoints(row)}
+    return {(octets, port) for row in pending if row["kind"] == "rpc" for _, octets, port in remainder_endpoints(row)}
 
 
 def session_endpoints(pending: Iterable[RowDict]) -> set[tuple[bytes, int]]:
@@ -231,7 +231,7 @@ def build_segments(block: list[RemainderGroup], packet_indexes: PacketIndexes) -
     data = [segment["data"] or b"" for segment, _ in parts]
     captured = np.array([len(octets) for octets in data], np.int64)
     # Two endpoints per group, of sides 0 and 1.
-    ends = [end for group in block for end in packed_endpoints(group.remainders[0].row)]
+    ends = [end for group in block for end in remainder_endpoints(group.remainders[0].row)]
     octets = np.frombuffer(b"".join(each.ljust(16, b"\0") for _, each, _ in ends), np.uint8).reshape(-1, 16)
     ports = np.array([port for _, _, port in ends], np.int64)
     source = 2 * owner + (side != 0)
@@ -282,7 +282,7 @@ def assign_connections(block: list[RemainderGroup], tracker: ConnectionTracker, 
             connection.resets += read_resets(row)
             connection.note_progress()
             if connection.client_side is None and row["client_known"]:
-                low, _ = packed_endpoints(row)
+                low, _ = remainder_endpoints(row)
                 connection.client_side = 0 if (*_pack_address(row["client_address"]), row["client_port"]) == low else 1
 
 

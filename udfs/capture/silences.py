@@ -144,7 +144,7 @@ class _Clock:
             (base[0] + int(ahead[0][-1])) & 0xFFFFFFFF, (base[1] + int(ahead[1][-1])) & 0xFFFFFFFF,
         )  # fmt: skip
 
-    def judged(self) -> _Pairs | None:
+    def decided_pairs(self) -> _Pairs | None:
         """Return the pairs with by how much the capture's clock went on more than time; None where nothing tells."""
         pairs = np.concatenate(self.pairs) if self.pairs else np.zeros((0, 4), np.int64)
         since, run, elapsed, ticks = pairs.T
@@ -270,7 +270,7 @@ class Silences:
         gaps = np.array([-each.back_ns for each in self._places], np.int64)
         connections: defaultdict[frozenset[object], list[_Pairs]] = defaultdict(list)
         for (source, target, tunnel), clock in self._clocks.items():
-            if (pairs := clock.judged()) is not None:
+            if (pairs := clock.decided_pairs()) is not None:
                 connections[frozenset(((source, tunnel), (target, tunnel)))].append(pairs)
         votes, against = np.zeros(len(gaps), np.int64), np.zeros(len(gaps), np.int64)
         proofs: list[tuple[int, int, float, float]] = []

@@ -23,7 +23,7 @@ from operator import itemgetter
 from statistics import median_low
 from typing import Final, NamedTuple
 
-from udfs.capture.clock_steps import CLOCK_OF_TAP, NO_STEPS, NOT_KNOWN, ClockSteps, SetClock
+from udfs.capture.clock_steps import CLOCK_OF_TAP, NO_STEPS, UNKNOWN_CLOCK, ClockSteps, SetClock
 from udfs.rows import RowDict
 from udfs.rpc.call_schema import GIVEN_UP_COLUMNS, HALVES
 from udfs.tcp.connections import sequence_difference
@@ -144,7 +144,7 @@ def set_clocks(rows: Sequence[RowDict], tap_of: Mapping[str, int], steps: ClockS
         event.row["clocks"] |= {f"{event.half}_tap": tap, f"{event.half}_ahead_us": ahead}
     for seen_on in (row["clocks"] for row in rows if steps.lies_between(row)):
         if seen_on["response_tap"] is not None:
-            seen_on["response_tap"] = seen_on["response_tap"] % CLOCK_OF_TAP + NOT_KNOWN * CLOCK_OF_TAP
+            seen_on["response_tap"] = seen_on["response_tap"] % CLOCK_OF_TAP + UNKNOWN_CLOCK * CLOCK_OF_TAP
     for row, name in ((row, name) for row in rows for name in GIVEN_UP_COLUMNS if row[name] is not None):
         seen = next((seen for seen in row["sightings"] if seen[name] is not None), None)
         if seen is None:

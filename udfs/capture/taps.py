@@ -25,7 +25,7 @@ from udfs.capture.overlapping_captures import (
 )
 from udfs.capture.tap_clocks import to_us
 from udfs.columns.absent import NO_TIME
-from udfs.dcerpc.pdu_headers import HEADER_BYTES, read_frag_length
+from udfs.dcerpc.pdu_headers import PDU_HEADER_BYTES, read_frag_length
 from udfs.rows import RowDict
 from udfs.rpc.call_schema import GIVEN_UP_COLUMNS, HALVES, IN_PART, NOT_SEEN, WHOLE, has_whole_half
 from udfs.tcp.connections import MAX_SEQUENCE_JUMP, sequence_difference
@@ -130,11 +130,11 @@ class _Direction:
     def header(self, offset: int) -> bytes | None:
         """Return the first bytes of the PDU that begins at an offset; None if not all of them are there."""
         found = b""
-        for piece in sorted(self.between(offset, offset + HEADER_BYTES)):
+        for piece in sorted(self.between(offset, offset + PDU_HEADER_BYTES)):
             begin = offset + len(found) - piece.start
             if piece.data and begin >= 0:
-                found += piece.data[begin : begin + HEADER_BYTES - len(found)]
-        return found if len(found) == HEADER_BYTES else None
+                found += piece.data[begin : begin + PDU_HEADER_BYTES - len(found)]
+        return found if len(found) == PDU_HEADER_BYTES else None
 
 
 class TapView:
@@ -249,7 +249,7 @@ class ConnectionTaps(NamedTuple):
         found, offset = [], 0
         while row[f"{half}_fragments"] > 1 and offset < span:
             header = self._header(side, first + offset)
-            if header is None or (size := read_frag_length(header, 0)) < HEADER_BYTES:
+            if header is None or (size := read_frag_length(header, 0)) < PDU_HEADER_BYTES:
                 return [(first, span)]
             if int.from_bytes(header[12:16], "little" if header[4] & 0x10 else "big") == row["call_id"]:
                 found.append((first + offset, min(size, span - offset)))

@@ -25,8 +25,10 @@ SECR: Final = 4
 METH: Final = 5
 SMTH: Final = 6
 TRAILER: Final = 7  # a PART that does not follow the container header: tolerated behind the last method (D25)
-HEADER_NAMES: Final = ("", "CHDR", "PART", "SECD", "SECR", "METH", "SMTH", "PART")
-HEADER_KINDS: Final = {int.from_bytes(HEADER_NAMES[kind].encode(), "little"): kind for kind in range(CHDR, TRAILER)}
+CONTAINER_HEADER_NAMES: Final = ("", "CHDR", "PART", "SECD", "SECR", "METH", "SMTH", "PART")
+HEADER_KINDS: Final = {
+    int.from_bytes(CONTAINER_HEADER_NAMES[kind].encode(), "little"): kind for kind in range(CHDR, TRAILER)
+}
 
 # Size of a header in bytes without its variable part, by kind.
 MIN_HEADER_BYTES: Final = (8, 80, 24, 16, 16, 48, 32, 24)

@@ -57,7 +57,7 @@ def read_typed_call(marshaled: bytes, method: DeclaredMethod) -> tuple[list[Argu
 
     problem = None
     try:
-        single_stub.read_parameters(cursor, _idl_parameters(method), found, {NdrType.AUTOMATION: read})
+        single_stub.read_single_parameters(cursor, _idl_parameters(method), found, {NdrType.AUTOMATION: read})
     except DecodeError as error:
         problem = error
     return [_single_argument(found.get(name), vt) for name, vt in types.items()], problem

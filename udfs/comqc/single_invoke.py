@@ -233,7 +233,7 @@ def _read_object_header(cursor: InvokeCursor, name: str) -> str | None:
     if size != _OBJECT_HEADER_BYTES:
         raise MalformedError(f"{name}.object.Size", at)
     cursor.read_bytes(4, f"{name}.object.Reserved2")
-    clsid = variant_text.guid_text(cursor.read_bytes(16, f"{name}.object.ObjectID"))
+    clsid = variant_text.little_endian_guid_text(cursor.read_bytes(16, f"{name}.object.ObjectID"))
     cursor.read_bytes(4, f"{name}.object.Padding")
     return clsid
 
@@ -273,10 +273,13 @@ def _record_type(info: bytes) -> tuple[dict[str, Any], int | None]:
     data, size = info[8:], int.from_bytes(info[:4], "little")
     if info[:4] == info[4:8] and data.startswith(_CUSTOM_OBJREF) and len(data) >= _OBJREF_BYTES + _RECORD_INFO.size:
         library, major, guid, minor, _ = _RECORD_INFO.unpack_from(data, _OBJREF_BYTES)
-        texts = {"type": variant_text.guid_text(guid), "library": variant_text.guid_text(library)}
+        texts = {
+            "type": variant_text.little_endian_guid_text(guid),
+            "library": variant_text.little_endian_guid_text(library),
+        }
         return texts | {"version": f"{major}.{minor}"}, 8 + size if size <= len(data) else None
     if len(info) >= _OBJECT_HEADER_BYTES and info[4:8] == _OBJECT_HEADER_BYTES.to_bytes(4, "little"):
-        return {"clsid": variant_text.guid_text(info[12:28])}, None
+        return {"clsid": variant_text.little_endian_guid_text(info[12:28])}, None
     return {}, None
 
 

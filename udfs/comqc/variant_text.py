@@ -98,7 +98,7 @@ def bstr_text(raw: bytes) -> str:
     return raw.hex() if len(raw) % 2 else raw.decode("utf-16-le", "replace")
 
 
-def guid_text(raw: bytes) -> str:
+def little_endian_guid_text(raw: bytes) -> str:
     """Return a little-endian GUID as text."""
     return str(UUID(bytes_le=raw))
 

@@ -11,7 +11,7 @@ from udfs.dcerpc.interfaces import FEATURE_NEGOTIATION_NAME, FEATURE_NEGOTIATION
 
 _SYNTAX_BYTES: Final = 20
 _RESULT_BYTES: Final = 24
-RESULT_NAMES: Final = ("accepted", "rejected", "rejected", "negotiated")  # 1: by the user, 2: by the provider
+BIND_RESULT_NAMES: Final = ("accepted", "rejected", "rejected", "negotiated")  # 1: by the user, 2: by the provider
 
 
 class MalformedBindError(Exception):
@@ -91,7 +91,7 @@ def parse_bind_ack(body: bytes, order: str, end: int) -> tuple[int, int, int, st
                 raise MalformedBindError
             result, reason = struct.unpack_from(order + "HH", body, at)
             syntax = _parse_syntax(body, at + 4, order)[0]
-            name = RESULT_NAMES[result] if result < len(RESULT_NAMES) else "rejected"
+            name = BIND_RESULT_NAMES[result] if result < len(BIND_RESULT_NAMES) else "rejected"
             answers.append(ContextResult(name, reason, transfer_syntax_name(syntax) if name == "accepted" else None))
             at += _RESULT_BYTES
     except struct.error as error:

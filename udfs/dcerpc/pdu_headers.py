@@ -19,7 +19,7 @@ REQUEST, RESPONSE, FAULT = 0, 2, 3
 BIND, BIND_ACK, BIND_NAK, ALTER_CONTEXT, ALTER_CONTEXT_RESP, AUTH3, SHUTDOWN, CO_CANCEL, ORPHANED = range(11, 20)
 CLIENT_PDU_TYPES: Final = frozenset((REQUEST, BIND, ALTER_CONTEXT, AUTH3, CO_CANCEL, ORPHANED))
 FIRST_FRAG, LAST_FRAG, OBJECT_UUID = 0x01, 0x02, 0x80
-HEADER_BYTES: Final = 16
+PDU_HEADER_BYTES: Final = 16
 
 # Length in bytes of the shortest PDU of each type; 0 for types that do not exist on TCP.
 _MIN_PDU_BYTES: Final = bytearray(256)
@@ -46,7 +46,7 @@ def read_frag_length(data: bytes | memoryview, at: int) -> int:
         if not drep & 0x10:
             length, auth = _unpack_lengths_big(data, at + 8)
     least = _MIN_PDU_BYTES[(word >> 16) & 0xFF]
-    if word & 0xFEFF != 5 or not least or length < least or (auth and length < HEADER_BYTES + 8 + auth):
+    if word & 0xFEFF != 5 or not least or length < least or (auth and length < PDU_HEADER_BYTES + 8 + auth):
         return 0
     return int(length)
 
@@ -57,14 +57,16 @@ def payloads_starting_like_pdus(data: bytearray, start: Ints, captured: Ints) ->
     ``start`` and ``captured`` are the payloads' offsets in ``data`` and their lengths, in bytes.
     """
     octets = np.frombuffer(data, np.uint8)
-    rows = np.lib.stride_tricks.sliding_window_view(octets, HEADER_BYTES)[np.minimum(start, len(octets) - HEADER_BYTES)]
+    rows = np.lib.stride_tricks.sliding_window_view(octets, PDU_HEADER_BYTES)[
+        np.minimum(start, len(octets) - PDU_HEADER_BYTES)
+    ]
     big = (rows[:, 4] & 0x10) == 0
     one, two, three, four = (rows[:, column].astype(np.int64) for column in (8, 9, 10, 11))
     length = np.where(big, one << 8 | two, two << 8 | one)
     auth = np.where(big, three << 8 | four, four << 8 | three)
     least = _MIN_PDU_BYTES_ARRAY[rows[:, 2]]
     good: Bools = (
-        (captured >= HEADER_BYTES)
+        (captured >= PDU_HEADER_BYTES)
         & (rows[:, 0] == 5)
         & (rows[:, 1] <= 1)
         & (least > 0)
@@ -73,7 +75,7 @@ def payloads_starting_like_pdus(data: bytearray, start: Ints, captured: Ints) ->
         & (rows[:, 5] <= 3)
         & (rows[:, 6] == 0)
         & (rows[:, 7] == 0)
-        & ((auth == 0) | (length >= HEADER_BYTES + 8 + auth))
+        & ((auth == 0) | (length >= PDU_HEADER_BYTES + 8 + auth))
     )
     return good
 
@@ -85,7 +87,7 @@ def walk_pdus(data: bytes, at: int, end: int, found: list[int]) -> tuple[int, bo
     incomplete PDU, or there are none. If not, they are no PDU header.
     """
     unpack, least, append = _unpack_little, _MIN_PDU_BYTES, found.append
-    last = end - HEADER_BYTES
+    last = end - PDU_HEADER_BYTES
     while at <= last:
         word, drep, length, auth = unpack(data, at)
         if drep != 0x10 or auth or word & 0xFEFF != 5 or length < (least[word >> 16 & 0xFF] or 0x10000):
@@ -116,13 +118,13 @@ def find_next_pdu(data: bytes, at: int, end: int, *, more: bool) -> tuple[int | 
     """
     for match in _HEADER_PATTERN.finditer(data, at, end):
         begin = match.start()
-        if begin + HEADER_BYTES > end:
+        if begin + PDU_HEADER_BYTES > end:
             break
         length = read_frag_length(data, begin)
         if not length:
             continue
         stop = begin + length
-        if stop + HEADER_BYTES <= end:
+        if stop + PDU_HEADER_BYTES <= end:
             if read_frag_length(data, stop):
                 return begin, end
             continue
@@ -133,7 +135,7 @@ def find_next_pdu(data: bytes, at: int, end: int, *, more: bool) -> tuple[int | 
     if not more:
         return None, end
     # The bytes may end inside a header.
-    for begin in range(max(at, end - HEADER_BYTES + 1), end):
+    for begin in range(max(at, end - PDU_HEADER_BYTES + 1), end):
         if _may_begin(data, begin, end):
             return None, begin
     return None, end

@@ -51,7 +51,7 @@ class StorageLocationError(OSError):
     """A path or URI is not usable as written. The message is one line and says what to change."""
 
 
-def is_remote(location: str) -> bool:
+def is_remote_location(location: str) -> bool:
     """Whether a path or URI refers to a remote store, not to a file of this machine."""
     return "://" in location and not location.startswith("file:")
 

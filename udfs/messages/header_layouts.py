@@ -15,7 +15,7 @@ PROTOCOL_BINARY: Final = "binary_protocol"  # [MS-MQQB], TCP port 1801
 PROTOCOLS: Final = (PROTOCOL_REMOTE_READ, PROTOCOL_QM2QM, PROTOCOL_BINARY)
 
 # The specifications' names, in the order of the packet: [MS-MQMQ] 2.2.20, then [MS-MQRR] 2.2.5.
-HEADER_NAMES: Final = (
+MESSAGE_HEADER_NAMES: Final = (
     "BaseHeader",
     "UserHeader",
     "TransactionHeader",

@@ -19,7 +19,7 @@ from udfs.messages import name_columns
 from udfs.messages.format_name_lists import format_name_list_column
 from udfs.messages.header_chain import read_header_chain
 from udfs.messages.message_keys import message_key_column
-from udfs.messages.name_columns import gather_bytes
+from udfs.messages.name_columns import gather_name_bytes
 from udfs.messages.packet_sections import locate_sections
 from udfs.messages.record_readers import PacketColumn, record_first_error, values_written
 from udfs.messages.report_messages import message_kind_column, report_column
@@ -134,7 +134,7 @@ def _guid_column_at(decoded: _ReadPackets, name: str, valid: Bools) -> pa.Array:
     valid = valid & decoded.has(name)
     if not valid.any():
         return pa.nulls(decoded.rows, pa.string())
-    return _guid_column(gather_bytes(decoded.packets.data, np.where(valid, decoded.stored(name), 0), 16), valid)
+    return _guid_column(gather_name_bytes(decoded.packets.data, np.where(valid, decoded.stored(name), 0), 16), valid)
 
 
 def _add_identity(decoded: _ReadPackets, columns: dict[str, pa.Array], *, keys: bool) -> None:
@@ -343,7 +343,7 @@ def _add_trailing_headers(decoded: _ReadPackets, columns: dict[str, pa.Array], s
 
 def _header_size_maps(decoded: _ReadPackets) -> pa.Array:
     """Return maps of header name to size in bytes, up to the start of the next header or the end of the packet."""
-    kinds = [name for name in layouts.HEADER_NAMES if decoded.has(f"@{name}").any()]
+    kinds = [name for name in layouts.MESSAGE_HEADER_NAMES if decoded.has(f"@{name}").any()]
     has, size = np.empty((decoded.rows, len(kinds)), np.bool_), np.empty((decoded.rows, len(kinds)), np.int32)
     pattern, every, after = np.zeros(decoded.rows, np.int32), bool(decoded.has_base.all()), decoded.packets.end
     for place in range(len(kinds) - 1, -1, -1):  # from the last header on: each ends where the next one begins

@@ -109,7 +109,7 @@ def fixed_size_binary(raw: Octets) -> pa.Array:
     )
 
 
-def gather_bytes(data: Octets, at: Ints, size: int) -> Octets:
+def gather_name_bytes(data: Octets, at: Ints, size: int) -> Octets:
     """Return ``size`` bytes of ``data`` at each offset, shape (rows, size)."""
     view = np.ndarray(len(data) - size + 1, f"V{size}", data, strides=(1,))
     return view[at].view(np.uint8).reshape(-1, size)
@@ -171,17 +171,17 @@ def _numbered_queue_keys(
     """Return name type, GUID and number, 21 bytes per row, of queues that are named by a number or a GUID."""
     user = out.values["UserHeader"]
     kind, where = kinds[place][row], at[place][row]
-    own = gather_bytes(packets.data, np.where((kind == 5) | (kind == 6), where, 0), 16)
+    own = gather_name_bytes(packets.data, np.where((kind == 5) | (kind == 6), where, 0), 16)
     admin = kinds[1][row]
     admin_at = np.where(has_admin[row] & (admin == 6), at[1][row], 0)
-    admin_host = np.where((kind == 4)[:, None], gather_bytes(packets.data, admin_at, 16), own)
+    admin_host = np.where((kind == 4)[:, None], gather_name_bytes(packets.data, admin_at, 16), own)
     manager = user["QueueManagerAddress"][row].copy()
     manager[packets.is_from_remote_read[row] & (kinds[0][row] == layouts.DIRECT_NAME_TYPE)] = 0
     key = np.zeros((len(row), 21), np.uint8)
     key[:, 0] = kind
     key[:, 1:17] = _private_queue_host(kind, admin, user["SourceQueueManager"][row], manager, admin_host)
     # A public queue has no number: the 4 bytes read for it are part of its GUID.
-    key[:, 17:] = gather_bytes(packets.data, where + np.where(kind == 6, 16, 0), 4)
+    key[:, 17:] = gather_name_bytes(packets.data, where + np.where(kind == 6, 16, 0), 4)
     key[kind == 5, 17:] = 0
     return key
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 MAX_MEMORY_BYTES: Final = 64 << 20
-MAX_FILE_BYTES: Final = 4 << 30
+MAX_SPOOL_BYTES: Final = 4 << 30
 _COMPRESSED: Final = pa.ipc.IpcWriteOptions(compression="zstd")
 
 
@@ -25,8 +25,8 @@ class BatchSpool:
 
     @property
     def is_full(self) -> bool:
-        """Whether the file has reached ``MAX_FILE_BYTES``: no more should be added."""
-        return self._file is not None and self._file.tell() >= MAX_FILE_BYTES
+        """Whether the file has reached ``MAX_SPOOL_BYTES``: no more should be added."""
+        return self._file is not None and self._file.tell() >= MAX_SPOOL_BYTES
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Add a batch; beyond ``MAX_MEMORY_BYTES`` all batches in memory go to the file. Raises ``OSError``."""

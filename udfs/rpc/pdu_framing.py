@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from udfs.array_types import Ints
-from udfs.dcerpc.pdu_headers import CLIENT_PDU_TYPES, HEADER_BYTES, find_next_pdu, read_frag_length, walk_pdus
+from udfs.dcerpc.pdu_headers import CLIENT_PDU_TYPES, PDU_HEADER_BYTES, find_next_pdu, read_frag_length, walk_pdus
 from udfs.tcp.connection_tracker import BlockStream, BlockStreams, StreamExtent
 from udfs.tcp.connections import (
     GAP_FRAMED_BEFORE,
@@ -300,7 +300,7 @@ class _DirectionFramer:
         if not final:
             self._keep_partial_pdu(at, end, shift)
             return
-        if end - at < HEADER_BYTES:
+        if end - at < PDU_HEADER_BYTES:
             state.in_sync, state.out_of_sync_reason = False, "damaged_header"
             self._add_stray_bytes(at, end, shift)
             self._close_stray()

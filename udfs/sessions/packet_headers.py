@@ -24,7 +24,7 @@ from udfs.messages.header_layouts import (
 
 MIN_STEP_BYTES: Final = 12  # of a header up to PacketSize: fewer octets are no packet
 MIN_SEARCH_BYTES: Final = 20  # of a header that a search may find
-HEADER_BYTES: Final = 64  # octets from which a header is judged: up to UserHeader.Flags
+CHECKED_HEADER_BYTES: Final = 64  # octets from which a header is judged: up to UserHeader.Flags
 PACKET_TYPE_BITS: Final = 0xF  # InternalHeader.Flags.PT
 SESSION_ACK, ESTABLISH_CONNECTION, CONNECTION_PARAMETERS = 1, 2, 3  # PT, [MS-MQQB] 2.2.1
 USER_FLAGS_AT: Final = 60  # of UserHeader.Flags in a packet
@@ -86,7 +86,7 @@ def is_valid_header(data: bytes | memoryview, at: int, end: int) -> bool:
         return seen < 20 or (size, _unpack_short(data, at + 18)[0] & PACKET_TYPE_BITS) in _INTERNAL_SIZES
     if size < _MIN_MESSAGE_BYTES:
         return False
-    if seen < HEADER_BYTES:
+    if seen < CHECKED_HEADER_BYTES:
         return True
     word = _unpack_word(data, at + USER_FLAGS_AT)[0]
     return bool(word & USER_FLAG_MP) and all(word >> shift & 7 in kinds for shift, kinds in _ALLOWED_NAMES)
@@ -105,7 +105,11 @@ def session_header_bytes(data: bytes | memoryview, at: int, end: int, behind: Be
     """
     if at == end and behind is Behind.PACKET:
         return 0
-    if behind is Behind.MORE and end - at < SESSION_HEADER_BYTES + HEADER_BYTES and _may_be_header(data, at, end):
+    if (
+        behind is Behind.MORE
+        and end - at < SESSION_HEADER_BYTES + CHECKED_HEADER_BYTES
+        and _may_be_header(data, at, end)
+    ):
         return None
     is_next = is_valid_header(data, at, end) and not is_valid_header(data, at + SESSION_HEADER_BYTES, end)
     return 0 if is_next else SESSION_HEADER_BYTES
@@ -201,7 +205,7 @@ def _what_follows(data: bytes, at: int, end: int, behind: Behind) -> _Follows:
     """Return what is where the packet at ``at`` ends; ``OTHER`` too if no valid header stands at ``at``."""
     if end - at < MIN_SEARCH_BYTES or not is_valid_header(data, at, end):
         return _Follows.OTHER
-    if behind is Behind.MORE and end - at < HEADER_BYTES:
+    if behind is Behind.MORE and end - at < CHECKED_HEADER_BYTES:
         return _Follows.UNKNOWN
     flags, size = read_packet_size(data, at, end) or (0, 0)
     there = at + size
@@ -210,7 +214,7 @@ def _what_follows(data: bytes, at: int, end: int, behind: Behind) -> _Follows:
         if more is None:
             return _Follows.UNKNOWN
         there += more
-    if end - there >= MIN_STEP_BYTES and (behind is not Behind.MORE or end - there >= HEADER_BYTES):
+    if end - there >= MIN_STEP_BYTES and (behind is not Behind.MORE or end - there >= CHECKED_HEADER_BYTES):
         return _Follows.HEADER if is_valid_header(data, there, end) else _Follows.OTHER
     if behind is Behind.MORE:
         is_open = end - there < MIN_STEP_BYTES or _may_be_header(data, there, end)  # the run may end there

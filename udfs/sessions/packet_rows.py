@@ -31,7 +31,7 @@ from udfs.messages.header_layouts import (
 from udfs.rpc.call_schema import timestamp_column
 from udfs.rpc.connection_identity import connection_identity, four_tuple
 from udfs.sessions.packet_framing import FramedPackets
-from udfs.sessions.packet_headers import HEADER_BYTES, PACKET_TYPE_BITS, SESSION_ACK, USER_FLAGS_AT
+from udfs.sessions.packet_headers import CHECKED_HEADER_BYTES, PACKET_TYPE_BITS, SESSION_ACK, USER_FLAGS_AT
 from udfs.tcp.connections import TcpConnection
 from udfs.tcp.octets import gather_bytes, u16_little, u32_little
 
@@ -39,9 +39,9 @@ SESSION_HEADER_TYPE: Final = SESSION_PACKETS.column("session_header").type
 PACKET_SIGHTING_TYPE: Final = SESSION_PACKETS.column("sightings").type.value_type
 SESSION_PACKETS_SCHEMA: Final = SESSION_PACKETS.schema(without=RUN_COLUMNS)
 _INTERNAL_KINDS: Final = ("unknown", "session_ack", "establish_connection", "connection_parameters")  # by PT
-KINDS: Final = (*_INTERNAL_KINDS, "user_message", "order_ack", "final_ack")
+PACKET_KINDS: Final = (*_INTERNAL_KINDS, "user_message", "order_ack", "final_ack")
 _UNKNOWN = 0
-_USER_MESSAGE, _ORDER_ACK, _FINAL_ACK = range(len(_INTERNAL_KINDS), len(KINDS))
+_USER_MESSAGE, _ORDER_ACK, _FINAL_ACK = range(len(_INTERNAL_KINDS), len(PACKET_KINDS))
 _CLASS_ORDER_ACK, _FIRST_CLASS_FINAL_ACK = 0x00FF, 0x4000  # [MS-MQMQ] 2.2.18.1.6, [MS-MQQB] 2.2.4, 2.2.5
 _ACK_LABEL: Final = "QM Ordering Ack\0".encode("utf-16-le")  # [MS-MQQB] 2.2.4
 _ORDER_QUEUE_ID: Final = 4  # PrivateQueueIdentifier of order_queue$
@@ -66,7 +66,7 @@ class SessionPacketRows:
     def build_rows(self, framed: FramedPackets, connections: list[TcpConnection]) -> pa.RecordBatch:
         """Return the rows of packets, one for each."""
         octets = np.frombuffer(framed.buffer, np.uint8)
-        head = gather_bytes(octets, framed.start, HEADER_BYTES)
+        head = gather_bytes(octets, framed.start, CHECKED_HEADER_BYTES)
         flags, size = u16_little(head, 2), u32_little(head, 8)
         kind, classes = _classify(framed, octets, head, flags)
         columns, sequence, keys = _identity_columns(framed, connections)
@@ -82,7 +82,7 @@ class SessionPacketRows:
             "byte_offset": pa.array(framed.file_offset),
             "sent_at": timestamp_column(framed.time_ns, every),
             "sent_done_at": timestamp_column(framed.end_time_ns, complete),
-            "kind": pa.DictionaryArray.from_arrays(pa.array(kind, pa.int8()), pa.array(KINDS)).cast(pa.string()),
+            "kind": pa.DictionaryArray.from_arrays(pa.array(kind, pa.int8()), pa.array(PACKET_KINDS)).cast(pa.string()),
             "version": pa.array(head[:, 0]).cast(pa.int32()),
             "flags": pa.array(flags).cast(pa.int32()),
             "packet_size": pa.array(size),
@@ -158,7 +158,7 @@ def _classify(framed: FramedPackets, octets: Octets, head: Octets, flags: Ints) 
     known = (available >= 20) & (packet_type < len(_INTERNAL_KINDS))
     kind = np.where(internal, np.where(known, packet_type, _UNKNOWN), _USER_MESSAGE)
     classes = np.full(len(kind), -1, np.int64)
-    rows = np.nonzero(~internal & (available >= HEADER_BYTES))[0]
+    rows = np.nonzero(~internal & (available >= CHECKED_HEADER_BYTES))[0]
     if not len(rows):
         return kind, classes
     start, seen = framed.start[rows], available[rows]
@@ -182,7 +182,7 @@ def _classify(framed: FramedPackets, octets: Octets, head: Octets, flags: Ints) 
 
 def _properties_offset(octets: Octets, start: Ints, seen: Ints, user_flags: Ints) -> Ints:
     """Return where the MessagePropertiesHeader of each packet begins, from its start; behind ``seen`` if not seen."""
-    at = np.full(len(start), HEADER_BYTES, np.int64)
+    at = np.full(len(start), CHECKED_HEADER_BYTES, np.int64)
 
     def read(rows: Bools, width: int) -> Octets:
         """Return ``width`` octets at ``at``; where they are not seen, ``at`` is moved behind the packet."""
@@ -214,13 +214,13 @@ def _properties_offset(octets: Octets, start: Ints, seen: Ints, user_flags: Ints
 def _is_order_queue(data: bytes, at: int, seen: int, user_flags: int) -> bool:
     """Whether a packet is for the order queue: PrivateQueueIdentifier 4, or a direct name that ends so (sheet 2.9)."""
     kind = user_flags >> _DQ_SHIFT & 7
-    name = at + HEADER_BYTES
+    name = at + CHECKED_HEADER_BYTES
     if kind == 3:  # a private queue of the receiver
-        return seen >= HEADER_BYTES + 4 and int.from_bytes(data[name : name + 4], "little") == _ORDER_QUEUE_ID
-    if kind != DIRECT_NAME_TYPE or seen < HEADER_BYTES + 2:
+        return seen >= CHECKED_HEADER_BYTES + 4 and int.from_bytes(data[name : name + 4], "little") == _ORDER_QUEUE_ID
+    if kind != DIRECT_NAME_TYPE or seen < CHECKED_HEADER_BYTES + 2:
         return False
     count = int.from_bytes(data[name : name + 2], "little")
-    if HEADER_BYTES + 2 + count > seen:
+    if CHECKED_HEADER_BYTES + 2 + count > seen:
         return False
     text = data[name + 2 : name + 2 + count].decode("utf-16-le", "replace").split("\0")[0]
     return text.rsplit("\\", 1)[-1].lower() == _ORDER_QUEUE_NAME

@@ -72,7 +72,7 @@ class Method:
 
 
 HRESULT_RETURN: Final = Parameter("return", NdrType.U32, "hresult")
-NOT_KEPT: Final = None  # the column of parameters that a response only echoes
+NOT_STORED: Final = None  # the column of parameters that a response only echoes
 
 # The members of a REMOTEREADDESC before lpBuffer, [MS-MQQP] 2.2.2.1. dwSize counts lpBuffer's octets.
 READ_DESC_MEMBERS: Final = (

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from udfs.stubs.idl import HRESULT_RETURN, NOT_KEPT, Method, NdrType, Parameter
+from udfs.stubs.idl import HRESULT_RETURN, NOT_STORED, Method, NdrType, Parameter
 
 _READ_RESPONSE_1: Final = (
     Parameter("pphContext", NdrType.CONTEXT, "remote_read_handle"),
@@ -37,7 +37,7 @@ METHODS: Final = (
             Parameter("pphContext", NdrType.CONTEXT, "remote_read_handle"),
             Parameter("dwAck", NdrType.U32, "ack"),
         ),
-        response=(Parameter("pphContext", NdrType.CONTEXT, NOT_KEPT), HRESULT_RETURN),
+        response=(Parameter("pphContext", NdrType.CONTEXT, NOT_STORED), HRESULT_RETURN),
     ),
     Method(
         2,
@@ -57,7 +57,7 @@ METHODS: Final = (
         "RemoteQMCloseQueue",
         "[MS-MQQP] 3.1.4.4",
         request=(Parameter("pphContext", NdrType.CONTEXT, "context_handle"),),
-        response=(Parameter("pphContext", NdrType.CONTEXT, NOT_KEPT), HRESULT_RETURN),
+        response=(Parameter("pphContext", NdrType.CONTEXT, NOT_STORED), HRESULT_RETURN),
     ),
     Method(
         4,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from udfs.stubs.idl import HRESULT_RETURN, NOT_KEPT, Method, NdrType, Parameter
+from udfs.stubs.idl import HRESULT_RETURN, NOT_STORED, Method, NdrType, Parameter
 
 _NAME: Final = Parameter("lplpRemoteQueueName", NdrType.NAME, "remote_queue_name")
 _HANDLE: Final = Parameter("hQueue", NdrType.CONTEXT, "context_handle")
@@ -54,14 +54,14 @@ METHODS: Final = (
         "R_QMCloseRemoteQueueContext",
         "[MS-MQMP] 3.1.4.3",
         request=(Parameter("pphContext", NdrType.CONTEXT, "context_handle"),),
-        response=(Parameter("pphContext", NdrType.CONTEXT, NOT_KEPT),),
+        response=(Parameter("pphContext", NdrType.CONTEXT, NOT_STORED),),
     ),
     Method(
         4,
         "R_QMCreateRemoteCursor",
         "[MS-MQMP] 3.1.4.4",
         # ptb1 is all zero on the wire where the document says NULL (doubt D6); it is skipped.
-        request=(Parameter("ptb1", NdrType.TRANSFER_1, NOT_KEPT), Parameter("hQueue", NdrType.U32, "queue_handle")),
+        request=(Parameter("ptb1", NdrType.TRANSFER_1, NOT_STORED), Parameter("hQueue", NdrType.U32, "queue_handle")),
         response=(Parameter("phCursor", NdrType.U32, "cursor_handle"), HRESULT_RETURN),
     ),
     _only_hresult(6, "R_QMCreateObjectInternal", "[MS-MQMP] 3.1.4.5"),
@@ -105,7 +105,7 @@ METHODS: Final = (
         "rpc_ACCloseHandle",
         "[MS-MQMP] 3.1.4.18",
         request=(Parameter("phQueue", NdrType.CONTEXT, "context_handle"),),
-        response=(Parameter("phQueue", NdrType.CONTEXT, NOT_KEPT), HRESULT_RETURN),
+        response=(Parameter("phQueue", NdrType.CONTEXT, NOT_STORED), HRESULT_RETURN),
     ),
     Method(22, "rpc_ACCloseCursor", "[MS-MQMP] 3.1.4.19", request=(_HANDLE, _CURSOR), response=(HRESULT_RETURN,)),
     Method(

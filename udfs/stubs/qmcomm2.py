@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from udfs.stubs.idl import HRESULT_RETURN, NOT_KEPT, Method, NdrType, Parameter
+from udfs.stubs.idl import HRESULT_RETURN, NOT_STORED, Method, NdrType, Parameter
 
 _IN: Final = (Parameter("in", NdrType.REST),)
 _OUT: Final = (Parameter("out", NdrType.REST), HRESULT_RETURN)
@@ -20,7 +20,7 @@ METHODS: Final = (
             Parameter("hQMContext", NdrType.U32, "queue_manager_context"),
             Parameter("ptb", NdrType.TRANSFER_2, "receive"),
         ),
-        response=(Parameter("ptb", NdrType.TRANSFER_2, NOT_KEPT), HRESULT_RETURN),
+        response=(Parameter("ptb", NdrType.TRANSFER_2, NOT_STORED), HRESULT_RETURN),
     ),
     Method(
         3,

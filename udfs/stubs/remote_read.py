@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from udfs.stubs.idl import HRESULT_RETURN, NOT_KEPT, Method, NdrType, Parameter
+from udfs.stubs.idl import HRESULT_RETURN, NOT_STORED, Method, NdrType, Parameter
 
 _CONTEXT: Final = Parameter("phContext", NdrType.CONTEXT, "context_handle")
 _OPEN_REQUEST: Final = (
@@ -50,7 +50,7 @@ METHODS: Final = (
         "R_CloseQueue",
         "[MS-MQRR] 3.1.4.3",
         request=(_CONTEXT,),
-        response=(Parameter("pphContext", NdrType.CONTEXT, NOT_KEPT), HRESULT_RETURN),
+        response=(Parameter("pphContext", NdrType.CONTEXT, NOT_STORED), HRESULT_RETURN),
     ),
     Method(
         4,

@@ -323,7 +323,7 @@ _PARAMETER_READERS: Final[dict[NdrType, SingleReader]] = {
 }
 
 
-def read_parameters(
+def read_single_parameters(
     cursor: StubCursor,
     params: tuple[Parameter, ...],
     out: StubValues,
@@ -356,13 +356,13 @@ def _read_stub(
 ) -> tuple[StubValues, DecodeError | None, tuple[str, int] | None]:
     out: StubValues = {}
     try:
-        read_parameters(cursor, params, out)
+        read_single_parameters(cursor, params, out)
     except DecodeError as error:
         return out, error, cursor.missing_padding
     return out, None, cursor.missing_padding
 
 
-def decode_stub(
+def decode_single_stub(
     method: Method, direction: str, stub: bytes, *, ndr64: bool = False, big_endian: bool = False
 ) -> tuple[StubValues, list[tuple[str, str, int]]]:
     """Decode one stub: returns its values by column, and its errors as (code, field, offset).

@@ -20,7 +20,7 @@ _TCP: Final = 6  # the protocol's number
 
 
 @dataclass(slots=True)
-class SuspectBytes:
+class DisputedBytes:
     """Bytes of a connection of which a later copy differs and has a right checksum.
 
     ``ranges``: side, first sequence number, number of bytes. ``conflicting_bytes``: of each side, as first counted.
@@ -29,11 +29,11 @@ class SuspectBytes:
     ranges: list[tuple[int, int, int]] = field(default_factory=list)
     conflicting_bytes: list[int] = field(default_factory=lambda: [0, 0])
 
-    def copy(self) -> SuspectBytes:
+    def copy(self) -> DisputedBytes:
         """Return a copy for another pass."""
-        return SuspectBytes([*self.ranges], [*self.conflicting_bytes])
+        return DisputedBytes([*self.ranges], [*self.conflicting_bytes])
 
-    def add(self, other: SuspectBytes) -> None:
+    def add(self, other: DisputedBytes) -> None:
         """Add bytes that were found later."""
         self.ranges += other.ranges
         self.conflicting_bytes = other.conflicting_bytes
@@ -51,7 +51,7 @@ def has_right_checksum(source: tuple[int, bytes, int], target: tuple[int, bytes,
     return total == 0xFFFF
 
 
-def find_suspect_bytes(connection: TcpConnection) -> SuspectBytes | None:
+def find_disputed_bytes(connection: TcpConnection) -> DisputedBytes | None:
     """Return the bytes whose later, different copy has a right checksum, and forget the differences; None without.
 
     Only connections that may be RPC: of others no calls are read.
@@ -59,7 +59,7 @@ def find_suspect_bytes(connection: TcpConnection) -> SuspectBytes | None:
     differs = any(direction.differing_repeats for direction in connection.directions)
     if not differs or connection.kind is not ConnectionKind.RPC:
         return None
-    found = SuspectBytes()
+    found = DisputedBytes()
     for side, direction in enumerate(connection.directions):
         source, target = connection.endpoints[side], connection.endpoints[side ^ 1]
         for offset, size, segment in direction.differing_repeats:
@@ -71,7 +71,7 @@ def find_suspect_bytes(connection: TcpConnection) -> SuspectBytes | None:
 
 
 def drop_bad_copies(
-    connection: TcpConnection, suspect: SuspectBytes, segments: TcpSegments, rows: Ints, side: Ints, active: Bools
+    connection: TcpConnection, suspect: DisputedBytes, segments: TcpSegments, rows: Ints, side: Ints, active: Bools
 ) -> None:
     """Remove from ``active`` the segments of a connection that overlap suspect bytes and have a wrong checksum."""
     for number, first, size in suspect.ranges:

@@ -19,7 +19,7 @@ from udfs.columns.groups import group_bounds
 from udfs.dcerpc.interfaces import BINARY_PROTOCOL_PORT
 from udfs.dcerpc.pdu_headers import payloads_starting_like_pdus
 from udfs.files.capture_file import BUFFER_PADDING_BYTES
-from udfs.tcp.bad_copies import SuspectBytes, drop_bad_copies
+from udfs.tcp.bad_copies import DisputedBytes, drop_bad_copies
 from udfs.tcp.capture_budget import NOT_FOLLOWED, NOT_RECOGNISED, CaptureBudget
 from udfs.tcp.connections import (
     GAP_FRAMED_BEFORE,
@@ -136,7 +136,7 @@ class ConnectionTracker:
     """Tracks the TCP connections of one capture, block after block.
 
     ``known_endpoints``: (address, port) on which MSMQ is known to listen, for RPC; ``session_endpoints``: for the
-    binary protocol. ``suspect_bytes``: by connection index, bytes
+    binary protocol. ``disputed_bytes``: by connection index, bytes
     of which copies with a wrong checksum are left out. ``segment_connections``: index of the
     connection of each segment in the last block. ``begins_session``: whether a direction whose first captured bytes
     these are shows the binary protocol.
@@ -153,7 +153,7 @@ class ConnectionTracker:
         self.connections: list[TcpConnection] = []
         self.known_endpoints: set[tuple[bytes, int]] = set()
         self.session_endpoints: set[tuple[bytes, int]] = set()
-        self.suspect_bytes: dict[int, SuspectBytes] = {}
+        self.disputed_bytes: dict[int, DisputedBytes] = {}
         self.segment_connections = np.zeros(0, np.int64)
         self._window, self._max_clock_skew = limits.reorder_window_ns, limits.max_clock_skew_ns
         self._beyond_limit: TcpConnection | None = None  # stands for all connections that are not followed
@@ -168,7 +168,7 @@ class ConnectionTracker:
             return BlockStreams(b"")
         active, owner, side = self._assign_connections(segments)
         self.segment_connections = owner
-        for index, suspect in self.suspect_bytes.items():
+        for index, suspect in self.disputed_bytes.items():
             ours = np.nonzero(active & (owner == index) & (segments.payload_length > 0))[0]
             if len(ours):
                 drop_bad_copies(self.connections[index], suspect, segments, ours, side, active)

@@ -23,7 +23,7 @@ LINK_ETHERNET: Final = 1
 ETHERTYPE_IPV4, ETHERTYPE_IPV6 = 0x0800, 0x86DD
 ETHERTYPE_MPLS: Final = (0x8847, 0x8848)
 ETHERTYPE_PPPOE: Final = 0x8864
-NOT_KNOWN: Final = 0  # EtherType of what carries no IP, or cannot be told
+UNKNOWN_ETHERTYPE: Final = 0  # EtherType of what carries no IP, or cannot be told
 # Numbers of what has no EtherType: PPP's protocols are added to the first one.
 _FIRST_OF_PPP: Final = 0x10000
 _UNREAD_WLAN: Final = 0x20000
@@ -110,7 +110,7 @@ def _ethernet(octets: Octets, start: Ints, end: Ints) -> NetworkHeaders:
 def _after_ethertype(octets: Octets, start: Ints, end: Ints, *, size: int, where: int) -> NetworkHeaders:
     """Read headers of a fixed size with an EtherType at an offset; VLAN tags may follow."""
     cut_off = end - start < size
-    protocol = np.where(cut_off, NOT_KNOWN, u16(gather_bytes(octets, start + where, 2), 0))
+    protocol = np.where(cut_off, UNKNOWN_ETHERTYPE, u16(gather_bytes(octets, start + where, 2), 0))
     return _skip_tags(octets, NetworkHeaders(start + size, protocol, cut_off), end)
 
 
@@ -132,7 +132,7 @@ def _skip_tags(octets: Octets, headers: NetworkHeaders, end: Ints) -> NetworkHea
         short = at[rows] + size > end[rows]
         if short.any():
             cut_off = cut_off.copy()
-            cut_off[rows[short]], protocol[rows[short]] = True, NOT_KNOWN
+            cut_off[rows[short]], protocol[rows[short]] = True, UNKNOWN_ETHERTYPE
             rows, size = rows[~short], size[~short]
         at[rows] += size
         protocol[rows] = u16(gather_bytes(octets, at[rows] - 2, 2), 0)
@@ -142,12 +142,12 @@ def _skip_tags(octets: Octets, headers: NetworkHeaders, end: Ints) -> NetworkHea
 def _read_llc(octets: Octets, at: Ints, end: Ints, protocol: Ints, rows: Ints) -> None:
     """Set place and EtherType of frames with a length in its place: what SNAP says, or IP's; else there is none."""
     kept = (protocol[rows] <= _LAST_LENGTH) & (at[rows] + 8 <= end[rows])
-    protocol[rows[~kept]] = NOT_KNOWN
+    protocol[rows[~kept]] = UNKNOWN_ETHERTYPE
     rows = rows[kept]
     header = gather_bytes(octets, at[rows], 8)
     has_ip = (header[:, 0] == _IP_SAP) & (header[:, 1] == _IP_SAP) & (header[:, 2] == 3)
     has_snap = _is_snap(header) & np.isin(u32(header, 2) & 0xFFFFFF, _SNAP_OUIS)
-    protocol[rows] = np.where(has_snap, u16(header, 6), np.where(has_ip, ETHERTYPE_IPV4, NOT_KNOWN))
+    protocol[rows] = np.where(has_snap, u16(header, 6), np.where(has_ip, ETHERTYPE_IPV4, UNKNOWN_ETHERTYPE))
     at[rows] += np.where(has_snap, 8, np.where(has_ip, 3, 0))
 
 
@@ -163,7 +163,7 @@ def _raw_ip(octets: Octets, start: Ints, end: Ints) -> NetworkHeaders:
 def ip_ethertypes(octets: Octets, at: Ints, end: Ints) -> Ints:
     """Return the EtherTypes of IP headers, by their versions."""
     version = np.where(at < end, gather_bytes(octets, at, 1)[:, 0] >> 4, 0)
-    return np.where(version == 4, ETHERTYPE_IPV4, np.where(version == 6, ETHERTYPE_IPV6, NOT_KNOWN))
+    return np.where(version == 4, ETHERTYPE_IPV4, np.where(version == 6, ETHERTYPE_IPV6, UNKNOWN_ETHERTYPE))
 
 
 def _always(ethertype: int) -> LinkDecoder:
@@ -184,8 +184,8 @@ def _loopback(octets: Octets, start: Ints, end: Ints) -> NetworkHeaders:
     number = np.where(big < 1 << 16, big, little)
     is_ipv4 = (number == _AF_INET) | (number == ETHERTYPE_IPV4)
     is_ipv6 = np.isin(number, _AF_INET6) | (number == ETHERTYPE_IPV6)
-    protocol = np.where(is_ipv4, ETHERTYPE_IPV4, np.where(is_ipv6, ETHERTYPE_IPV6, NOT_KNOWN))
-    return NetworkHeaders(start + 4, np.where(cut_off, NOT_KNOWN, protocol), cut_off)
+    protocol = np.where(is_ipv4, ETHERTYPE_IPV4, np.where(is_ipv6, ETHERTYPE_IPV6, UNKNOWN_ETHERTYPE))
+    return NetworkHeaders(start + 4, np.where(cut_off, UNKNOWN_ETHERTYPE, protocol), cut_off)
 
 
 def _ppp(octets: Octets, start: Ints, end: Ints) -> NetworkHeaders:
@@ -204,12 +204,12 @@ def read_ppp(octets: Octets, at: Ints, end: Ints) -> NetworkHeaders:
     compressed = header[:, 0] & 1 == 1
     number = np.where(compressed, header[:, 0].astype(np.int64), u16(header, 0))
     # RFC 1661 2: from 0x8000 on protocols control the link; those below carry packets, some compressed or encrypted.
-    protocol = np.where(number < 0x8000, _FIRST_OF_PPP + number, NOT_KNOWN)
+    protocol = np.where(number < 0x8000, _FIRST_OF_PPP + number, UNKNOWN_ETHERTYPE)
     for name, ethertype in _PPP_ETHERTYPES.items():
         protocol[number == name] = ethertype
     size = np.where(compressed, 1, 2)
     cut_off = at + size > end
-    return NetworkHeaders(at + size, np.where(cut_off, NOT_KNOWN, protocol), cut_off)
+    return NetworkHeaders(at + size, np.where(cut_off, UNKNOWN_ETHERTYPE, protocol), cut_off)
 
 
 def _ppp_with_direction(octets: Octets, start: Ints, end: Ints) -> NetworkHeaders:
@@ -221,7 +221,7 @@ def read_pppoe(octets: Octets, at: Ints, end: Ints) -> tuple[NetworkHeaders, Int
     header = gather_bytes(octets, at, 6)
     is_session = (header[:, 0] == 0x11) & (header[:, 1] == 0)
     found = read_ppp(octets, at + 6, end)
-    protocol = np.where(is_session, found.protocol, NOT_KNOWN)
+    protocol = np.where(is_session, found.protocol, UNKNOWN_ETHERTYPE)
     return NetworkHeaders(found.at, protocol, found.cut_off & is_session), u16(header, 2)
 
 
@@ -248,7 +248,7 @@ def _infiniband(octets: Octets, start: Ints, end: Ints) -> NetworkHeaders:
 def _nflog(octets: Octets, start: Ints, end: Ints) -> NetworkHeaders:
     """Read packets of Linux's netfilter log: attributes in the capturing machine's order, mostly little endian."""
     family = gather_bytes(octets, start, 1)[:, 0]
-    protocol = np.where(family == _AF_INET, ETHERTYPE_IPV4, np.where(family == 10, ETHERTYPE_IPV6, NOT_KNOWN))
+    protocol = np.where(family == _AF_INET, ETHERTYPE_IPV4, np.where(family == 10, ETHERTYPE_IPV6, UNKNOWN_ETHERTYPE))
     at, payload = start + 4, np.full(len(start), -1, np.int64)
     for _ in range(_MAX_NFLOG_ATTRIBUTES):
         rows = np.nonzero((payload < 0) & (at + 4 <= end))[0]
@@ -262,12 +262,12 @@ def _nflog(octets: Octets, start: Ints, end: Ints) -> NetworkHeaders:
         payload[rows[found]] = at[rows[found]] + 4
         at[rows] = np.where(size >= 4, at[rows] + (size + 3 & ~3), end[rows])
     there = payload >= 0
-    return NetworkHeaders(np.where(there, payload, end), np.where(there, protocol, NOT_KNOWN), end - start < 4)
+    return NetworkHeaders(np.where(there, payload, end), np.where(there, protocol, UNKNOWN_ETHERTYPE), end - start < 4)
 
 
 def _by_inner_link(octets: Octets, start: Ints, end: Ints, size: Ints, link: Ints) -> NetworkHeaders:
     """Read packets whose pseudo-header names the link type of what follows it."""
-    at, protocol = end.copy(), np.full(len(start), NOT_KNOWN, np.int64)
+    at, protocol = end.copy(), np.full(len(start), UNKNOWN_ETHERTYPE, np.int64)
     cut_off = (start + size > end) | (size < 8)
     for each in np.unique(link[~cut_off]).tolist():
         decode = None if each in _WITH_INNER_LINK else _DECODERS.get(each)
@@ -327,7 +327,7 @@ def _wlan_frames(octets: Octets, start: Ints, end: Ints, *, padded: Bools) -> Ne
     unread = is_data & ~clear
     header = gather_bytes(octets, at, 8)
     clear &= ~cut_off & _is_snap(header)
-    protocol = np.select([clear, unread], [u16(header, 6), _UNREAD_WLAN], NOT_KNOWN)
+    protocol = np.select([clear, unread], [u16(header, 6), _UNREAD_WLAN], UNKNOWN_ETHERTYPE)
     return _skip_tags(octets, NetworkHeaders(at + 8, protocol, cut_off), end)
 
 
@@ -343,7 +343,9 @@ def _juniper(follows: LinkDecoder) -> LinkDecoder:
         raw = _raw_ip(octets, np.minimum(at + 4, end), end)  # behind the address family
         chosen = (np.where(without_link, two, one) for one, two in zip(found, raw, strict=True))
         after, protocol, cut_off = chosen
-        return NetworkHeaders(after, np.where(is_juniper, protocol, NOT_KNOWN), cut_off.astype(bool) & is_juniper)
+        return NetworkHeaders(
+            after, np.where(is_juniper, protocol, UNKNOWN_ETHERTYPE), cut_off.astype(bool) & is_juniper
+        )
 
     return decode
 

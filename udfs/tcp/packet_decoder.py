@@ -21,7 +21,7 @@ from udfs.array_types import Bools, Ints, Octets
 from udfs.columns.absent import NEVER_NS, NO_TIME
 from udfs.files.capture_file import BUFFER_PADDING_BYTES, UNKNOWN_LINK_TYPE, RecordBlock
 from udfs.tcp.datagrams import UDP_HEADER_BYTES, UdpDatagram, has_port
-from udfs.tcp.link_layers import ETHERTYPE_IPV4, ETHERTYPE_IPV6, NOT_KNOWN, find_network_headers
+from udfs.tcp.link_layers import ETHERTYPE_IPV4, ETHERTYPE_IPV6, UNKNOWN_ETHERTYPE, find_network_headers
 from udfs.tcp.octets import gather_bytes, u16, u32
 from udfs.tcp.time_limits import elapsed_ns
 from udfs.tcp.tunnels import (
@@ -209,7 +209,7 @@ class PacketDecoder:
         """Return the network packet of each record. Records whose link header is cut off are damaged."""
         start, end = records.packet_start, records.packet_start + records.captured_length
         count = len(start)
-        at, protocol = start.copy(), np.full(count, NOT_KNOWN, np.int64)
+        at, protocol = start.copy(), np.full(count, UNKNOWN_ETHERTYPE, np.int64)
         links = np.unique(records.link_type).tolist()
         for link in links:
             rows = np.arange(count) if len(links) == 1 else np.nonzero(records.link_type == link)[0]

@@ -24,7 +24,7 @@ from udfs.tcp.link_layers import (
     ETHERTYPE_PPPOE,
     IS_UNREAD,
     LINK_ETHERNET,
-    NOT_KNOWN,
+    UNKNOWN_ETHERTYPE,
     find_network_headers,
     ip_ethertypes,
     read_ppp,
@@ -196,9 +196,9 @@ def read_mpls(octets: Octets, packets: Packets, ends: Octets | None, table: Tunn
         bottom = entry & 0x100 != 0
         label[open_rows[bottom]] = entry[bottom] >> 12
         open_rows = open_rows[~bottom]
-    protocol = np.where(label >= 0, ip_ethertypes(octets, at, packets.end), NOT_KNOWN)
+    protocol = np.where(label >= 0, ip_ethertypes(octets, at, packets.end), UNKNOWN_ETHERTYPE)
     packets.tunnel = table.enter("mpls", packets.tunnel, ends, label)
-    rows = np.nonzero((label >= 0) & (protocol == NOT_KNOWN))[0]
+    rows = np.nonzero((label >= 0) & (protocol == UNKNOWN_ETHERTYPE))[0]
     if len(rows):
         control = gather_bytes(octets, at[rows], 1)[:, 0] == 0
         at[rows] += 4 * control
@@ -230,7 +230,7 @@ def _read_vxlan(octets: Octets, packets: Packets, ends: Octets, table: TunnelTab
     packets.tunnel = table.enter(kind, packets.tunnel, ends[rows], identifier)
     packets.protocol = np.select(
         [follows == 1, follows == 2, follows == 4, follows == 5],
-        [ETHERTYPE_IPV4, ETHERTYPE_IPV6, _NSH, ETHERTYPE_MPLS[0]], NOT_KNOWN,
+        [ETHERTYPE_IPV4, ETHERTYPE_IPV6, _NSH, ETHERTYPE_MPLS[0]], UNKNOWN_ETHERTYPE,
     )  # fmt: skip
     return _read_ethernet(octets, packets, np.nonzero(follows == 3)[0])
 
@@ -319,7 +319,7 @@ def _read_erspan_3(octets: Octets, packets: Packets, ends: Octets, table: Tunnel
     packets.at = packets.at + 12 + 8 * (header[:, 11] & 1).astype(np.int64)
     frame_type = u16(header, 10) >> 10 & 0x1F
     is_ip = frame_type == 2
-    packets.protocol = np.where(is_ip, ip_ethertypes(octets, packets.at, packets.end), NOT_KNOWN)
+    packets.protocol = np.where(is_ip, ip_ethertypes(octets, packets.at, packets.end), UNKNOWN_ETHERTYPE)
     return _read_ethernet(octets, packets, np.nonzero(frame_type == 0)[0])
 
 

@@ -45,7 +45,7 @@ class RpcConnection:
         return RpcConnection(**known)
 
     @property
-    def is_stray(self) -> bool:
+    def is_without_bind(self) -> bool:
         """Whether neither its beginning nor its bind was captured: it may belong to any association of its client."""
         return not self.syn_seen and not self.association_group_id
 

@@ -138,7 +138,7 @@ def _roles_of_rows(rows: pa.Table, roles: Mapping[tuple[str, int], CallRole]) ->
     return found
 
 
-class CallColumns:
+class OrderedCallColumns:
     """The calls that have a role, in order of (server, time, key): arrays in which an index stands for a call.
 
     ``rows`` have fields of ``DecodedCall``, and server_address where they are of several servers. Fields that they do

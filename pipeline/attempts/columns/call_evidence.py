@@ -19,7 +19,7 @@ import pyarrow as pa
 from pipeline.attempts.calls.associations import ClientAssociation, RpcConnection, group_into_associations
 from pipeline.attempts.calls.decoded_call import CALL_ROLES, CallRole, DecodedCall
 from pipeline.attempts.calls.handles import QueueHandles
-from pipeline.attempts.columns.call_columns import CallColumns
+from pipeline.attempts.columns.call_columns import OrderedCallColumns
 from pipeline.attempts.columns.missing_codes import MISSING_CODES, missing_bits
 from pipeline.attempts.columns.opened_queues import HANDLE_ROLES, OpenedQueues
 from udfs.array_types import Bools, Ints
@@ -32,14 +32,14 @@ _LOSSY: Final = _UNSEEN_BEGINNING << 1  # of the connection of a call bytes are 
 _ONE_SIDED: Final = _LOSSY << 1  # of the connection of a call one direction was not captured
 
 
-class Evidence(NamedTuple):
+class EvidenceCalls(NamedTuple):
     """The calls that conclusions rest on, in order of time: those of a conclusion from ``begins`` to the next one's."""
 
     calls: Ints
     begins: Ints
 
     @classmethod
-    def of(cls, owners: Sequence[Ints], calls: Sequence[Ints], count: int, bound: int) -> Evidence:
+    def of(cls, owners: Sequence[Ints], calls: Sequence[Ints], count: int, bound: int) -> EvidenceCalls:
         """Return the evidence of ``count`` conclusions from pairs of conclusion and call, of which -1 is none.
 
         ``bound`` is the number of all calls.
@@ -49,17 +49,17 @@ class Evidence(NamedTuple):
         pairs = sorted_distinct(owner[there] * max(bound, 1) + call[there])
         return cls(pairs % max(bound, 1), np.searchsorted(pairs, np.arange(count + 1) * max(bound, 1)))
 
-    def take(self, conclusions: Ints) -> Evidence:
+    def take(self, conclusions: Ints) -> EvidenceCalls:
         """Return the evidence of some conclusions."""
         counts = np.diff(self.begins)[conclusions]
         begins = np.concatenate([[0], np.cumsum(counts)])
-        return Evidence(self.calls[expand_ranges(self.begins[conclusions], counts)], begins)
+        return EvidenceCalls(self.calls[expand_ranges(self.begins[conclusions], counts)], begins)
 
 
 class CallEvidence:
     """The calls of servers that have a role, as columns, with their associations and what is missing of each.
 
-    ``rows`` as for ``CallColumns``; ``connections`` are all that are known of the servers.
+    ``rows`` as for ``OrderedCallColumns``; ``connections`` are all that are known of the servers.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class CallEvidence:
         connections: Iterable[RpcConnection],
         roles: Mapping[tuple[str, int], CallRole] = CALL_ROLES,
     ) -> None:
-        self.calls = CallColumns(rows, roles)
+        self.calls = OrderedCallColumns(rows, roles)
         self._roles = roles
         self.connections = {connection.connection_id: connection for connection in connections}
         self.connection, names = self.calls.dictionary_codes("connection_id")
@@ -86,11 +86,11 @@ class CallEvidence:
             )
         }
         # By server and client, in order of their beginnings: these, and the latest end so far.
-        self._strays: defaultdict[tuple[str | None, str | None], tuple[list[int], list[int]]]
-        self._strays = defaultdict(lambda: ([], []))
+        self._without_bind: defaultdict[tuple[str | None, str | None], tuple[list[int], list[int]]]
+        self._without_bind = defaultdict(lambda: ([], []))
         for connection in sorted(self.connections.values(), key=lambda connection: connection.first_packet_at):
-            if connection.is_stray:
-                begins, ends = self._strays[connection.server_address, connection.client_address]
+            if connection.is_without_bind:
+                begins, ends = self._without_bind[connection.server_address, connection.client_address]
                 begins.append(connection.first_packet_at)
                 ends.append(max([connection.last_packet_at, *ends[-1:]]))
         self._add_columns(names)
@@ -170,12 +170,12 @@ class CallEvidence:
     @property
     def has_connections_without_bind(self) -> bool:
         """Whether a connection may belong to any association of its client."""
-        return bool(self._strays)
+        return bool(self._without_bind)
 
     def may_share_association(self, call: int, since: int, until: int) -> bool:
-        """Whether a stray connection that existed between two times may belong to a call's association."""
+        """Whether a connection without bind that existed between two times may belong to a call's association."""
         own = self.connections.get(self._names[self.connection[call]])
-        begins, ends = ([], []) if own is None else self._strays[own.server_address, own.client_address]
+        begins, ends = ([], []) if own is None else self._without_bind[own.server_address, own.client_address]
         place = bisect_right(begins, until)
         return place > 0 and ends[place - 1] >= since
 
@@ -207,7 +207,7 @@ class CallEvidence:
         open_still = unanswered & self.is_connected & (self.closed_at == ABSENT)
         return found, found | np.where(open_still, missing_bits("capture_ends"), 0)
 
-    def missing_of(self, about: Ints, used: Evidence, missing: Ints) -> Ints:
+    def missing_of(self, about: Ints, used: EvidenceCalls, missing: Ints) -> Ints:
         """Return what is missing of conclusions about calls, and why; ``missing`` is what is known to be already."""
         own, others = self._missing_of_calls
         found = missing | own[about]

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from pipeline.attempts.calls.decoded_call import CallRole, DecodedCall
 from pipeline.attempts.calls.handles import HandleSpan, QueueHandles
-from pipeline.attempts.columns.call_columns import CallColumns
+from pipeline.attempts.columns.call_columns import OrderedCallColumns
 from pipeline.attempts.columns.missing_codes import missing_bits
 from udfs.array_types import Bools, Ints
 from udfs.columns.absent import ABSENT, AFTER_ALL, NONE
@@ -46,7 +46,7 @@ class OpenedQueues:
 
     def __init__(
         self,
-        calls: CallColumns,
+        calls: OrderedCallColumns,
         association: Ints,
         openings: Sequence[DecodedCall],
         places: Ints,
@@ -86,8 +86,8 @@ class OpenedQueues:
         times = self._calls.requested_at[calls]
         closed = np.where(self._calls.by_number[calls], sessions, calls)
         self._closes = TimeIndex(take_or(self._read_over, closed, NONE), times, calls)
-        strays = calls[closed == NONE]  # of what was not opened in sight
-        self._strays = TimeIndex(self._association[strays], times[closed == NONE], strays)
+        unopened_closes = calls[closed == NONE]  # of what was not opened in sight
+        self._unopened_closes = TimeIndex(self._association[unopened_closes], times[closed == NONE], unopened_closes)
 
     def _asks(self, calls: Ints) -> Ints:
         return either_code(self._calls.by_number[calls], self._association[calls], self._association[calls])
@@ -103,8 +103,8 @@ class OpenedQueues:
         """
         at = self._calls.at[users]
         unopened = self._calls.by_number[users] & (self._opens.latest(self._handle[users], at) == NONE)
-        strays = np.where(unopened, self._strays.first_after(self._association[users], at), NONE)
-        return self._is_until(self.first_close_after(users, at), times) | self._is_until(strays, times)
+        unopened_closes = np.where(unopened, self._unopened_closes.first_after(self._association[users], at), NONE)
+        return self._is_until(self.first_close_after(users, at), times) | self._is_until(unopened_closes, times)
 
     def _is_until(self, calls: Ints, times: Ints) -> Bools:
         return take_or(self._calls.at, calls, AFTER_ALL) <= times

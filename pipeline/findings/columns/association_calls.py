@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from pipeline.findings.columns.call_columns import CallColumns, Mask, Numbers, shared_property
+from pipeline.findings.columns.call_columns import AssociationCallColumns, Mask, Numbers, shared_property
 from pipeline.findings.columns.call_history import (
     QM2QM_READS,
     REMOTE_READ_READS,
@@ -32,7 +32,7 @@ _MANY_METHODS: Final = (*QM2QM_READS, QM2QM_END, *REMOTE_READ_READS, *REMOTE_REA
 _INTERFACES: Final = (QM2QM_NAME, REMOTE_READ_NAME, QMCOMM_NAME, QMMGMT_NAME)
 
 
-def is_always_row(calls: CallColumns) -> Mask:
+def is_always_row(calls: AssociationCallColumns) -> Mask:
     """Tell which calls are rows of their history in any case: those of MSMQ that are neither reads nor Ends."""
     return calls.of_interfaces(*_INTERFACES) & ~calls.of(*_MANY_METHODS)
 
@@ -74,14 +74,14 @@ class Lifetimes:
         return self._index.latest(keys, times)
 
 
-class AssociationCalls(CallColumns):
+class AssociationCalls(AssociationCallColumns):
     """Calls of associations, whose numbers are places in ``histories``.
 
     ``histories`` have the calls that are rows in any case; ``rows`` are the positions of these.
     """
 
     def __init__(
-        self, columns: CallColumns, histories: Sequence[AssociationHistory], rows: Mapping[CapturedCall, int]
+        self, columns: AssociationCallColumns, histories: Sequence[AssociationHistory], rows: Mapping[CapturedCall, int]
     ) -> None:
         """``columns`` are those of the calls: what was computed of them is used again."""
         super().__init__(columns.table, columns.association)

@@ -1,6 +1,6 @@
 """Calls of associations as columns, as the conditions of rules see them. No Spark.
 
-A condition says which calls may break a rule: those become ``CapturedCall`` rows, and the rule judges them. So a
+A condition says which calls may break a rule: those become ``CapturedCall`` rows, and the rule evaluates them. So a
 call that breaks no rule is never a row. All answers are numpy arrays with one element for each call. A condition
 on a value is false where the column is null, or is not there.
 
@@ -30,11 +30,11 @@ Method = tuple[str, int]
 _OPNUMS: Final = 1 << 17  # more than there are
 _MAX_SHARED_BYTES: Final = 128 << 20
 
-Owner = TypeVar("Owner", bound="CallColumns")
+Owner = TypeVar("Owner", bound="AssociationCallColumns")
 
 
 class shared_property(Generic[Owner, Result]):  # noqa: N801 - a decorator
-    """A property of calls that is shared: computed when it is first asked for (``CallColumns.share``)."""
+    """A property of calls that is shared: computed when it is first asked for (``AssociationCallColumns.share``)."""
 
     def __init__(self, compute: Callable[[Owner], Result]) -> None:
         self._compute = compute
@@ -67,7 +67,7 @@ def is_malformed(error: Mapping[str, Any], side: str, *fields: str) -> bool:
     return error["code"] == "malformed" and named
 
 
-class CallColumns:
+class AssociationCallColumns:
     """Calls, a table of plain columns (times in microseconds), and the association of each.
 
     ``associations`` are numbers from 0, one for each call.
@@ -79,7 +79,7 @@ class CallColumns:
         self.count = table.num_rows
         self._shared: dict[object, tuple[Any, int]] = {}  # results and their bytes, the one asked for last at the end
 
-    def slice(self, begin: int, count: int) -> CallColumns:
+    def slice(self, begin: int, count: int) -> AssociationCallColumns:
         """Return some of the calls; what is computed of them is their own.
 
         Lists and maps are copied: of a part of them pyarrow gives the elements of all.
@@ -89,7 +89,7 @@ class CallColumns:
         for place, field in enumerate(rows.schema):
             if pa.types.is_nested(field.type):
                 rows = rows.set_column(place, field, rows.column(place).take(places))
-        return CallColumns(rows, self.association[begin : begin + count])
+        return AssociationCallColumns(rows, self.association[begin : begin + count])
 
     def share(self, name: object, compute: Callable[[], Result]) -> Result:
         """Return a result that several conditions use; it is computed once, as long as there is memory for it."""

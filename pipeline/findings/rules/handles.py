@@ -98,8 +98,8 @@ def _reads_by_other_method(calls: AssociationCalls) -> Suspects:
 def _first_unauthenticated_calls(calls: AssociationCalls) -> Suspects:
     """Return the first call of each connection that was answered MQ_OK without authentication."""
     level = np.where(calls.nonzero("auth_level"), calls.numbers("auth_level"), 1)
-    judged = calls.of_interfaces(QM2QM_NAME) & ~calls.of((QM2QM_NAME, 7), (QM2QM_NAME, 8))
-    return Suspects(calls.first_of_connection(judged & calls.succeeded & calls.nonzero("bind_seen") & (level <= 1)))
+    evaluated = calls.of_interfaces(QM2QM_NAME) & ~calls.of((QM2QM_NAME, 7), (QM2QM_NAME, 8))
+    return Suspects(calls.first_of_connection(evaluated & calls.succeeded & calls.nonzero("bind_seen") & (level <= 1)))
 
 
 def _calls_on_invalid_contexts(calls: AssociationCalls) -> Suspects:

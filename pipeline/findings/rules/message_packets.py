@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from typing import Final
 
 from pipeline.findings.columns.association_calls import AssociationCalls, Suspects
-from pipeline.findings.columns.call_columns import CallColumns, Mask
+from pipeline.findings.columns.call_columns import AssociationCallColumns, Mask
 from pipeline.findings.columns.call_history import QM2QM_READS, REMOTE_READ_READS, AssociationHistory, CapturedCall
 from pipeline.findings.rules.registry import ViolatingCalls, Violation, association_rule, call_rule
 from pipeline.queues.history import DEAD_LETTER_QUEUE_PATTERN
 from udfs.dcerpc.interfaces import REMOTE_READ_NAME
-from udfs.messages.header_layouts import HEADER_NAMES, MAX_PACKET_BYTES, NO_NAME_TYPE
+from udfs.messages.header_layouts import MAX_PACKET_BYTES, MESSAGE_HEADER_NAMES, NO_NAME_TYPE
 
 _READS: Final = (*QM2QM_READS, *REMOTE_READ_READS)
 _MAX_HOP_COUNT: Final = 0x1D
@@ -23,7 +23,7 @@ _EXPIRY_SLACK_US: Final = 5_000_000
 _DIFFERENT_CLOCKS_US: Final = 30 * 86_400_000_000  # a message that is so late shows a wrong clock
 _POSITIVE_CLASSES: Final = (0x0002, 0x4000)  # arrived, received
 _NEGATIVE_CLASS: Final = 0x8000
-_HEADERS_BEYOND_PACKET_SIZE: Final = frozenset(HEADER_NAMES[HEADER_NAMES.index("SessionHeader") :])
+_HEADERS_BEYOND_PACKET_SIZE: Final = frozenset(MESSAGE_HEADER_NAMES[MESSAGE_HEADER_NAMES.index("SessionHeader") :])
 _FIELDS_READ_ON: Final = frozenset({"BaseHeader.PacketSize", "UserHeader.Flags.MP", "SecurityHeader.SecurityID"})
 """The fields whose wrong value does not end the reading of a packet."""
 _RC_ALGORITHMS: Final = frozenset({0x6602, 0x6801})  # RC2, RC4
@@ -39,7 +39,7 @@ _OPTIONS: Final = (
 """What an acknowledgement message must not have: names in findings, and columns."""
 
 
-def _has_negative_class(calls: CallColumns) -> Mask:
+def _has_negative_class(calls: AssociationCallColumns) -> Mask:
     result: Mask = calls.numbers("class") & _NEGATIVE_CLASS != 0
     return result
 
@@ -62,7 +62,7 @@ def _expired_messages(calls: AssociationCalls) -> Suspects:
     return Suspects(calls.of(*_READS) & calls.succeeded & expired)
 
 
-def _wrong_fields(calls: CallColumns, *fields: str) -> ViolatingCalls:
+def _wrong_fields(calls: AssociationCallColumns, *fields: str) -> ViolatingCalls:
     """Return the packets in which one of some fields has a wrong value."""
     found = calls.first_of_elements(
         "message_errors", lambda error: error["field"] if error["field"] in fields else None
@@ -70,7 +70,7 @@ def _wrong_fields(calls: CallColumns, *fields: str) -> ViolatingCalls:
     return ViolatingCalls(found[0], "{} is wrong", (found[1],))
 
 
-def _lacks_header(calls: CallColumns, name: str) -> Mask:
+def _lacks_header(calls: AssociationCallColumns, name: str) -> Mask:
     """Tell which packets certainly do not have a header: they were read to their end."""
     unread, _ = calls.first_of_elements(
         "message_errors", lambda error: (error["field"] or "") not in _FIELDS_READ_ON or None
@@ -79,7 +79,7 @@ def _lacks_header(calls: CallColumns, name: str) -> Mask:
 
 
 @call_rule("T22", *_READS, needs="ok")
-def transaction_number_invalid(calls: CallColumns) -> Iterator[ViolatingCalls]:
+def transaction_number_invalid(calls: AssociationCallColumns) -> Iterator[ViolatingCalls]:
     """The number in the sequence is 0, or the preceding number is not below it."""
     number, previous = calls.numbers("transaction_number"), calls.numbers("previous_transaction_number")
     wrong = calls.has("transaction_number") & ((number == 0) | (previous >= number))
@@ -88,13 +88,13 @@ def transaction_number_invalid(calls: CallColumns) -> Iterator[ViolatingCalls]:
 
 
 @call_rule("T24", *_READS, needs="ok")
-def transactional_message_with_priority(calls: CallColumns) -> Iterator[ViolatingCalls]:
+def transactional_message_with_priority(calls: AssociationCallColumns) -> Iterator[ViolatingCalls]:
     """A message with a TransactionHeader has a priority other than 0."""
     yield ViolatingCalls(calls.nonzero("transactional") & calls.nonzero("priority"), "priority {priority}")
 
 
 @call_rule("T25", *_READS, needs="ok")
-def user_header_flags_invalid(calls: CallColumns) -> Iterator[ViolatingCalls]:
+def user_header_flags_invalid(calls: AssociationCallColumns) -> Iterator[ViolatingCalls]:
     """MP is 0, DQ or AQ is not allowed, a transactional message is not recoverable, or RC is above 0x1D."""
     yield _wrong_fields(calls, "UserHeader.Flags.MP", "UserHeader.Flags.DQ", "UserHeader.Flags.AQ")
     unrecoverable = calls.nonzero("transactional") & ~calls.text_in("delivery", {"recoverable"})
@@ -175,7 +175,7 @@ def _unexpected_properties(call: CapturedCall) -> list[str]:
 
 
 @call_rule("T30", *_READS, needs="ok")
-def base_header_invalid(calls: CallColumns) -> Iterator[ViolatingCalls]:
+def base_header_invalid(calls: AssociationCallColumns) -> Iterator[ViolatingCalls]:
     """The version or the signature is wrong, PacketSize is not the packet's size, or it is above 4 MiB."""
     yield _wrong_fields(calls, "BaseHeader.VersionNumber", "BaseHeader.Signature", "BaseHeader.PacketSize")
     if (calls.map_sums("header_sizes") > MAX_PACKET_BYTES).any():  # hardly ever, and quickly told
@@ -184,13 +184,13 @@ def base_header_invalid(calls: CallColumns) -> Iterator[ViolatingCalls]:
 
 
 @call_rule("T31", *_READS, needs="ok")
-def traced_without_debug_header(calls: CallColumns) -> Iterator[ViolatingCalls]:
+def traced_without_debug_header(calls: AssociationCallColumns) -> Iterator[ViolatingCalls]:
     """TR is set in a packet without a DebugHeader."""
     yield ViolatingCalls(calls.nonzero("traced") & _lacks_header(calls, "DebugHeader"))
 
 
 @call_rule("T32", *_READS, needs="ok")
-def acknowledgements_without_administration_queue(calls: CallColumns) -> Iterator[ViolatingCalls]:
+def acknowledgements_without_administration_queue(calls: AssociationCallColumns) -> Iterator[ViolatingCalls]:
     """The message asks for acknowledgements and names no administration queue, as Windows does."""
     names_none = calls.equals("admin_queue_type", NO_NAME_TYPE) & _lacks_header(calls, "MultiQueueFormatHeader")
     wrong = calls.nonzero("acknowledgement_requested") & names_none & ~calls.nonzero("is_srmp")
@@ -198,7 +198,7 @@ def acknowledgements_without_administration_queue(calls: CallColumns) -> Iterato
 
 
 @call_rule("T33", *_READS, needs="ok")
-def encryption_algorithm_invalid(calls: CallColumns) -> Iterator[ViolatingCalls]:
+def encryption_algorithm_invalid(calls: AssociationCallColumns) -> Iterator[ViolatingCalls]:
     """The privacy level is none that exists, or the encryption algorithm is none of its level."""
     unknown = calls.nonzero("privacy_level") & ~calls.equals("privacy_level", *_ALGORITHMS_BY_LEVEL)
     yield ViolatingCalls(unknown, "PrivacyLevel {privacy_level}")

@@ -2,7 +2,7 @@
 
 A message is known by its number in its queue. An association knows of it what its own reads and Ends show. Reads of
 others are seen only where they share the association, so a message that another association receives again is not
-judged here (``duplicate_delivery``).
+evaluated here (``duplicate_delivery``).
 """
 
 from __future__ import annotations

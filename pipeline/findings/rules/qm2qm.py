@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from pipeline.findings.columns.call_columns import CallColumns, Mask, Numbers
+from pipeline.findings.columns.call_columns import AssociationCallColumns, Mask, Numbers
 from pipeline.findings.columns.call_history import LOOKUP_ID_NUMBER_MASK, QM2QM_READS, REMOTE_READ_READS, CapturedCall
 from pipeline.findings.rules.registry import ViolatingCalls, call_rule
 from udfs.codes import ACTION_NAMES, RR_ACK, RR_NACK, code_name
@@ -39,12 +39,12 @@ _CLOCK_SKEW_US: Final = 300_000_000
 _HANDLE_BYTES: Final = 20
 
 
-def waits(calls: CallColumns) -> Mask:
+def waits(calls: AssociationCallColumns) -> Mask:
     """Tell which reads have a time-out or a cursor."""
     return calls.nonzero("timeout_ms") | calls.nonzero("cursor_handle")
 
 
-def returned_another_message(calls: CallColumns) -> Mask:
+def returned_another_message(calls: AssociationCallColumns) -> Mask:
     """Tell which lookups of a message by its number returned another number."""
     requested = calls.requested_lookup_id & np.uint64(LOOKUP_ID_NUMBER_MASK)
     other = (calls.lookup_id_number != 0) & (calls.lookup_id_number != requested.astype(np.int64))
@@ -52,19 +52,19 @@ def returned_another_message(calls: CallColumns) -> Mask:
     return result
 
 
-def _read_layouts(calls: CallColumns) -> Iterator[tuple[Mask, int, bool]]:
+def _read_layouts(calls: AssociationCallColumns) -> Iterator[tuple[Mask, int, bool]]:
     """Yield the reads of qm2qm by the layout of their stubs: which they are, their opnum, and whether it is NDR64."""
     for method in QM2QM_READS:
         for is_ndr64 in (False, True):
             yield calls.of(method) & (calls.is_ndr64 == is_ndr64), method[1], is_ndr64
 
 
-def _descriptors(calls: CallColumns, side: str) -> tuple[Mask, list[Numbers]]:
+def _descriptors(calls: AssociationCallColumns, side: str) -> tuple[Mask, list[Numbers]]:
     """Return which reads have a descriptor on a side, and its first integers; 0 without."""
     return calls.share(("descriptors", side), lambda: _read_descriptors(calls, side))
 
 
-def _read_descriptors(calls: CallColumns, side: str) -> tuple[Mask, list[Numbers]]:
+def _read_descriptors(calls: AssociationCallColumns, side: str) -> tuple[Mask, list[Numbers]]:
     there, integers = calls.nothing(), np.zeros((_DESCRIPTOR_INTEGERS, calls.count), np.uint64)
     for reads, opnum, is_ndr64 in _read_layouts(calls):
         at = _DESCRIPTOR_OFFSETS[side][opnum][is_ndr64]
@@ -75,7 +75,7 @@ def _read_descriptors(calls: CallColumns, side: str) -> tuple[Mask, list[Numbers
     return there, list(integers)
 
 
-def has_null_handle(calls: CallColumns, name: str) -> Mask:
+def has_null_handle(calls: AssociationCallColumns, name: str) -> Mask:
     """Tell where a handle is NULL, or is not there."""
     return ~calls.text_matches(name, bool)
 
@@ -96,7 +96,7 @@ def client_section(read: CapturedCall) -> str:
     return f"MS-MQRR 3.2.4.{10 if by_cursor else 4}.{1 if read.method == REMOTE_READ_READS[0] else 2}"
 
 
-def is_valid_port(calls: CallColumns, *port_types: int) -> Mask:
+def is_valid_port(calls: AssociationCallColumns, *port_types: int) -> Mask:
     """Tell where a port is valid for its port type, one of some: the first of the type, or that plus a multiple of 11.
 
     Without ``port_types`` it is valid for the type of the call.
@@ -109,14 +109,14 @@ def is_valid_port(calls: CallColumns, *port_types: int) -> Mask:
 
 
 @call_rule("Q01", *QM2QM_READS)
-def request_descriptor_size_not_zero(calls: CallColumns) -> Iterator[ViolatingCalls]:
+def request_descriptor_size_not_zero(calls: AssociationCallColumns) -> Iterator[ViolatingCalls]:
     """The descriptor of a request has a dwSize other than 0."""
     size = _descriptors(calls, "request")[1][_SIZE_OFFSET // 4]
     yield ViolatingCalls(size != 0, "dwSize {}", (size,))
 
 
 @call_rule("Q02", *QM2QM_READS)
-def request_descriptor_has_buffer(calls: CallColumns) -> Iterator[ViolatingCalls]:
+def request_descriptor_has_buffer(calls: AssociationCallColumns) -> Iterator[ViolatingCalls]:
     """A request is longer than its descriptor without a buffer."""
     for reads, opnum, is_ndr64 in _read_layouts(calls):
         most = _REQUEST_BYTES_WITHOUT_BUFFER[opnum][is_ndr64]
@@ -125,14 +125,14 @@ def request_descriptor_has_buffer(calls: CallColumns) -> Iterator[ViolatingCalls
 
 
 @call_rule("Q03", *QM2QM_READS, needs="headers")
-def response_packet_size_invalid(calls: CallColumns) -> Iterator[ViolatingCalls]:
+def response_packet_size_invalid(calls: AssociationCallColumns) -> Iterator[ViolatingCalls]:
     """The packet of the response is larger than allowed, or its counts differ."""
     yield ViolatingCalls(calls.numbers("packet_bytes") > _MAX_PACKET_BYTES, "dwSize {packet_bytes}")
     yield ViolatingCalls(calls.has_malformed_field("response", "lpBuffer.max_count"), "the counts of lpBuffer differ")
 
 
 @call_rule("Q04", *QM2QM_READS, needs="ok")
-def response_packet_missing_or_invalid(calls: CallColumns) -> Iterator[ViolatingCalls]:
+def response_packet_missing_or_invalid(calls: AssociationCallColumns) -> Iterator[ViolatingCalls]:
     """MQ_OK without a packet, or with a packet whose header is invalid."""
     yield ViolatingCalls(~calls.nonzero("packet_bytes"), "no packet")
     wrong, fields = calls.first_of_elements("message_errors", _base_header_field)
@@ -145,32 +145,32 @@ def _base_header_field(error: dict[str, Any]) -> str | None:
 
 
 @call_rule("Q05", (QM2QM_NAME, 0), (QM2QM_NAME, 9))
-def read_action_invalid(calls: CallColumns) -> Iterator[ViolatingCalls]:
+def read_action_invalid(calls: AssociationCallColumns) -> Iterator[ViolatingCalls]:
     """The action is none of the three that are allowed."""
     yield ViolatingCalls(calls.has("action") & ~calls.equals("action", *SEQUENTIAL_ACTIONS), action_name)
 
 
 @call_rule("Q06", (QM2QM_NAME, 10))
-def lookup_action_invalid(calls: CallColumns) -> Iterator[ViolatingCalls]:
+def lookup_action_invalid(calls: AssociationCallColumns) -> Iterator[ViolatingCalls]:
     """The action is none of the six that are allowed."""
     yield ViolatingCalls(calls.has("action") & ~calls.equals("action", *LOOKUP_ACTIONS), action_name)
 
 
 @call_rule("Q07", (QM2QM_NAME, 0), (QM2QM_NAME, 9))
-def peek_next_without_cursor(calls: CallColumns) -> Iterator[ViolatingCalls]:
+def peek_next_without_cursor(calls: AssociationCallColumns) -> Iterator[ViolatingCalls]:
     """MQ_ACTION_PEEK_NEXT without a cursor."""
     wrong = calls.equals("action", ACTION_PEEK_NEXT) & calls.equals("cursor_handle", 0)
     yield ViolatingCalls(wrong, "hCursor 0", of_either=True)
 
 
 @call_rule("Q14", *QM2QM_READS, needs="ok")
-def received_message_without_handle(calls: CallColumns) -> Iterator[ViolatingCalls]:
+def received_message_without_handle(calls: AssociationCallColumns) -> Iterator[ViolatingCalls]:
     """A receive returned a message without a handle to end it."""
     yield ViolatingCalls(calls.is_receive & ~calls.has("remote_read_handle"))
 
 
 @call_rule("Q15", *QM2QM_READS, needs="answer")
-def handle_returned_without_receive(calls: CallColumns) -> Iterator[ViolatingCalls]:
+def handle_returned_without_receive(calls: AssociationCallColumns) -> Iterator[ViolatingCalls]:
     """A peek, or a read that failed, returned a handle."""
     returned = ~has_null_handle(calls, "remote_read_handle")
     yield ViolatingCalls(returned & calls.failed, "a handle for a failure")
@@ -178,20 +178,20 @@ def handle_returned_without_receive(calls: CallColumns) -> Iterator[ViolatingCal
 
 
 @call_rule("Q17", (QM2QM_NAME, 1))
-def end_with_null_handle(calls: CallColumns) -> Iterator[ViolatingCalls]:
+def end_with_null_handle(calls: AssociationCallColumns) -> Iterator[ViolatingCalls]:
     """RemoteQMEndReceive with a NULL handle, for instance after a peek."""
     yield ViolatingCalls(has_null_handle(calls, "remote_read_handle"))
 
 
 @call_rule("Q19", (QM2QM_NAME, 1), needs="ok")
-def end_with_null_handle_accepted(calls: CallColumns) -> Iterator[ViolatingCalls]:
+def end_with_null_handle_accepted(calls: AssociationCallColumns) -> Iterator[ViolatingCalls]:
     """RemoteQMEndReceive with a NULL handle was answered MQ_OK."""
     yield ViolatingCalls(has_null_handle(calls, "remote_read_handle"))
 
 
 @call_rule("Q20", (QM2QM_NAME, 1))
 @call_rule("R49", (REMOTE_READ_NAME, 9), (REMOTE_READ_NAME, 15))
-def acknowledgement_invalid(calls: CallColumns) -> Iterator[ViolatingCalls]:
+def acknowledgement_invalid(calls: AssociationCallColumns) -> Iterator[ViolatingCalls]:
     """The acknowledgement is neither RR_NACK nor RR_ACK."""
     yield ViolatingCalls(~calls.equals("ack", RR_NACK, RR_ACK), "dwAck {ack}")
 
@@ -199,7 +199,7 @@ def acknowledgement_invalid(calls: CallColumns) -> Iterator[ViolatingCalls]:
 @call_rule("Q21", (QM2QM_NAME, 1), needs="ok")
 @call_rule("Q37", (QM2QM_NAME, 3), needs="ok")
 @call_rule("R12", (REMOTE_READ_NAME, 3), needs="ok")
-def handle_returned_after_end_or_close(calls: CallColumns) -> Iterator[ViolatingCalls]:
+def handle_returned_after_end_or_close(calls: AssociationCallColumns) -> Iterator[ViolatingCalls]:
     """The response returns a handle that is not NULL."""
     ours = calls.of((QM2QM_NAME, 1), (QM2QM_NAME, 3), (REMOTE_READ_NAME, 3))
     returned, handles = calls.octets("response_head", ours, 0, _HANDLE_BYTES)
@@ -208,45 +208,45 @@ def handle_returned_after_end_or_close(calls: CallColumns) -> Iterator[Violating
 
 
 @call_rule("Q26", (QM2QM_NAME, 2))
-def open_with_zero_number(calls: CallColumns) -> Iterator[ViolatingCalls]:
+def open_with_zero_number(calls: AssociationCallColumns) -> Iterator[ViolatingCalls]:
     """An open without a queue number or without a context."""
     wrong = calls.equals("queue_descriptor", 0) | calls.equals("open_context", 0)
     yield ViolatingCalls(wrong, "pQueue {queue_descriptor}, dwpContext {open_context}", of_either=True)
 
 
 @call_rule("Q29", (QM2QM_NAME, 2), needs="ok")
-def open_without_handle(calls: CallColumns) -> Iterator[ViolatingCalls]:
+def open_without_handle(calls: AssociationCallColumns) -> Iterator[ViolatingCalls]:
     """MQ_OK without a context handle."""
     yield ViolatingCalls(has_null_handle(calls, "context_handle"))
 
 
 @call_rule("Q31", (QM2QM_NAME, 2))
-def server_port_parameter_invalid(calls: CallColumns) -> Iterator[ViolatingCalls]:
+def server_port_parameter_invalid(calls: AssociationCallColumns) -> Iterator[ViolatingCalls]:
     """The value of dwMQS is neither 0 nor 1."""
     yield ViolatingCalls(calls.has("mqs") & ~calls.equals("mqs", 0, 1), "dwMQS {mqs}")
 
 
 @call_rule("Q32", (QM2QM_NAME, 2))
-def client_identifier_nil(calls: CallColumns) -> Iterator[ViolatingCalls]:
+def client_identifier_nil(calls: AssociationCallColumns) -> Iterator[ViolatingCalls]:
     """The client's identifier is nil."""
     yield ViolatingCalls(calls.text_in("client_id", {_NIL_GUID}), "a nil GUID")
 
 
 @call_rule("Q36", (QM2QM_NAME, 3), needs="ok")
-def close_of_null_handle_accepted(calls: CallColumns) -> Iterator[ViolatingCalls]:
+def close_of_null_handle_accepted(calls: AssociationCallColumns) -> Iterator[ViolatingCalls]:
     """The close of a NULL handle was answered MQ_OK."""
     yield ViolatingCalls(has_null_handle(calls, "context_handle"))
 
 
 @call_rule("Q42", (QM2QM_NAME, 5))
-def cancel_without_queue(calls: CallColumns) -> Iterator[ViolatingCalls]:
+def cancel_without_queue(calls: AssociationCallColumns) -> Iterator[ViolatingCalls]:
     """A cancel without a queue."""
     wrong = calls.equals("queue_descriptor", 0) | calls.equals("queue_handle", 0)
     yield ViolatingCalls(wrong, "pQueue {queue_descriptor}, hQueue {queue_handle}", of_either=True)
 
 
 @call_rule("Q50", (QM2QM_NAME, 7))
-def port_type_invalid(calls: CallColumns) -> Iterator[ViolatingCalls]:
+def port_type_invalid(calls: AssociationCallColumns) -> Iterator[ViolatingCalls]:
     """The port type is none of the four that exist; the server may have answered with a port."""
     wrong = calls.numbers("port_type") > _LAST_PORT_TYPE
     answered = calls.response_decoded & calls.nonzero("returned_port")
@@ -255,20 +255,20 @@ def port_type_invalid(calls: CallColumns) -> Iterator[ViolatingCalls]:
 
 
 @call_rule("Q52", (QM2QM_NAME, 7), needs="answer")
-def returned_port_invalid(calls: CallColumns) -> Iterator[ViolatingCalls]:
+def returned_port_invalid(calls: AssociationCallColumns) -> Iterator[ViolatingCalls]:
     """The returned port is none at which a queue manager listens."""
     of_known_type = calls.equals("port_type", *_FIRST_PORTS) & calls.nonzero("returned_port")
     yield ViolatingCalls(of_known_type & ~is_valid_port(calls), "port {returned_port}")
 
 
 @call_rule("Q53", (QM2QM_NAME, 7), needs="headers")
-def port_query_denied(calls: CallColumns) -> Iterator[ViolatingCalls]:
+def port_query_denied(calls: AssociationCallColumns) -> Iterator[ViolatingCalls]:
     """The query for the port was denied."""
     yield ViolatingCalls(calls.equals("fault_status", *ACCESS_DENIED), lambda call: call.fault_text)
 
 
 @call_rule("Q54", (QM2QM_NAME, 8), needs="answer")
-def server_version_invalid(calls: CallColumns) -> Iterator[ViolatingCalls]:
+def server_version_invalid(calls: AssociationCallColumns) -> Iterator[ViolatingCalls]:
     """The version is none that was released."""
     released = calls.nothing()
     for (major, minor), least in _MIN_BUILDS.items():
@@ -279,20 +279,20 @@ def server_version_invalid(calls: CallColumns) -> Iterator[ViolatingCalls]:
 
 
 @call_rule("Q57", (QM2QM_NAME, 9), (QM2QM_NAME, 10))
-def null_descriptor(calls: CallColumns) -> Iterator[ViolatingCalls]:
+def null_descriptor(calls: AssociationCallColumns) -> Iterator[ViolatingCalls]:
     """The descriptor is NULL: the request has no action."""
     yield ViolatingCalls(~calls.has("action"), "pRemoteReadDesc NULL", of_either=True)
 
 
 @call_rule("Q58", (QM2QM_NAME, 9))
-def request_sequential_id_not_zero(calls: CallColumns) -> Iterator[ViolatingCalls]:
+def request_sequential_id_not_zero(calls: AssociationCallColumns) -> Iterator[ViolatingCalls]:
     """The SequentialId of a request is not 0."""
     _, (number,) = calls.stub_integers("request_head", calls.of((QM2QM_NAME, 9)), _SEQUENTIAL_ID_OFFSET, 8)
     yield ViolatingCalls(number != 0, "SequentialId {}", (number,), source=client_section)
 
 
 @call_rule("Q59", (QM2QM_NAME, 9), (QM2QM_NAME, 10), needs="answer")
-def response_sequential_id_invalid(calls: CallColumns) -> Iterator[ViolatingCalls]:
+def response_sequential_id_invalid(calls: AssociationCallColumns) -> Iterator[ViolatingCalls]:
     """The SequentialId of a response uses its top octet, or is 0 with a message."""
     uses_top = calls.numbers("sequence_id").astype(np.uint64) > LOOKUP_ID_NUMBER_MASK
     yield ViolatingCalls(uses_top, "SequentialId 0x{sequence_id:016X}")
@@ -300,26 +300,26 @@ def response_sequential_id_invalid(calls: CallColumns) -> Iterator[ViolatingCall
 
 
 @call_rule("Q60", (QM2QM_NAME, 10), needs="ok")
-def lookup_returned_another_message(calls: CallColumns) -> Iterator[ViolatingCalls]:
+def lookup_returned_another_message(calls: AssociationCallColumns) -> Iterator[ViolatingCalls]:
     """The response has another message than the one that was requested by its number."""
     numbers = (calls.lookup_id_number, calls.requested_lookup_id)
     yield ViolatingCalls(returned_another_message(calls), "SequentialId {}, LookupId {}", numbers)
 
 
 @call_rule("Q61", (QM2QM_NAME, 10), needs="ok")
-def lookup_with_wait_accepted(calls: CallColumns) -> Iterator[ViolatingCalls]:
+def lookup_with_wait_accepted(calls: AssociationCallColumns) -> Iterator[ViolatingCalls]:
     """A lookup without a queue, with a time-out, or with a cursor was answered MQ_OK."""
     yield ViolatingCalls(waits(calls) | ~calls.nonzero("queue_handle"))
 
 
 @call_rule("Q62", (QM2QM_NAME, 10))
-def lookup_with_wait(calls: CallColumns) -> Iterator[ViolatingCalls]:
+def lookup_with_wait(calls: AssociationCallColumns) -> Iterator[ViolatingCalls]:
     """A lookup has a time-out or a cursor."""
     yield ViolatingCalls(waits(calls), "ulTimeout {timeout_ms}, hCursor {cursor_handle}")
 
 
 @call_rule("Q63", (QM2QM_NAME, 10))
-def lookup_without_lookup_id(calls: CallColumns) -> Iterator[ViolatingCalls]:
+def lookup_without_lookup_id(calls: AssociationCallColumns) -> Iterator[ViolatingCalls]:
     """LookupId is 0 in a request that must name a message."""
     names_one = calls.equals("action", *(action for action in LOOKUP_ACTIONS if action not in LOOKUP_NEXT_ACTIONS))
     wrong = names_one & calls.equals("lookup_id", 0)
@@ -328,7 +328,7 @@ def lookup_without_lookup_id(calls: CallColumns) -> Iterator[ViolatingCalls]:
 
 @call_rule("Q65", *QM2QM_READS, needs="ok")
 @call_rule("R42", *REMOTE_READ_READS, needs="ok")
-def arrival_time_invalid(calls: CallColumns) -> Iterator[ViolatingCalls]:
+def arrival_time_invalid(calls: AssociationCallColumns) -> Iterator[ViolatingCalls]:
     """The message's arrival time is missing, in the future, or before it was sent."""
     at, known = calls.numbers("arrived_at"), calls.has("arrived_at")
     yield ViolatingCalls(~known & calls.nonzero("packet_bytes"), "no time of arrival")
@@ -339,7 +339,7 @@ def arrival_time_invalid(calls: CallColumns) -> Iterator[ViolatingCalls]:
 
 
 @call_rule("Q69", *QM2QM_READS, needs="answer")
-def descriptor_changed_in_response(calls: CallColumns) -> Iterator[ViolatingCalls]:
+def descriptor_changed_in_response(calls: AssociationCallColumns) -> Iterator[ViolatingCalls]:
     """The descriptor of the response differs from that of the request."""
     (asked, sent), (answered, returned) = (_descriptors(calls, side) for side in ("request", "response"))
     for offset, name in _ECHOED_FIELDS:

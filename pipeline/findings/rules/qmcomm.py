@@ -13,7 +13,7 @@ import numpy as np
 
 from pipeline.attempts.queue_opens import SharingMode, share_modes_conflict, sharing_mode
 from pipeline.findings.columns.association_calls import no_reads
-from pipeline.findings.columns.call_columns import CallColumns
+from pipeline.findings.columns.call_columns import AssociationCallColumns
 from pipeline.findings.columns.call_history import AssociationHistory, CapturedCall, ServerHistory, clock_slack_us
 from pipeline.findings.rules.qm2qm import ACCESS_DENIED, has_null_handle, is_valid_port
 from pipeline.findings.rules.registry import (
@@ -38,7 +38,7 @@ _BOTH_OPENINGS: Final = (
 
 
 @call_rule("C01", (QMCOMM_NAME, 2))
-def remote_open_invalid(calls: CallColumns) -> Iterator[ViolatingCalls]:
+def remote_open_invalid(calls: AssociationCallColumns) -> Iterator[ViolatingCalls]:
     """The queue cannot be opened this way, or the access or share mode is not allowed."""
     named = calls.text_matches("queue_format_name", lambda name: not name.upper().startswith(_UNOPENABLE_PREFIXES))
     yield ViolatingCalls(~named, "format name {queue_format_name}", of_either=True)
@@ -47,7 +47,7 @@ def remote_open_invalid(calls: CallColumns) -> Iterator[ViolatingCalls]:
 
 
 @call_rule("C03", (QMCOMM_NAME, 2), needs="ok")
-def returned_context_differs_from_handle(calls: CallColumns) -> Iterator[ViolatingCalls]:
+def returned_context_differs_from_handle(calls: AssociationCallColumns) -> Iterator[ViolatingCalls]:
     """The returned pdwContext differs from phQueue."""
     wrong = calls.differs("open_context", "queue_handle")
     yield ViolatingCalls(wrong, "pdwContext {open_context}, phQueue {queue_handle}")
@@ -63,7 +63,7 @@ def returned_descriptor_differs_from_handle(history: AssociationHistory) -> Iter
 
 
 @call_rule("C07", (QMCOMM_NAME, 19))
-def open_with_incomplete_numbers(calls: CallColumns) -> Iterator[ViolatingCalls]:
+def open_with_incomplete_numbers(calls: AssociationCallColumns) -> Iterator[ViolatingCalls]:
     """An open has some of the three numbers of the remote queue, but not all."""
     given = [calls.nonzero(name) for name in ("queue_handle", "queue_descriptor", "open_context")]
     wrong = np.logical_or.reduce(given) & ~np.logical_and.reduce(given)
@@ -72,14 +72,14 @@ def open_with_incomplete_numbers(calls: CallColumns) -> Iterator[ViolatingCalls]
 
 
 @call_rule("C08", (QMCOMM_NAME, 19), needs="ok")
-def open_returned_name_and_handle(calls: CallColumns) -> Iterator[ViolatingCalls]:
+def open_returned_name_and_handle(calls: AssociationCallColumns) -> Iterator[ViolatingCalls]:
     """A queue name was returned, and also a handle or a context."""
     handle = ~has_null_handle(calls, "context_handle") | calls.nonzero("queue_manager_context")
     yield ViolatingCalls(calls.has("remote_queue_name") & handle)
 
 
 @call_rule("C10", (QMCOMM_NAME, 31), needs="headers")
-def port_query_failed(calls: CallColumns) -> Iterator[ViolatingCalls]:
+def port_query_failed(calls: AssociationCallColumns) -> Iterator[ViolatingCalls]:
     """The query for the port was denied, or answered with a port that is not valid."""
     yield ViolatingCalls(calls.equals("fault_status", *ACCESS_DENIED), lambda call: call.fault_text)
     answered = calls.response_decoded & calls.nonzero("returned_port") & calls.has("port_type")
@@ -87,14 +87,14 @@ def port_query_failed(calls: CallColumns) -> Iterator[ViolatingCalls]:
 
 
 @call_rule("C11", (QMCOMM_NAME, 22), needs="answer")
-def close_of_reserved_cursor_failed(calls: CallColumns) -> Iterator[ViolatingCalls]:
+def close_of_reserved_cursor_failed(calls: AssociationCallColumns) -> Iterator[ViolatingCalls]:
     """Closing the cursor number that stands for no cursor failed."""
     wrong = calls.equals("cursor_handle", _RESERVED_CURSOR) & ~calls.succeeded & calls.has("hresult")
     yield ViolatingCalls(wrong, lambda call: result_name(call["hresult"]))
 
 
 @call_rule("C12", *((QMCOMM_NAME, opnum) for opnum in _OBJECT_OPNUMS))
-def object_is_not_a_queue(calls: CallColumns) -> Iterator[ViolatingCalls]:
+def object_is_not_a_queue(calls: AssociationCallColumns) -> Iterator[ViolatingCalls]:
     """The object is not a queue."""
     there, (kind,) = calls.stub_integers("request_head", calls.of_interfaces(QMCOMM_NAME), 0)
     yield ViolatingCalls(there & (kind != 1), "ObjType {}", (kind,))

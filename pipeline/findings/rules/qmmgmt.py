@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 from pipeline.findings.columns.association_calls import no_reads
-from pipeline.findings.columns.call_columns import CallColumns, Mask
+from pipeline.findings.columns.call_columns import AssociationCallColumns, Mask
 from pipeline.findings.columns.call_history import AssociationHistory, CapturedCall
 from pipeline.findings.rules.registry import ViolatingCalls, Violation, association_rule, call_rule
 from udfs.codes import AUTH_LEVEL_NONE
@@ -31,7 +31,7 @@ from udfs.properties.property_names import (
 from udfs.stubs.idl import Method, NdrType, Parameter
 from udfs.stubs.qmmgmt import METHODS
 from udfs.stubs.single_propvariant import EMPTY_TYPES, PropVariant
-from udfs.stubs.single_stub import decode_stub
+from udfs.stubs.single_stub import decode_single_stub
 
 _INFO: Final = METHODS[0]
 _INFO_WITH_VARIANTS: Final = Method(
@@ -59,7 +59,7 @@ _MINUTE_US: Final = 60_000_000
 
 @lru_cache(maxsize=4096)
 def _decode_info_stub(side: str, stub: bytes, ndr64: bool, big: bool) -> dict[str, Any]:  # noqa: FBT001 - by place, for the cache
-    return decode_stub(_INFO_WITH_VARIANTS, side, stub, ndr64=ndr64, big_endian=big)[0]
+    return decode_single_stub(_INFO_WITH_VARIANTS, side, stub, ndr64=ndr64, big_endian=big)[0]
 
 
 def _variants(call: Mapping[str, Any], side: str, name: str) -> list[PropVariant] | None:
@@ -83,7 +83,11 @@ def returned_properties(call: CapturedCall) -> list[tuple[int, PropVariant]]:
 
 
 def _with_text(
-    calls: CallColumns, rows: Mask, function: Callable[[dict[str, Any]], str | None], *, by_server: bool | None = None
+    calls: AssociationCallColumns,
+    rows: Mask,
+    function: Callable[[dict[str, Any]], str | None],
+    *,
+    by_server: bool | None = None,
 ) -> ViolatingCalls:
     """Return the queries among some calls for whose values a function, of ``_QUERY_COLUMNS``, gives a text."""
     wrong, texts = calls.computed(rows & calls.of((QMMGMT_NAME, 0)), _QUERY_COLUMNS, function)
@@ -91,13 +95,13 @@ def _with_text(
 
 
 @call_rule("M01", (QMMGMT_NAME, 0), (QMMGMT_NAME, 1), needs="headers")
-def object_type_invalid(calls: CallColumns) -> Iterator[ViolatingCalls]:
+def object_type_invalid(calls: AssociationCallColumns) -> Iterator[ViolatingCalls]:
     """The object's type is not 1, 2 or 3, or its tag differs from the type."""
     yield ViolatingCalls(calls.has_malformed_field("request", "pObjectFormat.type", "pObjectFormat.tag"))
 
 
 @call_rule("M02", (QMMGMT_NAME, 0), needs="headers")
-def property_count_invalid(calls: CallColumns) -> Iterator[ViolatingCalls]:
+def property_count_invalid(calls: AssociationCallColumns) -> Iterator[ViolatingCalls]:
     """The number of properties is outside 1 to 128, or differs from the arrays' counts."""
     count = calls.lengths("property_ids")
     wrong = calls.has("property_ids") & ((count < 1) | (count > MAX_PROPERTIES))
@@ -106,7 +110,7 @@ def property_count_invalid(calls: CallColumns) -> Iterator[ViolatingCalls]:
 
 
 @call_rule("M03", (QMMGMT_NAME, 0))
-def request_variant_not_null(calls: CallColumns) -> Iterator[ViolatingCalls]:
+def request_variant_not_null(calls: AssociationCallColumns) -> Iterator[ViolatingCalls]:
     """A variant of the request is not VT_NULL."""
 
     def other_types(call: dict[str, Any]) -> str | None:
@@ -123,7 +127,7 @@ def _is_of_other_object(call: Mapping[str, Any], number: int) -> bool:
 
 
 @call_rule("M04", (QMMGMT_NAME, 0))
-def property_id_invalid(calls: CallColumns) -> Iterator[ViolatingCalls]:
+def property_id_invalid(calls: AssociationCallColumns) -> Iterator[ViolatingCalls]:
     """A property does not belong to the object's type."""
 
     def others(call: dict[str, Any]) -> str | None:
@@ -134,7 +138,7 @@ def property_id_invalid(calls: CallColumns) -> Iterator[ViolatingCalls]:
 
 
 @call_rule("M05", (QMMGMT_NAME, 0), needs="ok")
-def property_of_other_type_returned(calls: CallColumns) -> Iterator[ViolatingCalls]:
+def property_of_other_type_returned(calls: AssociationCallColumns) -> Iterator[ViolatingCalls]:
     """A value was returned for a property that does not belong to the object's type."""
 
     def others(call: dict[str, Any]) -> str | None:
@@ -146,13 +150,13 @@ def property_of_other_type_returned(calls: CallColumns) -> Iterator[ViolatingCal
 
 
 @call_rule("M06", (QMMGMT_NAME, 0), (QMMGMT_NAME, 1), needs="ok")
-def session_query_accepted(calls: CallColumns) -> Iterator[ViolatingCalls]:
+def session_query_accepted(calls: AssociationCallColumns) -> Iterator[ViolatingCalls]:
     """A query for a session was answered MQ_OK."""
     yield ViolatingCalls(calls.text_in("object_type", {"session"}), "MQ_OK for a session")
 
 
 @call_rule("M07", (QMMGMT_NAME, 0), needs="ok")
-def property_value_type_invalid(calls: CallColumns) -> Iterator[ViolatingCalls]:
+def property_value_type_invalid(calls: AssociationCallColumns) -> Iterator[ViolatingCalls]:
     """A value has not the type of its property, or there are more or fewer values than properties."""
 
     def wrong_types(call: dict[str, Any]) -> str | None:
@@ -169,7 +173,7 @@ def property_value_type_invalid(calls: CallColumns) -> Iterator[ViolatingCalls]:
 
 
 @call_rule("M08", (QMMGMT_NAME, 0), needs="ok")
-def property_text_invalid(calls: CallColumns) -> Iterator[ViolatingCalls]:
+def property_text_invalid(calls: AssociationCallColumns) -> Iterator[ViolatingCalls]:
     """A text is none of those that its property allows."""
 
     def unknown_text(call: dict[str, Any]) -> str | None:
@@ -183,7 +187,7 @@ def property_text_invalid(calls: CallColumns) -> Iterator[ViolatingCalls]:
 
 
 @call_rule("M09", (QMMGMT_NAME, 0), needs="answer")
-def values_returned_on_failure(calls: CallColumns) -> Iterator[ViolatingCalls]:
+def values_returned_on_failure(calls: AssociationCallColumns) -> Iterator[ViolatingCalls]:
     """A query that failed returned values."""
 
     def values(call: dict[str, Any]) -> str | None:
@@ -194,21 +198,21 @@ def values_returned_on_failure(calls: CallColumns) -> Iterator[ViolatingCalls]:
 
 
 @call_rule("M11", (QMMGMT_NAME, 1))
-def action_invalid(calls: CallColumns) -> Iterator[ViolatingCalls]:
+def action_invalid(calls: AssociationCallColumns) -> Iterator[ViolatingCalls]:
     """The action is none of the six that exist."""
     known = calls.text_matches("action_text", lambda action: action.upper() in MACHINE_ACTIONS | QUEUE_ACTIONS)
     yield ViolatingCalls(calls.has("action_text") & ~known, "action {action!r}")
 
 
 @call_rule("M12", (QMMGMT_NAME, 1), needs="ok")
-def invalid_action_accepted(calls: CallColumns) -> Iterator[ViolatingCalls]:
+def invalid_action_accepted(calls: AssociationCallColumns) -> Iterator[ViolatingCalls]:
     """An action that is none of the six was answered MQ_OK."""
     for found in action_invalid(calls):
         yield found._replace(actual=f"MQ_OK for {found.actual}")
 
 
 @call_rule("M13", (QMMGMT_NAME, 1))
-def action_for_other_object_type(calls: CallColumns) -> Iterator[ViolatingCalls]:
+def action_for_other_object_type(calls: AssociationCallColumns) -> Iterator[ViolatingCalls]:
     """A queue's action was used on a machine, or a machine's on a queue."""
     _, action = calls.text_map("action_text", str.upper)
     for kind, others in (("queue", MACHINE_ACTIONS), ("machine", QUEUE_ACTIONS)):
@@ -217,7 +221,7 @@ def action_for_other_object_type(calls: CallColumns) -> Iterator[ViolatingCalls]
 
 
 @call_rule("M18", (QMMGMT_NAME, 0), (QMMGMT_NAME, 1), needs="headers")
-def array_size_invalid(calls: CallColumns) -> Iterator[ViolatingCalls]:
+def array_size_invalid(calls: AssociationCallColumns) -> Iterator[ViolatingCalls]:
     """A count differs from its array's size, or a sequence does not have 16 bytes."""
     for side in ("request", "response"):
         of_element = calls.has_malformed_field(side, "].max_count", "]: max_count")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from pipeline.findings.columns.call_columns import CallColumns
+from pipeline.findings.columns.call_columns import AssociationCallColumns
 from pipeline.findings.columns.call_history import QM2QM_READS, REMOTE_READ_READS
 from pipeline.findings.rules.registry import ViolatingCalls, call_rule
 from udfs.comqc import container_layout
@@ -39,7 +39,7 @@ def _split_section(text: str) -> tuple[str, str]:
     return section, statement
 
 
-def _deviations(calls: CallColumns, *numbers: int) -> Iterator[ViolatingCalls]:
+def _deviations(calls: AssociationCallColumns, *numbers: int) -> Iterator[ViolatingCalls]:
     """Yield the messages that do not follow one of some recommendations of ``container_layout``."""
     rules = {DEVIATION_TEXTS[number] for number in numbers}
 
@@ -55,7 +55,7 @@ def _deviations(calls: CallColumns, *numbers: int) -> Iterator[ViolatingCalls]:
 
 
 @call_rule("K01", *_READS, needs="ok")
-def container_rejected(calls: CallColumns) -> Iterator[ViolatingCalls]:
+def container_rejected(calls: AssociationCallColumns) -> Iterator[ViolatingCalls]:
     """The container breaks a rule of the format: servers must reject it, and its calls are lost."""
     rejected, found = calls.text_map("comqc_rejected", _split_section)
     actual = "{0[1]}: the message must be rejected, its calls are lost"
@@ -63,7 +63,7 @@ def container_rejected(calls: CallColumns) -> Iterator[ViolatingCalls]:
 
 
 @call_rule("K02", *_READS, needs="ok")
-def security_header_repeated(calls: CallColumns) -> Iterator[ViolatingCalls]:
+def security_header_repeated(calls: AssociationCallColumns) -> Iterator[ViolatingCalls]:
     """A security header has the Security Data of an earlier one, or a reference names what applies already.
 
     Security Data that differ and mean the same are not found.
@@ -72,19 +72,19 @@ def security_header_repeated(calls: CallColumns) -> Iterator[ViolatingCalls]:
 
 
 @call_rule("K03", *_READS, needs="ok")
-def interface_repeated(calls: CallColumns) -> Iterator[ViolatingCalls]:
+def interface_repeated(calls: AssociationCallColumns) -> Iterator[ViolatingCalls]:
     """A method header has the interface of the call before it, so that the short header would do."""
     yield from _deviations(calls, container_layout.INTERFACE_REPEATED)
 
 
 @call_rule("K04", *_READS, needs="ok")
-def target_string_differs(calls: CallColumns) -> Iterator[ViolatingCalls]:
+def target_string_differs(calls: AssociationCallColumns) -> Iterator[ViolatingCalls]:
     """The Target ID String is another UUID than the Target ID. An empty string contradicts nothing."""
     yield from _deviations(calls, container_layout.TARGET_STRING_DIFFERS)
 
 
 @call_rule("K05", *_READS, needs="ok")
-def queue_not_named_by_computer(calls: CallColumns) -> Iterator[ViolatingCalls]:
+def queue_not_named_by_computer(calls: AssociationCallColumns) -> Iterator[ViolatingCalls]:
     """The destination names the computer by an IP address, a fully qualified name or a URL.
 
     The case of letters and the name of the COM+ application are not known.

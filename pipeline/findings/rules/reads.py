@@ -72,8 +72,8 @@ def _request_ids_in_use(calls: AssociationCalls) -> Suspects:
 def _reads_beyond_time_out(calls: AssociationCalls, reads: tuple[tuple[str, int], ...]) -> Suspects:
     """Return the reads that were answered after their time-out, timed out before it, or were not answered."""
     limit = calls.numbers("timeout_ms")
-    judged = calls.of(*reads) & calls.request_decoded & calls.lossless & ~calls.abandoned
-    judged &= calls.has("timeout_ms") & (limit != _INFINITE_MS)
+    evaluated = calls.of(*reads) & calls.request_decoded & calls.lossless & ~calls.abandoned
+    evaluated &= calls.has("timeout_ms") & (limit != _INFINITE_MS)
     is_lookup = calls.has("action") & (calls.numbers("action") & _LOOKUP_MASK == _LOOKUP_BITS)
     at_once = (limit == 0) | calls.of((QM2QM_NAME, 10)) | is_lookup
     due = calls.started_at + np.where(at_once, 0, limit * 1000) + TIMER_SLACK_US
@@ -81,7 +81,7 @@ def _reads_beyond_time_out(calls: AssociationCalls, reads: tuple[tuple[str, int]
     early = timed_out & (calls.responded_at - calls.started_at < limit * 1000 - _TIMER_ROUNDING_US)
     missing = calls.complete & (calls.last_packet_at > due + TIMER_SLACK_US)
     wrong = np.where(calls.answered, (calls.responded_at > due) | (early & ~at_once), missing)
-    return Suspects(judged & wrong)
+    return Suspects(evaluated & wrong)
 
 
 def _abandoned(call: CapturedCall) -> bool:

@@ -15,7 +15,7 @@ from string import Formatter
 from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 from pipeline.findings.columns.association_calls import AssociationCalls, Suspects, every_call
-from pipeline.findings.columns.call_columns import CallColumns, Mask, Method, Numbers
+from pipeline.findings.columns.call_columns import AssociationCallColumns, Mask, Method, Numbers
 from pipeline.findings.columns.call_history import AssociationHistory, CapturedCall, ServerHistory
 from pipeline.findings.rules.catalog import RULE_TABLE
 from pipeline.findings.rules.queue_facts import QueueFacts, QueueRuleLimits
@@ -205,7 +205,7 @@ class QueueViolation(NamedTuple):
     call: Mapping[str, Any] = {}
 
 
-CallCheck = Callable[[CallColumns], Iterable[ViolatingCalls]]
+CallCheck = Callable[[AssociationCallColumns], Iterable[ViolatingCalls]]
 AssociationCondition = Callable[[AssociationCalls], Suspects]
 AssociationCheck = Callable[[AssociationHistory], Iterable[Violation]]
 ServerCheck = Callable[[ServerHistory], Iterable[Violation]]
@@ -219,7 +219,7 @@ class RuleCheck(NamedTuple):
     """A registered check of a rule: what must have been read, the precondition in words, and the function.
 
     ``methods``: a check on single calls is for calls of these, for all where there are none. ``suspects``, of a check
-    on associations: the condition, over columns, that calls meet which may break the rule; the function judges only
+    on associations: the condition, over columns, that calls meet which may break the rule; the function evaluates only
     these. ``messages``, of a check on packets or sessions: the condition of the messages that it looks at.
     """
 
@@ -232,7 +232,7 @@ class RuleCheck(NamedTuple):
     messages: str | None = None
 
     @property
-    def judges_binds(self) -> bool:
+    def evaluates_binds(self) -> bool:
         """The rule is on binds: of a connection without calls too."""
         return self.rule_id in _RULES_ON_BINDS
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from pipeline.findings.columns.call_columns import CallColumns, Mask
+from pipeline.findings.columns.call_columns import AssociationCallColumns, Mask
 from pipeline.findings.columns.call_history import LOOKUP_ID_NUMBER_MASK, REMOTE_READ_READS
 from pipeline.findings.rules.qm2qm import (
     ACTION_PEEK_NEXT,
@@ -38,13 +38,13 @@ _TRAILER_SECTIONS: Final = {"SubqueueHeader": "2.2.5.3", "ExtendedAddressHeader"
 _SYSTEM_QUEUE_FLAG: Final = 0x80
 
 
-def has_invalid_open_modes(calls: CallColumns) -> Mask:
+def has_invalid_open_modes(calls: AssociationCallColumns) -> Mask:
     """Tell which opens have an access or share mode that no open for reading has."""
     return ~(calls.equals("access", RECEIVE_ACCESS, PEEK_ACCESS) & calls.equals("share_mode", 0, 1))
 
 
 @call_rule("R01", *_CONTEXT_OPENS, needs="headers")
-def format_name_type_invalid(calls: CallColumns) -> Iterator[ViolatingCalls]:
+def format_name_type_invalid(calls: AssociationCallColumns) -> Iterator[ViolatingCalls]:
     """The type of the format name is none that can be opened."""
     malformed, known = calls.has_malformed_field("request", "m_qft"), calls.has("queue_format_type")
     yield ViolatingCalls(malformed & ~known, "an unknown m_qft")
@@ -53,7 +53,7 @@ def format_name_type_invalid(calls: CallColumns) -> Iterator[ViolatingCalls]:
 
 
 @call_rule("R02", *_CONTEXT_OPENS)
-def direct_name_protocol_invalid(calls: CallColumns) -> Iterator[ViolatingCalls]:
+def direct_name_protocol_invalid(calls: AssociationCallColumns) -> Iterator[ViolatingCalls]:
     """A direct format name has another protocol than TCP or OS."""
     other = calls.text_matches("queue_format_name", _names_other_protocol)
     yield ViolatingCalls(calls.equals("queue_format_type", *_DIRECT_TYPES) & other, "{queue_format_name}")
@@ -65,7 +65,7 @@ def _names_other_protocol(name: str) -> bool:
 
 
 @call_rule("R03", *_CONTEXT_OPENS)
-def suffix_and_flags_invalid(calls: CallColumns) -> Iterator[ViolatingCalls]:
+def suffix_and_flags_invalid(calls: AssociationCallColumns) -> Iterator[ViolatingCalls]:
     """Suffix, flags and type of the format name do not fit together."""
     there, octets = calls.octets("request_head", calls.of(*_CONTEXT_OPENS), 1, 2)
     octet = np.zeros(calls.count, np.uint8)
@@ -84,13 +84,13 @@ def suffix_and_flags_invalid(calls: CallColumns) -> Iterator[ViolatingCalls]:
 
 
 @call_rule("R04", (REMOTE_READ_NAME, 2))
-def open_modes_invalid(calls: CallColumns) -> Iterator[ViolatingCalls]:
+def open_modes_invalid(calls: AssociationCallColumns) -> Iterator[ViolatingCalls]:
     """The access or the share mode is not allowed."""
     yield ViolatingCalls(has_invalid_open_modes(calls), "dwAccess {access}, dwShareMode {share_mode}")
 
 
 @call_rule("R05", *_CONTEXT_OPENS)
-def open_flags_invalid(calls: CallColumns) -> Iterator[ViolatingCalls]:
+def open_flags_invalid(calls: AssociationCallColumns) -> Iterator[ViolatingCalls]:
     """A flag is neither 0 nor 1."""
     opens = calls.of(*_CONTEXT_OPENS)
     non_routing, workgroup = (calls.stub_integers("request_tail", opens, at)[1][0] for at in (0, 8))
@@ -99,7 +99,7 @@ def open_flags_invalid(calls: CallColumns) -> Iterator[ViolatingCalls]:
 
 
 @call_rule("R06", *_CONTEXT_OPENS)
-def client_version_invalid(calls: CallColumns) -> Iterator[ViolatingCalls]:
+def client_version_invalid(calls: AssociationCallColumns) -> Iterator[ViolatingCalls]:
     """The client's version is none that has RemoteRead."""
     known = calls.nothing()
     for major, minor in _CLIENT_VERSIONS:
@@ -109,7 +109,7 @@ def client_version_invalid(calls: CallColumns) -> Iterator[ViolatingCalls]:
 
 
 @call_rule("R07", (REMOTE_READ_NAME, 2), needs="answer")
-def invalid_open_answered(calls: CallColumns) -> Iterator[ViolatingCalls]:
+def invalid_open_answered(calls: AssociationCallColumns) -> Iterator[ViolatingCalls]:
     """An invalid request to open a queue got a response, not a fault."""
     for check in (format_name_type_invalid, open_modes_invalid):
         for found in check(calls):
@@ -117,14 +117,14 @@ def invalid_open_answered(calls: CallColumns) -> Iterator[ViolatingCalls]:
 
 
 @call_rule("R21", *REMOTE_READ_READS)
-def read_action_invalid(calls: CallColumns) -> Iterator[ViolatingCalls]:
+def read_action_invalid(calls: AssociationCallColumns) -> Iterator[ViolatingCalls]:
     """The action is none of the nine that are allowed."""
     other = calls.has("action") & ~calls.equals("action", *SEQUENTIAL_ACTIONS, *LOOKUP_ACTIONS)
     yield ViolatingCalls(other, action_name, of_either=True)
 
 
 @call_rule("R22", *REMOTE_READ_READS)
-def lookup_id_with_other_parameters(calls: CallColumns) -> Iterator[ViolatingCalls]:
+def lookup_id_with_other_parameters(calls: AssociationCallColumns) -> Iterator[ViolatingCalls]:
     """LookupId comes with a time-out, a cursor, or an action that does not allow it."""
     yield ViolatingCalls(
         (calls.requested_lookup_id != 0) & (waits(calls) | ~calls.equals("action", *LOOKUP_ACTIONS)),
@@ -136,14 +136,14 @@ def lookup_id_with_other_parameters(calls: CallColumns) -> Iterator[ViolatingCal
 
 
 @call_rule("R23", *REMOTE_READ_READS)
-def lookup_without_lookup_id(calls: CallColumns) -> Iterator[ViolatingCalls]:
+def lookup_without_lookup_id(calls: AssociationCallColumns) -> Iterator[ViolatingCalls]:
     """A lookup without LookupId; MQ_LOOKUP_RECEIVE_PREV is accepted (D4)."""
     names_one = calls.equals("action", *(action for action in LOOKUP_ACTIONS if action != _RECEIVE_PREV))
     yield ViolatingCalls(names_one & calls.equals("lookup_id", 0), action_name, of_either=True)
 
 
 @call_rule("R24", *REMOTE_READ_READS)
-def cursor_with_other_parameters(calls: CallColumns) -> Iterator[ViolatingCalls]:
+def cursor_with_other_parameters(calls: AssociationCallColumns) -> Iterator[ViolatingCalls]:
     """A cursor comes with LookupId, or with an action that does not allow it."""
     other = (calls.requested_lookup_id != 0) | ~calls.equals("action", *SEQUENTIAL_ACTIONS)
     yield ViolatingCalls(
@@ -154,21 +154,21 @@ def cursor_with_other_parameters(calls: CallColumns) -> Iterator[ViolatingCalls]
 
 
 @call_rule("R25", *REMOTE_READ_READS)
-def peek_next_without_cursor(calls: CallColumns) -> Iterator[ViolatingCalls]:
+def peek_next_without_cursor(calls: AssociationCallColumns) -> Iterator[ViolatingCalls]:
     """MQ_ACTION_PEEK_NEXT without a cursor."""
     wrong = calls.equals("action", ACTION_PEEK_NEXT) & calls.equals("cursor_handle", 0)
     yield ViolatingCalls(wrong, "hCursor 0", of_either=True)
 
 
 @call_rule("R26", *REMOTE_READ_READS)
-def lookup_with_time_out(calls: CallColumns) -> Iterator[ViolatingCalls]:
+def lookup_with_time_out(calls: AssociationCallColumns) -> Iterator[ViolatingCalls]:
     """A lookup has a time-out."""
     wrong = calls.equals("action", *LOOKUP_ACTIONS) & calls.nonzero("timeout_ms")
     yield ViolatingCalls(wrong, "ulTimeout {timeout_ms}", of_either=True)
 
 
 @call_rule("R34", *REMOTE_READ_READS, needs="headers")
-def section_count_invalid(calls: CallColumns) -> Iterator[ViolatingCalls]:
+def section_count_invalid(calls: AssociationCallColumns) -> Iterator[ViolatingCalls]:
     """MQ_OK without one or two sections, or with a count that differs from the array's."""
     malformed = calls.has_malformed_field("response", "ppPacketSections.max_count")
     yield ViolatingCalls(malformed, "pdwNumberOfSections is not the array's count")
@@ -177,7 +177,7 @@ def section_count_invalid(calls: CallColumns) -> Iterator[ViolatingCalls]:
 
 
 @call_rule("R35", *REMOTE_READ_READS, needs="ok")
-def section_types_invalid(calls: CallColumns) -> Iterator[ViolatingCalls]:
+def section_types_invalid(calls: AssociationCallColumns) -> Iterator[ViolatingCalls]:
     """The types of the sections are no valid sequence."""
     count = calls.lengths("section_types")
     kinds = [calls.first_elements("section_types", place) for place in (0, 1)]
@@ -191,7 +191,7 @@ def section_types_invalid(calls: CallColumns) -> Iterator[ViolatingCalls]:
 
 
 @call_rule("R36", *REMOTE_READ_READS, needs="ok")
-def section_size_invalid(calls: CallColumns) -> Iterator[ViolatingCalls]:
+def section_size_invalid(calls: AssociationCallColumns) -> Iterator[ViolatingCalls]:
     """A complete section has another size than allocated, or a first part is larger than allocated."""
     names = ("section_types", "section_allocated_bytes", "section_bytes")
     rows, (kinds, allocated, sizes) = calls.elements_side_by_side(*names)
@@ -204,19 +204,19 @@ def section_size_invalid(calls: CallColumns) -> Iterator[ViolatingCalls]:
 
 
 @call_rule("R37", *REMOTE_READ_READS, needs="headers")
-def section_buffer_count_invalid(calls: CallColumns) -> Iterator[ViolatingCalls]:
+def section_buffer_count_invalid(calls: AssociationCallColumns) -> Iterator[ViolatingCalls]:
     """SectionSize differs from the buffer's count."""
     yield ViolatingCalls(calls.has_malformed_field("response", "pSectionBuffer.max_count"))
 
 
-def _has_body_of_known_size(calls: CallColumns) -> Mask:
+def _has_body_of_known_size(calls: AssociationCallColumns) -> Mask:
     has_sections = calls.lengths("section_types") > 0
     known = calls.has("body_bytes") & calls.has("max_body_bytes") & has_sections
     return known & ~calls.nonzero("is_srmp")
 
 
 @call_rule("R38", *REMOTE_READ_READS, needs="ok")
-def body_split_wrongly(calls: CallColumns) -> Iterator[ViolatingCalls]:
+def body_split_wrongly(calls: AssociationCallColumns) -> Iterator[ViolatingCalls]:
     """A body larger than requested came complete, or a smaller one came in parts."""
     ours, kind = _has_body_of_known_size(calls) & ~calls.has_message_errors, calls.first_elements("section_types")
     larger = calls.numbers("body_bytes") > calls.numbers("max_body_bytes")
@@ -225,7 +225,7 @@ def body_split_wrongly(calls: CallColumns) -> Iterator[ViolatingCalls]:
 
 
 @call_rule("R39", *REMOTE_READ_READS, needs="ok")
-def body_cut_at_wrong_size(calls: CallColumns) -> Iterator[ViolatingCalls]:
+def body_cut_at_wrong_size(calls: AssociationCallColumns) -> Iterator[ViolatingCalls]:
     """The bytes that were left out are not those beyond the requested size."""
     left = calls.first_elements("section_allocated_bytes") - calls.first_elements("section_bytes")
     too_many = calls.numbers("body_bytes") - calls.numbers("max_body_bytes")
@@ -234,7 +234,7 @@ def body_cut_at_wrong_size(calls: CallColumns) -> Iterator[ViolatingCalls]:
 
 
 @call_rule("R41", *REMOTE_READ_READS, needs="ok")
-def sequence_id_invalid(calls: CallColumns) -> Iterator[ViolatingCalls]:
+def sequence_id_invalid(calls: AssociationCallColumns) -> Iterator[ViolatingCalls]:
     """The message's number is 0, uses its top octet, or differs from the requested one."""
     uses_top = calls.numbers("sequence_id").astype(np.uint64) > LOOKUP_ID_NUMBER_MASK
     yield ViolatingCalls(uses_top | calls.equals("sequence_id", 0), "SequenceId 0x{sequence_id:016X}")
@@ -243,14 +243,14 @@ def sequence_id_invalid(calls: CallColumns) -> Iterator[ViolatingCalls]:
 
 
 @call_rule("R43", *REMOTE_READ_READS, needs="ok")
-def reach_queue_deadline_invalid(calls: CallColumns) -> Iterator[ViolatingCalls]:
+def reach_queue_deadline_invalid(calls: AssociationCallColumns) -> Iterator[ViolatingCalls]:
     """The time by which the message must reach its queue is before it was sent."""
     early = calls.numbers("time_to_reach_queue_s") < 0
     yield ViolatingCalls(early, "TimeToReachQueue {time_to_reach_queue_s} s after SentTime")
 
 
 @call_rule("R44", *REMOTE_READ_READS, needs="answer")
-def sections_returned_on_failure(calls: CallColumns) -> Iterator[ViolatingCalls]:
+def sections_returned_on_failure(calls: AssociationCallColumns) -> Iterator[ViolatingCalls]:
     """A read that failed returned sections."""
     reads = calls.of(*REMOTE_READ_READS) & calls.failed
     count = calls.stub_integers("response_head", reads, 16)[1][0]
@@ -262,20 +262,20 @@ def sections_returned_on_failure(calls: CallColumns) -> Iterator[ViolatingCalls]
 
 
 @call_rule("R62", (REMOTE_READ_NAME, 11))
-def move_open_modes_invalid(calls: CallColumns) -> Iterator[ViolatingCalls]:
+def move_open_modes_invalid(calls: AssociationCallColumns) -> Iterator[ViolatingCalls]:
     """A queue is opened for moves with another access or share mode than allowed."""
     allowed = calls.equals("access", _MOVE_ACCESS) & calls.equals("share_mode", 0)
     yield ViolatingCalls(~allowed, "dwAccess {access}, dwShareMode {share_mode}")
 
 
 @call_rule("R63", (REMOTE_READ_NAME, 11), needs="answer")
-def move_context_missing(calls: CallColumns) -> Iterator[ViolatingCalls]:
+def move_context_missing(calls: AssociationCallColumns) -> Iterator[ViolatingCalls]:
     """The response has no move context."""
     yield ViolatingCalls(~calls.nonzero("move_context"))
 
 
 @call_rule("R64", (REMOTE_READ_NAME, 12))
-def enlistment_invalid(calls: CallColumns) -> Iterator[ViolatingCalls]:
+def enlistment_invalid(calls: AssociationCallColumns) -> Iterator[ViolatingCalls]:
     """A transaction without identifier, or a token that is empty or too large."""
     yield ViolatingCalls(~calls.has("transaction_id"), "no transaction")
     size = calls.numbers("propagation_token_bytes")
@@ -284,32 +284,32 @@ def enlistment_invalid(calls: CallColumns) -> Iterator[ViolatingCalls]:
 
 
 @call_rule("R65", (REMOTE_READ_NAME, 0), needs="answer")
-def returned_port_invalid(calls: CallColumns) -> Iterator[ViolatingCalls]:
+def returned_port_invalid(calls: AssociationCallColumns) -> Iterator[ViolatingCalls]:
     """The returned port is none at which a queue manager listens."""
     yield ViolatingCalls(~is_valid_port(calls, 0), "port {returned_port}")
 
 
 @call_rule("R66", (REMOTE_READ_NAME, 13), needs="ok")
-def transactional_peek_accepted(calls: CallColumns) -> Iterator[ViolatingCalls]:
+def transactional_peek_accepted(calls: AssociationCallColumns) -> Iterator[ViolatingCalls]:
     """A peek in a transaction was answered MQ_OK."""
     yield ViolatingCalls(calls.has("transaction_id") & calls.is_peek)
 
 
 @call_rule("R67", (REMOTE_READ_NAME, 13))
-def transactional_peek(calls: CallColumns) -> Iterator[ViolatingCalls]:
+def transactional_peek(calls: AssociationCallColumns) -> Iterator[ViolatingCalls]:
     """A peek is part of a transaction."""
     yield ViolatingCalls(calls.has("transaction_id") & calls.is_peek, action_name)
 
 
 @call_rule("R68", (REMOTE_READ_NAME, 14))
-def acknowledgement_class_invalid(calls: CallColumns) -> Iterator[ViolatingCalls]:
+def acknowledgement_class_invalid(calls: AssociationCallColumns) -> Iterator[ViolatingCalls]:
     """The class is neither 0 nor that of a rejected message."""
     wrong = calls.has("acknowledgement_class") & ~calls.equals("acknowledgement_class", 0, _REJECTED_CLASS)
     yield ViolatingCalls(wrong, "usClass 0x{acknowledgement_class:04X}")
 
 
 @call_rule("R76", *REMOTE_READ_READS, needs="ok")
-def extension_header_invalid(calls: CallColumns) -> Iterator[ViolatingCalls]:
+def extension_header_invalid(calls: AssociationCallColumns) -> Iterator[ViolatingCalls]:
     """The ExtensionHeader does not have 12 bytes, or its fields are invalid."""
     wrong, fields = calls.first_of_elements("message_errors", _extension_header_field)
     yield ViolatingCalls(wrong, "{} is wrong", (fields,))
@@ -328,7 +328,7 @@ def _extension_header_field(error: dict[str, Any]) -> str | None:
 
 
 @call_rule("R77", *REMOTE_READ_READS, needs="ok")
-def subqueue_header_invalid(calls: CallColumns) -> Iterator[ViolatingCalls]:
+def subqueue_header_invalid(calls: AssociationCallColumns) -> Iterator[ViolatingCalls]:
     """A field of the SubqueueHeader or the ExtendedAddressHeader is invalid."""
     wrong, fields = calls.first_of_elements("message_errors", _trailer_field)
     yield ViolatingCalls(wrong, "{0[0]} is wrong", (fields,), source="MS-MQRR {0[1]}")

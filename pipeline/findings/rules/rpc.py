@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from pipeline.findings.columns.association_calls import AssociationCalls, Suspects
-from pipeline.findings.columns.call_columns import CallColumns, Mask
+from pipeline.findings.columns.call_columns import AssociationCallColumns, Mask
 from pipeline.findings.columns.call_history import OPEN_METHODS, QM2QM_READS, AssociationHistory, CapturedCall
 from pipeline.findings.rules.qmmgmt import MAX_PROPERTIES
 from pipeline.findings.rules.registry import (
@@ -160,18 +160,18 @@ def call_id_reused_or_orphaned(history: AssociationHistory) -> Iterator[Violatio
 
 
 @call_rule("P03", needs="headers")
-def reserved_opnum_used(calls: CallColumns) -> Iterator[ViolatingCalls]:
+def reserved_opnum_used(calls: AssociationCallColumns) -> Iterator[ViolatingCalls]:
     """The opnum is a reserved one."""
     yield ViolatingCalls(calls.of(*_RESERVED_METHODS) & calls.has("request_at"), "opnum {opnum}")
 
 
-def _answered(calls: CallColumns) -> Mask:
+def _answered(calls: AssociationCallColumns) -> Mask:
     """Tell which calls got a response, on a connection whose bind was not found missing."""
     return calls.text_in("outcome", {"ok"}) & ~calls.unbound
 
 
 @call_rule("P04", needs="headers")
-def unknown_opnum_answered(calls: CallColumns) -> Iterator[ViolatingCalls]:
+def unknown_opnum_answered(calls: AssociationCallColumns) -> Iterator[ViolatingCalls]:
     """An opnum that the interface does not have got a response."""
     for interface, last in _LAST_OPNUM.items():
         unknown = calls.of_interfaces(interface) & (calls.numbers("opnum") > last)
@@ -179,7 +179,7 @@ def unknown_opnum_answered(calls: CallColumns) -> Iterator[ViolatingCalls]:
 
 
 @call_rule("P05", needs="headers")
-def malformed_request_accepted(calls: CallColumns) -> Iterator[ViolatingCalls]:
+def malformed_request_accepted(calls: AssociationCallColumns) -> Iterator[ViolatingCalls]:
     """A request whose stub does not decode got a response that is no error."""
     accepted = (
         _answered(calls) & calls.of_interfaces(*_LAST_OPNUM) & ~calls.result_failed
@@ -198,7 +198,7 @@ def _undecoded_field(error: dict[str, Any]) -> str | None:
 
 
 @call_rule("P06", *_METHODS_WITH_RANGES, needs="answer")
-def out_of_range_parameter_accepted(calls: CallColumns) -> Iterator[ViolatingCalls]:
+def out_of_range_parameter_accepted(calls: AssociationCallColumns) -> Iterator[ViolatingCalls]:
     """A parameter outside its range() was accepted."""
     ends = calls.of((QM2QM_NAME, 1), (REMOTE_READ_NAME, 9), (REMOTE_READ_NAME, 15))
     yield ViolatingCalls(ends & calls.succeeded & ~calls.equals("ack", RR_NACK, RR_ACK), "dwAck {ack} taken")
@@ -216,7 +216,7 @@ def out_of_range_parameter_accepted(calls: CallColumns) -> Iterator[ViolatingCal
 
 
 @call_rule("P07", needs="headers")
-def null_array_with_count_accepted(calls: CallColumns) -> Iterator[ViolatingCalls]:
+def null_array_with_count_accepted(calls: AssociationCallColumns) -> Iterator[ViolatingCalls]:
     """A request with a NULL pointer for a non-zero number of elements was answered MQ_OK."""
     succeeded = calls.text_in("outcome", {"ok"}) & calls.result_succeeded
     yield ViolatingCalls(succeeded & calls.has_malformed_field("request", "pElems"))
@@ -298,20 +298,20 @@ def invalid_handle_accepted(history: AssociationHistory) -> Iterator[Violation]:
             yield Violation(call, "MQ_OK to a closed handle", lifetime.calls_with_handle(call))
 
 
-def _has_msmq_fault(calls: CallColumns) -> Mask:
+def _has_msmq_fault(calls: AssociationCallColumns) -> Mask:
     """Tell which calls were answered by a fault that carries an HRESULT of Message Queuing."""
     result: Mask = calls.numbers("fault_status") & _FACILITY_MASK == _MSMQ_FACILITY
     return result
 
 
 @call_rule("P12", (QMMGMT_NAME, 0), (QMMGMT_NAME, 1), needs="headers")
-def qmmgmt_fault_with_hresult(calls: CallColumns) -> Iterator[ViolatingCalls]:
+def qmmgmt_fault_with_hresult(calls: AssociationCallColumns) -> Iterator[ViolatingCalls]:
     """The fault carries an HRESULT of Message Queuing."""
     yield ViolatingCalls(_has_msmq_fault(calls), lambda call: call.fault_text)
 
 
 @call_rule("P13", needs="headers")
-def read_fault_with_hresult(calls: CallColumns) -> Iterator[ViolatingCalls]:
+def read_fault_with_hresult(calls: AssociationCallColumns) -> Iterator[ViolatingCalls]:
     """A method that throws no exceptions of its own got a fault with an HRESULT of Message Queuing."""
     without_exceptions = calls.of_interfaces(QM2QM_NAME, REMOTE_READ_NAME) & ~calls.of(*_METHODS_WITH_EXCEPTIONS)
     ours = without_exceptions & calls.has("opnum")  # else the request was not captured: the method is unknown
@@ -319,13 +319,13 @@ def read_fault_with_hresult(calls: CallColumns) -> Iterator[ViolatingCalls]:
 
 
 @call_rule("P14", (REMOTE_READ_NAME, 2), (REMOTE_READ_NAME, 11), needs="answer")
-def open_returned_null_handle(calls: CallColumns) -> Iterator[ViolatingCalls]:
+def open_returned_null_handle(calls: AssociationCallColumns) -> Iterator[ViolatingCalls]:
     """A response with a NULL context handle."""
     yield ViolatingCalls(~calls.has("context_handle"), "a NULL context handle")
 
 
 @call_rule("P15", needs="answer")
-def return_value_invalid(calls: CallColumns) -> Iterator[ViolatingCalls]:
+def return_value_invalid(calls: AssociationCallColumns) -> Iterator[ViolatingCalls]:
     """The return value is neither MQ_OK nor an error."""
     result = calls.numbers("hresult")
     win32 = calls.of_interfaces(QMMGMT_NAME) & (result <= _LAST_WIN32_CODE)  # [MS-MQMR] 3

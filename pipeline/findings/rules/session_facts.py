@@ -55,7 +55,7 @@ class PacketFacts:
 
 @dataclass(frozen=True, slots=True)
 class SessionFacts:
-    """One connection of ``facts``: its row of bronze.connections, its sides, and until when it can be judged.
+    """One connection of ``facts``: its row of bronze.connections, its sides, and until when it can be evaluated.
 
     ``whole``: by side, whether it was captured from its SYN without a hole or quarantine. ``session`` is its row of
     silver.sessions. ``not_packets``: quarantine_key and time of its runs of bytes that are no packet, in step. Times

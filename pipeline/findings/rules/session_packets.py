@@ -1,7 +1,7 @@
 """Rules on packets of the binary protocol and their sessions: T01 to T20, T22, T24, T25, T27, T29. No Spark.
 
 A check looks at all packets at once and returns those that break its rule. What a rule needs and was not seen is not
-judged.
+evaluated.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import numpy as np
 
 from pipeline.findings.rules.registry import packet_rule, session_rule
 from pipeline.findings.rules.session_facts import PacketFacts, PacketViolation, SessionFacts
-from pipeline.transfers.acknowledgements import ack_steps
 from pipeline.transfers.connection_packets import (
     CLIENT,
     CONNECTION_PARAMETERS,
@@ -25,6 +24,7 @@ from pipeline.transfers.connection_packets import (
 )
 from pipeline.transfers.flow_control import latest_windows
 from pipeline.transfers.packet_numbers import NO_NUMBER
+from pipeline.transfers.session_acknowledgements import ack_steps
 from pipeline.transfers.session_totals import said_windows
 from udfs.array_types import Bools, Ints
 from udfs.codes import MESSAGE_CLASS_NAMES

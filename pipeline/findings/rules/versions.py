@@ -2,7 +2,7 @@
 
 from typing import Final
 
-CALL_RULES: Final = "5d0e4889a4569ad9"
-SESSION_RULES: Final = "439d83bea50e00d5"
-CLONE_RULES: Final = "85a3eb14fe50d6de"
-SEQUENCE_RULES: Final = "57e4bb88975dc576"
+CALL_RULES: Final = "ab2afe28dab094f1"
+SESSION_RULES: Final = "d647f83284b474a4"
+CLONE_RULES: Final = "cebb1c53e42ae065"
+SEQUENCE_RULES: Final = "486c10239e87ed19"

@@ -19,7 +19,7 @@ from pyspark.sql.types import StructType
 from pipeline.lake.engine.tasks import PartitionedRows, balance_by_size, task_bytes
 from pipeline.lake.lake_path import LakePath, parquet_dataset
 from pipeline.lake.queries.duckdb_sql import DataFiles
-from pipeline.lake.storage.log import TablePlaces
+from pipeline.lake.storage.log import TableLocations
 from schemas.table import Table
 
 _BATCH_ROWS: Final = 10_000  # of those that a task reads at once
@@ -85,7 +85,7 @@ def _read_in_tasks(spark: SparkSession, sizes: Mapping[LakePath, int], schema: S
 
 
 def read_table(
-    spark: SparkSession, places: TablePlaces, table: Table, feed: tuple[int, int] | None = None
+    spark: SparkSession, locations: TableLocations, table: Table, feed: tuple[int, int] | None = None
 ) -> DataFrame:
     """Return the stored columns of a Delta table, as Spark reads it.
 
@@ -96,7 +96,7 @@ def read_table(
         since, until = feed
         reader = reader.option("readChangeFeed", "true")
         reader = reader.option("startingVersion", since + 1).option("endingVersion", until)
-    return reader.load(places.path(table)) if places.catalog is None else reader.table(places.sql_name(table))
+    return reader.load(locations.path(table)) if locations.catalog is None else reader.table(locations.sql_name(table))
 
 
 def _escaped(path: str) -> str:

@@ -25,8 +25,8 @@ from pipeline.arrow_rows import STAGED_ROWS, encode_texts, release_unused_memory
 from pipeline.concurrency import run_concurrently
 from pipeline.lake.engine.tasks import MIN_TASKS, PartitionedRows, balance_by_size
 from pipeline.lake.lake_path import LakePath
-from pipeline.lake.queries.duckdb_sql import DuckDbSql, Given, quoted
-from pipeline.lake.queries.inputs import GroupedQuery, GroupFunction, MemoryLimits, Parts
+from pipeline.lake.queries.duckdb_sql import DuckDbSql, Given, quoted_for_duckdb
+from pipeline.lake.queries.inputs import GroupedQuery, GroupFunction, MemoryLimits, QueryAnswers
 
 _SLICES: Final = 128  # a few for each task
 _SLICE: Final = "_slice"
@@ -51,7 +51,7 @@ class _Part:
 
         ``distinct_texts`` as for ``GroupedQuery``: other texts are dictionaries.
         """
-        filesystem, file = self.file.place
+        filesystem, file = self.file.filesystem_and_name
         numbers = sorted(number for each in slices for number in self.batches.get(each, ()))
         places, size = [*map(self.schema.get_field_index, names)], sum(self.sizes[each] for each in slices)
         at_once = max(len(self.schema) * _READ_BYTES // max(size, _READ_BYTES), 1)
@@ -65,7 +65,7 @@ class _Part:
             release_unused_memory()
 
 
-class _PartsOfTask(Parts):
+class _PartsOfTask(QueryAnswers):
     """The rows of some slices, by part; they are read each time that one is looked up."""
 
     def __init__(
@@ -82,7 +82,7 @@ class _PartsOfTask(Parts):
         arrays = {column: rows[column] for rows in found for column in rows.column_names}
         return pa.table({column: arrays[column] for column in columns})
 
-    def some_columns(self, name: str) -> Iterator[pa.Table]:
+    def iter_column_chunks(self, name: str) -> Iterator[pa.Table]:
         part = self._parts[name]
         return part.read(self._slices, part.schema.names, self._distinct_texts)
 
@@ -168,7 +168,7 @@ def _answer(
     sql: DuckDbSql, query: str, of: Mapping[str, Given], keys: Sequence[str], limits: MemoryLimits, file: LakePath
 ) -> _Answer | _Part:
     """Return the answer to a query where it is few rows, else the new file that it is written to."""
-    names = ", ".join(map(quoted, keys))
+    names = ", ".join(map(quoted_for_duckdb, keys))
     sliced = f"SELECT *, CAST(hash({names}) % {_SLICES} AS INTEGER) AS {_SLICE} FROM ({query})"
 
     def read() -> _Answer | _Part:
@@ -202,7 +202,7 @@ def map_groups_in_spark(
     names = tuple(parts)
 
     def of_group(rows: pa.Table) -> pa.Table:
-        return pa.concat_tables(function(Parts({name: _unpacked(rows[name]) for name in names})))
+        return pa.concat_tables(function(QueryAnswers({name: _unpacked(rows[name]) for name in names})))
 
     every = reduce(partial(DataFrame.unionByName, allowMissingColumns=True), packed)
     return every.groupBy(*groups).applyInArrow(of_group, schema)

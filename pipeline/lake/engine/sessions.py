@@ -26,7 +26,7 @@ from pipeline.settings import RunConfig, RunEngine
 REMOTE_VARIABLES: Final = ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "DATABRICKS_RUNTIME_VERSION")
 
 
-def is_remote(session: SparkSession | LazySession) -> bool:
+def is_remote_session(session: SparkSession | LazySession) -> bool:
     """Whether a session is, or will be, one of Spark Connect or Databricks: files are not those of this machine."""
     is_connected = type(session).__module__.startswith("pyspark.sql.connect")
     return is_connected or any(os.environ.get(name) for name in REMOTE_VARIABLES)

@@ -25,7 +25,7 @@ from pipeline.lake.engine.frames import arrow_to_frame, files_to_frame, read_tab
 from pipeline.lake.engine.groups import answer_groups, map_groups_in_spark
 from pipeline.lake.engine.sessions import LazySession, session_for_groups
 from pipeline.lake.lake_path import LakePath
-from pipeline.lake.queries.duckdb_sql import DataFiles, DuckDbSql, Given, quoted
+from pipeline.lake.queries.duckdb_sql import DataFiles, DuckDbSql, Given, quoted_for_duckdb
 from pipeline.lake.queries.held_rows import HeldRows
 from pipeline.lake.queries.inputs import (
     CHANGE_COLUMNS,
@@ -45,7 +45,7 @@ from pipeline.lake.queries.inputs import (
     values_array,
 )
 from pipeline.lake.schema_enforcement import select_fields
-from pipeline.lake.storage.log import TableLog, TablePlaces
+from pipeline.lake.storage.log import TableLocations, TableLog
 from pipeline.lake.versions import Versions
 from schemas.table import BINARY, Table
 
@@ -62,16 +62,16 @@ class Answers:
     """Answers queries over the tables of one lake. Threads may use it side by side."""
 
     def __init__(
-        self, places: TablePlaces, log: TableLog, versions: Versions, session: LazySession, sql: DuckDbSql,
+        self, locations: TableLocations, log: TableLog, versions: Versions, session: LazySession, sql: DuckDbSql,
         held: HeldRows,
     ) -> None:  # fmt: skip
-        self._places, self._log, self._versions, self._session = places, log, versions, session
+        self._locations, self._log, self._versions, self._session = locations, log, versions, session
         self._sql, self._held = sql, held
 
     def with_session(self, spark: SparkSession) -> Answers:
         """Return the same for another session."""
         session = LazySession.of(spark)
-        return Answers(self._places, self._log, self._versions, session, self._sql, self._held)
+        return Answers(self._locations, self._log, self._versions, session, self._sql, self._held)
 
     # -- answers ---------------------------------------------------------------------------------------------------
 
@@ -125,7 +125,7 @@ class Answers:
                 frames = {name: answers.frame(*part) for name, part in query.parts.items()}
                 yield map_groups_in_spark(frames, query.keys, query.function, query.schema)
             return
-        folder = LakePath(self._places.root) / "_runs" / f".groups-{uuid4().hex}"
+        folder = LakePath(self._locations.root) / "_runs" / f".groups-{uuid4().hex}"
         try:
             yield answer_groups(self._sql, known, query, limits, folder)
         finally:
@@ -171,14 +171,14 @@ class Answers:
         if mark is not None and mark.row_count > MAX_HELD_ROWS:
             return None
         has_bytes = any(column.type == BINARY for column in table.columns)
-        if has_bytes and self._log.size(table) > MAX_HELD_BYTES:
+        if has_bytes and self._log.size_bytes(table) > MAX_HELD_BYTES:
             return None
         rows = collect(self.stored_frame(table).limit(MAX_HELD_ROWS + 1))
         return rows.select(table.names).cast(table.schema()) if rows.num_rows <= MAX_HELD_ROWS else None
 
     def stored_frame(self, table: Table) -> DataFrame:
         """Return a table's rows as Spark reads them; declared columns that it does not have are null."""
-        rows = read_table(self._session.spark, self._places, table)
+        rows = read_table(self._session.spark, self._locations, table)
         missing = [column for column in table.columns if column.name not in rows.columns]
         nulls = {column.name: F.lit(None).cast(column.spark_type) for column in missing}
         return rows.withColumns(nulls) if missing else rows
@@ -189,7 +189,7 @@ class Answers:
         if isinstance(rows, DataFrame):
             return rows.where(source.where).select(*source.column_names)
         if isinstance(rows, pa.Table):
-            sql = f"SELECT {', '.join(map(quoted, schema.names))} FROM {{rows}} WHERE {source.where}"
+            sql = f"SELECT {', '.join(map(quoted_for_duckdb, schema.names))} FROM {{rows}} WHERE {source.where}"
             return self._sql.answer(sql, {"rows": rows}).cast(schema)
         files = rows._replace(schema=schema, where=source.where)
         if not source.is_shared:
@@ -214,7 +214,9 @@ class Answers:
         found = self._log.changes(table, since, until, columns)
         if found is not None:
             return found
-        frame = read_table(self._session.spark, self._places, table, (since, until)).select(*columns, *CHANGE_COLUMNS)
+        frame = read_table(self._session.spark, self._locations, table, (since, until)).select(
+            *columns, *CHANGE_COLUMNS
+        )
 
         def fetch() -> pa.Table | None:
             rows = collect(frame.limit(MAX_HELD_ROWS + 1))

@@ -73,7 +73,7 @@ class DataFiles(NamedTuple):
 
     def sql(self, register: Register) -> str:
         """Return a query of the rows. DuckDB reads files of this machine; pyarrow reads others, as DuckDB asks."""
-        columns = ", ".join(map(quoted, self.schema.names))
+        columns = ", ".join(map(quoted_for_duckdb, self.schema.names))
         is_remote = any(file.is_remote for file in self.files)
         given = remote_dataset([*self.files], self.schema) if is_remote else self.schema
         rows = f"SELECT * FROM {register(given)}"
@@ -227,6 +227,6 @@ def _path_literal(path: str) -> str:
     return "'" + _PATTERN_SIGNS.sub(r"[\1]", path).replace("'", "''") + "'"
 
 
-def quoted(name: str) -> str:
+def quoted_for_duckdb(name: str) -> str:
     """Return a column's name as DuckDB and delta-rs take it."""
     return '"' + name.replace('"', '""') + '"'

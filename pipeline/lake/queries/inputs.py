@@ -83,19 +83,19 @@ class BoundQuery(NamedTuple):
         return self._replace(sql=sql.replace("{answer}", f"({self.sql})"))
 
 
-class Parts(UserDict[str, pa.Table]):
+class QueryAnswers(UserDict[str, pa.Table]):
     """The answers to queries, by the name of the query, as functions of groups take them."""
 
     def select(self, name: str, columns: Sequence[str]) -> pa.Table:
         """Return some columns of an answer."""
         return self[name].select(list(columns))
 
-    def some_columns(self, name: str) -> Iterator[pa.Table]:
+    def iter_column_chunks(self, name: str) -> Iterator[pa.Table]:
         """Yield all columns of an answer, as many at a time as may be in memory."""
         yield self[name]
 
 
-GroupFunction: TypeAlias = Callable[[Parts], Iterable[pa.Table]]
+GroupFunction: TypeAlias = Callable[[QueryAnswers], Iterable[pa.Table]]
 """Makes rows of the answers to queries."""
 
 

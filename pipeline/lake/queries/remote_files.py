@@ -16,13 +16,13 @@ _FORMAT: Final = pads.ParquetFileFormat()
 
 def remote_dataset(files: Sequence[LakePath], schema: pa.Schema) -> pads.Dataset:
     """Return the rows of files as a dataset for DuckDB; columns that files do not have are null."""
-    return _RemoteFiles([*map(_fragment, files)], schema, _FORMAT, files[0].place[0])
+    return _RemoteFiles([*map(_fragment, files)], schema, _FORMAT, files[0].filesystem_and_name[0])
 
 
 @lru_cache(maxsize=1000)
 def _fragment(file: LakePath) -> pads.ParquetFileFragment:
     """Return a file, which keeps what it read of its metadata: files do not change, and a run asks for them often."""
-    filesystem, name = file.place
+    filesystem, name = file.filesystem_and_name
     return _FORMAT.make_fragment(name, filesystem)
 
 

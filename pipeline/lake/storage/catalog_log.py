@@ -10,7 +10,7 @@ from urllib.parse import unquote
 from pipeline.lake.engine.sessions import LazySession
 from pipeline.lake.lake_path import LakePath
 from pipeline.lake.storage.file_log import FileLog
-from pipeline.lake.storage.log import TablePlaces
+from pipeline.lake.storage.log import TableLocations
 from schemas.table import Table
 
 _LOCAL: Final = re.compile(r"file:(?://)?(/.*)", re.DOTALL)
@@ -19,14 +19,14 @@ _LOCAL: Final = re.compile(r"file:(?://)?(/.*)", re.DOTALL)
 class CatalogFileLog(FileLog):
     """The logs of the tables of a catalog, in the folders of its schemas: no table has a place of its own."""
 
-    def __init__(self, places: TablePlaces, session: LazySession) -> None:
-        super().__init__(places)
+    def __init__(self, locations: TableLocations, session: LazySession) -> None:
+        super().__init__(locations)
         self._session = session
         self._schemas: dict[str, str] = {}
 
     def folder(self, table: Table) -> LakePath:
         """Return a table's folder."""
-        schema = self._places.sql_schema(table)
+        schema = self._locations.sql_schema(table)
         if schema not in self._schemas:
             location = self._session.spark.catalog.getDatabase(schema).locationUri
             found = _LOCAL.fullmatch(location)
@@ -35,5 +35,5 @@ class CatalogFileLog(FileLog):
 
     def columns(self, table: Table) -> Mapping[str, str] | None:
         """Return the types of the stored columns by name; None when the catalog has no such table."""
-        exists = self._session.spark.catalog.tableExists(self._places.sql_name(table))
+        exists = self._session.spark.catalog.tableExists(self._locations.sql_name(table))
         return super().columns(table) if exists else None

@@ -34,10 +34,10 @@ from pipeline.lake.engine.collect import collect
 from pipeline.lake.engine.sessions import LazySession
 from pipeline.lake.engine.tasks import PartitionedRows
 from pipeline.lake.errors import ConflictError, RestoreError
-from pipeline.lake.queries.duckdb_sql import DataFiles, DuckDbSql, quoted
+from pipeline.lake.queries.duckdb_sql import DataFiles, DuckDbSql, quoted_for_duckdb
 from pipeline.lake.schema_enforcement import conform_table
 from pipeline.lake.storage.data_files import MAX_FILE_BYTES, DataFile, max_file_rows, write_data_files
-from pipeline.lake.storage.file_log import PROVENANCE, ROWS_WRITTEN, FileLog, folder_uri, storage_options
+from pipeline.lake.storage.file_log import PROVENANCE_FIELD, ROWS_WRITTEN, FileLog, folder_uri, storage_options
 from pipeline.lake.storage.merge_conditions import near_times, same_value
 from pipeline.lake.storage.parquet import (
     BLOOM_ERROR_RATE,
@@ -147,7 +147,7 @@ class DeltaRsStore:
                 source, " AND ".join(found), source_alias="s", target_alias="t", writer_properties=_writer(table),
                 commit_properties=_properties(first, changed.num_rows),
             ).when_matched_delete().when_not_matched_insert(
-                {name: f"s.{name}" for name in map(quoted, table.names)}, predicate=f"NOT s.{_DELETED}"
+                {name: f"s.{name}" for name in map(quoted_for_duckdb, table.names)}, predicate=f"NOT s.{_DELETED}"
             ).execute()  # fmt: skip
         if new.num_rows:
             note.check()
@@ -224,7 +224,7 @@ class DeltaRsStore:
         """
         unsorted = {self._log.folder(table) / file.name: file.size for file in files}
         given = DataFiles(table.schema(), unsorted)
-        sql = f"SELECT * FROM {{rows}} ORDER BY {', '.join(map(quoted, table.event_date_columns))}"
+        sql = f"SELECT * FROM {{rows}} ORDER BY {', '.join(map(quoted_for_duckdb, table.event_date_columns))}"
 
         def write() -> list[DataFile]:
             with self._sql.read_answer(sql, {"rows": given}) as rows:
@@ -265,7 +265,7 @@ class DeltaRsStore:
 
 def _properties(note: CommitNote, rows_written: int = 0) -> CommitProperties:
     """Return the properties of a commit that fails where another one came before."""
-    metadata = {ROWS_WRITTEN: str(rows_written), PROVENANCE: note.metadata}
+    metadata = {ROWS_WRITTEN: str(rows_written), PROVENANCE_FIELD: note.metadata}
     return CommitProperties(custom_metadata=metadata, max_commit_retries=0)
 
 

@@ -27,7 +27,7 @@ from pipeline.lake.engine.tasks import PartitionedRows
 from pipeline.lake.errors import RestoreError
 from pipeline.lake.queries.inputs import MAX_IN_LIST, sql_list
 from pipeline.lake.storage.data_files import MAX_FILE_BYTES
-from pipeline.lake.storage.log import MAINTENANCE, UNKNOWN_VERSION, Snapshot, TablePlaces, version_parameter
+from pipeline.lake.storage.log import MAINTENANCE, UNKNOWN_VERSION, TableCommit, TableLocations, version_parameter
 from pipeline.lake.storage.store import StoreName, table_properties
 from schemas.table import EVENT_DATE, Column, Table, quoted
 
@@ -80,8 +80,8 @@ class SparkStore:
 
     name: StoreName = "spark"
 
-    def __init__(self, places: TablePlaces, session: LazySession) -> None:
-        self._places, self._session = places, session
+    def __init__(self, locations: TableLocations, session: LazySession) -> None:
+        self._locations, self._session = locations, session
         self._schemas: set[str] = set()  # of the catalog, that are there
         self._new = f"_new_{uuid4().hex}_"  # prefix of columns in a MERGE: no commit of others has it
 
@@ -96,9 +96,9 @@ class SparkStore:
         self._create(self._session.spark, table)
 
     def _create(self, spark: SparkSession, table: Table) -> None:
-        schema = self._places.sql_schema(table)
-        if self._places.catalog is not None and schema not in self._schemas:
-            spark.sql(self._places.create_schema_sql(table))
+        schema = self._locations.sql_schema(table)
+        if self._locations.catalog is not None and schema not in self._schemas:
+            spark.sql(self._locations.create_schema_sql(table))
             self._schemas.add(schema)
         properties = ", ".join(f"'{name}' = '{value}'" for name, value in table_properties(table).items())
         spark.sql(
@@ -114,7 +114,9 @@ class SparkStore:
 
     # -- rows ------------------------------------------------------------------------------------------------------
 
-    def commit(self, table: Table, change: Change | MakeChange, note: CommitNote, *, is_new: bool) -> Snapshot | None:
+    def commit(
+        self, table: Table, change: Change | MakeChange, note: CommitNote, *, is_new: bool
+    ) -> TableCommit | None:
         """Change the rows of a table, in one commit.
 
         Few rows that leave are named in the condition of an overwrite: files without them are not read. Many are the
@@ -141,7 +143,7 @@ class SparkStore:
                 is_empty = few is not None and not few.num_rows
                 self._append(table, frame, transaction, is_new=is_new, is_empty=is_empty)
             version = transaction.version
-        return None if version is None or few is None else Snapshot(version, note.metadata, few.num_rows)
+        return None if version is None or few is None else TableCommit(version, note.metadata, few.num_rows)
 
     def _append(
         self, table: Table, frame: DataFrame, transaction: _Transaction, *, is_new: bool, is_empty: bool
@@ -151,7 +153,7 @@ class SparkStore:
         In a catalog it is created before. That commit says what the table is made of only where no rows follow.
         """
         writer = frame.write.format("delta").mode("append")
-        if is_new and self._places.catalog is None:
+        if is_new and self._locations.catalog is None:
             self._save(table, writer.options(**table_properties(table)), transaction)
         elif is_new and is_empty:
             with transaction.statement("CREATE TABLE") as spark:
@@ -168,10 +170,10 @@ class SparkStore:
 
     def _save(self, table: Table, writer: DataFrameWriter, transaction: _Transaction) -> None:
         writer = writer.option("compression", "zstd").option(_NOTE_OF_WRITE, transaction.note.metadata)
-        if self._places.catalog is not None:
+        if self._locations.catalog is not None:
             writer.saveAsTable(self._sql_name(table))
         else:
-            writer.save(self._places.path(table))
+            writer.save(self._locations.path(table))
 
     def _merge(self, table: Table, frame: DataFrame, found: pa.Table) -> None:
         """Replace the rows with some keys by those of a frame, and add the others of the frame."""
@@ -256,7 +258,7 @@ class SparkStore:
     # -- commits ---------------------------------------------------------------------------------------------------
 
     def _sql_name(self, table: Table) -> str:
-        return self._places.sql_name(table)
+        return self._locations.sql_name(table)
 
     def _run(self, operation: str, sql: str, note: CommitNote, evidence: str = "") -> None:
         with self._transaction(note) as transaction, transaction.statement(operation, evidence) as spark:

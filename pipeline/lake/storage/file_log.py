@@ -19,11 +19,11 @@ from pyspark.sql.types import StructType
 from pipeline.lake.lake_path import LakePath
 from pipeline.lake.queries.duckdb_sql import DataFiles
 from pipeline.lake.queries.inputs import CHANGE_FIELDS, ChangeFeedError
-from pipeline.lake.storage.log import Snapshot, TablePlaces, main_parameter
+from pipeline.lake.storage.log import TableCommit, TableLocations, main_parameter
 from schemas.table import Table
 from udfs.files.filesystems import s3_endpoint_and_region, split_s3_uri
 
-PROVENANCE: Final = "userMetadata"  # of a commit, as Delta names it
+PROVENANCE_FIELD: Final = "userMetadata"  # of a commit, as Delta names it
 ROWS_WRITTEN: Final = "rowsWritten"  # beside it in commits of delta-rs, which have no metrics of all writes
 _DELETION_VECTORS: Final = "deletionVectors"  # the feature of tables that may have some
 
@@ -38,8 +38,8 @@ class _OpenTable(NamedTuple):
 class FileLog:
     """The logs of the tables below a folder."""
 
-    def __init__(self, places: TablePlaces) -> None:
-        self._places = places
+    def __init__(self, locations: TableLocations) -> None:
+        self._locations = locations
         self._known: dict[LakePath, _OpenTable] = {}
         self._locks: dict[LakePath, RLock] = {}
         self._lock = Lock()
@@ -47,7 +47,7 @@ class FileLog:
 
     def folder(self, table: Table) -> LakePath:
         """Return a table's folder."""
-        return LakePath(self._places.path(table))
+        return LakePath(self._locations.path(table))
 
     @contextmanager
     def newest(self, table: Table) -> Iterator[DeltaTable]:
@@ -86,18 +86,18 @@ class FileLog:
             return None
         return {field.name: field.dataType.simpleString() for field in schema.fields}
 
-    def snapshot(self, table: Table) -> Snapshot:
+    def newest_commit(self, table: Table) -> TableCommit:
         """Return the newest commit."""
         with self.newest(table) as delta:
-            return _snapshot(delta.history(1)[0])
+            return _table_commit(delta.history(1)[0])
 
-    def snapshots_since(self, table: Table, version: int) -> list[Snapshot]:
+    def commits_since(self, table: Table, version: int) -> list[TableCommit]:
         """Return the commits after a version that the log still has, the oldest first."""
         with self.newest(table) as delta:
-            commits = map(_snapshot, delta.history(max(delta.version() - version, 1)))
+            commits = map(_table_commit, delta.history(max(delta.version() - version, 1)))
             return sorted((commit for commit in commits if commit.version > version), key=lambda each: each.version)
 
-    def size(self, table: Table) -> int:
+    def size_bytes(self, table: Table) -> int:
         """Return the size of a table's files, in bytes."""
         with self.newest(table) as delta:
             return sum(pa.table(delta.get_add_actions())["size_bytes"].to_pylist())
@@ -184,7 +184,9 @@ def _identity(folder: LakePath) -> tuple[int, ...]:
     return first.st_ino, first.st_mtime_ns
 
 
-def _snapshot(commit: Mapping[str, Any]) -> Snapshot:
+def _table_commit(commit: Mapping[str, Any]) -> TableCommit:
     written = commit.get(ROWS_WRITTEN) or (commit.get("operationMetrics") or {}).get("numOutputRows") or 0
     parameter = main_parameter(commit.get("operationParameters"))
-    return Snapshot(commit["version"], commit.get(PROVENANCE), int(written), commit.get("operation"), parameter)
+    return TableCommit(
+        commit["version"], commit.get(PROVENANCE_FIELD), int(written), commit.get("operation"), parameter
+    )

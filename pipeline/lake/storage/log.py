@@ -28,7 +28,7 @@ MAINTENANCE: Final = frozenset({
 })  # fmt: skip
 
 
-class Snapshot(NamedTuple):
+class TableCommit(NamedTuple):
     """A commit of a table: its version from 0, its provenance, and how many rows it wrote.
 
     ``operation`` is Delta's name of what was done, ``parameter`` says how (``main_parameter``). Commits of this program
@@ -77,7 +77,7 @@ def version_parameter(version: int | str) -> str:
     return f"version {version};"
 
 
-class TablePlaces(NamedTuple):
+class TableLocations(NamedTuple):
     """Where the tables of a lake are: below a folder, or in a catalog, in schemas whose names begin with a prefix."""
 
     root: str
@@ -111,13 +111,13 @@ class TableLog(Protocol):
     def columns(self, table: Table) -> Mapping[str, str] | None:
         """Return the types of the stored columns by name, as Spark's simple strings; None when there is no table."""
 
-    def snapshot(self, table: Table) -> Snapshot:
+    def newest_commit(self, table: Table) -> TableCommit:
         """Return the newest commit."""
 
-    def snapshots_since(self, table: Table, version: int) -> list[Snapshot]:
+    def commits_since(self, table: Table, version: int) -> list[TableCommit]:
         """Return the commits after a version that the log still has, the oldest first."""
 
-    def size(self, table: Table) -> int:
+    def size_bytes(self, table: Table) -> int:
         """Return the size of a table's files, in bytes."""
 
     def count_rows(self, table: Table) -> int | None:

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.arrow_rows import datetime_to_us, times_to_us, us_to_datetime
-from pipeline.lake.queries.duckdb_sql import quoted
+from pipeline.lake.queries.duckdb_sql import quoted_for_duckdb
 from schemas.table import Table
 from udfs.columns.groups import sorted_distinct
 
@@ -26,7 +26,7 @@ _FIRST_US, _LAST_US = (datetime_to_us(datetime(year, 1, 1, tzinfo=UTC)) for year
 
 def same_value(name: str, *, can_be_null: bool = False) -> str:
     """Return the condition that two rows have the same value in a column."""
-    return f"(t.{quoted(name)} {'IS NOT DISTINCT FROM' if can_be_null else '='} s.{quoted(name)})"
+    return f"(t.{quoted_for_duckdb(name)} {'IS NOT DISTINCT FROM' if can_be_null else '='} s.{quoted_for_duckdb(name)})"
 
 
 def near_times(table: Table, rows: pa.Table) -> list[str]:
@@ -34,7 +34,7 @@ def near_times(table: Table, rows: pa.Table) -> list[str]:
 
     The times are those that give ``event_date``: their columns have statistics.
     """
-    return [_is_near(f"t.{quoted(name)}", rows[name]) for name in table.event_date_columns]
+    return [_is_near(f"t.{quoted_for_duckdb(name)}", rows[name]) for name in table.event_date_columns]
 
 
 def _is_near(column: str, times: pa.ChunkedArray) -> str:

@@ -11,7 +11,7 @@ from pyspark.errors import AnalysisException
 from pipeline.lake.engine.frames import read_table
 from pipeline.lake.engine.sessions import LazySession
 from pipeline.lake.queries.duckdb_sql import DataFiles
-from pipeline.lake.storage.log import Snapshot, TablePlaces, main_parameter
+from pipeline.lake.storage.log import TableCommit, TableLocations, main_parameter
 from schemas.table import Table
 
 # Error conditions of Delta and Spark for a table that does not exist; any other error is raised.
@@ -23,36 +23,36 @@ MISSING_TABLE_CONDITIONS: Final = frozenset({
 class SparkLog:
     """The logs of the tables of a catalog, or below a folder. Each look-up takes Spark some hundred milliseconds."""
 
-    def __init__(self, places: TablePlaces, session: LazySession) -> None:
-        self._places, self._session = places, session
+    def __init__(self, locations: TableLocations, session: LazySession) -> None:
+        self._locations, self._session = locations, session
 
     def columns(self, table: Table) -> Mapping[str, str] | None:
         """Return the types of the stored columns by name; None when there is no table."""
         spark = self._session.spark
-        if self._places.catalog is not None and not spark.catalog.tableExists(self._places.sql_name(table)):
+        if self._locations.catalog is not None and not spark.catalog.tableExists(self._locations.sql_name(table)):
             return None
         try:
-            schema = read_table(spark, self._places, table).schema
+            schema = read_table(spark, self._locations, table).schema
         except AnalysisException as error:
             if error.getCondition() not in MISSING_TABLE_CONDITIONS:
                 raise
             return None
         return {field.name: field.dataType.simpleString() for field in schema.fields}
 
-    def snapshot(self, table: Table) -> Snapshot:
+    def newest_commit(self, table: Table) -> TableCommit:
         """Return the newest commit."""
         (newest,) = self._history(table, " LIMIT 1")
         return newest
 
-    def snapshots_since(self, table: Table, version: int) -> list[Snapshot]:
+    def commits_since(self, table: Table, version: int) -> list[TableCommit]:
         """Return the commits after a version that the log still has, the oldest first."""
         return [commit for commit in self._history(table)[::-1] if commit.version > version]
 
-    def _history(self, table: Table, limit: str = "") -> list[Snapshot]:
+    def _history(self, table: Table, limit: str = "") -> list[TableCommit]:
         """Return the newest commits, the newest first."""
-        history = self._session.spark.sql(f"DESCRIBE HISTORY {self._places.sql_name(table)}{limit}")
+        history = self._session.spark.sql(f"DESCRIBE HISTORY {self._locations.sql_name(table)}{limit}")
         return [
-            Snapshot(
+            TableCommit(
                 row["version"],
                 row["userMetadata"],
                 int((row["operationMetrics"] or {}).get("numOutputRows", 0)),
@@ -63,10 +63,10 @@ class SparkLog:
         ]
 
     def _detail(self, table: Table, name: str) -> Any:  # noqa: ANN401 - whatever Delta tells
-        (row,) = self._session.spark.sql(f"DESCRIBE DETAIL {self._places.sql_name(table)}").collect()
+        (row,) = self._session.spark.sql(f"DESCRIBE DETAIL {self._locations.sql_name(table)}").collect()
         return row[name]
 
-    def size(self, table: Table) -> int:
+    def size_bytes(self, table: Table) -> int:
         """Return the size of a table's files, in bytes."""
         return int(self._detail(table, "sizeInBytes") or 0)
 

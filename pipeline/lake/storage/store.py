@@ -11,7 +11,7 @@ from typing import Literal, Protocol
 
 from pipeline.lake.change import Change, CommitNote, MakeChange
 from pipeline.lake.schema_enforcement import columns_with_statistics
-from pipeline.lake.storage.log import Snapshot
+from pipeline.lake.storage.log import TableCommit
 from schemas.table import Column, Table
 
 StoreName = Literal["delta-rs", "spark"]
@@ -38,7 +38,9 @@ class TableStore(Protocol):
     def create(self, table: Table) -> None:
         """Create a table, empty, with its comments, if it does not exist."""
 
-    def commit(self, table: Table, change: Change | MakeChange, note: CommitNote, *, is_new: bool) -> Snapshot | None:
+    def commit(
+        self, table: Table, change: Change | MakeChange, note: CommitNote, *, is_new: bool
+    ) -> TableCommit | None:
         """Change the rows of a table; return the commit if it is known without a look at the log.
 
         No commit is made where no row changes. ``is_new``: there is no table yet, it is created with

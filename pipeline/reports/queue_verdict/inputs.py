@@ -19,7 +19,7 @@ from pipeline.queues.history import STATE_LOCAL, STATE_UNKNOWN
 from pipeline.queues.last_reports import LAST_QUEUE_REPORTS_SQL, LAST_TRANSFERS_SQL, max_gap_s
 from pipeline.reports.views.scope import timestamp_sql
 from pipeline.silver.canonical_queues import with_canonical_queues
-from pipeline.transfers.hops.hop_sql import once_per_hop
+from pipeline.transfers.hops.hop_sql import hop_rows_sql
 from schemas.ack_sequences import ACK_SEQUENCES
 from schemas.attempts import RECEIVE_ATTEMPTS
 from schemas.eod import EOD_TRANSFERS
@@ -78,7 +78,7 @@ SELECT queue, sender_address, receiver_address, count(*) AS messages, max(last_s
     END) AS last_delivered_at,
   max(CASE WHEN outcome = 'received' THEN {RECEIVED_AT_SQL} END) AS last_received_at,
   min_by(try_element_at(evidence, 1), first_sent_at) FILTER (WHERE {_WAITS}) AS packet_key
-FROM {once_per_hop(_OF_QUEUES, _COLUMNS)} AS sent WHERE message_kind = 'application'
+FROM {hop_rows_sql(_OF_QUEUES, _COLUMNS)} AS sent WHERE message_kind = 'application'
 GROUP BY queue, sender_address, receiver_address ORDER BY last_sent_at DESC, sender_address, receiver_address"""
 
 

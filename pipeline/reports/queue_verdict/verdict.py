@@ -147,7 +147,9 @@ def verdicts_for(lake: Lake, queues: Collection[str], situation: Situation) -> l
 
     The worst come first. Spark gets as many queries for many queues as for one.
     """
-    judged = [_judge(facts, situation) for facts in read_queue_rows(lake, sorted(queues), situation.now).values()]
+    judged = [
+        _find_verdict(facts, situation) for facts in read_queue_rows(lake, sorted(queues), situation.now).values()
+    ]
     known = [each for each in judged if each.facts.is_captured or each.entries]
     options = _find_options(lake, known)
     unread = _oldest_unread(lake, [each.facts for each in known], situation.now)
@@ -177,7 +179,7 @@ def verdicts_of_entries(lake: Lake, situation: Situation, verdicts: Iterable[Que
     return [replace(each, keys=keys_by_option(each.evidence, options)) for each in found]
 
 
-def _judge(facts: QueueRows, situation: Situation) -> QueueVerdict:
+def _find_verdict(facts: QueueRows, situation: Situation) -> QueueVerdict:
     """Return a verdict without what is asked for all queues at once."""
     entries = _entries_of(facts, situation)
     leading = entries[0] if entries else None

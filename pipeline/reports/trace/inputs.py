@@ -138,11 +138,11 @@ def _find_names(lake: Lake, request: TraceRequest) -> dict[str, Names]:
         named["sender"] = views.machines_called(request.sender)
     if request.queue is not None:
         whole = request.lookup_id is not None
-        named["queue"] = Names(queue_names(lake, request.queue)) if whole else views.queues_called(request.queue)
+        named["queue"] = Names(names_of_queue(lake, request.queue)) if whole else views.queues_called(request.queue)
     return named
 
 
-def queue_names(lake: Lake, queue: str) -> frozenset[str]:
+def names_of_queue(lake: Lake, queue: str) -> frozenset[str]:
     """Return all names of a queue: its normal form, and the aliases in silver.queue_aliases."""
     name = normalize_queue_name(queue) or queue.lower()
     group = "SELECT canonical_queue FROM {aliases} WHERE queue = {name} OR canonical_queue = {name}"

@@ -17,8 +17,13 @@ from pipeline.attempts.calls.decoded_call import CALL_ROLES
 from pipeline.quality.coverage_gaps import GAP_MEANINGS
 from pipeline.reports.trace.events import EventBuilder, TimelineEvent
 from pipeline.reports.trace.missing_codes import MISSING_CODE_TEXTS
-from pipeline.reports.trace.transfer_events import TransferRows, acknowledgement_events, once_per_hop, sending_events
-from pipeline.reports.trace.verdict import Verdict, VerdictRows, judge
+from pipeline.reports.trace.transfer_events import (
+    TransferRows,
+    acknowledgement_events,
+    sending_events,
+    transfers_once_per_hop,
+)
+from pipeline.reports.trace.verdict import Verdict, VerdictRows, find_verdict
 from udfs.codes import result_name
 from udfs.rows import RowMapping
 
@@ -164,7 +169,7 @@ class _TimelineBuilder:
         return MessageTimeline(
             message_key=key,
             message_id=header.get("message_id"),
-            verdict=judge(
+            verdict=find_verdict(
                 VerdictRows(
                     sightings=sightings,
                     transfers=transfers,
@@ -180,7 +185,7 @@ class _TimelineBuilder:
             header_fields={name: header[name] for name in _HEADER_COLUMNS if header.get(name) is not None},
             locations=sorted({(_location_text(location), number) for location, number in numbers}, key=str),
             fates=[{name: row[name] for name in _FATE_COLUMNS} for row in sequences],
-            hops=[{name: row[name] for name in _HOP_COLUMNS} for row in once_per_hop(transfers)],
+            hops=[{name: row[name] for name in _HOP_COLUMNS} for row in transfers_once_per_hop(transfers)],
             events=events,
             not_known=[
                 *(f"{code}: {MISSING_CODE_TEXTS.get(code, code)}" for code in sorted(missing)),

@@ -25,7 +25,7 @@ class TransferRows:
 _SUMMED: Final = ("sendings", "sessions", "acknowledged_sendings")
 
 
-def once_per_hop(transfers: Sequence[RowMapping]) -> Iterator[dict[str, Any]]:
+def transfers_once_per_hop(transfers: Sequence[RowMapping]) -> Iterator[dict[str, Any]]:
     """Yield a row for each queue and ``hop_key`` of a message, in order of time: the one that was sent first.
 
     It has the sendings of all rows of the hop; ``other_addresses`` are those of the others, as `sender -> receiver`.

@@ -127,7 +127,7 @@ class _Account:
         return self.final and not self.missing and all(row["confidence"] == "complete" for row in self.rows)
 
 
-def judge(rows: VerdictRows) -> Verdict:
+def find_verdict(rows: VerdictRows) -> Verdict:
     """Return the verdict on a message."""
     accounts = _accounts_by_destination(rows)
     if not accounts:

@@ -6,7 +6,7 @@ from typing import Final
 
 from pipeline.queues.history import DEAD_LETTER_QUEUES_SQL, is_dead_letter
 from pipeline.reports.views.emptied import EMPTIED_SQL
-from pipeline.reports.views.evidence import QUEUE_REPORTS, READS, SESSIONS, any_of
+from pipeline.reports.views.evidence import QUEUE_REPORTS, READS, SESSIONS_SEEN, any_of
 from pipeline.reports.views.refused import REFUSABLE_TRANSFERS_SQL
 from pipeline.reports.views.scope import ScopeColumns
 from pipeline.reports.views.view import View
@@ -197,7 +197,7 @@ ACKNOWLEDGEMENT_VIEWS: Final = (
         GROUP BY kind, class_name, source_queue_manager, admin_queue, source
         ORDER BY messages DESC, class_name, kind, source, source_queue_manager, admin_queue
         """,
-        (), ("first_seen_at", "last_seen_at"), any_of(SESSIONS, READS),
+        (), ("first_seen_at", "last_seen_at"), any_of(SESSIONS_SEEN, READS),
         ScopeColumns("first_seen_at", "last_seen_at", ("source_queue_manager",), ("admin_queue", "destination_queue")),
     ),
     View(
@@ -281,7 +281,7 @@ ACKNOWLEDGEMENT_VIEWS: Final = (
         WHERE lacks <> '' AND setting.scope
         ORDER BY answer DESC, admin_queue_read DESC, sent_at, message_id, destination_queue
         """,
-        (), ("first_seen_at",), any_of(SESSIONS, READS),
+        (), ("first_seen_at",), any_of(SESSIONS_SEEN, READS),
         # A message's identifier begins with the GUID of the queue manager that sent it.
         ScopeColumns("first_seen_at", "first_seen_at", ("split_part(message_id, chr(92), 1)",),
                      ("destination_queue", "lacking.admin_queue")),
@@ -305,7 +305,7 @@ ACKNOWLEDGEMENT_VIEWS: Final = (
         GROUP BY queue, source_queue_manager, reason, presumed, source
         ORDER BY messages DESC, source, reason, queue, source_queue_manager, presumed
         """,
-        (), ("first_seen_at", "last_seen_at"), any_of(SESSIONS, READS, beside=(QUEUE_REPORTS,)),
+        (), ("first_seen_at", "last_seen_at"), any_of(SESSIONS_SEEN, READS, beside=(QUEUE_REPORTS,)),
         ScopeColumns("first_seen_at", "last_seen_at", ("sender",), ("queue", "destination_queue")),
     ),
     View(
@@ -333,7 +333,7 @@ ACKNOWLEDGEMENT_VIEWS: Final = (
         WHERE setting.scope
         ORDER BY first_seen_at DESC NULLS LAST, message_id, message, queue, destination_queue, reason
         """,
-        (), ("first_seen_at", "last_seen_at"), any_of(SESSIONS, READS, beside=(QUEUE_REPORTS,)),
+        (), ("first_seen_at", "last_seen_at"), any_of(SESSIONS_SEEN, READS, beside=(QUEUE_REPORTS,)),
         ScopeColumns("first_seen_at", "last_seen_at", ("source_queue_manager", "server_address"),
                      ("queue", "destination_queue")),
     ),

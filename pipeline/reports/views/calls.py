@@ -11,7 +11,7 @@ from pipeline.reports.views.evidence import (
     PACKETS,
     QUEUE_REPORTS,
     READS,
-    SESSIONS,
+    SESSIONS_SEEN,
     all_of,
     any_of,
 )
@@ -185,7 +185,7 @@ CALL_VIEWS: Final = (
         WHERE (how = 'refused' OR NOT ended_anyway) AND setting.scope
         ORDER BY returned_at, attempt_key
         """,
-        ("server_address",), ("returned_at", "ended_at"), all_of(READS, beside=(SESSIONS, QUEUE_REPORTS)),
+        ("server_address",), ("returned_at", "ended_at"), all_of(READS, beside=(SESSIONS_SEEN, QUEUE_REPORTS)),
         ScopeColumns("returned_at", "CASE WHEN how <> 'never' THEN coalesce(ended_at, returned_at) END",
                      ("server_address", "client_address"), ("of_queue",)),
     ),
@@ -324,7 +324,7 @@ CALL_VIEWS: Final = (
         WHERE setting.scope
         ORDER BY observed_at, subject, rule_id, machines
         """,
-        (), ("first_seen_at", "last_seen_at"), any_of(SESSIONS, CALLS, MACHINE_REPORTS),
+        (), ("first_seen_at", "last_seen_at"), any_of(SESSIONS_SEEN, CALLS, MACHINE_REPORTS),
         ScopeColumns("CASE rule_id WHEN 'O07' THEN observed_at ELSE coalesce(first_seen_at, observed_at) END",
                      "CASE rule_id WHEN 'O07' THEN observed_at ELSE coalesce(last_seen_at, observed_at) END",
                      ("replace(subject, 'queue manager ', '')",)),
@@ -345,7 +345,7 @@ CALL_VIEWS: Final = (
         GROUP BY server_address, kind
         ORDER BY share DESC NULLS LAST, server_address, kind
         """,
-        ("server_address",), ("first_at", "last_at"), any_of(SESSIONS, CALLS),
+        ("server_address",), ("first_at", "last_at"), any_of(SESSIONS_SEEN, CALLS),
         ScopeColumns("first_packet_at", "last_packet_at", ("server_address", "client_address")),
     ),
     View(

@@ -20,7 +20,7 @@ from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import QueryInput, sql_list
 from pipeline.reports.views.acknowledgements import ACKNOWLEDGEMENT_VIEWS
 from pipeline.reports.views.calls import CALL_VIEWS, COVERAGE_COUNTS_SQL
-from pipeline.reports.views.evidence import EVIDENCE_SCOPE, Evidence, SeenEvidence, Sight
+from pipeline.reports.views.evidence import EVIDENCE_SCOPE, EvidenceKind, SeenEvidence, Sight
 from pipeline.reports.views.machines import MACHINE_VIEWS
 from pipeline.reports.views.messages import MESSAGE_VIEWS
 from pipeline.reports.views.names import Names, find_machines, find_queues, queue_names
@@ -195,7 +195,7 @@ class LakeViews:
         is_enough = all(seen.intersection(need) for need in condition.needs)
         return SeenEvidence(is_enough, sights, tuple(kind for kind in condition.kinds if kind not in seen))
 
-    def _look_for(self, kinds: Sequence[Evidence], hours: int | None) -> tuple[Sight, ...]:
+    def _look_for(self, kinds: Sequence[EvidenceKind], hours: int | None) -> tuple[Sight, ...]:
         """Return what was seen of each kind of evidence until now, of those of which something was.
 
         What has no time counts, but not within hours.

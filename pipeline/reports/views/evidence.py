@@ -17,7 +17,7 @@ from udfs.call_results import QMMGMT_SUCCEEDED_SQL
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
+class EvidenceKind:
     """A kind of evidence. ``name`` says what was seen, ``subjects`` what is counted of it.
 
     ``sql`` selects what was seen: ``server``, ``client``, ``subject``, ``first_at`` and ``last_at``. It names tables as
@@ -33,20 +33,20 @@ EVIDENCE_SCOPE: Final = ScopeColumns("first_at", "last_at", ("server", "client")
 """Evidence of hours and machines: of both ends of what they say to each other, and what is of no machine."""
 _NO_CLIENT: Final = "CAST(NULL AS STRING) AS client"
 
-SESSIONS: Final = Evidence(
+SESSIONS_SEEN: Final = EvidenceKind(
     "TCP 1801",
     "connections",
     "SELECT server_address AS server, client_address AS client, connection_id AS subject, "
     "first_packet_at AS first_at, last_packet_at AS last_at FROM bronze.connections WHERE kind = 'binary_protocol'",
 )
-CALLS: Final = Evidence(
+CALLS: Final = EvidenceKind(
     "RPC calls that can be read",
     "calls",
     "SELECT server_address AS server, client_address AS client, call_key AS subject, "
     "coalesce(request_at, response_at) AS first_at, coalesce(response_at, request_at) AS last_at FROM bronze.rpc_calls "
     "WHERE outcome NOT IN ('encrypted', 'unbound', 'no_request')",
 )
-READS: Final = Evidence(
+READS: Final = EvidenceKind(
     "remote reads that can be read",
     "calls",
     "SELECT server_address AS server, client_address AS client, call_key AS subject, "
@@ -55,13 +55,13 @@ READS: Final = Evidence(
 )
 
 
-def _reports(name: str, where: str = "TRUE") -> Evidence:
+def _reports(name: str, where: str = "TRUE") -> EvidenceKind:
     sql = (
         f"SELECT queue_manager AS server, {_NO_CLIENT}, coalesce(queue, queue_format_name) AS subject, "
         "observed_at AS first_at, observed_at AS last_at FROM silver.queue_snapshots "
         f"WHERE {QMMGMT_SUCCEEDED_SQL} AND {where}"
     )
-    return Evidence(name, "queues", sql)
+    return EvidenceKind(name, "queues", sql)
 
 
 def _asked(column: str) -> str:
@@ -76,13 +76,13 @@ JOURNAL_REPORTS: Final = _reports(
     "reports of journals", f"({_asked('journal_message_count')} OR coalesce(queue LIKE '%;journal', FALSE))"
 )
 DEAD_LETTER_REPORTS: Final = _reports("reports of dead-letter queues", f"regexp_like(queue, {DEAD_LETTER_QUEUES_SQL})")
-MACHINE_REPORTS: Final = Evidence(
+MACHINE_REPORTS: Final = EvidenceKind(
     "reports of queue managers",
     "queue managers",
     f"SELECT queue_manager AS server, {_NO_CLIENT}, queue_manager AS subject, observed_at AS first_at, "
     f"observed_at AS last_at FROM silver.machine_snapshots WHERE {QMMGMT_SUCCEEDED_SQL}",
 )
-PACKETS: Final = Evidence(
+PACKETS: Final = EvidenceKind(
     "packets",
     "captures",
     f"SELECT CAST(NULL AS STRING) AS server, {_NO_CLIENT}, capture_id AS subject, first_packet_at AS first_at, "
@@ -91,37 +91,37 @@ PACKETS: Final = Evidence(
 
 
 @dataclass(frozen=True, slots=True)
-class Condition:
+class EvidenceNeeds:
     """What must have been seen: each of ``needs``, by any one of its kinds of evidence.
 
     Without it nothing is known. Where it is met, kinds that were not seen, and those of ``beside``, would have shown
     more rows or columns. ``hours`` limits it to so many hours before now, for views that are about these alone.
     """
 
-    needs: tuple[tuple[Evidence, ...], ...]
-    beside: tuple[Evidence, ...] = ()
+    needs: tuple[tuple[EvidenceKind, ...], ...]
+    beside: tuple[EvidenceKind, ...] = ()
     hours: int | None = None
 
     @property
-    def kinds(self) -> tuple[Evidence, ...]:
+    def kinds(self) -> tuple[EvidenceKind, ...]:
         """All kinds of evidence that it names, each once."""
         return tuple(dict.fromkeys((*(kind for need in self.needs for kind in need), *self.beside)))
 
 
-def all_of(*kinds: Evidence, beside: tuple[Evidence, ...] = (), hours: int | None = None) -> Condition:
+def all_of(*kinds: EvidenceKind, beside: tuple[EvidenceKind, ...] = (), hours: int | None = None) -> EvidenceNeeds:
     """Return the condition that each kind of evidence was seen."""
-    return Condition(tuple((kind,) for kind in kinds), beside, hours)
+    return EvidenceNeeds(tuple((kind,) for kind in kinds), beside, hours)
 
 
-def any_of(*kinds: Evidence, beside: tuple[Evidence, ...] = ()) -> Condition:
+def any_of(*kinds: EvidenceKind, beside: tuple[EvidenceKind, ...] = ()) -> EvidenceNeeds:
     """Return the condition that a kind of evidence was seen: each shows rows of its own."""
-    return Condition((kinds,), beside)
+    return EvidenceNeeds((kinds,), beside)
 
 
 class Sight(NamedTuple):
     """What was seen of a kind of evidence: how many subjects, at how many servers, from when until when."""
 
-    kind: Evidence
+    kind: EvidenceKind
     subjects: int
     servers: int
     first_at: datetime | None
@@ -136,4 +136,4 @@ class SeenEvidence(NamedTuple):
 
     is_enough: bool
     sights: tuple[Sight, ...]
-    unseen: tuple[Evidence, ...]
+    unseen: tuple[EvidenceKind, ...]

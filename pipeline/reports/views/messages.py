@@ -6,12 +6,12 @@ from typing import Final
 
 from pipeline.arrow_rows import timedelta_to_us
 from pipeline.reports.views.emptied import EMPTIED_SQL
-from pipeline.reports.views.evidence import READS, SESSIONS, all_of, any_of
+from pipeline.reports.views.evidence import READS, SESSIONS_SEEN, all_of, any_of
 from pipeline.reports.views.read_twice import READ_TWICE_SQL
 from pipeline.reports.views.scope import ScopeColumns
 from pipeline.reports.views.view import View
 from pipeline.silver.canonical_queues import with_canonical_queues
-from pipeline.transfers.hops.hop_sql import once_per_hop
+from pipeline.transfers.hops.hop_sql import hop_rows_sql
 from pipeline.transfers.messages.sender_clocks import LONG_TRANSIT
 from udfs.codes import NEGATIVE_CLASS_BIT, RECEIVE_CLASS_BIT
 
@@ -119,7 +119,7 @@ MESSAGE_VIEWS: Final = (
         WITH transfers AS (
           SELECT message_key, CASE WHEN max(acknowledged_sendings > 1) THEN TRUE
             WHEN min(confidence = 'complete') THEN FALSE END AS delivered_twice
-          FROM """ + once_per_hop("gold.message_transfers", "message_key, acknowledged_sendings, confidence") + """
+          FROM """ + hop_rows_sql("gold.message_transfers", "message_key, acknowledged_sendings, confidence") + """
           WHERE message_key IS NOT NULL GROUP BY message_key
         )
         SELECT queue, inferred_queue, server_address, lookup_id, message_key, read_twice,
@@ -129,7 +129,7 @@ MESSAGE_VIEWS: Final = (
         WHERE (redelivered OR read_twice) AND setting.scope
         ORDER BY read_twice DESC NULLS LAST, attempts DESC, first_attempt_at, sequence_key
         """,
-        (), ("first_attempt_at", "settled_at"), all_of(READS, beside=(SESSIONS,)),
+        (), ("first_attempt_at", "settled_at"), all_of(READS, beside=(SESSIONS_SEEN,)),
         ScopeColumns("coalesce(first_attempt_at, settled_at)", "settled_at", queues=("queue", "inferred_queue")),
     ),
     View(
@@ -174,7 +174,7 @@ MESSAGE_VIEWS: Final = (
         ORDER BY greatest(sender_ahead_s, owner_ahead_s) DESC NULLS LAST, messages DESC, day, source,
           source_queue_manager, server_address
         """,
-        ("server_address",), ("first_seen_at", "last_seen_at"), any_of(READS, SESSIONS),
+        ("server_address",), ("first_seen_at", "last_seen_at"), any_of(READS, SESSIONS_SEEN),
         ScopeColumns("seen_at", "seen_at", ("source_queue_manager", "server_address")),
     ),
     View(
@@ -219,7 +219,7 @@ MESSAGE_VIEWS: Final = (
         GROUP BY interface_id, opnum, dispatch_id, target_clsid
         ORDER BY dead DESC, poison DESC, calls DESC, interface_id, opnum, dispatch_id, target_clsid
         """,
-        (), ("first_seen_at", "last_seen_at"), any_of(READS, SESSIONS), ScopeColumns("seen_at", "seen_at"),
+        (), ("first_seen_at", "last_seen_at"), any_of(READS, SESSIONS_SEEN), ScopeColumns("seen_at", "seen_at"),
     ),
     View(
         "comqc_paths", 24,
@@ -256,7 +256,7 @@ MESSAGE_VIEWS: Final = (
         GROUP BY message_key
         ORDER BY size(path) DESC, first_seen_at, message_key
         """,
-        (), ("first_seen_at", "last_seen_at"), any_of(READS, SESSIONS),
+        (), ("first_seen_at", "last_seen_at"), any_of(READS, SESSIONS_SEEN),
         ScopeColumns("first_at", "last_at", queues=("queue",)),
     ),
 )  # fmt: skip

@@ -17,7 +17,7 @@ from pipeline.reports.views.evidence import (
     QUEUE_REPORTS,
     READS,
     RECEIVER_REPORTS,
-    SESSIONS,
+    SESSIONS_SEEN,
     TRANSFER_REPORTS,
     all_of,
 )
@@ -104,7 +104,7 @@ QUEUE_VIEWS: Final = (
         WHERE setting.scope
         ORDER BY still IS FALSE, still DESC, down.since, down.queue_manager, down.queue, down.queue_format_name
         """,
-        ("queue_manager",), ("since", "until"), all_of(QUEUE_REPORTS, beside=(SESSIONS,)),
+        ("queue_manager",), ("since", "until"), all_of(QUEUE_REPORTS, beside=(SESSIONS_SEEN,)),
         ScopeColumns("down.since", "CASE WHEN down.still IS FALSE THEN down.until ELSE down.valid_to END",
                      ("down.queue_manager",), ("down.queue", "down.queue_format_name")),
     ),
@@ -229,7 +229,7 @@ QUEUE_VIEWS: Final = (
         WHERE until > since AND setting.scope
         ORDER BY still IS FALSE, still DESC, minutes DESC, queue_manager, queue, queue_format_name
         """,
-        ("queue_manager",), ("since", "until"), all_of(QUEUE_REPORTS, beside=(READS, SESSIONS)),
+        ("queue_manager",), ("since", "until"), all_of(QUEUE_REPORTS, beside=(READS, SESSIONS_SEEN)),
         ScopeColumns("since", "CASE WHEN may_last THEN valid_to ELSE until END", ("queue_manager",), _QUEUES),
     ),
     View(
@@ -303,7 +303,7 @@ QUEUE_VIEWS: Final = (
         WHERE setting.scope
         ORDER BY still DESC, since, queue_manager, queue, queue_format_name
         """,
-        ("queue_manager",), ("since", "last_seen_at"), all_of(TRANSFER_REPORTS, beside=(SESSIONS,)),
+        ("queue_manager",), ("since", "last_seen_at"), all_of(TRANSFER_REPORTS, beside=(SESSIONS_SEEN,)),
         ScopeColumns("since", "CASE WHEN NOT still THEN last_seen_at END", ("queue_manager",), _QUEUES),
     ),
     View(

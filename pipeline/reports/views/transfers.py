@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from pipeline.reports.views.evidence import READS, RECEIVER_REPORTS, SESSIONS, TRANSFER_REPORTS, all_of, any_of
+from pipeline.reports.views.evidence import READS, RECEIVER_REPORTS, SESSIONS_SEEN, TRANSFER_REPORTS, all_of, any_of
 from pipeline.reports.views.read_twice import READ_TWICE_SQL
 from pipeline.reports.views.refused import REFUSABLE_TRANSFERS_SQL, VIEW_EVIDENCE
 from pipeline.reports.views.scope import ScopeColumns
 from pipeline.reports.views.view import View
 from pipeline.silver.canonical_queues import with_canonical_queues
-from pipeline.transfers.hops.hop_sql import first_addresses, last_of_hop, once_per_hop
+from pipeline.transfers.hops.hop_sql import first_addresses, hop_rows_sql, last_of_hop
 from pipeline.transfers.sequences.sequence_progress import accepted_sequences, acknowledged_after, with_progress
 
 _HOP: Final = ("sender_address", "receiver_address")
@@ -145,7 +145,7 @@ TRANSFER_VIEWS: Final = (
         WHERE setting.scope
         ORDER BY what, observed_at, sequence_key, queue_manager, queue, queue_format_name, from_number
         """,
-        ("queue_manager", *_HOP), ("observed_at",), any_of(SESSIONS, TRANSFER_REPORTS, beside=(RECEIVER_REPORTS,)),
+        ("queue_manager", *_HOP), ("observed_at",), any_of(SESSIONS_SEEN, TRANSFER_REPORTS, beside=(RECEIVER_REPORTS,)),
         ScopeColumns("observed_at", "coalesce(reset_seen_at, observed_at)",
                      ("queue_manager", "source_queue_manager", *_HOP), ("queue", "queue_format_name")),
     ),
@@ -174,7 +174,7 @@ TRANSFER_VIEWS: Final = (
         WHERE (missing_numbers > 0 OR out_of_order > 0) AND setting.scope
         ORDER BY may_be_the_capture, missing_numbers DESC, out_of_order DESC, first_seen_at, sequence_key
         """,
-        _HOP, ("first_seen_at", "last_seen_at"), all_of(SESSIONS),
+        _HOP, ("first_seen_at", "last_seen_at"), all_of(SESSIONS_SEEN),
         ScopeColumns("first_sent_at", "last_sent_at", ("source_queue_manager", *_HOP), ("queue",)),
     ),
     View(
@@ -197,12 +197,12 @@ TRANSFER_VIEWS: Final = (
           sendings, sessions, acknowledged_sendings, read_twice, outcome, first_sent_at, last_sent_at, transfer_key,
           confidence, missing
         FROM """ + _canonical_destinations(
-            once_per_hop(_TRANSFERS, f"{_DELIVERED}, destination_queue"), _DELIVERED,
+            hop_rows_sql(_TRANSFERS, f"{_DELIVERED}, destination_queue"), _DELIVERED,
         ) + """ LEFT JOIN reads USING (message_key)
         WHERE acknowledged_sendings > 1 AND setting.scope
         ORDER BY read_twice DESC NULLS LAST, acknowledged_sendings DESC, first_sent_at, transfer_key
         """,
-        _HOP, ("first_sent_at", "last_sent_at"), all_of(SESSIONS, beside=(READS,)),
+        _HOP, ("first_sent_at", "last_sent_at"), all_of(SESSIONS_SEEN, beside=(READS,)),
         ScopeColumns("first_sent_at", "last_sent_at", _HOP, ("queue",)),
     ),
     View(
@@ -227,7 +227,7 @@ TRANSFER_VIEWS: Final = (
           SELECT *, CASE WHEN packet_bytes < 4096 THEN 'below 4 KiB' WHEN packet_bytes < 65536 THEN 'below 64 KiB'
             WHEN packet_bytes < 1048576 THEN 'below 1 MiB' WHEN packet_bytes IS NOT NULL THEN '1 MiB and above' END
             AS size
-          FROM """ + once_per_hop(
+          FROM """ + hop_rows_sql(
               _TRANSFERS,
               "hop_key, sender_address, receiver_address, sender_queue_manager, receiver_queue_manager, packet_bytes, "
               "transmit_ms, session_ack_ms, order_ack_ms, first_sent_at, destination_queue",
@@ -237,7 +237,7 @@ TRANSFER_VIEWS: Final = (
         GROUP BY hop_key, size
         ORDER BY sender_address, receiver_address, hop_key, min(packet_bytes), size
         """,
-        _HOP, ("first_at", "last_at"), all_of(SESSIONS),
+        _HOP, ("first_at", "last_at"), all_of(SESSIONS_SEEN),
         ScopeColumns("first_sent_at", "first_sent_at", _HOP_ENDS, ("destination_queue",)),
     ),
     View(
@@ -258,7 +258,7 @@ TRANSFER_VIEWS: Final = (
           sum(packet_bytes + resent_bytes) AS bytes, sum(resent_bytes) AS resent_bytes,
           sum(resent_bytes) / nullif(sum(packet_bytes + resent_bytes), 0) AS bytes_share,
           min(first_sent_at) AS first_at, max(last_sent_at) AS last_at
-        FROM """ + once_per_hop(
+        FROM """ + hop_rows_sql(
             _TRANSFERS,
             "hop_key, sender_address, receiver_address, message_kind, sendings, packet_bytes, resent_bytes, "
             "first_sent_at, last_sent_at, destination_queue",
@@ -267,7 +267,7 @@ TRANSFER_VIEWS: Final = (
         GROUP BY date_trunc('day', first_sent_at), hop_key, message_kind
         ORDER BY day, share DESC, sender_address, receiver_address, hop_key, message_kind
         """,
-        _HOP, ("first_at", "last_at"), all_of(SESSIONS),
+        _HOP, ("first_at", "last_at"), all_of(SESSIONS_SEEN),
         ScopeColumns("first_sent_at", "first_sent_at", _HOP, ("destination_queue",)),
     ),
     View(
@@ -288,7 +288,7 @@ TRANSFER_VIEWS: Final = (
             count(*) OVER (PARTITION BY message_key, destination_queue) AS hops,
             min(first_sent_at) OVER (PARTITION BY message_key, destination_queue) AS began_at
           FROM """ + _canonical_destinations(
-              once_per_hop(REFUSABLE_TRANSFERS_SQL, _HOP_COLUMNS), _HOP_COLUMNS,
+              hop_rows_sql(REFUSABLE_TRANSFERS_SQL, _HOP_COLUMNS), _HOP_COLUMNS,
           ) + """
         ), labels AS (
           SELECT message_key, max(label) AS label FROM silver.messages WHERE packet_key IS NOT NULL GROUP BY message_key
@@ -302,7 +302,7 @@ TRANSFER_VIEWS: Final = (
         WHERE (hops > 1 OR size(reports) > 0 OR calls > 0 OR hop_count > 0) AND setting.scope
         ORDER BY began_at, message_key, queue, hop, transfer_key
         """,
-        _HOP, ("first_sent_at", "last_sent_at"), all_of(SESSIONS),
+        _HOP, ("first_sent_at", "last_sent_at"), all_of(SESSIONS_SEEN),
         ScopeColumns("first_sent_at", "last_sent_at", _HOP_ENDS, ("queue",)),
     ),
 )  # fmt: skip

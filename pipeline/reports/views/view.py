@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pipeline.reports.views.evidence import Condition
+from pipeline.reports.views.evidence import EvidenceNeeds
 from pipeline.reports.views.scope import ScopeColumns
 
 
@@ -33,5 +33,5 @@ class View:
     sql: str
     server_columns: tuple[str, ...]
     time_columns: tuple[str, ...]
-    needs: Condition
+    needs: EvidenceNeeds
     scope: ScopeColumns

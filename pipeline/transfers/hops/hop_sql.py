@@ -25,7 +25,7 @@ def first_addresses(place: str) -> str:
     return ", ".join(f"min_by({end}_address, {place}) AS {end}_address" for end in ("sender", "receiver"))
 
 
-def once_per_hop(transfers: str, columns: str) -> str:
+def hop_rows_sql(transfers: str, columns: str) -> str:
     """Return a subquery over gold.message_transfers: ``columns`` of one row for each message, queue and ``hop_key``.
 
     ``columns`` are names between commas. Sendings, sessions and bytes sent again are those of all rows of the hop: what

@@ -22,7 +22,7 @@ from schemas.bronze import RPC_CALLS
 from schemas.messages import MESSAGES
 from schemas.sessions import ORDER_ACKS, SENDINGS, SESSIONS
 
-MESSAGE_COLUMNS: Final = (
+MESSAGE_INPUTS: Final = (
     "message_key", "message_id", "message_ordinal", "message_kind", "class", "class_name", "source_queue_manager",
     "destination_queue", "destination_queue_manager", "delivery", "transactional", "body_bytes",
     "acknowledgement_requested", "journaling", "hop_count", "transaction_number", "time_to_reach_queue_s",
@@ -35,7 +35,7 @@ _SENDING_COLUMNS: Final = (
     "surely_acknowledged", "acknowledgement_may_be_missing", "unnumbered_by_loss", "handshake_seen",
 )  # fmt: skip
 _SENDINGS: Final = f"""
-SELECT {", ".join(f"s.{name}" for name in _SENDING_COLUMNS)}, {", ".join(f"m.{name}" for name in MESSAGE_COLUMNS)},
+SELECT {", ".join(f"s.{name}" for name in _SENDING_COLUMNS)}, {", ".join(f"m.{name}" for name in MESSAGE_INPUTS)},
   CAST(m.transaction_sequence_id AS string) AS sequence_id, m.sent_at AS message_sent_at,
   size(m.errors) > 0 AS has_errors, coalesce(size(m.destination_list) > 1, FALSE) AS names_copies,
   e.ended IS NULL AND e.connection_id IS NOT NULL AS is_open, e.last_packet_at

@@ -46,11 +46,11 @@ from udfs.tcp.time_limits import DEFAULT_TIME_LIMITS
 TRANSFERS_SCHEMA: Final = MESSAGE_TRANSFERS.schema()
 ROW_COLUMNS: Final = ("message_key", "destination_queue", "sender_address", "receiver_address")
 """The columns whose key is transfer_key."""
-OUTCOMES: Final = (
+TRANSFER_OUTCOMES: Final = (
     "rejected", "received", "delivered", "transferred", "unknown", "expired", "in_flight", "unacknowledged"
 )  # fmt: skip
 _DELIVERED, _TRANSFERRED, _EXPIRED, _IN_FLIGHT = (
-    OUTCOMES.index(each) for each in ("delivered", "transferred", "expired", "in_flight")
+    TRANSFER_OUTCOMES.index(each) for each in ("delivered", "transferred", "expired", "in_flight")
 )
 _REASONS: Final = (
     "capture_begins", "capture_ends", "capture_loss", "clock_step", "clocks_differ", "damaged", "decode_error",
@@ -181,7 +181,7 @@ class _Transfers:
         self._set_latencies()
         missing = self._missing(outcome, other)
         self.columns |= {
-            "outcome": pa.array(OUTCOMES).take(pa.array(outcome)),
+            "outcome": pa.array(TRANSFER_OUTCOMES).take(pa.array(outcome)),
             "evidence": self._evidence(reports),
             "missing": _lists_of_reasons().take(pa.array(missing)),
             "confidence": pc.if_else(pa.array(missing == 0), "complete", "partial"),
@@ -377,7 +377,7 @@ class _Transfers:
         return out
 
     def _outcomes(self) -> Ints:
-        """Return the outcome of each row, its place in ``OUTCOMES``; and set dead_letter_class."""
+        """Return the outcome of each row, its place in ``TRANSFER_OUTCOMES``; and set dead_letter_class."""
         final, arrival, receive = (self.classes[stage] for stage in ("final", "arrival", "receive"))
         negative = [(each != NONE) & (each & NEGATIVE_CLASS_BIT != 0) for each in (final, arrival, receive)]
         dead = np.select(negative, [final, arrival, receive], NONE)

@@ -48,7 +48,7 @@ from schemas.table import EVENT_DATE, Table
 from schemas.transfers import MESSAGE_TRANSFERS
 from udfs.rows import RowDict
 
-MAX_SENDINGS: Final = 500_000  # whose rows are computed together, when all are
+MAX_SENDINGS_TOGETHER: Final = 500_000  # whose rows are computed together, when all are
 MAX_AFFECTED: Final = 200_000  # message_ids; with more, all rows are recomputed
 _MESSAGE_TRANSFERS: Final = DerivedTable(
     MESSAGE_TRANSFERS, (SENDINGS, MESSAGES, ORDER_ACKS, SESSIONS, CAPTURE_FILES), code_version="7", needs=(SENDINGS,)
@@ -195,7 +195,7 @@ class _MessagesUpdate:
     def _scopes(self) -> Iterator[str]:
         """Yield conditions that together all messages meet, each one once; few sendings meet one."""
         count = self.lake.query("SELECT count(*) AS n FROM {rows}", rows=SENDINGS)["n"][0].as_py()
-        parts = max(-(-count // MAX_SENDINGS), 1)
+        parts = max(-(-count // MAX_SENDINGS_TOGETHER), 1)
         bounds = [f"{_BUCKETS * part // parts:04x}" for part in range(1, parts)]
         for low, high in zip([None, *bounds], [*bounds, None], strict=True):
             at_least = "TRUE" if low is None else f"substr(md5(m.message_id), 1, 4) >= '{low}'"

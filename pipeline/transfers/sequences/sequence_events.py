@@ -19,7 +19,7 @@ NUMBERS: Final = 1 << 33
 
 
 @dataclass(frozen=True, slots=True)
-class _Rows:
+class _EventRows:
     """Arrays of one length, a row each, of sequences in ascending order."""
 
     sequence: Ints
@@ -35,7 +35,7 @@ class _Rows:
 
 
 @dataclass(frozen=True, slots=True)
-class TransactionalSendings(_Rows):
+class TransactionalSendings(_EventRows):
     """Sendings with a TransactionHeader, in order within each sequence.
 
     ``number`` and ``previous`` are its TxSequenceNumber and TxPreviousSequenceNumber, ``length`` the packet's bytes.
@@ -55,7 +55,7 @@ class TransactionalSendings(_Rows):
 
 
 @dataclass(frozen=True, slots=True)
-class SequenceOrderAcks(_Rows):
+class SequenceOrderAcks(_EventRows):
     """Order acks that name sequences. ``same_hop``: from the sequence's receiver to its sender."""
 
     same_hop: Bools

@@ -104,11 +104,11 @@ def update(lake: Lake, run_id: str, settings: SequenceSettings | None = None) ->
     """
     settings = settings or SequenceSettings()
     step = _TRANSFER_SEQUENCES.begin(lake, settings.as_provenance())
-    return 0 if step is None else _SequencesUpdate(step, settings, run_id).run()
+    return 0 if step is None else _EodSequencesUpdate(step, settings, run_id).run()
 
 
 @dataclass(slots=True)
-class _SequencesUpdate:
+class _EodSequencesUpdate:
     """One update; ``affected``: by sequence id the time of changed sendings.
 
     A sequence whose own sendings are as they were has no time there: its rows tell when it began. ``steps``: where

@@ -14,10 +14,10 @@ from jobs import maintain
 from jobs.command_line.engine_summary import count_work
 from pipeline.lake.engine.sessions import LazySession
 from pipeline.lake.lake import Lake
-from pipeline.lake.storage.log import TablePlaces
+from pipeline.lake.storage.log import TableLocations
 from pipeline.runs import lease
-from pipeline.runs.lease import LEASE_FOLDER, LeaseError, LeasePlace, Record, hold_lease
-from pipeline.runs.lease_table import LEASE, LeaseTable, lease_place
+from pipeline.runs.lease import LEASE_FOLDER, LeaseError, LeaseLocation, Record, hold_lease
+from pipeline.runs.lease_table import LEASE, LeaseTable, lease_location
 from schemas.bronze import CAPTURE_FILES
 
 PREFIX = "leased_"
@@ -29,7 +29,7 @@ def quiet(_: str) -> None:
     pass
 
 
-class Row(LeasePlace):
+class Row(LeaseLocation):
     """A place like the table, without Spark."""
 
     times = LeaseTable.times._replace(poll_s=0.001)
@@ -72,15 +72,15 @@ def clock(monkeypatch):
     [({}, False), ({"catalog": "spark_catalog"}, False), ({"catalog": "main", "prefix": "p_"}, True)],
 )
 def test_which_lakes_have_a_table(tmp_path, where, is_table):
-    place = lease_place(Lake(without_spark(), str(tmp_path), **where))
+    place = lease_location(Lake(without_spark(), str(tmp_path), **where))
     assert isinstance(place, LeaseTable) is is_table
     assert not is_table or place.record == "`main`.`p_bronze`.`lease`"
 
 
 def test_over_connect_every_catalog_has_a_table(tmp_path, monkeypatch):
     monkeypatch.setenv("SPARK_REMOTE", "sc://there")
-    assert isinstance(lease_place(Lake(without_spark(), str(tmp_path), catalog="spark_catalog")), LeaseTable)
-    assert lease_place(Lake(without_spark(), str(tmp_path))) is None
+    assert isinstance(lease_location(Lake(without_spark(), str(tmp_path), catalog="spark_catalog")), LeaseTable)
+    assert lease_location(Lake(without_spark(), str(tmp_path))) is None
 
 
 def test_a_young_lease_is_not_read_before_a_commit(clock):
@@ -136,7 +136,7 @@ def test_a_place_that_is_away_is_asked_again_soon():
 
 @pytest.fixture
 def table(spark):
-    yield LeaseTable(TablePlaces("", "spark_catalog", PREFIX), LazySession.of(spark))
+    yield LeaseTable(TableLocations("", "spark_catalog", PREFIX), LazySession.of(spark))
     spark.sql(f"DROP SCHEMA IF EXISTS spark_catalog.{PREFIX}bronze CASCADE")
 
 

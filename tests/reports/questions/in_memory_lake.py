@@ -6,7 +6,7 @@ import pyarrow as pa
 
 from engines import shared_sql
 from pipeline.arrow_rows import rows_to_table
-from pipeline.lake.queries.inputs import FilteredTable, Parts, values_array
+from pipeline.lake.queries.inputs import FilteredTable, QueryAnswers, values_array
 from pipeline.queues import queue_rows
 from pipeline.queues.queue_managers import QueueManagerNames
 from pipeline.queues.queue_rows import QueueNames, QueueSettings
@@ -71,7 +71,7 @@ class InMemoryLake:
 
     def map_few_groups(self, query):
         parts = {name: self.query(part.sql, **part.inputs) for name, part in query.parts.items()}
-        return pa.concat_tables(query.function(Parts(parts)))
+        return pa.concat_tables(query.function(QueryAnswers(parts)))
 
     def _input(self, source):
         if isinstance(source, Table):

@@ -401,12 +401,12 @@ def test_evidence_is_that_of_the_hours_and_machines_asked_for():
     session = {"connection_id": "c", "kind": "binary_protocol", "server_address": "10.0.0.1",
                "client_address": "10.0.0.2", "first_packet_at": 50, "last_packet_at": 90}  # fmt: skip
     tables = {QUEUE_SNAPSHOTS: rows(QUEUE_SNAPSHOTS, shown), CONNECTIONS: rows(CONNECTIONS, session)}
-    both = {ev.QUEUE_REPORTS: 1, ev.SESSIONS: 1}
+    both = {ev.QUEUE_REPORTS: 1, ev.SESSIONS_SEEN: 1}
     assert evidence(tables) == evidence(tables, since=90) == evidence(tables, queues={"another"}) == both
     assert evidence(tables, since=91) == {ev.QUEUE_REPORTS: 1}
-    assert evidence(tables, until=99) == {ev.SESSIONS: 1}
+    assert evidence(tables, until=99) == {ev.SESSIONS_SEEN: 1}
     assert evidence(tables, machines={"srv1"}) == {ev.QUEUE_REPORTS: 1}
-    assert evidence(tables, machines={"10.0.0.2"}) == {ev.SESSIONS: 1}
+    assert evidence(tables, machines={"10.0.0.2"}) == {ev.SESSIONS_SEEN: 1}
     assert evidence(tables, machines={"another"}) == {}
     later = tables | {SNAPSHOTS_RAW: rows(SNAPSHOTS_RAW, {"collected_at": 3 * 24 * 60})}
     assert evidence(later, "depth_growth") == {}

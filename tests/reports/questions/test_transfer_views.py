@@ -411,7 +411,7 @@ def any_evidence(kind, at):
     queue = shown | {"queue": "srv1\\private$\\q", "property_states": asked}
     connection = {"connection_id": "c", "kind": "binary_protocol", "first_packet_at": at, "last_packet_at": at}
     return {
-        ev.SESSIONS: {CONNECTIONS: [connection]},
+        ev.SESSIONS_SEEN: {CONNECTIONS: [connection]},
         ev.CALLS: {RPC_CALLS: [{"call_key": "k", "outcome": "ok", "request_at": at}]},
         ev.READS: {REMOTE_READ_CALLS: [{"call_key": "k", "requested_at": at}]},
         ev.QUEUE_REPORTS: {QUEUE_SNAPSHOTS: [shown | {"queue": "srv1\\private$\\q"}]},

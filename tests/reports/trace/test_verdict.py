@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from pipeline.reports.trace.missing_codes import MISSING_CODE_TEXTS
-from pipeline.reports.trace.verdict import VERDICT_WORDS, VerdictRows, judge
+from pipeline.reports.trace.verdict import VERDICT_WORDS, VerdictRows, find_verdict
 from udfs.codes import NEGATIVE_CLASS_BIT, NEGATIVE_CLASS_TEXTS
 
 A, B, C, READER = "10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.9"
@@ -64,7 +64,7 @@ def operation(kind, minute, outcome="done", **more):
 
 
 def judged(*transfers, fates=(), **rows):
-    return judge(VerdictRows(transfers=transfers, sequences=fates, **rows))
+    return find_verdict(VerdictRows(transfers=transfers, sequences=fates, **rows))
 
 
 CAPTURED = "as far as captured: "

@@ -8,9 +8,9 @@ from datetime import datetime, timedelta
 
 from pipeline.alerts.by_clock import AlertsByClock
 from pipeline.alerts.entries import AlertRow, find_entries
-from pipeline.notices.changes import AlertsNow, Changes, Told, find_changes
+from pipeline.notices.changes import AlertsNow, Changes, Notification, find_target_changes
 from pipeline.notices.delivery import Delivery, deliver
-from pipeline.notices.kept_lines import KeptLines, Line, Mute, target_line, told_line
+from pipeline.notices.kept_lines import KeptLines, Line, Mute, notification_line, target_line
 from pipeline.notices.notice import UNCHANGED, Notice, notice_key
 from pipeline.notices.target import Call, Target
 
@@ -42,14 +42,14 @@ def alerts_now(alerts: AlertsByClock, mutes: Sequence[Mute]) -> AlertsNow:
     )
 
 
-def tell(
+def notify_targets(
     kept: KeptLines, targets: Sequence[Target], alerts: AlertsNow, *, repeat_after: timedelta
 ) -> dict[str, TargetOutcome]:
     """Tell each target what has changed for it, and write what it was told; return the outcome by target. OSError."""
     acknowledged = kept.acknowledged()
     told = {target.name: kept.told(target.name) for target in targets}
     changes = {
-        target.name: find_changes(
+        target.name: find_target_changes(
             alerts,
             told[target.name],
             acknowledged,
@@ -72,35 +72,35 @@ def tell(
     return {name: _outcome(changes[name], delivery) for name, delivery in deliveries.items()}
 
 
-def _call(changes: Changes, told: Mapping[str, Told], now: datetime) -> Call:
+def _call(changes: Changes, told: Mapping[str, Notification], now: datetime) -> Call:
     before = {own_key: each.notice for own_key, each in told.items() if each.is_open}
-    return Call(changes.to_tell, changes.open, before, now)
+    return Call(changes.to_send, changes.open, before, now)
 
 
 def _lines(
-    target: str, changes: Changes, told: Mapping[str, Told], delivery: Delivery, now: datetime
+    target: str, changes: Changes, told: Mapping[str, Notification], delivery: Delivery, now: datetime
 ) -> Iterator[Line]:
     """Yield the lines to keep of what a target was told, is still to be told, or need not be told."""
-    for notice in changes.to_tell:
+    for notice in changes.to_send:
         before = told.get(notice.notice_key)
         is_delivered = notice.notice_key in delivery.delivered
         is_known = is_delivered or (before is not None and before.is_open and before.is_known)
         if is_delivered or before is None or not _is_waiting_alike(before, notice):
-            yield told_line(target, Told(notice, now, not is_delivered, is_known))
+            yield notification_line(target, Notification(notice, now, not is_delivered, is_known))
     for notice in changes.to_keep:
         before = told.get(notice.notice_key)
         if before is not None and notice.action == UNCHANGED:
-            yield told_line(target, before._replace(notice=notice.with_action(before.notice.action)))
+            yield notification_line(target, before._replace(notice=notice.with_action(before.notice.action)))
         else:
-            yield told_line(target, Told(notice, now))
+            yield notification_line(target, Notification(notice, now))
 
 
-def _is_waiting_alike(before: Told, notice: Notice) -> bool:
+def _is_waiting_alike(before: Notification, notice: Notice) -> bool:
     """Whether a notice waits already: what else it says is found again in the next call."""
     same = (notice.action, notice.severity, list(notice.alert_keys))
     return before.is_waiting and same == (before.notice.action, before.notice.severity, list(before.notice.alert_keys))
 
 
 def _outcome(changes: Changes, delivery: Delivery) -> TargetOutcome:
-    keys = {notice.notice_key for notice in changes.to_tell}
+    keys = {notice.notice_key for notice in changes.to_send}
     return TargetOutcome(len(keys & delivery.delivered), len(keys - delivery.delivered), delivery.failures)

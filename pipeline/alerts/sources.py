@@ -22,7 +22,7 @@ from pipeline.queues.ended_receives import with_known_ends
 from pipeline.queues.history import is_dead_letter
 from pipeline.queues.messages_read import next_receipts, waiting_intervals
 from pipeline.silver.canonical_queues import with_canonical_queues
-from pipeline.transfers.hops.hop_sql import first_addresses, once_per_hop
+from pipeline.transfers.hops.hop_sql import first_addresses, hop_rows_sql
 from pipeline.transfers.messages.sender_clocks import LONG_TRANSIT
 from pipeline.transfers.sequences.sequence_progress import ProgressEvidence, acknowledged_after, with_progress
 from schemas.ack_sequences import ACK_SEQUENCES
@@ -291,7 +291,7 @@ def _sequences_query(_: Thresholds, window: TimeWindow) -> BoundQuery:
     Each has the first addresses of its hop.
     """
     beside = (*sending_alerts.FIRST_ADDRESSES, *sending_alerts.FAILURE_COLUMNS)
-    columns = [name for name in sending_alerts.SEQUENCE_COLUMNS if name not in beside]
+    columns = [name for name in sending_alerts.ALERT_SEQUENCE_COLUMNS if name not in beside]
     times = ("progress_at", "accepted_reported_at", "refused_until")
     selected = _selected(TRANSFER_SEQUENCES, ["sequence_key", *columns], *times)
     progress = with_progress("{rows}", ProgressEvidence(now=f"timestamp_micros({window.now})"))
@@ -413,7 +413,7 @@ def _slow_transfers_query(limits: Thresholds, window: TimeWindow) -> BoundQuery:
     sql = f"""
 SELECT hops.sender_address, hops.receiver_address, unix_micros(session_acked_at) AS `at`,
   try_element_at(evidence, 1) AS key
-FROM {once_per_hop(acked, "hop_key, session_acked_at, evidence")} AS slow JOIN (
+FROM {hop_rows_sql(acked, "hop_key, session_acked_at, evidence")} AS slow JOIN (
   SELECT hop_key, {first_addresses("struct(first_sent_at, transfer_key)")} FROM {{rows}} GROUP BY hop_key
 ) AS hops ON hops.hop_key = slow.hop_key"""
     return _count_by_minute(

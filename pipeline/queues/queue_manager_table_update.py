@@ -24,13 +24,15 @@ class KeptNames(KeptState):
     names: dict[str, str]
 
 
-def begin_named_update(table: DerivedTable, lake: Lake, settings: Mapping[str, Any]) -> IncrementalUpdate | None:
+def begin_update_with_machine_names(
+    table: DerivedTable, lake: Lake, settings: Mapping[str, Any]
+) -> IncrementalUpdate | None:
     """Begin an update of a table, with the names of queue managers in its provenance."""
     return table.begin(lake, settings, KeptNames(names_in_gold(lake)).as_provenance())
 
 
 @dataclass(slots=True)
-class NamedUpdate:
+class QueueManagerTableUpdate:
     """One update; ``max_gap`` in microseconds."""
 
     step: IncrementalUpdate

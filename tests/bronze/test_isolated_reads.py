@@ -17,12 +17,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from bench import hostile
-from pipeline.bronze import lone_reads
+from pipeline.bronze import isolated_reads
 from pipeline.bronze.capture_tasks import mark_path, read_options, read_split, split_of
 from pipeline.bronze.ingest_clock import IngestClock
 from pipeline.bronze.ingest_plan import plan_ingest
 from pipeline.bronze.input_files import list_files
-from pipeline.bronze.lone_reads import LoneRead, interrupted_reads, read_captures, read_in_process
+from pipeline.bronze.isolated_reads import IsolatedRead, interrupted_reads, read_captures, read_in_process
 from pipeline.lake.lake_path import LakePath
 from pipeline.lake.staging_files import StagingWriter
 from udfs.capture.capture_reader import BRONZE_SCHEMAS, read_capture
@@ -98,10 +98,10 @@ def inject(monkeypatch):
     return let_fail
 
 
-def read_in_this_process(lone: LoneRead) -> None:
+def read_in_this_process(isolated: IsolatedRead) -> None:
     """Stand for ``read_in_process`` where a test injects faults."""
-    split = split_of(lone.read, lone.clock)
-    for _ in read_split(split, read_options(lone.options), StagingWriter(lone.staging_folder, split.file.path)):
+    split = split_of(isolated.read, isolated.clock)
+    for _ in read_split(split, read_options(isolated.options), StagingWriter(isolated.staging_folder, split.file.path)):
         pass
 
 
@@ -110,12 +110,12 @@ def read_in_this_process(lone: LoneRead) -> None:
 def test_want_of_memory_or_disk_at_one_capture(ingest, inject, reads, step, error):
     alone = []
 
-    def read_alone(lone):
-        alone.append(lone.read.file.path.rsplit("/", 1)[1])
-        read_in_this_process(lone)
+    def read_isolated(isolated):
+        alone.append(isolated.read.file.path.rsplit("/", 1)[1])
+        read_in_this_process(isolated)
 
     inject(step, error, 1)
-    ledger = ingest(read_alone=read_alone)
+    ledger = ingest(read_isolated=read_isolated)
     if (step, error) == ("read a block", FULL_DISK) or (step, error) == ("read a block", BROKEN_DISK):
         assert (ledger[BAD]["status"], alone) == ("unreadable", [])  # of the capture's own disk: said at once
         return
@@ -127,7 +127,7 @@ def test_want_of_memory_or_disk_at_one_capture(ingest, inject, reads, step, erro
 @pytest.mark.parametrize("error", [MemoryError(), FULL_DISK, BROKEN_DISK], ids=["memory", "full disk", "broken disk"])
 def test_a_capture_that_fails_again_is_unreadable(ingest, inject, error):
     inject("make rows", error, -1)
-    ledger = ingest(read_alone=read_in_this_process)
+    ledger = ingest(read_isolated=read_in_this_process)
     assert [(name, row["status"], row["damage"]) for name, row in sorted(ledger.items())] == [
         (FIRST, "complete", None), (BAD, "unreadable", "resource_limit"), (LAST, "complete", None)
     ]  # fmt: skip
@@ -150,9 +150,9 @@ def test_a_task_that_dies_at_a_capture(ingest, inject):
             raise RuntimeError("Python worker exited unexpectedly") from error
 
     inject("make rows", KilledError(), 1)
-    ledger = ingest(run_tasks, read_alone=lambda lone: (alone.append(lone), read_in_this_process(lone)))
+    ledger = ingest(run_tasks, read_isolated=lambda isolated: (alone.append(isolated), read_in_this_process(isolated)))
     assert {row["status"] for row in ledger.values()} == {"complete"}
-    assert [lone.read.file.path.rsplit("/", 1)[1] for lone in alone] == [BAD]
+    assert [isolated.read.file.path.rsplit("/", 1)[1] for isolated in alone] == [BAD]
     assert runs in ([3], [3, 1], [3, 2])  # depends on which of them the task had read
 
 
@@ -160,14 +160,14 @@ def test_a_capture_at_which_a_run_was_killed_is_read_alone_by_the_next(ingest, i
     inject("make rows", KilledError(), 1)
     with pytest.raises(KilledError):
         ingest()
-    suspects = interrupted_reads([LakePath(str(tmp_path / "run"))])
-    assert suspects == {mark_path(LakePath(str(tmp_path)), reads[1].file.path).name}
+    interrupted = interrupted_reads([LakePath(str(tmp_path / "run"))])
+    assert interrupted == {mark_path(LakePath(str(tmp_path)), reads[1].file.path).name}
     shutil.rmtree(tmp_path / "run")
     sizes, alone = [], []
     ledger = ingest(
         lambda tasks: (sizes.append(tasks.part_count), list(tasks.read_in_driver())),
-        suspects=suspects,
-        read_alone=lambda lone: (alone.append(lone.read), read_in_this_process(lone)),
+        interrupted=interrupted,
+        read_isolated=lambda isolated: (alone.append(isolated.read), read_in_this_process(isolated)),
     )
     assert (sizes, alone) == ([2], [reads[1]])
     assert {row["status"] for row in ledger.values()} == {"complete"}
@@ -197,7 +197,9 @@ def test_the_limits_of_the_process_that_reads_a_capture_alone(tmp_path, limit):
     path.write_bytes(hostile.calls_without_bind(400_000 if limit == "memory" else 1000))
     (read,) = plan_ingest(list_files([str(path)]), []).reads
     read_in_process(
-        LoneRead(read, IngestClock(), str(tmp_path / "tables"), {name: str(value) for name, value in options.items()})
+        IsolatedRead(
+            read, IngestClock(), str(tmp_path / "tables"), {name: str(value) for name, value in options.items()}
+        )
     )
     staged = pads.dataset(tmp_path / "tables" / "capture_files", BRONZE_SCHEMAS["capture_files"])
     (row,) = staged.to_table().to_pylist()
@@ -207,8 +209,8 @@ def test_the_limits_of_the_process_that_reads_a_capture_alone(tmp_path, limit):
 
 def test_a_process_without_need_of_limits_reads_as_tasks_do(ingest, reads, tmp_path):
     marks = tmp_path / "run" / "reading"
-    suspects = frozenset(mark_path(marks, read.file.path).name for read in reads[:1])
-    ledger = ingest(suspects=suspects)
+    interrupted = frozenset(mark_path(marks, read.file.path).name for read in reads[:1])
+    ledger = ingest(interrupted=interrupted)
     assert ledger[FIRST]["calls"] == read_capture(reads[0].file.path)["rpc_calls"].num_rows
 
 
@@ -216,10 +218,10 @@ def test_a_process_without_need_of_limits_reads_as_tasks_do(ingest, reads, tmp_p
 @pytest.mark.parametrize("has_proc", [True, False], ids=["Linux", "no /proc"])
 def test_memory_is_limited_without_proc_too(reads, tmp_path, memory_bytes, code, has_proc):
     """Elsewhere, as on macOS, the system only tells how much memory a process had at most."""
-    hidden = "" if has_proc else "lone_reads._MEMORY_IN_USE = Path('/nowhere')\n"
-    program = "import resource, sys\nfrom pathlib import Path\nfrom pipeline.bronze import lone_reads\n"
+    hidden = "" if has_proc else "isolated_reads._MEMORY_IN_USE = Path('/nowhere')\n"
+    program = "import resource, sys\nfrom pathlib import Path\nfrom pipeline.bronze import isolated_reads\n"
     program += "resource.setrlimit = lambda *_: None\n"  # which macOS does not enforce
-    program += f"{hidden}sys.exit(lone_reads.main())"
+    program += f"{hidden}sys.exit(isolated_reads.main())"
     limits = {"alone_memory_bytes": str(memory_bytes)}
     clock = IngestClock()
     request = [reads[0].to_json_dict(), (clock.now.isoformat(), clock.max_time_ahead.total_seconds())]
@@ -233,7 +235,7 @@ def test_memory_is_limited_without_proc_too(reads, tmp_path, memory_bytes, code,
 
 @pytest.mark.parametrize(("platform", "unit"), [("darwin", 1), ("freebsd", 1024)])
 def test_what_a_system_without_proc_tells_of_memory(monkeypatch, platform, unit):
-    monkeypatch.setattr(lone_reads, "_MEMORY_IN_USE", Path("/nowhere"))
+    monkeypatch.setattr(isolated_reads, "_MEMORY_IN_USE", Path("/nowhere"))
     monkeypatch.setattr(sys, "platform", platform)
     monkeypatch.setattr(resource, "getrusage", lambda _: SimpleNamespace(ru_maxrss=12345))
-    assert lone_reads._memory_in_use() == 12345 * unit
+    assert isolated_reads._memory_in_use() == 12345 * unit

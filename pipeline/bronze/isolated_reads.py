@@ -40,12 +40,12 @@ _MEMORY_IN_USE: Final = Path("/proc/self/statm")  # of Linux, in pages; the seco
 _MEMORY_INTERVAL_S: Final = 0.02
 _BEYOND_LIMITS: Final = 75  # exit code of the process that reads one capture
 RunTasks = Callable[[PartitionedRows], object]
-ReadAlone = Callable[["LoneRead"], None]
+ReadIsolated = Callable[["IsolatedRead"], None]
 LogFunction = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class LoneReadLimits:
+class IsolatedReadLimits:
     """Limits of a process that reads one capture: bytes of memory, bytes of each file that it writes, seconds."""
 
     memory_bytes: int = CaptureConfig.alone_memory_bytes
@@ -53,10 +53,10 @@ class LoneReadLimits:
     seconds: float = CaptureConfig.alone_timeout.total_seconds()
 
     @staticmethod
-    def of(options: Mapping[str, Any]) -> LoneReadLimits:
+    def of(options: Mapping[str, Any]) -> IsolatedReadLimits:
         """Return the limits among the reader's options; defaults for those that are not there."""
-        defaults = LoneReadLimits()
-        return LoneReadLimits(
+        defaults = IsolatedReadLimits()
+        return IsolatedReadLimits(
             int(options.get("alone_memory_bytes", defaults.memory_bytes)),
             int(options.get("alone_file_bytes", defaults.file_bytes)),
             float(options.get("alone_seconds", defaults.seconds)),
@@ -64,7 +64,7 @@ class LoneReadLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class LoneRead:
+class IsolatedRead:
     """One capture to read alone, by which clock, where its rows go, and the reader's options."""
 
     read: PlannedRead
@@ -80,15 +80,15 @@ def interrupted_reads(folders: Iterable[LakePath]) -> frozenset[str]:
 
 def read_captures(
     reads: Sequence[PlannedRead], clock: IngestClock, folder: LakePath, staging_folder: LakePath,
-    options: Mapping[str, Any], run_tasks: RunTasks, log: LogFunction, suspects: frozenset[str] = frozenset(),
-    read_alone: ReadAlone | None = None,
+    options: Mapping[str, Any], run_tasks: RunTasks, log: LogFunction, interrupted: frozenset[str] = frozenset(),
+    read_isolated: ReadIsolated | None = None,
 ) -> None:  # fmt: skip
     """Read captures into staging files: by tasks, then alone those at which tasks ended.
 
-    ``folder`` is the run's. ``suspects`` are marks of captures that an earlier run was killed at. Raises the error
+    ``folder`` is the run's. ``interrupted`` are marks of captures that an earlier run was killed at. Raises the error
     of the tasks if no capture was being read.
     """
-    read_alone = read_alone or read_in_process
+    read_isolated = read_isolated or read_in_process
     marks = marks_folder(folder)
     marks.make_folder()
 
@@ -99,7 +99,7 @@ def read_captures(
         return mark_path(marks, read.name).exists()
 
     for read in reads:
-        if (mark := mark_path(marks, read.name)).name in suspects:
+        if (mark := mark_path(marks, read.name)).name in interrupted:
             mark.write_text("")
     by_tasks = [read for read in reads if not is_marked(read)]
     while by_tasks:
@@ -120,16 +120,16 @@ def read_captures(
     for read in reads:
         if not is_read(read):
             log(f"{read.name}: read again, alone")
-            read_alone(LoneRead(read, clock, str(staging_folder), texts))
+            read_isolated(IsolatedRead(read, clock, str(staging_folder), texts))
 
 
-def read_in_process(lone: LoneRead) -> None:
+def read_in_process(isolated: IsolatedRead) -> None:
     """Read one capture in a process of its own with limits; if that fails, its row of the ledger says why."""
-    limits = LoneReadLimits.of(lone.options)
-    clock = lone.clock.now.isoformat(), lone.clock.max_time_ahead.total_seconds()
-    request = json.dumps([lone.read.to_json_dict(), clock, lone.staging_folder, dict(lone.options)])
+    limits = IsolatedReadLimits.of(isolated.options)
+    clock = isolated.clock.now.isoformat(), isolated.clock.max_time_ahead.total_seconds()
+    request = json.dumps([isolated.read.to_json_dict(), clock, isolated.staging_folder, dict(isolated.options)])
     modules = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "ARROW_DEFAULT_MEMORY_POOL": "system"}
-    command = [sys.executable, "-m", "pipeline.bronze.lone_reads"]
+    command = [sys.executable, "-m", "pipeline.bronze.isolated_reads"]
     try:
         done = subprocess.run(  # noqa: S603 - this program, with no argument of the input
             command, input=request, text=True, check=False, env={**os.environ, **modules}, timeout=limits.seconds,
@@ -147,10 +147,12 @@ def read_in_process(lone: LoneRead) -> None:
             why = ResourceLimitError(f"the process that read it alone was ended by signal {-done.returncode}")
         else:
             why = RuntimeError(f"reading it alone: {(done.stderr.strip().splitlines() or [''])[-1]}")
-    stage_failure(split_of(lone.read, lone.clock), StagingWriter(lone.staging_folder, lone.read.name), why)
+    stage_failure(
+        split_of(isolated.read, isolated.clock), StagingWriter(isolated.staging_folder, isolated.read.name), why
+    )
 
 
-def _set_limits(limits: LoneReadLimits) -> None:
+def _set_limits(limits: IsolatedReadLimits) -> None:
     """Limit this process. Where the system has no such limits, only time is limited, by the parent.
 
     A thread ends the process when it takes too much memory: Python may not survive an allocation that the system
@@ -186,7 +188,7 @@ def main() -> int:
     values, (now, seconds_ahead), staging_folder, options = json.loads(sys.stdin.read())
     clock = IngestClock(dt.timedelta(seconds=seconds_ahead), dt.datetime.fromisoformat(now))
     split: CaptureSplit = split_of(PlannedRead.from_json_dict(values), clock)
-    limits = LoneReadLimits.of(options)
+    limits = IsolatedReadLimits.of(options)
     _set_limits(limits)
     staging = StagingWriter(staging_folder, split.name)
     try:

@@ -1,4 +1,4 @@
-"""Judges calls: rules on single calls, by columns, and those on associations, call by call. No Spark.
+"""Evaluates calls: rules on single calls, by columns, and those on associations, call by call. No Spark.
 
 A call that breaks no rule on single calls, and that no condition finds (``RuleCheck.suspects``), never becomes a row.
 Of the others, and of all calls that open, close or cancel, rows are made once, whichever rules ask.
@@ -16,7 +16,7 @@ import pyarrow as pa
 from pipeline.attempts.calls.associations import ClientAssociation
 from pipeline.findings.captured_rows import captured_calls, iter_rows, plain_columns, without_null_columns
 from pipeline.findings.columns.association_calls import AssociationCalls, Suspects, is_always_row, no_reads
-from pipeline.findings.columns.call_columns import CallColumns, Mask, Numbers
+from pipeline.findings.columns.call_columns import AssociationCallColumns, Mask, Numbers
 from pipeline.findings.columns.call_history import UNREADABLE_OUTCOMES, AssociationHistory, CapturedCall, ServerHistory
 from pipeline.findings.columns.receives import with_whole_exchanges
 from pipeline.findings.columns.stored_calls import StoredCalls
@@ -34,7 +34,7 @@ _CALLS_AT_ONCE: Final = 1 << 17  # looked at by the rules on single calls: what 
 
 
 class Association(NamedTuple):
-    """An association whose calls are judged: its rows of bronze.connections, and its server's openings."""
+    """An association whose calls are evaluated: its rows of bronze.connections, and its server's openings."""
 
     connections: Sequence[Mapping[str, Any]]
     association: ClientAssociation
@@ -57,12 +57,12 @@ def find_violations(
         return
     owners = {row["connection_id"]: place for place, one in enumerate(associations) for row in one.connections}
     plain = _columns_of(calls, owners)
-    rows = _Rows(plain.table)
+    rows = _RowsByPosition(plain.table)
     rows.add(is_always_row(plain))
     histories = _histories(plain, rows, binds, associations, owners, unreadable)
     columns = AssociationCalls(plain, histories, rows.places)
     changed = columns.nonzero("is_changed") if "is_changed" in calls.column_names else None
-    of_calls = _judge_calls(columns, changed)
+    of_calls = _evaluate_calls(columns, changed)
     of_associations, related = _suspects_of_association_checks(columns)
     if related.any():  # a receive without its End would seem to be pending
         related = with_whole_exchanges(columns, related)
@@ -76,11 +76,11 @@ def find_violations(
         for number, place in enumerate(places.tolist()):
             violation = violating.violation(number, rows.calls[place])
             found[columns.association[place]].append((check, violation))
-    _judge_associations(found, rows, histories, of_associations)
+    _evaluate_associations(found, rows, histories, of_associations)
     yield from filter(None, found)
 
 
-def _columns_of(calls: pa.Table | StoredCalls, owners: Mapping[str, int]) -> CallColumns:
+def _columns_of(calls: pa.Table | StoredCalls, owners: Mapping[str, int]) -> AssociationCallColumns:
     """Return the calls of associations as columns; ``owners`` are the associations' numbers, by connection."""
     names = calls["connection_id"].combine_chunks().dictionary_encode()
     numbers = np.array([*(owners.get(name, -1) for name in names.dictionary.to_pylist()), -1], np.int64)
@@ -90,10 +90,10 @@ def _columns_of(calls: pa.Table | StoredCalls, owners: Mapping[str, int]) -> Cal
         if not ours.all():
             calls, associations = calls.filter(pa.array(ours)), associations[ours]
         calls = plain_columns(without_null_columns(calls, "connection_id")).combine_chunks()
-    return CallColumns(calls, associations)
+    return AssociationCallColumns(calls, associations)
 
 
-class _Rows:
+class _RowsByPosition:
     """The calls that have become rows of Python, by their position in the table, and the positions of these."""
 
     def __init__(self, table: pa.Table | StoredCalls) -> None:
@@ -115,8 +115,8 @@ class _Rows:
 
 
 def _histories(
-    columns: CallColumns,
-    rows: _Rows,
+    columns: AssociationCallColumns,
+    rows: _RowsByPosition,
     binds: pa.Table,
     associations: Sequence[Association],
     owners: Mapping[str, int],
@@ -145,7 +145,9 @@ def _histories(
     ]  # fmt: skip
 
 
-def _add_rows(histories: Sequence[AssociationHistory], columns: CallColumns, rows: _Rows, added: Numbers) -> None:
+def _add_rows(
+    histories: Sequence[AssociationHistory], columns: AssociationCallColumns, rows: _RowsByPosition, added: Numbers
+) -> None:
     """Add to the histories the calls that became rows since they were made."""
     theirs: defaultdict[int, list[CapturedCall]] = defaultdict(list)
     for place in added.tolist():
@@ -154,7 +156,9 @@ def _add_rows(histories: Sequence[AssociationHistory], columns: CallColumns, row
         histories[place].add_calls(calls)
 
 
-def _judge_calls(columns: CallColumns, changed: Mask | None) -> list[tuple[RuleCheck, Numbers, ViolatingCalls]]:
+def _evaluate_calls(
+    columns: AssociationCallColumns, changed: Mask | None
+) -> list[tuple[RuleCheck, Numbers, ViolatingCalls]]:
     """Return what the checks on single calls find: the positions of calls that break a rule, and what was seen."""
     found = []
     for begin in range(0, columns.count, _CALLS_AT_ONCE):
@@ -166,7 +170,9 @@ def _judge_calls(columns: CallColumns, changed: Mask | None) -> list[tuple[RuleC
     return found
 
 
-def violating_calls(columns: CallColumns, changed: Mask | None = None) -> Iterator[tuple[RuleCheck, ViolatingCalls]]:
+def violating_calls(
+    columns: AssociationCallColumns, changed: Mask | None = None
+) -> Iterator[tuple[RuleCheck, ViolatingCalls]]:
     """Yield what the checks on single calls find, each call at most once for each check.
 
     Rules on single calls alone (``single_call_rules``) are checked only for the ``changed`` calls.
@@ -176,28 +182,28 @@ def violating_calls(columns: CallColumns, changed: Mask | None = None) -> Iterat
     }  # fmt: skip
     single = single_call_rules() if changed is not None else ()
     for check in CALL_CHECKS:
-        judged = columns.of(*check.methods) if check.methods else ~columns.nothing()
+        evaluated = columns.of(*check.methods) if check.methods else ~columns.nothing()
         for other in (evidence.get(check.needs), changed if check.rule_id in single else None):
-            judged = judged if other is None else judged & other
-        if judged.any():
+            evaluated = evaluated if other is None else evaluated & other
+        if evaluated.any():
             for violating in check.check(columns):
-                calls = violating.calls & judged
+                calls = violating.calls & evaluated
                 if calls.any():
-                    judged = judged & ~calls
+                    evaluated = evaluated & ~calls
                     yield check, violating._replace(calls=calls)
 
 
 class _Judged(NamedTuple):
-    """What a check on associations judges: these associations, and of their calls those at these positions."""
+    """What a check on associations evaluates: these associations, and of their calls those at these positions."""
 
     associations: list[int]
     calls: frozenset[int]
 
 
 def _suspects_of_association_checks(calls: AssociationCalls) -> tuple[list[_Judged], Mask]:
-    """Return what each check judges, and which calls it judges or needs beside them.
+    """Return what each check evaluates, and which calls it evaluates or needs beside them.
 
-    Those that are rows in any case are not among the latter where all of these are judged.
+    Those that are rows in any case are not among the latter where all of these are evaluated.
     """
     found: dict[tuple[Any, bool], _Judged] = {}
     every = calls.nothing()
@@ -218,13 +224,16 @@ def _condition(check: RuleCheck) -> tuple[Any, bool]:
     return check.suspects, check.needs == "complete"
 
 
-def _judge_associations(
-    found: list[Violations], rows: _Rows, histories: Sequence[AssociationHistory], judged: Sequence[_Judged]
+def _evaluate_associations(
+    found: list[Violations],
+    rows: _RowsByPosition,
+    histories: Sequence[AssociationHistory],
+    evaluated: Sequence[_Judged],
 ) -> None:
     """Add what the checks on associations find: check by check, only of the calls that may break its rule."""
     with_binds = [place for place, history in enumerate(histories) if history.binds]
-    for check, (associations, calls) in zip(ASSOCIATION_CHECKS, judged, strict=True):
-        for place in with_binds if check.judges_binds else associations:
+    for check, (associations, calls) in zip(ASSOCIATION_CHECKS, evaluated, strict=True):
+        for place in with_binds if check.evaluates_binds else associations:
             if check.needs == "complete" and not histories[place].is_complete:
                 continue
             for violation in check.check(histories[place]):
