@@ -41,12 +41,12 @@ class Holes:
         return len(self.begins)
 
 
-def find_holes(offset: Ints, length: Ints, seen: Ints, held: Ints, *, at_end: int) -> Holes:
+def find_holes(offset: Ints, length: Ints, seen: Ints, held: Ints, *, at_end: int, at_begin: int = 0) -> Holes:
     """Return the holes of a side, from its packets in stream order.
 
     ``held`` are the bytes of each packet up to its first missing one. What lies between packets counts as a hole,
     whether it is missing or was captured and is no packet: ``bronze.session_packets`` does not tell. ``at_end``: how
-    many bytes are missing behind the last packet.
+    many bytes are missing behind the last packet; ``at_begin``: before its first byte.
     """
     index = np.arange(len(offset))
     cut = seen < length
@@ -55,7 +55,7 @@ def find_holes(offset: Ints, length: Ints, seen: Ints, held: Ints, *, at_end: in
     begins = [ends[gap], (offset + np.minimum(held, length))[cut]]
     inside = [np.full(len(gap), NONE), index[cut]]
     sizes = [(offset[1:] - ends[:-1])[gap] if len(gap) else gap, (length - seen)[cut]]
-    for begin, size in ((0, int(offset[0]) if len(offset) else 0), (END_OF_SIDE, at_end)):
+    for begin, size in ((0, at_begin + (int(offset[0]) if len(offset) else 0)), (END_OF_SIDE, at_end)):
         if size > 0:
             for values, value in ((begins, begin), (inside, NONE), (sizes, size)):
                 values.append(np.full(1, value))

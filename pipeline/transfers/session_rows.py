@@ -99,6 +99,8 @@ def session_rows(
         )
         captures = () if connection["syn_seen"] else found.captures_of(place)
         begin = min((capture_begins[each] for each in captures if each in capture_begins), default=None)
+        if not connection["syn_seen"] and not captures and connection["first_packet_at"] is not None:
+            begin = connection["first_packet_at"] - timedelta_to_us(settings.silent_after)
         rows.append(_Session(connection, place, found, facts, begin, end, settings).row() | {RUN_ID: run_id})
     return rows_to_table(rows, SESSIONS_SCHEMA)
 
@@ -149,7 +151,8 @@ def _packets(found: ConnectionPackets, rows: Ints) -> pa.Array:
 class _Session:
     """One connection; ``place`` is its place in ``found.connection_ids``, ``capture_end`` stands for now.
 
-    ``capture_begin``: of a connection without its SYN, when the earliest of its captures began.
+    ``capture_begin``: of a connection without its SYN, when the earliest of its captures began. Of one without a packet
+    of the protocol these are not known: an idle session had sent something at most sessions.silent_after before.
     """
 
     connection: RowDict

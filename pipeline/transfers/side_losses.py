@@ -33,11 +33,12 @@ from udfs.columns.arrays import is_one_of, to_flags, to_ints
 
 LOSS_COLUMNS: Final = (
     "connection_id", "client_bytes", "server_bytes", "missing_bytes", "client_missing_bytes", "server_missing_bytes",
-    "uncaptured_side",
+    "uncaptured_side", "syn_seen",
 )  # fmt: skip
 """The columns of ``bronze.connections`` that say what a session lacks."""
 MAX_HOLES: Final = 1000  # of a side that are told apart; of more, they are one that lasts as long as the session
 UNLIMITED: Final = 1 << 40  # bytes: of a side, or of its beginning, that was not captured
+_LOST_BEGINNING: Final = UNLIMITED >> 1  # bytes: some are missing, and nobody knows how many
 _SESSION_HEADER_FLAG: Final = 16  # SH of BaseHeader.Flags
 
 
@@ -47,8 +48,8 @@ class SideLoss:
 
     With a checkpoint ``rows`` begin with the last packet up to it. ``before``: what all up to it come to; ``captured``:
     bytes of packets; ``between``: bytes before and between its packets; ``cut``: missing ones inside of packets;
-    ``outside``: all other missing ones, ``at_end`` those behind its last packet. ``has_loss``: it has a hole, or bytes
-    that are no packet.
+    ``outside``: all other missing ones, ``at_end`` those behind its last packet; ``at_begin``: before its first byte,
+    which no connection counts. ``has_loss``: it has a hole, or bytes that are no packet.
     """
 
     side: int
@@ -66,6 +67,7 @@ class SideLoss:
     cut: int
     outside: int = 0
     at_end: int = 0
+    at_begin: int = 0
     holes: Holes = field(default_factory=Holes.none)
     has_loss: bool = False
 
@@ -117,22 +119,44 @@ class SideLoss:
         seen = self.seen.copy()
         if len(seen) and not cut_at_end and not (own is None and self.at_end):
             seen[-1] = self.length[-1]  # its capture ends inside of the last packet: nothing tells of more bytes
-        holes = find_holes(self.offset, self.length, seen, self.held, at_end=self.at_end)
+        holes = find_holes(self.offset, self.length, seen, self.held, at_end=self.at_end, at_begin=self.at_begin)
         if self.before.packets:
             holes = holes.keep(holes.begins >= self.offset[0])  # what is not read is no hole
         if not self.outside:
-            holes = holes.keep((holes.inside != NONE) | (holes.begins == END_OF_SIDE))
+            holes = holes.keep((holes.inside != NONE) | (holes.begins == END_OF_SIDE) | (holes.begins < self.at_begin))
         self.holes = holes
         earlier = self.before.bytes_cut > 0 or (self.outside > 0 and self.before.bytes_between > 0)
-        self.has_loss = stray > 0 or len(holes) > 0 or earlier
+        self.has_loss = stray > 0 or len(holes) > 0 or earlier or self.at_begin > 0
 
 
 def side_losses(found: ConnectionPackets, place: int, loss: Mapping[str, Any]) -> list[SideLoss]:
     """Return what both sides of a connection lack; ``loss``: its row with ``LOSS_COLUMNS``."""
     sides = [SideLoss.of(found, place, side) for side in (CLIENT, SERVER)]
+    if server_began_unseen(found, place, loss):
+        sides[SERVER].at_begin = _LOST_BEGINNING
     for side in sides:
         side.find_holes(loss)
     return sides
+
+
+def server_began_unseen(found: ConnectionPackets, place: int, loss: Mapping[str, Any]) -> bool:
+    """Whether the server of a connection whose SYN was captured may have sent bytes before its first captured one.
+
+    Where its stream begins is known from its SYN, or from the first bytes of the client, which acknowledge it. So it is
+    not where these are missing, and no side's EstablishConnection was captured. ``loss``: as in ``side_losses``.
+    """
+    if not loss["syn_seen"] or loss["uncaptured_side"] == SIDES[SERVER]:
+        return False  # neither side's beginning is known, or nothing of the server
+    sides = [found.rows_of(place, side) for side in (CLIENT, SERVER)]
+    if found.packets.establishes[sides[CLIENT].first : sides[SERVER].end].any():
+        return False
+    own = loss["client_missing_bytes"]
+    if not (loss["missing_bytes"] if own is None else own):
+        return False
+    before, first = found.side_before(place, CLIENT), sides[CLIENT]
+    if before.packets:
+        return before.bytes_between > 0
+    return first.first == first.end or bool(found.packets.offset[first.first] > 0)
 
 
 def gaps_are_holes(found: ConnectionPackets, place: int, loss: Mapping[str, Any]) -> bool:
@@ -204,6 +228,8 @@ def missing_packets(
         is_some = side.at_end != UNLIMITED and every.end > every.first
         since = int(found.packets.sent_at[every.end - 1]) if is_some else span[0]
         holes.append(Hole(since, span[1], side.at_end, is_gap=True))
+    if side.at_begin:
+        holes.append(Hole(*span, side.at_begin, is_gap=True))
 
     def within(hole: Hole) -> Hole:
         if NO_TIME in (hole.since_us, hole.until_us) or not one_clock:

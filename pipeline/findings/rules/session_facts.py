@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from pipeline.transfers.checkpoints import SideCheckpoint
 from pipeline.transfers.connection_packets import CLIENT, SERVER, SIDES, ConnectionPackets, SideRows
+from pipeline.transfers.side_losses import server_began_unseen
 from udfs.array_types import Bools, Ints
 from udfs.columns.absent import NONE
 
@@ -117,8 +118,8 @@ def whole_sides(
     """Return for each side whether it was captured from its SYN on, without a hole, and all of it is packets.
 
     Where ``bronze.connections`` counts missing bytes of both sides together (in lakes made before), what does not lie
-    between or inside packets of the one side may be missing at the end of the other. ``place``: the connection's in
-    ``found.connection_ids``.
+    between or inside packets of the one side may be missing at the end of the other. ``connection`` has
+    ``side_losses.LOSS_COLUMNS``; ``place``: its place in ``found.connection_ids``.
     """
     bytes_of = (connection["client_bytes"] or 0, connection["server_bytes"] or 0)
     clean, holes = [], []
@@ -130,9 +131,11 @@ def whole_sides(
         clean.append(seen == bytes_of[side] == span)
         holes.append(max(span - bytes_of[side], 0))
     whole = []
+    began_unseen = server_began_unseen(found, place, connection)
     for side in (CLIENT, SERVER):
         own = connection[f"{SIDES[side]}_missing_bytes"]
         missing = (connection["missing_bytes"] or 0) - holes[1 - side] if own is None else own
         known = connection["syn_seen"] and connection["uncaptured_side"] != SIDES[side]
-        whole.append(bool(known) and clean[side] and missing <= 0)
+        lacks_beginning = side == SERVER and began_unseen
+        whole.append(bool(known) and not lacks_beginning and clean[side] and missing <= 0)
     return whole[CLIENT], whole[SERVER]

@@ -3,6 +3,6 @@
 from typing import Final
 
 CALL_RULES: Final = "ab2afe28dab094f1"
-SESSION_RULES: Final = "d647f83284b474a4"
+SESSION_RULES: Final = "2d950ea15f474e82"
 CLONE_RULES: Final = "cebb1c53e42ae065"
 SEQUENCE_RULES: Final = "486c10239e87ed19"
