@@ -226,7 +226,7 @@ class _Session:
                     "until": None if each.until_us == AFTER_ALL else each.until_us,
                     "size_bytes": each.size_bytes,
                 }
-                for each in holes
+                for each in sorted(holes, key=lambda hole: (hole.since_us, hole.until_us, hole.size_bytes))
             ]
             found[f"{SIDES[side.side]}_holes"] = rows or None
         return found

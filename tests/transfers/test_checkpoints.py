@@ -131,6 +131,20 @@ def test_a_file_before_the_checkpoint_makes_all_anew(lake, tmp_path, small, read
     assert tables(lake) == anew(tmp_path / "anew", [until(talk, 200)], 200)
 
 
+def test_holes_are_in_one_order_over_a_checkpoint(lake, tmp_path, small):
+    talk = steady(200)
+    talk.rows = [row for row in talk.rows if row["sent_at"].timestamp() - START not in (30, 190)]
+    for second in (20, 180):  # packets of which it is not known which message they are
+        (row,) = [each for each in talk.rows if each["sent_at"].timestamp() - START == second]
+        row |= {"seen_bytes": 100, "complete": False, "packet": row["packet"][:100], "sent_done_at": None}
+    for second in (160, 200):
+        run(lake, [until(talk, second)], second)
+    assert all(rows(lake, table) for table in CHECKPOINTS)
+    assert tables(lake) == anew(tmp_path / "anew", [until(talk, 200)], 200)
+    ((session,),) = [rows(lake, SESSIONS)]
+    assert len(session["client_holes"]) == 4
+
+
 def test_a_packet_that_is_gone_makes_all_anew(lake, tmp_path, small):
     talk = steady(100)
     run(lake, [until(talk, 90)], 90)
