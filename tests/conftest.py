@@ -13,7 +13,6 @@ import time
 from collections import defaultdict
 from functools import cache
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from hypothesis import settings
@@ -130,7 +129,7 @@ def local_engine():
         return load_config(path, [LOCAL[1], *overrides])
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cli, "Config", SimpleNamespace(load=load))
+        patch.setattr(cli, "load_config", load)
         yield
 
 

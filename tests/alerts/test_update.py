@@ -184,7 +184,7 @@ def scenario():
 class Below(InMemoryLake):
     """An in-memory lake whose tables were each written once."""
 
-    def snapshots(self, *tables):
+    def newest_commits(self, *tables):
         return {table: TableCommit(0, json.dumps(self.provenance(table))) for table in tables if table in self.tables}
 
 

@@ -116,7 +116,7 @@ def test_calls_without_a_bind_for_which_there_is_no_room_to_wait_are_quarantined
     data = hostile.calls_without_bind(500, packet_bytes=1000)
     whole = read_capture(data, block_bytes=1 << 12)
     assert (whole["rpc_calls"].num_rows, quarantined(whole, "waiting_limit")) == (500, [])
-    monkeypatch.setattr(batch_spool, "MAX_FILE_BYTES", 0)
+    monkeypatch.setattr(batch_spool, "MAX_SPOOL_BYTES", 0)
     tables = read_capture(data, block_bytes=1 << 12)
     kept = tables["rpc_calls"].num_rows
     assert 0 < kept < 500

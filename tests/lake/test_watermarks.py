@@ -46,12 +46,12 @@ OPTIMIZED, CLEANED = commit(4, "OPTIMIZE"), commit(9, "SET TBLPROPERTIES")
 )
 def test_what_commits_of_others_leave_of_a_watermark(newest, mark, commits, provenance, same, is_foreign):
     found = resolve_newest(newest, mark, commits, no_count)
-    assert (found.snapshot.version, found.snapshot.provenance_json) == (newest.version, provenance)
+    assert (found.newest_commit.version, found.newest_commit.provenance_json) == (newest.version, provenance)
     assert (found.same_versions, found.foreign is not None) == (same, is_foreign)
 
 
 def test_where_the_log_has_gaps_the_number_of_rows_tells_whether_any_changed():
-    assert resolve_newest(CLEANED, MARK, [CLEANED], lambda: 7).snapshot.provenance_json == "made of this"
+    assert resolve_newest(CLEANED, MARK, [CLEANED], lambda: 7).newest_commit.provenance_json == "made of this"
     assert resolve_newest(CLEANED, MARK, [CLEANED], lambda: 8).foreign == CLEANED
     seen = [commit(8, "DELETE"), CLEANED]
     assert resolve_newest(CLEANED, MARK, seen, no_count).foreign == seen[0]

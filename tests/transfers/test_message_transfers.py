@@ -199,7 +199,7 @@ def part(silver, draw, kept):
 @pytest.mark.parametrize("seed", seeds(1, 20))
 def test_runs_in_parts_give_what_is_computed_row_by_row(tmp_path, monkeypatch, seed):
     draw = Random(seed)
-    monkeypatch.setattr(update_messages, "MAX_SENDINGS", draw.choice([5, 10**6]))
+    monkeypatch.setattr(update_messages, "MAX_SENDINGS_TOGETHER", draw.choice([5, 10**6]))
     silver = random_silver(draw)
     parts = lake_at(tmp_path / "parts")
     for kept in (0.3, 0.6, 0.95, 0.8):

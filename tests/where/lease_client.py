@@ -30,7 +30,7 @@ def hold(place, journal, run, valid_s):
     """Hold the lease, and ask before a commit."""
     leave, times = journal.with_suffix(".leave"), {**TIMES, "stale_s": NEVER, "valid_s": valid_s}
     try:
-        with hold_lease("the lake", run, place=place, wait_s=MAX_SECONDS, say=print, **times) as held:
+        with hold_lease("the lake", run, location=place, wait_s=MAX_SECONDS, say=print, **times) as held:
             note(journal, f"{run} enters")
             while not leave.exists():
                 time.sleep(0.05)
@@ -71,7 +71,7 @@ def look(place, url, journal):
 
     def take(**more):
         given = {"wait_s": MAX_SECONDS, "say": said.append, "stale_s": NEVER, **TIMES, **more}
-        return hold_lease("the lake", "mine", place=place, **given)
+        return hold_lease("the lake", "mine", location=place, **given)
 
     said, leave = [], journal.with_suffix(".leave")
     with client(url, journal, "first"):

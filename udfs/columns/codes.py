@@ -51,12 +51,14 @@ def _behind(one: Column, other: Column) -> pa.ChunkedArray:
 
 def combine_codes(*codes: Ints) -> Ints:
     """Return a code for each combination of codes of a row; ``NONE`` where one of them is ``NONE``."""
-    lacks: Bools = np.logical_or.reduce([each < 0 for each in codes])
-    return np.where(lacks, NONE, _combined(codes, lacks))
+    return _combined(codes, np.logical_or.reduce([each < 0 for each in codes]))
 
 
 def row_codes(columns: Iterable[Column | np.ndarray[Any, Any]]) -> Ints:
-    """Return a code for each row: rows that are equal in all of some columns, or arrays, have one. Nulls are equal."""
+    """Return a code for each row, from 0 on without a gap: rows that are equal in all columns, or arrays, have one.
+
+    Nulls are equal.
+    """
     arrays = (pa.array(each) if isinstance(each, np.ndarray) else each for each in columns)
     return _combined([dictionary_codes(each) + 1 for each in arrays])
 
@@ -71,7 +73,7 @@ def row_codes_of_both(columns: Sequence[Column], others: Sequence[Column]) -> tu
 
 
 def _combined(codes: Sequence[Ints], lacks: Bools | None = None) -> Ints:
-    """Return a code for each combination of codes; any number for rows that lack one."""
+    """Return a code for each combination of codes, from 0 on without a gap; ``NONE`` for rows that lack one."""
     found, count = codes[0], int(codes[0].max(initial=0)) + 1
     for each in codes[1:]:
         more = int(each.max(initial=0)) + 1
@@ -79,7 +81,7 @@ def _combined(codes: Sequence[Ints], lacks: Bools | None = None) -> Ints:
             found = dictionary_codes(pa.array(found))
             count = int(found.max(initial=0)) + 1
         found, count = found * more + each, count * more
-    return found if count <= len(found) else dictionary_codes(pa.array(found, mask=lacks))
+    return dictionary_codes(pa.array(found, mask=lacks))
 
 
 def either_code(condition: Bools, yes: Ints, no: Ints) -> Ints:

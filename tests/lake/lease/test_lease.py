@@ -330,7 +330,7 @@ def test_a_run_that_could_not_renew_its_lease_for_long_is_told(lake, monkeypatch
     with hold_lease(lake, "mine", say=quiet, **ASLEEP) as held:
         late = held._renewed_at + 31
         with monkeypatch.context() as away:
-            away.setattr(held._place, "put", Mock(side_effect=OSError))
+            away.setattr(held._location, "put", Mock(side_effect=OSError))
             held.check()
             away.setattr(lease, "_now", lambda: late)
             with pytest.raises(LeaseError, match="could not be renewed for 31 s by run mine"):

@@ -85,7 +85,7 @@ def test_over_connect_every_catalog_has_a_table(tmp_path, monkeypatch):
 
 def test_a_young_lease_is_not_read_before_a_commit(clock):
     row = Row()
-    with hold_lease("lake", "mine", place=row, say=quiet) as held:
+    with hold_lease("lake", "mine", location=row, say=quiet) as held:
         row.reads, row.away = 0, True
         clock[0] = 119
         held.check()
@@ -95,7 +95,7 @@ def test_a_young_lease_is_not_read_before_a_commit(clock):
 
 def test_an_old_lease_is_renewed_before_a_commit_or_there_is_none(clock):
     row = Row()
-    with hold_lease("lake", "mine", place=row, say=quiet) as held:
+    with hold_lease("lake", "mine", location=row, say=quiet) as held:
         before, row.away = row.row, True
         clock[0] = 121
         with pytest.raises(LeaseError, match="the lease of lake could not be renewed for 121 s by run mine"):
@@ -108,8 +108,8 @@ def test_an_old_lease_is_renewed_before_a_commit_or_there_is_none(clock):
 
 def test_a_run_that_slept_while_another_took_its_place_commits_nothing(clock):
     row = Row()
-    with hold_lease("lake", "sleeper", place=row, say=quiet) as sleeper:
-        with hold_lease("lake", "other", place=row, say=quiet, stale_s=0.01) as other:
+    with hold_lease("lake", "sleeper", location=row, say=quiet) as sleeper:
+        with hold_lease("lake", "other", location=row, say=quiet, stale_s=0.01) as other:
             clock[0] = 400
             with pytest.raises(LeaseError, match=r"run sleeper has lost the lease of lake: run other .* has taken it"):
                 sleeper.check()
@@ -121,7 +121,7 @@ def test_a_run_that_slept_while_another_took_its_place_commits_nothing(clock):
 def test_a_place_that_is_away_is_asked_again_soon():
     """And not only at the next beat: until then the lease may be too old for a commit."""
     row = Row()
-    with hold_lease("lake", "mine", place=row, say=quiet, beat_s=1.0) as held:
+    with hold_lease("lake", "mine", location=row, say=quiet, beat_s=1.0) as held:
         row.away, before, end = True, held._renewed_at, time.monotonic() + 10
         while row.reads < 20 and time.monotonic() < end:
             time.sleep(0.01)
@@ -171,18 +171,18 @@ def test_of_those_that_replace_the_same_row_one_succeeds(table):
 
 @pytest.mark.spark
 def test_a_run_holds_the_row_and_leaves_it_free(table, spark):
-    with hold_lease("lake", "it's \\ ${mine}", place=table, say=quiet) as held:
+    with hold_lease("lake", "it's \\ ${mine}", location=table, say=quiet) as held:
         held.check()
         held._look(renew=True)
         assert json.loads(table.read().data)["run_id"] == "it's \\ ${mine}"
         with (
             pytest.raises(LeaseError, match=r"run it's .* works on lake"),
-            hold_lease("lake", "b", place=table, say=quiet, wait_s=0),
+            hold_lease("lake", "b", location=table, say=quiet, wait_s=0),
         ):
             pass
     assert table.read() == Record(b"{}")
     before = count_work(spark)
-    with hold_lease("lake", "next", place=table, say=quiet) as held:
+    with hold_lease("lake", "next", location=table, say=quiet) as held:
         held.check()
     assert count_work(spark).executions - before.executions <= MOST_EXECUTIONS
     properties = dict(spark.sql(f"SHOW TBLPROPERTIES {table.record}").collect())
@@ -215,14 +215,14 @@ def test_a_table_without_its_row_or_a_statement_that_fails_is_one_line(table, sp
     spark.sql(f"DELETE FROM {table.record}")
     with (
         pytest.raises(LeaseError, match=r"^lake: no lease can be taken there: .* has not one row"),
-        hold_lease("lake", "mine", place=table, say=quiet),
+        hold_lease("lake", "mine", location=table, say=quiet),
     ):
         pass
     spark.sql(f"DROP TABLE {table.record}")
     spark.sql(f"CREATE TABLE {table.record} USING DELTA AS SELECT '{{}}' AS another")
     with (
         pytest.raises(LeaseError, match=r"^lake: no lease can be taken there: .*UNRESOLVED_COLUMN") as raised,
-        hold_lease("lake", "mine", place=table, say=quiet),
+        hold_lease("lake", "mine", location=table, say=quiet),
     ):
         pass
     assert len(str(raised.value).splitlines()) == 1
