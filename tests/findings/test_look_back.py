@@ -104,6 +104,10 @@ class OngoingAssociation:
             for row in every
         )  # fmt: skip
         self.mine = {row["connection_id"] for row in self.connections}
+        mine = [row for row in story.calls if row["connection_id"] in self.mine]
+        # What rules with several checks find in single calls rests on nothing else.
+        every_call = check_calls(call_table(mine)) if mine else ()
+        self.of_calls = [found for found in every_call if found[0].rule_id not in single_call_rules()]
 
     def violations(self, keys, *, captured):
         """The violations of rules over several calls in the calls ``keys``; ``captured``: all captured calls."""
@@ -120,7 +124,8 @@ class OngoingAssociation:
             here, self.connections, association, binds=self.story.binds, server=server, has_unreadable_calls=unread
         )
         found = {}
-        of_calls = check_calls(call_table([row for row in calls if row["call_key"] in keys]))
+        there = {row["call_key"] for row in calls} & set(keys)
+        of_calls = [(check, each) for check, each in self.of_calls if each.call["call_key"] in there]
         for check, violation in (*of_calls, *check_association(history)):
             if check.rule_id not in single_call_rules():
                 call = violation.call
