@@ -16,8 +16,7 @@ from jobs.command_line.output_files import check_outputs, replace_file
 from jobs.command_line.parsers import build_parser
 from jobs.config import ConfigError
 from jobs.lake_access import open_lake_with_data
-from pipeline.arrow_rows import us_to_datetime
-from pipeline.bronze.event_time import newest_event_time_us
+from pipeline.bronze.event_time import newest_event_time
 from pipeline.lake.lake import Lake
 from pipeline.reports.views.catalog import COVERAGE_VIEW, QUESTIONS, VIEWS_BY_NAME, LakeViews, views_of_question
 from pipeline.reports.views.names import Names
@@ -153,8 +152,8 @@ def _scope(arguments: Namespace, lake: Lake, named: Mapping[str, Names | None]) 
         until = until or arguments.as_of
         if until is not None:
             since = until - arguments.last
-        elif (newest := newest_event_time_us(lake)) is not None:
-            since = us_to_datetime(newest) - arguments.last
+        elif (newest := newest_event_time(lake)) is not None:
+            since = newest - arguments.last
     elif since is not None:
         until = until or arguments.as_of
     found = {option: None if names is None else names.found for option, names in named.items()}

@@ -26,8 +26,6 @@ from jobs.ingest_captures import (
 from jobs.lake_access import lake_lease, open_lake
 from pipeline.alerts import update as alerts_update
 from pipeline.alerts.by_clock import alerts_by_clock
-from pipeline.alerts.conditions import Thresholds
-from pipeline.arrow_rows import datetime_to_us, timedelta_to_us
 from pipeline.attempts import update as attempts_update
 from pipeline.bronze.decryption import DecryptionKeys
 from pipeline.bronze.input_files import InputFile
@@ -91,8 +89,7 @@ def run(job_run: cli.JobRun) -> cli.Outcome:
             update_gold(redacted_run, lake, outcome, hosts_provenance, names)
             lines = _check_quality(job_run, lake, suites, outcome) if suites else []
             job_run.stages.begin("reports")
-            as_of = job_run.arguments.as_of
-            queues = queue_lines(lake, None if as_of is None else datetime_to_us(as_of))
+            queues = queue_lines(lake, job_run.arguments.as_of)
             cli.write_output("\n".join([console_summary(lake), *queues, *lines]) + "\n")
             if notices.writes:
                 outcome.summary_fields |= _tell_targets(redacted_run, lake, notices, names)
@@ -216,22 +213,22 @@ def _gold_steps(
         TRANSFER_SEQUENCES: partial(update_sequences.update, run_id=run_id, settings=sequence_settings(config)),
     }
     yield {QUEUE_HISTORY: partial(queues_update.update, settings=queue_settings, run_id=run_id)}  # counts transfers
-    limits = alert_thresholds(config, names)
     job_run.stages.begin("findings")
     cli.log_progress("updating machines, findings, coverage and alerts")
     yield {
         MACHINE_HISTORY: partial(update_machines.update, settings=queue_settings, run_id=run_id),
         MANAGEMENT_ACTIONS: partial(update_actions.update, settings=queue_settings, run_id=run_id),
-        FINDINGS: partial(_update_findings, config=config, limits=queue_rule_limits(limits), run_id=run_id),
+        FINDINGS: partial(_update_findings, config=config, run_id=run_id),
         COVERAGE: partial(coverage.update, run_id=run_id),
     }
     as_of = job_run.arguments.as_of
     job_run.stages.begin("alerts")
-    yield {ALERTS: partial(alerts_update.update, limits=limits, run_id=run_id, as_of=as_of)}
+    yield {ALERTS: partial(alerts_update.update, limits=alert_thresholds(config, names), run_id=run_id, as_of=as_of)}
 
 
-def _update_findings(lake: Lake, *, config: Config, limits: QueueRuleLimits, run_id: str) -> int:
+def _update_findings(lake: Lake, *, config: Config, run_id: str) -> int:
     """Update the findings on calls, queues and machines, on sessions, on sequences; return how many are written."""
+    limits = QueueRuleLimits.from_settings(config.alerts, config.history)
     sessions = SessionSettings(config.sessions.idle, config.sessions.silent_after, config.pending.expire)
     written = findings_update.update(lake, stubs=config.store.stubs, limits=limits)
     written += update_sessions.update(lake, run_id, sessions, config.transfers.wait)
@@ -251,17 +248,6 @@ def queue_state_settings(config: Config) -> QueueSettings:
         resend_ladder=config.eod.resend_ladder,
         cleanup_interval=config.timers.cleanup,
         configured_names={machine.address: machine.name for machine in config.collector.machines},
-    )
-
-
-def queue_rule_limits(thresholds: Thresholds) -> QueueRuleLimits:
-    """Return the thresholds of the queue rules. They are those of the alerts, with durations in microseconds."""
-    return QueueRuleLimits(
-        growth_window=timedelta_to_us(thresholds.growth_window),
-        dead_letters=thresholds.dead_letters,
-        journal_messages=thresholds.journal_messages,
-        max_clock_difference=timedelta_to_us(thresholds.max_clock_difference),
-        max_gap=timedelta_to_us(thresholds.max_gap),
     )
 
 

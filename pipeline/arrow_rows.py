@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-DAY_US: Final = 86_400_000_000
-"""A day, in microseconds."""
+from udfs.times import DAY_US
+
 # Each buffer is compressed by itself, and most are so small that to hand them to other threads takes longer: without
 # these, writing takes a third less time, and reading two thirds less.
 STAGED_ROWS: Final = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
 """How Arrow files are written that a later step of the same run reads."""
-
-FIRST_DATETIME: Final = datetime.min.replace(tzinfo=UTC)
-"""The first time that ``datetime`` can hold: in sort keys it stands for no time."""
-
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_FIRST_US: Final = (FIRST_DATETIME - _EPOCH) // timedelta(microseconds=1)
-_LAST_US: Final = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
 
 
 def rows_to_table(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:
@@ -75,24 +67,6 @@ def epoch_day(*times: int | None) -> int | None:
     """Return the day, since the epoch, of the first time that is not None."""
     first = next((time for time in times if time is not None), None)
     return None if first is None else first // DAY_US
-
-
-def timedelta_to_us(span: timedelta) -> int:
-    """Return a time span in microseconds."""
-    return span // timedelta(microseconds=1)
-
-
-def datetime_to_us(moment: datetime) -> int:
-    """Return a time in microseconds since the epoch; one without a zone is taken as UTC."""
-    return timedelta_to_us((moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment) - _EPOCH)
-
-
-def us_to_datetime(at: int) -> datetime:
-    """Return microseconds since the epoch as a UTC datetime, limited to the years that ``datetime`` can hold.
-
-    A capture can hold any time.
-    """
-    return _EPOCH + timedelta(microseconds=min(max(at, _FIRST_US), _LAST_US))
 
 
 def times_to_us(column: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -15,6 +15,8 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Final
 
+from udfs.times import us_to_datetime
+
 CODE_POINT_FORMAT: Final = "<U+{:04X}>"
 _MAX_COMBINING_MARKS: Final = 3  # on one letter; more of them would cover the lines above
 MAX_TEXT_CHARS: Final = 500  # of a text of the wire in pages, and in lines at a terminal
@@ -88,7 +90,7 @@ def is_utf8(text: str) -> bool:
 
 def format_time(at_us: int) -> str:
     """Return a time, given in microseconds since the epoch, as UTC text to the second."""
-    return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=at_us)).strftime("%Y-%m-%d %H:%M:%S")
+    return us_to_datetime(at_us).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def format_count(count: int, noun: str) -> str:

@@ -15,13 +15,13 @@ from pipeline.alerts.conditions import SINGLE_EVENTS, Thresholds
 from pipeline.alerts.entries import AlertRow, Entry, evidence_keys, find_entries
 from pipeline.alerts.silence import find_stopped, longest_wait, read_sources
 from pipeline.alerts.update import current_alerts
-from pipeline.arrow_rows import us_to_datetime
 from pipeline.bronze.event_time import newest_event_time_us
 from pipeline.lake.lake import Lake
 from pipeline.settings import ClockLimits
 from pipeline.silver.machines import UNNAMED, Machines
 from schemas.bronze import CAPTURE_FILES, RPC_CALLS
 from schemas.sessions import SESSION_PACKETS
+from udfs.times import us_to_datetime
 
 # Those of some keys whose rows the last run that read captures wrote.
 _FIRST_READ_SQL = """

@@ -15,7 +15,6 @@ from typing import Any, Final
 
 from pipeline.alerts.conditions import Thresholds
 from pipeline.alerts.episodes import ERROR, WARNING, Alert, Ends, Episode, EventCount, episodes_from_events
-from pipeline.arrow_rows import timedelta_to_us
 from pipeline.text import format_count, format_time
 from pipeline.transfers.messages.sender_clocks import LONG_TRANSIT
 from udfs.call_results import call_succeeded
@@ -24,6 +23,7 @@ from udfs.dcerpc.interfaces import REMOTE_READ_NAME
 from udfs.queues.alias_groups import canonical_queue_name
 from udfs.rows import RowDict
 from udfs.stubs import method_registry
+from udfs.times import DAY_US, HOUR_US, timedelta_to_us
 
 ATTEMPT_COLUMNS: Final = (
     "queue", "inferred_queue", "server_address", "client_address", "returned_at", "ended_at", "outcome", "end_hresult",
@@ -50,7 +50,6 @@ def key_columns(columns: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(name for name in columns if name not in _COUNT_COLUMNS)
 
 
-_HOUR_US: Final = 3_600_000_000
 _CLOCK_DIFFERENCE: Final = re.compile(r"at least (\d+) s")  # in the text of rule O02
 
 
@@ -289,7 +288,7 @@ def clock_alerts(rows: Iterable[Mapping[str, Any]], limits: Thresholds, now: int
         for run in episodes_from_events(events, now, window=limits.growth_window):
             least = min(each["least_transit_us"] for each in late if _is_in(run, each["first_at"]))
             run.message = (
-                f"no message of queue manager {manager} was captured within {least // 86_400_000_000} days of when it "
+                f"no message of queue manager {manager} was captured within {least // DAY_US} days of when it "
                 "says that it was sent: this clock is behind, or they waited"
             )
             yield Alert("clocks_differ", subject, run)
@@ -345,9 +344,9 @@ def missing_snapshot_alerts(rows: Iterable[Mapping[str, Any]], now: int) -> Iter
 
 def _hourly_episodes(bad: list[tuple[int, str]], now: int) -> Iterator[Episode]:
     """Yield the episodes of successive bad hours, each with the message of its last hour; ``bad``: (hour, message)."""
-    events = [EventCount(hour, hour + _HOUR_US) for hour, _ in bad]
+    events = [EventCount(hour, hour + HOUR_US) for hour, _ in bad]
     hours = [hour for hour, _ in bad]
-    for run in episodes_from_events(events, now, window=timedelta(microseconds=_HOUR_US)):
+    for run in episodes_from_events(events, now, window=timedelta(microseconds=HOUR_US)):
         run.message = bad[bisect_right(hours, min(run.last_seen_at, now)) - 1][1]
         yield run
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from typing import Any, Final, NamedTuple
 
-from pipeline.arrow_rows import timedelta_to_us
 from pipeline.queues.history import NOT_CONNECTED_STATES
 from pipeline.settings import AlertThresholds, HistoryConfig, TimersConfig, TransfersConfig
 from pipeline.silver.machine_names import DeclaredNames, names_digest
 from udfs.capture.openings import ANSWER_NOT_CAPTURED, NO_ANSWER, RESET
+from udfs.times import timedelta_to_us
 
 
 class Condition(NamedTuple):

@@ -17,10 +17,11 @@ from datetime import timedelta
 from typing import Final, NamedTuple
 
 from pipeline.alerts.conditions import CONDITIONS
-from pipeline.arrow_rows import epoch_day, timedelta_to_us
+from pipeline.arrow_rows import epoch_day
 from pipeline.attempts.evidence import confidence_level
 from udfs.keys import key
 from udfs.rows import RowDict
+from udfs.times import timedelta_to_us
 
 ERROR, WARNING, INFO = "error", "warning", "info"
 SEVERITY_ORDER: Final = (INFO, WARNING, ERROR)  # ascending

@@ -22,7 +22,6 @@ from pipeline.alerts.episodes import (
     Episode,
     Observation,
 )
-from pipeline.arrow_rows import timedelta_to_us
 from pipeline.queues.growth import CountSample, pair_with_window_minimum
 from pipeline.queues.history import (
     DEAD_LETTER_QUEUE_PATTERN,
@@ -33,6 +32,7 @@ from pipeline.queues.history import (
 )
 from pipeline.text import format_count, format_time
 from udfs.rows import RowDict
+from udfs.times import HOUR_US, timedelta_to_us
 
 HISTORY_COLUMNS: Final = (
     "queue_manager", "queue", "queue_format_name", "valid_from", "valid_to", "state", "message_count", "bytes",
@@ -52,7 +52,6 @@ WAITING_COLUMNS: Final = (
 _OUTGOING: Final = ("queue_disconnected", "queue_on_hold")  # of queues whose messages go to another machine
 _SERIES_COLUMNS: Final = ("queue_manager", "queue", "queue_format_name")
 _NEARLY_FULL_SHARE: Final = 0.9
-_HOUR_US: Final = 3_600_000_000
 
 
 def history_alerts(rows: Iterable[Mapping[str, Any]], limits: Thresholds, now: int) -> Iterator[Alert]:
@@ -174,7 +173,7 @@ def _growing(samples: Iterable[CountSample], limits: Thresholds, min_growth: int
 def _filling(samples: Iterable[CountSample], limits: Thresholds, quota: int | None) -> Iterator[Observation]:
     """Yield whether a quota is nearly used up, or will be soon at the rate of the slow window (one hour at least)."""
     window: deque[CountSample] = deque()
-    least = max(_HOUR_US, timedelta_to_us(limits.max_gap))
+    least = max(HOUR_US, timedelta_to_us(limits.max_gap))
     for sample in samples:
         if not quota or sample.size_bytes is None:
             continue
@@ -185,7 +184,7 @@ def _filling(samples: Iterable[CountSample], limits: Thresholds, quota: int | No
         left = max(quota - sample.size_bytes, 0) * span / growth if growth > 0 and span >= least else None
         used = sample.size_bytes / quota
         message = f"{sample.size_bytes} of {quota} bytes ({used:.0%})"
-        message += "" if left is None else f", at this rate full in {left / _HOUR_US / 24:.1f} days"
+        message += "" if left is None else f", at this rate full in {left / HOUR_US / 24:.1f} days"
         nearly_full = used >= _NEARLY_FULL_SHARE
         holds = nearly_full or (left is not None and left <= timedelta_to_us(limits.full_within))
         yield _observation(sample.row, holds=holds, message=message, severity=ERROR if nearly_full else WARNING)

@@ -23,10 +23,10 @@ from pipeline.alerts.episodes import (
     Observation,
     episodes_from_events,
 )
-from pipeline.arrow_rows import datetime_to_us, timedelta_to_us
 from pipeline.text import format_count, format_time
 from udfs.queues.alias_groups import canonical_queue_name
 from udfs.rows import RowDict
+from udfs.times import MINUTE_US, datetime_to_us, timedelta_to_us
 
 ALERT_SEQUENCE_COLUMNS: Final = (
     "source_queue_manager", "destination_queue", "hop_key", "sender_address", "receiver_address",
@@ -57,7 +57,6 @@ _SERIES: Final = ("source_queue_manager", "destination_queue", "hop_key")
 _HOP: Final = ("sender_address", "receiver_address")
 _ID: Final = "transaction_sequence_id"
 _REFUSED: Final = "refused"
-_MINUTE_US: Final = 60_000_000
 
 
 def sequence_alerts(
@@ -206,7 +205,7 @@ def resend_alerts(
         for run in episodes_from_events(events, now, window=limits.resend_window):
             run.message = max(
                 found for minute, found in stormy.items()
-                if run.since // _MINUTE_US <= minute <= run.last_seen_at // _MINUTE_US
+                if run.since // MINUTE_US <= minute <= run.last_seen_at // MINUTE_US
             )[1]  # fmt: skip
             yield _hop_alert("resend_storm", sender, receiver, run, names)
 

@@ -14,10 +14,10 @@ from typing import Any, Final
 
 from pipeline.alerts.conditions import FAILURE_CAUSES, Thresholds
 from pipeline.alerts.episodes import ERROR, INFO, WARNING, Alert, Ends, Episode, EventCount, episodes_from_events
-from pipeline.arrow_rows import timedelta_to_us
 from pipeline.text import format_count, format_time
 from udfs.capture.openings import ANSWER_NOT_CAPTURED
 from udfs.rows import RowDict
+from udfs.times import HOUR_US, timedelta_to_us
 
 SESSION_COLUMNS: Final = (
     "connection_id", "client_address", "server_address", "first_packet_at", "last_packet_at", "closed_at",
@@ -34,7 +34,6 @@ _REFUSED: Final = "refused"
 _UNANSWERED: Final = "unanswered"
 _ENDS: Final = ("client_address", "server_address")
 _LASTING: Final = 3  # failures that may be an error
-_HOUR_US: Final = 3_600_000_000
 
 
 @dataclass(slots=True)
@@ -161,7 +160,7 @@ def _scan_episodes(failures: Sequence[_Failure], client: str, limits: Thresholds
     marked = -1
     for place, each in enumerate(ordered):
         targets[each.row["server_address"]] += 1
-        while each.at - ordered[first].at > _HOUR_US:
+        while each.at - ordered[first].at > HOUR_US:
             targets[ordered[first].row["server_address"]] -= 1
             first += 1
         if sum(count > 0 for count in targets.values()) > limits.scan_targets:
@@ -185,7 +184,7 @@ def _scan_episodes(failures: Sequence[_Failure], client: str, limits: Thresholds
 def _has_opened_near(row: RowDict, at: int) -> bool:
     """Whether the client of a failure opened any connection within an hour of it."""
     before, after = row["client_opened_before"], row["client_opened_after"]
-    return (before is not None and at - before <= _HOUR_US) or (after is not None and after - at <= _HOUR_US)
+    return (before is not None and at - before <= HOUR_US) or (after is not None and after - at <= HOUR_US)
 
 
 def _full_windows(sessions: Iterable[RowDict], column: str, limits: Thresholds, now: int) -> Iterator[Episode]:

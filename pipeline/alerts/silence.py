@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple
 from pipeline.alerts.conditions import CLOCK_CONDITIONS, EVIDENCE_STOPPED
 from pipeline.alerts.entries import AlertRow
 from pipeline.alerts.episodes import ERROR, Alert, Episode, alert_rows
-from pipeline.arrow_rows import datetime_to_us, rows_to_table, timedelta_to_us
+from pipeline.arrow_rows import rows_to_table
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import FilteredTable
 from pipeline.silver.machines import UNNAMED, Machines
@@ -31,6 +31,7 @@ from schemas.alerts import ALERTS
 from schemas.bronze import CAPTURE_FILES
 from schemas.collected_snapshots import SNAPSHOTS_RAW
 from schemas.table import EVENT_DATE, RUN_ID, Table
+from udfs.times import datetime_to_us, timedelta_to_us
 
 CAPTURES, SNAPSHOTS = "captures", "snapshots"
 MIN_ARRIVALS: Final = 5  # fewer are no rhythm

@@ -16,7 +16,6 @@ from pipeline.alerts import (
 )
 from pipeline.alerts.conditions import FAILURE_CAUSES, Thresholds
 from pipeline.alerts.episodes import Alert
-from pipeline.arrow_rows import timedelta_to_us
 from pipeline.lake.queries.inputs import BoundQuery, FilteredTable, QueryInput
 from pipeline.queues.ended_receives import with_known_ends
 from pipeline.queues.history import is_dead_letter
@@ -45,8 +44,7 @@ from udfs.codes import NEGATIVE_CLASS_BIT
 from udfs.dcerpc.interfaces import QMMGMT_NAME
 from udfs.rows import RowMapping
 from udfs.stubs import method_registry
-
-_HOUR_US: Final = 3_600_000_000
+from udfs.times import HOUR_US, timedelta_to_us
 
 
 class AlertContext(NamedTuple):
@@ -486,7 +484,7 @@ def _capture_loss_query(_: Thresholds, window: TimeWindow) -> BoundQuery:
 
 def _missing_snapshots_query(_: Thresholds, window: TimeWindow) -> BoundQuery:
     """Return a query that counts expected and failed snapshots per queue manager and hour, of hours with failures."""
-    hour = f"CAST(floor(unix_micros(asked_at) / {_HOUR_US}) * {_HOUR_US} AS bigint) AS hour"
+    hour = f"CAST(floor(unix_micros(asked_at) / {HOUR_US}) * {HOUR_US} AS bigint) AS hour"
     counts = "count(*) AS expected, count(error) AS missing, max(error) AS error"
     every = f"SELECT queue_manager, {hour}, {counts} FROM {{rows}} WHERE {window.filter_sql('asked_at')} GROUP BY ALL"
     return BoundQuery(f"SELECT * FROM ({every}) WHERE missing > 0", {"rows": SNAPSHOTS_RAW})

@@ -13,9 +13,9 @@ from typing import Any, Final
 
 from pipeline.alerts.conditions import Thresholds
 from pipeline.alerts.episodes import ERROR, WARNING, Alert, ConditionHistory, Ends, Observation
-from pipeline.arrow_rows import timedelta_to_us
 from pipeline.text import format_count, format_time
 from udfs.rows import RowDict
+from udfs.times import timedelta_to_us
 
 EOD_TRANSFER_COLUMNS: Final = (
     "queue_manager", "queue", "queue_format_name", "source", "observed_at", "condition", "stalled_since",

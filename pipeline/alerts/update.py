@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import date, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Final
 
@@ -19,7 +19,7 @@ import pyarrow as pa
 from pipeline.alerts.conditions import Thresholds
 from pipeline.alerts.episodes import alert_rows
 from pipeline.alerts.sources import ALERT_SOURCES, AlertContext, AlertSource, TimeWindow
-from pipeline.arrow_rows import datetime_to_us, rows_to_table, timedelta_to_us, times_to_us
+from pipeline.arrow_rows import rows_to_table, times_to_us
 from pipeline.attempts.attempts_state import AttemptsState
 from pipeline.bronze.event_time import newest_event_time_us
 from pipeline.concurrency import run_concurrently
@@ -49,6 +49,7 @@ from schemas.transfers import MESSAGE_TRANSFERS, TRANSFER_SEQUENCES
 from udfs.codes import WSA_ERROR_NAMES
 from udfs.keys import key
 from udfs.rows import RowMapping
+from udfs.times import DAY_US, EPOCH, datetime_to_us, timedelta_to_us, us_to_datetime
 
 MAX_FOR_FULL_UPDATE: Final = 20_000  # rows of all sources; with fewer, all alerts are recomputed
 _FOLLOWED: Final = (
@@ -60,7 +61,6 @@ _ALERTS: Final = DerivedTable(
     ALERTS, (*_FOLLOWED, CAPTURE_FILES, QUEUE_ALIASES, HOSTS), code_version="9", needs=(CAPTURE_FILES, SNAPSHOTS_RAW)
 )
 _SCHEMA: Final = ALERTS.schema()
-_DAY_US: Final = 86_400_000_000
 # The earliest date of what changed, and whether any changed row has none.
 _FIRST_DAY: Final = f"SELECT min({EVENT_DATE}) AS first_day, bool_or({EVENT_DATE} IS NULL) AS undated FROM {{feed}}"
 
@@ -160,12 +160,12 @@ class _AlertsUpdate:
             raise TooManyChangesError
         changed = step.changed_inputs(_FOLLOWED)
         found = run_concurrently({table: partial(step.changes, table, _FIRST_DAY, 1) for table in changed})
-        days = [date(1970, 1, 1) + timedelta(microseconds=before.now)]
+        days = [us_to_datetime(before.now).date()]
         for rows in found.values():
             if any(row["undated"] for row in rows):
                 raise TooManyChangesError
             days += [row["first_day"] for row in rows if row["first_day"] is not None]
-        return [(min(days) - date(1970, 1, 1)).days * _DAY_US]
+        return [(min(days) - EPOCH.date()).days * DAY_US]
 
     def _reach_us(self) -> int:
         """Return how long before a change an alert that it affects can have begun or ended, microseconds."""

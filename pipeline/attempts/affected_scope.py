@@ -57,9 +57,9 @@ from schemas.attempts import QUEUE_OPERATIONS, RECEIVE_ATTEMPTS
 from schemas.bronze import CONNECTIONS
 from schemas.calls import REMOTE_READ_CALLS
 from schemas.table import EVENT_DATE, Table
+from udfs.times import DAY_US
 
 MIN_CALLS_FOR_KEYS: Final = 20_000  # with fewer calls, recomputing all is faster than selecting by keys
-_DAY_US: Final = 86_400_000_000
 _EPOCH: Final = date(1970, 1, 1)
 
 
@@ -289,7 +289,7 @@ def _queue_condition(*columns: str) -> str:
 
 def _starts_since(lake: Lake, servers: Collection[str], at: int) -> list[tuple[str, date | None]]:
     """Return the places of qm2qm Starts and purges at some servers since a time, microseconds."""
-    day = (_EPOCH + timedelta(days=at // _DAY_US)).isoformat()
+    day = (_EPOCH + timedelta(days=at // DAY_US)).isoformat()
     late = f"({EVENT_DATE} >= DATE'{day}' OR {EVENT_DATE} IS NULL) AND {CALL_TIME_SQL} >= {at}"
     calls = f"protocol = 'qm2qm' AND opnum IN {sql_values(QUEUE_NUMBER_OPNUMS)} AND server_address IN {{servers}}"
     return _read_places(lake, REMOTE_READ_CALLS, f"{calls} AND {late}", servers=servers)
@@ -372,7 +372,7 @@ def _associated_connections(
 
 def _days_of_spans(spans: Iterable[tuple[int, int]]) -> set[date] | None:
     """Return all UTC days of time spans in microseconds since the epoch; None if there are too many."""
-    days = {(first // _DAY_US, last // _DAY_US) for first, last in spans}
+    days = {(first // DAY_US, last // DAY_US) for first, last in spans}
     if sum(last - first + 1 for first, last in days) > MAX_RECOMPUTED:
         return None
     return {_EPOCH + timedelta(days=day) for first, last in days for day in range(first, last + 1)}

@@ -26,7 +26,6 @@ from typing import Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from pipeline.arrow_rows import timedelta_to_us
 from pipeline.attempts.columns.call_evidence import CallEvidence, EvidenceCalls
 from pipeline.attempts.columns.missing_codes import missing_bits
 from pipeline.settings import TimersConfig
@@ -48,6 +47,7 @@ from udfs.columns.arrays import from_ints, over_distinct, to_flags
 from udfs.columns.codes import combine_codes, either_code, number_codes
 from udfs.columns.groups import first_of, last_of, order_by, take_or
 from udfs.columns.time_index import TimeIndex
+from udfs.times import timedelta_to_us
 
 CLEANUP_INTERVAL_US: Final = timedelta_to_us(TimersConfig.cleanup)  # [MS-MQRR] 3.1.2.2
 

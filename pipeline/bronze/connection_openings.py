@@ -16,7 +16,6 @@ from typing import Final
 
 import pyarrow as pa
 
-from pipeline.arrow_rows import datetime_to_us
 from pipeline.bronze.across_captures.clock_steps import read_clock_steps
 from pipeline.bronze.write_tables import stamp_rows
 from pipeline.lake.lake import Lake
@@ -40,6 +39,7 @@ from udfs.capture.openings import (
 )
 from udfs.dcerpc.interfaces import BINARY_PROTOCOL_PORT, EPM_PORT
 from udfs.rows import RowDict
+from udfs.times import datetime_to_us
 
 _COLUMNS: Final = (
     "pending_key", "capture_id", "connection_id", "client_address", "client_port", "server_address", "server_port",

@@ -16,9 +16,9 @@ from __future__ import annotations
 import datetime as dt
 from dataclasses import dataclass, field
 
-from pipeline.arrow_rows import datetime_to_us, timedelta_to_us, us_to_datetime
 from pipeline.settings import IngestConfig
 from schemas.table import INGESTED_AT
+from udfs.times import datetime_to_us, timedelta_to_us, us_to_datetime
 
 """Clocks that show local time in UTC's place are at most 14 hours ahead."""
 

@@ -21,7 +21,6 @@ from typing import Final
 
 from pipeline.bronze.input_files import FindFile, InputFile, find_file
 from pipeline.bronze.ledger_entries import (
-    DAY_NS,
     CaptureFileSet,
     CaptureFileState,
     DateRange,
@@ -38,6 +37,7 @@ from udfs.files.capture_file import CaptureFileReader, NotACaptureError
 from udfs.files.capture_fingerprint import CaptureStart
 from udfs.files.file_source import FileSource
 from udfs.keys import key
+from udfs.times import DAY_NS
 
 REMOTE_FILE_THREADS: Final = 16  # that open files on an object store: they mostly wait
 LOCAL_THREADS: Final = 4

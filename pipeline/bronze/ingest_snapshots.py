@@ -19,7 +19,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from pipeline.arrow_rows import datetime_to_us, us_to_datetime
 from pipeline.bronze.failed_inputs import NOT_DECODED_SQL
 from pipeline.bronze.ingest_captures import BRONZE_TABLES, LogFunction
 from pipeline.bronze.ingest_clock import IngestClock
@@ -41,6 +40,7 @@ from udfs.files.capture_fingerprint import MAX_EXPANDED_BYTES, MAX_EXPANSION_RAT
 from udfs.files.file_source import FileSource
 from udfs.properties import snapshot_lines
 from udfs.rows import RowDict
+from udfs.times import datetime_to_us, us_to_datetime
 
 _LINES_PER_BATCH: Final = 2000
 _MAX_TASKS: Final = 64

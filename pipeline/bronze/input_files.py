@@ -19,10 +19,10 @@ from typing import Any, Final
 
 import pyarrow.fs as pafs
 
-from pipeline.arrow_rows import datetime_to_us, us_to_datetime
 from pipeline.local_paths import local_path
 from udfs.files import filesystems
 from udfs.files.file_source import FileSource, open_stored_file
+from udfs.times import datetime_to_us, us_to_datetime
 
 _COPY_CHUNK_BYTES: Final = 1 << 20
 _GLOB_CHARACTERS: Final = re.compile(r"[*?\[]")

@@ -6,14 +6,13 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, date, datetime
+from datetime import date
 from typing import Any, Final
 
 from pipeline.bronze.input_files import InputFile
 from udfs.capture.record_order import CLOCK_SET, OUT_OF_ORDER
 from udfs.tcp.unread_packets import may_hide_msmq
-
-DAY_NS: Final = 86_400 * 1_000_000_000
+from udfs.times import DAY_NS, EPOCH, us_to_datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,7 +265,7 @@ class IngestPlan:
 
 def midnight_ns(day: date) -> int:
     """Return the start of a UTC date in nanoseconds since 1970."""
-    return (day - date(1970, 1, 1)).days * DAY_NS
+    return (day - EPOCH.date()).days * DAY_NS
 
 
 _SET_FORWARD: Final = "set_forward"  # of ``CLOCK_SET`` those below 0
@@ -284,12 +283,7 @@ _SHOWN_BY_TAPS: Final = (
 
 def _utc_date(time_us: int | None) -> date | None:
     """Return the UTC date of a time in microseconds since 1970; beyond the calendar its first or last day."""
-    if time_us is None:
-        return None
-    try:
-        return datetime.fromtimestamp(time_us // 1_000_000, UTC).date()
-    except (OverflowError, ValueError, OSError):
-        return date.max if time_us > 0 else date.min
+    return None if time_us is None else us_to_datetime(time_us).date()
 
 
 def resume_offset(resume: str | None) -> int:

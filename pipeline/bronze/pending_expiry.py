@@ -14,10 +14,11 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.arrow_rows import datetime_to_us, is_in
+from pipeline.arrow_rows import is_in
 from pipeline.lake.lake import Lake
 from schemas.bronze import PENDING
 from schemas.table import EVENT_DATE, INGESTED_AT
+from udfs.times import datetime_to_us
 
 # A row without a time of its own is as old as its ingestion.
 _LAST_SEEN_SQL: Final = f"CASE WHEN {EVENT_DATE} IS NULL THEN {INGESTED_AT} ELSE last_packet_at END"

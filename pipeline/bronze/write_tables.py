@@ -44,6 +44,7 @@ from udfs.capture.merged_remainders import add_packet_counts
 from udfs.rows import RowDict
 from udfs.sessions.packet_sightings import packet_without_captures
 from udfs.sessions.pings import ping_rows, pings_batch, pings_of_rows
+from udfs.times import us_to_datetime
 
 _TABLES_WITH_CAPTURE_ID: Final = (RPC_CALLS, RPC_BINDS, SESSION_PACKETS, PINGS, QUARANTINE, PENDING, CAPTURE_FILES)
 _CAPTURE_COLUMNS: Final = ("capture_id", "response_capture_id")
@@ -453,9 +454,7 @@ def _ledger_row(read: PlannedRead, row: RowDict, before: RowDict | None) -> RowD
 
 def _file_columns(columns: RowDict) -> RowDict:
     """Return the ledger columns of a capture's files, with ``modified_at`` for ``modified_us``."""
-    modified = columns.pop("modified_us")
-    epoch = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
-    return {**columns, "modified_at": None if modified is None else epoch + dt.timedelta(microseconds=modified)}
+    return {**columns, "modified_at": us_to_datetime(columns.pop("modified_us"))}
 
 
 def stamp_rows(table: Table, rows: _Rows, run_id: str | None, ingested_at: dt.datetime | None) -> _Rows:

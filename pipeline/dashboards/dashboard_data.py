@@ -14,13 +14,14 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from pipeline.arrow_rows import datetime_to_us, times_to_us
+from pipeline.arrow_rows import times_to_us
 from pipeline.quality.coverage_gaps import GAP_MEASURES
 from pipeline.queues.eod_transfers import TROUBLED_CONDITIONS
 from pipeline.queues.history import NOT_CONNECTED_STATES, STATE_UNKNOWN
 from pipeline.silver.machines import UNNAMED, Machines
 from udfs.capture.openings import FAILED
 from udfs.columns.codes import codes_and_values
+from udfs.times import datetime_to_us
 
 MAX_DATASET_ROWS: Final = 5_000  # of each dataset in the page, by default
 MAX_DATASET_BYTES: Final = 8 << 20  # of the rows of each dataset, and of the sums over all of its rows

@@ -14,7 +14,6 @@ import pyarrow.compute as pc
 
 from pipeline.alerts.conditions import Thresholds
 from pipeline.alerts.silence import Source, read_sources
-from pipeline.arrow_rows import us_to_datetime
 from pipeline.bronze.event_time import newest_event_time_us
 from pipeline.concurrency import run_concurrently
 from pipeline.dashboards.dashboard_data import (
@@ -50,6 +49,7 @@ from schemas.hosts import HOSTS
 from schemas.messages import MESSAGES
 from schemas.sessions import SESSION_PACKETS
 from schemas.table import quoted
+from udfs.times import us_to_datetime
 
 _THRESHOLDS: Final = Thresholds()
 _NOW_QUERY, _SOURCES_QUERY, _MACHINES_QUERY = "now", "newest_by_source", "machine_names"

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
+from udfs.times import DAY_US, MINUTE_US
+
 _UPTIME_MODULUS_MS: Final = 1 << 32  # TimeStamp is 32 bits of milliseconds
 _SAME_START_MS: Final = 60_000
-_OVERLAP_US: Final = 60_000_000
-_DAY_US: Final = 86_400_000_000
+_OVERLAP_US: Final = MINUTE_US
 
 
 class HandshakeRequest(NamedTuple):
@@ -51,8 +52,8 @@ def find_clones(requests: Sequence[HandshakeRequest], clocks_apart_us: int = 0) 
         else:
             runs.append((start, request, request))
         found = _taking_turns(runs[-4:]) or _overlapping(longest, start, request, clocks_apart_us)
-        if found is not None and request.requested_at // _DAY_US not in days:
-            days.add(request.requested_at // _DAY_US)
+        if found is not None and request.requested_at // DAY_US not in days:
+            days.add(request.requested_at // DAY_US)
             yield found
         before = longest.get(start)
         if before is None or request.last_sent_at > before.last_sent_at:
@@ -84,7 +85,7 @@ def _taking_turns(runs: Sequence[tuple[int, HandshakeRequest, HandshakeRequest]]
     if len(runs) < 4 or (runs[0][0], runs[1][0]) != (runs[2][0], runs[3][0]):
         return None
     last = runs[3][2]
-    if last.requested_at - runs[0][2].requested_at > _DAY_US:
+    if last.requested_at - runs[0][2].requested_at > DAY_US:
         return None
     keys = (runs[0][2].packet_key, runs[1][1].packet_key, runs[2][1].packet_key, last.packet_key)
     return CloneEvidence(last, "requests of two machine starts take turns", keys)

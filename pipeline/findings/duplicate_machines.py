@@ -11,11 +11,12 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from pipeline.arrow_rows import datetime_to_us, rows_to_table
+from pipeline.arrow_rows import rows_to_table
 from pipeline.findings.evaluate import FINDINGS_SCHEMA, finding_row
 from pipeline.findings.rules.registry import OPERATIONAL_RULES
 from pipeline.lake.lake import Lake
 from schemas.hosts import HOSTS
+from udfs.times import datetime_to_us
 
 ALL_MACHINES_SCOPE: Final = "estate"  # the value of gold.findings.scope for what all machines show together
 _MAX_EVIDENCE: Final = 10

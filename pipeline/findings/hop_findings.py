@@ -28,6 +28,7 @@ from schemas.sessions import ORDER_ACKS, SESSION_PACKETS, SESSIONS
 from schemas.transfers import MESSAGE_TRANSFERS, TRANSFER_SEQUENCES
 from udfs.codes import MQMSG_CLASS_ACK_RECEIVE, NEGATIVE_CLASS_BIT, RECEIVE_CLASS_BIT
 from udfs.keys import key
+from udfs.times import DAY_US
 
 HOP_SCOPE: Final = "hop"
 _EXPIRY_SLACK_S: Final = 5
@@ -228,7 +229,7 @@ SELECT s.connection_id, s.initiator_queue_manager, s.client_address AS sender_ad
     AS packet_key, max(p.sent_at) AS last_sent_at
 FROM {{sessions}} AS s JOIN {{packets}} AS p ON p.connection_id = s.connection_id
 WHERE s.initiator_queue_manager IN {{ids}} AND s.initiator_uptime_ms IS NOT NULL AND p.sent_by = 'client'
-  AND unix_micros(s.last_packet_at) >= {{since}} - {86_400_000_000}
+  AND unix_micros(s.last_packet_at) >= {{since}} - {DAY_US}
 GROUP BY s.connection_id, s.initiator_queue_manager, s.client_address, s.server_address, s.initiator_uptime_ms,
   s.establish_requested_at"""
 

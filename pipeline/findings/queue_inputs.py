@@ -17,7 +17,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.arrow_rows import DAY_US, is_in, table_to_rows, times_to_us
+from pipeline.arrow_rows import is_in, table_to_rows, times_to_us
 from pipeline.concurrency import run_concurrently
 from pipeline.findings.evaluate import FINDINGS_SCHEMA
 from pipeline.findings.evaluate_queues import QUEUE_SCOPE, evaluate_queues
@@ -45,6 +45,7 @@ from schemas.queue_aliases import QUEUE_ALIASES
 from schemas.queue_snapshots import QUEUE_SNAPSHOTS
 from schemas.table import Table
 from udfs.columns.absent import AFTER_ALL
+from udfs.times import DAY_US
 
 SOURCE_TABLES: Final = (
     QUEUE_SNAPSHOTS, RECEIVE_ATTEMPTS, QUEUE_OPERATIONS, EOD_SOURCES, ACK_SEQUENCES, QUEUE_ALIASES,

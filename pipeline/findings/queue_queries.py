@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from datetime import date, timedelta
 from typing import Final
 
-from pipeline.arrow_rows import DAY_US
 from pipeline.findings.rules.queue_facts import QueueRuleLimits
 from pipeline.findings.rules.transactional_queues import MAX_SNAPSHOT_DISTANCE_US
 from pipeline.lake.queries.inputs import BoundQuery, QueryInput
@@ -27,6 +25,7 @@ from schemas.queue_snapshots import QUEUE_SNAPSHOTS
 from schemas.table import EVENT_DATE, Table
 from udfs.call_results import QMMGMT_SUCCEEDED_SQL
 from udfs.rows import RowMapping
+from udfs.times import DAY_US, us_to_datetime
 
 _IS_LOCAL: Final = "(upper(state) = 'LOCAL CONNECTION' OR upper(location) = 'LOCAL')"
 HAS_COUNTS: Final = f"({QMMGMT_SUCCEEDED_SQL} AND (message_count IS NOT NULL OR journal_message_count IS NOT NULL))"
@@ -205,7 +204,7 @@ FROM wanted JOIN found ON call_key = key LEFT JOIN returned ON read_key = key"""
         """The condition of calls that are not of dates long before ``since``."""
         if self.since <= 2 * DAY_US:
             return "TRUE"
-        first = date(1970, 1, 1) + timedelta(days=self.since // DAY_US - 2)
+        first = us_to_datetime(self.since - 2 * DAY_US).date()
         return f"({EVENT_DATE} IS NULL OR {EVENT_DATE} >= DATE'{first}')"
 
     def _uses_query(self, of_kind: Iterable[str], not_transactional: Iterable[str]) -> BoundQuery:

@@ -62,7 +62,7 @@ from pipeline.findings.inputs import (
 )
 from pipeline.findings.lookback import LookbackResult, evaluate_ongoing_associations
 from pipeline.findings.queue_inputs import AffectedQueues, QueueFindings
-from pipeline.findings.rules.queue_facts import QueueRuleLimits
+from pipeline.findings.rules.queue_facts import DEFAULT_LIMITS, QueueRuleLimits
 from pipeline.findings.rules.versions import CALL_RULES
 from pipeline.findings.sliced_inputs import IS_FIRST, IS_OWN, SlicedInputs
 from pipeline.lake.date_filters import dates_condition
@@ -104,13 +104,12 @@ _AFFECTED_CALLS: Final = (
 _SLICE: Final = SLICE_KEYS[1]
 
 
-def update(lake: Lake, *, stubs: bool = True, limits: QueueRuleLimits | None = None) -> int:
+def update(lake: Lake, *, stubs: bool = True, limits: QueueRuleLimits = DEFAULT_LIMITS) -> int:
     """Evaluate the rules on what changed; return how many rows are written.
 
     ``stubs``: bronze keeps stubs (``store.stubs``); rules that look at bytes of stubs are evaluated only then.
     ``limits`` are the settings of the rules on queues.
     """
-    limits = QueueRuleLimits() if limits is None else limits
     names, decoder = names_in_gold(lake), DECODED.provenance(lake).get(CODE_VERSION)
     step = _FINDINGS.begin(lake, {**limits.as_provenance(), "stubs": stubs, "names": names, "decoder": decoder})
     return 0 if step is None else _FindingsUpdate(step, stubs, QueueFindings(lake, limits, names)).run()

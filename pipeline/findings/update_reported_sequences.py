@@ -29,9 +29,9 @@ from schemas.sessions import ORDER_ACKS, SENDINGS, SESSIONS
 from schemas.transfers import TRANSFER_SEQUENCES
 from udfs.columns.codes import row_codes
 from udfs.rows import RowDict, RowMapping
+from udfs.times import DAY_US
 
 SEQUENCE_SCOPE: Final = "sequence"
-_DAY_US: Final = 86_400_000_000
 _MAX_CHANGES: Final = 200_000
 _INPUTS: Final = {
     EOD_TRANSFERS: "sequence_id",
@@ -125,8 +125,8 @@ def _evaluate(lake: Lake, ids: Collection[str], names: Mapping[str, str], run_id
         violations = [violation for check in SEQUENCE_CHECKS for violation in check.check(facts)]
         days: set[int] = set()
         for violation in sorted(violations, key=lambda each: (each.observed_at, each.evidence)):
-            if violation.observed_at // _DAY_US not in days:
-                days.add(violation.observed_at // _DAY_US)
+            if violation.observed_at // DAY_US not in days:
+                days.add(violation.observed_at // DAY_US)
                 row = finding_row(
                     rule.rule_id, source=rule.source_for(), severity=rule.severity, subject=violation.subject, call={},
                     observed_at=violation.observed_at, expected=rule.requirement, actual=violation.actual,

@@ -17,7 +17,6 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.arrow_rows import timedelta_to_us
 from pipeline.findings.hop_findings import HOP_SCOPE, HopFacts, cloned_machines, hop_finding_rows
 from pipeline.findings.rules.registry import HOP_CHECKS
 from pipeline.findings.rules.session_facts import PacketFacts, SessionFacts
@@ -51,6 +50,7 @@ from schemas.findings import FINDINGS
 from schemas.messages import MESSAGES
 from schemas.sessions import FINDING_CHECKPOINTS, ORDER_ACKS, SESSION_PACKETS, SESSIONS
 from schemas.transfers import MESSAGE_TRANSFERS, TRANSFER_SEQUENCES
+from udfs.times import timedelta_to_us
 
 _FINDINGS: Final = DerivedTable(
     FINDINGS, (SESSION_PACKETS, SESSIONS, MESSAGE_TRANSFERS, TRANSFER_SEQUENCES), code_version=SESSION_RULES,

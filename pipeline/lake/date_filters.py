@@ -7,8 +7,8 @@ from datetime import date
 from typing import Final
 
 from schemas.table import EVENT_DATE
+from udfs.times import DAY_US
 
-_DAY_US: Final = 86_400_000_000
 MAX_DATES: Final = 500  # a condition names so many dates one by one, more of them as a range
 
 
@@ -28,4 +28,4 @@ def dates_condition(dates: Collection[date | None] | None, column: str = EVENT_D
 
 def utc_date_sql(time: str) -> str:
     """Return the SQL of the UTC date of a time, given as SQL, whatever the session's time zone."""
-    return f"date_from_unix_date(CAST(floor(unix_micros({time}) / {_DAY_US}) AS int))"
+    return f"date_from_unix_date(CAST(floor(unix_micros({time}) / {DAY_US}) AS int))"

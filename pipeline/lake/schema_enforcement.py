@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,15 +14,14 @@ from pyspark.sql.pandas.types import from_arrow_type
 
 from pipeline.lake.errors import SchemaError
 from schemas.table import EVENT_DATE, INGESTED_AT, RUN_ID, Table
-
-_DAY_US: Final = 86_400_000_000
+from udfs.times import DAY_US
 
 
 def conform_frame(table: Table, rows: DataFrame) -> DataFrame:
     """Return a frame with exactly the table's columns, as ``conform_table`` does."""
     if table.event_date_columns and EVENT_DATE not in rows.columns:
         micros = F.unix_micros(F.coalesce(*table.event_date_columns))  # whatever the session's time zone
-        rows = rows.withColumn(EVENT_DATE, F.date_from_unix_date(F.floor(micros / F.lit(_DAY_US)).cast("int")))
+        rows = rows.withColumn(EVENT_DATE, F.date_from_unix_date(F.floor(micros / F.lit(DAY_US)).cast("int")))
     _check_columns(table, {each.name: each.dataType.simpleString() for each in rows.schema.fields})
     return rows.select(*table.names)
 

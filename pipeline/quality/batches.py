@@ -19,7 +19,6 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from pipeline.arrow_rows import datetime_to_us
 from pipeline.concurrency import run_concurrently
 from pipeline.lake.date_filters import MAX_DATES, dates_condition, utc_date_sql
 from pipeline.lake.engine.collect import collect
@@ -28,6 +27,7 @@ from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import CHANGE_COLUMNS, POST_IMAGES, BoundQuery, UnknownSqlError, double_braces
 from pipeline.quality.suites import Lookup, Suite, SuiteError
 from schemas.table import EVENT_DATE, Table, quoted
+from udfs.times import datetime_to_us
 
 MAX_CHANGED_VALUES: Final = 100_000  # that the driver takes; with more, the whole table is checked
 

@@ -29,6 +29,7 @@ from schemas.sessions import SESSION_PACKETS
 from schemas.table import EVENT_DATE, Table
 from udfs.call_results import QMMGMT_SUCCEEDED_SQL
 from udfs.keys import key
+from udfs.times import HOUR_US
 
 COUNTED_OUTCOMES: Final = ("ok", "fault", "no_response", "no_request", "damaged", "encrypted", "unbound")
 # Silver has the dates of its calls; but a message gets its queue by what opened it, which may be of another date.
@@ -37,7 +38,6 @@ _DECODED_CALLS: Final = (REMOTE_READ_CALLS, CLIENT_CALLS, MANAGEMENT_CALLS)
 _COVERAGE: Final = DerivedTable(
     COVERAGE, (*_FOLLOWED, *_DECODED_CALLS), code_version="3", needs=(CAPTURE_FILES, SNAPSHOTS_RAW)
 )
-_HOUR_US: Final = 3_600_000_000
 _ANSWERED_ON: Final = utc_date_sql("response_at")
 _SCHEMA: Final = COVERAGE.schema()
 
@@ -224,7 +224,7 @@ def coverage_table(totals: Mapping[tuple[datetime | None, str | None, str, str],
 
 def _count(lake: Lake, part: CoverageSource, dates: Dates) -> list[dict[str, Any]]:
     asked = part.rows(dates)
-    hour = f"CAST(floor(unix_micros({part.hour}) / {_HOUR_US}) * {_HOUR_US} AS bigint) AS hour"
+    hour = f"CAST(floor(unix_micros({part.hour}) / {HOUR_US}) * {HOUR_US} AS bigint) AS hour"
     measures = ", ".join(f"CAST({sql} AS bigint) AS {name}" for name, sql in part.measures.items())
     counted = asked.wrap(f"SELECT {hour}, server_address, {measures} FROM {{answer}} GROUP BY ALL")
     return [_timed(row) for row in lake.query(counted.sql, **counted.inputs).to_pylist()]

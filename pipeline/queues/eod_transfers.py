@@ -21,6 +21,7 @@ from typing import Any, Final
 
 from pipeline.settings import EodConfig
 from udfs.rows import RowDict
+from udfs.times import SECOND_US
 
 SeriesKey = tuple[str | None, str | None, str | None, str | None]
 
@@ -32,7 +33,6 @@ EOD_PROPERTIES: Final = (
     "eod_last_ack", "eod_first_non_ack", "eod_last_non_ack", "eod_next_seq", "eod_last_ack_time", "eod_last_ack_count",
     "eod_no_read_count", "eod_no_ack_count", "eod_resend_time", "eod_resend_interval", "eod_resend_count",
 )  # fmt: skip
-_US: Final = 1_000_000
 
 
 def is_transfer_snapshot(snapshot: Mapping[str, Any]) -> bool:
@@ -210,14 +210,14 @@ def _compare(row: RowDict, previous: RowDict | None, known: _InFlight, resend_ri
             since = previous["stalled_since"] if previous["stalled_since"] is not None else previous["observed_at"]
             row["stalled_since"] = since
     since = known.since(row)
-    row["in_flight_s"] = None if since is None else (row["observed_at"] - since) / _US
+    row["in_flight_s"] = None if since is None else (row["observed_at"] - since) / SECOND_US
     row["condition"] = _condition(row, previous, resend_rise)
     row["confidence"] = "partial" if row["missing"] else "complete"
     row["missing"] = sorted(row["missing"])
 
 
 def _set_rates(row: RowDict, previous: RowDict) -> None:
-    seconds = (row["observed_at"] - previous["observed_at"]) / _US
+    seconds = (row["observed_at"] - previous["observed_at"]) / SECOND_US
     if seconds <= 0 or row["sequence_id"] is None or row["sequence_id"] != previous["sequence_id"]:
         return
     numbers = {
@@ -251,7 +251,7 @@ def _is_stalled(row: RowDict, previous: RowDict) -> bool:
 
 def number_sent_since(row: Mapping[str, Any]) -> int:
     """Return the time from which ``compute_transfers`` needs the earlier rows of a series, given its last one."""
-    back = 0 if row["in_flight_s"] is None else round(row["in_flight_s"] * _US)
+    back = 0 if row["in_flight_s"] is None else round(row["in_flight_s"] * SECOND_US)
     return int(row["observed_at"] - back)
 
 

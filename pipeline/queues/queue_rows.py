@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from pipeline.arrow_rows import datetime_to_us, epoch_day, rows_to_table, table_to_rows, timedelta_to_us
+from pipeline.arrow_rows import epoch_day, rows_to_table, table_to_rows
 from pipeline.queues import eod_sources, eod_transfers, history
 from pipeline.queues.captured_transfers import NOT_CAPTURED, CapturedTransfers
 from pipeline.queues.history import QueueEvent, ResumePoint
@@ -31,6 +31,7 @@ from udfs.keys import key
 from udfs.queues.alias_groups import canonical_queue_name
 from udfs.queues.normal_form import normalize_queue_name
 from udfs.rows import RowDict
+from udfs.times import datetime_to_us, timedelta_to_us
 
 QueueKey = tuple[str | None, str]  # queue manager, queue
 HistoryKey = tuple[str | None, str, str | None]  # and format name

@@ -16,7 +16,6 @@ from pipeline.alerts.conditions import Thresholds
 from pipeline.alerts.entries import AlertRow
 from pipeline.alerts.episodes import SEVERITY_ORDER
 from pipeline.alerts.update import current_alerts
-from pipeline.arrow_rows import datetime_to_us
 from pipeline.concurrency import run_concurrently
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import FilteredTable
@@ -29,6 +28,7 @@ from schemas.queue_aliases import QUEUE_ALIASES
 from schemas.queue_history import QUEUE_HISTORY
 from schemas.queue_snapshots import MACHINE_SNAPSHOTS
 from schemas.transfers import MESSAGE_TRANSFERS
+from udfs.times import datetime_to_us
 
 CHANGE_KINDS: Final = ("alert", "queue", "machine", "flow")
 _MAX_LINES: Final = 40  # of each kind

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from datetime import datetime
 from typing import Any, Final
 
 from pipeline.bronze.event_time import newest_event_time_us
@@ -20,6 +21,7 @@ from schemas.eod import EOD_TRANSFERS
 from schemas.queue_aliases import QUEUE_ALIASES
 from schemas.queue_history import QUEUE_HISTORY
 from schemas.queue_snapshots import QUEUE_SNAPSHOTS
+from udfs.times import datetime_to_us
 
 _MAX_LINES: Final = 40
 _CACHE_FORMAT: Final = 3  # increase it whenever the lines change: cached lines of another format are ignored
@@ -31,16 +33,16 @@ FROM {{rows}} WHERE queue IS NOT NULL
 GROUP BY {", ".join(_THING_COLUMNS)}, source HAVING max(CASE WHEN hresult = 0 THEN 1 ELSE 0 END) = 0"""
 
 
-def queue_lines(lake: Lake, as_of_us: int | None = None) -> list[str]:
+def queue_lines(lake: Lake, as_of: datetime | None = None) -> list[str]:
     """Return a line with the last report of each queue, as on the site; empty without snapshots.
 
-    ``as_of_us`` overrides "now", the time of the newest packet or snapshot.
+    ``as_of`` overrides "now", the time of the newest packet or snapshot.
     The lines are cached in the lake's folder of runs, and stay valid until a table has another version.
     """
     found = lake.versions.newest_commits(QUEUE_SNAPSHOTS, QUEUE_HISTORY, EOD_TRANSFERS, QUEUE_ALIASES)
     if QUEUE_SNAPSHOTS not in found:
         return []
-    now = newest_event_time_us(lake) if as_of_us is None else as_of_us
+    now = newest_event_time_us(lake) if as_of is None else datetime_to_us(as_of)
     made_of = [_CACHE_FORMAT, now, *(each.version for each in found.values())]
     cache_file = RunMarkers.of(lake).root / "queues"
     with suppress(OSError, ValueError, TypeError, KeyError):

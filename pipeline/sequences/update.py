@@ -19,7 +19,6 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from pipeline.arrow_rows import timedelta_to_us
 from pipeline.attempts import capture_gaps
 from pipeline.attempts.attempts_state import AttemptsState
 from pipeline.concurrency import run_concurrently
@@ -43,6 +42,7 @@ from pipeline.sequences.sequence_rows import (
 from schemas.ack_sequences import ACK_SEQUENCES
 from schemas.attempts import QUEUE_OPERATIONS, RECEIVE_ATTEMPTS
 from udfs.rows import RowDict
+from udfs.times import timedelta_to_us
 
 MAX_CHANGED_ATTEMPTS: Final = 100_000  # changes, or attempts of what changed; with more, all rows are recomputed
 _MAX_QUEUES: Final = 1000  # that a condition on operations names

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.arrow_rows import is_in, timedelta_to_us
+from pipeline.arrow_rows import is_in
 from pipeline.lake.queries.duckdb_sql import DuckDbSql
 from pipeline.transfers.connection_packets import ConnectionPackets
 from pipeline.transfers.inputs import (
@@ -27,6 +27,7 @@ from schemas.sessions import ORDER_ACKS, SENDINGS, SESSION_PACKETS, SESSIONS
 from schemas.table import Table
 from udfs.capture.clock_steps import NO_STEPS, ClockSteps
 from udfs.sessions.packet_rows import SESSION_PACKETS_SCHEMA
+from udfs.times import timedelta_to_us
 
 SESSION_TABLES: Final = (SESSIONS, ORDER_ACKS, SENDINGS)
 _NOTHING_DECODED: Final = pa.table(

@@ -11,6 +11,7 @@ packets. No Spark.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Final
 
 import numpy as np
@@ -19,10 +20,10 @@ import pyarrow as pa
 from udfs.array_types import Bools, Ints
 from udfs.capture.clock_steps import NO_STEPS, ClockSteps
 from udfs.capture.clocks.tap_offsets import TapOffsets
-from udfs.capture.tap_clocks import to_us
 from udfs.columns.absent import NO_TIME
 from udfs.columns.codes import codes_and_values
 from udfs.rows import RowDict
+from udfs.times import datetime_to_us
 
 _HANDSHAKE: Final = ("establish_connection", "connection_parameters")
 
@@ -87,8 +88,9 @@ def _taps_on_one_clock(
 
 def _at(place: RowDict, steps: ClockSteps) -> int:
     """Return the time of a packet in a capture as if its clock had not been set, as the capture shows itself; us."""
-    at = to_us(place["sent_at"])
-    return (NO_TIME if at is None else at) + steps.before(place["capture_id"], place["packet_number"]).us
+    sent_at: datetime | None = place["sent_at"]
+    at = NO_TIME if sent_at is None else datetime_to_us(sent_at)
+    return at + steps.before(place["capture_id"], place["packet_number"]).us
 
 
 def _without_step(

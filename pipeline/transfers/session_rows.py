@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.arrow_rows import epoch_day, rows_to_table, table_to_rows, timedelta_to_us
+from pipeline.arrow_rows import epoch_day, rows_to_table, table_to_rows
 from pipeline.settings import PendingConfig, SessionsConfig
 from pipeline.transfers.checkpoints import Hole
 from pipeline.transfers.connection_packets import (
@@ -47,6 +47,7 @@ from udfs.sessions.handshake_packets import (
     internal_header_columns,
 )
 from udfs.sessions.packet_layouts import DECODER_VERSION
+from udfs.times import timedelta_to_us
 
 SESSIONS_SCHEMA: Final = SESSIONS.schema()
 ORDER_ACKS_SCHEMA: Final = ORDER_ACKS.schema()

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.arrow_rows import is_in, timedelta_to_us, us_to_datetime
+from pipeline.arrow_rows import is_in
 from pipeline.bronze.across_captures.changed_ends import changed_ends
 from pipeline.bronze.across_captures.clock_steps import read_clock_steps
 from pipeline.lake.incremental import DerivedTable, IncrementalUpdate, KeptState, TooManyChangesError
@@ -66,6 +66,7 @@ from udfs.columns.absent import NO_TIME
 from udfs.comqc.declared_interfaces import NO_DECLARATIONS, Declarations
 from udfs.prefetch import prefetch
 from udfs.sessions.packet_layouts import DECODER_VERSION
+from udfs.times import timedelta_to_us, us_to_datetime
 
 _SESSIONS: Final = DerivedTable(
     SESSIONS, (SESSION_PACKETS, CONNECTIONS, CAPTURE_FILES), code_version="8",

@@ -9,7 +9,7 @@ import datetime as dt
 import pytest
 
 from pipeline.findings.evaluate_queues import FACT_PARTS, evaluate_queues
-from pipeline.findings.rules.queue_facts import QueueRuleLimits
+from pipeline.findings.rules.queue_facts import DEFAULT_LIMITS
 from pipeline.findings.rules.registry import ALL_RULES, OPERATIONAL_RULES, QUEUE_CHECKS
 from udfs.keys import key
 
@@ -18,7 +18,6 @@ NOON = 1_714_564_800 * US
 HOUR, DAY = 3600, 86400
 ORDERS, SERVER = "srv1\\private$\\orders", "10.0.0.1"
 DEAD = "srv1\\system$;deadletter"
-LIMITS = QueueRuleLimits()
 
 
 def us(seconds):
@@ -112,7 +111,7 @@ class World:
         } | more)  # fmt: skip
         return self
 
-    def found(self, limits=LIMITS):
+    def found(self, limits=DEFAULT_LIMITS):
         """The findings, which do not depend on the order of rows."""
         rows = evaluate_queues(self.rows, limits).to_pylist()
         again = evaluate_queues({name: list(reversed(each)) for name, each in self.rows.items()}, limits).to_pylist()

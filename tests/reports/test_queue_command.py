@@ -10,7 +10,6 @@ from engines import without_spark
 from jobs import queue_verdict, run_all
 from pipeline.alerts.conditions import Thresholds
 from pipeline.alerts.entries import find_entries
-from pipeline.arrow_rows import us_to_datetime
 from pipeline.bronze.event_time import newest_event_time_us
 from pipeline.lake.lake import Lake
 from pipeline.reports.queue_verdict import verdict
@@ -18,6 +17,7 @@ from pipeline.reports.queue_verdict.verdict import Situation, find_verdicts, ver
 from pipeline.reports.views.names import queues_meant
 from pipeline.silver.machines import Machines
 from schemas.alerts import ALERTS
+from udfs.times import us_to_datetime
 
 STALLED = "0cf753ea-ab77-5e15-87bc-834df08a718c"  # the machine to which 08-stall sends, whose name is not known
 WIDTH, HEIGHT = 100, 40

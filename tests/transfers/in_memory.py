@@ -5,7 +5,6 @@ import pyarrow.compute as pc
 
 from capture.in_memory import read_captures
 from memory_lake import MemoryLake
-from pipeline.arrow_rows import timedelta_to_us
 from pipeline.bronze.across_captures.clock_steps import read_clock_steps
 from pipeline.findings.session_findings import (
     EVALUATED_MESSAGES_SQL,
@@ -43,6 +42,7 @@ from schemas.messages import MESSAGES
 from schemas.sessions import ORDER_ACKS, SENDINGS, SESSION_PACKETS, SESSIONS
 from schemas.transfers import MESSAGE_TRANSFERS, TRANSFER_SEQUENCES
 from udfs.comqc.declared_interfaces import NO_DECLARATIONS
+from udfs.times import timedelta_to_us
 
 RUN = "run"
 _BRONZE = {"connections": CONNECTIONS, "session_packets": SESSION_PACKETS, "capture_files": CAPTURE_FILES,

@@ -10,7 +10,6 @@ import pytest
 import example_rows
 from engines import without_spark
 from jobs import run_all
-from pipeline.arrow_rows import us_to_datetime
 from pipeline.lake.lake import Lake
 from schemas.bronze import QUARANTINE
 from schemas.findings import FINDINGS
@@ -18,6 +17,7 @@ from schemas.messages import MESSAGES
 from schemas.sessions import ORDER_ACKS, PINGS, SESSION_PACKETS, SESSIONS
 from schemas.transfers import MESSAGE_TRANSFERS, TRANSFER_SEQUENCES
 from transfers_peer.reading import CAPTURES, account_lines, of
+from udfs.times import us_to_datetime
 
 FOUR_TUPLE = ("client_address", "client_port", "server_address", "server_port")
 PACKET_COLUMNS = ("kind", "flags", "packet_size", "length_bytes", "session_header")

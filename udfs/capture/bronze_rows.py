@@ -28,6 +28,7 @@ from udfs.tcp.capture_budget import CaptureBudget
 from udfs.tcp.connections import ConnectionKind, TcpConnection
 from udfs.tcp.packet_decoder import PacketDecoder
 from udfs.tcp.tunnels import MAX_DEPTH
+from udfs.times import DAY_US
 
 if TYPE_CHECKING:
     from udfs.capture.capture_scan import CaptureScan
@@ -56,7 +57,6 @@ PDUS_SCHEMA: Final = pa.schema(
         ("from_client", pa.bool_()),
     ]
 )
-_DAY_US: Final = 86_400_000_000
 _MAX_TUNNEL_ROWS: Final = 1000
 _MAX_NOT_READ_ROWS: Final = 1000
 _FURTHER_NOT_READ: Final = "of further kinds"
@@ -71,7 +71,7 @@ def _to_batch(rows: Iterable[dict[str, Any]], schema: pa.Schema, time: str) -> p
     """Convert rows to a record batch; ``event_date`` is the date of the column ``time``."""
 
     def event_date(moment: int | None) -> int | None:
-        return None if moment is None else moment // _DAY_US
+        return None if moment is None else moment // DAY_US
 
     return rows_to_batch(({**row, "event_date": event_date(row[time])} for row in rows), schema)
 

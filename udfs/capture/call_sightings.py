@@ -16,13 +16,14 @@ from typing import Any, Final
 from udfs.capture.clock_steps import NO_STEPS, ClockSteps
 from udfs.capture.disjoint_sets import DisjointSets
 from udfs.capture.overlapping_captures import MAX_AT_ONCE, nearest_before
-from udfs.capture.tap_clocks import set_clocks, to_time, to_us
+from udfs.capture.tap_clocks import set_clocks
 from udfs.capture.taps import ConnectionTaps
 from udfs.columns.absent import AFTER_ALL
 from udfs.keys import key
 from udfs.rows import RowDict
 from udfs.rpc.call_schema import CALL_TIME_COLUMNS, GIVEN_UP_COLUMNS, HALVES, IN_PART, NOT_SEEN, WHOLE, has_whole_half
 from udfs.tcp.time_limits import DEFAULT_TIME_LIMITS, TimeLimits
+from udfs.times import datetime_to_us, us_to_datetime
 
 _FOUR_TUPLE_COLUMNS: Final = ("client_address", "client_port", "server_address", "server_port")
 _TIME_COLUMNS: Final = ("request_at", "request_done_at", "response_at", "response_done_at")
@@ -94,7 +95,7 @@ def to_sighting(row: RowDict, *, finished: bool) -> RowDict:
     """
     return {
         **{name: row[name] for name in _POSITION_COLUMNS},
-        **{name: to_us(row[name]) for name in CALL_TIME_COLUMNS},
+        **{name: datetime_to_us(row[name]) for name in CALL_TIME_COLUMNS},
         **{
             half: NOT_SEEN if not row[f"{half}_fragments"] else WHOLE if has_whole_half(row, half) else IN_PART
             for half in HALVES
@@ -195,7 +196,7 @@ def _merge_rows(rows: list[RowDict], taps: Mapping[str, ConnectionTaps]) -> RowD
         **best,
         **{name: decrypted[name] for name in _DECRYPTION_COLUMNS},
         **places,
-        **{name: to_time(places[name]) for name in _TIME_COLUMNS},
+        **{name: us_to_datetime(places[name]) for name in _TIME_COLUMNS},
         "bind_seen": any(one["bind_seen"] for one in rows),
         "observations": max(
             len({one[place] for one in sightings if one[half]})
@@ -206,7 +207,7 @@ def _merge_rows(rows: list[RowDict], taps: Mapping[str, ConnectionTaps]) -> RowD
     }
     for name in GIVEN_UP_COLUMNS:
         seen_at = next((seen[name] for seen in sightings if seen[name] is not None), None)
-        row[name] = to_time(seen_at)
+        row[name] = us_to_datetime(seen_at)
         if seen_at is None:  # of a tap that saw nothing else of the call
             unfinished = (one for one in rows if not all(seen["finished"] for seen in one["sightings"]))
             row[name] = min((one[name] for one in unfinished if one[name] is not None), default=None)

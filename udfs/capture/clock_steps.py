@@ -25,9 +25,8 @@ from udfs.capture.record_order import CLOCK_SET, MAX_STEPS, OUT_OF_ORDER
 from udfs.keys import key
 from udfs.rows import RowDict
 from udfs.rpc.call_schema import HALVES
+from udfs.times import datetime_to_us, us_to_datetime
 
-_EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
-_US: Final = dt.timedelta(microseconds=1)
 _CAPTURES: Final = ("capture_id", "response_capture_id")
 CLOCK_OF_TAP: Final = 1000  # a tap's number is raised by this times the number of the clock (``SetClock.clock``)
 _CLOCK_NUMBERS: Final = 2000  # captures whose clocks were set have numbers apart; all fit into 32 bits
@@ -74,7 +73,7 @@ class TapStep(NamedTuple):
 
     def row(self) -> RowDict:
         """Return the element of the ledger's column."""
-        return {name: _EPOCH + _US * each if name.endswith("_at") else each for name, each in self._asdict().items()}
+        return {name: us_to_datetime(each) if name.endswith("_at") else each for name, each in self._asdict().items()}
 
     def overlaps(self, other: TapStep) -> bool:
         """Whether the same other capture shows a place that may be the same."""
@@ -273,7 +272,7 @@ class ClockSteps:
 
 
 def _us(time: dt.datetime | int) -> int:
-    return time if isinstance(time, int) else (time - _EPOCH) // _US
+    return time if isinstance(time, int) else datetime_to_us(time)
 
 
 def _last_packet(step: TapStep) -> int:

@@ -50,6 +50,7 @@ from udfs.tcp.connections import (
     TcpConnection,
 )
 from udfs.tcp.packet_decoder import ACK, FIN, FRAMED_BEFORE, SKIPPED_BEFORE, STREAM_START, SYN
+from udfs.times import DAY_NS
 
 SIDE_STRUCT: Final = PENDING.column("sides").type.value_type
 PENDING_SCHEMA: Final = PENDING.schema(without=RUN_COLUMNS)
@@ -60,7 +61,6 @@ LearnedInterfaces = Mapping[tuple[bytes, int], Iterable[str]]  # by (address, po
 _MAX_RUNS: Final = 64  # of an unrecognised direction; further ones are not merged
 _MAX_PLACEHOLDER_BYTES: Final = 1 << 30  # bytes per segment without data: sequence number differences stay unambiguous
 _MASK: Final = 0xFFFFFFFF
-_DAY_NS: Final = 86_400_000_000_000
 _KIND_NAMES: Final = {
     ConnectionKind.RPC: "rpc",
     ConnectionKind.UNDECIDED: "undecided",
@@ -321,7 +321,7 @@ def _pending_row(
         "merge_digest": None,
         "over_limit": None,
         "resets": [_reset_fields(each) for each in connection.resets],
-        "event_date": None if last_time == NO_TIME else last_time // _DAY_NS,
+        "event_date": None if last_time == NO_TIME else last_time // DAY_NS,
     }
 
 

@@ -22,6 +22,7 @@ from udfs.dcerpc.interfaces import BINARY_PROTOCOL_PORT, EPM_PORT, MSMQ_RPC_PORT
 from udfs.rows import RowDict
 from udfs.rpc.connection_identity import connection_id, four_tuple
 from udfs.tcp.connections import ConnectionKind, StreamDirection, TcpConnection
+from udfs.times import DAY_NS
 
 OPENING_TYPE: Final = PENDING.column("opening").type
 NO_ANSWER, RESET, ANSWER_NOT_CAPTURED, TOO_EARLY = "no_answer", "reset", "answer_not_captured", "too_early"
@@ -296,7 +297,7 @@ def attempt_connection(identity: str, remainders: Sequence[RowDict], code: str) 
         "association_group_id": None,
         "packets": sum(each["packets"] for each in remainders),
         "not_established": code,
-        "event_date": None if first == NO_TIME else first // 86_400_000_000_000,
+        "event_date": None if first == NO_TIME else first // DAY_NS,
     }
 
 

@@ -13,7 +13,6 @@ differ by is looked at on each side of such a place alone (``between_jumps``).
 
 from __future__ import annotations
 
-import datetime as dt
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -27,22 +26,12 @@ from udfs.capture.clock_steps import CLOCK_OF_TAP, NO_STEPS, UNKNOWN_CLOCK, Cloc
 from udfs.rows import RowDict
 from udfs.rpc.call_schema import GIVEN_UP_COLUMNS, HALVES
 from udfs.tcp.connections import sequence_difference
+from udfs.times import us_to_datetime
 
-_EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 NEAREST: Final = 9  # differences whose median is taken: clocks drift, and single segments are lost and sent again
 _LEAST_COMMON: Final = 3  # differences on each side of a place that show that one of the clocks was set there
 LEAST_JUMP_US: Final = 1_000_000
 _MAX_DRIFT: Final = 2e-4  # of two clocks; a difference that grows by less than that in the time between was not set
-
-
-def to_us(time: dt.datetime | None) -> int | None:
-    """Return a time in us since the epoch."""
-    return None if time is None else (time - _EPOCH) // dt.timedelta(microseconds=1)
-
-
-def to_time(us: int | None) -> dt.datetime | None:
-    """Return us since the epoch as a time."""
-    return None if us is None else _EPOCH + dt.timedelta(microseconds=us)
 
 
 class SeenTwice(NamedTuple):
@@ -151,7 +140,7 @@ def set_clocks(rows: Sequence[RowDict], tap_of: Mapping[str, int], steps: ClockS
             continue
         seen_by, request_tap = tap_of.get(seen["capture_id"]), row["clocks"]["request_tap"]
         if seen_by is not None and request_tap is not None and seen_by != request_tap % CLOCK_OF_TAP:
-            row[name] = to_time(clocks.order_at(seen_by, seen[name]) + row["clocks"]["request_ahead_us"])
+            row[name] = us_to_datetime(clocks.order_at(seen_by, seen[name]) + row["clocks"]["request_ahead_us"])
 
 
 def _events(row: RowDict, half: str, tap_of: Mapping[str, int], steps: ClockSteps) -> Iterable[_Event]:

@@ -23,12 +23,12 @@ from udfs.capture.overlapping_captures import (
     captured_size,
     is_payload,
 )
-from udfs.capture.tap_clocks import to_us
 from udfs.columns.absent import NO_TIME
 from udfs.dcerpc.pdu_headers import PDU_HEADER_BYTES, read_frag_length
 from udfs.rows import RowDict
 from udfs.rpc.call_schema import GIVEN_UP_COLUMNS, HALVES, IN_PART, NOT_SEEN, WHOLE, has_whole_half
 from udfs.tcp.connections import MAX_SEQUENCE_JUMP, sequence_difference
+from udfs.times import datetime_to_us
 
 
 def assign_taps(captured: Sequence[Captured], numbers: Sequence[int], side_by_side: Iterable[Pair]) -> list[int]:
@@ -175,12 +175,12 @@ class TapView:
             "capture_id": piece.capture_id,
             "packet": piece.packet_number,
             "byte_offset": piece.file_offset + begin - piece.start,
-            "at": _to_us(piece.time_ns) if has_first_byte else None,
-            "done_at": _to_us(done_ns),
+            "at": _ns_to_us(piece.time_ns) if has_first_byte else None,
+            "done_at": _ns_to_us(done_ns),
         }
 
 
-def _to_us(time_ns: int) -> int | None:
+def _ns_to_us(time_ns: int) -> int | None:
     """Return a time in us; None for a packet without one."""
     return None if time_ns == NO_TIME else time_ns // 1000
 
@@ -209,7 +209,7 @@ class ConnectionTaps(NamedTuple):
         """
         sides = self.client_side, self.client_side ^ 1
         fragments = {half: self._fragments(row, half, side) for half, side in zip(HALVES, sides, strict=True)}
-        given_up = {name: to_us(row[name]) for name in GIVEN_UP_COLUMNS}
+        given_up = {name: datetime_to_us(row[name]) for name in GIVEN_UP_COLUMNS}
         found = []
         for view in self.views:
             times_us = view.directions[self.client_side].times_us

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -12,9 +12,9 @@ import pyarrow.compute as pc
 from schemas.table import TIMESTAMP
 from udfs.array_types import Bools, Ints
 from udfs.columns.absent import NO_TIME, NONE
+from udfs.times import DAY_US
 
 Column: TypeAlias = pa.ChunkedArray | pa.Array
-_DAY_US: Final = 86_400_000_000
 
 
 def one_array(column: Column) -> pa.Array:
@@ -54,7 +54,7 @@ def from_times(times: Ints, absent: int = NO_TIME) -> pa.Array:
 
 def utc_dates(times: Ints) -> pa.Array:
     """Return the dates, in UTC, of microseconds since the epoch, also before 1970; null for ``NO_TIME``."""
-    return pa.array((times // _DAY_US).astype(np.int32), mask=times == NO_TIME).cast(pa.date32())
+    return pa.array((times // DAY_US).astype(np.int32), mask=times == NO_TIME).cast(pa.date32())
 
 
 def from_groups(bounds: Ints, values: pa.Array, *, empty: bool = True) -> pa.Array:

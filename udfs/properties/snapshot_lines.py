@@ -18,12 +18,12 @@ from schemas.table import EVENT_DATE, RUN_COLUMNS
 from udfs.files.capture_file import ReadableStream
 from udfs.keys import key
 from udfs.properties.observations import parse_json
+from udfs.times import EPOCH, datetime_to_us
 
 FORMAT_VERSION: Final = 1
 MAX_LINE_BYTES: Final = 64 << 20
 _BLOCK_BYTES: Final = 1 << 20
 _SAMPLE_BYTES: Final = 256
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 NOT_JSON, UNKNOWN_VERSION, MALFORMED, TOO_LONG = "not_json", "unknown_version", "malformed", "line_too_long"
 TIME_AHEAD: Final = "time_ahead"
 SNAPSHOT_SCHEMA: Final = SNAPSHOTS_RAW.schema(without=(EVENT_DATE, *RUN_COLUMNS))
@@ -136,7 +136,7 @@ def _snapshot_row(record: JsonObject) -> JsonObject:
     properties = record.get("properties")
     if not isinstance(properties, list | None):
         raise BrokenLineError(MALFORMED)
-    micros = (asked_at - _EPOCH) // datetime.resolution
+    micros = datetime_to_us(asked_at)
     return {
         # The format name identifies the object; only a machine has none.
         "snapshot_id": key(manager, format_name or None, micros),
@@ -192,6 +192,6 @@ def _optional_time(record: JsonObject, name: str) -> datetime | None:
         when = when.astimezone(UTC)
     except (ValueError, OverflowError) as error:
         raise BrokenLineError(MALFORMED) from error
-    if when.year < _EPOCH.year:
+    if when.year < EPOCH.year:
         raise BrokenLineError(MALFORMED)
     return when

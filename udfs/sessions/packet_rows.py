@@ -34,6 +34,7 @@ from udfs.sessions.packet_framing import FramedPackets
 from udfs.sessions.packet_headers import CHECKED_HEADER_BYTES, PACKET_TYPE_BITS, SESSION_ACK, USER_FLAGS_AT
 from udfs.tcp.connections import TcpConnection
 from udfs.tcp.octets import gather_bytes, u16_little, u32_little
+from udfs.times import DAY_NS
 
 SESSION_HEADER_TYPE: Final = SESSION_PACKETS.column("session_header").type
 PACKET_SIGHTING_TYPE: Final = SESSION_PACKETS.column("sightings").type.value_type
@@ -50,7 +51,6 @@ _DQ_SHIFT: Final = QUEUE_NAME_FIELDS[0][2]
 _NAME_BYTES: Final = np.array(QUEUE_NAME_BYTES, np.int64)
 _LABEL_AT, _LABEL_LENGTH_AT, _CLASS_AT = 56, 1, 2  # in the MessagePropertiesHeader
 _KEY_DIGITS: Final = 32
-_DAY_NS: Final = 86_400_000_000_000
 
 
 class SessionPacketRows:
@@ -95,7 +95,7 @@ class SessionPacketRows:
             "observations": pa.repeat(pa.scalar(1, pa.int32()), count),
             "sightings": pa.nulls(count, SESSION_PACKETS_SCHEMA.field("sightings").type),
             "event_date": pa.array(
-                framed.time_ns // _DAY_NS, pa.int64(), mask=framed.time_ns == NO_TIME
+                framed.time_ns // DAY_NS, pa.int64(), mask=framed.time_ns == NO_TIME
             ).cast(pa.int32()).cast(pa.date32()),
         }  # fmt: skip
         return pa.RecordBatch.from_arrays(

@@ -21,6 +21,7 @@ from udfs.columns.absent import NO_TIME
 from udfs.keys import key
 from udfs.rows import RowDict
 from udfs.sessions.packet_rows import PACKET_SIGHTING_TYPE
+from udfs.times import EPOCH, datetime_to_us, us_to_datetime
 
 MOVED_COLUMNS: Final = (
     "connection_id", "client_address", "client_port", "server_address", "server_port", "sent_by", "stream_offset"
@@ -40,7 +41,6 @@ PACKET_MOVES_SCHEMA: Final = pa.schema(
     ]
 )
 """Where the packets of a capture's connection belong, with bytes to add to the stream offsets of each side."""
-_EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _PLACE: Final = tuple(field.name for field in PACKET_SIGHTING_TYPE)
 
 
@@ -88,8 +88,8 @@ class PacketCoverage:
                     "capture_id": capture_id,
                     "packet_number": first.packet_number,
                     "byte_offset": first.file_offset + offset - first.begin,
-                    "sent_at": _to_time(first.time_ns),
-                    "sent_done_at": None if NO_TIME in times else _to_time(max(times)),
+                    "sent_at": _ns_to_datetime(first.time_ns),
+                    "sent_done_at": None if NO_TIME in times else _ns_to_datetime(max(times)),
                 }
 
     def is_shared(self) -> bool:
@@ -140,8 +140,8 @@ def _carriers(pieces: list[KeptBytes], begin: int, end: int) -> list[KeptBytes]:
     return found
 
 
-def _to_time(time_ns: int) -> dt.datetime | None:
-    return None if time_ns == NO_TIME else _EPOCH + dt.timedelta(microseconds=time_ns // 1000)
+def _ns_to_datetime(time_ns: int) -> dt.datetime | None:
+    return us_to_datetime(None if time_ns == NO_TIME else time_ns // 1000)
 
 
 def move_packets(rows: pa.RecordBatch, moves: pa.RecordBatch) -> pa.RecordBatch:
@@ -248,12 +248,12 @@ def _earliest(rows: list[RowDict]) -> RowDict:
 
 
 def _order(row: RowDict) -> tuple[Any, ...]:
-    return (row["sent_at"] is None, row["sent_at"] or _EPOCH, row["capture_id"], row["packet_number"])
+    return (row["sent_at"] is None, row["sent_at"] or EPOCH, row["capture_id"], row["packet_number"])
 
 
 def _packet_key(row: RowDict, sent_at: dt.datetime | None) -> str:
     client, server = ((row[f"{side}_address"], row[f"{side}_port"]) for side in ("client", "server"))
     ends = (*client, *server) if row["sent_by"] == "client" else (*server, *client)
     tunnel = row["tunnel_identifier"]
-    time = None if sent_at is None else (sent_at - _EPOCH) // dt.timedelta(microseconds=1)
+    time = datetime_to_us(sent_at)
     return key(*ends, *(() if tunnel is None else (tunnel,)), row["tcp_sequence"], time)

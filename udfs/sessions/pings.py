@@ -22,6 +22,7 @@ from udfs.columns.absent import NO_TIME
 from udfs.keys import key
 from udfs.rows import RowDict
 from udfs.tcp.datagrams import UdpDatagram
+from udfs.times import datetime_to_us, us_to_datetime
 
 PING_PORT: Final = 3527
 PING_BYTES: Final = 24
@@ -29,7 +30,6 @@ MAX_PINGS: Final = 1 << 18  # of one capture, some 3 KB of memory each; further 
 _SIGNATURE: Final = b"HU"  # 0x5548
 _REFUSED, _WORKSTATION = 2, 1  # RF, RC of Flags
 _WITHIN_US: Final = 60_000_000
-_EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 PINGS_SCHEMA: Final = PINGS.schema(without=RUN_COLUMNS)
 
 
@@ -97,7 +97,7 @@ def ping_rows(pings: Iterable[Ping]) -> list[RowDict]:
         else:
             row = _new_row(ping)
             row |= {
-                "requested_at": _to_time(ping.time_us), "client_queue_manager": ping.queue_manager,
+                "requested_at": us_to_datetime(ping.time_us), "client_queue_manager": ping.queue_manager,
                 "workstation": ping.workstation, "capture_id": ping.capture_id, "packet_number": ping.packet_number,
             }  # fmt: skip
             rows.append(row)
@@ -116,12 +116,12 @@ def pings_of_rows(rows: Iterable[RowDict], without: Collection[str] = ()) -> Ite
         if row["capture_id"] is not None and row["capture_id"] not in without:
             is_answer = None if row["client_port"] == PING_PORT else False
             yield Ping(
-                _to_us(row["requested_at"]), row["capture_id"], row["packet_number"], *ends, is_answer, row["cookie"],
-                row["client_queue_manager"], refused=False, workstation=asked_workstation,
+                datetime_to_us(row["requested_at"]), row["capture_id"], row["packet_number"], *ends, is_answer,
+                row["cookie"], row["client_queue_manager"], refused=False, workstation=asked_workstation,
             )  # fmt: skip
         if row["response_capture_id"] is not None and row["response_capture_id"] not in without:
             answer = Ping(
-                _to_us(row["responded_at"]), row["response_capture_id"], row["response_packet"], *ends,
+                datetime_to_us(row["responded_at"]), row["response_capture_id"], row["response_packet"], *ends,
                 is_answer=True, cookie=row["cookie"], queue_manager=row["server_queue_manager"],
                 refused=bool(row["refused"]), workstation=asked_workstation,
             )  # fmt: skip
@@ -160,7 +160,7 @@ def _distinct(pings: Iterable[Ping]) -> Iterator[Ping]:
 
 def _latest(rows: list[RowDict], answer: Ping) -> RowDict | None:
     """Take the latest waiting request that an answer may belong to."""
-    if rows and answer.time_us is not None and _is_within(_to_us(rows[-1]["requested_at"]), answer.time_us):
+    if rows and answer.time_us is not None and _is_within(datetime_to_us(rows[-1]["requested_at"]), answer.time_us):
         return rows.pop()
     return None
 
@@ -180,8 +180,8 @@ def _new_row(ping: Ping) -> RowDict:
 
 def _add_answer(row: RowDict, ping: Ping) -> None:
     row |= {
-        "responded_at": _to_time(ping.time_us), "server_queue_manager": ping.queue_manager, "refused": ping.refused,
-        "response_capture_id": ping.capture_id, "response_packet": ping.packet_number,
+        "responded_at": us_to_datetime(ping.time_us), "server_queue_manager": ping.queue_manager,
+        "refused": ping.refused, "response_capture_id": ping.capture_id, "response_packet": ping.packet_number,
     }  # fmt: skip
     if row["workstation"] is None:
         row["workstation"] = ping.workstation
@@ -196,14 +196,6 @@ def _finish(row: RowDict) -> RowDict:
         "round_trip_ms": (answered - asked) / dt.timedelta(milliseconds=1) if known else None,
         "event_date": next((time.date() for time in (asked, answered) if time is not None), None),
         "ping_key": key(
-            row["client_address"], row["client_port"], row["server_address"], row["cookie"], _to_us(first)
+            row["client_address"], row["client_port"], row["server_address"], row["cookie"], datetime_to_us(first)
         ),
     }  # fmt: skip
-
-
-def _to_time(us: int | None) -> dt.datetime | None:
-    return None if us is None else _EPOCH + dt.timedelta(microseconds=us)
-
-
-def _to_us(time: dt.datetime | None) -> int | None:
-    return None if time is None else (time - _EPOCH) // dt.timedelta(microseconds=1)

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from pipeline.arrow_rows import datetime_to_us, is_in
+from pipeline.arrow_rows import is_in
 from pipeline.lake.date_filters import dates_condition
 from pipeline.lake.engine.tasks import PartitionedRows
 from pipeline.lake.lake import Lake
@@ -52,6 +52,7 @@ from udfs.sessions.packet_sightings import (
     move_packets,
 )
 from udfs.tcp.time_limits import DEFAULT_TIME_LIMITS, TimeLimits
+from udfs.times import datetime_to_us
 
 Dates = set[dt.date | None]
 _Remainders = list[tuple[RowDict, bool]]  # with whether they are of this run

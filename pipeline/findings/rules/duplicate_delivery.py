@@ -20,11 +20,11 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Final
 
-from pipeline.arrow_rows import DAY_US
 from pipeline.findings.columns.call_history import CLEANUP_TIMEOUT_US, TIMER_SLACK_US
 from pipeline.findings.rules.queue_facts import QueueFacts, QueueRead, QueueRuleLimits
 from pipeline.findings.rules.registry import QueueViolation, queue_rule
 from udfs.dcerpc.interfaces import QM2QM_NAME, REMOTE_READ_NAME
+from udfs.times import DAY_US
 
 _CAPTURED_TOGETHER: Final = (
     "across associations: both readers were captured together, the first one's calls completely, and the second one's "

@@ -16,11 +16,12 @@ from pipeline.findings.rules.registry import ViolatingCalls, Violation, associat
 from pipeline.queues.history import DEAD_LETTER_QUEUE_PATTERN
 from udfs.dcerpc.interfaces import REMOTE_READ_NAME
 from udfs.messages.header_layouts import MAX_PACKET_BYTES, MESSAGE_HEADER_NAMES, NO_NAME_TYPE
+from udfs.times import DAY_US
 
 _READS: Final = (*QM2QM_READS, *REMOTE_READ_READS)
 _MAX_HOP_COUNT: Final = 0x1D
 _EXPIRY_SLACK_US: Final = 5_000_000
-_DIFFERENT_CLOCKS_US: Final = 30 * 86_400_000_000  # a message that is so late shows a wrong clock
+_DIFFERENT_CLOCKS_US: Final = 30 * DAY_US  # a message that is so late shows a wrong clock
 _POSITIVE_CLASSES: Final = (0x0002, 0x4000)  # arrived, received
 _NEGATIVE_CLASS: Final = 0x8000
 _HEADERS_BEYOND_PACKET_SIZE: Final = frozenset(MESSAGE_HEADER_NAMES[MESSAGE_HEADER_NAMES.index("SessionHeader") :])

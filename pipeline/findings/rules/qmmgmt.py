@@ -32,6 +32,7 @@ from udfs.stubs.idl import Method, NdrType, Parameter
 from udfs.stubs.qmmgmt import METHODS
 from udfs.stubs.single_propvariant import EMPTY_TYPES, PropVariant
 from udfs.stubs.single_stub import decode_single_stub
+from udfs.times import MINUTE_US
 
 _INFO: Final = METHODS[0]
 _INFO_WITH_VARIANTS: Final = Method(
@@ -54,7 +55,6 @@ _QUEUE_TYPES: Final = {
 }  # fmt: skip
 _BEFORE_VISTA: Final = re.compile(r"\b(?:Windows\s+2000|5\.[012])\b")
 _VISTA_PROPERTIES: Final = (25, 26, 27)
-_MINUTE_US: Final = 60_000_000
 
 
 @lru_cache(maxsize=4096)
@@ -305,7 +305,7 @@ def absent_queue_query_accepted(history: AssociationHistory) -> Iterator[Violati
         if last < 0 or next_one == len(listed):
             continue
         (before, names_before), (after, names_after) = listed[last], listed[next_one]
-        near = max(call.started_at - before.started_at, after.started_at - call.started_at) <= _MINUTE_US
+        near = max(call.started_at - before.started_at, after.started_at - call.started_at) <= MINUTE_US
         if near and path not in names_before and path not in names_after:
             yield Violation(call, f"MQ_OK for {path}", (before, call, after))
 

@@ -8,34 +8,44 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Final
+from typing import Any
 
-from pipeline.arrow_rows import timedelta_to_us
 from pipeline.queues.growth import CountSample
-from pipeline.settings import AlertsConfig, HistoryConfig
+from pipeline.settings import AlertThresholds, HistoryConfig
 from udfs.call_results import call_succeeded
 from udfs.dcerpc.interfaces import REMOTE_READ_NAME
 from udfs.keys import key
 from udfs.rows import RowMapping
-
-_GROWTH_WINDOW_US: Final = timedelta_to_us(AlertsConfig.growth_window)
-_MAX_CLOCK_DIFFERENCE_US: Final = timedelta_to_us(AlertsConfig.max_clock_difference)
-_MAX_GAP_US: Final = timedelta_to_us(HistoryConfig.max_gap)
+from udfs.times import timedelta_to_us
 
 
 @dataclass(frozen=True, slots=True)
 class QueueRuleLimits:
     """The settings of the rules on queues: time spans in microseconds, numbers of messages."""
 
-    growth_window: int = _GROWTH_WINDOW_US
-    dead_letters: int = AlertsConfig.dead_letters
-    journal_messages: int = AlertsConfig.journal_messages
-    max_clock_difference: int = _MAX_CLOCK_DIFFERENCE_US
-    max_gap: int = _MAX_GAP_US
+    growth_window: int
+    dead_letters: int
+    journal_messages: int
+    max_clock_difference: int
+    max_gap: int
+
+    @classmethod
+    def from_settings(cls, alerts: AlertThresholds, history: HistoryConfig) -> QueueRuleLimits:
+        """Return the limits that the settings of alerts and of queue histories give."""
+        return cls(
+            growth_window=timedelta_to_us(alerts.growth_window),
+            dead_letters=alerts.dead_letters,
+            journal_messages=alerts.journal_messages,
+            max_clock_difference=timedelta_to_us(alerts.max_clock_difference),
+            max_gap=timedelta_to_us(history.max_gap),
+        )
 
     def as_provenance(self) -> dict[str, int]:
         """Return the settings as a dictionary, for the provenance in a commit."""
         return {name: getattr(self, name) for name in self.__slots__}
+
+
+DEFAULT_LIMITS: Final = QueueRuleLimits.from_settings(AlertThresholds(), HistoryConfig())
 
 
 @dataclass(frozen=True)

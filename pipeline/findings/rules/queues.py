@@ -22,15 +22,14 @@ from collections.abc import Iterable, Iterator
 from itertools import accumulate, groupby, pairwise
 from typing import Final
 
-from pipeline.arrow_rows import DAY_US
 from pipeline.findings.rules.queue_facts import QueueFacts, QueueRead, QueueRuleLimits
 from pipeline.findings.rules.registry import QueueViolation, Severity, queue_rule
 from pipeline.queues.growth import CountSample, pair_with_window_minimum
 from pipeline.queues.history import DEAD_LETTER_QUEUE_PATTERN, JOURNAL_SUFFIX
 from pipeline.text import format_count, format_time
 from udfs.rows import RowMapping
+from udfs.times import DAY_US, SECOND_US
 
-_SECOND_US: Final = 1_000_000  # arrival times are whole seconds
 _MIN_RISES: Final = 2  # a count that rose so often within the window, and never fell, grows
 _EMPTY_WAIT_OUTCOMES: Final = frozenset({"timed_out", "cancelled"})  # outcomes of receives that waited and got nothing
 _RECEIVE_FIRST: Final = "MQ_ACTION_RECEIVE"
@@ -174,7 +173,7 @@ def _messages_present(
     if any(times > 1 for times in numbers.values()):
         return []  # two messages have one number: the queue manager was reinstalled in between
     delays = [each["returned_at"] - each.start_call["arrived_at"] for reads in found.values() for each in reads]
-    behind = max(min(delays, default=0), 0) + _SECOND_US
+    behind = max(min(delays, default=0), 0) + SECOND_US
     present = []
     for reads in found.values():
         slack = max(_clock_slack(read, report, limits) for read in reads)

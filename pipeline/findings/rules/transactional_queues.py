@@ -11,11 +11,11 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from typing import Final
 
-from pipeline.arrow_rows import DAY_US
 from pipeline.findings.rules.queue_facts import QueueFacts, QueueRuleLimits
 from pipeline.findings.rules.registry import QueueViolation, queue_rule
 from udfs.keys import key
 from udfs.rows import RowMapping
+from udfs.times import DAY_US
 
 MAX_SNAPSHOT_DISTANCE_US: Final = DAY_US
 _PRECONDITION: Final = (

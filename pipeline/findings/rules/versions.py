@@ -2,7 +2,7 @@
 
 from typing import Final
 
-CALL_RULES: Final = "f5fcf5576d850ca9"
-SESSION_RULES: Final = "2d950ea15f474e82"
-CLONE_RULES: Final = "cebb1c53e42ae065"
-SEQUENCE_RULES: Final = "dd362c91b08966b6"
+CALL_RULES: Final = "059f9989190468bc"
+SESSION_RULES: Final = "d3df0db4193b0570"
+CLONE_RULES: Final = "2b32efa802a6e2f0"
+SEQUENCE_RULES: Final = "f282a0af9c49ae6e"

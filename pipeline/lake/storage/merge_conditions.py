@@ -13,10 +13,11 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from pipeline.arrow_rows import datetime_to_us, times_to_us, us_to_datetime
+from pipeline.arrow_rows import times_to_us
 from pipeline.lake.queries.duckdb_sql import quoted_for_duckdb
 from schemas.table import Table
 from udfs.columns.groups import sorted_distinct
+from udfs.times import datetime_to_us, us_to_datetime
 
 _MAX_SPANS: Final = 16  # of times that a condition names
 _SLACK: Final = timedelta(seconds=1)  # some writers cut times in statistics off to milliseconds

@@ -13,7 +13,6 @@ from pipeline.alerts.conditions import Thresholds
 from pipeline.alerts.entries import Entry, find_entries
 from pipeline.alerts.episodes import SEVERITY_ORDER
 from pipeline.alerts.update import current_alerts
-from pipeline.arrow_rows import us_to_datetime
 from pipeline.bronze.event_time import newest_event_time_us
 from pipeline.lake.lake import Lake
 from pipeline.reports.export_keys import MAX_KEYS, find_export_options, keys_by_option
@@ -26,6 +25,7 @@ from pipeline.reports.views.scope import Scope
 from pipeline.silver.machines import Machines
 from pipeline.text import format_cell
 from udfs.rows import RowDict
+from udfs.times import us_to_datetime
 
 _OF_MACHINES: Final = ("duplicate_queue_manager", "machine_disconnected", "machine_nearly_full", "sessions_refused")
 

@@ -12,12 +12,12 @@ from functools import partial
 from pathlib import PurePath
 from typing import Any, Final
 
-from pipeline.arrow_rows import FIRST_DATETIME
 from pipeline.reports.trace.events import TimelineEvent
 from pipeline.reports.trace.timeline import MessageTimeline
 from pipeline.reports.trace.verdict import VERDICT_WORDS
 from pipeline.silver.machines import UNNAMED, Machines
 from pipeline.text import escape_unprintable, format_count, format_table
+from udfs.times import FIRST_DATETIME
 
 _MAX_LABEL_CHARS: Final = 250  # limit of a label ([MS-MQMQ] 2.3.1); damaged packets can show longer ones
 _MAX_LINE_CHARS: Final = 2_000  # of a line that names several queues

@@ -8,7 +8,6 @@ from datetime import datetime
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from pipeline.arrow_rows import datetime_to_us, us_to_datetime
 from pipeline.concurrency import run_concurrently
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import QueryInput, Values
@@ -41,6 +40,7 @@ from schemas.sessions import ORDER_ACKS, SENDINGS, SESSION_PACKETS
 from schemas.table import Table, quoted
 from schemas.transfers import MESSAGE_TRANSFERS, TRANSFER_SEQUENCES
 from udfs.queues.normal_form import normalize_queue_name
+from udfs.times import datetime_to_us, us_to_datetime
 
 _CALL_COLUMNS: Final = (
     "call_key", "interface_name", "opnum", "outcome", "fault_status", "capture_id", "request_packet",

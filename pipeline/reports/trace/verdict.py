@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Final
 
-from pipeline.arrow_rows import FIRST_DATETIME
 from pipeline.queues.history import DEAD_LETTER_QUEUE_PATTERN, JOURNAL_SUFFIX
 from pipeline.reports.trace.missing_codes import MISSING_CODE_TEXTS
 from pipeline.text import format_count
@@ -25,6 +24,7 @@ from udfs.codes import (
 )
 from udfs.queues.normal_form import split_queue_suffix
 from udfs.rows import RowMapping
+from udfs.times import FIRST_DATETIME
 
 VERDICT_WORDS: Final = {
     "received": "read",

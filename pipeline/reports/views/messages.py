@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from pipeline.arrow_rows import timedelta_to_us
 from pipeline.reports.views.emptied import EMPTIED_SQL
 from pipeline.reports.views.evidence import READS, SESSIONS_SEEN, all_of, any_of
 from pipeline.reports.views.read_twice import READ_TWICE_SQL
@@ -14,6 +13,7 @@ from pipeline.silver.canonical_queues import with_canonical_queues
 from pipeline.transfers.hops.hop_sql import hop_rows_sql
 from pipeline.transfers.messages.sender_clocks import LONG_TRANSIT
 from udfs.codes import NEGATIVE_CLASS_BIT, RECEIVE_CLASS_BIT
+from udfs.times import timedelta_to_us
 
 _LONG_TRANSIT: Final = str(timedelta_to_us(LONG_TRANSIT))
 _WHOLE_SECONDS: Final = "2000000"  # times in messages are whole seconds: a smaller difference is none

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from pipeline.arrow_rows import datetime_to_us
+from udfs.times import datetime_to_us
 
 SCOPE_SETTING: Final = "setting.scope"
 _CONDITION: Final = re.compile(rf"\s+(?:AND|WHERE) {re.escape(SCOPE_SETTING)}\b")

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.arrow_rows import timedelta_to_us, times_to_us
+from pipeline.arrow_rows import times_to_us
 from pipeline.settings import AlertsConfig, PendingConfig, TransfersConfig
 from pipeline.transfers.hops.address_queue_managers import AddressQueueManagers
 from pipeline.transfers.hops.hop_keys import HOP_COLUMNS, hop_keys
@@ -42,6 +42,7 @@ from udfs.keys import encode_key_fields, hash_encoded_fields, key
 from udfs.messages.header_layouts import SESSION_HEADER_BYTES
 from udfs.sessions.packet_layouts import MIN_ACKNOWLEDGEMENT_BYTES, MIN_MESSAGE_BYTES
 from udfs.tcp.time_limits import DEFAULT_TIME_LIMITS
+from udfs.times import timedelta_to_us
 
 TRANSFERS_SCHEMA: Final = MESSAGE_TRANSFERS.schema()
 ROW_COLUMNS: Final = ("message_key", "destination_queue", "sender_address", "receiver_address")

@@ -13,12 +13,12 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.arrow_rows import timedelta_to_us
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import QueryInput
 from schemas.messages import MESSAGES
 from udfs.array_types import Bools
 from udfs.columns.arrays import to_ints
+from udfs.times import timedelta_to_us
 
 LONG_TRANSIT: Final = timedelta(days=30)
 """A least transit of so much is remarked: a message that is so late shows a wrong clock, as for rules R10 and Q64."""

@@ -17,7 +17,6 @@ from typing import Final
 
 import pyarrow as pa
 
-from pipeline.arrow_rows import timedelta_to_us
 from pipeline.bronze.across_captures.changed_ends import changed_ends
 from pipeline.bronze.across_captures.clock_steps import read_clock_steps
 from pipeline.lake.incremental import DerivedTable, IncrementalUpdate, TooManyChangesError
@@ -47,6 +46,7 @@ from schemas.sessions import ORDER_ACKS, SENDINGS, SESSIONS
 from schemas.table import EVENT_DATE, Table
 from schemas.transfers import MESSAGE_TRANSFERS
 from udfs.rows import RowDict
+from udfs.times import timedelta_to_us
 
 MAX_SENDINGS_TOGETHER: Final = 500_000  # whose rows are computed together, when all are
 MAX_AFFECTED: Final = 200_000  # message_ids; with more, all rows are recomputed

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.arrow_rows import is_in, timedelta_to_us, times_to_us, us_to_datetime
+from pipeline.arrow_rows import is_in, times_to_us
 from pipeline.lake.lake import Lake
 from pipeline.transfers.hops.hop_keys import HOP_COLUMNS
 from pipeline.transfers.sequences.predecessors import find_predecessors, how_they_began
@@ -22,6 +22,7 @@ from udfs.array_types import Bools
 from udfs.columns.absent import AFTER_ALL, NONE
 from udfs.columns.arrays import from_ints
 from udfs.columns.codes import row_codes
+from udfs.times import timedelta_to_us, us_to_datetime
 
 _IS_ABANDONED: Final = "(waiting > 0 AND NOT array_contains(missing, 'no_response'))"
 _PLACE: Final = (*FLOW_COLUMNS, *HOP_COLUMNS)

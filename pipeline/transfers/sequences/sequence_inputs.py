@@ -9,13 +9,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.arrow_rows import times_to_us, us_to_datetime
+from pipeline.arrow_rows import times_to_us
 from pipeline.lake.lake import Lake
 from pipeline.transfers.hops.address_queue_managers import HANDSHAKES_SQL, AddressQueueManagers
 from pipeline.transfers.hops.missing_packets import HOLES_SQL, HopHoles
 from schemas.messages import MESSAGES
 from schemas.sessions import ORDER_ACKS, SENDINGS, SESSIONS
 from schemas.table import EVENT_DATE
+from udfs.times import us_to_datetime
 
 CLOCK_SLACK_US: Final = 5_000_000  # SentTime has whole seconds, of the source's clock
 MAX_SENDINGS: Final = 1_000_000  # of sequences that are recomputed together; one sequence may have more

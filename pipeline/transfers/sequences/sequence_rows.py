@@ -12,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.arrow_rows import timedelta_to_us
 from pipeline.settings import PendingConfig, TransfersConfig
 from pipeline.transfers.hops.hop_keys import HOP_COLUMNS, hop_keys
 from pipeline.transfers.hops.missing_packets import HopHoles, acknowledged_directly
@@ -36,6 +35,7 @@ from udfs.columns.codes import codes_and_values, dictionary_codes, row_codes
 from udfs.columns.groups import first_of, group_bounds, group_starts, is_group_start
 from udfs.keys import key
 from udfs.sessions.packet_layouts import MIN_ACKNOWLEDGEMENT_BYTES, MIN_TRANSACTIONAL_BYTES
+from udfs.times import SECOND_US, timedelta_to_us
 
 SEQUENCES_SCHEMA: Final = TRANSFER_SEQUENCES.schema()
 FLOW_COLUMNS: Final = ("source_queue_manager", "destination_queue", "hop_key")
@@ -47,7 +47,6 @@ _GAPS: Final = 1000  # of a row: the last ones
 _EVIDENCE: Final = 1000
 _ORDINAL: Final = (1 << 32) - 1
 _EPOCH_BITS: Final = 32
-_US: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +235,7 @@ def _rows(names: pa.Table, found: TransferSequences, evidence: pa.Array, run_id:
     ids = sequence_ids(names["sequence_id"])
     keys = zip(*(names[name].to_pylist() for name in SEQUENCE_COLUMNS), strict=True)
     missing = _missing(found.reasons, count)
-    epochs = (ids >> np.uint64(_EPOCH_BITS)).astype(np.int64) * _US
+    epochs = (ids >> np.uint64(_EPOCH_BITS)).astype(np.int64) * SECOND_US
     longest = found.stalls.longest_us
     columns: dict[str, Any] = {
         "sequence_key": pa.array([key(*each) for each in keys], pa.string()),
@@ -252,7 +251,7 @@ def _rows(names: pa.Table, found: TransferSequences, evidence: pa.Array, run_id:
         },
         "gaps": _gaps(found, count),
         "stalls": _stalls(found, count),
-        "longest_stall_s": pa.array(longest / _US, mask=longest == NONE),
+        "longest_stall_s": pa.array(longest / SECOND_US, mask=longest == NONE),
         "stalled_since": from_times(found.stalls.since),
         "previous_sequence_id": pa.nulls(count, UINT64),
         "began": pa.nulls(count, pa.string()),

@@ -18,7 +18,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.arrow_rows import timedelta_to_us, times_to_us
+from pipeline.arrow_rows import times_to_us
 from pipeline.bronze.across_captures.changed_ends import changed_ends
 from pipeline.bronze.across_captures.clock_steps import read_clock_steps
 from pipeline.lake.incremental import DerivedTable, IncrementalUpdate, TooManyChangesError
@@ -51,6 +51,7 @@ from schemas.messages import MESSAGES
 from schemas.sessions import ORDER_ACKS, SENDINGS, SESSIONS
 from schemas.transfers import TRANSFER_SEQUENCES
 from udfs.capture.clock_steps import NO_STEPS, ClockSteps
+from udfs.times import timedelta_to_us
 
 _TRANSFER_SEQUENCES: Final = DerivedTable(
     TRANSFER_SEQUENCES, (MESSAGES, SENDINGS, ORDER_ACKS, SESSIONS, CAPTURE_FILES), code_version="6", needs=(SENDINGS,)

@@ -18,9 +18,10 @@ from typing import Final, NamedTuple
 
 from udfs.capture.clock_steps import NO_STEPS, ClockSteps, TapStep
 from udfs.capture.record_order import MAX_STEPS
-from udfs.capture.tap_clocks import LEAST_JUMP_US, NEAREST, SeenTwice, between_jumps, to_us
+from udfs.capture.tap_clocks import LEAST_JUMP_US, NEAREST, SeenTwice, between_jumps
 from udfs.rows import RowDict
 from udfs.rpc.call_schema import HALVES
+from udfs.times import datetime_to_us
 
 _PAIR: Final = (0, 1)
 _MOST_TOGETHER: Final = 100  # places that all connections together show; clocks are set rarely
@@ -90,7 +91,7 @@ class CommonPackets:
         """Add packets of the binary protocol, with their places in captures that have them whole (``sightings``)."""
         for row in rows:
             seen = row["sightings"] or ()
-            places = ((each["capture_id"], each["packet_number"], to_us(each["sent_at"])) for each in seen)
+            places = ((each["capture_id"], each["packet_number"], datetime_to_us(each["sent_at"])) for each in seen)
             self._add(row["connection_id"], places)
 
     def _add(self, connection_id: str, places: Iterable[tuple[str | None, int | None, int | None]]) -> None:
