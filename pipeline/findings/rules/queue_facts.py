@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
 from pipeline.queues.growth import CountSample
 from pipeline.settings import AlertThresholds, HistoryConfig
