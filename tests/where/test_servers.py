@@ -1,4 +1,4 @@
-"""A Spark Connect server, then a standalone cluster, never both at a time; every job is in ``test_where.py``.
+"""A Spark Connect server for two tests, then a standalone cluster, never both at a time; each job is in ``test_where``.
 
 Over Connect: runs into a lake in a folder, answers that have no rows, and the lease in a catalog. The two workers of
 the cluster are each in a folder and an environment without the project.
@@ -64,18 +64,27 @@ def count_events(log):
     return {name: text.count(name) for name in MOST}
 
 
-def test_runs_over_connect_write_what_a_plain_run_does(project, properties, request, tmp_path):
-    plain, there, log = tmp_path / "plain", tmp_path / "there", tmp_path / "events"
-    captures = [project / "data" / "sample" / name for name in CAPTURES]
+@pytest.fixture(scope="class")
+def connect(properties, tmp_path_factory):
+    """The URL of a Connect server, and the folder of its event log."""
+    folder = tmp_path_factory.mktemp("connect")
+    log = folder / "events"
     log.mkdir()
-    assert run_all.main(["--lake", str(plain), *LOCAL, "--captures", *map(str, captures)]) == 0
     settings = {
         "spark.eventLog.enabled": "true", "spark.eventLog.dir": log.as_uri(), "spark.eventLog.rolling.enabled": "false",
         "spark.eventLog.compress": "false", "spark.sql.shuffle.partitions": "2", "spark.sql.adaptive.enabled": "false",
-        **codegen.OFF_SETTINGS,
+        "spark.sql.warehouse.dir": (folder / "warehouse").as_uri(), **codegen.OFF_SETTINGS,
     }  # fmt: skip
     told = [f"{name}={value}" for name, value in settings.items()]
-    with connect_server(tmp_path / "server", properties, *told) as url:
+    with connect_server(folder / "server", properties, *told) as url:
+        yield url, log
+
+
+class TestOverConnect:
+    def test_runs_write_what_a_plain_run_does(self, project, connect, request, tmp_path):
+        plain, there, (url, log) = tmp_path / "plain", tmp_path / "there", connect
+        captures = [project / "data" / "sample" / name for name in CAPTURES]
+        assert run_all.main(["--lake", str(plain), *LOCAL, "--captures", *map(str, captures)]) == 0
         serverless = (serverless_job.__file__, "run_all")  # refuses settings
         assert run_there(project, url, tmp_path, there, captures[:1], serverless)
         assert run_there(project, url, tmp_path, there, captures)
@@ -83,20 +92,16 @@ def test_runs_over_connect_write_what_a_plain_run_does(project, properties, requ
         assert run_there(project, url, tmp_path, there, captures) == {}
         asked = {name: count - before[name] for name, count in count_events(log).items()}
         run_python(project, tmp_path, connect_answers.__file__, url, there)
-    assert {name: count for name, count in asked.items() if count > MOST[name]} == {}
-    session = LazySession(lambda: request.getfixturevalue("spark"))
-    found, expected = rows_of(Lake(session, str(there))), rows_of(Lake(session, str(plain)))
-    assert found.keys() == expected.keys()
-    assert [name for name in expected if found[name] != expected[name]] == []
-    assert sum(map(len, expected.values())) > 200
+        assert {name: count for name, count in asked.items() if count > MOST[name]} == {}
+        session = LazySession(lambda: request.getfixturevalue("spark"))
+        found, expected = rows_of(Lake(session, str(there))), rows_of(Lake(session, str(plain)))
+        assert found.keys() == expected.keys()
+        assert [name for name in expected if found[name] != expected[name]] == []
+        assert sum(map(len, expected.values())) > 200
 
-
-def test_one_client_at_a_time_holds_the_lease_in_a_catalog(project, properties, tmp_path):
-    """Others wait for it; who was killed or paused for long is followed, and then commits nothing."""
-    settings = {"spark.sql.warehouse.dir": (tmp_path / "warehouse").as_uri(), **codegen.OFF_SETTINGS}
-    told = [f"{name}={value}" for name, value in settings.items()]
-    with connect_server(tmp_path / "server", properties, *told) as url:
-        run_python(project, tmp_path, lease_client.__file__, url, tmp_path / "journal")
+    def test_one_client_at_a_time_holds_the_lease_in_a_catalog(self, project, connect, tmp_path):
+        """Others wait for it; who was killed or paused for long is followed, and then commits nothing."""
+        run_python(project, tmp_path, lease_client.__file__, connect[0], tmp_path / "journal")
 
 
 def test_workers_have_the_code_from_pyfiles_and_tasks_that_die_are_repeated(project, properties, tmp_path):
