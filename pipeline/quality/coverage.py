@@ -41,7 +41,7 @@ _COVERAGE: Final = DerivedTable(
 _ANSWERED_ON: Final = utc_date_sql("response_at")
 _SCHEMA: Final = COVERAGE.schema()
 
-Dates = set[date | None] | None
+CountedDates = set[date | None] | None
 
 
 class CoverageSource(NamedTuple):
@@ -51,7 +51,7 @@ class CoverageSource(NamedTuple):
     """
 
     layer: str
-    rows: Callable[[Dates], BoundQuery]
+    rows: Callable[[CountedDates], BoundQuery]
     hour: str
     measures: Mapping[str, str]
 
@@ -64,20 +64,20 @@ def _counts(**conditions: str) -> dict[str, str]:
     return {name: f"count_if({condition})" for name, condition in conditions.items()}
 
 
-def _table(table: Table, *columns: str) -> Callable[[Dates], BoundQuery]:
+def _table(table: Table, *columns: str) -> Callable[[CountedDates], BoundQuery]:
     server = "server_address" if "server_address" in table.names else "CAST(NULL AS string) AS server_address"
 
-    def rows(dates: Dates) -> BoundQuery:
+    def rows(dates: CountedDates) -> BoundQuery:
         sql = f"SELECT {', '.join((server, *columns))} FROM {{rows}} WHERE {dates_condition(dates)}"
         return BoundQuery(sql, {"rows": table})
 
     return rows
 
 
-def _of_connections(table: Table, where: str, *columns: str) -> Callable[[Dates], BoundQuery]:
+def _of_connections(table: Table, where: str, *columns: str) -> Callable[[CountedDates], BoundQuery]:
     """Ask for a table's rows with server and kind of their connection, where they have one."""
 
-    def rows(dates: Dates) -> BoundQuery:
+    def rows(dates: CountedDates) -> BoundQuery:
         there = f"SELECT connection_id, {', '.join(columns)} FROM {{rows}} WHERE {dates_condition(dates)} AND {where}"
         ends = "SELECT connection_id, server_address, kind FROM {connections}"
         names = ", ".join(("server_address", "kind", *columns))
@@ -87,14 +87,14 @@ def _of_connections(table: Table, where: str, *columns: str) -> Callable[[Dates]
     return rows
 
 
-def _bad_lines(dates: Dates) -> BoundQuery:
+def _bad_lines(dates: CountedDates) -> BoundQuery:
     """Ask for lines of snapshot files that are none; they have no time of their own."""
     columns = "CAST(NULL AS string) AS server_address, seen_at"
     where = f"{dates_condition(dates)} AND capture_id IS NULL"
     return BoundQuery(f"SELECT {columns} FROM {{rows}} WHERE {where}", {"rows": QUARANTINE})
 
 
-def _not_read(dates: Dates) -> BoundQuery:
+def _not_read(dates: CountedDates) -> BoundQuery:
     """Ask for the packets of captures that are not read, by what they are."""
     columns = "CAST(NULL AS string) AS server_address, first_packet_at"
     unnested = f"SELECT {columns}, explode(packets_not_read) AS part FROM {{rows}} WHERE {dates_condition(dates)}"
@@ -190,14 +190,14 @@ def update(lake: Lake, run_id: str | None = None) -> int:
     if step is None:
         return 0
 
-    def recompute(dates: Dates) -> int:
+    def recompute(dates: CountedDates) -> int:
         current = lake.select(COVERAGE, dates_condition(dates))
         return step.replace_changed(counted(lake, dates, run_id), current)
 
     return step.recompute(partial(_changed_dates, step), recompute)
 
 
-def counted(lake: Lake, dates: Dates, run_id: str | None = None) -> pa.Table:
+def counted(lake: Lake, dates: CountedDates, run_id: str | None = None) -> pa.Table:
     """Return what there is of some dates, or of all, as rows of the table."""
     questions = {place: partial(_count, lake, part, dates) for place, part in enumerate(PARTS)}
     totals: dict[tuple[datetime | None, str | None, str, str], int] = {}
@@ -222,7 +222,7 @@ def coverage_table(totals: Mapping[tuple[datetime | None, str | None, str, str],
     return pa.Table.from_pylist(rows, schema=_SCHEMA)
 
 
-def _count(lake: Lake, part: CoverageSource, dates: Dates) -> list[dict[str, Any]]:
+def _count(lake: Lake, part: CoverageSource, dates: CountedDates) -> list[dict[str, Any]]:
     asked = part.rows(dates)
     hour = f"CAST(floor(unix_micros({part.hour}) / {HOUR_US}) * {HOUR_US} AS bigint) AS hour"
     measures = ", ".join(f"CAST({sql} AS bigint) AS {name}" for name, sql in part.measures.items())

@@ -7,17 +7,17 @@ PRODUCT = ("jobs", "pipeline", "schemas", "udfs")
 
 
 def modules_by_class(*folders):
-    """The modules that define each public class at their top level, by the name of the class."""
+    """The modules that define each class at their top level, by the name of the class."""
     found = defaultdict(list)
     for folder in folders:
         for path in sorted(folder.rglob("*.py")):
             for node in ast.parse(path.read_text(encoding="utf-8")).body:
-                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                if isinstance(node, ast.ClassDef):
                     found[node.name].append(str(path))
     return found
 
 
-def test_no_public_class_is_defined_twice(project):
+def test_no_class_is_defined_twice(project):
     found = modules_by_class(*(project / folder for folder in PRODUCT))
     assert {name: modules for name, modules in found.items() if len(modules) > 1} == {}
 

@@ -114,7 +114,7 @@ class _Reached(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Direction:
+class _DirectionRuns:
     """A direction of a connection in the last two runs of records that have it; a run ends where times go back."""
 
     run: int
@@ -149,7 +149,7 @@ class _Study:
     """Collects what connections say of each place where times go back; run ``n`` begins at place ``n - 1``."""
 
     steps: list[TimeStep] = field(default_factory=list)
-    _directions: dict[object, _Direction] = field(default_factory=dict)
+    _directions: dict[object, _DirectionRuns] = field(default_factory=dict)
     # By place: of each connection, packets behind it that go on from what was before it, less those that come before.
     _votes: defaultdict[int, Counter[object]] = field(default_factory=lambda: defaultdict(Counter))
 
@@ -207,7 +207,7 @@ class _Study:
             known.now = _furthest(known.now, time, ends, acks[has_ack])
             return
         now = _furthest(_Reached(int(time[0]), int(ends[0]), int(time[0]), None), time, ends, acks[has_ack])
-        self._directions[name] = _Direction(run, now) if known is None else _Direction(run, now, known.run, known.now)
+        self._directions[name] = _DirectionRuns(run, now) if known is None else _DirectionRuns(run, now, known.run, known.now)
 
 
 def _distance(numbers: Ints, known: int | None) -> Ints:

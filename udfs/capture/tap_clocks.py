@@ -83,7 +83,7 @@ def _cut_at_jumps(seen: Sequence[SeenTwice]) -> list[list[SeenTwice]]:
 
 
 @dataclass(slots=True)
-class _Event:
+class _FirstByte:
     """The first byte of a half of a call: when each tap saw it, and which of them the row shows; times in us.
 
     The times are as if no clock had been set. ``set_clocks`` are those of the taps: where captures show that they were.
@@ -143,7 +143,7 @@ def set_clocks(rows: Sequence[RowDict], tap_of: Mapping[str, int], steps: ClockS
             row[name] = us_to_datetime(clocks.order_at(seen_by, seen[name]) + row["clocks"]["request_ahead_us"])
 
 
-def _events(row: RowDict, half: str, tap_of: Mapping[str, int], steps: ClockSteps) -> Iterable[_Event]:
+def _events(row: RowDict, half: str, tap_of: Mapping[str, int], steps: ClockSteps) -> Iterable[_FirstByte]:
     """Yield the event of a half, if its first byte was seen."""
     capture = "capture_id" if half == "request" else "response_capture_id"
     times: dict[int, int] = {}
@@ -157,7 +157,7 @@ def _events(row: RowDict, half: str, tap_of: Mapping[str, int], steps: ClockStep
     shown = tap_of.get(row[capture])
     if shown in times:
         clocks[shown] = steps.before(row[capture], row[f"{half}_packet"])
-        yield _Event(row, half, shown, times, clocks)
+        yield _FirstByte(row, half, shown, times, clocks)
 
 
 class _Differences:
@@ -194,7 +194,7 @@ class _Differences:
 class _TapClocks:
     """How far the clocks of taps are ahead of that of the ``reference``, which is the one that is behind all others."""
 
-    def __init__(self, events: Sequence[_Event]) -> None:
+    def __init__(self, events: Sequence[_FirstByte]) -> None:
         seen: defaultdict[tuple[int, int], list[SeenTwice]] = defaultdict(list)
         taps: set[int] = set()
         for event in events:
@@ -247,7 +247,7 @@ class _TapClocks:
 
 
 def _differences_of_directions(
-    events: Sequence[_Event], known: Collection[tuple[int, int]]
+    events: Sequence[_FirstByte], known: Collection[tuple[int, int]]
 ) -> Iterator[tuple[tuple[int, int], int]]:
     """Yield by how much a tap that saw responses is ahead of one that saw their requests, for pairs that are not known.
 
@@ -268,7 +268,7 @@ def _differences_of_directions(
             yield (two, one), -difference
 
 
-def _order_by_position(events: Iterable[_Event], reference: int) -> None:
+def _order_by_position(events: Iterable[_FirstByte], reference: int) -> None:
     """Move the events of a direction that the reference tap did not see between those that it saw around them."""
     in_time = sorted(events, key=lambda event: (event.order_at, event.row["call_key"]))
     if not in_time:
@@ -288,7 +288,7 @@ def _order_by_position(events: Iterable[_Event], reference: int) -> None:
             event.order_at = max(event.order_at, before.order_at)
 
 
-def _order_halves(events: Iterable[_Event], reference: int) -> None:
+def _order_halves(events: Iterable[_FirstByte], reference: int) -> None:
     """Move a half that the reference tap did not see, so that no request comes after its response."""
     requests = {id(event.row): event for event in events if event.half == "request"}
     for response in (event for event in events if event.half == "response"):

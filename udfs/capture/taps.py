@@ -105,7 +105,7 @@ class _Piece(NamedTuple):
     capture_id: str
 
 
-class _Direction:
+class _TapDirection:
     """The bytes of one direction that the remainders of one tap have."""
 
     def __init__(self, segments: Sequence[tuple[RowDict, str]]) -> None:
@@ -145,7 +145,7 @@ class TapView:
         for row in remainders:
             for segment in filter(is_payload, row["segments"]):
                 segments[segment["side"]].append((segment, row["capture_id"]))
-        self.directions = _Direction(segments[0]), _Direction(segments[1])
+        self.directions = _TapDirection(segments[0]), _TapDirection(segments[1])
 
     def half(self, side: int, fragments: Sequence[tuple[int, int]], *, is_known: bool) -> RowDict | None:
         """Return how much there is of a request or response, where and when (in us); None for nothing of it.

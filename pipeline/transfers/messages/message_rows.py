@@ -101,7 +101,7 @@ def message_transfer_rows(
 
 
 @dataclass(slots=True)
-class _Event:
+class _TimeSource:
     """The event that sets one of the times of rows: when (``AFTER_ALL``: none), by what, and where it was captured."""
 
     at: Ints
@@ -110,16 +110,16 @@ class _Event:
     captures: pa.Array
 
     @staticmethod
-    def of(events: pa.Table, found: Ints) -> _Event:
+    def of(events: pa.Table, found: Ints) -> _TimeSource:
         """Take the events that rows found, or ``NONE``."""
         place = from_ints(found)
         at = take_or(to_times(events["seen_at"], AFTER_ALL), found, AFTER_ALL)
         by, connections, captures = (
             one_array(events[name].take(place)) for name in ("seen_by", "connection_id", "capture_id")
         )
-        return _Event(at, by, connections.cast(pa.string()), captures.cast(pa.string()))
+        return _TimeSource(at, by, connections.cast(pa.string()), captures.cast(pa.string()))
 
-    def taken_from(self, other: Ints, since: Ints) -> _Event:
+    def taken_from(self, other: Ints, since: Ints) -> _TimeSource:
         """Return the events of rows, where there is none that of another row; ``NONE`` for no other row.
 
         An event before ``since`` does not belong to a row.
@@ -128,7 +128,7 @@ class _Event:
         takes = (other != NONE) & (self.at == AFTER_ALL) & (self.at[other] >= since)
         place = np.where(takes, other, rows)
         values = (each.take(pa.array(place)) for each in (self.by, self.connections, self.captures))
-        return _Event(self.at[place], *values)
+        return _TimeSource(self.at[place], *values)
 
 
 @dataclass(slots=True)
@@ -143,7 +143,7 @@ class _Transfers:
     settings: TransferSettings
     clones: Collection[str] = ()
     columns: dict[str, Any] = field(default_factory=dict)
-    events: dict[str, _Event] = field(default_factory=dict)
+    events: dict[str, _TimeSource] = field(default_factory=dict)
     classes: dict[str, Ints] = field(default_factory=dict)
     across_clocks: Bools = field(default_factory=lambda: np.zeros(0, np.bool_))  # rows that lack a duration by that
     first_unclear: Bools = field(default_factory=lambda: np.zeros(0, np.bool_))  # likewise: which sending was first
@@ -248,14 +248,14 @@ class _Transfers:
         self.events["session_ack"] = self._earliest_of_sendings(acked, "session_acked")
         self.events["store"] = self._earliest_of_sendings(to_times(self.sendings["stored_at"], AFTER_ALL), "stored")
 
-    def _earliest_of_sendings(self, at: Ints, name: str) -> _Event:
+    def _earliest_of_sendings(self, at: Ints, name: str) -> _TimeSource:
         """Return the earliest of what acknowledged the sendings of each row; ``at`` are times of sendings."""
         least = np.minimum.reduceat(at, self.starts)
         places = np.where(at == least[self.row], np.arange(len(at)), len(at))
         place = np.minimum.reduceat(places, self.starts)
         chosen = pa.array(place, mask=least == AFTER_ALL)
         names = (f"{name}_by", "connection_id", f"{name}_in")
-        return _Event(least, *(one_array(self.sendings[each].take(chosen)) for each in names))
+        return _TimeSource(least, *(one_array(self.sendings[each].take(chosen)) for each in names))
 
     def _any(self, flags: Bools) -> Bools:
         """Return whether any sending of each row has a flag."""
@@ -277,7 +277,7 @@ class _Transfers:
         has_copies = self._has_copies()
         order_acks = self.inputs.order_acks.filter(pc.equal(self.inputs.order_acks["kind"], "order_ack"))
         found, elsewhere = first_order_acks(MessageRows(named, since, until, has_copies), order_acks)
-        self.events["order_ack"] = _Event.of(order_acks, found)
+        self.events["order_ack"] = _TimeSource.of(order_acks, found)
         self.columns["order_acked_elsewhere"] = pa.array(elsewhere, mask=found == NONE)
         rows = MessageRows(named, since, np.minimum(until, self._until_ordinal_begins_anew()), has_copies)
         final_acks = self.inputs.order_acks.filter(pc.equal(self.inputs.order_acks["kind"], "final_ack"))
@@ -311,7 +311,7 @@ class _Transfers:
 
     def _set_classes(self, stage: str, acks: pa.Table, found: Ints) -> None:
         """Set what the acknowledgements of a stage say."""
-        self.events[f"{stage}_ack"] = _Event.of(acks, found)
+        self.events[f"{stage}_ack"] = _TimeSource.of(acks, found)
         place = from_ints(found)
         classes = one_array(acks["class"].take(place)).cast(pa.int64())
         self.columns[f"{stage}_class"] = classes
@@ -614,7 +614,7 @@ def _overlap_texts(overlaps: pa.Table) -> pa.Array:
     return pa.array(texts, pa.string())
 
 
-def _crosses(captures: pa.Array, first_at: Ints, event: _Event, step: tuple[str, int, int]) -> Bools:
+def _crosses(captures: pa.Array, first_at: Ints, event: _TimeSource, step: tuple[str, int, int]) -> Bools:
     """Return for each row whether a clock may have been set between its first sending and an event.
 
     From one capture to another one that may be any clock: the files of a ring have one.
@@ -627,7 +627,7 @@ def _crosses(captures: pa.Array, first_at: Ints, event: _Event, step: tuple[str,
     return crosses
 
 
-def _side_by_side(connections: pa.Array, captures: pa.Array, event: _Event, overlaps: pa.Array) -> Bools:
+def _side_by_side(connections: pa.Array, captures: pa.Array, event: _TimeSource, overlaps: pa.Array) -> Bools:
     """Return for each row whether the captures of its first sending and of an event saw a connection side by side.
 
     That is the connection of one of the two.
