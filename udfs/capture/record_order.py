@@ -207,7 +207,9 @@ class _Study:
             known.now = _furthest(known.now, time, ends, acks[has_ack])
             return
         now = _furthest(_Reached(int(time[0]), int(ends[0]), int(time[0]), None), time, ends, acks[has_ack])
-        self._directions[name] = _DirectionRuns(run, now) if known is None else _DirectionRuns(run, now, known.run, known.now)
+        self._directions[name] = (
+            _DirectionRuns(run, now) if known is None else _DirectionRuns(run, now, known.run, known.now)
+        )
 
 
 def _distance(numbers: Ints, known: int | None) -> Ints:
