@@ -30,6 +30,15 @@ def _proportional_bytes(pid: int) -> int:
     return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
 
 
+def _read_bytes(pid: int) -> int:
+    """Return how many bytes a process has read; 0 if it has ended."""
+    try:
+        line = (PROC / str(pid) / "io").read_text(encoding="utf-8").splitlines()[0]
+    except (OSError, IndexError):
+        return 0
+    return int(line.removeprefix("rchar:"))
+
+
 class PeakMemory:
     """Context manager that records peak memory, in bytes.
 
@@ -38,10 +47,11 @@ class PeakMemory:
     measured: processes that ran before, and are not below, are looked at once.
 
     ``whole_tree``: also of all of them together, as the largest sum of their PSS in a sample. That slows them down.
+    ``read_bytes``: what the first process read, from the disk or from what the kernel had of it.
     """
 
     def __init__(self, pid: int | None = None, interval_s: float = 0.1, *, whole_tree: bool = False) -> None:
-        self.driver_bytes = self.worker_bytes = self.jvm_bytes = self.tree_bytes = 0
+        self.driver_bytes = self.worker_bytes = self.jvm_bytes = self.tree_bytes = self.read_bytes = 0
         self._whole_tree = whole_tree
         self._pid = os.getpid() if pid is None else pid
         self._others: frozenset[str] = frozenset()  # ran before
@@ -76,6 +86,7 @@ class PeakMemory:
         own = found.get(self._pid)
         if own is not None:
             self.driver_bytes = max(self.driver_bytes, own[2])
+            self.read_bytes = max(self.read_bytes, _read_bytes(self._pid))
         processes.discard(str(self._pid))
         tree = [self._pid]
         queue = [(child, False) for child in children[self._pid]]

@@ -352,14 +352,14 @@ def generate_packets(
     """Yield endless packets in order of time: of ``slots`` parallel connections, or of a single endless one.
 
     The connections go to ``servers`` machines; with ``named_ports`` to ports for which the clients ask once, else to
-    well-known ones. ``body_bytes``: how long the bodies of messages of the single one are,
-    from the least to the most.
+    well-known ones. ``body_bytes``: how long the bodies of messages are, from the least to the most.
     """
     if single:
         return _connections_of_slot(0, seed, begin_us, single=True, servers=servers, body_bytes=body_bytes)
     each = partial(
-        _connections_of_slot, seed=seed, begin_us=begin_us, single=False, servers=servers, named_ports=named_ports
-    )
+        _connections_of_slot, seed=seed, begin_us=begin_us, single=False, servers=servers, body_bytes=body_bytes,
+        named_ports=named_ports,
+    )  # fmt: skip
     return heapq.merge(*map(each, range(slots)))
 
 

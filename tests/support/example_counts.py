@@ -14,7 +14,7 @@ def use_all_examples() -> None:
 
 def examples(count: int) -> int:
     """Return how many of ``count`` examples of Hypothesis to try; each run draws others."""
-    return count if _use_all else max(count // 6, min(count, _FEWEST))
+    return count if _use_all else max(count // 10, min(count, _FEWEST))
 
 
 def seeds(few, all_of_them):

@@ -99,6 +99,7 @@ class TestOverConnect:
         assert [name for name in expected if found[name] != expected[name]] == []
         assert sum(map(len, expected.values())) > 200
 
+    @pytest.mark.long  # a plain run tries the lease in a catalog in one process (tests/lake/lease/test_lease_table.py)
     def test_one_client_at_a_time_holds_the_lease_in_a_catalog(self, project, connect, tmp_path):
         """Others wait for it; who was killed or paused for long is followed, and then commits nothing."""
         run_python(project, tmp_path, lease_client.__file__, connect[0], tmp_path / "journal")

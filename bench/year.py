@@ -1,0 +1,129 @@
+"""Benchmark of a year of captures: a run that adds a quarter of an hour, after 1, 30 and 365 days.
+
+Run from the project's folder: ``python -m bench.year [--scale 1] [--days 1 30 365]``. With scale 1 the newest day is an
+hour with 4 million messages, each day before it has 40,000, the ledger has 10,000 captures of each, and the quarter of
+an hour that the run adds has a million messages of some 10,000 connections. All these numbers follow the scale.
+
+What scales with a real year: numbers of rows, files, commits, captures, connections, and machines of the newest hour.
+What does not: bodies are small (100 to 400 bytes), and history has the machines of one hundredth of an hour.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from bench import traffic, transfers
+from bench.measure import log_progress
+from bench.runs import run_all
+from bench.sequences import no_spark
+from bench.year_lake import NEWEST_HOUR_COPIES, YearLake
+from pipeline.lake.engine.sessions import LazySession
+from pipeline.lake.lake import Lake
+
+_HOUR_MESSAGES: Final = 4_000_000
+_ADDED_MESSAGES: Final = 1_000_000
+_FILES_A_DAY: Final = 10_000
+_BODIES: Final = (100, 400)
+_TRANSFER_BYTES, _READ_BYTES = 560, 1_050  # of a capture, for each message that is sent, or read
+_RING: Final = 10  # captures of each kind
+_QUARTER_US: Final = 900_000_000
+
+
+def write_traffic(folder: Path, messages: int, begin_us: int, seed: int) -> list[Path]:
+    """Write captures with about that many messages: half are sent over TCP 1801, half are read over RPC."""
+    streams = {
+        "sent": (transfers.generate_packets(seed=seed, begin_us=begin_us, sizes=_BODIES), _TRANSFER_BYTES),
+        "read": (traffic.generate_packets(seed=seed, begin_us=begin_us, body_bytes=_BODIES), _READ_BYTES),
+    }
+    folder.mkdir(parents=True)
+    files = []
+    for name, (packets, size) in streams.items():
+        paths = [folder / f"{name}{number:02d}.pcap" for number in range(_RING)]
+        files += traffic.write_pcaps(packets, paths, messages // 2 * size)
+    return files
+
+
+def data_files(lake: Path) -> Iterator[Path]:
+    """Yield the files with rows of a lake's tables."""
+    return lake.rglob("*.parquet")
+
+
+def measure_run(lake: Path, captures: Sequence[Path], options: Sequence[str]) -> dict[str, Any]:
+    """Run over captures with a copy of a lake; return figures of the run, by name.
+
+    Files are known to have been read by their access times, which the file system keeps for those older than the file.
+    """
+    copy = lake.with_name("copy")
+    shutil.copytree(lake, copy)
+    for path in data_files(copy):
+        os.utime(path, (0, path.stat().st_mtime))
+    before = {*data_files(copy)}
+    run = run_all(copy, captures, options=options)
+    touched = [path.stat().st_size for path in before if path.exists() and path.stat().st_atime > 0]
+    shutil.rmtree(copy)
+    return {
+        "seconds": run["wall_s"],
+        **{f"  {stage}": seconds for stage, seconds in run["stages"].items()},
+        "driver, MB": run["memory"].driver_bytes / 1e6,
+        "read, MB": run["memory"].read_bytes / 1e6,
+        "files": len(before),
+        "files touched": len(touched),
+        "files touched, MB": sum(touched) / 1e6,
+        "executions of Spark": run["engine"].get("executions", 0),
+    }
+
+
+def measure(folder: Path, scale: float, days: Iterable[int], options: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Return the figures of the run after each number of days, and of the same on an empty lake."""
+    begin_us = traffic.EPOCH_US
+    template = write_traffic(folder / "template", int(_HOUR_MESSAGES * scale) // (NEWEST_HOUR_COPIES + 1), begin_us, 1)
+    added = write_traffic(folder / "added", int(_ADDED_MESSAGES * scale), begin_us + _QUARTER_US, 2)
+    path = folder / "lake"
+    path.mkdir()
+    log_progress("year: an empty lake")
+    found = {"empty": measure_run(path, added, options)}
+    run_all(path, template, options=options)
+    begin = time.perf_counter()
+    year = YearLake(Lake(LazySession(no_spark, engine="local"), str(path)), files_a_day=int(_FILES_A_DAY * scale))
+    year.rest_of_the_newest_hour()
+    there = 1
+    for last in sorted(days):
+        year.days_before(there, last - 1)
+        there = max(there, last)
+        size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+        log_progress(f"year: {last} days, {size / 1e9:.2f} GB, made in {time.perf_counter() - begin:.0f} s")
+        found[f"{last} days"] = measure_run(path, added, options)
+    return found
+
+
+def format_figures(found: dict[str, dict[str, Any]]) -> str:
+    """Return the figures as a table of Markdown, with a column for each lake."""
+    names = list(dict.fromkeys(name for figures in found.values() for name in figures))
+    lines = [["", *found], ["---", *("---:" for _ in found)]]
+    lines += [[name, *(f"{figures.get(name, 0):,.1f}" for figures in found.values())] for name in names]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(prog="python -m bench.year", description=__doc__)
+    parser.add_argument("--scale", type=float, default=1.0, help="of all numbers of messages and files (1)")
+    parser.add_argument("--days", type=int, nargs="+", default=[1, 30, 365], help="after how many days (1 30 365)")
+    parser.add_argument("--folder", type=Path, help="where the lake and captures are made (the folder for such files)")
+    parser.add_argument("--set", action="append", default=[], help="a setting of the runs, NAME=VALUE")
+    given = parser.parse_args(arguments)
+    options = [each for setting in given.set for each in ("--set", setting)]
+    with tempfile.TemporaryDirectory(dir=given.folder) as folder:
+        print(format_figures(measure(Path(folder), given.scale, given.days, options)))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

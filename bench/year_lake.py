@@ -1,0 +1,124 @@
+"""A lake as a year of captures leaves it, made of what a real run wrote of a small stretch of traffic.
+
+The template is what the pipeline makes of a hundredth of the newest hour. Its rows are copied through the lake's own
+commits: for the rest of that hour with other machines, and once for each day before it, with the machines of the
+template. A copy has keys, messages and captures of its own; names of queues, packets and stubs are those of the
+template. Then each table notes that it rests on its inputs as they are now, as after runs that read all of it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import duckdb
+import pyarrow as pa
+
+from pipeline.lake.lake import Lake
+from schemas import catalog
+from schemas.bronze import CAPTURE_FILES, PENDING
+from schemas.hosts import HOSTS
+from schemas.queue_aliases import QUEUE_ALIASES
+from schemas.table import Table
+
+NEWEST_HOUR_COPIES: Final = 99  # beside the template
+_COPIES_A_COMMIT: Final = 11
+_OPEN: Final = (PENDING,)  # what a run keeps of open connections does not grow with history
+_OF_MACHINES: Final = (HOSTS, QUEUE_ALIASES)  # each day has the same
+_MESSAGES_A_DAY: Final = 1 << 20  # by which the numbers of the messages of two days differ
+_GUID: Final = "[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """A copy of the template: of some days before it, or, with a number other than 0, of other machines."""
+
+    days: int = 0
+    machines: int = 0
+
+    def macro(self) -> str:
+        """Return the statement that makes the macro ``copied``: a text of the template as it is in the copy."""
+        salt = f"'/{self.days}/{self.machines}'"
+        guid = f"CAST(CAST(md5(v[:36] || {salt}) AS uuid) AS text)" if self.machines else "v[:36]"
+        number = f"CAST(CAST(v[38:] AS bigint) + {_MESSAGES_A_DAY * self.days} AS text)"
+        cases = [
+            f"WHEN regexp_full_match(v, '[0-9a-f]{{32}}') THEN md5(v || {salt})",
+            rf"WHEN regexp_full_match(v, '{_GUID}\\\d+') THEN {guid} || '\' || {number}",
+        ]
+        if self.machines:
+            cases.append(f"WHEN regexp_full_match(v, '{_GUID}') THEN {guid}")
+            cases.append(rf"WHEN regexp_full_match(v, '10(\.\d+){{3}}') THEN '{100 + self.machines}' || v[3:]")
+        return f"CREATE OR REPLACE TEMP MACRO copied(v) AS CASE {' '.join(cases)} ELSE v END"
+
+    def column(self, field: pa.Field) -> str:
+        """Return SQL for a column of the copy."""
+        name = _quoted(field.name)
+        if pa.types.is_timestamp(field.type) or pa.types.is_date(field.type):
+            kind = "date" if pa.types.is_date(field.type) else "timestamptz"
+            return f"CAST({name} - INTERVAL {self.days} DAY AS {kind})"
+        if pa.types.is_string(field.type):
+            return f"copied({name})"
+        if pa.types.is_list(field.type) and pa.types.is_string(field.type.value_type):
+            return f"list_transform({name}, lambda v: copied(v))"
+        return name
+
+
+def _quoted(name: str) -> str:
+    return f'"{name}"'
+
+
+class YearLake:
+    """A lake that a run has filled with the template, and that copies are added to."""
+
+    def __init__(self, lake: Lake, *, files_a_day: int) -> None:
+        """``files_a_day``: how many captures the ledger gets for each day."""
+        self._lake, self._files_a_day = lake, files_a_day
+        tables = (table for table in catalog.DATA_TABLES if table not in _OPEN and lake.exists(table))
+        self._template = {table: lake.select(table, "TRUE") for table in tables}
+        self._duckdb = duckdb.connect()
+
+    def rest_of_the_newest_hour(self) -> None:
+        """Add what other machines sent at the time of the template."""
+        copies = [Copy(machines=number) for number in range(1, NEWEST_HOUR_COPIES + 1)]
+        self._add(copies[at : at + _COPIES_A_COMMIT] for at in range(0, len(copies), _COPIES_A_COMMIT))
+
+    def days_before(self, first: int, last: int) -> None:
+        """Add days of history, the first and the last given by how many days they are before the newest."""
+        self._add((Copy(days=days),) for days in range(first, last + 1))
+
+    def _add(self, commits: Iterable[Sequence[Copy]]) -> None:
+        with self._lake.hold_exclusive_access(lambda: None):
+            for copies in commits:
+                for table, rows in self._template.items():
+                    wanted = [copy for copy in copies if not copy.days or table not in _OF_MACHINES]
+                    if wanted and len(rows):
+                        self._lake.append(table, pa.concat_tables(self._copied(table, rows, copy) for copy in wanted))
+            for table in catalog.DATA_TABLES:
+                if provenance := self._lake.versions.provenance(table):
+                    self._lake.note_provenance(table, json.dumps(self._of_today(provenance)))
+
+    def _copied(self, table: Table, rows: pa.Table, copy: Copy) -> pa.Table:
+        """Return the rows of a copy; of the ledger also those of further captures of the day."""
+        names = {field.name: copy.column(field) for field in rows.schema}
+        self._duckdb.execute(copy.macro())
+        source = "rows"
+        if table == CAPTURE_FILES:
+            names["path"] = f"path || '/{copy.days}/{copy.machines}/' || repeated"
+            for name in ("capture_id", "first_key"):
+                names[name] = f"CASE repeated WHEN 0 THEN copied({name}) ELSE md5(copied({name}) || repeated) END"
+            times = max(self._files_a_day // len(rows), 1) if copy.days else 1
+            source = f"rows, range({times}) AS times(repeated)"
+        sql = ", ".join(f"{column} AS {_quoted(name)}" for name, column in names.items())
+        found: pa.Table = self._duckdb.execute(f"SELECT {sql} FROM {source}").to_arrow_table()
+        return found.cast(rows.schema)
+
+    def _of_today(self, provenance: dict[str, object]) -> dict[str, object]:
+        """Return a provenance with the present versions of the tables that it names."""
+        tables = {str(table): table for table in catalog.ALL_TABLES}
+        newest = {name: tables.get(name.rpartition(" ")[2]) for name in provenance}
+        return {
+            name: value if (table := newest[name]) is None else self._lake.version(table)
+            for name, value in provenance.items()
+        }
