@@ -22,6 +22,7 @@ from pipeline.bronze.ingest_captures import ingest
 from pipeline.bronze.ingest_clock import IngestClock
 from pipeline.bronze.ingest_plan import plan_ingest
 from pipeline.bronze.input_files import list_files
+from pipeline.bronze.ledger import Ledger
 from pipeline.bronze.write_tables import stamp_rows
 from pipeline.lake.engine.sessions import LazySession
 from pipeline.lake.engine.tasks import PartitionedRows
@@ -110,7 +111,7 @@ class LakeBench:
             begin = time.perf_counter()
             side = Path(lake.root) / "side"
             side.mkdir(parents=True)
-            reads = plan_ingest(listed, []).reads
+            reads = plan_ingest(listed, Ledger(lake.query)).reads
             tasks = build_read_tasks(reads, LakePath(f"{side}/tasks.jsonl"), IngestClock())
             lake.append(RPC_CALLS, replace(tasks, read_part=partial(_stamped_rows, tasks)))
             seconds = time.perf_counter() - begin

@@ -13,11 +13,14 @@ import pyarrow as pa
 
 from bench.lake_speed import LakeBench
 from bench.measure import Measure, log_progress
+from bench.sequences import no_spark
 from bench.traffic import generate_captures
 from pipeline.bronze.capture_tasks import group_by_task, whole_file_splits
 from pipeline.bronze.ingest_plan import plan_ingest
 from pipeline.bronze.input_files import list_files
+from pipeline.bronze.ledger import Ledger
 from pipeline.bronze.ledger_entries import PlannedRead
+from pipeline.lake.engine.sessions import LazySession
 from pipeline.lake.lake import Lake
 from pipeline.lake.schema_enforcement import conform_table
 from schemas.bronze import CAPTURE_FILES
@@ -55,7 +58,7 @@ def measure(folder: Path, count: int) -> list[Measure]:
     log_progress("files: listing and planning")
     listed = list_files([str(captures)])
     listing = time.perf_counter() - begin
-    planned = plan_ingest(listed, [])
+    planned = plan_ingest(listed, Ledger(Lake(LazySession(no_spark), str(folder / "lake")).query))
     planning = time.perf_counter() - begin - listing
     tasks = [sum(reading.size for reading in each) for each in group_by_task(whole_file_splits(listed))]
     packing = time.perf_counter() - begin - listing - planning

@@ -29,18 +29,17 @@ from pipeline.bronze.ingest_clock import IngestClock
 from pipeline.bronze.ingest_plan import files_on_days, plan_ingest, plan_reprocessing
 from pipeline.bronze.input_files import InputFile, find_file, newest_paths
 from pipeline.bronze.isolated_reads import interrupted_reads, read_captures
+from pipeline.bronze.ledger import Ledger
 from pipeline.bronze.ledger_entries import (
-    LEDGER_COLUMNS,
     DateRange,
     IngestPlan,
-    LedgerEntry,
     PlannedRead,
     ReprocessSelector,
 )
 from pipeline.bronze.pending_expiry import PendingExpiry
 from pipeline.bronze.read_progress import Meter, ReadProgress, no_meter
 from pipeline.bronze.retention_cutoff import RetentionCutoff, recount_connection_calls
-from pipeline.bronze.write_tables import BronzeWriter, stored_captures
+from pipeline.bronze.write_tables import BronzeWriter, captures_without_entry
 from pipeline.lake.engine.tasks import PartitionedRows
 from pipeline.lake.lake import Lake
 from pipeline.lake.staging_files import count_staged_rows
@@ -126,11 +125,11 @@ def ingest(
     if not options.dry_run:
         interrupted = interrupted_reads(RunMarkers.of(lake).unfinished_folders())
         undo_unfinished_runs(lake, BRONZE_TABLES, CAPTURE_FILES, log)
-    ledger, runs = _read_ledger(lake), RunMarkers.of(lake)
+    ledger, runs = Ledger(lake.query), RunMarkers.of(lake)
     plan = _plan_reads(files, ledger, options, log)
     if (replaced := runs.captures_to_replace()) is not None:
         plan_reprocessing(plan, ledger, ReprocessSelector(captures=replaced))
-        plan.replaced_captures |= stored_captures(lake) - {entry.capture_id for entry in ledger}
+        plan.replaced_captures |= captures_without_entry(lake)
     result = CaptureIngestResult(skipped_files=plan.skipped_files, newest_paths=newest_paths(files))
     if options.dry_run:
         for line in list(plan.describe()) or [f"nothing new in {plan.skipped_files} capture files"]:
@@ -146,7 +145,7 @@ def ingest(
     else:
         log(f"nothing new in {plan.skipped_files} capture files")
         plan = _plan_rereads(lake, runs, log)
-    rounds, endpoints = 0, {endpoint for entry in ledger for endpoint in entry.learned_endpoints}
+    rounds, endpoints = 0, ledger.learned_endpoints() if plan else set()
     while plan:
         round_id = run_id if not rounds else f"{run_id}-{rounds}"
         versions = bronze_versions(lake)
@@ -167,20 +166,16 @@ def bronze_versions(lake: Lake) -> dict[str, int | None]:
     return versions_by_name(lake.versions.newest_commits(*BRONZE_TABLES), BRONZE_TABLES)
 
 
-def _read_ledger(lake: Lake) -> list[LedgerEntry]:
-    rows = lake.query(f"SELECT {', '.join(LEDGER_COLUMNS)} FROM {{captures}}", captures=CAPTURE_FILES)
-    return [LedgerEntry.from_row(row) for row in rows.to_pylist()]
-
-
 def _plan_rereads(lake: Lake, runs: RunMarkers, log: LogFunction) -> IngestPlan:
     """Plan to read captures again: other captures showed that more of their connections are MSMQ."""
     wanted, plan = runs.captures_to_reread(), IngestPlan()
     if not wanted:
         return plan
-    ledger = {entry.capture_id: entry for entry in _read_ledger(lake)}
-    endpoints = {name: {*new, *ledger[name].reread_endpoints} for name, new in wanted.items() if name in ledger}
-    captures = frozenset(name for name in endpoints if endpoints[name] != set(ledger[name].reread_endpoints))
-    plan_reprocessing(plan, list(ledger.values()), ReprocessSelector(captures=captures))
+    ledger = Ledger(lake.query)
+    known = {entry.capture_id: {*entry.reread_endpoints} for entry in ledger.captures(wanted)}
+    endpoints = {name: known[name].union(new) for name, new in wanted.items() if name in known}
+    captures = frozenset(name for name in endpoints if endpoints[name] != known[name])
+    plan_reprocessing(plan, ledger, ReprocessSelector(captures=captures))
     plan.reads = [replace(read, reread_endpoints=tuple(sorted(endpoints[read.capture_id]))) for read in plan.reads]
     for entry in plan.missing_captures:
         log(f"{entry.file.path}: gone or changed since; connections that other captures identified are not read")
@@ -195,9 +190,7 @@ def _log_rereads(reads: Sequence[PlannedRead], log: LogFunction) -> None:
     log(f"reading {len(reads)} capture files again: other captures identified connections in them")
 
 
-def _plan_reads(
-    files: list[InputFile], ledger: list[LedgerEntry], options: IngestOptions, log: LogFunction
-) -> IngestPlan:
+def _plan_reads(files: list[InputFile], ledger: Ledger, options: IngestOptions, log: LogFunction) -> IngestPlan:
     """Plan what to read of the files given and of the captures to reprocess."""
     if options.days is not None:
         files = files_on_days(files, ledger, options.days)
@@ -207,10 +200,6 @@ def _plan_reads(
         log(f"{count} captures of the lake are selected to be read again")
         for entry in plan.missing_captures:
             log(f"{entry.file.path}: gone or changed since, it cannot be read again")
-    endpoints = {
-        plan.renamed_captures.get(entry.capture_id, entry.capture_id): entry.reread_endpoints for entry in ledger
-    }
-    plan.reads = [replace(read, reread_endpoints=endpoints.get(read.capture_id, ())) for read in plan.reads]
     return plan
 
 

@@ -14,12 +14,13 @@ is lost.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from pipeline.bronze.input_files import FindFile, InputFile, find_file
+from pipeline.bronze.ledger import Ledger
 from pipeline.bronze.ledger_entries import (
     CaptureFileSet,
     CaptureFileState,
@@ -47,7 +48,7 @@ OpenSource = Callable[[InputFile], FileSource]
 
 def plan_ingest(
     files: Sequence[InputFile],
-    ledger: Iterable[LedgerEntry],
+    ledger: Ledger,
     *,
     open_source: OpenSource = InputFile.capture_source,
     find_file: FindFile = find_file,
@@ -59,12 +60,12 @@ def plan_ingest(
     ``find_file`` gives the current state of a file of the ledger that a new file has to be compared with.
     """
     with ThreadPoolExecutor(_thread_count(files)) as pool:
-        planner = _IngestPlanner(list(ledger), open_source, find_file, (max_expansion, max_expanded_bytes), pool)
+        planner = _IngestPlanner(ledger, open_source, find_file, (max_expansion, max_expanded_bytes), pool)
         return planner.plan(files)
 
 
 def plan_reprocessing(
-    plan: IngestPlan, ledger: Iterable[LedgerEntry], selector: ReprocessSelector, *, find_file: FindFile = find_file
+    plan: IngestPlan, ledger: Ledger, selector: ReprocessSelector, *, find_file: FindFile = find_file
 ) -> int:
     """Add to a plan that selected captures are read again from their beginning, and all their rows replaced.
 
@@ -73,7 +74,7 @@ def plan_reprocessing(
     Returns how many captures of the ledger were selected.
     """
     reads = {read.capture_id: number for number, read in enumerate(plan.reads)}
-    selected = [entry for entry in ledger if selector.matches(entry)]
+    selected = ledger.selected(selector)
     for entry in selected:
         old = entry.capture_id
         new = plan.renamed_captures.get(old, old)
@@ -83,7 +84,12 @@ def plan_reprocessing(
         if new in reads:  # it has grown
             plan.reads[reads[new]] = replace(plan.reads[reads[new]], start_offset=0, resume_state=None)
         elif (file := _find_unchanged_file(files, find_file)) is not None:
-            plan.reads.append(PlannedRead(new, file, files, entry.first_key, ingested_us=entry.ingested_us))
+            plan.reads.append(
+                PlannedRead(
+                    new, file, files, entry.first_key,
+                    reread_endpoints=entry.reread_endpoints, ingested_us=entry.ingested_us,
+                )
+            )  # fmt: skip
             plan.changed_file_sets.pop(new, None)
         else:
             plan.missing_captures.append(entry)
@@ -105,7 +111,7 @@ def _find_unchanged_file(files: CaptureFileSet, find_file: FindFile) -> InputFil
 
 def files_on_days(
     files: Sequence[InputFile],
-    ledger: Iterable[LedgerEntry],
+    ledger: Ledger,
     days: DateRange,
     *,
     open_source: OpenSource = InputFile.capture_source,
@@ -118,7 +124,8 @@ def files_on_days(
     days or have a packet on them, and files that cannot be opened. Only a file that begins before the days and was
     modified after them is searched for such a packet; else its first packet decides.
     """
-    known = {state.input_file for entry in ledger for state in entry.all_files}
+    unknown, entries = ledger.unknown_files(files)
+    known = {*files}.difference(unknown).union(state.input_file for entry in entries for state in entry.all_files)
 
     def is_wanted(file: InputFile) -> bool:
         if file in known or days.contains(file.modified_us):
@@ -174,7 +181,7 @@ _Cluster = list[_ComparedFile]  # the files of one capture, the one whose conten
 class _IngestPlanner:
     """Builds a plan; ``bounds`` are the limits of decompression."""
 
-    ledger: list[LedgerEntry]
+    ledger: Ledger
     open_source: OpenSource
     find_file: FindFile
     bounds: tuple[int, int]
@@ -183,21 +190,25 @@ class _IngestPlanner:
 
     def plan(self, files: Sequence[InputFile]) -> IngestPlan:
         """Return the plan for the files."""
-        index = {state.input_file: entry for entry in self.ledger for state in entry.all_files}
-        fresh = [file for file in files if (entry := index.get(file)) is None or _was_unreachable(entry)]
+        unknown, entries = self.ledger.unknown_files(files)
+        index = {state.input_file: entry for entry in entries for state in entry.all_files}
+        fresh = [file for file in unknown if (entry := index.get(file)) is None or _was_unreachable(entry)]
         if fresh:
             beginnings = self.pool.map(self._read_start, fresh)
-            self._plan_fresh_files(dict(zip(fresh, beginnings, strict=True)), index.keys())
+            self._plan_fresh_files(dict(zip(fresh, beginnings, strict=True)), index)
         self.result.reads.sort(key=lambda read: (read.file.path, read.capture_id))
         self.result.skipped_files = len(files) - len({read.file.path for read in self.result.reads})
         return self.result
 
-    def _plan_fresh_files(self, fresh: Mapping[InputFile, CaptureStart], known_files: Iterable[InputFile]) -> None:
+    def _plan_fresh_files(self, fresh: Mapping[InputFile, CaptureStart], seen_before: Collection[InputFile]) -> None:
         """Group new files, and captures of the ledger, by their first packet; plan each group."""
-        ids, seen_before = {entry.capture_id for entry in self.ledger}, set(known_files)
+        path_keys = {file: key(file.path) for file in fresh}  # of captures without a packet
+        first_keys = {beginning.key for beginning in fresh.values() if beginning.key is not None}
+        stored = self.ledger.captures(path_keys.values(), first_keys=first_keys)
+        ids = {entry.capture_id for entry in stored}
         groups: dict[str, dict[InputFile, CaptureStart]] = defaultdict(dict)
         for file, beginning in fresh.items():
-            path_key = key(file.path)  # the key of a capture without a packet
+            path_key = path_keys[file]
             if beginning.key is not None:
                 groups[beginning.key][file] = beginning
             elif beginning.error is not None and file in seen_before:
@@ -208,7 +219,7 @@ class _IngestPlanner:
             if path_key in ids:
                 self.result.replaced_captures.add(path_key)
         entries: dict[str, list[LedgerEntry]] = defaultdict(list)
-        for entry in self.ledger:
+        for entry in stored:
             if entry.first_key in groups:
                 entries[entry.first_key or ""].append(entry)
         for first_key, files in groups.items():
@@ -316,14 +327,15 @@ class _IngestPlanner:
             return
         base, entry = stored[0]
         start = resume_offset(entry.resume)
+        read = PlannedRead(capture_id, files.file.input_file, files, first_key, reread_endpoints=entry.reread_endpoints)
         if base is content or (base.length == content.length and base.state.tail_key is not None):
             if files != CaptureFileSet(entry.file, tuple(sorted(entry.other_files, key=_file_order))):
                 plan.changed_file_sets[capture_id] = files
         elif start and base.state.tail_key is not None:
-            plan.reads.append(PlannedRead(capture_id, files.file.input_file, files, first_key, start, entry.resume))
+            plan.reads.append(replace(read, start_offset=start, resume_state=entry.resume))
         else:
             plan.replaced_captures.add(entry.capture_id)
-            plan.reads.append(PlannedRead(capture_id, files.file.input_file, files, first_key))
+            plan.reads.append(read)
             return
         plan.beginnings |= {short.capture_id: entry.capture_id for _, short in stored[1:]}
         if entry.capture_id != capture_id:

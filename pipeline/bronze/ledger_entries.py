@@ -128,16 +128,6 @@ class ReprocessSelector:
     except_decoder_version: str | None = None
     captures: frozenset[str] | None = None
 
-    def matches(self, entry: LedgerEntry) -> bool:
-        """Whether a capture is selected."""
-        if self.capture is not None:
-            return self.capture in {entry.capture_id, *(seen.path for seen in entry.all_files), *entry.other_paths}
-        if self.captures is not None:
-            return entry.capture_id in self.captures
-        if self.days is not None:
-            return self.days.overlaps(entry.first_us, entry.last_us)
-        return self.except_decoder_version is None or entry.decoder_version != self.except_decoder_version
-
 
 @dataclass(frozen=True, slots=True)
 class CaptureFileSet:

@@ -55,12 +55,12 @@ _MERGED: Final = "merged"  # the folder of the staging files that merging gave
 _Rows = TypeVar("_Rows", pa.Table, pa.RecordBatch)
 
 
-def stored_captures(lake: Lake) -> set[str]:
-    """Return the captures that bronze has rows of."""
+def captures_without_entry(lake: Lake) -> set[str]:
+    """Return the captures that bronze has rows of, and the ledger has not."""
     found = set[str]()
     for table in _TABLES_WITH_CAPTURE_ID:
-        rows = lake.query("SELECT DISTINCT capture_id FROM {rows} WHERE capture_id IS NOT NULL", rows=table)
-        found.update(rows.column(0).to_pylist())
+        sql = "SELECT DISTINCT capture_id FROM {rows} WHERE NOT capture_id IN (SELECT capture_id FROM {ledger})"
+        found.update(lake.query(sql, rows=table, ledger=CAPTURE_FILES)["capture_id"].to_pylist())
     return found
 
 

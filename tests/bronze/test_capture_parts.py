@@ -19,6 +19,7 @@ from capture.merge.cutting import layout, records
 from capture.merge.traffic import captures, stories
 from example_counts import examples
 from jobs import ingest_captures
+from ledgers import ledger_of
 from pcapgen import containers as c
 from pipeline.bronze import capture_parts
 from pipeline.bronze.capture_parts import cut_into_parts, join_rows_of_parts
@@ -100,7 +101,7 @@ def test_a_lake_read_in_parts_is_the_lake_read_as_a_whole(project, tmp_path, req
 def reads_of(folder: Path, content: bytes):
     """Return the planned read of a file with some content, and its parts."""
     (folder / "capture.pcap").write_bytes(content)
-    reads = plan_ingest(list_files([str(folder)]), []).reads
+    reads = plan_ingest(list_files([str(folder)]), ledger_of()).reads
     (parts,) = cut_into_parts(reads, IngestClock())
     return reads[0], parts
 

@@ -18,6 +18,7 @@ from capture.merge.cutting import cut, evenly, plain
 from collector import snapshot_files
 from engines import without_spark
 from jobs import run_all
+from ledgers import ledger_of
 from pcapgen import conversation
 from pcapgen.containers import pcap
 from pcapgen.record import sample_captures
@@ -335,7 +336,7 @@ def test_an_exception_while_the_beginning_of_a_capture_is_read_is_left_to_the_ta
             yield records
 
     monkeypatch.setattr(CaptureFileReader, "read_blocks", failing)
-    reads = plan_ingest(files, []).reads
+    reads = plan_ingest(files, ledger_of()).reads
     assert [read.file.path for read in reads] == [file.path for file in files]
     assert [read.first_key is None for read in reads] == [False, True, False]
     nowhere = StagingWriter(None, "")
@@ -345,4 +346,4 @@ def test_an_exception_while_the_beginning_of_a_capture_is_read_is_left_to_the_ta
         ("complete", None), ("unreadable", "failed"), ("complete", None)
     ]  # fmt: skip
     never = DateRange(date(2001, 1, 1), date(2001, 1, 2))
-    assert [file.path.rsplit("/", 1)[1] for file in files_on_days(files, [], never)] == [BAD]  # to be reported
+    assert [file.path.rsplit("/", 1)[1] for file in files_on_days(files, ledger_of(), never)] == [BAD]  # to be reported

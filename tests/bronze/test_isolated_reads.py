@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from bench import hostile
+from ledgers import ledger_of
 from pipeline.bronze import isolated_reads
 from pipeline.bronze.capture_tasks import mark_path, read_options, read_split, split_of
 from pipeline.bronze.ingest_clock import IngestClock
@@ -50,7 +51,7 @@ def reads(project, tmp_path):
     folder.mkdir()
     for name in (FIRST, BAD, LAST):
         shutil.copy(project / "data" / "sample" / name, folder / name)
-    return plan_ingest(list_files([str(folder)]), []).reads
+    return plan_ingest(list_files([str(folder)]), ledger_of()).reads
 
 
 @pytest.fixture
@@ -195,7 +196,7 @@ def test_the_limits_of_the_process_that_reads_a_capture_alone(tmp_path, limit):
     options, expected = LIMITS[limit]
     path = tmp_path / "hostile.pcap"
     path.write_bytes(hostile.calls_without_bind(400_000 if limit == "memory" else 1000))
-    (read,) = plan_ingest(list_files([str(path)]), []).reads
+    (read,) = plan_ingest(list_files([str(path)]), ledger_of()).reads
     read_in_process(
         IsolatedRead(
             read, IngestClock(), str(tmp_path / "tables"), {name: str(value) for name, value in options.items()}

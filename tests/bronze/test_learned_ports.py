@@ -15,6 +15,7 @@ from bronze.test_capture_parts import TABLES, ingest
 from capture.merge.comparing import OF_FILES, OF_THE_RUN, PLACES, differences
 from capture.merge.cutting import cut, evenly, records
 from example_counts import seeds
+from ledgers import ledger_of
 from pcapgen import containers as c
 from pcapgen import conversation as t
 from pcapgen import rpc
@@ -224,7 +225,7 @@ def test_what_a_task_of_an_earlier_pass_writes_late_does_not_count(tmp_path):
     """Nor what it wrote of a kind that the later pass has no rows of, or of parts that the later pass does not have."""
     folder = tmp_path / "captures"
     write(folder, [c.pcap([c.Record(number * SECOND_NS, b"packet")]).data for number in range(2)])
-    one, two = plan_ingest(list_files([str(folder)]), []).reads
+    one, two = plan_ingest(list_files([str(folder)]), ledger_of()).reads
     part = replace(one, start_offset=20)
     staged = StagedReads(LakePath(str(tmp_path / "run")))
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from jobs import cli
+from ledgers import ledger_of
 from pipeline.bronze import read_progress
 from pipeline.bronze.capture_tasks import build_read_tasks
 from pipeline.bronze.ingest_clock import IngestClock
@@ -29,7 +30,7 @@ def reads(project, tmp_path):
     folder.mkdir()
     for name in (ONE, OTHER):
         shutil.copy(project / "data" / "sample" / name, folder / name)
-    return plan_ingest(list_files([str(folder)]), []).reads
+    return plan_ingest(list_files([str(folder)]), ledger_of()).reads
 
 
 def test_captures_that_are_read_count_as_a_whole(reads, tmp_path):

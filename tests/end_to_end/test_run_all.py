@@ -18,6 +18,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 import example_rows
 from end_to_end.lakes import reading_jobs
 from jobs import export_packets, ingest_captures, publish_dashboards, run_all, trace_message
+from ledgers import ledger_of
 from pipeline.bronze.capture_tasks import build_read_tasks
 from pipeline.bronze.ingest_captures import BRONZE_TABLES
 from pipeline.bronze.ingest_clock import IngestClock
@@ -504,7 +505,7 @@ def test_of_what_is_cut_the_pages_hold_sums_over_all(lake):
 def test_what_a_run_reads_is_what_the_data_source_reads(spark, captures, tmp_path):
     register_capture_source(spark)
     tasks = tmp_path / "tasks.jsonl"
-    reads = plan_ingest(list_files([str(captures)]), []).reads
+    reads = plan_ingest(list_files([str(captures)]), ledger_of()).reads
     for kind in ("capture_files", "rpc_calls"):
         rows = build_read_tasks(reads, tasks, IngestClock(), rows=kind).frame(
             spark, from_arrow_schema(BRONZE_SCHEMAS[kind])

@@ -11,6 +11,7 @@ import json
 import struct
 from dataclasses import dataclass, field, replace
 
+from ledgers import ledger_of
 from pcapgen.model import key
 from pipeline.bronze.ingest_plan import plan_ingest
 from pipeline.bronze.input_files import InputFile
@@ -68,7 +69,9 @@ class IngestSimulation:
     def run(self, *paths: str) -> IngestPlan:
         """Plan and carry out an ingest of these files, all by default."""
         files = [listed for path in paths or sorted(self.files) if (listed := self.find_file(path)) is not None]
-        plan = plan_ingest(files, self.ledger.values(), open_source=self.open_source, find_file=self.find_file)
+        plan = plan_ingest(
+            files, ledger_of(self.ledger.values()), open_source=self.open_source, find_file=self.find_file
+        )
         self.carry_out(plan)
         return plan
 

@@ -9,6 +9,7 @@ import pytest
 
 from bronze.ledger.simulation import HEADER, IngestSimulation, capture, record
 from jobs import cli
+from ledgers import ledger_of
 from pcapgen.model import key
 from pipeline.bronze.ingest_clock import IngestClock
 from pipeline.bronze.ingest_plan import files_on_days, plan_ingest, plan_reprocessing
@@ -95,9 +96,9 @@ def test_what_is_wrong_is_said_with_its_place(arguments, complaint, capsys):
 def run_and_reprocess(simulation: IngestSimulation, selector: ReprocessSelector) -> tuple[IngestPlan, int]:
     files = [simulation.find_file(path) for path in sorted(simulation.files)]
     done = plan_ingest(
-        files, simulation.ledger.values(), open_source=simulation.open_source, find_file=simulation.find_file
+        files, ledger_of(simulation.ledger.values()), open_source=simulation.open_source, find_file=simulation.find_file
     )
-    count = plan_reprocessing(done, simulation.ledger.values(), selector, find_file=simulation.find_file)
+    count = plan_reprocessing(done, ledger_of(simulation.ledger.values()), selector, find_file=simulation.find_file)
     simulation.carry_out(done)
     return done, count
 
@@ -169,9 +170,9 @@ def test_files_need_not_be_among_those_of_the_run():
     simulation.put("/c/1", AB)
     simulation.run()
     done = plan_ingest(
-        [], simulation.ledger.values(), open_source=simulation.open_source, find_file=simulation.find_file
+        [], ledger_of(simulation.ledger.values()), open_source=simulation.open_source, find_file=simulation.find_file
     )
-    plan_reprocessing(done, simulation.ledger.values(), ReprocessSelector(), find_file=simulation.find_file)
+    plan_reprocessing(done, ledger_of(simulation.ledger.values()), ReprocessSelector(), find_file=simulation.find_file)
     assert [(read.capture_id, read.file.path) for read in done.reads] == [(A_KEY, "/c/1")]
 
 
@@ -189,21 +190,27 @@ def test_a_capture_is_read_again_by_the_clock_of_its_first_reading_unless_it_has
 
 
 def test_days_and_decoder_versions():
-    row = LedgerEntry("k", CaptureFileState("/c/1", 1, 1), first_us=us("2024-05-31T23:59:59"), last_us=us("2024-06-02"))
-    assert ReprocessSelector(days=MAY).matches(row)
-    assert ReprocessSelector(days=DateRange(date(2024, 6, 1), date(2024, 6, 1))).matches(row)
-    assert not ReprocessSelector(days=DateRange(date(2024, 6, 3), date(2024, 6, 4))).matches(row)
-    assert not ReprocessSelector(days=MAY).matches(LedgerEntry("k", CaptureFileState("/c/1", 1, 1)))
-    one = replace(row, decoder_version="1")
-    selectors = [ReprocessSelector(except_decoder_version=version) for version in "12"]
-    matches = [selector.matches(each) for selector in selectors for each in (one, row)]
-    assert matches == [False, True, True, True]
+    file = CaptureFileState("/c/1", 1, 1)
+    row = LedgerEntry("k", file, first_us=us("2024-05-31T23:59:59"), last_us=us("2024-06-02"))
+    rows = [row, replace(row, capture_id="one", decoder_version="1"), LedgerEntry("without packets", file)]
+
+    def selected(**by) -> set[str]:
+        return {entry.capture_id for entry in ledger_of(rows).selected(ReprocessSelector(**by))}
+
+    assert selected(days=MAY) == {"k", "one"}
+    assert selected(days=DateRange(date(2024, 6, 1), date(2024, 6, 1))) == {"k", "one"}
+    assert selected(days=DateRange(date(2024, 6, 3), date(2024, 6, 4))) == set()
+    assert selected(except_decoder_version="1") == {"k", "without packets"}
+    assert selected(except_decoder_version="2") == {"k", "one", "without packets"}
 
 
 def test_nothing_chosen_changes_nothing():
     done = IngestPlan()
     row = LedgerEntry("k", CaptureFileState("/c/1", 1, 1))
-    assert (plan_reprocessing(done, [row], ReprocessSelector(capture="other"), find_file={}.get), bool(done)) == (
+    assert (
+        plan_reprocessing(done, ledger_of([row]), ReprocessSelector(capture="other"), find_file={}.get),
+        bool(done),
+    ) == (
         0,
         False,
     )
@@ -218,7 +225,9 @@ def packets(*days: str) -> bytes:
 
 def is_selected(content: bytes, modified: str | None, known=()) -> bool:
     file = InputFile("/c/1", len(content), None if modified is None else us(modified))
-    files = files_on_days([file], known, MAY, open_source=lambda listed: FileSource.from_bytes(content, listed.path))
+    files = files_on_days(
+        [file], ledger_of(known), MAY, open_source=lambda listed: FileSource.from_bytes(content, listed.path)
+    )
     assert files in ([], [file])
     return bool(files)
 
@@ -250,7 +259,7 @@ def test_known_files_are_not_opened_to_find_their_days():
         raise AssertionError(f"{listed} opened")
 
     row = LedgerEntry("k", CaptureFileState(*(file.path, file.size, file.modified_us)))
-    assert files_on_days([file], [row], MAY, open_source=refuse) == [file]
+    assert files_on_days([file], ledger_of([row]), MAY, open_source=refuse) == [file]
 
 
 def test_a_dry_run_says_what_would_be_read():

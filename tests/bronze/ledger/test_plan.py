@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from bronze.ledger.simulation import HEADER, IngestSimulation, capture, expected, first_end, record, unpacked
 from example_counts import examples
+from ledgers import ledger_of
 from pcapgen.model import key
 from pipeline.bronze.ingest_plan import plan_ingest
 from pipeline.bronze.input_files import InputFile, find_file, list_files
@@ -283,15 +284,17 @@ def test_what_storage_would_not_give_is_tried_until_it_does(tmp_path):
     def refuse():
         raise PermissionError("not for you")
 
-    refused = plan_ingest([file], [row], open_source=lambda listed: FileSource(listed.path, listed.size, None, refuse))
+    refused = plan_ingest(
+        [file], ledger_of([row]), open_source=lambda listed: FileSource(listed.path, listed.size, None, refuse)
+    )
     assert (bool(refused), refused.skipped_files) == (False, 1)
-    done = plan_ingest([file], [row])
+    done = plan_ingest([file], ledger_of([row]))
     assert ([read.capture_id for read in done.reads], done.replaced_captures) == ([A_KEY], {row.capture_id})
 
 
 def test_a_file_that_cannot_be_opened_is_read_to_be_a_row():
     gone = InputFile("/none/such.pcap", 10, 1)
-    (read,) = plan_ingest([gone], []).reads
+    (read,) = plan_ingest([gone], ledger_of()).reads
     assert (read.capture_id, read.file) == (key("/none/such.pcap"), gone)
 
 
@@ -302,7 +305,7 @@ def test_contents_longer_than_what_is_compared(tmp_path):
     other = begin[:-4] + b"zzzz" + more[len(begin) :]
     for name, content in [("1", begin), ("2.gz", gzip.compress(more)), ("3", other)]:
         (tmp_path / name).write_bytes(content)
-    done = plan_ingest(list_files([str(tmp_path)]), [])
+    done = plan_ingest(list_files([str(tmp_path)]), ledger_of())
     other_paths = {
         read.file.path.rsplit("/", 1)[1]: [*map(len, [read.capture_files.other_paths])] for read in done.reads
     }
@@ -344,7 +347,7 @@ contents = st.builds(
 )  # fmt: skip
 
 
-@settings(max_examples=examples(600), deadline=None)
+@settings(max_examples=examples(240), deadline=None)
 @given(st.data())
 def test_what_comes_out_does_not_depend_on_order_or_runs(data):
     """Files that stay and grow: seen in any order, in any runs, at any state of growth."""
@@ -372,7 +375,7 @@ def test_what_comes_out_does_not_depend_on_order_or_runs(data):
     assert (bool(again), simulation.opened) == (False, [])
 
 
-@settings(max_examples=examples(300), deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 @given(st.lists(st.tuples(st.sampled_from("pq"), st.sampled_from("abcdef"), st.text("xy", max_size=2))))
 def test_names_used_again_and_again(steps):
     """Ring buffers: each name holds one capture after the other, with first packets of their own."""
@@ -396,7 +399,7 @@ happenings = st.one_of(
 )
 
 
-@settings(max_examples=examples(600), deadline=None)
+@settings(max_examples=examples(240), deadline=None)
 @given(st.lists(happenings, max_size=14))
 @example([("put", "/c/1", AB[:-5], False), ("grow", "/c/1", "xy"), ("run",), ("put", "/c/1", ABC, False), ("run",)])
 @example([("put", "/c/1", CLAIMS_16_MB, False), ("run",), ("put", "/c/1", ABD + capture("a", "xxx")[24:], False)])

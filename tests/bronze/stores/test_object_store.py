@@ -6,6 +6,7 @@ import pytest
 import zstandard
 
 from bronze.stores.bucket import serving
+from ledgers import ledger_of
 from pipeline.bronze.ingest_plan import plan_ingest
 from pipeline.bronze.input_files import InputError, find_file, list_files
 from pipeline.bronze.ledger_entries import LedgerEntry
@@ -155,14 +156,14 @@ def test_the_rows_are_those_of_the_file(bucket, sample, packed):
 def test_an_object_that_is_put_anew_and_longer_is_read_on(bucket, sample):
     half = len(sample) // 2
     uri = bucket.put("ring.pcap", sample[:half])
-    (read,) = plan_ingest(list_files([uri]), []).reads
+    (read,) = plan_ingest(list_files([uri]), ledger_of()).reads
     (before,) = read_capture(uri)["capture_files"].to_pylist()
     run_columns = {
         "capture_id": read.capture_id, "first_key": read.first_key, "other_paths": None, "other_files": None,
         "first_us": None, "last_us": None, "modified_us": read.file.modified_us, "reread_endpoints": None,
         "learned_endpoints": None, "ingested_us": None,
     }  # fmt: skip
-    ledger = [LedgerEntry.from_row({**before, **run_columns})]
+    ledger = ledger_of([LedgerEntry.from_row({**before, **run_columns})])
     assert not plan_ingest(list_files([uri]), ledger)
     bucket.put("ring.pcap", sample)
     (more,) = plan_ingest(list_files([uri]), ledger).reads
