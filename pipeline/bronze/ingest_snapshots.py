@@ -23,6 +23,7 @@ from pipeline.bronze.failed_inputs import NOT_DECODED_SQL
 from pipeline.bronze.ingest_captures import BRONZE_TABLES, LogFunction
 from pipeline.bronze.ingest_clock import IngestClock
 from pipeline.bronze.input_files import InputFile
+from pipeline.bronze.ledger import IS_SAME_FILE, files_to_table
 from pipeline.bronze.retention_cutoff import RetentionCutoff
 from pipeline.lake.date_filters import dates_condition
 from pipeline.lake.engine.tasks import PartitionedRows, balance_by_size
@@ -42,6 +43,12 @@ from udfs.properties import snapshot_lines
 from udfs.rows import RowDict
 from udfs.times import datetime_to_us, us_to_datetime
 
+# The files whose paths the ledger has, and whether they were read as they are.
+_KNOWN: Final = f"""
+SELECT position, max(CASE WHEN {IS_SAME_FILE} AND (status = 'complete' OR {NOT_DECODED_SQL}) THEN 1 ELSE 0 END) = 1
+  AS was_read
+FROM {{files}} AS files JOIN {{ledger}} AS known ON known.path = files.path
+GROUP BY position"""
 _LINES_PER_BATCH: Final = 2000
 _MAX_TASKS: Final = 64
 _FILES_PER_TASK: Final = 16
@@ -95,13 +102,9 @@ def ingest(
     if not dry_run:
         # Now: if a later ingest did it, it would also restore what is written to bronze.quarantine here.
         undo_unfinished_runs(lake, BRONZE_TABLES, CAPTURE_FILES, log)
-    known = lake.query(
-        "SELECT path, size_bytes, unix_micros(modified_at) AS modified_us, "
-        f"status = 'complete' OR {NOT_DECODED_SQL} AS was_read FROM {{ledger}}",
-        ledger=SNAPSHOT_FILES,
-    ).to_pylist()
-    ledger = {(row["path"], row["size_bytes"], row["modified_us"]): row["was_read"] for row in known}
-    fresh = [file for file in files if not ledger.get((file.path, file.size, file.modified_us))]
+    known = lake.query(_KNOWN, files=files_to_table(files), ledger=SNAPSHOT_FILES).to_pylist()
+    was_read = {row["position"] for row in known if row["was_read"]}
+    fresh = [file for position, file in enumerate(files) if position not in was_read]
     result = SnapshotIngestResult(skipped_files=len(files) - len(fresh))
     if not fresh:
         log(f"nothing new in {result.skipped_files} snapshot files")
@@ -115,7 +118,7 @@ def ingest(
     folder = RunMarkers.of(lake).root / "snapshots"
     folder.remove_folder()  # staging files of a killed run
     try:
-        known_paths, clock = {path for path, *_ in ledger}, IngestClock(max_time_ahead)
+        known_paths, clock = {files[row["position"]].path for row in known}, IngestClock(max_time_ahead)
         _SnapshotIngestRun(lake, run_id, str(folder / uuid4().hex), fresh, known_paths, clock).run(result)
     finally:
         folder.remove_folder()

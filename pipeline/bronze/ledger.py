@@ -15,18 +15,20 @@ from schemas.bronze import CAPTURE_FILES
 
 _COLUMNS: Final = ", ".join(LEDGER_COLUMNS)
 _OTHER_PATHS: Final = "(SELECT capture_id, explode(other_paths) AS path FROM {ledger}) AS others"
+IS_SAME_FILE: Final = """known.path = files.path AND known.size_bytes = files.size
+    AND coalesce(unix_micros(known.modified_at), -1) = coalesce(files.modified_us, -1)"""
+"""SQL: whether a file (``files``, as ``files_to_table`` returns them) is as a ledger (``known``) noted it."""
 # The files that are not, as they are, the content of a capture; with the captures that name their paths.
 _UNKNOWN: Final = f"""
 WITH same AS (
   SELECT files.position FROM {{files}} AS files JOIN {{ledger}} AS known
-    ON known.path = files.path AND known.size_bytes = files.size
-    AND coalesce(unix_micros(known.modified_at), -1) = coalesce(files.modified_us, -1)
+    ON {IS_SAME_FILE}
   WHERE NOT (known.status IS NOT DISTINCT FROM 'unreadable' AND known.damage IS NOT DISTINCT FROM 'unreadable')
 ), unknown AS (
   SELECT position, path FROM {{files}} WHERE position NOT IN (SELECT position FROM same)
 ), named AS (
   SELECT capture_id, path FROM {{ledger}}
-  UNION SELECT capture_id, path FROM {_OTHER_PATHS}
+  UNION ALL SELECT capture_id, path FROM {_OTHER_PATHS}
 ), found AS (
   SELECT unknown.position, named.capture_id FROM unknown LEFT JOIN named ON named.path = unknown.path
 )
@@ -37,6 +39,12 @@ _NAMED: Final = f"""
 capture_id IN {{name}} OR path IN {{name}}
   OR capture_id IN (SELECT capture_id FROM {_OTHER_PATHS} WHERE path IN {{name}})"""
 _FILES: Final = pa.schema({"position": pa.int64(), "path": pa.string(), "size": pa.int64(), "modified_us": pa.int64()})
+
+
+def files_to_table(files: Sequence[InputFile]) -> pa.Table:
+    """Return files as the input of a query: with their ``position`` among the others, from 0."""
+    columns = [range(len(files)), *([getattr(file, name) for file in files] for name in _FILES.names[1:])]
+    return pa.table(columns, schema=_FILES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +59,7 @@ class Ledger:
 
         A file that storage refused is unknown: that may change while the file stays as it is.
         """
-        names = _FILES.names[1:]
-        columns = [range(len(files)), *([getattr(file, name) for file in files] for name in names)]
-        found = self.query(_UNKNOWN, files=pa.table(columns, schema=_FILES), ledger=self.rows)
+        found = self.query(_UNKNOWN, files=files_to_table(files), ledger=self.rows)
         positions = dict.fromkeys(found["position"].to_pylist())
         rows = {row["capture_id"]: row for row in found.to_pylist() if row["capture_id"] is not None}
         return [files[position] for position in positions], [*map(LedgerEntry.from_row, rows.values())]
