@@ -14,10 +14,10 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.attempts.calls.associations import ClientAssociation
-from pipeline.findings.captured_rows import captured_calls, iter_rows, plain_columns, without_null_columns
 from pipeline.findings.columns.association_calls import AssociationCalls, Suspects, is_always_row, no_reads
 from pipeline.findings.columns.call_columns import AssociationCallColumns, Mask, Numbers
 from pipeline.findings.columns.call_history import UNREADABLE_OUTCOMES, AssociationHistory, CapturedCall, ServerHistory
+from pipeline.findings.columns.captured_rows import captured_calls, iter_rows, plain_columns, without_null_columns
 from pipeline.findings.columns.receives import with_whole_exchanges
 from pipeline.findings.columns.stored_calls import StoredCalls
 from pipeline.findings.rules.registry import (

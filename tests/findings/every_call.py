@@ -10,9 +10,9 @@ import numpy as np
 
 from pipeline.arrow_rows import rows_to_table
 from pipeline.findings import evaluate
-from pipeline.findings.captured_rows import captured_calls, iter_rows, plain_columns, without_null_columns
 from pipeline.findings.columns.call_columns import AssociationCallColumns
 from pipeline.findings.columns.call_history import AssociationHistory
+from pipeline.findings.columns.captured_rows import captured_calls, iter_rows, plain_columns, without_null_columns
 from pipeline.findings.find_violations import violating_calls
 from pipeline.findings.rules.registry import (
     ASSOCIATION_CHECKS,
