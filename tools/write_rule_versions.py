@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from pipeline.findings import evaluate, evaluate_queues, hop_findings, reported_sequences, session_findings  # noqa: F401 - their import registers the checks
 from pipeline.findings.rules import registry
@@ -24,7 +24,10 @@ _CLONES: Final = [check for check in registry.HOP_CHECKS if check.rule_id == CLO
 _FINDINGS: Final = "pipeline.findings"
 _GROUPS: Final[dict[str, tuple[list[RuleCheck], tuple[tuple[str, str], ...]]]] = {
     "CALL_RULES": (
-        [*registry.CALL_CHECKS, *registry.ASSOCIATION_CHECKS, *registry.SERVER_CHECKS, *registry.QUEUE_CHECKS],
+        [
+            *registry.CALL_CHECKS, *registry.ASSOCIATION_CALL_CHECKS, *registry.ASSOCIATION_CHECKS,
+            *registry.SERVER_CHECKS, *registry.QUEUE_CHECKS,
+        ],
         (
             ("evaluate", "evaluate_calls"), ("queue_queries", "QueueFactQueries"),
             ("evaluate_queues", "evaluate_queues"), ("duplicate_machines", "find_duplicate_machines"),
@@ -53,7 +56,7 @@ def page(project: Path = Path()) -> str:
     """Return the text of the module."""
     lines = []
     for name, (checks, evaluation) in _GROUPS.items():
-        definitions = {each for check in checks for each in _definitions(check.check, check.suspects)}
+        definitions = {each for check in checks for each in _definitions(check)}
         definitions |= {Definition(f"{_FINDINGS}.{module}", function) for module, function in evaluation}
         code = CodeDigest(project, _NOT_OF_RULES if name == "CALL_RULES" else (*_NOT_OF_RULES, _CALL_COLUMNS))
         digest = code.of(definitions, *sorted(map(_facts, checks)))
@@ -61,9 +64,9 @@ def page(project: Path = Path()) -> str:
     return _HEAD + "".join(lines)
 
 
-def _definitions(*functions: Callable[..., Any]) -> Iterator[Definition]:
-    """Yield the definitions of functions; a lambda is part of the definition that it decorates."""
-    for each in functions:
+def _definitions(check: RuleCheck) -> Iterator[Definition]:
+    """Yield the definitions of a check's functions; a lambda is part of the definition that it decorates."""
+    for each in filter(None, (check.check, check.suspects)):
         function = each.func if isinstance(each, partial) else each
         if function.__name__ != "<lambda>":
             yield Definition(function.__module__, function.__name__)
@@ -72,7 +75,7 @@ def _definitions(*functions: Callable[..., Any]) -> Iterator[Definition]:
 def _facts(check: RuleCheck) -> str:
     """Return what is registered of a check beside its functions, and the texts of its rule."""
     of_partial = check.check.keywords if isinstance(check.check, partial) else {}
-    return repr((ALL_RULES[check.rule_id], check.needs, check.methods, of_partial))
+    return repr((ALL_RULES[check.rule_id], check.needs, check.complete, check.methods, of_partial))
 
 
 if __name__ == "__main__":

@@ -145,7 +145,7 @@ def test_a_call_that_breaks_no_rule_is_never_a_row(inputs, monkeypatch):
         made.append(len(table))
         return original(table)
 
-    monkeypatch.setattr("pipeline.findings.find_violations.captured_calls", counted)
+    monkeypatch.setattr("pipeline.findings.columns.association_calls.captured_calls", counted)
     evaluate.evaluate_calls(given)
     reads = pc.sum(pc.is_in(given.calls["opnum"], pa.array([7, 9], pa.int32()))).as_py()
     assert reads > len(given.calls) // 2

@@ -499,6 +499,14 @@ class ServerHistory:
         return versions.pop() if len(versions) == 1 else None
 
     @cached_property
+    def version_queries(self) -> Mapping[str, Sequence[CapturedCall]]:
+        """The RemoteQmGetVersion calls of each client, by its address, in order of time."""
+        found: defaultdict[str, list[CapturedCall]] = defaultdict(list)
+        for call in self.calls_of((QM2QM_NAME, 8)):
+            found[call["client_address"]].append(call)
+        return found
+
+    @cached_property
     def is_windows_2000_or_older(self) -> bool:
         """The server rejects RemoteQmGetVersion: it runs Windows NT or 2000 (fact sheet, 4.6)."""
         return bool(self._version_rejections) and not self._version_answers

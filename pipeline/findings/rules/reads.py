@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from pipeline.findings.columns.association_calls import AssociationCalls, Suspects, no_reads
+from pipeline.findings.columns.association_calls import AssociationCalls, Suspects
 from pipeline.findings.columns.call_history import (
     CLEANUP_TIMEOUT_US,
     QM2QM_READS,
@@ -23,7 +23,7 @@ from pipeline.findings.columns.call_history import (
     PendingReceive,
     TimeSpans,
 )
-from pipeline.findings.columns.receives import handles_without_end, unpaired_handles, unpaired_receives
+from pipeline.findings.columns.receives import has_end, unpaired_handles, unpaired_receives
 from pipeline.findings.columns.waiting_reads import (
     closes_of_contexts_with_reads,
     closes_of_sessions_with_reads,
@@ -34,7 +34,9 @@ from pipeline.findings.columns.waiting_reads import (
 from pipeline.findings.rules.qm2qm import client_section
 from pipeline.findings.rules.registry import (
     PROTOCOL_RULES,
+    ViolatingCalls,
     Violation,
+    association_call_rule,
     association_rule,
     complete_association_rule,
     violation_of_either,
@@ -43,7 +45,6 @@ from udfs.codes import (
     MQ_ERROR_IO_TIMEOUT,
     MQ_ERROR_OPERATION_CANCELLED,
     MQ_INFORMATION_REMOTE_CANCELED_BY_CLIENT,
-    is_lookup_action,
     result_name,
 )
 from udfs.columns.absent import AFTER_ALL
@@ -67,21 +68,6 @@ _REMOTE_READ_CANCELS: Final = ((REMOTE_READ_NAME, 8), REMOTE_READ_READS, "contex
 def _request_ids_in_use(calls: AssociationCalls) -> Suspects:
     waiting, held = request_ids_in_use(calls, *QM2QM_READS), request_ids_of_held_messages(calls)
     return Suspects(waiting.calls | held.calls, held.related)
-
-
-def _reads_beyond_time_out(calls: AssociationCalls, reads: tuple[tuple[str, int], ...]) -> Suspects:
-    """Return the reads that were answered after their time-out, timed out before it, or were not answered."""
-    limit = calls.numbers("timeout_ms")
-    evaluated = calls.of(*reads) & calls.request_decoded & calls.lossless & ~calls.abandoned
-    evaluated &= calls.has("timeout_ms") & (limit != _INFINITE_MS)
-    is_lookup = calls.has("action") & (calls.numbers("action") & _LOOKUP_MASK == _LOOKUP_BITS)
-    at_once = (limit == 0) | calls.of((QM2QM_NAME, 10)) | is_lookup
-    due = calls.started_at + np.where(at_once, 0, limit * 1000) + TIMER_SLACK_US
-    timed_out = calls.response_decoded & calls.equals("hresult", MQ_ERROR_IO_TIMEOUT)
-    early = timed_out & (calls.responded_at - calls.started_at < limit * 1000 - _TIMER_ROUNDING_US)
-    missing = calls.complete & (calls.last_packet_at > due + TIMER_SLACK_US)
-    wrong = np.where(calls.answered, (calls.responded_at > due) | (early & ~at_once), missing)
-    return Suspects(evaluated & wrong)
 
 
 def _abandoned(call: CapturedCall) -> bool:
@@ -156,39 +142,35 @@ def request_id_reused_before_end(history: AssociationHistory) -> Iterator[Violat
                 yield Violation(after.receive_call, f"dwRequestId {start['request_id']} is not ended", used)
 
 
-def _time_out_violations(history: AssociationHistory, reads: tuple[tuple[str, int], ...]) -> Iterator[Violation]:
+def _time_outs_not_kept(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
     """Yield reads that were answered after their time-out, or timed out before it."""
-    if not history.is_lossless:
-        return
-    for read in history.calls_of(*reads):
-        limit = read["timeout_ms"]
-        if not read.request_decoded or limit is None or limit == _INFINITE_MS or _abandoned(read):
-            continue
-        action = read["action"]
-        at_once = limit == 0 or read.method == (QM2QM_NAME, 10) or (action is not None and is_lookup_action(action))
-        due = read.started_at + (0 if at_once else limit * 1000) + TIMER_SLACK_US
-        if read.responded_at is None:
-            if read["outcome"] == "no_response" and history.is_complete and history.has_packets_after(due):
-                yield Violation(read, f"no answer, time-out {limit} ms")
-            continue
-        waited = read.responded_at - read.started_at
-        timed_out = read["hresult"] == MQ_ERROR_IO_TIMEOUT and read.response_decoded
-        if read.responded_at > due:
-            yield Violation(read, f"answered after {waited / 1e6:.1f} s, time-out {limit} ms")
-        elif timed_out and not at_once and waited < limit * 1000 - _TIMER_ROUNDING_US:
-            yield Violation(read, f"timed out after {waited / 1e6:.1f} s, time-out {limit} ms")
+    limit = calls.numbers("timeout_ms")
+    limited = calls.lossless & ~calls.abandoned & calls.has("timeout_ms") & (limit != _INFINITE_MS)
+    is_lookup = calls.has("action") & (calls.numbers("action") & _LOOKUP_MASK == _LOOKUP_BITS)
+    at_once = (limit == 0) | calls.of((QM2QM_NAME, 10)) | is_lookup
+    due = calls.started_at + np.where(at_once, 0, limit * 1000) + TIMER_SLACK_US
+    waited = calls.responded_at - calls.started_at
+    answered = limited & calls.answered
+    actual = "after {:.1f} s, time-out {timeout_ms} ms"
+    yield ViolatingCalls(answered & (calls.responded_at > due), f"answered {actual}", (waited / 1e6,))
+    timed_out = answered & calls.response_decoded & calls.equals("hresult", MQ_ERROR_IO_TIMEOUT)
+    early = timed_out & ~at_once & (waited < limit * 1000 - _TIMER_ROUNDING_US)
+    yield ViolatingCalls(early, f"timed out {actual}", (waited / 1e6,))
+    missing = limited & calls.text_in("outcome", {"no_response"}) & calls.complete
+    over = calls.last_packet_at > due + TIMER_SLACK_US
+    yield ViolatingCalls(missing & ~calls.answered & over, "no answer, time-out {timeout_ms} ms")
 
 
-@association_rule("Q64", _NO_LOSS, suspects=lambda calls: _reads_beyond_time_out(calls, QM2QM_READS))
-def qm2qm_time_out_not_kept(history: AssociationHistory) -> Iterator[Violation]:
+@association_call_rule("Q64", *QM2QM_READS, precondition=_NO_LOSS)
+def qm2qm_time_out_not_kept(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
     """A read is answered after its time-out, or times out early."""
-    yield from _time_out_violations(history, QM2QM_READS)
+    yield from _time_outs_not_kept(calls)
 
 
-@association_rule("R45", _NO_LOSS, suspects=lambda calls: _reads_beyond_time_out(calls, REMOTE_READ_READS))
-def remote_read_time_out_not_kept(history: AssociationHistory) -> Iterator[Violation]:
+@association_call_rule("R45", *REMOTE_READ_READS, precondition=_NO_LOSS)
+def remote_read_time_out_not_kept(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
     """A read is answered after its time-out, or times out early."""
-    yield from _time_out_violations(history, REMOTE_READ_READS)
+    yield from _time_outs_not_kept(calls)
 
 
 def _read_left_pending(
@@ -337,15 +319,13 @@ def cancelled_peek_keeps_waiting(history: AssociationHistory) -> Iterator[Violat
             yield Violation(call, "the peek is pending", (met[0], call))
 
 
-@complete_association_rule("Q16", "every connection of it ended with FIN", suspects=handles_without_end)
-def receive_without_end(history: AssociationHistory) -> Iterator[Violation]:
+@association_call_rule(
+    "Q16", *QM2QM_READS, needs="ok", complete=True, precondition="every connection of it ended with FIN"
+)
+def receive_without_end(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
     """A received message is never acknowledged nor rejected."""
-    if not history.closed_by_fin:
-        return
-    ended = {call["remote_read_handle"] for call in history.calls_of((QM2QM_NAME, 1))}
-    for lifetime in history.held_messages:
-        if lifetime.open_call.is_receive and lifetime.open_call["remote_read_handle"] not in ended:
-            yield Violation(lifetime.open_call, "no RemoteQMEndReceive")
+    never_ended = ~has_end(calls) & calls.has("remote_read_handle")
+    yield ViolatingCalls(calls.is_receive & calls.closed_by_fin & never_ended, "no RemoteQMEndReceive")
 
 
 def _was_ended_before(lifetime: HandleLifetime, call: CapturedCall) -> bool:
@@ -505,26 +485,26 @@ def end_accepted_after_cleanup(history: AssociationHistory) -> Iterator[Violatio
                 yield Violation(end, f"MQ_OK {after / 1e6:.0f} s after the message came", (start, end), "info")
 
 
-def _calls_waiting_too_long(history: AssociationHistory, methods: tuple[tuple[str, int], ...]) -> Iterator[Violation]:
+def _calls_waiting_too_long(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
     """Yield calls that were neither answered nor cancelled within the RPC time-out."""
-    for call in history.calls_of(*methods):
-        due = call.started_at + _RPC_TIMEOUT_US + TIMER_SLACK_US
-        stopped = [at for at in (call["cancelled_at"], call["orphaned_at"]) if at is not None]
-        if call["request_at"] is None or (stopped and min(stopped) <= due):
-            continue
-        if call.responded_at is not None and call.responded_at > due:
-            yield Violation(call, f"answered after {(call.responded_at - call.started_at) / 1e6:.0f} s")
-        elif call.responded_at is None and history.is_lossless and history.last_packet_at > due:
-            yield Violation(call, "neither answered nor cancelled")
+    due = calls.started_at + _RPC_TIMEOUT_US + TIMER_SLACK_US
+    waits = calls.has("request_at") & (calls.given_up_at > due)
+    waited = (calls.responded_at - calls.started_at) / 1e6
+    late = waits & calls.answered & (calls.responded_at > due)
+    yield ViolatingCalls(late, "answered after {:.0f} s", (waited,))
+    missing = waits & ~calls.answered & calls.lossless & (calls.last_packet_at > due)
+    yield ViolatingCalls(missing, "neither answered nor cancelled")
 
 
-@association_rule("Q34", _NO_LOSS, suspects=no_reads)
-def session_open_waits_too_long(history: AssociationHistory) -> Iterator[Violation]:
+@association_call_rule("Q34", (QM2QM_NAME, 2), needs="headers", precondition=_NO_LOSS)
+def session_open_waits_too_long(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
     """The client waited longer than 300 s for RemoteQMOpenQueue."""
-    yield from _calls_waiting_too_long(history, ((QM2QM_NAME, 2),))
+    yield from _calls_waiting_too_long(calls)
 
 
-@association_rule("R71", _NO_LOSS, suspects=no_reads)
-def remote_read_open_waits_too_long(history: AssociationHistory) -> Iterator[Violation]:
+@association_call_rule(
+    "R71", *((REMOTE_READ_NAME, opnum) for opnum in (2, 11, 12)), needs="headers", precondition=_NO_LOSS
+)
+def remote_read_open_waits_too_long(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
     """The client waited longer than 300 s for R_OpenQueue, R_OpenQueueForMove or R_QMEnlistRemoteTransaction."""
-    yield from _calls_waiting_too_long(history, ((REMOTE_READ_NAME, 2), (REMOTE_READ_NAME, 11), (REMOTE_READ_NAME, 12)))
+    yield from _calls_waiting_too_long(calls)

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-CALL_RULES: Final = "3b6046d80db4ff1f"
-SESSION_RULES: Final = "2d950ea15f474e82"
-CLONE_RULES: Final = "cebb1c53e42ae065"
-SEQUENCE_RULES: Final = "dd362c91b08966b6"
+CALL_RULES: Final = "30e8744338f78fc9"
+SESSION_RULES: Final = "840e22cdfc415920"
+CLONE_RULES: Final = "f66c85b6ec7feb5e"
+SEQUENCE_RULES: Final = "086ad732a274983d"
