@@ -19,7 +19,8 @@ _NOT_OF_RULES: Final = (
     "pipeline.findings.rules.versions",
 )  # fmt: skip
 """How tables are stored and read, and the texts of all rules: those of a group are counted with it."""
-_CALL_COLUMNS: Final = "pipeline.findings.columns"  # no rules but those on calls look at these
+_NOT_OF: Final = {"CALL_RULES": (), "SESSION_RULES": ("pipeline.findings.columns.association_calls",)}
+"""What does not count in a group either; in others it is all columns of calls."""
 _CLONES: Final = [check for check in registry.HOP_CHECKS if check.rule_id == CLONES_RULE]
 _FINDINGS: Final = "pipeline.findings"
 _GROUPS: Final[dict[str, tuple[list[RuleCheck], tuple[tuple[str, str], ...]]]] = {
@@ -58,7 +59,7 @@ def page(project: Path = Path()) -> str:
     for name, (checks, evaluation) in _GROUPS.items():
         definitions = {each for check in checks for each in _definitions(check)}
         definitions |= {Definition(f"{_FINDINGS}.{module}", function) for module, function in evaluation}
-        code = CodeDigest(project, _NOT_OF_RULES if name == "CALL_RULES" else (*_NOT_OF_RULES, _CALL_COLUMNS))
+        code = CodeDigest(project, (*_NOT_OF_RULES, *_NOT_OF.get(name, ("pipeline.findings.columns",))))
         digest = code.of(definitions, *sorted(map(_facts, checks)))
         lines.append(f'{name}: Final = "{digest}"\n')
     return _HEAD + "".join(lines)

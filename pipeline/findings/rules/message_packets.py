@@ -20,7 +20,7 @@ from udfs.dcerpc.interfaces import REMOTE_READ_NAME
 from udfs.messages.header_layouts import MAX_PACKET_BYTES, MESSAGE_HEADER_NAMES, NO_NAME_TYPE
 
 _READS: Final = (*QM2QM_READS, *REMOTE_READ_READS)
-_MAX_HOP_COUNT: Final = 0x1D
+MAX_HOP_COUNT: Final = 0x1D
 _EXPIRY_SLACK_US: Final = 5_000_000
 _DIFFERENT_CLOCKS_US: Final = 30 * 86_400_000_000  # a message that is so late shows a wrong clock
 _POSITIVE_CLASSES: Final = (0x0002, 0x4000)  # arrived, received
@@ -83,7 +83,7 @@ def user_header_flags_invalid(calls: AssociationCallColumns) -> Iterator[Violati
     yield _wrong_fields(calls, "UserHeader.Flags.MP", "UserHeader.Flags.DQ", "UserHeader.Flags.AQ")
     unrecoverable = calls.nonzero("transactional") & ~calls.text_in("delivery", {"recoverable"})
     yield ViolatingCalls(unrecoverable, "TH without DM = 1")
-    yield ViolatingCalls(calls.numbers("hop_count") > _MAX_HOP_COUNT, "RC 0x{hop_count:02X}")
+    yield ViolatingCalls(calls.numbers("hop_count") > MAX_HOP_COUNT, "RC 0x{hop_count:02X}")
 
 
 def _queue_read(history: AssociationHistory, read: CapturedCall) -> str | None:

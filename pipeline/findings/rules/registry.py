@@ -152,7 +152,7 @@ def violation_of_either(call: CapturedCall, actual: str, evidence: tuple[Capture
     return Violation(call, f"{actual}{suffix}", evidence, by_server=call.succeeded)
 
 
-TextOfCall = str | Callable[[CapturedCall], str]
+TextOfCall = str | Callable[[Any], str]
 
 
 class ViolatingCalls(NamedTuple):
@@ -181,20 +181,21 @@ class ViolatingCalls(NamedTuple):
 
     def violation(self, place: int, call: CapturedCall, calls: Mapping[int, CapturedCall]) -> Violation:
         """Return the violation of the call at a place; ``calls`` are those of the evidence, by position."""
-        values = [values[place] for values in self.values]
-
-        def text(given: TextOfCall) -> str:
-            return Formatter().vformat(given, values, call) if isinstance(given, str) else given(call)
-
-        actual, source = text(self.actual), None if self.source is None else text(self.source)
-        subject = None if self.subject is None else text(self.subject)
+        actual, subject, source = (
+            None if each is None else self.text(each, place, call) for each in (self.actual, self.subject, self.source)
+        )
         others = (calls.get(int(positions[place])) for positions in self.evidence)
         evidence = (*(each for each in others if each is not None), call)
         if self.of_either:
-            found = violation_of_either(call, actual, evidence)
+            found = violation_of_either(call, actual or "", evidence)
         else:
-            found = Violation(call, actual, evidence, by_server=self.by_server)
+            found = Violation(call, actual or "", evidence, by_server=self.by_server)
         return found._replace(severity=self.severity, subject=subject, source=source)
+
+    def text(self, given: TextOfCall, place: int, call: Any) -> str:  # noqa: ANN401 - a call, or a message
+        """Return one of the texts for the call at a place."""
+        values = [values[place] for values in self.values]
+        return Formatter().vformat(given, values, call) if isinstance(given, str) else given(call)
 
 
 class QueueViolation(NamedTuple):

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-CALL_RULES: Final = "30e8744338f78fc9"
-SESSION_RULES: Final = "840e22cdfc415920"
+CALL_RULES: Final = "04d51d314cf3981b"
+SESSION_RULES: Final = "c3ead9d9e8526041"
 CLONE_RULES: Final = "f66c85b6ec7feb5e"
 SEQUENCE_RULES: Final = "086ad732a274983d"
