@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 import numpy as np
 
-from pipeline.findings.columns.association_calls import AssociationCalls, Suspects
+from pipeline.findings.columns.association_calls import AssociationCalls
 from pipeline.findings.columns.call_history import (
     CLEANUP_TIMEOUT_US,
     QM2QM_READS,
@@ -27,9 +27,9 @@ from pipeline.findings.columns.receives import has_end, unpaired_handles, unpair
 from pipeline.findings.columns.waiting_reads import (
     closes_of_contexts_with_reads,
     closes_of_sessions_with_reads,
-    request_ids_in_use,
     request_ids_of_held_messages,
     unusual_cancels,
+    waiting_with_same_key,
 )
 from pipeline.findings.rules.qm2qm import client_section
 from pipeline.findings.rules.registry import (
@@ -47,7 +47,7 @@ from udfs.codes import (
     MQ_INFORMATION_REMOTE_CANCELED_BY_CLIENT,
     result_name,
 )
-from udfs.columns.absent import AFTER_ALL
+from udfs.columns.absent import AFTER_ALL, NONE
 from udfs.dcerpc.interfaces import QM2QM_NAME, REMOTE_READ_NAME
 
 _ENDS: Final = ((REMOTE_READ_NAME, 9), (REMOTE_READ_NAME, 15))
@@ -65,50 +65,37 @@ _REMOTE_READ_CANCELS: Final = ((REMOTE_READ_NAME, 8), REMOTE_READ_READS, "contex
 """Cancels by protocol: the method, the reads that it cancels, and the column of the queue that both name."""
 
 
-def _request_ids_in_use(calls: AssociationCalls) -> Suspects:
-    waiting, held = request_ids_in_use(calls, *QM2QM_READS), request_ids_of_held_messages(calls)
-    return Suspects(waiting.calls | held.calls, held.related)
-
-
 def _abandoned(call: CapturedCall) -> bool:
     """Tell whether the client cancelled or orphaned a call."""
     return call["cancelled_at"] is not None or call["orphaned_at"] is not None
 
 
-def _overlapping_reads(
-    history: AssociationHistory, reads: tuple[tuple[str, int], ...], key_of: Callable[[CapturedCall], object]
-) -> Iterator[tuple[CapturedCall, CapturedCall]]:
-    """Yield pairs of reads with one key, of which the second was made while the first certainly waited."""
-    last: dict[Any, CapturedCall] = {}
-    for read in history.calls_of(*reads):
-        key = key_of(read) if read.request_decoded else None
-        if key is None:
-            continue
-        before = last.get(key)
-        answered_at = before.responded_at if before is not None else None
-        if before is not None and answered_at is not None and before.started_at < read.started_at < answered_at:
-            yield before, read
-        if before is None or (read.responded_at or read.started_at) >= (before.responded_at or before.started_at):
-            last[key] = read
-
-
-@association_rule("Q09", _FIRST_WAITED, suspects=lambda calls: request_ids_in_use(calls, *QM2QM_READS))
-def request_id_in_use_accepted(history: AssociationHistory) -> Iterator[Violation]:
+@association_call_rule("Q09", *QM2QM_READS, precondition=_FIRST_WAITED)
+def request_id_in_use_accepted(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
     """A read with the request id of a read that still waits on the queue was answered MQ_OK."""
-    pairs = _overlapping_reads(history, QM2QM_READS, lambda call: (call["queue_handle"], call["request_id"]))
-    for before, read in pairs:
-        if read.succeeded:
-            yield Violation(read, f"dwRequestID {read['request_id']} is waiting", (before, read))
+    waiting = waiting_with_same_key(calls, calls.judged, "queue_handle", "request_id")
+    accepted = calls.succeeded & (waiting != NONE)
+    yield ViolatingCalls(accepted, "dwRequestID {request_id} is waiting", evidence=(waiting,))
 
 
-@association_rule("Q10", f"{_FIRST_WAITED}, or was not ended yet", suspects=_request_ids_in_use)
-def request_id_in_use(history: AssociationHistory) -> Iterator[Violation]:
-    """A read has the request id of one of the same client that waits, or (a SHOULD) is not ended."""
-    for before, read in _overlapping_reads(history, QM2QM_READS, lambda call: call["request_id"]):
-        yield Violation(read, f"dwRequestID {read['request_id']} is waiting", (before, read))
+def _request_ids_in_use(calls: AssociationCalls) -> ViolatingCalls:
+    """Return the reads with the request id of one of the same client that waits."""
+    waiting = waiting_with_same_key(calls, calls.judged & calls.has("request_id"), "request_id")
+    return ViolatingCalls(waiting != NONE, evidence=(waiting,))
+
+
+@association_call_rule("Q10", *QM2QM_READS, precondition=_FIRST_WAITED)
+def request_id_in_use(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
+    """A read has the request id of one of the same client that waits."""
+    yield _request_ids_in_use(calls)._replace(actual="dwRequestID {request_id} is waiting")
+
+
+@complete_association_rule("Q10", suspects=request_ids_of_held_messages)
+def request_id_of_held_message(history: AssociationHistory) -> Iterator[Violation]:
+    """A read has the request id of a message in its queue that is not ended (a SHOULD)."""
     lifetimes = {lifetime.open_call["call_key"]: lifetime for lifetime in history.held_messages}
     held: dict[Any, HandleLifetime] = {}
-    for read in history.calls_of(*QM2QM_READS) if history.is_complete else ():
+    for read in history.calls_of(*QM2QM_READS):
         key = (read["queue_handle"], read["request_id"])
         lifetime = held.get(key)
         closing = lifetime.close_call if lifetime is not None else None
@@ -120,12 +107,10 @@ def request_id_in_use(history: AssociationHistory) -> Iterator[Violation]:
             held[key] = lifetimes[read["call_key"]]
 
 
-@association_rule("R29", _FIRST_WAITED, suspects=lambda calls: request_ids_in_use(calls, *REMOTE_READ_READS))
-def remote_read_request_id_in_use(history: AssociationHistory) -> Iterator[Violation]:
+@association_call_rule("R29", *REMOTE_READ_READS, precondition=_FIRST_WAITED)
+def remote_read_request_id_in_use(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
     """A request has the request id of one of the same client that waits."""
-    for before, read in _overlapping_reads(history, REMOTE_READ_READS, lambda call: call["request_id"]):
-        actual = f"dwRequestId {read['request_id']} is waiting"
-        yield Violation(read, actual, (before, read), source=client_section(read))
+    yield _request_ids_in_use(calls)._replace(actual="dwRequestId {request_id} is waiting", source=client_section)
 
 
 @complete_association_rule("R28", suspects=unpaired_receives)
