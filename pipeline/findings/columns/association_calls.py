@@ -136,12 +136,13 @@ class AssociationCalls(AssociationCallColumns):
 
         It is asked once for each different combination. Other calls have the default.
         """
-        places = np.flatnonzero(mask & self.judged)
+        found, places = np.full(self.count, default), np.flatnonzero(mask & self.judged)
+        if not places.size:  # keys of all calls take long
+            return found
         codes = dictionary_codes(pa.array(self.keys(*names)[places]))
         firsts = places[np.unique(codes, return_index=True)[1]]  # codes are in the order in which they come
         asked = zip(self.association[firsts].tolist(), self._columns_of(firsts, names), strict=True)
         values = [function(self.histories[place], *map(columns.get, names)) for place, columns in asked]
-        found = np.full(self.count, default)
         found[places] = np.array(values, found.dtype)[codes]
         return found
 
@@ -226,8 +227,11 @@ class AssociationCalls(AssociationCallColumns):
 
     def largest_of(self, mask: Mask, numbers: Numbers, *names: str) -> Mask:
         """Return of some judged calls the one with the largest number, for each combination of ``keys``."""
+        judged = mask & self.judged
+        if not judged.any():  # keys of all calls take long
+            return judged
         keys = self.keys(*names)
-        rows = self.in_order(mask & self.judged, keys, numbers)
+        rows = self.in_order(judged, keys, numbers)
         last = last_of(keys[rows], rows, self.count)
         return self.at(last[last != NONE])
 

@@ -106,6 +106,8 @@ def _uses_of_closed_cursors(calls: AssociationCalls) -> Iterator[ViolatingCalls]
     Only cursors of queues whose R_QMOpenRemoteQueue was captured count.
     """
     names, with_cursor = ("queue_handle", "cursor_handle"), calls.nonzero("cursor_handle")
+    if not (calls.judged & with_cursor).any():  # keys of all calls take long
+        return
     created_at = calls.look_up(with_cursor, names, _cursor_created_at, default=AFTER_ALL)
     yield ViolatingCalls(created_at == BEFORE_ALL, "hCursor {cursor_handle} was never given")
     closes = np.flatnonzero(calls.of((QM2QM_NAME, 4)) & calls.succeeded & with_cursor)
@@ -493,8 +495,9 @@ def close_of_invalid_cursor(calls: AssociationCalls) -> Iterator[ViolatingCalls]
 @association_call_rule("R27", *REMOTE_READ_READS, complete=True)
 def read_with_invalid_cursor(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
     """A read with a cursor that is not open on the context."""
-    for found in _uses_of_invalid_cursors(calls):
-        yield found._replace(calls=found.calls & calls.nonzero("cursor_handle"))
+    with_cursor = calls.nonzero("cursor_handle")
+    for found in _uses_of_invalid_cursors(calls) if (calls.judged & with_cursor).any() else ():
+        yield found._replace(calls=found.calls & with_cursor)
 
 
 def _with_peek_access(calls: AssociationCalls) -> ViolatingCalls:

@@ -230,11 +230,13 @@ def _bind_violation(
 def handle_of_other_interface_accepted(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
     """A context handle that another interface of the association returned was answered MQ_OK."""
     contexts, handles = calls.contexts, calls.keys("context_handle")
+    lost = np.flatnonzero(calls.judged & ~calls.context.is_known)
     for interface in sorted({name for name, _ in OPEN_METHODS}):
         ours = np.flatnonzero(calls.of_interfaces(interface)[contexts.open_rows])
         index = TimeIndex(handles[contexts.open_rows[ours]], contexts.opened_at[ours], contexts.open_rows[ours])
-        opens = np.where(calls.context.is_known, NONE, index.latest(handles, calls.started_at))
-        yield ViolatingCalls(opens >= 0, f"MQ_OK to a handle of {interface}", evidence=(opens,))
+        opens = np.full(calls.count, NONE)
+        opens[lost] = index.latest(handles[lost], calls.started_at[lost])
+        yield ViolatingCalls(opens != NONE, f"MQ_OK to a handle of {interface}", evidence=(opens,))
 
 
 @association_call_rule("P11", *_METHODS_WITH_CONTEXT[1:], needs="ok", complete=True)
