@@ -47,8 +47,10 @@ class EveryRow(CallRows):
 
     def __init__(self, table, history):
         super().__init__(table)
-        known = {call["call_key"]: call for call in history.calls}
-        self.calls = {place: known[name] for place, name in enumerate(table["call_key"].to_pylist())}
+        known = defaultdict(list)  # a row may stand twice
+        for call in history.calls:
+            known[call["call_key"]].append(call)
+        self.calls = {place: known[name].pop() for place, name in enumerate(table["call_key"].to_pylist())}
         self.places = {call: place for place, call in self.calls.items()}
         self._made[:] = True
 

@@ -83,7 +83,7 @@ def test_a_rule_on_histories_gets_the_calls_of_its_methods_or_all(monkeypatch, m
     monkeypatch.setattr(registry, "ASSOCIATION_CHECKS", checks := [])
     monkeypatch.setattr("pipeline.findings.find_violations.ASSOCIATION_CHECKS", checks)
 
-    @registry.association_rule("R30", "always", *methods)
+    @registry.association_rule("R30", *methods, precondition="always")
     def read(history):
         for call in history.calls_of(*REMOTE_READ_READS):
             yield registry.Violation(call, "a read")

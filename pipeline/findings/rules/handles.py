@@ -34,7 +34,6 @@ from pipeline.findings.rules.registry import (
     Violation,
     association_call_rule,
     association_rule,
-    complete_association_rule,
     server_rule,
     violation_of_either,
 )
@@ -146,7 +145,7 @@ def close_of_cursor_that_is_not_open(calls: AssociationCalls) -> Iterator[Violat
         yield found._replace(of_either=True)
 
 
-@complete_association_rule("Q41", suspects=closes_of_sessions_with_cursors)
+@association_rule("Q41", complete=True, suspects=closes_of_sessions_with_cursors)
 def cursor_open_at_session_close(history: AssociationHistory) -> Iterator[Violation]:
     """A cursor is still open when its session is closed; Windows leaves them open."""
     used: dict[tuple[int, int], CapturedCall] = {}
@@ -240,7 +239,7 @@ class _AnswersByNumbers:
         return first is not None and _ended_at(first) <= call.started_at + clock_slack_us(first, call)
 
 
-@association_rule("Q30", "the R_QMOpenRemoteQueue that returned hQueue was captured", (QM2QM_NAME, 2))
+@association_rule("Q30", (QM2QM_NAME, 2), precondition="the R_QMOpenRemoteQueue that returned hQueue was captured")
 def open_with_numbers_of_different_answers(history: AssociationHistory) -> Iterator[Violation]:
     """hQueue, pQueue and dwpContext are not from one response of the owner."""
     for call in history.calls_of((QM2QM_NAME, 2)):
@@ -253,7 +252,7 @@ def open_with_numbers_of_different_answers(history: AssociationHistory) -> Itera
             yield Violation(call, actual, (last, call))
 
 
-@association_rule("Q32", "both openings were captured completely", (QM2QM_NAME, 2))
+@association_rule("Q32", (QM2QM_NAME, 2), precondition="both openings were captured completely")
 def client_identifier_changed(history: AssociationHistory) -> Iterator[Violation]:
     """The client sends another identifier than before."""
     first: CapturedCall | None = None
@@ -281,19 +280,19 @@ def _handles_returned_while_open(
                 yield Violation(lifetime.open_call, "the handle is in use", (before.open_call, lifetime.open_call))
 
 
-@complete_association_rule("Q14", suspects=unpaired_handles)
+@association_rule("Q14", complete=True, suspects=unpaired_handles)
 def read_handle_returned_while_open(history: AssociationHistory) -> Iterator[Violation]:
     """A read returned the handle of a receive that is not ended."""
     yield from _handles_returned_while_open(history.held_messages, "remote_read_handle", QM2QM_READS)
 
 
-@complete_association_rule("Q29", None, (QM2QM_NAME, 2))
+@association_rule("Q29", (QM2QM_NAME, 2), complete=True)
 def session_handle_returned_while_open(history: AssociationHistory) -> Iterator[Violation]:
     """An open returned the handle of a session that is open."""
     yield from _handles_returned_while_open(history.context_handles, "context_handle", ((QM2QM_NAME, 2),))
 
 
-@complete_association_rule("R09", None, *_OPEN_CONTEXT)
+@association_rule("R09", *_OPEN_CONTEXT, complete=True)
 def context_handle_returned_while_open(history: AssociationHistory) -> Iterator[Violation]:
     """An open returned the handle of a context that is open."""
     yield from _handles_returned_while_open(history.context_handles, "context_handle", _OPEN_CONTEXT)
@@ -312,19 +311,19 @@ def _handles_never_closed(
             yield Violation(opening, "never closed, before the connection was")
 
 
-@association_rule("Q39", _CLOSED_BY_FIN, (QM2QM_NAME, 2))
+@association_rule("Q39", (QM2QM_NAME, 2), precondition=_CLOSED_BY_FIN)
 def session_never_closed(history: AssociationHistory) -> Iterator[Violation]:
     """A session is never closed."""
     yield from _handles_never_closed(history, ((QM2QM_NAME, 2),), _CLOSE_SESSION)
 
 
-@association_rule("R14", _CLOSED_BY_FIN, *_OPEN_CONTEXT)
+@association_rule("R14", *_OPEN_CONTEXT, precondition=_CLOSED_BY_FIN)
 def context_never_closed(history: AssociationHistory) -> Iterator[Violation]:
     """A context is never closed."""
     yield from _handles_never_closed(history, _OPEN_CONTEXT, (REMOTE_READ_NAME, 3))
 
 
-@association_rule("C06", _CLOSED_BY_FIN, (QMCOMM_NAME, 2), (QMCOMM_NAME, 3))
+@association_rule("C06", (QMCOMM_NAME, 2), (QMCOMM_NAME, 3), precondition=_CLOSED_BY_FIN)
 def owner_context_closed_early_or_never(history: AssociationHistory) -> Iterator[Violation]:
     """R_QMCloseRemoteQueueContext is missing, or came before the supporting server opened the queue."""
     yield from _handles_never_closed(history, ((QMCOMM_NAME, 2),), (QMCOMM_NAME, 3))
@@ -354,7 +353,9 @@ def port_returned_for_unsupported_protocol(calls: AssociationCalls) -> Iterator[
     yield ViolatingCalls(wrong, "port {returned_port} for dwPortType {port_type}")
 
 
-@association_rule("R65", "an open of the same association says the client's version", (REMOTE_READ_NAME, 0))
+@association_rule(
+    "R65", (REMOTE_READ_NAME, 0), precondition="an open of the same association says the client's version"
+)
 def port_asked_by_new_client(history: AssociationHistory) -> Iterator[Violation]:
     """A client of Windows Vista or later asks for the port, which it has from the endpoint mapper."""
     asked = next((call for call in history.calls_of((REMOTE_READ_NAME, 0)) if call.request_decoded), None)
@@ -457,7 +458,7 @@ def close_of_invalid_context(calls: AssociationCalls) -> Iterator[ViolatingCalls
     yield from _closes_of_invalid_contexts(calls, "context")
 
 
-@complete_association_rule("R15", suspects=closes_of_contexts_with_reads)
+@association_rule("R15", complete=True, suspects=closes_of_contexts_with_reads)
 def context_closed_during_reads(history: AssociationHistory) -> Iterator[Violation]:
     """A context is closed while reads on it wait, as Windows does."""
     reads = ConcurrentReads.by_key(history.calls_of(*REMOTE_READ_READS), lambda call: call["context_handle"])
@@ -468,7 +469,7 @@ def context_closed_during_reads(history: AssociationHistory) -> Iterator[Violati
             yield Violation(call, f"{len(waiting)} reads wait", (*waiting[:3], call))
 
 
-@complete_association_rule("R17", None, (REMOTE_READ_NAME, 3))
+@association_rule("R17", (REMOTE_READ_NAME, 3), complete=True)
 def cursor_open_at_context_close(history: AssociationHistory) -> Iterator[Violation]:
     """A context is closed while a cursor is open, as Windows does."""
     for cursor in history.cursors:
@@ -553,7 +554,7 @@ def _newest_move_targets(history: AssociationHistory) -> dict[int, list[tuple[in
     return found
 
 
-@complete_association_rule("R57", None, (REMOTE_READ_NAME, 10))
+@association_rule("R57", (REMOTE_READ_NAME, 10), complete=True)
 def move_to_invalid_context(history: AssociationHistory) -> Iterator[Violation]:
     """A message is moved to a context that R_OpenQueueForMove did not return, or that is closed."""
     moves = history.calls_of((REMOTE_READ_NAME, 10))
@@ -567,7 +568,7 @@ def move_to_invalid_context(history: AssociationHistory) -> Iterator[Violation]:
             yield violation_of_either(call, f"ullContextTo {name} is {'closed' if closed else 'unknown'}")
 
 
-@association_rule("R58", "the openings of both queues were captured completely", (REMOTE_READ_NAME, 10))
+@association_rule("R58", (REMOTE_READ_NAME, 10), precondition="the openings of both queues were captured completely")
 def move_between_unrelated_queues(history: AssociationHistory) -> Iterator[Violation]:
     """A message is moved between queues that are not subqueues of one queue."""
     for call in history.calls_of((REMOTE_READ_NAME, 10)):
@@ -614,9 +615,10 @@ def read_in_unenlisted_transaction(calls: AssociationCalls) -> Iterator[Violatin
     yield ViolatingCalls(_is_in_unenlisted_transaction(calls), "{transaction_id} was not enlisted before")
 
 
-@complete_association_rule(
+@association_rule(
     "R73",
-    "another captured association, which had ended, was given the handle",
+    precondition="another captured association, which had ended, was given the handle",
+    complete=True,
     suspects=lambda calls: Suspects(calls.of(*_METHODS_BY_CONTEXT) & calls.succeeded & ~calls.context.is_known),
 )
 def context_accepted_after_association_ended(history: AssociationHistory) -> Iterator[Violation]:

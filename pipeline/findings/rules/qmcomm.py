@@ -21,8 +21,8 @@ from pipeline.findings.rules.registry import (
     ViolatingCalls,
     Violation,
     association_call_rule,
+    association_rule,
     call_rule,
-    complete_association_rule,
     server_rule,
     violation_of_either,
 )
@@ -102,7 +102,7 @@ def object_is_not_a_queue(calls: AssociationCallColumns) -> Iterator[ViolatingCa
     yield ViolatingCalls(there & (kind != 1), "ObjType {}", (kind,))
 
 
-@complete_association_rule("C14", None, (QMCOMM_NAME, 19))
+@association_rule("C14", (QMCOMM_NAME, 19), complete=True)
 def registry_not_queried_first(history: AssociationHistory) -> Iterator[Violation]:
     """A supporting server is used before R_QMQueryQMRegistryInternal; reported once per association."""
     first = next(iter(history.calls_of((QMCOMM_NAME, 19))), None)

@@ -245,7 +245,9 @@ def array_size_invalid(calls: AssociationCallColumns) -> Iterator[ViolatingCalls
 
 
 @association_rule(
-    "M19", "the server returned its version as a property of the machine, in the same association", (QMMGMT_NAME, 0)
+    "M19",
+    (QMMGMT_NAME, 0),
+    precondition="the server returned its version as a property of the machine, in the same association",
 )
 def property_newer_than_server(history: AssociationHistory) -> Iterator[Violation]:
     """A server before Vista returned a property that Vista added."""
@@ -277,7 +279,7 @@ def _queue_locations(history: AssociationHistory) -> dict[str, tuple[str, Captur
     return found
 
 
-@association_rule("M14", "the queue's LOCATION was answered in the same association", (QMMGMT_NAME, 1))
+@association_rule("M14", (QMMGMT_NAME, 1), precondition="the queue's LOCATION was answered in the same association")
 def local_queue_paused(history: AssociationHistory) -> Iterator[Violation]:
     """PAUSE or RESUME of a local queue was answered MQ_OK."""
     locations = _queue_locations(history)
@@ -289,8 +291,8 @@ def local_queue_paused(history: AssociationHistory) -> Iterator[Violation]:
 
 @association_rule(
     "M16",
-    "the machine's PRIVATEQ was answered within a minute before and after, and names other queues",
     (QMMGMT_NAME, 0),
+    precondition="the machine's PRIVATEQ was answered within a minute before and after, and names other queues",
 )
 def absent_queue_query_accepted(history: AssociationHistory) -> Iterator[Violation]:
     """A query for a private queue that the machine does not have was answered MQ_OK."""
@@ -320,7 +322,9 @@ def _listed_at(listed: tuple[CapturedCall, set[str]]) -> int:
     return listed[0].started_at
 
 
-@association_rule("M17", "the answers and the actions before them are of one association", (QMMGMT_NAME, 0))
+@association_rule(
+    "M17", (QMMGMT_NAME, 0), precondition="the answers and the actions before them are of one association"
+)
 def state_contradicts_action(history: AssociationHistory) -> Iterator[Violation]:
     """A state contradicts an earlier action, or the LOCATION of the same response."""
     paused: defaultdict[str | None, CapturedCall | None] = defaultdict(lambda: None)

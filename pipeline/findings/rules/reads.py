@@ -38,7 +38,6 @@ from pipeline.findings.rules.registry import (
     Violation,
     association_call_rule,
     association_rule,
-    complete_association_rule,
     violation_of_either,
 )
 from udfs.codes import (
@@ -90,7 +89,7 @@ def request_id_in_use(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
     yield _request_ids_in_use(calls)._replace(actual="dwRequestID {request_id} is waiting")
 
 
-@complete_association_rule("Q10", suspects=request_ids_of_held_messages)
+@association_rule("Q10", complete=True, suspects=request_ids_of_held_messages)
 def request_id_of_held_message(history: AssociationHistory) -> Iterator[Violation]:
     """A read has the request id of a message in its queue that is not ended (a SHOULD)."""
     lifetimes = {lifetime.open_call["call_key"]: lifetime for lifetime in history.held_messages}
@@ -113,7 +112,7 @@ def remote_read_request_id_in_use(calls: AssociationCalls) -> Iterator[Violating
     yield _request_ids_in_use(calls)._replace(actual="dwRequestId {request_id} is waiting", source=client_section)
 
 
-@complete_association_rule("R28", suspects=unpaired_receives)
+@association_rule("R28", complete=True, suspects=unpaired_receives)
 def request_id_reused_before_end(history: AssociationHistory) -> Iterator[Violation]:
     """A request id is used again on its context before its receive was ended or cancelled."""
     for receives in history.pending_receives.values():
@@ -173,7 +172,7 @@ def _read_left_pending(
     return None
 
 
-@complete_association_rule("Q38", suspects=closes_of_sessions_with_reads)
+@association_rule("Q38", complete=True, suspects=closes_of_sessions_with_reads)
 def reads_pending_after_session_close(history: AssociationHistory) -> Iterator[Violation]:
     """A read is pending well after its queue was closed."""
     waiting = ConcurrentReads.by_key(history.calls_of(*QM2QM_READS), lambda call: call["queue_handle"])
@@ -187,7 +186,7 @@ def reads_pending_after_session_close(history: AssociationHistory) -> Iterator[V
                 yield Violation(close, f"read {read['request_id']} is pending", (read, close))
 
 
-@complete_association_rule("R13", suspects=closes_of_contexts_with_reads)
+@association_rule("R13", complete=True, suspects=closes_of_contexts_with_reads)
 def reads_pending_after_context_close(history: AssociationHistory) -> Iterator[Violation]:
     """A read is pending well after its context was closed."""
     waiting = ConcurrentReads.by_key(history.calls_of(*REMOTE_READ_READS), lambda call: call["context_handle"])
@@ -222,7 +221,7 @@ def _cancels_with_reads(
             yield call, pending(asked, call.started_at), asked, pending(of_queue, call.started_at)
 
 
-@complete_association_rule("Q43", suspects=lambda calls: unusual_cancels(calls, *_QM2QM_CANCELS))
+@association_rule("Q43", complete=True, suspects=lambda calls: unusual_cancels(calls, *_QM2QM_CANCELS))
 def cancel_accepted_without_reads(history: AssociationHistory) -> Iterator[Violation]:
     """A cancel on a queue without waiting reads was answered MQ_OK."""
     for call, _, _, others in _cancels_with_reads(history, *_QM2QM_CANCELS):
@@ -230,7 +229,7 @@ def cancel_accepted_without_reads(history: AssociationHistory) -> Iterator[Viola
             yield Violation(call, "no read was waiting")
 
 
-@complete_association_rule("Q44", suspects=lambda calls: unusual_cancels(calls, *_QM2QM_CANCELS))
+@association_rule("Q44", complete=True, suspects=lambda calls: unusual_cancels(calls, *_QM2QM_CANCELS))
 def cancel_accepted_of_other_request_id(history: AssociationHistory) -> Iterator[Violation]:
     """A cancel of a request id that did not wait, while others did, was answered MQ_OK."""
     for call, met, _, others in _cancels_with_reads(history, *_QM2QM_CANCELS):
@@ -238,7 +237,7 @@ def cancel_accepted_of_other_request_id(history: AssociationHistory) -> Iterator
             yield Violation(call, f"no read {call['request_id']} was waiting", (*others[:_MOST_EVIDENCE], call))
 
 
-@complete_association_rule("Q45", suspects=lambda calls: unusual_cancels(calls, *_QM2QM_CANCELS))
+@association_rule("Q45", complete=True, suspects=lambda calls: unusual_cancels(calls, *_QM2QM_CANCELS))
 def cancel_of_unknown_request_id(history: AssociationHistory) -> Iterator[Violation]:
     """A cancel of a request id that no read on the queue had."""
     for call, _, asked, _ in _cancels_with_reads(history, *_QM2QM_CANCELS):
@@ -246,7 +245,7 @@ def cancel_of_unknown_request_id(history: AssociationHistory) -> Iterator[Violat
             yield Violation(call, f"dwRequestID {call['request_id']}")
 
 
-@complete_association_rule("R48", suspects=lambda calls: unusual_cancels(calls, *_REMOTE_READ_CANCELS))
+@association_rule("R48", complete=True, suspects=lambda calls: unusual_cancels(calls, *_REMOTE_READ_CANCELS))
 def remote_read_cancel_of_unknown_request_id(history: AssociationHistory) -> Iterator[Violation]:
     """A cancel of a request id that no read of the context had."""
     for call, _, asked, _ in _cancels_with_reads(history, *_REMOTE_READ_CANCELS):
@@ -254,7 +253,7 @@ def remote_read_cancel_of_unknown_request_id(history: AssociationHistory) -> Ite
             yield Violation(call, f"dwRequestId {call['request_id']}")
 
 
-@complete_association_rule("R46", suspects=lambda calls: unusual_cancels(calls, *_REMOTE_READ_CANCELS))
+@association_rule("R46", complete=True, suspects=lambda calls: unusual_cancels(calls, *_REMOTE_READ_CANCELS))
 def cancel_accepted_of_completed_read(history: AssociationHistory) -> Iterator[Violation]:
     """A cancel of a read that did not wait was answered MQ_OK."""
     for call, met, _, _ in _cancels_with_reads(history, *_REMOTE_READ_CANCELS):
@@ -282,20 +281,20 @@ def _reads_not_cancelled(
             yield Violation(call, actual, (read, call), "info")
 
 
-@complete_association_rule("Q46", suspects=lambda calls: unusual_cancels(calls, *_QM2QM_CANCELS))
+@association_rule("Q46", complete=True, suspects=lambda calls: unusual_cancels(calls, *_QM2QM_CANCELS))
 def qm2qm_read_not_cancelled(history: AssociationHistory) -> Iterator[Violation]:
     """A read whose cancel was answered MQ_OK returned a message, or was not answered."""
     good = {MQ_INFORMATION_REMOTE_CANCELED_BY_CLIENT, MQ_ERROR_OPERATION_CANCELLED}
     yield from _reads_not_cancelled(history, _QM2QM_CANCELS, good)
 
 
-@complete_association_rule("R47", suspects=lambda calls: unusual_cancels(calls, *_REMOTE_READ_CANCELS))
+@association_rule("R47", complete=True, suspects=lambda calls: unusual_cancels(calls, *_REMOTE_READ_CANCELS))
 def remote_read_not_cancelled(history: AssociationHistory) -> Iterator[Violation]:
     """A request whose cancel was answered MQ_OK returned a message, or was not answered."""
     yield from _reads_not_cancelled(history, _REMOTE_READ_CANCELS, {MQ_ERROR_OPERATION_CANCELLED})
 
 
-@complete_association_rule("Q47", suspects=lambda calls: unusual_cancels(calls, *_QM2QM_CANCELS))
+@association_rule("Q47", complete=True, suspects=lambda calls: unusual_cancels(calls, *_QM2QM_CANCELS))
 def cancelled_peek_keeps_waiting(history: AssociationHistory) -> Iterator[Violation]:
     """The cancel of a waiting peek was answered MQ_OK, and the peek keeps waiting."""
     for call, met, _, _ in _cancels_with_reads(history, *_QM2QM_CANCELS):
@@ -318,7 +317,7 @@ def _was_ended_before(lifetime: HandleLifetime, call: CapturedCall) -> bool:
     return lifetime.close_call is not call and lifetime.closed_before(call.started_at)
 
 
-@complete_association_rule("Q18", suspects=unpaired_handles)
+@association_rule("Q18", complete=True, suspects=unpaired_handles)
 def end_with_invalid_handle(history: AssociationHistory) -> Iterator[Violation]:
     """RemoteQMEndReceive with a handle that no read returned, with a NULL one, or with one that is ended."""
     for call in history.calls_of((QM2QM_NAME, 1)):
@@ -332,7 +331,7 @@ def end_with_invalid_handle(history: AssociationHistory) -> Iterator[Violation]:
             yield Violation(call, "a handle that was ended", lifetime.calls_with_handle(call))
 
 
-@complete_association_rule("Q25", suspects=unpaired_handles)
+@association_rule("Q25", complete=True, suspects=unpaired_handles)
 def second_end_accepted(history: AssociationHistory) -> Iterator[Violation]:
     """RemoteQMEndReceive of a message that was ended before was answered MQ_OK."""
     for call in history.calls_of((QM2QM_NAME, 1)):
@@ -387,7 +386,7 @@ def _find_ends_without_receive(history: AssociationHistory) -> Iterator[tuple[Ca
             yield call, sweep.pending_at(call.started_at) if sweep is not None else []
 
 
-@complete_association_rule("R50", suspects=unpaired_receives)
+@association_rule("R50", complete=True, suspects=unpaired_receives)
 def end_without_receives(history: AssociationHistory) -> Iterator[Violation]:
     """An End on a context without pending receives: nothing was received, or all is ended."""
     for call, others in _ends_without_receive(history):
@@ -395,7 +394,7 @@ def end_without_receives(history: AssociationHistory) -> Iterator[Violation]:
             yield violation_of_either(call, "nothing to end")
 
 
-@complete_association_rule("R51", suspects=unpaired_receives)
+@association_rule("R51", complete=True, suspects=unpaired_receives)
 def end_of_other_request_id(history: AssociationHistory) -> Iterator[Violation]:
     """An End of a request id that was not pending, unknown or already ended, while others were pending."""
     for call, others in _ends_without_receive(history):
@@ -403,7 +402,7 @@ def end_of_other_request_id(history: AssociationHistory) -> Iterator[Violation]:
             yield violation_of_either(call, f"no request {call['request_id']} to end", (*others, call))
 
 
-@association_rule("R32", _END_CAPTURED, suspects=unpaired_receives)
+@association_rule("R32", precondition=_END_CAPTURED, suspects=unpaired_receives)
 def end_method_mismatch(history: AssociationHistory) -> Iterator[Violation]:
     """R_EndReceive of a transactional read, or R_EndTransactionalReceive of another."""
     for receives in history.pending_receives.values():
@@ -417,7 +416,7 @@ def end_method_mismatch(history: AssociationHistory) -> Iterator[Violation]:
                 yield Violation(end, f"opnum {end.method[1]} ends a read of opnum {start.method[1]}", (start, end))
 
 
-@association_rule("R33", _END_CAPTURED, suspects=unpaired_receives)
+@association_rule("R33", precondition=_END_CAPTURED, suspects=unpaired_receives)
 def end_of_peek(history: AssociationHistory) -> Iterator[Violation]:
     """An End follows a peek."""
     last: dict[tuple[str, int], CapturedCall] = {}
@@ -445,19 +444,19 @@ def _receives_never_ended(history: AssociationHistory, opnum: int) -> Iterator[V
             yield Violation(start, "no End before the connection was closed")
 
 
-@complete_association_rule("R30", _CONTEXT_CLOSED, suspects=unpaired_receives)
+@association_rule("R30", precondition=_CONTEXT_CLOSED, complete=True, suspects=unpaired_receives)
 def receive_never_ended(history: AssociationHistory) -> Iterator[Violation]:
     """A message that R_StartReceive returned is neither ended nor cancelled."""
     yield from _receives_never_ended(history, 7)
 
 
-@complete_association_rule("R31", _CONTEXT_CLOSED, suspects=unpaired_receives)
+@association_rule("R31", precondition=_CONTEXT_CLOSED, complete=True, suspects=unpaired_receives)
 def transactional_receive_never_ended(history: AssociationHistory) -> Iterator[Violation]:
     """A message that R_StartTransactionalReceive returned is neither ended nor cancelled."""
     yield from _receives_never_ended(history, 13)
 
 
-@association_rule("R72", _END_CAPTURED, suspects=unpaired_receives)
+@association_rule("R72", precondition=_END_CAPTURED, suspects=unpaired_receives)
 def end_accepted_after_cleanup(history: AssociationHistory) -> Iterator[Violation]:
     """An End well after the clean-up timer was answered MQ_OK; another setting of the server explains it (D3)."""
     for receives in history.pending_receives.values():

@@ -283,39 +283,29 @@ def association_call_rule(
     those of the methods that were captured as it ``needs``, of associations captured completely where it asks for
     ``complete``.
     """
-    return _registrar(
-        ASSOCIATION_CALL_CHECKS,
-        RuleCheck(rule_id, needs, _joined(complete, precondition), None, methods, complete=complete),
-    )
+    precondition = _joined(complete, precondition)
+    check = RuleCheck(rule_id, needs, precondition, None, methods, complete=complete)
+    return _registrar(ASSOCIATION_CALL_CHECKS, check)
 
 
 def association_rule(
     rule_id: str,
-    precondition: str | None,
     *methods: Method,
-    suspects: AssociationCondition | None = None,
+    precondition: str | None = None,
     complete: bool = False,
+    suspects: AssociationCondition | None = None,
 ) -> Callable[[AssociationCheck], AssociationCheck]:
     """Register a check that looks at the calls of one association, with the lifetimes of its handles.
 
     ``methods`` are those of the calls that may break the rule; without any, that is all calls. The check is given a
     history with these, and with all calls but reads and Ends (``is_always_row``); its violations by other calls do not
     count. For rules that look at many reads, ``suspects`` says of columns which calls may break the rule, and what the
-    check needs beside them (``Suspects``): others become no rows.
+    check needs beside them (``Suspects``): others become no rows. With ``complete`` it runs only where the association
+    was captured completely.
     """
-    return _registrar(
-        ASSOCIATION_CHECKS,
-        RuleCheck(
-            rule_id, "headers", _joined(complete, precondition), None, methods, complete=complete, suspects=suspects
-        ),
-    )
-
-
-def complete_association_rule(
-    rule_id: str, precondition: str | None = None, *methods: Method, suspects: AssociationCondition | None = None
-) -> Callable[[AssociationCheck], AssociationCheck]:
-    """Register such a check that runs only where the association was captured completely."""
-    return association_rule(rule_id, precondition, *methods, suspects=suspects, complete=True)
+    precondition = _joined(complete, precondition)
+    check = RuleCheck(rule_id, "headers", precondition, None, methods, complete=complete, suspects=suspects)
+    return _registrar(ASSOCIATION_CHECKS, check)
 
 
 def _joined(complete: bool, precondition: str | None) -> str:  # noqa: FBT001 - by place

@@ -186,7 +186,7 @@ def null_array_with_count_accepted(calls: AssociationCallColumns) -> Iterator[Vi
     yield ViolatingCalls(succeeded & calls.has_malformed_field("request", "pElems"))
 
 
-@association_rule("P08", "the bind was answered", suspects=_first_calls_of_connections_with_binds)
+@association_rule("P08", precondition="the bind was answered", suspects=_first_calls_of_connections_with_binds)
 def qmmgmt_bound_with_ndr64(history: AssociationHistory) -> Iterator[Violation]:
     """A context of qmmgmt was accepted with NDR64."""
     for bind in history.binds:
@@ -194,7 +194,7 @@ def qmmgmt_bound_with_ndr64(history: AssociationHistory) -> Iterator[Violation]:
             yield _bind_violation(history, bind, "NDR64 accepted", "P08")
 
 
-@association_rule("P09", "the bind was answered", suspects=_first_calls_of_connections_with_binds)
+@association_rule("P09", precondition="the bind was answered", suspects=_first_calls_of_connections_with_binds)
 def ndr_bind_refused(history: AssociationHistory) -> Iterator[Violation]:
     """A bind of qm2qm or RemoteRead that offers only NDR was refused for its transfer syntax."""
     together: defaultdict[tuple[Any, ...], list[Any]] = defaultdict(list)
