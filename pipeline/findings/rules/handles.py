@@ -58,7 +58,7 @@ _OPEN_CAPTURED: Final = "the R_OpenQueue of its context was captured completely"
 
 
 def _is_on_unopened_queue(calls: AssociationCalls) -> Mask:
-    """Tell which calls are on a queue number that no session of any association had open; 0 is such a number."""
+    """Tell which judged calls are on a queue number that no session of any association had open, 0 included."""
     unopened = calls.of(*_METHODS_BY_NUMBER) & calls.has("queue_handle") & ~calls.queue_may_be_open
     return unopened & ~calls.look_up(unopened, ["queue_handle"], _opened_by_another_association, default=False)
 

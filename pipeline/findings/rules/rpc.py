@@ -42,7 +42,7 @@ _MSMQ_FACILITY: Final = 0xC00E0000
 _FACILITY_MASK: Final = 0xFFFF0000
 _TRANSFER_SYNTAX_REFUSED: Final = 2
 _METHODS_WITH_CONTEXT: Final = (
-    *((QM2QM_NAME, opnum) for opnum in (1, 3)),
+    (QM2QM_NAME, 3),
     *((REMOTE_READ_NAME, opnum) for opnum in (3, 4, 5, 6, 7, 8, 9, 10, 13, 14, 15)),
 )  # fmt: skip
 _METHODS_WITH_RANGES: Final = (
@@ -239,7 +239,7 @@ def handle_of_other_interface_accepted(calls: AssociationCalls) -> Iterator[Viol
         yield ViolatingCalls(opens != NONE, f"MQ_OK to a handle of {interface}", evidence=(opens,))
 
 
-@association_call_rule("P11", *_METHODS_WITH_CONTEXT[1:], needs="ok", complete=True)
+@association_call_rule("P11", *_METHODS_WITH_CONTEXT, needs="ok", complete=True)
 def invalid_handle_accepted(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
     """A context handle that is closed, or was never returned to the association, was answered MQ_OK."""
     for found in uses_of_invalid_contexts(calls, "handle"):

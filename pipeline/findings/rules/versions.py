@@ -2,7 +2,7 @@
 
 from typing import Final
 
-CALL_RULES: Final = "b24e98779b47b12d"
+CALL_RULES: Final = "763eb1a0744cd62c"
 SESSION_RULES: Final = "c3ead9d9e8526041"
 CLONE_RULES: Final = "f66c85b6ec7feb5e"
 SEQUENCE_RULES: Final = "086ad732a274983d"
