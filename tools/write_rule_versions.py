@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from pipeline.findings import evaluate, evaluate_queues, hop_findings, reported_sequences, session_findings  # noqa: F401 - their import registers the checks
 from pipeline.findings.rules import registry
@@ -19,12 +19,16 @@ _NOT_OF_RULES: Final = (
     "pipeline.findings.rules.versions",
 )  # fmt: skip
 """How tables are stored and read, and the texts of all rules: those of a group are counted with it."""
-_CALL_COLUMNS: Final = "pipeline.findings.columns"  # no rules but those on calls look at these
+_NOT_OF: Final = {"CALL_RULES": (), "SESSION_RULES": ("pipeline.findings.columns.association_calls",)}
+"""What does not count in a group either; in others it is all columns of calls."""
 _CLONES: Final = [check for check in registry.HOP_CHECKS if check.rule_id == CLONES_RULE]
 _FINDINGS: Final = "pipeline.findings"
 _GROUPS: Final[dict[str, tuple[list[RuleCheck], tuple[tuple[str, str], ...]]]] = {
     "CALL_RULES": (
-        [*registry.CALL_CHECKS, *registry.ASSOCIATION_CHECKS, *registry.SERVER_CHECKS, *registry.QUEUE_CHECKS],
+        [
+            *registry.CALL_CHECKS, *registry.ASSOCIATION_CALL_CHECKS, *registry.ASSOCIATION_CHECKS,
+            *registry.SERVER_CHECKS, *registry.QUEUE_CHECKS,
+        ],
         (
             ("evaluate", "evaluate_calls"), ("queue_queries", "QueueFactQueries"),
             ("evaluate_queues", "evaluate_queues"), ("duplicate_machines", "find_duplicate_machines"),
@@ -53,17 +57,17 @@ def page(project: Path = Path()) -> str:
     """Return the text of the module."""
     lines = []
     for name, (checks, evaluation) in _GROUPS.items():
-        definitions = {each for check in checks for each in _definitions(check.check, check.suspects)}
+        definitions = {each for check in checks for each in _definitions(check)}
         definitions |= {Definition(f"{_FINDINGS}.{module}", function) for module, function in evaluation}
-        code = CodeDigest(project, _NOT_OF_RULES if name == "CALL_RULES" else (*_NOT_OF_RULES, _CALL_COLUMNS))
+        code = CodeDigest(project, (*_NOT_OF_RULES, *_NOT_OF.get(name, ("pipeline.findings.columns",))))
         digest = code.of(definitions, *sorted(map(_facts, checks)))
         lines.append(f'{name}: Final = "{digest}"\n')
     return _HEAD + "".join(lines)
 
 
-def _definitions(*functions: Callable[..., Any]) -> Iterator[Definition]:
-    """Yield the definitions of functions; a lambda is part of the definition that it decorates."""
-    for each in functions:
+def _definitions(check: RuleCheck) -> Iterator[Definition]:
+    """Yield the definitions of a check's functions; a lambda is part of the definition that it decorates."""
+    for each in filter(None, (check.check, check.suspects)):
         function = each.func if isinstance(each, partial) else each
         if function.__name__ != "<lambda>":
             yield Definition(function.__module__, function.__name__)
@@ -72,7 +76,7 @@ def _definitions(*functions: Callable[..., Any]) -> Iterator[Definition]:
 def _facts(check: RuleCheck) -> str:
     """Return what is registered of a check beside its functions, and the texts of its rule."""
     of_partial = check.check.keywords if isinstance(check.check, partial) else {}
-    return repr((ALL_RULES[check.rule_id], check.needs, check.methods, of_partial))
+    return repr((ALL_RULES[check.rule_id], check.needs, check.complete, check.methods, of_partial))
 
 
 if __name__ == "__main__":

@@ -16,9 +16,9 @@ import pyarrow as pa
 from pipeline.arrow_rows import epoch_day, rows_to_table
 from pipeline.attempts.calls.associations import ClientAssociation, RpcConnection, group_into_associations
 from pipeline.attempts.server_openings import OPEN_AND_CLOSE_METHODS
-from pipeline.findings.captured_rows import captured_calls, iter_rows
 from pipeline.findings.columns.call_columns import AssociationCallColumns
 from pipeline.findings.columns.call_history import CapturedCall, ServerHistory
+from pipeline.findings.columns.captured_rows import captured_calls, iter_rows
 from pipeline.findings.columns.stored_calls import StoredCalls
 from pipeline.findings.find_violations import Association, find_violations
 from pipeline.findings.rules import (

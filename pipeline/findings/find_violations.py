@@ -1,26 +1,27 @@
-"""Evaluates calls: rules on single calls, by columns, and those on associations, call by call. No Spark.
+"""Evaluates calls: most rules by columns, and those on histories of associations call by call. No Spark.
 
-A call that breaks no rule on single calls, and that no condition finds (``RuleCheck.suspects``), never becomes a row.
-Of the others, and of all calls that open, close or cancel, rows are made once, whichever rules ask.
+A call that breaks no rule on columns, and that no rule on histories looks at (``RuleCheck.methods``, ``suspects``),
+never becomes a row. Of others, and of all calls that open, close or cancel, rows are made once, whichever rules ask.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from pipeline.attempts.calls.associations import ClientAssociation
-from pipeline.findings.captured_rows import captured_calls, iter_rows, plain_columns, without_null_columns
-from pipeline.findings.columns.association_calls import AssociationCalls, Suspects, is_always_row, no_reads
+from pipeline.findings.columns.association_calls import AssociationCalls, CallRows, is_always_row
 from pipeline.findings.columns.call_columns import AssociationCallColumns, Mask, Numbers
 from pipeline.findings.columns.call_history import UNREADABLE_OUTCOMES, AssociationHistory, CapturedCall, ServerHistory
+from pipeline.findings.columns.captured_rows import iter_rows, plain_columns, without_null_columns
 from pipeline.findings.columns.receives import with_whole_exchanges
 from pipeline.findings.columns.stored_calls import StoredCalls
 from pipeline.findings.rules.registry import (
+    ASSOCIATION_CALL_CHECKS,
     ASSOCIATION_CHECKS,
     CALL_CHECKS,
     RuleCheck,
@@ -57,24 +58,25 @@ def find_violations(
         return
     owners = {row["connection_id"]: place for place, one in enumerate(associations) for row in one.connections}
     plain = _columns_of(calls, owners)
-    rows = _RowsByPosition(plain.table)
+    rows = CallRows(plain.table)
     rows.add(is_always_row(plain))
     histories = _histories(plain, rows, binds, associations, owners, unreadable)
-    columns = AssociationCalls(plain, histories, rows.places)
+    columns = AssociationCalls(plain, histories, rows)
     changed = columns.nonzero("is_changed") if "is_changed" in calls.column_names else None
-    of_calls = _evaluate_calls(columns, changed)
     of_associations, related = _suspects_of_association_checks(columns)
     if related.any():  # a receive without its End would seem to be pending
         related = with_whole_exchanges(columns, related)
     _add_rows(histories, columns, rows, rows.add(related))
-    broken = columns.nothing()
-    for _, places, _ in of_calls:
-        broken[places] = True
-    rows.add(broken)
+    of_calls = [*_evaluate_calls(columns, changed), *_found(violating_calls(columns, ASSOCIATION_CALL_CHECKS))]
+    shown = columns.nothing()
+    for _, places, violating in of_calls:
+        for positions in (places, *violating.evidence):
+            shown[positions[positions >= 0]] = True
+    rows.add(shown)
     found: list[Violations] = [[] for _ in associations]
     for check, places, violating in of_calls:
         for number, place in enumerate(places.tolist()):
-            violation = violating.violation(number, rows.calls[place])
+            violation = violating.violation(number, rows.calls[place], rows.calls)
             found[columns.association[place]].append((check, violation))
     _evaluate_associations(found, rows, histories, of_associations)
     yield from filter(None, found)
@@ -93,30 +95,9 @@ def _columns_of(calls: pa.Table | StoredCalls, owners: Mapping[str, int]) -> Ass
     return AssociationCallColumns(calls, associations)
 
 
-class _RowsByPosition:
-    """The calls that have become rows of Python, by their position in the table, and the positions of these."""
-
-    def __init__(self, table: pa.Table | StoredCalls) -> None:
-        self._table = table
-        self._made = np.zeros(table.num_rows, np.bool_)
-        self.calls: dict[int, CapturedCall] = {}
-        self.places: dict[CapturedCall, int] = {}
-
-    def add(self, mask: Mask) -> Numbers:
-        """Make rows of calls, and return the positions of those that were none."""
-        new = np.nonzero(mask & ~self._made)[0]
-        if new.size:
-            made = captured_calls(self._table.take(pa.array(new)))
-            for place, call in zip(new.tolist(), made, strict=True):
-                self.calls[place] = call
-                self.places[call] = place
-            self._made |= mask
-        return new
-
-
 def _histories(
     columns: AssociationCallColumns,
-    rows: _RowsByPosition,
+    rows: CallRows,
     binds: pa.Table,
     associations: Sequence[Association],
     owners: Mapping[str, int],
@@ -146,7 +127,7 @@ def _histories(
 
 
 def _add_rows(
-    histories: Sequence[AssociationHistory], columns: AssociationCallColumns, rows: _RowsByPosition, added: Numbers
+    histories: Sequence[AssociationHistory], columns: AssociationCallColumns, rows: CallRows, added: Numbers
 ) -> None:
     """Add to the histories the calls that became rows since they were made."""
     theirs: defaultdict[int, list[CapturedCall]] = defaultdict(list)
@@ -156,24 +137,28 @@ def _add_rows(
         histories[place].add_calls(calls)
 
 
-def _evaluate_calls(
-    columns: AssociationCallColumns, changed: Mask | None
-) -> list[tuple[RuleCheck, Numbers, ViolatingCalls]]:
-    """Return what the checks on single calls find: the positions of calls that break a rule, and what was seen."""
-    found = []
+_Found = tuple[RuleCheck, Numbers, ViolatingCalls]
+"""What a check on columns finds: the positions of the calls that break its rule, and what was seen of these."""
+
+
+def _evaluate_calls(columns: AssociationCallColumns, changed: Mask | None) -> Iterator[_Found]:
+    """Yield what the checks on single calls find."""
     for begin in range(0, columns.count, _CALLS_AT_ONCE):
         part = columns.slice(begin, _CALLS_AT_ONCE)
         changed_part = None if changed is None else changed[begin : begin + _CALLS_AT_ONCE]
-        for check, violating in violating_calls(part, changed_part):
-            places = np.flatnonzero(violating.calls)
-            found.append((check, places + begin, violating.at(places)))
-    return found
+        yield from _found(violating_calls(part, CALL_CHECKS, changed_part), begin)
+
+
+def _found(violations: Iterable[tuple[RuleCheck, ViolatingCalls]], begin: int = 0) -> Iterator[_Found]:
+    for check, violating in violations:
+        places = np.flatnonzero(violating.calls)
+        yield check, places + begin, violating.at(places)
 
 
 def violating_calls(
-    columns: AssociationCallColumns, changed: Mask | None = None
+    columns: AssociationCallColumns, checks: Sequence[RuleCheck], changed: Mask | None = None
 ) -> Iterator[tuple[RuleCheck, ViolatingCalls]]:
-    """Yield what the checks on single calls find, each call at most once for each check.
+    """Yield what checks on columns find, each call at most once for each check.
 
     Rules on single calls alone (``single_call_rules``) are checked only for the ``changed`` calls.
     """
@@ -181,16 +166,20 @@ def violating_calls(
         "request": columns.request_decoded, "answer": columns.response_decoded, "ok": columns.succeeded,
     }  # fmt: skip
     single = single_call_rules() if changed is not None else ()
-    for check in CALL_CHECKS:
+    for check in checks:
         evaluated = columns.of(*check.methods) if check.methods else ~columns.nothing()
         for other in (evidence.get(check.needs), changed if check.rule_id in single else None):
             evaluated = evaluated if other is None else evaluated & other
+        calls = columns
+        if isinstance(columns, AssociationCalls):
+            evaluated = evaluated & columns.complete if check.complete else evaluated
+            calls = columns.judging(evaluated)
         if evaluated.any():
-            for violating in check.check(columns):
-                calls = violating.calls & evaluated
-                if calls.any():
-                    evaluated = evaluated & ~calls
-                    yield check, violating._replace(calls=calls)
+            for violating in check.check(calls):
+                broken = violating.calls & evaluated
+                if broken.any():
+                    evaluated = evaluated & ~broken
+                    yield check, violating._replace(calls=broken)
 
 
 class _Judged(NamedTuple):
@@ -201,32 +190,32 @@ class _Judged(NamedTuple):
 
 
 def _suspects_of_association_checks(calls: AssociationCalls) -> tuple[list[_Judged], Mask]:
-    """Return what each check evaluates, and which calls it evaluates or needs beside them.
-
-    Those that are rows in any case are not among the latter where all of these are evaluated.
-    """
-    found: dict[tuple[Any, bool], _Judged] = {}
-    every = calls.nothing()
-    for condition, whole in map(_condition, ASSOCIATION_CHECKS):
-        if (condition, whole) not in found:
-            suspects: Suspects = condition(calls)
-            masks = [mask & calls.complete if whole else mask for mask in suspects if mask is not None]
-            if condition is not no_reads:
-                every |= np.logical_or.reduce(masks)
+    """Return what each check evaluates, and which calls become rows for that: no others are in its histories."""
+    found: dict[object, _Judged] = {}
+    wanted, no_rows = calls.nothing(), ~is_always_row(calls)
+    for check in ASSOCIATION_CHECKS:
+        condition = check.suspects, check.methods, check.complete
+        if condition not in found:
+            masks = [mask & calls.complete if check.complete else mask for mask in _suspects(check, calls)]
+            ours = np.logical_or.reduce(masks)
+            wanted |= ours & no_rows if check.suspects is None else ours
             places = np.flatnonzero(masks[0])
             associations = np.unique(calls.association[places]).tolist()
-            found[condition, whole] = _Judged(associations, frozenset(places.tolist()))
-    return [found[_condition(check)] for check in ASSOCIATION_CHECKS], every
+            found[condition] = _Judged(associations, frozenset(places.tolist()))
+    judged = [found[check.suspects, check.methods, check.complete] for check in ASSOCIATION_CHECKS]
+    return judged, wanted
 
 
-def _condition(check: RuleCheck) -> tuple[Any, bool]:
-    """Return the condition of a check, and whether its association must be complete."""
-    return check.suspects, check.needs == "complete"
+def _suspects(check: RuleCheck, calls: AssociationCalls) -> list[Mask]:
+    """Return the calls that a check evaluates, and those that it needs beside them."""
+    if check.suspects is not None:
+        return [mask for mask in check.suspects(calls) if mask is not None]
+    return [calls.of(*check.methods) if check.methods else ~calls.nothing()]
 
 
 def _evaluate_associations(
     found: list[Violations],
-    rows: _RowsByPosition,
+    rows: CallRows,
     histories: Sequence[AssociationHistory],
     evaluated: Sequence[_Judged],
 ) -> None:
@@ -234,7 +223,7 @@ def _evaluate_associations(
     with_binds = [place for place, history in enumerate(histories) if history.binds]
     for check, (associations, calls) in zip(ASSOCIATION_CHECKS, evaluated, strict=True):
         for place in with_binds if check.evaluates_binds else associations:
-            if check.needs == "complete" and not histories[place].is_complete:
+            if check.complete and not histories[place].is_complete:
                 continue
             for violation in check.check(histories[place]):
                 if violation.call is None or rows.places[violation.call] in calls:

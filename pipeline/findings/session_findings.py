@@ -15,6 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.arrow_rows import epoch_day, rows_to_table, table_to_rows
+from pipeline.findings.columns.call_columns import AssociationCallColumns
+from pipeline.findings.columns.captured_rows import plain_columns
 from pipeline.findings.rules import session_packets
 from pipeline.findings.rules.registry import ALL_RULES, PACKET_CHECKS, SESSION_CHECKS, RuleCheck
 from pipeline.findings.rules.session_facts import PacketFacts, PacketViolation, SessionFacts, whole_sides
@@ -97,8 +99,11 @@ def packet_facts(found: ConnectionPackets, messages: pa.Table) -> PacketFacts:
     )
     fields |= _decoded(found, np.flatnonzero(found.is_kind(ORDER_ACK, FINAL_ACK)), order_ack_columns, _ACK_FIELDS)
     at = pc.index_in(messages["packet_key"], table["packet_key"].combine_chunks())
-    in_order = zip(at.to_pylist(), table_to_rows(messages.select(list(FINDING_MESSAGE_COLUMNS))), strict=True)
-    return PacketFacts(found, fields, texts, {row: message for row, message in in_order if row is not None})
+    ours = plain_columns(messages.select(list(FINDING_MESSAGE_COLUMNS)).filter(at.is_valid())).combine_chunks()
+    by_row = dict(zip(at.drop_null().to_pylist(), ours.to_pylist(), strict=True))
+    names = ["message_errors" if name == "errors" else name for name in ours.column_names]
+    columns = AssociationCallColumns(ours.rename_columns(names), np.zeros(len(ours), np.int64))
+    return PacketFacts(found, fields, texts, by_row, columns)
 
 
 def _packets(found: ConnectionPackets, rows: Ints) -> pa.Array:

@@ -37,9 +37,9 @@ from pipeline.findings.affected_associations import (
     connections_with_packets_since,
     not_in_commits_sql,
 )
-from pipeline.findings.captured_rows import captured_calls, plain_columns, without_null_columns
 from pipeline.findings.changed_calls import ChangedCalls
 from pipeline.findings.columns.call_history import CapturedCall, ServerHistory
+from pipeline.findings.columns.captured_rows import captured_calls, plain_columns, without_null_columns
 from pipeline.findings.columns.joined_calls import add_columns
 from pipeline.findings.columns.stored_calls import StoredCalls
 from pipeline.findings.evaluate import FINDINGS_SCHEMA, EvaluationInput

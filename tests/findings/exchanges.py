@@ -295,10 +295,11 @@ class Story:
             [CapturedCall(row) for row in ours], self.connections, association, binds=self.binds, server=server
         )
         is_changed = None if changed is None else np.array([row["call_key"] in changed for row in ours], np.bool_)
-        of_calls = check_calls(call_table(ours), is_changed)
+        table = call_table(ours)
+        of_calls = check_calls(table, is_changed)
         return [
             *of_calls,
-            *check_association(history),
+            *check_association(history, table),
             *((check, violation) for check in SERVER_CHECKS for violation in check.check(server)),
         ]
 

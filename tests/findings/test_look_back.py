@@ -9,6 +9,7 @@ from copy import copy
 from random import Random
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from attempts.test_dependency_keys import answered
@@ -27,7 +28,8 @@ from pipeline.findings.columns.call_history import (
     CapturedCall,
     ServerHistory,
 )
-from pipeline.findings.rules.registry import single_call_rules
+from pipeline.findings.columns.captured_rows import plain_columns, without_null_columns
+from pipeline.findings.rules.registry import ASSOCIATION_CALL_CHECKS, single_call_rules
 from udfs.dcerpc.interfaces import QM2QM_NAME, REMOTE_READ_NAME
 
 pytestmark = pytest.mark.spark
@@ -85,9 +87,12 @@ def dependency_keys_of(spark, named_stories):
 
 
 class OngoingAssociation:
-    """A story's association, still open, with some of its calls captured."""
+    """A story's association, still open, with some of its calls captured.
 
-    def __init__(self, story):
+    Rules on columns take longest, and are asked only where the story is that of one.
+    """
+
+    def __init__(self, story, rule):
         self.story = story
         # Its end was not captured: it is ongoing.
         self.connections = [
@@ -106,8 +111,11 @@ class OngoingAssociation:
         self.mine = {row["connection_id"] for row in self.connections}
         mine = [row for row in story.calls if row["connection_id"] in self.mine]
         # What rules with several checks find in single calls rests on nothing else.
-        every_call = check_calls(call_table(mine)) if mine else ()
+        table = call_table(mine)
+        every_call = check_calls(table) if mine else ()
         self.of_calls = [found for found in every_call if found[0].rule_id not in single_call_rules()]
+        of_columns = rule in {check.rule_id for check in ASSOCIATION_CALL_CHECKS}
+        self.table = plain_columns(without_null_columns(table)) if of_columns else None
 
     def violations(self, keys, *, captured):
         """The violations of rules over several calls in the calls ``keys``; ``captured``: all captured calls."""
@@ -126,7 +134,9 @@ class OngoingAssociation:
         found = {}
         there = {row["call_key"] for row in calls} & set(keys)
         of_calls = [(check, each) for check, each in self.of_calls if each.call["call_key"] in there]
-        for check, violation in (*of_calls, *check_association(history)):
+        ours = pa.array(sorted(there), pa.string())
+        table = None if self.table is None else self.table.filter(pc.is_in(self.table["call_key"], ours))
+        for check, violation in (*of_calls, *check_association(history, table)):
             if check.rule_id not in single_call_rules():
                 call = violation.call
                 evidence = [each["call_key"] for each in violation.evidence or (call,) if each is not None]
@@ -192,7 +202,7 @@ def test_what_a_few_calls_come_to_tells_whether_all_come_to_something_else(spark
     named_stories = list(stories())
     named, seen = dependency_keys_of(spark if by_spark else None, named_stories), Counter()
     for name, story in named_stories:
-        association = OngoingAssociation(story)
+        association = OngoingAssociation(story, name.split()[0])
         calls = [call for call in story.calls if call["connection_id"] in association.mine]
         names = {call["call_key"]: named[name, call["call_key"]] for call in calls}
         if not calls or any(call["interface_name"] not in (QM2QM_NAME, REMOTE_READ_NAME) for call in calls):

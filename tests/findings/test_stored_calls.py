@@ -12,8 +12,8 @@ from findings.facts import facts, plain, read
 from findings.test_suspects import SAMPLE, varied
 from pipeline.arrow_rows import encode_texts
 from pipeline.findings import evaluate
-from pipeline.findings.captured_rows import plain_columns, without_null_columns
 from pipeline.findings.columns import call_columns, stored_calls
+from pipeline.findings.columns.captured_rows import plain_columns, without_null_columns
 from pipeline.findings.columns.stored_calls import StoredCalls
 
 ROUNDS = 4

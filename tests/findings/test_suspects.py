@@ -12,7 +12,7 @@ from findings.facts import facts, plain, read
 from findings.management import STORIES as MANAGEMENT
 from findings.stories import STORIES as CALLS
 from pipeline.findings import evaluate
-from pipeline.findings.columns.call_history import REMOTE_READ_READS
+from pipeline.findings.columns.call_history import QM2QM_READS, REMOTE_READ_READS
 from pipeline.findings.evaluate import BIND_COLUMNS, EvaluationInput, is_open_or_close_call
 from pipeline.findings.rules import registry
 
@@ -20,6 +20,7 @@ SAMPLE = ("01-remoteread-ndr.pcap", "02-remoteread-ndr64-multiplexed.pcap", "03-
           "04-qmmgmt.pcapng", "07-faults-cancels-groups.pcap", "09-transactions-and-moves.pcapng",
           "11-queued-components.pcap", "12-lookups.pcap", "13-kinds-of-messages.pcapng")  # fmt: skip
 ROUNDS = 12
+OTHER_READS = (QM2QM_READS[0], REMOTE_READ_READS[1])
 _SHARES = (0.01, 0.05, 0.3)
 _TIMES = pa.timestamp("us", tz="UTC")
 
@@ -76,19 +77,20 @@ def test_of_the_stories_of_each_rule(rule):
         assert (rule in {row["rule_id"] for row in found.values()}) == (number == 0)
 
 
-def test_a_rule_that_does_not_say_which_calls_may_break_it_gets_all(monkeypatch):
-    """No pre-filter is needed for a rule on reads, which are no rows otherwise."""
+@pytest.mark.parametrize(("methods", "found_at"), [((), (1, 3)), (REMOTE_READ_READS, (1, 3)), (OTHER_READS, ())])
+def test_a_rule_on_histories_gets_the_calls_of_its_methods_or_all(monkeypatch, methods, found_at):
+    """No condition over columns is needed for a rule on reads, which are no rows otherwise."""
     monkeypatch.setattr(registry, "ASSOCIATION_CHECKS", checks := [])
     monkeypatch.setattr("pipeline.findings.find_violations.ASSOCIATION_CHECKS", checks)
 
-    @registry.association_rule("R30", "always")
+    @registry.association_rule("R30", *methods, precondition="always")
     def read(history):
         for call in history.calls_of(*REMOTE_READ_READS):
             yield registry.Violation(call, "a read")
 
     given = story_input(Story(remote(rr_start(1), rr_end(2), rr_start(3))))
     found = [row for row in plain(evaluate.evaluate_calls(given)).values() if row["rule_id"] == "R30"]
-    assert [row["call_key"] for row in found] == ["RemoteRead 7 at 1", "RemoteRead 7 at 3"]
+    assert [row["call_key"] for row in found] == [f"RemoteRead 7 at {second}" for second in found_at]
 
 
 VARIED = (
@@ -145,7 +147,7 @@ def test_a_call_that_breaks_no_rule_is_never_a_row(inputs, monkeypatch):
         made.append(len(table))
         return original(table)
 
-    monkeypatch.setattr("pipeline.findings.find_violations.captured_calls", counted)
+    monkeypatch.setattr("pipeline.findings.columns.association_calls.captured_calls", counted)
     evaluate.evaluate_calls(given)
     reads = pc.sum(pc.is_in(given.calls["opnum"], pa.array([7, 9], pa.int32()))).as_py()
     assert reads > len(given.calls) // 2

@@ -1,12 +1,13 @@
 """The calls of some associations as columns, with the queues that are open when each call is made. No Spark.
 
-Calls that open, close or cancel are rows of the associations' histories already. Of all other calls, which are many,
-conditions find those that may break a rule (``Suspects``).
+Calls that open, close or cancel are rows of the associations' histories already. Other calls, which are many, become
+rows only where they break a rule, or may break one on histories (``Suspects``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -21,8 +22,11 @@ from pipeline.findings.columns.call_history import (
     HandleLifetime,
     ServerHistory,
 )
+from pipeline.findings.columns.captured_rows import captured_calls
+from pipeline.findings.columns.stored_calls import StoredCalls
+from udfs.columns.absent import AFTER_ALL, NONE
 from udfs.columns.codes import dictionary_codes, row_codes
-from udfs.columns.groups import Groups
+from udfs.columns.groups import Groups, is_group_start, last_of, order_by, take_or
 from udfs.columns.time_index import TimeIndex
 from udfs.dcerpc.interfaces import QM2QM_NAME, QMCOMM_NAME, QMMGMT_NAME, REMOTE_READ_NAME
 
@@ -47,47 +51,111 @@ class Suspects(NamedTuple):
     related: Mask | None = None
 
 
-def every_call(calls: AssociationCalls) -> Suspects:
-    """Return all calls: of rules that do not say which ones may break them."""
-    return Suspects(~calls.nothing())
+class CallRows:
+    """The calls that have become rows of Python, by their position in the table, and the positions of these."""
 
+    def __init__(self, table: pa.Table | StoredCalls) -> None:
+        self._table = table
+        self._made = np.zeros(table.num_rows, np.bool_)
+        self.calls: dict[int, CapturedCall] = {}
+        self.places: dict[CapturedCall, int] = {}
 
-def no_reads(calls: AssociationCalls) -> Suspects:
-    """Return the calls that are rows in any case: of rules that look at neither reads nor Ends."""
-    return Suspects(calls.share("no reads", lambda: is_always_row(calls)))
+    def add(self, mask: Mask) -> Numbers:
+        """Make rows of calls, and return the positions of those that were none."""
+        new = np.nonzero(mask & ~self._made)[0]
+        if new.size:
+            made = captured_calls(self._table.take(pa.array(new)))
+            for place, call in zip(new.tolist(), made, strict=True):
+                self.calls[place] = call
+                self.places[call] = place
+            self._made |= mask
+        return new
 
 
 class Lifetimes:
     """Lifetimes of handles, by a number for each handle, and the one that a call finds."""
 
     def __init__(self, keys: Numbers, lifetimes: Sequence[HandleLifetime], rows: Mapping[CapturedCall, int]) -> None:
-        """``rows`` are the positions of the calls that open."""
+        """``rows`` are the positions of the calls that open and close."""
         self.keys = keys
+        closes = [NONE if each.close_call is None else rows[each.close_call] for each in lifetimes]
         self.open_rows = np.array([rows[each.open_call] for each in lifetimes], np.int64)
+        self.close_rows = np.array(closes, np.int64)
         self.opened_at = np.array([each.opened_at for each in lifetimes], np.int64)
-        self._index = TimeIndex(keys, self.opened_at)
         self.begun_at = np.array([each.open_call.started_at for each in lifetimes], np.int64)
         self.open_until = np.array([each.open_until for each in lifetimes], np.int64)
 
-    def latest(self, keys: Numbers, times: Numbers) -> Numbers:
-        """Return the place of the newest lifetime of a handle that began at a time or before; -1 without one."""
-        return self._index.latest(keys, times)
+    def used_by(self, calls: AssociationCallColumns, keys: Numbers, until: Numbers) -> UsedHandles:
+        """Return of the handle of each call, a key, the newest lifetime that began up to a time."""
+        place = TimeIndex(self.keys, self.opened_at).latest(keys, until)
+        opens, closes = (take_or(rows, place, NONE) for rows in (self.open_rows, self.close_rows))
+        closed = take_or(self.open_until, place, AFTER_ALL) < calls.started_at
+        return UsedHandles(opens, closes, closed & (closes != np.arange(calls.count)))
+
+
+class UsedHandles(NamedTuple):
+    """The handle that each call uses: the positions of the calls that opened and closed it, ``NONE`` without one.
+
+    ``is_closed``: it was certainly closed before the call, by another one.
+    """
+
+    opens: Numbers
+    closes: Numbers
+    is_closed: Mask
+
+    @property
+    def is_known(self) -> Mask:
+        """The opening was captured."""
+        return np.asarray(self.opens >= 0)
 
 
 class AssociationCalls(AssociationCallColumns):
     """Calls of associations, whose numbers are places in ``histories``.
 
-    ``histories`` have the calls that are rows in any case; ``rows`` are the positions of these.
+    ``histories`` have the calls that are rows in any case. ``judged`` are the calls that a check evaluates.
     """
 
     def __init__(
-        self, columns: AssociationCallColumns, histories: Sequence[AssociationHistory], rows: Mapping[CapturedCall, int]
+        self, columns: AssociationCallColumns, histories: Sequence[AssociationHistory], rows: CallRows
     ) -> None:
         """``columns`` are those of the calls: what was computed of them is used again."""
         super().__init__(columns.table, columns.association)
         self.__dict__ |= columns.__dict__
         self.histories = histories
+        self.judged = ~self.nothing()
         self._rows = rows
+
+    def judging(self, judged: Mask) -> AssociationCalls:
+        """Return the same calls for a check that evaluates some of them."""
+        found = copy(self)
+        found.judged = judged
+        return found
+
+    def look_up(self, mask: Mask, names: Sequence[str], function: Callable[..., Any], default: Any) -> Numbers:  # noqa: ANN401 - as of an array
+        """Return what a function of the association's history and some columns gives for some judged calls.
+
+        It is asked once for each different combination. Other calls have the default.
+        """
+        found, places = np.full(self.count, default), np.flatnonzero(mask & self.judged)
+        if not places.size:  # keys of all calls take long
+            return found
+        codes = dictionary_codes(pa.array(self.keys(*names)[places]))
+        firsts = places[np.unique(codes, return_index=True)[1]]  # codes are in the order in which they come
+        asked = zip(self.association[firsts].tolist(), self._columns_of(firsts, names), strict=True)
+        values = [function(self.histories[place], *map(columns.get, names)) for place, columns in asked]
+        found[places] = np.array(values, found.dtype)[codes]
+        return found
+
+    def where(self, mask: Mask, predicate: Callable[[AssociationHistory, CapturedCall], bool]) -> Mask:
+        """Tell for which of some judged calls, few, a condition holds on the association's history and the row.
+
+        The history has the calls that are rows in any case.
+        """
+        found = mask & self.judged
+        self._rows.add(found)
+        for place in np.flatnonzero(found).tolist():
+            found[place] = predicate(self.histories[self.association[place]], self._rows.calls[place])
+        return found
 
     # Associations and servers
 
@@ -129,9 +197,11 @@ class AssociationCalls(AssociationCallColumns):
         """The time of the last packet of the association."""
         return self.of_associations(lambda history: history.last_packet_at, "last packet")
 
-    def of_connections(self, values: Mapping[str | None, Any], default: Any) -> Numbers:  # noqa: ANN401 - as of an array
-        """Return for each call the value of its connection."""
-        return self.text_values("connection_id", values, default)
+    def of_server_since(self, version: tuple[int, int]) -> Mask:
+        """The server is known to have a version, (major, minor), or a later one."""
+        return self.of_servers(
+            lambda server: server.version is not None and server.version >= version, f"since {version}"
+        )
 
     @shared_property
     def captured_from_syn(self) -> Mask:
@@ -141,22 +211,40 @@ class AssociationCalls(AssociationCallColumns):
             for history in self.histories
             for name, row in history.connections.items()
         }
-        return self.of_connections(found, default=False)
+        return self.text_values("connection_id", found, default=False)
 
     def first_of_connection(self, mask: Mask) -> Mask:
-        """Return the first of some calls of each connection; several that were made at one time."""
+        """Return the first of some judged calls of each connection."""
         return self._first_of(mask, self.dictionary_codes("connection_id"))
 
     def first_of_association(self, mask: Mask) -> Mask:
-        """Return the first of some calls of each association; several that were made at one time."""
+        """Return the first of some judged calls of each association."""
         return self._first_of(mask, self.association)
 
     def _first_of(self, mask: Mask, keys: Numbers) -> Mask:
-        rows, found = np.nonzero(mask)[0], self.nothing()
-        if rows.size:
-            groups = Groups(rows, keys[rows] + 1, self.started_at[rows])
-            at = self.started_at[groups.rows]
-            found[groups.rows[at == groups.smallest(at)]] = True
+        rows = self.in_order(mask & self.judged, keys, self.started_at)
+        return self.at(rows[is_group_start(keys[rows])])
+
+    def largest_of(self, mask: Mask, numbers: Numbers, *names: str) -> Mask:
+        """Return of some judged calls the one with the largest number, for each combination of ``keys``."""
+        judged = mask & self.judged
+        if not judged.any():  # keys of all calls take long
+            return judged
+        keys = self.keys(*names)
+        rows = self.in_order(judged, keys, numbers)
+        last = last_of(keys[rows], rows, self.count)
+        return self.at(last[last != NONE])
+
+    def in_order(self, mask: Mask, *numbers: Numbers) -> Numbers:
+        """Return the positions of some calls in the order of numbers, the most significant first, and of call keys."""
+        rows = np.flatnonzero(mask)
+        names = self.table.column("call_key").take(pa.array(rows)).combine_chunks()
+        return rows[order_by([each[rows] for each in numbers], names)]
+
+    def at(self, rows: Numbers) -> Mask:
+        """Tell which calls are at some positions."""
+        found = self.nothing()
+        found[rows] = True
         return found
 
     def keys(self, *names: str) -> Numbers:
@@ -177,8 +265,9 @@ class AssociationCalls(AssociationCallColumns):
     def _lifetimes(self, name: str, *columns: str) -> Lifetimes:
         """Return the lifetimes of one kind of the histories; columns of the call that opens make the handle."""
         found = [each for history in self.histories for each in getattr(history, name)]
-        keys = self.keys(*columns)
-        return Lifetimes(keys[[self._rows[each.open_call] for each in found]] if found else keys[:0], found, self._rows)
+        places = self._rows.places
+        keys = self.keys(*columns)[np.array([places[each.open_call] for each in found], np.int64)]
+        return Lifetimes(keys, found, places)
 
     @shared_property
     def contexts(self) -> Lifetimes:
@@ -186,52 +275,47 @@ class AssociationCalls(AssociationCallColumns):
         return self._lifetimes("context_handles", "interface_name", "context_handle")
 
     @shared_property
-    def context(self) -> Numbers:
-        """The place in ``contexts`` of the newest lifetime of the context handle that a call uses; -1 without one."""
-        return self.contexts.latest(self.keys("interface_name", "context_handle"), self.started_at)
+    def context(self) -> UsedHandles:
+        """The context handle that each call uses."""
+        return self.contexts.used_by(self, self.keys("interface_name", "context_handle"), self.started_at)
 
     @shared_property
-    def context_open(self) -> Numbers:
-        """The position of the call that opened it; -1 without one."""
-        return self._of_context(self.contexts.open_rows, -1)
-
-    @shared_property
-    def context_closed(self) -> Mask:
-        """It was certainly closed before the call."""
-        return (self.context >= 0) & (self._of_context(self.contexts.open_until, 0) < self.started_at)
-
-    def _of_context(self, values: Numbers, default: int) -> Numbers:
-        return (
-            np.where(self.context >= 0, values[self.context], default) if len(values) else np.full(self.count, default)
-        )
+    def cursor(self) -> UsedHandles:
+        """The cursor of RemoteRead that each call uses."""
+        names = ("context_handle", "cursor_handle")
+        return self._lifetimes("cursors", *names).used_by(self, self.keys(*names), self.responded_at)
 
     def at_open(self, values: Numbers, default: Any) -> Numbers:  # noqa: ANN401 - as of an array
         """Return what a column has for the call that opened each call's context; ``default`` without one."""
-        return np.where(self.context_open >= 0, values[self.context_open], default)
+        return take_or(values, self.context.opens, default)
 
     @shared_property
-    def opened_by_other_interface(self) -> Mask:
-        """The context handle of a call was given by an open of the association, on any interface, before."""
-        keys = self.keys("context_handle")
-        opens = self.contexts.open_rows
-        return TimeIndex(keys[opens], self.contexts.opened_at).latest(keys, self.started_at) >= 0
+    def _sessions(self) -> tuple[Lifetimes, Numbers]:
+        """The lifetimes of sessions of qm2qm by queue number, and the number of each call, as a key."""
+        sessions = [
+            (place, -1 if number is None else number, each)
+            for place, history in enumerate(self.histories)
+            for number, each in history.sessions.items()
+        ]
+        owners, known = (np.array([each[part] for each in sessions], np.int64) for part in (0, 1))
+        numbers = np.where(self.has("queue_handle"), self.numbers("queue_handle"), -1)
+        keys = row_codes([np.concatenate([self.association, owners]), np.concatenate([numbers, known])])
+        lifetimes = Lifetimes(keys[self.count :], [each for *_, each in sessions], self._rows.places)
+        return lifetimes, keys[: self.count]
+
+    @shared_property
+    def session(self) -> UsedHandles:
+        """The session of qm2qm whose queue number each call uses."""
+        sessions, keys = self._sessions
+        return sessions.used_by(self, keys, self.started_at)
 
     @shared_property
     def queue_may_be_open(self) -> Mask:
         """A session of the association may have a call's queue number open during the call."""
-        sessions = [
-            (place, number, each)
-            for place, history in enumerate(self.histories)
-            for number, each in history.sessions.items()
-        ]
-        known = np.array([-1 if number is None else number for _, number, _ in sessions], np.int64)
-        numbers = np.where(self.has("queue_handle"), self.numbers("queue_handle"), -1)
-        owners = np.array([place for place, *_ in sessions], np.int64)
-        keys = row_codes([np.concatenate([self.association, owners]), np.concatenate([numbers, known])])
-        begins = np.array([each.open_call.started_at for *_, each in sessions], np.int64)
-        ends = np.array([each.open_until for *_, each in sessions], np.int64)
-        spans = Spans(keys[self.count :], begins, ends)
-        return spans.any_meets(keys[: self.count], self.started_at, self.responded_at)
+        sessions, keys = self._sessions
+        return Spans(sessions.keys, sessions.begun_at, sessions.open_until).any_meets(
+            keys, self.started_at, self.responded_at
+        )
 
 
 class Spans:

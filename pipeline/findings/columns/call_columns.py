@@ -53,6 +53,28 @@ def _size(result: object) -> int:
     return sum(map(_size, parts))
 
 
+class _SharedResults:
+    """Results by name, those that were not asked for the longest are forgotten when there is no memory for more."""
+
+    def __init__(self) -> None:
+        self._found: dict[object, tuple[Any, int]] = {}  # with their bytes, the one asked for last at the end
+        self._bytes = 0
+
+    def get(self, name: object, compute: Callable[[], Result]) -> Result:
+        """Return a result that is known, or compute it."""
+        found: Result
+        if name in self._found:
+            found, size = self._found.pop(name)
+        else:
+            found = compute()
+            size = _size(found)
+            while self._found and self._bytes + size > _MAX_SHARED_BYTES:
+                self._bytes -= self._found.pop(next(iter(self._found)))[1]
+            self._bytes += size
+        self._found[name] = found, size
+        return found
+
+
 def _object_array(values: Sequence[Any]) -> Numbers:
     """Return values of any kind as an array."""
     found = np.empty(len(values), np.object_)
@@ -77,7 +99,8 @@ class AssociationCallColumns:
         self.table = table
         self.association = associations
         self.count = table.num_rows
-        self._shared: dict[object, tuple[Any, int]] = {}  # results and their bytes, the one asked for last at the end
+        self._names = frozenset(table.column_names)
+        self._shared = _SharedResults()
 
     def slice(self, begin: int, count: int) -> AssociationCallColumns:
         """Return some of the calls; what is computed of them is their own.
@@ -93,22 +116,13 @@ class AssociationCallColumns:
 
     def share(self, name: object, compute: Callable[[], Result]) -> Result:
         """Return a result that several conditions use; it is computed once, as long as there is memory for it."""
-        found: Result
-        if name in self._shared:
-            found, size = self._shared.pop(name)
-        else:
-            found = compute()
-            size = _size(found)
-            while self._shared and sum(size for _, size in self._shared.values()) + size > _MAX_SHARED_BYTES:
-                del self._shared[next(iter(self._shared))]  # the one that was not asked for the longest
-        self._shared[name] = found, size
-        return found
+        return self._shared.get(name, compute)
 
     # Columns
 
     def array(self, name: str) -> pa.Array | None:
         """Return a column as one array; None where it is not there."""
-        if name not in self.table.column_names:
+        if name not in self._names:
             return None
         column = self.table.column(name)
         return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
@@ -291,16 +305,17 @@ class AssociationCallColumns:
     ) -> tuple[Mask, Numbers]:
         """Return for which of some calls a function of some columns gives a value, and the values; None without."""
         found, values = self.nothing(), np.empty(self.count, np.object_)
-        for row, columns in zip(np.flatnonzero(rows).tolist(), self._columns_of(rows, names), strict=True):
+        places = np.flatnonzero(rows)
+        for row, columns in zip(places.tolist(), self._columns_of(places, names), strict=True):
             values[row] = function(columns)
             found[row] = values[row] is not None
         return found, values
 
-    def _columns_of(self, rows: Mask, names: Sequence[str]) -> list[dict[str, Any]]:
-        there = [name for name in names if name in self.table.column_names]
+    def _columns_of(self, places: Numbers, names: Sequence[str]) -> list[dict[str, Any]]:
+        there = [name for name in names if name in self._names]
         missing = dict.fromkeys(names)
-        chosen = self.table.select(there).take(pa.array(np.flatnonzero(rows))).to_pylist()
-        return [missing | row for row in chosen] if there else [missing] * int(rows.sum())
+        chosen = self.table.select(there).take(pa.array(places)).to_pylist()
+        return [missing | row for row in chosen] if there else [missing] * len(places)
 
     # Octets of stubs
 
@@ -481,6 +496,13 @@ class AssociationCallColumns:
     def abandoned(self) -> Mask:
         """The client cancelled or orphaned the call."""
         return self.has("cancelled_at") | self.has("orphaned_at")
+
+    @shared_property
+    def given_up_at(self) -> Numbers:
+        """The time at which the client did so; ``AFTER_ALL`` where it did not."""
+        names = ("cancelled_at", "orphaned_at")
+        times = (np.where(self.has(name), self.numbers(name) - self._clock[0], AFTER_ALL) for name in names)
+        return np.minimum(*times)
 
     @shared_property
     def lookup_id_number(self) -> Numbers:

@@ -200,14 +200,12 @@ class HandleLifetimes:
     def __init__(self) -> None:
         self._by_handle: defaultdict[Any, list[HandleLifetime]] = defaultdict(list)  # in order of opened_at
         self._unclosed: defaultdict[Any, list[HandleLifetime]] = defaultdict(list)  # likewise
-        self._spans: dict[Any, TimeSpans] = {}  # in which a handle may be open
 
     def record_open(self, handle: object, call: CapturedCall) -> HandleLifetime:
         """Add a lifetime that begins with the response of a call."""
         lifetime = HandleLifetime(call, call.responded_at if call.responded_at is not None else call.started_at)
         for lifetimes in (self._by_handle[handle], self._unclosed[handle]):
             insort(lifetimes, lifetime, key=_opened_at)
-        self._spans.pop(handle, None)
         return lifetime
 
     def record_close(self, handle: object, call: CapturedCall) -> HandleLifetime | None:
@@ -218,7 +216,6 @@ class HandleLifetimes:
             return None
         lifetime = lifetimes.pop(place - 1)
         lifetime.close_call = call
-        self._spans.pop(handle, None)
         return lifetime
 
     def latest(self, handle: object, time: int = AFTER_ALL) -> HandleLifetime | None:
@@ -226,14 +223,6 @@ class HandleLifetimes:
         lifetimes = self._by_handle.get(handle, ())
         place = bisect_right(lifetimes, time, key=_opened_at)
         return lifetimes[place - 1] if place else None
-
-    def may_be_open_during(self, handle: object, call: CapturedCall) -> bool:
-        """Tell whether the handle may have been open at some time between a call's request and response."""
-        if handle not in self._spans:
-            lifetimes = self._by_handle.get(handle, ())
-            self._spans[handle] = TimeSpans((each.open_call.started_at, each.open_until) for each in lifetimes)
-        until = call.responded_at if call.responded_at is not None else AFTER_ALL
-        return self._spans[handle].any_meets(call.started_at, until)
 
     def __iter__(self) -> Iterator[HandleLifetime]:
         for lifetimes in self._by_handle.values():
@@ -497,6 +486,14 @@ class ServerHistory:
         """The (major, minor) version that all answers to RemoteQmGetVersion agree on; None without one."""
         versions = {(call["version_major"], call["version_minor"]) for call in self._version_answers}
         return versions.pop() if len(versions) == 1 else None
+
+    @cached_property
+    def version_queries(self) -> Mapping[str, Sequence[CapturedCall]]:
+        """The RemoteQmGetVersion calls of each client, by its address, in order of time."""
+        found: defaultdict[str, list[CapturedCall]] = defaultdict(list)
+        for call in self.calls_of((QM2QM_NAME, 8)):
+            found[call["client_address"]].append(call)
+        return found
 
     @cached_property
     def is_windows_2000_or_older(self) -> bool:

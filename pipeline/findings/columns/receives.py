@@ -145,13 +145,10 @@ def unpaired_handles(calls: AssociationCalls) -> Suspects:
     return Suspects(found)
 
 
-def handles_without_end(calls: AssociationCalls) -> Suspects:
-    """Return the receives of qm2qm whose handle no End names, where every connection ended with FIN."""
-    groups, _ = handle_groups(calls)
-    rows, found = groups.rows, calls.nothing()
-    ended = groups.any(calls.of(QM2QM_END)[rows])
-    found[rows[~ended & (calls.is_receive & calls.closed_by_fin)[rows]]] = True
-    return Suspects(found)
+def has_end(calls: AssociationCalls) -> Mask:
+    """Tell which reads of qm2qm returned a handle that an End names."""
+    groups = handle_groups(calls).groups
+    return calls.at(groups.rows[groups.any(calls.of(QM2QM_END)[groups.rows])])
 
 
 def with_whole_exchanges(calls: AssociationCalls, mask: Mask) -> Mask:
@@ -184,7 +181,7 @@ def message_keys(calls: AssociationCalls) -> tuple[Numbers, Numbers]:
 
 def _message_keys(calls: AssociationCalls) -> tuple[Numbers, Numbers]:
     numbered = calls.lookup_id_number != 0
-    remote = calls.of(*REMOTE_READ_READS) & (calls.context_open >= 0)
+    remote = calls.of(*REMOTE_READ_READS) & calls.context.is_known
     local = calls.of(*QM2QM_READS) & calls.has("queue_handle")
     rows = np.nonzero(numbered & (remote | local))[0]
     names = calls.at_open(calls.dictionary_codes("queue"), -1)

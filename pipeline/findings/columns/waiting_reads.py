@@ -19,30 +19,29 @@ from pipeline.findings.columns.receives import handle_groups, with_whole_exchang
 from udfs.codes import MQ_ERROR_OPERATION_CANCELLED, MQ_INFORMATION_REMOTE_CANCELED_BY_CLIENT
 from udfs.columns.absent import AFTER_ALL, NONE
 from udfs.columns.codes import row_codes
-from udfs.columns.groups import Groups
+from udfs.columns.groups import Groups, take_or
 from udfs.columns.time_index import TimeIndex
 from udfs.dcerpc.interfaces import QM2QM_NAME, REMOTE_READ_NAME
 
 _CANCELLED_RESULTS: Final = (MQ_ERROR_OPERATION_CANCELLED, MQ_INFORMATION_REMOTE_CANCELED_BY_CLIENT)
 
 
-def request_ids_in_use(calls: AssociationCalls, *reads: Method) -> Suspects:
-    """Return the reads of an association with a request id of which one was made while another waited."""
-    return calls.share(("request ids in use", reads), lambda: _request_ids_in_use(calls, *reads))
+def waiting_with_same_key(calls: AssociationCalls, reads: Mask, *names: str) -> Numbers:
+    """Return for each of some reads the one that has its values of some columns, and certainly waited then.
 
-
-def _request_ids_in_use(calls: AssociationCalls, *reads: Method) -> Suspects:
-    rows = np.nonzero(calls.of(*reads) & calls.request_decoded)[0]
-    groups = Groups(rows, calls.keys("request_id")[rows], calls.started_at[rows])
-    until = np.where(calls.answered, calls.responded_at, -1)[groups.rows]
-    overlap = groups.largest_before(until, -1) > calls.started_at[groups.rows]
-    return _all_of(calls, groups, overlap)
-
-
-def _all_of(calls: AssociationCalls, groups: Groups, wrong: Mask) -> Suspects:
-    found = calls.nothing()
-    found[groups.rows[groups.any(wrong)]] = True
-    return Suspects(found)
+    These are positions, ``NONE`` without one. Of the reads before it is the one that was answered last.
+    """
+    keys, found = calls.keys(*names), np.full(calls.count, NONE)
+    rows = calls.in_order(reads, keys, calls.started_at)
+    by_end = np.argsort(calls.ended_at[rows], kind="stable")
+    rank = np.empty(len(rows), np.int64)
+    rank[by_end] = np.arange(len(rows))
+    last = Groups(np.arange(len(rows)), keys[rows]).largest_before(rank, NONE)
+    before = take_or(rows[by_end], last, NONE)
+    waited = (before != NONE) & calls.answered[before] & (calls.started_at[before] < calls.started_at[rows])
+    waited &= calls.started_at[rows] < calls.responded_at[before]
+    found[rows[waited]] = before[waited]
+    return found
 
 
 def request_ids_of_held_messages(calls: AssociationCalls) -> Suspects:
@@ -57,7 +56,7 @@ def request_ids_of_held_messages(calls: AssociationCalls) -> Suspects:
     ours = np.nonzero(reads)[0]
     groups = Groups(ours, calls.keys("queue_handle", "request_id")[ours], calls.started_at[ours])
     not_ended = groups.largest_before(held_until[groups.rows], -1) >= calls.started_at[groups.rows]
-    found = _all_of(calls, groups, not_ended).calls
+    found = calls.at(groups.rows[groups.any(not_ended)])
     return Suspects(found, with_whole_exchanges(calls, found) if found.any() else None)
 
 
@@ -74,7 +73,7 @@ def _closes_of_contexts_with_reads(calls: AssociationCalls) -> Suspects:
 
 def closes_of_sessions_with_reads(calls: AssociationCalls) -> Suspects:
     """Return the closes of a session of qm2qm while a read of its queue waits; beside them the newest reads of it."""
-    closes = np.nonzero(calls.of((QM2QM_NAME, 3)) & calls.succeeded & (calls.context_open >= 0))[0]
+    closes = np.nonzero(calls.of((QM2QM_NAME, 3)) & calls.succeeded & (calls.context.is_known))[0]
     numbers = [calls.at_open(calls.numbers(name), 0)[closes] for name in ("queue_handle", "open_context")]
     given = [calls.at_open(calls.has(name), default=False)[closes] for name in ("queue_handle", "open_context")]
     reads = calls.of(*QM2QM_READS) & calls.has("queue_handle")

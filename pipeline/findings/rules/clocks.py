@@ -7,53 +7,36 @@ before it; where one does, the difference is the least by which the two clocks d
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator
 from typing import Final
 
-import numpy as np
-
-from pipeline.findings.columns.association_calls import AssociationCalls, Suspects
-from pipeline.findings.columns.call_history import READ_METHODS, AssociationHistory, CapturedCall
-from pipeline.findings.rules.registry import Violation, association_rule
-from udfs.columns.groups import Groups
+from pipeline.findings.columns.association_calls import AssociationCalls
+from pipeline.findings.columns.call_columns import Mask, Numbers
+from pipeline.findings.columns.call_history import READ_METHODS
+from pipeline.findings.rules.registry import ViolatingCalls, association_call_rule
 
 _ROUNDING_US: Final = 2_000_000  # both times are rounded to seconds
+_SENDER: Final = "queue manager {source_queue_manager}"
+_OWNER: Final = "server {server_address}"
 
 
-def _largest_differences(calls: AssociationCalls) -> Suspects:
-    """Return the reads with the largest gap of each pair of clocks, in each association."""
-    reads = calls.of(*sorted(READ_METHODS)) & calls.succeeded & calls.has("arrived_at") & calls.answered
-    sent, arrived = calls.numbers("sent_at"), calls.numbers("arrived_at")
-    found = calls.nothing()
-    for gap, columns, seen in (
-        (sent - arrived, ("source_queue_manager", "server_address"), reads & calls.has("sent_at")),
-        (arrived - calls.responded_at, ("server_address",), reads),
-    ):
-        rows = np.nonzero(seen & (gap > _ROUNDING_US))[0]
-        groups = Groups(rows, calls.keys(*columns)[rows], gap[rows])
-        found[groups.rows[gap[groups.rows] == groups.largest(gap[groups.rows])]] = True
-    return Suspects(found)
-
-
-@association_rule(
-    "O02",
-    "the message's times, and the time of the response that returned it, were captured",
-    suspects=_largest_differences,
-)
-def clock_difference(history: AssociationHistory) -> Iterator[Violation]:
+@association_call_rule(
+    "O02", *sorted(READ_METHODS), needs="ok",
+    precondition="the message's times, and the time of the response that returned it, were captured",
+)  # fmt: skip
+def clock_difference(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
     """A time of a message lies before the preceding one; once per pair of clocks, with the largest gap."""
-    ahead: defaultdict[tuple[str, str], list[tuple[int, CapturedCall]]] = defaultdict(list)
-    for call in history.calls_of(*sorted(READ_METHODS)):
-        sent, arrived = call["sent_at"], call["arrived_at"]
-        if not call.succeeded or arrived is None or call.responded_at is None:
-            continue
-        owner = f"server {call['server_address']}"
-        if sent is not None and sent - arrived > _ROUNDING_US:
-            ahead[f"queue manager {call['source_queue_manager']}", owner].append((sent - arrived, call))
-        if arrived - call.responded_at > _ROUNDING_US:
-            ahead[owner, "the capture"].append((arrived - call.responded_at, call))
-    for (first, second), seen in ahead.items():
-        most, call = max(seen, key=lambda each: (each[0], each[1]["call_key"]))
-        actual = f"{first} is ahead of {second} by at least {most / 1e6:.0f} s"
-        yield Violation(call, actual, severity="warning", subject=f"clocks of {first} and {second}")
+    sent, arrived = calls.numbers("sent_at"), calls.numbers("arrived_at")
+    timed = calls.has("arrived_at") & calls.answered
+    yield from _largest(calls, timed & calls.has("sent_at"), sent - arrived, _SENDER, _OWNER)
+    yield from _largest(calls, timed, arrived - calls.responded_at, _OWNER, "the capture")
+
+
+def _largest(calls: AssociationCalls, seen: Mask, gap: Numbers, first: str, second: str) -> Iterator[ViolatingCalls]:
+    """Yield the call with the largest gap between two clocks of each association."""
+    clocks = ("source_queue_manager", "server_address") if first == _SENDER else ("server_address",)
+    wrong = seen & (gap > _ROUNDING_US)
+    yield ViolatingCalls(
+        calls.largest_of(wrong, gap, *clocks), f"{first} is ahead of {second} by at least {{:.0f}} s", (gap / 1e6,),
+        severity="warning", subject=f"clocks of {first} and {second}",
+    )  # fmt: skip

@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from pipeline.findings.columns.association_calls import AssociationCalls, Suspects, no_reads
+from pipeline.findings.columns.association_calls import AssociationCalls, Suspects
 from pipeline.findings.columns.call_columns import Mask
 from pipeline.findings.columns.call_history import (
     QM2QM_READS,
@@ -30,20 +30,25 @@ from pipeline.findings.columns.receives import unpaired_handles
 from pipeline.findings.columns.waiting_reads import closes_of_contexts_with_reads
 from pipeline.findings.rules.qm2qm import client_section
 from pipeline.findings.rules.registry import (
+    ViolatingCalls,
     Violation,
+    association_call_rule,
     association_rule,
-    complete_association_rule,
     server_rule,
     violation_of_either,
 )
-from udfs.codes import PEEK_ACCESS, RECEIVE_ACCESS
-from udfs.columns.absent import AFTER_ALL
+from udfs.codes import AUTH_LEVEL_NONE, PEEK_ACCESS, RECEIVE_ACCESS
+from udfs.columns.absent import AFTER_ALL, BEFORE_ALL
+from udfs.columns.groups import take_or
+from udfs.columns.time_index import TimeIndex
 from udfs.dcerpc.interfaces import QM2QM_NAME, QMCOMM_NAME, REMOTE_READ_NAME
 
 _METHODS_BY_NUMBER: Final = (*QM2QM_READS, (QM2QM_NAME, 4), (QM2QM_NAME, 5), (QM2QM_NAME, 6))
 _METHODS_BY_CONTEXT: Final = tuple((REMOTE_READ_NAME, opnum) for opnum in (4, 5, 6, 7, 8, 9, 10, 13, 14, 15))
+_CLOSE_SESSION: Final = (QM2QM_NAME, 3)
+_OPEN_CONTEXT: Final = ((REMOTE_READ_NAME, 2), (REMOTE_READ_NAME, 11))
 _NEWER_METHODS: Final = tuple((REMOTE_READ_NAME, opnum) for opnum in range(10, 16))
-_XP, _2003 = (5, 1), (5, 2)  # server versions
+XP, _2003 = (5, 1), (5, 2)  # server versions
 _VISTA: Final = 6  # major version
 _PRIVACY_LEVEL: Final = 6
 _CLOSED_BY_FIN: Final = "the association was captured completely, and every connection of it ended with FIN"
@@ -53,129 +58,35 @@ _OPEN_CAPTURED: Final = "the R_OpenQueue of its context was captured completely"
 
 
 def _is_on_unopened_queue(calls: AssociationCalls) -> Mask:
-    """Tell which qm2qm calls are on a queue number that no session of the association had open."""
-    numbered = calls.of(*_METHODS_BY_NUMBER) & calls.request_decoded & calls.has("queue_handle")
-    return numbered & calls.complete & ~calls.queue_may_be_open
-
-
-def _possible_uses_of_closed_cursors(calls: AssociationCalls) -> Suspects:
-    return Suspects(calls.of(*QM2QM_READS) & calls.request_decoded & calls.nonzero("cursor_handle"))
-
-
-def _first_reads_without_version_query(calls: AssociationCalls) -> Suspects:
-    """Return the first new reads of associations, where no version query of the client certainly comes before."""
-    reads = calls.of((QM2QM_NAME, 9), (QM2QM_NAME, 10)) & calls.request_decoded & calls.complete
-    firsts = calls.first_of_association(reads)
-    asked_at: dict[int, dict[str | None, int]] = {}
-    for history in calls.histories if firsts.any() else ():
-        if id(history.server) not in asked_at:
-            queries = history.server.calls_of((QM2QM_NAME, 8))
-            asked_at[id(history.server)] = {
-                each["client_address"]: each.started_at for each in sorted(queries, key=_started_at, reverse=True)
-            }
-    found = calls.nothing()
-    clients, names = calls.texts("client_address")
-    for row in np.nonzero(firsts)[0]:
-        known = asked_at[id(calls.histories[calls.association[row]].server)]
-        name = names[clients[row]] if clients[row] >= 0 else None
-        found[row] = known.get(name, AFTER_ALL) > calls.started_at[row]
-    return Suspects(found)
-
-
-def _started_at(call: CapturedCall) -> int:
-    return call.started_at
-
-
-def _reads_by_other_method(calls: AssociationCalls) -> Suspects:
-    """Return the reads by another method than the server's version has."""
-    since_xp = calls.of_servers(lambda server: 0 if server.version is None else 1 + (server.version >= _XP), "XP")
-    old = calls.of((QM2QM_NAME, 0))
-    reads = calls.of(*QM2QM_READS) & calls.request_decoded & (since_xp > 0)
-    wrong = reads & (old == (since_xp == 1 + 1))
-    return Suspects(wrong)
-
-
-def _first_unauthenticated_calls(calls: AssociationCalls) -> Suspects:
-    """Return the first call of each connection that was answered MQ_OK without authentication."""
-    level = np.where(calls.nonzero("auth_level"), calls.numbers("auth_level"), 1)
-    evaluated = calls.of_interfaces(QM2QM_NAME) & ~calls.of((QM2QM_NAME, 7), (QM2QM_NAME, 8))
-    return Suspects(calls.first_of_connection(evaluated & calls.succeeded & calls.nonzero("bind_seen") & (level <= 1)))
-
-
-def _calls_on_invalid_contexts(calls: AssociationCalls) -> Suspects:
-    """Return calls on a context that R_OpenQueue did not return, or that is closed."""
-    by_open = calls.at_open(calls.of((REMOTE_READ_NAME, 2)), default=False)
-    ours = calls.of(*_METHODS_BY_CONTEXT) & calls.request_decoded
-    return Suspects(ours & (~by_open | calls.context_closed))
-
-
-def _is_on_peek_context(calls: AssociationCalls) -> Mask:
-    result: Mask = calls.request_decoded & (calls.at_open(calls.numbers("access"), 0) == PEEK_ACCESS)
-    return result
-
-
-def _reads_in_unenlisted_transactions(calls: AssociationCalls) -> Suspects:
-    """Return transactional reads that were made before the first enlistment in their transaction, at this server."""
-    reads = calls.of((REMOTE_READ_NAME, 13)) & calls.request_decoded & calls.has("transaction_id") & calls.complete
-    names, texts = calls.texts("transaction_id")
-    found = calls.nothing()
-    for row in np.nonzero(reads)[0]:
-        enlisted = calls.histories[calls.association[row]].server.enlistments.get(texts[names[row]])
-        found[row] = not enlisted or enlisted[0].started_at > calls.started_at[row]
-    return Suspects(found)
-
-
-def _calls_on_unopened_queues(history: AssociationHistory) -> Iterator[CapturedCall]:
-    """Yield qm2qm calls on a queue number that no session of any captured association had open; 0 is such a number."""
-    for call in history.calls_of(*_METHODS_BY_NUMBER):
-        number = call["queue_handle"]
-        if not call.request_decoded or number is None or history.sessions.may_be_open_during(number, call):
-            continue
-        if not _opened_by_another_association(history, number):
-            yield call
+    """Tell which judged calls are on a queue number that no session of any association had open, 0 included."""
+    unopened = calls.of(*_METHODS_BY_NUMBER) & calls.has("queue_handle") & ~calls.queue_may_be_open
+    return unopened & ~calls.look_up(unopened, ["queue_handle"], _opened_by_another_association, default=False)
 
 
 def _opened_by_another_association(history: AssociationHistory, number: int) -> bool:
     """Tell whether another association opened a queue number during this one, or before."""
-
-    def opened() -> bool:
-        opens = history.server.session_opens_before(number, history.openings_cutoff)
-        return any(call["connection_id"] not in history.connections for call in opens)
-
-    return history.share(("opened by another association", number), opened)
+    opens = history.server.session_opens_before(number, history.openings_cutoff)
+    return any(call["connection_id"] not in history.connections for call in opens)
 
 
-@complete_association_rule(
-    "Q11", _NOT_OPENED_BY_OTHERS, suspects=lambda calls: Suspects(_is_on_unopened_queue(calls) & calls.succeeded)
-)
-def read_accepted_on_unopened_queue(history: AssociationHistory) -> Iterator[Violation]:
+@association_call_rule("Q11", *QM2QM_READS, needs="ok", complete=True, precondition=_NOT_OPENED_BY_OTHERS)
+def read_accepted_on_unopened_queue(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
     """A read from a queue that is not open was answered MQ_OK."""
-    for call in _calls_on_unopened_queues(history):
-        if call.succeeded and call.method in QM2QM_READS:
-            yield Violation(call, f"hRemoteQueue {call['queue_handle']} is not open")
+    yield ViolatingCalls(_is_on_unopened_queue(calls), "hRemoteQueue {queue_handle} is not open")
 
 
-@complete_association_rule(
-    "Q35",
-    _NOT_OPENED_BY_OTHERS,
-    suspects=lambda calls: Suspects(_is_on_unopened_queue(calls) | calls.of((QM2QM_NAME, 3))),
-)
-def call_on_unopened_queue(history: AssociationHistory) -> Iterator[Violation]:
+@association_call_rule("Q35", *_METHODS_BY_NUMBER, _CLOSE_SESSION, complete=True, precondition=_NOT_OPENED_BY_OTHERS)
+def call_on_unopened_queue(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
     """A call uses a queue number, or closes a session, that is not open, 0 and NULL included."""
-    for call in _calls_on_unopened_queues(history):
-        yield Violation(call, f"queue {call['queue_handle']} is not open")
-    for call, actual, evidence in _closes_of_invalid_contexts(history, (QM2QM_NAME, 3), "session"):
-        yield Violation(call, actual, evidence)
+    yield ViolatingCalls(_is_on_unopened_queue(calls), "queue {queue_handle} is not open")
+    for found in _closes_of_invalid_contexts(calls, "session"):
+        yield found._replace(calls=found.calls & calls.of(_CLOSE_SESSION))
 
 
-@complete_association_rule(
-    "Q48", _NOT_OPENED_BY_OTHERS, suspects=lambda calls: Suspects(_is_on_unopened_queue(calls) & calls.succeeded)
-)
-def purge_accepted_on_unopened_queue(history: AssociationHistory) -> Iterator[Violation]:
+@association_call_rule("Q48", (QM2QM_NAME, 6), needs="ok", complete=True, precondition=_NOT_OPENED_BY_OTHERS)
+def purge_accepted_on_unopened_queue(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
     """A purge of a queue that is not open was answered MQ_OK."""
-    for call in _calls_on_unopened_queues(history):
-        if call.succeeded and call.method == (QM2QM_NAME, 6):
-            yield Violation(call, f"hQueue {call['queue_handle']} is not open")
+    yield ViolatingCalls(_is_on_unopened_queue(calls), "hQueue {queue_handle} is not open")
 
 
 def _ended_at(call: CapturedCall) -> int:
@@ -188,57 +99,53 @@ def _last_end(calls: Iterable[CapturedCall]) -> int | None:
     return max(map(_ended_at, calls), default=None)
 
 
-def _uses_of_closed_cursors(history: AssociationHistory) -> Iterator[tuple[CapturedCall, str]]:
-    """Yield reads and closes with a cursor that the queue's owner never created, or that is closed.
+def _uses_of_closed_cursors(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
+    """Yield calls with a cursor of qm2qm that the queue's owner never created, or that is closed.
 
     Only cursors of queues whose R_QMOpenRemoteQueue was captured count.
     """
+    names, with_cursor = ("queue_handle", "cursor_handle"), calls.nonzero("cursor_handle")
+    if not (calls.judged & with_cursor).any():  # keys of all calls take long
+        return
+    created_at = calls.look_up(with_cursor, names, _cursor_created_at, default=AFTER_ALL)
+    yield ViolatingCalls(created_at == BEFORE_ALL, "hCursor {cursor_handle} was never given")
+    closes = np.flatnonzero(calls.of((QM2QM_NAME, 4)) & calls.succeeded & with_cursor)
+    cursors, closed_at = calls.keys(*names), calls.ended_at[closes]
+    gone_at = take_or(closed_at, TimeIndex(cursors[closes], closed_at).latest(cursors, calls.started_at), BEFORE_ALL)
+    closed = (created_at <= gone_at) & (gone_at < calls.started_at)
+    yield ViolatingCalls(closed, "hCursor {cursor_handle} is closed")
+
+
+def _cursor_created_at(history: AssociationHistory, number: int, cursor: int) -> int:
+    """Return when a cursor was last created; ``BEFORE_ALL`` if never, ``AFTER_ALL`` if that cannot be known."""
     server, cutoff = history.server, history.openings_cutoff
-    closed = HandleLifetimes()
-    created_at: dict[tuple[int, int], int | None] = {}  # when a cursor was created last
-    for call in history.calls_of(*QM2QM_READS, (QM2QM_NAME, 4)):
-        cursor, number = call["cursor_handle"], call["queue_handle"]
-        if not call.request_decoded or not cursor or not server.has_remote_queue_opens_before(cutoff, number):
-            continue
-        if (number, cursor) not in created_at:
-            created_at[number, cursor] = _last_end(server.cursor_creations_before(number, cursor, cutoff))
-        created, gone = created_at[number, cursor], closed.latest((number, cursor), call.started_at)
-        if created is None:
-            yield call, f"hCursor {cursor} was never given"
-        elif gone is not None and gone.opened_at < call.started_at and created <= gone.opened_at:
-            yield call, f"hCursor {cursor} is closed"
-        if call.method == (QM2QM_NAME, 4) and call.succeeded:
-            closed.record_open((number, cursor), call)
+    if not server.has_remote_queue_opens_before(cutoff, number):
+        return AFTER_ALL
+    created_at = _last_end(server.cursor_creations_before(number, cursor, cutoff))
+    return BEFORE_ALL if created_at is None else created_at
 
 
-@complete_association_rule("Q12", _QUEUE_OPEN_CAPTURED, suspects=_possible_uses_of_closed_cursors)
-def read_accepted_with_closed_cursor(history: AssociationHistory) -> Iterator[Violation]:
+@association_call_rule("Q12", *QM2QM_READS, needs="ok", complete=True, precondition=_QUEUE_OPEN_CAPTURED)
+def read_accepted_with_closed_cursor(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
     """A read with a cursor that is not open was answered MQ_OK."""
-    for call, actual in _uses_of_closed_cursors(history):
-        if call.succeeded and call.method in QM2QM_READS:
-            yield Violation(call, actual)
+    yield from _uses_of_closed_cursors(calls)
 
 
-@complete_association_rule("Q13", _QUEUE_OPEN_CAPTURED, suspects=_possible_uses_of_closed_cursors)
-def read_with_closed_cursor(history: AssociationHistory) -> Iterator[Violation]:
+@association_call_rule("Q13", *QM2QM_READS, complete=True, precondition=_QUEUE_OPEN_CAPTURED)
+def read_with_closed_cursor(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
     """A read uses a cursor that was never created, or is closed."""
-    for call, actual in _uses_of_closed_cursors(history):
-        if call.method in QM2QM_READS:
-            yield Violation(call, actual)
+    yield from _uses_of_closed_cursors(calls)
 
 
-@complete_association_rule("Q40", f"for the cursor, {_QUEUE_OPEN_CAPTURED}", suspects=no_reads)
-def close_of_cursor_that_is_not_open(history: AssociationHistory) -> Iterator[Violation]:
+@association_call_rule("Q40", (QM2QM_NAME, 4), complete=True, precondition=f"for the cursor, {_QUEUE_OPEN_CAPTURED}")
+def close_of_cursor_that_is_not_open(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
     """The close of a cursor that is not open, or on a queue that is not open."""
-    wrong = {call["call_key"]: (call, actual) for call, actual in _uses_of_closed_cursors(history)}
-    for call in _calls_on_unopened_queues(history):
-        wrong[call["call_key"]] = (call, f"hQueue {call['queue_handle']} is not open")
-    for call, actual in wrong.values():
-        if call.method == (QM2QM_NAME, 4):
-            yield violation_of_either(call, actual)
+    yield ViolatingCalls(_is_on_unopened_queue(calls), "hQueue {queue_handle} is not open", of_either=True)
+    for found in _uses_of_closed_cursors(calls):
+        yield found._replace(of_either=True)
 
 
-@complete_association_rule("Q41", suspects=closes_of_sessions_with_cursors)
+@association_rule("Q41", complete=True, suspects=closes_of_sessions_with_cursors)
 def cursor_open_at_session_close(history: AssociationHistory) -> Iterator[Violation]:
     """A cursor is still open when its session is closed; Windows leaves them open."""
     used: dict[tuple[int, int], CapturedCall] = {}
@@ -253,69 +160,59 @@ def cursor_open_at_session_close(history: AssociationHistory) -> Iterator[Violat
                 yield Violation(call, f"hCursor {name[1]} is open", (used.pop(name), call))
 
 
-def _open_session(history: AssociationHistory, call: CapturedCall) -> HandleLifetime | None:
-    """Return the session that a call with a queue number belongs to; None where it is closed."""
-    session = history.sessions.latest(call["queue_handle"], call.started_at)
-    return session if session is not None and not session.closed_before(call.started_at) else None
+def _has_differing_numbers(calls: AssociationCalls) -> Mask:
+    """Tell which calls name two queue numbers although their session has one, as all but NT and 2000 do (D8)."""
+    differing = [calls.differs("queue_descriptor", name) for name in ("queue_handle", "open_context")]
+    single = take_or(~np.logical_or(*differing), calls.session.opens, default=False)
+    return single & ~calls.session.is_closed & differing[0]
 
 
-def _has_differing_numbers(call: CapturedCall, session: HandleLifetime) -> bool:
-    """Tell whether a call names two queue numbers although its session has one, as all but NT and 2000 do (D8)."""
-    opened = session.open_call
-    single = opened["queue_handle"] == opened["queue_descriptor"] == opened["open_context"]
-    return bool(single and call["queue_descriptor"] != call["queue_handle"])
-
-
-@association_rule(
-    "Q08",
-    "the session was opened in the same association, and its owner is not NT or 2000 (D8)",
-    suspects=lambda calls: Suspects(
-        calls.of((QM2QM_NAME, 0), (QM2QM_NAME, 9)) & calls.differs("queue_descriptor", "queue_handle")
-    ),
-)
-def read_with_differing_queue_numbers(history: AssociationHistory) -> Iterator[Violation]:
+@association_call_rule(
+    "Q08", (QM2QM_NAME, 0), (QM2QM_NAME, 9),
+    precondition="the session was opened in the same association, and its owner is not NT or 2000 (D8)",
+)  # fmt: skip
+def read_with_differing_queue_numbers(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
     """The dwQueue of a read differs from its hRemoteQueue, or is 0."""
-    for call in history.calls_of((QM2QM_NAME, 0), (QM2QM_NAME, 9)):
-        session = _open_session(history, call) if call.request_decoded else None
-        if session is not None and _has_differing_numbers(call, session):
-            actual = f"dwQueue {call['queue_descriptor']}, hRemoteQueue {call['queue_handle']}"
-            yield violation_of_either(call, actual, (session.open_call, call))
+    actual = "dwQueue {queue_descriptor}, hRemoteQueue {queue_handle}"
+    yield ViolatingCalls(_has_differing_numbers(calls), actual, of_either=True, evidence=(calls.session.opens,))
 
 
-@association_rule(
-    "Q42", "the session was opened in the same association, and its owner is not NT or 2000", suspects=no_reads
-)
-def cancel_with_differing_queue_numbers(history: AssociationHistory) -> Iterator[Violation]:
+@association_call_rule(
+    "Q42", (QM2QM_NAME, 5),
+    precondition="the session was opened in the same association, and its owner is not NT or 2000",
+)  # fmt: skip
+def cancel_with_differing_queue_numbers(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
     """A cancel whose pQueue differs from hQueue."""
-    for call in history.calls_of((QM2QM_NAME, 5)):
-        session = _open_session(history, call) if call.request_decoded else None
-        if session is not None and _has_differing_numbers(call, session):
-            actual = f"pQueue {call['queue_descriptor']}, hQueue {call['queue_handle']}"
-            yield violation_of_either(call, actual, (session.open_call, call))
+    actual = "pQueue {queue_descriptor}, hQueue {queue_handle}"
+    yield ViolatingCalls(_has_differing_numbers(calls), actual, of_either=True, evidence=(calls.session.opens,))
 
 
-@association_rule("Q27", "RemoteQmGetVersion returned that the server is 2003 or later", suspects=no_reads)
-def open_accepted_with_differing_numbers(history: AssociationHistory) -> Iterator[Violation]:
+@association_call_rule(
+    "Q27", (QM2QM_NAME, 2), needs="ok",
+    precondition="RemoteQmGetVersion returned that the server is 2003 or later",
+)  # fmt: skip
+def open_accepted_with_differing_numbers(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
     """An open whose pQueue differs from dwpContext was answered MQ_OK."""
-    version = history.server.version
-    for call in history.calls_of((QM2QM_NAME, 2)) if version is not None and version >= _2003 else ():
-        if call.succeeded and call["queue_descriptor"] != call["open_context"]:
-            yield Violation(call, f"pQueue {call['queue_descriptor']}, dwpContext {call['open_context']}")
+    wrong = calls.of_server_since(_2003) & calls.differs("queue_descriptor", "open_context")
+    yield ViolatingCalls(wrong, "pQueue {queue_descriptor}, dwpContext {open_context}")
 
 
-@association_rule(
-    "Q28",
-    "the server does not know RemoteQmGetVersion: it is NT or 2000; R_QMOpenRemoteQueue was captured",
-    suspects=no_reads,
-)
-def open_accepted_with_unknown_queue_number(history: AssociationHistory) -> Iterator[Violation]:
+@association_call_rule(
+    "Q28", (QM2QM_NAME, 2), needs="ok",
+    precondition="the server does not know RemoteQmGetVersion: it is NT or 2000; R_QMOpenRemoteQueue was captured",
+)  # fmt: skip
+def open_accepted_with_unknown_queue_number(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
     """An open of a queue number that was never returned was answered MQ_OK."""
+    old = calls.of_servers(lambda server: server.is_windows_2000_or_older, "2000 or older")
+    never_given = calls.look_up(old, ["queue_handle"], _was_never_given, default=False)
+    yield ViolatingCalls(never_given, "hQueue {queue_handle} was never given")
+
+
+def _was_never_given(history: AssociationHistory, number: int | None) -> bool:
+    """Tell whether the owner returned numbers of queues, and never this one."""
     server, cutoff = history.server, history.openings_cutoff
-    if not (server.is_windows_2000_or_older and server.has_remote_queue_opens_before(cutoff)):
-        return
-    for call in history.calls_of((QM2QM_NAME, 2)):
-        if call.succeeded and not server.has_remote_queue_opens_before(cutoff, call["queue_handle"] or 0):
-            yield Violation(call, f"hQueue {call['queue_handle']} was never given")
+    given = (server.has_remote_queue_opens_before(cutoff, each) for each in (None, number or 0))
+    return [*given] == [True, False]
 
 
 def _numbers(call: CapturedCall) -> tuple[int | None, int | None]:
@@ -342,7 +239,7 @@ class _AnswersByNumbers:
         return first is not None and _ended_at(first) <= call.started_at + clock_slack_us(first, call)
 
 
-@association_rule("Q30", "the R_QMOpenRemoteQueue that returned hQueue was captured", suspects=no_reads)
+@association_rule("Q30", (QM2QM_NAME, 2), precondition="the R_QMOpenRemoteQueue that returned hQueue was captured")
 def open_with_numbers_of_different_answers(history: AssociationHistory) -> Iterator[Violation]:
     """hQueue, pQueue and dwpContext are not from one response of the owner."""
     for call in history.calls_of((QM2QM_NAME, 2)):
@@ -355,7 +252,7 @@ def open_with_numbers_of_different_answers(history: AssociationHistory) -> Itera
             yield Violation(call, actual, (last, call))
 
 
-@association_rule("Q32", "both openings were captured completely", suspects=no_reads)
+@association_rule("Q32", (QM2QM_NAME, 2), precondition="both openings were captured completely")
 def client_identifier_changed(history: AssociationHistory) -> Iterator[Violation]:
     """The client sends another identifier than before."""
     first: CapturedCall | None = None
@@ -383,23 +280,22 @@ def _handles_returned_while_open(
                 yield Violation(lifetime.open_call, "the handle is in use", (before.open_call, lifetime.open_call))
 
 
-@complete_association_rule("Q14", suspects=unpaired_handles)
+@association_rule("Q14", complete=True, suspects=unpaired_handles)
 def read_handle_returned_while_open(history: AssociationHistory) -> Iterator[Violation]:
     """A read returned the handle of a receive that is not ended."""
     yield from _handles_returned_while_open(history.held_messages, "remote_read_handle", QM2QM_READS)
 
 
-@complete_association_rule("Q29", suspects=no_reads)
+@association_rule("Q29", (QM2QM_NAME, 2), complete=True)
 def session_handle_returned_while_open(history: AssociationHistory) -> Iterator[Violation]:
     """An open returned the handle of a session that is open."""
     yield from _handles_returned_while_open(history.context_handles, "context_handle", ((QM2QM_NAME, 2),))
 
 
-@complete_association_rule("R09", suspects=no_reads)
+@association_rule("R09", *_OPEN_CONTEXT, complete=True)
 def context_handle_returned_while_open(history: AssociationHistory) -> Iterator[Violation]:
     """An open returned the handle of a context that is open."""
-    opens = ((REMOTE_READ_NAME, 2), (REMOTE_READ_NAME, 11))
-    yield from _handles_returned_while_open(history.context_handles, "context_handle", opens)
+    yield from _handles_returned_while_open(history.context_handles, "context_handle", _OPEN_CONTEXT)
 
 
 def _handles_never_closed(
@@ -415,19 +311,19 @@ def _handles_never_closed(
             yield Violation(opening, "never closed, before the connection was")
 
 
-@association_rule("Q39", _CLOSED_BY_FIN, suspects=no_reads)
+@association_rule("Q39", (QM2QM_NAME, 2), precondition=_CLOSED_BY_FIN)
 def session_never_closed(history: AssociationHistory) -> Iterator[Violation]:
     """A session is never closed."""
-    yield from _handles_never_closed(history, ((QM2QM_NAME, 2),), (QM2QM_NAME, 3))
+    yield from _handles_never_closed(history, ((QM2QM_NAME, 2),), _CLOSE_SESSION)
 
 
-@association_rule("R14", _CLOSED_BY_FIN, suspects=no_reads)
+@association_rule("R14", *_OPEN_CONTEXT, precondition=_CLOSED_BY_FIN)
 def context_never_closed(history: AssociationHistory) -> Iterator[Violation]:
     """A context is never closed."""
-    yield from _handles_never_closed(history, ((REMOTE_READ_NAME, 2), (REMOTE_READ_NAME, 11)), (REMOTE_READ_NAME, 3))
+    yield from _handles_never_closed(history, _OPEN_CONTEXT, (REMOTE_READ_NAME, 3))
 
 
-@association_rule("C06", _CLOSED_BY_FIN, suspects=no_reads)
+@association_rule("C06", (QMCOMM_NAME, 2), (QMCOMM_NAME, 3), precondition=_CLOSED_BY_FIN)
 def owner_context_closed_early_or_never(history: AssociationHistory) -> Iterator[Violation]:
     """R_QMCloseRemoteQueueContext is missing, or came before the supporting server opened the queue."""
     yield from _handles_never_closed(history, ((QMCOMM_NAME, 2),), (QMCOMM_NAME, 3))
@@ -447,16 +343,19 @@ def owner_context_closed_early_or_never(history: AssociationHistory) -> Iterator
             yield Violation(close, "closed before RemoteQMOpenQueue", (lifetime.open_call, close, opens[place]))
 
 
-@association_rule("Q51", "RemoteQmGetVersion returned that the server is XP or later", suspects=no_reads)
-def port_returned_for_unsupported_protocol(history: AssociationHistory) -> Iterator[Violation]:
+@association_call_rule(
+    "Q51", (QM2QM_NAME, 7), needs="answer",
+    precondition="RemoteQmGetVersion returned that the server is XP or later",
+)  # fmt: skip
+def port_returned_for_unsupported_protocol(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
     """A port was returned for a protocol that the server does not support."""
-    version = history.server.version
-    for call in history.calls_of((QM2QM_NAME, 7)) if version is not None and version >= _XP else ():
-        if call.response_decoded and call["port_type"] in (2, 3) and call["returned_port"]:
-            yield Violation(call, f"port {call['returned_port']} for dwPortType {call['port_type']}")
+    wrong = calls.of_server_since(XP) & calls.equals("port_type", 2, 3) & calls.nonzero("returned_port")
+    yield ViolatingCalls(wrong, "port {returned_port} for dwPortType {port_type}")
 
 
-@association_rule("R65", "an open of the same association says the client's version", suspects=no_reads)
+@association_rule(
+    "R65", (REMOTE_READ_NAME, 0), precondition="an open of the same association says the client's version"
+)
 def port_asked_by_new_client(history: AssociationHistory) -> Iterator[Violation]:
     """A client of Windows Vista or later asks for the port, which it has from the endpoint mapper."""
     asked = next((call for call in history.calls_of((REMOTE_READ_NAME, 0)) if call.request_decoded), None)
@@ -467,126 +366,99 @@ def port_asked_by_new_client(history: AssociationHistory) -> Iterator[Violation]
         yield Violation(asked, actual, (asked, new), severity="info", by_server=False)
 
 
-def _version_queries(history: AssociationHistory, call: CapturedCall) -> Iterator[CapturedCall]:
-    """Yield the RemoteQmGetVersion calls that a call's client made to the server, in any association."""
-    client = call["client_address"]
-    return (each for each in history.server.calls_of((QM2QM_NAME, 8)) if each["client_address"] == client)
-
-
-@complete_association_rule(
-    "Q55", "the client is not NT or 2000: it uses RemoteQMStartReceive2", suspects=_first_reads_without_version_query
-)
-def read_before_version_query(history: AssociationHistory) -> Iterator[Violation]:
+@association_call_rule(
+    "Q55", (QM2QM_NAME, 9), (QM2QM_NAME, 10), complete=True,
+    precondition="the client is not NT or 2000: it uses RemoteQMStartReceive2",
+)  # fmt: skip
+def read_before_version_query(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
     """The first read comes before the client queries the server's version."""
-    first = next((call for call in history.calls_of((QM2QM_NAME, 9), (QM2QM_NAME, 10)) if call.request_decoded), None)
-    if first is not None and all_certainly_after(_version_queries(history, first), first, first.started_at):
-        yield Violation(first, "no RemoteQmGetVersion before", source=client_section(first))
+
+    def precedes_queries(history: AssociationHistory, read: CapturedCall) -> bool:
+        queries = history.server.version_queries.get(read["client_address"], ())
+        return all_certainly_after(queries, read, read.started_at)
+
+    early = calls.where(calls.first_of_association(calls.judged), precedes_queries)
+    yield ViolatingCalls(early, "no RemoteQmGetVersion before", source=client_section)
 
 
-@association_rule("Q56", "RemoteQmGetVersion returned the server's version", suspects=_reads_by_other_method)
-def read_method_for_other_version(history: AssociationHistory) -> Iterator[Violation]:
+@association_call_rule("Q56", *QM2QM_READS, precondition="RemoteQmGetVersion returned the server's version")
+def read_method_for_other_version(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
     """The old read method is used with a server that has the new one, or the new one with an old server.
 
     The first is a SHOULD and is reported once per connection.
     """
-    version, reported = history.server.version, set()
-    first_answers: dict[tuple[str, str | None], CapturedCall] = {}  # by client and connection, and of any connection
-    for answer in sorted(history.server.calls_of((QM2QM_NAME, 8)), key=_ended_at):
-        for connection in (answer["connection_id"], None) if answer.responded_at is not None else ():
-            first_answers.setdefault((answer["client_address"], connection), answer)
-    for call in history.calls_of(*QM2QM_READS) if version is not None else ():
-        is_old_method = call.method == (QM2QM_NAME, 0)
-        if version is None or not call.request_decoded or is_old_method == (version < _XP):
-            continue
-        if is_old_method:
-            answers = (first_answers.get((call["client_address"], name)) for name in (call["connection_id"], None))
-            known = any(each and _ended_at(each) + clock_slack_us(each, call) < call.started_at for each in answers)
-            if not known or call["connection_id"] in reported:
-                continue
-            reported.add(call["connection_id"])
-        actual = f"opnum {call.method[1]} to a server of version {version[0]}.{version[1]}"
-        yield Violation(call, actual, severity="warning" if is_old_method else None, source=client_section(call))
+
+    def version_was_known(history: AssociationHistory, read: CapturedCall) -> bool:
+        queries = history.server.version_queries.get(read["client_address"], ())
+        answers = (each for each in queries if each.responded_at is not None)
+        return any(_ended_at(each) + clock_slack_us(each, read) < read.started_at for each in answers)
+
+    old_method, new_server = calls.of((QM2QM_NAME, 0)), calls.of_server_since(XP)
+    known = calls.of_servers(lambda server: server.version is not None, "version is known")
+    actual = "opnum {opnum} to a server of version {}"
+    version = calls.of_servers(lambda server: "{}.{}".format(*(server.version or ("", ""))), "version")
+    yield ViolatingCalls(known & ~new_server & ~old_method, actual, (version,), source=client_section)
+    firsts = calls.first_of_connection(calls.where(new_server & old_method, version_was_known))
+    yield ViolatingCalls(firsts, actual, (version,), severity="warning", source=client_section)
 
 
-@association_rule("Q66", "the binds of the connection were captured", suspects=_first_unauthenticated_calls)
-def unauthenticated_call_accepted(history: AssociationHistory) -> Iterator[Violation]:
+@association_call_rule("Q66", needs="ok", precondition="the binds of the connection were captured")
+def unauthenticated_call_accepted(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
     """A call without authentication was answered MQ_OK; reported once per connection."""
-    reported = set()
-    for call in history.calls:
-        if call.method[0] != QM2QM_NAME or call.method[1] in (7, 8) or not call.succeeded or not call["bind_seen"]:
-            continue
-        if (call["auth_level"] or 1) <= 1 and call["connection_id"] not in reported:
-            reported.add(call["connection_id"])
-            yield Violation(call, "MQ_OK without authentication")
+    evaluated = calls.of_interfaces(QM2QM_NAME) & ~calls.of((QM2QM_NAME, 7), (QM2QM_NAME, 8))
+    wrong = evaluated & calls.nonzero("bind_seen") & (calls.numbers("auth_level") <= AUTH_LEVEL_NONE)
+    yield ViolatingCalls(calls.first_of_connection(wrong), "MQ_OK without authentication")
 
 
-@association_rule("R74", "the client reports that it is Vista or later, and in no workgroup", suspects=no_reads)
-def open_below_privacy_level(history: AssociationHistory) -> Iterator[Violation]:
+@association_call_rule(
+    "R74", (REMOTE_READ_NAME, 2), needs="answer",
+    precondition="the client reports that it is Vista or later, and in no workgroup",
+)  # fmt: skip
+def open_below_privacy_level(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
     """A queue was opened below the level PRIVACY, which the registry may allow; reported once per connection."""
-    reported = set()
-    for call in history.calls_of((REMOTE_READ_NAME, 2)):
-        level, connection = call["auth_level"] or 1, call["connection_id"]
-        modern = (call["version_major"] or 0) >= 6 and call["workgroup"] is False
-        if modern and call.response_decoded and level < _PRIVACY_LEVEL and connection not in reported:
-            reported.add(connection)
-            yield Violation(call, f"authentication level {level}")
+    level = np.maximum(calls.numbers("auth_level"), AUTH_LEVEL_NONE)
+    in_domain = calls.has("workgroup") & ~calls.nonzero("workgroup")
+    wrong = (calls.numbers("version_major") >= _VISTA) & in_domain & (level < _PRIVACY_LEVEL)
+    yield ViolatingCalls(calls.first_of_connection(wrong), "authentication level {}", (level,))
 
 
-@association_rule(
-    "R78",
-    "RemoteQmGetVersion returned that the server is 2003",
-    suspects=lambda calls: Suspects(
-        calls.of(*_NEWER_METHODS)
-        & calls.text_in("outcome", {"ok"})
-        & calls.of_servers(lambda server: server.version == _2003, "2003")
-    ),
-)
-def newer_method_answered(history: AssociationHistory) -> Iterator[Violation]:
+@association_call_rule(
+    "R78", *_NEWER_METHODS, needs="headers",
+    precondition="RemoteQmGetVersion returned that the server is 2003",
+)  # fmt: skip
+def newer_method_answered(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
     """A server of 2003 answered a method that was added later."""
-    for call in history.calls_of(*_NEWER_METHODS):
-        if history.server.version == _2003 and call["outcome"] == "ok":
-            yield Violation(call, f"a response to opnum {call.method[1]}")
+    is_2003 = calls.of_servers(lambda server: server.version == _2003, "2003")
+    yield ViolatingCalls(is_2003 & calls.text_in("outcome", {"ok"}), "a response to opnum {opnum}")
 
 
-@complete_association_rule("R10", suspects=_calls_on_invalid_contexts)
-def call_on_invalid_context(history: AssociationHistory) -> Iterator[Violation]:
+def uses_of_invalid_contexts(calls: AssociationCalls, thing: str) -> Iterator[ViolatingCalls]:
+    """Yield calls with a context handle that was never returned, or is closed, with what is wrong and proof."""
+    context = calls.context
+    yield ViolatingCalls(~context.is_known, f"a {thing} that was never given")
+    yield ViolatingCalls(context.is_closed, f"a closed {thing}", evidence=(context.opens, context.closes))
+
+
+def _closes_of_invalid_contexts(calls: AssociationCalls, thing: str) -> Iterator[ViolatingCalls]:
+    yield ViolatingCalls(~calls.has("context_handle"), f"a NULL {thing}")
+    yield from uses_of_invalid_contexts(calls, thing)
+
+
+@association_call_rule("R10", *_METHODS_BY_CONTEXT, complete=True)
+def call_on_invalid_context(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
     """A call uses a context that R_OpenQueue did not return, or that is closed."""
-    for call in history.calls_of(*_METHODS_BY_CONTEXT):
-        if not call.request_decoded:
-            continue
-        lifetime = history.context_lifetime(call)
-        if lifetime is None:
-            yield Violation(call, "a context that was never given")
-        elif lifetime.open_call.method != (REMOTE_READ_NAME, 2):
-            yield Violation(call, "a context of R_OpenQueueForMove", (lifetime.open_call, call))
-        elif lifetime.closed_before(call.started_at):
-            yield Violation(call, "a closed context", lifetime.calls_with_handle(call))
+    for_move = calls.at_open(calls.of((REMOTE_READ_NAME, 11)), default=False)
+    yield ViolatingCalls(for_move, "a context of R_OpenQueueForMove", evidence=(calls.context.opens,))
+    yield from uses_of_invalid_contexts(calls, "context")
 
 
-@complete_association_rule("R11", suspects=no_reads)
-def close_of_invalid_context(history: AssociationHistory) -> Iterator[Violation]:
+@association_call_rule("R11", (REMOTE_READ_NAME, 3), complete=True)
+def close_of_invalid_context(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
     """R_CloseQueue of a context that was never returned, or is closed."""
-    for call, actual, evidence in _closes_of_invalid_contexts(history, (REMOTE_READ_NAME, 3), "context"):
-        yield Violation(call, actual, evidence)
+    yield from _closes_of_invalid_contexts(calls, "context")
 
 
-def _closes_of_invalid_contexts(
-    history: AssociationHistory, method: tuple[str, int], thing: str
-) -> Iterator[tuple[CapturedCall, str, tuple[CapturedCall, ...]]]:
-    """Yield closes of a context handle that is NULL, was never returned, or is closed, with what is wrong and proof."""
-    for call in history.calls_of(method):
-        if not call.request_decoded:
-            continue
-        lifetime = history.context_lifetime(call) if call["context_handle"] is not None else None
-        if call["context_handle"] is None:
-            yield call, f"a NULL {thing}", (call,)
-        elif lifetime is None:
-            yield call, f"a {thing} that was never given", (call,)
-        elif lifetime.close_call is not call and lifetime.closed_before(call.started_at):
-            yield call, f"a closed {thing}", lifetime.calls_with_handle(call)
-
-
-@complete_association_rule("R15", suspects=closes_of_contexts_with_reads)
+@association_rule("R15", complete=True, suspects=closes_of_contexts_with_reads)
 def context_closed_during_reads(history: AssociationHistory) -> Iterator[Violation]:
     """A context is closed while reads on it wait, as Windows does."""
     reads = ConcurrentReads.by_key(history.calls_of(*REMOTE_READ_READS), lambda call: call["context_handle"])
@@ -597,7 +469,7 @@ def context_closed_during_reads(history: AssociationHistory) -> Iterator[Violati
             yield Violation(call, f"{len(waiting)} reads wait", (*waiting[:3], call))
 
 
-@complete_association_rule("R17", suspects=no_reads)
+@association_rule("R17", (REMOTE_READ_NAME, 3), complete=True)
 def cursor_open_at_context_close(history: AssociationHistory) -> Iterator[Violation]:
     """A context is closed while a cursor is open, as Windows does."""
     for cursor in history.cursors:
@@ -607,92 +479,61 @@ def cursor_open_at_context_close(history: AssociationHistory) -> Iterator[Violat
             yield Violation(close, f"hCursor {cursor.open_call['cursor_handle']} is open", (cursor.open_call, close))
 
 
-def _cursor_problem(history: AssociationHistory, call: CapturedCall) -> tuple[str, tuple[CapturedCall, ...]] | None:
-    """Return why the cursor of a call is not open on its context, with the calls that show it; None where it is."""
-    name = (call["context_handle"], call["cursor_handle"])
-    lifetime = history.cursors.latest(name, call.responded_at if call.responded_at is not None else AFTER_ALL)
-    if lifetime is None:
-        return f"hCursor {name[1]} was never given", (call,)
-    if lifetime.close_call is not call and lifetime.closed_before(call.started_at):
-        return f"hCursor {name[1]} is closed", lifetime.calls_with_handle(call)
-    return None
+def _uses_of_invalid_cursors(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
+    """Yield calls with a cursor that is not open on their context."""
+    cursor = calls.cursor
+    yield ViolatingCalls(~cursor.is_known, "hCursor {cursor_handle} was never given", of_either=True)
+    proof = (cursor.opens, cursor.closes)
+    yield ViolatingCalls(cursor.is_closed, "hCursor {cursor_handle} is closed", of_either=True, evidence=proof)
 
 
-@complete_association_rule("R16", suspects=no_reads)
-def close_of_invalid_cursor(history: AssociationHistory) -> Iterator[Violation]:
+@association_call_rule("R16", (REMOTE_READ_NAME, 5), complete=True)
+def close_of_invalid_cursor(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
     """R_CloseCursor of a cursor that is not open on the context."""
-    for call in history.calls_of((REMOTE_READ_NAME, 5)):
-        problem = _cursor_problem(history, call) if call.request_decoded else None
-        if problem is not None:
-            yield violation_of_either(call, *problem)
+    yield from _uses_of_invalid_cursors(calls)
 
 
-@complete_association_rule(
-    "R27",
-    suspects=lambda calls: Suspects(
-        calls.of(*REMOTE_READ_READS) & calls.request_decoded & calls.nonzero("cursor_handle")
-    ),
-)
-def read_with_invalid_cursor(history: AssociationHistory) -> Iterator[Violation]:
+@association_call_rule("R27", *REMOTE_READ_READS, complete=True)
+def read_with_invalid_cursor(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
     """A read with a cursor that is not open on the context."""
-    for call in history.calls_of(*REMOTE_READ_READS):
-        problem = _cursor_problem(history, call) if call.request_decoded and call["cursor_handle"] else None
-        if problem is not None:
-            yield violation_of_either(call, *problem)
+    with_cursor = calls.nonzero("cursor_handle")
+    for found in _uses_of_invalid_cursors(calls) if (calls.judged & with_cursor).any() else ():
+        yield found._replace(calls=found.calls & with_cursor)
 
 
-def _calls_on_peek_contexts(
-    history: AssociationHistory, *methods: tuple[str, int]
-) -> Iterator[tuple[CapturedCall, CapturedCall]]:
-    """Yield calls on a context that was opened with PEEK access only, each with the open."""
-    for call in history.calls_of(*methods):
-        lifetime = history.context_lifetime(call) if call.request_decoded else None
-        opened = lifetime.open_call if lifetime is not None else None
-        if opened is not None and opened.method == (REMOTE_READ_NAME, 2) and opened["access"] == PEEK_ACCESS:
-            yield call, opened
+def _with_peek_access(calls: AssociationCalls) -> ViolatingCalls:
+    """Return the calls on a context that was opened with PEEK access only."""
+    opens = calls.of((REMOTE_READ_NAME, 2)) & calls.equals("access", PEEK_ACCESS)
+    on_peek_context = calls.at_open(opens, default=False)
+    return ViolatingCalls(on_peek_context, f"opened with dwAccess {PEEK_ACCESS}", evidence=(calls.context.opens,))
 
 
-@association_rule("R18", _OPEN_CAPTURED, suspects=no_reads)
-def purge_with_peek_access(history: AssociationHistory) -> Iterator[Violation]:
+@association_call_rule("R18", (REMOTE_READ_NAME, 6), precondition=_OPEN_CAPTURED)
+def purge_with_peek_access(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
     """R_PurgeQueue on a context that was opened with PEEK access."""
-    for call, opened in _calls_on_peek_contexts(history, (REMOTE_READ_NAME, 6)):
-        yield violation_of_either(call, f"opened with dwAccess {opened['access']}", (opened, call))
+    yield _with_peek_access(calls)._replace(of_either=True)
 
 
-@association_rule(
-    "R19",
-    _OPEN_CAPTURED,
-    suspects=lambda calls: Suspects(calls.of(*REMOTE_READ_READS) & calls.is_receive & _is_on_peek_context(calls)),
-)
-def receive_with_peek_access(history: AssociationHistory) -> Iterator[Violation]:
+@association_call_rule("R19", *REMOTE_READ_READS, precondition=_OPEN_CAPTURED)
+def receive_with_peek_access(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
     """A receive on a context that was opened with PEEK access."""
-    for call, opened in _calls_on_peek_contexts(history, *REMOTE_READ_READS):
-        if call.is_receive:
-            yield Violation(call, f"opened with dwAccess {opened['access']}", (opened, call))
+    found = _with_peek_access(calls)
+    yield found._replace(calls=found.calls & calls.is_receive)
 
 
-@association_rule(
-    "R20",
-    _OPEN_CAPTURED,
-    suspects=lambda calls: Suspects(
-        calls.of((REMOTE_READ_NAME, 13), (REMOTE_READ_NAME, 14)) & _is_on_peek_context(calls)
-    ),
-)
-def transactional_call_with_peek_access(history: AssociationHistory) -> Iterator[Violation]:
+@association_call_rule("R20", (REMOTE_READ_NAME, 13), (REMOTE_READ_NAME, 14), precondition=_OPEN_CAPTURED)
+def transactional_call_with_peek_access(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
     """A transactional read, or an acknowledgement class, on a context that was opened with PEEK access."""
-    for call, opened in _calls_on_peek_contexts(history, (REMOTE_READ_NAME, 13), (REMOTE_READ_NAME, 14)):
-        yield Violation(call, f"opened with dwAccess {opened['access']}", (opened, call))
+    yield _with_peek_access(calls)
 
 
-@association_rule("R56", "the opening of its context was captured completely", suspects=no_reads)
-def move_without_receive_access(history: AssociationHistory) -> Iterator[Violation]:
+@association_call_rule("R56", (REMOTE_READ_NAME, 10), precondition="the opening of its context was captured completely")
+def move_without_receive_access(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
     """A message is moved out of a context that was not opened with RECEIVE access."""
-    for call in history.calls_of((REMOTE_READ_NAME, 10)):
-        lifetime = history.context_lifetime(call) if call.request_decoded else None
-        opened = lifetime.open_call if lifetime is not None else None
-        if opened is not None and (opened.method != (REMOTE_READ_NAME, 2) or opened["access"] != RECEIVE_ACCESS):
-            actual = f"opened by opnum {opened.method[1]} with dwAccess {opened['access']}"
-            yield Violation(call, actual, (opened, call))
+    others = ~(calls.of((REMOTE_READ_NAME, 2)) & calls.equals("access", RECEIVE_ACCESS))
+    how = calls.at_open(calls.numbers("opnum"), 0), calls.at_open(calls.numbers("access"), 0)
+    actual = "opened by opnum {} with dwAccess {}"
+    yield ViolatingCalls(calls.at_open(others, default=False), actual, how, evidence=(calls.context.opens,))
 
 
 def _move_target(history: AssociationHistory, call: CapturedCall) -> HandleLifetime | None:
@@ -713,7 +554,7 @@ def _newest_move_targets(history: AssociationHistory) -> dict[int, list[tuple[in
     return found
 
 
-@complete_association_rule("R57", suspects=no_reads)
+@association_rule("R57", (REMOTE_READ_NAME, 10), complete=True)
 def move_to_invalid_context(history: AssociationHistory) -> Iterator[Violation]:
     """A message is moved to a context that R_OpenQueueForMove did not return, or that is closed."""
     moves = history.calls_of((REMOTE_READ_NAME, 10))
@@ -727,7 +568,7 @@ def move_to_invalid_context(history: AssociationHistory) -> Iterator[Violation]:
             yield violation_of_either(call, f"ullContextTo {name} is {'closed' if closed else 'unknown'}")
 
 
-@association_rule("R58", "the openings of both queues were captured completely", suspects=no_reads)
+@association_rule("R58", (REMOTE_READ_NAME, 10), precondition="the openings of both queues were captured completely")
 def move_between_unrelated_queues(history: AssociationHistory) -> Iterator[Violation]:
     """A message is moved between queues that are not subqueues of one queue."""
     for call in history.calls_of((REMOTE_READ_NAME, 10)):
@@ -742,38 +583,43 @@ def move_between_unrelated_queues(history: AssociationHistory) -> Iterator[Viola
             yield violation_of_either(call, actual, (source.open_call, target.open_call, call))
 
 
-def _calls_in_unenlisted_transactions(history: AssociationHistory, opnum: int) -> Iterator[CapturedCall]:
-    """Yield calls of a method in a transaction that was not enlisted before them."""
-    enlistments = history.server.enlistments
-    for call in history.calls_of((REMOTE_READ_NAME, opnum)):
-        name = call["transaction_id"]
-        if not call.request_decoded or name is None:
-            continue
-        if all_certainly_after(enlistments.get(name, ()), call, call.started_at):
-            yield call
+def _is_in_unenlisted_transaction(calls: AssociationCalls) -> Mask:
+    """Tell which calls are part of a transaction that was not enlisted before them."""
+    given = calls.has("transaction_id")
+    first_at = calls.look_up(given, ["transaction_id"], _first_enlisted_at, default=BEFORE_ALL)
+    return calls.where(first_at > calls.started_at, _precedes_enlistments)
+
+
+def _first_enlisted_at(history: AssociationHistory, transaction: str) -> int:
+    enlistments = history.server.enlistments.get(transaction)
+    return enlistments[0].started_at if enlistments else AFTER_ALL
+
+
+def _precedes_enlistments(history: AssociationHistory, call: CapturedCall) -> bool:
+    enlistments = history.server.enlistments.get(call["transaction_id"], ())
+    return all_certainly_after(enlistments, call, call.started_at)
 
 
 _NOT_ENLISTED_BY_OTHERS: Final = "no other captured association enlisted it before"
 
 
-@complete_association_rule("R61", _NOT_ENLISTED_BY_OTHERS, suspects=no_reads)
-def move_in_unenlisted_transaction(history: AssociationHistory) -> Iterator[Violation]:
+@association_call_rule("R61", (REMOTE_READ_NAME, 10), complete=True, precondition=_NOT_ENLISTED_BY_OTHERS)
+def move_in_unenlisted_transaction(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
     """A move is part of a transaction that was not enlisted before."""
-    for call in _calls_in_unenlisted_transactions(history, 10):
-        yield violation_of_either(call, f"{call['transaction_id']}")
+    yield ViolatingCalls(_is_in_unenlisted_transaction(calls), "{transaction_id}", of_either=True)
 
 
-@complete_association_rule("R64", _NOT_ENLISTED_BY_OTHERS, suspects=_reads_in_unenlisted_transactions)
-def read_in_unenlisted_transaction(history: AssociationHistory) -> Iterator[Violation]:
+@association_call_rule("R64", (REMOTE_READ_NAME, 13), complete=True, precondition=_NOT_ENLISTED_BY_OTHERS)
+def read_in_unenlisted_transaction(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
     """A read is part of a transaction that was not enlisted before."""
-    for call in _calls_in_unenlisted_transactions(history, 13):
-        yield Violation(call, f"{call['transaction_id']} was not enlisted before")
+    yield ViolatingCalls(_is_in_unenlisted_transaction(calls), "{transaction_id} was not enlisted before")
 
 
-@complete_association_rule(
+@association_rule(
     "R73",
-    "another captured association, which had ended, was given the handle",
-    suspects=lambda calls: Suspects(calls.of(*_METHODS_BY_CONTEXT) & calls.succeeded & (calls.context < 0)),
+    precondition="another captured association, which had ended, was given the handle",
+    complete=True,
+    suspects=lambda calls: Suspects(calls.of(*_METHODS_BY_CONTEXT) & calls.succeeded & ~calls.context.is_known),
 )
 def context_accepted_after_association_ended(history: AssociationHistory) -> Iterator[Violation]:
     """A context handle of another association, which had ended, was answered MQ_OK."""

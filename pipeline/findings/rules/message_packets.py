@@ -9,17 +9,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from pipeline.findings.columns.association_calls import AssociationCalls, Suspects
+import numpy as np
+
+from pipeline.findings.columns.association_calls import AssociationCalls
 from pipeline.findings.columns.call_columns import AssociationCallColumns, Mask
 from pipeline.findings.columns.call_history import QM2QM_READS, REMOTE_READ_READS, AssociationHistory, CapturedCall
-from pipeline.findings.rules.registry import ViolatingCalls, Violation, association_rule, call_rule
+from pipeline.findings.rules.registry import ViolatingCalls, association_call_rule, call_rule
 from pipeline.queues.history import DEAD_LETTER_QUEUE_PATTERN
 from udfs.dcerpc.interfaces import REMOTE_READ_NAME
 from udfs.messages.header_layouts import MAX_PACKET_BYTES, MESSAGE_HEADER_NAMES, NO_NAME_TYPE
 from udfs.times import DAY_US
 
 _READS: Final = (*QM2QM_READS, *REMOTE_READ_READS)
-_MAX_HOP_COUNT: Final = 0x1D
+MAX_HOP_COUNT: Final = 0x1D
 _EXPIRY_SLACK_US: Final = 5_000_000
 _DIFFERENT_CLOCKS_US: Final = 30 * DAY_US  # a message that is so late shows a wrong clock
 _POSITIVE_CLASSES: Final = (0x0002, 0x4000)  # arrived, received
@@ -43,24 +45,6 @@ _OPTIONS: Final = (
 def _has_negative_class(calls: AssociationCallColumns) -> Mask:
     result: Mask = calls.numbers("class") & _NEGATIVE_CLASS != 0
     return result
-
-
-def _invalid_acknowledgement_messages(calls: AssociationCalls) -> Suspects:
-    unexpected = calls.nothing()
-    for _, column in _LIMITS:
-        unexpected |= calls.has(column)
-    for _, column in _OPTIONS:
-        unexpected |= calls.nonzero(column)
-    is_ack = _has_negative_class(calls) | calls.equals("class", *_POSITIVE_CLASSES)
-    return Suspects(calls.of(*_READS) & calls.succeeded & is_ack & unexpected)
-
-
-def _expired_messages(calls: AssociationCalls) -> Suspects:
-    allowed = calls.numbers("time_to_reach_queue_s")
-    timed = calls.has("sent_at") & calls.has("arrived_at") & calls.has("time_to_reach_queue_s") & (allowed >= 0)
-    late = calls.numbers("arrived_at") - calls.numbers("sent_at") - allowed * 1_000_000
-    expired = timed & (late > _EXPIRY_SLACK_US) & (late < _DIFFERENT_CLOCKS_US) & ~_has_negative_class(calls)
-    return Suspects(calls.of(*_READS) & calls.succeeded & expired)
 
 
 def _wrong_fields(calls: AssociationCallColumns, *fields: str) -> ViolatingCalls:
@@ -100,7 +84,7 @@ def user_header_flags_invalid(calls: AssociationCallColumns) -> Iterator[Violati
     yield _wrong_fields(calls, "UserHeader.Flags.MP", "UserHeader.Flags.DQ", "UserHeader.Flags.AQ")
     unrecoverable = calls.nonzero("transactional") & ~calls.text_in("delivery", {"recoverable"})
     yield ViolatingCalls(unrecoverable, "TH without DM = 1")
-    yield ViolatingCalls(calls.numbers("hop_count") > _MAX_HOP_COUNT, "RC 0x{hop_count:02X}")
+    yield ViolatingCalls(calls.numbers("hop_count") > MAX_HOP_COUNT, "RC 0x{hop_count:02X}")
 
 
 def _queue_read(history: AssociationHistory, read: CapturedCall) -> str | None:
@@ -132,44 +116,46 @@ def _is_dead_letter(history: AssociationHistory, read: CapturedCall) -> bool:
     return read["dead_letter_queue"] is not None
 
 
-@association_rule(
-    "T27",
-    "request and response were captured completely; the message is in no dead-letter queue",
-    suspects=_invalid_acknowledgement_messages,
-)
-def acknowledgement_message_invalid(history: AssociationHistory) -> Iterator[Violation]:
+@association_call_rule(
+    "T27", *_READS, needs="ok",
+    precondition="request and response were captured completely; the message is in no dead-letter queue",
+)  # fmt: skip
+def acknowledgement_message_invalid(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
     """An acknowledgement message has a time limit, asks for acknowledgements or journaling, or has a privacy level."""
-    for read in history.calls_of(*_READS):
-        kind = read["class"] if read.succeeded else None
-        is_negative = kind is not None and bool(kind & _NEGATIVE_CLASS)
-        wrong = _unexpected_properties(read) if is_negative or kind in _POSITIVE_CLASSES else []
-        if wrong and not (is_negative and _is_dead_letter(history, read)):
-            yield Violation(read, f"class 0x{kind:04X} with {', '.join(wrong)}")
+    unexpected = [calls.has(column) for _, column in _LIMITS] + [calls.nonzero(column) for _, column in _OPTIONS]
+    wrong = np.logical_or.reduce(unexpected)
+    negative = _has_negative_class(calls) & wrong
+    invalid = negative & ~calls.where(negative, _is_dead_letter)
+    invalid |= calls.equals("class", *_POSITIVE_CLASSES) & wrong
+    yield ViolatingCalls(invalid, lambda read: f"class 0x{read['class']:04X} with {', '.join(_unexpected(read))}")
 
 
-@association_rule(
-    "T26",
-    "request, response and the opening of the queue were captured completely; the queue is its destination",
-    suspects=_expired_messages,
-)
-def message_arrived_after_expiry(history: AssociationHistory) -> Iterator[Violation]:
+@association_call_rule(
+    "T26", *_READS, needs="ok",
+    precondition="request, response and the opening of the queue were captured completely; "
+    "the queue is its destination",
+)  # fmt: skip
+def message_arrived_after_expiry(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
     """The message came to its queue more than 5 s, and less than 30 days, after its time to reach the queue had passed.
 
     Both times are of different clocks; more than 30 days are a wrong clock. Journals, dead-letter queues and subqueues
     are no destinations: messages come there later.
     """
-    for read in history.calls_of(*_READS):
-        sent, allowed, arrived = read["sent_at"], read["time_to_reach_queue_s"], read["arrived_at"]
-        if not read.succeeded or sent is None or arrived is None or (allowed or -1) < 0:
-            continue
-        late = arrived - sent - allowed * 1_000_000
-        if _EXPIRY_SLACK_US < late < _DIFFERENT_CLOCKS_US and not (read["class"] or 0) & _NEGATIVE_CLASS:
-            queue = _queue_read(history, read)
-            if queue is not None and ";" not in queue:
-                yield Violation(read, f"arrived {late / 1e6:.0f} s after it expired")
+    allowed = calls.numbers("time_to_reach_queue_s")
+    timed = calls.has("sent_at") & calls.has("arrived_at") & calls.has("time_to_reach_queue_s") & (allowed >= 0)
+    late = calls.numbers("arrived_at") - calls.numbers("sent_at") - allowed * 1_000_000
+    expired = timed & (late > _EXPIRY_SLACK_US) & (late < _DIFFERENT_CLOCKS_US) & ~_has_negative_class(calls)
+    wrong = calls.where(expired, _is_from_destination)
+    yield ViolatingCalls(wrong, "arrived {:.0f} s after it expired", (late / 1e6,))
 
 
-def _unexpected_properties(call: CapturedCall) -> list[str]:
+def _is_from_destination(history: AssociationHistory, read: CapturedCall) -> bool:
+    """Tell whether a queue is known, and is one that messages are sent to."""
+    queue = _queue_read(history, read)
+    return queue is not None and ";" not in queue
+
+
+def _unexpected(call: CapturedCall) -> list[str]:
     """Return what a returned message has and an acknowledgement message must not have."""
     wrong = [f"{name} {call[column]} s" for name, column in _LIMITS if call[column] is not None]
     return wrong + [f"{name} {call[column]}" for name, column in _OPTIONS if call[column]]

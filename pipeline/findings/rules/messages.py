@@ -33,7 +33,7 @@ from pipeline.findings.columns.deliveries import (
     repeated_deliveries,
 )
 from pipeline.findings.rules.qm2qm import client_section
-from pipeline.findings.rules.registry import Violation, complete_association_rule
+from pipeline.findings.rules.registry import Violation, association_rule
 from udfs.codes import MQMSG_CLASS_NACK_RECEIVE_REJECTED, RR_ACK, RR_NACK
 from udfs.columns.absent import AFTER_ALL
 from udfs.dcerpc.interfaces import QM2QM_NAME, REMOTE_READ_NAME
@@ -129,32 +129,32 @@ def _returned_while_held(history: AssociationHistory, protocol: str, *, transact
                 yield Violation(second, f"message {number} is held", (holder[1], second))
 
 
-@complete_association_rule("Q22", _NUMBERS_RETURNED, suspects=repeated_deliveries)
+@association_rule("Q22", precondition=_NUMBERS_RETURNED, complete=True, suspects=repeated_deliveries)
 def qm2qm_message_returned_after_acknowledgement(history: AssociationHistory) -> Iterator[Violation]:
     """A read returned a message that was acknowledged."""
     yield from _returned_after_acknowledgement(history, QM2QM_NAME)
 
 
-@complete_association_rule("Q24", _NUMBERS_RETURNED, suspects=repeated_deliveries)
+@association_rule("Q24", precondition=_NUMBERS_RETURNED, complete=True, suspects=repeated_deliveries)
 def qm2qm_message_returned_while_held(history: AssociationHistory) -> Iterator[Violation]:
     """A receive returned a message that another receive holds."""
     yield from _returned_while_held(history, QM2QM_NAME, transactional=False)
 
 
-@complete_association_rule("R53", _NUMBERS_RETURNED, suspects=repeated_deliveries)
+@association_rule("R53", precondition=_NUMBERS_RETURNED, complete=True, suspects=repeated_deliveries)
 def remote_read_message_returned_again(history: AssociationHistory) -> Iterator[Violation]:
     """A read returned a message that was acknowledged, or that another receive holds."""
     yield from _returned_after_acknowledgement(history, REMOTE_READ_NAME)
     yield from _returned_while_held(history, REMOTE_READ_NAME, transactional=False)
 
 
-@complete_association_rule("R54", _NUMBERS_RETURNED, suspects=repeated_deliveries)
+@association_rule("R54", precondition=_NUMBERS_RETURNED, complete=True, suspects=repeated_deliveries)
 def message_returned_while_held_in_transaction(history: AssociationHistory) -> Iterator[Violation]:
     """A receive returned a message that another receive holds in a transaction."""
     yield from _returned_while_held(history, REMOTE_READ_NAME, transactional=True)
 
 
-@complete_association_rule("Q23", _NUMBERS_RETURNED, suspects=reads_after_rejection)
+@association_rule("Q23", precondition=_NUMBERS_RETURNED, complete=True, suspects=reads_after_rejection)
 def rejected_message_skipped(history: AssociationHistory) -> Iterator[Violation]:
     """The next receive skips a message that was rejected with RR_NACK, and returns one behind it."""
     read_of: defaultdict[object, list[CapturedCall]] = defaultdict(list)
@@ -174,7 +174,7 @@ def rejected_message_skipped(history: AssociationHistory) -> Iterator[Violation]
                 yield Violation(following, actual, (delivery.read, end, following))
 
 
-@complete_association_rule("R52", _NUMBERS_RETURNED, suspects=repeated_deliveries)
+@association_rule("R52", precondition=_NUMBERS_RETURNED, complete=True, suspects=repeated_deliveries)
 def second_acknowledgement_accepted(history: AssociationHistory) -> Iterator[Violation]:
     """The acknowledgement of a message that was acknowledged before was answered MQ_OK."""
     moved = _moved_messages(history)
@@ -187,7 +187,7 @@ def second_acknowledgement_accepted(history: AssociationHistory) -> Iterator[Vio
             yield Violation(second, f"message {number} was acknowledged", (before.read, first, second))
 
 
-@complete_association_rule("Q49", _NUMBERS_RETURNED, suspects=purged_messages)
+@association_rule("Q49", precondition=_NUMBERS_RETURNED, complete=True, suspects=purged_messages)
 def message_returned_after_purge(history: AssociationHistory) -> Iterator[Violation]:
     """A read returned a message that was in the queue before a purge."""
     purges_of: defaultdict[object, list[CapturedCall]] = defaultdict(list)
@@ -208,7 +208,7 @@ def message_returned_after_purge(history: AssociationHistory) -> Iterator[Violat
                 first = read
 
 
-@complete_association_rule("R60", _NUMBERS_RETURNED, suspects=moves)
+@association_rule("R60", precondition=_NUMBERS_RETURNED, complete=True, suspects=moves)
 def move_of_absent_message_accepted(history: AssociationHistory) -> Iterator[Violation]:
     """The move of a message that was moved away or acknowledged before was answered MQ_OK."""
     gone: dict[tuple[object, int], CapturedCall] = {}
@@ -239,10 +239,10 @@ def _rejections_of_readable_messages(history: AssociationHistory, protocol: str)
                 yield Violation(end, "RR_NACK", (read, end), source=client_section(read))
 
 
-complete_association_rule("Q68", _NUMBERS_RETURNED, suspects=rejections)(
+association_rule("Q68", precondition=_NUMBERS_RETURNED, complete=True, suspects=rejections)(
     partial(_rejections_of_readable_messages, protocol=QM2QM_NAME)
 )
-complete_association_rule("R55", _NUMBERS_RETURNED, suspects=rejections)(
+association_rule("R55", precondition=_NUMBERS_RETURNED, complete=True, suspects=rejections)(
     partial(_rejections_of_readable_messages, protocol=REMOTE_READ_NAME)
 )
 
@@ -256,7 +256,7 @@ class _TransactionalReads:
     ended_at: int = AFTER_ALL
 
 
-@complete_association_rule("R69", _NUMBERS_RETURNED, suspects=class_settings)
+@association_rule("R69", precondition=_NUMBERS_RETURNED, complete=True, suspects=class_settings)
 def acknowledgement_class_set_early(history: AssociationHistory) -> Iterator[Violation]:
     """R_SetUserAcknowledgementClass comes before the message's receive, or before its End."""
     first_end: dict[tuple[str, int], int] = {}  # when the first End of a request id was made, by context
@@ -281,7 +281,7 @@ def acknowledgement_class_set_early(history: AssociationHistory) -> Iterator[Vio
             yield Violation(call, f"no R_EndTransactionalReceive of message {number}", (reads.first, call))
 
 
-@complete_association_rule("R70", _NUMBERS_RETURNED, suspects=class_settings)
+@association_rule("R70", precondition=_NUMBERS_RETURNED, complete=True, suspects=class_settings)
 def acknowledgement_class_of_unknown_message_accepted(history: AssociationHistory) -> Iterator[Violation]:
     """R_SetUserAcknowledgementClass of a message that no transactional receive returned was answered MQ_OK."""
     reads = history.calls_of((REMOTE_READ_NAME, 13))

@@ -12,16 +12,17 @@ from typing import Final
 import numpy as np
 
 from pipeline.attempts.queue_opens import SharingMode, share_modes_conflict, sharing_mode
-from pipeline.findings.columns.association_calls import no_reads
+from pipeline.findings.columns.association_calls import AssociationCalls
 from pipeline.findings.columns.call_columns import AssociationCallColumns
 from pipeline.findings.columns.call_history import AssociationHistory, CapturedCall, ServerHistory, clock_slack_us
+from pipeline.findings.rules.handles import XP
 from pipeline.findings.rules.qm2qm import ACCESS_DENIED, has_null_handle, is_valid_port
 from pipeline.findings.rules.registry import (
     ViolatingCalls,
     Violation,
+    association_call_rule,
     association_rule,
     call_rule,
-    complete_association_rule,
     server_rule,
     violation_of_either,
 )
@@ -53,13 +54,14 @@ def returned_context_differs_from_handle(calls: AssociationCallColumns) -> Itera
     yield ViolatingCalls(wrong, "pdwContext {open_context}, phQueue {queue_handle}")
 
 
-@association_rule("C03", "RemoteQmGetVersion returned that the server is XP or later", suspects=no_reads)
-def returned_descriptor_differs_from_handle(history: AssociationHistory) -> Iterator[Violation]:
+@association_call_rule(
+    "C03", (QMCOMM_NAME, 2), needs="ok", precondition="RemoteQmGetVersion returned that the server is XP or later"
+)
+def returned_descriptor_differs_from_handle(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
     """The returned dwpQueue differs from phQueue."""
-    version = history.server.version
-    for call in history.calls_of((QMCOMM_NAME, 2)) if version is not None and version >= (5, 1) else ():
-        if call.succeeded and call["open_context"] == call["queue_handle"] != call["queue_descriptor"]:
-            yield Violation(call, f"dwpQueue {call['queue_descriptor']}, phQueue {call['queue_handle']}")
+    single = calls.of_server_since(XP) & ~calls.differs("open_context", "queue_handle")
+    actual = "dwpQueue {queue_descriptor}, phQueue {queue_handle}"
+    yield ViolatingCalls(single & calls.differs("queue_handle", "queue_descriptor"), actual)
 
 
 @call_rule("C07", (QMCOMM_NAME, 19))
@@ -100,7 +102,7 @@ def object_is_not_a_queue(calls: AssociationCallColumns) -> Iterator[ViolatingCa
     yield ViolatingCalls(there & (kind != 1), "ObjType {}", (kind,))
 
 
-@complete_association_rule("C14", suspects=no_reads)
+@association_rule("C14", (QMCOMM_NAME, 19), complete=True)
 def registry_not_queried_first(history: AssociationHistory) -> Iterator[Violation]:
     """A supporting server is used before R_QMQueryQMRegistryInternal; reported once per association."""
     first = next(iter(history.calls_of((QMCOMM_NAME, 19))), None)

@@ -15,10 +15,16 @@ from typing import Any, Final
 
 import numpy as np
 
-from pipeline.findings.columns.association_calls import no_reads
+from pipeline.findings.columns.association_calls import AssociationCalls
 from pipeline.findings.columns.call_columns import AssociationCallColumns, Mask
 from pipeline.findings.columns.call_history import AssociationHistory, CapturedCall
-from pipeline.findings.rules.registry import ViolatingCalls, Violation, association_rule, call_rule
+from pipeline.findings.rules.registry import (
+    ViolatingCalls,
+    Violation,
+    association_call_rule,
+    association_rule,
+    call_rule,
+)
 from udfs.codes import AUTH_LEVEL_NONE
 from udfs.dcerpc.interfaces import QMMGMT_NAME
 from udfs.properties.property_names import (
@@ -239,7 +245,9 @@ def array_size_invalid(calls: AssociationCallColumns) -> Iterator[ViolatingCalls
 
 
 @association_rule(
-    "M19", "the server returned its version as a property of the machine, in the same association", suspects=no_reads
+    "M19",
+    (QMMGMT_NAME, 0),
+    precondition="the server returned its version as a property of the machine, in the same association",
 )
 def property_newer_than_server(history: AssociationHistory) -> Iterator[Violation]:
     """A server before Vista returned a property that Vista added."""
@@ -271,7 +279,7 @@ def _queue_locations(history: AssociationHistory) -> dict[str, tuple[str, Captur
     return found
 
 
-@association_rule("M14", "the queue's LOCATION was answered in the same association", suspects=no_reads)
+@association_rule("M14", (QMMGMT_NAME, 1), precondition="the queue's LOCATION was answered in the same association")
 def local_queue_paused(history: AssociationHistory) -> Iterator[Violation]:
     """PAUSE or RESUME of a local queue was answered MQ_OK."""
     locations = _queue_locations(history)
@@ -283,8 +291,8 @@ def local_queue_paused(history: AssociationHistory) -> Iterator[Violation]:
 
 @association_rule(
     "M16",
-    "the machine's PRIVATEQ was answered within a minute before and after, and names other queues",
-    suspects=no_reads,
+    (QMMGMT_NAME, 0),
+    precondition="the machine's PRIVATEQ was answered within a minute before and after, and names other queues",
 )
 def absent_queue_query_accepted(history: AssociationHistory) -> Iterator[Violation]:
     """A query for a private queue that the machine does not have was answered MQ_OK."""
@@ -314,7 +322,9 @@ def _listed_at(listed: tuple[CapturedCall, set[str]]) -> int:
     return listed[0].started_at
 
 
-@association_rule("M17", "the answers and the actions before them are of one association", suspects=no_reads)
+@association_rule(
+    "M17", (QMMGMT_NAME, 0), precondition="the answers and the actions before them are of one association"
+)
 def state_contradicts_action(history: AssociationHistory) -> Iterator[Violation]:
     """A state contradicts an earlier action, or the LOCATION of the same response."""
     paused: defaultdict[str | None, CapturedCall | None] = defaultdict(lambda: None)
@@ -341,10 +351,12 @@ def state_contradicts_action(history: AssociationHistory) -> Iterator[Violation]
             yield Violation(call, f"LOCATION is {location}, STATE is {state}")
 
 
-@association_rule("M21", "the binds of the connection were captured", suspects=no_reads)
-def unauthenticated_action_accepted(history: AssociationHistory) -> Iterator[Violation]:
+@association_call_rule("M21", (QMMGMT_NAME, 1), needs="ok", precondition="the binds of the connection were captured")
+def unauthenticated_action_accepted(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
     """An action without authentication was answered MQ_OK."""
-    for call in history.calls_of((QMMGMT_NAME, 1)):
-        if call.succeeded and call["bind_seen"] and (call["auth_level"] or AUTH_LEVEL_NONE) <= AUTH_LEVEL_NONE:
-            actual = f"MQ_OK for {(call['action'] or 'an action').upper()} without authentication"
-            yield Violation(call, actual, severity="warning", source="MS-MQMR 3")
+    wrong = calls.nonzero("bind_seen") & (calls.numbers("auth_level") <= AUTH_LEVEL_NONE)
+    yield ViolatingCalls(wrong, _accepted_action, severity="warning", source="MS-MQMR 3")
+
+
+def _accepted_action(call: CapturedCall) -> str:
+    return f"MQ_OK for {(call['action'] or 'an action').upper()} without authentication"

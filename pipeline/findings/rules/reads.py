@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 import numpy as np
 
-from pipeline.findings.columns.association_calls import AssociationCalls, Suspects, no_reads
+from pipeline.findings.columns.association_calls import AssociationCalls
 from pipeline.findings.columns.call_history import (
     CLEANUP_TIMEOUT_US,
     QM2QM_READS,
@@ -23,30 +23,30 @@ from pipeline.findings.columns.call_history import (
     PendingReceive,
     TimeSpans,
 )
-from pipeline.findings.columns.receives import handles_without_end, unpaired_handles, unpaired_receives
+from pipeline.findings.columns.receives import has_end, unpaired_handles, unpaired_receives
 from pipeline.findings.columns.waiting_reads import (
     closes_of_contexts_with_reads,
     closes_of_sessions_with_reads,
-    request_ids_in_use,
     request_ids_of_held_messages,
     unusual_cancels,
+    waiting_with_same_key,
 )
 from pipeline.findings.rules.qm2qm import client_section
 from pipeline.findings.rules.registry import (
     PROTOCOL_RULES,
+    ViolatingCalls,
     Violation,
+    association_call_rule,
     association_rule,
-    complete_association_rule,
     violation_of_either,
 )
 from udfs.codes import (
     MQ_ERROR_IO_TIMEOUT,
     MQ_ERROR_OPERATION_CANCELLED,
     MQ_INFORMATION_REMOTE_CANCELED_BY_CLIENT,
-    is_lookup_action,
     result_name,
 )
-from udfs.columns.absent import AFTER_ALL
+from udfs.columns.absent import AFTER_ALL, NONE
 from udfs.dcerpc.interfaces import QM2QM_NAME, REMOTE_READ_NAME
 
 _ENDS: Final = ((REMOTE_READ_NAME, 9), (REMOTE_READ_NAME, 15))
@@ -64,65 +64,37 @@ _REMOTE_READ_CANCELS: Final = ((REMOTE_READ_NAME, 8), REMOTE_READ_READS, "contex
 """Cancels by protocol: the method, the reads that it cancels, and the column of the queue that both name."""
 
 
-def _request_ids_in_use(calls: AssociationCalls) -> Suspects:
-    waiting, held = request_ids_in_use(calls, *QM2QM_READS), request_ids_of_held_messages(calls)
-    return Suspects(waiting.calls | held.calls, held.related)
-
-
-def _reads_beyond_time_out(calls: AssociationCalls, reads: tuple[tuple[str, int], ...]) -> Suspects:
-    """Return the reads that were answered after their time-out, timed out before it, or were not answered."""
-    limit = calls.numbers("timeout_ms")
-    evaluated = calls.of(*reads) & calls.request_decoded & calls.lossless & ~calls.abandoned
-    evaluated &= calls.has("timeout_ms") & (limit != _INFINITE_MS)
-    is_lookup = calls.has("action") & (calls.numbers("action") & _LOOKUP_MASK == _LOOKUP_BITS)
-    at_once = (limit == 0) | calls.of((QM2QM_NAME, 10)) | is_lookup
-    due = calls.started_at + np.where(at_once, 0, limit * 1000) + TIMER_SLACK_US
-    timed_out = calls.response_decoded & calls.equals("hresult", MQ_ERROR_IO_TIMEOUT)
-    early = timed_out & (calls.responded_at - calls.started_at < limit * 1000 - _TIMER_ROUNDING_US)
-    missing = calls.complete & (calls.last_packet_at > due + TIMER_SLACK_US)
-    wrong = np.where(calls.answered, (calls.responded_at > due) | (early & ~at_once), missing)
-    return Suspects(evaluated & wrong)
-
-
 def _abandoned(call: CapturedCall) -> bool:
     """Tell whether the client cancelled or orphaned a call."""
     return call["cancelled_at"] is not None or call["orphaned_at"] is not None
 
 
-def _overlapping_reads(
-    history: AssociationHistory, reads: tuple[tuple[str, int], ...], key_of: Callable[[CapturedCall], object]
-) -> Iterator[tuple[CapturedCall, CapturedCall]]:
-    """Yield pairs of reads with one key, of which the second was made while the first certainly waited."""
-    last: dict[Any, CapturedCall] = {}
-    for read in history.calls_of(*reads):
-        key = key_of(read) if read.request_decoded else None
-        if key is None:
-            continue
-        before = last.get(key)
-        answered_at = before.responded_at if before is not None else None
-        if before is not None and answered_at is not None and before.started_at < read.started_at < answered_at:
-            yield before, read
-        if before is None or (read.responded_at or read.started_at) >= (before.responded_at or before.started_at):
-            last[key] = read
-
-
-@association_rule("Q09", _FIRST_WAITED, suspects=lambda calls: request_ids_in_use(calls, *QM2QM_READS))
-def request_id_in_use_accepted(history: AssociationHistory) -> Iterator[Violation]:
+@association_call_rule("Q09", *QM2QM_READS, precondition=_FIRST_WAITED)
+def request_id_in_use_accepted(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
     """A read with the request id of a read that still waits on the queue was answered MQ_OK."""
-    pairs = _overlapping_reads(history, QM2QM_READS, lambda call: (call["queue_handle"], call["request_id"]))
-    for before, read in pairs:
-        if read.succeeded:
-            yield Violation(read, f"dwRequestID {read['request_id']} is waiting", (before, read))
+    waiting = waiting_with_same_key(calls, calls.judged, "queue_handle", "request_id")
+    accepted = calls.succeeded & (waiting != NONE)
+    yield ViolatingCalls(accepted, "dwRequestID {request_id} is waiting", evidence=(waiting,))
 
 
-@association_rule("Q10", f"{_FIRST_WAITED}, or was not ended yet", suspects=_request_ids_in_use)
-def request_id_in_use(history: AssociationHistory) -> Iterator[Violation]:
-    """A read has the request id of one of the same client that waits, or (a SHOULD) is not ended."""
-    for before, read in _overlapping_reads(history, QM2QM_READS, lambda call: call["request_id"]):
-        yield Violation(read, f"dwRequestID {read['request_id']} is waiting", (before, read))
+def _request_ids_in_use(calls: AssociationCalls) -> ViolatingCalls:
+    """Return the reads with the request id of one of the same client that waits."""
+    waiting = waiting_with_same_key(calls, calls.judged & calls.has("request_id"), "request_id")
+    return ViolatingCalls(waiting != NONE, evidence=(waiting,))
+
+
+@association_call_rule("Q10", *QM2QM_READS, precondition=_FIRST_WAITED)
+def request_id_in_use(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
+    """A read has the request id of one of the same client that waits."""
+    yield _request_ids_in_use(calls)._replace(actual="dwRequestID {request_id} is waiting")
+
+
+@association_rule("Q10", complete=True, suspects=request_ids_of_held_messages)
+def request_id_of_held_message(history: AssociationHistory) -> Iterator[Violation]:
+    """A read has the request id of a message in its queue that is not ended (a SHOULD)."""
     lifetimes = {lifetime.open_call["call_key"]: lifetime for lifetime in history.held_messages}
     held: dict[Any, HandleLifetime] = {}
-    for read in history.calls_of(*QM2QM_READS) if history.is_complete else ():
+    for read in history.calls_of(*QM2QM_READS):
         key = (read["queue_handle"], read["request_id"])
         lifetime = held.get(key)
         closing = lifetime.close_call if lifetime is not None else None
@@ -134,15 +106,13 @@ def request_id_in_use(history: AssociationHistory) -> Iterator[Violation]:
             held[key] = lifetimes[read["call_key"]]
 
 
-@association_rule("R29", _FIRST_WAITED, suspects=lambda calls: request_ids_in_use(calls, *REMOTE_READ_READS))
-def remote_read_request_id_in_use(history: AssociationHistory) -> Iterator[Violation]:
+@association_call_rule("R29", *REMOTE_READ_READS, precondition=_FIRST_WAITED)
+def remote_read_request_id_in_use(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
     """A request has the request id of one of the same client that waits."""
-    for before, read in _overlapping_reads(history, REMOTE_READ_READS, lambda call: call["request_id"]):
-        actual = f"dwRequestId {read['request_id']} is waiting"
-        yield Violation(read, actual, (before, read), source=client_section(read))
+    yield _request_ids_in_use(calls)._replace(actual="dwRequestId {request_id} is waiting", source=client_section)
 
 
-@complete_association_rule("R28", suspects=unpaired_receives)
+@association_rule("R28", complete=True, suspects=unpaired_receives)
 def request_id_reused_before_end(history: AssociationHistory) -> Iterator[Violation]:
     """A request id is used again on its context before its receive was ended or cancelled."""
     for receives in history.pending_receives.values():
@@ -156,39 +126,35 @@ def request_id_reused_before_end(history: AssociationHistory) -> Iterator[Violat
                 yield Violation(after.receive_call, f"dwRequestId {start['request_id']} is not ended", used)
 
 
-def _time_out_violations(history: AssociationHistory, reads: tuple[tuple[str, int], ...]) -> Iterator[Violation]:
+def _time_outs_not_kept(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
     """Yield reads that were answered after their time-out, or timed out before it."""
-    if not history.is_lossless:
-        return
-    for read in history.calls_of(*reads):
-        limit = read["timeout_ms"]
-        if not read.request_decoded or limit is None or limit == _INFINITE_MS or _abandoned(read):
-            continue
-        action = read["action"]
-        at_once = limit == 0 or read.method == (QM2QM_NAME, 10) or (action is not None and is_lookup_action(action))
-        due = read.started_at + (0 if at_once else limit * 1000) + TIMER_SLACK_US
-        if read.responded_at is None:
-            if read["outcome"] == "no_response" and history.is_complete and history.has_packets_after(due):
-                yield Violation(read, f"no answer, time-out {limit} ms")
-            continue
-        waited = read.responded_at - read.started_at
-        timed_out = read["hresult"] == MQ_ERROR_IO_TIMEOUT and read.response_decoded
-        if read.responded_at > due:
-            yield Violation(read, f"answered after {waited / 1e6:.1f} s, time-out {limit} ms")
-        elif timed_out and not at_once and waited < limit * 1000 - _TIMER_ROUNDING_US:
-            yield Violation(read, f"timed out after {waited / 1e6:.1f} s, time-out {limit} ms")
+    limit = calls.numbers("timeout_ms")
+    limited = calls.lossless & ~calls.abandoned & calls.has("timeout_ms") & (limit != _INFINITE_MS)
+    is_lookup = calls.has("action") & (calls.numbers("action") & _LOOKUP_MASK == _LOOKUP_BITS)
+    at_once = (limit == 0) | calls.of((QM2QM_NAME, 10)) | is_lookup
+    due = calls.started_at + np.where(at_once, 0, limit * 1000) + TIMER_SLACK_US
+    waited = calls.responded_at - calls.started_at
+    answered = limited & calls.answered
+    actual = "after {:.1f} s, time-out {timeout_ms} ms"
+    yield ViolatingCalls(answered & (calls.responded_at > due), f"answered {actual}", (waited / 1e6,))
+    timed_out = answered & calls.response_decoded & calls.equals("hresult", MQ_ERROR_IO_TIMEOUT)
+    early = timed_out & ~at_once & (waited < limit * 1000 - _TIMER_ROUNDING_US)
+    yield ViolatingCalls(early, f"timed out {actual}", (waited / 1e6,))
+    missing = limited & calls.text_in("outcome", {"no_response"}) & calls.complete
+    over = calls.last_packet_at > due + TIMER_SLACK_US
+    yield ViolatingCalls(missing & ~calls.answered & over, "no answer, time-out {timeout_ms} ms")
 
 
-@association_rule("Q64", _NO_LOSS, suspects=lambda calls: _reads_beyond_time_out(calls, QM2QM_READS))
-def qm2qm_time_out_not_kept(history: AssociationHistory) -> Iterator[Violation]:
+@association_call_rule("Q64", *QM2QM_READS, precondition=_NO_LOSS)
+def qm2qm_time_out_not_kept(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
     """A read is answered after its time-out, or times out early."""
-    yield from _time_out_violations(history, QM2QM_READS)
+    yield from _time_outs_not_kept(calls)
 
 
-@association_rule("R45", _NO_LOSS, suspects=lambda calls: _reads_beyond_time_out(calls, REMOTE_READ_READS))
-def remote_read_time_out_not_kept(history: AssociationHistory) -> Iterator[Violation]:
+@association_call_rule("R45", *REMOTE_READ_READS, precondition=_NO_LOSS)
+def remote_read_time_out_not_kept(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
     """A read is answered after its time-out, or times out early."""
-    yield from _time_out_violations(history, REMOTE_READ_READS)
+    yield from _time_outs_not_kept(calls)
 
 
 def _read_left_pending(
@@ -206,7 +172,7 @@ def _read_left_pending(
     return None
 
 
-@complete_association_rule("Q38", suspects=closes_of_sessions_with_reads)
+@association_rule("Q38", complete=True, suspects=closes_of_sessions_with_reads)
 def reads_pending_after_session_close(history: AssociationHistory) -> Iterator[Violation]:
     """A read is pending well after its queue was closed."""
     waiting = ConcurrentReads.by_key(history.calls_of(*QM2QM_READS), lambda call: call["queue_handle"])
@@ -220,7 +186,7 @@ def reads_pending_after_session_close(history: AssociationHistory) -> Iterator[V
                 yield Violation(close, f"read {read['request_id']} is pending", (read, close))
 
 
-@complete_association_rule("R13", suspects=closes_of_contexts_with_reads)
+@association_rule("R13", complete=True, suspects=closes_of_contexts_with_reads)
 def reads_pending_after_context_close(history: AssociationHistory) -> Iterator[Violation]:
     """A read is pending well after its context was closed."""
     waiting = ConcurrentReads.by_key(history.calls_of(*REMOTE_READ_READS), lambda call: call["context_handle"])
@@ -255,7 +221,7 @@ def _cancels_with_reads(
             yield call, pending(asked, call.started_at), asked, pending(of_queue, call.started_at)
 
 
-@complete_association_rule("Q43", suspects=lambda calls: unusual_cancels(calls, *_QM2QM_CANCELS))
+@association_rule("Q43", complete=True, suspects=lambda calls: unusual_cancels(calls, *_QM2QM_CANCELS))
 def cancel_accepted_without_reads(history: AssociationHistory) -> Iterator[Violation]:
     """A cancel on a queue without waiting reads was answered MQ_OK."""
     for call, _, _, others in _cancels_with_reads(history, *_QM2QM_CANCELS):
@@ -263,7 +229,7 @@ def cancel_accepted_without_reads(history: AssociationHistory) -> Iterator[Viola
             yield Violation(call, "no read was waiting")
 
 
-@complete_association_rule("Q44", suspects=lambda calls: unusual_cancels(calls, *_QM2QM_CANCELS))
+@association_rule("Q44", complete=True, suspects=lambda calls: unusual_cancels(calls, *_QM2QM_CANCELS))
 def cancel_accepted_of_other_request_id(history: AssociationHistory) -> Iterator[Violation]:
     """A cancel of a request id that did not wait, while others did, was answered MQ_OK."""
     for call, met, _, others in _cancels_with_reads(history, *_QM2QM_CANCELS):
@@ -271,7 +237,7 @@ def cancel_accepted_of_other_request_id(history: AssociationHistory) -> Iterator
             yield Violation(call, f"no read {call['request_id']} was waiting", (*others[:_MOST_EVIDENCE], call))
 
 
-@complete_association_rule("Q45", suspects=lambda calls: unusual_cancels(calls, *_QM2QM_CANCELS))
+@association_rule("Q45", complete=True, suspects=lambda calls: unusual_cancels(calls, *_QM2QM_CANCELS))
 def cancel_of_unknown_request_id(history: AssociationHistory) -> Iterator[Violation]:
     """A cancel of a request id that no read on the queue had."""
     for call, _, asked, _ in _cancels_with_reads(history, *_QM2QM_CANCELS):
@@ -279,7 +245,7 @@ def cancel_of_unknown_request_id(history: AssociationHistory) -> Iterator[Violat
             yield Violation(call, f"dwRequestID {call['request_id']}")
 
 
-@complete_association_rule("R48", suspects=lambda calls: unusual_cancels(calls, *_REMOTE_READ_CANCELS))
+@association_rule("R48", complete=True, suspects=lambda calls: unusual_cancels(calls, *_REMOTE_READ_CANCELS))
 def remote_read_cancel_of_unknown_request_id(history: AssociationHistory) -> Iterator[Violation]:
     """A cancel of a request id that no read of the context had."""
     for call, _, asked, _ in _cancels_with_reads(history, *_REMOTE_READ_CANCELS):
@@ -287,7 +253,7 @@ def remote_read_cancel_of_unknown_request_id(history: AssociationHistory) -> Ite
             yield Violation(call, f"dwRequestId {call['request_id']}")
 
 
-@complete_association_rule("R46", suspects=lambda calls: unusual_cancels(calls, *_REMOTE_READ_CANCELS))
+@association_rule("R46", complete=True, suspects=lambda calls: unusual_cancels(calls, *_REMOTE_READ_CANCELS))
 def cancel_accepted_of_completed_read(history: AssociationHistory) -> Iterator[Violation]:
     """A cancel of a read that did not wait was answered MQ_OK."""
     for call, met, _, _ in _cancels_with_reads(history, *_REMOTE_READ_CANCELS):
@@ -315,20 +281,20 @@ def _reads_not_cancelled(
             yield Violation(call, actual, (read, call), "info")
 
 
-@complete_association_rule("Q46", suspects=lambda calls: unusual_cancels(calls, *_QM2QM_CANCELS))
+@association_rule("Q46", complete=True, suspects=lambda calls: unusual_cancels(calls, *_QM2QM_CANCELS))
 def qm2qm_read_not_cancelled(history: AssociationHistory) -> Iterator[Violation]:
     """A read whose cancel was answered MQ_OK returned a message, or was not answered."""
     good = {MQ_INFORMATION_REMOTE_CANCELED_BY_CLIENT, MQ_ERROR_OPERATION_CANCELLED}
     yield from _reads_not_cancelled(history, _QM2QM_CANCELS, good)
 
 
-@complete_association_rule("R47", suspects=lambda calls: unusual_cancels(calls, *_REMOTE_READ_CANCELS))
+@association_rule("R47", complete=True, suspects=lambda calls: unusual_cancels(calls, *_REMOTE_READ_CANCELS))
 def remote_read_not_cancelled(history: AssociationHistory) -> Iterator[Violation]:
     """A request whose cancel was answered MQ_OK returned a message, or was not answered."""
     yield from _reads_not_cancelled(history, _REMOTE_READ_CANCELS, {MQ_ERROR_OPERATION_CANCELLED})
 
 
-@complete_association_rule("Q47", suspects=lambda calls: unusual_cancels(calls, *_QM2QM_CANCELS))
+@association_rule("Q47", complete=True, suspects=lambda calls: unusual_cancels(calls, *_QM2QM_CANCELS))
 def cancelled_peek_keeps_waiting(history: AssociationHistory) -> Iterator[Violation]:
     """The cancel of a waiting peek was answered MQ_OK, and the peek keeps waiting."""
     for call, met, _, _ in _cancels_with_reads(history, *_QM2QM_CANCELS):
@@ -337,15 +303,13 @@ def cancelled_peek_keeps_waiting(history: AssociationHistory) -> Iterator[Violat
             yield Violation(call, "the peek is pending", (met[0], call))
 
 
-@complete_association_rule("Q16", "every connection of it ended with FIN", suspects=handles_without_end)
-def receive_without_end(history: AssociationHistory) -> Iterator[Violation]:
+@association_call_rule(
+    "Q16", *QM2QM_READS, needs="ok", complete=True, precondition="every connection of it ended with FIN"
+)
+def receive_without_end(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
     """A received message is never acknowledged nor rejected."""
-    if not history.closed_by_fin:
-        return
-    ended = {call["remote_read_handle"] for call in history.calls_of((QM2QM_NAME, 1))}
-    for lifetime in history.held_messages:
-        if lifetime.open_call.is_receive and lifetime.open_call["remote_read_handle"] not in ended:
-            yield Violation(lifetime.open_call, "no RemoteQMEndReceive")
+    never_ended = ~has_end(calls) & calls.has("remote_read_handle")
+    yield ViolatingCalls(calls.is_receive & calls.closed_by_fin & never_ended, "no RemoteQMEndReceive")
 
 
 def _was_ended_before(lifetime: HandleLifetime, call: CapturedCall) -> bool:
@@ -353,7 +317,7 @@ def _was_ended_before(lifetime: HandleLifetime, call: CapturedCall) -> bool:
     return lifetime.close_call is not call and lifetime.closed_before(call.started_at)
 
 
-@complete_association_rule("Q18", suspects=unpaired_handles)
+@association_rule("Q18", complete=True, suspects=unpaired_handles)
 def end_with_invalid_handle(history: AssociationHistory) -> Iterator[Violation]:
     """RemoteQMEndReceive with a handle that no read returned, with a NULL one, or with one that is ended."""
     for call in history.calls_of((QM2QM_NAME, 1)):
@@ -367,7 +331,7 @@ def end_with_invalid_handle(history: AssociationHistory) -> Iterator[Violation]:
             yield Violation(call, "a handle that was ended", lifetime.calls_with_handle(call))
 
 
-@complete_association_rule("Q25", suspects=unpaired_handles)
+@association_rule("Q25", complete=True, suspects=unpaired_handles)
 def second_end_accepted(history: AssociationHistory) -> Iterator[Violation]:
     """RemoteQMEndReceive of a message that was ended before was answered MQ_OK."""
     for call in history.calls_of((QM2QM_NAME, 1)):
@@ -422,7 +386,7 @@ def _find_ends_without_receive(history: AssociationHistory) -> Iterator[tuple[Ca
             yield call, sweep.pending_at(call.started_at) if sweep is not None else []
 
 
-@complete_association_rule("R50", suspects=unpaired_receives)
+@association_rule("R50", complete=True, suspects=unpaired_receives)
 def end_without_receives(history: AssociationHistory) -> Iterator[Violation]:
     """An End on a context without pending receives: nothing was received, or all is ended."""
     for call, others in _ends_without_receive(history):
@@ -430,7 +394,7 @@ def end_without_receives(history: AssociationHistory) -> Iterator[Violation]:
             yield violation_of_either(call, "nothing to end")
 
 
-@complete_association_rule("R51", suspects=unpaired_receives)
+@association_rule("R51", complete=True, suspects=unpaired_receives)
 def end_of_other_request_id(history: AssociationHistory) -> Iterator[Violation]:
     """An End of a request id that was not pending, unknown or already ended, while others were pending."""
     for call, others in _ends_without_receive(history):
@@ -438,7 +402,7 @@ def end_of_other_request_id(history: AssociationHistory) -> Iterator[Violation]:
             yield violation_of_either(call, f"no request {call['request_id']} to end", (*others, call))
 
 
-@association_rule("R32", _END_CAPTURED, suspects=unpaired_receives)
+@association_rule("R32", precondition=_END_CAPTURED, suspects=unpaired_receives)
 def end_method_mismatch(history: AssociationHistory) -> Iterator[Violation]:
     """R_EndReceive of a transactional read, or R_EndTransactionalReceive of another."""
     for receives in history.pending_receives.values():
@@ -452,7 +416,7 @@ def end_method_mismatch(history: AssociationHistory) -> Iterator[Violation]:
                 yield Violation(end, f"opnum {end.method[1]} ends a read of opnum {start.method[1]}", (start, end))
 
 
-@association_rule("R33", _END_CAPTURED, suspects=unpaired_receives)
+@association_rule("R33", precondition=_END_CAPTURED, suspects=unpaired_receives)
 def end_of_peek(history: AssociationHistory) -> Iterator[Violation]:
     """An End follows a peek."""
     last: dict[tuple[str, int], CapturedCall] = {}
@@ -480,19 +444,19 @@ def _receives_never_ended(history: AssociationHistory, opnum: int) -> Iterator[V
             yield Violation(start, "no End before the connection was closed")
 
 
-@complete_association_rule("R30", _CONTEXT_CLOSED, suspects=unpaired_receives)
+@association_rule("R30", precondition=_CONTEXT_CLOSED, complete=True, suspects=unpaired_receives)
 def receive_never_ended(history: AssociationHistory) -> Iterator[Violation]:
     """A message that R_StartReceive returned is neither ended nor cancelled."""
     yield from _receives_never_ended(history, 7)
 
 
-@complete_association_rule("R31", _CONTEXT_CLOSED, suspects=unpaired_receives)
+@association_rule("R31", precondition=_CONTEXT_CLOSED, complete=True, suspects=unpaired_receives)
 def transactional_receive_never_ended(history: AssociationHistory) -> Iterator[Violation]:
     """A message that R_StartTransactionalReceive returned is neither ended nor cancelled."""
     yield from _receives_never_ended(history, 13)
 
 
-@association_rule("R72", _END_CAPTURED, suspects=unpaired_receives)
+@association_rule("R72", precondition=_END_CAPTURED, suspects=unpaired_receives)
 def end_accepted_after_cleanup(history: AssociationHistory) -> Iterator[Violation]:
     """An End well after the clean-up timer was answered MQ_OK; another setting of the server explains it (D3)."""
     for receives in history.pending_receives.values():
@@ -505,26 +469,26 @@ def end_accepted_after_cleanup(history: AssociationHistory) -> Iterator[Violatio
                 yield Violation(end, f"MQ_OK {after / 1e6:.0f} s after the message came", (start, end), "info")
 
 
-def _calls_waiting_too_long(history: AssociationHistory, methods: tuple[tuple[str, int], ...]) -> Iterator[Violation]:
+def _calls_waiting_too_long(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
     """Yield calls that were neither answered nor cancelled within the RPC time-out."""
-    for call in history.calls_of(*methods):
-        due = call.started_at + _RPC_TIMEOUT_US + TIMER_SLACK_US
-        stopped = [at for at in (call["cancelled_at"], call["orphaned_at"]) if at is not None]
-        if call["request_at"] is None or (stopped and min(stopped) <= due):
-            continue
-        if call.responded_at is not None and call.responded_at > due:
-            yield Violation(call, f"answered after {(call.responded_at - call.started_at) / 1e6:.0f} s")
-        elif call.responded_at is None and history.is_lossless and history.last_packet_at > due:
-            yield Violation(call, "neither answered nor cancelled")
+    due = calls.started_at + _RPC_TIMEOUT_US + TIMER_SLACK_US
+    waits = calls.has("request_at") & (calls.given_up_at > due)
+    waited = (calls.responded_at - calls.started_at) / 1e6
+    late = waits & calls.answered & (calls.responded_at > due)
+    yield ViolatingCalls(late, "answered after {:.0f} s", (waited,))
+    missing = waits & ~calls.answered & calls.lossless & (calls.last_packet_at > due)
+    yield ViolatingCalls(missing, "neither answered nor cancelled")
 
 
-@association_rule("Q34", _NO_LOSS, suspects=no_reads)
-def session_open_waits_too_long(history: AssociationHistory) -> Iterator[Violation]:
+@association_call_rule("Q34", (QM2QM_NAME, 2), needs="headers", precondition=_NO_LOSS)
+def session_open_waits_too_long(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
     """The client waited longer than 300 s for RemoteQMOpenQueue."""
-    yield from _calls_waiting_too_long(history, ((QM2QM_NAME, 2),))
+    yield from _calls_waiting_too_long(calls)
 
 
-@association_rule("R71", _NO_LOSS, suspects=no_reads)
-def remote_read_open_waits_too_long(history: AssociationHistory) -> Iterator[Violation]:
+@association_call_rule(
+    "R71", *((REMOTE_READ_NAME, opnum) for opnum in (2, 11, 12)), needs="headers", precondition=_NO_LOSS
+)
+def remote_read_open_waits_too_long(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
     """The client waited longer than 300 s for R_OpenQueue, R_OpenQueueForMove or R_QMEnlistRemoteTransaction."""
-    yield from _calls_waiting_too_long(history, ((REMOTE_READ_NAME, 2), (REMOTE_READ_NAME, 11), (REMOTE_READ_NAME, 12)))
+    yield from _calls_waiting_too_long(calls)

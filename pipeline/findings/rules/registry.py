@@ -1,10 +1,10 @@
 """The registry of conformance rules: their texts (``RULE_TABLE``) and the checks that are registered for them.
 
 A check is a function in one of the modules of this package. A decorator registers it for single calls (``call_rule``),
-one association (``association_rule``), all openings of a server (``server_rule``) or the facts of one queue
-(``queue_rule``). Those on single calls and packets are given columns, and say which rows break the rule. Checks run
-only where their input was captured completely. Rules that no check covers stand in
-``UNOBSERVABLE_RULES``, with the evidence that would be needed.
+calls and what their association has open (``association_call_rule``), the history of one association
+(``association_rule``), all openings of a server (``server_rule``) or the facts of one queue (``queue_rule``). Those on
+calls and packets are given columns, and say which rows break the rule. Checks run only where their input was captured
+completely. Rules that no check covers stand in ``UNOBSERVABLE_RULES``, with the evidence that would be needed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from string import Formatter
 from typing import Any, Final, Literal, NamedTuple, TypeVar
 
-from pipeline.findings.columns.association_calls import AssociationCalls, Suspects, every_call
+from pipeline.findings.columns.association_calls import AssociationCalls, Suspects
 from pipeline.findings.columns.call_columns import AssociationCallColumns, Mask, Method, Numbers
 from pipeline.findings.columns.call_history import AssociationHistory, CapturedCall, ServerHistory
 from pipeline.findings.rules.catalog import RULE_TABLE
@@ -22,7 +22,7 @@ from pipeline.findings.rules.queue_facts import QueueFacts, QueueRuleLimits
 from pipeline.findings.rules.session_facts import PacketFacts, PacketViolation, SessionFacts
 from udfs.dcerpc.interfaces import QM2QM_NAME, QMCOMM2_NAME, QMCOMM_NAME, QMMGMT_NAME, REMOTE_READ_NAME
 
-RequiredEvidence = Literal["headers", "request", "answer", "ok", "complete"]
+RequiredEvidence = Literal["headers", "request", "answer", "ok"]
 Severity = Literal["error", "warning", "info"]
 
 _DOCUMENTS: Final = {"Q": "MS-MQQP", "R": "MS-MQRR", "M": "MS-MQMR", "C": "MS-MQMP", "K": "MC-COMQC"}
@@ -43,8 +43,8 @@ _PRECONDITIONS: Final[dict[RequiredEvidence, str]] = {
     "request": "the request was captured completely",
     "answer": "request and response were captured completely",
     "ok": "request and response were captured completely, and the response is MQ_OK",
-    "complete": "the association was captured completely",
 }
+_COMPLETE: Final = "the association was captured completely"
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +152,7 @@ def violation_of_either(call: CapturedCall, actual: str, evidence: tuple[Capture
     return Violation(call, f"{actual}{suffix}", evidence, by_server=call.succeeded)
 
 
-TextOfCall = str | Callable[[CapturedCall], str]
+TextOfCall = str | Callable[[Any], str]
 
 
 class ViolatingCalls(NamedTuple):
@@ -160,7 +160,8 @@ class ViolatingCalls(NamedTuple):
 
     A text is a function of the call, or a format: ``{name}`` is a column of the call, ``{}`` its element of the next of
     ``values`` (arrays with an element for each call). Without ``actual`` it is the rule's own text.
-    ``of_either``: the rule binds both parties (``violation_of_either``). The rest is as in ``Violation``.
+    ``of_either``: the rule binds both parties (``violation_of_either``). ``evidence``: arrays of the positions of other
+    calls that prove the violation beside it, ``NONE`` without one. The rest is as in ``Violation``.
     """
 
     calls: Mask
@@ -171,24 +172,30 @@ class ViolatingCalls(NamedTuple):
     by_server: bool | None = None
     subject: str | None = None
     source: TextOfCall | None = None
+    evidence: tuple[Numbers, ...] = ()
 
     def at(self, places: Numbers) -> ViolatingCalls:
         """Return the same of the calls at some places."""
-        return self._replace(calls=self.calls[places], values=tuple(values[places] for values in self.values))
+        values, evidence = (tuple(each[places] for each in arrays) for arrays in (self.values, self.evidence))
+        return self._replace(calls=self.calls[places], values=values, evidence=evidence)
 
-    def violation(self, place: int, call: CapturedCall) -> Violation:
-        """Return the violation of the call at a place."""
-        values = [values[place] for values in self.values]
-
-        def text(given: TextOfCall) -> str:
-            return Formatter().vformat(given, values, call) if isinstance(given, str) else given(call)
-
-        actual, source = text(self.actual), None if self.source is None else text(self.source)
-        subject = None if self.subject is None else text(self.subject)
-        found = (
-            violation_of_either(call, actual) if self.of_either else Violation(call, actual, by_server=self.by_server)
+    def violation(self, place: int, call: CapturedCall, calls: Mapping[int, CapturedCall]) -> Violation:
+        """Return the violation of the call at a place; ``calls`` are those of the evidence, by position."""
+        actual, subject, source = (
+            None if each is None else self.text(each, place, call) for each in (self.actual, self.subject, self.source)
         )
+        others = (calls.get(int(positions[place])) for positions in self.evidence)
+        evidence = (*(each for each in others if each is not None), call)
+        if self.of_either:
+            found = violation_of_either(call, actual or "", evidence)
+        else:
+            found = Violation(call, actual or "", evidence, by_server=self.by_server)
         return found._replace(severity=self.severity, subject=subject, source=source)
+
+    def text(self, given: TextOfCall, place: int, call: Any) -> str:  # noqa: ANN401 - a call, or a message
+        """Return one of the texts for the call at a place."""
+        values = [values[place] for values in self.values]
+        return Formatter().vformat(given, values, call) if isinstance(given, str) else given(call)
 
 
 class QueueViolation(NamedTuple):
@@ -206,6 +213,7 @@ class QueueViolation(NamedTuple):
 
 
 CallCheck = Callable[[AssociationCallColumns], Iterable[ViolatingCalls]]
+AssociationCallCheck = Callable[[AssociationCalls], Iterable[ViolatingCalls]]
 AssociationCondition = Callable[[AssociationCalls], Suspects]
 AssociationCheck = Callable[[AssociationHistory], Iterable[Violation]]
 ServerCheck = Callable[[ServerHistory], Iterable[Violation]]
@@ -218,9 +226,10 @@ _Check = TypeVar("_Check")
 class RuleCheck(NamedTuple):
     """A registered check of a rule: what must have been read, the precondition in words, and the function.
 
-    ``methods``: a check on single calls is for calls of these, for all where there are none. ``suspects``, of a check
-    on associations: the condition, over columns, that calls meet which may break the rule; the function evaluates only
-    these. ``messages``, of a check on packets or sessions: the condition of the messages that it looks at.
+    ``methods``: a check is for calls of these, for all where there are none. ``complete``: it is only for associations
+    that were captured completely. ``suspects``, of a check on histories: the condition, over columns, that calls meet
+    which may break the rule. ``messages``, of a check on packets or sessions: the condition of the messages that it
+    looks at.
     """
 
     rule_id: str
@@ -228,7 +237,8 @@ class RuleCheck(NamedTuple):
     precondition: str
     check: Any
     methods: tuple[Method, ...] = ()
-    suspects: AssociationCondition = every_call
+    complete: bool = False
+    suspects: AssociationCondition | None = None
     messages: str | None = None
 
     @property
@@ -239,6 +249,7 @@ class RuleCheck(NamedTuple):
 
 _RULES_ON_BINDS: Final = frozenset({"P08", "P09"})
 CALL_CHECKS: Final[list[RuleCheck]] = []
+ASSOCIATION_CALL_CHECKS: Final[list[RuleCheck]] = []
 ASSOCIATION_CHECKS: Final[list[RuleCheck]] = []
 SERVER_CHECKS: Final[list[RuleCheck]] = []
 QUEUE_CHECKS: Final[list[RuleCheck]] = []
@@ -259,25 +270,46 @@ def call_rule(rule_id: str, *methods: Method, needs: RequiredEvidence = "request
     return _registrar(CALL_CHECKS, RuleCheck(rule_id, needs, _PRECONDITIONS[needs], None, methods))
 
 
+def association_call_rule(
+    rule_id: str,
+    *methods: Method,
+    precondition: str | None = None,
+    needs: RequiredEvidence = "request",
+    complete: bool = False,
+) -> Callable[[AssociationCallCheck], AssociationCallCheck]:
+    """Register a check on calls that also looks at what is open when they are made, or at other calls of a connection.
+
+    It is as one on single calls, but is given all calls of some associations. It evaluates ``AssociationCalls.judged``:
+    those of the methods that were captured as it ``needs``, of associations captured completely where it asks for
+    ``complete``.
+    """
+    precondition = _joined(complete, precondition)
+    check = RuleCheck(rule_id, needs, precondition, None, methods, complete=complete)
+    return _registrar(ASSOCIATION_CALL_CHECKS, check)
+
+
 def association_rule(
-    rule_id: str, precondition: str, *, suspects: AssociationCondition = every_call
+    rule_id: str,
+    *methods: Method,
+    precondition: str | None = None,
+    complete: bool = False,
+    suspects: AssociationCondition | None = None,
 ) -> Callable[[AssociationCheck], AssociationCheck]:
     """Register a check that looks at the calls of one association, with the lifetimes of its handles.
 
-    ``suspects`` says, of columns, which calls may break the rule, and what the check needs beside them
-    (``Suspects``). It saves making rows of all other reads and Ends: without it, a rule gets all calls. ``no_reads`` is
-    for rules that look at neither reads nor Ends. The check is given a history with at least these calls and those that
-    are rows in any case (``is_always_row``); its violations by other calls do not count.
+    ``methods`` are those of the calls that may break the rule; without any, that is all calls. The check is given a
+    history with these, and with all calls but reads and Ends (``is_always_row``); its violations by other calls do not
+    count. For rules that look at many reads, ``suspects`` says of columns which calls may break the rule, and what the
+    check needs beside them (``Suspects``): others become no rows. With ``complete`` it runs only where the association
+    was captured completely.
     """
-    return _registrar(ASSOCIATION_CHECKS, RuleCheck(rule_id, "headers", precondition, None, suspects=suspects))
+    precondition = _joined(complete, precondition)
+    check = RuleCheck(rule_id, "headers", precondition, None, methods, complete=complete, suspects=suspects)
+    return _registrar(ASSOCIATION_CHECKS, check)
 
 
-def complete_association_rule(
-    rule_id: str, further_precondition: str | None = None, *, suspects: AssociationCondition = every_call
-) -> Callable[[AssociationCheck], AssociationCheck]:
-    """Register such a check that runs only where the association was captured completely."""
-    precondition = "; ".join(filter(None, (_PRECONDITIONS["complete"], further_precondition)))
-    return _registrar(ASSOCIATION_CHECKS, RuleCheck(rule_id, "complete", precondition, None, suspects=suspects))
+def _joined(complete: bool, precondition: str | None) -> str:  # noqa: FBT001 - by place
+    return "; ".join(filter(None, (_COMPLETE if complete else None, precondition)))
 
 
 def server_rule(rule_id: str, precondition: str) -> Callable[[ServerCheck], ServerCheck]:
@@ -331,7 +363,8 @@ def _registrar(checks: list[RuleCheck], declared: RuleCheck) -> Callable[[_Check
 def single_call_rules() -> frozenset[str]:
     """Return the ids of rules that only look at one call: their findings change only when that call does."""
     single = {check.rule_id for check in CALL_CHECKS}
-    return frozenset(single - {check.rule_id for check in (*ASSOCIATION_CHECKS, *SERVER_CHECKS)})
+    others = (*ASSOCIATION_CALL_CHECKS, *ASSOCIATION_CHECKS, *SERVER_CHECKS)
+    return frozenset(single - {check.rule_id for check in others})
 
 
 def checks_of_rule(rule_id: str) -> list[RuleCheck]:
@@ -340,8 +373,8 @@ def checks_of_rule(rule_id: str) -> list[RuleCheck]:
 
 
 _ALL_CHECKS: Final = (
-    CALL_CHECKS, ASSOCIATION_CHECKS, SERVER_CHECKS, QUEUE_CHECKS, PACKET_CHECKS, SESSION_CHECKS, HOP_CHECKS,
-    SEQUENCE_CHECKS,
+    CALL_CHECKS, ASSOCIATION_CALL_CHECKS, ASSOCIATION_CHECKS, SERVER_CHECKS, QUEUE_CHECKS, PACKET_CHECKS,
+    SESSION_CHECKS, HOP_CHECKS, SEQUENCE_CHECKS,
 )  # fmt: skip
 UNOBSERVABLE_RULES: Final = {
     "Q67": "what the queue manager did after the connection was lost: its journal of transactions, or a queue snapshot "

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -11,20 +12,19 @@ import numpy as np
 from pipeline.findings.columns.association_calls import AssociationCalls, Suspects
 from pipeline.findings.columns.call_columns import AssociationCallColumns, Mask
 from pipeline.findings.columns.call_history import OPEN_METHODS, QM2QM_READS, AssociationHistory, CapturedCall
+from pipeline.findings.rules.handles import uses_of_invalid_contexts
 from pipeline.findings.rules.qmmgmt import MAX_PROPERTIES
 from pipeline.findings.rules.registry import (
     PROTOCOL_RULES,
     ViolatingCalls,
     Violation,
+    association_call_rule,
     association_rule,
     call_rule,
-    complete_association_rule,
 )
 from pipeline.findings.rules.remote_read import MAX_TOKEN_BYTES
 from udfs.codes import MQ_INFORMATION_REMOTE_CANCELED_BY_CLIENT, RR_ACK, RR_NACK, result_name
-from udfs.columns.absent import AFTER_ALL
-from udfs.columns.codes import row_codes
-from udfs.columns.groups import Groups
+from udfs.columns.absent import AFTER_ALL, BEFORE_ALL, NONE
 from udfs.columns.time_index import TimeIndex
 from udfs.dcerpc.interfaces import QM2QM_NAME, QMCOMM2_NAME, QMCOMM_NAME, QMMGMT_NAME, REMOTE_READ_NAME
 
@@ -42,7 +42,7 @@ _MSMQ_FACILITY: Final = 0xC00E0000
 _FACILITY_MASK: Final = 0xFFFF0000
 _TRANSFER_SYNTAX_REFUSED: Final = 2
 _METHODS_WITH_CONTEXT: Final = (
-    *((QM2QM_NAME, opnum) for opnum in (1, 3)),
+    (QM2QM_NAME, 3),
     *((REMOTE_READ_NAME, opnum) for opnum in (3, 4, 5, 6, 7, 8, 9, 10, 13, 14, 15)),
 )  # fmt: skip
 _METHODS_WITH_RANGES: Final = (
@@ -50,43 +50,6 @@ _METHODS_WITH_RANGES: Final = (
     *((REMOTE_READ_NAME, opnum) for opnum in (9, 15, 12)), (QMMGMT_NAME, 0),
 )  # fmt: skip
 _TOLERATED_FIELDS: Final = ("(padding)", "(one character)", "(one pointer)")  # read with a doubt: D1, D19, D32
-
-
-def _contexts_not_accepted(calls: AssociationCalls) -> Suspects:
-    """Return the calls of connections whose binds are known, with a context that none of them accepted before."""
-    codes, names = calls.texts("connection_id")
-    numbers = {name: code for code, name in enumerate(names)}
-    accepted_at = {
-        numbers[name]: accepted
-        for history in calls.histories
-        for name, accepted in _accepted_contexts(history).items()
-        if name in numbers
-    }
-    known = [(code, context, at) for code, accepted in accepted_at.items() for at, context in accepted]
-    ours = np.isin(codes, [*accepted_at]) & calls.has("context_id") & calls.has("request_at")
-    keys = row_codes(
-        [
-            np.concatenate([codes, [code for code, *_ in known]]).astype(np.int64),
-            np.concatenate([calls.numbers("context_id"), [context for _, context, _ in known]]).astype(np.int64),
-        ]
-    )
-    times = np.array([at for *_, at in known], np.int64)
-    until = np.where(calls.seen_by_taps, AFTER_ALL, calls.started_at)
-    return Suspects(ours & (TimeIndex(keys[calls.count :], times).latest(keys[: calls.count], until) < 0))
-
-
-def _call_ids_in_use(calls: AssociationCalls) -> Suspects:
-    """Return calls with a call id that another call of the connection has, and whose answer may come after them."""
-    ours = calls.captured_from_syn
-    orphans = ours & calls.text_in("outcome", {"no_request"})
-    rows = np.nonzero(ours & ~orphans)[0]
-    groups = Groups(rows, calls.keys("connection_id", "call_id")[rows], calls.started_at[rows])
-    started = calls.started_at[groups.rows]
-    overlaps = groups.largest_before(calls.responded_at[groups.rows], -1) > started
-    at_once = ~groups.is_first & (groups.before(started, 0) == started)
-    found = calls.nothing()
-    found[groups.rows[groups.any(overlaps | at_once)]] = True
-    return Suspects(found | orphans)
 
 
 def _first_calls_of_connections_with_binds(calls: AssociationCalls) -> Suspects:
@@ -100,26 +63,32 @@ def _first_calls_of_connections_with_binds(calls: AssociationCalls) -> Suspects:
     return Suspects(calls.first_of_connection(calls.text_in("connection_id", names)))
 
 
-@association_rule(
-    "P01",
-    "the connection was captured from its SYN without a gap, and all its binds were answered",
-    suspects=_contexts_not_accepted,
-)
-def context_id_not_accepted(history: AssociationHistory) -> Iterator[Violation]:
+@association_call_rule(
+    "P01", needs="headers",
+    precondition="the connection was captured from its SYN without a gap, and all its binds were answered",
+)  # fmt: skip
+def context_id_not_accepted(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
     """The context id of a request was accepted by no bind before it."""
-    for call, accepted in _calls_with_accepted_contexts(history):
-        if call["context_id"] is not None and call["request_at"] is not None and call["context_id"] not in accepted:
-            yield Violation(call, f"context {call['context_id']}, accepted: {sorted(accepted) or 'none'}")
+    accepted = {name: binds for history in calls.histories for name, binds in _accepted_contexts(history).items()}
+
+    def accepted_before(call: CapturedCall) -> set[int]:
+        at = AFTER_ALL if call.seen_by_taps else call.started_at
+        return {context for bound_at, context in accepted[call["connection_id"]] if bound_at <= at}
+
+    requests = calls.text_in("connection_id", accepted) & calls.has("context_id") & calls.has("request_at")
+    names = ("connection_id", "context_id")
+    first_at = calls.look_up(requests, names, partial(_first_accepted_at, accepted), default=BEFORE_ALL)
+    wrong = first_at > np.where(calls.seen_by_taps, AFTER_ALL, calls.started_at)
+    yield ViolatingCalls(
+        wrong, lambda call: f"context {call['context_id']}, accepted: {sorted(accepted_before(call)) or 'none'}"
+    )
 
 
-def _calls_with_accepted_contexts(history: AssociationHistory) -> Iterator[tuple[CapturedCall, set[int]]]:
-    """Yield the calls of connections whose binds are known, each with the context ids accepted before it."""
-    accepted_at = _accepted_contexts(history)
-    for call in history.calls:
-        known = accepted_at.get(call["connection_id"])
-        if known is not None:
-            at = AFTER_ALL if call.seen_by_taps else call.started_at
-            yield call, {context for bound_at, context in known if bound_at <= at}
+def _first_accepted_at(
+    accepted: Mapping[str, Sequence[tuple[int, int]]], _history: AssociationHistory, connection: str, context: int
+) -> int:
+    """Return when a context id was first accepted; a time after all others if never."""
+    return min((at for at, each in accepted[connection] if each == context), default=AFTER_ALL + 1)
 
 
 def _accepted_contexts(history: AssociationHistory) -> dict[str, list[tuple[int, int]]]:
@@ -138,25 +107,20 @@ def _accepted_contexts(history: AssociationHistory) -> dict[str, list[tuple[int,
     return accepted_at
 
 
-@association_rule("P02", "the connection was captured from its SYN without a gap", suspects=_call_ids_in_use)
-def call_id_reused_or_orphaned(history: AssociationHistory) -> Iterator[Violation]:
+@association_call_rule("P02", needs="headers", precondition="the connection was captured from its SYN without a gap")
+def call_id_reused_or_orphaned(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
     """A call id is reused while its call is neither answered nor given up, or a response has no request."""
-    last: dict[tuple[str, int], CapturedCall] = {}
-    for call in history.calls:
-        connection = history.connections.get(call["connection_id"])
-        if connection is None or not connection["syn_seen"] or connection["missing_bytes"]:
-            continue
-        if call["outcome"] == "no_request":
-            yield Violation(call, "an answer to a call that nobody made", by_server=True)
-            continue
-        name = (call["connection_id"], call["call_id"])
-        before = last.get(name)
-        if before is not None and before["request_at"] is not None and call["request_at"] is not None:
-            open_still = before.responded_at is None or before.responded_at > call.started_at
-            given_up = before["orphaned_at"] is not None or before["cancelled_at"] is not None
-            if open_still and not given_up:
-                yield Violation(call, f"call id {call['call_id']} is outstanding", (before, call), by_server=False)
-        last[name] = call
+    orphans = calls.captured_from_syn & calls.text_in("outcome", {"no_request"})
+    yield ViolatingCalls(orphans, "an answer to a call that nobody made", by_server=True)
+    keys = calls.keys("connection_id", "call_id")
+    rows = calls.in_order(calls.captured_from_syn & ~orphans, keys, calls.started_at)
+    before, again = rows[:-1], rows[1:]
+    requested = calls.has("request_at")
+    overlaps = (keys[before] == keys[again]) & (calls.responded_at[before] > calls.started_at[again])
+    overlaps &= requested[before] & requested[again] & ~calls.abandoned[before]
+    others = np.full(calls.count, NONE)
+    others[again[overlaps]] = before[overlaps]
+    yield ViolatingCalls(others >= 0, "call id {call_id} is outstanding", by_server=False, evidence=(others,))
 
 
 @call_rule("P03", needs="headers")
@@ -222,7 +186,7 @@ def null_array_with_count_accepted(calls: AssociationCallColumns) -> Iterator[Vi
     yield ViolatingCalls(succeeded & calls.has_malformed_field("request", "pElems"))
 
 
-@association_rule("P08", "the bind was answered", suspects=_first_calls_of_connections_with_binds)
+@association_rule("P08", precondition="the bind was answered", suspects=_first_calls_of_connections_with_binds)
 def qmmgmt_bound_with_ndr64(history: AssociationHistory) -> Iterator[Violation]:
     """A context of qmmgmt was accepted with NDR64."""
     for bind in history.binds:
@@ -230,7 +194,7 @@ def qmmgmt_bound_with_ndr64(history: AssociationHistory) -> Iterator[Violation]:
             yield _bind_violation(history, bind, "NDR64 accepted", "P08")
 
 
-@association_rule("P09", "the bind was answered", suspects=_first_calls_of_connections_with_binds)
+@association_rule("P09", precondition="the bind was answered", suspects=_first_calls_of_connections_with_binds)
 def ndr_bind_refused(history: AssociationHistory) -> Iterator[Violation]:
     """A bind of qm2qm or RemoteRead that offers only NDR was refused for its transfer syntax."""
     together: defaultdict[tuple[Any, ...], list[Any]] = defaultdict(list)
@@ -260,42 +224,27 @@ def _bind_violation(
     return Violation(first, f"{actual} ({where})", by_server=True, source=source)
 
 
-@association_rule(
-    "P10",
-    "the association's openings were captured completely",
-    suspects=lambda calls: Suspects(calls.succeeded & (calls.context < 0) & calls.opened_by_other_interface),
+@association_call_rule(
+    "P10", *_METHODS_WITH_CONTEXT, needs="ok", precondition="the association's openings were captured completely"
 )
-def handle_of_other_interface_accepted(history: AssociationHistory) -> Iterator[Violation]:
+def handle_of_other_interface_accepted(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
     """A context handle that another interface of the association returned was answered MQ_OK."""
-    for call in history.calls_of(*_METHODS_WITH_CONTEXT):
-        handle = call["context_handle"]
-        if not call.succeeded or handle is None or history.context_lifetime(call) is not None:
-            continue
-        for interface in {name for name, _ in OPEN_METHODS} - {call.method[0]}:
-            lifetime = history.context_handles.latest((interface, handle), call.started_at)
-            if lifetime is not None:
-                yield Violation(call, f"MQ_OK to a handle of {interface}", (lifetime.open_call, call))
+    contexts, handles = calls.contexts, calls.keys("context_handle")
+    lost = np.flatnonzero(calls.judged & ~calls.context.is_known)
+    for interface in sorted({name for name, _ in OPEN_METHODS}):
+        ours = np.flatnonzero(calls.of_interfaces(interface)[contexts.open_rows])
+        index = TimeIndex(handles[contexts.open_rows[ours]], contexts.opened_at[ours], contexts.open_rows[ours])
+        opens = np.full(calls.count, NONE)
+        opens[lost] = index.latest(handles[lost], calls.started_at[lost])
+        yield ViolatingCalls(opens != NONE, f"MQ_OK to a handle of {interface}", evidence=(opens,))
 
 
-@complete_association_rule(
-    "P11",
-    suspects=lambda calls: Suspects(
-        calls.of(*_METHODS_WITH_CONTEXT)
-        & calls.has("context_handle")
-        & calls.succeeded
-        & ((calls.context < 0) | calls.context_closed)
-    ),
-)
-def invalid_handle_accepted(history: AssociationHistory) -> Iterator[Violation]:
+@association_call_rule("P11", *_METHODS_WITH_CONTEXT, needs="ok", complete=True)
+def invalid_handle_accepted(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
     """A context handle that is closed, or was never returned to the association, was answered MQ_OK."""
-    for call in history.calls_of(*_METHODS_WITH_CONTEXT):
-        if not call.succeeded or call["context_handle"] is None or (call.method == (QM2QM_NAME, 1)):
-            continue
-        lifetime = history.context_lifetime(call)
-        if lifetime is None:
-            yield Violation(call, "MQ_OK to a handle that was never given")
-        elif lifetime.closed_before(call.started_at) and lifetime.close_call is not call:
-            yield Violation(call, "MQ_OK to a closed handle", lifetime.calls_with_handle(call))
+    for found in uses_of_invalid_contexts(calls, "handle"):
+        given = found.calls & calls.has("context_handle")
+        yield found._replace(calls=given, actual=f"MQ_OK to {found.actual}")
 
 
 def _has_msmq_fault(calls: AssociationCallColumns) -> Mask:

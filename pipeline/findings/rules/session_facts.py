@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from pipeline.findings.columns.call_columns import AssociationCallColumns
 from pipeline.transfers.checkpoints import SideCheckpoint
 from pipeline.transfers.connection_packets import CLIENT, SERVER, SIDES, ConnectionPackets, SideRows
 from pipeline.transfers.side_losses import server_began_unseen
@@ -37,13 +38,15 @@ class PacketFacts:
     ``release``, ``padding_is_5a``, ``uptime_ms``, ``pinged``; of ConnectionParameters ``recoverable_ack_timeout_ms``,
     ``ack_timeout_ms``, ``window_size``; of order and final acks ``requested``, ``body_type``, ``body_bytes``,
     ``number``, ``previous``, ``class``. ``texts``: columns of GUIDs by name, ``client_guid`` and ``server_guid`` of
-    EstablishConnection. ``messages``: rows of silver.messages by row of ``found``.
+    EstablishConnection. ``messages``: rows of silver.messages by row of ``found``; ``message_columns`` are these in
+    the same order, named as in calls that return messages.
     """
 
     found: ConnectionPackets
     fields: Mapping[str, Ints]
     texts: Mapping[str, pa.Array]
     messages: Mapping[int, Mapping[str, Any]]
+    message_columns: AssociationCallColumns
 
     def seen(self, name: str) -> Bools:
         """Return the rows in which a field was seen."""

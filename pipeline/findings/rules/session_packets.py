@@ -11,7 +11,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from pipeline.findings.rules.registry import packet_rule, session_rule
+from pipeline.findings.rules import message_packets
+from pipeline.findings.rules.message_packets import MAX_HOP_COUNT
+from pipeline.findings.rules.registry import CallCheck, packet_rule, session_rule
 from pipeline.findings.rules.session_facts import PacketFacts, PacketViolation, SessionFacts
 from pipeline.transfers.connection_packets import (
     CLIENT,
@@ -48,10 +50,8 @@ _DEFAULT_ACK_TIMEOUT_MS: Final = 20_000
 _TIMEOUT_SLACK_US: Final = 10_000_000
 _MODULUS: Final = 1 << 16
 _HALF: Final = 1 << 15
-MAX_HOP_COUNT: Final = 0x1D
 _NEAR_PACKETS: Final = 64  # before and behind a run in time, that may end where it begins
 EARLIEST_RESEND_US: Final = 25_000_000
-_WRONG_FLAGS: Final = ("UserHeader.Flags.MP", "UserHeader.Flags.DQ", "UserHeader.Flags.AQ")
 _SEEN: Final = "the field was captured"
 
 
@@ -158,27 +158,25 @@ def final_ack_invalid(facts: PacketFacts) -> Iterator[PacketViolation]:
 # User messages
 
 
-def transaction_numbers_invalid(message: dict[str, Any]) -> str | None:
-    """Return what is wrong with the numbers in the sequence ([MS-MQMQ] 2.2.20.5); None where they are well."""
-    number, previous = message["transaction_number"], message["previous_transaction_number"]
-    wrong = number is not None and (number == 0 or previous >= number)
-    return f"TxSequenceNumber {number}, PreviousTxSequenceNumber {previous}" if wrong else None
+def _of_messages(facts: PacketFacts, check: CallCheck) -> Iterator[PacketViolation]:
+    """Yield the packets whose message breaks a rule that also holds for messages that reads return."""
+    rows = [*facts.messages]
+    for found in check(facts.message_columns):
+        for place in np.flatnonzero(found.calls).tolist():
+            row = rows[place]
+            yield PacketViolation(row, found.text(found.actual, place, facts.messages[row]))
 
 
 @packet_rule("T22", "the TransactionHeader was captured", messages="transactional")
 def sent_transaction_number_invalid(facts: PacketFacts) -> Iterator[PacketViolation]:
     """The number in the sequence is 0, or the preceding number is not below it."""
-    for row, message in facts.messages.items():
-        if actual := transaction_numbers_invalid(dict(message)):
-            yield PacketViolation(row, actual)
+    yield from _of_messages(facts, message_packets.transaction_number_invalid)
 
 
 @packet_rule("T24", "BaseHeader and UserHeader were captured", messages="transactional")
 def sent_transactional_message_with_priority(facts: PacketFacts) -> Iterator[PacketViolation]:
     """A message with a TransactionHeader has a priority other than 0."""
-    for row, message in facts.messages.items():
-        if message["transactional"] and message["priority"]:
-            yield PacketViolation(row, f"priority {message['priority']}")
+    yield from _of_messages(facts, message_packets.transactional_message_with_priority)
 
 
 @packet_rule(
@@ -186,14 +184,7 @@ def sent_transactional_message_with_priority(facts: PacketFacts) -> Iterator[Pac
 )
 def sent_user_header_flags_invalid(facts: PacketFacts) -> Iterator[PacketViolation]:
     """MP is 0, DQ or AQ is not allowed, a transactional message is not recoverable, or RC is above 0x1D."""
-    for row, message in facts.messages.items():
-        wrong = [str(error["field"]) for error in message["errors"] or () if error["field"] in _WRONG_FLAGS]
-        if wrong:
-            yield PacketViolation(row, f"{wrong[0]} is wrong")
-        elif message["transactional"] and message["delivery"] != "recoverable":
-            yield PacketViolation(row, "TH without DM = 1")
-        elif (message["hop_count"] or 0) > MAX_HOP_COUNT:
-            yield PacketViolation(row, f"RC 0x{message['hop_count']:02X}")
+    yield from _of_messages(facts, message_packets.user_header_flags_invalid)
 
 
 @packet_rule("T27", "the MessagePropertiesHeader was captured", messages="message_kind = 'administration_ack'")

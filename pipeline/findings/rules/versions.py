@@ -2,7 +2,7 @@
 
 from typing import Final
 
-CALL_RULES: Final = "059f9989190468bc"
-SESSION_RULES: Final = "d3df0db4193b0570"
-CLONE_RULES: Final = "2b32efa802a6e2f0"
-SEQUENCE_RULES: Final = "f282a0af9c49ae6e"
+CALL_RULES: Final = "6575717cf58db8ce"
+SESSION_RULES: Final = "87810b534a7dcd46"
+CLONE_RULES: Final = "af606c1c5ecdfe0b"
+SEQUENCE_RULES: Final = "821960cc94ac7a86"
