@@ -270,6 +270,29 @@ def test_a_message_whose_time_is_over_is_sent(tmp_path):
     assert list(hop_findings_of(tmp_path, [late], [late, timely])) == [[("T26", "late")], []]
 
 
+EXPIRED = FALLS[0], ("client", "user_message", LATE)
+
+
+@pytest.mark.parametrize(("rule", "packets"), [("T23", GOES_BACK), ("T26", EXPIRED)])
+@pytest.mark.parametrize(
+    ("at", "size", "missing"),
+    [
+        (12, 400, ["capture_loss"]),
+        (12, 60, []),  # no message is so small
+        (30, 400, []),  # behind it
+    ],
+)
+def test_a_hole_that_may_hold_an_earlier_sending_makes_findings_on_the_first_partial(rule, packets, at, size, missing):
+    lossy = session("lossy", 1, (*packets[0], 10), ("client", "session_ack", session_ack(), at - 1))
+    lossy.skip("client", size)
+    lossy.say("client", "session_ack", session_ack(), at + 1)
+    later = session("later", 2, (*packets[1], 20))
+    lake = transfers_of_bronze({table.name: rows for table, rows in bronze([lossy, later]).items()})
+    (found,) = [row for row in lake.rows(FINDINGS).to_pylist() if row["rule_id"] == rule]
+    assert (found["connection_id"], found["missing"]) == ("later", missing)
+    assert found["confidence"] == ("partial" if missing else "complete")
+
+
 @pytest.mark.parametrize(
     ("one", "other", "by_address", "by_queue_manager"),
     [
