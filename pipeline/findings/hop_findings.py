@@ -193,13 +193,13 @@ SELECT * FROM (
 
 @hop_rule(
     "T26",
-    "its first sending on the hop was captured, and it is known which of several it is; partial where an earlier one"
-    " may be missing",
+    "its first sending on the hop was captured, it is known which of several it is, and the times of its session are of"
+    " one clock; partial where an earlier one may be missing",
 )
 def expired_message_sent(facts: HopFacts) -> Iterator[HopViolation]:
     """A message is first sent on a hop more than 5 s after its time to reach the queue had passed."""
     late = f"""
-{_SENDINGS} AND m.time_to_reach_queue_s IS NOT NULL
+{_SENDINGS} AND m.time_to_reach_queue_s IS NOT NULL AND NOT coalesce(array_contains(s.missing, 'clock_step'), FALSE)
   AND unix_micros(m.seen_at) > unix_micros(m.sent_at) + (m.time_to_reach_queue_s + {_EXPIRY_SLACK_S}) * 1000000"""
     for row in facts.first_on_hop(facts.query(f"{late} AND m.connection_id IN {{names}}", names=facts.connections)):
         after = (row["seen_at"] - row["sent_at"]) / 1_000_000 - row["time_to_reach_queue_s"]

@@ -57,8 +57,8 @@ def check(seeds):
 
 
 # Each showed a fault: messages that were rejected or delivered and seemed transferred or unacknowledged, and numbers
-# that a receiver seemed to have to refuse.
-@pytest.mark.parametrize("seed", [7, 8, 12, 15, 21])
+# that a receiver seemed to have to refuse; a message that seemed to be sent after its time, by a clock 60 s ahead.
+@pytest.mark.parametrize("seed", [7, 8, 12, 15, 21, 1_091_681_813_213])
 def test_what_is_complete_is_as_in_the_whole_capture(seed):
     check([seed])
 

@@ -3,6 +3,6 @@
 from typing import Final
 
 CALL_RULES: Final = "f5fcf5576d850ca9"
-SESSION_RULES: Final = "17b5aec05e4056bc"
+SESSION_RULES: Final = "fac75b59b4caa8d8"
 CLONE_RULES: Final = "6ec755acc1b526e1"
 SEQUENCE_RULES: Final = "dd362c91b08966b6"
