@@ -263,8 +263,8 @@ SESSIONS = Table(
             "missing",
             STRINGS,
             "what outcome and ended lack: capture_begins (the SYN was not captured), capture_loss (bytes are missing),"
-            " one_direction (uncaptured_side), capture_ends (ended is null), clock_step (its packets have times of"
-            " several clocks: how long it was quiet before its end is not known)",
+            " one_direction (uncaptured_side), capture_ends (ended is null), clock_step (its packets, or they and its"
+            " end, have times of several clocks: how long it was quiet before its end is not known)",
         ),
         Column(
             "ended",

@@ -14,20 +14,25 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
 from pipeline.arrow_rows import epoch_day, rows_to_table, table_to_rows
 from pipeline.findings.cloned_machines import HandshakeRequest, find_clones
 from pipeline.findings.rules.registry import ALL_RULES, hop_rule
 from pipeline.lake.lake import Lake
-from pipeline.transfers.hops.hop_keys import CLONE_SUBJECT
+from pipeline.transfers.hops.hop_keys import CLONE_SUBJECT, HOP_COLUMNS
 from pipeline.transfers.packet_order import CLOCKS_APART_US, PacketOrder
+from pipeline.transfers.sequences.sequence_inputs import CLOCK_SLACK_US, read_missing_packets
 from schemas.findings import FINDINGS
 from schemas.messages import MESSAGES
 from schemas.sessions import ORDER_ACKS, SESSION_PACKETS, SESSIONS
 from schemas.transfers import MESSAGE_TRANSFERS, TRANSFER_SEQUENCES
+from udfs.array_types import Bools
 from udfs.codes import MQMSG_CLASS_ACK_RECEIVE, NEGATIVE_CLASS_BIT, RECEIVE_CLASS_BIT
+from udfs.columns.absent import BEFORE_ALL
 from udfs.keys import key
+from udfs.sessions.packet_layouts import MIN_MESSAGE_BYTES
 from udfs.times import DAY_US
 
 HOP_SCOPE: Final = "hop"
@@ -41,7 +46,9 @@ SELECT m.packet_key, m.connection_id, m.seen_at, m.sender_address, s.client_addr
   CASE WHEN m.sender_address = s.client_address THEN 'client' ELSE 'server' END AS sent_by,
   CASE WHEN m.sender_address = s.client_address THEN s.server_address ELSE s.client_address END AS receiver_address,
   CASE WHEN m.sender_address = s.client_address THEN s.initiator_queue_manager ELSE s.acceptor_queue_manager END
-    AS sender_queue_manager
+    AS sender_queue_manager,
+  CASE WHEN m.sender_address = s.client_address THEN s.acceptor_queue_manager ELSE s.initiator_queue_manager END
+    AS receiver_queue_manager
 FROM {messages} AS m JOIN {sessions} AS s ON s.connection_id = m.connection_id
 WHERE m.packet_key IS NOT NULL"""
 _SENDINGS_OF_HOPS: Final = f"""
@@ -65,12 +72,16 @@ SELECT a.*, coalesce(t.hop_key, a.receiver_address || ' ' || a.sender_address) A
 
 
 class HopViolation(NamedTuple):
-    """A packet that breaks a rule: its row with packet_key, connection_id, sent_by, both addresses and time."""
+    """A packet that breaks a rule: its row with packet_key, connection_id, sent_by, both addresses and time.
+
+    ``missing``: as in gold.findings.
+    """
 
     row: Mapping[str, Any]
     actual: str
     evidence: tuple[str, ...]
     subject: str | None = None
+    missing: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +103,10 @@ class HopFacts:
         return [row for row in rows if order.is_certain(row["before"], row["packet_key"])]
 
     def first_on_hop(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Return the sendings that were certainly the first ones of their messages, queues and hops."""
+        """Return the sendings that were certainly the first captured ones of their messages, queues and hops.
+
+        ``missing`` of each has capture_loss where a hole between the same machines may hold an earlier one.
+        """
         keys = {row["message_key"] for row in rows} - {None}
         found = self.query(_sendings_of_hops("m.message_key IN {keys}"), keys=keys) if keys else []
         same: defaultdict[tuple[Any, ...], list[str]] = defaultdict(list)
@@ -100,7 +114,7 @@ class HopFacts:
             same[each["message_key"], each["destination_queue"], each["hop"]].append(each["packet_key"])
         of_packet = {name: names for names in same.values() for name in names}
         order = PacketOrder.read(self.lake, {other for row in rows for other in of_packet.get(row["packet_key"], ())})
-        return [
+        first = [
             row
             for row in rows
             if row["message_key"] is not None
@@ -110,6 +124,17 @@ class HopFacts:
                 if other != row["packet_key"]
             )
         ]
+        lost = self._may_be_sent_before(first) if first else ()
+        return [row | {"missing": ("capture_loss",) if each else ()} for row, each in zip(first, lost, strict=True)]
+
+    def _may_be_sent_before(self, rows: list[dict[str, Any]]) -> Bools:
+        """Return for each sending whether a hole may hold an earlier one: behind the time when the message was made."""
+        hops = {name: pa.array([row[name] for row in rows], pa.string()) for name in HOP_COLUMNS}
+        made_at = np.array([BEFORE_ALL if row["sent_at"] is None else row["sent_at"] for row in rows], np.int64)
+        seen_at = np.array([row["seen_at"] for row in rows], np.int64)
+        since = np.minimum(made_at - CLOCK_SLACK_US, seen_at)
+        holes = read_missing_packets(self.lake)
+        return holes.may_hold(hops, np.full(len(rows), MIN_MESSAGE_BYTES), since, seen_at)
 
     def earlier(self) -> str:
         """Return the window frame of rows not later than the current one, as far as rules look back."""
@@ -145,7 +170,8 @@ SELECT * FROM (
 
 @hop_rule(
     "T23",
-    "both sendings, and the sender's handshake, were captured, by clocks of which it is known which was sent first",
+    "both sendings, and the sender's handshake, were captured, by clocks of which it is known which was sent first;"
+    " partial where an earlier sending may be missing",
 )
 def lower_sequence_sent(facts: HopFacts) -> Iterator[HopViolation]:
     """A message is first sent, by its source, in a lower sequence than an earlier one for the same queue and hop."""
@@ -163,18 +189,23 @@ SELECT * FROM (
 ) WHERE transaction_sequence_id < highest"""
     for row in facts.first_on_hop(facts.in_order(facts.query(sql, queues=queues) if queues else [])):
         actual = f"sequence {int(row['transaction_sequence_id'])} after {int(row['highest'])}"
-        yield HopViolation(row, actual, (row["before"], row["packet_key"]))
+        yield HopViolation(row, actual, (row["before"], row["packet_key"]), missing=row["missing"])
 
 
-@hop_rule("T26", "its first sending on the hop was captured, and it is known which of several it is")
+@hop_rule(
+    "T26",
+    "its first sending on the hop was captured, it is known which of several it is, and the times of its session are of"
+    " one clock; partial where an earlier one may be missing",
+)
 def expired_message_sent(facts: HopFacts) -> Iterator[HopViolation]:
     """A message is first sent on a hop more than 5 s after its time to reach the queue had passed."""
     late = f"""
-{_SENDINGS} AND m.time_to_reach_queue_s IS NOT NULL
+{_SENDINGS} AND m.time_to_reach_queue_s IS NOT NULL AND NOT coalesce(array_contains(s.missing, 'clock_step'), FALSE)
   AND unix_micros(m.seen_at) > unix_micros(m.sent_at) + (m.time_to_reach_queue_s + {_EXPIRY_SLACK_S}) * 1000000"""
     for row in facts.first_on_hop(facts.query(f"{late} AND m.connection_id IN {{names}}", names=facts.connections)):
         after = (row["seen_at"] - row["sent_at"]) / 1_000_000 - row["time_to_reach_queue_s"]
-        yield HopViolation(row, f"sent {after:.0f} s after its time was over", (row["packet_key"],))
+        actual = f"sent {after:.0f} s after its time was over"
+        yield HopViolation(row, actual, (row["packet_key"],), missing=row["missing"])
 
 
 @hop_rule("T28", "the message was captured before its acknowledgement, by clocks of which it is known that it was")
@@ -270,10 +301,10 @@ def hop_finding_rows(violations: Iterator[tuple[str, HopViolation]], run_id: str
             "finding_key": key(rule_id, row["packet_key"]), "rule_id": rule_id, "source": rule.sources[0],
             "severity": rule.severity, "subject": subject, "call_key": None, "packet_key": row["packet_key"],
             "observed_at": at, "message": f"{subject}: {violation.actual}", "expected": rule.requirement,
-            "actual": violation.actual, "evidence": list(dict.fromkeys(violation.evidence)), "confidence": "complete",
-            "missing": [], "errors": [], "connection_id": row["connection_id"],
-            "server_address": row["server_address"], "scope": HOP_SCOPE, "queue": None, "event_date": epoch_day(at),
-            "run_id": run_id,
+            "actual": violation.actual, "evidence": list(dict.fromkeys(violation.evidence)),
+            "confidence": "partial" if violation.missing else "complete", "missing": [*violation.missing],
+            "errors": [], "connection_id": row["connection_id"], "server_address": row["server_address"],
+            "scope": HOP_SCOPE, "queue": None, "event_date": epoch_day(at), "run_id": run_id,
         }  # fmt: skip
         rows[finding["finding_key"]] = finding
     return rows_to_table([*rows.values()], _FINDINGS_SCHEMA)

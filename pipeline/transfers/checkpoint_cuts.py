@@ -84,6 +84,8 @@ class _Maker:
         """Return a checkpoint that counts ``MIN_PACKETS`` more than there are counted; None where there is none."""
         if len(self.rows) < MIN_PACKETS or self.found.clocks_differ(self.place):
             return None
+        if self.found.captures_apart_us(self.place):  # how the session ended depends on it
+            return None
         cut = self._cut()
         if cut is None or int((self.sent_at <= cut.until).sum()) < MIN_PACKETS:
             return None

@@ -18,7 +18,7 @@ from pipeline.transfers.packet_numbers import NO_NUMBER, CountBefore, PacketNumb
 from pipeline.transfers.session_acknowledgements import SessionHeaders, acknowledged_by, stored_by
 from udfs.array_types import Bools, Ints
 from udfs.capture.clock_steps import NO_STEPS, ClockSteps
-from udfs.columns.absent import NO_TIME, NONE
+from udfs.columns.absent import AFTER_ALL, NO_TIME, NONE
 from udfs.columns.arrays import from_ints, is_one_of, one_array, to_flags, to_ints, to_times
 from udfs.messages.header_layouts import USER_FLAG_TH
 from udfs.sessions.fixed_records import FixedRecords
@@ -32,6 +32,7 @@ ESTABLISH_CONNECTION, CONNECTION_PARAMETERS = "establish_connection", "connectio
 HANDSHAKE_KINDS: Final = (ESTABLISH_CONNECTION, CONNECTION_PARAMETERS)
 COUNTED_KINDS: Final = (USER_MESSAGE, ORDER_ACK, FINAL_ACK)
 _USER_FLAGS: Final = np.dtype([("Flags", "<u4")])
+_CLOCKS_APART_US: Final = 1_000_000
 _DELIVERY_SHIFT: Final = 5  # DM of UserHeader.Flags
 USER_FLAGS_SQL: Final = "substring(packet, 61, 4)"  # UserHeader.Flags, at offset 60 of a packet with IN = 0
 
@@ -102,6 +103,26 @@ class ConnectionPackets:
         """Whether the packets of a connection have times of several clocks."""
         both = slice(self.rows_of(connection, CLIENT).first, self.rows_of(connection, SERVER).end)
         return bool((self.packets.sent_at[both] != self.shown_at[both]).any())
+
+    def captures_apart_us(self, connection: int) -> int:
+        """Return by how much the times of one packet of a connection differ between its captures, microseconds.
+
+        That is the most of all its packets; 0 below a second, and where no packet was captured twice.
+        """
+        if "sightings" not in self.table.column_names:
+            return 0
+        first, end = self.rows_of(connection, CLIENT).first, self.rows_of(connection, SERVER).end
+        seen = self.table["sightings"].slice(first, end - first).combine_chunks()
+        seen = seen.filter(pc.fill_null(pc.greater(pc.list_value_length(seen), 0), False))  # noqa: FBT003 - its value
+        if not len(seen):
+            return 0
+        times = to_times(seen.flatten().field("sent_at"))
+        ends = np.cumsum(to_ints(pc.list_value_length(seen)))
+        starts = np.append(0, ends[:-1])
+        latest = np.maximum.reduceat(times, starts)
+        earliest = np.minimum.reduceat(np.where(times == NO_TIME, AFTER_ALL, times), starts)
+        apart = int((latest - np.minimum(earliest, latest)).max())
+        return apart if apart >= _CLOCKS_APART_US else 0
 
     def is_kind(self, *kinds: str) -> Bools:
         """Return which packets are of some kinds."""

@@ -202,12 +202,12 @@ class _Session:
             counts = side_counts(self.found, self.place, side)
             counts["window_full_ms"] = self._window_full_ms(side, silent=silent)
             row |= {f"{SIDES[side]}_{name}": value for name, value in counts.items()}
-        row["ended"] = self._ended(sides, outcome, row["ack_timeout_ms"], silent=silent)
+        row["ended"], is_sure = self._ended(sides, outcome, row["ack_timeout_ms"], silent=silent)
         lacks = {
             "capture_begins": not connection["syn_seen"],
             "capture_ends": row["ended"] is None,
             "capture_loss": connection["missing_bytes"] or connection["uncaptured_side"] is not None,
-            "clock_step": self.found.clocks_differ(self.place),
+            "clock_step": self.found.clocks_differ(self.place) or not is_sure,
             "one_direction": connection["uncaptured_side"] is not None,
         }
         row["missing"] = [code for code, lacking in lacks.items() if lacking]
@@ -294,16 +294,27 @@ class _Session:
         inside = self.found.is_kind_in(slice(rows.first, rows.end), kind)
         return (rows.first + np.flatnonzero(inside)).tolist()
 
-    def _ended(self, sides: list[SideRows], outcome: str, ack_timeout_ms: int | None, *, silent: bool) -> str | None:
+    def _ended(
+        self, sides: list[SideRows], outcome: str, ack_timeout_ms: int | None, *, silent: bool
+    ) -> tuple[str | None, bool]:
+        """Return how it ended, and whether that is the same by whichever capture's clock the end was seen."""
         closed = self.connection["closed_at"]
         if closed is None and not silent:
-            return None
+            return None, True
         if outcome != "open":
-            return "refused" if outcome == "refused" else "unopened"
+            return "refused" if outcome == "refused" else "unopened", True
         if silent:
-            return "silent"
+            return "silent", True
+        by_cause = "reset" if self.connection["closed_by"] == "rst" else "closed"
         if self.found.clocks_differ(self.place):  # how long it was quiet before its end is not known
-            return "reset" if self.connection["closed_by"] == "rst" else "closed"
+            return by_cause, True
+        times = {closed, closed - self.found.captures_apart_us(self.place)}
+        ways = {self._waited_until(sides, at, ack_timeout_ms) or by_cause for at in times}
+        is_sure = len(ways) == 1
+        return ways.pop() if is_sure else by_cause, is_sure
+
+    def _waited_until(self, sides: list[SideRows], closed: int, ack_timeout_ms: int | None) -> str | None:
+        """Return for what its end at a time was waited for: ack_timeout or idle; None if it was not."""
         if ack_timeout_ms is not None and any(
             self._timed_out(sides[side], sides[1 - side], closed - ack_timeout_ms * _US_PER_MS) for side in (0, 1)
         ):
@@ -314,9 +325,8 @@ class _Session:
         checkpoint = self.found.checkpoint(self.place)
         if checkpoint is not None:
             counted = np.append(counted, checkpoint.last_counted_at)
-        if closed - self.connection["first_packet_at"] >= idle and not (counted > closed - idle).any():
-            return "idle"
-        return "reset" if self.connection["closed_by"] == "rst" else "closed"
+        is_idle = closed - self.connection["first_packet_at"] >= idle and not (counted > closed - idle).any()
+        return "idle" if is_idle else None
 
     def _timed_out(self, ours: SideRows, theirs: SideRows, until: int) -> bool:
         """Whether a side's first unacknowledged packet and the other side's last one are not later than a time."""

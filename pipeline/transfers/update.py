@@ -69,7 +69,7 @@ from udfs.sessions.packet_layouts import DECODER_VERSION
 from udfs.times import timedelta_to_us, us_to_datetime
 
 _SESSIONS: Final = DerivedTable(
-    SESSIONS, (SESSION_PACKETS, CONNECTIONS, CAPTURE_FILES), code_version="8",
+    SESSIONS, (SESSION_PACKETS, CONNECTIONS, CAPTURE_FILES), code_version="9",
     needs=(SESSION_PACKETS, SESSIONS, CONNECTIONS),
 )  # fmt: skip
 _MAX_DECODED_BYTES: Final = 64 << 20  # of messages that are decoded together

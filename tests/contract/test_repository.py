@@ -48,9 +48,11 @@ def test_every_public_function_and_class_says_what_it_does(project, package):
 
 
 def public(node):
-    """Public functions, classes and methods of a module, not those inside functions."""
+    """Public functions, classes and methods of a module, not those inside functions, and no mere types of one."""
     for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.ClassDef | ast.FunctionDef) and not child.name.startswith("_"):
+        if not isinstance(child, ast.ClassDef | ast.FunctionDef) or child.name.startswith("_"):
+            continue
+        if "overload" not in map(ast.unparse, child.decorator_list):
             yield child
             if isinstance(child, ast.ClassDef):
                 yield from public(child)

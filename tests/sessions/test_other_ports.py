@@ -47,6 +47,28 @@ def test_who_asks_first_is_the_client_whatever_the_ports():
     del flow
 
 
+@pytest.mark.parametrize("port", [1801, PORT])
+@pytest.mark.parametrize("block_bytes", [300, 16 << 20])
+def test_an_answer_whose_request_was_not_captured_is_of_the_server(port, block_bytes):
+    """Also where another capture has the request, read before or after."""
+    _, parts = session()
+    flow = tcp.Flow(server_port=port, client_port=port - 1)  # the higher port is the server's
+    asked = next(at for at, part in enumerate(parts) if part.payload)
+    late = read_capture(capture(flow, parts[asked + 1 :]), block_bytes=block_bytes)
+    found = {(row["kind"], row["sent_by"], row["client_port"]) for row in to_rows(late["session_packets"])}
+    assert found == {
+        ("establish_connection", "server", flow.client_port),
+        ("connection_parameters", "client", flow.client_port),
+        ("connection_parameters", "server", flow.client_port),
+        ("user_message", "client", flow.client_port),
+    }
+    early = read_capture(capture(flow, [part for part in parts[: asked + 1] if not part.flags & frames.SYN]))
+    pending = [*early["pending"].to_pylist(), *late["pending"].to_pylist()]
+    for order in (pending, pending[::-1]):
+        (connection,) = to_rows(merge_connections(order).tables["connections"])
+        assert connection["client_port"] == flow.client_port
+
+
 def test_the_middle_of_it_is_read_again_when_another_capture_shows_the_beginning():
     flow, parts = session()
     first, second = parts[:9], parts[9:]

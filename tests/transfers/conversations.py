@@ -114,6 +114,7 @@ class Conversation:
         sender, receiver = ends if side == "client" else ends[::-1]
         micros = round(moment.timestamp() * 1e6)
         seen = len(raw) if seen is None else seen
+        assert seen <= len(raw)
         whole = seen == len(raw)
         self.offsets[side] += len(raw)
         self.missing += len(raw) - seen

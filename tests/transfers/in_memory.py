@@ -6,6 +6,8 @@ import pyarrow.compute as pc
 from capture.in_memory import read_captures
 from memory_lake import MemoryLake
 from pipeline.bronze.across_captures.clock_steps import read_clock_steps
+from pipeline.findings.hop_findings import HopFacts, hop_finding_rows
+from pipeline.findings.rules.registry import HOP_CHECKS
 from pipeline.findings.session_findings import (
     EVALUATED_MESSAGES_SQL,
     FINDING_CONNECTION_COLUMNS,
@@ -13,6 +15,7 @@ from pipeline.findings.session_findings import (
     evaluate_sessions,
     read_facts,
 )
+from pipeline.settings import TransfersConfig
 from pipeline.silver.decode import message_batches
 from pipeline.transfers.inputs import (
     BINARY_PROTOCOL,
@@ -110,4 +113,6 @@ def _findings(lake, found, ends):
     names = {*found.connection_ids}
     connections = lake.select(CONNECTIONS, "connection_id IN {names}", FINDING_CONNECTION_COLUMNS, names=names)
     facts, sessions = read_facts(found, connections, lake.rows(SESSIONS), messages, ends, stray)
-    return evaluate_sessions(facts, sessions, RUN)
+    hops = HopFacts(lake, names, int(TransfersConfig.wait.total_seconds()))
+    violations = ((check.rule_id, each) for check in HOP_CHECKS for each in check.check(hops))
+    return pa.concat_tables([evaluate_sessions(facts, sessions, RUN), hop_finding_rows(violations, RUN)])

@@ -64,7 +64,7 @@ def long_session(draw: Random, packets=120):
             continue
         said = {"transaction": (0, SEQUENCE, draw.randint(2, 6), 1), "flags": 0} if kind == "transactional" else {}
         raw = message(number, recoverable=kind == "recoverable", sh=sh, **said)
-        held = draw.choice([len(raw) - 1, 200, 40]) if draw.random() < cut else None
+        held = min(draw.choice([len(raw) - 1, 200, 40]), len(raw)) if draw.random() < cut else None
         row = talk.say(side, "user_message", raw, moment, capture=capture, seen=held)
         row["observations"] = draw.choice([1, 2])
     if draw.random() < 0.3:

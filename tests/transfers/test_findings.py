@@ -148,8 +148,8 @@ def in_sequence(number, sequence):
 LATE = message(1, sent=int(START.timestamp()) - 60, reach=40)
 
 
-def hop_findings_of(tmp_path, *steps):
-    """The findings over several sessions after each step: conversations that bronze has then."""
+def hop_rows_of(tmp_path, *steps):
+    """The rows of the findings over several sessions after each step: conversations that bronze has then."""
     lake = Lake(without_spark(), str(tmp_path / "lake"))
     for talks in steps:
         for table, rows in bronze(talks).items():
@@ -161,7 +161,12 @@ def hop_findings_of(tmp_path, *steps):
         update_messages.update(lake, "run")
         update_sequences.update(lake, "run")
         update_sessions.update(lake, "run")
-        found = lake.select(FINDINGS, "scope = 'hop'").to_pylist()
+        yield lake.select(FINDINGS, "scope = 'hop'").to_pylist()
+
+
+def hop_findings_of(tmp_path, *steps):
+    """Rules and connections of these rows."""
+    for found in hop_rows_of(tmp_path, *steps):
         yield sorted((row["rule_id"], row["connection_id"]) for row in found)
 
 
@@ -268,6 +273,41 @@ def test_a_message_whose_time_is_over_is_sent(tmp_path):
     late = session("late", 1, ("client", "user_message", message(1, sent=now - 60, reach=40), 0))
     timely = session("timely", 2, ("client", "user_message", message(1, sent=now - 60, reach=40), -20))
     assert list(hop_findings_of(tmp_path, [late], [late, timely])) == [[("T26", "late")], []]
+
+
+EXPIRED = FALLS[0], ("client", "user_message", LATE)
+
+
+@pytest.mark.parametrize(("rule", "packets"), [("T23", GOES_BACK), ("T26", EXPIRED)])
+@pytest.mark.parametrize(
+    ("at", "size", "missing"),
+    [
+        (12, 400, ["capture_loss"]),
+        (12, 60, []),  # no message is so small
+        (30, 400, []),  # behind it
+    ],
+)
+def test_a_hole_that_may_hold_an_earlier_sending_makes_findings_on_the_first_partial(rule, packets, at, size, missing):
+    lossy = session("lossy", 1, (*packets[0], 10), ("client", "session_ack", session_ack(), at - 1))
+    lossy.skip("client", size)
+    lossy.say("client", "session_ack", session_ack(), at + 1)
+    later = session("later", 2, (*packets[1], 20))
+    lake = transfers_of_bronze({table.name: rows for table, rows in bronze([lossy, later]).items()})
+    (found,) = [row for row in lake.rows(FINDINGS).to_pylist() if row["rule_id"] == rule]
+    assert (found["connection_id"], found["missing"]) == ("later", missing)
+    assert found["confidence"] == ("partial" if missing else "complete")
+
+
+def test_a_hole_may_come_and_be_filled_later(tmp_path):
+    lossy, filled, late = session("talk", 1), session("talk", 1), session("late", 2, (*EXPIRED[1], 20))
+    lossy.skip("client", len(message(9)))
+    filled.say("client", "user_message", message(9), 12)
+    for talk in (lossy, filled):
+        talk.say("client", "session_ack", session_ack(), 13)
+    found = list(hop_rows_of(tmp_path, [late], [lossy, late], [filled, late]))
+    assert [[(row["rule_id"], row["missing"]) for row in rows] for rows in found] == [
+        [("T26", [])], [("T26", ["capture_loss"])], [("T26", [])]
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

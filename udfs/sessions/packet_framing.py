@@ -33,7 +33,15 @@ from udfs.sessions.packet_headers import (
 )
 from udfs.tcp.capture_budget import NOT_KEPT, CaptureBudget
 from udfs.tcp.connection_tracker import BlockStream, BlockStreams, StreamExtent
-from udfs.tcp.connections import BufferedSegment, ConnectionKind, StreamDirection, StreamGap, TcpConnection
+from udfs.tcp.connections import (
+    BufferedSegment,
+    ConnectionKind,
+    FirstHeader,
+    StreamDirection,
+    StreamGap,
+    TcpConnection,
+    sequence_difference,
+)
 
 MAX_LENGTH_BYTES: Final = MAX_PACKET_BYTES + SESSION_HEADER_BYTES
 # Of a side without its SYN, the packets that begin in so many bytes are kept for an earlier capture: it may show that
@@ -162,7 +170,8 @@ def recognise_sessions(streams: BlockStreams, *, final: bool) -> None:
     """Find the sides whose first captured octets are an EstablishConnection header, tested once for each direction.
 
     Their connections are of the binary protocol, on any port, and the side with the earliest header is the client
-    unless a SYN shows it. A direction that may still begin so waits for its first 20 octets, if ``final`` is not set.
+    unless a SYN shows it, or the only header is an answer whose request was not captured. A direction that may still
+    begin so waits for its first 20 octets, if ``final`` is not set.
     """
     waiting = []
     for stream in streams.streams:
@@ -171,35 +180,54 @@ def recognise_sessions(streams: BlockStreams, *, final: bool) -> None:
             continue
         first = stream.extents[0]
         head = streams.buffer[first.start : min(first.end, first.start + MIN_SEARCH_BYTES)]
-        if not may_be_establish_connection(head):
-            continue
-        if len(head) < MIN_SEARCH_BYTES:
+        begins = may_be_establish_connection(head)
+        if begins and len(head) < MIN_SEARCH_BYTES:
             if connection.kind is not ConnectionKind.BINARY and not final and len(stream.extents) == 1:
                 direction.partial_pdu = streams.copy_segments(first.start, first.end, first.stream_offset)
                 waiting.append(stream)
             continue
         if connection.kind is not ConnectionKind.BINARY:
-            if connection.rpc_state is not None:
+            if not begins or connection.rpc_state is not None:
                 continue
             connection.kind = ConnectionKind.BINARY
             connection.directions[stream.side ^ 1].framing_state = None
-        time = int(streams.time_ns[int(np.searchsorted(streams.segment_start, first.start, "right")) - 1])
-        asked = [(time, stream.side), *_header_that_waits(connection, stream.side ^ 1)]
-        if connection.session_asked_at_ns is not None and connection.client_side is not None:
-            asked.append((connection.session_asked_at_ns, connection.client_side))
-        if not connection.client_certain:
-            connection.session_asked_at_ns, connection.client_side = min(asked)
+        headers = [*_header_that_waits(connection, stream.side ^ 1)]
+        if begins:
+            segment = int(np.searchsorted(streams.segment_start, first.start, "right")) - 1
+            time, acknowledged = int(streams.time_ns[segment]), int(streams.acknowledgement[segment])
+            headers.append(FirstHeader(time, stream.side, acknowledged))
+        _note_headers(connection, headers)
     if waiting:
         streams.streams = [stream for stream in streams.streams if all(stream is not each for each in waiting)]
 
 
-def _header_that_waits(connection: TcpConnection, side: int) -> Iterator[tuple[int, int]]:
-    """Yield time and side of a header that a direction begins with whose order is not certain yet."""
+def _header_that_waits(connection: TcpConnection, side: int) -> Iterator[FirstHeader]:
+    """Yield the header that a direction begins with whose order is not certain yet."""
     direction = connection.directions[side]
     if not direction.started and direction.held_segments and direction.framing_state is None:
         first = direction.held_segments[0]
         if len(first.data) >= MIN_SEARCH_BYTES and may_be_establish_connection(first.data[:MIN_SEARCH_BYTES]):
-            yield first.time_ns, side
+            yield FirstHeader(first.time_ns, side, first.acknowledgement)
+
+
+def _note_headers(connection: TcpConnection, found: list[FirstHeader]) -> None:
+    """Set the client of a connection whose sides begin with these headers, and with the one found before."""
+    headers = [each for each in (*found, connection.session_asked) if each is not None]
+    if connection.client_certain or not headers:
+        return
+    connection.session_asked = earliest = min(headers)
+    is_alone = all(each.side == earliest.side for each in headers)
+    connection.client_side = earliest.side ^ (is_alone and _is_answer(connection, earliest))
+
+
+def _is_answer(connection: TcpConnection, header: FirstHeader) -> bool:
+    """Whether the header of one side is an answer: the ports tell, or it acknowledges bytes of the other side."""
+    if connection.served_side is not None:
+        return header.side == connection.served_side
+    first = connection.directions[header.side ^ 1].base_sequence
+    if first is None or not header.acknowledged:
+        return False
+    return sequence_difference(header.acknowledged - first) >= 0
 
 
 class SessionFramer:
@@ -212,7 +240,8 @@ class SessionFramer:
         """
         whole, ended = _WholePackets(), list[_Ended]()
         for stream in streams.streams:
-            if stream.connection.kind is ConnectionKind.BINARY:
+            is_framed = stream.connection.directions[stream.side].framing_state is not None
+            if stream.connection.kind is ConnectionKind.BINARY and (is_framed or stream.has_bytes_or_gap):
                 _SideFramer(streams, stream, whole, ended, final=final).run()
         found = []
         if whole.starts:

@@ -514,6 +514,14 @@ class Reset:
     in_sequence: bool = True
 
 
+class FirstHeader(NamedTuple):
+    """The header of an EstablishConnection packet that a side begins with, and the acknowledgement of its segment."""
+
+    time_ns: int
+    side: int
+    acknowledged: int  # 0 if not known
+
+
 @dataclass(slots=True)
 class TcpConnection:
     """One TCP connection. Side 0 is the lower endpoint; ``client_side`` is None until the client is known."""
@@ -538,7 +546,7 @@ class TcpConnection:
     skipped_bytes_kept: int = 0  # in these
     rpc_state: object = None  # RpcAssociation, set by the RPC layer
     budget: CaptureBudget = field(default_factory=CaptureBudget)  # of its capture
-    session_asked_at_ns: int | None = None  # of the earliest EstablishConnection packet that begins a side
+    session_asked: FirstHeader | None = None  # the earliest
     cached_identity: tuple[object, ...] | None = None  # ConnectionIdentity
 
     @property
@@ -611,16 +619,18 @@ class TcpConnection:
         """Whether a side has a well-known port of MSMQ RPC or of the endpoint mapper."""
         return any(end[2] == EPM_PORT or end[2] in MSMQ_RPC_PORTS for end in self.endpoints)
 
+    @property
+    def served_side(self) -> int | None:
+        """The side that alone has a well-known port of MSMQ or the endpoint mapper; None where neither or both do."""
+        served = [port in (EPM_PORT, BINARY_PROTOCOL_PORT) or port in MSMQ_RPC_PORTS for _, _, port in self.endpoints]
+        return None if served[0] == served[1] else served.index(True)
+
     def likely_client_side(self) -> int:
-        """Return the client's side: from SYN or RPC if known, else guessed from the ports (see bronze.connections)."""
+        """Return the client's side: from SYN, RPC or a session's request if known, else guessed from the ports."""
         if self.client_side is not None:
             return self.client_side
-        served = [
-            port in (EPM_PORT, BINARY_PROTOCOL_PORT) or port in MSMQ_RPC_PORTS
-            for port in (self.port_of_side(0), self.port_of_side(1))
-        ]
-        if served[0] != served[1]:
-            return 1 if served[0] else 0
+        if self.served_side is not None:
+            return self.served_side ^ 1
         return 0 if self.port_of_side(0) > self.port_of_side(1) else 1
 
     @property

@@ -3,6 +3,6 @@
 from typing import Final
 
 CALL_RULES: Final = "6575717cf58db8ce"
-SESSION_RULES: Final = "87810b534a7dcd46"
-CLONE_RULES: Final = "af606c1c5ecdfe0b"
+SESSION_RULES: Final = "c70d28482410a732"
+CLONE_RULES: Final = "a5ba733c4435d68c"
 SEQUENCE_RULES: Final = "821960cc94ac7a86"
