@@ -67,6 +67,7 @@ SLICE_KEYS: Final = ("server_address", "slice")
 # more calls than below. Few slices cost least: each reads what opened and closed queues at the whole server.
 _CALLS_IN_ONE_SLICE: Final = 10_000
 _CALLS_PER_SLICE: Final = 100_000
+_CALLS_OF_SCOPE_IN_ONE_SLICE: Final = 500_000  # to find what slices need of one another takes longer than one slice
 _MAX_DIGITS: Final = 3
 
 CONVERSATION_SQL: Final = (
@@ -248,7 +249,7 @@ def attempt_queries(lake: Lake, scope: RecomputeScope | None, known_ends: Collec
     them; ``shared`` and ``clients`` are further calls that they depend on: where none can be, there is no such query.
     """
     cuts = _NO_CUTS
-    if scope is None or scope.call_count > _CALLS_PER_SLICE:
+    if scope is None or scope.call_count > _CALLS_OF_SCOPE_IN_ONE_SLICE:
         cuts = _cut_servers(lake, None if scope is None else scope.servers, known_ends)
     return _queries(all_calls() if scope is None else calls_of_scope(scope), cuts)
 

@@ -305,6 +305,7 @@ def _happenings(seed):
 def test_in_any_order_and_number_of_runs_all_is_as_if_made_anew(story, monkeypatch, seed, here):
     if not here:
         monkeypatch.setattr(server_slices, "_CALLS_IN_ONE_SLICE", 1)
+        monkeypatch.setattr(server_slices, "_CALLS_OF_SCOPE_IN_ONE_SLICE", 1)
         monkeypatch.setattr(server_slices, "_CALLS_PER_SLICE", 1)
         monkeypatch.setattr(lake_module, "MAX_ROWS_IN_MEMORY", -1)
     reads, clients, messages = _happenings(seed)

@@ -137,6 +137,7 @@ def slices_change_nothing(seed, steps):
     """Compare what slices of a few calls give; return how many there are."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(server_slices, "_CALLS_IN_ONE_SLICE", 1)
+        patch.setattr(server_slices, "_CALLS_OF_SCOPE_IN_ONE_SLICE", 1)
         patch.setattr(server_slices, "_CALLS_PER_SLICE", (1, 10, 1000)[seed % 3])  # conversations are cut with more
         return compare(seed, steps)
 
