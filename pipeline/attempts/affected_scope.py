@@ -31,7 +31,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.arrow_rows import is_in
+from pipeline.arrow_rows import is_in, unique_rows
 from pipeline.attempts import dependency_keys
 from pipeline.attempts.attempt_rows import CONNECTION_DEFAULTS, CONNECTION_FIELDS
 from pipeline.attempts.calls.associations import RpcConnection, group_into_associations
@@ -51,6 +51,8 @@ from pipeline.attempts.changed_rows import (
     sql_values,
 )
 from pipeline.attempts.ongoing_associations import OngoingAssociations, find_ongoing
+from pipeline.attempts.server_openings import OPENING_CALLS
+from pipeline.lake.date_filters import dates_condition
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import QueryInput
 from schemas.attempts import QUEUE_OPERATIONS, RECEIVE_ATTEMPTS
@@ -68,9 +70,10 @@ class RecomputeScope:
     """The connections whose attempts are recomputed, and the event dates of their calls and attempts.
 
     ``connection_rows`` are the rows of bronze.connections of these and more, ``call_count`` the number of calls to
-    recompute; ``cancelled_requests`` the server, queue handle and request number of every qm2qm cancel. Of
-    ``ongoing_connections`` only attempts are recomputed that depend on one of the ``changed_keys``; ``changed_calls``
-    are their changed, new or deleted calls, ``newly_closed_connections`` as in ``OngoingAssociations``.
+    recompute; ``cancelled_requests`` the server, queue handle and request number of every qm2qm cancel. At ``numbered``
+    servers queues are used by number: all their connections are among the rows. Of ``ongoing_connections`` only
+    attempts are recomputed that depend on one of the ``changed_keys``; ``changed_calls`` are their changed, new or
+    deleted calls.
     """
 
     connections: frozenset[str] = frozenset()
@@ -79,12 +82,12 @@ class RecomputeScope:
     call_count: int = 0
     cancelled_requests: frozenset[tuple[Any, ...]] = frozenset()
     ongoing_connections: frozenset[str] = frozenset()
-    newly_closed_connections: frozenset[str] = frozenset()
+    numbered: frozenset[str] = frozenset()
     changed_keys: frozenset[str] = frozenset()
     changed_calls: frozenset[str] = frozenset()
 
     def __bool__(self) -> bool:
-        return bool(self.connections_in_full or self.changed_keys or self.newly_closed_connections)
+        return bool(self.connections_in_full or self.changed_keys)
 
     @property
     def connections_in_full(self) -> frozenset[str]:
@@ -94,8 +97,8 @@ class RecomputeScope:
     @property
     def servers(self) -> frozenset[str | None]:
         """The servers of the connections."""
-        rows = self.connection_rows.select(["connection_id", "server_address"]).to_pylist()
-        return frozenset(row["server_address"] for row in rows if row["connection_id"] in self.connections)
+        ours = self.connection_rows.filter(is_in(self.connection_rows, "connection_id", self.connections))
+        return frozenset(ours["server_address"].to_pylist())
 
 
 REQUEST_KEY_SQL: Final = f"concat_ws('|', {', '.join(REQUEST_KEY_COLUMNS)})"
@@ -155,17 +158,60 @@ def find_recompute_scope(
     if changed.published_keys is not None and sum(counts.values()) > MIN_CALLS_FOR_KEYS:
         on = select_ongoing(rows, names, connections_before_change(changed.connections), reached.recomputed_whole | met)
     calls = changed.keys_published_on(on.associations)
+    dates = frozenset({*(day for _, day in reached.places), *days, None})
+    keys = reached.changed_keys.union(*(row["published_keys"] for row in calls)) - {None}
+    at = {c["server_address"] for c in rows if c["connection_id"] in names}
+    users = frozenset(at & (numbered.keys() | changed.latest_starts().keys()))
     return RecomputeScope(
         connections=frozenset(names),
-        dates=frozenset({*(day for _, day in reached.places), *days, None}),
-        connection_rows=found,
+        dates=dates,
+        connection_rows=_with_all_connections(lake, found, connections, users),
         call_count=sum(count for name, count in counts.items() if name not in on.associations) + len(calls),
         cancelled_requests=frozenset(reached.cancelled_requests),
         ongoing_connections=frozenset(on.associations),
-        newly_closed_connections=on.newly_closed_connections,
-        changed_keys=frozenset(reached.changed_keys.union(*(row["published_keys"] for row in calls)) - {None}),
+        numbered=users,
+        changed_keys=_all_changed_keys(lake, keys, on, dates, users) if on.associations else frozenset(keys),
         changed_calls=frozenset(row["call_key"] for row in calls),
     )
+
+
+def _all_changed_keys(
+    lake: Lake,
+    keys: Collection[str],
+    on: OngoingAssociations,
+    dates: Collection[date | None],
+    numbered: Collection[str],
+) -> frozenset[str]:
+    """Return changed keys, with those of unanswered calls on closed connections, and of what closed sessions opened."""
+    every = set(keys)
+    if names := on.newly_closed_connections:
+        published = dependency_keys.key_array(dependency_keys.PUBLISHED_KEYS)
+        unanswered = f"responded_at IS NULL AND connection_id IN {{names}} AND {dates_condition(dates)}"
+        sql = f"SELECT DISTINCT explode({published}) AS published FROM {{reads}} WHERE {unanswered}"
+        every |= {*lake.query(sql, reads=REMOTE_READ_CALLS, names=names)["published"].to_pylist()}
+    if numbered:  # a close also affects users of the number that was opened
+        opened = f"protocol = 'qm2qm' AND opnum IN {sql_values(OPENING_OPNUMS)} AND server_address IN {{servers}}"
+        sql = f"SELECT DISTINCT {dependency_keys.QUEUE_NUMBER_KEY} AS number FROM {{openings}} WHERE {opened}"
+        opened_in = f"{sql} AND {dependency_keys.SESSION_KEY} IN {{some}}"
+        openings = OPENING_CALLS[REMOTE_READ_CALLS]
+        every |= {
+            *lake.query(opened_in, openings=openings, servers=numbered, some=every - {None})["number"].to_pylist()
+        }
+    return frozenset(every - {None})
+
+
+def _with_all_connections(
+    lake: Lake, rows: pa.Table, connections: pa.Table | None, servers: frozenset[str]
+) -> pa.Table:
+    """Return connections with all those of some servers; ``connections`` as for ``find_recompute_scope``."""
+    if not servers:
+        return rows
+    if connections is None:
+        sql = f"SELECT * FROM ({RPC_CONNECTIONS_QUERY}) WHERE server_address IN {{servers}}"
+        at_servers = lake.query(sql, connections=CONNECTIONS, servers=servers)
+    else:
+        at_servers = connections.filter(is_in(connections, "server_address", servers))
+    return unique_rows(pa.concat_tables([rows, at_servers]), "connection_id")
 
 
 @dataclass(slots=True)

@@ -1,6 +1,6 @@
 """Rows of gold.receive_attempts, computed by ``receive_attempts.find_attempts`` from each server's calls.
 
-``server_slices`` reads what they are made of, for all calls, and ``recompute_in_memory`` for some.
+``server_slices`` reads what they are made of.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.arrow_rows import encode_texts, is_in, table_to_rows, times_to_us, unique_rows
+from pipeline.arrow_rows import encode_texts, table_to_rows, times_to_us, unique_rows
 from pipeline.attempts.calls.associations import RpcConnection
 from pipeline.attempts.calls.decoded_call import CALL_ROLES, DecodeErrorFields
 from pipeline.attempts.client_identity import IDENTITIES_SQL, IDENTITY_COLUMNS
-from pipeline.attempts.columns.call_columns import MESSAGE_ERRORS, OrderedCallColumns
+from pipeline.attempts.columns.call_columns import OrderedCallColumns
 from pipeline.attempts.columns.call_evidence import CallEvidence, EvidenceCalls
 from pipeline.attempts.columns.missing_codes import codes_of_bits
 from pipeline.attempts.evidence import CallConclusion, confidence_level
@@ -63,9 +63,10 @@ _TAKEN: Final = (
     "call_key", "opnum", "action", *_OF_START, *_RENAMED.values(), *_PASSTHROUGH, *_IDENTITY, *MESSAGE_FACTS,
 )  # fmt: skip
 _ATTEMPTS_AT_ONCE: Final = 1 << 17  # made into rows
+IS_WANTED: Final = "is_wanted"
+"""Of a call: its attempt, purge or move is asked for; others are read because these depend on them."""
 DISTINCT_TEXTS: Final = ("call_key", "message_key")
 """The texts of which each call has one of its own."""
-QUEUE_COLUMNS: Final = ("queue", "inferred_queue")  # of silver.messages
 CONNECTION_FIELDS: Final = (
     "connection_id", "client_address", "first_packet_at", "last_packet_at", "closed_at", "association_group_id",
     "syn_seen", "server_bytes", "missing_bytes", "closed_by", "uncaptured_side",
@@ -107,9 +108,9 @@ OUTCOME_COLUMNS: Final = (
 
 READ_MESSAGE_COLUMNS: Final = (
     "call_key", "message_key", "body_bytes AS message_bytes", "abort_count", "destination_queue",
-    "errors AS message_errors", "sighting_key", *QUEUE_COLUMNS,
+    "errors AS message_errors",
 )  # fmt: skip
-"""Columns of attempts on the message that a call returned, and on its queue."""
+"""Columns of attempts on the message that a call returned."""
 
 
 def select_of_servers(
@@ -142,53 +143,24 @@ def identity_query(servers: Collection[str | None] | None) -> BoundQuery:
     return binds.wrap(f"{IDENTITIES_SQL.replace('{rows}', '{answer} AS binds')} GROUP BY connection_id")
 
 
-def attempts_function(
-    *, ends: Mapping[str, int], aliases: Mapping[str, str], cleanup_s: float, only: frozenset[str] | None = None
-) -> GroupFunction:
+def joined_parts(parts: Mapping[str, pa.Table]) -> pa.Table:
+    """Return the calls in the answers to ``server_slices.attempt_queries``, each once."""
+    some = (parts[name] for name in ("calls", "shared", "clients") if name in parts)
+    return unique_rows(pa.concat_tables(some, promote_options="default"), "call_key")
+
+
+def attempts_function(*, ends: Mapping[str, int], aliases: Mapping[str, str], cleanup_s: float) -> GroupFunction:
     """Return the function that makes the attempts from the answers to ``server_slices.attempt_queries``.
 
-    Parameters as for ``receive_attempts_table``; ``only``: the connections whose attempts are wanted, None for all.
+    Parameters as for ``iterate_attempts``.
     """
 
     def find(parts: Mapping[str, pa.Table]) -> Iterator[pa.Table]:
-        own = encode_texts(parts["calls"], *DISTINCT_TEXTS)
-        others = (encode_texts(parts[name], *DISTINCT_TEXTS) for name in ("shared", "clients") if name in parts)
-        every = pa.concat_tables([own, *others], promote_options="default")
-        made = iterate_attempts(
-            unique_rows(every, "call_key"), parts["connections"], ends=ends, aliases=aliases, cleanup_s=cleanup_s,
-            first=own.num_rows,
-        )  # fmt: skip
-        for rows in made:
-            yield rows if only is None else rows.filter(is_in(rows, "connection_id", only))
+        yield from iterate_attempts(
+            joined_parts(parts), parts["connections"], ends=ends, aliases=aliases, cleanup_s=cleanup_s
+        )
 
     return find
-
-
-def call_facts_table(
-    reads: pa.Table,
-    clients: pa.Table | None,
-    *,
-    known: pa.Table,
-    messages: pa.Table,
-    identities: pa.Table | None = None,
-) -> pa.Table:
-    """Return the calls that have a role in remote reads, joined with what bronze, binds and messages know of them.
-
-    ``identities``: who the clients of connections claim to be (``identities_table``).
-    """
-    facts = join_by_key(reads, known)
-    if identities is not None:
-        facts = join_by_key(facts, identities, "connection_id")
-    if clients is not None:
-        facts = pa.concat_tables([facts, clients], promote_options="default")
-    return join_by_key(facts, messages.select(["call_key", *MESSAGE_FACTS, MESSAGE_ERRORS]))
-
-
-def receive_attempts_table(
-    facts: pa.Table, connections: pa.Table, *, ends: Mapping[str, int], aliases: Mapping[str, str], cleanup_s: float
-) -> pa.Table:
-    """Return gold.receive_attempts computed in memory from ``call_facts_table``, as ``iterate_attempts`` does."""
-    return pa.concat_tables(iterate_attempts(facts, connections, ends=ends, aliases=aliases, cleanup_s=cleanup_s))
 
 
 def iterate_attempts(
@@ -198,17 +170,21 @@ def iterate_attempts(
     ends: Mapping[str, int],
     aliases: Mapping[str, str],
     cleanup_s: float,
-    first: int | None = None,
 ) -> Iterator[pa.Table]:
-    """Yield gold.receive_attempts, some at a time, computed in memory from ``call_facts_table``.
+    """Yield gold.receive_attempts, some at a time, computed in memory from calls (``joined_parts``).
 
-    ``ends`` is the end of each server's capture, microseconds since the epoch; ``first``: only attempts of so many of
-    the first calls are made into rows.
+    ``ends`` is the end of each server's capture, microseconds since the epoch. Attempts of calls that are not wanted
+    are not made into rows.
     """
     facts = encode_texts(facts, *DISTINCT_TEXTS)
     evidence = CallEvidence(facts, connections_from_rows(connections))
     every = find_attempts(evidence, ends, cleanup_us=round(cleanup_s * 1e6))
-    wanted = np.flatnonzero(evidence.calls.places[every.started] < (len(facts) if first is None else first))
+    started = evidence.calls.places[every.started]
+    wanted = (
+        np.flatnonzero(to_flags(facts[IS_WANTED])[started])
+        if IS_WANTED in facts.column_names
+        else np.arange(len(started))
+    )
     columns = [name for name in _TAKEN if name in facts.column_names]
     for begin in range(0, max(len(wanted), 1), _ATTEMPTS_AT_ONCE):
         made = every.take(wanted[begin : begin + _ATTEMPTS_AT_ONCE])

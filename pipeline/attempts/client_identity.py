@@ -6,14 +6,10 @@ shows none: a call does not say whose it is.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-import pyarrow as pa
-
-from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import POST_IMAGES
-from schemas.bronze import RPC_BINDS
 
 IDENTITY_COLUMNS: Final = ("claimed_principal", "claimed_workstation")
 _CLAIMS: Final = "auth_principal IS NOT NULL OR auth_workstation IS NOT NULL"
@@ -40,12 +36,6 @@ IDENTITIES_SQL: Final = (
     f"SELECT connection_id, min(server_address) AS server_address, {', '.join(_CHOSEN)} FROM {{rows}} WHERE ({_CLAIMS})"
 )
 """Query over bronze.rpc_binds for what the clients of connections claim, to be grouped by connection_id."""
-
-
-def identities_table(lake: Lake, connections: Collection[str]) -> pa.Table:
-    """Return what the clients of some connections claim: connection_id, ``IDENTITY_COLUMNS``."""
-    sql = f"{IDENTITIES_SQL} AND connection_id IN {{names}} GROUP BY connection_id"
-    return lake.query(sql, rows=RPC_BINDS, names=connections).drop_columns(["server_address"])
 
 
 def client_identity(through: Mapping[str, Any]) -> dict[str, str | None]:

@@ -7,20 +7,17 @@ differ: an open can be captured long after the message. Messages on their way be
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from datetime import date
 from typing import Final
 
 import pyarrow as pa
 
-from pipeline.attempts.attempt_rows import QUEUE_COLUMNS
 from pipeline.lake.date_filters import dates_condition
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import MAX_IN_LIST
 from schemas.messages import MESSAGES
 from schemas.table import EVENT_DATE, Table
-
-Dates = Collection[date | None]
 
 _WANTED: Final = {
     "queue": "attempts.opened_queue",
@@ -40,31 +37,10 @@ WHERE {_DIFFERS}"""
 _ALL_SQL: Final = f"""
 SELECT {", ".join(f"{_WANTED.get(name, f'messages.{name}')} AS {name}" for name in MESSAGES.names)}
 FROM {{messages}} AS messages LEFT JOIN {{attempts}} AS attempts ON attempts.attempt_key = messages.sighting_key"""
-_SAYS: Final = pa.schema([(name, pa.string()) for name in ("sighting_key", *QUEUE_COLUMNS)])
+_SAYS: Final = pa.schema([(name, pa.string()) for name in ("sighting_key", *_WANTED)])
 
 
-def messages_with_changed_queue(messages: pa.Table, opened: Mapping[str, str | None]) -> pa.Table:
-    """Return the messages whose queue columns must change: sighting_key, queue, inferred_queue.
-
-    ``messages`` has these columns and destination_queue; ``opened`` the queue opened, by sighting_key.
-    """
-    names = (*_SAYS.names, "destination_queue")
-    found = []
-    for name, queue, inferred, destination in zip(*(messages[n].to_pylist() for n in names), strict=True):
-        now = opened.get(name)
-        wanted = (now, None if now is not None else destination)
-        if name in opened and wanted != (queue, inferred):
-            found.append(dict(zip(_SAYS.names, (name, *wanted), strict=True)))
-    return pa.Table.from_pylist(found, _SAYS)
-
-
-def write_message_queues(lake: Lake, wanted: pa.Table, *, dates: Dates) -> None:
-    """Write the rows of ``messages_with_changed_queue`` in one commit; ``dates`` as for ``Lake.update_columns``."""
-    if wanted.num_rows:
-        lake.update_columns(MESSAGES, wanted, dates=dates, provenance=lake.versions.provenance_json(MESSAGES))
-
-
-def update(lake: Lake, attempts: pa.Table | Table, *, dates: Dates | None) -> None:
+def update(lake: Lake, attempts: pa.Table | Table, *, dates: Collection[date | None] | None) -> None:
     """Update the rows of some dates, None for all, to what ``attempts``, rows of gold.receive_attempts, say."""
     inputs = {"messages": MESSAGES, "attempts": attempts}
     sql = _CHANGED_SQL.format(dates=dates_condition(dates))
@@ -72,5 +48,5 @@ def update(lake: Lake, attempts: pa.Table | Table, *, dates: Dates | None) -> No
     if changed is None:  # nearly all: rewriting is faster than finding them
         lake.replace_by_query(MESSAGES, _ALL_SQL, **inputs, provenance=lake.versions.provenance_json(MESSAGES))
     else:
-        found = set(changed[EVENT_DATE].to_pylist())
-        write_message_queues(lake, changed.select(_SAYS.names).cast(_SAYS), dates=found)
+        wanted, found = changed.select(_SAYS.names).cast(_SAYS), set(changed[EVENT_DATE].to_pylist())
+        lake.update_columns(MESSAGES, wanted, dates=found, provenance=lake.versions.provenance_json(MESSAGES))

@@ -16,19 +16,21 @@ A conversation with very many calls is cut too: reads are in one slice with thei
 
 Where several clocks meet, calls make their connections last longer, so all calls must be there: such a server has one
 slice, and so has one of which it is not known when its captures end.
+
+What a change affects is a condition on the same queries (``calls_of_scope``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from itertools import product
 from string import hexdigits
-from typing import Final
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 
 from pipeline.attempts import dependency_keys
-from pipeline.attempts.affected_scope import REQUEST_KEY_SQL
+from pipeline.attempts.affected_scope import RecomputeScope
 from pipeline.attempts.attempt_rows import (
     ATTEMPT_READ_COLUMNS,
     CLIENT_CALL_COLUMNS,
@@ -36,12 +38,13 @@ from pipeline.attempts.attempt_rows import (
     IS_CLIENT_CALL_SQL,
     IS_READ_SQL,
     IS_RPC_CONNECTION_SQL,
+    IS_WANTED,
     MESSAGE_FACTS,
-    OUTCOME_COLUMNS,
     OUTCOME_FACTS,
     READ_MESSAGE_COLUMNS,
     servers_condition,
 )
+from pipeline.attempts.calls_of_scope import READ_COLUMNS, CallSource, all_calls, calls_of_scope
 from pipeline.attempts.changed_rows import (
     ASSOCIATION_GROUP_SQL,
     CALL_TIME_SQL,
@@ -64,6 +67,7 @@ SLICE_KEYS: Final = ("server_address", "slice")
 # more calls than below. Few slices cost least: each reads what opened and closed queues at the whole server.
 _CALLS_IN_ONE_SLICE: Final = 10_000
 _CALLS_PER_SLICE: Final = 100_000
+_CALLS_OF_SCOPE_IN_ONE_SLICE: Final = 500_000  # to find what slices need of one another takes longer than one slice
 _MAX_DIGITS: Final = 3
 
 CONVERSATION_SQL: Final = (
@@ -72,28 +76,36 @@ CONVERSATION_SQL: Final = (
 """What connections of one association have in common, as text, over bronze.connections."""
 SLICE_SQL: Final = "CASE WHEN server_address IN {{sliced}} THEN left(sha2(conversation, 256), {digits}) ELSE '' END"
 """The slice of a connection by its ``conversation``; to be formatted with ``digits``, ``sliced`` are the servers."""
-# The tables that all queries rest on. ``decisive`` are the calls that attempts of other slices depend on.
-_TABLES: Final = f"""
-WITH reads AS (
-  SELECT {", ".join(ATTEMPT_READ_COLUMNS)}, {REQUEST_KEY_SQL} AS request FROM {{{{reads}}}}
-  WHERE {IS_READ_SQL} AND {{of_servers}}
-), connections AS (
+# What queries rest on: the calls whose attempts are made, all calls that are read, and connections with their slices.
+_WANTED: Final = f"""
+WITH wanted AS (
+  SELECT {READ_COLUMNS} FROM {{{{reads}}}} WHERE {IS_READ_SQL} AND {{is_wanted}}
+)"""
+_CONNECTIONS_SLICED: Final = f"""connections AS (
   SELECT *, {SLICE_SQL} AS slice FROM (
     SELECT {", ".join(CONNECTION_FIELDS)}, server_address,
       {WITHOUT_BIND_SQL} AS is_without_bind,
       {CONVERSATION_SQL} AS conversation
-    FROM {{{{connections}}}} WHERE {IS_RPC_CONNECTION_SQL} AND {{of_servers}}
+    FROM {{{{connections}}}} WHERE {{is_connection}}
   )
+)"""
+_OWN_SLICED: Final = f"""{_WANTED}, {_CONNECTIONS_SLICED}, own AS (
+  SELECT wanted.*, cut.conversation AS large, coalesce(slice, '') || CASE WHEN cut.digits IS NULL THEN ''
+    ELSE left(md5(coalesce({dependency_keys.READ_KEY}, call_key)), cut.digits) END AS slice, TRUE AS {IS_WANTED}
+  FROM wanted LEFT JOIN connections ON connections.connection_id = wanted.connection_id
+  LEFT JOIN {{{{large}}}} AS cut ON cut.conversation = connections.conversation
+)"""
+# ``decisive`` are the calls that attempts of other slices depend on.
+_TABLES: Final = f"""{_OWN_SLICED}, reads AS (
+  SELECT * FROM wanted {{and_others}}
 ), places AS (
   SELECT connections.*, slice || coalesce(part, '') AS place FROM connections
   LEFT JOIN {{{{parts}}}} AS parts ON parts.conversation = connections.conversation
-), own AS (
-  {{own}}
 ), by_number AS (
   SELECT DISTINCT server_address, slice FROM own WHERE protocol = 'qm2qm'
 ), decisive AS (
   SELECT call_key, connection_id, server_address FROM reads
-  WHERE protocol = 'qm2qm' AND server_address IN {{{{sliced}}}} AND (
+  WHERE protocol = 'qm2qm' AND {{at_servers}} AND (
     opnum IN {sql_values((*OPENING_OPNUMS, CANCEL_OPNUM))} OR (
       opnum IN {sql_values(START_OPNUMS)}
       AND request IN (SELECT request FROM reads WHERE protocol = 'qm2qm' AND opnum = {CANCEL_OPNUM})
@@ -101,28 +113,26 @@ WITH reads AS (
   )
 ), openings AS (
   SELECT {", ".join(CLIENT_CALL_COLUMNS)} FROM {{{{clients}}}} WHERE {IS_CLIENT_CALL_SQL} AND {{of_servers}}
-), known AS (
-  SELECT {", ".join(OUTCOME_COLUMNS)} FROM {{{{calls}}}} WHERE {IS_CLIENT_CALL_SQL} AND {{of_servers}}
 )"""
-_SLICED_OWN: Final = f"""
-  SELECT reads.*, cut.conversation AS large, coalesce(slice, '') || CASE WHEN cut.digits IS NULL THEN ''
-    ELSE left(md5(coalesce({dependency_keys.READ_KEY}, call_key)), cut.digits) END AS slice
-  FROM reads LEFT JOIN connections ON connections.connection_id = reads.connection_id
-  LEFT JOIN {{large}} AS cut ON cut.conversation = connections.conversation"""
-_WHOLE_OWN: Final = "SELECT *, '' AS slice FROM reads"
 _SAME_SERVER: Final = "ON by_number.server_address IS NOT DISTINCT FROM"
 _KNOWN: Final = ", ".join(f"known.{name}" for name in OUTCOME_FACTS)
-_OWN: Final = f"""{_TABLES}, messages AS (
-  SELECT {", ".join(READ_MESSAGE_COLUMNS)} FROM {{{{messages}}}}
+# What tables know of the ``own`` calls.
+_OWN: Final = f"""described AS (
+  SELECT call_key FROM own
+), known AS (
+  {{known}}
+), messages AS (
+  SELECT {", ".join(READ_MESSAGE_COLUMNS)} FROM {{{{messages}}}} WHERE {{with_own_call}}
 ), identities AS (
-  {IDENTITIES_SQL.replace("{rows}", "{{binds}} AS binds")} GROUP BY connection_id
+  {IDENTITIES_SQL.replace("{rows}", "{{binds}} AS binds")} AND {{on_own_connection}} GROUP BY connection_id
 )
-SELECT {", ".join(f"own.{name}" for name in ATTEMPT_READ_COLUMNS)}, own.slice, {_KNOWN},
+SELECT {", ".join(f"own.{name}" for name in (*ATTEMPT_READ_COLUMNS, "slice", IS_WANTED))}, {_KNOWN},
   {", ".join((*IDENTITY_COLUMNS, *MESSAGE_FACTS, MESSAGE_ERRORS))}
 FROM own
 LEFT JOIN known ON known.call_key = own.call_key
 LEFT JOIN messages ON messages.call_key = own.call_key
 LEFT JOIN identities ON identities.connection_id = own.connection_id"""
+_OWN_IN_SLICES: Final = f"{_OWN_SLICED}, {_OWN}"
 # Of large conversations: which calls of its other slices a slice needs.
 _BEGINS, _REJECTS, _OPENS = (
     dependency_keys.role_condition_sql("RemoteRead", role) for role in ("start", "reject", "open")
@@ -161,12 +171,16 @@ large_reads AS (
   JOIN (SELECT DISTINCT conversation, place FROM places) AS slices ON slices.conversation = of_connections.large
 ),"""
 _NEEDED: Final = "UNION SELECT call_key, slice FROM needed"
-_SHARED: Final = f"""{_TABLES}, {{of_others}} shared AS (
+_SHARED: Final = f"""{_TABLES}, described AS (
+  SELECT call_key FROM reads
+), known AS (
+  {{known}}
+), {{of_others}} shared AS (
   SELECT decisive.call_key, by_number.slice FROM decisive JOIN by_number {_SAME_SERVER} decisive.server_address
-  {{needed}}
+  {{needed}} {{of_ongoing}}
 )
 SELECT {", ".join(f"found.{name}" for name in ATTEMPT_READ_COLUMNS)}, shared.slice, {_KNOWN}
-FROM {{{{reads}}}} AS found JOIN shared ON shared.call_key = found.call_key
+FROM {{found}} AS found JOIN shared ON shared.call_key = found.call_key
 LEFT JOIN known ON known.call_key = found.call_key"""
 _CLIENTS: Final = f"""{_TABLES}
 SELECT openings.*, by_number.slice FROM openings JOIN by_number {_SAME_SERVER} openings.server_address"""
@@ -187,12 +201,19 @@ SELECT DISTINCT {", ".join(CONNECTION_FIELDS)}, server_address, place AS slice F
   SELECT * FROM places UNION ALL SELECT * FROM shared UNION ALL SELECT * FROM without_bind
 )"""
 # The same of servers that have one slice each.
+_WHOLE_OWN: Final = f"{_WANTED}, own AS (SELECT *, '' AS slice, TRUE AS {IS_WANTED} FROM wanted), {_OWN}"
+_WHOLE_OWN_AND_OTHERS: Final = f"""{_WANTED}, others AS (
+  {{others}}
+), own AS (
+  SELECT *, '' AS slice, TRUE AS {IS_WANTED} FROM wanted
+  UNION ALL
+  SELECT *, '', FALSE FROM others WHERE call_key NOT IN (SELECT call_key FROM wanted)
+), {_OWN}"""
 _WHOLE_CLIENTS: Final = f"""
 SELECT {", ".join(CLIENT_CALL_COLUMNS)}, '' AS slice FROM {{{{clients}}}}
 WHERE {IS_CLIENT_CALL_SQL} AND {{of_servers}}"""
 _WHOLE_CONNECTIONS: Final = f"""
-SELECT {", ".join(CONNECTION_FIELDS)}, server_address, '' AS slice FROM {{{{connections}}}}
-WHERE {IS_RPC_CONNECTION_SQL} AND {{of_servers}}"""
+SELECT {", ".join(CONNECTION_FIELDS)}, server_address, '' AS slice FROM {{{{connections}}}} WHERE {{is_connection}}"""
 _LARGE: Final = f"""
 SELECT conversation, count(*) AS calls FROM (SELECT connection_id FROM {{{{reads}}}} WHERE {IS_READ_SQL}) AS calls
 JOIN (
@@ -205,34 +226,75 @@ SELECT server_address, count(*) AS calls, count(clocks) AS clocks FROM {{{{reads
 WHERE {IS_READ_SQL} AND {{of_servers}} GROUP BY server_address"""
 
 
-def attempt_queries(
-    lake: Lake, servers: Collection[str | None] | None, known_ends: Collection[str]
-) -> dict[str, BoundQuery]:
-    """Return the queries for the calls and connections of some servers, or of all (None), by slice (``SLICE_KEYS``).
+class _Cuts(NamedTuple):
+    """How servers are cut: the ``sliced`` ones, with slices of so many hexadecimal ``digits``.
+
+    ``large`` are conversations that are cut too: ``conversation``, and the ``digits`` that name the parts of each.
+    """
+
+    sliced: frozenset[str]
+    digits: int
+    large: pa.Table
+
+
+_LARGE_SCHEMA: Final = pa.schema({"conversation": pa.string(), "digits": pa.int32()})
+_NO_CUTS: Final = _Cuts(frozenset(), 0, _LARGE_SCHEMA.empty_table())
+
+
+def attempt_queries(lake: Lake, scope: RecomputeScope | None, known_ends: Collection[str]) -> dict[str, BoundQuery]:
+    """Return the queries for the calls and connections of a scope, or of all (None), by slice (``SLICE_KEYS``).
 
     ``known_ends``: the servers of which it is known when their captures end. ``calls`` are those whose attempts are
-    made, with what other tables know of them; ``shared`` and ``clients`` are calls that these depend on; without slices
-    none is shared.
+    made (``IS_WANTED``), and of servers that are not cut others that these depend on, with what other tables know of
+    them; ``shared`` and ``clients`` are further calls that they depend on: where none can be, there is no such query.
     """
+    cuts = _NO_CUTS
+    if scope is None or scope.call_count > _CALLS_OF_SCOPE_IN_ONE_SLICE:
+        cuts = _cut_servers(lake, None if scope is None else scope.servers, known_ends)
+    return _queries(all_calls() if scope is None else calls_of_scope(scope), cuts)
+
+
+def operation_queries(scope: RecomputeScope | None, servers: Collection[str | None] | None) -> dict[str, BoundQuery]:
+    """Return the same for what operations are made of, of a scope, or of some servers; Starts, most calls, are none."""
+    source = all_calls(servers, starts=False) if scope is None else calls_of_scope(scope, starts=False)
+    return _queries(source, _NO_CUTS)
+
+
+def _cut_servers(lake: Lake, servers: Collection[str | None] | None, known_ends: Collection[str]) -> _Cuts:
+    """Return how to cut some servers, or all (None), by how many calls they have."""
     of_servers, inputs = servers_condition(servers)
     counts = lake.query(_CALLS.format(of_servers=of_servers), reads=REMOTE_READ_CALLS, **inputs).to_pylist()
     digits = slice_digits(max((row["calls"] for row in counts), default=0))
     sliced = {row["server_address"] for row in counts if not row["clocks"]} & {*known_ends} if digits else set()
     busy = {row["server_address"] for row in counts if row["calls"] > _CALLS_PER_SLICE} & sliced
-    large = _large_conversations(lake, busy)
-    tables: dict[str, QueryInput] = {
+    return _Cuts(frozenset(sliced), digits, _large_conversations(lake, busy))
+
+
+def _queries(source: CallSource, cuts: _Cuts) -> dict[str, BoundQuery]:
+    """Return the queries for the rows of a source."""
+    own = _WHOLE_OWN_AND_OTHERS if source.others else _WHOLE_OWN
+    texts = {"calls": own, "clients": _WHOLE_CLIENTS, "connections": _WHOLE_CONNECTIONS}
+    if cuts.sliced:
+        texts = {"calls": _OWN_IN_SLICES, "shared": _SHARED, "clients": _CLIENTS, "connections": _CONNECTIONS}
+    if not source.has_clients:
+        del texts["clients"]
+    of_others, needed = (_OF_OTHERS, _NEEDED) if cuts.large.num_rows else ("", "")
+    others = " UNION ALL ".join(source.others)
+    filled_in = source.texts | {
+        "digits": str(cuts.digits), "of_others": of_others, "needed": needed, "others": others,
+        "and_others": f"UNION ALL {others}" if others else "",
+    }  # fmt: skip
+    inputs: dict[str, QueryInput] = {
         "reads": REMOTE_READ_CALLS, "clients": CLIENT_CALLS, "connections": CONNECTIONS, "calls": RPC_CALLS,
-        "messages": MESSAGES, "binds": RPC_BINDS, "sliced": sliced, "large": large, "parts": _parts(large),
+        "messages": MESSAGES, "binds": RPC_BINDS, "sliced": cuts.sliced, "large": cuts.large,
+        "parts": _parts(cuts.large), **source.inputs,
     }  # fmt: skip
-    of_others, needed = (_OF_OTHERS, _NEEDED) if large.num_rows else ("", "")
-    filled_in = {
-        "of_servers": of_servers, "digits": digits, "own": _SLICED_OWN if sliced else _WHOLE_OWN,
-        "of_others": of_others, "needed": needed,
-    }  # fmt: skip
-    texts = {"calls": _OWN, "clients": _WHOLE_CLIENTS, "connections": _WHOLE_CONNECTIONS}
-    if sliced:
-        texts |= {"shared": _SHARED, "clients": _CLIENTS, "connections": _CONNECTIONS}
-    return {name: BoundQuery(sql.format(**filled_in), {**tables, **inputs}) for name, sql in texts.items()}
+    return {name: _bound(sql.format(**filled_in), inputs) for name, sql in texts.items()}
+
+
+def _bound(sql: str, inputs: Mapping[str, QueryInput]) -> BoundQuery:
+    """Return a query with those inputs that it names: each costs a little time."""
+    return BoundQuery(sql, {name: each for name, each in inputs.items() if f"{{{name}}}" in sql})
 
 
 def _large_conversations(lake: Lake, servers: Collection[str]) -> pa.Table:

@@ -21,7 +21,6 @@ from pipeline.attempts import (
     capture_gaps,
     changed_rows,
     message_queues,
-    recompute_in_memory,
     update_opens,
 )
 from pipeline.attempts.affected_scope import RecomputeScope
@@ -29,11 +28,12 @@ from pipeline.attempts.attempt_rows import DISTINCT_TEXTS, attempts_function
 from pipeline.attempts.attempts_state import AttemptsState
 from pipeline.attempts.changed_rows import MAX_RECOMPUTED, RPC_CONNECTIONS_QUERY, InputChanges
 from pipeline.attempts.client_identity import CHANGED_BINDS_QUERY, connections_with_other_claims
-from pipeline.attempts.operation_rows import operation_queries, operations_function, servers_with_operations
-from pipeline.attempts.server_slices import SLICE_KEYS, attempt_queries
+from pipeline.attempts.operation_rows import NO_OPERATIONS, operations_function, servers_with_operations
+from pipeline.attempts.server_slices import SLICE_KEYS, attempt_queries, operation_queries
 from pipeline.bronze.across_captures.changed_ends import changed_ends
 from pipeline.bronze.across_captures.clock_steps import earlier_ends, read_clock_steps
 from pipeline.concurrency import run_concurrently
+from pipeline.lake.date_filters import dates_condition
 from pipeline.lake.incremental import DerivedTable, IncrementalUpdate, TooManyChangesError
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import GroupedQuery
@@ -45,6 +45,7 @@ from schemas.calls import CLIENT_CALLS, REMOTE_READ_CALLS
 from schemas.queue_aliases import QUEUE_ALIASES
 from schemas.queue_snapshots import QUEUE_SNAPSHOTS
 from schemas.table import Table
+from udfs.keys import keys_of_texts
 
 _ATTEMPTS: Final = DerivedTable(
     RECEIVE_ATTEMPTS,
@@ -52,7 +53,6 @@ _ATTEMPTS: Final = DerivedTable(
     code_version="10",
     needs=(REMOTE_READ_CALLS,),
 )
-_MAX_CALLS_IN_MEMORY: Final = 500_000  # of a scope; with more, all calls of its servers are read
 _MAX_SERVERS: Final = 5000  # whose capture ends the provenance keeps; with more, all rows are recomputed
 Capture: TypeAlias = tuple[list[str], int | None, int | None]
 
@@ -73,8 +73,7 @@ class _AttemptsUpdate:
     """One update of the attempts, with the settings that it goes by.
 
     ``ends``: by server the last captured packet, and ``lost``: until when calls may have been lost, microseconds.
-    ``connections``: all RPC connections, None where they are too many; ``numbered``: servers where queues are used by
-    number.
+    ``connections``: all RPC connections, None where they are too many.
     """
 
     step: IncrementalUpdate
@@ -85,7 +84,6 @@ class _AttemptsUpdate:
     connections: pa.Table | None = None
     aliases: AliasIndex = NO_ALIASES
     has_current_aliases: bool = False
-    numbered: Collection[str] = ()
 
     @property
     def lake(self) -> Lake:
@@ -165,7 +163,6 @@ class _AttemptsUpdate:
             for server, at in (before.numbered | starts).items()
             if server in self.ends
         }
-        self.numbered = numbered.keys()
         step.keep(AttemptsState(self.ends, numbered, cancels, self.lost))
         return scope
 
@@ -188,33 +185,27 @@ class _AttemptsUpdate:
         """Recompute the attempts and operations of a scope, or all."""
         if scope is None:
             return self._recompute_all()
-        if scope.call_count > _MAX_CALLS_IN_MEMORY:
-            return self._recompute_servers(scope)
-        found = recompute_in_memory.recompute(
-            self.lake, scope, connections=self.connections, numbered=self.numbered, ends=self.ends,
-            aliases=self.aliases.canonical_names, cleanup_s=self.cleanup_s,
-        )  # fmt: skip
-        rows = found.rows
-        opened = dict(zip(rows["attempt_key"].to_pylist(), rows["opened_queue"].to_pylist(), strict=True))
-        changed = message_queues.messages_with_changed_queue(found.messages, opened)
-        message_queues.write_message_queues(self.lake, changed, dates=scope.dates)
-        self._replace_operations(found.operations, found.stored_operations, scope)
-        return self.step.replace_changed(rows, found.stored_rows)
-
-    def _replace_operations(self, rows: pa.Table, current: pa.Table, scope: RecomputeScope) -> None:
-        if rows.num_rows or current.num_rows:
-            self.lake.replace_changed(QUEUE_OPERATIONS, rows, current, dates=scope.dates)
-
-    def _recompute_servers(self, scope: RecomputeScope) -> int:
-        """Recompute the scope of all calls of its servers."""
         lake = self.lake
-        only = frozenset(scope.connections)
-        stored = partial(lake.select_by_values, values=only, dates=scope.dates, column="connection_id")
-        operations = lake.map_few_groups(self._operations(scope.servers, only))
-        self._replace_operations(operations, stored(QUEUE_OPERATIONS), scope)
-        rows = lake.map_few_groups(self._attempts(scope.servers, only))
+        servers = servers_with_operations(lake, scope)
+        operations = lake.map_few_groups(self._operations(scope, servers)) if servers else NO_OPERATIONS
+        current = self._stored(
+            QUEUE_OPERATIONS, scope, "call_key", scope.changed_calls.union(operations["call_key"].to_pylist())
+        )
+        if operations.num_rows or current.num_rows:
+            lake.replace_changed(QUEUE_OPERATIONS, operations, current, dates=scope.dates)
+        rows = lake.map_few_groups(self._attempts(scope))
         message_queues.update(lake, rows, dates=scope.dates)
-        return self.step.replace_changed(rows, stored(RECEIVE_ATTEMPTS))
+        keys = {*keys_of_texts(scope.changed_calls), *rows["attempt_key"].to_pylist()}
+        return self.step.replace_changed(rows, self._stored(RECEIVE_ATTEMPTS, scope, "attempt_key", keys))
+
+    def _stored(self, table: Table, scope: RecomputeScope, column: str, keys: Collection[str]) -> pa.Table:
+        """Return the rows in a table of a scope; of ongoing associations those with some keys."""
+        where = "connection_id IN {names}"
+        if scope.ongoing_connections:
+            where = f"({where} OR (connection_id IN {{ongoing}} AND {column} IN {{keys}}))"
+        names, ongoing = scope.connections_in_full, scope.ongoing_connections
+        sql = f"{dates_condition(scope.dates)} AND {where}"
+        return self.lake.select(table, sql, names=names, ongoing=ongoing, keys=keys)
 
     def _recompute_all(self) -> int:
         """Recompute all aliases, attempts and operations."""
@@ -224,9 +215,10 @@ class _AttemptsUpdate:
         numbered, cancels = changed_rows.latest_start_by_server_and_any_cancel(lake)
         lake.add_missing_columns(RECEIVE_ATTEMPTS)
         opens = update_opens.opens_query(None, self.aliases.canonical_names)
+        operations = self._operations(None, servers_with_operations(lake, None))
         steps: dict[Table, Callable[[], int]] = {
             QUEUE_OPENS: partial(_replace_all, lake, QUEUE_OPENS, opens),
-            QUEUE_OPERATIONS: partial(_replace_all, lake, QUEUE_OPERATIONS, self._operations()),
+            QUEUE_OPERATIONS: partial(_replace_all, lake, QUEUE_OPERATIONS, operations),
             RECEIVE_ATTEMPTS: self._replace_attempts,
         }
         written = run_concurrently(steps)[RECEIVE_ATTEMPTS]
@@ -237,26 +229,20 @@ class _AttemptsUpdate:
 
     def _replace_attempts(self) -> int:
         """Replace all attempts, and the queues of messages by what these say; return how many attempts there are."""
-        written = _replace_all(self.lake, RECEIVE_ATTEMPTS, self._attempts())
+        written = _replace_all(self.lake, RECEIVE_ATTEMPTS, self._attempts(None))
         message_queues.update(self.lake, RECEIVE_ATTEMPTS, dates=None)
         return written
 
-    def _attempts(
-        self, servers: Collection[str | None] | None = None, only: frozenset[str] | None = None
-    ) -> GroupedQuery:
-        """Return the query for attempts at some servers, or at all; over ``only`` some connections."""
-        names = self.aliases.canonical_names
-        find = attempts_function(ends=self.ends, aliases=names, cleanup_s=self.cleanup_s, only=only)
-        queries = attempt_queries(self.lake, servers, self.ends)
+    def _attempts(self, scope: RecomputeScope | None) -> GroupedQuery:
+        """Return the query for the attempts of a scope, or for all."""
+        find = attempts_function(ends=self.ends, aliases=self.aliases.canonical_names, cleanup_s=self.cleanup_s)
+        queries = attempt_queries(self.lake, scope, self.ends)
         return GroupedQuery(queries, SLICE_KEYS, find, RECEIVE_ATTEMPTS.struct(), DISTINCT_TEXTS)
 
-    def _operations(
-        self, servers: Collection[str | None] | None = None, only: frozenset[str] | None = None
-    ) -> GroupedQuery:
-        """Return the query for operations at some servers, or at all; over ``only`` some connections."""
-        find = operations_function(self.aliases.canonical_names, only)
-        queries = operation_queries(servers_with_operations(self.lake, servers))
-        return GroupedQuery(queries, ("server_address",), find, QUEUE_OPERATIONS.struct())
+    def _operations(self, scope: RecomputeScope | None, servers: Collection[str | None]) -> GroupedQuery:
+        """Return the query for the operations of a scope, or for all, at some servers."""
+        find = operations_function(self.aliases.canonical_names)
+        return GroupedQuery(operation_queries(scope, servers), SLICE_KEYS, find, QUEUE_OPERATIONS.struct())
 
 
 def _replace_all(lake: Lake, table: Table, query: GroupedQuery) -> int:

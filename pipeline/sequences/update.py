@@ -5,7 +5,8 @@ that attempts without a lookup identifier bind to them; in a queue with a change
 are held, or were taken by a purge; and the same in all queues where calls of other readers may have been missed until
 another time than before (``capture_gaps``). The rows of affected messages are recomputed from all attempts at them,
 however old. All rows are one grouped query. Those of affected messages are not: which attempts these rest on is known
-only while they are read, and a few queries by identifier cost less than the groups of all attempts.
+only while they are read. The same query with a condition, after one for the identifiers that attempts bind together,
+was tried: equal rows, but one SQL execution more (6 for 5, of 16,000 messages; processor time 1.2 s for 1.0 s).
 """
 
 from __future__ import annotations

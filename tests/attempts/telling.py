@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pyarrow as pa
 
 from pipeline.arrow_rows import table_to_rows
-from pipeline.attempts.attempt_rows import CONNECTION_FIELDS, receive_attempts_table
+from pipeline.attempts.attempt_rows import CONNECTION_FIELDS, iterate_attempts
 from pipeline.attempts.calls.decoded_call import ONE_CLOCK, DecodedCall
 from pipeline.attempts.capture_gaps import NO_LOSS
 from pipeline.attempts.operation_rows import queue_operations_table
@@ -84,6 +84,11 @@ def facts_of(calls, connections, *, message_key=key_of, destination=None, messag
         rows.append(call._replace(errors=())._asdict() | {"errors": errors, "clocks": clocks} | place | message)
     connected = [asdict(each) | {"server_address": SERVER} for each in connections]
     return pa.Table.from_pylist(rows, _FACTS), pa.Table.from_pylist(connected, _CONNECTIONS)
+
+
+def receive_attempts_table(facts, connections, **settings):
+    """Rows of gold.receive_attempts."""
+    return pa.concat_tables(iterate_attempts(facts, connections, **settings))
 
 
 def gold_of(calls, connections, *, until, aliases=None, **options):

@@ -1,14 +1,15 @@
 """Gold computed of what a change touches is gold computed of all; and what it does not touch is not written."""
 
 import datetime as dt
+from itertools import chain
 
 import pytest
 
 from attempts.test_tables import FOUR_TUPLE, HANDLE, _connection, at, gold_anew
 from attempts.test_update import CLEANUP, add, change, plain
-from pipeline.attempts import changed_rows, recompute_in_memory
+from pipeline.attempts import changed_rows
 from pipeline.attempts import update as attempts_update
-from pipeline.attempts.attempt_rows import receive_attempts_table
+from pipeline.attempts.attempt_rows import attempts_function
 from pipeline.lake.lake import Lake
 from schemas.attempts import RECEIVE_ATTEMPTS
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, RPC_CALLS
@@ -123,11 +124,17 @@ def looked_at(story, monkeypatch):
     """The calls of which attempts were made, by name, since it was last asked."""
     seen = []
 
-    def spy(facts, *args, **options):
-        seen.extend(facts["call_key"].to_pylist())
-        return receive_attempts_table(facts, *args, **options)
+    def spy(**options):
+        find = attempts_function(**options)
 
-    monkeypatch.setattr(recompute_in_memory, "receive_attempts_table", spy)
+        def look_and_find(parts):
+            read = [parts[name]["call_key"].to_pylist() for name in ("calls", "shared") if name in parts]
+            seen.extend(chain.from_iterable(read))
+            return find(parts)
+
+        return look_and_find
+
+    monkeypatch.setattr(attempts_update, "attempts_function", spy)
 
     def ask():
         found, seen[:] = sorted(seen), []
@@ -322,7 +329,7 @@ def test_another_clean_up_timer_computes_all_anew(story):
 
 @pytest.mark.long
 def test_too_many_changes_to_be_named_compute_all_anew(story, monkeypatch):
-    monkeypatch.setattr(changed_rows, "MAX_CHANGES", 1)
+    monkeypatch.setattr(changed_rows, "MAX_RECOMPUTED", 1)
     story.change(read("start", START, 1, 3, **WAITING | {"action": 0x80000000}), gone=["alone"])
     story.written()
     assert story.outcomes()["start"] == "peeked"

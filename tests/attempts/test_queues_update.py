@@ -9,10 +9,10 @@ import pytest
 from attempts.test_affected_scope import read
 from attempts.test_tables import FOUR_TUPLE, HANDLE, _connection, at, gold_anew
 from attempts.test_update import CLEANUP, add, change, killed, plain
-from pipeline.attempts import affected_scope, message_queues, recompute_in_memory
+from pipeline.attempts import affected_scope, server_slices
 from pipeline.attempts import update as attempts_update
 from pipeline.attempts.open_rows import open_queries, opens_function
-from pipeline.attempts.operation_rows import operation_queries, operations_function
+from pipeline.attempts.operation_rows import operations_function
 from pipeline.lake import lake as lake_module
 from pipeline.lake.lake import Lake
 from pipeline.silver.queue_aliases import AliasIndex, compute_alias_rows
@@ -71,7 +71,9 @@ def anew(lake, queries, find):
 
 
 def operations_anew(lake):
-    return anew(lake, operation_queries(None), operations_function(AliasIndex.load(lake).canonical_names))
+    return anew(
+        lake, server_slices.operation_queries(None, None), operations_function(AliasIndex.load(lake).canonical_names)
+    )
 
 
 def opens_anew(lake):
@@ -252,7 +254,7 @@ def test_killed_between_any_two_writes_and_repeated(story, monkeypatch, where):
     story.add(clients=[named("name", 1)])
     target = {
         "aliases": (affected_scope, "find_recompute_scope"),
-        "messages": (message_queues, "write_message_queues"),
+        "messages": (type(story.lake), "update_columns"),
         "gold": (type(story.lake), "replace_changed"),
     }
     killed(monkeypatch, *target[where], story.run)
@@ -302,8 +304,9 @@ def _happenings(seed):
 @pytest.mark.parametrize("here", [True, False], ids=["in the driver", "in Spark"])
 def test_in_any_order_and_number_of_runs_all_is_as_if_made_anew(story, monkeypatch, seed, here):
     if not here:
-        monkeypatch.setattr(attempts_update, "_MAX_CALLS_IN_MEMORY", -1)
-        monkeypatch.setattr(recompute_in_memory, "recompute", None)
+        monkeypatch.setattr(server_slices, "_CALLS_IN_ONE_SLICE", 1)
+        monkeypatch.setattr(server_slices, "_CALLS_OF_SCOPE_IN_ONE_SLICE", 1)
+        monkeypatch.setattr(server_slices, "_CALLS_PER_SLICE", 1)
         monkeypatch.setattr(lake_module, "MAX_ROWS_IN_MEMORY", -1)
     reads, clients, messages = _happenings(seed)
     chance = random.Random(seed)

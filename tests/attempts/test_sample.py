@@ -10,10 +10,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from attempts.telling import sequences_here
+from attempts.telling import receive_attempts_table, sequences_here
 from capture.in_memory import read_captures
 from capture.merge.cutting import cut
-from pipeline.attempts.attempt_rows import CONNECTION_FIELDS, call_facts_table, receive_attempts_table
+from pipeline.attempts.attempt_rows import CONNECTION_FIELDS, MESSAGE_FACTS, join_by_key
 from pipeline.attempts.calls.decoded_call import CALL_ROLES
 from pipeline.attempts.operation_rows import queue_operations_table
 from pipeline.silver.decode import decode_calls
@@ -63,16 +63,12 @@ def gold_of(tables):
     connections = tables["connections"]
     servers = connections["server_address"].unique().to_pylist()
     newest = pc.max(connections.column("last_packet_at")).cast(pa.int64()).as_py()
-    facts = call_facts_table(
-        _playing(reads, "protocol"),
-        _playing(
-            clients.append_column("outcome", pa.array(["ok"] * len(clients), pa.string())), "interface_name", CLIENT
-        ),
-        known=calls.append_column("encrypted", calls["sealed"]).select(KNOWN),
-        messages=messages.append_column("message_bytes", messages["body_bytes"]).append_column(
-            "message_errors", messages["errors"]
-        ),
-    )
+    known = calls.append_column("encrypted", calls["sealed"]).select(KNOWN)
+    asked = clients.append_column("outcome", pa.array(["ok"] * len(clients), pa.string()))
+    brought = _with(messages, message_bytes=messages["body_bytes"], message_errors=messages["errors"])
+    facts = join_by_key(_playing(reads, "protocol"), known)
+    facts = pa.concat_tables([facts, _playing(asked, "interface_name", CLIENT)], promote_options="default")
+    facts = join_by_key(facts, brought.select(["call_key", *MESSAGE_FACTS, "message_errors"]))
     connected = connections.select([*CONNECTION_FIELDS, "server_address"])
     made = receive_attempts_table(facts, connected, ends=dict.fromkeys(servers, newest), aliases={}, cleanup_s=300)
     return made, queue_operations_table(facts, connected, aliases={}), calls, messages

@@ -11,14 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attempts.broker import Broker, captured
-from attempts.telling import SERVER, facts_of
+from attempts.telling import SERVER, facts_of, receive_attempts_table
 from engines import shared_sql
 from example_counts import examples
-from pipeline.attempts import attempt_rows, server_slices
-from pipeline.attempts.attempt_rows import attempts_function, receive_attempts_table
+from pipeline.attempts import attempt_rows, dependency_keys, server_slices
+from pipeline.attempts.affected_scope import RecomputeScope
+from pipeline.attempts.attempt_rows import attempts_function
 from pipeline.attempts.calls.decoded_call import Clocks
+from pipeline.attempts.changed_rows import REQUEST_KEY_COLUMNS, RPC_CONNECTIONS_QUERY
 from pipeline.attempts.server_slices import attempt_queries
-from pipeline.lake.queries.inputs import values_array
+from pipeline.lake.queries.inputs import FilteredTable, values_array
+from schemas.attempts import RECEIVE_ATTEMPTS
 from schemas.bronze import CONNECTIONS, RPC_BINDS, RPC_CALLS
 from schemas.calls import CLIENT_CALLS, REMOTE_READ_CALLS
 from schemas.messages import MESSAGES
@@ -40,6 +43,8 @@ class TablesInMemory:
     def _given(self, each):
         if isinstance(each, Table):
             return self.tables[each]
+        if isinstance(each, FilteredTable):
+            return self.query(f"SELECT * FROM {{rows}} WHERE {each.where}", rows=each.table)
         return each if isinstance(each, pa.Table) else values_array(each)
 
 
@@ -75,14 +80,48 @@ def tables_of(facts, connections):
     }
 
 
-def by_slice(tables, ends):
+def by_slice(tables, ends, scope=None):
     """The attempts, computed slice by slice, and how many slices have calls."""
     lake = TablesInMemory(tables)
-    parts = {name: lake.query(part.sql, **part.inputs) for name, part in attempt_queries(lake, None, ends).items()}
+    parts = {name: lake.query(part.sql, **part.inputs) for name, part in attempt_queries(lake, scope, ends).items()}
     find = attempts_function(ends=ends, aliases={}, cleanup_s=300)
     slices = parts["calls"]["slice"].unique().to_pylist()
     made = (find({name: part.filter(pc.equal(part["slice"], each)) for name, part in parts.items()}) for each in slices)
-    return pa.concat_tables(chain.from_iterable(made)).sort_by("attempt_key").to_pylist(), len(slices)
+    rows = pa.concat_tables([RECEIVE_ATTEMPTS.schema().empty_table(), *chain.from_iterable(made)])
+    return rows.sort_by("attempt_key").to_pylist(), len(slices)
+
+
+def scope_of(tables, connections, *, goes_on):
+    """What a change of all calls on some connections affects; with ``goes_on`` by the keys that they publish."""
+    lake = TablesInMemory(tables)
+    published = dependency_keys.key_array(dependency_keys.PUBLISHED_KEYS)
+    keys = lake.query(f"SELECT DISTINCT explode({published}) AS key FROM {{reads}}", reads=REMOTE_READ_CALLS)
+    cancels = f"protocol = 'qm2qm' AND opnum = 5 AND {' AND '.join(f'{n} IS NOT NULL' for n in REQUEST_KEY_COLUMNS)}"
+    sql = f"SELECT DISTINCT {', '.join(REQUEST_KEY_COLUMNS)} FROM {{reads}} WHERE {cancels}"
+    return RecomputeScope(
+        connections=frozenset(connections),
+        dates=frozenset([None]),
+        connection_rows=lake.query(RPC_CONNECTIONS_QUERY, connections=CONNECTIONS),
+        call_count=len(tables[REMOTE_READ_CALLS]),
+        cancelled_requests=frozenset(
+            tuple(row.values()) for row in lake.query(sql, reads=REMOTE_READ_CALLS).to_pylist()
+        ),
+        ongoing_connections=frozenset(connections if goes_on else ()),
+        numbered=frozenset([SERVER]),
+        changed_keys=frozenset(keys["key"].to_pylist()) - {None},
+    )
+
+
+def scope_is_a_part(seed, tables, ends, whole, *, may_go_on):
+    """Compare what a scope of some clients gives, in slices and whole, with their attempts among all."""
+    chance = Random(seed)
+    clients = {f"10.0.1.{number}" for number in range(3) if chance.random() < 0.6}
+    ours = pc.is_in(tables[CONNECTIONS]["client_address"], pa.array(sorted(clients), pa.string()))
+    names = {*tables[CONNECTIONS].filter(ours)["connection_id"].to_pylist()}
+    scope = scope_of(tables, names, goes_on=may_go_on and chance.random() < 0.5)
+    expected = [row for row in whole.sort_by("attempt_key").to_pylist() if row["connection_id"] in names]
+    assert by_slice(tables, ends, scope)[0] == expected
+    assert by_slice(tables, ends, replace(scope, call_count=0))[0] == expected
 
 
 def captured_in_part(call, chance):
@@ -98,6 +137,7 @@ def slices_change_nothing(seed, steps):
     """Compare what slices of a few calls give; return how many there are."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(server_slices, "_CALLS_IN_ONE_SLICE", 1)
+        patch.setattr(server_slices, "_CALLS_OF_SCOPE_IN_ONE_SLICE", 1)
         patch.setattr(server_slices, "_CALLS_PER_SLICE", (1, 10, 1000)[seed % 3])  # conversations are cut with more
         return compare(seed, steps)
 
@@ -113,9 +153,11 @@ def compare(seed, steps):
         for each in connections
     ]
     connections = [replace(each, client_address=f"10.0.1.{chance.randrange(3)}") for each in connections]
-    if chance.random() < 0.2:
+    has_taps = chance.random() < 0.2
+    if has_taps:
         calls = [call._replace(clocks=Clocks(0, 0, 1, chance.choice([0, 500_000]))) for call in calls]
-    if chance.random() < 0.5:
+    has_losses = chance.random() < 0.5
+    if has_losses:
         calls = [captured_in_part(call, chance) for call in calls]
     facts, connected = facts_of(calls, connections)
     ends = {SERVER: broker.now}
@@ -123,7 +165,10 @@ def compare(seed, steps):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(attempt_rows, "_ATTEMPTS_AT_ONCE", 3)
         assert receive_attempts_table(facts, connected, ends=ends, aliases={}, cleanup_s=300).equals(whole)
-    made, slices = by_slice(tables_of(facts, connected), ends)
+    tables = tables_of(facts, connected)
+    made, slices = by_slice(tables, ends)
+    if not has_taps:
+        scope_is_a_part(seed, tables, ends, whole, may_go_on=not has_losses)  # those are looked at as a whole
     assert made == whole.sort_by("attempt_key").to_pylist()
     return slices
 

@@ -101,13 +101,13 @@ def test_slices_of_conversations_change_no_attempt(lakes, store, monkeypatch):
     captures = attempts_update._read_captures(lake)
     ends = latest_by_server((server, at) for servers, at, _ in captures for server in servers)
     update = attempts_update._AttemptsUpdate(SimpleNamespace(lake=lake), 300, (), ends)
-    whole = lake.map_few_groups(update._attempts()).sort_by("attempt_key").to_pylist()
+    whole = lake.map_few_groups(update._attempts(None)).sort_by("attempt_key").to_pylist()
     monkeypatch.setattr(lake_module, "MAX_ROWS_IN_MEMORY", -1)
     monkeypatch.setattr(server_slices, "_CALLS_IN_ONE_SLICE", 1)
     monkeypatch.setattr(server_slices, "_CALLS_PER_SLICE", 1)
     queries = server_slices.attempt_queries(lake, None, ends)
     assert queries["calls"].inputs["large"].num_rows > 10
-    assert lake.map_few_groups(update._attempts()).sort_by("attempt_key").to_pylist() == whole
+    assert lake.map_few_groups(update._attempts(None)).sort_by("attempt_key").to_pylist() == whole
     assert len(whole) > 200
 
 

@@ -6,7 +6,6 @@ import random
 import pyarrow as pa
 import pytest
 
-from pipeline.attempts.message_queues import messages_with_changed_queue
 from pipeline.silver.queue_aliases import AliasIndex, earliest_evidence
 from udfs.queues.alias_groups import ALIAS_EVIDENCE_SCHEMA, canonical_queues
 
@@ -69,21 +68,3 @@ KNOWN = AliasIndex(
 )
 def test_a_change_is_looked_at_where_it_can_show_anything_else(opens, outdated):
     assert KNOWN.is_outdated_by(opens) is outdated
-
-
-def test_messages_that_say_something_else_than_was_found():
-    rows = [
-        {"sighting_key": "same", "queue": "q", "destination_queue": "d"},
-        {"sighting_key": "learnt", "inferred_queue": "d", "destination_queue": "d"},
-        {"sighting_key": "lost", "queue": "q", "destination_queue": "d"},
-        {"sighting_key": "nothing"},
-        {"sighting_key": "elsewhere", "queue": "q"},
-    ]
-    names = ("sighting_key", "queue", "inferred_queue", "destination_queue")
-    messages = pa.Table.from_pylist(rows, schema=pa.schema([(name, pa.string()) for name in names]))
-    opened_queues = {"same": "q", "learnt": "q", "lost": None, "nothing": None}
-    assert messages_with_changed_queue(messages, opened_queues).to_pylist() == [
-        {"sighting_key": "learnt", "queue": "q", "inferred_queue": None},
-        {"sighting_key": "lost", "queue": None, "inferred_queue": "d"},
-    ]
-    assert not messages_with_changed_queue(messages, {}).num_rows

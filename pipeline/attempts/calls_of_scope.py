@@ -1,0 +1,120 @@
+"""Which calls attempts and operations are made of, in SQL: all, or those that a change affects.
+
+A change affects calls (``RecomputeScope``): these are ``wanted``. Beside them are read, of the calls that they depend
+on, those that may be elsewhere: what opened and closed queues by number at their servers, of all dates; calls with the
+keys that wanted calls of ongoing associations require (``dependency_keys``); Starts and cancels that share a number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from pipeline.attempts import dependency_keys
+from pipeline.attempts.affected_scope import (
+    REQUEST_KEY_SQL,
+    SHARES_REQUEST_KEY_SQL,
+    RecomputeScope,
+    request_key_texts,
+)
+from pipeline.attempts.attempt_rows import (
+    ATTEMPT_READ_COLUMNS,
+    IS_CLIENT_CALL_SQL,
+    IS_READ_SQL,
+    IS_RPC_CONNECTION_SQL,
+    OUTCOME_COLUMNS,
+    servers_condition,
+)
+from pipeline.attempts.calls.decoded_call import CALL_ROLES
+from pipeline.attempts.changed_rows import OPENING_OPNUMS, sql_values
+from pipeline.attempts.server_openings import OPENING_CALLS, methods_condition
+from pipeline.lake.date_filters import dates_condition
+from pipeline.lake.queries.inputs import QueryInput
+from schemas.bronze import RPC_CALLS
+from schemas.calls import CLIENT_CALLS, REMOTE_READ_CALLS
+
+READ_COLUMNS: Final = f"{', '.join(ATTEMPT_READ_COLUMNS)}, {REQUEST_KEY_SQL} AS request"
+"""The columns of silver.remote_read_calls that queries of ``server_slices`` name."""
+_STARTS: Final = [method for method, role in CALL_ROLES.items() if role == "start"]
+_OUTCOMES: Final = f"SELECT {', '.join(OUTCOME_COLUMNS)} FROM {{calls}} WHERE {IS_CLIENT_CALL_SQL}"
+_OTHER: Final = f"SELECT {READ_COLUMNS} FROM"
+_OPENINGS: Final = f"protocol = 'qm2qm' AND opnum IN {sql_values(OPENING_OPNUMS)} AND server_address IN {{numbered}}"
+_PUBLISHED: Final = dependency_keys.keys_overlap(dependency_keys.PUBLISHED_KEYS, "required")
+# The calls of ongoing associations with a key that a wanted call requires.
+_PUBLISHING: Final = f"""
+SELECT * FROM (WITH required AS (
+  SELECT explode({dependency_keys.key_array(dependency_keys.REQUIRED_KEYS)}) AS value FROM wanted
+  WHERE connection_id IN {{ongoing}}
+)
+{_OTHER} {{reads}} WHERE {IS_READ_SQL} AND connection_id IN {{ongoing}}
+  AND {_PUBLISHED.replace("{required}", "(SELECT value FROM required)")}"""
+_OF_ONGOING: Final = """
+  UNION SELECT call_key, place AS slice FROM reads JOIN places ON places.connection_id = reads.connection_id
+  WHERE reads.connection_id IN {ongoing}"""
+
+
+class CallSource(NamedTuple):
+    """What the queries of ``server_slices`` are filled in with: SQL by name, and its inputs.
+
+    ``others`` are queries for calls that are read beside the wanted ones; ``has_clients``: queues may be used by
+    number.
+    """
+
+    texts: dict[str, str]
+    inputs: Mapping[str, QueryInput]
+    others: Sequence[str] = ()
+    has_clients: bool = True
+
+
+def all_calls(servers: Collection[str | None] | None = None, *, starts: bool = True) -> CallSource:
+    """Return all calls, or those of some servers; ``starts``: with Starts, on which no purge or move depends."""
+    of_servers, inputs = servers_condition(servers)
+    texts = {
+        "is_wanted": f"{of_servers} AND {_methods('protocol', starts=starts)}",
+        "of_ongoing": "", "found": "{reads}", "at_servers": "server_address IN {sliced}",
+        "of_servers": of_servers, "is_connection": f"{IS_RPC_CONNECTION_SQL} AND {of_servers}",
+        "known": f"{_OUTCOMES} AND {of_servers} AND {_methods('interface_name', starts=starts)}",
+        "with_own_call": "TRUE", "on_own_connection": "TRUE",
+    }  # fmt: skip
+    return CallSource(texts, inputs)
+
+
+def calls_of_scope(scope: RecomputeScope, *, starts: bool = True) -> CallSource:
+    """Return the calls of a scope, and those that they depend on; ``starts`` as for ``all_calls``."""
+    here, methods = dates_condition(scope.dates), _methods("protocol", starts=starts)
+    affected, known = "connection_id IN {names}", f"{_OUTCOMES} AND call_key IN (SELECT call_key FROM described)"
+    others = []
+    if scope.numbered:
+        others.append(f"{_OTHER} {{openings}} WHERE {_OPENINGS}")
+    if scope.ongoing_connections:
+        requires = dependency_keys.keys_overlap(dependency_keys.REQUIRED_KEYS, "keys")
+        affected = f"({affected} OR (connection_id IN {{ongoing}} AND {requires}))"
+        others.append(f"{_PUBLISHING} AND {methods} AND {here}) AS publishing")
+    if scope.cancelled_requests and starts:
+        shares = f"{SHARES_REQUEST_KEY_SQL} AND {REQUEST_KEY_SQL} IN (SELECT request FROM wanted)"
+        others.append(f"{_OTHER} {{reads}} WHERE {shares}")
+    else:
+        known = f"{known} AND {here}"
+    if scope.numbered:
+        of_openings = f"{_OUTCOMES.replace('{calls}', '{outcomes}')} AND server_address IN {{numbered}}"
+        known = f"{known} UNION {of_openings}"
+    texts = {
+        "is_wanted": f"{here} AND {affected} AND {methods}",
+        "found": "reads", "of_ongoing": _OF_ONGOING if scope.ongoing_connections else "",
+        "at_servers": "TRUE", "of_servers": "server_address IN {numbered}",
+        "is_connection": "TRUE", "known": known,
+        "with_own_call": f"{here} AND call_key IN (SELECT call_key FROM own)",
+        "on_own_connection": "connection_id IN (SELECT connection_id FROM own)",
+    }  # fmt: skip
+    inputs: dict[str, QueryInput] = {
+        "names": scope.connections_in_full, "ongoing": scope.ongoing_connections, "keys": scope.changed_keys,
+        "shared": request_key_texts(scope.cancelled_requests), "numbered": scope.numbered,
+        "openings": OPENING_CALLS[REMOTE_READ_CALLS], "clients": OPENING_CALLS[CLIENT_CALLS],
+        "outcomes": OPENING_CALLS[RPC_CALLS], "connections": scope.connection_rows,
+    }  # fmt: skip
+    return CallSource(texts, inputs, others, has_clients=bool(scope.numbered))
+
+
+def _methods(interface: str, *, starts: bool) -> str:
+    """Return the condition of calls, with Starts or without."""
+    return "TRUE" if starts else f"NOT {methods_condition(_STARTS, interface)}"
