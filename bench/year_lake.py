@@ -111,7 +111,7 @@ class YearLake:
             times = max(self._files_a_day // len(rows), 1) if copy.days else 1
             source = f"rows, range({times}) AS times(repeated)"
         sql = ", ".join(f"{column} AS {_quoted(name)}" for name, column in names.items())
-        found: pa.Table = self._duckdb.execute(f"SELECT {sql} FROM {source}").to_arrow_table()
+        found: pa.Table = self._duckdb.sql(f"SELECT {sql} FROM {source}").to_arrow_table()
         return found.cast(rows.schema)
 
     def _of_today(self, provenance: dict[str, object]) -> dict[str, object]:

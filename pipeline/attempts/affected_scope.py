@@ -59,10 +59,9 @@ from schemas.attempts import QUEUE_OPERATIONS, RECEIVE_ATTEMPTS
 from schemas.bronze import CONNECTIONS
 from schemas.calls import REMOTE_READ_CALLS
 from schemas.table import EVENT_DATE, Table
-from udfs.times import DAY_US
+from udfs.times import DAY_US, EPOCH, us_to_datetime
 
 MIN_CALLS_FOR_KEYS: Final = 20_000  # with fewer calls, recomputing all is faster than selecting by keys
-_EPOCH: Final = date(1970, 1, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,7 +334,7 @@ def _queue_condition(*columns: str) -> str:
 
 def _starts_since(lake: Lake, servers: Collection[str], at: int) -> list[tuple[str, date | None]]:
     """Return the places of qm2qm Starts and purges at some servers since a time, microseconds."""
-    day = (_EPOCH + timedelta(days=at // DAY_US)).isoformat()
+    day = us_to_datetime(at).date().isoformat()
     late = f"({EVENT_DATE} >= DATE'{day}' OR {EVENT_DATE} IS NULL) AND {CALL_TIME_SQL} >= {at}"
     calls = f"protocol = 'qm2qm' AND opnum IN {sql_values(QUEUE_NUMBER_OPNUMS)} AND server_address IN {{servers}}"
     return _read_places(lake, REMOTE_READ_CALLS, f"{calls} AND {late}", servers=servers)
@@ -421,4 +420,4 @@ def _days_of_spans(spans: Iterable[tuple[int, int]]) -> set[date] | None:
     days = {(first // DAY_US, last // DAY_US) for first, last in spans}
     if sum(last - first + 1 for first, last in days) > MAX_RECOMPUTED:
         return None
-    return {_EPOCH + timedelta(days=day) for first, last in days for day in range(first, last + 1)}
+    return {EPOCH.date() + timedelta(days=day) for first, last in days for day in range(first, last + 1)}

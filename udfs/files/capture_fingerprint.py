@@ -21,8 +21,9 @@ from udfs.keys import encode_key_fields, key
 # 3: damaged segments that were sent again, refused contexts, when a half was complete; zeros at the end, EtherTypes in
 # loopback headers, fields that a PDU is too short for. 4: who a client says it is in its handshake. 5: times ahead of
 # the clock are not used. 6: times that go back inside a file. 7: clocks that were set forward.
-# 8: clocks that were set as another tap shows. 9: that of all connections of a capture, and of TCP 1801.
-DECODER_VERSION: Final = "9"
+# 8: clocks that were set as another tap shows. 9: that of all connections of a capture, and of TCP 1801. 10: the answer
+# to a handshake whose request was not captured.
+DECODER_VERSION: Final = "10"
 _START_BLOCK_BYTES: Final = 8 << 10  # read at once: nearly always enough for the first packet
 _READ_BYTES: Final = 1 << 20
 MAX_EXPANSION_RATIO: Final = 1100  # default of the setting: decompressed bytes per compressed byte
