@@ -38,7 +38,13 @@ def rows_of(spark, root):
     return {name: facts(rows) for name, rows in tables(Lake(spark, str(root))).items()}
 
 
-@pytest.mark.parametrize("names", [NAMES[:4], pytest.param([NAMES[0], NAMES[4]], marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "names",
+    [
+        [NAMES[0], NAMES[1], NAMES[3]],
+        *(pytest.param([NAMES[0], other], marks=pytest.mark.long) for other in (NAMES[2], NAMES[4])),
+    ],
+)
 def test_all_lakes_have_the_same_rows(spark, project, tmp_path, capsys, names):
     """Of some captures, and of one more: the first and the last lake in two runs, those between in one; then nothing.
 
