@@ -69,7 +69,7 @@ def pytest_configure(config):
 
 
 def pytest_collection_modifyitems(config, items):
-    # The longest first, so that both processes end at about the same time.
+    # The longest first, so that the processes end at about the same time.
     items.sort(key=lambda item: item.path.parent.name not in {"end_to_end", "where", "user_code", "dashboards"})
     if config.getoption("--long"):
         return
