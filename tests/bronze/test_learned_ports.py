@@ -145,7 +145,7 @@ def test_a_first_run_writes_each_table_once(capture, uncut, tmp_path, capfd, pla
     assert RunMarkers(LakePath(str(tmp_path / "lake" / "_runs"))).captures_to_reread() == {}
 
 
-@pytest.mark.parametrize("seed", seeds(2, 12))
+@pytest.mark.parametrize("seed", seeds(1, 12))
 def test_any_cuts_give_what_runs_of_one_file_each_give(capture, uncut, tmp_path, seed):
     """Of separate runs, each finds the rows of the earlier ones in the tables, and takes out what is read again."""
     chance = random.Random(seed)

@@ -20,7 +20,7 @@ def rows(*keys):
     return pa.Table.from_pylist([{"quarantine_key": key, "size_bytes": 1, "seen_at": NOON} for key in keys], schema)
 
 
-@pytest.fixture(params=["auto", "spark"])
+@pytest.fixture(params=["auto", pytest.param("spark", marks=pytest.mark.long)])
 def lake(request, spark, tmp_path):
     """A lake of Spark's with four rows in one file, one of which somebody else deletes: its vector hides it."""
     lake = Lake(spark, str(tmp_path / "lake"), store="spark", read_log=request.param)
