@@ -90,13 +90,14 @@ class YearLake:
 
     def _add(self, commits: Iterable[Sequence[Copy]]) -> None:
         with self._lake.hold_exclusive_access(lambda: None):
+            rests_on = {table: self._lake.versions.provenance(table) for table in catalog.DATA_TABLES}
             for copies in commits:
                 for table, rows in self._template.items():
                     wanted = [copy for copy in copies if not copy.days or table not in _OF_MACHINES]
                     if wanted and len(rows):
                         self._lake.append(table, pa.concat_tables(self._copied(table, rows, copy) for copy in wanted))
-            for table in catalog.DATA_TABLES:
-                if provenance := self._lake.versions.provenance(table):
+            for table, provenance in rests_on.items():
+                if provenance:
                     self._lake.note_provenance(table, json.dumps(self._of_today(provenance)))
 
     def _copied(self, table: Table, rows: pa.Table, copy: Copy) -> pa.Table:
