@@ -58,8 +58,9 @@ _Rows = TypeVar("_Rows", pa.Table, pa.RecordBatch)
 def captures_without_entry(lake: Lake) -> set[str]:
     """Return the captures that bronze has rows of, and the ledger has not."""
     found = set[str]()
+    no_entry = "capture_id IS NOT NULL AND NOT capture_id IN (SELECT capture_id FROM {ledger})"
     for table in _TABLES_WITH_CAPTURE_ID:
-        sql = "SELECT DISTINCT capture_id FROM {rows} WHERE NOT capture_id IN (SELECT capture_id FROM {ledger})"
+        sql = f"SELECT DISTINCT capture_id FROM {{rows}} WHERE {no_entry}"
         found.update(lake.query(sql, rows=table, ledger=CAPTURE_FILES)["capture_id"].to_pylist())
     return found
 
