@@ -21,8 +21,8 @@ from deltalake import DeltaTable
 from bench.measure import Measure, log_progress
 from bench.memory import PeakMemory
 from bench.traffic import EPOCH_US, PCAP_HEADER, generate_captures
+from udfs.times import DAY_US
 
-DAY_US = 86_400_000_000
 RING_FILES = 100
 LATE_FILE_INDEX = 50  # this file of the ring is read last
 NAMING_FILES, NAMING_BYTES = 10, 30_000_000  # files and bytes of the ring whose clients ask for ports

@@ -20,7 +20,8 @@ from pipeline.bronze.across_captures.merge_connections import renumber_clocks
 from pipeline.bronze.connection_openings import update_connection_attempts
 from pipeline.bronze.ingest_clock import is_ahead_sql
 from pipeline.bronze.input_files import FindFile, find_file
-from pipeline.bronze.ledger_entries import LEDGER_COLUMNS, LedgerEntry
+from pipeline.bronze.ledger import Ledger
+from pipeline.bronze.ledger_entries import LedgerEntry
 from pipeline.bronze.retention_cutoff import RetentionCutoff, recount_connection_calls, replace_rows
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import QueryInput, Values
@@ -217,9 +218,7 @@ class _RetentionRun:
         return self.cutoff.is_capture_expired(row) or partly_older
 
     def _ledger_entries(self, rows: Iterable[RowDict]) -> list[LedgerEntry]:
-        sql = f"SELECT {', '.join(LEDGER_COLUMNS)} FROM {{ledger}} WHERE capture_id IN {{names}}"
-        found = self.lake.query(sql, ledger=CAPTURE_FILES, names={row["capture_id"] for row in rows})
-        return [*map(LedgerEntry.from_row, found.to_pylist())]
+        return Ledger(self.lake.query).captures({row["capture_id"] for row in rows})
 
     def _file_exists(self, entry: LedgerEntry) -> bool:
         """Whether one of a capture's files exists: it would be read again if the ledger did not know it."""

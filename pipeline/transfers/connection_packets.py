@@ -24,6 +24,7 @@ from udfs.messages.header_layouts import USER_FLAG_TH
 from udfs.sessions.fixed_records import FixedRecords
 from udfs.sessions.handshake_packets import connection_parameters_columns
 from udfs.sessions.packet_rows import SESSION_HEADER_TYPE
+from udfs.times import SECOND_US
 
 CLIENT, SERVER = 0, 1
 SIDES: Final = ("client", "server")
@@ -32,7 +33,7 @@ ESTABLISH_CONNECTION, CONNECTION_PARAMETERS = "establish_connection", "connectio
 HANDSHAKE_KINDS: Final = (ESTABLISH_CONNECTION, CONNECTION_PARAMETERS)
 COUNTED_KINDS: Final = (USER_MESSAGE, ORDER_ACK, FINAL_ACK)
 _USER_FLAGS: Final = np.dtype([("Flags", "<u4")])
-_CLOCKS_APART_US: Final = 1_000_000
+_LEAST_APART_US: Final = SECOND_US
 _DELIVERY_SHIFT: Final = 5  # DM of UserHeader.Flags
 USER_FLAGS_SQL: Final = "substring(packet, 61, 4)"  # UserHeader.Flags, at offset 60 of a packet with IN = 0
 
@@ -122,7 +123,7 @@ class ConnectionPackets:
         latest = np.maximum.reduceat(times, starts)
         earliest = np.minimum.reduceat(np.where(times == NO_TIME, AFTER_ALL, times), starts)
         apart = int((latest - np.minimum(earliest, latest)).max())
-        return apart if apart >= _CLOCKS_APART_US else 0
+        return apart if apart >= _LEAST_APART_US else 0
 
     def is_kind(self, *kinds: str) -> Bools:
         """Return which packets are of some kinds."""

@@ -73,7 +73,7 @@ def _closes_of_contexts_with_reads(calls: AssociationCalls) -> Suspects:
 
 def closes_of_sessions_with_reads(calls: AssociationCalls) -> Suspects:
     """Return the closes of a session of qm2qm while a read of its queue waits; beside them the newest reads of it."""
-    closes = np.nonzero(calls.of((QM2QM_NAME, 3)) & calls.succeeded & (calls.context.is_known))[0]
+    closes = np.nonzero(calls.of((QM2QM_NAME, 3)) & calls.succeeded & calls.context.is_known)[0]
     numbers = [calls.at_open(calls.numbers(name), 0)[closes] for name in ("queue_handle", "open_context")]
     given = [calls.at_open(calls.has(name), default=False)[closes] for name in ("queue_handle", "open_context")]
     reads = calls.of(*QM2QM_READS) & calls.has("queue_handle")

@@ -160,11 +160,12 @@ def cursor_open_at_session_close(history: AssociationHistory) -> Iterator[Violat
                 yield Violation(call, f"hCursor {name[1]} is open", (used.pop(name), call))
 
 
-def _has_differing_numbers(calls: AssociationCalls) -> Mask:
-    """Tell which calls name two queue numbers although their session has one, as all but NT and 2000 do (D8)."""
+def _with_differing_numbers(calls: AssociationCalls, actual: str) -> ViolatingCalls:
+    """Return the calls that name two queue numbers although their session has one, as all but NT and 2000 do (D8)."""
     differing = [calls.differs("queue_descriptor", name) for name in ("queue_handle", "open_context")]
     single = take_or(~np.logical_or(*differing), calls.session.opens, default=False)
-    return single & ~calls.session.is_closed & differing[0]
+    wrong = single & ~calls.session.is_closed & differing[0]
+    return ViolatingCalls(wrong, actual, of_either=True, evidence=(calls.session.opens,))
 
 
 @association_call_rule(
@@ -173,8 +174,7 @@ def _has_differing_numbers(calls: AssociationCalls) -> Mask:
 )  # fmt: skip
 def read_with_differing_queue_numbers(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
     """The dwQueue of a read differs from its hRemoteQueue, or is 0."""
-    actual = "dwQueue {queue_descriptor}, hRemoteQueue {queue_handle}"
-    yield ViolatingCalls(_has_differing_numbers(calls), actual, of_either=True, evidence=(calls.session.opens,))
+    yield _with_differing_numbers(calls, "dwQueue {queue_descriptor}, hRemoteQueue {queue_handle}")
 
 
 @association_call_rule(
@@ -183,8 +183,7 @@ def read_with_differing_queue_numbers(calls: AssociationCalls) -> Iterator[Viola
 )  # fmt: skip
 def cancel_with_differing_queue_numbers(calls: AssociationCalls) -> Iterator[ViolatingCalls]:
     """A cancel whose pQueue differs from hQueue."""
-    actual = "pQueue {queue_descriptor}, hQueue {queue_handle}"
-    yield ViolatingCalls(_has_differing_numbers(calls), actual, of_either=True, evidence=(calls.session.opens,))
+    yield _with_differing_numbers(calls, "pQueue {queue_descriptor}, hQueue {queue_handle}")
 
 
 @association_call_rule(

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-CALL_RULES: Final = "6575717cf58db8ce"
-SESSION_RULES: Final = "c70d28482410a732"
+CALL_RULES: Final = "bb1cb5e7feb42b2e"
+SESSION_RULES: Final = "a5c41d5d74b6c247"
 CLONE_RULES: Final = "a5ba733c4435d68c"
 SEQUENCE_RULES: Final = "821960cc94ac7a86"
