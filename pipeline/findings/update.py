@@ -227,6 +227,7 @@ class _FindingsUpdate:
         rows = current = FINDINGS_SCHEMA.empty_table()
         if connections is not None:
             self._add_dependents(affected, connections)
+            affected.add_met_without_bind(connections)
             affected.add_groups(connections)
             servers = ServersInput.read(lake, connections, affected.servers)
             lookback = self._look_back(affected, servers)
