@@ -60,6 +60,7 @@ _CONNECTIONS = pa.schema(
         if name.endswith(("_at", "address"))
     ]
     + [("connection_id", pa.string()), ("association_group_id", pa.int64()), ("syn_seen", pa.bool_())]
+    + [("association_joined", pa.bool_())]
     + [("server_bytes", pa.int64()), ("missing_bytes", pa.int64()), ("closed_by", pa.string())]
     + [("server_address", pa.string()), ("uncaptured_side", pa.string())]
 )
