@@ -30,11 +30,11 @@ from pipeline.sequences.sequence_rows import (
     HANDLE_SQL,
     MESSAGE_KNOWN_SQL,
     NOT_REFUSED_SQL,
-    READ_ATTEMPT_COLUMNS,
-    REMOVAL_COLUMNS,
+    REMOVALS_SQL,
     ack_sequence_rows,
     decimal_to_int,
     queue_ref_of,
+    read_attempts_sql,
     to_read_attempts,
     to_removals,
 )
@@ -44,7 +44,7 @@ from udfs.rows import RowDict
 from udfs.times import timedelta_to_us
 
 _SEQUENCES: Final = DerivedTable(
-    ACK_SEQUENCES, (RECEIVE_ATTEMPTS, QUEUE_OPERATIONS), code_version="6", needs=(RECEIVE_ATTEMPTS,)
+    ACK_SEQUENCES, (RECEIVE_ATTEMPTS, QUEUE_OPERATIONS), code_version="7", needs=(RECEIVE_ATTEMPTS,)
 )
 _MESSAGE_COLUMNS: Final = ("queue", "server_address", "lookup_id", "message_key")  # which message, with its handle
 _NOT_TAKEN: Final = "fate IN ('returned', 'held', 'purged')"  # by a reader; a purge can take, or took, such a message
@@ -61,28 +61,25 @@ _CHANGED_OPERATIONS: Final = (
     f"SELECT queue, server_address, lookup_id, {HANDLE_SQL}, target_queue, operation FROM {{feed}}"
     f" WHERE {NOT_REFUSED_SQL}"
 )
-_ATTEMPTS: Final = f"SELECT {', '.join(READ_ATTEMPT_COLUMNS)} FROM {{attempts}} WHERE {MESSAGE_KNOWN_SQL}"
 _MESSAGES: Final = f"SELECT DISTINCT {', '.join((*_MESSAGE_COLUMNS, HANDLE_SQL))} FROM {{attempts}}"
 # Rows that may be of some messages (``_AffectedMessages.values``).
-_ABOUT: Final = "(lookup_id IN {numbers} AND (queue IS NULL OR queue IN {queues}) OR message_key IN {keys})"
+_ABOUT: Final = """(lookup_id IN {numbers} AND (queue IS NULL OR queue IN {queues})
+  OR lookup_id IN {unplaced_numbers} OR message_key IN {keys})"""
 _GROUP: Final = "message_group"
 # A queue and its subqueues are one place: moves keep the identifier.
-_PLACED_ATTEMPTS: Final = f"""
-SELECT {", ".join(READ_ATTEMPT_COLUMNS)},
-  coalesce(split_part(queue, ';', 1), concat_ws(' ', server_address, {HANDLE_SQL.rpartition(" AS ")[0]})) AS place
-FROM {{attempts}} WHERE {MESSAGE_KNOWN_SQL}"""
+_PLACE: Final = "coalesce(split_part(queue, ';', 1), concat_ws(' ', server_address, handle))"
 # All attempts with the group that each belongs to, of 256: messages are not split. The messages of a place are told
 # apart by lookup identifier or message_key; where some attempts have only the one and some only the other, all messages
 # of the place are in one group.
 _GROUPED_ATTEMPTS: Final = f"""
-SELECT {", ".join(f"every.{name.rpartition(' ')[2]}" for name in READ_ATTEMPT_COLUMNS)},
-  left(md5(concat_ws(' ', every.place, CASE WHEN mixed.place IS NULL
-    THEN coalesce(CAST(every.lookup_id AS string), every.message_key) END)), 2) AS {_GROUP}
-FROM ({_PLACED_ATTEMPTS}) AS every LEFT JOIN (
-  SELECT place FROM ({_PLACED_ATTEMPTS}) AS placed GROUP BY place
+SELECT every.*,
+  left(md5(concat_ws(' ', {_PLACE}, CASE WHEN mixed.place IS NULL
+    THEN coalesce(CAST(lookup_id AS string), message_key) END)), 2) AS {_GROUP}
+FROM ({read_attempts_sql()}) AS every LEFT JOIN (
+  SELECT {_PLACE} AS place FROM (SELECT queue, server_address, lookup_id, {HANDLE_SQL}
+    FROM {{attempts}} WHERE {MESSAGE_KNOWN_SQL}) AS placed GROUP BY 1
   HAVING bool_or(lookup_id IS NULL) AND bool_or(lookup_id IS NOT NULL)
-) AS mixed ON mixed.place = every.place"""
-_REMOVALS: Final = f"SELECT {', '.join(REMOVAL_COLUMNS)} FROM {{operations}} WHERE {NOT_REFUSED_SQL}"
+) AS mixed ON mixed.place = {_PLACE}"""
 MessageKey = tuple[QueueRef, int | None, str | None]
 """A message: where it is, its lookup identifier, its message_key."""
 
@@ -116,12 +113,15 @@ class _AffectedMessages:
 
     ``bound``: the keys, with their places, of attempts without a lookup identifier. ``families``: the keys with the
     queues, without their subqueues, where reads of the one may show what became of the message in the other.
+    ``unplaced_numbers`` and ``unplaced_keys`` are those at unknown queues: their messages may be at any queue.
     """
 
     lookups: set[tuple[QueueRef, int]] = field(default_factory=set)
     keys: set[tuple[QueueRef, str]] = field(default_factory=set)
     bound: set[tuple[QueueRef, str]] = field(default_factory=set)
     families: set[tuple[str, str]] = field(default_factory=set)
+    unplaced_numbers: set[int] = field(default_factory=set)
+    unplaced_keys: set[str] = field(default_factory=set)
 
     def __bool__(self) -> bool:
         return bool(self.lookups or self.keys)
@@ -136,6 +136,7 @@ class _AffectedMessages:
         return {
             "numbers": {lookup_id for _, lookup_id in self.lookups},
             "queues": {place.queue for place, _ in self.lookups if place.queue is not None},
+            "unplaced_numbers": self.unplaced_numbers,
             "keys": {name for _, name in self.keys},
         }
 
@@ -143,7 +144,11 @@ class _AffectedMessages:
         """Add the message of one attempt or row."""
         if lookup_id is not None:
             self.lookups.add((place, lookup_id))
+            if place.queue is None:
+                self.unplaced_numbers.add(lookup_id)
         if message_key is not None:
+            if place.queue is None:
+                self.unplaced_keys.add(message_key)
             self.keys.add((place, message_key))
             if lookup_id is None:
                 self.bound.add((place, message_key))
@@ -164,6 +169,8 @@ class _AffectedMessages:
 
     def contains(self, place: QueueRef, lookup_id: int | None, message_key: str | None) -> bool:
         """Whether an attempt, or a row, is of one of these messages."""
+        if message_key in self.unplaced_keys or lookup_id in self.unplaced_numbers:
+            return True
         if queue_family(place, message_key) in self.families:
             return True
         by_key = None if message_key is None else (place, message_key)
@@ -266,7 +273,7 @@ class _ReceiveSequencesUpdate:
         """Add the messages that attempts bind to these; return the attempts at them, None if they are many."""
         while True:  # nearly always once: what attempts bind together has been read together
             values: dict[str, Any] = {"attempts": RECEIVE_ATTEMPTS, **affected.values()}
-            few = self.lake.query_at_most(f"{_ATTEMPTS} AND {_ABOUT}", MAX_ROWS_IN_MEMORY, **values)
+            few = self.lake.query_at_most(read_attempts_sql(_ABOUT), MAX_ROWS_IN_MEMORY, **values)
             reads = None if few is None else to_read_attempts(few)
             if reads is not None:
                 messages = [*map(_message_of_attempt, reads)]
@@ -277,7 +284,7 @@ class _ReceiveSequencesUpdate:
                 return reads
 
     def _read_removals(self, where: str, **inputs: Values) -> list[Removal]:
-        return to_removals(self.lake.query(f"{_REMOVALS} AND {where}", operations=QUEUE_OPERATIONS, **inputs))
+        return to_removals(self.lake.query(f"{REMOVALS_SQL} AND {where}", operations=QUEUE_OPERATIONS, **inputs))
 
     def _sequences(self, removals: list[Removal], affected: _AffectedMessages | None = None) -> GroupedQuery:
         """Return the query for all rows, or for those that may be of some messages."""
