@@ -159,7 +159,7 @@ class _AlertsUpdate:
         if not is_comparable or before.looked <= MAX_FOR_FULL_UPDATE:
             raise TooManyChangesError
         changed = step.changed_inputs(_FOLLOWED)
-        found = run_concurrently({table: partial(step.changes, table, _FIRST_DAY, 1) for table in changed})
+        found = run_concurrently({table: partial(step.changes, table, _FIRST_DAY) for table in changed})
         days = [us_to_datetime(before.now).date()]
         for rows in found.values():
             if any(row["undated"] for row in rows):

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 
 from pipeline.concurrency import run_concurrently
-from pipeline.lake.date_filters import MAX_DATES, dates_condition, utc_date_sql
+from pipeline.lake.date_filters import dates_condition, utc_date_sql
 from pipeline.lake.incremental import DerivedTable, IncrementalUpdate, TooManyChangesError
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries.inputs import BoundQuery
@@ -248,11 +248,8 @@ def _changed_dates(step: IncrementalUpdate) -> set[date | None]:
     changed = step.changed_inputs(_FOLLOWED)
     if step.changed_inputs(_DECODED_CALLS) and RPC_CALLS not in changed:
         raise TooManyChangesError  # all calls were decoded again, by other decoders
-    found = run_concurrently({table: partial(step.changes, table, _dates(table), MAX_DATES) for table in changed})
-    dates = {row["day"] for rows in found.values() for row in rows}
-    if len(dates) > MAX_DATES:
-        raise TooManyChangesError
-    return dates
+    found = run_concurrently({table: partial(step.changes, table, _dates(table)) for table in changed})
+    return {row["day"] for rows in found.values() for row in rows}
 
 
 def _dates(table: Table) -> str:

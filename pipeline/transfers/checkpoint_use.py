@@ -21,7 +21,6 @@ from schemas.sessions import SESSION_PACKETS
 from schemas.table import Table
 from udfs.columns.absent import NO_TIME
 
-MAX_CHANGED_PACKETS: Final = 2_000_000  # changed packets; with more, all connections are recomputed
 _CHANGED_PACKETS: Final = f"""
 SELECT connection_id, packet_key, bool_or(_change_type IN ({", ".join(map(repr, POST_IMAGES))})) AS present,
   min(sent_by) AS sent_by, min(stream_offset) AS stream_offset, min(unix_micros(sent_at)) AS sent_at_us
@@ -75,7 +74,7 @@ def changed_packets(step: IncrementalUpdate) -> pa.Table | None:
     since = step.provenance_before.get(str(SESSION_PACKETS))
     skipped = commits_with_provenance(step.lake, SESSION_PACKETS, since, STUBS_EMPTIED_PROVENANCE)
     emptied = f"_commit_version NOT IN ({', '.join(map(str, skipped))})" if skipped else "TRUE"
-    return step.feeds.table(SESSION_PACKETS, _CHANGED_PACKETS.replace("{emptied}", emptied), MAX_CHANGED_PACKETS)
+    return step.feeds.table(SESSION_PACKETS, _CHANGED_PACKETS.replace("{emptied}", emptied))
 
 
 def usable_checkpoints(

@@ -29,7 +29,6 @@ from pipeline.silver.decode import DECODER_VERSIONS, BatchesByTable, message_bat
 from pipeline.silver.update import STUBS_EMPTIED_PROVENANCE
 from pipeline.transfers.checkpoint_cuts import latest_checkpoints
 from pipeline.transfers.checkpoint_use import (
-    MAX_CHANGED_PACKETS,
     ChangedPackets,
     changed_packets,
     outdated_checkpoints,
@@ -207,7 +206,7 @@ class _SessionsUpdate:
         feeds = self.step.feeds
         if feeds.is_unchanged(CONNECTIONS):
             return pa.table({})
-        return feeds.table(CONNECTIONS, _CHANGED_CONNECTIONS, MAX_CHANGED_PACKETS)
+        return feeds.table(CONNECTIONS, _CHANGED_CONNECTIONS)
 
     def _connections_by_clock_steps(self, before: Mapping[str, str]) -> set[str]:
         """Return the connections in captures whose clocks are known to have been set elsewhere than before."""

@@ -1,9 +1,12 @@
 """gold.coverage of sessions: packets, messages on their way, and bytes that are neither."""
 
+from unittest.mock import Mock
+
 import pyarrow as pa
 import pytest
 
 from engines import without_spark
+from pipeline.lake import date_filters
 from pipeline.lake.lake import Lake
 from pipeline.quality import coverage
 from pipeline.transfers import update as sessions_update
@@ -60,14 +63,19 @@ def test_packets_messages_and_stray_bytes(lake):
     }  # fmt: skip
 
 
-def test_what_changed_is_counted_again(lake, tmp_path):
+@pytest.mark.parametrize("named", [0, 500], ids=["a range of dates", "dates by name"])
+def test_what_changed_is_counted_again(lake, tmp_path, monkeypatch, named):
+    monkeypatch.setattr(date_filters, "MAX_DATES", named)
     known, cut = talks()
     load(lake, [known])
     sessions_update.update(lake, "run")
     coverage.update(lake, "run")
     load(lake, [known, cut])
     sessions_update.update(lake, "run")
+    asked = Mock(side_effect=coverage.counted)
+    monkeypatch.setattr(coverage, "counted", asked)
     assert coverage.update(lake, "run")
+    assert asked.call_args.args[1] is not None  # dates: not all are counted again
     whole = Lake(lake.session, str(tmp_path / "whole"))
     load(whole, [known, cut])
     sessions_update.update(whole, "run")
