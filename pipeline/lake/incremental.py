@@ -7,8 +7,8 @@ the next update must know (``KeptState``). An update compares this with what it 
 1. does nothing where it is the same (``DerivedTable.begin`` gives None);
 2. asks the change feeds of the inputs what changed since (``changes``), recomputes the affected rows, and replaces
    those that differ (``replace_changed``);
-3. recomputes all rows (``replace_all``) where what changed is not known, or is too much, and
-   where the rows of before were computed with other settings or by other code (``same_code_and_settings``).
+3. recomputes all rows (``replace_all``) where what changed is not known, and where the rows of before were computed
+   with other settings or by other code (``same_code_and_settings``). No number of changes is a reason.
 
 Which of these it is, ``IncrementalUpdate.recompute`` decides. Rows and provenance are one commit. A run that is killed
 before that commit leaves the table as it was, and the next run repeats the work.
@@ -63,7 +63,7 @@ class KeptState:
 
 
 class TooManyChangesError(Exception):
-    """What changed is not known, or is more than is recomputed by itself: all rows are recomputed."""
+    """What changed is not known: all rows are recomputed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +133,7 @@ class ChangeFeeds:
     def rows(self, table: Table, sql: str, limit: int | None = None, **inputs: QueryInput) -> list[RowDict] | None:
         """Return the answer to a query over what changed in a table, which ``{feed}`` stands for; [] without a change.
 
-        None where the changes are not known, or where the answer has more than ``limit`` rows.
+        None where the changes are not known, or where the answer has more rows than fit in memory, ``limit``.
         """
         if self.is_unchanged(table):
             return []
@@ -200,9 +200,9 @@ class IncrementalUpdate:
         """The change feeds of the inputs since the table's last commit."""
         return ChangeFeeds(self.lake, self.provenance_before, self.provenance_now)
 
-    def changes(self, table: Table, sql: str, limit: int | None = None, **inputs: QueryInput) -> list[RowDict]:
+    def changes(self, table: Table, sql: str, **inputs: QueryInput) -> list[RowDict]:
         """Return what changed in an input, as ``ChangeFeeds.rows``; TooManyChangesError in place of None."""
-        found = self.feeds.rows(table, sql, limit, **inputs)
+        found = self.feeds.rows(table, sql, None, **inputs)
         if found is None:
             raise TooManyChangesError
         return found

@@ -30,8 +30,8 @@ def add(lake, *keys):
 class Update:
     """Updates of the table, of which each notes what it recomputes: keys of changed rows, or "all"."""
 
-    def __init__(self, lake, table=TABLE, limit=3):
-        self.lake, self.table, self.limit = lake, table, limit
+    def __init__(self, lake, table=TABLE):
+        self.lake, self.table = lake, table
         self.settings, self.also, self.error, self.stops_early = {"minutes": 5}, {}, None, False
         self.recomputed = []
 
@@ -43,7 +43,7 @@ class Update:
     def find(self, step):
         if self.error is not None:
             raise self.error
-        return {each["quarantine_key"] for each in step.changes(QUARANTINE, CHANGED, self.limit)}
+        return {each["quarantine_key"] for each in step.changes(QUARANTINE, CHANGED)}
 
     def write(self, step, keys):
         self.recomputed.append("all" if keys is None else sorted(keys))
@@ -75,12 +75,11 @@ def test_nothing_then_all_then_what_changed(lake):
 @pytest.mark.parametrize(
     "change",
     [
-        lambda update: setattr(update, "limit", 0),
         lambda update: setattr(update, "error", TooManyChangesError()),
         lambda update: setattr(update, "settings", {"minutes": 6}),
         lambda update: setattr(update, "table", replace(TABLE, code_version="2")),
     ],
-    ids=["too_many", "unknown", "settings", "code"],
+    ids=["unknown", "settings", "code"],
 )
 def test_all_rows_are_recomputed_where_those_of_before_cannot_be_kept(lake, change):
     update = Update(lake)
