@@ -84,15 +84,17 @@ def changed_spans(before: pa.Table, now: pa.Table, expire_us: int) -> Iterator[A
 
     Both have the handshakes of all addresses that are in either, as ``HANDSHAKES_SQL`` returns them.
     """
-    found = [AddressQueueManagers.of(each, expire_us) for each in (before, now)]
     both = pa.concat_tables([before, now])
-    both = both.filter(both["shown_at"].is_valid())
-    for address in pc.unique(both["address"]).to_pylist():
-        ours = both.filter(pc.equal(both["address"], address))
-        at = to_times(ours["shown_at"])
-        bounds = np.unique(np.concatenate([at - expire_us, at + expire_us + 1]))  # where an answer can change
-        names = pa.array([address] * len(bounds), pa.string())
-        one, other = (each.at(names, bounds).to_pylist() for each in found)
-        ends = np.append(bounds[1:], AFTER_ALL)
-        for place in [place for place in range(len(bounds)) if one[place] != other[place]]:
-            yield AddressSpan(address, int(bounds[place]), int(ends[place]))
+    both = both.filter(pc.and_(both["shown_at"].is_valid(), both["address"].is_valid()))
+    addresses, at = one_array(both["address"]).dictionary_encode(), to_times(both["shown_at"])
+    place, bounds = np.tile(to_ints(addresses.indices), 2), np.concatenate([at - expire_us, at + expire_us + 1])
+    order = np.lexsort((bounds, place))
+    order = order[is_group_start(place[order], bounds[order])]
+    place, bounds = place[order], bounds[order]  # where an answer can change: each once, those of an address together
+    names = addresses.dictionary.take(pa.array(place))
+    one, other = (AddressQueueManagers.of(each, expire_us).at(names, bounds) for each in (before, now))
+    differs = pc.or_(pc.fill_null(pc.not_equal(one, other), fill_value=False), pc.xor(one.is_null(), other.is_null()))
+    is_last = np.append(is_group_start(place)[1:], True)
+    ends = np.where(is_last, AFTER_ALL, np.append(bounds[1:], AFTER_ALL))
+    for each in np.flatnonzero(differs):
+        yield AddressSpan(names[each].as_py(), int(bounds[each]), int(ends[each]))
