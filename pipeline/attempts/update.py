@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -53,7 +53,10 @@ _ATTEMPTS: Final = DerivedTable(
     code_version="10",
     needs=(REMOTE_READ_CALLS,),
 )
-Capture: TypeAlias = tuple[list[str], int | None, int | None]
+_SERVERS: Final = """
+SELECT server, max(ends) AS ends, max(CASE WHEN packets_dropped > 0 THEN ends END) AS lossy
+FROM (SELECT explode(servers) AS server, unix_micros(last_packet_at) AS ends, packets_dropped FROM {captures})
+GROUP BY server"""
 
 
 def update(lake: Lake, *, cleanup: timedelta, declared: AliasGroups = ()) -> int:
@@ -92,7 +95,7 @@ class _AttemptsUpdate:
         """Update aliases, operations, the messages' queues and attempts."""
         lake, feeds = self.lake, self.step.feeds
         queries: dict[str, Callable[[], Any]] = {
-            "captures": lambda: _read_captures(lake),
+            "servers": partial(_read_servers, lake),
             "aliases": lambda: AliasIndex.load(lake),
             "connections": partial(
                 lake.query_at_most, RPC_CONNECTIONS_QUERY, MAX_ROWS_IN_MEMORY, connections=CONNECTIONS
@@ -115,10 +118,10 @@ class _AttemptsUpdate:
             },
         }
         found = run_concurrently(queries)
-        ends = capture_gaps.latest_by_server((server, at) for servers, at, _ in found["captures"] for server in servers)
+        ends = {server: last for server, (last, _) in found["servers"].items() if last is not None}
         self.ends = earlier_ends(lake, ends, found["steps"].shown_by_taps())  # by other clocks it may be earlier
         self.connections, self.aliases = found["connections"], found["aliases"]
-        self.lost = _possible_loss(lake, self.connections, found["captures"])
+        self.lost = _possible_loss(lake, self.connections, found["servers"])
         return self.step.recompute(partial(self._find_scope, found), self._recompute)
 
     def _find_scope(self, found: Mapping[str, Any]) -> RecomputeScope:
@@ -254,16 +257,16 @@ def _replace_all(lake: Lake, table: Table, query: GroupedQuery) -> int:
     return lake.versions.rows_written(table)
 
 
-def _read_captures(lake: Lake) -> list[Capture]:
-    """Return of each capture its servers, its last packet in microseconds, and how many packets were dropped."""
-    sql = (
-        "SELECT servers, unix_micros(last_packet_at) AS `at`, packets_dropped FROM {captures} WHERE servers IS NOT NULL"
-    )
-    rows = lake.query(sql, captures=CAPTURE_FILES)
-    return [*zip(*(column.to_pylist() for column in rows.columns), strict=True)]
+def _read_servers(lake: Lake) -> dict[str, tuple[int | None, int | None]]:
+    """Return of each server the last packet of its captures, and of those that dropped packets, microseconds."""
+    rows = lake.query(_SERVERS, captures=CAPTURE_FILES)
+    columns = [column.to_pylist() for column in rows.columns]
+    return {server: (last, lossy) for server, last, lossy in zip(*columns, strict=True)}
 
 
-def _possible_loss(lake: Lake, connections: pa.Table | None, captures: list[Capture]) -> dict[str, int]:
+def _possible_loss(
+    lake: Lake, connections: pa.Table | None, servers: Mapping[str, tuple[int | None, int | None]]
+) -> dict[str, int]:
     """Return until when calls at each server may have been lost, microseconds; ``connections``: None if too many."""
     columns = ["server_address", "last_packet_at", "missing_bytes"]
     if connections is None:
@@ -274,4 +277,4 @@ def _possible_loss(lake: Lake, connections: pa.Table | None, captures: list[Capt
     else:
         rows = connections.filter(pc.greater(connections["missing_bytes"], 0)).select(columns)
     values = zip(*(column.to_pylist() for column in rows.columns), strict=True)
-    return capture_gaps.possible_loss_until(values, captures)
+    return capture_gaps.possible_loss_until(values, ((server, lossy) for server, (_, lossy) in servers.items()))
