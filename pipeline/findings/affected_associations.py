@@ -67,9 +67,9 @@ class AffectedAssociations:
     ``association_groups``: those of the connections before the change. ``queue_numbers_changed_since``: servers with
     changed opening calls that give numbers, and since when, microseconds; ``servers_with_changed_move_targets``: or
     with changed enlistments; ``new_version_calls``: new calls that asked a server for its version, None where such a
-    call changed or was deleted. ``calls``: the changed calls, None if too many. ``connection_images``: connections
-    that changed, before and after, None if too many. ``updated_connections``: those that changed otherwise than by
-    gaining calls.
+    call changed or was deleted. ``calls``: the changed calls, None where they do not fit in memory.
+    ``connection_images``: connections that changed, before and after. ``updated_connections``: those that changed
+    otherwise than by gaining calls.
     """
 
     connections: set[str] = field(default_factory=set)
@@ -79,7 +79,7 @@ class AffectedAssociations:
     queue_numbers_changed_since: dict[str, int] = field(default_factory=dict)
     servers_with_changed_move_targets: set[str] = field(default_factory=set)
     new_version_calls: dict[str, set[str] | None] = field(default_factory=dict)
-    connection_images: list[dict[str, Any]] | None = None
+    connection_images: list[dict[str, Any]] = field(default_factory=list)
     updated_connections: set[str] = field(default_factory=set)
 
     def add_changes(self, rows: Iterable[Mapping[str, Any]]) -> None:
@@ -109,7 +109,7 @@ class AffectedAssociations:
         """Return the association, by connection, of those that only gained calls; none where all have few calls."""
         counts = dict(zip(connections["connection_id"].to_pylist(), connections["calls"].to_pylist(), strict=True))
         many = sum(counts[name] or 0 for name in self.connections & counts.keys()) > MIN_CALLS_FOR_KEYS
-        if self.calls is None or self.connection_images is None or not many:
+        if self.calls is None or not many:
             return {}
         rows = [{**dict.fromkeys(CONNECTION_FIELDS), **row} for row in iter_rows(connections)]
         servers = self.calls.servers_with_updated_open_calls

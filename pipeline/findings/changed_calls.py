@@ -15,7 +15,7 @@ from pipeline.lake.incremental import ChangeFeeds
 from pipeline.lake.queries.inputs import POST_IMAGES
 from schemas.bronze import RPC_CALLS
 
-MAX_FEED_ROWS: Final = 200_000  # rows of the change feed; more of them are not read
+MAX_ROWS_IN_MEMORY: Final = 200_000  # of the change feed; of more changed calls, tasks read what the rules look at
 _ANSWERED_CALL_COLUMNS: Final = ("interface_name", "opnum", "outcome", "started_us", "ended_us")
 """The columns of an answered call that do not change unless the call is altered."""
 _IMAGE_COLUMNS: Final = (
@@ -57,13 +57,13 @@ class ChangedCalls:
 
     @classmethod
     def from_feed(cls, feeds: ChangeFeeds, condition: str, *, stubs_kept: bool) -> ChangedCalls | None:
-        """Read the changed calls from the change feed; None where it is not readable, or has too many rows.
+        """Read the changed calls from the change feed; None where it is not readable, or does not fit in memory.
 
         ``condition``: which rows of the feed. The feed has the stubs of added calls in its files; to find them in the
         table would mean to scan it.
         """
         columns = ", ".join(("call_key", *stub_column_expressions(stubs_kept=stubs_kept), *_IMAGE_EXPRESSIONS))
-        found = feeds.table(RPC_CALLS, f"SELECT {columns} FROM {{feed}} WHERE {condition}", MAX_FEED_ROWS)
+        found = feeds.table(RPC_CALLS, f"SELECT {columns} FROM {{feed}} WHERE {condition}", MAX_ROWS_IN_MEMORY)
         if found is None and not feeds.is_unchanged(RPC_CALLS):
             return None
         if found is None or not found.num_rows:

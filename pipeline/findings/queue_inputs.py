@@ -50,7 +50,6 @@ from udfs.times import DAY_US
 SOURCE_TABLES: Final = (
     QUEUE_SNAPSHOTS, RECEIVE_ATTEMPTS, QUEUE_OPERATIONS, EOD_SOURCES, ACK_SEQUENCES, QUEUE_ALIASES,
 )  # fmt: skip
-_MAX_CHANGED_QUEUES: Final = 5000  # more changed queues are all computed again
 RULES_BY_PART: Final = {
     "counts": ("O03", "O04"),
     "reports": ("O06",),
@@ -117,14 +116,14 @@ class QueueFindings:
     configured_names: Mapping[str, str]  # of queue managers, by address
 
     def affected_queues(self, feeds: ChangeFeeds) -> AffectedQueues | None:
-        """Return the queues that changed since the last update; None where this is unknown, or too many changed."""
+        """Return the queues that changed since the last update; None where this is unknown."""
         if any(
             feeds.provenance_before.get(str(table)) is None and feeds.provenance_now[str(table)] is not None
             for table in SOURCE_TABLES
         ):
             return None
         queries: dict[Table, Callable[[], Any]] = {
-            table: partial(feeds.rows, table, sql, _MAX_CHANGED_QUEUES) for table, (sql, _) in _CHANGE_QUERIES.items()
+            table: partial(feeds.rows, table, sql) for table, (sql, _) in _CHANGE_QUERIES.items()
         }
         queries[QUEUE_ALIASES] = partial(queue_aliases.replaced_canonical_names, feeds)
         found = run_concurrently(queries)

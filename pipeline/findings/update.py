@@ -74,7 +74,7 @@ from pipeline.lake.incremental import (
     commits_with_provenance,
 )
 from pipeline.lake.lake import Lake
-from pipeline.lake.queries.inputs import MAX_IN_LIST, GroupedQuery, GroupFunction, QueryAnswers, Values
+from pipeline.lake.queries.inputs import GroupedQuery, GroupFunction, QueryAnswers, Values
 from pipeline.silver.machines import names_in_gold
 from pipeline.silver.update import DECODED, STUBS_EMPTIED_PROVENANCE
 from schemas.bronze import CONNECTIONS, RPC_BINDS, RPC_CALLS
@@ -89,7 +89,7 @@ _FINDINGS: Final = DerivedTable(
     FINDINGS, (*_FOLLOWED, HOSTS, *queue_inputs.SOURCE_TABLES), code_version=CALL_RULES,
     needs=(RPC_CALLS, HOSTS, QUEUE_SNAPSHOTS),
 )  # fmt: skip
-_MAX_CALLS_IN_MEMORY: Final = 200_000  # more affected calls are evaluated server by server
+_MAX_CALLS_IN_MEMORY: Final = 200_000  # calls and connections; more of them are evaluated server by server, in tasks
 _MAX_CALLS_IN_TASK: Final = 300_000  # in the memory of a task; more of one association are in files
 _EXPLAINABLE_RULES: Final = ("P11", "R57", "R61", "R64", "R73")  # another association's opening can explain a violation
 _MOVE_OPNUMS: Final = (10, 15)  # of RemoteRead: the first and last method that uses what moves open
@@ -150,17 +150,16 @@ class _FindingsUpdate:
             self.lake, RPC_CALLS, step.provenance_before.get(str(RPC_CALLS)), STUBS_EMPTIED_PROVENANCE
         )
         queries: dict[Any, Callable[[], Any]] = {
-            table: partial(step.changes, table, changed_connections_query(table, emptied), MAX_IN_LIST)
-            for table in _FOLLOWED
+            table: partial(step.changes, table, changed_connections_query(table, emptied)) for table in _FOLLOWED
         }
         condition = not_in_commits_sql(emptied)
         queries["calls"] = partial(ChangedCalls.from_feed, step.feeds, condition, stubs_kept=self.stubs)
-        queries["images"] = partial(step.changes, CONNECTIONS, CHANGED_CONNECTIONS_QUERY, MAX_IN_LIST)
+        queries["images"] = partial(step.changes, CONNECTIONS, CHANGED_CONNECTIONS_QUERY)
         found = run_concurrently(queries)
         affected = AffectedAssociations(calls=found.pop("calls"), connection_images=found.pop("images"))
         for rows in found.values():
             affected.add_changes(rows)
-        new = {name for name, row in connections_before_change(affected.connection_images or ()).items() if row is None}
+        new = {name for name, row in connections_before_change(affected.connection_images).items() if row is None}
         affected.updated_connections = {row["connection_id"] for row in found[RPC_BINDS]} - new
         return affected
 
@@ -218,26 +217,21 @@ class _FindingsUpdate:
 
     def _evaluate_affected(self, affected: AffectedAssociations, queues: AffectedQueues) -> int:
         """Evaluate the rules on what is affected, and replace the findings that differ."""
-        lake = self.lake
-        connections = None
+        lake, lookback = self.lake, LookbackResult.nothing()
+        rows = current = FINDINGS_SCHEMA.empty_table()
         if affected.servers:
             of_servers = "server_address IN {servers}"
             connections = RPC_CONNECTION_INPUT.read_rows(lake, of_servers, servers=affected.servers)
-        lookback, many = LookbackResult.nothing(), len(affected.connections) > MAX_IN_LIST
-        rows = current = FINDINGS_SCHEMA.empty_table()
-        if connections is not None:
             self._add_dependents(affected, connections)
             affected.add_groups(connections)
             servers = ServersInput.read(lake, connections, affected.servers)
             lookback = self._look_back(affected, servers)
             affected.connections -= lookback.unaffected_connections
             ours = connections.filter(is_in(connections, "connection_id", affected.connections))
-            count = pc.sum(ours["calls"]).as_py() or 0
-            many = len(affected.connections) > MAX_IN_LIST or count > _MAX_CALLS_IN_MEMORY
-            if not many:
+            if (pc.sum(ours["calls"]).as_py() or 0) + len(ours) <= _MAX_CALLS_IN_MEMORY:
                 rows, current = self._evaluate_in_memory(affected, servers, ours)
-        if many:
-            rows, current = self._evaluate_by_server(affected)
+            else:
+                rows, current = self._evaluate_by_server(affected)
         stays = affected.unaffected_findings(lookback.stored_findings)
         rows = pa.concat_tables([rows, lookback.findings, stays])
         current = pa.concat_tables([current, lookback.stored_findings])

@@ -32,7 +32,6 @@ from udfs.rows import RowDict, RowMapping
 from udfs.times import DAY_US
 
 SEQUENCE_SCOPE: Final = "sequence"
-_MAX_CHANGES: Final = 200_000
 _INPUTS: Final = {
     EOD_TRANSFERS: "sequence_id",
     EOD_SOURCES: "sequence_id",
@@ -96,7 +95,7 @@ def _changed_ids(step: IncrementalUpdate) -> set[str]:
     found: set[str] = set()
     for table, column in _INPUTS.items():
         sql = f"SELECT DISTINCT CAST({column} AS string) AS id FROM {{feed}} WHERE {column} IS NOT NULL"
-        found |= {row["id"] for row in step.changes(table, sql, _MAX_CHANGES)}
+        found |= {row["id"] for row in step.changes(table, sql)}
     return found
 
 

@@ -64,7 +64,6 @@ CLONES: Final = DerivedTable(FINDINGS, (SESSIONS,), code_version=CLONE_RULES, pa
 """The findings on two machines with one identifier."""
 IS_CLONE: Final = f"rule_id = '{CLONES_RULE}'"
 """The SQL condition of findings on two machines with one identifier."""
-_MAX_CHANGES: Final = 200_000  # connections; with more, all are evaluated
 _CHANGED: Final = "SELECT DISTINCT connection_id FROM {feed}"
 _ACKNOWLEDGING: Final = """
 SELECT DISTINCT acks.connection_id FROM {messages} AS acks JOIN (
@@ -104,7 +103,7 @@ def update_clones(lake: Lake, run_id: str, wait: timedelta = TransfersConfig.wai
     current = lake.select(FINDINGS, IS_CLONE)  # few: they are all evaluated again
 
     def find_affected() -> set[str]:
-        changed = step.changes(SESSIONS, _INITIATED.replace("{rows}", "{feed}"), _MAX_CHANGES)
+        changed = step.changes(SESSIONS, _INITIATED.replace("{rows}", "{feed}"))
         return {row["connection_id"] for row in changed} | {*current["connection_id"].to_pylist()}
 
     def evaluate(names: set[str] | None) -> int:
@@ -169,7 +168,7 @@ class _AffectedSessions(NamedTuple):
 def _find_affected(step: IncrementalUpdate, now: CaptureState) -> _AffectedSessions:
     """Return what to evaluate; TooManyChangesError."""
     changed = changed_connections(step, now)
-    found = {row["connection_id"] for row in step.changes(SESSIONS, _CHANGED, _MAX_CHANGES)}
+    found = {row["connection_id"] for row in step.changes(SESSIONS, _CHANGED)}
     return _AffectedSessions(changed.names | found, _on_other_hops(step), changed)
 
 
@@ -177,7 +176,7 @@ def _on_other_hops(step: IncrementalUpdate) -> set[str]:
     """Return the connections of what is of another hop than before; TooManyChangesError."""
     found: set[str] = set()
     for transfers, (changed, table, connections) in _ON_OTHER_HOPS.items():
-        if ids := {row["id"] for row in step.changes(transfers, changed, _MAX_CHANGES)}:
+        if ids := {row["id"] for row in step.changes(transfers, changed)}:
             found |= {*step.lake.query(connections, rows=table, ids=ids)["connection_id"].to_pylist()}
     return found
 

@@ -130,7 +130,7 @@ class ChangeFeeds:
     provenance_before: Mapping[str, Any]
     provenance_now: Mapping[str, Any]
 
-    def rows(self, table: Table, sql: str, limit: int, **inputs: QueryInput) -> list[RowDict] | None:
+    def rows(self, table: Table, sql: str, limit: int | None = None, **inputs: QueryInput) -> list[RowDict] | None:
         """Return the answer to a query over what changed in a table, which ``{feed}`` stands for; [] without a change.
 
         None where the changes are not known, or where the answer has more than ``limit`` rows.
@@ -141,13 +141,16 @@ class ChangeFeeds:
         rows: list[RowDict] | None = None if found is None else found.to_pylist()
         return rows
 
-    def table(self, table: Table, sql: str, limit: int, **inputs: QueryInput) -> pa.Table | None:
+    def table(self, table: Table, sql: str, limit: int | None = None, **inputs: QueryInput) -> pa.Table | None:
         """Return the same as an Arrow table; None also without a change, for then no query is asked."""
         since, until = self.provenance_before.get(str(table)), self.provenance_now[str(table)]
         if since is None or self.is_unchanged(table):
             return None
+        feed = ChangesSince(table, since, until)
         try:
-            return self.lake.query_at_most(sql, limit, feed=ChangesSince(table, since, until), **inputs)
+            if limit is None:
+                return self.lake.query(sql, feed=feed, **inputs)
+            return self.lake.query_at_most(sql, limit, feed=feed, **inputs)
         except CHANGE_FEED_ERRORS:
             return None
 
@@ -197,7 +200,7 @@ class IncrementalUpdate:
         """The change feeds of the inputs since the table's last commit."""
         return ChangeFeeds(self.lake, self.provenance_before, self.provenance_now)
 
-    def changes(self, table: Table, sql: str, limit: int, **inputs: QueryInput) -> list[RowDict]:
+    def changes(self, table: Table, sql: str, limit: int | None = None, **inputs: QueryInput) -> list[RowDict]:
         """Return what changed in an input, as ``ChangeFeeds.rows``; TooManyChangesError in place of None."""
         found = self.feeds.rows(table, sql, limit, **inputs)
         if found is None:

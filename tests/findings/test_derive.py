@@ -81,10 +81,7 @@ class World:
     def add(self, part):
         self.parts.append(part)
         rows = {table: conformed(table, part[name]) for name, table in TABLES.items() if len(part[name])}
-        run_concurrently({table: partial(self._append, table, rows[table]) for table in rows})
-
-    def _append(self, table, rows):
-        self.lake.append(table, self.lake.spark.createDataFrame(rows))
+        run_concurrently({table: partial(self.lake.append, table, rows[table]) for table in rows})
 
     def take(self, part):
         self.parts.remove(part)
