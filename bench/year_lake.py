@@ -3,12 +3,14 @@
 The template is what the pipeline makes of a hundredth of the newest hour. Its rows are copied through the lake's own
 commits: for the rest of that hour with other machines, and once for each day before it, with the machines of the
 template. A copy has keys, messages and captures of its own; names of queues, packets and stubs are those of the
-template. Then each table notes that it rests on its inputs as they are now, as after runs that read all of it.
+template. Then each table notes that it rests on its inputs as they are now, and what it keeps of machines also of those
+of the copies, as after runs that read all of it.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -28,6 +30,7 @@ _COPIES_A_COMMIT: Final = 11
 _OPEN: Final = (PENDING,)  # what a run keeps of open connections does not grow with history
 _OF_MACHINES: Final = (HOSTS, QUEUE_ALIASES)  # each day has the same
 _MESSAGES_A_DAY: Final = 1 << 20  # by which the numbers of the messages of two days differ
+_ADDRESS: Final = re.compile(r"10(\.\d+){3}$")
 _GUID: Final = "[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 
 
@@ -51,6 +54,10 @@ class Copy:
             cases.append(f"WHEN regexp_full_match(v, '{_GUID}') THEN {guid}")
             cases.append(rf"WHEN regexp_full_match(v, '10(\.\d+){{3}}') THEN '{100 + self.machines}' || v[3:]")
         return f"CREATE OR REPLACE TEMP MACRO copied(v) AS CASE {' '.join(cases)} ELSE v END"
+
+    def address(self, address: str) -> str:
+        """Return the address of a machine in the copy."""
+        return f"{100 + self.machines}{address[2:]}" if self.machines else address
 
     def column(self, field: pa.Field) -> str:
         """Return SQL for a column of the copy."""
@@ -91,14 +98,16 @@ class YearLake:
     def _add(self, commits: Iterable[Sequence[Copy]]) -> None:
         with self._lake.hold_exclusive_access(lambda: None):
             rests_on = {table: self._lake.versions.provenance(table) for table in catalog.DATA_TABLES}
+            machines: list[Copy] = []
             for copies in commits:
+                machines += (copy for copy in copies if copy.machines)
                 for table, rows in self._template.items():
                     wanted = [copy for copy in copies if not copy.days or table not in _OF_MACHINES]
                     if wanted and len(rows):
                         self._lake.append(table, pa.concat_tables(self._copied(table, rows, copy) for copy in wanted))
             for table, provenance in rests_on.items():
                 if provenance:
-                    self._lake.note_provenance(table, json.dumps(self._of_today(provenance)))
+                    self._lake.note_provenance(table, json.dumps(self._of_today(provenance, machines)))
 
     def _copied(self, table: Table, rows: pa.Table, copy: Copy) -> pa.Table:
         """Return the rows of a copy; of the ledger also those of further captures of the day."""
@@ -115,11 +124,19 @@ class YearLake:
         found: pa.Table = self._duckdb.sql(f"SELECT {sql} FROM {source}").to_arrow_table()
         return found.cast(rows.schema)
 
-    def _of_today(self, provenance: dict[str, object]) -> dict[str, object]:
-        """Return a provenance with the present versions of the tables that it names."""
+    def _of_today(self, provenance: dict[str, object], machines: Iterable[Copy]) -> dict[str, object]:
+        """Return a provenance with the present versions of the tables that it names, and other machines."""
         tables = {str(table): table for table in catalog.ALL_TABLES}
         newest = {name: tables.get(name.rpartition(" ")[2]) for name in provenance}
         return {
-            name: value if (table := newest[name]) is None else self._lake.version(table)
+            name: _of_machines_too(value, machines) if (table := newest[name]) is None else self._lake.version(table)
             for name, value in provenance.items()
         }
+
+
+def _of_machines_too(kept: object, machines: Iterable[Copy]) -> object:
+    """Return what a table keeps by address, with the addresses of copies; anything else as it is."""
+    if not isinstance(kept, dict):
+        return kept
+    known = {name: value for name, value in kept.items() if _ADDRESS.match(name)}
+    return kept | {copy.address(name): value for name, value in known.items() for copy in machines}
